@@ -1,0 +1,284 @@
+//! Aligned, pooled memory for I/O.
+//!
+//! * A [`Buf`] is the only handle to its bytes; splitting gives disjoint handles onto one
+//!   allocation, so several reads may fill one request's buffer at the same time.
+//! * A [`Data`] is a frozen `Buf`: read-only and cheap to clone, for one payload written to
+//!   several members.
+//! * A request moves its buffer into the device, so memory the kernel may still touch is never
+//!   freed, even when the future that waits for it is dropped.
+//! * Memory returns to a bounded pool of the thread that drops the last handle.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::cell::RefCell;
+use std::ops::Deref;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+/// Alignment of every allocation, in bytes: the largest logical sector that O_DIRECT asks for.
+pub const BUF_ALIGN_BYTES: usize = 4096;
+
+/// Memory kept for reuse by one thread and size class, in bytes: about one queue of the largest
+/// records; more is given back to the allocator.
+const POOL_CLASS_BYTES_MAX: usize = 16 << 20;
+
+/// Size classes are powers of two from 4 KiB up to this many bytes (the longest request).
+const POOL_ALLOCATION_BYTES_MAX: usize = 32 << 20;
+
+const CLASSES: usize =
+    (POOL_ALLOCATION_BYTES_MAX / BUF_ALIGN_BYTES).trailing_zeros() as usize + 1;
+
+thread_local! {
+    static POOL: RefCell<Vec<Vec<Region>>> = RefCell::new((0..CLASSES).map(|_| Vec::new()).collect());
+}
+
+/// One raw allocation of `capacity` bytes.
+struct Region {
+    start: NonNull<u8>,
+    capacity: usize,
+}
+
+// SAFETY: a Region is plain memory with one owner; nothing in it is tied to a thread.
+unsafe impl Send for Region {}
+// SAFETY: shared access to a Region hands out no bytes; `Buf` and `Data` decide who may read.
+unsafe impl Sync for Region {}
+
+impl Region {
+    fn layout(capacity: usize) -> Layout {
+        Layout::from_size_align(capacity, BUF_ALIGN_BYTES).expect("capacity is bounded")
+    }
+
+    fn class(capacity: usize) -> Option<usize> {
+        (capacity <= POOL_ALLOCATION_BYTES_MAX && capacity.is_power_of_two())
+            .then(|| (capacity / BUF_ALIGN_BYTES).trailing_zeros() as usize)
+    }
+
+    fn new(len: usize) -> Self {
+        let capacity = if len <= POOL_ALLOCATION_BYTES_MAX {
+            len.max(BUF_ALIGN_BYTES).next_power_of_two()
+        } else {
+            len.next_multiple_of(BUF_ALIGN_BYTES)
+        };
+        if let Some(class) = Self::class(capacity) {
+            let reused = POOL.try_with(|pool| pool.borrow_mut()[class].pop()).ok().flatten();
+            if let Some(region) = reused {
+                return region;
+            }
+        }
+        let layout = Self::layout(capacity);
+        // SAFETY: the layout has a size above zero.
+        let start = unsafe { alloc_zeroed(layout) };
+        match NonNull::new(start) {
+            Some(start) => Self { start, capacity },
+            None => handle_alloc_error(layout),
+        }
+    }
+
+    fn free(&mut self) {
+        // SAFETY: `start` came from `alloc_zeroed` with this very layout and is freed once.
+        unsafe { dealloc(self.start.as_ptr(), Self::layout(self.capacity)) };
+    }
+}
+
+/// A region with its way back to the pool.
+struct Allocation(Option<Region>);
+
+impl Allocation {
+    fn start(&self) -> NonNull<u8> {
+        self.0.as_ref().expect("the region leaves only in drop").start
+    }
+}
+
+impl Drop for Allocation {
+    fn drop(&mut self) {
+        let Some(mut region) = self.0.take() else { return };
+        let Some(class) = Region::class(region.capacity) else { return region.free() };
+        let mut region = Some(region);
+        let _ = POOL.try_with(|pool| {
+            let shelf = &mut pool.borrow_mut()[class];
+            let capacity = region.as_ref().map_or(0, |r| r.capacity);
+            if (shelf.len() + 1) * capacity <= POOL_CLASS_BYTES_MAX.max(capacity) {
+                shelf.extend(region.take());
+            }
+        });
+        if let Some(mut region) = region {
+            region.free();
+        }
+    }
+}
+
+/// Writable memory, aligned to [`BUF_ALIGN_BYTES`] at its allocation's start, with one owner.
+pub struct Buf {
+    allocation: Arc<Allocation>,
+    offset: usize,
+    len: usize,
+}
+
+impl Buf {
+    /// `len` bytes of unspecified (initialised) content.
+    pub fn new(len: usize) -> Self {
+        let allocation = Arc::new(Allocation(Some(Region::new(len))));
+        Self { allocation, offset: 0, len }
+    }
+
+    /// `len` zero bytes.
+    pub fn zeroed(len: usize) -> Self {
+        let mut buf = Self::new(len);
+        buf.fill(0);
+        buf
+    }
+
+    /// A copy of `bytes`.
+    pub fn copy_of(bytes: &[u8]) -> Self {
+        let mut buf = Self::new(bytes.len());
+        buf.copy_from_slice(bytes);
+        buf
+    }
+
+    /// Keeps the first `at` bytes and returns the rest as a buffer of its own.
+    ///
+    /// # Panics
+    /// If `at` is past the end.
+    pub fn split_off(&mut self, at: usize) -> Buf {
+        assert!(at <= self.len, "split at {at} of {}", self.len);
+        let rest = Buf {
+            allocation: Arc::clone(&self.allocation),
+            offset: self.offset + at,
+            len: self.len - at,
+        };
+        self.len = at;
+        rest
+    }
+
+    /// Undoes [`Buf::split_off`]: appends the neighbour that was split from this buffer.
+    ///
+    /// # Panics
+    /// If `next` does not follow this buffer in the same allocation.
+    pub fn join(&mut self, next: Buf) {
+        assert!(
+            Arc::ptr_eq(&self.allocation, &next.allocation)
+                && self.offset + self.len == next.offset,
+            "only neighbours join"
+        );
+        self.len += next.len;
+    }
+
+    /// Makes the bytes read-only and shareable.
+    pub fn freeze(self) -> Data {
+        Data { allocation: self.allocation, offset: self.offset, len: self.len }
+    }
+
+    /// Address of the first byte, for handing to the kernel.
+    pub fn as_mut_ptr(&mut self) -> *mut u8 {
+        // SAFETY: `offset` lies within the allocation.
+        unsafe { self.allocation.start().as_ptr().add(self.offset) }
+    }
+}
+
+impl Deref for Buf {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: `offset` lies within the allocation.
+        let start = unsafe { self.allocation.start().as_ptr().add(self.offset) };
+        // SAFETY: `start..start+len` is initialised memory of the allocation that `self` keeps
+        // alive; handles to one allocation are disjoint, so nobody writes it meanwhile.
+        unsafe { std::slice::from_raw_parts(start, self.len) }
+    }
+}
+
+impl std::ops::DerefMut for Buf {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        let start = self.as_mut_ptr();
+        // SAFETY: as in `deref`; `&mut self` makes this the only reference to these bytes.
+        unsafe { std::slice::from_raw_parts_mut(start, self.len) }
+    }
+}
+
+impl std::fmt::Debug for Buf {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Buf({} B)", self.len)
+    }
+}
+
+/// Read-only memory that several requests may share.
+#[derive(Clone)]
+pub struct Data {
+    allocation: Arc<Allocation>,
+    offset: usize,
+    len: usize,
+}
+
+impl Data {
+    /// The part `range` of these bytes, sharing the memory.
+    ///
+    /// # Panics
+    /// If the range is outside.
+    pub fn slice(&self, range: std::ops::Range<usize>) -> Data {
+        assert!(range.start <= range.end && range.end <= self.len, "slice outside of data");
+        Data {
+            allocation: Arc::clone(&self.allocation),
+            offset: self.offset + range.start,
+            len: range.end - range.start,
+        }
+    }
+}
+
+impl Deref for Data {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: `offset` lies within the allocation.
+        let start = unsafe { self.allocation.start().as_ptr().add(self.offset) };
+        // SAFETY: as for `Buf`; frozen bytes have no writer any more.
+        unsafe { std::slice::from_raw_parts(start, self.len) }
+    }
+}
+
+impl std::fmt::Debug for Data {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Data({} B)", self.len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn split_buffers_are_disjoint_and_join_again() {
+        let mut head = Buf::zeroed(8192);
+        let mut tail = head.split_off(4096);
+        head.fill(1);
+        tail.fill(2);
+        assert_eq!((head.len(), tail.len()), (4096, 4096));
+        head.join(tail);
+        assert!(head[..4096].iter().all(|&b| b == 1) && head[4096..].iter().all(|&b| b == 2));
+    }
+
+    #[test]
+    fn memory_is_aligned_and_returns_to_the_pool() {
+        let mut first = Buf::new(5000);
+        let address = first.as_mut_ptr() as usize;
+        assert_eq!(address % BUF_ALIGN_BYTES, 0);
+        drop(first);
+        let mut second = Buf::new(8192);
+        assert_eq!(second.as_mut_ptr() as usize, address, "the same class is reused");
+    }
+
+    #[test]
+    #[should_panic(expected = "only neighbours join")]
+    fn strangers_do_not_join() {
+        let mut one = Buf::new(4096);
+        one.join(Buf::new(4096));
+    }
+
+    #[test]
+    fn data_is_shared_and_sliced() {
+        let mut buf = Buf::zeroed(4096);
+        buf[512] = 7;
+        let data = buf.freeze();
+        let part = data.slice(512..1024);
+        drop(data);
+        assert_eq!((part.len(), part[0]), (512, 7));
+    }
+}

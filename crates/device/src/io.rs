@@ -1,0 +1,234 @@
+//! One request's way back: a completer for the device, a future for whoever waits.
+//!
+//! The cell between them comes from a pool of the thread, so a request allocates nothing.
+
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+use crate::buf::Buf;
+
+/// Cells kept for reuse by one thread: a few full device queues; more are freed.
+const CELLS_POOLED_MAX: usize = 4096;
+
+thread_local! {
+    static CELLS: RefCell<Vec<Rc<IoCell>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// What went wrong with a device request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum IoErrorKind {
+    /// The device reports that it cannot read or write the range.
+    Media,
+    /// The device is gone.
+    Vanished,
+    /// The device did not answer in time.
+    TimedOut,
+    /// The file system below a file has no room.
+    NoSpace,
+    /// The device does not know this request.
+    Unsupported,
+    /// The request lies outside the device or is not aligned to its sectors.
+    Invalid,
+    /// The system refuses access.
+    Permission,
+    /// Anything else the system reports.
+    Other,
+}
+
+/// A failed device request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IoError {
+    /// What went wrong.
+    pub kind: IoErrorKind,
+    /// The system's error number, where there is one.
+    pub errno: Option<i32>,
+}
+
+impl IoError {
+    /// An error without a system error number.
+    pub const fn new(kind: IoErrorKind) -> Self {
+        Self { kind, errno: None }
+    }
+}
+
+impl From<IoErrorKind> for IoError {
+    fn from(kind: IoErrorKind) -> Self {
+        Self::new(kind)
+    }
+}
+
+impl std::fmt::Display for IoError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let text = match self.kind {
+            IoErrorKind::Media => "the device cannot read or write this range",
+            IoErrorKind::Vanished => "the device is gone",
+            IoErrorKind::TimedOut => "the device did not answer in time",
+            IoErrorKind::NoSpace => "no space left below the file",
+            IoErrorKind::Unsupported => "the device does not support this request",
+            IoErrorKind::Invalid => "the request is outside the device or not aligned",
+            IoErrorKind::Permission => "the system refuses access",
+            IoErrorKind::Other => "the system reports an error",
+        };
+        f.write_str(text)?;
+        match self.errno {
+            Some(errno) => write!(f, " (errno {errno})"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl std::error::Error for IoError {}
+
+/// How a request ended. A read's buffer comes back whatever the result.
+#[derive(Debug)]
+pub struct Outcome {
+    /// Success or the error.
+    pub result: Result<(), IoError>,
+    /// The buffer of a read.
+    pub buf: Option<Buf>,
+}
+
+#[derive(Default)]
+struct IoCell {
+    outcome: Cell<Option<Outcome>>,
+    waker: Cell<Option<Waker>>,
+    closed: Cell<bool>,
+}
+
+/// The device's side: completes the request exactly once. Dropped without an answer (a device
+/// that dies with requests in hand), it completes with [`IoErrorKind::Vanished`].
+pub struct Completer(Option<Rc<IoCell>>);
+
+/// The waiting side: resolves to the [`Outcome`].
+#[must_use = "a request's outcome must be looked at"]
+pub struct Io(Option<Rc<IoCell>>);
+
+/// A connected pair for one request.
+pub fn pair() -> (Completer, Io) {
+    let cell = CELLS.try_with(|cells| cells.borrow_mut().pop()).ok().flatten().unwrap_or_default();
+    (Completer(Some(Rc::clone(&cell))), Io(Some(cell)))
+}
+
+fn recycle(cell: Rc<IoCell>) {
+    if Rc::strong_count(&cell) != 1 {
+        return;
+    }
+    cell.outcome.take();
+    cell.waker.take();
+    cell.closed.set(false);
+    let _ = CELLS.try_with(|cells| {
+        let mut cells = cells.borrow_mut();
+        if cells.len() < CELLS_POOLED_MAX {
+            cells.push(cell);
+        }
+    });
+}
+
+impl Completer {
+    /// Ends the request.
+    pub fn complete(mut self, result: Result<(), IoError>, buf: Option<Buf>) {
+        self.finish(Outcome { result, buf });
+    }
+
+    /// Ends a request that carries no buffer back.
+    pub fn done(self, result: Result<(), IoError>) {
+        self.complete(result, None);
+    }
+
+    /// Whether nobody waits for the outcome any more.
+    pub fn is_abandoned(&self) -> bool {
+        self.0.as_ref().is_none_or(|cell| Rc::strong_count(cell) == 1)
+    }
+
+    fn finish(&mut self, outcome: Outcome) {
+        let Some(cell) = self.0.take() else { return };
+        cell.closed.set(true);
+        cell.outcome.set(Some(outcome));
+        if let Some(waker) = cell.waker.take() {
+            waker.wake();
+        }
+        recycle(cell);
+    }
+}
+
+impl Drop for Completer {
+    fn drop(&mut self) {
+        self.finish(Outcome { result: Err(IoErrorKind::Vanished.into()), buf: None });
+    }
+}
+
+impl Io {
+    /// A request that has already ended.
+    pub fn ready(result: Result<(), IoError>, buf: Option<Buf>) -> Io {
+        let (completer, io) = pair();
+        completer.complete(result, buf);
+        io
+    }
+
+    /// Waits for a request that returns no buffer.
+    pub async fn done(self) -> Result<(), IoError> {
+        self.await.result
+    }
+}
+
+impl Future for Io {
+    type Output = Outcome;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Outcome> {
+        let cell = self.0.as_ref().expect("polled after completion");
+        match cell.outcome.take() {
+            Some(outcome) => {
+                self.0.take().map(recycle);
+                Poll::Ready(outcome)
+            }
+            None => {
+                assert!(!cell.closed.get(), "a completed request keeps its outcome");
+                cell.waker.set(Some(cx.waker().clone()));
+                Poll::Pending
+            }
+        }
+    }
+}
+
+impl Drop for Io {
+    fn drop(&mut self) {
+        self.0.take().map(recycle);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::executor::block_on_ready;
+
+    #[test]
+    fn a_dropped_completer_reports_a_vanished_device() {
+        let (completer, io) = pair();
+        drop(completer);
+        let outcome = block_on_ready(io);
+        assert_eq!(outcome.result, Err(IoErrorKind::Vanished.into()));
+    }
+
+    #[test]
+    fn the_buffer_comes_back_with_the_result() {
+        let (completer, io) = pair();
+        completer.complete(Ok(()), Some(Buf::copy_of(&[9; 512])));
+        let outcome = block_on_ready(io);
+        assert_eq!(outcome.buf.map(|b| b[511]), Some(9));
+    }
+
+    #[test]
+    fn cells_are_clean_when_reused() {
+        let (completer, io) = pair();
+        drop(io);
+        assert!(completer.is_abandoned());
+        completer.done(Ok(()));
+        let (completer, io) = pair();
+        assert!(!completer.is_abandoned());
+        completer.done(Err(IoErrorKind::Media.into()));
+        assert_eq!(block_on_ready(io.done()), Err(IoErrorKind::Media.into()));
+    }
+}

@@ -1,0 +1,22 @@
+//! The edge of Forebay: what the engine sees of the world, and the worlds it can run in.
+//!
+//! * [`device`], [`runtime`]: the traits that the engine is written against.
+//! * [`buf`], [`io`]: aligned, pooled buffers, owned by a device until it completes the request.
+//! * [`executor`]: the single-threaded task set under both worlds.
+//! * [`real`]: io_uring, files and block devices.
+//! * [`model`]: modelled disks, fault layers and virtual time.
+//!
+//! All `unsafe` code of the project lives in this crate.
+
+pub mod buf;
+pub mod device;
+pub mod executor;
+pub mod io;
+pub mod model;
+pub mod real;
+pub mod runtime;
+
+pub use buf::{Buf, Data};
+pub use device::{BlockDevice, Geometry, Request};
+pub use io::{Completer, Io, IoError, IoErrorKind};
+pub use runtime::{Nanos, Runtime};

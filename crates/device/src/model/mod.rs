@@ -1,0 +1,1 @@
+//! Modelled devices, fault layers and virtual time.

@@ -1,0 +1,1 @@
+//! The real world: io_uring, files, block devices, sockets.

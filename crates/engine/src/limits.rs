@@ -1,0 +1,50 @@
+//! Every limit of the engine: its number, its unit, why this number, what happens at it.
+
+/// Longest client request, in bytes: what NBD clients send at the most.
+pub const REQUEST_BYTES_MAX: u64 = 32 << 20;
+
+/// Longest record, in bytes, header included; also at most a quarter of a segment. Longer requests
+/// are several records. One record is one device write, and an extent's distance to its record's
+/// header must fit 8 bits.
+pub const RECORD_BYTES_MAX: u64 = 1 << 20;
+
+/// Members of a pool: the partner list of a segment header has this many places.
+pub const MEMBERS_MAX: usize = 8;
+
+/// Copies of a segment set.
+pub const COPIES_MAX: usize = 3;
+
+/// Smallest segment that the format knows, in bytes; the product uses no less than 1 MiB, the
+/// simulator this.
+pub const SEGMENT_BYTES_MIN: u64 = 64 << 10;
+/// Largest segment, in bytes.
+pub const SEGMENT_BYTES_MAX: u64 = 32 << 20;
+
+/// A member has at least this many segments, so that one reclaim frees little and
+/// the reserve of 5 % is many segments.
+pub const SEGMENTS_PER_MEMBER_MIN: u64 = 512;
+
+/// Bytes of one region of the index and the unit of extents: an extent never crosses it.
+pub const REGION_BYTES: u64 = 1 << 20;
+/// Blocks in a region.
+pub const REGION_BLOCKS: u64 = REGION_BYTES / crate::ids::BLOCK_BYTES;
+
+/// Bytes of address space that hash to one shard as a whole, so that a cache block (at most this)
+/// lies in one shard.
+pub const STRIPE_BYTES: u64 = 4 << 20;
+
+/// Fewest and most virtual shards of a pool (see `Superblock::shard_count`).
+pub const SHARDS_MIN: u32 = 64;
+/// Most virtual shards of a pool.
+pub const SHARDS_MAX: u32 = 65_536;
+
+/// Partial blocks of a pool in the side table; at three quarters they are completed from the
+/// origin, at the limit sub-block writes wait.
+pub const PARTIALS_MAX: usize = 65_536;
+
+/// Volumes of a pool: what a superblock slot holds.
+pub const VOLUMES_MAX: usize = 124;
+/// Longest name of a pool or volume, in bytes of UTF-8.
+pub const NAME_BYTES_MAX: usize = 63;
+/// Longest origin designation (a path or URL), in bytes of UTF-8.
+pub const ORIGIN_BYTES_MAX: usize = 511;
