@@ -1,0 +1,331 @@
+//! The superblock: identity of pool and member, all members, all volumes, what is fixed at
+//! creation. Two slots of 128 KiB at the start of every member.
+
+use super::codec::{
+    FormatError, begin, check, get_bool, get_bytes, get_text, get_u16, get_u32, get_u64, open,
+    put_bytes, put_u16, put_u32, put_u64, seal, structure,
+};
+use super::geometry::{SEGMENTS_MAX, root_bytes_for, segment_bytes_valid, segments_offset_for};
+use super::slots::{SlotChoice, Slotted, choose_slot};
+use super::volume::{self, VolumeRecord, name_valid};
+use crate::ids::{BLOCK_BYTES, DeviceId, PoolId, SECTOR_BYTES};
+use crate::limits::{COPIES_MAX, MEMBERS_MAX, NAME_BYTES_MAX, SHARDS_MAX, SHARDS_MIN, VOLUMES_MAX};
+
+pub(super) const MAGIC: &[u8; 8] = b"FBYSUPER";
+/// Bytes of a superblock slot.
+pub const SUPERBLOCK_BYTES: usize = 128 << 10;
+
+structure!(at, "Superblock", 131_072, {
+    MAGIC @ 0: 8,
+    VERSION @ 8: 4,
+    FEATURES @ 12: 4,
+    CHECKSUM @ 16: 4,
+    POOL @ 24: 16,
+    DEVICE @ 40: 16,
+    GENERATION @ 56: 8,
+    CREATED_UNIX_S @ 64: 8,
+    EPOCH @ 72: 8,
+    START_NUMBER @ 80: 8,
+    SEGMENTS_OFFSET @ 88: 8,
+    INDEX_MEMORY_MAX @ 96: 8,
+    SEGMENT_BYTES @ 104: 4,
+    ROOT_BYTES @ 108: 4,
+    SHARD_COUNT @ 112: 4,
+    SECTOR_BYTES @ 116: 4,
+    NEXT_VOLUME @ 120: 4,
+    VOLUME_COUNT @ 124: 4,
+    WRITE_AMPLIFICATION_MAX_PERCENT @ 128: 2,
+    DIRTY_COPIES @ 130: 1,
+    CLEAN_COPIES @ 131: 1,
+    ACCEPT_SINGLE_COPY @ 132: 1,
+    MEMBER_COUNT @ 133: 1,
+    NAME_BYTES @ 134: 1,
+    NAME @ 136: 63,
+    MEMBERS @ 256: 512,
+    VOLUMES @ 4096: 126_976,
+});
+
+structure!(member, "Member record", 64, {
+    DEVICE @ 0: 16,
+    JOINED_EPOCH @ 16: 8,
+    SEGMENT_BASE @ 24: 4,
+    SEGMENT_COUNT @ 28: 4,
+    STATE @ 32: 1,
+});
+
+const _: () = assert!(at::SIZE == SUPERBLOCK_BYTES);
+const _: () = assert!(at::MEMBERS + MEMBERS_MAX * member::SIZE <= at::VOLUMES);
+const _: () = assert!(at::VOLUMES + VOLUMES_MAX * volume::at::SIZE == SUPERBLOCK_BYTES);
+const _: () = assert!(at::MEMBERS - at::NAME > NAME_BYTES_MAX);
+
+/// What became of a member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum MemberState {
+    /// Part of the epoch.
+    Present = 1,
+    /// Latched after a failure, or missing when the epoch began; not part of it.
+    Failed = 2,
+    /// Evacuated and taken away; its segment numbers may be given to another.
+    Removed = 3,
+}
+
+impl MemberState {
+    /// The state with this number.
+    pub fn from_number(number: u8) -> Option<MemberState> {
+        Some(match number {
+            1 => MemberState::Present,
+            2 => MemberState::Failed,
+            3 => MemberState::Removed,
+            _ => return None,
+        })
+    }
+}
+
+/// One member, as all members' superblocks know it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemberRecord {
+    /// Its identity.
+    pub device: DeviceId,
+    /// Number of its first segment within the pool.
+    pub segment_base: u32,
+    /// Its segments.
+    pub segment_count: u32,
+    /// The epoch that first named it.
+    pub joined_epoch: u64,
+    /// What became of it.
+    pub state: MemberState,
+}
+
+/// See the module's words. Everything but `device` is the same on all members of an epoch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Superblock {
+    /// The pool.
+    pub pool: PoolId,
+    /// The member that it stands on.
+    pub device: DeviceId,
+    /// The pool's name, 1..=63 bytes.
+    pub name: String,
+    /// Counts the updates.
+    pub generation: u64,
+    /// When the pool was created, in seconds since 1970.
+    pub created_unix_s: u64,
+    /// Names the members.
+    pub epoch: u64,
+    /// Counts the daemon's starts.
+    pub start_number: u64,
+    /// Bytes of a segment.
+    pub segment_bytes: u32,
+    /// Byte offset of the first segment on each member.
+    pub segments_offset: u64,
+    /// Bytes of a root slot on each member.
+    pub root_bytes: u32,
+    /// Virtual shards.
+    pub shard_count: u32,
+    /// Bound of the index, in bytes of memory.
+    pub index_memory_max: u64,
+    /// Copies of dirty data, 1..=3.
+    pub dirty_copies: u8,
+    /// Copies of clean data, 1..=2.
+    pub clean_copies: u8,
+    /// SSD bytes per byte admitted that reclaim may cause, in percent, 100..=400.
+    pub write_amplification_max_percent: u16,
+    /// Logical sector of the volumes' exports, 512 or 4096 bytes.
+    pub sector_bytes: u32,
+    /// Whether dirty data with fewer copies than asked was agreed to.
+    pub accept_single_copy: bool,
+    /// Number of the next volume; larger than every number ever given.
+    pub next_volume: u32,
+    /// 1..=8 members, this one among them.
+    pub members: Vec<MemberRecord>,
+    /// Up to 124 volumes.
+    pub volumes: Vec<VolumeRecord>,
+}
+
+impl Superblock {
+    /// The bytes of a slot.
+    ///
+    /// # Panics
+    /// If a field is out of its range.
+    pub fn encode(&self) -> Vec<u8> {
+        if let Err(error) = self.validate() {
+            panic!("superblock not encodable: {error}");
+        }
+        let mut out = vec![0; SUPERBLOCK_BYTES];
+        begin(&mut out, MAGIC);
+        self.encode_head(&mut out);
+        let places = out[at::MEMBERS..].chunks_exact_mut(member::SIZE);
+        for (record, place) in self.members.iter().zip(places) {
+            put_bytes(place, member::DEVICE, &record.device.0);
+            put_u64(place, member::JOINED_EPOCH, record.joined_epoch);
+            put_u32(place, member::SEGMENT_BASE, record.segment_base);
+            put_u32(place, member::SEGMENT_COUNT, record.segment_count);
+            place[member::STATE] = record.state as u8;
+        }
+        let places = out[at::VOLUMES..].chunks_exact_mut(volume::at::SIZE);
+        for (record, place) in self.volumes.iter().zip(places) {
+            record.encode(place);
+        }
+        seal(&mut out);
+        out
+    }
+
+    fn encode_head(&self, out: &mut [u8]) {
+        put_bytes(out, at::POOL, &self.pool.0);
+        put_bytes(out, at::DEVICE, &self.device.0);
+        put_u64(out, at::GENERATION, self.generation);
+        put_u64(out, at::CREATED_UNIX_S, self.created_unix_s);
+        put_u64(out, at::EPOCH, self.epoch);
+        put_u64(out, at::START_NUMBER, self.start_number);
+        put_u64(out, at::SEGMENTS_OFFSET, self.segments_offset);
+        put_u64(out, at::INDEX_MEMORY_MAX, self.index_memory_max);
+        put_u32(out, at::SEGMENT_BYTES, self.segment_bytes);
+        put_u32(out, at::ROOT_BYTES, self.root_bytes);
+        put_u32(out, at::SHARD_COUNT, self.shard_count);
+        put_u32(out, at::SECTOR_BYTES, self.sector_bytes);
+        put_u32(out, at::NEXT_VOLUME, self.next_volume);
+        put_u32(out, at::VOLUME_COUNT, self.volumes.len() as u32);
+        let amplification = self.write_amplification_max_percent;
+        put_u16(out, at::WRITE_AMPLIFICATION_MAX_PERCENT, amplification);
+        out[at::DIRTY_COPIES] = self.dirty_copies;
+        out[at::CLEAN_COPIES] = self.clean_copies;
+        out[at::ACCEPT_SINGLE_COPY] = u8::from(self.accept_single_copy);
+        out[at::MEMBER_COUNT] = self.members.len() as u8;
+        out[at::NAME_BYTES] = self.name.len() as u8;
+        put_bytes(out, at::NAME, self.name.as_bytes());
+    }
+
+    /// Decodes a slot.
+    ///
+    /// # Errors
+    /// If the bytes do not start with an intact superblock that this code knows.
+    pub fn decode(bytes: &[u8]) -> Result<Superblock, FormatError> {
+        let bytes = bytes.get(..SUPERBLOCK_BYTES).ok_or(FormatError::Truncated)?;
+        open(bytes, at::SIZE, MAGIC)?;
+        let name_bytes = usize::from(bytes[at::NAME_BYTES]);
+        let superblock = Superblock {
+            pool: PoolId(get_bytes(bytes, at::POOL)),
+            device: DeviceId(get_bytes(bytes, at::DEVICE)),
+            name: get_text(bytes, at::NAME, name_bytes, NAME_BYTES_MAX, "name")?,
+            generation: get_u64(bytes, at::GENERATION),
+            created_unix_s: get_u64(bytes, at::CREATED_UNIX_S),
+            epoch: get_u64(bytes, at::EPOCH),
+            start_number: get_u64(bytes, at::START_NUMBER),
+            segment_bytes: get_u32(bytes, at::SEGMENT_BYTES),
+            segments_offset: get_u64(bytes, at::SEGMENTS_OFFSET),
+            root_bytes: get_u32(bytes, at::ROOT_BYTES),
+            shard_count: get_u32(bytes, at::SHARD_COUNT),
+            index_memory_max: get_u64(bytes, at::INDEX_MEMORY_MAX),
+            dirty_copies: bytes[at::DIRTY_COPIES],
+            clean_copies: bytes[at::CLEAN_COPIES],
+            write_amplification_max_percent: get_u16(bytes, at::WRITE_AMPLIFICATION_MAX_PERCENT),
+            sector_bytes: get_u32(bytes, at::SECTOR_BYTES),
+            accept_single_copy: get_bool(bytes, at::ACCEPT_SINGLE_COPY, "accept_single_copy")?,
+            next_volume: get_u32(bytes, at::NEXT_VOLUME),
+            members: decode_members(bytes)?,
+            volumes: decode_volumes(bytes)?,
+        };
+        superblock.validate()?;
+        Ok(superblock)
+    }
+
+    /// Which of the two slots to believe.
+    pub fn choose(
+        slot0: &Result<Superblock, FormatError>,
+        slot1: &Result<Superblock, FormatError>,
+    ) -> SlotChoice {
+        choose_slot(slot0, slot1)
+    }
+
+    fn validate(&self) -> Result<(), FormatError> {
+        check(name_valid(&self.name), "name")?;
+        check((SHARDS_MIN..=SHARDS_MAX).contains(&self.shard_count), "shard_count")?;
+        check(segment_bytes_valid(self.segment_bytes), "segment_bytes")?;
+        check(self.root_bytes == root_bytes_for(self.shard_count), "root_bytes")?;
+        let segments_offset = segments_offset_for(self.segment_bytes, self.root_bytes);
+        check(self.segments_offset == segments_offset, "segments_offset")?;
+        check(self.index_memory_max > 0, "index_memory_max")?;
+        check((1..=COPIES_MAX).contains(&self.dirty_copies.into()), "dirty_copies")?;
+        check((1..=2).contains(&self.clean_copies), "clean_copies")?;
+        let percent = self.write_amplification_max_percent;
+        check((100..=400).contains(&percent), "write_amplification_max_percent")?;
+        let sector = u64::from(self.sector_bytes);
+        check(sector == SECTOR_BYTES || sector == BLOCK_BYTES, "sector_bytes")?;
+        self.validate_members()?;
+        self.validate_volumes()
+    }
+
+    fn validate_members(&self) -> Result<(), FormatError> {
+        check((1..=MEMBERS_MAX).contains(&self.members.len()), "member_count")?;
+        check(self.members.iter().any(|member| member.device == self.device), "device")?;
+        for (index, member) in self.members.iter().enumerate() {
+            check(member.segment_count > 0, "member segment_count")?;
+            let end = u64::from(member.segment_base) + u64::from(member.segment_count);
+            check(end <= u64::from(SEGMENTS_MAX), "member segment_base")?;
+            check(member.joined_epoch <= self.epoch, "member joined_epoch")?;
+            for other in &self.members[..index] {
+                check(member.device != other.device, "member device")?;
+                check(!member.overlaps(other), "member segment_base")?;
+            }
+        }
+        Ok(())
+    }
+
+    fn validate_volumes(&self) -> Result<(), FormatError> {
+        check(self.volumes.len() <= VOLUMES_MAX, "volume_count")?;
+        for (index, volume) in self.volumes.iter().enumerate() {
+            volume.validate()?;
+            check(volume.id.0 < self.next_volume, "next_volume")?;
+            for other in &self.volumes[..index] {
+                check(volume.id != other.id, "volume id")?;
+                check(volume.name != other.name, "volume name")?;
+            }
+        }
+        check(self.next_volume > 0, "next_volume")
+    }
+}
+
+impl MemberRecord {
+    /// Whether two members that are not removed claim the same segment numbers.
+    fn overlaps(&self, other: &MemberRecord) -> bool {
+        let gone = [self.state, other.state].contains(&MemberState::Removed);
+        !gone
+            && self.segment_base < other.segment_base + other.segment_count
+            && other.segment_base < self.segment_base + self.segment_count
+    }
+}
+
+fn decode_members(bytes: &[u8]) -> Result<Vec<MemberRecord>, FormatError> {
+    let count = usize::from(bytes[at::MEMBER_COUNT]);
+    check((1..=MEMBERS_MAX).contains(&count), "member_count")?;
+    let places = bytes[at::MEMBERS..].chunks_exact(member::SIZE).take(count);
+    places
+        .map(|place| {
+            Ok(MemberRecord {
+                device: DeviceId(get_bytes(place, member::DEVICE)),
+                segment_base: get_u32(place, member::SEGMENT_BASE),
+                segment_count: get_u32(place, member::SEGMENT_COUNT),
+                joined_epoch: get_u64(place, member::JOINED_EPOCH),
+                state: MemberState::from_number(place[member::STATE])
+                    .ok_or(FormatError::Invalid { field: "member state" })?,
+            })
+        })
+        .collect()
+}
+
+fn decode_volumes(bytes: &[u8]) -> Result<Vec<VolumeRecord>, FormatError> {
+    let count = get_u32(bytes, at::VOLUME_COUNT) as usize;
+    check(count <= VOLUMES_MAX, "volume_count")?;
+    let places = bytes[at::VOLUMES..].chunks_exact(volume::at::SIZE).take(count);
+    places.map(VolumeRecord::decode).collect()
+}
+
+impl Slotted for Superblock {
+    fn same_identity(&self, other: &Self) -> bool {
+        self.pool == other.pool && self.device == other.device
+    }
+
+    fn generation(&self) -> u64 {
+        self.generation
+    }
+}

@@ -1,0 +1,190 @@
+//! A volume, as superblocks keep it: 1 KiB.
+
+use super::codec::{
+    FormatError, check, get_bytes, get_text, get_u16, get_u32, get_u64, put_bytes, put_u16,
+    put_u32, put_u64, structure,
+};
+use super::entry::VOLUME_BLOCKS_MAX;
+use crate::ids::{BLOCK_BYTES, SECTOR_BYTES, VolumeId};
+use crate::limits::{NAME_BYTES_MAX, ORIGIN_BYTES_MAX, STRIPE_BYTES};
+
+structure!(at, "Volume record", 1024, {
+    ID @ 0: 4,
+    CACHE_BLOCK_BYTES @ 4: 4,
+    SIZE_BYTES @ 8: 8,
+    MODE @ 16: 1,
+    FLAGS @ 17: 1,
+    NAME_BYTES @ 18: 1,
+    ORIGIN_BYTES @ 20: 2,
+    NAME @ 64: 63,
+    ORIGIN @ 128: 511,
+    FINGERPRINT @ 640: 304,
+});
+
+structure!(print, "Fingerprint", 304, {
+    SIZE_BYTES @ 0: 8,
+    IDENTITY @ 8: 32,
+    TAKEN @ 40: 8,
+    HASHES @ 48: 256,
+});
+
+const FLAG_MAY_BE_DIRTY: u8 = 1;
+const FLAG_ACCEPT_SINGLE_COPY: u8 = 2;
+const FLAG_FINGERPRINT: u8 = 4;
+
+const _: () = assert!(at::ORIGIN - at::NAME > NAME_BYTES_MAX);
+const _: () = assert!(at::FINGERPRINT - at::ORIGIN > ORIGIN_BYTES_MAX);
+const _: () = assert!(at::FINGERPRINT + print::SIZE <= at::SIZE);
+
+/// How a volume's requests are served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum Mode {
+    /// Writes are acknowledged from the log and destaged later.
+    Writeback = 1,
+    /// Writes go to log and origin.
+    Writethrough = 2,
+    /// Writes go to the origin only.
+    Readonly = 3,
+    /// Like writeback, but reads do not populate.
+    Writeonly = 4,
+    /// Nothing is cached.
+    Bypass = 5,
+}
+
+impl Mode {
+    /// The mode with this number.
+    pub fn from_number(number: u8) -> Option<Mode> {
+        Some(match number {
+            1 => Mode::Writeback,
+            2 => Mode::Writethrough,
+            3 => Mode::Readonly,
+            4 => Mode::Writeonly,
+            5 => Mode::Bypass,
+            _ => return None,
+        })
+    }
+
+    pub(super) fn decode(number: u8) -> Result<Mode, FormatError> {
+        Mode::from_number(number).ok_or(FormatError::Invalid { field: "volume mode" })
+    }
+}
+
+/// What the origin looked like at a clean stop, to notice writes behind our back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fingerprint {
+    /// Its size in bytes.
+    pub size_bytes: u64,
+    /// Hash of what names it (serial number, WWN, UUID); zero if it has no such thing.
+    pub identity: [u8; 32],
+    /// Which of the 64 hashes were taken, one bit each; dirty blocks are left out.
+    pub taken: u64,
+    /// Hashes of 64 blocks, at places that follow from the size; 0 where not taken.
+    pub hashes: [u32; 64],
+}
+
+/// One volume of the pool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VolumeRecord {
+    /// Its number, from 1, never reused.
+    pub id: VolumeId,
+    /// Its name, 1..=63 bytes.
+    pub name: String,
+    /// Path or URL of the origin, 1..=511 bytes.
+    pub origin: String,
+    /// Bytes of the volume, a multiple of 512, up to 4 PiB.
+    pub size_bytes: u64,
+    /// How it is served.
+    pub mode: Mode,
+    /// Whether the log may hold what the origin lacks; durable before the first such record.
+    pub may_be_dirty: bool,
+    /// Whether dirty data with fewer copies than the pool asks was agreed to.
+    pub accept_single_copy: bool,
+    /// Bytes of a cache block, a power of two from 4 KiB to 4 MiB.
+    pub cache_block_bytes: u32,
+    /// The origin at the last clean stop.
+    pub fingerprint: Option<Fingerprint>,
+}
+
+/// Whether a name is 1..=63 bytes without control characters.
+pub(super) fn name_valid(name: &str) -> bool {
+    (1..=NAME_BYTES_MAX).contains(&name.len()) && !name.chars().any(char::is_control)
+}
+
+/// Whether an origin's designation is 1..=511 bytes without control characters.
+pub(super) fn origin_valid(origin: &str) -> bool {
+    (1..=ORIGIN_BYTES_MAX).contains(&origin.len()) && !origin.chars().any(char::is_control)
+}
+
+impl VolumeRecord {
+    pub(super) fn encode(&self, out: &mut [u8]) {
+        put_u32(out, at::ID, self.id.0);
+        put_u32(out, at::CACHE_BLOCK_BYTES, self.cache_block_bytes);
+        put_u64(out, at::SIZE_BYTES, self.size_bytes);
+        out[at::MODE] = self.mode as u8;
+        out[at::FLAGS] = if self.may_be_dirty { FLAG_MAY_BE_DIRTY } else { 0 }
+            | if self.accept_single_copy { FLAG_ACCEPT_SINGLE_COPY } else { 0 }
+            | if self.fingerprint.is_some() { FLAG_FINGERPRINT } else { 0 };
+        out[at::NAME_BYTES] = self.name.len() as u8;
+        put_u16(out, at::ORIGIN_BYTES, self.origin.len() as u16);
+        put_bytes(out, at::NAME, self.name.as_bytes());
+        put_bytes(out, at::ORIGIN, self.origin.as_bytes());
+        if let Some(fingerprint) = &self.fingerprint {
+            fingerprint.encode(&mut out[at::FINGERPRINT..]);
+        }
+    }
+
+    pub(super) fn decode(bytes: &[u8]) -> Result<VolumeRecord, FormatError> {
+        let flags = bytes[at::FLAGS];
+        let known = FLAG_MAY_BE_DIRTY | FLAG_ACCEPT_SINGLE_COPY | FLAG_FINGERPRINT;
+        check(flags & !known == 0, "volume flags")?;
+        let name_bytes = usize::from(bytes[at::NAME_BYTES]);
+        let origin_bytes = usize::from(get_u16(bytes, at::ORIGIN_BYTES));
+        let volume = VolumeRecord {
+            id: VolumeId(get_u32(bytes, at::ID)),
+            name: get_text(bytes, at::NAME, name_bytes, NAME_BYTES_MAX, "volume name")?,
+            origin: get_text(bytes, at::ORIGIN, origin_bytes, ORIGIN_BYTES_MAX, "volume origin")?,
+            size_bytes: get_u64(bytes, at::SIZE_BYTES),
+            mode: Mode::decode(bytes[at::MODE])?,
+            may_be_dirty: flags & FLAG_MAY_BE_DIRTY != 0,
+            accept_single_copy: flags & FLAG_ACCEPT_SINGLE_COPY != 0,
+            cache_block_bytes: get_u32(bytes, at::CACHE_BLOCK_BYTES),
+            fingerprint: (flags & FLAG_FINGERPRINT != 0)
+                .then(|| Fingerprint::decode(&bytes[at::FINGERPRINT..])),
+        };
+        volume.validate()?;
+        Ok(volume)
+    }
+
+    pub(super) fn validate(&self) -> Result<(), FormatError> {
+        check(self.id.0 != 0, "volume id")?;
+        check(name_valid(&self.name), "volume name")?;
+        check(origin_valid(&self.origin), "volume origin")?;
+        let sizes = SECTOR_BYTES..=VOLUME_BLOCKS_MAX * BLOCK_BYTES;
+        let whole = self.size_bytes.is_multiple_of(SECTOR_BYTES);
+        check(sizes.contains(&self.size_bytes) && whole, "volume size_bytes")?;
+        let cache_block = u64::from(self.cache_block_bytes);
+        let fits = (BLOCK_BYTES..=STRIPE_BYTES).contains(&cache_block);
+        check(fits && cache_block.is_power_of_two(), "volume cache_block_bytes")
+    }
+}
+
+impl Fingerprint {
+    fn encode(&self, out: &mut [u8]) {
+        put_u64(out, print::SIZE_BYTES, self.size_bytes);
+        put_bytes(out, print::IDENTITY, &self.identity);
+        put_u64(out, print::TAKEN, self.taken);
+        for (index, hash) in self.hashes.iter().enumerate() {
+            put_u32(out, print::HASHES + 4 * index, *hash);
+        }
+    }
+
+    fn decode(bytes: &[u8]) -> Fingerprint {
+        Fingerprint {
+            size_bytes: get_u64(bytes, print::SIZE_BYTES),
+            identity: get_bytes(bytes, print::IDENTITY),
+            taken: get_u64(bytes, print::TAKEN),
+            hashes: std::array::from_fn(|index| get_u32(bytes, print::HASHES + 4 * index)),
+        }
+    }
+}
