@@ -1,1 +1,211 @@
-//! Policy.
+//! What stays in the cache: admission, the order of reclaim, and the write budget.
+//!
+//! A policy sees identities, accesses and reclaim units, nothing else: no index, no devices, no
+//! clock. So the code that decides in production is the code that the trace simulator measures.
+//!
+//! * A policy never chooses a pinned unit (INV-21).
+//! * What retention moves stays within the write budget (INV-22); owed blocks are moved whatever
+//!   the budget says, because their only copy is there.
+//! * Memory is fixed at construction (INV-23).
+//! * The same calls give the same answers.
+
+mod budget;
+mod fifo;
+mod ghost;
+mod s3fifo;
+#[cfg(test)]
+mod tests;
+
+pub use budget::Budget;
+pub use fifo::Fifo;
+pub use ghost::Ghost;
+pub use s3fifo::{S3Fifo, S3FifoConfig};
+
+use crate::ids::VolumeId;
+
+/// A piece of a volume's address space for which hotness is remembered: the larger of the cache
+/// block and [`GRANULE_BYTES_MIN`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Granule {
+    /// The volume it belongs to.
+    pub volume: VolumeId,
+    /// Its byte address divided by the volume's granule size.
+    pub number: u64,
+}
+
+/// Smallest granule: one byte of heat and five of ghost per 64 KiB is 96 KiB per GiB of cache, a
+/// quarter of the index's bound.
+pub const GRANULE_BYTES_MIN: u64 = 64 << 10;
+
+/// What a client did to a granule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// It read from it.
+    Read,
+    /// It wrote to it.
+    Write,
+}
+
+/// The stream of the log that blocks are appended to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Queue {
+    /// For what is here for the first time; reclaimed first.
+    Probation,
+    /// For what was asked for again.
+    Main,
+}
+
+/// A closed segment set as reclaim sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unit {
+    /// The engine's name for it.
+    pub id: u32,
+    /// The stream that it was written by.
+    pub queue: Queue,
+    /// Open counter of its incarnation: smaller is older.
+    pub opened: u64,
+    /// Blocks that the index still points at, owed ones included.
+    pub live_blocks: u32,
+    /// Blocks that are dirty or written: they cannot be dropped, only moved.
+    pub owed_blocks: u32,
+    /// Blocks that it can hold.
+    pub size_blocks: u32,
+    /// Somebody holds it (a read in flight, a checkpoint, a pinned volume): not to be chosen.
+    pub pinned: bool,
+}
+
+/// Accesses told to a policy, by kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Reads answered by the cache.
+    pub read_hits: u64,
+    /// Reads that needed the origin.
+    pub read_misses: u64,
+    /// Writes over something cached.
+    pub write_hits: u64,
+    /// Writes over nothing cached.
+    pub write_misses: u64,
+}
+
+impl Counts {
+    /// Counts one access.
+    pub(crate) fn add(&mut self, access: Access, hit: bool) {
+        let count = match (access, hit) {
+            (Access::Read, true) => &mut self.read_hits,
+            (Access::Read, false) => &mut self.read_misses,
+            (Access::Write, true) => &mut self.write_hits,
+            (Access::Write, false) => &mut self.write_misses,
+        };
+        *count += 1;
+    }
+
+    /// All accesses.
+    pub fn total(&self) -> u64 {
+        self.read_hits + self.read_misses + self.write_hits + self.write_misses
+    }
+}
+
+/// Decides what enters the cache and what leaves it.
+///
+/// Heat, a small saturating count of hits per granule, belongs to the engine, which passes it to
+/// [`retain`](Policy::retain) and lowers it by one for each granule retained, so that a granule
+/// that nobody asks for any more leaves after a few laps.
+pub trait Policy {
+    /// A client touched a granule; `hit` if all of it that was asked for was cached.
+    fn access(&mut self, granule: Granule, access: Access, hit: bool);
+
+    /// May a missed read be populated, and into which stream? `None`: leave it on the origin.
+    ///
+    /// A write is logged in any case; asked for one, only the stream of the answer matters.
+    fn admit(&mut self, granule: Granule) -> Option<Queue>;
+
+    /// Which closed unit to reclaim next, if any can be.
+    ///
+    /// A unit with owed blocks is named only if no other unit is left and they are few; the
+    /// engine then moves them. `None`: nothing can be freed before something is destaged or a
+    /// pin goes away.
+    fn choose(&mut self, units: &mut dyn Iterator<Item = Unit>) -> Option<u32>;
+
+    /// A unit of `queue` is being reclaimed and the granule has live blocks in it that are not
+    /// owed: `true` to append them again to [`Queue::Main`], `false` to drop them.
+    ///
+    /// `true` reserves the write budget of a whole granule until the next
+    /// [`spend`](Policy::spend) of moved blocks, so that is best called granule by granule.
+    fn retain(&mut self, granule: Granule, queue: Queue, heat: u8) -> bool;
+
+    /// Blocks were appended: `admitted_blocks` for clients (writes and populations),
+    /// `moved_blocks` by reclaim, owed ones included.
+    fn spend(&mut self, admitted_blocks: u64, moved_blocks: u64);
+
+    /// Accesses told so far.
+    fn counts(&self) -> Counts;
+
+    /// Memory held, in bytes; constant.
+    fn memory_bytes(&self) -> usize;
+}
+
+/// Share of a unit, in percent, up to which owed blocks count as few. Moving an eighth of a unit
+/// to free seven eighths adds 0.14 to write amplification; above that, destaging first is better.
+const OWED_FEW_PERCENT: u64 = 12;
+
+/// The oldest of the units offered to it. Ages of two units are equal only in a broken engine,
+/// but the answer is fixed even then.
+#[derive(Default)]
+struct Oldest(Option<(u64, u32)>);
+
+impl Oldest {
+    fn offer(&mut self, unit: &Unit) {
+        let candidate = (unit.opened, unit.id);
+        self.0 = Some(self.0.map_or(candidate, |best| best.min(candidate)));
+    }
+
+    fn id(&self) -> Option<u32> {
+        self.0.map(|(_, id)| id)
+    }
+}
+
+/// What one pass over the units found.
+#[derive(Default)]
+struct Survey {
+    empty: Oldest,
+    probation: Oldest,
+    main: Oldest,
+    /// Owed blocks, age and id of the unit with the fewest owed blocks, if those are few.
+    nearly_clean: Option<(u32, u64, u32)>,
+    probation_live_blocks: u64,
+    live_blocks: u64,
+}
+
+impl Survey {
+    /// Looks at every unit once. Pinned units count as space and are no candidates.
+    fn of(units: &mut dyn Iterator<Item = Unit>) -> Self {
+        let mut survey = Self::default();
+        for unit in units {
+            assert!(unit.owed_blocks <= unit.live_blocks && unit.live_blocks <= unit.size_blocks);
+            survey.live_blocks += u64::from(unit.live_blocks);
+            if unit.queue == Queue::Probation {
+                survey.probation_live_blocks += u64::from(unit.live_blocks);
+            }
+            if unit.pinned {
+                continue;
+            }
+            let few = u64::from(unit.size_blocks) * OWED_FEW_PERCENT;
+            match (unit.live_blocks, unit.owed_blocks, unit.queue) {
+                (0, ..) => survey.empty.offer(&unit),
+                (_, 0, Queue::Probation) => survey.probation.offer(&unit),
+                (_, 0, Queue::Main) => survey.main.offer(&unit),
+                (_, owed, _) if u64::from(owed) * 100 <= few => {
+                    let candidate = (owed, unit.opened, unit.id);
+                    let best = survey.nearly_clean.map_or(candidate, |best| best.min(candidate));
+                    survey.nearly_clean = Some(best);
+                }
+                _ => {}
+            }
+        }
+        survey
+    }
+
+    fn nearly_clean_id(&self) -> Option<u32> {
+        self.nearly_clean.map(|(_, _, id)| id)
+    }
+}

@@ -1,0 +1,56 @@
+# Every command that a developer needs. `make` lists them.
+# ARGS goes to the program, SEEDS is a range of simulator seeds, JOBS its processes.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint bench bench-engine soak setup
+
+ARGS ?=
+SEEDS ?= 0..300
+JOBS ?= 2
+
+# rustup's cargo goes before a distribution's, which ignores rust-toolchain.toml.
+export PATH := $(or $(CARGO_HOME),$(HOME)/.cargo)/bin:$(PATH)
+# In CI a lock file that does not fit is an error.
+LOCKED := $(if $(CI),--locked)
+
+help: ## List the targets
+	@echo 'usage: make TARGET [ARGS=...] [SEEDS=FROM..TO] [JOBS=N]'
+	@echo
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | \
+	  while IFS= read -r line; do printf '  %-14s %s\n' "$${line%%:*}" "$${line#*## }"; done
+
+demo: ## Try Forebay on files and a modelled slow disk (ARGS=--once ends by itself)
+	@scripts/setup.sh demo
+	cargo run $(LOCKED) --bin forebay -- demo $(ARGS)
+
+test: ## All tests, then the simulator over SEEDS
+	@scripts/setup.sh test
+	cargo test $(LOCKED) --workspace
+	cargo run $(LOCKED) -p forebay-sim -- --seeds $(SEEDS) --jobs $(JOBS)
+
+lint: ## Format, clippy, shellcheck, file sizes, crate layers
+	@scripts/setup.sh lint
+	cargo fmt --all --check
+	cargo clippy $(LOCKED) --workspace --all-targets -- -D warnings
+	scripts/check-layers.sh
+	scripts/check-files.sh
+
+bench: ## Benchmarks of a whole server through its clients
+	@scripts/setup.sh test
+	cargo build $(LOCKED) --bin forebay
+	cargo run $(LOCKED) -p forebay-bench -- $(ARGS)
+
+bench-engine: ## Benchmarks of the engine alone
+	@scripts/setup.sh demo
+	cargo run $(LOCKED) -p forebay-bench -- engine $(ARGS)
+
+soak: SEEDS = 0..10000
+soak: ## Hours of simulation, then the fuzzers if cargo-fuzz is there
+	@scripts/setup.sh test
+	cargo run $(LOCKED) -p forebay-sim -- --seeds $(SEEDS) --jobs $(JOBS)
+	scripts/fuzz.sh
+
+setup: ## Install what the other targets need (they do it themselves)
+	@scripts/setup.sh test

@@ -1,0 +1,48 @@
+//! Oldest first, nothing retained: the yardstick that a better policy has to beat.
+
+use super::{Access, Counts, Granule, Oldest, Policy, Queue, Survey, Unit};
+
+/// Reclaims in the order of the log and never moves what could be dropped. Everything is admitted
+/// into one stream.
+#[derive(Debug, Default)]
+pub struct Fifo {
+    counts: Counts,
+}
+
+impl Fifo {
+    /// A policy without memory of anything.
+    pub fn new() -> Self {
+        Self::default()
+    }
+}
+
+impl Policy for Fifo {
+    fn access(&mut self, _granule: Granule, access: Access, hit: bool) {
+        self.counts.add(access, hit);
+    }
+
+    fn admit(&mut self, _granule: Granule) -> Option<Queue> {
+        Some(Queue::Probation)
+    }
+
+    fn choose(&mut self, units: &mut dyn Iterator<Item = Unit>) -> Option<u32> {
+        let survey = Survey::of(units);
+        // Units of Main are here if the pool ran under another policy before.
+        let clean = [survey.probation.0, survey.main.0].into_iter().flatten().min();
+        survey.empty.id().or(Oldest(clean).id()).or(survey.nearly_clean_id())
+    }
+
+    fn retain(&mut self, _granule: Granule, _queue: Queue, _heat: u8) -> bool {
+        false
+    }
+
+    fn spend(&mut self, _admitted_blocks: u64, _moved_blocks: u64) {}
+
+    fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    fn memory_bytes(&self) -> usize {
+        size_of::<Self>()
+    }
+}

@@ -1,0 +1,134 @@
+//! S3-FIFO over segments: two streams, a ghost, and reinsertion of what was hit.
+//!
+//! After "FIFO queues are all you need for cache eviction" (Yang and others, SOSP 2023). The
+//! queues are streams of the log and a step of the queue is a segment set, so eviction order costs
+//! no memory at all; what the paper keeps per object is here the engine's heat per granule. Unlike
+//! in the paper reinsertion is a write to the SSD, and so has a budget.
+
+use super::{Access, Budget, Counts, Ghost, Granule, Policy, Queue, Survey, Unit};
+
+/// Tunables of [`S3Fifo`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct S3FifoConfig {
+    /// Share of the live space, in percent, above which the probationary stream is reclaimed
+    /// first. The paper found hit ratios flat between 5 and 20 %.
+    pub probation_percent: u8,
+    /// Heat from which a granule is promoted when its probation ends. The paper's value: one hit
+    /// is often the second half of the same request, two are reuse.
+    pub promote_heat: u8,
+    /// Bytes written per byte admitted, in percent, at the most; from 100 (never retain).
+    pub write_amplification_max_percent: u32,
+    /// Length of the budget's window, in admitted blocks: about the blocks of the pool, one lap.
+    pub window_blocks: u64,
+    /// Granules that the ghost remembers: as many as the main stream can hold.
+    pub ghost_granules: u32,
+    /// Blocks of the pool's largest granule: what retaining one can cost.
+    pub granule_blocks: u32,
+}
+
+impl S3FifoConfig {
+    /// Blocks of the smallest granule.
+    const GRANULE_BLOCKS_MIN: u32 = (super::GRANULE_BYTES_MIN / crate::ids::BLOCK_BYTES) as u32;
+
+    /// Defaults for a pool that holds `pool_blocks` blocks of data.
+    pub fn for_pool(pool_blocks: u64) -> Self {
+        let probation_percent = 10;
+        let main_blocks = pool_blocks / 100 * u64::from(100 - probation_percent);
+        let granules = main_blocks / u64::from(Self::GRANULE_BLOCKS_MIN);
+        Self {
+            probation_percent,
+            promote_heat: 2,
+            write_amplification_max_percent: 150,
+            window_blocks: pool_blocks.max(1),
+            ghost_granules: u32::try_from(granules).unwrap_or(u32::MAX).max(1),
+            granule_blocks: Self::GRANULE_BLOCKS_MIN,
+        }
+    }
+}
+
+/// The default policy.
+#[derive(Debug)]
+pub struct S3Fifo {
+    config: S3FifoConfig,
+    ghost: Ghost,
+    budget: Budget,
+    counts: Counts,
+    ghost_hits: u64,
+}
+
+impl S3Fifo {
+    /// An empty policy; all of its memory is allocated here.
+    ///
+    /// # Panics
+    /// If a tunable is out of the range that its description gives.
+    pub fn new(config: S3FifoConfig) -> Self {
+        assert!(config.probation_percent <= 100);
+        assert!(config.granule_blocks > 0);
+        Self {
+            ghost: Ghost::new(config.ghost_granules),
+            budget: Budget::new(config.write_amplification_max_percent, config.window_blocks),
+            counts: Counts::default(),
+            ghost_hits: 0,
+            config,
+        }
+    }
+
+    /// Admissions that the ghost sent straight to the main stream.
+    pub fn ghost_hits(&self) -> u64 {
+        self.ghost_hits
+    }
+
+    fn is_hot(&self, queue: Queue, heat: u8) -> bool {
+        match queue {
+            Queue::Probation => heat >= self.config.promote_heat,
+            Queue::Main => heat >= 1,
+        }
+    }
+}
+
+impl Policy for S3Fifo {
+    fn access(&mut self, _granule: Granule, access: Access, hit: bool) {
+        self.counts.add(access, hit);
+    }
+
+    /// The ghost's entry stays: the other blocks of the granule are still to come, each with its
+    /// own miss, and belong beside this one.
+    fn admit(&mut self, granule: Granule) -> Option<Queue> {
+        if self.ghost.contains(granule) {
+            self.ghost_hits += 1;
+            return Some(Queue::Main);
+        }
+        Some(Queue::Probation)
+    }
+
+    fn choose(&mut self, units: &mut dyn Iterator<Item = Unit>) -> Option<u32> {
+        let survey = Survey::of(units);
+        let limit = survey.live_blocks * u64::from(self.config.probation_percent);
+        let (first, second) = if survey.probation_live_blocks * 100 > limit {
+            (&survey.probation, &survey.main)
+        } else {
+            (&survey.main, &survey.probation)
+        };
+        survey.empty.id().or(first.id()).or(second.id()).or(survey.nearly_clean_id())
+    }
+
+    fn retain(&mut self, granule: Granule, queue: Queue, heat: u8) -> bool {
+        if self.is_hot(queue, heat) && self.budget.promise(u64::from(self.config.granule_blocks)) {
+            return true;
+        }
+        self.ghost.insert(granule);
+        false
+    }
+
+    fn spend(&mut self, admitted_blocks: u64, moved_blocks: u64) {
+        self.budget.spend(admitted_blocks, moved_blocks);
+    }
+
+    fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    fn memory_bytes(&self) -> usize {
+        size_of::<Self>() + self.ghost.heap_bytes()
+    }
+}

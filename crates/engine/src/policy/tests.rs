@@ -1,0 +1,255 @@
+//! What every policy must keep, and what S3-FIFO does beyond that.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn unit(id: u32, queue: Queue, live_blocks: u32) -> Unit {
+    let opened = u64::from(id);
+    Unit { id, queue, opened, live_blocks, owed_blocks: 0, size_blocks: 256, pinned: false }
+}
+
+fn granule(number: u64) -> Granule {
+    Granule { volume: VolumeId(1), number }
+}
+
+fn s3fifo() -> S3Fifo {
+    S3Fifo::new(S3FifoConfig { ghost_granules: 64, ..S3FifoConfig::for_pool(4096) })
+}
+
+fn policies() -> [Box<dyn Policy>; 2] {
+    [Box::new(Fifo::new()), Box::new(s3fifo())]
+}
+
+fn choose(policy: &mut dyn Policy, units: &[Unit]) -> Option<u32> {
+    policy.choose(&mut units.iter().copied())
+}
+
+#[test]
+fn empty_units_go_first() {
+    let units =
+        [unit(1, Queue::Probation, 200), unit(2, Queue::Main, 200), unit(3, Queue::Main, 0)];
+    for mut policy in policies() {
+        assert_eq!(choose(&mut *policy, &units), Some(3));
+    }
+}
+
+#[test]
+fn fifo_takes_the_oldest_of_either_stream() {
+    let units =
+        [unit(3, Queue::Probation, 9), unit(2, Queue::Main, 9), unit(4, Queue::Probation, 9)];
+    assert_eq!(choose(&mut Fifo::new(), &units), Some(2));
+}
+
+#[test]
+fn s3fifo_drains_probation_while_it_is_large() {
+    let mut units = vec![unit(20, Queue::Probation, 200), unit(21, Queue::Probation, 200)];
+    units.extend((0..8).map(|id| unit(id, Queue::Main, 200)));
+    assert_eq!(choose(&mut s3fifo(), &units), Some(20));
+    units.remove(0);
+    units.push(unit(8, Queue::Main, 200));
+    assert_eq!(choose(&mut s3fifo(), &units), Some(0), "at 10 % Main gives way");
+}
+
+#[test]
+fn s3fifo_takes_the_other_stream_before_owed_blocks() {
+    let mut dirty = unit(1, Queue::Probation, 200);
+    dirty.owed_blocks = 1;
+    let units = [dirty, unit(2, Queue::Main, 200)];
+    assert_eq!(choose(&mut s3fifo(), &units), Some(2));
+}
+
+#[test]
+fn few_owed_blocks_are_the_last_resort_and_many_are_none() {
+    let with_owed =
+        |id, owed_blocks| Unit { owed_blocks, ..unit(id, Queue::Probation, owed_blocks + 9) };
+    for mut policy in policies() {
+        let units = [with_owed(1, 30), with_owed(2, 4), with_owed(3, 5)];
+        assert_eq!(choose(&mut *policy, &units), Some(2));
+        assert_eq!(choose(&mut *policy, &[with_owed(1, 31)]), None);
+    }
+}
+
+#[test]
+fn what_was_evicted_of_late_comes_back_into_main() {
+    let mut policy = s3fifo();
+    assert_eq!(policy.admit(granule(5)), Some(Queue::Probation));
+    assert!(!policy.retain(granule(5), Queue::Probation, 0));
+    assert_eq!(policy.admit(granule(5)), Some(Queue::Main));
+    assert_eq!(policy.admit(granule(5)), Some(Queue::Main), "and so do its other blocks");
+    assert_eq!(policy.ghost_hits(), 2);
+}
+
+#[test]
+fn reuse_is_retained_within_the_budget() {
+    let mut policy = s3fifo();
+    assert!(!policy.retain(granule(1), Queue::Main, 3), "nothing admitted, nothing moved");
+    policy.spend(64, 0);
+    assert!(!policy.retain(granule(1), Queue::Probation, 1), "one hit is not reuse");
+    assert!(policy.retain(granule(1), Queue::Probation, 2));
+    assert!(policy.retain(granule(2), Queue::Main, 1));
+    assert!(!policy.retain(granule(3), Queue::Main, 9), "both halves are promised");
+    assert_eq!(policy.admit(granule(3)), Some(Queue::Main), "what cost forbade is remembered");
+}
+
+#[test]
+fn memory_per_gib_is_under_a_quarter_of_the_bound() {
+    let blocks = (1 << 30) / crate::ids::BLOCK_BYTES;
+    let bytes = S3Fifo::new(S3FifoConfig::for_pool(blocks * 1024)).memory_bytes() / 1024;
+    assert!(bytes < 100 << 10, "{bytes}");
+}
+
+fn any_queue() -> impl Strategy<Value = Queue> {
+    prop_oneof![Just(Queue::Probation), Just(Queue::Main)]
+}
+
+fn any_units() -> impl Strategy<Value = Vec<Unit>> {
+    let fields = (any_queue(), 0..1000u64, 0..=256u32, 0..=256u32, any::<bool>());
+    proptest::collection::vec(fields, 0..40).prop_map(|fields| {
+        let numbered = fields.into_iter().zip(0..);
+        numbered
+            .map(|((queue, opened, live_blocks, owed, pinned), id)| {
+                let owed_blocks = if owed % 2 == 0 { 0 } else { owed.min(live_blocks) };
+                Unit { id, queue, opened, live_blocks, owed_blocks, size_blocks: 256, pinned }
+            })
+            .collect()
+    })
+}
+
+#[derive(Clone, Debug)]
+enum Call {
+    Access(u64, bool, bool),
+    Admit(u64),
+    Choose(Vec<Unit>),
+    /// The live blocks of the granule, moved at once if it is retained.
+    Retain(u64, Queue, u8, u64),
+    Spend(u64),
+}
+
+fn any_call() -> impl Strategy<Value = Call> {
+    let number = 0..200u64;
+    prop_oneof![
+        (number.clone(), any::<bool>(), any::<bool>()).prop_map(|(n, w, h)| Call::Access(n, w, h)),
+        number.clone().prop_map(Call::Admit),
+        any_units().prop_map(Call::Choose),
+        (number, any_queue(), 0..4u8, 0..=16u64).prop_map(|(n, q, h, b)| Call::Retain(n, q, h, b)),
+        (0..400u64).prop_map(Call::Spend),
+    ]
+}
+
+/// What a policy answered: a queue, a unit or a yes, as a number.
+fn apply(policy: &mut dyn Policy, call: &Call) -> u64 {
+    match *call {
+        Call::Access(number, write, hit) => {
+            policy.access(granule(number), if write { Access::Write } else { Access::Read }, hit);
+            0
+        }
+        Call::Admit(number) => policy.admit(granule(number)).map_or(0, |queue| queue as u64 + 1),
+        Call::Choose(ref units) => choose(policy, units).map_or(0, |id| u64::from(id) + 1),
+        Call::Retain(number, queue, heat, blocks) => {
+            let retained = policy.retain(granule(number), queue, heat);
+            if retained {
+                policy.spend(0, blocks);
+            }
+            u64::from(retained)
+        }
+        Call::Spend(admitted) => {
+            policy.spend(admitted, 0);
+            0
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn only_what_may_be_reclaimed_is_chosen(units in any_units()) {
+        for mut policy in policies() {
+            let free = |unit: &&Unit| !unit.pinned;
+            let Some(id) = choose(&mut *policy, &units) else {
+                prop_assert!(units.iter().filter(free).all(|unit| unit.owed_blocks > 0));
+                continue;
+            };
+            let chosen = units[id as usize];
+            prop_assert!(!chosen.pinned);
+            if units.iter().filter(free).any(|unit| unit.live_blocks == 0) {
+                prop_assert_eq!(chosen.live_blocks, 0);
+            }
+            if units.iter().filter(free).any(|unit| unit.owed_blocks == 0) {
+                prop_assert_eq!(chosen.owed_blocks, 0);
+            } else {
+                prop_assert!(chosen.owed_blocks * 8 <= chosen.size_blocks);
+            }
+        }
+    }
+
+    #[test]
+    fn the_same_calls_get_the_same_answers(calls in proptest::collection::vec(any_call(), 0..200)) {
+        for (mut one, mut other) in policies().into_iter().zip(policies()) {
+            for call in &calls {
+                prop_assert_eq!(apply(&mut *one, call), apply(&mut *other, call));
+            }
+        }
+    }
+
+    #[test]
+    fn every_access_is_counted_and_memory_does_not_grow(
+        calls in proptest::collection::vec(any_call(), 0..200),
+    ) {
+        for mut policy in policies() {
+            let memory_bytes = policy.memory_bytes();
+            let mut expected = BTreeMap::new();
+            for call in &calls {
+                apply(&mut *policy, call);
+                if let Call::Access(_, write, hit) = *call {
+                    *expected.entry((write, hit)).or_insert(0) += 1;
+                }
+            }
+            let expect = |write, hit| expected.get(&(write, hit)).copied().unwrap_or(0);
+            let counts = policy.counts();
+            prop_assert_eq!(counts.read_hits, expect(false, true));
+            prop_assert_eq!(counts.read_misses, expect(false, false));
+            prop_assert_eq!(counts.write_hits, expect(true, true));
+            prop_assert_eq!(counts.write_misses, expect(true, false));
+            prop_assert_eq!(counts.total(), expected.values().sum::<u64>());
+            prop_assert_eq!(policy.memory_bytes(), memory_bytes);
+        }
+    }
+
+    #[test]
+    fn retention_stays_within_the_budget(
+        calls in proptest::collection::vec(any_call(), 0..400),
+        percent in 100..400u32,
+        window_blocks in 1..4000u64,
+    ) {
+        let mut policy = S3Fifo::new(S3FifoConfig {
+            write_amplification_max_percent: percent,
+            window_blocks,
+            ..S3FifoConfig::for_pool(4096)
+        });
+        let (mut admitted, mut moved) = (0, 0);
+        for call in &calls {
+            let answer = apply(&mut policy, call);
+            match *call {
+                Call::Spend(blocks) => admitted += blocks,
+                Call::Retain(.., blocks) => moved += answer * blocks,
+                _ => {}
+            }
+            prop_assert!(moved * 100 <= admitted * u64::from(percent - 100));
+        }
+    }
+
+    #[test]
+    fn the_ghost_stays_within_its_capacity(
+        capacity in 0..300u32,
+        numbers in proptest::collection::vec(0..2000u64, 0..1500),
+    ) {
+        let mut ghost = Ghost::new(capacity);
+        for &number in &numbers {
+            ghost.insert(granule(number));
+            prop_assert_eq!(ghost.contains(granule(number)), capacity > 0);
+            prop_assert!(ghost.len() <= capacity as usize);
+        }
+    }
+}

@@ -1,0 +1,92 @@
+#!/usr/bin/env bash
+# Installs what a make target needs and is not there yet: `setup.sh demo|lint|test`.
+# Says nothing and takes no time when nothing is missing.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+purpose=${1:-test}
+
+say() { printf 'setup: %s\n' "$*" >&2; }
+
+as_root() {
+    if [ "$(id -u)" = 0 ]; then
+        DEBIAN_FRONTEND=noninteractive "$@" </dev/null >&2
+    else
+        sudo -n env DEBIAN_FRONTEND=noninteractive "$@" </dev/null >&2
+    fi
+}
+
+can_install() {
+    command -v apt-get >/dev/null || return 1
+    [ "$(id -u)" = 0 ] || sudo -n true 2>/dev/null
+}
+
+# Packages are asked for by what they provide, so that other distributions pass as well.
+needs_command() { command -v "$1" >/dev/null || missing+=("$2"); }
+
+find_missing_build() {
+    missing=()
+    needs_command cc build-essential
+    needs_command pkg-config pkg-config
+    needs_command curl curl
+    [ -e /etc/ssl/certs/ca-certificates.crt ] || [ -d /etc/pki/tls/certs ] ||
+        missing+=(ca-certificates)
+}
+
+find_missing_test() {
+    missing=()
+    needs_command fio fio
+    needs_command nbdcopy libnbd-bin
+    needs_command qemu-io qemu-utils
+}
+
+install_missing() {
+    [ ${#missing[@]} -gt 0 ] || return 0
+    if can_install; then
+        say "installing ${missing[*]}"
+        as_root apt-get update -q && as_root apt-get install -qy --no-install-recommends \
+            "${missing[@]}" && return 0
+        say "apt-get failed"
+    fi
+    say "missing: ${missing[*]}. To install them (Debian, Ubuntu):"
+    say "    sudo apt-get update && sudo apt-get install -y ${missing[*]}"
+    return 1
+}
+
+rust_version=$(sed -n 's/^channel = "\(.*\)"$/\1/p' rust-toolchain.toml)
+
+rust_is_ready() {
+    case "$(cargo --version 2>/dev/null)" in "cargo $rust_version "*) ;; *) return 1 ;; esac
+    [ "$purpose" != lint ] || { cargo fmt --version && cargo clippy --version; } >/dev/null 2>&1
+}
+
+install_rust() {
+    if rust_is_ready; then return; fi
+    if ! command -v rustup >/dev/null && can_install &&
+        apt-cache policy rustup 2>/dev/null | grep -q 'Candidate: [0-9]'; then
+        missing=(rustup)
+        install_missing || true
+    fi
+    if command -v rustup >/dev/null; then
+        say "installing Rust $rust_version"
+        rustup toolchain install "$rust_version" --profile minimal -c clippy -c rustfmt \
+            </dev/null >&2 || say "rustup failed"
+    fi
+    if rust_is_ready; then return; fi
+    say "Rust $rust_version is missing. To install it:"
+    if command -v rustup >/dev/null; then
+        say "    rustup toolchain install $rust_version --profile minimal -c clippy -c rustfmt"
+    else
+        say "    curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs |" \
+            "sh -s -- -y --default-toolchain none"
+        say "and then run the same make command again"
+    fi
+    exit 1
+}
+
+find_missing_build
+install_missing || exit 1
+install_rust
+if [ "$purpose" = test ]; then
+    find_missing_test
+    install_missing || say "going on: each test that needs them says so and is skipped"
+fi
