@@ -1,1 +1,68 @@
-//! Index.
+//! The index: which blocks the log holds, where, and in which state.
+//!
+//! A [`Shard`] holds the extents of one virtual shard. It belongs to one reactor, so it has no
+//! locks and no interior mutability, and it knows neither devices nor time.
+//!
+//! Rules that hold between calls:
+//! - An extent lies in one 1 MiB region; the extents of a region are sorted and disjoint.
+//! - Neighbours that continue each other (same state, next location, next distance, neither
+//!   partial) are one extent: the index has one form for one content.
+//! - A partial extent is one block long, and exactly the partial extents have a sector mask in
+//!   the side table.
+//! - Block `i` of an extent is at `location + i` with `distance + i`, except for [`State::Zero`]
+//!   and [`State::ZeroWritten`]: their location names the record of their fact, so it is the same
+//!   for every block.
+//! - Heat is kept for granules in which something is mapped; any other granule's heat is 0.
+
+mod masks;
+mod region;
+mod shard;
+mod table;
+#[cfg(test)]
+mod tests;
+
+use crate::format::State;
+use crate::ids::{BLOCK_BYTES, Location, VolumeId};
+use crate::limits::{REGION_BLOCKS, STRIPE_BYTES};
+
+pub use shard::{LoadError, Shard};
+
+/// Blocks of one granule of hotness: 64 KiB.
+pub const GRANULE_BLOCKS: u32 = 16;
+/// Highest heat of a granule: two bits.
+pub const HEAT_MAX: u8 = 3;
+/// Blocks of an address space that the index can name: 2^32 regions, 4 PiB.
+pub const BLOCKS_MAX: u64 = REGION_BLOCKS << 32;
+
+/// A run of mapped blocks inside one region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mapping {
+    /// First block, counted from the start of the volume.
+    pub block: u64,
+    /// Number of blocks, at least 1.
+    pub count: u32,
+    /// State of all of them.
+    pub state: State,
+    /// Where the data of the first block is; without data, the record of the fact that said so.
+    pub location: Location,
+    /// Blocks from there back to the header of the record.
+    pub distance: u8,
+    /// Which sectors are present: all, unless it is a partial block (then `count` is 1).
+    pub sectors: u8,
+}
+
+/// The virtual shard of a block, below `shard_count`. Part of the disk format: the images of a
+/// pool's shards are read back by the shard that this function names, so it never changes.
+///
+/// `stripe` is the block's 4 MiB-aligned address / 4 MiB; `x = stripe + (volume + 1) *
+/// 0x9E3779B97F4A7C15` modulo 2^64 goes through the finaliser of SplitMix64 (Steele, Lea, Flood,
+/// OOPSLA 2014), and the upper 32 bits of the result are scaled to `shard_count`.
+pub fn shard_of(volume: VolumeId, block: u64, shard_count: u32) -> u32 {
+    const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
+    let stripe = block / (STRIPE_BYTES / BLOCK_BYTES);
+    let mut x = stripe.wrapping_add((u64::from(volume.0) + 1).wrapping_mul(GOLDEN));
+    x = (x ^ x >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    x = (x ^ x >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+    x ^= x >> 31;
+    (((x >> 32) * u64::from(shard_count)) >> 32) as u32
+}
