@@ -4,8 +4,44 @@
 //! ([`forebay_device`]), so the code that runs in production is the code that is simulated.
 #![forbid(unsafe_code)]
 
+mod adoption;
+mod apply;
+mod checkpoint;
+mod core;
+mod destage;
+mod direct;
+mod error;
+mod fingerprint;
+mod lock;
+mod log;
+mod origin;
+mod read;
+mod reclaim;
+mod recovery;
+mod segment;
+mod superblock;
+mod verify;
+mod wait;
+mod write;
+
+pub mod counters;
 pub mod format;
 pub mod ids;
 pub mod index;
 pub mod limits;
+pub mod planted;
 pub mod policy;
+pub mod pool;
+pub mod tuning;
+pub mod volume;
+pub mod witness;
+
+pub use self::core::Event;
+pub use error::{Error, ErrorKind, Result};
+pub use format::Mode;
+pub use pool::{CreateOptions, Pool, VolumeSpec, create, open};
+pub use recovery::RecoveryReport;
+pub use superblock::read_superblock;
+pub use tuning::Tuning;
+pub use volume::Volume;
+pub use witness::{MemoryWitness, Witness};

@@ -48,3 +48,43 @@ pub const VOLUMES_MAX: usize = 124;
 pub const NAME_BYTES_MAX: usize = 63;
 /// Longest origin designation (a path or URL), in bytes of UTF-8.
 pub const ORIGIN_BYTES_MAX: usize = 511;
+
+/// Appends of one stream in flight at a time: enough to keep an SSD's large-write bandwidth busy.
+pub const APPENDS_INFLIGHT_MAX: usize = 4;
+
+/// Blocks that must have gathered before another append of a stream starts beside one in flight:
+/// at queue depth 32 this makes a header's share of the bytes 1/17 at the most.
+pub const APPEND_COALESCE_BLOCKS: u32 = 16;
+
+/// Blocks of a granule, the policy's unit of hotness (64 KiB).
+pub const GRANULE_BLOCKS: u64 = (64 << 10) / crate::ids::BLOCK_BYTES;
+
+/// Bytes of populations on their way into the log; further misses are not populated meanwhile.
+/// A few records per stream: what a slow origin delivers never comes near it.
+pub const POPULATE_BYTES_MAX: u64 = 64 << 20;
+
+/// WRITE ZEROES requests above this many bytes go straight to the origin where nothing is owed:
+/// they are how disks are prepared, and caching them helps nobody.
+pub const ZERO_DIRECT_BYTES_MIN: u64 = 1 << 20;
+
+/// Stripes remembered as written directly since the last good origin flush; at the limit nothing
+/// is populated until a flush. 65,536 stripes are 256 GiB written between two flushes.
+pub const VOLATILE_STRIPES_MAX: usize = 65_536;
+
+/// Fewest free segments of a member that make up the reserve (5 % of them where that is more):
+/// facts, an image lap and their successors, twice.
+pub const RESERVE_SEGMENTS_MIN: usize = 8;
+
+/// Longest origin write of the elevator, in blocks (1 MiB).
+pub const ORIGIN_WRITE_BLOCKS_MAX: u32 = 256;
+
+/// Records in the chain of one shard's image; more means a damaged chain that runs in a circle. A
+/// shard of 1 MiB of index is one or two records, 64 KiB segments need hundreds.
+pub const IMAGE_CHAIN_MAX: u32 = 65_536;
+
+/// Index memory per GiB of cache where nothing else is said: every 4 KiB block its own extent,
+/// regions at least half full.
+pub const INDEX_BYTES_PER_GIB: u64 = (1 << 20) / 10 * 16;
+
+/// Smallest bound of the index, in bytes.
+pub const INDEX_MEMORY_MIN: u64 = 4 << 20;

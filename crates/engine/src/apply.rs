@@ -1,0 +1,235 @@
+//! The one way in which log entries change the index: when an append completes, and when recovery
+//! replays it. Keeps the sets' counts and the elevator's work list in step.
+
+use crate::core::{Core, STRIPE_BLOCKS};
+use crate::counters::add;
+use crate::format::{Entry, EntryKind, NO_DATA, State};
+use crate::ids::{Location, SegmentId, Sequence, VolumeId};
+use crate::index::{Mapping, Shard};
+use crate::segment::Set;
+
+/// Where the record of an entry stands.
+#[derive(Clone, Copy)]
+pub(crate) struct RecordPlace {
+    /// Of the record's first header block.
+    pub header: Location,
+    /// Header blocks before the data.
+    pub header_blocks: u32,
+}
+
+impl Core {
+    /// Makes an entry of a completed append visible. `replaying` is true during recovery.
+    pub(crate) fn apply(&self, entry: &Entry, place: RecordPlace, replaying: bool) {
+        let (volume, block, count) = (entry.volume, entry.block, entry.count);
+        match entry.kind {
+            EntryKind::Write => self.map_insert(volume, data_mapping(entry, place, State::Dirty)),
+            EntryKind::Populate => {
+                self.map_insert(volume, data_mapping(entry, place, State::Clean));
+            }
+            // While running it only voids what was cached; the writer maps it once the origin has
+            // the data. In replay it stays until a clean fact proves it, or recovery ends.
+            EntryKind::Provisional if replaying => {
+                self.map_insert(volume, data_mapping(entry, place, State::Provisional));
+            }
+            EntryKind::Provisional | EntryKind::Tombstone => self.map_remove(volume, block, count),
+            EntryKind::Move => {
+                if let Some(from) = entry.from {
+                    self.map_relocate(entry, from, data_mapping(entry, place, State::Clean));
+                }
+            }
+            EntryKind::Zero => self.map_insert(volume, zero_mapping(entry, place)),
+            EntryKind::CleanFact => {
+                if let Some(from) = entry.from {
+                    self.map_clean(volume, block, count, from, entry.drop);
+                }
+            }
+            EntryKind::Lost => {
+                let lost = Mapping { state: State::Lost, ..zero_mapping(entry, place) };
+                self.map_insert(volume, lost);
+            }
+            EntryKind::Recovery | EntryKind::Image | EntryKind::TablePage => {}
+        }
+    }
+
+    /// Maps blocks, displacing what was there.
+    pub(crate) fn map_insert(&self, volume: VolumeId, mapping: Mapping) {
+        let emptied = self.change(volume, mapping.block, |index, displaced| {
+            index.insert(volume, mapping, displaced);
+        });
+        self.count_in(volume, &mapping);
+        self.settle(&emptied);
+    }
+
+    /// Unmaps blocks.
+    pub(crate) fn map_remove(&self, volume: VolumeId, block: u64, count: u32) {
+        let emptied = self.change(volume, block, |index, displaced| {
+            index.remove(volume, block, count, displaced);
+        });
+        self.settle(&emptied);
+    }
+
+    /// Changes the state of those blocks that still are where `location` says.
+    pub(crate) fn map_transition(
+        &self,
+        volume: VolumeId,
+        block: u64,
+        count: u32,
+        location: Location,
+        want: impl Fn(State) -> bool,
+        to: Option<State>,
+    ) {
+        let mut changed = Vec::new();
+        let emptied = self.change(volume, block, |index, displaced| {
+            index.transition(volume, block, count, location, want, to, |old| {
+                changed.push(old);
+                displaced(old);
+            });
+        });
+        if let Some(state) = to {
+            for old in changed {
+                self.count_in(volume, &Mapping { state, ..old });
+            }
+        }
+        self.settle(&emptied);
+    }
+
+    /// The origin durably holds what lies at `location`.
+    fn map_clean(&self, volume: VolumeId, block: u64, count: u32, location: Location, drop: bool) {
+        let want = |state: State| state.is_owed() || state == State::Provisional;
+        let to = if drop { None } else { Some(State::Clean) };
+        self.map_transition(volume, block, count, location, want, to);
+        if drop {
+            self.note_drop(volume, block);
+        }
+    }
+
+    fn map_relocate(&self, entry: &Entry, from: Location, to: Mapping) {
+        let volume = entry.volume;
+        let mut moved = Vec::new();
+        let emptied = self.change(volume, entry.block, |index, displaced| {
+            let (block, count) = (entry.block, entry.count);
+            index.relocate(volume, block, count, from, to.location, to.distance, |old| {
+                moved.push(old);
+                displaced(old);
+            });
+        });
+        for old in moved {
+            let location = Location(to.location.0 + (old.block - entry.block));
+            self.count_in(volume, &Mapping { location, ..old });
+        }
+        self.settle(&emptied);
+    }
+
+    /// Remembers that mappings of a stripe vanished without a durable fact.
+    pub(crate) fn note_drop(&self, volume: VolumeId, block: u64) {
+        let sequence = self.log.take_sequence();
+        let stripe = block / STRIPE_BLOCKS;
+        self.shard(volume, block).dropped.borrow_mut().insert((volume, stripe), sequence);
+    }
+
+    /// Runs one change of a shard, counting what it displaces; returns the closed sets whose live
+    /// count reached zero.
+    fn change(
+        &self,
+        volume: VolumeId,
+        block: u64,
+        action: impl FnOnce(&mut Shard, &mut dyn FnMut(Mapping)),
+    ) -> Vec<SegmentId> {
+        let mut index = self.shard(volume, block).index.borrow_mut();
+        let before = (index.memory_bytes() as u64, index.partial_count() as u64);
+        let mut sets = self.sets.borrow_mut();
+        let mut owed = self.owed.borrow_mut();
+        let mut written = self.written.borrow_mut();
+        let mut emptied = Vec::new();
+        action(&mut index, &mut |old| {
+            emptied.extend(sets.sub(old.location, old.count, old.state));
+            let key = (volume, old.block / STRIPE_BLOCKS);
+            if is_written(old.state)
+                && sets.accounting
+                && let Some(count) = written.get_mut(&volume)
+            {
+                *count -= u64::from(old.count);
+            }
+            if old.state.needs_destage()
+                && sets.accounting
+                && let Some(count) = owed.get_mut(&key)
+            {
+                *count -= old.count;
+                if *count == 0 {
+                    owed.remove(&key);
+                }
+            }
+        });
+        self.index_bytes.set(self.index_bytes.get() + index.memory_bytes() as u64 - before.0);
+        self.partials.set(self.partials.get() + index.partial_count() as u64 - before.1);
+        emptied
+    }
+
+    /// Notes those of the sets that are still empty now that the new mappings are counted.
+    pub(crate) fn settle(&self, emptied: &[SegmentId]) {
+        for &id in emptied {
+            let mut sets = self.sets.borrow_mut();
+            if sets.get(id).is_some_and(Set::is_empty) {
+                sets.empty(id, self.log.take_sequence());
+                self.housekeeping.wake_all();
+            }
+        }
+    }
+
+    /// Counts a mapping that has come into the index.
+    pub(crate) fn count_in(&self, volume: VolumeId, mapping: &Mapping) {
+        let mut sets = self.sets.borrow_mut();
+        if !sets.accounting {
+            return;
+        }
+        sets.add(mapping.location, mapping.count, mapping.state);
+        if mapping.state.needs_destage() {
+            let key = (volume, mapping.block / STRIPE_BLOCKS);
+            *self.owed.borrow_mut().entry(key).or_default() += mapping.count;
+        }
+        if is_written(mapping.state) {
+            *self.written.borrow_mut().entry(volume).or_default() += u64::from(mapping.count);
+        }
+    }
+
+    /// Evicts the clean blocks of a range that still are where `location` says.
+    pub(crate) fn evict(&self, volume: VolumeId, block: u64, count: u32, location: Location) {
+        let want = |state| matches!(state, State::Clean | State::Provisional);
+        self.map_transition(volume, block, count, location, want, None);
+        self.note_drop(volume, block);
+        add(&self.counters.evict_blocks, u64::from(count));
+    }
+
+    /// Forgets drops that every image of a root's shard is past.
+    pub(crate) fn forget_drops(&self, shard: usize, watermark: Sequence) {
+        self.shards[shard].dropped.borrow_mut().retain(|_, dropped| *dropped > watermark);
+    }
+}
+
+fn is_written(state: State) -> bool {
+    matches!(state, State::Written | State::ZeroWritten)
+}
+
+fn data_mapping(entry: &Entry, place: RecordPlace, state: State) -> Mapping {
+    assert!(entry.data != NO_DATA, "entries with data name it");
+    let distance = place.header_blocks + u32::from(entry.data);
+    Mapping {
+        block: entry.block,
+        count: entry.count,
+        state,
+        location: Location(place.header.0 + u64::from(distance)),
+        distance: distance as u8,
+        sectors: entry.sectors,
+    }
+}
+
+fn zero_mapping(entry: &Entry, place: RecordPlace) -> Mapping {
+    Mapping {
+        block: entry.block,
+        count: entry.count,
+        state: State::Zero,
+        location: place.header,
+        distance: 0,
+        sectors: entry.sectors,
+    }
+}

@@ -1,0 +1,221 @@
+//! The rolling checkpoint: images of all shards, then a root that names them.
+//!
+//! * An image and its watermark are taken at one instant, so the image holds the outcome of every
+//!   append up to the watermark.
+//! * Everything a root names is flushed before the root is written; slot 0 is flushed before slot 1
+//!   is touched (INV-6).
+//! * What a root makes free is discarded and reopened only after both slots are durable.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use forebay_device::runtime::MILLISECOND;
+use forebay_device::{Buf, io};
+
+use crate::core::Core;
+use crate::counters::add;
+use crate::error::Result;
+use crate::format::{Entry, EntryKind, ImageChunkWriter, ImageRef, ImageRegion, Root, SUPERBLOCK_BYTES, Stream};
+use crate::ids::{BLOCK_BYTES, Location, Sequence, VolumeId};
+use crate::log::{Pending, append_error, new_entry};
+use crate::planted::{self, Bug};
+
+const BLOCK: usize = BLOCK_BYTES as usize;
+
+/// How often housekeeping looks for work if nobody wakes it.
+const LOOK_INTERVAL: u64 = 50 * MILLISECOND;
+
+impl Core {
+    /// Writes images of all shards and a root, then frees what that allows.
+    ///
+    /// # Errors
+    /// If a member fails (the pool has latched then).
+    pub(crate) async fn lap(self: &Rc<Self>, clean_stop: bool) -> Result<()> {
+        let _held = self.lap_lock.lock().await;
+        self.log.bytes_since_lap.set(0);
+        self.close_stream(Stream::Metadata).await;
+        let metadata_before = self.log.open_counter.get() + 1;
+        let mut images = Vec::with_capacity(self.shards.len());
+        for shard in 0..self.shards.len() {
+            images.push(self.write_image(shard).await?);
+        }
+        if !planted::is(Bug::RootBeforeImages) {
+            self.flush_members().await?;
+        }
+        self.write_root(images.clone(), clean_stop).await?;
+        add(&self.counters.laps, 1);
+        for (shard, image) in images.iter().enumerate() {
+            self.forget_drops(shard, image.watermark);
+        }
+        let lowest = images.iter().map(|image| image.watermark).min().unwrap_or_default();
+        self.free_sets(lowest, metadata_before).await;
+        Ok(())
+    }
+
+    /// The chunks of a shard's image and its watermark, both of this instant.
+    fn snapshot(&self, shard: usize) -> (Vec<Vec<u8>>, Sequence) {
+        let watermark = self.log.watermark();
+        let bytes_max = self.record_data_blocks() as usize * BLOCK;
+        let mut chunks = Vec::new();
+        let mut writer = ImageChunkWriter::new(shard as u32, 0, bytes_max);
+        self.shards[shard].index.borrow().for_each_region(|volume, region, heat, extents, masks| {
+            let image = ImageRegion {
+                volume,
+                region,
+                heat,
+                extents: extents.to_vec(),
+                masks: masks.to_vec(),
+            };
+            if !writer.push(&image) {
+                let next = ImageChunkWriter::new(shard as u32, chunks.len() as u32 + 1, bytes_max);
+                chunks.push(std::mem::replace(&mut writer, next).finish());
+                assert!(writer.push(&image), "a region fits an empty chunk");
+            }
+        });
+        if !writer.is_empty() {
+            chunks.push(writer.finish());
+        }
+        (chunks, watermark)
+    }
+
+    /// Appends a shard's image as a chain of records.
+    async fn write_image(&self, shard: usize) -> Result<ImageRef> {
+        let (chunks, watermark) = self.snapshot(shard);
+        let mut image = ImageRef { location: Location(0), sequence: Sequence(0), watermark };
+        let mut previous = None;
+        for chunk in chunks {
+            let entry = Entry {
+                from: previous,
+                extra: watermark.0,
+                volume: VolumeId(0),
+                ..new_entry(EntryKind::Image, VolumeId(0), shard as u64, (chunk.len() / BLOCK) as u32)
+            };
+            let placed = Rc::new(Cell::new(None));
+            let (completer, io) = io::pair();
+            let pending = Pending {
+                entry,
+                data: Some(Buf::copy_of(&chunk).freeze()),
+                completer,
+                population: None,
+                placed: Some(Rc::clone(&placed)),
+            };
+            self.log.enqueue(Stream::Metadata, pending);
+            io.done().await.map_err(|error| append_error("writing an image", error))?;
+            if let Some((data, distance)) = placed.get() {
+                image.location = Location(data.0 - u64::from(distance));
+                previous = Some(image.location);
+            }
+        }
+        Ok(image)
+    }
+
+    /// Writes a root to both slots of every member.
+    async fn write_root(&self, images: Vec<ImageRef>, clean_stop: bool) -> Result<()> {
+        let generation = self.root_generation.get() + 1;
+        self.root_generation.set(generation);
+        let (pool, root_bytes) = {
+            let superblock = self.superblock.borrow();
+            (superblock.pool, superblock.root_bytes)
+        };
+        let root = Root {
+            pool,
+            generation,
+            epoch: self.log.epoch.get(),
+            start_number: self.log.start_number.get(),
+            sequence: self.log.last_sequence(),
+            open_counter: self.log.open_counter.get(),
+            clean_stop,
+            images,
+            table_pages: Vec::new(),
+        };
+        let data = Buf::copy_of(&root.encode()).freeze();
+        for slot in 0..2 {
+            let at = root_offset(root_bytes, slot);
+            let writes: Vec<_> =
+                self.members.iter().map(|member| member.device.write(at, data.clone())).collect();
+            for (member, write) in self.members.iter().zip(writes) {
+                add(&self.counters.ssd_checkpoint_bytes, data.len() as u64);
+                if let Err(error) = write.done().await {
+                    self.latch(&format!("writing a root to cache device {}", member.id), error);
+                }
+            }
+            self.flush_all("a root").await?;
+        }
+        Ok(())
+    }
+
+    /// Flushes every member, whatever was appended.
+    pub(crate) async fn flush_all(&self, what: &str) -> Result<()> {
+        let flushes: Vec<_> = self.members.iter().map(|member| member.device.flush()).collect();
+        for (member, flush) in self.members.iter().zip(flushes) {
+            add(&self.counters.member_flushes, 1);
+            if let Err(error) = flush.done().await {
+                self.latch(&format!("flushing {what} on cache device {}", member.id), error);
+            }
+        }
+        self.check_latch()
+    }
+
+    fn is_lap_due(&self) -> bool {
+        let pool = self.sets.borrow().total_count() as u64 * self.segment_bytes;
+        let appended = self.log.bytes_since_lap.get();
+        let waiting = self.emptied_count() > 0;
+        let starving = {
+            let sets = self.sets.borrow();
+            sets.free_min() <= sets.reserve() / 2 + 1
+        };
+        appended >= pool / 100 * self.tuning.lap_percent
+            || (waiting && (starving || (self.is_scarce() && !self.is_reclaim_due())))
+    }
+}
+
+/// Flushes the members from time to time although nobody asks, so that footers, facts and destaging
+/// go on.
+pub(crate) async fn flusher(core: Rc<Core>) {
+    let mut last = core.rt.now();
+    while !core.log.is_retired() && !core.latched.get() {
+        let due = || {
+            core.log.bytes_since_flush.get() >= core.tuning.flush_bytes
+                || core.log.closing_count() > CLOSING_MAX
+                || core.log.is_retired()
+        };
+        let timer = core.rt.sleep(core.tuning.flush_interval);
+        core.housekeeping.until_or(|| due() || core.latched.get(), timer).await;
+        let waited = core.rt.now() - last >= core.tuning.flush_interval;
+        if core.log.has_volatile() && (due() || waited) {
+            core.flush_members().await.ok();
+            last = core.rt.now();
+        }
+    }
+}
+
+/// Sets that may wait for a flush and their footers before one is asked for.
+const CLOSING_MAX: usize = 4;
+
+/// Makes room and writes checkpoints.
+pub(crate) async fn housekeeper(core: Rc<Core>) {
+    while !core.stopping.get() && !core.latched.get() {
+        if planted::is(Bug::SegmentReusedBeforeRoot) {
+            core.free_sets(Sequence(0), 0).await;
+        }
+        let tight = core.index_bytes.get() >= core.index_memory_max / 100 * 95;
+        let mut progress = false;
+        if core.is_reclaim_due() || tight {
+            progress = core.reclaim_one().await.unwrap_or(false);
+        }
+        if core.is_lap_due() {
+            // Its error has latched the pool and is an event.
+            progress |= core.lap(false).await.is_ok();
+        }
+        if !progress {
+            let timer = core.rt.sleep(LOOK_INTERVAL);
+            let due = || core.stopping.get() || core.latched.get() || core.is_lap_due();
+            core.housekeeping.until_or(due, timer).await;
+        }
+    }
+}
+
+/// Byte offset of root slot 0 or 1 on every member.
+pub(crate) fn root_offset(root_bytes: u32, slot: u64) -> u64 {
+    2 * SUPERBLOCK_BYTES as u64 + slot * u64::from(root_bytes)
+}

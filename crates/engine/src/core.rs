@@ -1,0 +1,211 @@
+//! What all parts of a running pool share.
+//!
+//! Everything lives on one reactor; no borrow is held across an `.await`.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use forebay_device::{BlockDevice, IoError, Nanos, Runtime};
+
+use crate::counters::{Counters, Latency};
+use crate::error::{Error, ErrorKind, Result};
+use crate::format::{Mode, Superblock};
+use crate::ids::{BLOCK_BYTES, DeviceId, Location, SegmentId, Sequence, VolumeId};
+use crate::index::{Shard, shard_of};
+use crate::limits::STRIPE_BYTES;
+use crate::lock::RangeLocks;
+use crate::log::Log;
+use crate::policy::Policy;
+use crate::segment::SetTable;
+use crate::tuning::Tuning;
+use crate::volume::VolumeState;
+use crate::wait::{TaskMutex, WaitQueue};
+use crate::witness::Witness;
+
+/// Blocks of one stripe: the address space that hashes to one shard as a whole.
+pub(crate) const STRIPE_BLOCKS: u64 = STRIPE_BYTES / BLOCK_BYTES;
+
+/// One SSD of the pool.
+pub(crate) struct Member {
+    pub device: Rc<dyn BlockDevice>,
+    pub id: DeviceId,
+    pub segment_base: u32,
+    pub segments_offset: u64,
+    /// Whether a write has completed since the last flush began.
+    pub unflushed: Cell<bool>,
+}
+
+/// One virtual shard and what orders requests in it.
+#[derive(Default)]
+pub(crate) struct ShardState {
+    pub index: RefCell<Shard>,
+    pub locks: RangeLocks,
+    /// Stripes whose mappings were dropped without a durable fact, with a sequence after the drop.
+    /// Until an image past it is named by a durable root, recovery may still find the old facts,
+    /// so a direct write there needs a tombstone although nothing is cached (INV-8).
+    pub dropped: RefCell<BTreeMap<(VolumeId, u64), Sequence>>,
+}
+
+/// Something a person should know, in the order it happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// When, on the runtime's clock.
+    pub at: Nanos,
+    /// What happened, on what.
+    pub what: String,
+}
+
+/// Events kept in memory; older ones are dropped. Enough to see what led to a latch.
+const EVENTS_MAX: usize = 256;
+
+/// A running pool.
+pub(crate) struct Core {
+    pub rt: Rc<dyn Runtime>,
+    pub tuning: Tuning,
+    pub members: Vec<Member>,
+    pub segment_bytes: u64,
+    pub segment_blocks: u32,
+    pub record_blocks_max: u32,
+    pub shards: Vec<ShardState>,
+    pub sets: RefCell<SetTable>,
+    pub log: Log,
+    pub volumes: RefCell<BTreeMap<VolumeId, Rc<VolumeState>>>,
+    /// Blocks that need destaging, per volume and stripe: where the elevator finds work.
+    pub owed: RefCell<BTreeMap<(VolumeId, u64), u32>>,
+    /// Blocks per volume that are destaged but not yet known to be durable on the origin.
+    pub written: RefCell<BTreeMap<VolumeId, u64>>,
+    pub policy: RefCell<Box<dyn Policy>>,
+    pub superblock: RefCell<Superblock>,
+    /// Held while the superblock and the witness are rewritten.
+    pub control: TaskMutex,
+    pub witness: Rc<dyn Witness>,
+    pub root_generation: Cell<u64>,
+    pub counters: Counters,
+    pub read_latency: Latency,
+    pub write_latency: Latency,
+    pub latched: Cell<bool>,
+    pub stopping: Cell<bool>,
+    /// Client requests under way.
+    pub requests: Cell<u64>,
+    /// Background tasks that have not ended.
+    pub tasks: Cell<u64>,
+    /// Woken when a request or a background task ends.
+    pub quiet: WaitQueue,
+    /// Woken when segments became free, or the chance of that changed.
+    pub room: WaitQueue,
+    /// Woken when there is something for reclaim or the checkpoint to do.
+    pub housekeeping: WaitQueue,
+    pub lap_lock: TaskMutex,
+    pub events: RefCell<std::collections::VecDeque<Event>>,
+    /// Bytes that all shards occupy.
+    pub index_bytes: Cell<u64>,
+    /// Bound of `index_bytes`, fixed at creation.
+    pub index_memory_max: u64,
+    /// Partial blocks in the side tables of all shards.
+    pub partials: Cell<u64>,
+    /// Bytes of populations on their way into the log.
+    pub populating_bytes: Cell<u64>,
+}
+
+impl Core {
+    /// The shard of a block.
+    pub(crate) fn shard(&self, volume: VolumeId, block: u64) -> &ShardState {
+        let count = self.shards.len() as u32;
+        &self.shards[shard_of(volume, block, count) as usize]
+    }
+
+    /// The error to give if the pool has latched.
+    pub(crate) fn check_latch(&self) -> Result<()> {
+        if self.latched.get() {
+            return Err(Error::new(ErrorKind::Io, "the pool has stopped writing after a device error")
+                .hint("see the events for the device; restart the daemon once it is mended"));
+        }
+        Ok(())
+    }
+
+    /// Stops all writing for good: a device failed in a way that leaves its content unknown.
+    pub(crate) fn latch(&self, what: &str, error: IoError) {
+        self.event(format!("{what}: {error}; the pool stops writing"));
+        self.latched.set(true);
+        self.log.wake_all();
+        self.room.wake_all();
+        self.housekeeping.wake_all();
+        self.quiet.wake_all();
+    }
+
+    /// Notes an event.
+    pub(crate) fn event(&self, what: String) {
+        let mut events = self.events.borrow_mut();
+        if events.len() == EVENTS_MAX {
+            events.pop_front();
+        }
+        events.push_back(Event { at: self.rt.now(), what });
+    }
+
+    /// A member's device and the byte offset of a block of a segment on it.
+    pub(crate) fn place(&self, segment: SegmentId, block: u32) -> (&Member, u64) {
+        let member = &self.members[self.sets.borrow().member_of(segment)];
+        let within = u64::from(segment.0 - member.segment_base) * self.segment_bytes;
+        (member, member.segments_offset + within + u64::from(block) * BLOCK_BYTES)
+    }
+
+    /// Number of copies of the set that holds a location.
+    pub(crate) fn copies(&self, location: Location) -> usize {
+        let sets = self.sets.borrow();
+        let (id, _) = sets.split(location);
+        sets.get(id).map_or(0, |set| set.segments.len())
+    }
+
+    /// Where copy number `copy` of a location lies.
+    pub(crate) fn copy_of(&self, location: Location, copy: usize) -> (&Member, u64) {
+        let (segment, block) = {
+            let sets = self.sets.borrow();
+            let (id, block) = sets.split(location);
+            (sets.get(id).expect("a live location lies in a set in use").segments[copy], block)
+        };
+        self.place(segment, block)
+    }
+
+    /// Whether a completed member flush covers the record that holds a location.
+    pub(crate) fn is_durable(&self, location: Location) -> bool {
+        if crate::planted::is(crate::planted::Bug::DestageUnflushed) {
+            return true;
+        }
+        let sets = self.sets.borrow();
+        let (id, block) = sets.split(location);
+        sets.get(id).is_some_and(|set| block < set.durable_blocks)
+    }
+
+    /// The volume, if its origin is attached.
+    pub(crate) fn volume(&self, id: VolumeId) -> Option<Rc<VolumeState>> {
+        self.volumes.borrow().get(&id).cloned()
+    }
+
+    /// Starts a background task that ends when the pool stops.
+    pub(crate) fn spawn(self: &Rc<Self>, task: impl Future<Output = ()> + 'static) {
+        let core = Rc::clone(self);
+        core.tasks.set(core.tasks.get() + 1);
+        self.rt.spawn(Box::pin(async move {
+            task.await;
+            core.tasks.set(core.tasks.get() - 1);
+            core.quiet.wake_all();
+        }));
+    }
+
+    /// Blocks that need destaging, over all volumes.
+    pub(crate) fn owed_blocks(&self) -> u64 {
+        self.owed.borrow().values().map(|&count| u64::from(count)).sum()
+    }
+
+    /// Whether a volume still has blocks that its origin may lack.
+    pub(crate) fn is_owing(&self, volume: VolumeId) -> bool {
+        let range = (volume, 0)..=(volume, u64::MAX);
+        self.owed.borrow().range(range).next().is_some()
+    }
+
+    /// The mode a volume has in the superblock.
+    pub(crate) fn recorded_mode(&self, volume: VolumeId) -> Option<Mode> {
+        self.superblock.borrow().volumes.iter().find(|v| v.id == volume).map(|v| v.mode)
+    }
+}

@@ -1,0 +1,121 @@
+//! Counts at the source. Plain cells: one reactor, no atomics.
+
+use std::cell::Cell;
+
+use forebay_device::Nanos;
+
+macro_rules! counters {
+    ($(#[$doc:meta])* $name:ident { $($(#[$field_doc:meta])* $field:ident,)* }) => {
+        $(#[$doc])*
+        #[derive(Default)]
+        pub struct $name { $($(#[$field_doc])* pub $field: Cell<u64>,)* }
+
+        impl $name {
+            /// Names and values of all counters, in the order of the source.
+            pub fn list(&self) -> Vec<(&'static str, u64)> {
+                vec![$((stringify!($field), self.$field.get()),)*]
+            }
+        }
+    };
+}
+
+counters! {
+    /// What the engine has done since it was opened. Bytes and numbers; none ever falls.
+    Counters {
+        /// Read requests.
+        read_requests,
+        /// Bytes of read requests.
+        read_bytes,
+        /// Write requests.
+        write_requests,
+        /// Bytes of write requests.
+        write_bytes,
+        /// FLUSH requests.
+        flush_requests,
+        /// TRIM requests.
+        trim_requests,
+        /// WRITE ZEROES requests.
+        zero_requests,
+        /// Read pieces served from the cache alone.
+        read_hits,
+        /// Read pieces served in part from the cache.
+        read_partial_hits,
+        /// Read pieces served from the origin alone.
+        read_misses,
+        /// Bytes of reads that came from cache devices.
+        read_cache_bytes,
+        /// Bytes of reads that came from the origin.
+        read_origin_bytes,
+        /// Writes of blocks that were cached.
+        write_hits,
+        /// Bytes that writes put into the log.
+        write_logged_bytes,
+        /// Bytes that writes put straight onto the origin because of the volume's mode.
+        bypass_mode_bytes,
+        /// Bytes zeroed straight on the origin because the request was long.
+        bypass_zero_bytes,
+        /// Bytes copied into the cache after a miss.
+        populate_bytes,
+        /// Populations given up because the blocks changed meanwhile.
+        populate_voided,
+        /// Missed reads that were not populated, for whatever reason.
+        populate_refused,
+        /// Blocks dropped from the cache.
+        evict_blocks,
+        /// Blocks moved forward in the log by reclaim.
+        move_blocks,
+        /// Bytes written to the origin by the destage elevator.
+        destage_bytes,
+        /// Origin flushes.
+        origin_flushes,
+        /// Member flushes.
+        member_flushes,
+        /// Appends (records), counted once whatever the copies.
+        records,
+        /// Bytes written to cache devices, per copy: data that clients wrote.
+        ssd_write_bytes,
+        /// Bytes written to cache devices, per copy: populations.
+        ssd_populate_bytes,
+        /// Bytes written to cache devices, per copy: moves.
+        ssd_move_bytes,
+        /// Bytes written to cache devices, per copy: headers of records and segments, footers.
+        ssd_header_bytes,
+        /// Bytes written to cache devices, per copy: facts.
+        ssd_fact_bytes,
+        /// Bytes written to cache devices, per copy: images and roots.
+        ssd_checkpoint_bytes,
+        /// Blocks that failed verification.
+        verify_failures,
+        /// Checkpoint laps.
+        laps,
+        /// Times that a write waited for room.
+        throttled_writes,
+    }
+}
+
+/// Adds to a counter.
+pub(crate) fn add(counter: &Cell<u64>, amount: u64) {
+    counter.set(counter.get() + amount);
+}
+
+/// Buckets of a [`Latency`]: powers of two from 1 us up to above 8 s.
+pub const LATENCY_BUCKETS: usize = 24;
+
+/// A histogram of latencies. Bucket i counts those below 2^i microseconds; the last one the rest.
+#[derive(Default)]
+pub struct Latency {
+    buckets: [Cell<u64>; LATENCY_BUCKETS],
+}
+
+impl Latency {
+    pub(crate) fn record(&self, span: Nanos) {
+        let microseconds = span / 1_000;
+        let bucket = (64 - microseconds.leading_zeros() as usize).min(LATENCY_BUCKETS - 1);
+        add(&self.buckets[bucket], 1);
+    }
+
+    /// The counts of all buckets.
+    pub fn buckets(&self) -> [u64; LATENCY_BUCKETS] {
+        std::array::from_fn(|i| self.buckets[i].get())
+    }
+}

@@ -1,0 +1,308 @@
+//! Writes that go straight to the origin, and TRIM and WRITE ZEROES.
+//!
+//! * Nothing goes straight to the origin while the log owes it any block of the range (INV-7).
+//! * Before the origin is written, whatever the log could still show of the range is void, and
+//!   that is durable: a tombstone, or a provisional entry that carries the new data (INV-8).
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use forebay_device::{Buf, Data, Io, io};
+
+use crate::core::{Core, STRIPE_BLOCKS};
+use crate::counters::add;
+use crate::error::Result;
+use crate::format::{Entry, EntryKind, Mode, State, Stream};
+use crate::ids::{BLOCK_BYTES, Location};
+use crate::index::Mapping;
+use crate::limits::{REGION_BLOCKS, VOLATILE_STRIPES_MAX, ZERO_DIRECT_BYTES_MIN};
+use crate::log::{Pending, append_error, new_entry};
+use crate::origin::Unproven;
+use crate::planted::{self, Bug};
+use crate::read::{blocks_of, origin_error};
+use crate::volume::VolumeState;
+use crate::write::Logging;
+
+const BLOCK: usize = BLOCK_BYTES as usize;
+
+/// A provisional entry on its way into the log.
+struct Provisional {
+    entry: Entry,
+    io: Option<Io>,
+    /// Whether it is in the log; known once `io` has been awaited.
+    logged: bool,
+    placed: Rc<Cell<Option<(Location, u8)>>>,
+}
+
+impl Provisional {
+    async fn settle(&mut self) {
+        if let Some(io) = self.io.take() {
+            self.logged = io.done().await.is_ok();
+        }
+    }
+}
+
+impl Core {
+    /// Whether recovery could find something about these blocks in the log although, or because,
+    /// it is or was cached.
+    fn may_be_logged(&self, v: &VolumeState, first: u64, count: u32) -> bool {
+        let shard = self.shard(v.id, first);
+        let mut mapped = false;
+        shard.index.borrow().lookup(v.id, first, count, |_| mapped = true);
+        let dropped = shard.dropped.borrow().contains_key(&(v.id, first / STRIPE_BLOCKS));
+        mapped || dropped || shard.locks.is_populating(v.id, first, u64::from(count))
+    }
+
+    fn owes(&self, v: &VolumeState, first: u64, count: u32) -> bool {
+        let mut owed = false;
+        self.shard(v.id, first).index.borrow().lookup(v.id, first, count, |m| {
+            owed |= m.state.is_owed() || m.state == State::Lost;
+        });
+        owed
+    }
+
+    /// Notes a completed direct write: FLUSH must flush the origin, and until it has, nothing is
+    /// populated from there.
+    fn note_direct(&self, v: &VolumeState, first: u64) {
+        let origin = &v.origin;
+        let completed = origin.completed.get();
+        origin.direct.set(completed);
+        let mut stripes = origin.volatile_stripes.borrow_mut();
+        if stripes.len() < VOLATILE_STRIPES_MAX {
+            stripes.insert(first / STRIPE_BLOCKS, completed);
+        }
+    }
+
+    /// Writes straight to the origin. The caller holds the range lock and knows that nothing of
+    /// the range is owed.
+    pub(crate) async fn write_direct(
+        &self,
+        v: &Rc<VolumeState>,
+        offset: u64,
+        data: Data,
+    ) -> Result<()> {
+        add(&self.counters.bypass_mode_bytes, data.len() as u64);
+        let (first, count) = blocks_of(offset, data.len() as u64);
+        let logged = self.may_be_logged(v, first, count);
+        let keeps = v.mode.get() == Mode::Writethrough && !self.latched.get();
+        let mut provisional = Vec::new();
+        if keeps && !self.index_is_tight() {
+            provisional = self.log_provisional(v, offset, &data);
+        }
+        if logged {
+            let mut covered = 0;
+            for item in &mut provisional {
+                item.settle().await;
+                covered += if item.logged { item.entry.count } else { 0 };
+            }
+            let durable = self.void(v, first, count, covered == count).await;
+            if durable.is_err() {
+                self.map_provisional(v, provisional, false).await;
+                return durable;
+            }
+        }
+        let result = v.origin.write(offset, data).await;
+        self.note_direct(v, first);
+        self.map_provisional(v, provisional, result.is_ok()).await;
+        result.map_err(|error| origin_error(v, "writing", error))
+    }
+
+    /// Makes sure that nothing older about a range can come back from the log: a durable
+    /// tombstone, unless durable provisional entries say the same already.
+    async fn void(&self, v: &VolumeState, first: u64, count: u32, said: bool) -> Result<()> {
+        self.check_latch()?;
+        if planted::is(Bug::TombstoneForgotten) {
+            self.map_remove(v.id, first, count);
+            return Ok(());
+        }
+        if !said {
+            let mut appends = Vec::new();
+            for (block, count) in region_parts(first, count) {
+                let entry = new_entry(EntryKind::Tombstone, v.id, block, count);
+                appends.push(self.log.append(Stream::Facts, entry, None));
+            }
+            for append in appends {
+                let done = append.done().await;
+                done.map_err(|error| append_error("writing a tombstone", error))?;
+            }
+        }
+        if planted::is(Bug::TombstoneNotDurable) {
+            return Ok(());
+        }
+        self.flush_members().await
+    }
+
+    /// Queues the whole blocks of a write-through.
+    fn log_provisional(&self, v: &VolumeState, offset: u64, data: &Data) -> Vec<Provisional> {
+        let start = offset.div_ceil(BLOCK_BYTES);
+        let end = (offset + data.len() as u64) / BLOCK_BYTES;
+        let max = self.record_data_blocks();
+        let mut out = Vec::new();
+        let count = end.saturating_sub(start) as u32;
+        for (region_first, region_count) in region_parts(start, count) {
+            let mut done = 0;
+            while done < region_count {
+                let (at, blocks) = (region_first + u64::from(done), max.min(region_count - done));
+                let from = (at * BLOCK_BYTES - offset) as usize;
+                let part = data.slice(from..from + blocks as usize * BLOCK);
+                let entry = new_entry(EntryKind::Provisional, v.id, at, blocks);
+                let placed = Rc::new(Cell::new(None));
+                let (completer, io) = io::pair();
+                let pending = Pending {
+                    entry,
+                    data: Some(part),
+                    completer,
+                    population: None,
+                    placed: Some(Rc::clone(&placed)),
+                };
+                self.log.enqueue(Stream::Probation, pending);
+                out.push(Provisional { entry, io: Some(io), logged: false, placed });
+                done += blocks;
+            }
+        }
+        out
+    }
+
+    /// Maps what a write-through has logged, now that the origin has it (or lets go of it if not).
+    async fn map_provisional(&self, v: &VolumeState, items: Vec<Provisional>, good: bool) {
+        for mut item in items {
+            item.settle().await;
+            let (true, Some((location, distance))) = (item.logged, item.placed.get()) else {
+                continue;
+            };
+            let Entry { block, count, sectors, .. } = item.entry;
+            if good {
+                let state = State::Provisional;
+                let mapping = Mapping { block, count, state, location, distance, sectors };
+                self.map_insert(v.id, mapping);
+                let unproven = Unproven { block, count, location, drop: false, destaged: false };
+                let completed = v.origin.completed.get();
+                v.origin.unproven.borrow_mut().push((completed, unproven));
+            }
+            let (set, _) = self.sets.borrow().split(location);
+            self.unpin(set);
+        }
+    }
+
+    /// Logs that whole blocks read as zeroes.
+    async fn log_zeroes(&self, v: &Rc<VolumeState>, first: u64, count: u32) -> Result<()> {
+        let mut appends = Vec::new();
+        for (block, count) in region_parts(first, count) {
+            let entry = new_entry(EntryKind::Zero, v.id, block, count);
+            appends.push(self.log.append(Stream::Facts, entry, None));
+        }
+        for append in appends {
+            append.done().await.map_err(|error| append_error("writing a zero extent", error))?;
+        }
+        Ok(())
+    }
+
+    /// TRIM of a piece that lies in one stripe. Only whole blocks are trimmed; what the log holds
+    /// becomes a zero extent, the rest is the origin's to discard.
+    pub(crate) async fn trim_piece(
+        &self,
+        v: &Rc<VolumeState>,
+        offset: u64,
+        len: u64,
+    ) -> Result<()> {
+        let first = offset.div_ceil(BLOCK_BYTES);
+        let end = (offset + len) / BLOCK_BYTES;
+        if first >= end {
+            return Ok(());
+        }
+        let count = (end - first) as u32;
+        let shard = self.shard(v.id, first);
+        let _guard = shard.locks.lock(v.id, first, u64::from(count)).await;
+        let logs_clean = v.mode.get() == Mode::Writeback;
+        let (mut zero, mut rest) = (Vec::new(), Vec::new());
+        let mut at = first;
+        shard.index.borrow().lookup(v.id, first, count, |m| {
+            if m.state.is_owed() || m.state == State::Lost || logs_clean {
+                rest.push((at, (m.block - at) as u32));
+                zero.push((m.block, m.count));
+                at = m.block + u64::from(m.count);
+            }
+        });
+        rest.push((at, (end - at) as u32));
+        let _logging = Logging::begin(v);
+        if !zero.is_empty() {
+            self.admit_write(v).await?;
+        }
+        for (block, count) in zero {
+            self.log_zeroes(v, block, count).await?;
+        }
+        if !v.origin.device.geometry().discard {
+            return Ok(());
+        }
+        for (block, count) in rest.into_iter().filter(|&(_, count)| count > 0) {
+            if self.may_be_logged(v, block, count) {
+                self.void(v, block, count, false).await?;
+            }
+            let bytes = u64::from(count) * BLOCK_BYTES;
+            let result = v.origin.discard(block * BLOCK_BYTES, bytes).await;
+            self.note_direct(v, block);
+            result.map_err(|error| origin_error(v, "discarding on", error))?;
+        }
+        Ok(())
+    }
+
+    /// WRITE ZEROES of a piece that lies in one stripe, of a request of `request_len` bytes.
+    pub(crate) async fn zero_piece(
+        &self,
+        v: &Rc<VolumeState>,
+        offset: u64,
+        len: u64,
+        request_len: u64,
+    ) -> Result<()> {
+        let (first, count) = blocks_of(offset, len);
+        let shard = self.shard(v.id, first);
+        let _guard = shard.locks.lock(v.id, first, u64::from(count)).await;
+        let short = v.mode.get() == Mode::Writeback && request_len <= ZERO_DIRECT_BYTES_MIN;
+        let body_first = offset.div_ceil(BLOCK_BYTES);
+        let body_end = ((offset + len) / BLOCK_BYTES).max(body_first);
+        let (body_start_byte, body_end_byte) = (body_first * BLOCK_BYTES, body_end * BLOCK_BYTES);
+        let inside = body_start_byte <= offset + len;
+        let head = (offset, body_start_byte.min(offset + len));
+        let tail = (body_end_byte.max(offset), offset + len);
+        let edges = if inside { [head, tail] } else { [(offset, offset + len), (0, 0)] };
+        let edges = edges.into_iter().filter(|(from, to)| from < to);
+        if short || self.owes(v, first, count) {
+            let _logging = Logging::begin(v);
+            self.admit_write(v).await?;
+            for (from, to) in edges {
+                self.log_partial(v, from, Buf::zeroed((to - from) as usize).freeze()).await?;
+            }
+            return self.log_zeroes(v, body_first, (body_end - body_first) as u32).await;
+        }
+        add(&self.counters.bypass_zero_bytes, len);
+        if self.may_be_logged(v, first, count) {
+            self.void(v, first, count, false).await?;
+        }
+        let mut result = Ok(());
+        for (from, to) in edges {
+            let zeroes = Buf::zeroed((to - from) as usize).freeze();
+            result = result.and(v.origin.write(from, zeroes).await);
+        }
+        if body_first < body_end {
+            let bytes = body_end_byte - body_start_byte;
+            result = result.and(v.origin.write_zeroes(body_start_byte, bytes).await);
+        }
+        self.note_direct(v, first);
+        result.map_err(|error| origin_error(v, "zeroing on", error))
+    }
+}
+
+/// A run of blocks, cut where regions begin.
+fn region_parts(first: u64, count: u32) -> impl Iterator<Item = (u64, u32)> {
+    let end = first + u64::from(count);
+    let mut at = first;
+    std::iter::from_fn(move || {
+        if at >= end {
+            return None;
+        }
+        let until = end.min((at / REGION_BLOCKS + 1) * REGION_BLOCKS);
+        let part = (at, (until - at) as u32);
+        at = until;
+        Some(part)
+    })
+}

@@ -1,0 +1,804 @@
+//! The log writer: entries of all shards become shared records, records fill segment sets, one
+//! flush serves everybody.
+//!
+//! * A record is written to all copies, then published, then acknowledged (INV-1).
+//! * FLUSH is acknowledged when a member flush that began after the append's completion has
+//!   completed on every member appended to (INV-3); concurrent FLUSHes join.
+//! * A footer is written only after a flush that began after its last record completed (INV-5).
+//! * A failed append or flush publishes nothing and latches the pool; it is never retried.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeSet, VecDeque};
+use std::rc::Rc;
+
+use forebay_device::{Buf, Completer, Data, Io, IoError, IoErrorKind, io};
+
+use crate::apply::RecordPlace;
+use crate::core::Core;
+use crate::counters::add;
+use crate::error::{Error, Result};
+use crate::format::{
+    Entry, EntryKind, FooterRecord, FooterTrailer, NO_DATA, RecordHeader, SegmentHeader, Stream, checksum, encode_footer,
+    encode_record_header, footer_blocks_for, header_blocks_for,
+};
+use crate::ids::{
+    BLOCK_BYTES, Incarnation, Location, SECTORS_ALL, SegmentId, Sequence, VolumeId,
+};
+use crate::limits::{APPEND_COALESCE_BLOCKS, APPENDS_INFLIGHT_MAX};
+use crate::lock::Population;
+use crate::planted::{self, Bug};
+use crate::segment::{Set, SetState};
+use crate::wait::{TaskMutex, WaitQueue};
+
+const BLOCK: usize = BLOCK_BYTES as usize;
+
+/// One entry on its way into the log.
+pub(crate) struct Pending {
+    pub entry: Entry,
+    /// Whole blocks; `None` for facts.
+    pub data: Option<Data>,
+    pub completer: Completer,
+    /// Of a populate entry: what says whether it may still be published.
+    pub population: Option<Rc<Population>>,
+    /// Receives the location of its data and the distance back to the record's header.
+    pub placed: Option<Rc<Cell<Option<(Location, u8)>>>>,
+}
+
+impl Pending {
+    fn data_blocks(&self) -> u32 {
+        self.data.as_ref().map_or(0, |data| (data.len() / BLOCK) as u32)
+    }
+}
+
+/// A record of a set that is not closed yet.
+struct OpenRecord {
+    footer: FooterRecord,
+    /// Value of `appended` at its completion; `None` while it is in flight.
+    marker: Option<u64>,
+}
+
+/// A set that is appended to, or waits for its footer.
+struct OpenSet {
+    id: SegmentId,
+    segments: Vec<SegmentId>,
+    incarnation: Incarnation,
+    stream: Stream,
+    next_block: Cell<u32>,
+    entries: Cell<u32>,
+    header_written: Cell<bool>,
+    records: RefCell<Vec<OpenRecord>>,
+}
+
+/// Everything needed to write one record.
+struct Batch {
+    set: Rc<OpenSet>,
+    index: usize,
+    place: RecordPlace,
+    sequence: Sequence,
+    buf: Data,
+    header: bool,
+    pending: Vec<Pending>,
+}
+
+/// One stream: its queue, and the set that it fills.
+pub(crate) struct StreamLog {
+    stream: Stream,
+    queue: RefCell<VecDeque<Pending>>,
+    queued_blocks: Cell<u32>,
+    inflight: Cell<usize>,
+    open: RefCell<Option<Rc<OpenSet>>>,
+    builder: TaskMutex,
+    work: WaitQueue,
+}
+
+impl StreamLog {
+    fn new(stream: Stream) -> Self {
+        Self {
+            stream,
+            queue: RefCell::default(),
+            queued_blocks: Cell::new(0),
+            inflight: Cell::new(0),
+            open: RefCell::default(),
+            builder: TaskMutex::default(),
+            work: WaitQueue::default(),
+        }
+    }
+
+    /// Whether another append should start: at once if none is in flight, else when enough has
+    /// gathered to be worth a header of its own.
+    fn is_due(&self) -> bool {
+        !self.queue.borrow().is_empty()
+            && (self.inflight.get() == 0 || self.queued_blocks.get() >= APPEND_COALESCE_BLOCKS)
+    }
+}
+
+/// The log writer's state.
+pub(crate) struct Log {
+    streams: [StreamLog; 5],
+    /// Sets that wait for their footers.
+    closing: RefCell<Vec<Rc<OpenSet>>>,
+    next_sequence: Cell<u64>,
+    inflight: RefCell<BTreeSet<u64>>,
+    /// Appends completed so far.
+    appended: Cell<u64>,
+    /// Value of `appended` that the last good flush covers.
+    flushed: Cell<u64>,
+    flushing: Cell<bool>,
+    /// Woken when an append or a flush ends.
+    progress: WaitQueue,
+    pub bytes_since_flush: Cell<u64>,
+    pub bytes_since_lap: Cell<u64>,
+    pub open_counter: Cell<u64>,
+    pub start_number: Cell<u64>,
+    pub epoch: Cell<u64>,
+    retired: Cell<bool>,
+}
+
+impl Log {
+    pub(crate) fn new() -> Self {
+        Self {
+            streams: [
+                StreamLog::new(Stream::Dirty),
+                StreamLog::new(Stream::Probation),
+                StreamLog::new(Stream::Main),
+                StreamLog::new(Stream::Facts),
+                StreamLog::new(Stream::Metadata),
+            ],
+            closing: RefCell::default(),
+            next_sequence: Cell::new(1),
+            inflight: RefCell::default(),
+            appended: Cell::new(0),
+            flushed: Cell::new(0),
+            flushing: Cell::new(false),
+            progress: WaitQueue::default(),
+            bytes_since_flush: Cell::new(0),
+            bytes_since_lap: Cell::new(0),
+            open_counter: Cell::new(0),
+            start_number: Cell::new(0),
+            epoch: Cell::new(0),
+            retired: Cell::new(false),
+        }
+    }
+
+    fn stream(&self, stream: Stream) -> &StreamLog {
+        &self.streams[stream as usize - 1]
+    }
+
+    /// A sequence that no append has: marks an instant between appends.
+    pub(crate) fn take_sequence(&self) -> Sequence {
+        Sequence(self.next_sequence.replace(self.next_sequence.get() + 1))
+    }
+
+    /// Highest sequence assigned.
+    pub(crate) fn last_sequence(&self) -> Sequence {
+        Sequence(self.next_sequence.get() - 1)
+    }
+
+    /// Starts the sequence behind everything recovery has seen.
+    pub(crate) fn resume(&self, next: Sequence) {
+        self.next_sequence.set(next.0);
+    }
+
+    /// Highest sequence below which every append has been published or has failed.
+    pub(crate) fn watermark(&self) -> Sequence {
+        if planted::is(Bug::WatermarkOverInflight) {
+            return self.last_sequence();
+        }
+        match self.inflight.borrow().first() {
+            Some(&oldest) => Sequence(oldest - 1),
+            None => self.last_sequence(),
+        }
+    }
+
+    /// Lets everybody who waits for the log look again.
+    pub(crate) fn wake_all(&self) {
+        self.progress.wake_all();
+        for stream in &self.streams {
+            stream.work.wake_all();
+        }
+    }
+
+    /// Puts an entry into a stream's queue. The outcome is given once it is published.
+    pub(crate) fn enqueue(&self, stream: Stream, pending: Pending) {
+        let log = self.stream(stream);
+        log.queued_blocks.set(log.queued_blocks.get() + pending.data_blocks());
+        log.queue.borrow_mut().push_back(pending);
+        if log.is_due() {
+            log.work.wake_all();
+        }
+    }
+
+    /// Appends one entry; resolves once it is published.
+    pub(crate) fn append(&self, stream: Stream, entry: Entry, data: Option<Data>) -> Io {
+        let (completer, io) = io::pair();
+        let pending = Pending { entry, data, completer, population: None, placed: None };
+        self.enqueue(stream, pending);
+        io
+    }
+
+    /// Whether a set is still being filled or waits for its footer.
+    pub(crate) fn closing_count(&self) -> usize {
+        self.closing.borrow().len()
+    }
+
+    /// Whether anything appended is not covered by a flush.
+    pub(crate) fn has_volatile(&self) -> bool {
+        self.flushed.get() < self.appended.get()
+    }
+
+    /// Waits until nothing is queued or in flight in a stream.
+    pub(crate) async fn until_idle(&self, stream: Stream) {
+        let log = self.stream(stream);
+        let idle = || log.queue.borrow().is_empty() && log.inflight.get() == 0;
+        self.progress.until(idle).await;
+    }
+
+    /// Whether the log takes nothing any more.
+    pub(crate) fn is_retired(&self) -> bool {
+        self.retired.get()
+    }
+
+    /// Ends the stream workers once their queues are empty.
+    pub(crate) fn retire(&self) {
+        self.retired.set(true);
+        self.wake_all();
+    }
+}
+
+impl Core {
+    /// Starts the workers of every stream.
+    pub(crate) fn start_log(self: &Rc<Self>) {
+        for index in 0..self.log.streams.len() {
+            for _ in 0..APPENDS_INFLIGHT_MAX {
+                self.spawn(worker(Rc::clone(self), index));
+            }
+        }
+    }
+
+    /// Data blocks that certainly fit one record with one entry.
+    pub(crate) fn record_data_blocks(&self) -> u32 {
+        let max = self.record_blocks_max;
+        max - header_blocks_for(1, max as usize) as u32
+    }
+
+    /// Copies that a stream's sets have.
+    fn stream_copies(&self, stream: Stream) -> usize {
+        let members = self.members.len();
+        let dirty = usize::from(self.superblock.borrow().dirty_copies);
+        match stream {
+            Stream::Dirty => dirty,
+            Stream::Probation | Stream::Main => 1,
+            Stream::Facts => members,
+            Stream::Metadata => members.min(dirty.max(2)),
+        }
+    }
+
+    /// Opens a set for a stream, waiting for room if writers may wait. `None`: no room now.
+    async fn open_set(self: &Rc<Self>, stream: Stream) -> Result<Option<Rc<OpenSet>>> {
+        let copies = self.stream_copies(stream);
+        let floor = self.sets.borrow().reserve() / 2;
+        let (floor, waits) = match stream {
+            Stream::Dirty => (floor, true),
+            Stream::Probation => (floor + 1, false),
+            Stream::Main => (floor, false),
+            Stream::Facts | Stream::Metadata => (0, true),
+        };
+        let mut segments = self.sets.borrow_mut().allocate(copies, floor);
+        if segments.is_none() && waits {
+            self.housekeeping.wake_all();
+            add(&self.counters.throttled_writes, 1);
+            self.room
+                .until(|| {
+                    segments = self.sets.borrow_mut().allocate(copies, floor);
+                    segments.is_some() || self.latched.get()
+                })
+                .await;
+        }
+        self.check_latch()?;
+        let Some(segments) = segments else { return Ok(None) };
+        let counter = self.log.open_counter.get() + 1;
+        self.log.open_counter.set(counter);
+        let incarnation = Incarnation { start: self.log.start_number.get(), counter };
+        let id = segments[0];
+        self.sets.borrow_mut().put(Set {
+            id,
+            segments: segments.clone(),
+            incarnation,
+            stream,
+            state: SetState::Open,
+            live_blocks: 0,
+            owed_blocks: 0,
+            pins: 0,
+            last_sequence: Sequence(0),
+            durable_blocks: 0,
+        });
+        Ok(Some(Rc::new(OpenSet {
+            id,
+            segments,
+            incarnation,
+            stream,
+            next_block: Cell::new(1),
+            entries: Cell::new(0),
+            header_written: Cell::new(false),
+            records: RefCell::default(),
+        })))
+    }
+
+    /// How many entries at the head of a queue fit one record in what is left of a set.
+    fn fitting(&self, log: &StreamLog, set: &OpenSet) -> (usize, u32) {
+        let room = self.segment_blocks - set.next_block.get();
+        let records = set.records.borrow().len() + 1;
+        let (mut count, mut data) = (0, 0);
+        for pending in log.queue.borrow().iter() {
+            let blocks = data + pending.data_blocks();
+            let total = header_blocks_for(count + 1, blocks as usize) as u32 + blocks;
+            let footer = footer_blocks_for(records, set.entries.get() as usize + count + 1);
+            if total > self.record_blocks_max || total + footer as u32 > room {
+                break;
+            }
+            (count, data) = (count + 1, blocks);
+        }
+        (count, data)
+    }
+
+    /// Takes what is due from a stream's queue and makes a record of it. The builder's lock is
+    /// held by the caller.
+    async fn next_batch(self: &Rc<Self>, log: &StreamLog) -> Result<Option<Batch>> {
+        loop {
+            let current = log.open.borrow().clone();
+            let Some(set) = current else {
+                match self.open_set(log.stream).await? {
+                    Some(set) => *log.open.borrow_mut() = Some(set),
+                    None => return Ok(None),
+                }
+                continue;
+            };
+            self.purge(log);
+            let (count, data_blocks) = self.fitting(log, &set);
+            if count == 0 && log.queue.borrow().is_empty() {
+                return Ok(None);
+            }
+            if count > 0 {
+                return Ok(Some(self.build(log, set, count, data_blocks)));
+            }
+            assert!(!set.records.borrow().is_empty(), "every entry fits an empty set");
+            log.open.borrow_mut().take();
+            self.begin_close(set);
+        }
+    }
+
+    /// Drops queued populations that a writer has overtaken: in the log they would stand behind the
+    /// write and win over it in replay.
+    fn purge(&self, log: &StreamLog) {
+        let void = |item: &Pending| item.population.as_ref().is_some_and(|p| !p.is_valid());
+        if !log.queue.borrow().iter().any(void) || planted::is(Bug::PopulationAfterWrite) {
+            return;
+        }
+        let queue = std::mem::take(&mut *log.queue.borrow_mut());
+        let (voided, kept): (Vec<_>, VecDeque<_>) = queue.into_iter().partition(void);
+        *log.queue.borrow_mut() = kept;
+        for item in voided {
+            log.queued_blocks.set(log.queued_blocks.get() - item.data_blocks());
+            add(&self.counters.populate_voided, 1);
+            self.finish_pending(item, Err(IoErrorKind::Other.into()));
+        }
+    }
+
+    /// Tells whoever waits for an entry how it ended.
+    fn finish_pending(&self, item: Pending, result: std::result::Result<(), IoError>) {
+        if let Some(population) = &item.population {
+            let bytes = u64::from(item.entry.count) * BLOCK_BYTES;
+            self.populating_bytes.set(self.populating_bytes.get() - bytes);
+            self.shard(item.entry.volume, item.entry.block).locks.end_part(population);
+        }
+        item.completer.done(result);
+    }
+
+    /// Fails everything that is queued.
+    fn refuse(&self, log: &StreamLog, kind: IoErrorKind) {
+        log.queued_blocks.set(0);
+        let queue = std::mem::take(&mut *log.queue.borrow_mut());
+        for pending in queue {
+            self.finish_pending(pending, Err(kind.into()));
+        }
+    }
+
+    fn build(&self, log: &StreamLog, set: Rc<OpenSet>, count: usize, data_blocks: u32) -> Batch {
+        let mut pending: Vec<Pending> = log.queue.borrow_mut().drain(..count).collect();
+        log.queued_blocks.set(log.queued_blocks.get() - data_blocks);
+        let header_blocks = header_blocks_for(count, data_blocks as usize);
+        let mut buf = Buf::new((header_blocks + data_blocks as usize) * BLOCK);
+        let mut checksums = Vec::with_capacity(data_blocks as usize);
+        let mut entries = Vec::with_capacity(count);
+        for item in &mut pending {
+            if let Some(data) = item.data.take() {
+                item.entry.data = checksums.len() as u16;
+                for block in data.chunks_exact(BLOCK) {
+                    let at = (header_blocks + checksums.len()) * BLOCK;
+                    buf[at..at + BLOCK].copy_from_slice(block);
+                    checksums.push(checksum(block));
+                }
+            }
+            entries.push(item.entry.clone());
+        }
+        let offset = set.next_block.get();
+        let sequence = self.log.take_sequence();
+        self.log.inflight.borrow_mut().insert(sequence.0);
+        let head = RecordHeader {
+            pool: self.superblock.borrow().pool,
+            set: set.id,
+            incarnation: set.incarnation,
+            offset_blocks: offset,
+            sequence,
+            header_blocks: header_blocks as u8,
+            data_blocks: data_blocks as u16,
+            entry_count: count as u16,
+        };
+        encode_record_header(&head, &entries, &checksums, &mut buf[..header_blocks * BLOCK]);
+        let place = RecordPlace {
+            header: self.sets.borrow().location(set.id, offset),
+            header_blocks: header_blocks as u32,
+        };
+        for item in &pending {
+            if let Some(placed) = &item.placed {
+                let data = data_location(place, &item.entry);
+                placed.set(Some((data, (data.0 - place.header.0) as u8)));
+            }
+        }
+        self.count_bytes(log.stream, &pending, header_blocks, &set);
+        set.next_block.set(offset + header_blocks as u32 + data_blocks);
+        set.entries.set(set.entries.get() + count as u32);
+        let index = set.records.borrow().len();
+        set.records.borrow_mut().push(OpenRecord {
+            footer: FooterRecord {
+                sequence,
+                offset_blocks: offset,
+                header_blocks: header_blocks as u8,
+                data_blocks: data_blocks as u16,
+                entries,
+            },
+            marker: None,
+        });
+        let header = !set.header_written.replace(true);
+        Batch { set, index, place, sequence, buf: buf.freeze(), header, pending }
+    }
+
+    fn count_bytes(&self, stream: Stream, pending: &[Pending], headers: usize, set: &OpenSet) {
+        let copies = set.segments.len() as u64;
+        let c = &self.counters;
+        add(&c.records, 1);
+        let header = headers as u64 * BLOCK_BYTES * copies;
+        match stream {
+            Stream::Facts => add(&c.ssd_fact_bytes, header),
+            Stream::Metadata => add(&c.ssd_checkpoint_bytes, header),
+            _ => add(&c.ssd_header_bytes, header),
+        }
+        for item in pending {
+            if item.entry.data == NO_DATA {
+                continue;
+            }
+            let counter = match item.entry.kind {
+                EntryKind::Populate => &c.ssd_populate_bytes,
+                EntryKind::Move => &c.ssd_move_bytes,
+                EntryKind::Image | EntryKind::TablePage => &c.ssd_checkpoint_bytes,
+                _ => &c.ssd_write_bytes,
+            };
+            add(counter, u64::from(item.entry.count) * BLOCK_BYTES * copies);
+        }
+    }
+
+    /// Writes a record to all copies; publishes and acknowledges it.
+    async fn write_batch(&self, batch: Batch) {
+        let Batch { set, index, place, sequence, buf, header, pending } = batch;
+        let mut writes: Vec<(usize, Io)> = Vec::with_capacity(2 * set.segments.len());
+        let (_, offset) = self.sets.borrow().split(place.header);
+        for &segment in &set.segments {
+            let member = self.sets.borrow().member_of(segment);
+            if header {
+                let block = self.segment_header(&set, segment, member);
+                let (device, at) = self.place(segment, 0);
+                writes.push((member, device.device.write(at, block)));
+            }
+            let (device, at) = self.place(segment, offset);
+            writes.push((member, device.device.write(at, buf.clone())));
+        }
+        if header {
+            let bytes = BLOCK_BYTES * set.segments.len() as u64;
+            add(&self.counters.ssd_header_bytes, bytes);
+        }
+        let bytes = buf.len() as u64;
+        let result = self.finish_writes(writes, bytes).await;
+        self.log.inflight.borrow_mut().remove(&sequence.0);
+        if result.is_ok() {
+            set.records.borrow_mut()[index].marker = Some(self.log.appended.get());
+            if let Some(set) = self.sets.borrow_mut().get_mut(set.id) {
+                set.last_sequence = set.last_sequence.max(sequence);
+            }
+            for item in &pending {
+                let voided = item.population.as_ref().is_some_and(|p| !p.is_valid());
+                if !voided || planted::is(Bug::PopulationAfterWrite) {
+                    self.apply(&item.entry, place, false);
+                    self.pin_provisional(&item.entry, place);
+                }
+            }
+        }
+        for item in pending {
+            self.finish_pending(item, result);
+        }
+        self.log.progress.wake_all();
+    }
+
+    /// A provisional entry is mapped by its writer only once the origin has the data; until then
+    /// its set must stay.
+    fn pin_provisional(&self, entry: &Entry, place: RecordPlace) {
+        if entry.kind == EntryKind::Provisional {
+            self.sets.borrow_mut().pin(data_location(place, entry));
+        }
+    }
+
+    /// Awaits writes of one append; a failure latches the pool.
+    async fn finish_writes(
+        &self,
+        writes: Vec<(usize, Io)>,
+        bytes: u64,
+    ) -> std::result::Result<(), IoError> {
+        let mut result = Ok(());
+        for (member, write) in writes {
+            let outcome = write.done().await;
+            // Also after an error: part of it may have arrived.
+            self.members[member].unflushed.set(true);
+            if let Err(error) = outcome {
+                self.latch(&format!("writing to cache device {}", self.members[member].id), error);
+                result = Err(error);
+            }
+        }
+        self.log.appended.set(self.log.appended.get() + 1);
+        add(&self.log.bytes_since_flush, bytes);
+        add(&self.log.bytes_since_lap, bytes);
+        if self.log.bytes_since_flush.get() >= self.tuning.flush_bytes {
+            self.housekeeping.wake_all();
+        }
+        result
+    }
+
+    fn segment_header(&self, set: &OpenSet, segment: SegmentId, member: usize) -> Data {
+        let header = SegmentHeader {
+            pool: self.superblock.borrow().pool,
+            device: self.members[member].id,
+            segment,
+            set: set.id,
+            incarnation: set.incarnation,
+            stream: set.stream,
+            epoch: self.log.epoch.get(),
+            partners: set.segments.clone(),
+        };
+        Buf::copy_of(&header.encode()).freeze()
+    }
+
+    /// Makes every completed append durable.
+    ///
+    /// # Errors
+    /// If a member cannot be flushed (the pool has latched then, or had before).
+    pub(crate) async fn flush_members(&self) -> Result<()> {
+        let target = self.log.appended.get();
+        if planted::is(Bug::FlushAcknowledgedEarly) {
+            return Ok(());
+        }
+        loop {
+            self.check_latch()?;
+            if self.log.flushed.get() >= target {
+                return Ok(());
+            }
+            if self.log.flushing.get() {
+                self.log.progress.until(|| !self.log.flushing.get()).await;
+                continue;
+            }
+            self.log.flushing.set(true);
+            self.flush_once().await;
+            self.log.flushing.set(false);
+            self.log.progress.wake_all();
+        }
+    }
+
+    async fn flush_once(&self) {
+        let marker = self.log.appended.get();
+        self.log.bytes_since_flush.set(0);
+        let mut flushes = Vec::with_capacity(self.members.len());
+        for (index, member) in self.members.iter().enumerate() {
+            if member.unflushed.replace(false)
+                && !(index == 1 && planted::is(Bug::FlushSkipsSecondMember))
+            {
+                add(&self.counters.member_flushes, 1);
+                flushes.push((index, member.device.flush()));
+            }
+        }
+        for (index, flush) in flushes {
+            if let Err(error) = flush.done().await {
+                self.latch(&format!("flushing cache device {}", self.members[index].id), error);
+            }
+        }
+        if !self.latched.get() {
+            self.log.flushed.set(marker);
+            self.note_durable(marker);
+        }
+    }
+
+    /// Advances what is known to be durable of the sets that are not closed.
+    fn note_durable(&self, marker: u64) {
+        let open = self.log.streams.iter().filter_map(|log| log.open.borrow().clone());
+        let closing = self.log.closing.borrow();
+        for set in open.chain(closing.iter().cloned()) {
+            let records = set.records.borrow();
+            let covered = records.iter().take_while(|r| r.marker.is_some_and(|m| m <= marker));
+            let Some(last) = covered.last() else { continue };
+            let footer = &last.footer;
+            let end = footer.offset_blocks
+                + u32::from(footer.header_blocks)
+                + u32::from(footer.data_blocks);
+            if let Some(set) = self.sets.borrow_mut().get_mut(set.id) {
+                set.durable_blocks = set.durable_blocks.max(end);
+            }
+        }
+    }
+
+    /// Ends appending to a set; its footer follows in the background.
+    fn begin_close(self: &Rc<Self>, set: Rc<OpenSet>) {
+        if let Some(set) = self.sets.borrow_mut().get_mut(set.id) {
+            set.transition(SetState::Closing);
+        }
+        self.log.closing.borrow_mut().push(Rc::clone(&set));
+        self.spawn(close(Rc::clone(self), set));
+    }
+
+    /// Ends appending to whatever set a stream has open.
+    pub(crate) async fn close_stream(self: &Rc<Self>, stream: Stream) {
+        let log = self.log.stream(stream);
+        let _builder = log.builder.lock().await;
+        let open = log.open.borrow_mut().take();
+        if let Some(set) = open {
+            if set.records.borrow().is_empty() {
+                // Nothing was appended, so nothing tells of this set: its place is free again.
+                *log.open.borrow_mut() = Some(set);
+            } else {
+                self.begin_close(set);
+            }
+        }
+    }
+
+    /// Waits until no set waits for its footer.
+    pub(crate) async fn await_closed(&self) -> Result<()> {
+        self.log.progress.until(|| self.log.closing_count() == 0 || self.latched.get()).await;
+        self.check_latch()
+    }
+
+    /// Writes the footer of a set whose records are durable.
+    pub(crate) async fn write_footer(
+        &self,
+        set: SegmentId,
+        segments: &[SegmentId],
+        incarnation: Incarnation,
+        stream: Stream,
+        records: &[FooterRecord],
+    ) -> std::result::Result<(), IoError> {
+        let pool = self.superblock.borrow().pool;
+        let trailer = FooterTrailer::new(pool, set, incarnation, stream, records);
+        let bytes = encode_footer(&trailer, records);
+        let data = Buf::copy_of(&bytes).freeze();
+        let start = self.segment_blocks - (bytes.len() / BLOCK) as u32;
+        let mut writes = Vec::with_capacity(segments.len());
+        for &segment in segments {
+            let member = self.sets.borrow().member_of(segment);
+            let (device, at) = self.place(segment, start);
+            writes.push((member, device.device.write(at, data.clone())));
+        }
+        add(&self.counters.ssd_header_bytes, (bytes.len() * segments.len()) as u64);
+        self.finish_writes(writes, bytes.len() as u64).await
+    }
+}
+
+/// Builds and writes records of one stream, one at a time; several run side by side.
+async fn worker(core: Rc<Core>, index: usize) {
+    let log = &core.log.streams[index];
+    loop {
+        log.work
+            .until(|| {
+                log.is_due()
+                    || core.log.retired.get()
+                    || (core.latched.get() && !log.queue.borrow().is_empty())
+            })
+            .await;
+        if core.log.retired.get() && log.queue.borrow().is_empty() {
+            return;
+        }
+        let built = {
+            let _builder = log.builder.lock().await;
+            if !log.is_due() && !core.latched.get() {
+                continue;
+            }
+            let built = match core.check_latch() {
+                Ok(()) => core.next_batch(log).await,
+                Err(error) => Err(error),
+            };
+            if let Ok(Some(_)) = &built {
+                log.inflight.set(log.inflight.get() + 1);
+            }
+            built
+        };
+        match built {
+            Ok(Some(batch)) => {
+                core.write_batch(batch).await;
+                log.inflight.set(log.inflight.get() - 1);
+                log.work.wake_all();
+                core.log.progress.wake_all();
+            }
+            Ok(None) => core.refuse(log, IoErrorKind::NoSpace),
+            Err(_) => core.refuse(log, IoErrorKind::Other),
+        }
+    }
+}
+
+/// Brings a full set to its footer.
+async fn close(core: Rc<Core>, set: Rc<OpenSet>) {
+    let log = &core.log;
+    let complete = || set.records.borrow().iter().all(|record| record.marker.is_some());
+    log.progress.until(|| complete() || core.latched.get()).await;
+    let marker = set.records.borrow().iter().filter_map(|record| record.marker).max().unwrap_or(0);
+    if !planted::is(Bug::FooterBeforeFlush) {
+        core.housekeeping.wake_all();
+        log.progress.until(|| log.flushed.get() >= marker || core.latched.get()).await;
+    }
+    if !core.latched.get() {
+        let records = std::mem::take(&mut *set.records.borrow_mut());
+        let records: Vec<FooterRecord> = records.into_iter().map(|record| record.footer).collect();
+        let written = core
+            .write_footer(set.id, &set.segments, set.incarnation, set.stream, &records)
+            .await
+            .is_ok();
+        if written {
+            core.note_closed(set.id);
+        }
+    }
+    log.closing.borrow_mut().retain(|other| !Rc::ptr_eq(other, &set));
+    log.progress.wake_all();
+    core.housekeeping.wake_all();
+}
+
+impl Core {
+    fn note_closed(&self, id: SegmentId) {
+        let mut sets = self.sets.borrow_mut();
+        let segment_blocks = self.segment_blocks;
+        let Some(set) = sets.get_mut(id) else { return };
+        set.transition(SetState::Closed);
+        set.durable_blocks = segment_blocks;
+        let data = matches!(set.stream, Stream::Dirty | Stream::Probation | Stream::Main);
+        if data && set.is_empty() {
+            sets.empty(id, self.log.take_sequence());
+        }
+    }
+}
+
+/// An error of a log append, for whoever asked for it.
+pub(crate) fn append_error(what: &str, error: IoError) -> Error {
+    Error::io(what, error)
+}
+
+/// An entry for whole blocks.
+pub(crate) fn new_entry(kind: EntryKind, volume: VolumeId, block: u64, count: u32) -> Entry {
+    Entry {
+        kind,
+        state: None,
+        sectors: SECTORS_ALL,
+        drop: false,
+        volume,
+        block,
+        count,
+        data: NO_DATA,
+        from: None,
+        extra: 0,
+    }
+}
+
+/// Where an entry's data starts within the log, given where its record stands.
+pub(crate) fn data_location(place: RecordPlace, entry: &Entry) -> Location {
+    Location(place.header.0 + u64::from(place.header_blocks) + u64::from(entry.data))
+}

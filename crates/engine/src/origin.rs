@@ -1,0 +1,140 @@
+//! The origin of a volume: reads and writes at 512 B whatever its sectors, and its flushes.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use forebay_device::{BlockDevice, Buf, Data, IoError};
+
+use crate::ids::{Location, SECTOR_BYTES};
+use crate::limits::VOLATILE_STRIPES_MAX;
+use crate::wait::TaskMutex;
+
+/// Destaged or provisional blocks that the next good origin flush proves.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Unproven {
+    pub block: u64,
+    pub count: u32,
+    pub location: Location,
+    /// Whether the mapping vanishes once proven (partial blocks and zero extents).
+    pub drop: bool,
+    /// Whether the elevator wrote it, else a client's write-through.
+    pub destaged: bool,
+}
+
+/// A volume's slow device.
+pub(crate) struct Origin {
+    pub device: Rc<dyn BlockDevice>,
+    sector_bytes: u64,
+    /// Writes of any kind that have completed.
+    pub completed: Cell<u64>,
+    /// Value of `completed` that the last good flush covers.
+    pub flushed: Cell<u64>,
+    /// Value of `completed` after the last write that a client made directly.
+    pub direct: Cell<u64>,
+    /// Good flushes cannot bring back direct writes lost by a bad one; counts the bad ones.
+    pub failures: Cell<u64>,
+    /// Stripes written directly, with the value of `completed` after the last such write. Nothing
+    /// is populated from them before a flush, for the origin could still lose what it returns.
+    pub volatile_stripes: RefCell<BTreeMap<u64, u64>>,
+    /// What a flush would prove, with the value of `completed` after its write.
+    pub unproven: RefCell<Vec<(u64, Unproven)>>,
+    pub flush_lock: TaskMutex,
+}
+
+impl Origin {
+    pub(crate) fn new(device: Rc<dyn BlockDevice>) -> Self {
+        let sector_bytes = u64::from(device.geometry().sector_bytes);
+        Self {
+            device,
+            sector_bytes,
+            completed: Cell::new(0),
+            flushed: Cell::new(0),
+            direct: Cell::new(0),
+            failures: Cell::new(0),
+            volatile_stripes: RefCell::default(),
+            unproven: RefCell::default(),
+            flush_lock: TaskMutex::default(),
+        }
+    }
+
+    /// Whether anything written has not been flushed.
+    pub(crate) fn is_volatile(&self) -> bool {
+        self.flushed.get() < self.completed.get()
+    }
+
+    /// Whether what a stripe returns may still be lost in a power cut.
+    pub(crate) fn is_stripe_volatile(&self, stripe: u64) -> bool {
+        let stripes = self.volatile_stripes.borrow();
+        stripes.len() >= VOLATILE_STRIPES_MAX || stripes.contains_key(&stripe)
+    }
+
+    fn widened(&self, offset: u64, len: u64) -> (u64, u64) {
+        let start = offset / self.sector_bytes * self.sector_bytes;
+        let end = (offset + len).next_multiple_of(self.sector_bytes);
+        (start, end.min(self.device.geometry().size_bytes))
+    }
+
+    /// Whether a read can go straight into the client's buffer.
+    pub(crate) fn is_aligned(&self, offset: u64, len: u64) -> bool {
+        self.widened(offset, len) == (offset, offset + len)
+    }
+
+    /// Fills `buf` from `offset`; both multiples of 512.
+    pub(crate) async fn read(&self, offset: u64, buf: Buf) -> (Buf, Result<(), IoError>) {
+        debug_assert!(offset.is_multiple_of(SECTOR_BYTES));
+        let len = buf.len() as u64;
+        if self.is_aligned(offset, len) {
+            let outcome = self.device.read(offset, buf).await;
+            let buf = outcome.buf.unwrap_or_else(|| Buf::zeroed(len as usize));
+            return (buf, outcome.result);
+        }
+        let (start, end) = self.widened(offset, len);
+        let outcome = self.device.read(start, Buf::new((end - start) as usize)).await;
+        let mut buf = buf;
+        if let (Ok(()), Some(wide)) = (outcome.result, outcome.buf) {
+            let at = (offset - start) as usize;
+            buf.copy_from_slice(&wide[at..at + len as usize]);
+        }
+        (buf, outcome.result)
+    }
+
+    /// Writes at 512 B granularity. The caller holds the range lock of the blocks, so nothing else
+    /// writes the sectors around.
+    pub(crate) async fn write(&self, offset: u64, data: Data) -> Result<(), IoError> {
+        let len = data.len() as u64;
+        let result = if self.is_aligned(offset, len) {
+            self.device.write(offset, data).done().await
+        } else {
+            self.write_widened(offset, data).await
+        };
+        self.completed.set(self.completed.get() + 1);
+        result
+    }
+
+    async fn write_widened(&self, offset: u64, data: Data) -> Result<(), IoError> {
+        let (start, end) = self.widened(offset, data.len() as u64);
+        let outcome = self.device.read(start, Buf::new((end - start) as usize)).await;
+        outcome.result?;
+        let Some(mut wide) = outcome.buf else {
+            return Err(forebay_device::IoErrorKind::Other.into());
+        };
+        let at = (offset - start) as usize;
+        wide[at..at + data.len()].copy_from_slice(&data);
+        self.device.write(start, wide.freeze()).done().await
+    }
+
+    /// Zeroes a range of whole blocks.
+    pub(crate) async fn write_zeroes(&self, offset: u64, len: u64) -> Result<(), IoError> {
+        let result = self.device.write_zeroes(offset, len).done().await;
+        self.completed.set(self.completed.get() + 1);
+        result
+    }
+
+    /// Discards a range of whole blocks.
+    pub(crate) async fn discard(&self, offset: u64, len: u64) -> Result<(), IoError> {
+        let result = self.device.discard(offset, len).done().await;
+        self.completed.set(self.completed.get() + 1);
+        result
+    }
+}

@@ -1,0 +1,76 @@
+//! Deliberate bugs, so that the simulator's alarm itself is tested. Without the feature `planted`
+//! every question answers no and costs nothing.
+
+/// A bug that the simulator must catch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bug {
+    /// A flush leaves out the second member.
+    FlushSkipsSecondMember,
+    /// A set is discarded and reopened without waiting for a root.
+    SegmentReusedBeforeRoot,
+    /// A population is published although a writer came meanwhile.
+    PopulationAfterWrite,
+    /// A direct write of cached blocks logs no tombstone.
+    TombstoneForgotten,
+    /// Recovery adopts a record whose data does not match its checksums.
+    TornRecordAdopted,
+    /// Destaged blocks count as clean without an origin flush.
+    ReclaimWithoutOriginFlush,
+    /// The footer is written while its records may still be volatile.
+    FooterBeforeFlush,
+    /// The elevator takes records that no flush covers yet.
+    DestageUnflushed,
+    /// A shard's image claims appends that are still in flight.
+    WatermarkOverInflight,
+    /// Recovery takes provisional data for clean.
+    ProvisionalTakenForClean,
+    /// Overlapping writers do not wait for each other.
+    RangeLockSkipped,
+    /// The root is written without flushing what it names.
+    RootBeforeImages,
+    /// FLUSH is acknowledged without flushing.
+    FlushAcknowledgedEarly,
+    /// A direct write goes to the origin while the tombstone is still volatile.
+    TombstoneNotDurable,
+}
+
+/// All of them, with the names used on the simulator's command line.
+pub const BUGS: &[(&str, Bug)] = &[
+    ("flush-skips-second-member", Bug::FlushSkipsSecondMember),
+    ("segment-reused-before-root", Bug::SegmentReusedBeforeRoot),
+    ("population-after-write", Bug::PopulationAfterWrite),
+    ("tombstone-forgotten", Bug::TombstoneForgotten),
+    ("torn-record-adopted", Bug::TornRecordAdopted),
+    ("reclaim-without-origin-flush", Bug::ReclaimWithoutOriginFlush),
+    ("footer-before-flush", Bug::FooterBeforeFlush),
+    ("destage-unflushed", Bug::DestageUnflushed),
+    ("watermark-over-inflight", Bug::WatermarkOverInflight),
+    ("provisional-taken-for-clean", Bug::ProvisionalTakenForClean),
+    ("range-lock-skipped", Bug::RangeLockSkipped),
+    ("root-before-images", Bug::RootBeforeImages),
+    ("flush-acknowledged-early", Bug::FlushAcknowledgedEarly),
+    ("tombstone-not-durable", Bug::TombstoneNotDurable),
+];
+
+#[cfg(feature = "planted")]
+thread_local! {
+    static PLANTED: std::cell::Cell<Option<Bug>> = const { std::cell::Cell::new(None) };
+}
+
+/// Plants `bug` (or none) for the engines of this thread.
+#[cfg(feature = "planted")]
+pub fn plant(bug: Option<Bug>) {
+    PLANTED.with(|planted| planted.set(bug));
+}
+
+/// Whether `bug` is planted.
+#[inline]
+pub(crate) fn is(bug: Bug) -> bool {
+    #[cfg(feature = "planted")]
+    return PLANTED.with(|planted| planted.get() == Some(bug));
+    #[cfg(not(feature = "planted"))]
+    {
+        let _ = bug;
+        false
+    }
+}

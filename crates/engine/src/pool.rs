@@ -1,0 +1,618 @@
+//! The face of the engine: create a pool, open it, attach volumes, stop it.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
+
+use forebay_device::{BlockDevice, Buf, Runtime};
+
+use crate::checkpoint::{flusher, housekeeper, root_offset};
+use crate::core::{Core, Event, Member, ShardState};
+use crate::counters::{Counters, Latency};
+use crate::destage::elevator;
+use crate::error::{Error, ErrorKind, Result};
+use crate::fingerprint;
+use crate::format::{
+    ImageRef, Layout, MemberRecord, MemberState, Mode, Root, Stream, Superblock, VolumeRecord,
+    Witness as WitnessFile, segment_bytes_for,
+};
+use crate::ids::{BLOCK_BYTES, DeviceId, PoolId, SECTOR_BYTES, Sequence, VolumeId};
+use crate::limits::{
+    COPIES_MAX, INDEX_BYTES_PER_GIB, INDEX_MEMORY_MIN, MEMBERS_MAX, NAME_BYTES_MAX,
+    ORIGIN_BYTES_MAX, RECORD_BYTES_MAX, SHARDS_MAX, SHARDS_MIN, STRIPE_BYTES, VOLUMES_MAX,
+};
+use crate::log::Log;
+use crate::origin::Origin;
+use crate::policy::{S3Fifo, S3FifoConfig};
+use crate::recovery::RecoveryReport;
+use crate::segment::{MemberSegments, SetTable};
+use crate::superblock::{check_mode, read_superblock, witness_of, write_slot};
+use crate::tuning::Tuning;
+use crate::volume::{Volume, VolumeState, check_origin};
+use crate::wait::{TaskMutex, WaitQueue};
+use crate::witness::Witness;
+
+/// What a new pool shall be.
+#[derive(Clone, Debug)]
+pub struct CreateOptions {
+    /// Its name, 1..=63 bytes.
+    pub name: String,
+    /// Copies of dirty data, 1..=3, at most the number of members.
+    pub dirty_copies: u8,
+    /// Bound of the index, in bytes of memory; `None`: 1.6 MiB per GiB of cache.
+    pub index_memory_max: Option<u64>,
+    /// SSD bytes per byte admitted that reclaim may cause, in percent, 100..=400.
+    pub write_amplification_max_percent: u16,
+    /// Bytes of a segment; `None`: by the size of the smallest member. Sizes below 1 MiB are for
+    /// simulation.
+    pub segment_bytes: Option<u32>,
+}
+
+impl CreateOptions {
+    /// The defaults for a pool of this name.
+    pub fn named(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            dirty_copies: 1,
+            index_memory_max: None,
+            write_amplification_max_percent: 150,
+            segment_bytes: None,
+        }
+    }
+}
+
+/// What a new volume shall be.
+#[derive(Clone, Debug)]
+pub struct VolumeSpec {
+    /// Its name, 1..=63 bytes, unique in the pool.
+    pub name: String,
+    /// What finds the origin again: a path or URL, 1..=511 bytes.
+    pub origin: String,
+    /// How it is served.
+    pub mode: Mode,
+    /// Unit of population, a power of two from 4 KiB to 4 MiB.
+    pub cache_block_bytes: u32,
+    /// Agrees to write-back with one dirty copy.
+    pub accept_data_loss_on_ssd_failure: bool,
+}
+
+/// A running pool.
+pub struct Pool {
+    core: Rc<Core>,
+    report: RecoveryReport,
+}
+
+/// Writes a new pool onto `devices`; whatever they held is gone.
+///
+/// # Errors
+/// [`ErrorKind::Invalid`] or [`ErrorKind::Refused`] before anything is written, [`ErrorKind::Io`].
+pub async fn create(
+    rt: &dyn Runtime,
+    devices: &[Rc<dyn BlockDevice>],
+    witness: &dyn Witness,
+    options: &CreateOptions,
+) -> Result<PoolId> {
+    let (superblock, layouts) = plan(rt, devices, options)?;
+    let root = Root {
+        pool: superblock.pool,
+        generation: 1,
+        epoch: 1,
+        start_number: 0,
+        sequence: Sequence(0),
+        open_counter: 0,
+        clean_stop: true,
+        images: vec![ImageRef::default(); superblock.shard_count as usize],
+    };
+    let bytes = Buf::copy_of(&root.encode()).freeze();
+    let failed = |error| Error::io("writing a new pool", error);
+    for (index, (device, layout)) in devices.iter().zip(&layouts).enumerate() {
+        let mut own = superblock.clone();
+        own.device = own.members[index].device;
+        for slot in 0..2 {
+            let at = root_offset(layout.root_bytes, slot);
+            device.write(at, bytes.clone()).done().await.map_err(failed)?;
+        }
+        // Both slots, so that no newer generation of an erased pool is left beside it.
+        let block = Buf::copy_of(&own.encode()).freeze();
+        for slot in 0..2 {
+            let at = Layout::superblock_offset(slot);
+            device.write(at, block.clone()).done().await.map_err(failed)?;
+        }
+        device.flush().done().await.map_err(failed)?;
+    }
+    witness
+        .store(witness_of(&superblock))
+        .await
+        .map_err(|reason| Error::new(ErrorKind::Io, format!("writing the witness: {reason}")))?;
+    Ok(superblock.pool)
+}
+
+fn invalid(what: impl Into<String>, hint: &str) -> Error {
+    Error::new(ErrorKind::Invalid, what).hint(hint)
+}
+
+fn check_name(kind: &str, name: &str) -> Result<()> {
+    let good = (1..=NAME_BYTES_MAX).contains(&name.len()) && !name.chars().any(char::is_control);
+    if good {
+        return Ok(());
+    }
+    Err(invalid(format!("{kind} name {name:?} cannot be used"), "use 1 to 63 printable bytes"))
+}
+
+/// The superblock and layouts of a new pool, or why there can be none.
+fn plan(
+    rt: &dyn Runtime,
+    devices: &[Rc<dyn BlockDevice>],
+    options: &CreateOptions,
+) -> Result<(Superblock, Vec<Layout>)> {
+    check_name("pool", &options.name)?;
+    if devices.is_empty() || devices.len() > MEMBERS_MAX {
+        return Err(invalid(format!("{} cache devices", devices.len()), "use 1 to 8"));
+    }
+    let twice = devices
+        .iter()
+        .enumerate()
+        .any(|(i, device)| devices[..i].iter().any(|other| Rc::ptr_eq(device, other)));
+    if twice {
+        return Err(invalid("a cache device is given twice", "name each device once"));
+    }
+    let copies = usize::from(options.dirty_copies);
+    if copies == 0 || copies > COPIES_MAX.min(devices.len()) {
+        return Err(invalid(
+            format!("{copies} dirty copies on {} cache devices", devices.len()),
+            "use at least as many devices as copies; 1 to 3 copies",
+        ));
+    }
+    let percent = options.write_amplification_max_percent;
+    if !(100..=400).contains(&percent) {
+        return Err(invalid(format!("write amplification limit {percent} %"), "use 100 to 400"));
+    }
+    let smallest = devices.iter().map(|d| d.geometry().size_bytes).min().unwrap_or(0);
+    let by_size = || {
+        let bytes = segment_bytes_for(smallest).and_then(|bytes| u32::try_from(bytes).ok());
+        bytes.ok_or_else(|| {
+            Error::new(
+                ErrorKind::Refused,
+                format!("a cache device of {smallest} B is too small"),
+            )
+            .hint("use cache devices of at least 512 MiB")
+        })
+    };
+    let segment_bytes = options.segment_bytes.map_or_else(by_size, Ok)?;
+    let total: u64 = devices.iter().map(|d| d.geometry().size_bytes).sum();
+    let index_memory_max = options
+        .index_memory_max
+        .unwrap_or_else(|| (total >> 30).saturating_mul(INDEX_BYTES_PER_GIB))
+        .max(INDEX_MEMORY_MIN);
+    let shard_count = (index_memory_max >> 20).clamp(SHARDS_MIN.into(), SHARDS_MAX.into()) as u32;
+    let mut layouts = Vec::new();
+    let mut members = Vec::new();
+    let mut base = 0;
+    for device in devices {
+        let size = device.geometry().size_bytes;
+        let layout = Layout::new(size, segment_bytes, shard_count).ok_or_else(|| {
+            Error::new(ErrorKind::Refused, format!("a cache device of {size} B cannot be laid out"))
+                .hint("use cache devices of at least 512 MiB and at most 256 TiB")
+        })?;
+        members.push(MemberRecord {
+            device: DeviceId(random_id(rt)),
+            segment_base: base,
+            segment_count: layout.segment_count,
+            joined_epoch: 1,
+            state: MemberState::Present,
+        });
+        base += layout.segment_count;
+        layouts.push(layout);
+    }
+    let superblock = Superblock {
+        pool: PoolId(random_id(rt)),
+        device: members[0].device,
+        name: options.name.clone(),
+        generation: 1,
+        created_unix_s: rt.unix_seconds(),
+        epoch: 1,
+        start_number: 0,
+        segment_bytes,
+        segments_offset: layouts[0].segments_offset,
+        root_bytes: layouts[0].root_bytes,
+        shard_count,
+        index_memory_max,
+        dirty_copies: options.dirty_copies,
+        clean_copies: 1,
+        write_amplification_max_percent: percent,
+        sector_bytes: SECTOR_BYTES as u32,
+        accept_single_copy: false,
+        next_volume: 1,
+        members,
+        volumes: Vec::new(),
+    };
+    Ok((superblock, layouts))
+}
+
+fn random_id(rt: &dyn Runtime) -> [u8; 16] {
+    let mut id = [0; 16];
+    id[..8].copy_from_slice(&rt.random().to_le_bytes());
+    id[8..].copy_from_slice(&rt.random().to_le_bytes());
+    id
+}
+
+/// The superblock that counts, and the devices in the order of its members.
+async fn identify(
+    devices: Vec<Rc<dyn BlockDevice>>,
+) -> Result<(Superblock, Vec<Rc<dyn BlockDevice>>)> {
+    let mut found: Vec<(Superblock, Rc<dyn BlockDevice>)> = Vec::new();
+    for device in devices {
+        let superblock = read_superblock(&*device).await?;
+        if let Some((first, _)) = found.first()
+            && first.pool != superblock.pool
+        {
+            return Err(Error::new(
+                ErrorKind::Refused,
+                format!(
+                    "the cache devices are of two pools: \"{}\" ({}) and \"{}\" ({})",
+                    first.name, first.pool, superblock.name, superblock.pool
+                ),
+            )
+            .hint("open one pool at a time"));
+        }
+        if found.iter().any(|(other, _)| other.device == superblock.device) {
+            return Err(Error::new(
+                ErrorKind::Refused,
+                format!("two cache devices claim to be {}", superblock.device),
+            )
+            .hint("one is given twice, or is a copy of the other: leave it out"));
+        }
+        found.push((superblock, device));
+    }
+    let newest = found.iter().max_by_key(|(s, _)| s.generation).map(|(s, _)| s.clone());
+    let superblock =
+        newest.ok_or_else(|| Error::new(ErrorKind::Invalid, "no cache device is given"))?;
+    let mut ordered = Vec::new();
+    let mut missing = Vec::new();
+    for member in superblock.members.iter().filter(|m| m.state == MemberState::Present) {
+        match found.iter().find(|(other, _)| other.device == member.device) {
+            Some((_, device)) => ordered.push(Rc::clone(device)),
+            None => missing.push(member.device.to_string()),
+        }
+    }
+    if !missing.is_empty() {
+        return Err(Error::new(
+            ErrorKind::NeedsDecision,
+            format!("pool \"{}\" lacks cache device {}", superblock.name, missing.join(", ")),
+        )
+        .hint("attach it; opening a pool with members missing is not in this version"));
+    }
+    Ok((superblock, ordered))
+}
+
+/// Refuses a pool of which a newer state is known than its members show.
+async fn check_witness(superblock: &Superblock, witness: &dyn Witness) -> Result<Option<String>> {
+    let bytes = match witness.load().await {
+        Ok(Some(bytes)) => bytes,
+        Ok(None) => return Ok(Some("there is no witness; a new one is written".to_owned())),
+        Err(reason) => return Ok(Some(format!("the witness cannot be read: {reason}"))),
+    };
+    match WitnessFile::decode(&bytes) {
+        Ok(known) if known.pool != superblock.pool => {
+            Ok(Some("the witness is of another pool; a new one is written".to_owned()))
+        }
+        Ok(known) if known.epoch > superblock.epoch => Err(Error::new(
+            ErrorKind::NeedsDecision,
+            format!(
+                "pool \"{}\" went on in epoch {} without these cache devices, which know epoch {}",
+                superblock.name, known.epoch, superblock.epoch
+            ),
+        )
+        .hint("attach the cache devices of the newer epoch")),
+        Ok(_) => Ok(None),
+        Err(error) => Ok(Some(format!("the witness is damaged ({error}); a new one is written"))),
+    }
+}
+
+/// Opens a pool and recovers it. Volumes are attached afterwards.
+///
+/// # Errors
+/// [`ErrorKind::NotFound`], [`ErrorKind::Refused`], [`ErrorKind::Damaged`], [`ErrorKind::Future`],
+/// [`ErrorKind::NeedsDecision`], [`ErrorKind::Io`]; nothing is lost by any of them.
+pub async fn open(
+    rt: Rc<dyn Runtime>,
+    devices: Vec<Rc<dyn BlockDevice>>,
+    witness: Rc<dyn Witness>,
+    tuning: Tuning,
+) -> Result<Pool> {
+    let (superblock, devices) = identify(devices).await?;
+    for (member, device) in superblock.members.iter().zip(&devices) {
+        let size = device.geometry().size_bytes;
+        let needed = superblock.segments_offset
+            + u64::from(member.segment_count) * u64::from(superblock.segment_bytes);
+        if size < needed {
+            return Err(Error::new(
+                ErrorKind::Refused,
+                format!("cache device {} has shrunk: {size} B of {needed} B", member.device),
+            )
+            .hint("restore its size; nothing has been changed"));
+        }
+    }
+    let note = check_witness(&superblock, &*witness).await?;
+    let core = Rc::new(new_core(rt, superblock, devices, witness, tuning));
+    core.event("pool opened".to_owned());
+    if let Some(note) = note {
+        core.event(note);
+    }
+    {
+        let _control = core.control.lock().await;
+        core.write_superblocks(|superblock| superblock.start_number += 1).await?;
+    }
+    let (start, epoch) = {
+        let superblock = core.superblock.borrow();
+        (superblock.start_number, superblock.epoch)
+    };
+    core.log.start_number.set(start);
+    core.log.epoch.set(epoch);
+    let report = core.recover().await?;
+    core.spawn(flusher(Rc::clone(&core)));
+    core.spawn(housekeeper(Rc::clone(&core)));
+    Ok(Pool { core, report })
+}
+
+fn new_core(
+    rt: Rc<dyn Runtime>,
+    superblock: Superblock,
+    devices: Vec<Rc<dyn BlockDevice>>,
+    witness: Rc<dyn Witness>,
+    tuning: Tuning,
+) -> Core {
+    let segment_bytes = u64::from(superblock.segment_bytes);
+    let segment_blocks = (segment_bytes / BLOCK_BYTES) as u32;
+    let record_blocks_max = ((RECORD_BYTES_MAX / BLOCK_BYTES) as u32).min(segment_blocks / 4);
+    let spans = superblock
+        .members
+        .iter()
+        .map(|m| MemberSegments { base: m.segment_base, count: m.segment_count })
+        .collect();
+    let members = superblock
+        .members
+        .iter()
+        .zip(devices)
+        .map(|(record, device)| Member {
+            device,
+            id: record.device,
+            segment_base: record.segment_base,
+            segments_offset: superblock.segments_offset,
+            unflushed: Cell::new(false),
+        })
+        .collect();
+    let segments: u64 = superblock.members.iter().map(|m| u64::from(m.segment_count)).sum();
+    let policy = S3Fifo::new(S3FifoConfig::for_pool(segments * u64::from(segment_blocks)));
+    let shards: Vec<ShardState> =
+        (0..superblock.shard_count).map(|_| ShardState::default()).collect();
+    Core {
+        rt,
+        tuning,
+        members,
+        segment_bytes,
+        segment_blocks,
+        record_blocks_max,
+        shards,
+        sets: RefCell::new(SetTable::new(segment_blocks, spans)),
+        log: Log::new(),
+        volumes: RefCell::default(),
+        owed: RefCell::new(BTreeMap::new()),
+        written: RefCell::default(),
+        policy: RefCell::new(Box::new(policy)),
+        index_memory_max: superblock.index_memory_max,
+        superblock: RefCell::new(superblock),
+        control: TaskMutex::default(),
+        witness,
+        root_generation: Cell::new(0),
+        counters: Counters::default(),
+        read_latency: Latency::default(),
+        write_latency: Latency::default(),
+        latched: Cell::new(false),
+        stopping: Cell::new(false),
+        requests: Cell::new(0),
+        tasks: Cell::new(0),
+        quiet: WaitQueue::default(),
+        room: WaitQueue::default(),
+        housekeeping: WaitQueue::default(),
+        lap_lock: TaskMutex::default(),
+        events: RefCell::new(VecDeque::new()),
+        index_bytes: Cell::new(0),
+        partials: Cell::new(0),
+        populating_bytes: Cell::new(0),
+    }
+}
+
+impl Pool {
+    /// What the start found.
+    pub fn recovery(&self) -> &RecoveryReport {
+        &self.report
+    }
+
+    /// The superblock as it is now.
+    pub fn superblock(&self) -> Superblock {
+        self.core.superblock.borrow().clone()
+    }
+
+    /// Counts at the source.
+    pub fn counters(&self) -> &Counters {
+        &self.core.counters
+    }
+
+    /// Latencies of read requests and of write requests.
+    pub fn latencies(&self) -> (&Latency, &Latency) {
+        (&self.core.read_latency, &self.core.write_latency)
+    }
+
+    /// Events since the start, oldest first.
+    pub fn events(&self) -> Vec<Event> {
+        self.core.events.borrow().iter().cloned().collect()
+    }
+
+    /// Whether a device error has stopped all writing.
+    pub fn is_latched(&self) -> bool {
+        self.core.latched.get()
+    }
+
+    /// Bytes of memory that the index occupies, and its bound.
+    pub fn index_memory(&self) -> (u64, u64) {
+        (self.core.index_bytes.get(), self.core.index_memory_max)
+    }
+
+    /// Blocks cached, and of those the blocks that origins may lack.
+    pub fn blocks(&self) -> (u64, u64) {
+        let cached = self.core.shards.iter().map(|s| s.index.borrow().block_count()).sum();
+        (cached, self.core.owed_blocks())
+    }
+
+    /// Free segments and segments in all.
+    pub fn segments(&self) -> (usize, usize) {
+        let sets = self.core.sets.borrow();
+        (sets.free_count(), sets.total_count())
+    }
+
+    /// Adds a volume and attaches it.
+    ///
+    /// # Errors
+    /// If the name is taken, an option makes no sense, or the superblocks cannot be written.
+    pub async fn add_volume(
+        &self,
+        spec: &VolumeSpec,
+        origin: Rc<dyn BlockDevice>,
+    ) -> Result<Volume> {
+        self.check_spec(spec)?;
+        let record = VolumeRecord {
+            id: VolumeId(self.core.superblock.borrow().next_volume),
+            name: spec.name.clone(),
+            origin: spec.origin.clone(),
+            size_bytes: origin.geometry().size_bytes / SECTOR_BYTES * SECTOR_BYTES,
+            mode: spec.mode,
+            may_be_dirty: false,
+            accept_single_copy: spec.accept_data_loss_on_ssd_failure,
+            cache_block_bytes: spec.cache_block_bytes,
+            fingerprint: None,
+        };
+        if record.size_bytes < BLOCK_BYTES {
+            return Err(invalid("the origin is smaller than 4 KiB", "use a larger device"));
+        }
+        let _control = self.core.control.lock().await;
+        self.core
+            .write_superblocks(|superblock| {
+                superblock.next_volume += 1;
+                superblock.volumes.push(record.clone());
+            })
+            .await?;
+        self.start_volume(&record, origin).await
+    }
+
+    fn check_spec(&self, spec: &VolumeSpec) -> Result<()> {
+        check_name("volume", &spec.name)?;
+        let superblock = self.core.superblock.borrow();
+        if superblock.volumes.len() >= VOLUMES_MAX {
+            return Err(invalid("the pool has 124 volumes", "remove one, or use another pool"));
+        }
+        if superblock.volumes.iter().any(|v| v.name == spec.name) {
+            return Err(invalid(
+                format!("there is a volume \"{}\" already", spec.name),
+                "choose another name, or attach the one that is there",
+            ));
+        }
+        let origin = &spec.origin;
+        if !(1..=ORIGIN_BYTES_MAX).contains(&origin.len()) || origin.chars().any(char::is_control) {
+            return Err(invalid("the origin's designation cannot be used", "use 1 to 511 bytes"));
+        }
+        let block = u64::from(spec.cache_block_bytes);
+        if !block.is_power_of_two() || !(BLOCK_BYTES..=STRIPE_BYTES).contains(&block) {
+            return Err(invalid(
+                format!("cache block of {block} B"),
+                "use a power of two from 4 KiB to 4 MiB",
+            ));
+        }
+        check_mode(spec.mode, superblock.dirty_copies, spec.accept_data_loss_on_ssd_failure)
+    }
+
+    /// Attaches the origin of a volume that the pool knows.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`], or [`ErrorKind::Refused`] if the origin is smaller than the volume
+    /// or was changed while the pool was stopped.
+    pub async fn attach(&self, name: &str, origin: Rc<dyn BlockDevice>) -> Result<Volume> {
+        let record = {
+            let superblock = self.core.superblock.borrow();
+            superblock.volumes.iter().find(|v| v.name == name).cloned()
+        };
+        let record = record.ok_or_else(|| {
+            Error::new(ErrorKind::NotFound, format!("the pool has no volume \"{name}\""))
+        })?;
+        if self.core.volume(record.id).is_some() {
+            return Err(invalid(format!("volume \"{name}\" is attached already"), "use it"));
+        }
+        check_origin(name, record.size_bytes, &*origin)?;
+        if self.report.clean_stop {
+            fingerprint::check(&self.core, &record, &*origin).await?;
+        }
+        self.start_volume(&record, origin).await
+    }
+
+    async fn start_volume(
+        &self,
+        record: &VolumeRecord,
+        origin: Rc<dyn BlockDevice>,
+    ) -> Result<Volume> {
+        // What a read returned before a kill must not be lost in a later power cut.
+        let flushed = origin.flush().done().await;
+        flushed.map_err(|e| Error::io(format!("flushing the origin of \"{}\"", record.name), e))?;
+        let state = Rc::new(VolumeState {
+            id: record.id,
+            name: record.name.clone(),
+            size_bytes: record.size_bytes,
+            cache_block: u64::from(record.cache_block_bytes) / BLOCK_BYTES,
+            mode: Cell::new(record.mode),
+            accept_single_copy: record.accept_single_copy,
+            origin: Origin::new(origin),
+            may_be_dirty: Cell::new(record.may_be_dirty),
+            flag_lock: TaskMutex::default(),
+            logging: Cell::new(0),
+            last_request: Cell::new(self.core.rt.now()),
+            cursor: Cell::new(0),
+            drain: Cell::new(0),
+        });
+        self.core.volumes.borrow_mut().insert(record.id, Rc::clone(&state));
+        self.core.spawn(elevator(Rc::clone(&self.core), Rc::clone(&state)));
+        Ok(Volume::new(Rc::clone(&self.core), state))
+    }
+
+    /// Stops the pool: lets requests end, writes a clean checkpoint. Does not destage; what origins
+    /// lack stays in the cache. Returns how many blocks that are.
+    ///
+    /// # Errors
+    /// If a member fails on the way; the next start recovers as after a crash.
+    pub async fn stop(self) -> Result<u64> {
+        let core = &self.core;
+        core.stopping.set(true);
+        core.housekeeping.wake_all();
+        core.room.wake_all();
+        core.quiet.until(|| core.requests.get() == 0 || core.latched.get()).await;
+        let volumes: Vec<_> = core.volumes.borrow().values().cloned().collect();
+        for v in &volumes {
+            if v.origin.is_volatile() {
+                // A failure leaves the data dirty in the cache; the event says so.
+                core.flush_origin(v).await.ok();
+            }
+            core.clear_may_be_dirty(v).await?;
+            fingerprint::take(core, v).await?;
+        }
+        let streams = [Stream::Dirty, Stream::Probation, Stream::Main, Stream::Facts];
+        for stream in streams {
+            core.log.until_idle(stream).await;
+            core.close_stream(stream).await;
+        }
+        core.flush_members().await?;
+        core.await_closed().await?;
+        core.lap(true).await?;
+        core.log.retire();
+        core.housekeeping.wake_all();
+        core.quiet.until(|| core.tasks.get() == 0 || core.latched.get()).await;
+        Ok(core.owed_blocks())
+    }
+}

@@ -1,0 +1,457 @@
+//! Reading one piece: look up, read each run where it lies, populate what was missing.
+//!
+//! * All device reads of a piece start right after one look at the index, with the sets pinned, so
+//!   the answer is a state of the volume between the request's start and end.
+//! * The common case, one run that holds everything, is one lookup and one device read.
+
+use std::rc::Rc;
+
+use forebay_device::{Buf, Data, Io, io};
+
+use crate::core::{Core, STRIPE_BLOCKS};
+use crate::counters::add;
+use crate::error::{Error, ErrorKind, Result};
+use crate::format::{EntryKind, Mode, State, Stream};
+use crate::ids::{BLOCK_BYTES, SECTOR_BYTES, SECTORS_ALL, SECTORS_PER_BLOCK, SegmentId};
+use crate::index::Mapping;
+use crate::limits::{GRANULE_BLOCKS, POPULATE_BYTES_MAX, REGION_BLOCKS};
+use crate::lock::Population;
+use crate::log::{Pending, new_entry};
+use crate::planted::{self, Bug};
+use crate::policy::{Access, Granule, Queue};
+use crate::volume::VolumeState;
+
+const BLOCK: usize = BLOCK_BYTES as usize;
+
+/// A run of blocks of a piece, clipped to the piece's bytes.
+struct Run {
+    /// Offset in the volume and length, in bytes.
+    offset: u64,
+    len: u64,
+    mapping: Option<Mapping>,
+}
+
+/// A run whose device read is under way.
+struct Started {
+    run: Run,
+    io: Option<Io>,
+    pinned: Option<SegmentId>,
+    buf: Option<Buf>,
+}
+
+/// What is read around a miss, and which of it is populated.
+struct Plan {
+    population: Rc<Population>,
+    block: u64,
+    count: u32,
+    queue: Queue,
+    /// Runs that were missing before the origin was read: first block, count.
+    parts: Vec<(u64, u32)>,
+}
+
+/// Blocks touched by a byte range: the first, and how many.
+pub(crate) fn blocks_of(offset: u64, len: u64) -> (u64, u32) {
+    let first = offset / BLOCK_BYTES;
+    (first, ((offset + len).div_ceil(BLOCK_BYTES) - first) as u32)
+}
+
+impl Core {
+    /// Reads bytes behind the last whole block: they are never cached.
+    pub(crate) async fn read_tail(
+        &self,
+        v: &VolumeState,
+        offset: u64,
+        buf: Buf,
+    ) -> (Buf, Result<()>) {
+        let (buf, result) = v.origin.read(offset, buf).await;
+        (buf, result.map_err(|error| origin_error(v, "reading", error)))
+    }
+
+    /// Reads a piece that lies in one stripe.
+    pub(crate) async fn read_piece(
+        &self,
+        v: &Rc<VolumeState>,
+        offset: u64,
+        buf: Buf,
+    ) -> (Buf, Result<()>) {
+        let len = buf.len() as u64;
+        let (first, count) = blocks_of(offset, len);
+        let shard = self.shard(v.id, first);
+        let mut whole = None;
+        let mut mapped = 0;
+        {
+            let mut index = shard.index.borrow_mut();
+            index.lookup(v.id, first, count, |mapping| {
+                mapped += mapping.count;
+                whole = Some(mapping);
+            });
+            if mapped > 0 {
+                index.touch(v.id, first, count);
+            }
+        }
+        self.note_access(v, first, count, Access::Read, mapped == count);
+        match whole {
+            Some(m) if m.count == count && self.is_plain(v, &m, offset, len) => {
+                add(&self.counters.read_hits, 1);
+                self.read_hit(v, &m, offset, buf).await
+            }
+            _ => {
+                let counter = match mapped {
+                    0 => &self.counters.read_misses,
+                    n if n == count => &self.counters.read_hits,
+                    _ => &self.counters.read_partial_hits,
+                };
+                add(counter, 1);
+                self.read_runs(v, offset, buf).await
+            }
+        }
+    }
+
+    /// Tells the policy of an access.
+    pub(crate) fn note_access(
+        &self,
+        v: &VolumeState,
+        first: u64,
+        count: u32,
+        access: Access,
+        hit: bool,
+    ) {
+        let mut policy = self.policy.borrow_mut();
+        for number in first / GRANULE_BLOCKS..=(first + u64::from(count) - 1) / GRANULE_BLOCKS {
+            policy.access(Granule { volume: v.id, number }, access, hit);
+        }
+    }
+
+    /// Whether a run can be read from its cache device straight into the client's buffer.
+    fn is_plain(&self, v: &VolumeState, m: &Mapping, offset: u64, len: u64) -> bool {
+        if !m.state.has_data() || m.sectors != SECTORS_ALL || !self.may_serve(v, m.state) {
+            return false;
+        }
+        let (member, _) = self.copy_of(m.location, 0);
+        let sector = u64::from(member.device.geometry().sector_bytes);
+        offset.is_multiple_of(sector) && len.is_multiple_of(sector)
+    }
+
+    /// In bypass mode only what the origin lacks is served from the cache.
+    fn may_serve(&self, v: &VolumeState, state: State) -> bool {
+        v.mode.get() != Mode::Bypass || state.is_owed() || state == State::Lost
+    }
+
+    async fn read_hit(
+        &self,
+        v: &VolumeState,
+        m: &Mapping,
+        offset: u64,
+        buf: Buf,
+    ) -> (Buf, Result<()>) {
+        let len = buf.len();
+        let pinned = self.sets.borrow_mut().pin(m.location);
+        let (member, at) = self.copy_of(m.location, 0);
+        let within = offset - m.block * BLOCK_BYTES;
+        let outcome = member.device.read(at + within, buf).await;
+        add(&self.counters.read_cache_bytes, len as u64);
+        let buf = outcome.buf.unwrap_or_else(|| Buf::zeroed(len));
+        let answer = match outcome.result {
+            Ok(()) => (buf, Ok(())),
+            Err(_) => self.read_other_copy(v, m, offset, buf).await,
+        };
+        self.unpin(pinned);
+        answer
+    }
+
+    /// A cache device failed to read: another copy, or the origin if that has the data.
+    async fn read_other_copy(
+        &self,
+        v: &VolumeState,
+        m: &Mapping,
+        offset: u64,
+        mut buf: Buf,
+    ) -> (Buf, Result<()>) {
+        if let Ok(data) = self.read_verified(m.location, m.distance, m.count).await {
+            let within = (offset - m.block * BLOCK_BYTES) as usize;
+            let len = buf.len();
+            buf.copy_from_slice(&data[within..within + len]);
+            return (buf, Ok(()));
+        }
+        if m.state.is_owed() {
+            let what = format!("reading volume \"{}\": no good copy on any cache device", v.name);
+            return (buf, Err(Error::new(ErrorKind::Io, what)));
+        }
+        self.evict(v.id, m.block, m.count, m.location);
+        let (buf, result) = v.origin.read(offset, buf).await;
+        (buf, result.map_err(|error| origin_error(v, "reading", error)))
+    }
+
+    /// The runs of a piece, in order, without gaps.
+    fn plan(&self, v: &VolumeState, offset: u64, len: u64) -> Vec<Run> {
+        let (first, count) = blocks_of(offset, len);
+        let end = offset + len;
+        let mut runs: Vec<Run> = Vec::new();
+        let mut at = offset;
+        let mut push = |runs: &mut Vec<Run>, until: u64, mapping: Option<Mapping>| {
+            if until > at {
+                runs.push(Run { offset: at, len: until - at, mapping });
+                at = until;
+            }
+        };
+        let index = self.shard(v.id, first).index.borrow();
+        index.lookup(v.id, first, count, |m| {
+            if self.may_serve(v, m.state) {
+                push(&mut runs, (m.block * BLOCK_BYTES).max(offset), None);
+                let until = (m.block + u64::from(m.count)) * BLOCK_BYTES;
+                push(&mut runs, until.min(end), Some(m));
+            }
+        });
+        push(&mut runs, end, None);
+        runs
+    }
+
+    async fn read_runs(
+        &self,
+        v: &Rc<VolumeState>,
+        offset: u64,
+        buf: Buf,
+    ) -> (Buf, Result<()>) {
+        let runs = self.plan(v, offset, buf.len() as u64);
+        let mut rest = Some(buf);
+        let mut started = Vec::with_capacity(runs.len());
+        for run in runs {
+            let Some(mut part) = rest.take() else { break };
+            if (part.len() as u64) > run.len {
+                rest = Some(part.split_off(run.len as usize));
+            }
+            started.push(self.start_run(v, run, part));
+        }
+        let mut whole: Option<Buf> = None;
+        let mut result = Ok(());
+        for item in started {
+            let (part, outcome) = self.finish_run(v, item).await;
+            match &mut whole {
+                Some(whole) => whole.join(part),
+                None => whole = Some(part),
+            }
+            result = result.and(outcome);
+        }
+        (whole.unwrap_or_else(|| Buf::new(0)), result)
+    }
+
+    /// Starts a run's read at once if it can go straight into its part of the buffer. Runs that
+    /// need more than that are only pinned.
+    fn start_run(&self, v: &VolumeState, run: Run, buf: Buf) -> Started {
+        let (io, pinned, buf) = match &run.mapping {
+            Some(m) if m.state.has_data() => {
+                let pinned = Some(self.sets.borrow_mut().pin(m.location));
+                if self.is_plain(v, m, run.offset, run.len) {
+                    let (member, at) = self.copy_of(m.location, 0);
+                    let at = at + (run.offset - m.block * BLOCK_BYTES);
+                    (Some(member.device.read(at, buf)), pinned, None)
+                } else {
+                    (None, pinned, Some(buf))
+                }
+            }
+            _ => (None, None, Some(buf)),
+        };
+        Started { run, io, pinned, buf }
+    }
+
+    async fn finish_run(&self, v: &Rc<VolumeState>, started: Started) -> (Buf, Result<()>) {
+        let Started { run, io, pinned, buf } = started;
+        let answer = match (run.mapping, io, buf) {
+            (Some(m), Some(io), _) => {
+                let outcome = io.await;
+                add(&self.counters.read_cache_bytes, run.len);
+                let buf = outcome.buf.unwrap_or_else(|| Buf::zeroed(run.len as usize));
+                match outcome.result {
+                    Ok(()) => (buf, Ok(())),
+                    Err(_) => self.read_other_copy(v, &m, run.offset, buf).await,
+                }
+            }
+            (Some(m), None, Some(buf)) => self.read_indirect(v, &run, &m, buf).await,
+            (None, _, Some(buf)) => self.read_miss(v, run.offset, buf).await,
+            (_, None, None) | (None, Some(_), None) => unreachable!("a run has its buffer or a read"),
+        };
+        if let Some(set) = pinned {
+            self.unpin(set);
+        }
+        answer
+    }
+
+    /// Runs without data, partial blocks, and runs not aligned to the cache device's sectors.
+    async fn read_indirect(
+        &self,
+        v: &VolumeState,
+        run: &Run,
+        m: &Mapping,
+        mut buf: Buf,
+    ) -> (Buf, Result<()>) {
+        match m.state {
+            State::Zero | State::ZeroWritten => {
+                buf.fill(0);
+                return (buf, Ok(()));
+            }
+            State::Lost => {
+                let what = format!(
+                    "reading volume \"{}\" at {}: the only copy died with its SSD",
+                    v.name, run.offset
+                );
+                return (buf, Err(Error::new(ErrorKind::Io, what)));
+            }
+            _ => {}
+        }
+        add(&self.counters.read_cache_bytes, run.len);
+        let within = (run.offset - m.block * BLOCK_BYTES) as usize;
+        let bytes = if m.sectors == SECTORS_ALL {
+            self.read_raw(m).await
+        } else {
+            self.read_merged(v, m).await
+        };
+        match bytes {
+            Ok(bytes) => {
+                let len = buf.len();
+                buf.copy_from_slice(&bytes[within..within + len]);
+                (buf, Ok(()))
+            }
+            Err(error) => (buf, Err(error)),
+        }
+    }
+
+    /// The bytes of a whole run, from any copy that can be read.
+    pub(crate) async fn read_raw(&self, m: &Mapping) -> Result<Data> {
+        let (member, at) = self.copy_of(m.location, 0);
+        let outcome = member.device.read(at, Buf::new(m.count as usize * BLOCK)).await;
+        match (outcome.result, outcome.buf) {
+            (Ok(()), Some(buf)) => Ok(buf.freeze()),
+            _ => self.read_verified(m.location, m.distance, m.count).await,
+        }
+    }
+
+    /// A partial block completed from the origin.
+    async fn read_merged(&self, v: &VolumeState, m: &Mapping) -> Result<Data> {
+        let cached = self.read_raw(m).await?;
+        let (mut whole, result) = v.origin.read(m.block * BLOCK_BYTES, Buf::new(BLOCK)).await;
+        result.map_err(|error| origin_error(v, "reading", error))?;
+        overlay(&mut whole, &cached, m.sectors);
+        Ok(whole.freeze())
+    }
+
+    /// Reads a run that is not cached and populates it if the policy wants it.
+    async fn read_miss(&self, v: &Rc<VolumeState>, offset: u64, buf: Buf) -> (Buf, Result<()>) {
+        add(&self.counters.read_origin_bytes, buf.len() as u64);
+        let Some(plan) = self.plan_population(v, offset, buf.len()) else {
+            add(&self.counters.populate_refused, 1);
+            let (buf, result) = v.origin.read(offset, buf).await;
+            return (buf, result.map_err(|error| origin_error(v, "reading", error)));
+        };
+        let mut buf = buf;
+        let wide = Buf::new(plan.count as usize * BLOCK);
+        let (wide, result) = v.origin.read(plan.block * BLOCK_BYTES, wide).await;
+        match result {
+            Ok(()) => {
+                let within = (offset - plan.block * BLOCK_BYTES) as usize;
+                let len = buf.len();
+                buf.copy_from_slice(&wide[within..within + len]);
+                self.populate(v, &plan, &wide.freeze());
+                (buf, Ok(()))
+            }
+            Err(_) => {
+                // The neighbourhood may be what cannot be read; the client asked for less.
+                self.shard(v.id, plan.block).locks.end_population(&plan.population);
+                let (buf, result) = v.origin.read(offset, buf).await;
+                (buf, result.map_err(|error| origin_error(v, "reading", error)))
+            }
+        }
+    }
+
+    /// Decides what to read around a miss: whole cache blocks. Only blocks that are missing now,
+    /// before the origin is read, may be populated: one that is cached now may be destaged and
+    /// dropped while the origin's answer, from before, is still on its way (INV-10).
+    fn plan_population(&self, v: &VolumeState, offset: u64, len: usize) -> Option<Plan> {
+        let mode = v.mode.get();
+        let populates = matches!(mode, Mode::Writeback | Mode::Writethrough | Mode::Readonly);
+        if !populates || self.latched.get() || self.index_is_tight() {
+            return None;
+        }
+        let (first, count) = blocks_of(offset, len as u64);
+        let start = first / v.cache_block * v.cache_block;
+        let stripe = first / STRIPE_BLOCKS;
+        let end = (first + u64::from(count))
+            .next_multiple_of(v.cache_block)
+            .min(v.blocks())
+            .min((stripe + 1) * STRIPE_BLOCKS);
+        let flushed =
+            planted::is(Bug::ProvisionalTakenForClean) || !v.origin.is_stripe_volatile(stripe);
+        let room = self.populating_bytes.get() + (end - start) * BLOCK_BYTES <= POPULATE_BYTES_MAX;
+        if !flushed || !room {
+            return None;
+        }
+        let granule = Granule { volume: v.id, number: first / GRANULE_BLOCKS };
+        let queue = self.policy.borrow_mut().admit(granule)?;
+        let shard = self.shard(v.id, first);
+        let population = shard.locks.populate(v.id, start, end - start)?;
+        let mut parts = Vec::new();
+        let mut at = start;
+        let max = u64::from(self.record_data_blocks());
+        let mut missing_until = |until: u64, next: u64| {
+            while at < until {
+                let border = (at / REGION_BLOCKS + 1) * REGION_BLOCKS;
+                let part_end = until.min(border).min(at + max);
+                parts.push((at, (part_end - at) as u32));
+                at = part_end;
+            }
+            at = next;
+        };
+        shard.index.borrow().lookup(v.id, start, (end - start) as u32, |m| {
+            missing_until(m.block, m.block + u64::from(m.count));
+        });
+        missing_until(end, end);
+        Some(Plan { population, block: start, count: (end - start) as u32, queue, parts })
+    }
+
+    /// Hands what was read to the log, behind the reply.
+    fn populate(&self, v: &VolumeState, plan: &Plan, data: &Data) {
+        let locks = &self.shard(v.id, plan.block).locks;
+        let valid = plan.population.is_valid() || planted::is(Bug::PopulationAfterWrite);
+        if !valid || plan.parts.is_empty() {
+            add(&self.counters.populate_voided, u64::from(!valid));
+            return locks.end_population(&plan.population);
+        }
+        plan.population.begin_append(plan.parts.len() as u32);
+        let stream = if plan.queue == Queue::Main { Stream::Main } else { Stream::Probation };
+        for &(start, blocks) in &plan.parts {
+            let from = (start - plan.block) as usize * BLOCK;
+            let part = data.slice(from..from + blocks as usize * BLOCK);
+            add(&self.counters.populate_bytes, part.len() as u64);
+            add(&self.populating_bytes, part.len() as u64);
+            self.policy.borrow_mut().spend(u64::from(blocks), 0);
+            let (completer, _) = io::pair();
+            self.log.enqueue(
+                stream,
+                Pending {
+                    entry: new_entry(EntryKind::Populate, v.id, start, blocks),
+                    data: Some(part),
+                    completer,
+                    population: Some(Rc::clone(&plan.population)),
+                    placed: None,
+                },
+            );
+        }
+    }
+
+    /// Whether the index is so full that nothing new is admitted (90 % of its bound).
+    pub(crate) fn index_is_tight(&self) -> bool {
+        self.index_bytes.get() >= self.index_memory_max / 10 * 9
+    }
+}
+
+/// Copies those sectors of a block that `mask` names.
+pub(crate) fn overlay(block: &mut [u8], newer: &[u8], mask: u8) {
+    let sector = SECTOR_BYTES as usize;
+    for i in (0..SECTORS_PER_BLOCK as usize).filter(|i| mask >> i & 1 == 1) {
+        block[i * sector..(i + 1) * sector].copy_from_slice(&newer[i * sector..(i + 1) * sector]);
+    }
+}
+
+/// A failed request to the origin, in words.
+pub(crate) fn origin_error(v: &VolumeState, doing: &str, error: forebay_device::IoError) -> Error {
+    Error::io(format!("{doing} the origin of volume \"{}\"", v.name), error)
+}

@@ -1,0 +1,341 @@
+//! Making room: choose a closed set, move what is worth keeping, drop the rest, and after the next
+//! root let the set be reopened.
+//!
+//! * A move names the place it copied from and takes effect only if the index still points there.
+//! * Reclaim never waits for room that only reclaim can make: moves of clean data are given up
+//!   when there is none, dirty data is moved only while writers have room to spare.
+
+use std::rc::Rc;
+
+use forebay_device::{Buf, Io};
+
+use crate::core::Core;
+use crate::counters::add;
+use crate::error::Result;
+use crate::format::{
+    Entry, EntryKind, FooterRecord, FooterTrailer, State, Stream, decode_footer_body, decode_footer_trailer,
+};
+use crate::ids::{BLOCK_BYTES, SegmentId, VolumeId};
+use crate::index::Mapping;
+use crate::limits::GRANULE_BLOCKS;
+use crate::log::new_entry;
+use crate::planted::{self, Bug};
+use crate::policy::{Granule, Queue, Unit};
+use crate::segment::{Set, SetState};
+
+const BLOCK: usize = BLOCK_BYTES as usize;
+
+/// Moves in flight at a time.
+const MOVES_MAX: usize = 16;
+
+impl Set {
+    /// The queue that a data set belongs to; `None` for facts and metadata.
+    fn queue(&self) -> Option<Queue> {
+        match self.stream {
+            Stream::Dirty | Stream::Probation => Some(Queue::Probation),
+            Stream::Main => Some(Queue::Main),
+            Stream::Facts | Stream::Metadata => None,
+        }
+    }
+}
+
+impl Core {
+    /// The closed set to reclaim next, if there is one worth it.
+    fn choose_victim(&self) -> Option<(SegmentId, Queue)> {
+        let sets = self.sets.borrow();
+        let spare = sets.free_min() > sets.reserve() / 2 + 1;
+        let size_blocks = self.segment_blocks;
+        let mut units = sets.iter().filter_map(|set| {
+            let queue = set.queue()?;
+            let usable = set.state == SetState::Closed && (spare || set.owed_blocks == 0);
+            usable.then_some(Unit {
+                id: set.id.0,
+                queue,
+                opened: set.incarnation.counter,
+                live_blocks: set.live_blocks,
+                owed_blocks: set.owed_blocks,
+                size_blocks,
+                pinned: set.pins > 0,
+            })
+        });
+        let id = SegmentId(self.policy.borrow_mut().choose(&mut units)?);
+        Some((id, sets.get(id)?.queue()?))
+    }
+
+    /// Empties one set as far as possible; false if there was none to choose.
+    pub(crate) async fn reclaim_one(self: &Rc<Self>) -> Result<bool> {
+        let Some((id, queue)) = self.choose_victim() else { return Ok(false) };
+        let before = self.sets.borrow().get(id).map_or(0, |set| set.live_blocks);
+        let runs = match self.read_footer(id).await {
+            Some(records) => self.live_runs(id, &records),
+            None => self.find_runs(id),
+        };
+        let mut moves: Vec<(VolumeId, Mapping, Io)> = Vec::new();
+        for (volume, m) in runs {
+            if moves.len() >= MOVES_MAX {
+                self.finish_moves(&mut moves).await?;
+            }
+            self.reclaim_run(volume, &m, queue, &mut moves).await?;
+        }
+        self.finish_moves(&mut moves).await?;
+        let after = self.sets.borrow().get(id).map_or(0, |set| set.live_blocks);
+        Ok(after < before || before == 0)
+    }
+
+    async fn reclaim_run(
+        self: &Rc<Self>,
+        volume: VolumeId,
+        m: &Mapping,
+        queue: Queue,
+        moves: &mut Vec<(VolumeId, Mapping, Io)>,
+    ) -> Result<()> {
+        let mut at = 0;
+        while at < m.count {
+            let block = m.block + u64::from(at);
+            let granule_end = (block / GRANULE_BLOCKS + 1) * GRANULE_BLOCKS;
+            let count = ((granule_end - block) as u32).min(m.count - at);
+            let count = if m.state == State::Clean { count } else { m.count - at };
+            let part = Mapping {
+                block,
+                count,
+                location: crate::ids::Location(m.location.0 + u64::from(at)),
+                distance: m.distance.wrapping_add(at as u8),
+                ..*m
+            };
+            at += count;
+            if !self.is_still(volume, &part) {
+                continue;
+            }
+            match part.state {
+                State::Dirty => moves.extend(self.start_move(volume, part, Stream::Dirty).await?),
+                State::Clean if self.is_kept(volume, block, queue) => {
+                    moves.extend(self.start_move(volume, part, Stream::Main).await?);
+                }
+                State::Clean | State::Provisional => {
+                    self.evict(volume, part.block, part.count, part.location);
+                }
+                State::Written | State::Zero | State::ZeroWritten | State::Lost => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether all of a run is still as it was found.
+    fn is_still(&self, volume: VolumeId, m: &Mapping) -> bool {
+        let mut same = false;
+        self.shard(volume, m.block).index.borrow().lookup(volume, m.block, m.count, |now| {
+            same = now.location == m.location && now.count == m.count && now.state == m.state;
+        });
+        same
+    }
+
+    fn is_kept(&self, volume: VolumeId, block: u64, queue: Queue) -> bool {
+        let granule = Granule { volume, number: block / GRANULE_BLOCKS };
+        let mut index = self.shard(volume, block).index.borrow_mut();
+        let heat = index.heat(volume, block);
+        let tight = self.index_bytes.get() >= self.index_memory_max / 100 * 95;
+        let kept = self.policy.borrow_mut().retain(granule, queue, heat) && !tight;
+        if kept {
+            index.cool(volume, block);
+        }
+        kept
+    }
+
+    /// Copies a run forward. Clean data that cannot be read any more is dropped.
+    async fn start_move(
+        &self,
+        volume: VolumeId,
+        m: Mapping,
+        stream: Stream,
+    ) -> Result<Option<(VolumeId, Mapping, Io)>> {
+        let data = match self.read_verified(m.location, m.distance, m.count).await {
+            Ok(data) => data,
+            Err(_) if m.state == State::Clean => {
+                self.evict(volume, m.block, m.count, m.location);
+                return Ok(None);
+            }
+            Err(error) => {
+                self.latch(&error.what, forebay_device::IoErrorKind::Media.into());
+                return Err(error);
+            }
+        };
+        add(&self.counters.move_blocks, u64::from(m.count));
+        self.policy.borrow_mut().spend(0, u64::from(m.count));
+        let entry = Entry {
+            state: Some(m.state),
+            sectors: m.sectors,
+            from: Some(m.location),
+            ..new_entry(EntryKind::Move, volume, m.block, m.count)
+        };
+        Ok(Some((volume, m, self.log.append(stream, entry, Some(data)))))
+    }
+
+    /// Waits for moves; clean data for which there was no room is dropped.
+    async fn finish_moves(&self, moves: &mut Vec<(VolumeId, Mapping, Io)>) -> Result<()> {
+        for (volume, m, append) in moves.drain(..) {
+            if append.done().await.is_err() {
+                self.check_latch()?;
+                if m.state == State::Clean {
+                    self.evict(volume, m.block, m.count, m.location);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The records of a closed set, from any copy of its footer.
+    pub(crate) async fn read_footer(&self, id: SegmentId) -> Option<Vec<FooterRecord>> {
+        let (segments, incarnation) = {
+            let sets = self.sets.borrow();
+            let set = sets.get(id)?;
+            (set.segments.clone(), set.incarnation)
+        };
+        for segment in segments {
+            let records = self.read_footer_of(segment).await;
+            if let Some((trailer, records)) = records
+                && trailer.set == id
+                && trailer.incarnation == incarnation
+            {
+                return Some(records);
+            }
+        }
+        None
+    }
+
+    /// The footer that stands at the end of a segment, if a valid one of this pool does.
+    async fn read_footer_of(&self, segment: SegmentId) -> Option<(FooterTrailer, Vec<FooterRecord>)> {
+        let trailer = self.read_trailer(segment).await?;
+        let records = self.read_footer_body(segment, &trailer).await?;
+        Some((trailer, records))
+    }
+
+    /// The trailer in a segment's last block, if it is a valid one of this pool.
+    pub(crate) async fn read_trailer(&self, segment: SegmentId) -> Option<FooterTrailer> {
+        let last = self.segment_blocks - 1;
+        let (member, at) = self.place(segment, last);
+        let outcome = member.device.read(at, Buf::new(BLOCK)).await;
+        outcome.result.ok()?;
+        let trailer = decode_footer_trailer(&outcome.buf?).ok()?;
+        let ours = trailer.pool == self.superblock.borrow().pool;
+        (ours && trailer.body_blocks() < last).then_some(trailer)
+    }
+
+    /// The records that a trailer speaks of.
+    pub(crate) async fn read_footer_body(
+        &self,
+        segment: SegmentId,
+        trailer: &FooterTrailer,
+    ) -> Option<Vec<FooterRecord>> {
+        let body_blocks = trailer.body_blocks();
+        if body_blocks == 0 {
+            return Some(Vec::new());
+        }
+        let (member, at) = self.place(segment, self.segment_blocks - 1 - body_blocks);
+        let outcome = member.device.read(at, Buf::new(body_blocks as usize * BLOCK)).await;
+        outcome.result.ok()?;
+        decode_footer_body(trailer, &outcome.buf?).ok()
+    }
+
+    /// What of a set's records the index still points at.
+    fn live_runs(&self, id: SegmentId, records: &[FooterRecord]) -> Vec<(VolumeId, Mapping)> {
+        let mut runs = Vec::new();
+        for entry in records.iter().flat_map(|record| &record.entries) {
+            if !entry.has_data() || !entry.kind.names_blocks() {
+                continue;
+            }
+            let index = self.shard(entry.volume, entry.block).index.borrow();
+            index.lookup(entry.volume, entry.block, entry.count, |m| {
+                if m.state.has_data() && self.sets.borrow().split(m.location).0 == id {
+                    runs.push((entry.volume, m));
+                }
+            });
+        }
+        runs
+    }
+
+    /// The same without a footer: a walk through the whole index.
+    fn find_runs(&self, id: SegmentId) -> Vec<(VolumeId, Mapping)> {
+        let mut runs = Vec::new();
+        for shard in &self.shards {
+            let index = shard.index.borrow();
+            let mut regions = Vec::new();
+            index.for_each_region(|volume, region, _, _, _| regions.push((volume, region)));
+            for (volume, region) in regions {
+                let blocks = crate::limits::REGION_BLOCKS;
+                index.lookup(volume, u64::from(region) * blocks, blocks as u32, |m| {
+                    if m.state.has_data() && self.sets.borrow().split(m.location).0 == id {
+                        runs.push((volume, m));
+                    }
+                });
+            }
+        }
+        runs
+    }
+
+    /// Discards what a durable root has made free, and lets waiting appends have it. `watermark` is
+    /// the lowest of that root's images.
+    pub(crate) async fn free_sets(&self, watermark: crate::ids::Sequence, metadata_before: u64) {
+        let mut freed = Vec::new();
+        {
+            let mut sets = self.sets.borrow_mut();
+            let ids: Vec<SegmentId> = sets.iter().map(|set| set.id).collect();
+            for id in ids {
+                let Some(set) = sets.get_mut(id) else { continue };
+                let idle = set.state == SetState::Closed && set.live_blocks == 0 && set.pins == 0;
+                let obsolete = match set.stream {
+                    Stream::Facts => set.last_sequence <= watermark,
+                    Stream::Metadata => set.incarnation.counter < metadata_before,
+                    _ => false,
+                };
+                if idle && obsolete {
+                    set.transition(SetState::Emptied(set.last_sequence));
+                }
+                let past = match set.state {
+                    SetState::Emptied(at) => {
+                        set.stream == Stream::Metadata
+                            || at <= watermark
+                            || planted::is(Bug::SegmentReusedBeforeRoot)
+                    }
+                    _ => false,
+                };
+                if past {
+                    set.transition(SetState::Discarding);
+                    freed.push((id, set.segments.clone()));
+                }
+            }
+        }
+        for (id, segments) in freed {
+            for segment in segments {
+                let (member, at) = self.place(segment, 0);
+                // A failed discard costs the SSD some work and nothing else.
+                member.device.discard(at, self.segment_bytes).done().await.ok();
+            }
+            self.sets.borrow_mut().release(id);
+        }
+        self.room.wake_all();
+    }
+
+    /// Whether free segments are so few that reclaim should run.
+    pub(crate) fn is_scarce(&self) -> bool {
+        let sets = self.sets.borrow();
+        sets.free_min() < sets.reserve()
+    }
+
+    /// Whether too few segments are free even if those that only wait for a root are counted.
+    pub(crate) fn is_reclaim_due(&self) -> bool {
+        let sets = self.sets.borrow();
+        let emptied: usize = sets
+            .iter()
+            .filter(|set| matches!(set.state, SetState::Emptied(_)))
+            .map(|set| set.segments.len())
+            .sum();
+        sets.free_min() + emptied / self.members.len() < sets.reserve()
+    }
+
+    /// Sets that only wait for a root.
+    pub(crate) fn emptied_count(&self) -> usize {
+        let sets = self.sets.borrow();
+        sets.iter().filter(|set| matches!(set.state, SetState::Emptied(_))).count()
+    }
+}
+

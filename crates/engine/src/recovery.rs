@@ -1,0 +1,622 @@
+//! Start: from what is on the members to an index that is right, before the first request.
+//!
+//! Order (each step may be repeated by a crash at any point of it):
+//! 1. newest root of any member; segment headers, from which the set table is rebuilt
+//! 2. images of all shards
+//! 3. records behind the images: from footers, or by scanning sets that have none
+//! 4. replay in sequence order
+//! 5. what was `written` is dirty again, what was provisional and not proven is void
+//! 6. records on fewer copies than their set has: owed data is appended again, clean data dropped
+//! 7. footers for the scanned sets, flush, recovery record, flush
+//!
+//! Which records are adopted is decided by [`crate::adoption`].
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+use forebay_device::{Buf, Data, Io};
+
+use crate::adoption::{Adoption, RecordFacts, adopt};
+use crate::apply::RecordPlace;
+use crate::checkpoint::root_offset;
+use crate::core::Core;
+use crate::error::{Error, ErrorKind, Result};
+use crate::format::{
+    Entry, EntryKind, FooterRecord, ImageChunk, ImageRef, ImageRegion, Root, SegmentHeader,
+    SlotChoice, State, Stream, decode_record, checksum, RecordHeader,
+};
+use crate::ids::{BLOCK_BYTES, Location, SegmentId, Sequence, VolumeId};
+use crate::index::{Mapping, shard_of};
+use crate::limits::{IMAGE_CHAIN_MAX, REGION_BLOCKS};
+use crate::log::{append_error, new_entry};
+use crate::planted::{self, Bug};
+use crate::segment::{Set, SetState};
+
+const BLOCK: usize = BLOCK_BYTES as usize;
+
+/// Reads in flight while headers and footers are looked at.
+const READS_MAX: usize = 64;
+
+/// Sequences left out after a start, so that none of a record that was never adopted comes again.
+const SEQUENCE_GAP: u64 = 1 << 20;
+
+/// What a start found and did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RecoveryReport {
+    /// Whether the last stop was clean.
+    pub clean_stop: bool,
+    /// Blocks cached after recovery.
+    pub blocks: u64,
+    /// Of those, blocks that the origin may lack.
+    pub owed_blocks: u64,
+    /// Sets that had no footer and were read in full.
+    pub sets_scanned: u64,
+    /// Records replayed.
+    pub records_replayed: u64,
+    /// Blocks appended again because a copy was missing.
+    pub blocks_reappended: u64,
+    /// Bytes read from the members.
+    pub bytes_read: u64,
+}
+
+/// A record found in a set without a footer.
+struct Scanned {
+    footer: FooterRecord,
+    copies: usize,
+}
+
+/// A set without a footer.
+struct OpenAtCrash {
+    id: SegmentId,
+    records: Vec<Scanned>,
+}
+
+impl Core {
+    /// Rebuilds everything from the members. Nothing but the superblocks was written before.
+    pub(crate) async fn recover(self: &Rc<Self>) -> Result<RecoveryReport> {
+        let mut report = RecoveryReport::default();
+        let root = self.newest_root().await?;
+        report.clean_stop = root.clean_stop;
+        self.root_generation.set(root.generation);
+        let headers = self.read_headers(&mut report).await;
+        let newest = headers.iter().map(|h| h.incarnation.counter).max().unwrap_or(0);
+        self.log.open_counter.set(newest.max(root.open_counter));
+        self.adopt_sets(headers);
+        self.load_images(&root, &mut report).await?;
+        let open = self.replay(&root, &mut report).await?;
+        self.settle_states();
+        self.start_accounting();
+        self.start_log();
+        self.restore_copies(&open, &mut report).await?;
+        self.finish(open).await?;
+        self.release_obsolete(&root);
+        report.blocks = self.shards.iter().map(|s| s.index.borrow().block_count()).sum();
+        report.owed_blocks = self.owed_blocks();
+        Ok(report)
+    }
+
+    /// The valid root with the highest generation on any member.
+    async fn newest_root(&self) -> Result<Root> {
+        let (pool, bytes) = {
+            let superblock = self.superblock.borrow();
+            (superblock.pool, superblock.root_bytes)
+        };
+        let mut best: Option<Root> = None;
+        for member in &self.members {
+            let mut slots = Vec::new();
+            for slot in 0..2 {
+                let buf = Buf::new(bytes as usize);
+                let outcome = member.device.read(root_offset(bytes, slot), buf).await;
+                slots.push(match (outcome.result, outcome.buf) {
+                    (Ok(()), Some(buf)) => Root::decode(&buf),
+                    _ => Err(crate::format::FormatError::Truncated),
+                });
+            }
+            if let SlotChoice::Refused(error) = Root::choose(&slots[0], &slots[1]) {
+                return Err(Error::new(ErrorKind::Future, format!("a root cannot be read: {error}"))
+                    .hint("use the Forebay version that wrote it, or a later one"));
+            }
+            for root in slots.into_iter().flatten().filter(|root| root.pool == pool) {
+                if best.as_ref().is_none_or(|best| root.generation > best.generation) {
+                    best = Some(root);
+                }
+            }
+        }
+        let count = self.shards.len();
+        best.filter(|root| root.images.len() == count).ok_or_else(|| {
+            Error::new(ErrorKind::Damaged, "no readable root on any cache device")
+                .hint("see both root slots with `forebay inspect`; nothing has been changed")
+        })
+    }
+
+    /// Every valid segment header of this pool.
+    async fn read_headers(&self, report: &mut RecoveryReport) -> Vec<SegmentHeader> {
+        let mut segments = Vec::new();
+        for member in &self.superblock.borrow().members {
+            segments.extend(
+                (member.segment_base..member.segment_base + member.segment_count).map(SegmentId),
+            );
+        }
+        let pool = self.superblock.borrow().pool;
+        let mut headers = Vec::new();
+        for batch in segments.chunks(READS_MAX) {
+            let reads: Vec<(SegmentId, Io)> = batch
+                .iter()
+                .map(|&segment| {
+                    let (member, at) = self.place(segment, 0);
+                    (segment, member.device.read(at, Buf::new(BLOCK)))
+                })
+                .collect();
+            for (segment, read) in reads {
+                report.bytes_read += BLOCK_BYTES;
+                let Some(bytes) = read.await.buf else { continue };
+                let Ok(header) = SegmentHeader::decode(&bytes) else { continue };
+                let member = self.sets.borrow().member_of(segment);
+                let ours = header.pool == pool
+                    && header.segment == segment
+                    && header.device == self.members[member].id
+                    && header.partners.iter().all(|&p| self.sets.borrow().knows(p));
+                if ours {
+                    headers.push(header);
+                }
+            }
+        }
+        headers
+    }
+
+    /// Builds the set table: the newest header that names a segment decides whose it is.
+    fn adopt_sets(&self, mut headers: Vec<SegmentHeader>) {
+        headers.sort_by_key(|h| std::cmp::Reverse((h.incarnation.counter, h.incarnation.start)));
+        let mut claimed = BTreeSet::new();
+        let mut sets = self.sets.borrow_mut();
+        for header in headers {
+            if sets.get(header.set).is_some_and(|set| set.incarnation == header.incarnation)
+                || header.partners.iter().any(|segment| claimed.contains(segment))
+                || header.partners.first() != Some(&header.set)
+            {
+                continue;
+            }
+            for &segment in &header.partners {
+                claimed.insert(segment);
+                sets.claim(segment);
+            }
+            sets.put(Set {
+                id: header.set,
+                segments: header.partners,
+                incarnation: header.incarnation,
+                stream: header.stream,
+                state: SetState::Closing,
+                live_blocks: 0,
+                owed_blocks: 0,
+                pins: 0,
+                last_sequence: Sequence(0),
+                durable_blocks: self.segment_blocks,
+            });
+        }
+    }
+
+    /// Reads and checks a whole record from any copy.
+    async fn read_record(&self, header: Location) -> Option<(Vec<Entry>, Data, RecordHeader)> {
+        for copy in 0..self.copies(header) {
+            let (member, at) = self.copy_of(header, copy);
+            let first = member.device.read(at, Buf::new(BLOCK)).await;
+            let Some(bytes) = first.result.ok().and(first.buf) else { continue };
+            let Ok(peeked) = RecordHeader::peek(&bytes) else { continue };
+            if !self.is_record_at(&peeked, header) {
+                continue;
+            }
+            let whole = member.device.read(at, Buf::new(peeked.blocks() as usize * BLOCK)).await;
+            let Some(bytes) = whole.result.ok().and(whole.buf) else { continue };
+            if let Some((record, entries)) = verified(&bytes) {
+                let data = bytes.freeze();
+                let data = data.slice(record.header_bytes()..data.len());
+                return Some((entries, data, record));
+            }
+        }
+        None
+    }
+
+    async fn load_images(&self, root: &Root, report: &mut RecoveryReport) -> Result<()> {
+        for (shard, image) in root.images.iter().enumerate() {
+            if image.is_empty() {
+                continue;
+            }
+            if let Err(reason) = self.load_image(shard, image, report).await {
+                let dirty = self.superblock.borrow().volumes.iter().any(|v| v.may_be_dirty);
+                if dirty {
+                    return Err(Error::new(
+                        ErrorKind::NeedsDecision,
+                        format!("the index image of shard {shard} is damaged ({reason}) and a volume may be dirty"),
+                    )
+                    .hint("nothing has been changed; see `forebay inspect` for what is left"));
+                }
+                self.event(format!("shard {shard} starts empty: its image is damaged ({reason})"));
+                *self.shards[shard].index.borrow_mut() = crate::index::Shard::new();
+            }
+        }
+        let bytes: usize = self.shards.iter().map(|s| s.index.borrow().memory_bytes()).sum();
+        self.index_bytes.set(bytes as u64);
+        let partials: usize = self.shards.iter().map(|s| s.index.borrow().partial_count()).sum();
+        self.partials.set(partials as u64);
+        Ok(())
+    }
+
+    async fn load_image(
+        &self,
+        shard: usize,
+        image: &ImageRef,
+        report: &mut RecoveryReport,
+    ) -> std::result::Result<(), &'static str> {
+        let mut next = Some(image.location);
+        let mut links = 0;
+        while let Some(location) = next {
+            links += 1;
+            let known = self.sets.borrow().get(self.sets.borrow().split(location).0).is_some();
+            if !known || links > IMAGE_CHAIN_MAX {
+                return Err("it lies in no known set");
+            }
+            let (entries, data, _) =
+                self.read_record(location).await.ok_or("no copy of a record verifies")?;
+            report.bytes_read += data.len() as u64;
+            let entry = entries
+                .iter()
+                .find(|e| e.kind == EntryKind::Image && e.block == shard as u64)
+                .filter(|e| e.extra == image.watermark.0)
+                .ok_or("a record is of another image")?;
+            let start = usize::from(entry.data) * BLOCK;
+            let bytes = data.get(start..start + entry.count as usize * BLOCK);
+            self.load_chunk(shard, bytes.ok_or("a record is too short")?)?;
+            next = entry.from;
+        }
+        Ok(())
+    }
+
+    fn load_chunk(&self, shard: usize, bytes: &[u8]) -> std::result::Result<(), &'static str> {
+        let chunk = ImageChunk::decode(bytes).map_err(|_| "a chunk does not decode")?;
+        if chunk.shard as usize != shard {
+            return Err("a chunk is of another shard");
+        }
+        let mut regions = chunk.regions();
+        let mut region = ImageRegion {
+            volume: VolumeId(0),
+            region: 0,
+            heat: 0,
+            extents: Vec::new(),
+            masks: Vec::new(),
+        };
+        let mut index = self.shards[shard].index.borrow_mut();
+        let count = self.shards.len() as u32;
+        while regions.read_into(&mut region).map_err(|_| "a region does not decode")? {
+            let first = u64::from(region.region) * REGION_BLOCKS;
+            let sets = self.sets.borrow();
+            let placed = region.extents.iter().all(|e| {
+                let data = e.state().is_some_and(State::has_data);
+                !data || sets.get(sets.split(e.location()).0).is_some()
+            });
+            if shard_of(region.volume, first, count) as usize != shard || !placed {
+                return Err("a region does not belong there");
+            }
+            index
+                .load_region(region.volume, region.region, region.heat, &region.extents, &region.masks)
+                .map_err(|_| "a region contradicts itself")?;
+        }
+        Ok(())
+    }
+
+    /// Replays everything behind the images; returns the sets that have no footer.
+    async fn replay(&self, root: &Root, report: &mut RecoveryReport) -> Result<Vec<OpenAtCrash>> {
+        let lowest = root.images.iter().map(|image| image.watermark).min().unwrap_or_default();
+        let ids: Vec<SegmentId> = self.sets.borrow().iter().map(|set| set.id).collect();
+        let mut records: Vec<(Sequence, RecordPlace, Vec<Entry>)> = Vec::new();
+        let mut open = Vec::new();
+        let mut highest = root.sequence;
+        for id in ids {
+            let stream = self.sets.borrow().get(id).map(|set| set.stream);
+            if stream == Some(Stream::Metadata) {
+                self.set_closed(id, Sequence(0));
+                continue;
+            }
+            match self.closed_records(id, lowest, report).await {
+                Some((last, found)) => {
+                    highest = highest.max(last);
+                    self.set_closed(id, last);
+                    self.collect(id, found.into_iter(), &mut records);
+                }
+                None => {
+                    let set = self.scan(id, report).await;
+                    let last = set.records.iter().map(|r| r.footer.sequence).max();
+                    let last = last.unwrap_or_default();
+                    highest = highest.max(last);
+                    if let Some(set) = self.sets.borrow_mut().get_mut(id) {
+                        set.last_sequence = last;
+                    }
+                    self.collect(id, set.records.iter().map(|r| r.footer.clone()), &mut records);
+                    open.push(set);
+                }
+            }
+        }
+        self.log.resume(Sequence(highest.0 + SEQUENCE_GAP));
+        records.sort_by_key(|(sequence, ..)| *sequence);
+        for (sequence, place, entries) in records {
+            report.records_replayed += 1;
+            for entry in entries.iter().filter(|e| e.kind.names_blocks() && is_sound(e)) {
+                let shard = shard_of(entry.volume, entry.block, self.shards.len() as u32);
+                if sequence > root.images[shard as usize].watermark {
+                    self.apply(entry, place, true);
+                }
+            }
+        }
+        Ok(open)
+    }
+
+    fn set_closed(&self, id: SegmentId, last: Sequence) {
+        if let Some(set) = self.sets.borrow_mut().get_mut(id) {
+            set.last_sequence = last;
+            set.transition(SetState::Closed);
+        }
+    }
+
+    fn collect(
+        &self,
+        id: SegmentId,
+        found: impl Iterator<Item = FooterRecord>,
+        into: &mut Vec<(Sequence, RecordPlace, Vec<Entry>)>,
+    ) {
+        for record in found {
+            let place = RecordPlace {
+                header: self.sets.borrow().location(id, record.offset_blocks),
+                header_blocks: u32::from(record.header_blocks),
+            };
+            into.push((record.sequence, place, record.entries));
+        }
+    }
+
+    /// The records of a set with a footer, if they reach behind `lowest`; `None` without a footer.
+    async fn closed_records(
+        &self,
+        id: SegmentId,
+        lowest: Sequence,
+        report: &mut RecoveryReport,
+    ) -> Option<(Sequence, Vec<FooterRecord>)> {
+        let (segments, incarnation) = {
+            let sets = self.sets.borrow();
+            let set = sets.get(id)?;
+            (set.segments.clone(), set.incarnation)
+        };
+        for segment in segments {
+            report.bytes_read += BLOCK_BYTES;
+            let Some(trailer) = self.read_trailer(segment).await else { continue };
+            if trailer.set != id || trailer.incarnation != incarnation {
+                continue;
+            }
+            if trailer.last_sequence <= lowest {
+                return Some((trailer.last_sequence, Vec::new()));
+            }
+            report.bytes_read += u64::from(trailer.body_blocks()) * BLOCK_BYTES;
+            if let Some(records) = self.read_footer_body(segment, &trailer).await {
+                return Some((trailer.last_sequence, records));
+            }
+        }
+        None
+    }
+
+    /// Reads a set without a footer in full and takes every record that is whole on any copy.
+    async fn scan(&self, id: SegmentId, report: &mut RecoveryReport) -> OpenAtCrash {
+        report.sets_scanned += 1;
+        let segments = self.sets.borrow().get(id).map(|s| s.segments.clone()).unwrap_or_default();
+        let mut found: BTreeMap<u32, Scanned> = BTreeMap::new();
+        for segment in segments {
+            let (member, at) = self.place(segment, 0);
+            report.bytes_read += self.segment_bytes;
+            let outcome = member.device.read(at, Buf::new(self.segment_bytes as usize)).await;
+            let Some(bytes) = outcome.result.ok().and(outcome.buf) else { continue };
+            self.scan_copy(id, &bytes, &mut found);
+        }
+        OpenAtCrash { id, records: found.into_values().collect() }
+    }
+
+    fn scan_copy(&self, id: SegmentId, bytes: &[u8], found: &mut BTreeMap<u32, Scanned>) {
+        let mut block = 1;
+        while block < self.segment_blocks {
+            let at = block as usize * BLOCK;
+            let facts = self.record_facts(id, block, &bytes[at..]);
+            match (adopt(&facts), facts.record) {
+                (Adoption::Adopt, Some((record, entries))) => {
+                    let length = record.blocks();
+                    found
+                        .entry(block)
+                        .and_modify(|scanned| scanned.copies += 1)
+                        .or_insert_with(|| Scanned {
+                            footer: FooterRecord::new(&record, entries),
+                            copies: 1,
+                        });
+                    block += length;
+                }
+                _ => block += 1,
+            }
+        }
+    }
+
+    /// What can be said of the bytes at a place where a record may begin.
+    fn record_facts(&self, id: SegmentId, block: u32, bytes: &[u8]) -> RecordFacts {
+        let none = RecordFacts::default();
+        let Ok(peeked) = RecordHeader::peek(&bytes[..BLOCK]) else { return none };
+        let header = self.sets.borrow().location(id, block);
+        let belongs = self.is_record_at(&peeked, header);
+        let length = peeked.blocks() as usize * BLOCK;
+        let fits = length <= bytes.len();
+        let facts = RecordFacts { head_valid: true, belongs, fits, ..none };
+        if !belongs || !fits {
+            return facts;
+        }
+        let Ok((record, entries, sums)) = decode_record(&bytes[..peeked.header_bytes()]) else {
+            return facts;
+        };
+        let blocks = bytes[record.header_bytes()..length].chunks_exact(BLOCK);
+        let data_valid = blocks.zip(&sums).all(|(block, &sum)| checksum(block) == sum)
+            || planted::is(Bug::TornRecordAdopted);
+        RecordFacts { entries_valid: true, data_valid, record: Some((record, entries)), ..facts }
+    }
+
+    /// What nothing proves is taken for the worst: destaged is dirty again, provisional is void.
+    fn settle_states(&self) {
+        for shard in &self.shards {
+            for (volume, m) in mappings(&shard.index.borrow()) {
+                let to = match m.state {
+                    State::Written => Some(State::Dirty),
+                    State::ZeroWritten => Some(State::Zero),
+                    State::Provisional if planted::is(Bug::ProvisionalTakenForClean) => {
+                        Some(State::Clean)
+                    }
+                    State::Provisional => None,
+                    _ => continue,
+                };
+                self.map_transition(volume, m.block, m.count, m.location, |s| s == m.state, to);
+            }
+        }
+    }
+
+    fn start_accounting(&self) {
+        self.sets.borrow_mut().accounting = true;
+        for shard in &self.shards {
+            for (volume, m) in mappings(&shard.index.borrow()) {
+                self.count_in(volume, &m);
+            }
+        }
+    }
+
+    /// Appends again what is owed and not on all copies; drops what is clean and not on all.
+    async fn restore_copies(
+        self: &Rc<Self>,
+        open: &[OpenAtCrash],
+        report: &mut RecoveryReport,
+    ) -> Result<()> {
+        let mut moves = Vec::new();
+        for set in open {
+            let copies = self.sets.borrow().get(set.id).map_or(0, |s| s.segments.len());
+            for record in set.records.iter().filter(|record| record.copies < copies) {
+                let first = self.sets.borrow().location(set.id, record.footer.offset_blocks);
+                let end = Location(first.0 + u64::from(record.footer.end_blocks()));
+                for entry in record.footer.entries.iter().filter(|e| e.has_data()) {
+                    self.restore_entry(entry, first..end, &mut moves, report).await?;
+                }
+            }
+        }
+        for append in moves {
+            let append: Io = append;
+            append.done().await.map_err(|e| append_error("restoring copies", e))?;
+        }
+        Ok(())
+    }
+
+    async fn restore_entry(
+        &self,
+        entry: &Entry,
+        record: std::ops::Range<Location>,
+        moves: &mut Vec<Io>,
+        report: &mut RecoveryReport,
+    ) -> Result<()> {
+        let mut live = Vec::new();
+        let shard = self.shard(entry.volume, entry.block);
+        shard.index.borrow().lookup(entry.volume, entry.block, entry.count, |m| {
+            if m.state.has_data() && record.contains(&m.location) {
+                live.push(m);
+            }
+        });
+        for m in live {
+            if !m.state.is_owed() {
+                self.evict(entry.volume, m.block, m.count, m.location);
+                continue;
+            }
+            let data = self.read_verified(m.location, m.distance, m.count).await?;
+            report.blocks_reappended += u64::from(m.count);
+            let entry = Entry {
+                state: Some(m.state),
+                sectors: m.sectors,
+                from: Some(m.location),
+                ..new_entry(EntryKind::Move, entry.volume, m.block, m.count)
+            };
+            moves.push(self.log.append(Stream::Dirty, entry, Some(data)));
+        }
+        Ok(())
+    }
+
+    /// Footers for what was open, then the recovery record, all durable.
+    async fn finish(&self, open: Vec<OpenAtCrash>) -> Result<()> {
+        self.flush_all("recovered data").await?;
+        for set in open {
+            let (segments, incarnation, stream) = {
+                let sets = self.sets.borrow();
+                let Some(info) = sets.get(set.id) else { continue };
+                (info.segments.clone(), info.incarnation, info.stream)
+            };
+            let records: Vec<FooterRecord> = set.records.into_iter().map(|r| r.footer).collect();
+            if !records.is_empty() {
+                self.write_footer(set.id, &segments, incarnation, stream, &records)
+                    .await
+                    .map_err(|error| append_error("writing a footer", error))?;
+            }
+            let mut sets = self.sets.borrow_mut();
+            if let Some(info) = sets.get_mut(set.id) {
+                info.transition(SetState::Closed);
+            }
+        }
+        let entry = Entry {
+            extra: self.log.start_number.get(),
+            ..new_entry(EntryKind::Recovery, VolumeId(0), 0, 0)
+        };
+        let append = self.log.append(Stream::Facts, entry, None);
+        append.done().await.map_err(|error| append_error("writing the recovery record", error))?;
+        self.flush_all("the recovery record").await
+    }
+
+    /// Sets that no fact or mapping needs any more are free at once, or after the next root.
+    fn release_obsolete(&self, root: &Root) {
+        let lowest = root.images.iter().map(|image| image.watermark).min().unwrap_or_default();
+        let mut sets = self.sets.borrow_mut();
+        let ids: Vec<SegmentId> = sets.iter().map(|set| set.id).collect();
+        for id in ids {
+            let Some(set) = sets.get_mut(id) else { continue };
+            let data = matches!(set.stream, Stream::Dirty | Stream::Probation | Stream::Main);
+            if !set.is_empty() || set.stream == Stream::Metadata {
+                continue;
+            }
+            if set.last_sequence <= lowest {
+                set.transition(SetState::Emptied(set.last_sequence));
+                set.transition(SetState::Discarding);
+                sets.release(id);
+            } else if data {
+                let sequence = self.log.take_sequence();
+                sets.empty(id, sequence);
+            }
+        }
+    }
+}
+
+/// All mappings of a shard.
+fn mappings(index: &crate::index::Shard) -> Vec<(VolumeId, Mapping)> {
+    let mut regions = Vec::new();
+    index.for_each_region(|volume, region, _, _, _| regions.push((volume, region)));
+    let mut out = Vec::new();
+    for (volume, region) in regions {
+        let first = u64::from(region) * REGION_BLOCKS;
+        index.lookup(volume, first, REGION_BLOCKS as u32, |m| out.push((volume, m)));
+    }
+    out
+}
+
+/// Whether an entry names blocks that the index can hold.
+fn is_sound(entry: &Entry) -> bool {
+    entry.count >= 1
+        && entry.block % REGION_BLOCKS + u64::from(entry.count) <= REGION_BLOCKS
+        && entry.volume.0 != 0
+}
+
+/// Decodes a whole record and checks every block of it.
+fn verified(bytes: &[u8]) -> Option<(RecordHeader, Vec<Entry>)> {
+    let peeked = RecordHeader::peek(bytes.get(..BLOCK)?).ok()?;
+    let (record, entries, sums) = decode_record(bytes.get(..peeked.header_bytes())?).ok()?;
+    let data = bytes.get(record.header_bytes()..record.blocks() as usize * BLOCK)?;
+    let good = data.chunks_exact(BLOCK).zip(&sums).all(|(block, &sum)| checksum(block) == sum);
+    good.then_some((record, entries))
+}

@@ -1,0 +1,190 @@
+//! Changing what the superblocks and the witness say of a running pool.
+//!
+//! * A change is written to the older slot of every member and flushed, then to the witness, and
+//!   counts only after that.
+//! * `may_be_dirty` is durable before a volume's first dirty record is appended, and is cleared
+//!   only after its last clean fact is durable (INV-12).
+
+use std::rc::Rc;
+
+use forebay_device::{BlockDevice, Buf, Data, IoError};
+
+use crate::core::Core;
+use crate::error::{Error, ErrorKind, Result};
+use crate::format::{
+    Layout, Mode, SUPERBLOCK_BYTES, SlotChoice, Superblock, Witness as WitnessFile, WitnessVolume,
+};
+use crate::volume::VolumeState;
+
+/// Writes a superblock to the slot that its generation names, without flushing.
+pub(crate) async fn write_slot(
+    device: &dyn BlockDevice,
+    superblock: &Superblock,
+) -> std::result::Result<(), IoError> {
+    let slot = (superblock.generation % 2) as usize;
+    let data: Data = Buf::copy_of(&superblock.encode()).freeze();
+    device.write(Layout::superblock_offset(slot), data).done().await
+}
+
+/// Reads the newest superblock of a device.
+///
+/// # Errors
+/// [`ErrorKind::NotFound`] without one, [`ErrorKind::Damaged`] if both slots are unreadable,
+/// [`ErrorKind::Future`] for a later format.
+pub async fn read_superblock(device: &dyn BlockDevice) -> Result<Superblock> {
+    let mut slots = Vec::new();
+    let mut blank = 0;
+    for slot in 0..2 {
+        let buf = Buf::new(SUPERBLOCK_BYTES);
+        let outcome = device.read(Layout::superblock_offset(slot), buf).await;
+        let (Ok(()), Some(buf)) = (outcome.result, outcome.buf) else {
+            slots.push(Err(crate::format::FormatError::Truncated));
+            continue;
+        };
+        blank += u32::from(buf.iter().all(|&byte| byte == 0));
+        slots.push(Superblock::decode(&buf));
+    }
+    let (second, first) = (slots.pop(), slots.pop());
+    let (Some(first), Some(second)) = (first, second) else {
+        return Err(Error::new(ErrorKind::Damaged, "no superblock slot"));
+    };
+    match (Superblock::choose(&first, &second), first, second) {
+        (SlotChoice::Slot0, Ok(superblock), _) | (SlotChoice::Slot1, _, Ok(superblock)) => {
+            Ok(superblock)
+        }
+        (SlotChoice::Refused(error), _, _) => {
+            Err(Error::new(ErrorKind::Future, format!("the superblock cannot be read: {error}"))
+                .hint("use the Forebay version that wrote it, or a later one"))
+        }
+        (SlotChoice::Conflict, _, _) => Err(Error::new(
+            ErrorKind::Damaged,
+            "the two superblock slots contradict each other",
+        )
+        .hint("look at both with `forebay inspect`; nothing has been changed")),
+        (_, first, second) => {
+            if blank == 2 {
+                return Err(Error::new(ErrorKind::NotFound, "this is not a Forebay cache device"));
+            }
+            let reason = first.err().or(second.err());
+            let reason = reason.map_or_else(String::new, |error| error.to_string());
+            Err(Error::new(ErrorKind::Damaged, format!("no readable superblock: {reason}"))
+                .hint("see what is there with `forebay inspect`; nothing has been changed"))
+        }
+    }
+}
+
+/// What the witness shall say beside a superblock.
+pub(crate) fn witness_of(superblock: &Superblock) -> Vec<u8> {
+    let volumes = superblock
+        .volumes
+        .iter()
+        .map(|v| WitnessVolume {
+            id: v.id,
+            name: v.name.clone(),
+            origin: v.origin.clone(),
+            mode: v.mode,
+            may_be_dirty: v.may_be_dirty,
+        })
+        .collect();
+    WitnessFile {
+        pool: superblock.pool,
+        generation: superblock.generation,
+        epoch: superblock.epoch,
+        members: superblock.members.iter().map(|m| m.device).collect(),
+        volumes,
+    }
+    .encode()
+}
+
+impl Core {
+    /// Changes the superblock everywhere, durably. The caller holds `control`.
+    ///
+    /// # Errors
+    /// If a member fails (the pool has latched then). A witness that cannot be written is an event:
+    /// while all members are there, they know as much.
+    pub(crate) async fn write_superblocks(
+        &self,
+        change: impl FnOnce(&mut Superblock),
+    ) -> Result<()> {
+        self.check_latch()?;
+        let mut next = self.superblock.borrow().clone();
+        change(&mut next);
+        next.generation += 1;
+        for member in &self.members {
+            next.device = member.id;
+            if let Err(error) = write_slot(&*member.device, &next).await {
+                self.latch(&format!("writing the superblock of {}", member.id), error);
+            }
+        }
+        self.flush_all("the superblock").await?;
+        if let Err(reason) = self.witness.store(witness_of(&next)).await {
+            self.event(format!("the witness cannot be written: {reason}"));
+        }
+        *self.superblock.borrow_mut() = next;
+        Ok(())
+    }
+
+    /// Makes `may_be_dirty` durable before a volume's first dirty record.
+    pub(crate) async fn set_may_be_dirty(&self, v: &Rc<VolumeState>) -> Result<()> {
+        let _flag = v.flag_lock.lock().await;
+        if v.may_be_dirty.get() {
+            return Ok(());
+        }
+        let _control = self.control.lock().await;
+        self.write_superblocks(|superblock| mark_dirty(superblock, v, true)).await?;
+        v.may_be_dirty.set(true);
+        Ok(())
+    }
+
+    /// Clears `may_be_dirty` if nothing is owed and every clean fact is durable.
+    pub(crate) async fn clear_may_be_dirty(&self, v: &Rc<VolumeState>) -> Result<()> {
+        let _flag = v.flag_lock.lock().await;
+        self.flush_members().await?;
+        if !v.may_be_dirty.get() || self.owes_any(v) || v.logging.get() > 0 {
+            return Ok(());
+        }
+        // From here on a logged write waits for the flag lock and sets it again.
+        v.may_be_dirty.set(false);
+        let _control = self.control.lock().await;
+        self.write_superblocks(|superblock| mark_dirty(superblock, v, false)).await
+    }
+
+    /// Changes how a volume is served.
+    pub(crate) async fn set_mode(&self, v: &Rc<VolumeState>, mode: Mode) -> Result<()> {
+        check_mode(mode, self.dirty_copies(), v.accept_single_copy)?;
+        let _control = self.control.lock().await;
+        self.write_superblocks(|superblock| {
+            for record in superblock.volumes.iter_mut().filter(|record| record.id == v.id) {
+                record.mode = mode;
+            }
+        })
+        .await?;
+        v.mode.set(mode);
+        self.housekeeping.wake_all();
+        Ok(())
+    }
+
+    pub(crate) fn dirty_copies(&self) -> u8 {
+        self.superblock.borrow().dirty_copies
+    }
+}
+
+fn mark_dirty(superblock: &mut Superblock, v: &VolumeState, dirty: bool) {
+    for record in superblock.volumes.iter_mut().filter(|record| record.id == v.id) {
+        record.may_be_dirty = dirty;
+    }
+}
+
+/// Whether a mode may be used as asked.
+pub(crate) fn check_mode(mode: Mode, dirty_copies: u8, accept_single_copy: bool) -> Result<()> {
+    match mode {
+        Mode::Writeonly => Err(Error::new(ErrorKind::Invalid, "mode writeonly is not available")
+            .hint("use writeback, writethrough, readonly or bypass")),
+        Mode::Writeback if dirty_copies < 2 && !accept_single_copy => Err(Error::new(
+            ErrorKind::Invalid,
+            "writeback with one dirty copy loses data when the SSD dies",
+        )
+        .hint("use two cache devices with --dirty-copies 2, or say --accept-data-loss-on-ssd-failure")),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,44 @@
+//! What may be set when a pool is opened and is not part of its identity.
+
+use forebay_device::Nanos;
+use forebay_device::runtime::{MILLISECOND, SECOND};
+
+/// Rates and delays of the engine's background work. The defaults are for real devices; the
+/// simulator makes them small so that everything happens within a short run.
+#[derive(Clone, Debug)]
+pub struct Tuning {
+    /// Longest time that an append stays volatile although nobody asks for a flush.
+    pub flush_interval: Nanos,
+    /// Bytes appended after which the members are flushed although nobody asks.
+    pub flush_bytes: u64,
+    /// Time without client requests after which a volume counts as idle and is destaged.
+    pub idle_after: Nanos,
+    /// Longest time that destaged blocks wait for an origin flush.
+    pub origin_flush_interval: Nanos,
+    /// Bytes destaged after which the origin is flushed.
+    pub origin_flush_bytes: u64,
+    /// Origin writes that the elevator keeps in flight.
+    pub destage_depth: usize,
+    /// Percent of the segments that may hold owed data before writers are slowed down.
+    pub owed_segments_percent: u32,
+    /// Percent of the pool appended after which a checkpoint lap is started.
+    pub lap_percent: u64,
+    /// Whether destaging starts by itself when a volume is idle.
+    pub destage_when_idle: bool,
+}
+
+impl Default for Tuning {
+    fn default() -> Self {
+        Self {
+            flush_interval: SECOND,
+            flush_bytes: 64 << 20,
+            idle_after: 200 * MILLISECOND,
+            origin_flush_interval: 10 * SECOND,
+            origin_flush_bytes: 256 << 20,
+            destage_depth: 32,
+            owed_segments_percent: 60,
+            lap_percent: 4,
+            destage_when_idle: true,
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! Reading log data back with its checksums checked, from whichever copy is good.
+
+use forebay_device::{Buf, Data};
+
+use crate::core::Core;
+use crate::counters::add;
+use crate::error::{Error, ErrorKind, Result};
+use crate::format::{RecordHeader, checksum, decode_record};
+use crate::ids::{BLOCK_BYTES, Location};
+
+const BLOCK: usize = BLOCK_BYTES as usize;
+
+impl Core {
+    /// Reads `count` blocks of one record, the first of them `distance` blocks behind the record's
+    /// header, and checks each against the header. Damaged copies are passed over.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Io`] if no copy is good.
+    pub(crate) async fn read_verified(
+        &self,
+        location: Location,
+        distance: u8,
+        count: u32,
+    ) -> Result<Data> {
+        let pinned = self.sets.borrow_mut().pin(location);
+        let mut found = None;
+        for copy in 0..self.copies(location) {
+            match self.read_copy(location, distance, count, copy).await {
+                Some(data) => {
+                    found = Some(data);
+                    break;
+                }
+                None => add(&self.counters.verify_failures, 1),
+            }
+        }
+        self.unpin(pinned);
+        found.ok_or_else(|| {
+            Error::new(ErrorKind::Io, format!("no good copy of the log's block {}", location.0))
+        })
+    }
+
+    /// Undoes a pin.
+    pub(crate) fn unpin(&self, set: crate::ids::SegmentId) {
+        let emptied = self.sets.borrow_mut().unpin(set);
+        if let Some(id) = emptied {
+            self.settle(&[id]);
+        }
+    }
+
+    async fn read_copy(
+        &self,
+        location: Location,
+        distance: u8,
+        count: u32,
+        copy: usize,
+    ) -> Option<Data> {
+        let header = Location(location.0 - u64::from(distance));
+        let (member, at) = self.copy_of(header, copy);
+        let head_io = member.device.read(at, Buf::new(BLOCK));
+        let (member, data_at) = self.copy_of(location, copy);
+        let data_io = member.device.read(data_at, Buf::new(count as usize * BLOCK));
+        let (head, data) = (head_io.await, data_io.await);
+        head.result.ok().and(data.result.ok())?;
+        let (first, data) = (head.buf?, data.buf?);
+        let peeked = RecordHeader::peek(&first).ok()?;
+        let bytes = usize::from(peeked.header_blocks) * BLOCK;
+        let whole = if bytes == BLOCK {
+            first
+        } else {
+            let outcome = member.device.read(at, Buf::new(bytes)).await;
+            outcome.result.ok()?;
+            outcome.buf?
+        };
+        let (record, _, checksums) = decode_record(&whole).ok()?;
+        if !self.is_record_at(&record, header) {
+            return None;
+        }
+        let start = usize::from(distance).checked_sub(usize::from(record.header_blocks))?;
+        let sums = checksums.get(start..start + count as usize)?;
+        let good = data.chunks_exact(BLOCK).zip(sums).all(|(block, &sum)| checksum(block) == sum);
+        good.then(|| data.freeze())
+    }
+
+    /// Whether a header is the one that belongs at a location, not one of an earlier life of the
+    /// segment or of another place.
+    pub(crate) fn is_record_at(&self, record: &RecordHeader, at: Location) -> bool {
+        let sets = self.sets.borrow();
+        let (id, block) = sets.split(at);
+        let same_set = sets.get(id).is_some_and(|set| set.incarnation == record.incarnation);
+        same_set
+            && record.set == id
+            && record.offset_blocks == block
+            && record.pool == self.superblock.borrow().pool
+    }
+}

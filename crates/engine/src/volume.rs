@@ -1,0 +1,336 @@
+//! What a client holds: one volume, and requests at any 512 B offset.
+//!
+//! A request is checked here once, cut at stripe borders into pieces of one shard each, and its
+//! pieces go through [`crate::read`], [`crate::write`] and [`crate::direct`].
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use forebay_device::{BlockDevice, Buf, Data, Nanos};
+
+use crate::core::{Core, STRIPE_BLOCKS};
+use crate::counters::add;
+use crate::error::{Error, ErrorKind, Result};
+use crate::format::Mode;
+use crate::ids::{BLOCK_BYTES, SECTOR_BYTES, VolumeId};
+use crate::limits::REQUEST_BYTES_MAX;
+use crate::origin::Origin;
+use crate::wait::TaskMutex;
+
+/// A volume whose origin is attached.
+pub(crate) struct VolumeState {
+    pub id: VolumeId,
+    pub name: String,
+    pub size_bytes: u64,
+    /// Unit of population, in blocks.
+    pub cache_block: u64,
+    pub mode: Cell<Mode>,
+    /// Whether write-back with one dirty copy was agreed to.
+    pub accept_single_copy: bool,
+    pub origin: Origin,
+    /// What the superblocks say: dirty records may exist.
+    pub may_be_dirty: Cell<bool>,
+    /// Held while `may_be_dirty` is made to agree with the superblocks.
+    pub flag_lock: TaskMutex,
+    /// Logged writes between their look at `may_be_dirty` and their publication.
+    pub logging: Cell<u32>,
+    pub last_request: Cell<Nanos>,
+    /// The elevator's place, in blocks.
+    pub cursor: Cell<u64>,
+    /// How many wait for everything to be destaged.
+    pub drain: Cell<u32>,
+}
+
+impl VolumeState {
+    /// Whole blocks; a tail shorter than a block is never cached.
+    pub(crate) fn blocks(&self) -> u64 {
+        self.size_bytes / BLOCK_BYTES
+    }
+}
+
+/// A client's view of a volume. Its requests must be driven to their end; dropping one half way is
+/// for a pool that is thrown away as a whole.
+pub struct Volume {
+    core: Rc<Core>,
+    state: Rc<VolumeState>,
+    /// Failed origin flushes that this client has been told of.
+    failures_told: Cell<u64>,
+}
+
+/// Counts a request as under way.
+struct InFlight<'a>(&'a Core);
+
+impl Drop for InFlight<'_> {
+    fn drop(&mut self) {
+        self.0.requests.set(self.0.requests.get() - 1);
+        if self.0.stopping.get() {
+            self.0.quiet.wake_all();
+        }
+    }
+}
+
+/// A part of a request that lies in one shard, or in the uncached tail.
+struct Piece {
+    offset: u64,
+    len: u64,
+    tail: bool,
+}
+
+impl Volume {
+    pub(crate) fn new(core: Rc<Core>, state: Rc<VolumeState>) -> Self {
+        let failures_told = Cell::new(state.origin.failures.get());
+        Self { core, state, failures_told }
+    }
+
+    /// Another client's view of the same volume.
+    pub fn session(&self) -> Volume {
+        Volume::new(Rc::clone(&self.core), Rc::clone(&self.state))
+    }
+
+    /// The volume's identity.
+    pub fn id(&self) -> VolumeId {
+        self.state.id
+    }
+
+    /// The volume's name.
+    pub fn name(&self) -> &str {
+        &self.state.name
+    }
+
+    /// Bytes that a client can address.
+    pub fn size_bytes(&self) -> u64 {
+        self.state.size_bytes
+    }
+
+    /// How writes are handled now.
+    pub fn mode(&self) -> Mode {
+        self.state.mode.get()
+    }
+
+    /// Blocks that the origin does not have yet.
+    pub fn owed_blocks(&self) -> u64 {
+        let range = (self.state.id, 0)..=(self.state.id, u64::MAX);
+        self.core.owed.borrow().range(range).map(|(_, &count)| u64::from(count)).sum()
+    }
+
+    fn begin(&self) -> Result<InFlight<'_>> {
+        if self.core.stopping.get() {
+            return Err(Error::new(ErrorKind::Stopping, "the pool is stopping"));
+        }
+        self.core.requests.set(self.core.requests.get() + 1);
+        self.state.last_request.set(self.core.rt.now());
+        Ok(InFlight(&self.core))
+    }
+
+    fn check(&self, offset: u64, len: u64) -> Result<()> {
+        let end = offset.checked_add(len);
+        let inside = end.is_some_and(|end| end <= self.state.size_bytes);
+        let aligned = offset.is_multiple_of(SECTOR_BYTES) && len.is_multiple_of(SECTOR_BYTES);
+        if inside && aligned && len > 0 {
+            return Ok(());
+        }
+        Err(Error::new(
+            ErrorKind::OutOfRange,
+            format!(
+                "request of {len} B at {offset} does not fit volume \"{}\" of {} B",
+                self.state.name, self.state.size_bytes
+            ),
+        )
+        .hint("offsets and lengths are multiples of 512 B inside the volume"))
+    }
+
+    fn check_transfer(&self, offset: u64, len: u64) -> Result<()> {
+        if len > REQUEST_BYTES_MAX {
+            return Err(Error::new(ErrorKind::Invalid, format!("request of {len} B is too long"))
+                .hint(format!("transfer at most {REQUEST_BYTES_MAX} B at a time")));
+        }
+        self.check(offset, len)
+    }
+
+    /// The pieces of a request, in order.
+    fn pieces(&self, offset: u64, len: u64) -> impl Iterator<Item = Piece> + use<> {
+        let cached_end = self.state.blocks() * BLOCK_BYTES;
+        let end = offset + len;
+        let mut at = offset;
+        std::iter::from_fn(move || {
+            if at >= end {
+                return None;
+            }
+            let tail = at >= cached_end;
+            let border = if tail {
+                end
+            } else {
+                let stripe = STRIPE_BLOCKS * BLOCK_BYTES;
+                ((at / stripe + 1) * stripe).min(cached_end)
+            };
+            let piece = Piece { offset: at, len: border.min(end) - at, tail };
+            at += piece.len;
+            Some(piece)
+        })
+    }
+
+    /// Fills `buf` from byte `offset`. The buffer comes back whatever the result; after an error
+    /// its content is unspecified.
+    pub async fn read(&self, offset: u64, buf: Buf) -> (Buf, Result<()>) {
+        let len = buf.len() as u64;
+        if let Err(error) = self.check_transfer(offset, len) {
+            return (buf, Err(error));
+        }
+        let _request = match self.begin() {
+            Ok(request) => request,
+            Err(error) => return (buf, Err(error)),
+        };
+        let started = self.core.rt.now();
+        add(&self.core.counters.read_requests, 1);
+        add(&self.core.counters.read_bytes, len);
+        let mut rest = Some(buf);
+        let mut done: Option<Buf> = None;
+        let mut result = Ok(());
+        for piece in self.pieces(offset, len) {
+            let Some(mut part) = rest.take() else { break };
+            if (part.len() as u64) > piece.len {
+                rest = Some(part.split_off(piece.len as usize));
+            }
+            let (part, outcome) = if piece.tail {
+                self.core.read_tail(&self.state, piece.offset, part).await
+            } else {
+                self.core.read_piece(&self.state, piece.offset, part).await
+            };
+            match &mut done {
+                Some(done) => done.join(part),
+                None => done = Some(part),
+            }
+            if outcome.is_err() {
+                result = outcome;
+                break;
+            }
+        }
+        let mut buf = done.unwrap_or_else(|| Buf::new(0));
+        if let Some(rest) = rest {
+            buf.join(rest);
+        }
+        self.core.read_latency.record(self.core.rt.now() - started);
+        (buf, result)
+    }
+
+    /// Writes `data` at byte `offset`; with `durable` (FUA) it survives a power cut once this
+    /// returns.
+    ///
+    /// # Errors
+    /// Afterwards each sector holds its old or its new content.
+    pub async fn write(&self, offset: u64, data: Data, durable: bool) -> Result<()> {
+        let len = data.len() as u64;
+        self.check_transfer(offset, len)?;
+        let _request = self.begin()?;
+        let started = self.core.rt.now();
+        add(&self.core.counters.write_requests, 1);
+        add(&self.core.counters.write_bytes, len);
+        for piece in self.pieces(offset, len) {
+            let start = (piece.offset - offset) as usize;
+            let part = data.slice(start..start + piece.len as usize);
+            if piece.tail {
+                self.core.write_tail(&self.state, piece.offset, part).await?;
+            } else {
+                self.core.write_piece(&self.state, piece.offset, part).await?;
+            }
+        }
+        if durable {
+            self.make_durable().await?;
+        }
+        self.core.write_latency.record(self.core.rt.now() - started);
+        Ok(())
+    }
+
+    /// Makes everything that was acknowledged before survive a power cut.
+    ///
+    /// # Errors
+    /// Also once after an origin flush on behalf of anybody has failed since this client's last
+    /// FLUSH: what it wrote directly may be lost.
+    pub async fn flush(&self) -> Result<()> {
+        let _request = self.begin()?;
+        add(&self.core.counters.flush_requests, 1);
+        self.make_durable().await
+    }
+
+    async fn make_durable(&self) -> Result<()> {
+        let origin = &self.state.origin;
+        let mut result = Ok(());
+        if origin.flushed.get() < origin.direct.get() {
+            result = self.core.flush_origin(&self.state).await;
+        }
+        let failures = origin.failures.get();
+        if failures != self.failures_told.replace(failures) {
+            result = Err(Error::new(
+                ErrorKind::Io,
+                format!("a flush of the origin of \"{}\" failed", self.state.name),
+            )
+            .hint("writes since the last good flush may be lost; check the origin"));
+        }
+        self.core.flush_members().await?;
+        result
+    }
+
+    /// The range's content is no longer needed. It reads as before or as zeroes.
+    ///
+    /// # Errors
+    /// On invalid ranges and failing devices.
+    pub async fn trim(&self, offset: u64, len: u64, durable: bool) -> Result<()> {
+        self.check(offset, len)?;
+        let _request = self.begin()?;
+        add(&self.core.counters.trim_requests, 1);
+        for piece in self.pieces(offset, len).filter(|piece| !piece.tail) {
+            self.core.trim_piece(&self.state, piece.offset, piece.len).await?;
+        }
+        if durable { self.make_durable().await } else { Ok(()) }
+    }
+
+    /// The range reads as zeroes afterwards.
+    ///
+    /// # Errors
+    /// Afterwards each sector holds its old content or zeroes.
+    pub async fn write_zeroes(&self, offset: u64, len: u64, durable: bool) -> Result<()> {
+        self.check(offset, len)?;
+        let _request = self.begin()?;
+        add(&self.core.counters.zero_requests, 1);
+        for piece in self.pieces(offset, len) {
+            if piece.tail {
+                let zeroes = Buf::zeroed(piece.len as usize).freeze();
+                self.core.write_tail(&self.state, piece.offset, zeroes).await?;
+            } else {
+                self.core.zero_piece(&self.state, piece.offset, piece.len, len).await?;
+            }
+        }
+        if durable { self.make_durable().await } else { Ok(()) }
+    }
+
+    /// Brings every dirty block to the origin and waits until that is durable there.
+    ///
+    /// # Errors
+    /// If the origin or the pool fails.
+    pub async fn destage(&self) -> Result<()> {
+        let _request = self.begin()?;
+        self.core.drain(&self.state).await
+    }
+
+    /// Changes the mode; requests under way end in the old one.
+    ///
+    /// # Errors
+    /// If the mode is not available or the superblocks cannot be written.
+    pub async fn set_mode(&self, mode: Mode) -> Result<()> {
+        let _request = self.begin()?;
+        self.core.set_mode(&self.state, mode).await
+    }
+}
+
+/// Whether a device can be the origin of a volume of `size_bytes`.
+pub(crate) fn check_origin(name: &str, size_bytes: u64, device: &dyn BlockDevice) -> Result<()> {
+    let found = device.geometry().size_bytes;
+    if found >= size_bytes {
+        return Ok(());
+    }
+    Err(Error::new(
+        ErrorKind::Refused,
+        format!("the origin of \"{name}\" has {found} B, the volume {size_bytes} B"),
+    )
+    .hint("attach the origin at its full size; nothing has been changed"))
+}

@@ -1,0 +1,81 @@
+//! Waiting for a condition of the engine's own state, on one thread.
+
+use std::cell::{Cell, RefCell};
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::task::{Poll, Waker};
+
+use forebay_device::Io;
+
+/// Tasks that wait until something changes.
+#[derive(Default)]
+pub(crate) struct WaitQueue {
+    wakers: RefCell<Vec<Waker>>,
+}
+
+impl WaitQueue {
+    /// Waits until `ready` holds. It is asked now and after every [`WaitQueue::wake_all`].
+    pub(crate) async fn until(&self, mut ready: impl FnMut() -> bool) {
+        poll_fn(|cx| {
+            if ready() {
+                return Poll::Ready(());
+            }
+            let mut wakers = self.wakers.borrow_mut();
+            if !wakers.iter().any(|waker| waker.will_wake(cx.waker())) {
+                wakers.push(cx.waker().clone());
+            }
+            Poll::Pending
+        })
+        .await;
+    }
+
+    /// Like [`WaitQueue::until`], but gives up when `timer` ends.
+    pub(crate) async fn until_or(&self, mut ready: impl FnMut() -> bool, mut timer: Io) {
+        poll_fn(|cx| {
+            if ready() || Pin::new(&mut timer).poll(cx).is_ready() {
+                return Poll::Ready(());
+            }
+            let mut wakers = self.wakers.borrow_mut();
+            if !wakers.iter().any(|waker| waker.will_wake(cx.waker())) {
+                wakers.push(cx.waker().clone());
+            }
+            Poll::Pending
+        })
+        .await;
+    }
+
+    /// Lets every waiter look again.
+    pub(crate) fn wake_all(&self) {
+        let mut wakers = std::mem::take(&mut *self.wakers.borrow_mut());
+        wakers.drain(..).for_each(Waker::wake);
+        // Give the memory back unless somebody registered meanwhile.
+        let mut slot = self.wakers.borrow_mut();
+        if slot.is_empty() {
+            *slot = wakers;
+        }
+    }
+}
+
+/// A mutex for the tasks of one thread.
+#[derive(Default)]
+pub(crate) struct TaskMutex {
+    held: Cell<bool>,
+    queue: WaitQueue,
+}
+
+/// Holds a [`TaskMutex`] until dropped.
+pub(crate) struct TaskGuard<'a>(&'a TaskMutex);
+
+impl TaskMutex {
+    pub(crate) async fn lock(&self) -> TaskGuard<'_> {
+        self.queue.until(|| !self.held.replace(true)).await;
+        TaskGuard(self)
+    }
+}
+
+impl Drop for TaskGuard<'_> {
+    fn drop(&mut self) {
+        self.0.held.set(false);
+        self.0.queue.wake_all();
+    }
+}

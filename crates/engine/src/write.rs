@@ -1,0 +1,195 @@
+//! Writing one piece into the log.
+//!
+//! * The range lock is held from before the mode is looked at until the new version is published.
+//! * What does not fill a block is merged with what the log holds of it; if the log holds nothing,
+//!   the block is logged with a mask of the sectors it has.
+
+use std::rc::Rc;
+
+use forebay_device::{Buf, Data, Io};
+
+use crate::core::Core;
+use crate::counters::add;
+use crate::error::{Error, ErrorKind, Result};
+use crate::format::{Entry, EntryKind, Mode, State, Stream};
+use crate::ids::{BLOCK_BYTES, SECTOR_BYTES, SECTORS_ALL};
+use crate::index::Mapping;
+use crate::limits::{PARTIALS_MAX, REGION_BLOCKS};
+use crate::log::{append_error, new_entry};
+use crate::policy::Access;
+use crate::read::{blocks_of, origin_error, overlay};
+use crate::volume::VolumeState;
+
+const BLOCK: usize = BLOCK_BYTES as usize;
+
+/// Counts a logged write between its look at `may_be_dirty` and its publication.
+pub(crate) struct Logging<'a>(&'a VolumeState);
+
+impl<'a> Logging<'a> {
+    pub(crate) fn begin(v: &'a VolumeState) -> Self {
+        v.logging.set(v.logging.get() + 1);
+        Self(v)
+    }
+}
+
+impl Drop for Logging<'_> {
+    fn drop(&mut self) {
+        self.0.logging.set(self.0.logging.get() - 1);
+    }
+}
+
+/// The sectors of a block that a byte range within it covers, as a mask.
+fn sector_mask(within: usize, len: usize) -> u8 {
+    let sector = SECTOR_BYTES as usize;
+    let (first, last) = (within / sector, (within + len) / sector);
+    (first..last).fold(0, |mask, i| mask | 1 << i)
+}
+
+impl Core {
+    /// Writes bytes behind the last whole block: they are never cached.
+    pub(crate) async fn write_tail(&self, v: &VolumeState, offset: u64, data: Data) -> Result<()> {
+        let (first, _) = blocks_of(offset, 1);
+        let _guard = self.shard(v.id, first).locks.lock(v.id, first, 1).await;
+        let result = v.origin.write(offset, data).await;
+        v.origin.direct.set(v.origin.completed.get());
+        result.map_err(|error| origin_error(v, "writing", error))
+    }
+
+    /// Writes a piece that lies in one stripe.
+    pub(crate) async fn write_piece(
+        &self,
+        v: &Rc<VolumeState>,
+        offset: u64,
+        data: Data,
+    ) -> Result<()> {
+        let (first, count) = blocks_of(offset, data.len() as u64);
+        let shard = self.shard(v.id, first);
+        let _guard = shard.locks.lock(v.id, first, u64::from(count)).await;
+        let (mut mapped, mut owed) = (0, false);
+        {
+            let mut index = shard.index.borrow_mut();
+            index.lookup(v.id, first, count, |m| {
+                mapped += m.count;
+                owed |= m.state.is_owed() || m.state == State::Lost;
+            });
+            if mapped > 0 {
+                index.touch(v.id, first, count);
+            }
+        }
+        self.note_access(v, first, count, Access::Write, mapped == count);
+        add(&self.counters.write_hits, u64::from(mapped == count));
+        if v.mode.get() == Mode::Writeback || owed {
+            self.write_logged(v, offset, data).await
+        } else {
+            self.write_direct(v, offset, data).await
+        }
+    }
+
+    /// Logs a write. The caller holds the range lock.
+    async fn write_logged(&self, v: &Rc<VolumeState>, offset: u64, data: Data) -> Result<()> {
+        let _logging = Logging::begin(v);
+        self.admit_write(v).await?;
+        add(&self.counters.write_logged_bytes, data.len() as u64);
+        let end = offset + data.len() as u64;
+        let body_start = offset.next_multiple_of(BLOCK_BYTES);
+        let body_end = end / BLOCK_BYTES * BLOCK_BYTES;
+        if body_start == offset && body_end == end {
+            return self.log_blocks(v, offset / BLOCK_BYTES, data).await;
+        }
+        let part = |from: u64, to: u64| data.slice((from - offset) as usize..(to - offset) as usize);
+        if offset < body_start {
+            self.log_partial(v, offset, part(offset, end.min(body_start))).await?;
+        }
+        if body_start < body_end {
+            let body = part(body_start, body_end);
+            self.log_blocks(v, body_start / BLOCK_BYTES, body).await?;
+        }
+        if body_end >= body_start && body_end < end {
+            self.log_partial(v, body_end, part(body_end, end)).await?;
+        }
+        Ok(())
+    }
+
+    /// Everything that must hold before a dirty record may exist.
+    pub(crate) async fn admit_write(&self, v: &Rc<VolumeState>) -> Result<()> {
+        self.check_latch()?;
+        if !v.may_be_dirty.get() {
+            self.set_may_be_dirty(v).await?;
+        }
+        let full = || {
+            self.index_bytes.get() >= self.index_memory_max
+                || self.partials.get() >= PARTIALS_MAX as u64
+        };
+        if full() {
+            add(&self.counters.throttled_writes, 1);
+            self.housekeeping.wake_all();
+            self.room.until(|| !full() || self.latched.get()).await;
+        }
+        self.check_latch()
+    }
+
+    /// Logs whole blocks from `first` on.
+    async fn log_blocks(&self, v: &VolumeState, first: u64, data: Data) -> Result<()> {
+        let end = first + (data.len() / BLOCK) as u64;
+        let max = u64::from(self.record_data_blocks());
+        let mut appends: Vec<Io> = Vec::new();
+        let mut at = first;
+        while at < end {
+            let border = (at / REGION_BLOCKS + 1) * REGION_BLOCKS;
+            let until = end.min(border).min(at + max);
+            let entry = new_entry(EntryKind::Write, v.id, at, (until - at) as u32);
+            let from = (at - first) as usize * BLOCK;
+            let part = data.slice(from..(until - first) as usize * BLOCK);
+            let append = self.log.append(Stream::Dirty, entry, Some(part));
+            if at == first && until == end {
+                return append.done().await.map_err(|e| append_error("writing to the log", e));
+            }
+            appends.push(append);
+            at = until;
+        }
+        let mut result = Ok(());
+        for append in appends {
+            result = result.and(append.done().await);
+        }
+        result.map_err(|error| append_error("writing to the log", error))
+    }
+
+    /// Logs a part of one block, completed as far as the log knows the rest.
+    pub(crate) async fn log_partial(&self, v: &VolumeState, offset: u64, data: Data) -> Result<()> {
+        let block = offset / BLOCK_BYTES;
+        let within = (offset - block * BLOCK_BYTES) as usize;
+        let mask = sector_mask(within, data.len());
+        let (mut whole, known) = self.known_part(v, block).await?;
+        whole[within..within + data.len()].copy_from_slice(&data);
+        let entry = Entry {
+            sectors: known | mask,
+            ..new_entry(EntryKind::Write, v.id, block, 1)
+        };
+        let append = self.log.append(Stream::Dirty, entry, Some(whole.freeze()));
+        append.done().await.map_err(|error| append_error("writing to the log", error))
+    }
+
+    /// What the log knows of a block: its bytes, and a mask of the sectors that are meant.
+    async fn known_part(&self, v: &VolumeState, block: u64) -> Result<(Buf, u8)> {
+        let mut found: Option<Mapping> = None;
+        self.shard(v.id, block).index.borrow().lookup(v.id, block, 1, |m| found = Some(m));
+        let Some(m) = found else { return Ok((Buf::zeroed(BLOCK), 0)) };
+        match m.state {
+            State::Zero | State::ZeroWritten => Ok((Buf::zeroed(BLOCK), SECTORS_ALL)),
+            State::Lost => {
+                let what = format!("block {block} of volume \"{}\" is lost", v.name);
+                Err(Error::new(ErrorKind::Io, what)
+                    .hint("overwrite it in whole blocks of 4 KiB, or restore it"))
+            }
+            _ => {
+                // Pinned: the block may be evicted meanwhile, but its content stays right.
+                let pinned = self.sets.borrow_mut().pin(m.location);
+                let old = self.read_raw(&m).await;
+                self.unpin(pinned);
+                let mut whole = Buf::zeroed(BLOCK);
+                overlay(&mut whole, &old?, m.sectors);
+                Ok((whole, m.sectors))
+            }
+        }
+    }
+}
