@@ -98,7 +98,9 @@ pub(super) const fn fields_fit(fields: &[Field], size: usize) -> bool {
 
 /// Declares a structure's offsets as constants of a module, together with the table of its fields.
 macro_rules! structure {
-    ($module:ident, $name:literal, $size:expr, { $($field:ident @ $offset:literal: $bytes:literal),+ $(,)? }) => {
+    ($module:ident, $name:literal, $size:expr, {
+        $($field:ident @ $offset:literal: $bytes:literal),+ $(,)?
+    }) => {
         #[allow(dead_code, reason = "not every field is read by name")]
         pub(super) mod $module {
             use $crate::format::codec::{Field, Structure, fields_fit};
