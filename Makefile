@@ -14,6 +14,8 @@ JOBS ?= 2
 export PATH := $(or $(CARGO_HOME),$(HOME)/.cargo)/bin:$(PATH)
 # In CI a lock file that does not fit is an error.
 LOCKED := $(if $(CI),--locked)
+# The product is built with -p: without it Cargo unites the features of all crates, and the
+# simulator's planted bugs would be compiled into it.
 
 help: ## List the targets
 	@echo 'usage: make TARGET [ARGS=...] [SEEDS=FROM..TO] [JOBS=N]'
@@ -23,7 +25,7 @@ help: ## List the targets
 
 demo: ## Try Forebay on files and a modelled slow disk (ARGS=--once ends by itself)
 	@scripts/setup.sh demo
-	cargo run $(LOCKED) --bin forebay -- demo $(ARGS)
+	cargo run $(LOCKED) -p forebay-cli -- demo $(ARGS)
 
 test: ## All tests, then the simulator over SEEDS
 	@scripts/setup.sh test
@@ -39,7 +41,7 @@ lint: ## Format, clippy, shellcheck, file sizes, crate layers
 
 bench: ## Benchmarks of a whole server through its clients
 	@scripts/setup.sh test
-	cargo build $(LOCKED) --bin forebay
+	cargo build $(LOCKED) -p forebay-cli
 	cargo run $(LOCKED) -p forebay-bench -- $(ARGS)
 
 bench-engine: ## Benchmarks of the engine alone
