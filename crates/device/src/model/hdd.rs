@@ -1,0 +1,771 @@
+//! The timing of a rotating disk.
+//!
+//! * Place: a byte has a cylinder (seek) and an angle (rotation); outer zones have longer tracks
+//!   and are faster. Skew is taken as perfect: a sequential transfer loses nothing between tracks,
+//!   so it runs at the zone's sustained rate.
+//! * Order: among the queued commands that it may see, the disk takes the one with the shortest
+//!   positioning time (seek, then wait for the angle), unless the oldest has waited too long.
+//! * Write cache: a write that fits is acknowledged from the cache and destaged in the background,
+//!   by the same rule. A flush waits for what was in the cache when it came.
+//! * Read-ahead: an idle head reads on behind the last read; what it passes is served from memory.
+//!
+//! The approach is that of Ruemmler and Wilkes, "An introduction to disk drive modeling" (1994).
+//! Work per event is linear in the queue depth.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+
+use super::modelled::{Command, Model, Operation, Ticket};
+use crate::runtime::{MILLISECOND, Nanos, SECOND};
+
+/// Recording zones modelled per surface. Real disks have 15 to 30; the figure does not matter
+/// beyond "many".
+const ZONES: u64 = 24;
+
+/// Dirty extents looked at for the next destage. Firmware looks at a bounded set too; more makes
+/// cached random writes faster, and every event dearer.
+const DESTAGE_WINDOW: usize = 32;
+
+/// Longest single destage: a few tracks, so that a read never waits long behind it.
+const DESTAGE_BYTES_MAX: u64 = 1 << 20;
+
+/// How long the heads must be idle before they destage unasked: a host that reads with nothing
+/// queued is back within a fraction of this, and would otherwise wait for a destage each time.
+const DESTAGE_IDLE_NS: Nanos = 3 * MILLISECOND;
+
+/// Streams whose read-ahead stays in memory.
+const SEGMENTS_MAX: usize = 8;
+
+/// Arriving this little behind an angle counts as arriving on it: it is rounding, not rotation.
+const ANGLE_SLACK_NS: Nanos = 1_000;
+
+/// What makes one disk differ from another.
+#[derive(Clone, Debug, PartialEq)]
+pub struct HddParameters {
+    /// The model's name, for display.
+    pub name: &'static str,
+    /// Capacity in bytes.
+    pub size_bytes: u64,
+    /// Revolutions per minute.
+    pub rpm: u32,
+    /// Recording surfaces.
+    pub heads: u32,
+    /// Read seek to the next cylinder, or to another head of the same one.
+    pub seek_track_ns: Nanos,
+    /// Read seek over a third of the cylinders, which is the mean of random seeks.
+    pub seek_average_ns: Nanos,
+    /// Read seek over all cylinders.
+    pub seek_full_ns: Nanos,
+    /// What a write seek takes longer: heads must settle better before they write.
+    pub write_settle_ns: Nanos,
+    /// Sustained rate at the outer edge.
+    pub rate_outer_bytes_per_s: u64,
+    /// Sustained rate at the inner edge.
+    pub rate_inner_bytes_per_s: u64,
+    /// Rate of the interface, for what is served from memory.
+    pub interface_bytes_per_s: u64,
+    /// Time from a command's arrival until the disk can act on it. Overlaps with other work.
+    pub command_overhead_ns: Nanos,
+    /// Commands that the disk sees at once; more wait in the host.
+    pub queue_depth_max: usize,
+    /// A queued command older than this goes first whatever its place.
+    pub age_limit_ns: Nanos,
+    /// Volatile write cache, 0 if turned off.
+    pub write_cache_bytes: u64,
+    /// How far an idle head reads on behind a read, 0 if turned off.
+    pub read_ahead_bytes: u64,
+}
+
+impl HddParameters {
+    /// Seagate Constellation ES.1 500 GB SAS, ST500NM0001.
+    ///
+    /// Data sheet: 7200 rpm, mean latency 4.16 ms, 150 MB/s sustained at the outer edge, 64 MB of
+    /// cache, 6 Gb/s, mean seek 8.5 ms reading and 9.5 ms writing. One 500 GB disc, two heads.
+    /// Not in the data sheet: track-to-track and full stroke are those of the family's SAS manual
+    /// (Constellation, 100538693: 0.5 ms and 17.35 ms), the inner rate is the 47 % of the outer
+    /// one that the ES.3 manual states (83 of 175 MB/s).
+    pub fn st500nm0001() -> Self {
+        Self {
+            name: "ST500NM0001",
+            size_bytes: 500_107_862_016,
+            heads: 2,
+            rate_outer_bytes_per_s: 150_000_000,
+            rate_inner_bytes_per_s: 71_000_000,
+            interface_bytes_per_s: 600_000_000,
+            // The cache memory is 64 MB; firmware gives about half of it to writes.
+            write_cache_bytes: 32 << 20,
+            ..Self::enterprise_7200("")
+        }
+    }
+
+    /// Seagate IronWolf Pro 6 TB SATA, ST6000NE0023.
+    ///
+    /// Data sheet: 7200 rpm, mean latency 4.16 ms, 214 MB/s sustained at the outer edge, 256 MB
+    /// of cache, 6 Gb/s. Not in the data sheet: ten heads (five discs, as the Enterprise Capacity
+    /// v5 that it derives from), seeks as above, the inner rate by the same 47 %.
+    pub fn st6000ne0023() -> Self {
+        Self {
+            name: "ST6000NE0023",
+            size_bytes: 6_001_175_126_016,
+            heads: 10,
+            rate_outer_bytes_per_s: 214_000_000,
+            rate_inner_bytes_per_s: 101_000_000,
+            interface_bytes_per_s: 550_000_000,
+            write_cache_bytes: 128 << 20,
+            ..Self::enterprise_7200("")
+        }
+    }
+
+    /// What the 7200 rpm disks above have in common.
+    fn enterprise_7200(name: &'static str) -> Self {
+        Self {
+            name,
+            size_bytes: 0,
+            rpm: 7200,
+            heads: 1,
+            seek_track_ns: 500_000,
+            seek_average_ns: 8_500_000,
+            seek_full_ns: 17_350_000,
+            write_settle_ns: 1_000_000,
+            rate_outer_bytes_per_s: 0,
+            rate_inner_bytes_per_s: 0,
+            interface_bytes_per_s: 0,
+            // The Constellation manual's access times with and without the controller differ by
+            // 0.2 ms.
+            command_overhead_ns: 200_000,
+            queue_depth_max: 32,
+            age_limit_ns: 250 * MILLISECOND,
+            write_cache_bytes: 0,
+            read_ahead_bytes: 1 << 20,
+        }
+    }
+
+    /// The same disk with the write cache turned off, as arrays run theirs.
+    pub fn without_write_cache(self) -> Self {
+        Self { write_cache_bytes: 0, ..self }
+    }
+
+    fn revolution_ns(&self) -> Nanos {
+        60 * SECOND / u64::from(self.rpm)
+    }
+}
+
+/// A run of cylinders with tracks of one length.
+#[derive(Clone, Copy, Debug)]
+struct Zone {
+    start: u64,
+    first_cylinder: u64,
+    track_bytes: u64,
+}
+
+/// Where a byte is.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Place {
+    cylinder: u64,
+    /// Track number over all surfaces; equal tracks need no seek.
+    track: u64,
+    /// Time that the platter turns from its index mark to the byte.
+    angle_ns: Nanos,
+    track_bytes: u64,
+}
+
+/// Maps bytes to places and distances to times.
+#[derive(Debug)]
+struct Mechanics {
+    zones: Vec<Zone>,
+    heads: u64,
+    revolution_ns: Nanos,
+    seek_track: f64,
+    seek_slope_root: f64,
+    seek_average: f64,
+    seek_slope_linear: f64,
+    third: f64,
+    write_settle_ns: Nanos,
+}
+
+impl Mechanics {
+    fn new(p: &HddParameters) -> Self {
+        let revolution_ns = p.revolution_ns();
+        let track_bytes = |rate: u64| rate * revolution_ns / SECOND;
+        let mean_track = track_bytes((p.rate_outer_bytes_per_s + p.rate_inner_bytes_per_s) / 2);
+        let heads = u64::from(p.heads);
+        // One more per zone than the mean says, so that rounding never leaves bytes without a place.
+        let zone_cylinders = p.size_bytes / (mean_track * heads) / ZONES + 1;
+        let mut zones = Vec::with_capacity(ZONES as usize);
+        let mut start = 0;
+        for zone in 0..ZONES {
+            let fall = p.rate_outer_bytes_per_s - p.rate_inner_bytes_per_s;
+            let rate = p.rate_outer_bytes_per_s - fall * zone / (ZONES - 1);
+            let track_bytes = track_bytes(rate);
+            zones.push(Zone { start, first_cylinder: zone * zone_cylinders, track_bytes });
+            start += zone_cylinders * heads * track_bytes;
+        }
+        let cylinders = (zone_cylinders * ZONES) as f64;
+        let third = (cylinders / 3.0).max(2.0);
+        Self {
+            zones,
+            heads,
+            revolution_ns,
+            seek_track: p.seek_track_ns as f64,
+            seek_slope_root: (p.seek_average_ns - p.seek_track_ns) as f64 / (third - 1.0).sqrt(),
+            seek_average: p.seek_average_ns as f64,
+            seek_slope_linear: (p.seek_full_ns - p.seek_average_ns) as f64 / (cylinders - third),
+            third,
+            write_settle_ns: p.write_settle_ns,
+        }
+    }
+
+    fn zone(&self, offset: u64) -> (usize, &Zone) {
+        let index = self.zones.partition_point(|zone| zone.start <= offset).saturating_sub(1);
+        (index, &self.zones[index])
+    }
+
+    fn place(&self, offset: u64) -> Place {
+        let (index, zone) = self.zone(offset);
+        let within = offset - zone.start;
+        let track = within / zone.track_bytes;
+        Place {
+            cylinder: zone.first_cylinder + track / self.heads,
+            track: (index as u64) << 48 | track,
+            angle_ns: within % zone.track_bytes * self.revolution_ns / zone.track_bytes,
+            track_bytes: zone.track_bytes,
+        }
+    }
+
+    fn transfer_ns(&self, track_bytes: u64, len: u64) -> Nanos {
+        (u128::from(len) * u128::from(self.revolution_ns) / u128::from(track_bytes)) as Nanos
+    }
+
+    fn seek_ns(&self, from: &Place, to: &Place) -> Nanos {
+        if from.track == to.track {
+            return 0;
+        }
+        let distance = from.cylinder.abs_diff(to.cylinder).max(1) as f64;
+        let time = if distance <= self.third {
+            self.seek_track + self.seek_slope_root * (distance - 1.0).sqrt()
+        } else {
+            self.seek_average + self.seek_slope_linear * (distance - self.third)
+        };
+        time as Nanos
+    }
+
+    /// Time from `time` until the platter has turned to `angle_ns`.
+    fn rotation_ns(&self, time: Nanos, angle_ns: Nanos) -> Nanos {
+        let turn = self.revolution_ns;
+        let wait = (angle_ns + turn - time % turn) % turn;
+        if wait + ANGLE_SLACK_NS >= turn { 0 } else { wait }
+    }
+}
+
+/// A command in the disk or in the host's queue before it.
+#[derive(Clone, Copy, Debug)]
+struct Pending {
+    ticket: Ticket,
+    command: Command,
+    arrived: Nanos,
+    /// When the disk can act on it.
+    ready: Nanos,
+    place: Place,
+}
+
+/// What the heads are doing.
+#[derive(Clone, Copy, Debug)]
+enum Work {
+    Read(Pending),
+    Write(Pending),
+    Destage { len: u64, closing: bool },
+}
+
+/// Where the heads read on, and from when.
+#[derive(Clone, Copy, Debug)]
+struct Ahead {
+    start: u64,
+    /// The first byte that was not in memory at `since`, when it passes below the head.
+    from: u64,
+    since: Nanos,
+    /// The read-ahead stops here.
+    limit: u64,
+    track_bytes: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Choice {
+    Queue(usize),
+    Destage { start: u64, closing: bool },
+}
+
+/// The volatile write cache: dirty extents by first byte.
+#[derive(Debug, Default)]
+struct WriteCache {
+    /// Written since the last flush arrived.
+    open: BTreeMap<u64, u64>,
+    /// What the current flush waits for.
+    closing: BTreeMap<u64, u64>,
+    /// Bytes in both and in the destage under way.
+    bytes: u64,
+    /// Destages under way that the current flush waits for: 0 or 1.
+    closing_busy: u32,
+    /// The first one is current.
+    flushes: VecDeque<Ticket>,
+}
+
+/// Adds a range to disjoint extents; returns the bytes that are new.
+fn insert(extents: &mut BTreeMap<u64, u64>, mut start: u64, mut end: u64) -> u64 {
+    let (asked, mut new) = (start..end, end - start);
+    while let Some((&first, &last)) = extents.range(..=end).next_back() {
+        if last < start {
+            break;
+        }
+        extents.remove(&first);
+        new -= last.min(asked.end).saturating_sub(first.max(asked.start));
+        start = start.min(first);
+        end = end.max(last);
+    }
+    extents.insert(start, end);
+    new
+}
+
+fn covers(extents: &BTreeMap<u64, u64>, start: u64, end: u64) -> bool {
+    extents.range(..=start).next_back().is_some_and(|(_, &last)| last >= end)
+}
+
+/// A disk's timing. Create one per disk; `phase_ns` sets the platter's angle, so that the disks
+/// of an array do not turn in step.
+#[derive(Debug)]
+pub struct HddModel {
+    p: HddParameters,
+    mechanics: Mechanics,
+    clock: Nanos,
+    phase_ns: Nanos,
+    head: Place,
+    /// The disk's own queue: reads, and writes that bypass the cache.
+    queue: Vec<Pending>,
+    /// Writes that wait for room in the cache; they count as queued.
+    waiting: VecDeque<Pending>,
+    /// What the host holds back because the disk's queue is full.
+    backlog: VecDeque<Pending>,
+    active: Option<(Nanos, Work)>,
+    /// When the heads have been idle long enough to destage unasked.
+    destage_at: Nanos,
+    cache: WriteCache,
+    ahead: Option<Ahead>,
+    segments: VecDeque<(u64, u64)>,
+    /// Answers on their way to the host.
+    answers: BinaryHeap<Reverse<(Nanos, u64, Ticket)>>,
+    answered: u64,
+    done: Vec<Ticket>,
+}
+
+impl HddModel {
+    /// An idle disk with its heads at the outer edge.
+    pub fn new(parameters: HddParameters, phase_ns: Nanos) -> Self {
+        let mechanics = Mechanics::new(&parameters);
+        let head = mechanics.place(0);
+        Self {
+            phase_ns: phase_ns % mechanics.revolution_ns,
+            p: parameters,
+            mechanics,
+            clock: 0,
+            head,
+            queue: Vec::new(),
+            waiting: VecDeque::new(),
+            backlog: VecDeque::new(),
+            active: None,
+            destage_at: 0,
+            cache: WriteCache::default(),
+            ahead: None,
+            segments: VecDeque::new(),
+            answers: BinaryHeap::new(),
+            answered: 0,
+            done: Vec::new(),
+        }
+    }
+
+    /// The disk's parameters.
+    pub fn parameters(&self) -> &HddParameters {
+        &self.p
+    }
+
+    /// Commands that wait for the heads, in the disk or before it.
+    pub fn load(&self) -> usize {
+        let active = usize::from(self.active.is_some());
+        self.queue.len() + self.waiting.len() + self.backlog.len() + active
+    }
+
+    fn answer(&mut self, at: Nanos, ticket: Ticket) {
+        self.answered += 1;
+        self.answers.push(Reverse((at, self.answered, ticket)));
+    }
+
+    /// The next internal event, answers apart.
+    fn next_work(&self) -> Option<Nanos> {
+        match &self.active {
+            Some((ends, _)) => Some(*ends),
+            None => {
+                let idle = self.queue.is_empty() && !self.cache.open.is_empty();
+                let destage = idle.then_some(self.destage_at);
+                self.queue.iter().map(|pending| pending.ready).chain(destage).min()
+            }
+        }
+    }
+
+    fn run(&mut self, now: Nanos) {
+        assert!(now >= self.clock, "time went back from {} to {now}", self.clock);
+        loop {
+            let work = self.next_work().unwrap_or(Nanos::MAX);
+            let answer = self.answers.peek().map_or(Nanos::MAX, |Reverse(answer)| answer.0);
+            let event = work.min(answer).max(self.clock);
+            if event > now || event == Nanos::MAX {
+                break;
+            }
+            self.clock = event;
+            while let Some(&Reverse((at, _, ticket))) = self.answers.peek() {
+                if at > event {
+                    break;
+                }
+                self.answers.pop();
+                self.done.push(ticket);
+            }
+            if work <= event {
+                self.finish(event);
+                self.start(event);
+            }
+        }
+        self.clock = now;
+    }
+
+    /// Takes a command into the disk's queue, the cache or the host's backlog.
+    fn accept(&mut self, now: Nanos, mut pending: Pending) {
+        if self.queue.len() + self.waiting.len() >= self.p.queue_depth_max {
+            return self.backlog.push_back(pending);
+        }
+        let command = pending.command;
+        pending.ready = now + self.p.command_overhead_ns;
+        pending.place = self.mechanics.place(command.offset);
+        if command.operation == Operation::Read {
+            if self.in_memory(pending.ready, command.offset, command.end()) {
+                self.prolong(now, command.end());
+                return self.answer(pending.ready + self.interface_ns(command.len), pending.ticket);
+            }
+        } else {
+            self.forget(now, command.offset, command.end());
+            // A write of half the cache has nothing to gain from it.
+            if command.len <= self.p.write_cache_bytes / 2 {
+                self.waiting.push_back(pending);
+                return self.admit(now);
+            }
+        }
+        self.queue.push(pending);
+    }
+
+    /// Moves waiting writes into the cache while there is room, in order of arrival.
+    fn admit(&mut self, now: Nanos) {
+        while let Some(pending) = self.waiting.front().copied() {
+            let command = pending.command;
+            if self.cache.bytes + command.len > self.p.write_cache_bytes {
+                break;
+            }
+            self.waiting.pop_front();
+            self.cache.bytes += insert(&mut self.cache.open, command.offset, command.end());
+            let at = pending.ready.max(now) + self.interface_ns(command.len);
+            self.answer(at, pending.ticket);
+        }
+    }
+
+    fn interface_ns(&self, len: u64) -> Nanos {
+        len * SECOND / self.p.interface_bytes_per_s
+    }
+
+    /// Whether a read can be served without the heads at `time`.
+    fn in_memory(&self, time: Nanos, start: u64, end: u64) -> bool {
+        let ahead = self
+            .ahead
+            .is_some_and(|ahead| ahead.start <= start && end <= self.passed(&ahead, time));
+        ahead
+            || self.segments.iter().any(|segment| segment.0 <= start && end <= segment.1)
+            || covers(&self.cache.open, start, end)
+            || covers(&self.cache.closing, start, end)
+    }
+
+    /// The first byte that the read-ahead has not passed at `time`.
+    fn passed(&self, ahead: &Ahead, time: Nanos) -> u64 {
+        let span = u128::from(time.saturating_sub(ahead.since));
+        let turn = u128::from(self.mechanics.revolution_ns);
+        let bytes = (span * u128::from(ahead.track_bytes) / turn) as u64;
+        ahead.limit.min(ahead.from.saturating_add(bytes))
+    }
+
+    /// The read-ahead that goes at least as far as `end`, and when it will have passed it.
+    fn passes(&self, now: Nanos, ahead: &Ahead, end: u64) -> (Ahead, Nanos) {
+        let mut ahead = *ahead;
+        if end > ahead.limit && self.passed(&ahead, now) == ahead.limit {
+            // It stopped at the limit, which has to come round again.
+            let place = self.mechanics.place(ahead.limit);
+            let wait = self.mechanics.rotation_ns(now + self.phase_ns, place.angle_ns);
+            (ahead.from, ahead.since) = (ahead.limit, now + wait);
+            ahead.track_bytes = place.track_bytes;
+        }
+        ahead.limit = ahead.limit.max(end);
+        let rest = end.saturating_sub(ahead.from);
+        let at = ahead.since + self.mechanics.transfer_ns(ahead.track_bytes, rest);
+        (ahead, at.max(now))
+    }
+
+    /// A read was served from what the head passes: the stream is alive, so read on further.
+    fn prolong(&mut self, now: Nanos, end: u64) {
+        let Some(ahead) = self.ahead else { return };
+        let limit = (end + self.p.read_ahead_bytes).min(self.p.size_bytes);
+        if ahead.start <= end && limit > ahead.limit && self.passed(&ahead, now) < ahead.limit {
+            let start = ahead.start.max(end.saturating_sub(2 * self.p.read_ahead_bytes));
+            self.ahead = Some(Ahead { start, limit, ..ahead });
+        }
+    }
+
+    /// Drops from memory what a write makes old.
+    fn forget(&mut self, now: Nanos, start: u64, end: u64) {
+        self.segments.retain(|segment| segment.1 <= start || end <= segment.0);
+        if self.ahead.is_some_and(|ahead| ahead.start < end && start < ahead.limit) {
+            self.freeze(now);
+            self.segments.retain(|segment| segment.1 <= start || end <= segment.0);
+        }
+    }
+
+    /// Ends the read-ahead; what it has passed stays in memory.
+    fn freeze(&mut self, now: Nanos) {
+        if let Some(ahead) = self.ahead.take() {
+            if self.segments.len() == SEGMENTS_MAX {
+                self.segments.pop_front();
+            }
+            self.segments.push_back((ahead.start, self.passed(&ahead, now)));
+        }
+    }
+
+    /// Time from `now` until a transfer at `place` can begin.
+    fn position_ns(&self, now: Nanos, place: &Place, write: bool) -> Nanos {
+        let mut seek = self.mechanics.seek_ns(&self.head, place);
+        if write && seek > 0 {
+            seek += self.mechanics.write_settle_ns;
+        }
+        seek + self.mechanics.rotation_ns(now + seek + self.phase_ns, place.angle_ns)
+    }
+
+    /// Whether the head reads on towards this command.
+    fn streams(&self, command: &Command) -> Option<Ahead> {
+        let ahead = self.ahead.filter(|_| command.operation == Operation::Read)?;
+        (ahead.start <= command.offset && command.offset <= ahead.limit).then_some(ahead)
+    }
+
+    fn cost_ns(&self, now: Nanos, pending: &Pending) -> Nanos {
+        match self.streams(&pending.command) {
+            Some(ahead) => self.passes(now, &ahead, pending.command.end()).1 - now,
+            None => {
+                let write = pending.command.operation == Operation::Write;
+                self.position_ns(now, &pending.place, write)
+            }
+        }
+    }
+
+    /// The command or destage that the heads can reach first, or the one that is overdue.
+    fn choose(&self, now: Nanos) -> Option<(Choice, Nanos)> {
+        let mut best: Option<(Choice, Nanos)> = None;
+        let mut overdue: Option<(Nanos, usize)> = None;
+        for (index, pending) in self.queue.iter().enumerate() {
+            if pending.ready > now {
+                continue;
+            }
+            let cost = self.cost_ns(now, pending);
+            if best.is_none_or(|(_, least)| cost < least) {
+                best = Some((Choice::Queue(index), cost));
+            }
+            let late = now.saturating_sub(pending.arrived) > self.p.age_limit_ns;
+            if late && overdue.is_none_or(|(arrived, _)| pending.arrived < arrived) {
+                overdue = Some((pending.arrived, index));
+            }
+        }
+        if let Some((_, index)) = overdue {
+            return Some((Choice::Queue(index), self.cost_ns(now, &self.queue[index])));
+        }
+        let closing = !self.cache.closing.is_empty();
+        let pressing = closing || self.cache.bytes > self.p.write_cache_bytes / 2;
+        if !pressing && (!self.queue.is_empty() || now < self.destage_at) {
+            return best;
+        }
+        let extents = if closing { &self.cache.closing } else { &self.cache.open };
+        let (zone, track) = ((self.head.track >> 48) as usize, self.head.track << 16 >> 16);
+        let zone = &self.mechanics.zones[zone];
+        let here = zone.start + track * zone.track_bytes;
+        // Behind the head first, then from the outer edge: one sweep, like an elevator.
+        let window = extents.range(here..).chain(extents.range(..here)).take(DESTAGE_WINDOW);
+        for (&start, _) in window {
+            let cost = self.position_ns(now, &self.mechanics.place(start), true);
+            if best.is_none_or(|(_, least)| cost < least) {
+                best = Some((Choice::Destage { start, closing }, cost));
+            }
+        }
+        best
+    }
+
+    /// Gives idle heads something to do.
+    fn start(&mut self, now: Nanos) {
+        if self.active.is_some() {
+            return;
+        }
+        let Some((choice, cost)) = self.choose(now) else { return };
+        let (work, place, offset, len) = match choice {
+            Choice::Queue(index) => {
+                let pending = self.queue.swap_remove(index);
+                let command = pending.command;
+                if let Some(ahead) = self.streams(&command) {
+                    self.ahead = Some(self.passes(now, &ahead, command.end()).0);
+                    self.active = Some((now + cost, Work::Read(pending)));
+                    return;
+                }
+                let read = command.operation == Operation::Read;
+                let work = if read { Work::Read(pending) } else { Work::Write(pending) };
+                (work, pending.place, command.offset, command.len)
+            }
+            Choice::Destage { start, closing } => {
+                let len = self.take_dirty(start, closing);
+                (Work::Destage { len, closing }, self.mechanics.place(start), start, len)
+            }
+        };
+        self.freeze(now);
+        let ends = now + cost + self.mechanics.transfer_ns(place.track_bytes, len);
+        self.head = self.mechanics.place(offset + len);
+        self.active = Some((ends, work));
+    }
+
+    /// Takes (the first part of) an extent out of the cache for a destage.
+    fn take_dirty(&mut self, start: u64, closing: bool) -> u64 {
+        let cache = &mut self.cache;
+        let extents = if closing { &mut cache.closing } else { &mut cache.open };
+        let Some(end) = extents.remove(&start) else { return 0 };
+        let len = (end - start).min(DESTAGE_BYTES_MAX);
+        if start + len < end {
+            extents.insert(start + len, end);
+        }
+        cache.closing_busy += u32::from(closing);
+        len
+    }
+
+    /// Ends what the heads were doing, if its time has come.
+    fn finish(&mut self, now: Nanos) {
+        let Some((ends, work)) = self.active else { return };
+        if ends > now {
+            return;
+        }
+        self.active = None;
+        if !matches!(work, Work::Destage { .. }) {
+            self.destage_at = now + DESTAGE_IDLE_NS;
+        }
+        match work {
+            Work::Read(pending) => {
+                self.done.push(pending.ticket);
+                self.read_on(now, &pending.command);
+            }
+            Work::Write(pending) => self.done.push(pending.ticket),
+            Work::Destage { len, closing } => {
+                self.cache.bytes -= len;
+                self.cache.closing_busy -= u32::from(closing);
+                self.settle(now);
+                self.admit(now);
+            }
+        }
+        while self.queue.len() + self.waiting.len() < self.p.queue_depth_max {
+            let Some(pending) = self.backlog.pop_front() else { break };
+            self.accept(now, pending);
+        }
+    }
+
+    /// Continues behind a read that has just ended.
+    fn read_on(&mut self, now: Nanos, command: &Command) {
+        let end = command.end();
+        let start = match self.ahead.take() {
+            // A command inside of what is already in memory leaves the head where it is.
+            Some(ahead) if self.passed(&ahead, now) > end => {
+                self.ahead = Some(ahead);
+                return;
+            }
+            Some(ahead) => ahead.start.max(end.saturating_sub(2 * self.p.read_ahead_bytes)),
+            None => command.offset,
+        };
+        self.head = self.mechanics.place(end);
+        if self.p.read_ahead_bytes > 0 {
+            let limit = (end + self.p.read_ahead_bytes).min(self.p.size_bytes);
+            let track_bytes = self.head.track_bytes;
+            self.ahead = Some(Ahead { start, from: end, since: now, limit, track_bytes });
+        }
+    }
+
+    /// Answers flushes whose extents are all on the platter, and begins the next one.
+    fn settle(&mut self, now: Nanos) {
+        let empty = |cache: &WriteCache| cache.closing.is_empty() && cache.closing_busy == 0;
+        while !self.cache.flushes.is_empty() && empty(&self.cache) {
+            if let Some(ticket) = self.cache.flushes.pop_front() {
+                self.answer(now, ticket);
+            }
+            if !self.cache.flushes.is_empty() {
+                self.close();
+            }
+        }
+    }
+
+    /// Makes everything that is dirty now the current flush's.
+    fn close(&mut self) {
+        self.cache.closing = std::mem::take(&mut self.cache.open);
+        if let Some((_, Work::Destage { closing, .. })) = &mut self.active
+            && !*closing
+        {
+            *closing = true;
+            self.cache.closing_busy += 1;
+        }
+    }
+
+    fn flush(&mut self, now: Nanos, ticket: Ticket) {
+        self.cache.flushes.push_back(ticket);
+        if self.cache.flushes.len() == 1 {
+            self.close();
+            if self.cache.closing.is_empty() && self.cache.closing_busy == 0 {
+                self.cache.flushes.clear();
+                self.answer(now + self.p.command_overhead_ns, ticket);
+            }
+        }
+    }
+}
+
+impl Model for HddModel {
+    fn size_bytes(&self) -> u64 {
+        self.p.size_bytes
+    }
+
+    fn discards(&self) -> bool {
+        false
+    }
+
+    fn submit(&mut self, now: Nanos, ticket: Ticket, command: Command) {
+        self.run(now);
+        match command.operation {
+            Operation::Flush => self.flush(now, ticket),
+            Operation::Discard => self.answer(now + self.p.command_overhead_ns, ticket),
+            Operation::Read | Operation::Write => {
+                let place = Place::default();
+                let pending = Pending { ticket, command, arrived: now, ready: now, place };
+                self.accept(now, pending);
+            }
+        }
+        self.start(now);
+    }
+
+    fn next_event(&self) -> Option<Nanos> {
+        if !self.done.is_empty() {
+            return Some(self.clock);
+        }
+        let answer = self.answers.peek().map(|Reverse(answer)| answer.0);
+        [self.next_work(), answer].into_iter().flatten().min()
+    }
+
+    fn advance(&mut self, now: Nanos, completed: &mut Vec<Ticket>) {
+        self.run(now);
+        completed.append(&mut self.done);
+    }
+}
