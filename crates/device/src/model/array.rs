@@ -386,3 +386,85 @@ impl Model for ArrayModel {
         completed.append(&mut self.done);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::modelled::closed_loop;
+    use super::super::modelled::tests::random_4k;
+    use super::*;
+
+    fn array(level: Level) -> ArrayModel {
+        let member = HddParameters::st500nm0001().without_write_cache();
+        ArrayModel::new(ArrayParameters { level, disks: 8, chunk_bytes: 64 << 10, member }, 3)
+    }
+
+    fn iops(level: Level, operation: Operation) -> f64 {
+        let mut array = array(level);
+        let size = array.size_bytes();
+        closed_loop(&mut array, 128, 8_000, random_4k(operation, size)).iops
+    }
+
+    #[test]
+    fn eight_disks_read_like_eight_disks() {
+        let member = HddParameters::st500nm0001();
+        let size = member.size_bytes;
+        let mut one = HddModel::new(member, 0);
+        let one = closed_loop(&mut one, 16, 4_000, random_4k(Operation::Read, size)).iops;
+        let eight = iops(Level::Raid5, Operation::Read);
+        assert!((6.5 * one..8.5 * one).contains(&eight), "{eight}, one {one}");
+    }
+
+    #[test]
+    fn small_writes_cost_what_their_level_says() {
+        for (level, low, high) in
+            [(Level::Raid5, 0.18, 0.32), (Level::Raid6, 0.11, 0.22), (Level::Raid10, 0.38, 0.55)]
+        {
+            let share = iops(level, Operation::Write) / iops(level, Operation::Read);
+            assert!((low..high).contains(&share), "{level:?}: {share}");
+        }
+    }
+
+    /// Commands that a write of `len` bytes at `offset` sends to the members.
+    fn commands(level: Level, offset: u64, len: u64) -> u64 {
+        let mut array = array(level);
+        let mut done = Vec::new();
+        array.submit(0, 1, Command { operation: Operation::Write, offset, len });
+        array.advance(SECOND, &mut done);
+        assert_eq!(done, [1]);
+        array.commands_count()
+    }
+
+    #[test]
+    fn parity_is_computed_the_cheaper_way() {
+        let chunk = 64 << 10;
+        assert_eq!(commands(Level::Raid5, 0, 4096), 4, "read-modify-write");
+        assert_eq!(commands(Level::Raid6, 0, 4096), 6);
+        assert_eq!(commands(Level::Raid10, 0, 4096), 2);
+        assert_eq!(commands(Level::Raid5, 0, 7 * chunk), 8, "a full stripe reads nothing");
+        assert_eq!(commands(Level::Raid5, 0, 6 * chunk), 1 + 7, "reconstruct-write");
+        assert_eq!(commands(Level::Raid5, 4096, 14 * chunk), 8 + (1 + 8) + 4, "three stripes");
+    }
+
+    #[test]
+    fn every_chunk_of_a_stripe_is_on_a_member_of_its_own() {
+        for level in [Level::Raid5, Level::Raid6] {
+            let array = array(level);
+            for stripe in 0..16 {
+                let data = (0..array.p.data_disks()).map(|i| array.data_member(stripe, i));
+                let parity = (0..level.parities()).map(|i| array.parity_member(stripe, i));
+                let mut members: Vec<usize> = data.chain(parity).collect();
+                members.sort_unstable();
+                assert_eq!(members, (0..8).collect::<Vec<_>>());
+            }
+        }
+    }
+
+    #[test]
+    fn a_flush_reaches_every_member() {
+        let mut array = array(Level::Raid5);
+        array.submit(0, 9, Command { operation: Operation::Flush, offset: 0, len: 0 });
+        let mut done = Vec::new();
+        array.advance(SECOND, &mut done);
+        assert_eq!((done, array.commands_count()), (vec![9], 8));
+    }
+}

@@ -574,9 +574,10 @@ impl HddModel {
         (ahead.start <= command.offset && command.offset <= ahead.limit).then_some(ahead)
     }
 
+    /// Time until the command's first byte is below the head (or past it, in memory).
     fn cost_ns(&self, now: Nanos, pending: &Pending) -> Nanos {
         match self.streams(&pending.command) {
-            Some(ahead) => self.passes(now, &ahead, pending.command.end()).1 - now,
+            Some(ahead) => self.passes(now, &ahead, pending.command.offset).1 - now,
             None => {
                 let write = pending.command.operation == Operation::Write;
                 self.position_ns(now, &pending.place, write)
@@ -638,8 +639,9 @@ impl HddModel {
                 let pending = self.queue.swap_remove(index);
                 let command = pending.command;
                 if let Some(ahead) = self.streams(&command) {
-                    self.ahead = Some(self.passes(now, &ahead, command.end()).0);
-                    self.active = Some((now + cost, Work::Read(pending)));
+                    let (ahead, ends) = self.passes(now, &ahead, command.end());
+                    self.ahead = Some(ahead);
+                    self.active = Some((ends, Work::Read(pending)));
                     return;
                 }
                 let read = command.operation == Operation::Read;
@@ -791,3 +793,6 @@ impl Model for HddModel {
         completed.append(&mut self.done);
     }
 }
+
+#[cfg(test)]
+mod tests;

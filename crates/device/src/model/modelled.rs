@@ -310,3 +310,127 @@ pub fn closed_loop<M: Model>(
         latency_mean_ns: latency as f64 / counted,
     }
 }
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use crate::buf::Buf;
+    use crate::executor::TaskSet;
+    use crate::io::IoErrorKind;
+    use crate::model::hdd::{HddModel, HddParameters};
+    use crate::model::store::MemoryStore;
+    use crate::runtime::Task;
+    use std::cell::Cell;
+
+    /// Random aligned 4 KiB commands from a fixed seed.
+    pub(in crate::model) fn random_4k(operation: Operation, span: u64) -> impl FnMut() -> Command {
+        let mut state = 7u64;
+        move || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            Command { operation, offset: (state >> 20) % (span / 4096) * 4096, len: 4096 }
+        }
+    }
+
+    /// Commands of `len` bytes that follow each other.
+    pub(in crate::model) fn sequential(operation: Operation, len: u64) -> impl FnMut() -> Command {
+        let mut offset = 0;
+        move || {
+            offset += len;
+            Command { operation, offset: offset - len, len }
+        }
+    }
+
+    /// Virtual time: jumps to the next timer when nothing is ready.
+    struct Virtual {
+        now: Cell<Nanos>,
+        tasks: TaskSet,
+        timers: RefCell<Vec<(Nanos, Completer)>>,
+    }
+
+    impl Virtual {
+        fn new() -> Rc<Self> {
+            let tasks = TaskSet::new(Box::new(|| ()));
+            Rc::new(Self { now: Cell::new(0), tasks, timers: RefCell::default() })
+        }
+
+        fn run(&self) {
+            loop {
+                while self.tasks.run_one(|_| 0) {}
+                let mut timers = self.timers.borrow_mut();
+                timers.retain(|timer| !timer.1.is_abandoned());
+                let Some(index) = (0..timers.len()).min_by_key(|&index| timers[index].0) else {
+                    return;
+                };
+                let (at, completer) = timers.swap_remove(index);
+                drop(timers);
+                self.now.set(self.now.get().max(at));
+                completer.done(Ok(()));
+            }
+        }
+    }
+
+    impl Runtime for Virtual {
+        fn now(&self) -> Nanos {
+            self.now.get()
+        }
+        fn wake_at(&self, deadline: Nanos, completer: Completer) {
+            self.timers.borrow_mut().push((deadline, completer));
+        }
+        fn spawn(&self, task: Task) {
+            self.tasks.spawn(task);
+        }
+        fn random(&self) -> u64 {
+            4
+        }
+        fn unix_seconds(&self) -> u64 {
+            0
+        }
+    }
+
+    fn disk(world: &Rc<Virtual>) -> Rc<dyn BlockDevice> {
+        let store = Rc::new(MemoryStore::new(1 << 30, 4096));
+        let model = HddModel::new(HddParameters::st500nm0001(), 0);
+        Rc::new(Modelled::new(Rc::clone(world) as Rc<dyn Runtime>, store, model))
+    }
+
+    #[test]
+    fn data_is_the_stores_and_time_the_models() {
+        let world = Virtual::new();
+        let device = disk(&world);
+        let ended = Rc::new(Cell::new(0));
+        let (seen, clock) = (Rc::clone(&ended), Rc::clone(&world));
+        world.spawn(Box::pin(async move {
+            device.write(1 << 29, Buf::copy_of(&[5; 4096]).freeze()).done().await.unwrap();
+            assert!(clock.now() < 1_000_000, "acknowledged from the cache");
+            device.flush().done().await.unwrap();
+            assert!(clock.now() > 1_000_000, "the flush reaches the platter");
+            let outcome = device.read(1 << 29, Buf::new(4096)).await;
+            assert_eq!(outcome.buf.unwrap()[4095], 5);
+            seen.set(clock.now());
+        }));
+        world.run();
+        assert!(ended.get() > 0 && ended.get() < SECOND);
+    }
+
+    #[test]
+    fn dropping_the_device_ends_its_task_and_answers_its_requests() {
+        let world = Virtual::new();
+        let device = disk(&world);
+        let io = device.read(4096, Buf::new(4096));
+        drop(device);
+        let result = crate::executor::block_on_ready(io.done());
+        assert_eq!(result, Err(IoErrorKind::Vanished.into()));
+        world.run();
+        assert_eq!(world.tasks.live_count(), 0);
+    }
+
+    #[test]
+    fn abandoned_requests_do_no_harm() {
+        let world = Virtual::new();
+        let device = disk(&world);
+        drop(device.read(4096, Buf::new(4096)));
+        world.run();
+        assert!(world.now() > 0);
+        assert_eq!(world.tasks.live_count(), 1, "the driver waits for more");
+    }
+}

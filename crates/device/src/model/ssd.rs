@@ -252,3 +252,68 @@ impl Model for SsdModel {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::modelled::closed_loop;
+    use super::super::modelled::tests::{random_4k, sequential};
+    use super::*;
+
+    fn presets() -> [SsdParameters; 3] {
+        [
+            SsdParameters::sata_data_centre(),
+            SsdParameters::nvme_data_centre(),
+            SsdParameters::nvme_consumer(),
+        ]
+    }
+
+    #[test]
+    fn reads_grow_with_the_queue_up_to_the_data_sheet() {
+        for p in presets() {
+            let mut last = 0.0;
+            for depth in [1, 4, 16, 64, 256] {
+                let mut drive = SsdModel::new(p.clone(), 1);
+                let next = random_4k(Operation::Read, p.size_bytes);
+                let iops = closed_loop(&mut drive, depth, 20_000, next).iops;
+                assert!(iops > 0.999 * last, "{}, depth {depth}: {iops} after {last}", p.name);
+                last = iops;
+            }
+            let limit = p.read_iops_max as f64;
+            assert!((0.8 * limit..1.01 * limit).contains(&last), "{}: {last}", p.name);
+        }
+    }
+
+    #[test]
+    fn writes_settle_at_the_sustained_rates() {
+        for p in presets() {
+            let mut drive = SsdModel::new(p.clone(), 1);
+            let count = 4 * p.write_cache_bytes / 4096 + 100_000;
+            let next = random_4k(Operation::Write, p.size_bytes);
+            let iops = closed_loop(&mut drive, 32, count, next).iops;
+            let limit = p.write_iops_max as f64;
+            assert!((0.9 * limit..1.3 * limit).contains(&iops), "{}: {iops}", p.name);
+            let mut drive = SsdModel::new(p.clone(), 1);
+            let next = sequential(Operation::Write, 1 << 20);
+            let rate = closed_loop(&mut drive, 8, 2_000, next).bytes_per_s;
+            let limit = p.write_bytes_per_s as f64;
+            assert!((0.9 * limit..1.1 * limit).contains(&rate), "{}: {rate}", p.name);
+        }
+    }
+
+    #[test]
+    fn only_a_volatile_buffer_makes_a_flush_wait() {
+        let after_writes = |p: SsdParameters| {
+            let mut drive = SsdModel::new(p, 1);
+            for ticket in 0..1000 {
+                drive.submit(
+                    0,
+                    ticket,
+                    Command { operation: Operation::Write, offset: 0, len: 4096 },
+                );
+            }
+            drive.flush(0)
+        };
+        assert_eq!(after_writes(SsdParameters::nvme_data_centre()), 15 * MICROSECOND);
+        assert!(after_writes(SsdParameters::nvme_consumer()) > 30_000 * MICROSECOND);
+    }
+}
