@@ -55,7 +55,8 @@ fn main() {
     let pro = HddParameters::st6000ne0023;
     let plain = HddParameters::without_write_cache;
     // QSAN, SSD Cache 2.0 white paper, tables 9 and 10: volumes of 90 and 60 GB in the pool, two
-    // hosts. Synology's SSD cache white paper, tests A and B, does not state span and depth.
+    // hosts. Synology's SSD cache white paper, tests A and B, does not state span and
+    // depth: its 100 GB are a guess. Nobody states chunk sizes or controller caches.
     let rows = [
         ("QSAN 16 x ST500NM0001 read", 16, es(), 90, Operation::Read, 4512.0),
         ("QSAN write, member caches on", 16, es(), 60, Operation::Write, 1660.0),
@@ -70,7 +71,8 @@ fn main() {
             let mut model = array(Level::Raid5, disks, member.clone());
             let figures = random(&mut model, depth, span_gb * 1_000_000_000, operation);
             println!(
-                "{name}, {span_gb} GB, depth {depth}: {:.0} modelled, {published:.0} published, {:+.0} %",
+                "{name}, {span_gb} GB, depth {depth}: {:.0} modelled, {published:.0} published, \
+                 {:+.0} %",
                 figures.iops,
                 (figures.iops / published - 1.0) * 100.0
             );

@@ -8,6 +8,8 @@
 //! * With power-loss protection the buffer is durable, so a flush has nothing to wait for.
 //! * A read that meets a busy die waits at most until the program there is suspended.
 //!
+//! The presets' data-sheet figures are from memory and to be checked against the sheets.
+//!
 //! Every completion is known at submission, so an event costs one heap operation.
 
 use std::cmp::Reverse;

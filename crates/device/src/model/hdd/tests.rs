@@ -80,3 +80,32 @@ fn equal_commands_take_equal_time() {
     let run = || closed_loop(&mut disk(), 16, 500, random_4k(Operation::Write, 1 << 38));
     assert_eq!(run(), run());
 }
+
+#[test]
+fn every_command_of_a_mix_is_answered_exactly_once() {
+    for seed in 0..20u64 {
+        let small = HddParameters { write_cache_bytes: (seed % 3) << 20, ..disk().p };
+        let mut disk = HddModel::new(small, seed);
+        let (mut state, mut done, mut now) = (seed, Vec::new(), 0);
+        for ticket in 0..1_000 {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let (len, offset) =
+                ((1 + (state >> 50) % 300) * 4096, (state >> 20) % (64 << 20) * 4096);
+            let command = match state >> 60 {
+                0 => flush(),
+                1..9 => Command { operation: Operation::Read, offset, len },
+                _ => Command { operation: Operation::Write, offset: offset % (1 << 30), len },
+            };
+            now += (state >> 40) % (10 * MILLISECOND);
+            disk.submit(now, ticket, command);
+            disk.advance(now, &mut done);
+        }
+        while let Some(event) = disk.next_event() {
+            now = now.max(event);
+            disk.advance(now, &mut done);
+        }
+        done.sort_unstable();
+        assert_eq!(done, (0..1_000).collect::<Vec<_>>(), "seed {seed}");
+        assert_eq!((disk.cache.bytes, disk.load()), (0, 0), "seed {seed}");
+    }
+}
