@@ -1,0 +1,7 @@
+//! What the tests of this crate share.
+#![allow(dead_code)] // each test uses a part
+
+pub mod memory_export;
+pub mod pipe;
+pub mod protocol;
+pub mod world;
