@@ -181,7 +181,9 @@ impl Future for Io {
         let cell = self.0.as_ref().expect("polled after completion");
         match cell.outcome.take() {
             Some(outcome) => {
-                self.0.take().map(recycle);
+                if let Some(cell) = self.0.take() {
+                    recycle(cell);
+                }
                 Poll::Ready(outcome)
             }
             None => {
@@ -195,7 +197,9 @@ impl Future for Io {
 
 impl Drop for Io {
     fn drop(&mut self) {
-        self.0.take().map(recycle);
+        if let Some(cell) = self.0.take() {
+            recycle(cell);
+        }
     }
 }
 
