@@ -2,6 +2,7 @@
 
 use std::future::Future;
 
+use forebay_device::real::net::{Listener, Stream};
 use forebay_device::{Buf, Data, IoError};
 
 /// One client's byte stream. One task receives while another one sends.
@@ -28,4 +29,26 @@ pub trait Listen: 'static {
 
     /// The next client. May be dropped before it is ready.
     fn accept(&self) -> impl Future<Output = std::io::Result<Self::Stream>>;
+}
+
+impl Transport for Stream {
+    async fn recv_exact(&self, buf: Buf) -> (Buf, Result<(), IoError>) {
+        Stream::recv_exact(self, buf).await
+    }
+
+    async fn send_all(&self, data: Data) -> Result<(), IoError> {
+        Stream::send_all(self, data).await
+    }
+
+    fn shutdown(&self) {
+        Stream::shutdown(self);
+    }
+}
+
+impl Listen for Listener {
+    type Stream = Stream;
+
+    async fn accept(&self) -> std::io::Result<Stream> {
+        Listener::accept(self).await
+    }
 }

@@ -4,6 +4,7 @@ mod support;
 
 use std::cell::Cell;
 use std::rc::Rc;
+use std::sync::atomic::Ordering;
 
 use forebay_device::runtime::SECOND;
 use forebay_device::{Buf, Runtime};
@@ -203,7 +204,7 @@ fn a_client_that_takes_no_replies_is_not_read_from() {
         let _ = sender.send_all(Buf::copy_of(&bytes).freeze()).await;
     }));
     rig.world.settle();
-    let taken = rig.export.finished.get();
+    let taken = rig.export.finished.load(Ordering::Relaxed);
     assert!(taken <= limits::REQUESTS_INFLIGHT_MAX + 1, "{taken} requests were read");
     stream.shutdown();
     rig.assert_idle();
@@ -298,6 +299,8 @@ fn stopping_cuts_off_a_client_that_takes_no_replies() {
         client.send(&bytes).await;
         client
     });
+    rig.world.settle();
+    assert!(rig.export.finished.load(Ordering::Relaxed) > 0 && !rig.served.get());
     rig.server.stop();
     rig.world.settle();
     assert!(rig.served.get());

@@ -31,9 +31,6 @@ impl<T: Transport> Link<T> {
 
     /// Fills `buf`; `None` when nothing more is to be read.
     pub(crate) async fn receive(&self, buf: Buf) -> Option<Buf> {
-        if buf.is_empty() {
-            return Some(buf); // to a socket, receiving nothing would mean the end
-        }
         match self.control.stop.cut(self.stream.recv_exact(buf)).await {
             Some((buf, Ok(()))) => Some(buf),
             Some((_, Err(_))) | None => None,

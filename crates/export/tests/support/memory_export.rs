@@ -2,6 +2,8 @@
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use forebay_device::runtime::{MICROSECOND, Nanos};
 use forebay_device::{Buf, Data, Runtime};
@@ -20,8 +22,8 @@ pub struct MemoryExport {
     /// Requests in progress, and the most that there have been.
     pub inflight: Cell<usize>,
     pub inflight_peak: Cell<usize>,
-    /// Requests that have ended.
-    pub finished: Cell<usize>,
+    /// Requests that have ended, for other threads too.
+    pub finished: Arc<AtomicUsize>,
     pub flushes: Cell<usize>,
     pub fua_writes: Cell<usize>,
     bytes: RefCell<Vec<u8>>,
@@ -47,7 +49,7 @@ impl MemoryExport {
             fault: Cell::new(None),
             inflight: Cell::new(0),
             inflight_peak: Cell::new(0),
-            finished: Cell::new(0),
+            finished: Arc::default(),
             flushes: Cell::new(0),
             fua_writes: Cell::new(0),
             bytes: RefCell::new(vec![0; size_bytes]),
@@ -57,6 +59,10 @@ impl MemoryExport {
 
     pub fn delayed(self) -> Self {
         Self { delay_max: 300 * MICROSECOND, ..self }
+    }
+
+    pub fn read_only(self) -> Self {
+        Self { read_only: true, ..self }
     }
 
     pub fn bytes(&self) -> std::cell::RefMut<'_, Vec<u8>> {
@@ -76,7 +82,7 @@ impl MemoryExport {
         if self.delay_max > 0 {
             let _ = self.runtime.sleep(self.runtime.random() % self.delay_max).await;
         }
-        self.finished.set(self.finished.get() + 1);
+        self.finished.fetch_add(1, Ordering::Relaxed);
         self.fault.get().map_or(Ok(()), Err)
     }
 

@@ -4,4 +4,5 @@
 pub mod memory_export;
 pub mod pipe;
 pub mod protocol;
+pub mod real_server;
 pub mod world;

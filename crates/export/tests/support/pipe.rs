@@ -18,8 +18,7 @@ struct Direction {
 
 impl Direction {
     fn wake(&self) {
-        let wakers = std::mem::take(&mut *self.wakers.borrow_mut());
-        wakers.into_iter().for_each(Waker::wake);
+        self.wakers.borrow_mut().drain(..).for_each(Waker::wake);
     }
 
     fn close(&self) {
