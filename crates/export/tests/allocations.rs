@@ -46,10 +46,10 @@ async fn allocations(stream: Pipe, requests: Data, reply_bytes: usize) -> usize 
         if round == 100 {
             start = COUNT.get();
         }
-        stream.send_all(requests.clone()).await.unwrap();
+        stream.send_all(requests.clone()).await.expect("the server receives");
         let result;
         (replies, result) = stream.recv_exact(replies).await;
-        result.unwrap();
+        result.expect("the server replies");
     }
     COUNT.get() - start
 }

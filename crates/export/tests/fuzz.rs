@@ -24,7 +24,7 @@ fn play(seed: u64, in_transmission: bool, bytes: Vec<u8>) {
     let runtime: Rc<dyn Runtime> = Rc::clone(&world) as _;
     let export = MemoryExport::new(Rc::clone(&runtime), "disk", SIZE).delayed();
     let export = Rc::new(export);
-    let server = Server::new(runtime, Exports::of(Rc::clone(&export)).unwrap());
+    let server = Server::new(runtime, Exports::of(Rc::clone(&export)).expect("valid"));
     let door = Doorstep::default();
     world.spawn(Box::pin(Rc::clone(&server).serve(door.clone())));
     let mut bystander = world.run(Client::open(door.connect(), true));
@@ -89,7 +89,11 @@ proptest! {
     }
 
     #[test]
-    fn random_bytes_after_the_flags(seed: u64, flags in 0_u8..8, mut bytes in vec(any::<u8>(), 4..400)) {
+    fn random_bytes_after_the_flags(
+        seed: u64,
+        flags in 0_u8..8,
+        mut bytes in vec(any::<u8>(), 4..400),
+    ) {
         bytes[..4].copy_from_slice(&[0, 0, 0, flags]);
         play(seed, false, bytes);
     }
@@ -107,7 +111,11 @@ proptest! {
     }
 
     #[test]
-    fn requests_in_any_order(seed: u64, requests in vec(some_request(), 0..60), cut in 0..100_usize) {
+    fn requests_in_any_order(
+        seed: u64,
+        requests in vec(some_request(), 0..60),
+        cut in 0..100_usize,
+    ) {
         let mut bytes = requests.concat();
         bytes.truncate(bytes.len().saturating_sub(cut.saturating_sub(50)));
         play(seed, true, bytes);

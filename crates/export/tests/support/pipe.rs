@@ -127,7 +127,13 @@ impl Drop for Pipe {
 
 /// Where clients of the same thread connect.
 #[derive(Default, Clone)]
-pub struct Doorstep(Rc<(RefCell<VecDeque<Pipe>>, RefCell<Option<Waker>>)>);
+pub struct Doorstep(Rc<Waiting>);
+
+#[derive(Default)]
+struct Waiting {
+    clients: RefCell<VecDeque<Pipe>>,
+    server: RefCell<Option<Waker>>,
+}
 
 impl Doorstep {
     /// A new client.
@@ -137,8 +143,8 @@ impl Doorstep {
 
     pub fn connect_with_window(&self, window: usize) -> Pipe {
         let (client, server) = pair(window);
-        self.0.0.borrow_mut().push_back(server);
-        if let Some(waker) = self.0.1.borrow_mut().take() {
+        self.0.clients.borrow_mut().push_back(server);
+        if let Some(waker) = self.0.server.borrow_mut().take() {
             waker.wake();
         }
         client
@@ -146,7 +152,7 @@ impl Doorstep {
 
     /// Clients that were not accepted.
     pub fn waiting_count(&self) -> usize {
-        self.0.0.borrow().len()
+        self.0.clients.borrow().len()
     }
 }
 
@@ -154,10 +160,10 @@ impl Listen for Doorstep {
     type Stream = Pipe;
 
     async fn accept(&self) -> std::io::Result<Pipe> {
-        poll_fn(|cx| match self.0.0.borrow_mut().pop_front() {
+        poll_fn(|cx| match self.0.clients.borrow_mut().pop_front() {
             Some(stream) => Poll::Ready(Ok(stream)),
             None => {
-                *self.0.1.borrow_mut() = Some(cx.waker().clone());
+                *self.0.server.borrow_mut() = Some(cx.waker().clone());
                 Poll::Pending
             }
         })

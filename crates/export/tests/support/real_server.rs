@@ -141,8 +141,7 @@ fn serve(
         assert_eq!(export.inflight.get(), 0, "{}", export.name());
     }
     reactor.close();
-    let bytes = plain.bytes().clone();
-    bytes
+    plain.bytes().clone()
 }
 
 /// Whether all `programs` are installed; says so if not.
