@@ -30,7 +30,7 @@ impl Rig {
         let world = World::new(7);
         let runtime: Rc<dyn Runtime> = Rc::clone(&world) as _;
         let export = Rc::new(change(MemoryExport::new(Rc::clone(&runtime), "disk", SIZE)));
-        let server = Server::new(runtime, Exports::of(Rc::clone(&export)).unwrap());
+        let server = Server::new(runtime, Exports::of(Rc::clone(&export)).expect("valid"));
         let door = Doorstep::default();
         let served = Rc::new(Cell::new(false));
         let (serve, end) = (Rc::clone(&server).serve(door.clone()), Rc::clone(&served));
@@ -57,7 +57,7 @@ impl Rig {
             client.send(&bytes).await;
             let mut replies = Vec::new();
             while replies.len() < count {
-                replies.push(client.reply(&read_len).await.unwrap());
+                replies.push(client.reply(&read_len).await.expect("a reply"));
             }
             replies.sort_by_key(|reply| reply.cookie);
             (client, replies)

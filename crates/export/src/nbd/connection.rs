@@ -9,6 +9,9 @@
 //!   reply is discarded then.
 //! * A reply is sent in one piece with its data: a read's data has room before it, and the
 //!   headers that are due go there.
+//! * Each header is received by itself, so that a payload goes straight to its own buffer.
+//!   Receiving up to a page of requests ahead was tried and gained nothing with fio (4 KiB reads,
+//!   queue depth 32): its client sends one request at a time.
 
 use std::rc::Rc;
 
