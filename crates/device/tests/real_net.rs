@@ -1,4 +1,5 @@
 //! The reactor and its sockets against the real kernel.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on shall say where")]
 
 use std::cell::{Cell, RefCell};
 use std::net::{SocketAddr, TcpStream};
