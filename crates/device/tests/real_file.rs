@@ -50,7 +50,7 @@ fn open(reactor: &Rc<Reactor>, file: &TempFile, options: OpenOptions) -> FileDev
 fn pattern(len: usize, seed: u64) -> Buf {
     let mut buf = Buf::zeroed(len);
     for (at, word) in buf.chunks_exact_mut(8).enumerate() {
-        word.copy_from_slice(&(seed << 32 | at as u64).to_le_bytes());
+        word.copy_from_slice(&((seed << 32) | at as u64).to_le_bytes());
     }
     buf
 }
@@ -129,7 +129,7 @@ fn futures_dropped_in_flight_harm_nobody() {
             for (offset, io) in kept {
                 let outcome = io.await;
                 outcome.result.unwrap();
-                let first = 1u64 << 32 | offset / 8;
+                let first = (1u64 << 32) | (offset / 8);
                 assert_eq!(outcome.buf.unwrap()[..8], first.to_le_bytes());
             }
             canaries.retain(|canary| canary[..] != pattern(8192, 99)[..]);
