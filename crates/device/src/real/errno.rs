@@ -40,16 +40,6 @@ pub fn io_error(errno: i32) -> IoError {
     IoError { kind: kind.map_or(IoErrorKind::Other, |(_, kind)| *kind), errno: Some(errno) }
 }
 
-/// The error of a failed standard library call.
-pub(super) fn from_std(error: &std::io::Error) -> IoError {
-    error.raw_os_error().map_or(IoErrorKind::Other.into(), io_error)
-}
-
-/// The error of the system call that has just failed on this thread.
-pub(super) fn last() -> IoError {
-    from_std(&std::io::Error::last_os_error())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use crate::buf::{Buf, Data};
-use crate::io::{IoError, IoErrorKind, pair};
+use crate::io::{IoError, pair};
 use crate::real::op::{Handle, Kind, Mailbox, Op};
 use crate::real::reactor::Reactor;
 use crate::real::ring::Key;

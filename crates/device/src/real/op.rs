@@ -23,27 +23,18 @@ const TRANSFER_BYTES_MAX: usize = 1 << 30;
 const RETRIES_MAX: u32 = 1000;
 
 /// An open file, socket or event source.
-pub(super) struct Handle {
-    fd: OwnedFd,
-    /// Index in the ring's table of registered files: saves a reference count per request.
-    fixed: Cell<Option<u32>>,
-}
+///
+/// Not registered with the ring: the table would hold the file open, and with it the exclusive
+/// claim on a device, for a while after its last user has gone.
+pub(super) struct Handle(OwnedFd);
 
 impl Handle {
     pub(super) fn new(fd: OwnedFd) -> Rc<Handle> {
-        Rc::new(Handle { fd, fixed: Cell::new(None) })
+        Rc::new(Handle(fd))
     }
 
     pub(super) fn raw(&self) -> i32 {
-        self.fd.as_raw_fd()
-    }
-
-    pub(super) fn fd(&self) -> &OwnedFd {
-        &self.fd
-    }
-
-    pub(super) fn set_fixed(&self, index: Option<u32>) {
-        self.fixed.set(index);
+        self.0.as_raw_fd()
     }
 }
 
@@ -176,21 +167,6 @@ fn judge(rule: Rule, remaining: usize, result: i32) -> Verdict {
     }
 }
 
-macro_rules! on_handle {
-    ($handle:expr, $fd:ident => $entry:expr) => {
-        match $handle.fixed.get() {
-            Some(index) => {
-                let $fd = types::Fixed(index);
-                $entry
-            }
-            None => {
-                let $fd = types::Fd($handle.raw());
-                $entry
-            }
-        }
-    };
-}
-
 impl Op {
     pub(super) fn new(handle: Rc<Handle>, kind: Kind, completer: Option<Completer>) -> Op {
         Op { handle, kind, completer, progress: 0, retries: 0 }
@@ -238,46 +214,43 @@ impl Op {
     pub(super) fn entry(&mut self) -> squeue::Entry {
         let len = self.remaining().min(TRANSFER_BYTES_MAX) as u32;
         let done = self.progress;
-        let handle = &self.handle;
+        let fd = types::Fd(self.handle.raw());
         match &mut self.kind {
             Kind::Read { offset, buf, .. } => {
                 let (at, offset) = (buf[done..].as_mut_ptr(), *offset + done as u64);
-                on_handle!(handle, fd => opcode::Read::new(fd, at, len).offset(offset).build())
+                opcode::Read::new(fd, at, len).offset(offset).build()
             }
             Kind::Write { offset, data } => {
                 let (at, offset) = (data[done..].as_ptr(), *offset + done as u64);
-                on_handle!(handle, fd => opcode::Write::new(fd, at, len).offset(offset).build())
+                opcode::Write::new(fd, at, len).offset(offset).build()
             }
             Kind::Sync { data_only } => {
                 let flags = match data_only {
                     true => types::FsyncFlags::DATASYNC,
                     false => types::FsyncFlags::empty(),
                 };
-                on_handle!(handle, fd => opcode::Fsync::new(fd).flags(flags).build())
+                opcode::Fsync::new(fd).flags(flags).build()
             }
             Kind::Allocate { mode, offset, len } => {
-                let fd = types::Fd(handle.raw());
                 opcode::Fallocate::new(fd, *len).offset(*offset).mode(*mode).build()
             }
             Kind::Receive { buf, exact, .. } => {
                 let flags = if *exact { libc::MSG_WAITALL } else { 0 };
                 let at = buf[done..].as_mut_ptr();
-                opcode::Recv::new(types::Fd(handle.raw()), at, len).flags(flags).build()
+                opcode::Recv::new(fd, at, len).flags(flags).build()
             }
             Kind::Send { data, more } => {
                 let more = if *more { libc::MSG_MORE } else { 0 };
                 let flags = libc::MSG_NOSIGNAL | libc::MSG_WAITALL | more;
                 let at = data[done..].as_ptr();
-                opcode::Send::new(types::Fd(handle.raw()), at, len).flags(flags).build()
+                opcode::Send::new(fd, at, len).flags(flags).build()
             }
             Kind::Accept { .. } => {
                 let null = std::ptr::null_mut();
-                opcode::Accept::new(types::Fd(handle.raw()), null, null.cast())
-                    .flags(libc::SOCK_CLOEXEC)
-                    .build()
+                opcode::Accept::new(fd, null, null.cast()).flags(libc::SOCK_CLOEXEC).build()
             }
             Kind::Signal { buf, .. } | Kind::Bell { buf } => {
-                opcode::Read::new(types::Fd(handle.raw()), buf.as_mut_ptr(), len).build()
+                opcode::Read::new(fd, buf.as_mut_ptr(), len).build()
             }
         }
     }

@@ -5,7 +5,6 @@
 //! * Nothing here blocks but [`Ring::wait`].
 
 use std::collections::VecDeque;
-use std::os::fd::AsRawFd;
 use std::time::Duration;
 
 use io_uring::{IoUring, opcode, squeue, types};
@@ -66,14 +65,6 @@ impl Ring {
     pub(super) fn is_complete(&self) -> bool {
         let params = self.uring.params();
         params.is_feature_ext_arg() && params.is_feature_nodrop()
-    }
-
-    pub(super) fn fd(&self) -> i32 {
-        self.uring.as_raw_fd()
-    }
-
-    pub(super) fn uring(&self) -> &IoUring {
-        &self.uring
     }
 
     /// Takes `op` over and queues it.
