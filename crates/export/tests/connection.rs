@@ -291,6 +291,52 @@ fn stopping_finishes_what_was_read_and_closes() {
 }
 
 #[test]
+fn stopping_closes_idle_clients_at_once() {
+    let rig = Rig::new(|export| export);
+    let (idle, silent) = (rig.open(true), rig.door.connect());
+    let mut halfway = rig.open(false);
+    let halfway = rig.world.run(async move {
+        halfway.send(&request(1, 0, 1, 0, 4096)).await;
+        halfway.send(&[1; 1000]).await;
+        halfway
+    });
+    while rig.server.connection_count() < 3 {
+        assert!(rig.world.tasks.run_one(|_| 0));
+    }
+    rig.server.stop();
+    for stream in [idle.stream, halfway.stream] {
+        assert!(rig.world.run(async move { stream.drain().await }).is_empty());
+    }
+    let rest = rig.world.run(async move { silent.drain().await });
+    assert!(rest.len() <= 18, "at most the greeting");
+    rig.world.settle();
+    assert!(rig.served.get());
+    assert_eq!((rig.world.tasks.live_count(), rig.world.now()), (0, 0));
+    assert_eq!(rig.export.bytes()[0], 0, "half a write is no write");
+}
+
+#[test]
+fn memory_of_requests_in_progress_is_bounded() {
+    const LEN: u32 = 8 << 20;
+    let rig = Rig::new(|export| {
+        *export.bytes() = vec![5; LEN as usize];
+        export.delayed()
+    });
+    let mut client = rig.open(false);
+    rig.world.run(async move {
+        let bytes: Vec<u8> = (0..40).flat_map(|n| request(0, 0, n, 0, LEN)).collect();
+        client.send(&bytes).await;
+        for _ in 0..40 {
+            let reply = client.reply(|_| LEN as usize).await.unwrap();
+            assert!(reply.data.iter().all(|&byte| byte == 5));
+        }
+    });
+    let bytes_peak = rig.export.inflight_peak.get() as u64 * u64::from(LEN);
+    assert!(bytes_peak <= limits::BYTES_INFLIGHT_MAX, "{bytes_peak} bytes");
+    rig.assert_idle();
+}
+
+#[test]
 fn stopping_cuts_off_a_client_that_takes_no_replies() {
     let rig = Rig::new(|export| export);
     let mut client = rig.open(false);

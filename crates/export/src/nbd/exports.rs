@@ -98,3 +98,30 @@ impl<E: Export> Exports<E> {
         self.0.borrow().iter().for_each(act);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nbd::negotiation::tests::Disk;
+
+    #[test]
+    fn names_are_unique_and_bounded() {
+        let exports = Exports::of(Rc::new(Disk("one", ""))).unwrap();
+        assert_eq!(exports.add(Rc::new(Disk("one", ""))), Err(ExportsError::Exists));
+        assert_eq!(exports.add(Rc::new(Disk("", ""))), Err(ExportsError::Name));
+        let long: &str = "x".repeat(NAME_BYTES_MAX + 1).leak();
+        assert_eq!(exports.add(Rc::new(Disk(long, ""))), Err(ExportsError::Name));
+        assert_eq!(exports.add(Rc::new(Disk("two", long))), Err(ExportsError::Description));
+        assert_eq!(exports.add(Rc::new(Disk(&long[1..], ""))), Ok(()));
+    }
+
+    #[test]
+    fn the_empty_name_finds_an_export_only_if_there_is_no_choice() {
+        let exports = Exports::of(Rc::new(Disk("one", ""))).unwrap();
+        assert!(exports.find("").is_some_and(|export| export.name() == "one"));
+        exports.add(Rc::new(Disk("two", ""))).unwrap();
+        assert!(exports.find("").is_none());
+        assert!(exports.remove("one").is_some() && exports.remove("one").is_none());
+        assert!(exports.find("one").is_none() && exports.find("two").is_some());
+    }
+}

@@ -200,4 +200,4 @@ fn reply(out: &mut Vec<u8>, number: u32, kind: u32, body: &[u8]) {
 
 #[cfg(test)]
 #[path = "negotiation_tests.rs"]
-mod tests;
+pub(crate) mod tests;

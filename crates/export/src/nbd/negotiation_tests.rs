@@ -3,7 +3,8 @@ use forebay_device::{Buf, Data};
 use super::*;
 use crate::ExportError;
 
-struct Disk(&'static str, &'static str);
+/// An export of 1 MiB that does nothing, with a name and a description.
+pub(crate) struct Disk(pub(crate) &'static str, pub(crate) &'static str);
 
 impl Export for Disk {
     fn name(&self) -> &str {

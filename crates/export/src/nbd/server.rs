@@ -78,7 +78,8 @@ impl<E: Export> Server<E> {
     }
 
     /// Makes every [`Server::serve`] return: no client is accepted and no request read any
-    /// more; requests that were read are finished and answered, then connections are closed.
+    /// more; requests that were read are finished and answered, then connections are closed. Clients that do not take their
+    /// replies are cut off after [`DRAIN_TIME_MAX`]; the export is waited for without a limit.
     pub fn stop(&self) {
         self.stopping.raise();
         self.connections.for_each(|control| control.stop.raise());
