@@ -1,1 +1,23 @@
 //! The real world: io_uring, files, block devices, sockets.
+//!
+//! * [`reactor`]: one thread's tasks, timers and ring.
+//! * [`file`](mod@file), [`open`]: files and block devices, for ourselves alone.
+//! * [`probe`], [`prepare`]: what is on a device already, and files made into devices.
+//! * [`net`], [`signal`]: sockets and signals over the ring.
+//! * [`errno`]: what the system's error numbers mean.
+
+mod bell;
+pub mod errno;
+pub mod file;
+mod holders;
+pub mod net;
+mod op;
+pub mod open;
+pub mod prepare;
+pub mod probe;
+pub mod reactor;
+mod ring;
+pub mod signal;
+mod timer;
+
+pub use bell::Stopper;

@@ -1,0 +1,229 @@
+//! A regular file or block device as a [`BlockDevice`], over the ring.
+//!
+//! * O_DIRECT wherever the file system has it; [`FileDevice::is_direct`] tells.
+//! * Exclusive: a block device is claimed as a mount would, a file is locked.
+//! * A regular file without `punch` stays fully written: no holes, zeroes are written as bytes.
+
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::path::Path;
+use std::rc::Rc;
+
+use crate::buf::{Buf, Data};
+use crate::device::{BlockDevice, Geometry, Request};
+use crate::io::{Completer, Io, IoError, IoErrorKind, pair};
+use crate::real::op::{Handle, Kind, Op};
+use crate::real::open::{self, OpenError, OpenOptions};
+use crate::real::reactor::Reactor;
+use crate::runtime::Runtime;
+
+/// Zeroes written at once where the system has no shortcut.
+const ZEROES_CHUNK_BYTES: u64 = 1 << 20;
+
+/// Zero chunks in flight per request: keeps a disk busy without flooding its queue.
+const ZEROES_INFLIGHT_MAX: usize = 4;
+
+struct Inner {
+    reactor: Rc<Reactor>,
+    handle: Rc<Handle>,
+    geometry: Geometry,
+    is_block: bool,
+    direct: bool,
+    read_only: bool,
+    /// What a short read must be a multiple of, unless the file ends there.
+    align_bytes: usize,
+    memory_align_bytes: usize,
+    /// Whether `fallocate` may zero a range; cleared by the first "unsupported".
+    zero_range: Cell<bool>,
+    /// Whether `fallocate` may punch; cleared by the first "unsupported".
+    punch: Cell<bool>,
+}
+
+/// See the head of the file.
+pub struct FileDevice(Rc<Inner>);
+
+impl FileDevice {
+    /// Opens the file or block device at `path` for this process alone.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub fn open(
+        reactor: &Rc<Reactor>,
+        path: &Path,
+        options: &OpenOptions,
+    ) -> Result<FileDevice, OpenError> {
+        let opened = open::open(path, options)?;
+        let handle = Handle::new(opened.fd);
+        Ok(FileDevice(Rc::new(Inner {
+            reactor: Rc::clone(reactor),
+            handle,
+            geometry: Geometry {
+                size_bytes: opened.size_bytes,
+                sector_bytes: opened.sector_bytes,
+                discard: opened.discard,
+            },
+            is_block: opened.is_block,
+            direct: opened.direct,
+            read_only: options.read_only,
+            align_bytes: if opened.direct { opened.sector_bytes as usize } else { 1 },
+            memory_align_bytes: if opened.direct { opened.memory_align_bytes } else { 1 },
+            zero_range: Cell::new(opened.is_block || options.punch),
+            punch: Cell::new(opened.discard),
+        })))
+    }
+
+    /// Whether I/O bypasses the page cache.
+    pub fn is_direct(&self) -> bool {
+        self.0.direct
+    }
+
+    /// Whether this is a block device, not a regular file.
+    pub fn is_block(&self) -> bool {
+        self.0.is_block
+    }
+
+    /// Allocates space for the whole file, so that a lack of it shows now.
+    pub(super) async fn reserve(&self) -> Result<(), IoError> {
+        self.0.allocate(0, 0, self.0.geometry.size_bytes).await
+    }
+}
+
+impl Inner {
+    fn start(&self, kind: Kind, completer: Completer) {
+        self.reactor.start(Op::new(Rc::clone(&self.handle), kind, Some(completer)));
+    }
+
+    fn is_aligned(&self, bytes: &[u8]) -> bool {
+        bytes.as_ptr().addr().is_multiple_of(self.memory_align_bytes)
+    }
+
+    fn check(&self, request: &Request) -> Result<(), IoError> {
+        request.check(&self.geometry)?;
+        match request {
+            Request::Read { .. } | Request::Flush => Ok(()),
+            _ if self.read_only => Err(IoErrorKind::Permission.into()),
+            _ => Ok(()),
+        }
+    }
+
+    fn read(&self, offset: u64, buf: Buf, completer: Completer) {
+        self.start(Kind::Read { offset, align_bytes: self.align_bytes, buf }, completer);
+    }
+
+    fn write(&self, offset: u64, data: Data) -> Io {
+        let (completer, io) = pair();
+        self.start(Kind::Write { offset, data }, completer);
+        io
+    }
+
+    /// Reads to memory that O_DIRECT cannot use.
+    async fn read_through_copy(&self, offset: u64, mut buf: Buf, completer: Completer) {
+        let (inner, io) = pair();
+        self.read(offset, Buf::new(buf.len()), inner);
+        let outcome = io.await;
+        if let (Ok(()), Some(read)) = (outcome.result, &outcome.buf) {
+            buf.copy_from_slice(read);
+        }
+        completer.complete(outcome.result, Some(buf));
+    }
+
+    async fn allocate(&self, mode: i32, offset: u64, len: u64) -> Result<(), IoError> {
+        let (completer, io) = pair();
+        self.start(Kind::Allocate { mode, offset, len }, completer);
+        io.done().await
+    }
+
+    /// Runs `fallocate` in `mode` unless it is known not to work here; false if it does not.
+    async fn try_allocate(
+        &self,
+        works: &Cell<bool>,
+        mode: i32,
+        offset: u64,
+        len: u64,
+    ) -> Result<bool, IoError> {
+        if !works.get() {
+            return Ok(false);
+        }
+        match self.allocate(mode | libc::FALLOC_FL_KEEP_SIZE, offset, len).await {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind == IoErrorKind::Unsupported => {
+                works.set(false);
+                Ok(false)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// On a block device the kernel turns this into write zeroes with unmap, without fallback.
+    async fn discard(&self, offset: u64, len: u64) -> Result<(), IoError> {
+        self.try_allocate(&self.punch, libc::FALLOC_FL_PUNCH_HOLE, offset, len).await.map(|_| ())
+    }
+
+    async fn write_zeroes(&self, offset: u64, len: u64) -> Result<(), IoError> {
+        if self.try_allocate(&self.zero_range, libc::FALLOC_FL_ZERO_RANGE, offset, len).await? {
+            return Ok(());
+        }
+        let zeroes = Buf::zeroed(len.min(ZEROES_CHUNK_BYTES) as usize).freeze();
+        let end = offset + len;
+        let mut at = offset;
+        let mut inflight = VecDeque::with_capacity(ZEROES_INFLIGHT_MAX);
+        let mut result = Ok(());
+        while result.is_ok() && (at < end || !inflight.is_empty()) {
+            while at < end && inflight.len() < ZEROES_INFLIGHT_MAX {
+                let chunk = (end - at).min(ZEROES_CHUNK_BYTES);
+                inflight.push_back(self.write(at, zeroes.slice(0..chunk as usize)));
+                at += chunk;
+            }
+            if let Some(oldest) = inflight.pop_front() {
+                result = oldest.done().await;
+            }
+        }
+        // A failed request has ended only when nothing of it can reach the disk any more.
+        for io in inflight {
+            let _ = io.await;
+        }
+        result
+    }
+}
+
+impl BlockDevice for FileDevice {
+    fn geometry(&self) -> Geometry {
+        self.0.geometry
+    }
+
+    fn submit(&self, request: Request, completer: Completer) {
+        if let Err(error) = self.0.check(&request) {
+            return request.finish(Err(error), completer);
+        }
+        let inner = &self.0;
+        match request {
+            Request::Read { offset, buf } if inner.is_aligned(&buf) => {
+                inner.read(offset, buf, completer);
+            }
+            Request::Read { offset, buf } => {
+                let inner = Rc::clone(inner);
+                self.0.reactor.spawn(Box::pin(async move {
+                    inner.read_through_copy(offset, buf, completer).await;
+                }));
+            }
+            Request::Write { offset, data } => {
+                let data =
+                    if inner.is_aligned(&data) { data } else { Buf::copy_of(&data).freeze() };
+                inner.start(Kind::Write { offset, data }, completer);
+            }
+            Request::Flush => inner.start(Kind::Sync { data_only: true }, completer),
+            Request::Discard { offset, len } => {
+                let inner = Rc::clone(inner);
+                self.0.reactor.spawn(Box::pin(async move {
+                    completer.done(inner.discard(offset, len).await);
+                }));
+            }
+            Request::WriteZeroes { offset, len } => {
+                let inner = Rc::clone(inner);
+                self.0.reactor.spawn(Box::pin(async move {
+                    completer.done(inner.write_zeroes(offset, len).await);
+                }));
+            }
+        }
+    }
+}

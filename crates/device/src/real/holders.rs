@@ -1,0 +1,136 @@
+//! Who uses a block device or file: what the kernel tells under /proc and /sys.
+//!
+//! Everything here only explains an error; exclusivity itself is the kernel's (O_EXCL, flock).
+
+use std::ffi::OsString;
+use std::fs::{Metadata, read_to_string};
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+/// Where a file system on the block device `number` is mounted.
+pub(super) fn mount_point(number: u64) -> Option<PathBuf> {
+    let table = read_to_string("/proc/self/mountinfo").ok()?;
+    mount_point_in(&table, libc::major(number), libc::minor(number))
+}
+
+fn mount_point_in(table: &str, major: u32, minor: u32) -> Option<PathBuf> {
+    let number = format!("{major}:{minor}");
+    table.lines().find_map(|line| {
+        let mut fields = line.split(' ').skip(2);
+        (fields.next()? == number).then_some(())?;
+        fields.nth(1).map(unescape)
+    })
+}
+
+/// Spaces and the like stand as three octal digits after a backslash in /proc.
+fn unescape(text: &str) -> PathBuf {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((&first, tail)) = rest.split_first() {
+        let octal = tail.get(..3).and_then(|digits| std::str::from_utf8(digits).ok());
+        match octal.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
+            Some(byte) if first == b'\\' => {
+                bytes.push(byte);
+                rest = &tail[3..];
+            }
+            _ => {
+                bytes.push(first);
+                rest = tail;
+            }
+        }
+    }
+    PathBuf::from(OsString::from_vec(bytes))
+}
+
+/// Whether the system swaps to the file or block device.
+pub(super) fn is_swap(meta: &Metadata) -> bool {
+    let Ok(table) = read_to_string("/proc/swaps") else { return false };
+    table.lines().skip(1).filter_map(|line| line.split_whitespace().next()).any(|name| {
+        std::fs::metadata(unescape(name)).is_ok_and(|swap| {
+            let same_file = (swap.dev(), swap.ino()) == (meta.dev(), meta.ino());
+            let both_block =
+                swap.file_type().is_block_device() && meta.file_type().is_block_device();
+            same_file || both_block && swap.rdev() == meta.rdev()
+        })
+    })
+}
+
+fn sysfs(number: u64) -> PathBuf {
+    let (major, minor) = (libc::major(number), libc::minor(number));
+    Path::new("/sys/dev/block").join(format!("{major}:{minor}"))
+}
+
+/// Where a partition of the block device is mounted.
+pub(super) fn partition_mount_point(number: u64) -> Option<PathBuf> {
+    let table = read_to_string("/proc/self/mountinfo").ok()?;
+    std::fs::read_dir(sysfs(number)).ok()?.flatten().find_map(|entry| {
+        let partition = entry.path().join("partition");
+        partition.exists().then_some(())?;
+        let text = read_to_string(entry.path().join("dev")).ok()?;
+        let (major, minor) = text.trim().split_once(':')?;
+        mount_point_in(&table, major.parse().ok()?, minor.parse().ok()?)
+    })
+}
+
+/// The device-mapper, md or bcache device that is built on the block device.
+pub(super) fn block_holder(number: u64) -> Option<String> {
+    let holder = std::fs::read_dir(sysfs(number).join("holders")).ok()?.flatten().next()?;
+    Some(holder.file_name().to_string_lossy().into_owned())
+}
+
+/// The process that has a lock on the file.
+pub(super) fn lock_holder(meta: &Metadata) -> Option<String> {
+    let table = read_to_string("/proc/locks").ok()?;
+    let process = lock_holder_in(&table, meta.dev(), meta.ino())?;
+    let name = read_to_string(format!("/proc/{process}/comm")).unwrap_or_default();
+    match name.trim() {
+        "" => Some(format!("process {process}")),
+        name => Some(format!("process {process} ({name})")),
+    }
+}
+
+fn lock_holder_in(table: &str, device: u64, inode: u64) -> Option<u32> {
+    let file = format!("{:02x}:{:02x}:{inode}", libc::major(device), libc::minor(device));
+    table.lines().find_map(|line| {
+        // "1: FLOCK  ADVISORY  WRITE 708 fe:00:1234 0 EOF"; waiters have an arrow and more fields.
+        let mut fields = line.split_whitespace().skip(4);
+        let process = fields.next()?.parse().ok()?;
+        (fields.next()? == file).then_some(process)
+    })
+}
+
+/// Bytes that one discard may cover; 0 if the block device has no discard.
+pub(super) fn discard_bytes_max(number: u64) -> u64 {
+    let own = sysfs(number).join("queue/discard_max_bytes");
+    let of_disk = sysfs(number).join("../queue/discard_max_bytes"); // for a partition
+    let text = read_to_string(own).or_else(|_| read_to_string(of_disk)).unwrap_or_default();
+    text.trim().parse().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mount_points_are_found_by_number_and_unescaped() {
+        let table = "\
+22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw\n\
+40 22 8:17 / /mnt/my\\040disk rw shared:2 - xfs /dev/sdb1 rw\n\
+41 22 0:30 / /sys rw - sysfs sysfs rw\nshort line\n";
+        assert_eq!(mount_point_in(table, 8, 17), Some("/mnt/my disk".into()));
+        assert_eq!(mount_point_in(table, 254, 0), Some("/".into()));
+        assert_eq!(mount_point_in(table, 8, 1), None);
+        assert_eq!(unescape("a\\04"), PathBuf::from("a\\04"), "not an escape");
+    }
+
+    #[test]
+    fn lock_holders_are_found_by_file() {
+        let table = "1: FLOCK  ADVISORY  WRITE 708 fe:00:1234 0 EOF\n\
+                     2: POSIX  ADVISORY  READ 12 00:1b:99 0 EOF\n";
+        let device = libc::makedev(0xfe, 0);
+        assert_eq!(lock_holder_in(table, device, 1234), Some(708));
+        assert_eq!(lock_holder_in(table, libc::makedev(0, 0x1b), 99), Some(12));
+        assert_eq!(lock_holder_in(table, device, 99), None);
+    }
+}

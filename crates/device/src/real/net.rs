@@ -1,0 +1,330 @@
+//! Stream sockets over the ring, for the servers.
+//!
+//! * A [`Stream`] may be used by two tasks at once: one receives, one sends. Two senders must
+//!   take turns, or their bytes mix.
+//! * A receive or send whose future is dropped goes on; its bytes are lost, so the stream is of
+//!   no use afterwards. Dropping the stream ends what is in flight.
+
+use std::cell::Cell;
+use std::fmt;
+use std::io;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use crate::buf::{Buf, Data};
+use crate::io::{IoError, pair};
+use crate::real::op::{Handle, Kind, Mailbox, Op};
+use crate::real::reactor::Reactor;
+use crate::real::ring::Key;
+
+/// Settings of a TCP listener.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct TcpOptions {
+    /// Allow an address that other machines can reach. Nothing here encrypts or authenticates.
+    pub allow_remote: bool,
+}
+
+/// The other end of a connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Peer {
+    /// A TCP client.
+    Tcp(SocketAddr),
+    /// A process on this machine, by its user.
+    Unix {
+        /// The user id of the process that connected, where the kernel tells it.
+        uid: Option<u32>,
+    },
+}
+
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Peer::Tcp(address) => write!(f, "{address}"),
+            Peer::Unix { uid: Some(uid) } => write!(f, "unix (uid {uid})"),
+            Peer::Unix { uid: None } => f.write_str("unix"),
+        }
+    }
+}
+
+/// The socket file of a listener, removed with it if it is still the same file.
+struct SocketFile {
+    path: PathBuf,
+    inode: (u64, u64),
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        let ours = std::fs::symlink_metadata(&self.path)
+            .is_ok_and(|meta| (meta.dev(), meta.ino()) == self.inode);
+        if ours {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// A socket that accepts connections.
+pub struct Listener {
+    reactor: Rc<Reactor>,
+    handle: Rc<Handle>,
+    mailbox: Rc<Mailbox>,
+    accepting: Cell<Option<Key>>,
+    address: Option<SocketAddr>,
+    _file: Option<SocketFile>,
+}
+
+impl Listener {
+    /// Listens on a TCP address; port 0 takes a free one.
+    ///
+    /// # Errors
+    /// `PermissionDenied` for an address that is not of this machine's loopback, unless
+    /// [`TcpOptions::allow_remote`] is set; else what the system says.
+    pub fn tcp(
+        reactor: &Rc<Reactor>,
+        address: &SocketAddr,
+        options: TcpOptions,
+    ) -> io::Result<Listener> {
+        if !options.allow_remote && !address.ip().to_canonical().is_loopback() {
+            let text = format!("{address} can be reached from other machines");
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
+        }
+        let socket = TcpListener::bind(address)?;
+        let address = socket.local_addr()?;
+        Ok(Listener::new(reactor, socket.into(), Some(address), None))
+    }
+
+    /// Listens on a Unix socket at `path`. A socket file that nobody answers on is replaced;
+    /// the file is removed when the listener is dropped.
+    ///
+    /// # Errors
+    /// `AddrInUse` when another process answers there or the file is not a socket; else what the
+    /// system says.
+    pub fn unix(reactor: &Rc<Reactor>, path: &Path) -> io::Result<Listener> {
+        remove_stale(path)?;
+        let socket = UnixListener::bind(path)?;
+        let meta = std::fs::symlink_metadata(path)?;
+        let file = SocketFile { path: path.to_owned(), inode: (meta.dev(), meta.ino()) };
+        Ok(Listener::new(reactor, socket.into(), None, Some(file)))
+    }
+
+    fn new(
+        reactor: &Rc<Reactor>,
+        socket: OwnedFd,
+        address: Option<SocketAddr>,
+        file: Option<SocketFile>,
+    ) -> Listener {
+        Listener {
+            reactor: Rc::clone(reactor),
+            handle: Handle::new(socket),
+            mailbox: Rc::default(),
+            accepting: Cell::new(None),
+            address,
+            _file: file,
+        }
+    }
+
+    /// The TCP address with its real port; `None` for a Unix socket.
+    pub fn local_addr(&self) -> Option<SocketAddr> {
+        self.address
+    }
+
+    /// The next connection. The future may be dropped at any time without losing one.
+    ///
+    /// # Errors
+    /// What the system says: a connection that ended before it was accepted, no descriptors
+    /// left. The listener stays usable; wait a little before the next call.
+    pub async fn accept(&self) -> io::Result<Stream> {
+        loop {
+            if let Some(arrived) = self.mailbox.take() {
+                let fd = arrived.map_err(to_std)?;
+                // SAFETY: the kernel made this descriptor for us just now; only we know it.
+                let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+                return Stream::new(&self.reactor, socket, self.address.is_some());
+            }
+            let (completer, io) = pair();
+            if self.mailbox.wait(completer) {
+                let kind = Kind::Accept { mailbox: Rc::clone(&self.mailbox) };
+                let op = Op::new(Rc::clone(&self.handle), kind, None);
+                self.accepting.set(self.reactor.start(op));
+            }
+            io.done().await.map_err(to_std)?;
+        }
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        if let Some(key) = self.accepting.take() {
+            self.reactor.cancel(key);
+        }
+        while let Some(arrived) = self.mailbox.take() {
+            if let Ok(fd) = arrived {
+                // SAFETY: an accepted descriptor that nobody took.
+                drop(unsafe { OwnedFd::from_raw_fd(fd) });
+            }
+        }
+    }
+}
+
+fn remove_stale(path: &Path) -> io::Result<()> {
+    let Ok(meta) = std::fs::symlink_metadata(path) else { return Ok(()) };
+    if !meta.file_type().is_socket() {
+        let text = format!("{} exists and is not a socket", path.display());
+        return Err(io::Error::new(io::ErrorKind::AddrInUse, text));
+    }
+    match UnixStream::connect(path) {
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+            std::fs::remove_file(path)
+        }
+        _ => {
+            let text = format!("another process listens on {}", path.display());
+            Err(io::Error::new(io::ErrorKind::AddrInUse, text))
+        }
+    }
+}
+
+fn to_std(error: IoError) -> io::Error {
+    error.errno.map_or_else(|| io::Error::other(error), io::Error::from_raw_os_error)
+}
+
+/// A connection.
+pub struct Stream {
+    reactor: Rc<Reactor>,
+    handle: Rc<Handle>,
+    received: Cell<Option<Rc<Cell<usize>>>>,
+    peer: Peer,
+}
+
+impl Stream {
+    fn new(reactor: &Rc<Reactor>, socket: OwnedFd, is_tcp: bool) -> io::Result<Stream> {
+        let (socket, peer) = if is_tcp {
+            let socket = TcpStream::from(socket);
+            socket.set_nodelay(true)?;
+            let peer = Peer::Tcp(socket.peer_addr()?);
+            (OwnedFd::from(socket), peer)
+        } else {
+            let uid = peer_uid(&socket);
+            (socket, Peer::Unix { uid })
+        };
+        let handle = Handle::new(socket);
+        Ok(Stream { reactor: Rc::clone(reactor), handle, received: Cell::new(None), peer })
+    }
+
+    /// A stream on a TCP connection that was made elsewhere.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn from_tcp(reactor: &Rc<Reactor>, socket: TcpStream) -> io::Result<Stream> {
+        socket.set_nonblocking(false)?;
+        Stream::new(reactor, socket.into(), true)
+    }
+
+    /// A stream on a Unix socket that was connected elsewhere.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn from_unix(reactor: &Rc<Reactor>, socket: UnixStream) -> io::Result<Stream> {
+        socket.set_nonblocking(false)?;
+        Stream::new(reactor, socket.into(), false)
+    }
+
+    /// Who is at the other end.
+    pub fn peer(&self) -> &Peer {
+        &self.peer
+    }
+
+    /// Receives what is there, at least a byte and at most the buffer's length; 0 means that the
+    /// peer has closed its side. Waits until something comes.
+    pub async fn recv(&self, buf: Buf) -> (Buf, Result<usize, IoError>) {
+        // The counter of the last receive is used again, unless an abandoned one still has it.
+        let count = self.received.take().filter(|count| Rc::strong_count(count) == 1);
+        let count = count.unwrap_or_default();
+        self.received.set(Some(Rc::clone(&count)));
+        let (buf, result) = self.receive(buf, false, Rc::clone(&count)).await;
+        (buf, result.map(|()| count.get()))
+    }
+
+    /// Fills the whole buffer. A peer that closes its side before is `Vanished`, without an
+    /// error number.
+    pub async fn recv_exact(&self, buf: Buf) -> (Buf, Result<(), IoError>) {
+        if buf.is_empty() {
+            return (buf, Ok(()));
+        }
+        self.receive(buf, true, Rc::default()).await
+    }
+
+    async fn receive(
+        &self,
+        buf: Buf,
+        exact: bool,
+        count: Rc<Cell<usize>>,
+    ) -> (Buf, Result<(), IoError>) {
+        let (completer, io) = pair();
+        let kind = Kind::Receive { buf, exact, count };
+        self.reactor.start(Op::new(Rc::clone(&self.handle), kind, Some(completer)));
+        let outcome = io.await;
+        (outcome.buf.unwrap_or_else(|| Buf::new(0)), outcome.result)
+    }
+
+    /// Sends all of `data`.
+    ///
+    /// # Errors
+    /// `Vanished` when the peer is gone; else what the system says.
+    pub async fn send_all(&self, data: Data) -> Result<(), IoError> {
+        self.send(data, false).await
+    }
+
+    /// Like [`Stream::send_all`], when more follows at once (a header before its payload): TCP
+    /// holds a part-filled packet back for it.
+    ///
+    /// # Errors
+    /// As for [`Stream::send_all`].
+    pub async fn send_all_before_more(&self, data: Data) -> Result<(), IoError> {
+        self.send(data, true).await
+    }
+
+    async fn send(&self, data: Data, more: bool) -> Result<(), IoError> {
+        if data.is_empty() {
+            return Ok(());
+        }
+        let (completer, io) = pair();
+        let kind = Kind::Send { data, more };
+        self.reactor.start(Op::new(Rc::clone(&self.handle), kind, Some(completer)));
+        io.done().await
+    }
+
+    /// Ends the connection in both directions; whoever waits on it is told.
+    pub fn shutdown(&self) {
+        // SAFETY: no pointers; the descriptor is open. An error means that the peer was faster.
+        unsafe { libc::shutdown(self.handle.raw(), libc::SHUT_RDWR) };
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        // Operations in flight hold the socket open; without this they might wait for ever.
+        if Rc::strong_count(&self.handle) > 1 {
+            self.shutdown();
+        }
+    }
+}
+
+fn peer_uid(socket: &OwnedFd) -> Option<u32> {
+    use std::os::fd::AsRawFd;
+    let mut credentials = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes to `credentials`, which is that long.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut credentials).cast(),
+            &raw mut len,
+        )
+    };
+    (result == 0).then_some(credentials.uid)
+}

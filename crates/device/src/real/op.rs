@@ -1,0 +1,340 @@
+//! One operation in flight: what the kernel was asked, the memory that it may touch, and who
+//! waits. [`judge`] is the one place that checks sign, length, EINTR and short I/O.
+//!
+//! * An `Op` owns its buffer, its file and its completer until the kernel has answered.
+//! * No pointer handed to the kernel leads into the `Op` itself, so it may move.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::rc::Rc;
+
+use io_uring::{opcode, squeue, types};
+
+use crate::buf::{Buf, Data};
+use crate::io::{Completer, IoError, IoErrorKind};
+use crate::real::errno::io_error;
+
+/// Bytes handed to the kernel at once; it transfers less than 2 GiB per call.
+const TRANSFER_BYTES_MAX: usize = 1 << 30;
+
+/// EINTR and EAGAIN in a row before an operation fails; a lower layer that says "again" this
+/// often without progress is stuck.
+const RETRIES_MAX: u32 = 1000;
+
+/// An open file, socket or event source.
+///
+/// Not registered with the ring: the table would hold the file open, and with it the exclusive
+/// claim on a device, for a while after its last user has gone.
+pub(super) struct Handle(OwnedFd);
+
+impl Handle {
+    pub(super) fn new(fd: OwnedFd) -> Rc<Handle> {
+        Rc::new(Handle(fd))
+    }
+
+    pub(super) fn raw(&self) -> i32 {
+        self.0.as_raw_fd()
+    }
+}
+
+/// Values that arrive one by one (connections, signals). A future that waits for the next one
+/// may be dropped at any time: what arrives later stays for the next caller.
+#[derive(Default)]
+pub(super) struct Mailbox {
+    arrived: RefCell<VecDeque<Result<i32, IoError>>>,
+    waiting: Cell<Option<Completer>>,
+    in_flight: Cell<bool>,
+}
+
+impl Mailbox {
+    pub(super) fn take(&self) -> Option<Result<i32, IoError>> {
+        self.arrived.borrow_mut().pop_front()
+    }
+
+    /// Makes `completer` the one to be told; true if an operation must be started.
+    pub(super) fn wait(&self, completer: Completer) -> bool {
+        self.waiting.set(Some(completer));
+        !self.in_flight.replace(true)
+    }
+
+    fn deliver(&self, value: Result<i32, IoError>) {
+        self.in_flight.set(false);
+        self.arrived.borrow_mut().push_back(value);
+        if let Some(completer) = self.waiting.take() {
+            completer.done(Ok(()));
+        }
+    }
+}
+
+/// What the kernel is asked to do.
+pub(super) enum Kind {
+    /// `align_bytes`: a shorter transfer that ends off this grid is the end of the file.
+    Read {
+        offset: u64,
+        align_bytes: usize,
+        buf: Buf,
+    },
+    Write {
+        offset: u64,
+        data: Data,
+    },
+    Sync {
+        data_only: bool,
+    },
+    Allocate {
+        mode: i32,
+        offset: u64,
+        len: u64,
+    },
+    /// Fills `buf` when `exact`, otherwise stores the length of one receive in `count`.
+    Receive {
+        buf: Buf,
+        exact: bool,
+        count: Rc<Cell<usize>>,
+    },
+    Send {
+        data: Data,
+        more: bool,
+    },
+    Accept {
+        mailbox: Rc<Mailbox>,
+    },
+    Signal {
+        buf: Buf,
+        mailbox: Rc<Mailbox>,
+    },
+    /// Reads the eventfd through which other threads ring, for ever.
+    Bell {
+        buf: Buf,
+    },
+}
+
+/// An operation with its state.
+pub(super) struct Op {
+    handle: Rc<Handle>,
+    kind: Kind,
+    completer: Option<Completer>,
+    progress: usize,
+    retries: u32,
+}
+
+/// How long an answer must be.
+#[derive(Clone, Copy, Debug)]
+enum Rule {
+    /// All bytes; less is continued. Zero is `end`.
+    Whole { align_bytes: usize, end: IoErrorKind },
+    /// Any count or descriptor is the answer.
+    Value,
+    /// One fixed-size item, all of it at once.
+    Item,
+    /// Each answer asks again.
+    Repeat,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Verdict {
+    Done(Result<usize, IoError>),
+    /// Continue after this many more bytes.
+    More(usize),
+    /// The same again: nothing was done.
+    Again,
+}
+
+/// Judges the kernel's answer `result` to a request for `asked` of `remaining` bytes.
+fn judge(rule: Rule, remaining: usize, result: i32) -> Verdict {
+    let Ok(count) = usize::try_from(result) else {
+        return match result.saturating_neg() {
+            libc::EINTR | libc::EAGAIN => Verdict::Again,
+            errno => Verdict::Done(Err(io_error(errno))),
+        };
+    };
+    match rule {
+        Rule::Value => Verdict::Done(Ok(count)),
+        Rule::Repeat => Verdict::Again,
+        Rule::Item if count == remaining => Verdict::Done(Ok(count)),
+        Rule::Item => Verdict::Done(Err(IoErrorKind::Other.into())),
+        Rule::Whole { align_bytes, end } => {
+            assert!(count <= remaining, "the kernel transferred {count} of {remaining} bytes");
+            if count == remaining {
+                Verdict::Done(Ok(count))
+            } else if count == 0 || !count.is_multiple_of(align_bytes) {
+                Verdict::Done(Err(end.into()))
+            } else {
+                Verdict::More(count)
+            }
+        }
+    }
+}
+
+impl Op {
+    pub(super) fn new(handle: Rc<Handle>, kind: Kind, completer: Option<Completer>) -> Op {
+        Op { handle, kind, completer, progress: 0, retries: 0 }
+    }
+
+    fn rule(&self) -> Rule {
+        match &self.kind {
+            Kind::Read { align_bytes, .. } => {
+                Rule::Whole { align_bytes: *align_bytes, end: IoErrorKind::Media }
+            }
+            Kind::Write { .. } => Rule::Whole { align_bytes: 1, end: IoErrorKind::Other },
+            Kind::Receive { exact: true, .. } | Kind::Send { .. } => {
+                Rule::Whole { align_bytes: 1, end: IoErrorKind::Vanished }
+            }
+            Kind::Receive { exact: false, .. }
+            | Kind::Accept { .. }
+            | Kind::Sync { .. }
+            | Kind::Allocate { .. } => Rule::Value,
+            Kind::Signal { .. } => Rule::Item,
+            Kind::Bell { .. } => Rule::Repeat,
+        }
+    }
+
+    /// Whether the operation may wait for something outside, so that the end must cancel it.
+    pub(super) fn waits(&self) -> bool {
+        !matches!(
+            self.kind,
+            Kind::Read { .. } | Kind::Write { .. } | Kind::Sync { .. } | Kind::Allocate { .. }
+        )
+    }
+
+    fn remaining(&self) -> usize {
+        let len = match &self.kind {
+            Kind::Read { buf, .. }
+            | Kind::Receive { buf, .. }
+            | Kind::Signal { buf, .. }
+            | Kind::Bell { buf } => buf.len(),
+            Kind::Write { data, .. } | Kind::Send { data, .. } => data.len(),
+            Kind::Sync { .. } | Kind::Allocate { .. } | Kind::Accept { .. } => 0,
+        };
+        len - self.progress
+    }
+
+    /// The submission entry for what is left to do. It points into memory that `self` owns.
+    pub(super) fn entry(&mut self) -> squeue::Entry {
+        let len = self.remaining().min(TRANSFER_BYTES_MAX) as u32;
+        let done = self.progress;
+        let fd = types::Fd(self.handle.raw());
+        match &mut self.kind {
+            Kind::Read { offset, buf, .. } => {
+                let (at, offset) = (buf[done..].as_mut_ptr(), *offset + done as u64);
+                opcode::Read::new(fd, at, len).offset(offset).build()
+            }
+            Kind::Write { offset, data } => {
+                let (at, offset) = (data[done..].as_ptr(), *offset + done as u64);
+                opcode::Write::new(fd, at, len).offset(offset).build()
+            }
+            Kind::Sync { data_only } => {
+                let flags = match data_only {
+                    true => types::FsyncFlags::DATASYNC,
+                    false => types::FsyncFlags::empty(),
+                };
+                opcode::Fsync::new(fd).flags(flags).build()
+            }
+            Kind::Allocate { mode, offset, len } => {
+                opcode::Fallocate::new(fd, *len).offset(*offset).mode(*mode).build()
+            }
+            Kind::Receive { buf, exact, .. } => {
+                let flags = if *exact { libc::MSG_WAITALL } else { 0 };
+                let at = buf[done..].as_mut_ptr();
+                opcode::Recv::new(fd, at, len).flags(flags).build()
+            }
+            Kind::Send { data, more } => {
+                let more = if *more { libc::MSG_MORE } else { 0 };
+                let flags = libc::MSG_NOSIGNAL | libc::MSG_WAITALL | more;
+                let at = data[done..].as_ptr();
+                opcode::Send::new(fd, at, len).flags(flags).build()
+            }
+            Kind::Accept { .. } => {
+                let null = std::ptr::null_mut();
+                opcode::Accept::new(fd, null, null.cast()).flags(libc::SOCK_CLOEXEC).build()
+            }
+            Kind::Signal { buf, .. } | Kind::Bell { buf } => {
+                opcode::Read::new(fd, buf.as_mut_ptr(), len).build()
+            }
+        }
+    }
+
+    /// Takes the kernel's answer in; `None` means that [`Op::entry`] must be submitted again.
+    pub(super) fn advance(&mut self, result: i32) -> Option<Result<usize, IoError>> {
+        match judge(self.rule(), self.remaining(), result) {
+            Verdict::Done(result) => return Some(result),
+            Verdict::More(count) => {
+                self.progress += count;
+                self.retries = 0;
+            }
+            Verdict::Again if result >= 0 => self.retries = 0,
+            Verdict::Again => {
+                self.retries += 1;
+                if self.retries > RETRIES_MAX {
+                    return Some(Err(io_error(result.saturating_neg())));
+                }
+            }
+        }
+        None
+    }
+
+    /// Tells whoever waits.
+    pub(super) fn finish(self, result: Result<usize, IoError>) {
+        let (buf, result) = match self.kind {
+            Kind::Read { buf, .. } => (Some(buf), result.map(|_| ())),
+            Kind::Receive { buf, exact: true, .. } => (Some(buf), result.map(|_| ())),
+            Kind::Receive { buf, exact: false, count } => {
+                (Some(buf), result.map(|length| count.set(length)))
+            }
+            Kind::Accept { mailbox } => {
+                return mailbox.deliver(result.map(|fd| fd as i32));
+            }
+            Kind::Signal { buf, mailbox } => {
+                // `ssi_signo` is the first field of the structure.
+                let number = u32::from_ne_bytes([buf[0], buf[1], buf[2], buf[3]]);
+                return mailbox.deliver(result.map(|_| number as i32));
+            }
+            _ => (None, result.map(|_| ())),
+        };
+        if let Some(completer) = self.completer {
+            completer.complete(result, buf);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: Rule = Rule::Whole { align_bytes: 512, end: IoErrorKind::Media };
+
+    #[test]
+    fn short_transfers_continue_and_the_end_of_the_file_is_an_error() {
+        assert_eq!(judge(FILE, 4096, 4096), Verdict::Done(Ok(4096)));
+        assert_eq!(judge(FILE, 4096, 1024), Verdict::More(1024));
+        assert_eq!(judge(FILE, 4096, 0), Verdict::Done(Err(IoErrorKind::Media.into())));
+        assert_eq!(judge(FILE, 4096, 100), Verdict::Done(Err(IoErrorKind::Media.into())));
+        let stream = Rule::Whole { align_bytes: 1, end: IoErrorKind::Vanished };
+        assert_eq!(judge(stream, 4096, 100), Verdict::More(100));
+    }
+
+    #[test]
+    fn interruptions_are_retried_and_errors_are_not() {
+        for rule in [FILE, Rule::Value, Rule::Item, Rule::Repeat] {
+            assert_eq!(judge(rule, 8, -libc::EINTR), Verdict::Again);
+            assert_eq!(judge(rule, 8, -libc::EAGAIN), Verdict::Again);
+            assert_eq!(judge(rule, 8, -libc::EIO), Verdict::Done(Err(io_error(libc::EIO))));
+            assert!(matches!(judge(rule, 8, i32::MIN), Verdict::Done(Err(_))));
+        }
+    }
+
+    #[test]
+    fn an_answer_that_is_always_again_ends() {
+        let file = OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
+        let mut op = Op::new(Handle::new(file), Kind::Sync { data_only: true }, None);
+        let answers = (0..=RETRIES_MAX).filter_map(|_| op.advance(-libc::EAGAIN));
+        assert_eq!(answers.collect::<Vec<_>>(), [Err(io_error(libc::EAGAIN))]);
+    }
+
+    #[test]
+    #[should_panic(expected = "the kernel transferred")]
+    fn more_than_was_asked_for_is_a_broken_contract() {
+        judge(FILE, 512, 1024);
+    }
+}

@@ -1,0 +1,367 @@
+//! Opening a file or block device for ourselves alone, and saying why not.
+
+use std::ffi::CString;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use crate::real::holders;
+use crate::real::reactor::StartError;
+
+/// Alignment of O_DIRECT transfers where the kernel does not tell: every disk's classic sector.
+const CLASSIC_SECTOR_BYTES: u32 = 512;
+
+/// How to open a device.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OpenOptions {
+    /// Open for reading only; several readers may share a file then.
+    pub read_only: bool,
+    /// Sector size of a regular file, 512 or 4096; `None` takes the smallest that O_DIRECT
+    /// allows. Block devices have their own.
+    pub sector_bytes: Option<u32>,
+    /// A regular file may have holes: discard punches them, and zeroes are a range the file
+    /// system remembers. For origins. A cache device must not fail for lack of space later, so
+    /// its file has every block allocated and written, and this stays off.
+    pub punch: bool,
+}
+
+/// Why a file or block device cannot be opened.
+#[derive(Debug)]
+pub enum OpenError {
+    /// Nothing is there.
+    NotFound {
+        /// What was to be opened.
+        path: PathBuf,
+    },
+    /// The system refuses access.
+    Permission {
+        /// What was to be opened.
+        path: PathBuf,
+        /// The device, its file system or its medium is read-only.
+        is_read_only: bool,
+    },
+    /// A file system on it, or on one of its partitions, is mounted.
+    Mounted {
+        /// What was to be opened.
+        path: PathBuf,
+        /// The mount point.
+        at: PathBuf,
+    },
+    /// The system swaps to it.
+    Swap {
+        /// What was to be opened.
+        path: PathBuf,
+    },
+    /// Somebody else has it open for themselves.
+    InUse {
+        /// What was to be opened.
+        path: PathBuf,
+        /// Who, as far as the kernel tells: "process 12 (qemu)" or "dm-0".
+        by: Option<String>,
+    },
+    /// A directory, a terminal, a socket.
+    NotStorage {
+        /// What was to be opened.
+        path: PathBuf,
+    },
+    /// Empty, or not a whole number of sectors.
+    Size {
+        /// What was to be opened.
+        path: PathBuf,
+        /// Its size.
+        size_bytes: u64,
+        /// Its sector.
+        sector_bytes: u32,
+    },
+    /// The sector size is not 512 or 4096, or smaller than what the disk below can address.
+    Sector {
+        /// What was to be opened.
+        path: PathBuf,
+        /// The sector asked for, or the device's.
+        sector_bytes: u32,
+        /// The smallest sector that works.
+        sector_bytes_min: u32,
+    },
+    /// There is no ring to do I/O with.
+    NoRing(StartError),
+    /// Anything else.
+    System {
+        /// What was to be opened.
+        path: PathBuf,
+        /// What was tried.
+        action: &'static str,
+        /// What the system says.
+        source: io::Error,
+    },
+}
+
+impl OpenError {
+    /// What to do about it, one sentence.
+    pub fn hint(&self) -> String {
+        match self {
+            Self::NotFound { .. } => "check the path; `lsblk` lists the block devices".into(),
+            Self::Permission { is_read_only: true, .. } => {
+                "open it read-only, or make it writable (`blockdev --setrw`, a mount option)".into()
+            }
+            Self::Permission { path, .. } => {
+                format!("run as a user who may open it: `ls -lL {}`", path.display())
+            }
+            Self::Mounted { at, .. } => format!("unmount it first: `umount {}`", at.display()),
+            Self::Swap { path } => format!("stop swapping to it: `swapoff {}`", path.display()),
+            Self::InUse { path, .. } => {
+                format!("stop who uses it; `fuser -v {0}` or `lsblk {0}` may tell", path.display())
+            }
+            Self::NotStorage { .. } => "give a regular file or a block device".into(),
+            Self::Size { path, size_bytes: 0, .. } => {
+                format!("give it a size: `truncate -s 10G {}`", path.display())
+            }
+            Self::Size { sector_bytes, .. } => {
+                format!("make its size a multiple of {sector_bytes} bytes with `truncate`")
+            }
+            Self::Sector { sector_bytes_min, .. } => {
+                format!("use sectors of {} bytes", (*sector_bytes_min).max(CLASSIC_SECTOR_BYTES))
+            }
+            Self::NoRing(error) => error.hint().into(),
+            Self::System { .. } => "`dmesg | tail` may tell more".into(),
+        }
+    }
+}
+
+impl std::fmt::Display for OpenError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::NotFound { path } => write!(f, "{} does not exist", path.display()),
+            Self::Permission { path, is_read_only: true } => {
+                write!(f, "{} is read-only", path.display())
+            }
+            Self::Permission { path, .. } => {
+                write!(f, "the system refuses access to {}", path.display())
+            }
+            Self::Mounted { path, at } => {
+                write!(f, "{} is in use: it is mounted at {}", path.display(), at.display())
+            }
+            Self::Swap { path } => write!(f, "{} is in use: it is swap space", path.display()),
+            Self::InUse { path, by: Some(by) } => {
+                write!(f, "{} is in use by {by}", path.display())
+            }
+            Self::InUse { path, by: None } => {
+                write!(f, "{} is in use by somebody else", path.display())
+            }
+            Self::NotStorage { path } => {
+                write!(f, "{} is neither a regular file nor a block device", path.display())
+            }
+            Self::Size { path, size_bytes: 0, .. } => write!(f, "{} is empty", path.display()),
+            Self::Size { path, size_bytes, sector_bytes } => write!(
+                f,
+                "the size of {}, {size_bytes} bytes, is not a whole number of sectors of \
+                 {sector_bytes} bytes",
+                path.display()
+            ),
+            Self::Sector { path, sector_bytes, .. } => {
+                write!(f, "{} cannot have sectors of {sector_bytes} bytes", path.display())
+            }
+            Self::NoRing(error) => error.fmt(f),
+            Self::System { path, action, source } => {
+                write!(f, "cannot {action} {}: {source}", path.display())
+            }
+        }
+    }
+}
+
+impl std::error::Error for OpenError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::NoRing(error) => Some(error),
+            Self::System { source, .. } => Some(source),
+            _ => None,
+        }
+    }
+}
+
+impl From<StartError> for OpenError {
+    fn from(error: StartError) -> Self {
+        Self::NoRing(error)
+    }
+}
+
+/// What an open file is like.
+pub(super) struct Opened {
+    pub(super) fd: OwnedFd,
+    pub(super) is_block: bool,
+    pub(super) direct: bool,
+    pub(super) size_bytes: u64,
+    pub(super) sector_bytes: u32,
+    /// Alignment that O_DIRECT asks of memory.
+    pub(super) memory_align_bytes: usize,
+    pub(super) discard: bool,
+}
+
+/// Opens `path` exclusively.
+pub(super) fn open(path: &Path, options: &OpenOptions) -> Result<Opened, OpenError> {
+    let meta = std::fs::metadata(path).map_err(|error| failed(path, "look at", error))?;
+    let is_block = meta.file_type().is_block_device();
+    if !is_block && !meta.file_type().is_file() {
+        return Err(OpenError::NotStorage { path: path.to_owned() });
+    }
+    if holders::is_swap(&meta) {
+        return Err(OpenError::Swap { path: path.to_owned() });
+    }
+    if is_block && let Some(at) = holders::mount_point(meta.rdev()) {
+        return Err(OpenError::Mounted { path: path.to_owned(), at });
+    }
+    let (fd, direct) = open_direct(path, options.read_only, is_block)?;
+    let file = File::from(fd);
+    let meta = file.metadata().map_err(|error| failed(path, "look at", error))?;
+    if !is_block {
+        lock(path, &file, options.read_only)?;
+    }
+    let (align_bytes, memory_align_bytes) = direct_alignment(&file);
+    // A block device's node lies in memory (devtmpfs), its bytes do not.
+    let direct = direct && (is_block || align_bytes != Some(0) && !is_in_memory(&file));
+    let (size_bytes, own_sector, discard) = if is_block {
+        if !options.read_only && block_u32(&file, BLKROGET, path)? != 0 {
+            return Err(OpenError::Permission { path: path.to_owned(), is_read_only: true });
+        }
+        let sector = block_u32(&file, libc::BLKSSZGET, path)?;
+        (block_size(&file, path)?, sector, holders::discard_bytes_max(meta.rdev()) > 0)
+    } else {
+        let own = if direct { align_bytes.unwrap_or(CLASSIC_SECTOR_BYTES) } else { 1 };
+        (meta.len(), own, options.punch)
+    };
+    let asked = if is_block { None } else { options.sector_bytes };
+    let sector_bytes = asked.unwrap_or(own_sector.max(CLASSIC_SECTOR_BYTES));
+    if !matches!(sector_bytes, 512 | 4096) || sector_bytes < own_sector {
+        let (path, sector_bytes_min) = (path.to_owned(), own_sector);
+        return Err(OpenError::Sector { path, sector_bytes, sector_bytes_min });
+    }
+    if size_bytes == 0 || !size_bytes.is_multiple_of(u64::from(sector_bytes)) {
+        return Err(OpenError::Size { path: path.to_owned(), size_bytes, sector_bytes });
+    }
+    Ok(Opened {
+        fd: file.into(),
+        is_block,
+        direct,
+        size_bytes,
+        sector_bytes,
+        memory_align_bytes,
+        discard: discard && !options.read_only,
+    })
+}
+
+/// Opens with O_DIRECT where the file system has it; the flag tells.
+fn open_direct(path: &Path, read_only: bool, is_block: bool) -> Result<(OwnedFd, bool), OpenError> {
+    let access = if read_only { libc::O_RDONLY } else { libc::O_RDWR };
+    // Without O_CREAT, O_EXCL on a block device claims it as a mount does.
+    let flags = access | libc::O_CLOEXEC | if is_block { libc::O_EXCL } else { 0 };
+    let opened = match open_raw(path, flags | libc::O_DIRECT) {
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+            open_raw(path, flags).map(|fd| (fd, false))
+        }
+        other => other.map(|fd| (fd, true)),
+    };
+    opened.map_err(|error| failed(path, "open", error))
+}
+
+fn open_raw(path: &Path, flags: i32) -> io::Result<OwnedFd> {
+    let name = CString::new(path.as_os_str().as_bytes())?;
+    // SAFETY: `name` is a string with its end mark that outlives the call.
+    let fd = unsafe { libc::open(name.as_ptr(), flags) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the descriptor is new and nobody else has it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Takes the lock that keeps other Forebay processes (and qemu-nbd, flock(1)) away.
+fn lock(path: &Path, file: &File, shared: bool) -> Result<(), OpenError> {
+    let kind = if shared { libc::LOCK_SH } else { libc::LOCK_EX };
+    // SAFETY: no pointers; the descriptor is open.
+    if unsafe { libc::flock(file.as_raw_fd(), kind | libc::LOCK_NB) } == 0 {
+        return Ok(());
+    }
+    let error = io::Error::last_os_error();
+    if error.raw_os_error() != Some(libc::EWOULDBLOCK) {
+        return Err(failed(path, "lock", error));
+    }
+    let by = file.metadata().ok().and_then(|meta| holders::lock_holder(&meta));
+    Err(OpenError::InUse { path: path.to_owned(), by })
+}
+
+/// The error for a failed call on `path`.
+pub(super) fn failed(path: &Path, action: &'static str, source: io::Error) -> OpenError {
+    let path = path.to_owned();
+    match source.raw_os_error() {
+        Some(libc::ENOENT | libc::ENOTDIR) => OpenError::NotFound { path },
+        Some(libc::EACCES | libc::EPERM) => OpenError::Permission { path, is_read_only: false },
+        Some(libc::EROFS) => OpenError::Permission { path, is_read_only: true },
+        Some(libc::ETXTBSY) => OpenError::InUse { path, by: None },
+        Some(libc::EBUSY) => {
+            let number = std::fs::metadata(&path).map_or(0, |meta| meta.rdev());
+            match holders::partition_mount_point(number) {
+                Some(at) => OpenError::Mounted { path, at },
+                None => OpenError::InUse { by: holders::block_holder(number), path },
+            }
+        }
+        _ => OpenError::System { path, action, source },
+    }
+}
+
+fn block_u32(file: &File, request: libc::Ioctl, path: &Path) -> Result<u32, OpenError> {
+    let mut value: libc::c_int = 0;
+    // SAFETY: BLKSSZGET and BLKROGET store one int.
+    if unsafe { libc::ioctl(file.as_raw_fd(), request, &raw mut value) } != 0 {
+        return Err(failed(path, "ask the properties of", io::Error::last_os_error()));
+    }
+    Ok(value as u32)
+}
+
+/// `_IO(0x12, 94)` of linux/fs.h: whether the device is read-only.
+const BLKROGET: libc::Ioctl = 0x125e;
+
+/// `_IOR(0x12, 114, size_t)` of linux/fs.h: the device's size in bytes.
+const BLKGETSIZE64: libc::Ioctl = 0x8008_1272;
+
+fn block_size(file: &File, path: &Path) -> Result<u64, OpenError> {
+    let mut value: u64 = 0;
+    // SAFETY: BLKGETSIZE64 stores one u64.
+    if unsafe { libc::ioctl(file.as_raw_fd(), BLKGETSIZE64, &raw mut value) } != 0 {
+        return Err(failed(path, "ask the size of", io::Error::last_os_error()));
+    }
+    Ok(value)
+}
+
+/// Whether the file lies in tmpfs or ramfs: they accept O_DIRECT since 6.6, and copy all the same.
+fn is_in_memory(file: &File) -> bool {
+    const RAMFS_MAGIC: u32 = 0x8584_58f6;
+    // SAFETY: `statfs` is plain numbers; zeroes are a valid value.
+    let mut answer: libc::statfs = unsafe { std::mem::zeroed() };
+    // SAFETY: the descriptor is open, and `answer` is written.
+    let result = unsafe { libc::fstatfs(file.as_raw_fd(), &raw mut answer) };
+    result == 0 && [libc::TMPFS_MAGIC as u32, RAMFS_MAGIC].contains(&(answer.f_type as u32))
+}
+
+/// What O_DIRECT asks of offsets (0: there is no O_DIRECT; `None`: the kernel does not tell) and
+/// of memory. Linux 6.1 and newer.
+fn direct_alignment(file: &File) -> (Option<u32>, usize) {
+    // SAFETY: `statx` is plain numbers; zeroes are a valid value.
+    let mut answer: libc::statx = unsafe { std::mem::zeroed() };
+    // SAFETY: the empty path with AT_EMPTY_PATH means the open file; `answer` is written.
+    let result = unsafe {
+        libc::statx(
+            file.as_raw_fd(),
+            c"".as_ptr(),
+            libc::AT_EMPTY_PATH,
+            libc::STATX_DIOALIGN,
+            &raw mut answer,
+        )
+    };
+    if result != 0 || answer.stx_mask & libc::STATX_DIOALIGN == 0 {
+        return (None, CLASSIC_SECTOR_BYTES as usize);
+    }
+    let memory = answer.stx_dio_mem_align.max(1) as usize;
+    (Some(answer.stx_dio_offset_align), memory.next_power_of_two())
+}

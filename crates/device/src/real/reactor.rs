@@ -1,0 +1,313 @@
+//! The thread's event loop: tasks, timers and one io_uring.
+//!
+//! * A turn runs what is ready, hands all queued operations to the kernel in one call, takes its
+//!   answers in, and waits only if nothing is ready.
+//! * Memory that the kernel may touch belongs to the ring until the answer, also when the future
+//!   that wanted it is gone and when the reactor itself ends.
+//! * Tasks usually hold the reactor, and the reactor its tasks: [`Reactor::close`] ends that.
+
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use crate::buf::Buf;
+use crate::executor::TaskSet;
+use crate::io::Completer;
+use crate::real::bell::{Bell, Root, Stopper};
+use crate::real::op::{Handle, Kind, Op};
+use crate::real::ring::{Answer, Key, Ring, vanished};
+use crate::real::timer::Timers;
+use crate::runtime::{Nanos, Runtime, Task};
+
+/// Tasks polled before the kernel's answers are looked at again, so that tasks that keep each
+/// other busy cannot starve I/O: a few times the largest queue depth.
+const POLLS_PER_TURN_MAX: usize = 512;
+
+/// How often the end asks again to cancel what still waits.
+const CLOSE_RETRY: Duration = Duration::from_millis(100);
+
+/// Settings of a reactor.
+#[derive(Clone, Copy, Debug)]
+pub struct Config {
+    /// Entries of the submission queue; more operations wait in memory. A power of two.
+    pub entries: u32,
+    /// Queued operations that are submitted at once instead of at the end of the turn. Small
+    /// values give the device work earlier, large ones save system calls.
+    pub submit_after: usize,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { entries: 256, submit_after: 32 }
+    }
+}
+
+/// Why no ring could be set up.
+#[derive(Debug)]
+pub struct StartError {
+    source: std::io::Error,
+}
+
+impl StartError {
+    fn new(source: std::io::Error) -> Self {
+        Self { source }
+    }
+
+    /// What to do about it.
+    pub fn hint(&self) -> &'static str {
+        match self.source.raw_os_error() {
+            Some(libc::EPERM | libc::EACCES) => {
+                "allow io_uring: `sysctl kernel.io_uring_disabled=0`, or, inside a container, a \
+                 seccomp policy that permits io_uring_setup"
+            }
+            Some(libc::ENOSYS | libc::EINVAL | libc::EOPNOTSUPP) => {
+                "run Linux 5.11 or newer, built with CONFIG_IO_URING; inside a container, check \
+                 that its seccomp policy permits io_uring_setup"
+            }
+            Some(libc::ENOMEM) => {
+                "raise the limit of locked memory: `ulimit -l`, or LimitMEMLOCK= of the service"
+            }
+            Some(libc::EMFILE | libc::ENFILE) => {
+                "raise the limit of open files: `ulimit -n`, or LimitNOFILE= of the service"
+            }
+            _ => "check `sysctl kernel.io_uring_disabled`, seccomp policies and `ulimit -l`",
+        }
+    }
+}
+
+impl std::fmt::Display for StartError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "cannot set up io_uring: {}", self.source)
+    }
+}
+
+impl std::error::Error for StartError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.source)
+    }
+}
+
+/// See the head of the file.
+pub struct Reactor {
+    ring: RefCell<Ring>,
+    tasks: TaskSet,
+    timers: RefCell<Timers>,
+    start: Instant,
+    random: Cell<u64>,
+    root: Arc<Root>,
+    stopper: Stopper,
+    answers: RefCell<Vec<Answer>>,
+    running: Cell<bool>,
+    closed: Cell<bool>,
+}
+
+impl Reactor {
+    /// A reactor for the calling thread.
+    ///
+    /// # Errors
+    /// When the kernel gives no ring; see [`StartError::hint`].
+    pub fn new(config: Config) -> Result<Rc<Reactor>, StartError> {
+        let ring = Ring::new(config.entries, config.submit_after).map_err(StartError::new)?;
+        if !ring.is_complete() {
+            let source = std::io::Error::from_raw_os_error(libc::EOPNOTSUPP);
+            return Err(StartError::new(source));
+        }
+        let bell = Arc::new(Bell::new().map_err(StartError::new)?);
+        let reader = bell.reader().map_err(StartError::new)?;
+        let notifier = Arc::clone(&bell);
+        let reactor = Rc::new(Reactor {
+            ring: RefCell::new(ring),
+            tasks: TaskSet::new(Box::new(move || notifier.ring())),
+            timers: RefCell::default(),
+            start: monotonic_now(),
+            random: Cell::new(random_seed()),
+            root: Arc::new(Root::new(Arc::clone(&bell))),
+            stopper: Stopper { stopped: Arc::new(AtomicBool::new(false)), bell },
+            answers: RefCell::default(),
+            running: Cell::new(false),
+            closed: Cell::new(false),
+        });
+        reactor.start(Op::new(Handle::new(reader), Kind::Bell { buf: Buf::zeroed(8) }, None));
+        Ok(reactor)
+    }
+
+    /// Runs tasks until `future` is ready. Tasks that have not ended stay for the next call.
+    ///
+    /// # Panics
+    /// If called from inside itself.
+    pub fn block_on<F: Future>(&self, future: F) -> F::Output {
+        let mut future = std::pin::pin!(future);
+        let waker = Waker::from(Arc::clone(&self.root));
+        let mut context = Context::from_waker(&waker);
+        waker.wake_by_ref();
+        let mut output = None;
+        self.drive(|| {
+            if self.root.take()
+                && let Poll::Ready(value) = future.as_mut().poll(&mut context)
+            {
+                output = Some(value);
+            }
+            output.is_some()
+        });
+        output.expect("the loop ends when the future has")
+    }
+
+    /// Runs tasks until somebody calls [`Stopper::stop`].
+    pub fn run(&self) {
+        self.drive(|| self.stopper.stopped.load(Ordering::Acquire));
+    }
+
+    /// Ends [`Reactor::run`]; may be sent to other threads.
+    pub fn stopper(&self) -> Stopper {
+        self.stopper.clone()
+    }
+
+    /// Number of tasks that have not ended.
+    pub fn tasks_live_count(&self) -> usize {
+        self.tasks.live_count()
+    }
+
+    /// Operations in flight, without the reactor's own.
+    pub fn operations_inflight_count(&self) -> usize {
+        self.ring.borrow().inflight_count().saturating_sub(1)
+    }
+
+    /// Drops all tasks and waits until the kernel has let go of all memory. Operations that
+    /// start later end with `Vanished`.
+    pub fn close(&self) {
+        self.closed.set(true);
+        self.tasks.clear();
+        let untouched = self.ring.borrow_mut().cancel_all();
+        untouched.into_iter().for_each(|op| op.finish(Err(vanished())));
+        while self.ring.borrow().inflight_count() > 0 {
+            self.ring.borrow_mut().wait(Some(CLOSE_RETRY));
+            self.take_answers();
+            let untouched = self.ring.borrow_mut().cancel_all();
+            untouched.into_iter().for_each(|op| op.finish(Err(vanished())));
+        }
+    }
+
+    /// Queues an operation.
+    pub(super) fn start(&self, op: Op) -> Option<Key> {
+        if self.closed.get() {
+            op.finish(Err(vanished()));
+            return None;
+        }
+        Some(self.ring.borrow_mut().push(op))
+    }
+
+    /// Asks for the early end of an operation.
+    pub(super) fn cancel(&self, key: Key) {
+        self.ring.borrow_mut().cancel(key);
+    }
+
+    fn drive(&self, mut is_done: impl FnMut() -> bool) {
+        struct Running<'a>(&'a Cell<bool>);
+        impl Drop for Running<'_> {
+            fn drop(&mut self) {
+                self.0.set(false);
+            }
+        }
+        assert!(!self.running.replace(true), "a reactor runs once at a time");
+        let _running = Running(&self.running);
+        while !is_done() {
+            for _ in 0..POLLS_PER_TURN_MAX {
+                if !self.tasks.run_one(|_| 0) {
+                    break;
+                }
+            }
+            let timeout = self.fire_timers();
+            let idle = self.tasks.ready_count() == 0
+                && !self.root.is_woken()
+                && !self.stopper.stopped.load(Ordering::Acquire);
+            if idle {
+                self.ring.borrow_mut().wait(timeout);
+            } else {
+                self.ring.borrow_mut().turn();
+            }
+            self.take_answers();
+        }
+    }
+
+    /// Completes what is due; the time until the next deadline.
+    fn fire_timers(&self) -> Option<Duration> {
+        self.timers.borrow().next_deadline()?;
+        let now = self.now();
+        loop {
+            let due = self.timers.borrow_mut().pop_due(now);
+            match due {
+                Some(completer) => completer.done(Ok(())),
+                None => break,
+            }
+        }
+        let next = self.timers.borrow().next_deadline()?;
+        Some(Duration::from_nanos(next - now))
+    }
+
+    /// Hands the kernel's answers to their operations, outside of any borrow of the ring.
+    fn take_answers(&self) {
+        let mut answers = self.answers.take();
+        self.ring.borrow_mut().reap(&mut answers);
+        for answer in answers.drain(..) {
+            let ended = self.ring.borrow_mut().advance(answer, self.closed.get());
+            if let Some((op, result)) = ended {
+                op.finish(result);
+            }
+        }
+        self.answers.replace(answers);
+    }
+}
+
+impl Drop for Reactor {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl Runtime for Reactor {
+    fn now(&self) -> Nanos {
+        u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    fn wake_at(&self, deadline: Nanos, completer: Completer) {
+        self.timers.borrow_mut().add(deadline, completer);
+    }
+
+    fn spawn(&self, task: Task) {
+        if !self.closed.get() {
+            self.tasks.spawn(task);
+        }
+    }
+
+    fn random(&self) -> u64 {
+        // SplitMix64 (Steele, Lea, Flood 2014): one word of state, good enough for spreading.
+        let state = self.random.get().wrapping_add(0x9e37_79b9_7f4a_7c15);
+        self.random.set(state);
+        let mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "this is where wall-clock time is handed in")]
+    fn unix_seconds(&self) -> u64 {
+        SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "this is where time is handed in")]
+fn monotonic_now() -> Instant {
+    Instant::now()
+}
+
+fn random_seed() -> u64 {
+    let mut seed = [0u8; 8];
+    // SAFETY: the kernel writes at most `seed.len()` bytes to `seed`.
+    let got = unsafe { libc::getrandom(seed.as_mut_ptr().cast(), seed.len(), 0) };
+    // Up to 256 bytes always come whole once the system has booted; without them, every reactor
+    // would draw the same numbers, which harms nothing but the spread of retries.
+    if got == 8 { u64::from_ne_bytes(seed) } else { u64::from(std::process::id()) }
+}

@@ -1,0 +1,380 @@
+//! Files and block devices against the real kernel.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on shall say where")]
+
+use std::cell::Cell;
+use std::fs::File;
+use std::future::Future;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::task::Poll;
+
+use forebay_device::io::pair;
+use forebay_device::real::file::FileDevice;
+use forebay_device::real::open::{OpenError, OpenOptions};
+use forebay_device::real::reactor::{Config, Reactor};
+use forebay_device::runtime::Runtime;
+use forebay_device::{BlockDevice, Buf, IoErrorKind};
+
+/// A file that is removed at the end of its test.
+struct TempFile(PathBuf);
+
+impl TempFile {
+    fn new(size: u64) -> TempFile {
+        Self::below(&std::env::temp_dir(), size)
+    }
+
+    fn below(folder: &Path, size: u64) -> TempFile {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let path = folder.join(format!("forebay-file-{}-{number}", std::process::id()));
+        File::create_new(&path).unwrap().set_len(size).unwrap();
+        TempFile(path)
+    }
+}
+
+impl Drop for TempFile {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+fn reactor() -> Rc<Reactor> {
+    Reactor::new(Config::default()).unwrap()
+}
+
+fn open(reactor: &Rc<Reactor>, file: &TempFile, options: OpenOptions) -> FileDevice {
+    FileDevice::open(reactor, &file.0, &options).unwrap()
+}
+
+fn pattern(len: usize, seed: u64) -> Buf {
+    let mut buf = Buf::zeroed(len);
+    for (at, word) in buf.chunks_exact_mut(8).enumerate() {
+        word.copy_from_slice(&((seed << 32) | at as u64).to_le_bytes());
+    }
+    buf
+}
+
+async fn read(device: &dyn BlockDevice, offset: u64, len: usize) -> Buf {
+    let outcome = device.read(offset, Buf::new(len)).await;
+    outcome.result.unwrap();
+    outcome.buf.unwrap()
+}
+
+#[test]
+fn what_is_written_is_read_with_either_sector() {
+    for sector in [512u32, 4096] {
+        let (reactor, file) = (reactor(), TempFile::new(1 << 20));
+        let options = OpenOptions { sector_bytes: Some(sector), ..OpenOptions::default() };
+        let device = open(&reactor, &file, options);
+        assert_eq!(device.geometry().sector_bytes, sector);
+        let device: &dyn BlockDevice = &device;
+        let sector = sector as usize;
+        reactor.block_on(async {
+            let data = pattern(3 * sector, 7).freeze();
+            device.write(sector as u64, data.clone()).done().await.unwrap();
+            device.flush().done().await.unwrap();
+            assert_eq!(read(device, sector as u64, 3 * sector).await[..], data[..]);
+            let past = device.read(1 << 20, Buf::new(sector)).await;
+            assert_eq!(past.result, Err(IoErrorKind::Invalid.into()));
+            let odd = device.write(8, data.clone()).done().await;
+            assert_eq!(odd, Err(IoErrorKind::Invalid.into()));
+        });
+    }
+}
+
+#[test]
+fn many_requests_overlap_on_a_small_ring() {
+    let file = TempFile::new(8 << 20);
+    let reactor = Reactor::new(Config { entries: 4, submit_after: 2 }).unwrap();
+    let device = open(&reactor, &file, OpenOptions::default());
+    let device: &dyn BlockDevice = &device;
+    reactor.block_on(async {
+        let writes: Vec<_> =
+            (0..2048).map(|n| device.write(n * 4096, pattern(4096, n).freeze())).collect();
+        for write in writes {
+            write.done().await.unwrap();
+        }
+        let reads: Vec<_> = (0..2048).map(|n| device.read(n * 4096, Buf::new(4096))).collect();
+        for (number, read) in reads.into_iter().enumerate() {
+            let outcome = read.await;
+            outcome.result.unwrap();
+            assert_eq!(outcome.buf.unwrap()[..], pattern(4096, number as u64)[..]);
+        }
+    });
+    assert_eq!(reactor.operations_inflight_count(), 0);
+}
+
+#[test]
+fn futures_dropped_in_flight_harm_nobody() {
+    let (reactor, file) = (reactor(), TempFile::new(4 << 20));
+    let device = Rc::new(open(&reactor, &file, OpenOptions::default()));
+    let dynamic: &dyn BlockDevice = &*device;
+    reactor.block_on(async {
+        dynamic.write(0, pattern(4 << 20, 1).freeze()).done().await.unwrap();
+        for round in 0..200u64 {
+            // Half of the reads are dropped; their memory must not come back while the kernel
+            // fills it, or it would show in the buffers of the other half.
+            let mut kept = Vec::new();
+            for number in 0..64u64 {
+                let offset = (round * 7919 + number * 104_729) % 512 * 8192;
+                let io = dynamic.read(offset, Buf::new(8192));
+                if number % 2 == 0 {
+                    drop(io);
+                } else {
+                    kept.push((offset, io));
+                }
+            }
+            let mut canaries: Vec<Buf> = (0..64).map(|_| pattern(8192, 99)).collect();
+            for (offset, io) in kept {
+                let outcome = io.await;
+                outcome.result.unwrap();
+                let first = (1u64 << 32) | (offset / 8);
+                assert_eq!(outcome.buf.unwrap()[..8], first.to_le_bytes());
+            }
+            canaries.retain(|canary| canary[..] != pattern(8192, 99)[..]);
+            assert!(canaries.is_empty(), "the kernel wrote into memory that had a new owner");
+        }
+    });
+}
+
+#[test]
+fn a_reactor_that_ends_under_load_takes_its_memory_back_first() {
+    let file = TempFile::new(4 << 20);
+    for _ in 0..20 {
+        let reactor = reactor();
+        let device = open(&reactor, &file, OpenOptions::default());
+        let dynamic: &dyn BlockDevice = &device;
+        let ios: Vec<_> = (0..600).map(|n| dynamic.read(n * 4096, Buf::new(4096))).collect();
+        reactor.close();
+        assert_eq!(reactor.operations_inflight_count(), 0);
+        for io in ios {
+            let outcome = forebay_device::executor::block_on_ready(io);
+            assert!(outcome.buf.is_some(), "each request ended with its buffer");
+        }
+    }
+}
+
+#[test]
+fn a_file_that_got_shorter_is_an_error_not_zeroes() {
+    let (reactor, file) = (reactor(), TempFile::new(1 << 20));
+    let device = open(&reactor, &file, OpenOptions::default());
+    let device: &dyn BlockDevice = &device;
+    for len in [0, 4096, 4096 + 100] {
+        File::options().write(true).open(&file.0).unwrap().set_len(len).unwrap();
+        let outcome = reactor.block_on(device.read(0, Buf::new(16384)));
+        assert_eq!(outcome.result.unwrap_err().kind, IoErrorKind::Media, "length {len}");
+    }
+}
+
+#[test]
+fn only_one_opens_a_file_for_writing() {
+    let (reactor, file) = (reactor(), TempFile::new(1 << 20));
+    let first = open(&reactor, &file, OpenOptions::default());
+    match FileDevice::open(&reactor, &file.0, &OpenOptions::default()) {
+        Err(OpenError::InUse { by: Some(by), .. }) => {
+            assert!(by.contains(&std::process::id().to_string()), "{by}");
+        }
+        other => panic!("{:?}", other.err()),
+    }
+    drop(first);
+    let read_only = OpenOptions { read_only: true, ..OpenOptions::default() };
+    let one = open(&reactor, &file, read_only);
+    let _other = open(&reactor, &file, read_only);
+    let one: &dyn BlockDevice = &one;
+    let refused = reactor.block_on(one.write(0, Buf::zeroed(4096).freeze()).done());
+    assert_eq!(refused, Err(IoErrorKind::Permission.into()));
+}
+
+#[test]
+fn what_cannot_be_opened_is_told_with_a_hint() {
+    let reactor = reactor();
+    let fails = |path: &Path, options: OpenOptions| {
+        FileDevice::open(&reactor, path, &options).err().unwrap()
+    };
+    let plain = OpenOptions::default();
+    let nowhere = fails(Path::new("/nonexistent/file"), plain);
+    assert!(matches!(nowhere, OpenError::NotFound { .. }));
+    let folder = fails(&std::env::temp_dir(), plain);
+    assert!(matches!(folder, OpenError::NotStorage { .. }));
+    let odd = TempFile::new(5000);
+    let size = fails(&odd.0, plain);
+    assert!(matches!(size, OpenError::Size { size_bytes: 5000, .. }));
+    let empty = fails(&TempFile::new(0).0, plain);
+    assert!(empty.to_string().ends_with("is empty"));
+    let whole = TempFile::new(1 << 20);
+    let sector = fails(&whole.0, OpenOptions { sector_bytes: Some(1024), ..plain });
+    assert!(matches!(sector, OpenError::Sector { sector_bytes: 1024, .. }));
+    for error in [nowhere, folder, size, empty, sector] {
+        assert!(!error.hint().is_empty() && !error.to_string().contains('\n'), "{error}");
+    }
+}
+
+#[test]
+fn the_disk_that_is_mounted_as_root_is_refused() {
+    let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let root = table.lines().find(|line| line.split(' ').nth(4) == Some("/")).unwrap();
+    let source = root.split(" - ").nth(1).unwrap().split(' ').nth(1).unwrap();
+    if !Path::new(source).exists() || File::open(source).is_err() {
+        println!("skipped: the root file system is not on a disk that we may open ({source})");
+        return;
+    }
+    match FileDevice::open(&reactor(), Path::new(source), &OpenOptions::default()) {
+        Err(OpenError::Mounted { at, .. }) => assert_eq!(at, Path::new("/")),
+        other => panic!("{:?}", other.err()),
+    }
+}
+
+#[test]
+fn tmpfs_works_through_the_page_cache() {
+    let folder = Path::new("/dev/shm");
+    if !folder.is_dir() {
+        println!("skipped: no /dev/shm");
+        return;
+    }
+    let (reactor, file) = (reactor(), TempFile::below(folder, 1 << 20));
+    let device = open(&reactor, &file, OpenOptions::default());
+    assert!(!device.is_direct());
+    let device: &dyn BlockDevice = &device;
+    reactor.block_on(async {
+        device.write(512, pattern(1024, 3).freeze()).done().await.unwrap();
+        device.flush().done().await.unwrap();
+        assert_eq!(read(device, 512, 1024).await[..], pattern(1024, 3)[..]);
+    });
+}
+
+/// Allocated bytes of a file.
+fn allocated(file: &TempFile) -> u64 {
+    std::os::unix::fs::MetadataExt::blocks(&std::fs::metadata(&file.0).unwrap()) * 512
+}
+
+#[test]
+fn a_cache_file_keeps_its_blocks_and_an_origin_gives_them_back() {
+    for punch in [false, true] {
+        let (reactor, file) = (reactor(), TempFile::new(8 << 20));
+        let device = open(&reactor, &file, OpenOptions { punch, ..OpenOptions::default() });
+        assert_eq!(device.geometry().discard, punch);
+        let device: &dyn BlockDevice = &device;
+        reactor.block_on(async {
+            device.write(0, pattern(8 << 20, 5).freeze()).done().await.unwrap();
+            device.flush().done().await.unwrap();
+            let before = allocated(&file);
+            device.discard(0, 4 << 20).done().await.unwrap();
+            assert_eq!(allocated(&file) < before, punch);
+            device.write_zeroes(4096, (6 << 20) + 512).done().await.unwrap();
+            let back = read(device, 4096, (6 << 20) + 512).await;
+            assert!(back.iter().all(|&byte| byte == 0));
+            let after = read(device, 4096 + (6 << 20) + 512, 512).await;
+            assert_ne!(after[..8], [0; 8], "only the range was zeroed");
+        });
+    }
+}
+
+#[test]
+fn memory_off_the_alignment_is_copied() {
+    let (reactor, file) = (reactor(), TempFile::new(1 << 20));
+    let device = open(&reactor, &file, OpenOptions::default());
+    let device: &dyn BlockDevice = &device;
+    reactor.block_on(async {
+        let mut payload = pattern(4096 + 32, 4);
+        let payload = payload.split_off(28).split_off(1).freeze().slice(0..4096 - 3584);
+        device.write(0, payload.clone()).done().await.unwrap();
+        let mut odd = Buf::zeroed(1024);
+        let odd = odd.split_off(9);
+        let odd = {
+            let mut odd = odd;
+            drop(odd.split_off(512));
+            odd
+        };
+        let outcome = device.read(0, odd).await;
+        outcome.result.unwrap();
+        assert_eq!(outcome.buf.unwrap()[..], payload[..]);
+    });
+}
+
+#[test]
+fn a_task_that_is_dropped_mid_way_leaves_the_device_usable() {
+    let (reactor, file) = (reactor(), TempFile::new(1 << 20));
+    let device = Rc::new(open(&reactor, &file, OpenOptions::default()));
+    let polled = Rc::new(Cell::new(0));
+    let zero = {
+        let dynamic: &dyn BlockDevice = &*device;
+        dynamic.write_zeroes(0, 1 << 20)
+    };
+    let mut zero = Box::pin(zero);
+    let count = Rc::clone(&polled);
+    reactor.block_on(std::future::poll_fn(|cx| {
+        count.set(count.get() + 1);
+        let _ = zero.as_mut().poll(cx);
+        Poll::Ready(())
+    }));
+    drop(zero);
+    let (completer, io) = pair();
+    let other = Rc::clone(&device);
+    reactor.spawn(Box::pin(async move {
+        let dynamic: &dyn BlockDevice = &*other;
+        completer.done(dynamic.flush().done().await);
+    }));
+    assert_eq!(reactor.block_on(io.done()), Ok(()));
+    assert_eq!(polled.get(), 1);
+}
+
+/// A loop device on a file, where this process may make one.
+struct Loop(PathBuf);
+
+impl Loop {
+    fn new(file: &TempFile, sector: u32) -> Option<Loop> {
+        let output = std::process::Command::new("losetup")
+            .args(["--find", "--show", "--direct-io=on", "--sector-size", &sector.to_string()])
+            .arg(&file.0)
+            .output();
+        match output {
+            Ok(output) if output.status.success() => {
+                Some(Loop(String::from_utf8(output.stdout).unwrap().trim().into()))
+            }
+            Ok(output) => {
+                println!("skipped: {}", String::from_utf8_lossy(&output.stderr).trim());
+                None
+            }
+            Err(error) => {
+                println!("skipped: losetup: {error}");
+                None
+            }
+        }
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("losetup").arg("--detach").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn a_block_device_is_claimed_read_written_and_discarded() {
+    for sector in [512u32, 4096] {
+        let file = TempFile::new(8 << 20);
+        let Some(disk) = Loop::new(&file, sector) else { return };
+        let reactor = reactor();
+        let device = FileDevice::open(&reactor, &disk.0, &OpenOptions::default()).unwrap();
+        let geometry = device.geometry();
+        assert_eq!((geometry.size_bytes, geometry.sector_bytes), (8 << 20, sector));
+        assert!(device.is_block() && device.is_direct());
+        let again = FileDevice::open(&reactor, &disk.0, &OpenOptions::default()).err().unwrap();
+        assert!(matches!(again, OpenError::InUse { .. }), "{again}");
+        let device: &dyn BlockDevice = &device;
+        reactor.block_on(async {
+            device.write(0, pattern(8 << 20, 6).freeze()).done().await.unwrap();
+            device.flush().done().await.unwrap();
+            assert_eq!(read(device, 1 << 20, 4096).await[8..], {
+                let all = pattern(8 << 20, 6);
+                all[(1 << 20) + 8..(1 << 20) + 4096].to_vec()
+            });
+            let before = allocated(&file);
+            device.discard(0, 4 << 20).done().await.unwrap();
+            assert!(!geometry.discard || allocated(&file) < before, "the loop file has a hole");
+            device.write_zeroes(4 << 20, 1 << 20).done().await.unwrap();
+            assert!(read(device, 4 << 20, 1 << 20).await.iter().all(|&byte| byte == 0));
+        });
+    }
+}

@@ -1,0 +1,95 @@
+//! What a server serves.
+
+use std::future::Future;
+
+use forebay_device::{Buf, Data};
+
+/// Why an export refuses or fails a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ExportError {
+    /// The data could not be read or written.
+    Io,
+    /// There is no room for the write.
+    NoSpace,
+    /// The request makes no sense to this export.
+    Invalid,
+    /// The export takes no writes.
+    ReadOnly,
+    /// The export cannot do this.
+    Unsupported,
+    /// The export is being closed.
+    ShuttingDown,
+}
+
+impl std::fmt::Display for ExportError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Io => "the data could not be read or written",
+            Self::NoSpace => "no space left",
+            Self::Invalid => "the request is invalid",
+            Self::ReadOnly => "the export is read-only",
+            Self::Unsupported => "the request is not supported",
+            Self::ShuttingDown => "the export is shutting down",
+        })
+    }
+}
+
+impl std::error::Error for ExportError {}
+
+/// A block device that clients may open by name.
+///
+/// Servers check a request before they pass it on: ranges are not empty, lie inside of
+/// `size_bytes`, are multiples of [`crate::nbd::limits::SECTOR_BYTES`], and a read-only export
+/// sees no write. Many requests are in flight at a time, from several connections; requests
+/// that overlap may take effect in either order. A write that was answered is seen by every
+/// later read and covered by every later flush, from whichever connection.
+pub trait Export: 'static {
+    /// The name that clients ask for; not empty, unique within a server.
+    fn name(&self) -> &str;
+
+    /// Text for people who list a server's exports; may be empty.
+    fn description(&self) -> &str;
+
+    /// Size in bytes, a multiple of [`crate::nbd::limits::SECTOR_BYTES`]. Read once per
+    /// connection.
+    fn size_bytes(&self) -> u64;
+
+    /// Whether writes are refused.
+    fn read_only(&self) -> bool;
+
+    /// Whether [`Export::write_zeroes`] is always quicker than writing that many zero bytes.
+    fn zeroes_fast(&self) -> bool {
+        false
+    }
+
+    /// Fills all of `buf` from `offset` and hands back that very buffer, whatever the result.
+    fn read(&self, offset: u64, buf: Buf) -> impl Future<Output = (Buf, Result<(), ExportError>)>;
+
+    /// Writes all of `data` at `offset`; with `fua` it is durable when this returns.
+    fn write(
+        &self,
+        offset: u64,
+        data: Data,
+        fua: bool,
+    ) -> impl Future<Output = Result<(), ExportError>>;
+
+    /// Makes every write that was answered before this call durable.
+    fn flush(&self) -> impl Future<Output = Result<(), ExportError>>;
+
+    /// The range's content is no longer needed and may read as anything afterwards.
+    fn trim(
+        &self,
+        offset: u64,
+        len: u64,
+        fua: bool,
+    ) -> impl Future<Output = Result<(), ExportError>>;
+
+    /// The range reads as zeroes from now on; it may give up its space only with `may_trim`.
+    fn write_zeroes(
+        &self,
+        offset: u64,
+        len: u64,
+        may_trim: bool,
+        fua: bool,
+    ) -> impl Future<Output = Result<(), ExportError>>;
+}

@@ -1,0 +1,127 @@
+//! The exports of a server, by name.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use crate::Export;
+use crate::nbd::limits::{NAME_BYTES_MAX, SECTOR_BYTES};
+
+/// Why an export cannot be added.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExportsError {
+    /// The name is empty or longer than [`NAME_BYTES_MAX`].
+    Name,
+    /// The description is longer than [`NAME_BYTES_MAX`].
+    Description,
+    /// The size is not a multiple of [`SECTOR_BYTES`].
+    Size,
+    /// There is an export of this name.
+    Exists,
+}
+
+impl std::fmt::Display for ExportsError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Name => write!(f, "an export's name has 1 to {NAME_BYTES_MAX} bytes"),
+            Self::Description => {
+                write!(f, "an export's description has at most {NAME_BYTES_MAX} bytes")
+            }
+            Self::Size => write!(f, "an export's size is a multiple of {SECTOR_BYTES} bytes"),
+            Self::Exists => f.write_str("an export of this name exists"),
+        }
+    }
+}
+
+impl std::error::Error for ExportsError {}
+
+/// A list of exports with different names. It may change while a server runs; a connection
+/// keeps the export that it opened.
+pub struct Exports<E>(RefCell<Vec<Rc<E>>>);
+
+impl<E> Default for Exports<E> {
+    fn default() -> Self {
+        Self(RefCell::default())
+    }
+}
+
+impl<E: Export> Exports<E> {
+    /// A list of one export.
+    ///
+    /// # Errors
+    /// See [`Exports::add`].
+    pub fn of(export: Rc<E>) -> Result<Self, ExportsError> {
+        let exports = Self::default();
+        exports.add(export)?;
+        Ok(exports)
+    }
+
+    /// Adds an export.
+    ///
+    /// # Errors
+    /// If its name, description or size is not valid, or its name is taken.
+    pub fn add(&self, export: Rc<E>) -> Result<(), ExportsError> {
+        if export.name().is_empty() || export.name().len() > NAME_BYTES_MAX {
+            return Err(ExportsError::Name);
+        }
+        if export.description().len() > NAME_BYTES_MAX {
+            return Err(ExportsError::Description);
+        }
+        if !export.size_bytes().is_multiple_of(u64::from(SECTOR_BYTES)) {
+            return Err(ExportsError::Size);
+        }
+        let mut list = self.0.borrow_mut();
+        if list.iter().any(|other| other.name() == export.name()) {
+            return Err(ExportsError::Exists);
+        }
+        list.push(export);
+        Ok(())
+    }
+
+    /// Takes an export off the list.
+    pub fn remove(&self, name: &str) -> Option<Rc<E>> {
+        let mut list = self.0.borrow_mut();
+        let index = list.iter().position(|export| export.name() == name)?;
+        Some(list.remove(index))
+    }
+
+    /// The export that a client means by `name`: the empty name is the only export, if there
+    /// is just one.
+    pub(crate) fn find(&self, name: &str) -> Option<Rc<E>> {
+        let list = self.0.borrow();
+        if name.is_empty() && list.len() == 1 {
+            return list.first().cloned();
+        }
+        list.iter().find(|export| export.name() == name).cloned()
+    }
+
+    pub(crate) fn for_each(&self, act: impl FnMut(&Rc<E>)) {
+        self.0.borrow().iter().for_each(act);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nbd::negotiation::tests::Disk;
+
+    #[test]
+    fn names_are_unique_and_bounded() {
+        let exports = Exports::of(Rc::new(Disk("one", ""))).unwrap();
+        assert_eq!(exports.add(Rc::new(Disk("one", ""))), Err(ExportsError::Exists));
+        assert_eq!(exports.add(Rc::new(Disk("", ""))), Err(ExportsError::Name));
+        let long: &str = "x".repeat(NAME_BYTES_MAX + 1).leak();
+        assert_eq!(exports.add(Rc::new(Disk(long, ""))), Err(ExportsError::Name));
+        assert_eq!(exports.add(Rc::new(Disk("two", long))), Err(ExportsError::Description));
+        assert_eq!(exports.add(Rc::new(Disk(&long[1..], ""))), Ok(()));
+    }
+
+    #[test]
+    fn the_empty_name_finds_an_export_only_if_there_is_no_choice() {
+        let exports = Exports::of(Rc::new(Disk("one", ""))).unwrap();
+        assert!(exports.find("").is_some_and(|export| export.name() == "one"));
+        exports.add(Rc::new(Disk("two", ""))).unwrap();
+        assert!(exports.find("").is_none());
+        assert!(exports.remove("one").is_some() && exports.remove("one").is_none());
+        assert!(exports.find("one").is_none() && exports.find("two").is_some());
+    }
+}

@@ -1,0 +1,53 @@
+//! Every limit of the NBD server, once.
+
+use forebay_device::runtime::{MILLISECOND, Nanos, SECOND};
+
+/// Smallest unit of a request, in bytes: the sector of Linux. Other requests get `EINVAL`.
+pub const SECTOR_BYTES: u32 = 512;
+
+/// The unit that clients are asked to prefer, in bytes: a page, and the sector of most SSDs.
+pub const PREFERRED_BYTES: u32 = 4096;
+
+/// Longest read or write, in bytes: what clients assume of a server that states no limit.
+/// Longer requests get `EINVAL`. Requests without a payload may be as long as 4 GiB.
+pub const REQUEST_BYTES_MAX: u32 = 32 << 20;
+
+/// Requests of one connection in progress or with unsent replies: the deepest queue that one
+/// Linux block device asks for by default. At the limit the server stops reading.
+pub const REQUESTS_INFLIGHT_MAX: usize = 128;
+
+/// Memory of one connection's requests in progress, in bytes: two of the longest requests.
+/// At the limit the server stops reading, so that a client that does not read its replies
+/// holds no more than this.
+pub const BYTES_INFLIGHT_MAX: u64 = 2 * (REQUEST_BYTES_MAX as u64 + REPLY_HEADROOM_BYTES as u64);
+
+/// Space kept before a read's payload for reply headers: a page, so that the payload stays
+/// aligned for O_DIRECT.
+pub const REPLY_HEADROOM_BYTES: usize = 4096;
+
+/// Connections of one server at a time. At the limit further clients wait in the kernel's
+/// backlog.
+pub const CONNECTIONS_MAX: usize = 256;
+
+/// Longest payload of an option that is looked at, in bytes: a name of [`NAME_BYTES_MAX`], and
+/// more information requests than exist. A longer one is skipped and refused.
+pub const OPTION_BYTES_MAX: u32 = 16 << 10;
+
+/// Longest export name or description, in bytes: the protocol's limit for strings.
+pub const NAME_BYTES_MAX: usize = 4096;
+
+/// Time for a client to finish negotiating; after that the connection is closed, so that
+/// strangers cannot hold all [`CONNECTIONS_MAX`] places.
+pub const NEGOTIATION_TIME_MAX: Nanos = 30 * SECOND;
+
+/// Time for clients to take the replies of their last requests after a stop; connections that
+/// are not drained then are cut off.
+pub const DRAIN_TIME_MAX: Nanos = 10 * SECOND;
+
+/// Pause after a failed accept: the usual reason is a lack of file descriptors, which passes.
+pub const ACCEPT_PAUSE: Nanos = 100 * MILLISECOND;
+
+const _: () = assert!(REPLY_HEADROOM_BYTES.is_multiple_of(forebay_device::buf::BUF_ALIGN_BYTES));
+const _: () = assert!(REQUEST_BYTES_MAX.is_multiple_of(PREFERRED_BYTES));
+const _: () = assert!(PREFERRED_BYTES.is_multiple_of(SECTOR_BYTES));
+const _: () = assert!(OPTION_BYTES_MAX as usize > 2 * NAME_BYTES_MAX);

@@ -1,0 +1,69 @@
+//! A client's stream, and the two ways to take it away from the tasks that use it.
+
+use std::rc::Rc;
+
+use forebay_device::{Buf, Data};
+
+use crate::Transport;
+use crate::nbd::signal::Signal;
+
+/// Bytes that are thrown away at a time.
+const DISCARD_BYTES: u32 = 64 << 10;
+
+/// What a server holds of each connection.
+#[derive(Default)]
+pub(crate) struct Control {
+    /// Read nothing more; finish what has been read, then close.
+    pub(crate) stop: Signal,
+    /// Send nothing more; discard the replies.
+    pub(crate) abort: Signal,
+}
+
+pub(crate) struct Link<T> {
+    stream: T,
+    control: Rc<Control>,
+}
+
+impl<T: Transport> Link<T> {
+    pub(crate) fn new(stream: T, control: Rc<Control>) -> Self {
+        Self { stream, control }
+    }
+
+    /// Fills `buf`; `None` when nothing more is to be read.
+    pub(crate) async fn receive(&self, buf: Buf) -> Option<Buf> {
+        match self.control.stop.cut(self.stream.recv_exact(buf)).await {
+            Some((buf, Ok(()))) => Some(buf),
+            Some((_, Err(_))) | None => None,
+        }
+    }
+
+    /// Skips `bytes`; `None` when nothing more is to be read.
+    pub(crate) async fn discard(&self, mut bytes: u32) -> Option<()> {
+        while bytes > 0 {
+            let step = bytes.min(DISCARD_BYTES);
+            self.receive(Buf::new(step as usize)).await?;
+            bytes -= step;
+        }
+        Some(())
+    }
+
+    /// Sends `data`, unless the client is gone. The first failure ends the connection.
+    pub(crate) async fn send(&self, data: Data) {
+        let sent = self.control.abort.cut(self.stream.send_all(data)).await;
+        if sent != Some(Ok(())) && !self.is_dead() {
+            self.close();
+        }
+    }
+
+    /// Whether replies are discarded.
+    pub(crate) fn is_dead(&self) -> bool {
+        self.control.abort.is_raised() && self.control.stop.is_raised()
+    }
+
+    /// Ends both directions.
+    pub(crate) fn close(&self) {
+        self.control.stop.raise();
+        self.control.abort.raise();
+        self.stream.shutdown();
+    }
+}

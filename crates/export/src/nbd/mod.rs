@@ -1,0 +1,25 @@
+//! A server for the network block device protocol, fixed newstyle.
+//!
+//! The protocol is specified in `doc/proto.md` of the NetworkBlockDevice/nbd project.
+//!
+//! * `wire`: numbers and layouts of the protocol.
+//! * `negotiation`: options, as a state machine without I/O; `handshake` drives it.
+//! * `command`: which requests are valid, without I/O; `connection` carries them out.
+//! * [`Server`]: listeners, connections, stopping.
+
+mod command;
+mod connection;
+mod exports;
+mod handshake;
+pub mod limits;
+mod link;
+mod negotiation;
+mod permits;
+mod queue;
+mod server;
+mod signal;
+mod wire;
+
+pub use exports::{Exports, ExportsError};
+pub use server::Server;
+pub use wire::Errno;

@@ -1,0 +1,203 @@
+//! From the greeting to the choice of an export. No I/O: [`crate::nbd::handshake`] moves the
+//! bytes.
+//!
+//! * Each option of a fixed newstyle client is answered: by an acknowledgement or one error,
+//!   perhaps after other replies. Only `EXPORT_NAME` has no way to report an error; it ends the
+//!   connection.
+//! * What a client sends is looked at only if it is no longer than
+//!   [`crate::nbd::limits::OPTION_BYTES_MAX`].
+
+use std::rc::Rc;
+
+use crate::Export;
+use crate::nbd::command::Session;
+use crate::nbd::exports::Exports;
+use crate::nbd::limits::{PREFERRED_BYTES, REQUEST_BYTES_MAX, SECTOR_BYTES};
+use crate::nbd::wire::{
+    Fields, MAGIC_OPTION, MAGIC_OPTION_REPLY, MAGIC_SERVER, handshake_flag, info, option,
+    option_reply,
+};
+
+/// The zeroes at the end of the answer to `EXPORT_NAME`, for clients that want them.
+const PADDING_BYTES: usize = 124;
+
+const FLAGS: u16 = handshake_flag::FIXED_NEWSTYLE | handshake_flag::NO_ZEROES;
+
+/// What to do after an option.
+pub(crate) enum Step<E> {
+    /// Receive the next option.
+    Next,
+    /// Send what there is to send, then begin transmission.
+    Transmit(Rc<E>, Session),
+    /// Send what there is to send, then close the connection.
+    End,
+}
+
+/// The part of a client's connection before transmission.
+pub(crate) struct Negotiation<'a, E> {
+    exports: &'a Exports<E>,
+    fixed_newstyle: bool,
+    no_zeroes: bool,
+    structured: bool,
+}
+
+/// The first bytes of a connection.
+pub(crate) fn greeting() -> [u8; 18] {
+    let mut bytes = [0; 18];
+    bytes[..8].copy_from_slice(&MAGIC_SERVER.to_be_bytes());
+    bytes[8..16].copy_from_slice(&MAGIC_OPTION.to_be_bytes());
+    bytes[16..].copy_from_slice(&FLAGS.to_be_bytes());
+    bytes
+}
+
+impl<'a, E: Export> Negotiation<'a, E> {
+    /// Begins with the client's flags; `None` if it wants what was not offered.
+    pub(crate) fn new(exports: &'a Exports<E>, client_flags: u32) -> Option<Self> {
+        let has = |flag: u16| client_flags & u32::from(flag) != 0;
+        (client_flags & !u32::from(FLAGS) == 0).then_some(Self {
+            exports,
+            fixed_newstyle: has(handshake_flag::FIXED_NEWSTYLE),
+            no_zeroes: has(handshake_flag::NO_ZEROES),
+            structured: false,
+        })
+    }
+
+    /// Answers an option into `out`. `payload` is `None` if it was too long.
+    pub(crate) fn option(
+        &mut self,
+        number: u32,
+        payload: Option<&[u8]>,
+        out: &mut Vec<u8>,
+    ) -> Step<E> {
+        if number == option::EXPORT_NAME {
+            return self.export_name(payload, out);
+        }
+        if !self.fixed_newstyle {
+            return Step::End; // such a client understands no replies
+        }
+        match (number, payload) {
+            (option::ABORT, _) => {
+                reply(out, number, option_reply::ACK, &[]);
+                return Step::End;
+            }
+            (option::LIST | option::STRUCTURED_REPLY, Some([])) => {
+                if number == option::LIST {
+                    self.list(out);
+                } else {
+                    self.structured = true;
+                }
+                reply(out, number, option_reply::ACK, &[]);
+            }
+            (option::INFO | option::GO, Some(payload)) => return self.info(number, payload, out),
+            (option::LIST | option::STRUCTURED_REPLY, Some(_)) => {
+                refuse(out, number, option_reply::ERR_INVALID, "this option takes no data");
+            }
+            (option::LIST | option::STRUCTURED_REPLY | option::INFO | option::GO, None) => {
+                refuse(out, number, option_reply::ERR_TOO_BIG, "the option's data is too long");
+            }
+            _ => refuse(out, number, option_reply::ERR_UNSUP, "the option is not supported"),
+        }
+        Step::Next
+    }
+
+    fn session(&self, export: &E) -> Session {
+        Session {
+            size_bytes: export.size_bytes(),
+            read_only: export.read_only(),
+            zeroes_fast: export.zeroes_fast(),
+            structured: self.structured,
+        }
+    }
+
+    fn export_name(&self, payload: Option<&[u8]>, out: &mut Vec<u8>) -> Step<E> {
+        let name = payload.and_then(|payload| std::str::from_utf8(payload).ok());
+        let Some(export) = name.and_then(|name| self.exports.find(name)) else {
+            return Step::End;
+        };
+        let session = self.session(&export);
+        out.extend(session.size_bytes.to_be_bytes());
+        out.extend(session.flags().to_be_bytes());
+        if !self.no_zeroes {
+            out.extend([0; PADDING_BYTES]);
+        }
+        Step::Transmit(export, session)
+    }
+
+    fn list(&self, out: &mut Vec<u8>) {
+        self.exports.for_each(|export| {
+            let mut body = Vec::new();
+            body.extend(u32_len(export.name()).to_be_bytes());
+            body.extend(export.name().as_bytes());
+            body.extend(export.description().as_bytes());
+            reply(out, option::LIST, option_reply::SERVER, &body);
+        });
+    }
+
+    /// `INFO` and `GO`, which differ only in what follows.
+    fn info(&self, number: u32, payload: &[u8], out: &mut Vec<u8>) -> Step<E> {
+        let Some((name, wanted)) = parse_info(payload) else {
+            refuse(out, number, option_reply::ERR_INVALID, "the option's data is malformed");
+            return Step::Next;
+        };
+        let Some(export) = self.exports.find(name) else {
+            refuse(out, number, option_reply::ERR_UNKNOWN, "there is no export of this name");
+            return Step::Next;
+        };
+        let session = self.session(&export);
+        let mut send = |kind: u16, fields: &[&[u8]]| {
+            let body = [&[&kind.to_be_bytes()[..]], fields].concat().concat();
+            reply(out, number, option_reply::INFO, &body);
+        };
+        send(info::EXPORT, &[&session.size_bytes.to_be_bytes(), &session.flags().to_be_bytes()]);
+        // Sent to all clients: those that did not ask skip it, and may yet look at it.
+        send(
+            info::BLOCK_SIZE,
+            &[
+                &SECTOR_BYTES.to_be_bytes(),
+                &PREFERRED_BYTES.to_be_bytes(),
+                &REQUEST_BYTES_MAX.to_be_bytes(),
+            ],
+        );
+        let wants = |kind: u16| wanted.chunks_exact(2).any(|bytes| bytes == kind.to_be_bytes());
+        if wants(info::NAME) {
+            send(info::NAME, &[export.name().as_bytes()]);
+        }
+        if wants(info::DESCRIPTION) && !export.description().is_empty() {
+            send(info::DESCRIPTION, &[export.description().as_bytes()]);
+        }
+        reply(out, number, option_reply::ACK, &[]);
+        if number == option::GO { Step::Transmit(export, session) } else { Step::Next }
+    }
+}
+
+/// An export's name and the kinds of information that are asked for, two bytes each.
+fn parse_info(payload: &[u8]) -> Option<(&str, &[u8])> {
+    let mut fields = Fields(payload);
+    let name_bytes = fields.u32()?;
+    let name = fields.bytes(usize::try_from(name_bytes).ok()?)?;
+    let count = fields.u16()?;
+    let wanted = fields.bytes(2 * usize::from(count))?;
+    fields.0.is_empty().then_some(())?;
+    Some((std::str::from_utf8(name).ok()?, wanted))
+}
+
+fn u32_len(text: &str) -> u32 {
+    u32::try_from(text.len()).expect("names are short")
+}
+
+fn refuse(out: &mut Vec<u8>, number: u32, kind: u32, message: &str) {
+    reply(out, number, kind, message.as_bytes());
+}
+
+fn reply(out: &mut Vec<u8>, number: u32, kind: u32, body: &[u8]) {
+    let len = u32::try_from(body.len()).expect("replies are short");
+    out.extend(MAGIC_OPTION_REPLY.to_be_bytes());
+    out.extend(number.to_be_bytes());
+    out.extend(kind.to_be_bytes());
+    out.extend(len.to_be_bytes());
+    out.extend(body);
+}
+
+#[cfg(test)]
+#[path = "negotiation_tests.rs"]
+pub(crate) mod tests;

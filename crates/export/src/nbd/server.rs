@@ -1,0 +1,127 @@
+//! Listeners, connections, stopping.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use forebay_device::Runtime;
+
+use crate::nbd::connection::Connection;
+use crate::nbd::exports::Exports;
+use crate::nbd::handshake::negotiate;
+use crate::nbd::limits::{ACCEPT_PAUSE, CONNECTIONS_MAX, DRAIN_TIME_MAX, NEGOTIATION_TIME_MAX};
+use crate::nbd::link::{Control, Link};
+use crate::nbd::signal::{Signal, Waiters, within};
+use crate::{Export, Listen, Transport};
+
+/// Connections that are not closed yet.
+#[derive(Default)]
+struct Connections {
+    list: RefCell<Vec<Rc<Control>>>,
+    ended: Waiters,
+}
+
+impl Connections {
+    fn count(&self) -> usize {
+        self.list.borrow().len()
+    }
+
+    fn for_each(&self, act: impl Fn(&Control)) {
+        // A copy: raising a signal wakes tasks, and this must not depend on what they do.
+        let list = self.list.borrow().clone();
+        list.iter().for_each(|control| act(control));
+    }
+}
+
+/// One connection's place in the list.
+struct Place {
+    connections: Rc<Connections>,
+    control: Rc<Control>,
+}
+
+impl Place {
+    fn take(connections: &Rc<Connections>) -> Self {
+        let control = Rc::new(Control::default());
+        connections.list.borrow_mut().push(Rc::clone(&control));
+        Self { connections: Rc::clone(connections), control }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.connections.list.borrow_mut().retain(|other| !Rc::ptr_eq(other, &self.control));
+        self.connections.ended.wake_all();
+    }
+}
+
+/// Serves exports to the clients of any number of listeners, on one thread.
+pub struct Server<E> {
+    runtime: Rc<dyn Runtime>,
+    exports: Exports<E>,
+    connections: Rc<Connections>,
+    stopping: Signal,
+}
+
+impl<E: Export> Server<E> {
+    /// A server without listeners.
+    pub fn new(runtime: Rc<dyn Runtime>, exports: Exports<E>) -> Rc<Self> {
+        Rc::new(Self { runtime, exports, connections: Rc::default(), stopping: Signal::default() })
+    }
+
+    /// What is served; may be changed at any time.
+    pub fn exports(&self) -> &Exports<E> {
+        &self.exports
+    }
+
+    /// Number of clients that are connected.
+    pub fn connection_count(&self) -> usize {
+        self.connections.count()
+    }
+
+    /// Makes every [`Server::serve`] return: no client is accepted and no request read any
+    /// more; requests that were read are finished and answered, then connections are closed. Clients that do not take their
+    /// replies are cut off after [`DRAIN_TIME_MAX`]; the export is waited for without a limit.
+    pub fn stop(&self) {
+        self.stopping.raise();
+        self.connections.for_each(|control| control.stop.raise());
+    }
+
+    /// Serves the clients of `listener` until [`Server::stop`]; returns when the server's
+    /// connections are closed.
+    pub async fn serve<L: Listen>(self: Rc<Self>, listener: L) {
+        self.stopping.cut(self.accept_clients(&listener)).await;
+        drop(listener);
+        let gone = self.connections.ended.until(|| self.connections.count() == 0);
+        if within(&*self.runtime, DRAIN_TIME_MAX, gone).await.is_none() {
+            self.connections.for_each(|control| control.abort.raise());
+            self.connections.ended.until(|| self.connections.count() == 0).await;
+        }
+    }
+
+    async fn accept_clients<L: Listen>(self: &Rc<Self>, listener: &L) {
+        let connections = &self.connections;
+        loop {
+            connections.ended.until(|| connections.count() < CONNECTIONS_MAX).await;
+            match listener.accept().await {
+                Ok(stream) => {
+                    let place = Place::take(connections);
+                    self.runtime.spawn(Box::pin(Rc::clone(self).serve_client(stream, place)));
+                }
+                Err(_) => {
+                    let _ = self.runtime.sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
+    }
+
+    async fn serve_client<T: Transport>(self: Rc<Self>, stream: T, place: Place) {
+        let link = Link::new(stream, Rc::clone(&place.control));
+        let negotiation = negotiate(&link, &self.exports);
+        match within(&*self.runtime, NEGOTIATION_TIME_MAX, negotiation).await.flatten() {
+            Some((export, session)) => {
+                let runtime = Rc::clone(&self.runtime);
+                Connection::new(runtime, link, export, session, place).run().await;
+            }
+            None => link.close(),
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! The byte streams that servers run on.
+
+use std::future::Future;
+
+use forebay_device::real::net::{Listener, Stream};
+use forebay_device::{Buf, Data, IoError};
+
+/// One client's byte stream. One task receives while another one sends.
+///
+/// A future of this trait may be dropped before it is ready: the bytes that it would have moved
+/// may or may not be moved then, and the stream is only good for [`Transport::shutdown`].
+pub trait Transport: 'static {
+    /// Fills all of `buf`; the buffer comes back whatever the result. The stream's end is an
+    /// error.
+    fn recv_exact(&self, buf: Buf) -> impl Future<Output = (Buf, Result<(), IoError>)>;
+
+    /// Sends all of `data`.
+    fn send_all(&self, data: Data) -> impl Future<Output = Result<(), IoError>>;
+
+    /// Ends both directions; whoever still sends or receives gets an error. The stream is
+    /// closed when it is dropped.
+    fn shutdown(&self);
+}
+
+/// Where clients connect.
+pub trait Listen: 'static {
+    /// A connected client.
+    type Stream: Transport;
+
+    /// The next client. May be dropped before it is ready.
+    fn accept(&self) -> impl Future<Output = std::io::Result<Self::Stream>>;
+}
+
+impl Transport for Stream {
+    async fn recv_exact(&self, buf: Buf) -> (Buf, Result<(), IoError>) {
+        Stream::recv_exact(self, buf).await
+    }
+
+    async fn send_all(&self, data: Data) -> Result<(), IoError> {
+        Stream::send_all(self, data).await
+    }
+
+    fn shutdown(&self) {
+        Stream::shutdown(self);
+    }
+}
+
+impl Listen for Listener {
+    type Stream = Stream;
+
+    async fn accept(&self) -> std::io::Result<Stream> {
+        Listener::accept(self).await
+    }
+}

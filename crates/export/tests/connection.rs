@@ -1,0 +1,412 @@
+//! Connections over a stream in memory, byte for byte, in virtual time.
+
+mod support;
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::atomic::Ordering;
+
+use forebay_device::runtime::SECOND;
+use forebay_device::{Buf, Runtime};
+use forebay_export::nbd::{Exports, Server, limits};
+use forebay_export::{ExportError, Transport};
+use support::memory_export::MemoryExport;
+use support::pipe::{Doorstep, Pipe};
+use support::protocol::{Client, Reply, option, request};
+use support::world::World;
+
+const SIZE: usize = 1 << 20;
+
+struct Rig {
+    world: Rc<World>,
+    export: Rc<MemoryExport>,
+    server: Rc<Server<MemoryExport>>,
+    door: Doorstep,
+    served: Rc<Cell<bool>>,
+}
+
+impl Rig {
+    fn new(change: impl FnOnce(MemoryExport) -> MemoryExport) -> Self {
+        let world = World::new(7);
+        let runtime: Rc<dyn Runtime> = Rc::clone(&world) as _;
+        let export = Rc::new(change(MemoryExport::new(Rc::clone(&runtime), "disk", SIZE)));
+        let server = Server::new(runtime, Exports::of(Rc::clone(&export)).expect("valid"));
+        let door = Doorstep::default();
+        let served = Rc::new(Cell::new(false));
+        let (serve, end) = (Rc::clone(&server).serve(door.clone()), Rc::clone(&served));
+        world.spawn(Box::pin(async move {
+            serve.await;
+            end.set(true);
+        }));
+        Self { world, export, server, door, served }
+    }
+
+    fn open(&self, structured: bool) -> Client<Pipe> {
+        self.world.run(Client::open(self.door.connect(), structured))
+    }
+
+    /// Sends `bytes` and returns `count` replies, sorted by cookie.
+    fn ask(
+        &self,
+        mut client: Client<Pipe>,
+        bytes: Vec<u8>,
+        count: usize,
+        read_len: impl Fn(u64) -> usize + 'static,
+    ) -> (Client<Pipe>, Vec<Reply>) {
+        self.world.run(async move {
+            client.send(&bytes).await;
+            let mut replies = Vec::new();
+            while replies.len() < count {
+                replies.push(client.reply(&read_len).await.expect("a reply"));
+            }
+            replies.sort_by_key(|reply| reply.cookie);
+            (client, replies)
+        })
+    }
+
+    /// Nothing is left of any client: no task but the accept loop, nothing in progress.
+    fn assert_idle(&self) {
+        self.world.settle();
+        assert_eq!(self.server.connection_count(), 0);
+        assert_eq!(self.world.tasks.live_count(), 1);
+        assert_eq!(self.export.inflight.get(), 0);
+        assert_eq!(Rc::strong_count(&self.export), 2);
+    }
+}
+
+fn errors(replies: &[Reply]) -> Vec<u32> {
+    replies.iter().map(|reply| reply.error).collect()
+}
+
+#[test]
+fn every_command_is_answered_in_both_reply_forms() {
+    for structured in [false, true] {
+        let rig = Rig::new(|export| export);
+        let client = rig.open(structured);
+        let pattern: Vec<u8> = (0..4096_u32).map(|i| (i % 251) as u8).collect();
+        let write = [request(1, 1, 1, 8192, 4096), pattern.clone()].concat();
+        let (client, replies) = rig.ask(client, write, 1, |_| 0);
+        assert_eq!(errors(&replies), [0]);
+        let (client, replies) = rig.ask(client, request(0, 0, 2, 8192, 4096), 1, |_| 4096);
+        assert_eq!(replies, [Reply { cookie: 2, error: 0, data: pattern }]);
+        let (client, replies) = rig.ask(client, request(3, 0, 3, 0, 0), 1, |_| 0);
+        assert_eq!((errors(&replies), rig.export.flushes.get()), (vec![0], 1));
+        let (client, replies) = rig.ask(client, request(4, 0, 4, 8192, 512), 1, |_| 0);
+        assert_eq!(errors(&replies), [0]);
+        let (client, replies) = rig.ask(client, request(6, 2, 5, 8704, 512), 1, |_| 0);
+        assert_eq!(errors(&replies), [0]);
+        assert!(rig.export.bytes()[8192..9216].iter().all(|&byte| byte == 0));
+        assert_eq!(rig.export.fua_writes.get(), 1);
+        let (_, replies) = rig.ask(client, request(0, 0, 6, 8192, 0), 1, |_| 0);
+        assert_eq!(errors(&replies), [0], "an empty read succeeds");
+        rig.assert_idle();
+    }
+}
+
+#[test]
+fn refused_requests_leave_the_stream_in_step() {
+    for structured in [false, true] {
+        let rig = Rig::new(|export| export);
+        let client = rig.open(structured);
+        let end = SIZE as u64;
+        let bytes = [
+            request(1, 0, 1, end, 1024),
+            vec![1; 1024],
+            request(1, 0, 2, 3, 100),
+            vec![2; 100],
+            request(1, 0x8000, 3, 0, 512),
+            vec![3; 512],
+            request(0, 0, 4, end, 512),
+            request(99, 0, 5, 0, 512),
+            request(6, 0, 6, end - 512, 1024),
+            request(0, 0, 7, 0, 512),
+        ]
+        .concat();
+        let lens = |cookie| if cookie == 7 || cookie == 4 { 512 } else { 0 };
+        let (_, replies) = rig.ask(client, bytes, 7, lens);
+        assert_eq!(errors(&replies), [28, 22, 22, 22, 22, 28, 0]);
+        assert_eq!(replies[6].data, vec![0; 512], "nothing was written");
+    }
+}
+
+#[test]
+fn a_write_that_is_too_long_is_skipped() {
+    let rig = Rig::new(|export| export);
+    let mut client = rig.open(true);
+    let len = limits::REQUEST_BYTES_MAX + 512;
+    let replies = rig.world.run(async move {
+        client.send(&request(1, 0, 1, 0, len)).await;
+        client.send(&vec![9; len as usize]).await;
+        client.send(&request(3, 0, 2, 0, 0)).await;
+        [client.reply(|_| 0).await.unwrap(), client.reply(|_| 0).await.unwrap()]
+    });
+    assert_eq!(errors(&replies), [22, 0]);
+}
+
+#[test]
+fn errors_of_the_export_reach_the_client() {
+    for structured in [false, true] {
+        let rig = Rig::new(|export| export);
+        let mut client = rig.open(structured);
+        for (fault, number) in [(ExportError::Io, 5), (ExportError::ShuttingDown, 108)] {
+            rig.export.fault.set(Some(fault));
+            let bytes = [
+                request(0, 0, 0, 0, 512),
+                request(1, 0, 1, 0, 512),
+                vec![0; 512],
+                request(3, 0, 2, 0, 0),
+                request(4, 0, 3, 0, 512),
+                request(6, 0, 4, 0, 512),
+            ]
+            .concat();
+            let replies;
+            let lens = |cookie| if cookie == 0 { 512 } else { 0 };
+            (client, replies) = rig.ask(client, bytes, 5, lens);
+            assert_eq!(errors(&replies), [number; 5]);
+        }
+    }
+}
+
+#[test]
+fn many_requests_are_in_progress_and_end_out_of_order() {
+    let rig = Rig::new(MemoryExport::delayed);
+    for (index, sector) in rig.export.bytes().chunks_mut(512).enumerate() {
+        sector.fill(index as u8);
+    }
+    let mut client = rig.open(true);
+    let order = rig.world.run(async move {
+        let bytes: Vec<u8> = (0..1000).flat_map(|n| request(0, 0, n, n * 512, 512)).collect();
+        client.send(&bytes).await;
+        let mut order = Vec::new();
+        while order.len() < 1000 {
+            let reply = client.reply(|_| 512).await.unwrap();
+            assert_eq!(reply.data, vec![reply.cookie as u8; 512]);
+            order.push(reply.cookie);
+        }
+        order
+    });
+    assert!(!order.is_sorted());
+    let mut sorted = order;
+    sorted.sort_unstable();
+    assert!(sorted.into_iter().eq(0..1000));
+    assert_eq!(rig.export.inflight_peak.get(), limits::REQUESTS_INFLIGHT_MAX);
+    rig.assert_idle();
+}
+
+#[test]
+fn a_client_that_takes_no_replies_is_not_read_from() {
+    let rig = Rig::new(|export| export);
+    let client = rig.open(true);
+    let bytes: Vec<u8> = (0..10_000).flat_map(|n| request(0, 0, n, 0, 65536)).collect();
+    let stream = Rc::new(client.stream);
+    let sender = Rc::clone(&stream);
+    rig.world.spawn(Box::pin(async move {
+        let _ = sender.send_all(Buf::copy_of(&bytes).freeze()).await;
+    }));
+    rig.world.settle();
+    let taken = rig.export.finished.load(Ordering::Relaxed);
+    assert!(taken <= limits::REQUESTS_INFLIGHT_MAX + 1, "{taken} requests were read");
+    stream.shutdown();
+    rig.assert_idle();
+}
+
+#[test]
+fn a_client_may_vanish_at_any_byte() {
+    let bytes = [
+        request(1, 0, 1, 0, 1024),
+        vec![1; 1024],
+        request(0, 0, 2, 0, 4096),
+        request(3, 0, 3, 0, 0),
+    ]
+    .concat();
+    let rig = Rig::new(MemoryExport::delayed);
+    let bystander = rig.open(false);
+    for len in 0..=bytes.len() {
+        if (40..1000).contains(&len) && len % 97 != 0 {
+            continue; // one place in a payload is like another
+        }
+        let mut client = rig.open(len % 2 == 0);
+        let part = bytes[..len].to_vec();
+        rig.world.run(async move { client.send(&part).await });
+    }
+    let (bystander, replies) = rig.ask(bystander, request(0, 0, 9, 4096, 512), 1, |_| 512);
+    assert_eq!(errors(&replies), [0]);
+    drop(bystander);
+    rig.assert_idle();
+}
+
+#[test]
+fn a_client_that_sends_its_last_request_and_closes_gets_its_replies() {
+    for farewell in [vec![], request(2, 0, 0, 0, 0)] {
+        let rig = Rig::new(MemoryExport::delayed);
+        let mut client = rig.open(true);
+        let replies = rig.world.run(async move {
+            let bytes: Vec<u8> = (0..20).flat_map(|n| request(0, 0, n, n * 512, 512)).collect();
+            client.send(&[bytes, farewell].concat()).await;
+            client.stream.finish();
+            client.stream.drain().await
+        });
+        assert_eq!(replies.len(), 20 * (28 + 512));
+        rig.assert_idle();
+    }
+}
+
+#[test]
+fn a_wrong_magic_number_ends_the_connection() {
+    let rig = Rig::new(|export| export);
+    let mut client = rig.open(false);
+    let rest = rig.world.run(async move {
+        let mut bytes = request(0, 0, 1, 0, 512);
+        bytes[0] ^= 1;
+        client.send(&bytes).await;
+        client.stream.drain().await
+    });
+    assert!(rest.is_empty());
+    rig.assert_idle();
+}
+
+#[test]
+fn stopping_finishes_what_was_read_and_closes() {
+    let rig = Rig::new(MemoryExport::delayed);
+    let mut client = rig.open(false);
+    let server = Rc::clone(&rig.server);
+    let export = Rc::clone(&rig.export);
+    let replies = rig.world.run(async move {
+        let bytes: Vec<u8> = (0..50).flat_map(|n| request(0, 0, n, 0, 512)).collect();
+        client.send(&bytes).await;
+        for n in 0..10 {
+            assert_eq!(client.reply(|_| 512).await.unwrap().error, 0, "reply {n}");
+        }
+        assert!(export.inflight.get() > 0);
+        server.stop();
+        client.stream.drain().await
+    });
+    assert_eq!(replies.len(), 40 * (16 + 512));
+    rig.world.settle();
+    assert!(rig.served.get());
+    assert_eq!((rig.world.tasks.live_count(), rig.export.inflight.get()), (0, 0));
+    let _late = rig.door.connect();
+    rig.world.settle();
+    assert_eq!(rig.door.waiting_count(), 1, "nobody is accepted any more");
+}
+
+#[test]
+fn stopping_closes_idle_clients_at_once() {
+    let rig = Rig::new(|export| export);
+    let (idle, silent) = (rig.open(true), rig.door.connect());
+    let mut halfway = rig.open(false);
+    let halfway = rig.world.run(async move {
+        halfway.send(&request(1, 0, 1, 0, 4096)).await;
+        halfway.send(&[1; 1000]).await;
+        halfway
+    });
+    while rig.server.connection_count() < 3 {
+        assert!(rig.world.tasks.run_one(|_| 0));
+    }
+    rig.server.stop();
+    for stream in [idle.stream, halfway.stream] {
+        assert!(rig.world.run(async move { stream.drain().await }).is_empty());
+    }
+    let rest = rig.world.run(async move { silent.drain().await });
+    assert!(rest.len() <= 18, "at most the greeting");
+    rig.world.settle();
+    assert!(rig.served.get());
+    assert_eq!((rig.world.tasks.live_count(), rig.world.now()), (0, 0));
+    assert_eq!(rig.export.bytes()[0], 0, "half a write is no write");
+}
+
+#[test]
+fn memory_of_requests_in_progress_is_bounded() {
+    const LEN: u32 = 8 << 20;
+    let rig = Rig::new(|export| {
+        *export.bytes() = vec![5; LEN as usize];
+        export.delayed()
+    });
+    let mut client = rig.open(false);
+    rig.world.run(async move {
+        let bytes: Vec<u8> = (0..40).flat_map(|n| request(0, 0, n, 0, LEN)).collect();
+        client.send(&bytes).await;
+        for _ in 0..40 {
+            let reply = client.reply(|_| LEN as usize).await.unwrap();
+            assert!(reply.data.iter().all(|&byte| byte == 5));
+        }
+    });
+    let bytes_peak = rig.export.inflight_peak.get() as u64 * u64::from(LEN);
+    assert!(bytes_peak <= limits::BYTES_INFLIGHT_MAX, "{bytes_peak} bytes");
+    rig.assert_idle();
+}
+
+#[test]
+fn stopping_cuts_off_a_client_that_takes_no_replies() {
+    let rig = Rig::new(|export| export);
+    let mut client = rig.open(false);
+    let client = rig.world.run(async move {
+        let bytes: Vec<u8> = (0..50).flat_map(|n| request(0, 0, n, 0, 65536)).collect();
+        client.send(&bytes).await;
+        client
+    });
+    rig.world.settle();
+    assert!(rig.export.finished.load(Ordering::Relaxed) > 0 && !rig.served.get());
+    rig.server.stop();
+    rig.world.settle();
+    assert!(rig.served.get());
+    assert!(rig.world.now() >= limits::DRAIN_TIME_MAX);
+    assert_eq!(rig.world.tasks.live_count(), 0);
+    drop(client);
+}
+
+#[test]
+fn a_client_that_does_not_finish_negotiating_is_dropped() {
+    let rig = Rig::new(|export| export);
+    let stream = rig.door.connect();
+    let rest = rig.world.run(async move { stream.drain().await });
+    assert_eq!(rest.len(), 18);
+    assert_eq!(rig.world.now(), limits::NEGOTIATION_TIME_MAX);
+    rig.assert_idle();
+}
+
+#[test]
+fn clients_above_the_limit_wait_for_a_place() {
+    let rig = Rig::new(|export| export);
+    let mut clients: Vec<_> = (0..limits::CONNECTIONS_MAX).map(|_| rig.open(false)).collect();
+    let late = rig.door.connect();
+    rig.world.settle();
+    assert_eq!(rig.server.connection_count(), limits::CONNECTIONS_MAX);
+    assert_eq!(rig.door.waiting_count(), 1);
+    clients.pop();
+    let late = rig.world.run(Client::open(late, false));
+    drop((late, clients));
+    rig.assert_idle();
+    assert!(rig.world.now() < SECOND);
+}
+
+#[test]
+fn options_that_are_too_long_are_skipped_and_refused() {
+    let rig = Rig::new(|export| export);
+    let stream = rig.door.connect();
+    let replies = rig.world.run(async move {
+        let long = vec![1; limits::OPTION_BYTES_MAX as usize + 1];
+        let bytes = [
+            3_u32.to_be_bytes().to_vec(),
+            option(7, &long),
+            option(5, &long),
+            option(10, b"x"),
+            option(3, b""),
+            option(2, b""),
+        ]
+        .concat();
+        let _ = stream.send_all(Buf::copy_of(&bytes).freeze()).await;
+        stream.drain().await
+    });
+    let mut rest = &replies[18..];
+    let mut kinds = Vec::new();
+    while !rest.is_empty() {
+        let number = |at: usize| u32::from_be_bytes(rest[at..at + 4].try_into().unwrap());
+        kinds.push((number(8), number(12)));
+        rest = &rest[20 + number(16) as usize..];
+    }
+    let error = 1 << 31;
+    let expected = [(7, error + 9), (5, error + 1), (10, error + 1), (3, 2), (3, 1), (2, 1)];
+    assert_eq!(kinds, expected);
+    rig.assert_idle();
+}

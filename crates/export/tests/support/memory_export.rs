@@ -1,0 +1,155 @@
+//! A volume in memory.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use forebay_device::runtime::{MICROSECOND, Nanos};
+use forebay_device::{Buf, Data, Runtime};
+use forebay_export::{Export, ExportError};
+
+/// A volume in memory that checks what a server promises to check.
+pub struct MemoryExport {
+    pub name: String,
+    pub description: String,
+    pub read_only: bool,
+    pub zeroes_fast: bool,
+    /// Requests wait for a random time up to this one, so that they end in another order.
+    pub delay_max: Nanos,
+    /// What every request fails with.
+    pub fault: Cell<Option<ExportError>>,
+    /// Requests in progress, and the most that there have been.
+    pub inflight: Cell<usize>,
+    pub inflight_peak: Cell<usize>,
+    /// Requests that have ended, for other threads too.
+    pub finished: Arc<AtomicUsize>,
+    pub flushes: Cell<usize>,
+    pub fua_writes: Cell<usize>,
+    bytes: RefCell<Vec<u8>>,
+    runtime: Rc<dyn Runtime>,
+}
+
+struct InFlight<'a>(&'a MemoryExport);
+
+impl Drop for InFlight<'_> {
+    fn drop(&mut self) {
+        self.0.inflight.set(self.0.inflight.get() - 1);
+    }
+}
+
+impl MemoryExport {
+    pub fn new(runtime: Rc<dyn Runtime>, name: &str, size_bytes: usize) -> Self {
+        Self {
+            name: name.to_owned(),
+            description: format!("{name} in memory"),
+            read_only: false,
+            zeroes_fast: true,
+            delay_max: 0,
+            fault: Cell::new(None),
+            inflight: Cell::new(0),
+            inflight_peak: Cell::new(0),
+            finished: Arc::default(),
+            flushes: Cell::new(0),
+            fua_writes: Cell::new(0),
+            bytes: RefCell::new(vec![0; size_bytes]),
+            runtime,
+        }
+    }
+
+    pub fn delayed(self) -> Self {
+        Self { delay_max: 300 * MICROSECOND, ..self }
+    }
+
+    pub fn read_only(self) -> Self {
+        Self { read_only: true, ..self }
+    }
+
+    pub fn bytes(&self) -> std::cell::RefMut<'_, Vec<u8>> {
+        self.bytes.borrow_mut()
+    }
+
+    async fn enter(&self, range: Option<(u64, u64)>, writes: bool) -> Result<(), ExportError> {
+        self.inflight.set(self.inflight.get() + 1);
+        self.inflight_peak.set(self.inflight_peak.get().max(self.inflight.get()));
+        let _inflight = InFlight(self);
+        if let Some((offset, len)) = range {
+            let end = offset.checked_add(len).expect("no overflow");
+            assert!(len > 0 && end <= self.size_bytes(), "the range is inside");
+            assert!(offset % 512 == 0 && len % 512 == 0, "the range is aligned");
+        }
+        assert!(!(writes && self.read_only), "a read-only export sees no write");
+        if self.delay_max > 0 {
+            let _ = self.runtime.sleep(self.runtime.random() % self.delay_max).await;
+        }
+        self.finished.fetch_add(1, Ordering::Relaxed);
+        self.fault.get().map_or(Ok(()), Err)
+    }
+
+    fn fill(&self, offset: u64, len: u64, byte: u8) {
+        let start = offset as usize;
+        self.bytes()[start..start + len as usize].fill(byte);
+    }
+}
+
+impl Export for MemoryExport {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn description(&self) -> &str {
+        &self.description
+    }
+
+    fn size_bytes(&self) -> u64 {
+        self.bytes.borrow().len() as u64
+    }
+
+    fn read_only(&self) -> bool {
+        self.read_only
+    }
+
+    fn zeroes_fast(&self) -> bool {
+        self.zeroes_fast
+    }
+
+    async fn read(&self, offset: u64, mut buf: Buf) -> (Buf, Result<(), ExportError>) {
+        assert_eq!(buf.as_mut_ptr() as usize % 4096, 0, "fit for direct I/O");
+        let result = self.enter(Some((offset, buf.len() as u64)), false).await;
+        let (start, len) = (offset as usize, buf.len());
+        buf.copy_from_slice(&self.bytes.borrow()[start..start + len]);
+        (buf, result)
+    }
+
+    async fn write(&self, offset: u64, data: Data, fua: bool) -> Result<(), ExportError> {
+        assert_eq!(data.as_ptr() as usize % 4096, 0, "fit for direct I/O");
+        self.enter(Some((offset, data.len() as u64)), true).await?;
+        self.fua_writes.set(self.fua_writes.get() + usize::from(fua));
+        let start = offset as usize;
+        self.bytes()[start..start + data.len()].copy_from_slice(&data);
+        Ok(())
+    }
+
+    async fn flush(&self) -> Result<(), ExportError> {
+        self.flushes.set(self.flushes.get() + 1);
+        self.enter(None, false).await
+    }
+
+    async fn trim(&self, offset: u64, len: u64, _fua: bool) -> Result<(), ExportError> {
+        self.enter(Some((offset, len)), true).await?;
+        self.fill(offset, len, 0);
+        Ok(())
+    }
+
+    async fn write_zeroes(
+        &self,
+        offset: u64,
+        len: u64,
+        _may_trim: bool,
+        _fua: bool,
+    ) -> Result<(), ExportError> {
+        self.enter(Some((offset, len)), true).await?;
+        self.fill(offset, len, 0);
+        Ok(())
+    }
+}

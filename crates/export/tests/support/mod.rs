@@ -1,0 +1,9 @@
+//! What the tests of this crate share.
+#![allow(dead_code)] // each test uses a part
+#![allow(clippy::unwrap_used)] // a failed test is what an unwrap here means
+
+pub mod memory_export;
+pub mod pipe;
+pub mod protocol;
+pub mod real_server;
+pub mod world;
