@@ -14,6 +14,8 @@
 //!   for every block.
 //! - Heat is kept for granules in which something is mapped; any other granule's heat is 0.
 
+mod body;
+mod leaf;
 mod masks;
 mod region;
 mod shard;

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use super::body::granules_of;
 use crate::format::{Extent, State};
 use crate::ids::Location;
 use crate::limits::REGION_BLOCKS;
@@ -89,12 +90,15 @@ impl Extents {
         self.count += 1;
     }
 
+    /// Appends an extent that does not continue the last one.
+    pub fn push_merged(&mut self, extent: Extent) {
+        self.slots[self.count] = extent;
+        self.count += 1;
+    }
+
     /// Bit `g` is set if something in granule `g` is mapped.
     pub fn granules(&self) -> u16 {
-        self.as_slice().iter().fold(0, |granules, extent| {
-            let (first, last) = (extent.first() / 16, (extent.end() - 1) / 16);
-            granules | (0xFFFF_u32 << first & 0xFFFF >> (15 - last)) as u16
-        })
+        self.as_slice().iter().fold(0, |granules, extent| granules | granules_of(*extent))
     }
 
     /// Sets `self` to `old` with the runs inside `range` changed as `each` says and `insert`, if
