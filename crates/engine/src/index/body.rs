@@ -1,9 +1,16 @@
 //! How the extents of one region lie in memory.
 //!
-//! | body | layout |
-//! |---|---|
-//! | list | the extents, 8 bytes each; heat |
-//! | dense | bitmap of mapped blocks (32 bytes); number of extents less one (1); bits of a location (1); bits of a distance, plus 128 if entries have a partial bit (1); lowest location (5); an entry for each mapped block, packed; heat |
+//! A *list* is the extents, 8 bytes each, then heat. A *dense* body is
+//!
+//! | offset | bytes | meaning |
+//! |---|---|---|
+//! | 0 | 32 | bitmap of mapped blocks |
+//! | 32 | 1 | number of extents, less one |
+//! | 33 | 1 | bits of a location |
+//! | 34 | 1 | bits of a distance, plus 128 if entries have a partial bit |
+//! | 35 | 5 | lowest location |
+//! | 40 | | an entry for each mapped block, packed without gaps |
+//! | | 1..4 | heat |
 //!
 //! The shorter one is used. A dense entry is, from its lowest bit: state (3), partial (0 or 1),
 //! location less the lowest, distance. It keeps no runs: they are found again by merging. Heat is
@@ -11,9 +18,8 @@
 
 use std::ops::Range;
 
-use super::region::{EXTENTS_MAX, Extents, advances, continues, state_of};
-use crate::format::{Extent, State};
-use crate::ids::Location;
+use super::region::{EXTENTS_MAX, Extents, advances, clip, continues, state_of};
+use crate::format::Extent;
 
 const EXTENT_BYTES: usize = size_of::<Extent>();
 /// Places in a dense body.
@@ -31,6 +37,7 @@ const LIST_ALWAYS: usize = ENTRIES_AT / EXTENT_BYTES;
 /// Set of states, bit n for state n; bit 0 tells a dense body from a list.
 pub(super) const DENSE: u8 = 1;
 
+#[inline]
 fn read_u64(bytes: &[u8], at: usize) -> u64 {
     if let Some(word) = bytes.get(at..at + 8).and_then(|word| word.try_into().ok()) {
         return u64::from_le_bytes(word);
@@ -69,6 +76,7 @@ impl Packing {
         }
     }
 
+    #[inline]
     fn read(bytes: &[u8]) -> Self {
         Self {
             location_bits: u32::from(bytes[LOCATION_BITS_AT]),
@@ -84,11 +92,13 @@ impl Packing {
         bytes[BASE_AT..ENTRIES_AT].copy_from_slice(&self.base.to_le_bytes()[..5]);
     }
 
+    #[inline]
     fn entry_bits(&self) -> usize {
         (3 + self.partial_bits + self.location_bits + self.distance_bits) as usize
     }
 
     /// Entry of an extent's first block, if it fits.
+    #[inline]
     fn pack(&self, extent: Extent) -> Option<u64> {
         let location = extent.location().0.checked_sub(self.base)?;
         let (distance, partial) = (u64::from(extent.distance()), u64::from(extent.is_partial()));
@@ -104,14 +114,28 @@ impl Packing {
             })
     }
 
+    /// The entry of an extent's first block, and what each further block adds to it.
+    fn entries(&self, extent: Extent) -> (u64, u64) {
+        let entry = self.pack(extent).expect("the packing was chosen for these extents");
+        let shift = 3 + self.partial_bits;
+        let step = 1 << shift | 1 << (shift + self.location_bits);
+        (entry, if advances(state_of(extent)) { step } else { 0 })
+    }
+
+    #[inline]
     fn unpack(&self, block: u32, entry: u64) -> Extent {
         let field = |at: u32, bits: u32| entry >> at & ((1 << bits) - 1);
         let shift = 3 + self.partial_bits;
-        let state = State::from_number(field(0, 3) as u8).expect("entries hold known states");
-        let location = Location(self.base + field(shift, self.location_bits));
-        let distance = field(shift + self.location_bits, self.distance_bits) as u8;
-        Extent::new(block, 1, state, location, distance)
-            .with_partial(field(3, self.partial_bits) == 1)
+        let location = self.base + field(shift, self.location_bits);
+        let distance = field(shift + self.location_bits, self.distance_bits);
+        // The layout of `Extent`, without its checks: they made reading a region twice as slow.
+        Extent(
+            u64::from(block)
+                | field(0, 3) << 16
+                | field(3, self.partial_bits) << 19
+                | location << 20
+                | distance << 56,
+        )
     }
 }
 
@@ -123,18 +147,47 @@ pub(super) struct Body<'a> {
 }
 
 impl Body<'_> {
+    #[inline]
     fn list_count(&self) -> usize {
         // Heat takes 1 to 4 bytes.
         (self.bytes.len() - 1) / EXTENT_BYTES
     }
 
+    #[inline]
     fn list(&self) -> impl Iterator<Item = Extent> {
         (0..self.list_count()).map(|i| Extent(read_u64(self.bytes, i * EXTENT_BYTES)))
     }
 
     /// Word `i` of the bitmap of a dense body.
+    #[inline]
     fn word(&self, i: usize) -> u64 {
         read_u64(self.bytes, i * 8)
+    }
+
+    /// Mapped blocks of a dense body before this one.
+    #[inline]
+    fn rank(&self, block: u32) -> usize {
+        let below = |i: u32| {
+            let bits = block.saturating_sub(i * 64);
+            let mask = if bits < 64 { (1 << bits) - 1 } else { u64::MAX };
+            (self.word(i as usize) & mask).count_ones() as usize
+        };
+        (0..4).map(below).sum()
+    }
+
+    /// Which of these states a dense body still holds.
+    pub fn holds(&self, states: u8) -> u8 {
+        let mut held = 0;
+        let packing = Packing::read(self.bytes);
+        let (count, bits) = (self.rank(EXTENTS_MAX as u32), packing.entry_bits());
+        for i in 0..count {
+            let at = ENTRIES_AT * 8 + i * bits;
+            held |= states & 1 << (read_u64(self.bytes, at / 8) >> (at % 8) & 7);
+            if held == states {
+                break;
+            }
+        }
+        held
     }
 
     /// Number of extents.
@@ -143,6 +196,7 @@ impl Body<'_> {
     }
 
     /// Calls `f` with each block of `range` in a dense body, as an extent of one.
+    #[inline]
     fn for_each_entry(&self, range: Range<u32>, mut f: impl FnMut(Extent) -> bool) {
         let packing = Packing::read(self.bytes);
         let bits = packing.entry_bits();
@@ -171,6 +225,7 @@ impl Body<'_> {
 
     /// Calls `f` with each extent that overlaps the range, clipped to it or not, until it says
     /// false.
+    #[inline]
     pub fn visit(&self, range: Range<u32>, mut f: impl FnMut(Extent) -> bool) {
         if !self.is_dense {
             for extent in self.list() {
@@ -239,7 +294,38 @@ impl Body<'_> {
     }
 }
 
+/// Overwrites the entries of a dense body from block `start` on with `extents`, which map the same
+/// blocks as before; the body now has `extent_count` extents. Says whether that was possible: the
+/// extents must fit the packing, and a list must not have become shorter.
+pub(super) fn patch(bytes: &mut [u8], start: u32, extents: &[Extent], extent_count: usize) -> bool {
+    let packing = Packing::read(bytes);
+    let fits = |extent: &Extent| {
+        let last = clip(*extent, extent.end() - 1..extent.end());
+        packing.pack(*extent).is_some() && packing.pack(last).is_some()
+    };
+    if extent_count * EXTENT_BYTES + 4 < bytes.len() || !extents.iter().all(fits) {
+        return false;
+    }
+    let bits = packing.entry_bits();
+    let skipped = Body { bytes, is_dense: true }.rank(start);
+    let mut at = ENTRIES_AT * 8 + skipped * bits;
+    for &extent in extents {
+        let (mut entry, step) = packing.entries(extent);
+        for _ in 0..extent.count() {
+            let word = read_u64(bytes, at / 8) & !(((1 << bits) - 1) << (at % 8));
+            let word = (word | entry << (at % 8)).to_le_bytes();
+            let end = bytes.len().min(at / 8 + 8);
+            bytes[at / 8..end].copy_from_slice(&word[..end - at / 8]);
+            entry += step;
+            at += bits;
+        }
+    }
+    bytes[COUNT_AT] = (extent_count - 1) as u8;
+    true
+}
+
 /// The granules that an extent touches.
+#[inline]
 pub(super) fn granules_of(extent: Extent) -> u16 {
     let (first, last) = (extent.first() / 16, (extent.end() - 1) / 16);
     (0xFFFF << first & 0xFFFF >> (15 - last)) as u16
@@ -262,12 +348,11 @@ impl Built {
     pub fn new(heat: u32, extents: &Extents) -> Self {
         let mut built = Self { bytes: [0; BODY_BYTES_MAX + 8], len: 0, states: 0 };
         let list = extents.as_slice();
-        built.states = list.iter().fold(0, |states, e| states | 1 << state_of(*e) as u8);
+        built.states = extents.states();
         let list_bytes = list.len() * EXTENT_BYTES;
         if list.len() > LIST_ALWAYS {
             let packing = Packing::of(list);
-            let blocks: u32 = list.iter().map(|extent| extent.count()).sum();
-            let bits = packing.entry_bits() * blocks as usize;
+            let bits = packing.entry_bits() * extents.block_count() as usize;
             if ENTRIES_AT + bits.div_ceil(8) < list_bytes {
                 built.put_dense(list, packing);
                 built.len = ENTRIES_AT + bits.div_ceil(8);
@@ -293,11 +378,7 @@ impl Built {
         self.bytes[COUNT_AT] = (extents.len() - 1) as u8;
         let mut at = ENTRIES_AT * 8;
         for &extent in extents {
-            let entry = packing.pack(extent).expect("the packing was chosen for these extents");
-            // What one block adds to the entry of the one before.
-            let shift = 3 + packing.partial_bits;
-            let step = 1 << shift | 1 << (shift + packing.location_bits);
-            let step = if advances(state_of(extent)) { step } else { 0 };
+            let (entry, step) = packing.entries(extent);
             for i in 0..u64::from(extent.count()) {
                 let block = extent.first() as usize + i as usize;
                 self.bytes[block / 8] |= 1 << (block % 8);

@@ -29,10 +29,12 @@ pub(super) struct Leaf {
 }
 
 impl Leaf {
+    #[inline]
     pub fn count(&self) -> usize {
         usize::from(self.count)
     }
 
+    #[inline]
     pub fn states(&self) -> u8 {
         self.states
     }
@@ -45,33 +47,39 @@ impl Leaf {
         self.bytes.capacity()
     }
 
+    #[inline]
     pub fn region(&self, i: usize) -> u32 {
         let at = i * ENTRY_BYTES;
         let bytes = &self.bytes[at..at + 4];
         u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
     }
 
+    #[inline]
     pub fn states_of(&self, i: usize) -> u8 {
         self.bytes[i * ENTRY_BYTES + 6]
     }
 
+    #[inline]
     fn offset(&self, i: usize) -> usize {
         let at = i * ENTRY_BYTES + 4;
         usize::from(u16::from_le_bytes([self.bytes[at], self.bytes[at + 1]]))
     }
 
+    #[inline]
     fn set_offset(&mut self, i: usize, offset: usize) {
         let at = i * ENTRY_BYTES + 4;
         self.bytes[at..at + 2].copy_from_slice(&(offset as u16).to_le_bytes());
     }
 
     /// Where in the leaf body `i` lies; for `i == count`, the empty place after the last.
+    #[inline]
     fn body_range(&self, i: usize) -> Range<usize> {
         let bodies = self.count() * ENTRY_BYTES;
         let begin = |i| if i < self.count() { bodies + self.offset(i) } else { self.bytes.len() };
         begin(i)..begin(i + 1)
     }
 
+    #[inline]
     pub fn body(&self, i: usize) -> Body<'_> {
         Body { bytes: &self.bytes[self.body_range(i)], is_dense: self.states_of(i) & DENSE != 0 }
     }
@@ -82,13 +90,16 @@ impl Leaf {
     }
 
     /// The first entry at or after a region.
+    #[inline]
     pub fn lower_bound(&self, region: u32) -> usize {
-        let (mut low, mut high) = (0, self.count());
-        while low < high {
-            let middle = (low + high) / 2;
-            if self.region(middle) < region { low = middle + 1 } else { high = middle }
+        // Without a branch on what is found: half of those would be mispredicted.
+        let (mut low, mut size) = (0, self.count());
+        while size > 1 {
+            let half = size / 2;
+            low = if self.region(low + half) < region { low + half } else { low };
+            size -= half;
         }
-        low
+        low + usize::from(size == 1 && self.region(low) < region)
     }
 
     /// Replaces `old` bytes at `at`.
@@ -106,7 +117,7 @@ impl Leaf {
         }
         self.bytes.truncate(new_len);
         self.bytes[at..at + new.len()].copy_from_slice(new);
-        if self.bytes.capacity() - new_len >= 4 * STEP_BYTES {
+        if self.bytes.capacity() - new_len >= 2 * STEP_BYTES {
             self.bytes.shrink_to(new_len.next_multiple_of(STEP_BYTES));
         }
     }
@@ -139,9 +150,14 @@ impl Leaf {
     /// Replaces the body of an entry.
     pub fn replace(&mut self, i: usize, states: u8, body: &[u8]) {
         let range = self.body_range(i);
-        let old_states = std::mem::replace(&mut self.bytes[i * ENTRY_BYTES + 6], states);
         self.splice(range.start, range.len(), body);
         self.renumber(i + 1, range.len(), body.len());
+        self.set_states(i, states);
+    }
+
+    /// Says which states a body holds that was changed in place.
+    pub fn set_states(&mut self, i: usize, states: u8) {
+        let old_states = std::mem::replace(&mut self.bytes[i * ENTRY_BYTES + 6], states);
         self.forget_states(old_states & !states);
         self.states |= states;
     }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::Range;
 
 use super::masks::Masks;
-use super::region::{Change, Extents, advances, clip, state_of};
+use super::region::{Change, Extents, advances, clip, heat_mask, state_of};
 use super::table::{Key, Spot, Table};
 use super::{BLOCKS_MAX, GRANULE_BLOCKS, HEAT_MAX, Mapping};
 use crate::format::{Extent, State};
@@ -420,7 +420,7 @@ impl Shard {
         mut changed: impl FnMut(Mapping),
     ) {
         let (mut old, mut new) = (Extents::new(), Extents::new());
-        let heat = self.table.load(key, &mut old);
+        let window = self.table.load_around(key, &range, &mut old);
         let (masks, state_blocks) = (&mut self.masks, &mut self.state_blocks);
         let each = |extent: Extent| {
             let decision = change(extent);
@@ -450,7 +450,7 @@ impl Shard {
         }
         self.extent_count += new.as_slice().len() as u64;
         self.extent_count -= old.as_slice().len() as u64;
-        self.table.store(key, heat & heat_mask(new.granules()), &new);
+        self.table.store_around(key, window, &old, &new);
     }
 }
 
@@ -466,9 +466,4 @@ fn fits(extent: Extent) -> bool {
     let step = if advances(state) { extent.count() - 1 } else { 0 };
     extent.location().0 + u64::from(step) < 1 << LOCATION_BITS
         && u32::from(extent.distance()) + step <= 0xFF
-}
-
-/// Both heat bits of each granule of the set.
-fn heat_mask(granules: u16) -> u32 {
-    (0..16).fold(0, |mask, g| mask | (u32::from(granules >> g & 1) * 3) << (g * 2))
 }

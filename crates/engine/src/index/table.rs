@@ -5,9 +5,9 @@
 
 use std::ops::Range;
 
-use super::body::{Body, Built};
+use super::body::{Body, Built, patch};
 use super::leaf::{LEAF_BYTES_MAX, LEAF_BYTES_MIN, LEAF_ENTRIES_MAX, Leaf};
-use super::region::Extents;
+use super::region::{EXTENTS_MAX, Extents, heat_mask};
 use crate::ids::VolumeId;
 
 /// A region of a volume; ordered by volume, then address.
@@ -18,10 +18,12 @@ pub(super) struct Key {
 }
 
 impl Key {
+    #[inline]
     fn number(self) -> u64 {
         u64::from(self.volume.0) << 32 | u64::from(self.region)
     }
 
+    #[inline]
     fn from_number(number: u64) -> Self {
         Key { volume: VolumeId((number >> 32) as u32), region: number as u32 }
     }
@@ -51,6 +53,7 @@ pub(super) struct Table {
 
 impl Table {
     /// The first region at or after `key` that holds a state of the set (bit n: state n).
+    #[inline]
     pub fn seek(&self, key: Key, states: u8) -> Option<(Key, Spot)> {
         let number = key.number();
         let after = self.firsts.partition_point(|first| *first <= number);
@@ -78,11 +81,13 @@ impl Table {
         None
     }
 
+    #[inline]
     fn volume(&self, leaf: usize) -> VolumeId {
         Key::from_number(self.firsts[leaf]).volume
     }
 
     /// The region itself, if it holds anything.
+    #[inline]
     pub fn find(&self, key: Key) -> Option<Spot> {
         let leaf = self.firsts.partition_point(|first| *first <= key.number()).checked_sub(1)?;
         let found = &self.leaves[leaf];
@@ -94,8 +99,61 @@ impl Table {
     }
 
     /// The body of a region.
+    #[inline]
     pub fn body(&self, spot: Spot) -> Body<'_> {
         self.leaves[spot.leaf].body(spot.entry)
+    }
+
+    /// Unpacks what a change of `range` can touch, and says which part of the region that is: from
+    /// a dense body the range and a block to either side, else everything.
+    pub fn load_around(&self, key: Key, range: &Range<u32>, into: &mut Extents) -> Range<u32> {
+        into.clear();
+        let whole = 0..EXTENTS_MAX as u32;
+        let Some(spot) = self.find(key) else { return whole };
+        let body = self.body(spot);
+        if !body.is_dense {
+            body.load(into);
+            return whole;
+        }
+        let window = range.start.saturating_sub(1)..(range.end + 1).min(whole.end);
+        body.visit(window.clone(), |extent| {
+            into.push(extent);
+            true
+        });
+        window
+    }
+
+    /// Puts back what [`Table::load_around`] took out as `old`.
+    pub fn store_around(&mut self, key: Key, window: Range<u32>, old: &Extents, new: &Extents) {
+        if window != (0..EXTENTS_MAX as u32) && self.patch(key, window.start, old, new) {
+            return;
+        }
+        if window == (0..EXTENTS_MAX as u32) {
+            let heat = self.find(key).map_or(0, |spot| self.body(spot).heat());
+            self.store(key, heat & heat_mask(new.granules()), new);
+            return;
+        }
+        let (mut before, mut all) = (Extents::new(), Extents::new());
+        let heat = self.load(key, &mut before);
+        all.replace(before.as_slice(), window, new.as_slice());
+        self.store(key, heat & heat_mask(all.granules()), &all);
+    }
+
+    /// Changes a dense body in place, if the same blocks stay mapped and all else allows it.
+    fn patch(&mut self, key: Key, start: u32, old: &Extents, new: &Extents) -> bool {
+        let Some(Spot { leaf, entry }) = self.find(key) else { return false };
+        if old.block_count() != new.block_count() {
+            return false;
+        }
+        let leaf = &mut self.leaves[leaf];
+        let count = leaf.body(entry).extent_count() + new.as_slice().len() - old.as_slice().len();
+        if !patch(leaf.body_mut(entry), start, new.as_slice(), count) {
+            return false;
+        }
+        let (gone, came) = (old.states() & !new.states(), new.states() & !old.states());
+        let gone = gone & !leaf.body(entry).holds(gone);
+        leaf.set_states(entry, leaf.states_of(entry) & !gone | came);
+        true
     }
 
     /// Unpacks a region; its heat. Empty and 0 if there is none.
