@@ -23,6 +23,7 @@ impl Masks {
     }
 
     /// The mask of a block that is partial.
+    #[inline]
     pub fn get(&self, key: Key, first: u32) -> u8 {
         match self.place(key, first) {
             Ok(at) => self.entries[at].mask,

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use super::body::granules_of;
 use crate::format::{Extent, State};
 use crate::ids::Location;
 use crate::limits::REGION_BLOCKS;
@@ -10,16 +11,19 @@ use crate::limits::REGION_BLOCKS;
 pub(super) const EXTENTS_MAX: usize = REGION_BLOCKS as usize;
 
 /// Whether block `i` of an extent in this state is at `location + i` (else all are at `location`).
+#[inline]
 pub(super) fn advances(state: State) -> bool {
     !matches!(state, State::Zero | State::ZeroWritten)
 }
 
 /// The state of an extent of the index, which always holds a known one.
+#[inline]
 pub(super) fn state_of(extent: Extent) -> State {
     extent.state().expect("the index holds known states only")
 }
 
 /// The blocks `range` (within the region) of an extent that contains them.
+#[inline]
 pub(super) fn clip(extent: Extent, range: Range<u32>) -> Extent {
     if range.start == extent.first() && range.end == extent.end() {
         return extent;
@@ -37,8 +41,11 @@ pub(super) fn clip(extent: Extent, range: Range<u32>) -> Extent {
 }
 
 /// Whether `next` goes on where `extent` ends, so that the two are one.
+#[inline]
 pub(super) fn continues(extent: Extent, next: Extent) -> bool {
-    if extent.end() != next.first() || extent.state() != next.state() {
+    // Locations first: those of neighbours that were written apart differ.
+    let step = next.location().0.wrapping_sub(extent.location().0);
+    if step > 256 || extent.end() != next.first() || extent.state() != next.state() {
         return false;
     }
     let step = if advances(state_of(extent)) { extent.count() } else { 0 };
@@ -69,6 +76,7 @@ impl Extents {
         Self { count: 0, slots: [Extent(0); EXTENTS_MAX] }
     }
 
+    #[inline]
     pub fn as_slice(&self) -> &[Extent] {
         &self.slots[..self.count]
     }
@@ -78,6 +86,7 @@ impl Extents {
     }
 
     /// Appends an extent, or lengthens the last one if this continues it.
+    #[inline]
     pub fn push(&mut self, extent: Extent) {
         if let Some(last) = self.slots[..self.count].last_mut()
             && continues(*last, extent)
@@ -89,12 +98,38 @@ impl Extents {
         self.count += 1;
     }
 
+    /// Appends an extent that does not continue the last one.
+    pub fn push_merged(&mut self, extent: Extent) {
+        self.slots[self.count] = extent;
+        self.count += 1;
+    }
+
+    /// Mapped blocks.
+    pub fn block_count(&self) -> u32 {
+        self.as_slice().iter().map(|extent| extent.count()).sum()
+    }
+
+    /// States, bit n for state n.
+    pub fn states(&self) -> u8 {
+        self.as_slice().iter().fold(0, |states, e| states | 1 << state_of(*e) as u8)
+    }
+
+    /// Sets `self` to `old` with everything inside `window` replaced.
+    pub fn replace(&mut self, old: &[Extent], window: Range<u32>, new: &[Extent]) {
+        self.clear();
+        let below = old.iter().filter(|extent| extent.first() < window.start);
+        for &extent in below {
+            self.push(clip(extent, extent.first()..extent.end().min(window.start)));
+        }
+        new.iter().for_each(|extent| self.push(*extent));
+        for &extent in old.iter().filter(|extent| extent.end() > window.end) {
+            self.push(clip(extent, extent.first().max(window.end)..extent.end()));
+        }
+    }
+
     /// Bit `g` is set if something in granule `g` is mapped.
     pub fn granules(&self) -> u16 {
-        self.as_slice().iter().fold(0, |granules, extent| {
-            let (first, last) = (extent.first() / 16, (extent.end() - 1) / 16);
-            granules | (0xFFFF_u32 << first & 0xFFFF >> (15 - last)) as u16
-        })
+        self.as_slice().iter().fold(0, |granules, extent| granules | granules_of(*extent))
     }
 
     /// Sets `self` to `old` with the runs inside `range` changed as `each` says and `insert`, if
@@ -141,4 +176,9 @@ impl Extents {
         }
         changed
     }
+}
+
+/// Both heat bits of each granule of the set.
+pub(super) fn heat_mask(granules: u16) -> u32 {
+    (0..16).fold(0, |mask, g| mask | (u32::from(granules >> g & 1) * 3) << (g * 2))
 }

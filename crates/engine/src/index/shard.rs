@@ -4,8 +4,8 @@ use std::fmt;
 use std::ops::Range;
 
 use super::masks::Masks;
-use super::region::{Change, Extents, advances, clip, state_of};
-use super::table::{Key, Table};
+use super::region::{Change, Extents, advances, clip, heat_mask, state_of};
+use super::table::{Key, Spot, Table};
 use super::{BLOCKS_MAX, GRANULE_BLOCKS, HEAT_MAX, Mapping};
 use crate::format::{Extent, State};
 use crate::ids::{LOCATION_BITS, Location, SECTORS_ALL, VolumeId};
@@ -51,14 +51,10 @@ pub struct Shard {
 /// The part of a request that lies in one region.
 struct Piece {
     key: Key,
+    /// Where the region lies.
+    spot: Spot,
     /// Blocks within the region.
     range: Range<u32>,
-}
-
-impl Piece {
-    fn mapping(&self, extent: Extent, sectors: u8) -> Mapping {
-        mapping(self.key, extent, sectors)
-    }
 }
 
 fn mapping(key: Key, extent: Extent, sectors: u8) -> Mapping {
@@ -91,10 +87,11 @@ impl Shard {
         let end = block + u64::from(count);
         let mut at = block;
         while let Some(piece) = self.piece(volume, at, end) {
-            self.table.visit(piece.key, piece.range.start, piece.range.end, |extent| {
+            self.table.body(piece.spot).visit(piece.range.clone(), |extent| {
                 let start = extent.first().max(piece.range.start);
                 let part = clip(extent, start..extent.end().min(piece.range.end));
-                f(piece.mapping(part, self.sectors(piece.key, part)));
+                f(mapping(piece.key, part, self.sectors(piece.key, part)));
+                true
             });
             at = (u64::from(piece.key.region) + 1) * REGION_BLOCKS;
         }
@@ -114,8 +111,8 @@ impl Shard {
             .with_partial(sectors != SECTORS_ALL);
         assert!(fits(extent), "location or distance of {mapping:?} overflows");
         let key = Key { volume, region: (block / REGION_BLOCKS) as u32 };
-        let piece = Piece { key, range: first..first + count };
-        self.edit(&piece, Some((extent, sectors)), |_| Change::Remove, displaced);
+        let range = first..first + count;
+        self.edit(key, range, Some((extent, sectors)), |_| Change::Remove, displaced);
     }
 
     /// Unmaps a range and calls `displaced` with each run, clipped, that was mapped there.
@@ -212,13 +209,15 @@ impl Shard {
         let mut at = from_block;
         while states != 0 && at < BLOCKS_MAX {
             let from = Key { volume, region: (at / REGION_BLOCKS) as u32 };
-            let key = self.table.seek(from, states).filter(|key| key.volume == volume)?;
+            let (key, spot) =
+                self.table.seek(from, states).filter(|(key, _)| key.volume == volume)?;
             let start = if key == from { (at % REGION_BLOCKS) as u32 } else { 0 };
             let mut found = None;
-            self.table.visit(key, start, REGION, |extent| {
-                if found.is_none() && states >> (state_of(extent) as u8) & 1 == 1 {
+            self.table.body(spot).visit(start..REGION, |extent| {
+                if states >> (state_of(extent) as u8) & 1 == 1 {
                     found = Some(clip(extent, extent.first().max(start)..extent.end()));
                 }
+                found.is_none()
             });
             if let Some(extent) = found {
                 return Some(mapping(key, extent, self.sectors(key, extent)));
@@ -235,10 +234,9 @@ impl Shard {
         let end = block + u64::from(count);
         let mut at = block;
         while let Some(piece) = self.piece(volume, at, end) {
-            let last = (piece.range.end - 1) / GRANULE_BLOCKS;
-            for granule in piece.range.start / GRANULE_BLOCKS..=last {
-                self.table.change_heat(piece.key, granule, |heat| (heat + 1).min(HEAT_MAX));
-            }
+            let first = piece.range.start / GRANULE_BLOCKS;
+            let granules = first..(piece.range.end - 1) / GRANULE_BLOCKS + 1;
+            self.table.change_heat(piece.spot, granules, |heat| (heat + 1).min(HEAT_MAX));
             at = (u64::from(piece.key.region) + 1) * REGION_BLOCKS;
         }
     }
@@ -248,7 +246,8 @@ impl Shard {
         assert_range(block, 1);
         let key = Key { volume, region: (block / REGION_BLOCKS) as u32 };
         let granule = (block % REGION_BLOCKS) as u32 / GRANULE_BLOCKS;
-        (self.table.heat(key) >> (granule * 2) & 3) as u8
+        let heat = self.table.find(key).map_or(0, |spot| self.table.body(spot).heat());
+        (heat >> (granule * 2) & 3) as u8
     }
 
     /// Makes the block's granule cooler by one, down to 0.
@@ -256,7 +255,9 @@ impl Shard {
         assert_range(block, 1);
         let key = Key { volume, region: (block / REGION_BLOCKS) as u32 };
         let granule = (block % REGION_BLOCKS) as u32 / GRANULE_BLOCKS;
-        self.table.change_heat(key, granule, |heat| heat.saturating_sub(1));
+        if let Some(spot) = self.table.find(key) {
+            self.table.change_heat(spot, granule..granule + 1, |heat| heat.saturating_sub(1));
+        }
     }
 
     /// Bytes of memory that the shard holds, everything included. O(1).
@@ -290,7 +291,7 @@ impl Shard {
     pub fn for_each_region(&self, mut f: impl FnMut(VolumeId, u32, u32, &[Extent], &[u8])) {
         let mut extents = Extents::new();
         let mut next = Some(Key { volume: VolumeId(0), region: 0 });
-        while let Some(key) = next.and_then(|from| self.table.seek(from, STATES_ALL)) {
+        while let Some((key, _)) = next.and_then(|from| self.table.seek(from, STATES_ALL)) {
             let heat = self.table.load(key, &mut extents);
             let mut masks = [0; REGION as usize];
             let mut mask_count = 0;
@@ -314,7 +315,7 @@ impl Shard {
         masks: &[u8],
     ) -> Result<(), LoadError> {
         let key = Key { volume, region };
-        if self.table.seek(key, STATES_ALL) == Some(key) {
+        if self.table.find(key).is_some() {
             return Err(LoadError::Occupied);
         }
         let mut merged = Extents::new();
@@ -346,9 +347,10 @@ impl Shard {
     /// Unmaps everything of a volume and calls `displaced` with each run.
     pub fn remove_volume(&mut self, volume: VolumeId, mut displaced: impl FnMut(Mapping)) {
         let first = Key { volume, region: 0 };
-        while let Some(key) = self.table.seek(first, STATES_ALL).filter(|k| k.volume == volume) {
-            let piece = Piece { key, range: 0..REGION };
-            self.edit(&piece, None, |_| Change::Remove, &mut displaced);
+        while let Some((key, _)) = self.table.seek(first, STATES_ALL)
+            && key.volume == volume
+        {
+            self.edit(key, 0..REGION, None, |_| Change::Remove, &mut displaced);
         }
     }
 
@@ -375,10 +377,12 @@ impl Shard {
             return None;
         }
         let from = Key { volume, region: (at / REGION_BLOCKS) as u32 };
-        let key = self.table.seek(from, STATES_ALL).filter(|key| key.volume == volume)?;
+        let (key, spot) =
+            self.table.seek(from, STATES_ALL).filter(|(key, _)| key.volume == volume)?;
         let base = u64::from(key.region) * REGION_BLOCKS;
         let (start, end) = (at.max(base), end.min(base + REGION_BLOCKS));
-        (start < end).then(|| Piece { key, range: (start - base) as u32..(end - base) as u32 })
+        let range = start.saturating_sub(base) as u32..end.saturating_sub(base) as u32;
+        (start < end).then_some(Piece { key, spot, range })
     }
 
     fn sectors(&self, key: Key, extent: Extent) -> u8 {
@@ -401,7 +405,7 @@ impl Shard {
         while let Some(piece) = self.piece(volume, at, end) {
             let base = u64::from(piece.key.region) * REGION_BLOCKS;
             let decide = |extent: Extent| change(base + u64::from(extent.first()) - block, extent);
-            self.edit(&piece, None, decide, &mut changed);
+            self.edit(piece.key, piece.range, None, decide, &mut changed);
             at = base + REGION_BLOCKS;
         }
     }
@@ -409,43 +413,44 @@ impl Shard {
     /// Lets `change` decide on each run of one region's part, then puts `insert` there.
     fn edit(
         &mut self,
-        piece: &Piece,
+        key: Key,
+        range: Range<u32>,
         insert: Option<(Extent, u8)>,
         change: impl Fn(Extent) -> Change,
         mut changed: impl FnMut(Mapping),
     ) {
         let (mut old, mut new) = (Extents::new(), Extents::new());
-        let heat = self.table.load(piece.key, &mut old);
+        let window = self.table.load_around(key, &range, &mut old);
         let (masks, state_blocks) = (&mut self.masks, &mut self.state_blocks);
         let each = |extent: Extent| {
             let decision = change(extent);
             let partial = extent.is_partial();
             let sectors = match decision {
                 Change::Keep => return decision,
-                Change::Remove if partial => masks.remove(piece.key, extent.first()),
-                _ if partial => masks.get(piece.key, extent.first()),
+                Change::Remove if partial => masks.remove(key, extent.first()),
+                _ if partial => masks.get(key, extent.first()),
                 _ => SECTORS_ALL,
             };
             state_blocks[state_of(extent) as usize] -= u64::from(extent.count());
             if let Change::Become(other) = decision {
                 state_blocks[state_of(other) as usize] += u64::from(other.count());
             }
-            changed(piece.mapping(extent, sectors));
+            changed(mapping(key, extent, sectors));
             decision
         };
         let inserted = insert.map(|(extent, _)| extent);
-        if !new.rewrite(old.as_slice(), piece.range.clone(), inserted, each) {
+        if !new.rewrite(old.as_slice(), range, inserted, each) {
             return;
         }
         if let Some((extent, sectors)) = insert {
             self.state_blocks[state_of(extent) as usize] += u64::from(extent.count());
             if extent.is_partial() {
-                self.masks.insert(piece.key, extent.first(), sectors);
+                self.masks.insert(key, extent.first(), sectors);
             }
         }
         self.extent_count += new.as_slice().len() as u64;
         self.extent_count -= old.as_slice().len() as u64;
-        self.table.store(piece.key, heat & heat_mask(new.granules()), &new);
+        self.table.store_around(key, window, &old, &new);
     }
 }
 
@@ -461,9 +466,4 @@ fn fits(extent: Extent) -> bool {
     let step = if advances(state) { extent.count() - 1 } else { 0 };
     extent.location().0 + u64::from(step) < 1 << LOCATION_BITS
         && u32::from(extent.distance()) + step <= 0xFF
-}
-
-/// Both heat bits of each granule of the set.
-fn heat_mask(granules: u16) -> u32 {
-    (0..16).fold(0, |mask, g| mask | (u32::from(granules >> g & 1) * 3) << (g * 2))
 }

@@ -154,7 +154,8 @@ enum Op {
     Reload,
 }
 
-const BLOCKS: u64 = 4 * 256;
+/// Enough dense regions to split leaves.
+const BLOCKS: u64 = 12 * 256;
 
 fn state() -> impl Strategy<Value = State> {
     (0..STATES.len()).prop_map(|i| STATES[i])
@@ -183,7 +184,7 @@ fn op() -> impl Strategy<Value = Op> {
     let volume_range = move || (volume(), range());
     prop_oneof![
         12 => (volume(), run()).prop_map(|(volume, run)| Op::Insert { volume, run }),
-        2 => (volume(), 0..4_u64, 1..5_u64, state(), any::<u64>()).prop_map(
+        5 => (volume(), 0..12_u64, 1..4_u64, state(), any::<u64>()).prop_map(
             |(volume, region, step, state, seed)| Op::Scatter { volume, region, step, state, seed }
         ),
         3 => volume_range().prop_map(|(volume, (block, count))| {
@@ -350,7 +351,7 @@ fn check_content(shard: &Shard, model: &Model, want: u8, from: u64) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(256))]
+    #![proptest_config(ProptestConfig::with_cases(192))]
 
     #[test]
     fn a_shard_does_what_a_map_of_blocks_does(
@@ -369,6 +370,47 @@ proptest! {
         }
         prop_assert_eq!(shard.block_count() + shard.extent_count(), 0);
         shard.check();
+    }
+}
+
+#[test]
+fn leaves_split_and_join_without_losing_a_region() {
+    let (mut shard, mut model) = (Shard::new(), Model::default());
+    let mut seed = 7_u64;
+    let mut random = |end: u64| {
+        seed = seed.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(0x1405_7B7E_F767_814F);
+        (seed >> 33) % end
+    };
+    for round in 0..12_000 {
+        let (volume, block) = (1 + random(3) as u32, random(700) * 256 + random(2) * 77);
+        // Grow, shrink to nothing, grow again.
+        if random(8) < [7, 1, 7][round / 4000] {
+            let (location, state) = (Location(random(1 << 30)), STATES[random(7) as usize]);
+            let run = Mapping { block, count: 1, state, location, distance: 1, sectors: 0xFF };
+            insert(&mut shard, &mut model, volume, run);
+        } else {
+            let end = block + 2560;
+            let mut displaced = Vec::new();
+            shard.remove(VolumeId(volume), block, 2560, |old| displaced.push(old));
+            assert_eq!(displaced, model.runs(volume, block, end));
+            model.cells.retain(|key, _| key.0 != volume || key.1 < block || key.1 >= end);
+        }
+        if round % 64 == 0 {
+            shard.check();
+            let number = random(7) as usize;
+            let want = |state: State| state == STATES[number];
+            let mut runs = model.runs(volume, block, u64::MAX).into_iter();
+            let found = shard.next_matching(VolumeId(volume), block, want);
+            assert_eq!(found, runs.find(|run| want(run.state)));
+        }
+        if round % 2000 == 0 {
+            let runs = |v| model.runs(v, 0, u64::MAX);
+            for volume in 1..=3 {
+                let mut found = Vec::new();
+                shard.lookup(VolumeId(volume), 0, 1 << 20, |run| found.push(run));
+                assert_eq!(found, runs(volume));
+            }
+        }
     }
 }
 
