@@ -15,7 +15,9 @@ use forebay_device::{Buf, io};
 use crate::core::Core;
 use crate::counters::add;
 use crate::error::Result;
-use crate::format::{Entry, EntryKind, ImageChunkWriter, ImageRef, ImageRegion, Root, SUPERBLOCK_BYTES, Stream};
+use crate::format::{
+    Entry, EntryKind, ImageChunkWriter, ImageRef, ImageRegion, Root, SUPERBLOCK_BYTES, Stream,
+};
 use crate::ids::{BLOCK_BYTES, Location, Sequence, VolumeId};
 use crate::log::{Pending, append_error, new_entry};
 use crate::planted::{self, Bug};
@@ -58,20 +60,23 @@ impl Core {
         let bytes_max = self.record_data_blocks() as usize * BLOCK;
         let mut chunks = Vec::new();
         let mut writer = ImageChunkWriter::new(shard as u32, 0, bytes_max);
-        self.shards[shard].index.borrow().for_each_region(|volume, region, heat, extents, masks| {
-            let image = ImageRegion {
-                volume,
-                region,
-                heat,
-                extents: extents.to_vec(),
-                masks: masks.to_vec(),
-            };
-            if !writer.push(&image) {
-                let next = ImageChunkWriter::new(shard as u32, chunks.len() as u32 + 1, bytes_max);
-                chunks.push(std::mem::replace(&mut writer, next).finish());
-                assert!(writer.push(&image), "a region fits an empty chunk");
-            }
-        });
+        self.shards[shard].index.borrow().for_each_region(
+            |volume, region, heat, extents, masks| {
+                let image = ImageRegion {
+                    volume,
+                    region,
+                    heat,
+                    extents: extents.to_vec(),
+                    masks: masks.to_vec(),
+                };
+                if !writer.push(&image) {
+                    let next =
+                        ImageChunkWriter::new(shard as u32, chunks.len() as u32 + 1, bytes_max);
+                    chunks.push(std::mem::replace(&mut writer, next).finish());
+                    assert!(writer.push(&image), "a region fits an empty chunk");
+                }
+            },
+        );
         if !writer.is_empty() {
             chunks.push(writer.finish());
         }
@@ -88,7 +93,12 @@ impl Core {
                 from: previous,
                 extra: watermark.0,
                 volume: VolumeId(0),
-                ..new_entry(EntryKind::Image, VolumeId(0), shard as u64, (chunk.len() / BLOCK) as u32)
+                ..new_entry(
+                    EntryKind::Image,
+                    VolumeId(0),
+                    shard as u64,
+                    (chunk.len() / BLOCK) as u32,
+                )
             };
             let placed = Rc::new(Cell::new(None));
             let (completer, io) = io::pair();

@@ -10,7 +10,7 @@ use forebay_device::{BlockDevice, IoError, Nanos, Runtime};
 
 use crate::counters::{Counters, Latency};
 use crate::error::{Error, ErrorKind, Result};
-use crate::format::{Mode, Superblock};
+use crate::format::Superblock;
 use crate::ids::{BLOCK_BYTES, DeviceId, Location, SegmentId, Sequence, VolumeId};
 use crate::index::{Shard, shard_of};
 use crate::limits::STRIPE_BYTES;
@@ -118,8 +118,11 @@ impl Core {
     /// The error to give if the pool has latched.
     pub(crate) fn check_latch(&self) -> Result<()> {
         if self.latched.get() {
-            return Err(Error::new(ErrorKind::Io, "the pool has stopped writing after a device error")
-                .hint("see the events for the device; restart the daemon once it is mended"));
+            return Err(Error::new(
+                ErrorKind::Io,
+                "the pool has stopped writing after a device error",
+            )
+            .hint("see the events for the device; restart the daemon once it is mended"));
         }
         Ok(())
     }
@@ -202,10 +205,5 @@ impl Core {
     pub(crate) fn is_owing(&self, volume: VolumeId) -> bool {
         let range = (volume, 0)..=(volume, u64::MAX);
         self.owed.borrow().range(range).next().is_some()
-    }
-
-    /// The mode a volume has in the superblock.
-    pub(crate) fn recorded_mode(&self, volume: VolumeId) -> Option<Mode> {
-        self.superblock.borrow().volumes.iter().find(|v| v.id == volume).map(|v| v.mode)
     }
 }

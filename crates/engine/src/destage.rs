@@ -17,9 +17,7 @@ use crate::core::{Core, STRIPE_BLOCKS};
 use crate::counters::add;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::{Entry, EntryKind, Mode, State, Stream};
-use crate::ids::{
-    BLOCK_BYTES, SECTOR_BYTES, SECTORS_ALL, SECTORS_PER_BLOCK, SegmentId, VolumeId,
-};
+use crate::ids::{BLOCK_BYTES, SECTOR_BYTES, SECTORS_ALL, SECTORS_PER_BLOCK, SegmentId, VolumeId};
 use crate::index::Mapping;
 use crate::limits::{ORIGIN_WRITE_BLOCKS_MAX, PARTIALS_MAX};
 use crate::log::{Pending, new_entry};
@@ -362,9 +360,7 @@ pub(crate) async fn elevator(core: Rc<Core>, v: Rc<VolumeState>) {
         let mut moved = 0;
         if core.is_owing(v.id) && core.should_destage(&v) {
             moved = match core.destage_batch(&v).await {
-                Ok(0) if core.log.has_volatile() => {
-                    usize::from(core.flush_members().await.is_ok())
-                }
+                Ok(0) if core.log.has_volatile() => usize::from(core.flush_members().await.is_ok()),
                 Ok(groups) => groups,
                 Err(_) => {
                     core.rt.sleep(ERROR_PAUSE).await.result.ok();

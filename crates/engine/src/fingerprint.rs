@@ -23,8 +23,8 @@ fn block_of(place: u64, blocks: u64) -> u64 {
         return place.min(blocks - 1);
     }
     let span = blocks - 1;
-    (u128::from(span) * u128::from(place - PLACES_AT_START + 1) / u128::from(PLACES - PLACES_AT_START))
-        as u64
+    (u128::from(span) * u128::from(place - PLACES_AT_START + 1)
+        / u128::from(PLACES - PLACES_AT_START)) as u64
 }
 
 async fn hash(device: &dyn BlockDevice, block: u64) -> Result<u32> {

@@ -109,8 +109,12 @@ impl RangeLocks {
         if busy {
             return None;
         }
-        let population =
-            Rc::new(Population { range, valid: Cell::new(true), appending: Cell::new(false), parts: Cell::new(0) });
+        let population = Rc::new(Population {
+            range,
+            valid: Cell::new(true),
+            appending: Cell::new(false),
+            parts: Cell::new(0),
+        });
         self.populations.borrow_mut().push(Rc::clone(&population));
         Some(population)
     }

@@ -18,12 +18,10 @@ use crate::core::Core;
 use crate::counters::add;
 use crate::error::{Error, Result};
 use crate::format::{
-    Entry, EntryKind, FooterRecord, FooterTrailer, NO_DATA, RecordHeader, SegmentHeader, Stream, checksum, encode_footer,
-    encode_record_header, footer_blocks_for, header_blocks_for,
+    Entry, EntryKind, FooterRecord, FooterTrailer, NO_DATA, RecordHeader, SegmentHeader, Stream,
+    checksum, encode_footer, encode_record_header, footer_blocks_for, header_blocks_for,
 };
-use crate::ids::{
-    BLOCK_BYTES, Incarnation, Location, SECTORS_ALL, SegmentId, Sequence, VolumeId,
-};
+use crate::ids::{BLOCK_BYTES, Incarnation, Location, SECTORS_ALL, SegmentId, Sequence, VolumeId};
 use crate::limits::{APPEND_COALESCE_BLOCKS, APPENDS_INFLIGHT_MAX};
 use crate::lock::Population;
 use crate::planted::{self, Bug};
@@ -375,8 +373,8 @@ impl Core {
             return;
         }
         let queue = std::mem::take(&mut *log.queue.borrow_mut());
-        let (voided, kept): (Vec<_>, VecDeque<_>) = queue.into_iter().partition(void);
-        *log.queue.borrow_mut() = kept;
+        let (voided, kept): (Vec<_>, Vec<_>) = queue.into_iter().partition(void);
+        *log.queue.borrow_mut() = kept.into();
         for item in voided {
             log.queued_blocks.set(log.queued_blocks.get() - item.data_blocks());
             add(&self.counters.populate_voided, 1);

@@ -26,7 +26,7 @@ use crate::origin::Origin;
 use crate::policy::{S3Fifo, S3FifoConfig};
 use crate::recovery::RecoveryReport;
 use crate::segment::{MemberSegments, SetTable};
-use crate::superblock::{check_mode, read_superblock, witness_of, write_slot};
+use crate::superblock::{check_mode, read_superblock, witness_of};
 use crate::tuning::Tuning;
 use crate::volume::{Volume, VolumeState, check_origin};
 use crate::wait::{TaskMutex, WaitQueue};
@@ -102,6 +102,7 @@ pub async fn create(
         open_counter: 0,
         clean_stop: true,
         images: vec![ImageRef::default(); superblock.shard_count as usize],
+        table_pages: Vec::new(),
     };
     let bytes = Buf::copy_of(&root.encode()).freeze();
     let failed = |error| Error::io("writing a new pool", error);
@@ -171,11 +172,8 @@ fn plan(
     let by_size = || {
         let bytes = segment_bytes_for(smallest).and_then(|bytes| u32::try_from(bytes).ok());
         bytes.ok_or_else(|| {
-            Error::new(
-                ErrorKind::Refused,
-                format!("a cache device of {smallest} B is too small"),
-            )
-            .hint("use cache devices of at least 512 MiB")
+            Error::new(ErrorKind::Refused, format!("a cache device of {smallest} B is too small"))
+                .hint("use cache devices of at least 512 MiB")
         })
     };
     let segment_bytes = options.segment_bytes.map_or_else(by_size, Ok)?;

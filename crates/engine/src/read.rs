@@ -206,12 +206,7 @@ impl Core {
         runs
     }
 
-    async fn read_runs(
-        &self,
-        v: &Rc<VolumeState>,
-        offset: u64,
-        buf: Buf,
-    ) -> (Buf, Result<()>) {
+    async fn read_runs(&self, v: &Rc<VolumeState>, offset: u64, buf: Buf) -> (Buf, Result<()>) {
         let runs = self.plan(v, offset, buf.len() as u64);
         let mut rest = Some(buf);
         let mut started = Vec::with_capacity(runs.len());
@@ -268,7 +263,9 @@ impl Core {
             }
             (Some(m), None, Some(buf)) => self.read_indirect(v, &run, &m, buf).await,
             (None, _, Some(buf)) => self.read_miss(v, run.offset, buf).await,
-            (_, None, None) | (None, Some(_), None) => unreachable!("a run has its buffer or a read"),
+            (_, None, None) | (None, Some(_), None) => {
+                unreachable!("a run has its buffer or a read")
+            }
         };
         if let Some(set) = pinned {
             self.unpin(set);

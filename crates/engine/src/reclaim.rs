@@ -13,7 +13,8 @@ use crate::core::Core;
 use crate::counters::add;
 use crate::error::Result;
 use crate::format::{
-    Entry, EntryKind, FooterRecord, FooterTrailer, State, Stream, decode_footer_body, decode_footer_trailer,
+    Entry, EntryKind, FooterRecord, FooterTrailer, State, Stream, decode_footer_body,
+    decode_footer_trailer,
 };
 use crate::ids::{BLOCK_BYTES, SegmentId, VolumeId};
 use crate::index::Mapping;
@@ -203,7 +204,10 @@ impl Core {
     }
 
     /// The footer that stands at the end of a segment, if a valid one of this pool does.
-    async fn read_footer_of(&self, segment: SegmentId) -> Option<(FooterTrailer, Vec<FooterRecord>)> {
+    async fn read_footer_of(
+        &self,
+        segment: SegmentId,
+    ) -> Option<(FooterTrailer, Vec<FooterRecord>)> {
         let trailer = self.read_trailer(segment).await?;
         let records = self.read_footer_body(segment, &trailer).await?;
         Some((trailer, records))
@@ -338,4 +342,3 @@ impl Core {
         sets.iter().filter(|set| matches!(set.state, SetState::Emptied(_))).count()
     }
 }
-

@@ -22,8 +22,8 @@ use crate::checkpoint::root_offset;
 use crate::core::Core;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::{
-    Entry, EntryKind, FooterRecord, ImageChunk, ImageRef, ImageRegion, Root, SegmentHeader,
-    SlotChoice, State, Stream, decode_record, checksum, RecordHeader,
+    Entry, EntryKind, FooterRecord, ImageChunk, ImageRef, ImageRegion, RecordHeader, Root,
+    SegmentHeader, SlotChoice, State, Stream, checksum, decode_record,
 };
 use crate::ids::{BLOCK_BYTES, Location, SegmentId, Sequence, VolumeId};
 use crate::index::{Mapping, shard_of};
@@ -113,8 +113,11 @@ impl Core {
                 });
             }
             if let SlotChoice::Refused(error) = Root::choose(&slots[0], &slots[1]) {
-                return Err(Error::new(ErrorKind::Future, format!("a root cannot be read: {error}"))
-                    .hint("use the Forebay version that wrote it, or a later one"));
+                return Err(Error::new(
+                    ErrorKind::Future,
+                    format!("a root cannot be read: {error}"),
+                )
+                .hint("use the Forebay version that wrote it, or a later one"));
             }
             for root in slots.into_iter().flatten().filter(|root| root.pool == pool) {
                 if best.as_ref().is_none_or(|best| root.generation > best.generation) {
@@ -297,7 +300,13 @@ impl Core {
                 return Err("a region does not belong there");
             }
             index
-                .load_region(region.volume, region.region, region.heat, &region.extents, &region.masks)
+                .load_region(
+                    region.volume,
+                    region.region,
+                    region.heat,
+                    &region.extents,
+                    &region.masks,
+                )
                 .map_err(|_| "a region contradicts itself")?;
         }
         Ok(())
@@ -423,13 +432,9 @@ impl Core {
             match (adopt(&facts), facts.record) {
                 (Adoption::Adopt, Some((record, entries))) => {
                     let length = record.blocks();
-                    found
-                        .entry(block)
-                        .and_modify(|scanned| scanned.copies += 1)
-                        .or_insert_with(|| Scanned {
-                            footer: FooterRecord::new(&record, entries),
-                            copies: 1,
-                        });
+                    found.entry(block).and_modify(|scanned| scanned.copies += 1).or_insert_with(
+                        || Scanned { footer: FooterRecord::new(&record, entries), copies: 1 },
+                    );
                     block += length;
                 }
                 _ => block += 1,

@@ -102,10 +102,8 @@ impl SetTable {
     /// A table in which every segment is free.
     pub(crate) fn new(segment_blocks: u32, members: Vec<MemberSegments>) -> Self {
         let total = members.iter().map(|m| m.base + m.count).max().unwrap_or(0);
-        let free = members
-            .iter()
-            .map(|m| (m.base..m.base + m.count).map(SegmentId).collect())
-            .collect();
+        let free =
+            members.iter().map(|m| (m.base..m.base + m.count).map(SegmentId).collect()).collect();
         let sets = (0..total).map(|_| None).collect();
         Self { segment_blocks, members, sets, free, live_blocks: 0, accounting: false }
     }

@@ -56,11 +56,10 @@ pub async fn read_superblock(device: &dyn BlockDevice) -> Result<Superblock> {
             Err(Error::new(ErrorKind::Future, format!("the superblock cannot be read: {error}"))
                 .hint("use the Forebay version that wrote it, or a later one"))
         }
-        (SlotChoice::Conflict, _, _) => Err(Error::new(
-            ErrorKind::Damaged,
-            "the two superblock slots contradict each other",
-        )
-        .hint("look at both with `forebay inspect`; nothing has been changed")),
+        (SlotChoice::Conflict, _, _) => {
+            Err(Error::new(ErrorKind::Damaged, "the two superblock slots contradict each other")
+                .hint("look at both with `forebay inspect`; nothing has been changed"))
+        }
         (_, first, second) => {
             if blank == 2 {
                 return Err(Error::new(ErrorKind::NotFound, "this is not a Forebay cache device"));
@@ -184,7 +183,9 @@ pub(crate) fn check_mode(mode: Mode, dirty_copies: u8, accept_single_copy: bool)
             ErrorKind::Invalid,
             "writeback with one dirty copy loses data when the SSD dies",
         )
-        .hint("use two cache devices with --dirty-copies 2, or say --accept-data-loss-on-ssd-failure")),
+        .hint(
+            "use two cache devices with --dirty-copies 2, or say --accept-data-loss-on-ssd-failure",
+        )),
         _ => Ok(()),
     }
 }

@@ -96,7 +96,8 @@ impl Core {
         if body_start == offset && body_end == end {
             return self.log_blocks(v, offset / BLOCK_BYTES, data).await;
         }
-        let part = |from: u64, to: u64| data.slice((from - offset) as usize..(to - offset) as usize);
+        let part =
+            |from: u64, to: u64| data.slice((from - offset) as usize..(to - offset) as usize);
         if offset < body_start {
             self.log_partial(v, offset, part(offset, end.min(body_start))).await?;
         }
@@ -161,10 +162,7 @@ impl Core {
         let mask = sector_mask(within, data.len());
         let (mut whole, known) = self.known_part(v, block).await?;
         whole[within..within + data.len()].copy_from_slice(&data);
-        let entry = Entry {
-            sectors: known | mask,
-            ..new_entry(EntryKind::Write, v.id, block, 1)
-        };
+        let entry = Entry { sectors: known | mask, ..new_entry(EntryKind::Write, v.id, block, 1) };
         let append = self.log.append(Stream::Dirty, entry, Some(whole.freeze()));
         append.done().await.map_err(|error| append_error("writing to the log", error))
     }
