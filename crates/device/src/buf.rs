@@ -24,8 +24,7 @@ const POOL_CLASS_BYTES_MAX: usize = 16 << 20;
 /// Size classes are powers of two from 4 KiB up to this many bytes (the longest request).
 const POOL_ALLOCATION_BYTES_MAX: usize = 32 << 20;
 
-const CLASSES: usize =
-    (POOL_ALLOCATION_BYTES_MAX / BUF_ALIGN_BYTES).trailing_zeros() as usize + 1;
+const CLASSES: usize = (POOL_ALLOCATION_BYTES_MAX / BUF_ALIGN_BYTES).trailing_zeros() as usize + 1;
 
 thread_local! {
     static POOL: RefCell<Vec<Vec<Region>>> = RefCell::new((0..CLASSES).map(|_| Vec::new()).collect());
