@@ -1,2 +1,2 @@
-//! Placeholder.
+//! placeholder
 fn main() {}
