@@ -11,7 +11,7 @@ use std::rc::Rc;
 
 use forebay_device::io::pair;
 use forebay_device::model::disk::{DiskSettings, SimDisk};
-use forebay_device::model::world::{Cause, Crash, Rng, World};
+use forebay_device::model::world::{Cause, Crash, Rng, World, mix};
 use forebay_device::runtime::Nanos;
 use forebay_device::{Buf, IoError, Runtime};
 
@@ -38,17 +38,45 @@ pub struct Options {
     pub bug: Option<String>,
     /// Replaces the seed's crashes.
     pub crashes: Option<Vec<CrashPlan>>,
+    /// A short workload on one volume.
+    pub short: bool,
+}
+
+impl Options {
+    /// The arguments of `forebay-sim` that replay `seed`.
+    pub fn replay(&self, seed: u64) -> String {
+        let mut text = format!("--seed {seed} --trace");
+        if let Some(bug) = &self.bug {
+            text += &format!(" --bug {bug}");
+        }
+        if self.short {
+            text += " --short";
+        }
+        for crash in self.crashes.iter().flatten() {
+            text += &format!(" --crash {crash}");
+        }
+        text
+    }
+}
+
+/// Requests to devices in one run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RunIos {
+    /// Until the subject was open.
+    pub open: u64,
+    /// Until all clients were done or the crash.
+    pub all: u64,
 }
 
 /// What a seed that passed did.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
     /// Requests of clients.
     pub requests: u64,
     /// Requests to devices.
     pub ios: u64,
-    /// Requests to devices up to the end of the first run with clients, or its crash.
-    pub ios_first_run: u64,
+    /// Requests to devices of each run with clients.
+    pub runs: Vec<RunIos>,
     /// Polls and timers.
     pub steps: u64,
     /// Virtual time.
@@ -85,6 +113,9 @@ struct Shared {
     /// Requests may fail: faults are armed that do more than delay.
     errors_expected: Cell<bool>,
     trace: bool,
+    /// I/O count when the current run began, and when its subject was open.
+    run_started: Cell<u64>,
+    run_opened: Cell<Option<u64>>,
 }
 
 impl Shared {
@@ -271,7 +302,10 @@ async fn serve<S: Subject>(
     machine: &Rc<Machine>,
     mut rng: Rng,
 ) -> Result<Rc<S>, Failure> {
+    shared.run_started.set(shared.world.io_count());
+    shared.run_opened.set(None);
     let subject = Rc::new(S::open(&machine.env).await?);
+    shared.run_opened.set(Some(shared.world.io_count()));
     shared.trace(|| "opened".into());
     if rng.one_in(3) {
         verify(shared, &*subject).await;
@@ -330,7 +364,7 @@ struct Seed {
     machine: Rc<Machine>,
     rng: Rng,
     crashes: u64,
-    ios_first_run: u64,
+    runs: Vec<RunIos>,
 }
 
 impl Seed {
@@ -339,6 +373,9 @@ impl Seed {
         let mut config = Config::new(seed);
         if let Some(crashes) = &options.crashes {
             config.crashes.clone_from(crashes);
+        }
+        if options.short {
+            config.shorten();
         }
         let config = Rc::new(config);
         let world = World::new(rng.bits());
@@ -357,9 +394,11 @@ impl Seed {
             failure: RefCell::default(),
             errors_expected: Cell::new(false),
             trace: options.trace,
+            run_started: Cell::new(0),
+            run_opened: Cell::new(None),
         });
         shared.trace(|| format!("{:?}", shared.config));
-        Self { shared, machine, rng, crashes: 0, ios_first_run: 0 }
+        Self { shared, machine, rng, crashes: 0, runs: Vec::new() }
     }
 
     fn crash(&mut self, crash: Crash) {
@@ -385,6 +424,7 @@ impl Seed {
             Err(stopped) => return Err(Failure(stopped.to_string())),
         }
         self.shared.failed().map_or(Ok(()), Err)?;
+        self.note_run();
         self.crash(plan.crash);
         Ok(())
     }
@@ -405,12 +445,11 @@ impl Seed {
         self.run(async move { S::create(&machine.env).await.map_err(Failure::from) })?;
         for plan in self.shared.config.crashes.clone() {
             self.run_to_crash::<S>(plan)?;
-            self.note_first_run();
         }
         let (shared, machine) = (Rc::clone(&self.shared), Rc::clone(&self.machine));
         let rng = self.rng.fork();
         let subject = self.run(async move { serve::<S>(&shared, &machine, rng).await })?;
-        self.note_first_run();
+        self.note_run();
         let (shared, machine) = (Rc::clone(&self.shared), Rc::clone(&self.machine));
         self.run(async move { settle(&shared, &machine, subject).await })?;
         self.crash(Crash::PowerCut);
@@ -419,10 +458,10 @@ impl Seed {
         self.run(async move { reopen::<S>(&shared, &machine).await })
     }
 
-    fn note_first_run(&mut self) {
-        if self.ios_first_run == 0 {
-            self.ios_first_run = self.shared.world.io_count();
-        }
+    fn note_run(&mut self) {
+        let (start, end) = (self.shared.run_started.get(), self.shared.world.io_count());
+        let open = self.shared.run_opened.get().unwrap_or(end);
+        self.runs.push(RunIos { open: open - start, all: end - start });
     }
 }
 
@@ -438,7 +477,7 @@ pub fn run_seed<S: Subject>(seed: u64, options: &Options) -> Result<Summary, Fai
     let summary = Summary {
         requests: run.shared.requests.get(),
         ios: world.io_count(),
-        ios_first_run: run.ios_first_run,
+        runs: run.runs.clone(),
         steps,
         nanos,
         crashes: run.crashes,
@@ -452,6 +491,37 @@ pub fn run_seed<S: Subject>(seed: u64, options: &Options) -> Result<Summary, Fai
             Err(Failure(format!("{what} [{at}]")))
         }
     }
+}
+
+/// Crashes a short workload at every single I/O, and at every I/O of the recovery that follows.
+/// Returns the number of runs that passed.
+///
+/// # Errors
+/// The first failure, with the options that replay it.
+pub fn crash_everywhere<S: Subject>(
+    seed: u64,
+    options: &Options,
+) -> Result<u64, (Failure, Options)> {
+    let mut runs = 0;
+    let mut run = |crashes: &[CrashPlan]| {
+        let crashes = Some(crashes.to_vec());
+        let options = Options { crashes, short: true, ..options.clone() };
+        runs += 1;
+        run_seed::<S>(seed, &options).map_err(|failure| (failure, options))
+    };
+    let kinds = [Crash::PowerCut, Crash::ProcessKill];
+    let undisturbed = run(&[])?;
+    for after_ios in 1..=undisturbed.runs[0].all {
+        for crash in kinds {
+            let first = CrashPlan { crash, after_ios };
+            let recovery = run(&[first])?.runs[1];
+            for after_ios in 1..=recovery.open {
+                let crash = kinds[(mix(after_ios ^ first.after_ios) % 2) as usize];
+                run(&[first, CrashPlan { crash, after_ios }])?;
+            }
+        }
+    }
+    Ok(runs)
 }
 
 #[cfg(test)]
@@ -473,6 +543,18 @@ mod tests {
             let run = || run_seed::<Passthrough>(seed, &Options::default()).unwrap();
             assert_eq!(run(), run());
         }
+    }
+
+    #[test]
+    fn a_short_workload_survives_a_crash_at_every_io() {
+        let runs = crash_everywhere::<Passthrough>(1, &Options::default());
+        assert!(runs.map_err(|(failure, options)| (failure, options.replay(1))).unwrap() > 20);
+    }
+
+    #[test]
+    fn a_crash_at_every_io_finds_what_one_seed_hides() {
+        let options = Options { bug: Some("fua-ignored".into()), ..Options::default() };
+        assert!((0..10).any(|seed| crash_everywhere::<Passthrough>(seed, &options).is_err()));
     }
 
     #[test]

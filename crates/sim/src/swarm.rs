@@ -3,6 +3,9 @@
 //! Each seed turns features on and off independently, so that rare combinations come up (swarm
 //! testing, Groce et al., ISSTA 2012). Geometry is tiny: everything wraps around within a second.
 
+use std::fmt;
+use std::str::FromStr;
+
 use forebay_device::model::world::{Crash, Rng};
 use forebay_device::runtime::{MILLISECOND, Nanos};
 
@@ -42,13 +45,39 @@ pub struct FaultMix {
     pub origin_delay: u64,
 }
 
-/// When and how a run ends.
-#[derive(Clone, Copy, Debug)]
+/// When and how a run ends. Its text form is `power:12` or `kill:12`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CrashPlan {
     /// Power cut or `kill -9`.
     pub crash: Crash,
     /// After so many I/Os of this run, recovery included.
     pub after_ios: u64,
+}
+
+impl fmt::Display for CrashPlan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = match self.crash {
+            Crash::PowerCut => "power",
+            Crash::ProcessKill => "kill",
+        };
+        write!(f, "{kind}:{}", self.after_ios)
+    }
+}
+
+impl FromStr for CrashPlan {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let expected = || "expected power:N or kill:N, N > 0".to_string();
+        let (kind, ios) = text.split_once(':').ok_or_else(expected)?;
+        let crash = match kind {
+            "power" => Crash::PowerCut,
+            "kill" => Crash::ProcessKill,
+            _ => return Err(expected()),
+        };
+        let after_ios = ios.parse().ok().filter(|ios| *ios > 0).ok_or_else(expected)?;
+        Ok(Self { crash, after_ios })
+    }
 }
 
 /// The configuration of one seed.
@@ -124,6 +153,14 @@ impl Config {
         }
     }
 
+    /// Cuts the workload down to what can be crashed at every single I/O.
+    pub fn shorten(&mut self) {
+        self.clients = self.clients.min(2);
+        self.operations = self.operations.min(10);
+        self.volumes.truncate(1);
+        self.volumes[0].size_bytes = self.volumes[0].size_bytes.min(1 << 20);
+    }
+
     fn volume(rng: &mut Rng) -> VolumeConfig {
         VolumeConfig {
             size_bytes: (256 << 10) * rng.between(1, 16),
@@ -168,6 +205,16 @@ mod tests {
     #[test]
     fn a_seed_stands_for_one_configuration() {
         assert_eq!(format!("{:?}", Config::new(5)), format!("{:?}", Config::new(5)));
+    }
+
+    #[test]
+    fn a_crash_plan_reads_back_what_it_prints() {
+        for text in ["power:12", "kill:1"] {
+            assert_eq!(text.parse::<CrashPlan>().unwrap().to_string(), text);
+        }
+        for text in ["power", "kill:0", "fire:3", "kill:x"] {
+            assert!(text.parse::<CrashPlan>().is_err(), "{text}");
+        }
     }
 
     #[test]

@@ -14,8 +14,8 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::rc::{Rc, Weak};
 
-use super::world::{Crash, Rng, Settle, World, mix};
-use crate::buf::Data;
+use super::world::{Crash, Rng, Settle, World};
+use crate::buf::{Buf, Data};
 use crate::device::{BlockDevice, Geometry, Request};
 use crate::io::Completer;
 use crate::runtime::{MICROSECOND, Nanos, Runtime};
@@ -105,11 +105,6 @@ enum Content {
     /// Bytes, the first of which belongs at this offset.
     Bytes(u64, Data),
     Zeroes,
-    /// Old data, zeroes or (if allowed) garbage, page by page by this seed.
-    Discarded {
-        seed: u64,
-        garbage: bool,
-    },
 }
 
 /// What one write, or a part of it, does to an image.
@@ -132,20 +127,6 @@ impl Effect {
                 image.write(range.start, bytes);
             }
             Content::Zeroes => image.zero(range),
-            Content::Discarded { seed, garbage: may_garble } => {
-                for page in pages(range) {
-                    let choice = mix(seed ^ (page.start / PAGE as u64));
-                    match choice % 4 {
-                        0 => {}
-                        1 if *may_garble => {
-                            let mut bytes = [0; PAGE];
-                            garbage(choice, &mut bytes);
-                            image.write(page.start, &bytes[..(page.end - page.start) as usize]);
-                        }
-                        _ => image.zero(page),
-                    }
-                }
-            }
         }
     }
 
@@ -323,8 +304,50 @@ impl SimDisk {
     }
 
     fn write(&self, range: Range<u64>, content: Content, completer: Completer) {
+        let sectors = (range.end - range.start) / TEAR_BYTES;
+        let mut rng = self.rng.borrow_mut();
+        let pieces = if sectors > 1 && rng.one_in(8) {
+            let cut = range.start + TEAR_BYTES * rng.between(1, sectors - 1);
+            vec![(range.start..cut, content.clone()), (cut..range.end, content)]
+        } else {
+            vec![(range, content)]
+        };
+        drop(rng);
+        self.change(pieces, completer);
+    }
+
+    /// Discards: up to three pieces, each of which keeps its content or becomes something else.
+    /// What is kept is no piece of the write: it must not count as newer than what it keeps.
+    fn discard(&self, range: Range<u64>, completer: Completer) {
+        let mut rng = self.rng.borrow_mut();
+        let mut pieces = Vec::new();
+        let mut start = range.start;
+        for pieces_left in [2, 1, 0] {
+            let sectors = (range.end - start) / TEAR_BYTES;
+            if sectors == 0 {
+                break;
+            }
+            let len = if pieces_left > 0 { rng.between(1, sectors) } else { sectors };
+            let piece = start..start + len * TEAR_BYTES;
+            start = piece.end;
+            match rng.below(4) {
+                0 => {}
+                1 if self.settings.discard_garbles => {
+                    let mut bytes = Buf::new((len * TEAR_BYTES) as usize);
+                    garbage(rng.bits(), &mut bytes);
+                    pieces.push((piece.clone(), Content::Bytes(piece.start, bytes.freeze())));
+                }
+                _ => pieces.push((piece, Content::Zeroes)),
+            }
+        }
+        drop(rng);
+        self.change(pieces, completer);
+    }
+
+    /// Starts a write of these pieces, which take effect one by one.
+    fn change(&self, pieces: Vec<(Range<u64>, Content)>, completer: Completer) {
         let latency = self.latency();
-        let (write, parts) = self.register(range, content);
+        let (write, parts) = self.register(pieces);
         for part in parts {
             let choice = self.rng.borrow_mut().below(4);
             match choice {
@@ -342,25 +365,15 @@ impl SimDisk {
         });
     }
 
-    /// Notes a write in flight, in one part or two; returns its number and those of its parts.
-    fn register(&self, range: Range<u64>, content: Content) -> (u64, Vec<u64>) {
-        let sectors = (range.end - range.start) / TEAR_BYTES;
-        let mut cuts = vec![range.start, range.end];
-        if sectors > 1 && self.rng.borrow_mut().one_in(8) {
-            cuts.insert(
-                1,
-                range.start + TEAR_BYTES * self.rng.borrow_mut().between(1, sectors - 1),
-            );
-        }
+    /// Notes a write in flight; returns its number and those of its parts.
+    fn register(&self, pieces: Vec<(Range<u64>, Content)>) -> (u64, Vec<u64>) {
         let mut state = self.state.borrow_mut();
         state.writes += 1;
         let write = state.writes;
         let mut parts = Vec::new();
-        for cut in cuts.windows(2) {
+        for (range, content) in pieces {
             state.parts += 1;
             let part = state.parts;
-            let content = content.clone();
-            let range = cut[0]..cut[1];
             let effect = Effect { write, range, content, completed: None, superseded: Vec::new() };
             state.pending.insert(part, effect);
             parts.push(part);
@@ -525,12 +538,7 @@ impl BlockDevice for SimDisk {
             Request::WriteZeroes { offset, len } => {
                 self.write(offset..offset + len, Content::Zeroes, completer);
             }
-            Request::Discard { offset, len } => {
-                let seed = self.rng.borrow_mut().bits();
-                let garbage = self.settings.discard_garbles;
-                let content = Content::Discarded { seed, garbage };
-                self.write(offset..offset + len, content, completer);
-            }
+            Request::Discard { offset, len } => self.discard(offset..offset + len, completer),
             Request::Flush => {
                 let mark = self.state.borrow().completions;
                 self.later(self.latency(), move |disk| {
