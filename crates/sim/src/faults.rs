@@ -1,0 +1,114 @@
+//! The fault layers of a seed, armed while clients are at work.
+
+use std::rc::Rc;
+
+use forebay_device::model::disk::SimDisk;
+use forebay_device::model::fault::{Delaying, Failing, Faults, Flipping, Inner, Ops, Trigger};
+use forebay_device::model::world::{Rng, World};
+use forebay_device::{IoErrorKind, Runtime};
+
+use crate::swarm::Config;
+
+/// The handles of all layers with what they do when armed.
+#[derive(Default)]
+pub struct Armoury {
+    layers: Vec<(Rc<Faults>, Vec<Trigger>)>,
+    harmful: bool,
+}
+
+impl Armoury {
+    fn layer(&mut self, seed: u64, faults: &[(Ops, u64)]) -> Rc<Faults> {
+        let enabled = faults.iter().filter(|(_, one_in)| *one_in > 0);
+        let triggers = enabled.map(|(ops, one_in)| Trigger::one_in(*ops, *one_in)).collect();
+        let handle = Faults::new(seed);
+        self.layers.push((Rc::clone(&handle), triggers));
+        handle
+    }
+
+    /// Switches the seed's faults on. Returns whether requests may fail from now on.
+    pub fn arm(&self) -> bool {
+        for (handle, triggers) in &self.layers {
+            triggers.iter().for_each(|trigger| handle.arm(trigger.clone()));
+        }
+        self.harmful
+    }
+
+    /// Switches all faults off.
+    pub fn disarm(&self) {
+        self.layers.iter().for_each(|(handle, _)| handle.disarm());
+    }
+
+    fn harm(&mut self, faults: &[(Ops, u64)]) {
+        self.harmful |= faults.iter().any(|(_, one_in)| *one_in > 0);
+    }
+
+    /// Wraps a cache device.
+    pub fn member(
+        &mut self,
+        world: &Rc<World>,
+        config: &Config,
+        disk: &Rc<SimDisk>,
+        rng: &mut Rng,
+    ) -> Inner {
+        let mix = &config.faults;
+        let errors = [
+            (Ops::Reads, mix.member_read_error),
+            (Ops::Writes, mix.member_write_error),
+            (Ops::Flushes, mix.member_write_error),
+        ];
+        let flips = [(Ops::Reads, mix.member_flip)];
+        self.harm(&errors);
+        self.harm(&flips);
+        let failing = self.failing(world, disk, rng, &errors);
+        let faults = self.layer(rng.bits(), &flips);
+        let flipping: Inner = Rc::new(Flipping { inner: failing, faults, runtime: clock(world) });
+        self.delaying(world, config, flipping, rng, mix.member_delay)
+    }
+
+    /// Wraps an origin.
+    pub fn origin(
+        &mut self,
+        world: &Rc<World>,
+        config: &Config,
+        disk: &Rc<SimDisk>,
+        rng: &mut Rng,
+    ) -> Inner {
+        let mix = &config.faults;
+        let errors = [
+            (Ops::Reads, mix.origin_read_error),
+            (Ops::Writes, mix.origin_write_error),
+            (Ops::Flushes, mix.origin_write_error),
+        ];
+        self.harm(&errors);
+        let failing = self.failing(world, disk, rng, &errors);
+        self.delaying(world, config, failing, rng, mix.origin_delay)
+    }
+
+    fn failing(
+        &mut self,
+        world: &Rc<World>,
+        disk: &Rc<SimDisk>,
+        rng: &mut Rng,
+        errors: &[(Ops, u64)],
+    ) -> Inner {
+        let faults = self.layer(rng.bits(), errors);
+        let (inner, runtime) = (Rc::clone(disk) as Inner, clock(world));
+        Rc::new(Failing { inner, faults, error: IoErrorKind::Media, runtime })
+    }
+
+    fn delaying(
+        &mut self,
+        world: &Rc<World>,
+        config: &Config,
+        inner: Inner,
+        rng: &mut Rng,
+        one_in: u64,
+    ) -> Inner {
+        let faults = self.layer(rng.bits(), &[(Ops::All, one_in)]);
+        Rc::new(Delaying { inner, faults, delay_max: config.delay_max, runtime: clock(world) })
+    }
+}
+
+fn clock(world: &Rc<World>) -> Rc<dyn Runtime> {
+    Rc::clone(world) as Rc<dyn Runtime>
+}

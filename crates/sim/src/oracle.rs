@@ -1,0 +1,317 @@
+//! The oracle: which values each sector of each volume may still have.
+//!
+//! * A sector's *versions* are the values it may have now or after a crash. Every event moves the
+//!   oracle's own clock, so the order of events is all that counts, not virtual time.
+//! * A write may take effect at any moment between its start and its end. Once it has ended, no
+//!   read that starts later returns what ended before the write began: that is *hidden*.
+//! * What is hidden can come back by a power cut until it is *buried*, which a flush does that
+//!   begins after the newer version was acknowledged and succeeds. An FUA write buries at once.
+//! * A failed write and a trim may or may not have taken effect; the first read decides.
+//! * After a crash a sector may have several values. The first read of one decides for good, for
+//!   later crashes too: what recovery shows, it has made durable.
+//! * A read that ends without a write nearby decides likewise, as far as reads go.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::Range;
+
+use forebay_device::model::world::Crash;
+
+use crate::content::{Found, SECTOR, identify};
+
+/// A moment that has not come: in flight, not hidden, not buried.
+const NEVER: u64 = u64::MAX;
+
+#[derive(Clone, Debug)]
+struct Version {
+    value: u64,
+    /// The write's start and end.
+    start: u64,
+    end: u64,
+    /// Reads that start after this moment do not return it.
+    hidden: u64,
+    /// Flushes that start after this moment make it impossible after a power cut.
+    buried: u64,
+    /// Was there when the last recovery ended.
+    recovered: bool,
+}
+
+impl Version {
+    fn hide(&mut self, now: u64) {
+        self.hidden = self.hidden.min(now);
+    }
+
+    fn bury(&mut self, now: u64) {
+        self.hide(now);
+        self.buried = self.buried.min(now);
+    }
+
+    fn remove(&mut self, now: u64) {
+        self.hide(now);
+        self.buried = 0;
+    }
+}
+
+#[derive(Clone)]
+struct Volume {
+    sectors: Vec<Vec<Version>>,
+    /// Start of the latest flush that succeeded.
+    flushed: u64,
+    /// Starts of the reads in flight.
+    reads: BTreeMap<u64, ()>,
+}
+
+impl Volume {
+    /// Forgets what neither a crash nor a read in flight can bring back.
+    fn prune(versions: &mut Vec<Version>, flushed: u64, oldest_read: u64) {
+        if versions.len() > 1 {
+            versions.retain(|v| v.buried >= flushed.max(1) || v.hidden > oldest_read);
+        }
+    }
+
+    fn oldest_read(&self) -> u64 {
+        self.reads.first_key_value().map_or(NEVER, |(start, ())| *start)
+    }
+
+    /// The versions of the sectors in `range`, pruned.
+    fn each(&mut self, range: Range<u64>) -> impl Iterator<Item = (u64, &mut Vec<Version>)> {
+        let (flushed, oldest_read) = (self.flushed, self.oldest_read());
+        let sectors = &mut self.sectors[range.start as usize..range.end as usize];
+        sectors.iter_mut().zip(range).map(move |(versions, sector)| {
+            Self::prune(versions, flushed, oldest_read);
+            (sector, versions)
+        })
+    }
+}
+
+/// How an operation changes what it covers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// The data of this stamp, or zeroes for 0.
+    Value(u64),
+    /// Old data or zeroes, sector by sector.
+    Trim,
+}
+
+/// An operation in progress: give it back to the oracle when it ends. One that a crash cuts short
+/// is simply dropped.
+#[derive(Debug)]
+#[must_use = "tell the oracle how the operation ended"]
+pub struct Access {
+    volume: usize,
+    range: Range<u64>,
+    start: u64,
+}
+
+/// A read that no history allows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// The volume and sector.
+    pub volume: usize,
+    /// The sector, in units of 512 bytes.
+    pub sector: u64,
+    /// What was read.
+    pub found: Found,
+    /// The values that would have been right.
+    pub allowed: Vec<u64>,
+    /// Whether the value was right once, and superseded.
+    pub stale: bool,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let stale = if self.stale { " (superseded)" } else { "" };
+        write!(
+            f,
+            "volume {} sector {}: read {:?}{stale}, allowed {:?}",
+            self.volume, self.sector, self.found, self.allowed
+        )
+    }
+}
+
+/// See the module.
+#[derive(Clone, Default)]
+pub struct Oracle {
+    clock: u64,
+    volumes: Vec<Volume>,
+}
+
+impl Oracle {
+    /// Adds a volume of `sectors` sectors, all durable with `value` (0: zeroes). Volumes count
+    /// from 0.
+    pub fn add_volume(&mut self, sectors: u64, value: u64) {
+        let first =
+            Version { value, start: 0, end: 0, hidden: NEVER, buried: NEVER, recovered: true };
+        let sectors = (0..sectors).map(|_| vec![first.clone()]).collect();
+        self.volumes.push(Volume { sectors, flushed: 0, reads: BTreeMap::new() });
+    }
+
+    fn tick(&mut self) -> u64 {
+        self.clock += 1;
+        self.clock
+    }
+
+    /// A write, trim or zeroing begins.
+    pub fn change_start(&mut self, volume: usize, range: Range<u64>, change: Change) -> Access {
+        let start = self.tick();
+        let value = match change {
+            Change::Value(value) => value,
+            Change::Trim => 0,
+        };
+        let version =
+            Version { value, start, end: NEVER, hidden: NEVER, buried: NEVER, recovered: false };
+        for (_, versions) in self.volumes[volume].each(range.clone()) {
+            versions.push(version.clone());
+        }
+        Access { volume, range, start }
+    }
+
+    /// A write, trim or zeroing ends.
+    pub fn change_end(&mut self, access: Access, change: Change, ok: bool, fua: bool) {
+        let now = self.tick();
+        let decided = ok && change != Change::Trim;
+        for (_, versions) in self.volumes[access.volume].each(access.range) {
+            for version in versions.iter_mut() {
+                if version.start == access.start && version.end == NEVER {
+                    version.end = now;
+                } else if decided && version.end < access.start {
+                    version.bury(now);
+                    if fua {
+                        version.remove(now);
+                    }
+                }
+            }
+        }
+    }
+
+    /// A read begins.
+    pub fn read_start(&mut self, volume: usize, range: Range<u64>) -> Access {
+        let start = self.tick();
+        self.volumes[volume].reads.insert(start, ());
+        Access { volume, range, start }
+    }
+
+    /// A read failed: it says nothing.
+    pub fn read_failed(&mut self, access: Access) {
+        self.volumes[access.volume].reads.remove(&access.start);
+    }
+
+    /// A read succeeded with `bytes`.
+    ///
+    /// # Errors
+    /// The first sector with a value that it cannot have had during the read.
+    pub fn read_end(&mut self, access: Access, bytes: &[u8]) -> Result<(), Violation> {
+        let now = self.tick();
+        assert_eq!(bytes.len() as u64, (access.range.end - access.range.start) * SECTOR as u64);
+        let volume = access.volume;
+        let mut result = Ok(());
+        let sectors = self.volumes[volume].each(access.range).zip(bytes.chunks_exact(SECTOR));
+        for ((sector, versions), bytes) in sectors {
+            let found = identify(volume, sector, bytes);
+            match judge(versions, found, access.start) {
+                Ok(value) => narrow(versions, value, access.start, now),
+                Err((allowed, stale)) => {
+                    result = Err(Violation { volume, sector, found, allowed, stale });
+                    break;
+                }
+            }
+        }
+        self.volumes[volume].reads.remove(&access.start);
+        result
+    }
+
+    /// A flush of `volume` begins.
+    pub fn flush_start(&mut self, volume: usize) -> Access {
+        Access { volume, range: 0..0, start: self.tick() }
+    }
+
+    /// A flush ends.
+    pub fn flush_end(&mut self, access: Access, ok: bool) {
+        let volume = &mut self.volumes[access.volume];
+        if ok {
+            volume.flushed = volume.flushed.max(access.start);
+        }
+    }
+
+    /// Everything acknowledged so far is durable: a clean stop, or destaging, has succeeded.
+    pub fn all_durable(&mut self) {
+        let now = self.tick();
+        for volume in &mut self.volumes {
+            volume.flushed = now;
+        }
+    }
+
+    /// The machine or the process ended; operations in progress are cut short.
+    pub fn crash(&mut self, crash: Crash) {
+        let now = self.tick();
+        for volume in &mut self.volumes {
+            volume.reads.clear();
+            let end = volume.sectors.len() as u64;
+            for (_, versions) in volume.each(0..end) {
+                for version in versions {
+                    version.end = version.end.min(now);
+                    version.recovered = true;
+                    if crash == Crash::PowerCut {
+                        (version.hidden, version.buried) = (NEVER, NEVER);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Checks an image of the whole volume against what a read would be allowed to return now.
+    ///
+    /// # Errors
+    /// The first sector with another value.
+    pub fn check_image(&self, volume: usize, image: &[u8]) -> Result<(), Violation> {
+        for (versions, (sector, bytes)) in
+            self.volumes[volume].sectors.iter().zip((0..).zip(image.chunks_exact(SECTOR)))
+        {
+            let found = identify(volume, sector, bytes);
+            if let Err((allowed, stale)) = judge(versions, found, self.clock) {
+                return Err(Violation { volume, sector, found, allowed, stale });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The value found, if a read that started at `start` may return it; else what it may return.
+fn judge(versions: &[Version], found: Found, start: u64) -> Result<u64, (Vec<u64>, bool)> {
+    let readable = |v: &&Version| v.hidden > start;
+    if let Found::Stamp(value) = found
+        && versions.iter().filter(readable).any(|v| v.value == value)
+    {
+        return Ok(value);
+    }
+    let stale = versions.iter().any(|v| found == Found::Stamp(v.value));
+    Err((versions.iter().filter(readable).map(|v| v.value).collect(), stale))
+}
+
+/// Draws the conclusions from a read of `value` between `start` and `now`.
+fn narrow(versions: &mut [Version], value: u64, start: u64, now: u64) {
+    if let [_] = versions {
+        return;
+    }
+    let matching = versions.iter().filter(|v| v.value == value && v.hidden > start);
+    // Several versions may have the same value, zeroes say: conclude only what holds for each.
+    let (mut oldest, mut recovered) = (NEVER, true);
+    for version in matching {
+        oldest = oldest.min(version.start);
+        recovered &= version.recovered;
+    }
+    let quiet = versions.iter().all(|v| v.end < start);
+    for version in versions.iter_mut().filter(|v| v.value != value) {
+        if recovered && version.recovered {
+            version.remove(now);
+        } else if quiet {
+            version.bury(now);
+        } else if version.end < oldest {
+            version.hide(now);
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "oracle_tests.rs"]
+mod tests;

@@ -1,0 +1,335 @@
+//! What the oracle accepts and, above all, what it rejects.
+
+use super::*;
+use crate::content::fill;
+
+/// One volume of four sectors of zeroes, or of a start value.
+struct Bench(Oracle);
+
+impl Bench {
+    fn new(value: u64) -> Self {
+        let mut oracle = Oracle::default();
+        oracle.add_volume(4, value);
+        Bench(oracle)
+    }
+
+    fn start(&mut self, stamp: u64) -> Access {
+        self.0.change_start(0, 0..1, Change::Value(stamp))
+    }
+
+    fn end(&mut self, access: Access, stamp: u64) {
+        self.0.change_end(access, Change::Value(stamp), true, false);
+    }
+
+    fn write(&mut self, stamp: u64) {
+        let access = self.start(stamp);
+        self.end(access, stamp);
+    }
+
+    fn fail(&mut self, stamp: u64) {
+        let access = self.start(stamp);
+        self.0.change_end(access, Change::Value(stamp), false, false);
+    }
+
+    fn fua(&mut self, stamp: u64) {
+        let access = self.start(stamp);
+        self.0.change_end(access, Change::Value(stamp), true, true);
+    }
+
+    fn trim(&mut self) {
+        let access = self.0.change_start(0, 0..1, Change::Trim);
+        self.0.change_end(access, Change::Trim, true, false);
+    }
+
+    fn flush(&mut self) {
+        let access = self.0.flush_start(0);
+        self.0.flush_end(access, true);
+    }
+
+    fn ends(&mut self, read: Access, stamp: u64) -> bool {
+        let mut bytes = [0; SECTOR];
+        fill(stamp, 0, 0, &mut bytes);
+        self.0.read_end(read, &bytes).is_ok()
+    }
+
+    fn reads(&mut self, stamp: u64) -> bool {
+        let read = self.0.read_start(0, 0..1);
+        self.ends(read, stamp)
+    }
+
+    /// The values that a read now could return, without drawing conclusions.
+    fn allowed(&self) -> Vec<u64> {
+        (0..10).filter(|&stamp| Bench(self.0.clone()).reads(stamp)).collect()
+    }
+
+    fn power_cut(&mut self) {
+        self.0.crash(Crash::PowerCut);
+    }
+
+    fn kill(&mut self) {
+        self.0.crash(Crash::ProcessKill);
+    }
+}
+
+#[test]
+fn a_read_returns_the_newest_completed_write() {
+    let mut b = Bench::new(9);
+    assert_eq!(b.allowed(), [9]);
+    b.write(1);
+    b.write(2);
+    assert_eq!(b.allowed(), [2]);
+}
+
+#[test]
+fn a_write_in_flight_may_be_seen_or_not_but_not_turned_back() {
+    let mut b = Bench::new(0);
+    b.write(1);
+    let two = b.start(2);
+    assert_eq!(b.allowed(), [1, 2]);
+    assert!(b.reads(1) && b.reads(2));
+    assert_eq!(b.allowed(), [2], "a later read may not go back");
+    b.end(two, 2);
+    assert_eq!(b.allowed(), [2]);
+}
+
+#[test]
+fn concurrent_writes_end_in_either_order_until_a_read_decides() {
+    let mut b = Bench::new(0);
+    let (one, two) = (b.start(1), b.start(2));
+    b.end(two, 2);
+    b.end(one, 1);
+    assert_eq!(b.allowed(), [1, 2]);
+    assert!(b.reads(2));
+    assert_eq!(b.allowed(), [2]);
+}
+
+#[test]
+fn a_slow_read_may_return_any_value_of_its_time() {
+    let mut b = Bench::new(0);
+    b.write(1);
+    let read = b.0.read_start(0, 0..1);
+    b.write(2);
+    b.flush();
+    b.write(3);
+    for stamp in [1, 2, 3] {
+        let again = Access { volume: 0, range: 0..1, start: read.start };
+        assert!(Bench(b.0.clone()).ends(again, stamp), "{stamp}");
+    }
+    assert!(!b.ends(read, 9));
+    assert_eq!(b.allowed(), [3]);
+}
+
+#[test]
+fn a_slow_read_may_not_return_what_was_superseded_before_it() {
+    let mut b = Bench::new(0);
+    b.write(1);
+    b.write(2);
+    let read = b.0.read_start(0, 0..1);
+    b.write(3);
+    assert!(!b.ends(read, 1));
+}
+
+#[test]
+fn a_power_cut_brings_back_versions_since_the_last_flush() {
+    let mut b = Bench::new(0);
+    b.write(1);
+    b.write(2);
+    b.flush();
+    b.write(3);
+    b.write(4);
+    let _ = b.start(5);
+    b.power_cut();
+    assert_eq!(b.allowed(), [2, 3, 4, 5]);
+}
+
+#[test]
+fn a_killed_process_loses_no_acknowledged_write() {
+    let mut b = Bench::new(0);
+    b.write(1);
+    b.write(2);
+    let _ = b.start(3);
+    b.kill();
+    assert_eq!(b.allowed(), [2, 3]);
+}
+
+#[test]
+fn power_lost_after_a_kill_still_loses_what_was_not_flushed() {
+    let mut b = Bench::new(0);
+    b.write(1);
+    b.kill();
+    b.power_cut();
+    assert_eq!(b.allowed(), [0, 1]);
+}
+
+#[test]
+fn a_flush_covers_only_what_had_ended_when_it_began() {
+    let mut b = Bench::new(0);
+    b.write(1);
+    let two = b.start(2);
+    let flush = b.0.flush_start(0);
+    b.end(two, 2);
+    b.write(3);
+    b.0.flush_end(flush, true);
+    b.power_cut();
+    assert_eq!(b.allowed(), [1, 2, 3]);
+}
+
+#[test]
+fn a_failed_or_unfinished_flush_promises_nothing() {
+    let mut b = Bench::new(0);
+    b.write(1);
+    let flush = b.0.flush_start(0);
+    b.0.flush_end(flush, false);
+    let _ = b.0.flush_start(0);
+    b.power_cut();
+    assert_eq!(b.allowed(), [0, 1]);
+}
+
+#[test]
+fn an_fua_write_is_durable_by_itself() {
+    let mut b = Bench::new(0);
+    b.write(1);
+    b.fua(2);
+    b.power_cut();
+    assert_eq!(b.allowed(), [2]);
+}
+
+#[test]
+fn an_fua_write_does_not_decide_about_a_concurrent_one() {
+    let mut b = Bench::new(0);
+    let one = b.start(1);
+    b.fua(2);
+    b.end(one, 1);
+    b.power_cut();
+    assert_eq!(b.allowed(), [1, 2]);
+}
+
+#[test]
+fn what_a_read_after_recovery_returned_stays_for_ever() {
+    for value in [0, 1, 2] {
+        let mut b = Bench::new(0);
+        b.write(1);
+        b.write(2);
+        b.power_cut();
+        assert!(b.reads(value));
+        b.power_cut();
+        assert_eq!(b.allowed(), [value]);
+        b.write(3);
+        b.power_cut();
+        let mut both = vec![value, 3];
+        both.sort_unstable();
+        assert_eq!(b.allowed(), both);
+    }
+}
+
+#[test]
+fn what_a_read_after_a_kill_returned_survives_the_next_power_cut() {
+    let mut b = Bench::new(0);
+    b.write(1);
+    b.kill();
+    assert!(b.reads(1));
+    b.power_cut();
+    assert_eq!(b.allowed(), [1]);
+}
+
+#[test]
+fn a_read_before_the_crash_makes_nothing_durable() {
+    let mut b = Bench::new(0);
+    b.write(1);
+    assert!(b.reads(1));
+    b.power_cut();
+    assert_eq!(b.allowed(), [0, 1]);
+}
+
+#[test]
+fn a_read_in_recovery_with_a_new_write_in_flight_keeps_the_new_one_possible() {
+    let mut b = Bench::new(0);
+    b.write(1);
+    b.power_cut();
+    let two = b.start(2);
+    assert!(b.reads(0));
+    assert_eq!(b.allowed(), [0, 2]);
+    b.end(two, 2);
+    b.power_cut();
+    assert_eq!(b.allowed(), [0, 2]);
+}
+
+#[test]
+fn a_failed_write_is_old_or_new_until_it_is_read_or_overwritten() {
+    let mut b = Bench::new(0);
+    b.write(1);
+    b.fail(2);
+    assert_eq!(b.allowed(), [1, 2]);
+    b.kill();
+    assert_eq!(b.allowed(), [1, 2]);
+    let mut overwritten = Bench(b.0.clone());
+    overwritten.write(3);
+    assert_eq!(overwritten.allowed(), [3]);
+    assert!(b.reads(1));
+    assert_eq!(b.allowed(), [1]);
+}
+
+#[test]
+fn a_trimmed_sector_is_old_or_zero_and_then_stable() {
+    let mut b = Bench::new(9);
+    b.trim();
+    assert_eq!(b.allowed(), [0, 9]);
+    assert!(b.reads(0));
+    assert_eq!(b.allowed(), [0]);
+    b.write(1);
+    assert_eq!(b.allowed(), [1]);
+}
+
+#[test]
+fn zeroed_is_zero() {
+    let mut b = Bench::new(9);
+    b.write(0);
+    assert_eq!(b.allowed(), [0]);
+    b.power_cut();
+    assert_eq!(b.allowed(), [0, 9]);
+}
+
+#[test]
+fn equal_values_of_different_writes_are_not_confused() {
+    // Zero from long ago and zero from a trim: reading zero must not exclude either.
+    let mut b = Bench::new(0);
+    b.write(1);
+    b.trim();
+    b.flush();
+    assert_eq!(b.allowed(), [0, 1]);
+    b.power_cut();
+    assert_eq!(b.allowed(), [0, 1]);
+}
+
+#[test]
+fn a_clean_stop_makes_everything_durable() {
+    let mut b = Bench::new(0);
+    b.write(1);
+    b.0.all_durable();
+    b.power_cut();
+    assert_eq!(b.allowed(), [1]);
+}
+
+#[test]
+fn garbage_and_misplaced_sectors_are_rejected() {
+    let mut b = Bench::new(0);
+    b.write(1);
+    let read = b.0.read_start(0, 0..1);
+    let mut bytes = [0; SECTOR];
+    fill(1, 0, 1, &mut bytes);
+    let violation = b.0.read_end(read, &bytes).unwrap_err();
+    assert_eq!(violation.found, Found::Misplaced(1, 0, 1));
+    let read = b.0.read_start(0, 0..1);
+    assert_eq!(b.0.read_end(read, &[5; SECTOR]).unwrap_err().found, Found::Garbage);
+}
+
+#[test]
+fn an_image_is_checked_sector_by_sector() {
+    let mut b = Bench::new(0);
+    b.write(1);
+    let mut image = vec![0; 4 * SECTOR];
+    let violation = b.0.check_image(0, &image).unwrap_err();
+    assert!(violation.stale && violation.sector == 0);
+    fill(1, 0, 0, &mut image[..SECTOR]);
+    assert_eq!(b.0.check_image(0, &image), Ok(()));
+}

@@ -1,0 +1,568 @@
+//! One seed from beginning to end.
+//!
+//! * Safety: runs with faults, each ended by a crash; every read is judged by the oracle.
+//! * Then liveness: faults off, every volume is read in full, destaged, compared with its origin,
+//!   stopped, cut from power, opened and read again. Nothing may fail or hang here.
+
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::ops::Range;
+use std::rc::Rc;
+
+use forebay_device::io::pair;
+use forebay_device::model::disk::{DiskSettings, SimDisk};
+use forebay_device::model::world::{Cause, Crash, Rng, World, mix};
+use forebay_device::runtime::Nanos;
+use forebay_device::{Buf, IoError, Runtime};
+
+use crate::content::{SECTOR, fill};
+use crate::faults::Armoury;
+use crate::oracle::{Change, Oracle};
+use crate::subject::{Env, Subject, SubjectError};
+use crate::swarm::{Config, CrashPlan};
+use crate::workload::{Op, Workload};
+
+/// The stamp of what a filled origin holds before the first write.
+const STAMP_FIRST: u64 = 1;
+/// Size of the witness file.
+const WITNESS_BYTES: u64 = 256 << 10;
+/// Sectors of one request when a volume is read in full.
+const VERIFY_SECTORS: u64 = 128;
+
+/// What to do besides what the seed says.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Print every request and its outcome to standard error.
+    pub trace: bool,
+    /// Planted bug, by name.
+    pub bug: Option<String>,
+    /// Replaces the seed's crashes.
+    pub crashes: Option<Vec<CrashPlan>>,
+    /// A short workload on one volume.
+    pub short: bool,
+}
+
+impl Options {
+    /// The arguments of `forebay-sim` that replay `seed`.
+    pub fn replay(&self, seed: u64) -> String {
+        let mut text = format!("--seed {seed} --trace");
+        if let Some(bug) = &self.bug {
+            text += &format!(" --bug {bug}");
+        }
+        if self.short {
+            text += " --short";
+        }
+        for crash in self.crashes.iter().flatten() {
+            text += &format!(" --crash {crash}");
+        }
+        text
+    }
+}
+
+/// Requests to devices in one run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RunIos {
+    /// Until the subject was open.
+    pub open: u64,
+    /// Until all clients were done or the crash.
+    pub all: u64,
+}
+
+/// What a seed that passed did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Summary {
+    /// Requests of clients.
+    pub requests: u64,
+    /// Requests to devices.
+    pub ios: u64,
+    /// Requests to devices of each run with clients.
+    pub runs: Vec<RunIos>,
+    /// Polls and timers.
+    pub steps: u64,
+    /// Virtual time.
+    pub nanos: Nanos,
+    /// Crashes.
+    pub crashes: u64,
+}
+
+/// What a seed failed on, for people.
+#[derive(Clone, Debug)]
+pub struct Failure(pub String);
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl From<SubjectError> for Failure {
+    fn from(error: SubjectError) -> Self {
+        Self(error.0)
+    }
+}
+
+/// What all clients of a seed share.
+struct Shared {
+    world: Rc<World>,
+    config: Rc<Config>,
+    oracle: RefCell<Oracle>,
+    stamps: Cell<u64>,
+    requests: Cell<u64>,
+    /// The first wrong answer; ends the seed.
+    failure: RefCell<Option<String>>,
+    /// Requests may fail: faults are armed that do more than delay.
+    errors_expected: Cell<bool>,
+    trace: bool,
+    /// I/O count when the current run began, and when its subject was open.
+    run_started: Cell<u64>,
+    run_opened: Cell<Option<u64>>,
+}
+
+impl Shared {
+    fn trace(&self, text: impl FnOnce() -> String) {
+        if self.trace {
+            let millis = self.world.now() as f64 / 1e6;
+            eprintln!("{millis:>12.3} ms  I/O {:<6} {}", self.world.io_count(), text());
+        }
+    }
+
+    fn fail(&self, what: String) {
+        self.trace(|| format!("FAILED: {what}"));
+        self.failure.borrow_mut().get_or_insert(what);
+    }
+
+    fn failed(&self) -> Option<Failure> {
+        self.failure.borrow().clone().map(Failure)
+    }
+
+    fn next_stamp(&self) -> u64 {
+        self.stamps.set(self.stamps.get() + 1);
+        self.stamps.get()
+    }
+
+    fn judge(&self, client: usize, op: &dyn fmt::Debug, result: Result<(), IoError>) {
+        self.requests.set(self.requests.get() + 1);
+        self.trace(|| format!("client {client}: {op:?} -> {result:?}"));
+        if let Err(error) = result
+            && !self.errors_expected.get()
+        {
+            self.fail(format!("{op:?} failed though nothing is broken: {error}"));
+        }
+    }
+}
+
+fn bytes(range: &Range<u64>) -> (u64, u64) {
+    (range.start * SECTOR as u64, (range.end - range.start) * SECTOR as u64)
+}
+
+/// One request, with the oracle told of its beginning and end.
+async fn request<S: Subject>(shared: &Shared, subject: &S, client: usize, op: Op) {
+    shared.trace(|| format!("client {client}: {op:?} ..."));
+    let oracle = &shared.oracle;
+    let result = match &op {
+        Op::Read(volume, range) => read(shared, subject, *volume, range.clone()).await,
+        Op::Write(volume, range, fua) => {
+            let stamp = shared.next_stamp();
+            shared.trace(|| format!("client {client}: that write has stamp {stamp}"));
+            let (offset, len) = bytes(range);
+            let mut data = Buf::new(len as usize);
+            fill(stamp, *volume, range.start, &mut data);
+            let change = Change::Value(stamp);
+            let access = oracle.borrow_mut().change_start(*volume, range.clone(), change);
+            let result = subject.write(*volume, offset, data.freeze(), *fua).await;
+            oracle.borrow_mut().change_end(access, change, result.is_ok(), *fua);
+            result
+        }
+        Op::WriteZeroes(volume, range) => {
+            let (offset, len) = bytes(range);
+            let change = Change::Value(0);
+            let access = oracle.borrow_mut().change_start(*volume, range.clone(), change);
+            let result = subject.write_zeroes(*volume, offset, len).await;
+            oracle.borrow_mut().change_end(access, change, result.is_ok(), false);
+            result
+        }
+        Op::Trim(volume, range) => {
+            let (offset, len) = bytes(range);
+            let access = oracle.borrow_mut().change_start(*volume, range.clone(), Change::Trim);
+            let result = subject.trim(*volume, offset, len).await;
+            oracle.borrow_mut().change_end(access, Change::Trim, result.is_ok(), false);
+            result
+        }
+        Op::Flush(volume) => {
+            let access = oracle.borrow_mut().flush_start(*volume);
+            let result = subject.flush(*volume).await;
+            oracle.borrow_mut().flush_end(access, result.is_ok());
+            result
+        }
+        Op::SetMode(volume, mode) => {
+            if let Err(error) = subject.set_mode(*volume, *mode).await {
+                shared.trace(|| format!("client {client}: set_mode: {error}"));
+            }
+            return;
+        }
+        Op::Pause(span) => {
+            let runtime: &dyn Runtime = &*shared.world;
+            return runtime.sleep(*span).await.result.unwrap_or(());
+        }
+    };
+    shared.judge(client, &op, result);
+}
+
+async fn read<S: Subject>(
+    shared: &Shared,
+    subject: &S,
+    volume: usize,
+    range: Range<u64>,
+) -> Result<(), IoError> {
+    let (offset, len) = bytes(&range);
+    let access = shared.oracle.borrow_mut().read_start(volume, range);
+    let outcome = subject.read(volume, offset, Buf::new(len as usize)).await;
+    let mut oracle = shared.oracle.borrow_mut();
+    match (outcome.result, &outcome.buf) {
+        (Ok(()), Some(buf)) => {
+            if let Err(violation) = oracle.read_end(access, buf) {
+                shared.fail(violation.to_string());
+            }
+        }
+        (Ok(()), None) => shared.fail("a read succeeded without its buffer".into()),
+        (Err(_), _) => oracle.read_failed(access),
+    }
+    outcome.result
+}
+
+async fn verify<S: Subject>(shared: &Shared, subject: &S) {
+    for (volume, config) in shared.config.volumes.iter().enumerate() {
+        let sectors = config.size_bytes / SECTOR as u64;
+        let mut start = 0;
+        while start < sectors && shared.failure.borrow().is_none() {
+            let end = (start + VERIFY_SECTORS).min(sectors);
+            let result = read(shared, subject, volume, start..end).await;
+            if let Err(error) = result {
+                shared.judge(usize::MAX, &format!("verify {volume} {start}..{end}"), Err(error));
+            }
+            start = end;
+        }
+    }
+}
+
+/// The devices of a seed.
+struct Machine {
+    origins: Vec<Rc<SimDisk>>,
+    armoury: Armoury,
+    env: Env,
+}
+
+impl Machine {
+    fn new(world: &Rc<World>, config: &Rc<Config>, options: &Options, rng: &mut Rng) -> Self {
+        let mut armoury = Armoury::default();
+        let mut members = Vec::new();
+        for sector in &config.member_sector_bytes {
+            let settings = DiskSettings::ssd(config.member_bytes, *sector);
+            let disk = SimDisk::new(world, settings, rng.bits());
+            members.push(armoury.member(world, config, &disk, rng));
+        }
+        let (mut origins, mut wrapped) = (Vec::new(), Vec::new());
+        for (volume, c) in config.volumes.iter().enumerate() {
+            let settings = DiskSettings::origin(c.size_bytes, c.sector_bytes, c.discard);
+            let disk = SimDisk::new(world, settings, rng.bits());
+            if c.filled {
+                let mut image = vec![0; c.size_bytes as usize];
+                fill(STAMP_FIRST, volume, 0, &mut image);
+                disk.poke(0, &image);
+            }
+            wrapped.push(armoury.origin(world, config, &disk, rng));
+            origins.push(disk);
+        }
+        let witness = SimDisk::new(world, DiskSettings::ssd(WITNESS_BYTES, 512), rng.bits());
+        let env = Env {
+            runtime: Rc::clone(world) as Rc<dyn Runtime>,
+            members,
+            origins: wrapped,
+            witness,
+            config: Rc::clone(config),
+            bug: options.bug.clone(),
+        };
+        Self { origins, armoury, env }
+    }
+
+    /// Compares each origin, as it is, with what its volume should contain.
+    fn check_origins(&self, shared: &Shared, when: &str) {
+        for (volume, disk) in self.origins.iter().enumerate() {
+            let image = disk.peek(0, shared.config.volumes[volume].size_bytes as usize);
+            if let Err(violation) = shared.oracle.borrow().check_image(volume, &image) {
+                shared.fail(format!("the origin alone, {when}: {violation}"));
+            }
+        }
+    }
+}
+
+/// Opens the subject and lets all clients run to their end.
+async fn serve<S: Subject>(
+    shared: &Rc<Shared>,
+    machine: &Rc<Machine>,
+    mut rng: Rng,
+) -> Result<Rc<S>, Failure> {
+    shared.run_started.set(shared.world.io_count());
+    shared.run_opened.set(None);
+    let subject = Rc::new(S::open(&machine.env).await?);
+    shared.run_opened.set(Some(shared.world.io_count()));
+    shared.trace(|| "opened".into());
+    if rng.one_in(3) {
+        verify(shared, &*subject).await;
+    }
+    shared.errors_expected.set(machine.armoury.arm());
+    let mut ends = Vec::new();
+    for client in 0..shared.config.clients {
+        let (completer, end) = pair();
+        ends.push(end);
+        let workload = Workload::new(&shared.config, rng.fork());
+        let (shared, subject) = (Rc::clone(shared), Rc::clone(&subject));
+        machine.env.runtime.spawn(Box::pin(async move {
+            for op in workload {
+                if shared.failure.borrow().is_some() {
+                    break;
+                }
+                request(&shared, &*subject, client, op).await;
+            }
+            drop(subject);
+            completer.done(Ok(()));
+        }));
+    }
+    for end in ends {
+        end.await.result.map_err(|_| Failure("a client was dropped".into()))?;
+    }
+    machine.armoury.disarm();
+    shared.errors_expected.set(false);
+    Ok(subject)
+}
+
+/// Faults off: everything must be there, must reach the origin, and must stop.
+async fn settle<S: Subject>(
+    shared: &Rc<Shared>,
+    machine: &Rc<Machine>,
+    subject: Rc<S>,
+) -> Result<(), Failure> {
+    verify(shared, &*subject).await;
+    subject.destage().await?;
+    shared.oracle.borrow_mut().all_durable();
+    machine.check_origins(shared, "after destaging");
+    let subject = Rc::try_unwrap(subject);
+    let subject = subject.map_err(|_| Failure("the subject is still in use".into()))?;
+    subject.stop().await?;
+    shared.trace(|| "stopped".into());
+    Ok(())
+}
+
+async fn reopen<S: Subject>(shared: &Rc<Shared>, machine: &Rc<Machine>) -> Result<(), Failure> {
+    let subject = S::open(&machine.env).await?;
+    verify(shared, &subject).await;
+    subject.stop().await.map_err(Failure::from)
+}
+
+struct Seed {
+    shared: Rc<Shared>,
+    machine: Rc<Machine>,
+    rng: Rng,
+    crashes: u64,
+    runs: Vec<RunIos>,
+}
+
+impl Seed {
+    fn new(seed: u64, options: &Options) -> Self {
+        let mut rng = Rng::new(seed ^ 0x5EED);
+        let mut config = Config::new(seed);
+        if let Some(crashes) = &options.crashes {
+            config.crashes.clone_from(crashes);
+        }
+        if options.short {
+            config.shorten();
+        }
+        let config = Rc::new(config);
+        let world = World::new(rng.bits());
+        let machine = Rc::new(Machine::new(&world, &config, options, &mut rng));
+        let mut oracle = Oracle::default();
+        for volume in &config.volumes {
+            let value = if volume.filled { STAMP_FIRST } else { 0 };
+            oracle.add_volume(volume.size_bytes / SECTOR as u64, value);
+        }
+        let shared = Rc::new(Shared {
+            world,
+            config,
+            oracle: RefCell::new(oracle),
+            stamps: Cell::new(STAMP_FIRST),
+            requests: Cell::new(0),
+            failure: RefCell::default(),
+            errors_expected: Cell::new(false),
+            trace: options.trace,
+            run_started: Cell::new(0),
+            run_opened: Cell::new(None),
+        });
+        shared.trace(|| format!("{:?}", shared.config));
+        Self { shared, machine, rng, crashes: 0, runs: Vec::new() }
+    }
+
+    fn crash(&mut self, crash: Crash) {
+        let shared = &self.shared;
+        shared.trace(|| format!("crash: {crash:?}"));
+        shared.oracle.borrow_mut().crash(crash);
+        shared.world.crash(crash);
+        self.machine.armoury.disarm();
+        shared.errors_expected.set(false);
+        self.crashes += 1;
+    }
+
+    /// A run up to a crash.
+    fn run_to_crash<S: Subject>(&mut self, plan: CrashPlan) -> Result<(), Failure> {
+        let (shared, machine) = (Rc::clone(&self.shared), Rc::clone(&self.machine));
+        let (world, rng) = (Rc::clone(&shared.world), self.rng.fork());
+        world.crash_at(Some(world.io_count() + plan.after_ios));
+        let result =
+            world.run_until(async move { serve::<S>(&shared, &machine, rng).await.map(drop) });
+        match result {
+            Ok(outcome) => outcome?,
+            Err(stopped) if stopped.cause == Cause::Crashed => {}
+            Err(stopped) => return Err(Failure(stopped.to_string())),
+        }
+        self.shared.failed().map_or(Ok(()), Err)?;
+        self.note_run();
+        self.crash(plan.crash);
+        Ok(())
+    }
+
+    /// Runs `future` to its end, then looks whether anything was wrong.
+    fn run<T: 'static>(
+        &self,
+        future: impl Future<Output = Result<T, Failure>> + 'static,
+    ) -> Result<T, Failure> {
+        let result = self.shared.world.run_until(future);
+        // A wrong answer explains a failure or a hang that comes after it.
+        self.shared.failed().map_or(Ok(()), Err)?;
+        result.map_err(|stopped| Failure(stopped.to_string()))?
+    }
+
+    fn run_all<S: Subject>(&mut self) -> Result<(), Failure> {
+        let machine = Rc::clone(&self.machine);
+        self.run(async move { S::create(&machine.env).await.map_err(Failure::from) })?;
+        for plan in self.shared.config.crashes.clone() {
+            self.run_to_crash::<S>(plan)?;
+        }
+        let (shared, machine) = (Rc::clone(&self.shared), Rc::clone(&self.machine));
+        let rng = self.rng.fork();
+        let subject = self.run(async move { serve::<S>(&shared, &machine, rng).await })?;
+        self.note_run();
+        let (shared, machine) = (Rc::clone(&self.shared), Rc::clone(&self.machine));
+        self.run(async move { settle(&shared, &machine, subject).await })?;
+        self.crash(Crash::PowerCut);
+        self.machine.check_origins(&self.shared, "after a clean stop and a power cut");
+        let (shared, machine) = (Rc::clone(&self.shared), Rc::clone(&self.machine));
+        self.run(async move { reopen::<S>(&shared, &machine).await })
+    }
+
+    fn note_run(&mut self) {
+        let (start, end) = (self.shared.run_started.get(), self.shared.world.io_count());
+        let open = self.shared.run_opened.get().unwrap_or(end);
+        self.runs.push(RunIos { open: open - start, all: end - start });
+    }
+}
+
+/// Runs one seed.
+///
+/// # Errors
+/// The first thing that went wrong.
+pub fn run_seed<S: Subject>(seed: u64, options: &Options) -> Result<Summary, Failure> {
+    let mut run = Seed::new(seed, options);
+    let result = run.run_all::<S>();
+    let world = Rc::clone(&run.shared.world);
+    let (steps, nanos) = (world.steps(), world.now());
+    let summary = Summary {
+        requests: run.shared.requests.get(),
+        ios: world.io_count(),
+        runs: run.runs.clone(),
+        steps,
+        nanos,
+        crashes: run.crashes,
+    };
+    // Tasks hold the world and the world holds the tasks: this frees both.
+    world.crash(Crash::ProcessKill);
+    match result {
+        Ok(()) => Ok(summary),
+        Err(Failure(what)) => {
+            let at = format!("step {steps}, I/O {}, {:.3} ms", summary.ios, nanos as f64 / 1e6);
+            Err(Failure(format!("{what} [{at}]")))
+        }
+    }
+}
+
+/// Crashes a short workload at every single I/O, and at every I/O of the recovery that follows.
+/// Returns the number of runs that passed.
+///
+/// # Errors
+/// The first failure, with the options that replay it.
+pub fn crash_everywhere<S: Subject>(
+    seed: u64,
+    options: &Options,
+) -> Result<u64, (Failure, Options)> {
+    let mut runs = 0;
+    let mut run = |crashes: &[CrashPlan]| {
+        let crashes = Some(crashes.to_vec());
+        let options = Options { crashes, short: true, ..options.clone() };
+        runs += 1;
+        run_seed::<S>(seed, &options).map_err(|failure| (failure, options))
+    };
+    let kinds = [Crash::PowerCut, Crash::ProcessKill];
+    let undisturbed = run(&[])?;
+    for after_ios in 1..=undisturbed.runs[0].all {
+        for crash in kinds {
+            let first = CrashPlan { crash, after_ios };
+            let recovery = run(&[first])?.runs[1];
+            for after_ios in 1..=recovery.open {
+                let crash = kinds[(mix(after_ios ^ first.after_ios) % 2) as usize];
+                run(&[first, CrashPlan { crash, after_ios }])?;
+            }
+        }
+    }
+    Ok(runs)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::passthrough::Passthrough;
+
+    #[test]
+    fn the_right_subject_passes() {
+        for seed in 0..60 {
+            let result = run_seed::<Passthrough>(seed, &Options::default());
+            assert!(result.is_ok(), "seed {seed}: {}", result.unwrap_err());
+        }
+    }
+
+    #[test]
+    fn a_seed_repeats_to_the_step() {
+        for seed in 0..10 {
+            let run = || run_seed::<Passthrough>(seed, &Options::default()).unwrap();
+            assert_eq!(run(), run());
+        }
+    }
+
+    #[test]
+    fn a_short_workload_survives_a_crash_at_every_io() {
+        let runs = crash_everywhere::<Passthrough>(1, &Options::default());
+        assert!(runs.map_err(|(failure, options)| (failure, options.replay(1))).unwrap() > 20);
+    }
+
+    #[test]
+    fn a_crash_at_every_io_finds_what_one_seed_hides() {
+        let options = Options { bug: Some("fua-ignored".into()), ..Options::default() };
+        assert!((0..10).any(|seed| crash_everywhere::<Passthrough>(seed, &options).is_err()));
+    }
+
+    #[test]
+    fn each_planted_bug_is_caught_within_200_seeds() {
+        for bug in Passthrough::BUGS {
+            let options = Options { bug: Some((*bug).into()), ..Options::default() };
+            let caught = (0..200).find(|seed| run_seed::<Passthrough>(*seed, &options).is_err());
+            assert!(caught.is_some(), "{bug} was not caught");
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! What is tested, and the world it is given.
+
+use std::future::Future;
+use std::rc::Rc;
+
+use forebay_device::Buf;
+use forebay_device::io::Outcome;
+use forebay_device::{BlockDevice, Data, IoError, Runtime};
+
+use crate::swarm::Config;
+
+/// How a volume uses the cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Writes are acknowledged from the cache.
+    Writeback,
+    /// Writes go to origin and cache.
+    Writethrough,
+    /// Writes go to the origin only.
+    Readonly,
+    /// Reads do not populate.
+    Writeonly,
+    /// Everything goes to the origin.
+    Bypass,
+}
+
+impl Mode {
+    /// All of them.
+    pub const ALL: [Mode; 5] =
+        [Mode::Writeback, Mode::Writethrough, Mode::Readonly, Mode::Writeonly, Mode::Bypass];
+}
+
+/// Why a subject could not be created, opened, stopped or reconfigured, for people.
+#[derive(Clone, Debug)]
+pub struct SubjectError(pub String);
+
+impl std::fmt::Display for SubjectError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl From<IoError> for SubjectError {
+    fn from(error: IoError) -> Self {
+        Self(error.to_string())
+    }
+}
+
+/// Everything around the subject. It stays the same across crashes.
+#[derive(Clone)]
+pub struct Env {
+    /// Clock, timers, tasks, randomness.
+    pub runtime: Rc<dyn Runtime>,
+    /// The cache devices.
+    pub members: Vec<Rc<dyn BlockDevice>>,
+    /// The origin of each volume.
+    pub origins: Vec<Rc<dyn BlockDevice>>,
+    /// The host's file for the witness: survives crashes like any other disk.
+    pub witness: Rc<dyn BlockDevice>,
+    /// The seed's configuration.
+    pub config: Rc<Config>,
+    /// The planted bug that is switched on, by name.
+    pub bug: Option<String>,
+}
+
+/// A block cache under test. Dropping it is no clean stop.
+pub trait Subject: Sized + 'static {
+    /// Names of the bugs that can be planted.
+    const BUGS: &'static [&'static str];
+
+    /// Prepares the members for the first start: a new pool with all volumes of the configuration.
+    fn create(env: &Env) -> impl Future<Output = Result<(), SubjectError>>;
+
+    /// Starts, after a clean stop or a crash, up to the point where requests are served.
+    fn open(env: &Env) -> impl Future<Output = Result<Self, SubjectError>>;
+
+    /// Reads from a volume, counted from 0. The outcome carries the buffer.
+    fn read(&self, volume: usize, offset: u64, buf: Buf) -> impl Future<Output = Outcome>;
+
+    /// Writes; with `fua` it is durable when it succeeds.
+    fn write(
+        &self,
+        volume: usize,
+        offset: u64,
+        data: Data,
+        fua: bool,
+    ) -> impl Future<Output = Result<(), IoError>>;
+
+    /// Makes what completed on this volume durable.
+    fn flush(&self, volume: usize) -> impl Future<Output = Result<(), IoError>>;
+
+    /// Discards: afterwards each sector is old or zero.
+    fn trim(
+        &self,
+        volume: usize,
+        offset: u64,
+        len: u64,
+    ) -> impl Future<Output = Result<(), IoError>>;
+
+    /// Zeroes.
+    fn write_zeroes(
+        &self,
+        volume: usize,
+        offset: u64,
+        len: u64,
+    ) -> impl Future<Output = Result<(), IoError>>;
+
+    /// Changes a volume's mode.
+    fn set_mode(&self, volume: usize, mode: Mode)
+    -> impl Future<Output = Result<(), SubjectError>>;
+
+    /// Waits until every volume's origin is complete, current and flushed. Nobody writes meanwhile.
+    fn destage(&self) -> impl Future<Output = Result<(), SubjectError>>;
+
+    /// Stops cleanly, without destaging. No request is in flight.
+    fn stop(self) -> impl Future<Output = Result<(), SubjectError>>;
+}

@@ -1,0 +1,238 @@
+//! What one seed is about: geometry, modes, faults, crashes.
+//!
+//! Each seed turns features on and off independently, so that rare combinations come up (swarm
+//! testing, Groce et al., ISSTA 2012). Geometry is tiny: everything wraps around within a second.
+
+use std::fmt;
+use std::str::FromStr;
+
+use forebay_device::model::world::{Crash, Rng};
+use forebay_device::runtime::{MILLISECOND, Nanos};
+
+use crate::subject::Mode;
+
+/// One volume.
+#[derive(Clone, Debug)]
+pub struct VolumeConfig {
+    /// Its size.
+    pub size_bytes: u64,
+    /// Logical sector of the origin and of the volume.
+    pub sector_bytes: u32,
+    /// Whether the origin discards.
+    pub discard: bool,
+    /// Its first mode.
+    pub mode: Mode,
+    /// Whether the origin holds data (stamp 1) from the start, or zeroes.
+    pub filled: bool,
+}
+
+/// One in so many requests suffers it; 0 is never.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct FaultMix {
+    /// Errors of members' writes and flushes.
+    pub member_write_error: u64,
+    /// Errors of members' reads.
+    pub member_read_error: u64,
+    /// Errors of origins' writes and flushes.
+    pub origin_write_error: u64,
+    /// Errors of origins' reads.
+    pub origin_read_error: u64,
+    /// One bit flipped in what a member returns.
+    pub member_flip: u64,
+    /// Requests to members that take long.
+    pub member_delay: u64,
+    /// Requests to origins that take long.
+    pub origin_delay: u64,
+}
+
+/// When and how a run ends. Its text form is `power:12` or `kill:12`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CrashPlan {
+    /// Power cut or `kill -9`.
+    pub crash: Crash,
+    /// After so many I/Os of this run, recovery included.
+    pub after_ios: u64,
+}
+
+impl fmt::Display for CrashPlan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = match self.crash {
+            Crash::PowerCut => "power",
+            Crash::ProcessKill => "kill",
+        };
+        write!(f, "{kind}:{}", self.after_ios)
+    }
+}
+
+impl FromStr for CrashPlan {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let expected = || "expected power:N or kill:N, N > 0".to_string();
+        let (kind, ios) = text.split_once(':').ok_or_else(expected)?;
+        let crash = match kind {
+            "power" => Crash::PowerCut,
+            "kill" => Crash::ProcessKill,
+            _ => return Err(expected()),
+        };
+        let after_ios = ios.parse().ok().filter(|ios| *ios > 0).ok_or_else(expected)?;
+        Ok(Self { crash, after_ios })
+    }
+}
+
+/// The configuration of one seed.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The seed.
+    pub seed: u64,
+    /// Cache devices.
+    pub members: usize,
+    /// Size of each cache device.
+    pub member_bytes: u64,
+    /// Logical sector of each cache device.
+    pub member_sector_bytes: Vec<u32>,
+    /// Copies of dirty data.
+    pub dirty_copies: usize,
+    /// Copies of clean data.
+    pub clean_copies: usize,
+    /// Size of a segment.
+    pub segment_bytes: u64,
+    /// Segments on each member.
+    pub segment_count: u64,
+    /// Virtual shards.
+    pub shards: u32,
+    /// Whether every read is verified.
+    pub verify_reads: bool,
+    /// The volumes.
+    pub volumes: Vec<VolumeConfig>,
+    /// Concurrent clients.
+    pub clients: usize,
+    /// Requests of each client and run.
+    pub operations: u64,
+    /// Whether clients change modes.
+    pub mode_changes: bool,
+    /// Faults while clients are at work.
+    pub faults: FaultMix,
+    /// Longest delay by a fault.
+    pub delay_max: Nanos,
+    /// The runs that end with a crash; one more follows them.
+    pub crashes: Vec<CrashPlan>,
+}
+
+/// Room for superblocks and roots in front of the segments of a member.
+const MEMBER_HEAD_BYTES: u64 = 1 << 20;
+
+impl Config {
+    /// The configuration that `seed` stands for.
+    pub fn new(seed: u64) -> Self {
+        let mut rng = Rng::new(seed);
+        let members = rng.between(1, 4) as usize;
+        let dirty_copies = rng.between(1, members.min(3) as u64) as usize;
+        let clean_copies = rng.between(1, dirty_copies.min(2) as u64) as usize;
+        let segment_bytes = 64 << 10;
+        let segment_count = rng.between(16, 64);
+        let sectors = [512, 4096];
+        Self {
+            seed,
+            members,
+            member_bytes: MEMBER_HEAD_BYTES + segment_bytes * segment_count,
+            member_sector_bytes: (0..members).map(|_| *rng.pick(&sectors)).collect(),
+            dirty_copies,
+            clean_copies,
+            segment_bytes,
+            segment_count,
+            shards: *rng.pick(&[1, 2, 7]),
+            verify_reads: rng.one_in(2),
+            volumes: (0..rng.between(1, 3)).map(|_| Self::volume(&mut rng)).collect(),
+            clients: rng.between(1, 6) as usize,
+            operations: rng.between(10, 60),
+            mode_changes: rng.one_in(4),
+            faults: Self::faults(&mut rng),
+            delay_max: *rng.pick(&[MILLISECOND, 50 * MILLISECOND, 3_000 * MILLISECOND]),
+            crashes: (0..rng.below(4)).map(|_| Self::crash(&mut rng)).collect(),
+        }
+    }
+
+    /// Cuts the workload down to what can be crashed at every single I/O.
+    pub fn shorten(&mut self) {
+        self.clients = self.clients.min(2);
+        self.operations = self.operations.min(10);
+        self.volumes.truncate(1);
+        self.volumes[0].size_bytes = self.volumes[0].size_bytes.min(1 << 20);
+    }
+
+    fn volume(rng: &mut Rng) -> VolumeConfig {
+        VolumeConfig {
+            size_bytes: (256 << 10) * rng.between(1, 16),
+            sector_bytes: if rng.one_in(4) { 4096 } else { 512 },
+            discard: rng.one_in(2),
+            mode: if rng.one_in(2) { Mode::Writeback } else { *rng.pick(&Mode::ALL) },
+            filled: rng.one_in(2),
+        }
+    }
+
+    fn faults(rng: &mut Rng) -> FaultMix {
+        if rng.one_in(2) {
+            return FaultMix::default();
+        }
+        let mut chance = |enabled: u64, often: u64| {
+            if rng.one_in(enabled) { rng.between(often / 4, often) } else { 0 }
+        };
+        FaultMix {
+            member_write_error: chance(8, 400),
+            member_read_error: chance(8, 200),
+            origin_write_error: chance(5, 200),
+            origin_read_error: chance(5, 100),
+            member_flip: chance(8, 100),
+            member_delay: chance(3, 50),
+            origin_delay: chance(3, 50),
+        }
+    }
+
+    fn crash(rng: &mut Rng) -> CrashPlan {
+        CrashPlan {
+            crash: if rng.one_in(2) { Crash::PowerCut } else { Crash::ProcessKill },
+            // Mostly amid the workload, now and then in the recovery before it.
+            after_ios: if rng.one_in(4) { rng.between(1, 20) } else { rng.between(1, 400) },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seed_stands_for_one_configuration() {
+        assert_eq!(format!("{:?}", Config::new(5)), format!("{:?}", Config::new(5)));
+    }
+
+    #[test]
+    fn a_crash_plan_reads_back_what_it_prints() {
+        for text in ["power:12", "kill:1"] {
+            assert_eq!(text.parse::<CrashPlan>().unwrap().to_string(), text);
+        }
+        for text in ["power", "kill:0", "fire:3", "kill:x"] {
+            assert!(text.parse::<CrashPlan>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn every_configuration_is_possible_and_all_sizes_occur() {
+        let configs: Vec<Config> = (0..500).map(Config::new).collect();
+        for config in &configs {
+            assert!((1..=config.members).contains(&config.dirty_copies));
+            assert!((1..=config.dirty_copies).contains(&config.clean_copies));
+            assert_eq!(config.member_sector_bytes.len(), config.members);
+        }
+        for members in 1..=4 {
+            for copies in 1..=members.min(3) {
+                let fits = |c: &&Config| c.members == members && c.dirty_copies == copies;
+                assert!(configs.iter().any(|c| fits(&c)), "{members}/{copies}");
+            }
+        }
+        assert!(configs.iter().any(|c| c.crashes.is_empty()));
+        assert!(configs.iter().any(|c| c.crashes.len() == 3));
+        assert!(configs.iter().any(|c| c.faults.origin_write_error > 0));
+    }
+}

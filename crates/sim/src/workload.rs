@@ -1,0 +1,176 @@
+//! Requests by seed: hot spots, sequential runs, small and large, overlapping.
+
+use std::ops::Range;
+
+use forebay_device::model::world::Rng;
+use forebay_device::runtime::{MILLISECOND, Nanos, SECOND};
+
+use crate::content::SECTOR;
+use crate::subject::Mode;
+use crate::swarm::Config;
+
+/// One request of a client. Ranges are sectors of 512 bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Op {
+    /// Read.
+    Read(usize, Range<u64>),
+    /// Write, perhaps with FUA.
+    Write(usize, Range<u64>, bool),
+    /// Flush.
+    Flush(usize),
+    /// Trim.
+    Trim(usize, Range<u64>),
+    /// Write zeroes.
+    WriteZeroes(usize, Range<u64>),
+    /// Change a volume's mode.
+    SetMode(usize, Mode),
+    /// Do nothing for a while.
+    Pause(Nanos),
+}
+
+/// Longest request, in sectors: 1 MiB.
+const SECTORS_MAX: u64 = (1 << 20) / SECTOR as u64;
+
+/// How a client likes its addresses.
+#[derive(Clone, Copy, Debug)]
+enum Style {
+    /// Mostly a few places, the same for every client.
+    Hot,
+    /// One after the other.
+    Sequential,
+    /// Anywhere.
+    Uniform,
+}
+
+/// The requests of one client.
+pub struct Workload {
+    rng: Rng,
+    style: Style,
+    /// Percentage of reads.
+    reads: u64,
+    /// Sectors and sectors per logical sector of each volume.
+    volumes: Vec<(u64, u64)>,
+    /// Where the hot spots are: the same for all clients of a seed, so that they collide.
+    hot: u64,
+    next: Vec<u64>,
+    mode_changes: bool,
+    left: u64,
+}
+
+impl Workload {
+    /// The workload of one client and run.
+    pub fn new(config: &Config, mut rng: Rng) -> Self {
+        let volume = |v: &crate::swarm::VolumeConfig| {
+            (v.size_bytes / SECTOR as u64, u64::from(v.sector_bytes) / SECTOR as u64)
+        };
+        Self {
+            style: *rng.pick(&[Style::Hot, Style::Hot, Style::Sequential, Style::Uniform]),
+            reads: *rng.pick(&[10, 40, 70, 95]),
+            volumes: config.volumes.iter().map(volume).collect(),
+            hot: config.seed,
+            next: vec![0; config.volumes.len()],
+            mode_changes: config.mode_changes,
+            left: config.operations,
+            rng,
+        }
+    }
+
+    fn len(&mut self, unit: u64, size: u64) -> u64 {
+        let rng = &mut self.rng;
+        let len = match rng.below(20) {
+            0..10 => rng.between(1, 8),
+            10..15 => 8 * rng.between(1, 4),
+            15..19 => rng.between(1, 128),
+            _ => rng.between(1, SECTORS_MAX),
+        };
+        len.next_multiple_of(unit).min(size).min(SECTORS_MAX)
+    }
+
+    fn range(&mut self, volume: usize) -> Range<u64> {
+        let (size, unit) = self.volumes[volume];
+        let len = self.len(unit, size);
+        let last = size - len;
+        let rng = &mut self.rng;
+        let start = match self.style {
+            Style::Sequential if !rng.one_in(20) => self.next[volume],
+            Style::Hot if !rng.one_in(8) => {
+                let spot = Rng::new(self.hot ^ rng.below(4)).below(last + 1);
+                spot + rng.below(12)
+            }
+            _ => rng.below(last + 1),
+        };
+        let start = if start > last { rng.below(last + 1) } else { start };
+        let start = start - start % unit;
+        self.next[volume] = start + len;
+        start..start + len
+    }
+}
+
+impl Iterator for Workload {
+    type Item = Op;
+
+    fn next(&mut self) -> Option<Op> {
+        self.left = self.left.checked_sub(1)?;
+        let volume = self.rng.below(self.volumes.len() as u64) as usize;
+        if self.rng.below(100) < self.reads {
+            return Some(Op::Read(volume, self.range(volume)));
+        }
+        Some(match self.rng.below(100) {
+            0..60 => {
+                let fua = self.rng.one_in(10);
+                Op::Write(volume, self.range(volume), fua)
+            }
+            60..75 => Op::Flush(volume),
+            75..83 => Op::Trim(volume, self.range(volume)),
+            83..91 => Op::WriteZeroes(volume, self.range(volume)),
+            91..94 if self.mode_changes => Op::SetMode(volume, *self.rng.pick(&Mode::ALL)),
+            91..98 => Op::Pause(self.rng.below(20 * MILLISECOND)),
+            98 => Op::Pause(self.rng.below(20 * SECOND)),
+            _ => Op::Read(volume, self.range(volume)),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ops(seed: u64) -> Vec<Op> {
+        Workload::new(&Config::new(seed), Rng::new(seed)).collect()
+    }
+
+    #[test]
+    fn requests_fit_their_volume_and_its_sectors() {
+        for seed in 0..200 {
+            let config = Config::new(seed);
+            for op in ops(seed) {
+                let (Op::Read(volume, range)
+                | Op::Write(volume, range, _)
+                | Op::Trim(volume, range)
+                | Op::WriteZeroes(volume, range)) = op
+                else {
+                    continue;
+                };
+                let volume = &config.volumes[volume];
+                let bytes = range.start * 512..range.end * 512;
+                assert!(bytes.start < bytes.end && bytes.end <= volume.size_bytes);
+                assert!(bytes.end - bytes.start <= 1 << 20);
+                let sector = u64::from(volume.sector_bytes);
+                assert!(bytes.start % sector == 0 && bytes.end % sector == 0);
+            }
+        }
+    }
+
+    #[test]
+    fn a_seed_gives_the_same_requests_and_all_kinds_occur() {
+        assert_eq!(ops(3), ops(3));
+        let all: Vec<Op> = (0..300).flat_map(ops).collect();
+        assert!(all.iter().any(|op| matches!(op, Op::SetMode(..))));
+        assert!(all.iter().any(|op| matches!(op, Op::Write(_, range, true) if range.end > 0)));
+        let len = |op: &Op| match op {
+            Op::Write(_, range, _) => range.end - range.start,
+            _ => 0,
+        };
+        assert!(all.iter().any(|op| len(op) > 1024) && all.iter().any(|op| len(op) == 1));
+    }
+}
