@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 pub mod content;
+pub mod engine;
 pub mod faults;
 pub mod oracle;
 pub mod passthrough;

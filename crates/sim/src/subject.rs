@@ -18,16 +18,14 @@ pub enum Mode {
     Writethrough,
     /// Writes go to the origin only.
     Readonly,
-    /// Reads do not populate.
-    Writeonly,
     /// Everything goes to the origin.
     Bypass,
 }
 
 impl Mode {
     /// All of them.
-    pub const ALL: [Mode; 5] =
-        [Mode::Writeback, Mode::Writethrough, Mode::Readonly, Mode::Writeonly, Mode::Bypass];
+    pub const ALL: [Mode; 4] =
+        [Mode::Writeback, Mode::Writethrough, Mode::Readonly, Mode::Bypass];
 }
 
 /// Why a subject could not be created, opened, stopped or reconfigured, for people.

@@ -99,10 +99,8 @@ pub struct Config {
     pub segment_bytes: u64,
     /// Segments on each member.
     pub segment_count: u64,
-    /// Virtual shards.
-    pub shards: u32,
-    /// Whether every read is verified.
-    pub verify_reads: bool,
+    /// Unit of population.
+    pub cache_block_bytes: u32,
     /// The volumes.
     pub volumes: Vec<VolumeConfig>,
     /// Concurrent clients.
@@ -130,7 +128,7 @@ impl Config {
         let dirty_copies = rng.between(1, members.min(3) as u64) as usize;
         let clean_copies = rng.between(1, dirty_copies.min(2) as u64) as usize;
         let segment_bytes = 64 << 10;
-        let segment_count = rng.between(16, 64);
+        let segment_count = rng.between(40, 72);
         let sectors = [512, 4096];
         Self {
             seed,
@@ -141,8 +139,7 @@ impl Config {
             clean_copies,
             segment_bytes,
             segment_count,
-            shards: *rng.pick(&[1, 2, 7]),
-            verify_reads: rng.one_in(2),
+            cache_block_bytes: *rng.pick(&[4096, 16 << 10, 64 << 10]),
             volumes: (0..rng.between(1, 3)).map(|_| Self::volume(&mut rng)).collect(),
             clients: rng.between(1, 6) as usize,
             operations: rng.between(10, 60),
@@ -163,8 +160,10 @@ impl Config {
 
     fn volume(rng: &mut Rng) -> VolumeConfig {
         VolumeConfig {
-            size_bytes: (256 << 10) * rng.between(1, 16),
-            sector_bytes: if rng.one_in(4) { 4096 } else { 512 },
+            // Sometimes across stripe borders, sometimes with a tail that is no whole block.
+            size_bytes: (256 << 10) * rng.between(1, if rng.one_in(3) { 40 } else { 8 })
+                + if rng.one_in(4) { 512 * rng.between(1, 7) } else { 0 },
+            sector_bytes: 512,
             discard: rng.one_in(2),
             mode: if rng.one_in(2) { Mode::Writeback } else { *rng.pick(&Mode::ALL) },
             filled: rng.one_in(2),

@@ -1,0 +1,219 @@
+//! The cache engine as the subject.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use forebay_device::io::Outcome;
+use forebay_device::runtime::MILLISECOND;
+use forebay_device::{BlockDevice, Buf, Data, IoError, IoErrorKind};
+use forebay_engine as engine;
+use forebay_engine::planted::{self, BUGS};
+use forebay_engine::witness::WitnessFuture;
+use forebay_engine::{CreateOptions, Pool, Tuning, Volume, VolumeSpec, Witness};
+
+use crate::subject::{Env, Mode, Subject, SubjectError};
+
+/// Names of the planted bugs, in the order of [`BUGS`].
+const NAMES: &[&str] = &{
+    let mut names = [""; BUGS.len()];
+    let mut i = 0;
+    while i < names.len() {
+        names[i] = BUGS[i].0;
+        i += 1;
+    }
+    names
+};
+
+/// Unit in which the witness's disk is written.
+const WITNESS_UNIT: usize = 4096;
+
+/// A running pool with a volume for each origin.
+pub struct Engine {
+    pool: Pool,
+    volumes: Vec<Volume>,
+}
+
+/// The witness on a simulated disk: two places written in turn, each with its length and a
+/// checksum in front, which gives the all-or-nothing that a rename gives on a host.
+struct DiskWitness {
+    disk: Rc<dyn BlockDevice>,
+    last: RefCell<u64>,
+}
+
+impl DiskWitness {
+    const PLACE_BYTES: usize = 128 << 10;
+
+    async fn place(&self, place: u64) -> Option<(u64, Vec<u8>)> {
+        let at = place * Self::PLACE_BYTES as u64;
+        let outcome = self.disk.read(at, Buf::new(Self::PLACE_BYTES)).await;
+        outcome.result.ok()?;
+        let bytes = outcome.buf?;
+        let word = |i: usize| {
+            u64::from_le_bytes([0, 1, 2, 3, 4, 5, 6, 7].map(|b: usize| bytes[i * 8 + b]))
+        };
+        let content = bytes.get(24..24 + word(1) as usize)?;
+        let good = word(0) > 0 && word(2) == u64::from(engine::format::checksum(content));
+        good.then(|| (word(0), content.to_vec()))
+    }
+}
+
+impl Witness for DiskWitness {
+    fn load(&self) -> WitnessFuture<'_, Result<Option<Vec<u8>>, String>> {
+        Box::pin(async {
+            let (first, second) = (self.place(0).await, self.place(1).await);
+            let newest = first.into_iter().chain(second).max_by_key(|(count, _)| *count);
+            Ok(newest.map(|(count, bytes)| {
+                *self.last.borrow_mut() = count;
+                bytes
+            }))
+        })
+    }
+
+    fn store(&self, bytes: Vec<u8>) -> WitnessFuture<'_, Result<(), String>> {
+        Box::pin(async move {
+            let count = *self.last.borrow() + 1;
+            *self.last.borrow_mut() = count;
+            let mut out = Vec::new();
+            out.extend_from_slice(&count.to_le_bytes());
+            out.extend_from_slice(&(bytes.len() as u64).to_le_bytes());
+            out.extend_from_slice(&u64::from(engine::format::checksum(&bytes)).to_le_bytes());
+            out.extend_from_slice(&bytes);
+            out.resize(out.len().next_multiple_of(WITNESS_UNIT), 0);
+            let at = count % 2 * Self::PLACE_BYTES as u64;
+            let write = self.disk.write(at, Buf::copy_of(&out).freeze()).done().await;
+            write.map_err(|error| error.to_string())?;
+            self.disk.flush().done().await.map_err(|error| error.to_string())
+        })
+    }
+}
+
+fn error(error: engine::Error) -> SubjectError {
+    SubjectError(error.to_string())
+}
+
+fn io_error(_: engine::Error) -> IoError {
+    IoErrorKind::Other.into()
+}
+
+fn mode(mode: Mode) -> engine::Mode {
+    match mode {
+        Mode::Writeback => engine::Mode::Writeback,
+        Mode::Writethrough => engine::Mode::Writethrough,
+        Mode::Readonly => engine::Mode::Readonly,
+        Mode::Bypass => engine::Mode::Bypass,
+    }
+}
+
+/// Everything in the background happens within a short run.
+fn tuning(env: &Env) -> Tuning {
+    Tuning {
+        flush_interval: 20 * MILLISECOND,
+        flush_bytes: 256 << 10,
+        idle_after: if env.config.seed.is_multiple_of(3) { 0 } else { 5 * MILLISECOND },
+        origin_flush_interval: 50 * MILLISECOND,
+        origin_flush_bytes: 128 << 10,
+        destage_depth: 4,
+        owed_segments_percent: 40,
+        lap_percent: 10,
+        destage_when_idle: true,
+    }
+}
+
+fn plant(env: &Env) {
+    let bug = env.bug.as_deref().and_then(|name| BUGS.iter().find(|(known, _)| *known == name));
+    planted::plant(bug.map(|(_, bug)| *bug));
+}
+
+fn witness(env: &Env) -> Rc<DiskWitness> {
+    Rc::new(DiskWitness { disk: Rc::clone(&env.witness), last: RefCell::new(0) })
+}
+
+fn volume_name(volume: usize) -> String {
+    format!("v{volume}")
+}
+
+async fn open(env: &Env) -> Result<Pool, SubjectError> {
+    let runtime = Rc::clone(&env.runtime);
+    engine::open(runtime, env.members.clone(), witness(env), tuning(env)).await.map_err(error)
+}
+
+impl Subject for Engine {
+    const BUGS: &'static [&'static str] = NAMES;
+
+    async fn create(env: &Env) -> Result<(), SubjectError> {
+        planted::plant(None);
+        let options = CreateOptions {
+            dirty_copies: env.config.dirty_copies as u8,
+            segment_bytes: Some(env.config.segment_bytes as u32),
+            ..CreateOptions::named("simulated")
+        };
+        engine::create(&*env.runtime, &env.members, &*witness(env), &options)
+            .await
+            .map_err(error)?;
+        let pool = open(env).await?;
+        for (i, (volume, origin)) in env.config.volumes.iter().zip(&env.origins).enumerate() {
+            let spec = VolumeSpec {
+                name: volume_name(i),
+                origin: format!("origin-{i}"),
+                mode: mode(volume.mode),
+                cache_block_bytes: env.config.cache_block_bytes,
+                accept_data_loss_on_ssd_failure: true,
+            };
+            pool.add_volume(&spec, Rc::clone(origin)).await.map_err(error)?;
+        }
+        pool.stop().await.map_err(error).map(|_| ())
+    }
+
+    async fn open(env: &Env) -> Result<Self, SubjectError> {
+        plant(env);
+        let pool = open(env).await?;
+        let mut volumes = Vec::new();
+        for (i, origin) in env.origins.iter().enumerate() {
+            let attached = pool.attach(&volume_name(i), Rc::clone(origin)).await;
+            volumes.push(attached.map_err(error)?);
+        }
+        Ok(Self { pool, volumes })
+    }
+
+    async fn read(&self, volume: usize, offset: u64, buf: Buf) -> Outcome {
+        let (buf, result) = self.volumes[volume].read(offset, buf).await;
+        Outcome { result: result.map_err(io_error), buf: Some(buf) }
+    }
+
+    async fn write(
+        &self,
+        volume: usize,
+        offset: u64,
+        data: Data,
+        fua: bool,
+    ) -> Result<(), IoError> {
+        self.volumes[volume].write(offset, data, fua).await.map_err(io_error)
+    }
+
+    async fn flush(&self, volume: usize) -> Result<(), IoError> {
+        self.volumes[volume].flush().await.map_err(io_error)
+    }
+
+    async fn trim(&self, volume: usize, offset: u64, len: u64) -> Result<(), IoError> {
+        self.volumes[volume].trim(offset, len, false).await.map_err(io_error)
+    }
+
+    async fn write_zeroes(&self, volume: usize, offset: u64, len: u64) -> Result<(), IoError> {
+        self.volumes[volume].write_zeroes(offset, len, false).await.map_err(io_error)
+    }
+
+    async fn set_mode(&self, volume: usize, to: Mode) -> Result<(), SubjectError> {
+        self.volumes[volume].set_mode(mode(to)).await.map_err(error)
+    }
+
+    async fn destage(&self) -> Result<(), SubjectError> {
+        for volume in &self.volumes {
+            volume.destage().await.map_err(error)?;
+        }
+        Ok(())
+    }
+
+    async fn stop(self) -> Result<(), SubjectError> {
+        self.pool.stop().await.map(|_| ()).map_err(error)
+    }
+}
