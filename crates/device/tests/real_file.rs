@@ -13,7 +13,7 @@ use forebay_device::io::pair;
 use forebay_device::real::file::FileDevice;
 use forebay_device::real::open::{OpenError, OpenOptions};
 use forebay_device::real::reactor::{Config, Reactor};
-use forebay_device::runtime::Runtime;
+use forebay_device::runtime::{MILLISECOND, Runtime};
 use forebay_device::{BlockDevice, Buf, IoErrorKind};
 
 /// A file that is removed at the end of its test.
@@ -141,8 +141,9 @@ fn futures_dropped_in_flight_harm_nobody() {
 #[test]
 fn a_reactor_that_ends_under_load_takes_its_memory_back_first() {
     let file = TempFile::new(4 << 20);
-    for _ in 0..20 {
-        let reactor = reactor();
+    for round in 0..40 {
+        let entries = if round % 2 == 0 { 256 } else { 2 };
+        let reactor = Reactor::new(Config { entries, submit_after: 4 }).unwrap();
         let device = open(&reactor, &file, OpenOptions::default());
         let dynamic: &dyn BlockDevice = &device;
         let ios: Vec<_> = (0..600).map(|n| dynamic.read(n * 4096, Buf::new(4096))).collect();
@@ -184,6 +185,20 @@ fn only_one_opens_a_file_for_writing() {
     let one: &dyn BlockDevice = &one;
     let refused = reactor.block_on(one.write(0, Buf::zeroed(4096).freeze()).done());
     assert_eq!(refused, Err(IoErrorKind::Permission.into()));
+}
+
+#[test]
+fn a_device_in_use_is_waited_for() {
+    let (reactor, file) = (reactor(), TempFile::new(1 << 20));
+    let first = open(&reactor, &file, OpenOptions::default());
+    let runtime = Rc::clone(&reactor);
+    reactor.spawn(Box::pin(async move {
+        (&*runtime as &dyn Runtime).sleep(30 * MILLISECOND).await;
+        drop(first);
+    }));
+    let options = OpenOptions::default();
+    let patient = FileDevice::open_when_free(&reactor, &file.0, &options, u64::MAX);
+    assert!(reactor.block_on(patient).is_ok());
 }
 
 #[test]
