@@ -365,6 +365,51 @@ impl Drop for Loop {
     }
 }
 
+/// A mount that ends with its test.
+struct Mounted(PathBuf);
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("umount").arg(&self.0).status();
+        let _ = std::fs::remove_dir(&self.0);
+    }
+}
+
+fn succeeds(command: &mut std::process::Command) -> bool {
+    match command.output() {
+        Ok(output) if output.status.success() => true,
+        Ok(output) => {
+            println!("skipped: {}", String::from_utf8_lossy(&output.stderr).trim());
+            false
+        }
+        Err(error) => {
+            println!("skipped: {command:?}: {error}");
+            false
+        }
+    }
+}
+
+#[test]
+fn a_mounted_block_device_is_refused_with_its_mount_point() {
+    use std::process::Command;
+    let file = TempFile::new(8 << 20);
+    let Some(disk) = Loop::new(&file, 512) else { return };
+    let folder = file.0.with_extension("mount point");
+    std::fs::create_dir(&folder).unwrap();
+    let mounted = Mounted(folder);
+    if !succeeds(Command::new("mkfs.ext4").arg("-q").arg(&disk.0))
+        || !succeeds(Command::new("mount").arg(&disk.0).arg(&mounted.0))
+    {
+        return;
+    }
+    let error = FileDevice::open(&reactor(), &disk.0, &OpenOptions::default()).err().unwrap();
+    match &error {
+        OpenError::Mounted { at, .. } => assert_eq!(*at, mounted.0),
+        other => panic!("{other}"),
+    }
+    assert!(error.hint().contains("umount"));
+}
+
 #[test]
 fn a_block_device_is_claimed_read_written_and_discarded() {
     for sector in [512u32, 4096] {
