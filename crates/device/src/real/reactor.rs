@@ -40,8 +40,8 @@ pub struct Config {
     pub entries: u32,
     /// Queued operations that are submitted at once instead of at the end of the turn. Small
     /// values give the device work earlier, large ones save system calls. Random reads of 4 KiB
-    /// at queue depth 32 on a virtio disk: 1 and 4 reach 1.05 of fio, 8 the same as fio, and 32,
-    /// which lets the disk run dry between turns, 0.85.
+    /// at queue depth 32 on a virtio disk: 1 and 4 are as fast as fio, 32, which lets the disk
+    /// run dry between turns, reaches 0.85 of it.
     pub submit_after: usize,
 }
 
