@@ -13,7 +13,7 @@ use forebay_device::io::pair;
 use forebay_device::real::file::FileDevice;
 use forebay_device::real::open::{OpenError, OpenOptions};
 use forebay_device::real::reactor::{Config, Reactor};
-use forebay_device::runtime::Runtime;
+use forebay_device::runtime::{MILLISECOND, Runtime};
 use forebay_device::{BlockDevice, Buf, IoErrorKind};
 
 /// A file that is removed at the end of its test.
@@ -141,8 +141,9 @@ fn futures_dropped_in_flight_harm_nobody() {
 #[test]
 fn a_reactor_that_ends_under_load_takes_its_memory_back_first() {
     let file = TempFile::new(4 << 20);
-    for _ in 0..20 {
-        let reactor = reactor();
+    for round in 0..40 {
+        let entries = if round % 2 == 0 { 256 } else { 2 };
+        let reactor = Reactor::new(Config { entries, submit_after: 4 }).unwrap();
         let device = open(&reactor, &file, OpenOptions::default());
         let dynamic: &dyn BlockDevice = &device;
         let ios: Vec<_> = (0..600).map(|n| dynamic.read(n * 4096, Buf::new(4096))).collect();
@@ -184,6 +185,20 @@ fn only_one_opens_a_file_for_writing() {
     let one: &dyn BlockDevice = &one;
     let refused = reactor.block_on(one.write(0, Buf::zeroed(4096).freeze()).done());
     assert_eq!(refused, Err(IoErrorKind::Permission.into()));
+}
+
+#[test]
+fn a_device_in_use_is_waited_for() {
+    let (reactor, file) = (reactor(), TempFile::new(1 << 20));
+    let first = open(&reactor, &file, OpenOptions::default());
+    let runtime = Rc::clone(&reactor);
+    reactor.spawn(Box::pin(async move {
+        (&*runtime as &dyn Runtime).sleep(30 * MILLISECOND).await;
+        drop(first);
+    }));
+    let options = OpenOptions::default();
+    let patient = FileDevice::open_when_free(&reactor, &file.0, &options, u64::MAX);
+    assert!(reactor.block_on(patient).is_ok());
 }
 
 #[test]
@@ -348,6 +363,51 @@ impl Drop for Loop {
     fn drop(&mut self) {
         let _ = std::process::Command::new("losetup").arg("--detach").arg(&self.0).status();
     }
+}
+
+/// A mount that ends with its test.
+struct Mounted(PathBuf);
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("umount").arg(&self.0).status();
+        let _ = std::fs::remove_dir(&self.0);
+    }
+}
+
+fn succeeds(command: &mut std::process::Command) -> bool {
+    match command.output() {
+        Ok(output) if output.status.success() => true,
+        Ok(output) => {
+            println!("skipped: {}", String::from_utf8_lossy(&output.stderr).trim());
+            false
+        }
+        Err(error) => {
+            println!("skipped: {command:?}: {error}");
+            false
+        }
+    }
+}
+
+#[test]
+fn a_mounted_block_device_is_refused_with_its_mount_point() {
+    use std::process::Command;
+    let file = TempFile::new(8 << 20);
+    let Some(disk) = Loop::new(&file, 512) else { return };
+    let folder = file.0.with_extension("mount point");
+    std::fs::create_dir(&folder).unwrap();
+    let mounted = Mounted(folder);
+    if !succeeds(Command::new("mkfs.ext4").arg("-q").arg(&disk.0))
+        || !succeeds(Command::new("mount").arg(&disk.0).arg(&mounted.0))
+    {
+        return;
+    }
+    let error = FileDevice::open(&reactor(), &disk.0, &OpenOptions::default()).err().unwrap();
+    match &error {
+        OpenError::Mounted { at, .. } => assert_eq!(*at, mounted.0),
+        other => panic!("{other}"),
+    }
+    assert!(error.hint().contains("umount"));
 }
 
 #[test]

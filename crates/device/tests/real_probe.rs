@@ -78,7 +78,6 @@ fn what_the_real_tools_make_is_found() {
         if format(tool, arguments, &file.0) {
             let found = probe_file(&file.0);
             assert!(found.iter().any(|found| found.what == *what), "{tool}: {found:?}");
-            assert_eq!(found.len(), 1, "{tool}: {found:?}");
         }
     }
 }

@@ -15,13 +15,16 @@ use crate::io::{Completer, Io, IoError, IoErrorKind, pair};
 use crate::real::op::{Handle, Kind, Op};
 use crate::real::open::{self, OpenError, OpenOptions};
 use crate::real::reactor::Reactor;
-use crate::runtime::Runtime;
+use crate::runtime::{MILLISECOND, Nanos, Runtime};
 
 /// Zeroes written at once where the system has no shortcut.
 const ZEROES_CHUNK_BYTES: u64 = 1 << 20;
 
 /// Zero chunks in flight per request: keeps a disk busy without flooding its queue.
 const ZEROES_INFLIGHT_MAX: usize = 4;
+
+/// How often a device in use is tried again: a claim that ends by itself ends in milliseconds.
+const OPEN_RETRY: Nanos = 20 * MILLISECOND;
 
 struct Inner {
     reactor: Rc<Reactor>,
@@ -53,7 +56,10 @@ impl FileDevice {
         options: &OpenOptions,
     ) -> Result<FileDevice, OpenError> {
         let opened = open::open(path, options)?;
-        let handle = Handle::new(opened.fd);
+        let handle = match opened.is_block {
+            true => Handle::new(opened.fd),
+            false => Handle::new_locked(opened.fd),
+        };
         Ok(FileDevice(Rc::new(Inner {
             reactor: Rc::clone(reactor),
             handle,
@@ -70,6 +76,30 @@ impl FileDevice {
             zero_range: Cell::new(opened.is_block || options.punch),
             punch: Cell::new(opened.discard),
         })))
+    }
+
+    /// Like [`FileDevice::open`], but waits up to `patience` while the device is in use. For
+    /// starts after a crash: the kernel ends a killed process's ring, and with it the claim on
+    /// its devices, a moment after the process is gone.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub async fn open_when_free(
+        reactor: &Rc<Reactor>,
+        path: &Path,
+        options: &OpenOptions,
+        patience: Nanos,
+    ) -> Result<FileDevice, OpenError> {
+        let give_up = reactor.now().saturating_add(patience);
+        let runtime: &dyn Runtime = &**reactor;
+        loop {
+            match FileDevice::open(reactor, path, options) {
+                Err(OpenError::InUse { .. }) if runtime.now() < give_up => {
+                    let _ = runtime.sleep(OPEN_RETRY).done().await;
+                }
+                other => return other,
+            }
+        }
     }
 
     /// Whether I/O bypasses the page cache.

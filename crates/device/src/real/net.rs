@@ -9,7 +9,8 @@ use std::cell::Cell;
 use std::fmt;
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -70,7 +71,7 @@ impl Drop for SocketFile {
 pub struct Listener {
     reactor: Rc<Reactor>,
     handle: Rc<Handle>,
-    mailbox: Rc<Mailbox>,
+    mailbox: Rc<Mailbox<OwnedFd>>,
     accepting: Cell<Option<Key>>,
     address: Option<SocketAddr>,
     _file: Option<SocketFile>,
@@ -119,7 +120,7 @@ impl Listener {
         Listener {
             reactor: Rc::clone(reactor),
             handle: Handle::new(socket),
-            mailbox: Rc::default(),
+            mailbox: Mailbox::new(),
             accepting: Cell::new(None),
             address,
             _file: file,
@@ -139,9 +140,7 @@ impl Listener {
     pub async fn accept(&self) -> io::Result<Stream> {
         loop {
             if let Some(arrived) = self.mailbox.take() {
-                let fd = arrived.map_err(to_std)?;
-                // SAFETY: the kernel made this descriptor for us just now; only we know it.
-                let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+                let socket = arrived.map_err(to_std)?;
                 return Stream::new(&self.reactor, socket, self.address.is_some());
             }
             let (completer, io) = pair();
@@ -160,12 +159,6 @@ impl Drop for Listener {
         if let Some(key) = self.accepting.take() {
             self.reactor.cancel(key);
         }
-        while let Some(arrived) = self.mailbox.take() {
-            if let Ok(fd) = arrived {
-                // SAFETY: an accepted descriptor that nobody took.
-                drop(unsafe { OwnedFd::from_raw_fd(fd) });
-            }
-        }
     }
 }
 
@@ -175,7 +168,7 @@ fn remove_stale(path: &Path) -> io::Result<()> {
         let text = format!("{} exists and is not a socket", path.display());
         return Err(io::Error::new(io::ErrorKind::AddrInUse, text));
     }
-    match UnixStream::connect(path) {
+    match connect_at_once(path) {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
             std::fs::remove_file(path)
         }
@@ -184,6 +177,32 @@ fn remove_stale(path: &Path) -> io::Result<()> {
             Err(io::Error::new(io::ErrorKind::AddrInUse, text))
         }
     }
+}
+
+/// Connects without waiting: a listener whose queue is full is alive, too.
+fn connect_at_once(path: &Path) -> io::Result<()> {
+    let bytes = path.as_os_str().as_bytes();
+    // SAFETY: an address is plain bytes; zeroes are a valid value.
+    let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
+    if bytes.len() >= address.sun_path.len() {
+        return Err(io::Error::from_raw_os_error(libc::ENAMETOOLONG));
+    }
+    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    for (place, byte) in address.sun_path.iter_mut().zip(bytes) {
+        *place = *byte as libc::c_char;
+    }
+    let flags = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+    // SAFETY: no pointers; the result is checked.
+    let fd = unsafe { libc::socket(libc::AF_UNIX, flags, 0) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the descriptor is new and nobody else has it.
+    let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+    let len = size_of::<libc::sockaddr_un>() as libc::socklen_t;
+    // SAFETY: `address` is `len` bytes long and outlives the call.
+    let result = unsafe { libc::connect(socket.as_raw_fd(), (&raw const address).cast(), len) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 fn to_std(error: IoError) -> io::Error {
@@ -238,12 +257,16 @@ impl Stream {
 
     /// Receives what is there, at least a byte and at most the buffer's length; 0 means that the
     /// peer has closed its side. Waits until something comes.
+    ///
+    /// # Panics
+    /// If the buffer is empty.
     pub async fn recv(&self, buf: Buf) -> (Buf, Result<usize, IoError>) {
+        assert!(!buf.is_empty(), "an empty buffer would look like the end of the stream");
         // The counter of the last receive is used again, unless an abandoned one still has it.
         let count = self.received.take().filter(|count| Rc::strong_count(count) == 1);
         let count = count.unwrap_or_default();
         self.received.set(Some(Rc::clone(&count)));
-        let (buf, result) = self.receive(buf, false, Rc::clone(&count)).await;
+        let (buf, result) = self.receive(buf, Some(Rc::clone(&count))).await;
         (buf, result.map(|()| count.get()))
     }
 
@@ -253,17 +276,16 @@ impl Stream {
         if buf.is_empty() {
             return (buf, Ok(()));
         }
-        self.receive(buf, true, Rc::default()).await
+        self.receive(buf, None).await
     }
 
     async fn receive(
         &self,
         buf: Buf,
-        exact: bool,
-        count: Rc<Cell<usize>>,
+        count: Option<Rc<Cell<usize>>>,
     ) -> (Buf, Result<(), IoError>) {
         let (completer, io) = pair();
-        let kind = Kind::Receive { buf, exact, count };
+        let kind = Kind::Receive { buf, count };
         self.reactor.start(Op::new(Rc::clone(&self.handle), kind, Some(completer)));
         let outcome = io.await;
         (outcome.buf.unwrap_or_else(|| Buf::new(0)), outcome.result)
@@ -313,7 +335,6 @@ impl Drop for Stream {
 }
 
 fn peer_uid(socket: &OwnedFd) -> Option<u32> {
-    use std::os::fd::AsRawFd;
     let mut credentials = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
     // SAFETY: the kernel writes at most `len` bytes to `credentials`, which is that long.

@@ -6,7 +6,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::rc::Rc;
 
 use io_uring::{opcode, squeue, types};
@@ -26,29 +26,54 @@ const RETRIES_MAX: u32 = 1000;
 ///
 /// Not registered with the ring: the table would hold the file open, and with it the exclusive
 /// claim on a device, for a while after its last user has gone.
-pub(super) struct Handle(OwnedFd);
+pub(super) struct Handle {
+    fd: OwnedFd,
+    is_locked: bool,
+}
 
 impl Handle {
     pub(super) fn new(fd: OwnedFd) -> Rc<Handle> {
-        Rc::new(Handle(fd))
+        Rc::new(Handle { fd, is_locked: false })
+    }
+
+    /// A file with a lock, which goes with the last operation. The descriptor's end alone would
+    /// not do: a worker of the ring may hold the file a moment longer than its answer is out.
+    pub(super) fn new_locked(fd: OwnedFd) -> Rc<Handle> {
+        Rc::new(Handle { fd, is_locked: true })
     }
 
     pub(super) fn raw(&self) -> i32 {
-        self.0.as_raw_fd()
+        self.fd.as_raw_fd()
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        if self.is_locked {
+            // SAFETY: no pointers; the descriptor is open. There is nothing to do about an error.
+            unsafe { libc::flock(self.raw(), libc::LOCK_UN) };
+        }
     }
 }
 
 /// Values that arrive one by one (connections, signals). A future that waits for the next one
 /// may be dropped at any time: what arrives later stays for the next caller.
-#[derive(Default)]
-pub(super) struct Mailbox {
-    arrived: RefCell<VecDeque<Result<i32, IoError>>>,
+pub(super) struct Mailbox<T> {
+    arrived: RefCell<VecDeque<Result<T, IoError>>>,
     waiting: Cell<Option<Completer>>,
     in_flight: Cell<bool>,
 }
 
-impl Mailbox {
-    pub(super) fn take(&self) -> Option<Result<i32, IoError>> {
+impl<T> Mailbox<T> {
+    pub(super) fn new() -> Rc<Mailbox<T>> {
+        Rc::new(Mailbox {
+            arrived: RefCell::default(),
+            waiting: Cell::default(),
+            in_flight: Cell::default(),
+        })
+    }
+
+    pub(super) fn take(&self) -> Option<Result<T, IoError>> {
         self.arrived.borrow_mut().pop_front()
     }
 
@@ -58,7 +83,7 @@ impl Mailbox {
         !self.in_flight.replace(true)
     }
 
-    fn deliver(&self, value: Result<i32, IoError>) {
+    fn deliver(&self, value: Result<T, IoError>) {
         self.in_flight.set(false);
         self.arrived.borrow_mut().push_back(value);
         if let Some(completer) = self.waiting.take() {
@@ -87,22 +112,21 @@ pub(super) enum Kind {
         offset: u64,
         len: u64,
     },
-    /// Fills `buf` when `exact`, otherwise stores the length of one receive in `count`.
+    /// Fills `buf`, or, with a `count`, takes what one receive brings and stores its length.
     Receive {
         buf: Buf,
-        exact: bool,
-        count: Rc<Cell<usize>>,
+        count: Option<Rc<Cell<usize>>>,
     },
     Send {
         data: Data,
         more: bool,
     },
     Accept {
-        mailbox: Rc<Mailbox>,
+        mailbox: Rc<Mailbox<OwnedFd>>,
     },
     Signal {
         buf: Buf,
-        mailbox: Rc<Mailbox>,
+        mailbox: Rc<Mailbox<i32>>,
     },
     /// Reads the eventfd through which other threads ring, for ever.
     Bell {
@@ -178,10 +202,10 @@ impl Op {
                 Rule::Whole { align_bytes: *align_bytes, end: IoErrorKind::Media }
             }
             Kind::Write { .. } => Rule::Whole { align_bytes: 1, end: IoErrorKind::Other },
-            Kind::Receive { exact: true, .. } | Kind::Send { .. } => {
+            Kind::Receive { count: None, .. } | Kind::Send { .. } => {
                 Rule::Whole { align_bytes: 1, end: IoErrorKind::Vanished }
             }
-            Kind::Receive { exact: false, .. }
+            Kind::Receive { count: Some(_), .. }
             | Kind::Accept { .. }
             | Kind::Sync { .. }
             | Kind::Allocate { .. } => Rule::Value,
@@ -234,8 +258,8 @@ impl Op {
             Kind::Allocate { mode, offset, len } => {
                 opcode::Fallocate::new(fd, *len).offset(*offset).mode(*mode).build()
             }
-            Kind::Receive { buf, exact, .. } => {
-                let flags = if *exact { libc::MSG_WAITALL } else { 0 };
+            Kind::Receive { buf, count } => {
+                let flags = if count.is_none() { libc::MSG_WAITALL } else { 0 };
                 let at = buf[done..].as_mut_ptr();
                 opcode::Recv::new(fd, at, len).flags(flags).build()
             }
@@ -278,12 +302,14 @@ impl Op {
     pub(super) fn finish(self, result: Result<usize, IoError>) {
         let (buf, result) = match self.kind {
             Kind::Read { buf, .. } => (Some(buf), result.map(|_| ())),
-            Kind::Receive { buf, exact: true, .. } => (Some(buf), result.map(|_| ())),
-            Kind::Receive { buf, exact: false, count } => {
+            Kind::Receive { buf, count: None } => (Some(buf), result.map(|_| ())),
+            Kind::Receive { buf, count: Some(count) } => {
                 (Some(buf), result.map(|length| count.set(length)))
             }
             Kind::Accept { mailbox } => {
-                return mailbox.deliver(result.map(|fd| fd as i32));
+                // SAFETY: the kernel made this descriptor for us just now; only we know it.
+                let own = |fd: usize| unsafe { OwnedFd::from_raw_fd(fd as i32) };
+                return mailbox.deliver(result.map(own));
             }
             Kind::Signal { buf, mailbox } => {
                 // `ssi_signo` is the first field of the structure.

@@ -144,7 +144,7 @@ pub async fn prepare_file(
     if size_bytes == 0 || !size_bytes.is_multiple_of(SIZE_ALIGN_BYTES) {
         return Err(PrepareError::Size { path: path.to_owned(), size_bytes });
     }
-    let unfinished = create(path, size_bytes)?;
+    let mut unfinished = create(path, size_bytes)?;
     let device = FileDevice::open(reactor, path, &OpenOptions::default())?;
     let result = fill(&device, size_bytes, &mut progress).await;
     drop(device);
@@ -154,7 +154,7 @@ pub async fn prepare_file(
     };
     match result {
         Ok(()) => {
-            std::mem::forget(unfinished);
+            unfinished.0 = None;
             Ok(())
         }
         Err(error) if error.kind == IoErrorKind::NoSpace => {

@@ -27,6 +27,9 @@ use crate::runtime::{Nanos, Runtime, Task};
 /// other busy cannot starve I/O: a few times the largest queue depth.
 const POLLS_PER_TURN_MAX: usize = 512;
 
+/// Longest wait, because the kernel's sum of now and a span of centuries overflows.
+const WAIT_MAX: Duration = Duration::from_secs(3600);
+
 /// How often the end asks again to cancel what still waits.
 const CLOSE_RETRY: Duration = Duration::from_millis(100);
 
@@ -36,13 +39,15 @@ pub struct Config {
     /// Entries of the submission queue; more operations wait in memory. A power of two.
     pub entries: u32,
     /// Queued operations that are submitted at once instead of at the end of the turn. Small
-    /// values give the device work earlier, large ones save system calls.
+    /// values give the device work earlier, large ones save system calls. Random reads of 4 KiB
+    /// at queue depth 32 on a virtio disk: 1 and 4 are as fast as fio, 32, which lets the disk
+    /// run dry between turns, reaches 0.85 of it.
     pub submit_after: usize,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Self { entries: 256, submit_after: 32 }
+        Self { entries: 256, submit_after: 4 }
     }
 }
 
@@ -178,7 +183,11 @@ impl Reactor {
 
     /// Drops all tasks and waits until the kernel has let go of all memory. Operations that
     /// start later end with `Vanished`.
+    ///
+    /// # Panics
+    /// If called by a task.
     pub fn close(&self) {
+        assert!(!self.running.get(), "a task cannot close the reactor that runs it");
         self.closed.set(true);
         self.tasks.clear();
         let untouched = self.ring.borrow_mut().cancel_all();
@@ -202,7 +211,10 @@ impl Reactor {
 
     /// Asks for the early end of an operation.
     pub(super) fn cancel(&self, key: Key) {
-        self.ring.borrow_mut().cancel(key);
+        let untouched = self.ring.borrow_mut().cancel(key);
+        if let Some(op) = untouched {
+            op.finish(Err(vanished()));
+        }
     }
 
     fn drive(&self, mut is_done: impl FnMut() -> bool) {
@@ -245,7 +257,7 @@ impl Reactor {
             }
         }
         let next = self.timers.borrow().next_deadline()?;
-        Some(Duration::from_nanos(next - now))
+        Some(Duration::from_nanos(next - now).min(WAIT_MAX))
     }
 
     /// Hands the kernel's answers to their operations, outside of any borrow of the ring.
@@ -310,4 +322,34 @@ fn random_seed() -> u64 {
     // Up to 256 bytes always come whole once the system has booted; without them, every reactor
     // would draw the same numbers, which harms nothing but the spread of retries.
     if got == 8 { u64::from_ne_bytes(seed) } else { u64::from(std::process::id()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refused_ring_names_the_setting_that_refuses() {
+        let hint = |errno| StartError::new(std::io::Error::from_raw_os_error(errno)).hint();
+        assert!(hint(libc::EPERM).contains("kernel.io_uring_disabled"));
+        assert!(hint(libc::EPERM).contains("seccomp"));
+        assert!(hint(libc::ENOSYS).contains("CONFIG_IO_URING"));
+        assert!(hint(libc::ENOMEM).contains("LimitMEMLOCK"));
+        assert!(hint(libc::EIO).contains("kernel.io_uring_disabled"));
+    }
+
+    #[test]
+    fn random_numbers_differ_between_draws_and_reactors() {
+        let draw = |reactor: &Reactor| [reactor.random(), reactor.random()];
+        let (one, other) = (Reactor::new(Config::default()), Reactor::new(Config::default()));
+        let (one, other) = (draw(&one.unwrap()), draw(&other.unwrap()));
+        assert!(one[0] != one[1] && one != other);
+    }
+
+    #[test]
+    #[should_panic(expected = "a task cannot close")]
+    fn a_task_does_not_close_its_reactor() {
+        let reactor = Reactor::new(Config::default()).unwrap();
+        reactor.block_on(async { reactor.close() });
+    }
 }

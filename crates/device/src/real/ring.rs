@@ -90,20 +90,26 @@ impl Ring {
         self.fill();
     }
 
-    /// Asks the kernel to end an operation early; its answer arrives as usual.
-    pub(super) fn cancel(&mut self, key: Key) {
+    /// Ends an operation early: gives it back if the kernel does not know it yet, else asks the
+    /// kernel, whose answer arrives as usual.
+    pub(super) fn cancel(&mut self, key: Key) -> Option<Op> {
         let slot = &self.slots[key.slot()];
         if slot.op.is_none() || Key::new(key.slot(), slot.generation) != key {
-            return;
+            return None;
+        }
+        if !slot.submitted {
+            self.backlog.retain(|waiting| *waiting != key);
+            return Some(self.take(key));
         }
         let entry = opcode::AsyncCancel::new(key.0).build().user_data(CANCEL);
         for _ in 0..2 {
             // SAFETY: a cancellation points to no memory.
             if unsafe { self.uring.submission().push(&entry) }.is_ok() {
-                return;
+                break;
             }
             self.submit();
         }
+        None
     }
 
     /// Moves the backlog into the submission queue as far as there is room.
@@ -149,6 +155,9 @@ impl Ring {
 
     /// Submits what is queued and waits for an answer, at most for `timeout`.
     pub(super) fn wait(&mut self, timeout: Option<Duration>) {
+        if self.queued() == 0 && !self.uring.completion().is_empty() {
+            return;
+        }
         let result = match timeout {
             None => self.uring.submit_and_wait(1),
             Some(timeout) => {
@@ -223,10 +232,8 @@ impl Ring {
             .collect();
         let mut untouched = Vec::new();
         for (key, submitted) in live {
-            if !submitted {
-                untouched.push(self.take(key));
-            } else if self.slots[key.slot()].op.as_ref().is_some_and(Op::waits) {
-                self.cancel(key);
+            if !submitted || self.slots[key.slot()].op.as_ref().is_some_and(Op::waits) {
+                untouched.extend(self.cancel(key));
             }
         }
         untouched

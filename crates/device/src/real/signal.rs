@@ -1,5 +1,6 @@
 //! Signals as values that arrive, through a signalfd that the ring reads.
 
+use std::cell::Cell;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::rc::Rc;
 
@@ -7,12 +8,14 @@ use crate::buf::Buf;
 use crate::io::{IoError, pair};
 use crate::real::op::{Handle, Kind, Mailbox, Op};
 use crate::real::reactor::Reactor;
+use crate::real::ring::Key;
 
 /// The signals that the process asked to receive.
 pub struct Signals {
     reactor: Rc<Reactor>,
     handle: Rc<Handle>,
-    mailbox: Rc<Mailbox>,
+    mailbox: Rc<Mailbox<i32>>,
+    reading: Cell<Option<Key>>,
 }
 
 impl Signals {
@@ -44,7 +47,7 @@ impl Signals {
         // SAFETY: the descriptor is new and nobody else has it.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
         let (reactor, handle) = (Rc::clone(reactor), Handle::new(fd));
-        Ok(Signals { reactor, handle, mailbox: Rc::default() })
+        Ok(Signals { reactor, handle, mailbox: Mailbox::new(), reading: Cell::new(None) })
     }
 
     /// The number of the next signal. The future may be dropped at any time without losing one.
@@ -60,9 +63,19 @@ impl Signals {
             if self.mailbox.wait(completer) {
                 let buf = Buf::zeroed(size_of::<libc::signalfd_siginfo>());
                 let kind = Kind::Signal { buf, mailbox: Rc::clone(&self.mailbox) };
-                self.reactor.start(Op::new(Rc::clone(&self.handle), kind, None));
+                let op = Op::new(Rc::clone(&self.handle), kind, None);
+                self.reading.set(self.reactor.start(op));
             }
             io.done().await?;
+        }
+    }
+}
+
+impl Drop for Signals {
+    /// The signals stay blocked: nobody wants the process to die of one that was awaited.
+    fn drop(&mut self) {
+        if let Some(key) = self.reading.take() {
+            self.reactor.cancel(key);
         }
     }
 }
