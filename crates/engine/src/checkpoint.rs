@@ -185,9 +185,9 @@ pub(crate) async fn flusher(core: Rc<Core>) {
     let mut last = core.rt.now();
     while !core.log.is_retired() && !core.latched.get() {
         let due = || {
-            core.log.bytes_since_flush.get() >= core.tuning.flush_bytes
-                || core.log.closing_count() > CLOSING_MAX
-                || core.log.is_retired()
+            let asked = core.log.bytes_since_flush.get() >= core.tuning.flush_bytes
+                || core.log.closing_count() > CLOSING_MAX;
+            core.log.is_retired() || (asked && core.log.has_volatile())
         };
         let timer = core.rt.sleep(core.tuning.flush_interval);
         core.housekeeping.until_or(|| due() || core.latched.get(), timer).await;

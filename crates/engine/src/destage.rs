@@ -358,7 +358,8 @@ pub(crate) async fn elevator(core: Rc<Core>, v: Rc<VolumeState>) {
             return;
         }
         let mut moved = 0;
-        if core.is_owing(v.id) && core.should_destage(&v) {
+        let tried = core.is_owing(v.id) && core.should_destage(&v);
+        if tried {
             moved = match core.destage_batch(&v).await {
                 Ok(0) if core.log.has_volatile() => usize::from(core.flush_members().await.is_ok()),
                 Ok(groups) => groups,
@@ -381,7 +382,8 @@ pub(crate) async fn elevator(core: Rc<Core>, v: Rc<VolumeState>) {
             core.quiet.wake_all();
         } else if moved == 0 {
             let timer = core.rt.sleep(LOOK_INTERVAL);
-            let due = || core.is_owing(v.id) && core.should_destage(&v);
+            // What was tried in vain waits for an append in flight: look again later.
+            let due = || !tried && core.is_owing(v.id) && core.should_destage(&v);
             core.housekeeping.until_or(|| due() || core.latched.get(), timer).await;
         }
     }
