@@ -76,7 +76,9 @@ impl Core {
     pub(crate) async fn recover(self: &Rc<Self>) -> Result<RecoveryReport> {
         let mut report = RecoveryReport::default();
         let root = self.newest_root().await?;
-        report.clean_stop = root.clean_stop;
+        // Only the start right after it may believe it: a later one may have appended and crashed.
+        report.clean_stop =
+            root.clean_stop && root.start_number + 1 == self.log.start_number.get();
         self.root_generation.set(root.generation);
         let headers = self.read_headers(&mut report).await;
         let newest = headers.iter().map(|h| h.incarnation.counter).max().unwrap_or(0);
@@ -466,7 +468,8 @@ impl Core {
     /// What nothing proves is taken for the worst: destaged is dirty again, provisional is void.
     fn settle_states(&self) {
         for shard in &self.shards {
-            for (volume, m) in mappings(&shard.index.borrow()) {
+            let found = mappings(&shard.index.borrow());
+            for (volume, m) in found {
                 let to = match m.state {
                     State::Written => Some(State::Dirty),
                     State::ZeroWritten => Some(State::Zero),
@@ -484,7 +487,8 @@ impl Core {
     fn start_accounting(&self) {
         self.sets.borrow_mut().accounting = true;
         for shard in &self.shards {
-            for (volume, m) in mappings(&shard.index.borrow()) {
+            let found = mappings(&shard.index.borrow());
+            for (volume, m) in found {
                 self.count_in(volume, &m);
             }
         }
