@@ -45,7 +45,7 @@ pub struct ImageRef {
     pub location: Location,
     /// Append sequence of that record.
     pub sequence: Sequence,
-    /// Every append below it is contained or has failed; replay starts here.
+    /// Every append at or below it is contained or has failed; replay starts behind it.
     pub watermark: Sequence,
 }
 
@@ -157,7 +157,7 @@ impl Root {
             check(named.location.0 < 1 << LOCATION_BITS, "image location")?;
             check(named.sequence <= self.sequence, "image sequence")?;
             check(!named.is_empty() || named.sequence == Sequence(0), "image sequence")?;
-            check(named.watermark.0 <= self.sequence.0 + 1, "image watermark")?;
+            check(named.watermark <= self.sequence, "image watermark")?;
         }
         Ok(())
     }

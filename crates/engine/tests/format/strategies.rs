@@ -125,7 +125,7 @@ prop_compose! {
         let reference = |(location, (a, b)): (Location, (u64, u64))| ImageRef {
             location,
             sequence: Sequence(a.min(sequence)),
-            watermark: Sequence(b.min(sequence + 1)),
+            watermark: Sequence(b.min(sequence)),
         };
         Root {
             pool,
