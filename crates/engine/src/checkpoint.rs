@@ -136,7 +136,6 @@ impl Core {
             open_counter: self.log.open_counter.get(),
             clean_stop,
             images,
-            table_pages: Vec::new(),
         };
         let data = Buf::copy_of(&root.encode()).freeze();
         for slot in 0..2 {

@@ -478,7 +478,7 @@ impl Core {
             let counter = match item.entry.kind {
                 EntryKind::Populate => &c.ssd_populate_bytes,
                 EntryKind::Move => &c.ssd_move_bytes,
-                EntryKind::Image | EntryKind::TablePage => &c.ssd_checkpoint_bytes,
+                EntryKind::Image => &c.ssd_checkpoint_bytes,
                 _ => &c.ssd_write_bytes,
             };
             add(counter, u64::from(item.entry.count) * BLOCK_BYTES * copies);

@@ -102,7 +102,6 @@ pub async fn create(
         open_counter: 0,
         clean_stop: true,
         images: vec![ImageRef::default(); superblock.shard_count as usize],
-        table_pages: Vec::new(),
     };
     let bytes = Buf::copy_of(&root.encode()).freeze();
     let failed = |error| Error::io("writing a new pool", error);
