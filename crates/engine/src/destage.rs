@@ -35,10 +35,10 @@ const LOOK_INTERVAL: u64 = 20 * MILLISECOND;
 /// Pause after a failed origin write.
 const ERROR_PAUSE: u64 = SECOND;
 
-/// A run to destage, its set pinned since the look at the index.
+/// A run to destage; if it has data, its set is pinned since the look at the index.
 struct Run {
     mapping: Mapping,
-    pinned: SegmentId,
+    pinned: Option<SegmentId>,
 }
 
 /// Neighbouring runs that make one origin write.
@@ -204,7 +204,8 @@ impl Core {
             if !self.is_durable(mapping.location) {
                 continue;
             }
-            let pinned = self.sets.borrow_mut().pin(mapping.location);
+            let data = mapping.state.has_data();
+            let pinned = data.then(|| self.sets.borrow_mut().pin(mapping.location));
             let run = Run { mapping, pinned };
             match groups.last_mut() {
                 Some(group) if joins(group, &run.mapping) => group.push(run),
@@ -222,7 +223,9 @@ impl Core {
             if result.is_ok() {
                 self.note_written(v, m, completed);
             }
-            self.unpin(run.pinned);
+            if let Some(set) = run.pinned {
+                self.unpin(set);
+            }
         }
         result
     }

@@ -521,6 +521,10 @@ impl Core {
             }
         }
         for item in pending {
+            let entry = &item.entry;
+            if result.is_err() && entry.kind.supersedes() {
+                self.doubtful.borrow_mut().push((entry.volume, entry.block, entry.count));
+            }
             self.finish_pending(item, result);
         }
         self.log.progress.wake_all();
@@ -762,7 +766,8 @@ async fn close(core: Rc<Core>, set: Rc<OpenSet>) {
 }
 
 impl Core {
-    fn note_closed(&self, id: SegmentId) {
+    /// A set's footer is written: only reclaim and overwriting change it from now on.
+    pub(crate) fn note_closed(&self, id: SegmentId) {
         let mut sets = self.sets.borrow_mut();
         let segment_blocks = self.segment_blocks;
         let Some(set) = sets.get_mut(id) else { return };

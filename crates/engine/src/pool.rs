@@ -406,6 +406,7 @@ fn new_core(
         read_latency: Latency::default(),
         write_latency: Latency::default(),
         latched: Cell::new(false),
+        doubtful: RefCell::default(),
         stopping: Cell::new(false),
         requests: Cell::new(0),
         tasks: Cell::new(0),

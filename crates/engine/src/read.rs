@@ -76,6 +76,10 @@ impl Core {
     ) -> (Buf, Result<()>) {
         let len = buf.len() as u64;
         let (first, count) = blocks_of(offset, len);
+        if self.latched.get() && self.is_doubtful(v.id, first, count) {
+            let what = format!("reading volume \"{}\" at {offset}: a write there failed", v.name);
+            return (buf, Err(Error::new(ErrorKind::Io, what)));
+        }
         let shard = self.shard(v.id, first);
         let mut whole = None;
         let mut mapped = 0;

@@ -78,6 +78,12 @@ impl EntryKind {
         })
     }
 
+    /// Whether it gives blocks another content than they had.
+    pub(crate) fn supersedes(self) -> bool {
+        use EntryKind::{Lost, Provisional, Tombstone, Write, Zero};
+        matches!(self, Write | Provisional | Tombstone | Zero | Lost)
+    }
+
     /// Whether it speaks of blocks of a volume.
     pub fn names_blocks(self) -> bool {
         !matches!(self, EntryKind::Recovery | EntryKind::Image)
