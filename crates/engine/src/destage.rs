@@ -356,7 +356,7 @@ fn joined(parts: &[Data], bytes: usize) -> Data {
 pub(crate) async fn elevator(core: Rc<Core>, v: Rc<VolumeState>) {
     let mut last_flush = core.rt.now();
     let mut flushed_bytes = core.counters.destage_bytes.get();
-    while !core.stopping.get() || v.drain.get() > 0 {
+    while !core.settled.get() {
         if core.latched.get() {
             return;
         }
@@ -387,7 +387,8 @@ pub(crate) async fn elevator(core: Rc<Core>, v: Rc<VolumeState>) {
             let timer = core.rt.sleep(LOOK_INTERVAL);
             // What was tried in vain waits for an append in flight: look again later.
             let due = || !tried && core.is_owing(v.id) && core.should_destage(&v);
-            core.housekeeping.until_or(|| due() || core.latched.get(), timer).await;
+            let over = || core.settled.get() || core.latched.get();
+            core.housekeeping.until_or(|| due() || over(), timer).await;
         }
     }
 }

@@ -50,7 +50,10 @@ impl Core {
         let mut mapped = false;
         shard.index.borrow().lookup(v.id, first, count, |_| mapped = true);
         let dropped = shard.dropped.borrow().contains_key(&(v.id, first / STRIPE_BLOCKS));
-        mapped || dropped || shard.locks.is_populating(v.id, first, u64::from(count))
+        mapped
+            || dropped
+            || shard.locks.is_populating(v.id, first, u64::from(count))
+            || self.may_be_found(v.id, first, count)
     }
 
     fn owes(&self, v: &VolumeState, first: u64, count: u32) -> bool {

@@ -14,7 +14,7 @@ use std::rc::Rc;
 use forebay_device::{Buf, Completer, Data, Io, IoError, IoErrorKind, io};
 
 use crate::apply::RecordPlace;
-use crate::core::Core;
+use crate::core::{Core, Doubtful};
 use crate::counters::add;
 use crate::error::{Error, Result};
 use crate::format::{
@@ -309,6 +309,7 @@ impl Core {
             pins: 0,
             last_sequence: Sequence(0),
             durable_blocks: 0,
+            moving: false,
         });
         Ok(Some(Rc::new(OpenSet {
             id,
@@ -514,16 +515,21 @@ impl Core {
             }
             for item in &pending {
                 let voided = item.population.as_ref().is_some_and(|p| !p.is_valid());
-                if !voided || planted::is(Bug::PopulationAfterWrite) {
-                    self.apply(&item.entry, place, false);
-                    self.pin_provisional(&item.entry, place);
+                if voided && !planted::is(Bug::PopulationAfterWrite) {
+                    // It is in the log all the same: whoever writes around the log must void it.
+                    add(&self.counters.populate_voided, 1);
+                    self.note_drop(item.entry.volume, item.entry.block);
+                    continue;
                 }
+                self.apply(&item.entry, place, false);
+                self.pin_provisional(&item.entry, place);
             }
         }
         for item in pending {
-            let entry = &item.entry;
-            if result.is_err() && entry.kind.supersedes() {
-                self.doubtful.borrow_mut().push((entry.volume, entry.block, entry.count));
+            let Entry { kind, volume, block, count, .. } = item.entry;
+            if result.is_err() && kind.names_blocks() {
+                let supersedes = kind.supersedes();
+                self.doubtful.borrow_mut().push(Doubtful { volume, block, count, supersedes });
             }
             self.finish_pending(item, result);
         }
