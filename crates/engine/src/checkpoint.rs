@@ -171,7 +171,7 @@ impl Core {
         let waiting = self.emptied_count() > 0;
         let starving = {
             let sets = self.sets.borrow();
-            sets.free_min() <= sets.reserve() / 2 + 1
+            sets.free_min() <= sets.floor(Stream::Probation)
         };
         appended >= pool / 100 * self.tuning.lap_percent
             || (waiting && (starving || (self.is_scarce() && !self.is_reclaim_due())))

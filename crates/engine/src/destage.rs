@@ -381,7 +381,9 @@ pub(crate) async fn elevator(core: Rc<Core>, v: Rc<VolumeState>) {
         let idle = moved == 0 && (core.is_owing(v.id) || pressed || v.drain.get() > 0 || bytes > 0);
         if v.origin.is_volatile() && (bytes >= bytes_max || waited || idle) {
             // Its error is an event, and told to the clients by their next FLUSH.
-            core.flush_origin(&v).await.ok();
+            if core.flush_origin(&v).await.is_err() {
+                core.rt.sleep(ERROR_PAUSE).await.result.ok();
+            }
             last_flush = core.rt.now();
             flushed_bytes = core.counters.destage_bytes.get();
             core.quiet.wake_all();

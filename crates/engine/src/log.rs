@@ -278,22 +278,22 @@ impl Core {
     async fn open_set(self: &Rc<Self>, stream: Stream) -> Result<Option<Rc<OpenSet>>> {
         let copies = self.stream_copies(stream);
         // Nobody else needs the reserve while recovery or a stop is under way.
-        let alone = self.recovering.get() || self.settled.get();
-        let floor = if alone { 0 } else { self.sets.borrow().reserve() / 2 };
-        let (floor, waits) = match stream {
-            Stream::Dirty => (floor, true),
-            Stream::Probation => (floor + 1, false),
-            Stream::Main => (floor, false),
-            Stream::Facts | Stream::Metadata => (0, true),
+        let floor = || {
+            let alone = self.recovering.get() || self.settled.get();
+            if alone { 0 } else { self.sets.borrow().floor(stream) }
         };
-        let mut segments = self.sets.borrow_mut().allocate(copies, floor);
+        let waits = matches!(stream, Stream::Dirty | Stream::Facts | Stream::Metadata);
+        let allocate = || {
+            let floor = floor();
+            self.sets.borrow_mut().allocate(copies, floor)
+        };
+        let mut segments = allocate();
         if segments.is_none() && waits {
             self.housekeeping.wake_all();
             add(&self.counters.throttled_writes, 1);
             self.room
                 .until(|| {
-                    let floor = if self.settled.get() { 0 } else { floor };
-                    segments = self.sets.borrow_mut().allocate(copies, floor);
+                    segments = allocate();
                     segments.is_some() || self.latched.get()
                 })
                 .await;

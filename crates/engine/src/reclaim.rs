@@ -44,7 +44,7 @@ impl Core {
     /// The closed set to reclaim next, if there is one worth it.
     fn choose_victim(&self) -> Option<(SegmentId, Queue)> {
         let sets = self.sets.borrow();
-        let spare = sets.free_min() > sets.reserve() / 2 + 1;
+        let spare = sets.free_min() > sets.floor(Stream::Probation);
         let size_blocks = self.segment_blocks;
         let mut units = sets.iter().filter_map(|set| {
             let queue = set.queue()?;

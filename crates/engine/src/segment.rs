@@ -192,10 +192,22 @@ impl SetTable {
         self.free.iter().map(VecDeque::len).min().unwrap_or(0)
     }
 
-    /// Free segments of each member below which room is made. Half of them only facts and images
-    /// may take: what a full log needs to get to a durable root.
+    /// Free segments of each member below which room is made.
     pub(crate) fn reserve(&self) -> usize {
         (self.total_count() / self.members.len() / 20).max(RESERVE_SEGMENTS_MIN)
+    }
+
+    /// Free segments of each member that a stream leaves to others. Images may take all: they lead
+    /// to the root that makes room. Facts leave some to them, data leaves some to facts, and
+    /// populations to writes.
+    pub(crate) fn floor(&self, stream: Stream) -> usize {
+        let reserve = self.reserve();
+        match stream {
+            Stream::Metadata => 0,
+            Stream::Facts => reserve / 8 * 3,
+            Stream::Dirty | Stream::Main => reserve / 4 * 3,
+            Stream::Probation => reserve / 4 * 3 + 1,
+        }
     }
 
     /// Free segments of all members.
