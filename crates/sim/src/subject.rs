@@ -24,8 +24,7 @@ pub enum Mode {
 
 impl Mode {
     /// All of them.
-    pub const ALL: [Mode; 4] =
-        [Mode::Writeback, Mode::Writethrough, Mode::Readonly, Mode::Bypass];
+    pub const ALL: [Mode; 4] = [Mode::Writeback, Mode::Writethrough, Mode::Readonly, Mode::Bypass];
 }
 
 /// Why a subject could not be created, opened, stopped or reconfigured, for people.
