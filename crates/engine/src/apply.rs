@@ -47,7 +47,7 @@ impl Core {
                 let lost = Mapping { state: State::Lost, ..zero_mapping(entry, place) };
                 self.map_insert(volume, lost);
             }
-            EntryKind::Recovery | EntryKind::Image | EntryKind::TablePage => {}
+            EntryKind::Recovery | EntryKind::Image => {}
         }
     }
 

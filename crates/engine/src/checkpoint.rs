@@ -136,7 +136,6 @@ impl Core {
             open_counter: self.log.open_counter.get(),
             clean_stop,
             images,
-            table_pages: Vec::new(),
         };
         let data = Buf::copy_of(&root.encode()).freeze();
         for slot in 0..2 {
@@ -185,9 +184,9 @@ pub(crate) async fn flusher(core: Rc<Core>) {
     let mut last = core.rt.now();
     while !core.log.is_retired() && !core.latched.get() {
         let due = || {
-            core.log.bytes_since_flush.get() >= core.tuning.flush_bytes
-                || core.log.closing_count() > CLOSING_MAX
-                || core.log.is_retired()
+            let asked = core.log.bytes_since_flush.get() >= core.tuning.flush_bytes
+                || core.log.closing_count() > CLOSING_MAX;
+            core.log.is_retired() || (asked && core.log.has_volatile())
         };
         let timer = core.rt.sleep(core.tuning.flush_interval);
         core.housekeeping.until_or(|| due() || core.latched.get(), timer).await;

@@ -85,6 +85,9 @@ pub(crate) struct Core {
     pub read_latency: Latency,
     pub write_latency: Latency,
     pub latched: Cell<bool>,
+    /// Ranges whose append failed: the next start finds the old or the new version, so until then
+    /// neither is served.
+    pub doubtful: RefCell<Vec<(VolumeId, u64, u32)>>,
     pub stopping: Cell<bool>,
     /// Client requests under way.
     pub requests: Cell<u64>,
@@ -137,6 +140,15 @@ impl Core {
         self.quiet.wake_all();
     }
 
+    /// Whether a failed append left it open which version of these blocks a restart will find.
+    pub(crate) fn is_doubtful(&self, volume: VolumeId, block: u64, count: u32) -> bool {
+        let end = block + u64::from(count);
+        self.doubtful
+            .borrow()
+            .iter()
+            .any(|&(v, first, n)| v == volume && first < end && block < first + u64::from(n))
+    }
+
     /// Notes an event.
     pub(crate) fn event(&self, what: String) {
         let mut events = self.events.borrow_mut();
@@ -170,14 +182,15 @@ impl Core {
         self.place(segment, block)
     }
 
-    /// Whether a completed member flush covers the record that holds a location.
+    /// Whether a completed member flush covers the record that holds a location. A zero extent may
+    /// outlive the set that its fact was in, once a root has taken the fact over.
     pub(crate) fn is_durable(&self, location: Location) -> bool {
         if crate::planted::is(crate::planted::Bug::DestageUnflushed) {
             return true;
         }
         let sets = self.sets.borrow();
         let (id, block) = sets.split(location);
-        sets.get(id).is_some_and(|set| block < set.durable_blocks)
+        sets.get(id).is_none_or(|set| block < set.durable_blocks)
     }
 
     /// The volume, if its origin is attached.

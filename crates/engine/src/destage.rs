@@ -35,10 +35,10 @@ const LOOK_INTERVAL: u64 = 20 * MILLISECOND;
 /// Pause after a failed origin write.
 const ERROR_PAUSE: u64 = SECOND;
 
-/// A run to destage, its set pinned since the look at the index.
+/// A run to destage; if it has data, its set is pinned since the look at the index.
 struct Run {
     mapping: Mapping,
-    pinned: SegmentId,
+    pinned: Option<SegmentId>,
 }
 
 /// Neighbouring runs that make one origin write.
@@ -204,7 +204,8 @@ impl Core {
             if !self.is_durable(mapping.location) {
                 continue;
             }
-            let pinned = self.sets.borrow_mut().pin(mapping.location);
+            let data = mapping.state.has_data();
+            let pinned = data.then(|| self.sets.borrow_mut().pin(mapping.location));
             let run = Run { mapping, pinned };
             match groups.last_mut() {
                 Some(group) if joins(group, &run.mapping) => group.push(run),
@@ -222,7 +223,9 @@ impl Core {
             if result.is_ok() {
                 self.note_written(v, m, completed);
             }
-            self.unpin(run.pinned);
+            if let Some(set) = run.pinned {
+                self.unpin(set);
+            }
         }
         result
     }
@@ -358,7 +361,8 @@ pub(crate) async fn elevator(core: Rc<Core>, v: Rc<VolumeState>) {
             return;
         }
         let mut moved = 0;
-        if core.is_owing(v.id) && core.should_destage(&v) {
+        let tried = core.is_owing(v.id) && core.should_destage(&v);
+        if tried {
             moved = match core.destage_batch(&v).await {
                 Ok(0) if core.log.has_volatile() => usize::from(core.flush_members().await.is_ok()),
                 Ok(groups) => groups,
@@ -381,7 +385,8 @@ pub(crate) async fn elevator(core: Rc<Core>, v: Rc<VolumeState>) {
             core.quiet.wake_all();
         } else if moved == 0 {
             let timer = core.rt.sleep(LOOK_INTERVAL);
-            let due = || core.is_owing(v.id) && core.should_destage(&v);
+            // What was tried in vain waits for an append in flight: look again later.
+            let due = || !tried && core.is_owing(v.id) && core.should_destage(&v);
             core.housekeeping.until_or(|| due() || core.latched.get(), timer).await;
         }
     }

@@ -478,7 +478,7 @@ impl Core {
             let counter = match item.entry.kind {
                 EntryKind::Populate => &c.ssd_populate_bytes,
                 EntryKind::Move => &c.ssd_move_bytes,
-                EntryKind::Image | EntryKind::TablePage => &c.ssd_checkpoint_bytes,
+                EntryKind::Image => &c.ssd_checkpoint_bytes,
                 _ => &c.ssd_write_bytes,
             };
             add(counter, u64::from(item.entry.count) * BLOCK_BYTES * copies);
@@ -521,6 +521,10 @@ impl Core {
             }
         }
         for item in pending {
+            let entry = &item.entry;
+            if result.is_err() && entry.kind.supersedes() {
+                self.doubtful.borrow_mut().push((entry.volume, entry.block, entry.count));
+            }
             self.finish_pending(item, result);
         }
         self.log.progress.wake_all();
@@ -762,7 +766,8 @@ async fn close(core: Rc<Core>, set: Rc<OpenSet>) {
 }
 
 impl Core {
-    fn note_closed(&self, id: SegmentId) {
+    /// A set's footer is written: only reclaim and overwriting change it from now on.
+    pub(crate) fn note_closed(&self, id: SegmentId) {
         let mut sets = self.sets.borrow_mut();
         let segment_blocks = self.segment_blocks;
         let Some(set) = sets.get_mut(id) else { return };

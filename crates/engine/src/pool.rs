@@ -102,7 +102,6 @@ pub async fn create(
         open_counter: 0,
         clean_stop: true,
         images: vec![ImageRef::default(); superblock.shard_count as usize],
-        table_pages: Vec::new(),
     };
     let bytes = Buf::copy_of(&root.encode()).freeze();
     let failed = |error| Error::io("writing a new pool", error);
@@ -407,6 +406,7 @@ fn new_core(
         read_latency: Latency::default(),
         write_latency: Latency::default(),
         latched: Cell::new(false),
+        doubtful: RefCell::default(),
         stopping: Cell::new(false),
         requests: Cell::new(0),
         tasks: Cell::new(0),

@@ -76,6 +76,10 @@ impl Core {
     ) -> (Buf, Result<()>) {
         let len = buf.len() as u64;
         let (first, count) = blocks_of(offset, len);
+        if self.latched.get() && self.is_doubtful(v.id, first, count) {
+            let what = format!("reading volume \"{}\" at {offset}: a write there failed", v.name);
+            return (buf, Err(Error::new(ErrorKind::Io, what)));
+        }
         let shard = self.shard(v.id, first);
         let mut whole = None;
         let mut mapped = 0;
@@ -124,7 +128,8 @@ impl Core {
 
     /// Whether a run can be read from its cache device straight into the client's buffer.
     fn is_plain(&self, v: &VolumeState, m: &Mapping, offset: u64, len: u64) -> bool {
-        if !m.state.has_data() || m.sectors != SECTORS_ALL || !self.may_serve(v, m.state) {
+        let whole = m.state.has_data() && m.sectors == SECTORS_ALL && self.may_serve(v, m.state);
+        if !whole || self.tuning.verify_reads {
             return false;
         }
         let (member, _) = self.copy_of(m.location, 0);
@@ -308,12 +313,20 @@ impl Core {
                 buf.copy_from_slice(&bytes[within..within + len]);
                 (buf, Ok(()))
             }
-            Err(error) => (buf, Err(error)),
+            Err(error) if m.state.is_owed() || m.sectors != SECTORS_ALL => (buf, Err(error)),
+            Err(_) => {
+                self.evict(v.id, m.block, m.count, m.location);
+                let (buf, result) = v.origin.read(run.offset, buf).await;
+                (buf, result.map_err(|error| origin_error(v, "reading", error)))
+            }
         }
     }
 
     /// The bytes of a whole run, from any copy that can be read.
-    pub(crate) async fn read_raw(&self, m: &Mapping) -> Result<Data> {
+    async fn read_raw(&self, m: &Mapping) -> Result<Data> {
+        if self.tuning.verify_reads {
+            return self.read_verified(m.location, m.distance, m.count).await;
+        }
         let (member, at) = self.copy_of(m.location, 0);
         let outcome = member.device.read(at, Buf::new(m.count as usize * BLOCK)).await;
         match (outcome.result, outcome.buf) {

@@ -76,20 +76,24 @@ impl Core {
     pub(crate) async fn recover(self: &Rc<Self>) -> Result<RecoveryReport> {
         let mut report = RecoveryReport::default();
         let root = self.newest_root().await?;
-        report.clean_stop = root.clean_stop;
+        // The root may be in a volatile cache only; what it frees must not be reused before it is
+        // durable.
+        self.flush_all("what the last run left").await?;
+        // Only the start right after it may believe it: a later one may have appended and crashed.
+        report.clean_stop = root.clean_stop && root.start_number + 1 == self.log.start_number.get();
         self.root_generation.set(root.generation);
         let headers = self.read_headers(&mut report).await;
         let newest = headers.iter().map(|h| h.incarnation.counter).max().unwrap_or(0);
         self.log.open_counter.set(newest.max(root.open_counter));
         self.adopt_sets(headers);
-        self.load_images(&root, &mut report).await?;
+        let needed = self.load_images(&root, &mut report).await?;
         let open = self.replay(&root, &mut report).await?;
         self.settle_states();
         self.start_accounting();
+        self.release_obsolete(&root, &needed, &open);
         self.start_log();
         self.restore_copies(&open, &mut report).await?;
         self.finish(open).await?;
-        self.release_obsolete(&root);
         report.blocks = self.shards.iter().map(|s| s.index.borrow().block_count()).sum();
         report.owed_blocks = self.owed_blocks();
         Ok(report)
@@ -169,7 +173,7 @@ impl Core {
 
     /// Builds the set table: the newest header that names a segment decides whose it is.
     fn adopt_sets(&self, mut headers: Vec<SegmentHeader>) {
-        headers.sort_by_key(|h| std::cmp::Reverse((h.incarnation.counter, h.incarnation.start)));
+        headers.sort_by_key(|header| std::cmp::Reverse(header.incarnation));
         let mut claimed = BTreeSet::new();
         let mut sets = self.sets.borrow_mut();
         for header in headers {
@@ -219,12 +223,19 @@ impl Core {
         None
     }
 
-    async fn load_images(&self, root: &Root, report: &mut RecoveryReport) -> Result<()> {
+    /// Loads the images of all shards; returns the sets that the root relies on: those that hold
+    /// images, and those that images point into.
+    async fn load_images(
+        &self,
+        root: &Root,
+        report: &mut RecoveryReport,
+    ) -> Result<BTreeSet<SegmentId>> {
+        let mut needed = BTreeSet::new();
         for (shard, image) in root.images.iter().enumerate() {
             if image.is_empty() {
                 continue;
             }
-            if let Err(reason) = self.load_image(shard, image, report).await {
+            if let Err(reason) = self.load_image(shard, image, report, &mut needed).await {
                 let dirty = self.superblock.borrow().volumes.iter().any(|v| v.may_be_dirty);
                 if dirty {
                     return Err(Error::new(
@@ -241,7 +252,13 @@ impl Core {
         self.index_bytes.set(bytes as u64);
         let partials: usize = self.shards.iter().map(|s| s.index.borrow().partial_count()).sum();
         self.partials.set(partials as u64);
-        Ok(())
+        for shard in &self.shards {
+            let sets = self.sets.borrow();
+            let found = mappings(&shard.index.borrow());
+            let data = found.iter().filter(|(_, m)| m.state.has_data());
+            needed.extend(data.map(|(_, m)| sets.split(m.location).0));
+        }
+        Ok(needed)
     }
 
     async fn load_image(
@@ -249,11 +266,13 @@ impl Core {
         shard: usize,
         image: &ImageRef,
         report: &mut RecoveryReport,
+        needed: &mut BTreeSet<SegmentId>,
     ) -> std::result::Result<(), &'static str> {
         let mut next = Some(image.location);
         let mut links = 0;
         while let Some(location) = next {
             links += 1;
+            needed.insert(self.sets.borrow().split(location).0);
             let known = self.sets.borrow().get(self.sets.borrow().split(location).0).is_some();
             if !known || links > IMAGE_CHAIN_MAX {
                 return Err("it lies in no known set");
@@ -292,10 +311,18 @@ impl Core {
         while regions.read_into(&mut region).map_err(|_| "a region does not decode")? {
             let first = u64::from(region.region) * REGION_BLOCKS;
             let sets = self.sets.borrow();
+            // A set all of whose headers are damaged: what was clean in it is a miss.
+            region.extents.retain(|e| {
+                let clean = matches!(e.state(), Some(State::Clean | State::Provisional));
+                !clean || sets.get(sets.split(e.location()).0).is_some()
+            });
             let placed = region.extents.iter().all(|e| {
                 let data = e.state().is_some_and(State::has_data);
                 !data || sets.get(sets.split(e.location()).0).is_some()
             });
+            if region.extents.is_empty() {
+                continue;
+            }
             if shard_of(region.volume, first, count) as usize != shard || !placed {
                 return Err("a region does not belong there");
             }
@@ -466,7 +493,8 @@ impl Core {
     /// What nothing proves is taken for the worst: destaged is dirty again, provisional is void.
     fn settle_states(&self) {
         for shard in &self.shards {
-            for (volume, m) in mappings(&shard.index.borrow()) {
+            let found = mappings(&shard.index.borrow());
+            for (volume, m) in found {
                 let to = match m.state {
                     State::Written => Some(State::Dirty),
                     State::ZeroWritten => Some(State::Zero),
@@ -484,7 +512,8 @@ impl Core {
     fn start_accounting(&self) {
         self.sets.borrow_mut().accounting = true;
         for shard in &self.shards {
-            for (volume, m) in mappings(&shard.index.borrow()) {
+            let found = mappings(&shard.index.borrow());
+            for (volume, m) in found {
                 self.count_in(volume, &m);
             }
         }
@@ -561,10 +590,7 @@ impl Core {
                     .await
                     .map_err(|error| append_error("writing a footer", error))?;
             }
-            let mut sets = self.sets.borrow_mut();
-            if let Some(info) = sets.get_mut(set.id) {
-                info.transition(SetState::Closed);
-            }
+            self.note_closed(set.id);
         }
         let entry = Entry {
             extra: self.log.start_number.get(),
@@ -575,24 +601,25 @@ impl Core {
         self.flush_all("the recovery record").await
     }
 
-    /// Sets that no fact or mapping needs any more are free at once, or after the next root.
-    fn release_obsolete(&self, root: &Root) {
+    /// Frees what neither the root nor the index needs: what had been freed before the crash, too.
+    /// A set that the root's images point into, although replay has superseded it, waits for the
+    /// next root.
+    fn release_obsolete(&self, root: &Root, needed: &BTreeSet<SegmentId>, open: &[OpenAtCrash]) {
         let lowest = root.images.iter().map(|image| image.watermark).min().unwrap_or_default();
         let mut sets = self.sets.borrow_mut();
         let ids: Vec<SegmentId> = sets.iter().map(|set| set.id).collect();
         for id in ids {
             let Some(set) = sets.get_mut(id) else { continue };
             let data = matches!(set.stream, Stream::Dirty | Stream::Probation | Stream::Main);
-            if !set.is_empty() || set.stream == Stream::Metadata {
+            if !set.is_empty() || open.iter().any(|set| set.id == id) {
                 continue;
             }
-            if set.last_sequence <= lowest {
+            if !needed.contains(&id) && set.last_sequence <= lowest {
                 set.transition(SetState::Emptied(set.last_sequence));
                 set.transition(SetState::Discarding);
                 sets.release(id);
             } else if data {
-                let sequence = self.log.take_sequence();
-                sets.empty(id, sequence);
+                sets.empty(id, self.log.take_sequence());
             }
         }
     }

@@ -173,7 +173,12 @@ impl SetTable {
     /// Ends a discarded set: its segments are free.
     pub(crate) fn release(&mut self, id: SegmentId) {
         let set = self.sets[id.0 as usize].take().expect("only sets in use are released");
-        assert!(set.pins == 0 && set.live_blocks == 0 && set.state == SetState::Discarding);
+        let (pins, live, state) = (set.pins, set.live_blocks, set.state);
+        assert!(
+            pins == 0 && live == 0 && state == SetState::Discarding,
+            "set {id:?} of {:?}: {pins} pins, {live} live blocks, {state:?}",
+            set.stream
+        );
         for segment in set.segments {
             let member = self.member_of(segment);
             self.free[member].push_back(segment);

@@ -23,6 +23,9 @@ pub struct Tuning {
     pub owed_segments_percent: u32,
     /// Percent of the pool appended after which a checkpoint lap is started.
     pub lap_percent: u64,
+    /// Whether every read from a cache device is checked before a client sees it. Costs a second
+    /// device read per hit.
+    pub verify_reads: bool,
     /// Whether destaging starts by itself when a volume is idle.
     pub destage_when_idle: bool,
 }
@@ -38,6 +41,7 @@ impl Default for Tuning {
             destage_depth: 32,
             owed_segments_percent: 60,
             lap_percent: 4,
+            verify_reads: false,
             destage_when_idle: true,
         }
     }

@@ -24,7 +24,8 @@ impl Core {
     ) -> Result<Data> {
         let pinned = self.sets.borrow_mut().pin(location);
         let mut found = None;
-        for copy in 0..self.copies(location) {
+        // Twice: what is flipped on its way may be right the second time.
+        for copy in (0..self.copies(location)).chain(0..self.copies(location)) {
             match self.read_copy(location, distance, count, copy).await {
                 Some(data) => {
                     found = Some(data);

@@ -180,10 +180,9 @@ impl Core {
                     .hint("overwrite it in whole blocks of 4 KiB, or restore it"))
             }
             _ => {
-                // Pinned: the block may be evicted meanwhile, but its content stays right.
-                let pinned = self.sets.borrow_mut().pin(m.location);
-                let old = self.read_raw(&m).await;
-                self.unpin(pinned);
+                // Verified, for the merged block gets a checksum of its own; pinned meanwhile, so
+                // that its content stays right even if it is evicted.
+                let old = self.read_verified(m.location, m.distance, 1).await;
                 let mut whole = Buf::zeroed(BLOCK);
                 overlay(&mut whole, &old?, m.sectors);
                 Ok((whole, m.sectors))

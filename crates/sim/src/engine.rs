@@ -116,6 +116,7 @@ fn tuning(env: &Env) -> Tuning {
         owed_segments_percent: 40,
         lap_percent: 10,
         destage_when_idle: true,
+        verify_reads: env.config.faults.member_flip > 0 || env.config.seed.is_multiple_of(8),
     }
 }
 
@@ -211,6 +212,10 @@ impl Subject for Engine {
             volume.destage().await.map_err(error)?;
         }
         Ok(())
+    }
+
+    fn has_given_up(&self) -> bool {
+        self.pool.is_latched()
     }
 
     async fn stop(self) -> Result<(), SubjectError> {

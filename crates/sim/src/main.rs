@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use clap::Parser;
-use forebay_sim::passthrough::Passthrough;
+use forebay_sim::engine::Engine;
 use forebay_sim::runner::{Failure, Options, Summary, crash_everywhere, run_seed};
 use forebay_sim::subject::Subject;
 use forebay_sim::swarm::CrashPlan;
@@ -146,5 +146,5 @@ fn run<S: Subject>(args: &Args) -> ExitCode {
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    run::<Passthrough>(&args)
+    run::<Engine>(&args)
 }

@@ -448,8 +448,17 @@ impl Seed {
         }
         let (shared, machine) = (Rc::clone(&self.shared), Rc::clone(&self.machine));
         let rng = self.rng.fork();
-        let subject = self.run(async move { serve::<S>(&shared, &machine, rng).await })?;
+        let mut subject = self.run(async move { serve::<S>(&shared, &machine, rng).await })?;
         self.note_run();
+        if subject.has_given_up() {
+            drop(subject);
+            self.crash(Crash::ProcessKill);
+            let machine = Rc::clone(&self.machine);
+            subject = self.run(async move {
+                let subject = S::open(&machine.env).await?;
+                Ok(Rc::new(subject))
+            })?;
+        }
         let (shared, machine) = (Rc::clone(&self.shared), Rc::clone(&self.machine));
         self.run(async move { settle(&shared, &machine, subject).await })?;
         self.crash(Crash::PowerCut);

@@ -109,6 +109,11 @@ pub trait Subject: Sized + 'static {
     /// Waits until every volume's origin is complete, current and flushed. Nobody writes meanwhile.
     fn destage(&self) -> impl Future<Output = Result<(), SubjectError>>;
 
+    /// Whether it has stopped working after a device error, by design, until it is started again.
+    fn has_given_up(&self) -> bool {
+        false
+    }
+
     /// Stops cleanly, without destaging. No request is in flight.
     fn stop(self) -> impl Future<Output = Result<(), SubjectError>>;
 }

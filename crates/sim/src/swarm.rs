@@ -159,10 +159,11 @@ impl Config {
     }
 
     fn volume(rng: &mut Rng) -> VolumeConfig {
+        // Sometimes across stripe borders, sometimes with a tail that is no whole block.
+        let quarters_max = if rng.one_in(3) { 40 } else { 8 };
+        let tail_bytes = if rng.one_in(4) { 512 * rng.between(1, 7) } else { 0 };
         VolumeConfig {
-            // Sometimes across stripe borders, sometimes with a tail that is no whole block.
-            size_bytes: (256 << 10) * rng.between(1, if rng.one_in(3) { 40 } else { 8 })
-                + if rng.one_in(4) { 512 * rng.between(1, 7) } else { 0 },
+            size_bytes: (256 << 10) * rng.between(1, quarters_max) + tail_bytes,
             sector_bytes: 512,
             discard: rng.one_in(2),
             mode: if rng.one_in(2) { Mode::Writeback } else { *rng.pick(&Mode::ALL) },

@@ -5,7 +5,6 @@ use super::codec::{
     FormatError, check, get_u16, get_u32, get_u64, put_u16, put_u32, put_u64, structure,
 };
 use super::extent::State;
-use super::geometry::TABLE_PAGES_MAX;
 use crate::ids::{BLOCK_BYTES, LOCATION_BITS, Location, SECTORS_ALL, VolumeId};
 use crate::limits::{RECORD_BYTES_MAX, REGION_BYTES, SHARDS_MAX};
 
@@ -59,8 +58,6 @@ pub enum EntryKind {
     Recovery = 9,
     /// A piece of a shard's image. With data.
     Image = 10,
-    /// A piece of a page of the segment table. With data.
-    TablePage = 11,
 }
 
 impl EntryKind {
@@ -77,14 +74,19 @@ impl EntryKind {
             8 => EntryKind::Lost,
             9 => EntryKind::Recovery,
             10 => EntryKind::Image,
-            11 => EntryKind::TablePage,
             _ => return None,
         })
     }
 
+    /// Whether it gives blocks another content than they had.
+    pub(crate) fn supersedes(self) -> bool {
+        use EntryKind::{Lost, Provisional, Tombstone, Write, Zero};
+        matches!(self, Write | Provisional | Tombstone | Zero | Lost)
+    }
+
     /// Whether it speaks of blocks of a volume.
     pub fn names_blocks(self) -> bool {
-        !matches!(self, EntryKind::Recovery | EntryKind::Image | EntryKind::TablePage)
+        !matches!(self, EntryKind::Recovery | EntryKind::Image)
     }
 }
 
@@ -102,16 +104,16 @@ pub struct Entry {
     pub drop: bool,
     /// The volume; 0 where no blocks are named.
     pub volume: VolumeId,
-    /// First block of the volume; with `Image` the shard, with `TablePage` the page number.
+    /// First block of the volume; with `Image` the shard.
     pub block: u64,
-    /// Blocks named; with `Image` and `TablePage` data blocks.
+    /// Blocks named; with `Image` data blocks.
     pub count: u32,
     /// Index of the first data block within the record's data, or [`NO_DATA`].
     pub data: u16,
     /// With `Move` and `CleanFact` the location that the index must still hold (`None` only for
-    /// what has no data); with `Image` and `TablePage` the header of the chain's previous record.
+    /// what has no data); with `Image` the header of the chain's previous record.
     pub from: Option<Location>,
-    /// With `Image` and `TablePage` the watermark, with `Recovery` the start number, else 0.
+    /// With `Image` the watermark, with `Recovery` the start number, else 0.
     pub extra: u64,
 }
 
@@ -202,7 +204,7 @@ impl Entry {
     fn should_have_data(&self) -> bool {
         match self.kind {
             EntryKind::Write | EntryKind::Populate | EntryKind::Provisional => true,
-            EntryKind::Image | EntryKind::TablePage => true,
+            EntryKind::Image => true,
             EntryKind::Move => self.state.is_some_and(State::has_data),
             EntryKind::Tombstone | EntryKind::Zero | EntryKind::CleanFact => false,
             EntryKind::Lost | EntryKind::Recovery => false,
@@ -215,7 +217,6 @@ impl Entry {
         let block_end = match self.kind {
             EntryKind::Recovery => 1,
             EntryKind::Image => u64::from(SHARDS_MAX),
-            EntryKind::TablePage => TABLE_PAGES_MAX as u64,
             _ => VOLUME_BLOCKS_MAX.saturating_sub(u64::from(self.count)) + 1,
         };
         check(self.block < block_end, "entry block")
@@ -225,12 +226,11 @@ impl Entry {
         let from_fits = match self.kind {
             EntryKind::Move => self.from.is_some() || !self.has_data(),
             EntryKind::CleanFact => self.from.is_some() || self.drop,
-            EntryKind::Image | EntryKind::TablePage => true,
+            EntryKind::Image => true,
             _ => self.from.is_none(),
         };
         check(from_fits, "entry from")?;
-        let extra_used =
-            matches!(self.kind, EntryKind::Recovery | EntryKind::Image | EntryKind::TablePage);
+        let extra_used = matches!(self.kind, EntryKind::Recovery | EntryKind::Image);
         check(extra_used || self.extra == 0, "entry extra")
     }
 }

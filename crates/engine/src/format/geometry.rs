@@ -2,7 +2,6 @@
 
 use super::root;
 use super::superblock::SUPERBLOCK_BYTES;
-use super::table::TABLE_ENTRIES_PER_PAGE;
 use crate::ids::BLOCK_BYTES;
 use crate::limits::{
     SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SEGMENTS_PER_MEMBER_MIN, SHARDS_MAX, SHARDS_MIN,
@@ -12,8 +11,6 @@ use crate::limits::{
 /// is the 256 TiB that a location can name, with 1 MiB segments 8 TiB. A member that does not fit
 /// is refused when it is added.
 pub const SEGMENTS_MAX: u32 = 1 << 23;
-/// Pages of the segment table that a root has room for.
-pub const TABLE_PAGES_MAX: usize = (SEGMENTS_MAX as usize).div_ceil(TABLE_ENTRIES_PER_PAGE);
 /// Smallest segment that the product chooses, in bytes.
 const SEGMENT_BYTES_CHOSEN_MIN: u64 = 1 << 20;
 
@@ -88,7 +85,7 @@ pub fn segment_bytes_for(smallest_member_bytes: u64) -> Option<u64> {
 /// Bytes of a root slot of a pool with so many shards.
 pub fn root_bytes_for(shard_count: u32) -> u32 {
     assert!((SHARDS_MIN..=SHARDS_MAX).contains(&shard_count), "{shard_count} shards");
-    let used = root::used_bytes(shard_count as usize, TABLE_PAGES_MAX);
+    let used = root::used_bytes(shard_count as usize);
     used.next_multiple_of(BLOCK_BYTES as usize) as u32
 }
 

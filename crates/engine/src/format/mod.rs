@@ -16,7 +16,6 @@ mod root;
 mod segment;
 mod slots;
 mod superblock;
-mod table;
 mod volume;
 mod witness;
 
@@ -28,7 +27,7 @@ pub use footer::{
     FooterRecord, FooterTrailer, decode_footer_body, decode_footer_trailer, encode_footer,
     footer_blocks_for,
 };
-pub use geometry::{Layout, SEGMENTS_MAX, TABLE_PAGES_MAX, root_bytes_for, segment_bytes_for};
+pub use geometry::{Layout, SEGMENTS_MAX, root_bytes_for, segment_bytes_for};
 pub use image::{
     IMAGE_CHUNK_HEAD_BYTES, IMAGE_REGION_BYTES_MAX, ImageChunk, ImageChunkWriter, ImageRegion,
     ImageRegions, append_image_region,
@@ -40,7 +39,6 @@ pub use root::{ImageRef, Root};
 pub use segment::{SegmentHeader, Stream};
 pub use slots::SlotChoice;
 pub use superblock::{MemberRecord, MemberState, SUPERBLOCK_BYTES, Superblock};
-pub use table::{SetState, TABLE_ENTRIES_PER_PAGE, TABLE_PAGE_BYTES, TableEntry, TablePage};
 pub use volume::{Fingerprint, Mode, VolumeRecord};
 pub use witness::{Witness, WitnessVolume};
 
@@ -59,8 +57,6 @@ pub const STRUCTURES: &[Structure] = &[
     entry::at::STRUCTURE,
     footer::at::STRUCTURE,
     footer::item::STRUCTURE,
-    table::at::STRUCTURE,
-    table::item::STRUCTURE,
     image::at::STRUCTURE,
     image::item::STRUCTURE,
     witness::at::STRUCTURE,

@@ -1,10 +1,10 @@
-//! The root: names the newest durable image of every shard and every page of the segment table.
+//! The root: names the newest durable image of every shard.
 
 use super::codec::{
     FormatError, begin, check, get_bool, get_bytes, get_u32, get_u64, open, put_bytes, put_u32,
     put_u64, seal, structure,
 };
-use super::geometry::{TABLE_PAGES_MAX, root_bytes_for};
+use super::geometry::root_bytes_for;
 use super::slots::{SlotChoice, Slotted, choose_slot};
 use crate::ids::{LOCATION_BITS, Location, PoolId, Sequence};
 use crate::limits::{SHARDS_MAX, SHARDS_MIN};
@@ -23,8 +23,7 @@ structure!(at, "Root", 96, {
     START_NUMBER @ 56: 8,
     SEQUENCE @ 64: 8,
     OPEN_COUNTER @ 72: 8,
-    TABLE_PAGE_COUNT @ 80: 4,
-    CLEAN_STOP @ 84: 1,
+    CLEAN_STOP @ 80: 1,
 });
 
 structure!(reference, "Image reference", 24, {
@@ -33,12 +32,12 @@ structure!(reference, "Image reference", 24, {
     WATERMARK @ 16: 8,
 });
 
-/// Bytes that a root with so many references uses.
-pub(super) const fn used_bytes(image_count: usize, table_page_count: usize) -> usize {
-    at::SIZE + (image_count + table_page_count) * reference::SIZE
+/// Bytes that a root of so many shards uses.
+pub(super) const fn used_bytes(image_count: usize) -> usize {
+    at::SIZE + image_count * reference::SIZE
 }
 
-/// Where a shard's image, or a page of the segment table, is found.
+/// Where a shard's image is found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct ImageRef {
     /// Header of the chain's last record. `Location(0)` (a segment's header, never a record)
@@ -46,7 +45,7 @@ pub struct ImageRef {
     pub location: Location,
     /// Append sequence of that record.
     pub sequence: Sequence,
-    /// Every append below it is contained or has failed; replay starts here.
+    /// Every append at or below it is contained or has failed; replay starts behind it.
     pub watermark: Sequence,
 }
 
@@ -76,8 +75,6 @@ pub struct Root {
     pub clean_stop: bool,
     /// One per shard, by its number.
     pub images: Vec<ImageRef>,
-    /// One per page of the segment table, by its number.
-    pub table_pages: Vec<ImageRef>,
 }
 
 impl Root {
@@ -98,10 +95,9 @@ impl Root {
         put_u64(&mut out, at::START_NUMBER, self.start_number);
         put_u64(&mut out, at::SEQUENCE, self.sequence.0);
         put_u64(&mut out, at::OPEN_COUNTER, self.open_counter);
-        put_u32(&mut out, at::TABLE_PAGE_COUNT, self.table_pages.len() as u32);
         out[at::CLEAN_STOP] = u8::from(self.clean_stop);
         let places = out[at::SIZE..].chunks_exact_mut(reference::SIZE);
-        for (named, place) in self.images.iter().chain(&self.table_pages).zip(places) {
+        for (named, place) in self.images.iter().zip(places) {
             put_u64(place, reference::LOCATION, named.location.0);
             put_u64(place, reference::SEQUENCE, named.sequence.0);
             put_u64(place, reference::WATERMARK, named.watermark.0);
@@ -118,21 +114,18 @@ impl Root {
         open(bytes, at::SIZE, MAGIC)?;
         let image_count = get_u32(bytes, at::IMAGE_COUNT);
         check((SHARDS_MIN..=SHARDS_MAX).contains(&image_count), "image_count")?;
-        let table_page_count = get_u32(bytes, at::TABLE_PAGE_COUNT) as usize;
-        check(table_page_count <= TABLE_PAGES_MAX, "table_page_count")?;
         if bytes.len() != root_bytes_for(image_count) as usize {
             return Err(FormatError::Truncated);
         }
-        let mut images: Vec<ImageRef> = bytes[at::SIZE..]
+        let images = bytes[at::SIZE..]
             .chunks_exact(reference::SIZE)
-            .take(image_count as usize + table_page_count)
+            .take(image_count as usize)
             .map(|place| ImageRef {
                 location: Location(get_u64(place, reference::LOCATION)),
                 sequence: Sequence(get_u64(place, reference::SEQUENCE)),
                 watermark: Sequence(get_u64(place, reference::WATERMARK)),
             })
             .collect();
-        let table_pages = images.split_off(image_count as usize);
         let root = Root {
             pool: PoolId(get_bytes(bytes, at::POOL)),
             generation: get_u64(bytes, at::GENERATION),
@@ -142,7 +135,6 @@ impl Root {
             open_counter: get_u64(bytes, at::OPEN_COUNTER),
             clean_stop: get_bool(bytes, at::CLEAN_STOP, "clean_stop")?,
             images,
-            table_pages,
         };
         root.validate()?;
         Ok(root)
@@ -160,13 +152,12 @@ impl Root {
     fn validate(&self) -> Result<(), FormatError> {
         let shards = SHARDS_MIN as usize..=SHARDS_MAX as usize;
         check(shards.contains(&self.images.len()), "image_count")?;
-        check(self.table_pages.len() <= TABLE_PAGES_MAX, "table_page_count")?;
         check(self.sequence.0 < u64::MAX, "sequence")?;
-        for named in self.images.iter().chain(&self.table_pages) {
+        for named in &self.images {
             check(named.location.0 < 1 << LOCATION_BITS, "image location")?;
             check(named.sequence <= self.sequence, "image sequence")?;
             check(!named.is_empty() || named.sequence == Sequence(0), "image sequence")?;
-            check(named.watermark.0 <= self.sequence.0 + 1, "image watermark")?;
+            check(named.watermark <= self.sequence, "image watermark")?;
         }
         Ok(())
     }

@@ -41,7 +41,7 @@ pub enum Stream {
     Main = 3,
     /// Entries without data, on all members.
     Facts = 4,
-    /// Shard images and pages of the segment table.
+    /// Shard images.
     Metadata = 5,
 }
 

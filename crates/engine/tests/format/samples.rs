@@ -23,9 +23,8 @@ pub fn all() -> Vec<Sample> {
         sample("superblock", superblock().encode(), |b| Superblock::decode(b).map(drop)),
         sample("root", root().encode(), |b| Root::decode(b).map(drop)),
         sample("segment_header", segment_header().encode(), |b| SegmentHeader::decode(b).map(drop)),
-        sample("record_header", record(&entries(), 24), |b| decode_record(b).map(drop)),
+        sample("record_header", record(&entries(), 20), |b| decode_record(b).map(drop)),
         sample("footer", footer(), |b| decode_footer(b).map(drop)),
-        sample("table_page", table_page().encode(), |b| TablePage::decode(b).map(drop)),
         sample("image_chunk", image_chunk(&regions()), |b| decode_chunk(b).map(drop)),
         sample("witness", witness().encode(), |b| Witness::decode(b).map(drop)),
     ]
@@ -107,7 +106,6 @@ pub fn root() -> Root {
         open_counter: 1240,
         clean_stop: true,
         images,
-        table_pages: vec![reference(100), reference(101)],
     }
 }
 
@@ -139,7 +137,7 @@ pub fn entry(kind: EntryKind, block: u64, count: u32, data: u16) -> Entry {
     }
 }
 
-/// One entry of every kind; 24 data blocks.
+/// One entry of every kind; 20 data blocks.
 pub fn entries() -> Vec<Entry> {
     use EntryKind::*;
     let from = Some(Location(0x9_1234_5678));
@@ -156,7 +154,6 @@ pub fn entries() -> Vec<Entry> {
         entry(Lost, 99, 1, NO_DATA),
         Entry { extra: 7, ..entry(Recovery, 0, 0, NO_DATA) },
         Entry { extra: 400, from, ..entry(Image, 63, 4, 16) },
-        Entry { extra: 401, ..entry(TablePage, 6, 4, 20) },
     ]
 }
 
@@ -182,7 +179,7 @@ pub fn record(entries: &[Entry], data_blocks: u16) -> Vec<u8> {
 }
 
 pub fn footer_records() -> Vec<FooterRecord> {
-    let first = FooterRecord::new(&record_header(entries().len(), 24), entries());
+    let first = FooterRecord::new(&record_header(entries().len(), 20), entries());
     let second = FooterRecord {
         sequence: Sequence(950),
         offset_blocks: first.end_blocks() + 3,
@@ -209,35 +206,6 @@ pub fn decode_footer(bytes: &[u8]) -> Result<(FooterTrailer, Vec<FooterRecord>),
     let body_start = body_end.checked_sub(trailer.body_blocks() as usize * 4096);
     let body = &bytes[body_start.ok_or(FormatError::Truncated)?..body_end];
     Ok((trailer, decode_footer_body(&trailer, body)?))
-}
-
-pub fn table_page() -> TablePage {
-    let first = SegmentId(2 * TABLE_ENTRIES_PER_PAGE as u32);
-    let used = |state, set| TableEntry {
-        state,
-        stream: Some(Stream::Dirty),
-        set,
-        incarnation: INCARNATION,
-        last_sequence: Sequence(950),
-        ..TableEntry::FREE
-    };
-    let partner = SegmentId(first.0 + 2);
-    let facts = SegmentId(first.0 + 3);
-    TablePage {
-        pool: POOL,
-        page: 2,
-        entries: vec![
-            TableEntry { partners: [Some(partner), None], ..used(SetState::Closed, first) },
-            TableEntry { emptied_sequence: Sequence(960), ..TableEntry::FREE },
-            used(SetState::Member, first),
-            TableEntry {
-                stream: Some(Stream::Facts),
-                all_members: true,
-                ..used(SetState::Open, facts)
-            },
-            TableEntry { state: SetState::Bad, ..TableEntry::FREE },
-        ],
-    }
 }
 
 pub fn regions() -> Vec<ImageRegion> {

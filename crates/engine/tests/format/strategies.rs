@@ -121,12 +121,11 @@ prop_compose! {
         numbers in any::<(u64, u64, u64, u64, bool)>(),
         sequence in 0..u64::MAX,
         images in vec((location(), any::<(u64, u64)>()), 64..=300),
-        pages in vec((location(), any::<(u64, u64)>()), 0..=20),
     ) -> Root {
         let reference = |(location, (a, b)): (Location, (u64, u64))| ImageRef {
             location,
             sequence: Sequence(a.min(sequence)),
-            watermark: Sequence(b.min(sequence + 1)),
+            watermark: Sequence(b.min(sequence)),
         };
         Root {
             pool,
@@ -137,7 +136,6 @@ prop_compose! {
             open_counter: numbers.3,
             clean_stop: numbers.4,
             images: images.into_iter().map(reference).collect(),
-            table_pages: pages.into_iter().map(reference).collect(),
         }
     }
 }
@@ -146,7 +144,7 @@ prop_compose! {
 fn entry(data_blocks: u16) -> impl Strategy<Value = Entry> {
     let place = (1..=u32::MAX, 0..VOLUME_BLOCKS_MAX - 300, 1..=255_u32, 0..data_blocks);
     let rest = (1..=7_u8, 1..=0xFF_u8, any::<bool>(), location(), any::<u64>());
-    (1..=11_u8, place, rest).prop_map(move |(kind, (volume, block, count, data), rest)| {
+    (1..=10_u8, place, rest).prop_map(move |(kind, (volume, block, count, data), rest)| {
         let kind = EntryKind::from_number(kind).unwrap();
         let (state, sectors, drop, from, extra) = rest;
         let state = (kind == EntryKind::Move).then(|| State::from_number(state).unwrap());
@@ -154,7 +152,7 @@ fn entry(data_blocks: u16) -> impl Strategy<Value = Entry> {
         entry.state = state;
         entry.volume.0 *= volume;
         use EntryKind::*;
-        let with_data = matches!(kind, Write | Populate | Provisional | Image | TablePage);
+        let with_data = matches!(kind, Write | Populate | Provisional | Image);
         if with_data || state.is_some_and(State::has_data) {
             entry.data = data;
             entry.count = count.min(u32::from(data_blocks - data));
@@ -164,7 +162,7 @@ fn entry(data_blocks: u16) -> impl Strategy<Value = Entry> {
         }
         match kind {
             Move | CleanFact => entry.from = Some(from),
-            Image | TablePage => {
+            Image => {
                 (entry.block, entry.extra) = (block % 6000, extra);
                 entry.from = drop.then_some(from);
             }
@@ -233,35 +231,6 @@ fn region() -> impl Strategy<Value = ImageRegion> {
     )
 }
 
-type TableRow = (u8, Stream, Incarnation, (bool, u64, u64), usize);
-
-fn table_page() -> impl Strategy<Value = TablePage> {
-    let one = (0..=4_u8, stream(), incarnation(), any::<(bool, u64, u64)>(), 0..3_usize);
-    (pool(), 0..6000_u32, vec(one, 1..=TABLE_ENTRIES_PER_PAGE)).prop_map(|(pool, page, all)| {
-        let base = page * TABLE_ENTRIES_PER_PAGE as u32;
-        let one = |(row, own): (TableRow, u32)| {
-            let (state, stream, incarnation, numbers, partners) = row;
-            let state = SetState::from_number(state).unwrap();
-            let first = matches!(state, SetState::Open | SetState::Closed);
-            let used = first || state == SetState::Member;
-            let all_members: bool = used && numbers.0;
-            let partner = |n: u32| Some(SegmentId((own + n) % SEGMENTS_MAX));
-            let partners = if !first || all_members { 0 } else { partners };
-            TableEntry {
-                state,
-                stream: used.then_some(stream),
-                all_members,
-                set: SegmentId(if first { own } else { u32::from(used) * (own + 1) }),
-                partners: [[None; 2], [partner(1), None], [partner(1), partner(2)]][partners],
-                incarnation,
-                last_sequence: Sequence(numbers.1),
-                emptied_sequence: Sequence(numbers.2),
-            }
-        };
-        TablePage { pool, page, entries: all.into_iter().zip(base..).map(one).collect() }
-    })
-}
-
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
@@ -324,11 +293,6 @@ proptest! {
         let (trailer, decoded) = samples::decode_footer(&bytes).unwrap();
         prop_assert_eq!(bytes.len() as u32, (trailer.body_blocks() + 1) * 4096);
         prop_assert_eq!(decoded, records);
-    }
-
-    #[test]
-    fn table_pages_round_trip(page in table_page()) {
-        prop_assert_eq!(TablePage::decode(&page.encode()), Ok(page));
     }
 
     #[test]
