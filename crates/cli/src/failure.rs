@@ -28,6 +28,15 @@ impl Failure {
         self
     }
 
+    /// The same failure; with this hint if it has none.
+    #[must_use]
+    pub(crate) fn or_hint(mut self, hint: &str) -> Self {
+        if self.hint.is_empty() {
+            self.hint = hint.to_owned();
+        }
+        self
+    }
+
     /// The same failure, with what it happened to in front.
     #[must_use]
     pub(crate) fn on(mut self, subject: impl fmt::Display) -> Self {

@@ -113,7 +113,9 @@ impl Members {
         for (path, device) in self.paths.iter().zip(&self.devices) {
             let found = read_superblock(&**device).await;
             found.map_err(|error| {
-                Failure::from(error).on(format!("cache device {}", path.display()))
+                Failure::from(error)
+                    .on(format!("cache device {}", path.display()))
+                    .or_hint("check the path; a pool is made before it is opened")
             })?;
             note_slots(path, &**device).await;
         }
@@ -187,10 +189,10 @@ async fn note_slots(path: &Path, device: &dyn BlockDevice) {
             _ => Err(FormatError::Truncated),
         };
         if let Err(error) = decoded {
-            let path = path.display();
+            let (path, other) = (path.display(), 1 - slot);
             eprintln!(
-                "note: cache device {path}: superblock slot {slot} is damaged ({error}); slot {} serves",
-                1 - slot
+                "note: cache device {path}: superblock slot {slot} is damaged ({error}); \
+                 slot {other} serves"
             );
         }
     }

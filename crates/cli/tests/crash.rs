@@ -3,6 +3,8 @@
 //! The page cache and the disk survive a killed process, so every acknowledged write must be
 //! there, flushed or not. `FOREBAY_SOAK=1` runs 50 rounds instead of 3.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 mod common;
 
 use std::process::{Command, Stdio};

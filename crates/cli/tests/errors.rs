@@ -1,5 +1,7 @@
 //! What a person reads when something is wrong, from the real binary.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 mod common;
 
 use std::os::unix::fs::{FileExt, PermissionsExt};
@@ -56,7 +58,7 @@ fn cache_devices_are_refused_with_reason_and_remedy() {
     refused(serve(&dir).arg("--create"), "is too small", "at least 512 MiB");
     let twice = dir.path("cache-0");
     refused(serve(&dir).arg("--cache").arg(&twice), "given twice", "name each device once");
-    refused(&mut serve(&dir), "not a Forebay cache device", "");
+    refused(&mut serve(&dir), "not a Forebay cache device", "check the path");
     let mut missing = forebay();
     missing.args(["dev", "serve", "--cache", "/nonexistent/cache", "--origin", "/dev/null"]);
     missing.args(["--witness", "w", "--socket", "s"]);

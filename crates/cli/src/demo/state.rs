@@ -82,11 +82,6 @@ impl State {
         self.dir.join("witness")
     }
 
-    /// A file for measuring the origin alone, so that what the pool knows of its own stays true.
-    pub(crate) fn scratch(&self) -> PathBuf {
-        self.dir.join("origin-alone")
-    }
-
     /// Opens the pool that is there, or makes one.
     ///
     /// # Errors
@@ -156,7 +151,7 @@ impl State {
 
     fn files(&self) -> Vec<PathBuf> {
         let mut files = self.caches();
-        files.extend([self.origin(), self.witness(), self.scratch(), self.dir.join("witness.new")]);
+        files.extend([self.origin(), self.witness(), self.dir.join("witness.new")]);
         files
     }
 
@@ -165,7 +160,6 @@ impl State {
     /// # Errors
     /// If a file cannot be removed.
     pub(crate) fn clean_up(&self, keep: bool) -> Result<()> {
-        remove(&[self.scratch()])?;
         if keep || !self.is_default {
             eprintln!("kept: {} (the next demo on it opens the same pool)", self.dir.display());
             return Ok(());
@@ -182,7 +176,7 @@ impl State {
 ///
 /// # Errors
 /// What the system says.
-pub(crate) fn sparse_file(path: &Path, size_bytes: u64) -> Result<()> {
+fn sparse_file(path: &Path, size_bytes: u64) -> Result<()> {
     let made = File::create(path).and_then(|file| file.set_len(size_bytes));
     made.map_err(|error| Failure::system(format!("create {}", path.display()), &error))
 }
