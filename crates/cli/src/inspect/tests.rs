@@ -136,8 +136,8 @@ fn no_bytes_make_it_panic() {
     }
     for len in [0, 1, 4096, 1 << 17, 1 << 18, 1 << 20] {
         let noise: Vec<u8> = (0..len).map(|_| random(&mut state) as u8).collect();
-        shown(&[noise.clone()], &options(None, false));
-        shown(&[noise.clone()], &options(Some(1), false));
+        shown(std::slice::from_ref(&noise), &options(None, false));
+        shown(std::slice::from_ref(&noise), &options(Some(1), false));
         shown(&[noise], &options(None, true));
     }
 }
