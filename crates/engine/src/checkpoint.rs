@@ -203,7 +203,7 @@ const CLOSING_MAX: usize = 4;
 
 /// Makes room and writes checkpoints.
 pub(crate) async fn housekeeper(core: Rc<Core>) {
-    while !core.stopping.get() && !core.latched.get() {
+    while !core.settled.get() && !core.latched.get() {
         if planted::is(Bug::SegmentReusedBeforeRoot) {
             core.free_sets(Sequence(0), 0).await;
         }
@@ -218,7 +218,7 @@ pub(crate) async fn housekeeper(core: Rc<Core>) {
         }
         if !progress {
             let timer = core.rt.sleep(LOOK_INTERVAL);
-            let due = || core.stopping.get() || core.latched.get() || core.is_lap_due();
+            let due = || core.settled.get() || core.latched.get() || core.is_lap_due();
             core.housekeeping.until_or(due, timer).await;
         }
     }

@@ -59,6 +59,23 @@ pub struct Event {
 /// Events kept in memory; older ones are dropped. Enough to see what led to a latch.
 const EVENTS_MAX: usize = 256;
 
+/// Blocks of a failed append.
+pub(crate) struct Doubtful {
+    pub volume: VolumeId,
+    pub block: u64,
+    pub count: u32,
+    /// Whether the record would have given them other content.
+    pub supersedes: bool,
+}
+
+impl Doubtful {
+    fn overlaps(&self, volume: VolumeId, block: u64, count: u32) -> bool {
+        self.volume == volume
+            && self.block < block + u64::from(count)
+            && block < self.block + u64::from(self.count)
+    }
+}
+
 /// A running pool.
 pub(crate) struct Core {
     pub rt: Rc<dyn Runtime>,
@@ -85,10 +102,13 @@ pub(crate) struct Core {
     pub read_latency: Latency,
     pub write_latency: Latency,
     pub latched: Cell<bool>,
-    /// Ranges whose append failed: the next start finds the old or the new version, so until then
-    /// neither is served.
-    pub doubtful: RefCell<Vec<(VolumeId, u64, u32)>>,
+    /// Ranges whose append failed: the next start may or may not find the record.
+    pub doubtful: RefCell<Vec<Doubtful>>,
     pub stopping: Cell<bool>,
+    /// Set when a stopping pool needs no more destaging and no more room.
+    pub settled: Cell<bool>,
+    /// Elevators, housekeeping and moves that have not ended.
+    pub background: Cell<u64>,
     /// Client requests under way.
     pub requests: Cell<u64>,
     /// Background tasks that have not ended.
@@ -141,12 +161,15 @@ impl Core {
     }
 
     /// Whether a failed append left it open which version of these blocks a restart will find.
+    /// Until then neither is served.
     pub(crate) fn is_doubtful(&self, volume: VolumeId, block: u64, count: u32) -> bool {
-        let end = block + u64::from(count);
-        self.doubtful
-            .borrow()
-            .iter()
-            .any(|&(v, first, n)| v == volume && first < end && block < first + u64::from(n))
+        let doubtful = self.doubtful.borrow();
+        doubtful.iter().any(|range| range.supersedes && range.overlaps(volume, block, count))
+    }
+
+    /// Whether a restart may find a record of these blocks whose append failed.
+    pub(crate) fn may_be_found(&self, volume: VolumeId, block: u64, count: u32) -> bool {
+        self.doubtful.borrow().iter().any(|range| range.overlaps(volume, block, count))
     }
 
     /// Notes an event.
@@ -207,6 +230,16 @@ impl Core {
             core.tasks.set(core.tasks.get() - 1);
             core.quiet.wake_all();
         }));
+    }
+
+    /// Starts a task of destaging or housekeeping, which ends once the pool has settled.
+    pub(crate) fn spawn_background(self: &Rc<Self>, task: impl Future<Output = ()> + 'static) {
+        let core = Rc::clone(self);
+        core.background.set(core.background.get() + 1);
+        self.spawn(async move {
+            task.await;
+            core.background.set(core.background.get() - 1);
+        });
     }
 
     /// Blocks that need destaging, over all volumes.

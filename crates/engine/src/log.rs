@@ -14,7 +14,7 @@ use std::rc::Rc;
 use forebay_device::{Buf, Completer, Data, Io, IoError, IoErrorKind, io};
 
 use crate::apply::RecordPlace;
-use crate::core::Core;
+use crate::core::{Core, Doubtful};
 use crate::counters::add;
 use crate::error::{Error, Result};
 use crate::format::{
@@ -30,6 +30,9 @@ use crate::wait::{TaskMutex, WaitQueue};
 
 const BLOCK: usize = BLOCK_BYTES as usize;
 
+/// Where an entry's data stands and how many blocks behind its record's header, once it is known.
+pub(crate) type Placed = Cell<Option<(Location, u8)>>;
+
 /// One entry on its way into the log.
 pub(crate) struct Pending {
     pub entry: Entry,
@@ -39,7 +42,7 @@ pub(crate) struct Pending {
     /// Of a populate entry: what says whether it may still be published.
     pub population: Option<Rc<Population>>,
     /// Receives the location of its data and the distance back to the record's header.
-    pub placed: Option<Rc<Cell<Option<(Location, u8)>>>>,
+    pub placed: Option<Rc<Placed>>,
 }
 
 impl Pending {
@@ -309,6 +312,7 @@ impl Core {
             pins: 0,
             last_sequence: Sequence(0),
             durable_blocks: 0,
+            moving: false,
         });
         Ok(Some(Rc::new(OpenSet {
             id,
@@ -331,7 +335,7 @@ impl Core {
             let blocks = data + pending.data_blocks();
             let total = header_blocks_for(count + 1, blocks as usize) as u32 + blocks;
             let footer = footer_blocks_for(records, set.entries.get() as usize + count + 1);
-            if total > self.record_blocks_max || total + footer as u32 > room {
+            if total > self.record_blocks_max || total + footer > room {
                 break;
             }
             (count, data) = (count + 1, blocks);
@@ -417,7 +421,7 @@ impl Core {
                     checksums.push(checksum(block));
                 }
             }
-            entries.push(item.entry.clone());
+            entries.push(item.entry);
         }
         let offset = set.next_block.get();
         let sequence = self.log.take_sequence();
@@ -514,16 +518,21 @@ impl Core {
             }
             for item in &pending {
                 let voided = item.population.as_ref().is_some_and(|p| !p.is_valid());
-                if !voided || planted::is(Bug::PopulationAfterWrite) {
-                    self.apply(&item.entry, place, false);
-                    self.pin_provisional(&item.entry, place);
+                if voided && !planted::is(Bug::PopulationAfterWrite) {
+                    // It is in the log all the same: whoever writes around the log must void it.
+                    add(&self.counters.populate_voided, 1);
+                    self.note_drop(item.entry.volume, item.entry.block);
+                    continue;
                 }
+                self.apply(&item.entry, place, false);
+                self.pin_provisional(&item.entry, place);
             }
         }
         for item in pending {
-            let entry = &item.entry;
-            if result.is_err() && entry.kind.supersedes() {
-                self.doubtful.borrow_mut().push((entry.volume, entry.block, entry.count));
+            let Entry { kind, volume, block, count, .. } = item.entry;
+            if result.is_err() && kind.names_blocks() {
+                let supersedes = kind.supersedes();
+                self.doubtful.borrow_mut().push(Doubtful { volume, block, count, supersedes });
             }
             self.finish_pending(item, result);
         }

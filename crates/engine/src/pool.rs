@@ -348,7 +348,7 @@ pub async fn open(
     core.log.epoch.set(epoch);
     let report = core.recover().await?;
     core.spawn(flusher(Rc::clone(&core)));
-    core.spawn(housekeeper(Rc::clone(&core)));
+    core.spawn_background(housekeeper(Rc::clone(&core)));
     Ok(Pool { core, report })
 }
 
@@ -408,6 +408,8 @@ fn new_core(
         latched: Cell::new(false),
         doubtful: RefCell::default(),
         stopping: Cell::new(false),
+        settled: Cell::new(false),
+        background: Cell::new(0),
         requests: Cell::new(0),
         tasks: Cell::new(0),
         quiet: WaitQueue::default(),
@@ -576,7 +578,7 @@ impl Pool {
             drain: Cell::new(0),
         });
         self.core.volumes.borrow_mut().insert(record.id, Rc::clone(&state));
-        self.core.spawn(elevator(Rc::clone(&self.core), Rc::clone(&state)));
+        self.core.spawn_background(elevator(Rc::clone(&self.core), Rc::clone(&state)));
         Ok(Volume::new(Rc::clone(&self.core), state))
     }
 
@@ -590,7 +592,13 @@ impl Pool {
         core.stopping.set(true);
         core.housekeeping.wake_all();
         core.room.wake_all();
+        // Until the last request has found room, destaging and housekeeping go on.
         core.quiet.until(|| core.requests.get() == 0 || core.latched.get()).await;
+        core.check_latch()?;
+        core.log.until_idle(Stream::Dirty).await;
+        core.settled.set(true);
+        core.housekeeping.wake_all();
+        core.quiet.until(|| core.background.get() == 0 || core.latched.get()).await;
         let volumes: Vec<_> = core.volumes.borrow().values().cloned().collect();
         for v in &volumes {
             if v.origin.is_volatile() {

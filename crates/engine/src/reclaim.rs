@@ -3,7 +3,7 @@
 //!
 //! * A move names the place it copied from and takes effect only if the index still points there.
 //! * Reclaim never waits for room that only reclaim can make: moves of clean data are given up
-//!   when there is none, dirty data is moved only while writers have room to spare.
+//!   when there is none; dirty data is moved by a task of its own, which may wait like a writer.
 
 use std::rc::Rc;
 
@@ -48,7 +48,8 @@ impl Core {
         let size_blocks = self.segment_blocks;
         let mut units = sets.iter().filter_map(|set| {
             let queue = set.queue()?;
-            let usable = set.state == SetState::Closed && (spare || set.owed_blocks == 0);
+            let movable = set.owed_blocks == 0 || (spare && !set.moving);
+            let usable = set.state == SetState::Closed && movable;
             usable.then_some(Unit {
                 id: set.id.0,
                 queue,
@@ -72,6 +73,11 @@ impl Core {
             None => self.find_runs(id),
         };
         let mut moves: Vec<(VolumeId, Mapping, Io)> = Vec::new();
+        let (dirty, runs): (Vec<_>, Vec<_>) =
+            runs.into_iter().partition(|(_, m)| m.state == State::Dirty);
+        if !dirty.is_empty() {
+            self.move_dirty(id, dirty);
+        }
         for (volume, m) in runs {
             if moves.len() >= MOVES_MAX {
                 self.finish_moves(&mut moves).await?;
@@ -80,7 +86,7 @@ impl Core {
         }
         self.finish_moves(&mut moves).await?;
         let after = self.sets.borrow().get(id).map_or(0, |set| set.live_blocks);
-        Ok(after < before || before == 0)
+        Ok(after < before)
     }
 
     async fn reclaim_run(
@@ -108,17 +114,42 @@ impl Core {
                 continue;
             }
             match part.state {
-                State::Dirty => moves.extend(self.start_move(volume, part, Stream::Dirty).await?),
                 State::Clean if self.is_kept(volume, block, queue) => {
                     moves.extend(self.start_move(volume, part, Stream::Main).await?);
                 }
                 State::Clean | State::Provisional => {
                     self.evict(volume, part.block, part.count, part.location);
                 }
-                State::Written | State::Zero | State::ZeroWritten | State::Lost => {}
+                State::Dirty | State::Written | State::Zero | State::ZeroWritten | State::Lost => {}
             }
         }
         Ok(())
+    }
+
+    /// Moves the few dirty blocks of a set forward, in the background.
+    fn move_dirty(self: &Rc<Self>, id: SegmentId, runs: Vec<(VolumeId, Mapping)>) {
+        let core = Rc::clone(self);
+        if let Some(set) = core.sets.borrow_mut().get_mut(id) {
+            set.moving = true;
+        }
+        self.spawn_background(async move {
+            for (volume, m) in runs {
+                if core.settled.get() || core.latched.get() {
+                    break;
+                }
+                if !core.is_still(volume, &m) {
+                    continue;
+                }
+                // An error has latched the pool and is an event.
+                if let Ok(Some((_, _, append))) = core.start_move(volume, m, Stream::Dirty).await {
+                    append.done().await.ok();
+                }
+            }
+            if let Some(set) = core.sets.borrow_mut().get_mut(id) {
+                set.moving = false;
+            }
+            core.housekeeping.wake_all();
+        });
     }
 
     /// Whether all of a run is still as it was found.

@@ -198,6 +198,7 @@ impl Core {
                 pins: 0,
                 last_sequence: Sequence(0),
                 durable_blocks: self.segment_blocks,
+                moving: false,
             });
         }
     }
