@@ -203,7 +203,7 @@ impl Core {
             let next = shard.index.borrow().next_matching(v.id, at, State::needs_destage);
             let Some(mapping) = next.filter(|m| m.block < end) else { return };
             at = mapping.block + u64::from(mapping.count);
-            if !self.is_durable(mapping.location) {
+            if !self.is_durable(&mapping) {
                 continue;
             }
             let data = mapping.state.has_data();
