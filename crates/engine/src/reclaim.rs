@@ -120,11 +120,7 @@ impl Core {
                 State::Clean | State::Provisional => {
                     self.evict(volume, part.block, part.count, part.location);
                 }
-                State::Dirty
-                | State::Written
-                | State::Zero
-                | State::ZeroWritten
-                | State::Lost => {}
+                State::Dirty | State::Written | State::Zero | State::ZeroWritten | State::Lost => {}
             }
         }
         Ok(())
