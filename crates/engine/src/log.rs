@@ -314,6 +314,7 @@ impl Core {
             durable_blocks: 0,
             moving: false,
         });
+        self.housekeeping.wake_all();
         Ok(Some(Rc::new(OpenSet {
             id,
             segments,

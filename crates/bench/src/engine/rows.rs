@@ -159,8 +159,9 @@ fn run_on(
 }
 
 /// One side of a round: ours, from an engine that owes nothing.
-fn ours(bench: &Bench, rig: &Rig, sizes: &Sizes, case: &Case) -> Result<f64> {
+fn ours(bench: &mut Bench, rig: &Rig, sizes: &Sizes, case: &Case) -> Result<f64> {
     rig.settle()?;
+    let counters = rig.pool.counters().list();
     let reads = matches!(case.kind, Kind::ReadRandom | Kind::ReadSequential);
     let span_bytes = match case.kind {
         Kind::WriteRandom | Kind::WriteFlush => sizes.written,
@@ -171,7 +172,8 @@ fn ours(bench: &Bench, rig: &Rig, sizes: &Sizes, case: &Case) -> Result<f64> {
     let before = (rig.counter("read_misses"), rig.counter("read_partial_hits"));
     let throttled = rig.counter("throttled_writes");
     let done = rig.run(load, bench.span_ms())?;
-    let missed = rig.counter("read_misses") + rig.counter("read_partial_hits") - before.0 - before.1;
+    let missed =
+        rig.counter("read_misses") + rig.counter("read_partial_hits") - before.0 - before.1;
     if reads && missed > 0 {
         return Err(format!("{missed} of {} reads were no hits", done.requests));
     }
@@ -179,6 +181,14 @@ fn ours(bench: &Bench, rig: &Rig, sizes: &Sizes, case: &Case) -> Result<f64> {
     if waited > 0 {
         eprintln!("  {}: {waited} writes waited for room", case.name);
     }
+    let now = rig.pool.counters().list();
+    let moved: serde_json::Map<_, _> = now
+        .iter()
+        .zip(&counters)
+        .filter(|(now, before)| now.1 != before.1)
+        .map(|(now, before)| (now.0.to_owned(), json!(now.1 - before.1)))
+        .collect();
+    bench.keep(&json!({ "row": case.name, "free": rig.pool.segments(), "counters": moved }))?;
     Ok(done.rate())
 }
 
@@ -216,12 +226,8 @@ fn compare(bench: &mut Bench, rig: &Rig, fio: &Fio, sizes: &Sizes, case: &Case) 
 
 /// Everything that goes to the SSD, facts and checkpoints of the destaging that follows included.
 fn amplify(bench: &mut Bench, rig: &Rig, sizes: &Sizes) -> Result<Row> {
-    let load = Load {
-        kind: Kind::WriteRandom,
-        block_bytes: 4096,
-        clients: 32,
-        span_bytes: sizes.written,
-    };
+    let load =
+        Load { kind: Kind::WriteRandom, block_bytes: 4096, clients: 32, span_bytes: sizes.written };
     let mut values = Vec::new();
     for round in 0..bench.options.rounds.max(1) {
         rig.settle()?;
