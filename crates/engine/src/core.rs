@@ -123,6 +123,8 @@ pub(crate) struct Core {
     /// Woken when there is something for reclaim or the checkpoint to do.
     pub housekeeping: WaitQueue,
     pub lap_lock: TaskMutex,
+    /// Whether reclaim is due and found nothing that it may take: only destaging makes room then.
+    pub reclaim_stuck: Cell<bool>,
     pub events: RefCell<std::collections::VecDeque<Event>>,
     /// Bytes that all shards occupy.
     pub index_bytes: Cell<u64>,

@@ -319,6 +319,7 @@ impl Core {
             durable_blocks: 0,
             moving: false,
         });
+        self.housekeeping.wake_all();
         Ok(Some(Rc::new(OpenSet {
             id,
             segments,
@@ -338,9 +339,12 @@ impl Core {
         let (mut count, mut data) = (0, 0);
         for pending in log.queue.borrow().iter() {
             let blocks = data + pending.data_blocks();
-            let total = header_blocks_for(count + 1, blocks as usize) as u32 + blocks;
+            let header = header_blocks_for(count + 1, blocks as usize) as u32;
+            let total = header + blocks;
             let footer = footer_blocks_for(records, set.entries.get() as usize + count + 1);
-            if total > self.record_blocks_max || total + footer > room {
+            // A record of nothing but facts would be all header, whose length is kept in 8 bits.
+            let fits = header <= u32::from(u8::MAX) && total <= self.record_blocks_max;
+            if !fits || total + footer > room {
                 break;
             }
             (count, data) = (count + 1, blocks);

@@ -415,6 +415,7 @@ fn new_core(
         room: WaitQueue::default(),
         housekeeping: WaitQueue::default(),
         lap_lock: TaskMutex::default(),
+        reclaim_stuck: Cell::new(false),
         events: RefCell::new(VecDeque::new()),
         index_bytes: Cell::new(0),
         partials: Cell::new(0),

@@ -350,13 +350,8 @@ impl Core {
         self.room.wake_all();
     }
 
-    /// Whether free segments are so few that reclaim should run.
-    pub(crate) fn is_scarce(&self) -> bool {
-        let sets = self.sets.borrow();
-        sets.free_min() < sets.reserve()
-    }
-
     /// Whether too few segments are free even if those that only wait for a root are counted.
+    /// Reclaim keeps half a reserve more than the reserve, so that a root frees many at once.
     pub(crate) fn is_reclaim_due(&self) -> bool {
         let sets = self.sets.borrow();
         let emptied: usize = sets
@@ -364,7 +359,7 @@ impl Core {
             .filter(|set| matches!(set.state, SetState::Emptied(_)))
             .map(|set| set.segments.len())
             .sum();
-        sets.free_min() + emptied / self.members.len() < sets.reserve()
+        sets.free_min() + emptied / self.members.len() < sets.reserve() / 2 * 3
     }
 
     /// Sets that only wait for a root.
