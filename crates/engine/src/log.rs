@@ -314,6 +314,7 @@ impl Core {
             state: SetState::Open,
             live_blocks: 0,
             owed_blocks: 0,
+            written_blocks: 0,
             pins: 0,
             last_sequence: Sequence(0),
             durable_blocks: 0,

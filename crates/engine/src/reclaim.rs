@@ -48,7 +48,7 @@ impl Core {
         let size_blocks = self.segment_blocks;
         let mut units = sets.iter().filter_map(|set| {
             let queue = set.queue()?;
-            let movable = set.owed_blocks == 0 || (spare && !set.moving);
+            let movable = set.owed_blocks == 0 || (spare && !set.moving && set.written_blocks == 0);
             let usable = set.state == SetState::Closed && movable;
             usable.then_some(Unit {
                 id: set.id.0,

@@ -54,6 +54,8 @@ pub(crate) struct Set {
     pub live_blocks: u32,
     /// Of those, blocks that the origin may lack.
     pub owed_blocks: u32,
+    /// Of those, blocks that are destaged and wait for an origin flush: they cannot be moved.
+    pub written_blocks: u32,
     /// Reads and moves under way that rely on the content.
     pub pins: u32,
     /// Highest sequence appended to it.
@@ -230,6 +232,7 @@ impl SetTable {
         let set = self.get_mut(id).expect("live data lies in a set in use");
         set.live_blocks += count;
         set.owed_blocks += if state.is_owed() { count } else { 0 };
+        set.written_blocks += if state == State::Written { count } else { 0 };
     }
 
     /// Counts blocks that are live no more; returns the set if that emptied a closed one.
@@ -247,6 +250,7 @@ impl SetTable {
         let set = self.get_mut(id).expect("live data lies in a set in use");
         set.live_blocks -= count;
         set.owed_blocks -= if state.is_owed() { count } else { 0 };
+        set.written_blocks -= if state == State::Written { count } else { 0 };
         set.is_empty().then_some(id)
     }
 
