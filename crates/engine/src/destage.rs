@@ -99,6 +99,11 @@ impl Core {
 
     fn undo_unproven(&self, v: &VolumeState, item: &Unproven) {
         let Unproven { block, count, location, destaged, .. } = *item;
+        planted::seen(if destaged {
+            "origin flush failed: dirty again"
+        } else {
+            "origin flush failed: provisional"
+        });
         if !destaged {
             return self.evict(v.id, block, count, location);
         }
@@ -289,6 +294,7 @@ impl Core {
         block: &Data,
         mask: u8,
     ) -> std::result::Result<(), IoError> {
+        planted::seen("partial block destaged");
         let sector = SECTOR_BYTES as usize;
         let has = |i: u32| i < SECTORS_PER_BLOCK && mask >> i & 1 == 1;
         let mut i = 0;

@@ -119,6 +119,7 @@ impl Core {
             return Ok(());
         }
         if !said {
+            planted::seen("tombstone");
             let mut appends = Vec::new();
             for (block, count) in region_parts(first, count) {
                 let entry = new_entry(EntryKind::Tombstone, v.id, block, count);
@@ -176,6 +177,7 @@ impl Core {
             let Entry { block, count, sectors, .. } = item.entry;
             if good {
                 let state = State::Provisional;
+                planted::seen("provisional mapped");
                 let mapping = Mapping { block, count, state, location, distance, sectors };
                 self.map_insert(v.id, mapping);
                 let unproven = Unproven { block, count, location, drop: false, destaged: false };
@@ -189,6 +191,7 @@ impl Core {
 
     /// Logs that whole blocks read as zeroes.
     async fn log_zeroes(&self, v: &Rc<VolumeState>, first: u64, count: u32) -> Result<()> {
+        planted::seen("zero extent");
         let mut appends = Vec::new();
         for (block, count) in region_parts(first, count) {
             let entry = new_entry(EntryKind::Zero, v.id, block, count);

@@ -120,11 +120,7 @@ impl Core {
                 State::Clean | State::Provisional => {
                     self.evict(volume, part.block, part.count, part.location);
                 }
-                State::Dirty
-                | State::Written
-                | State::Zero
-                | State::ZeroWritten
-                | State::Lost => {}
+                State::Dirty | State::Written | State::Zero | State::ZeroWritten | State::Lost => {}
             }
         }
         Ok(())
@@ -196,6 +192,7 @@ impl Core {
             }
         };
         add(&self.counters.move_blocks, u64::from(m.count));
+        planted::seen(if m.state == State::Clean { "clean run moved" } else { "dirty run moved" });
         self.policy.borrow_mut().spend(0, u64::from(m.count));
         let entry = Entry {
             state: Some(m.state),

@@ -77,7 +77,7 @@ impl Armoury {
         let errors = [
             (Ops::Reads, mix.origin_read_error),
             (Ops::Writes, mix.origin_write_error),
-            (Ops::Flushes, mix.origin_write_error),
+            (Ops::Flushes, mix.origin_flush_error),
         ];
         self.harm(&errors);
         let failing = self.failing(world, disk, rng, &errors);

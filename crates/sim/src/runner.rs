@@ -5,6 +5,7 @@
 //!   stopped, cut from power, opened and read again. Nothing may fail or hang here.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
 use std::rc::Rc;
@@ -83,6 +84,8 @@ pub struct Summary {
     pub nanos: Nanos,
     /// Crashes.
     pub crashes: u64,
+    /// What the subject has counted and noted.
+    pub seen: BTreeMap<&'static str, u64>,
 }
 
 /// What a seed failed on, for people.
@@ -263,7 +266,7 @@ impl Machine {
         }
         let (mut origins, mut wrapped) = (Vec::new(), Vec::new());
         for (volume, c) in config.volumes.iter().enumerate() {
-            let settings = DiskSettings::origin(c.size_bytes, c.sector_bytes, c.discard);
+            let settings = DiskSettings::origin(c.size_bytes, c.origin_sector_bytes, c.discard);
             let disk = SimDisk::new(world, settings, rng.bits());
             if c.filled {
                 let mut image = vec![0; c.size_bytes as usize];
@@ -301,11 +304,15 @@ async fn serve<S: Subject>(
     shared: &Rc<Shared>,
     machine: &Rc<Machine>,
     mut rng: Rng,
+    crash_after: Option<u64>,
 ) -> Result<Rc<S>, Failure> {
     shared.run_started.set(shared.world.io_count());
     shared.run_opened.set(None);
     let subject = Rc::new(S::open(&machine.env).await?);
     shared.run_opened.set(Some(shared.world.io_count()));
+    if let Some(ios) = crash_after {
+        shared.world.crash_at(Some(shared.world.io_count() + ios));
+    }
     shared.trace(|| "opened".into());
     if rng.one_in(3) {
         verify(shared, &*subject).await;
@@ -368,7 +375,7 @@ struct Seed {
 }
 
 impl Seed {
-    fn new(seed: u64, options: &Options) -> Self {
+    fn new<S: Subject>(seed: u64, options: &Options) -> Self {
         let mut rng = Rng::new(seed ^ 0x5EED);
         let mut config = Config::new(seed);
         if let Some(crashes) = &options.crashes {
@@ -377,6 +384,7 @@ impl Seed {
         if options.short {
             config.shorten();
         }
+        S::adapt(&mut config);
         let config = Rc::new(config);
         let world = World::new(rng.bits());
         let machine = Rc::new(Machine::new(&world, &config, options, &mut rng));
@@ -415,9 +423,13 @@ impl Seed {
     fn run_to_crash<S: Subject>(&mut self, plan: CrashPlan) -> Result<(), Failure> {
         let (shared, machine) = (Rc::clone(&self.shared), Rc::clone(&self.machine));
         let (world, rng) = (Rc::clone(&shared.world), self.rng.fork());
-        world.crash_at(Some(world.io_count() + plan.after_ios));
-        let result =
-            world.run_until(async move { serve::<S>(&shared, &machine, rng).await.map(drop) });
+        let when_open = plan.when_open.then_some(plan.after_ios);
+        if when_open.is_none() {
+            world.crash_at(Some(world.io_count() + plan.after_ios));
+        }
+        let result = world.run_until(async move {
+            serve::<S>(&shared, &machine, rng, when_open).await.map(drop)
+        });
         match result {
             Ok(outcome) => outcome?,
             Err(stopped) if stopped.cause == Cause::Crashed => {}
@@ -448,7 +460,8 @@ impl Seed {
         }
         let (shared, machine) = (Rc::clone(&self.shared), Rc::clone(&self.machine));
         let rng = self.rng.fork();
-        let mut subject = self.run(async move { serve::<S>(&shared, &machine, rng).await })?;
+        let mut subject =
+            self.run(async move { serve::<S>(&shared, &machine, rng, None).await })?;
         self.note_run();
         if subject.has_given_up() {
             drop(subject);
@@ -479,7 +492,7 @@ impl Seed {
 /// # Errors
 /// The first thing that went wrong.
 pub fn run_seed<S: Subject>(seed: u64, options: &Options) -> Result<Summary, Failure> {
-    let mut run = Seed::new(seed, options);
+    let mut run = Seed::new::<S>(seed, options);
     let result = run.run_all::<S>();
     let world = Rc::clone(&run.shared.world);
     let (steps, nanos) = (world.steps(), world.now());
@@ -490,9 +503,11 @@ pub fn run_seed<S: Subject>(seed: u64, options: &Options) -> Result<Summary, Fai
         steps,
         nanos,
         crashes: run.crashes,
+        seen: BTreeMap::new(),
     };
     // Tasks hold the world and the world holds the tasks: this frees both.
     world.crash(Crash::ProcessKill);
+    let summary = Summary { seen: S::take_seen(), ..summary };
     match result {
         Ok(()) => Ok(summary),
         Err(Failure(what)) => {
@@ -522,11 +537,11 @@ pub fn crash_everywhere<S: Subject>(
     let undisturbed = run(&[])?;
     for after_ios in 1..=undisturbed.runs[0].all {
         for crash in kinds {
-            let first = CrashPlan { crash, after_ios };
+            let first = CrashPlan { crash, after_ios, when_open: false };
             let recovery = run(&[first])?.runs[1];
             for after_ios in 1..=recovery.open {
                 let crash = kinds[(mix(after_ios ^ first.after_ios) % 2) as usize];
-                run(&[first, CrashPlan { crash, after_ios }])?;
+                run(&[first, CrashPlan { crash, after_ios, when_open: false }])?;
             }
         }
     }
