@@ -39,8 +39,8 @@ impl Core {
             }
             EntryKind::Zero => self.map_insert(volume, zero_mapping(entry, place)),
             EntryKind::CleanFact => {
-                if let Some(from) = entry.from {
-                    self.map_clean(volume, block, count, from, entry.drop);
+                if let (Some(from), Some(state)) = (entry.from, entry.state) {
+                    self.map_clean(entry, from, state);
                 }
             }
             EntryKind::Lost => {
@@ -93,9 +93,15 @@ impl Core {
         self.settle(&emptied);
     }
 
-    /// The origin durably holds what lies at `location`.
-    fn map_clean(&self, volume: VolumeId, block: u64, count: u32, location: Location, drop: bool) {
-        let want = |state: State| state.is_owed() || state == State::Provisional;
+    /// The origin durably holds what lies at `location` and was in `state`. In replay it may still
+    /// look as it did before it was destaged.
+    fn map_clean(&self, entry: &Entry, location: Location, state: State) {
+        let Entry { volume, block, count, drop, .. } = *entry;
+        let want = |now: State| match state {
+            State::Written => matches!(now, State::Dirty | State::Written),
+            State::ZeroWritten => matches!(now, State::Zero | State::ZeroWritten),
+            _ => now == state,
+        };
         let to = if drop { None } else { Some(State::Clean) };
         self.map_transition(volume, block, count, location, want, to);
         if drop {

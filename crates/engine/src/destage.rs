@@ -61,9 +61,9 @@ impl Core {
         let marker = origin.completed.get();
         add(&self.counters.origin_flushes, 1);
         let result = origin.device.flush().done().await;
-        origin.flushed.set(marker);
         match result {
             Ok(()) => {
+                origin.flushed.set(marker);
                 origin.volatile_stripes.borrow_mut().retain(|_, completed| *completed > marker);
                 let mut unproven = origin.unproven.borrow_mut();
                 let proven = unproven.extract_if(.., |(completed, _)| *completed <= marker);
@@ -73,6 +73,7 @@ impl Core {
                 Ok(())
             }
             Err(error) => {
+                // What was destaged is rewritten; for direct writes a later flush is all there is.
                 origin.failures.set(origin.failures.get() + 1);
                 let unproven = std::mem::take(&mut *origin.unproven.borrow_mut());
                 for (_, item) in unproven {
@@ -88,6 +89,7 @@ impl Core {
     /// destages once more.
     fn log_clean(&self, v: &VolumeState, item: &Unproven) {
         let entry = Entry {
+            state: Some(item.state),
             from: Some(item.location),
             drop: item.drop,
             ..new_entry(EntryKind::CleanFact, v.id, item.block, item.count)
@@ -98,18 +100,17 @@ impl Core {
     }
 
     fn undo_unproven(&self, v: &VolumeState, item: &Unproven) {
-        let Unproven { block, count, location, destaged, .. } = *item;
-        planted::seen(if destaged {
-            "origin flush failed: dirty again"
-        } else {
-            "origin flush failed: provisional"
+        let Unproven { block, count, location, state, .. } = *item;
+        planted::seen(match state {
+            State::Provisional => "origin flush failed: provisional",
+            _ => "origin flush failed: dirty again",
         });
-        if !destaged {
-            return self.evict(v.id, block, count, location);
-        }
-        for (from, to) in [(State::Written, State::Dirty), (State::ZeroWritten, State::Zero)] {
-            self.map_transition(v.id, block, count, location, |s| s == from, Some(to));
-        }
+        let to = match state {
+            State::Written => State::Dirty,
+            State::ZeroWritten => State::Zero,
+            _ => return self.evict(v.id, block, count, location),
+        };
+        self.map_transition(v.id, block, count, location, |s| s == state, Some(to));
     }
 
     /// Brings everything of a volume to its origin and makes that known durably.
@@ -245,8 +246,8 @@ impl Core {
             block: m.block,
             count: m.count,
             location: m.location,
+            state: to,
             drop: to == State::ZeroWritten || m.sectors != SECTORS_ALL,
-            destaged: true,
         };
         if planted::is(Bug::ReclaimWithoutOriginFlush) {
             self.log_clean(v, &item);

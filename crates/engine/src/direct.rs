@@ -16,7 +16,7 @@ use crate::format::{Entry, EntryKind, Mode, State, Stream};
 use crate::ids::{BLOCK_BYTES, Location};
 use crate::index::Mapping;
 use crate::limits::{REGION_BLOCKS, VOLATILE_STRIPES_MAX, ZERO_DIRECT_BYTES_MIN};
-use crate::log::{Pending, append_error, new_entry};
+use crate::log::{Pending, Placed, append_error, new_entry};
 use crate::origin::Unproven;
 use crate::planted::{self, Bug};
 use crate::read::{blocks_of, origin_error};
@@ -31,7 +31,7 @@ struct Provisional {
     io: Option<Io>,
     /// Whether it is in the log; known once `io` has been awaited.
     logged: bool,
-    placed: Rc<Cell<Option<(Location, u8)>>>,
+    placed: Rc<Placed>,
 }
 
 impl Provisional {
@@ -180,7 +180,7 @@ impl Core {
                 planted::seen("provisional mapped");
                 let mapping = Mapping { block, count, state, location, distance, sectors };
                 self.map_insert(v.id, mapping);
-                let unproven = Unproven { block, count, location, drop: false, destaged: false };
+                let unproven = Unproven { block, count, location, state, drop: false };
                 let completed = v.origin.completed.get();
                 v.origin.unproven.borrow_mut().push((completed, unproven));
             }

@@ -30,6 +30,9 @@ use crate::wait::{TaskMutex, WaitQueue};
 
 const BLOCK: usize = BLOCK_BYTES as usize;
 
+/// Where an entry's data stands and how many blocks behind its record's header, once it is known.
+pub(crate) type Placed = Cell<Option<(Location, u8)>>;
+
 /// One entry on its way into the log.
 pub(crate) struct Pending {
     pub entry: Entry,
@@ -39,7 +42,7 @@ pub(crate) struct Pending {
     /// Of a populate entry: what says whether it may still be published.
     pub population: Option<Rc<Population>>,
     /// Receives the location of its data and the distance back to the record's header.
-    pub placed: Option<Rc<Cell<Option<(Location, u8)>>>>,
+    pub placed: Option<Rc<Placed>>,
 }
 
 impl Pending {
@@ -335,7 +338,7 @@ impl Core {
             let blocks = data + pending.data_blocks();
             let total = header_blocks_for(count + 1, blocks as usize) as u32 + blocks;
             let footer = footer_blocks_for(records, set.entries.get() as usize + count + 1);
-            if total > self.record_blocks_max || total + footer as u32 > room {
+            if total > self.record_blocks_max || total + footer > room {
                 break;
             }
             (count, data) = (count + 1, blocks);
@@ -421,7 +424,7 @@ impl Core {
                     checksums.push(checksum(block));
                 }
             }
-            entries.push(item.entry.clone());
+            entries.push(item.entry);
         }
         let offset = set.next_block.get();
         let sequence = self.log.take_sequence();

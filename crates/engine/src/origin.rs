@@ -6,6 +6,7 @@ use std::rc::Rc;
 
 use forebay_device::{BlockDevice, Buf, Data, IoError};
 
+use crate::format::State;
 use crate::ids::{Location, SECTOR_BYTES};
 use crate::limits::VOLATILE_STRIPES_MAX;
 use crate::wait::TaskMutex;
@@ -16,10 +17,10 @@ pub(crate) struct Unproven {
     pub block: u64,
     pub count: u32,
     pub location: Location,
+    /// `Written` or `ZeroWritten` by the elevator, `Provisional` by a client's write-through.
+    pub state: State,
     /// Whether the mapping vanishes once proven (partial blocks and zero extents).
     pub drop: bool,
-    /// Whether the elevator wrote it, else a client's write-through.
-    pub destaged: bool,
 }
 
 /// A volume's slow device.

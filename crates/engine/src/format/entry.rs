@@ -95,7 +95,9 @@ impl EntryKind {
 pub struct Entry {
     /// What it says.
     pub kind: EntryKind,
-    /// With [`EntryKind::Move`] the state that moves along, else `None`.
+    /// With [`EntryKind::Move`] the state that moves along; with [`EntryKind::CleanFact`] what it
+    /// was before (`Written`, `ZeroWritten`, `Provisional`): a zero extent has one location for all
+    /// its blocks, data one for each, and neither may be taken for the other. Else `None`.
     pub state: Option<State>,
     /// Sectors of the block that are present; [`SECTORS_ALL`] unless a partial write or move.
     pub sectors: u8,
@@ -194,7 +196,7 @@ impl Entry {
         let may_be_partial = matches!(self.kind, Write | Move) && self.count == 1;
         check(!self.is_partial() || (may_be_partial && self.has_data()), "entry sectors")?;
         check(!self.drop || self.kind == CleanFact, "entry flags")?;
-        check(self.state.is_some() == (self.kind == Move), "entry state")?;
+        check(self.state.is_some() == matches!(self.kind, Move | CleanFact), "entry state")?;
         check(self.has_data() == self.should_have_data(), "entry data")?;
         check(!self.has_data() || self.count < RECORD_BLOCKS_MAX, "entry count")?;
         self.validate_place()?;
