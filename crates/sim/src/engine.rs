@@ -9,7 +9,7 @@ use forebay_device::{BlockDevice, Buf, Data, IoError, IoErrorKind};
 use forebay_engine as engine;
 use forebay_engine::planted::{self, BUGS};
 use forebay_engine::witness::WitnessFuture;
-use forebay_engine::{CreateOptions, Pool, Tuning, Volume, VolumeSpec, Witness};
+use forebay_engine::{CreateOptions, Event, Pool, Tuning, Volume, VolumeSpec, Witness};
 
 use crate::subject::{Env, Mode, Subject, SubjectError};
 
@@ -32,6 +32,7 @@ pub struct Engine {
     /// There until it is stopped.
     pool: Option<Pool>,
     volumes: Vec<Volume>,
+    trace: bool,
 }
 
 thread_local! {
@@ -47,6 +48,15 @@ impl Drop for Engine {
     fn drop(&mut self) {
         let Some(pool) = &self.pool else { return };
         pool.counters().list().into_iter().for_each(|(name, value)| count(name, value));
+        if self.trace {
+            let ((blocks, owed), (free, segments)) = (pool.blocks(), pool.segments());
+            eprintln!(
+                "the pool ends: {blocks} blocks, {owed} owed; {free} of {segments} segments free"
+            );
+            for Event { at, what } in pool.events() {
+                eprintln!("{:>12.3} ms  event: {what}", at as f64 / 1e6);
+            }
+        }
     }
 }
 
@@ -192,7 +202,7 @@ impl Subject for Engine {
             volumes.push(attached.map_err(error)?);
         }
         count_recovery(&pool);
-        Ok(Self { pool: Some(pool), volumes })
+        Ok(Self { pool: Some(pool), volumes, trace: env.trace })
     }
 
     async fn read(&self, volume: usize, offset: u64, buf: Buf) -> Outcome {

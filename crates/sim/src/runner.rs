@@ -284,6 +284,7 @@ impl Machine {
             witness,
             config: Rc::clone(config),
             bug: options.bug.clone(),
+            trace: options.trace,
         };
         Self { origins, armoury, env }
     }

@@ -59,6 +59,8 @@ pub struct Env {
     pub config: Rc<Config>,
     /// The planted bug that is switched on, by name.
     pub bug: Option<String>,
+    /// Whether to tell standard error what happens.
+    pub trace: bool,
 }
 
 /// A block cache under test. Dropping it is no clean stop.
