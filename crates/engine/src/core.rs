@@ -105,6 +105,8 @@ pub(crate) struct Core {
     /// Ranges whose append failed: the next start may or may not find the record.
     pub doubtful: RefCell<Vec<Doubtful>>,
     pub stopping: Cell<bool>,
+    /// Set until recovery has ended; it may use the whole reserve.
+    pub recovering: Cell<bool>,
     /// Set when a stopping pool needs no more destaging and no more room.
     pub settled: Cell<bool>,
     /// Elevators, housekeeping and moves that have not ended.

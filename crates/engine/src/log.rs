@@ -277,7 +277,9 @@ impl Core {
     /// Opens a set for a stream, waiting for room if writers may wait. `None`: no room now.
     async fn open_set(self: &Rc<Self>, stream: Stream) -> Result<Option<Rc<OpenSet>>> {
         let copies = self.stream_copies(stream);
-        let floor = self.sets.borrow().reserve() / 2;
+        // Nobody else needs the reserve while recovery or a stop is under way.
+        let alone = self.recovering.get() || self.settled.get();
+        let floor = if alone { 0 } else { self.sets.borrow().reserve() / 2 };
         let (floor, waits) = match stream {
             Stream::Dirty => (floor, true),
             Stream::Probation => (floor + 1, false),
@@ -290,6 +292,7 @@ impl Core {
             add(&self.counters.throttled_writes, 1);
             self.room
                 .until(|| {
+                    let floor = if self.settled.get() { 0 } else { floor };
                     segments = self.sets.borrow_mut().allocate(copies, floor);
                     segments.is_some() || self.latched.get()
                 })

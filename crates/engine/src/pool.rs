@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use forebay_device::{BlockDevice, Buf, Runtime};
 
-use crate::checkpoint::{flusher, housekeeper, root_offset};
+use crate::checkpoint::root_offset;
 use crate::core::{Core, Event, Member, ShardState};
 use crate::counters::{Counters, Latency};
 use crate::destage::elevator;
@@ -347,8 +347,6 @@ pub async fn open(
     core.log.start_number.set(start);
     core.log.epoch.set(epoch);
     let report = core.recover().await?;
-    core.spawn(flusher(Rc::clone(&core)));
-    core.spawn_background(housekeeper(Rc::clone(&core)));
     Ok(Pool { core, report })
 }
 
@@ -409,6 +407,7 @@ fn new_core(
         doubtful: RefCell::default(),
         stopping: Cell::new(false),
         settled: Cell::new(false),
+        recovering: Cell::new(true),
         background: Cell::new(0),
         requests: Cell::new(0),
         tasks: Cell::new(0),
@@ -598,6 +597,7 @@ impl Pool {
         core.log.until_idle(Stream::Dirty).await;
         core.settled.set(true);
         core.housekeeping.wake_all();
+        core.room.wake_all();
         core.quiet.until(|| core.background.get() == 0 || core.latched.get()).await;
         let volumes: Vec<_> = core.volumes.borrow().values().cloned().collect();
         for v in &volumes {

@@ -18,7 +18,7 @@ use forebay_device::{Buf, Data, Io};
 
 use crate::adoption::{Adoption, RecordFacts, adopt};
 use crate::apply::RecordPlace;
-use crate::checkpoint::root_offset;
+use crate::checkpoint::{flusher, housekeeper, root_offset};
 use crate::core::Core;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::{
@@ -92,8 +92,12 @@ impl Core {
         self.start_accounting();
         self.release_obsolete(&root, &needed, &open);
         self.start_log();
+        // They may have to make the room that the next step needs.
+        self.spawn(flusher(Rc::clone(self)));
+        self.spawn_background(housekeeper(Rc::clone(self)));
         self.restore_copies(&open, &mut report).await?;
         self.finish(open).await?;
+        self.recovering.set(false);
         report.blocks = self.shards.iter().map(|s| s.index.borrow().block_count()).sum();
         report.owed_blocks = self.owed_blocks();
         Ok(report)
