@@ -133,6 +133,10 @@ pub struct Config {
     pub clients: usize,
     /// Requests of each client and run.
     pub operations: u64,
+    /// Flushes in 100 requests that do not read.
+    pub flush_percent: u64,
+    /// One in so many writes has FUA; 0 is none.
+    pub fua_one_in: u64,
     /// Whether clients change modes.
     pub mode_changes: bool,
     /// Faults while clients are at work.
@@ -179,6 +183,9 @@ impl Config {
             diet,
             clients: rng.between(1, 6) as usize,
             operations: if feast { rng.between(20, 100) } else { rng.between(10, 60) },
+            // Where nobody flushes, much is left for a power cut to take.
+            flush_percent: *rng.pick(&[0, 1, 5, 15, 30]),
+            fua_one_in: *rng.pick(&[0, 0, 30, 8]),
             mode_changes: rng.one_in(4),
             faults: Self::faults(&mut rng),
             delay_max: *rng.pick(&[MILLISECOND, 50 * MILLISECOND, 3_000 * MILLISECOND]),

@@ -58,6 +58,8 @@ pub struct Workload {
     /// Where the hot spots are: the same for all clients of a seed, so that they collide.
     hot: u64,
     next: Vec<u64>,
+    flush_percent: u64,
+    fua_one_in: u64,
     mode_changes: bool,
     left: u64,
 }
@@ -72,6 +74,8 @@ impl Workload {
             volumes: config.volumes.iter().map(|v| v.size_bytes / SECTOR as u64).collect(),
             hot: config.seed,
             next: vec![0; config.volumes.len()],
+            flush_percent: config.flush_percent,
+            fua_one_in: config.fua_one_in,
             mode_changes: config.mode_changes,
             left: config.operations,
             rng,
@@ -131,16 +135,18 @@ impl Iterator for Workload {
         if self.rng.below(100) < self.reads {
             return Some(Op::Read(volume, self.range(volume)));
         }
+        if self.rng.below(100) < self.flush_percent {
+            return Some(Op::Flush(volume));
+        }
         Some(match self.rng.below(100) {
-            0..60 => {
-                let fua = self.rng.one_in(10);
+            0..70 => {
+                let fua = self.rng.one_in(self.fua_one_in);
                 Op::Write(volume, self.range(volume), fua)
             }
-            60..75 => Op::Flush(volume),
-            75..83 => Op::Trim(volume, self.range(volume)),
-            83..91 => Op::WriteZeroes(volume, self.range(volume)),
-            91..94 if self.mode_changes => Op::SetMode(volume, *self.rng.pick(&Mode::ALL)),
-            91..98 => Op::Pause(self.rng.below(20 * MILLISECOND)),
+            70..79 => Op::Trim(volume, self.range(volume)),
+            79..88 => Op::WriteZeroes(volume, self.range(volume)),
+            88..92 if self.mode_changes => Op::SetMode(volume, *self.rng.pick(&Mode::ALL)),
+            88..98 => Op::Pause(self.rng.below(20 * MILLISECOND)),
             98 => Op::Pause(self.rng.below(20 * SECOND)),
             _ => Op::Read(volume, self.range(volume)),
         })
