@@ -306,6 +306,7 @@ async fn serve<S: Subject>(
     machine: &Rc<Machine>,
     mut rng: Rng,
     crash_after: Option<u64>,
+    last: bool,
 ) -> Result<Rc<S>, Failure> {
     shared.run_started.set(shared.world.io_count());
     shared.run_opened.set(None);
@@ -319,8 +320,11 @@ async fn serve<S: Subject>(
         verify(shared, &*subject).await;
     }
     shared.errors_expected.set(machine.armoury.arm());
+    // At the end sometimes nobody comes: what the last crash left is what is judged.
+    let quiet = last && rng.one_in(3);
+    let clients = if quiet { 0 } else { shared.config.clients };
     let mut ends = Vec::new();
-    for client in 0..shared.config.clients {
+    for client in 0..clients {
         let (completer, end) = pair();
         ends.push(end);
         let workload = Workload::new(&shared.config, rng.fork());
@@ -429,7 +433,7 @@ impl Seed {
             world.crash_at(Some(world.io_count() + plan.after_ios));
         }
         let result = world.run_until(async move {
-            serve::<S>(&shared, &machine, rng, when_open).await.map(drop)
+            serve::<S>(&shared, &machine, rng, when_open, false).await.map(drop)
         });
         match result {
             Ok(outcome) => outcome?,
@@ -462,7 +466,7 @@ impl Seed {
         let (shared, machine) = (Rc::clone(&self.shared), Rc::clone(&self.machine));
         let rng = self.rng.fork();
         let mut subject =
-            self.run(async move { serve::<S>(&shared, &machine, rng, None).await })?;
+            self.run(async move { serve::<S>(&shared, &machine, rng, None, true).await })?;
         self.note_run();
         if subject.has_given_up() {
             drop(subject);

@@ -56,6 +56,8 @@ pub enum Diet {
     Mixed,
     /// Mostly less than a block, in few blocks.
     Crumbs,
+    /// Everybody in the same few blocks, and the power goes: what one tier loses, another has.
+    Duel,
     /// Long and mostly whole blocks, several times the pool: everything is reclaimed and reused.
     Feast,
 }
@@ -155,11 +157,13 @@ impl Config {
     pub fn new(seed: u64) -> Self {
         let mut rng = Rng::new(seed);
         let diet = match rng.below(10) {
-            0..5 => Diet::Mixed,
-            5..8 => Diet::Crumbs,
+            0..4 => Diet::Mixed,
+            4..6 => Diet::Crumbs,
+            6..8 => Diet::Duel,
             _ => Diet::Feast,
         };
         let feast = diet == Diet::Feast;
+        let crashes = if diet == Diet::Duel { rng.between(1, 3) } else { rng.below(4) };
         let members = rng.between(1, if feast { 2 } else { 4 }) as usize;
         let dirty_copies = rng.between(1, members.min(3) as u64) as usize;
         let clean_copies = rng.between(1, dirty_copies.min(2) as u64) as usize;
@@ -189,7 +193,7 @@ impl Config {
             mode_changes: rng.one_in(4),
             faults: Self::faults(&mut rng),
             delay_max: *rng.pick(&[MILLISECOND, 50 * MILLISECOND, 3_000 * MILLISECOND]),
-            crashes: (0..rng.below(4)).map(|_| Self::crash(&mut rng)).collect(),
+            crashes: (0..crashes).map(|_| Self::crash(&mut rng, diet)).collect(),
             tuning: Self::tuning(&mut rng),
         }
     }
@@ -209,6 +213,7 @@ impl Config {
         // origin whose sectors are larger than the volume's.
         let quarters = match diet {
             Diet::Feast => rng.between(16, 40),
+            Diet::Duel => 1,
             _ if rng.one_in(3) => rng.between(1, 40),
             _ => rng.between(1, 8),
         };
@@ -244,12 +249,15 @@ impl Config {
         }
     }
 
-    fn crash(rng: &mut Rng) -> CrashPlan {
+    fn crash(rng: &mut Rng, diet: Diet) -> CrashPlan {
         // Mostly amid the workload, now and then in the recovery before it.
         let when_open = !rng.one_in(4);
         let ios_max = *rng.pick(&[20, 100, 400, 1500]);
         CrashPlan {
-            crash: if rng.one_in(2) { Crash::PowerCut } else { Crash::ProcessKill },
+            crash: match diet {
+                Diet::Duel if !rng.one_in(4) => Crash::PowerCut,
+                _ => *rng.pick(&[Crash::PowerCut, Crash::ProcessKill]),
+            },
             after_ios: rng.between(1, ios_max),
             when_open,
         }

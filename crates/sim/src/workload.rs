@@ -88,6 +88,7 @@ impl Workload {
         let len = match (self.diet, rng.below(20)) {
             (Diet::Feast, 0..12) => BLOCK_SECTORS * rng.between(1, 64),
             (Diet::Feast, 12..14) => BLOCK_SECTORS * rng.between(32, 256),
+            (Diet::Duel, 0..16) => BLOCK_SECTORS * rng.between(1, 4),
             (Diet::Crumbs, 0..18) | (_, 0..10) => rng.between(1, 8),
             (_, 10..15) => BLOCK_SECTORS * rng.between(1, 4),
             (_, 15..19) => rng.between(1, 128),
