@@ -10,8 +10,9 @@ use clap::Parser;
 use forebay_sim::alarm::{self, Caught};
 use forebay_sim::coverage::Coverage;
 use forebay_sim::engine::Engine;
+use forebay_sim::every_io::crash_everywhere;
 use forebay_sim::jobs;
-use forebay_sim::runner::{Failure, Options, Summary, crash_everywhere, run_seed};
+use forebay_sim::runner::{Failure, Options, Summary, run_seed};
 use forebay_sim::subject::Subject;
 use forebay_sim::swarm::CrashPlan;
 
@@ -38,8 +39,9 @@ struct Args {
     /// Cut the workload short.
     #[arg(long)]
     short: bool,
-    /// Crash a short workload of each seed at every single I/O.
-    #[arg(long, conflicts_with = "crash")]
+    /// Crash a short workload of each seed at every single I/O, and the start after it likewise;
+    /// with --crash only there.
+    #[arg(long)]
     every_io: bool,
     /// Plant this bug.
     #[arg(long, value_name = "NAME")]
@@ -70,7 +72,8 @@ type Verdict = Result<Summary, (Failure, String)>;
 fn run_seed_as_asked<S: Subject>(seed: u64, options: &Options, every_io: bool) -> Verdict {
     if every_io {
         let runs = crash_everywhere::<S>(seed, options);
-        let runs = runs.map_err(|(failure, options)| (failure, options.replay(seed)))?;
+        let runs =
+            runs.map_err(|(failure, options)| (failure, options.replay(seed) + " --every-io"))?;
         return Ok(Summary { crashes: runs, ..Summary::default() });
     }
     run_seed::<S>(seed, options).map_err(|f| (f, options.replay(seed)))

@@ -203,7 +203,16 @@ impl Config {
         self.clients = self.clients.min(2);
         self.operations = self.operations.min(10);
         self.volumes.truncate(1);
-        self.volumes[0].size_bytes = self.volumes[0].size_bytes.min(1 << 20);
+        self.volumes[0].size_bytes = self.volumes[0].size_bytes.min(512 << 10);
+        self.members = self.members.min(2);
+        self.dirty_copies = self.dirty_copies.min(self.members);
+        self.clean_copies = self.clean_copies.min(self.members);
+        self.member_sector_bytes.truncate(self.members);
+        self.faults = FaultMix {
+            member_delay: self.faults.member_delay,
+            origin_delay: self.faults.origin_delay,
+            ..FaultMix::default()
+        };
         self.segment_count = 40;
         self.member_bytes = MEMBER_HEAD_BYTES + self.segment_bytes * self.segment_count;
     }

@@ -85,14 +85,18 @@ impl Workload {
     /// Sectors of a request.
     fn len(&mut self, size: u64) -> u64 {
         let rng = &mut self.rng;
-        let len = match (self.diet, rng.below(20)) {
-            (Diet::Feast, 0..12) => BLOCK_SECTORS * rng.between(1, 64),
-            (Diet::Feast, 12..14) => BLOCK_SECTORS * rng.between(32, 256),
-            (Diet::Duel, 0..16) => BLOCK_SECTORS * rng.between(1, 4),
-            (Diet::Crumbs, 0..18) | (_, 0..10) => rng.between(1, 8),
-            (_, 10..15) => BLOCK_SECTORS * rng.between(1, 4),
-            (_, 15..19) => rng.between(1, 128),
-            _ => rng.between(1, SECTORS_MAX),
+        let die = rng.below(20);
+        let len = match self.diet {
+            Diet::Feast if die < 12 => BLOCK_SECTORS * rng.between(1, 64),
+            Diet::Feast if die < 14 => BLOCK_SECTORS * rng.between(32, 256),
+            Diet::Duel if die < 16 => BLOCK_SECTORS * rng.between(1, 4),
+            Diet::Crumbs if die < 18 => rng.between(1, 8),
+            _ => match die {
+                0..10 => rng.between(1, 8),
+                10..15 => BLOCK_SECTORS * rng.between(1, 4),
+                15..19 => rng.between(1, 128),
+                _ => rng.between(1, SECTORS_MAX),
+            },
         };
         len.min(size).min(SECTORS_MAX)
     }
