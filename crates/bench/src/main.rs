@@ -1,2 +1,44 @@
-//! Placeholder.
-fn main() {}
+//! Benchmarks, each beside the tool or device that it is compared with.
+#![forbid(unsafe_code)]
+
+mod engine;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Benchmarks of Forebay.
+#[derive(Parser)]
+#[command(name = "forebay-bench")]
+struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// The engine alone, in this process, against fio on the bare file.
+    Engine(engine::Options),
+    /// A fixed number of cache hits on a device that costs nothing, for callgrind.
+    #[command(hide = true)]
+    EngineHits(engine::HitsOptions),
+    /// A process of its own for the restart rows.
+    #[command(hide = true)]
+    EngineRestart(engine::RestartOptions),
+}
+
+fn main() -> ExitCode {
+    let result = match Args::parse().command {
+        Command::Engine(options) => engine::run(&options),
+        Command::EngineHits(options) => engine::hits(&options).map(|()| true),
+        Command::EngineRestart(options) => engine::restart_step(&options).map(|()| true),
+    };
+    match result {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(1),
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::from(2)
+        }
+    }
+}

@@ -169,12 +169,15 @@ impl Core {
         let pool = self.sets.borrow().total_count() as u64 * self.segment_bytes;
         let appended = self.log.bytes_since_lap.get();
         let waiting = self.emptied_count() > 0;
-        let starving = {
+        let (starving, low) = {
             let sets = self.sets.borrow();
-            sets.free_min() <= sets.reserve() / 2 + 1
+            let free = sets.free_min();
+            (free <= sets.floor(Stream::Probation), free < sets.reserve())
         };
+        // A root for every emptied set would cost more bytes than the set holds: as many as reclaim
+        // keeps ready are freed together.
         appended >= pool / 100 * self.tuning.lap_percent
-            || (waiting && (starving || (self.is_scarce() && !self.is_reclaim_due())))
+            || (waiting && (starving || (low && !self.is_reclaim_due())))
     }
 }
 
@@ -211,6 +214,11 @@ pub(crate) async fn housekeeper(core: Rc<Core>) {
         let mut progress = false;
         if core.is_reclaim_due() || tight {
             progress = core.reclaim_one().await.unwrap_or(false);
+            if core.reclaim_stuck.replace(!progress) == progress {
+                core.housekeeping.wake_all();
+            }
+        } else {
+            core.reclaim_stuck.set(false);
         }
         if core.is_lap_due() {
             // Its error has latched the pool and is an event.
@@ -218,7 +226,10 @@ pub(crate) async fn housekeeper(core: Rc<Core>) {
         }
         if !progress {
             let timer = core.rt.sleep(LOOK_INTERVAL);
-            let due = || core.settled.get() || core.latched.get() || core.is_lap_due();
+            let due = || {
+                let reclaim = core.is_reclaim_due() && !core.reclaim_stuck.get();
+                core.settled.get() || core.latched.get() || core.is_lap_due() || reclaim
+            };
             core.housekeeping.until_or(due, timer).await;
         }
     }

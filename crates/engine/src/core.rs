@@ -12,10 +12,11 @@ use crate::counters::{Counters, Latency};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::Superblock;
 use crate::ids::{BLOCK_BYTES, DeviceId, Location, SegmentId, Sequence, VolumeId};
-use crate::index::{Shard, shard_of};
+use crate::index::{Mapping, Shard, shard_of};
 use crate::limits::STRIPE_BYTES;
 use crate::lock::RangeLocks;
 use crate::log::Log;
+use crate::planted::{self, Bug};
 use crate::policy::Policy;
 use crate::segment::SetTable;
 use crate::tuning::Tuning;
@@ -122,6 +123,8 @@ pub(crate) struct Core {
     /// Woken when there is something for reclaim or the checkpoint to do.
     pub housekeeping: WaitQueue,
     pub lap_lock: TaskMutex,
+    /// Whether reclaim is due and found nothing that it may take: only destaging makes room then.
+    pub reclaim_stuck: Cell<bool>,
     pub events: RefCell<std::collections::VecDeque<Event>>,
     /// Bytes that all shards occupy.
     pub index_bytes: Cell<u64>,
@@ -207,14 +210,18 @@ impl Core {
         self.place(segment, block)
     }
 
-    /// Whether a completed member flush covers the record that holds a location. A zero extent may
-    /// outlive the set that its fact was in, once a root has taken the fact over.
-    pub(crate) fn is_durable(&self, location: Location) -> bool {
-        if crate::planted::is(crate::planted::Bug::DestageUnflushed) {
+    /// Whether a completed member flush covers the record of a mapping. A zero extent may outlive
+    /// the set that its fact was in, once a root has taken the fact over; then its location says
+    /// nothing, and it is durable at the latest when everything is.
+    pub(crate) fn is_durable(&self, mapping: &Mapping) -> bool {
+        if planted::is(Bug::DestageUnflushed) {
+            return true;
+        }
+        if !mapping.state.has_data() && !self.log.has_volatile() {
             return true;
         }
         let sets = self.sets.borrow();
-        let (id, block) = sets.split(location);
+        let (id, block) = sets.split(mapping.location);
         sets.get(id).is_none_or(|set| block < set.durable_blocks)
     }
 

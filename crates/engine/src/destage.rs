@@ -157,9 +157,16 @@ impl Core {
         let limit = sets.total_count() * self.tuning.owed_segments_percent as usize / 100;
         let scarce = sets.free_min() < sets.reserve();
         owed > limit
-            || (scarce && owed > 0)
+            || (scarce && owed > 0 && self.reclaim_stuck.get())
             || self.partials.get() > PARTIALS_MAX as u64 / 4 * 3
             || self.index_bytes.get() >= self.index_memory_max / 100 * 95
+    }
+
+    /// Bytes destaged under pressure after which the origin is flushed: 1 % of the pool, so that
+    /// room comes in time, and an origin that is slow to flush is not asked for every segment.
+    fn pressed_flush_bytes(&self) -> u64 {
+        let pool = self.sets.borrow().total_count() as u64 * self.segment_bytes;
+        (pool / 100).min(self.tuning.origin_flush_bytes).max(self.segment_bytes)
     }
 
     fn should_destage(&self, v: &VolumeState) -> bool {
@@ -207,7 +214,7 @@ impl Core {
             let next = shard.index.borrow().next_matching(v.id, at, State::needs_destage);
             let Some(mapping) = next.filter(|m| m.block < end) else { return };
             at = mapping.block + u64::from(mapping.count);
-            if !self.is_durable(mapping.location) {
+            if !self.is_durable(&mapping) {
                 continue;
             }
             let data = mapping.state.has_data();
@@ -381,15 +388,20 @@ pub(crate) async fn elevator(core: Rc<Core>, v: Rc<VolumeState>) {
         }
         let bytes = core.counters.destage_bytes.get() - flushed_bytes;
         let pressed = core.is_pressed();
-        let bytes_max = if pressed { core.segment_bytes } else { core.tuning.origin_flush_bytes };
+        let bytes_max =
+            if pressed { core.pressed_flush_bytes() } else { core.tuning.origin_flush_bytes };
         let waited = core.rt.now() - last_flush >= core.tuning.origin_flush_interval;
         let idle = moved == 0 && (core.is_owing(v.id) || pressed || v.drain.get() > 0 || bytes > 0);
         if v.origin.is_volatile() && (bytes >= bytes_max || waited || idle) {
             // Its error is an event, and told to the clients by their next FLUSH.
-            core.flush_origin(&v).await.ok();
+            if core.flush_origin(&v).await.is_err() {
+                core.rt.sleep(ERROR_PAUSE).await.result.ok();
+            }
             last_flush = core.rt.now();
             flushed_bytes = core.counters.destage_bytes.get();
             core.quiet.wake_all();
+            core.reclaim_stuck.set(false);
+            core.housekeeping.wake_all();
         } else if moved == 0 {
             let timer = core.rt.sleep(LOOK_INTERVAL);
             // What was tried in vain waits for an append in flight: look again later.

@@ -13,7 +13,7 @@ use crate::core::{Core, STRIPE_BLOCKS};
 use crate::counters::add;
 use crate::error::Result;
 use crate::format::{Entry, EntryKind, Mode, State, Stream};
-use crate::ids::{BLOCK_BYTES, Location};
+use crate::ids::BLOCK_BYTES;
 use crate::index::Mapping;
 use crate::limits::{REGION_BLOCKS, VOLATILE_STRIPES_MAX, ZERO_DIRECT_BYTES_MIN};
 use crate::log::{Pending, Placed, append_error, new_entry};

@@ -44,11 +44,11 @@ impl Core {
     /// The closed set to reclaim next, if there is one worth it.
     fn choose_victim(&self) -> Option<(SegmentId, Queue)> {
         let sets = self.sets.borrow();
-        let spare = sets.free_min() > sets.reserve() / 2 + 1;
+        let spare = sets.free_min() > sets.floor(Stream::Probation);
         let size_blocks = self.segment_blocks;
         let mut units = sets.iter().filter_map(|set| {
             let queue = set.queue()?;
-            let movable = set.owed_blocks == 0 || (spare && !set.moving);
+            let movable = set.owed_blocks == 0 || (spare && !set.moving && set.written_blocks == 0);
             let usable = set.state == SetState::Closed && movable;
             usable.then_some(Unit {
                 id: set.id.0,
@@ -351,13 +351,8 @@ impl Core {
         self.room.wake_all();
     }
 
-    /// Whether free segments are so few that reclaim should run.
-    pub(crate) fn is_scarce(&self) -> bool {
-        let sets = self.sets.borrow();
-        sets.free_min() < sets.reserve()
-    }
-
     /// Whether too few segments are free even if those that only wait for a root are counted.
+    /// Reclaim keeps half a reserve more than the reserve, so that a root frees many at once.
     pub(crate) fn is_reclaim_due(&self) -> bool {
         let sets = self.sets.borrow();
         let emptied: usize = sets
@@ -365,7 +360,7 @@ impl Core {
             .filter(|set| matches!(set.state, SetState::Emptied(_)))
             .map(|set| set.segments.len())
             .sum();
-        sets.free_min() + emptied / self.members.len() < sets.reserve()
+        sets.free_min() + emptied / self.members.len() < sets.reserve() / 2 * 3
     }
 
     /// Sets that only wait for a root.

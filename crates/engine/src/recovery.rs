@@ -199,6 +199,7 @@ impl Core {
                 state: SetState::Closing,
                 live_blocks: 0,
                 owed_blocks: 0,
+                written_blocks: 0,
                 pins: 0,
                 last_sequence: Sequence(0),
                 durable_blocks: self.segment_blocks,

@@ -133,6 +133,7 @@ impl Core {
     /// Logs whole blocks from `first` on.
     async fn log_blocks(&self, v: &VolumeState, first: u64, data: Data) -> Result<()> {
         let end = first + (data.len() / BLOCK) as u64;
+        self.policy.borrow_mut().spend(end - first, 0);
         let max = u64::from(self.record_data_blocks());
         let mut appends: Vec<Io> = Vec::new();
         let mut at = first;

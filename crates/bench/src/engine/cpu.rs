@@ -1,0 +1,189 @@
+//! What a hit costs beyond the device: time and instructions.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::rc::Rc;
+
+use clap::Args;
+use forebay_device::{BlockDevice, Buf, Runtime};
+use forebay_engine as engine;
+use forebay_engine::{CreateOptions, MemoryWitness, Tuning, Volume};
+use serde_json::json;
+
+use super::devices::ZeroCost;
+use super::load::{self, Random};
+use super::rig::{reactor, text, volume_spec};
+use super::verdict::{Bar, Row};
+use super::{Bench, Result};
+
+/// A fixed number of hits.
+#[derive(Args, Clone, Debug)]
+pub struct HitsOptions {
+    /// How many.
+    #[arg(long)]
+    count: u64,
+    /// Straight from the device, without an engine.
+    #[arg(long)]
+    direct: bool,
+}
+
+const CACHE_BYTES: u64 = 1 << 30;
+
+/// Runs `count` reads, on the engine or straight on the device, and calls `measured` with whether
+/// they are about to begin.
+fn reads(options: &HitsOptions, volume_bytes: u64, mut measured: impl FnMut(bool)) -> Result<()> {
+    let reactor = reactor()?;
+    let runtime: Rc<dyn Runtime> = Rc::clone(&reactor) as Rc<dyn Runtime>;
+    let result = reactor.block_on(async {
+        let device = Rc::new(ZeroCost::new(CACHE_BYTES));
+        let devices: Vec<Rc<dyn BlockDevice>> = vec![Rc::clone(&device) as Rc<dyn BlockDevice>];
+        let witness = Rc::new(MemoryWitness::default());
+        let named = CreateOptions::named("bench");
+        engine::create(&*runtime, &devices, &*witness, &named).await.map_err(text)?;
+        let tuning = Tuning { destage_when_idle: false, ..Tuning::default() };
+        let pool = engine::open(Rc::clone(&runtime), devices, witness, tuning).await;
+        let pool = pool.map_err(text)?;
+        let origin = Rc::new(super::devices::Numbered::new(volume_bytes));
+        let volume = Rc::new(pool.add_volume(&volume_spec(), origin).await.map_err(text)?);
+        load::fill(&runtime, &volume, volume_bytes).await?;
+        device.instant.set(true);
+        let hits = || {
+            let list = pool.counters().list();
+            list.iter().find(|(name, _)| *name == "read_hits").map_or(0, |&(_, value)| value)
+        };
+        let before = hits();
+        measured(true);
+        if options.direct {
+            let device: Rc<dyn BlockDevice> = device;
+            read_direct(&device, volume_bytes, options.count).await?;
+        } else {
+            read_volume(&volume, volume_bytes, options.count).await?;
+        }
+        measured(false);
+        let wanted = if options.direct { 0 } else { options.count };
+        if hits() - before != wanted {
+            return Err("some reads were no hits".to_owned());
+        }
+        Ok(())
+    });
+    reactor.close();
+    result
+}
+
+async fn read_volume(volume: &Rc<Volume>, volume_bytes: u64, count: u64) -> Result<()> {
+    let mut random = Random(1);
+    let mut buf = Buf::zeroed(4096);
+    for _ in 0..count {
+        let outcome;
+        (buf, outcome) = volume.read(random.below(volume_bytes / 4096) * 4096, buf).await;
+        outcome.map_err(text)?;
+    }
+    Ok(())
+}
+
+async fn read_direct(device: &Rc<dyn BlockDevice>, volume_bytes: u64, count: u64) -> Result<()> {
+    let mut random = Random(1);
+    let mut buf = Buf::zeroed(4096);
+    for _ in 0..count {
+        let outcome = device.read(random.below(volume_bytes / 4096) * 4096, buf).await;
+        outcome.result.map_err(text)?;
+        buf = outcome.buf.ok_or("a read lost its buffer")?;
+    }
+    Ok(())
+}
+
+/// The hidden subcommand.
+///
+/// # Errors
+/// If a read fails or is no hit.
+pub fn hits(options: &HitsOptions) -> Result<()> {
+    reads(options, 64 << 20, |_| ())
+}
+
+/// Nanoseconds that this process's main thread has run, user and system together.
+fn cpu_ns() -> Result<u64> {
+    let text = std::fs::read_to_string("/proc/self/schedstat").map_err(text)?;
+    let first = text.split_whitespace().next().and_then(|word| word.parse().ok());
+    first.filter(|&ns| ns > 0).ok_or_else(|| "the kernel keeps no schedstat".to_owned())
+}
+
+fn cpu_per_read(direct: bool, count: u64) -> Result<f64> {
+    let mut marks = Vec::new();
+    reads(&HitsOptions { count, direct }, 512 << 20, |_| marks.push(cpu_ns()))?;
+    let marks: Vec<u64> = marks.into_iter().collect::<Result<_>>()?;
+    Ok((marks[1] - marks[0]) as f64 / count as f64)
+}
+
+/// Process CPU per hit on a device without cost, less the same loop without the engine.
+pub(super) fn run_time(bench: &mut Bench) -> Result<()> {
+    const WHAT: &str = "engine CPU per 4K hit, beyond the device";
+    let bar = Bar::AtMost(1.5);
+    let count = if bench.options.quick { 200_000 } else { 1_000_000 };
+    let mut values = Vec::new();
+    for round in 0..bench.options.rounds.max(1) {
+        let pair = cpu_per_read(false, count).and_then(|e| Ok((e, cpu_per_read(true, count)?)));
+        let (engine, direct) = match pair {
+            Ok(pair) => pair,
+            Err(error) => return bench.finish(Row::failed("cpu", WHAT, bar, &error)),
+        };
+        bench.keep(&json!({
+            "row": "cpu", "round": round, "engine_ns": engine, "device_ns": direct,
+        }))?;
+        values.push((engine - direct) / 1_000.0);
+    }
+    bench.finish(Row::judged("cpu", WHAT, &values, bar, " us", bench.options.quick))
+}
+
+/// Instructions of a whole run of the hidden subcommand.
+fn instructions(count: u64, direct: bool, dir: &std::path::Path) -> Result<f64> {
+    let program = std::env::current_exe().map_err(text)?;
+    let out: PathBuf = dir.join("callgrind.out");
+    let mut command = Command::new("valgrind");
+    command
+        .arg("--tool=callgrind")
+        .arg(format!("--callgrind-out-file={}", out.display()))
+        .arg(program)
+        .args(["engine-hits", "--count", &count.to_string()]);
+    if direct {
+        command.arg("--direct");
+    }
+    let output = command.output().map_err(|e| match e.kind() {
+        std::io::ErrorKind::NotFound => "valgrind is not installed".to_owned(),
+        _ => format!("running valgrind: {e}"),
+    })?;
+    let _ = std::fs::remove_file(&out);
+    let text = String::from_utf8_lossy(&output.stderr);
+    if !output.status.success() {
+        let reason = text.lines().find(|line| line.starts_with("error")).unwrap_or("no reason");
+        return Err(format!("the run under valgrind failed: {reason}"));
+    }
+    let collected = text.lines().find_map(|line| line.split("Collected : ").nth(1));
+    let number = collected.and_then(|rest| rest.split_whitespace().next()?.parse().ok());
+    number.ok_or_else(|| "valgrind gave no count".to_owned())
+}
+
+/// Instructions per hit: the difference of two run lengths, less the same without the engine.
+pub(super) fn run_instructions(bench: &mut Bench) -> Result<()> {
+    const WHAT: &str = "engine instructions per 4K hit, beyond the device";
+    const SHORT: u64 = 10_000;
+    const LONG: u64 = 60_000;
+    // 1.5 us at 3 GHz and one instruction per cycle, which is little.
+    let bar = Bar::AtMost(4_500.0);
+    let dir = bench.options.dir.clone();
+    let per_read = |direct: bool| -> Result<f64> {
+        let short = instructions(SHORT, direct, &dir)?;
+        Ok((instructions(LONG, direct, &dir)? - short) / (LONG - SHORT) as f64)
+    };
+    let pair = per_read(false).and_then(|engine| Ok((engine, per_read(true)?)));
+    let row = match pair {
+        Ok((engine, direct)) => {
+            bench.keep(&json!({ "row": "instructions", "engine": engine, "device": direct }))?;
+            let values = [engine - direct];
+            let mut row = Row::judged("instructions", WHAT, &values, bar, "", false);
+            row.note = format!("{engine:.0} with the engine, {direct:.0} without");
+            row
+        }
+        Err(error) => Row::failed("instructions", WHAT, bar, &error),
+    };
+    bench.finish(row)
+}

@@ -1,0 +1,260 @@
+//! The rows that compare with fio.
+
+use serde_json::json;
+
+use super::fio::{Fio, Job};
+use super::load::{self, Kind, Load};
+use super::rig::{Rig, write_file};
+use super::verdict::{Bar, Row, is_decided, median, rate};
+use super::{Bench, ROUNDS_MAX, Result};
+
+/// One row: our load, fio's, and the bar.
+struct Case {
+    name: &'static str,
+    what: &'static str,
+    kind: Kind,
+    block_bytes: u64,
+    clients: usize,
+    job: Job,
+    bar: f64,
+}
+
+fn cases() -> Vec<Case> {
+    let job = |rw, block_bytes, depth, jobs, sync| Job { rw, block_bytes, depth, jobs, sync };
+    let case = |name, what, kind, block_bytes, clients, job, bar| Case {
+        name,
+        what,
+        kind,
+        block_bytes,
+        clients,
+        job,
+        bar,
+    };
+    let (k4, m1) = (4096, 1 << 20);
+    vec![
+        case(
+            "read",
+            "4K random read, hits, queue 32",
+            Kind::ReadRandom,
+            k4,
+            32,
+            job("randread", k4, 32, 1, false),
+            0.95,
+        ),
+        case(
+            "seqread",
+            "1M sequential read, hits, queue 4",
+            Kind::ReadSequential,
+            m1,
+            4,
+            job("read", m1, 4, 1, false),
+            0.9,
+        ),
+        case(
+            "write",
+            "4K random write, queue 32",
+            Kind::WriteRandom,
+            k4,
+            32,
+            job("randwrite", k4, 32, 1, false),
+            2.0,
+        ),
+        case(
+            "flush1",
+            "4K write + flush, 1 writer",
+            Kind::WriteFlush,
+            k4,
+            1,
+            job("randwrite", k4, 1, 1, true),
+            1.0,
+        ),
+        case(
+            "flush16",
+            "4K write + flush, 16 writers",
+            Kind::WriteFlush,
+            k4,
+            16,
+            job("randwrite", k4, 1, 16, true),
+            4.0,
+        ),
+        case(
+            "seqwrite",
+            "1M sequential write, queue 4",
+            Kind::WriteSequential,
+            m1,
+            4,
+            job("write", m1, 4, 1, false),
+            0.8,
+        ),
+    ]
+}
+
+/// Sizes in bytes: cache file, volume (all of it cached), the part that random writes go to.
+struct Sizes {
+    cache: u64,
+    volume: u64,
+    written: u64,
+}
+
+impl Sizes {
+    fn of(bench: &Bench) -> Self {
+        let unit = if bench.options.quick { 1 << 28 } else { 1 << 30 };
+        Self { cache: 4 * unit, volume: 2 * unit, written: unit }
+    }
+}
+
+const AMPLIFICATION: &str = "SSD bytes per client byte, 4K random write, queue 32";
+
+/// Runs the rows of this module that are asked for.
+pub(super) fn run(bench: &mut Bench) -> Result<()> {
+    let cases: Vec<Case> = cases().into_iter().filter(|case| bench.wants(&[case.name])).collect();
+    let amplification = bench.wants(&["amplification"]);
+    if cases.is_empty() && !amplification {
+        return Ok(());
+    }
+    let sizes = Sizes::of(bench);
+    let bare = bench.options.dir.join("bare.bin");
+    let cache = bench.options.dir.join("cache.bin");
+    eprintln!("writing the files and a lap of the log ...");
+    let ready = write_file(&bare, sizes.volume).and_then(|()| {
+        // A cache file of an aborted run is worth nothing.
+        let _ = std::fs::remove_file(&cache);
+        Rig::new(&cache, sizes.cache, sizes.volume)
+    });
+    let result = match ready {
+        Ok(rig) => run_on(bench, &rig, &sizes, &cases, amplification),
+        Err(error) => {
+            for case in &cases {
+                bench.finish(Row::failed(case.name, case.what, Bar::AtLeast(case.bar), &error))?;
+            }
+            Ok(())
+        }
+    };
+    let _ = std::fs::remove_file(&bare);
+    result
+}
+
+fn run_on(
+    bench: &mut Bench,
+    rig: &Rig,
+    sizes: &Sizes,
+    cases: &[Case],
+    amplification: bool,
+) -> Result<()> {
+    let fio = Fio::new(&bench.options.dir.join("bare.bin"), sizes.volume);
+    for case in cases {
+        let row = match compare(bench, rig, &fio, sizes, case) {
+            Ok(row) => row,
+            Err(error) => Row::failed(case.name, case.what, Bar::AtLeast(case.bar), &error),
+        };
+        bench.finish(row)?;
+    }
+    if amplification {
+        let row = amplify(bench, rig, sizes);
+        let bar = Bar::AtMost(1.1);
+        let row = row.unwrap_or_else(|e| Row::failed("amplification", AMPLIFICATION, bar, &e));
+        bench.finish(row)?;
+    }
+    Ok(())
+}
+
+/// One side of a round: ours, from an engine that owes nothing.
+fn ours(bench: &mut Bench, rig: &Rig, sizes: &Sizes, case: &Case) -> Result<f64> {
+    rig.settle()?;
+    let counters = rig.pool.counters().list();
+    let reads = matches!(case.kind, Kind::ReadRandom | Kind::ReadSequential);
+    let span_bytes = match case.kind {
+        Kind::WriteRandom | Kind::WriteFlush => sizes.written,
+        _ => sizes.volume,
+    };
+    let load =
+        Load { kind: case.kind, block_bytes: case.block_bytes, clients: case.clients, span_bytes };
+    let before = (rig.counter("read_misses"), rig.counter("read_partial_hits"));
+    let throttled = rig.counter("throttled_writes");
+    let done = rig.run(load, bench.span_ms())?;
+    let missed =
+        rig.counter("read_misses") + rig.counter("read_partial_hits") - before.0 - before.1;
+    if reads && missed > 0 {
+        return Err(format!("{missed} of {} reads were no hits", done.requests));
+    }
+    let waited = rig.counter("throttled_writes") - throttled;
+    if waited > 0 {
+        eprintln!("  {}: {waited} writes waited for room", case.name);
+    }
+    let now = rig.pool.counters().list();
+    let moved: serde_json::Map<_, _> = now
+        .iter()
+        .zip(&counters)
+        .filter(|(now, before)| now.1 != before.1)
+        .map(|(now, before)| (now.0.to_owned(), json!(now.1 - before.1)))
+        .collect();
+    bench.keep(&json!({ "row": case.name, "free": rig.pool.segments(), "counters": moved }))?;
+    Ok(done.rate())
+}
+
+fn compare(bench: &mut Bench, rig: &Rig, fio: &Fio, sizes: &Sizes, case: &Case) -> Result<Row> {
+    if matches!(case.kind, Kind::ReadRandom | Kind::ReadSequential) {
+        rig.reactor.block_on(load::fill(&rig.runtime, &rig.volume, sizes.volume))?;
+    }
+    let bar = Bar::AtLeast(case.bar);
+    let (mut our_rates, mut fio_rates, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
+    let rounds = bench.options.rounds.max(1);
+    while ratios.len() < rounds || (ratios.len() < ROUNDS_MAX && !is_decided(&ratios, bar)) {
+        let until = if ratios.len() < rounds { rounds } else { ROUNDS_MAX };
+        for round in ratios.len()..until {
+            let (our, their);
+            if round % 2 == 0 {
+                our = ours(bench, rig, sizes, case)?;
+                their = fio.rate(case.job, bench.span_ms())?;
+            } else {
+                their = fio.rate(case.job, bench.span_ms())?;
+                our = ours(bench, rig, sizes, case)?;
+            }
+            bench.keep(&json!({
+                "row": case.name, "round": round, "ours": our, "fio": their, "ratio": our / their,
+            }))?;
+            our_rates.push(our);
+            fio_rates.push(their);
+            ratios.push(our / their);
+        }
+    }
+    let mut row = Row::judged(case.name, case.what, &ratios, bar, "", bench.options.quick);
+    row.ours = rate(median(&our_rates));
+    row.theirs = rate(median(&fio_rates));
+    Ok(row)
+}
+
+/// Everything that goes to the SSD, facts and checkpoints of the destaging that follows included.
+fn amplify(bench: &mut Bench, rig: &Rig, sizes: &Sizes) -> Result<Row> {
+    let load =
+        Load { kind: Kind::WriteRandom, block_bytes: 4096, clients: 32, span_bytes: sizes.written };
+    let mut values = Vec::new();
+    for round in 0..bench.options.rounds.max(1) {
+        rig.settle()?;
+        let before = (rig.ssd_bytes(), rig.counter("write_bytes"), rig.counter("ssd_move_bytes"));
+        let parts = rig.pool.counters().list();
+        rig.run(load, bench.span_ms())?;
+        rig.settle()?;
+        let client = (rig.counter("write_bytes") - before.1) as f64;
+        let share = |name: &str| {
+            let was = parts.iter().find(|(known, _)| *known == name).map_or(0, |part| part.1);
+            (rig.counter(name) - was) as f64 / client
+        };
+        let value = (rig.ssd_bytes() - before.0) as f64 / client;
+        bench.keep(&json!({
+            "row": "amplification", "round": round, "value": value,
+            "headers": share("ssd_header_bytes"), "facts": share("ssd_fact_bytes"),
+            "moves": share("ssd_move_bytes"), "checkpoints": share("ssd_checkpoint_bytes"),
+        }))?;
+        eprintln!(
+            "  amplification {value:.3}: headers {:.3}, facts {:.3}, moves {:.3}, checkpoints {:.3}",
+            share("ssd_header_bytes"),
+            share("ssd_fact_bytes"),
+            share("ssd_move_bytes"),
+            share("ssd_checkpoint_bytes"),
+        );
+        values.push(value);
+    }
+    let bar = Bar::AtMost(1.1);
+    Ok(Row::judged("amplification", AMPLIFICATION, &values, bar, "", bench.options.quick))
+}

@@ -1,0 +1,235 @@
+//! From rounds to a verdict.
+
+use serde_json::{Value, json};
+
+/// What a row comes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// The bar is cleared.
+    Met,
+    /// It is not, or the row could not run.
+    Missed,
+    /// The rounds disagree.
+    Unclear,
+    /// Cleared, but at a smaller size than the bar is meant for.
+    Shrunk,
+}
+
+impl Verdict {
+    pub(super) fn word(self) -> &'static str {
+        match self {
+            Self::Met => "met",
+            Self::Missed => "missed",
+            Self::Unclear => "unclear",
+            Self::Shrunk => "(small)",
+        }
+    }
+}
+
+/// What a figure must be.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Bar {
+    AtLeast(f64),
+    AtMost(f64),
+}
+
+impl Bar {
+    fn holds(self, value: f64) -> bool {
+        match self {
+            Self::AtLeast(bar) => value >= bar,
+            Self::AtMost(bar) => value <= bar,
+        }
+    }
+
+    fn text(self, unit: &str) -> String {
+        match self {
+            Self::AtLeast(bar) => format!(">= {bar}{unit}"),
+            Self::AtMost(bar) => format!("<= {bar}{unit}"),
+        }
+    }
+}
+
+/// One line of the table.
+#[derive(Clone, Debug)]
+pub(super) struct Row {
+    pub name: &'static str,
+    pub what: String,
+    pub ours: String,
+    pub theirs: String,
+    pub ratio: String,
+    pub bar: String,
+    pub verdict: Verdict,
+    pub note: String,
+}
+
+impl Row {
+    /// A row that could not run.
+    pub(super) fn failed(name: &'static str, what: &str, bar: Bar, reason: &str) -> Self {
+        Self {
+            name,
+            what: what.to_owned(),
+            ours: "-".into(),
+            theirs: "-".into(),
+            ratio: "-".into(),
+            bar: bar.text(""),
+            verdict: Verdict::Missed,
+            note: format!("did not run: {reason}"),
+        }
+    }
+
+    /// A row of repeated measurements of one figure.
+    pub(super) fn judged(
+        name: &'static str,
+        what: &str,
+        values: &[f64],
+        bar: Bar,
+        unit: &str,
+        shrunk: bool,
+    ) -> Self {
+        let (low, high) = ends(values);
+        let digits = if high >= 100.0 { 0 } else { 2 };
+        let ratio = if values.len() == 1 {
+            format!("{:.digits$}{unit}", values[0])
+        } else {
+            format!("{:.digits$} {low:.digits$}..{high:.digits$}{unit}", median(values))
+        };
+        Self {
+            name,
+            what: what.to_owned(),
+            ours: String::new(),
+            theirs: String::new(),
+            ratio,
+            bar: bar.text(unit),
+            verdict: judge(values, bar, shrunk),
+            note: String::new(),
+        }
+    }
+
+    pub(super) fn to_json(&self) -> Value {
+        json!({
+            "row": self.name, "what": self.what, "ours": self.ours, "fio": self.theirs,
+            "ratio": self.ratio, "bar": self.bar, "verdict": self.verdict.word(),
+            "note": self.note,
+        })
+    }
+}
+
+fn sorted(values: &[f64]) -> Vec<f64> {
+    let mut values = values.to_vec();
+    values.sort_by(f64::total_cmp);
+    values
+}
+
+fn ends(values: &[f64]) -> (f64, f64) {
+    let values = sorted(values);
+    (values.first().copied().unwrap_or(0.0), values.last().copied().unwrap_or(0.0))
+}
+
+/// The middle of the values.
+pub(super) fn median(values: &[f64]) -> f64 {
+    let values = sorted(values);
+    match values.len() {
+        0 => 0.0,
+        n if n % 2 == 1 => values[n / 2],
+        n => f64::midpoint(values[n / 2 - 1], values[n / 2]),
+    }
+}
+
+/// The interval that holds the true median with 94 % or more, whatever the distribution: all of
+/// five values, the 4th to the 12th of fifteen. (All of fifteen would only ever be wider than all
+/// of five, so that more rounds could not decide anything.)
+fn confidence(values: &[f64]) -> (f64, f64) {
+    let values = sorted(values);
+    let n = values.len();
+    // How many of n coin tosses are tails in 1/32 of all cases: that many values are cut away.
+    let (mut cut, mut term, mut sum) = (0, 0.5_f64.powi(n as i32), 0.0);
+    while cut < n / 2 {
+        sum += term;
+        if sum > 1.0 / 31.0 {
+            break;
+        }
+        cut += 1;
+        term *= (n - cut + 1) as f64 / cut as f64;
+    }
+    let cut = cut.saturating_sub(1);
+    (values.get(cut).copied().unwrap_or(0.0), values.get(n - 1 - cut).copied().unwrap_or(0.0))
+}
+
+/// Whether the values say clearly on which side of the bar the median lies.
+pub(super) fn is_decided(values: &[f64], bar: Bar) -> bool {
+    if values.is_empty() {
+        return false;
+    }
+    let (low, high) = confidence(values);
+    bar.holds(low) == bar.holds(high)
+}
+
+fn judge(values: &[f64], bar: Bar, shrunk: bool) -> Verdict {
+    match (is_decided(values, bar), bar.holds(median(values))) {
+        (false, _) => Verdict::Unclear,
+        (true, false) => Verdict::Missed,
+        (true, true) if shrunk => Verdict::Shrunk,
+        (true, true) => Verdict::Met,
+    }
+}
+
+/// A rate with a fitting unit.
+pub(super) fn rate(per_second: f64) -> String {
+    match per_second {
+        r if r >= 10_000.0 => format!("{:.1}K/s", r / 1_000.0),
+        r => format!("{r:.0}/s"),
+    }
+}
+
+/// Prints the table to stdout.
+pub(super) fn print(rows: &[Row]) {
+    let head = ["what", "ours", "fio", "ratio: median min..max", "bar", "verdict"];
+    let mut lines: Vec<[String; 6]> = vec![head.map(str::to_owned)];
+    for row in rows {
+        lines.push([
+            row.what.clone(),
+            row.ours.clone(),
+            row.theirs.clone(),
+            row.ratio.clone(),
+            row.bar.clone(),
+            row.verdict.word().to_owned(),
+        ]);
+    }
+    let width = |i: usize| lines.iter().map(|line| line[i].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..6).map(width).collect();
+    for (number, line) in lines.iter().enumerate() {
+        let cells: Vec<String> =
+            line.iter().zip(&widths).map(|(cell, &w)| format!("{cell:w$}")).collect();
+        println!("| {} |", cells.join(" | "));
+        if number == 0 {
+            let rule: Vec<String> = widths.iter().map(|&w| "-".repeat(w)).collect();
+            println!("| {} |", rule.join(" | "));
+        }
+    }
+    for row in rows.iter().filter(|row| !row.note.is_empty()) {
+        println!("{}: {}", row.what, row.note);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn five_rounds_count_whole_and_fifteen_without_their_tails() {
+        let five = [1.0, 2.0, 3.0, 4.0, 5.0];
+        assert_eq!(confidence(&five), (1.0, 5.0));
+        let fifteen: Vec<f64> = (1..=15).map(f64::from).collect();
+        assert_eq!(confidence(&fifteen), (4.0, 12.0));
+        assert_eq!(median(&fifteen), 8.0);
+    }
+
+    #[test]
+    fn a_bar_among_the_rounds_leaves_it_unclear() {
+        let values = [0.9, 1.0, 1.1, 1.2, 1.3];
+        assert_eq!(judge(&values, Bar::AtLeast(1.05), false), Verdict::Unclear);
+        assert_eq!(judge(&values, Bar::AtLeast(0.9), false), Verdict::Met);
+        assert_eq!(judge(&values, Bar::AtLeast(0.9), true), Verdict::Shrunk);
+        assert_eq!(judge(&values, Bar::AtMost(0.5), false), Verdict::Missed);
+    }
+}
