@@ -101,6 +101,10 @@ impl Core {
 
     fn undo_unproven(&self, v: &VolumeState, item: &Unproven) {
         let Unproven { block, count, location, state, .. } = *item;
+        planted::seen(match state {
+            State::Provisional => "origin flush failed: provisional",
+            _ => "origin flush failed: dirty again",
+        });
         let to = match state {
             State::Written => State::Dirty,
             State::ZeroWritten => State::Zero,
@@ -298,6 +302,7 @@ impl Core {
         block: &Data,
         mask: u8,
     ) -> std::result::Result<(), IoError> {
+        planted::seen("partial block destaged");
         let sector = SECTOR_BYTES as usize;
         let has = |i: u32| i < SECTORS_PER_BLOCK && mask >> i & 1 == 1;
         let mut i = 0;

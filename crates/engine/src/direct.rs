@@ -122,6 +122,7 @@ impl Core {
             return Ok(());
         }
         if !said {
+            planted::seen("tombstone");
             let mut appends = Vec::new();
             for (block, count) in region_parts(first, count) {
                 let entry = new_entry(EntryKind::Tombstone, v.id, block, count);
@@ -188,6 +189,7 @@ impl Core {
                 && failures == v.origin.failures.get()
             {
                 let state = State::Provisional;
+                planted::seen("provisional mapped");
                 let mapping = Mapping { block, count, state, location, distance, sectors };
                 self.map_insert(v.id, mapping);
                 let unproven = Unproven { block, count, location, state, drop: false };
@@ -204,6 +206,7 @@ impl Core {
 
     /// Logs that whole blocks read as zeroes.
     async fn log_zeroes(&self, v: &Rc<VolumeState>, first: u64, count: u32) -> Result<()> {
+        planted::seen("zero extent");
         let mut appends = Vec::new();
         for (block, count) in region_parts(first, count) {
             let entry = new_entry(EntryKind::Zero, v.id, block, count);

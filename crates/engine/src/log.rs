@@ -304,6 +304,9 @@ impl Core {
         let Some(segments) = segments else { return Ok(None) };
         let counter = self.log.open_counter.get() + 1;
         self.log.open_counter.set(counter);
+        if counter > self.sets.borrow().total_count() as u64 {
+            planted::seen("segment reused");
+        }
         let incarnation = Incarnation { start: self.log.start_number.get(), counter };
         let id = segments[0];
         self.sets.borrow_mut().put(Set {

@@ -192,6 +192,7 @@ impl Core {
             }
         };
         add(&self.counters.move_blocks, u64::from(m.count));
+        planted::seen(if m.state == State::Clean { "clean run moved" } else { "dirty run moved" });
         self.policy.borrow_mut().spend(0, u64::from(m.count));
         let entry = Entry {
             state: Some(m.state),

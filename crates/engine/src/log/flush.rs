@@ -20,9 +20,6 @@ impl Core {
     /// If a member cannot be flushed (the pool has latched then, or had before).
     pub(crate) async fn flush_members(&self) -> Result<()> {
         let target = self.log.appended.get();
-        if planted::is(Bug::FlushAcknowledgedEarly) {
-            return Ok(());
-        }
         loop {
             self.check_latch()?;
             if self.log.flushed.get() >= target {
