@@ -224,6 +224,8 @@ pub(crate) async fn housekeeper(core: Rc<Core>) {
             // Its error has latched the pool and is an event.
             progress |= core.lap(false).await.is_ok();
         }
+        // Whoever waits for memory looks again: evictions and destaging give it back piece by piece.
+        core.room.wake_all();
         if !progress {
             let timer = core.rt.sleep(LOOK_INTERVAL);
             let due = || {
