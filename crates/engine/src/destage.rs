@@ -87,7 +87,7 @@ impl Core {
 
     /// Logs that the origin durably holds a block. Nobody waits for it: without the fact, recovery
     /// destages once more.
-    fn log_clean(&self, v: &VolumeState, item: &Unproven) {
+    pub(crate) fn log_clean(&self, v: &VolumeState, item: &Unproven) {
         let entry = Entry {
             state: Some(item.state),
             from: Some(item.location),

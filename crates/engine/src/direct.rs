@@ -100,13 +100,16 @@ impl Core {
             }
             let durable = self.void(v, first, count, covered == count).await;
             if durable.is_err() {
-                self.map_provisional(v, provisional, false).await;
+                self.map_provisional(v, provisional, None).await;
                 return durable;
             }
         }
+        let failures = v.origin.failures.get();
         let result = v.origin.write(offset, data).await;
+        let completed = v.origin.completed.get();
         self.note_direct(v, first);
-        self.map_provisional(v, provisional, result.is_ok()).await;
+        let written = result.is_ok().then_some((completed, failures));
+        self.map_provisional(v, provisional, written).await;
         result.map_err(|error| origin_error(v, "writing", error))
     }
 
@@ -168,21 +171,33 @@ impl Core {
     }
 
     /// Maps what a write-through has logged, now that the origin has it (or lets go of it if not).
-    async fn map_provisional(&self, v: &VolumeState, items: Vec<Provisional>, good: bool) {
+    /// `written` is what `completed` and `failures` of the origin were after and before its write.
+    async fn map_provisional(
+        &self,
+        v: &VolumeState,
+        items: Vec<Provisional>,
+        written: Option<(u64, u64)>,
+    ) {
         for mut item in items {
             item.settle().await;
             let (true, Some((location, distance))) = (item.logged, item.placed.get()) else {
                 continue;
             };
             let Entry { block, count, sectors, .. } = item.entry;
-            if good {
+            // After a failed flush nobody knows what the origin has.
+            if let Some((completed, failures)) = written
+                && failures == v.origin.failures.get()
+            {
                 let state = State::Provisional;
                 planted::seen("provisional mapped");
                 let mapping = Mapping { block, count, state, location, distance, sectors };
                 self.map_insert(v.id, mapping);
                 let unproven = Unproven { block, count, location, state, drop: false };
-                let completed = v.origin.completed.get();
-                v.origin.unproven.borrow_mut().push((completed, unproven));
+                if v.origin.flushed.get() >= completed {
+                    self.log_clean(v, &unproven);
+                } else {
+                    v.origin.unproven.borrow_mut().push((completed, unproven));
+                }
             }
             let (set, _) = self.sets.borrow().split(location);
             self.unpin(set);
