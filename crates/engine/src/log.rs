@@ -69,6 +69,9 @@ struct OpenSet {
     next_block: Cell<u32>,
     entries: Cell<u32>,
     header_written: Cell<bool>,
+    /// Whether the header has reached all copies: no record counts before that, for without it
+    /// recovery does not find the set.
+    header_done: Cell<bool>,
     records: RefCell<Vec<OpenRecord>>,
 }
 
@@ -332,6 +335,7 @@ impl Core {
             next_block: Cell::new(1),
             entries: Cell::new(0),
             header_written: Cell::new(false),
+            header_done: Cell::new(false),
             records: RefCell::default(),
         })))
     }
@@ -521,8 +525,17 @@ impl Core {
             let bytes = BLOCK_BYTES * set.segments.len() as u64;
             add(&self.counters.ssd_header_bytes, bytes);
         }
-        let bytes = buf.len() as u64;
-        let result = self.finish_writes(writes, bytes).await;
+        let mut result = self.await_writes(writes).await;
+        if header {
+            set.header_done.set(result.is_ok());
+            self.log.progress.wake_all();
+        } else if !set.header_done.get() {
+            self.log.progress.until(|| set.header_done.get() || self.latched.get()).await;
+            if !set.header_done.get() {
+                result = Err(IoErrorKind::Other.into());
+            }
+        }
+        self.note_append(buf.len() as u64);
         self.log.inflight.borrow_mut().remove(&sequence.0);
         if result.is_ok() {
             set.records.borrow_mut()[index].marker = Some(self.log.appended.get());
@@ -561,11 +574,7 @@ impl Core {
     }
 
     /// Awaits writes of one append; a failure latches the pool.
-    async fn finish_writes(
-        &self,
-        writes: Vec<(usize, Io)>,
-        bytes: u64,
-    ) -> std::result::Result<(), IoError> {
+    async fn await_writes(&self, writes: Vec<(usize, Io)>) -> std::result::Result<(), IoError> {
         let mut result = Ok(());
         for (member, write) in writes {
             let outcome = write.done().await;
@@ -576,13 +585,17 @@ impl Core {
                 result = Err(error);
             }
         }
+        result
+    }
+
+    /// Counts an append as completed: a flush that begins from now on covers it.
+    fn note_append(&self, bytes: u64) {
         self.log.appended.set(self.log.appended.get() + 1);
         add(&self.log.bytes_since_flush, bytes);
         add(&self.log.bytes_since_lap, bytes);
         if self.log.bytes_since_flush.get() >= self.tuning.flush_bytes {
             self.housekeeping.wake_all();
         }
-        result
     }
 
     fn segment_header(&self, set: &OpenSet, segment: SegmentId, member: usize) -> Data {

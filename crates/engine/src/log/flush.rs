@@ -128,7 +128,9 @@ impl Core {
             writes.push((member, device.device.write(at, data.clone())));
         }
         add(&self.counters.ssd_header_bytes, (bytes.len() * segments.len()) as u64);
-        self.finish_writes(writes, bytes.len() as u64).await
+        let result = self.await_writes(writes).await;
+        self.note_append(bytes.len() as u64);
+        result
     }
 }
 

@@ -17,11 +17,14 @@ pub const BLOCK: usize = 4096;
 const SEGMENT_BYTES: u64 = 64 << 10;
 const SEGMENTS: u64 = 40;
 
+/// Which requests are meant.
+type Wanted = fn(&Request) -> bool;
+
 /// Holds back the answers to the requests that it is asked to hold.
 pub struct Gate {
     inner: Rc<dyn BlockDevice>,
     world: Rc<World>,
-    wanted: Cell<Option<fn(&Request) -> bool>>,
+    wanted: Cell<Option<Wanted>>,
     left: Cell<usize>,
     held: RefCell<Vec<(Completer, Outcome)>>,
     me: std::rc::Weak<Gate>,
