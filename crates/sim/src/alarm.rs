@@ -26,6 +26,7 @@ const KNOWN: &[(&str, u64)] = &[
     ("watermark-over-inflight", 6),
     ("provisional-taken-for-clean", 4),
     ("range-lock-skipped", 1),
+    ("root-before-images", 287),
     ("root-before-images", 34),
     ("flush-acknowledged-early", 220),
     ("tombstone-not-durable", 20),
