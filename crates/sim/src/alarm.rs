@@ -22,14 +22,14 @@ const KNOWN: &[(&str, u64)] = &[
     ("reclaim-without-origin-flush", 16),
     ("reclaim-without-origin-flush", 27),
     ("footer-before-flush", 7),
-    ("destage-unflushed", 227),
+    ("destage-unflushed", 115),
     ("watermark-over-inflight", 6),
-    ("provisional-taken-for-clean", 4),
-    ("range-lock-skipped", 1),
+    ("provisional-taken-for-clean", 20),
+    ("range-lock-skipped", 5),
     ("root-before-images", 287),
-    ("root-before-images", 34),
-    ("flush-acknowledged-early", 220),
-    ("tombstone-not-durable", 20),
+    ("root-before-images", 46),
+    ("flush-acknowledged-early", 230),
+    ("tombstone-not-durable", 392),
 ];
 
 /// How a bug was caught.
