@@ -31,6 +31,8 @@ test: ## All tests, then the simulator over SEEDS
 	@scripts/setup.sh test
 	cargo test $(LOCKED) --workspace
 	cargo run $(LOCKED) -p forebay-sim -- --seeds $(SEEDS) --jobs $(JOBS)
+	cargo run $(LOCKED) -q -p forebay-sim -- --seeds 0..8 --every-io --jobs $(JOBS)
+	cargo run $(LOCKED) -q -p forebay-sim -- --alarm --jobs $(JOBS)
 
 lint: ## Format, clippy, shellcheck, file sizes, crate layers
 	@scripts/setup.sh lint

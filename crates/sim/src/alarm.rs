@@ -12,7 +12,25 @@ pub const SEEDS_MAX: u64 = 500;
 /// Seeds that caught a bug when this was written: tried first, so that the usual answer is quick.
 /// A change of the swarm or of the schedule moves them; then the search finds the new ones, and
 /// `--alarm` prints what belongs here.
-const KNOWN: &[(&str, u64)] = &[];
+const KNOWN: &[(&str, u64)] = &[
+    ("flush-skips-second-member", 0),
+    ("segment-reused-before-root", 34),
+    ("segment-reused-before-root", 46),
+    ("population-after-write", 5),
+    ("tombstone-forgotten", 0),
+    ("torn-record-adopted", 22),
+    ("reclaim-without-origin-flush", 16),
+    ("reclaim-without-origin-flush", 27),
+    ("footer-before-flush", 7),
+    ("destage-unflushed", 115),
+    ("watermark-over-inflight", 6),
+    ("provisional-taken-for-clean", 20),
+    ("range-lock-skipped", 5),
+    ("root-before-images", 287),
+    ("root-before-images", 46),
+    ("flush-acknowledged-early", 230),
+    ("tombstone-not-durable", 392),
+];
 
 /// How a bug was caught.
 pub struct Caught {

@@ -6,7 +6,36 @@ use std::fmt;
 /// What has to happen, how often in one seed to count, and in what percentage of seeds at least.
 /// About half of what 500 seeds showed when the row was written, so that a change of the swarm or
 /// of the engine that makes something rare does not go unnoticed.
-const EXPECTED: &[(&str, u64, u64)] = &[];
+const EXPECTED: &[(&str, u64, u64)] = &[
+    ("across a stripe", 1, 12),
+    ("into the uncached tail", 1, 7),
+    ("finer than the origin's sectors", 1, 15),
+    ("laps", 2, 35),
+    ("segment reused", 1, 25),
+    ("move_blocks", 1, 15),
+    ("dirty run moved", 1, 5),
+    ("evict_blocks", 1, 25),
+    ("throttled_writes", 1, 10),
+    ("populate_voided", 1, 20),
+    ("provisional mapped", 1, 10),
+    ("range lock waited", 1, 20),
+    ("tombstone", 1, 20),
+    ("zero extent", 1, 25),
+    ("sub-block write: new partial block", 1, 25),
+    ("sub-block write: partial block grows", 1, 9),
+    ("partial block read", 1, 20),
+    ("partial block destaged", 1, 25),
+    ("origin flush failed: dirty again", 1, 3),
+    ("origin flush failed: provisional", 1, 1),
+    ("verify_failures", 1, 5),
+    ("start: sets scanned", 2, 40),
+    ("start: torn record", 1, 25),
+    ("start: record behind a hole", 1, 7),
+    ("start: record of an earlier life", 1, 2),
+    ("start: blocks appended again", 1, 4),
+    ("start: provisional voided", 1, 3),
+    ("start: written is dirty again", 1, 1),
+];
 
 /// How many seeds saw what.
 #[derive(Default)]

@@ -20,7 +20,7 @@ use crate::machine::{Machine, Snapshot};
 use crate::oracle::{Change, Oracle};
 use crate::subject::{Subject, SubjectError};
 use crate::swarm::{Config, CrashPlan};
-use crate::workload::{Op, Workload};
+use crate::workload::{BLOCK_SECTORS, Op, STRIPE_SECTORS, Workload};
 
 /// The stamp of what a filled origin holds before the first write.
 pub(crate) const STAMP_FIRST: u64 = 1;
@@ -99,6 +99,8 @@ pub(crate) struct Shared {
     requests: Cell<u64>,
     /// The first wrong answer; ends the seed.
     failure: RefCell<Option<String>>,
+    /// Requests of the kinds that have been trouble elsewhere.
+    seen: RefCell<BTreeMap<&'static str, u64>>,
     /// Requests may fail: faults are armed that do more than delay.
     errors_expected: Cell<bool>,
     trace: bool,
@@ -126,6 +128,28 @@ impl Shared {
         self.stamps.get()
     }
 
+    /// Notes what is special about a request.
+    fn note(&self, op: &Op) {
+        let (Op::Read(volume, range)
+        | Op::Write(volume, range, _)
+        | Op::Trim(volume, range)
+        | Op::WriteZeroes(volume, range)) = op
+        else {
+            return;
+        };
+        let size = self.config.volumes[*volume].size_bytes / SECTOR as u64;
+        let coarse = self.config.volumes[*volume].origin_sector_bytes as usize > SECTOR;
+        let whole = (range.start | range.end).is_multiple_of(BLOCK_SECTORS);
+        let kinds = [
+            (range.start / STRIPE_SECTORS != (range.end - 1) / STRIPE_SECTORS, "across a stripe"),
+            (range.end > size / BLOCK_SECTORS * BLOCK_SECTORS, "into the uncached tail"),
+            (coarse && !whole, "finer than the origin's sectors"),
+        ];
+        for (_, kind) in kinds.into_iter().filter(|(is, _)| *is) {
+            *self.seen.borrow_mut().entry(kind).or_default() += 1;
+        }
+    }
+
     fn judge(&self, client: usize, op: &dyn fmt::Debug, result: Result<(), IoError>) {
         self.requests.set(self.requests.get() + 1);
         self.trace(|| format!("client {client}: {op:?} -> {result:?}"));
@@ -144,6 +168,7 @@ fn bytes(range: &Range<u64>) -> (u64, u64) {
 /// One request, with the oracle told of its beginning and end.
 async fn request<S: Subject>(shared: &Shared, subject: &S, client: usize, op: Op) {
     shared.trace(|| format!("client {client}: {op:?} ..."));
+    shared.note(&op);
     let oracle = &shared.oracle;
     let result = match &op {
         Op::Read(volume, range) => read(shared, subject, *volume, range.clone()).await,
@@ -362,6 +387,7 @@ impl Seed {
             stamps: Cell::new(STAMP_FIRST),
             requests: Cell::new(0),
             failure: RefCell::default(),
+            seen: RefCell::default(),
             errors_expected: Cell::new(false),
             trace: options.trace,
         });
@@ -461,7 +487,9 @@ pub fn run_seed<S: Subject>(seed: u64, options: &Options) -> Result<Summary, Fai
         seen: BTreeMap::new(),
     };
     run.end();
-    let summary = Summary { seen: S::take_seen(), ..summary };
+    let mut seen = run.shared.seen.take();
+    seen.extend(S::take_seen());
+    let summary = Summary { seen, ..summary };
     match result {
         Ok(()) => Ok(summary),
         Err(Failure(what)) => {

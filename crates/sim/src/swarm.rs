@@ -250,9 +250,13 @@ impl Config {
         FaultMix {
             member_write_error: chance(8, 1600),
             member_read_error: chance(8, 200),
-            origin_write_error: chance(5, 200),
-            origin_flush_error: chance(4, 16),
-            origin_read_error: chance(5, 100),
+            origin_write_error: chance(4, 200),
+            // An origin none of whose flushes succeed lets nobody go on, and should not.
+            origin_flush_error: match chance(2, 8) {
+                0 => 0,
+                often => often.max(3),
+            },
+            origin_read_error: chance(4, 100),
             member_flip: chance(8, 100),
             ..delays
         }

@@ -31,9 +31,9 @@ pub enum Op {
 /// Longest request, in sectors: 1 MiB.
 const SECTORS_MAX: u64 = (1 << 20) / SECTOR as u64;
 /// Sectors of a block.
-const BLOCK_SECTORS: u64 = 8;
+pub const BLOCK_SECTORS: u64 = 8;
 /// Sectors of a stripe, the address space of one shard: 4 MiB.
-const STRIPE_SECTORS: u64 = (4 << 20) / SECTOR as u64;
+pub const STRIPE_SECTORS: u64 = (4 << 20) / SECTOR as u64;
 
 /// How a client likes its addresses.
 #[derive(Clone, Copy, Debug)]
