@@ -122,6 +122,11 @@ impl Core {
         for old in moved {
             let location = Location(to.location.0 + (old.block - entry.block));
             self.count_in(volume, &Mapping { location, ..old });
+            // Destaged while it was being moved: the clean fact will name the old place, so at the
+            // new one it is dirty and is destaged again.
+            let written = |state| state == State::Written;
+            let dirty = Some(State::Dirty);
+            self.map_transition(volume, old.block, old.count, location, written, dirty);
         }
         self.settle(&emptied);
     }

@@ -171,8 +171,8 @@ impl Core {
         let waiting = self.emptied_count() > 0;
         let (starving, low) = {
             let sets = self.sets.borrow();
-            let (free, reserve) = (sets.free_min(), sets.reserve());
-            (free <= reserve / 2 + 1, free <= reserve / 4 * 3)
+            let free = sets.free_min();
+            (free <= sets.floor(Stream::Probation), free < sets.reserve())
         };
         // A root for every emptied set would cost more bytes than the set holds: as many as reclaim
         // keeps ready are freed together.

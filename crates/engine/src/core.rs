@@ -12,10 +12,11 @@ use crate::counters::{Counters, Latency};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::Superblock;
 use crate::ids::{BLOCK_BYTES, DeviceId, Location, SegmentId, Sequence, VolumeId};
-use crate::index::{Shard, shard_of};
+use crate::index::{Mapping, Shard, shard_of};
 use crate::limits::STRIPE_BYTES;
 use crate::lock::RangeLocks;
 use crate::log::Log;
+use crate::planted::{self, Bug};
 use crate::policy::Policy;
 use crate::segment::SetTable;
 use crate::tuning::Tuning;
@@ -105,6 +106,8 @@ pub(crate) struct Core {
     /// Ranges whose append failed: the next start may or may not find the record.
     pub doubtful: RefCell<Vec<Doubtful>>,
     pub stopping: Cell<bool>,
+    /// Set until recovery has ended; it may use the whole reserve.
+    pub recovering: Cell<bool>,
     /// Set when a stopping pool needs no more destaging and no more room.
     pub settled: Cell<bool>,
     /// Elevators, housekeeping and moves that have not ended.
@@ -207,14 +210,18 @@ impl Core {
         self.place(segment, block)
     }
 
-    /// Whether a completed member flush covers the record that holds a location. A zero extent may
-    /// outlive the set that its fact was in, once a root has taken the fact over.
-    pub(crate) fn is_durable(&self, location: Location) -> bool {
-        if crate::planted::is(crate::planted::Bug::DestageUnflushed) {
+    /// Whether a completed member flush covers the record of a mapping. A zero extent may outlive
+    /// the set that its fact was in, once a root has taken the fact over; then its location says
+    /// nothing, and it is durable at the latest when everything is.
+    pub(crate) fn is_durable(&self, mapping: &Mapping) -> bool {
+        if planted::is(Bug::DestageUnflushed) {
+            return true;
+        }
+        if !mapping.state.has_data() && !self.log.has_volatile() {
             return true;
         }
         let sets = self.sets.borrow();
-        let (id, block) = sets.split(location);
+        let (id, block) = sets.split(mapping.location);
         sets.get(id).is_none_or(|set| block < set.durable_blocks)
     }
 

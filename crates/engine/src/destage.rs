@@ -87,7 +87,7 @@ impl Core {
 
     /// Logs that the origin durably holds a block. Nobody waits for it: without the fact, recovery
     /// destages once more.
-    fn log_clean(&self, v: &VolumeState, item: &Unproven) {
+    pub(crate) fn log_clean(&self, v: &VolumeState, item: &Unproven) {
         let entry = Entry {
             state: Some(item.state),
             from: Some(item.location),
@@ -101,6 +101,10 @@ impl Core {
 
     fn undo_unproven(&self, v: &VolumeState, item: &Unproven) {
         let Unproven { block, count, location, state, .. } = *item;
+        planted::seen(match state {
+            State::Provisional => "origin flush failed: provisional",
+            _ => "origin flush failed: dirty again",
+        });
         let to = match state {
             State::Written => State::Dirty,
             State::ZeroWritten => State::Zero,
@@ -210,7 +214,7 @@ impl Core {
             let next = shard.index.borrow().next_matching(v.id, at, State::needs_destage);
             let Some(mapping) = next.filter(|m| m.block < end) else { return };
             at = mapping.block + u64::from(mapping.count);
-            if !self.is_durable(mapping.location) {
+            if !self.is_durable(&mapping) {
                 continue;
             }
             let data = mapping.state.has_data();
@@ -298,6 +302,7 @@ impl Core {
         block: &Data,
         mask: u8,
     ) -> std::result::Result<(), IoError> {
+        planted::seen("partial block destaged");
         let sector = SECTOR_BYTES as usize;
         let has = |i: u32| i < SECTORS_PER_BLOCK && mask >> i & 1 == 1;
         let mut i = 0;
@@ -389,7 +394,9 @@ pub(crate) async fn elevator(core: Rc<Core>, v: Rc<VolumeState>) {
         let idle = moved == 0 && (core.is_owing(v.id) || pressed || v.drain.get() > 0 || bytes > 0);
         if v.origin.is_volatile() && (bytes >= bytes_max || waited || idle) {
             // Its error is an event, and told to the clients by their next FLUSH.
-            core.flush_origin(&v).await.ok();
+            if core.flush_origin(&v).await.is_err() {
+                core.rt.sleep(ERROR_PAUSE).await.result.ok();
+            }
             last_flush = core.rt.now();
             flushed_bytes = core.counters.destage_bytes.get();
             core.quiet.wake_all();

@@ -13,7 +13,7 @@ use crate::core::{Core, STRIPE_BLOCKS};
 use crate::counters::add;
 use crate::error::Result;
 use crate::format::{Entry, EntryKind, Mode, State, Stream};
-use crate::ids::{BLOCK_BYTES, Location};
+use crate::ids::BLOCK_BYTES;
 use crate::index::Mapping;
 use crate::limits::{REGION_BLOCKS, VOLATILE_STRIPES_MAX, ZERO_DIRECT_BYTES_MIN};
 use crate::log::{Pending, Placed, append_error, new_entry};
@@ -100,13 +100,16 @@ impl Core {
             }
             let durable = self.void(v, first, count, covered == count).await;
             if durable.is_err() {
-                self.map_provisional(v, provisional, false).await;
+                self.map_provisional(v, provisional, None).await;
                 return durable;
             }
         }
+        let failures = v.origin.failures.get();
         let result = v.origin.write(offset, data).await;
+        let completed = v.origin.completed.get();
         self.note_direct(v, first);
-        self.map_provisional(v, provisional, result.is_ok()).await;
+        let written = result.is_ok().then_some((completed, failures));
+        self.map_provisional(v, provisional, written).await;
         result.map_err(|error| origin_error(v, "writing", error))
     }
 
@@ -119,6 +122,7 @@ impl Core {
             return Ok(());
         }
         if !said {
+            planted::seen("tombstone");
             let mut appends = Vec::new();
             for (block, count) in region_parts(first, count) {
                 let entry = new_entry(EntryKind::Tombstone, v.id, block, count);
@@ -167,20 +171,33 @@ impl Core {
     }
 
     /// Maps what a write-through has logged, now that the origin has it (or lets go of it if not).
-    async fn map_provisional(&self, v: &VolumeState, items: Vec<Provisional>, good: bool) {
+    /// `written` is what `completed` and `failures` of the origin were after and before its write.
+    async fn map_provisional(
+        &self,
+        v: &VolumeState,
+        items: Vec<Provisional>,
+        written: Option<(u64, u64)>,
+    ) {
         for mut item in items {
             item.settle().await;
             let (true, Some((location, distance))) = (item.logged, item.placed.get()) else {
                 continue;
             };
             let Entry { block, count, sectors, .. } = item.entry;
-            if good {
+            // After a failed flush nobody knows what the origin has.
+            if let Some((completed, failures)) = written
+                && failures == v.origin.failures.get()
+            {
                 let state = State::Provisional;
+                planted::seen("provisional mapped");
                 let mapping = Mapping { block, count, state, location, distance, sectors };
                 self.map_insert(v.id, mapping);
                 let unproven = Unproven { block, count, location, state, drop: false };
-                let completed = v.origin.completed.get();
-                v.origin.unproven.borrow_mut().push((completed, unproven));
+                if v.origin.flushed.get() >= completed {
+                    self.log_clean(v, &unproven);
+                } else {
+                    v.origin.unproven.borrow_mut().push((completed, unproven));
+                }
             }
             let (set, _) = self.sets.borrow().split(location);
             self.unpin(set);
@@ -189,6 +206,7 @@ impl Core {
 
     /// Logs that whole blocks read as zeroes.
     async fn log_zeroes(&self, v: &Rc<VolumeState>, first: u64, count: u32) -> Result<()> {
+        planted::seen("zero extent");
         let mut appends = Vec::new();
         for (block, count) in region_parts(first, count) {
             let entry = new_entry(EntryKind::Zero, v.id, block, count);

@@ -80,6 +80,7 @@ impl RangeLocks {
             let own = holders.iter().position(|h| h.ticket == ticket).unwrap_or(0);
             let skip = crate::planted::is(crate::planted::Bug::RangeLockSkipped);
             if holders[..own].iter().any(|h| h.range.overlaps(&range)) && !skip {
+                crate::planted::seen("range lock waited");
                 holders[own].waker = Some(cx.waker().clone());
                 Poll::Pending
             } else {

@@ -7,6 +7,8 @@
 //! * A footer is written only after a flush that began after its last record completed (INV-5).
 //! * A failed append or flush publishes nothing and latches the pool; it is never retried.
 
+mod flush;
+
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, VecDeque};
 use std::rc::Rc;
@@ -18,11 +20,11 @@ use crate::core::{Core, Doubtful};
 use crate::counters::add;
 use crate::error::{Error, Result};
 use crate::format::{
-    Entry, EntryKind, FooterRecord, FooterTrailer, NO_DATA, RecordHeader, SegmentHeader, Stream,
-    checksum, encode_footer, encode_record_header, footer_blocks_for, header_blocks_for,
+    Entry, EntryKind, FooterRecord, NO_DATA, RecordHeader, SegmentHeader, Stream, checksum,
+    encode_record_header, footer_blocks_for, header_blocks_for,
 };
 use crate::ids::{BLOCK_BYTES, Incarnation, Location, SECTORS_ALL, SegmentId, Sequence, VolumeId};
-use crate::limits::{APPEND_COALESCE_BLOCKS, APPENDS_INFLIGHT_MAX, FLUSHES_INFLIGHT_MAX};
+use crate::limits::{APPEND_COALESCE_BLOCKS, APPENDS_INFLIGHT_MAX};
 use crate::lock::Population;
 use crate::planted::{self, Bug};
 use crate::segment::{Set, SetState};
@@ -113,13 +115,6 @@ impl StreamLog {
     }
 }
 
-/// A flush of every member appended to since the flush before it.
-struct MemberFlush {
-    /// Value of `appended` at its beginning: the appends that it covers.
-    marker: u64,
-    done: bool,
-}
-
 /// The log writer's state.
 pub(crate) struct Log {
     streams: [StreamLog; 5],
@@ -132,7 +127,7 @@ pub(crate) struct Log {
     /// Value of `appended` that the last good flush covers.
     flushed: Cell<u64>,
     /// Member flushes under way, in the order of their beginning and of their markers.
-    flushes: RefCell<VecDeque<MemberFlush>>,
+    flushes: RefCell<VecDeque<flush::MemberFlush>>,
     /// Woken when an append or a flush ends.
     progress: WaitQueue,
     pub bytes_since_flush: Cell<u64>,
@@ -285,20 +280,23 @@ impl Core {
     /// Opens a set for a stream, waiting for room if writers may wait. `None`: no room now.
     async fn open_set(self: &Rc<Self>, stream: Stream) -> Result<Option<Rc<OpenSet>>> {
         let copies = self.stream_copies(stream);
-        let floor = self.sets.borrow().reserve() / 2;
-        let (floor, waits) = match stream {
-            Stream::Dirty => (floor, true),
-            Stream::Probation => (floor + 1, false),
-            Stream::Main => (floor, false),
-            Stream::Facts | Stream::Metadata => (0, true),
+        // Nobody else needs the reserve while recovery or a stop is under way.
+        let floor = || {
+            let alone = self.recovering.get() || self.settled.get();
+            if alone { 0 } else { self.sets.borrow().floor(stream) }
         };
-        let mut segments = self.sets.borrow_mut().allocate(copies, floor);
+        let waits = matches!(stream, Stream::Dirty | Stream::Facts | Stream::Metadata);
+        let allocate = || {
+            let floor = floor();
+            self.sets.borrow_mut().allocate(copies, floor)
+        };
+        let mut segments = allocate();
         if segments.is_none() && waits {
             self.housekeeping.wake_all();
             add(&self.counters.throttled_writes, 1);
             self.room
                 .until(|| {
-                    segments = self.sets.borrow_mut().allocate(copies, floor);
+                    segments = allocate();
                     segments.is_some() || self.latched.get()
                 })
                 .await;
@@ -307,6 +305,9 @@ impl Core {
         let Some(segments) = segments else { return Ok(None) };
         let counter = self.log.open_counter.get() + 1;
         self.log.open_counter.set(counter);
+        if counter > self.sets.borrow().total_count() as u64 {
+            planted::seen("segment reused");
+        }
         let incarnation = Incarnation { start: self.log.start_number.get(), counter };
         let id = segments[0];
         self.sets.borrow_mut().put(Set {
@@ -317,6 +318,7 @@ impl Core {
             state: SetState::Open,
             live_blocks: 0,
             owed_blocks: 0,
+            written_blocks: 0,
             pins: 0,
             last_sequence: Sequence(0),
             durable_blocks: 0,
@@ -597,145 +599,6 @@ impl Core {
         };
         Buf::copy_of(&header.encode()).freeze()
     }
-
-    /// Makes every completed append durable.
-    ///
-    /// # Errors
-    /// If a member cannot be flushed (the pool has latched then, or had before).
-    pub(crate) async fn flush_members(&self) -> Result<()> {
-        let target = self.log.appended.get();
-        if planted::is(Bug::FlushAcknowledgedEarly) {
-            return Ok(());
-        }
-        loop {
-            self.check_latch()?;
-            if self.log.flushed.get() >= target {
-                return Ok(());
-            }
-            if self.may_begin_flush(target) {
-                self.flush_once().await;
-                self.log.progress.wake_all();
-                continue;
-            }
-            let flushed = || self.log.flushed.get() >= target || self.may_begin_flush(target);
-            self.log.progress.until(|| flushed() || self.latched.get()).await;
-        }
-    }
-
-    /// Whether no flush under way covers `target`, and another one may begin beside them.
-    fn may_begin_flush(&self, target: u64) -> bool {
-        let flushes = self.log.flushes.borrow();
-        let covered = flushes.back().is_some_and(|flush| flush.marker >= target);
-        !covered && flushes.len() < FLUSHES_INFLIGHT_MAX
-    }
-
-    async fn flush_once(&self) {
-        let marker = self.log.appended.get();
-        self.log.flushes.borrow_mut().push_back(MemberFlush { marker, done: false });
-        self.log.bytes_since_flush.set(0);
-        let mut flushes = Vec::with_capacity(self.members.len());
-        for (index, member) in self.members.iter().enumerate() {
-            if member.unflushed.replace(false)
-                && !(index == 1 && planted::is(Bug::FlushSkipsSecondMember))
-            {
-                add(&self.counters.member_flushes, 1);
-                flushes.push((index, member.device.flush()));
-            }
-        }
-        for (index, flush) in flushes {
-            if let Err(error) = flush.done().await {
-                self.latch(&format!("flushing cache device {}", self.members[index].id), error);
-            }
-        }
-        if !self.latched.get() {
-            self.end_flush(marker);
-        }
-    }
-
-    /// A flush counts only once all that began before it have ended too: it may have left out a
-    /// member that one of them is still flushing.
-    fn end_flush(&self, marker: u64) {
-        let mut flushes = self.log.flushes.borrow_mut();
-        if let Some(own) = flushes.iter_mut().find(|flush| flush.marker == marker) {
-            own.done = true;
-        }
-        while let Some(first) = flushes.pop_front_if(|flush| flush.done) {
-            self.log.flushed.set(first.marker);
-            self.note_durable(first.marker);
-        }
-    }
-
-    /// Advances what is known to be durable of the sets that are not closed.
-    fn note_durable(&self, marker: u64) {
-        let open = self.log.streams.iter().filter_map(|log| log.open.borrow().clone());
-        let closing = self.log.closing.borrow();
-        for set in open.chain(closing.iter().cloned()) {
-            let records = set.records.borrow();
-            let covered = records.iter().take_while(|r| r.marker.is_some_and(|m| m <= marker));
-            let Some(last) = covered.last() else { continue };
-            let footer = &last.footer;
-            let end = footer.offset_blocks
-                + u32::from(footer.header_blocks)
-                + u32::from(footer.data_blocks);
-            if let Some(set) = self.sets.borrow_mut().get_mut(set.id) {
-                set.durable_blocks = set.durable_blocks.max(end);
-            }
-        }
-    }
-
-    /// Ends appending to a set; its footer follows in the background.
-    fn begin_close(self: &Rc<Self>, set: Rc<OpenSet>) {
-        if let Some(set) = self.sets.borrow_mut().get_mut(set.id) {
-            set.transition(SetState::Closing);
-        }
-        self.log.closing.borrow_mut().push(Rc::clone(&set));
-        self.spawn(close(Rc::clone(self), set));
-    }
-
-    /// Ends appending to whatever set a stream has open.
-    pub(crate) async fn close_stream(self: &Rc<Self>, stream: Stream) {
-        let log = self.log.stream(stream);
-        let _builder = log.builder.lock().await;
-        let open = log.open.borrow_mut().take();
-        if let Some(set) = open {
-            if set.records.borrow().is_empty() {
-                // Nothing was appended, so nothing tells of this set: its place is free again.
-                *log.open.borrow_mut() = Some(set);
-            } else {
-                self.begin_close(set);
-            }
-        }
-    }
-
-    /// Waits until no set waits for its footer.
-    pub(crate) async fn await_closed(&self) -> Result<()> {
-        self.log.progress.until(|| self.log.closing_count() == 0 || self.latched.get()).await;
-        self.check_latch()
-    }
-
-    /// Writes the footer of a set whose records are durable.
-    pub(crate) async fn write_footer(
-        &self,
-        set: SegmentId,
-        segments: &[SegmentId],
-        incarnation: Incarnation,
-        stream: Stream,
-        records: &[FooterRecord],
-    ) -> std::result::Result<(), IoError> {
-        let pool = self.superblock.borrow().pool;
-        let trailer = FooterTrailer::new(pool, set, incarnation, stream, records);
-        let bytes = encode_footer(&trailer, records);
-        let data = Buf::copy_of(&bytes).freeze();
-        let start = self.segment_blocks - (bytes.len() / BLOCK) as u32;
-        let mut writes = Vec::with_capacity(segments.len());
-        for &segment in segments {
-            let member = self.sets.borrow().member_of(segment);
-            let (device, at) = self.place(segment, start);
-            writes.push((member, device.device.write(at, data.clone())));
-        }
-        add(&self.counters.ssd_header_bytes, (bytes.len() * segments.len()) as u64);
-        self.finish_writes(writes, bytes.len() as u64).await
-    }
 }
 
 /// Builds and writes records of one stream, one at a time; several run side by side.
@@ -775,47 +638,6 @@ async fn worker(core: Rc<Core>, index: usize) {
             }
             Ok(None) => core.refuse(log, IoErrorKind::NoSpace),
             Err(_) => core.refuse(log, IoErrorKind::Other),
-        }
-    }
-}
-
-/// Brings a full set to its footer.
-async fn close(core: Rc<Core>, set: Rc<OpenSet>) {
-    let log = &core.log;
-    let complete = || set.records.borrow().iter().all(|record| record.marker.is_some());
-    log.progress.until(|| complete() || core.latched.get()).await;
-    let marker = set.records.borrow().iter().filter_map(|record| record.marker).max().unwrap_or(0);
-    if !planted::is(Bug::FooterBeforeFlush) {
-        core.housekeeping.wake_all();
-        log.progress.until(|| log.flushed.get() >= marker || core.latched.get()).await;
-    }
-    if !core.latched.get() {
-        let records = std::mem::take(&mut *set.records.borrow_mut());
-        let records: Vec<FooterRecord> = records.into_iter().map(|record| record.footer).collect();
-        let written = core
-            .write_footer(set.id, &set.segments, set.incarnation, set.stream, &records)
-            .await
-            .is_ok();
-        if written {
-            core.note_closed(set.id);
-        }
-    }
-    log.closing.borrow_mut().retain(|other| !Rc::ptr_eq(other, &set));
-    log.progress.wake_all();
-    core.housekeeping.wake_all();
-}
-
-impl Core {
-    /// A set's footer is written: only reclaim and overwriting change it from now on.
-    pub(crate) fn note_closed(&self, id: SegmentId) {
-        let mut sets = self.sets.borrow_mut();
-        let segment_blocks = self.segment_blocks;
-        let Some(set) = sets.get_mut(id) else { return };
-        set.transition(SetState::Closed);
-        set.durable_blocks = segment_blocks;
-        let data = matches!(set.stream, Stream::Dirty | Stream::Probation | Stream::Main);
-        if data && set.is_empty() {
-            sets.empty(id, self.log.take_sequence());
         }
     }
 }

@@ -55,6 +55,8 @@ pub const BUGS: &[(&str, Bug)] = &[
 #[cfg(feature = "planted")]
 thread_local! {
     static PLANTED: std::cell::Cell<Option<Bug>> = const { std::cell::Cell::new(None) };
+    static SEEN: std::cell::RefCell<std::collections::BTreeMap<&'static str, u64>> =
+        const { std::cell::RefCell::new(std::collections::BTreeMap::new()) };
 }
 
 /// Plants `bug` (or none) for the engines of this thread.
@@ -73,4 +75,20 @@ pub(crate) fn is(bug: Bug) -> bool {
         let _ = bug;
         false
     }
+}
+
+/// Notes that something rare has happened, so that the simulator can tell what its seeds reach. It
+/// costs nothing without the feature.
+#[inline]
+pub(crate) fn seen(what: &'static str) {
+    #[cfg(feature = "planted")]
+    SEEN.with(|seen| *seen.borrow_mut().entry(what).or_default() += 1);
+    #[cfg(not(feature = "planted"))]
+    let _ = what;
+}
+
+/// What the engines of this thread have noted since the last call, and how often.
+#[cfg(feature = "planted")]
+pub fn take_seen() -> std::collections::BTreeMap<&'static str, u64> {
+    SEEN.with(std::cell::RefCell::take)
 }

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use forebay_device::{BlockDevice, Buf, Runtime};
 
-use crate::checkpoint::{flusher, housekeeper, root_offset};
+use crate::checkpoint::root_offset;
 use crate::core::{Core, Event, Member, ShardState};
 use crate::counters::{Counters, Latency};
 use crate::destage::elevator;
@@ -26,7 +26,7 @@ use crate::origin::Origin;
 use crate::policy::{S3Fifo, S3FifoConfig};
 use crate::recovery::RecoveryReport;
 use crate::segment::{MemberSegments, SetTable};
-use crate::superblock::{check_mode, read_superblock, witness_of};
+use crate::superblock::{check_mode, read_superblock, witness_of, write_slot};
 use crate::tuning::Tuning;
 use crate::volume::{Volume, VolumeState, check_origin};
 use crate::wait::{TaskMutex, WaitQueue};
@@ -233,10 +233,11 @@ fn random_id(rt: &dyn Runtime) -> [u8; 16] {
     id
 }
 
-/// The superblock that counts, and the devices in the order of its members.
+/// The superblock that counts, and the devices in the order of its members, each with the
+/// generation of its own superblock.
 async fn identify(
     devices: Vec<Rc<dyn BlockDevice>>,
-) -> Result<(Superblock, Vec<Rc<dyn BlockDevice>>)> {
+) -> Result<(Superblock, Vec<(u64, Rc<dyn BlockDevice>)>)> {
     let mut found: Vec<(Superblock, Rc<dyn BlockDevice>)> = Vec::new();
     for device in devices {
         let superblock = read_superblock(&*device).await?;
@@ -268,7 +269,7 @@ async fn identify(
     let mut missing = Vec::new();
     for member in superblock.members.iter().filter(|m| m.state == MemberState::Present) {
         match found.iter().find(|(other, _)| other.device == member.device) {
-            Some((_, device)) => ordered.push(Rc::clone(device)),
+            Some((own, device)) => ordered.push((own.generation, Rc::clone(device))),
             None => missing.push(member.device.to_string()),
         }
     }
@@ -318,7 +319,7 @@ pub async fn open(
     tuning: Tuning,
 ) -> Result<Pool> {
     let (superblock, devices) = identify(devices).await?;
-    for (member, device) in superblock.members.iter().zip(&devices) {
+    for (member, (_, device)) in superblock.members.iter().zip(&devices) {
         let size = device.geometry().size_bytes;
         let needed = superblock.segments_offset
             + u64::from(member.segment_count) * u64::from(superblock.segment_bytes);
@@ -331,6 +332,7 @@ pub async fn open(
         }
     }
     let note = check_witness(&superblock, &*witness).await?;
+    let devices = catch_up(&superblock, devices).await?;
     let core = Rc::new(new_core(rt, superblock, devices, witness, tuning));
     core.event("pool opened".to_owned());
     if let Some(note) = note {
@@ -347,9 +349,26 @@ pub async fn open(
     core.log.start_number.set(start);
     core.log.epoch.set(epoch);
     let report = core.recover().await?;
-    core.spawn(flusher(Rc::clone(&core)));
-    core.spawn_background(housekeeper(Rc::clone(&core)));
     Ok(Pool { core, report })
+}
+
+/// Brings members whose superblock is older to the one that counts. The next update goes to the
+/// other slot, which on such a member may hold its only readable superblock.
+async fn catch_up(
+    newest: &Superblock,
+    devices: Vec<(u64, Rc<dyn BlockDevice>)>,
+) -> Result<Vec<Rc<dyn BlockDevice>>> {
+    let mut current = Vec::with_capacity(devices.len());
+    for (member, (generation, device)) in newest.members.iter().zip(devices) {
+        if generation < newest.generation {
+            let own = Superblock { device: member.device, ..newest.clone() };
+            let failed = |error| Error::io("bringing a superblock up to date", error);
+            write_slot(&*device, &own).await.map_err(failed)?;
+            device.flush().done().await.map_err(failed)?;
+        }
+        current.push(device);
+    }
+    Ok(current)
 }
 
 fn new_core(
@@ -380,7 +399,13 @@ fn new_core(
         })
         .collect();
     let segments: u64 = superblock.members.iter().map(|m| u64::from(m.segment_count)).sum();
-    let policy = S3Fifo::new(S3FifoConfig::for_pool(segments * u64::from(segment_blocks)));
+    let largest_block = superblock.volumes.iter().map(|v| v.cache_block_bytes).max().unwrap_or(0);
+    let config = S3FifoConfig::for_pool(segments * u64::from(segment_blocks));
+    let policy = S3Fifo::new(S3FifoConfig {
+        write_amplification_max_percent: superblock.write_amplification_max_percent.into(),
+        granule_blocks: config.granule_blocks.max(largest_block / BLOCK_BYTES as u32),
+        ..config
+    });
     let shards: Vec<ShardState> =
         (0..superblock.shard_count).map(|_| ShardState::default()).collect();
     Core {
@@ -409,6 +434,7 @@ fn new_core(
         doubtful: RefCell::default(),
         stopping: Cell::new(false),
         settled: Cell::new(false),
+        recovering: Cell::new(true),
         background: Cell::new(0),
         requests: Cell::new(0),
         tasks: Cell::new(0),
@@ -599,6 +625,7 @@ impl Pool {
         core.log.until_idle(Stream::Dirty).await;
         core.settled.set(true);
         core.housekeeping.wake_all();
+        core.room.wake_all();
         core.quiet.until(|| core.background.get() == 0 || core.latched.get()).await;
         let volumes: Vec<_> = core.volumes.borrow().values().cloned().collect();
         for v in &volumes {

@@ -337,6 +337,7 @@ impl Core {
 
     /// A partial block completed from the origin.
     async fn read_merged(&self, v: &VolumeState, m: &Mapping) -> Result<Data> {
+        planted::seen("partial block read");
         let cached = self.read_raw(m).await?;
         let (mut whole, result) = v.origin.read(m.block * BLOCK_BYTES, Buf::new(BLOCK)).await;
         result.map_err(|error| origin_error(v, "reading", error))?;

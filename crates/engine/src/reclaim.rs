@@ -44,11 +44,11 @@ impl Core {
     /// The closed set to reclaim next, if there is one worth it.
     fn choose_victim(&self) -> Option<(SegmentId, Queue)> {
         let sets = self.sets.borrow();
-        let spare = sets.free_min() > sets.reserve() / 2 + 1;
+        let spare = sets.free_min() > sets.floor(Stream::Probation);
         let size_blocks = self.segment_blocks;
         let mut units = sets.iter().filter_map(|set| {
             let queue = set.queue()?;
-            let movable = set.owed_blocks == 0 || (spare && !set.moving);
+            let movable = set.owed_blocks == 0 || (spare && !set.moving && set.written_blocks == 0);
             let usable = set.state == SetState::Closed && movable;
             usable.then_some(Unit {
                 id: set.id.0,
@@ -192,6 +192,7 @@ impl Core {
             }
         };
         add(&self.counters.move_blocks, u64::from(m.count));
+        planted::seen(if m.state == State::Clean { "clean run moved" } else { "dirty run moved" });
         self.policy.borrow_mut().spend(0, u64::from(m.count));
         let entry = Entry {
             state: Some(m.state),

@@ -18,7 +18,7 @@ use forebay_device::{Buf, Data, Io};
 
 use crate::adoption::{Adoption, RecordFacts, adopt};
 use crate::apply::RecordPlace;
-use crate::checkpoint::root_offset;
+use crate::checkpoint::{flusher, housekeeper, root_offset};
 use crate::core::Core;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::{
@@ -92,8 +92,12 @@ impl Core {
         self.start_accounting();
         self.release_obsolete(&root, &needed, &open);
         self.start_log();
+        // They may have to make the room that the next step needs.
+        self.spawn(flusher(Rc::clone(self)));
+        self.spawn_background(housekeeper(Rc::clone(self)));
         self.restore_copies(&open, &mut report).await?;
         self.finish(open).await?;
+        self.recovering.set(false);
         report.blocks = self.shards.iter().map(|s| s.index.borrow().block_count()).sum();
         report.owed_blocks = self.owed_blocks();
         Ok(report)
@@ -195,6 +199,7 @@ impl Core {
                 state: SetState::Closing,
                 live_blocks: 0,
                 owed_blocks: 0,
+                written_blocks: 0,
                 pins: 0,
                 last_sequence: Sequence(0),
                 durable_blocks: self.segment_blocks,
@@ -453,19 +458,22 @@ impl Core {
     }
 
     fn scan_copy(&self, id: SegmentId, bytes: &[u8], found: &mut BTreeMap<u32, Scanned>) {
-        let mut block = 1;
+        let (mut block, mut hole) = (1, false);
         while block < self.segment_blocks {
             let at = block as usize * BLOCK;
             let facts = self.record_facts(id, block, &bytes[at..]);
             match (adopt(&facts), facts.record) {
                 (Adoption::Adopt, Some((record, entries))) => {
+                    if hole {
+                        planted::seen("start: record behind a hole");
+                    }
                     let length = record.blocks();
                     found.entry(block).and_modify(|scanned| scanned.copies += 1).or_insert_with(
                         || Scanned { footer: FooterRecord::new(&record, entries), copies: 1 },
                     );
                     block += length;
                 }
-                _ => block += 1,
+                _ => (block, hole) = (block + 1, true),
             }
         }
     }
@@ -479,6 +487,9 @@ impl Core {
         let length = peeked.blocks() as usize * BLOCK;
         let fits = length <= bytes.len();
         let facts = RecordFacts { head_valid: true, belongs, fits, ..none };
+        if !belongs {
+            planted::seen("start: record of an earlier life");
+        }
         if !belongs || !fits {
             return facts;
         }
@@ -486,8 +497,11 @@ impl Core {
             return facts;
         };
         let blocks = bytes[record.header_bytes()..length].chunks_exact(BLOCK);
-        let data_valid = blocks.zip(&sums).all(|(block, &sum)| checksum(block) == sum)
-            || planted::is(Bug::TornRecordAdopted);
+        let whole = blocks.zip(&sums).all(|(block, &sum)| checksum(block) == sum);
+        if !whole {
+            planted::seen("start: torn record");
+        }
+        let data_valid = whole || planted::is(Bug::TornRecordAdopted);
         RecordFacts { entries_valid: true, data_valid, record: Some((record, entries)), ..facts }
     }
 
@@ -505,6 +519,10 @@ impl Core {
                     State::Provisional => None,
                     _ => continue,
                 };
+                planted::seen(match m.state {
+                    State::Provisional => "start: provisional voided",
+                    _ => "start: written is dirty again",
+                });
                 self.map_transition(volume, m.block, m.count, m.location, |s| s == m.state, to);
             }
         }

@@ -54,6 +54,8 @@ pub(crate) struct Set {
     pub live_blocks: u32,
     /// Of those, blocks that the origin may lack.
     pub owed_blocks: u32,
+    /// Of those, blocks that are destaged and wait for an origin flush: they cannot be moved.
+    pub written_blocks: u32,
     /// Reads and moves under way that rely on the content.
     pub pins: u32,
     /// Highest sequence appended to it.
@@ -192,10 +194,22 @@ impl SetTable {
         self.free.iter().map(VecDeque::len).min().unwrap_or(0)
     }
 
-    /// Free segments of each member below which room is made. Half of them only facts and images
-    /// may take: what a full log needs to get to a durable root.
+    /// Free segments of each member below which room is made.
     pub(crate) fn reserve(&self) -> usize {
         (self.total_count() / self.members.len() / 20).max(RESERVE_SEGMENTS_MIN)
+    }
+
+    /// Free segments of each member that a stream leaves to others. Images may take all: they lead
+    /// to the root that makes room. Facts leave some to them, data leaves some to facts, and
+    /// populations to writes.
+    pub(crate) fn floor(&self, stream: Stream) -> usize {
+        let reserve = self.reserve();
+        match stream {
+            Stream::Metadata => 0,
+            Stream::Facts => reserve / 8 * 3,
+            Stream::Dirty | Stream::Main => reserve / 4 * 3,
+            Stream::Probation => reserve / 4 * 3 + 1,
+        }
     }
 
     /// Free segments of all members.
@@ -218,6 +232,7 @@ impl SetTable {
         let set = self.get_mut(id).expect("live data lies in a set in use");
         set.live_blocks += count;
         set.owed_blocks += if state.is_owed() { count } else { 0 };
+        set.written_blocks += if state == State::Written { count } else { 0 };
     }
 
     /// Counts blocks that are live no more; returns the set if that emptied a closed one.
@@ -235,6 +250,7 @@ impl SetTable {
         let set = self.get_mut(id).expect("live data lies in a set in use");
         set.live_blocks -= count;
         set.owed_blocks -= if state.is_owed() { count } else { 0 };
+        set.written_blocks -= if state == State::Written { count } else { 0 };
         set.is_empty().then_some(id)
     }
 
@@ -287,7 +303,8 @@ mod tests {
         let mut table = SetTable::new(16, members);
         let pair = table.allocate(2, 2).unwrap();
         assert_ne!(table.member_of(pair[0]), table.member_of(pair[1]));
-        assert_eq!(table.allocate(2, 2).map(|p| p.len()), None, "one member above the floor");
+        assert!(table.allocate(2, 2).is_some(), "the two members that have three left");
+        assert!(table.allocate(2, 2).is_none(), "no member above the floor");
         assert!(table.allocate(3, 1).is_some());
         assert!(table.allocate(4, 0).is_none());
     }

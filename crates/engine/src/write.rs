@@ -16,6 +16,7 @@ use crate::ids::{BLOCK_BYTES, SECTOR_BYTES, SECTORS_ALL};
 use crate::index::Mapping;
 use crate::limits::{PARTIALS_MAX, REGION_BLOCKS};
 use crate::log::{append_error, new_entry};
+use crate::planted::seen;
 use crate::policy::Access;
 use crate::read::{blocks_of, origin_error, overlay};
 use crate::volume::VolumeState;
@@ -132,6 +133,7 @@ impl Core {
     /// Logs whole blocks from `first` on.
     async fn log_blocks(&self, v: &VolumeState, first: u64, data: Data) -> Result<()> {
         let end = first + (data.len() / BLOCK) as u64;
+        self.policy.borrow_mut().spend(end - first, 0);
         let max = u64::from(self.record_data_blocks());
         let mut appends: Vec<Io> = Vec::new();
         let mut at = first;
@@ -161,6 +163,11 @@ impl Core {
         let within = (offset - block * BLOCK_BYTES) as usize;
         let mask = sector_mask(within, data.len());
         let (mut whole, known) = self.known_part(v, block).await?;
+        seen(match known | mask {
+            SECTORS_ALL => "sub-block write: block whole",
+            sectors if sectors == mask => "sub-block write: new partial block",
+            _ => "sub-block write: partial block grows",
+        });
         whole[within..within + data.len()].copy_from_slice(&data);
         let entry = Entry { sectors: known | mask, ..new_entry(EntryKind::Write, v.id, block, 1) };
         let append = self.log.append(Stream::Dirty, entry, Some(whole.freeze()));

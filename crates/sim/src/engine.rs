@@ -1,15 +1,15 @@
 //! The cache engine as the subject.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use forebay_device::io::Outcome;
-use forebay_device::runtime::MILLISECOND;
 use forebay_device::{BlockDevice, Buf, Data, IoError, IoErrorKind};
 use forebay_engine as engine;
 use forebay_engine::planted::{self, BUGS};
 use forebay_engine::witness::WitnessFuture;
-use forebay_engine::{CreateOptions, Pool, Tuning, Volume, VolumeSpec, Witness};
+use forebay_engine::{CreateOptions, Event, Pool, Tuning, Volume, VolumeSpec, Witness};
 
 use crate::subject::{Env, Mode, Subject, SubjectError};
 
@@ -29,8 +29,44 @@ const WITNESS_UNIT: usize = 4096;
 
 /// A running pool with a volume for each origin.
 pub struct Engine {
-    pool: Pool,
+    /// There until it is stopped.
+    pool: Option<Pool>,
     volumes: Vec<Volume>,
+    trace: bool,
+}
+
+thread_local! {
+    /// The counters of all pools of this thread that have ended, summed up.
+    static COUNTED: RefCell<BTreeMap<&'static str, u64>> = const { RefCell::new(BTreeMap::new()) };
+}
+
+fn count(name: &'static str, amount: u64) {
+    COUNTED.with(|counted| *counted.borrow_mut().entry(name).or_default() += amount);
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        let Some(pool) = &self.pool else { return };
+        pool.counters().list().into_iter().for_each(|(name, value)| count(name, value));
+        if self.trace {
+            let ((blocks, owed), (free, segments)) = (pool.blocks(), pool.segments());
+            eprintln!(
+                "the pool ends: {blocks} blocks, {owed} owed; {free} of {segments} segments free"
+            );
+            for Event { at, what } in pool.events() {
+                eprintln!("{:>12.3} ms  event: {what}", at as f64 / 1e6);
+            }
+        }
+    }
+}
+
+fn count_recovery(pool: &Pool) {
+    let report = pool.recovery();
+    count("start: clean", u64::from(report.clean_stop));
+    count("start: sets scanned", report.sets_scanned);
+    count("start: records replayed", report.records_replayed);
+    count("start: blocks appended again", report.blocks_reappended);
+    count("start: owed blocks", report.owed_blocks);
 }
 
 /// The witness on a simulated disk: two places written in turn, each with its length and a
@@ -104,20 +140,11 @@ fn mode(mode: Mode) -> engine::Mode {
     }
 }
 
-/// Everything in the background happens within a short run.
+/// The seed's paces. What a device returns wrong must not reach a client.
 fn tuning(env: &Env) -> Tuning {
-    Tuning {
-        flush_interval: 20 * MILLISECOND,
-        flush_bytes: 256 << 10,
-        idle_after: if env.config.seed.is_multiple_of(3) { 0 } else { 5 * MILLISECOND },
-        origin_flush_interval: 50 * MILLISECOND,
-        origin_flush_bytes: 128 << 10,
-        destage_depth: 4,
-        owed_segments_percent: 40,
-        lap_percent: 10,
-        destage_when_idle: true,
-        verify_reads: env.config.faults.member_flip > 0 || env.config.seed.is_multiple_of(8),
-    }
+    let config = &env.config;
+    let verify_reads = config.tuning.verify_reads || config.faults.member_flip > 0;
+    Tuning { verify_reads, ..config.tuning.clone() }
 }
 
 fn plant(env: &Env) {
@@ -146,6 +173,7 @@ impl Subject for Engine {
         let options = CreateOptions {
             dirty_copies: env.config.dirty_copies as u8,
             segment_bytes: Some(env.config.segment_bytes as u32),
+            write_amplification_max_percent: env.config.write_amplification_max_percent,
             ..CreateOptions::named("simulated")
         };
         engine::create(&*env.runtime, &env.members, &*witness(env), &options)
@@ -173,7 +201,8 @@ impl Subject for Engine {
             let attached = pool.attach(&volume_name(i), Rc::clone(origin)).await;
             volumes.push(attached.map_err(error)?);
         }
-        Ok(Self { pool, volumes })
+        count_recovery(&pool);
+        Ok(Self { pool: Some(pool), volumes, trace: env.trace })
     }
 
     async fn read(&self, volume: usize, offset: u64, buf: Buf) -> Outcome {
@@ -215,10 +244,18 @@ impl Subject for Engine {
     }
 
     fn has_given_up(&self) -> bool {
-        self.pool.is_latched()
+        self.pool.as_ref().is_some_and(Pool::is_latched)
     }
 
-    async fn stop(self) -> Result<(), SubjectError> {
-        self.pool.stop().await.map(|_| ()).map_err(error)
+    fn take_seen() -> BTreeMap<&'static str, u64> {
+        let mut all = COUNTED.with(RefCell::take);
+        all.extend(planted::take_seen());
+        all
+    }
+
+    async fn stop(mut self) -> Result<(), SubjectError> {
+        let Some(pool) = self.pool.take() else { return Ok(()) };
+        pool.counters().list().into_iter().for_each(|(name, value)| count(name, value));
+        pool.stop().await.map(|_| ()).map_err(error)
     }
 }

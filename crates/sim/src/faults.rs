@@ -2,7 +2,6 @@
 
 use std::rc::Rc;
 
-use forebay_device::model::disk::SimDisk;
 use forebay_device::model::fault::{Delaying, Failing, Faults, Flipping, Inner, Ops, Trigger};
 use forebay_device::model::world::{Rng, World};
 use forebay_device::{IoErrorKind, Runtime};
@@ -47,7 +46,7 @@ impl Armoury {
         &mut self,
         world: &Rc<World>,
         config: &Config,
-        disk: &Rc<SimDisk>,
+        disk: Inner,
         rng: &mut Rng,
     ) -> Inner {
         let mix = &config.faults;
@@ -70,14 +69,14 @@ impl Armoury {
         &mut self,
         world: &Rc<World>,
         config: &Config,
-        disk: &Rc<SimDisk>,
+        disk: Inner,
         rng: &mut Rng,
     ) -> Inner {
         let mix = &config.faults;
         let errors = [
             (Ops::Reads, mix.origin_read_error),
             (Ops::Writes, mix.origin_write_error),
-            (Ops::Flushes, mix.origin_write_error),
+            (Ops::Flushes, mix.origin_flush_error),
         ];
         self.harm(&errors);
         let failing = self.failing(world, disk, rng, &errors);
@@ -87,13 +86,13 @@ impl Armoury {
     fn failing(
         &mut self,
         world: &Rc<World>,
-        disk: &Rc<SimDisk>,
+        disk: Inner,
         rng: &mut Rng,
         errors: &[(Ops, u64)],
     ) -> Inner {
         let faults = self.layer(rng.bits(), errors);
-        let (inner, runtime) = (Rc::clone(disk) as Inner, clock(world));
-        Rc::new(Failing { inner, faults, error: IoErrorKind::Media, runtime })
+        let (error, runtime) = (IoErrorKind::Media, clock(world));
+        Rc::new(Failing { inner: disk, faults, error, runtime })
     }
 
     fn delaying(

@@ -3,11 +3,16 @@
 
 use std::ops::Range;
 use std::process::ExitCode;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use clap::Parser;
+use forebay_sim::alarm::{self, Caught};
+use forebay_sim::coverage::Coverage;
 use forebay_sim::engine::Engine;
-use forebay_sim::runner::{Failure, Options, Summary, crash_everywhere, run_seed};
+use forebay_sim::every_io::crash_everywhere;
+use forebay_sim::jobs;
+use forebay_sim::runner::{Failure, Options, Summary, run_seed};
 use forebay_sim::subject::Subject;
 use forebay_sim::swarm::CrashPlan;
 
@@ -16,7 +21,7 @@ use forebay_sim::swarm::CrashPlan;
 #[command(name = "forebay-sim")]
 struct Args {
     /// Run this seed and tell what it did.
-    #[arg(long, value_name = "N", required_unless_present_any = ["seeds", "list_bugs"])]
+    #[arg(long, value_name = "N", required_unless_present_any = ["seeds", "list_bugs", "alarm"])]
     seed: Option<u64>,
     /// Run the seeds from A to B-1.
     #[arg(long, value_name = "A..B", value_parser = seeds, conflicts_with = "seed")]
@@ -34,12 +39,20 @@ struct Args {
     /// Cut the workload short.
     #[arg(long)]
     short: bool,
-    /// Crash a short workload of each seed at every single I/O.
-    #[arg(long, conflicts_with = "crash")]
+    /// Crash a short workload of each seed at every single I/O, and the start after it likewise;
+    /// with --crash only there.
+    #[arg(long)]
     every_io: bool,
     /// Plant this bug.
     #[arg(long, value_name = "NAME")]
     bug: Option<String>,
+    /// Plant each bug in turn and see that it is caught; with --seeds, search there, else try the
+    /// seeds known to catch it first.
+    #[arg(long, conflicts_with_all = ["seed", "bug", "every_io", "coverage"])]
+    alarm: bool,
+    /// Print what the seeds reached; an error if too few of them reached something.
+    #[arg(long, requires = "seeds", conflicts_with = "every_io")]
+    coverage: bool,
     /// Print the names of the bugs that can be planted.
     #[arg(long)]
     list_bugs: bool,
@@ -53,67 +66,84 @@ fn seeds(text: &str) -> Result<Range<u64>, String> {
     parse().filter(|range: &Range<u64>| !range.is_empty()).ok_or("expected A..B, A < B".into())
 }
 
-/// What one seed did, for people; or what failed and the arguments that replay it.
-type Verdict = Result<String, (Failure, String)>;
+/// What one seed did; or what failed and the arguments that replay it.
+type Verdict = Result<Summary, (Failure, String)>;
 
 fn run_seed_as_asked<S: Subject>(seed: u64, options: &Options, every_io: bool) -> Verdict {
     if every_io {
-        return match crash_everywhere::<S>(seed, options) {
-            Ok(runs) => Ok(format!("{runs} runs")),
-            Err((failure, options)) => Err((failure, options.replay(seed))),
-        };
+        let runs = crash_everywhere::<S>(seed, options);
+        let runs =
+            runs.map_err(|(failure, options)| (failure, options.replay(seed) + " --every-io"))?;
+        return Ok(Summary { crashes: runs, ..Summary::default() });
     }
-    let summary = run_seed::<S>(seed, options).map_err(|f| (f, options.replay(seed)))?;
-    let Summary { requests, ios, crashes, steps, nanos, .. } = summary;
-    let seconds = nanos as f64 / 1e9;
-    Ok(format!(
-        "{requests} requests, {ios} I/Os, {crashes} crashes, {steps} steps, {seconds:.3} s of \
-         virtual time"
-    ))
+    run_seed::<S>(seed, options).map_err(|f| (f, options.replay(seed)))
 }
 
-/// Runs one seed on a thread of its own: the buffer pool, whose memory is not cleared, is the
-/// thread's, so only a fresh thread runs a seed the same way each time. A panic is a failure.
-fn run_alone<S: Subject>(seed: u64, options: &Options, every_io: bool) -> Verdict {
-    std::thread::scope(|scope| {
-        let run = scope.spawn(|| run_seed_as_asked::<S>(seed, options, every_io));
-        run.join().unwrap_or_else(|panic| {
-            let text = panic.downcast_ref::<String>().cloned();
-            let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).into()));
-            let text = text.unwrap_or_else(|| "no message".into());
-            // Which of the runs panicked is not known here; all of them replay it.
-            let replay = options.replay(seed) + if every_io { " --every-io" } else { "" };
-            Err((Failure(format!("panic: {text}")), replay))
-        })
-    })
+fn describe(summary: &Summary) -> String {
+    let Summary { requests, ios, crashes, steps, nanos, .. } = summary;
+    let seconds = *nanos as f64 / 1e9;
+    format!(
+        "{requests} requests, {ios} I/Os, {crashes} crashes, {steps} steps, {seconds:.3} s of \
+         virtual time"
+    )
 }
 
 /// Runs all seeds; returns the number of failures.
 fn run_all<S: Subject>(seeds: &Range<u64>, args: &Args, options: &Options) -> u64 {
-    let next = AtomicU64::new(seeds.start);
     let failed = AtomicU64::new(0);
-    let worker = || {
-        loop {
-            let seed = next.fetch_add(1, Ordering::Relaxed);
-            if seed >= seeds.end {
-                return;
-            }
-            match run_alone::<S>(seed, options, args.every_io) {
-                Ok(text) if args.seed.is_some() => println!("seed {seed}: {text}"),
-                Ok(_) => {}
-                Err((failure, replay)) => {
-                    failed.fetch_add(1, Ordering::Relaxed);
-                    println!("seed {seed} failed: {failure}\n  replay: forebay-sim {replay}");
+    let coverage = Mutex::new(Coverage::default());
+    jobs::each(args.jobs, seeds.clone(), |seed| {
+        let run = || run_seed_as_asked::<S>(seed, options, args.every_io);
+        let verdict = jobs::alone(run).unwrap_or_else(|panic| {
+            // Which of the runs panicked is not known here; all of them replay it.
+            let replay = options.replay(seed) + if args.every_io { " --every-io" } else { "" };
+            Err((Failure(format!("panic: {panic}")), replay))
+        });
+        match verdict {
+            Ok(summary) => {
+                if args.seed.is_some() {
+                    println!("seed {seed}: {}", describe(&summary));
+                }
+                if let Ok(mut coverage) = coverage.lock() {
+                    coverage.add(&summary.seen);
                 }
             }
-        }
-    };
-    std::thread::scope(|scope| {
-        for _ in 0..args.jobs.max(1) {
-            scope.spawn(worker);
+            Err((failure, replay)) => {
+                failed.fetch_add(1, Ordering::Relaxed);
+                println!("seed {seed} failed: {failure}\n  replay: forebay-sim {replay}");
+            }
         }
     });
-    failed.into_inner()
+    let missing = match coverage.into_inner() {
+        Ok(coverage) if args.coverage => {
+            print!("{coverage}");
+            coverage.missing()
+        }
+        _ => Vec::new(),
+    };
+    missing.iter().for_each(|what| println!("too rare: {what}"));
+    failed.into_inner() + missing.len() as u64
+}
+
+/// Plants every bug; returns the number of those that escaped.
+fn sound_alarm<S: Subject>(args: &Args) -> u64 {
+    // Caught bugs panic now and then: that is an answer, not an accident.
+    std::panic::set_hook(Box::new(|_| ()));
+    let escaped = AtomicU64::new(0);
+    let seeds = args.seeds.clone().unwrap_or(0..alarm::SEEDS_MAX);
+    println!("{:<32} {:>6} {:>6}  caught by", "bug", "seed", "tried");
+    jobs::each(args.jobs, S::BUGS.iter(), |bug| {
+        match alarm::search::<S>(bug, seeds.clone(), args.seeds.is_some()) {
+            Some(Caught { seed, tried, failure }) => {
+                println!("{bug:<32} {seed:>6} {tried:>6}  {failure}");
+            }
+            None => {
+                escaped.fetch_add(1, Ordering::Relaxed);
+                println!("{bug:<32} {:>6} {:>6}  ESCAPED", "-", seeds.end - seeds.start);
+            }
+        }
+    });
+    escaped.into_inner()
 }
 
 fn run<S: Subject>(args: &Args) -> ExitCode {
@@ -128,6 +158,11 @@ fn run<S: Subject>(args: &Args) -> ExitCode {
         eprintln!("hint: `forebay-sim --list-bugs` names them");
         return ExitCode::from(2);
     }
+    if args.alarm {
+        let escaped = sound_alarm::<S>(args);
+        println!("{} bugs caught, {escaped} escaped", S::BUGS.len() as u64 - escaped);
+        return if escaped == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+    }
     let options = Options {
         trace: args.trace,
         bug: args.bug.clone(),
@@ -140,7 +175,7 @@ fn run<S: Subject>(args: &Args) -> ExitCode {
         (None, None) => 0..0,
     };
     let (count, failed) = (seeds.end - seeds.start, run_all::<S>(&seeds, args, &options));
-    println!("{} seeds passed, {failed} failed", count - failed);
+    println!("{} seeds passed, {failed} failed", count.saturating_sub(failed));
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 

@@ -7,6 +7,7 @@ use forebay_device::io::Outcome;
 use forebay_device::{Buf, Data, IoError};
 
 use crate::subject::{Env, Mode, Subject, SubjectError};
+use crate::swarm::Config;
 
 /// The trivial subject.
 pub struct Passthrough {
@@ -33,6 +34,10 @@ impl Subject for Passthrough {
         "recovery-unflushed",
         "trim-garbles",
     ];
+
+    fn adapt(config: &mut Config) {
+        config.volumes.iter_mut().for_each(|volume| volume.origin_sector_bytes = 512);
+    }
 
     async fn create(_: &Env) -> Result<(), SubjectError> {
         Ok(())

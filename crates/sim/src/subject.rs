@@ -1,5 +1,6 @@
 //! What is tested, and the world it is given.
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::rc::Rc;
 
@@ -58,6 +59,8 @@ pub struct Env {
     pub config: Rc<Config>,
     /// The planted bug that is switched on, by name.
     pub bug: Option<String>,
+    /// Whether to tell standard error what happens.
+    pub trace: bool,
 }
 
 /// A block cache under test. Dropping it is no clean stop.
@@ -108,6 +111,14 @@ pub trait Subject: Sized + 'static {
 
     /// Waits until every volume's origin is complete, current and flushed. Nobody writes meanwhile.
     fn destage(&self) -> impl Future<Output = Result<(), SubjectError>>;
+
+    /// Changes what the subject cannot do.
+    fn adapt(_: &mut Config) {}
+
+    /// What its parts have noted on this thread since the last call, and how often.
+    fn take_seen() -> BTreeMap<&'static str, u64> {
+        BTreeMap::new()
+    }
 
     /// Whether it has stopped working after a device error, by design, until it is started again.
     fn has_given_up(&self) -> bool {

@@ -9,6 +9,8 @@ use std::str::FromStr;
 use forebay_device::model::world::{Crash, Rng};
 use forebay_device::runtime::{MILLISECOND, Nanos};
 
+use forebay_engine::Tuning;
+
 use crate::subject::Mode;
 
 /// One volume.
@@ -16,8 +18,8 @@ use crate::subject::Mode;
 pub struct VolumeConfig {
     /// Its size.
     pub size_bytes: u64,
-    /// Logical sector of the origin and of the volume.
-    pub sector_bytes: u32,
+    /// Logical sector of the origin. The volume's is always 512 B.
+    pub origin_sector_bytes: u32,
     /// Whether the origin discards.
     pub discard: bool,
     /// Its first mode.
@@ -33,8 +35,10 @@ pub struct FaultMix {
     pub member_write_error: u64,
     /// Errors of members' reads.
     pub member_read_error: u64,
-    /// Errors of origins' writes and flushes.
+    /// Errors of origins' writes.
     pub origin_write_error: u64,
+    /// Errors of origins' flushes.
+    pub origin_flush_error: u64,
     /// Errors of origins' reads.
     pub origin_read_error: u64,
     /// One bit flipped in what a member returns.
@@ -45,13 +49,29 @@ pub struct FaultMix {
     pub origin_delay: u64,
 }
 
-/// When and how a run ends. Its text form is `power:12` or `kill:12`.
+/// What the requests of a seed look like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Diet {
+    /// All sizes.
+    Mixed,
+    /// Mostly less than a block, in few blocks.
+    Crumbs,
+    /// Everybody in the same few blocks, and the power goes: what one tier loses, another has.
+    Duel,
+    /// Long and mostly whole blocks, several times the pool: everything is reclaimed and reused.
+    Feast,
+}
+
+/// When and how a run ends. Its text form is `power:12` or `kill:12`; with a plus sign, as in
+/// `kill:+12`, the count begins when the subject is open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CrashPlan {
     /// Power cut or `kill -9`.
     pub crash: Crash,
-    /// After so many I/Os of this run, recovery included.
+    /// After so many I/Os.
     pub after_ios: u64,
+    /// Counted from the end of the start, else from its beginning.
+    pub when_open: bool,
 }
 
 impl fmt::Display for CrashPlan {
@@ -60,7 +80,8 @@ impl fmt::Display for CrashPlan {
             Crash::PowerCut => "power",
             Crash::ProcessKill => "kill",
         };
-        write!(f, "{kind}:{}", self.after_ios)
+        let plus = if self.when_open { "+" } else { "" };
+        write!(f, "{kind}:{plus}{}", self.after_ios)
     }
 }
 
@@ -68,15 +89,16 @@ impl FromStr for CrashPlan {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let expected = || "expected power:N or kill:N, N > 0".to_string();
+        let expected = || "expected power:N, power:+N, kill:N or kill:+N, N > 0".to_string();
         let (kind, ios) = text.split_once(':').ok_or_else(expected)?;
         let crash = match kind {
             "power" => Crash::PowerCut,
             "kill" => Crash::ProcessKill,
             _ => return Err(expected()),
         };
+        let (when_open, ios) = ios.strip_prefix('+').map_or((false, ios), |ios| (true, ios));
         let after_ios = ios.parse().ok().filter(|ios| *ios > 0).ok_or_else(expected)?;
-        Ok(Self { crash, after_ios })
+        Ok(Self { crash, after_ios, when_open })
     }
 }
 
@@ -101,12 +123,22 @@ pub struct Config {
     pub segment_count: u64,
     /// Unit of population.
     pub cache_block_bytes: u32,
+    /// What may be written to members per byte admitted, in percent.
+    pub write_amplification_max_percent: u16,
+    /// Paces of the engine.
+    pub tuning: Tuning,
     /// The volumes.
     pub volumes: Vec<VolumeConfig>,
+    /// What the requests look like.
+    pub diet: Diet,
     /// Concurrent clients.
     pub clients: usize,
     /// Requests of each client and run.
     pub operations: u64,
+    /// Flushes in 100 requests that do not read.
+    pub flush_percent: u64,
+    /// One in so many writes has FUA; 0 is none.
+    pub fua_one_in: u64,
     /// Whether clients change modes.
     pub mode_changes: bool,
     /// Faults while clients are at work.
@@ -124,11 +156,19 @@ impl Config {
     /// The configuration that `seed` stands for.
     pub fn new(seed: u64) -> Self {
         let mut rng = Rng::new(seed);
-        let members = rng.between(1, 4) as usize;
+        let diet = match rng.below(10) {
+            0..4 => Diet::Mixed,
+            4..6 => Diet::Crumbs,
+            6..8 => Diet::Duel,
+            _ => Diet::Feast,
+        };
+        let feast = diet == Diet::Feast;
+        let crashes = if diet == Diet::Duel { rng.between(1, 3) } else { rng.below(4) };
+        let members = rng.between(1, if feast { 2 } else { 4 }) as usize;
         let dirty_copies = rng.between(1, members.min(3) as u64) as usize;
         let clean_copies = rng.between(1, dirty_copies.min(2) as u64) as usize;
         let segment_bytes = 64 << 10;
-        let segment_count = rng.between(40, 72);
+        let segment_count = rng.between(40, if feast { 48 } else { 72 });
         let sectors = [512, 4096];
         Self {
             seed,
@@ -140,31 +180,57 @@ impl Config {
             segment_bytes,
             segment_count,
             cache_block_bytes: *rng.pick(&[4096, 16 << 10, 64 << 10]),
-            volumes: (0..rng.between(1, 3)).map(|_| Self::volume(&mut rng)).collect(),
+            write_amplification_max_percent: *rng.pick(&[100, 150, 400]),
+            volumes: (0..rng.between(1, if feast { 2 } else { 3 }))
+                .map(|_| Self::volume(&mut rng, diet))
+                .collect(),
+            diet,
             clients: rng.between(1, 6) as usize,
-            operations: rng.between(10, 60),
+            operations: if feast { rng.between(20, 100) } else { rng.between(10, 60) },
+            // Where nobody flushes, much is left for a power cut to take.
+            flush_percent: *rng.pick(&[0, 1, 5, 15, 30]),
+            fua_one_in: *rng.pick(&[0, 0, 30, 8]),
             mode_changes: rng.one_in(4),
             faults: Self::faults(&mut rng),
             delay_max: *rng.pick(&[MILLISECOND, 50 * MILLISECOND, 3_000 * MILLISECOND]),
-            crashes: (0..rng.below(4)).map(|_| Self::crash(&mut rng)).collect(),
+            crashes: (0..crashes).map(|_| Self::crash(&mut rng, diet)).collect(),
+            tuning: Self::tuning(&mut rng),
         }
     }
 
-    /// Cuts the workload down to what can be crashed at every single I/O.
+    /// Cuts the workload and the pool down to what can be crashed at every single I/O.
     pub fn shorten(&mut self) {
         self.clients = self.clients.min(2);
         self.operations = self.operations.min(10);
         self.volumes.truncate(1);
-        self.volumes[0].size_bytes = self.volumes[0].size_bytes.min(1 << 20);
+        self.volumes[0].size_bytes = self.volumes[0].size_bytes.min(512 << 10);
+        self.members = self.members.min(2);
+        self.dirty_copies = self.dirty_copies.min(self.members);
+        self.clean_copies = self.clean_copies.min(self.members);
+        self.member_sector_bytes.truncate(self.members);
+        self.faults = FaultMix {
+            member_delay: self.faults.member_delay,
+            origin_delay: self.faults.origin_delay,
+            ..FaultMix::default()
+        };
+        self.segment_count = 40;
+        self.member_bytes = MEMBER_HEAD_BYTES + self.segment_bytes * self.segment_count;
     }
 
-    fn volume(rng: &mut Rng) -> VolumeConfig {
-        // Sometimes across stripe borders, sometimes with a tail that is no whole block.
-        let quarters_max = if rng.one_in(3) { 40 } else { 8 };
-        let tail_bytes = if rng.one_in(4) { 512 * rng.between(1, 7) } else { 0 };
+    fn volume(rng: &mut Rng, diet: Diet) -> VolumeConfig {
+        // Sometimes across stripe borders, sometimes with a tail that is no whole block, or on an
+        // origin whose sectors are larger than the volume's.
+        let quarters = match diet {
+            Diet::Feast => rng.between(16, 40),
+            Diet::Duel => 1,
+            _ if rng.one_in(3) => rng.between(1, 40),
+            _ => rng.between(1, 8),
+        };
+        let coarse = rng.one_in(4);
+        let tail_bytes = if !coarse && rng.one_in(4) { 512 * rng.between(1, 7) } else { 0 };
         VolumeConfig {
-            size_bytes: (256 << 10) * rng.between(1, quarters_max) + tail_bytes,
-            sector_bytes: 512,
+            size_bytes: (256 << 10) * quarters + tail_bytes,
+            origin_sector_bytes: if coarse { 4096 } else { 512 },
             discard: rng.one_in(2),
             mode: if rng.one_in(2) { Mode::Writeback } else { *rng.pick(&Mode::ALL) },
             filled: rng.one_in(2),
@@ -172,28 +238,53 @@ impl Config {
     }
 
     fn faults(rng: &mut Rng) -> FaultMix {
-        if rng.one_in(2) {
-            return FaultMix::default();
-        }
         let mut chance = |enabled: u64, often: u64| {
-            if rng.one_in(enabled) { rng.between(often / 4, often) } else { 0 }
+            if rng.one_in(enabled) { rng.between(often / 8, often) } else { 0 }
         };
+        // Delays break nothing: they are independent of the faults that may fail requests.
+        let (member_delay, origin_delay) = (chance(3, 50), chance(3, 50));
+        let delays = FaultMix { member_delay, origin_delay, ..FaultMix::default() };
+        if chance(2, 8) == 0 {
+            return delays;
+        }
         FaultMix {
-            member_write_error: chance(8, 400),
+            member_write_error: chance(8, 1600),
             member_read_error: chance(8, 200),
             origin_write_error: chance(5, 200),
+            origin_flush_error: chance(4, 16),
             origin_read_error: chance(5, 100),
             member_flip: chance(8, 100),
-            member_delay: chance(3, 50),
-            origin_delay: chance(3, 50),
+            ..delays
         }
     }
 
-    fn crash(rng: &mut Rng) -> CrashPlan {
+    fn crash(rng: &mut Rng, diet: Diet) -> CrashPlan {
+        // Mostly amid the workload, now and then in the recovery before it.
+        let when_open = !rng.one_in(4);
+        let ios_max = *rng.pick(&[20, 100, 400, 1500]);
         CrashPlan {
-            crash: if rng.one_in(2) { Crash::PowerCut } else { Crash::ProcessKill },
-            // Mostly amid the workload, now and then in the recovery before it.
-            after_ios: if rng.one_in(4) { rng.between(1, 20) } else { rng.between(1, 400) },
+            crash: match diet {
+                Diet::Duel if !rng.one_in(4) => Crash::PowerCut,
+                _ => *rng.pick(&[Crash::PowerCut, Crash::ProcessKill]),
+            },
+            after_ios: rng.between(1, ios_max),
+            when_open,
+        }
+    }
+
+    /// From everything at once to hardly ever: what waits for long is what a crash can take.
+    fn tuning(rng: &mut Rng) -> Tuning {
+        Tuning {
+            flush_interval: *rng.pick(&[5, 20, 500, 5_000]) * MILLISECOND,
+            flush_bytes: *rng.pick(&[64 << 10, 256 << 10, 4 << 20]),
+            idle_after: *rng.pick(&[0, 0, 5, 1_000]) * MILLISECOND,
+            origin_flush_interval: *rng.pick(&[20, 50, 2_000]) * MILLISECOND,
+            origin_flush_bytes: *rng.pick(&[64 << 10, 128 << 10, 8 << 20]),
+            destage_depth: *rng.pick(&[1, 4, 16]),
+            owed_segments_percent: *rng.pick(&[20, 40, 60]),
+            lap_percent: *rng.pick(&[4, 10, 30]),
+            verify_reads: rng.one_in(8),
+            destage_when_idle: !rng.one_in(8),
         }
     }
 }
@@ -209,10 +300,10 @@ mod tests {
 
     #[test]
     fn a_crash_plan_reads_back_what_it_prints() {
-        for text in ["power:12", "kill:1"] {
+        for text in ["power:12", "kill:1", "kill:+7"] {
             assert_eq!(text.parse::<CrashPlan>().unwrap().to_string(), text);
         }
-        for text in ["power", "kill:0", "fire:3", "kill:x"] {
+        for text in ["power", "kill:0", "fire:3", "kill:x", "kill:+"] {
             assert!(text.parse::<CrashPlan>().is_err(), "{text}");
         }
     }
@@ -234,5 +325,6 @@ mod tests {
         assert!(configs.iter().any(|c| c.crashes.is_empty()));
         assert!(configs.iter().any(|c| c.crashes.len() == 3));
         assert!(configs.iter().any(|c| c.faults.origin_write_error > 0));
+        assert!(configs.iter().any(|c| c.diet == Diet::Feast));
     }
 }

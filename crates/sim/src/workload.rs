@@ -7,7 +7,7 @@ use forebay_device::runtime::{MILLISECOND, Nanos, SECOND};
 
 use crate::content::SECTOR;
 use crate::subject::Mode;
-use crate::swarm::Config;
+use crate::swarm::{Config, Diet};
 
 /// One request of a client. Ranges are sectors of 512 bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,6 +30,10 @@ pub enum Op {
 
 /// Longest request, in sectors: 1 MiB.
 const SECTORS_MAX: u64 = (1 << 20) / SECTOR as u64;
+/// Sectors of a block.
+const BLOCK_SECTORS: u64 = 8;
+/// Sectors of a stripe, the address space of one shard: 4 MiB.
+const STRIPE_SECTORS: u64 = (4 << 20) / SECTOR as u64;
 
 /// How a client likes its addresses.
 #[derive(Clone, Copy, Debug)]
@@ -48,11 +52,14 @@ pub struct Workload {
     style: Style,
     /// Percentage of reads.
     reads: u64,
-    /// Sectors and sectors per logical sector of each volume.
-    volumes: Vec<(u64, u64)>,
+    diet: Diet,
+    /// Sectors of each volume.
+    volumes: Vec<u64>,
     /// Where the hot spots are: the same for all clients of a seed, so that they collide.
     hot: u64,
     next: Vec<u64>,
+    flush_percent: u64,
+    fua_one_in: u64,
     mode_changes: bool,
     left: u64,
 }
@@ -60,47 +67,65 @@ pub struct Workload {
 impl Workload {
     /// The workload of one client and run.
     pub fn new(config: &Config, mut rng: Rng) -> Self {
-        let volume = |v: &crate::swarm::VolumeConfig| {
-            (v.size_bytes / SECTOR as u64, u64::from(v.sector_bytes) / SECTOR as u64)
-        };
         Self {
             style: *rng.pick(&[Style::Hot, Style::Hot, Style::Sequential, Style::Uniform]),
             reads: *rng.pick(&[10, 40, 70, 95]),
-            volumes: config.volumes.iter().map(volume).collect(),
+            diet: config.diet,
+            volumes: config.volumes.iter().map(|v| v.size_bytes / SECTOR as u64).collect(),
             hot: config.seed,
             next: vec![0; config.volumes.len()],
+            flush_percent: config.flush_percent,
+            fua_one_in: config.fua_one_in,
             mode_changes: config.mode_changes,
             left: config.operations,
             rng,
         }
     }
 
-    fn len(&mut self, unit: u64, size: u64) -> u64 {
+    /// Sectors of a request.
+    fn len(&mut self, size: u64) -> u64 {
         let rng = &mut self.rng;
-        let len = match rng.below(20) {
-            0..10 => rng.between(1, 8),
-            10..15 => 8 * rng.between(1, 4),
-            15..19 => rng.between(1, 128),
-            _ => rng.between(1, SECTORS_MAX),
+        let die = rng.below(20);
+        let len = match self.diet {
+            Diet::Feast if die < 12 => BLOCK_SECTORS * rng.between(1, 64),
+            Diet::Feast if die < 14 => BLOCK_SECTORS * rng.between(32, 256),
+            Diet::Duel if die < 16 => BLOCK_SECTORS * rng.between(1, 4),
+            Diet::Crumbs if die < 18 => rng.between(1, 8),
+            _ => match die {
+                0..10 => rng.between(1, 8),
+                10..15 => BLOCK_SECTORS * rng.between(1, 4),
+                15..19 => rng.between(1, 128),
+                _ => rng.between(1, SECTORS_MAX),
+            },
         };
-        len.next_multiple_of(unit).min(size).min(SECTORS_MAX)
+        len.min(size).min(SECTORS_MAX)
+    }
+
+    /// One of a seed's few favourite places: the end of a volume, a stripe's border, others.
+    fn spot(&mut self, size: u64, last: u64) -> u64 {
+        let spot = self.rng.below(5);
+        let mut places = Rng::new(self.hot ^ spot);
+        let stripes = size / STRIPE_SECTORS;
+        match spot {
+            0 => last.saturating_sub(11),
+            1 if stripes > 0 => (places.between(1, stripes) * STRIPE_SECTORS).saturating_sub(9),
+            _ => places.below(last + 1),
+        }
     }
 
     fn range(&mut self, volume: usize) -> Range<u64> {
-        let (size, unit) = self.volumes[volume];
-        let len = self.len(unit, size);
+        let size = self.volumes[volume];
+        let len = self.len(size);
         let last = size - len;
-        let rng = &mut self.rng;
         let start = match self.style {
-            Style::Sequential if !rng.one_in(20) => self.next[volume],
-            Style::Hot if !rng.one_in(8) => {
-                let spot = Rng::new(self.hot ^ rng.below(4)).below(last + 1);
-                spot + rng.below(12)
-            }
-            _ => rng.below(last + 1),
+            Style::Sequential if !self.rng.one_in(20) => self.next[volume],
+            Style::Hot if !self.rng.one_in(8) => self.spot(size, last) + self.rng.below(12),
+            _ => self.rng.below(last + 1),
         };
-        let start = if start > last { rng.below(last + 1) } else { start };
-        let start = start - start % unit;
+        let start = if start > last { self.rng.below(last + 1) } else { start };
+        // Whole blocks stay whole most of the time.
+        let whole = len.is_multiple_of(BLOCK_SECTORS) && !self.rng.one_in(4);
+        let start = if whole { start / BLOCK_SECTORS * BLOCK_SECTORS } else { start };
         self.next[volume] = start + len;
         start..start + len
     }
@@ -115,16 +140,18 @@ impl Iterator for Workload {
         if self.rng.below(100) < self.reads {
             return Some(Op::Read(volume, self.range(volume)));
         }
+        if self.rng.below(100) < self.flush_percent {
+            return Some(Op::Flush(volume));
+        }
         Some(match self.rng.below(100) {
-            0..60 => {
-                let fua = self.rng.one_in(10);
+            0..70 => {
+                let fua = self.rng.one_in(self.fua_one_in);
                 Op::Write(volume, self.range(volume), fua)
             }
-            60..75 => Op::Flush(volume),
-            75..83 => Op::Trim(volume, self.range(volume)),
-            83..91 => Op::WriteZeroes(volume, self.range(volume)),
-            91..94 if self.mode_changes => Op::SetMode(volume, *self.rng.pick(&Mode::ALL)),
-            91..98 => Op::Pause(self.rng.below(20 * MILLISECOND)),
+            70..79 => Op::Trim(volume, self.range(volume)),
+            79..88 => Op::WriteZeroes(volume, self.range(volume)),
+            88..92 if self.mode_changes => Op::SetMode(volume, *self.rng.pick(&Mode::ALL)),
+            88..98 => Op::Pause(self.rng.below(20 * MILLISECOND)),
             98 => Op::Pause(self.rng.below(20 * SECOND)),
             _ => Op::Read(volume, self.range(volume)),
         })
@@ -155,8 +182,6 @@ mod tests {
                 let bytes = range.start * 512..range.end * 512;
                 assert!(bytes.start < bytes.end && bytes.end <= volume.size_bytes);
                 assert!(bytes.end - bytes.start <= 1 << 20);
-                let sector = u64::from(volume.sector_bytes);
-                assert!(bytes.start % sector == 0 && bytes.end % sector == 0);
             }
         }
     }

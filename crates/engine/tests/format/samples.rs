@@ -149,8 +149,13 @@ pub fn entries() -> Vec<Entry> {
         Entry { state: Some(State::Zero), ..entry(Move, 80, 9, NO_DATA) },
         entry(Tombstone, 5, 100_000, NO_DATA),
         entry(Zero, 5, 256, NO_DATA),
-        Entry { from, ..entry(CleanFact, 77, 3, NO_DATA) },
-        Entry { drop: true, from, ..entry(CleanFact, 77, 1, NO_DATA) },
+        Entry { from, state: Some(State::Written), ..entry(CleanFact, 77, 3, NO_DATA) },
+        Entry {
+            drop: true,
+            from,
+            state: Some(State::ZeroWritten),
+            ..entry(CleanFact, 77, 1, NO_DATA)
+        },
         entry(Lost, 99, 1, NO_DATA),
         Entry { extra: 7, ..entry(Recovery, 0, 0, NO_DATA) },
         Entry { extra: 400, from, ..entry(Image, 63, 4, 16) },

@@ -147,13 +147,14 @@ fn entry(data_blocks: u16) -> impl Strategy<Value = Entry> {
     (1..=10_u8, place, rest).prop_map(move |(kind, (volume, block, count, data), rest)| {
         let kind = EntryKind::from_number(kind).unwrap();
         let (state, sectors, drop, from, extra) = rest;
-        let state = (kind == EntryKind::Move).then(|| State::from_number(state).unwrap());
+        let with_state = matches!(kind, EntryKind::Move | EntryKind::CleanFact);
+        let state = with_state.then(|| State::from_number(state).unwrap());
         let mut entry = samples::entry(kind, block, count, NO_DATA);
         entry.state = state;
         entry.volume.0 *= volume;
         use EntryKind::*;
         let with_data = matches!(kind, Write | Populate | Provisional | Image);
-        if with_data || state.is_some_and(State::has_data) {
+        if with_data || (kind == Move && state.is_some_and(State::has_data)) {
             entry.data = data;
             entry.count = count.min(u32::from(data_blocks - data));
             if entry.count == 1 && matches!(kind, Write | Move) {

@@ -1,0 +1,202 @@
+//! Commands for tests and developers: a pool on given files, served until a signal comes.
+
+use std::cell::RefCell;
+use std::io::Write;
+use std::path::PathBuf;
+use std::rc::Rc;
+
+use clap::{Args, Subcommand, ValueEnum};
+use forebay_device::real::prepare::prepare_file;
+use forebay_device::real::reactor::{Config, Reactor};
+use forebay_engine::{CreateOptions, Mode, Pool, Tuning, Volume, VolumeSpec};
+
+use crate::Result;
+use crate::failure::Failure;
+use crate::host::{Host, end_on_signals};
+use crate::members::Members;
+use crate::origin;
+use crate::text::parse_bytes;
+use crate::witness::FileWitness;
+
+/// Name of the pool and of its only volume.
+const NAME: &str = "dev";
+
+/// See the head of the file.
+#[derive(Args)]
+pub(crate) struct Options {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Open a pool and serve its volume until SIGINT or SIGTERM; SIGUSR1 prints counters
+    Serve(Serve),
+}
+
+#[derive(Args)]
+struct Serve {
+    /// A cache device; repeat it for each
+    #[arg(long = "cache", value_name = "FILE", required = true)]
+    caches: Vec<PathBuf>,
+    /// The disk behind the cache
+    #[arg(long, value_name = "FILE")]
+    origin: PathBuf,
+    /// Where the witness is kept
+    #[arg(long, value_name = "FILE")]
+    witness: PathBuf,
+    /// Unix socket to serve on
+    #[arg(long, value_name = "PATH")]
+    socket: PathBuf,
+    /// Serve on this port of the loopback address too; 0 takes a free one
+    #[arg(long)]
+    port: Option<u16>,
+    /// Make a new pool
+    #[arg(long)]
+    create: bool,
+    /// With --create: write cache files of this size first
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes, requires = "create")]
+    cache_bytes: Option<u64>,
+    /// With --create: size of a segment
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes, requires = "create")]
+    segment_bytes: Option<u64>,
+    /// With --create: copies of dirty data
+    #[arg(long, value_name = "N", default_value_t = 2)]
+    dirty_copies: u8,
+    /// With --create: unit of population
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes, default_value = "64K")]
+    cache_block_bytes: u64,
+    /// With --create: agree to write-back with one dirty copy
+    #[arg(long)]
+    accept_data_loss_on_ssd_failure: bool,
+    /// How the volume is served; without it as before, at creation writeback
+    #[arg(long)]
+    mode: Option<ModeName>,
+    /// Give the origin the timing of a modelled array of disks
+    #[arg(long)]
+    modelled: bool,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum ModeName {
+    Writeback,
+    Writethrough,
+    Readonly,
+    Bypass,
+}
+
+impl From<ModeName> for Mode {
+    fn from(name: ModeName) -> Self {
+        match name {
+            ModeName::Writeback => Mode::Writeback,
+            ModeName::Writethrough => Mode::Writethrough,
+            ModeName::Readonly => Mode::Readonly,
+            ModeName::Bypass => Mode::Bypass,
+        }
+    }
+}
+
+pub(crate) fn run(options: Options) -> Result<()> {
+    let Command::Serve(serve) = options.command;
+    let reactor = Reactor::new(Config::default())?;
+    let result = reactor.block_on(serve.run(&reactor));
+    reactor.close();
+    result
+}
+
+/// One line for whoever reads our standard output; lost if nobody does.
+fn say(line: &str) {
+    let mut out = std::io::stdout().lock();
+    let _ = writeln!(out, "{line}").and_then(|()| out.flush());
+}
+
+/// All that is known of a running pool, on one line.
+fn counters(pool: &Pool) -> String {
+    let (cached, dirty) = pool.blocks();
+    let (free, total) = pool.segments();
+    let mut line = format!(
+        "counters: cached_blocks={cached} dirty_blocks={dirty} free_segments={free} \
+         segments={total} latched={}",
+        pool.is_latched()
+    );
+    for (name, value) in pool.counters().list() {
+        line.push_str(&format!(" {name}={value}"));
+    }
+    line
+}
+
+impl Serve {
+    async fn run(&self, reactor: &Rc<Reactor>) -> Result<()> {
+        let running: Rc<RefCell<Option<Pool>>> = Rc::default();
+        let seen = Rc::clone(&running);
+        let end = end_on_signals(reactor, move || {
+            seen.borrow().as_ref().inspect(|pool| say(&counters(pool)));
+        })?;
+        if let Some(size) = self.cache_bytes {
+            for path in self.caches.iter().filter(|path| !path.exists()) {
+                prepare_file(reactor, path, size, |_| ()).await?;
+            }
+        }
+        let members = Members::open(reactor, &self.caches).await?;
+        let origin = origin::open(reactor, &self.origin, &members.identities).await?;
+        let origin = if self.modelled { origin::modelled(reactor, origin)? } else { origin };
+        if self.create {
+            let witness = FileWitness::new(&self.witness);
+            members.create(reactor, &witness, &self.create_options()?).await?;
+        }
+        let witness = FileWitness::new(&self.witness);
+        let opened = members.open_pool(reactor, witness, Tuning::default()).await?;
+        say(&opened.summary());
+        let volume = self.attach(&opened.pool, origin).await?;
+        let host = Host::start(reactor, volume, &self.socket, self.port)?;
+        *running.borrow_mut() = Some(opened.pool);
+        for uri in &host.uris {
+            say(&format!("serving {uri}"));
+        }
+        end.wait().await;
+        host.stop().await;
+        let pool = running.take().ok_or_else(|| Failure::new("the pool is gone"))?;
+        say(&counters(&pool));
+        let dirty = pool.stop().await?;
+        say(&format!("stopped: {dirty} dirty blocks"));
+        Ok(())
+    }
+
+    fn create_options(&self) -> Result<CreateOptions> {
+        let segment_bytes = match self.segment_bytes {
+            None => None,
+            Some(bytes) if bytes.is_power_of_two() && (64 << 10..=32 << 20).contains(&bytes) => {
+                u32::try_from(bytes).ok()
+            }
+            Some(bytes) => {
+                return Err(Failure::new(format!("segments of {bytes} B are not possible"))
+                    .hint("use a power of two from 64K to 32M"));
+            }
+        };
+        let dirty_copies = self.dirty_copies;
+        Ok(CreateOptions { dirty_copies, segment_bytes, ..CreateOptions::named(NAME) })
+    }
+
+    async fn attach(
+        &self,
+        pool: &Pool,
+        origin: Rc<dyn forebay_device::BlockDevice>,
+    ) -> Result<Volume> {
+        let mode = self.mode.map(Mode::from);
+        if pool.superblock().volumes.iter().any(|volume| volume.name == NAME) {
+            let volume = pool.attach(NAME, origin).await?;
+            if let Some(mode) = mode.filter(|mode| *mode != volume.mode()) {
+                volume.set_mode(mode).await?;
+            }
+            return Ok(volume);
+        }
+        let spec = VolumeSpec {
+            name: NAME.to_owned(),
+            origin: self.origin.display().to_string(),
+            mode: mode.unwrap_or(Mode::Writeback),
+            cache_block_bytes: u32::try_from(self.cache_block_bytes).unwrap_or(u32::MAX),
+            accept_data_loss_on_ssd_failure: self.accept_data_loss_on_ssd_failure,
+        };
+        Ok(pool.add_volume(&spec, origin).await?)
+    }
+}

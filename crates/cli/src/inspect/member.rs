@@ -1,0 +1,266 @@
+//! One cache device: its superblocks and roots.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use forebay_engine::format::{
+    FormatError, Layout, MemberRecord, Root, SUPERBLOCK_BYTES, SlotChoice, Superblock, VolumeRecord,
+};
+use forebay_engine::ids::{BLOCK_BYTES, Location, SegmentId};
+
+use crate::Result;
+use crate::failure::Failure;
+use crate::text;
+
+/// Where bytes come from: a file, or memory in tests.
+pub(super) trait Bytes {
+    /// Fills `buf` from `offset`.
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()>;
+}
+
+impl Bytes for File {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        self.read_exact_at(buf, offset)
+    }
+}
+
+/// Why bytes are not shown: they cannot be read, or mean nothing.
+#[derive(Clone, Debug)]
+pub(super) enum Damage {
+    /// The device does not give them.
+    Unreadable(String),
+    /// They do not decode.
+    Format(FormatError),
+}
+
+impl std::fmt::Display for Damage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Damage::Unreadable(reason) => write!(f, "cannot be read: {reason}"),
+            Damage::Format(error) => error.fmt(f),
+        }
+    }
+}
+
+impl From<FormatError> for Damage {
+    fn from(error: FormatError) -> Self {
+        Damage::Format(error)
+    }
+}
+
+/// See the head of the file.
+pub(super) struct Member {
+    path: PathBuf,
+    bytes: Box<dyn Bytes>,
+    slots: Vec<std::result::Result<Superblock, Damage>>,
+    choice: SlotChoice,
+}
+
+impl Member {
+    /// Opens a cache device for reading, without claiming it.
+    ///
+    /// # Errors
+    /// If it cannot be opened.
+    pub(super) fn open(path: &Path) -> Result<Member> {
+        let file = File::open(path).map_err(|error| {
+            Failure::system(format!("open {}", path.display()), &error)
+                .hint("check the path and its permissions")
+        })?;
+        Ok(Member::of(path, Box::new(file)))
+    }
+
+    pub(super) fn of(path: &Path, bytes: Box<dyn Bytes>) -> Member {
+        let mut member =
+            Member { path: path.to_owned(), bytes, slots: Vec::new(), choice: SlotChoice::Neither };
+        for slot in 0..2 {
+            let read = member.read(Layout::superblock_offset(slot), SUPERBLOCK_BYTES);
+            let decoded = read.and_then(|bytes| Ok(Superblock::decode(&bytes)?));
+            member.slots.push(decoded);
+        }
+        let plain = |slot: &std::result::Result<Superblock, Damage>| match slot {
+            Ok(superblock) => Ok(superblock.clone()),
+            Err(Damage::Format(error)) => Err(*error),
+            Err(Damage::Unreadable(_)) => Err(FormatError::Truncated),
+        };
+        member.choice = Superblock::choose(&plain(&member.slots[0]), &plain(&member.slots[1]));
+        member
+    }
+
+    /// Its path.
+    pub(super) fn path(&self) -> std::path::Display<'_> {
+        self.path.display()
+    }
+
+    /// Reads `len` bytes.
+    pub(super) fn read(&self, offset: u64, len: usize) -> std::result::Result<Vec<u8>, Damage> {
+        let mut bytes = vec![0; len];
+        match self.bytes.read_at(&mut bytes, offset) {
+            Ok(()) => Ok(bytes),
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Err(Damage::Unreadable(
+                format!("the device ends before byte {}", offset + len as u64),
+            )),
+            Err(error) => Err(Damage::Unreadable(error.to_string())),
+        }
+    }
+
+    /// The superblock to go by; where two contradict each other, the first.
+    pub(super) fn superblock(&self) -> Option<&Superblock> {
+        let index = match self.choice {
+            SlotChoice::Slot0 | SlotChoice::Conflict => 0,
+            SlotChoice::Slot1 => 1,
+            SlotChoice::Refused(_) | SlotChoice::Neither => return None,
+        };
+        self.slots[index].as_ref().ok()
+    }
+
+    /// This member's own record.
+    pub(super) fn record(&self) -> Option<&MemberRecord> {
+        let superblock = self.superblock()?;
+        superblock.members.iter().find(|member| member.device == superblock.device)
+    }
+
+    /// Where a segment of this member starts.
+    pub(super) fn segment_offset(&self, segment: SegmentId) -> Option<u64> {
+        let (superblock, record) = (self.superblock()?, self.record()?);
+        let index = segment.0.checked_sub(record.segment_base)?;
+        let inside = index < record.segment_count;
+        let offset = u64::from(index) * u64::from(superblock.segment_bytes);
+        inside.then_some(superblock.segments_offset + offset)
+    }
+
+    /// The set and the block within it that a location names.
+    pub(super) fn split(&self, location: Location) -> Option<(SegmentId, u32)> {
+        let blocks = u64::from(self.superblock()?.segment_bytes) / BLOCK_BYTES;
+        let set = u32::try_from(location.0 / blocks).ok()?;
+        Some((SegmentId(set), (location.0 % blocks) as u32))
+    }
+
+    /// The contents of both root slots.
+    pub(super) fn roots(&self) -> Vec<std::result::Result<Root, Damage>> {
+        let Some(superblock) = self.superblock() else { return Vec::new() };
+        let bytes = superblock.root_bytes;
+        (0..2u64)
+            .map(|slot| {
+                let at = 2 * SUPERBLOCK_BYTES as u64 + slot * u64::from(bytes);
+                Ok(Root::decode(&self.read(at, bytes as usize)?)?)
+            })
+            .collect()
+    }
+
+    /// Prints superblocks and roots.
+    pub(super) fn print(&self, out: &mut dyn Write) -> io::Result<()> {
+        writeln!(out, "{}", self.path())?;
+        for (slot, superblock) in self.slots.iter().enumerate() {
+            match superblock {
+                Ok(superblock) => print_superblock(slot, superblock, out)?,
+                Err(damage) => writeln!(out, "superblock slot {slot}: damaged: {damage}")?,
+            }
+        }
+        match self.choice {
+            SlotChoice::Slot0 => writeln!(out, "superblock: slot 0 counts")?,
+            SlotChoice::Slot1 => writeln!(out, "superblock: slot 1 counts")?,
+            SlotChoice::Refused(error) => writeln!(out, "superblock: refused: {error}")?,
+            SlotChoice::Conflict => {
+                writeln!(out, "superblock: the slots contradict each other; going on with slot 0")?;
+            }
+            SlotChoice::Neither => writeln!(out, "superblock: no slot can be read")?,
+        }
+        for (slot, root) in self.roots().iter().enumerate() {
+            let name = ['A', 'B'][slot];
+            match root {
+                Ok(root) => print_root(name, root, self.superblock(), out)?,
+                Err(damage) => writeln!(out, "root slot {name}: damaged: {damage}")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+fn print_superblock(slot: usize, s: &Superblock, out: &mut dyn Write) -> io::Result<()> {
+    writeln!(out, "superblock slot {slot}: generation {}", s.generation)?;
+    writeln!(out, "  pool {} \"{}\", device {}", s.pool, s.name, s.device)?;
+    writeln!(
+        out,
+        "  created_unix_s {}, epoch {}, start_number {}",
+        s.created_unix_s, s.epoch, s.start_number
+    )?;
+    writeln!(
+        out,
+        "  segment_bytes {} ({}), segments_offset {}, root_bytes {}, shard_count {}",
+        s.segment_bytes,
+        text::bytes(s.segment_bytes.into()),
+        s.segments_offset,
+        s.root_bytes,
+        s.shard_count
+    )?;
+    writeln!(
+        out,
+        "  dirty_copies {}, clean_copies {}, accept_single_copy {}, \
+         write_amplification_max_percent {}",
+        s.dirty_copies, s.clean_copies, s.accept_single_copy, s.write_amplification_max_percent
+    )?;
+    writeln!(
+        out,
+        "  sector_bytes {}, index_memory_max {}, next_volume {}",
+        s.sector_bytes, s.index_memory_max, s.next_volume
+    )?;
+    for member in &s.members {
+        writeln!(
+            out,
+            "  member {}: {:?}, segments {}..{}, joined_epoch {}",
+            member.device,
+            member.state,
+            member.segment_base,
+            u64::from(member.segment_base) + u64::from(member.segment_count),
+            member.joined_epoch
+        )?;
+    }
+    s.volumes.iter().try_for_each(|volume| print_volume(volume, out))
+}
+
+fn print_volume(v: &VolumeRecord, out: &mut dyn Write) -> io::Result<()> {
+    writeln!(
+        out,
+        "  volume {} \"{}\": {:?}, size_bytes {} ({}), cache_block_bytes {}, origin \"{}\"{}{}{}",
+        v.id.0,
+        v.name,
+        v.mode,
+        v.size_bytes,
+        text::bytes(v.size_bytes),
+        v.cache_block_bytes,
+        v.origin,
+        if v.may_be_dirty { ", may be dirty" } else { "" },
+        if v.accept_single_copy { ", single copy accepted" } else { "" },
+        if v.fingerprint.is_some() { ", fingerprint present" } else { "" },
+    )
+}
+
+fn print_root(
+    name: char,
+    root: &Root,
+    superblock: Option<&Superblock>,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    let stranger = superblock.is_some_and(|superblock| superblock.pool != root.pool);
+    let empty = root.images.iter().filter(|image| image.is_empty()).count();
+    let lowest = root.images.iter().map(|image| image.watermark.0).min().unwrap_or(0);
+    writeln!(
+        out,
+        "root slot {name}: generation {}, epoch {}, start_number {}, sequence {}, open_counter {}, \
+         clean_stop {}{}",
+        root.generation,
+        root.epoch,
+        root.start_number,
+        root.sequence.0,
+        root.open_counter,
+        u8::from(root.clean_stop),
+        if stranger { ", of another pool" } else { "" },
+    )?;
+    writeln!(
+        out,
+        "  {} images, {empty} of them empty, lowest watermark {lowest}",
+        root.images.len()
+    )
+}

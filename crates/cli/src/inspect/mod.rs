@@ -1,0 +1,66 @@
+//! `forebay inspect`: what is on cache devices, in the words of the format's specification.
+//!
+//! * Only reads, without claiming the device, so it works beside a running pool; what changes
+//!   meanwhile may show as damaged.
+//! * Any bytes may be there: what does not decode is shown as damaged, with the reason.
+
+mod images;
+mod member;
+mod segments;
+#[cfg(test)]
+mod tests;
+
+use std::io::{BufWriter, ErrorKind, Write};
+use std::path::PathBuf;
+
+use clap::Args;
+
+use self::member::Member;
+use crate::Result;
+use crate::failure::Failure;
+
+/// See the head of the file.
+#[derive(Args)]
+pub(crate) struct Options {
+    /// A cache device or an image of one; images of shards may need all members of the pool
+    #[arg(value_name = "FILE", required = true)]
+    files: Vec<PathBuf>,
+    /// Print the records of this segment (its number in the pool)
+    #[arg(long, value_name = "N", conflicts_with = "images")]
+    segment: Option<u32>,
+    /// Summarise the images of all shards that the newest root names
+    #[arg(long)]
+    images: bool,
+}
+
+pub(crate) fn run(options: &Options) -> Result<()> {
+    let members =
+        options.files.iter().map(|path| Member::open(path)).collect::<Result<Vec<_>>>()?;
+    let mut out = BufWriter::new(std::io::stdout().lock());
+    let printed = print(&members, options, &mut out).and_then(|()| out.flush());
+    match printed {
+        // Whoever reads our output has seen enough.
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
+        Err(error) => return Err(Failure::system("write the output", &error)),
+        Ok(()) => {}
+    }
+    if members.iter().any(|member| member.superblock().is_some()) {
+        return Ok(());
+    }
+    Err(Failure::new("there is no readable superblock, so nothing else can be found")
+        .hint("give a cache device of a pool; an origin holds nothing of ours"))
+}
+
+fn print(members: &[Member], options: &Options, out: &mut dyn Write) -> std::io::Result<()> {
+    if let Some(number) = options.segment {
+        return segments::print_records(members, number, out);
+    }
+    if options.images {
+        return images::print(members, out);
+    }
+    for member in members {
+        member.print(out)?;
+        segments::print_all(member, out)?;
+    }
+    Ok(())
+}

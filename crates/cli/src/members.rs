@@ -1,0 +1,199 @@
+//! From paths to a pool: cache devices are opened, looked at, and handed to the engine.
+
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use forebay_device::real::file::FileDevice;
+use forebay_device::real::open::OpenOptions;
+use forebay_device::real::probe::probe;
+use forebay_device::real::reactor::Reactor;
+use forebay_device::runtime::{Nanos, Runtime, SECOND};
+use forebay_device::{BlockDevice, Buf};
+use forebay_engine::format::{FormatError, Layout, SUPERBLOCK_BYTES, Superblock};
+use forebay_engine::{CreateOptions, ErrorKind, Pool, Tuning, read_superblock};
+
+use crate::Result;
+use crate::failure::Failure;
+use crate::text;
+use crate::witness::FileWitness;
+
+/// How long a device in use is tried again: the kernel gives up the claim of a killed process a
+/// moment after it is gone.
+pub(crate) const PATIENCE: Nanos = 3 * SECOND;
+
+/// Which file or block device a path leads to, whatever its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Identity(bool, u64, u64);
+
+impl Identity {
+    /// The identity of what is at `path`; `None` if nothing can be seen there.
+    pub(crate) fn of(path: &Path) -> Option<Identity> {
+        let meta = std::fs::metadata(path).ok()?;
+        Some(if meta.file_type().is_block_device() {
+            Identity(true, meta.rdev(), 0)
+        } else {
+            Identity(false, meta.dev(), meta.ino())
+        })
+    }
+}
+
+/// Open cache devices.
+pub(crate) struct Members {
+    paths: Vec<PathBuf>,
+    devices: Vec<Rc<dyn BlockDevice>>,
+    /// For the check that an origin is none of them.
+    pub(crate) identities: Vec<Identity>,
+}
+
+impl Members {
+    /// Opens all of `paths` for ourselves alone.
+    ///
+    /// # Errors
+    /// If one cannot be opened or is given twice.
+    pub(crate) async fn open(reactor: &Rc<Reactor>, paths: &[PathBuf]) -> Result<Members> {
+        let mut members =
+            Members { paths: paths.to_vec(), devices: Vec::new(), identities: Vec::new() };
+        for path in paths {
+            let identity = Identity::of(path);
+            if let Some(own) = identity
+                && let Some(first) = members.identities.iter().position(|other| *other == own)
+            {
+                let (first, second) = (paths[first].display(), path.display());
+                let what = format!("a cache device is given twice: {first} and {second}");
+                return Err(Failure::new(what).hint("name each device once"));
+            }
+            let options = OpenOptions::default();
+            let device = FileDevice::open_when_free(reactor, path, &options, PATIENCE).await?;
+            members.devices.push(Rc::new(device));
+            members.identities.extend(identity);
+        }
+        Ok(members)
+    }
+
+    /// Writes a new pool onto the members.
+    ///
+    /// # Errors
+    /// If a member holds anything that somebody may want to keep, or the engine refuses.
+    pub(crate) async fn create(
+        &self,
+        reactor: &Rc<Reactor>,
+        witness: &FileWitness,
+        options: &CreateOptions,
+    ) -> Result<()> {
+        for (path, device) in self.paths.iter().zip(&self.devices) {
+            refuse_used(path, &**device).await?;
+        }
+        let runtime: &dyn Runtime = &**reactor;
+        forebay_engine::create(runtime, &self.devices, witness, options).await?;
+        Ok(())
+    }
+
+    /// Whether every member has a superblock that can be read.
+    pub(crate) async fn have_superblocks(&self) -> bool {
+        for device in &self.devices {
+            if read_superblock(&**device).await.is_err() {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Opens the pool on the members and says on standard error what a person should know.
+    ///
+    /// # Errors
+    /// See [`forebay_engine::open`].
+    pub(crate) async fn open_pool(
+        &self,
+        reactor: &Rc<Reactor>,
+        witness: FileWitness,
+        tuning: Tuning,
+    ) -> Result<Opened> {
+        let started = reactor.now();
+        for (path, device) in self.paths.iter().zip(&self.devices) {
+            let found = read_superblock(&**device).await;
+            found.map_err(|error| {
+                Failure::from(error)
+                    .on(format!("cache device {}", path.display()))
+                    .or_hint("check the path; a pool is made before it is opened")
+            })?;
+            note_slots(path, &**device).await;
+        }
+        let runtime = Rc::clone(reactor) as Rc<dyn Runtime>;
+        let devices = self.devices.clone();
+        let pool = forebay_engine::open(runtime, devices, Rc::new(witness), tuning).await?;
+        for event in pool.events().iter().filter(|event| event.what != "pool opened") {
+            eprintln!("note: {}", event.what);
+        }
+        Ok(Opened { pool, took: reactor.now() - started })
+    }
+}
+
+/// A pool that has been opened.
+pub(crate) struct Opened {
+    /// The pool.
+    pub(crate) pool: Pool,
+    took: Nanos,
+}
+
+impl Opened {
+    /// One line on what the start found.
+    pub(crate) fn summary(&self) -> String {
+        let report = self.pool.recovery();
+        let superblock = self.pool.superblock();
+        format!(
+            "pool \"{}\" ({}): {}, {} blocks cached, {} dirty, recovery read {} in {}",
+            superblock.name,
+            superblock.pool,
+            if report.clean_stop { "clean stop" } else { "after a crash" },
+            report.blocks,
+            report.owed_blocks,
+            text::bytes(report.bytes_read),
+            text::span(self.took),
+        )
+    }
+}
+
+/// Refuses a device that holds a pool, or anything else known.
+async fn refuse_used(path: &Path, device: &dyn BlockDevice) -> Result<()> {
+    let subject = format!("cannot create a pool on {}", path.display());
+    let refused = |what: String, hint: String| Err(Failure::new(what).on(&subject).hint(hint));
+    match read_superblock(device).await {
+        Ok(superblock) => refused(
+            format!("it belongs to pool \"{}\" ({})", superblock.name, superblock.pool),
+            "open that pool; or, if its data is not needed, erase the first 256 KiB".to_owned(),
+        ),
+        Err(error) if error.kind == ErrorKind::Future => refused(error.what, error.hint),
+        Err(_) => {
+            let found = probe(device)
+                .await
+                .map_err(|error| Failure::io(format!("read {}", path.display()), error))?;
+            match found.first() {
+                Some(first) => refused(
+                    format!("it holds: {} (at byte {})", first.what, first.offset),
+                    "use another one; or, if its data is not needed, `wipefs` it".to_owned(),
+                ),
+                None => Ok(()),
+            }
+        }
+    }
+}
+
+/// Says so if one superblock slot is damaged: the other one serves, but nobody knows why.
+async fn note_slots(path: &Path, device: &dyn BlockDevice) {
+    for slot in 0..2 {
+        let outcome =
+            device.read(Layout::superblock_offset(slot), Buf::new(SUPERBLOCK_BYTES)).await;
+        let decoded = match (outcome.result, outcome.buf) {
+            (Ok(()), Some(buf)) => Superblock::decode(&buf).map(drop),
+            _ => Err(FormatError::Truncated),
+        };
+        if let Err(error) = decoded {
+            let (path, other) = (path.display(), 1 - slot);
+            eprintln!(
+                "note: cache device {path}: superblock slot {slot} is damaged ({error}); \
+                 slot {other} serves"
+            );
+        }
+    }
+}

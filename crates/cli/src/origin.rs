@@ -1,0 +1,68 @@
+//! Origins: as they are, or with the timing of a modelled array of disks.
+
+use std::path::Path;
+use std::rc::Rc;
+
+use forebay_device::BlockDevice;
+use forebay_device::model::array::{ArrayModel, ArrayParameters, Level};
+use forebay_device::model::hdd::HddParameters;
+use forebay_device::model::modelled::Modelled;
+use forebay_device::real::file::FileDevice;
+use forebay_device::real::open::OpenOptions;
+use forebay_device::real::reactor::Reactor;
+
+use crate::Result;
+use crate::failure::Failure;
+use crate::members::{Identity, PATIENCE};
+
+/// Sets the platters of the modelled disks turning out of step; any number would do.
+const ARRAY_SEED: u64 = 8;
+
+/// Opens an origin. `caches` are the members of the pool in front of it.
+///
+/// # Errors
+/// If it cannot be opened, or is one of the cache devices.
+pub(crate) async fn open(
+    reactor: &Rc<Reactor>,
+    path: &Path,
+    caches: &[Identity],
+) -> Result<Rc<dyn BlockDevice>> {
+    if let Some(own) = Identity::of(path).filter(|own| caches.contains(own)) {
+        return Err(Failure::new(format!(
+            "the origin {} is one of the cache devices, {}",
+            path.display(),
+            caches.iter().position(|cache| *cache == own).map_or(0, |index| index + 1)
+        ))
+        .hint("a cache device holds the cache alone: give the origin another file or disk"));
+    }
+    let options = OpenOptions { punch: true, ..OpenOptions::default() };
+    let device = FileDevice::open_when_free(reactor, path, &options, PATIENCE).await?;
+    Ok(Rc::new(device))
+}
+
+/// The modelled array: eight nearline disks as RAID 5.
+pub(crate) fn array() -> ArrayParameters {
+    ArrayParameters {
+        level: Level::Raid5,
+        disks: 8,
+        chunk_bytes: 64 << 10,
+        member: HddParameters::st500nm0001(),
+    }
+}
+
+/// The same device, as slow as the modelled array.
+///
+/// # Errors
+/// If the array is smaller than the device.
+pub(crate) fn modelled(
+    reactor: &Rc<Reactor>,
+    store: Rc<dyn BlockDevice>,
+) -> Result<Rc<dyn BlockDevice>> {
+    let parameters = array();
+    let size_bytes = parameters.size_bytes();
+    if store.geometry().size_bytes > size_bytes {
+        return Err(Failure::new(format!("the modelled array holds only {size_bytes} B")));
+    }
+    let runtime = Rc::clone(reactor) as Rc<dyn forebay_device::Runtime>;
+    Ok(Rc::new(Modelled::new(runtime, store, ArrayModel::new(parameters, ARRAY_SEED))))
+}

@@ -1,0 +1,88 @@
+//! Numbers as people read and write them.
+
+use forebay_device::Nanos;
+use forebay_device::runtime::{MICROSECOND, MILLISECOND, SECOND};
+
+const UNITS: [(&str, u32); 5] = [("KiB", 10), ("MiB", 20), ("GiB", 30), ("TiB", 40), ("PiB", 50)];
+
+/// Bytes, in the largest unit that leaves a whole part.
+pub(crate) fn bytes(count: u64) -> String {
+    match UNITS.iter().rev().find(|(_, shift)| count >= 1 << shift) {
+        None => format!("{count} B"),
+        Some((unit, shift)) if count.trailing_zeros() >= *shift => {
+            format!("{} {unit}", count >> shift)
+        }
+        Some((unit, shift)) => format!("{:.1} {unit}", count as f64 / (1u64 << shift) as f64),
+    }
+}
+
+/// A number with its thousands apart.
+pub(crate) fn thousands(number: u64) -> String {
+    let digits = number.to_string();
+    let mut out = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+/// A span of time with about three digits.
+pub(crate) fn span(nanos: Nanos) -> String {
+    let (value, unit) = match nanos {
+        0..MILLISECOND => (nanos as f64 / MICROSECOND as f64, "us"),
+        MILLISECOND..SECOND => (nanos as f64 / MILLISECOND as f64, "ms"),
+        _ => (nanos as f64 / SECOND as f64, "s"),
+    };
+    let decimals = if value < 10.0 { 2 } else { usize::from(value < 100.0) };
+    format!("{value:.decimals$} {unit}")
+}
+
+/// A size as people type it: `1048576`, `512M`, `1GiB`. Units count in powers of 1024.
+///
+/// # Errors
+/// A sentence that says what is wrong.
+pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
+    let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (digits, unit) = text.split_at(end);
+    let number: u64 =
+        digits.parse().map_err(|_| "a size is a number and a unit, as 512M".to_owned())?;
+    let shift = match unit.trim().to_ascii_uppercase().as_str() {
+        "" | "B" => 0,
+        "K" | "KIB" => 10,
+        "M" | "MIB" => 20,
+        "G" | "GIB" => 30,
+        "T" | "TIB" => 40,
+        _ => return Err(format!("the unit \"{unit}\" is none of K, M, G, T")),
+    };
+    number.checked_mul(1 << shift).ok_or_else(|| "the size is too large".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read_and_written() {
+        assert_eq!(parse_bytes("512M"), Ok(512 << 20));
+        assert_eq!(parse_bytes("1 GiB"), Ok(1 << 30));
+        assert_eq!(parse_bytes("4096"), Ok(4096));
+        for wrong in ["", "M", "1X", "99999999999T"] {
+            assert!(parse_bytes(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!(bytes(512 << 20), "512 MiB");
+        assert_eq!(bytes(1536 << 20), "1.5 GiB");
+        assert_eq!(bytes(0), "0 B");
+    }
+
+    #[test]
+    fn numbers_and_spans_are_short() {
+        assert_eq!(thousands(1_234_567), "1,234,567");
+        assert_eq!(thousands(12), "12");
+        assert_eq!(span(1_234), "1.23 us");
+        assert_eq!(span(45_600_000), "45.6 ms");
+        assert_eq!(span(2 * SECOND), "2.00 s");
+    }
+}

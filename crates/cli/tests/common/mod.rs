@@ -1,0 +1,222 @@
+//! What the black box tests share: the real binary, unique directories, a small NBD client.
+#![allow(dead_code, reason = "each test file uses a part of it")]
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+/// Nothing that works takes longer.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A directory that goes away with its test.
+pub struct Dir(pub PathBuf);
+
+impl Dir {
+    pub fn new(name: &str) -> Dir {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let name = format!("forebay-{name}-{}-{number}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&path).unwrap();
+        Dir(path)
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    pub fn sparse(&self, name: &str, size: u64) -> PathBuf {
+        let path = self.path(name);
+        std::fs::File::create(&path).unwrap().set_len(size).unwrap();
+        path
+    }
+}
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+pub fn forebay() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_forebay"))
+}
+
+/// Arguments of `dev serve` on the files of a directory: 2 caches of 64 MiB, 1 origin of 32 MiB.
+pub fn serve(dir: &Dir) -> Command {
+    let mut command = forebay();
+    command.args(["dev", "serve"]);
+    for cache in ["cache-0", "cache-1"] {
+        command.arg("--cache").arg(dir.path(cache));
+    }
+    let origin = dir.path("origin");
+    if !origin.exists() {
+        dir.sparse("origin", 32 << 20);
+    }
+    command.arg("--origin").arg(origin).arg("--witness").arg(dir.path("witness"));
+    command.arg("--socket").arg(dir.path("sock"));
+    command
+}
+
+/// Makes a new pool of small segments.
+pub fn create(dir: &Dir) -> Command {
+    let mut command = serve(dir);
+    command.args(["--create", "--cache-bytes", "64M", "--segment-bytes", "256K"]);
+    command
+}
+
+/// A running server; killed when the test ends.
+pub struct Server {
+    child: Child,
+    lines: Receiver<String>,
+    pub summary: String,
+    pub socket: PathBuf,
+}
+
+impl Server {
+    /// Starts and waits until it serves.
+    pub fn start(mut command: Command, dir: &Dir) -> Server {
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let stdout = BufReader::new(child.stdout.take().unwrap());
+        let (sender, lines) = channel();
+        std::thread::spawn(move || {
+            for line in stdout.lines().map_while(Result::ok) {
+                if sender.send(line).is_err() {
+                    break;
+                }
+            }
+        });
+        let socket = dir.path("sock");
+        let mut server = Server { child, lines, summary: String::new(), socket };
+        server.summary = server.line_with("pool ");
+        server.line_with("serving ");
+        server
+    }
+
+    /// The next line that begins like this.
+    pub fn line_with(&self, start: &str) -> String {
+        loop {
+            let line = self.lines.recv_timeout(PATIENCE);
+            let line = line.unwrap_or_else(|_| panic!("no line begins with {start:?}"));
+            if line.starts_with(start) {
+                return line;
+            }
+        }
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// A counter as it is now.
+    pub fn counter(&self, name: &str) -> u64 {
+        signal(self.pid(), "USR1");
+        value(&self.line_with("counters: "), name)
+    }
+
+    /// Ends it as a power cut of the process: no handler runs.
+    pub fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// Ends it with SIGTERM; its last line.
+    pub fn stop(mut self) -> String {
+        signal(self.pid(), "TERM");
+        let line = self.line_with("stopped: ");
+        assert!(self.child.wait().unwrap().success());
+        line
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The value of `name=` in a line of counters.
+pub fn value(line: &str, name: &str) -> u64 {
+    let found = line.split(' ').find_map(|part| part.strip_prefix(name)?.strip_prefix('='));
+    found.and_then(|value| value.parse().ok()).unwrap_or_else(|| panic!("no {name} in {line}"))
+}
+
+pub fn signal(pid: u32, name: &str) {
+    let status = Command::new("kill").arg(format!("-{name}")).arg(pid.to_string()).status();
+    assert!(status.unwrap().success());
+}
+
+/// Runs to the end, which must come by itself.
+pub fn run(command: &mut Command) -> Output {
+    command.stdin(Stdio::null()).output().unwrap()
+}
+
+pub fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Whether a program can be started; if not, says that a test is skipped.
+pub fn have(program: &str) -> bool {
+    let found =
+        Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
+    if found.is_err() {
+        println!("skipped: there is no {program}");
+    }
+    found.is_ok()
+}
+
+/// A client of the NBD protocol: one request at a time.
+pub struct Client(UnixStream);
+
+impl Client {
+    pub fn connect(socket: &Path) -> Client {
+        let mut stream = UnixStream::connect(socket).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut hello = [0; 18];
+        stream.read_exact(&mut hello).unwrap();
+        assert_eq!(&hello[..16], b"NBDMAGICIHAVEOPT");
+        // Fixed newstyle, no zeroes; NBD_OPT_EXPORT_NAME "" is the only export.
+        stream.write_all(&3u32.to_be_bytes()).unwrap();
+        stream.write_all(b"IHAVEOPT\0\0\0\x01\0\0\0\0").unwrap();
+        let mut export = [0; 10];
+        stream.read_exact(&mut export).unwrap();
+        Client(stream)
+    }
+
+    fn request(&mut self, kind: u16, offset: u64, len: u32, data: &[u8]) -> std::io::Result<()> {
+        let mut head = Vec::from(0x2560_9513u32.to_be_bytes());
+        head.extend([0, 0]);
+        head.extend(kind.to_be_bytes());
+        head.extend([7; 8]);
+        head.extend(offset.to_be_bytes());
+        head.extend(len.to_be_bytes());
+        head.extend(data);
+        self.0.write_all(&head)?;
+        let mut reply = [0; 16];
+        self.0.read_exact(&mut reply)?;
+        assert_eq!(&reply[..4], &0x6744_6698u32.to_be_bytes());
+        assert_eq!(&reply[8..], &[7; 8], "the reply is for another request");
+        match u32::from_be_bytes(reply[4..8].try_into().unwrap()) {
+            0 => Ok(()),
+            error => Err(std::io::Error::from_raw_os_error(error as i32)),
+        }
+    }
+
+    pub fn read(&mut self, offset: u64, buf: &mut [u8]) -> std::io::Result<()> {
+        self.request(0, offset, buf.len() as u32, &[])?;
+        self.0.read_exact(buf)
+    }
+
+    pub fn write(&mut self, offset: u64, data: &[u8]) -> std::io::Result<()> {
+        self.request(1, offset, data.len() as u32, data)
+    }
+
+    pub fn flush(&mut self) -> std::io::Result<()> {
+        self.request(3, 0, 0, &[])
+    }
+}

@@ -1,0 +1,180 @@
+//! What a person reads when something is wrong, from the real binary.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::process::Command;
+
+use common::{Dir, Server, create, forebay, run, serve, stderr};
+use forebay_engine::format::checksum;
+
+const SLOT_BYTES: usize = 128 << 10;
+
+/// Runs a command that must fail with code 1, an `error:` and a `hint:` that hold these words.
+fn refused(command: &mut Command, error: &str, hint: &str) {
+    let output = run(command);
+    let text = stderr(&output);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    let line = |start: &str| text.lines().find_map(|line| line.strip_prefix(start));
+    assert!(line("error: ").is_some_and(|line| line.contains(error)), "{error}: {text}");
+    assert!(line("hint: ").is_some_and(|line| line.contains(hint)), "{hint}: {text}");
+    assert!(!text.contains("panicked"), "{text}");
+}
+
+/// A pool that was made and stopped.
+fn pool(name: &str) -> Dir {
+    let dir = Dir::new(name);
+    Server::start(create(&dir), &dir).stop();
+    dir
+}
+
+fn edit(dir: &Dir, file: &str, slot: usize, change: impl Fn(&mut [u8])) {
+    let options = std::fs::OpenOptions::new().read(true).write(true).open(dir.path(file));
+    let file = options.unwrap();
+    let mut bytes = vec![0; SLOT_BYTES];
+    file.read_exact_at(&mut bytes, (slot * SLOT_BYTES) as u64).unwrap();
+    change(&mut bytes);
+    file.write_all_at(&bytes, (slot * SLOT_BYTES) as u64).unwrap();
+}
+
+#[test]
+fn usage_errors_have_their_own_exit_code() {
+    for arguments in [&["demo", "--nonsense"][..], &["inspect"], &["nonsense"]] {
+        let output = run(forebay().args(arguments));
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        assert!(stderr(&output).contains("error: "));
+    }
+    let output = run(forebay().args(["demo", "--help"]));
+    assert!(output.status.success() && output.stderr.is_empty());
+}
+
+#[test]
+fn cache_devices_are_refused_with_reason_and_remedy() {
+    let dir = Dir::new("refused");
+    dir.sparse("cache-0", 64 << 20);
+    dir.sparse("cache-1", 64 << 20);
+    refused(serve(&dir).arg("--create"), "is too small", "at least 512 MiB");
+    let twice = dir.path("cache-0");
+    refused(serve(&dir).arg("--cache").arg(&twice), "given twice", "name each device once");
+    refused(&mut serve(&dir), "not a Forebay cache device", "check the path");
+    let mut missing = forebay();
+    missing.args(["dev", "serve", "--cache", "/nonexistent/cache", "--origin", "/dev/null"]);
+    missing.args(["--witness", "w", "--socket", "s"]);
+    refused(&mut missing, "does not exist", "check the path");
+}
+
+#[test]
+fn an_origin_that_is_a_cache_device_or_has_shrunk_is_refused() {
+    let dir = pool("origin");
+    let mut command = forebay();
+    command.args(["dev", "serve", "--socket", "s", "--witness"]).arg(dir.path("witness"));
+    command.arg("--cache").arg(dir.path("cache-0")).arg("--cache").arg(dir.path("cache-1"));
+    std::os::unix::fs::symlink(dir.path("cache-1"), dir.path("link")).unwrap();
+    command.arg("--origin").arg(dir.path("link"));
+    refused(&mut command, "is one of the cache devices", "another file or disk");
+    dir.sparse("origin", 16 << 20);
+    refused(&mut serve(&dir), "has 16777216 B, the volume 33554432 B", "full size");
+}
+
+#[test]
+fn a_cache_device_in_use_or_of_another_pool_is_refused() {
+    let dir = pool("in-use");
+    let server = Server::start(serve(&dir), &dir);
+    refused(&mut serve(&dir), "is in use by", "stop who uses it");
+    let inspected = run(forebay().arg("inspect").arg(dir.path("cache-0")));
+    assert!(inspected.status.success(), "inspect works beside a running pool");
+    server.stop();
+    refused(&mut create(&dir), "it belongs to pool \"dev\"", "open that pool");
+    let other = pool("other");
+    std::fs::rename(other.path("cache-1"), dir.path("cache-1")).unwrap();
+    refused(&mut serve(&dir), "are of two pools", "one pool at a time");
+    std::fs::copy(dir.path("cache-0"), dir.path("cache-1")).unwrap();
+    refused(&mut serve(&dir), "two cache devices claim", "copy");
+}
+
+#[test]
+fn one_damaged_superblock_is_noted_and_two_are_refused() {
+    for slot in 0..2 {
+        let dir = pool("slot");
+        edit(&dir, "cache-0", slot, |bytes| bytes[60] ^= 1);
+        let log = dir.path("log");
+        let mut command = serve(&dir);
+        command.stderr(std::fs::File::create(&log).unwrap());
+        let server = Server::start(command, &dir);
+        let text = std::fs::read_to_string(&log).unwrap();
+        assert!(text.contains(&format!("superblock slot {slot} is damaged")), "{text}");
+        server.stop();
+    }
+    let dir = pool("slots");
+    (0..2).for_each(|slot| edit(&dir, "cache-0", slot, |bytes| bytes[60] ^= 1));
+    refused(&mut serve(&dir), "checksum does not match", "inspect");
+    let inspected = run(forebay().arg("inspect").arg(dir.path("cache-0")));
+    assert_eq!(inspected.status.code(), Some(1));
+    let text = String::from_utf8_lossy(&inspected.stdout).into_owned();
+    assert!(text.contains("slot 0: damaged: checksum does not match"), "{text}");
+}
+
+#[test]
+fn a_later_format_is_refused_and_left_alone() {
+    let dir = pool("future");
+    edit(&dir, "cache-0", 1, |bytes| {
+        bytes[8..12].copy_from_slice(&9u32.to_le_bytes());
+        bytes[16..20].fill(0);
+        let sum = checksum(bytes);
+        bytes[16..20].copy_from_slice(&sum.to_le_bytes());
+    });
+    let before = std::fs::read(dir.path("cache-0")).unwrap();
+    refused(&mut serve(&dir), "format version 9", "the Forebay version that wrote it");
+    refused(&mut create(&dir), "format version 9", "the Forebay version that wrote it");
+    assert!(before == std::fs::read(dir.path("cache-0")).unwrap(), "nothing was written");
+}
+
+#[test]
+fn write_back_on_one_cache_device_needs_an_agreement() {
+    let dir = Dir::new("single");
+    let one = || {
+        let mut command = forebay();
+        command.args(["dev", "serve", "--create", "--cache-bytes", "64M"]);
+        command.args(["--segment-bytes", "256K", "--dirty-copies", "1"]);
+        command.arg("--cache").arg(dir.path("cache-0")).arg("--origin").arg(dir.path("origin"));
+        command.arg("--witness").arg(dir.path("witness")).arg("--socket").arg(dir.path("sock"));
+        command
+    };
+    dir.sparse("origin", 32 << 20);
+    refused(&mut one(), "loses data when the SSD dies", "--accept-data-loss-on-ssd-failure");
+    std::fs::remove_file(dir.path("cache-0")).unwrap();
+    let mut command = one();
+    command.arg("--accept-data-loss-on-ssd-failure");
+    Server::start(command, &dir).stop();
+}
+
+#[test]
+fn a_file_that_may_not_be_opened_is_named() {
+    let dir = pool("permission");
+    let cache = dir.path("cache-0");
+    std::fs::set_permissions(&cache, PermissionsExt::from_mode(0o000)).unwrap();
+    if std::fs::File::open(&cache).is_ok() {
+        println!("skipped: this user may open everything");
+        return;
+    }
+    refused(&mut serve(&dir), "refuses access", "run as a user who may open it");
+}
+
+#[test]
+fn a_lack_of_space_shows_before_anything_is_written() {
+    let mounts = std::fs::read_to_string("/proc/mounts").unwrap_or_default();
+    if !mounts.lines().any(|line| line.starts_with("tmpfs /dev/shm ")) {
+        println!("skipped: /dev/shm is no tmpfs, which refuses what it has no room for at once");
+        return;
+    }
+    let dir = Dir::new("space");
+    let cache = format!("/dev/shm/forebay-space-{}", std::process::id());
+    let mut command = serve(&dir);
+    command.args(["--create", "--cache-bytes", "64T", "--cache", &cache]);
+    dir.sparse("cache-0", 64 << 20);
+    dir.sparse("cache-1", 64 << 20);
+    refused(&mut command, "there is no space for", "free some space");
+    assert!(!std::path::Path::new(&cache).exists(), "what was begun is removed again");
+}

@@ -1,0 +1,201 @@
+//! From appended to durable: member flushes that everybody shares, and the footers of full sets.
+
+use std::rc::Rc;
+
+use forebay_device::{Buf, IoError};
+
+use super::{BLOCK, OpenSet};
+use crate::core::Core;
+use crate::counters::add;
+use crate::error::Result;
+use crate::format::{FooterRecord, FooterTrailer, Stream, encode_footer};
+use crate::ids::{Incarnation, SegmentId};
+use crate::limits::FLUSHES_INFLIGHT_MAX;
+use crate::planted::{self, Bug};
+use crate::segment::SetState;
+
+/// A flush of every member appended to since the flush before it.
+pub(super) struct MemberFlush {
+    /// Value of `appended` at its beginning: the appends that it covers.
+    marker: u64,
+    done: bool,
+}
+
+impl Core {
+    /// Makes every completed append durable.
+    ///
+    /// # Errors
+    /// If a member cannot be flushed (the pool has latched then, or had before).
+    pub(crate) async fn flush_members(&self) -> Result<()> {
+        let target = self.log.appended.get();
+        loop {
+            self.check_latch()?;
+            if self.log.flushed.get() >= target {
+                return Ok(());
+            }
+            if self.may_begin_flush(target) {
+                self.flush_once().await;
+                self.log.progress.wake_all();
+                continue;
+            }
+            let flushed = || self.log.flushed.get() >= target || self.may_begin_flush(target);
+            self.log.progress.until(|| flushed() || self.latched.get()).await;
+        }
+    }
+
+    /// Whether no flush under way covers `target`, and another one may begin beside them.
+    fn may_begin_flush(&self, target: u64) -> bool {
+        let flushes = self.log.flushes.borrow();
+        let covered = flushes.back().is_some_and(|flush| flush.marker >= target);
+        !covered && flushes.len() < FLUSHES_INFLIGHT_MAX
+    }
+
+    async fn flush_once(&self) {
+        let marker = self.log.appended.get();
+        self.log.flushes.borrow_mut().push_back(MemberFlush { marker, done: false });
+        self.log.bytes_since_flush.set(0);
+        let mut flushes = Vec::with_capacity(self.members.len());
+        for (index, member) in self.members.iter().enumerate() {
+            if member.unflushed.replace(false)
+                && !(index == 1 && planted::is(Bug::FlushSkipsSecondMember))
+            {
+                add(&self.counters.member_flushes, 1);
+                flushes.push((index, member.device.flush()));
+            }
+        }
+        for (index, flush) in flushes {
+            if let Err(error) = flush.done().await {
+                self.latch(&format!("flushing cache device {}", self.members[index].id), error);
+            }
+        }
+        if !self.latched.get() {
+            self.end_flush(marker);
+        }
+    }
+
+    /// A flush counts only once all that began before it have ended too: it may have left out a
+    /// member that one of them is still flushing.
+    fn end_flush(&self, marker: u64) {
+        let mut flushes = self.log.flushes.borrow_mut();
+        if let Some(own) = flushes.iter_mut().find(|flush| flush.marker == marker) {
+            own.done = true;
+        }
+        while let Some(first) = flushes.pop_front_if(|flush| flush.done) {
+            self.log.flushed.set(first.marker);
+            self.note_durable(first.marker);
+        }
+    }
+
+    /// Advances what is known to be durable of the sets that are not closed.
+    fn note_durable(&self, marker: u64) {
+        let open = self.log.streams.iter().filter_map(|log| log.open.borrow().clone());
+        let closing = self.log.closing.borrow();
+        for set in open.chain(closing.iter().cloned()) {
+            let records = set.records.borrow();
+            let covered = records.iter().take_while(|r| r.marker.is_some_and(|m| m <= marker));
+            let Some(last) = covered.last() else { continue };
+            let footer = &last.footer;
+            let end = footer.offset_blocks
+                + u32::from(footer.header_blocks)
+                + u32::from(footer.data_blocks);
+            if let Some(set) = self.sets.borrow_mut().get_mut(set.id) {
+                set.durable_blocks = set.durable_blocks.max(end);
+            }
+        }
+    }
+
+    /// Ends appending to a set; its footer follows in the background.
+    pub(super) fn begin_close(self: &Rc<Self>, set: Rc<OpenSet>) {
+        if let Some(set) = self.sets.borrow_mut().get_mut(set.id) {
+            set.transition(SetState::Closing);
+        }
+        self.log.closing.borrow_mut().push(Rc::clone(&set));
+        self.spawn(close(Rc::clone(self), set));
+    }
+
+    /// Ends appending to whatever set a stream has open.
+    pub(crate) async fn close_stream(self: &Rc<Self>, stream: Stream) {
+        let log = self.log.stream(stream);
+        let _builder = log.builder.lock().await;
+        let open = log.open.borrow_mut().take();
+        if let Some(set) = open {
+            if set.records.borrow().is_empty() {
+                // Nothing was appended, so nothing tells of this set: its place is free again.
+                *log.open.borrow_mut() = Some(set);
+            } else {
+                self.begin_close(set);
+            }
+        }
+    }
+
+    /// Waits until no set waits for its footer.
+    pub(crate) async fn await_closed(&self) -> Result<()> {
+        self.log.progress.until(|| self.log.closing_count() == 0 || self.latched.get()).await;
+        self.check_latch()
+    }
+
+    /// Writes the footer of a set whose records are durable.
+    pub(crate) async fn write_footer(
+        &self,
+        set: SegmentId,
+        segments: &[SegmentId],
+        incarnation: Incarnation,
+        stream: Stream,
+        records: &[FooterRecord],
+    ) -> std::result::Result<(), IoError> {
+        let pool = self.superblock.borrow().pool;
+        let trailer = FooterTrailer::new(pool, set, incarnation, stream, records);
+        let bytes = encode_footer(&trailer, records);
+        let data = Buf::copy_of(&bytes).freeze();
+        let start = self.segment_blocks - (bytes.len() / BLOCK) as u32;
+        let mut writes = Vec::with_capacity(segments.len());
+        for &segment in segments {
+            let member = self.sets.borrow().member_of(segment);
+            let (device, at) = self.place(segment, start);
+            writes.push((member, device.device.write(at, data.clone())));
+        }
+        add(&self.counters.ssd_header_bytes, (bytes.len() * segments.len()) as u64);
+        self.finish_writes(writes, bytes.len() as u64).await
+    }
+}
+
+/// Brings a full set to its footer.
+async fn close(core: Rc<Core>, set: Rc<OpenSet>) {
+    let log = &core.log;
+    let complete = || set.records.borrow().iter().all(|record| record.marker.is_some());
+    log.progress.until(|| complete() || core.latched.get()).await;
+    let marker = set.records.borrow().iter().filter_map(|record| record.marker).max().unwrap_or(0);
+    if !planted::is(Bug::FooterBeforeFlush) {
+        core.housekeeping.wake_all();
+        log.progress.until(|| log.flushed.get() >= marker || core.latched.get()).await;
+    }
+    if !core.latched.get() {
+        let records = std::mem::take(&mut *set.records.borrow_mut());
+        let records: Vec<FooterRecord> = records.into_iter().map(|record| record.footer).collect();
+        let written = core
+            .write_footer(set.id, &set.segments, set.incarnation, set.stream, &records)
+            .await
+            .is_ok();
+        if written {
+            core.note_closed(set.id);
+        }
+    }
+    log.closing.borrow_mut().retain(|other| !Rc::ptr_eq(other, &set));
+    log.progress.wake_all();
+    core.housekeeping.wake_all();
+}
+
+impl Core {
+    /// A set's footer is written: only reclaim and overwriting change it from now on.
+    pub(crate) fn note_closed(&self, id: SegmentId) {
+        let mut sets = self.sets.borrow_mut();
+        let segment_blocks = self.segment_blocks;
+        let Some(set) = sets.get_mut(id) else { return };
+        set.transition(SetState::Closed);
+        set.durable_blocks = segment_blocks;
+        let data = matches!(set.stream, Stream::Dirty | Stream::Probation | Stream::Main);
+        if data && set.is_empty() {
+            sets.empty(id, self.log.take_sequence());
+        }
+    }
+}

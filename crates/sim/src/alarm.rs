@@ -1,0 +1,43 @@
+//! Whether the simulator notices: each planted bug has to be caught within a number of seeds.
+
+use std::ops::Range;
+
+use crate::jobs::alone;
+use crate::runner::{Options, run_seed};
+use crate::subject::Subject;
+
+/// Seeds within which each bug has to be caught.
+pub const SEEDS_MAX: u64 = 500;
+
+/// Seeds that caught a bug when this was written: tried first, so that the usual answer is quick.
+/// A change of the swarm or of the schedule moves them; then the search finds the new ones, and
+/// `--alarm` prints what belongs here.
+const KNOWN: &[(&str, u64)] = &[];
+
+/// How a bug was caught.
+pub struct Caught {
+    /// By this seed.
+    pub seed: u64,
+    /// After so many seeds.
+    pub tried: u64,
+    /// By this failure.
+    pub failure: String,
+}
+
+/// Looks for the first seed that catches `bug`, a known one first. `fresh` ignores what is known.
+pub fn search<S: Subject>(bug: &str, seeds: Range<u64>, fresh: bool) -> Option<Caught> {
+    let options = Options { bug: Some(bug.into()), ..Options::default() };
+    let known = KNOWN.iter().filter(|(name, _)| *name == bug && !fresh).map(|(_, seed)| *seed);
+    for (tried, seed) in (1..).zip(known.chain(seeds)) {
+        let failure = match alone(|| run_seed::<S>(seed, &options)) {
+            Ok(Ok(_)) => continue,
+            Ok(Err(failure)) => failure.0,
+            Err(panic) => format!("panic: {panic}"),
+        };
+        // A seed that fails without the bug says nothing about it.
+        if let Ok(Ok(_)) = alone(|| run_seed::<S>(seed, &Options::default())) {
+            return Some(Caught { seed, tried, failure });
+        }
+    }
+    None
+}

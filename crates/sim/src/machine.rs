@@ -1,0 +1,148 @@
+//! The devices of a seed, and copies of what they hold.
+
+use std::cell::RefCell;
+use std::rc::{Rc, Weak};
+
+use forebay_device::io::Completer;
+use forebay_device::model::disk::{DiskSettings, DiskState, SimDisk};
+use forebay_device::model::fault::Inner;
+use forebay_device::model::world::{Rng, World};
+use forebay_device::{BlockDevice, Geometry, Request, Runtime};
+
+use crate::content::fill;
+use crate::faults::Armoury;
+use crate::oracle::Oracle;
+use crate::runner::{Options, STAMP_FIRST, Shared};
+use crate::subject::Env;
+use crate::swarm::Config;
+
+/// Size of the witness file.
+const WITNESS_BYTES: u64 = 256 << 10;
+
+/// Everything that outlives a crash, with what is on its way: cheap to copy.
+pub(crate) struct Snapshot {
+    /// Requests to devices until then.
+    pub(crate) ios: u64,
+    /// In the order in which a machine makes its disks.
+    pub(crate) disks: Vec<DiskState>,
+    pub(crate) oracle: Oracle,
+}
+
+/// Takes a snapshot at each request that changes a device, while somebody wants them.
+#[derive(Default)]
+pub(crate) struct Recorder {
+    disks: RefCell<Vec<Rc<SimDisk>>>,
+    wanted: RefCell<Option<(Weak<Shared>, Vec<Snapshot>)>>,
+}
+
+impl Recorder {
+    /// Records from now on.
+    pub(crate) fn start(&self, shared: &Rc<Shared>) {
+        *self.wanted.borrow_mut() = Some((Rc::downgrade(shared), Vec::new()));
+    }
+
+    /// Records no more; returns what was recorded.
+    pub(crate) fn stop(&self) -> Vec<Snapshot> {
+        self.wanted.take().map_or(Vec::new(), |(_, taken)| taken)
+    }
+
+    fn take(&self) {
+        if let Some((shared, taken)) = &mut *self.wanted.borrow_mut()
+            && let Some(shared) = shared.upgrade()
+        {
+            let disks = self.disks.borrow().iter().map(|disk| disk.state()).collect();
+            let oracle = shared.oracle.borrow().clone();
+            taken.push(Snapshot { ios: shared.world.io_count(), disks, oracle });
+        }
+    }
+}
+
+/// Tells the recorder of requests that change something; they are in flight then.
+struct Recording {
+    inner: Rc<SimDisk>,
+    recorder: Rc<Recorder>,
+}
+
+impl BlockDevice for Recording {
+    fn geometry(&self) -> Geometry {
+        self.inner.geometry()
+    }
+
+    fn submit(&self, request: Request, completer: Completer) {
+        let changes = !matches!(request, Request::Read { .. });
+        self.inner.submit(request, completer);
+        if changes {
+            self.recorder.take();
+        }
+    }
+}
+
+/// The devices of a seed.
+pub(crate) struct Machine {
+    origins: Vec<Rc<SimDisk>>,
+    pub(crate) armoury: Armoury,
+    pub(crate) recorder: Rc<Recorder>,
+    pub(crate) env: Env,
+}
+
+impl Machine {
+    /// New disks, or disks that go on from `states`.
+    pub(crate) fn new(
+        world: &Rc<World>,
+        config: &Rc<Config>,
+        options: &Options,
+        rng: &mut Rng,
+        states: Option<&[DiskState]>,
+    ) -> Self {
+        let recorder = Rc::new(Recorder::default());
+        let disk = |settings: DiskSettings, rng: &mut Rng| {
+            let known = states.map(|states| states[recorder.disks.borrow().len()].clone());
+            let disk = match known {
+                Some(state) => SimDisk::with_state(world, settings, rng.bits(), state),
+                None => SimDisk::new(world, settings, rng.bits()),
+            };
+            recorder.disks.borrow_mut().push(Rc::clone(&disk));
+            let recorded = Recording { inner: Rc::clone(&disk), recorder: Rc::clone(&recorder) };
+            (disk, Rc::new(recorded) as Inner)
+        };
+        let mut armoury = Armoury::default();
+        let mut members = Vec::new();
+        for sector in &config.member_sector_bytes {
+            let (_, recorded) = disk(DiskSettings::ssd(config.member_bytes, *sector), rng);
+            members.push(armoury.member(world, config, recorded, rng));
+        }
+        let (mut origins, mut wrapped) = (Vec::new(), Vec::new());
+        for (volume, c) in config.volumes.iter().enumerate() {
+            let settings = DiskSettings::origin(c.size_bytes, c.origin_sector_bytes, c.discard);
+            let (disk, recorded) = disk(settings, rng);
+            if c.filled && states.is_none() {
+                let mut image = vec![0; c.size_bytes as usize];
+                fill(STAMP_FIRST, volume, 0, &mut image);
+                disk.poke(0, &image);
+            }
+            wrapped.push(armoury.origin(world, config, recorded, rng));
+            origins.push(disk);
+        }
+        let (_, witness) = disk(DiskSettings::ssd(WITNESS_BYTES, 512), rng);
+        let env = Env {
+            runtime: Rc::clone(world) as Rc<dyn Runtime>,
+            members,
+            origins: wrapped,
+            witness,
+            config: Rc::clone(config),
+            bug: options.bug.clone(),
+            trace: options.trace,
+        };
+        Self { origins, armoury, recorder, env }
+    }
+
+    /// Compares each origin, as it is, with what its volume should contain.
+    pub(crate) fn check_origins(&self, shared: &Shared, when: &str) {
+        for (volume, disk) in self.origins.iter().enumerate() {
+            let image = disk.peek(0, shared.config.volumes[volume].size_bytes as usize);
+            if let Err(violation) = shared.oracle.borrow().check_image(volume, &image) {
+                shared.fail(format!("the origin alone, {when}: {violation}"));
+            }
+        }
+    }
+}

@@ -1,0 +1,348 @@
+//! A pool in a world, driven step by step.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use forebay_device::io::{Completer, Outcome, pair};
+use forebay_device::model::disk::{DiskSettings, SimDisk};
+use forebay_device::model::world::{Crash, World};
+use forebay_device::runtime::{MILLISECOND, SECOND};
+use forebay_device::{BlockDevice, Buf, Geometry, Nanos, Request, Runtime};
+use forebay_engine::planted::{Bug, plant};
+use forebay_engine::{CreateOptions, MemoryWitness, Mode, Pool, Tuning, Volume, VolumeSpec};
+use forebay_sim::content::{Found, fill, identify};
+use forebay_sim::jobs::alone;
+
+pub const BLOCK: usize = 4096;
+const SEGMENT_BYTES: u64 = 64 << 10;
+const SEGMENTS: u64 = 40;
+
+/// Holds back the answers to the requests that it is asked to hold.
+pub struct Gate {
+    inner: Rc<dyn BlockDevice>,
+    world: Rc<World>,
+    wanted: Cell<Option<fn(&Request) -> bool>>,
+    left: Cell<usize>,
+    held: RefCell<Vec<(Completer, Outcome)>>,
+    me: std::rc::Weak<Gate>,
+}
+
+impl Gate {
+    fn new(world: &Rc<World>, inner: Rc<dyn BlockDevice>) -> Rc<Gate> {
+        Rc::new_cyclic(|me| Gate {
+            inner,
+            world: Rc::clone(world),
+            wanted: Cell::new(None),
+            left: Cell::new(0),
+            held: RefCell::default(),
+            me: me.clone(),
+        })
+    }
+
+    /// Holds back the answers to the next `count` of these.
+    pub fn hold(&self, count: usize, wanted: fn(&Request) -> bool) {
+        self.wanted.set(Some(wanted));
+        self.left.set(count);
+    }
+
+    pub fn held(&self) -> usize {
+        self.held.borrow().len()
+    }
+
+    pub fn release(&self) {
+        for (completer, outcome) in self.held.take() {
+            completer.complete(outcome.result, outcome.buf);
+        }
+    }
+}
+
+impl BlockDevice for Gate {
+    fn geometry(&self) -> Geometry {
+        self.inner.geometry()
+    }
+
+    fn submit(&self, request: Request, completer: Completer) {
+        let wanted = self.wanted.get().is_some_and(|wanted| wanted(&request));
+        if !wanted || self.left.get() == 0 {
+            return self.inner.submit(request, completer);
+        }
+        self.left.set(self.left.get() - 1);
+        let (inner, answer) = pair();
+        self.inner.submit(request, inner);
+        let Some(me) = self.me.upgrade() else { return };
+        self.world.spawn(Box::pin(async move {
+            let outcome = answer.await;
+            me.held.borrow_mut().push((completer, outcome));
+        }));
+    }
+}
+
+/// Everything of it, with one volume; its origin holds version 1 everywhere.
+pub struct Rig {
+    pub world: Rc<World>,
+    pub members: Vec<Rc<SimDisk>>,
+    pub gates: Vec<Rc<Gate>>,
+    pub origin: Rc<SimDisk>,
+    pub origin_gate: Rc<Gate>,
+    witness: Rc<MemoryWitness>,
+    tuning: Tuning,
+    pub pool: RefCell<Option<Rc<Pool>>>,
+    pub volume: RefCell<Option<Rc<Volume>>>,
+}
+
+/// Nothing happens by itself unless a test wants it.
+pub fn lazy() -> Tuning {
+    Tuning {
+        flush_interval: 1_000 * SECOND,
+        flush_bytes: 64 << 20,
+        idle_after: 0,
+        origin_flush_interval: 1_000 * SECOND,
+        origin_flush_bytes: 64 << 20,
+        destage_depth: 8,
+        owed_segments_percent: 60,
+        lap_percent: 90,
+        verify_reads: false,
+        destage_when_idle: false,
+    }
+}
+
+pub struct Plan {
+    pub members: usize,
+    pub copies: u8,
+    pub mode: Mode,
+    pub tuning: Tuning,
+    pub origin_bytes: u64,
+}
+
+impl Default for Plan {
+    fn default() -> Self {
+        let (mode, origin_bytes) = (Mode::Writeback, 1 << 20);
+        Self { members: 1, copies: 1, mode, tuning: lazy(), origin_bytes }
+    }
+}
+
+impl Rig {
+    pub fn new(seed: u64, plan: Plan) -> Rc<Rig> {
+        let world = World::new(seed);
+        let members: Vec<_> = (0..plan.members as u64)
+            .map(|i| {
+                let settings = DiskSettings::ssd((1 << 20) + SEGMENTS * SEGMENT_BYTES, 512);
+                SimDisk::new(&world, settings, seed ^ i << 32)
+            })
+            .collect();
+        let gate = |disk: &Rc<SimDisk>| Gate::new(&world, Rc::clone(disk) as _);
+        let gates = members.iter().map(gate).collect();
+        let settings = DiskSettings::origin(plan.origin_bytes, 512, true);
+        let origin = SimDisk::new(&world, settings, !seed);
+        let mut image = vec![0; plan.origin_bytes as usize];
+        fill(1, 0, 0, &mut image);
+        origin.poke(0, &image);
+        let origin_gate = gate(&origin);
+        let rig = Rc::new(Rig {
+            world: Rc::clone(&world),
+            members,
+            gates,
+            origin,
+            origin_gate,
+            witness: Rc::default(),
+            tuning: plan.tuning,
+            pool: RefCell::default(),
+            volume: RefCell::default(),
+        });
+        let options = CreateOptions {
+            dirty_copies: plan.copies,
+            segment_bytes: Some(SEGMENT_BYTES as u32),
+            ..CreateOptions::named("pool")
+        };
+        let spec = VolumeSpec {
+            name: "v".into(),
+            origin: "origin".into(),
+            mode: plan.mode,
+            cache_block_bytes: 4096,
+            accept_data_loss_on_ssd_failure: true,
+        };
+        let it = Rc::clone(&rig);
+        rig.run(async move {
+            let (runtime, devices) = (it.runtime(), it.devices());
+            forebay_engine::create(&*runtime, &devices, &*it.witness, &options).await.unwrap();
+            let pool = it.open_pool().await.unwrap();
+            let volume = pool.add_volume(&spec, Rc::clone(&it.origin_gate) as _).await.unwrap();
+            *it.pool.borrow_mut() = Some(Rc::new(pool));
+            *it.volume.borrow_mut() = Some(Rc::new(volume));
+        })
+        .unwrap();
+        rig
+    }
+
+    fn runtime(&self) -> Rc<dyn Runtime> {
+        Rc::clone(&self.world) as _
+    }
+
+    fn devices(&self) -> Vec<Rc<dyn BlockDevice>> {
+        self.gates.iter().map(|gate| Rc::clone(gate) as _).collect()
+    }
+
+    async fn open_pool(&self) -> Result<Pool, String> {
+        let witness = Rc::clone(&self.witness) as _;
+        let pool =
+            forebay_engine::open(self.runtime(), self.devices(), witness, self.tuning.clone());
+        pool.await.map_err(|error| error.to_string())
+    }
+
+    /// Runs until it is done; an error if that cannot be, or at a crash.
+    pub fn run<T: 'static>(&self, work: impl Future<Output = T> + 'static) -> Result<T, String> {
+        self.world.run_until(work).map_err(|stopped| stopped.to_string())
+    }
+
+    pub fn pause(&self, span: Nanos) {
+        self.world.run_for(span).unwrap();
+    }
+
+    pub fn volume(&self) -> Rc<Volume> {
+        Rc::clone(self.volume.borrow().as_ref().unwrap())
+    }
+
+    pub fn pool(&self) -> Rc<Pool> {
+        Rc::clone(self.pool.borrow().as_ref().unwrap())
+    }
+
+    /// Ends the process or the power, at once.
+    pub fn crash(&self, crash: Crash) {
+        *self.volume.borrow_mut() = None;
+        *self.pool.borrow_mut() = None;
+        self.world.crash(crash);
+        self.origin_gate.held.take();
+        self.gates.iter().for_each(|gate| drop(gate.held.take()));
+    }
+
+    pub fn open(self: &Rc<Self>) -> Result<(), String> {
+        let it = Rc::clone(self);
+        self.run(async move {
+            let pool = it.open_pool().await?;
+            let volume = pool.attach("v", Rc::clone(&it.origin_gate) as _).await;
+            *it.pool.borrow_mut() = Some(Rc::new(pool));
+            *it.volume.borrow_mut() = Some(Rc::new(volume.map_err(|error| error.to_string())?));
+            Ok(())
+        })?
+    }
+
+    pub fn restart(self: &Rc<Self>, crash: Crash) -> Result<(), String> {
+        self.crash(crash);
+        self.open()
+    }
+
+    /// Starts a write of `version`; the cell tells when it has ended.
+    pub fn start_write(&self, version: u64, block: u64, count: usize) -> Rc<Cell<bool>> {
+        let mut data = Buf::new(count * BLOCK);
+        fill(version, 0, block * 8, &mut data);
+        let (volume, done) = (self.volume(), Rc::new(Cell::new(false)));
+        let ended = Rc::clone(&done);
+        self.world.spawn(Box::pin(async move {
+            volume.write(block * BLOCK as u64, data.freeze(), false).await.ok();
+            ended.set(true);
+        }));
+        done
+    }
+
+    pub fn write(&self, version: u64, block: u64, count: usize) -> Result<(), String> {
+        let mut data = Buf::new(count * BLOCK);
+        fill(version, 0, block * 8, &mut data);
+        let volume = self.volume();
+        self.run(async move { volume.write(block * BLOCK as u64, data.freeze(), false).await })?
+            .map_err(|error| error.to_string())
+    }
+
+    pub fn start_read(&self, block: u64) {
+        let volume = self.volume();
+        self.world.spawn(Box::pin(async move {
+            volume.read(block * BLOCK as u64, Buf::new(BLOCK)).await.1.ok();
+        }));
+    }
+
+    /// The version of the block; an error if it has none.
+    pub fn read(&self, block: u64) -> Result<u64, String> {
+        let volume = self.volume();
+        let (buf, result) =
+            self.run(async move { volume.read(block * BLOCK as u64, Buf::new(BLOCK)).await })?;
+        result.map_err(|error| error.to_string())?;
+        version(block, &buf)
+    }
+
+    pub fn flush(&self) -> Result<(), String> {
+        let volume = self.volume();
+        self.run(async move { volume.flush().await })?.map_err(|error| error.to_string())
+    }
+
+    pub fn destage(&self) -> Result<(), String> {
+        let volume = self.volume();
+        self.run(async move { volume.destage().await })?.map_err(|error| error.to_string())
+    }
+
+    /// Reads a block, brings all to the origin, and compares: nothing that was read may change.
+    /// What went straight to the origin may be torn between sectors.
+    pub fn settled(&self, block: u64) -> Result<(), String> {
+        let volume = self.volume();
+        let (read, result) =
+            self.run(async move { volume.read(block * BLOCK as u64, Buf::new(BLOCK)).await })?;
+        result.map_err(|error| error.to_string())?;
+        self.destage()?;
+        let origin = self.origin.peek(block * BLOCK as u64, BLOCK);
+        let (read, origin) = (found(block, &read), found(block, &origin));
+        if read == origin {
+            return Ok(());
+        }
+        Err(format!("block {block} was read as {read:?}, then the origin has {origin:?}"))
+    }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        self.world.crash(Crash::ProcessKill);
+    }
+}
+
+fn found(block: u64, bytes: &[u8]) -> Vec<Found> {
+    let sectors = (block * 8..).zip(bytes.chunks_exact(512));
+    sectors.map(|(sector, bytes)| identify(0, sector, bytes)).collect()
+}
+
+fn version(block: u64, bytes: &[u8]) -> Result<u64, String> {
+    let found = found(block, bytes);
+    match found[0] {
+        Found::Stamp(stamp) if found.iter().all(|other| *other == found[0]) => Ok(stamp),
+        _ => Err(format!("block {block} is {found:?}")),
+    }
+}
+
+pub fn same(what: &str, found: u64, expected: u64) -> Result<u64, String> {
+    if found == expected {
+        return Ok(found);
+    }
+    Err(format!("{what}: version {found}, expected {expected}"))
+}
+
+/// The hazard is survived under every seed; with the bug it is not under at least one.
+pub fn provoke(bug: Bug, seeds: u64, script: fn(u64) -> Result<(), String>) {
+    let run = |seed, bug| {
+        alone(move || {
+            plant(bug);
+            script(seed)
+        })
+        .unwrap_or_else(|panic| Err(format!("panic: {panic}")))
+    };
+    for seed in 0..seeds {
+        assert_eq!(run(seed, None), Ok(()), "seed {seed}, without a bug");
+    }
+    let caught = (0..seeds).find(|&seed| run(seed, Some(bug)).is_err());
+    assert!(caught.is_some(), "{bug:?} was not caught by {seeds} seeds");
+}
+
+/// The hazard is survived under every seed; no planted bug is about it.
+pub fn survive(seeds: u64, script: fn(u64) -> Result<(), String>) {
+    for seed in 0..seeds {
+        let result = alone(move || script(seed));
+        assert_eq!(result, Ok(Ok(())), "seed {seed}");
+    }
+}
+
+pub const SOON: Nanos = 100 * MILLISECOND;
