@@ -56,6 +56,10 @@ pub const APPENDS_INFLIGHT_MAX: usize = 4;
 /// at queue depth 32 this makes a header's share of the bytes 1/17 at the most.
 pub const APPEND_COALESCE_BLOCKS: u32 = 16;
 
+/// Member flushes under way at a time. One would make a writer whose append has just missed the
+/// flush under way wait for nearly two; the kernel merges those that the device cannot take.
+pub const FLUSHES_INFLIGHT_MAX: usize = 4;
+
 /// Blocks of a granule, the policy's unit of hotness (64 KiB).
 pub const GRANULE_BLOCKS: u64 = (64 << 10) / crate::ids::BLOCK_BYTES;
 

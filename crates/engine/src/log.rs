@@ -129,7 +129,8 @@ pub(crate) struct Log {
     appended: Cell<u64>,
     /// Value of `appended` that the last good flush covers.
     flushed: Cell<u64>,
-    flushing: Cell<bool>,
+    /// Member flushes under way, in the order of their beginning and of their markers.
+    flushes: RefCell<VecDeque<flush::MemberFlush>>,
     /// Woken when an append or a flush ends.
     progress: WaitQueue,
     pub bytes_since_flush: Cell<u64>,
@@ -155,7 +156,7 @@ impl Log {
             inflight: RefCell::default(),
             appended: Cell::new(0),
             flushed: Cell::new(0),
-            flushing: Cell::new(false),
+            flushes: RefCell::default(),
             progress: WaitQueue::default(),
             bytes_since_flush: Cell::new(0),
             bytes_since_lap: Cell::new(0),

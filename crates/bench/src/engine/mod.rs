@@ -50,10 +50,26 @@ pub struct Options {
     /// Where the files are made; they are removed at the end.
     #[arg(long, default_value = "/var/tmp/forebay-bench")]
     dir: PathBuf,
-    /// File for the raw results, one JSON object per line; appended to.
-    #[arg(long, default_value = "bench-engine.jsonl")]
-    out: PathBuf,
+    /// File for the raw results, one JSON object per line, appended to; `results.jsonl` beside
+    /// the other files if none is named.
+    #[arg(long)]
+    out: Option<PathBuf>,
 }
+
+/// Names of the rows.
+const ROWS: &[&str] = &[
+    "index",
+    "cpu",
+    "instructions",
+    "read",
+    "seqread",
+    "write",
+    "flush1",
+    "flush16",
+    "seqwrite",
+    "amplification",
+    "restart",
+];
 
 /// Rounds that a row gets at the most.
 const ROUNDS_MAX: usize = 15;
@@ -83,7 +99,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Seconds of one side of a round.
+    /// Milliseconds of one side of a round.
     fn span_ms(&self) -> u64 {
         if self.options.quick { 700 } else { 2_000 }
     }
@@ -96,8 +112,12 @@ impl Bench {
 pub fn run(options: &Options) -> Result<bool> {
     std::fs::create_dir_all(&options.dir)
         .map_err(|e| format!("making {}: {e}", options.dir.display()))?;
-    let out = File::options().create(true).append(true).open(&options.out);
-    let out = out.map_err(|e| format!("opening {}: {e}", options.out.display()))?;
+    if let Some(unknown) = options.rows.iter().find(|row| !ROWS.contains(&row.as_str())) {
+        return Err(format!("there is no row \"{unknown}\"; rows are {}", ROWS.join(", ")));
+    }
+    let raw = options.out.clone().unwrap_or_else(|| options.dir.join("results.jsonl"));
+    let out = File::options().create(true).append(true).open(&raw);
+    let out = out.map_err(|e| format!("opening {}: {e}", raw.display()))?;
     let clock = Reactor::new(Config::default()).map_err(|e| format!("{e}; {}", e.hint()))?;
     let mut bench = Bench { options: options.clone(), clock, out, rows: Vec::new() };
     let started = bench.clock.now();
@@ -119,7 +139,7 @@ pub fn run(options: &Options) -> Result<bool> {
     let seconds = (bench.clock.now() - started) / 1_000_000_000;
     verdict::print(&bench.rows);
     println!("\n{machine}");
-    println!("took {seconds} s; raw results in {}", options.out.display());
+    println!("took {seconds} s; raw results in {}", raw.display());
     if options.quick {
         println!("--quick: smaller and shorter than what the bars are meant for");
     }

@@ -19,73 +19,37 @@ struct Case {
     bar: f64,
 }
 
+const K4: u64 = 4 << 10;
+const M1: u64 = 1 << 20;
+
+impl Case {
+    /// The same number of requests in flight on both sides.
+    fn new(name: &'static str, what: &'static str, kind: Kind, clients: u32, bar: f64) -> Self {
+        let sequential = matches!(kind, Kind::ReadSequential | Kind::WriteSequential);
+        let block_bytes = if sequential { M1 } else { K4 };
+        let sync = kind == Kind::WriteFlush;
+        let rw = match kind {
+            Kind::ReadRandom => "randread",
+            Kind::WriteRandom | Kind::WriteFlush => "randwrite",
+            Kind::ReadSequential => "read",
+            Kind::WriteSequential => "write",
+        };
+        // A queue holds no order, so synchronous writers are jobs of their own.
+        let (depth, jobs) = if sync { (1, clients) } else { (clients, 1) };
+        let job = Job { rw, block_bytes, depth, jobs, sync };
+        Self { name, what, kind, block_bytes, clients: clients as usize, job, bar }
+    }
+}
+
 fn cases() -> Vec<Case> {
-    let job = |rw, block_bytes, depth, jobs, sync| Job { rw, block_bytes, depth, jobs, sync };
-    let case = |name, what, kind, block_bytes, clients, job, bar| Case {
-        name,
-        what,
-        kind,
-        block_bytes,
-        clients,
-        job,
-        bar,
-    };
-    let (k4, m1) = (4096, 1 << 20);
+    use Kind::{ReadRandom, ReadSequential, WriteFlush, WriteRandom, WriteSequential};
     vec![
-        case(
-            "read",
-            "4K random read, hits, queue 32",
-            Kind::ReadRandom,
-            k4,
-            32,
-            job("randread", k4, 32, 1, false),
-            0.95,
-        ),
-        case(
-            "seqread",
-            "1M sequential read, hits, queue 4",
-            Kind::ReadSequential,
-            m1,
-            4,
-            job("read", m1, 4, 1, false),
-            0.9,
-        ),
-        case(
-            "write",
-            "4K random write, queue 32",
-            Kind::WriteRandom,
-            k4,
-            32,
-            job("randwrite", k4, 32, 1, false),
-            2.0,
-        ),
-        case(
-            "flush1",
-            "4K write + flush, 1 writer",
-            Kind::WriteFlush,
-            k4,
-            1,
-            job("randwrite", k4, 1, 1, true),
-            1.0,
-        ),
-        case(
-            "flush16",
-            "4K write + flush, 16 writers",
-            Kind::WriteFlush,
-            k4,
-            16,
-            job("randwrite", k4, 1, 16, true),
-            4.0,
-        ),
-        case(
-            "seqwrite",
-            "1M sequential write, queue 4",
-            Kind::WriteSequential,
-            m1,
-            4,
-            job("write", m1, 4, 1, false),
-            0.8,
-        ),
+        Case::new("read", "4K random read, hits, queue 32", ReadRandom, 32, 0.95),
+        Case::new("seqread", "1M sequential read, hits, queue 4", ReadSequential, 4, 0.9),
+        Case::new("write", "4K random write, queue 32", WriteRandom, 32, 2.0),
+        Case::new("flush1", "4K write + flush, 1 writer", WriteFlush, 1, 1.0),
+        Case::new("flush16", "4K write + flush, 16 writers", WriteFlush, 16, 4.0),
+        Case::new("seqwrite", "1M sequential write, queue 4", WriteSequential, 4, 0.8),
     ]
 }
 
@@ -182,13 +146,13 @@ fn ours(bench: &mut Bench, rig: &Rig, sizes: &Sizes, case: &Case) -> Result<f64>
         eprintln!("  {}: {waited} writes waited for room", case.name);
     }
     let now = rig.pool.counters().list();
-    let moved: serde_json::Map<_, _> = now
+    let grown: serde_json::Map<_, _> = now
         .iter()
         .zip(&counters)
         .filter(|(now, before)| now.1 != before.1)
         .map(|(now, before)| (now.0.to_owned(), json!(now.1 - before.1)))
         .collect();
-    bench.keep(&json!({ "row": case.name, "free": rig.pool.segments(), "counters": moved }))?;
+    bench.keep(&json!({ "row": case.name, "free": rig.pool.segments(), "counters": grown }))?;
     Ok(done.rate())
 }
 
@@ -228,7 +192,7 @@ fn compare(bench: &mut Bench, rig: &Rig, fio: &Fio, sizes: &Sizes, case: &Case) 
 fn amplify(bench: &mut Bench, rig: &Rig, sizes: &Sizes) -> Result<Row> {
     let load =
         Load { kind: Kind::WriteRandom, block_bytes: 4096, clients: 32, span_bytes: sizes.written };
-    let mut values = Vec::new();
+    let (mut values, mut note) = (Vec::new(), String::new());
     for round in 0..bench.options.rounds.max(1) {
         rig.settle()?;
         let before = (rig.ssd_bytes(), rig.counter("write_bytes"), rig.counter("ssd_move_bytes"));
@@ -246,8 +210,8 @@ fn amplify(bench: &mut Bench, rig: &Rig, sizes: &Sizes) -> Result<Row> {
             "headers": share("ssd_header_bytes"), "facts": share("ssd_fact_bytes"),
             "moves": share("ssd_move_bytes"), "checkpoints": share("ssd_checkpoint_bytes"),
         }))?;
-        eprintln!(
-            "  amplification {value:.3}: headers {:.3}, facts {:.3}, moves {:.3}, checkpoints {:.3}",
+        note = format!(
+            "last round: headers and footers {:.3}, facts {:.3}, moves {:.3}, checkpoints {:.3}",
             share("ssd_header_bytes"),
             share("ssd_fact_bytes"),
             share("ssd_move_bytes"),
@@ -255,6 +219,6 @@ fn amplify(bench: &mut Bench, rig: &Rig, sizes: &Sizes) -> Result<Row> {
         );
         values.push(value);
     }
-    let bar = Bar::AtMost(1.1);
-    Ok(Row::judged("amplification", AMPLIFICATION, &values, bar, "", bench.options.quick))
+    let (bar, quick) = (Bar::AtMost(1.1), bench.options.quick);
+    Ok(Row { note, ..Row::judged("amplification", AMPLIFICATION, &values, bar, "", quick) })
 }

@@ -10,8 +10,16 @@ use crate::counters::add;
 use crate::error::Result;
 use crate::format::{FooterRecord, FooterTrailer, Stream, encode_footer};
 use crate::ids::{Incarnation, SegmentId};
+use crate::limits::FLUSHES_INFLIGHT_MAX;
 use crate::planted::{self, Bug};
 use crate::segment::SetState;
+
+/// A flush of every member appended to since the flush before it.
+pub(super) struct MemberFlush {
+    /// Value of `appended` at its beginning: the appends that it covers.
+    marker: u64,
+    done: bool,
+}
 
 impl Core {
     /// Makes every completed append durable.
@@ -25,19 +33,26 @@ impl Core {
             if self.log.flushed.get() >= target {
                 return Ok(());
             }
-            if self.log.flushing.get() {
-                self.log.progress.until(|| !self.log.flushing.get()).await;
+            if self.may_begin_flush(target) {
+                self.flush_once().await;
+                self.log.progress.wake_all();
                 continue;
             }
-            self.log.flushing.set(true);
-            self.flush_once().await;
-            self.log.flushing.set(false);
-            self.log.progress.wake_all();
+            let flushed = || self.log.flushed.get() >= target || self.may_begin_flush(target);
+            self.log.progress.until(|| flushed() || self.latched.get()).await;
         }
+    }
+
+    /// Whether no flush under way covers `target`, and another one may begin beside them.
+    fn may_begin_flush(&self, target: u64) -> bool {
+        let flushes = self.log.flushes.borrow();
+        let covered = flushes.back().is_some_and(|flush| flush.marker >= target);
+        !covered && flushes.len() < FLUSHES_INFLIGHT_MAX
     }
 
     async fn flush_once(&self) {
         let marker = self.log.appended.get();
+        self.log.flushes.borrow_mut().push_back(MemberFlush { marker, done: false });
         self.log.bytes_since_flush.set(0);
         let mut flushes = Vec::with_capacity(self.members.len());
         for (index, member) in self.members.iter().enumerate() {
@@ -54,8 +69,20 @@ impl Core {
             }
         }
         if !self.latched.get() {
-            self.log.flushed.set(marker);
-            self.note_durable(marker);
+            self.end_flush(marker);
+        }
+    }
+
+    /// A flush counts only once all that began before it have ended too: it may have left out a
+    /// member that one of them is still flushing.
+    fn end_flush(&self, marker: u64) {
+        let mut flushes = self.log.flushes.borrow_mut();
+        if let Some(own) = flushes.iter_mut().find(|flush| flush.marker == marker) {
+            own.done = true;
+        }
+        while let Some(first) = flushes.pop_front_if(|flush| flush.done) {
+            self.log.flushed.set(first.marker);
+            self.note_durable(first.marker);
         }
     }
 
