@@ -172,7 +172,8 @@ struct Survey {
     main: Oldest,
     /// Owed blocks, age and id of the unit with the fewest owed blocks, if those are few.
     nearly_clean: Option<(u32, u64, u32)>,
-    /// Live blocks, age and id of the unit with the fewest live blocks, if those are at most half.
+    /// Live blocks, age and id of the unit with the fewest, if those are at most half and none is
+    /// owed.
     emptiest: Option<(u32, u64, u32)>,
     probation_live_blocks: u64,
     live_blocks: u64,
@@ -191,11 +192,12 @@ impl Survey {
             if unit.pinned {
                 continue;
             }
-            if unit.live_blocks > 0 && unit.live_blocks * 2 <= unit.size_blocks {
+            let few = u64::from(unit.size_blocks) * OWED_FEW_PERCENT;
+            let half_empty = unit.live_blocks > 0 && unit.live_blocks * 2 <= unit.size_blocks;
+            if half_empty && unit.owed_blocks == 0 {
                 let candidate = (unit.live_blocks, unit.opened, unit.id);
                 survey.emptiest = Some(survey.emptiest.map_or(candidate, |b| b.min(candidate)));
             }
-            let few = u64::from(unit.size_blocks) * OWED_FEW_PERCENT;
             match (unit.live_blocks, unit.owed_blocks, unit.queue) {
                 (0, ..) => survey.empty.offer(&unit),
                 (_, 0, Queue::Probation) => survey.probation.offer(&unit),
