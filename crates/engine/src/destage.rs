@@ -17,7 +17,9 @@ use crate::core::{Core, STRIPE_BLOCKS};
 use crate::counters::add;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::{Entry, EntryKind, Mode, State, Stream};
-use crate::ids::{BLOCK_BYTES, SECTOR_BYTES, SECTORS_ALL, SECTORS_PER_BLOCK, SegmentId, VolumeId};
+use crate::ids::{
+    BLOCK_BYTES, Location, SECTOR_BYTES, SECTORS_ALL, SECTORS_PER_BLOCK, SegmentId, VolumeId,
+};
 use crate::index::Mapping;
 use crate::limits::{ORIGIN_WRITE_BLOCKS_MAX, PARTIALS_MAX};
 use crate::log::{Pending, new_entry};
@@ -85,7 +87,7 @@ impl Core {
         }
     }
 
-    /// Logs that the origin durably holds a block. Nobody waits for it: without the fact, recovery
+    /// Logs that the origin durably holds a block, and lets go of its pin then. Nobody waits for it: without the fact, recovery
     /// destages once more.
     pub(crate) fn log_clean(&self, v: &VolumeState, item: &Unproven) {
         let entry = Entry {
@@ -108,9 +110,21 @@ impl Core {
         let to = match state {
             State::Written => State::Dirty,
             State::ZeroWritten => State::Zero,
-            _ => return self.evict(v.id, block, count, location),
+            _ => {
+                self.evict(v.id, block, count, location);
+                return self.release_unproven(location, state);
+            }
         };
         self.map_transition(v.id, block, count, location, |s| s == state, Some(to));
+        self.release_unproven(location, state);
+    }
+
+    /// Ends the pin that an unproven item with data holds.
+    pub(crate) fn release_unproven(&self, location: Location, state: State) {
+        if state.has_data() {
+            let (set, _) = self.sets.borrow().split(location);
+            self.unpin(set);
+        }
     }
 
     /// Brings everything of a volume to its origin and makes that known durably.
@@ -256,6 +270,9 @@ impl Core {
             state: to,
             drop: to == State::ZeroWritten || m.sectors != SECTORS_ALL,
         };
+        if to.has_data() {
+            self.sets.borrow_mut().pin(m.location);
+        }
         if planted::is(Bug::ReclaimWithoutOriginFlush) {
             self.log_clean(v, &item);
         } else {

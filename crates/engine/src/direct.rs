@@ -198,9 +198,9 @@ impl Core {
                 } else {
                     v.origin.unproven.borrow_mut().push((completed, unproven));
                 }
+            } else {
+                self.release_unproven(location, State::Provisional);
             }
-            let (set, _) = self.sets.borrow().split(location);
-            self.unpin(set);
         }
     }
 

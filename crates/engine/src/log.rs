@@ -411,6 +411,11 @@ impl Core {
             self.populating_bytes.set(self.populating_bytes.get() - bytes);
             self.shard(item.entry.volume, item.entry.block).locks.end_part(population);
         }
+        if let Entry { kind: EntryKind::CleanFact, from: Some(from), state: Some(state), .. } =
+            item.entry
+        {
+            self.release_unproven(from, state);
+        }
         item.completer.done(result);
     }
 

@@ -11,7 +11,9 @@ use crate::ids::{Location, SECTOR_BYTES};
 use crate::limits::VOLATILE_STRIPES_MAX;
 use crate::wait::TaskMutex;
 
-/// Destaged or provisional blocks that the next good origin flush proves.
+/// Destaged or provisional blocks that the next good origin flush proves. If they have data, their
+/// set is pinned until the clean fact is published: were it reused before, the fact could meet a
+/// newer version of the block at the very same place.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Unproven {
     pub block: u64,

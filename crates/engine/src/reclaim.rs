@@ -1,7 +1,8 @@
 //! Making room: choose a closed set, move what is worth keeping, drop the rest, and after the next
 //! root let the set be reopened.
 //!
-//! * A move names the place it copied from and takes effect only if the index still points there.
+//! * A move names the place it copied from and takes effect only if the index still points there;
+//!   the set is pinned meanwhile, so that nothing newer can come to stand at that place.
 //! * Reclaim never waits for room that only reclaim can make: moves of clean data are given up
 //!   when there is none; dirty data is moved by a task of its own, which may wait like a writer.
 
@@ -68,6 +69,21 @@ impl Core {
     pub(crate) async fn reclaim_one(self: &Rc<Self>) -> Result<bool> {
         let Some((id, queue)) = self.choose_victim() else { return Ok(false) };
         let before = self.sets.borrow().get(id).map_or(0, |set| set.live_blocks);
+        let pinned = self.pin_set(id);
+        let result = self.empty_set(id, queue).await;
+        self.unpin(pinned);
+        result?;
+        let after = self.sets.borrow().get(id).map_or(0, |set| set.live_blocks);
+        Ok(after < before)
+    }
+
+    fn pin_set(&self, id: SegmentId) -> SegmentId {
+        let mut sets = self.sets.borrow_mut();
+        let start = sets.location(id, 0);
+        sets.pin(start)
+    }
+
+    async fn empty_set(self: &Rc<Self>, id: SegmentId, queue: Queue) -> Result<()> {
         let runs = match self.read_footer(id).await {
             Some(records) => self.live_runs(id, &records),
             None => self.find_runs(id),
@@ -84,9 +100,7 @@ impl Core {
             }
             self.reclaim_run(volume, &m, queue, &mut moves).await?;
         }
-        self.finish_moves(&mut moves).await?;
-        let after = self.sets.borrow().get(id).map_or(0, |set| set.live_blocks);
-        Ok(after < before)
+        self.finish_moves(&mut moves).await
     }
 
     async fn reclaim_run(
@@ -132,6 +146,7 @@ impl Core {
         if let Some(set) = core.sets.borrow_mut().get_mut(id) {
             set.moving = true;
         }
+        let pinned = self.pin_set(id);
         self.spawn_background(async move {
             for (volume, m) in runs {
                 if core.settled.get() || core.latched.get() {
@@ -148,6 +163,7 @@ impl Core {
             if let Some(set) = core.sets.borrow_mut().get_mut(id) {
                 set.moving = false;
             }
+            core.unpin(pinned);
             core.housekeeping.wake_all();
         });
     }
