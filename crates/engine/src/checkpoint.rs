@@ -111,7 +111,8 @@ impl Core {
             };
             self.log.enqueue(Stream::Metadata, pending);
             io.done().await.map_err(|error| append_error("writing an image", error))?;
-            if let Some((data, distance)) = placed.get() {
+            if let Some((data, distance, sequence)) = placed.get() {
+                image.sequence = sequence;
                 image.location = Location(data.0 - u64::from(distance));
                 previous = Some(image.location);
             }

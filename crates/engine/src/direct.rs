@@ -180,7 +180,7 @@ impl Core {
     ) {
         for mut item in items {
             item.settle().await;
-            let (true, Some((location, distance))) = (item.logged, item.placed.get()) else {
+            let (true, Some((location, distance, _))) = (item.logged, item.placed.get()) else {
                 continue;
             };
             let Entry { block, count, sectors, .. } = item.entry;

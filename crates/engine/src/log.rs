@@ -32,8 +32,9 @@ use crate::wait::{TaskMutex, WaitQueue};
 
 const BLOCK: usize = BLOCK_BYTES as usize;
 
-/// Where an entry's data stands and how many blocks behind its record's header, once it is known.
-pub(crate) type Placed = Cell<Option<(Location, u8)>>;
+/// Where an entry's data stands, how many blocks behind its record's header, and the record's
+/// sequence, once they are known.
+pub(crate) type Placed = Cell<Option<(Location, u8, Sequence)>>;
 
 /// One entry on its way into the log.
 pub(crate) struct Pending {
@@ -325,7 +326,6 @@ impl Core {
             pins: 0,
             last_sequence: Sequence(0),
             durable_blocks: 0,
-            moving: false,
         });
         self.housekeeping.wake_all();
         Ok(Some(Rc::new(OpenSet {
@@ -467,7 +467,7 @@ impl Core {
         for item in &pending {
             if let Some(placed) = &item.placed {
                 let data = data_location(place, &item.entry);
-                placed.set(Some((data, (data.0 - place.header.0) as u8)));
+                placed.set(Some((data, (data.0 - place.header.0) as u8, sequence)));
             }
         }
         self.count_bytes(log.stream, &pending, header_blocks, &set);

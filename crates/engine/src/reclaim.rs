@@ -49,7 +49,7 @@ impl Core {
         let size_blocks = self.segment_blocks;
         let mut units = sets.iter().filter_map(|set| {
             let queue = set.queue()?;
-            let movable = set.owed_blocks == 0 || (spare && !set.moving && set.written_blocks == 0);
+            let movable = set.owed_blocks == 0 || (spare && set.written_blocks == 0);
             let usable = set.state == SetState::Closed && movable;
             usable.then_some(Unit {
                 id: set.id.0,
@@ -143,9 +143,6 @@ impl Core {
     /// Moves the few dirty blocks of a set forward, in the background.
     fn move_dirty(self: &Rc<Self>, id: SegmentId, runs: Vec<(VolumeId, Mapping)>) {
         let core = Rc::clone(self);
-        if let Some(set) = core.sets.borrow_mut().get_mut(id) {
-            set.moving = true;
-        }
         let pinned = self.pin_set(id);
         self.spawn_background(async move {
             for (volume, m) in runs {
@@ -159,9 +156,6 @@ impl Core {
                 if let Ok(Some((_, _, append))) = core.start_move(volume, m, Stream::Dirty).await {
                     append.done().await.ok();
                 }
-            }
-            if let Some(set) = core.sets.borrow_mut().get_mut(id) {
-                set.moving = false;
             }
             core.unpin(pinned);
             core.housekeeping.wake_all();

@@ -203,7 +203,6 @@ impl Core {
                 pins: 0,
                 last_sequence: Sequence(0),
                 durable_blocks: self.segment_blocks,
-                moving: false,
             });
         }
     }

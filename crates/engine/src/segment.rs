@@ -62,8 +62,6 @@ pub(crate) struct Set {
     pub last_sequence: Sequence,
     /// Blocks from the start that a completed member flush covers.
     pub durable_blocks: u32,
-    /// Whether its dirty blocks are being moved already.
-    pub moving: bool,
 }
 
 impl Set {
