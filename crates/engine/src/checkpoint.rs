@@ -3,7 +3,7 @@
 //! * An image and its watermark are taken at one instant, so the image holds the outcome of every
 //!   append up to the watermark.
 //! * Everything a root names is flushed before the root is written; slot 0 is flushed before slot 1
-//!   is touched (INV-6).
+//!   is touched (INV-17).
 //! * What a root makes free is discarded and reopened only after both slots are durable.
 
 use std::cell::Cell;

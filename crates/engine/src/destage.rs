@@ -1,6 +1,6 @@
 //! Bringing dirty blocks to the origin: one elevator per volume, in address order.
 //!
-//! * Only blocks whose records a completed member flush covers are destaged (INV-4).
+//! * Only blocks whose records a completed member flush covers are destaged (INV-7).
 //! * A block turns `written` when its origin write has completed and the index still points at what
 //!   was written, `clean` when an origin flush that began afterwards has completed and a clean fact
 //!   is in the log.

@@ -1,6 +1,6 @@
 //! Writes that go straight to the origin, and TRIM and WRITE ZEROES.
 //!
-//! * Nothing goes straight to the origin while the log owes it any block of the range (INV-7).
+//! * Nothing goes straight to the origin while the log owes it any block of the range (INV-11).
 //! * Before the origin is written, whatever the log could still show of the range is void, and
 //!   that is durable: a tombstone, or a provisional entry that carries the new data (INV-8).
 

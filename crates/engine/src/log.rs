@@ -1,10 +1,10 @@
 //! The log writer: entries of all shards become shared records, records fill segment sets, one
 //! flush serves everybody.
 //!
-//! * A record is written to all copies, then published, then acknowledged (INV-1).
+//! * A record is written to all copies, then published, then acknowledged (INV-2).
 //! * FLUSH is acknowledged when a member flush that began after the append's completion has
 //!   completed on every member appended to (INV-3); concurrent FLUSHes join.
-//! * A footer is written only after a flush that began after its last record completed (INV-5).
+//! * A footer is written only after a flush that began after its last record completed (INV-4).
 //! * A failed append or flush publishes nothing and latches the pool; it is never retried.
 
 mod flush;

@@ -3,7 +3,7 @@
 //! * A change is written to the older slot of every member and flushed, then to the witness, and
 //!   counts only after that.
 //! * `may_be_dirty` is durable before a volume's first dirty record is appended, and is cleared
-//!   only after its last clean fact is durable (INV-12).
+//!   only after its last clean fact is durable (INV-20).
 
 use std::rc::Rc;
 
