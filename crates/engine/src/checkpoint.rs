@@ -207,7 +207,7 @@ const CLOSING_MAX: usize = 4;
 
 /// Makes room and writes checkpoints.
 pub(crate) async fn housekeeper(core: Rc<Core>) {
-    while !core.settled.get() && !core.latched.get() {
+    while !core.closing.get() && !core.latched.get() {
         if planted::is(Bug::SegmentReusedBeforeRoot) {
             core.free_sets(Sequence(0), 0).await;
         }
@@ -231,11 +231,13 @@ pub(crate) async fn housekeeper(core: Rc<Core>) {
             let timer = core.rt.sleep(LOOK_INTERVAL);
             let due = || {
                 let reclaim = core.is_reclaim_due() && !core.reclaim_stuck.get();
-                core.settled.get() || core.latched.get() || core.is_lap_due() || reclaim
+                core.closing.get() || core.latched.get() || core.is_lap_due() || reclaim
             };
             core.housekeeping.until_or(due, timer).await;
         }
     }
+    core.housekept.set(false);
+    core.quiet.wake_all();
 }
 
 /// Byte offset of root slot 0 or 1 on every member.

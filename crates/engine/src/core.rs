@@ -110,7 +110,11 @@ pub(crate) struct Core {
     pub recovering: Cell<bool>,
     /// Set when a stopping pool needs no more destaging and no more room.
     pub settled: Cell<bool>,
-    /// Elevators, housekeeping and moves that have not ended.
+    /// Set when a stopping pool appends nothing more but the last images.
+    pub closing: Cell<bool>,
+    /// Whether housekeeping has not ended.
+    pub housekept: Cell<bool>,
+    /// Elevators and moves that have not ended.
     pub background: Cell<u64>,
     /// Client requests under way.
     pub requests: Cell<u64>,

@@ -284,10 +284,12 @@ impl Core {
     /// Opens a set for a stream, waiting for room if writers may wait. `None`: no room now.
     async fn open_set(self: &Rc<Self>, stream: Stream) -> Result<Option<Rc<OpenSet>>> {
         let copies = self.stream_copies(stream);
-        // Nobody else needs the reserve while recovery or a stop is under way.
+        // While recovery or a stop is under way, writes may take what is else kept from them, but
+        // not what facts and the last images need.
         let floor = || {
             let alone = self.recovering.get() || self.settled.get();
-            if alone { 0 } else { self.sets.borrow().floor(stream) }
+            let as_facts = alone && stream == Stream::Dirty;
+            self.sets.borrow().floor(if as_facts { Stream::Facts } else { stream })
         };
         let waits = matches!(stream, Stream::Dirty | Stream::Facts | Stream::Metadata);
         let allocate = || {

@@ -435,6 +435,8 @@ fn new_core(
         stopping: Cell::new(false),
         settled: Cell::new(false),
         recovering: Cell::new(true),
+        closing: Cell::new(false),
+        housekept: Cell::new(false),
         background: Cell::new(0),
         requests: Cell::new(0),
         tasks: Cell::new(0),
@@ -637,6 +639,12 @@ impl Pool {
             fingerprint::take(core, v).await?;
         }
         let streams = [Stream::Dirty, Stream::Probation, Stream::Main, Stream::Facts];
+        for stream in streams {
+            core.log.until_idle(stream).await;
+        }
+        core.closing.set(true);
+        core.housekeeping.wake_all();
+        core.quiet.until(|| !core.housekept.get() || core.latched.get()).await;
         for stream in streams {
             core.log.until_idle(stream).await;
             core.close_stream(stream).await;

@@ -94,7 +94,8 @@ impl Core {
         self.start_log();
         // They may have to make the room that the next step needs.
         self.spawn(flusher(Rc::clone(self)));
-        self.spawn_background(housekeeper(Rc::clone(self)));
+        self.housekept.set(true);
+        self.spawn(housekeeper(Rc::clone(self)));
         self.restore_copies(&open, &mut report).await?;
         self.finish(open).await?;
         self.recovering.set(false);
