@@ -243,11 +243,14 @@ impl Core {
 
     /// Writes one group to the origin and notes what that made of its blocks.
     async fn destage_group(&self, v: &VolumeState, group: Group) -> Result<()> {
+        let failures = v.origin.failures.get();
         let result = self.write_group(v, &group).await;
         let completed = v.origin.completed.get();
+        // A flush that failed meanwhile may have lost what of the group it should have covered.
+        let certain = result.is_ok() && failures == v.origin.failures.get();
         for run in &group {
             let m = &run.mapping;
-            if result.is_ok() {
+            if certain {
                 self.note_written(v, m, completed);
             }
             if let Some(set) = run.pinned {

@@ -15,7 +15,7 @@ use crate::error::Result;
 use crate::format::{Entry, EntryKind, Mode, State, Stream};
 use crate::ids::BLOCK_BYTES;
 use crate::index::Mapping;
-use crate::limits::{REGION_BLOCKS, VOLATILE_STRIPES_MAX, ZERO_DIRECT_BYTES_MIN};
+use crate::limits::{REGION_BLOCKS, ZERO_DIRECT_BYTES_MIN};
 use crate::log::{Pending, Placed, append_error, new_entry};
 use crate::origin::Unproven;
 use crate::planted::{self, Bug};
@@ -67,13 +67,7 @@ impl Core {
     /// Notes a completed direct write: FLUSH must flush the origin, and until it has, nothing is
     /// populated from there.
     fn note_direct(&self, v: &VolumeState, first: u64) {
-        let origin = &v.origin;
-        let completed = origin.completed.get();
-        origin.direct.set(completed);
-        let mut stripes = origin.volatile_stripes.borrow_mut();
-        if stripes.len() < VOLATILE_STRIPES_MAX {
-            stripes.insert(first / STRIPE_BLOCKS, completed);
-        }
+        v.origin.note_direct(first / STRIPE_BLOCKS);
     }
 
     /// Writes straight to the origin. The caller holds the range lock and knows that nothing of

@@ -110,7 +110,8 @@ pub(crate) async fn check(
                 core.note_drop(record.id, first);
             }
         }
-        return Ok(());
+        // Durable before the fingerprint is cleared: no later start may find the old data again.
+        return core.lap(false).await;
     }
     Ok(())
 }

@@ -234,13 +234,6 @@ impl Log {
         self.flushed.get() < self.appended.get()
     }
 
-    /// Waits until nothing is queued or in flight in a stream.
-    pub(crate) async fn until_idle(&self, stream: Stream) {
-        let log = self.stream(stream);
-        let idle = || log.queue.borrow().is_empty() && log.inflight.get() == 0;
-        self.progress.until(idle).await;
-    }
-
     /// Whether the log takes nothing any more.
     pub(crate) fn is_retired(&self) -> bool {
         self.retired.get()
@@ -254,6 +247,17 @@ impl Log {
 }
 
 impl Core {
+    /// Waits until nothing is queued or in flight in a stream.
+    ///
+    /// # Errors
+    /// If the pool has latched.
+    pub(crate) async fn until_idle(&self, stream: Stream) -> Result<()> {
+        let log = self.log.stream(stream);
+        let idle = || log.queue.borrow().is_empty() && log.inflight.get() == 0;
+        self.log.progress.until(|| idle() || self.latched.get()).await;
+        self.check_latch()
+    }
+
     /// Starts the workers of every stream.
     pub(crate) fn start_log(self: &Rc<Self>) {
         for index in 0..self.log.streams.len() {
@@ -428,6 +432,7 @@ impl Core {
         for pending in queue {
             self.finish_pending(pending, Err(kind.into()));
         }
+        self.log.progress.wake_all();
     }
 
     fn build(&self, log: &StreamLog, set: Rc<OpenSet>, count: usize, data_blocks: u32) -> Batch {

@@ -40,6 +40,9 @@ pub(crate) struct Origin {
     /// Stripes written directly, with the value of `completed` after the last such write. Nothing
     /// is populated from them before a flush, for the origin could still lose what it returns.
     pub volatile_stripes: RefCell<BTreeMap<u64, u64>>,
+    /// Value of `completed` after a direct write for which the table had no room: until a flush
+    /// covers it, every stripe counts as written directly.
+    pub overflow: Cell<u64>,
     /// What a flush would prove, with the value of `completed` after its write.
     pub unproven: RefCell<Vec<(u64, Unproven)>>,
     pub flush_lock: TaskMutex,
@@ -56,6 +59,7 @@ impl Origin {
             direct: Cell::new(0),
             failures: Cell::new(0),
             volatile_stripes: RefCell::default(),
+            overflow: Cell::new(0),
             unproven: RefCell::default(),
             flush_lock: TaskMutex::default(),
         }
@@ -68,8 +72,20 @@ impl Origin {
 
     /// Whether what a stripe returns may still be lost in a power cut.
     pub(crate) fn is_stripe_volatile(&self, stripe: u64) -> bool {
-        let stripes = self.volatile_stripes.borrow();
-        stripes.len() >= VOLATILE_STRIPES_MAX || stripes.contains_key(&stripe)
+        self.flushed.get() < self.overflow.get()
+            || self.volatile_stripes.borrow().contains_key(&stripe)
+    }
+
+    /// Notes that a stripe was written directly.
+    pub(crate) fn note_direct(&self, stripe: u64) {
+        let completed = self.completed.get();
+        self.direct.set(completed);
+        let mut stripes = self.volatile_stripes.borrow_mut();
+        if stripes.len() < VOLATILE_STRIPES_MAX || stripes.contains_key(&stripe) {
+            stripes.insert(stripe, completed);
+        } else {
+            self.overflow.set(completed);
+        }
     }
 
     fn widened(&self, offset: u64, len: u64) -> (u64, u64) {

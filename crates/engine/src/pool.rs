@@ -509,6 +509,7 @@ impl Pool {
         spec: &VolumeSpec,
         origin: Rc<dyn BlockDevice>,
     ) -> Result<Volume> {
+        let _control = self.core.control.lock().await;
         self.check_spec(spec)?;
         let record = VolumeRecord {
             id: VolumeId(self.core.superblock.borrow().next_volume),
@@ -524,7 +525,6 @@ impl Pool {
         if record.size_bytes < BLOCK_BYTES {
             return Err(invalid("the origin is smaller than 4 KiB", "use a larger device"));
         }
-        let _control = self.core.control.lock().await;
         self.core
             .write_superblocks(|superblock| {
                 superblock.next_volume += 1;
@@ -566,6 +566,7 @@ impl Pool {
     /// [`ErrorKind::NotFound`], or [`ErrorKind::Refused`] if the origin is smaller than the volume
     /// or was changed while the pool was stopped.
     pub async fn attach(&self, name: &str, origin: Rc<dyn BlockDevice>) -> Result<Volume> {
+        let _control = self.core.control.lock().await;
         let record = {
             let superblock = self.core.superblock.borrow();
             superblock.volumes.iter().find(|v| v.name == name).cloned()
@@ -577,8 +578,16 @@ impl Pool {
             return Err(invalid(format!("volume \"{name}\" is attached already"), "use it"));
         }
         check_origin(name, record.size_bytes, &*origin)?;
-        if self.report.clean_stop {
+        if record.fingerprint.is_some() {
             fingerprint::check(&self.core, &record, &*origin).await?;
+            // From the first request on it says nothing any more.
+            self.core
+                .write_superblocks(|superblock| {
+                    for known in superblock.volumes.iter_mut().filter(|v| v.id == record.id) {
+                        known.fingerprint = None;
+                    }
+                })
+                .await?;
         }
         self.start_volume(&record, origin).await
     }
@@ -624,7 +633,7 @@ impl Pool {
         // Until the last request has found room, destaging and housekeeping go on.
         core.quiet.until(|| core.requests.get() == 0 || core.latched.get()).await;
         core.check_latch()?;
-        core.log.until_idle(Stream::Dirty).await;
+        core.until_idle(Stream::Dirty).await?;
         core.settled.set(true);
         core.housekeeping.wake_all();
         core.room.wake_all();
@@ -640,13 +649,13 @@ impl Pool {
         }
         let streams = [Stream::Dirty, Stream::Probation, Stream::Main, Stream::Facts];
         for stream in streams {
-            core.log.until_idle(stream).await;
+            core.until_idle(stream).await?;
         }
         core.closing.set(true);
         core.housekeeping.wake_all();
         core.quiet.until(|| !core.housekept.get() || core.latched.get()).await;
         for stream in streams {
-            core.log.until_idle(stream).await;
+            core.until_idle(stream).await?;
             core.close_stream(stream).await;
         }
         core.flush_members().await?;

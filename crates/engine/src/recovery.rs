@@ -14,7 +14,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use forebay_device::{Buf, Data, Io};
+use forebay_device::{Buf, Data, Io, IoErrorKind};
 
 use crate::adoption::{Adoption, RecordFacts, adopt};
 use crate::apply::RecordPlace;
@@ -82,7 +82,8 @@ impl Core {
         // Only the start right after it may believe it: a later one may have appended and crashed.
         report.clean_stop = root.clean_stop && root.start_number + 1 == self.log.start_number.get();
         self.root_generation.set(root.generation);
-        let headers = self.read_headers(&mut report).await;
+        self.settle_root(&root).await?;
+        let headers = self.read_headers(&mut report).await?;
         let newest = headers.iter().map(|h| h.incarnation.counter).max().unwrap_or(0);
         self.log.open_counter.set(newest.max(root.open_counter));
         self.adopt_sets(headers);
@@ -141,8 +142,35 @@ impl Core {
         })
     }
 
+    /// Puts the chosen root into every slot that holds another one. A crash between the two slots
+    /// of a root leaves the older one in slot 1; what the newer one frees is reused from now on, so
+    /// nobody may fall back to the older one when the next root tears slot 0. The slots that hold
+    /// the chosen root are not touched.
+    async fn settle_root(&self, root: &Root) -> Result<()> {
+        let bytes = self.superblock.borrow().root_bytes;
+        let data = Buf::copy_of(&root.encode()).freeze();
+        for slot in 0..2 {
+            for member in &self.members {
+                let at = root_offset(bytes, slot);
+                let outcome = member.device.read(at, Buf::new(bytes as usize)).await;
+                let held = outcome.buf.and_then(|buf| Root::decode(&buf).ok());
+                if outcome.result.is_ok() && held.as_ref() == Some(root) {
+                    continue;
+                }
+                if let Err(error) = member.device.write(at, data.clone()).done().await {
+                    self.latch(&format!("writing a root to cache device {}", member.id), error);
+                }
+            }
+            self.flush_all("a root").await?;
+        }
+        Ok(())
+    }
+
     /// Every valid segment header of this pool.
-    async fn read_headers(&self, report: &mut RecoveryReport) -> Vec<SegmentHeader> {
+    ///
+    /// # Errors
+    /// If a header cannot be read: what the device does not return is not the same as nothing.
+    async fn read_headers(&self, report: &mut RecoveryReport) -> Result<Vec<SegmentHeader>> {
         let mut segments = Vec::new();
         for member in &self.superblock.borrow().members {
             segments.extend(
@@ -161,7 +189,11 @@ impl Core {
                 .collect();
             for (segment, read) in reads {
                 report.bytes_read += BLOCK_BYTES;
-                let Some(bytes) = read.await.buf else { continue };
+                let first = read.await;
+                let bytes = match (first.result, first.buf) {
+                    (Ok(()), Some(buf)) => buf,
+                    _ => self.read_again(segment, 0, BLOCK).await?,
+                };
                 let Ok(header) = SegmentHeader::decode(&bytes) else { continue };
                 let member = self.sets.borrow().member_of(segment);
                 let ours = header.pool == pool
@@ -173,7 +205,21 @@ impl Core {
                 }
             }
         }
-        headers
+        Ok(headers)
+    }
+
+    /// Reads a part of a segment whose first read failed.
+    async fn read_again(&self, segment: SegmentId, block: u32, len: usize) -> Result<Buf> {
+        let (member, at) = self.place(segment, block);
+        let outcome = member.device.read(at, Buf::new(len)).await;
+        match (outcome.result, outcome.buf) {
+            (Ok(()), Some(buf)) => Ok(buf),
+            (result, _) => {
+                let error = result.err().unwrap_or(IoErrorKind::Other.into());
+                Err(Error::io(format!("reading cache device {} at {at}", member.id), error)
+                    .hint("nothing has been changed; what it does not return may be dirty data"))
+            }
+        }
     }
 
     /// Builds the set table: the newest header that names a segment decides whose it is.
@@ -365,7 +411,7 @@ impl Core {
                     self.collect(id, found.into_iter(), &mut records);
                 }
                 None => {
-                    let set = self.scan(id, report).await;
+                    let set = self.scan(id, report).await?;
                     let last = set.records.iter().map(|r| r.footer.sequence).max();
                     let last = last.unwrap_or_default();
                     highest = highest.max(last);
@@ -404,7 +450,7 @@ impl Core {
         found: impl Iterator<Item = FooterRecord>,
         into: &mut Vec<(Sequence, RecordPlace, Vec<Entry>)>,
     ) {
-        for record in found {
+        for record in found.filter(|record| record.end_blocks() <= self.segment_blocks) {
             let place = RecordPlace {
                 header: self.sets.borrow().location(id, record.offset_blocks),
                 header_blocks: u32::from(record.header_blocks),
@@ -443,18 +489,29 @@ impl Core {
     }
 
     /// Reads a set without a footer in full and takes every record that is whole on any copy.
-    async fn scan(&self, id: SegmentId, report: &mut RecoveryReport) -> OpenAtCrash {
+    ///
+    /// # Errors
+    /// If no copy can be read: there may be acknowledged records in it.
+    async fn scan(&self, id: SegmentId, report: &mut RecoveryReport) -> Result<OpenAtCrash> {
         report.sets_scanned += 1;
         let segments = self.sets.borrow().get(id).map(|s| s.segments.clone()).unwrap_or_default();
         let mut found: BTreeMap<u32, Scanned> = BTreeMap::new();
+        let mut failure = None;
+        let mut readable = false;
         for segment in segments {
-            let (member, at) = self.place(segment, 0);
             report.bytes_read += self.segment_bytes;
-            let outcome = member.device.read(at, Buf::new(self.segment_bytes as usize)).await;
-            let Some(bytes) = outcome.result.ok().and(outcome.buf) else { continue };
-            self.scan_copy(id, &bytes, &mut found);
+            match self.read_again(segment, 0, self.segment_bytes as usize).await {
+                Ok(bytes) => {
+                    readable = true;
+                    self.scan_copy(id, &bytes, &mut found);
+                }
+                Err(error) => failure = Some(error),
+            }
         }
-        OpenAtCrash { id, records: found.into_values().collect() }
+        match failure {
+            Some(error) if !readable => Err(error),
+            _ => Ok(OpenAtCrash { id, records: found.into_values().collect() }),
+        }
     }
 
     fn scan_copy(&self, id: SegmentId, bytes: &[u8], found: &mut BTreeMap<u32, Scanned>) {
@@ -658,7 +715,13 @@ fn mappings(index: &crate::index::Shard) -> Vec<(VolumeId, Mapping)> {
 
 /// Whether an entry names blocks that the index can hold.
 fn is_sound(entry: &Entry) -> bool {
-    entry.count >= 1
+    let clean_zero = entry.kind == EntryKind::CleanFact
+        && entry.state == Some(State::ZeroWritten)
+        && !entry.drop;
+    let empty_move = entry.kind == EntryKind::Move && !entry.has_data();
+    !clean_zero
+        && !empty_move
+        && entry.count >= 1
         && entry.block % REGION_BLOCKS + u64::from(entry.count) <= REGION_BLOCKS
         && entry.volume.0 != 0
 }

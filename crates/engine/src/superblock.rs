@@ -138,12 +138,12 @@ impl Core {
     /// Clears `may_be_dirty` if nothing is owed and every clean fact is durable.
     pub(crate) async fn clear_may_be_dirty(&self, v: &Rc<VolumeState>) -> Result<()> {
         let _flag = v.flag_lock.lock().await;
-        self.flush_members().await?;
         if !v.may_be_dirty.get() || self.owes_any(v) || v.logging.get() > 0 {
             return Ok(());
         }
         // From here on a logged write waits for the flag lock and sets it again.
         v.may_be_dirty.set(false);
+        self.flush_members().await?;
         let _control = self.control.lock().await;
         self.write_superblocks(|superblock| mark_dirty(superblock, v, false)).await
     }

@@ -236,7 +236,7 @@ impl Volume {
             }
         }
         if durable {
-            self.make_durable().await?;
+            self.make_durable(false).await?;
         }
         self.core.write_latency.record(self.core.rt.now() - started);
         Ok(())
@@ -250,17 +250,19 @@ impl Volume {
     pub async fn flush(&self) -> Result<()> {
         let _request = self.begin()?;
         add(&self.core.counters.flush_requests, 1);
-        self.make_durable().await
+        self.make_durable(true).await
     }
 
-    async fn make_durable(&self) -> Result<()> {
+    /// `flush`: on behalf of a FLUSH, which is told of failed flushes; FUA only of its own.
+    async fn make_durable(&self, flush: bool) -> Result<()> {
         let origin = &self.state.origin;
         let mut result = Ok(());
         if origin.flushed.get() < origin.direct.get() {
             result = self.core.flush_origin(&self.state).await;
         }
         let failures = origin.failures.get();
-        if failures != self.failures_told.replace(failures) {
+        let told = if flush { self.failures_told.replace(failures) } else { failures };
+        if failures != told {
             result = Err(Error::new(
                 ErrorKind::Io,
                 format!("a flush of the origin of \"{}\" failed", self.state.name),
@@ -285,7 +287,7 @@ impl Volume {
         for piece in self.pieces(offset, len).filter(|piece| !piece.tail) {
             self.core.trim_piece(&self.state, piece.offset, piece.len).await?;
         }
-        if durable { self.make_durable().await } else { Ok(()) }
+        if durable { self.make_durable(false).await } else { Ok(()) }
     }
 
     /// The range reads as zeroes afterwards.
@@ -304,7 +306,7 @@ impl Volume {
                 self.core.zero_piece(&self.state, piece.offset, piece.len, len).await?;
             }
         }
-        if durable { self.make_durable().await } else { Ok(()) }
+        if durable { self.make_durable(false).await } else { Ok(()) }
     }
 
     /// Brings every dirty block to the origin and waits until that is durable there.
