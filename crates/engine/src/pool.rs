@@ -360,9 +360,11 @@ async fn catch_up(
 ) -> Result<Vec<Rc<dyn BlockDevice>>> {
     let mut current = Vec::with_capacity(devices.len());
     for (member, (generation, device)) in newest.members.iter().zip(devices) {
+        let failed = |error| Error::io("bringing a superblock up to date", error);
+        // What was just read may be in a volatile cache only, and the other slot is written next.
+        device.flush().done().await.map_err(failed)?;
         if generation < newest.generation {
             let own = Superblock { device: member.device, ..newest.clone() };
-            let failed = |error| Error::io("bringing a superblock up to date", error);
             write_slot(&*device, &own).await.map_err(failed)?;
             device.flush().done().await.map_err(failed)?;
         }
