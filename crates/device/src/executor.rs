@@ -1,16 +1,18 @@
 //! A set of tasks for one thread, under the ring's reactor and the simulator alike.
 //!
 //! * A task is polled only after it was woken; waking twice before a poll polls once.
-//! * Wakes from the owning thread take no lock. Wakes from another thread go through a locked
-//!   list and a notifier that the reactor supplies (the ring's eventfd).
+//! * No wake takes a lock. Wakes from another thread go through a lock-free queue, which allocates
+//!   once in some thirty wakes, and a notifier that the reactor supplies (the ring's eventfd).
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::ThreadId;
+
+use crossbeam_queue::SegQueue;
 
 use crate::runtime::Task;
 
@@ -24,8 +26,7 @@ thread_local! {
 }
 
 struct Remote {
-    woken: Mutex<Vec<Arc<TaskWaker>>>,
-    pending: AtomicBool,
+    woken: SegQueue<Arc<TaskWaker>>,
     notify: Notify,
 }
 
@@ -47,8 +48,7 @@ impl Wake for TaskWaker {
             let _ = WOKEN.try_with(|woken| woken.borrow_mut().push(self));
         } else {
             let remote = Arc::clone(&self.remote);
-            remote.woken.lock().unwrap_or_else(PoisonError::into_inner).push(self);
-            remote.pending.store(true, Ordering::Release);
+            remote.woken.push(self);
             (remote.notify)();
         }
     }
@@ -78,11 +78,7 @@ impl TaskSet {
             free: RefCell::default(),
             ready: RefCell::default(),
             live: Cell::new(0),
-            remote: Arc::new(Remote {
-                woken: Mutex::default(),
-                pending: AtomicBool::new(false),
-                notify,
-            }),
+            remote: Arc::new(Remote { woken: SegQueue::new(), notify }),
         }
     }
 
@@ -126,9 +122,8 @@ impl TaskSet {
                 ready.extend::<Vec<_>>(ours);
             }
         });
-        if self.remote.pending.swap(false, Ordering::AcqRel) {
-            let mut woken = self.remote.woken.lock().unwrap_or_else(PoisonError::into_inner);
-            ready.extend(woken.drain(..));
+        while let Some(waker) = self.remote.woken.pop() {
+            ready.push_back(waker);
         }
         ready.len()
     }

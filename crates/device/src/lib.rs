@@ -3,6 +3,7 @@
 //! * [`device`], [`runtime`]: the traits that the engine is written against.
 //! * [`buf`], [`io`]: aligned, pooled buffers, owned by a device until it completes the request.
 //! * [`executor`]: the single-threaded task set under both worlds.
+//! * [`relay`], [`post`]: calls and messages from one reactor to another.
 //! * [`real`]: io_uring, files and block devices.
 //! * [`model`]: modelled disks, fault layers and virtual time.
 //!
@@ -13,7 +14,9 @@ pub mod device;
 pub mod executor;
 pub mod io;
 pub mod model;
+pub mod post;
 pub mod real;
+pub mod relay;
 pub mod runtime;
 
 pub use buf::{Buf, Data};

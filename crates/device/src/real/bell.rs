@@ -1,13 +1,21 @@
 //! Waking the reactor's thread from another one: an eventfd that the ring reads.
+//!
+//! A reactor says that it is about to sleep, then looks once more whether there is something to
+//! do. Whoever gives it something looks afterwards whether it sleeps, and only then writes to the
+//! eventfd: one of the two sees the other, and a reactor at work costs its wakers no system call.
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::task::Wake;
 use std::thread::ThreadId;
 
 /// The eventfd; ringing it ends the reactor's wait.
-pub(super) struct Bell(OwnedFd);
+pub(super) struct Bell {
+    event: OwnedFd,
+    /// Whether the reactor waits, or is about to.
+    asleep: AtomicBool,
+}
 
 impl Bell {
     pub(super) fn new() -> std::io::Result<Bell> {
@@ -17,19 +25,36 @@ impl Bell {
             return Err(std::io::Error::last_os_error());
         }
         // SAFETY: the descriptor is new and nobody else has it.
-        Ok(Bell(unsafe { OwnedFd::from_raw_fd(fd) }))
+        let event = unsafe { OwnedFd::from_raw_fd(fd) };
+        Ok(Bell { event, asleep: AtomicBool::new(false) })
     }
 
     /// The same eventfd for the ring to read.
     pub(super) fn reader(&self) -> std::io::Result<OwnedFd> {
-        self.0.try_clone()
+        self.event.try_clone()
     }
 
+    /// Announces a wait; what is due must be looked for afterwards.
+    pub(super) fn fall_asleep(&self) {
+        self.asleep.store(true, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+
+    /// The wait is over, or was not begun.
+    pub(super) fn awake(&self) {
+        self.asleep.store(false, Ordering::Relaxed);
+    }
+
+    /// Ends the wait, if there is one. What there is to do was handed over before.
     pub(super) fn ring(&self) {
+        fence(Ordering::SeqCst);
+        if !self.asleep.load(Ordering::Relaxed) || !self.asleep.swap(false, Ordering::Relaxed) {
+            return;
+        }
         let one = 1u64.to_ne_bytes();
         // The write cannot fail: the counter would overflow only after 2^64 rings.
         // SAFETY: `one` outlives the call and is eight bytes long.
-        unsafe { libc::write(self.0.as_raw_fd(), one.as_ptr().cast(), one.len()) };
+        unsafe { libc::write(self.event.as_raw_fd(), one.as_ptr().cast(), one.len()) };
     }
 }
 

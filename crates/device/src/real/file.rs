@@ -6,6 +6,7 @@
 
 use std::cell::Cell;
 use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::rc::Rc;
 
@@ -112,9 +113,54 @@ impl FileDevice {
         self.0.is_block
     }
 
+    /// A way for another reactor to read the device, past the claim that this one holds.
+    ///
+    /// # Errors
+    /// What the system says: no descriptors left.
+    pub fn reader(&self) -> std::io::Result<Reader> {
+        let inner = &self.0;
+        Ok(Reader {
+            fd: inner.handle.try_clone()?,
+            geometry: inner.geometry,
+            is_block: inner.is_block,
+            direct: inner.direct,
+            align_bytes: inner.align_bytes,
+            memory_align_bytes: inner.memory_align_bytes,
+        })
+    }
+
     /// Allocates space for the whole file, so that a lack of it shows now.
     pub(super) async fn reserve(&self) -> Result<(), IoError> {
         self.0.allocate(0, 0, self.0.geometry.size_bytes).await
+    }
+}
+
+/// An open device on its way to another reactor, where it can be read. The claim on it ends with
+/// the device that it came from.
+pub struct Reader {
+    fd: OwnedFd,
+    geometry: Geometry,
+    is_block: bool,
+    direct: bool,
+    align_bytes: usize,
+    memory_align_bytes: usize,
+}
+
+impl Reader {
+    /// The device for `reactor`; it refuses everything but reads and flushes.
+    pub fn open(self, reactor: &Rc<Reactor>) -> FileDevice {
+        FileDevice(Rc::new(Inner {
+            reactor: Rc::clone(reactor),
+            handle: Handle::new(self.fd),
+            geometry: self.geometry,
+            is_block: self.is_block,
+            direct: self.direct,
+            read_only: true,
+            align_bytes: self.align_bytes,
+            memory_align_bytes: self.memory_align_bytes,
+            zero_range: Cell::new(false),
+            punch: Cell::new(false),
+        }))
     }
 }
 

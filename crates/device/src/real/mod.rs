@@ -1,6 +1,6 @@
 //! The real world: io_uring, files, block devices, sockets.
 //!
-//! * [`reactor`]: one thread's tasks, timers and ring.
+//! * [`reactor`]: one thread's tasks, timers and ring; [`thread`]: more of them.
 //! * [`file`](mod@file), [`open`]: files and block devices, for ourselves alone.
 //! * [`probe`], [`prepare`]: what is on a device already, and files made into devices.
 //! * [`net`], [`signal`]: sockets and signals over the ring.
@@ -18,6 +18,7 @@ pub mod probe;
 pub mod reactor;
 mod ring;
 pub mod signal;
+pub mod thread;
 mod timer;
 
 pub use bell::Stopper;

@@ -132,16 +132,26 @@ impl Listener {
         self.address
     }
 
-    /// The next connection. The future may be dropped at any time without losing one.
+    /// The next connection, on the listener's reactor. See [`Listener::accept_socket`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn accept(&self) -> io::Result<Stream> {
+        let socket = self.accept_socket().await?;
+        Stream::open(&self.reactor, socket)
+    }
+
+    /// The next connection, for whichever reactor. The future may be dropped at any time without
+    /// losing one.
     ///
     /// # Errors
     /// What the system says: a connection that ended before it was accepted, no descriptors
     /// left. The listener stays usable; wait a little before the next call.
-    pub async fn accept(&self) -> io::Result<Stream> {
+    pub async fn accept_socket(&self) -> io::Result<Socket> {
         loop {
             if let Some(arrived) = self.mailbox.take() {
-                let socket = arrived.map_err(to_std)?;
-                return Stream::new(&self.reactor, socket, self.address.is_some());
+                let descriptor = arrived.map_err(to_std)?;
+                return Ok(Socket { descriptor, is_tcp: self.address.is_some() });
             }
             let (completer, io) = pair();
             if self.mailbox.wait(completer) {
@@ -209,6 +219,12 @@ fn to_std(error: IoError) -> io::Error {
     error.errno.map_or_else(|| io::Error::other(error), io::Error::from_raw_os_error)
 }
 
+/// A connection that no reactor has yet; may be sent to another thread.
+pub struct Socket {
+    descriptor: OwnedFd,
+    is_tcp: bool,
+}
+
 /// A connection.
 pub struct Stream {
     reactor: Rc<Reactor>,
@@ -218,17 +234,22 @@ pub struct Stream {
 }
 
 impl Stream {
-    fn new(reactor: &Rc<Reactor>, socket: OwnedFd, is_tcp: bool) -> io::Result<Stream> {
-        let (socket, peer) = if is_tcp {
-            let socket = TcpStream::from(socket);
+    /// Gives a connection to a reactor.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn open(reactor: &Rc<Reactor>, socket: Socket) -> io::Result<Stream> {
+        let Socket { descriptor, is_tcp } = socket;
+        let (descriptor, peer) = if is_tcp {
+            let socket = TcpStream::from(descriptor);
             socket.set_nodelay(true)?;
             let peer = Peer::Tcp(socket.peer_addr()?);
             (OwnedFd::from(socket), peer)
         } else {
-            let uid = peer_uid(&socket);
-            (socket, Peer::Unix { uid })
+            let uid = peer_uid(&descriptor);
+            (descriptor, Peer::Unix { uid })
         };
-        let handle = Handle::new(socket);
+        let handle = Handle::new(descriptor);
         Ok(Stream { reactor: Rc::clone(reactor), handle, received: Cell::new(None), peer })
     }
 
@@ -238,7 +259,7 @@ impl Stream {
     /// What the system says.
     pub fn from_tcp(reactor: &Rc<Reactor>, socket: TcpStream) -> io::Result<Stream> {
         socket.set_nonblocking(false)?;
-        Stream::new(reactor, socket.into(), true)
+        Stream::open(reactor, Socket { descriptor: socket.into(), is_tcp: true })
     }
 
     /// A stream on a Unix socket that was connected elsewhere.
@@ -247,7 +268,7 @@ impl Stream {
     /// What the system says.
     pub fn from_unix(reactor: &Rc<Reactor>, socket: UnixStream) -> io::Result<Stream> {
         socket.set_nonblocking(false)?;
-        Stream::new(reactor, socket.into(), false)
+        Stream::open(reactor, Socket { descriptor: socket.into(), is_tcp: false })
     }
 
     /// Who is at the other end.

@@ -42,6 +42,11 @@ impl Handle {
         Rc::new(Handle { fd, is_locked: true })
     }
 
+    /// Another descriptor of the same open file, without a part in its lock.
+    pub(super) fn try_clone(&self) -> std::io::Result<OwnedFd> {
+        self.fd.try_clone()
+    }
+
     pub(super) fn raw(&self) -> i32 {
         self.fd.as_raw_fd()
     }

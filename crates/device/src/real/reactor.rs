@@ -58,7 +58,7 @@ pub struct StartError {
 }
 
 impl StartError {
-    fn new(source: std::io::Error) -> Self {
+    pub(super) fn new(source: std::io::Error) -> Self {
         Self { source }
     }
 
@@ -233,16 +233,25 @@ impl Reactor {
                 }
             }
             let timeout = self.fire_timers();
-            let idle = self.tasks.ready_count() == 0
-                && !self.root.is_woken()
-                && !self.stopper.stopped.load(Ordering::Acquire);
-            if idle {
-                self.ring.borrow_mut().wait(timeout);
+            if self.is_idle() {
+                let bell = &self.stopper.bell;
+                bell.fall_asleep();
+                if self.is_idle() {
+                    self.ring.borrow_mut().wait(timeout);
+                }
+                bell.awake();
             } else {
                 self.ring.borrow_mut().turn();
             }
             self.take_answers();
         }
+    }
+
+    /// Whether nothing but an answer, a timer or another thread gives work.
+    fn is_idle(&self) -> bool {
+        self.tasks.ready_count() == 0
+            && !self.root.is_woken()
+            && !self.stopper.stopped.load(Ordering::Acquire)
     }
 
     /// Completes what is due; the time until the next deadline.
