@@ -82,6 +82,8 @@ pub(crate) struct Core {
     pub rt: Rc<dyn Runtime>,
     pub tuning: Tuning,
     pub members: Vec<Member>,
+    /// The cache devices in the order in which whoever opened the pool named them.
+    pub devices_given: Vec<Rc<dyn BlockDevice>>,
     pub segment_bytes: u64,
     pub segment_blocks: u32,
     pub record_blocks_max: u32,

@@ -7,6 +7,7 @@
 mod adoption;
 mod apply;
 mod checkpoint;
+mod client;
 mod core;
 mod destage;
 mod direct;
@@ -37,6 +38,7 @@ pub mod volume;
 pub mod witness;
 
 pub use self::core::Event;
+pub use client::{Client, Port};
 pub use error::{Error, ErrorKind, Result};
 pub use format::Mode;
 pub use pool::{CreateOptions, Pool, VolumeSpec, create, open};

@@ -3,6 +3,11 @@
 /// Longest client request, in bytes: what NBD clients send at the most.
 pub const REQUEST_BYTES_MAX: u64 = 32 << 20;
 
+/// Requests of one reactor to one volume of another reactor's pool that are under way at a time;
+/// more wait on their own reactor. Several connections at full depth; each costs the pool's
+/// reactor a worker task of a few KiB once it is needed.
+pub const REMOTE_REQUESTS_MAX: usize = 256;
+
 /// Longest record, in bytes, header included; also at most a quarter of a segment. Longer requests
 /// are several records. One record is one device write, and an extent's distance to its record's
 /// header must fit 8 bits.

@@ -32,6 +32,8 @@ pub enum Bug {
     FlushAcknowledgedEarly,
     /// A direct write goes to the origin while the tombstone is still volatile.
     TombstoneNotDurable,
+    /// What another reactor reads by itself is not kept from being reused.
+    RemoteHitUnpinned,
 }
 
 /// All of them, with the names used on the simulator's command line.
@@ -50,6 +52,7 @@ pub const BUGS: &[(&str, Bug)] = &[
     ("root-before-images", Bug::RootBeforeImages),
     ("flush-acknowledged-early", Bug::FlushAcknowledgedEarly),
     ("tombstone-not-durable", Bug::TombstoneNotDurable),
+    ("remote-hit-unpinned", Bug::RemoteHitUnpinned),
 ];
 
 #[cfg(feature = "planted")]

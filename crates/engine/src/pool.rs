@@ -318,6 +318,7 @@ pub async fn open(
     witness: Rc<dyn Witness>,
     tuning: Tuning,
 ) -> Result<Pool> {
+    let given = devices.clone();
     let (superblock, devices) = identify(devices).await?;
     for (member, (_, device)) in superblock.members.iter().zip(&devices) {
         let size = device.geometry().size_bytes;
@@ -333,7 +334,8 @@ pub async fn open(
     }
     let note = check_witness(&superblock, &*witness).await?;
     let devices = catch_up(&superblock, devices).await?;
-    let core = Rc::new(new_core(rt, superblock, devices, witness, tuning));
+    let core = Core { devices_given: given, ..new_core(rt, superblock, devices, witness, tuning) };
+    let core = Rc::new(core);
     core.event("pool opened".to_owned());
     if let Some(note) = note {
         core.event(note);
@@ -414,6 +416,7 @@ fn new_core(
         rt,
         tuning,
         members,
+        devices_given: Vec::new(),
         segment_bytes,
         segment_blocks,
         record_blocks_max,

@@ -6,7 +6,7 @@
 
 use std::rc::Rc;
 
-use forebay_device::{Buf, Data, Io, io};
+use forebay_device::{BlockDevice, Buf, Data, Io, io};
 
 use crate::core::{Core, STRIPE_BLOCKS};
 use crate::counters::add;
@@ -37,6 +37,15 @@ struct Started {
     io: Option<Io>,
     pinned: Option<SegmentId>,
     buf: Option<Buf>,
+}
+
+/// Where a whole request lies on a cache device.
+pub(crate) struct Located {
+    pub device: Rc<dyn BlockDevice>,
+    /// Its first byte there.
+    pub at: u64,
+    /// The set that it lies in, pinned.
+    pub set: SegmentId,
 }
 
 /// What is read around a miss, and which of it is populated.
@@ -80,19 +89,7 @@ impl Core {
             let what = format!("reading volume \"{}\" at {offset}: a write there failed", v.name);
             return (buf, Err(Error::new(ErrorKind::Io, what)));
         }
-        let shard = self.shard(v.id, first);
-        let mut whole = None;
-        let mut mapped = 0;
-        {
-            let mut index = shard.index.borrow_mut();
-            index.lookup(v.id, first, count, |mapping| {
-                mapped += mapping.count;
-                whole = Some(mapping);
-            });
-            if mapped > 0 {
-                index.touch(v.id, first, count);
-            }
-        }
+        let (whole, mapped) = self.find(v, first, count);
         self.note_access(v, first, count, Access::Read, mapped == count);
         match whole {
             Some(m) if m.count == count && self.is_plain(v, &m, offset, len) => {
@@ -109,6 +106,44 @@ impl Core {
                 self.read_runs(v, offset, buf).await
             }
         }
+    }
+
+    /// Looks blocks up and notes that they are in use: the last run, and the blocks mapped in all.
+    fn find(&self, v: &VolumeState, first: u64, count: u32) -> (Option<Mapping>, u32) {
+        let mut index = self.shard(v.id, first).index.borrow_mut();
+        let (mut last, mut mapped) = (None, 0);
+        index.lookup(v.id, first, count, |mapping| {
+            mapped += mapping.count;
+            last = Some(mapping);
+        });
+        if mapped > 0 {
+            index.touch(v.id, first, count);
+        }
+        (last, mapped)
+    }
+
+    /// Where a piece lies as a whole, for a reactor that reads cache devices by itself; its set is
+    /// pinned then, and it counts as a hit.
+    pub(crate) fn locate(&self, v: &VolumeState, offset: u64, len: u64) -> Option<Located> {
+        let (first, count) = blocks_of(offset, len);
+        if self.latched.get() {
+            return None;
+        }
+        let m = {
+            let mut index = self.shard(v.id, first).index.borrow_mut();
+            let mut last = None;
+            index.lookup(v.id, first, count, |m| last = Some(m));
+            let whole = last.filter(|m| m.count == count && self.is_plain(v, m, offset, len))?;
+            index.touch(v.id, first, count);
+            whole
+        };
+        self.note_access(v, first, count, Access::Read, true);
+        add(&self.counters.read_hits, 1);
+        add(&self.counters.read_cache_bytes, len);
+        let set = self.sets.borrow_mut().pin(m.location);
+        let (member, at) = self.copy_of(m.location, 0);
+        let within = offset - m.block * BLOCK_BYTES;
+        Some(Located { device: Rc::clone(&member.device), at: at + within, set })
     }
 
     /// Tells the policy of an access.

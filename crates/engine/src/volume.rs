@@ -6,16 +6,17 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use forebay_device::{BlockDevice, Buf, Data, Nanos};
+use forebay_device::{BlockDevice, Buf, Data, Nanos, Runtime};
 
 use crate::core::{Core, STRIPE_BLOCKS};
 use crate::counters::add;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::Mode;
-use crate::ids::{BLOCK_BYTES, SECTOR_BYTES, VolumeId};
+use crate::ids::{BLOCK_BYTES, SECTOR_BYTES, SegmentId, VolumeId};
 use crate::limits::REQUEST_BYTES_MAX;
 use crate::origin::Origin;
 use crate::planted::{self, Bug};
+use crate::read::Located;
 use crate::wait::TaskMutex;
 
 /// A volume whose origin is attached.
@@ -77,6 +78,17 @@ struct Piece {
     tail: bool,
 }
 
+/// A read that another reactor does by itself. The set is pinned.
+#[derive(Clone, Copy)]
+pub(crate) struct Hit {
+    /// Number of the cache device, as the pool was given them.
+    pub device: usize,
+    /// First byte there.
+    pub at: u64,
+    set: SegmentId,
+    started: Nanos,
+}
+
 impl Volume {
     pub(crate) fn new(core: Rc<Core>, state: Rc<VolumeState>) -> Self {
         let failures_told = Cell::new(state.origin.failures.get());
@@ -86,6 +98,11 @@ impl Volume {
     /// Another client's view of the same volume.
     pub fn session(&self) -> Volume {
         Volume::new(Rc::clone(&self.core), Rc::clone(&self.state))
+    }
+
+    /// The runtime of the pool's reactor.
+    pub(crate) fn runtime(&self) -> Rc<dyn Runtime> {
+        Rc::clone(&self.core.rt)
     }
 
     /// The volume's identity.
@@ -212,6 +229,37 @@ impl Volume {
         }
         self.core.read_latency.record(self.core.rt.now() - started);
         (buf, result)
+    }
+
+    /// Where a read's bytes lie, if one run on a cache device has them all: for a client whose
+    /// reactor reads the device by itself. To be given back by [`Volume::release`].
+    pub(crate) fn locate(&self, offset: u64, len: u64) -> Option<Hit> {
+        let core = &self.core;
+        let fits = self.check_transfer(offset, len).is_ok() && !core.stopping.get();
+        let piece = self.pieces(offset, len).next().filter(|piece| fits && piece.len == len)?;
+        if piece.tail {
+            return None;
+        }
+        let started = core.rt.now();
+        let Located { device, at, set } = core.locate(&self.state, offset, len)?;
+        self.state.last_request.set(started);
+        add(&core.counters.read_requests, 1);
+        add(&core.counters.read_bytes, len);
+        let device = core.devices_given.iter().position(|given| Rc::ptr_eq(given, &device));
+        let device = device.expect("a member is one of the devices given");
+        planted::seen("read by another reactor");
+        if planted::is(Bug::RemoteHitUnpinned) {
+            core.unpin(set);
+        }
+        Some(Hit { device, at, set, started })
+    }
+
+    /// Ends what [`Volume::locate`] began.
+    pub(crate) fn release(&self, hit: &Hit) {
+        if !planted::is(Bug::RemoteHitUnpinned) {
+            self.core.unpin(hit.set);
+        }
+        self.core.read_latency.record(self.core.rt.now() - hit.started);
     }
 
     /// Writes `data` at byte `offset`; with `durable` (FUA) it survives a power cut once this

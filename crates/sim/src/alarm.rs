@@ -31,6 +31,7 @@ const KNOWN: &[(&str, u64)] = &[
     ("root-before-images", 46),
     ("flush-acknowledged-early", 250),
     ("tombstone-not-durable", 126),
+    ("remote-hit-unpinned", 85),
 ];
 
 /// How a bug was caught.

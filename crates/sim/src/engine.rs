@@ -5,11 +5,13 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use forebay_device::io::Outcome;
-use forebay_device::{BlockDevice, Buf, Data, IoError, IoErrorKind};
+use forebay_device::model::fault::{Delaying, Faults, Ops, Trigger};
+use forebay_device::runtime::MILLISECOND;
+use forebay_device::{BlockDevice, Buf, Data, IoError, IoErrorKind, Nanos};
 use forebay_engine as engine;
 use forebay_engine::planted::{self, BUGS};
 use forebay_engine::witness::WitnessFuture;
-use forebay_engine::{CreateOptions, Event, Pool, Tuning, Volume, VolumeSpec, Witness};
+use forebay_engine::{Client, CreateOptions, Event, Pool, Tuning, Volume, VolumeSpec, Witness};
 
 use crate::subject::{Env, Mode, Subject, SubjectError};
 
@@ -27,12 +29,25 @@ const NAMES: &[&str] = &{
 /// Unit in which the witness's disk is written.
 const WITNESS_UNIT: usize = 4096;
 
+/// Reads of other reactors of which one is late, and how late: as long as reclaim takes to go
+/// through a pool.
+const LATE_ONE_IN: u64 = 4;
+const LATE_MAX: Nanos = 500 * MILLISECOND;
+
 /// A running pool with a volume for each origin.
 pub struct Engine {
     /// There until it is stopped.
     pool: Option<Pool>,
     volumes: Vec<Volume>,
+    /// By reactor, the pool's first, and volume: what that reactor's clients use.
+    views: Vec<Vec<Client>>,
     trace: bool,
+}
+
+impl Engine {
+    fn view(&self, client: usize, volume: usize) -> &Client {
+        &self.views[client % self.views.len()][volume]
+    }
 }
 
 thread_local! {
@@ -152,6 +167,18 @@ fn plant(env: &Env) {
     planted::plant(bug.map(|(_, bug)| *bug));
 }
 
+/// The cache devices as another reactor reads them: now and then so late that what it was told of
+/// them could be long gone.
+fn slow_members(env: &Env) -> Vec<Rc<dyn BlockDevice>> {
+    let slow = |inner: &Rc<dyn BlockDevice>| {
+        let faults = Faults::new(env.runtime.random());
+        faults.arm(Trigger::one_in(Ops::Reads, LATE_ONE_IN));
+        let (inner, runtime) = (Rc::clone(inner), Rc::clone(&env.runtime));
+        Rc::new(Delaying { inner, faults, delay_max: LATE_MAX, runtime }) as Rc<dyn BlockDevice>
+    };
+    env.members.iter().map(slow).collect()
+}
+
 fn witness(env: &Env) -> Rc<DiskWitness> {
     Rc::new(DiskWitness { disk: Rc::clone(&env.witness), last: RefCell::new(0) })
 }
@@ -202,34 +229,52 @@ impl Subject for Engine {
             volumes.push(attached.map_err(error)?);
         }
         count_recovery(&pool);
-        Ok(Self { pool: Some(pool), volumes, trace: env.trace })
+        let mut views = vec![volumes.iter().map(Volume::client).collect()];
+        views.extend((1..env.config.reactors).map(|_| {
+            let devices = slow_members(env);
+            volumes.iter().map(|volume| volume.share().open(devices.clone())).collect()
+        }));
+        Ok(Self { pool: Some(pool), volumes, views, trace: env.trace })
     }
 
-    async fn read(&self, volume: usize, offset: u64, buf: Buf) -> Outcome {
-        let (buf, result) = self.volumes[volume].read(offset, buf).await;
+    async fn read(&self, client: usize, volume: usize, offset: u64, buf: Buf) -> Outcome {
+        let (buf, result) = self.view(client, volume).read(offset, buf).await;
         Outcome { result: result.map_err(io_error), buf: Some(buf) }
     }
 
     async fn write(
         &self,
+        client: usize,
         volume: usize,
         offset: u64,
         data: Data,
         fua: bool,
     ) -> Result<(), IoError> {
-        self.volumes[volume].write(offset, data, fua).await.map_err(io_error)
+        self.view(client, volume).write(offset, data, fua).await.map_err(io_error)
     }
 
-    async fn flush(&self, volume: usize) -> Result<(), IoError> {
-        self.volumes[volume].flush().await.map_err(io_error)
+    async fn flush(&self, client: usize, volume: usize) -> Result<(), IoError> {
+        self.view(client, volume).flush().await.map_err(io_error)
     }
 
-    async fn trim(&self, volume: usize, offset: u64, len: u64) -> Result<(), IoError> {
-        self.volumes[volume].trim(offset, len, false).await.map_err(io_error)
+    async fn trim(
+        &self,
+        client: usize,
+        volume: usize,
+        offset: u64,
+        len: u64,
+    ) -> Result<(), IoError> {
+        self.view(client, volume).trim(offset, len, false).await.map_err(io_error)
     }
 
-    async fn write_zeroes(&self, volume: usize, offset: u64, len: u64) -> Result<(), IoError> {
-        self.volumes[volume].write_zeroes(offset, len, false).await.map_err(io_error)
+    async fn write_zeroes(
+        &self,
+        client: usize,
+        volume: usize,
+        offset: u64,
+        len: u64,
+    ) -> Result<(), IoError> {
+        self.view(client, volume).write_zeroes(offset, len, false).await.map_err(io_error)
     }
 
     async fn set_mode(&self, volume: usize, to: Mode) -> Result<(), SubjectError> {
@@ -255,6 +300,7 @@ impl Subject for Engine {
 
     async fn stop(mut self) -> Result<(), SubjectError> {
         let Some(pool) = self.pool.take() else { return Ok(()) };
+        self.views.clear();
         pool.counters().list().into_iter().for_each(|(name, value)| count(name, value));
         pool.stop().await.map(|_| ()).map_err(error)
     }

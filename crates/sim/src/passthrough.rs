@@ -53,12 +53,13 @@ impl Subject for Passthrough {
         Ok(subject)
     }
 
-    async fn read(&self, volume: usize, offset: u64, buf: Buf) -> Outcome {
+    async fn read(&self, _: usize, volume: usize, offset: u64, buf: Buf) -> Outcome {
         self.env.origins[volume].read(offset, buf).await
     }
 
     async fn write(
         &self,
+        _: usize,
         volume: usize,
         offset: u64,
         data: Data,
@@ -86,14 +87,14 @@ impl Subject for Passthrough {
         Ok(())
     }
 
-    async fn flush(&self, volume: usize) -> Result<(), IoError> {
+    async fn flush(&self, _: usize, volume: usize) -> Result<(), IoError> {
         if self.bug("flush-lies") {
             return Ok(());
         }
         self.flush_origin(volume).await
     }
 
-    async fn trim(&self, volume: usize, offset: u64, len: u64) -> Result<(), IoError> {
+    async fn trim(&self, _: usize, volume: usize, offset: u64, len: u64) -> Result<(), IoError> {
         if self.bug("trim-garbles") {
             let data = Buf::copy_of(&vec![0xA5; len as usize]).freeze();
             return self.env.origins[volume].write(offset, data).done().await;
@@ -101,7 +102,13 @@ impl Subject for Passthrough {
         self.env.origins[volume].discard(offset, len).done().await
     }
 
-    async fn write_zeroes(&self, volume: usize, offset: u64, len: u64) -> Result<(), IoError> {
+    async fn write_zeroes(
+        &self,
+        _: usize,
+        volume: usize,
+        offset: u64,
+        len: u64,
+    ) -> Result<(), IoError> {
         self.env.origins[volume].write_zeroes(offset, len).done().await
     }
 

@@ -24,6 +24,8 @@ use crate::workload::{BLOCK_SECTORS, Op, STRIPE_SECTORS, Workload};
 
 /// The stamp of what a filled origin holds before the first write.
 pub(crate) const STAMP_FIRST: u64 = 1;
+/// Who reads whole volumes.
+const VERIFIER: usize = 0;
 /// Sectors of one request when a volume is read in full.
 const VERIFY_SECTORS: u64 = 128;
 
@@ -171,7 +173,7 @@ async fn request<S: Subject>(shared: &Shared, subject: &S, client: usize, op: Op
     shared.note(&op);
     let oracle = &shared.oracle;
     let result = match &op {
-        Op::Read(volume, range) => read(shared, subject, *volume, range.clone()).await,
+        Op::Read(volume, range) => read(shared, subject, client, *volume, range.clone()).await,
         Op::Write(volume, range, fua) => {
             let stamp = shared.next_stamp();
             shared.trace(|| format!("client {client}: that write has stamp {stamp}"));
@@ -180,7 +182,7 @@ async fn request<S: Subject>(shared: &Shared, subject: &S, client: usize, op: Op
             fill(stamp, *volume, range.start, &mut data);
             let change = Change::Value(stamp);
             let access = oracle.borrow_mut().change_start(*volume, range.clone(), change);
-            let result = subject.write(*volume, offset, data.freeze(), *fua).await;
+            let result = subject.write(client, *volume, offset, data.freeze(), *fua).await;
             oracle.borrow_mut().change_end(access, change, result.is_ok(), *fua);
             result
         }
@@ -188,20 +190,20 @@ async fn request<S: Subject>(shared: &Shared, subject: &S, client: usize, op: Op
             let (offset, len) = bytes(range);
             let change = Change::Value(0);
             let access = oracle.borrow_mut().change_start(*volume, range.clone(), change);
-            let result = subject.write_zeroes(*volume, offset, len).await;
+            let result = subject.write_zeroes(client, *volume, offset, len).await;
             oracle.borrow_mut().change_end(access, change, result.is_ok(), false);
             result
         }
         Op::Trim(volume, range) => {
             let (offset, len) = bytes(range);
             let access = oracle.borrow_mut().change_start(*volume, range.clone(), Change::Trim);
-            let result = subject.trim(*volume, offset, len).await;
+            let result = subject.trim(client, *volume, offset, len).await;
             oracle.borrow_mut().change_end(access, Change::Trim, result.is_ok(), false);
             result
         }
         Op::Flush(volume) => {
             let access = oracle.borrow_mut().flush_start(*volume);
-            let result = subject.flush(*volume).await;
+            let result = subject.flush(client, *volume).await;
             oracle.borrow_mut().flush_end(access, result.is_ok());
             result
         }
@@ -222,12 +224,13 @@ async fn request<S: Subject>(shared: &Shared, subject: &S, client: usize, op: Op
 async fn read<S: Subject>(
     shared: &Shared,
     subject: &S,
+    client: usize,
     volume: usize,
     range: Range<u64>,
 ) -> Result<(), IoError> {
     let (offset, len) = bytes(&range);
     let access = shared.oracle.borrow_mut().read_start(volume, range);
-    let outcome = subject.read(volume, offset, Buf::new(len as usize)).await;
+    let outcome = subject.read(client, volume, offset, Buf::new(len as usize)).await;
     let mut oracle = shared.oracle.borrow_mut();
     match (outcome.result, &outcome.buf) {
         (Ok(()), Some(buf)) => {
@@ -247,9 +250,9 @@ async fn verify<S: Subject>(shared: &Shared, subject: &S) {
         let mut start = 0;
         while start < sectors && shared.failure.borrow().is_none() {
             let end = (start + VERIFY_SECTORS).min(sectors);
-            let result = read(shared, subject, volume, start..end).await;
+            let result = read(shared, subject, VERIFIER, volume, start..end).await;
             if let Err(error) = result {
-                shared.judge(usize::MAX, &format!("verify {volume} {start}..{end}"), Err(error));
+                shared.judge(VERIFIER, &format!("verify {volume} {start}..{end}"), Err(error));
             }
             start = end;
         }

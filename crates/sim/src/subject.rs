@@ -74,12 +74,20 @@ pub trait Subject: Sized + 'static {
     /// Starts, after a clean stop or a crash, up to the point where requests are served.
     fn open(env: &Env) -> impl Future<Output = Result<Self, SubjectError>>;
 
-    /// Reads from a volume, counted from 0. The outcome carries the buffer.
-    fn read(&self, volume: usize, offset: u64, buf: Buf) -> impl Future<Output = Outcome>;
+    /// Reads from a volume, counted from 0, for a client, counted from 0. The outcome carries the
+    /// buffer.
+    fn read(
+        &self,
+        client: usize,
+        volume: usize,
+        offset: u64,
+        buf: Buf,
+    ) -> impl Future<Output = Outcome>;
 
     /// Writes; with `fua` it is durable when it succeeds.
     fn write(
         &self,
+        client: usize,
         volume: usize,
         offset: u64,
         data: Data,
@@ -87,11 +95,12 @@ pub trait Subject: Sized + 'static {
     ) -> impl Future<Output = Result<(), IoError>>;
 
     /// Makes what completed on this volume durable.
-    fn flush(&self, volume: usize) -> impl Future<Output = Result<(), IoError>>;
+    fn flush(&self, client: usize, volume: usize) -> impl Future<Output = Result<(), IoError>>;
 
     /// Discards: afterwards each sector is old or zero.
     fn trim(
         &self,
+        client: usize,
         volume: usize,
         offset: u64,
         len: u64,
@@ -100,6 +109,7 @@ pub trait Subject: Sized + 'static {
     /// Zeroes.
     fn write_zeroes(
         &self,
+        client: usize,
         volume: usize,
         offset: u64,
         len: u64,

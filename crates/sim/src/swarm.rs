@@ -125,6 +125,8 @@ pub struct Config {
     pub cache_block_bytes: u32,
     /// What may be written to members per byte admitted, in percent.
     pub write_amplification_max_percent: u16,
+    /// Reactors that clients are spread over; the first one is the pool's.
+    pub reactors: usize,
     /// Paces of the engine.
     pub tuning: Tuning,
     /// The volumes.
@@ -195,6 +197,7 @@ impl Config {
             delay_max: *rng.pick(&[MILLISECOND, 50 * MILLISECOND, 3_000 * MILLISECOND]),
             crashes: (0..crashes).map(|_| Self::crash(&mut rng, diet)).collect(),
             tuning: Self::tuning(&mut rng),
+            reactors: *rng.pick(&[1, 2, 4]),
         }
     }
 
@@ -330,5 +333,8 @@ mod tests {
         assert!(configs.iter().any(|c| c.crashes.len() == 3));
         assert!(configs.iter().any(|c| c.faults.origin_write_error > 0));
         assert!(configs.iter().any(|c| c.diet == Diet::Feast));
+        for reactors in [1, 2, 4] {
+            assert!(configs.iter().any(|c| c.reactors == reactors));
+        }
     }
 }

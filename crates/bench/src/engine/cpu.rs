@@ -7,7 +7,7 @@ use std::rc::Rc;
 use clap::Args;
 use forebay_device::{BlockDevice, Buf, Runtime};
 use forebay_engine as engine;
-use forebay_engine::{CreateOptions, MemoryWitness, Tuning, Volume};
+use forebay_engine::{CreateOptions, MemoryWitness, Pool, Tuning, Volume};
 use serde_json::json;
 
 use super::devices::ZeroCost;
@@ -29,9 +29,26 @@ pub struct HitsOptions {
 
 const CACHE_BYTES: u64 = 1 << 30;
 
-/// Runs `count` reads, on the engine or straight on the device, and calls `measured` with whether
-/// they are about to begin.
-fn reads(options: &HitsOptions, volume_bytes: u64, mut measured: impl FnMut(bool)) -> Result<()> {
+/// A pool on a device that costs nothing, with a volume that is cached as a whole.
+pub(super) struct Warm {
+    pub device: Rc<ZeroCost>,
+    pub volume: Rc<Volume>,
+    pool: Pool,
+}
+
+impl Warm {
+    fn hits(&self) -> u64 {
+        let list = self.pool.counters().list();
+        list.iter().find(|(name, _)| *name == "read_hits").map_or(0, |&(_, value)| value)
+    }
+}
+
+/// Runs `body` on a warm pool; fails unless that reads `hits` times from the cache.
+pub(super) fn on_warm_pool(
+    volume_bytes: u64,
+    hits: u64,
+    body: impl AsyncFnOnce(&Warm) -> Result<()>,
+) -> Result<()> {
     let reactor = reactor()?;
     let runtime: Rc<dyn Runtime> = Rc::clone(&reactor) as Rc<dyn Runtime>;
     let result = reactor.block_on(async {
@@ -47,27 +64,34 @@ fn reads(options: &HitsOptions, volume_bytes: u64, mut measured: impl FnMut(bool
         let volume = Rc::new(pool.add_volume(&volume_spec(), origin).await.map_err(text)?);
         load::fill(&runtime, &volume, volume_bytes).await?;
         device.instant.set(true);
-        let hits = || {
-            let list = pool.counters().list();
-            list.iter().find(|(name, _)| *name == "read_hits").map_or(0, |&(_, value)| value)
-        };
-        let before = hits();
-        measured(true);
-        if options.direct {
-            let device: Rc<dyn BlockDevice> = device;
-            read_direct(&device, volume_bytes, options.count).await?;
+        let warm = Warm { device, volume, pool };
+        let before = warm.hits();
+        body(&warm).await?;
+        if warm.hits() - before == hits {
+            Ok(())
         } else {
-            read_volume(&volume, volume_bytes, options.count).await?;
+            Err("some reads were no hits".to_owned())
         }
-        measured(false);
-        let wanted = if options.direct { 0 } else { options.count };
-        if hits() - before != wanted {
-            return Err("some reads were no hits".to_owned());
-        }
-        Ok(())
     });
     reactor.close();
     result
+}
+
+/// Runs `count` reads, on the engine or straight on the device, and calls `measured` with whether
+/// they are about to begin.
+fn reads(options: &HitsOptions, volume_bytes: u64, mut measured: impl FnMut(bool)) -> Result<()> {
+    let hits = if options.direct { 0 } else { options.count };
+    on_warm_pool(volume_bytes, hits, async |warm: &Warm| {
+        measured(true);
+        if options.direct {
+            let device = Rc::clone(&warm.device) as Rc<dyn BlockDevice>;
+            read_direct(&device, volume_bytes, options.count).await?;
+        } else {
+            read_volume(&warm.volume, volume_bytes, options.count).await?;
+        }
+        measured(false);
+        Ok(())
+    })
 }
 
 async fn read_volume(volume: &Rc<Volume>, volume_bytes: u64, count: u64) -> Result<()> {
@@ -101,7 +125,7 @@ pub fn hits(options: &HitsOptions) -> Result<()> {
 }
 
 /// Nanoseconds that this process's main thread has run, user and system together.
-fn cpu_ns() -> Result<u64> {
+pub(super) fn cpu_ns() -> Result<u64> {
     let text = std::fs::read_to_string("/proc/self/schedstat").map_err(text)?;
     let first = text.split_whitespace().next().and_then(|word| word.parse().ok());
     first.filter(|&ns| ns > 0).ok_or_else(|| "the kernel keeps no schedstat".to_owned())

@@ -12,6 +12,7 @@ mod fio;
 mod load;
 mod machine;
 mod memory;
+mod remote;
 mod restart;
 mod rig;
 mod rows;
@@ -38,7 +39,7 @@ pub type Result<T> = std::result::Result<T, String>;
 #[derive(Args, Clone, Debug)]
 pub struct Options {
     /// Rows to measure, by name (all if none are named): read, write, flush1, flush16, seqread,
-    /// seqwrite, amplification, cpu, instructions, restart, index.
+    /// seqwrite, amplification, cpu, remote, instructions, restart, index.
     #[arg(long, value_delimiter = ',')]
     rows: Vec<String>,
     /// Rounds at first; rows that stay undecided get up to 15.
@@ -60,6 +61,7 @@ pub struct Options {
 const ROWS: &[&str] = &[
     "index",
     "cpu",
+    "remote",
     "instructions",
     "read",
     "seqread",
@@ -128,6 +130,9 @@ pub fn run(options: &Options) -> Result<bool> {
     }
     if bench.wants(&["cpu"]) {
         cpu::run_time(&mut bench)?;
+    }
+    if bench.wants(&["remote"]) {
+        remote::run(&mut bench)?;
     }
     if bench.wants(&["instructions"]) {
         cpu::run_instructions(&mut bench)?;

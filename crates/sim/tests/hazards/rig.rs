@@ -7,7 +7,7 @@ use forebay_device::io::{Completer, Outcome, pair};
 use forebay_device::model::disk::{DiskSettings, SimDisk};
 use forebay_device::model::world::{Crash, World};
 use forebay_device::runtime::{MILLISECOND, SECOND};
-use forebay_device::{BlockDevice, Buf, Geometry, Nanos, Request, Runtime};
+use forebay_device::{BlockDevice, Buf, Geometry, IoErrorKind, Nanos, Request, Runtime};
 use forebay_engine::planted::{Bug, plant};
 use forebay_engine::{CreateOptions, MemoryWitness, Mode, Pool, Tuning, Volume, VolumeSpec};
 use forebay_sim::content::{Found, fill, identify};
@@ -27,6 +27,7 @@ pub struct Gate {
     wanted: Cell<Option<Wanted>>,
     left: Cell<usize>,
     held: RefCell<Vec<(Completer, Outcome)>>,
+    failing: Cell<Option<Wanted>>,
     me: std::rc::Weak<Gate>,
 }
 
@@ -38,6 +39,7 @@ impl Gate {
             wanted: Cell::new(None),
             left: Cell::new(0),
             held: RefCell::default(),
+            failing: Cell::new(None),
             me: me.clone(),
         })
     }
@@ -46,6 +48,11 @@ impl Gate {
     pub fn hold(&self, count: usize, wanted: fn(&Request) -> bool) {
         self.wanted.set(Some(wanted));
         self.left.set(count);
+    }
+
+    /// Fails the next one of these.
+    pub fn fail_next(&self, wanted: fn(&Request) -> bool) {
+        self.failing.set(Some(wanted));
     }
 
     pub fn held(&self) -> usize {
@@ -65,6 +72,10 @@ impl BlockDevice for Gate {
     }
 
     fn submit(&self, request: Request, completer: Completer) {
+        if self.failing.get().is_some_and(|failing| failing(&request)) {
+            self.failing.set(None);
+            return request.finish(Err(IoErrorKind::Media.into()), completer);
+        }
         let wanted = self.wanted.get().is_some_and(|wanted| wanted(&request));
         if !wanted || self.left.get() == 0 {
             return self.inner.submit(request, completer);
@@ -309,7 +320,7 @@ fn found(block: u64, bytes: &[u8]) -> Vec<Found> {
     sectors.map(|(sector, bytes)| identify(0, sector, bytes)).collect()
 }
 
-fn version(block: u64, bytes: &[u8]) -> Result<u64, String> {
+pub fn version(block: u64, bytes: &[u8]) -> Result<u64, String> {
     let found = found(block, bytes);
     match found[0] {
         Found::Stamp(stamp) if found.iter().all(|other| *other == found[0]) => Ok(stamp),

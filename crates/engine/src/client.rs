@@ -1,0 +1,360 @@
+//! A client's view of a volume, from whichever reactor.
+//!
+//! * A pool lives on one reactor, which owns all of its state, so nothing in it takes a lock. The
+//!   other reactors hold clients' connections and pass requests here; what they do themselves,
+//!   protocols and system calls, is most of what a request costs (docs/internals/performance.md).
+//! * A read that one run on a cache device holds is not carried out here: the pool pins the run's
+//!   set and tells where it lies, the other reactor reads it into the client's buffer and gives the
+//!   pin back. What is read was the volume's content when the pool looked it up.
+//! * A request and its answer carry the client's buffers; no byte is copied on the way.
+//! * A request is answered only once the pool has carried it out, so what a client may rely on is
+//!   the same from every reactor.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use forebay_device::post::{Sender, post};
+use forebay_device::relay::{Caller, relay};
+use forebay_device::{BlockDevice, Buf, Data};
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::ids::VolumeId;
+use crate::limits::REMOTE_REQUESTS_MAX;
+use crate::volume::{Hit, Volume};
+
+/// A client's view, as both sides name it.
+#[derive(Clone, Copy)]
+struct SessionId {
+    /// Its place among those in use; taken again once it is free.
+    place: usize,
+    /// Counts the sessions of a line.
+    number: u64,
+}
+
+/// A request on its way to the pool's reactor.
+struct Call {
+    session: SessionId,
+    request: Request,
+}
+
+enum Request {
+    /// With `locate` the answer may be where the data lies.
+    Read {
+        offset: u64,
+        buf: Buf,
+        locate: bool,
+    },
+    Write {
+        offset: u64,
+        data: Data,
+        durable: bool,
+    },
+    Flush,
+    Trim {
+        offset: u64,
+        len: u64,
+        durable: bool,
+    },
+    WriteZeroes {
+        offset: u64,
+        len: u64,
+        durable: bool,
+    },
+}
+
+/// The outcome; of a read with its buffer.
+struct Answer {
+    buf: Option<Buf>,
+    result: Result<()>,
+    /// Where to read instead.
+    hit: Option<Pinned>,
+}
+
+impl Answer {
+    fn ended(buf: Option<Buf>, result: Result<()>) -> Self {
+        Self { buf, result, hit: None }
+    }
+}
+
+/// A place that stays as it is until this is dropped, on whichever reactor.
+struct Pinned {
+    hit: Hit,
+    way_back: Sender<Hit>,
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        self.way_back.send(self.hit);
+    }
+}
+
+/// A session on the pool's side.
+struct Session {
+    number: u64,
+    view: Rc<Volume>,
+}
+
+/// The sessions of one reactor, by place.
+#[derive(Default)]
+struct Sessions(RefCell<Vec<Option<Session>>>);
+
+impl Sessions {
+    fn get(&self, volume: &Volume, id: SessionId) -> Rc<Volume> {
+        let mut sessions = self.0.borrow_mut();
+        if sessions.len() <= id.place {
+            sessions.resize_with(id.place + 1, || None);
+        }
+        let place = &mut sessions[id.place];
+        if let Some(session) = place.as_ref().filter(|session| session.number == id.number) {
+            return Rc::clone(&session.view);
+        }
+        let view = Rc::new(volume.session());
+        *place = Some(Session { number: id.number, view: Rc::clone(&view) });
+        view
+    }
+}
+
+async fn carry_out(volume: &Volume, request: Request) -> Answer {
+    let result = match request {
+        Request::Read { offset, buf, .. } => {
+            let (buf, result) = volume.read(offset, buf).await;
+            return Answer::ended(Some(buf), result);
+        }
+        Request::Write { offset, data, durable } => volume.write(offset, data, durable).await,
+        Request::Flush => volume.flush().await,
+        Request::Trim { offset, len, durable } => volume.trim(offset, len, durable).await,
+        Request::WriteZeroes { offset, len, durable } => {
+            volume.write_zeroes(offset, len, durable).await
+        }
+    };
+    Answer::ended(None, result)
+}
+
+/// Carries a request of another reactor out, or tells it where to read.
+async fn answer(volume: &Volume, request: Request, way_back: &Sender<Hit>) -> Answer {
+    match request {
+        Request::Read { offset, buf, locate: true } => {
+            match volume.locate(offset, buf.len() as u64) {
+                Some(hit) => {
+                    let hit = Some(Pinned { hit, way_back: way_back.clone() });
+                    Answer { buf: Some(buf), result: Ok(()), hit }
+                }
+                None => carry_out(volume, Request::Read { offset, buf, locate: false }).await,
+            }
+        }
+        request => carry_out(volume, request).await,
+    }
+}
+
+/// The way of one other reactor to a volume; to be sent there and opened.
+pub struct Port {
+    caller: Caller<Call, Answer>,
+    id: VolumeId,
+    name: String,
+    size_bytes: u64,
+}
+
+impl Port {
+    /// On the reactor that shall use the volume from now on: its first client's view. `devices` are
+    /// the pool's cache devices for reading, in the order in which the pool was opened with them;
+    /// without any, all reads are done by the pool's reactor.
+    pub fn open(self, devices: Vec<Rc<dyn BlockDevice>>) -> Client {
+        let line = Rc::new(Line {
+            caller: self.caller,
+            devices,
+            id: self.id,
+            name: self.name,
+            size_bytes: self.size_bytes,
+            sessions: Cell::new(0),
+            places: Cell::new(0),
+            places_free: RefCell::default(),
+        });
+        Client(Way::There(Remote::new(&line)))
+    }
+}
+
+impl Volume {
+    /// A client's view, on the pool's reactor.
+    pub fn client(&self) -> Client {
+        Client(Way::Here(self.session()))
+    }
+
+    /// Lets another reactor use this volume.
+    pub fn share(&self) -> Port {
+        let (caller, server) = relay::<Call, Answer>(REMOTE_REQUESTS_MAX);
+        let volume = Rc::new(self.session());
+        let (sessions, runtime) = (Rc::new(Sessions::default()), self.runtime());
+        let (way_back, returned) = post();
+        let (way_back, owner) = (Rc::new(way_back), self.session());
+        runtime.spawn(Box::pin(async move {
+            while let Some(hit) = returned.next().await {
+                owner.release(&hit);
+            }
+        }));
+        let spawner = Rc::clone(&runtime);
+        spawner.spawn(Box::pin(async move {
+            let handler = move |call: Call| {
+                let session = sessions.get(&volume, call.session);
+                let way_back = Rc::clone(&way_back);
+                async move { answer(&session, call.request, &way_back).await }
+            };
+            server.serve(&*runtime, handler).await;
+        }));
+        Port { caller, id: self.id(), name: self.name().to_owned(), size_bytes: self.size_bytes() }
+    }
+}
+
+/// What all clients of one volume on one other reactor share.
+struct Line {
+    caller: Caller<Call, Answer>,
+    devices: Vec<Rc<dyn BlockDevice>>,
+    id: VolumeId,
+    name: String,
+    size_bytes: u64,
+    /// Sessions so far.
+    sessions: Cell<u64>,
+    /// Most sessions at a time so far, and the places of those that have ended.
+    places: Cell<usize>,
+    places_free: RefCell<Vec<usize>>,
+}
+
+/// A session on another reactor than the pool's.
+struct Remote {
+    line: Rc<Line>,
+    id: SessionId,
+}
+
+impl Remote {
+    fn new(line: &Rc<Line>) -> Self {
+        let free = line.places_free.borrow_mut().pop();
+        let place = free.unwrap_or_else(|| line.places.replace(line.places.get() + 1));
+        let number = line.sessions.replace(line.sessions.get() + 1);
+        Self { line: Rc::clone(line), id: SessionId { place, number } }
+    }
+
+    async fn call(&self, request: Request) -> Answer {
+        let call = Call { session: self.id, request };
+        self.line.caller.call(call).await.unwrap_or_else(|_| {
+            Answer::ended(None, Err(Error::new(ErrorKind::Stopping, "the pool has ended")))
+        })
+    }
+
+    async fn read(&self, offset: u64, buf: Buf) -> Answer {
+        let locate = !self.line.devices.is_empty();
+        let (pinned, buf) = match self.call(Request::Read { offset, buf, locate }).await {
+            Answer { hit: Some(pinned), buf: Some(buf), .. } => (pinned, buf),
+            answer => return answer,
+        };
+        let outcome = self.line.devices[pinned.hit.device].read(pinned.hit.at, buf).await;
+        drop(pinned);
+        match (outcome.result, outcome.buf) {
+            (Ok(()), buf) => Answer::ended(buf, Ok(())),
+            // The pool knows of other copies, and what to do without one.
+            (Err(_), Some(buf)) => self.call(Request::Read { offset, buf, locate: false }).await,
+            (Err(error), None) => {
+                Answer::ended(None, Err(Error::io("reading a cache device", error)))
+            }
+        }
+    }
+}
+
+impl Drop for Remote {
+    fn drop(&mut self) {
+        self.line.places_free.borrow_mut().push(self.id.place);
+    }
+}
+
+enum Way {
+    Here(Volume),
+    There(Remote),
+}
+
+/// A client's view of a volume. Its requests are those of [`Volume`], from any reactor.
+pub struct Client(Way);
+
+impl Client {
+    /// Another client's view of the same volume, on the same reactor.
+    pub fn session(&self) -> Self {
+        Self(match &self.0 {
+            Way::Here(volume) => Way::Here(volume.session()),
+            Way::There(remote) => Way::There(Remote::new(&remote.line)),
+        })
+    }
+
+    /// The volume's identity.
+    pub fn id(&self) -> VolumeId {
+        match &self.0 {
+            Way::Here(volume) => volume.id(),
+            Way::There(remote) => remote.line.id,
+        }
+    }
+
+    /// The volume's name.
+    pub fn name(&self) -> &str {
+        match &self.0 {
+            Way::Here(volume) => volume.name(),
+            Way::There(remote) => &remote.line.name,
+        }
+    }
+
+    /// Bytes that a client can address.
+    pub fn size_bytes(&self) -> u64 {
+        match &self.0 {
+            Way::Here(volume) => volume.size_bytes(),
+            Way::There(remote) => remote.line.size_bytes,
+        }
+    }
+
+    async fn request(&self, request: Request) -> Answer {
+        match &self.0 {
+            Way::Here(volume) => carry_out(volume, request).await,
+            Way::There(remote) => match request {
+                Request::Read { offset, buf, .. } => remote.read(offset, buf).await,
+                request => remote.call(request).await,
+            },
+        }
+    }
+
+    /// See [`Volume::read`]. If the pool ends meanwhile, another buffer of that length comes back.
+    pub async fn read(&self, offset: u64, buf: Buf) -> (Buf, Result<()>) {
+        let len = buf.len();
+        let answer = self.request(Request::Read { offset, buf, locate: false }).await;
+        (answer.buf.unwrap_or_else(|| Buf::zeroed(len)), answer.result)
+    }
+
+    /// See [`Volume::write`].
+    ///
+    /// # Errors
+    /// Afterwards each sector holds its old or its new content.
+    pub async fn write(&self, offset: u64, data: Data, durable: bool) -> Result<()> {
+        // The last handle is dropped here, so that the memory returns to this reactor's pool.
+        let kept = data.clone();
+        let answer = self.request(Request::Write { offset, data, durable }).await;
+        drop(kept);
+        answer.result
+    }
+
+    /// See [`Volume::flush`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn flush(&self) -> Result<()> {
+        self.request(Request::Flush).await.result
+    }
+
+    /// See [`Volume::trim`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn trim(&self, offset: u64, len: u64, durable: bool) -> Result<()> {
+        self.request(Request::Trim { offset, len, durable }).await.result
+    }
+
+    /// See [`Volume::write_zeroes`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn write_zeroes(&self, offset: u64, len: u64, durable: bool) -> Result<()> {
+        self.request(Request::WriteZeroes { offset, len, durable }).await.result
+    }
+}
