@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::io::Write;
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::rc::Rc;
 
@@ -12,7 +13,7 @@ use forebay_engine::{CreateOptions, Mode, Pool, Tuning, Volume, VolumeSpec};
 
 use crate::Result;
 use crate::failure::Failure;
-use crate::host::{Host, end_on_signals};
+use crate::host::{Host, Places, end_on_signals, reactors_default};
 use crate::members::Members;
 use crate::origin;
 use crate::text::parse_bytes;
@@ -51,6 +52,9 @@ struct Serve {
     /// Serve on this port of the loopback address too; 0 takes a free one
     #[arg(long)]
     port: Option<u16>,
+    /// Reactors that share the clients; without it one per core
+    #[arg(long, value_name = "N")]
+    reactors: Option<NonZeroUsize>,
     /// Make a new pool
     #[arg(long)]
     create: bool,
@@ -148,7 +152,9 @@ impl Serve {
         let opened = members.open_pool(reactor, witness, Tuning::default()).await?;
         say(&opened.summary());
         let volume = self.attach(&opened.pool, origin).await?;
-        let host = Host::start(reactor, volume, &self.socket, self.port)?;
+        let reactors = self.reactors.unwrap_or_else(reactors_default);
+        let places = Places { socket: &self.socket, port: self.port, reactors };
+        let host = Host::start(reactor, &opened.members, &volume, &places)?;
         *running.borrow_mut() = Some(opened.pool);
         for uri in &host.uris {
             say(&format!("serving {uri}"));

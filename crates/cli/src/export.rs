@@ -1,18 +1,18 @@
 //! A volume as an export of the NBD server.
 
 use forebay_device::{Buf, Data};
-use forebay_engine::{Error, ErrorKind, Volume};
+use forebay_engine::{Client, Error, ErrorKind};
 use forebay_export::{Export, ExportError};
 
 /// See the head of the file.
 pub(crate) struct VolumeExport {
-    volume: Volume,
+    volume: Client,
     description: String,
 }
 
 impl VolumeExport {
     /// The export of `volume`; its clients share one view of it.
-    pub(crate) fn new(volume: Volume, description: String) -> Self {
+    pub(crate) fn new(volume: Client, description: String) -> Self {
         Self { volume, description }
     }
 }

@@ -9,6 +9,7 @@ mod dev;
 mod export;
 mod failure;
 mod flag;
+mod front;
 mod host;
 mod inspect;
 mod members;

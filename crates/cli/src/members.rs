@@ -4,7 +4,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use forebay_device::real::file::FileDevice;
+use forebay_device::real::file::{FileDevice, Reader};
 use forebay_device::real::open::OpenOptions;
 use forebay_device::real::probe::probe;
 use forebay_device::real::reactor::Reactor;
@@ -42,6 +42,7 @@ impl Identity {
 pub(crate) struct Members {
     paths: Vec<PathBuf>,
     devices: Vec<Rc<dyn BlockDevice>>,
+    files: Vec<Rc<FileDevice>>,
     /// For the check that an origin is none of them.
     pub(crate) identities: Vec<Identity>,
 }
@@ -53,7 +54,7 @@ impl Members {
     /// If one cannot be opened or is given twice.
     pub(crate) async fn open(reactor: &Rc<Reactor>, paths: &[PathBuf]) -> Result<Members> {
         let mut members =
-            Members { paths: paths.to_vec(), devices: Vec::new(), identities: Vec::new() };
+            Members { paths: paths.to_vec(), devices: vec![], files: vec![], identities: vec![] };
         for path in paths {
             let identity = Identity::of(path);
             if let Some(own) = identity
@@ -65,10 +66,22 @@ impl Members {
             }
             let options = OpenOptions::default();
             let device = FileDevice::open_when_free(reactor, path, &options, PATIENCE).await?;
-            members.devices.push(Rc::new(device));
+            members.files.push(Rc::new(device));
+            members
+                .devices
+                .extend(members.files.last().map(|f| Rc::clone(f) as Rc<dyn BlockDevice>));
             members.identities.extend(identity);
         }
         Ok(members)
+    }
+
+    /// The devices for another reactor, in the order in which the pool has them.
+    ///
+    /// # Errors
+    /// If there are no descriptors left.
+    pub(crate) fn readers(&self) -> Result<Vec<Reader>> {
+        let readers: std::io::Result<_> = self.files.iter().map(|file| file.reader()).collect();
+        readers.map_err(|error| Failure::system("open the cache devices again", &error))
     }
 
     /// Writes a new pool onto the members.
@@ -104,7 +117,7 @@ impl Members {
     /// # Errors
     /// See [`forebay_engine::open`].
     pub(crate) async fn open_pool(
-        &self,
+        self,
         reactor: &Rc<Reactor>,
         witness: FileWitness,
         tuning: Tuning,
@@ -125,7 +138,7 @@ impl Members {
         for event in pool.events().iter().filter(|event| event.what != "pool opened") {
             eprintln!("note: {}", event.what);
         }
-        Ok(Opened { pool, took: reactor.now() - started })
+        Ok(Opened { pool, members: self, took: reactor.now() - started })
     }
 }
 
@@ -133,6 +146,8 @@ impl Members {
 pub(crate) struct Opened {
     /// The pool.
     pub(crate) pool: Pool,
+    /// What it is on.
+    pub(crate) members: Members,
     took: Nanos,
 }
 

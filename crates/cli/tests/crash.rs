@@ -1,7 +1,8 @@
 //! `kill -9` in the middle of writing, start again, compare: nothing acknowledged is lost.
 //!
 //! The page cache and the disk survive a killed process, so every acknowledged write must be
-//! there, flushed or not. `FOREBAY_SOAK=1` runs 50 rounds instead of 3.
+//! there, flushed or not. The clients are spread over 1, 2 and 4 reactors in turn. `FOREBAY_SOAK=1`
+//! runs 50 rounds instead of 3.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -21,6 +22,12 @@ fn rounds() -> u32 {
     if std::env::var_os("FOREBAY_SOAK").is_some() { 50 } else { 3 }
 }
 
+/// With the number of reactors that a round has.
+fn on_reactors(mut command: Command, round: u32) -> Command {
+    command.args(["--reactors", ["1", "2", "4"][round as usize % 3]]);
+    command
+}
+
 fn content(block: u64, version: u64) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(BLOCK);
     while bytes.len() < BLOCK {
@@ -35,6 +42,11 @@ fn content(block: u64, version: u64) -> Vec<u8> {
 struct Known {
     acknowledged: u64,
     sent: u64,
+}
+
+/// Blocks with an acknowledged write.
+fn written(known: &[Known]) -> usize {
+    known.iter().filter(|entry| entry.acknowledged > 0).count()
 }
 
 /// Writes random blocks that are `client` modulo [`CLIENTS`] until the server is gone.
@@ -92,7 +104,7 @@ fn verify(socket: &std::path::Path, known: &mut [Known], round: u32) {
 fn acknowledged_writes_survive_a_kill_and_the_cache_stays_warm() {
     let dir = Dir::new("crash");
     let mut known = vec![Known::default(); BLOCKS as usize];
-    let mut server = Server::start(create(&dir), &dir);
+    let mut server = Server::start(on_reactors(create(&dir), 0), &dir);
     for round in 0..rounds() {
         let shared = Arc::new(Mutex::new(std::mem::take(&mut known)));
         let clients: Vec<_> = (0..CLIENTS)
@@ -102,13 +114,19 @@ fn acknowledged_writes_survive_a_kill_and_the_cache_stays_warm() {
                 std::thread::spawn(move || write_until_killed(&socket, client, &shared, seed))
             })
             .collect();
-        pause(Duration::from_millis(300 + u64::from(round) % 7 * 100));
+        // At any instant, but not before there is something to lose.
+        loop {
+            pause(Duration::from_millis(300 + u64::from(round) % 7 * 100));
+            if written(&shared.lock().unwrap()) > 100 {
+                break;
+            }
+            assert!(clients.iter().any(|client| !client.is_finished()), "all clients have failed");
+        }
         server.kill();
         clients.into_iter().for_each(|client| client.join().unwrap());
         known = std::mem::take(&mut *shared.lock().unwrap());
-        let written = known.iter().filter(|entry| entry.acknowledged > 0).count();
-        assert!(written > 100, "only {written} blocks were written before the kill");
-        server = Server::start(serve(&dir), &dir);
+        let written = written(&known);
+        server = Server::start(on_reactors(serve(&dir), round + 1), &dir);
         assert!(server.summary.contains("after a crash"), "{}", server.summary);
         assert!(server.counter("cached_blocks") > 0, "the cache is cold after a restart");
         let misses = server.counter("read_misses");

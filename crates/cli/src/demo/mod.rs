@@ -27,7 +27,8 @@ use self::state::State;
 use crate::Result;
 use crate::failure::Failure;
 use crate::flag::Flag;
-use crate::host::{Host, end_on_signals};
+use crate::host::{Host, Places, end_on_signals, reactors_default};
+use crate::members::Opened;
 use crate::origin;
 use crate::text::{self, parse_bytes};
 
@@ -127,8 +128,10 @@ async fn show(
 ) -> Result<()> {
     introduce(options, state);
     let (opened, volume) = state.open(reactor, options, end).await?;
-    let pool = opened.pool;
-    let host = Host::start(reactor, volume.session(), &state.socket, options.port)?;
+    let Opened { pool, members, .. } = opened;
+    let reactors = reactors_default();
+    let places = Places { socket: &state.socket, port: options.port, reactors };
+    let host = Host::start(reactor, &members, &volume, &places)?;
     let size_bytes = volume.size_bytes();
     let tour = Tour { reactor, end, window: options.seconds * SECOND };
     let result = async {
