@@ -3,132 +3,19 @@
 //! puts the checksum right. (Single bits, truncation and noise are in `format/damage.rs`.)
 #![allow(clippy::unwrap_used, reason = "a test may panic, and so may its helpers")]
 
-use std::fmt;
-
 use forebay_engine::format::*;
-use forebay_engine::ids::*;
 use proptest::prelude::*;
 use proptest::sample::Index;
 
+#[path = "format/cases.rs"]
+mod cases;
 #[path = "format/samples.rs"]
 #[allow(dead_code, reason = "the other tests of the format use the rest")]
 mod samples;
 
+use cases::{Case, cases, record_headers, reseal};
+
 const SECTOR: usize = 512;
-
-/// A structure, a later version of it at the same place, and its way through decoder and encoder.
-struct Case {
-    name: &'static str,
-    older: Vec<u8>,
-    newer: Vec<u8>,
-    reencode: fn(&[u8]) -> Result<Vec<u8>, FormatError>,
-}
-
-/// Its name alone: the bytes of a root or a superblock would bury the message of a failure.
-impl fmt::Debug for Case {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.name)
-    }
-}
-
-fn superblocks() -> Case {
-    let newer = Superblock { generation: 43, epoch: 4, ..samples::superblock() };
-    Case {
-        name: "superblock",
-        older: samples::superblock().encode(),
-        newer: newer.encode(),
-        reencode: |bytes| Superblock::decode(bytes).map(|superblock| superblock.encode()),
-    }
-}
-
-fn roots() -> Case {
-    let mut newer = Root { generation: 13, clean_stop: false, ..samples::root() };
-    newer.images[63].sequence = Sequence(999);
-    Case {
-        name: "root",
-        older: samples::root().encode(),
-        newer: newer.encode(),
-        reencode: |bytes| Root::decode(bytes).map(|root| root.encode()),
-    }
-}
-
-fn segment_headers() -> Case {
-    let incarnation = Incarnation { start: 8, counter: 1300 };
-    let newer = SegmentHeader { incarnation, ..samples::segment_header() };
-    Case {
-        name: "segment header",
-        older: samples::segment_header().encode(),
-        newer: newer.encode(),
-        reencode: |bytes| SegmentHeader::decode(bytes).map(|header| header.encode()),
-    }
-}
-
-/// Headers of several blocks, so that a head and the rest can be of different versions.
-fn record_headers() -> Case {
-    let mut entries = samples::entries();
-    entries.extend([samples::entry(EntryKind::Tombstone, 9, 9, NO_DATA); 150]);
-    let older = samples::record(&entries, 20);
-    entries[140].block = 10;
-    Case {
-        name: "record header",
-        older,
-        newer: samples::record(&entries, 20),
-        reencode: |bytes| {
-            let (header, entries, checksums) = decode_record(bytes)?;
-            let mut out = vec![0; header.header_bytes()];
-            encode_record_header(&header, &entries, &checksums, &mut out);
-            Ok(out)
-        },
-    }
-}
-
-fn footers() -> Case {
-    let mut records = samples::footer_records();
-    records[1].entries = vec![samples::entry(EntryKind::Tombstone, 9, 9, NO_DATA); 98];
-    let older = samples::encode(&records);
-    records[1].sequence = Sequence(951);
-    Case {
-        name: "footer",
-        older,
-        newer: samples::encode(&records),
-        reencode: |bytes| {
-            let (trailer, records) = samples::decode_footer(bytes)?;
-            Ok(encode_footer(&trailer, &records))
-        },
-    }
-}
-
-fn image_chunks() -> Case {
-    let older: Vec<_> = (0..200).flat_map(|_| samples::regions()).collect();
-    let mut newer = older.clone();
-    newer[399].heat = 1;
-    Case {
-        name: "image chunk",
-        older: samples::image_chunk(&older),
-        newer: samples::image_chunk(&newer),
-        reencode: |bytes| {
-            let chunk = ImageChunk::decode(bytes)?;
-            let regions: Vec<ImageRegion> = chunk.regions().collect::<Result<_, _>>()?;
-            let mut writer = ImageChunkWriter::new(chunk.shard, chunk.chunk, bytes.len());
-            assert!(regions.iter().all(|region| writer.push(region)));
-            Ok(writer.finish())
-        },
-    }
-}
-
-fn witnesses() -> Case {
-    let newer = Witness { generation: 43, epoch: 4, ..samples::witness() };
-    Case {
-        name: "witness",
-        older: samples::witness().encode(),
-        newer: newer.encode(),
-        reencode: |bytes| Witness::decode(bytes).map(|witness| witness.encode()),
-    }
-}
-
-fn cases() -> [fn() -> Case; 7] {
-    [superblocks, roots, segment_headers, record_headers, footers, image_chunks, witnesses]
-}
 
 fn case() -> impl Strategy<Value = Case> {
     prop::sample::select(cases().to_vec()).prop_map(|case| case())
@@ -186,23 +73,6 @@ impl Mutation {
             Mutation::Shift(by) => bytes.rotate_right(sector(by)),
         }
     }
-}
-
-/// Puts right checksums into changed bytes, as a writer with a bug would.
-fn reseal(name: &str, bytes: &mut [u8]) {
-    let start = if name == "footer" { bytes.len() - 4096 } else { 0 };
-    let (body, block) = bytes.split_at_mut(start);
-    block[16..20].fill(0);
-    if name == "footer" {
-        block[20..24].copy_from_slice(&checksum(body).to_le_bytes());
-    }
-    if name == "record header" {
-        block[20..24].fill(0);
-        let sum = checksum(&block[..80]);
-        block[20..24].copy_from_slice(&sum.to_le_bytes());
-    }
-    let sum = checksum(block);
-    block[16..20].copy_from_slice(&sum.to_le_bytes());
 }
 
 /// A byte near the bound of some field, or any.
