@@ -169,11 +169,10 @@ impl Core {
     fn is_lap_due(&self) -> bool {
         let pool = self.sets.borrow().total_count() as u64 * self.segment_bytes;
         let appended = self.log.bytes_since_lap.get();
-        let waiting = self.emptied_count() > 0;
+        let waiting = self.would_root_free();
         let (starving, low) = {
             let sets = self.sets.borrow();
-            let free = sets.free_min();
-            (free <= sets.floor(Stream::Probation), free < sets.reserve())
+            (sets.is_starving(), sets.is_low())
         };
         // A root for every emptied set would cost more bytes than the set holds: as many as reclaim
         // keeps ready are freed together.

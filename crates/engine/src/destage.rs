@@ -169,7 +169,7 @@ impl Core {
         let owed: usize =
             sets.iter().filter(|set| set.owed_blocks > 0).map(|set| set.segments.len()).sum();
         let limit = sets.total_count() * self.tuning.owed_segments_percent as usize / 100;
-        let scarce = sets.free_min() < sets.reserve();
+        let scarce = sets.is_low();
         owed > limit
             || (scarce && owed > 0 && self.reclaim_stuck.get())
             || self.partials.get() > PARTIALS_MAX as u64 / 4 * 3

@@ -137,6 +137,8 @@ pub(crate) struct Log {
     pub bytes_since_flush: Cell<u64>,
     pub bytes_since_lap: Cell<u64>,
     pub open_counter: Cell<u64>,
+    /// Blocks of data that full sets of the main stream held of late; no less is known at first.
+    pub packed_blocks: Cell<u32>,
     pub start_number: Cell<u64>,
     pub epoch: Cell<u64>,
     retired: Cell<bool>,
@@ -162,6 +164,7 @@ impl Log {
             bytes_since_flush: Cell::new(0),
             bytes_since_lap: Cell::new(0),
             open_counter: Cell::new(0),
+            packed_blocks: Cell::new(u32::MAX),
             start_number: Cell::new(0),
             epoch: Cell::new(0),
             retired: Cell::new(false),
@@ -290,16 +293,12 @@ impl Core {
         let copies = self.stream_copies(stream);
         // While recovery or a stop is under way, writes may take what is else kept from them, but
         // not what facts and the last images need.
-        let floor = || {
+        let taken_as = || {
             let alone = self.recovering.get() || self.settled.get();
-            let as_facts = alone && stream == Stream::Dirty;
-            self.sets.borrow().floor(if as_facts { Stream::Facts } else { stream })
+            if alone && stream == Stream::Dirty { Stream::Facts } else { stream }
         };
         let waits = matches!(stream, Stream::Dirty | Stream::Facts | Stream::Metadata);
-        let allocate = || {
-            let floor = floor();
-            self.sets.borrow_mut().allocate(copies, floor)
-        };
+        let allocate = || self.sets.borrow_mut().allocate(copies, taken_as());
         let mut segments = allocate();
         if segments.is_none() && waits {
             self.housekeeping.wake_all();

@@ -5,6 +5,10 @@
 //!   the set is pinned meanwhile, so that nothing newer can come to stand at that place.
 //! * Reclaim never waits for room that only reclaim can make: moves of clean data are given up
 //!   when there is none; dirty data is moved by a task of its own, which may wait like a writer.
+//! * Emptying a set brings whoever waits for room closer (INV-29; `segment.rs` says how). To have
+//!   emptied one is not enough: what was kept of it may fill another, on the member that a writer
+//!   of several copies waits for or on one that nobody needs, and writers then wait until the
+//!   write budget has ended the moving.
 
 use std::rc::Rc;
 
@@ -45,7 +49,8 @@ impl Core {
     /// The closed set to reclaim next, if there is one worth it.
     fn choose_victim(&self) -> Option<(SegmentId, Queue)> {
         let sets = self.sets.borrow();
-        let spare = sets.free_min() > sets.floor(Stream::Probation);
+        let spare = !sets.is_starving();
+        let lacking = sets.lacking(self.log.watermark());
         let size_blocks = self.segment_blocks;
         let mut units = sets.iter().filter_map(|set| {
             let queue = set.queue()?;
@@ -58,7 +63,9 @@ impl Core {
                 live_blocks: set.live_blocks,
                 owed_blocks: set.owed_blocks,
                 size_blocks,
-                pinned: set.pins > 0,
+                packed_blocks: self.log.packed_blocks.get().min(size_blocks),
+                // Emptied elsewhere, it would make no room where there is none.
+                pinned: set.pins > 0 || !(lacking.is_empty() || sets.touches(set, lacking)),
             })
         });
         let id = SegmentId(self.policy.borrow_mut().choose(&mut units)?);
@@ -327,24 +334,15 @@ impl Core {
             let ids: Vec<SegmentId> = sets.iter().map(|set| set.id).collect();
             for id in ids {
                 let Some(set) = sets.get_mut(id) else { continue };
-                let idle = set.state == SetState::Closed && set.live_blocks == 0 && set.pins == 0;
-                let obsolete = match set.stream {
-                    Stream::Facts => set.last_sequence <= watermark,
-                    Stream::Metadata => set.incarnation.counter < metadata_before,
-                    _ => false,
-                };
-                if idle && obsolete {
-                    set.transition(SetState::Emptied(set.last_sequence));
-                }
-                let past = match set.state {
-                    SetState::Emptied(at) => {
-                        set.stream == Stream::Metadata
-                            || at <= watermark
-                            || planted::is(Bug::SegmentReusedBeforeRoot)
+                let replaced = set.stream == Stream::Metadata
+                    && set.is_empty()
+                    && set.incarnation.counter < metadata_before;
+                let too_early = planted::is(Bug::SegmentReusedBeforeRoot)
+                    && matches!(set.state, SetState::Emptied(_));
+                if set.is_freed_by(watermark) || replaced || too_early {
+                    if set.state == SetState::Closed {
+                        set.transition(SetState::Emptied(set.last_sequence));
                     }
-                    _ => false,
-                };
-                if past {
                     set.transition(SetState::Discarding);
                     freed.push((id, set.segments.clone()));
                 }
@@ -362,20 +360,14 @@ impl Core {
     }
 
     /// Whether too few segments are free even if those that only wait for a root are counted.
-    /// Reclaim keeps half a reserve more than the reserve, so that a root frees many at once.
     pub(crate) fn is_reclaim_due(&self) -> bool {
-        let sets = self.sets.borrow();
-        let emptied: usize = sets
-            .iter()
-            .filter(|set| matches!(set.state, SetState::Emptied(_)))
-            .map(|set| set.segments.len())
-            .sum();
-        sets.free_min() + emptied / self.members.len() < sets.reserve() / 2 * 3
+        !self.sets.borrow().lacking(self.log.watermark()).is_empty()
     }
 
-    /// Sets that only wait for a root.
-    pub(crate) fn emptied_count(&self) -> usize {
-        let sets = self.sets.borrow();
-        sets.iter().filter(|set| matches!(set.state, SetState::Emptied(_))).count()
+    /// Whether a root would free anything. Facts count too: where they alone have taken what data
+    /// may not, nothing else is there to be emptied, and what they say is in the images.
+    pub(crate) fn would_root_free(&self) -> bool {
+        let watermark = self.log.watermark();
+        self.sets.borrow().iter().any(|set| set.is_freed_by(watermark))
     }
 }

@@ -4,12 +4,17 @@
 //!   no pins, and an awaited discard (INV-6).
 //! * `live_blocks` and `owed_blocks` are changed only together with the index, by
 //!   [`crate::apply`].
+//! * A wait for room ends (INV-29). Writes and facts wait, and room is made on the very members
+//!   that lack it: nobody who need not wait takes a member's last segments above what writes leave
+//!   to others ([`SetTable::floor`]), reclaim empties sets that lie on such a member before any
+//!   else ([`SetTable::lacking`]), and whatever a root would free there is reason enough for one.
+//!   So each set emptied there brings a waiter closer, whatever is moved or populated elsewhere.
 
 use std::collections::VecDeque;
 
 use crate::format::{State, Stream};
 use crate::ids::{Incarnation, Location, SegmentId, Sequence};
-use crate::limits::RESERVE_SEGMENTS_MIN;
+use crate::limits::{MEMBERS_MAX, RESERVE_SEGMENTS_MIN};
 
 /// The life of a set.
 ///
@@ -70,6 +75,25 @@ impl Set {
         self.live_blocks == 0 && self.pins == 0 && self.state == SetState::Closed
     }
 
+    /// Whether the next root, or one soon after it, makes the set free.
+    fn awaits_root(&self, watermark: Sequence) -> bool {
+        matches!(self.state, SetState::Emptied(_)) || self.is_freed_by(watermark)
+    }
+
+    /// Whether a root whose images are past `watermark` makes the set free.
+    pub(crate) fn is_freed_by(&self, watermark: Sequence) -> bool {
+        match self.state {
+            SetState::Emptied(at) => at <= watermark,
+            SetState::Closed => self.is_obsolete(watermark),
+            _ => false,
+        }
+    }
+
+    /// Whether images past `watermark` hold all that a closed set of facts says.
+    fn is_obsolete(&self, watermark: Sequence) -> bool {
+        self.stream == Stream::Facts && self.is_empty() && self.last_sequence <= watermark
+    }
+
     /// Moves on in the diagram of [`SetState`].
     ///
     /// # Panics
@@ -77,6 +101,18 @@ impl Set {
     pub(crate) fn transition(&mut self, next: SetState) {
         assert!(self.state.may_become(next), "set {:?}: {:?} to {next:?}", self.id, self.state);
         self.state = next;
+    }
+}
+
+/// Some of the members, as bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct MemberMask(u8);
+
+const _: () = assert!(MEMBERS_MAX <= u8::BITS as usize);
+
+impl MemberMask {
+    pub(crate) fn is_empty(self) -> bool {
+        self.0 == 0
     }
 }
 
@@ -147,13 +183,14 @@ impl SetTable {
         self.sets.iter().filter_map(|set| set.as_deref())
     }
 
-    /// Takes `copies` segments from the members with the most free ones, leaving at least `floor`
-    /// on each; `None` if there are not enough.
-    pub(crate) fn allocate(&mut self, copies: usize, floor: usize) -> Option<Vec<SegmentId>> {
-        let mut order: Vec<usize> = (0..self.members.len()).collect();
-        order.sort_by_key(|&m| std::cmp::Reverse(self.free[m].len()));
+    /// Takes `copies` segments from the members that have the most above what `stream` leaves to
+    /// others; `None` if there are not enough.
+    pub(crate) fn allocate(&mut self, copies: usize, stream: Stream) -> Option<Vec<SegmentId>> {
+        let above = |m: usize| self.free[m].len().saturating_sub(self.floor(m, stream));
+        let mut order: Vec<usize> = (0..self.members.len()).filter(|&m| above(m) > 0).collect();
+        order.sort_by_key(|&m| std::cmp::Reverse(above(m)));
         order.truncate(copies);
-        if order.len() < copies || order.iter().any(|&m| self.free[m].len() <= floor) {
+        if order.len() < copies {
             return None;
         }
         Some(order.into_iter().filter_map(|m| self.free[m].pop_front()).collect())
@@ -187,27 +224,57 @@ impl SetTable {
         }
     }
 
-    /// Free segments on the member that has the fewest.
-    pub(crate) fn free_min(&self) -> usize {
-        self.free.iter().map(VecDeque::len).min().unwrap_or(0)
+    /// Free segments of a member below which room is made: 5 % of it.
+    fn reserve(&self, member: usize) -> usize {
+        (self.members[member].count as usize / 20).max(RESERVE_SEGMENTS_MIN)
     }
 
-    /// Free segments of each member below which room is made.
-    pub(crate) fn reserve(&self) -> usize {
-        (self.total_count() / self.members.len() / 20).max(RESERVE_SEGMENTS_MIN)
-    }
-
-    /// Free segments of each member that a stream leaves to others. Images may take all: they lead
-    /// to the root that makes room. Facts leave some to them, data leaves some to facts, and
-    /// populations to writes.
-    pub(crate) fn floor(&self, stream: Stream) -> usize {
-        let reserve = self.reserve();
+    /// Free segments of a member that a stream leaves to others. Images may take all: they lead to
+    /// the root that makes room. Facts leave some to them, and data leaves some to facts. What
+    /// may be refused, populations and moves of clean data, leaves more than writes do: were it
+    /// otherwise, reclaim could give the segment that it has just freed to the data it moves
+    /// there, again and again, before a write that waits for one on several members finds them.
+    fn floor(&self, member: usize, stream: Stream) -> usize {
+        let reserve = self.reserve(member);
         match stream {
             Stream::Metadata => 0,
             Stream::Facts => reserve / 8 * 3,
-            Stream::Dirty | Stream::Main => reserve / 4 * 3,
-            Stream::Probation => reserve / 4 * 3 + 1,
+            Stream::Dirty => reserve / 4 * 3,
+            Stream::Main | Stream::Probation => reserve / 4 * 3 + 1,
         }
+    }
+
+    /// Whether some member has so few free segments that nothing is populated or moved there.
+    pub(crate) fn is_starving(&self) -> bool {
+        (0..self.members.len()).any(|m| self.free[m].len() <= self.floor(m, Stream::Probation))
+    }
+
+    /// Whether some member has less free than its reserve.
+    pub(crate) fn is_low(&self) -> bool {
+        (0..self.members.len()).any(|m| self.free[m].len() < self.reserve(m))
+    }
+
+    /// The members on which room must be made, even if what a root would free now is counted: half
+    /// a reserve more than the reserve is kept, so that a root frees many at once. Each member is
+    /// looked at by itself, for what is free on one is of no use to a write that needs another;
+    /// and where some starve, they alone are named, for reclaim could go on for ever on the others.
+    pub(crate) fn lacking(&self, watermark: Sequence) -> MemberMask {
+        let mut coming = [0; MEMBERS_MAX];
+        for set in self.iter().filter(|set| set.awaits_root(watermark)) {
+            set.segments.iter().for_each(|&segment| coming[self.member_of(segment)] += 1);
+        }
+        let (mut starving, mut low) = (0, 0);
+        for (m, free) in self.free.iter().enumerate() {
+            let expected = free.len() + coming[m];
+            starving |= u8::from(expected <= self.floor(m, Stream::Probation)) << m;
+            low |= u8::from(expected < self.reserve(m) / 2 * 3) << m;
+        }
+        MemberMask(if starving != 0 { starving } else { low })
+    }
+
+    /// Whether a set lies, with one of its copies, on one of these members.
+    pub(crate) fn touches(&self, set: &Set, members: MemberMask) -> bool {
+        set.segments.iter().any(|&segment| members.0 >> self.member_of(segment) & 1 == 1)
     }
 
     /// Free segments of all members.
@@ -291,19 +358,79 @@ mod tests {
         assert_eq!(legal, [(0, 1), (1, 2), (2, 3), (3, 4)]);
     }
 
+    fn table(counts: &[u32]) -> SetTable {
+        let mut base = 0;
+        let members = counts.iter().map(|&count| {
+            base += count;
+            MemberSegments { base: base - count, count }
+        });
+        SetTable::new(16, members.collect())
+    }
+
+    fn put(table: &mut SetTable, copies: usize, stream: Stream, state: SetState) -> SegmentId {
+        let segments = table.allocate(copies, stream).unwrap();
+        let id = segments[0];
+        table.put(Set {
+            id,
+            segments,
+            incarnation: Incarnation { start: 1, counter: u64::from(id.0) },
+            stream,
+            state,
+            live_blocks: 0,
+            owed_blocks: 0,
+            written_blocks: 0,
+            pins: 0,
+            last_sequence: Sequence(5),
+            durable_blocks: 0,
+        });
+        id
+    }
+
     #[test]
     fn copies_lie_on_distinct_members_and_leave_the_floor() {
-        let members = vec![
-            MemberSegments { base: 0, count: 4 },
-            MemberSegments { base: 4, count: 3 },
-            MemberSegments { base: 7, count: 3 },
-        ];
-        let mut table = SetTable::new(16, members);
-        let pair = table.allocate(2, 2).unwrap();
+        let mut table = table(&[10, 9, 9]);
+        let pair = table.allocate(2, Stream::Dirty).unwrap();
         assert_ne!(table.member_of(pair[0]), table.member_of(pair[1]));
-        assert!(table.allocate(2, 2).is_some(), "the two members that have three left");
-        assert!(table.allocate(2, 2).is_none(), "no member above the floor");
-        assert!(table.allocate(3, 1).is_some());
-        assert!(table.allocate(4, 0).is_none());
+        while table.allocate(1, Stream::Dirty).is_some() {}
+        assert!(table.free.iter().all(|free| free.len() == 6));
+        assert!(table.allocate(3, Stream::Facts).is_some());
+        assert!(table.allocate(4, Stream::Metadata).is_none());
+    }
+
+    #[test]
+    fn what_may_be_refused_leaves_a_write_its_last_segment() {
+        let mut table = table(&[40, 40]);
+        while table.allocate(1, Stream::Probation).is_some() {}
+        assert!(table.allocate(1, Stream::Main).is_none());
+        assert!(table.allocate(2, Stream::Dirty).is_some());
+        assert!(table.allocate(2, Stream::Dirty).is_none());
+        assert!(table.allocate(2, Stream::Facts).is_some());
+    }
+
+    #[test]
+    fn a_small_member_has_a_reserve_of_its_own() {
+        let mut table = table(&[100_000, 512]);
+        assert!(table.allocate(2, Stream::Dirty).is_some());
+        assert!(!table.is_low() && !table.is_starving());
+        assert!(table.lacking(Sequence(0)).is_empty());
+    }
+
+    #[test]
+    fn room_is_made_on_the_members_that_lack_it() {
+        let mut table = table(&[40, 24]);
+        let both = put(&mut table, 2, Stream::Dirty, SetState::Closed);
+        let first = put(&mut table, 1, Stream::Probation, SetState::Closed);
+        let facts = put(&mut table, 2, Stream::Facts, SetState::Closed);
+        table.free[1].truncate(10);
+        let lacking = table.lacking(Sequence(4));
+        assert_eq!(lacking, MemberMask(0b10));
+        assert!(table.touches(table.get(both).unwrap(), lacking));
+        assert!(!table.touches(table.get(first).unwrap(), lacking));
+        assert!(!table.get(facts).unwrap().awaits_root(Sequence(4)));
+        assert_eq!(table.lacking(Sequence(5)), MemberMask(0b10), "10 free and 1 coming of 12");
+        table.free[0].truncate(9);
+        assert_eq!(table.lacking(Sequence(5)), MemberMask(0b11));
+        table.free[1].truncate(6);
+        assert_eq!(table.lacking(Sequence(5)), MemberMask(0b10), "the other one can wait");
     }
 }

@@ -109,6 +109,12 @@ impl Core {
         if let Some(set) = self.sets.borrow_mut().get_mut(set.id) {
             set.transition(SetState::Closing);
         }
+        if set.stream == Stream::Main {
+            let records = set.records.borrow();
+            let held: u32 = records.iter().map(|r| u32::from(r.footer.data_blocks)).sum();
+            let packed = self.log.packed_blocks.get().min(self.segment_blocks);
+            self.log.packed_blocks.set((3 * packed + held) / 4);
+        }
         self.log.closing.borrow_mut().push(Rc::clone(&set));
         self.spawn(close(Rc::clone(self), set));
     }

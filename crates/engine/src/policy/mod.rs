@@ -70,6 +70,9 @@ pub struct Unit {
     pub owed_blocks: u32,
     /// Blocks that it can hold.
     pub size_blocks: u32,
+    /// Blocks of data that a set of [`Queue::Main`] held of late when it was full: what is left
+    /// of its size by headers, the footer, and records that did not fit any more.
+    pub packed_blocks: u32,
     /// Somebody holds it (a read in flight, a checkpoint, a pinned volume): not to be chosen.
     pub pinned: bool,
 }
@@ -172,8 +175,10 @@ struct Survey {
     main: Oldest,
     /// Owed blocks, age and id of the unit with the fewest owed blocks, if those are few.
     nearly_clean: Option<(u32, u64, u32)>,
-    /// Live blocks, age and id of the unit with the fewest, if those are at most half and none is
-    /// owed.
+    /// Live blocks, age and id of the unit with the fewest, if none is owed, they are at most half
+    /// of its size, and moving them gains room: at most three quarters of what a set holds in the
+    /// end. With short records that may be less than half of its size, and then reclaim would
+    /// move the same blocks from set to set for ever.
     emptiest: Option<(u32, u64, u32)>,
     probation_live_blocks: u64,
     live_blocks: u64,
@@ -194,7 +199,8 @@ impl Survey {
             }
             let few = u64::from(unit.size_blocks) * OWED_FEW_PERCENT;
             let half_empty = unit.live_blocks > 0 && unit.live_blocks * 2 <= unit.size_blocks;
-            if half_empty && unit.owed_blocks == 0 {
+            let gains = unit.live_blocks * 4 <= unit.packed_blocks * 3;
+            if half_empty && gains && unit.owed_blocks == 0 {
                 let candidate = (unit.live_blocks, unit.opened, unit.id);
                 survey.emptiest = Some(survey.emptiest.map_or(candidate, |b| b.min(candidate)));
             }

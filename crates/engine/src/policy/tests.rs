@@ -7,8 +7,16 @@ use proptest::prelude::*;
 use super::*;
 
 fn unit(id: u32, queue: Queue, live_blocks: u32) -> Unit {
-    let opened = u64::from(id);
-    Unit { id, queue, opened, live_blocks, owed_blocks: 0, size_blocks: 256, pinned: false }
+    Unit {
+        id,
+        queue,
+        opened: u64::from(id),
+        live_blocks,
+        owed_blocks: 0,
+        size_blocks: 256,
+        packed_blocks: 240,
+        pinned: false,
+    }
 }
 
 fn granule(number: u64) -> Granule {
@@ -51,6 +59,18 @@ fn s3fifo_drains_probation_while_it_is_large() {
     units.remove(0);
     units.push(unit(8, Queue::Main, 200));
     assert_eq!(choose(&mut s3fifo(), &units), Some(0), "at 10 % Main gives way");
+}
+
+#[test]
+fn s3fifo_compacts_only_where_that_gains_room() {
+    let full =
+        |packed_blocks| [1, 2, 3].map(|id| Unit { packed_blocks, ..unit(id, Queue::Main, 127) });
+    let mut policy = s3fifo();
+    policy.spend(1000, 0);
+    assert_eq!(choose(&mut policy, &full(240)), Some(1));
+    assert!(policy.retain(granule(1), Queue::Main, 0), "cold, but there is room for it");
+    assert_eq!(choose(&mut policy, &full(127)), Some(1));
+    assert!(!policy.retain(granule(2), Queue::Main, 0), "its set cannot be packed any tighter");
 }
 
 #[test]
@@ -112,7 +132,7 @@ fn any_units() -> impl Strategy<Value = Vec<Unit>> {
         numbered
             .map(|((queue, opened, live_blocks, owed, pinned), id)| {
                 let owed_blocks = if owed % 2 == 0 { 0 } else { owed.min(live_blocks) };
-                Unit { id, queue, opened, live_blocks, owed_blocks, size_blocks: 256, pinned }
+                Unit { opened, owed_blocks, pinned, ..unit(id, queue, live_blocks) }
             })
             .collect()
     })

@@ -327,6 +327,31 @@ fn a_full_log_slows_writers_and_loses_nothing() {
     });
 }
 
+/// Every set is full of short records, half of which are headers. Moved, the blocks would fill as
+/// many sets again: reclaim must not give the room that it makes to what it moves.
+#[test]
+fn reclaim_moves_nothing_where_that_gains_no_room() {
+    survive(3, |seed| {
+        let tuning = Tuning { flush_interval: SOON, ..destaging() };
+        let (origin_bytes, write_amplification_max_percent) = (8 << 20, 400);
+        let plan =
+            Plan { origin_bytes, write_amplification_max_percent, tuning, ..Plan::default() };
+        let rig = Rig::new(seed, Plan { members: 2, copies: 2, ..plan });
+        for block in 0..1000 {
+            rig.read(2 * block)?;
+        }
+        for block in 0..300 {
+            rig.write(2, 2 * block, 1)?;
+        }
+        let pool = rig.pool();
+        let counters = pool.counters();
+        let (moved, dropped) = (counters.move_blocks.get(), counters.evict_blocks.get());
+        assert!(dropped > 0, "more was read than the pool holds");
+        assert!(moved < dropped / 4, "{moved} blocks were moved and {dropped} dropped");
+        Ok(())
+    });
+}
+
 #[test]
 fn one_damaged_root_slot_costs_nothing_and_two_are_refused() {
     survive(3, |seed| {

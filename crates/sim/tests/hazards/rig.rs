@@ -126,12 +126,15 @@ pub struct Plan {
     pub mode: Mode,
     pub tuning: Tuning,
     pub origin_bytes: u64,
+    pub write_amplification_max_percent: u16,
 }
 
 impl Default for Plan {
     fn default() -> Self {
         let (mode, origin_bytes) = (Mode::Writeback, 1 << 20);
-        Self { members: 1, copies: 1, mode, tuning: lazy(), origin_bytes }
+        let write_amplification_max_percent = 150;
+        let tuning = lazy();
+        Self { members: 1, copies: 1, mode, tuning, origin_bytes, write_amplification_max_percent }
     }
 }
 
@@ -165,6 +168,7 @@ impl Rig {
         });
         let options = CreateOptions {
             dirty_copies: plan.copies,
+            write_amplification_max_percent: plan.write_amplification_max_percent,
             segment_bytes: Some(SEGMENT_BYTES as u32),
             ..CreateOptions::named("pool")
         };
