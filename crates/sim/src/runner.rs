@@ -12,7 +12,7 @@ use std::rc::Rc;
 
 use forebay_device::io::pair;
 use forebay_device::model::world::{Cause, Crash, Rng, World};
-use forebay_device::runtime::Nanos;
+use forebay_device::runtime::{Nanos, SECOND};
 use forebay_device::{Buf, IoError, Runtime};
 
 use crate::content::{SECTOR, fill};
@@ -300,7 +300,11 @@ pub(crate) async fn serve<S: Subject>(
         end.await.result.map_err(|_| Failure("a client was dropped".into()))?;
     }
     machine.armoury.disarm();
-    shared.errors_expected.set(false);
+    if shared.errors_expected.replace(false) {
+        // A request that was hit before may still be on its way to its error.
+        let runtime: &dyn Runtime = &*shared.world;
+        runtime.sleep(shared.config.delay_max + SECOND).await.result.unwrap_or(());
+    }
     Ok(subject)
 }
 
