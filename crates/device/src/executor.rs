@@ -144,11 +144,10 @@ impl TaskSet {
         waker.queued.store(false, Ordering::Release);
         let task = {
             let mut slots = self.slots.borrow_mut();
-            let slot = &mut slots[waker.slot];
-            if !Arc::ptr_eq(&slot.waker, &waker) {
-                return true; // a late wake of a task that has ended
+            match slots.get_mut(waker.slot) {
+                Some(slot) if Arc::ptr_eq(&slot.waker, &waker) => slot.task.take(),
+                _ => return true, // a late wake of a task that has ended
             }
-            slot.task.take()
         };
         let Some(mut task) = task else { return true };
         let slot = waker.slot;

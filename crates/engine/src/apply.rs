@@ -4,7 +4,7 @@
 use crate::core::{Core, STRIPE_BLOCKS};
 use crate::counters::add;
 use crate::format::{Entry, EntryKind, NO_DATA, State};
-use crate::ids::{Location, SegmentId, Sequence, VolumeId};
+use crate::ids::{Location, SECTORS_ALL, SegmentId, Sequence, VolumeId};
 use crate::index::{Mapping, Shard};
 use crate::segment::Set;
 
@@ -102,10 +102,25 @@ impl Core {
             State::ZeroWritten => matches!(now, State::Zero | State::ZeroWritten),
             _ => now == state,
         };
-        let to = if drop { None } else { Some(State::Clean) };
-        self.map_transition(volume, block, count, location, want, to);
         if drop {
-            self.note_drop(volume, block);
+            self.map_transition(volume, block, count, location, want, None);
+            return self.note_drop(volume, block);
+        }
+        // A partial block never becomes clean (INV-27); nobody who writes the log says so of one.
+        let mut partials = Vec::new();
+        self.shard(volume, block).index.borrow().lookup(volume, block, count, |m| {
+            if m.sectors != SECTORS_ALL {
+                partials.push(m.block);
+            }
+        });
+        let mut at = block;
+        for until in partials.into_iter().chain([block + u64::from(count)]) {
+            if until > at {
+                let location = Location(location.0 + (at - block));
+                let clean = Some(State::Clean);
+                self.map_transition(volume, at, (until - at) as u32, location, want, clean);
+            }
+            at = until + 1;
         }
     }
 

@@ -124,12 +124,8 @@ impl Core {
     async fn write_root(&self, images: Vec<ImageRef>, clean_stop: bool) -> Result<()> {
         let generation = self.root_generation.get() + 1;
         self.root_generation.set(generation);
-        let (pool, root_bytes) = {
-            let superblock = self.superblock.borrow();
-            (superblock.pool, superblock.root_bytes)
-        };
         let root = Root {
-            pool,
+            pool: self.superblock.borrow().pool,
             generation,
             epoch: self.log.epoch.get(),
             start_number: self.log.start_number.get(),
@@ -138,6 +134,12 @@ impl Core {
             clean_stop,
             images,
         };
+        self.store_root(&root).await
+    }
+
+    /// Puts a root into slot 0, flushes, into slot 1, flushes.
+    pub(crate) async fn store_root(&self, root: &Root) -> Result<()> {
+        let root_bytes = self.superblock.borrow().root_bytes;
         let data = Buf::copy_of(&root.encode()).freeze();
         for slot in 0..2 {
             let at = root_offset(root_bytes, slot);

@@ -81,6 +81,9 @@ pub(crate) async fn check(
 ) -> Result<()> {
     let Some(print) = &record.fingerprint else { return Ok(()) };
     let blocks = record.size_bytes / BLOCK_BYTES;
+    if blocks == 0 {
+        return Ok(());
+    }
     for place in (0..PLACES).filter(|place| print.taken >> place & 1 == 1) {
         let block = block_of(place, blocks);
         if hash(origin, block).await? == print.hashes[place as usize] {

@@ -97,3 +97,7 @@ pub const INDEX_BYTES_PER_GIB: u64 = (1 << 20) / 10 * 16;
 
 /// Smallest bound of the index, in bytes.
 pub const INDEX_MEMORY_MIN: u64 = 4 << 20;
+
+/// Highest sequence, generation, start number or opening that a start accepts: a million a second
+/// reach it in 146,000 years, and what is above it is damage that would make the next one run over.
+pub const COUNTER_MAX: u64 = 1 << 62;

@@ -26,7 +26,8 @@ use crate::origin::Origin;
 use crate::policy::{S3Fifo, S3FifoConfig};
 use crate::recovery::RecoveryReport;
 use crate::segment::{MemberSegments, SetTable};
-use crate::superblock::{check_mode, read_superblock, witness_of, write_slot};
+use crate::sound::check_counter;
+use crate::superblock::{check_mode, find_superblock, witness_of, write_slot};
 use crate::tuning::Tuning;
 use crate::volume::{Volume, VolumeState, check_origin};
 use crate::wait::{TaskMutex, WaitQueue};
@@ -239,8 +240,12 @@ async fn identify(
     devices: Vec<Rc<dyn BlockDevice>>,
 ) -> Result<(Superblock, Vec<(u64, Rc<dyn BlockDevice>)>)> {
     let mut found: Vec<(Superblock, Rc<dyn BlockDevice>)> = Vec::new();
+    let mut newest_complete = None;
     for device in devices {
-        let superblock = read_superblock(&*device).await?;
+        let (superblock, complete) = find_superblock(&*device).await?;
+        if complete {
+            newest_complete = newest_complete.max(Some(superblock.generation));
+        }
         if let Some((first, _)) = found.first()
             && first.pool != superblock.pool
         {
@@ -265,6 +270,16 @@ async fn identify(
     let newest = found.iter().max_by_key(|(s, _)| s.generation).map(|(s, _)| s.clone());
     let superblock =
         newest.ok_or_else(|| Error::new(ErrorKind::Invalid, "no cache device is given"))?;
+    if newest_complete < Some(superblock.generation) {
+        return Err(Error::new(
+            ErrorKind::Io,
+            format!(
+                "a superblock slot of cache device {} cannot be read, and may be the newer one",
+                superblock.device
+            ),
+        )
+        .hint("nothing has been changed; try again, or mend the device"));
+    }
     let mut ordered = Vec::new();
     let mut missing = Vec::new();
     for member in superblock.members.iter().filter(|m| m.state == MemberState::Present) {
@@ -332,6 +347,8 @@ pub async fn open(
             .hint("restore its size; nothing has been changed"));
         }
     }
+    check_counter("generation of the superblock", superblock.generation)?;
+    check_counter("start number", superblock.start_number)?;
     let note = check_witness(&superblock, &*witness).await?;
     let devices = catch_up(&superblock, devices).await?;
     let core = Core { devices_given: given, ..new_core(rt, superblock, devices, witness, tuning) };
@@ -542,6 +559,9 @@ impl Pool {
     fn check_spec(&self, spec: &VolumeSpec) -> Result<()> {
         check_name("volume", &spec.name)?;
         let superblock = self.core.superblock.borrow();
+        if superblock.next_volume == u32::MAX {
+            return Err(invalid("the pool has given out all volume numbers", "use another pool"));
+        }
         if superblock.volumes.len() >= VOLUMES_MAX {
             return Err(invalid("the pool has 124 volumes", "remove one, or use another pool"));
         }

@@ -14,7 +14,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use forebay_device::{Buf, Data, Io, IoErrorKind};
+use forebay_device::{Buf, Io, IoErrorKind};
 
 use crate::adoption::{Adoption, RecordFacts, adopt};
 use crate::apply::RecordPlace;
@@ -22,15 +22,16 @@ use crate::checkpoint::{flusher, housekeeper, root_offset};
 use crate::core::Core;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::{
-    Entry, EntryKind, FooterRecord, ImageChunk, ImageRef, ImageRegion, RecordHeader, Root,
-    SegmentHeader, SlotChoice, State, Stream, checksum, decode_record,
+    Entry, EntryKind, FooterRecord, RecordHeader, Root, SegmentHeader, SlotChoice, State, Stream,
+    checksum, decode_record,
 };
 use crate::ids::{BLOCK_BYTES, Location, SegmentId, Sequence, VolumeId};
 use crate::index::{Mapping, shard_of};
-use crate::limits::{IMAGE_CHAIN_MAX, REGION_BLOCKS};
+use crate::limits::REGION_BLOCKS;
 use crate::log::{append_error, new_entry};
 use crate::planted::{self, Bug};
 use crate::segment::{Set, SetState};
+use crate::sound::check_counter;
 
 const BLOCK: usize = BLOCK_BYTES as usize;
 
@@ -75,23 +76,27 @@ impl Core {
     /// Rebuilds everything from the members. Nothing but the superblocks was written before.
     pub(crate) async fn recover(self: &Rc<Self>) -> Result<RecoveryReport> {
         let mut report = RecoveryReport::default();
-        let root = self.newest_root().await?;
+        let mut root = self.newest_root().await?;
+        check_counter("generation of the root", root.generation)?;
         // The root may be in a volatile cache only; what it frees must not be reused before it is
         // durable.
         self.flush_all("what the last run left").await?;
         // Only the start right after it may believe it: a later one may have appended and crashed.
-        report.clean_stop = root.clean_stop && root.start_number + 1 == self.log.start_number.get();
+        report.clean_stop = root.clean_stop && root.start_number == self.log.start_number.get() - 1;
         self.root_generation.set(root.generation);
         self.settle_root(&root).await?;
         let headers = self.read_headers(&mut report).await?;
         let newest = headers.iter().map(|h| h.incarnation.counter).max().unwrap_or(0);
-        self.log.open_counter.set(newest.max(root.open_counter));
+        let newest = newest.max(root.open_counter);
+        check_counter("counter of the newest segment", newest)?;
+        self.log.open_counter.set(newest);
         self.adopt_sets(headers);
-        let needed = self.load_images(&root, &mut report).await?;
+        let loaded = self.load_images(&mut root, &mut report).await?;
+        let withheld = self.withhold(&loaded);
         let open = self.replay(&root, &mut report).await?;
         self.settle_states();
         self.start_accounting();
-        self.release_obsolete(&root, &needed, &open);
+        self.release_obsolete(&root, &loaded.needed, &open);
         self.start_log();
         // They may have to make the room that the next step needs.
         self.spawn(flusher(Rc::clone(self)));
@@ -99,6 +104,7 @@ impl Core {
         self.spawn(housekeeper(Rc::clone(self)));
         self.restore_copies(&open, &mut report).await?;
         self.finish(open).await?;
+        self.forget_unknown(&loaded, withheld).await?;
         self.recovering.set(false);
         report.blocks = self.shards.iter().map(|s| s.index.borrow().block_count()).sum();
         report.owed_blocks = self.owed_blocks();
@@ -254,143 +260,6 @@ impl Core {
         }
     }
 
-    /// Reads and checks a whole record from any copy.
-    async fn read_record(&self, header: Location) -> Option<(Vec<Entry>, Data, RecordHeader)> {
-        for copy in 0..self.copies(header) {
-            let (member, at) = self.copy_of(header, copy);
-            let first = member.device.read(at, Buf::new(BLOCK)).await;
-            let Some(bytes) = first.result.ok().and(first.buf) else { continue };
-            let Ok(peeked) = RecordHeader::peek(&bytes) else { continue };
-            if !self.is_record_at(&peeked, header) {
-                continue;
-            }
-            let whole = member.device.read(at, Buf::new(peeked.blocks() as usize * BLOCK)).await;
-            let Some(bytes) = whole.result.ok().and(whole.buf) else { continue };
-            if let Some((record, entries)) = verified(&bytes) {
-                let data = bytes.freeze();
-                let data = data.slice(record.header_bytes()..data.len());
-                return Some((entries, data, record));
-            }
-        }
-        None
-    }
-
-    /// Loads the images of all shards; returns the sets that the root relies on: those that hold
-    /// images, and those that images point into.
-    async fn load_images(
-        &self,
-        root: &Root,
-        report: &mut RecoveryReport,
-    ) -> Result<BTreeSet<SegmentId>> {
-        let mut needed = BTreeSet::new();
-        for (shard, image) in root.images.iter().enumerate() {
-            if image.is_empty() {
-                continue;
-            }
-            if let Err(reason) = self.load_image(shard, image, report, &mut needed).await {
-                let dirty = self.superblock.borrow().volumes.iter().any(|v| v.may_be_dirty);
-                if dirty {
-                    return Err(Error::new(
-                        ErrorKind::NeedsDecision,
-                        format!("the index image of shard {shard} is damaged ({reason}) and a volume may be dirty"),
-                    )
-                    .hint("nothing has been changed; see `forebay inspect` for what is left"));
-                }
-                self.event(format!("shard {shard} starts empty: its image is damaged ({reason})"));
-                *self.shards[shard].index.borrow_mut() = crate::index::Shard::new();
-            }
-        }
-        let bytes: usize = self.shards.iter().map(|s| s.index.borrow().memory_bytes()).sum();
-        self.index_bytes.set(bytes as u64);
-        let partials: usize = self.shards.iter().map(|s| s.index.borrow().partial_count()).sum();
-        self.partials.set(partials as u64);
-        for shard in &self.shards {
-            let sets = self.sets.borrow();
-            let found = mappings(&shard.index.borrow());
-            let data = found.iter().filter(|(_, m)| m.state.has_data());
-            needed.extend(data.map(|(_, m)| sets.split(m.location).0));
-        }
-        Ok(needed)
-    }
-
-    async fn load_image(
-        &self,
-        shard: usize,
-        image: &ImageRef,
-        report: &mut RecoveryReport,
-        needed: &mut BTreeSet<SegmentId>,
-    ) -> std::result::Result<(), &'static str> {
-        let mut next = Some(image.location);
-        let mut links = 0;
-        while let Some(location) = next {
-            links += 1;
-            needed.insert(self.sets.borrow().split(location).0);
-            let known = self.sets.borrow().get(self.sets.borrow().split(location).0).is_some();
-            if !known || links > IMAGE_CHAIN_MAX {
-                return Err("it lies in no known set");
-            }
-            let (entries, data, _) =
-                self.read_record(location).await.ok_or("no copy of a record verifies")?;
-            report.bytes_read += data.len() as u64;
-            let entry = entries
-                .iter()
-                .find(|e| e.kind == EntryKind::Image && e.block == shard as u64)
-                .filter(|e| e.extra == image.watermark.0)
-                .ok_or("a record is of another image")?;
-            let start = usize::from(entry.data) * BLOCK;
-            let bytes = data.get(start..start + entry.count as usize * BLOCK);
-            self.load_chunk(shard, bytes.ok_or("a record is too short")?)?;
-            next = entry.from;
-        }
-        Ok(())
-    }
-
-    fn load_chunk(&self, shard: usize, bytes: &[u8]) -> std::result::Result<(), &'static str> {
-        let chunk = ImageChunk::decode(bytes).map_err(|_| "a chunk does not decode")?;
-        if chunk.shard as usize != shard {
-            return Err("a chunk is of another shard");
-        }
-        let mut regions = chunk.regions();
-        let mut region = ImageRegion {
-            volume: VolumeId(0),
-            region: 0,
-            heat: 0,
-            extents: Vec::new(),
-            masks: Vec::new(),
-        };
-        let mut index = self.shards[shard].index.borrow_mut();
-        let count = self.shards.len() as u32;
-        while regions.read_into(&mut region).map_err(|_| "a region does not decode")? {
-            let first = u64::from(region.region) * REGION_BLOCKS;
-            let sets = self.sets.borrow();
-            // A set all of whose headers are damaged: what was clean in it is a miss.
-            region.extents.retain(|e| {
-                let clean = matches!(e.state(), Some(State::Clean | State::Provisional));
-                !clean || sets.get(sets.split(e.location()).0).is_some()
-            });
-            let placed = region.extents.iter().all(|e| {
-                let data = e.state().is_some_and(State::has_data);
-                !data || sets.get(sets.split(e.location()).0).is_some()
-            });
-            if region.extents.is_empty() {
-                continue;
-            }
-            if shard_of(region.volume, first, count) as usize != shard || !placed {
-                return Err("a region does not belong there");
-            }
-            index
-                .load_region(
-                    region.volume,
-                    region.region,
-                    region.heat,
-                    &region.extents,
-                    &region.masks,
-                )
-                .map_err(|_| "a region contradicts itself")?;
-        }
-        Ok(())
-    }
-
     /// Replays everything behind the images; returns the sets that have no footer.
     async fn replay(&self, root: &Root, report: &mut RecoveryReport) -> Result<Vec<OpenAtCrash>> {
         let lowest = root.images.iter().map(|image| image.watermark).min().unwrap_or_default();
@@ -423,11 +292,12 @@ impl Core {
                 }
             }
         }
+        check_counter("sequence of the newest record", highest.0)?;
         self.log.resume(Sequence(highest.0 + SEQUENCE_GAP));
         records.sort_by_key(|(sequence, ..)| *sequence);
         for (sequence, place, entries) in records {
             report.records_replayed += 1;
-            for entry in entries.iter().filter(|e| e.kind.names_blocks() && is_sound(e)) {
+            for entry in entries.iter().filter(|e| e.kind.names_blocks() && self.is_sound(e)) {
                 let shard = shard_of(entry.volume, entry.block, self.shards.len() as u32);
                 if sequence > root.images[shard as usize].watermark {
                     self.apply(entry, place, true);
@@ -450,7 +320,8 @@ impl Core {
         found: impl Iterator<Item = FooterRecord>,
         into: &mut Vec<(Sequence, RecordPlace, Vec<Entry>)>,
     ) {
-        for record in found.filter(|record| record.end_blocks() <= self.segment_blocks) {
+        let length = |r: &FooterRecord| u32::from(r.header_blocks) + u32::from(r.data_blocks);
+        for record in found.filter(|r| self.is_record_length(r.offset_blocks, length(r))) {
             let place = RecordPlace {
                 header: self.sets.borrow().location(id, record.offset_blocks),
                 header_blocks: u32::from(record.header_blocks),
@@ -542,7 +413,7 @@ impl Core {
         let header = self.sets.borrow().location(id, block);
         let belongs = self.is_record_at(&peeked, header);
         let length = peeked.blocks() as usize * BLOCK;
-        let fits = length <= bytes.len();
+        let fits = self.is_record_length(block, peeked.blocks()) && length <= bytes.len();
         let facts = RecordFacts { head_valid: true, belongs, fits, ..none };
         if !belongs {
             planted::seen("start: record of an earlier life");
@@ -661,7 +532,8 @@ impl Core {
                 (info.segments.clone(), info.incarnation, info.stream)
             };
             let records: Vec<FooterRecord> = set.records.into_iter().map(|r| r.footer).collect();
-            if !records.is_empty() {
+            // Without one it is read in full again next time.
+            if !records.is_empty() && self.fits_footer(&records) {
                 self.write_footer(set.id, &segments, incarnation, stream, &records)
                     .await
                     .map_err(|error| append_error("writing a footer", error))?;
@@ -702,7 +574,7 @@ impl Core {
 }
 
 /// All mappings of a shard.
-fn mappings(index: &crate::index::Shard) -> Vec<(VolumeId, Mapping)> {
+pub(crate) fn mappings(index: &crate::index::Shard) -> Vec<(VolumeId, Mapping)> {
     let mut regions = Vec::new();
     index.for_each_region(|volume, region, _, _, _| regions.push((volume, region)));
     let mut out = Vec::new();
@@ -711,26 +583,4 @@ fn mappings(index: &crate::index::Shard) -> Vec<(VolumeId, Mapping)> {
         index.lookup(volume, first, REGION_BLOCKS as u32, |m| out.push((volume, m)));
     }
     out
-}
-
-/// Whether an entry names blocks that the index can hold.
-fn is_sound(entry: &Entry) -> bool {
-    let clean_zero = entry.kind == EntryKind::CleanFact
-        && entry.state == Some(State::ZeroWritten)
-        && !entry.drop;
-    let empty_move = entry.kind == EntryKind::Move && !entry.has_data();
-    !clean_zero
-        && !empty_move
-        && entry.count >= 1
-        && entry.block % REGION_BLOCKS + u64::from(entry.count) <= REGION_BLOCKS
-        && entry.volume.0 != 0
-}
-
-/// Decodes a whole record and checks every block of it.
-fn verified(bytes: &[u8]) -> Option<(RecordHeader, Vec<Entry>)> {
-    let peeked = RecordHeader::peek(bytes.get(..BLOCK)?).ok()?;
-    let (record, entries, sums) = decode_record(bytes.get(..peeked.header_bytes())?).ok()?;
-    let data = bytes.get(record.header_bytes()..record.blocks() as usize * BLOCK)?;
-    let good = data.chunks_exact(BLOCK).zip(&sums).all(|(block, &sum)| checksum(block) == sum);
-    good.then_some((record, entries))
 }

@@ -209,6 +209,22 @@ impl SetTable {
         self.free[member].retain(|&free| free != segment);
     }
 
+    /// Takes a segment off the free list although no set has it; false if it is not there.
+    pub(crate) fn withhold(&mut self, segment: SegmentId) -> bool {
+        let free = self.knows(segment)
+            && self.free[self.member_of(segment)].iter().any(|&free| free == segment);
+        if free {
+            self.claim(segment);
+        }
+        free
+    }
+
+    /// Undoes one [`SetTable::withhold`].
+    pub(crate) fn give_back(&mut self, segment: SegmentId) {
+        let member = self.member_of(segment);
+        self.free[member].push_back(segment);
+    }
+
     /// Ends a discarded set: its segments are free.
     pub(crate) fn release(&mut self, id: SegmentId) {
         let set = self.sets[id.0 as usize].take().expect("only sets in use are released");

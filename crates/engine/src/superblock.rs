@@ -32,12 +32,23 @@ pub(crate) async fn write_slot(
 /// [`ErrorKind::NotFound`] without one, [`ErrorKind::Damaged`] if both slots are unreadable,
 /// [`ErrorKind::Future`] for a later format.
 pub async fn read_superblock(device: &dyn BlockDevice) -> Result<Superblock> {
+    find_superblock(device).await.map(|(superblock, _)| superblock)
+}
+
+/// The newest superblock of a device that can be read, and whether both slots could: the device
+/// alone cannot say what stands in one that could not, and it may be the newer one.
+pub(crate) async fn find_superblock(device: &dyn BlockDevice) -> Result<(Superblock, bool)> {
     let mut slots = Vec::new();
     let mut blank = 0;
+    let mut complete = true;
     for slot in 0..2 {
-        let buf = Buf::new(SUPERBLOCK_BYTES);
-        let outcome = device.read(Layout::superblock_offset(slot), buf).await;
+        let at = Layout::superblock_offset(slot);
+        let mut outcome = device.read(at, Buf::new(SUPERBLOCK_BYTES)).await;
+        if outcome.result.is_err() {
+            outcome = device.read(at, Buf::new(SUPERBLOCK_BYTES)).await;
+        }
         let (Ok(()), Some(buf)) = (outcome.result, outcome.buf) else {
+            complete = false;
             slots.push(Err(crate::format::FormatError::Truncated));
             continue;
         };
@@ -50,7 +61,7 @@ pub async fn read_superblock(device: &dyn BlockDevice) -> Result<Superblock> {
     };
     match (Superblock::choose(&first, &second), first, second) {
         (SlotChoice::Slot0, Ok(superblock), _) | (SlotChoice::Slot1, _, Ok(superblock)) => {
-            Ok(superblock)
+            Ok((superblock, complete))
         }
         (SlotChoice::Refused(error), _, _) => {
             Err(Error::new(ErrorKind::Future, format!("the superblock cannot be read: {error}"))

@@ -4,6 +4,7 @@
 
 mod remote;
 mod rig;
+mod start;
 
 use std::rc::Rc;
 

@@ -5,6 +5,7 @@ use std::rc::Rc;
 
 use forebay_device::io::{Completer, Outcome, pair};
 use forebay_device::model::disk::{DiskSettings, SimDisk};
+use forebay_device::model::fault::{Failing, Faults, Flipping, LosingWrites};
 use forebay_device::model::world::{Crash, World};
 use forebay_device::runtime::{MILLISECOND, SECOND};
 use forebay_device::{BlockDevice, Buf, Geometry, IoErrorKind, Nanos, Request, Runtime};
@@ -14,8 +15,9 @@ use forebay_sim::content::{Found, fill, identify};
 use forebay_sim::jobs::alone;
 
 pub const BLOCK: usize = 4096;
-const SEGMENT_BYTES: u64 = 64 << 10;
+pub const SEGMENT_BYTES: u64 = 64 << 10;
 const SEGMENTS: u64 = 40;
+pub const MEMBER_BYTES: u64 = (1 << 20) + SEGMENTS * SEGMENT_BYTES;
 
 /// Which requests are meant.
 type Wanted = fn(&Request) -> bool;
@@ -91,13 +93,42 @@ impl BlockDevice for Gate {
     }
 }
 
+/// What can be broken about a device; the layers lie between its gate and its disk.
+pub struct Breakage {
+    pub failing: Rc<Faults>,
+    pub flipping: Rc<Faults>,
+    pub losing: Rc<Faults>,
+}
+
+impl Breakage {
+    fn around(world: &Rc<World>, disk: Rc<dyn BlockDevice>) -> (Breakage, Rc<dyn BlockDevice>) {
+        let faults = || Faults::new(1);
+        let it = Breakage { failing: faults(), flipping: faults(), losing: faults() };
+        let runtime = || Rc::clone(world) as Rc<dyn Runtime>;
+        let inner = Rc::new(LosingWrites { inner: disk, faults: Rc::clone(&it.losing) });
+        let (faults, runtime_) = (Rc::clone(&it.flipping), runtime());
+        let inner = Rc::new(Flipping { inner, faults, runtime: runtime_ });
+        let (faults, error) = (Rc::clone(&it.failing), IoErrorKind::Media);
+        let device = Rc::new(Failing { inner, faults, error, runtime: runtime() });
+        (it, device)
+    }
+
+    pub fn mend(&self) {
+        self.failing.disarm();
+        self.flipping.disarm();
+        self.losing.disarm();
+    }
+}
+
 /// Everything of it, with one volume; its origin holds version 1 everywhere.
 pub struct Rig {
     pub world: Rc<World>,
     pub members: Vec<Rc<SimDisk>>,
     pub gates: Vec<Rc<Gate>>,
+    pub broken: Vec<Breakage>,
     pub origin: Rc<SimDisk>,
     pub origin_gate: Rc<Gate>,
+    pub origin_broken: Breakage,
     witness: Rc<MemoryWitness>,
     tuning: Tuning,
     pub pool: RefCell<Option<Rc<Pool>>>,
@@ -143,24 +174,29 @@ impl Rig {
         let world = World::new(seed);
         let members: Vec<_> = (0..plan.members as u64)
             .map(|i| {
-                let settings = DiskSettings::ssd((1 << 20) + SEGMENTS * SEGMENT_BYTES, 512);
+                let settings = DiskSettings::ssd(MEMBER_BYTES, 512);
                 SimDisk::new(&world, settings, seed ^ i << 32)
             })
             .collect();
-        let gate = |disk: &Rc<SimDisk>| Gate::new(&world, Rc::clone(disk) as _);
-        let gates = members.iter().map(gate).collect();
+        let gate = |disk: &Rc<SimDisk>| {
+            let (broken, device) = Breakage::around(&world, Rc::clone(disk) as _);
+            (broken, Gate::new(&world, device))
+        };
+        let (broken, gates) = members.iter().map(gate).unzip();
         let settings = DiskSettings::origin(plan.origin_bytes, 512, true);
         let origin = SimDisk::new(&world, settings, !seed);
         let mut image = vec![0; plan.origin_bytes as usize];
         fill(1, 0, 0, &mut image);
         origin.poke(0, &image);
-        let origin_gate = gate(&origin);
+        let (origin_broken, origin_gate) = gate(&origin);
         let rig = Rc::new(Rig {
             world: Rc::clone(&world),
             members,
             gates,
+            broken,
             origin,
             origin_gate,
+            origin_broken,
             witness: Rc::default(),
             tuning: plan.tuning,
             pool: RefCell::default(),
@@ -200,7 +236,8 @@ impl Rig {
         self.gates.iter().map(|gate| Rc::clone(gate) as _).collect()
     }
 
-    async fn open_pool(&self) -> Result<Pool, String> {
+    /// Opens the pool without its volume.
+    pub async fn open_pool(&self) -> Result<Pool, String> {
         let witness = Rc::clone(&self.witness) as _;
         let pool =
             forebay_engine::open(self.runtime(), self.devices(), witness, self.tuning.clone());
@@ -242,6 +279,21 @@ impl Rig {
             *it.volume.borrow_mut() = Some(Rc::new(volume.map_err(|error| error.to_string())?));
             Ok(())
         })?
+    }
+
+    /// Stops the pool in order and ends the process.
+    pub fn stop(&self) -> Result<u64, String> {
+        let result = self.try_stop();
+        self.crash(Crash::ProcessKill);
+        result
+    }
+
+    /// The same, but what is left goes on.
+    pub fn try_stop(&self) -> Result<u64, String> {
+        *self.volume.borrow_mut() = None;
+        let pool = self.pool.take().unwrap();
+        self.run(async move { Rc::into_inner(pool).unwrap().stop().await })?
+            .map_err(|error| error.to_string())
     }
 
     pub fn restart(self: &Rc<Self>, crash: Crash) -> Result<(), String> {

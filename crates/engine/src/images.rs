@@ -1,0 +1,251 @@
+//! The images of the shards at a start: loading them, and what is durably forgotten when that fails.
+//!
+//! A start that goes on without something an image says must not leave it to chance whether the
+//! next one finds it again: in between, direct writes log no tombstone for what is not cached, and
+//! segments that nothing is known to need are reused. So, before the first of either:
+//!
+//! * An image of which no copy verifies is named no more: a root is durable in both slots that says
+//!   of this shard "empty as of the image's watermark". Every later start agrees with this one.
+//! * A set of which no header is left but into which an image points keeps its first segment from
+//!   being reused until a root without these mappings is durable, which is before the first request.
+
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+use forebay_device::{Buf, Data};
+
+use crate::core::Core;
+use crate::error::{Error, ErrorKind, Result};
+use crate::format::{
+    Entry, EntryKind, ImageChunk, ImageRef, ImageRegion, RecordHeader, Root, State, checksum,
+    decode_record,
+};
+use crate::ids::{BLOCK_BYTES, Location, SegmentId, Sequence};
+use crate::index::shard_of;
+use crate::limits::{IMAGE_CHAIN_MAX, REGION_BLOCKS};
+use crate::recovery::{RecoveryReport, mappings};
+use crate::sound::Place;
+
+const BLOCK: usize = BLOCK_BYTES as usize;
+
+/// What the images say of the sets.
+#[derive(Default)]
+pub(crate) struct Loaded {
+    /// Sets that the root relies on: those that hold images, and those that images point into.
+    pub needed: BTreeSet<SegmentId>,
+    /// Segments that images point into although no header says what they are.
+    unknown: BTreeSet<SegmentId>,
+}
+
+impl Core {
+    /// Loads the images of all shards. Those that cannot be loaded are named no more by `root`,
+    /// durably.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NeedsDecision`] if one cannot be loaded and a volume may be dirty.
+    pub(crate) async fn load_images(
+        &self,
+        root: &mut Root,
+        report: &mut RecoveryReport,
+    ) -> Result<Loaded> {
+        let mut loaded = Loaded::default();
+        let mut failed = Vec::new();
+        for (shard, image) in root.images.iter().enumerate().filter(|(_, image)| !image.is_empty())
+        {
+            let Err(reason) = self.load_image(shard, image, report, &mut loaded).await else {
+                continue;
+            };
+            if self.superblock.borrow().volumes.iter().any(|v| v.may_be_dirty) {
+                let what = format!("the index image of shard {shard} is damaged ({reason})");
+                return Err(Error::new(
+                    ErrorKind::NeedsDecision,
+                    format!("{what} and a volume may be dirty"),
+                )
+                .hint("nothing has been changed; see `forebay inspect` for what is left"));
+            }
+            self.event(format!("shard {shard} starts empty: its image is damaged ({reason})"));
+            *self.shards[shard].index.borrow_mut() = crate::index::Shard::new();
+            failed.push(shard);
+        }
+        self.forget_images(root, &failed).await?;
+        let bytes: usize = self.shards.iter().map(|s| s.index.borrow().memory_bytes()).sum();
+        self.index_bytes.set(bytes as u64);
+        let partials: usize = self.shards.iter().map(|s| s.index.borrow().partial_count()).sum();
+        self.partials.set(partials as u64);
+        for shard in &self.shards {
+            let sets = self.sets.borrow();
+            let found = mappings(&shard.index.borrow());
+            let data = found.iter().filter(|(_, m)| m.state.has_data());
+            loaded.needed.extend(data.map(|(_, m)| sets.split(m.location).0));
+        }
+        Ok(loaded)
+    }
+
+    /// Makes it durable that these shards begin empty, as of the watermarks of their images.
+    async fn forget_images(&self, root: &mut Root, shards: &[usize]) -> Result<()> {
+        if shards.is_empty() {
+            return Ok(());
+        }
+        for &shard in shards {
+            let watermark = root.images[shard].watermark;
+            root.images[shard] =
+                ImageRef { location: Location(0), sequence: Sequence(0), watermark };
+        }
+        root.generation += 1;
+        root.start_number = self.log.start_number.get();
+        root.clean_stop = false;
+        self.root_generation.set(root.generation);
+        self.store_root(root).await
+    }
+
+    /// Keeps segments of which nobody knows what they are from being reused, as far as images point
+    /// into them; returns those that would have been.
+    pub(crate) fn withhold(&self, loaded: &Loaded) -> Vec<SegmentId> {
+        let mut sets = self.sets.borrow_mut();
+        loaded.unknown.iter().copied().filter(|&segment| sets.withhold(segment)).collect()
+    }
+
+    /// Makes a root durable in which nothing points into unknown segments, then gives them back.
+    pub(crate) async fn forget_unknown(
+        self: &Rc<Self>,
+        loaded: &Loaded,
+        withheld: Vec<SegmentId>,
+    ) -> Result<()> {
+        if loaded.unknown.is_empty() {
+            return Ok(());
+        }
+        self.lap(false).await?;
+        for segment in withheld {
+            self.sets.borrow_mut().give_back(segment);
+        }
+        self.room.wake_all();
+        Ok(())
+    }
+
+    async fn load_image(
+        &self,
+        shard: usize,
+        image: &ImageRef,
+        report: &mut RecoveryReport,
+        loaded: &mut Loaded,
+    ) -> std::result::Result<(), &'static str> {
+        let mut next = Some(image.location);
+        let mut later: Option<u32> = None;
+        let mut links = 0;
+        while let Some(location) = next {
+            links += 1;
+            let set = self.sets.borrow().split(location).0;
+            loaded.needed.insert(set);
+            if self.sets.borrow().get(set).is_none() || links > IMAGE_CHAIN_MAX {
+                return Err("it lies in no known set");
+            }
+            let (entries, data, record) =
+                self.read_record(location).await.ok_or("no copy of a record verifies")?;
+            report.bytes_read += data.len() as u64;
+            let entry = entries
+                .iter()
+                .find(|e| e.kind == EntryKind::Image && e.block == shard as u64)
+                .filter(|e| e.extra == image.watermark.0)
+                .filter(|_| later.is_some() || record.sequence == image.sequence)
+                .ok_or("a record is of another image")?;
+            let start = usize::from(entry.data) * BLOCK;
+            let bytes = data.get(start..start + entry.count as usize * BLOCK);
+            let bytes = bytes.ok_or("a record is too short")?;
+            let chunk = self.load_chunk(shard, bytes, loaded)?;
+            if later.is_some_and(|later| chunk.checked_add(1) != Some(later))
+                || entry.from.is_none() != (chunk == 0)
+            {
+                return Err("its chain has a gap");
+            }
+            (next, later) = (entry.from, Some(chunk));
+        }
+        Ok(())
+    }
+
+    /// Puts a chunk's regions into a shard; returns its place in the chain.
+    fn load_chunk(
+        &self,
+        shard: usize,
+        bytes: &[u8],
+        loaded: &mut Loaded,
+    ) -> std::result::Result<u32, &'static str> {
+        let chunk = ImageChunk::decode(bytes).map_err(|_| "a chunk does not decode")?;
+        if chunk.shard as usize != shard {
+            return Err("a chunk is of another shard");
+        }
+        let mut regions = chunk.regions();
+        let mut region = ImageRegion::default();
+        let count = self.shards.len() as u32;
+        while regions.read_into(&mut region).map_err(|_| "a region does not decode")? {
+            let first = u64::from(region.region) * REGION_BLOCKS;
+            let belongs = shard_of(region.volume, first, count) as usize == shard;
+            if !belongs || !self.is_given(region.volume) {
+                return Err("a region does not belong there");
+            }
+            self.drop_unknown(&mut region, loaded)?;
+            if region.extents.is_empty() {
+                continue;
+            }
+            let ImageRegion { volume, region, heat, extents, masks } = &region;
+            let mut index = self.shards[shard].index.borrow_mut();
+            let fits = index.load_region(*volume, *region, *heat, extents, masks);
+            fits.map_err(|_| "a region contradicts itself")?;
+        }
+        Ok(chunk.chunk)
+    }
+
+    /// Leaves out what lies in a set all of whose headers are damaged: what was clean is a miss.
+    fn drop_unknown(
+        &self,
+        region: &mut ImageRegion,
+        loaded: &mut Loaded,
+    ) -> std::result::Result<(), &'static str> {
+        let mut outcome = Ok(());
+        region.extents.retain(|extent| match self.place_of(*extent) {
+            Place::Sound => true,
+            Place::Unknown(set)
+                if matches!(extent.state(), Some(State::Clean | State::Provisional)) =>
+            {
+                loaded.unknown.insert(set);
+                false
+            }
+            Place::Unknown(_) | Place::Impossible => {
+                outcome = Err("a region does not belong there");
+                true
+            }
+        });
+        outcome
+    }
+
+    /// Reads and checks a whole record from any copy. Twice: what is flipped or fails on its way may
+    /// be right the second time.
+    async fn read_record(&self, header: Location) -> Option<(Vec<Entry>, Data, RecordHeader)> {
+        let copies = self.copies(header);
+        for copy in (0..copies).chain(0..copies) {
+            let (member, at) = self.copy_of(header, copy);
+            let first = member.device.read(at, Buf::new(BLOCK)).await;
+            let Some(bytes) = first.result.ok().and(first.buf) else { continue };
+            let Ok(peeked) = RecordHeader::peek(&bytes) else { continue };
+            if !self.is_record_at(&peeked, header) {
+                continue;
+            }
+            let whole = member.device.read(at, Buf::new(peeked.blocks() as usize * BLOCK)).await;
+            let Some(bytes) = whole.result.ok().and(whole.buf) else { continue };
+            if let Some((record, entries)) = verified(&bytes) {
+                let data = bytes.freeze();
+                let data = data.slice(record.header_bytes()..data.len());
+                return Some((entries, data, record));
+            }
+        }
+        None
+    }
+}
+
+/// Decodes a whole record and checks every block of it.
+fn verified(bytes: &[u8]) -> Option<(RecordHeader, Vec<Entry>)> {
+    let peeked = RecordHeader::peek(bytes.get(..BLOCK)?).ok()?;
+    let (record, entries, sums) = decode_record(bytes.get(..peeked.header_bytes())?).ok()?;
+    let data = bytes.get(record.header_bytes()..record.blocks() as usize * BLOCK)?;
+    let good = data.chunks_exact(BLOCK).zip(&sums).all(|(block, &sum)| checksum(block) == sum);
+    good.then_some((record, entries))
+}

@@ -1,0 +1,97 @@
+//! What no writer writes although its checksums are right: crafted, or written by broken memory. A
+//! start passes over it, the same way every time, so that nothing behind it can reach an assertion.
+
+use crate::core::Core;
+use crate::error::{Error, ErrorKind, Result};
+use crate::format::{Entry, EntryKind, Extent, FooterRecord, State, Stream, footer_blocks_for};
+use crate::ids::{LOCATION_BITS, Location, SegmentId, VolumeId};
+use crate::limits::{COUNTER_MAX, REGION_BLOCKS};
+
+/// Refuses a counter so high that it could run over.
+///
+/// # Errors
+/// [`ErrorKind::Damaged`].
+pub(crate) fn check_counter(what: &str, value: u64) -> Result<()> {
+    if value <= COUNTER_MAX {
+        return Ok(());
+    }
+    Err(Error::new(ErrorKind::Damaged, format!("the {what} is {value}, which none can be"))
+        .hint("see what is there with `forebay inspect`; nothing has been changed"))
+}
+
+/// Where an image's extent of clean data leads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// Into a set that can hold it, or nowhere, if it has no data.
+    Sound,
+    /// Into a segment that is no known set's first.
+    Unknown(SegmentId),
+    /// To a place where no record's data can be.
+    Impossible,
+}
+
+impl Core {
+    /// Whether an entry says something that the index can hold, of a volume that there has been.
+    pub(crate) fn is_sound(&self, entry: &Entry) -> bool {
+        let fact = match (entry.kind, entry.state) {
+            (EntryKind::CleanFact, Some(State::Written | State::Provisional)) => true,
+            (EntryKind::CleanFact, Some(State::ZeroWritten)) => entry.drop,
+            (EntryKind::CleanFact, _) => false,
+            (EntryKind::Move, _) => entry.has_data(),
+            _ => true,
+        };
+        fact && entry.count >= 1
+            && entry.block % REGION_BLOCKS + u64::from(entry.count) <= REGION_BLOCKS
+            && self.is_given(entry.volume)
+    }
+
+    /// Whether a volume of this number has ever been added.
+    pub(crate) fn is_given(&self, volume: VolumeId) -> bool {
+        volume.0 != 0 && volume.0 < self.superblock.borrow().next_volume
+    }
+
+    /// Whether a record of so many blocks may begin at a block of a segment. A longer one could
+    /// not be moved.
+    pub(crate) fn is_record_length(&self, offset: u32, blocks: u32) -> bool {
+        let end = u64::from(offset) + u64::from(blocks);
+        blocks <= self.record_blocks_max && end <= u64::from(self.segment_blocks)
+    }
+
+    /// Where an image's extent leads.
+    pub(crate) fn place_of(&self, extent: Extent) -> Place {
+        let Some(state) = extent.state() else { return Place::Impossible };
+        let (location, count) = (extent.location(), extent.count());
+        if location.0 + u64::from(count) > 1 << LOCATION_BITS {
+            return Place::Impossible;
+        }
+        if !state.has_data() {
+            return Place::Sound;
+        }
+        let (set, block) = self.split(location);
+        let distance = u32::from(extent.distance());
+        let fits = distance >= 1 && block > distance && self.is_record_length(block, count);
+        if !fits || distance + count > self.record_blocks_max {
+            return Place::Impossible;
+        }
+        match self.sets.borrow().get(set).map(|set| set.stream) {
+            Some(Stream::Dirty | Stream::Probation | Stream::Main) => Place::Sound,
+            Some(Stream::Facts | Stream::Metadata) => Place::Impossible,
+            None => Place::Unknown(set),
+        }
+    }
+
+    /// Whether a footer can be written that says what was found: in order, and behind the records.
+    pub(crate) fn fits_footer(&self, records: &[FooterRecord]) -> bool {
+        let ordered = records.windows(2).all(|pair| {
+            pair[0].sequence < pair[1].sequence && pair[0].end_blocks() <= pair[1].offset_blocks
+        });
+        let entries = records.iter().map(|record| record.entries.len()).sum();
+        let end = records.last().map_or(1, FooterRecord::end_blocks);
+        let footer = footer_blocks_for(records.len(), entries);
+        ordered && end + footer <= self.segment_blocks
+    }
+
+    fn split(&self, location: Location) -> (SegmentId, u32) {
+        self.sets.borrow().split(location)
+    }
+}

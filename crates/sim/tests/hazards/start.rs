@@ -1,0 +1,376 @@
+//! What a start must not be fooled by: devices that do not return what they hold, images that are
+//! damaged now and whole the next time, roots that stand in one slot only.
+
+use std::ops::Range;
+use std::rc::Rc;
+
+use forebay_device::Request;
+use forebay_device::Runtime;
+use forebay_device::model::fault::{Ops, Trigger};
+use forebay_device::model::world::Crash;
+use forebay_engine::Mode;
+use forebay_engine::format::{
+    Layout, Root, SUPERBLOCK_BYTES, SegmentHeader, Stream, Superblock, decode_footer_trailer,
+};
+use forebay_engine::limits::SHARDS_MIN;
+
+use crate::rig::{BLOCK, Breakage, MEMBER_BYTES, Plan, Rig, SEGMENT_BYTES, SOON, same, survive};
+
+/// Where root slots begin.
+const ROOTS: u64 = 2 * SUPERBLOCK_BYTES as u64;
+
+/// The root in a slot of a member, if a valid one is there.
+fn root(rig: &Rig, member: usize, slot: u64) -> Option<Root> {
+    Root::decode(&rig.members[member].peek(ROOTS + slot * 4096, 4096)).ok()
+}
+
+fn layout() -> Layout {
+    Layout::new(MEMBER_BYTES, SEGMENT_BYTES as u32, SHARDS_MIN).unwrap()
+}
+
+/// Bytes of a block of the log, on the first member.
+fn log_block(block: u64) -> Range<u64> {
+    let at = layout().segments_offset + block * BLOCK as u64;
+    at..at + BLOCK as u64
+}
+
+/// Bytes of a segment of the first member.
+fn segment(number: u64) -> Range<u64> {
+    let start = layout().segments_offset + number * SEGMENT_BYTES;
+    start..start + SEGMENT_BYTES
+}
+
+/// The segments of a member in whose header a stream stands.
+fn segments_of(rig: &Rig, member: usize, stream: Stream) -> Vec<u64> {
+    let stands = |number: &u64| {
+        let header = rig.members[member].peek(segment(*number).start, BLOCK);
+        SegmentHeader::decode(&header).is_ok_and(|header| header.stream == stream)
+    };
+    (0..u64::from(layout().segment_count)).filter(stands).collect()
+}
+
+/// The blocks are cached, with the version that the origin has.
+fn cached(rig: &Rig, blocks: Range<u64>) -> Result<(), String> {
+    for block in blocks {
+        for _ in 0..2 {
+            rig.read(block)?;
+            rig.pause(SOON / 100);
+        }
+    }
+    rig.pause(SOON);
+    rig.flush()
+}
+
+fn readonly(seed: u64) -> Rc<Rig> {
+    Rig::new(seed, Plan { mode: Mode::Readonly, origin_bytes: 2 << 20, ..Plan::default() })
+}
+
+/// Every read of the images that the root names is hit.
+fn hit_images(rig: &Rig, hit: fn(&Breakage, Trigger)) {
+    let root = root(rig, 0, 0).unwrap();
+    for image in root.images.iter().filter(|image| !image.is_empty()) {
+        hit(&rig.broken[0], Trigger::every(Ops::Reads).within(log_block(image.location.0)));
+    }
+}
+
+fn fails(broken: &Breakage, trigger: Trigger) {
+    broken.failing.arm(trigger);
+}
+
+fn flips(broken: &Breakage, trigger: Trigger) {
+    broken.flipping.arm(trigger);
+}
+
+/// At one start the image of a cached block cannot be had; the block is written around the log;
+/// at the next start the image is back.
+fn an_image_comes_back(seed: u64, hit: fn(&Breakage, Trigger)) -> Result<(), String> {
+    let rig = readonly(seed);
+    cached(&rig, 3..4)?;
+    rig.stop()?;
+    hit_images(&rig, hit);
+    rig.open()?;
+    let empty = |event: &forebay_engine::Event| event.what.contains("starts empty");
+    assert!(rig.pool().events().iter().any(empty), "the image was not needed");
+    rig.broken[0].mend();
+    rig.write(2, 3, 1)?;
+    rig.flush()?;
+    rig.restart(Crash::ProcessKill)?;
+    same("after the kill", rig.read(3)?, 2)?;
+    rig.restart(Crash::PowerCut)?;
+    same("after the power cut", rig.read(3)?, 2).map(drop)
+}
+
+#[test]
+fn an_image_that_could_not_be_read_is_not_believed_by_a_later_start() {
+    survive(5, |seed| an_image_comes_back(seed, fails));
+}
+
+#[test]
+fn an_image_that_did_not_verify_is_not_believed_by_a_later_start() {
+    survive(5, |seed| an_image_comes_back(seed, flips));
+}
+
+/// Blocks 0..128 are cached. At one start something about them is damaged; others take their place
+/// in the log; at the next start nothing is damaged any more.
+fn others_take_the_place(seed: u64, damage: fn(&Rig)) -> Result<(), String> {
+    let rig = readonly(seed);
+    cached(&rig, 0..128)?;
+    rig.stop()?;
+    damage(&rig);
+    rig.open()?;
+    rig.broken[0].mend();
+    let laps = rig.pool().counters().laps.get();
+    cached(&rig, 256..440)?;
+    let lapped = rig.pool().counters().laps.get() - laps;
+    assert_eq!(lapped, 0, "a lap hides what this is about: {:?}", rig.pool().segments());
+    rig.restart(Crash::ProcessKill)?;
+    (0..440).try_for_each(|block| same("read back", rig.read(block)?, 1).map(drop))
+}
+
+#[test]
+fn what_an_unread_image_points_into_is_reused_only_when_no_start_can_find_the_image() {
+    survive(3, |seed| others_take_the_place(seed, |rig| hit_images(rig, fails)));
+}
+
+/// The headers of all data segments come back with a bit flipped.
+fn flip_headers(rig: &Rig) {
+    let mut data = segments_of(rig, 0, Stream::Main);
+    data.extend(segments_of(rig, 0, Stream::Probation));
+    for number in data {
+        let header = segment(number).start..segment(number).start + BLOCK as u64;
+        rig.broken[0].flipping.arm(Trigger::every(Ops::Reads).within(header));
+    }
+}
+
+#[test]
+fn a_segment_whose_header_is_damaged_is_reused_only_when_no_image_points_into_it() {
+    survive(3, |seed| others_take_the_place(seed, flip_headers));
+}
+
+/// A start that finds damage is cut off at one of its requests; the next one finds none.
+fn cut_off(seed: u64, damage: fn(&Rig)) -> Result<(), String> {
+    for request in 1.. {
+        let rig = readonly(seed);
+        cached(&rig, 0..128)?;
+        rig.stop()?;
+        damage(&rig);
+        rig.world.crash_at(Some(rig.world.io_count() + 2 * request + seed % 2));
+        let ended = rig.open().is_ok();
+        rig.broken[0].mend();
+        rig.restart(Crash::PowerCut)?;
+        (0..128).try_for_each(|block| same("read back", rig.read(block)?, 1).map(drop))?;
+        if ended {
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_start_that_forgets_may_be_cut_off_anywhere() {
+    survive(4, |seed| {
+        cut_off(seed, |rig| hit_images(rig, fails))?;
+        cut_off(seed, flip_headers)
+    });
+}
+
+#[test]
+fn an_image_that_cannot_be_read_is_a_decision_while_a_volume_may_be_dirty() {
+    survive(3, |seed| {
+        let rig = Rig::new(seed, Plan::default());
+        rig.write(2, 3, 1)?;
+        rig.stop()?;
+        hit_images(&rig, fails);
+        assert!(rig.open().is_err_and(|error| error.contains("may be dirty")));
+        rig.broken[0].mend();
+        rig.crash(Crash::PowerCut);
+        rig.open()?;
+        same("when the image is back", rig.read(3)?, 2).map(drop)
+    });
+}
+
+/// Dirty data in a closed segment and in an open one; then the power goes.
+fn dirty(seed: u64, members: usize) -> Result<Rc<Rig>, String> {
+    let rig = Rig::new(seed, Plan { members, copies: members as u8, ..Plan::default() });
+    for block in 0..24 {
+        rig.write(2, block, 1)?;
+    }
+    rig.flush()?;
+    rig.pause(SOON);
+    rig.flush()?;
+    rig.crash(Crash::PowerCut);
+    Ok(rig)
+}
+
+/// While a range of the first member cannot be read, the pool does not open, or opens with all of
+/// its data if there is another copy; afterwards it opens with all of its data.
+fn unreadable(seed: u64, range: fn(&Rig) -> Range<u64>) -> Result<(), String> {
+    for members in [1, 2] {
+        let rig = dirty(seed, members)?;
+        let broken = &rig.broken[0].failing;
+        broken.arm(Trigger::every(Ops::Reads).within(range(&rig)));
+        let opened = rig.open();
+        assert!(broken.hits() > 0, "the range was not needed");
+        match opened {
+            Ok(()) if members == 1 => return Err("opened without what it could not read".into()),
+            Err(error) if !error.contains("read") => return Err(format!("refused: {error}")),
+            Ok(()) => {
+                (0..24).try_for_each(|block| same("other copy", rig.read(block)?, 2).map(drop))?;
+            }
+            Err(_) => {}
+        }
+        rig.broken[0].mend();
+        rig.restart(Crash::PowerCut)?;
+        (0..24).try_for_each(|block| same("mended", rig.read(block)?, 2).map(drop))?;
+    }
+    Ok(())
+}
+
+/// A dirty segment of the first member that has a footer, or has none.
+fn dirty_segment(rig: &Rig, closed: bool) -> Range<u64> {
+    let closed_is = |number: &u64| {
+        let last = rig.members[0].peek(segment(*number).end - BLOCK as u64, BLOCK);
+        decode_footer_trailer(&last).is_ok() == closed
+    };
+    segment(segments_of(rig, 0, Stream::Dirty).into_iter().find(closed_is).unwrap())
+}
+
+#[test]
+fn a_segment_header_that_cannot_be_read_is_not_taken_for_a_free_segment() {
+    survive(5, |seed| {
+        unreadable(seed, |rig| {
+            let start = dirty_segment(rig, true).start;
+            start..start + BLOCK as u64
+        })
+    });
+}
+
+#[test]
+fn a_trailer_that_cannot_be_read_is_not_taken_for_an_empty_segment() {
+    survive(5, |seed| {
+        unreadable(seed, |rig| {
+            let end = dirty_segment(rig, true).end;
+            end - BLOCK as u64..end
+        })
+    });
+}
+
+#[test]
+fn an_open_segment_that_cannot_be_read_is_not_taken_for_an_empty_one() {
+    survive(5, |seed| {
+        unreadable(seed, |rig| {
+            let start = dirty_segment(rig, false).start;
+            start + 2 * BLOCK as u64..start + 3 * BLOCK as u64
+        })
+    });
+}
+
+#[test]
+fn a_superblock_slot_that_cannot_be_read_is_not_taken_for_the_older_one() {
+    survive(5, |seed| {
+        unreadable(seed, |rig| {
+            let newer = |slot: &usize| {
+                let bytes = rig.members[0].peek(Layout::superblock_offset(*slot), SUPERBLOCK_BYTES);
+                Superblock::decode(&bytes).unwrap().generation
+            };
+            let at = Layout::superblock_offset((0..2).max_by_key(newer).unwrap());
+            at..at + 512
+        })
+    });
+}
+
+#[test]
+fn a_root_slot_that_cannot_be_read_leaves_the_other_and_two_are_refused() {
+    survive(5, |seed| {
+        for slot in 0..2 {
+            let rig = dirty(seed, 1)?;
+            let at = ROOTS + slot * 4096;
+            rig.broken[0].failing.arm(Trigger::every(Ops::Reads).within(at..at + 4096));
+            rig.open()?;
+            (0..24).try_for_each(|block| same("one slot", rig.read(block)?, 2).map(drop))?;
+            rig.crash(Crash::PowerCut);
+            let both = Trigger::every(Ops::Reads).within(ROOTS..ROOTS + 8192);
+            rig.broken[0].failing.arm(both);
+            assert!(rig.open().is_err_and(|error| error.contains("root")));
+            rig.broken[0].mend();
+            rig.restart(Crash::PowerCut)?;
+            (0..24).try_for_each(|block| same("mended", rig.read(block)?, 2).map(drop))?;
+        }
+        Ok(())
+    });
+}
+
+fn is_segment_write(request: &Request) -> bool {
+    matches!(request, Request::Write { offset, .. } if *offset >= layout().segments_offset)
+}
+
+#[test]
+fn a_root_in_one_slot_only_is_in_both_before_anything_is_appended() {
+    survive(5, |seed| {
+        for members in [1, 2] {
+            let rig = Rig::new(seed, Plan { members, ..Plan::default() });
+            rig.write(2, 3, 1)?;
+            rig.flush()?;
+            // The stop's root is in slot 0; slot 1 has the one before when the power goes.
+            let gates = &rig.gates;
+            gates.iter().for_each(|gate| gate.hold(1, crate::is_first_root));
+            *rig.volume.borrow_mut() = None;
+            let pool = rig.pool.take().unwrap();
+            rig.world.spawn(Box::pin(async move {
+                Rc::into_inner(pool).unwrap().stop().await.ok();
+            }));
+            rig.pause(10 * SOON);
+            rig.crash(Crash::ProcessKill);
+            let generations = |rig: &Rig| -> Vec<Option<u64>> {
+                let slots = (0..members).flat_map(|member| [(member, 0), (member, 1)]);
+                slots.map(|(m, slot)| root(rig, m, slot).map(|root| root.generation)).collect()
+            };
+            let before = generations(&rig);
+            assert_eq!(before[0].map(|newer| newer - 1), before[1], "one slot only");
+            gates.iter().for_each(|gate| gate.hold(1, is_segment_write));
+            let it = Rc::clone(&rig);
+            rig.world.spawn(Box::pin(async move { drop(it.open_pool().await) }));
+            rig.pause(SOON);
+            assert!(gates.iter().all(|gate| gate.held() == 1), "it has begun to append");
+            if generations(&rig).iter().any(|generation| *generation != before[0]) {
+                return Err(format!("{before:?}, then {:?}", generations(&rig)));
+            }
+            // Both are durable, too: nothing of them can be lost any more.
+            rig.restart(Crash::PowerCut)?;
+            same("after the power cut", rig.read(3)?, 2)?;
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn a_pool_does_not_fall_back_to_a_root_whose_segments_are_in_use_again() {
+    survive(10, |seed| {
+        let rig = readonly(seed);
+        cached(&rig, 0..128)?;
+        rig.stop()?;
+        rig.open()?;
+        // Written around the log, so that the next root makes their segments free.
+        for block in 0..128 {
+            rig.write(2, block, 1)?;
+        }
+        rig.gates[0].hold(1, crate::is_first_root);
+        *rig.volume.borrow_mut() = None;
+        let pool = rig.pool.take().unwrap();
+        rig.world.spawn(Box::pin(async move {
+            Rc::into_inner(pool).unwrap().stop().await.ok();
+        }));
+        rig.pause(100 * SOON);
+        assert_eq!(rig.gates[0].held(), 1);
+        rig.restart(Crash::ProcessKill)?;
+        let laps = rig.pool().counters().laps.get();
+        cached(&rig, 256..440)?;
+        assert_eq!(rig.pool().counters().laps.get(), laps, "no root since");
+        rig.crash(Crash::PowerCut);
+        // What the next root would do to slot 0 if the power went.
+        rig.members[0].poke(ROOTS, &[0x5A; 512]);
+        rig.open()?;
+        (0..128).try_for_each(|block| same("overwritten", rig.read(block)?, 2).map(drop))?;
+        (256..440).try_for_each(|block| same("the others", rig.read(block)?, 1).map(drop))
+    });
+}
