@@ -6,6 +6,7 @@ use crate::counters::add;
 use crate::format::{Entry, EntryKind, NO_DATA, State};
 use crate::ids::{Location, SECTORS_ALL, SegmentId, Sequence, VolumeId};
 use crate::index::{Mapping, Shard};
+use crate::limits::REGION_BLOCKS;
 use crate::segment::Set;
 
 /// Where the record of an entry stands.
@@ -66,6 +67,22 @@ impl Core {
             index.remove(volume, block, count, displaced);
         });
         self.settle(&emptied);
+    }
+
+    /// Unmaps everything of a volume.
+    pub(crate) fn forget_volume(&self, volume: VolumeId) {
+        let mut regions = Vec::new();
+        for shard in &self.shards {
+            shard.index.borrow().for_each_region(|of, region, _, _, _| {
+                if of == volume {
+                    regions.push(u64::from(region) * REGION_BLOCKS);
+                }
+            });
+        }
+        for first in regions {
+            self.map_remove(volume, first, REGION_BLOCKS as u32);
+            self.note_drop(volume, first);
+        }
     }
 
     /// Changes the state of those blocks that still are where `location` says.

@@ -99,6 +99,8 @@ pub(crate) struct Core {
     pub superblock: RefCell<Superblock>,
     /// Held while the superblock and the witness are rewritten.
     pub control: TaskMutex,
+    /// Held while a volume is added or attached; an origin may take its time meanwhile.
+    pub attaching: TaskMutex,
     pub witness: Rc<dyn Witness>,
     pub root_generation: Cell<u64>,
     pub counters: Counters,

@@ -44,8 +44,12 @@ fn is_owed(core: &Core, volume: VolumeId, block: u64) -> bool {
     owed
 }
 
-/// Notes in the superblocks what a volume's origin looks like.
+/// Notes in the superblocks what a volume's origin looks like. What it could still lose is no
+/// fingerprint.
 pub(crate) async fn take(core: &Core, v: &Rc<VolumeState>) -> Result<()> {
+    if v.blocks() == 0 || v.origin.is_volatile() {
+        return Ok(());
+    }
     let mut print = Fingerprint {
         size_bytes: v.origin.device.geometry().size_bytes,
         identity: [0; 32],
@@ -105,14 +109,7 @@ pub(crate) async fn check(
             "the origin of \"{}\" was changed while the pool was stopped: its cached data is dropped",
             record.name
         ));
-        for stripe in 0..record.size_bytes.div_ceil(crate::limits::STRIPE_BYTES) {
-            let first = stripe * crate::core::STRIPE_BLOCKS;
-            let count = crate::core::STRIPE_BLOCKS.min(blocks.saturating_sub(first)) as u32;
-            if count > 0 {
-                core.map_remove(record.id, first, count);
-                core.note_drop(record.id, first);
-            }
-        }
+        core.forget_volume(record.id);
         // Durable before the fingerprint is cleared: no later start may find the old data again.
         return core.lap(false).await;
     }

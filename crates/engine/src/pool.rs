@@ -447,6 +447,7 @@ fn new_core(
         index_memory_max: superblock.index_memory_max,
         superblock: RefCell::new(superblock),
         control: TaskMutex::default(),
+        attaching: TaskMutex::default(),
         witness,
         root_generation: Cell::new(0),
         counters: Counters::default(),
@@ -531,7 +532,7 @@ impl Pool {
         spec: &VolumeSpec,
         origin: Rc<dyn BlockDevice>,
     ) -> Result<Volume> {
-        let _control = self.core.control.lock().await;
+        let _attaching = self.core.attaching.lock().await;
         self.check_spec(spec)?;
         let record = VolumeRecord {
             id: VolumeId(self.core.superblock.borrow().next_volume),
@@ -547,12 +548,14 @@ impl Pool {
         if record.size_bytes < BLOCK_BYTES {
             return Err(invalid("the origin is smaller than 4 KiB", "use a larger device"));
         }
+        let control = self.core.control.lock().await;
         self.core
             .write_superblocks(|superblock| {
                 superblock.next_volume += 1;
                 superblock.volumes.push(record.clone());
             })
             .await?;
+        drop(control);
         self.start_volume(&record, origin).await
     }
 
@@ -591,7 +594,7 @@ impl Pool {
     /// [`ErrorKind::NotFound`], or [`ErrorKind::Refused`] if the origin is smaller than the volume
     /// or was changed while the pool was stopped.
     pub async fn attach(&self, name: &str, origin: Rc<dyn BlockDevice>) -> Result<Volume> {
-        let _control = self.core.control.lock().await;
+        let _attaching = self.core.attaching.lock().await;
         let record = {
             let superblock = self.core.superblock.borrow();
             superblock.volumes.iter().find(|v| v.name == name).cloned()
@@ -605,6 +608,7 @@ impl Pool {
         check_origin(name, record.size_bytes, &*origin)?;
         if record.fingerprint.is_some() {
             fingerprint::check(&self.core, &record, &*origin).await?;
+            let _control = self.core.control.lock().await;
             // From the first request on it says nothing any more.
             self.core
                 .write_superblocks(|superblock| {
@@ -669,6 +673,8 @@ impl Pool {
                 // A failure leaves the data dirty in the cache; the event says so.
                 core.flush_origin(v).await.ok();
             }
+            // The clean facts of what the flush has proven.
+            core.until_idle(Stream::Facts).await?;
             core.clear_may_be_dirty(v).await?;
             fingerprint::take(core, v).await?;
         }

@@ -71,6 +71,13 @@ impl Drop for InFlight<'_> {
     }
 }
 
+/// See [`Volume::witnessed`].
+#[derive(Clone, Copy)]
+struct Witnessed {
+    direct: u64,
+    failures: u64,
+}
+
 /// A part of a request that lies in one shard, or in the uncached tail.
 struct Piece {
     offset: u64,
@@ -271,6 +278,7 @@ impl Volume {
         let len = data.len() as u64;
         self.check_transfer(offset, len)?;
         let _request = self.begin()?;
+        let before = self.witnessed();
         let started = self.core.rt.now();
         add(&self.core.counters.write_requests, 1);
         add(&self.core.counters.write_bytes, len);
@@ -284,7 +292,7 @@ impl Volume {
             }
         }
         if durable {
-            self.make_durable(false).await?;
+            self.make_durable(before).await?;
         }
         self.core.write_latency.record(self.core.rt.now() - started);
         Ok(())
@@ -294,34 +302,59 @@ impl Volume {
     ///
     /// # Errors
     /// Also once after an origin flush on behalf of anybody has failed since this client's last
-    /// FLUSH: what it wrote directly may be lost.
+    /// FLUSH: what it wrote directly may be lost. Those under way at the same time are all told.
     pub async fn flush(&self) -> Result<()> {
         let _request = self.begin()?;
         add(&self.core.counters.flush_requests, 1);
-        self.make_durable(true).await
-    }
-
-    /// `flush`: on behalf of a FLUSH, which is told of failed flushes; FUA only of its own.
-    async fn make_durable(&self, flush: bool) -> Result<()> {
         let origin = &self.state.origin;
+        let told = self.failures_told.get();
         let mut result = Ok(());
         if origin.flushed.get() < origin.direct.get() {
             result = self.core.flush_origin(&self.state).await;
         }
         let failures = origin.failures.get();
-        let told = if flush { self.failures_told.replace(failures) } else { failures };
         if failures != told {
-            result = Err(Error::new(
-                ErrorKind::Io,
-                format!("a flush of the origin of \"{}\" failed", self.state.name),
-            )
-            .hint("writes since the last good flush may be lost; check the origin"));
+            result = Err(self.flush_failed());
         }
+        let flushed = self.flush_log().await;
+        self.failures_told.set(failures.max(self.failures_told.get()));
+        flushed.and(result)
+    }
+
+    /// What the origin has been through, to be compared at the end of a request.
+    fn witnessed(&self) -> Witnessed {
+        let origin = &self.state.origin;
+        Witnessed { direct: origin.direct.get(), failures: origin.failures.get() }
+    }
+
+    /// FUA: makes what one request wrote survive a power cut. The origin is flushed only if
+    /// something was written around the log since the request began. A flush that failed since
+    /// then may have lost it, and a good one after that proves nothing. That it failed is still
+    /// told by the next FLUSH.
+    async fn make_durable(&self, before: Witnessed) -> Result<()> {
+        let origin = &self.state.origin;
+        if origin.direct.get() != before.direct {
+            if origin.flushed.get() < origin.direct.get() {
+                self.core.flush_origin(&self.state).await?;
+            }
+            if origin.failures.get() != before.failures {
+                return Err(self.flush_failed());
+            }
+        }
+        self.flush_log().await
+    }
+
+    async fn flush_log(&self) -> Result<()> {
         if planted::is(Bug::FlushAcknowledgedEarly) {
-            return result;
+            return Ok(());
         }
-        self.core.flush_members().await?;
-        result
+        self.core.flush_members().await
+    }
+
+    fn flush_failed(&self) -> Error {
+        let what = format!("a flush of the origin of \"{}\" failed", self.state.name);
+        Error::new(ErrorKind::Io, what)
+            .hint("writes since the last good flush may be lost; check the origin")
     }
 
     /// The range's content is no longer needed. It reads as before or as zeroes.
@@ -331,11 +364,12 @@ impl Volume {
     pub async fn trim(&self, offset: u64, len: u64, durable: bool) -> Result<()> {
         self.check(offset, len)?;
         let _request = self.begin()?;
+        let before = self.witnessed();
         add(&self.core.counters.trim_requests, 1);
         for piece in self.pieces(offset, len).filter(|piece| !piece.tail) {
             self.core.trim_piece(&self.state, piece.offset, piece.len).await?;
         }
-        if durable { self.make_durable(false).await } else { Ok(()) }
+        if durable { self.make_durable(before).await } else { Ok(()) }
     }
 
     /// The range reads as zeroes afterwards.
@@ -345,6 +379,7 @@ impl Volume {
     pub async fn write_zeroes(&self, offset: u64, len: u64, durable: bool) -> Result<()> {
         self.check(offset, len)?;
         let _request = self.begin()?;
+        let before = self.witnessed();
         add(&self.core.counters.zero_requests, 1);
         for piece in self.pieces(offset, len) {
             if piece.tail {
@@ -354,7 +389,7 @@ impl Volume {
                 self.core.zero_piece(&self.state, piece.offset, piece.len, len).await?;
             }
         }
-        if durable { self.make_durable(false).await } else { Ok(()) }
+        if durable { self.make_durable(before).await } else { Ok(()) }
     }
 
     /// Brings every dirty block to the origin and waits until that is durable there.

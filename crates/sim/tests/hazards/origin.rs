@@ -1,0 +1,260 @@
+//! What the engine must not believe of an origin: that a failed flush lost nothing, that nobody wrote
+//! it while the pool was stopped.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use forebay_device::model::fault::{Ops, Trigger};
+use forebay_device::model::world::Crash;
+use forebay_device::{Buf, Request, Runtime};
+use forebay_engine::{Mode, Volume};
+use forebay_sim::content::{Found, SECTOR, fill, identify};
+
+use crate::rig::{BLOCK, Plan, Rig, SOON, same, survive};
+
+fn is_write(request: &Request) -> bool {
+    matches!(request, Request::Write { .. })
+}
+
+/// Sector 2 of block 3.
+fn is_second_part(request: &Request) -> bool {
+    matches!(request, Request::Write { offset, .. } if *offset == (3 * BLOCK + 2 * SECTOR) as u64)
+}
+
+fn readonly(seed: u64) -> Rc<Rig> {
+    Rig::new(seed, Plan { mode: Mode::Readonly, ..Plan::default() })
+}
+
+/// What became of a request that runs beside the script.
+type Ended = Rc<RefCell<Option<Result<(), String>>>>;
+
+fn start(rig: &Rig, request: impl Future<Output = forebay_engine::Result<()>> + 'static) -> Ended {
+    let ended = Ended::default();
+    let answer = Rc::clone(&ended);
+    rig.world.spawn(Box::pin(async move {
+        *answer.borrow_mut() = Some(request.await.map_err(|error| error.to_string()));
+    }));
+    ended
+}
+
+fn start_write(rig: &Rig, version: u64, sector: u64, count: usize, fua: bool) -> Ended {
+    let mut data = Buf::new(count * SECTOR);
+    fill(version, 0, sector, &mut data);
+    let volume = rig.volume();
+    start(rig, async move { volume.write(sector * SECTOR as u64, data.freeze(), fua).await })
+}
+
+fn flush(rig: &Rig, volume: &Rc<Volume>) -> Result<(), String> {
+    let volume = Rc::clone(volume);
+    rig.run(async move { volume.flush().await })?.map_err(|error| error.to_string())
+}
+
+fn write_durably(rig: &Rig, version: u64, block: u64) -> Result<(), String> {
+    let ended = start_write(rig, version, block * 8, 8, true);
+    rig.pause(SOON);
+    ended.take().unwrap_or(Err("no answer".into()))
+}
+
+fn sector_of_origin(rig: &Rig, sector: u64) -> Found {
+    identify(0, sector, &rig.origin.peek(sector * SECTOR as u64, SECTOR))
+}
+
+#[test]
+fn a_durable_write_leaves_the_notice_of_a_failed_flush_to_the_next_flush() {
+    survive(5, |seed| {
+        let rig = readonly(seed);
+        let other = Rc::new(rig.volume().session());
+        rig.write(2, 3, 1)?;
+        rig.origin_broken.failing.arm(Trigger::every(Ops::Flushes).times(1));
+        flush(&rig, &other).unwrap_err();
+        write_durably(&rig, 3, 5)?;
+        assert!(rig.flush().is_err_and(|error| error.contains("flush")), "of block 3");
+        rig.flush()?;
+        flush(&rig, &other)
+    });
+}
+
+#[test]
+fn flushes_under_way_at_a_failed_one_are_all_told() {
+    survive(5, |seed| {
+        let rig = readonly(seed);
+        rig.write(2, 3, 1)?;
+        rig.origin_broken.failing.arm(Trigger::every(Ops::Flushes).times(1));
+        let flushes = [rig.volume(), rig.volume()]
+            .map(|volume| start(&rig, async move { volume.flush().await }));
+        rig.pause(SOON);
+        for ended in flushes {
+            assert!(matches!(ended.take(), Some(Err(_))), "one of two was told that all is well");
+        }
+        rig.flush()
+    });
+}
+
+#[test]
+fn a_durable_write_is_not_acknowledged_if_a_flush_failed_on_its_way() {
+    survive(5, |seed| {
+        let rig = readonly(seed);
+        let other = Rc::new(rig.volume().session());
+        rig.write(2, 9, 1)?;
+        // The origin loses it from its cache when the flush fails.
+        let block = 3 * BLOCK as u64..4 * BLOCK as u64;
+        rig.origin_broken.losing.arm(Trigger::every(Ops::Writes).within(block).times(1));
+        rig.origin_gate.hold(1, is_write);
+        let ended = start_write(&rig, 3, 24, 8, true);
+        rig.pause(SOON);
+        assert_eq!(rig.origin_gate.held(), 1);
+        rig.origin_broken.failing.arm(Trigger::every(Ops::Flushes).times(1));
+        flush(&rig, &other).unwrap_err();
+        rig.origin_gate.release();
+        rig.pause(SOON);
+        match ended.take() {
+            Some(Ok(())) => Err(format!("the origin has {:?}", sector_of_origin(&rig, 24))),
+            Some(Err(_)) => Ok(()),
+            None => Err("no answer".into()),
+        }
+    });
+}
+
+#[test]
+fn a_durable_write_into_the_log_does_not_wait_for_the_origin() {
+    survive(5, |seed| {
+        let rig = readonly(seed);
+        rig.write(2, 3, 1)?;
+        let volume = rig.volume();
+        let mode = rig.run(async move { volume.set_mode(Mode::Writeback).await })?;
+        mode.map_err(|error| error.to_string())?;
+        rig.origin_gate.hold(usize::MAX, |request| matches!(request, Request::Flush));
+        write_durably(&rig, 3, 5)?;
+        rig.origin_gate.hold(0, is_write);
+        rig.restart(Crash::PowerCut)?;
+        same("after the power cut", rig.read(5)?, 3).map(drop)
+    });
+}
+
+#[test]
+fn what_a_failed_flush_may_have_lost_of_an_origin_write_in_parts_is_written_again() {
+    survive(5, |seed| {
+        let rig = Rig::new(seed, Plan::default());
+        for sector in [24, 26] {
+            let ended = start_write(&rig, 2, sector, 1, false);
+            rig.pause(SOON);
+            assert_eq!(ended.take(), Some(Ok(())));
+        }
+        rig.flush()?;
+        let volume = rig.volume();
+        let mode = rig.run(async move { volume.set_mode(Mode::Readonly).await })?;
+        mode.map_err(|error| error.to_string())?;
+        rig.write(2, 9, 1)?;
+        // The first part is in the origin's cache, and lost there when the flush fails; the second
+        // is on its way.
+        let first = 24 * SECTOR as u64..25 * SECTOR as u64;
+        rig.origin_broken.losing.arm(Trigger::every(Ops::Writes).within(first).times(1));
+        rig.origin_gate.hold(1, is_second_part);
+        let volume = rig.volume();
+        let destaged = start(&rig, async move { volume.destage().await });
+        rig.pause(SOON);
+        assert_eq!((rig.origin_gate.held(), rig.origin_broken.losing.hits()), (1, 1));
+        rig.origin_broken.failing.arm(Trigger::every(Ops::Flushes).times(1));
+        rig.flush().unwrap_err();
+        rig.origin_gate.release();
+        rig.pause(100 * SOON);
+        assert!(destaged.take().is_some_and(|ended| ended.is_err()), "it was told");
+        rig.destage()?;
+        match (sector_of_origin(&rig, 24), sector_of_origin(&rig, 26)) {
+            (Found::Stamp(2), Found::Stamp(2)) => Ok(()),
+            other => Err(format!("the origin has {other:?}")),
+        }
+    });
+}
+
+/// Puts a version onto the origin behind the engine's back.
+fn tamper(rig: &Rig, version: u64, block: u64) {
+    let mut data = vec![0; BLOCK];
+    fill(version, 0, block * 8, &mut data);
+    rig.origin.poke(block * BLOCK as u64, &data);
+}
+
+/// Version 1 of blocks 0..8 is cached, nothing is dirty, the pool is stopped.
+fn stopped(seed: u64) -> Result<Rc<Rig>, String> {
+    let rig = Rig::new(seed, Plan::default());
+    for block in (0..8).chain(0..8) {
+        rig.read(block)?;
+        rig.pause(SOON / 10);
+    }
+    rig.stop()?;
+    Ok(rig)
+}
+
+#[test]
+fn an_origin_that_was_written_behind_our_back_is_noticed_also_after_a_kill() {
+    survive(5, |seed| {
+        let rig = stopped(seed)?;
+        tamper(&rig, 7, 3);
+        let it = Rc::clone(&rig);
+        rig.run(async move { it.open_pool().await.map(drop) })??;
+        rig.restart(Crash::ProcessKill)?;
+        same("what the origin has", rig.read(3)?, 7).map(drop)
+    });
+}
+
+#[test]
+fn what_was_dropped_because_the_origin_was_changed_does_not_come_back() {
+    survive(5, |seed| {
+        let rig = stopped(seed)?;
+        tamper(&rig, 7, 3);
+        rig.open()?;
+        rig.restart(Crash::PowerCut)?;
+        same("what the origin has", rig.read(3)?, 7).map(drop)
+    });
+}
+
+#[test]
+fn noticing_a_changed_origin_may_be_cut_off_anywhere() {
+    survive(3, |seed| {
+        for request in 1.. {
+            let rig = stopped(seed)?;
+            tamper(&rig, 7, 3);
+            rig.world.crash_at(Some(rig.world.io_count() + request));
+            let ended = rig.open().is_ok();
+            rig.restart(Crash::PowerCut)?;
+            same("what the origin has", rig.read(3)?, 7)?;
+            if ended {
+                break;
+            }
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn an_origin_that_was_changed_under_dirty_data_is_refused_and_the_data_stays() {
+    survive(5, |seed| {
+        let rig = Rig::new(seed, Plan::default());
+        rig.write(2, 3, 1)?;
+        assert_eq!(rig.stop()?, 1);
+        tamper(&rig, 7, 5);
+        for crash in [Crash::ProcessKill, Crash::PowerCut] {
+            let refused = rig.restart(crash);
+            assert!(refused.is_err_and(|error| error.contains("was changed")));
+        }
+        tamper(&rig, 1, 5);
+        rig.restart(Crash::PowerCut)?;
+        same("the dirty block", rig.read(3)?, 2)?;
+        rig.settled(3)
+    });
+}
+
+#[test]
+fn an_origin_that_we_wrote_ourselves_was_not_changed_behind_our_back() {
+    survive(5, |seed| {
+        let rig = stopped(seed)?;
+        rig.open()?;
+        rig.write(2, 3, 1)?;
+        rig.destage()?;
+        rig.write(3, 5, 1)?;
+        rig.flush()?;
+        rig.restart(Crash::PowerCut)?;
+        same("destaged", rig.read(3)?, 2)?;
+        same("dirty", rig.read(5)?, 3).map(drop)
+    });
+}
