@@ -1,5 +1,7 @@
 //! A volume as an export of the NBD server.
 
+use std::rc::Rc;
+
 use forebay_device::{Buf, Data};
 use forebay_engine::{Client, Error, ErrorKind};
 use forebay_export::{Export, ExportError};
@@ -11,7 +13,7 @@ pub(crate) struct VolumeExport {
 }
 
 impl VolumeExport {
-    /// The export of `volume`; its clients share one view of it.
+    /// The export of `volume`; each of its clients gets a view of its own.
     pub(crate) fn new(volume: Client, description: String) -> Self {
         Self { volume, description }
     }
@@ -46,6 +48,11 @@ impl Export for VolumeExport {
         false
     }
 
+    /// A failed flush of the origin is told to each client, not to the first that asks.
+    fn for_client(self: Rc<Self>) -> Rc<Self> {
+        Rc::new(Self::new(self.volume.session(), self.description.clone()))
+    }
+
     async fn read(&self, offset: u64, buf: Buf) -> (Buf, Result<(), ExportError>) {
         let (buf, result) = self.volume.read(offset, buf).await;
         (buf, result.map_err(|error| told(&error)))
@@ -71,5 +78,68 @@ impl Export for VolumeExport {
         fua: bool,
     ) -> Result<(), ExportError> {
         self.volume.write_zeroes(offset, len, fua).await.map_err(|error| told(&error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forebay_device::model::disk::{DiskSettings, SimDisk};
+    use forebay_device::model::fault::{Failing, Faults, Ops, Trigger};
+    use forebay_device::model::world::World;
+    use forebay_device::{BlockDevice, IoErrorKind, Runtime};
+    use forebay_engine::{CreateOptions, MemoryWitness, Mode, Tuning, VolumeSpec};
+
+    /// A volume without a write cache, and what makes the flushes of its origin fail.
+    async fn readonly_volume(world: &Rc<World>) -> (Volume, Rc<Faults>) {
+        let runtime = || Rc::clone(world) as Rc<dyn Runtime>;
+        let member = SimDisk::new(world, DiskSettings::ssd(4 << 20, 512), 1);
+        let members = vec![member as Rc<dyn BlockDevice>];
+        let witness = Rc::<MemoryWitness>::default();
+        let options =
+            CreateOptions { segment_bytes: Some(64 << 10), ..CreateOptions::named("pool") };
+        forebay_engine::create(world.as_ref(), &members, &*witness, &options)
+            .await
+            .expect("create");
+        let pool = forebay_engine::open(runtime(), members, witness, Tuning::default()).await;
+        let faults = Faults::new(1);
+        let origin = Rc::new(Failing {
+            inner: SimDisk::new(world, DiskSettings::origin(1 << 20, 512, true), 2),
+            faults: Rc::clone(&faults),
+            error: IoErrorKind::Media,
+            runtime: runtime(),
+        });
+        let spec = VolumeSpec {
+            name: "v".into(),
+            origin: "origin".into(),
+            mode: Mode::Readonly,
+            cache_block_bytes: 4096,
+            accept_data_loss_on_ssd_failure: true,
+        };
+        let volume = pool.expect("open").add_volume(&spec, origin).await.expect("add");
+        (volume, faults)
+    }
+
+    #[test]
+    fn a_failed_origin_flush_is_told_to_each_client() {
+        let world = World::new(1);
+        let it = Rc::clone(&world);
+        let told = world.run_until(async move {
+            let (volume, faults) = readonly_volume(&it).await;
+            let export = Rc::new(VolumeExport::new(volume, String::new()));
+            let clients: Vec<_> = (0..3).map(|_| Rc::clone(&export).for_client()).collect();
+            let data = Buf::zeroed(4096).freeze();
+            clients[0].write(0, data, false).await.expect("write");
+            faults.arm(Trigger::every(Ops::Flushes).times(1));
+            let mut told = Vec::new();
+            for _ in 0..2 {
+                for client in &clients {
+                    told.push(client.flush().await);
+                }
+            }
+            told
+        });
+        let (failed, fine) = (Err(ExportError::Io), Ok(()));
+        assert_eq!(told.expect("ends"), [failed, failed, failed, fine, fine, fine]);
     }
 }

@@ -65,8 +65,7 @@ impl Core {
         let result = origin.device.flush().done().await;
         match result {
             Ok(()) => {
-                origin.flushed.set(marker);
-                origin.volatile_stripes.borrow_mut().retain(|_, completed| *completed > marker);
+                origin.note_flushed(marker);
                 let mut unproven = origin.unproven.borrow_mut();
                 let proven = unproven.extract_if(.., |(completed, _)| *completed <= marker);
                 for (_, item) in proven {

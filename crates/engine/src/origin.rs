@@ -88,6 +88,12 @@ impl Origin {
         }
     }
 
+    /// Notes a good flush that began when `marker` writes had completed.
+    pub(crate) fn note_flushed(&self, marker: u64) {
+        self.flushed.set(marker);
+        self.volatile_stripes.borrow_mut().retain(|_, completed| *completed > marker);
+    }
+
     fn widened(&self, offset: u64, len: u64) -> (u64, u64) {
         let start = offset / self.sector_bytes * self.sector_bytes;
         let end = (offset + len).next_multiple_of(self.sector_bytes);
@@ -155,5 +161,46 @@ impl Origin {
         let result = self.device.discard(offset, len).done().await;
         self.completed.set(self.completed.get() + 1);
         result
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forebay_device::{Completer, Geometry, Request};
+
+    struct NoDevice;
+
+    impl BlockDevice for NoDevice {
+        fn geometry(&self) -> Geometry {
+            Geometry { size_bytes: 1 << 40, sector_bytes: 512, discard: false }
+        }
+
+        fn submit(&self, request: Request, completer: Completer) {
+            request.finish(Ok(()), completer);
+        }
+    }
+
+    #[test]
+    fn a_full_table_of_volatile_stripes_counts_all_as_volatile_until_a_flush_covers_the_overflow() {
+        let origin = Origin::new(Rc::new(NoDevice));
+        let stripes = VOLATILE_STRIPES_MAX as u64;
+        let write = |stripe| {
+            origin.completed.set(origin.completed.get() + 1);
+            origin.note_direct(stripe);
+        };
+        (0..stripes).for_each(write);
+        assert!(origin.is_stripe_volatile(7) && !origin.is_stripe_volatile(stripes + 7));
+        let before = origin.completed.get();
+        // One that is in the table needs no room; the next one has none.
+        write(7);
+        assert!(!origin.is_stripe_volatile(stripes + 7));
+        write(stripes + 1);
+        assert!(origin.is_stripe_volatile(stripes + 1) && origin.is_stripe_volatile(stripes + 7));
+        origin.note_flushed(before);
+        assert!(origin.volatile_stripes.borrow().len() == 1, "there is room again");
+        assert!(origin.is_stripe_volatile(stripes + 1), "written after the flush began");
+        origin.note_flushed(origin.completed.get());
+        assert!(!origin.is_stripe_volatile(stripes + 1) && !origin.is_stripe_volatile(7));
     }
 }

@@ -643,6 +643,7 @@ impl Pool {
             last_request: Cell::new(self.core.rt.now()),
             cursor: Cell::new(0),
             drain: Cell::new(0),
+            untold: Cell::new(None),
         });
         self.core.volumes.borrow_mut().insert(record.id, Rc::clone(&state));
         self.core.spawn_background(elevator(Rc::clone(&self.core), Rc::clone(&state)));

@@ -41,6 +41,9 @@ pub(crate) struct VolumeState {
     pub cursor: Cell<u64>,
     /// How many wait for everything to be destaged.
     pub drain: Cell<u32>,
+    /// What a client that wrote, and left without asking, had been told of failed origin flushes.
+    /// The next client may be the same one with a new connection, and hears it.
+    pub untold: Cell<Option<u64>>,
 }
 
 impl VolumeState {
@@ -57,6 +60,17 @@ pub struct Volume {
     state: Rc<VolumeState>,
     /// Failed origin flushes that this client has been told of.
     failures_told: Cell<u64>,
+    /// Whether it has changed anything since its last FLUSH.
+    wrote: Cell<bool>,
+}
+
+impl Drop for Volume {
+    fn drop(&mut self) {
+        let (state, told) = (&self.state, self.failures_told.get());
+        if self.wrote.get() && told < state.origin.failures.get() {
+            state.untold.set(Some(state.untold.get().map_or(told, |other| other.min(told))));
+        }
+    }
 }
 
 /// Counts a request as under way.
@@ -98,8 +112,8 @@ pub(crate) struct Hit {
 
 impl Volume {
     pub(crate) fn new(core: Rc<Core>, state: Rc<VolumeState>) -> Self {
-        let failures_told = Cell::new(state.origin.failures.get());
-        Self { core, state, failures_told }
+        let told = state.untold.take().unwrap_or_else(|| state.origin.failures.get());
+        Self { core, state, failures_told: Cell::new(told), wrote: Cell::new(false) }
     }
 
     /// Another client's view of the same volume.
@@ -307,6 +321,7 @@ impl Volume {
         let _request = self.begin()?;
         add(&self.core.counters.flush_requests, 1);
         let origin = &self.state.origin;
+        self.wrote.set(false);
         let told = self.failures_told.get();
         let mut result = Ok(());
         if origin.flushed.get() < origin.direct.get() {
@@ -321,8 +336,9 @@ impl Volume {
         flushed.and(result)
     }
 
-    /// What the origin has been through, to be compared at the end of a request.
+    /// Begins a change; what the origin has been through, to be compared at its end.
     fn witnessed(&self) -> Witnessed {
+        self.wrote.set(true);
         let origin = &self.state.origin;
         Witnessed { direct: origin.direct.get(), failures: origin.failures.get() }
     }

@@ -1,6 +1,7 @@
 //! What a server serves.
 
 use std::future::Future;
+use std::rc::Rc;
 
 use forebay_device::{Buf, Data};
 
@@ -56,6 +57,13 @@ pub trait Export: 'static {
 
     /// Whether writes are refused.
     fn read_only(&self) -> bool;
+
+    /// What one client is served from, asked for once per connection: the same data, and whatever
+    /// an export remembers of each client, such as the failures it has been told of. By default
+    /// nothing.
+    fn for_client(self: Rc<Self>) -> Rc<Self> {
+        self
+    }
 
     /// Whether [`Export::write_zeroes`] is always quicker than writing that many zero bytes.
     fn zeroes_fast(&self) -> bool {

@@ -104,6 +104,16 @@ fn every_command_is_answered_in_both_reply_forms() {
 }
 
 #[test]
+fn each_connection_is_served_from_a_view_of_its_own() {
+    let rig = Rig::new(|export| export);
+    let clients: Vec<_> = (0..3).map(|_| rig.open(true)).collect();
+    rig.world.settle();
+    assert_eq!(rig.export.clients.get(), 3);
+    drop(clients);
+    rig.assert_idle();
+}
+
+#[test]
 fn refused_requests_leave_the_stream_in_step() {
     for structured in [false, true] {
         let rig = Rig::new(|export| export);

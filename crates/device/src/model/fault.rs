@@ -41,12 +41,14 @@ pub struct Trigger {
     pub one_in: u64,
     /// Hits left.
     pub hits_max: u64,
+    /// Matching requests that pass before the first hit.
+    pub spared: u64,
 }
 
 impl Trigger {
     /// Hits every request of these kinds.
     pub fn every(ops: Ops) -> Self {
-        Self { ops, range: None, one_in: 1, hits_max: u64::MAX }
+        Self { ops, range: None, one_in: 1, hits_max: u64::MAX, spared: 0 }
     }
 
     /// Hits about one in `one_in` requests of these kinds.
@@ -62,6 +64,11 @@ impl Trigger {
     /// At most `hits` times.
     pub fn times(self, hits: u64) -> Self {
         Self { hits_max: hits, ..self }
+    }
+
+    /// Only after `count` matching requests.
+    pub fn after(self, count: u64) -> Self {
+        Self { spared: count, ..self }
     }
 
     fn matches(&self, request: &Request) -> bool {
@@ -112,7 +119,12 @@ impl Faults {
     fn hit(&self, request: &Request) -> bool {
         let mut rng = self.rng.borrow_mut();
         for trigger in self.triggers.borrow_mut().iter_mut() {
-            if trigger.matches(request) && rng.one_in(trigger.one_in) {
+            if !trigger.matches(request) {
+                continue;
+            }
+            if trigger.spared > 0 {
+                trigger.spared -= 1;
+            } else if rng.one_in(trigger.one_in) {
                 trigger.hits_max -= 1;
                 self.hits.set(self.hits.get() + 1);
                 return true;

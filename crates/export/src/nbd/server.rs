@@ -118,7 +118,7 @@ impl<E: Export> Server<E> {
         let negotiation = negotiate(&link, &self.exports);
         match within(&*self.runtime, NEGOTIATION_TIME_MAX, negotiation).await.flatten() {
             Some((export, session)) => {
-                let runtime = Rc::clone(&self.runtime);
+                let (runtime, export) = (Rc::clone(&self.runtime), export.for_client());
                 Connection::new(runtime, link, export, session, place).run().await;
             }
             None => link.close(),

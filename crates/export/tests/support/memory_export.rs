@@ -24,6 +24,8 @@ pub struct MemoryExport {
     pub inflight_peak: Cell<usize>,
     /// Requests that have ended, for other threads too.
     pub finished: Arc<AtomicUsize>,
+    /// Clients that have begun.
+    pub clients: Cell<usize>,
     pub flushes: Cell<usize>,
     pub fua_writes: Cell<usize>,
     bytes: RefCell<Vec<u8>>,
@@ -50,6 +52,7 @@ impl MemoryExport {
             inflight: Cell::new(0),
             inflight_peak: Cell::new(0),
             finished: Arc::default(),
+            clients: Cell::new(0),
             flushes: Cell::new(0),
             fua_writes: Cell::new(0),
             bytes: RefCell::new(vec![0; size_bytes]),
@@ -107,6 +110,11 @@ impl Export for MemoryExport {
 
     fn read_only(&self) -> bool {
         self.read_only
+    }
+
+    fn for_client(self: Rc<Self>) -> Rc<Self> {
+        self.clients.set(self.clients.get() + 1);
+        self
     }
 
     fn zeroes_fast(&self) -> bool {

@@ -6,6 +6,7 @@ mod origin;
 mod remote;
 mod rig;
 mod start;
+mod stop;
 
 use std::rc::Rc;
 

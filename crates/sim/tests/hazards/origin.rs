@@ -91,6 +91,26 @@ fn flushes_under_way_at_a_failed_one_are_all_told() {
 }
 
 #[test]
+fn a_client_that_left_before_it_was_told_is_told_when_it_is_back() {
+    survive(5, |seed| {
+        let rig = readonly(seed);
+        let clients: Vec<_> = (0..2).map(|_| Rc::new(rig.volume().session())).collect();
+        let writer = Rc::clone(&clients[0]);
+        let mut data = Buf::new(BLOCK);
+        fill(2, 0, 24, &mut data);
+        let written = rig.run(async move { writer.write(24 * 512, data.freeze(), false).await })?;
+        written.map_err(|error| error.to_string())?;
+        rig.origin_broken.failing.arm(Trigger::every(Ops::Flushes).times(1));
+        flush(&rig, &clients[1]).unwrap_err();
+        drop(clients);
+        let back = Rc::new(rig.volume().session());
+        flush(&rig, &back).unwrap_err();
+        flush(&rig, &back)?;
+        flush(&rig, &Rc::new(rig.volume().session()))
+    });
+}
+
+#[test]
 fn a_durable_write_is_not_acknowledged_if_a_flush_failed_on_its_way() {
     survive(5, |seed| {
         let rig = readonly(seed);
