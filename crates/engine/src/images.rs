@@ -179,7 +179,10 @@ impl Core {
         while regions.read_into(&mut region).map_err(|_| "a region does not decode")? {
             let first = u64::from(region.region) * REGION_BLOCKS;
             let belongs = shard_of(region.volume, first, count) as usize == shard;
-            if !belongs || !self.is_given(region.volume) {
+            let inside = region.extents.iter().all(|extent| {
+                self.has_blocks(region.volume, first + u64::from(extent.first()), extent.count())
+            });
+            if !belongs || !inside {
                 return Err("a region does not belong there");
             }
             self.drop_unknown(&mut region, loaded)?;

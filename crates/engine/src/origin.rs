@@ -97,7 +97,8 @@ impl Origin {
     fn widened(&self, offset: u64, len: u64) -> (u64, u64) {
         let start = offset / self.sector_bytes * self.sector_bytes;
         let end = (offset + len).next_multiple_of(self.sector_bytes);
-        (start, end.min(self.device.geometry().size_bytes))
+        // Behind the device's end nothing is left of it, which the device refuses.
+        (start, end.min(self.device.geometry().size_bytes).max(start))
     }
 
     /// Whether a read can go straight into the client's buffer.

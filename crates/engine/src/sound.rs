@@ -4,7 +4,7 @@
 use crate::core::Core;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::{Entry, EntryKind, Extent, FooterRecord, State, Stream, footer_blocks_for};
-use crate::ids::{LOCATION_BITS, Location, SegmentId, VolumeId};
+use crate::ids::{BLOCK_BYTES, LOCATION_BITS, Location, SegmentId, VolumeId};
 use crate::limits::{COUNTER_MAX, REGION_BLOCKS};
 
 /// Refuses a counter so high that it could run over.
@@ -42,12 +42,18 @@ impl Core {
         };
         fact && entry.count >= 1
             && entry.block % REGION_BLOCKS + u64::from(entry.count) <= REGION_BLOCKS
-            && self.is_given(entry.volume)
+            && self.has_blocks(entry.volume, entry.block, entry.count)
     }
 
-    /// Whether a volume of this number has ever been added.
-    pub(crate) fn is_given(&self, volume: VolumeId) -> bool {
-        volume.0 != 0 && volume.0 < self.superblock.borrow().next_volume
+    /// Whether a volume of this number has ever been added and, as far as it is still there, has
+    /// these blocks.
+    pub(crate) fn has_blocks(&self, volume: VolumeId, block: u64, count: u32) -> bool {
+        let superblock = self.superblock.borrow();
+        let known = superblock.volumes.iter().find(|record| record.id == volume);
+        let end = known.map_or(u64::MAX, |record| record.size_bytes / BLOCK_BYTES);
+        volume.0 != 0
+            && volume.0 < superblock.next_volume
+            && block.checked_add(count.into()).is_some_and(|last| last <= end)
     }
 
     /// Whether a record of so many blocks may begin at a block of a segment. A longer one could

@@ -215,3 +215,31 @@ fn a_pool_that_has_latched_before_can_be_stopped() {
         Ok(())
     });
 }
+
+#[test]
+fn a_stop_that_waits_for_populations_returns_when_they_fail() {
+    survive(20, |seed| {
+        let rig = Rig::new(seed, Plan { mode: Mode::Readonly, ..Plan::default() });
+        // One is on its way to fail, the others wait behind it.
+        rig.gates[0].hold(2, |request| matches!(request, Request::Write { .. }));
+        rig.broken[0].failing.arm(Trigger::every(Ops::Writes).times(2));
+        (3..11).for_each(|block| rig.start_read(block));
+        rig.pause(SOON);
+        assert!(rig.gates[0].held() > 0);
+        *rig.volume.borrow_mut() = None;
+        let pool = rig.pool.take().unwrap();
+        let ended = Rc::new(RefCell::new(None));
+        let answer = Rc::clone(&ended);
+        rig.world.spawn(Box::pin(async move {
+            *answer.borrow_mut() = Some(Rc::into_inner(pool).unwrap().stop().await.is_err());
+        }));
+        rig.pause(10 * SOON);
+        assert_eq!(ended.take(), None, "it waits");
+        rig.gates[0].release();
+        rig.pause(10 * SOON);
+        if ended.take() != Some(true) {
+            return Err("the stop hangs".into());
+        }
+        Ok(())
+    });
+}
