@@ -91,7 +91,7 @@ mod tests {
     use forebay_engine::{CreateOptions, MemoryWitness, Mode, Tuning, VolumeSpec};
 
     /// A volume without a write cache, and what makes the flushes of its origin fail.
-    async fn readonly_volume(world: &Rc<World>) -> (Volume, Rc<Faults>) {
+    async fn readonly_volume(world: &Rc<World>) -> (Client, Rc<Faults>) {
         let runtime = || Rc::clone(world) as Rc<dyn Runtime>;
         let member = SimDisk::new(world, DiskSettings::ssd(4 << 20, 512), 1);
         let members = vec![member as Rc<dyn BlockDevice>];
@@ -117,7 +117,7 @@ mod tests {
             accept_data_loss_on_ssd_failure: true,
         };
         let volume = pool.expect("open").add_volume(&spec, origin).await.expect("add");
-        (volume, faults)
+        (volume.client(), faults)
     }
 
     #[test]
