@@ -41,19 +41,18 @@ lint: ## Format, clippy, shellcheck, file sizes, crate layers
 	scripts/check-layers.sh
 	scripts/check-files.sh
 
-bench: ## Benchmarks of a whole server through its clients
-	@scripts/setup.sh test
-	cargo build $(LOCKED) -p forebay-cli
-	cargo run $(LOCKED) -p forebay-bench -- $(ARGS)
+bench: bench-engine ## All benchmarks
 
-bench-engine: ## Benchmarks of the engine alone
-	@scripts/setup.sh demo
+bench-engine: ## Benchmarks of the engine alone, beside fio
+	@scripts/setup.sh bench
 	cargo run $(LOCKED) -p forebay-bench -- engine $(ARGS)
 
 soak: SEEDS = 0..10000
-soak: ## Hours of simulation, then the fuzzers if cargo-fuzz is there
+soak: ## Hours: many seeds, crashes at every I/O, kills of the daemon, the fuzzers
 	@scripts/setup.sh test
 	cargo run $(LOCKED) -p forebay-sim -- --seeds $(SEEDS) --jobs $(JOBS)
+	cargo run $(LOCKED) -q -p forebay-sim -- --seeds 0..200 --every-io --jobs $(JOBS)
+	FOREBAY_SOAK=1 cargo test $(LOCKED) -p forebay-cli --test crash
 	scripts/fuzz.sh
 
 setup: ## Install what the other targets need (they do it themselves)

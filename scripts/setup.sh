@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs what a make target needs and is not there yet: `setup.sh demo|lint|test`.
+# Installs what a make target needs and is not there yet: `setup.sh demo|lint|test|bench`.
 # Says nothing and takes no time when nothing is missing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -37,6 +37,17 @@ find_missing_test() {
     needs_command fio fio
     needs_command nbdcopy libnbd-bin
     needs_command qemu-io qemu-utils
+}
+
+find_missing_lint() {
+    missing=()
+    needs_command shellcheck shellcheck
+}
+
+find_missing_bench() {
+    missing=()
+    needs_command fio fio
+    needs_command valgrind valgrind
 }
 
 install_missing() {
@@ -86,7 +97,17 @@ install_rust() {
 find_missing_build
 install_missing || exit 1
 install_rust
-if [ "$purpose" = test ]; then
+case $purpose in
+test)
     find_missing_test
     install_missing || say "going on: each test that needs them says so and is skipped"
-fi
+    ;;
+lint)
+    find_missing_lint
+    install_missing || say "going on without it"
+    ;;
+bench)
+    find_missing_bench
+    install_missing || say "going on: rows that need them are missed"
+    ;;
+esac
