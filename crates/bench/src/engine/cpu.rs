@@ -144,14 +144,14 @@ pub(super) fn run_time(bench: &mut Bench) -> Result<()> {
     let bar = Bar::AtMost(1.5);
     let count = if bench.options.quick { 200_000 } else { 1_000_000 };
     let mut values = Vec::new();
-    for round in 0..bench.options.rounds.max(1) {
+    while bench.wants_round(&values, bar) {
         let pair = cpu_per_read(false, count).and_then(|e| Ok((e, cpu_per_read(true, count)?)));
         let (engine, direct) = match pair {
             Ok(pair) => pair,
             Err(error) => return bench.finish(Row::failed("cpu", WHAT, bar, &error)),
         };
         bench.keep(&json!({
-            "row": "cpu", "round": round, "engine_ns": engine, "device_ns": direct,
+            "row": "cpu", "round": values.len(), "engine_ns": engine, "device_ns": direct,
         }))?;
         values.push((engine - direct) / 1_000.0);
     }

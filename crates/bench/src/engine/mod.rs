@@ -30,7 +30,7 @@ use serde_json::{Value, json};
 
 pub use cpu::{HitsOptions, hits};
 pub use restart::{RestartOptions, step as restart_step};
-use verdict::{Row, Verdict};
+use verdict::{Bar, Row, Verdict, is_decided};
 
 /// An error for people.
 pub type Result<T> = std::result::Result<T, String>;
@@ -42,9 +42,12 @@ pub struct Options {
     /// seqwrite, amplification, cpu, remote, instructions, restart, index.
     #[arg(long, value_delimiter = ',')]
     rows: Vec<String>,
-    /// Rounds at first; rows that stay undecided get up to 15.
+    /// Rounds at first.
     #[arg(long, default_value_t = 5)]
     rounds: usize,
+    /// Rounds at the most: a row whose bar lies among its rounds gets more.
+    #[arg(long, default_value_t = 15)]
+    rounds_max: usize,
     /// Smaller sizes and shorter rounds. Rows that this shrinks are never called met.
     #[arg(long)]
     quick: bool,
@@ -73,9 +76,6 @@ const ROWS: &[&str] = &[
     "restart",
 ];
 
-/// Rounds that a row gets at the most.
-const ROUNDS_MAX: usize = 15;
-
 /// What all rows share.
 struct Bench {
     options: Options,
@@ -99,6 +99,12 @@ impl Bench {
         self.keep(&row.to_json())?;
         self.rows.push(row);
         Ok(())
+    }
+
+    /// Whether a row that has these values gets one more round.
+    fn wants_round(&self, values: &[f64], bar: Bar) -> bool {
+        let (first, most) = (self.options.rounds.max(1), self.options.rounds_max);
+        values.len() < first || (values.len() < most && !is_decided(values, bar))
     }
 
     /// Milliseconds of one side of a round.

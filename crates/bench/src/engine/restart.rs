@@ -268,6 +268,7 @@ const KILLED: &str = "restart after kill -9, to the first hit";
 const READS: &str = "recovery reads after kill -9, of what is allowed";
 const CLEAN_BAR: Bar = Bar::AtMost(0.5);
 const KILLED_BAR: Bar = Bar::AtMost(2.0);
+const READS_BAR: Bar = Bar::AtMost(1.0);
 
 /// Runs the restart rows.
 pub(super) fn run(bench: &mut Bench) -> Result<()> {
@@ -283,7 +284,7 @@ pub(super) fn run(bench: &mut Bench) -> Result<()> {
         Ok(()) => rows(bench, bytes),
         Err(error) => {
             bench.finish(Row::failed("restart", CLEAN, CLEAN_BAR, &error))?;
-            bench.finish(Row::failed("restart", KILLED, KILLED_BAR, &error))
+            failed_kill(bench, &error)
         }
     };
     let _ = std::fs::remove_file(&path);
@@ -299,17 +300,22 @@ fn rows(bench: &mut Bench, bytes: u64) -> Result<()> {
     bench.finish(row)?;
     match killed(bench, bytes) {
         Ok(rows) => rows.into_iter().try_for_each(|row| bench.finish(row)),
-        Err(error) => bench.finish(Row::failed("restart", KILLED, KILLED_BAR, &error)),
+        Err(error) => failed_kill(bench, &error),
     }
+}
+
+fn failed_kill(bench: &mut Bench, error: &str) -> Result<()> {
+    bench.finish(Row::failed("restart", KILLED, KILLED_BAR, error))?;
+    bench.finish(Row::failed("restart", READS, READS_BAR, error))
 }
 
 fn clean(bench: &mut Bench, bytes: u64) -> Result<Row> {
     let mut seconds = Vec::new();
     let mut last = Value::Null;
-    for round in 0..bench.options.rounds.max(1) {
+    while bench.wants_round(&seconds, CLEAN_BAR) {
         let start = start(bench, bytes)?;
         bench.keep(&json!({
-            "row": "restart-clean", "round": round, "seconds": start.seconds,
+            "row": "restart-clean", "round": seconds.len(), "seconds": start.seconds,
             "report": start.report,
         }))?;
         seconds.push(start.seconds);
@@ -335,11 +341,11 @@ fn clean(bench: &mut Bench, bytes: u64) -> Result<Row> {
 fn killed(bench: &mut Bench, bytes: u64) -> Result<Vec<Row>> {
     let (mut seconds, mut shares) = (Vec::new(), Vec::new());
     let (mut colder, mut note) = (0, String::new());
-    for round in 0..bench.options.rounds.max(1) {
+    while bench.wants_round(&seconds, KILLED_BAR) || bench.wants_round(&shares, READS_BAR) {
         let (before, start) = crash(bench, bytes)?;
         let report = &start.report;
         bench.keep(&json!({
-            "row": "restart-killed", "round": round, "seconds": start.seconds,
+            "row": "restart-killed", "round": seconds.len(), "seconds": start.seconds,
             "hit_ratio_before": before, "report": report,
         }))?;
         let cached = number(report, "recovered_blocks") * 4096.0;
@@ -364,6 +370,6 @@ fn killed(bench: &mut Bench, bytes: u64) -> Result<Vec<Row>> {
         time.verdict = Verdict::Missed;
         time.note.push_str("; the cache was colder afterwards");
     }
-    let reads = Row::judged("restart", READS, &shares, Bar::AtMost(1.0), "", quick);
+    let reads = Row::judged("restart", READS, &shares, READS_BAR, "", quick);
     Ok(vec![time, reads])
 }

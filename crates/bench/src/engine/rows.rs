@@ -5,8 +5,8 @@ use serde_json::json;
 use super::fio::{Fio, Job};
 use super::load::{self, Kind, Load};
 use super::rig::{Rig, write_file};
-use super::verdict::{Bar, Row, is_decided, median, rate};
-use super::{Bench, ROUNDS_MAX, Result};
+use super::verdict::{Bar, Row, median, rate};
+use super::{Bench, Result};
 
 /// One row: our load, fio's, and the bar.
 struct Case {
@@ -68,6 +68,11 @@ impl Sizes {
 }
 
 const AMPLIFICATION: &str = "SSD bytes per client byte, 4K random write, queue 32";
+const AMPLIFICATION_BAR: Bar = Bar::AtMost(1.1);
+
+fn amplification_failed(error: &str) -> Row {
+    Row::failed("amplification", AMPLIFICATION, AMPLIFICATION_BAR, error)
+}
 
 /// Runs the rows of this module that are asked for.
 pub(super) fn run(bench: &mut Bench) -> Result<()> {
@@ -90,6 +95,9 @@ pub(super) fn run(bench: &mut Bench) -> Result<()> {
         Err(error) => {
             for case in &cases {
                 bench.finish(Row::failed(case.name, case.what, Bar::AtLeast(case.bar), &error))?;
+            }
+            if amplification {
+                bench.finish(amplification_failed(&error))?;
             }
             Ok(())
         }
@@ -115,9 +123,7 @@ fn run_on(
     }
     if amplification {
         let row = amplify(bench, rig, sizes);
-        let bar = Bar::AtMost(1.1);
-        let row = row.unwrap_or_else(|e| Row::failed("amplification", AMPLIFICATION, bar, &e));
-        bench.finish(row)?;
+        bench.finish(row.unwrap_or_else(|error| amplification_failed(&error)))?;
     }
     Ok(())
 }
@@ -162,25 +168,22 @@ fn compare(bench: &mut Bench, rig: &Rig, fio: &Fio, sizes: &Sizes, case: &Case) 
     }
     let bar = Bar::AtLeast(case.bar);
     let (mut our_rates, mut fio_rates, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
-    let rounds = bench.options.rounds.max(1);
-    while ratios.len() < rounds || (ratios.len() < ROUNDS_MAX && !is_decided(&ratios, bar)) {
-        let until = if ratios.len() < rounds { rounds } else { ROUNDS_MAX };
-        for round in ratios.len()..until {
-            let (our, their);
-            if round % 2 == 0 {
-                our = ours(bench, rig, sizes, case)?;
-                their = fio.rate(case.job, bench.span_ms())?;
-            } else {
-                their = fio.rate(case.job, bench.span_ms())?;
-                our = ours(bench, rig, sizes, case)?;
-            }
-            bench.keep(&json!({
-                "row": case.name, "round": round, "ours": our, "fio": their, "ratio": our / their,
-            }))?;
-            our_rates.push(our);
-            fio_rates.push(their);
-            ratios.push(our / their);
+    while bench.wants_round(&ratios, bar) {
+        let round = ratios.len();
+        let (our, their);
+        if round.is_multiple_of(2) {
+            our = ours(bench, rig, sizes, case)?;
+            their = fio.rate(case.job, bench.span_ms())?;
+        } else {
+            their = fio.rate(case.job, bench.span_ms())?;
+            our = ours(bench, rig, sizes, case)?;
         }
+        bench.keep(&json!({
+            "row": case.name, "round": round, "ours": our, "fio": their, "ratio": our / their,
+        }))?;
+        our_rates.push(our);
+        fio_rates.push(their);
+        ratios.push(our / their);
     }
     let mut row = Row::judged(case.name, case.what, &ratios, bar, "", bench.options.quick);
     row.ours = rate(median(&our_rates));
@@ -193,7 +196,7 @@ fn amplify(bench: &mut Bench, rig: &Rig, sizes: &Sizes) -> Result<Row> {
     let load =
         Load { kind: Kind::WriteRandom, block_bytes: 4096, clients: 32, span_bytes: sizes.written };
     let (mut values, mut note) = (Vec::new(), String::new());
-    for round in 0..bench.options.rounds.max(1) {
+    while bench.wants_round(&values, AMPLIFICATION_BAR) {
         rig.settle()?;
         let before = (rig.ssd_bytes(), rig.counter("write_bytes"), rig.counter("ssd_move_bytes"));
         let parts = rig.pool.counters().list();
@@ -206,7 +209,7 @@ fn amplify(bench: &mut Bench, rig: &Rig, sizes: &Sizes) -> Result<Row> {
         };
         let value = (rig.ssd_bytes() - before.0) as f64 / client;
         bench.keep(&json!({
-            "row": "amplification", "round": round, "value": value,
+            "row": "amplification", "round": values.len(), "value": value,
             "headers": share("ssd_header_bytes"), "facts": share("ssd_fact_bytes"),
             "moves": share("ssd_move_bytes"), "checkpoints": share("ssd_checkpoint_bytes"),
         }))?;
@@ -219,6 +222,6 @@ fn amplify(bench: &mut Bench, rig: &Rig, sizes: &Sizes) -> Result<Row> {
         );
         values.push(value);
     }
-    let (bar, quick) = (Bar::AtMost(1.1), bench.options.quick);
+    let (bar, quick) = (AMPLIFICATION_BAR, bench.options.quick);
     Ok(Row { note, ..Row::judged("amplification", AMPLIFICATION, &values, bar, "", quick) })
 }

@@ -9,7 +9,7 @@ pub(super) enum Verdict {
     Met,
     /// It is not, or the row could not run.
     Missed,
-    /// The rounds disagree.
+    /// The bar lies among the rounds.
     Unclear,
     /// Cleared, but at a smaller size than the bar is meant for.
     Shrunk,
@@ -135,32 +135,12 @@ pub(super) fn median(values: &[f64]) -> f64 {
     }
 }
 
-/// The interval that holds the true median with 94 % or more, whatever the distribution: all of
-/// five values, the 4th to the 12th of fifteen. (All of fifteen would only ever be wider than all
-/// of five, so that more rounds could not decide anything.)
-fn confidence(values: &[f64]) -> (f64, f64) {
-    let values = sorted(values);
-    let n = values.len();
-    // How many of n coin tosses are tails in 1/32 of all cases: that many values are cut away.
-    let (mut cut, mut term, mut sum) = (0, 0.5_f64.powi(n as i32), 0.0);
-    while cut < n / 2 {
-        sum += term;
-        if sum > 1.0 / 31.0 {
-            break;
-        }
-        cut += 1;
-        term *= (n - cut + 1) as f64 / cut as f64;
-    }
-    let cut = cut.saturating_sub(1);
-    (values.get(cut).copied().unwrap_or(0.0), values.get(n - 1 - cut).copied().unwrap_or(0.0))
-}
-
-/// Whether the values say clearly on which side of the bar the median lies.
+/// Whether the bar lies outside of what the values span, so that they agree on which side.
 pub(super) fn is_decided(values: &[f64], bar: Bar) -> bool {
     if values.is_empty() {
         return false;
     }
-    let (low, high) = confidence(values);
+    let (low, high) = ends(values);
     bar.holds(low) == bar.holds(high)
 }
 
@@ -216,12 +196,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn five_rounds_count_whole_and_fifteen_without_their_tails() {
-        let five = [1.0, 2.0, 3.0, 4.0, 5.0];
-        assert_eq!(confidence(&five), (1.0, 5.0));
-        let fifteen: Vec<f64> = (1..=15).map(f64::from).collect();
-        assert_eq!(confidence(&fifteen), (4.0, 12.0));
-        assert_eq!(median(&fifteen), 8.0);
+    fn one_round_beyond_the_bar_decides_against_a_verdict() {
+        let values: Vec<f64> = (1..=15).map(f64::from).collect();
+        assert_eq!(median(&values), 8.0);
+        assert!(!is_decided(&values, Bar::AtLeast(2.0)));
+        assert!(!is_decided(&values, Bar::AtMost(14.0)));
+        assert!(is_decided(&values, Bar::AtLeast(1.0)));
+        assert!(is_decided(&values, Bar::AtLeast(15.5)));
+        assert!(!is_decided(&[], Bar::AtLeast(1.0)), "no round, no verdict");
     }
 
     #[test]
