@@ -22,6 +22,8 @@ enum Command {
     /// A fixed number of cache hits on a device that costs nothing, for callgrind.
     #[command(hide = true)]
     EngineHits(engine::HitsOptions),
+    /// The device alone: appends, each followed by a flush.
+    EngineAppends(engine::AppendOptions),
     /// A process of its own for the restart rows.
     #[command(hide = true)]
     EngineRestart(engine::RestartOptions),
@@ -31,6 +33,7 @@ fn main() -> ExitCode {
     let result = match Args::parse().command {
         Command::Engine(options) => engine::run(&options),
         Command::EngineHits(options) => engine::hits(&options).map(|()| true),
+        Command::EngineAppends(options) => engine::append_loop(&options).map(|()| true),
         Command::EngineRestart(options) => engine::restart_step(&options).map(|()| true),
     };
     match result {

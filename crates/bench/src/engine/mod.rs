@@ -6,6 +6,7 @@
 //!   counts, not a ratio of medians.
 //! * While fio runs, the engine stands still: its reactor is driven only in its own turns.
 
+mod bare;
 mod cpu;
 mod devices;
 mod fio;
@@ -28,6 +29,7 @@ use forebay_device::Runtime;
 use forebay_device::real::reactor::{Config, Reactor};
 use serde_json::{Value, json};
 
+pub use bare::{AppendOptions, append_loop};
 pub use cpu::{HitsOptions, hits};
 pub use restart::{RestartOptions, step as restart_step};
 use verdict::{Bar, Row, Verdict, is_decided};
@@ -51,6 +53,10 @@ pub struct Options {
     /// Smaller sizes and shorter rounds. Rows that this shrinks are never called met.
     #[arg(long)]
     quick: bool,
+    /// GiB of the cache file, if not the 4 (with --quick 1) that the bars are meant for. With four
+    /// times as much the log does not fill during a row, so nothing is reclaimed.
+    #[arg(long)]
+    cache_gib: Option<u64>,
     /// Where the files are made; they are removed at the end.
     #[arg(long, default_value = "/var/tmp/forebay-bench")]
     dir: PathBuf,

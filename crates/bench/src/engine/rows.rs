@@ -63,7 +63,8 @@ struct Sizes {
 impl Sizes {
     fn of(bench: &Bench) -> Self {
         let unit = if bench.options.quick { 1 << 28 } else { 1 << 30 };
-        Self { cache: 4 * unit, volume: 2 * unit, written: unit }
+        let cache = bench.options.cache_gib.map_or(4 * unit, |gib| gib << 30);
+        Self { cache, volume: 2 * unit, written: unit }
     }
 }
 
