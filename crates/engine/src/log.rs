@@ -28,7 +28,7 @@ use crate::limits::{APPEND_COALESCE_BLOCKS, APPENDS_INFLIGHT_MAX};
 use crate::lock::Population;
 use crate::planted::{self, Bug};
 use crate::segment::{Set, SetState};
-use crate::wait::{TaskMutex, WaitQueue};
+use crate::wait::{TaskMutex, WaitQueue, yield_once};
 
 const BLOCK: usize = BLOCK_BYTES as usize;
 
@@ -93,6 +93,8 @@ pub(crate) struct StreamLog {
     queue: RefCell<VecDeque<Pending>>,
     queued_blocks: Cell<u32>,
     inflight: Cell<usize>,
+    /// Marker of the member flush that the next append waits for, once it has been decided.
+    held_until: Cell<Option<u64>>,
     open: RefCell<Option<Rc<OpenSet>>>,
     builder: TaskMutex,
     work: WaitQueue,
@@ -105,17 +107,11 @@ impl StreamLog {
             queue: RefCell::default(),
             queued_blocks: Cell::new(0),
             inflight: Cell::new(0),
+            held_until: Cell::new(None),
             open: RefCell::default(),
             builder: TaskMutex::default(),
             work: WaitQueue::default(),
         }
-    }
-
-    /// Whether another append should start: at once if none is in flight, else when enough has
-    /// gathered to be worth a header of its own.
-    fn is_due(&self) -> bool {
-        !self.queue.borrow().is_empty()
-            && (self.inflight.get() == 0 || self.queued_blocks.get() >= APPEND_COALESCE_BLOCKS)
     }
 }
 
@@ -132,6 +128,8 @@ pub(crate) struct Log {
     flushed: Cell<u64>,
     /// Member flushes under way, in the order of their beginning and of their markers.
     flushes: RefCell<VecDeque<flush::MemberFlush>>,
+    /// Clients that wait for a member flush.
+    flush_waiters: Cell<usize>,
     /// Woken when an append or a flush ends.
     progress: WaitQueue,
     pub bytes_since_flush: Cell<u64>,
@@ -160,6 +158,7 @@ impl Log {
             appended: Cell::new(0),
             flushed: Cell::new(0),
             flushes: RefCell::default(),
+            flush_waiters: Cell::new(0),
             progress: WaitQueue::default(),
             bytes_since_flush: Cell::new(0),
             bytes_since_lap: Cell::new(0),
@@ -214,9 +213,30 @@ impl Log {
         let log = self.stream(stream);
         log.queued_blocks.set(log.queued_blocks.get() + pending.data_blocks());
         log.queue.borrow_mut().push_back(pending);
-        if log.is_due() {
+        if self.is_due(log) {
             log.work.wake_all();
         }
+    }
+
+    /// Whether another append of a stream should start: at once if none is in flight, else when
+    /// enough has gathered to be worth a header of its own.
+    fn is_due(&self, log: &StreamLog) -> bool {
+        !log.queue.borrow().is_empty()
+            && (log.queued_blocks.get() >= APPEND_COALESCE_BLOCKS
+                || (log.inflight.get() == 0 && !self.is_held(log)))
+    }
+
+    /// Whether an append waits for the member flush under way, because as many clients as it has
+    /// entries, or more, will be back when that ends: groups of synchronous writers, each with an
+    /// append and a flush of its own, so become one. An append waits for one flush at the most.
+    fn is_held(&self, log: &StreamLog) -> bool {
+        if log.stream != Stream::Dirty || self.flush_waiters.get() < log.queue.borrow().len() {
+            return false;
+        }
+        if log.held_until.get().is_none() {
+            log.held_until.set(self.flushes.borrow().back().map(flush::MemberFlush::marker));
+        }
+        log.held_until.get().is_some_and(|marker| self.flushed.get() < marker)
     }
 
     /// Appends one entry; resolves once it is published.
@@ -437,6 +457,7 @@ impl Core {
     fn build(&self, log: &StreamLog, set: Rc<OpenSet>, count: usize, data_blocks: u32) -> Batch {
         let mut pending: Vec<Pending> = log.queue.borrow_mut().drain(..count).collect();
         log.queued_blocks.set(log.queued_blocks.get() - data_blocks);
+        log.held_until.set(None);
         let header_blocks = header_blocks_for(count, data_blocks as usize);
         let mut buf = Buf::new((header_blocks + data_blocks as usize) * BLOCK);
         let mut checksums = Vec::with_capacity(data_blocks as usize);
@@ -631,7 +652,7 @@ async fn worker(core: Rc<Core>, index: usize) {
     loop {
         log.work
             .until(|| {
-                log.is_due()
+                core.log.is_due(log)
                     || core.log.retired.get()
                     || (core.latched.get() && !log.queue.borrow().is_empty())
             })
@@ -641,7 +662,7 @@ async fn worker(core: Rc<Core>, index: usize) {
         }
         let built = {
             let _builder = log.builder.lock().await;
-            if !log.is_due() && !core.latched.get() {
+            if !core.log.is_due(log) && !core.latched.get() {
                 continue;
             }
             let built = match core.check_latch() {
@@ -659,6 +680,8 @@ async fn worker(core: Rc<Core>, index: usize) {
                 log.inflight.set(log.inflight.get() - 1);
                 log.work.wake_all();
                 core.log.progress.wake_all();
+                // Who was just answered comes first: a FLUSH may follow, or the next write.
+                yield_once().await;
             }
             Ok(None) => core.refuse(log, IoErrorKind::NoSpace),
             Err(_) => core.refuse(log, IoErrorKind::Other),

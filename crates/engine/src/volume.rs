@@ -364,7 +364,7 @@ impl Volume {
         if planted::is(Bug::FlushAcknowledgedEarly) {
             return Ok(());
         }
-        self.core.flush_members().await
+        self.core.flush_for_client().await
     }
 
     fn flush_failed(&self) -> Error {

@@ -56,6 +56,19 @@ impl WaitQueue {
     }
 }
 
+/// Lets all tasks that are ready now run first.
+pub(crate) async fn yield_once() {
+    let mut yielded = false;
+    poll_fn(|cx| {
+        if std::mem::replace(&mut yielded, true) {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
+
 /// A mutex for the tasks of one thread.
 #[derive(Default)]
 pub(crate) struct TaskMutex {

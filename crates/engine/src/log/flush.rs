@@ -21,7 +21,33 @@ pub(super) struct MemberFlush {
     done: bool,
 }
 
+impl MemberFlush {
+    pub(super) fn marker(&self) -> u64 {
+        self.marker
+    }
+}
+
+/// Counts a client that waits for a flush.
+struct Waiter<'a>(&'a Core);
+
+impl Drop for Waiter<'_> {
+    fn drop(&mut self) {
+        let waiters = &self.0.log.flush_waiters;
+        waiters.set(waiters.get() - 1);
+    }
+}
+
 impl Core {
+    /// Makes every completed append durable on behalf of a client, who will then go on.
+    ///
+    /// # Errors
+    /// As [`Core::flush_members`].
+    pub(crate) async fn flush_for_client(&self) -> Result<()> {
+        self.log.flush_waiters.set(self.log.flush_waiters.get() + 1);
+        let _waiter = Waiter(self);
+        self.flush_members().await
+    }
+
     /// Makes every completed append durable.
     ///
     /// # Errors
@@ -36,6 +62,8 @@ impl Core {
             if self.may_begin_flush(target) {
                 self.flush_once().await;
                 self.log.progress.wake_all();
+                // After the clients, whose next writes belong to what was held for them.
+                self.log.stream(Stream::Dirty).work.wake_all();
                 continue;
             }
             let flushed = || self.log.flushed.get() >= target || self.may_begin_flush(target);
