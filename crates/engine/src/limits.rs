@@ -61,6 +61,10 @@ pub const APPENDS_INFLIGHT_MAX: usize = 4;
 /// at queue depth 32 this makes a header's share of the bytes 1/17 at the most.
 pub const APPEND_COALESCE_BLOCKS: u32 = 16;
 
+/// Blocks from which a record's only entry is written straight from the client's buffer, as a device
+/// write of its own beside the header's. Below, copying 64 KiB costs less than another request.
+pub const APART_BLOCKS_MIN: u32 = 16;
+
 /// Member flushes under way at a time. One would make a writer whose append has just missed the
 /// flush under way wait for nearly two; the kernel merges those that the device cannot take.
 pub const FLUSHES_INFLIGHT_MAX: usize = 4;

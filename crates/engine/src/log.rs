@@ -24,7 +24,7 @@ use crate::format::{
     encode_record_header, footer_blocks_for, header_blocks_for,
 };
 use crate::ids::{BLOCK_BYTES, Incarnation, Location, SECTORS_ALL, SegmentId, Sequence, VolumeId};
-use crate::limits::{APPEND_COALESCE_BLOCKS, APPENDS_INFLIGHT_MAX};
+use crate::limits::{APART_BLOCKS_MIN, APPEND_COALESCE_BLOCKS, APPENDS_INFLIGHT_MAX};
 use crate::lock::Population;
 use crate::planted::{self, Bug};
 use crate::segment::{Set, SetState};
@@ -82,7 +82,8 @@ struct Batch {
     index: usize,
     place: RecordPlace,
     sequence: Sequence,
-    buf: Data,
+    /// The record: as one piece, or header and data apart.
+    parts: Vec<Data>,
     header: bool,
     pending: Vec<Pending>,
 }
@@ -459,15 +460,22 @@ impl Core {
         log.queued_blocks.set(log.queued_blocks.get() - data_blocks);
         log.held_until.set(None);
         let header_blocks = header_blocks_for(count, data_blocks as usize);
-        let mut buf = Buf::new((header_blocks + data_blocks as usize) * BLOCK);
+        let apart = match &mut pending[..] {
+            [only] if data_blocks >= APART_BLOCKS_MIN => only.data.clone(),
+            _ => None,
+        };
+        let copied = if apart.is_some() { 0 } else { data_blocks as usize };
+        let mut buf = Buf::new((header_blocks + copied) * BLOCK);
         let mut checksums = Vec::with_capacity(data_blocks as usize);
         let mut entries = Vec::with_capacity(count);
         for item in &mut pending {
             if let Some(data) = item.data.take() {
                 item.entry.data = checksums.len() as u16;
                 for block in data.chunks_exact(BLOCK) {
-                    let at = (header_blocks + checksums.len()) * BLOCK;
-                    buf[at..at + BLOCK].copy_from_slice(block);
+                    if apart.is_none() {
+                        let at = (header_blocks + checksums.len()) * BLOCK;
+                        buf[at..at + BLOCK].copy_from_slice(block);
+                    }
                     checksums.push(checksum(block));
                 }
             }
@@ -512,7 +520,8 @@ impl Core {
             marker: None,
         });
         let header = !set.header_written.replace(true);
-        Batch { set, index, place, sequence, buf: buf.freeze(), header, pending }
+        let parts = [buf.freeze()].into_iter().chain(apart).collect();
+        Batch { set, index, place, sequence, parts, header, pending }
     }
 
     fn count_bytes(&self, stream: Stream, pending: &[Pending], headers: usize, set: &OpenSet) {
@@ -541,8 +550,8 @@ impl Core {
 
     /// Writes a record to all copies; publishes and acknowledges it.
     async fn write_batch(&self, batch: Batch) {
-        let Batch { set, index, place, sequence, buf, header, pending } = batch;
-        let mut writes: Vec<(usize, Io)> = Vec::with_capacity(2 * set.segments.len());
+        let Batch { set, index, place, sequence, parts, header, pending } = batch;
+        let mut writes: Vec<(usize, Io)> = Vec::with_capacity(3 * set.segments.len());
         let (_, offset) = self.sets.borrow().split(place.header);
         for &segment in &set.segments {
             let member = self.sets.borrow().member_of(segment);
@@ -551,8 +560,11 @@ impl Core {
                 let (device, at) = self.place(segment, 0);
                 writes.push((member, device.device.write(at, block)));
             }
-            let (device, at) = self.place(segment, offset);
-            writes.push((member, device.device.write(at, buf.clone())));
+            let (device, mut at) = self.place(segment, offset);
+            for part in &parts {
+                writes.push((member, device.device.write(at, part.clone())));
+                at += part.len() as u64;
+            }
         }
         if header {
             let bytes = BLOCK_BYTES * set.segments.len() as u64;
@@ -568,7 +580,7 @@ impl Core {
                 result = Err(IoErrorKind::Other.into());
             }
         }
-        self.note_append(buf.len() as u64);
+        self.note_append(parts.iter().map(|part| part.len() as u64).sum());
         self.log.inflight.borrow_mut().remove(&sequence.0);
         if result.is_ok() {
             set.records.borrow_mut()[index].marker = Some(self.log.appended.get());

@@ -138,8 +138,11 @@ impl Core {
         let mut appends: Vec<Io> = Vec::new();
         let mut at = first;
         while at < end {
-            let border = (at / REGION_BLOCKS + 1) * REGION_BLOCKS;
-            let until = end.min(border).min(at + max);
+            let border = end.min((at / REGION_BLOCKS + 1) * REGION_BLOCKS);
+            // Even parts: a long record and a tiny one cost as much, and leave more room unused at
+            // a segment's end.
+            let records = (border - at).div_ceil(max);
+            let until = at + (border - at).div_ceil(records);
             let entry = new_entry(EntryKind::Write, v.id, at, (until - at) as u32);
             let from = (at - first) as usize * BLOCK;
             let part = data.slice(from..(until - first) as usize * BLOCK);
