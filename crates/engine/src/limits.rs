@@ -72,6 +72,12 @@ pub const FLUSHES_INFLIGHT_MAX: usize = 4;
 /// Blocks of a granule, the policy's unit of hotness (64 KiB).
 pub const GRANULE_BLOCKS: u64 = (64 << 10) / crate::ids::BLOCK_BYTES;
 
+/// Blocks that are read ahead of a walk through a closed set (1 MiB): one buffer per pool.
+pub const AHEAD_BLOCKS: u32 = 256;
+
+/// Longest run, in blocks, for which a walk reads ahead; longer ones are worth a read of their own.
+pub const AHEAD_RUN_BLOCKS_MAX: u32 = 16;
+
 /// Bytes of populations on their way into the log; further misses are not populated meanwhile.
 /// A few records per stream: what a slow origin delivers never comes near it.
 pub const POPULATE_BYTES_MAX: u64 = 64 << 20;
