@@ -24,6 +24,8 @@ enum Command {
     EngineHits(engine::HitsOptions),
     /// The device alone: appends, each followed by a flush.
     EngineAppends(engine::AppendOptions),
+    /// Synchronous writers on a modelled disk that takes one flush at a time.
+    EngineSerialFlush(engine::SerialOptions),
     /// A process of its own for the restart rows.
     #[command(hide = true)]
     EngineRestart(engine::RestartOptions),
@@ -34,6 +36,7 @@ fn main() -> ExitCode {
         Command::Engine(options) => engine::run(&options),
         Command::EngineHits(options) => engine::hits(&options).map(|()| true),
         Command::EngineAppends(options) => engine::append_loop(&options).map(|()| true),
+        Command::EngineSerialFlush(options) => engine::serial_flush(&options).map(|()| true),
         Command::EngineRestart(options) => engine::restart_step(&options).map(|()| true),
     };
     match result {

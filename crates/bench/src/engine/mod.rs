@@ -17,6 +17,7 @@ mod remote;
 mod restart;
 mod rig;
 mod rows;
+mod serial;
 mod verdict;
 
 use std::fs::File;
@@ -32,6 +33,7 @@ use serde_json::{Value, json};
 pub use bare::{AppendOptions, append_loop};
 pub use cpu::{HitsOptions, hits};
 pub use restart::{RestartOptions, step as restart_step};
+pub use serial::{SerialOptions, serial_flush};
 use verdict::{Bar, Row, Verdict, is_decided};
 
 /// An error for people.
