@@ -30,17 +30,24 @@ pub(crate) enum Place {
     Impossible,
 }
 
+/// Whether an entry of this kind is ever written so. A clean fact is of what was destaged or written
+/// through, and a zero extent becomes nothing, not clean: it has no data to be clean. What moves has
+/// data.
+fn is_said(kind: EntryKind, state: Option<State>, drop: bool, data: bool) -> bool {
+    match (kind, state) {
+        (EntryKind::CleanFact, Some(State::Written | State::Provisional)) => true,
+        (EntryKind::CleanFact, Some(State::ZeroWritten)) => drop,
+        (EntryKind::CleanFact, _) => false,
+        (EntryKind::Move, _) => data,
+        _ => true,
+    }
+}
+
 impl Core {
     /// Whether an entry says something that the index can hold, of a volume that there has been.
     pub(crate) fn is_sound(&self, entry: &Entry) -> bool {
-        let fact = match (entry.kind, entry.state) {
-            (EntryKind::CleanFact, Some(State::Written | State::Provisional)) => true,
-            (EntryKind::CleanFact, Some(State::ZeroWritten)) => entry.drop,
-            (EntryKind::CleanFact, _) => false,
-            (EntryKind::Move, _) => entry.has_data(),
-            _ => true,
-        };
-        fact && entry.count >= 1
+        is_said(entry.kind, entry.state, entry.drop, entry.has_data())
+            && entry.count >= 1
             && entry.block % REGION_BLOCKS + u64::from(entry.count) <= REGION_BLOCKS
             && self.has_blocks(entry.volume, entry.block, entry.count)
     }
@@ -99,5 +106,48 @@ impl Core {
 
     fn split(&self, location: Location) -> (SegmentId, u32) {
         self.sets.borrow().split(location)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::Location;
+    use crate::index::{Mapping, Shard};
+
+    /// What a clean fact that is said does to the index cannot reach an assertion of it, whatever
+    /// stands there.
+    #[test]
+    fn a_clean_fact_that_is_said_makes_data_clean_or_nothing_at_all() {
+        let states = (1..8).filter_map(State::from_number);
+        for (state, drop) in states.flat_map(|state| [(state, false), (state, true)]) {
+            let said = is_said(EntryKind::CleanFact, Some(state), drop, false);
+            let expected = match state {
+                State::Written | State::Provisional => true,
+                State::ZeroWritten => drop,
+                State::Clean | State::Dirty | State::Zero | State::Lost => false,
+            };
+            assert_eq!(said, expected, "{state:?}, drop {drop}");
+            if !said {
+                continue;
+            }
+            let mut shard = Shard::new();
+            let location = Location(40);
+            let mapping =
+                Mapping { block: 3, count: 2, state, location, distance: 1, sectors: 0xFF };
+            shard.insert(VolumeId(1), mapping, |_| {});
+            let to = (!drop).then_some(State::Clean);
+            shard.transition(VolumeId(1), 3, 2, location, |now| now == state, to, |_| {});
+            assert_eq!(shard.state_block_count(State::Clean), if drop { 0 } else { 2 });
+        }
+        assert!(!is_said(EntryKind::Move, Some(State::Zero), false, false));
+        assert!(!is_said(EntryKind::CleanFact, None, true, false));
+    }
+
+    #[test]
+    fn counters_at_their_end_are_refused() {
+        assert!(check_counter("counter", COUNTER_MAX).is_ok());
+        let refused = [COUNTER_MAX + 1, u64::MAX].map(|value| check_counter("counter", value));
+        assert!(refused.iter().all(|r| r.as_ref().is_err_and(|e| e.kind == ErrorKind::Damaged)));
     }
 }

@@ -115,7 +115,11 @@ impl Crafter {
 
     /// Changes an entry or the head of a record, or the image that it holds.
     fn craft_record(&mut self) -> String {
-        let records = self.records();
+        let mut records = self.records();
+        let is_image = |at: &usize| self.image[at + RECORD_HEAD_BYTES] == EntryKind::Image as u8;
+        if self.rng.one_in(3) && records.iter().any(is_image) {
+            records.retain(is_image);
+        }
         let at = *self.rng.pick(&records);
         let (header, entries, _) = decode_record(&self.image[at..]).unwrap();
         let header_bytes = header.header_bytes();
@@ -123,7 +127,7 @@ impl Crafter {
         let is_image = entries[entry].kind == EntryKind::Image;
         let what = match self.rng.below(4) {
             0 => mutate_structure(&mut self.rng, "Record head", &mut self.image[at..]),
-            1 if is_image => {
+            1 | 2 if is_image => {
                 let from = at + header_bytes + usize::from(entries[entry].data) * BLOCK;
                 let blocks = from..from + entries[entry].count as usize * BLOCK;
                 let sums = at + RECORD_HEAD_BYTES + ENTRY_BYTES * entries.len();
