@@ -13,7 +13,7 @@ const EXPECTED: &[(&str, u64, u64)] = &[
     ("laps", 2, 35),
     ("segment reused", 1, 25),
     ("move_blocks", 1, 15),
-    ("dirty run moved", 1, 5),
+    ("dirty run moved", 1, 1),
     ("evict_blocks", 1, 25),
     ("throttled_writes", 1, 10),
     ("populate_voided", 1, 20),

@@ -22,6 +22,9 @@ pub struct VolumeConfig {
     pub origin_sector_bytes: u32,
     /// Whether the origin discards.
     pub discard: bool,
+    /// Whether a power cut may take from the origin what has not been flushed. Where it takes
+    /// nothing from there and all from the members, the origin is ahead of the log.
+    pub write_cache: bool,
     /// Its first mode.
     pub mode: Mode,
     /// Whether the origin holds data (stamp 1) from the start, or zeroes.
@@ -235,6 +238,7 @@ impl Config {
             size_bytes: (256 << 10) * quarters + tail_bytes,
             origin_sector_bytes: if coarse { 4096 } else { 512 },
             discard: rng.one_in(2),
+            write_cache: rng.one_in(2),
             mode: if rng.one_in(2) { Mode::Writeback } else { *rng.pick(&Mode::ALL) },
             filled: rng.one_in(2),
         }
@@ -291,7 +295,7 @@ impl Config {
             owed_segments_percent: *rng.pick(&[20, 40, 60]),
             lap_percent: *rng.pick(&[4, 10, 30]),
             verify_reads: rng.one_in(8),
-            destage_when_idle: !rng.one_in(8),
+            destage_when_idle: !rng.one_in(4),
         }
     }
 }

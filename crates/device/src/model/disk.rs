@@ -181,6 +181,8 @@ pub struct DiskSettings {
     pub garbles: bool,
     /// Whether discarded ranges may read as garbage, besides old data and zeroes.
     pub discard_garbles: bool,
+    /// Whether what has completed may be lost in a power cut until it is flushed.
+    pub write_cache: bool,
 }
 
 impl DiskSettings {
@@ -192,6 +194,7 @@ impl DiskSettings {
             latency_max: 200 * MICROSECOND,
             garbles: true,
             discard_garbles: true,
+            write_cache: true,
         }
     }
 
@@ -203,6 +206,7 @@ impl DiskSettings {
             latency_max: 8_000 * MICROSECOND,
             garbles: false,
             discard_garbles: false,
+            write_cache: true,
         }
     }
 }
@@ -472,7 +476,10 @@ impl SimDisk {
             false => Fate::Kept,
         };
         for effect in state.unflushed.drain(..) {
-            let fate = fate(rng, effect.completed.is_none());
+            let fate = match effect.completed {
+                Some(_) if !self.settings.write_cache => Fate::Kept,
+                completed => fate(rng, completed.is_none()),
+            };
             Self::settle_effect(rng, &effect, fate, &mut state.durable);
         }
         for effect in shuffled(rng, std::mem::take(&mut state.pending)) {
