@@ -9,8 +9,8 @@ pub const REQUEST_BYTES_MAX: u64 = 32 << 20;
 pub const REMOTE_REQUESTS_MAX: usize = 256;
 
 /// Longest record, in bytes, header included; also at most a quarter of a segment. Longer requests
-/// are several records. One record is one device write, and an extent's distance to its record's
-/// header must fit 8 bits.
+/// are several records. It is one device write or two (see [`APART_BLOCKS_MIN`]), and an extent's
+/// distance to its record's header must fit 8 bits.
 pub const RECORD_BYTES_MAX: u64 = 1 << 20;
 
 /// Members of a pool: the partner list of a segment header has this many places.
