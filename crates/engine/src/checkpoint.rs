@@ -171,15 +171,18 @@ impl Core {
     fn is_lap_due(&self) -> bool {
         let pool = self.sets.borrow().total_count() as u64 * self.segment_bytes;
         let appended = self.log.bytes_since_lap.get();
-        let waiting = self.would_root_free();
-        let (starving, low) = {
+        let freed = self.freed_by_root();
+        let (starving, low, batch) = {
             let sets = self.sets.borrow();
-            (sets.is_starving(), sets.is_low())
+            (sets.is_starving(), sets.is_low(), sets.root_batch())
         };
         // A root for every emptied set would cost more bytes than the set holds: as many as reclaim
-        // keeps ready are freed together.
+        // keeps ready are freed together, and while somebody waits as many as are worth it, unless
+        // reclaim has no more to give.
+        let reclaiming = self.is_reclaim_due() && !self.reclaim_stuck.get();
         appended >= pool / 100 * self.tuning.lap_percent
-            || (waiting && (starving || (low && !self.is_reclaim_due())))
+            || (freed > 0 && starving && (freed >= batch || !reclaiming))
+            || (freed > 0 && low && !self.is_reclaim_due())
     }
 }
 

@@ -364,10 +364,12 @@ impl Core {
         !self.sets.borrow().lacking(self.log.watermark()).is_empty()
     }
 
-    /// Whether a root would free anything. Facts count too: where they alone have taken what data
-    /// may not, nothing else is there to be emptied, and what they say is in the images.
-    pub(crate) fn would_root_free(&self) -> bool {
+    /// Segments that a root would free. Facts count too: where they alone have taken what data may
+    /// not, nothing else is there to be emptied, and what they say is in the images.
+    pub(crate) fn freed_by_root(&self) -> usize {
         let watermark = self.log.watermark();
-        self.sets.borrow().iter().any(|set| set.is_freed_by(watermark))
+        let sets = self.sets.borrow();
+        let freed = sets.iter().filter(|set| set.is_freed_by(watermark));
+        freed.map(|set| set.segments.len()).sum()
     }
 }

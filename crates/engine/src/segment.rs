@@ -260,6 +260,12 @@ impl SetTable {
         }
     }
 
+    /// Segments that are worth a root of their own while writers wait for room: a quarter of the
+    /// reserve. One root for each set that is emptied costs more time than emptying it.
+    pub(crate) fn root_batch(&self) -> usize {
+        (0..self.members.len()).map(|m| self.reserve(m) / 4).sum()
+    }
+
     /// Whether some member has so few free segments that nothing is populated or moved there.
     pub(crate) fn is_starving(&self) -> bool {
         (0..self.members.len()).any(|m| self.free[m].len() <= self.floor(m, Stream::Probation))
