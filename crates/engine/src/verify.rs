@@ -131,7 +131,7 @@ impl Core {
     async fn read_ahead(&self, location: Location, distance: u8, count: u32) -> Option<Data> {
         let ahead = &self.log.ahead;
         let (set, block) = self.sets.borrow().split(location);
-        let (first, end) = (block - u32::from(distance), block + count);
+        let (first, end) = (block.checked_sub(u32::from(distance))?, block + count);
         if count > AHEAD_RUN_BLOCKS_MAX {
             return None;
         }
