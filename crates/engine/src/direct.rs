@@ -2,7 +2,8 @@
 //!
 //! * Nothing goes straight to the origin while the log owes it any block of the range (INV-11).
 //! * Before the origin is written, whatever the log could still show of the range is void, and
-//!   that is durable: a tombstone, or a provisional entry that carries the new data (INV-8).
+//!   that is durable: a tombstone, or, where there is one member, a provisional entry that carries
+//!   the new data (INV-8).
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -82,6 +83,13 @@ impl Core {
         let (first, count) = blocks_of(offset, data.len() as u64);
         let logged = self.may_be_logged(v, first, count);
         let keeps = v.mode.get() == Mode::Writethrough && !self.latched.get();
+        // A provisional entry may be lost with its member, and what it superseded be found on
+        // another: only where there is no other does it say what a tombstone says.
+        let alone = self.members.len() == 1;
+        if logged && !alone {
+            self.check_latch()?;
+            self.log_tombstones(v, first, count).await?;
+        }
         let mut provisional = Vec::new();
         if keeps && !self.index_is_tight() {
             provisional = self.log_provisional(v, offset, &data);
@@ -92,7 +100,7 @@ impl Core {
                 item.settle().await;
                 covered += if item.logged { item.entry.count } else { 0 };
             }
-            let durable = self.void(v, first, count, covered == count).await;
+            let durable = self.void(v, first, count, !alone || covered == count).await;
             if durable.is_err() {
                 self.map_provisional(v, provisional, None).await;
                 return durable;
@@ -111,26 +119,31 @@ impl Core {
     /// tombstone, unless durable provisional entries say the same already.
     async fn void(&self, v: &VolumeState, first: u64, count: u32, said: bool) -> Result<()> {
         self.check_latch()?;
+        if !said {
+            self.log_tombstones(v, first, count).await?;
+        }
+        if planted::is(Bug::TombstoneNotDurable) || planted::is(Bug::TombstoneForgotten) {
+            return Ok(());
+        }
+        self.flush_members().await
+    }
+
+    /// Logs that whatever the log holds of a range is void; volatile until the next flush.
+    async fn log_tombstones(&self, v: &VolumeState, first: u64, count: u32) -> Result<()> {
         if planted::is(Bug::TombstoneForgotten) {
             self.map_remove(v.id, first, count);
             return Ok(());
         }
-        if !said {
-            planted::seen("tombstone");
-            let mut appends = Vec::new();
-            for (block, count) in region_parts(first, count) {
-                let entry = new_entry(EntryKind::Tombstone, v.id, block, count);
-                appends.push(self.log.append(Stream::Facts, entry, None));
-            }
-            for append in appends {
-                let done = append.done().await;
-                done.map_err(|error| append_error("writing a tombstone", error))?;
-            }
+        planted::seen("tombstone");
+        let mut appends = Vec::new();
+        for (block, count) in region_parts(first, count) {
+            let entry = new_entry(EntryKind::Tombstone, v.id, block, count);
+            appends.push(self.log.append(Stream::Facts, entry, None));
         }
-        if planted::is(Bug::TombstoneNotDurable) {
-            return Ok(());
+        for append in appends {
+            append.done().await.map_err(|error| append_error("writing a tombstone", error))?;
         }
-        self.flush_members().await
+        Ok(())
     }
 
     /// Queues the whole blocks of a write-through.
