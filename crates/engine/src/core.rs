@@ -81,6 +81,7 @@ impl Doubtful {
 pub(crate) struct Core {
     pub rt: Rc<dyn Runtime>,
     pub tuning: Tuning,
+    /// Those that the epoch names; all of them are there.
     pub members: Vec<Member>,
     /// The cache devices in the order in which whoever opened the pool named them.
     pub devices_given: Vec<Rc<dyn BlockDevice>>,
@@ -102,6 +103,10 @@ pub(crate) struct Core {
     /// Held while a volume is added or attached; an origin may take its time meanwhile.
     pub attaching: TaskMutex,
     pub witness: Rc<dyn Witness>,
+    /// Whether the witness could not be written the last time.
+    pub witness_lags: Cell<bool>,
+    /// Whether a person agreed, for this start, to what is lost with missing members.
+    pub accepted: Cell<bool>,
     pub root_generation: Cell<u64>,
     pub counters: Counters,
     pub read_latency: Latency,

@@ -184,8 +184,9 @@ impl Core {
 
     fn should_destage(&self, v: &VolumeState) -> bool {
         let idle = self.rt.now() - v.last_request.get() >= self.tuning.idle_after;
-        let leaving = v.mode.get() != Mode::Writeback;
+        let leaving = self.mode_of(v) != Mode::Writeback;
         v.drain.get() > 0
+            || self.mode_of(v) != v.mode.get()
             || (self.tuning.destage_when_idle && (idle || leaving))
             || self.is_pressed()
     }

@@ -82,7 +82,7 @@ impl Core {
         add(&self.counters.bypass_mode_bytes, data.len() as u64);
         let (first, count) = blocks_of(offset, data.len() as u64);
         let logged = self.may_be_logged(v, first, count);
-        let keeps = v.mode.get() == Mode::Writethrough && !self.latched.get();
+        let keeps = self.mode_of(v) == Mode::Writethrough && !self.latched.get();
         // A provisional entry may be lost with its member, and what it superseded be found on
         // another: only where there is no other does it say what a tombstone says.
         let alone = self.members.len() == 1;
@@ -241,7 +241,7 @@ impl Core {
         let count = (end - first) as u32;
         let shard = self.shard(v.id, first);
         let _guard = shard.locks.lock(v.id, first, u64::from(count)).await;
-        let logs_clean = v.mode.get() == Mode::Writeback;
+        let logs_clean = self.mode_of(v) == Mode::Writeback;
         let (mut zero, mut rest) = (Vec::new(), Vec::new());
         let mut at = first;
         shard.index.borrow().lookup(v.id, first, count, |m| {
@@ -285,7 +285,7 @@ impl Core {
         let (first, count) = blocks_of(offset, len);
         let shard = self.shard(v.id, first);
         let _guard = shard.locks.lock(v.id, first, u64::from(count)).await;
-        let short = v.mode.get() == Mode::Writeback && request_len <= ZERO_DIRECT_BYTES_MIN;
+        let short = self.mode_of(v) == Mode::Writeback && request_len <= ZERO_DIRECT_BYTES_MIN;
         let body_first = offset.div_ceil(BLOCK_BYTES);
         let body_end = ((offset + len) / BLOCK_BYTES).max(body_first);
         let (body_start_byte, body_end_byte) = (body_first * BLOCK_BYTES, body_end * BLOCK_BYTES);

@@ -8,6 +8,9 @@
 //!   of this shard "empty as of the image's watermark". Every later start agrees with this one.
 //! * A set of which no header is left but into which an image points keeps its first segment from
 //!   being reused until a root without these mappings is durable, which is before the first request.
+//!
+//! What members that are gone held is not left out here: replay may still move or supersede it. What
+//! becomes of the rest is decided by [`crate::losses`].
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -23,6 +26,7 @@ use crate::format::{
 use crate::ids::{BLOCK_BYTES, Location, SegmentId, Sequence};
 use crate::index::shard_of;
 use crate::limits::{IMAGE_CHAIN_MAX, REGION_BLOCKS};
+use crate::membership::Trust;
 use crate::recovery::{RecoveryReport, mappings};
 use crate::sound::Place;
 
@@ -31,6 +35,8 @@ const BLOCK: usize = BLOCK_BYTES as usize;
 /// What the images say of the sets.
 #[derive(Default)]
 pub(crate) struct Loaded {
+    /// Whether members were lost since the root was written.
+    lost: bool,
     /// Sets that the root relies on: those that hold images, and those that images point into.
     pub needed: BTreeSet<SegmentId>,
     /// Segments that images point into although no header says what they are.
@@ -42,20 +48,23 @@ impl Core {
     /// durably.
     ///
     /// # Errors
-    /// [`ErrorKind::NeedsDecision`] if one cannot be loaded and a volume may be dirty.
+    /// [`ErrorKind::NeedsDecision`] if one cannot be loaded and a volume may be dirty, unless
+    /// members were lost and a person agreed to what is lost with them.
     pub(crate) async fn load_images(
         &self,
         root: &mut Root,
+        trust: Trust,
         report: &mut RecoveryReport,
     ) -> Result<Loaded> {
-        let mut loaded = Loaded::default();
+        let mut loaded = Loaded { lost: trust != Trust::All, ..Loaded::default() };
+        let agreed = loaded.lost && self.accepted.get();
         let mut failed = Vec::new();
         for (shard, image) in root.images.iter().enumerate().filter(|(_, image)| !image.is_empty())
         {
             let Err(reason) = self.load_image(shard, image, report, &mut loaded).await else {
                 continue;
             };
-            if self.superblock.borrow().volumes.iter().any(|v| v.may_be_dirty) {
+            if !agreed && self.superblock.borrow().may_be_dirty() {
                 let what = format!("the index image of shard {shard} is damaged ({reason})");
                 return Err(Error::new(
                     ErrorKind::NeedsDecision,
@@ -105,13 +114,14 @@ impl Core {
         loaded.unknown.iter().copied().filter(|&segment| sets.withhold(segment)).collect()
     }
 
-    /// Makes a root durable in which nothing points into unknown segments, then gives them back.
-    pub(crate) async fn forget_unknown(
+    /// Makes a root durable in which nothing points into unknown segments, nor to what is gone with
+    /// members that were lost; then gives the unknown ones back.
+    pub(crate) async fn forget_rest(
         self: &Rc<Self>,
         loaded: &Loaded,
         withheld: Vec<SegmentId>,
     ) -> Result<()> {
-        if loaded.unknown.is_empty() {
+        if loaded.unknown.is_empty() && !loaded.lost {
             return Ok(());
         }
         self.lap(false).await?;
@@ -206,6 +216,7 @@ impl Core {
         let mut outcome = Ok(());
         region.extents.retain(|extent| match self.place_of(*extent) {
             Place::Sound => true,
+            Place::Unknown(set) if loaded.lost && self.sets.borrow().is_absent(set) => true,
             Place::Unknown(set)
                 if matches!(extent.state(), Some(State::Clean | State::Provisional)) =>
             {

@@ -301,12 +301,12 @@ impl Core {
         max - header_blocks_for(1, max as usize) as u32
     }
 
-    /// Copies that a stream's sets have.
-    fn stream_copies(&self, stream: Stream) -> usize {
+    /// Copies that a stream's new sets have.
+    pub(crate) fn stream_copies(&self, stream: Stream) -> usize {
         let members = self.members.len();
         let dirty = usize::from(self.superblock.borrow().dirty_copies);
         match stream {
-            Stream::Dirty => dirty,
+            Stream::Dirty => members.min(dirty),
             Stream::Probation | Stream::Main => 1,
             Stream::Facts => members,
             Stream::Metadata => members.min(dirty.max(2)),

@@ -14,7 +14,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::fingerprint;
 use crate::format::{
     ImageRef, Layout, MemberRecord, MemberState, Mode, Root, Stream, Superblock, VolumeRecord,
-    Witness as WitnessFile, segment_bytes_for,
+    segment_bytes_for,
 };
 use crate::ids::{BLOCK_BYTES, DeviceId, PoolId, SECTOR_BYTES, Sequence, VolumeId};
 use crate::limits::{
@@ -22,12 +22,13 @@ use crate::limits::{
     ORIGIN_BYTES_MAX, RECORD_BYTES_MAX, SHARDS_MAX, SHARDS_MIN, STRIPE_BYTES, VOLUMES_MAX,
 };
 use crate::log::Log;
+use crate::membership::{OpenOptions, Opened, Opening, assess};
 use crate::origin::Origin;
 use crate::policy::{S3Fifo, S3FifoConfig};
 use crate::recovery::RecoveryReport;
 use crate::segment::{MemberSegments, SetTable};
 use crate::sound::check_counter;
-use crate::superblock::{check_mode, find_superblock, witness_of, write_slot};
+use crate::superblock::{check_mode, witness_of, write_slot};
 use crate::tuning::Tuning;
 use crate::volume::{Volume, VolumeState, check_origin};
 use crate::wait::{TaskMutex, WaitQueue};
@@ -234,94 +235,6 @@ fn random_id(rt: &dyn Runtime) -> [u8; 16] {
     id
 }
 
-/// The superblock that counts, and the devices in the order of its members, each with the
-/// generation of its own superblock.
-async fn identify(
-    devices: Vec<Rc<dyn BlockDevice>>,
-) -> Result<(Superblock, Vec<(u64, Rc<dyn BlockDevice>)>)> {
-    let mut found: Vec<(Superblock, Rc<dyn BlockDevice>)> = Vec::new();
-    let mut newest_complete = None;
-    for device in devices {
-        let (superblock, complete) = find_superblock(&*device).await?;
-        if complete {
-            newest_complete = newest_complete.max(Some(superblock.generation));
-        }
-        if let Some((first, _)) = found.first()
-            && first.pool != superblock.pool
-        {
-            return Err(Error::new(
-                ErrorKind::Refused,
-                format!(
-                    "the cache devices are of two pools: \"{}\" ({}) and \"{}\" ({})",
-                    first.name, first.pool, superblock.name, superblock.pool
-                ),
-            )
-            .hint("open one pool at a time"));
-        }
-        if found.iter().any(|(other, _)| other.device == superblock.device) {
-            return Err(Error::new(
-                ErrorKind::Refused,
-                format!("two cache devices claim to be {}", superblock.device),
-            )
-            .hint("one is given twice, or is a copy of the other: leave it out"));
-        }
-        found.push((superblock, device));
-    }
-    let newest = found.iter().max_by_key(|(s, _)| s.generation).map(|(s, _)| s.clone());
-    let superblock =
-        newest.ok_or_else(|| Error::new(ErrorKind::Invalid, "no cache device is given"))?;
-    if newest_complete < Some(superblock.generation) {
-        return Err(Error::new(
-            ErrorKind::Io,
-            format!(
-                "a superblock slot of cache device {} cannot be read, and may be the newer one",
-                superblock.device
-            ),
-        )
-        .hint("nothing has been changed; try again, or mend the device"));
-    }
-    let mut ordered = Vec::new();
-    let mut missing = Vec::new();
-    for member in superblock.members.iter().filter(|m| m.state == MemberState::Present) {
-        match found.iter().find(|(other, _)| other.device == member.device) {
-            Some((own, device)) => ordered.push((own.generation, Rc::clone(device))),
-            None => missing.push(member.device.to_string()),
-        }
-    }
-    if !missing.is_empty() {
-        return Err(Error::new(
-            ErrorKind::NeedsDecision,
-            format!("pool \"{}\" lacks cache device {}", superblock.name, missing.join(", ")),
-        )
-        .hint("attach it; opening a pool with members missing is not in this version"));
-    }
-    Ok((superblock, ordered))
-}
-
-/// Refuses a pool of which a newer state is known than its members show.
-async fn check_witness(superblock: &Superblock, witness: &dyn Witness) -> Result<Option<String>> {
-    let bytes = match witness.load().await {
-        Ok(Some(bytes)) => bytes,
-        Ok(None) => return Ok(Some("there is no witness; a new one is written".to_owned())),
-        Err(reason) => return Ok(Some(format!("the witness cannot be read: {reason}"))),
-    };
-    match WitnessFile::decode(&bytes) {
-        Ok(known) if known.pool != superblock.pool => {
-            Ok(Some("the witness is of another pool; a new one is written".to_owned()))
-        }
-        Ok(known) if known.epoch > superblock.epoch => Err(Error::new(
-            ErrorKind::NeedsDecision,
-            format!(
-                "pool \"{}\" went on in epoch {} without these cache devices, which know epoch {}",
-                superblock.name, known.epoch, superblock.epoch
-            ),
-        )
-        .hint("attach the cache devices of the newer epoch")),
-        Ok(_) => Ok(None),
-        Err(error) => Ok(Some(format!("the witness is damaged ({error}); a new one is written"))),
-    }
-}
-
 /// Opens a pool and recovers it. Volumes are attached afterwards.
 ///
 /// # Errors
@@ -333,85 +246,95 @@ pub async fn open(
     witness: Rc<dyn Witness>,
     tuning: Tuning,
 ) -> Result<Pool> {
+    open_with(rt, devices, witness, tuning, OpenOptions::default()).await
+}
+
+/// [`open`], with what a person has decided.
+///
+/// # Errors
+/// Those of [`open`].
+pub async fn open_with(
+    rt: Rc<dyn Runtime>,
+    devices: Vec<Rc<dyn BlockDevice>>,
+    witness: Rc<dyn Witness>,
+    tuning: Tuning,
+    options: OpenOptions,
+) -> Result<Pool> {
     let given = devices.clone();
-    let (superblock, devices) = identify(devices).await?;
-    for (member, (_, device)) in superblock.members.iter().zip(&devices) {
-        let size = device.geometry().size_bytes;
-        let needed = superblock.segments_offset
-            + u64::from(member.segment_count) * u64::from(superblock.segment_bytes);
-        if size < needed {
-            return Err(Error::new(
-                ErrorKind::Refused,
-                format!("cache device {} has shrunk: {size} B of {needed} B", member.device),
-            )
-            .hint("restore its size; nothing has been changed"));
-        }
+    let opening = assess(devices, &*witness, options).await?;
+    let Opening { superblock, members, missing, epoch, accepted, notes } = opening;
+    for member in &members {
+        check_size(&superblock, member)?;
     }
     check_counter("generation of the superblock", superblock.generation)?;
     check_counter("start number", superblock.start_number)?;
-    let note = check_witness(&superblock, &*witness).await?;
-    let devices = catch_up(&superblock, devices).await?;
-    let core = Core { devices_given: given, ..new_core(rt, superblock, devices, witness, tuning) };
+    check_counter("epoch", epoch)?;
+    catch_up(&superblock, &members).await?;
+    let core = Core { devices_given: given, ..new_core(rt, superblock, members, witness, tuning) };
     let core = Rc::new(core);
+    core.accepted.set(accepted);
     core.event("pool opened".to_owned());
-    if let Some(note) = note {
+    for note in notes {
         core.event(note);
     }
-    {
-        let _control = core.control.lock().await;
-        core.write_superblocks(|superblock| superblock.start_number += 1).await?;
-    }
-    let (start, epoch) = {
-        let superblock = core.superblock.borrow();
-        (superblock.start_number, superblock.epoch)
-    };
-    core.log.start_number.set(start);
-    core.log.epoch.set(epoch);
+    core.begin_start(&missing, epoch).await?;
     let report = core.recover().await?;
+    core.note_fallbacks();
+    core.start_rebuild();
     Ok(Pool { core, report })
+}
+
+fn check_size(superblock: &Superblock, member: &Opened) -> Result<()> {
+    let size = member.device.geometry().size_bytes;
+    let record = &member.record;
+    let needed = superblock.segments_offset
+        + u64::from(record.segment_count) * u64::from(superblock.segment_bytes);
+    if size >= needed {
+        return Ok(());
+    }
+    Err(Error::new(
+        ErrorKind::Refused,
+        format!("cache device {} has shrunk: {size} B of {needed} B", record.device),
+    )
+    .hint("restore its size; nothing has been changed"))
 }
 
 /// Brings members whose superblock is older to the one that counts. The next update goes to the
 /// other slot, which on such a member may hold its only readable superblock.
-async fn catch_up(
-    newest: &Superblock,
-    devices: Vec<(u64, Rc<dyn BlockDevice>)>,
-) -> Result<Vec<Rc<dyn BlockDevice>>> {
-    let mut current = Vec::with_capacity(devices.len());
-    for (member, (generation, device)) in newest.members.iter().zip(devices) {
+async fn catch_up(newest: &Superblock, members: &[Opened]) -> Result<()> {
+    for Opened { record, generation, device } in members {
         let failed = |error| Error::io("bringing a superblock up to date", error);
         // What was just read may be in a volatile cache only, and the other slot is written next.
         device.flush().done().await.map_err(failed)?;
-        if generation < newest.generation {
-            let own = Superblock { device: member.device, ..newest.clone() };
-            write_slot(&*device, &own).await.map_err(failed)?;
+        if *generation < newest.generation {
+            let own = Superblock { device: record.device, ..newest.clone() };
+            write_slot(&**device, &own).await.map_err(failed)?;
             device.flush().done().await.map_err(failed)?;
         }
-        current.push(device);
     }
-    Ok(current)
+    Ok(())
 }
 
 fn new_core(
     rt: Rc<dyn Runtime>,
     superblock: Superblock,
-    devices: Vec<Rc<dyn BlockDevice>>,
+    opened: Vec<Opened>,
     witness: Rc<dyn Witness>,
     tuning: Tuning,
 ) -> Core {
     let segment_bytes = u64::from(superblock.segment_bytes);
     let segment_blocks = (segment_bytes / BLOCK_BYTES) as u32;
     let record_blocks_max = ((RECORD_BYTES_MAX / BLOCK_BYTES) as u32).min(segment_blocks / 4);
-    let spans = superblock
-        .members
+    let spans: Vec<MemberSegments> = opened
         .iter()
-        .map(|m| MemberSegments { base: m.segment_base, count: m.segment_count })
+        .map(|m| MemberSegments { base: m.record.segment_base, count: m.record.segment_count })
         .collect();
-    let members = superblock
-        .members
-        .iter()
-        .zip(devices)
-        .map(|(record, device)| Member {
+    let segments: u64 = spans.iter().map(|span| u64::from(span.count)).sum();
+    // The numbers of members that are gone stay theirs: images and headers may still name them.
+    let numbers = superblock.members.iter().map(|m| m.segment_base + m.segment_count).max();
+    let members = opened
+        .into_iter()
+        .map(|Opened { record, device, .. }| Member {
             device,
             id: record.device,
             segment_base: record.segment_base,
@@ -419,7 +342,6 @@ fn new_core(
             unflushed: Cell::new(false),
         })
         .collect();
-    let segments: u64 = superblock.members.iter().map(|m| u64::from(m.segment_count)).sum();
     let largest_block = superblock.volumes.iter().map(|v| v.cache_block_bytes).max().unwrap_or(0);
     let config = S3FifoConfig::for_pool(segments * u64::from(segment_blocks));
     let policy = S3Fifo::new(S3FifoConfig {
@@ -438,7 +360,7 @@ fn new_core(
         segment_blocks,
         record_blocks_max,
         shards,
-        sets: RefCell::new(SetTable::new(segment_blocks, spans)),
+        sets: RefCell::new(SetTable::new(segment_blocks, spans, numbers.unwrap_or(0))),
         log: Log::new(),
         volumes: RefCell::default(),
         owed: RefCell::new(BTreeMap::new()),
@@ -449,6 +371,8 @@ fn new_core(
         control: TaskMutex::default(),
         attaching: TaskMutex::default(),
         witness,
+        witness_lags: Cell::new(false),
+        accepted: Cell::new(false),
         root_generation: Cell::new(0),
         counters: Counters::default(),
         read_latency: Latency::default(),

@@ -174,7 +174,7 @@ impl Core {
 
     /// In bypass mode only what the origin lacks is served from the cache.
     fn may_serve(&self, v: &VolumeState, state: State) -> bool {
-        v.mode.get() != Mode::Bypass || state.is_owed() || state == State::Lost
+        self.mode_of(v) != Mode::Bypass || state.is_owed() || state == State::Lost
     }
 
     async fn read_hit(
@@ -412,7 +412,7 @@ impl Core {
     /// before the origin is read, may be populated: one that is cached now may be destaged and
     /// dropped while the origin's answer, from before, is still on its way (INV-10).
     fn plan_population(&self, v: &VolumeState, offset: u64, len: usize) -> Option<Plan> {
-        let mode = v.mode.get();
+        let mode = self.mode_of(v);
         let populates = matches!(mode, Mode::Writeback | Mode::Writethrough | Mode::Readonly);
         if !populates || self.latched.get() || self.index_is_tight() {
             return None;

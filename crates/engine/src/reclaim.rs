@@ -152,21 +152,39 @@ impl Core {
         let core = Rc::clone(self);
         let pinned = self.pin_set(id);
         self.spawn_background(async move {
-            for (volume, m) in runs {
-                if core.settled.get() || core.latched.get() {
-                    break;
-                }
-                if !core.is_still(volume, &m) {
-                    continue;
-                }
-                // An error has latched the pool and is an event.
-                if let Ok(Some((_, _, append))) = core.start_move(volume, m, Stream::Dirty).await {
-                    append.done().await.ok();
-                }
-            }
+            core.move_runs(runs).await;
             core.unpin(pinned);
             core.housekeeping.wake_all();
         });
+    }
+
+    async fn move_runs(&self, runs: Vec<(VolumeId, Mapping)>) {
+        for (volume, m) in runs {
+            if self.settled.get() || self.latched.get() {
+                break;
+            }
+            if !self.is_still(volume, &m) {
+                continue;
+            }
+            // An error has latched the pool and is an event.
+            if let Ok(Some((_, _, append))) = self.start_move(volume, m, Stream::Dirty).await {
+                append.done().await.ok();
+            }
+        }
+    }
+
+    /// Moves what is dirty in a closed set to one with all its copies. What is destaged and waits
+    /// for an origin flush stays.
+    pub(crate) async fn move_owed(self: &Rc<Self>, id: SegmentId) {
+        let pinned = self.pin_set(id);
+        let runs = match self.read_footer(id).await {
+            Some(records) => self.live_runs(id, &records),
+            None => self.find_runs(id),
+        };
+        let dirty = runs.into_iter().filter(|(_, m)| m.state == State::Dirty).collect();
+        self.move_runs(dirty).await;
+        self.unpin(pinned);
+        self.housekeeping.wake_all();
     }
 
     /// Whether all of a run is still as it was found.

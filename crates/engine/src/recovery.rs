@@ -5,9 +5,10 @@
 //! 2. images of all shards
 //! 3. records behind the images: from footers, or by scanning sets that have none
 //! 4. replay in sequence order
-//! 5. what was `written` is dirty again, what was provisional and not proven is void
+//! 5. what was `written` is dirty again, what was provisional and not proven is void; what members
+//!    that are gone took with them is dropped or lost ([`crate::losses`])
 //! 6. records on fewer copies than their set has: owed data is appended again, clean data dropped
-//! 7. footers for the scanned sets, flush, recovery record, flush
+//! 7. footers for the scanned sets, flush, recovery record, flush; after a loss, a lap
 //!
 //! Which records are adopted is decided by [`crate::adoption`].
 
@@ -29,6 +30,7 @@ use crate::ids::{BLOCK_BYTES, Location, SegmentId, Sequence, VolumeId};
 use crate::index::{Mapping, shard_of};
 use crate::limits::REGION_BLOCKS;
 use crate::log::{append_error, new_entry};
+use crate::membership::trust_in;
 use crate::planted::{self, Bug};
 use crate::segment::{Set, SetState};
 use crate::sound::check_counter;
@@ -58,6 +60,10 @@ pub struct RecoveryReport {
     pub blocks_reappended: u64,
     /// Bytes read from the members.
     pub bytes_read: u64,
+    /// Clean blocks dropped because of members that are gone.
+    pub blocks_dropped: u64,
+    /// Blocks whose only copies are gone, and which the origin may lack: reading them fails.
+    pub blocks_lost: u64,
 }
 
 /// A record found in a set without a footer.
@@ -83,6 +89,7 @@ impl Core {
         self.flush_all("what the last run left").await?;
         // Only the start right after it may believe it: a later one may have appended and crashed.
         report.clean_stop = root.clean_stop && root.start_number == self.log.start_number.get() - 1;
+        let trust = trust_in(&self.superblock.borrow(), &root, report.clean_stop);
         self.root_generation.set(root.generation);
         self.settle_root(&root).await?;
         let headers = self.read_headers(&mut report).await?;
@@ -91,10 +98,11 @@ impl Core {
         check_counter("counter of the newest segment", newest)?;
         self.log.open_counter.set(newest);
         self.adopt_sets(headers);
-        let loaded = self.load_images(&mut root, &mut report).await?;
+        let loaded = self.load_images(&mut root, trust, &mut report).await?;
         let withheld = self.withhold(&loaded);
         let open = self.replay(&root, &mut report).await?;
         self.settle_states();
+        self.settle_losses(trust, &mut report);
         self.start_accounting();
         self.release_obsolete(&root, &loaded.needed, &open);
         self.start_log();
@@ -104,7 +112,7 @@ impl Core {
         self.spawn(housekeeper(Rc::clone(self)));
         self.restore_copies(&open, &mut report).await?;
         self.finish(open).await?;
-        self.forget_unknown(&loaded, withheld).await?;
+        self.forget_rest(&loaded, withheld).await?;
         self.recovering.set(false);
         report.blocks = self.shards.iter().map(|s| s.index.borrow().block_count()).sum();
         report.owed_blocks = self.owed_blocks();
@@ -178,7 +186,7 @@ impl Core {
     /// If a header cannot be read: what the device does not return is not the same as nothing.
     async fn read_headers(&self, report: &mut RecoveryReport) -> Result<Vec<SegmentHeader>> {
         let mut segments = Vec::new();
-        for member in &self.superblock.borrow().members {
+        for member in self.superblock.borrow().present() {
             segments.extend(
                 (member.segment_base..member.segment_base + member.segment_count).map(SegmentId),
             );
@@ -205,7 +213,7 @@ impl Core {
                 let ours = header.pool == pool
                     && header.segment == segment
                     && header.device == self.members[member].id
-                    && header.partners.iter().all(|&p| self.sets.borrow().knows(p));
+                    && header.partners.iter().all(|&p| self.sets.borrow().has_number(p));
                 if ours {
                     headers.push(header);
                 }
@@ -240,13 +248,15 @@ impl Core {
             {
                 continue;
             }
-            for &segment in &header.partners {
-                claimed.insert(segment);
+            claimed.extend(header.partners.iter().copied());
+            let mut segments = header.partners;
+            segments.retain(|&segment| sets.knows(segment));
+            for &segment in &segments {
                 sets.claim(segment);
             }
             sets.put(Set {
                 id: header.set,
-                segments: header.partners,
+                segments,
                 incarnation: header.incarnation,
                 stream: header.stream,
                 state: SetState::Closing,
@@ -474,12 +484,17 @@ impl Core {
     ) -> Result<()> {
         let mut moves = Vec::new();
         for set in open {
-            let copies = self.sets.borrow().get(set.id).map_or(0, |s| s.segments.len());
-            for record in set.records.iter().filter(|record| record.copies < copies) {
+            let (copies, wanted) = {
+                let sets = self.sets.borrow();
+                let Some(info) = sets.get(set.id) else { continue };
+                (info.segments.len(), self.copies_wanted(info))
+            };
+            for record in set.records.iter().filter(|record| record.copies < wanted) {
+                let torn = record.copies < copies;
                 let first = self.sets.borrow().location(set.id, record.footer.offset_blocks);
                 let end = Location(first.0 + u64::from(record.footer.end_blocks()));
                 for entry in record.footer.entries.iter().filter(|e| e.has_data()) {
-                    self.restore_entry(entry, first..end, &mut moves, report).await?;
+                    self.restore_entry(entry, first..end, torn, &mut moves, report).await?;
                 }
             }
         }
@@ -494,6 +509,7 @@ impl Core {
         &self,
         entry: &Entry,
         record: std::ops::Range<Location>,
+        torn: bool,
         moves: &mut Vec<Io>,
         report: &mut RecoveryReport,
     ) -> Result<()> {
@@ -506,7 +522,9 @@ impl Core {
         });
         for m in live {
             if !m.state.is_owed() {
-                self.evict(entry.volume, m.block, m.count, m.location);
+                if torn {
+                    self.evict(entry.volume, m.block, m.count, m.location);
+                }
                 continue;
             }
             let data = self.read_verified(m.location, m.distance, m.count).await?;

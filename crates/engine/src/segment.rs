@@ -49,8 +49,9 @@ impl SetState {
 
 /// One segment set in use.
 pub(crate) struct Set {
+    /// The first of the segments that it was opened with; that one may be on a member that is gone.
     pub id: SegmentId,
-    /// Every segment of the set, the first of them being `id`.
+    /// Its segments on the members that are there.
     pub segments: Vec<SegmentId>,
     pub incarnation: Incarnation,
     pub stream: Stream,
@@ -137,12 +138,12 @@ pub(crate) struct SetTable {
 }
 
 impl SetTable {
-    /// A table in which every segment is free.
-    pub(crate) fn new(segment_blocks: u32, members: Vec<MemberSegments>) -> Self {
-        let total = members.iter().map(|m| m.base + m.count).max().unwrap_or(0);
+    /// A table in which every segment of the members that are there is free. `numbers` counts the
+    /// segments of all members that the pool ever had.
+    pub(crate) fn new(segment_blocks: u32, members: Vec<MemberSegments>, numbers: u32) -> Self {
         let free =
             members.iter().map(|m| (m.base..m.base + m.count).map(SegmentId).collect()).collect();
-        let sets = (0..total).map(|_| None).collect();
+        let sets = (0..numbers).map(|_| None).collect();
         Self { segment_blocks, members, sets, free, live_blocks: 0, accounting: false }
     }
 
@@ -154,7 +155,17 @@ impl SetTable {
             .expect("segment ids are validated when they enter")
     }
 
-    /// Whether the pool has such a segment.
+    /// Whether a segment was of a member that is gone.
+    pub(crate) fn is_absent(&self, segment: SegmentId) -> bool {
+        self.has_number(segment) && !self.knows(segment)
+    }
+
+    /// Whether some member has or had such a segment.
+    pub(crate) fn has_number(&self, segment: SegmentId) -> bool {
+        (segment.0 as usize) < self.sets.len()
+    }
+
+    /// Whether a member that is there has such a segment.
     pub(crate) fn knows(&self, segment: SegmentId) -> bool {
         self.members.iter().any(|m| (m.base..m.base + m.count).contains(&segment.0))
     }
@@ -386,7 +397,9 @@ mod tests {
             base += count;
             MemberSegments { base: base - count, count }
         });
-        SetTable::new(16, members.collect())
+        let members = members.collect();
+        // As if a further member with two segments had been lost.
+        SetTable::new(16, members, base + 2)
     }
 
     fn put(table: &mut SetTable, copies: usize, stream: Stream, state: SetState) -> SegmentId {
@@ -435,6 +448,16 @@ mod tests {
         assert!(table.allocate(2, Stream::Dirty).is_some());
         assert!(!table.is_low() && !table.is_starving());
         assert!(table.lacking(Sequence(0)).is_empty());
+    }
+
+    #[test]
+    fn the_numbers_of_a_member_that_is_gone_are_neither_free_nor_anybodys() {
+        let mut table = table(&[6, 3]);
+        let absent = |n| table.is_absent(SegmentId(n));
+        assert_eq!([8, 9, 10, 11].map(absent), [false, true, true, false]);
+        assert!(!table.withhold(SegmentId(9)));
+        assert_eq!((table.total_count(), table.free_count()), (9, 9));
+        assert!(table.allocate(3, Stream::Metadata).is_none());
     }
 
     #[test]

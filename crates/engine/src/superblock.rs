@@ -5,6 +5,7 @@
 //! * `may_be_dirty` is durable before a volume's first dirty record is appended, and is cleared
 //!   only after its last clean fact is durable (INV-20).
 
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use forebay_device::{BlockDevice, Buf, Data, IoError};
@@ -12,8 +13,10 @@ use forebay_device::{BlockDevice, Buf, Data, IoError};
 use crate::core::Core;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::{
-    Layout, Mode, SUPERBLOCK_BYTES, SlotChoice, Superblock, Witness as WitnessFile, WitnessVolume,
+    Layout, MemberState, Mode, SUPERBLOCK_BYTES, SlotChoice, Superblock, Witness as WitnessFile,
+    WitnessVolume,
 };
+use crate::ids::DeviceId;
 use crate::volume::VolumeState;
 
 /// Writes a superblock to the slot that its generation names, without flushing.
@@ -100,7 +103,7 @@ pub(crate) fn witness_of(superblock: &Superblock) -> Vec<u8> {
         pool: superblock.pool,
         generation: superblock.generation,
         epoch: superblock.epoch,
-        members: superblock.members.iter().map(|m| m.device).collect(),
+        members: superblock.present().map(|m| m.device).collect(),
         volumes,
     }
     .encode()
@@ -127,10 +130,47 @@ impl Core {
             }
         }
         self.flush_all("the superblock").await?;
-        if let Err(reason) = self.witness.store(witness_of(&next)).await {
+        let stored = self.witness.store(witness_of(&next)).await;
+        self.witness_lags.set(stored.is_err());
+        if let Err(reason) = stored {
             self.event(format!("the witness cannot be written: {reason}"));
         }
         *self.superblock.borrow_mut() = next;
+        Ok(())
+    }
+
+    /// Raises the start number, and begins a new epoch without `missing` if there are any: from
+    /// here on those that are missing are known to be stale.
+    ///
+    /// # Errors
+    /// If a member fails; or if the witness cannot be written although members were lost: with the
+    /// old witness they would be believed when they come back alone.
+    pub(crate) async fn begin_start(&self, missing: &BTreeSet<DeviceId>, epoch: u64) -> Result<()> {
+        let _control = self.control.lock().await;
+        let accepted = self.accepted.get();
+        self.write_superblocks(|superblock| {
+            superblock.start_number += 1;
+            superblock.epoch = epoch;
+            superblock.accept_single_copy |= accepted && !missing.is_empty();
+            for member in superblock.members.iter_mut().filter(|m| missing.contains(&m.device)) {
+                member.state = MemberState::Failed;
+            }
+        })
+        .await?;
+        let superblock = self.superblock.borrow();
+        self.log.start_number.set(superblock.start_number);
+        self.log.epoch.set(superblock.epoch);
+        if self.witness_lags.get() && superblock.has_lost_members() {
+            return Err(Error::new(
+                ErrorKind::Io,
+                format!(
+                    "the witness cannot be written, and without it the members that pool \"{}\" \
+                     goes on without would be believed",
+                    superblock.name
+                ),
+            )
+            .hint("make the witness file writable, then open the pool again"));
+        }
         Ok(())
     }
 
@@ -142,6 +182,11 @@ impl Core {
         }
         let _control = self.control.lock().await;
         self.write_superblocks(|superblock| mark_dirty(superblock, v, true)).await?;
+        if self.witness_lags.get() {
+            // With no member there it would be served from its origin as if nothing were missing.
+            let what = format!("volume \"{}\" cannot be written back without a witness", v.name);
+            return Err(Error::new(ErrorKind::Io, what).hint("make the witness file writable"));
+        }
         v.may_be_dirty.set(true);
         Ok(())
     }

@@ -79,7 +79,7 @@ impl Core {
         }
         self.note_access(v, first, count, Access::Write, mapped == count);
         add(&self.counters.write_hits, u64::from(mapped == count));
-        if v.mode.get() == Mode::Writeback || owed {
+        if self.mode_of(v) == Mode::Writeback || owed {
             self.write_logged(v, offset, data).await
         } else {
             self.write_direct(v, offset, data).await

@@ -1,0 +1,235 @@
+//! What members that are gone took with them, and how a pool goes on with the others (INV-33).
+//!
+//! * A mapping names a set by its first segment. If that one is gone, an older set that shared it
+//!   may be all that can still be seen of the number, so clean mappings of such sets are dropped.
+//!   Owed ones are kept: fewer members are gone than their set has copies, so its own header is
+//!   seen, and that is newer than any other's ([`Trust::Found`]).
+//! * The lap at the end of recovery makes that durable. Until then every start decides the same
+//!   again: the root still is of an older epoch, and the numbers of members that are gone are
+//!   never given to another.
+//! * Where fewer members are left than dirty data has copies, a volume is written back only if its
+//!   owner agreed to a single copy; else it is written through.
+
+use std::rc::Rc;
+
+use forebay_device::runtime::MILLISECOND;
+
+use crate::core::Core;
+use crate::format::{MemberState, Mode, State, Stream};
+use crate::ids::{SECTORS_ALL, SegmentId, VolumeId};
+use crate::index::Mapping;
+use crate::membership::Trust;
+use crate::recovery::{RecoveryReport, mappings};
+use crate::segment::{Set, SetState};
+use crate::volume::VolumeState;
+
+/// How often it is looked whether a set can be rebuilt that could not be before.
+const LOOK_INTERVAL: u64 = 50 * MILLISECOND;
+
+/// What becomes of a mapping after members were lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    Kept,
+    Dropped,
+    Lost,
+}
+
+/// Decides about a mapping in `state`. `known`: its set was found; `absent`: the number that it is
+/// named by was of a member that is gone; `covered`: fewer members are gone than copies.
+fn fate(trust: Trust, state: State, known: bool, absent: bool, covered: bool) -> Fate {
+    let clean = matches!(state, State::Clean | State::Provisional);
+    match trust {
+        Trust::All => Fate::Kept,
+        Trust::Nothing if state == State::Lost => Fate::Kept,
+        Trust::Nothing => Fate::Dropped,
+        Trust::Owed if clean => Fate::Dropped,
+        Trust::Found | Trust::Owed if !state.has_data() => Fate::Kept,
+        Trust::Found if clean && (absent || !known) => Fate::Dropped,
+        Trust::Found | Trust::Owed if !clean && (!known || absent && !covered) => Fate::Lost,
+        Trust::Found | Trust::Owed => Fate::Kept,
+    }
+}
+
+impl Core {
+    /// Settles every mapping that the loss of members has made doubtful. Nothing is accounted yet.
+    pub(crate) fn settle_losses(&self, trust: Trust, report: &mut RecoveryReport) {
+        if trust == Trust::All {
+            return;
+        }
+        let covered = {
+            let superblock = self.superblock.borrow();
+            superblock.failed_count() < usize::from(superblock.dirty_copies)
+        };
+        for shard in &self.shards {
+            let found = mappings(&shard.index.borrow());
+            for (volume, m) in found {
+                let (known, absent) = {
+                    let sets = self.sets.borrow();
+                    let (id, _) = sets.split(m.location);
+                    (sets.get(id).is_some(), sets.is_absent(id))
+                };
+                match fate(trust, m.state, known, absent, covered) {
+                    Fate::Kept => {}
+                    Fate::Dropped => {
+                        report.blocks_dropped += u64::from(m.count);
+                        self.map_remove(volume, m.block, m.count);
+                    }
+                    Fate::Lost => {
+                        report.blocks_lost += u64::from(m.count);
+                        self.lose(volume, m);
+                    }
+                }
+            }
+        }
+        if report.blocks_lost > 0 {
+            let blocks = report.blocks_lost;
+            self.event(format!(
+                "{blocks} blocks of 4 KiB are lost with cache devices that are gone: reading them \
+                 fails until they are overwritten"
+            ));
+        }
+    }
+
+    fn lose(&self, volume: VolumeId, m: Mapping) {
+        self.map_insert(
+            volume,
+            Mapping { state: State::Lost, distance: 0, sectors: SECTORS_ALL, ..m },
+        );
+    }
+
+    /// Copies that what is owed in a set should have.
+    pub(crate) fn copies_wanted(&self, set: &Set) -> usize {
+        match set.stream {
+            Stream::Dirty => self.stream_copies(Stream::Dirty).max(set.segments.len()),
+            _ => set.segments.len(),
+        }
+    }
+
+    /// Whether fewer members are left than dirty data has copies.
+    fn is_short(&self) -> bool {
+        self.members.len() < usize::from(self.dirty_copies())
+    }
+
+    /// How a volume is served now: it is not written back with fewer copies than were promised.
+    pub(crate) fn mode_of(&self, v: &VolumeState) -> Mode {
+        let mode = v.mode.get();
+        let agreed = || v.accept_single_copy || self.superblock.borrow().accept_single_copy;
+        if mode == Mode::Writeback && self.is_short() && !agreed() {
+            return Mode::Writethrough;
+        }
+        mode
+    }
+
+    /// Says what [`Core::mode_of`] does, once.
+    pub(crate) fn note_fallbacks(&self) {
+        if !self.is_short() {
+            return;
+        }
+        let superblock = self.superblock.borrow();
+        for v in superblock.volumes.iter().filter(|v| v.mode == Mode::Writeback) {
+            let how = if v.accept_single_copy || superblock.accept_single_copy {
+                "is written back with fewer copies, as was agreed to"
+            } else {
+                "is written through until there are members enough"
+            };
+            self.event(format!(
+                "volume \"{}\" {how}: {} members are left for {} copies of dirty data",
+                v.name,
+                self.members.len(),
+                superblock.dirty_copies
+            ));
+        }
+    }
+
+    /// Starts giving dirty data its copies back, if members were lost and enough are left.
+    pub(crate) fn start_rebuild(self: &Rc<Self>) {
+        if self.superblock.borrow().failed_count() > 0 && !self.is_short() {
+            self.spawn_background(rebuilder(Rc::clone(self)));
+        }
+    }
+
+    /// The next set after `after` whose owed data has too few copies.
+    fn next_short(&self, after: Option<SegmentId>) -> Option<SegmentId> {
+        let sets = self.sets.borrow();
+        let mut short = sets.iter().filter(|set| {
+            let closed = matches!(set.state, SetState::Closing | SetState::Closed);
+            closed && set.owed_blocks > 0 && set.segments.len() < self.copies_wanted(set)
+        });
+        short.find(|set| after.is_none_or(|after| set.id > after)).map(|set| set.id)
+    }
+
+    /// Notes durably that what lost members held has all its copies again.
+    async fn note_rebuilt(self: &Rc<Self>) {
+        // No image may name a place that only fewer copies hold.
+        if self.lap(false).await.is_err() || self.is_short() {
+            return;
+        }
+        let _control = self.control.lock().await;
+        let healed = self.write_superblocks(|superblock| {
+            for member in superblock.members.iter_mut().filter(|m| m.state == MemberState::Failed) {
+                member.state = MemberState::Removed;
+            }
+        });
+        if healed.await.is_ok() {
+            self.event("all dirty data has all its copies again".to_owned());
+        }
+    }
+}
+
+/// Gives dirty data its copies back after members were lost: by moving it, or because it is
+/// destaged meanwhile.
+async fn rebuilder(core: Rc<Core>) {
+    while !core.settled.get() && !core.latched.get() {
+        let mut after = None;
+        let mut any = false;
+        while let Some(id) = core.next_short(after) {
+            any = true;
+            core.move_owed(id).await;
+            after = Some(id);
+            if core.settled.get() || core.latched.get() {
+                return;
+            }
+        }
+        if !any {
+            return core.note_rebuilt().await;
+        }
+        let timer = core.rt.sleep(LOOK_INTERVAL);
+        core.housekeeping.until_or(|| core.settled.get() || core.latched.get(), timer).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_owed_is_dropped_while_a_volume_may_be_dirty() {
+        for trust in [Trust::All, Trust::Found, Trust::Owed] {
+            for state in
+                [State::Dirty, State::Written, State::Zero, State::ZeroWritten, State::Lost]
+            {
+                for bits in 0..8 {
+                    let is = |bit: u32| bits >> bit & 1 == 1;
+                    let fate = fate(trust, state, is(0), is(1), is(2));
+                    assert_ne!(fate, Fate::Dropped, "{trust:?} {state:?} {bits:03b}");
+                    let lost = fate == Fate::Lost;
+                    let gone = !is(0) || (is(1) && !is(2));
+                    assert_eq!(lost, trust != Trust::All && state.has_data() && gone);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn clean_data_is_kept_only_where_nothing_can_have_overtaken_it() {
+        for state in [State::Clean, State::Provisional] {
+            for bits in 0..8 {
+                let is = |bit: u32| bits >> bit & 1 == 1;
+                let kept = |trust| fate(trust, state, is(0), is(1), is(2)) == Fate::Kept;
+                assert!(kept(Trust::All));
+                assert_eq!(kept(Trust::Found), is(0) && !is(1));
+                assert!(!kept(Trust::Owed) && !kept(Trust::Nothing));
+            }
+        }
+    }
+}

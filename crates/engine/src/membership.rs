@@ -1,0 +1,449 @@
+//! Which members a pool opens with: the decision table of the opening, and what may be believed of
+//! the log once members are gone.
+//!
+//! * A pool goes on without a member only in a new epoch, which is durable on the members that are
+//!   left and in the witness before recovery writes anything else (INV-19).
+//! * A device that the newest epoch does not name is reported and not used, whatever it holds.
+//!
+//! | row | one line of descent | newest epoch known | members missing | a volume may be dirty | loss accepted | decision |
+//! |---|---|---|---|---|---|---|
+//! | A | yes | yes | none | - | - | open |
+//! | B | yes | yes | fewer than copies | - | - | open in a new epoch; nothing is lost |
+//! | C | yes | yes | more | no | - | open in a new epoch; misses |
+//! | D | yes | yes | more | yes | no | needs a decision |
+//! | E | yes | yes | more | yes | yes | open in a new epoch; what is lost is named |
+//! | F | yes | no | - | - | no | needs a decision |
+//! | G | yes | no | - | - | yes | open in an epoch that no other can have |
+//! | H | no | - | - | - | - | needs a decision: which devices are offered |
+//!
+//! Why each is safe stands in `docs/internals/recovery.md`.
+
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+use forebay_device::BlockDevice;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::format::{MemberRecord, MemberState, Root, Superblock, Witness as WitnessFile};
+use crate::ids::DeviceId;
+use crate::superblock::find_superblock;
+use crate::witness::Witness;
+
+/// What a person may say when a pool is opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OpenOptions {
+    /// Open although members are missing whose loss may cost data. What is lost is told by events
+    /// and by [`crate::RecoveryReport`]; the members that are missing are never taken back.
+    pub accept_missing: bool,
+}
+
+/// How many of the newest epoch's members are missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Missing {
+    None,
+    /// Fewer than the smallest copy count of any set that may hold dirty or written data.
+    Covered,
+    More,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Facts {
+    /// No two devices, and no device and the witness, give one epoch different members.
+    one_line: bool,
+    /// All members of the newest epoch are there and were read in full, or more than half of them
+    /// say that epoch, or the witness names it; and the witness knows no newer one.
+    known: bool,
+    missing: Missing,
+    may_be_dirty: bool,
+    accepted: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Decision {
+    Open,
+    OpenWithout,
+    OpenClean,
+    OpenLosing,
+    OpenUnknown,
+    Undecided,
+    Unknown,
+    Forked,
+}
+
+/// Decides by the module's table.
+fn decide(facts: Facts) -> Decision {
+    let Facts { one_line, known, missing, may_be_dirty, accepted } = facts;
+    match (one_line, known, missing) {
+        (false, ..) => Decision::Forked,
+        (true, false, _) if accepted => Decision::OpenUnknown,
+        (true, false, _) => Decision::Unknown,
+        (true, true, Missing::None) => Decision::Open,
+        (true, true, Missing::Covered) => Decision::OpenWithout,
+        (true, true, Missing::More) if !may_be_dirty => Decision::OpenClean,
+        (true, true, Missing::More) if accepted => Decision::OpenLosing,
+        (true, true, Missing::More) => Decision::Undecided,
+    }
+}
+
+/// A device with a superblock of the pool.
+struct Found {
+    superblock: Superblock,
+    /// Whether both slots could be read; if not, the other one may say more than this.
+    complete: bool,
+    device: Rc<dyn BlockDevice>,
+}
+
+/// A member that the pool opens with, as it was found.
+pub(crate) struct Opened {
+    pub record: MemberRecord,
+    pub generation: u64,
+    pub device: Rc<dyn BlockDevice>,
+}
+
+/// What a pool opens with.
+pub(crate) struct Opening {
+    /// The superblock that counts, as it was found.
+    pub superblock: Superblock,
+    /// In the order of the superblock's members.
+    pub members: Vec<Opened>,
+    /// The members to go on without; empty if all are there.
+    pub missing: BTreeSet<DeviceId>,
+    /// The epoch to go on in.
+    pub epoch: u64,
+    /// Whether a person agreed to what is lost.
+    pub accepted: bool,
+    /// What a person should know.
+    pub notes: Vec<String>,
+}
+
+/// The devices that the epoch of a superblock names.
+fn named(superblock: &Superblock) -> BTreeSet<DeviceId> {
+    superblock.present().map(|member| member.device).collect()
+}
+
+/// Reads the superblocks of all devices.
+async fn look(devices: Vec<Rc<dyn BlockDevice>>) -> Result<Vec<Found>> {
+    let mut found: Vec<Found> = Vec::new();
+    for device in devices {
+        let (superblock, complete) = find_superblock(&*device).await?;
+        if let Some(Found { superblock: first, .. }) = found.first()
+            && first.pool != superblock.pool
+        {
+            return Err(Error::new(
+                ErrorKind::Refused,
+                format!(
+                    "the cache devices are of two pools: \"{}\" ({}) and \"{}\" ({})",
+                    first.name, first.pool, superblock.name, superblock.pool
+                ),
+            )
+            .hint("open one pool at a time"));
+        }
+        if found.iter().any(|other| other.superblock.device == superblock.device) {
+            return Err(Error::new(
+                ErrorKind::Refused,
+                format!("two cache devices claim to be {}", superblock.device),
+            )
+            .hint("one is given twice, or is a copy of the other: leave it out"));
+        }
+        found.push(Found { superblock, complete, device });
+    }
+    Ok(found)
+}
+
+/// The witness, and what is to be said of it.
+async fn recall(pool: &Superblock, witness: &dyn Witness) -> (Option<WitnessFile>, Option<String>) {
+    let bytes = match witness.load().await {
+        Ok(Some(bytes)) => bytes,
+        Ok(None) => return (None, Some("there is no witness; a new one is written".to_owned())),
+        Err(reason) => return (None, Some(format!("the witness cannot be read: {reason}"))),
+    };
+    match WitnessFile::decode(&bytes) {
+        Ok(known) if known.pool != pool.pool => {
+            (None, Some("the witness is of another pool; a new one is written".to_owned()))
+        }
+        Ok(known) => (Some(known), None),
+        Err(error) => {
+            (None, Some(format!("the witness is damaged ({error}); a new one is written")))
+        }
+    }
+}
+
+/// The superblock that counts, and whether all that was found descends from one line. Of two
+/// groups that each went on without the other, the witness may name one.
+fn newest(found: &[Found], witness: Option<&WitnessFile>) -> Option<(Superblock, bool)> {
+    let epoch = found.iter().map(|f| f.superblock.epoch).max()?;
+    let latest = || found.iter().map(|f| &f.superblock).filter(|s| s.epoch == epoch);
+    let of_witness: Option<BTreeSet<DeviceId>> =
+        witness.filter(|w| w.epoch == epoch).map(|w| w.members.iter().copied().collect());
+    let agrees = |s: &Superblock| of_witness.as_ref().is_none_or(|members| *members == named(s));
+    let vouched = latest().filter(|s| agrees(s)).max_by_key(|s| s.generation);
+    let Some(chosen) = vouched else {
+        return latest().max_by_key(|s| s.generation).map(|s| (s.clone(), false));
+    };
+    let one_line = of_witness.is_some() || latest().all(|s| named(s) == named(chosen));
+    Some((chosen.clone(), one_line))
+}
+
+/// Refuses a superblock unless a device both of whose slots could be read shows a state as new: an
+/// update that is in an unreadable slot only has not ended, so nothing relies on it.
+fn check_readable(newest: &Superblock, found: &[Found]) -> Result<()> {
+    let as_new = |s: &Superblock| {
+        s.epoch == newest.epoch && s.generation == newest.generation && named(s) == named(newest)
+    };
+    if found.iter().any(|f| f.complete && as_new(&f.superblock)) {
+        return Ok(());
+    }
+    Err(Error::new(
+        ErrorKind::Io,
+        format!(
+            "a superblock slot of cache device {} cannot be read, and may be the newer one",
+            newest.device
+        ),
+    )
+    .hint("nothing has been changed; try again, or mend the device"))
+}
+
+/// Decides what a pool opens with.
+///
+/// # Errors
+/// [`ErrorKind::Io`] for a superblock slot that cannot be read and may be the newest,
+/// [`ErrorKind::NeedsDecision`] by the module's table, [`ErrorKind::Refused`] for devices that do
+/// not go together, and what reading superblocks gives. Nothing has been changed.
+pub(crate) async fn assess(
+    devices: Vec<Rc<dyn BlockDevice>>,
+    witness: &dyn Witness,
+    options: OpenOptions,
+) -> Result<Opening> {
+    let found = look(devices).await?;
+    let Some(first) = found.first() else {
+        return Err(Error::new(ErrorKind::Invalid, "no cache device is given"));
+    };
+    let (witness, note) = recall(&first.superblock, witness).await;
+    let Some((superblock, one_line)) = newest(&found, witness.as_ref()) else {
+        return Err(Error::new(ErrorKind::Invalid, "no cache device is given"));
+    };
+    check_readable(&superblock, &found)?;
+    let facts = facts(&superblock, &found, witness.as_ref(), one_line, options);
+    let missing: BTreeSet<DeviceId> = named(&superblock)
+        .into_iter()
+        .filter(|id| !found.iter().any(|f| f.superblock.device == *id))
+        .collect();
+    let decision = decide(facts);
+    let known_epoch = witness.as_ref().map_or(0, |w| w.epoch).max(superblock.epoch);
+    let epoch = match decision {
+        Decision::Open => Some(superblock.epoch),
+        Decision::OpenWithout | Decision::OpenClean | Decision::OpenLosing => {
+            superblock.epoch.checked_add(1)
+        }
+        // One is left out for those that went on without these members and may still be about.
+        Decision::OpenUnknown => known_epoch.checked_add(2),
+        Decision::Undecided => return Err(undecided(&superblock, &missing)),
+        Decision::Unknown => return Err(unknown(&superblock, &missing, known_epoch)),
+        Decision::Forked => return Err(forked(&superblock)),
+    };
+    let epoch = epoch.filter(|_| missing.len() < named(&superblock).len());
+    let epoch = epoch.ok_or_else(|| {
+        Error::new(ErrorKind::Damaged, "the superblock names no member that is there")
+            .hint("see it with `forebay inspect`; nothing has been changed")
+    })?;
+    let mut notes: Vec<String> = note.into_iter().collect();
+    notes.extend(missing.iter().map(|id| {
+        format!("cache device {id} is missing; the pool goes on without it in epoch {epoch}")
+    }));
+    if matches!(decision, Decision::OpenLosing | Decision::OpenUnknown) {
+        notes.push(accepted_note(&superblock));
+    }
+    let mut members = Vec::new();
+    for Found { superblock: own, device, .. } in found {
+        let record = superblock.present().find(|member| member.device == own.device);
+        match record {
+            Some(record) => {
+                members.push(Opened { record: *record, generation: own.generation, device });
+            }
+            None => notes.push(format!(
+                "cache device {} is of epoch {}, the pool is in epoch {epoch} and has gone on \
+                 without it: it is not used; it must be added anew",
+                own.device, own.epoch
+            )),
+        }
+    }
+    let place = |id: DeviceId| superblock.members.iter().position(|m| m.device == id);
+    members.sort_by_key(|member| place(member.record.device));
+    let accepted = options.accept_missing;
+    Ok(Opening { superblock, members, missing, epoch, accepted, notes })
+}
+
+fn facts(
+    superblock: &Superblock,
+    found: &[Found],
+    witness: Option<&WitnessFile>,
+    one_line: bool,
+    options: OpenOptions,
+) -> Facts {
+    let members = named(superblock);
+    let there = |f: &&Found| members.contains(&f.superblock.device);
+    let count = found.iter().filter(there).count();
+    // One that was named and has not heard of it yet is no evidence that nobody went further; nor
+    // is one that may have gone further itself, in a slot that cannot be read.
+    let current = found
+        .iter()
+        .filter(there)
+        .filter(|f| f.complete && f.superblock.epoch == superblock.epoch)
+        .count();
+    let heard = found.iter().filter(there).filter(|f| f.complete).count() == members.len();
+    let overtaken = witness.is_some_and(|w| w.epoch > superblock.epoch);
+    let witnessed = witness.is_some_and(|w| w.epoch == superblock.epoch);
+    let missing = members.len() - count;
+    Facts {
+        one_line,
+        known: !overtaken && (heard || 2 * current > members.len() || witnessed),
+        missing: match missing {
+            0 => Missing::None,
+            n if superblock.failed_count() + n < usize::from(superblock.dirty_copies) => {
+                Missing::Covered
+            }
+            _ => Missing::More,
+        },
+        may_be_dirty: superblock.may_be_dirty(),
+        accepted: options.accept_missing,
+    }
+}
+
+fn list(ids: &BTreeSet<DeviceId>) -> String {
+    ids.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
+/// The volumes that may be dirty, for people.
+fn dirty_volumes(superblock: &Superblock) -> String {
+    let dirty = superblock.volumes.iter().filter(|v| v.may_be_dirty);
+    dirty.map(|v| format!("\"{}\"", v.name)).collect::<Vec<_>>().join(", ")
+}
+
+fn accepted_note(superblock: &Superblock) -> String {
+    if superblock.may_be_dirty() {
+        format!(
+            "as accepted, the pool opens although members are missing: writes to {} that only \
+             they held are lost, and older data may be read instead",
+            dirty_volumes(superblock)
+        )
+    } else {
+        "as accepted, the pool opens although others may have gone on without it".to_owned()
+    }
+}
+
+fn undecided(superblock: &Superblock, missing: &BTreeSet<DeviceId>) -> Error {
+    Error::new(
+        ErrorKind::NeedsDecision,
+        format!(
+            "pool \"{}\" lacks cache device {}, which may hold the only copy of writes to volume {}",
+            superblock.name,
+            list(missing),
+            dirty_volumes(superblock)
+        ),
+    )
+    .hint("attach it; or accept that these writes are lost and open without it for good")
+}
+
+fn unknown(superblock: &Superblock, missing: &BTreeSet<DeviceId>, known_epoch: u64) -> Error {
+    let name = &superblock.name;
+    let what = if known_epoch > superblock.epoch {
+        format!(
+            "pool \"{name}\" went on in epoch {known_epoch} without these cache devices, which \
+             know epoch {}: all that they hold may be stale",
+            superblock.epoch
+        )
+    } else if missing.is_empty() {
+        format!(
+            "a superblock slot of a cache device of pool \"{name}\" cannot be read, and neither the \
+             witness nor more than half of the members say that epoch {} is the newest",
+            superblock.epoch
+        )
+    } else {
+        format!(
+            "pool \"{name}\" lacks cache device {}: neither the witness nor more than half of the \
+             members say that epoch {} is the newest, and all that is here may be stale",
+            list(missing),
+            superblock.epoch
+        )
+    };
+    Error::new(ErrorKind::NeedsDecision, what)
+        .hint("attach the cache devices of the newest epoch; or accept that data may be stale")
+}
+
+fn forked(superblock: &Superblock) -> Error {
+    Error::new(
+        ErrorKind::NeedsDecision,
+        format!(
+            "pool \"{}\" has gone on in two ways: epoch {} is known with different members",
+            superblock.name, superblock.epoch
+        ),
+    )
+    .hint("offer only the cache devices of the group whose data counts; erase the others")
+}
+
+impl Superblock {
+    /// The members that the epoch names.
+    pub fn present(&self) -> impl Iterator<Item = &MemberRecord> {
+        self.members.iter().filter(|member| member.state == MemberState::Present)
+    }
+
+    /// Members that were lost and whose part in the copies has not been made good since.
+    pub(crate) fn failed_count(&self) -> usize {
+        self.members.iter().filter(|member| member.state == MemberState::Failed).count()
+    }
+
+    /// Whether the log may hold what an origin lacks.
+    pub fn may_be_dirty(&self) -> bool {
+        self.volumes.iter().any(|volume| volume.may_be_dirty)
+    }
+
+    /// Whether the pool went on without a member that may still be about.
+    pub(crate) fn has_lost_members(&self) -> bool {
+        self.present().count() < self.members.len()
+    }
+}
+
+/// What may be believed of images and records, given what was lost with members since the root was
+/// written.
+///
+/// | row | epochs since the root | members lost | last stop | a volume may be dirty | trust |
+/// |---|---|---|---|---|---|
+/// | A | none | - | - | - | all |
+/// | B | one | fewer than copies | - | - | what is found |
+/// | C | one | more | clean | - | what is found |
+/// | D | one | more | a crash | yes | what is owed |
+/// | E | several | - | - | yes | what is owed |
+/// | F | one | more | a crash | no | nothing |
+/// | G | several | - | - | no | nothing |
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Trust {
+    /// No member was lost since the root.
+    All,
+    /// No record that is lost has overtaken one that is found, but for clean data that was there.
+    Found,
+    /// Records that are lost may have overtaken clean data.
+    Owed,
+    /// The origins have everything, and what is found may have been overtaken.
+    Nothing,
+}
+
+/// Decides by the table of [`Trust`].
+fn trust(epochs: u64, covered: bool, clean_stop: bool, may_be_dirty: bool) -> Trust {
+    match epochs {
+        0 => Trust::All,
+        1 if covered || clean_stop => Trust::Found,
+        _ if may_be_dirty => Trust::Owed,
+        _ => Trust::Nothing,
+    }
+}
+
+/// What may be believed of what a root names and of the records behind it.
+pub(crate) fn trust_in(superblock: &Superblock, root: &Root, clean_stop: bool) -> Trust {
+    let epochs = superblock.epoch.saturating_sub(root.epoch);
+    let covered = superblock.failed_count() < usize::from(superblock.dirty_copies);
+    trust(epochs, covered, clean_stop, superblock.may_be_dirty())
+}
+
+#[cfg(test)]
+#[path = "membership_tests.rs"]
+mod tests;
