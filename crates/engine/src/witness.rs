@@ -4,6 +4,10 @@
 use std::future::Future;
 use std::pin::Pin;
 
+use crate::error::{Error, ErrorKind};
+use crate::format::{FormatError, Witness as WitnessFile, WitnessVolume};
+use crate::ids::PoolId;
+
 /// A future of this module; boxed, for it runs only when a pool's membership or flags change.
 pub type WitnessFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 
@@ -22,6 +26,42 @@ pub trait Witness {
     fn store(&self, bytes: Vec<u8>) -> WitnessFuture<'_, Result<(), String>>;
 }
 
+/// What can be served while no member is there, by what the witness knows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WithoutMembers {
+    /// The pool.
+    pub pool: PoolId,
+    /// Volumes whose origins have everything: their requests may go straight there.
+    pub served: Vec<WitnessVolume>,
+    /// Volumes whose origins may lack what only the members hold: neither reads nor writes.
+    pub withheld: Vec<WitnessVolume>,
+    /// Must be stored durably before the first write to an origin. It begins an epoch that names
+    /// no member of before as current, so that their clean data is not believed afterwards.
+    pub witness: Vec<u8>,
+}
+
+/// Tells from a stored witness what may be served although no member is there (INV-19, INV-20).
+/// Members that come back find a newer epoch than theirs; the pool opens with them if a person
+/// accepts that ([`crate::OpenOptions`]), and then keeps nothing of their clean data.
+///
+/// # Errors
+/// [`ErrorKind::Damaged`] or [`ErrorKind::Future`]: then nothing may be served.
+pub fn without_members(bytes: &[u8]) -> Result<WithoutMembers, Error> {
+    let known = WitnessFile::decode(bytes).map_err(|error| {
+        let kind = match error {
+            FormatError::FutureVersion { .. } | FormatError::UnknownFeatures { .. } => {
+                ErrorKind::Future
+            }
+            _ => ErrorKind::Damaged,
+        };
+        Error::new(kind, format!("the witness cannot be read: {error}"))
+            .hint("attach the cache devices; nothing is served without them")
+    })?;
+    let next = WitnessFile { epoch: known.epoch.saturating_add(1), ..known.clone() };
+    let (withheld, served) = known.volumes.into_iter().partition(|v| v.may_be_dirty);
+    Ok(WithoutMembers { pool: known.pool, served, withheld, witness: next.encode() })
+}
+
 /// A witness in memory, for simulation and for pools that are thrown away.
 #[derive(Default)]
 pub struct MemoryWitness {
@@ -38,5 +78,39 @@ impl Witness for MemoryWitness {
             *self.bytes.borrow_mut() = Some(bytes);
             Ok(())
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::Mode;
+    use crate::ids::{DeviceId, VolumeId};
+
+    #[test]
+    fn without_members_only_clean_volumes_are_served() {
+        let volume = |id: u32, may_be_dirty| WitnessVolume {
+            id: VolumeId(id),
+            name: format!("v{id}"),
+            origin: format!("/dev/origin{id}"),
+            mode: Mode::Writeback,
+            may_be_dirty,
+        };
+        let file = WitnessFile {
+            pool: PoolId([7; 16]),
+            generation: 9,
+            epoch: 4,
+            members: vec![DeviceId([1; 16])],
+            volumes: vec![volume(1, false), volume(2, true), volume(3, false)],
+        };
+        let without = without_members(&file.encode()).unwrap();
+        assert_eq!(without.served, [volume(1, false), volume(3, false)]);
+        assert_eq!(without.withheld, [volume(2, true)]);
+        let next = WitnessFile::decode(&without.witness).unwrap();
+        assert_eq!(next, WitnessFile { epoch: 5, ..file.clone() });
+        let mut torn = file.encode();
+        torn[100] ^= 1;
+        assert!(without_members(&torn).is_err_and(|error| error.kind == ErrorKind::Damaged));
+        assert!(without_members(&[]).is_err());
     }
 }
