@@ -14,19 +14,20 @@ pub const SEEDS_MAX: u64 = 500;
 /// `--alarm` prints what belongs here.
 const KNOWN: &[(&str, u64)] = &[
     ("flush-skips-second-member", 0),
-    ("segment-reused-before-root", 6),
+    ("segment-reused-before-root", 37),
     ("population-after-write", 6),
-    ("tombstone-forgotten", 0),
+    ("tombstone-forgotten", 4),
     ("torn-record-adopted", 3),
-    ("reclaim-without-origin-flush", 4),
+    ("reclaim-without-origin-flush", 27),
     ("footer-before-flush", 37),
     ("destage-unflushed", 387),
-    ("watermark-over-inflight", 6),
-    ("provisional-taken-for-clean", 40),
+    ("watermark-over-inflight", 29),
+    ("provisional-taken-for-clean", 35),
     ("range-lock-skipped", 20),
-    ("root-before-images", 118),
+    ("root-before-images", 430),
     ("flush-acknowledged-early", 138),
     ("tombstone-not-durable", 64),
+    ("remote-hit-unpinned", 65),
 ];
 
 /// How a bug was caught.

@@ -82,6 +82,11 @@ fn count_recovery(pool: &Pool) {
     count("start: records replayed", report.records_replayed);
     count("start: blocks appended again", report.blocks_reappended);
     count("start: owed blocks", report.owed_blocks);
+    count("start: blocks dropped with a member", report.blocks_dropped);
+    count("start: blocks lost with a member", report.blocks_lost);
+    let told = |what: &str| pool.events().iter().any(|event| event.what.contains(what));
+    count("start: without a member", u64::from(told("is missing")));
+    count("start: a stale member left out", u64::from(told("is not used")));
 }
 
 /// The witness on a simulated disk: two places written in turn, each with its length and a
@@ -176,7 +181,7 @@ fn slow_members(env: &Env) -> Vec<Rc<dyn BlockDevice>> {
         let (inner, runtime) = (Rc::clone(inner), Rc::clone(&env.runtime));
         Rc::new(Delaying { inner, faults, delay_max: LATE_MAX, runtime }) as Rc<dyn BlockDevice>
     };
-    env.members.iter().map(slow).collect()
+    env.offered().iter().map(slow).collect()
 }
 
 fn witness(env: &Env) -> Rc<DiskWitness> {
@@ -189,7 +194,7 @@ fn volume_name(volume: usize) -> String {
 
 async fn open(env: &Env) -> Result<Pool, SubjectError> {
     let runtime = Rc::clone(&env.runtime);
-    engine::open(runtime, env.members.clone(), witness(env), tuning(env)).await.map_err(error)
+    engine::open(runtime, env.offered(), witness(env), tuning(env)).await.map_err(error)
 }
 
 impl Subject for Engine {

@@ -128,6 +128,7 @@ impl Machine {
         let env = Env {
             runtime: Rc::clone(world) as Rc<dyn Runtime>,
             members,
+            missing: Rc::default(),
             origins: wrapped,
             witness,
             config: Rc::clone(config),

@@ -414,6 +414,10 @@ impl Seed {
         self.machine.armoury.disarm();
         shared.errors_expected.set(false);
         self.crashes += 1;
+        if let Some(loss) = shared.config.loss.filter(|loss| self.crashes >= loss.crashes) {
+            let back = loss.returns && self.crashes > loss.crashes;
+            self.machine.env.missing.set((!back).then_some(loss.member));
+        }
     }
 
     /// A run up to a crash.

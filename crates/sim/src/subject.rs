@@ -1,5 +1,6 @@
 //! What is tested, and the world it is given.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::rc::Rc;
@@ -51,6 +52,8 @@ pub struct Env {
     pub runtime: Rc<dyn Runtime>,
     /// The cache devices.
     pub members: Vec<Rc<dyn BlockDevice>>,
+    /// The one of them that is not there now.
+    pub missing: Rc<Cell<Option<usize>>>,
     /// The origin of each volume.
     pub origins: Vec<Rc<dyn BlockDevice>>,
     /// The host's file for the witness: survives crashes like any other disk.
@@ -61,6 +64,14 @@ pub struct Env {
     pub bug: Option<String>,
     /// Whether to tell standard error what happens.
     pub trace: bool,
+}
+
+impl Env {
+    /// The cache devices that are there.
+    pub fn offered(&self) -> Vec<Rc<dyn BlockDevice>> {
+        let there = |i: &usize| Some(*i) != self.missing.get();
+        (0..self.members.len()).filter(there).map(|i| Rc::clone(&self.members[i])).collect()
+    }
 }
 
 /// A block cache under test. Dropping it is no clean stop.

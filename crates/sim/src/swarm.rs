@@ -152,6 +152,19 @@ pub struct Config {
     pub delay_max: Nanos,
     /// The runs that end with a crash; one more follows them.
     pub crashes: Vec<CrashPlan>,
+    /// A member that is gone after a crash.
+    pub loss: Option<Loss>,
+}
+
+/// A member that is there no more; dirty data has another copy.
+#[derive(Clone, Copy, Debug)]
+pub struct Loss {
+    /// Which one, counted from 0.
+    pub member: usize,
+    /// After so many crashes.
+    pub crashes: u64,
+    /// Whether it comes back with old contents after the next crash.
+    pub returns: bool,
 }
 
 /// Room for superblocks and roots in front of the segments of a member.
@@ -175,8 +188,10 @@ impl Config {
         let segment_bytes = 64 << 10;
         let segment_count = rng.between(40, if feast { 48 } else { 72 });
         let sectors = [512, 4096];
+        let loss = Self::loss(seed, members, dirty_copies, crashes);
         Self {
             seed,
+            loss,
             members,
             member_bytes: MEMBER_HEAD_BYTES + segment_bytes * segment_count,
             member_sector_bytes: (0..members).map(|_| *rng.pick(&sectors)).collect(),
@@ -210,6 +225,7 @@ impl Config {
         self.operations = self.operations.min(10);
         self.volumes.truncate(1);
         self.volumes[0].size_bytes = self.volumes[0].size_bytes.min(512 << 10);
+        self.loss = None;
         self.members = self.members.min(2);
         self.dirty_copies = self.dirty_copies.min(self.members);
         self.clean_copies = self.clean_copies.min(self.members);
@@ -221,6 +237,19 @@ impl Config {
         };
         self.segment_count = 40;
         self.member_bytes = MEMBER_HEAD_BYTES + self.segment_bytes * self.segment_count;
+    }
+
+    /// From numbers of its own, so that everything else of a seed is as it would be without.
+    fn loss(seed: u64, members: usize, copies: usize, crashes: u64) -> Option<Loss> {
+        let mut rng = Rng::new(seed ^ 0x1055);
+        if copies < 2 || crashes == 0 || !rng.one_in(2) {
+            return None;
+        }
+        Some(Loss {
+            member: rng.below(members as u64) as usize,
+            crashes: rng.between(1, crashes),
+            returns: rng.one_in(2),
+        })
     }
 
     fn volume(rng: &mut Rng, diet: Diet) -> VolumeConfig {
@@ -340,5 +369,6 @@ mod tests {
         for reactors in [1, 2, 4] {
             assert!(configs.iter().any(|c| c.reactors == reactors));
         }
+        assert!(configs.iter().any(|c| c.loss.is_some_and(|loss| loss.returns)));
     }
 }

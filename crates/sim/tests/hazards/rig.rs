@@ -10,7 +10,10 @@ use forebay_device::model::world::{Crash, World};
 use forebay_device::runtime::{MILLISECOND, SECOND};
 use forebay_device::{BlockDevice, Buf, Geometry, IoErrorKind, Nanos, Request, Runtime};
 use forebay_engine::planted::{Bug, plant};
-use forebay_engine::{CreateOptions, MemoryWitness, Mode, Pool, Tuning, Volume, VolumeSpec};
+use forebay_engine::{
+    CreateOptions, MemoryWitness, Mode, OpenOptions, Pool, Tuning, Volume, VolumeSpec, Witness,
+    open_with,
+};
 use forebay_sim::content::{Found, fill, identify};
 use forebay_sim::jobs::alone;
 
@@ -129,7 +132,11 @@ pub struct Rig {
     pub origin: Rc<SimDisk>,
     pub origin_gate: Rc<Gate>,
     pub origin_broken: Breakage,
-    witness: Rc<MemoryWitness>,
+    pub witness: RefCell<Rc<MemoryWitness>>,
+    /// The members that are there at the next start, by number.
+    pub offered: RefCell<Vec<usize>>,
+    /// Whether the next start accepts what is lost.
+    pub accepts: Cell<bool>,
     tuning: Tuning,
     pub pool: RefCell<Option<Rc<Pool>>>,
     pub volume: RefCell<Option<Rc<Volume>>>,
@@ -158,14 +165,22 @@ pub struct Plan {
     pub tuning: Tuning,
     pub origin_bytes: u64,
     pub write_amplification_max_percent: u16,
+    /// Whether write-back with a single copy is agreed to.
+    pub agreed: bool,
 }
 
 impl Default for Plan {
     fn default() -> Self {
         let (mode, origin_bytes) = (Mode::Writeback, 1 << 20);
-        let write_amplification_max_percent = 150;
-        let tuning = lazy();
-        Self { members: 1, copies: 1, mode, tuning, origin_bytes, write_amplification_max_percent }
+        Self {
+            members: 1,
+            copies: 1,
+            mode,
+            tuning: lazy(),
+            origin_bytes,
+            write_amplification_max_percent: 150,
+            agreed: true,
+        }
     }
 }
 
@@ -197,7 +212,9 @@ impl Rig {
             origin,
             origin_gate,
             origin_broken,
-            witness: Rc::default(),
+            witness: RefCell::default(),
+            offered: RefCell::new((0..plan.members).collect()),
+            accepts: Cell::new(false),
             tuning: plan.tuning,
             pool: RefCell::default(),
             volume: RefCell::default(),
@@ -213,12 +230,13 @@ impl Rig {
             origin: "origin".into(),
             mode: plan.mode,
             cache_block_bytes: 4096,
-            accept_data_loss_on_ssd_failure: true,
+            accept_data_loss_on_ssd_failure: plan.agreed,
         };
         let it = Rc::clone(&rig);
         rig.run(async move {
             let (runtime, devices) = (it.runtime(), it.devices());
-            forebay_engine::create(&*runtime, &devices, &*it.witness, &options).await.unwrap();
+            let witness = Rc::clone(&it.witness.borrow());
+            forebay_engine::create(&*runtime, &devices, &*witness, &options).await.unwrap();
             let pool = it.open_pool().await.unwrap();
             let volume = pool.add_volume(&spec, Rc::clone(&it.origin_gate) as _).await.unwrap();
             *it.pool.borrow_mut() = Some(Rc::new(pool));
@@ -232,16 +250,42 @@ impl Rig {
         Rc::clone(&self.world) as _
     }
 
-    fn devices(&self) -> Vec<Rc<dyn BlockDevice>> {
-        self.gates.iter().map(|gate| Rc::clone(gate) as _).collect()
+    pub fn devices(&self) -> Vec<Rc<dyn BlockDevice>> {
+        self.offered.borrow().iter().map(|&i| Rc::clone(&self.gates[i]) as _).collect()
+    }
+
+    /// Says which members are there from the next start on.
+    pub fn offer(&self, members: &[usize]) {
+        *self.offered.borrow_mut() = members.to_vec();
+    }
+
+    /// What the witness holds.
+    pub fn recall(&self) -> Option<Vec<u8>> {
+        let witness = Rc::clone(&self.witness.borrow());
+        self.run(async move { witness.load().await }).unwrap().unwrap()
+    }
+
+    /// Puts back what the witness held, or an empty one.
+    pub fn remember(&self, bytes: Option<Vec<u8>>) {
+        *self.witness.borrow_mut() = Rc::default();
+        let witness = Rc::clone(&self.witness.borrow());
+        if let Some(bytes) = bytes {
+            self.run(async move { witness.store(bytes).await }).unwrap().unwrap();
+        }
+    }
+
+    /// Whether an event since the start says this.
+    pub fn was_told(&self, what: &str) -> bool {
+        self.pool().events().iter().any(|event| event.what.contains(what))
     }
 
     /// Opens the pool without its volume.
     pub async fn open_pool(&self) -> Result<Pool, String> {
-        let witness = Rc::clone(&self.witness) as _;
-        let pool =
-            forebay_engine::open(self.runtime(), self.devices(), witness, self.tuning.clone());
-        pool.await.map_err(|error| error.to_string())
+        let witness = Rc::clone(&self.witness.borrow()) as _;
+        let options = OpenOptions { accept_missing: self.accepts.get() };
+        let (runtime, tuning) = (self.runtime(), self.tuning.clone());
+        let pool = open_with(runtime, self.devices(), witness, tuning, options);
+        pool.await.map_err(|error| format!("{:?}: {error}", error.kind))
     }
 
     /// Runs until it is done; an error if that cannot be, or at a crash.

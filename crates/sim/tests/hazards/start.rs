@@ -181,11 +181,57 @@ fn an_image_that_cannot_be_read_is_a_decision_while_a_volume_may_be_dirty() {
         rig.write(2, 3, 1)?;
         rig.stop()?;
         hit_images(&rig, fails);
-        assert!(rig.open().is_err_and(|error| error.contains("may be dirty")));
+        // Who accepts that members are missing has not agreed to this.
+        for accepts in [false, true] {
+            rig.accepts.set(accepts);
+            assert!(rig.open().is_err_and(|error| error.contains("may be dirty")));
+            rig.crash(Crash::PowerCut);
+        }
         rig.broken[0].mend();
-        rig.crash(Crash::PowerCut);
         rig.open()?;
         same("when the image is back", rig.read(3)?, 2).map(drop)
+    });
+}
+
+/// One of two members is lost, and the other one does not return the images at the start without it.
+/// `cut` tells at which request that start ends; returns whether it has ended by then.
+fn images_fail_after_a_loss(seed: u64, cut: Option<u64>) -> Result<bool, String> {
+    let rig = Rig::new(seed, Plan { members: 2, mode: Mode::Readonly, ..Plan::default() });
+    cached(&rig, 0..64)?;
+    rig.stop()?;
+    let left = (seed % 2) as usize;
+    rig.offer(&[left]);
+    for number in segments_of(&rig, left, Stream::Metadata) {
+        let records = segment(number).start + BLOCK as u64..segment(number).end;
+        fails(&rig.broken[left], Trigger::every(Ops::Reads).within(records));
+    }
+    rig.world.crash_at(cut.map(|request| rig.world.io_count() + request));
+    let ended = rig.open().is_ok();
+    rig.world.crash_at(None);
+    rig.broken[left].mend();
+    if ended {
+        assert!(rig.was_told("starts empty"), "the images were not needed");
+        (0..64).step_by(2).try_for_each(|block| rig.write(2, block, 1))?;
+        rig.flush()?;
+    }
+    let newest = |block: u64| if ended && block % 2 == 0 { 2 } else { 1 };
+    for crash in [Crash::ProcessKill, Crash::PowerCut] {
+        rig.restart(crash)?;
+        (0..64).try_for_each(|block| same("later", rig.read(block)?, newest(block)).map(drop))?;
+    }
+    Ok(ended)
+}
+
+#[test]
+fn an_image_that_could_not_be_read_after_a_loss_is_not_believed_by_a_later_start() {
+    survive(4, |seed| {
+        assert!(images_fail_after_a_loss(seed, None)?);
+        for request in 1.. {
+            if images_fail_after_a_loss(seed, Some(2 * request + seed / 2 % 2))? {
+                break;
+            }
+        }
+        Ok(())
     });
 }
 
