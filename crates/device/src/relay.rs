@@ -5,7 +5,7 @@
 //! * Each place has a worker task on the serving reactor, made when the place is first used. So a
 //!   call allocates nothing, and calls are served side by side.
 //! * A call that reached the relay is served to its end, also when its future is dropped; the
-//!   answer is thrown away then and the place is free again.
+//!   answer is thrown away then, at the next call at the latest, and the place is free again.
 //! * If either side ends, the other is told: calls fail with [`Gone`], serving returns.
 
 use std::cell::{Cell, RefCell};
@@ -103,7 +103,28 @@ impl<C, A> Drop for Taken<'_, C, A> {
         let is_orphan = self.is_called && !self.is_answered;
         let places = if is_orphan { &self.caller.orphaned } else { &self.caller.free };
         places.borrow_mut().push(self.place);
-        let waiting = self.caller.waiting.take();
+        self.caller.wake_waiting();
+    }
+}
+
+/// A wait for a place. A place of a dropped call knows one waker only, that of the last who came to
+/// wait; if they go away, all others have to look and to leave theirs.
+struct Waits<'a, C, A> {
+    caller: &'a Caller<C, A>,
+    is_waiting: bool,
+}
+
+impl<C, A> Drop for Waits<'_, C, A> {
+    fn drop(&mut self) {
+        if self.is_waiting {
+            self.caller.wake_waiting();
+        }
+    }
+}
+
+impl<C, A> Caller<C, A> {
+    fn wake_waiting(&self) {
+        let waiting = self.waiting.take();
         waiting.into_iter().for_each(Waker::wake);
     }
 }
@@ -137,18 +158,20 @@ impl<C: Send, A: Send> Caller<C, A> {
     }
 
     async fn take_place(&self) -> Taken<'_, C, A> {
+        let mut waits = Waits { caller: self, is_waiting: false };
         let place = poll_fn(|cx| {
+            self.sweep();
             if let Some(place) = self.free.borrow_mut().pop() {
                 return Poll::Ready(place);
             }
-            let mut orphaned = self.orphaned.borrow_mut();
-            for &place in &*orphaned {
+            for &place in &*self.orphaned.borrow() {
                 self.line.places[place].caller.register(cx.waker());
             }
-            let answered = |&place: &usize| self.line.places[place].answer.pop().is_some();
-            if let Some(at) = orphaned.iter().position(answered) {
-                return Poll::Ready(orphaned.swap_remove(at));
+            self.sweep();
+            if let Some(place) = self.free.borrow_mut().pop() {
+                return Poll::Ready(place);
             }
+            waits.is_waiting = true;
             let mut waiting = self.waiting.borrow_mut();
             if !waiting.iter().any(|waker| waker.will_wake(cx.waker())) {
                 waiting.push(cx.waker().clone());
@@ -156,7 +179,30 @@ impl<C: Send, A: Send> Caller<C, A> {
             Poll::Pending
         })
         .await;
+        waits.is_waiting = false;
         Taken { caller: self, place, is_called: false, is_answered: false }
+    }
+
+    /// Throws away the answers to dropped calls, for they may hold what others need, and frees
+    /// their places.
+    fn sweep(&self) {
+        let (mut at, mut has_freed) = (0, false);
+        loop {
+            let orphan = self.orphaned.borrow().get(at).copied();
+            let Some(place) = orphan else { break };
+            // Dropped outside of any borrow: an answer may be anything.
+            let Some(answer) = self.line.places[place].answer.pop() else {
+                at += 1;
+                continue;
+            };
+            self.orphaned.borrow_mut().swap_remove(at);
+            self.free.borrow_mut().push(place);
+            has_freed = true;
+            drop(answer);
+        }
+        if has_freed {
+            self.wake_waiting();
+        }
     }
 }
 
@@ -411,6 +457,80 @@ mod tests {
         gate.borrow_mut().clear();
         tasks.run();
         assert_eq!(*answers.borrow(), [Ok(4)]);
+    }
+
+    /// A task of its own for a call, whose future the test can drop.
+    type Held<A> = Rc<RefCell<Option<std::pin::Pin<Box<dyn Future<Output = Result<A, Gone>>>>>>>;
+
+    fn hold<C, A>(tasks: &Tasks, caller: &Rc<Caller<C, A>>, what: C) -> Held<A>
+    where
+        C: Send + 'static,
+        A: Send + 'static,
+    {
+        let caller = Rc::clone(caller);
+        let call: Held<A> =
+            Rc::new(RefCell::new(Some(Box::pin(async move { caller.call(what).await }))));
+        let held = Rc::clone(&call);
+        tasks.spawn(Box::pin(poll_fn(move |cx| match &mut *held.borrow_mut() {
+            Some(call) => call.as_mut().poll(cx).map(|_| ()),
+            None => Poll::Ready(()),
+        })));
+        call
+    }
+
+    #[test]
+    fn a_waiting_call_that_is_dropped_leaves_the_place_to_the_others() {
+        let (caller, server) = relay(1);
+        let (tasks, caller) = (Tasks::new(), Rc::new(caller));
+        let (answers, gate) = (Answers::default(), Rc::default());
+        serve(&tasks, server, Rc::clone(&gate));
+        let orphan = hold(&tasks, &caller, 1);
+        tasks.run();
+        drop(orphan.take());
+        call(&tasks, &caller, 2, &answers);
+        tasks.run();
+        let waiting = hold(&tasks, &caller, 4);
+        tasks.run();
+        drop(waiting.take());
+        gate.borrow_mut().clear();
+        tasks.run();
+        assert_eq!(*answers.borrow(), [Ok(4)]);
+    }
+
+    #[test]
+    fn every_place_of_a_dropped_call_goes_to_one_who_waits() {
+        let (caller, server) = relay(2);
+        let (tasks, caller) = (Tasks::new(), Rc::new(caller));
+        let (answers, gate) = (Answers::default(), Rc::<RefCell<Vec<Completer>>>::default());
+        serve(&tasks, server, Rc::clone(&gate));
+        let orphans = [hold(&tasks, &caller, 1), hold(&tasks, &caller, 1)];
+        tasks.run();
+        orphans.iter().for_each(|orphan| drop(orphan.take()));
+        // Whoever gets the first place never gives it back; the other one needs the second.
+        [3, 3].into_iter().for_each(|number| call(&tasks, &caller, number, &answers));
+        tasks.run();
+        assert_eq!(gate.borrow().len(), 2, "both wait for a place");
+        for served in [2, 3] {
+            gate.borrow_mut().remove(0).done(Ok(()));
+            tasks.run();
+            let waits = gate.borrow().len();
+            assert_eq!(waits, 2, "after {} answers one more call is served", served - 1);
+        }
+    }
+
+    #[test]
+    fn the_answer_to_a_dropped_call_goes_with_the_next_call() {
+        let (caller, server) = relay::<u32, Arc<()>>(8);
+        let (tasks, caller) = (Tasks::new(), Rc::new(caller));
+        let orphan = hold(&tasks, &caller, 1);
+        tasks.run();
+        drop(orphan.take());
+        let pin = Arc::new(());
+        let (_, reply) = crate::executor::block_on_ready(server.next()).unwrap();
+        reply.send(Arc::clone(&pin));
+        let _next = hold(&tasks, &caller, 2);
+        tasks.run();
+        assert_eq!(Arc::strong_count(&pin), 1, "though seven places were free");
     }
 
     #[test]
