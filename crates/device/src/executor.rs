@@ -141,7 +141,9 @@ impl TaskSet {
         }
         let chosen = if count == 1 { 0 } else { pick(count) };
         let Some(waker) = self.ready.borrow_mut().swap_remove_front(chosen) else { return false };
-        waker.queued.store(false, Ordering::Release);
+        // A swap, not a store: either it sees what was done before a wake that found the task
+        // queued, or that wake sees `false` and queues the task again.
+        waker.queued.swap(false, Ordering::AcqRel);
         let task = {
             let mut slots = self.slots.borrow_mut();
             match slots.get_mut(waker.slot) {
