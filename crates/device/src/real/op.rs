@@ -157,7 +157,7 @@ enum Rule {
     Value,
     /// One fixed-size item, all of it at once.
     Item,
-    /// Each answer asks again.
+    /// Each answer asks again, an error too: only the reactor's end ends it.
     Repeat,
 }
 
@@ -173,6 +173,9 @@ enum Verdict {
 /// Judges the kernel's answer `result` to a request for `asked` of `remaining` bytes.
 fn judge(rule: Rule, remaining: usize, result: i32) -> Verdict {
     let Ok(count) = usize::try_from(result) else {
+        if matches!(rule, Rule::Repeat) {
+            return Verdict::Again;
+        }
         return match result.saturating_neg() {
             libc::EINTR | libc::EAGAIN => Verdict::Again,
             errno => Verdict::Done(Err(io_error(errno))),
@@ -285,6 +288,10 @@ impl Op {
     }
 
     /// Takes the kernel's answer in; `None` means that [`Op::entry`] must be submitted again.
+    ///
+    /// # Panics
+    /// If the bell never works: no other thread could wake this one any more, so all that waits
+    /// for such a wake would hang without a word.
     pub(super) fn advance(&mut self, result: i32) -> Option<Result<usize, IoError>> {
         match judge(self.rule(), self.remaining(), result) {
             Verdict::Done(result) => return Some(result),
@@ -296,6 +303,9 @@ impl Op {
             Verdict::Again => {
                 self.retries += 1;
                 if self.retries > RETRIES_MAX {
+                    let error = std::io::Error::from_raw_os_error(result.saturating_neg());
+                    let is_bell = matches!(self.kind, Kind::Bell { .. });
+                    assert!(!is_bell, "the reactor's eventfd cannot be read: {error}");
                     return Some(Err(io_error(result.saturating_neg())));
                 }
             }
@@ -347,7 +357,7 @@ mod tests {
 
     #[test]
     fn interruptions_are_retried_and_errors_are_not() {
-        for rule in [FILE, Rule::Value, Rule::Item, Rule::Repeat] {
+        for rule in [FILE, Rule::Value, Rule::Item] {
             assert_eq!(judge(rule, 8, -libc::EINTR), Verdict::Again);
             assert_eq!(judge(rule, 8, -libc::EAGAIN), Verdict::Again);
             assert_eq!(judge(rule, 8, -libc::EIO), Verdict::Done(Err(io_error(libc::EIO))));
@@ -361,6 +371,29 @@ mod tests {
         let mut op = Op::new(Handle::new(file), Kind::Sync { data_only: true }, None);
         let answers = (0..=RETRIES_MAX).filter_map(|_| op.advance(-libc::EAGAIN));
         assert_eq!(answers.collect::<Vec<_>>(), [Err(io_error(libc::EAGAIN))]);
+    }
+
+    fn bell() -> Op {
+        let file = OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
+        Op::new(Handle::new(file), Kind::Bell { buf: Buf::zeroed(8) }, None)
+    }
+
+    #[test]
+    fn the_bell_is_read_again_after_any_error() {
+        let mut bell = bell();
+        for errno in [libc::EINTR, libc::ENOMEM, libc::EIO, libc::ECANCELED] {
+            for _ in 0..RETRIES_MAX / 2 {
+                assert_eq!(bell.advance(-errno), None);
+            }
+            assert_eq!(bell.advance(8), None);
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "eventfd cannot be read")]
+    fn a_bell_that_never_works_is_not_borne_in_silence() {
+        let mut bell = bell();
+        (0..=RETRIES_MAX).for_each(|_| assert_eq!(bell.advance(-libc::EBADF), None));
     }
 
     #[test]
