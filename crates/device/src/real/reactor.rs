@@ -163,7 +163,11 @@ impl Reactor {
 
     /// Runs tasks until somebody calls [`Stopper::stop`].
     pub fn run(&self) {
-        self.drive(|| self.stopper.stopped.load(Ordering::Acquire));
+        self.drive(|| {
+            // A late wake of a future that `block_on` has finished must not keep us from sleep.
+            self.root.take();
+            self.stopper.stopped.load(Ordering::Acquire)
+        });
     }
 
     /// Ends [`Reactor::run`]; may be sent to other threads.
@@ -353,6 +357,32 @@ mod tests {
         let (one, other) = (Reactor::new(Config::default()), Reactor::new(Config::default()));
         let (one, other) = (draw(&one.unwrap()), draw(&other.unwrap()));
         assert!(one[0] != one[1] && one != other);
+    }
+
+    /// CPU time that this thread has used.
+    fn cpu_time() -> Duration {
+        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: the call stores one `timespec`.
+        let result = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
+        assert_eq!(result, 0);
+        Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+    }
+
+    #[test]
+    fn a_late_wake_of_a_finished_future_does_not_keep_run_awake() {
+        let reactor = Reactor::new(Config::default()).unwrap();
+        let waker = reactor.block_on(std::future::poll_fn(|cx| Poll::Ready(cx.waker().clone())));
+        waker.wake();
+        let (runtime, stopper) = (Rc::clone(&reactor), reactor.stopper());
+        reactor.spawn(Box::pin(async move {
+            let runtime: &dyn Runtime = &*runtime;
+            let _ = runtime.sleep(300 * crate::runtime::MILLISECOND).done().await;
+            stopper.stop();
+        }));
+        let before = cpu_time();
+        reactor.run();
+        let used = cpu_time() - before;
+        assert!(used < Duration::from_millis(100), "{used:?} of CPU in 300 ms of sleep");
     }
 
     #[test]
