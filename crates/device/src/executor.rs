@@ -7,8 +7,8 @@
 use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::ThreadId;
 
@@ -35,7 +35,8 @@ struct TaskWaker {
     slot: usize,
     owner: ThreadId,
     queued: AtomicBool,
-    remote: Arc<Remote>,
+    /// Not the set's own handle: what it holds are wakers.
+    remote: Weak<Remote>,
 }
 
 impl Wake for TaskWaker {
@@ -46,8 +47,7 @@ impl Wake for TaskWaker {
         if std::thread::current().id() == self.owner {
             // During thread exit the list may be gone; no task runs any more then.
             let _ = WOKEN.try_with(|woken| woken.borrow_mut().push(self));
-        } else {
-            let remote = Arc::clone(&self.remote);
+        } else if let Some(remote) = self.remote.upgrade() {
             remote.woken.push(self);
             (remote.notify)();
         }
@@ -105,7 +105,7 @@ impl TaskSet {
             slot,
             owner: std::thread::current().id(),
             queued: AtomicBool::new(false),
-            remote: Arc::clone(&self.remote),
+            remote: Arc::downgrade(&self.remote),
         })
     }
 
@@ -221,6 +221,25 @@ mod tests {
         completer.done(Ok(()));
         assert!(set.run_one(|_| 0) && seen.get());
         assert_eq!(set.live_count(), 0);
+    }
+
+    #[test]
+    fn a_wake_from_another_thread_after_the_end_keeps_nothing() {
+        let notifier = Arc::new(());
+        let held = Arc::clone(&notifier);
+        let set = TaskSet::new(Box::new(move || {
+            let _ = &held;
+        }));
+        let (sender, wakers) = std::sync::mpsc::channel();
+        set.spawn(Box::pin(std::future::poll_fn(move |cx| {
+            let _ = sender.send(cx.waker().clone());
+            Poll::Pending
+        })));
+        set.run_one(|_| 0);
+        drop(set);
+        let waker = wakers.recv().unwrap();
+        std::thread::spawn(move || waker.wake()).join().unwrap();
+        assert_eq!(Arc::strong_count(&notifier), 1);
     }
 
     #[test]
