@@ -51,42 +51,66 @@ impl Default for Config {
     }
 }
 
-/// Why no ring could be set up.
+/// What a reactor is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Part {
+    Ring,
+    Eventfd,
+    Thread,
+}
+
+/// Why a reactor could not be started.
 #[derive(Debug)]
 pub struct StartError {
+    part: Part,
     source: std::io::Error,
 }
 
 impl StartError {
-    pub(super) fn new(source: std::io::Error) -> Self {
-        Self { source }
+    pub(super) fn new(part: Part, source: std::io::Error) -> Self {
+        Self { part, source }
     }
 
     /// What to do about it.
     pub fn hint(&self) -> &'static str {
-        match self.source.raw_os_error() {
-            Some(libc::EPERM | libc::EACCES) => {
+        match (self.source.raw_os_error(), self.part) {
+            (Some(libc::EMFILE | libc::ENFILE), _) => {
+                "raise the limit of open files: `ulimit -n`, or LimitNOFILE= of the service"
+            }
+            (Some(libc::EAGAIN), Part::Thread) => {
+                "raise the limit of threads: `ulimit -u`, or LimitNPROC= and TasksMax= of the \
+                 service"
+            }
+            (Some(libc::ENOMEM), Part::Thread | Part::Eventfd) => "free some memory",
+            (_, Part::Thread | Part::Eventfd) => {
+                "check `ulimit -u`, `ulimit -n`, the memory, and seccomp policies"
+            }
+            (Some(libc::EPERM | libc::EACCES), Part::Ring) => {
                 "allow io_uring: `sysctl kernel.io_uring_disabled=0`, or, inside a container, a \
                  seccomp policy that permits io_uring_setup"
             }
-            Some(libc::ENOSYS | libc::EINVAL | libc::EOPNOTSUPP) => {
+            (Some(libc::ENOSYS | libc::EINVAL | libc::EOPNOTSUPP), Part::Ring) => {
                 "run Linux 5.11 or newer, built with CONFIG_IO_URING; inside a container, check \
                  that its seccomp policy permits io_uring_setup"
             }
-            Some(libc::ENOMEM) => {
+            (Some(libc::ENOMEM), Part::Ring) => {
                 "raise the limit of locked memory: `ulimit -l`, or LimitMEMLOCK= of the service"
             }
-            Some(libc::EMFILE | libc::ENFILE) => {
-                "raise the limit of open files: `ulimit -n`, or LimitNOFILE= of the service"
+            (_, Part::Ring) => {
+                "check `sysctl kernel.io_uring_disabled`, seccomp policies and `ulimit -l`"
             }
-            _ => "check `sysctl kernel.io_uring_disabled`, seccomp policies and `ulimit -l`",
         }
     }
 }
 
 impl std::fmt::Display for StartError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "cannot set up io_uring: {}", self.source)
+        let tried = match self.part {
+            Part::Ring => "set up io_uring",
+            Part::Eventfd => "make an eventfd",
+            Part::Thread => "start a thread",
+        };
+        write!(f, "cannot {tried}: {}", self.source)
     }
 }
 
@@ -114,15 +138,16 @@ impl Reactor {
     /// A reactor for the calling thread.
     ///
     /// # Errors
-    /// When the kernel gives no ring; see [`StartError::hint`].
+    /// When the kernel gives no ring or no descriptors; see [`StartError::hint`].
     pub fn new(config: Config) -> Result<Rc<Reactor>, StartError> {
-        let ring = Ring::new(config.entries, config.submit_after).map_err(StartError::new)?;
+        let failed = |part| move |source| StartError::new(part, source);
+        let ring = Ring::new(config.entries, config.submit_after).map_err(failed(Part::Ring))?;
         if !ring.is_complete() {
             let source = std::io::Error::from_raw_os_error(libc::EOPNOTSUPP);
-            return Err(StartError::new(source));
+            return Err(StartError::new(Part::Ring, source));
         }
-        let bell = Arc::new(Bell::new().map_err(StartError::new)?);
-        let reader = bell.reader().map_err(StartError::new)?;
+        let bell = Arc::new(Bell::new().map_err(failed(Part::Eventfd))?);
+        let reader = bell.reader().map_err(failed(Part::Eventfd))?;
         let notifier = Arc::clone(&bell);
         let reactor = Rc::new(Reactor {
             ring: RefCell::new(ring),
@@ -341,9 +366,27 @@ fn random_seed() -> u64 {
 mod tests {
     use super::*;
 
+    fn start_error(part: Part, errno: i32) -> StartError {
+        StartError::new(part, std::io::Error::from_raw_os_error(errno))
+    }
+
+    #[test]
+    fn a_refused_thread_is_not_told_as_a_refused_ring() {
+        let error = start_error(Part::Thread, libc::EAGAIN);
+        assert!(error.to_string().starts_with("cannot start a thread"), "{error}");
+        assert!(error.hint().contains("ulimit -u"));
+        for part in [Part::Thread, Part::Eventfd] {
+            for errno in [libc::EAGAIN, libc::EPERM, libc::ENOMEM, libc::EMFILE, libc::EIO] {
+                let error = start_error(part, errno);
+                assert!(!error.hint().contains("io_uring"), "{error}");
+                assert!(!error.to_string().contains("io_uring"), "{error}");
+            }
+        }
+    }
+
     #[test]
     fn a_refused_ring_names_the_setting_that_refuses() {
-        let hint = |errno| StartError::new(std::io::Error::from_raw_os_error(errno)).hint();
+        let hint = |errno| start_error(Part::Ring, errno).hint();
         assert!(hint(libc::EPERM).contains("kernel.io_uring_disabled"));
         assert!(hint(libc::EPERM).contains("seccomp"));
         assert!(hint(libc::ENOSYS).contains("CONFIG_IO_URING"));

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 
-use crate::real::reactor::{Config, Reactor, StartError};
+use crate::real::reactor::{Config, Part, Reactor, StartError};
 
 /// A thread that runs a reactor.
 pub struct ReactorThread(JoinHandle<()>);
@@ -33,11 +33,12 @@ impl ReactorThread {
             }
         };
         let spawned = std::thread::Builder::new().name(name.to_owned()).spawn(run);
-        let thread = spawned.map_err(StartError::new)?;
+        let failed = |source| StartError::new(Part::Thread, source);
+        let thread = spawned.map_err(failed)?;
         match outcome.recv() {
             Ok(Ok(())) => Ok(Self(thread)),
             Ok(Err(error)) => Err(error),
-            Err(_) => Err(StartError::new(std::io::Error::other("the thread has ended"))),
+            Err(_) => Err(failed(std::io::Error::other("the thread has ended"))),
         }
     }
 
