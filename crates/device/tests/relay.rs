@@ -1,6 +1,8 @@
 //! Reactors on several threads that call each other.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on shall say where")]
 
 use std::cell::Cell;
+use std::os::unix::process::ExitStatusExt;
 use std::rc::Rc;
 
 use forebay_device::Buf;
@@ -9,6 +11,7 @@ use forebay_device::io::pair;
 use forebay_device::real::reactor::{Config, Reactor};
 use forebay_device::real::thread::ReactorThread;
 use forebay_device::relay::{Caller, Gone, relay};
+use forebay_device::runtime::MILLISECOND;
 
 const CALLS: u64 = 20_000;
 const CALLERS: u64 = 24;
@@ -103,4 +106,47 @@ fn callers_on_other_threads_learn_that_the_server_is_gone() {
     });
     reactor.close();
     thread.join().unwrap();
+}
+
+/// Set for the process that [`a_panic_on_a_reactors_thread_ends_the_process`] starts.
+const PANICS: &str = "FOREBAY_TEST_PANICS";
+
+#[test]
+fn a_panic_on_a_reactors_thread_ends_the_process() {
+    if std::env::var_os(PANICS).is_some() {
+        let (caller, server) = relay::<u32, u32>(1);
+        let body = |reactor: Rc<Reactor>| async move {
+            let handler = |_| async { panic!("the handler is wrong") };
+            server.serve(&*reactor, handler).await;
+        };
+        let _thread = ReactorThread::start("server", Config::default(), body).unwrap();
+        let reactor = Reactor::new(Config::default()).unwrap();
+        let answer = reactor.block_on(caller.call(1));
+        unreachable!("{answer:?}");
+    }
+    let name = "a_panic_on_a_reactors_thread_ends_the_process";
+    let mut child = std::process::Command::new(std::env::current_exe().unwrap())
+        .args([name, "--exact", "--nocapture"])
+        .env(PANICS, "1")
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let reactor = Reactor::new(Config::default()).unwrap();
+    let runtime: &dyn Runtime = &*reactor;
+    let status = reactor.block_on(async {
+        for _ in 0..200 {
+            if let Some(status) = child.try_wait().unwrap() {
+                return Some(status);
+            }
+            let _ = runtime.sleep(50 * MILLISECOND).done().await;
+        }
+        None
+    });
+    let _ = child.kill();
+    let output = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(status.is_some(), "the caller waited for 10 s: {said}");
+    assert_eq!(status.and_then(|status| status.signal()), Some(libc::SIGABRT), "{said}");
+    assert!(said.contains("thread 'server' cannot go on"), "{said}");
 }
