@@ -44,6 +44,8 @@ pub(super) struct Ring {
     slots: Vec<Slot>,
     free: Vec<usize>,
     backlog: VecDeque<Key>,
+    /// Operations whose cancellation waits for room in the submission queue.
+    cancelling: Vec<Key>,
     submit_after: usize,
 }
 
@@ -56,6 +58,7 @@ impl Ring {
             slots: Vec::new(),
             free: Vec::new(),
             backlog: VecDeque::new(),
+            cancelling: Vec::new(),
             submit_after: submit_after.max(1),
         })
     }
@@ -101,19 +104,42 @@ impl Ring {
             self.backlog.retain(|waiting| *waiting != key);
             return Some(self.take(key));
         }
-        let entry = opcode::AsyncCancel::new(key.0).build().user_data(CANCEL);
-        for _ in 0..2 {
-            // SAFETY: a cancellation points to no memory.
-            if unsafe { self.uring.submission().push(&entry) }.is_ok() {
-                break;
-            }
+        if !self.cancelling.contains(&key) {
+            self.cancelling.push(key);
+        }
+        self.fill();
+        if !self.cancelling.is_empty() {
             self.submit();
         }
         None
     }
 
-    /// Moves the backlog into the submission queue as far as there is room.
+    /// Moves cancellations into the submission queue as far as there is room.
+    fn fill_cancellations(&mut self) {
+        let slots = &self.slots;
+        let mut queue = self.uring.submission();
+        self.cancelling.retain(|key| {
+            let slot = &slots[key.slot()];
+            let has_ended = slot.op.is_none() || Key::new(key.slot(), slot.generation) != *key;
+            if has_ended {
+                return false;
+            }
+            // One that is to be submitted again can be cancelled only after that.
+            if !slot.submitted || queue.is_full() {
+                return true;
+            }
+            let entry = opcode::AsyncCancel::new(key.0).build().user_data(CANCEL);
+            // SAFETY: a cancellation points to no memory.
+            let pushed = unsafe { queue.push(&entry) };
+            pushed.is_err()
+        });
+    }
+
+    /// Moves cancellations and the backlog into the submission queue as far as there is room.
     fn fill(&mut self) {
+        if !self.cancelling.is_empty() {
+            self.fill_cancellations();
+        }
         let mut queue = self.uring.submission();
         while let Some(key) = self.backlog.front() {
             if queue.is_full() {
@@ -264,4 +290,49 @@ fn build(entries: u32) -> std::io::Result<IoUring> {
         }
     }
     outcome
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::{FromRawFd, OwnedFd};
+
+    use super::*;
+    use crate::buf::Buf;
+    use crate::real::op::{Handle, Kind};
+
+    /// A read that waits until it is cancelled.
+    fn endless() -> Op {
+        // SAFETY: no pointers; the result is checked.
+        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
+        assert!(fd >= 0);
+        // SAFETY: the descriptor is new and nobody else has it.
+        let event = unsafe { OwnedFd::from_raw_fd(fd) };
+        Op::new(Handle::new(event), Kind::Bell { buf: Buf::zeroed(8) }, None)
+    }
+
+    #[test]
+    fn a_cancellation_that_finds_the_queue_full_is_made_later() {
+        let mut ring = Ring::new(2, 100).unwrap();
+        let keys: Vec<Key> = (0..5).map(|_| ring.push(endless())).collect();
+        while !ring.backlog.is_empty() {
+            ring.submit();
+        }
+        // The kernel takes nothing meanwhile, as when it waits for its answers to be reaped.
+        ring.cancelling.extend(&keys);
+        ring.fill();
+        assert!(ring.uring.submission().is_full() && ring.cancelling.len() >= 2);
+        let mut answers = Vec::new();
+        for _ in 0..20 {
+            if answers.len() < keys.len() {
+                ring.wait(Some(Duration::from_millis(100)));
+                ring.reap(&mut answers);
+            }
+        }
+        assert_eq!(answers.len(), keys.len());
+        for (key, result) in answers {
+            assert_eq!(result, -libc::ECANCELED);
+            assert!(ring.advance((key, result), true).is_some());
+        }
+        assert!(ring.cancelling.is_empty() && ring.inflight_count() == 0);
+    }
 }
