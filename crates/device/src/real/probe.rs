@@ -7,8 +7,8 @@ use crate::buf::Buf;
 use crate::device::BlockDevice;
 use crate::io::IoError;
 
-/// Bytes read from the start: the first two labels of ZFS are the farthest in.
-const HEAD_BYTES: u64 = 512 << 10;
+/// Bytes read from the start: VMFS, 2 MiB in, is the farthest.
+const HEAD_BYTES: u64 = (2 << 20) + 4096;
 
 /// Bytes read from the end: the last two labels of ZFS, which stand on 256 KiB boundaries.
 const TAIL_BYTES: u64 = 1 << 20;
@@ -24,6 +24,10 @@ pub struct Found {
 
 /// Signatures at fixed places: name, offset, bytes.
 const FIXED: &[(&str, u64, &[u8])] = &[
+    // Our own superblock slots (docs/internals/format.md); a pool that can be opened is named by
+    // whoever asks, this is for one that cannot.
+    ("Forebay pool member", 0, b"FBYSUPER"),
+    ("Forebay pool member", 128 << 10, b"FBYSUPER"),
     ("XFS file system", 0, b"XFSB"),
     ("LUKS encrypted volume", 0, b"LUKS\xba\xbe"),
     ("NTFS file system", 3, b"NTFS    "),
@@ -37,6 +41,33 @@ const FIXED: &[(&str, u64, &[u8])] = &[
     ("F2FS file system", 1024, b"\x10\x20\xf5\xf2"),
     ("EROFS file system", 1024, b"\xe2\xe1\xf5\xe0"),
     ("HFS+ file system", 1024, b"H+\0\x04"),
+    ("HFSX file system", 1024, b"HX\0\x05"),
+    ("JFS file system", 32768, b"JFS1"),
+    ("ReiserFS file system", 8192 + 52, b"ReIsErFs"),
+    ("ReiserFS file system", 65536 + 52, b"ReIsErFs"),
+    ("ReiserFS file system", 65536 + 52, b"ReIsEr2Fs"),
+    ("ReiserFS file system", 65536 + 52, b"ReIsEr3Fs"),
+    ("NILFS2 file system", 1024 + 6, b"\x34\x34"),
+    // Big-endian, with the type of the block: 1 is the superblock.
+    ("GFS2 file system", 65536, b"\x01\x16\x19\x70\0\0\0\x01"),
+    // In the third block, of any size.
+    ("OCFS2 file system", 1024, b"OCFSV2"),
+    ("OCFS2 file system", 2048, b"OCFSV2"),
+    ("OCFS2 file system", 4096, b"OCFSV2"),
+    ("OCFS2 file system", 8192, b"OCFSV2"),
+    ("VMFS volume member", 1 << 20, b"\x0d\xd0\x01\xc0"),
+    ("VMFS file system", 2 << 20, b"\x5e\xf1\xab\x2f"),
+    ("Stratis pool member", 512 + 4, b"!Stra0tis\x86\xff\x02^\x41rh"),
+    ("Stratis pool member", 9 * 512 + 4, b"!Stra0tis\x86\xff\x02^\x41rh"),
+    ("LVM1 physical volume", 0, b"HM\x01\0"),
+    ("LVM1 physical volume", 0, b"HM\x02\0"),
+    // The place depends on the machine.
+    ("BSD disk label", 64, b"\x57\x45\x56\x82"),
+    ("BSD disk label", 128, b"\x57\x45\x56\x82"),
+    ("BSD disk label", 512, b"\x57\x45\x56\x82"),
+    // The second block, whose size the first one tells; CDs have blocks of 2048 bytes.
+    ("Apple partition map", 512, b"PM\0\0"),
+    ("Apple partition map", 2048, b"PM\0\0"),
     (
         "bcache device",
         4096 + 24,
@@ -85,6 +116,11 @@ impl Image<'_> {
         self.at(offset, bytes.len()) == Some(bytes)
     }
 
+    fn u16_be(&self, offset: u64) -> Option<u16> {
+        let bytes = self.at(offset, 2)?;
+        Some(u16::from_be_bytes([bytes[0], bytes[1]]))
+    }
+
     fn u32_le(&self, offset: u64) -> Option<u32> {
         let bytes = self.at(offset, 4)?;
         Some(u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
@@ -122,7 +158,11 @@ fn scan(size: u64, head: &[u8], tail: &[u8]) -> Vec<Found> {
     found.extend(lvm(&image));
     found.extend(gpt(&image));
     found.extend(mbr(&image));
+    found.extend(sun(&image));
+    found.extend(udf(&image));
+    found.extend(nilfs_at_end(&image));
     found.extend(md_at_end(&image));
+    found.extend(drbd(&image));
     found.extend(firmware_raid(&image));
     found.sort_by_key(|found| found.offset);
     found.dedup_by_key(|found| (found.what, found.offset));
@@ -243,6 +283,45 @@ fn mbr(image: &Image) -> Option<Found> {
         used += 1;
     }
     (used > 0).then_some(Found { what: "MBR partition table", offset: 446 })
+}
+
+/// A Sun label ends its sector with its magic number and a word that makes the exclusive or of the
+/// whole sector zero.
+fn sun(image: &Image) -> Option<Found> {
+    let offset = 508;
+    let is_label = image.u16_be(offset)? == 0xdabe
+        && (0..256).try_fold(0, |sum, at| Some(sum ^ image.u16_be(2 * at)?))? == 0;
+    is_label.then_some(Found { what: "Sun disk label", offset })
+}
+
+/// UDF names itself among the descriptors from 32 KiB on, one per 2 KiB or one per block.
+fn udf(image: &Image) -> Option<Found> {
+    const DESCRIPTORS_MAX: u64 = 64;
+    (0..DESCRIPTORS_MAX).map(|number| 32768 + number * 2048 + 1).find_map(|offset| {
+        let is_udf = image.has(offset, b"NSR02") || image.has(offset, b"NSR03");
+        is_udf.then_some(Found { what: "UDF file system", offset })
+    })
+}
+
+/// NILFS2 keeps a second superblock 4 KiB before the end, on 512 bytes or on 4 KiB, as the
+/// writer's version wants.
+fn nilfs_at_end(image: &Image) -> Vec<Found> {
+    let place = |align: u64| Some((image.size & !(align - 1)).checked_sub(4096)? + 6);
+    [place(512), place(4096)]
+        .into_iter()
+        .flatten()
+        .filter(|offset| image.has(*offset, &[0x34, 0x34]))
+        .map(|offset| Found { what: "NILFS2 file system", offset })
+        .collect()
+}
+
+/// DRBD's internal metadata ends with a superblock in the last whole 4 KiB: version 8, version 8
+/// in use, version 9, all big-endian.
+fn drbd(image: &Image) -> Option<Found> {
+    let offset = (image.size & !0xfff).checked_sub(4096)? + 60;
+    let magics = [0x8374_026b_u32, 0x8374_026c, 0x8374_026d];
+    let is_drbd = magics.iter().any(|magic| image.has(offset, &magic.to_be_bytes()));
+    is_drbd.then_some(Found { what: "DRBD member", offset })
 }
 
 /// md superblocks near the end: 0.90 in the last whole 64 KiB but one, in the writer's byte
@@ -393,6 +472,37 @@ mod tests {
         assert_eq!(names(&ddf), ["DDF RAID member"]);
         let lvm = with(&[(512, b"LABELONE"), (536, b"LVM2 001")]);
         assert_eq!(lvm, [Found { what: "LVM physical volume", offset: 512 }]);
+    }
+
+    #[test]
+    fn labels_with_a_checksum_or_at_the_end_are_found() {
+        let size = SIZE as u64;
+        let sun: (u64, &[u8]) = (508, &[0xda, 0xbe]);
+        assert_eq!(names(&with(&[sun, (510, &[0xda, 0xbe])])), ["Sun disk label"]);
+        assert_eq!(with(&[sun]), [], "the checksum is wrong");
+        for magic in [0x8374_026b_u32, 0x8374_026c, 0x8374_026d] {
+            let drbd = with(&[(size - 4096 + 60, &magic.to_be_bytes())]);
+            assert_eq!(names(&drbd), ["DRBD member"]);
+        }
+        assert_eq!(names(&with(&[(size - 4096 + 6, b"44")])), ["NILFS2 file system"]);
+    }
+
+    #[test]
+    fn udf_is_found_behind_other_descriptors_of_either_block() {
+        for at in [2048, 4096, 6 * 4096] {
+            for name in [b"NSR02", b"NSR03"] {
+                let found = with(&[(32769, b"BEA01"), (32769 + at, name)]);
+                assert_eq!(names(&found), ["UDF file system"]);
+            }
+        }
+    }
+
+    #[test]
+    fn a_pool_member_is_found_by_either_superblock() {
+        for offset in [0, 131_072] {
+            let found = with(&[(offset, b"FBYSUPER")]);
+            assert_eq!(found, [Found { what: "Forebay pool member", offset }]);
+        }
     }
 
     proptest! {
