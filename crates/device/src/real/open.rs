@@ -5,14 +5,18 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use crate::buf::Buf;
 use crate::real::holders;
 use crate::real::reactor::StartError;
 
-/// Alignment of O_DIRECT transfers where the kernel does not tell: every disk's classic sector.
+/// Every disk's classic sector.
 const CLASSIC_SECTOR_BYTES: u32 = 512;
+
+/// The largest sector of disks below a file.
+const LARGE_SECTOR_BYTES: u32 = 4096;
 
 /// How to open a device.
 #[derive(Clone, Copy, Debug, Default)]
@@ -218,9 +222,10 @@ pub(super) fn open(path: &Path, options: &OpenOptions) -> Result<Opened, OpenErr
     if !is_block {
         lock(path, &file, options.read_only)?;
     }
-    let (align_bytes, memory_align_bytes) = direct_alignment(&file);
+    let told = direct_alignment(&file);
     // A block device's node lies in memory (devtmpfs), its bytes do not.
-    let direct = direct && (is_block || align_bytes != Some(0) && !is_in_memory(&file));
+    let no_direct = told.is_some_and(|(align_bytes, _)| align_bytes == 0) || is_in_memory(&file);
+    let direct = direct && (is_block || !no_direct);
     let (size_bytes, own_sector, discard) = if is_block {
         if !options.read_only && block_u32(&file, BLKROGET, path)? != 0 {
             return Err(OpenError::Permission { path: path.to_owned(), is_read_only: true });
@@ -228,9 +233,15 @@ pub(super) fn open(path: &Path, options: &OpenOptions) -> Result<Opened, OpenErr
         let sector = block_u32(&file, libc::BLKSSZGET, path)?;
         (block_size(&file, path)?, sector, holders::discard_bytes_max(meta.rdev()) > 0)
     } else {
-        let own = if direct { align_bytes.unwrap_or(CLASSIC_SECTOR_BYTES) } else { 1 };
+        let own = match told {
+            _ if !direct => 1,
+            Some((align_bytes, _)) => align_bytes,
+            None => tried_alignment(|buf| file.read_at(buf, 0)),
+        };
         (meta.len(), own, options.punch)
     };
+    // A kernel that does not tell wants of memory what it wants of offsets.
+    let memory_align_bytes = told.map_or(own_sector as usize, |(_, memory)| memory);
     let asked = if is_block { None } else { options.sector_bytes };
     let sector_bytes = asked.unwrap_or(own_sector.max(CLASSIC_SECTOR_BYTES));
     if !matches!(sector_bytes, 512 | 4096) || sector_bytes < own_sector {
@@ -344,9 +355,19 @@ fn is_in_memory(file: &File) -> bool {
     result == 0 && [libc::TMPFS_MAGIC as u32, RAMFS_MAGIC].contains(&(answer.f_type as u32))
 }
 
-/// What O_DIRECT asks of offsets (0: there is no O_DIRECT; `None`: the kernel does not tell) and
-/// of memory. Linux 6.1 and newer.
-fn direct_alignment(file: &File) -> (Option<u32>, usize) {
+/// The alignment that O_DIRECT asks of a file where the kernel does not tell: what a read of one
+/// classic sector shows. Any other outcome than a refusal means that the length was accepted.
+fn tried_alignment(read: impl FnOnce(&mut [u8]) -> io::Result<usize>) -> u32 {
+    let mut buf = Buf::zeroed(CLASSIC_SECTOR_BYTES as usize);
+    match read(&mut buf) {
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => LARGE_SECTOR_BYTES,
+        _ => CLASSIC_SECTOR_BYTES,
+    }
+}
+
+/// What O_DIRECT asks of offsets (0: there is no O_DIRECT) and of memory; `None` if the kernel does
+/// not tell. Linux 6.1 and newer.
+fn direct_alignment(file: &File) -> Option<(u32, usize)> {
     // SAFETY: `statx` is plain numbers; zeroes are a valid value.
     let mut answer: libc::statx = unsafe { std::mem::zeroed() };
     // SAFETY: the empty path with AT_EMPTY_PATH means the open file; `answer` is written.
@@ -360,8 +381,38 @@ fn direct_alignment(file: &File) -> (Option<u32>, usize) {
         )
     };
     if result != 0 || answer.stx_mask & libc::STATX_DIOALIGN == 0 {
-        return (None, CLASSIC_SECTOR_BYTES as usize);
+        return None;
     }
     let memory = answer.stx_dio_mem_align.max(1) as usize;
-    (Some(answer.stx_dio_offset_align), memory.next_power_of_two())
+    Some((answer.stx_dio_offset_align, memory.next_power_of_two()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn where_the_kernel_does_not_tell_the_alignment_is_tried() {
+        let error = |errno| Err(io::Error::from_raw_os_error(errno));
+        assert_eq!(tried_alignment(|buf| Ok(buf.len())), 512);
+        assert_eq!(tried_alignment(|_| error(libc::EINVAL)), 4096);
+        assert_eq!(tried_alignment(|_| error(libc::EIO)), 512, "the disk was asked");
+    }
+
+    #[test]
+    fn a_tried_alignment_is_what_the_kernel_tells() {
+        let path = std::env::temp_dir().join(format!("forebay-tried-{}", std::process::id()));
+        std::fs::write(&path, [1; 8192]).unwrap();
+        let opened = open_direct(&path, true, false);
+        std::fs::remove_file(&path).unwrap();
+        let (fd, direct) = opened.unwrap();
+        let file = File::from(fd);
+        match direct_alignment(&file) {
+            Some((told, _)) if direct && told > 0 && !is_in_memory(&file) => {
+                let tried = tried_alignment(|buf| file.read_at(buf, 0));
+                assert_eq!(tried, told.max(CLASSIC_SECTOR_BYTES));
+            }
+            _ => println!("skipped: the kernel does not tell"),
+        }
+    }
 }
