@@ -144,11 +144,10 @@ pub async fn prepare_file(
     if size_bytes == 0 || !size_bytes.is_multiple_of(SIZE_ALIGN_BYTES) {
         return Err(PrepareError::Size { path: path.to_owned(), size_bytes });
     }
-    let mut unfinished = create(path, size_bytes)?;
-    let device = FileDevice::open(reactor, path, &OpenOptions::default())?;
-    let result = fill(&device, size_bytes, &mut progress).await;
-    drop(device);
-    let result = match result {
+    let created = create(path, size_bytes)?;
+    // The file is removed before its lock goes: `unfinished` is dropped before `device`.
+    let (device, mut unfinished) = open_locked(reactor, path, created)?;
+    let result = match fill(&device, size_bytes, &mut progress).await {
         Ok(()) => sync_folder(reactor, path).await,
         Err(error) => Err(error),
     };
@@ -193,6 +192,19 @@ fn create(path: &Path, size_bytes: u64) -> Result<Unfinished<'_>, PrepareError> 
     }
 }
 
+/// Opens what was created. Somebody else may have locked it in between; then it is theirs.
+fn open_locked<'a>(
+    reactor: &Rc<Reactor>,
+    path: &Path,
+    mut created: Unfinished<'a>,
+) -> Result<(FileDevice, Unfinished<'a>), OpenError> {
+    let opened = FileDevice::open(reactor, path, &OpenOptions::default());
+    if let Err(OpenError::InUse { .. }) = opened {
+        created.0 = None;
+    }
+    Ok((opened?, created))
+}
+
 async fn fill(
     device: &FileDevice,
     size_bytes: u64,
@@ -216,8 +228,10 @@ async fn fill(
         }
         if let Some((chunk, oldest)) = inflight.pop_front() {
             result = oldest.done().await;
-            written += chunk;
-            progress(written);
+            if result.is_ok() {
+                written += chunk;
+                progress(written);
+            }
         }
     }
     for (_, io) in inflight {
@@ -240,4 +254,44 @@ async fn sync_folder(reactor: &Rc<Reactor>, path: &Path) -> Result<(), IoError> 
     let kind = Kind::Sync { data_only: false };
     reactor.start(Op::new(Handle::new(folder.into()), kind, Some(completer)));
     io.done().await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::real::reactor::Config;
+
+    fn reactor() -> Rc<Reactor> {
+        Reactor::new(Config::default()).unwrap()
+    }
+
+    fn temp_path(name: &str) -> PathBuf {
+        std::env::temp_dir().join(format!("forebay-prepare-{}-{name}", std::process::id()))
+    }
+
+    #[test]
+    fn a_new_file_that_somebody_else_locks_first_is_left_to_them() {
+        let (reactor, path) = (reactor(), temp_path("locked"));
+        let created = create(&path, 1 << 20).unwrap();
+        let theirs = FileDevice::open(&reactor, &path, &OpenOptions::default()).unwrap();
+        let ours = open_locked(&reactor, &path, created);
+        assert!(matches!(ours.map(drop), Err(OpenError::InUse { .. })));
+        let is_left = path.exists();
+        drop(theirs);
+        let _ = std::fs::remove_file(&path);
+        assert!(is_left);
+    }
+
+    #[test]
+    fn what_could_not_be_written_is_no_progress() {
+        let (reactor, path) = (reactor(), temp_path("progress"));
+        let size = 3 * CHUNK_BYTES;
+        let created = create(&path, size).unwrap();
+        let (device, _created) = open_locked(&reactor, &path, created).unwrap();
+        let mut told = Vec::new();
+        // The fourth write goes past the end of the device.
+        let result = reactor.block_on(fill(&device, size + 1, &mut |written| told.push(written)));
+        assert!(result.is_err());
+        assert_eq!(told.last(), Some(&size));
+    }
 }
