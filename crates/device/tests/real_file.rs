@@ -4,6 +4,7 @@
 use std::cell::Cell;
 use std::fs::File;
 use std::future::Future;
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -185,6 +186,37 @@ fn only_one_opens_a_file_for_writing() {
     let one: &dyn BlockDevice = &one;
     let refused = reactor.block_on(one.write(0, Buf::zeroed(4096).freeze()).done());
     assert_eq!(refused, Err(IoErrorKind::Permission.into()));
+}
+
+/// Locks one byte of a file as QEMU does, until the descriptor is closed.
+fn lock_byte(file: &TempFile, kind: libc::c_int) -> File {
+    let locked = File::options().read(true).write(true).open(&file.0).unwrap();
+    // SAFETY: `flock` is plain numbers; zeroes are a valid value.
+    let mut range: libc::flock = unsafe { std::mem::zeroed() };
+    (range.l_type, range.l_start, range.l_len) = (kind as libc::c_short, 203, 1);
+    // SAFETY: the descriptor is open, and `range` is read.
+    let result = unsafe { libc::fcntl(locked.as_raw_fd(), libc::F_OFD_SETLK, &raw mut range) };
+    assert_eq!(result, 0);
+    locked
+}
+
+#[test]
+fn a_file_with_a_locked_byte_is_in_use() {
+    let (reactor, file) = (reactor(), TempFile::new(1 << 20));
+    for (kind, read_only, is_refused) in [
+        (libc::F_WRLCK, false, true),
+        (libc::F_WRLCK, true, true),
+        (libc::F_RDLCK, false, true),
+        (libc::F_RDLCK, true, false),
+    ] {
+        let locked = lock_byte(&file, kind);
+        let options = OpenOptions { read_only, ..OpenOptions::default() };
+        let opened = FileDevice::open(&reactor, &file.0, &options);
+        let in_use = matches!(opened, Err(OpenError::InUse { .. }));
+        assert_eq!(in_use, is_refused, "kind {kind}, read-only {read_only}");
+        drop((opened, locked));
+        assert!(FileDevice::open(&reactor, &file.0, &options).is_ok());
+    }
 }
 
 #[test]

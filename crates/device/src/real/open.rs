@@ -287,8 +287,14 @@ fn open_raw(path: &Path, flags: i32) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Takes the lock that keeps other Forebay processes (and qemu-nbd, flock(1)) away.
+/// Takes the lock that keeps other Forebay processes and flock(1) away, unless somebody else has
+/// bytes of the file locked, as QEMU has: that is the other kind of lock, and neither knows of the
+/// other. It is looked for once; QEMU can still open the file later.
 fn lock(path: &Path, file: &File, shared: bool) -> Result<(), OpenError> {
+    if has_locked_bytes(file, shared) {
+        let by = file.metadata().ok().and_then(|meta| holders::lock_holder(&meta));
+        return Err(OpenError::InUse { path: path.to_owned(), by });
+    }
     let kind = if shared { libc::LOCK_SH } else { libc::LOCK_EX };
     // SAFETY: no pointers; the descriptor is open.
     if unsafe { libc::flock(file.as_raw_fd(), kind | libc::LOCK_NB) } == 0 {
@@ -300,6 +306,18 @@ fn lock(path: &Path, file: &File, shared: bool) -> Result<(), OpenError> {
     }
     let by = file.metadata().ok().and_then(|meta| holders::lock_holder(&meta));
     Err(OpenError::InUse { path: path.to_owned(), by })
+}
+
+/// Whether any bytes of the file are locked, by a process or through an open file; shared locks do
+/// not matter to one who shares. Where the system does not tell, none are.
+fn has_locked_bytes(file: &File, shared: bool) -> bool {
+    // SAFETY: `flock` is plain numbers; zeroes are a valid value: all bytes, from the start.
+    let mut range: libc::flock = unsafe { std::mem::zeroed() };
+    range.l_type = if shared { libc::F_RDLCK } else { libc::F_WRLCK } as libc::c_short;
+    range.l_whence = libc::SEEK_SET as libc::c_short;
+    // SAFETY: the descriptor is open, and `range` is read and written.
+    let result = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut range) };
+    result == 0 && range.l_type != libc::F_UNLCK as libc::c_short
 }
 
 /// The error for a failed call on `path`.
