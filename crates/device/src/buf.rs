@@ -27,7 +27,8 @@ const POOL_ALLOCATION_BYTES_MAX: usize = 32 << 20;
 const CLASSES: usize = (POOL_ALLOCATION_BYTES_MAX / BUF_ALIGN_BYTES).trailing_zeros() as usize + 1;
 
 thread_local! {
-    static POOL: RefCell<Vec<Vec<Region>>> = RefCell::new((0..CLASSES).map(|_| Vec::new()).collect());
+    static POOL: RefCell<Vec<Vec<Region>>> =
+        RefCell::new((0..CLASSES).map(|_| Vec::new()).collect());
 }
 
 /// One raw allocation of `capacity` bytes.

@@ -198,7 +198,8 @@ impl DiskSettings {
         }
     }
 
-    /// An origin of `size_bytes`: slower, and its sectors are atomic.
+    /// An origin of `size_bytes`: slower, and what it was writing when the power went never ends as
+    /// garbage. It tears in units of [`TEAR_BYTES`] all the same, also within a larger sector.
     pub fn origin(size_bytes: u64, sector_bytes: u32, discard: bool) -> Self {
         Self {
             geometry: Geometry { size_bytes, sector_bytes, discard },

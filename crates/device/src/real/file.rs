@@ -135,8 +135,9 @@ impl FileDevice {
     }
 }
 
-/// An open device on its way to another reactor, where it can be read. The claim on it ends with
-/// the device that it came from.
+/// An open device on its way to another reactor, where it can be read. The lock on a file ends with
+/// the device that it came from; the claim on a block device belongs to all descriptors of the open
+/// device and ends with the last of them, so readers must end before somebody else can open it.
 pub struct Reader {
     fd: OwnedFd,
     geometry: Geometry,
