@@ -214,7 +214,7 @@ fn images_fail_after_a_loss(seed: u64, cut: Option<u64>) -> Result<bool, String>
         (0..64).step_by(2).try_for_each(|block| rig.write(2, block, 1))?;
         rig.flush()?;
     }
-    let newest = |block: u64| if ended && block % 2 == 0 { 2 } else { 1 };
+    let newest = |block: u64| if ended && block.is_multiple_of(2) { 2 } else { 1 };
     for crash in [Crash::ProcessKill, Crash::PowerCut] {
         rig.restart(crash)?;
         (0..64).try_for_each(|block| same("later", rig.read(block)?, newest(block)).map(drop))?;
