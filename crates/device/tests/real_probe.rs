@@ -6,6 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::rc::Rc;
+use std::sync::RwLock;
 
 use forebay_device::real::file::FileDevice;
 use forebay_device::real::open::OpenOptions;
@@ -13,6 +14,9 @@ use forebay_device::real::prepare::{PrepareError, prepare_file};
 use forebay_device::real::probe::{Found, probe};
 use forebay_device::real::reactor::{Config, Reactor};
 use forebay_device::{BlockDevice, Buf};
+
+/// Held for writing while a test takes all the space there is, for reading by those who need some.
+static SPACE: RwLock<()> = RwLock::new(());
 
 struct TempPath(PathBuf);
 
@@ -62,6 +66,7 @@ fn format(tool: &str, arguments: &[&str], path: &Path) -> bool {
 
 #[test]
 fn what_the_real_tools_make_is_found() {
+    let _space = SPACE.read();
     let tools: &[(&str, &[&str], &str)] = &[
         ("mkfs.ext2", &["-q", "-F"], "ext2 file system"),
         ("mkfs.ext3", &["-q", "-F"], "ext3 file system"),
@@ -92,6 +97,7 @@ fn an_empty_or_tiny_file_has_nothing() {
 
 #[test]
 fn a_prepared_file_is_allocated_in_full_and_reads_as_zeroes() {
+    let _space = SPACE.read();
     let (reactor, file) = (reactor(), TempPath::new("prepare"));
     let size = (20 << 20) + 4096;
     let mut told = Vec::new();
@@ -119,6 +125,7 @@ fn a_prepared_file_is_allocated_in_full_and_reads_as_zeroes() {
 
 #[test]
 fn a_file_that_does_not_fit_is_removed_again() {
+    let _space = SPACE.write();
     let (reactor, file) = (reactor(), TempPath::new("huge"));
     let result = reactor.block_on(prepare_file(&reactor, &file.0, 8 << 40, |_| ()));
     match result {
@@ -130,6 +137,7 @@ fn a_file_that_does_not_fit_is_removed_again() {
 
 #[test]
 fn a_preparation_that_is_given_up_leaves_no_file() {
+    let _space = SPACE.read();
     let (reactor, file) = (reactor(), TempPath::new("dropped"));
     let mut prepare = Box::pin(prepare_file(&reactor, &file.0, 64 << 20, |_| ()));
     reactor.block_on(std::future::poll_fn(|cx| {
