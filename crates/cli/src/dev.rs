@@ -1,7 +1,6 @@
 //! Commands for tests and developers: a pool on given files, served until a signal comes.
 
 use std::cell::RefCell;
-use std::io::Write;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -16,7 +15,7 @@ use crate::failure::Failure;
 use crate::host::{Host, Places, end_on_signals, reactors_default};
 use crate::members::Members;
 use crate::origin;
-use crate::text::parse_bytes;
+use crate::text::{parse_bytes, say};
 use crate::witness::FileWitness;
 
 /// Name of the pool and of its only volume.
@@ -108,12 +107,6 @@ pub(crate) fn run(options: Options) -> Result<()> {
     result
 }
 
-/// One line for whoever reads our standard output; lost if nobody does.
-fn say(line: &str) {
-    let mut out = std::io::stdout().lock();
-    let _ = writeln!(out, "{line}").and_then(|()| out.flush());
-}
-
 /// All that is known of a running pool, on one line.
 fn counters(pool: &Pool) -> String {
     let (cached, dirty) = pool.blocks();
@@ -134,7 +127,7 @@ impl Serve {
         let running: Rc<RefCell<Option<Pool>>> = Rc::default();
         let seen = Rc::clone(&running);
         let end = end_on_signals(reactor, move || {
-            seen.borrow().as_ref().inspect(|pool| say(&counters(pool)));
+            seen.borrow().as_ref().inspect(|pool| say(counters(pool)));
         })?;
         if let Some(size) = self.cache_bytes {
             for path in self.caches.iter().filter(|path| !path.exists()) {
@@ -150,21 +143,21 @@ impl Serve {
         }
         let witness = FileWitness::new(&self.witness);
         let opened = members.open_pool(reactor, witness, Tuning::default()).await?;
-        say(&opened.summary());
+        say(opened.summary());
         let volume = self.attach(&opened.pool, origin).await?;
         let reactors = self.reactors.unwrap_or_else(reactors_default);
         let places = Places { socket: &self.socket, port: self.port, reactors };
         let host = Host::start(reactor, &opened.members, &volume, &places)?;
         *running.borrow_mut() = Some(opened.pool);
         for uri in &host.uris {
-            say(&format!("serving {uri}"));
+            say(format_args!("serving {uri}"));
         }
         end.wait().await;
         host.stop().await;
         let pool = running.take().ok_or_else(|| Failure::new("the pool is gone"))?;
-        say(&counters(&pool));
+        say(counters(&pool));
         let dirty = pool.stop().await?;
-        say(&format!("stopped: {dirty} dirty blocks"));
+        say(format_args!("stopped: {dirty} dirty blocks"));
         Ok(())
     }
 

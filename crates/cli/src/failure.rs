@@ -8,6 +8,8 @@ use forebay_device::real::open::OpenError;
 use forebay_device::real::prepare::PrepareError;
 use forebay_device::real::reactor::StartError;
 
+use crate::text::tell;
+
 /// A failed command.
 #[derive(Debug)]
 pub(crate) struct Failure {
@@ -56,9 +58,9 @@ impl Failure {
 
     /// Writes the failure to standard error; the exit code to end with.
     pub(crate) fn report(&self) -> ExitCode {
-        eprintln!("error: {}", self.what);
+        tell(format_args!("error: {}", self.what));
         if !self.hint.is_empty() {
-            eprintln!("hint: {}", self.hint);
+            tell(format_args!("hint: {}", self.hint));
         }
         ExitCode::FAILURE
     }

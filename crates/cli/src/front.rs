@@ -16,6 +16,7 @@ use crate::Result;
 use crate::export::VolumeExport;
 use crate::failure::Failure;
 use crate::flag::Flag;
+use crate::text::tell;
 
 /// Clients on their way to a front at a time: a Unix socket and a port bring one after the other.
 const ARRIVING_MAX: usize = 2;
@@ -88,7 +89,7 @@ impl Front {
         if let Some(thread) = self.thread
             && thread.join().is_err()
         {
-            eprintln!("error: a thread that served clients has panicked");
+            tell(format_args!("error: a thread that served clients has panicked"));
         }
     }
 }

@@ -15,7 +15,7 @@ use forebay_engine::{CreateOptions, ErrorKind, Pool, Tuning, read_superblock};
 
 use crate::Result;
 use crate::failure::Failure;
-use crate::text;
+use crate::text::{self, tell};
 use crate::witness::FileWitness;
 
 /// How long a device in use is tried again: the kernel gives up the claim of a killed process a
@@ -136,7 +136,7 @@ impl Members {
         let devices = self.devices.clone();
         let pool = forebay_engine::open(runtime, devices, Rc::new(witness), tuning).await?;
         for event in pool.events().iter().filter(|event| event.what != "pool opened") {
-            eprintln!("note: {}", event.what);
+            tell(format_args!("note: {}", event.what));
         }
         Ok(Opened { pool, members: self, took: reactor.now() - started })
     }
@@ -205,10 +205,10 @@ async fn note_slots(path: &Path, device: &dyn BlockDevice) {
         };
         if let Err(error) = decoded {
             let (path, other) = (path.display(), 1 - slot);
-            eprintln!(
+            tell(format_args!(
                 "note: cache device {path}: superblock slot {slot} is damaged ({error}); \
                  slot {other} serves"
-            );
+            ));
         }
     }
 }

@@ -1,9 +1,23 @@
-//! Numbers as people read and write them.
+//! Lines and numbers as people read and write them.
+
+use std::fmt::Display;
+use std::io::Write;
 
 use forebay_device::Nanos;
 use forebay_device::runtime::{MICROSECOND, MILLISECOND, SECOND};
 
 const UNITS: [(&str, u32); 5] = [("KiB", 10), ("MiB", 20), ("GiB", 30), ("TiB", 40), ("PiB", 50)];
+
+/// One line on standard output; lost if nobody reads it. `println!` panics then.
+pub(crate) fn say(line: impl Display) {
+    let mut out = std::io::stdout().lock();
+    let _ = writeln!(out, "{line}").and_then(|()| out.flush());
+}
+
+/// One line on standard error; lost if nobody reads it. `eprintln!` panics then.
+pub(crate) fn tell(line: impl Display) {
+    let _ = writeln!(std::io::stderr().lock(), "{line}");
+}
 
 /// Bytes, in the largest unit that leaves a whole part.
 pub(crate) fn bytes(count: u64) -> String {

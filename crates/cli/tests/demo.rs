@@ -45,3 +45,15 @@ fn an_interrupted_demo_fails_and_removes_the_default_directory() {
     assert!(stderr(&output).contains("error: interrupted"), "{}", stderr(&output));
     assert!(!dir.path("forebay/demo").exists(), "nothing is left");
 }
+
+#[test]
+fn a_demo_whose_reader_has_left_goes_on_without_it() {
+    let dir = Dir::new("unread");
+    let mut command = demo(&dir);
+    command.arg("--once").stdout(std::process::Stdio::piped());
+    let mut child = command.stderr(std::process::Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(!dir.path("forebay/demo").exists(), "it came to its end");
+}

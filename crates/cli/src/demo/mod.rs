@@ -30,7 +30,7 @@ use crate::flag::Flag;
 use crate::host::{Host, Places, end_on_signals, reactors_default};
 use crate::members::Opened;
 use crate::origin;
-use crate::text::{self, parse_bytes};
+use crate::text::{self, parse_bytes, say, tell};
 
 /// Bytes of a 4 KiB block, the engine's unit.
 const BLOCK_BYTES: u64 = 4096;
@@ -143,29 +143,32 @@ async fn show(
     if result.is_ok() && !options.once {
         invite(&host, state);
         end.wait().await;
-        eprintln!("stopping");
+        tell(format_args!("stopping"));
     }
     host.stop().await;
     let dirty = pool.stop().await?;
-    eprintln!("stopped cleanly; {} dirty stay in the cache", text::bytes(dirty * BLOCK_BYTES));
+    tell(format_args!(
+        "stopped cleanly; {} dirty stay in the cache",
+        text::bytes(dirty * BLOCK_BYTES)
+    ));
     result
 }
 
 fn introduce(options: &Options, state: &State) {
     let array = origin::array();
-    eprintln!(
+    tell(format_args!(
         "origin: a file as slow as {} x {} in RAID 5 (modelled, in real time)",
         array.disks, array.member.name
-    );
-    eprintln!(
+    ));
+    tell(format_args!(
         "cache: 2 files of {} in {}, dirty data on both",
         text::bytes(options.cache_size),
         state.dir.display()
-    );
-    eprintln!(
+    ));
+    tell(format_args!(
         "load: {WORKERS} workers, {} at random over the whole volume, {READ_PERCENT} % reads",
         text::bytes(REQUEST_BYTES)
-    );
+    ));
 }
 
 /// What the measuring needs at every step.
@@ -266,14 +269,14 @@ impl Tour<'_> {
 
 /// Prints the table; an error if it does not show what it is for.
 fn conclude(rows: &[Row], size_bytes: u64) -> Result<()> {
-    println!("\n{}", table(rows));
-    println!(
+    say(format_args!("\n{}", table(rows)));
+    say(format_args!(
         "Requests of {} at random over {}, {READ_PERCENT} % reads, {WORKERS} at a time. Read hits: \
          reads\nserved from the cache alone, of all reads. Writes are volatile until a flush, with \
          Forebay\nas without; percentiles are at most 1/16 too high.",
         text::bytes(REQUEST_BYTES),
         text::bytes(size_bytes),
-    );
+    ));
     let base = rows.first().map_or(0.0, |row| row.figures.iops());
     let warm = rows.last().map_or(0.0, |row| row.figures.iops());
     if base > 0.0 && warm > 0.0 {
@@ -286,15 +289,15 @@ fn conclude(rows: &[Row], size_bytes: u64) -> Result<()> {
 fn invite(host: &Host, state: &State) {
     let uri = host.uris.first().map_or("", String::as_str);
     let pid = std::process::id();
-    println!("\nThe volume is served until Ctrl-C at");
-    host.uris.iter().for_each(|uri| println!("  {uri}"));
-    println!("Try next:");
-    println!("  nbdinfo '{uri}'");
-    println!(
+    say(format_args!("\nThe volume is served until Ctrl-C at"));
+    host.uris.iter().for_each(|uri| say(format_args!("  {uri}")));
+    say(format_args!("Try next:"));
+    say(format_args!("  nbdinfo '{uri}'"));
+    say(format_args!(
         "  fio --name=try --ioengine=nbd --uri='{uri}' --rw=randrw --bs=4k --iodepth=32 \
          --time_based --runtime=10"
-    );
-    println!("  qemu-io -f raw -c 'write -P 7 0 64k' -c flush '{uri}'");
-    println!("  kill -9 {pid}      # then start the demo again: same data, warm cache");
-    println!("  forebay inspect {}", state.dir.join("cache-0").display());
+    ));
+    say(format_args!("  qemu-io -f raw -c 'write -P 7 0 64k' -c flush '{uri}'"));
+    say(format_args!("  kill -9 {pid}      # then start the demo again: same data, warm cache"));
+    say(format_args!("  forebay inspect {}", state.dir.join("cache-0").display()));
 }

@@ -6,7 +6,7 @@ use std::io::IsTerminal;
 use forebay_device::runtime::{Nanos, SECOND};
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::text;
+use crate::text::{self, tell};
 
 /// Time between plain lines.
 const PLAIN_INTERVAL: Nanos = 2 * SECOND;
@@ -54,7 +54,7 @@ impl Progress {
                 let quarters = done * 4 / self.total.max(1);
                 if quarters > self.told.replace(quarters) {
                     let (done, total) = (text::bytes(done), text::bytes(self.total));
-                    eprintln!("{}: {done} of {total}", self.what);
+                    tell(format_args!("{}: {done} of {total}", self.what));
                 }
             }
         }
@@ -70,7 +70,7 @@ impl Progress {
             None => {
                 let interval = elapsed / PLAIN_INTERVAL;
                 if interval > self.told.replace(interval) {
-                    eprintln!("{}: {message}", self.what);
+                    tell(format_args!("{}: {message}", self.what));
                 }
             }
         }

@@ -16,7 +16,7 @@ use crate::failure::Failure;
 use crate::flag::Flag;
 use crate::members::{Members, Opened};
 use crate::origin;
-use crate::text;
+use crate::text::{self, tell};
 use crate::witness::FileWitness;
 
 /// Name of the pool and of its volume.
@@ -113,7 +113,7 @@ impl State {
         let witness = FileWitness::new(&self.witness());
         let opened = members.open_pool(reactor, witness, Tuning::default()).await?;
         if complete {
-            eprintln!("opened again: {}", opened.summary());
+            tell(format_args!("opened again: {}", opened.summary()));
         }
         let known = opened.pool.superblock().volumes.iter().any(|volume| volume.name == NAME);
         let volume = if known {
@@ -130,7 +130,9 @@ impl State {
         };
         if volume.size_bytes() != options.size {
             let size = text::bytes(volume.size_bytes());
-            eprintln!("note: the volume that is there has {size}; --size is for a new one");
+            tell(format_args!(
+                "note: the volume that is there has {size}; --size is for a new one"
+            ));
         }
         Ok((opened, volume))
     }
@@ -161,12 +163,15 @@ impl State {
     /// If a file cannot be removed.
     pub(crate) fn clean_up(&self, keep: bool) -> Result<()> {
         if keep || !self.is_default {
-            eprintln!("kept: {} (the next demo on it opens the same pool)", self.dir.display());
+            tell(format_args!(
+                "kept: {} (the next demo on it opens the same pool)",
+                self.dir.display()
+            ));
             return Ok(());
         }
         remove(&self.files())?;
         if std::fs::remove_dir(&self.dir).is_ok() {
-            eprintln!("removed: {}", self.dir.display());
+            tell(format_args!("removed: {}", self.dir.display()));
         }
         Ok(())
     }
