@@ -102,16 +102,6 @@ impl Members {
         Ok(())
     }
 
-    /// Whether every member has a superblock that can be read.
-    pub(crate) async fn have_superblocks(&self) -> bool {
-        for device in &self.devices {
-            if read_superblock(&**device).await.is_err() {
-                return false;
-            }
-        }
-        true
-    }
-
     /// Opens the pool on the members and says on standard error what a person should know.
     ///
     /// # Errors

@@ -1,6 +1,13 @@
 //! The demo's files: two cache devices, an origin, a witness, a socket, all in one directory.
+//!
+//! * The directory is locked while a demo uses it. Only the holder makes or removes files.
+//! * A marker stands in the directory from before the first file is made until the pool is
+//!   complete, and it is only put where none of our names are. So where it is, what bears our names
+//!   is ours and unfinished; where it is not, nothing is removed before it was opened as a pool.
 
-use std::fs::{DirBuilder, File};
+use std::cell::Cell;
+use std::fs::{DirBuilder, File, TryLockError};
+use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -25,6 +32,20 @@ const NAME: &str = "demo";
 /// What misses bring into the cache: one chunk of the modelled array.
 const CACHE_BLOCK_BYTES: u32 = 64 << 10;
 
+/// Name of the marker; see the head of the file.
+const MARKER: &str = "forebay-demo.creating";
+
+/// What is in a directory.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Found {
+    /// None of our names.
+    Nothing,
+    /// What a creation left that was cut off.
+    CutOff,
+    /// All that a pool needs, by the names; opening it shows whether it is one.
+    Complete,
+}
+
 /// See the head of the file.
 pub(crate) struct State {
     /// Where everything is.
@@ -33,6 +54,10 @@ pub(crate) struct State {
     is_default: bool,
     /// Where clients connect.
     pub(crate) socket: PathBuf,
+    /// Whether the files are known to be ours: made by us, or opened as the demo's pool.
+    is_ours: Cell<bool>,
+    /// The directory, locked.
+    lock: File,
 }
 
 /// `$XDG_STATE_HOME/forebay/demo`, or a directory of this user that survives a reboot.
@@ -48,10 +73,10 @@ fn own_uid() -> Option<u32> {
 }
 
 impl State {
-    /// Makes the directory.
+    /// Makes the directory and locks it.
     ///
     /// # Errors
-    /// If that is not possible, or it is somebody else's.
+    /// If that is not possible, it is somebody else's, or another demo uses it.
     pub(crate) fn new(options: &Options) -> Result<State> {
         let dir = options.dir.clone().unwrap_or_else(default_dir);
         let is_default = options.dir.is_none();
@@ -67,7 +92,8 @@ impl State {
             return Err(Failure::new(what).hint("choose another directory with --dir"));
         }
         let socket = options.socket.clone().unwrap_or_else(|| dir.join("nbd.sock"));
-        Ok(State { dir, is_default, socket })
+        let lock = lock(&dir)?;
+        Ok(State { dir, is_default, socket, is_ours: Cell::new(false), lock })
     }
 
     fn caches(&self) -> Vec<PathBuf> {
@@ -92,27 +118,24 @@ impl State {
         options: &Options,
         end: &Flag,
     ) -> Result<(Opened, Volume)> {
-        let paths = self.caches();
-        // The witness is written when a creation is complete: without it and without readable
-        // superblocks, what is there is what a cut-off creation left.
-        let mut complete = paths.iter().all(|path| path.exists());
-        if complete && !self.witness().exists() {
-            complete = Members::open(reactor, &paths).await?.have_superblocks().await;
+        let found = self.look()?;
+        if found != Found::Complete {
+            self.make_files(reactor, options, end, found).await?;
         }
-        if !complete {
-            self.make_files(reactor, options, end).await?;
-        }
-        let members = Members::open(reactor, &paths).await?;
+        let members = Members::open(reactor, &self.caches()).await?;
         let origin = origin::open(reactor, &self.origin(), &members.identities).await?;
         let origin = origin::modelled(reactor, origin)?;
-        if !complete {
+        if found != Found::Complete {
             let witness = FileWitness::new(&self.witness());
             let create = CreateOptions { dirty_copies: 2, ..CreateOptions::named(NAME) };
             members.create(reactor, &witness, &create).await?;
+            remove(&[self.marker()])?;
+            self.sync()?;
         }
         let witness = FileWitness::new(&self.witness());
         let opened = members.open_pool(reactor, witness, Tuning::default()).await?;
-        if complete {
+        self.is_ours.set(true);
+        if found == Found::Complete {
             tell(format_args!("opened again: {}", opened.summary()));
         }
         let known = opened.pool.superblock().volumes.iter().any(|volume| volume.name == NAME);
@@ -137,9 +160,49 @@ impl State {
         Ok((opened, volume))
     }
 
-    async fn make_files(&self, reactor: &Rc<Reactor>, options: &Options, end: &Flag) -> Result<()> {
+    /// What is there, by the names.
+    fn look(&self) -> Result<Found> {
+        if exists(&self.marker())? {
+            return Ok(Found::CutOff);
+        }
+        let mut needed = self.caches();
+        needed.push(self.origin());
+        let mut missing = Vec::new();
+        for path in &needed {
+            if !exists(path)? {
+                missing.push(path);
+            }
+        }
+        let Some(first) = missing.first() else { return Ok(Found::Complete) };
+        for path in self.files() {
+            if exists(&path)? {
+                let (path, first) = (path.display(), first.display());
+                let what = format!("{path} is there and {first} is not");
+                return Err(Failure::new(what).on("this is no complete demo").hint(
+                    "nothing was changed: choose an empty directory with --dir, or bring the \
+                     missing file back; a demo removes only what it made",
+                ));
+            }
+        }
+        Ok(Found::Nothing)
+    }
+
+    async fn make_files(
+        &self,
+        reactor: &Rc<Reactor>,
+        options: &Options,
+        end: &Flag,
+        found: Found,
+    ) -> Result<()> {
+        if found == Found::Nothing {
+            let marker = self.marker();
+            File::create_new(&marker)
+                .map_err(|error| Failure::system(format!("create {}", marker.display()), &error))?;
+            self.sync()?;
+        }
+        self.is_ours.set(true);
         remove(&self.files())?;
-        sparse_file(&self.origin(), options.size)?;
+        new_sparse_file(&self.origin(), options.size)?;
         for (index, path) in self.caches().iter().enumerate() {
             let what = format!("writing cache file {} of 2", index + 1);
             let progress = Progress::bytes(&what, options.cache_size);
@@ -151,17 +214,33 @@ impl State {
         Ok(())
     }
 
+    fn marker(&self) -> PathBuf {
+        self.dir.join(MARKER)
+    }
+
+    /// Makes the directory's names durable.
+    fn sync(&self) -> Result<()> {
+        self.lock
+            .sync_all()
+            .map_err(|error| Failure::system(format!("flush {}", self.dir.display()), &error))
+    }
+
+    /// What bears our names, but for the marker.
     fn files(&self) -> Vec<PathBuf> {
         let mut files = self.caches();
         files.extend([self.origin(), self.witness(), self.dir.join("witness.new")]);
         files
     }
 
-    /// Removes our files and the directory if we chose it and nothing else is in it.
+    /// Removes the directory if we chose it and nothing but our files is in it. Files that were not
+    /// found to be ours stay.
     ///
     /// # Errors
     /// If a file cannot be removed.
     pub(crate) fn clean_up(&self, keep: bool) -> Result<()> {
+        if !self.is_ours.get() {
+            return Ok(());
+        }
         if keep || !self.is_default {
             tell(format_args!(
                 "kept: {} (the next demo on it opens the same pool)",
@@ -170,6 +249,7 @@ impl State {
             return Ok(());
         }
         remove(&self.files())?;
+        remove(&[self.marker()])?;
         if std::fs::remove_dir(&self.dir).is_ok() {
             tell(format_args!("removed: {}", self.dir.display()));
         }
@@ -177,19 +257,39 @@ impl State {
     }
 }
 
-/// Makes a file of `size_bytes` zeroes that takes no space.
-///
-/// # Errors
-/// What the system says.
-fn sparse_file(path: &Path, size_bytes: u64) -> Result<()> {
-    let made = File::create(path).and_then(|file| file.set_len(size_bytes));
+/// Locks the directory for as long as the file is open.
+fn lock(dir: &Path) -> Result<File> {
+    let failed = |error| Failure::system(format!("lock {}", dir.display()), &error);
+    let lock = File::open(dir).map_err(failed)?;
+    match lock.try_lock() {
+        Ok(()) => Ok(lock),
+        Err(TryLockError::WouldBlock) => {
+            let what = format!("another demo is running in {}", dir.display());
+            Err(Failure::new(what).hint("stop that one, or choose another directory with --dir"))
+        }
+        Err(TryLockError::Error(error)) => Err(failed(error)),
+    }
+}
+
+/// Whether anything has this name, if only a link that leads nowhere.
+fn exists(path: &Path) -> Result<bool> {
+    match std::fs::symlink_metadata(path) {
+        Ok(_) => Ok(true),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(Failure::system(format!("look at {}", path.display()), &error)),
+    }
+}
+
+/// Makes a new file of `size_bytes` zeroes that takes no space.
+fn new_sparse_file(path: &Path, size_bytes: u64) -> Result<()> {
+    let made = File::create_new(path).and_then(|file| file.set_len(size_bytes));
     made.map_err(|error| Failure::system(format!("create {}", path.display()), &error))
 }
 
 fn remove(paths: &[PathBuf]) -> Result<()> {
     for path in paths {
         match std::fs::remove_file(path) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(error) if error.kind() != ErrorKind::NotFound => {
                 return Err(Failure::system(format!("remove {}", path.display()), &error));
             }
             _ => {}
