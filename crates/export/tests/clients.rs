@@ -184,6 +184,7 @@ fn fio_verifies_what_it_wrote() {
                 "--verify=crc32c",
                 "--verify_fatal=1",
                 "--do_verify=1",
+                "--verify_state_save=0", // it would be written to the working directory
                 "--fsync=100",
             ],
         );
