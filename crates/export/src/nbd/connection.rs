@@ -20,7 +20,7 @@ use forebay_device::{Buf, Runtime};
 use crate::nbd::command::{Command, Session, plan};
 use crate::nbd::limits::{REPLY_HEADROOM_BYTES, REQUESTS_INFLIGHT_MAX};
 use crate::nbd::link::Link;
-use crate::nbd::permits::Permits;
+use crate::nbd::permits::{Budget, Permits};
 use crate::nbd::queue::Queue;
 use crate::nbd::wire::{
     Errno, REPLY_HEADER_BYTES_MAX, REQUEST_HEADER_BYTES, ReplyHeader, Request, command,
@@ -74,6 +74,7 @@ impl<T: Transport, E: Export, G: 'static> Connection<T, E, G> {
         link: Link<T>,
         export: Rc<E>,
         session: Session,
+        budget: &Rc<Budget>,
         guard: G,
     ) -> Rc<Self> {
         Rc::new(Self {
@@ -83,7 +84,7 @@ impl<T: Transport, E: Export, G: 'static> Connection<T, E, G> {
             session,
             jobs: Queue::with_capacity(REQUESTS_INFLIGHT_MAX),
             replies: Queue::with_capacity(REQUESTS_INFLIGHT_MAX),
-            permits: Permits::default(),
+            permits: Permits::new(budget),
             _guard: guard,
         })
     }

@@ -21,6 +21,11 @@ pub const REQUESTS_INFLIGHT_MAX: usize = 128;
 /// holds no more than this.
 pub const BYTES_INFLIGHT_MAX: u64 = 2 * (REQUEST_BYTES_MAX as u64 + REPLY_HEADROOM_BYTES as u64);
 
+/// Memory of all requests in progress on one server, in bytes: what eight connections may have at
+/// the most; without it [`CONNECTIONS_MAX`] could hold 16 GiB. At the limit a connection has one
+/// request at a time, so that clients that do not take their replies stop nobody else.
+pub const SERVER_BYTES_INFLIGHT_MAX: u64 = 8 * BYTES_INFLIGHT_MAX;
+
 /// Space kept before a read's payload for reply headers: a page, so that the payload stays
 /// aligned for O_DIRECT.
 pub const REPLY_HEADROOM_BYTES: usize = 4096;

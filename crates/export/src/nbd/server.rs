@@ -10,6 +10,7 @@ use crate::nbd::exports::Exports;
 use crate::nbd::handshake::negotiate;
 use crate::nbd::limits::{ACCEPT_PAUSE, CONNECTIONS_MAX, DRAIN_TIME_MAX, NEGOTIATION_TIME_MAX};
 use crate::nbd::link::{Control, Link};
+use crate::nbd::permits::Budget;
 use crate::nbd::signal::{Signal, Waiters, within};
 use crate::{Export, Listen, Transport};
 
@@ -58,13 +59,15 @@ pub struct Server<E> {
     runtime: Rc<dyn Runtime>,
     exports: Exports<E>,
     connections: Rc<Connections>,
+    budget: Rc<Budget>,
     stopping: Signal,
 }
 
 impl<E: Export> Server<E> {
     /// A server without listeners.
     pub fn new(runtime: Rc<dyn Runtime>, exports: Exports<E>) -> Rc<Self> {
-        Rc::new(Self { runtime, exports, connections: Rc::default(), stopping: Signal::default() })
+        let (connections, budget) = (Rc::default(), Rc::default());
+        Rc::new(Self { runtime, exports, connections, budget, stopping: Signal::default() })
     }
 
     /// What is served; may be changed at any time.
@@ -78,8 +81,9 @@ impl<E: Export> Server<E> {
     }
 
     /// Makes every [`Server::serve`] return: no client is accepted and no request read any
-    /// more; requests that were read are finished and answered, then connections are closed. Clients that do not take their
-    /// replies are cut off after [`DRAIN_TIME_MAX`]; the export is waited for without a limit.
+    /// more; requests that were read are finished and answered, then connections are closed.
+    /// Clients that do not take their replies are cut off after [`DRAIN_TIME_MAX`]; the export is
+    /// waited for without a limit.
     pub fn stop(&self) {
         self.stopping.raise();
         self.connections.for_each(|control| control.stop.raise());
@@ -119,7 +123,8 @@ impl<E: Export> Server<E> {
         match within(&*self.runtime, NEGOTIATION_TIME_MAX, negotiation).await.flatten() {
             Some((export, session)) => {
                 let (runtime, export) = (Rc::clone(&self.runtime), export.for_client());
-                Connection::new(runtime, link, export, session, place).run().await;
+                let budget = &self.budget;
+                Connection::new(runtime, link, export, session, budget, place).run().await;
             }
             None => link.close(),
         }
