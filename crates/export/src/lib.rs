@@ -10,4 +10,4 @@ pub mod nbd;
 mod transport;
 
 pub use export::{Export, ExportError};
-pub use transport::{Listen, Transport};
+pub use transport::{Listen, Transport, is_of_one_client};

@@ -22,6 +22,20 @@ pub trait Transport: 'static {
     fn shutdown(&self);
 }
 
+/// Whether a failed accept is about the client that came, and says nothing about the next one:
+/// only others, such as a lack of descriptors, are worth a pause.
+pub fn is_of_one_client(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind;
+    matches!(
+        error.kind(),
+        ErrorKind::ConnectionAborted
+            | ErrorKind::ConnectionReset
+            | ErrorKind::NotConnected
+            | ErrorKind::Interrupted
+            | ErrorKind::BrokenPipe
+    )
+}
+
 /// Where clients connect.
 pub trait Listen: 'static {
     /// A connected client.

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use forebay_device::runtime::SECOND;
 use forebay_device::{Buf, Runtime};
 use forebay_export::nbd::{Exports, Server, limits};
-use forebay_export::{ExportError, Transport};
+use forebay_export::{ExportError, Listen, Transport};
 use support::memory_export::MemoryExport;
 use support::pipe::{Doorstep, Pipe};
 use support::protocol::{Client, Reply, option, request};
@@ -419,4 +419,35 @@ fn options_that_are_too_long_are_skipped_and_refused() {
     let expected = [(7, error + 9), (5, error + 1), (10, error + 1), (3, 2), (3, 1), (2, 1)];
     assert_eq!(kinds, expected);
     rig.assert_idle();
+}
+
+/// A listener whose first clients have left before they were accepted.
+struct Resets {
+    left: Cell<u32>,
+    door: Doorstep,
+}
+
+impl Listen for Resets {
+    type Stream = Pipe;
+
+    async fn accept(&self) -> std::io::Result<Pipe> {
+        if self.left.get() > 0 {
+            self.left.set(self.left.get() - 1);
+            return Err(std::io::ErrorKind::NotConnected.into());
+        }
+        self.door.accept().await
+    }
+}
+
+#[test]
+fn a_client_that_leaves_before_it_is_accepted_delays_nobody() {
+    let world = World::new(7);
+    let runtime: Rc<dyn Runtime> = Rc::clone(&world) as _;
+    let export = Rc::new(MemoryExport::new(Rc::clone(&runtime), "disk", SIZE));
+    let server = Server::new(runtime, Exports::of(export).expect("valid"));
+    let door = Doorstep::default();
+    let resets = Resets { left: Cell::new(50), door: door.clone() };
+    world.spawn(Box::pin(server.serve(resets)));
+    world.run(Client::open(door.connect(), true));
+    assert_eq!(world.now(), 0);
 }

@@ -12,7 +12,7 @@ use crate::nbd::limits::{ACCEPT_PAUSE, CONNECTIONS_MAX, DRAIN_TIME_MAX, NEGOTIAT
 use crate::nbd::link::{Control, Link};
 use crate::nbd::permits::Budget;
 use crate::nbd::signal::{Signal, Waiters, within};
-use crate::{Export, Listen, Transport};
+use crate::{Export, Listen, Transport, is_of_one_client};
 
 /// Connections that are not closed yet.
 #[derive(Default)]
@@ -110,6 +110,7 @@ impl<E: Export> Server<E> {
                     let place = Place::take(connections);
                     self.runtime.spawn(Box::pin(Rc::clone(self).serve_client(stream, place)));
                 }
+                Err(error) if is_of_one_client(&error) => {}
                 Err(_) => {
                     let _ = self.runtime.sleep(ACCEPT_PAUSE).await;
                 }
