@@ -178,3 +178,27 @@ fn a_lack_of_space_shows_before_anything_is_written() {
     refused(&mut command, "there is no space for", "free some space");
     assert!(!std::path::Path::new(&cache).exists(), "what was begun is removed again");
 }
+
+#[test]
+fn inspect_says_what_can_be_done_about_what_it_cannot_read() {
+    let dir = pool("inspected");
+    let inspect = |more: &[&str]| {
+        let mut command = forebay();
+        command.arg("inspect").arg(dir.path("cache-0")).args(more);
+        command
+    };
+    refused(&mut inspect(&["--segment", "4000000"]), "on none of the devices given", "members");
+    refused(forebay().arg("inspect").arg(dir.path("origin")), "no superblock", "an origin holds");
+    (0..2).for_each(|slot| edit(&dir, "cache-0", slot, |bytes| bytes[60] ^= 1));
+    refused(&mut inspect(&[]), "both superblocks", "a copy of its first 256 KiB");
+    for slot in 0..2 {
+        edit(&dir, "cache-0", slot, |bytes| {
+            bytes[60] ^= 1;
+            bytes[8..12].copy_from_slice(&9u32.to_le_bytes());
+            bytes[16..20].fill(0);
+            let sum = checksum(bytes);
+            bytes[16..20].copy_from_slice(&sum.to_le_bytes());
+        });
+    }
+    refused(&mut inspect(&[]), "format version 9", "the Forebay version that wrote it");
+}

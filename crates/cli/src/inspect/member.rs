@@ -115,6 +115,24 @@ impl Member {
         self.slots[index].as_ref().ok()
     }
 
+    /// Why there is no superblock to go by, and what can be done.
+    pub(super) fn why_unreadable(&self) -> Failure {
+        let failure = |what: String| Failure::new(what).on(self.path());
+        if let SlotChoice::Refused(error) = self.choice {
+            return failure(format!("the superblock cannot be read: {error}"))
+                .hint("use the Forebay version that wrote it, or a later one");
+        }
+        let is_foreign = |slot: &_| matches!(slot, Err(Damage::Format(FormatError::BadMagic)));
+        if self.slots.iter().all(is_foreign) {
+            return failure("there is no superblock, so nothing else can be found".to_owned())
+                .hint("give a cache device of a pool; an origin holds nothing of ours");
+        }
+        failure("both superblocks are damaged, so nothing else can be found".to_owned()).hint(
+            "keep the device as it is: put back a copy of its first 256 KiB if there is one; \
+             opening a pool without this member is not in this version",
+        )
+    }
+
     /// This member's own record.
     pub(super) fn record(&self) -> Option<&MemberRecord> {
         let superblock = self.superblock()?;

@@ -44,11 +44,18 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         Err(error) => return Err(Failure::system("write the output", &error)),
         Ok(()) => {}
     }
-    if members.iter().any(|member| member.superblock().is_some()) {
-        return Ok(());
+    match members.iter().find_map(|member| member.superblock()) {
+        None => Err(members[0].why_unreadable()),
+        Some(_) => match options.segment {
+            Some(number) if segments::find(&members, number).is_none() => {
+                let what = format!("segment {number} is on none of the devices given");
+                Err(Failure::new(what).hint(
+                    "give all members of the pool; without --segment each shows which it has",
+                ))
+            }
+            _ => Ok(()),
+        },
     }
-    Err(Failure::new("there is no readable superblock, so nothing else can be found")
-        .hint("give a cache device of a pool; an origin holds nothing of ours"))
 }
 
 fn print(members: &[Member], options: &Options, out: &mut dyn Write) -> std::io::Result<()> {

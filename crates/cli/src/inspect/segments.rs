@@ -3,8 +3,8 @@
 use std::io::{self, Write};
 
 use forebay_engine::format::{
-    Entry, FooterTrailer, FormatError, RecordHeader, SegmentHeader, checksum, decode_footer_body,
-    decode_footer_trailer, decode_record,
+    Entry, FooterTrailer, FormatError, RecordHeader, SegmentHeader, Superblock, checksum,
+    decode_footer_body, decode_footer_trailer, decode_record,
 };
 use forebay_engine::ids::{BLOCK_BYTES, Incarnation, PoolId, SegmentId};
 
@@ -131,6 +131,13 @@ fn print_blank(from: Option<u32>, end: u32, out: &mut dyn Write) -> io::Result<(
     }
 }
 
+/// The member that has a segment, its superblock, and where on it the segment starts.
+pub(super) fn find(members: &[Member], number: u32) -> Option<(&Member, &Superblock, u64)> {
+    members.iter().find_map(|member| {
+        Some((member, member.superblock()?, member.segment_offset(SegmentId(number))?))
+    })
+}
+
 /// Prints the records of one segment.
 pub(super) fn print_records(
     members: &[Member],
@@ -138,12 +145,8 @@ pub(super) fn print_records(
     out: &mut dyn Write,
 ) -> io::Result<()> {
     let segment = SegmentId(number);
-    let found = members
-        .iter()
-        .find_map(|member| Some((member, member.superblock()?, member.segment_offset(segment)?)));
-    let Some((member, superblock, offset)) = found else {
-        return writeln!(out, "segment {number}: on none of the devices given");
-    };
+    // That it is nowhere is an error, told by the caller.
+    let Some((member, superblock, offset)) = find(members, number) else { return Ok(()) };
     let bytes = u64::from(superblock.segment_bytes);
     let ends = Ends::read(member, offset, bytes);
     writeln!(out, "{}", member.path())?;
