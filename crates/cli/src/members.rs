@@ -169,7 +169,7 @@ async fn refuse_used(path: &Path, device: &dyn BlockDevice) -> Result<()> {
             "open that pool; or, if its data is not needed, erase the first 256 KiB".to_owned(),
         ),
         Err(error) if error.kind == ErrorKind::Future => refused(error.what, error.hint),
-        Err(_) => {
+        Err(error) => {
             let found = probe(device)
                 .await
                 .map_err(|error| Failure::io(format!("read {}", path.display()), error))?;
@@ -177,6 +177,15 @@ async fn refuse_used(path: &Path, device: &dyn BlockDevice) -> Result<()> {
                 Some(first) => refused(
                     format!("it holds: {} (at byte {})", first.what, first.offset),
                     "use another one; or, if its data is not needed, `wipefs` it".to_owned(),
+                ),
+                // Both superblocks of a pool whose log is whole may look like this.
+                None if error.kind != ErrorKind::NotFound => refused(
+                    error.what,
+                    format!(
+                        "a pool may be there that can still be saved, with data that is nowhere \
+                         else; only if not: `dd if=/dev/zero of={} bs=128K count=2 conv=notrunc`",
+                        path.display()
+                    ),
                 ),
                 None => Ok(()),
             }

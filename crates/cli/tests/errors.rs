@@ -202,3 +202,14 @@ fn inspect_says_what_can_be_done_about_what_it_cannot_read() {
     }
     refused(&mut inspect(&[]), "format version 9", "the Forebay version that wrote it");
 }
+
+#[test]
+fn no_pool_is_made_over_one_whose_superblocks_are_damaged() {
+    let dir = pool("over");
+    for file in ["cache-0", "cache-1"] {
+        (0..2).for_each(|slot| edit(&dir, file, slot, |bytes| bytes[60] ^= 1));
+    }
+    let before = std::fs::read(dir.path("cache-0")).unwrap();
+    refused(&mut create(&dir), "no readable superblock", "a pool may be there");
+    assert!(before == std::fs::read(dir.path("cache-0")).unwrap(), "nothing was written");
+}
