@@ -12,7 +12,7 @@ use forebay_engine::{CreateOptions, Mode, Pool, Tuning, Volume, VolumeSpec};
 
 use crate::Result;
 use crate::failure::Failure;
-use crate::host::{Host, Places, end_on_signals, reactors_default};
+use crate::host::{Doors, Host, Places, end_on_signals, reactors_default};
 use crate::members::Members;
 use crate::origin;
 use crate::text::{parse_bytes, say};
@@ -146,8 +146,9 @@ impl Serve {
         say(opened.summary());
         let volume = self.attach(&opened.pool, origin).await?;
         let reactors = self.reactors.unwrap_or_else(reactors_default);
-        let places = Places { socket: &self.socket, port: self.port, reactors };
-        let host = Host::start(reactor, &opened.members, &volume, &places)?;
+        let places = Places { socket: &self.socket, port: self.port };
+        let doors = Doors::open(reactor, NAME, &places).await?;
+        let host = Host::start(reactor, doors, &opened.members, &volume, reactors).await?;
         *running.borrow_mut() = Some(opened.pool);
         for uri in &host.uris {
             say(format_args!("serving {uri}"));

@@ -1,31 +1,32 @@
 //! A reactor that serves clients of a volume: the pool's own, or one on another thread.
 
+use std::cell::Cell;
 use std::rc::Rc;
 
 use forebay_device::real::file::Reader;
 use forebay_device::real::net::{Socket, Stream};
 use forebay_device::real::reactor::{Config, Reactor};
 use forebay_device::real::thread::ReactorThread;
-use forebay_device::relay::{self, Caller};
-use forebay_device::{BlockDevice, Runtime};
+use forebay_device::relay::{self, Caller, Gone, Reply};
+use forebay_device::{BlockDevice, Buf, Data, IoError, Runtime};
 use forebay_engine::{Client, Port};
-use forebay_export::Listen;
+use forebay_export::nbd::limits::CONNECTIONS_MAX;
 use forebay_export::nbd::{Exports, Server};
+use forebay_export::{Listen, Transport};
 
 use crate::Result;
 use crate::export::VolumeExport;
 use crate::failure::Failure;
 use crate::flag::Flag;
-use crate::text::tell;
 
-/// Clients on their way to a front at a time: a Unix socket and a port bring one after the other.
-const ARRIVING_MAX: usize = 2;
-
-/// See the head of the file.
+/// See the head of the file. Its server ends when this is dropped.
 pub(crate) struct Front {
+    /// A call is answered when the client's connection is closed, so there are as many places as
+    /// connections.
     clients: Caller<Socket, ()>,
     stop: Caller<(), ()>,
-    thread: Option<ReactorThread>,
+    live: Cell<usize>,
+    is_gone: Cell<bool>,
 }
 
 /// What arrives at a front.
@@ -48,49 +49,62 @@ impl Front {
         Ok(front)
     }
 
-    /// Serves clients on a reactor of its own.
+    /// Serves clients on a reactor of its own. The thread ends after [`Front::stop`]. The volume's
+    /// name has been accepted by [`Front::here`].
     ///
     /// # Errors
     /// If the system gives no thread or no ring.
-    pub(crate) fn on_thread(name: &str, port: Port, members: Vec<Reader>) -> Result<Front> {
+    pub(crate) fn on_thread(
+        name: &str,
+        port: Port,
+        members: Vec<Reader>,
+    ) -> Result<(Front, ReactorThread)> {
         let (front, calls) = Front::new();
         let body = |reactor| async move {
             let open = |member: Reader| Rc::new(member.open(&reactor)) as Rc<dyn BlockDevice>;
             let volume = port.open(members.into_iter().map(open).collect());
-            // The name has been accepted on the pool's reactor.
             if let Ok(exports) = exports(volume) {
                 serve(reactor, exports, calls).await;
             }
         };
         let thread = ReactorThread::start(name, Config::default(), body)?;
-        Ok(Front { thread: Some(thread), ..front })
+        Ok((front, thread))
     }
 
     fn new() -> (Front, Calls) {
-        let (clients, arriving) = relay::relay(ARRIVING_MAX);
+        let (clients, arriving) = relay::relay(CONNECTIONS_MAX);
         let (stop, stopping) = relay::relay(1);
-        (Front { clients, stop, thread: None }, Calls { clients: arriving, stop: stopping })
+        let front = Front { clients, stop, live: Cell::new(0), is_gone: Cell::new(false) };
+        (front, Calls { clients: arriving, stop: stopping })
     }
 
-    /// Hands a client over; waits while the front has too many.
+    /// Connections that are not closed; `None` if it takes no more.
+    pub(crate) fn live(&self) -> Option<usize> {
+        let live = self.live.get();
+        (live < CONNECTIONS_MAX && !self.is_gone.get()).then_some(live)
+    }
+
+    /// Whether the reactor has ended by itself.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.is_gone.get()
+    }
+
+    /// Counts a client that is about to be handed over.
+    pub(crate) fn expect_client(&self) {
+        self.live.set(self.live.get() + 1);
+    }
+
+    /// Hands an expected client over; returns when its connection is closed.
     pub(crate) async fn take(&self, client: Socket) {
-        // A front that has ended closes the connection.
-        let _ = self.clients.call(client).await;
+        if self.clients.call(client).await == Err(Gone) {
+            self.is_gone.set(true);
+        }
+        self.live.set(self.live.get() - 1);
     }
 
     /// Answers what was asked, then closes all connections.
     pub(crate) async fn stop(&self) {
         let _ = self.stop.call(()).await;
-    }
-
-    /// Waits for the end of the front's thread, which comes at once after [`Front::stop`].
-    pub(crate) fn join(self) {
-        drop((self.clients, self.stop));
-        if let Some(thread) = self.thread
-            && thread.join().is_err()
-        {
-            tell(format_args!("error: a thread that served clients has panicked"));
-        }
     }
 }
 
@@ -125,15 +139,44 @@ struct Arrivals {
 }
 
 impl Listen for Arrivals {
-    type Stream = Stream;
+    type Stream = Handed;
 
-    async fn accept(&self) -> std::io::Result<Stream> {
-        match self.clients.next().await {
-            Some((socket, taken)) => {
-                taken.send(());
-                Stream::open(&self.reactor, socket)
+    async fn accept(&self) -> std::io::Result<Handed> {
+        while let Some((socket, reply)) = self.clients.next().await {
+            match Stream::open(&self.reactor, socket) {
+                Ok(stream) => return Ok(Handed { stream, reply: Some(reply) }),
+                // This client has left already; that says nothing about the next one.
+                Err(_) => reply.send(()),
             }
-            None => std::future::pending().await,
         }
+        std::future::pending().await
+    }
+}
+
+/// A client's stream; when it is dropped, whoever handed it over is told.
+struct Handed {
+    stream: Stream,
+    reply: Option<Reply<Socket, ()>>,
+}
+
+impl Drop for Handed {
+    fn drop(&mut self) {
+        if let Some(reply) = self.reply.take() {
+            reply.send(());
+        }
+    }
+}
+
+impl Transport for Handed {
+    async fn recv_exact(&self, buf: Buf) -> (Buf, std::result::Result<(), IoError>) {
+        self.stream.recv_exact(buf).await
+    }
+
+    async fn send_all(&self, data: Data) -> std::result::Result<(), IoError> {
+        self.stream.send_all(data).await
+    }
+
+    fn shutdown(&self) {
+        self.stream.shutdown();
     }
 }

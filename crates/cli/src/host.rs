@@ -1,32 +1,39 @@
 //! A volume on its sockets, until the process is asked to end.
 
-use std::cell::Cell;
+use std::cell::RefCell;
+use std::future::poll_fn;
+use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::task::{Poll, Waker};
 
-use forebay_device::real::net::{Listener, TcpOptions};
+use forebay_device::real::net::{Listener, Socket, TcpOptions};
 use forebay_device::real::reactor::Reactor;
 use forebay_device::real::signal::Signals;
+use forebay_device::real::thread::ReactorThread;
 use forebay_device::runtime::{MILLISECOND, Nanos, Runtime};
 use forebay_engine::Volume;
+use forebay_export::is_of_one_client;
 
 use crate::Result;
 use crate::failure::Failure;
 use crate::flag::Flag;
 use crate::front::Front;
-use crate::members::Members;
+use crate::members::{Members, PATIENCE};
+use crate::text::tell;
 
 /// Exit code after a second signal, as a shell reports an interrupted command.
 const EXIT_INTERRUPTED: i32 = 130;
 
-/// Pause after a failed accept: the usual reason is a lack of file descriptors, which passes.
+/// Pause after a failed accept or listen: for the first, the usual reason is a lack of file descriptors, which passes.
 const ACCEPT_PAUSE: Nanos = 100 * MILLISECOND;
 
 /// A server of one volume: its listeners, and fronts that share the clients.
 pub(crate) struct Host {
-    fronts: Rc<Vec<Front>>,
+    fronts: Rc<Fronts>,
+    threads: Vec<ReactorThread>,
     closing: Rc<Flag>,
     /// Raised when a listener is closed.
     closed: Vec<Rc<Flag>>,
@@ -34,11 +41,16 @@ pub(crate) struct Host {
     pub(crate) uris: Vec<String>,
 }
 
-/// Where a host listens, and on how many reactors it serves.
+/// Where a host listens.
 pub(crate) struct Places<'a> {
     pub(crate) socket: &'a Path,
     pub(crate) port: Option<u16>,
-    pub(crate) reactors: NonZeroUsize,
+}
+
+/// Addresses that clients can connect to already; they are served by [`Host::start`].
+pub(crate) struct Doors {
+    listeners: Vec<Listener>,
+    uris: Vec<String>,
 }
 
 /// A reactor for each core.
@@ -47,39 +59,50 @@ pub(crate) fn reactors_default() -> NonZeroUsize {
 }
 
 impl Host {
-    /// Serves `volume` on a Unix socket and, with a port, on loopback. `reactor` is the pool's;
-    /// the others get threads of their own.
+    /// Serves `volume`. `reactor` is the pool's; the others get threads of their own.
     ///
     /// # Errors
-    /// If an address cannot be listened on, or there is no thread to be had.
-    pub(crate) fn start(
+    /// If there is no thread to be had; nothing is left running then.
+    pub(crate) async fn start(
         reactor: &Rc<Reactor>,
+        doors: Doors,
         members: &Members,
         volume: &Volume,
-        places: &Places,
+        reactors: NonZeroUsize,
     ) -> Result<Host> {
-        let (listeners, uris) = listen(reactor, volume.name(), places)?;
-        let mut fronts = Vec::new();
-        // The pool's reactor has most to do: it gets a client after the others have one.
-        for number in 1..places.reactors.get() {
-            let (name, members) = (format!("front-{number}"), members.readers()?);
-            fronts.push(Front::on_thread(&name, volume.share(), members)?);
+        let mut list = vec![Front::here(reactor, volume.client())?];
+        let mut threads = Vec::new();
+        for number in 1..reactors.get() {
+            let started = members.readers().and_then(|members| {
+                Front::on_thread(&format!("front-{number}"), volume.share(), members)
+            });
+            match started {
+                Ok((front, thread)) => {
+                    list.push(front);
+                    threads.push(thread);
+                }
+                Err(failure) => {
+                    end(&list, threads).await;
+                    return Err(failure);
+                }
+            }
         }
-        fronts.push(Front::here(reactor, volume.client())?);
-        let (fronts, closing) = (Rc::new(fronts), Rc::new(Flag::default()));
-        let next = Rc::new(Cell::new(0));
+        // The pool's reactor has most to do: of those with as few clients it gets the next one last.
+        list.rotate_left(1);
+        let (fronts, closing) = (Rc::new(Fronts::new(list)), Rc::new(Flag::default()));
         let mut closed = Vec::new();
-        for listener in listeners {
+        for listener in doors.listeners {
             let flag = Rc::new(Flag::default());
             closed.push(Rc::clone(&flag));
             let (fronts, closing) = (Rc::clone(&fronts), Rc::clone(&closing));
-            let (next, runtime) = (Rc::clone(&next), Rc::clone(reactor) as Rc<dyn Runtime>);
+            let runtime = Rc::clone(reactor) as Rc<dyn Runtime>;
             reactor.spawn(Box::pin(async move {
-                closing.cut(deal(&*runtime, &listener, &fronts, &next)).await;
+                closing.cut(deal(&*runtime, &listener, &fronts)).await;
+                drop(listener);
                 flag.raise();
             }));
         }
-        Ok(Host { fronts, closing, closed, uris })
+        Ok(Host { fronts, threads, closing, closed, uris: doors.uris })
     }
 
     /// Answers what was asked, then closes all connections.
@@ -88,50 +111,140 @@ impl Host {
         for flag in &self.closed {
             flag.wait().await;
         }
-        for front in &*self.fronts {
-            front.stop().await;
+        end(&self.fronts.list, self.threads).await;
+    }
+}
+
+/// Stops all fronts at the same time, then waits for their threads, which end at once.
+async fn end(fronts: &[Front], threads: Vec<ReactorThread>) {
+    all(fronts.iter().map(|front| front.stop()).collect()).await;
+    for thread in threads {
+        if thread.join().is_err() {
+            tell("error: a thread that served clients has panicked");
         }
-        let fronts = Rc::into_inner(self.fronts).unwrap_or_default();
-        fronts.into_iter().for_each(Front::join);
     }
 }
 
-/// The listeners, and how clients call them.
-fn listen(
-    reactor: &Rc<Reactor>,
-    name: &str,
-    places: &Places,
-) -> Result<(Vec<Listener>, Vec<String>)> {
-    let socket = places.socket;
-    let unix = Listener::unix(reactor, socket).map_err(|error| {
-        Failure::system(format!("listen on {}", socket.display()), &error)
-            .hint("choose another place with --socket; a path has at most 107 bytes")
-    })?;
-    let mut listeners = vec![unix];
-    let absolute = std::path::absolute(socket).unwrap_or_else(|_| PathBuf::from(socket));
-    let mut uris = vec![format!("nbd+unix:///{name}?socket={}", absolute.display())];
-    if let Some(port) = places.port {
-        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-        let tcp = Listener::tcp(reactor, &address, TcpOptions::default()).map_err(|error| {
-            Failure::system(format!("listen on {address}"), &error)
-                .hint("choose another --port; 0 takes a free one")
+/// Waits for all of `futures` at the same time.
+async fn all<F: Future<Output = ()>>(futures: Vec<F>) {
+    let mut left: Vec<_> = futures.into_iter().map(Box::pin).collect();
+    poll_fn(|context| {
+        left.retain_mut(|future| future.as_mut().poll(context).is_pending());
+        if left.is_empty() { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+}
+
+/// The fronts that clients are dealt to.
+struct Fronts {
+    list: Vec<Front>,
+    /// Listeners that wait until one takes clients again.
+    waiting: RefCell<Vec<Waker>>,
+}
+
+/// The first of those with the fewest; `None` if nobody takes any.
+fn fewest(live: impl Iterator<Item = Option<usize>>) -> Option<usize> {
+    let some = live.enumerate().filter_map(|(index, live)| Some((live?, index)));
+    some.min().map(|(_, index)| index)
+}
+
+impl Fronts {
+    fn new(list: Vec<Front>) -> Self {
+        Self { list, waiting: RefCell::default() }
+    }
+
+    /// The front with the fewest live connections, and none while all have too many: one that is
+    /// full does not keep clients from the others.
+    async fn roomiest(&self) -> usize {
+        poll_fn(|context| match fewest(self.list.iter().map(Front::live)) {
+            Some(index) => Poll::Ready(index),
+            // Nobody is left: the client is told by closing its connection.
+            None if self.list.iter().all(Front::is_gone) => Poll::Ready(0),
+            None => {
+                let mut waiting = self.waiting.borrow_mut();
+                if !waiting.iter().any(|waker| waker.will_wake(context.waker())) {
+                    waiting.push(context.waker().clone());
+                }
+                Poll::Pending
+            }
+        })
+        .await
+    }
+
+    /// Hands a client over to a front.
+    fn take(self: &Rc<Self>, runtime: &dyn Runtime, index: usize, client: Socket) {
+        let fronts = Rc::clone(self);
+        // At once, so that the next client sees it.
+        fronts.list[index].expect_client();
+        runtime.spawn(Box::pin(async move {
+            fronts.list[index].take(client).await;
+            fronts.waiting.take().into_iter().for_each(Waker::wake);
+        }));
+    }
+}
+
+impl Doors {
+    /// Listens on a Unix socket and, with a port, on loopback.
+    ///
+    /// # Errors
+    /// If an address cannot be listened on.
+    pub(crate) async fn open(
+        reactor: &Rc<Reactor>,
+        name: &str,
+        places: &Places<'_>,
+    ) -> Result<Doors> {
+        let socket = places.socket;
+        let unix = when_free(reactor, || Listener::unix(reactor, socket)).await;
+        let unix = unix.map_err(|error| {
+            Failure::system(format!("listen on {}", socket.display()), &error)
+                .hint("choose another place with --socket; a path has at most 107 bytes")
         })?;
-        let address = tcp.local_addr().unwrap_or(address);
-        uris.push(format!("nbd://{address}/{name}"));
-        listeners.push(tcp);
+        let mut listeners = vec![unix];
+        let absolute = std::path::absolute(socket).unwrap_or_else(|_| PathBuf::from(socket));
+        let mut uris = vec![format!("nbd+unix:///{name}?socket={}", absolute.display())];
+        if let Some(port) = places.port {
+            let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+            let listen = || Listener::tcp(reactor, &address, TcpOptions::default());
+            let tcp = when_free(reactor, listen).await.map_err(|error| {
+                Failure::system(format!("listen on {address}"), &error)
+                    .hint("choose another --port; 0 takes a free one")
+            })?;
+            let address = tcp.local_addr().unwrap_or(address);
+            uris.push(format!("nbd://{address}/{name}"));
+            listeners.push(tcp);
+        }
+        Ok(Doors { listeners, uris })
     }
-    Ok((listeners, uris))
 }
 
-/// Gives each client that comes to the next front.
-async fn deal(runtime: &dyn Runtime, listener: &Listener, fronts: &[Front], next: &Cell<usize>) {
+/// Tries again for a while if the address is in use: the kernel closes the sockets of a killed
+/// process a moment after it is gone, as it does with its devices.
+async fn when_free(
+    reactor: &Rc<Reactor>,
+    listen: impl Fn() -> std::io::Result<Listener>,
+) -> std::io::Result<Listener> {
+    let until = reactor.now() + PATIENCE;
+    let runtime: &dyn Runtime = &**reactor;
     loop {
+        match listen() {
+            Err(error) if error.kind() == ErrorKind::AddrInUse && reactor.now() < until => {
+                let _ = runtime.sleep(ACCEPT_PAUSE).await;
+            }
+            other => return other,
+        }
+    }
+}
+
+/// Gives each client that comes to the front with the fewest.
+async fn deal(runtime: &dyn Runtime, listener: &Listener, fronts: &Rc<Fronts>) {
+    loop {
+        fronts.roomiest().await;
         match listener.accept_socket().await {
             Ok(socket) => {
-                let front = &fronts[next.get() % fronts.len()];
-                next.set(next.get().wrapping_add(1));
-                front.take(socket).await;
+                let index = fronts.roomiest().await;
+                fronts.take(runtime, index, socket);
             }
+            Err(error) if is_of_one_client(&error) => {}
             Err(_) => {
                 let _ = runtime.sleep(ACCEPT_PAUSE).await;
             }
@@ -164,4 +277,39 @@ pub(crate) fn end_on_signals(
         }
     }));
     Ok(flag)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forebay_device::executor::block_on_ready;
+
+    #[test]
+    fn a_client_goes_to_the_front_with_the_fewest_that_takes_any() {
+        assert_eq!(fewest([Some(2), Some(1), Some(1)].into_iter()), Some(1));
+        assert_eq!(fewest([None, Some(200), None].into_iter()), Some(1));
+        assert_eq!(fewest([None, None].into_iter()), None);
+        // A long connection keeps its front busy; short ones come and go on the other one.
+        let mut live = [0, 0];
+        let mut places = Vec::new();
+        for is_long in [true, false, true, false, false] {
+            let place = fewest(live.iter().map(|&count| Some(count))).unwrap();
+            live[place] += usize::from(is_long);
+            places.push(place);
+        }
+        assert_eq!(places, [0, 1, 1, 0, 0]);
+    }
+
+    #[test]
+    fn what_is_waited_for_together_runs_at_the_same_time() {
+        // The first one ends only when the second one has begun.
+        let flag = Flag::default();
+        let futures: Vec<std::pin::Pin<Box<dyn Future<Output = ()>>>> =
+            vec![Box::pin(async { flag.wait().await }), Box::pin(async { flag.raise() })];
+        let mut together = Box::pin(all(futures));
+        assert!(block_on_ready(poll_fn(|context| {
+            let first = together.as_mut().poll(context).is_pending();
+            Poll::Ready(first && together.as_mut().poll(context).is_ready())
+        })));
+    }
 }

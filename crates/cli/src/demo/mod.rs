@@ -27,7 +27,7 @@ use self::state::State;
 use crate::Result;
 use crate::failure::Failure;
 use crate::flag::Flag;
-use crate::host::{Host, Places, end_on_signals, reactors_default};
+use crate::host::{Doors, Host, Places, end_on_signals, reactors_default};
 use crate::members::Opened;
 use crate::origin;
 use crate::text::{self, parse_bytes, say, tell};
@@ -130,8 +130,9 @@ async fn show(
     let (opened, volume) = state.open(reactor, options, end).await?;
     let Opened { pool, members, .. } = opened;
     let reactors = reactors_default();
-    let places = Places { socket: &state.socket, port: options.port, reactors };
-    let host = Host::start(reactor, &members, &volume, &places)?;
+    let places = Places { socket: &state.socket, port: options.port };
+    let doors = Doors::open(reactor, volume.name(), &places).await?;
+    let host = Host::start(reactor, doors, &members, &volume, reactors).await?;
     let size_bytes = volume.size_bytes();
     let tour = Tour { reactor, end, window: options.seconds * SECOND };
     let result = async {
