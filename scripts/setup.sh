@@ -70,12 +70,33 @@ rust_is_ready() {
     [ "$purpose" != lint ] || { cargo fmt --version && cargo clippy --version; } >/dev/null 2>&1
 }
 
+# Debian has a package of rustup since version 13. On a fresh machine the lists of packages are
+# empty, and apt-cache knows nothing before the update.
+rustup_from_apt() {
+    can_install || return 1
+    as_root apt-get update -q || true
+    apt-cache policy rustup 2>/dev/null | grep -q 'Candidate: [0-9]' || return 1
+    missing=(rustup)
+    install_missing
+}
+
+rustup_line="curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs |"
+rustup_line+=" sh -s -- -y --no-modify-path --profile minimal --default-toolchain none"
+
+# The official script; the toolchain itself comes afterwards, with what rust-toolchain.toml names.
+rustup_from_script() {
+    command -v curl >/dev/null || return 1
+    say "installing rustup from https://sh.rustup.rs"
+    curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs </dev/null |
+        sh -s -- -y --no-modify-path --profile minimal --default-toolchain none >&2
+}
+
 install_rust() {
+    # Where the script puts it; the Makefile looks there, too.
+    PATH="${CARGO_HOME:-${HOME:-}/.cargo}/bin:$PATH"
     if rust_is_ready; then return; fi
-    if ! command -v rustup >/dev/null && can_install &&
-        apt-cache policy rustup 2>/dev/null | grep -q 'Candidate: [0-9]'; then
-        missing=(rustup)
-        install_missing || true
+    if ! command -v rustup >/dev/null; then
+        rustup_from_apt || rustup_from_script || say "rustup could not be installed"
     fi
     if command -v rustup >/dev/null; then
         say "installing Rust $rust_version"
@@ -87,8 +108,7 @@ install_rust() {
     if command -v rustup >/dev/null; then
         say "    rustup toolchain install $rust_version --profile minimal -c clippy -c rustfmt"
     else
-        say "    curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs |" \
-            "sh -s -- -y --default-toolchain none"
+        say "    $rustup_line"
         say "and then run the same make command again"
     fi
     exit 1
