@@ -13,7 +13,7 @@ use forebay_engine::{CreateOptions, Mode, Pool, Tuning, Volume, VolumeSpec};
 use crate::Result;
 use crate::failure::Failure;
 use crate::host::{Doors, Host, Places, end_on_signals, reactors_default};
-use crate::members::Members;
+use crate::members::{Identity, Members};
 use crate::origin;
 use crate::text::{parse_bytes, say};
 use crate::witness::FileWitness;
@@ -137,11 +137,12 @@ impl Serve {
         let members = Members::open(reactor, &self.caches).await?;
         let origin = origin::open(reactor, &self.origin, &members.identities).await?;
         let origin = if self.modelled { origin::modelled(reactor, origin)? } else { origin };
+        let mut used = members.identities.clone();
+        used.extend(Identity::of(&self.origin));
+        let witness = FileWitness::at(&self.witness, &used)?;
         if self.create {
-            let witness = FileWitness::new(&self.witness);
             members.create(reactor, &witness, &self.create_options()?).await?;
         }
-        let witness = FileWitness::new(&self.witness);
         let opened = members.open_pool(reactor, witness, Tuning::default()).await?;
         say(opened.summary());
         let volume = self.attach(&opened.pool, origin).await?;

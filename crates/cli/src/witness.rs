@@ -14,8 +14,15 @@ use std::task::{Poll, Waker};
 use forebay_engine::Witness;
 use forebay_engine::witness::WitnessFuture;
 
+use crate::Result;
+use crate::failure::Failure;
+use crate::members::Identity;
+
 /// Longest witness that is read: a whole one has 79,552 bytes.
 const WITNESS_BYTES_MAX: u64 = 1 << 20;
+
+/// What every witness begins with, whole or damaged.
+const MAGIC: &[u8] = b"FBYWITNS";
 
 /// See the head of the file.
 pub(crate) struct FileWitness {
@@ -23,9 +30,51 @@ pub(crate) struct FileWitness {
 }
 
 impl FileWitness {
-    /// A witness that is kept at `path`.
-    pub(crate) fn new(path: &Path) -> Self {
-        Self { path: path.to_owned() }
+    /// A witness that is kept at `path`. `used` are the cache devices and the origin.
+    ///
+    /// # Errors
+    /// If what is there now is one of them, or anything else but a witness: it would be replaced.
+    pub(crate) fn at(path: &Path, used: &[Identity]) -> Result<Self> {
+        let refused = |path: &Path, reason: &dyn std::fmt::Display| {
+            Failure::new(format!("the witness cannot be kept: {} {reason}", path.display()))
+                .hint("the witness is a file of its own: choose another path with --witness")
+        };
+        if Identity::of(path).is_some_and(|own| used.contains(&own)) {
+            return Err(refused(path, &"is a cache device or the origin"));
+        }
+        for path in [path, &new_name(path)] {
+            let meta = match std::fs::metadata(path) {
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
+                other => other.map_err(|error| refused(path, &error))?,
+            };
+            if !meta.is_file() {
+                return Err(refused(path, &"is no regular file"));
+            }
+            let bytes = read(path).map_err(|error| refused(path, &error))?.unwrap_or_default();
+            // Zeroes are what a power cut may leave of a file that was being written.
+            if !bytes.starts_with(MAGIC) && bytes.iter().any(|&byte| byte != 0) {
+                return Err(refused(path, &"exists and is no witness of a pool"));
+            }
+        }
+        Ok(Self { path: path.to_owned() })
+    }
+}
+
+/// Where the new file is written.
+fn new_name(path: &Path) -> PathBuf {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(".new");
+    path.with_file_name(name)
+}
+
+/// Removes the new file, unless it has got its name.
+struct Unfinished<'a>(Option<&'a Path>);
+
+impl Drop for Unfinished<'_> {
+    fn drop(&mut self) {
+        if let Some(path) = self.0 {
+            let _ = std::fs::remove_file(path);
+        }
     }
 }
 
@@ -40,13 +89,13 @@ fn read(path: &Path) -> std::io::Result<Option<Vec<u8>>> {
 }
 
 fn replace(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(".new");
-    let new = path.with_file_name(name);
+    let new = new_name(path);
     let mut file = File::create(&new)?;
+    let mut unfinished = Unfinished(Some(&new));
     file.write_all(bytes)?;
     file.sync_all()?;
     std::fs::rename(&new, path)?;
+    unfinished.0 = None;
     let folder = match path.parent() {
         Some(folder) if folder != Path::new("") => folder,
         _ => Path::new("."),
@@ -89,13 +138,13 @@ async fn on_thread<T: Send + 'static>(
 }
 
 impl Witness for FileWitness {
-    fn load(&self) -> WitnessFuture<'_, Result<Option<Vec<u8>>, String>> {
+    fn load(&self) -> WitnessFuture<'_, std::result::Result<Option<Vec<u8>>, String>> {
         Box::pin(async move {
             read(&self.path).map_err(|error| format!("{}: {error}", self.path.display()))
         })
     }
 
-    fn store(&self, bytes: Vec<u8>) -> WitnessFuture<'_, Result<(), String>> {
+    fn store(&self, bytes: Vec<u8>) -> WitnessFuture<'_, std::result::Result<(), String>> {
         let path = self.path.clone();
         Box::pin(async move {
             let stored = on_thread(move || replace(&path, &bytes)).await;
@@ -113,7 +162,7 @@ mod tests {
     fn a_witness_is_replaced_as_a_whole() {
         let folder = std::env::temp_dir().join(format!("forebay-witness-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
-        let witness = FileWitness::new(&folder.join("witness"));
+        let witness = FileWitness::at(&folder.join("witness"), &[]).unwrap();
         let reactor = Reactor::new(Config::default()).unwrap();
         reactor.block_on(async {
             assert_eq!(witness.load().await, Ok(None));
@@ -126,5 +175,23 @@ mod tests {
         std::fs::remove_dir_all(&folder).unwrap();
         let failed = reactor.block_on(witness.store(vec![3]));
         assert!(failed.is_err_and(|reason| reason.contains("witness")));
+    }
+
+    #[test]
+    fn a_failed_store_leaves_no_temporary_file() {
+        let folder = std::env::temp_dir().join(format!("forebay-failed-{}", std::process::id()));
+        std::fs::create_dir_all(folder.join("witness/full")).unwrap();
+        replace(&folder.join("witness"), &[1]).expect_err("a directory is there");
+        assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 1);
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn the_magic_is_that_of_the_format() {
+        use forebay_engine::format::Witness as Format;
+        use forebay_engine::ids::{DeviceId, PoolId};
+        let (pool, members) = (PoolId([1; 16]), vec![DeviceId([2; 16])]);
+        let one = Format { pool, generation: 1, epoch: 1, members, volumes: Vec::new() };
+        assert!(one.encode().starts_with(MAGIC));
     }
 }

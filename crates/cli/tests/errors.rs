@@ -213,3 +213,25 @@ fn no_pool_is_made_over_one_whose_superblocks_are_damaged() {
     refused(&mut create(&dir), "no readable superblock", "a pool may be there");
     assert!(before == std::fs::read(dir.path("cache-0")).unwrap(), "nothing was written");
 }
+
+#[test]
+fn a_witness_replaces_nothing_but_a_witness() {
+    let dir = pool("witness");
+    let damage = |bytes: &[u8]| std::fs::write(dir.path("witness"), bytes).unwrap();
+    let whole = std::fs::read(dir.path("witness")).unwrap();
+    damage(b"my novel");
+    refused(&mut serve(&dir), "is no witness of a pool", "--witness");
+    assert_eq!(std::fs::read(dir.path("witness")).unwrap(), b"my novel");
+    damage(&whole[..100]);
+    std::fs::write(dir.path("witness.new"), b"my novel").unwrap();
+    refused(&mut serve(&dir), "is no witness of a pool", "--witness");
+    std::fs::remove_file(dir.path("witness.new")).unwrap();
+    for name in ["origin", "cache-1"] {
+        std::fs::remove_file(dir.path("witness")).unwrap();
+        std::fs::hard_link(dir.path(name), dir.path("witness")).unwrap();
+        refused(&mut serve(&dir), "is a cache device or the origin", "--witness");
+    }
+    std::fs::remove_file(dir.path("witness")).unwrap();
+    damage(&whole[..100]);
+    Server::start(serve(&dir), &dir).stop();
+}

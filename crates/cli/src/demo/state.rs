@@ -21,7 +21,7 @@ use super::{Options, interrupted};
 use crate::Result;
 use crate::failure::Failure;
 use crate::flag::Flag;
-use crate::members::{Members, Opened};
+use crate::members::{Identity, Members, Opened};
 use crate::origin;
 use crate::text::{self, tell};
 use crate::witness::FileWitness;
@@ -125,14 +125,16 @@ impl State {
         let members = Members::open(reactor, &self.caches()).await?;
         let origin = origin::open(reactor, &self.origin(), &members.identities).await?;
         let origin = origin::modelled(reactor, origin)?;
+        let mut used = members.identities.clone();
+        used.extend(Identity::of(&self.origin()));
+        let witness = FileWitness::at(&self.witness(), &used)
+            .map_err(|failure| failure.hint("choose an empty directory with --dir"))?;
         if found != Found::Complete {
-            let witness = FileWitness::new(&self.witness());
             let create = CreateOptions { dirty_copies: 2, ..CreateOptions::named(NAME) };
             members.create(reactor, &witness, &create).await?;
             remove(&[self.marker()])?;
             self.sync()?;
         }
-        let witness = FileWitness::new(&self.witness());
         let opened = members.open_pool(reactor, witness, Tuning::default()).await?;
         self.is_ours.set(true);
         if found == Found::Complete {
