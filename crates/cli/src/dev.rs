@@ -3,19 +3,22 @@
 use std::cell::RefCell;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 
 use clap::{Args, Subcommand, ValueEnum};
+use forebay_device::BlockDevice;
 use forebay_device::real::prepare::prepare_file;
 use forebay_device::real::reactor::{Config, Reactor};
 use forebay_engine::{CreateOptions, Mode, Pool, Tuning, Volume, VolumeSpec};
 
 use crate::Result;
 use crate::failure::Failure;
+use crate::flag::Flag;
 use crate::host::{Doors, Host, Places, end_on_signals, reactors_default};
-use crate::members::{Identity, Members};
+use crate::members::{Identity, Members, Opened, refuse_sparse};
 use crate::origin;
-use crate::text::{parse_bytes, say};
+use crate::progress::Progress;
+use crate::text::{parse_bytes, say, tell};
 use crate::witness::FileWitness;
 
 /// Name of the pool and of its only volume.
@@ -124,15 +127,45 @@ fn counters(pool: &Pool) -> String {
 
 impl Serve {
     async fn run(&self, reactor: &Rc<Reactor>) -> Result<()> {
-        let running: Rc<RefCell<Option<Pool>>> = Rc::default();
+        let running: Rc<RefCell<Weak<Pool>>> = Rc::default();
         let seen = Rc::clone(&running);
         let end = end_on_signals(reactor, move || {
-            seen.borrow().as_ref().inspect(|pool| say(counters(pool)));
+            seen.borrow().upgrade().inspect(|pool| say(counters(pool)));
         })?;
-        if let Some(size) = self.cache_bytes {
-            for path in self.caches.iter().filter(|path| !path.exists()) {
-                prepare_file(reactor, path, size, |_| ()).await?;
-            }
+        // Before anything is written: an address that is taken should not cost minutes.
+        let places = Places { socket: &self.socket, port: self.port };
+        let doors = Doors::open(reactor, NAME, &places).await?;
+        let mut written = Vec::new();
+        let opened = self.open(reactor, &end, &mut written).await.inspect_err(|_| {
+            written.iter().for_each(|path: &PathBuf| {
+                tell(format_args!("note: the new cache file {} stays", path.display()));
+            });
+        });
+        let (Opened { pool, members, notes, .. }, origin) = opened?;
+        let pool = Rc::new(pool);
+        *running.borrow_mut() = Rc::downgrade(&pool);
+        let served = self.serve(reactor, doors, &pool, &members, origin, &end);
+        let served = notes.beside(&**reactor, &pool, served).await;
+        say(counters(&pool));
+        let pool = Rc::into_inner(pool).ok_or_else(|| Failure::new("the pool is still in use"))?;
+        let stopped = pool.stop().await;
+        if let Ok(dirty) = stopped {
+            say(format_args!("stopped: {dirty} dirty blocks"));
+        }
+        served?;
+        stopped?;
+        Ok(())
+    }
+
+    /// Makes the pool if that is asked for, and opens it. `written` gets the cache files made.
+    async fn open(
+        &self,
+        reactor: &Rc<Reactor>,
+        end: &Flag,
+        written: &mut Vec<PathBuf>,
+    ) -> Result<(Opened, Rc<dyn BlockDevice>)> {
+        if self.create {
+            self.prepare(reactor, end, written).await?;
         }
         let members = Members::open(reactor, &self.caches).await?;
         let origin = origin::open(reactor, &self.origin, &members.identities).await?;
@@ -145,21 +178,47 @@ impl Serve {
         }
         let opened = members.open_pool(reactor, witness, Tuning::default()).await?;
         say(opened.summary());
-        let volume = self.attach(&opened.pool, origin).await?;
+        Ok((opened, origin))
+    }
+
+    /// Writes the cache files that are not there; the others must be whole.
+    async fn prepare(
+        &self,
+        reactor: &Rc<Reactor>,
+        end: &Flag,
+        written: &mut Vec<PathBuf>,
+    ) -> Result<()> {
+        self.caches.iter().try_for_each(|path| refuse_sparse(path))?;
+        let Some(size) = self.cache_bytes else { return Ok(()) };
+        for path in self.caches.iter().filter(|path| !path.exists()) {
+            let progress = Progress::bytes(&format!("writing {}", path.display()), size);
+            let prepare = prepare_file(reactor, path, size, |done| progress.bytes_done(done));
+            let interrupted = || Failure::new("interrupted before the pool was made");
+            end.cut(prepare).await.ok_or_else(interrupted)??;
+            progress.finish();
+            written.push(path.clone());
+        }
+        Ok(())
+    }
+
+    /// Serves until a signal comes.
+    async fn serve(
+        &self,
+        reactor: &Rc<Reactor>,
+        doors: Doors,
+        pool: &Pool,
+        members: &Members,
+        origin: Rc<dyn BlockDevice>,
+        end: &Flag,
+    ) -> Result<()> {
+        let volume = self.attach(pool, origin).await?;
         let reactors = self.reactors.unwrap_or_else(reactors_default);
-        let places = Places { socket: &self.socket, port: self.port };
-        let doors = Doors::open(reactor, NAME, &places).await?;
-        let host = Host::start(reactor, doors, &opened.members, &volume, reactors).await?;
-        *running.borrow_mut() = Some(opened.pool);
+        let host = Host::start(reactor, doors, members, &volume, reactors).await?;
         for uri in &host.uris {
             say(format_args!("serving {uri}"));
         }
         end.wait().await;
         host.stop().await;
-        let pool = running.take().ok_or_else(|| Failure::new("the pool is gone"))?;
-        say(counters(&pool));
-        let dirty = pool.stop().await?;
-        say(format_args!("stopped: {dirty} dirty blocks"));
         Ok(())
     }
 
@@ -178,11 +237,7 @@ impl Serve {
         Ok(CreateOptions { dirty_copies, segment_bytes, ..CreateOptions::named(NAME) })
     }
 
-    async fn attach(
-        &self,
-        pool: &Pool,
-        origin: Rc<dyn forebay_device::BlockDevice>,
-    ) -> Result<Volume> {
+    async fn attach(&self, pool: &Pool, origin: Rc<dyn BlockDevice>) -> Result<Volume> {
         let mode = self.mode.map(Mode::from);
         if pool.superblock().volumes.iter().any(|volume| volume.name == NAME) {
             let volume = pool.attach(NAME, origin).await?;

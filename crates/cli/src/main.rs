@@ -13,7 +13,9 @@ mod front;
 mod host;
 mod inspect;
 mod members;
+mod notes;
 mod origin;
+mod progress;
 mod text;
 mod witness;
 

@@ -15,6 +15,7 @@ use forebay_engine::{CreateOptions, ErrorKind, Pool, Tuning, read_superblock};
 
 use crate::Result;
 use crate::failure::Failure;
+use crate::notes::Notes;
 use crate::text::{self, tell};
 use crate::witness::FileWitness;
 
@@ -125,10 +126,9 @@ impl Members {
         let runtime = Rc::clone(reactor) as Rc<dyn Runtime>;
         let devices = self.devices.clone();
         let pool = forebay_engine::open(runtime, devices, Rc::new(witness), tuning).await?;
-        for event in pool.events().iter().filter(|event| event.what != "pool opened") {
-            tell(format_args!("note: {}", event.what));
-        }
-        Ok(Opened { pool, members: self, took: reactor.now() - started })
+        let notes = Notes::default();
+        notes.tell(&pool);
+        Ok(Opened { pool, members: self, notes, took: reactor.now() - started })
     }
 }
 
@@ -138,6 +138,8 @@ pub(crate) struct Opened {
     pub(crate) pool: Pool,
     /// What it is on.
     pub(crate) members: Members,
+    /// What of its events has been told.
+    pub(crate) notes: Notes,
     took: Nanos,
 }
 
@@ -191,6 +193,23 @@ async fn refuse_used(path: &Path, device: &dyn BlockDevice) -> Result<()> {
             }
         }
     }
+}
+
+/// Refuses a file with holes: it would need space at the very moment when it takes a write, and
+/// the disk below may have none left then.
+///
+/// # Errors
+/// If less space is allocated than the file has bytes.
+pub(crate) fn refuse_sparse(path: &Path) -> Result<()> {
+    let Ok(meta) = std::fs::metadata(path) else { return Ok(()) };
+    let allocated = meta.blocks() * 512;
+    if !meta.is_file() || allocated >= meta.len() {
+        return Ok(());
+    }
+    let (path, size) = (path.display(), text::bytes(meta.len()));
+    let what = format!("{path} has holes: {} of {size} are allocated", text::bytes(allocated));
+    Err(Failure::new(what)
+        .hint(format!("remove it, and --create --cache-bytes {} writes it in full", meta.len())))
 }
 
 /// Says so if one superblock slot is damaged: the other one serves, but nobody knows why.

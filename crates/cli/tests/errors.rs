@@ -7,7 +7,7 @@ mod common;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::process::Command;
 
-use common::{Dir, Server, create, forebay, run, serve, stderr};
+use common::{Client, Dir, Server, create, forebay, run, serve, serve_at, stderr};
 use forebay_engine::format::checksum;
 
 const SLOT_BYTES: usize = 128 << 10;
@@ -53,15 +53,15 @@ fn usage_errors_have_their_own_exit_code() {
 #[test]
 fn cache_devices_are_refused_with_reason_and_remedy() {
     let dir = Dir::new("refused");
-    dir.sparse("cache-0", 64 << 20);
-    dir.sparse("cache-1", 64 << 20);
+    dir.full("cache-0", 64 << 20);
+    dir.full("cache-1", 64 << 20);
     refused(serve(&dir).arg("--create"), "is too small", "at least 512 MiB");
     let twice = dir.path("cache-0");
     refused(serve(&dir).arg("--cache").arg(&twice), "given twice", "name each device once");
     refused(&mut serve(&dir), "not a Forebay cache device", "check the path");
     let mut missing = forebay();
     missing.args(["dev", "serve", "--cache", "/nonexistent/cache", "--origin", "/dev/null"]);
-    missing.args(["--witness", "w", "--socket", "s"]);
+    missing.arg("--witness").arg(dir.path("w")).arg("--socket").arg(dir.path("s"));
     refused(&mut missing, "does not exist", "check the path");
 }
 
@@ -69,7 +69,8 @@ fn cache_devices_are_refused_with_reason_and_remedy() {
 fn an_origin_that_is_a_cache_device_or_has_shrunk_is_refused() {
     let dir = pool("origin");
     let mut command = forebay();
-    command.args(["dev", "serve", "--socket", "s", "--witness"]).arg(dir.path("witness"));
+    command.args(["dev", "serve", "--socket"]).arg(dir.path("s"));
+    command.arg("--witness").arg(dir.path("witness"));
     command.arg("--cache").arg(dir.path("cache-0")).arg("--cache").arg(dir.path("cache-1"));
     std::os::unix::fs::symlink(dir.path("cache-1"), dir.path("link")).unwrap();
     command.arg("--origin").arg(dir.path("link"));
@@ -82,7 +83,8 @@ fn an_origin_that_is_a_cache_device_or_has_shrunk_is_refused() {
 fn a_cache_device_in_use_or_of_another_pool_is_refused() {
     let dir = pool("in-use");
     let server = Server::start(serve(&dir), &dir);
-    refused(&mut serve(&dir), "is in use by", "stop who uses it");
+    refused(&mut serve(&dir), "another process listens on", "--socket");
+    refused(&mut serve_at(&dir, "other"), "is in use by", "stop who uses it");
     let inspected = run(forebay().arg("inspect").arg(dir.path("cache-0")));
     assert!(inspected.status.success(), "inspect works beside a running pool");
     server.stop();
@@ -173,34 +175,43 @@ fn a_lack_of_space_shows_before_anything_is_written() {
     let cache = format!("/dev/shm/forebay-space-{}", std::process::id());
     let mut command = serve(&dir);
     command.args(["--create", "--cache-bytes", "64T", "--cache", &cache]);
-    dir.sparse("cache-0", 64 << 20);
-    dir.sparse("cache-1", 64 << 20);
+    dir.full("cache-0", 64 << 20);
+    dir.full("cache-1", 64 << 20);
     refused(&mut command, "there is no space for", "free some space");
     assert!(!std::path::Path::new(&cache).exists(), "what was begun is removed again");
 }
 
-#[test]
-fn inspect_says_what_can_be_done_about_what_it_cannot_read() {
-    let dir = pool("inspected");
-    let inspect = |more: &[&str]| {
-        let mut command = forebay();
-        command.arg("inspect").arg(dir.path("cache-0")).args(more);
-        command
-    };
-    refused(&mut inspect(&["--segment", "4000000"]), "on none of the devices given", "members");
-    refused(forebay().arg("inspect").arg(dir.path("origin")), "no superblock", "an origin holds");
-    (0..2).for_each(|slot| edit(&dir, "cache-0", slot, |bytes| bytes[60] ^= 1));
-    refused(&mut inspect(&[]), "both superblocks", "a copy of its first 256 KiB");
-    for slot in 0..2 {
-        edit(&dir, "cache-0", slot, |bytes| {
-            bytes[60] ^= 1;
-            bytes[8..12].copy_from_slice(&9u32.to_le_bytes());
-            bytes[16..20].fill(0);
-            let sum = checksum(bytes);
-            bytes[16..20].copy_from_slice(&sum.to_le_bytes());
-        });
+/// What a server has written to standard error, as soon as it holds `words`.
+fn log_with(path: &std::path::Path, words: &str) -> String {
+    loop {
+        let text = std::fs::read_to_string(path).unwrap();
+        if text.contains(words) {
+            return text;
+        }
+        // The test's own time limit ends it if they never come.
+        std::thread::yield_now();
     }
-    refused(&mut inspect(&[]), "format version 9", "the Forebay version that wrote it");
+}
+
+#[test]
+fn what_a_pool_reports_is_told_as_it_comes() {
+    let dir = pool("notes");
+    std::fs::write(dir.path("origin"), vec![9; 32 << 20]).unwrap();
+    std::fs::create_dir(dir.path("folder")).unwrap();
+    std::fs::rename(dir.path("witness"), dir.path("folder/witness")).unwrap();
+    let log = dir.path("log");
+    let mut command = forebay();
+    command.args(["dev", "serve", "--socket"]).arg(dir.path("sock"));
+    command.arg("--cache").arg(dir.path("cache-0")).arg("--cache").arg(dir.path("cache-1"));
+    command.arg("--origin").arg(dir.path("origin"));
+    command.arg("--witness").arg(dir.path("folder/witness"));
+    command.stderr(std::fs::File::create(&log).unwrap());
+    let server = Server::start(command, &dir);
+    log_with(&log, "note: the origin of \"dev\" was changed while the pool was stopped");
+    std::fs::remove_dir_all(dir.path("folder")).unwrap();
+    Client::connect(&server.socket).write(0, &[1; 4096]).unwrap();
+    log_with(&log, "note: the witness cannot be written");
+    server.stop();
 }
 
 #[test]
@@ -234,4 +245,73 @@ fn a_witness_replaces_nothing_but_a_witness() {
     std::fs::remove_file(dir.path("witness")).unwrap();
     damage(&whole[..100]);
     Server::start(serve(&dir), &dir).stop();
+}
+
+#[test]
+fn a_file_with_holes_does_not_become_a_cache_device() {
+    let dir = Dir::new("holes");
+    dir.full("cache-0", 64 << 20);
+    dir.sparse("cache-1", 64 << 20);
+    refused(&mut create(&dir), "cache-1 has holes: 0 B of 64 MiB", "--cache-bytes 67108864");
+}
+
+#[test]
+fn a_signal_cuts_the_writing_of_cache_files() {
+    let dir = Dir::new("cut");
+    let mut command = serve(&dir);
+    command.args(["--create", "--cache-bytes", "4G"]).stderr(std::process::Stdio::piped());
+    let child = command.spawn().unwrap();
+    while !dir.path("cache-0").exists() {
+        std::thread::yield_now();
+    }
+    common::signal(child.id(), "INT");
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("error: interrupted"), "{}", stderr(&output));
+    assert!(!dir.path("cache-0").exists(), "what was begun is removed again");
+}
+
+#[test]
+fn an_address_that_is_taken_is_refused_before_anything_is_written() {
+    let dir = Dir::new("taken");
+    std::fs::write(dir.path("sock"), "no socket").unwrap();
+    refused(&mut create(&dir), "is not a socket", "--socket");
+    assert!(!dir.path("cache-0").exists());
+}
+
+#[test]
+fn a_pool_is_stopped_cleanly_when_its_volume_cannot_be_served() {
+    let dir = pool("unserved");
+    dir.sparse("origin", 16 << 20);
+    let output = run(&mut serve(&dir));
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stdout).contains("stopped: "), "{}", stderr(&output));
+    dir.sparse("origin", 32 << 20);
+    let server = Server::start(serve(&dir), &dir);
+    assert!(server.summary.contains("clean stop"), "{}", server.summary);
+    server.stop();
+}
+
+#[test]
+fn inspect_says_what_can_be_done_about_what_it_cannot_read() {
+    let dir = pool("inspected");
+    let inspect = |more: &[&str]| {
+        let mut command = forebay();
+        command.arg("inspect").arg(dir.path("cache-0")).args(more);
+        command
+    };
+    refused(&mut inspect(&["--segment", "4000000"]), "on none of the devices given", "members");
+    refused(forebay().arg("inspect").arg(dir.path("origin")), "no superblock", "an origin holds");
+    (0..2).for_each(|slot| edit(&dir, "cache-0", slot, |bytes| bytes[60] ^= 1));
+    refused(&mut inspect(&[]), "both superblocks", "a copy of its first 256 KiB");
+    for slot in 0..2 {
+        edit(&dir, "cache-0", slot, |bytes| {
+            bytes[60] ^= 1;
+            bytes[8..12].copy_from_slice(&9u32.to_le_bytes());
+            bytes[16..20].fill(0);
+            let sum = checksum(bytes);
+            bytes[16..20].copy_from_slice(&sum.to_le_bytes());
+        });
+    }
+    refused(&mut inspect(&[]), "format version 9", "the Forebay version that wrote it");
 }

@@ -7,7 +7,7 @@
 //!   a file's overhead.
 
 mod load;
-mod progress;
+
 mod report;
 mod state;
 
@@ -21,15 +21,16 @@ use forebay_device::runtime::{MILLISECOND, Nanos, Runtime, SECOND};
 use forebay_engine::{Pool, Volume};
 
 use self::load::{Load, READ_PERCENT, REQUEST_BYTES, Target, WORKERS};
-use self::progress::Progress;
+
 use self::report::{Hits, Row, percent, table};
-use self::state::State;
+use self::state::{NAME, State};
 use crate::Result;
 use crate::failure::Failure;
 use crate::flag::Flag;
 use crate::host::{Doors, Host, Places, end_on_signals, reactors_default};
 use crate::members::Opened;
 use crate::origin;
+use crate::progress::Progress;
 use crate::text::{self, parse_bytes, say, tell};
 
 /// Bytes of a 4 KiB block, the engine's unit.
@@ -116,6 +117,8 @@ async fn demo(reactor: &Rc<Reactor>, options: &Options) -> Result<()> {
     // After an error the files are evidence; after an interruption nobody wants them.
     if result.is_ok() || end.is_raised() {
         state.clean_up(options.keep)?;
+    } else {
+        state.tell_what_stays();
     }
     result
 }
@@ -127,32 +130,32 @@ async fn show(
     end: &Rc<Flag>,
 ) -> Result<()> {
     introduce(options, state);
-    let (opened, volume) = state.open(reactor, options, end).await?;
-    let Opened { pool, members, .. } = opened;
-    let reactors = reactors_default();
+    // Before anything is written: an address that is taken should not cost minutes.
     let places = Places { socket: &state.socket, port: options.port };
-    let doors = Doors::open(reactor, volume.name(), &places).await?;
-    let host = Host::start(reactor, doors, &members, &volume, reactors).await?;
-    let size_bytes = volume.size_bytes();
-    let tour = Tour { reactor, end, window: options.seconds * SECOND };
-    let result = async {
-        let alone = tour.origin_alone(size_bytes).await?;
-        let rows = tour.with_forebay(&pool, volume, alone).await?;
-        conclude(&rows, size_bytes)
+    let doors = Doors::open(reactor, NAME, &places).await?;
+    let (opened, volume) = state.open(reactor, options, end).await?;
+    let Opened { pool, members, notes, .. } = opened;
+    let result = notes.beside(&**reactor, &pool, async {
+        let host = Host::start(reactor, doors, &members, &volume, reactors_default()).await?;
+        let tour = Tour { reactor, end, window: options.seconds * SECOND };
+        let result = tour.show(&pool, volume).await;
+        if result.is_ok() && !options.once {
+            invite(&host, state);
+            end.wait().await;
+            tell("stopping");
+        }
+        host.stop().await;
+        result
+    });
+    let result = result.await;
+    let stopped = pool.stop().await;
+    if let Ok(dirty) = stopped {
+        let dirty = text::bytes(dirty * BLOCK_BYTES);
+        tell(format_args!("stopped cleanly; {dirty} dirty stay in the cache"));
     }
-    .await;
-    if result.is_ok() && !options.once {
-        invite(&host, state);
-        end.wait().await;
-        tell(format_args!("stopping"));
-    }
-    host.stop().await;
-    let dirty = pool.stop().await?;
-    tell(format_args!(
-        "stopped cleanly; {} dirty stay in the cache",
-        text::bytes(dirty * BLOCK_BYTES)
-    ));
-    result
+    result?;
+    stopped?;
+    Ok(())
 }
 
 fn introduce(options: &Options, state: &State) {
@@ -186,6 +189,14 @@ fn hits(pool: &Pool) -> Hits {
 }
 
 impl Tour<'_> {
+    /// Measures and prints the table.
+    async fn show(&self, pool: &Pool, volume: Volume) -> Result<()> {
+        let size_bytes = volume.size_bytes();
+        let alone = self.origin_alone(size_bytes).await?;
+        let rows = self.with_forebay(pool, volume, alone).await?;
+        conclude(&rows, size_bytes)
+    }
+
     async fn origin_alone(&self, size_bytes: u64) -> Result<Row> {
         let store = Rc::new(MemoryStore::new(size_bytes, 512));
         let device = origin::modelled(self.reactor, store)?;
@@ -290,9 +301,10 @@ fn conclude(rows: &[Row], size_bytes: u64) -> Result<()> {
 fn invite(host: &Host, state: &State) {
     let uri = host.uris.first().map_or("", String::as_str);
     let pid = std::process::id();
-    say(format_args!("\nThe volume is served until Ctrl-C at"));
+    let program = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("forebay"));
+    say("\nThe volume is served until Ctrl-C at");
     host.uris.iter().for_each(|uri| say(format_args!("  {uri}")));
-    say(format_args!("Try next:"));
+    say("Try next (on Debian: apt install libnbd-bin fio qemu-utils):");
     say(format_args!("  nbdinfo '{uri}'"));
     say(format_args!(
         "  fio --name=try --ioengine=nbd --uri='{uri}' --rw=randrw --bs=4k --iodepth=32 \
@@ -300,5 +312,6 @@ fn invite(host: &Host, state: &State) {
     ));
     say(format_args!("  qemu-io -f raw -c 'write -P 7 0 64k' -c flush '{uri}'"));
     say(format_args!("  kill -9 {pid}      # then start the demo again: same data, warm cache"));
-    say(format_args!("  forebay inspect {}", state.dir.join("cache-0").display()));
+    let cache = state.dir.join("cache-0");
+    say(format_args!("  {} inspect {}", program.display(), cache.display()));
 }

@@ -12,22 +12,23 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
+use forebay_device::BlockDevice;
 use forebay_device::real::prepare::prepare_file;
 use forebay_device::real::reactor::Reactor;
-use forebay_engine::{CreateOptions, Mode, Tuning, Volume, VolumeSpec};
+use forebay_engine::{CreateOptions, Mode, Pool, Tuning, Volume, VolumeSpec};
 
-use super::progress::Progress;
 use super::{Options, interrupted};
 use crate::Result;
 use crate::failure::Failure;
 use crate::flag::Flag;
 use crate::members::{Identity, Members, Opened};
 use crate::origin;
+use crate::progress::Progress;
 use crate::text::{self, tell};
 use crate::witness::FileWitness;
 
 /// Name of the pool and of its volume.
-const NAME: &str = "demo";
+pub(crate) const NAME: &str = "demo";
 
 /// What misses bring into the cache: one chunk of the modelled array.
 const CACHE_BLOCK_BYTES: u32 = 64 << 10;
@@ -140,9 +141,24 @@ impl State {
         if found == Found::Complete {
             tell(format_args!("opened again: {}", opened.summary()));
         }
-        let known = opened.pool.superblock().volumes.iter().any(|volume| volume.name == NAME);
+        match self.attach(&opened.pool, origin, options).await {
+            Ok(volume) => Ok((opened, volume)),
+            Err(failure) => {
+                opened.pool.stop().await?;
+                Err(failure)
+            }
+        }
+    }
+
+    async fn attach(
+        &self,
+        pool: &Pool,
+        origin: Rc<dyn BlockDevice>,
+        options: &Options,
+    ) -> Result<Volume> {
+        let known = pool.superblock().volumes.iter().any(|volume| volume.name == NAME);
         let volume = if known {
-            opened.pool.attach(NAME, origin).await?
+            pool.attach(NAME, origin).await?
         } else {
             let spec = VolumeSpec {
                 name: NAME.to_owned(),
@@ -151,7 +167,7 @@ impl State {
                 cache_block_bytes: CACHE_BLOCK_BYTES,
                 accept_data_loss_on_ssd_failure: false,
             };
-            opened.pool.add_volume(&spec, origin).await?
+            pool.add_volume(&spec, origin).await?
         };
         if volume.size_bytes() != options.size {
             let size = text::bytes(volume.size_bytes());
@@ -159,7 +175,14 @@ impl State {
                 "note: the volume that is there has {size}; --size is for a new one"
             ));
         }
-        Ok((opened, volume))
+        Ok(volume)
+    }
+
+    /// Says where files stay after a failure.
+    pub(crate) fn tell_what_stays(&self) {
+        if self.is_ours.get() {
+            tell(format_args!("note: the demo's files stay in {}", self.dir.display()));
+        }
     }
 
     /// What is there, by the names.

@@ -36,6 +36,15 @@ impl Dir {
     }
 }
 
+impl Dir {
+    /// A file of zeroes without holes.
+    pub fn full(&self, name: &str, size: usize) -> PathBuf {
+        let path = self.path(name);
+        std::fs::write(&path, vec![0; size]).unwrap();
+        path
+    }
+}
+
 impl Drop for Dir {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
@@ -48,6 +57,11 @@ pub fn forebay() -> Command {
 
 /// Arguments of `dev serve` on the files of a directory: 2 caches of 64 MiB, 1 origin of 32 MiB.
 pub fn serve(dir: &Dir) -> Command {
+    serve_at(dir, "sock")
+}
+
+/// The same, at a socket of this name.
+pub fn serve_at(dir: &Dir, socket: &str) -> Command {
     let mut command = forebay();
     command.args(["dev", "serve"]);
     for cache in ["cache-0", "cache-1"] {
@@ -58,7 +72,7 @@ pub fn serve(dir: &Dir) -> Command {
         dir.sparse("origin", 32 << 20);
     }
     command.arg("--origin").arg(origin).arg("--witness").arg(dir.path("witness"));
-    command.arg("--socket").arg(dir.path("sock"));
+    command.arg("--socket").arg(dir.path(socket));
     command
 }
 

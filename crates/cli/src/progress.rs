@@ -1,4 +1,4 @@
-//! What the demo is doing: one line that redraws itself on a terminal, plain lines elsewhere.
+//! What a command is doing: one line that redraws itself on a terminal, plain lines elsewhere.
 
 use std::cell::Cell;
 use std::io::IsTerminal;
