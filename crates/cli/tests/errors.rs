@@ -259,7 +259,7 @@ fn a_file_with_holes_does_not_become_a_cache_device() {
 fn a_signal_cuts_the_writing_of_cache_files() {
     let dir = Dir::new("cut");
     let mut command = serve(&dir);
-    command.args(["--create", "--cache-bytes", "4G"]).stderr(std::process::Stdio::piped());
+    command.args(["--create", "--cache-bytes", "1G"]).stderr(std::process::Stdio::piped());
     let child = command.spawn().unwrap();
     while !dir.path("cache-0").exists() {
         std::thread::yield_now();
