@@ -34,8 +34,9 @@ enum Fate {
     Lost,
 }
 
-/// Decides about a mapping in `state`. `known`: its set was found; `absent`: the number that it is
-/// named by was of a member that is gone; `covered`: fewer members are gone than copies.
+/// Decides about a mapping in `state`. `known`: its set, one with data, was found; `absent`: the
+/// number that it is named by was of a member that is gone; `covered`: fewer members are gone than
+/// copies.
 fn fate(trust: Trust, state: State, known: bool, absent: bool, covered: bool) -> Fate {
     let clean = matches!(state, State::Clean | State::Provisional);
     match trust {
@@ -66,7 +67,7 @@ impl Core {
                 let (known, absent) = {
                     let sets = self.sets.borrow();
                     let (id, _) = sets.split(m.location);
-                    (sets.get(id).is_some(), sets.is_absent(id))
+                    (sets.get(id).is_some_and(Set::holds_data), sets.is_absent(id))
                 };
                 match fate(trust, m.state, known, absent, covered) {
                     Fate::Kept => {}

@@ -576,7 +576,7 @@ impl Core {
         let ids: Vec<SegmentId> = sets.iter().map(|set| set.id).collect();
         for id in ids {
             let Some(set) = sets.get_mut(id) else { continue };
-            let data = matches!(set.stream, Stream::Dirty | Stream::Probation | Stream::Main);
+            let data = set.holds_data();
             if !set.is_empty() || open.iter().any(|set| set.id == id) {
                 continue;
             }

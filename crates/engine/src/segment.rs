@@ -76,6 +76,11 @@ impl Set {
         self.live_blocks == 0 && self.pins == 0 && self.state == SetState::Closed
     }
 
+    /// Whether it holds blocks of volumes.
+    pub(crate) fn holds_data(&self) -> bool {
+        matches!(self.stream, Stream::Dirty | Stream::Probation | Stream::Main)
+    }
+
     /// Whether the next root, or one soon after it, makes the set free.
     fn awaits_root(&self, watermark: Sequence) -> bool {
         matches!(self.state, SetState::Emptied(_)) || self.is_freed_by(watermark)

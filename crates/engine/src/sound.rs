@@ -3,9 +3,10 @@
 
 use crate::core::Core;
 use crate::error::{Error, ErrorKind, Result};
-use crate::format::{Entry, EntryKind, Extent, FooterRecord, State, Stream, footer_blocks_for};
+use crate::format::{Entry, EntryKind, Extent, FooterRecord, State, footer_blocks_for};
 use crate::ids::{BLOCK_BYTES, LOCATION_BITS, Location, SegmentId, VolumeId};
 use crate::limits::{COUNTER_MAX, REGION_BLOCKS};
+use crate::segment::Set;
 
 /// Refuses a counter so high that it could run over.
 ///
@@ -24,7 +25,7 @@ pub(crate) fn check_counter(what: &str, value: u64) -> Result<()> {
 pub(crate) enum Place {
     /// Into a set that can hold it, or nowhere, if it has no data.
     Sound,
-    /// Into a segment that is no known set's first.
+    /// Into a segment of which it is not known whether it is the first of a set with data.
     Unknown(SegmentId),
     /// To a place where no record's data can be.
     Impossible,
@@ -86,10 +87,12 @@ impl Core {
         if !fits || distance + count > self.record_blocks_max {
             return Place::Impossible;
         }
-        match self.sets.borrow().get(set).map(|set| set.stream) {
-            Some(Stream::Dirty | Stream::Probation | Stream::Main) => Place::Sound,
-            Some(Stream::Facts | Stream::Metadata) => Place::Impossible,
-            None => Place::Unknown(set),
+        let sets = self.sets.borrow();
+        match sets.get(set).map(Set::holds_data) {
+            Some(true) => Place::Sound,
+            // With its member gone, what is seen of the number may be an older life that shared it.
+            Some(false) if !sets.is_absent(set) => Place::Impossible,
+            _ => Place::Unknown(set),
         }
     }
 

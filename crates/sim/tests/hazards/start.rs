@@ -12,6 +12,7 @@ use forebay_engine::Mode;
 use forebay_engine::format::{
     Layout, Root, SUPERBLOCK_BYTES, SegmentHeader, Stream, Superblock, decode_footer_trailer,
 };
+use forebay_engine::ids::SegmentId;
 use forebay_engine::limits::SHARDS_MIN;
 
 use crate::rig::{BLOCK, Breakage, MEMBER_BYTES, Plan, Rig, SEGMENT_BYTES, SOON, same, survive};
@@ -232,6 +233,39 @@ fn an_image_that_could_not_be_read_after_a_loss_is_not_believed_by_a_later_start
             }
         }
         Ok(())
+    });
+}
+
+/// A segment that holds clean data alone was, in an older life, the first of a set of facts, whose
+/// other segment has not been used since. Without the first, that header is all that is seen of it.
+#[test]
+fn an_older_life_that_a_lost_segment_shared_is_no_damage() {
+    survive(4, |seed| {
+        let rig = Rig::new(seed, Plan { members: 2, copies: 2, ..Plan::default() });
+        (0..8).try_for_each(|block| rig.write(2, block, 1))?;
+        rig.flush()?;
+        cached(&rig, 64..128)?;
+        rig.stop()?;
+        let count = layout().segment_count;
+        let peek = |number| rig.members[1].peek(segment(number).start, BLOCK);
+        let images = segments_of(&rig, 1, Stream::Metadata)[0];
+        let found = SegmentHeader::decode(&peek(images)).unwrap();
+        let blank = |number: &u64| SegmentHeader::decode(&peek(*number)).is_err();
+        let unused: Vec<u64> = (0..u64::from(count)).filter(blank).collect();
+        let mut alone = segments_of(&rig, 0, Stream::Main);
+        alone.extend(segments_of(&rig, 0, Stream::Probation));
+        for (first, other) in alone.into_iter().zip(unused) {
+            let mut header = SegmentHeader { stream: Stream::Facts, ..found.clone() };
+            header.set = SegmentId(first as u32);
+            header.segment = SegmentId(count + other as u32);
+            header.partners = vec![header.set, header.segment];
+            header.incarnation.counter = 0;
+            rig.members[1].poke(segment(other).start, &header.encode());
+        }
+        rig.offer(&[1]);
+        rig.open()?;
+        (0..8).try_for_each(|block| same("dirty", rig.read(block)?, 2).map(drop))?;
+        (64..128).try_for_each(|block| same("clean", rig.read(block)?, 1).map(drop))
     });
 }
 
