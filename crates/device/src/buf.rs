@@ -73,7 +73,10 @@ impl Region {
         }
     }
 
-    fn free(&mut self) {
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
         // SAFETY: `start` came from `alloc_zeroed` with this very layout and is freed once.
         unsafe { dealloc(self.start.as_ptr(), Self::layout(self.capacity)) };
     }
@@ -90,19 +93,15 @@ impl Allocation {
 
 impl Drop for Allocation {
     fn drop(&mut self) {
-        let Some(mut region) = self.0.take() else { return };
-        let Some(class) = Region::class(region.capacity) else { return region.free() };
-        let mut region = Some(region);
-        let _ = POOL.try_with(|pool| {
+        let Some(region) = self.0.take() else { return };
+        let Some(class) = Region::class(region.capacity) else { return };
+        // Without room, or with the thread about to end, the closure's drop frees it.
+        let _ = POOL.try_with(move |pool| {
             let shelf = &mut pool.borrow_mut()[class];
-            let capacity = region.as_ref().map_or(0, |r| r.capacity);
-            if (shelf.len() + 1) * capacity <= POOL_CLASS_BYTES_MAX.max(capacity) {
-                shelf.extend(region.take());
+            if (shelf.len() + 1) * region.capacity <= POOL_CLASS_BYTES_MAX.max(region.capacity) {
+                shelf.push(region);
             }
         });
-        if let Some(mut region) = region {
-            region.free();
-        }
     }
 }
 
@@ -263,6 +262,20 @@ mod tests {
         drop(first);
         let mut second = Buf::new(8192);
         assert_eq!(second.as_mut_ptr() as usize, address, "the same class is reused");
+    }
+
+    #[test]
+    fn a_thread_that_ends_gives_its_pool_back() {
+        let resident_pages = || {
+            let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+            statm.split(' ').nth(1).unwrap().parse::<usize>().unwrap()
+        };
+        let before = resident_pages();
+        for _ in 0..64 {
+            std::thread::spawn(|| drop(Buf::zeroed(8 << 20))).join().unwrap();
+        }
+        let grown = resident_pages().saturating_sub(before) * 4096;
+        assert!(grown < 256 << 20, "{} MiB stayed behind", grown >> 20);
     }
 
     #[test]
