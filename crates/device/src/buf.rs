@@ -72,7 +72,6 @@ impl Region {
             None => handle_alloc_error(layout),
         }
     }
-
 }
 
 impl Drop for Region {

@@ -623,7 +623,10 @@ impl Core {
     }
 
     /// Awaits writes of one append; a failure latches the pool.
-    async fn await_writes(&self, writes: Vec<(usize, Io)>) -> std::result::Result<(), IoError> {
+    pub(crate) async fn await_writes(
+        &self,
+        writes: Vec<(usize, Io)>,
+    ) -> std::result::Result<(), IoError> {
         let mut result = Ok(());
         for (member, write) in writes {
             let outcome = write.done().await;

@@ -8,7 +8,8 @@
 //! 5. what was `written` is dirty again, what was provisional and not proven is void; what members
 //!    that are gone took with them is dropped or lost ([`crate::losses`])
 //! 6. records on fewer copies than their set has: owed data is appended again, clean data dropped
-//! 7. footers for the scanned sets, flush, recovery record, flush; after a loss, a lap
+//! 7. headers on all copies of the scanned sets, flush, their footers, recovery record, flush; after
+//!    a loss, a lap
 //!
 //! Which records are adopted is decided by [`crate::adoption`].
 
@@ -540,8 +541,47 @@ impl Core {
         Ok(())
     }
 
-    /// Footers for what was open, then the recovery record, all durable.
+    /// Puts the header of a set onto those of its members that did not get it before the crash: what
+    /// a footer says there could not be found once the members that have it were gone.
+    async fn restore_header(&self, id: SegmentId) -> Result<()> {
+        let (segments, incarnation) = {
+            let sets = self.sets.borrow();
+            let Some(set) = sets.get(id) else { return Ok(()) };
+            (set.segments.clone(), set.incarnation)
+        };
+        let (mut found, mut lacking) = (None, Vec::new());
+        for segment in segments {
+            let bytes = match self.read_again(segment, 0, BLOCK).await {
+                Ok(bytes) => bytes,
+                Err(_) => self.read_again(segment, 0, BLOCK).await?,
+            };
+            match SegmentHeader::decode(&bytes) {
+                Ok(header) if header.set == id && header.incarnation == incarnation => {
+                    found = Some(header);
+                }
+                _ => lacking.push(segment),
+            }
+        }
+        let Some(found) = found else { return Ok(()) };
+        let mut writes = Vec::with_capacity(lacking.len());
+        for segment in lacking {
+            let member = self.sets.borrow().member_of(segment);
+            let header =
+                SegmentHeader { segment, device: self.members[member].id, ..found.clone() };
+            let (device, at) = self.place(segment, 0);
+            let data = Buf::copy_of(&header.encode()).freeze();
+            writes.push((member, device.device.write(at, data)));
+        }
+        let written = self.await_writes(writes).await;
+        written.map_err(|error| append_error("writing the header of a segment", error))
+    }
+
+    /// Headers and footers for what was open, then the recovery record, all durable.
     async fn finish(&self, open: Vec<OpenAtCrash>) -> Result<()> {
+        // Before the footers: who finds one does not look at the headers again.
+        for set in &open {
+            self.restore_header(set.id).await?;
+        }
         self.flush_all("recovered data").await?;
         for set in open {
             let (segments, incarnation, stream) = {
