@@ -4,7 +4,7 @@
 //! * Exclusive: a block device is claimed as a mount would, a file is locked.
 //! * A regular file without `punch` stays fully written: no holes, zeroes are written as bytes.
 
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell};
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -13,6 +13,8 @@ use std::rc::Rc;
 use crate::buf::{Buf, Data};
 use crate::device::{BlockDevice, Geometry, Request};
 use crate::io::{Completer, Io, IoError, IoErrorKind, pair};
+use crate::real::discard::Discarder;
+use crate::real::errno::io_error;
 use crate::real::op::{Handle, Kind, Op};
 use crate::real::open::{self, OpenError, OpenOptions};
 use crate::real::reactor::Reactor;
@@ -39,8 +41,10 @@ struct Inner {
     memory_align_bytes: usize,
     /// Whether `fallocate` may zero a range; cleared by the first "unsupported".
     zero_range: Cell<bool>,
-    /// Whether `fallocate` may punch; cleared by the first "unsupported".
+    /// Whether discards are worth trying; cleared by the first "unsupported".
     punch: Cell<bool>,
+    /// Of a block device, from its first discard on.
+    discarder: OnceCell<Discarder>,
 }
 
 /// See the head of the file.
@@ -76,6 +80,7 @@ impl FileDevice {
             memory_align_bytes: if opened.direct { opened.memory_align_bytes } else { 1 },
             zero_range: Cell::new(opened.is_block || options.punch),
             punch: Cell::new(opened.discard),
+            discarder: OnceCell::new(),
         })))
     }
 
@@ -161,6 +166,7 @@ impl Reader {
             memory_align_bytes: self.memory_align_bytes,
             zero_range: Cell::new(false),
             punch: Cell::new(false),
+            discarder: OnceCell::new(),
         }))
     }
 }
@@ -210,34 +216,42 @@ impl Inner {
         io.done().await
     }
 
-    /// Runs `fallocate` in `mode` unless it is known not to work here; false if it does not.
-    async fn try_allocate(
-        &self,
-        works: &Cell<bool>,
-        mode: i32,
-        offset: u64,
-        len: u64,
-    ) -> Result<bool, IoError> {
-        if !works.get() {
-            return Ok(false);
+    async fn discard(&self, offset: u64, len: u64) -> Result<(), IoError> {
+        if !self.punch.get() {
+            return Ok(());
         }
-        match self.allocate(mode | libc::FALLOC_FL_KEEP_SIZE, offset, len).await {
-            Ok(()) => Ok(true),
-            Err(error) if error.kind == IoErrorKind::Unsupported => {
-                works.set(false);
-                Ok(false)
+        let outcome = match self.is_block {
+            true => self.discarder()?.discard(offset, len).await,
+            false => {
+                let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+                self.allocate(mode, offset, len).await
             }
-            Err(error) => Err(error),
-        }
+        };
+        unless_unsupported(&self.punch, outcome).map(|_| ())
     }
 
-    /// On a block device the kernel turns this into write zeroes with unmap, without fallback.
-    async fn discard(&self, offset: u64, len: u64) -> Result<(), IoError> {
-        self.try_allocate(&self.punch, libc::FALLOC_FL_PUNCH_HOLE, offset, len).await.map(|_| ())
+    fn discarder(&self) -> Result<&Discarder, IoError> {
+        if self.discarder.get().is_none() {
+            let started = self.handle.try_clone().and_then(Discarder::start);
+            let started = started.map_err(|e| io_error(e.raw_os_error().unwrap_or(libc::EIO)))?;
+            // Nothing else runs between the look and this.
+            let _ = self.discarder.set(started);
+        }
+        self.discarder.get().ok_or(IoErrorKind::Other.into())
+    }
+
+    /// Zeroes a range by `fallocate`, unless that is known not to work here; false if it does not.
+    async fn zero_range(&self, offset: u64, len: u64) -> Result<bool, IoError> {
+        if !self.zero_range.get() {
+            return Ok(false);
+        }
+        let mode = libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE;
+        let outcome = self.allocate(mode, offset, len).await;
+        unless_unsupported(&self.zero_range, outcome)
     }
 
     async fn write_zeroes(&self, offset: u64, len: u64) -> Result<(), IoError> {
-        if self.try_allocate(&self.zero_range, libc::FALLOC_FL_ZERO_RANGE, offset, len).await? {
+        if self.zero_range(offset, len).await? {
             return Ok(());
         }
         let zeroes = Buf::zeroed(len.min(ZEROES_CHUNK_BYTES) as usize).freeze();
@@ -260,6 +274,18 @@ impl Inner {
             let _ = io.await;
         }
         result
+    }
+}
+
+/// Whether a request was done; one that the device does not have is not tried again.
+fn unless_unsupported(works: &Cell<bool>, outcome: Result<(), IoError>) -> Result<bool, IoError> {
+    match outcome {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind == IoErrorKind::Unsupported => {
+            works.set(false);
+            Ok(false)
+        }
+        Err(error) => Err(error),
     }
 }
 

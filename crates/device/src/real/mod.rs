@@ -7,6 +7,7 @@
 //! * [`errno`]: what the system's error numbers mean.
 
 mod bell;
+mod discard;
 pub mod errno;
 pub mod file;
 mod holders;
