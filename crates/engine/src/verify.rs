@@ -13,7 +13,7 @@ use forebay_device::{Buf, Data};
 use crate::core::Core;
 use crate::counters::add;
 use crate::error::{Error, ErrorKind, Result};
-use crate::format::{RecordHeader, checksum, decode_record};
+use crate::format::{RecordHeader, checksum, decode_checksums};
 use crate::ids::{BLOCK_BYTES, Incarnation, Location, SegmentId};
 use crate::limits::{AHEAD_BLOCKS, AHEAD_RUN_BLOCKS_MAX};
 use crate::segment::SetState;
@@ -116,14 +116,14 @@ impl Core {
 
     /// Whether blocks are what the header of their record, `distance` blocks before them, says.
     fn is_good(&self, header: Location, header_bytes: &[u8], distance: u8, data: &[u8]) -> bool {
-        let Ok((record, _, checksums)) = decode_record(header_bytes) else { return false };
-        let count = data.len() / BLOCK;
+        let Ok((record, checksums)) = decode_checksums(header_bytes) else { return false };
         let start = usize::from(distance).checked_sub(usize::from(record.header_blocks));
-        let sums = start.and_then(|start| checksums.get(start..start + count));
-        self.is_record_at(&record, header)
-            && sums.is_some_and(|sums| {
-                data.chunks_exact(BLOCK).zip(sums).all(|(block, &sum)| checksum(block) == sum)
-            })
+        let Some(start) = start.filter(|start| start + data.len() / BLOCK <= checksums.len())
+        else {
+            return false;
+        };
+        let mut pairs = data.chunks_exact(BLOCK).zip(checksums.skip(start));
+        self.is_record_at(&record, header) && pairs.all(|(block, sum)| checksum(block) == sum)
     }
 
     /// The same blocks as [`Core::read_verified`], from a window, if the last reads say that one is

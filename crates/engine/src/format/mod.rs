@@ -33,7 +33,8 @@ pub use image::{
     ImageRegions, append_image_region,
 };
 pub use record::{
-    RECORD_HEAD_BYTES, RecordHeader, decode_record, encode_record_header, header_blocks_for,
+    RECORD_HEAD_BYTES, RecordHeader, decode_checksums, decode_record, encode_record_header,
+    header_blocks_for,
 };
 pub use root::{ImageRef, Root};
 pub use segment::{SegmentHeader, Stream};

@@ -166,17 +166,35 @@ pub fn encode_record_header(
 pub fn decode_record(
     header_bytes: &[u8],
 ) -> Result<(RecordHeader, Vec<Entry>, Vec<u32>), FormatError> {
-    let header = RecordHeader::peek(header_bytes)?;
-    let bytes = header_bytes.get(..header.header_bytes()).ok_or(FormatError::Truncated)?;
+    let (header, entries, checksums) = split_header(header_bytes)?;
+    let entries = decode_entries(entries, header.data_blocks)?;
+    Ok((header, entries, checksums.collect()))
+}
+
+/// The same without the entries: for whoever knows what the blocks are and asks whether they are
+/// good. Returns the checksums in the order of the data blocks.
+///
+/// # Errors
+/// If the bytes do not start with an intact record header that this code knows.
+pub fn decode_checksums(
+    header_bytes: &[u8],
+) -> Result<(RecordHeader, impl ExactSizeIterator<Item = u32> + '_), FormatError> {
+    let (header, _, checksums) = split_header(header_bytes)?;
+    Ok((header, checksums))
+}
+
+/// Checks a whole header and finds its parts: the head, the bytes of the entries, the checksums.
+fn split_header(
+    bytes: &[u8],
+) -> Result<(RecordHeader, &[u8], impl ExactSizeIterator<Item = u32> + '_), FormatError> {
+    let header = RecordHeader::peek(bytes)?;
+    let bytes = bytes.get(..header.header_bytes()).ok_or(FormatError::Truncated)?;
     check_sum(bytes)?;
     let entries_end = RECORD_HEAD_BYTES + ENTRY_BYTES * usize::from(header.entry_count);
-    let entries = decode_entries(&bytes[RECORD_HEAD_BYTES..entries_end], header.data_blocks)?;
-    let checksums = bytes[entries_end..]
-        .chunks_exact(4)
-        .take(header.data_blocks.into())
-        .map(|sum| get_u32(sum, 0))
-        .collect();
-    Ok((header, entries, checksums))
+    let (entries, sums) = bytes.split_at(entries_end);
+    let count = header.data_blocks.into();
+    let checksums = sums.chunks_exact(4).take(count).map(|sum| get_u32(sum, 0));
+    Ok((header, &entries[RECORD_HEAD_BYTES..], checksums))
 }
 
 /// Decodes entries that fill `bytes`, of a record with `data_blocks`.
