@@ -43,7 +43,7 @@ pub type Result<T> = std::result::Result<T, String>;
 #[derive(Args, Clone, Debug)]
 pub struct Options {
     /// Rows to measure, by name (all if none are named): read, write, flush1, flush16, seqread,
-    /// seqwrite, amplification, cpu, remote, instructions, restart, index.
+    /// seqwrite, moved, amplification, cpu, remote, instructions, restart, index.
     #[arg(long, value_delimiter = ',')]
     rows: Vec<String>,
     /// Rounds at first.
@@ -80,6 +80,7 @@ const ROWS: &[&str] = &[
     "flush1",
     "flush16",
     "seqwrite",
+    "moved",
     "amplification",
     "restart",
 ];

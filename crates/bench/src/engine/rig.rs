@@ -10,6 +10,7 @@ use forebay_device::real::prepare::prepare_file;
 use forebay_device::real::reactor::{Config, Reactor};
 use forebay_device::{BlockDevice, Runtime};
 use forebay_engine as engine;
+use forebay_engine::limits::REQUEST_BYTES_MAX;
 use forebay_engine::{CreateOptions, MemoryWitness, Mode, Pool, Tuning, Volume, VolumeSpec};
 
 use super::Result;
@@ -95,6 +96,23 @@ impl Rig {
     /// Runs a load for a time.
     pub(super) fn run(&self, load: Load, span_ms: u64) -> Result<Done> {
         self.reactor.block_on(load::run(&self.runtime, &self.volume, load, span_ms, u64::MAX))
+    }
+
+    /// Runs a load until it has written `bytes`.
+    pub(super) fn append(&self, load: Load, bytes: u64) -> Result<Done> {
+        let requests = bytes / load.block_bytes;
+        self.reactor.block_on(load::run(&self.runtime, &self.volume, load, u64::MAX, requests))
+    }
+
+    /// Trims the volume from `from` to `to`: nothing of that is worth keeping any more.
+    pub(super) fn forget(&self, from: u64, to: u64) -> Result<()> {
+        self.reactor.block_on(async {
+            for at in (from..to).step_by(REQUEST_BYTES_MAX as usize) {
+                let len = REQUEST_BYTES_MAX.min(to - at);
+                self.volume.trim(at, len, false).await.map_err(text)?;
+            }
+            Ok(())
+        })
     }
 
     /// Value of a counter.
