@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod crafted;
+mod lying;
 mod members;
 mod origin;
 mod remote;

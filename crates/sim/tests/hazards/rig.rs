@@ -5,7 +5,9 @@ use std::rc::Rc;
 
 use forebay_device::io::{Completer, Outcome, pair};
 use forebay_device::model::disk::{DiskSettings, SimDisk};
-use forebay_device::model::fault::{Failing, Faults, Flipping, LosingWrites};
+use forebay_device::model::fault::{
+    Failing, Faults, Flipping, LosingWrites, Misdirecting, Tearing, Vanishing,
+};
 use forebay_device::model::world::{Crash, World};
 use forebay_device::runtime::{MILLISECOND, SECOND};
 use forebay_device::{BlockDevice, Buf, Geometry, IoErrorKind, Nanos, Request, Runtime};
@@ -101,25 +103,47 @@ pub struct Breakage {
     pub failing: Rc<Faults>,
     pub flipping: Rc<Faults>,
     pub losing: Rc<Faults>,
+    pub tearing: Rc<Faults>,
+    pub misdirecting: Rc<Faults>,
+    /// Whether it is pulled out.
+    pub gone: Rc<Cell<bool>>,
 }
 
 impl Breakage {
-    fn around(world: &Rc<World>, disk: Rc<dyn BlockDevice>) -> (Breakage, Rc<dyn BlockDevice>) {
-        let faults = || Faults::new(1);
-        let it = Breakage { failing: faults(), flipping: faults(), losing: faults() };
-        let runtime = || Rc::clone(world) as Rc<dyn Runtime>;
+    fn around(
+        world: &Rc<World>,
+        seed: u64,
+        disk: Rc<dyn BlockDevice>,
+    ) -> (Breakage, Rc<dyn BlockDevice>) {
+        let faults = || Faults::new(seed);
+        let it = Breakage {
+            failing: faults(),
+            flipping: faults(),
+            losing: faults(),
+            tearing: faults(),
+            misdirecting: faults(),
+            gone: Rc::default(),
+        };
+        let clock = || Rc::clone(world) as Rc<dyn Runtime>;
         let inner = Rc::new(LosingWrites { inner: disk, faults: Rc::clone(&it.losing) });
-        let (faults, runtime_) = (Rc::clone(&it.flipping), runtime());
-        let inner = Rc::new(Flipping { inner, faults, runtime: runtime_ });
+        let (faults, runtime) = (Rc::clone(&it.tearing), clock());
+        let inner = Rc::new(Tearing { inner, faults, result: Ok(()), runtime });
+        let inner = Rc::new(Misdirecting { inner, faults: Rc::clone(&it.misdirecting) });
+        let (faults, runtime) = (Rc::clone(&it.flipping), clock());
+        let inner = Rc::new(Flipping { inner, faults, runtime });
         let (faults, error) = (Rc::clone(&it.failing), IoErrorKind::Media);
-        let device = Rc::new(Failing { inner, faults, error, runtime: runtime() });
-        (it, device)
+        let inner = Rc::new(Failing { inner, faults, error, runtime: clock() });
+        let gone = Rc::clone(&it.gone);
+        (it, Rc::new(Vanishing { inner, gone, runtime: clock() }))
     }
 
     pub fn mend(&self) {
         self.failing.disarm();
         self.flipping.disarm();
         self.losing.disarm();
+        self.tearing.disarm();
+        self.misdirecting.disarm();
+        self.gone.set(false);
     }
 }
 
@@ -194,7 +218,7 @@ impl Rig {
             })
             .collect();
         let gate = |disk: &Rc<SimDisk>| {
-            let (broken, device) = Breakage::around(&world, Rc::clone(disk) as _);
+            let (broken, device) = Breakage::around(&world, seed, Rc::clone(disk) as _);
             (broken, Gate::new(&world, device))
         };
         let (broken, gates) = members.iter().map(gate).unzip();
