@@ -26,7 +26,7 @@ use forebay_device::BlockDevice;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::{MemberRecord, MemberState, Root, Superblock, Witness as WitnessFile};
 use crate::ids::DeviceId;
-use crate::superblock::find_superblock;
+use crate::superblock::{Slots, find_superblock};
 use crate::witness::Witness;
 
 /// What a person may say when a pool is opened.
@@ -87,16 +87,14 @@ fn decide(facts: Facts) -> Decision {
 
 /// A device with a superblock of the pool.
 struct Found {
-    superblock: Superblock,
-    /// Whether both slots could be read; if not, the other one may say more than this.
-    complete: bool,
+    slots: Slots,
     device: Rc<dyn BlockDevice>,
 }
 
 /// A member that the pool opens with, as it was found.
 pub(crate) struct Opened {
     pub record: MemberRecord,
-    pub generation: u64,
+    pub slots: Slots,
     pub device: Rc<dyn BlockDevice>,
 }
 
@@ -125,8 +123,9 @@ fn named(superblock: &Superblock) -> BTreeSet<DeviceId> {
 async fn look(devices: Vec<Rc<dyn BlockDevice>>) -> Result<Vec<Found>> {
     let mut found: Vec<Found> = Vec::new();
     for device in devices {
-        let (superblock, complete) = find_superblock(&*device).await?;
-        if let Some(Found { superblock: first, .. }) = found.first()
+        let slots = find_superblock(&*device).await?;
+        let superblock = &slots.superblock;
+        if let Some(Slots { superblock: first, .. }) = found.first().map(|found| &found.slots)
             && first.pool != superblock.pool
         {
             return Err(Error::new(
@@ -138,14 +137,14 @@ async fn look(devices: Vec<Rc<dyn BlockDevice>>) -> Result<Vec<Found>> {
             )
             .hint("open one pool at a time"));
         }
-        if found.iter().any(|other| other.superblock.device == superblock.device) {
+        if found.iter().any(|other| other.slots.superblock.device == superblock.device) {
             return Err(Error::new(
                 ErrorKind::Refused,
                 format!("two cache devices claim to be {}", superblock.device),
             )
             .hint("one is given twice, or is a copy of the other: leave it out"));
         }
-        found.push(Found { superblock, complete, device });
+        found.push(Found { slots, device });
     }
     Ok(found)
 }
@@ -171,8 +170,8 @@ async fn recall(pool: &Superblock, witness: &dyn Witness) -> (Option<WitnessFile
 /// The superblock that counts, and whether all that was found descends from one line. Of two
 /// groups that each went on without the other, the witness may name one.
 fn newest(found: &[Found], witness: Option<&WitnessFile>) -> Option<(Superblock, bool)> {
-    let epoch = found.iter().map(|f| f.superblock.epoch).max()?;
-    let latest = || found.iter().map(|f| &f.superblock).filter(|s| s.epoch == epoch);
+    let epoch = found.iter().map(|f| f.slots.superblock.epoch).max()?;
+    let latest = || found.iter().map(|f| &f.slots.superblock).filter(|s| s.epoch == epoch);
     let of_witness: Option<BTreeSet<DeviceId>> =
         witness.filter(|w| w.epoch == epoch).map(|w| w.members.iter().copied().collect());
     let agrees = |s: &Superblock| of_witness.as_ref().is_none_or(|members| *members == named(s));
@@ -190,7 +189,7 @@ fn check_readable(newest: &Superblock, found: &[Found]) -> Result<()> {
     let as_new = |s: &Superblock| {
         s.epoch == newest.epoch && s.generation == newest.generation && named(s) == named(newest)
     };
-    if found.iter().any(|f| f.complete && as_new(&f.superblock)) {
+    if found.iter().any(|f| f.slots.complete && as_new(&f.slots.superblock)) {
         return Ok(());
     }
     Err(Error::new(
@@ -218,7 +217,7 @@ pub(crate) async fn assess(
     let Some(first) = found.first() else {
         return Err(Error::new(ErrorKind::Invalid, "no cache device is given"));
     };
-    let (witness, note) = recall(&first.superblock, witness).await;
+    let (witness, note) = recall(&first.slots.superblock, witness).await;
     let Some((superblock, one_line)) = newest(&found, witness.as_ref()) else {
         return Err(Error::new(ErrorKind::Invalid, "no cache device is given"));
     };
@@ -226,7 +225,7 @@ pub(crate) async fn assess(
     let facts = facts(&superblock, &found, witness.as_ref(), one_line, options);
     let missing: BTreeSet<DeviceId> = named(&superblock)
         .into_iter()
-        .filter(|id| !found.iter().any(|f| f.superblock.device == *id))
+        .filter(|id| !found.iter().any(|f| f.slots.superblock.device == *id))
         .collect();
     let decision = decide(facts);
     let known_epoch = witness.as_ref().map_or(0, |w| w.epoch).max(superblock.epoch);
@@ -254,11 +253,12 @@ pub(crate) async fn assess(
         notes.push(accepted_note(&superblock));
     }
     let mut members = Vec::new();
-    for Found { superblock: own, device, .. } in found {
+    for Found { slots, device } in found {
+        let own = &slots.superblock;
         let record = superblock.present().find(|member| member.device == own.device);
         match record {
             Some(record) => {
-                members.push(Opened { record: *record, generation: own.generation, device });
+                members.push(Opened { record: *record, slots, device });
             }
             None => notes.push(format!(
                 "cache device {} is of epoch {}, the pool is in epoch {epoch} and has gone on \
@@ -281,16 +281,16 @@ fn facts(
     options: OpenOptions,
 ) -> Facts {
     let members = named(superblock);
-    let there = |f: &&Found| members.contains(&f.superblock.device);
+    let there = |f: &&Found| members.contains(&f.slots.superblock.device);
     let count = found.iter().filter(there).count();
     // One that was named and has not heard of it yet is no evidence that nobody went further; nor
     // is one that may have gone further itself, in a slot that cannot be read.
     let current = found
         .iter()
         .filter(there)
-        .filter(|f| f.complete && f.superblock.epoch == superblock.epoch)
+        .filter(|f| f.slots.complete && f.slots.superblock.epoch == superblock.epoch)
         .count();
-    let heard = found.iter().filter(there).filter(|f| f.complete).count() == members.len();
+    let heard = found.iter().filter(there).filter(|f| f.slots.complete).count() == members.len();
     let overtaken = witness.is_some_and(|w| w.epoch > superblock.epoch);
     let witnessed = witness.is_some_and(|w| w.epoch == superblock.epoch);
     let missing = members.len() - count;

@@ -28,7 +28,7 @@ use crate::policy::{S3Fifo, S3FifoConfig};
 use crate::recovery::RecoveryReport;
 use crate::segment::{MemberSegments, SetTable};
 use crate::sound::check_counter;
-use crate::superblock::{check_mode, witness_of, write_slot};
+use crate::superblock::{check_mode, witness_of};
 use crate::tuning::Tuning;
 use crate::volume::{Volume, VolumeState, check_origin};
 use crate::wait::{TaskMutex, WaitQueue};
@@ -269,7 +269,10 @@ pub async fn open_with(
     check_counter("generation of the superblock", superblock.generation)?;
     check_counter("start number", superblock.start_number)?;
     check_counter("epoch", epoch)?;
-    catch_up(&superblock, &members).await?;
+    for Opened { slots, device, .. } in &members {
+        let caught_up = slots.catch_up(&**device, &superblock).await;
+        caught_up.map_err(|error| Error::io("bringing a superblock up to date", error))?;
+    }
     let core = Core { devices_given: given, ..new_core(rt, superblock, members, witness, tuning) };
     let core = Rc::new(core);
     core.accepted.set(accepted);
@@ -297,22 +300,6 @@ fn check_size(superblock: &Superblock, member: &Opened) -> Result<()> {
         format!("cache device {} has shrunk: {size} B of {needed} B", record.device),
     )
     .hint("restore its size; nothing has been changed"))
-}
-
-/// Brings members whose superblock is older to the one that counts. The next update goes to the
-/// other slot, which on such a member may hold its only readable superblock.
-async fn catch_up(newest: &Superblock, members: &[Opened]) -> Result<()> {
-    for Opened { record, generation, device } in members {
-        let failed = |error| Error::io("bringing a superblock up to date", error);
-        // What was just read may be in a volatile cache only, and the other slot is written next.
-        device.flush().done().await.map_err(failed)?;
-        if *generation < newest.generation {
-            let own = Superblock { device: record.device, ..newest.clone() };
-            write_slot(&**device, &own).await.map_err(failed)?;
-            device.flush().done().await.map_err(failed)?;
-        }
-    }
-    Ok(())
 }
 
 fn new_core(

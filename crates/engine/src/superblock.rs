@@ -1,7 +1,7 @@
 //! Changing what the superblocks and the witness say of a running pool.
 //!
-//! * A change is written to the older slot of every member and flushed, then to the witness, and
-//!   counts only after that.
+//! * A change is written to slot 0 of every member and flushed, then to slot 1 and flushed, then to
+//!   the witness, and counts only after that: a slot that is damaged later takes no change back.
 //! * `may_be_dirty` is durable before a volume's first dirty record is appended, and is cleared
 //!   only after its last clean fact is durable (INV-20).
 
@@ -19,12 +19,12 @@ use crate::format::{
 use crate::ids::DeviceId;
 use crate::volume::VolumeState;
 
-/// Writes a superblock to the slot that its generation names, without flushing.
-pub(crate) async fn write_slot(
+/// Writes a superblock to a slot, without flushing.
+async fn write_slot(
     device: &dyn BlockDevice,
     superblock: &Superblock,
+    slot: usize,
 ) -> std::result::Result<(), IoError> {
-    let slot = (superblock.generation % 2) as usize;
     let data: Data = Buf::copy_of(&superblock.encode()).freeze();
     device.write(Layout::superblock_offset(slot), data).done().await
 }
@@ -35,12 +35,49 @@ pub(crate) async fn write_slot(
 /// [`ErrorKind::NotFound`] without one, [`ErrorKind::Damaged`] if both slots are unreadable,
 /// [`ErrorKind::Future`] for a later format.
 pub async fn read_superblock(device: &dyn BlockDevice) -> Result<Superblock> {
-    find_superblock(device).await.map(|(superblock, _)| superblock)
+    find_superblock(device).await.map(|found| found.superblock)
 }
 
-/// The newest superblock of a device that can be read, and whether both slots could: the device
-/// alone cannot say what stands in one that could not, and it may be the newer one.
-pub(crate) async fn find_superblock(device: &dyn BlockDevice) -> Result<(Superblock, bool)> {
+/// What the superblock slots of a device hold.
+pub(crate) struct Slots {
+    /// The newest superblock that can be read.
+    pub superblock: Superblock,
+    /// The slot that it stands in.
+    slot: usize,
+    /// Whether it stands in the other one too.
+    twice: bool,
+    /// Whether both slots could be read: the device alone cannot say what stands in one that could
+    /// not, and it may be the newer one.
+    pub complete: bool,
+}
+
+impl Slots {
+    /// Brings both slots to `newest`, durably. The slot that counts comes last: until the other one
+    /// is whole, it may be the only one that can be read.
+    pub(crate) async fn catch_up(
+        &self,
+        device: &dyn BlockDevice,
+        newest: &Superblock,
+    ) -> std::result::Result<(), IoError> {
+        // What was just read may be in a volatile cache only.
+        device.flush().done().await?;
+        let own = Superblock { device: self.superblock.device, ..newest.clone() };
+        let current = self.superblock == own;
+        for (slot, held) in [(1 - self.slot, current && self.twice), (self.slot, current)] {
+            if !held {
+                write_slot(device, &own, slot).await?;
+                device.flush().done().await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Reads both superblock slots of a device.
+///
+/// # Errors
+/// Those of [`read_superblock`].
+pub(crate) async fn find_superblock(device: &dyn BlockDevice) -> Result<Slots> {
     let mut slots = Vec::new();
     let mut blank = 0;
     let mut complete = true;
@@ -62,9 +99,13 @@ pub(crate) async fn find_superblock(device: &dyn BlockDevice) -> Result<(Superbl
     let (Some(first), Some(second)) = (first, second) else {
         return Err(Error::new(ErrorKind::Damaged, "no superblock slot"));
     };
+    let twice = matches!((&first, &second), (Ok(first), Ok(second)) if first == second);
     match (Superblock::choose(&first, &second), first, second) {
-        (SlotChoice::Slot0, Ok(superblock), _) | (SlotChoice::Slot1, _, Ok(superblock)) => {
-            Ok((superblock, complete))
+        (SlotChoice::Slot0, Ok(superblock), _) => {
+            Ok(Slots { superblock, slot: 0, twice, complete })
+        }
+        (SlotChoice::Slot1, _, Ok(superblock)) => {
+            Ok(Slots { superblock, slot: 1, twice, complete })
         }
         (SlotChoice::Refused(error), _, _) => {
             Err(Error::new(ErrorKind::Future, format!("the superblock cannot be read: {error}"))
@@ -123,13 +164,15 @@ impl Core {
         let mut next = self.superblock.borrow().clone();
         change(&mut next);
         next.generation += 1;
-        for member in &self.members {
-            next.device = member.id;
-            if let Err(error) = write_slot(&*member.device, &next).await {
-                self.latch(&format!("writing the superblock of {}", member.id), error);
+        for slot in 0..2 {
+            for member in &self.members {
+                next.device = member.id;
+                if let Err(error) = write_slot(&*member.device, &next, slot).await {
+                    self.latch(&format!("writing the superblock of {}", member.id), error);
+                }
             }
+            self.flush_all("the superblock").await?;
         }
-        self.flush_all("the superblock").await?;
         let stored = self.witness.store(witness_of(&next)).await;
         self.witness_lags.set(stored.is_err());
         if let Err(reason) = stored {

@@ -214,6 +214,8 @@ fn provisional_data_is_void_after_a_power_cut() {
 fn overlapping_writes_have_one_order() {
     provoke(Bug::RangeLockSkipped, 40, |seed| {
         let rig = Rig::new(seed, Plan::default());
+        // The first write waits for the superblocks, and all others with it.
+        rig.write(2, 30, 1)?;
         // Long enough that several records of each are in flight at a time.
         let writes =
             [rig.start_write(2, 0, 20), rig.start_write(3, 4, 20), rig.start_write(4, 0, 16)];
@@ -380,6 +382,31 @@ fn one_damaged_root_slot_costs_nothing_and_two_are_refused() {
         damage(0);
         damage(1);
         assert!(rig.open().is_err_and(|error| error.contains("root")));
+        Ok(())
+    });
+}
+
+/// Which volumes there are and which may be dirty was acknowledged: a slot that rots later does not
+/// take it back, nor does the number of a start come again.
+#[test]
+fn one_damaged_superblock_slot_takes_nothing_back() {
+    survive(4, |seed| {
+        for is_written in [false, true] {
+            let rig = Rig::new(seed, Plan::default());
+            if is_written {
+                rig.write(2, 3, 1)?;
+                rig.flush()?;
+            }
+            let before = rig.pool().superblock();
+            rig.crash(if seed < 2 { Crash::PowerCut } else { Crash::ProcessKill });
+            let slot = (seed % 2) * forebay_engine::format::SUPERBLOCK_BYTES as u64;
+            rig.members[0].poke(slot + 4096, &[0x5A; 512]);
+            rig.open()?;
+            let after = rig.pool().superblock();
+            assert_eq!(after.volumes, before.volumes);
+            assert_eq!(after.start_number, before.start_number + 1);
+            same("block 3", rig.read(3)?, if is_written { 2 } else { 1 })?;
+        }
         Ok(())
     });
 }
