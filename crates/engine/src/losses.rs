@@ -14,7 +14,7 @@ use std::rc::Rc;
 
 use forebay_device::runtime::MILLISECOND;
 
-use crate::core::Core;
+use crate::core::{Core, ShardState};
 use crate::format::{MemberState, Mode, State, Stream};
 use crate::ids::{SECTORS_ALL, SegmentId, VolumeId};
 use crate::index::Mapping;
@@ -96,6 +96,14 @@ impl Core {
             volume,
             Mapping { state: State::Lost, distance: 0, sectors: SECTORS_ALL, ..m },
         );
+    }
+
+    /// Whether some of a volume is lost. Its origin has older data then, and must not be taken for
+    /// the volume as long as nobody has overwritten it.
+    pub(crate) fn has_lost(&self, volume: VolumeId) -> bool {
+        let is_lost = |state| state == State::Lost;
+        let of = |shard: &ShardState| shard.index.borrow().next_matching(volume, 0, is_lost);
+        self.shards.iter().any(|shard| of(shard).is_some())
     }
 
     /// Copies that what is owed in a set should have.

@@ -234,10 +234,11 @@ impl Core {
         Ok(())
     }
 
-    /// Clears `may_be_dirty` if nothing is owed and every clean fact is durable.
+    /// Clears `may_be_dirty` if nothing is owed or lost and every clean fact is durable.
     pub(crate) async fn clear_may_be_dirty(&self, v: &Rc<VolumeState>) -> Result<()> {
         let _flag = v.flag_lock.lock().await;
-        if !v.may_be_dirty.get() || self.owes_any(v) || v.logging.get() > 0 {
+        let owes = self.owes_any(v) || self.has_lost(v.id);
+        if !v.may_be_dirty.get() || owes || v.logging.get() > 0 {
             return Ok(());
         }
         // From here on a logged write waits for the flag lock and sets it again.

@@ -461,6 +461,13 @@ fn accepting_the_loss_opens_and_names_what_is_lost() {
             rig.accepts.set(false);
             rig.restart(Crash::PowerCut)?;
             assert_eq!(failing(&rig) as u64, gone, "that survives a restart");
+            rig.destage()?;
+            rig.stop()?;
+            let without = rig.recall().and_then(|bytes| without_members(&bytes).ok());
+            let withheld = without.map_or(0, |without| without.withheld.len());
+            assert_eq!(withheld > 0, gone > 0, "the origin has older data of what is lost");
+            rig.open()?;
+            assert_eq!(failing(&rig) as u64, gone, "that survives a stop");
             (0..BLOCKS).try_for_each(|block| rig.write(9, block, 1))?;
             (0..BLOCKS).try_for_each(|block| same("anew", rig.read(block)?, 9).map(drop))?;
             verify_origin(&rig)?;
