@@ -6,7 +6,7 @@ use crate::counters::add;
 use crate::format::{Entry, EntryKind, NO_DATA, State};
 use crate::ids::{Location, SECTORS_ALL, SegmentId, Sequence, VolumeId};
 use crate::index::{Mapping, Shard};
-use crate::limits::REGION_BLOCKS;
+use crate::recovery::mappings;
 use crate::segment::Set;
 
 /// Where the record of an entry stands.
@@ -69,19 +69,15 @@ impl Core {
         self.settle(&emptied);
     }
 
-    /// Unmaps everything of a volume.
+    /// Unmaps everything of a volume but what is lost: no origin has that.
     pub(crate) fn forget_volume(&self, volume: VolumeId) {
-        let mut regions = Vec::new();
         for shard in &self.shards {
-            shard.index.borrow().for_each_region(|of, region, _, _, _| {
-                if of == volume {
-                    regions.push(u64::from(region) * REGION_BLOCKS);
-                }
-            });
-        }
-        for first in regions {
-            self.map_remove(volume, first, REGION_BLOCKS as u32);
-            self.note_drop(volume, first);
+            let mut found = mappings(&shard.index.borrow());
+            found.retain(|(of, m)| *of == volume && m.state != State::Lost);
+            for (_, m) in found {
+                self.map_remove(volume, m.block, m.count);
+                self.note_drop(volume, m.block);
+            }
         }
     }
 

@@ -466,7 +466,16 @@ fn accepting_the_loss_opens_and_names_what_is_lost() {
             let without = rig.recall().and_then(|bytes| without_members(&bytes).ok());
             let withheld = without.map_or(0, |without| without.withheld.len());
             assert_eq!(withheld > 0, gone > 0, "the origin has older data of what is lost");
+            // Clean data is dropped then; what is lost is not what the origin has.
+            let last = rig
+                .origin
+                .peek((1 << 20) - 4096, 4096)
+                .iter()
+                .map(|byte| !byte)
+                .collect::<Vec<_>>();
+            rig.origin.poke((1 << 20) - 4096, &last);
             rig.open()?;
+            assert!(rig.was_told("its cached data is dropped"));
             assert_eq!(failing(&rig) as u64, gone, "that survives a stop");
             (0..BLOCKS).try_for_each(|block| rig.write(9, block, 1))?;
             (0..BLOCKS).try_for_each(|block| same("anew", rig.read(block)?, 9).map(drop))?;
