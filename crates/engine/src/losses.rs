@@ -106,12 +106,10 @@ impl Core {
         self.shards.iter().any(|shard| of(shard).is_some())
     }
 
-    /// Copies that what is owed in a set should have.
+    /// Copies that what is owed in a set should have, also in one of clean data: what was moved
+    /// there as clean is dirty again if its clean fact was lost in the crash.
     pub(crate) fn copies_wanted(&self, set: &Set) -> usize {
-        match set.stream {
-            Stream::Dirty => self.stream_copies(Stream::Dirty).max(set.segments.len()),
-            _ => set.segments.len(),
-        }
+        self.stream_copies(Stream::Dirty).max(set.segments.len())
     }
 
     /// Whether fewer members are left than dirty data has copies.
