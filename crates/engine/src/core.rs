@@ -178,6 +178,15 @@ impl Core {
         self.quiet.wake_all();
     }
 
+    /// Ends all tasks of a pool that could not be opened: whoever tries again has it alone.
+    pub(crate) async fn abandon(&self) {
+        self.latched.set(true);
+        self.log.retire();
+        self.housekeeping.wake_all();
+        self.room.wake_all();
+        self.quiet.until(|| self.tasks.get() == 0).await;
+    }
+
     /// Whether a failed append left it open which version of these blocks a restart will find.
     /// Until then neither is served.
     pub(crate) fn is_doubtful(&self, volume: VolumeId, block: u64, count: u32) -> bool {

@@ -239,7 +239,8 @@ fn random_id(rt: &dyn Runtime) -> [u8; 16] {
 ///
 /// # Errors
 /// [`ErrorKind::NotFound`], [`ErrorKind::Refused`], [`ErrorKind::Damaged`], [`ErrorKind::Future`],
-/// [`ErrorKind::NeedsDecision`], [`ErrorKind::Io`]; nothing is lost by any of them.
+/// [`ErrorKind::NeedsDecision`], [`ErrorKind::Io`]; nothing is lost by any of them, and nothing goes
+/// on in the background.
 pub async fn open(
     rt: Rc<dyn Runtime>,
     devices: Vec<Rc<dyn BlockDevice>>,
@@ -281,7 +282,13 @@ pub async fn open_with(
         core.event(note);
     }
     core.begin_start(&missing, epoch).await?;
-    let report = core.recover().await?;
+    let report = match core.recover().await {
+        Ok(report) => report,
+        Err(error) => {
+            core.abandon().await;
+            return Err(error);
+        }
+    };
     core.note_fallbacks();
     core.start_rebuild();
     Ok(Pool { core, report })

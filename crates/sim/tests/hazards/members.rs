@@ -10,7 +10,7 @@ use forebay_engine::witness::{WitnessFuture, without_members};
 use forebay_engine::{Mode, Tuning, Witness, open};
 use forebay_sim::content::fill;
 
-use crate::rig::{Plan, Rig, SOON, lazy, same, survive};
+use crate::rig::{MEMBER_BYTES, Plan, Rig, SOON, lazy, same, survive};
 
 const BLOCKS: u64 = 48;
 const KINDS: [Crash; 2] = [Crash::PowerCut, Crash::ProcessKill];
@@ -654,6 +654,39 @@ fn what_was_moved_as_clean_and_is_dirty_after_all_has_all_its_copies() {
             }
         }
         assert!(moved > 0, "{moved} blocks were moved");
+        Ok(())
+    });
+}
+
+/// Nobody may go on with a pool that could not be opened: somebody else may open it.
+#[test]
+fn a_start_that_failed_does_nothing_more() {
+    survive(2, |seed| {
+        let tuning = Tuning { flush_interval: SOON, ..lazy() };
+        for reads in 0.. {
+            let rig = Rig::new(seed, Plan { tuning: tuning.clone(), ..two_copies(3) });
+            written(&rig)?;
+            let segments = rig.pool().superblock().segments_offset..MEMBER_BYTES;
+            rig.crash(Crash::PowerCut);
+            rig.offer(&[0, 1]);
+            for broken in &rig.broken {
+                broken
+                    .failing
+                    .arm(Trigger::every(Ops::Reads).within(segments.clone()).after(reads));
+            }
+            let opened = rig.open();
+            rig.broken.iter().for_each(|broken| broken.mend());
+            if opened.is_ok() {
+                return verify(&rig, "as if nothing had failed");
+            }
+            let before = rig.world.io_count();
+            rig.pause(10 * SOON);
+            if rig.world.io_count() > before {
+                return Err(format!("I/O after {reads} reads and {opened:?}"));
+            }
+            rig.open()?;
+            verify(&rig, "after a start that failed")?;
+        }
         Ok(())
     });
 }
