@@ -13,13 +13,14 @@ use crate::destage::elevator;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fingerprint;
 use crate::format::{
-    ImageRef, Layout, MemberRecord, MemberState, Mode, Root, Stream, Superblock, VolumeRecord,
-    segment_bytes_for,
+    ImageRef, Layout, MemberRecord, MemberState, Mode, Root, SEGMENTS_MAX, Stream, Superblock,
+    VOLUME_BLOCKS_MAX, VolumeRecord, segment_bytes_for,
 };
 use crate::ids::{BLOCK_BYTES, DeviceId, PoolId, SECTOR_BYTES, Sequence, VolumeId};
 use crate::limits::{
     COPIES_MAX, INDEX_BYTES_PER_GIB, INDEX_MEMORY_MIN, MEMBERS_MAX, NAME_BYTES_MAX,
-    ORIGIN_BYTES_MAX, RECORD_BYTES_MAX, SHARDS_MAX, SHARDS_MIN, STRIPE_BYTES, VOLUMES_MAX,
+    ORIGIN_BYTES_MAX, RECORD_BYTES_MAX, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SHARDS_MAX,
+    SHARDS_MIN, STRIPE_BYTES, VOLUMES_MAX,
 };
 use crate::log::Log;
 use crate::membership::{OpenOptions, Opened, Opening, assess};
@@ -178,6 +179,13 @@ fn plan(
         })
     };
     let segment_bytes = options.segment_bytes.map_or_else(by_size, Ok)?;
+    let sizes = SEGMENT_BYTES_MIN..=SEGMENT_BYTES_MAX;
+    if !segment_bytes.is_power_of_two() || !sizes.contains(&segment_bytes.into()) {
+        return Err(invalid(
+            format!("segments of {segment_bytes} B"),
+            "use a power of two from 64 KiB to 32 MiB",
+        ));
+    }
     let total: u64 = devices.iter().map(|d| d.geometry().size_bytes).sum();
     let index_memory_max = options
         .index_memory_max
@@ -193,6 +201,11 @@ fn plan(
             Error::new(ErrorKind::Refused, format!("a cache device of {size} B cannot be laid out"))
                 .hint("use cache devices of at least 512 MiB and at most 256 TiB")
         })?;
+        if layout.segment_count > SEGMENTS_MAX - base {
+            let what = format!("a pool of more than {SEGMENTS_MAX} segments of {segment_bytes} B");
+            return Err(Error::new(ErrorKind::Refused, what)
+                .hint("leave out the smallest cache device: its size sets that of a segment"));
+        }
         members.push(MemberRecord {
             device: DeviceId(random_id(rt)),
             segment_base: base,
@@ -465,6 +478,9 @@ impl Pool {
         };
         if record.size_bytes < BLOCK_BYTES {
             return Err(invalid("the origin is smaller than 4 KiB", "use a larger device"));
+        }
+        if record.size_bytes > VOLUME_BLOCKS_MAX * BLOCK_BYTES {
+            return Err(invalid("the origin is larger than 4 PiB", "use a smaller device"));
         }
         let control = self.core.control.lock().await;
         self.core

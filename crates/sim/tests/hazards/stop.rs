@@ -6,9 +6,9 @@ use std::rc::Rc;
 use forebay_device::model::disk::{DiskSettings, SimDisk};
 use forebay_device::model::fault::{Ops, Trigger};
 use forebay_device::model::world::Crash;
-use forebay_device::{Request, Runtime};
+use forebay_device::{BlockDevice, Completer, Geometry, Request, Runtime};
 use forebay_engine::format::SUPERBLOCK_BYTES;
-use forebay_engine::{Mode, Volume, VolumeSpec};
+use forebay_engine::{CreateOptions, MemoryWitness, Mode, Volume, VolumeSpec, create};
 
 use crate::rig::{Plan, Rig, SOON, same, survive};
 
@@ -239,6 +239,53 @@ fn a_stop_that_waits_for_populations_returns_when_they_fail() {
         rig.pause(10 * SOON);
         if ended.take() != Some(true) {
             return Err("the stop hangs".into());
+        }
+        Ok(())
+    });
+}
+
+/// A device that answers everything, of any size.
+struct Huge(u64);
+
+impl BlockDevice for Huge {
+    fn geometry(&self) -> Geometry {
+        Geometry { size_bytes: self.0, sector_bytes: 512, discard: false }
+    }
+
+    fn submit(&self, request: Request, completer: Completer) {
+        request.finish(Ok(()), completer);
+    }
+}
+
+#[test]
+fn what_no_superblock_can_say_is_refused_before_it_is_written() {
+    survive(1, |seed| {
+        let rig = Rig::new(seed, Plan::default());
+        let (pool, before) = (rig.pool(), rig.pool().superblock());
+        let limit = 4 << 50;
+        let added = rig.run(async move {
+            let added = pool.add_volume(&spec("w"), Rc::new(Huge(limit + 512))).await;
+            assert!(added.is_err_and(|error| error.what.contains("larger than")));
+        });
+        added?;
+        assert_eq!(rig.pool().superblock(), before);
+        let create = |bytes: u64, segment_bytes: u32| {
+            let devices: Vec<Rc<dyn BlockDevice>> =
+                vec![Rc::new(Huge(bytes)), Rc::new(Huge(bytes))];
+            let options = CreateOptions {
+                segment_bytes: Some(segment_bytes),
+                ..CreateOptions::named("pool")
+            };
+            let world = Rc::clone(&rig.world);
+            rig.run(async move {
+                let created = create(&*world, &devices, &MemoryWitness::default(), &options).await;
+                created.map(drop).map_err(|error| (error.what, error.hint))
+            })
+        };
+        assert_eq!(create(200 << 30, 64 << 10)?, Ok(()));
+        for (bytes, segment_bytes) in [(300 << 30, 64 << 10), (1 << 30, 5000), (1 << 30, 0)] {
+            let refused = create(bytes, segment_bytes)?;
+            assert!(refused.is_err_and(|(_, hint)| !hint.is_empty()), "{bytes} {segment_bytes}");
         }
         Ok(())
     });
