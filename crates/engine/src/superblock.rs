@@ -190,11 +190,9 @@ impl Core {
     /// old witness they would be believed when they come back alone.
     pub(crate) async fn begin_start(&self, missing: &BTreeSet<DeviceId>, epoch: u64) -> Result<()> {
         let _control = self.control.lock().await;
-        let accepted = self.accepted.get();
         self.write_superblocks(|superblock| {
             superblock.start_number += 1;
             superblock.epoch = epoch;
-            superblock.accept_single_copy |= accepted && !missing.is_empty();
             for member in superblock.members.iter_mut().filter(|m| missing.contains(&m.device)) {
                 member.state = MemberState::Failed;
             }

@@ -690,3 +690,20 @@ fn a_start_that_failed_does_nothing_more() {
         Ok(())
     });
 }
+
+/// To say that the loss of members is accepted agrees to what is lost with them, and to nothing else.
+#[test]
+fn accepting_a_loss_agrees_to_no_single_copy() {
+    survive(2, |seed| {
+        let rig = Rig::new(seed, Plan { agreed: false, ..two_copies(2) });
+        written(&rig)?;
+        rig.offer(&[1]);
+        rig.accepts.set(true);
+        rig.restart(Crash::PowerCut)?;
+        assert!(rig.was_told("is written through until there are members enough"));
+        rig.destage()?;
+        rig.write(7, 5, 1)?;
+        assert_eq!(rig.volume().owed_blocks(), 0, "it is on the origin already");
+        verify_origin(&rig)
+    });
+}
