@@ -27,7 +27,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::format::{MemberRecord, MemberState, Root, Superblock, Witness as WitnessFile};
 use crate::ids::DeviceId;
 use crate::superblock::{Slots, find_superblock};
-use crate::witness::Witness;
+use crate::witness::{Witness, unreadable};
 
 /// What a person may say when a pool is opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -150,20 +150,31 @@ async fn look(devices: Vec<Rc<dyn BlockDevice>>) -> Result<Vec<Found>> {
 }
 
 /// The witness, and what is to be said of it.
-async fn recall(pool: &Superblock, witness: &dyn Witness) -> (Option<WitnessFile>, Option<String>) {
+///
+/// # Errors
+/// [`ErrorKind::Future`] for a later format: it may say that these devices are stale.
+async fn recall(
+    pool: &Superblock,
+    witness: &dyn Witness,
+) -> Result<(Option<WitnessFile>, Option<String>)> {
     let bytes = match witness.load().await {
         Ok(Some(bytes)) => bytes,
-        Ok(None) => return (None, Some("there is no witness; a new one is written".to_owned())),
-        Err(reason) => return (None, Some(format!("the witness cannot be read: {reason}"))),
+        Ok(None) => {
+            return Ok((None, Some("there is no witness; a new one is written".to_owned())));
+        }
+        Err(reason) => return Ok((None, Some(format!("the witness cannot be read: {reason}")))),
     };
     match WitnessFile::decode(&bytes) {
         Ok(known) if known.pool != pool.pool => {
-            (None, Some("the witness is of another pool; a new one is written".to_owned()))
+            Ok((None, Some("the witness is of another pool; a new one is written".to_owned())))
         }
-        Ok(known) => (Some(known), None),
-        Err(error) => {
-            (None, Some(format!("the witness is damaged ({error}); a new one is written")))
-        }
+        Ok(known) => Ok((Some(known), None)),
+        Err(error) => match unreadable(error) {
+            error if error.kind == ErrorKind::Future => {
+                Err(error.hint("use the Forebay version that wrote it, or a later one"))
+            }
+            error => Ok((None, Some(format!("{}; a new one is written", error.what)))),
+        },
     }
 }
 
@@ -207,7 +218,7 @@ fn check_readable(newest: &Superblock, found: &[Found]) -> Result<()> {
 /// # Errors
 /// [`ErrorKind::Io`] for a superblock slot that cannot be read and may be the newest,
 /// [`ErrorKind::NeedsDecision`] by the module's table, [`ErrorKind::Refused`] for devices that do
-/// not go together, and what reading superblocks gives. Nothing has been changed.
+/// not go together, [`ErrorKind::Future`] for a later format, and what reading superblocks gives. Nothing has been changed.
 pub(crate) async fn assess(
     devices: Vec<Rc<dyn BlockDevice>>,
     witness: &dyn Witness,
@@ -217,7 +228,7 @@ pub(crate) async fn assess(
     let Some(first) = found.first() else {
         return Err(Error::new(ErrorKind::Invalid, "no cache device is given"));
     };
-    let (witness, note) = recall(&first.slots.superblock, witness).await;
+    let (witness, note) = recall(&first.slots.superblock, witness).await?;
     let Some((superblock, one_line)) = newest(&found, witness.as_ref()) else {
         return Err(Error::new(ErrorKind::Invalid, "no cache device is given"));
     };

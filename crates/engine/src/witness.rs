@@ -48,18 +48,22 @@ pub struct WithoutMembers {
 /// [`ErrorKind::Damaged`] or [`ErrorKind::Future`]: then nothing may be served.
 pub fn without_members(bytes: &[u8]) -> Result<WithoutMembers, Error> {
     let known = WitnessFile::decode(bytes).map_err(|error| {
-        let kind = match error {
-            FormatError::FutureVersion { .. } | FormatError::UnknownFeatures { .. } => {
-                ErrorKind::Future
-            }
-            _ => ErrorKind::Damaged,
-        };
-        Error::new(kind, format!("the witness cannot be read: {error}"))
-            .hint("attach the cache devices; nothing is served without them")
+        unreadable(error).hint("attach the cache devices; nothing is served without them")
     })?;
     let next = WitnessFile { epoch: known.epoch.saturating_add(1), ..known.clone() };
     let (withheld, served) = known.volumes.into_iter().partition(|v| v.may_be_dirty);
     Ok(WithoutMembers { pool: known.pool, served, withheld, witness: next.encode() })
+}
+
+/// The error for a witness that does not decode.
+pub(crate) fn unreadable(error: FormatError) -> Error {
+    let kind = match error {
+        FormatError::FutureVersion { .. } | FormatError::UnknownFeatures { .. } => {
+            ErrorKind::Future
+        }
+        _ => ErrorKind::Damaged,
+    };
+    Error::new(kind, format!("the witness cannot be read: {error}"))
 }
 
 /// A witness in memory, for simulation and for pools that are thrown away.

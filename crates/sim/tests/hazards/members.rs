@@ -5,7 +5,7 @@ use std::rc::Rc;
 use forebay_device::Request;
 use forebay_device::model::fault::{Ops, Trigger};
 use forebay_device::model::world::Crash;
-use forebay_engine::format::{Layout, MemberState, SUPERBLOCK_BYTES};
+use forebay_engine::format::{Layout, MemberState, SUPERBLOCK_BYTES, checksum};
 use forebay_engine::witness::{WitnessFuture, without_members};
 use forebay_engine::{Mode, Tuning, Witness, open};
 use forebay_sim::content::fill;
@@ -705,5 +705,24 @@ fn accepting_a_loss_agrees_to_no_single_copy() {
         rig.write(7, 5, 1)?;
         assert_eq!(rig.volume().owed_blocks(), 0, "it is on the origin already");
         verify_origin(&rig)
+    });
+}
+
+/// What it says may be that others went on, in a way that this version does not understand.
+#[test]
+fn a_witness_of_a_later_format_is_neither_passed_over_nor_replaced() {
+    survive(1, |seed| {
+        let rig = Rig::new(seed, two_copies(2));
+        written(&rig)?;
+        rig.crash(Crash::PowerCut);
+        let mut later = rig.recall().ok_or("the witness is there")?;
+        later[8] += 1;
+        later[16..20].fill(0);
+        let sum = checksum(&later);
+        later[16..20].copy_from_slice(&sum.to_le_bytes());
+        rig.remember(Some(later.clone()));
+        refused(rig.open(), "Future")?;
+        assert_eq!(rig.recall(), Some(later));
+        Ok(())
     });
 }
