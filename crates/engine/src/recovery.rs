@@ -252,9 +252,6 @@ impl Core {
             claimed.extend(header.partners.iter().copied());
             let mut segments = header.partners;
             segments.retain(|&segment| sets.knows(segment));
-            for &segment in &segments {
-                sets.claim(segment);
-            }
             sets.put(Set {
                 id: header.set,
                 segments,
@@ -269,6 +266,7 @@ impl Core {
                 durable_blocks: self.segment_blocks,
             });
         }
+        sets.claim(&claimed);
     }
 
     /// Replays everything behind the images; returns the sets that have no footer.

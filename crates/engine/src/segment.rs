@@ -10,7 +10,7 @@
 //!   else ([`SetTable::lacking`]), and whatever a root would free there is reason enough for one.
 //!   So each set emptied there brings a waiter closer, whatever is moved or populated elsewhere.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use crate::format::{State, Stream};
 use crate::ids::{Incarnation, Location, SegmentId, Sequence};
@@ -219,20 +219,16 @@ impl SetTable {
         *slot = Some(Box::new(set));
     }
 
-    /// Takes a segment that recovery found in use off the free list.
-    pub(crate) fn claim(&mut self, segment: SegmentId) {
-        let member = self.member_of(segment);
-        self.free[member].retain(|&free| free != segment);
+    /// Takes segments that recovery found in use off the free lists.
+    pub(crate) fn claim(&mut self, segments: &BTreeSet<SegmentId>) {
+        self.free.iter_mut().for_each(|free| free.retain(|segment| !segments.contains(segment)));
     }
 
     /// Takes a segment off the free list although no set has it; false if it is not there.
     pub(crate) fn withhold(&mut self, segment: SegmentId) -> bool {
-        let free = self.knows(segment)
-            && self.free[self.member_of(segment)].iter().any(|&free| free == segment);
-        if free {
-            self.claim(segment);
-        }
-        free
+        let before = self.free_count();
+        self.claim(&BTreeSet::from([segment]));
+        self.free_count() < before
     }
 
     /// Undoes one [`SetTable::withhold`].
