@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod crafted;
+mod lives;
 mod lying;
 mod members;
 mod origin;
