@@ -123,10 +123,10 @@ pub async fn create(
         }
         device.flush().done().await.map_err(failed)?;
     }
-    witness
-        .store(witness_of(&superblock))
-        .await
-        .map_err(|reason| Error::new(ErrorKind::Io, format!("writing the witness: {reason}")))?;
+    witness.store(witness_of(&superblock)).await.map_err(|reason| {
+        Error::new(ErrorKind::Io, format!("writing the witness: {reason}"))
+            .hint("make the witness file writable; opening the pool writes it, too")
+    })?;
     Ok(superblock.pool)
 }
 
@@ -535,6 +535,7 @@ impl Pool {
         };
         let record = record.ok_or_else(|| {
             Error::new(ErrorKind::NotFound, format!("the pool has no volume \"{name}\""))
+                .hint("check the name, or add the volume")
         })?;
         if self.core.volume(record.id).is_some() {
             return Err(invalid(format!("volume \"{name}\" is attached already"), "use it"));

@@ -76,6 +76,7 @@ impl Core {
         self.unpin(pinned);
         found.ok_or_else(|| {
             Error::new(ErrorKind::Io, format!("no good copy of the log's block {}", location.0))
+                .hint("look at the cache devices; what they do not return may be dirty data")
         })
     }
 
