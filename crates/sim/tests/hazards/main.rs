@@ -213,7 +213,7 @@ fn provisional_data_is_void_after_a_power_cut() {
 
 #[test]
 fn overlapping_writes_have_one_order() {
-    provoke(Bug::RangeLockSkipped, 40, |seed| {
+    provoke(Bug::RangeLockSkipped, 300, |seed| {
         let rig = Rig::new(seed, Plan::default());
         // The first write waits for the superblocks, and all others with it.
         rig.write(2, 30, 1)?;
