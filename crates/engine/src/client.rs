@@ -20,6 +20,7 @@ use forebay_device::{BlockDevice, Buf, Data};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::VolumeId;
 use crate::limits::REMOTE_REQUESTS_MAX;
+use crate::status::Extent;
 use crate::volume::{Hit, Volume};
 
 /// A client's view, as both sides name it.
@@ -60,11 +61,21 @@ enum Request {
         len: u64,
         durable: bool,
     },
+    Status {
+        offset: u64,
+        len: u64,
+        extents: Vec<Extent>,
+    },
+    Prefetch {
+        offset: u64,
+        len: u64,
+    },
 }
 
-/// The outcome; of a read with its buffer.
+/// The outcome; of a read with its buffer, of a question with the extents.
 struct Answer {
     buf: Option<Buf>,
+    extents: Vec<Extent>,
     result: Result<()>,
     /// Where to read instead.
     hit: Option<Pinned>,
@@ -72,7 +83,7 @@ struct Answer {
 
 impl Answer {
     fn ended(buf: Option<Buf>, result: Result<()>) -> Self {
-        Self { buf, result, hit: None }
+        Self { buf, extents: Vec::new(), result, hit: None }
     }
 }
 
@@ -126,6 +137,11 @@ async fn carry_out(volume: &Volume, request: Request) -> Answer {
         Request::WriteZeroes { offset, len, durable } => {
             volume.write_zeroes(offset, len, durable).await
         }
+        Request::Status { offset, len, mut extents } => {
+            let result = volume.status(offset, len, &mut extents);
+            return Answer { extents, ..Answer::ended(None, result) };
+        }
+        Request::Prefetch { offset, len } => volume.prefetch(offset, len).await,
     };
     Answer::ended(None, result)
 }
@@ -137,7 +153,7 @@ async fn answer(volume: &Volume, request: Request, way_back: &Sender<Hit>) -> An
             match volume.locate(offset, buf.len() as u64) {
                 Some(hit) => {
                     let hit = Some(Pinned { hit, way_back: way_back.clone() });
-                    Answer { buf: Some(buf), result: Ok(()), hit }
+                    Answer { hit, ..Answer::ended(Some(buf), Ok(())) }
                 }
                 None => carry_out(volume, Request::Read { offset, buf, locate: false }).await,
             }
@@ -356,5 +372,24 @@ impl Client {
     /// As there.
     pub async fn write_zeroes(&self, offset: u64, len: u64, durable: bool) -> Result<()> {
         self.request(Request::WriteZeroes { offset, len, durable }).await.result
+    }
+
+    /// See [`Volume::status`]; `extents` comes back whatever the result, unless the pool has ended.
+    pub async fn status(
+        &self,
+        offset: u64,
+        len: u64,
+        extents: Vec<Extent>,
+    ) -> (Vec<Extent>, Result<()>) {
+        let answer = self.request(Request::Status { offset, len, extents }).await;
+        (answer.extents, answer.result)
+    }
+
+    /// See [`Volume::prefetch`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn prefetch(&self, offset: u64, len: u64) -> Result<()> {
+        self.request(Request::Prefetch { offset, len }).await.result
     }
 }

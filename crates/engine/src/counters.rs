@@ -36,6 +36,8 @@ counters! {
         trim_requests,
         /// WRITE ZEROES requests.
         zero_requests,
+        /// Requests to prefetch.
+        prefetch_requests,
         /// Read pieces served from the cache alone.
         read_hits,
         /// Read pieces served in part from the cache.

@@ -8,6 +8,24 @@ pub const REQUEST_BYTES_MAX: u64 = 32 << 20;
 /// reactor a worker task of a few KiB once it is needed.
 pub const REMOTE_REQUESTS_MAX: usize = 256;
 
+/// Stripes that one question about a range looks at, empty ones included (1 GiB): an answer may
+/// cover less than what was asked for.
+pub const STATUS_STRIPES_MAX: usize = 256;
+
+/// Mapped runs after which such an answer ends with the stripe it has come to: some ten
+/// microseconds of the pool's reactor, what a few reads cost it.
+pub const STATUS_RUNS_MAX: usize = 1024;
+
+/// Extents of such an answer: 8 KiB of memory.
+pub const STATUS_EXTENTS_MAX: usize = 512;
+
+/// Bytes that one prefetch reads at the most; of a longer range it takes the beginning. The longest
+/// read, so that one request cannot keep the origin busy for hours.
+pub const PREFETCH_BYTES_MAX: u64 = REQUEST_BYTES_MAX;
+
+/// Bytes that a prefetch reads at a time, and its memory.
+pub const PREFETCH_STEP_BYTES: u64 = 1 << 20;
+
 /// Longest record, in bytes, header included; also at most a quarter of a segment. Longer requests
 /// are several records. It is one device write or two (see [`APART_BLOCKS_MIN`]), and an extent's
 /// distance to its record's header must fit 8 bits.

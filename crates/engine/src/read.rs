@@ -14,7 +14,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::format::{EntryKind, Mode, State, Stream};
 use crate::ids::{BLOCK_BYTES, SECTOR_BYTES, SECTORS_ALL, SECTORS_PER_BLOCK, SegmentId};
 use crate::index::Mapping;
-use crate::limits::{GRANULE_BLOCKS, POPULATE_BYTES_MAX, REGION_BLOCKS};
+use crate::limits::{GRANULE_BLOCKS, POPULATE_BYTES_MAX, PREFETCH_STEP_BYTES, REGION_BLOCKS};
 use crate::lock::Population;
 use crate::log::{Pending, new_entry};
 use crate::planted::{self, Bug};
@@ -146,6 +146,31 @@ impl Core {
         Some(Located { device: Rc::clone(&member.device), at: at + within, set })
     }
 
+    /// Reads what is missing of a piece that lies in one stripe, so that it is populated.
+    pub(crate) async fn prefetch_piece(
+        &self,
+        v: &Rc<VolumeState>,
+        offset: u64,
+        len: u64,
+    ) -> Result<()> {
+        let (first, count) = blocks_of(offset, len);
+        let end = (first + u64::from(count)) * BLOCK_BYTES;
+        let mut at = first * BLOCK_BYTES;
+        let stripe = first / STRIPE_BLOCKS;
+        while at < end && self.may_populate(v) && !v.origin.is_stripe_volatile(stripe) {
+            let missing = self.plan(v, at, end - at).into_iter().find(|run| run.mapping.is_none());
+            let Some(run) = missing else { break };
+            let len = run.len.min(PREFETCH_STEP_BYTES);
+            let (first, count) = blocks_of(run.offset, len);
+            self.note_access(v, first, count, Access::Read, false);
+            let (_, result) = self.read_miss(v, run.offset, Buf::new(len as usize)).await;
+            result?;
+            // Whole cache blocks are on their way into the index.
+            at = (run.offset + len).next_multiple_of(v.cache_block * BLOCK_BYTES);
+        }
+        Ok(())
+    }
+
     /// Tells the policy of an access.
     pub(crate) fn note_access(
         &self,
@@ -173,7 +198,7 @@ impl Core {
     }
 
     /// In bypass mode only what the origin lacks is served from the cache.
-    fn may_serve(&self, v: &VolumeState, state: State) -> bool {
+    pub(crate) fn may_serve(&self, v: &VolumeState, state: State) -> bool {
         self.mode_of(v) != Mode::Bypass || state.is_owed() || state == State::Lost
     }
 
@@ -412,9 +437,7 @@ impl Core {
     /// before the origin is read, may be populated: one that is cached now may be destaged and
     /// dropped while the origin's answer, from before, is still on its way (INV-10).
     fn plan_population(&self, v: &VolumeState, offset: u64, len: usize) -> Option<Plan> {
-        let mode = self.mode_of(v);
-        let populates = matches!(mode, Mode::Writeback | Mode::Writethrough | Mode::Readonly);
-        if !populates || self.latched.get() || self.index_is_tight() {
+        if !self.may_populate(v) {
             return None;
         }
         let (first, count) = blocks_of(offset, len as u64);
@@ -451,6 +474,13 @@ impl Core {
         });
         missing_until(end, end);
         Some(Plan { population, block: start, count: (end - start) as u32, queue, parts })
+    }
+
+    /// Whether anything that is read may be populated now.
+    fn may_populate(&self, v: &VolumeState) -> bool {
+        let mode = self.mode_of(v);
+        let populates = matches!(mode, Mode::Writeback | Mode::Writethrough | Mode::Readonly);
+        populates && !self.latched.get() && !self.index_is_tight()
     }
 
     /// Hands what was read to the log, behind the reply.

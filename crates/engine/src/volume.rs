@@ -13,10 +13,11 @@ use crate::counters::add;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::Mode;
 use crate::ids::{BLOCK_BYTES, SECTOR_BYTES, SegmentId, VolumeId};
-use crate::limits::REQUEST_BYTES_MAX;
+use crate::limits::{PREFETCH_BYTES_MAX, REQUEST_BYTES_MAX};
 use crate::origin::Origin;
 use crate::planted::{self, Bug};
 use crate::read::Located;
+use crate::status::Extent;
 use crate::wait::TaskMutex;
 
 /// A volume whose origin is attached.
@@ -152,10 +153,15 @@ impl Volume {
         self.core.owed.borrow().range(range).map(|(_, &count)| u64::from(count)).sum()
     }
 
-    fn begin(&self) -> Result<InFlight<'_>> {
+    fn refuse_if_stopping(&self) -> Result<()> {
         if self.core.stopping.get() {
             return Err(Error::new(ErrorKind::Stopping, "the pool is stopping"));
         }
+        Ok(())
+    }
+
+    fn begin(&self) -> Result<InFlight<'_>> {
+        self.refuse_if_stopping()?;
         self.core.requests.set(self.core.requests.get() + 1);
         self.state.last_request.set(self.core.rt.now());
         Ok(InFlight(&self.core))
@@ -406,6 +412,36 @@ impl Volume {
             }
         }
         if durable { self.make_durable(before).await } else { Ok(()) }
+    }
+
+    /// Where the bytes of a range are, from its start on, without gaps; it is put into `extents`,
+    /// which is emptied first. It may cover less than the range, never nothing. Nothing is read,
+    /// and it does not count as an access.
+    ///
+    /// # Errors
+    /// On invalid ranges, and when the pool is stopping.
+    pub fn status(&self, offset: u64, len: u64, extents: &mut Vec<Extent>) -> Result<()> {
+        extents.clear();
+        self.check(offset, len)?;
+        self.refuse_if_stopping()?;
+        self.core.status(&self.state, offset, len, extents);
+        Ok(())
+    }
+
+    /// Brings the beginning of a range, at most [`PREFETCH_BYTES_MAX`], into the cache, as if it
+    /// were read; what the cache holds already is not read.
+    ///
+    /// # Errors
+    /// On invalid ranges, and if the origin cannot be read.
+    pub async fn prefetch(&self, offset: u64, len: u64) -> Result<()> {
+        self.check(offset, len)?;
+        let _request = self.begin()?;
+        add(&self.core.counters.prefetch_requests, 1);
+        let len = len.min(PREFETCH_BYTES_MAX);
+        for piece in self.pieces(offset, len).filter(|piece| !piece.tail) {
+            self.core.prefetch_piece(&self.state, piece.offset, piece.len).await?;
+        }
+        Ok(())
     }
 
     /// Brings every dirty block to the origin and waits until that is durable there.

@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::rc::Rc;
 
 use forebay_device::io::Outcome;
@@ -11,8 +12,11 @@ use forebay_device::{BlockDevice, Buf, Data, IoError, IoErrorKind, Nanos};
 use forebay_engine as engine;
 use forebay_engine::planted::{self, BUGS};
 use forebay_engine::witness::WitnessFuture;
-use forebay_engine::{Client, CreateOptions, Event, Pool, Tuning, Volume, VolumeSpec, Witness};
+use forebay_engine::{
+    Client, CreateOptions, Event, Place, Pool, Tuning, Volume, VolumeSpec, Witness,
+};
 
+use crate::content::SECTOR;
 use crate::subject::{Env, Mode, Subject, SubjectError};
 
 /// Names of the planted bugs, in the order of [`BUGS`].
@@ -280,6 +284,24 @@ impl Subject for Engine {
         len: u64,
     ) -> Result<(), IoError> {
         self.view(client, volume).write_zeroes(offset, len, false).await.map_err(io_error)
+    }
+
+    fn zeroes(&self, volume: usize, range: Range<u64>) -> Vec<Range<u64>> {
+        let (mut extents, mut zeroes, mut at) = (Vec::new(), Vec::new(), range.start);
+        let sector = SECTOR as u64;
+        let len = (range.end - range.start) * sector;
+        if self.volumes[volume].status(range.start * sector, len, &mut extents).is_err() {
+            return zeroes;
+        }
+        for extent in extents {
+            let end = at + extent.len / sector;
+            if extent.place == Place::Zeroes {
+                count("range known to be zeroes", 1);
+                zeroes.push(at..end);
+            }
+            at = end;
+        }
+        zeroes
     }
 
     async fn set_mode(&self, volume: usize, to: Mode) -> Result<(), SubjectError> {

@@ -229,6 +229,15 @@ async fn read<S: Subject>(
     range: Range<u64>,
 ) -> Result<(), IoError> {
     let (offset, len) = bytes(&range);
+    for zeroes in subject.zeroes(volume, range.clone()) {
+        // What is said without reading must hold as if it were read.
+        let (_, len) = bytes(&zeroes);
+        let mut oracle = shared.oracle.borrow_mut();
+        let access = oracle.read_start(volume, zeroes);
+        if let Err(violation) = oracle.read_end(access, &vec![0; len as usize]) {
+            shared.fail(format!("said to be zeroes: {violation}"));
+        }
+    }
     let access = shared.oracle.borrow_mut().read_start(volume, range);
     let outcome = subject.read(client, volume, offset, Buf::new(len as usize)).await;
     let mut oracle = shared.oracle.borrow_mut();

@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::future::Future;
+use std::ops::Range;
 use std::rc::Rc;
 
 use forebay_device::Buf;
@@ -125,6 +126,12 @@ pub trait Subject: Sized + 'static {
         offset: u64,
         len: u64,
     ) -> impl Future<Output = Result<(), IoError>>;
+
+    /// The parts of a range, in sectors of the volume, that are said to read as zeroes at this
+    /// moment.
+    fn zeroes(&self, _volume: usize, _range: Range<u64>) -> Vec<Range<u64>> {
+        Vec::new()
+    }
 
     /// Changes a volume's mode.
     fn set_mode(&self, volume: usize, mode: Mode)

@@ -10,6 +10,7 @@ mod origin;
 mod remote;
 mod rig;
 mod start;
+mod status;
 mod stop;
 
 use std::rc::Rc;
