@@ -3,8 +3,9 @@
 use std::rc::Rc;
 
 use forebay_device::{Buf, Data};
-use forebay_engine::{Client, Error, ErrorKind};
-use forebay_export::{Export, ExportError};
+use forebay_engine::{Client, Error, ErrorKind, Place};
+use forebay_export::nbd::limits::EXTENTS_MAX;
+use forebay_export::{Export, ExportError, Extent, Tier, Zeroing};
 
 /// See the head of the file.
 pub(crate) struct VolumeExport {
@@ -25,6 +26,7 @@ fn told(error: &Error) -> ExportError {
         ErrorKind::Io | ErrorKind::Damaged => ExportError::Io,
         ErrorKind::OutOfRange | ErrorKind::Invalid => ExportError::Invalid,
         ErrorKind::Stopping => ExportError::ShuttingDown,
+        ErrorKind::Unsupported => ExportError::Unsupported,
         ErrorKind::Refused | ErrorKind::Future | ErrorKind::NeedsDecision | ErrorKind::NotFound => {
             ExportError::Io
         }
@@ -70,15 +72,40 @@ impl Export for VolumeExport {
         self.volume.trim(offset, len, fua).await.map_err(|error| told(&error))
     }
 
-    async fn write_zeroes(
-        &self,
-        offset: u64,
-        len: u64,
-        _may_trim: bool,
-        fua: bool,
-    ) -> Result<(), ExportError> {
-        self.volume.write_zeroes(offset, len, fua).await.map_err(|error| told(&error))
+    /// Zeroes take no space on any device, and a destaged zero keeps the origin's: the engine never
+    /// punches a hole for them.
+    async fn write_zeroes(&self, offset: u64, len: u64, how: Zeroing) -> Result<(), ExportError> {
+        let result = if how.only_if_fast {
+            self.volume.write_zeroes_fast(offset, len, how.fua).await
+        } else {
+            self.volume.write_zeroes(offset, len, how.fua).await
+        };
+        result.map_err(|error| told(&error))
     }
+
+    async fn status(&self, offset: u64, len: u64) -> Result<Vec<Extent>, ExportError> {
+        let extents = Vec::with_capacity(EXTENTS_MAX);
+        let (extents, result) = self.volume.status(offset, len, extents).await;
+        result.map_err(|error| told(&error))?;
+        Ok(extents.into_iter().map(extent).collect())
+    }
+
+    async fn prefetch(&self, offset: u64, len: u64) -> Result<(), ExportError> {
+        self.volume.prefetch(offset, len).await.map_err(|error| told(&error))
+    }
+}
+
+const _: () = assert!(forebay_engine::limits::STATUS_EXTENTS_MAX == EXTENTS_MAX);
+
+/// What the engine knows, in the words of an export.
+fn extent(extent: forebay_engine::Extent) -> Extent {
+    let tier = match extent.place {
+        Place::Origin => Tier::Origin,
+        Place::Clean => Tier::SsdClean,
+        Place::Dirty | Place::Zeroes => Tier::SsdDirty,
+        Place::Lost => Tier::Lost,
+    };
+    Extent { len: extent.len, is_zero: extent.place == Place::Zeroes, tier }
 }
 
 #[cfg(test)]

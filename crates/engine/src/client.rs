@@ -60,6 +60,7 @@ enum Request {
         offset: u64,
         len: u64,
         durable: bool,
+        only_if_fast: bool,
     },
     Status {
         offset: u64,
@@ -134,7 +135,10 @@ async fn carry_out(volume: &Volume, request: Request) -> Answer {
         Request::Write { offset, data, durable } => volume.write(offset, data, durable).await,
         Request::Flush => volume.flush().await,
         Request::Trim { offset, len, durable } => volume.trim(offset, len, durable).await,
-        Request::WriteZeroes { offset, len, durable } => {
+        Request::WriteZeroes { offset, len, durable, only_if_fast: true } => {
+            volume.write_zeroes_fast(offset, len, durable).await
+        }
+        Request::WriteZeroes { offset, len, durable, .. } => {
             volume.write_zeroes(offset, len, durable).await
         }
         Request::Status { offset, len, mut extents } => {
@@ -371,7 +375,17 @@ impl Client {
     /// # Errors
     /// As there.
     pub async fn write_zeroes(&self, offset: u64, len: u64, durable: bool) -> Result<()> {
-        self.request(Request::WriteZeroes { offset, len, durable }).await.result
+        let request = Request::WriteZeroes { offset, len, durable, only_if_fast: false };
+        self.request(request).await.result
+    }
+
+    /// See [`Volume::write_zeroes_fast`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn write_zeroes_fast(&self, offset: u64, len: u64, durable: bool) -> Result<()> {
+        let request = Request::WriteZeroes { offset, len, durable, only_if_fast: true };
+        self.request(request).await.result
     }
 
     /// See [`Volume::status`]; `extents` comes back whatever the result, unless the pool has ended.

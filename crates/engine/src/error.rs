@@ -25,6 +25,8 @@ pub enum ErrorKind {
     NotFound,
     /// The pool is stopping.
     Stopping,
+    /// It cannot be done in the way that was asked for; nothing was changed.
+    Unsupported,
 }
 
 /// An error with what a person needs to act on it.

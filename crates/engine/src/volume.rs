@@ -13,7 +13,7 @@ use crate::counters::add;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::Mode;
 use crate::ids::{BLOCK_BYTES, SECTOR_BYTES, SegmentId, VolumeId};
-use crate::limits::{PREFETCH_BYTES_MAX, REQUEST_BYTES_MAX};
+use crate::limits::{PREFETCH_BYTES_MAX, REQUEST_BYTES_MAX, ZERO_DIRECT_BYTES_MIN};
 use crate::origin::Origin;
 use crate::planted::{self, Bug};
 use crate::read::Located;
@@ -412,6 +412,18 @@ impl Volume {
             }
         }
         if durable { self.make_durable(before).await } else { Ok(()) }
+    }
+
+    /// The same, but only if that is quicker than writing as many zero bytes: as one entry of the
+    /// log. [`ErrorKind::Unsupported`] if not.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn write_zeroes_fast(&self, offset: u64, len: u64, durable: bool) -> Result<()> {
+        if self.mode() != Mode::Writeback || len > ZERO_DIRECT_BYTES_MIN {
+            return Err(Error::new(ErrorKind::Unsupported, "these zeroes go to the origin"));
+        }
+        self.write_zeroes(offset, len, durable).await
     }
 
     /// Where the bytes of a range are, from its start on, without gaps; it is put into `extents`,

@@ -37,6 +37,42 @@ impl std::fmt::Display for ExportError {
 
 impl std::error::Error for ExportError {}
 
+/// Where an extent's newest data is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Tier {
+    /// On a cache device; the origin was given it, too.
+    SsdClean,
+    /// On a cache device; the origin may lack it.
+    SsdDirty,
+    /// On the origin alone.
+    Origin,
+    /// Nowhere: reads fail.
+    Lost,
+}
+
+/// How a range is to become zeroes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Zeroing {
+    /// It may give up its space.
+    pub may_trim: bool,
+    /// It is durable when the request is answered.
+    pub fua: bool,
+    /// Only if that is quicker than writing as many zero bytes; else
+    /// [`ExportError::Unsupported`], and nothing is changed.
+    pub only_if_fast: bool,
+}
+
+/// What is known of some bytes without reading them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// In bytes, a multiple of [`crate::nbd::limits::SECTOR_BYTES`], not 0.
+    pub len: u64,
+    /// Whether they are known to read as zeroes. They may be zeroes without.
+    pub is_zero: bool,
+    /// Where they are.
+    pub tier: Tier,
+}
+
 /// A block device that clients may open by name.
 ///
 /// Servers check a request before they pass it on: ranges are not empty, lie inside of
@@ -65,11 +101,6 @@ pub trait Export: 'static {
         self
     }
 
-    /// Whether [`Export::write_zeroes`] is always quicker than writing that many zero bytes.
-    fn zeroes_fast(&self) -> bool {
-        false
-    }
-
     /// Fills all of `buf` from `offset` and hands back that very buffer, whatever the result.
     fn read(&self, offset: u64, buf: Buf) -> impl Future<Output = (Buf, Result<(), ExportError>)>;
 
@@ -92,12 +123,24 @@ pub trait Export: 'static {
         fua: bool,
     ) -> impl Future<Output = Result<(), ExportError>>;
 
-    /// The range reads as zeroes from now on; it may give up its space only with `may_trim`.
+    /// The range reads as zeroes from now on.
     fn write_zeroes(
         &self,
         offset: u64,
         len: u64,
-        may_trim: bool,
-        fua: bool,
+        how: Zeroing,
     ) -> impl Future<Output = Result<(), ExportError>>;
+
+    /// What is known of a range: extents that follow each other from its start on. They may cover
+    /// less than the range, but not nothing, and there are at most
+    /// [`crate::nbd::limits::EXTENTS_MAX`].
+    fn status(
+        &self,
+        offset: u64,
+        len: u64,
+    ) -> impl Future<Output = Result<Vec<Extent>, ExportError>>;
+
+    /// The range will be read soon. An export that has no use for that does nothing; one that has
+    /// may take the beginning of a long range only.
+    fn prefetch(&self, offset: u64, len: u64) -> impl Future<Output = Result<(), ExportError>>;
 }

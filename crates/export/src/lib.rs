@@ -9,5 +9,5 @@ mod export;
 pub mod nbd;
 mod transport;
 
-pub use export::{Export, ExportError};
+pub use export::{Export, ExportError, Extent, Tier, Zeroing};
 pub use transport::{Listen, Transport, is_of_one_client};

@@ -47,6 +47,9 @@ fn nbdinfo_shows_what_is_announced() {
             "\"can_fua\": true",
             "\"can_trim\": true",
             "\"can_zero\": true",
+            "\"can_cache\": true",
+            "\"base:allocation\"",
+            "\"forebay:tier\"",
             "\"block_size_minimum\": 512",
             "\"block_size_preferred\": 4096",
             "\"block_size_maximum\": 33554432",
@@ -60,6 +63,64 @@ fn nbdinfo_shows_what_is_announced() {
     }
     let unknown = client("nbdinfo", &[&server.unix_uri("none")]).output().unwrap();
     assert!(!unknown.status.success());
+    server.stop();
+}
+
+/// The lines of a table as the numbers that they begin with.
+fn numbers(table: &str) -> Vec<Vec<u64>> {
+    let line = |line: &str| line.split_whitespace().map_while(|word| word.parse().ok()).collect();
+    table.lines().map(line).collect()
+}
+
+#[test]
+fn nbdinfo_and_qemu_img_map_what_is_known() {
+    if !installed(&["nbdinfo", "qemu-io", "qemu-img"]) {
+        return;
+    }
+    let server = RealServer::start();
+    let (uri, k) = (server.unix_uri("plain"), 1024);
+    let fill = ["-f", "raw", "-c", "write -P 1 1M 64k", "-c", "write -P 7 1088k 512", &uri];
+    run("qemu-io", &fill);
+    let expected = [
+        vec![0, k * k, 3],
+        vec![k * k, 64 * k + 512, 0],
+        vec![1088 * k + 512, SIZE as u64 - 1088 * k - 512, 3],
+    ];
+    assert_eq!(numbers(&run("nbdinfo", &["--map", &uri])), expected);
+    let expected = [
+        vec![0, k * k, 4],
+        vec![k * k, 64 * k, 2],
+        vec![1088 * k, 512, 8],
+        vec![1088 * k + 512, SIZE as u64 - 1088 * k - 512, 4],
+    ];
+    assert_eq!(numbers(&run("nbdinfo", &["--map=forebay:tier", &uri])), expected);
+    let map = run("qemu-img", &["map", "--output=json", "-f", "raw", &uri]);
+    let starts: Vec<_> = map.lines().filter(|line| line.contains("\"data\": true")).collect();
+    assert_eq!(starts.len(), 1, "{map}");
+    assert!(starts[0].contains("\"start\": 1048576"), "{map}");
+    server.stop();
+}
+
+#[test]
+fn copies_leave_out_what_is_known_to_be_zeroes() {
+    if !installed(&["nbdcopy", "qemu-img"]) {
+        return;
+    }
+    let server = RealServer::start();
+    let (input, output) = (server.file("input"), server.file("output"));
+    let mut bytes = vec![0; SIZE];
+    bytes[3 << 20..5 << 20].copy_from_slice(&noise(2 << 20));
+    std::fs::write(&input, &bytes).unwrap();
+    let (input, output) = (input.to_str().unwrap(), output.to_str().unwrap());
+    let uri = server.unix_uri("jitter");
+    run("nbdcopy", &[input, &uri]);
+    let before = server.progress.load(Ordering::Relaxed);
+    run("nbdcopy", &["--request-size=65536", &uri, output]);
+    let requests = server.progress.load(Ordering::Relaxed) - before;
+    assert!(requests < SIZE / 65536 / 4, "{requests} requests for 2 MiB of data");
+    assert!(std::fs::read(output).unwrap() == bytes);
+    run("qemu-img", &["convert", "-f", "raw", "-O", "raw", &uri, output]);
+    assert!(std::fs::read(output).unwrap() == bytes);
     server.stop();
 }
 

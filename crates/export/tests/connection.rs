@@ -12,7 +12,7 @@ use forebay_export::nbd::{Exports, Server, limits};
 use forebay_export::{ExportError, Listen, Transport};
 use support::memory_export::MemoryExport;
 use support::pipe::{Doorstep, Pipe};
-use support::protocol::{Client, Reply, option, request};
+use support::protocol::{Chunk, Client, Reply, extended, option, request};
 use support::world::World;
 
 const SIZE: usize = 1 << 20;
@@ -100,6 +100,146 @@ fn every_command_is_answered_in_both_reply_forms() {
         let (_, replies) = rig.ask(client, request(0, 0, 6, 8192, 0), 1, |_| 0);
         assert_eq!(errors(&replies), [0], "an empty read succeeds");
         rig.assert_idle();
+    }
+}
+
+/// Sends requests and takes that many chunks.
+fn chunks(rig: &Rig, is_extended: bool, bytes: Vec<u8>, count: usize) -> Vec<Chunk> {
+    let stream = rig.door.connect();
+    rig.world.run(async move {
+        let mut client = Client::open_with_contexts(stream, is_extended).await;
+        client.send(&bytes).await;
+        let mut chunks = Vec::new();
+        while chunks.len() < count {
+            chunks.extend(client.chunk().await);
+        }
+        chunks
+    })
+}
+
+fn words(bytes: &[u8]) -> Vec<u32> {
+    bytes.as_chunks().0.iter().map(|word| u32::from_be_bytes(*word)).collect()
+}
+
+#[test]
+fn block_status_answers_each_context_in_both_forms() {
+    let rig = Rig::new(|export| export);
+    rig.export.bytes()[4096..8192].fill(1);
+    rig.export.bytes()[8192..9216].fill(7);
+    let asked = chunks(&rig, false, request(7, 0, 3, 0, 16384), 2);
+    assert_eq!((asked[0].kind, asked[0].flags, asked[0].cookie), (5, 0, 3));
+    assert_eq!(words(&asked[0].body), [1, 4096, 3, 5120, 0, 7168, 3]);
+    assert_eq!((asked[1].kind, asked[1].flags, asked[1].cookie), (5, 1, 3));
+    assert_eq!(words(&asked[1].body), [2, 4096, 4, 4096, 2, 1024, 8, 7168, 4]);
+    let asked = chunks(&rig, true, extended(7, 0, 3, 4096, 8192), 2);
+    assert_eq!((asked[0].kind, asked[1].flags), (6, 1));
+    assert_eq!(words(&asked[0].body), [1, 2, 0, 5120, 0, 0, 0, 3072, 0, 3]);
+    assert_eq!(words(&asked[1].body), [2, 3, 0, 4096, 0, 2, 0, 1024, 0, 8, 0, 3072, 0, 4]);
+    let asked = chunks(&rig, false, request(7, 8, 3, 512, 16384), 2);
+    assert_eq!(words(&asked[0].body), [1, 3584, 3], "one extent was asked for");
+    assert_eq!(words(&asked[1].body), [2, 3584, 4]);
+    rig.export.fault.set(Some(ExportError::Io));
+    let asked = chunks(&rig, false, request(7, 8, 3, 512, 16384), 1);
+    assert_eq!((asked[0].kind, words(&asked[0].body)), (0x8001, vec![5]));
+    rig.assert_idle();
+}
+
+#[test]
+fn a_long_answer_covers_less_and_the_client_asks_again() {
+    let rig = Rig::new(|export| export);
+    for sector in rig.export.bytes().chunks_mut(1024) {
+        sector[..512].fill(1);
+    }
+    let extents_max = limits::EXTENTS_MAX;
+    let asked = chunks(&rig, true, extended(7, 0, 3, 0, SIZE as u64), 2);
+    for chunk in asked {
+        assert_eq!(words(&chunk.body)[1] as usize, extents_max);
+        assert_eq!(chunk.body.len(), 8 + 16 * extents_max);
+    }
+}
+
+#[test]
+fn extended_headers_serve_every_command() {
+    let rig = Rig::new(MemoryExport::delayed);
+    let end = SIZE as u64;
+    let bytes = [
+        extended(1, 32, 1, 0, 512),
+        vec![7; 512],
+        extended(1, 0, 2, 512, 512), // a client that forgets the flag still sends the data
+        vec![8; 512],
+        extended(0, 0, 3, 1024, 512),
+        extended(3, 0, 4, 0, 0),
+        extended(4, 0, 5, 4096, end - 4096),
+        extended(5, 0, 6, 0, end),
+        extended(6, 0, 7, 2048, 512),
+        extended(6, 0, 8, 512, 1 << 40),
+        extended(3, 32, 9, 0, 700), // a payload that nobody expects is skipped
+        vec![9; 700],
+        extended(0, 0, 10, 0, 1 << 33),
+    ]
+    .concat();
+    let mut chunks = chunks(&rig, true, bytes, 10);
+    chunks.sort_by_key(|chunk| chunk.cookie);
+    let kinds: Vec<_> = chunks.iter().map(|chunk| chunk.kind).collect();
+    assert_eq!(kinds, [0, 0, 1, 0, 0, 0, 0, 0x8001, 0x8001, 0x8001]);
+    assert_eq!(chunks[2].body, [&1024_u64.to_be_bytes()[..], &[0; 512]].concat());
+    let errnos: Vec<_> = chunks[7..].iter().map(|chunk| words(&chunk.body)[0]).collect();
+    assert_eq!(errnos, [28, 22, 22]);
+    assert_eq!(rig.export.bytes()[..1024], [[7; 512], [8; 512]].concat());
+    assert_eq!(rig.export.prefetches.get(), 1);
+    rig.assert_idle();
+}
+
+#[test]
+fn a_batch_of_long_headers_is_sent_in_parts() {
+    let rig = Rig::new(|export| export);
+    let count = limits::REQUESTS_INFLIGHT_MAX;
+    rig.export.fault.set(Some(ExportError::Io));
+    let bytes = (0..count as u64).flat_map(|cookie| extended(0, 0, cookie, 0, 512)).collect();
+    let mut cookies: Vec<_> =
+        chunks(&rig, true, bytes, count).into_iter().map(|chunk| chunk.cookie).collect();
+    cookies.sort_unstable();
+    assert!(cookies.into_iter().eq(0..count as u64));
+}
+
+#[test]
+fn a_payload_that_no_request_may_have_ends_the_connection() {
+    let rig = Rig::new(|export| export);
+    let stream = rig.door.connect();
+    let rest = rig.world.run(async move {
+        let mut client = Client::open_with_contexts(stream, true).await;
+        client.send(&extended(1, 32, 1, 0, limits::SKIPPED_BYTES_MAX + 1)).await;
+        client.stream.drain().await
+    });
+    assert!(rest.is_empty());
+    rig.assert_idle();
+}
+
+#[test]
+fn prefetch_is_answered_when_it_is_done() {
+    let rig = Rig::new(|export| export);
+    let client = rig.open(true);
+    let (client, replies) = rig.ask(client, request(5, 0, 1, 0, SIZE as u32), 1, |_| 0);
+    assert_eq!((errors(&replies), rig.export.prefetches.get()), (vec![0], 1));
+    rig.export.fault.set(Some(ExportError::Io));
+    let (_, replies) = rig.ask(client, request(5, 0, 1, 0, 512), 1, |_| 0);
+    assert_eq!(errors(&replies), [5]);
+}
+
+#[test]
+fn zeroes_that_must_be_fast_are_refused_where_they_are_slow() {
+    for (zeroes_fast, number) in [(true, 0), (false, 95)] {
+        let rig = Rig::new(|mut export| {
+            export.zeroes_fast = zeroes_fast;
+            export
+        });
+        rig.export.bytes().fill(1);
+        let client = rig.open(true);
+        let (client, replies) = rig.ask(client, request(6, 16, 1, 0, 512), 1, |_| 0);
+        assert_eq!(errors(&replies), [number]);
+        assert_eq!(rig.export.bytes()[0], u8::from(!zeroes_fast));
+        let (_, replies) = rig.ask(client, request(6, 0, 1, 0, 512), 1, |_| 0);
+        assert_eq!((errors(&replies), rig.export.bytes()[0]), (vec![0], 0));
     }
 }
 
@@ -400,7 +540,7 @@ fn options_that_are_too_long_are_skipped_and_refused() {
             3_u32.to_be_bytes().to_vec(),
             option(7, &long),
             option(5, &long),
-            option(10, b"x"),
+            option(12, b"x"),
             option(3, b""),
             option(2, b""),
         ]
@@ -416,7 +556,7 @@ fn options_that_are_too_long_are_skipped_and_refused() {
         rest = &rest[20 + number(16) as usize..];
     }
     let error = 1 << 31;
-    let expected = [(7, error + 9), (5, error + 1), (10, error + 1), (3, 2), (3, 1), (2, 1)];
+    let expected = [(7, error + 9), (5, error + 1), (12, error + 1), (3, 2), (3, 1), (2, 1)];
     assert_eq!(kinds, expected);
     rig.assert_idle();
 }

@@ -18,19 +18,23 @@ use std::rc::Rc;
 use forebay_device::{Buf, Runtime};
 
 use crate::nbd::command::{Command, Session, plan};
-use crate::nbd::limits::{REPLY_HEADROOM_BYTES, REQUESTS_INFLIGHT_MAX};
+use crate::nbd::contexts;
+use crate::nbd::limits::{
+    EXTENTS_MAX, REPLY_HEADROOM_BYTES, REQUESTS_INFLIGHT_MAX, SKIPPED_BYTES_MAX, STEP_BYTES,
+};
 use crate::nbd::link::Link;
 use crate::nbd::permits::{Budget, Permits};
 use crate::nbd::queue::Queue;
 use crate::nbd::wire::{
-    Errno, REPLY_HEADER_BYTES_MAX, REQUEST_HEADER_BYTES, ReplyHeader, Request, command,
+    DESCRIPTOR_BYTES_MAX, Errno, REPLY_HEADER_BYTES_MAX, ReplyHeader, Request, command,
 };
-use crate::{Export, Transport};
+use crate::{Export, ExportError, Transport};
 
 /// Headers that are sent together at most, in bytes: what fits before a read's own header.
 const BATCH_BYTES_MAX: usize = REPLY_HEADROOM_BYTES - REPLY_HEADER_BYTES_MAX;
 
-const _: () = assert!(BATCH_BYTES_MAX >= REQUESTS_INFLIGHT_MAX * REPLY_HEADER_BYTES_MAX);
+/// Memory of an answer about a range: the export's extents and two contexts' descriptors.
+const STATUS_COST_BYTES: u64 = (EXTENTS_MAX * (3 * DESCRIPTOR_BYTES_MAX)) as u64;
 
 struct Job {
     request: Request,
@@ -41,7 +45,7 @@ struct Job {
 
 struct Reply {
     header: ReplyHeader,
-    /// A read's data after [`REPLY_HEADROOM_BYTES`].
+    /// What follows the header, after [`REPLY_HEADROOM_BYTES`].
     data: Option<Buf>,
     cost: u64,
 }
@@ -64,6 +68,7 @@ fn cost(planned: &Result<Command, Errno>) -> u64 {
     let headroom = REPLY_HEADROOM_BYTES as u64;
     match planned {
         Ok(Command::Read { len, .. } | Command::Write { len, .. }) => headroom + u64::from(*len),
+        Ok(Command::Status { .. }) => headroom + STATUS_COST_BYTES,
         _ => headroom,
     }
 }
@@ -101,10 +106,11 @@ impl<T: Transport, E: Export, G: 'static> Connection<T, E, G> {
     }
 
     async fn read_requests(self: &Rc<Self>) -> Option<()> {
-        let mut header = Buf::new(REQUEST_HEADER_BYTES);
+        let form = self.session.form;
+        let mut header = Buf::new(form.request_header_bytes());
         loop {
             header = self.link.receive(header).await?;
-            let request = Request::decode(&header)?;
+            let request = Request::decode(&header, form)?;
             if request.kind == command::DISC {
                 return None;
             }
@@ -138,7 +144,11 @@ impl<T: Transport, E: Export, G: 'static> Connection<T, E, G> {
                 return Some(());
             }
             Err(errno) => {
-                self.link.discard(request.payload_bytes()).await?;
+                let payload_bytes = request.payload_bytes(self.session.form);
+                if payload_bytes > SKIPPED_BYTES_MAX {
+                    return None;
+                }
+                self.link.discard(payload_bytes).await?;
                 Err(errno)
             }
         };
@@ -163,13 +173,7 @@ impl<T: Transport, E: Export, G: 'static> Connection<T, E, G> {
 
     /// A reply without data.
     fn header(&self, request: &Request, result: Result<(), Errno>) -> ReplyHeader {
-        match result {
-            _ if !self.session.structured || request.kind != command::READ => {
-                ReplyHeader::simple(request.cookie, result)
-            }
-            Ok(()) => ReplyHeader::structured_data(request.cookie, request.offset, 0),
-            Err(errno) => ReplyHeader::structured_error(request.cookie, errno),
-        }
+        ReplyHeader::result(self.session.form, request, result)
     }
 
     async fn execute(&self, job: Job) -> Reply {
@@ -179,18 +183,48 @@ impl<T: Transport, E: Export, G: 'static> Connection<T, E, G> {
             Command::Read { offset, len } => {
                 return self.read(request, offset, len, cost).await;
             }
+            Command::Status { offset, len, only_one } => {
+                return self.status(request, offset, len, only_one, cost).await;
+            }
             Command::Write { offset, fua, .. } => {
                 let payload = payload.expect("a write has its payload");
                 export.write(offset, payload.freeze(), fua).await
             }
             Command::Flush => export.flush().await,
-            Command::Trim { offset, len, fua } => export.trim(offset, u64::from(len), fua).await,
-            Command::WriteZeroes { offset, len, may_trim, fua } => {
-                export.write_zeroes(offset, u64::from(len), may_trim, fua).await
+            Command::Trim { offset, len, fua } => {
+                self.in_steps(offset, len, |at, len| export.trim(at, len, fua)).await
             }
+            Command::WriteZeroes { offset, len, how } if len <= STEP_BYTES => {
+                export.write_zeroes(offset, len, how).await
+            }
+            // Whether it is fast is known of a step at the most.
+            Command::WriteZeroes { how, .. } if how.only_if_fast => Err(ExportError::Unsupported),
+            Command::WriteZeroes { offset, len, how } => {
+                self.in_steps(offset, len, |at, len| export.write_zeroes(at, len, how)).await
+            }
+            Command::Prefetch { offset, len } => export.prefetch(offset, len).await,
             Command::Nothing => Ok(()),
         };
         Reply { header: self.header(&request, result.map_err(Errno::from)), data: None, cost }
+    }
+
+    /// Carries out a long request piece by piece, until the server is stopped.
+    async fn in_steps<F: Future<Output = Result<(), ExportError>>>(
+        &self,
+        offset: u64,
+        len: u64,
+        act: impl Fn(u64, u64) -> F,
+    ) -> Result<(), ExportError> {
+        let mut done = 0;
+        while done < len {
+            if done > 0 && self.link.is_stopped() {
+                return Err(ExportError::ShuttingDown);
+            }
+            let step = (len - done).min(STEP_BYTES);
+            act(offset + done, step).await?;
+            done += step;
+        }
+        Ok(())
     }
 
     async fn read(&self, request: Request, offset: u64, len: u32, cost: u64) -> Reply {
@@ -203,12 +237,32 @@ impl<T: Transport, E: Export, G: 'static> Connection<T, E, G> {
             return Reply { header, data: None, cost };
         }
         message.join(body);
-        let header = if self.session.structured {
-            ReplyHeader::structured_data(request.cookie, offset, len)
-        } else {
-            ReplyHeader::simple(request.cookie, Ok(()))
-        };
+        let header = ReplyHeader::data(self.session.form, &request, len);
         Reply { header, data: Some(message), cost }
+    }
+
+    async fn status(
+        &self,
+        request: Request,
+        offset: u64,
+        len: u64,
+        only_one: bool,
+        cost: u64,
+    ) -> Reply {
+        let extents = match self.export.status(offset, len).await {
+            Ok(extents) => extents,
+            Err(error) => {
+                let header = self.header(&request, Err(error.into()));
+                return Reply { header, data: None, cost };
+            }
+        };
+        let covered: u64 = extents.iter().map(|extent| extent.len).sum();
+        assert!(covered > 0 && covered <= len && extents.len() <= EXTENTS_MAX, "{extents:?}");
+        let Session { form, contexts, .. } = self.session;
+        let (header, rest) = contexts::answer(form, &request, contexts, &extents, only_one);
+        let mut data = Buf::new(REPLY_HEADROOM_BYTES + rest.len());
+        data[REPLY_HEADROOM_BYTES..].copy_from_slice(&rest);
+        Reply { header, data: Some(data), cost }
     }
 
     async fn send_replies(self: Rc<Self>) {

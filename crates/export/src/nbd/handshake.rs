@@ -28,7 +28,7 @@ pub(crate) async fn negotiate<T: Transport, E: Export>(
         let payload = if payload_bytes <= OPTION_BYTES_MAX {
             Some(link.receive(Buf::new(payload_bytes as usize)).await?)
         } else {
-            link.discard(payload_bytes).await?;
+            link.discard(u64::from(payload_bytes)).await?;
             None
         };
         out.clear();

@@ -9,8 +9,21 @@ pub const SECTOR_BYTES: u32 = 512;
 pub const PREFERRED_BYTES: u32 = 4096;
 
 /// Longest read or write, in bytes: what clients assume of a server that states no limit.
-/// Longer requests get `EINVAL`. Requests without a payload may be as long as 4 GiB.
+/// Longer requests get `EINVAL`. Requests without a payload may be as long as the export, if their
+/// headers can say so.
 pub const REQUEST_BYTES_MAX: u32 = 32 << 20;
+
+/// Longest payload of a refused request that is skipped, in bytes: what a header of the old form can
+/// say. A client that announces more is cut off.
+pub const SKIPPED_BYTES_MAX: u64 = u32::MAX as u64;
+
+/// Bytes that are trimmed or zeroed at a time; a longer request is carried out in such steps, so
+/// that a server that is stopped need not wait for all of a large disk. It gets `ESHUTDOWN` then.
+pub const STEP_BYTES: u64 = 1 << 30;
+
+/// Extents of an answer about a range: 16 KiB for two contexts with extended headers. With more the
+/// answer covers less than what was asked for, and the client asks again.
+pub const EXTENTS_MAX: usize = 512;
 
 /// Requests of one connection in progress or with unsent replies: the deepest queue that one
 /// Linux block device asks for by default. At the limit the server stops reading.
@@ -55,4 +68,5 @@ pub const ACCEPT_PAUSE: Nanos = 100 * MILLISECOND;
 const _: () = assert!(REPLY_HEADROOM_BYTES.is_multiple_of(forebay_device::buf::BUF_ALIGN_BYTES));
 const _: () = assert!(REQUEST_BYTES_MAX.is_multiple_of(PREFERRED_BYTES));
 const _: () = assert!(PREFERRED_BYTES.is_multiple_of(SECTOR_BYTES));
+const _: () = assert!(STEP_BYTES.is_multiple_of(PREFERRED_BYTES as u64));
 const _: () = assert!(OPTION_BYTES_MAX as usize > 2 * NAME_BYTES_MAX);

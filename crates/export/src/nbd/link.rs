@@ -8,7 +8,7 @@ use crate::Transport;
 use crate::nbd::signal::Signal;
 
 /// Bytes that are thrown away at a time.
-const DISCARD_BYTES: u32 = 64 << 10;
+const DISCARD_BYTES: u64 = 64 << 10;
 
 /// What a server holds of each connection.
 #[derive(Default)]
@@ -38,7 +38,7 @@ impl<T: Transport> Link<T> {
     }
 
     /// Skips `bytes`; `None` when nothing more is to be read.
-    pub(crate) async fn discard(&self, mut bytes: u32) -> Option<()> {
+    pub(crate) async fn discard(&self, mut bytes: u64) -> Option<()> {
         while bytes > 0 {
             let step = bytes.min(DISCARD_BYTES);
             self.receive(Buf::new(step as usize)).await?;
@@ -53,6 +53,11 @@ impl<T: Transport> Link<T> {
         if sent != Some(Ok(())) && !self.is_dead() {
             self.close();
         }
+    }
+
+    /// Whether nothing more is read, because the server stops or the stream is closed.
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.control.stop.is_raised()
     }
 
     /// Whether replies are discarded.

@@ -4,11 +4,13 @@
 //!
 //! * `wire`: numbers and layouts of the protocol.
 //! * `negotiation`: options, as a state machine without I/O; `handshake` drives it.
+//! * `contexts`: what block status tells.
 //! * `command`: which requests are valid, without I/O; `connection` carries them out.
 //! * [`Server`]: listeners, connections, stopping.
 
 mod command;
 mod connection;
+mod contexts;
 mod exports;
 mod handshake;
 pub mod limits;

@@ -11,10 +11,11 @@ use std::rc::Rc;
 
 use crate::Export;
 use crate::nbd::command::Session;
+use crate::nbd::contexts::Contexts;
 use crate::nbd::exports::Exports;
 use crate::nbd::limits::{PREFERRED_BYTES, REQUEST_BYTES_MAX, SECTOR_BYTES};
 use crate::nbd::wire::{
-    Fields, MAGIC_OPTION, MAGIC_OPTION_REPLY, MAGIC_SERVER, handshake_flag, info, option,
+    Fields, Form, MAGIC_OPTION, MAGIC_OPTION_REPLY, MAGIC_SERVER, handshake_flag, info, option,
     option_reply,
 };
 
@@ -22,6 +23,8 @@ use crate::nbd::wire::{
 const PADDING_BYTES: usize = 124;
 
 const FLAGS: u16 = handshake_flag::FIXED_NEWSTYLE | handshake_flag::NO_ZEROES;
+
+const UNKNOWN: &str = "there is no export of this name";
 
 /// What to do after an option.
 pub(crate) enum Step<E> {
@@ -38,7 +41,9 @@ pub(crate) struct Negotiation<'a, E> {
     exports: &'a Exports<E>,
     fixed_newstyle: bool,
     no_zeroes: bool,
-    structured: bool,
+    form: Form,
+    /// What the client has chosen to be told of which export; of another one nothing.
+    chosen: Option<(Rc<E>, Contexts)>,
 }
 
 /// The first bytes of a connection.
@@ -58,7 +63,8 @@ impl<'a, E: Export> Negotiation<'a, E> {
             exports,
             fixed_newstyle: has(handshake_flag::FIXED_NEWSTYLE),
             no_zeroes: has(handshake_flag::NO_ZEROES),
-            structured: false,
+            form: Form::Simple,
+            chosen: None,
         })
     }
 
@@ -80,19 +86,29 @@ impl<'a, E: Export> Negotiation<'a, E> {
                 reply(out, number, option_reply::ACK, &[]);
                 return Step::End;
             }
-            (option::LIST | option::STRUCTURED_REPLY, Some([])) => {
-                if number == option::LIST {
-                    self.list(out);
-                } else {
-                    self.structured = true;
-                }
-                reply(out, number, option_reply::ACK, &[]);
+            (option::LIST | option::STRUCTURED_REPLY | option::EXTENDED_HEADERS, Some([])) => {
+                self.plain_option(number, out);
             }
             (option::INFO | option::GO, Some(payload)) => return self.info(number, payload, out),
-            (option::LIST | option::STRUCTURED_REPLY, Some(_)) => {
+            (option::LIST_META_CONTEXT | option::SET_META_CONTEXT, Some(payload)) => {
+                self.contexts(number, payload, out);
+            }
+            (option::LIST | option::STRUCTURED_REPLY | option::EXTENDED_HEADERS, Some(_)) => {
                 refuse(out, number, option_reply::ERR_INVALID, "this option takes no data");
             }
-            (option::LIST | option::STRUCTURED_REPLY | option::INFO | option::GO, None) => {
+            (
+                option::LIST
+                | option::STRUCTURED_REPLY
+                | option::INFO
+                | option::GO
+                | option::LIST_META_CONTEXT
+                | option::SET_META_CONTEXT
+                | option::EXTENDED_HEADERS,
+                None,
+            ) => {
+                if number == option::SET_META_CONTEXT {
+                    self.chosen = None;
+                }
                 refuse(out, number, option_reply::ERR_TOO_BIG, "the option's data is too long");
             }
             _ => refuse(out, number, option_reply::ERR_UNSUP, "the option is not supported"),
@@ -100,16 +116,62 @@ impl<'a, E: Export> Negotiation<'a, E> {
         Step::Next
     }
 
-    fn session(&self, export: &E) -> Session {
+    /// An option without data.
+    fn plain_option(&mut self, number: u32, out: &mut Vec<u8>) {
+        match number {
+            option::LIST => self.list(out),
+            option::EXTENDED_HEADERS => self.form = Form::Extended,
+            _ if self.form == Form::Extended => {
+                let message = "extended headers were agreed on already";
+                return refuse(out, number, option_reply::ERR_EXT_HEADER_REQD, message);
+            }
+            _ => self.form = Form::Structured,
+        }
+        reply(out, number, option_reply::ACK, &[]);
+    }
+
+    fn session(&self, export: &Rc<E>) -> Session {
+        let chosen = self.chosen.as_ref().filter(|(of, _)| Rc::ptr_eq(of, export));
         Session {
             size_bytes: export.size_bytes(),
             read_only: export.read_only(),
-            zeroes_fast: export.zeroes_fast(),
-            structured: self.structured,
+            form: self.form,
+            contexts: chosen.map_or(Contexts::default(), |(_, contexts)| *contexts),
         }
     }
 
+    /// Lists or chooses what block status tells. A choice that fails leaves none.
+    fn contexts(&mut self, number: u32, payload: &[u8], out: &mut Vec<u8>) {
+        let sets = number == option::SET_META_CONTEXT;
+        if sets {
+            self.chosen = None;
+        }
+        if self.form == Form::Simple {
+            let message = "structured replies have to be agreed on first";
+            return refuse(out, number, option_reply::ERR_INVALID, message);
+        }
+        let Some((name, named)) = parse_contexts(payload, !sets) else {
+            let message = "the option's data is malformed";
+            return refuse(out, number, option_reply::ERR_INVALID, message);
+        };
+        let Some(export) = self.exports.find(name) else {
+            return refuse(out, number, option_reply::ERR_UNKNOWN, UNKNOWN);
+        };
+        for context in named.each() {
+            let id = if sets { context.number() } else { 0 };
+            let body = [&id.to_be_bytes()[..], context.name().as_bytes()].concat();
+            reply(out, number, option_reply::META_CONTEXT, &body);
+        }
+        if sets {
+            self.chosen = Some((export, named));
+        }
+        reply(out, number, option_reply::ACK, &[]);
+    }
+
     fn export_name(&self, payload: Option<&[u8]>, out: &mut Vec<u8>) -> Step<E> {
+        if self.form == Form::Extended {
+            return Step::End; // the protocol asks for GO then
+        }
         let name = payload.and_then(|payload| std::str::from_utf8(payload).ok());
         let Some(export) = name.and_then(|name| self.exports.find(name)) else {
             return Step::End;
@@ -140,7 +202,7 @@ impl<'a, E: Export> Negotiation<'a, E> {
             return Step::Next;
         };
         let Some(export) = self.exports.find(name) else {
-            refuse(out, number, option_reply::ERR_UNKNOWN, "there is no export of this name");
+            refuse(out, number, option_reply::ERR_UNKNOWN, UNKNOWN);
             return Step::Next;
         };
         let session = self.session(&export);
@@ -179,6 +241,21 @@ fn parse_info(payload: &[u8]) -> Option<(&str, &[u8])> {
     let wanted = fields.bytes(2 * usize::from(count))?;
     fields.0.is_empty().then_some(())?;
     Some((std::str::from_utf8(name).ok()?, wanted))
+}
+
+/// An export's name and the contexts that the queries name. No query in a list asks for all.
+fn parse_contexts(payload: &[u8], is_list: bool) -> Option<(&str, Contexts)> {
+    let mut fields = Fields(payload);
+    let name_bytes = fields.u32()?;
+    let name = std::str::from_utf8(fields.bytes(usize::try_from(name_bytes).ok()?)?).ok()?;
+    let count = fields.u32()?;
+    let mut named = if is_list && count == 0 { Contexts::all() } else { Contexts::default() };
+    for _ in 0..count {
+        let query_bytes = fields.u32()?;
+        let query = fields.bytes(usize::try_from(query_bytes).ok()?)?;
+        named = named.and(Contexts::named(query, is_list));
+    }
+    fields.0.is_empty().then_some((name, named))
 }
 
 fn u32_len(text: &str) -> u32 {

@@ -1,7 +1,7 @@
 use forebay_device::{Buf, Data};
 
 use super::*;
-use crate::ExportError;
+use crate::{ExportError, Extent, Zeroing};
 
 /// An export of 1 MiB that does nothing, with a name and a description.
 pub(crate) struct Disk(pub(crate) &'static str, pub(crate) &'static str);
@@ -31,15 +31,21 @@ impl Export for Disk {
     async fn trim(&self, _: u64, _: u64, _: bool) -> Result<(), ExportError> {
         Ok(())
     }
-    async fn write_zeroes(&self, _: u64, _: u64, _: bool, _: bool) -> Result<(), ExportError> {
+    async fn write_zeroes(&self, _: u64, _: u64, _: Zeroing) -> Result<(), ExportError> {
+        Ok(())
+    }
+    async fn status(&self, _: u64, _: u64) -> Result<Vec<Extent>, ExportError> {
+        Ok(Vec::new())
+    }
+    async fn prefetch(&self, _: u64, _: u64) -> Result<(), ExportError> {
         Ok(())
     }
 }
 
 /// What is announced for a [`Disk`]: 1 MiB, with and without structured replies.
 const SIZE: [u8; 8] = [0, 0, 0, 0, 0, 0x10, 0, 0];
-const FLAGS_SIMPLE: [u8; 2] = [0b1001, 0b0110_1101];
-const FLAGS_STRUCTURED: [u8; 2] = [0b1001, 0b1110_1101];
+const FLAGS_SIMPLE: [u8; 2] = [0b1101, 0b0110_1101];
+const FLAGS_STRUCTURED: [u8; 2] = [0b1101, 0b1110_1101];
 
 fn exports(disks: &[(&'static str, &'static str)]) -> Exports<Disk> {
     let exports = Exports::default();
@@ -168,12 +174,12 @@ fn list_names_and_describes_all_exports() {
 fn options_without_data_refuse_data() {
     let exports = exports(&[("disk", "")]);
     let mut negotiation = Negotiation::new(&exports, 3).unwrap();
-    for number in [3, 8] {
+    for number in [3, 8, 11] {
         let (list, step) = ask(&mut negotiation, number, b"x");
         assert!(matches!(step, Step::Next));
         assert_eq!((list.len(), list[0].0), (1, 0x8000_0003));
     }
-    assert!(!negotiation.structured);
+    assert_eq!(negotiation.form, Form::Simple);
 }
 
 #[test]
@@ -184,7 +190,7 @@ fn structured_replies_change_the_announced_flags() {
     assert_eq!(ask(&mut negotiation, 8, b"").0, [(1, vec![])], "again does no harm");
     let (list, step) = ask(&mut negotiation, 7, &info_payload("disk", &[]));
     assert_eq!(list[0], (3, [&[0, 0][..], &SIZE, &FLAGS_STRUCTURED].concat()));
-    assert!(matches!(step, Step::Transmit(_, session) if session.structured));
+    assert!(matches!(step, Step::Transmit(_, session) if session.form == Form::Structured));
 }
 
 #[test]
@@ -237,7 +243,7 @@ fn malformed_info_is_refused() {
 fn other_options_are_unsupported_whatever_their_data() {
     let exports = exports(&[("disk", "")]);
     let mut negotiation = Negotiation::new(&exports, 3).unwrap();
-    for number in [0, 4, 5, 9, 10, 11, 12, u32::MAX] {
+    for number in [0, 4, 5, 12, u32::MAX] {
         for payload in [Some(&b""[..]), Some(b"data"), None] {
             let mut out = Vec::new();
             assert!(matches!(negotiation.option(number, payload, &mut out), Step::Next));
@@ -251,9 +257,120 @@ fn other_options_are_unsupported_whatever_their_data() {
 fn too_long_data_of_known_options_is_refused_as_such() {
     let exports = exports(&[("disk", "")]);
     let mut negotiation = Negotiation::new(&exports, 3).unwrap();
-    for number in [3, 6, 7, 8] {
+    for number in [3, 6, 7, 8, 9, 10, 11] {
         let mut out = Vec::new();
         assert!(matches!(negotiation.option(number, None, &mut out), Step::Next));
         assert_eq!(replies(&out, number)[0].0, 0x8000_0009);
     }
+}
+
+fn contexts_payload(name: &str, queries: &[&str]) -> Vec<u8> {
+    let mut payload = u32_len(name).to_be_bytes().to_vec();
+    payload.extend(name.as_bytes());
+    payload.extend((queries.len() as u32).to_be_bytes());
+    for query in queries {
+        payload.extend(u32_len(query).to_be_bytes());
+        payload.extend(query.as_bytes());
+    }
+    payload
+}
+
+const ACK: (u32, Vec<u8>) = (1, Vec::new());
+
+/// The session that a client gets which asks for `export` now.
+fn go(negotiation: &mut Negotiation<'_, Disk>, export: &str) -> Session {
+    match ask(negotiation, 7, &info_payload(export, &[])).1 {
+        Step::Transmit(_, session) => session,
+        _ => panic!("the export is there"),
+    }
+}
+
+#[test]
+fn contexts_are_listed_all_or_by_namespace_or_name() {
+    let exports = exports(&[("disk", "")]);
+    let mut negotiation = Negotiation::new(&exports, 3).unwrap();
+    ask(&mut negotiation, 8, b"");
+    let allocation = (4, b"\0\0\0\0base:allocation".to_vec());
+    let tier = (4, b"\0\0\0\0forebay:tier".to_vec());
+    let table: [(&[&str], Vec<_>); 6] = [
+        (&[], vec![allocation.clone(), tier.clone(), ACK]),
+        (&["base:"], vec![allocation.clone(), ACK]),
+        (&["forebay:tier"], vec![tier.clone(), ACK]),
+        (&["forebay:", "base:", "base:allocation"], vec![allocation, tier, ACK]),
+        (&["qemu:dirty-bitmap:b"], vec![ACK]),
+        (&[""], vec![ACK]),
+    ];
+    for (queries, expected) in table {
+        let (list, step) = ask(&mut negotiation, 9, &contexts_payload("disk", queries));
+        assert!(matches!(step, Step::Next));
+        assert_eq!(list, expected, "{queries:?}");
+    }
+    assert!(go(&mut negotiation, "disk").contexts.is_empty(), "listing chooses nothing");
+}
+
+#[test]
+fn contexts_are_chosen_by_name_and_the_last_choice_counts() {
+    let exports = exports(&[("disk", "")]);
+    let mut negotiation = Negotiation::new(&exports, 3).unwrap();
+    ask(&mut negotiation, 8, b"");
+    let all = contexts_payload("disk", &["base:allocation", "forebay:tier", "base:allocation"]);
+    let (list, _) = ask(&mut negotiation, 10, &all);
+    let allocation = (4, b"\0\0\0\x01base:allocation".to_vec());
+    let tier = (4, b"\0\0\0\x02forebay:tier".to_vec());
+    assert_eq!(list, [allocation.clone(), tier, ACK]);
+    assert_eq!(go(&mut negotiation, "disk").contexts, Contexts::all());
+    let one = contexts_payload("", &["base:", "base:allocation"]);
+    assert_eq!(ask(&mut negotiation, 10, &one).0, [allocation, ACK], "the only export");
+    assert_eq!(go(&mut negotiation, "disk").contexts, Contexts::named(b"base:allocation", false));
+    ask(&mut negotiation, 10, &contexts_payload("disk", &[]));
+    assert!(go(&mut negotiation, "disk").contexts.is_empty());
+}
+
+#[test]
+fn contexts_of_another_export_or_of_a_failed_choice_do_not_count() {
+    let exports = exports(&[("disk", ""), ("other", "")]);
+    let mut negotiation = Negotiation::new(&exports, 3).unwrap();
+    ask(&mut negotiation, 11, b"");
+    let good = contexts_payload("disk", &["base:allocation"]);
+    ask(&mut negotiation, 10, &good);
+    assert!(go(&mut negotiation, "other").contexts.is_empty());
+    assert!(!go(&mut negotiation, "disk").contexts.is_empty());
+    let mut bad = vec![
+        (contexts_payload("none", &["base:allocation"]), 0x8000_0006),
+        ([&good[..], &[0]].concat(), 0x8000_0003),
+        ([&[0xff; 4][..], &good[4..]].concat(), 0x8000_0003),
+    ];
+    bad.extend((0..good.len()).map(|len| (good[..len].to_vec(), 0x8000_0003)));
+    for (payload, error) in bad {
+        ask(&mut negotiation, 10, &good);
+        let (list, _) = ask(&mut negotiation, 10, &payload);
+        assert_eq!((list.len(), list[0].0), (1, error), "{payload:?}");
+        assert!(go(&mut negotiation, "disk").contexts.is_empty());
+    }
+}
+
+#[test]
+fn contexts_need_structured_replies() {
+    let exports = exports(&[("disk", "")]);
+    let mut negotiation = Negotiation::new(&exports, 3).unwrap();
+    for number in [9, 10] {
+        let (list, step) = ask(&mut negotiation, number, &contexts_payload("disk", &[]));
+        assert!(matches!(step, Step::Next));
+        assert_eq!((list.len(), list[0].0), (1, 0x8000_0003));
+    }
+}
+
+#[test]
+fn extended_headers_include_structured_replies_and_need_go() {
+    let exports = exports(&[("disk", "")]);
+    let mut negotiation = Negotiation::new(&exports, 3).unwrap();
+    for _ in 0..2 {
+        assert_eq!(ask(&mut negotiation, 11, b"").0, [ACK]);
+    }
+    assert_eq!(ask(&mut negotiation, 8, b"").0[0].0, 0x8000_000a, "there is no way back");
+    let session = go(&mut negotiation, "disk");
+    assert_eq!(session.form, Form::Extended);
+    assert_eq!(session.flags().to_be_bytes(), FLAGS_STRUCTURED);
+    let mut out = Vec::new();
+    assert!(matches!(negotiation.option(1, Some(b"disk"), &mut out), Step::End) && out.is_empty());
 }

@@ -14,6 +14,10 @@ pub(crate) const MAGIC_REQUEST: u32 = 0x2560_9513;
 pub(crate) const MAGIC_SIMPLE_REPLY: u32 = 0x6744_6698;
 /// Starts each chunk of a structured reply.
 pub(crate) const MAGIC_STRUCTURED_REPLY: u32 = 0x668e_33ef;
+/// Starts each request with an extended header.
+pub(crate) const MAGIC_REQUEST_EXTENDED: u32 = 0x21e4_1c71;
+/// Starts each chunk of a reply with an extended header.
+pub(crate) const MAGIC_REPLY_EXTENDED: u32 = 0x6e8a_278c;
 
 /// Handshake flags, the same bits from server and client: fixed newstyle, no padding zeroes.
 pub(crate) mod handshake_flag {
@@ -31,6 +35,7 @@ pub(crate) mod export_flag {
     pub(crate) const SEND_WRITE_ZEROES: u16 = 1 << 6;
     pub(crate) const SEND_DF: u16 = 1 << 7;
     pub(crate) const CAN_MULTI_CONN: u16 = 1 << 8;
+    pub(crate) const SEND_CACHE: u16 = 1 << 10;
     pub(crate) const SEND_FAST_ZERO: u16 = 1 << 11;
 }
 
@@ -42,6 +47,9 @@ pub(crate) mod option {
     pub(crate) const INFO: u32 = 6;
     pub(crate) const GO: u32 = 7;
     pub(crate) const STRUCTURED_REPLY: u32 = 8;
+    pub(crate) const LIST_META_CONTEXT: u32 = 9;
+    pub(crate) const SET_META_CONTEXT: u32 = 10;
+    pub(crate) const EXTENDED_HEADERS: u32 = 11;
 }
 
 /// Replies to options.
@@ -49,11 +57,13 @@ pub(crate) mod option_reply {
     pub(crate) const ACK: u32 = 1;
     pub(crate) const SERVER: u32 = 2;
     pub(crate) const INFO: u32 = 3;
+    pub(crate) const META_CONTEXT: u32 = 4;
     const ERROR: u32 = 1 << 31;
     pub(crate) const ERR_UNSUP: u32 = ERROR + 1;
     pub(crate) const ERR_INVALID: u32 = ERROR + 3;
     pub(crate) const ERR_UNKNOWN: u32 = ERROR + 6;
     pub(crate) const ERR_TOO_BIG: u32 = ERROR + 9;
+    pub(crate) const ERR_EXT_HEADER_REQD: u32 = ERROR + 10;
 }
 
 /// Kinds of information about an export.
@@ -71,7 +81,9 @@ pub(crate) mod command {
     pub(crate) const DISC: u16 = 2;
     pub(crate) const FLUSH: u16 = 3;
     pub(crate) const TRIM: u16 = 4;
+    pub(crate) const CACHE: u16 = 5;
     pub(crate) const WRITE_ZEROES: u16 = 6;
+    pub(crate) const BLOCK_STATUS: u16 = 7;
 }
 
 /// Request flags.
@@ -79,7 +91,9 @@ pub(crate) mod command_flag {
     pub(crate) const FUA: u16 = 1 << 0;
     pub(crate) const NO_HOLE: u16 = 1 << 1;
     pub(crate) const DF: u16 = 1 << 2;
+    pub(crate) const REQ_ONE: u16 = 1 << 3;
     pub(crate) const FAST_ZERO: u16 = 1 << 4;
+    pub(crate) const PAYLOAD_LEN: u16 = 1 << 5;
 }
 
 /// Structured replies.
@@ -87,6 +101,8 @@ mod chunk {
     pub(super) const FLAG_DONE: u16 = 1 << 0;
     pub(super) const NONE: u16 = 0;
     pub(super) const OFFSET_DATA: u16 = 1;
+    pub(super) const BLOCK_STATUS: u16 = 5;
+    pub(super) const BLOCK_STATUS_EXT: u16 = 6;
     pub(super) const ERROR: u16 = (1 << 15) + 1;
 }
 
@@ -132,8 +148,23 @@ pub(crate) fn decode_option(bytes: &[u8]) -> Option<(u32, u32)> {
     Some((fields.u32()?, fields.u32()?))
 }
 
-/// Bytes of a request's header.
-pub(crate) const REQUEST_HEADER_BYTES: usize = 28;
+/// How requests and replies of a connection look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// All replies are simple.
+    Simple,
+    /// Reads and block status are answered by structured replies, the rest by simple ones.
+    Structured,
+    /// Requests and all replies have extended headers.
+    Extended,
+}
+
+impl Form {
+    /// Bytes of a request's header.
+    pub(crate) fn request_header_bytes(self) -> usize {
+        if self == Form::Extended { 32 } else { 28 }
+    }
+}
 
 /// A request's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -143,31 +174,35 @@ pub(crate) struct Request {
     /// Chosen by the client, returned with the reply.
     pub(crate) cookie: u64,
     pub(crate) offset: u64,
-    pub(crate) len: u32,
+    pub(crate) len: u64,
 }
 
 impl Request {
     /// Reads a header; `None` if the magic number is wrong.
-    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
+    pub(crate) fn decode(bytes: &[u8], form: Form) -> Option<Self> {
+        let extended = form == Form::Extended;
         let mut fields = Fields(bytes);
-        (fields.u32()? == MAGIC_REQUEST).then_some(())?;
+        let magic = if extended { MAGIC_REQUEST_EXTENDED } else { MAGIC_REQUEST };
+        (fields.u32()? == magic).then_some(())?;
         Some(Self {
             flags: fields.u16()?,
             kind: fields.u16()?,
             cookie: fields.u64()?,
             offset: fields.u64()?,
-            len: fields.u32()?,
+            len: if extended { fields.u64()? } else { u64::from(fields.u32()?) },
         })
     }
 
-    /// How many bytes of payload follow the header. Only a write has any.
-    pub(crate) fn payload_bytes(&self) -> u32 {
-        if self.kind == command::WRITE { self.len } else { 0 }
+    /// How many bytes of payload follow the header. A write has always some; with extended headers
+    /// any request may say that it has.
+    pub(crate) fn payload_bytes(&self, form: Form) -> u64 {
+        let says_so = form == Form::Extended && self.flags & command_flag::PAYLOAD_LEN != 0;
+        if self.kind == command::WRITE || says_so { self.len } else { 0 }
     }
 }
 
-/// Most bytes of a reply's header.
-pub(crate) const REPLY_HEADER_BYTES_MAX: usize = 28;
+/// Most bytes of a reply's header: that of a read with an extended header.
+pub(crate) const REPLY_HEADER_BYTES_MAX: usize = 40;
 
 /// A reply up to its data.
 #[derive(Clone, Copy, Debug)]
@@ -187,8 +222,7 @@ impl ReplyHeader {
         self
     }
 
-    /// A reply to any request but a structured read. The data of a read follows.
-    pub(crate) fn simple(cookie: u64, result: Result<(), Errno>) -> Self {
+    fn simple(cookie: u64, result: Result<(), Errno>) -> Self {
         let error = result.map_or_else(|errno| errno as u32, |()| 0);
         Self::new()
             .put(&MAGIC_SIMPLE_REPLY.to_be_bytes())
@@ -196,31 +230,81 @@ impl ReplyHeader {
             .put(&cookie.to_be_bytes())
     }
 
-    fn chunk(cookie: u64, kind: u16, len: u32) -> Self {
-        Self::new()
-            .put(&MAGIC_STRUCTURED_REPLY.to_be_bytes())
-            .put(&chunk::FLAG_DONE.to_be_bytes())
+    /// The header of a chunk with `len` bytes of content.
+    fn chunk(form: Form, request: &Request, flags: u16, kind: u16, len: u32) -> Self {
+        let extended = form == Form::Extended;
+        let magic = if extended { MAGIC_REPLY_EXTENDED } else { MAGIC_STRUCTURED_REPLY };
+        let header = Self::new()
+            .put(&magic.to_be_bytes())
+            .put(&flags.to_be_bytes())
             .put(&kind.to_be_bytes())
-            .put(&cookie.to_be_bytes())
-            .put(&len.to_be_bytes())
-    }
-
-    /// The only chunk of a structured read; `len` bytes of data follow.
-    pub(crate) fn structured_data(cookie: u64, offset: u64, len: u32) -> Self {
-        if len == 0 {
-            // A data chunk must not be empty.
-            return Self::chunk(cookie, chunk::NONE, 0);
+            .put(&request.cookie.to_be_bytes());
+        if extended {
+            header.put(&request.offset.to_be_bytes()).put(&u64::from(len).to_be_bytes())
+        } else {
+            header.put(&len.to_be_bytes())
         }
-        Self::chunk(cookie, chunk::OFFSET_DATA, 8 + len).put(&offset.to_be_bytes())
     }
 
-    /// The only chunk of a structured read that failed.
-    pub(crate) fn structured_error(cookie: u64, errno: Errno) -> Self {
-        Self::chunk(cookie, chunk::ERROR, 6).put(&(errno as u32).to_be_bytes()).put(&[0; 2])
+    /// A reply without data.
+    pub(crate) fn result(form: Form, request: &Request, result: Result<(), Errno>) -> Self {
+        let has_chunks = matches!(request.kind, command::READ | command::BLOCK_STATUS);
+        if form == Form::Simple || form == Form::Structured && !has_chunks {
+            return Self::simple(request.cookie, result);
+        }
+        match result {
+            Ok(()) => Self::chunk(form, request, chunk::FLAG_DONE, chunk::NONE, 0),
+            Err(errno) => Self::chunk(form, request, chunk::FLAG_DONE, chunk::ERROR, 6)
+                .put(&(errno as u32).to_be_bytes())
+                .put(&[0; 2]),
+        }
+    }
+
+    /// A read's reply; `len` bytes of data follow, at least one.
+    pub(crate) fn data(form: Form, request: &Request, len: u32) -> Self {
+        if form == Form::Simple {
+            return Self::simple(request.cookie, Ok(()));
+        }
+        Self::chunk(form, request, chunk::FLAG_DONE, chunk::OFFSET_DATA, 8 + len)
+            .put(&request.offset.to_be_bytes())
+    }
+
+    /// One context's answer to a block status; `count` descriptors follow.
+    pub(crate) fn status(
+        form: Form,
+        request: &Request,
+        is_last: bool,
+        context: u32,
+        count: u32,
+    ) -> Self {
+        let flags = if is_last { chunk::FLAG_DONE } else { 0 };
+        let len = count * DESCRIPTOR_BYTES_MAX as u32;
+        if form == Form::Extended {
+            return Self::chunk(form, request, flags, chunk::BLOCK_STATUS_EXT, 8 + len)
+                .put(&context.to_be_bytes())
+                .put(&count.to_be_bytes());
+        }
+        Self::chunk(form, request, flags, chunk::BLOCK_STATUS, 4 + len / 2)
+            .put(&context.to_be_bytes())
     }
 
     pub(crate) fn as_bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
+    }
+}
+
+/// Bytes of a descriptor of block status: twice 64 bits with extended headers, else twice 32.
+pub(crate) const DESCRIPTOR_BYTES_MAX: usize = 16;
+
+/// A descriptor of block status.
+pub(crate) fn put_descriptor(out: &mut Vec<u8>, form: Form, len: u64, flags: u32) {
+    if form == Form::Extended {
+        out.extend(len.to_be_bytes());
+        out.extend(u64::from(flags).to_be_bytes());
+    } else {
+        let len = u32::try_from(len).expect("a request without an extended header is short");
+        out.extend(len.to_be_bytes());
+        out.extend(flags.to_be_bytes());
     }
 }
 
@@ -270,22 +354,48 @@ mod tests {
         }
     }
 
+    const READ: Request =
+        Request { flags: 0, kind: command::READ, cookie: 7, offset: 0x1000, len: 512 };
+
     #[test]
     fn a_request_header_is_read_field_by_field() {
         let bytes = [
             0x25, 0x60, 0x95, 0x13, 0, 1, 0, 1, 1, 2, 3, 4, 5, 6, 7, 8, 0, 0, 0, 0, 0, 0, 0x10, 0,
             0, 0, 2, 0,
         ];
-        let request = Request::decode(&bytes);
+        let decode = |bytes: &[u8]| Request::decode(bytes, Form::Simple);
         let expected =
             Request { flags: 1, kind: 1, cookie: 0x0102_0304_0506_0708, offset: 4096, len: 512 };
-        assert_eq!(request, Some(expected));
-        assert_eq!(expected.payload_bytes(), 512);
-        assert_eq!(Request { kind: command::READ, ..expected }.payload_bytes(), 0);
+        assert_eq!(decode(&bytes), Some(expected));
+        assert_eq!(Request::decode(&bytes, Form::Structured), Some(expected));
+        assert_eq!(Request::decode(&bytes, Form::Extended), None);
         let mut wrong = bytes;
         wrong[3] = 0x14;
-        assert_eq!(Request::decode(&wrong), None);
-        assert_eq!(Request::decode(&bytes[..27]), None);
+        assert_eq!(decode(&wrong), None);
+        assert_eq!(decode(&bytes[..27]), None);
+    }
+
+    #[test]
+    fn an_extended_header_has_a_long_length() {
+        let bytes = [
+            0x21, 0xe4, 0x1c, 0x71, 0, 0x20, 0, 4, 0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0x10,
+            0, 0, 0, 1, 0, 0, 0, 2, 0,
+        ];
+        let len = (1 << 40) + 512;
+        let expected = Request { flags: 32, kind: 4, cookie: 9, offset: 4096, len };
+        assert_eq!(Request::decode(&bytes, Form::Extended), Some(expected));
+        assert_eq!(Request::decode(&bytes, Form::Structured), None);
+        assert_eq!(Request::decode(&bytes[..31], Form::Extended), None);
+    }
+
+    #[test]
+    fn writes_have_a_payload_and_with_extended_headers_whatever_says_so() {
+        let write = Request { kind: command::WRITE, ..READ };
+        let flagged = Request { flags: command_flag::PAYLOAD_LEN, ..READ };
+        for (form, bytes) in [(Form::Simple, 0), (Form::Structured, 0), (Form::Extended, 512)] {
+            assert_eq!((READ.payload_bytes(form), write.payload_bytes(form)), (0, 512));
+            assert_eq!(flagged.payload_bytes(form), bytes, "{form:?}");
+        }
     }
 
     #[test]
@@ -297,32 +407,75 @@ mod tests {
 
     #[test]
     fn simple_replies_have_sixteen_bytes() {
+        let result = |form, kind, result| {
+            ReplyHeader::result(form, &Request { kind, ..READ }, result).as_bytes().to_vec()
+        };
+        let failed = [0x67, 0x44, 0x66, 0x98, 0, 0, 0, 28, 0, 0, 0, 0, 0, 0, 0, 7];
+        assert_eq!(result(Form::Simple, command::READ, Err(Errno::NoSpace)), failed);
+        assert_eq!(result(Form::Structured, command::WRITE, Err(Errno::NoSpace)), failed);
+        assert_eq!(result(Form::Simple, command::FLUSH, Ok(()))[4..8], [0; 4]);
         assert_eq!(
-            ReplyHeader::simple(0x0807_0605_0403_0201, Err(Errno::NoSpace)).as_bytes(),
-            [0x67, 0x44, 0x66, 0x98, 0, 0, 0, 28, 8, 7, 6, 5, 4, 3, 2, 1]
+            ReplyHeader::data(Form::Simple, &READ, 512).as_bytes()[..8],
+            failed[..4].iter().copied().chain([0; 4]).collect::<Vec<_>>()
         );
-        assert_eq!(ReplyHeader::simple(0, Ok(())).as_bytes()[4..8], [0; 4]);
     }
 
     #[test]
     fn structured_replies_are_one_chunk_that_is_the_last() {
         assert_eq!(
-            ReplyHeader::structured_data(7, 0x1000, 512).as_bytes(),
+            ReplyHeader::data(Form::Structured, &READ, 512).as_bytes(),
             [
                 0x66, 0x8e, 0x33, 0xef, 0, 1, 0, 1, 0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 2, 8, 0, 0, 0, 0,
                 0, 0, 0x10, 0
             ]
         );
         assert_eq!(
-            ReplyHeader::structured_error(7, Errno::Io).as_bytes(),
+            ReplyHeader::result(Form::Structured, &READ, Err(Errno::Io)).as_bytes(),
             [
                 0x66, 0x8e, 0x33, 0xef, 0, 1, 0x80, 1, 0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 6, 0, 0, 0,
                 5, 0, 0
             ]
         );
         assert_eq!(
-            ReplyHeader::structured_data(7, 0, 0).as_bytes(),
+            ReplyHeader::result(Form::Structured, &READ, Ok(())).as_bytes(),
             [0x66, 0x8e, 0x33, 0xef, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 0]
         );
+    }
+
+    #[test]
+    fn extended_replies_repeat_the_offset() {
+        let head = [0x6e, 0x8a, 0x27, 0x8c, 0, 1];
+        let place = [0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0x10, 0];
+        assert_eq!(
+            ReplyHeader::data(Form::Extended, &READ, 512).as_bytes(),
+            [&head[..], &[0, 1], &place, &[0, 0, 0, 0, 0, 0, 2, 8, 0, 0, 0, 0, 0, 0, 0x10, 0]]
+                .concat()
+        );
+        let write = Request { kind: command::WRITE, ..READ };
+        assert_eq!(
+            ReplyHeader::result(Form::Extended, &write, Err(Errno::Io)).as_bytes(),
+            [&head[..], &[0x80, 1], &place, &[0, 0, 0, 0, 0, 0, 0, 6, 0, 0, 0, 5, 0, 0]].concat()
+        );
+        assert_eq!(
+            ReplyHeader::result(Form::Extended, &write, Ok(())).as_bytes(),
+            [&head[..], &[0, 0], &place, &[0; 8]].concat()
+        );
+    }
+
+    #[test]
+    fn block_status_names_its_context_and_has_wider_fields_with_extended_headers() {
+        let request = Request { kind: command::BLOCK_STATUS, ..READ };
+        assert_eq!(
+            ReplyHeader::status(Form::Structured, &request, false, 2, 3).as_bytes(),
+            [0x66, 0x8e, 0x33, 0xef, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 28, 0, 0, 0, 2]
+        );
+        let extended = ReplyHeader::status(Form::Extended, &request, true, 2, 3);
+        assert_eq!(extended.as_bytes()[4..8], [0, 1, 0, 6]);
+        assert_eq!(extended.as_bytes()[24..], [0, 0, 0, 0, 0, 0, 0, 56, 0, 0, 0, 2, 0, 0, 0, 3]);
+        let mut out = Vec::new();
+        put_descriptor(&mut out, Form::Structured, 512, 3);
+        put_descriptor(&mut out, Form::Extended, 1 << 40, 3);
+        assert_eq!(out[..8], [0, 0, 2, 0, 0, 0, 0, 3]);
+        assert_eq!(out[8..], [0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3]);
     }
 }

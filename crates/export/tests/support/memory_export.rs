@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use forebay_device::runtime::{MICROSECOND, Nanos};
 use forebay_device::{Buf, Data, Runtime};
-use forebay_export::{Export, ExportError};
+use forebay_export::nbd::limits::EXTENTS_MAX;
+use forebay_export::{Export, ExportError, Extent, Tier, Zeroing};
 
 /// A volume in memory that checks what a server promises to check.
 pub struct MemoryExport {
@@ -28,6 +29,7 @@ pub struct MemoryExport {
     pub clients: Cell<usize>,
     pub flushes: Cell<usize>,
     pub fua_writes: Cell<usize>,
+    pub prefetches: Cell<usize>,
     bytes: RefCell<Vec<u8>>,
     runtime: Rc<dyn Runtime>,
 }
@@ -55,6 +57,7 @@ impl MemoryExport {
             clients: Cell::new(0),
             flushes: Cell::new(0),
             fua_writes: Cell::new(0),
+            prefetches: Cell::new(0),
             bytes: RefCell::new(vec![0; size_bytes]),
             runtime,
         }
@@ -117,10 +120,6 @@ impl Export for MemoryExport {
         self
     }
 
-    fn zeroes_fast(&self) -> bool {
-        self.zeroes_fast
-    }
-
     async fn read(&self, offset: u64, mut buf: Buf) -> (Buf, Result<(), ExportError>) {
         assert_eq!(buf.as_mut_ptr() as usize % 4096, 0, "fit for direct I/O");
         let result = self.enter(Some((offset, buf.len() as u64)), false).await;
@@ -149,15 +148,43 @@ impl Export for MemoryExport {
         Ok(())
     }
 
-    async fn write_zeroes(
-        &self,
-        offset: u64,
-        len: u64,
-        _may_trim: bool,
-        _fua: bool,
-    ) -> Result<(), ExportError> {
+    async fn write_zeroes(&self, offset: u64, len: u64, how: Zeroing) -> Result<(), ExportError> {
         self.enter(Some((offset, len)), true).await?;
+        if how.only_if_fast && !self.zeroes_fast {
+            return Err(ExportError::Unsupported);
+        }
+        self.fua_writes.set(self.fua_writes.get() + usize::from(how.fua));
         self.fill(offset, len, 0);
         Ok(())
+    }
+
+    /// Sectors of zeroes are known as such and dirty, those that begin with 1 are clean, all others
+    /// are on the origin.
+    async fn status(&self, offset: u64, len: u64) -> Result<Vec<Extent>, ExportError> {
+        self.enter(Some((offset, len)), false).await?;
+        let (start, len) = (offset as usize, len as usize);
+        let mut extents: Vec<Extent> = Vec::new();
+        for sector in self.bytes()[start..start + len].chunks(512) {
+            let is_zero = sector.iter().all(|&byte| byte == 0);
+            let tier = match sector[0] {
+                _ if is_zero => Tier::SsdDirty,
+                1 => Tier::SsdClean,
+                _ => Tier::Origin,
+            };
+            let same = |last: &&mut Extent| (last.is_zero, last.tier) == (is_zero, tier);
+            if let Some(last) = extents.last_mut().filter(same) {
+                last.len += 512;
+            } else if extents.len() < EXTENTS_MAX {
+                extents.push(Extent { len: 512, is_zero, tier });
+            } else {
+                break;
+            }
+        }
+        Ok(extents)
+    }
+
+    async fn prefetch(&self, offset: u64, len: u64) -> Result<(), ExportError> {
+        self.prefetches.set(self.prefetches.get() + 1);
+        self.enter(Some((offset, len)), false).await
     }
 }

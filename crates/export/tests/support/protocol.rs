@@ -9,6 +9,35 @@ pub struct Client<T> {
     structured: bool,
 }
 
+/// A request with an extended header.
+pub fn extended(kind: u16, flags: u16, cookie: u64, offset: u64, len: u64) -> Vec<u8> {
+    let mut bytes = 0x21e4_1c71_u32.to_be_bytes().to_vec();
+    bytes.extend(flags.to_be_bytes());
+    bytes.extend(kind.to_be_bytes());
+    bytes.extend([cookie, offset, len].map(u64::to_be_bytes).concat());
+    bytes
+}
+
+/// The payload of an option that asks for contexts of the only export.
+pub fn contexts(queries: &[&str]) -> Vec<u8> {
+    let mut bytes = vec![0; 4];
+    bytes.extend((queries.len() as u32).to_be_bytes());
+    for query in queries {
+        bytes.extend((query.len() as u32).to_be_bytes());
+        bytes.extend(query.as_bytes());
+    }
+    bytes
+}
+
+/// A chunk of a reply: its request's cookie, flags, kind and content.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Chunk {
+    pub cookie: u64,
+    pub flags: u16,
+    pub kind: u16,
+    pub body: Vec<u8>,
+}
+
 /// A reply: the request's cookie, the error number, the data.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Reply {
@@ -53,6 +82,49 @@ impl<T: Transport> Client<T> {
         client.send(&option(1, b"")).await;
         client.receive(10).await.unwrap();
         client
+    }
+
+    /// Negotiates extended headers or structured replies, and both contexts.
+    pub async fn open_with_contexts(stream: T, is_extended: bool) -> Self {
+        let mut client = Self { stream, structured: true };
+        client.receive(18).await.unwrap();
+        client.send(&3_u32.to_be_bytes()).await;
+        let all = contexts(&["base:allocation", "forebay:tier"]);
+        for (number, payload) in
+            [(if is_extended { 11 } else { 8 }, &[][..]), (10, &all), (7, &[0; 6])]
+        {
+            client.send(&option(number, payload)).await;
+            loop {
+                let reply = client.receive(20).await.unwrap();
+                client.receive(u32::from_be_bytes(field(&reply, 16)) as usize).await.unwrap();
+                match u32::from_be_bytes(field(&reply, 12)) {
+                    1 => break,
+                    kind => assert!(kind < 1 << 31, "{number} is refused"),
+                }
+            }
+        }
+        client
+    }
+
+    /// The next chunk; `None` for a simple reply without an error.
+    pub async fn chunk(&mut self) -> Option<Chunk> {
+        let head = self.receive(16).await.unwrap();
+        let magic = u32::from_be_bytes(field(&head, 0));
+        let len = match magic {
+            0x6744_6698 => {
+                assert_eq!(field(&head, 4), [0; 4], "no error");
+                return None;
+            }
+            0x668e_33ef => u64::from(u32::from_be_bytes(field(&self.receive(4).await.unwrap(), 0))),
+            0x6e8a_278c => u64::from_be_bytes(field(&self.receive(16).await.unwrap(), 8)),
+            _ => panic!("magic {magic:x}"),
+        };
+        Some(Chunk {
+            cookie: u64::from_be_bytes(field(&head, 8)),
+            flags: u16::from_be_bytes(field(&head, 4)),
+            kind: u16::from_be_bytes(field(&head, 6)),
+            body: self.receive(len as usize).await.unwrap(),
+        })
     }
 
     pub async fn receive(&mut self, len: usize) -> Result<Vec<u8>, IoError> {
