@@ -12,6 +12,7 @@ use forebay_device::real::reactor::{Config, Reactor};
 use forebay_engine::{CreateOptions, Mode, Pool, Tuning, Volume, VolumeSpec};
 
 use crate::Result;
+use crate::export::Access;
 use crate::failure::Failure;
 use crate::flag::Flag;
 use crate::host::{Doors, Host, Places, end_on_signals, reactors_default};
@@ -78,6 +79,9 @@ struct Serve {
     /// How the volume is served; without it as before, at creation writeback
     #[arg(long)]
     mode: Option<ModeName>,
+    /// Refuse clients' writes; what is dirty is still destaged
+    #[arg(long)]
+    read_only: bool,
     /// Give the origin the timing of a modelled array of disks
     #[arg(long)]
     modelled: bool,
@@ -213,7 +217,8 @@ impl Serve {
     ) -> Result<()> {
         let volume = self.attach(pool, origin).await?;
         let reactors = self.reactors.unwrap_or_else(reactors_default);
-        let host = Host::start(reactor, doors, members, &volume, reactors).await?;
+        let access = if self.read_only { Access::ReadOnly } else { Access::ReadWrite };
+        let host = Host::start(reactor, doors, members, &volume, access, reactors).await?;
         for uri in &host.uris {
             say(format_args!("serving {uri}"));
         }

@@ -11,12 +11,20 @@ use forebay_export::{Export, ExportError, Extent, Tier, Zeroing};
 pub(crate) struct VolumeExport {
     volume: Client,
     description: String,
+    access: Access,
+}
+
+/// What the clients of an export may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    ReadWrite,
+    ReadOnly,
 }
 
 impl VolumeExport {
     /// The export of `volume`; each of its clients gets a view of its own.
-    pub(crate) fn new(volume: Client, description: String) -> Self {
-        Self { volume, description }
+    pub(crate) fn new(volume: Client, description: String, access: Access) -> Self {
+        Self { volume, description, access }
     }
 }
 
@@ -47,12 +55,12 @@ impl Export for VolumeExport {
     }
 
     fn read_only(&self) -> bool {
-        false
+        self.access == Access::ReadOnly
     }
 
     /// A failed flush of the origin is told to each client, not to the first that asks.
     fn for_client(self: Rc<Self>) -> Rc<Self> {
-        Rc::new(Self::new(self.volume.session(), self.description.clone()))
+        Rc::new(Self::new(self.volume.session(), self.description.clone(), self.access))
     }
 
     async fn read(&self, offset: u64, buf: Buf) -> (Buf, Result<(), ExportError>) {
@@ -153,7 +161,7 @@ mod tests {
         let it = Rc::clone(&world);
         let told = world.run_until(async move {
             let (volume, faults) = readonly_volume(&it).await;
-            let export = Rc::new(VolumeExport::new(volume, String::new()));
+            let export = Rc::new(VolumeExport::new(volume, String::new(), Access::ReadWrite));
             let clients: Vec<_> = (0..3).map(|_| Rc::clone(&export).for_client()).collect();
             let data = Buf::zeroed(4096).freeze();
             clients[0].write(0, data, false).await.expect("write");

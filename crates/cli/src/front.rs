@@ -15,7 +15,7 @@ use forebay_export::nbd::{Exports, Server};
 use forebay_export::{Listen, Transport};
 
 use crate::Result;
-use crate::export::VolumeExport;
+use crate::export::{Access, VolumeExport};
 use crate::failure::Failure;
 use crate::flag::Flag;
 
@@ -42,8 +42,8 @@ impl Front {
     ///
     /// # Errors
     /// If the volume's name cannot be an export's.
-    pub(crate) fn here(reactor: &Rc<Reactor>, volume: Client) -> Result<Front> {
-        let exports = exports(volume)?;
+    pub(crate) fn here(reactor: &Rc<Reactor>, volume: Client, access: Access) -> Result<Front> {
+        let exports = exports(volume, access)?;
         let (front, calls) = Front::new();
         reactor.spawn(Box::pin(serve(Rc::clone(reactor), exports, calls)));
         Ok(front)
@@ -58,12 +58,13 @@ impl Front {
         name: &str,
         port: Port,
         members: Vec<Reader>,
+        access: Access,
     ) -> Result<(Front, ReactorThread)> {
         let (front, calls) = Front::new();
-        let body = |reactor| async move {
+        let body = move |reactor| async move {
             let open = |member: Reader| Rc::new(member.open(&reactor)) as Rc<dyn BlockDevice>;
             let volume = port.open(members.into_iter().map(open).collect());
-            if let Ok(exports) = exports(volume) {
+            if let Ok(exports) = exports(volume, access) {
                 serve(reactor, exports, calls).await;
             }
         };
@@ -108,9 +109,9 @@ impl Front {
     }
 }
 
-fn exports(volume: Client) -> Result<Exports<VolumeExport>> {
+fn exports(volume: Client, access: Access) -> Result<Exports<VolumeExport>> {
     let name = volume.name().to_owned();
-    let export = VolumeExport::new(volume, "Forebay volume".to_owned());
+    let export = VolumeExport::new(volume, "Forebay volume".to_owned(), access);
     Exports::of(Rc::new(export))
         .map_err(|error| Failure::new(format!("cannot export \"{name}\": {error}")))
 }

@@ -18,6 +18,7 @@ use forebay_engine::Volume;
 use forebay_export::is_of_one_client;
 
 use crate::Result;
+use crate::export::Access;
 use crate::failure::Failure;
 use crate::flag::Flag;
 use crate::front::Front;
@@ -68,13 +69,14 @@ impl Host {
         doors: Doors,
         members: &Members,
         volume: &Volume,
+        access: Access,
         reactors: NonZeroUsize,
     ) -> Result<Host> {
-        let mut list = vec![Front::here(reactor, volume.client())?];
+        let mut list = vec![Front::here(reactor, volume.client(), access)?];
         let mut threads = Vec::new();
         for number in 1..reactors.get() {
             let started = members.readers().and_then(|members| {
-                Front::on_thread(&format!("front-{number}"), volume.share(), members)
+                Front::on_thread(&format!("front-{number}"), volume.share(), members, access)
             });
             match started {
                 Ok((front, thread)) => {

@@ -25,6 +25,7 @@ use self::load::{Load, READ_PERCENT, REQUEST_BYTES, Target, WORKERS};
 use self::report::{Hits, Row, percent, table};
 use self::state::{NAME, State};
 use crate::Result;
+use crate::export::Access;
 use crate::failure::Failure;
 use crate::flag::Flag;
 use crate::host::{Doors, Host, Places, end_on_signals, reactors_default};
@@ -136,7 +137,9 @@ async fn show(
     let (opened, volume) = state.open(reactor, options, end).await?;
     let Opened { pool, members, notes, .. } = opened;
     let result = notes.beside(&**reactor, &pool, async {
-        let host = Host::start(reactor, doors, &members, &volume, reactors_default()).await?;
+        let host =
+            Host::start(reactor, doors, &members, &volume, Access::ReadWrite, reactors_default())
+                .await?;
         let tour = Tour { reactor, end, window: options.seconds * SECOND };
         let result = tour.show(&pool, volume).await;
         if result.is_ok() && !options.once {

@@ -233,4 +233,12 @@ impl Client {
     pub fn flush(&mut self) -> std::io::Result<()> {
         self.request(3, 0, 0, &[])
     }
+
+    pub fn write_zeroes(&mut self, offset: u64, len: u32) -> std::io::Result<()> {
+        self.request(6, offset, len, &[])
+    }
+
+    pub fn prefetch(&mut self, offset: u64, len: u32) -> std::io::Result<()> {
+        self.request(5, offset, len, &[])
+    }
 }

@@ -1,0 +1,100 @@
+//! What NBD clients are told of a volume, by the real binary.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::process::Command;
+
+use common::{Client, Dir, Server, create, have, run, serve, stderr};
+
+/// What a client prints.
+fn output(program: &str, arguments: &[&str]) -> String {
+    let output = run(Command::new("timeout").args(["60", program]).args(arguments));
+    assert!(output.status.success(), "{program} {arguments:?}: {}", stderr(&output));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Offset, length and flags of the lines of `nbdinfo --map`.
+fn map(uri: &str, context: &str) -> Vec<Vec<u64>> {
+    let table = output("nbdinfo", &[&format!("--map={context}"), uri]);
+    let line =
+        |line: &str| line.split_whitespace().take(3).map(|word| word.parse().unwrap()).collect();
+    table.lines().map(line).collect()
+}
+
+#[test]
+fn block_status_follows_a_block_from_the_origin_to_the_cache_and_back() {
+    if !have("nbdinfo") || !have("qemu-img") {
+        return;
+    }
+    let (dir, k) = (Dir::new("status"), 1024);
+    let mut command = create(&dir);
+    command.args(["--reactors", "3", "--cache-block-bytes", "4K"]);
+    let server = Server::start(command, &dir);
+    let uri = format!("nbd+unix:///?socket={}", server.socket.display());
+    let end = 32 << 20;
+    assert_eq!(map(&uri, "base:allocation"), [[0, end, 0]], "the origin may hold anything");
+    assert_eq!(map(&uri, "forebay:tier"), [[0, end, 8]]);
+    // The clients are on different reactors.
+    let mut clients: Vec<_> = (0..3).map(|_| Client::connect(&server.socket)).collect();
+    clients[0].write(64 * k, &[7; 4096]).unwrap();
+    clients[1].read(128 * k, &mut [0; 4096]).unwrap();
+    clients[2].write_zeroes(256 * k, 8192).unwrap();
+    clients[0].prefetch(512 * k, 8192).unwrap();
+    let table = [
+        [0, 64 * k, 8],
+        [64 * k, 4 * k, 4],
+        [68 * k, 60 * k, 8],
+        [128 * k, 4 * k, 2],
+        [132 * k, 124 * k, 8],
+        [256 * k, 8 * k, 4],
+        [264 * k, 248 * k, 8],
+        [512 * k, 8 * k, 2],
+        [520 * k, end - 520 * k, 8],
+    ];
+    // What was read from the origin is put into the cache behind the reply.
+    let mut told = Vec::new();
+    for _ in 0..200 {
+        told = map(&uri, "forebay:tier");
+        if told == table {
+            break;
+        }
+        std::thread::park_timeout(std::time::Duration::from_millis(20));
+    }
+    assert_eq!(told, table);
+    let zeroes = [[0, 256 * k, 0], [256 * k, 8 * k, 3], [264 * k, end - 264 * k, 0]];
+    assert_eq!(map(&uri, "base:allocation"), zeroes);
+    let json = output("qemu-img", &["map", "--output=json", "-f", "raw", &uri]);
+    let holes: Vec<_> = json.lines().filter(|line| line.contains("\"data\": false")).collect();
+    assert!(holes.len() == 1 && holes[0].contains("\"start\": 262144, \"length\": 8192"), "{json}");
+    drop(clients);
+    server.stop();
+}
+
+#[test]
+fn a_read_only_export_says_so_and_takes_no_write() {
+    if !have("nbdinfo") {
+        return;
+    }
+    let dir = Dir::new("read-only");
+    let server = Server::start(create(&dir), &dir);
+    Client::connect(&server.socket).write(4096, &[7; 4096]).unwrap();
+    server.stop();
+    let mut command = serve(&dir);
+    command.arg("--read-only");
+    let server = Server::start(command, &dir);
+    let uri = format!("nbd+unix:///?socket={}", server.socket.display());
+    assert!(output("nbdinfo", &[&uri]).contains("is_read_only: true"));
+    let mut client = Client::connect(&server.socket);
+    let mut buf = [0; 4096];
+    client.read(4096, &mut buf).unwrap();
+    assert_eq!(buf, [7; 4096], "what was dirty is served");
+    let refused = [client.write(0, &[1; 512]), client.write_zeroes(0, 512)];
+    for error in refused.map(|result| result.unwrap_err()) {
+        assert_eq!(error.raw_os_error(), Some(1));
+    }
+    client.flush().unwrap();
+    drop(client);
+    server.stop();
+}
