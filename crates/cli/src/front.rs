@@ -18,6 +18,7 @@ use crate::Result;
 use crate::export::{Access, VolumeExport};
 use crate::failure::Failure;
 use crate::flag::Flag;
+use crate::text::tell;
 
 /// See the head of the file. Its server ends when this is dropped.
 pub(crate) struct Front {
@@ -118,7 +119,8 @@ fn exports(volume: Client, access: Access) -> Result<Exports<VolumeExport>> {
 
 async fn serve(reactor: Rc<Reactor>, exports: Exports<VolumeExport>, calls: Calls) {
     let arrivals = Arrivals { reactor: Rc::clone(&reactor), clients: calls.clients };
-    let server = Server::new(Rc::clone(&reactor) as Rc<dyn Runtime>, exports);
+    let runtime = Rc::clone(&reactor) as Rc<dyn Runtime>;
+    let server = Server::new(runtime, exports, |complaint| tell(format_args!("note: {complaint}")));
     let (serving, ended) = (Rc::clone(&server), Rc::new(Flag::default()));
     let flag = Rc::clone(&ended);
     reactor.spawn(Box::pin(async move {
@@ -175,6 +177,10 @@ impl Transport for Handed {
 
     async fn send_all(&self, data: Data) -> std::result::Result<(), IoError> {
         self.stream.send_all(data).await
+    }
+
+    fn peer(&self) -> String {
+        self.stream.peer().to_string()
     }
 
     fn shutdown(&self) {

@@ -4,6 +4,8 @@
 
 mod common;
 
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::process::Command;
 
 use common::{Client, Dir, Server, create, have, run, serve, stderr};
@@ -97,4 +99,34 @@ fn a_read_only_export_says_so_and_takes_no_write() {
     client.flush().unwrap();
     drop(client);
     server.stop();
+}
+
+#[test]
+fn a_client_that_breaks_the_protocol_is_told_of_in_one_line_and_disturbs_nobody() {
+    let dir = Dir::new("hostile");
+    let log = dir.path("log");
+    let mut command = create(&dir);
+    command.stderr(std::fs::File::create(&log).unwrap()).args(["--port", "0"]);
+    let server = Server::start(command, &dir);
+    let address = server.line_with("serving nbd://");
+    let address = address["serving nbd://".len()..].trim_end_matches("/dev").to_owned();
+    let mut bystander = Client::connect(&server.socket);
+    let before = std::fs::read_to_string(&log).unwrap().lines().count();
+    for _ in 0..3 {
+        let mut stranger = TcpStream::connect(&address).unwrap();
+        stranger.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+        let mut rest = Vec::new();
+        let _ = stranger.read_to_end(&mut rest); // the server closes
+        bystander.write(0, &[1; 512]).unwrap();
+    }
+    drop(Client::connect(&server.socket)); // one that just leaves
+    drop(bystander);
+    server.stop();
+    let log = std::fs::read_to_string(&log).unwrap();
+    let lines: Vec<_> = log.lines().skip(before).collect();
+    assert_eq!(lines.len(), 3, "{log}");
+    for line in lines {
+        assert!(line.starts_with("note: connection of 127.0.0.1:"), "{log}");
+        assert!(line.ends_with(" closed: it does not speak NBD"), "{log}");
+    }
 }

@@ -17,6 +17,9 @@ pub trait Transport: 'static {
     /// Sends all of `data`.
     fn send_all(&self, data: Data) -> impl Future<Output = Result<(), IoError>>;
 
+    /// Who is at the other end, for people.
+    fn peer(&self) -> String;
+
     /// Ends both directions; whoever still sends or receives gets an error. The stream is
     /// closed when it is dropped.
     fn shutdown(&self);
@@ -52,6 +55,10 @@ impl Transport for Stream {
 
     async fn send_all(&self, data: Data) -> Result<(), IoError> {
         Stream::send_all(self, data).await
+    }
+
+    fn peer(&self) -> String {
+        Stream::peer(self).to_string()
     }
 
     fn shutdown(&self) {

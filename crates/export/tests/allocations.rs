@@ -61,7 +61,7 @@ fn a_request_allocates_nothing_but_its_buffers() {
     let world = World::new(3);
     let runtime: Rc<dyn Runtime> = Rc::clone(&world) as _;
     let export = Rc::new(MemoryExport::new(Rc::clone(&runtime), "disk", 1 << 20));
-    let server = Server::new(runtime, Exports::of(export).unwrap());
+    let server = Server::new(runtime, Exports::of(export).unwrap(), |it| panic!("{it}"));
     let door = Doorstep::default();
     world.spawn(Box::pin(server.serve(door.clone())));
 

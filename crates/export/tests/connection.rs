@@ -2,13 +2,13 @@
 
 mod support;
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 
 use forebay_device::runtime::SECOND;
 use forebay_device::{Buf, Runtime};
-use forebay_export::nbd::{Exports, Server, limits};
+use forebay_export::nbd::{Complaint, Exports, Fault, Server, limits};
 use forebay_export::{ExportError, Listen, Transport};
 use support::memory_export::MemoryExport;
 use support::pipe::{Doorstep, Pipe};
@@ -23,6 +23,7 @@ struct Rig {
     server: Rc<Server<MemoryExport>>,
     door: Doorstep,
     served: Rc<Cell<bool>>,
+    complaints: Rc<RefCell<Vec<Complaint>>>,
 }
 
 impl Rig {
@@ -30,7 +31,12 @@ impl Rig {
         let world = World::new(7);
         let runtime: Rc<dyn Runtime> = Rc::clone(&world) as _;
         let export = Rc::new(change(MemoryExport::new(Rc::clone(&runtime), "disk", SIZE)));
-        let server = Server::new(runtime, Exports::of(Rc::clone(&export)).expect("valid"));
+        let complaints = Rc::<RefCell<Vec<Complaint>>>::default();
+        let complain = Rc::clone(&complaints);
+        let exports = Exports::of(Rc::clone(&export)).expect("valid");
+        let server = Server::new(runtime, exports, move |complaint| {
+            complain.borrow_mut().push(complaint.clone());
+        });
         let door = Doorstep::default();
         let served = Rc::new(Cell::new(false));
         let (serve, end) = (Rc::clone(&server).serve(door.clone()), Rc::clone(&served));
@@ -38,7 +44,7 @@ impl Rig {
             serve.await;
             end.set(true);
         }));
-        Self { world, export, server, door, served }
+        Self { world, export, server, door, served, complaints }
     }
 
     fn open(&self, structured: bool) -> Client<Pipe> {
@@ -67,10 +73,20 @@ impl Rig {
     /// Nothing is left of any client: no task but the accept loop, nothing in progress.
     fn assert_idle(&self) {
         self.world.settle();
-        assert_eq!(self.server.connection_count(), 0);
+        assert_eq!((self.server.connection_count(), self.server.inflight_bytes()), (0, 0));
         assert_eq!(self.world.tasks.live_count(), 1);
         assert_eq!(self.export.inflight.get(), 0);
         assert_eq!(Rc::strong_count(&self.export), 2);
+    }
+}
+
+impl Rig {
+    /// What the server has had to say of its clients, who all have gone.
+    fn faults(&self) -> Vec<Fault> {
+        self.assert_idle();
+        let complaints = self.complaints.borrow();
+        assert!(complaints.iter().all(|complaint| complaint.peer == "a pipe"));
+        complaints.iter().map(|complaint| complaint.fault).collect()
     }
 }
 
@@ -212,7 +228,7 @@ fn a_payload_that_no_request_may_have_ends_the_connection() {
         client.stream.drain().await
     });
     assert!(rest.is_empty());
-    rig.assert_idle();
+    assert_eq!(rig.faults(), [Fault::PayloadTooLong]);
 }
 
 #[test]
@@ -397,7 +413,7 @@ fn a_client_that_sends_its_last_request_and_closes_gets_its_replies() {
             client.stream.drain().await
         });
         assert_eq!(replies.len(), 20 * (28 + 512));
-        rig.assert_idle();
+        assert_eq!(rig.faults(), []);
     }
 }
 
@@ -412,7 +428,8 @@ fn a_wrong_magic_number_ends_the_connection() {
         client.stream.drain().await
     });
     assert!(rest.is_empty());
-    rig.assert_idle();
+    assert_eq!(rig.faults(), [Fault::OutOfStep]);
+    assert_eq!(rig.complaints.borrow()[0].export.as_deref(), Some("disk"));
 }
 
 #[test]
@@ -435,6 +452,7 @@ fn stopping_finishes_what_was_read_and_closes() {
     rig.world.settle();
     assert!(rig.served.get());
     assert_eq!((rig.world.tasks.live_count(), rig.export.inflight.get()), (0, 0));
+    assert!(rig.complaints.borrow().is_empty());
     let _late = rig.door.connect();
     rig.world.settle();
     assert_eq!(rig.door.waiting_count(), 1, "nobody is accepted any more");
@@ -463,6 +481,7 @@ fn stopping_closes_idle_clients_at_once() {
     assert!(rig.served.get());
     assert_eq!((rig.world.tasks.live_count(), rig.world.now()), (0, 0));
     assert_eq!(rig.export.bytes()[0], 0, "half a write is no write");
+    assert!(rig.complaints.borrow().is_empty(), "the server wanted it so");
 }
 
 #[test]
@@ -502,6 +521,7 @@ fn stopping_cuts_off_a_client_that_takes_no_replies() {
     assert!(rig.served.get());
     assert!(rig.world.now() >= limits::DRAIN_TIME_MAX);
     assert_eq!(rig.world.tasks.live_count(), 0);
+    assert_eq!(rig.complaints.borrow()[0].fault, Fault::RepliesNotTaken);
     drop(client);
 }
 
@@ -512,22 +532,152 @@ fn a_client_that_does_not_finish_negotiating_is_dropped() {
     let rest = rig.world.run(async move { stream.drain().await });
     assert_eq!(rest.len(), 18);
     assert_eq!(rig.world.now(), limits::NEGOTIATION_TIME_MAX);
-    rig.assert_idle();
+    assert_eq!(rig.faults(), [Fault::SlowNegotiation]);
+}
+
+/// What to send to use an export by its name.
+fn named(name: &str) -> Vec<u8> {
+    let mut payload = (name.len() as u32).to_be_bytes().to_vec();
+    payload.extend(name.as_bytes());
+    payload.extend([0; 2]);
+    [3_u32.to_be_bytes().to_vec(), option(7, &payload)].concat()
 }
 
 #[test]
 fn clients_above_the_limit_wait_for_a_place() {
     let rig = Rig::new(|export| export);
-    let mut clients: Vec<_> = (0..limits::CONNECTIONS_MAX).map(|_| rig.open(false)).collect();
+    let runtime: Rc<dyn Runtime> = Rc::clone(&rig.world) as _;
+    let other = Rc::new(MemoryExport::new(runtime, "other", SIZE));
+    rig.server.exports().add(other).expect("another name");
+    let open = |stream: Pipe, name| {
+        rig.world.run(async move {
+            let _ = stream.send_all(Buf::copy_of(&named(name)).freeze()).await;
+            // The greeting, and the head of the first reply.
+            let (bytes, result) = stream.recv_exact(Buf::new(38)).await;
+            result.expect("an answer");
+            (stream, bytes[33])
+        })
+    };
+    let mut clients = Vec::new();
+    for name in ["disk", "other"] {
+        clients.extend((0..limits::EXPORT_CONNECTIONS_MAX - 1).map(|_| {
+            let (client, kind) = open(rig.door.connect(), name);
+            assert_eq!(kind, 3, "information about the export");
+            client
+        }));
+    }
+    clients.push(open(rig.door.connect(), "disk").0);
+    let (refused, kind) = open(rig.door.connect(), "disk");
+    assert_eq!(kind, 2, "refused by policy");
     let late = rig.door.connect();
-    rig.world.settle();
+    while rig.world.tasks.run_one(|_| 0) {}
     assert_eq!(rig.server.connection_count(), limits::CONNECTIONS_MAX);
     assert_eq!(rig.door.waiting_count(), 1);
-    clients.pop();
-    let late = rig.world.run(Client::open(late, false));
+    drop(refused);
+    let (late, kind) = open(late, "other");
+    assert_eq!(kind, 3);
     drop((late, clients));
     rig.assert_idle();
     assert!(rig.world.now() < SECOND);
+    assert!(rig.complaints.borrow().is_empty());
+}
+
+#[test]
+fn each_way_to_break_the_protocol_ends_one_connection_with_one_complaint() {
+    let rig = Rig::new(|export| export);
+    let hello = 3_u32.to_be_bytes();
+    let write = [request(1, 0, 1, 0, 4096), vec![1; 4095]].concat();
+    let go = [&hello[..], &option(1, b"disk")].concat();
+    let table: [(Vec<u8>, Option<Fault>); 13] = [
+        (vec![], None),
+        (hello.to_vec(), None),
+        (b"GET / HTTP/1.1\r\n\r\n".to_vec(), Some(Fault::NotNbd)),
+        ([&hello[..], &[0; 16]].concat(), Some(Fault::NotNbd)),
+        ([&[0, 0, 0, 0][..], &option(3, b"")].concat(), Some(Fault::NotNbd)),
+        ([&hello[..], &option(1, b"none")].concat(), Some(Fault::UnknownExport)),
+        ([&hello[..], &option(7, b"disk")[..18]].concat(), Some(Fault::BrokenOff)),
+        ([&hello[..], &option(12, &[0; 20_000])[..18_000]].concat(), Some(Fault::BrokenOff)),
+        ([&hello[..], &option(2, b"")].concat(), None),
+        (go.clone(), None),
+        ([&go[..], &write].concat(), Some(Fault::BrokenOff)),
+        ([&go[..], &request(2, 0, 0, 0, 0)].concat(), None),
+        ([&go[..], &[0x25; 28]].concat(), Some(Fault::OutOfStep)),
+    ];
+    let mut bystander = rig.open(true);
+    for (bytes, expected) in table {
+        let stream = rig.door.connect();
+        let sent = bytes.clone();
+        rig.world.run(async move {
+            let _ = stream.send_all(Buf::copy_of(&sent).freeze()).await;
+            stream.finish();
+            stream.drain().await
+        });
+        let told: Vec<_> = rig.complaints.take().iter().map(|it| it.fault).collect();
+        assert_eq!(told, Vec::from_iter(expected), "{bytes:?}");
+        let replies;
+        (bystander, replies) = rig.ask(bystander, request(3, 0, 1, 0, 0), 1, |_| 0);
+        assert_eq!(errors(&replies), [0]);
+    }
+    drop(bystander);
+    rig.assert_idle();
+}
+
+/// Clients come and go at random, at every stage, while others work.
+#[test]
+fn a_thousand_connections_opened_and_dropped_under_load_leave_nothing() {
+    let rig = Rig::new(MemoryExport::delayed);
+    let random = |bound: usize| rig.world.random() as usize % bound;
+    let script = [
+        3_u32.to_be_bytes().to_vec(),
+        option(8, b""),
+        option(3, b""),
+        option(1, b"disk"),
+        (0..40_u64)
+            .flat_map(|n| {
+                let kind = [0, 1, 3, 4, 5, 6][n as usize % 6];
+                let len = if kind == 3 { 0 } else { 4096 };
+                let mut bytes = request(kind, 0, n, u64::from(len) * n, len);
+                bytes.resize(28 + if kind == 1 { len as usize } else { 0 }, 1);
+                bytes
+            })
+            .collect(),
+    ]
+    .concat();
+    let mut open: Vec<Rc<Pipe>> = Vec::new();
+    let mut workers = vec![rig.open(true), rig.open(false)];
+    for round in 0..1000 {
+        let stream = Rc::new(rig.door.connect_with_window(1 + random(20_000)));
+        let bytes = Buf::copy_of(&script[..random(script.len() + 1)]).freeze();
+        let sender = Rc::clone(&stream);
+        rig.world.spawn(Box::pin(async move {
+            let _ = sender.send_all(bytes).await;
+        }));
+        if random(3) == 0 {
+            let reader = Rc::clone(&stream);
+            rig.world.spawn(Box::pin(async move { drop(reader.drain().await) }));
+        }
+        open.push(stream);
+        for _ in 0..random(200) {
+            rig.world.tasks.run_one(|count| rig.world.random() as usize % count);
+        }
+        while open.len() > 60 || !open.is_empty() && random(2) == 0 {
+            let stream = open.swap_remove(random(open.len()));
+            if random(4) == 0 { stream.finish() } else { stream.shutdown() }
+        }
+        if round % 10 == 0 {
+            let worker = workers.remove(0);
+            let bytes = (0..20).flat_map(|n| request(0, 0, n, n * 4096, 4096)).collect();
+            let (worker, replies) = rig.ask(worker, bytes, 20, |_| 4096);
+            assert_eq!(errors(&replies), [0; 20]);
+            workers.push(worker);
+        }
+    }
+    assert!(rig.export.finished.load(Ordering::Relaxed) > 10_000, "there was work");
+    open.iter().for_each(|stream| stream.shutdown());
+    drop((open, workers));
+    let faults = rig.faults();
+    assert!(faults.contains(&Fault::BrokenOff), "{faults:?}");
+    assert!(!faults.contains(&Fault::OutOfStep) && !faults.contains(&Fault::NotNbd));
 }
 
 #[test]
@@ -558,7 +708,7 @@ fn options_that_are_too_long_are_skipped_and_refused() {
     let error = 1 << 31;
     let expected = [(7, error + 9), (5, error + 1), (12, error + 1), (3, 2), (3, 1), (2, 1)];
     assert_eq!(kinds, expected);
-    rig.assert_idle();
+    assert_eq!(rig.faults(), []);
 }
 
 /// A listener whose first clients have left before they were accepted.
@@ -584,7 +734,8 @@ fn a_client_that_leaves_before_it_is_accepted_delays_nobody() {
     let world = World::new(7);
     let runtime: Rc<dyn Runtime> = Rc::clone(&world) as _;
     let export = Rc::new(MemoryExport::new(Rc::clone(&runtime), "disk", SIZE));
-    let server = Server::new(runtime, Exports::of(export).expect("valid"));
+    let exports = Exports::of(export).expect("valid");
+    let server = Server::new(runtime, exports, |it| panic!("{it}"));
     let door = Doorstep::default();
     let resets = Resets { left: Cell::new(50), door: door.clone() };
     world.spawn(Box::pin(server.serve(resets)));

@@ -37,7 +37,10 @@ fn play(seed: u64, stage: Stage, bytes: Vec<u8>) {
     let runtime: Rc<dyn Runtime> = Rc::clone(&world) as _;
     let export = MemoryExport::new(Rc::clone(&runtime), "disk", SIZE).delayed();
     let export = Rc::new(export);
-    let server = Server::new(runtime, Exports::of(Rc::clone(&export)).expect("valid"));
+    let complaints = Rc::new(std::cell::Cell::new(0));
+    let count = Rc::clone(&complaints);
+    let exports = Exports::of(Rc::clone(&export)).expect("valid");
+    let server = Server::new(runtime, exports, move |_| count.set(count.get() + 1));
     let door = Doorstep::default();
     world.spawn(Box::pin(Rc::clone(&server).serve(door.clone())));
     let mut bystander = world.run(Client::open(door.connect(), true));
@@ -62,7 +65,8 @@ fn play(seed: u64, stage: Stage, bytes: Vec<u8>) {
     assert_eq!(reply.map(|reply| (reply.cookie, reply.error)), Ok((5, 0)));
     world.settle();
     assert_eq!((server.connection_count(), world.tasks.live_count()), (0, 1));
-    assert_eq!(export.inflight.get(), 0);
+    assert_eq!((export.inflight.get(), server.inflight_bytes()), (0, 0));
+    assert!(complaints.get() <= 1, "only one client has done wrong");
 }
 
 fn some_option() -> impl Strategy<Value = Vec<u8>> {

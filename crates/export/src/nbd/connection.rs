@@ -18,6 +18,7 @@ use std::rc::Rc;
 use forebay_device::{Buf, Runtime};
 
 use crate::nbd::command::{Command, Session, plan};
+use crate::nbd::complaint::{End, Fault};
 use crate::nbd::contexts;
 use crate::nbd::limits::{
     EXTENTS_MAX, REPLY_HEADROOM_BYTES, REQUESTS_INFLIGHT_MAX, SKIPPED_BYTES_MAX, STEP_BYTES,
@@ -96,64 +97,68 @@ impl<T: Transport, E: Export, G: 'static> Connection<T, E, G> {
 
     /// Serves the client until it leaves, breaks the protocol or is stopped, and everything it
     /// asked for is done.
-    pub(crate) async fn run(self: Rc<Self>) {
+    pub(crate) async fn run(self: Rc<Self>) -> End {
         self.runtime.spawn(Box::pin(Rc::clone(&self).send_replies()));
-        self.read_requests().await;
+        let end = self.read_requests().await;
         self.jobs.close();
         self.permits.drained().await;
         self.replies.close();
+        let end = if self.link.is_cut_off() { Some(Fault::RepliesNotTaken) } else { end };
         self.link.close();
+        end
     }
 
-    async fn read_requests(self: &Rc<Self>) -> Option<()> {
+    async fn read_requests(self: &Rc<Self>) -> End {
         let form = self.session.form;
         let mut header = Buf::new(form.request_header_bytes());
         loop {
             header = self.link.receive(header).await?;
-            let request = Request::decode(&header, form)?;
+            let Some(request) = Request::decode(&header, form) else {
+                return Some(Fault::OutOfStep);
+            };
             if request.kind == command::DISC {
                 return None;
             }
             let planned = plan(&request, &self.session);
             let cost = cost(&planned);
             self.permits.acquire(cost).await;
-            if self.take(request, planned, cost).await.is_none() {
+            if let Err(end) = self.take(request, planned, cost).await {
                 self.permits.release(1, cost);
-                return None;
+                return end;
             }
         }
     }
 
-    /// Receives what belongs to a request and passes it on; `None` if the client leaves.
+    /// Receives what belongs to a request and passes it on; an error if the connection ends.
     async fn take(
         self: &Rc<Self>,
         request: Request,
         planned: Result<Command, Errno>,
         cost: u64,
-    ) -> Option<()> {
+    ) -> Result<(), End> {
         let result = match planned {
             Ok(Command::Nothing) => Ok(()),
             Ok(command) => {
                 let payload = match command {
                     Command::Write { len, .. } => {
-                        Some(self.link.receive(Buf::new(len as usize)).await?)
+                        Some(self.link.receive_rest(Buf::new(len as usize)).await?)
                     }
                     _ => None,
                 };
                 self.dispatch(Job { request, command, payload, cost });
-                return Some(());
+                return Ok(());
             }
             Err(errno) => {
                 let payload_bytes = request.payload_bytes(self.session.form);
                 if payload_bytes > SKIPPED_BYTES_MAX {
-                    return None;
+                    return Err(Some(Fault::PayloadTooLong));
                 }
                 self.link.discard(payload_bytes).await?;
                 Err(errno)
             }
         };
         self.replies.push(Reply { header: self.header(&request, result), data: None, cost });
-        Some(())
+        Ok(())
     }
 
     fn dispatch(self: &Rc<Self>, job: Job) {

@@ -1,10 +1,10 @@
 //! The exports of a server, by name.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use crate::Export;
-use crate::nbd::limits::{NAME_BYTES_MAX, SECTOR_BYTES};
+use crate::nbd::limits::{EXPORT_CONNECTIONS_MAX, NAME_BYTES_MAX, SECTOR_BYTES};
 
 /// Why an export cannot be added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,9 +34,39 @@ impl std::fmt::Display for ExportsError {
 
 impl std::error::Error for ExportsError {}
 
+/// An export in a list, with its clients.
+pub(crate) struct Entry<E> {
+    pub(crate) export: Rc<E>,
+    clients: Cell<usize>,
+}
+
+/// One client's place at an export.
+pub(crate) struct Seat<E>(Rc<Entry<E>>);
+
+impl<E> Seat<E> {
+    /// A place, unless the export has [`EXPORT_CONNECTIONS_MAX`] clients.
+    pub(crate) fn take(entry: &Rc<Entry<E>>) -> Option<Self> {
+        let clients = entry.clients.get();
+        (clients < EXPORT_CONNECTIONS_MAX).then(|| {
+            entry.clients.set(clients + 1);
+            Self(Rc::clone(entry))
+        })
+    }
+
+    pub(crate) fn export(&self) -> &Rc<E> {
+        &self.0.export
+    }
+}
+
+impl<E> Drop for Seat<E> {
+    fn drop(&mut self) {
+        self.0.clients.set(self.0.clients.get() - 1);
+    }
+}
+
 /// A list of exports with different names. It may change while a server runs; a connection
 /// keeps the export that it opened.
-pub struct Exports<E>(RefCell<Vec<Rc<E>>>);
+pub struct Exports<E>(RefCell<Vec<Rc<Entry<E>>>>);
 
 impl<E> Default for Exports<E> {
     fn default() -> Self {
@@ -70,32 +100,32 @@ impl<E: Export> Exports<E> {
             return Err(ExportsError::Size);
         }
         let mut list = self.0.borrow_mut();
-        if list.iter().any(|other| other.name() == export.name()) {
+        if list.iter().any(|other| other.export.name() == export.name()) {
             return Err(ExportsError::Exists);
         }
-        list.push(export);
+        list.push(Rc::new(Entry { export, clients: Cell::new(0) }));
         Ok(())
     }
 
     /// Takes an export off the list.
     pub fn remove(&self, name: &str) -> Option<Rc<E>> {
         let mut list = self.0.borrow_mut();
-        let index = list.iter().position(|export| export.name() == name)?;
-        Some(list.remove(index))
+        let index = list.iter().position(|entry| entry.export.name() == name)?;
+        Some(Rc::clone(&list.remove(index).export))
     }
 
     /// The export that a client means by `name`: the empty name is the only export, if there
     /// is just one.
-    pub(crate) fn find(&self, name: &str) -> Option<Rc<E>> {
+    pub(crate) fn find(&self, name: &str) -> Option<Rc<Entry<E>>> {
         let list = self.0.borrow();
         if name.is_empty() && list.len() == 1 {
             return list.first().cloned();
         }
-        list.iter().find(|export| export.name() == name).cloned()
+        list.iter().find(|entry| entry.export.name() == name).cloned()
     }
 
-    pub(crate) fn for_each(&self, act: impl FnMut(&Rc<E>)) {
-        self.0.borrow().iter().for_each(act);
+    pub(crate) fn for_each(&self, mut act: impl FnMut(&E)) {
+        self.0.borrow().iter().for_each(|entry| act(&entry.export));
     }
 }
 
@@ -118,7 +148,7 @@ mod tests {
     #[test]
     fn the_empty_name_finds_an_export_only_if_there_is_no_choice() {
         let exports = Exports::of(Rc::new(Disk("one", ""))).unwrap();
-        assert!(exports.find("").is_some_and(|export| export.name() == "one"));
+        assert!(exports.find("").is_some_and(|entry| entry.export.name() == "one"));
         exports.add(Rc::new(Disk("two", ""))).unwrap();
         assert!(exports.find("").is_none());
         assert!(exports.remove("one").is_some() && exports.remove("one").is_none());

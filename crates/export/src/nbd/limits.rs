@@ -47,6 +47,11 @@ pub const REPLY_HEADROOM_BYTES: usize = 4096;
 /// backlog.
 pub const CONNECTIONS_MAX: usize = 256;
 
+/// Connections to one export at a time: half of [`CONNECTIONS_MAX`], so that the clients of one
+/// export leave room for those of another. At the limit a client is refused with
+/// `NBD_REP_ERR_POLICY`.
+pub const EXPORT_CONNECTIONS_MAX: usize = CONNECTIONS_MAX / 2;
+
 /// Longest payload of an option that is looked at, in bytes: a name of [`NAME_BYTES_MAX`], and
 /// more information requests than exist. A longer one is skipped and refused.
 pub const OPTION_BYTES_MAX: u32 = 16 << 10;

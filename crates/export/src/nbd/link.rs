@@ -1,10 +1,12 @@
 //! A client's stream, and the two ways to take it away from the tasks that use it.
 
+use std::cell::Cell;
 use std::rc::Rc;
 
 use forebay_device::{Buf, Data};
 
 use crate::Transport;
+use crate::nbd::complaint::{End, Fault};
 use crate::nbd::signal::Signal;
 
 /// Bytes that are thrown away at a time.
@@ -22,11 +24,17 @@ pub(crate) struct Control {
 pub(crate) struct Link<T> {
     stream: T,
     control: Rc<Control>,
+    cut_off: Cell<bool>,
 }
 
 impl<T: Transport> Link<T> {
     pub(crate) fn new(stream: T, control: Rc<Control>) -> Self {
-        Self { stream, control }
+        Self { stream, control, cut_off: Cell::new(false) }
+    }
+
+    /// Who the client is, in words.
+    pub(crate) fn peer(&self) -> String {
+        self.stream.peer()
     }
 
     /// Fills `buf`; `None` when nothing more is to be read.
@@ -37,19 +45,32 @@ impl<T: Transport> Link<T> {
         }
     }
 
-    /// Skips `bytes`; `None` when nothing more is to be read.
-    pub(crate) async fn discard(&self, mut bytes: u64) -> Option<()> {
+    /// Fills `buf` with what belongs to a message that has begun.
+    pub(crate) async fn receive_rest(&self, buf: Buf) -> Result<Buf, End> {
+        let received = self.receive(buf).await;
+        // A server that stops does not wait for the rest.
+        received.ok_or_else(|| (!self.is_stopped()).then_some(Fault::BrokenOff))
+    }
+
+    /// Whether the server has waited in vain for the client to take its replies.
+    pub(crate) fn is_cut_off(&self) -> bool {
+        self.cut_off.get()
+    }
+
+    /// Skips `bytes` of a message that has begun.
+    pub(crate) async fn discard(&self, mut bytes: u64) -> Result<(), End> {
         while bytes > 0 {
             let step = bytes.min(DISCARD_BYTES);
-            self.receive(Buf::new(step as usize)).await?;
+            self.receive_rest(Buf::new(step as usize)).await?;
             bytes -= step;
         }
-        Some(())
+        Ok(())
     }
 
     /// Sends `data`, unless the client is gone. The first failure ends the connection.
     pub(crate) async fn send(&self, data: Data) {
         let sent = self.control.abort.cut(self.stream.send_all(data)).await;
+        self.cut_off.set(self.cut_off.get() || sent.is_none());
         if sent != Some(Ok(())) && !self.is_dead() {
             self.close();
         }

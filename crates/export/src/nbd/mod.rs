@@ -4,11 +4,13 @@
 //!
 //! * `wire`: numbers and layouts of the protocol.
 //! * `negotiation`: options, as a state machine without I/O; `handshake` drives it.
+//! * [`Complaint`]: what is said of clients that do not keep to the protocol.
 //! * `contexts`: what block status tells.
 //! * `command`: which requests are valid, without I/O; `connection` carries them out.
 //! * [`Server`]: listeners, connections, stopping.
 
 mod command;
+mod complaint;
 mod connection;
 mod contexts;
 mod exports;
@@ -22,6 +24,7 @@ mod server;
 mod signal;
 mod wire;
 
+pub use complaint::{Complaint, Fault};
 pub use exports::{Exports, ExportsError};
 pub use server::Server;
 pub use wire::Errno;

@@ -11,8 +11,9 @@ use std::rc::Rc;
 
 use crate::Export;
 use crate::nbd::command::Session;
+use crate::nbd::complaint::{End, Fault};
 use crate::nbd::contexts::Contexts;
-use crate::nbd::exports::Exports;
+use crate::nbd::exports::{Entry, Exports, Seat};
 use crate::nbd::limits::{PREFERRED_BYTES, REQUEST_BYTES_MAX, SECTOR_BYTES};
 use crate::nbd::wire::{
     Fields, Form, MAGIC_OPTION, MAGIC_OPTION_REPLY, MAGIC_SERVER, handshake_flag, info, option,
@@ -31,9 +32,9 @@ pub(crate) enum Step<E> {
     /// Receive the next option.
     Next,
     /// Send what there is to send, then begin transmission.
-    Transmit(Rc<E>, Session),
+    Transmit(Seat<E>, Session),
     /// Send what there is to send, then close the connection.
-    End,
+    End(End),
 }
 
 /// The part of a client's connection before transmission.
@@ -43,7 +44,7 @@ pub(crate) struct Negotiation<'a, E> {
     no_zeroes: bool,
     form: Form,
     /// What the client has chosen to be told of which export; of another one nothing.
-    chosen: Option<(Rc<E>, Contexts)>,
+    chosen: Option<(Rc<Entry<E>>, Contexts)>,
 }
 
 /// The first bytes of a connection.
@@ -79,12 +80,12 @@ impl<'a, E: Export> Negotiation<'a, E> {
             return self.export_name(payload, out);
         }
         if !self.fixed_newstyle {
-            return Step::End; // such a client understands no replies
+            return Step::End(Some(Fault::NotNbd)); // such a client understands no replies
         }
         match (number, payload) {
             (option::ABORT, _) => {
                 reply(out, number, option_reply::ACK, &[]);
-                return Step::End;
+                return Step::End(None);
             }
             (option::LIST | option::STRUCTURED_REPLY | option::EXTENDED_HEADERS, Some([])) => {
                 self.plain_option(number, out);
@@ -130,8 +131,9 @@ impl<'a, E: Export> Negotiation<'a, E> {
         reply(out, number, option_reply::ACK, &[]);
     }
 
-    fn session(&self, export: &Rc<E>) -> Session {
-        let chosen = self.chosen.as_ref().filter(|(of, _)| Rc::ptr_eq(of, export));
+    fn session(&self, entry: &Rc<Entry<E>>) -> Session {
+        let chosen = self.chosen.as_ref().filter(|(of, _)| Rc::ptr_eq(of, entry));
+        let export = &entry.export;
         Session {
             size_bytes: export.size_bytes(),
             read_only: export.read_only(),
@@ -154,7 +156,7 @@ impl<'a, E: Export> Negotiation<'a, E> {
             let message = "the option's data is malformed";
             return refuse(out, number, option_reply::ERR_INVALID, message);
         };
-        let Some(export) = self.exports.find(name) else {
+        let Some(entry) = self.exports.find(name) else {
             return refuse(out, number, option_reply::ERR_UNKNOWN, UNKNOWN);
         };
         for context in named.each() {
@@ -163,26 +165,29 @@ impl<'a, E: Export> Negotiation<'a, E> {
             reply(out, number, option_reply::META_CONTEXT, &body);
         }
         if sets {
-            self.chosen = Some((export, named));
+            self.chosen = Some((entry, named));
         }
         reply(out, number, option_reply::ACK, &[]);
     }
 
     fn export_name(&self, payload: Option<&[u8]>, out: &mut Vec<u8>) -> Step<E> {
         if self.form == Form::Extended {
-            return Step::End; // the protocol asks for GO then
+            return Step::End(Some(Fault::NotNbd)); // the protocol asks for GO then
         }
         let name = payload.and_then(|payload| std::str::from_utf8(payload).ok());
-        let Some(export) = name.and_then(|name| self.exports.find(name)) else {
-            return Step::End;
+        let Some(entry) = name.and_then(|name| self.exports.find(name)) else {
+            return Step::End(Some(Fault::UnknownExport));
         };
-        let session = self.session(&export);
+        let Some(seat) = Seat::take(&entry) else {
+            return Step::End(Some(Fault::ExportBusy));
+        };
+        let session = self.session(&entry);
         out.extend(session.size_bytes.to_be_bytes());
         out.extend(session.flags().to_be_bytes());
         if !self.no_zeroes {
             out.extend([0; PADDING_BYTES]);
         }
-        Step::Transmit(export, session)
+        Step::Transmit(seat, session)
     }
 
     fn list(&self, out: &mut Vec<u8>) {
@@ -201,11 +206,20 @@ impl<'a, E: Export> Negotiation<'a, E> {
             refuse(out, number, option_reply::ERR_INVALID, "the option's data is malformed");
             return Step::Next;
         };
-        let Some(export) = self.exports.find(name) else {
+        let Some(entry) = self.exports.find(name) else {
             refuse(out, number, option_reply::ERR_UNKNOWN, UNKNOWN);
             return Step::Next;
         };
-        let session = self.session(&export);
+        let seat = if number == option::GO {
+            let Some(seat) = Seat::take(&entry) else {
+                refuse(out, number, option_reply::ERR_POLICY, "the export has too many clients");
+                return Step::Next;
+            };
+            Some(seat)
+        } else {
+            None
+        };
+        let (export, session) = (&entry.export, self.session(&entry));
         let mut send = |kind: u16, fields: &[&[u8]]| {
             let body = [&[&kind.to_be_bytes()[..]], fields].concat().concat();
             reply(out, number, option_reply::INFO, &body);
@@ -228,7 +242,7 @@ impl<'a, E: Export> Negotiation<'a, E> {
             send(info::DESCRIPTION, &[export.description().as_bytes()]);
         }
         reply(out, number, option_reply::ACK, &[]);
-        if number == option::GO { Step::Transmit(export, session) } else { Step::Next }
+        seat.map_or(Step::Next, |seat| Step::Transmit(seat, session))
     }
 }
 

@@ -110,7 +110,7 @@ fn export_name_is_answered_with_padding_unless_declined() {
         let mut negotiation = Negotiation::new(&exports, flags).unwrap();
         let mut out = Vec::new();
         let step = negotiation.option(1, Some(b"disk"), &mut out);
-        assert!(matches!(step, Step::Transmit(export, _) if export.name() == "disk"));
+        assert!(matches!(step, Step::Transmit(seat, _) if seat.export().name() == "disk"));
         assert_eq!(out[..8], SIZE);
         assert_eq!(out[8..10], FLAGS_SIMPLE);
         assert_eq!(out[10..], vec![0; padding]);
@@ -123,7 +123,10 @@ fn a_wrong_export_name_ends_the_connection_silently() {
     for payload in [Some(&b"nothing"[..]), Some(b""), Some(b"\xff"), None] {
         let mut negotiation = Negotiation::new(&exports, 3).unwrap();
         let mut out = Vec::new();
-        assert!(matches!(negotiation.option(1, payload, &mut out), Step::End));
+        assert!(matches!(
+            negotiation.option(1, payload, &mut out),
+            Step::End(Some(Fault::UnknownExport))
+        ));
         assert!(out.is_empty());
     }
 }
@@ -142,7 +145,7 @@ fn a_client_without_fixed_newstyle_may_only_name_an_export() {
     for number in [2, 3, 5, 7, 99] {
         let mut negotiation = Negotiation::new(&exports, 2).unwrap();
         let mut out = Vec::new();
-        assert!(matches!(negotiation.option(number, Some(b""), &mut out), Step::End));
+        assert!(matches!(negotiation.option(number, Some(b""), &mut out), Step::End(Some(_))));
         assert!(out.is_empty());
     }
 }
@@ -153,7 +156,7 @@ fn abort_is_acknowledged() {
     for payload in [Some(&b""[..]), Some(b"why"), None] {
         let mut negotiation = Negotiation::new(&exports, 3).unwrap();
         let mut out = Vec::new();
-        assert!(matches!(negotiation.option(2, payload, &mut out), Step::End));
+        assert!(matches!(negotiation.option(2, payload, &mut out), Step::End(None)));
         assert_eq!(replies(&out, 2), [(1, vec![])]);
     }
 }
@@ -206,7 +209,7 @@ fn info_and_go_tell_what_was_asked_for() {
     let description = (3, b"\0\x02spare parts".to_vec());
     assert_eq!(list, [export.clone(), sizes.clone(), name, description, ack.clone()]);
     let (list, step) = ask(&mut negotiation, 7, &info_payload("plain", &[2]));
-    assert!(matches!(step, Step::Transmit(export, _) if export.name() == "plain"));
+    assert!(matches!(step, Step::Transmit(seat, _) if seat.export().name() == "plain"));
     assert_eq!(list, [export, sizes, ack]);
 }
 
@@ -372,5 +375,31 @@ fn extended_headers_include_structured_replies_and_need_go() {
     assert_eq!(session.form, Form::Extended);
     assert_eq!(session.flags().to_be_bytes(), FLAGS_STRUCTURED);
     let mut out = Vec::new();
-    assert!(matches!(negotiation.option(1, Some(b"disk"), &mut out), Step::End) && out.is_empty());
+    assert!(
+        matches!(negotiation.option(1, Some(b"disk"), &mut out), Step::End(_)) && out.is_empty()
+    );
+}
+
+#[test]
+fn an_export_has_a_limit_of_clients_and_another_one_has_its_own() {
+    let exports = exports(&[("disk", ""), ("other", "")]);
+    let open = |name| {
+        let mut negotiation = Negotiation::new(&exports, 3).unwrap();
+        match ask(&mut negotiation, 7, &info_payload(name, &[])) {
+            (_, Step::Transmit(seat, _)) => Ok(seat),
+            (list, _) => Err(list[0].0),
+        }
+    };
+    let mut seats: Vec<_> = (0..crate::nbd::limits::EXPORT_CONNECTIONS_MAX)
+        .map(|_| open("disk").expect("there is room"))
+        .collect();
+    assert_eq!(open("disk").err(), Some(0x8000_0002));
+    let mut negotiation = Negotiation::new(&exports, 3).unwrap();
+    let step = negotiation.option(1, Some(b"disk"), &mut Vec::new());
+    assert!(matches!(step, Step::End(Some(Fault::ExportBusy))));
+    let (list, _) = ask(&mut negotiation, 6, &info_payload("disk", &[]));
+    assert_eq!(list[0].0, 3, "it may be asked about");
+    assert!(open("other").is_ok());
+    seats.pop();
+    assert!(open("disk").is_ok(), "a place is free again");
 }

@@ -22,6 +22,11 @@ impl Default for Budget {
 }
 
 impl Budget {
+    /// What is in use, in bytes.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes.get()
+    }
+
     fn new(bytes_max: u64) -> Self {
         Self { bytes: Cell::new(0), bytes_max, waiters: Waiters::default() }
     }

@@ -5,6 +5,7 @@ use std::rc::Rc;
 
 use forebay_device::Runtime;
 
+use crate::nbd::complaint::{Complaint, End, Fault};
 use crate::nbd::connection::Connection;
 use crate::nbd::exports::Exports;
 use crate::nbd::handshake::negotiate;
@@ -61,13 +62,25 @@ pub struct Server<E> {
     connections: Rc<Connections>,
     budget: Rc<Budget>,
     stopping: Signal,
+    complain: Box<dyn Fn(&Complaint)>,
 }
 
 impl<E: Export> Server<E> {
-    /// A server without listeners.
-    pub fn new(runtime: Rc<dyn Runtime>, exports: Exports<E>) -> Rc<Self> {
-        let (connections, budget) = (Rc::default(), Rc::default());
-        Rc::new(Self { runtime, exports, connections, budget, stopping: Signal::default() })
+    /// A server without listeners. It calls `complain` once for each connection that ends because
+    /// its client did not keep to the protocol or to a limit, when it has ended.
+    pub fn new(
+        runtime: Rc<dyn Runtime>,
+        exports: Exports<E>,
+        complain: impl Fn(&Complaint) + 'static,
+    ) -> Rc<Self> {
+        Rc::new(Self {
+            runtime,
+            exports,
+            connections: Rc::default(),
+            budget: Rc::default(),
+            stopping: Signal::default(),
+            complain: Box::new(complain),
+        })
     }
 
     /// What is served; may be changed at any time.
@@ -78,6 +91,11 @@ impl<E: Export> Server<E> {
     /// Number of clients that are connected.
     pub fn connection_count(&self) -> usize {
         self.connections.count()
+    }
+
+    /// Memory of the requests in progress, in bytes: 0 when nobody asks for anything.
+    pub fn inflight_bytes(&self) -> u64 {
+        self.budget.bytes()
     }
 
     /// Makes every [`Server::serve`] return: no client is accepted and no request read any
@@ -120,14 +138,26 @@ impl<E: Export> Server<E> {
 
     async fn serve_client<T: Transport>(self: Rc<Self>, stream: T, place: Place) {
         let link = Link::new(stream, Rc::clone(&place.control));
+        let peer = link.peer();
         let negotiation = negotiate(&link, &self.exports);
-        match within(&*self.runtime, NEGOTIATION_TIME_MAX, negotiation).await.flatten() {
-            Some((export, session)) => {
-                let (runtime, export) = (Rc::clone(&self.runtime), export.for_client());
-                let budget = &self.budget;
-                Connection::new(runtime, link, export, session, budget, place).run().await;
+        let negotiated = within(&*self.runtime, NEGOTIATION_TIME_MAX, negotiation).await;
+        let (export, end): (_, End) = match negotiated.unwrap_or(Err(Some(Fault::SlowNegotiation)))
+        {
+            Ok((seat, session)) => {
+                let (runtime, export) = (Rc::clone(&self.runtime), Rc::clone(seat.export()));
+                let (name, export) = (export.name().to_owned(), export.for_client());
+                let guard = (seat, place);
+                let connection =
+                    Connection::new(runtime, link, export, session, &self.budget, guard);
+                (Some(name), connection.run().await)
             }
-            None => link.close(),
+            Err(end) => {
+                link.close();
+                (None, end)
+            }
+        };
+        if let Some(fault) = end {
+            (self.complain)(&Complaint { peer, export, fault });
         }
     }
 }

@@ -60,6 +60,7 @@ pub(crate) mod option_reply {
     pub(crate) const META_CONTEXT: u32 = 4;
     const ERROR: u32 = 1 << 31;
     pub(crate) const ERR_UNSUP: u32 = ERROR + 1;
+    pub(crate) const ERR_POLICY: u32 = ERROR + 2;
     pub(crate) const ERR_INVALID: u32 = ERROR + 3;
     pub(crate) const ERR_UNKNOWN: u32 = ERROR + 6;
     pub(crate) const ERR_TOO_BIG: u32 = ERROR + 9;

@@ -94,6 +94,10 @@ impl Transport for Pipe {
         .await
     }
 
+    fn peer(&self) -> String {
+        "a pipe".to_owned()
+    }
+
     fn shutdown(&self) {
         self.inward.close();
         self.outward.close();

@@ -121,7 +121,7 @@ fn serve(
     for export in [&plain, &jitter, &fixed] {
         exports.add(Rc::clone(export)).unwrap();
     }
-    let server = Server::new(Rc::clone(&runtime), exports);
+    let server = Server::new(Rc::clone(&runtime), exports, |it| eprintln!("note: {it}"));
     let unix = Listener::unix(&reactor, path).expect("a Unix socket");
     let any_port = SocketAddr::from(([127, 0, 0, 1], 0));
     let tcp = Listener::tcp(&reactor, &any_port, TcpOptions::default()).expect("a TCP socket");
@@ -137,6 +137,7 @@ fn serve(
         waits += 1;
         assert!(waits < 60_000, "a task outlives the server");
     }
+    assert_eq!((server.connection_count(), server.inflight_bytes()), (0, 0));
     for export in [&plain, &jitter, &fixed] {
         assert_eq!(export.inflight.get(), 0, "{}", export.name());
     }

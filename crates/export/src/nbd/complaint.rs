@@ -1,0 +1,98 @@
+//! What is said of a client whose connection ends otherwise than by its wish or the server's stop.
+
+use std::fmt;
+
+use crate::nbd::limits::{
+    DRAIN_TIME_MAX, EXPORT_CONNECTIONS_MAX, NEGOTIATION_TIME_MAX, SKIPPED_BYTES_MAX,
+};
+use forebay_device::runtime::SECOND;
+
+/// What was wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// Flags or an option's magic number that no NBD client sends.
+    NotNbd,
+    /// It took longer than [`NEGOTIATION_TIME_MAX`] to choose an export.
+    SlowNegotiation,
+    /// It asked for an export in a way that knows no refusal, and there is none of that name.
+    UnknownExport,
+    /// In the same way, and the export has [`EXPORT_CONNECTIONS_MAX`] clients.
+    ExportBusy,
+    /// An option, or the data of a write, broke off.
+    BrokenOff,
+    /// A request without its magic number: the stream is out of step.
+    OutOfStep,
+    /// A payload of more than [`SKIPPED_BYTES_MAX`].
+    PayloadTooLong,
+    /// It did not take its last replies within [`DRAIN_TIME_MAX`] of the server's stop.
+    RepliesNotTaken,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotNbd => f.write_str("it does not speak NBD"),
+            Self::SlowNegotiation => {
+                write!(f, "it chose no export within {} s", NEGOTIATION_TIME_MAX / SECOND)
+            }
+            Self::UnknownExport => f.write_str("it asked for an export that there is not"),
+            Self::ExportBusy => {
+                write!(f, "the export has {EXPORT_CONNECTIONS_MAX} clients already")
+            }
+            Self::BrokenOff => f.write_str("it left in the middle of a message"),
+            Self::OutOfStep => f.write_str("it sent something that is no request"),
+            Self::PayloadTooLong => {
+                write!(f, "it announced more than {SKIPPED_BYTES_MAX} B in one request")
+            }
+            Self::RepliesNotTaken => {
+                let seconds = DRAIN_TIME_MAX / SECOND;
+                write!(f, "it did not take its replies within {seconds} s of the stop")
+            }
+        }
+    }
+}
+
+/// A connection that has ended because of a [`Fault`]; displayed as one line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Complaint {
+    /// Who it was, as its transport knows.
+    pub peer: String,
+    /// The export that it used, if it had chosen one.
+    pub export: Option<String>,
+    /// Why.
+    pub fault: Fault,
+}
+
+impl fmt::Display for Complaint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "connection of {} ", self.peer)?;
+        if let Some(export) = &self.export {
+            write!(f, "to \"{}\" ", export.escape_debug())?;
+        }
+        write!(f, "closed: {}", self.fault)
+    }
+}
+
+/// Why a connection ends: nothing is to be said of a client that leaves.
+pub(crate) type End = Option<Fault>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_complaint_is_one_line() {
+        let complaint = |export: Option<&str>, fault| {
+            Complaint { peer: "unix (uid 0)".into(), export: export.map(str::to_owned), fault }
+                .to_string()
+        };
+        assert_eq!(
+            complaint(None, Fault::SlowNegotiation),
+            "connection of unix (uid 0) closed: it chose no export within 30 s"
+        );
+        assert_eq!(
+            complaint(Some("a\nb"), Fault::OutOfStep),
+            "connection of unix (uid 0) to \"a\\nb\" closed: it sent something that is no request"
+        );
+    }
+}
