@@ -1,11 +1,17 @@
-//! Bytes that nobody wrote, given to the decoders of the disk format: as they are, and with right
-//! checksums, as a writer with a bug would leave them. `make soak` runs the fuzzers.
+//! Bytes that nobody wrote: given to the decoders of the disk format, as they are and with right
+//! checksums, as a writer with a bug would leave them; and sent to the NBD server by a client.
+//! `make soak` runs the fuzzers.
 
 #[path = "../../crates/engine/tests/format/cases.rs"]
 mod cases;
 #[path = "../../crates/engine/tests/format/samples.rs"]
 #[allow(dead_code, reason = "the tests of the format use the rest")]
 mod samples;
+#[path = "../../crates/export/tests/support/mod.rs"]
+mod support;
+
+use support::hostile::{Stage, play};
+use support::protocol::{contexts, extended, option, request};
 
 const BLOCK: usize = 4096;
 
@@ -29,8 +35,47 @@ pub fn decode(name: &str, bytes: &[u8]) {
     again(&blocks);
 }
 
-/// The names of all structures, each with two written ones.
+/// Lets a client send bytes to an NBD server: the first one says how far it has come before, the
+/// second one in which order tasks run.
+///
+/// # Panics
+/// If the server does not serve another client, or keeps anything of this one when it has gone.
+pub fn converse(bytes: &[u8]) {
+    let [stage, seed, bytes @ ..] = bytes else { return };
+    let stage = match stage % 5 {
+        0 => Stage::Connected,
+        1 => Stage::Simple,
+        2 => Stage::Structured,
+        3 => Stage::Contexts,
+        _ => Stage::Extended,
+    };
+    play(u64::from(*seed), stage, bytes.to_vec());
+}
+
+/// What a client sends that does everything right: from the beginning, and with extended headers.
+fn conversations() -> [Vec<u8>; 2] {
+    let mut first = vec![0, 0, 0, 0, 0, 3];
+    let all = contexts(&["base:allocation", "forebay:tier"]);
+    for (number, payload) in [(8, &[][..]), (3, &[]), (9, &contexts(&[])), (10, &all), (7, &[0; 6])]
+    {
+        first.extend(option(number, payload));
+    }
+    let mut second = vec![4, 0];
+    for kind in [0, 1, 3, 4, 5, 6, 7] {
+        let len = if kind == 3 { 0 } else { 512 };
+        first.extend(request(kind, 0, 1, 0, len));
+        second.extend(extended(kind, 0, 1, 0, u64::from(len)));
+        if kind == 1 {
+            first.extend([7; 512]);
+            second.extend([7; 512]);
+        }
+    }
+    [first, second]
+}
+
+/// The names of all structures, each with two written ones, and of the NBD server.
 pub fn seeds() -> Vec<(&'static str, [Vec<u8>; 2])> {
     let cases = cases::cases().into_iter().map(|case| case());
-    cases.map(|case| (case.name, [case.older, case.newer])).collect()
+    let structures = cases.map(|case| (case.name, [case.older, case.newer]));
+    structures.chain([("nbd", conversations())]).collect()
 }

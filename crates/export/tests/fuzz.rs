@@ -1,73 +1,12 @@
 //! Whatever bytes a client sends, the server neither panics nor hangs, and a bystander is
-//! served.
+//! served. `fuzz/fuzz_targets/nbd.rs` does the same with a fuzzer's bytes.
 
 mod support;
 
-use std::rc::Rc;
-
-use forebay_device::{Buf, Runtime};
-use forebay_export::Transport;
-use forebay_export::nbd::{Exports, Server};
 use proptest::collection::vec;
 use proptest::prelude::*;
-use support::memory_export::MemoryExport;
-use support::pipe::{Doorstep, Pipe};
-use support::protocol::{Client, contexts, extended, option, request};
-use support::world::World;
-
-const SIZE: usize = 1 << 16;
-
-/// How far a client has come.
-#[derive(Clone, Copy, Debug)]
-enum Stage {
-    Connected,
-    Simple,
-    Structured,
-    /// With both contexts.
-    Contexts,
-    Extended,
-}
-
-const IN_TRANSMISSION: [Stage; 4] =
-    [Stage::Simple, Stage::Structured, Stage::Contexts, Stage::Extended];
-
-/// Sends `bytes` as a client at a stage, takes whatever comes back, and leaves.
-fn play(seed: u64, stage: Stage, bytes: Vec<u8>) {
-    let world = World::new(seed);
-    let runtime: Rc<dyn Runtime> = Rc::clone(&world) as _;
-    let export = MemoryExport::new(Rc::clone(&runtime), "disk", SIZE).delayed();
-    let export = Rc::new(export);
-    let complaints = Rc::new(std::cell::Cell::new(0));
-    let count = Rc::clone(&complaints);
-    let exports = Exports::of(Rc::clone(&export)).expect("valid");
-    let server = Server::new(runtime, exports, move |_| count.set(count.get() + 1));
-    let door = Doorstep::default();
-    world.spawn(Box::pin(Rc::clone(&server).serve(door.clone())));
-    let mut bystander = world.run(Client::open(door.connect(), true));
-    let stream = door.connect_with_window(1000);
-    let stream: Rc<Pipe> = Rc::new(match stage {
-        Stage::Connected => stream,
-        Stage::Simple => world.run(Client::open(stream, false)).stream,
-        Stage::Structured => world.run(Client::open(stream, true)).stream,
-        Stage::Contexts => world.run(Client::open_with_contexts(stream, false)).stream,
-        Stage::Extended => world.run(Client::open_with_contexts(stream, true)).stream,
-    });
-    let sender = Rc::clone(&stream);
-    world.spawn(Box::pin(async move {
-        let _ = sender.send_all(Buf::copy_of(&bytes).freeze()).await;
-        sender.finish();
-    }));
-    world.run(async move { stream.drain().await });
-    let reply = world.run(async move {
-        bystander.send(&request(3, 0, 5, 0, 0)).await;
-        bystander.reply(|_| 0).await
-    });
-    assert_eq!(reply.map(|reply| (reply.cookie, reply.error)), Ok((5, 0)));
-    world.settle();
-    assert_eq!((server.connection_count(), world.tasks.live_count()), (0, 1));
-    assert_eq!((export.inflight.get(), server.inflight_bytes()), (0, 0));
-    assert!(complaints.get() <= 1, "only one client has done wrong");
-}
+use support::hostile::{IN_TRANSMISSION, SIZE, Stage, play};
+use support::protocol::{contexts, extended, option, request};
 
 fn some_option() -> impl Strategy<Value = Vec<u8>> {
     let payload = prop_oneof![

@@ -2,6 +2,7 @@
 #![allow(dead_code)] // each test uses a part
 #![allow(clippy::unwrap_used)] // a failed test is what an unwrap here means
 
+pub mod hostile;
 pub mod memory_export;
 pub mod pipe;
 pub mod protocol;
