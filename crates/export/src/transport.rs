@@ -10,8 +10,8 @@ use forebay_device::{Buf, Data, IoError};
 /// A future of this trait may be dropped before it is ready: the bytes that it would have moved
 /// may or may not be moved then, and the stream is only good for [`Transport::shutdown`].
 pub trait Transport: 'static {
-    /// Fills all of `buf`; the buffer comes back whatever the result. The stream's end is an
-    /// error.
+    /// Fills all of `buf`; the buffer comes back whatever the result, with what had come by then.
+    /// The stream's end is an error.
     fn recv_exact(&self, buf: Buf) -> impl Future<Output = (Buf, Result<(), IoError>)>;
 
     /// Sends all of `data`.

@@ -7,9 +7,9 @@ use std::rc::Rc;
 use std::sync::atomic::Ordering;
 
 use forebay_device::runtime::SECOND;
-use forebay_device::{Buf, Runtime};
+use forebay_device::{Buf, Data, Runtime};
 use forebay_export::nbd::{Complaint, Exports, Fault, Server, limits};
-use forebay_export::{ExportError, Listen, Transport};
+use forebay_export::{Export, ExportError, Extent, Listen, Tier, Transport, Zeroing};
 use support::memory_export::MemoryExport;
 use support::pipe::{Doorstep, Pipe};
 use support::protocol::{Chunk, Client, Reply, extended, option, request};
@@ -588,7 +588,7 @@ fn each_way_to_break_the_protocol_ends_one_connection_with_one_complaint() {
     let hello = 3_u32.to_be_bytes();
     let write = [request(1, 0, 1, 0, 4096), vec![1; 4095]].concat();
     let go = [&hello[..], &option(1, b"disk")].concat();
-    let table: [(Vec<u8>, Option<Fault>); 13] = [
+    let table: [(Vec<u8>, Option<Fault>); 15] = [
         (vec![], None),
         (hello.to_vec(), None),
         (b"GET / HTTP/1.1\r\n\r\n".to_vec(), Some(Fault::NotNbd)),
@@ -599,6 +599,8 @@ fn each_way_to_break_the_protocol_ends_one_connection_with_one_complaint() {
         ([&hello[..], &option(12, &[0; 20_000])[..18_000]].concat(), Some(Fault::BrokenOff)),
         ([&hello[..], &option(2, b"")].concat(), None),
         (go.clone(), None),
+        ([&hello[..], b"IHAVE"].concat(), Some(Fault::BrokenOff)),
+        ([&go[..], &[0x25]].concat(), Some(Fault::BrokenOff)),
         ([&go[..], &write].concat(), Some(Fault::BrokenOff)),
         ([&go[..], &request(2, 0, 0, 0, 0)].concat(), None),
         ([&go[..], &[0x25; 28]].concat(), Some(Fault::OutOfStep)),
@@ -620,6 +622,100 @@ fn each_way_to_break_the_protocol_ends_one_connection_with_one_complaint() {
     }
     drop(bystander);
     rig.assert_idle();
+}
+
+/// A disk of 1 TiB that only counts.
+struct Huge {
+    runtime: Rc<dyn Runtime>,
+    calls: RefCell<Vec<(u64, u64)>>,
+}
+
+impl Export for Huge {
+    fn name(&self) -> &str {
+        "huge"
+    }
+
+    fn description(&self) -> &str {
+        ""
+    }
+
+    fn size_bytes(&self) -> u64 {
+        1 << 40
+    }
+
+    fn read_only(&self) -> bool {
+        false
+    }
+
+    async fn read(&self, _: u64, buf: Buf) -> (Buf, Result<(), ExportError>) {
+        (buf, Ok(()))
+    }
+
+    async fn write(&self, _: u64, _: Data, _: bool) -> Result<(), ExportError> {
+        Ok(())
+    }
+
+    async fn flush(&self) -> Result<(), ExportError> {
+        Ok(())
+    }
+
+    async fn trim(&self, offset: u64, len: u64, fua: bool) -> Result<(), ExportError> {
+        assert!(fua, "each step is as durable as the whole");
+        self.calls.borrow_mut().push((offset, len));
+        let _ = self.runtime.sleep(SECOND).await;
+        Ok(())
+    }
+
+    async fn write_zeroes(&self, offset: u64, len: u64, _: Zeroing) -> Result<(), ExportError> {
+        self.trim(offset, len, true).await
+    }
+
+    async fn status(&self, _: u64, len: u64) -> Result<Vec<Extent>, ExportError> {
+        Ok(vec![Extent { len, is_zero: false, tier: Tier::Origin }])
+    }
+
+    async fn prefetch(&self, _: u64, _: u64) -> Result<(), ExportError> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_long_request_is_carried_out_in_steps_and_ends_when_the_server_stops() {
+    let world = World::new(1);
+    let runtime: Rc<dyn Runtime> = Rc::clone(&world) as _;
+    let huge = Rc::new(Huge { runtime: Rc::clone(&runtime), calls: RefCell::default() });
+    let exports = Exports::of(Rc::clone(&huge)).expect("valid");
+    let server = Server::new(runtime, exports, |it| panic!("{it}"));
+    let door = Doorstep::default();
+    world.spawn(Box::pin(Rc::clone(&server).serve(door.clone())));
+    let mut client = world.run(Client::open_with_contexts(door.connect(), true));
+    let step = limits::STEP_BYTES;
+    let mut client = world.run(async move {
+        client.send(&extended(4, 1, 1, 512, 2 * step + 4096)).await;
+        assert_eq!(client.chunk().await.unwrap().kind, 0);
+        client.send(&extended(7, 0, 1, 0, 1 << 40)).await;
+        let all = client.chunk().await.unwrap().body;
+        assert_eq!(words(&all), [1, 1, 256, 0, 0, 0], "one extent of 1 TiB");
+        client.chunk().await.unwrap();
+        client.send(&extended(6, 16, 1, 0, 2 * step)).await;
+        assert_eq!(words(&client.chunk().await.unwrap().body)[0], 95, "that is not fast");
+        client
+    });
+    let expected = [(512, step), (512 + step, step), (512 + 2 * step, 4096)];
+    assert_eq!(huge.calls.take(), expected);
+    let began = world.now();
+    let stopper = Rc::clone(&server);
+    let runtime: Rc<dyn Runtime> = Rc::clone(&world) as _;
+    let errno = world.run(async move {
+        client.send(&extended(6, 1, 1, 0, 1 << 40)).await;
+        let _ = runtime.sleep(5 * SECOND).await;
+        stopper.stop();
+        words(&client.chunk().await.unwrap().body)[0]
+    });
+    assert_eq!(errno, 108, "the server is shutting down");
+    assert!(world.now() - began <= 7 * SECOND && huge.calls.borrow().len() <= 7);
+    world.settle();
+    assert_eq!(world.tasks.live_count(), 0);
 }
 
 /// Clients come and go at random, at every stage, while others work.

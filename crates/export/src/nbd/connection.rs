@@ -112,7 +112,10 @@ impl<T: Transport, E: Export, G: 'static> Connection<T, E, G> {
         let form = self.session.form;
         let mut header = Buf::new(form.request_header_bytes());
         loop {
-            header = self.link.receive(header).await?;
+            header = match self.link.receive_header(header).await {
+                Ok(header) => header,
+                Err(end) => return end,
+            };
             let Some(request) = Request::decode(&header, form) else {
                 return Some(Fault::OutOfStep);
             };

@@ -23,7 +23,7 @@ pub(crate) async fn negotiate<T: Transport, E: Export>(
     let mut negotiation = Negotiation::new(exports, flags).ok_or(Some(Fault::NotNbd))?;
     let mut out = Vec::new();
     loop {
-        let header = link.receive(Buf::new(OPTION_HEADER_BYTES)).await.ok_or(None)?;
+        let header = link.receive_header(Buf::new(OPTION_HEADER_BYTES)).await?;
         let (number, payload_bytes) = decode_option(&header).ok_or(Some(Fault::NotNbd))?;
         let payload = if payload_bytes <= OPTION_BYTES_MAX {
             Some(link.receive_rest(Buf::new(payload_bytes as usize)).await?)

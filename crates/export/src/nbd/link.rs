@@ -45,6 +45,20 @@ impl<T: Transport> Link<T> {
         }
     }
 
+    /// Fills `buf` with the header of a message, which begins with a magic number: a client that
+    /// leaves before it may do so, one that leaves within it has broken off.
+    pub(crate) async fn receive_header(&self, mut buf: Buf) -> Result<Buf, End> {
+        buf[0] = 0;
+        match self.control.stop.cut(self.stream.recv_exact(buf)).await {
+            Some((buf, Ok(()))) => Ok(buf),
+            Some((buf, Err(_))) => {
+                let has_begun = buf.first().is_some_and(|&byte| byte != 0);
+                Err(has_begun.then_some(Fault::BrokenOff))
+            }
+            None => Err(None),
+        }
+    }
+
     /// Fills `buf` with what belongs to a message that has begun.
     pub(crate) async fn receive_rest(&self, buf: Buf) -> Result<Buf, End> {
         let received = self.receive(buf).await;
