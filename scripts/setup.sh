@@ -37,6 +37,7 @@ find_missing_test() {
     needs_command fio fio
     needs_command nbdcopy libnbd-bin
     needs_command qemu-io qemu-utils
+    needs_command nbdkit nbdkit
 }
 
 find_missing_lint() {

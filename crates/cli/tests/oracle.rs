@@ -1,0 +1,149 @@
+//! The same requests to a volume and to nbdkit's memory give the same answers.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use common::{Client, Dir, Server, create, have, run, stderr};
+
+const SIZE: u64 = 32 << 20;
+/// Where most requests go, so that they meet again and again.
+const BUSY: u64 = 1 << 20;
+
+/// nbdkit with as much memory as the volume has; it ends with its test, however that ends.
+struct Nbdkit(Child, PathBuf);
+
+impl Nbdkit {
+    fn start(dir: &Dir) -> Nbdkit {
+        let socket = dir.path("nbdkit.sock");
+        let mut command = Command::new("nbdkit");
+        command.args(["--foreground", "--exit-with-parent", "--unix"]).arg(&socket);
+        command.args(["memory", &SIZE.to_string()]).stdin(Stdio::null());
+        let it = Nbdkit(command.spawn().unwrap(), socket);
+        for _ in 0..500 {
+            if it.1.exists() {
+                return it;
+            }
+            std::thread::park_timeout(Duration::from_millis(20));
+        }
+        panic!("nbdkit does not start");
+    }
+}
+
+impl Drop for Nbdkit {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// xorshift64
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % bound
+    }
+
+    /// A range in sectors: mostly short, in a busy place, and sometimes beyond the end.
+    fn range(&mut self) -> (u64, usize) {
+        let offset = match self.below(20) {
+            0 => SIZE / 512 - self.below(4),
+            1..6 => self.below(SIZE / 512),
+            _ => self.below(BUSY / 512),
+        } * 512;
+        let sectors = if self.below(8) == 0 { self.below(600) } else { self.below(40) };
+        (offset, (sectors as usize + 1) * 512)
+    }
+}
+
+type Answer = Result<Vec<u8>, Option<i32>>;
+
+fn ask(client: &mut Client, random: &mut Random) -> (String, Answer) {
+    let (offset, len) = random.range();
+    let kind = random.below(10);
+    let fill = random.below(256) as u8;
+    let (what, result) = match kind {
+        0..4 => {
+            let mut buf = vec![0; len];
+            let result = client.read(offset, &mut buf);
+            return (
+                format!("read {len} at {offset}"),
+                result.map(|()| buf).map_err(|error| error.raw_os_error()),
+            );
+        }
+        4..7 => {
+            let data: Vec<u8> = (0..len).map(|i| fill ^ (i / 512) as u8).collect();
+            ("write", client.write(offset, &data))
+        }
+        7 => ("write zeroes", client.write_zeroes(offset, len as u32)),
+        8 => ("prefetch", client.prefetch(offset.min(SIZE - 512), 512)),
+        _ => ("flush", client.flush()),
+    };
+    (
+        format!("{what} {len} at {offset}"),
+        result.map(|()| Vec::new()).map_err(|error| error.raw_os_error()),
+    )
+}
+
+/// Everything there is, through its server.
+fn content(socket: &Path) -> Vec<u8> {
+    let mut client = Client::connect(socket);
+    let mut all = vec![0; SIZE as usize];
+    for (index, part) in all.chunks_mut(1 << 20).enumerate() {
+        client.read((index as u64) << 20, part).unwrap();
+    }
+    all
+}
+
+#[test]
+fn random_requests_get_the_answers_of_nbdkit() {
+    if !have("nbdkit") || !have("nbdinfo") {
+        return;
+    }
+    let modes = ["writeback", "writethrough", "readonly", "bypass"];
+    for (seed, mode) in (1..).zip(modes) {
+        let dir = Dir::new("oracle");
+        let mut command = create(&dir);
+        command.args(["--mode", mode, "--reactors", "2", "--cache-block-bytes", "4K"]);
+        let server = Server::start(command, &dir);
+        let nbdkit = Nbdkit::start(&dir);
+        let connect = |socket: &Path| [Client::connect(socket), Client::connect(socket)];
+        let (mut ours, mut theirs) = (connect(&server.socket), connect(&nbdkit.1));
+        let mut random = (Random(seed), Random(seed));
+        for number in 0..500 {
+            let (what, answer) = ask(&mut ours[number % 2], &mut random.0);
+            let (_, expected) = ask(&mut theirs[number % 2], &mut random.1);
+            assert!(answer == expected, "{mode}, request {number}: {what}");
+        }
+        drop((ours, theirs));
+        let expected = content(&nbdkit.1);
+        assert!(content(&server.socket) == expected, "{mode}");
+        // What is said to be zeroes is.
+        let uri = format!("nbd+unix:///?socket={}", server.socket.display());
+        let output = run(Command::new("timeout").args(["60", "nbdinfo", "--map", &uri]));
+        assert!(output.status.success(), "{}", stderr(&output));
+        let (mut covered, mut zeroes) = (0, 0);
+        for line in String::from_utf8(output.stdout).unwrap().lines() {
+            let numbers: Vec<usize> =
+                line.split_whitespace().take(3).map(|word| word.parse().unwrap()).collect();
+            let [start, len, flags] = numbers[..] else { panic!("{line}") };
+            assert_eq!(start, covered, "no gaps");
+            covered += len;
+            if flags == 3 {
+                zeroes += len;
+                assert!(expected[start..covered].iter().all(|&byte| byte == 0), "{mode}: {line}");
+            }
+        }
+        assert_eq!(covered as u64, SIZE);
+        assert_eq!(zeroes > 0, mode == "writeback", "{mode}: {zeroes} B");
+        server.stop();
+    }
+}
