@@ -12,8 +12,9 @@ pub const REMOTE_REQUESTS_MAX: usize = 256;
 /// cover less than what was asked for.
 pub const STATUS_STRIPES_MAX: usize = 256;
 
-/// Mapped runs after which such an answer ends with the stripe it has come to: some ten
-/// microseconds of the pool's reactor, what a few reads cost it.
+/// Mapped runs after which such an answer ends with the stripe it has come to, which has no more
+/// than as many again. 1,024 runs take 19 us of the pool's reactor, 16 times a 4 KiB hit (measured
+/// on 2026-11-21 with blocks written in random order, release build).
 pub const STATUS_RUNS_MAX: usize = 1024;
 
 /// Extents of such an answer: 8 KiB of memory.
