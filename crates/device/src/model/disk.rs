@@ -7,6 +7,8 @@
 //! * A power cut keeps, drops, tears or (in flight only) garbles each write that no flush covered.
 //!   Where such writes overlap, the order in which they took effect is respected: a sector ends as
 //!   its last durable version or as one that took effect after it.
+//! * A flush that fails may lose any of the completed writes that it should have covered: later
+//!   flushes do not bring them back, though reads show them until a power cut, as a page cache does.
 //! * A killed process leaves what completed; what was in flight happened or did not.
 
 use std::cell::RefCell;
@@ -280,6 +282,21 @@ impl SimDisk {
     pub fn unflushed_count(&self) -> usize {
         let state = self.state.borrow();
         state.unflushed.len() + state.pending.len()
+    }
+
+    /// A flush has failed, wherever it was: what no good flush covered may be lost for good.
+    pub fn fail_flush(&self) {
+        if !self.settings.write_cache {
+            return;
+        }
+        let rng = &mut *self.rng.borrow_mut();
+        let state = &mut *self.state.borrow_mut();
+        // A device that has not lost its cache loses nothing, one that has loses everything.
+        let lost_percent = *rng.pick(&[0, 10, 50, 90, 100]);
+        let is_lost = |effect: &Effect, rng: &mut Rng| {
+            effect.completed.is_some() && rng.below(100) < lost_percent
+        };
+        state.unflushed.retain(|effect| !is_lost(effect, rng));
     }
 
     fn latency(&self) -> Nanos {

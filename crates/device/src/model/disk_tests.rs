@@ -77,6 +77,38 @@ fn an_unflushed_write_is_kept_dropped_or_torn_but_never_garbled() {
 }
 
 #[test]
+fn what_a_failed_flush_lost_no_later_flush_brings_back() {
+    let seen = outcomes(|seed| {
+        let (world, disk) = disk(seed);
+        write(&world, &disk, 0, 7, 512);
+        write(&world, &disk, 512, 7, 512);
+        disk.fail_flush();
+        flush(&world, &disk);
+        assert_eq!(disk.peek(0, 1024), vec![7; 1024], "reads show it until the power goes");
+        write(&world, &disk, 1024, 8, 512);
+        flush(&world, &disk);
+        world.crash(Crash::PowerCut);
+        assert_eq!(disk.peek(1024, 512), vec![8; 512], "what was written later is safe");
+        vec![disk.peek(0, 1)[0], disk.peek(512, 1)[0]]
+    });
+    let expected = [[0, 0], [0, 7], [7, 0], [7, 7]];
+    assert_eq!(seen, expected.iter().map(|e| e.to_vec()).collect());
+}
+
+#[test]
+fn without_a_write_cache_a_failed_flush_loses_nothing() {
+    for seed in 0..50 {
+        let world = World::new(seed);
+        let settings = DiskSettings { write_cache: false, ..DiskSettings::ssd(1 << 20, 512) };
+        let disk = SimDisk::new(&world, settings, seed);
+        write(&world, &disk, 0, 7, 512);
+        disk.fail_flush();
+        world.crash(Crash::PowerCut);
+        assert_eq!(disk.peek(0, 512), vec![7; 512]);
+    }
+}
+
+#[test]
 fn a_write_in_flight_may_also_be_garbled_by_a_power_cut() {
     let garbled = |garbles: bool| {
         (0..200).any(|seed| {

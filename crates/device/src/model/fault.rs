@@ -92,13 +92,22 @@ pub struct Faults {
     triggers: RefCell<Vec<Trigger>>,
     hits: Cell<u64>,
     rng: RefCell<Rng>,
+    /// What else happens when a flush fails.
+    at_failed_flush: RefCell<Option<Box<dyn Fn()>>>,
 }
 
 impl Faults {
     /// A handle with nothing armed.
     pub fn new(seed: u64) -> Rc<Faults> {
         let rng = RefCell::new(Rng::new(seed));
-        Rc::new(Faults { triggers: RefCell::default(), hits: Cell::new(0), rng })
+        let (triggers, at_failed_flush) = (RefCell::default(), RefCell::default());
+        Rc::new(Faults { triggers, hits: Cell::new(0), rng, at_failed_flush })
+    }
+
+    /// Has something else happen with each flush that a [`Failing`] layer fails: the disk below
+    /// loses writes, say.
+    pub fn at_failed_flush(&self, action: Box<dyn Fn()>) {
+        self.at_failed_flush.replace(Some(action));
     }
 
     /// Adds a trigger.
@@ -175,6 +184,9 @@ impl BlockDevice for Failing {
             return self.inner.submit(request, completer);
         }
         let error: IoError = self.error.into();
+        if let (Request::Flush, Some(action)) = (&request, &*self.faults.at_failed_flush.borrow()) {
+            action();
+        }
         let performed = !matches!(request, Request::Read { .. }) && self.faults.below(2) == 0;
         if performed {
             let then = move |outcome: Outcome| completer.complete(Err(error), outcome.buf);
@@ -450,6 +462,27 @@ mod tests {
             performed += u32::from(b.disk.peek(4096, 1)[0] == byte);
         }
         assert!((10..40).contains(&performed));
+    }
+
+    #[test]
+    fn a_failed_flush_may_lose_what_was_written_before() {
+        let b = bench();
+        let disk = Rc::clone(&b.disk);
+        b.faults.at_failed_flush(Box::new(move || disk.fail_flush()));
+        b.faults.arm(Trigger::every(Ops::Flushes));
+        let mut lost = 0;
+        for byte in 1..=50 {
+            let (inner, faults) = (b.inner(), Rc::clone(&b.faults));
+            let error = IoErrorKind::Media;
+            let device: Inner =
+                Rc::new(Failing { inner, faults: Rc::clone(&faults), error, runtime: b.runtime() });
+            assert_eq!(b.write(LosingWrites { inner: b.inner(), faults }, byte), Ok(()));
+            let unflushed = b.disk.unflushed_count();
+            let flushed = b.world.run_until(async move { device.flush().done().await });
+            assert!(flushed.unwrap().is_err());
+            lost += u32::from(b.disk.unflushed_count() < unflushed);
+        }
+        assert!((10..50).contains(&lost), "{lost}");
     }
 
     #[test]
