@@ -124,6 +124,14 @@ impl Sessions {
         *place = Some(Session { number: id.number, view: Rc::clone(&view) });
         view
     }
+
+    /// Begins a session that may have asked for something already, or be over.
+    fn begin(&self, volume: &Volume, id: SessionId) {
+        let known = self.0.borrow().get(id.place).and_then(|s| s.as_ref().map(|s| s.number));
+        if known.is_none_or(|known| known < id.number) {
+            self.get(volume, id);
+        }
+    }
 }
 
 async fn carry_out(volume: &Volume, request: Request) -> Answer {
@@ -169,6 +177,7 @@ async fn answer(volume: &Volume, request: Request, way_back: &Sender<Hit>) -> An
 /// The way of one other reactor to a volume; to be sent there and opened.
 pub struct Port {
     caller: Caller<Call, Answer>,
+    begun: Sender<SessionId>,
     id: VolumeId,
     name: String,
     size_bytes: u64,
@@ -181,6 +190,7 @@ impl Port {
     pub fn open(self, devices: Vec<Rc<dyn BlockDevice>>) -> Client {
         let line = Rc::new(Line {
             caller: self.caller,
+            begun: self.begun,
             devices,
             id: self.id,
             name: self.name,
@@ -211,6 +221,13 @@ impl Volume {
                 owner.release(&hit);
             }
         }));
+        let (begun, beginnings) = post();
+        let (first, known) = (self.session(), Rc::clone(&sessions));
+        runtime.spawn(Box::pin(async move {
+            while let Some(id) = beginnings.next().await {
+                known.begin(&first, id);
+            }
+        }));
         let spawner = Rc::clone(&runtime);
         spawner.spawn(Box::pin(async move {
             let handler = move |call: Call| {
@@ -220,13 +237,17 @@ impl Volume {
             };
             server.serve(&*runtime, handler).await;
         }));
-        Port { caller, id: self.id(), name: self.name().to_owned(), size_bytes: self.size_bytes() }
+        let (id, name, size_bytes) = (self.id(), self.name().to_owned(), self.size_bytes());
+        Port { caller, begun, id, name, size_bytes }
     }
 }
 
 /// What all clients of one volume on one other reactor share.
 struct Line {
     caller: Caller<Call, Answer>,
+    /// Tells the pool of a session before its first request: from then on it is to be told of failed
+    /// flushes.
+    begun: Sender<SessionId>,
     devices: Vec<Rc<dyn BlockDevice>>,
     id: VolumeId,
     name: String,
@@ -249,7 +270,9 @@ impl Remote {
         let free = line.places_free.borrow_mut().pop();
         let place = free.unwrap_or_else(|| line.places.replace(line.places.get() + 1));
         let number = line.sessions.replace(line.sessions.get() + 1);
-        Self { line: Rc::clone(line), id: SessionId { place, number } }
+        let id = SessionId { place, number };
+        line.begun.send(id);
+        Self { line: Rc::clone(line), id }
     }
 
     async fn call(&self, request: Request) -> Answer {

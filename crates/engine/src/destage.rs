@@ -74,8 +74,8 @@ impl Core {
                 Ok(())
             }
             Err(error) => {
-                // What was destaged is rewritten; for direct writes a later flush is all there is.
-                origin.failures.set(origin.failures.get() + 1);
+                // What was destaged is rewritten; direct writes are the clients' to repeat.
+                origin.note_failed();
                 let unproven = std::mem::take(&mut *origin.unproven.borrow_mut());
                 for (_, item) in unproven {
                     self.undo_unproven(v, &item);

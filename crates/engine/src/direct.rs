@@ -66,9 +66,9 @@ impl Core {
     }
 
     /// Notes a completed direct write: FLUSH must flush the origin, and until it has, nothing is
-    /// populated from there.
-    fn note_direct(&self, v: &VolumeState, first: u64) {
-        v.origin.note_direct(first / STRIPE_BLOCKS);
+    /// populated from there. `failures` is from before the write.
+    fn note_direct(&self, v: &VolumeState, first: u64, failures: u64) {
+        v.origin.note_direct(first / STRIPE_BLOCKS, failures);
     }
 
     /// Writes straight to the origin. The caller holds the range lock and knows that nothing of
@@ -109,7 +109,7 @@ impl Core {
         let failures = v.origin.failures.get();
         let result = v.origin.write(offset, data).await;
         let completed = v.origin.completed.get();
-        self.note_direct(v, first);
+        self.note_direct(v, first, failures);
         let written = result.is_ok().then_some((completed, failures));
         self.map_provisional(v, provisional, written).await;
         result.map_err(|error| origin_error(v, "writing", error))
@@ -267,8 +267,9 @@ impl Core {
                 self.void(v, block, count, false).await?;
             }
             let bytes = u64::from(count) * BLOCK_BYTES;
+            let failures = v.origin.failures.get();
             let result = v.origin.discard(block * BLOCK_BYTES, bytes).await;
-            self.note_direct(v, block);
+            self.note_direct(v, block, failures);
             result.map_err(|error| origin_error(v, "discarding on", error))?;
         }
         Ok(())
@@ -306,6 +307,7 @@ impl Core {
         if self.may_be_logged(v, first, count) {
             self.void(v, first, count, false).await?;
         }
+        let failures = v.origin.failures.get();
         let mut result = Ok(());
         for (from, to) in edges {
             let zeroes = Buf::zeroed((to - from) as usize).freeze();
@@ -315,7 +317,7 @@ impl Core {
             let bytes = body_end_byte - body_start_byte;
             result = result.and(v.origin.write_zeroes(body_start_byte, bytes).await);
         }
-        self.note_direct(v, first);
+        self.note_direct(v, first, failures);
         result.map_err(|error| origin_error(v, "zeroing on", error))
     }
 }

@@ -25,6 +25,10 @@ pub(crate) struct Unproven {
     pub drop: bool,
 }
 
+/// No flush proves what a stripe returns: one that should have has failed, and the next one does not
+/// cover what that may have lost. A cached copy could outlive the origin's, and be evicted later.
+const DOUBTFUL: u64 = u64::MAX;
+
 /// A volume's slow device.
 pub(crate) struct Origin {
     pub device: Rc<dyn BlockDevice>,
@@ -38,7 +42,8 @@ pub(crate) struct Origin {
     /// Good flushes cannot bring back direct writes lost by a bad one; counts the bad ones.
     pub failures: Cell<u64>,
     /// Stripes written directly, with the value of `completed` after the last such write. Nothing
-    /// is populated from them before a flush, for the origin could still lose what it returns.
+    /// is populated from them before a flush, for the origin could still lose what it returns; after
+    /// a flush that failed, never ([`DOUBTFUL`]).
     pub volatile_stripes: RefCell<BTreeMap<u64, u64>>,
     /// Value of `completed` after a direct write for which the table had no room: until a flush
     /// covers it, every stripe counts as written directly.
@@ -76,15 +81,27 @@ impl Origin {
             || self.volatile_stripes.borrow().contains_key(&stripe)
     }
 
-    /// Notes that a stripe was written directly.
-    pub(crate) fn note_direct(&self, stripe: u64) {
+    /// Notes that a stripe was written directly; `failures` is from before that.
+    pub(crate) fn note_direct(&self, stripe: u64, failures: u64) {
         let completed = self.completed.get();
         self.direct.set(completed);
+        let until = if failures == self.failures.get() { completed } else { DOUBTFUL };
         let mut stripes = self.volatile_stripes.borrow_mut();
         if stripes.len() < VOLATILE_STRIPES_MAX || stripes.contains_key(&stripe) {
-            stripes.insert(stripe, completed);
+            let known = stripes.entry(stripe).or_default();
+            *known = until.max(*known);
         } else {
-            self.overflow.set(completed);
+            self.overflow.set(until.max(self.overflow.get()));
+        }
+    }
+
+    /// Notes a failed flush: what was written directly since the last good one may be lost for good,
+    /// although the origin still returns it.
+    pub(crate) fn note_failed(&self) {
+        self.failures.set(self.failures.get() + 1);
+        self.volatile_stripes.borrow_mut().values_mut().for_each(|until| *until = DOUBTFUL);
+        if self.flushed.get() < self.overflow.get() {
+            self.overflow.set(DOUBTFUL);
         }
     }
 
@@ -188,7 +205,7 @@ mod tests {
         let stripes = VOLATILE_STRIPES_MAX as u64;
         let write = |stripe| {
             origin.completed.set(origin.completed.get() + 1);
-            origin.note_direct(stripe);
+            origin.note_direct(stripe, 0);
         };
         (0..stripes).for_each(write);
         assert!(origin.is_stripe_volatile(7) && !origin.is_stripe_volatile(stripes + 7));
@@ -203,5 +220,30 @@ mod tests {
         assert!(origin.is_stripe_volatile(stripes + 1), "written after the flush began");
         origin.note_flushed(origin.completed.get());
         assert!(!origin.is_stripe_volatile(stripes + 1) && !origin.is_stripe_volatile(7));
+    }
+
+    #[test]
+    fn no_flush_proves_what_a_failed_one_may_have_lost() {
+        let origin = Origin::new(Rc::new(NoDevice));
+        let write = |stripe, failures| {
+            origin.completed.set(origin.completed.get() + 1);
+            origin.note_direct(stripe, failures);
+        };
+        write(3, 0);
+        origin.note_flushed(origin.completed.get());
+        write(4, 0);
+        origin.note_failed();
+        // On its way while the flush failed, and begun after that.
+        write(5, 0);
+        write(6, 1);
+        write(4, 1);
+        origin.note_flushed(origin.completed.get());
+        let volatile: Vec<_> = (3..8).filter(|&stripe| origin.is_stripe_volatile(stripe)).collect();
+        assert_eq!(volatile, [4, 5]);
+        (0..VOLATILE_STRIPES_MAX as u64).for_each(|stripe| write(10 + stripe, 1));
+        assert!(origin.is_stripe_volatile(0));
+        origin.note_failed();
+        origin.note_flushed(origin.completed.get());
+        assert!(origin.is_stripe_volatile(0), "nobody knows which stripe it was");
     }
 }

@@ -314,6 +314,7 @@ impl Volume {
         if durable {
             self.make_durable(before).await?;
         }
+        self.end_change(before);
         self.core.write_latency.record(self.core.rt.now() - started);
         Ok(())
     }
@@ -347,6 +348,15 @@ impl Volume {
         self.wrote.set(true);
         let origin = &self.state.origin;
         Witnessed { direct: origin.direct.get(), failures: origin.failures.get() }
+    }
+
+    /// Ends a change. A flush that failed on its way may have lost it, and was perhaps told to this
+    /// client before it was acknowledged: what is told then speaks of what was acknowledged before.
+    fn end_change(&self, before: Witnessed) {
+        let origin = &self.state.origin;
+        if origin.direct.get() != before.direct && origin.failures.get() != before.failures {
+            self.failures_told.set(before.failures.min(self.failures_told.get()));
+        }
     }
 
     /// FUA: makes what one request wrote survive a power cut. The origin is flushed only if
@@ -391,7 +401,11 @@ impl Volume {
         for piece in self.pieces(offset, len).filter(|piece| !piece.tail) {
             self.core.trim_piece(&self.state, piece.offset, piece.len).await?;
         }
-        if durable { self.make_durable(before).await } else { Ok(()) }
+        if durable {
+            self.make_durable(before).await?;
+        }
+        self.end_change(before);
+        Ok(())
     }
 
     /// The range reads as zeroes afterwards.
@@ -411,7 +425,11 @@ impl Volume {
                 self.core.zero_piece(&self.state, piece.offset, piece.len, len).await?;
             }
         }
-        if durable { self.make_durable(before).await } else { Ok(()) }
+        if durable {
+            self.make_durable(before).await?;
+        }
+        self.end_change(before);
+        Ok(())
     }
 
     /// The same, but only if that is quicker than writing as many zero bytes: as one entry of the

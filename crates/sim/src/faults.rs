@@ -8,6 +8,9 @@ use forebay_device::{IoErrorKind, Runtime};
 
 use crate::swarm::Config;
 
+/// What else happens when a flush fails.
+pub type Lose = Box<dyn Fn()>;
+
 /// The handles of all layers with what they do when armed.
 #[derive(Default)]
 pub struct Armoury {
@@ -47,6 +50,7 @@ impl Armoury {
         world: &Rc<World>,
         config: &Config,
         disk: Inner,
+        lose: Lose,
         rng: &mut Rng,
     ) -> Inner {
         let mix = &config.faults;
@@ -58,7 +62,7 @@ impl Armoury {
         let flips = [(Ops::Reads, mix.member_flip)];
         self.harm(&errors);
         self.harm(&flips);
-        let failing = self.failing(world, disk, rng, &errors);
+        let failing = self.failing(world, disk, lose, rng, &errors);
         let faults = self.layer(rng.bits(), &flips);
         let flipping: Inner = Rc::new(Flipping { inner: failing, faults, runtime: clock(world) });
         self.delaying(world, config, flipping, rng, mix.member_delay)
@@ -70,6 +74,7 @@ impl Armoury {
         world: &Rc<World>,
         config: &Config,
         disk: Inner,
+        lose: Lose,
         rng: &mut Rng,
     ) -> Inner {
         let mix = &config.faults;
@@ -79,20 +84,22 @@ impl Armoury {
             (Ops::Flushes, mix.origin_flush_error),
         ];
         self.harm(&errors);
-        let failing = self.failing(world, disk, rng, &errors);
+        let failing = self.failing(world, disk, lose, rng, &errors);
         self.delaying(world, config, failing, rng, mix.origin_delay)
     }
 
     fn failing(
         &mut self,
         world: &Rc<World>,
-        disk: Inner,
+        inner: Inner,
+        lose: Lose,
         rng: &mut Rng,
         errors: &[(Ops, u64)],
     ) -> Inner {
         let faults = self.layer(rng.bits(), errors);
+        faults.at_failed_flush(lose);
         let (error, runtime) = (IoErrorKind::Media, clock(world));
-        Rc::new(Failing { inner: disk, faults, error, runtime })
+        Rc::new(Failing { inner, faults, error, runtime })
     }
 
     fn delaying(

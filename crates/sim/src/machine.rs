@@ -9,7 +9,7 @@ use forebay_device::model::fault::Inner;
 use forebay_device::model::world::{Rng, World};
 use forebay_device::{BlockDevice, Geometry, Request, Runtime};
 
-use crate::content::fill;
+use crate::content::{SECTOR, fill};
 use crate::faults::Armoury;
 use crate::oracle::Oracle;
 use crate::runner::{Options, STAMP_FIRST, Shared};
@@ -57,6 +57,54 @@ impl Recorder {
     }
 }
 
+/// Tells the oracle what only an origin knows.
+#[derive(Default)]
+pub(crate) struct Watch(RefCell<Weak<Shared>>);
+
+impl Watch {
+    /// Tells from now on.
+    pub(crate) fn begin(&self, shared: &Rc<Shared>) {
+        *self.0.borrow_mut() = Rc::downgrade(shared);
+    }
+
+    fn tell(&self, what: impl FnOnce(&mut Oracle)) {
+        if let Some(shared) = self.0.borrow().upgrade() {
+            what(&mut shared.oracle.borrow_mut());
+        }
+    }
+}
+
+/// An origin of which the oracle is told what it is given.
+struct Watched {
+    inner: Inner,
+    volume: usize,
+    watch: Rc<Watch>,
+}
+
+impl BlockDevice for Watched {
+    fn geometry(&self) -> Geometry {
+        self.inner.geometry()
+    }
+
+    fn submit(&self, request: Request, completer: Completer) {
+        let sectors =
+            |offset: u64, len: u64| offset / SECTOR as u64..(offset + len) / SECTOR as u64;
+        let given = match &request {
+            Request::Write { offset, data } => {
+                Some((sectors(*offset, data.len() as u64), Some(&data[..])))
+            }
+            Request::WriteZeroes { offset, len } | Request::Discard { offset, len } => {
+                Some((sectors(*offset, *len), None))
+            }
+            Request::Read { .. } | Request::Flush => None,
+        };
+        if let Some((range, bytes)) = given {
+            self.watch.tell(|oracle| oracle.origin_written(self.volume, range, bytes));
+        }
+        self.inner.submit(request, completer);
+    }
+}
+
 /// Tells the recorder of requests that change something; they are in flight then.
 struct Recording {
     inner: Rc<SimDisk>,
@@ -82,6 +130,7 @@ pub(crate) struct Machine {
     origins: Vec<Rc<SimDisk>>,
     pub(crate) armoury: Armoury,
     pub(crate) recorder: Rc<Recorder>,
+    pub(crate) watch: Rc<Watch>,
     pub(crate) env: Env,
 }
 
@@ -94,7 +143,7 @@ impl Machine {
         rng: &mut Rng,
         states: Option<&[DiskState]>,
     ) -> Self {
-        let recorder = Rc::new(Recorder::default());
+        let (recorder, watch) = (Rc::new(Recorder::default()), Rc::new(Watch::default()));
         let disk = |settings: DiskSettings, rng: &mut Rng| {
             let known = states.map(|states| states[recorder.disks.borrow().len()].clone());
             let disk = match known {
@@ -109,7 +158,7 @@ impl Machine {
         let mut members = Vec::new();
         for sector in &config.member_sector_bytes {
             let (_, recorded) = disk(DiskSettings::ssd(config.member_bytes, *sector), rng);
-            members.push(armoury.member(world, config, recorded, rng));
+            members.push(armoury.member(world, config, recorded, Box::new(|| {}), rng));
         }
         let (mut origins, mut wrapped) = (Vec::new(), Vec::new());
         for (volume, c) in config.volumes.iter().enumerate() {
@@ -121,7 +170,14 @@ impl Machine {
                 fill(STAMP_FIRST, volume, 0, &mut image);
                 disk.poke(0, &image);
             }
-            wrapped.push(armoury.origin(world, config, recorded, rng));
+            let watched =
+                Rc::new(Watched { inner: recorded, volume, watch: Rc::clone(&watch) }) as Inner;
+            let (lossy, watch) = (Rc::clone(&disk), Rc::clone(&watch));
+            let lose = Box::new(move || {
+                lossy.fail_flush();
+                watch.tell(|oracle| oracle.origin_flush_failed(volume));
+            });
+            wrapped.push(armoury.origin(world, config, watched, lose, rng));
             origins.push(disk);
         }
         let (_, witness) = disk(DiskSettings::ssd(WITNESS_BYTES, 512), rng);
@@ -135,14 +191,14 @@ impl Machine {
             bug: options.bug.clone(),
             trace: options.trace,
         };
-        Self { origins, armoury, recorder, env }
+        Self { origins, armoury, recorder, watch, env }
     }
 
     /// Compares each origin, as it is, with what its volume should contain.
     pub(crate) fn check_origins(&self, shared: &Shared, when: &str) {
         for (volume, disk) in self.origins.iter().enumerate() {
             let image = disk.peek(0, shared.config.volumes[volume].size_bytes as usize);
-            if let Err(violation) = shared.oracle.borrow().check_image(volume, &image) {
+            if let Err(violation) = shared.oracle.borrow_mut().check_image(volume, &image) {
                 shared.fail(format!("the origin alone, {when}: {violation}"));
             }
         }

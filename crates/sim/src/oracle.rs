@@ -10,8 +10,29 @@
 //! * After a crash a sector may have several values. The first read of one decides for good, for
 //!   later crashes too: what recovery shows, it has made durable.
 //! * A read that ends without a write nearby decides likewise, as far as reads go.
+//!
+//! # After a failed flush of an origin
+//!
+//! What was written *directly*, that is by the origin before it was acknowledged, may be lost by a
+//! flush that fails, for good: a later flush that succeeds does not bring it back, and reads may show
+//! it until the power goes. The cache has no copy that it owes, so it cannot write it again; as with
+//! any disk, the client is told and has to. So what such a write has superseded is in *doubt*: it can
+//! come back by a power cut although a flush succeeded later, and although the lost value was read.
+//! As narrow as that is meant:
+//!
+//! * A flush succeeds for a session that has not been told of the failure, by a flush of its own that
+//!   failed, only if nothing was lost. The notice ends with the process, like the connection that
+//!   it would go to.
+//! * An acknowledged write that went into the log leaves nothing older in doubt, whatever was lost:
+//!   it is written to the origin again. Nor does a write that is acknowledged after the failure.
+//! * FUA is about one write, which fails by itself: it leaves nothing in doubt.
+//! * The power cut ends the doubt, and the first read decides as ever: a cache that kept the lost
+//!   value must not show it unless the origin has it.
+//! * Only if the process ended between the failure and the power cut, nobody was left who knew of the
+//!   loss: what the next process read of the lost value may have been cached. Such a sector may have
+//!   either value, *astray*, until it is written.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::ops::Range;
 
@@ -34,9 +55,35 @@ struct Version {
     buried: u64,
     /// Was there when the last recovery ended.
     recovered: bool,
+    /// Its write was acknowledged as a success.
+    acknowledged: bool,
+    /// The origin was given it before that.
+    direct: bool,
+    /// Failed flushes that may have lost what had superseded it: when, and when it was buried.
+    doubts: Vec<(u64, u64)>,
+    /// In doubt, and the process that knew has ended.
+    forgotten: bool,
+    /// See the module.
+    astray: bool,
 }
 
 impl Version {
+    fn new(value: u64, start: u64, end: u64, recovered: bool) -> Self {
+        Self {
+            value,
+            start,
+            end,
+            hidden: NEVER,
+            buried: NEVER,
+            recovered,
+            acknowledged: recovered,
+            direct: false,
+            doubts: Vec::new(),
+            forgotten: false,
+            astray: false,
+        }
+    }
+
     fn hide(&mut self, now: u64) {
         self.hidden = self.hidden.min(now);
     }
@@ -50,13 +97,24 @@ impl Version {
         self.hide(now);
         self.buried = 0;
     }
+
+    /// A write that began after this one's end was acknowledged.
+    fn supersede(&mut self, now: u64) {
+        (self.forgotten, self.astray) = (false, false);
+        self.bury(now);
+    }
 }
 
-#[derive(Clone)]
+#[derive(Clone, Default)]
 struct Volume {
     sectors: Vec<Vec<Version>>,
     /// Start of the latest flush that succeeded.
     flushed: u64,
+    /// When a session was last told of a failed flush, and when all were or had ended.
+    told: BTreeMap<usize, u64>,
+    told_all: u64,
+    /// Sectors with versions in doubt.
+    doubtful: BTreeSet<u64>,
     /// Starts of the reads in flight.
     reads: BTreeMap<u64, ()>,
 }
@@ -101,6 +159,15 @@ pub struct Access {
     volume: usize,
     range: Range<u64>,
     start: u64,
+    /// Of a flush: who asks, and when it had last been told of a failure.
+    session: usize,
+    told: u64,
+}
+
+impl Access {
+    fn new(volume: usize, range: Range<u64>, start: u64) -> Self {
+        Self { volume, range, start, session: 0, told: 0 }
+    }
 }
 
 /// A read that no history allows.
@@ -140,10 +207,9 @@ impl Oracle {
     /// Adds a volume of `sectors` sectors, all durable with `value` (0: zeroes). Volumes count
     /// from 0.
     pub fn add_volume(&mut self, sectors: u64, value: u64) {
-        let first =
-            Version { value, start: 0, end: 0, hidden: NEVER, buried: NEVER, recovered: true };
+        let first = Version::new(value, 0, 0, true);
         let sectors = (0..sectors).map(|_| vec![first.clone()]).collect();
-        self.volumes.push(Volume { sectors, flushed: 0, reads: BTreeMap::new() });
+        self.volumes.push(Volume { sectors, ..Volume::default() });
     }
 
     fn tick(&mut self) -> u64 {
@@ -158,12 +224,11 @@ impl Oracle {
             Change::Value(value) => value,
             Change::Trim => 0,
         };
-        let version =
-            Version { value, start, end: NEVER, hidden: NEVER, buried: NEVER, recovered: false };
+        let version = Version::new(value, start, NEVER, false);
         for (_, versions) in self.volumes[volume].each(range.clone()) {
             versions.push(version.clone());
         }
-        Access { volume, range, start }
+        Access::new(volume, range, start)
     }
 
     /// A write, trim or zeroing ends.
@@ -174,8 +239,9 @@ impl Oracle {
             for version in versions.iter_mut() {
                 if version.start == access.start && version.end == NEVER {
                     version.end = now;
+                    version.acknowledged = decided;
                 } else if decided && version.end < access.start {
-                    version.bury(now);
+                    version.supersede(now);
                     if fua {
                         version.remove(now);
                     }
@@ -188,7 +254,7 @@ impl Oracle {
     pub fn read_start(&mut self, volume: usize, range: Range<u64>) -> Access {
         let start = self.tick();
         self.volumes[volume].reads.insert(start, ());
-        Access { volume, range, start }
+        Access::new(volume, range, start)
     }
 
     /// A read failed: it says nothing.
@@ -220,17 +286,79 @@ impl Oracle {
         result
     }
 
-    /// A flush of `volume` begins.
-    pub fn flush_start(&mut self, volume: usize) -> Access {
-        Access { volume, range: 0..0, start: self.tick() }
+    /// A flush of `volume` begins, on behalf of a session.
+    pub fn flush_start(&mut self, volume: usize, session: usize) -> Access {
+        let start = self.tick();
+        let v = &self.volumes[volume];
+        let told = v.told.get(&session).copied().unwrap_or(0).max(v.told_all);
+        Access { session, told, ..Access::new(volume, 0..0, start) }
     }
 
     /// A flush ends.
     pub fn flush_end(&mut self, access: Access, ok: bool) {
+        let now = self.tick();
         let volume = &mut self.volumes[access.volume];
-        if ok {
-            volume.flushed = volume.flushed.max(access.start);
+        if !ok {
+            volume.told.insert(access.session, now);
+            return;
         }
+        volume.flushed = volume.flushed.max(access.start);
+        let untold = |&(failed, buried): &(u64, u64)| failed > access.told && buried < access.start;
+        for sector in &volume.doubtful {
+            for version in &mut volume.sectors[*sector as usize] {
+                if version.doubts.iter().any(untold) {
+                    version.remove(now);
+                }
+            }
+        }
+    }
+
+    /// The origin is being given `bytes` (zeroes if there are none) for these sectors. A change in
+    /// flight that has this value is a direct one.
+    pub fn origin_written(&mut self, volume: usize, range: Range<u64>, bytes: Option<&[u8]>) {
+        let mut bytes = bytes.map(|bytes| bytes.chunks_exact(SECTOR));
+        let sectors = range.start as usize..range.end as usize;
+        for (sector, versions) in range.zip(&mut self.volumes[volume].sectors[sectors]) {
+            let given = bytes.as_mut().and_then(Iterator::next);
+            if versions.iter().all(|version| version.end < NEVER) {
+                continue;
+            }
+            let found = given.map_or(Found::Stamp(0), |bytes| identify(volume, sector, bytes));
+            for version in versions.iter_mut().filter(|version| version.end == NEVER) {
+                version.direct |= found == Found::Stamp(version.value);
+            }
+        }
+    }
+
+    /// A flush of a volume's origin fails, whoever asked for it.
+    pub fn origin_flush_failed(&mut self, volume: usize) {
+        let now = self.tick();
+        let end = self.volumes[volume].sectors.len() as u64;
+        let mut doubtful = Vec::new();
+        let flushed = self.volumes[volume].flushed.max(1);
+        for (sector, versions) in self.volumes[volume].each(0..end) {
+            if versions.len() < 2 {
+                continue;
+            }
+            let possible = |version: &&mut Version| version.buried >= flushed;
+            let (mut newest_direct, mut newest_logged) = (None, 0);
+            for version in versions.iter_mut().filter(possible) {
+                if version.direct {
+                    newest_direct = newest_direct.max(Some(version.start));
+                } else if version.acknowledged {
+                    newest_logged = newest_logged.max(version.start);
+                }
+            }
+            for version in versions.iter_mut().filter(possible) {
+                let lost = newest_direct.is_some_and(|start| start > version.start);
+                if lost && version.end >= newest_logged {
+                    version.doubts.push((now, version.buried));
+                    version.buried = NEVER;
+                    doubtful.push(sector);
+                }
+            }
+        }
+        self.volumes[volume].doubtful.extend(doubtful);
     }
 
     /// Everything acknowledged so far is durable: a clean stop, or destaging, has succeeded.
@@ -246,33 +374,44 @@ impl Oracle {
         let now = self.tick();
         for volume in &mut self.volumes {
             volume.reads.clear();
+            volume.told.clear();
+            volume.told_all = now;
+            if crash == Crash::PowerCut {
+                volume.doubtful.clear();
+            }
             let end = volume.sectors.len() as u64;
             for (_, versions) in volume.each(0..end) {
+                let forgotten = crash == Crash::PowerCut && versions.iter().any(|v| v.forgotten);
+                // The next process flushes the origin first; that proves what no failed flush has met.
+                let doubtful = versions.iter().any(|v| !v.doubts.is_empty());
+                let direct = crash == Crash::ProcessKill && doubtful;
                 for version in versions {
                     version.end = version.end.min(now);
                     version.recovered = true;
-                    if crash == Crash::PowerCut {
-                        (version.hidden, version.buried) = (NEVER, NEVER);
+                    version.direct &= direct;
+                    match crash {
+                        Crash::PowerCut => {
+                            (version.hidden, version.buried) = (NEVER, NEVER);
+                            version.doubts.clear();
+                            version.astray |= forgotten;
+                            // One of several that are possible now; it supersedes none of them.
+                            version.acknowledged = false;
+                            version.forgotten = false;
+                        }
+                        Crash::ProcessKill => version.forgotten |= !version.doubts.is_empty(),
                     }
                 }
             }
         }
     }
 
-    /// Checks an image of the whole volume against what a read would be allowed to return now.
+    /// Judges an image of the whole volume, at rest, like a read of all of it.
     ///
     /// # Errors
-    /// The first sector with another value.
-    pub fn check_image(&self, volume: usize, image: &[u8]) -> Result<(), Violation> {
-        for (versions, (sector, bytes)) in
-            self.volumes[volume].sectors.iter().zip((0..).zip(image.chunks_exact(SECTOR)))
-        {
-            let found = identify(volume, sector, bytes);
-            if let Err((allowed, stale)) = judge(versions, found, self.clock) {
-                return Err(Violation { volume, sector, found, allowed, stale });
-            }
-        }
-        Ok(())
+    /// The first sector with a value that it cannot have.
+    pub fn check_image(&mut self, volume: usize, image: &[u8]) -> Result<(), Violation> {
+        let access = self.read_start(volume, 0..(image.len() / SECTOR) as u64);
+        self.read_end(access, image)
     }
 }
 
@@ -302,7 +441,12 @@ fn narrow(versions: &mut [Version], value: u64, start: u64, now: u64) {
     }
     let quiet = versions.iter().all(|v| v.end < start);
     for version in versions.iter_mut().filter(|v| v.value != value) {
-        if recovered && version.recovered {
+        if version.astray {
+            continue;
+        }
+        if !version.doubts.is_empty() {
+            version.hide(now);
+        } else if recovered && version.recovered {
             version.remove(now);
         } else if quiet {
             version.bury(now);

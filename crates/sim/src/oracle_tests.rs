@@ -42,7 +42,7 @@ impl Bench {
     }
 
     fn flush(&mut self) {
-        let access = self.0.flush_start(0);
+        let access = self.0.flush_start(0, 0);
         self.0.flush_end(access, true);
     }
 
@@ -112,7 +112,7 @@ fn a_slow_read_may_return_any_value_of_its_time() {
     b.flush();
     b.write(3);
     for stamp in [1, 2, 3] {
-        let again = Access { volume: 0, range: 0..1, start: read.start };
+        let again = Access::new(0, 0..1, read.start);
         assert!(Bench(b.0.clone()).ends(again, stamp), "{stamp}");
     }
     assert!(!b.ends(read, 9));
@@ -166,7 +166,7 @@ fn a_flush_covers_only_what_had_ended_when_it_began() {
     let mut b = Bench::new(0);
     b.write(1);
     let two = b.start(2);
-    let flush = b.0.flush_start(0);
+    let flush = b.0.flush_start(0, 0);
     b.end(two, 2);
     b.write(3);
     b.0.flush_end(flush, true);
@@ -178,9 +178,9 @@ fn a_flush_covers_only_what_had_ended_when_it_began() {
 fn a_failed_or_unfinished_flush_promises_nothing() {
     let mut b = Bench::new(0);
     b.write(1);
-    let flush = b.0.flush_start(0);
+    let flush = b.0.flush_start(0, 0);
     b.0.flush_end(flush, false);
-    let _ = b.0.flush_start(0);
+    let _ = b.0.flush_start(0, 0);
     b.power_cut();
     assert_eq!(b.allowed(), [0, 1]);
 }
@@ -332,4 +332,151 @@ fn an_image_is_checked_sector_by_sector() {
     assert!(violation.stale && violation.sector == 0);
     fill(1, 0, 0, &mut image[..SECTOR]);
     assert_eq!(b.0.check_image(0, &image), Ok(()));
+}
+
+impl Bench {
+    /// A write that the origin is given before it is acknowledged.
+    fn direct(&mut self, stamp: u64) {
+        let access = self.start(stamp);
+        let mut bytes = [0; SECTOR];
+        fill(stamp, 0, 0, &mut bytes);
+        self.0.origin_written(0, 0..1, Some(&bytes));
+        self.end(access, stamp);
+    }
+
+    fn lose(&mut self) {
+        self.0.origin_flush_failed(0);
+    }
+
+    /// A flush of a session; it fails.
+    fn tell(&mut self, session: usize) {
+        let access = self.0.flush_start(0, session);
+        self.0.flush_end(access, false);
+    }
+
+    fn flush_of(&mut self, session: usize) {
+        let access = self.0.flush_start(0, session);
+        self.0.flush_end(access, true);
+    }
+
+    fn after_a_power_cut(&self) -> Vec<u64> {
+        let mut b = Bench(self.0.clone());
+        b.power_cut();
+        b.allowed()
+    }
+}
+
+#[test]
+fn what_a_failed_flush_lost_of_a_direct_write_no_later_flush_brings_back() {
+    let mut b = Bench::new(0);
+    b.direct(1);
+    b.lose();
+    b.tell(0);
+    b.flush();
+    assert!(b.reads(1), "until the power goes");
+    assert_eq!(b.allowed(), [1]);
+    b.flush();
+    assert_eq!(b.after_a_power_cut(), [0, 1]);
+    b.power_cut();
+    assert!(b.reads(0));
+    b.flush();
+    assert_eq!(b.after_a_power_cut(), [0], "what is there now decides");
+}
+
+#[test]
+fn who_was_not_told_of_the_failed_flush_may_rely_on_the_next() {
+    let mut b = Bench::new(0);
+    b.direct(1);
+    b.lose();
+    b.tell(0);
+    b.flush_of(1);
+    assert_eq!(b.after_a_power_cut(), [1]);
+}
+
+#[test]
+fn a_flush_that_began_before_its_client_was_told_may_be_relied_on() {
+    let mut b = Bench::new(0);
+    b.direct(1);
+    let flush = b.0.flush_start(0, 0);
+    b.lose();
+    b.tell(0);
+    b.0.flush_end(flush, true);
+    assert_eq!(b.after_a_power_cut(), [1]);
+}
+
+#[test]
+fn a_failed_flush_takes_nothing_of_what_is_logged() {
+    let mut b = Bench::new(0);
+    b.direct(1);
+    b.write(2);
+    b.lose();
+    b.tell(0);
+    b.flush();
+    assert_eq!(b.after_a_power_cut(), [2]);
+}
+
+#[test]
+fn what_is_written_after_a_failed_flush_is_safe_again() {
+    for direct in [false, true] {
+        let mut b = Bench::new(0);
+        b.direct(1);
+        b.lose();
+        b.tell(0);
+        if direct {
+            b.direct(2)
+        } else {
+            b.write(2)
+        }
+        b.flush();
+        assert_eq!(b.after_a_power_cut(), [2], "direct: {direct}");
+    }
+}
+
+#[test]
+fn what_a_good_flush_had_covered_a_failed_one_does_not_lose() {
+    let mut b = Bench::new(0);
+    b.direct(1);
+    b.flush();
+    b.direct(2);
+    b.lose();
+    b.tell(0);
+    b.flush();
+    assert_eq!(b.after_a_power_cut(), [1, 2]);
+}
+
+#[test]
+fn a_durable_write_is_in_no_doubt() {
+    let mut b = Bench::new(0);
+    b.direct(1);
+    b.lose();
+    b.fua(2);
+    assert_eq!(b.after_a_power_cut(), [2]);
+}
+
+#[test]
+fn a_loss_that_nobody_is_left_to_know_of_is_either_value_until_it_is_written() {
+    let mut b = Bench::new(0);
+    b.direct(1);
+    b.lose();
+    b.tell(0);
+    b.kill();
+    assert_eq!(b.allowed(), [1], "the device has not forgotten it yet");
+    b.flush();
+    b.power_cut();
+    for value in [1, 0, 1] {
+        assert!(b.reads(value));
+    }
+    b.write(2);
+    b.flush();
+    assert_eq!(b.after_a_power_cut(), [2]);
+}
+
+#[test]
+fn an_image_decides_like_a_read() {
+    let mut b = Bench::new(0);
+    b.direct(1);
+    b.lose();
+    b.power_cut();
+    assert_eq!(b.0.check_image(0, &[0; 4 * SECTOR]), Ok(()));
+    assert_eq!(b.allowed(), [0], "the cache has to agree with the origin");
 }

@@ -202,7 +202,8 @@ async fn request<S: Subject>(shared: &Shared, subject: &S, client: usize, op: Op
             result
         }
         Op::Flush(volume) => {
-            let access = oracle.borrow_mut().flush_start(*volume);
+            let session = shared.config.session(client);
+            let access = oracle.borrow_mut().flush_start(*volume, session);
             let result = subject.flush(client, *volume).await;
             oracle.borrow_mut().flush_end(access, result.is_ok());
             result
@@ -407,6 +408,7 @@ impl Seed {
             errors_expected: Cell::new(false),
             trace: options.trace,
         });
+        machine.watch.begin(&shared);
         Self { shared, machine: Rc::new(machine), rng, crashes: 0 }
     }
 

@@ -219,6 +219,11 @@ impl Config {
         }
     }
 
+    /// The session of a client, counted from 0: clients of one reactor share it.
+    pub fn session(&self, client: usize) -> usize {
+        client % self.reactors
+    }
+
     /// Cuts the workload and the pool down to what can be crashed at every single I/O.
     pub fn shorten(&mut self) {
         self.clients = self.clients.min(2);

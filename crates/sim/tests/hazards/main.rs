@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod crafted;
+mod flush;
 mod lives;
 mod lying;
 mod members;

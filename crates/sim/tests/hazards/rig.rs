@@ -110,11 +110,8 @@ pub struct Breakage {
 }
 
 impl Breakage {
-    fn around(
-        world: &Rc<World>,
-        seed: u64,
-        disk: Rc<dyn BlockDevice>,
-    ) -> (Breakage, Rc<dyn BlockDevice>) {
+    /// A flush that fails may lose what it should have covered.
+    fn around(world: &Rc<World>, seed: u64, disk: &Rc<SimDisk>) -> (Breakage, Rc<dyn BlockDevice>) {
         let faults = || Faults::new(seed);
         let it = Breakage {
             failing: faults(),
@@ -124,8 +121,11 @@ impl Breakage {
             misdirecting: faults(),
             gone: Rc::default(),
         };
+        let lossy = Rc::clone(disk);
+        it.failing.at_failed_flush(Box::new(move || lossy.fail_flush()));
         let clock = || Rc::clone(world) as Rc<dyn Runtime>;
-        let inner = Rc::new(LosingWrites { inner: disk, faults: Rc::clone(&it.losing) });
+        let inner = Rc::clone(disk) as Rc<dyn BlockDevice>;
+        let inner = Rc::new(LosingWrites { inner, faults: Rc::clone(&it.losing) });
         let (faults, runtime) = (Rc::clone(&it.tearing), clock());
         let inner = Rc::new(Tearing { inner, faults, result: Ok(()), runtime });
         let inner = Rc::new(Misdirecting { inner, faults: Rc::clone(&it.misdirecting) });
@@ -218,7 +218,7 @@ impl Rig {
             })
             .collect();
         let gate = |disk: &Rc<SimDisk>| {
-            let (broken, device) = Breakage::around(&world, seed, Rc::clone(disk) as _);
+            let (broken, device) = Breakage::around(&world, seed, disk);
             (broken, Gate::new(&world, device))
         };
         let (broken, gates) = members.iter().map(gate).unzip();

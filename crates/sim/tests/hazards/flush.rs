@@ -1,0 +1,129 @@
+//! Flushes that fail. What they should have covered may be lost for good, although the device returns
+//! it until the power goes and later flushes succeed.
+
+use std::rc::Rc;
+
+use forebay_device::Request;
+use forebay_device::model::fault::{Ops, Trigger};
+use forebay_device::model::world::Crash;
+use forebay_engine::{Client, Mode};
+
+use crate::rig::{BLOCK, Breakage, Plan, Rig, SOON, same, survive};
+
+/// What is lost differs from seed to seed: all, nothing, some of it.
+const SEEDS: u64 = 12;
+
+fn fail_one(broken: &Breakage) {
+    broken.failing.arm(Trigger::every(Ops::Flushes).times(1));
+}
+
+fn readonly(seed: u64) -> Rc<Rig> {
+    Rig::new(seed, Plan { mode: Mode::Readonly, ..Plan::default() })
+}
+
+/// Reads a block until it would be cached, if it may be.
+fn read_often(rig: &Rig, block: u64) -> Result<(), String> {
+    for _ in 0..3 {
+        rig.read(block)?;
+        rig.pause(SOON);
+    }
+    Ok(())
+}
+
+#[test]
+fn what_an_origin_may_have_lost_is_not_kept_by_the_cache() {
+    survive(SEEDS, |seed| {
+        let rig = readonly(seed);
+        rig.write(2, 3, 1)?;
+        fail_one(&rig.origin_broken);
+        rig.flush().unwrap_err();
+        rig.flush()?;
+        read_often(&rig, 3)?;
+        rig.flush()?;
+        rig.restart(Crash::PowerCut)?;
+        rig.settled(3)
+    });
+}
+
+#[test]
+fn what_was_on_its_way_to_an_origin_when_its_flush_failed_is_not_kept_by_the_cache() {
+    survive(SEEDS, |seed| {
+        let rig = readonly(seed);
+        rig.write(2, 200, 1)?;
+        rig.origin_gate.hold(1, |request| matches!(request, Request::Write { .. }));
+        let done = rig.start_write(2, 3, 1);
+        rig.pause(SOON);
+        fail_one(&rig.origin_broken);
+        rig.flush().unwrap_err();
+        rig.origin_gate.release();
+        rig.pause(SOON);
+        assert!(done.get());
+        rig.flush().unwrap_err();
+        rig.flush()?;
+        read_often(&rig, 3)?;
+        rig.flush()?;
+        rig.restart(Crash::PowerCut)?;
+        rig.settled(3)
+    });
+}
+
+#[test]
+fn a_write_that_a_failed_flush_met_on_its_way_is_told_of_even_if_that_flush_was_its_own_clients() {
+    survive(SEEDS, |seed| {
+        let rig = readonly(seed);
+        rig.write(2, 9, 1)?;
+        rig.origin_gate.hold(1, |request| matches!(request, Request::Write { .. }));
+        let done = rig.start_write(2, 3, 1);
+        rig.pause(SOON);
+        assert!(rig.origin_gate.held() == 1 && !done.get());
+        fail_one(&rig.origin_broken);
+        rig.flush().unwrap_err();
+        rig.origin_gate.release();
+        rig.pause(SOON);
+        assert!(done.get());
+        let Err(_) = rig.flush() else {
+            rig.restart(Crash::PowerCut)?;
+            return same("acknowledged, then flushed", rig.read(3)?, 2).map(drop);
+        };
+        rig.flush()
+    });
+}
+
+#[test]
+fn a_client_of_another_reactor_is_told_of_what_failed_before_its_first_request() {
+    survive(3, |seed| {
+        let rig = readonly(seed);
+        let port = rig.volume().share();
+        let client = Rc::new(port.open(Vec::new()));
+        rig.pause(SOON);
+        rig.write(2, 3, 1)?;
+        fail_one(&rig.origin_broken);
+        rig.flush().unwrap_err();
+        let flush = |client: &Rc<Client>| {
+            let client = Rc::clone(client);
+            rig.run(async move { client.flush().await })
+        };
+        let later = Rc::new(client.session());
+        rig.pause(SOON);
+        assert!(flush(&client)?.is_err(), "it was there when the flush failed");
+        for client in [&client, &later] {
+            flush(client)?.map_err(|error| error.to_string())?;
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn what_a_failed_flush_of_the_origin_may_have_lost_of_dirty_data_is_written_again() {
+    survive(SEEDS, |seed| {
+        let rig = Rig::new(seed, Plan::default());
+        rig.write(2, 3, 4)?;
+        fail_one(&rig.origin_broken);
+        rig.destage().unwrap_err();
+        rig.destage()?;
+        rig.restart(Crash::PowerCut)?;
+        let origin = rig.origin.peek(3 * BLOCK as u64, BLOCK);
+        same("on the origin", crate::rig::version(3, &origin)?, 2)?;
+        rig.settled(3)
+    });
+}
