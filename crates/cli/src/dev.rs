@@ -12,10 +12,11 @@ use forebay_device::real::reactor::{Config, Reactor};
 use forebay_engine::{CreateOptions, Mode, Pool, Tuning, Volume, VolumeSpec};
 
 use crate::Result;
+use crate::crew::{Crew, reactors_default};
 use crate::export::Access;
 use crate::failure::Failure;
 use crate::flag::Flag;
-use crate::host::{Doors, Host, Places, end_on_signals, reactors_default};
+use crate::host::{Doors, Host, Places, end_on_signals};
 use crate::members::{Identity, Members, Opened, refuse_sparse};
 use crate::origin;
 use crate::progress::Progress;
@@ -216,9 +217,9 @@ impl Serve {
         end: &Flag,
     ) -> Result<()> {
         let volume = self.attach(pool, origin).await?;
-        let reactors = self.reactors.unwrap_or_else(reactors_default);
+        let crew = Crew::start(self.reactors.unwrap_or_else(reactors_default))?;
         let access = if self.read_only { Access::ReadOnly } else { Access::ReadWrite };
-        let host = Host::start(reactor, doors, members, &volume, access, reactors).await?;
+        let host = Host::start(reactor, doors, members, &volume, access, &crew).await?;
         for uri in &host.uris {
             say(format_args!("serving {uri}"));
         }

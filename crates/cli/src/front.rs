@@ -1,12 +1,11 @@
-//! A reactor that serves clients of a volume: the pool's own, or one on another thread.
+//! What serves clients of a volume on one reactor: the pool's own, or one on another thread.
 
 use std::cell::Cell;
 use std::rc::Rc;
 
 use forebay_device::real::file::Reader;
 use forebay_device::real::net::{Socket, Stream};
-use forebay_device::real::reactor::{Config, Reactor};
-use forebay_device::real::thread::ReactorThread;
+use forebay_device::real::reactor::Reactor;
 use forebay_device::relay::{self, Caller, Gone, Reply};
 use forebay_device::{BlockDevice, Buf, Data, IoError, Runtime};
 use forebay_engine::{Client, Port};
@@ -15,6 +14,7 @@ use forebay_export::nbd::{Exports, Server};
 use forebay_export::{Listen, Transport};
 
 use crate::Result;
+use crate::crew::Hand;
 use crate::export::{Access, VolumeExport};
 use crate::failure::Failure;
 use crate::flag::Flag;
@@ -50,27 +50,18 @@ impl Front {
         Ok(front)
     }
 
-    /// Serves clients on a reactor of its own. The thread ends after [`Front::stop`]. The volume's
-    /// name has been accepted by [`Front::here`].
-    ///
-    /// # Errors
-    /// If the system gives no thread or no ring.
-    pub(crate) fn on_thread(
-        name: &str,
-        port: Port,
-        members: Vec<Reader>,
-        access: Access,
-    ) -> Result<(Front, ReactorThread)> {
+    /// Serves clients on another reactor of the crew. The volume's name has been accepted by
+    /// [`Front::here`].
+    pub(crate) fn there(hand: &Hand, port: Port, members: Vec<Reader>, access: Access) -> Front {
         let (front, calls) = Front::new();
-        let body = move |reactor| async move {
-            let open = |member: Reader| Rc::new(member.open(&reactor)) as Rc<dyn BlockDevice>;
+        hand.run(move |reactor| {
+            let open = |member: Reader| Rc::new(member.open(reactor)) as Rc<dyn BlockDevice>;
             let volume = port.open(members.into_iter().map(open).collect());
             if let Ok(exports) = exports(volume, access) {
-                serve(reactor, exports, calls).await;
+                reactor.spawn(Box::pin(serve(Rc::clone(reactor), exports, calls)));
             }
-        };
-        let thread = ReactorThread::start(name, Config::default(), body)?;
-        Ok((front, thread))
+        });
+        front
     }
 
     fn new() -> (Front, Calls) {
@@ -84,6 +75,11 @@ impl Front {
     pub(crate) fn live(&self) -> Option<usize> {
         let live = self.live.get();
         (live < CONNECTIONS_MAX && !self.is_gone.get()).then_some(live)
+    }
+
+    /// Connections that are not closed.
+    pub(crate) fn live_count(&self) -> usize {
+        self.live.get()
     }
 
     /// Whether the reactor has ended by itself.

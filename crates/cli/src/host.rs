@@ -4,7 +4,6 @@ use std::cell::RefCell;
 use std::future::poll_fn;
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::task::{Poll, Waker};
@@ -12,18 +11,17 @@ use std::task::{Poll, Waker};
 use forebay_device::real::net::{Listener, Socket, TcpOptions};
 use forebay_device::real::reactor::Reactor;
 use forebay_device::real::signal::Signals;
-use forebay_device::real::thread::ReactorThread;
 use forebay_device::runtime::{MILLISECOND, Nanos, Runtime};
 use forebay_engine::Volume;
 use forebay_export::is_of_one_client;
 
 use crate::Result;
+use crate::crew::Crew;
 use crate::export::Access;
 use crate::failure::Failure;
 use crate::flag::Flag;
 use crate::front::Front;
 use crate::members::{Members, PATIENCE};
-use crate::text::tell;
 
 /// Exit code after a second signal, as a shell reports an interrupted command.
 const EXIT_INTERRUPTED: i32 = 130;
@@ -34,7 +32,6 @@ const ACCEPT_PAUSE: Nanos = 100 * MILLISECOND;
 /// A server of one volume: its listeners, and fronts that share the clients.
 pub(crate) struct Host {
     fronts: Rc<Fronts>,
-    threads: Vec<ReactorThread>,
     closing: Rc<Flag>,
     /// Raised when a listener is closed.
     closed: Vec<Rc<Flag>>,
@@ -54,40 +51,23 @@ pub(crate) struct Doors {
     uris: Vec<String>,
 }
 
-/// A reactor for each core.
-pub(crate) fn reactors_default() -> NonZeroUsize {
-    std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN)
-}
-
 impl Host {
-    /// Serves `volume`. `reactor` is the pool's; the others get threads of their own.
+    /// Serves `volume`. `reactor` is the pool's; the crew's share the clients with it.
     ///
     /// # Errors
-    /// If there is no thread to be had; nothing is left running then.
+    /// If there are no descriptors left; nothing is left running then.
     pub(crate) async fn start(
         reactor: &Rc<Reactor>,
         doors: Doors,
         members: &Members,
         volume: &Volume,
         access: Access,
-        reactors: NonZeroUsize,
+        crew: &Crew,
     ) -> Result<Host> {
+        let readers: Result<Vec<_>> = crew.hands().iter().map(|_| members.readers()).collect();
         let mut list = vec![Front::here(reactor, volume.client(), access)?];
-        let mut threads = Vec::new();
-        for number in 1..reactors.get() {
-            let started = members.readers().and_then(|members| {
-                Front::on_thread(&format!("front-{number}"), volume.share(), members, access)
-            });
-            match started {
-                Ok((front, thread)) => {
-                    list.push(front);
-                    threads.push(thread);
-                }
-                Err(failure) => {
-                    end(&list, threads).await;
-                    return Err(failure);
-                }
-            }
+        for (hand, members) in crew.hands().iter().zip(readers?) {
+            list.push(Front::there(hand, volume.share(), members, access));
         }
         // The pool's reactor has most to do: of those with as few clients it gets the next one last.
         list.rotate_left(1);
@@ -104,7 +84,7 @@ impl Host {
                 flag.raise();
             }));
         }
-        Ok(Host { fronts, threads, closing, closed, uris: doors.uris })
+        Ok(Host { fronts, closing, closed, uris: doors.uris })
     }
 
     /// Answers what was asked, then closes all connections.
@@ -113,17 +93,13 @@ impl Host {
         for flag in &self.closed {
             flag.wait().await;
         }
-        end(&self.fronts.list, self.threads).await;
+        all(self.fronts.list.iter().map(Front::stop).collect()).await;
     }
-}
 
-/// Stops all fronts at the same time, then waits for their threads, which end at once.
-async fn end(fronts: &[Front], threads: Vec<ReactorThread>) {
-    all(fronts.iter().map(|front| front.stop()).collect()).await;
-    for thread in threads {
-        if thread.join().is_err() {
-            tell("error: a thread that served clients has panicked");
-        }
+    /// Clients that are connected.
+    #[allow(dead_code)]
+    pub(crate) fn clients(&self) -> usize {
+        self.fronts.list.iter().map(Front::live_count).sum()
     }
 }
 

@@ -4,6 +4,7 @@
 //! 2 usage.
 #![forbid(unsafe_code)]
 
+mod crew;
 mod demo;
 mod dev;
 mod export;

@@ -25,10 +25,11 @@ use self::load::{Load, READ_PERCENT, REQUEST_BYTES, Target, WORKERS};
 use self::report::{Hits, Row, percent, table};
 use self::state::{NAME, State};
 use crate::Result;
+use crate::crew::{Crew, reactors_default};
 use crate::export::Access;
 use crate::failure::Failure;
 use crate::flag::Flag;
-use crate::host::{Doors, Host, Places, end_on_signals, reactors_default};
+use crate::host::{Doors, Host, Places, end_on_signals};
 use crate::members::Opened;
 use crate::origin;
 use crate::progress::Progress;
@@ -137,9 +138,9 @@ async fn show(
     let (opened, volume) = state.open(reactor, options, end).await?;
     let Opened { pool, members, notes, .. } = opened;
     let result = notes.beside(&**reactor, &pool, async {
+        let crew = Crew::start(reactors_default())?;
         let host =
-            Host::start(reactor, doors, &members, &volume, Access::ReadWrite, reactors_default())
-                .await?;
+            Host::start(reactor, doors, &members, &volume, Access::ReadWrite, &crew).await?;
         let tour = Tour { reactor, end, window: options.seconds * SECOND };
         let result = tour.show(&pool, volume).await;
         if result.is_ok() && !options.once {
