@@ -46,6 +46,22 @@ struct Run {
 /// Neighbouring runs that make one origin write.
 type Group = Vec<Run>;
 
+/// Somebody who waits for everything to be destaged, until dropped.
+struct Drain<'a>(&'a VolumeState);
+
+impl<'a> Drain<'a> {
+    fn new(v: &'a VolumeState) -> Self {
+        v.drain.set(v.drain.get() + 1);
+        Self(v)
+    }
+}
+
+impl Drop for Drain<'_> {
+    fn drop(&mut self) {
+        self.0.drain.set(self.0.drain.get() - 1);
+    }
+}
+
 impl Core {
     /// Flushes a volume's origin, which proves whatever was written before.
     ///
@@ -129,7 +145,7 @@ impl Core {
     /// Brings everything of a volume to its origin and makes that known durably.
     pub(crate) async fn drain(&self, v: &Rc<VolumeState>) -> Result<()> {
         let failures = v.origin.failures.get();
-        v.drain.set(v.drain.get() + 1);
+        let waiting = Drain::new(v);
         loop {
             self.housekeeping.wake_all();
             let done = || !self.owes_any(v) && v.logging.get() == 0;
@@ -139,7 +155,7 @@ impl Core {
                 break;
             }
         }
-        v.drain.set(v.drain.get() - 1);
+        drop(waiting);
         self.flush_members().await?;
         if failures != v.origin.failures.get() || self.is_owing(v.id) {
             let what = format!("the origin of \"{}\" did not take everything", v.name);
@@ -390,7 +406,7 @@ fn joined(parts: &[Data], bytes: usize) -> Data {
 pub(crate) async fn elevator(core: Rc<Core>, v: Rc<VolumeState>) {
     let mut last_flush = core.rt.now();
     let mut flushed_bytes = core.counters.destage_bytes.get();
-    while !core.settled.get() {
+    while !core.settled.get() && !v.gone.get() {
         if core.latched.get() {
             return;
         }
@@ -426,7 +442,7 @@ pub(crate) async fn elevator(core: Rc<Core>, v: Rc<VolumeState>) {
             let timer = core.rt.sleep(LOOK_INTERVAL);
             // What was tried in vain waits for an append in flight: look again later.
             let due = || !tried && core.is_owing(v.id) && core.should_destage(&v);
-            let over = || core.settled.get() || core.latched.get();
+            let over = || core.settled.get() || core.latched.get() || v.gone.get();
             core.housekeeping.until_or(|| due() || over(), timer).await;
         }
     }

@@ -34,9 +34,12 @@ pub enum Bug {
     TombstoneNotDurable,
     /// What another reactor reads by itself is not kept from being reused.
     RemoteHitUnpinned,
+    /// A volume is taken out of the pool before its origin has everything.
+    RemovedWhileDirty,
 }
 
-/// All of them, with the names used on the simulator's command line.
+/// Those that the simulator's seeds reach, with the names used on its command line. Volumes are
+/// removed by scripts only (`crates/sim/tests/hazards`).
 pub const BUGS: &[(&str, Bug)] = &[
     ("flush-skips-second-member", Bug::FlushSkipsSecondMember),
     ("segment-reused-before-root", Bug::SegmentReusedBeforeRoot),

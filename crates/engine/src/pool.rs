@@ -81,7 +81,7 @@ pub struct VolumeSpec {
 
 /// A running pool.
 pub struct Pool {
-    core: Rc<Core>,
+    pub(crate) core: Rc<Core>,
     report: RecoveryReport,
 }
 
@@ -95,7 +95,7 @@ pub async fn create(
     witness: &dyn Witness,
     options: &CreateOptions,
 ) -> Result<PoolId> {
-    let (superblock, layouts) = plan(rt, devices, options)?;
+    let (superblock, layouts) = lay_out(rt, devices, options)?;
     let root = Root {
         pool: superblock.pool,
         generation: 1,
@@ -142,8 +142,21 @@ fn check_name(kind: &str, name: &str) -> Result<()> {
     Err(invalid(format!("{kind} name {name:?} cannot be used"), "use 1 to 63 printable bytes"))
 }
 
+/// What [`create`] would write: members with their segments, copies, bounds. Nothing is written; the
+/// identities are other ones each time.
+///
+/// # Errors
+/// [`ErrorKind::Invalid`], [`ErrorKind::Refused`].
+pub fn plan(
+    rt: &dyn Runtime,
+    devices: &[Rc<dyn BlockDevice>],
+    options: &CreateOptions,
+) -> Result<Superblock> {
+    lay_out(rt, devices, options).map(|(superblock, _)| superblock)
+}
+
 /// The superblock and layouts of a new pool, or why there can be none.
-fn plan(
+fn lay_out(
     rt: &dyn Runtime,
     devices: &[Rc<dyn BlockDevice>],
     options: &CreateOptions,
@@ -448,6 +461,12 @@ impl Pool {
         (cached, self.core.owed_blocks())
     }
 
+    /// Blocks that are not known to be durable on their origins: those that must be written there,
+    /// and those that were and wait for a flush.
+    pub fn unproven_blocks(&self) -> u64 {
+        self.core.owed_blocks() + self.core.written.borrow().values().sum::<u64>()
+    }
+
     /// Free segments and segments in all.
     pub fn segments(&self) -> (usize, usize) {
         let sets = self.core.sets.borrow();
@@ -493,7 +512,11 @@ impl Pool {
         self.start_volume(&record, origin).await
     }
 
-    fn check_spec(&self, spec: &VolumeSpec) -> Result<()> {
+    /// Whether a volume like this could be added, as far as its origin is not concerned.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`].
+    pub fn check_spec(&self, spec: &VolumeSpec) -> Result<()> {
         check_name("volume", &spec.name)?;
         let superblock = self.core.superblock.borrow();
         if superblock.next_volume == u32::MAX {
@@ -578,6 +601,9 @@ impl Pool {
             last_request: Cell::new(self.core.rt.now()),
             cursor: Cell::new(0),
             drain: Cell::new(0),
+            requests: Cell::new(0),
+            leaving: Cell::new(false),
+            gone: Cell::new(false),
             untold: Cell::new(None),
         });
         self.core.volumes.borrow_mut().insert(record.id, Rc::clone(&state));

@@ -102,6 +102,7 @@ impl Core {
         let loaded = self.load_images(&mut root, trust, &mut report).await?;
         let withheld = self.withhold(&loaded);
         let open = self.replay(&root, &mut report).await?;
+        self.forget_removed();
         self.settle_states();
         self.settle_losses(trust, &mut report);
         self.start_accounting();

@@ -42,6 +42,12 @@ pub(crate) struct VolumeState {
     pub cursor: Cell<u64>,
     /// How many wait for everything to be destaged.
     pub drain: Cell<u32>,
+    /// Client requests under way.
+    pub requests: Cell<u32>,
+    /// Set while it is being removed, and from then on if that succeeds: no request is begun.
+    pub leaving: Cell<bool>,
+    /// Set once it has been removed.
+    pub gone: Cell<bool>,
     /// What a client that wrote, and left without asking, had been told of failed origin flushes.
     /// The next client may be the same one with a new connection, and hears it.
     pub untold: Cell<Option<u64>>,
@@ -75,12 +81,21 @@ impl Drop for Volume {
 }
 
 /// Counts a request as under way.
-struct InFlight<'a>(&'a Core);
+pub(crate) struct InFlight<'a>(&'a Core, &'a VolumeState);
+
+impl<'a> InFlight<'a> {
+    pub(crate) fn new(core: &'a Core, v: &'a VolumeState) -> Self {
+        core.requests.set(core.requests.get() + 1);
+        v.requests.set(v.requests.get() + 1);
+        Self(core, v)
+    }
+}
 
 impl Drop for InFlight<'_> {
     fn drop(&mut self) {
         self.0.requests.set(self.0.requests.get() - 1);
-        if self.0.stopping.get() {
+        self.1.requests.set(self.1.requests.get() - 1);
+        if self.0.stopping.get() || self.1.leaving.get() {
             self.0.quiet.wake_all();
         }
     }
@@ -153,18 +168,27 @@ impl Volume {
         self.core.owed.borrow().range(range).map(|(_, &count)| u64::from(count)).sum()
     }
 
+    /// Blocks that are not known to be durable on the origin.
+    pub fn unproven_blocks(&self) -> u64 {
+        let written = self.core.written.borrow().get(&self.state.id).copied();
+        self.owed_blocks() + written.unwrap_or(0)
+    }
+
     fn refuse_if_stopping(&self) -> Result<()> {
         if self.core.stopping.get() {
             return Err(Error::new(ErrorKind::Stopping, "the pool is stopping"));
+        }
+        if self.state.leaving.get() {
+            let what = format!("volume \"{}\" is being removed", self.state.name);
+            return Err(Error::new(ErrorKind::Stopping, what));
         }
         Ok(())
     }
 
     fn begin(&self) -> Result<InFlight<'_>> {
         self.refuse_if_stopping()?;
-        self.core.requests.set(self.core.requests.get() + 1);
         self.state.last_request.set(self.core.rt.now());
-        Ok(InFlight(&self.core))
+        Ok(InFlight::new(&self.core, &self.state))
     }
 
     fn check(&self, offset: u64, len: u64) -> Result<()> {
@@ -262,7 +286,8 @@ impl Volume {
     /// reactor reads the device by itself. To be given back by [`Volume::release`].
     pub(crate) fn locate(&self, offset: u64, len: u64) -> Option<Hit> {
         let core = &self.core;
-        let fits = self.check_transfer(offset, len).is_ok() && !core.stopping.get();
+        let open = !core.stopping.get() && !self.state.leaving.get();
+        let fits = open && self.check_transfer(offset, len).is_ok();
         let piece = self.pieces(offset, len).next().filter(|piece| fits && piece.len == len)?;
         if piece.tail {
             return None;
@@ -474,7 +499,8 @@ impl Volume {
         Ok(())
     }
 
-    /// Brings every dirty block to the origin and waits until that is durable there.
+    /// Brings every dirty block to the origin and waits until that is durable there. It may be
+    /// dropped before: what is under way is finished then, and the rest has time.
     ///
     /// # Errors
     /// If the origin or the pool fails.

@@ -9,6 +9,7 @@ mod lying;
 mod members;
 mod origin;
 mod remote;
+mod removal;
 mod rig;
 mod start;
 mod status;
