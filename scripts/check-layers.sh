@@ -9,7 +9,8 @@ layer_of() {
     device) echo 0 ;;
     engine) echo 1 ;;
     export) echo 2 ;;
-    sim | cli | bench) echo 3 ;;
+    control) echo 3 ;;
+    sim | cli | bench) echo 4 ;;
     *) return 1 ;;
     esac
 }

@@ -50,8 +50,7 @@ impl Crew {
                     task(&reactor);
                 }
             };
-            let thread =
-                ReactorThread::start(&format!("front-{number}"), Config::default(), body)?;
+            let thread = ReactorThread::start(&format!("front-{number}"), Config::default(), body)?;
             crew.0.push(Hand { tasks, thread });
         }
         Ok(crew)

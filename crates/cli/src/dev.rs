@@ -9,7 +9,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use forebay_device::BlockDevice;
 use forebay_device::real::prepare::prepare_file;
 use forebay_device::real::reactor::{Config, Reactor};
-use forebay_engine::{CreateOptions, Mode, Pool, Tuning, Volume, VolumeSpec};
+use forebay_engine::{CreateOptions, Mode, OpenOptions, Pool, Tuning, Volume, VolumeSpec};
 
 use crate::Result;
 use crate::crew::{Crew, reactors_default};
@@ -17,7 +17,7 @@ use crate::export::Access;
 use crate::failure::Failure;
 use crate::flag::Flag;
 use crate::host::{Doors, Host, Places, end_on_signals};
-use crate::members::{Identity, Members, Opened, refuse_sparse};
+use crate::members::{Identity, Members, Opened, PATIENCE, refuse_sparse};
 use crate::origin;
 use crate::progress::Progress;
 use crate::text::{parse_bytes, say, tell};
@@ -138,7 +138,7 @@ impl Serve {
             seen.borrow().upgrade().inspect(|pool| say(counters(pool)));
         })?;
         // Before anything is written: an address that is taken should not cost minutes.
-        let places = Places { socket: &self.socket, port: self.port };
+        let places = Places { socket: Some(&self.socket), port: self.port };
         let doors = Doors::open(reactor, NAME, &places).await?;
         let mut written = Vec::new();
         let opened = self.open(reactor, &end, &mut written).await.inspect_err(|_| {
@@ -173,7 +173,7 @@ impl Serve {
             self.prepare(reactor, end, written).await?;
         }
         let members = Members::open(reactor, &self.caches).await?;
-        let origin = origin::open(reactor, &self.origin, &members.identities).await?;
+        let origin = origin::open(reactor, &self.origin, &members.identities, PATIENCE).await?;
         let origin = if self.modelled { origin::modelled(reactor, origin)? } else { origin };
         let mut used = members.identities.clone();
         used.extend(Identity::of(&self.origin));
@@ -181,7 +181,9 @@ impl Serve {
         if self.create {
             members.create(reactor, &witness, &self.create_options()?).await?;
         }
-        let opened = members.open_pool(reactor, witness, Tuning::default()).await?;
+        let decided = OpenOptions::default();
+        let opened = members.open_pool(reactor, witness, Tuning::default(), decided).await?;
+        opened.notes.tell(&opened.pool);
         say(opened.summary());
         Ok((opened, origin))
     }
@@ -193,7 +195,9 @@ impl Serve {
         end: &Flag,
         written: &mut Vec<PathBuf>,
     ) -> Result<()> {
-        self.caches.iter().try_for_each(|path| refuse_sparse(path))?;
+        let remedy =
+            |bytes| format!("remove it, and --create --cache-bytes {bytes} writes it in full");
+        self.caches.iter().try_for_each(|path| refuse_sparse(path, remedy))?;
         let Some(size) = self.cache_bytes else { return Ok(()) };
         for path in self.caches.iter().filter(|path| !path.exists()) {
             let progress = Progress::bytes(&format!("writing {}", path.display()), size);

@@ -3,16 +3,19 @@
 use std::fmt;
 use std::process::ExitCode;
 
+use forebay_control::error::{ApiError, Code};
 use forebay_device::IoError;
 use forebay_device::real::open::OpenError;
 use forebay_device::real::prepare::PrepareError;
 use forebay_device::real::reactor::StartError;
+use forebay_engine::ErrorKind;
 
 use crate::text::tell;
 
-/// A failed command.
-#[derive(Debug)]
+/// A failed command, or a failed request to the daemon.
+#[derive(Clone, Debug)]
 pub(crate) struct Failure {
+    code: Code,
     what: String,
     hint: String,
 }
@@ -20,7 +23,12 @@ pub(crate) struct Failure {
 impl Failure {
     /// A failure without a hint.
     pub(crate) fn new(what: impl Into<String>) -> Self {
-        Self { what: what.into(), hint: String::new() }
+        Self::coded(Code::Refused, what)
+    }
+
+    /// A failure of this kind, without a hint.
+    pub(crate) fn coded(code: Code, what: impl Into<String>) -> Self {
+        Self { code, what: what.into(), hint: String::new() }
     }
 
     /// The same failure with a hint.
@@ -53,7 +61,23 @@ impl Failure {
 
     /// A failed device request.
     pub(crate) fn io(action: impl fmt::Display, error: IoError) -> Self {
-        Self::new(format!("cannot {action}: {error}")).hint("`dmesg | tail` may tell more")
+        Self::coded(Code::Io, format!("cannot {action}: {error}"))
+            .hint("`dmesg | tail` may tell more")
+    }
+
+    /// Of which kind it is.
+    pub(crate) fn code(&self) -> Code {
+        self.code
+    }
+
+    /// What failed, on what, and why.
+    pub(crate) fn what(&self) -> &str {
+        &self.what
+    }
+
+    /// What to do about it.
+    pub(crate) fn hint_text(&self) -> &str {
+        &self.hint
     }
 
     /// Writes the failure to standard error; the exit code to end with.
@@ -68,24 +92,44 @@ impl Failure {
 
 impl From<forebay_engine::Error> for Failure {
     fn from(error: forebay_engine::Error) -> Self {
-        Self { what: error.what, hint: error.hint }
+        let code = match error.kind {
+            ErrorKind::Io => Code::Io,
+            ErrorKind::OutOfRange | ErrorKind::Invalid | ErrorKind::Unsupported => Code::BadRequest,
+            ErrorKind::Refused | ErrorKind::Damaged | ErrorKind::Future => Code::Refused,
+            ErrorKind::NeedsDecision => Code::NeedsDecision,
+            ErrorKind::NotFound => Code::NotFound,
+            ErrorKind::Stopping => Code::Stopping,
+        };
+        Self { code, what: error.what, hint: error.hint }
     }
 }
 
 impl From<OpenError> for Failure {
     fn from(error: OpenError) -> Self {
-        Self { what: error.to_string(), hint: error.hint() }
+        Self::new(error.to_string()).hint(error.hint())
     }
 }
 
 impl From<PrepareError> for Failure {
     fn from(error: PrepareError) -> Self {
-        Self { what: error.to_string(), hint: error.hint() }
+        Self::new(error.to_string()).hint(error.hint())
     }
 }
 
 impl From<StartError> for Failure {
     fn from(error: StartError) -> Self {
-        Self { what: error.to_string(), hint: error.hint().to_owned() }
+        Self::new(error.to_string()).hint(error.hint())
+    }
+}
+
+impl From<ApiError> for Failure {
+    fn from(error: ApiError) -> Self {
+        Self { code: error.code, what: error.message, hint: error.hint }
+    }
+}
+
+impl From<Failure> for ApiError {
+    fn from(failure: Failure) -> Self {
+        Self { code: failure.code, message: failure.what, hint: failure.hint }
     }
 }

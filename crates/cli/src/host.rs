@@ -37,11 +37,13 @@ pub(crate) struct Host {
     closed: Vec<Rc<Flag>>,
     /// How clients reach the volume, the Unix socket first.
     pub(crate) uris: Vec<String>,
+    /// The port, if it listens on one.
+    pub(crate) port: Option<u16>,
 }
 
 /// Where a host listens.
 pub(crate) struct Places<'a> {
-    pub(crate) socket: &'a Path,
+    pub(crate) socket: Option<&'a Path>,
     pub(crate) port: Option<u16>,
 }
 
@@ -49,6 +51,7 @@ pub(crate) struct Places<'a> {
 pub(crate) struct Doors {
     listeners: Vec<Listener>,
     uris: Vec<String>,
+    port: Option<u16>,
 }
 
 impl Host {
@@ -84,7 +87,7 @@ impl Host {
                 flag.raise();
             }));
         }
-        Ok(Host { fronts, closing, closed, uris: doors.uris })
+        Ok(Host { fronts, closing, closed, uris: doors.uris, port: doors.port })
     }
 
     /// Answers what was asked, then closes all connections.
@@ -97,7 +100,6 @@ impl Host {
     }
 
     /// Clients that are connected.
-    #[allow(dead_code)]
     pub(crate) fn clients(&self) -> usize {
         self.fronts.list.iter().map(Front::live_count).sum()
     }
@@ -162,7 +164,7 @@ impl Fronts {
 }
 
 impl Doors {
-    /// Listens on a Unix socket and, with a port, on loopback.
+    /// Listens on a Unix socket, on a port of loopback, or on both.
     ///
     /// # Errors
     /// If an address cannot be listened on.
@@ -171,15 +173,16 @@ impl Doors {
         name: &str,
         places: &Places<'_>,
     ) -> Result<Doors> {
-        let socket = places.socket;
-        let unix = when_free(reactor, || Listener::unix(reactor, socket)).await;
-        let unix = unix.map_err(|error| {
-            Failure::system(format!("listen on {}", socket.display()), &error)
-                .hint("choose another place with --socket; a path has at most 107 bytes")
-        })?;
-        let mut listeners = vec![unix];
-        let absolute = std::path::absolute(socket).unwrap_or_else(|_| PathBuf::from(socket));
-        let mut uris = vec![format!("nbd+unix:///{name}?socket={}", absolute.display())];
+        let (mut listeners, mut uris, mut taken) = (Vec::new(), Vec::new(), None);
+        if let Some(socket) = places.socket {
+            let unix = when_free(reactor, || Listener::unix(reactor, socket)).await;
+            listeners.push(unix.map_err(|error| {
+                Failure::system(format!("listen on {}", socket.display()), &error)
+                    .hint("choose another place with --socket; a path has at most 107 bytes")
+            })?);
+            let absolute = std::path::absolute(socket).unwrap_or_else(|_| PathBuf::from(socket));
+            uris.push(format!("nbd+unix:///{name}?socket={}", absolute.display()));
+        }
         if let Some(port) = places.port {
             let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
             let listen = || Listener::tcp(reactor, &address, TcpOptions::default());
@@ -188,10 +191,11 @@ impl Doors {
                     .hint("choose another --port; 0 takes a free one")
             })?;
             let address = tcp.local_addr().unwrap_or(address);
+            taken = Some(address.port());
             uris.push(format!("nbd://{address}/{name}"));
             listeners.push(tcp);
         }
-        Ok(Doors { listeners, uris })
+        Ok(Doors { listeners, uris, port: taken })
     }
 }
 

@@ -11,6 +11,7 @@ use forebay_device::real::reactor::Reactor;
 use forebay_device::runtime::{Nanos, Runtime, SECOND};
 use forebay_device::{BlockDevice, Buf};
 use forebay_engine::format::{FormatError, Layout, SUPERBLOCK_BYTES, Superblock};
+use forebay_engine::ids::PoolId;
 use forebay_engine::{CreateOptions, ErrorKind, Pool, Tuning, read_superblock};
 
 use crate::Result;
@@ -94,16 +95,40 @@ impl Members {
         reactor: &Rc<Reactor>,
         witness: &FileWitness,
         options: &CreateOptions,
-    ) -> Result<()> {
+    ) -> Result<PoolId> {
+        self.refuse_used().await?;
+        let runtime: &dyn Runtime = &**reactor;
+        Ok(forebay_engine::create(runtime, &self.devices, witness, options).await?)
+    }
+
+    /// What [`Members::create`] would make; its identities are other ones.
+    ///
+    /// # Errors
+    /// Those of [`Members::create`]; nothing is written.
+    pub(crate) async fn plan(
+        &self,
+        reactor: &Rc<Reactor>,
+        options: &CreateOptions,
+    ) -> Result<Superblock> {
+        self.refuse_used().await?;
+        let runtime: &dyn Runtime = &**reactor;
+        Ok(forebay_engine::plan(runtime, &self.devices, options)?)
+    }
+
+    /// Refuses devices that hold anything that somebody may want to keep.
+    async fn refuse_used(&self) -> Result<()> {
         for (path, device) in self.paths.iter().zip(&self.devices) {
             refuse_used(path, &**device).await?;
         }
-        let runtime: &dyn Runtime = &**reactor;
-        forebay_engine::create(runtime, &self.devices, witness, options).await?;
         Ok(())
     }
 
-    /// Opens the pool on the members and says on standard error what a person should know.
+    /// The devices with their paths.
+    pub(crate) fn list(&self) -> impl Iterator<Item = (&Path, &Rc<dyn BlockDevice>)> {
+        self.paths.iter().map(PathBuf::as_path).zip(&self.devices)
+    }
+
+    /// Opens the pool on the members, with what a person has decided.
     ///
     /// # Errors
     /// See [`forebay_engine::open`].
@@ -112,6 +137,7 @@ impl Members {
         reactor: &Rc<Reactor>,
         witness: FileWitness,
         tuning: Tuning,
+        decided: forebay_engine::OpenOptions,
     ) -> Result<Opened> {
         let started = reactor.now();
         for (path, device) in self.paths.iter().zip(&self.devices) {
@@ -125,9 +151,9 @@ impl Members {
         }
         let runtime = Rc::clone(reactor) as Rc<dyn Runtime>;
         let devices = self.devices.clone();
-        let pool = forebay_engine::open(runtime, devices, Rc::new(witness), tuning).await?;
+        let witness = Rc::new(witness);
+        let pool = forebay_engine::open_with(runtime, devices, witness, tuning, decided).await?;
         let notes = Notes::default();
-        notes.tell(&pool);
         Ok(Opened { pool, members: self, notes, took: reactor.now() - started })
     }
 }
@@ -168,7 +194,9 @@ async fn refuse_used(path: &Path, device: &dyn BlockDevice) -> Result<()> {
     match read_superblock(device).await {
         Ok(superblock) => refused(
             format!("it belongs to pool \"{}\" ({})", superblock.name, superblock.pool),
-            "open that pool; or, if its data is not needed, erase the first 256 KiB".to_owned(),
+            "open that pool (`forebay pool import`); or, if its data is not needed, erase the \
+             first 256 KiB"
+                .to_owned(),
         ),
         Err(error) if error.kind == ErrorKind::Future => refused(error.what, error.hint),
         Err(error) => {
@@ -198,9 +226,11 @@ async fn refuse_used(path: &Path, device: &dyn BlockDevice) -> Result<()> {
 /// Refuses a file with holes: it would need space at the very moment when it takes a write, and
 /// the disk below may have none left then.
 ///
+/// `remedy` says what to do about a file of so many bytes.
+///
 /// # Errors
 /// If less space is allocated than the file has bytes.
-pub(crate) fn refuse_sparse(path: &Path) -> Result<()> {
+pub(crate) fn refuse_sparse(path: &Path, remedy: impl FnOnce(u64) -> String) -> Result<()> {
     let Ok(meta) = std::fs::metadata(path) else { return Ok(()) };
     let allocated = meta.blocks() * 512;
     if !meta.is_file() || allocated >= meta.len() {
@@ -208,8 +238,7 @@ pub(crate) fn refuse_sparse(path: &Path) -> Result<()> {
     }
     let (path, size) = (path.display(), text::bytes(meta.len()));
     let what = format!("{path} has holes: {} of {size} are allocated", text::bytes(allocated));
-    Err(Failure::new(what)
-        .hint(format!("remove it, and --create --cache-bytes {} writes it in full", meta.len())))
+    Err(Failure::new(what).hint(remedy(meta.len())))
 }
 
 /// Says so if one superblock slot is damaged: the other one serves, but nobody knows why.

@@ -1,4 +1,4 @@
-//! What a pool reports, on standard error as it comes.
+//! What a pool reports, as it comes: on standard error, or to whom asks.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -27,16 +27,21 @@ fn since<'a>(events: &'a [Event], last: Option<&Event>) -> &'a [Event] {
 }
 
 impl Notes {
-    /// Tells what has happened since the last call.
-    pub(crate) fn tell(&self, pool: &Pool) {
+    /// What has happened since the last call.
+    pub(crate) fn news(&self, pool: &Pool) -> Vec<Event> {
         let events = pool.events();
         let mut last = self.last.borrow_mut();
-        for event in since(&events, last.as_ref()) {
-            if event.what != "pool opened" {
-                tell(format_args!("note: {}", event.what));
-            }
-        }
+        let news = since(&events, last.as_ref()).iter();
+        let news = news.filter(|event| event.what != "pool opened").cloned().collect();
         *last = events.last().cloned();
+        news
+    }
+
+    /// Tells what has happened since the last call.
+    pub(crate) fn tell(&self, pool: &Pool) {
+        for event in self.news(pool) {
+            tell(format_args!("note: {}", event.what));
+        }
     }
 
     /// Does `work`, and tells what happens meanwhile.

@@ -10,15 +10,17 @@ use forebay_device::model::modelled::Modelled;
 use forebay_device::real::file::FileDevice;
 use forebay_device::real::open::OpenOptions;
 use forebay_device::real::reactor::Reactor;
+use forebay_device::runtime::Nanos;
 
 use crate::Result;
 use crate::failure::Failure;
-use crate::members::{Identity, PATIENCE};
+use crate::members::Identity;
 
 /// Sets the platters of the modelled disks turning out of step; any number would do.
 const ARRAY_SEED: u64 = 8;
 
-/// Opens an origin. `caches` are the members of the pool in front of it.
+/// Opens an origin; while it is in use, tries for as long as `patience` says. `caches` are the
+/// members of the pool in front of it.
 ///
 /// # Errors
 /// If it cannot be opened, or is one of the cache devices.
@@ -26,6 +28,7 @@ pub(crate) async fn open(
     reactor: &Rc<Reactor>,
     path: &Path,
     caches: &[Identity],
+    patience: Nanos,
 ) -> Result<Rc<dyn BlockDevice>> {
     if let Some(own) = Identity::of(path).filter(|own| caches.contains(own)) {
         return Err(Failure::new(format!(
@@ -36,7 +39,7 @@ pub(crate) async fn open(
         .hint("a cache device holds the cache alone: give the origin another file or disk"));
     }
     let options = OpenOptions { punch: true, ..OpenOptions::default() };
-    let device = FileDevice::open_when_free(reactor, path, &options, PATIENCE).await?;
+    let device = FileDevice::open_when_free(reactor, path, &options, patience).await?;
     Ok(Rc::new(device))
 }
 

@@ -1,20 +1,17 @@
 //! The witness as a file beside the cache devices' names.
 //!
-//! A new file is written and flushed, renamed over the old one, and the directory is flushed: a
-//! crash leaves the old witness or the new one. The calls block, so each store runs on a thread of
+//! A crash leaves the old witness or the new one. The calls block, so each store runs on a thread of
 //! its own while the reactor goes on; there are a handful of stores between start and stop.
 
 use std::fs::File;
-use std::future::poll_fn;
-use std::io::{Read, Write};
+use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Poll, Waker};
 
 use forebay_engine::Witness;
 use forebay_engine::witness::WitnessFuture;
 
 use crate::Result;
+use crate::blocking::{new_name, on_thread, replace};
 use crate::failure::Failure;
 use crate::members::Identity;
 
@@ -60,24 +57,6 @@ impl FileWitness {
     }
 }
 
-/// Where the new file is written.
-fn new_name(path: &Path) -> PathBuf {
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(".new");
-    path.with_file_name(name)
-}
-
-/// Removes the new file, unless it has got its name.
-struct Unfinished<'a>(Option<&'a Path>);
-
-impl Drop for Unfinished<'_> {
-    fn drop(&mut self) {
-        if let Some(path) = self.0 {
-            let _ = std::fs::remove_file(path);
-        }
-    }
-}
-
 fn read(path: &Path) -> std::io::Result<Option<Vec<u8>>> {
     let file = match File::open(path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
@@ -86,55 +65,6 @@ fn read(path: &Path) -> std::io::Result<Option<Vec<u8>>> {
     let mut bytes = Vec::new();
     file.take(WITNESS_BYTES_MAX).read_to_end(&mut bytes)?;
     Ok(Some(bytes))
-}
-
-fn replace(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
-    let new = new_name(path);
-    let mut file = File::create(&new)?;
-    let mut unfinished = Unfinished(Some(&new));
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    std::fs::rename(&new, path)?;
-    unfinished.0 = None;
-    let folder = match path.parent() {
-        Some(folder) if folder != Path::new("") => folder,
-        _ => Path::new("."),
-    };
-    File::open(folder)?.sync_all()
-}
-
-struct Job<T> {
-    result: Option<T>,
-    waker: Option<Waker>,
-}
-
-/// Runs `call` on a thread and waits for it without blocking the reactor.
-async fn on_thread<T: Send + 'static>(
-    call: impl FnOnce() -> T + Send + 'static,
-) -> std::io::Result<T> {
-    let job = Arc::new(Mutex::new(Job { result: None, waker: None }));
-    let theirs = Arc::clone(&job);
-    std::thread::Builder::new().name("witness".to_owned()).spawn(move || {
-        let result = call();
-        let mut job = theirs.lock().unwrap_or_else(PoisonError::into_inner);
-        job.result = Some(result);
-        let waker = job.waker.take();
-        drop(job);
-        if let Some(waker) = waker {
-            waker.wake();
-        }
-    })?;
-    let done = poll_fn(|context| {
-        let mut job = job.lock().unwrap_or_else(PoisonError::into_inner);
-        match job.result.take() {
-            Some(result) => Poll::Ready(result),
-            None => {
-                job.waker = Some(context.waker().clone());
-                Poll::Pending
-            }
-        }
-    });
-    Ok(done.await)
 }
 
 impl Witness for FileWitness {
@@ -175,15 +105,6 @@ mod tests {
         std::fs::remove_dir_all(&folder).unwrap();
         let failed = reactor.block_on(witness.store(vec![3]));
         assert!(failed.is_err_and(|reason| reason.contains("witness")));
-    }
-
-    #[test]
-    fn a_failed_store_leaves_no_temporary_file() {
-        let folder = std::env::temp_dir().join(format!("forebay-failed-{}", std::process::id()));
-        std::fs::create_dir_all(folder.join("witness/full")).unwrap();
-        replace(&folder.join("witness"), &[1]).expect_err("a directory is there");
-        assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 1);
-        std::fs::remove_dir_all(&folder).unwrap();
     }
 
     #[test]

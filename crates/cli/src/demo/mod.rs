@@ -133,14 +133,13 @@ async fn show(
 ) -> Result<()> {
     introduce(options, state);
     // Before anything is written: an address that is taken should not cost minutes.
-    let places = Places { socket: &state.socket, port: options.port };
+    let places = Places { socket: Some(&state.socket), port: options.port };
     let doors = Doors::open(reactor, NAME, &places).await?;
     let (opened, volume) = state.open(reactor, options, end).await?;
     let Opened { pool, members, notes, .. } = opened;
     let result = notes.beside(&**reactor, &pool, async {
         let crew = Crew::start(reactors_default())?;
-        let host =
-            Host::start(reactor, doors, &members, &volume, Access::ReadWrite, &crew).await?;
+        let host = Host::start(reactor, doors, &members, &volume, Access::ReadWrite, &crew).await?;
         let tour = Tour { reactor, end, window: options.seconds * SECOND };
         let result = tour.show(&pool, volume).await;
         if result.is_ok() && !options.once {

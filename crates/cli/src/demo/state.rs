@@ -15,13 +15,13 @@ use std::rc::Rc;
 use forebay_device::BlockDevice;
 use forebay_device::real::prepare::prepare_file;
 use forebay_device::real::reactor::Reactor;
-use forebay_engine::{CreateOptions, Mode, Pool, Tuning, Volume, VolumeSpec};
+use forebay_engine::{CreateOptions, Mode, OpenOptions, Pool, Tuning, Volume, VolumeSpec};
 
 use super::{Options, interrupted};
 use crate::Result;
 use crate::failure::Failure;
 use crate::flag::Flag;
-use crate::members::{Identity, Members, Opened};
+use crate::members::{Identity, Members, Opened, PATIENCE};
 use crate::origin;
 use crate::progress::Progress;
 use crate::text::{self, tell};
@@ -124,7 +124,7 @@ impl State {
             self.make_files(reactor, options, end, found).await?;
         }
         let members = Members::open(reactor, &self.caches()).await?;
-        let origin = origin::open(reactor, &self.origin(), &members.identities).await?;
+        let origin = origin::open(reactor, &self.origin(), &members.identities, PATIENCE).await?;
         let origin = origin::modelled(reactor, origin)?;
         let mut used = members.identities.clone();
         used.extend(Identity::of(&self.origin()));
@@ -136,7 +136,9 @@ impl State {
             remove(&[self.marker()])?;
             self.sync()?;
         }
-        let opened = members.open_pool(reactor, witness, Tuning::default()).await?;
+        let decided = OpenOptions::default();
+        let opened = members.open_pool(reactor, witness, Tuning::default(), decided).await?;
+        opened.notes.tell(&opened.pool);
         self.is_ours.set(true);
         if found == Found::Complete {
             tell(format_args!("opened again: {}", opened.summary()));

@@ -1,6 +1,8 @@
 //! What the black box tests share: the real binary, unique directories, a small NBD client.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
+pub mod daemon;
+
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};

@@ -1,0 +1,173 @@
+//! `forebay explain`: what the codes of events, errors and states mean.
+
+use clap::Args;
+
+use crate::Result;
+use crate::failure::Failure;
+use crate::text::say;
+
+/// See the head of the file.
+#[derive(Args)]
+pub(crate) struct Options {
+    /// A code, as `forebay events`, an error or a state has it; without it all are listed
+    code: Option<String>,
+}
+
+/// Every code: what it means, and what to do.
+const CODES: &[(&str, &str, &str)] = &[
+    ("daemon-started", "The daemon takes requests.", "Nothing."),
+    ("daemon-stopping", "The daemon was asked to end.", "Nothing: dirty data stays in the cache."),
+    ("pool-created", "A pool was made.", "Add a volume: `forebay volume add`."),
+    ("pool-opened", "A pool was found and opened; the text says what its start found.", "Nothing."),
+    (
+        "pool-waiting",
+        "Not all cache devices of a pool are there. The start waits for `devices.wait_s` before it goes on without them, if what is left may do that.",
+        "Attach them. A device that the pool went on without is stale for good and must be added anew.",
+    ),
+    (
+        "pool-failed",
+        "A pool could not be opened or stopped; the text says why.",
+        "Mend the cause, then `forebay pool import NAME`.",
+    ),
+    (
+        "pool-event",
+        "The engine reports something: a device error, a missing member, a fallback.",
+        "See the text; `forebay status` shows what it led to.",
+    ),
+    ("pool-stopped", "A pool was closed in order.", "Nothing."),
+    (
+        "pool-exported",
+        "A pool was closed and forgotten.",
+        "`forebay pool import` brings it back, here or elsewhere.",
+    ),
+    ("pool-destroyed", "A pool was erased from its cache devices.", "Nothing."),
+    (
+        "volume-added",
+        "A volume was put in front of an origin.",
+        "Serve it: `forebay export add`. From now on use the disk only through the volume.",
+    ),
+    ("volume-online", "The origin of a volume was attached.", "Nothing."),
+    ("volume-mode", "A volume is served in another way.", "Nothing."),
+    (
+        "volume-removed",
+        "A volume is gone and its origin is the plain disk with all data.",
+        "Nothing.",
+    ),
+    (
+        "origin-missing",
+        "The origin of a volume cannot be used. What is cached of it is safe, dirty data too.",
+        "Attach it at its path; the daemon looks every second, and if something else is wrong with it every ten.",
+    ),
+    ("export-added", "A volume is served.", "Nothing."),
+    ("export-removed", "A volume is not served any more.", "Nothing."),
+    (
+        "export-failed",
+        "A volume cannot be served at its address; the text says why.",
+        "Free the address; or `forebay export remove` and `forebay export add` at another one.",
+    ),
+    (
+        "state-unwritable",
+        "The state directory cannot be written.",
+        "Make room, or mend its file system.",
+    ),
+    ("online", "State of a pool or volume: it serves.", "Nothing."),
+    (
+        "degraded",
+        "State of a pool: it serves without some of its cache devices.",
+        "Dirty data has its copies again if enough devices are left; else volumes are written through.",
+    ),
+    (
+        "latched",
+        "State of a pool: a device error has stopped all writing. What can be read is served.",
+        "See `forebay events` for the device; mend it or take it away, then restart the daemon.",
+    ),
+    (
+        "waiting",
+        "State of a pool: cache devices are not there.",
+        "Attach them; or do not wait: `forebay pool import NAME`.",
+    ),
+    (
+        "needs-decision",
+        "State of a pool, or error: going on may lose data, so a person has to say so.",
+        "Attach what is missing. Only if it is gone for good: `forebay pool import NAME --accept-missing`.",
+    ),
+    ("failed", "State of a pool: it cannot be opened.", "`forebay pool show NAME` says why."),
+    (
+        "exported",
+        "State of a pool: its cache devices are here, and nobody has imported it.",
+        "`forebay pool import NAME`.",
+    ),
+    ("offline", "State of a volume: its pool is not open.", "See its pool."),
+    ("bad-request", "Error 400: the request makes no sense.", "See the message."),
+    ("not-found", "Error 404: there is no such thing.", "`forebay status` lists what there is."),
+    ("bad-method", "Error 405: this cannot be done with that.", "See docs/user/reference.md."),
+    ("too-large", "Error 413: the body of a request is longer than 64 KiB.", "Send less."),
+    ("exists", "Error 409: the name is taken, or it is so already.", "Choose another name."),
+    (
+        "refused",
+        "Error 409: what is asked does not go together with what is there.",
+        "See the message.",
+    ),
+    (
+        "busy",
+        "Error 409: something is under way, or clients are connected.",
+        "Wait, or end that first.",
+    ),
+    ("io", "Error 500: a device failed.", "See `forebay events` and `dmesg`."),
+    ("stopping", "Error 503: the daemon is about to end.", "Start it again."),
+];
+
+/// Runs the command.
+pub(crate) fn run(options: &Options) -> Result<()> {
+    let Some(wanted) = &options.code else {
+        CODES.iter().for_each(|(code, ..)| say(code));
+        return Ok(());
+    };
+    let Some((code, means, action)) = CODES.iter().find(|(code, ..)| code == wanted) else {
+        let nearest =
+            CODES.iter().min_by_key(|(code, ..)| strsim::damerau_levenshtein(code, wanted));
+        let nearest = nearest.map_or("", |(code, ..)| code);
+        return Err(Failure::new(format!("there is no code \"{wanted}\""))
+            .hint(format!("did you mean {nearest}? `forebay explain` lists all")));
+    };
+    say(format_args!("{code}\n  means   {means}\n  action  {action}"));
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::CODES;
+    use forebay_control::error;
+
+    #[test]
+    fn every_error_code_is_explained_with_its_status() {
+        for (_, status, name) in error::CODES.iter().filter(|(_, status, _)| *status != 415) {
+            let explained = CODES.iter().find(|(code, ..)| code == name);
+            let is_right = explained.is_some_and(|(_, means, _)| {
+                means.contains(&status.to_string()) || *name == "needs-decision"
+            });
+            assert!(is_right, "{name}");
+        }
+    }
+
+    #[test]
+    fn every_code_that_the_daemon_notes_is_explained() {
+        let sources = [
+            include_str!("../daemon/mod.rs"),
+            include_str!("../daemon/pools.rs"),
+            include_str!("../daemon/volumes.rs"),
+            include_str!("../daemon/exports.rs"),
+        ];
+        let mut noted = 0;
+        for source in sources {
+            for call in ["journal.note(\"", "journal.warn(\""] {
+                for rest in source.split(call).skip(1) {
+                    let code = rest.split('"').next().unwrap_or_default();
+                    assert!(CODES.iter().any(|(known, ..)| *known == code), "{code}");
+                    noted += 1;
+                }
+            }
+        }
+        assert!(noted >= 15, "{noted}");
+    }
+}

@@ -1,0 +1,191 @@
+//! Commands that ask the daemon: thin wrappers around its API.
+//!
+//! What was asked for goes to standard output, as text or with `--json` as the API's answer; what
+//! is said about it, to standard error.
+
+pub(crate) mod explain;
+pub(crate) mod export;
+pub(crate) mod pool;
+pub(crate) mod status;
+pub(crate) mod volume;
+
+use std::io::{BufRead, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use forebay_control::api::{Job, JobState, One};
+use forebay_control::client::{self, Client};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::Result;
+use crate::daemon::config::CONTROL_PATH;
+use crate::failure::Failure;
+use crate::progress::Progress;
+use crate::text::{self, say, tell};
+
+/// How often a command looks how far its job is.
+const POLL_INTERVAL: std::time::Duration = std::time::Duration::from_millis(200);
+
+/// What every command that asks has.
+#[derive(Args)]
+pub(crate) struct Asking {
+    /// The daemon's control socket
+    #[arg(long, value_name = "PATH", env = "FOREBAY_CONTROL", default_value = CONTROL_PATH, global = true)]
+    control: PathBuf,
+    /// Print the API's answer
+    #[arg(long, global = true)]
+    json: bool,
+}
+
+/// An open way to the daemon.
+pub(crate) struct Daemon<'a> {
+    client: Client<'a>,
+    socket: &'a Path,
+    json: bool,
+}
+
+impl Asking {
+    /// Prepares to ask.
+    ///
+    /// # Errors
+    /// If the system gives too little.
+    pub(crate) fn daemon(&self) -> Result<Daemon<'_>> {
+        let client = Client::new(&self.control)
+            .map_err(|error| Failure::system("prepare to ask the daemon", &error))?;
+        Ok(Daemon { client, socket: &self.control, json: self.json })
+    }
+}
+
+impl Daemon<'_> {
+    fn explain<T>(&self, answer: std::result::Result<T, client::Failure>) -> Result<T> {
+        let socket = self.socket.display();
+        answer.map_err(|failure| match failure {
+            client::Failure::Connect(error) => {
+                Failure::new(format!("no daemon answers at {socket}: {error}")).hint(
+                    "start it with `forebay serve`; or name its socket with --control or in \
+                     FOREBAY_CONTROL",
+                )
+            }
+            client::Failure::Broken(why) => {
+                Failure::new(format!("the daemon at {socket} gave no answer: {why}"))
+                    .hint("see its log; `forebay status` shows whether it was carried out")
+            }
+            client::Failure::Refused(error) => error.into(),
+        })
+    }
+
+    fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
+        self.explain(self.client.get(path))
+    }
+
+    fn post<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<T> {
+        self.explain(self.client.post(path, body))
+    }
+
+    fn patch<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<T> {
+        self.explain(self.client.patch(path, body))
+    }
+
+    fn delete<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
+        self.explain(self.client.delete(path))
+    }
+
+    /// Prints an answer, as it is or as text.
+    fn print<T: Serialize>(&self, answer: &T, text: impl FnOnce(&T)) {
+        if !self.json {
+            return text(answer);
+        }
+        match serde_json::to_string_pretty(answer) {
+            Ok(json) => say(json),
+            Err(error) => tell(format_args!("error: {error}")),
+        }
+    }
+
+    /// Waits for a job with progress; an error unless it has done what it was for.
+    fn follow(&self, begun: One<Job>) -> Result<One<Job>> {
+        let mut job = begun;
+        let progress = Progress::watch(&job.item.what);
+        let mut elapsed = 0;
+        while job.item.state == JobState::Running {
+            wait(POLL_INTERVAL);
+            elapsed += POLL_INTERVAL.as_nanos() as u64;
+            job = self.get(&format!("/api/v1/jobs/{}", job.item.number))?;
+            let left = job.item.left_s.map_or("-".to_owned(), |seconds| format!("{seconds} s"));
+            let (bytes, rate) = (job.item.left_bytes, job.item.rate_bytes_per_s);
+            let message =
+                format!("{} left, {}/s, {left} to go", text::bytes(bytes), text::bytes(rate));
+            progress.tell(elapsed, &message);
+        }
+        progress.finish();
+        match (job.item.state, job.item.error.clone()) {
+            (JobState::Done, _) => Ok(job),
+            (_, Some(error)) => Err(Failure::from(error).on(&job.item.what)),
+            (_, None) => Err(Failure::new("cancelled").on(&job.item.what)),
+        }
+    }
+}
+
+#[allow(clippy::disallowed_methods, reason = "a command has no reactor, and nothing else to do")]
+fn wait(span: std::time::Duration) {
+    std::thread::sleep(span);
+}
+
+/// A path as the daemon understands it, whose directory is another one.
+fn absolute(path: &Path) -> Result<PathBuf> {
+    let failed = |why: &dyn std::fmt::Display| {
+        Failure::new(format!("the path {} cannot be used: {why}", path.display()))
+            .hint("write it from the root on")
+    };
+    let path = std::path::absolute(path).map_err(|error| failed(&error))?;
+    path.to_str().ok_or_else(|| failed(&"it is not UTF-8"))?;
+    Ok(path)
+}
+
+/// Has the name of what goes typed once more, unless `yes`.
+fn confirm(name: &str, what: &str, yes: bool) -> Result<()> {
+    if yes {
+        return Ok(());
+    }
+    if !std::io::stdin().is_terminal() {
+        return Err(Failure::new(format!("{what} needs a confirmation, and there is no terminal"))
+            .hint("say --yes in a script"));
+    }
+    tell(format_args!("{what}."));
+    let mut out = std::io::stderr().lock();
+    let _ = write!(out, "Type its name to go on: ").and_then(|()| out.flush());
+    drop(out);
+    let mut typed = String::new();
+    let read = std::io::stdin().lock().read_line(&mut typed);
+    if read.is_ok() && typed.trim() == name {
+        return Ok(());
+    }
+    Err(Failure::new("not confirmed; nothing was changed").hint(format!("type {name}")))
+}
+
+/// Rows with their columns below each other, the last one as long as it is.
+fn table(head: &[&str], rows: &[Vec<String>]) -> String {
+    let mut all = vec![head.iter().map(|cell| (*cell).to_owned()).collect::<Vec<_>>()];
+    all.extend(rows.iter().cloned());
+    let widths: Vec<usize> = (0..head.len())
+        .map(|column| all.iter().map(|row| row[column].chars().count()).max().unwrap_or(0))
+        .collect();
+    let mut lines = Vec::new();
+    for row in &all {
+        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}"));
+        lines.push(cells.collect::<Vec<_>>().join("  ").trim_end().to_owned());
+    }
+    lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_are_below_each_other_and_lines_have_no_tail() {
+        let rows =
+            [vec!["a".to_owned(), "1 GiB".to_owned()], vec!["long".to_owned(), String::new()]];
+        assert_eq!(table(&["NAME", "SIZE"], &rows), "NAME  SIZE\na     1 GiB\nlong");
+    }
+}

@@ -1,0 +1,225 @@
+//! `forebay pool`.
+
+use std::path::PathBuf;
+
+use clap::Subcommand;
+use forebay_control::api::{
+    Confirm, CreatePool, Done, ImportPool, Many, MemberState, One, Pool, PoolPlan, PoolState,
+};
+use forebay_control::name::Name;
+
+use super::{Asking, Daemon, absolute, confirm, table};
+use crate::Result;
+use crate::text::{self, say, tell};
+
+/// See the head of the file.
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// Make a pool on SSDs; what is on them is erased
+    Create {
+        /// Its name: A-Z a-z 0-9 - _ . up to 63 characters
+        name: Name,
+        /// A cache device: a disk, a partition, or a file written in full; repeat it for each
+        #[arg(long = "ssd", value_name = "PATH", required = true)]
+        ssds: Vec<PathBuf>,
+        /// On how many of them each dirty block is [default: 2, with one device 1]
+        #[arg(long, value_name = "N")]
+        dirty_copies: Option<u8>,
+        /// Write volumes back although the death of one SSD loses what is dirty
+        #[arg(long)]
+        accept_data_loss_on_ssd_failure: bool,
+        /// Only say what would be done
+        #[arg(long)]
+        dry_run: bool,
+    },
+    /// List the pools
+    List,
+    /// Show a pool with its devices and volumes
+    Show {
+        /// Its name
+        name: Name,
+    },
+    /// Open a pool whose devices are here; without a name list those that could be
+    Import {
+        /// Its name or its identity
+        pool: Option<String>,
+        /// Look for its devices here too
+        #[arg(long = "ssd", value_name = "PATH")]
+        ssds: Vec<PathBuf>,
+        /// Go on without missing devices for good: writes that only they hold are lost
+        #[arg(long)]
+        accept_missing: bool,
+    },
+    /// Stop a pool and forget it, so that its devices can move to another machine
+    Export {
+        /// Its name
+        name: Name,
+    },
+    /// Erase a pool without volumes from its devices
+    Destroy {
+        /// Its name
+        name: Name,
+        /// Do not ask
+        #[arg(long)]
+        yes: bool,
+    },
+}
+
+fn state_name(state: PoolState) -> &'static str {
+    match state {
+        PoolState::Online => "online",
+        PoolState::Degraded => "degraded",
+        PoolState::Latched => "latched",
+        PoolState::Waiting => "waiting",
+        PoolState::NeedsDecision => "needs-decision",
+        PoolState::Failed => "failed",
+        PoolState::Exported => "exported",
+    }
+}
+
+/// Runs the command.
+pub(crate) fn run(command: Command, asking: &Asking) -> Result<()> {
+    let daemon = asking.daemon()?;
+    match command {
+        Command::Create { name, ssds, dirty_copies, accept_data_loss_on_ssd_failure, dry_run } => {
+            let ssds = ssds.iter().map(|path| absolute(path)).collect::<Result<_>>()?;
+            let body =
+                CreatePool { name, ssds, dirty_copies, accept_data_loss_on_ssd_failure, dry_run };
+            let plan: PoolPlan = daemon.post("/api/v1/pools", &body)?;
+            daemon.print(&plan, print_plan);
+        }
+        Command::List => {
+            let pools: Many<Pool> = daemon.get("/api/v1/pools")?;
+            daemon.print(&pools, |pools| print_list(&pools.items));
+        }
+        Command::Show { name } => {
+            let pool: One<Pool> = daemon.get(&format!("/api/v1/pools/{name}"))?;
+            daemon.print(&pool, |pool| print_pool(&pool.item));
+        }
+        Command::Import { pool: None, .. } => {
+            let pools: Many<Pool> = daemon.get("/api/v1/import")?;
+            daemon.print(&pools, |pools| print_list(&pools.items));
+        }
+        Command::Import { pool: Some(pool), ssds, accept_missing } => {
+            let ssds = ssds.iter().map(|path| absolute(path)).collect::<Result<_>>()?;
+            let body = ImportPool { pool, ssds, accept_missing };
+            let pool: One<Pool> = daemon.post("/api/v1/import", &body)?;
+            daemon.print(&pool, |pool| print_pool(&pool.item));
+        }
+        Command::Export { name } => {
+            let done: Done = daemon.post(&format!("/api/v1/pools/{name}/export"), &())?;
+            finish(&daemon, &done);
+        }
+        Command::Destroy { name, yes } => {
+            // There is something to confirm only if there is such a pool.
+            let pool: One<Pool> = daemon.get(&format!("/api/v1/pools/{name}"))?;
+            let members = pool.item.members.len();
+            let what = format!("Destroying pool \"{name}\" erases it from {members} cache devices");
+            confirm(name.as_str(), &what, yes)?;
+            let body = Confirm { confirm: name.to_string() };
+            let done: Done = daemon.post(&format!("/api/v1/pools/{name}/destroy"), &body)?;
+            finish(&daemon, &done);
+        }
+    }
+    Ok(())
+}
+
+/// What was done, for people.
+pub(super) fn finish(daemon: &Daemon<'_>, done: &Done) {
+    daemon.print(done, |done| tell(&done.what));
+}
+
+fn print_plan(plan: &PoolPlan) {
+    let head = if plan.done { "made" } else { "would be made" };
+    say(format_args!("pool \"{}\" {head}:", plan.name));
+    let rows: Vec<_> = plan
+        .members
+        .iter()
+        .map(|member| {
+            vec![
+                member.path.display().to_string(),
+                text::bytes(member.size_bytes),
+                format!("{} segments of {}", member.segments, text::bytes(plan.segment_bytes)),
+            ]
+        })
+        .collect();
+    say(table(&["CACHE DEVICE", "SIZE", "LAYOUT"], &rows));
+    let erased = if plan.done { "was" } else { "would be" };
+    say(format_args!(
+        "What is on these devices {erased} erased; nothing known was found there.\n\
+         copies        {} of dirty data, {} of clean data\n\
+         capacity      {} of clean data, {} of dirty data\n\
+         index in RAM  at most {}",
+        plan.dirty_copies,
+        plan.clean_copies,
+        text::bytes(plan.capacity_bytes),
+        text::bytes(plan.capacity_bytes / u64::from(plan.dirty_copies.max(1))),
+        text::bytes(plan.index_bytes_max),
+    ));
+    if plan.done {
+        tell(format_args!("next: `forebay volume add {}/NAME --origin PATH`", plan.name));
+    }
+}
+
+fn print_list(pools: &[Pool]) {
+    let rows: Vec<_> = pools
+        .iter()
+        .map(|pool| {
+            vec![
+                pool.name.clone(),
+                state_name(pool.state).to_owned(),
+                pool.members.len().to_string(),
+                pool.volumes.len().to_string(),
+                pool.usage.as_ref().map_or("-".to_owned(), |u| text::bytes(u.dirty_bytes)),
+                pool.id.clone(),
+            ]
+        })
+        .collect();
+    say(table(&["POOL", "STATE", "SSDS", "VOLUMES", "DIRTY", "ID"], &rows));
+}
+
+/// A pool as `status` and `pool show` print it.
+pub(super) fn print_pool(pool: &Pool) {
+    say(format_args!("pool     {}  ({})", pool.name, pool.id));
+    say(format_args!("state    {}: {}", state_name(pool.state), pool.summary));
+    if !pool.action.is_empty() {
+        say(format_args!("action   {}", pool.action));
+    }
+    if let Some(usage) = &pool.usage {
+        let used = usage.segments.saturating_sub(usage.segments_free) * usage.segment_bytes;
+        say(format_args!(
+            "cache    {} cached, {} dirty in {} copies; {} of {} in use",
+            text::bytes(usage.cached_bytes),
+            text::bytes(usage.dirty_bytes),
+            usage.dirty_copies,
+            text::bytes(used),
+            text::bytes(usage.segments * usage.segment_bytes),
+        ));
+        let hits = match usage.read_requests {
+            0 => "no reads yet".to_owned(),
+            all => format!(
+                "{:.1} % of {} reads since the start were served by cache devices alone",
+                100.0 * usage.read_hits as f64 / all as f64,
+                text::thousands(all)
+            ),
+        };
+        say(format_args!("hits     {hits}"));
+        say(format_args!(
+            "index    {} of at most {}",
+            text::bytes(usage.index_bytes),
+            text::bytes(usage.index_bytes_max)
+        ));
+    }
+    for member in &pool.members {
+        let place = member.path.as_ref().map_or("-".to_owned(), |path| path.display().to_string());
+        let state = match member.state {
+            MemberState::Present => "present",
+            MemberState::Missing => "missing",
+            MemberState::Lost => "lost",
+        };
+        say(format_args!("ssd      {state:8} {place}  {}", member.id));
+    }
+    for volume in &pool.volumes {
+        super::volume::print_line(volume);
+    }
+}

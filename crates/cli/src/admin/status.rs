@@ -1,0 +1,85 @@
+//! `forebay status` and `forebay events`.
+
+use clap::Args;
+use forebay_control::api::{Event, Many, Status};
+
+use super::Asking;
+use crate::Result;
+use crate::text::say;
+
+/// `forebay status`.
+pub(crate) fn status(asking: &Asking) -> Result<()> {
+    let daemon = asking.daemon()?;
+    let status: Status = daemon.get("/api/v1/status")?;
+    daemon.print(&status, |status| {
+        say(&status.summary);
+        for pool in &status.pools {
+            say("");
+            super::pool::print_pool(pool);
+        }
+        if !status.exports.is_empty() {
+            say("");
+        }
+        for export in &status.exports {
+            match export.reason.as_str() {
+                "" => say(format_args!(
+                    "export   {}  {} clients, {}",
+                    export.volume, export.clients, export.uri
+                )),
+                reason => say(format_args!("export   {}  not served: {reason}", export.volume)),
+            }
+        }
+    });
+    Ok(())
+}
+
+/// `forebay events`.
+#[derive(Args)]
+pub(crate) struct Events {
+    /// Only events with a higher number
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    after: u64,
+}
+
+/// `forebay events`.
+pub(crate) fn events(options: &Events, asking: &Asking) -> Result<()> {
+    let daemon = asking.daemon()?;
+    let events: Many<Event> = daemon.get(&format!("/api/v1/events?after={}", options.after))?;
+    daemon.print(&events, |events| {
+        for event in &events.items {
+            let time = date(event.unix_s);
+            say(format_args!("{:>4}  {time}  {:16}  {}", event.number, event.code, event.what));
+        }
+    });
+    Ok(())
+}
+
+/// A second since 1970 as a date and a time, UTC.
+fn date(unix_s: u64) -> String {
+    let (days, second) = (unix_s / 86_400, unix_s % 86_400);
+    // Days from civil, backwards (Howard Hinnant's algorithm), from 0000-03-01 on.
+    let shifted = days + 719_468;
+    let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
+    let year_of_era =
+        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let shifted_month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
+    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
+    let year = era * 400 + year_of_era + u64::from(month <= 2);
+    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::date;
+
+    #[test]
+    fn seconds_become_dates() {
+        assert_eq!(date(0), "1970-01-01T00:00:00Z");
+        assert_eq!(date(951_782_399), "2000-02-28T23:59:59Z");
+        assert_eq!(date(951_782_400), "2000-02-29T00:00:00Z");
+        assert_eq!(date(1_795_273_130), "2026-11-21T14:58:50Z");
+    }
+}

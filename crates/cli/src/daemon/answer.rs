@@ -1,0 +1,95 @@
+//! From a call to whoever carries it out.
+
+use std::rc::Rc;
+
+use forebay_control::api::{Many, One};
+use forebay_control::call::{Call, Reply};
+use forebay_control::error::{ApiError, Code};
+
+use super::Daemon;
+use crate::Result;
+use crate::failure::Failure;
+
+fn stopping() -> Failure {
+    Failure::coded(Code::Stopping, "the daemon is stopping")
+        .hint("start it again with `forebay serve`")
+}
+
+fn send<T>(reply: Reply<T>, result: Result<T>) {
+    reply.send(result.map_err(ApiError::from));
+}
+
+impl Daemon {
+    /// Begins what is asked; the answer follows.
+    pub(super) fn answer(self: &Rc<Self>, call: Call) {
+        match call {
+            Call::Status(reply) => send(reply, Ok(self.status())),
+            Call::Events(query, reply) => {
+                send(reply, Ok(Many::of(self.journal.after(query.after))));
+            }
+            Call::Pools(reply) => send(reply, Ok(Many::of(self.describe_pools()))),
+            Call::Pool(name, reply) => send(reply, self.describe_pool(name.as_str()).map(One::of)),
+            Call::Volumes(reply) => send(reply, Ok(Many::of(self.describe_volumes()))),
+            Call::Volume(name, reply) => send(reply, self.describe_volume(&name).map(One::of)),
+            Call::Exports(reply) => send(reply, Ok(Many::of(self.describe_exports()))),
+            Call::Job(number, reply) => send(reply, self.jobs.describe(number).map(One::of)),
+            Call::CancelJob(number, reply) => send(reply, self.jobs.cancel(number)),
+            Call::CreatePool(body, reply) => {
+                self.change(reply, |it| async move { it.create_pool(body).await });
+            }
+            Call::ImportPool(body, reply) => {
+                self.change(reply, |it| async move { it.import_pool(body).await.map(One::of) });
+            }
+            Call::Importable(reply) => {
+                self.change(reply, |it| async move { Ok(Many::of(it.importable().await)) });
+            }
+            Call::ExportPool(name, reply) => {
+                self.change(reply, |it| async move { it.export_pool(name.as_str()).await });
+            }
+            Call::DestroyPool(name, body, reply) => {
+                self.change(reply, |it| async move { it.destroy_pool(name.as_str(), &body).await });
+            }
+            Call::AddVolume(pool, body, reply) => {
+                self.change(
+                    reply,
+                    |it| async move { it.add_volume(&pool, body).await.map(One::of) },
+                );
+            }
+            Call::SetVolume(name, body, reply) => {
+                self.change(
+                    reply,
+                    |it| async move { it.set_volume(&name, &body).await.map(One::of) },
+                );
+            }
+            Call::FlushVolume(name, reply) => {
+                self.change(reply, |it| async move { it.flush_volume(&name).map(One::of) });
+            }
+            Call::RemoveVolume(name, reply) => {
+                self.change(reply, |it| async move { it.remove_volume(&name).await.map(One::of) });
+            }
+            Call::AddExport(body, reply) => {
+                self.change(reply, |it| async move { it.add_export(body).await.map(One::of) });
+            }
+            Call::RemoveExport(name, reply) => {
+                self.change(reply, |it| async move { it.remove_export(&name).await });
+            }
+        }
+    }
+
+    /// Carries a change out, one at a time.
+    fn change<T: 'static, F>(
+        self: &Rc<Self>,
+        reply: Reply<T>,
+        work: impl FnOnce(Rc<Daemon>) -> F + 'static,
+    ) where
+        F: Future<Output = Result<T>> + 'static,
+    {
+        let it = Rc::clone(self);
+        self.runtime().spawn(Box::pin(async move {
+            let _held = it.changing.lock().await;
+            let result =
+                if it.end.is_raised() { Err(stopping()) } else { work(Rc::clone(&it)).await };
+            send(reply, result);
+        }));
+    }
+}

@@ -1,0 +1,166 @@
+//! The configuration file: paths, addresses and limits. What a pool is stands on its devices.
+
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+use crate::Result;
+use crate::failure::Failure;
+
+/// Where the file is looked for if nobody says.
+pub(crate) const CONFIG_PATH: &str = "/etc/forebay/forebay.toml";
+
+/// The control socket if nobody says.
+pub(crate) const CONTROL_PATH: &str = "/run/forebay/control.sock";
+
+/// See the head of the file.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Config {
+    /// Which pools there are, their witnesses, their exports.
+    pub(super) state_dir: PathBuf,
+    /// Sockets of exports for which nobody names a place.
+    pub(super) run_dir: PathBuf,
+    /// Threads that serve; without it one per core.
+    pub(super) reactors: Option<NonZeroUsize>,
+    pub(super) control: Control,
+    pub(super) devices: Devices,
+}
+
+/// Who may ask.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Control {
+    pub(super) socket: PathBuf,
+    /// Its permissions, in octal digits.
+    pub(super) mode: String,
+}
+
+/// Where cache devices are looked for.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Devices {
+    /// Patterns of paths.
+    pub(super) scan: Vec<String>,
+    /// How long a start waits for a pool's missing devices before it goes on without them.
+    pub(super) wait_s: u64,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            state_dir: "/var/lib/forebay".into(),
+            run_dir: "/run/forebay".into(),
+            reactors: None,
+            control: Control::default(),
+            devices: Devices::default(),
+        }
+    }
+}
+
+impl Default for Control {
+    fn default() -> Self {
+        Self { socket: CONTROL_PATH.into(), mode: "0600".into() }
+    }
+}
+
+impl Default for Devices {
+    fn default() -> Self {
+        // Disks that are slow to appear at boot are there well within half a minute.
+        Self { scan: vec!["/dev/disk/by-id/*".into()], wait_s: 30 }
+    }
+}
+
+impl Config {
+    /// Reads `path`; without one the usual place, where it may be missing.
+    ///
+    /// # Errors
+    /// If it cannot be read or used, with the place in it.
+    pub(crate) fn read(path: Option<&Path>) -> Result<Config> {
+        let place = path.unwrap_or(Path::new(CONFIG_PATH));
+        let text = match std::fs::read_to_string(place) {
+            Err(error) if path.is_none() && error.kind() == std::io::ErrorKind::NotFound => {
+                return Ok(Config::default());
+            }
+            other => other.map_err(|error| {
+                Failure::system(format!("read the configuration {}", place.display()), &error)
+                    .hint("check the path; without --config the defaults are used")
+            })?,
+        };
+        Config::parse(&text).map_err(|failure| failure.on(place.display()))
+    }
+
+    /// Reads a text.
+    fn parse(text: &str) -> Result<Config> {
+        let config: Config = toml::from_str(text).map_err(|error| explain(text, &error))?;
+        config.control_mode()?;
+        for pattern in &config.devices.scan {
+            glob::Pattern::new(pattern).map_err(|error| {
+                Failure::new(format!("the pattern {pattern:?} in devices.scan: {error}"))
+                    .hint("patterns are as in /dev/disk/by-id/nvme-*")
+            })?;
+        }
+        Ok(config)
+    }
+
+    /// The permissions of the control socket.
+    pub(super) fn control_mode(&self) -> Result<u32> {
+        let mode = &self.control.mode;
+        let parsed = u32::from_str_radix(mode, 8).ok().filter(|mode| *mode <= 0o777);
+        parsed.ok_or_else(|| {
+            Failure::new(format!("control.mode is {mode:?}"))
+                .hint("write octal digits as in \"0600\", or \"0660\" for a group")
+        })
+    }
+}
+
+/// What is wrong in a text, and where.
+fn explain(text: &str, error: &toml::de::Error) -> Failure {
+    let start = error.span().map_or(0, |span| span.start).min(text.len());
+    let before = text.get(..start).unwrap_or_default();
+    let line = before.matches('\n').count() + 1;
+    let column = before.rsplit('\n').next().map_or(0, |rest| rest.chars().count()) + 1;
+    let message = error.message().replace('\n', ", ");
+    let failure = Failure::new(format!("line {line}, column {column}: {message}"));
+    // "unknown field `scn`, expected `scan` or `wait_s`"
+    let mut named = message.split('`').skip(1).step_by(2);
+    let Some(unknown) = named.next().filter(|_| message.starts_with("unknown field")) else {
+        return failure.hint("docs/user/reference.md lists the keys");
+    };
+    let distance = |known: &&str| strsim::damerau_levenshtein(known, unknown);
+    match named.min_by_key(distance) {
+        Some(nearest) => failure.hint(format!("did you mean `{nearest}`?")),
+        None => failure.hint("docs/user/reference.md lists the keys"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(text: &str) -> (String, String) {
+        let failure = Config::parse(text).expect_err("refused");
+        (failure.what().to_owned(), failure.hint_text().to_owned())
+    }
+
+    #[test]
+    fn an_unknown_key_is_named_with_its_place_and_the_nearest_one() {
+        let (what, hint) = refused("state_dir = \"/x\"\n\n[devices]\nwait = 3\n");
+        assert!(what.starts_with("line 4, column 1: unknown field `wait`"), "{what}");
+        assert_eq!(hint, "did you mean `wait_s`?");
+        let (what, hint) = refused("[control]\nsocket = \"/s\"\n  moed = \"0600\"\n");
+        assert!(what.starts_with("line 3, column 3: unknown field `moed`"), "{what}");
+        assert_eq!(hint, "did you mean `mode`?");
+    }
+
+    #[test]
+    fn wrong_values_are_refused() {
+        assert!(refused("reactors = 0").0.starts_with("line 1, column 12"));
+        assert!(refused("state_dir = 7").0.contains("line 1, column 13"));
+        assert!(refused("[control]\nmode = \"rw\"").1.contains("0600"));
+        assert!(refused("[devices]\nscan = [\"/dev/***\"]").0.contains("devices.scan"));
+        assert!(refused("= ").0.starts_with("line 1"));
+        assert!(Config::parse("").is_ok());
+    }
+}

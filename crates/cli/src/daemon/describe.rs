@@ -1,0 +1,298 @@
+//! How everything is, in the API's words.
+
+use std::rc::Rc;
+
+use forebay_control::api::{
+    self, Export, Member, MemberState, Mode, PoolState, PoolUsage, SCHEMA, Status, VolumeState,
+};
+use forebay_control::error::Code;
+use forebay_control::name::VolumeName;
+use forebay_engine::format::{MemberState as OnDisk, Superblock, VolumeRecord};
+
+use super::scan::{Found, newest};
+use super::volumes::{BLOCK_BYTES, api_mode, no_volume};
+use super::{Attached, Daemon, Open, Serving, Slot, State};
+use crate::Result;
+use crate::text;
+
+/// A mode's name.
+pub(crate) fn mode_name(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Writeback => "writeback",
+        Mode::Writethrough => "writethrough",
+        Mode::Readonly => "readonly",
+        Mode::Writeonly => "writeonly",
+        Mode::Bypass => "bypass",
+    }
+}
+
+fn plural(count: usize, thing: &str) -> String {
+    format!("{count} {thing}{}", if count == 1 { "" } else { "s" })
+}
+
+/// The members that a superblock names, with where they were found.
+fn members_of(superblock: &Superblock, found: &[&Found]) -> Vec<Member> {
+    let members = superblock.members.iter().map(|member| {
+        let place = found.iter().find(|found| found.superblock.device == member.device);
+        let state = match (member.state, place) {
+            (OnDisk::Present, Some(_)) => MemberState::Present,
+            (OnDisk::Present, None) => MemberState::Missing,
+            _ => MemberState::Lost,
+        };
+        let path = place.filter(|_| state == MemberState::Present).map(|found| found.path.clone());
+        Member { id: member.device.to_string(), path, state }
+    });
+    members.collect()
+}
+
+fn usage(open: &Open, superblock: &Superblock) -> PoolUsage {
+    let pool = &open.pool;
+    let ((cached, _), (free, total)) = (pool.blocks(), pool.segments());
+    let (index_bytes, index_bytes_max) = pool.index_memory();
+    let counters = pool.counters();
+    PoolUsage {
+        dirty_copies: superblock.dirty_copies,
+        segment_bytes: superblock.segment_bytes.into(),
+        segments: total as u64,
+        segments_free: free as u64,
+        cached_bytes: cached * BLOCK_BYTES,
+        dirty_bytes: pool.unproven_blocks() * BLOCK_BYTES,
+        index_bytes,
+        index_bytes_max,
+        read_requests: counters.read_requests.get(),
+        read_hits: counters.read_hits.get(),
+        write_requests: counters.write_requests.get(),
+    }
+}
+
+impl Daemon {
+    /// All of it.
+    pub(super) fn status(&self) -> Status {
+        let pools = self.describe_pools();
+        let troubled = pools.iter().filter(|pool| !pool.action.is_empty()).count();
+        let dirty: u64 = pools.iter().filter_map(|p| p.usage.as_ref()).map(|u| u.dirty_bytes).sum();
+        let summary = match (pools.len(), troubled) {
+            (0, _) => "No pools. `forebay pool create` makes one.".to_owned(),
+            (all, 0) if dirty == 0 => {
+                format!("Healthy. {}; every origin has all of its data.", plural(all, "pool"))
+            }
+            (all, 0) => format!(
+                "Healthy. {}; {} exist only on cache devices.",
+                plural(all, "pool"),
+                text::bytes(dirty)
+            ),
+            (all, troubled) => {
+                format!("A look is needed at {troubled} of {}.", plural(all, "pool"))
+            }
+        };
+        Status {
+            schema: SCHEMA,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            summary,
+            pools,
+            exports: self.describe_exports(),
+        }
+    }
+
+    fn all_slots(&self) -> Vec<Rc<Slot>> {
+        self.slots.borrow().values().cloned().collect()
+    }
+
+    pub(super) fn describe_pools(&self) -> Vec<api::Pool> {
+        self.all_slots().iter().map(|slot| self.describe_slot(slot)).collect()
+    }
+
+    pub(super) fn describe_pool(&self, name: &str) -> Result<api::Pool> {
+        Ok(self.describe_slot(&*self.slot(name)?))
+    }
+
+    fn describe_slot(&self, slot: &Slot) -> api::Pool {
+        let record = slot.record.borrow();
+        let seen = slot.seen.borrow();
+        let seen: Vec<&Found> = seen.iter().collect();
+        let name = record.name.to_string();
+        let (state, summary, action) = self.judge(slot, &name);
+        let open = slot.open();
+        let superblock = match &open {
+            Some(open) => Some(open.pool.superblock()),
+            None => newest(&seen).cloned(),
+        };
+        let members = match &superblock {
+            Some(superblock) => members_of(superblock, &seen),
+            None => record
+                .ssds
+                .iter()
+                .map(|path| Member {
+                    id: String::new(),
+                    path: Some(path.clone()),
+                    state: MemberState::Missing,
+                })
+                .collect(),
+        };
+        let records = superblock.as_ref().map_or(&[][..], |superblock| &superblock.volumes);
+        let volumes =
+            records.iter().filter_map(|v| self.describe_record(slot, open.as_deref(), v)).collect();
+        let usage = open.as_ref().zip(superblock.as_ref()).map(|(open, s)| usage(open, s));
+        api::Pool { name, id: record.id.clone(), state, summary, action, members, volumes, usage }
+    }
+
+    /// State, sentence, and what to do.
+    fn judge(&self, slot: &Slot, name: &str) -> (PoolState, String, String) {
+        let open = match &*slot.state.borrow() {
+            State::Waiting { .. } => {
+                let summary = "It waits for cache devices that are not there.".to_owned();
+                return (
+                    PoolState::Waiting,
+                    summary,
+                    format!("attach them; or do not wait: `forebay pool import {name}`"),
+                );
+            }
+            State::Failed(failure) => {
+                let state = match failure.code() {
+                    Code::NeedsDecision => PoolState::NeedsDecision,
+                    _ => PoolState::Failed,
+                };
+                let action = format!(
+                    "{}; then `forebay pool import {name}`",
+                    failure.hint_text().trim_end_matches('.')
+                );
+                return (state, format!("It is not open: {}.", failure.what()), action);
+            }
+            State::Open(open) => Rc::clone(open),
+        };
+        if open.pool.is_latched() {
+            return (
+                PoolState::Latched,
+                "A device error has stopped all writing; what can be read is served.".to_owned(),
+                "see `forebay events`; mend the device, then restart the daemon".to_owned(),
+            );
+        }
+        let superblock = open.pool.superblock();
+        let lost = superblock.members.len() - superblock.present().count();
+        let offline: Vec<String> = open
+            .volumes
+            .borrow()
+            .iter()
+            .filter(|(_, volume)| matches!(volume, Attached::Missing { .. }))
+            .map(|(volume, _)| format!("{name}/{volume}"))
+            .collect();
+        let dirty = open.pool.unproven_blocks() * BLOCK_BYTES;
+        let held = match dirty {
+            0 => "Every origin has all of its data.".to_owned(),
+            dirty => format!("{} exist only on its cache devices.", text::bytes(dirty)),
+        };
+        let state = if lost > 0 { PoolState::Degraded } else { PoolState::Online };
+        let action = match offline.first() {
+            None if lost > 0 => "one that is back is stale; adding cache devices is not in this \
+                                 version: remove the volumes, then make the pool anew"
+                .to_owned(),
+            None => String::new(),
+            Some(first) => format!("attach the origin; `forebay volume show {first}` says why"),
+        };
+        let summary = match (lost, offline.len()) {
+            (0, 0) => format!("Healthy. {held}"),
+            (0, count) => format!("{} without origin. {held}", plural(count, "volume")),
+            (lost, _) => format!("It has gone on without {}. {held}", plural(lost, "cache device")),
+        };
+        (state, summary, action)
+    }
+
+    /// A pool that is here and was not imported.
+    pub(super) fn describe_found(&self, found: &[&Found]) -> Option<api::Pool> {
+        let superblock = newest(found)?;
+        let name = superblock.name.clone();
+        Some(api::Pool {
+            action: format!("`forebay pool import {name}`"),
+            name,
+            id: superblock.pool.to_string(),
+            state: PoolState::Exported,
+            summary: "Its cache devices are here.".to_owned(),
+            members: members_of(superblock, found),
+            volumes: Vec::new(),
+            usage: None,
+        })
+    }
+
+    pub(super) fn describe_volumes(&self) -> Vec<api::Volume> {
+        self.describe_pools().into_iter().flat_map(|pool| pool.volumes).collect()
+    }
+
+    pub(super) fn describe_volume(&self, name: &VolumeName) -> Result<api::Volume> {
+        let pool = self.describe_pool(name.pool.as_str())?;
+        pool.volumes.into_iter().find(|v| v.name == *name).ok_or_else(|| no_volume(name))
+    }
+
+    fn describe_record(
+        &self,
+        slot: &Slot,
+        open: Option<&Open>,
+        record: &VolumeRecord,
+    ) -> Option<api::Volume> {
+        let pool = slot.record.borrow().name.clone();
+        let name = VolumeName { pool, volume: record.name.parse().ok()? };
+        let (state, reason, dirty_bytes, mode) = match open {
+            None => (VolumeState::Offline, "its pool is not open".to_owned(), None, record.mode),
+            Some(open) => match open.volumes.borrow().get(&record.name) {
+                Some(Attached::Online(volume)) => {
+                    let dirty = volume.unproven_blocks() * BLOCK_BYTES;
+                    (VolumeState::Online, String::new(), Some(dirty), volume.mode())
+                }
+                Some(Attached::Missing { why, .. }) => {
+                    let reason = why.what().to_owned();
+                    (VolumeState::OriginMissing, reason, None, record.mode)
+                }
+                None => {
+                    let reason = "its origin is being attached".to_owned();
+                    (VolumeState::Offline, reason, None, record.mode)
+                }
+            },
+        };
+        let exports = self.uris(slot, open, &record.name);
+        Some(api::Volume {
+            name,
+            origin: record.origin.clone(),
+            size_bytes: record.size_bytes,
+            mode: api_mode(mode),
+            state,
+            reason,
+            dirty_bytes,
+            exports: exports.into_iter().map(|export| export.uri).collect(),
+        })
+    }
+
+    /// The exports of one volume.
+    fn uris(&self, slot: &Slot, open: Option<&Open>, volume: &str) -> Vec<Export> {
+        let record = slot.record.borrow();
+        let own = record.exports.iter().filter(|export| export.volume.as_str() == volume);
+        let describe = |export: &super::state::ExportRecord| {
+            let name = VolumeName { pool: record.name.clone(), volume: export.volume.clone() };
+            let exports = open.map(|open| open.exports.borrow());
+            let serving = exports.as_ref().and_then(|exports| exports.get(volume));
+            let (uri, clients, reason) = match serving {
+                Some(Serving::Live(host)) => {
+                    (host.uris.first().cloned().unwrap_or_default(), host.clients(), String::new())
+                }
+                Some(Serving::Failed(failure)) => (String::new(), 0, failure.what().to_owned()),
+                None => (String::new(), 0, "its volume is not online".to_owned()),
+            };
+            Export { volume: name, uri, clients, reason }
+        };
+        own.map(describe).collect()
+    }
+
+    pub(super) fn describe_exports(&self) -> Vec<Export> {
+        let mut all = Vec::new();
+        for slot in self.all_slots() {
+            let open = slot.open();
+            let volumes: Vec<String> = {
+                let record = slot.record.borrow();
+                record.exports.iter().map(|export| export.volume.to_string()).collect()
+            };
+            for volume in volumes {
+                all.extend(self.uris(&slot, open.as_deref(), &volume));
+            }
+        }
+        all
+    }
+}

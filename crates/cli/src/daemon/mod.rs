@@ -1,0 +1,258 @@
+//! `forebay serve`: the daemon.
+//!
+//! * All pools live on the reactor of the main thread; the crew's reactors share their clients. The
+//!   control plane is a thread of its own and sends calls here.
+//! * Looking needs nothing. Whatever changes something holds `changing`, so there is one change at a
+//!   time; long work (destaging) is a job that does not hold it.
+//! * A pool or an origin that is not there is a state, and is looked for again; it never keeps the
+//!   daemon from starting.
+
+mod answer;
+pub(crate) mod config;
+mod describe;
+mod exports;
+mod jobs;
+mod journal;
+mod notify;
+mod pools;
+mod scan;
+mod state;
+mod volumes;
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::io::IsTerminal;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use clap::Args;
+use forebay_control::server::Server;
+use forebay_control::socket::ControlSocket;
+use forebay_device::post::post;
+use forebay_device::real::reactor::{self, Reactor};
+use forebay_device::runtime::{Nanos, Runtime, SECOND};
+use forebay_engine::{Pool, Volume};
+
+use self::config::Config;
+pub(crate) use self::describe::mode_name;
+use self::jobs::Jobs;
+use self::journal::Journal;
+use self::notify::notify;
+use self::scan::Found;
+use self::state::{Record, StateDir};
+use crate::Result;
+use crate::crew::{Crew, reactors_default};
+use crate::failure::Failure;
+use crate::flag::Flag;
+use crate::host::{Host, end_on_signals};
+use crate::members::Members;
+use crate::notes::Notes;
+
+/// How often the daemon looks after its pools.
+const LOOK_INTERVAL: Nanos = SECOND;
+
+/// See the head of the file.
+#[derive(Args)]
+pub(crate) struct Options {
+    /// Configuration [default: /etc/forebay/forebay.toml, if it is there]
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+}
+
+pub(crate) fn run(options: &Options) -> Result<()> {
+    let config = Config::read(options.config.as_deref())?;
+    let filter = tracing_subscriber::EnvFilter::try_from_env("FOREBAY_LOG")
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_target(false)
+        .init();
+    let reactor = Reactor::new(reactor::Config::default())?;
+    let result = reactor.block_on(serve(&reactor, config));
+    reactor.close();
+    result
+}
+
+/// A pool that the daemon was told of.
+struct Slot {
+    record: RefCell<Record>,
+    /// Its devices, as the last scan found them.
+    seen: RefCell<Vec<Found>>,
+    state: RefCell<State>,
+    /// Whether it was said that devices are missing.
+    is_told: Cell<bool>,
+}
+
+enum State {
+    /// Not open, and to be opened when its devices are there.
+    Waiting {
+        /// When to go on without those that are missing.
+        until: Nanos,
+    },
+    /// Not open, and not to be opened until somebody asks.
+    Failed(Failure),
+    Open(Rc<Open>),
+}
+
+/// An open pool. Who clones the `Rc` across an `await` holds `changing`.
+struct Open {
+    pool: Pool,
+    members: Members,
+    notes: Notes,
+    volumes: RefCell<BTreeMap<String, Attached>>,
+    exports: RefCell<BTreeMap<String, Serving>>,
+}
+
+/// A volume of an open pool.
+enum Attached {
+    Online(Rc<Volume>),
+    /// Its origin cannot be used, and is tried again if it is there then.
+    Missing {
+        why: Failure,
+        retry_at: Nanos,
+    },
+}
+
+/// An export of an open pool.
+enum Serving {
+    Live(Host),
+    Failed(Failure),
+}
+
+/// See the head of the file.
+struct Daemon {
+    reactor: Rc<Reactor>,
+    config: Config,
+    crew: Crew,
+    state: StateDir,
+    slots: RefCell<BTreeMap<String, Rc<Slot>>>,
+    journal: Journal,
+    jobs: Jobs,
+    changing: tokio::sync::Mutex<()>,
+    /// Raised when the daemon is to end.
+    end: Rc<Flag>,
+    /// When missing devices are looked for again.
+    scan_next: Cell<Nanos>,
+    /// Until when that is at every look: devices come at the beginning.
+    scan_often_until: Nanos,
+}
+
+fn make_dir(path: &Path) -> Result<()> {
+    let made = std::fs::DirBuilder::new().recursive(true).mode(0o755).create(path);
+    made.map_err(|error| {
+        Failure::system(format!("create {}", path.display()), &error)
+            .hint("choose other paths in the configuration, or run as root")
+    })
+}
+
+fn open_socket(config: &Config) -> Result<ControlSocket> {
+    let path = &config.control.socket;
+    if let Some(folder) = path.parent() {
+        make_dir(folder)?;
+    }
+    ControlSocket::open(path, config.control_mode()?).map_err(|error| {
+        Failure::system(format!("listen on the control socket {}", path.display()), &error)
+            .hint("stop the daemon that has it, or choose another control.socket")
+    })
+}
+
+async fn serve(reactor: &Rc<Reactor>, config: Config) -> Result<()> {
+    // Before any thread starts: they inherit which signals are taken over.
+    let end = end_on_signals(reactor, || ())?;
+    let state = StateDir::open(&config.state_dir)?;
+    make_dir(&config.run_dir)?;
+    let socket = open_socket(&config)?;
+    let records = state.records()?;
+    let crew = Crew::start(config.reactors.unwrap_or_else(reactors_default))?;
+    let (sender, calls) = post();
+    let mut server = Server::start(socket, sender)
+        .map_err(|error| Failure::system("start the control plane", &error))?;
+    let wait = config.devices.wait_s.saturating_mul(SECOND);
+    let daemon = Rc::new(Daemon {
+        reactor: Rc::clone(reactor),
+        config,
+        crew,
+        state,
+        slots: RefCell::default(),
+        journal: Journal::new(reactor),
+        jobs: Jobs::new(reactor),
+        changing: tokio::sync::Mutex::new(()),
+        end: Rc::clone(&end),
+        scan_next: Cell::new(0),
+        scan_often_until: reactor.now().saturating_add(wait),
+    });
+    daemon.adopt(records);
+    let socket = daemon.config.control.socket.display().to_string();
+    daemon.journal.note("daemon-started", "", format!("the daemon listens on {socket}"));
+    let watched = Rc::new(Flag::default());
+    let (it, done) = (Rc::clone(&daemon), Rc::clone(&watched));
+    reactor.spawn(Box::pin(async move {
+        it.watch().await;
+        done.raise();
+    }));
+    while let Some(Some(call)) = end.cut(calls.next()).await {
+        daemon.answer(call);
+    }
+    notify("STOPPING=1");
+    daemon.journal.note("daemon-stopping", "", "the daemon stops; what is dirty stays cached");
+    server.stop();
+    while let Some(call) = calls.next().await {
+        daemon.answer(call);
+    }
+    server.join();
+    watched.wait().await;
+    daemon.stop().await
+}
+
+impl Daemon {
+    fn runtime(&self) -> &dyn Runtime {
+        &*self.reactor
+    }
+
+    /// Takes over what the state directory knows.
+    fn adopt(&self, records: Vec<Record>) {
+        let until = self.scan_often_until;
+        let mut slots = self.slots.borrow_mut();
+        for record in records {
+            let name = record.name.to_string();
+            slots.insert(name, Rc::new(Slot::new(record, State::Waiting { until })));
+        }
+    }
+
+    /// Looks after the pools until the daemon ends.
+    async fn watch(self: &Rc<Self>) {
+        let mut is_ready = false;
+        while !self.end.is_raised() {
+            {
+                let _held = self.changing.lock().await;
+                self.look_after().await;
+            }
+            if !std::mem::replace(&mut is_ready, true) {
+                notify("READY=1");
+            }
+            self.end.cut(self.runtime().sleep(LOOK_INTERVAL)).await;
+        }
+    }
+
+    /// Stops everything that is served, then the pools.
+    async fn stop(self: &Rc<Self>) -> Result<()> {
+        self.jobs.cancel_all().await;
+        let _held = self.changing.lock().await;
+        let slots = std::mem::take(&mut *self.slots.borrow_mut());
+        let mut result = Ok(());
+        for (name, slot) in slots {
+            let until = self.reactor.now();
+            if let State::Open(open) = slot.state.replace(State::Waiting { until }) {
+                let stopped = self.stop_pool(&name, open).await;
+                if let Err(failure) = stopped {
+                    self.journal.warn("pool-failed", &name, failure.what());
+                    result = Err(failure.on(format!("stopping pool \"{name}\"")));
+                }
+            }
+        }
+        result
+    }
+}

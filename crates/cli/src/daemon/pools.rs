@@ -1,0 +1,484 @@
+//! Pools: made, found, opened, let go.
+
+use std::cell::{Cell, RefCell};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use forebay_control::api::{self, Done, PlannedMember, PoolPlan, SCHEMA};
+use forebay_control::error::Code;
+use forebay_control::name::Name;
+use forebay_device::runtime::{Nanos, SECOND};
+use forebay_device::{Buf, Runtime};
+use forebay_engine::format::{Layout, SUPERBLOCK_BYTES, Superblock};
+use forebay_engine::{CreateOptions, OpenOptions, Tuning};
+
+use super::scan::{self, Found, is_complete, of_pool};
+use super::state::Record;
+use super::{Daemon, Open, Slot, State};
+use crate::Result;
+use crate::blocking::on_thread;
+use crate::failure::Failure;
+use crate::members::{Identity, Members, Opened, refuse_sparse};
+use crate::text;
+use crate::witness::FileWitness;
+
+/// Refuses a path that would mean something else here than where it was typed.
+pub(super) fn check_absolute(path: &Path) -> Result<()> {
+    if path.is_absolute() {
+        return Ok(());
+    }
+    Err(Failure::coded(Code::BadRequest, format!("the path {} is not absolute", path.display()))
+        .hint("write it from the root on: /dev/..."))
+}
+
+/// What a pool's superblock says of a pool to be, or that is.
+fn plan_of(name: &Name, superblock: &Superblock, members: &Members) -> PoolPlan {
+    let devices = members.list().zip(&superblock.members);
+    let planned = devices.map(|((path, device), member)| PlannedMember {
+        path: path.to_owned(),
+        size_bytes: device.geometry().size_bytes,
+        segments: member.segment_count,
+    });
+    let segments: u64 = superblock.members.iter().map(|m| u64::from(m.segment_count)).sum();
+    PoolPlan {
+        schema: SCHEMA,
+        name: name.clone(),
+        id: String::new(),
+        done: false,
+        members: planned.collect(),
+        dirty_copies: superblock.dirty_copies,
+        clean_copies: superblock.clean_copies,
+        segment_bytes: superblock.segment_bytes.into(),
+        capacity_bytes: segments * u64::from(superblock.segment_bytes),
+        index_bytes_max: superblock.index_memory_max,
+    }
+}
+
+/// Time between two looks for devices that have been missing for long.
+const SCAN_INTERVAL: Nanos = 10 * SECOND;
+
+impl Slot {
+    pub(super) fn new(record: Record, state: State) -> Slot {
+        Slot {
+            record: RefCell::new(record),
+            seen: RefCell::default(),
+            state: RefCell::new(state),
+            is_told: Cell::new(false),
+        }
+    }
+
+    /// The pool, if it is open.
+    pub(super) fn open(&self) -> Option<Rc<Open>> {
+        match &*self.state.borrow() {
+            State::Open(open) => Some(Rc::clone(open)),
+            _ => None,
+        }
+    }
+}
+
+/// Where the devices of a pool are.
+fn paths_of(record: &Record, found: &[Found]) -> Result<Vec<PathBuf>> {
+    let own = of_pool(found, &record.id);
+    if own.is_empty() {
+        let last: Vec<_> = record.ssds.iter().map(|path| path.display().to_string()).collect();
+        let what = format!("no cache device of pool \"{}\" is there", record.name);
+        return Err(Failure::coded(Code::NotFound, what)
+            .hint(format!("attach them; they were last at {}", last.join(", "))));
+    }
+    Ok(own.iter().map(|found| found.path.clone()).collect())
+}
+
+impl Daemon {
+    pub(super) fn slot(&self, name: &str) -> Result<Rc<Slot>> {
+        self.slots.borrow().get(name).cloned().ok_or_else(|| {
+            Failure::coded(Code::NotFound, format!("there is no pool \"{name}\"")).hint(
+                "`forebay pool list` shows those that are here, `forebay pool import` those that \
+                 could be",
+            )
+        })
+    }
+
+    /// A pool that is open.
+    pub(super) fn open(&self, name: &str) -> Result<(Rc<Slot>, Rc<Open>)> {
+        let slot = self.slot(name)?;
+        let open = slot.open().ok_or_else(|| {
+            Failure::new(format!("pool \"{name}\" is not open"))
+                .hint(format!("`forebay pool show {name}` says why"))
+        })?;
+        Ok((slot, open))
+    }
+
+    /// Cache devices of all open pools, which nobody may use as anything else.
+    pub(super) fn identities(&self) -> Vec<Identity> {
+        let slots = self.slots.borrow();
+        let open = slots.values().filter_map(|slot| slot.open());
+        open.flat_map(|open| open.members.identities.clone()).collect()
+    }
+
+    fn refuse_taken(&self, name: &str) -> Result<()> {
+        if !self.slots.borrow().contains_key(name) {
+            return Ok(());
+        }
+        Err(Failure::coded(Code::Exists, format!("there is a pool \"{name}\" already"))
+            .hint("choose another name; `forebay pool list` shows those that are taken"))
+    }
+
+    /// Makes a pool, or says what it would be.
+    pub(super) async fn create_pool(&self, body: api::CreatePool) -> Result<PoolPlan> {
+        let name = body.name.as_str();
+        self.refuse_taken(name)?;
+        for path in &body.ssds {
+            check_absolute(path)?;
+            refuse_sparse(path, |bytes| {
+                let path = path.display();
+                format!("write it in full: `dd if=/dev/zero of={path} bs=1M count={}`", bytes >> 20)
+            })?;
+        }
+        let copies = body.dirty_copies.unwrap_or(if body.ssds.len() > 1 { 2 } else { 1 });
+        let options = CreateOptions { dirty_copies: copies, ..CreateOptions::named(name) };
+        let members = Members::open(&self.reactor, &body.ssds).await?;
+        let plan = members.plan(&self.reactor, &options).await?;
+        let plan = plan_of(&body.name, &plan, &members);
+        if body.dry_run {
+            return Ok(plan);
+        }
+        let witness = FileWitness::at(&self.state.witness_new()?, &members.identities)?;
+        let id = members.create(&self.reactor, &witness, &options).await?.to_string();
+        drop((witness, members));
+        self.state.adopt_new(&id)?;
+        let record = Record {
+            name: body.name,
+            id: id.clone(),
+            ssds: body.ssds,
+            accept_data_loss_on_ssd_failure: body.accept_data_loss_on_ssd_failure,
+            exports: Vec::new(),
+        };
+        self.state.store(&record).await?;
+        let name = record.name.to_string();
+        self.journal.note("pool-created", &name, format!("pool \"{name}\" ({id}) was made"));
+        let slot = self.add_slot(record);
+        let found = self.scan(&[]).await;
+        self.start_pool(&slot, &found, OpenOptions::default()).await?;
+        Ok(PoolPlan { id, done: true, ..plan })
+    }
+
+    fn add_slot(&self, record: Record) -> Rc<Slot> {
+        let name = record.name.to_string();
+        let state = State::Waiting { until: self.reactor.now() };
+        let slot = Rc::new(Slot::new(record, state));
+        self.slots.borrow_mut().insert(name, Rc::clone(&slot));
+        slot
+    }
+
+    /// Looks for cache devices where the configuration says, where they were last, and at `more`.
+    async fn scan(&self, more: &[PathBuf]) -> Vec<Found> {
+        let patterns = self.config.devices.scan.clone();
+        let mut known = more.to_vec();
+        for slot in self.slots.borrow().values() {
+            known.extend(slot.record.borrow().ssds.iter().cloned());
+        }
+        let found = on_thread(move || scan::scan(&patterns, &known)).await;
+        found.unwrap_or_else(|error| {
+            tracing::error!("cannot look for cache devices: {error}");
+            Vec::new()
+        })
+    }
+
+    /// Opens a pool with those of its devices that were found.
+    async fn start_pool(
+        &self,
+        slot: &Rc<Slot>,
+        found: &[Found],
+        decided: OpenOptions,
+    ) -> Result<Rc<Open>> {
+        let record = slot.record.borrow().clone();
+        let name = record.name.to_string();
+        *slot.seen.borrow_mut() = of_pool(found, &record.id).into_iter().cloned().collect();
+        let opened = self.try_open(&record, found, decided).await;
+        let Opened { pool, members, notes, .. } = match opened {
+            Ok(opened) => {
+                self.journal.note("pool-opened", &name, opened.summary());
+                opened
+            }
+            Err(failure) => {
+                self.journal.warn("pool-failed", &name, failure.what());
+                *slot.state.borrow_mut() = State::Failed(failure.clone());
+                return Err(failure);
+            }
+        };
+        let paths: Vec<PathBuf> = members.list().map(|(path, _)| path.to_owned()).collect();
+        let (volumes, exports) = Default::default();
+        let open = Rc::new(Open { pool, members, notes, volumes, exports });
+        *slot.state.borrow_mut() = State::Open(Rc::clone(&open));
+        self.tell_news(&name, &open);
+        if paths != record.ssds {
+            slot.record.borrow_mut().ssds = paths;
+            let record = slot.record.borrow().clone();
+            // Where they are is looked up again anyway.
+            if let Err(failure) = self.state.store(&record).await {
+                self.journal.warn("state-unwritable", &name, failure.what());
+            }
+        }
+        self.attach_volumes(slot, &open).await;
+        Ok(open)
+    }
+
+    async fn try_open(
+        &self,
+        record: &Record,
+        found: &[Found],
+        decided: OpenOptions,
+    ) -> Result<Opened> {
+        let paths = paths_of(record, found)?;
+        let members = Members::open(&self.reactor, &paths).await?;
+        let witness = FileWitness::at(&self.state.witness(&record.id)?, &members.identities)?;
+        members.open_pool(&self.reactor, witness, Tuning::default(), decided).await
+    }
+
+    /// Brings what a pool has reported into the journal.
+    pub(super) fn tell_news(&self, name: &str, open: &Open) {
+        for event in open.notes.news(&open.pool) {
+            self.journal.warn("pool-event", name, event.what);
+        }
+    }
+
+    /// Opens what can be opened now, and looks for what is missing.
+    pub(super) async fn look_after(&self) {
+        let slots: Vec<_> = self
+            .slots
+            .borrow()
+            .iter()
+            .map(|(name, slot)| (name.clone(), Rc::clone(slot)))
+            .collect();
+        let waits = |slot: &Slot| match &*slot.state.borrow() {
+            State::Waiting { until } => Some(*until),
+            _ => None,
+        };
+        let due = slots.iter().any(|(_, slot)| waits(slot).is_some()) && self.is_scan_due();
+        let found = if due { self.scan(&[]).await } else { Vec::new() };
+        for (name, slot) in slots {
+            if self.end.is_raised() {
+                return;
+            }
+            match waits(&slot) {
+                Some(until) if due => self.open_if_due(&slot, &found, until).await,
+                Some(_) => {}
+                None => {
+                    if let Some(open) = slot.open() {
+                        self.tell_news(&name, &open);
+                        self.attach_volumes(&slot, &open).await;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Whether to look for devices again: often at first, then at leisure, so that idle disks may
+    /// rest.
+    fn is_scan_due(&self) -> bool {
+        let now = self.reactor.now();
+        let is_due = now >= self.scan_next.get();
+        if is_due {
+            let interval = if now < self.scan_often_until { 0 } else { SCAN_INTERVAL };
+            self.scan_next.set(now + interval);
+        }
+        is_due
+    }
+
+    /// Opens a pool whose devices are all there, or some of them once it has waited long enough.
+    async fn open_if_due(&self, slot: &Rc<Slot>, found: &[Found], until: Nanos) {
+        let (name, id) = (slot.record.borrow().name.to_string(), slot.record.borrow().id.clone());
+        let own = of_pool(found, &id);
+        let is_over = self.reactor.now() >= until;
+        if is_complete(&own) || (is_over && !own.is_empty()) {
+            // A failure is the pool's state from now on.
+            let _ = self.start_pool(slot, found, OpenOptions::default()).await;
+            return;
+        }
+        *slot.seen.borrow_mut() = own.into_iter().cloned().collect();
+        if !slot.is_told.replace(true) {
+            let what = format!("pool \"{name}\" waits for cache devices that are not there");
+            self.journal.warn("pool-waiting", &name, what);
+        }
+    }
+
+    /// Pools on devices that are here and that nobody has imported.
+    pub(super) async fn importable(&self) -> Vec<api::Pool> {
+        let found = self.scan(&[]).await;
+        let known = self.known_ids();
+        let mut ids: Vec<String> = found.iter().map(|f| f.superblock.pool.to_string()).collect();
+        ids.sort();
+        ids.dedup();
+        ids.retain(|id| !known.contains(id));
+        ids.iter().filter_map(|id| self.describe_found(&of_pool(&found, id))).collect()
+    }
+
+    fn known_ids(&self) -> Vec<String> {
+        self.slots.borrow().values().map(|slot| slot.record.borrow().id.clone()).collect()
+    }
+
+    /// Opens a pool that is known and not open, or that is on devices which are here.
+    pub(super) async fn import_pool(&self, body: api::ImportPool) -> Result<api::Pool> {
+        body.ssds.iter().try_for_each(|path| check_absolute(path))?;
+        let found = self.scan(&body.ssds).await;
+        let decided = OpenOptions { accept_missing: body.accept_missing };
+        let slots: Vec<_> = self.slots.borrow().values().cloned().collect();
+        let known = slots.into_iter().find(|slot| {
+            let record = slot.record.borrow();
+            record.name.as_str() == body.pool || record.id == body.pool
+        });
+        let (slot, is_new) = match known {
+            Some(slot) if slot.open().is_some() => {
+                let what = format!("pool \"{}\" is open already", body.pool);
+                return Err(Failure::coded(Code::Exists, what)
+                    .hint(format!("`forebay pool show {}`", slot.record.borrow().name)));
+            }
+            Some(slot) => (slot, false),
+            None => (self.adopt_found(&body.pool, &found).await?, true),
+        };
+        let name = slot.record.borrow().name.to_string();
+        // With none of its devices it goes on being looked for.
+        paths_of(&slot.record.borrow(), &found)?;
+        let Err(failure) = self.start_pool(&slot, &found, decided).await else {
+            return self.describe_pool(&name);
+        };
+        if is_new {
+            // It may be somebody else's; the next start of this daemon must leave it alone.
+            let id = slot.record.borrow().id.clone();
+            self.slots.borrow_mut().remove(&name);
+            self.state.forget(&id, false)?;
+        }
+        if failure.code() != Code::NeedsDecision {
+            return Err(failure);
+        }
+        Err(failure.hint(format!(
+            "attach the missing cache devices; or accept that writes which only they hold are lost, \
+             and open it without them for good: `forebay pool import {name} --accept-missing`"
+        )))
+    }
+
+    /// Makes a pool that was found the daemon's own.
+    async fn adopt_found(&self, wanted: &str, found: &[Found]) -> Result<Rc<Slot>> {
+        let mut ids: Vec<(String, String)> = found
+            .iter()
+            .map(|f| (f.superblock.pool.to_string(), f.superblock.name.clone()))
+            .filter(|(id, name)| id == wanted || name == wanted)
+            .collect();
+        ids.sort();
+        ids.dedup_by(|a, b| a.0 == b.0);
+        let (id, name) = match ids.as_slice() {
+            [one] => one.clone(),
+            [] => {
+                let what = format!("no cache device of a pool \"{wanted}\" was found");
+                return Err(Failure::coded(Code::NotFound, what).hint(
+                    "name its devices with --ssd; `forebay pool import` lists what is found",
+                ));
+            }
+            several => {
+                let ids: Vec<_> = several.iter().map(|(id, _)| id.as_str()).collect();
+                let what = format!("several pools are called \"{wanted}\"");
+                return Err(Failure::new(what)
+                    .hint(format!("name the one you mean by its identity: {}", ids.join(", "))));
+            }
+        };
+        self.refuse_taken(&name)?;
+        let name = name.parse::<Name>().map_err(|why| {
+            Failure::new(why).hint("this pool was not made by `forebay pool create`")
+        })?;
+        let ssds = of_pool(found, &id).iter().map(|found| found.path.clone()).collect();
+        let accept_data_loss_on_ssd_failure = false;
+        let record =
+            Record { name, id, ssds, accept_data_loss_on_ssd_failure, exports: Vec::new() };
+        self.state.store(&record).await?;
+        Ok(self.add_slot(record))
+    }
+
+    /// Ends what a pool serves, then the pool.
+    pub(super) async fn stop_pool(&self, name: &str, open: Rc<Open>) -> Result<()> {
+        self.stop_exports(&open).await;
+        drop(open.volumes.take());
+        self.tell_news(name, &open);
+        let open = Rc::into_inner(open)
+            .ok_or_else(|| Failure::new(format!("pool \"{name}\" is still in use")))?;
+        let dirty = open.pool.stop().await?;
+        let dirty = text::bytes(dirty * 4096);
+        let what = format!("pool \"{name}\" was stopped; {dirty} dirty stay in the cache");
+        self.journal.note("pool-stopped", name, what);
+        Ok(())
+    }
+
+    /// Takes a pool out of service, whether it is open or not.
+    async fn close_slot(&self, name: &str) -> Result<()> {
+        let slot = self.slot(name)?;
+        if let Some(busy) = self.jobs.busy_with(name) {
+            return Err(Failure::coded(Code::Busy, format!("pool \"{name}\" is busy: {busy}"))
+                .hint("wait until that has ended, or cancel it"));
+        }
+        let until = self.reactor.now();
+        if let State::Open(open) = slot.state.replace(State::Waiting { until }) {
+            self.stop_pool(name, open).await?;
+        }
+        Ok(())
+    }
+
+    /// Stops a pool and forgets it; its devices may go to another machine.
+    pub(super) async fn export_pool(&self, name: &str) -> Result<Done> {
+        let slot = self.slot(name)?;
+        self.refuse_clients(&slot)?;
+        self.close_slot(name).await?;
+        let id = slot.record.borrow().id.clone();
+        // The witness stays: it knows which devices are stale if the pool comes back.
+        self.state.forget(&id, false)?;
+        self.slots.borrow_mut().remove(name);
+        let what = format!("pool \"{name}\" ({id}) was exported");
+        self.journal.note("pool-exported", name, &what);
+        Ok(Done::of(format!("{what}; its cache devices can be moved")))
+    }
+
+    /// Erases an empty pool from its devices.
+    pub(super) async fn destroy_pool(&self, name: &str, body: &api::Confirm) -> Result<Done> {
+        let (slot, open) = self.open(name)?;
+        if body.confirm != name {
+            let what = format!("\"{}\" does not confirm that pool \"{name}\" goes", body.confirm);
+            return Err(Failure::coded(Code::BadRequest, what).hint("say its name as `confirm`"));
+        }
+        let volumes = open.pool.superblock().volumes;
+        if !volumes.is_empty() {
+            let names: Vec<_> = volumes.iter().map(|v| format!("{name}/{}", v.name)).collect();
+            let what = format!("pool \"{name}\" has volumes: {}", names.join(", "));
+            return Err(Failure::new(what)
+                .hint(format!("take them away first: `forebay volume remove {}`", names[0])));
+        }
+        drop(open);
+        let (record, ssds) = (slot.record.borrow().clone(), slot.record.borrow().ssds.clone());
+        self.close_slot(name).await?;
+        self.erase(&ssds, &record.id).await?;
+        self.state.forget(&record.id, true)?;
+        self.slots.borrow_mut().remove(name);
+        let what = format!("pool \"{name}\" ({}) was destroyed", record.id);
+        self.journal.note("pool-destroyed", name, &what);
+        Ok(Done::of(format!("{what}; its cache devices are free")))
+    }
+
+    /// Takes the superblocks off the devices of a pool; without them the rest means nothing.
+    async fn erase(&self, ssds: &[PathBuf], id: &str) -> Result<()> {
+        let members = Members::open(&self.reactor, ssds).await?;
+        for (path, device) in members.list() {
+            let found = forebay_engine::read_superblock(&**device).await?;
+            if found.pool.to_string() != id {
+                let what = format!("{} is of another pool by now", path.display());
+                return Err(Failure::new(what));
+            }
+        }
+        for (path, device) in members.list() {
+            let failed = |error| Failure::io(format!("erase {}", path.display()), error);
+            for slot in 0..2 {
+                let zeroes = Buf::zeroed(SUPERBLOCK_BYTES).freeze();
+                let at = Layout::superblock_offset(slot);
+                device.write(at, zeroes).done().await.map_err(failed)?;
+            }
+            device.flush().done().await.map_err(failed)?;
+        }
+        Ok(())
+    }
+}

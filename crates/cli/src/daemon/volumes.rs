@@ -1,0 +1,271 @@
+//! Volumes: added, attached, changed, taken away.
+
+use std::path::Path;
+use std::rc::Rc;
+
+use forebay_control::api::{self, Mode as ApiMode, VolumeState};
+use forebay_control::error::Code;
+use forebay_control::name::{Name, VolumeName};
+use forebay_device::BlockDevice;
+use forebay_device::runtime::{Nanos, Runtime, SECOND};
+use forebay_engine::{Mode, Volume, VolumeSpec, read_superblock};
+
+use super::pools::check_absolute;
+use super::{Attached, Daemon, Open, Slot};
+use crate::Result;
+use crate::failure::Failure;
+use crate::members::PATIENCE;
+use crate::origin;
+
+/// What a miss brings in unless somebody says: one chunk of the usual array.
+const CACHE_BLOCK_BYTES: u32 = 64 << 10;
+
+/// Time between two attempts to use an origin that is there and cannot be used.
+const RETRY_INTERVAL: Nanos = 10 * SECOND;
+
+/// Bytes of a 4 KiB block, the engine's unit.
+pub(super) const BLOCK_BYTES: u64 = 4096;
+
+/// A mode as the engine names it.
+pub(super) fn engine_mode(mode: ApiMode) -> Mode {
+    match mode {
+        ApiMode::Writeback => Mode::Writeback,
+        ApiMode::Writethrough => Mode::Writethrough,
+        ApiMode::Readonly => Mode::Readonly,
+        ApiMode::Bypass => Mode::Bypass,
+        ApiMode::Writeonly => Mode::Writeonly,
+    }
+}
+
+/// A mode as people name it.
+pub(super) fn api_mode(mode: Mode) -> ApiMode {
+    match mode {
+        Mode::Writeback => ApiMode::Writeback,
+        Mode::Writethrough => ApiMode::Writethrough,
+        Mode::Readonly => ApiMode::Readonly,
+        Mode::Bypass => ApiMode::Bypass,
+        Mode::Writeonly => ApiMode::Writeonly,
+    }
+}
+
+impl Open {
+    /// A volume whose origin is attached.
+    pub(super) fn volume(&self, name: &VolumeName) -> Result<Rc<Volume>> {
+        match self.volumes.borrow().get(name.volume.as_str()) {
+            Some(Attached::Online(volume)) => Ok(Rc::clone(volume)),
+            Some(Attached::Missing { why, .. }) => Err(Failure::new(why.what())
+                .on(format!("volume \"{name}\" is not online"))
+                .hint(why.hint_text())),
+            None => Err(no_volume(name)),
+        }
+    }
+}
+
+/// The error for a volume that is not there.
+pub(super) fn no_volume(name: &VolumeName) -> Failure {
+    Failure::coded(Code::NotFound, format!("there is no volume \"{name}\""))
+        .hint("`forebay volume list` shows those that are there")
+}
+
+impl Daemon {
+    async fn open_origin(&self, path: &Path, patience: Nanos) -> Result<Rc<dyn BlockDevice>> {
+        let origin = origin::open(&self.reactor, path, &self.identities(), patience).await?;
+        if let Ok(superblock) = read_superblock(&*origin).await {
+            let what = format!(
+                "{} is a cache device of pool \"{}\" ({})",
+                path.display(),
+                superblock.name,
+                superblock.pool
+            );
+            return Err(Failure::new(what)
+                .hint("an origin is the slow disk with your data; check the path"));
+        }
+        Ok(origin)
+    }
+
+    /// Attaches the volumes of an open pool that are not attached, and starts their exports.
+    pub(super) async fn attach_volumes(&self, slot: &Slot, open: &Rc<Open>) {
+        let pool = slot.record.borrow().name.clone();
+        for record in open.pool.superblock().volumes {
+            let path = Path::new(&record.origin);
+            let known = match open.volumes.borrow().get(&record.name) {
+                Some(Attached::Online(_)) => continue,
+                Some(Attached::Missing { retry_at, .. })
+                    if self.reactor.now() < *retry_at || !path.exists() =>
+                {
+                    continue;
+                }
+                Some(Attached::Missing { why, .. }) => Some(why.what().to_owned()),
+                None => None,
+            };
+            // Only the first time somebody may just be about to let go of it.
+            let patience = if known.is_none() { PATIENCE } else { 0 };
+            let attached: Result<Volume> = async {
+                let origin = self.open_origin(path, patience).await?;
+                Ok(open.pool.attach(&record.name, origin).await?)
+            }
+            .await;
+            let place = match attached {
+                Ok(volume) => {
+                    let what = format!("volume \"{pool}/{}\" is online", record.name);
+                    self.journal.note("volume-online", pool.as_str(), what);
+                    Attached::Online(Rc::new(volume))
+                }
+                Err(why) => {
+                    if known.as_deref() != Some(why.what()) {
+                        let what = format!("volume \"{pool}/{}\": {}", record.name, why.what());
+                        self.journal.warn("origin-missing", pool.as_str(), what);
+                    }
+                    let pause = if path.exists() { RETRY_INTERVAL } else { 0 };
+                    Attached::Missing { why, retry_at: self.reactor.now() + pause }
+                }
+            };
+            let is_online = matches!(place, Attached::Online(_));
+            open.volumes.borrow_mut().insert(record.name.clone(), place);
+            if is_online {
+                self.start_export(slot, open, &record.name).await;
+            }
+        }
+    }
+
+    /// Adds a volume, or says what it would be.
+    pub(super) async fn add_volume(
+        &self,
+        pool: &Name,
+        body: api::AddVolume,
+    ) -> Result<api::Volume> {
+        let (slot, open) = self.open(pool.as_str())?;
+        check_absolute(&body.origin)?;
+        let name = VolumeName { pool: pool.clone(), volume: body.name };
+        let superblock = open.pool.superblock();
+        if superblock.volumes.iter().any(|v| v.name == name.volume.as_str()) {
+            return Err(Failure::coded(
+                Code::Exists,
+                format!("there is a volume \"{name}\" already"),
+            )
+            .hint("choose another name; `forebay volume list` shows those that are taken"));
+        }
+        let accept = body.accept_data_loss_on_ssd_failure
+            || slot.record.borrow().accept_data_loss_on_ssd_failure;
+        let safe = superblock.dirty_copies > 1 || accept;
+        let usual = if safe { Mode::Writeback } else { Mode::Writethrough };
+        let Some(origin_path) = body.origin.to_str() else {
+            let what = format!("the path {} is not UTF-8", body.origin.display());
+            return Err(Failure::coded(Code::BadRequest, what).hint("give it another name"));
+        };
+        let spec = VolumeSpec {
+            name: name.volume.to_string(),
+            origin: origin_path.to_owned(),
+            mode: body.mode.map_or(usual, engine_mode),
+            cache_block_bytes: body.cache_block_bytes.unwrap_or(CACHE_BLOCK_BYTES),
+            accept_data_loss_on_ssd_failure: accept,
+        };
+        let origin = self.open_origin(&body.origin, PATIENCE).await?;
+        if body.dry_run {
+            open.pool.check_spec(&spec)?;
+            return Ok(api::Volume {
+                name,
+                origin: spec.origin,
+                size_bytes: origin.geometry().size_bytes / 512 * 512,
+                mode: api_mode(spec.mode),
+                state: VolumeState::Planned,
+                reason: String::new(),
+                dirty_bytes: Some(0),
+                exports: Vec::new(),
+            });
+        }
+        let volume = open.pool.add_volume(&spec, origin).await?;
+        let online = Attached::Online(Rc::new(volume));
+        open.volumes.borrow_mut().insert(spec.name.clone(), online);
+        let what = format!("volume \"{name}\" was put in front of {}", spec.origin);
+        self.journal.note("volume-added", pool.as_str(), what);
+        self.describe_volume(&name)
+    }
+
+    /// Changes how a volume is served.
+    pub(super) async fn set_volume(
+        &self,
+        name: &VolumeName,
+        body: &api::SetVolume,
+    ) -> Result<api::Volume> {
+        let (_, open) = self.open(name.pool.as_str())?;
+        let volume = open.volume(name)?;
+        volume.set_mode(engine_mode(body.mode)).await?;
+        let what = format!("volume \"{name}\" is now {}", super::describe::mode_name(body.mode));
+        self.journal.note("volume-mode", name.pool.as_str(), what);
+        self.describe_volume(name)
+    }
+
+    /// Begins to bring everything of a volume to its origin, or joins who does.
+    pub(super) fn flush_volume(&self, name: &VolumeName) -> Result<api::Job> {
+        let (_, open) = self.open(name.pool.as_str())?;
+        let volume = open.volume(name)?;
+        // One is enough for everybody who asks.
+        if let Some(job) = self.jobs.busy_on(name) {
+            return Ok(job);
+        }
+        let (what, owed) = (format!("flush of volume \"{name}\""), Rc::clone(&volume));
+        let left = move || owed.unproven_blocks() * BLOCK_BYTES;
+        Ok(self.jobs.begin(name, what, left, |job| async move {
+            match job.unless_cancelled(volume.destage()).await {
+                Some(result) => Ok(result?),
+                None => Err(Failure::new("cancelled")),
+            }
+        }))
+    }
+
+    /// Begins to take a volume away: everything to its origin, then it is gone and the origin is
+    /// the plain disk. Clients must have left, and its export goes first.
+    pub(super) async fn remove_volume(self: &Rc<Self>, name: &VolumeName) -> Result<api::Job> {
+        let (slot, open) = self.open(name.pool.as_str())?;
+        let superblock = open.pool.superblock();
+        if !superblock.volumes.iter().any(|v| v.name == name.volume.as_str()) {
+            return Err(no_volume(name));
+        }
+        if slot.record.borrow().exports.iter().any(|export| export.volume == name.volume) {
+            return Err(Failure::coded(Code::Busy, format!("volume \"{name}\" is exported"))
+                .hint(format!("close its export first: `forebay export remove {name}`")));
+        }
+        if let Some(busy) = self.jobs.busy_on(name) {
+            return Err(Failure::coded(
+                Code::Busy,
+                format!("volume \"{name}\" is busy: {}", busy.what),
+            )
+            .hint("wait until that has ended, or cancel it"));
+        }
+        let volume = open.volume(name).ok();
+        let (what, owed) = (format!("removal of volume \"{name}\""), volume.clone());
+        let left = move || owed.as_ref().map_or(0, |volume| volume.unproven_blocks() * BLOCK_BYTES);
+        let (it, name) = (Rc::clone(self), name.clone());
+        Ok(self.jobs.begin(&name.clone(), what, left, |job| async move {
+            // Most of it while clients of other volumes may still come; this part can be cancelled.
+            if let Some(volume) = volume {
+                match job.unless_cancelled(volume.destage()).await {
+                    Some(result) => result?,
+                    None => return Err(Failure::new("cancelled")),
+                }
+            }
+            let Some(_held) = job.unless_cancelled(it.changing.lock()).await else {
+                return Err(Failure::new("cancelled"));
+            };
+            it.drop_volume(&name).await
+        }))
+    }
+
+    /// The end of a removal; the caller holds `changing`.
+    async fn drop_volume(&self, name: &VolumeName) -> Result<()> {
+        let (slot, open) = self.open(name.pool.as_str())?;
+        if slot.record.borrow().exports.iter().any(|export| export.volume == name.volume) {
+            return Err(Failure::coded(
+                Code::Busy,
+                format!("volume \"{name}\" was exported meanwhile"),
+            )
+            .hint(format!("close its export first: `forebay export remove {name}`")));
+        }
+        open.pool.remove_volume(name.volume.as_str()).await?;
+        open.volumes.borrow_mut().remove(name.volume.as_str());
+        let what = format!("volume \"{name}\" was removed; its origin is the plain disk");
+        self.journal.note("volume-removed", name.pool.as_str(), what);
+        Ok(())
+    }
+}

@@ -1,0 +1,343 @@
+//! The life of pools and volumes under the daemon, with the real binary and real clients.
+
+#![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "a test may fail and wait")]
+
+mod common;
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use common::daemon::Daemon;
+use common::{Client, have, run, stderr};
+
+const VOLUME_BYTES: usize = 32 << 20;
+
+/// Bytes that are different at each place and for each seed.
+fn content(seed: u64, len: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    let mut bytes = Vec::with_capacity(len);
+    while bytes.len() < len {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        bytes.extend(state.to_le_bytes());
+    }
+    bytes
+}
+
+/// A pool "fast" on two SSDs with a volume "vm" that is exported at the socket "nbd".
+fn served(name: &str) -> Daemon {
+    let daemon = Daemon::new(name);
+    let (first, second) = (daemon.ssd("ssd-0"), daemon.ssd("ssd-1"));
+    let origin = daemon.dir.path("origin");
+    std::fs::write(&origin, content(1, VOLUME_BYTES)).unwrap();
+    let ssds = [first.to_str().unwrap(), second.to_str().unwrap()];
+    daemon.tell(&["pool", "create", "fast", "--ssd", ssds[0], "--ssd", ssds[1]]);
+    daemon.tell(&["volume", "add", "fast/vm", "--origin", origin.to_str().unwrap()]);
+    let socket = daemon.dir.path("nbd");
+    daemon.tell(&["export", "add", "fast/vm", "--socket", socket.to_str().unwrap()]);
+    daemon
+}
+
+fn state(daemon: &Daemon, pool: &str) -> String {
+    daemon.json(&["pool", "show", pool])["state"].as_str().unwrap().to_owned()
+}
+
+fn volume_state(daemon: &Daemon) -> String {
+    daemon.json(&["volume", "show", "fast/vm"])["state"].as_str().unwrap().to_owned()
+}
+
+/// Waits until the volume is online and its export serves.
+fn until_served(daemon: &Daemon) {
+    until("the volume is served", || {
+        let volume = daemon.json(&["volume", "show", "fast/vm"]);
+        volume["state"] == "online"
+            && volume["exports"][0].as_str().is_some_and(|uri| !uri.is_empty())
+    });
+}
+
+/// Waits for something that the daemon does by itself.
+fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    for _ in 0..400 {
+        if holds() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    panic!("never: {what}");
+}
+
+fn read_all(socket: &Path) -> Vec<u8> {
+    let mut bytes = vec![0; VOLUME_BYTES];
+    let mut client = Client::connect(socket);
+    for (index, chunk) in bytes.chunks_mut(1 << 20).enumerate() {
+        client.read((index << 20) as u64, chunk).unwrap();
+    }
+    bytes
+}
+
+#[test]
+fn a_volume_lives_through_a_kill_and_leaves_the_plain_disk_behind() {
+    let mut daemon = served("life");
+    let socket = daemon.dir.path("nbd");
+    let newest = content(2, VOLUME_BYTES);
+    if have("nbdcopy") {
+        let source = daemon.dir.path("newest");
+        std::fs::write(&source, &newest).unwrap();
+        let uri = format!("nbd+unix:///vm?socket={}", socket.display());
+        let copied = run(Command::new("nbdcopy").arg("--flush").arg(&source).arg(&uri));
+        assert!(copied.status.success(), "{}", stderr(&copied));
+    } else {
+        let mut client = Client::connect(&socket);
+        for (index, chunk) in newest.chunks(1 << 20).enumerate() {
+            client.write((index << 20) as u64, chunk).unwrap();
+        }
+        client.flush().unwrap();
+    }
+    daemon.kill();
+    daemon.start();
+    until_served(&daemon);
+    assert_eq!(read_all(&socket), newest, "after a kill");
+    daemon.tell(&["volume", "flush", "fast/vm"]);
+    assert_eq!(daemon.json(&["volume", "show", "fast/vm"])["dirty_bytes"], 0);
+    // Dirty again, so that the removal has something to do.
+    let last = content(3, 1 << 20);
+    Client::connect(&socket).write(4 << 20, &last).unwrap();
+    daemon.refused(&["volume", "remove", "fast/vm", "--yes"], "is exported", "export remove");
+    daemon.tell(&["export", "remove", "fast/vm"]);
+    assert!(!socket.exists());
+    daemon.tell(&["volume", "remove", "fast/vm", "--yes"]);
+    // The daemon has let go of it: nobody else has it open for themselves.
+    let origin = daemon.dir.path("origin");
+    let file = std::fs::File::open(&origin).unwrap();
+    until("the origin is free", || file.try_lock().is_ok());
+    let mut expected = newest;
+    expected[4 << 20..5 << 20].copy_from_slice(&last);
+    assert!(std::fs::read(&origin).unwrap() == expected, "the plain disk has all of the data");
+    daemon.refused(&["volume", "show", "fast/vm"], "there is no volume", "volume list");
+    daemon.tell(&["pool", "destroy", "fast", "--yes"]);
+    assert_eq!(daemon.json(&["pool", "list"])["items"].as_array().unwrap().len(), 0);
+    daemon.stop();
+    // What is gone does not come back.
+    daemon.start();
+    assert_eq!(daemon.json(&["pool", "import"])["items"].as_array().unwrap().len(), 0);
+    daemon.stop();
+}
+
+#[test]
+fn a_missing_origin_is_a_state_until_it_is_back() {
+    let mut daemon = served("origin");
+    let socket = daemon.dir.path("nbd");
+    let data = content(5, 1 << 20);
+    let mut client = Client::connect(&socket);
+    client.write(0, &data).unwrap();
+    client.flush().unwrap();
+    drop(client);
+    daemon.stop();
+    let (origin, away) = (daemon.dir.path("origin"), daemon.dir.path("away"));
+    std::fs::rename(&origin, &away).unwrap();
+    daemon.start();
+    until("the volume is looked at", || volume_state(&daemon) == "origin-missing");
+    let pool = daemon.json(&["pool", "show", "fast"]);
+    assert!(pool["action"].as_str().unwrap().contains("attach the origin"), "{pool}");
+    assert!(daemon.tell(&["events"]).contains("origin-missing"));
+    daemon.refused(&["volume", "flush", "fast/vm"], "not online", "check the path");
+    std::fs::rename(&away, &origin).unwrap();
+    until_served(&daemon);
+    assert!(read_all(&socket)[..1 << 20] == data[..]);
+    daemon.stop();
+}
+
+#[test]
+fn missing_ssds_are_waited_for_and_never_keep_the_daemon_from_starting() {
+    let mut daemon = served("ssds");
+    let data = content(6, 1 << 20);
+    let mut client = Client::connect(&daemon.dir.path("nbd"));
+    client.write(0, &data).unwrap();
+    client.flush().unwrap();
+    drop(client);
+    daemon.stop();
+    let (first, second) = (daemon.dir.path("ssd-0"), daemon.dir.path("ssd-1"));
+    std::fs::rename(&first, daemon.dir.path("away-0")).unwrap();
+    std::fs::rename(&second, daemon.dir.path("away-1")).unwrap();
+    daemon.spawn();
+    daemon.until("the pool waits", |status| status.contains("\"waiting\""));
+    daemon.refused(&["volume", "flush", "fast/vm"], "is not open", "pool show fast");
+    daemon.refused(&["pool", "import", "fast"], "no cache device", "were last at");
+    // Found by what is on them, under other names.
+    std::fs::rename(daemon.dir.path("away-0"), daemon.dir.path("ssd-x")).unwrap();
+    std::fs::rename(daemon.dir.path("away-1"), daemon.dir.path("ssd-y")).unwrap();
+    daemon.tell(&["pool", "import", "fast"]);
+    assert_eq!(state(&daemon, "fast"), "online");
+    daemon.stop();
+    // One that comes during the wait is not gone on without.
+    std::fs::rename(daemon.dir.path("ssd-x"), daemon.dir.path("away-0")).unwrap();
+    daemon.spawn();
+    daemon.until("the pool waits", |status| status.contains("\"waiting\""));
+    std::fs::rename(daemon.dir.path("away-0"), daemon.dir.path("ssd-x")).unwrap();
+    daemon.until("the pool is whole", |status| status.contains("\"online\""));
+    assert_eq!(state(&daemon, "fast"), "online");
+    daemon.stop();
+    // With two copies one is enough, by itself.
+    std::fs::rename(daemon.dir.path("ssd-x"), daemon.dir.path("away-0")).unwrap();
+    daemon.start();
+    assert_eq!(state(&daemon, "fast"), "degraded");
+    assert!(daemon.tell(&["status"]).starts_with("A look is needed at 1 of 1 pool."));
+    until_served(&daemon);
+    assert!(read_all(&daemon.dir.path("nbd"))[..1 << 20] == data[..]);
+    daemon.stop();
+}
+
+#[test]
+fn a_pool_whose_only_copy_is_missing_waits_for_a_person() {
+    let mut daemon = Daemon::new("decision");
+    let (first, second) = (daemon.ssd("ssd-0"), daemon.ssd("ssd-1"));
+    let origin = daemon.dir.path("origin");
+    std::fs::write(&origin, content(1, VOLUME_BYTES)).unwrap();
+    let paths = [&first, &second, &origin].map(|path| path.to_str().unwrap());
+    daemon.tell(&[
+        "pool",
+        "create",
+        "fast",
+        "--ssd",
+        paths[0],
+        "--ssd",
+        paths[1],
+        "--dirty-copies",
+        "1",
+        "--accept-data-loss-on-ssd-failure",
+    ]);
+    daemon.tell(&["volume", "add", "fast/vm", "--origin", paths[2]]);
+    let volume = daemon.json(&["volume", "show", "fast/vm"]);
+    assert_eq!(volume["mode"], "writeback", "as was agreed to at creation");
+    let socket = daemon.dir.path("nbd");
+    daemon.tell(&["export", "add", "fast/vm", "--socket", socket.to_str().unwrap()]);
+    let mut client = Client::connect(&socket);
+    client.write(0, &content(7, 1 << 20)).unwrap();
+    client.flush().unwrap();
+    drop(client);
+    daemon.kill();
+    std::fs::rename(&second, daemon.dir.path("away")).unwrap();
+    daemon.start();
+    assert_eq!(state(&daemon, "fast"), "needs-decision");
+    daemon.refused(&["pool", "import", "fast"], "may hold the only copy", "--accept-missing");
+    daemon.tell(&["pool", "import", "fast", "--accept-missing"]);
+    assert_eq!(state(&daemon, "fast"), "degraded");
+    daemon.stop();
+}
+
+#[test]
+fn a_pool_moves_with_its_ssds() {
+    let mut from = served("move-from");
+    let data = content(8, 1 << 20);
+    let mut client = Client::connect(&from.dir.path("nbd"));
+    client.write(0, &data).unwrap();
+    client.flush().unwrap();
+    from.refused(&["pool", "export", "fast"], "clients are connected", "export remove");
+    drop(client);
+    until("the client is gone", || from.json(&["export", "list"])["items"][0]["clients"] == 0);
+    from.tell(&["pool", "export", "fast"]);
+    assert_eq!(from.json(&["pool", "list"])["items"].as_array().unwrap().len(), 0);
+    let found = from.json(&["pool", "import"]);
+    assert_eq!(found["items"][0]["state"], "exported");
+    let mut to = Daemon::new("move-to");
+    let ssds = [from.dir.path("ssd-0"), from.dir.path("ssd-1")];
+    let ssds = ssds.each_ref().map(|path| path.to_str().unwrap());
+    to.tell(&["pool", "import", "fast", "--ssd", ssds[0], "--ssd", ssds[1]]);
+    until("the volume is online", || volume_state(&to) == "online");
+    from.refused(&["pool", "import", "fast"], "in use", "stop who uses it");
+    // And it is not opened here one day because somebody has tried.
+    assert_eq!(from.json(&["pool", "list"])["items"].as_array().unwrap().len(), 0);
+    let socket = to.dir.path("nbd");
+    to.tell(&["export", "add", "fast/vm", "--socket", socket.to_str().unwrap()]);
+    assert!(read_all(&socket)[..1 << 20] == data[..]);
+    // It is known at the next start, by paths that no pattern matches.
+    to.stop();
+    to.start();
+    assert_eq!(state(&to, "fast"), "online");
+    to.stop();
+    from.stop();
+}
+
+#[test]
+fn a_mode_is_changed_and_kept_and_a_port_stays_the_same() {
+    let mut daemon = served("mode");
+    daemon.tell(&["volume", "set", "fast/vm", "writethrough"]);
+    daemon.tell(&["export", "remove", "fast/vm"]);
+    let uri = daemon.tell(&["export", "add", "fast/vm", "--port", "0"]);
+    assert!(uri.starts_with("nbd://127.0.0.1:"), "{uri}");
+    daemon.stop();
+    daemon.start();
+    until_served(&daemon);
+    let volume = daemon.json(&["volume", "show", "fast/vm"]);
+    assert_eq!(volume["mode"], "writethrough");
+    assert_eq!(volume["exports"][0], uri.trim());
+    daemon.stop();
+}
+
+#[test]
+fn a_dry_run_changes_nothing() {
+    let mut daemon = Daemon::new("dry");
+    let ssd = daemon.ssd("ssd-0");
+    let path = ssd.to_str().unwrap();
+    let plan = daemon.json(&["pool", "create", "fast", "--ssd", path, "--dry-run"]);
+    assert_eq!(plan["done"], false);
+    assert_eq!(plan["dirty_copies"], 1);
+    assert!(plan["index_bytes_max"].as_u64().unwrap() >= 4 << 20);
+    assert!(std::fs::read(&ssd).unwrap().iter().all(|&byte| byte == 0));
+    assert_eq!(daemon.json(&["pool", "list"])["items"].as_array().unwrap().len(), 0);
+    daemon.tell(&["pool", "create", "fast", "--ssd", path]);
+    let origin = daemon.dir.sparse("origin", VOLUME_BYTES as u64);
+    let origin = origin.to_str().unwrap();
+    let planned = daemon.json(&["volume", "add", "fast/vm", "--origin", origin, "--dry-run"]);
+    assert_eq!((&planned["state"], &planned["mode"]), (&"planned".into(), &"writethrough".into()));
+    assert_eq!(daemon.json(&["volume", "list"])["items"].as_array().unwrap().len(), 0);
+    daemon.stop();
+}
+
+#[test]
+fn the_control_socket_is_private_and_belongs_to_one_daemon() {
+    let mut daemon = Daemon::new("socket");
+    let socket = daemon.dir.path("control.sock");
+    let mode = std::fs::metadata(&socket).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let second = run(&mut daemon.command());
+    assert_eq!(second.status.code(), Some(1));
+    assert!(stderr(&second).contains("another daemon uses the state directory"));
+    // With a state directory of its own it still finds the socket taken.
+    let config = std::fs::read_to_string(daemon.dir.path("forebay.toml")).unwrap();
+    std::fs::write(daemon.dir.path("other.toml"), config.replace("/state\"", "/other\"")).unwrap();
+    let mut other = common::forebay();
+    let third = run(other.arg("serve").arg("--config").arg(daemon.dir.path("other.toml")));
+    let text = stderr(&third);
+    assert!(text.contains("another daemon answers there") && text.contains("hint: "), "{text}");
+    daemon.tell(&["status"]);
+    // A dead daemon's socket is taken over.
+    daemon.kill();
+    assert!(socket.exists());
+    daemon.start();
+    daemon.stop();
+    assert!(!socket.exists());
+}
+
+#[test]
+fn the_service_manager_is_told() {
+    let mut daemon = Daemon::new("notify");
+    daemon.stop();
+    let path = daemon.dir.path("notify");
+    let manager = std::os::unix::net::UnixDatagram::bind(&path).unwrap();
+    manager.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    let mut child = daemon.command().env("NOTIFY_SOCKET", &path).spawn().unwrap();
+    let told = || {
+        let mut bytes = [0; 64];
+        let len = manager.recv(&mut bytes).unwrap();
+        String::from_utf8_lossy(&bytes[..len]).into_owned()
+    };
+    let ready = told();
+    common::signal(child.id(), "TERM");
+    let stopping = told();
+    assert!(child.wait().unwrap().success());
+    assert_eq!((ready.as_str(), stopping.as_str()), ("READY=1", "STOPPING=1"));
+}

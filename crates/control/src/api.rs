@@ -1,0 +1,423 @@
+//! The bodies of requests and answers, version 1.
+//!
+//! Requests refuse fields that they do not know; whoever reads an answer ignores them, so that
+//! fields can be added. Sizes are bytes, spans are seconds.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::name::{Name, VolumeName};
+
+/// Version of the answers, in each of them as `schema`.
+pub const SCHEMA: u32 = 1;
+
+/// How a volume is served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// Writes are acknowledged by the SSDs and destaged later.
+    Writeback,
+    /// Writes go to SSD and origin.
+    Writethrough,
+    /// Writes go to the origin only.
+    Readonly,
+    /// Nothing is cached.
+    Bypass,
+    /// Reads do not populate; not available in this version.
+    #[serde(skip_deserializing)]
+    Writeonly,
+}
+
+/// `POST /api/v1/pools`: make a pool.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CreatePool {
+    /// Its name.
+    pub name: Name,
+    /// The cache devices; absolute paths.
+    pub ssds: Vec<PathBuf>,
+    /// Copies of dirty data; without it 2 on several devices and 1 on one.
+    #[serde(default)]
+    pub dirty_copies: Option<u8>,
+    /// Agrees to write-back with one copy of dirty data, for the volumes to come.
+    #[serde(default)]
+    pub accept_data_loss_on_ssd_failure: bool,
+    /// Only say what would be done.
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
+/// What a new pool is, or would be.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct PoolPlan {
+    /// See [`SCHEMA`].
+    pub schema: u32,
+    /// Its name.
+    pub name: Name,
+    /// Its identity; empty as long as it is a plan.
+    pub id: String,
+    /// Whether it was made.
+    pub done: bool,
+    /// Its members.
+    pub members: Vec<PlannedMember>,
+    /// Copies of dirty data, and of clean data.
+    pub dirty_copies: u8,
+    /// Copies of clean data.
+    pub clean_copies: u8,
+    /// Bytes of a segment.
+    pub segment_bytes: u64,
+    /// Bytes for cached data, if all of it is clean.
+    pub capacity_bytes: u64,
+    /// The most memory that the index takes.
+    pub index_bytes_max: u64,
+}
+
+/// One cache device of a plan.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct PlannedMember {
+    /// Where it is.
+    pub path: PathBuf,
+    /// Its size.
+    pub size_bytes: u64,
+    /// Its segments.
+    pub segments: u32,
+}
+
+/// How a pool is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PoolState {
+    /// All its cache devices are there and it serves.
+    Online,
+    /// It serves without some of its cache devices.
+    Degraded,
+    /// A device error has stopped all writing until the next start.
+    Latched,
+    /// Cache devices are not there yet; they are waited for.
+    Waiting,
+    /// Opening it needs a person's decision.
+    NeedsDecision,
+    /// It cannot be opened.
+    Failed,
+    /// Its cache devices are here, and it was not imported.
+    Exported,
+}
+
+/// One pool.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Pool {
+    /// Its name.
+    pub name: String,
+    /// Its identity.
+    pub id: String,
+    /// How it is, in one word.
+    pub state: PoolState,
+    /// The same in one sentence.
+    pub summary: String,
+    /// What to do; empty if nothing is.
+    pub action: String,
+    /// Its cache devices.
+    pub members: Vec<Member>,
+    /// Its volumes.
+    pub volumes: Vec<Volume>,
+    /// What is known while it is open.
+    pub usage: Option<PoolUsage>,
+}
+
+/// What an open pool holds.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct PoolUsage {
+    /// Copies of dirty data.
+    pub dirty_copies: u8,
+    /// Bytes of a segment.
+    pub segment_bytes: u64,
+    /// Segments in all.
+    pub segments: u64,
+    /// Segments that are free.
+    pub segments_free: u64,
+    /// Bytes cached.
+    pub cached_bytes: u64,
+    /// Bytes that origins lack.
+    pub dirty_bytes: u64,
+    /// Memory of the index.
+    pub index_bytes: u64,
+    /// Its bound.
+    pub index_bytes_max: u64,
+    /// Read requests so far.
+    pub read_requests: u64,
+    /// Of those, served by cache devices alone.
+    pub read_hits: u64,
+    /// Write requests so far.
+    pub write_requests: u64,
+}
+
+/// One cache device of a pool.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Member {
+    /// Its identity.
+    pub id: String,
+    /// Where it is; `null` if it is not.
+    pub path: Option<PathBuf>,
+    /// `present`, `missing`, or `lost` if the pool went on without it.
+    pub state: MemberState,
+}
+
+/// How a cache device is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum MemberState {
+    /// It is there.
+    Present,
+    /// It belongs to the pool and is not there.
+    Missing,
+    /// The pool has gone on without it.
+    Lost,
+}
+
+/// `POST /api/v1/pools/{pool}/volumes`: put a pool in front of an origin.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AddVolume {
+    /// Its name.
+    pub name: Name,
+    /// The slow device; an absolute path.
+    pub origin: PathBuf,
+    /// How it is served; without it writeback if dirty data is kept twice or its loss was
+    /// accepted, else writethrough.
+    #[serde(default)]
+    pub mode: Option<Mode>,
+    /// What a miss brings in; without it 64 KiB.
+    #[serde(default)]
+    pub cache_block_bytes: Option<u32>,
+    /// Agrees to write-back with one copy of dirty data.
+    #[serde(default)]
+    pub accept_data_loss_on_ssd_failure: bool,
+    /// Only say what would be done.
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
+/// `PATCH /api/v1/pools/{pool}/volumes/{volume}`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SetVolume {
+    /// How it is served from now on.
+    pub mode: Mode,
+}
+
+/// How a volume is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum VolumeState {
+    /// Its origin is attached.
+    Online,
+    /// Its origin cannot be used; what is cached is safe.
+    OriginMissing,
+    /// Its pool is not open.
+    Offline,
+    /// It is not there yet: a dry run.
+    Planned,
+}
+
+/// One volume.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Volume {
+    /// Its name, with its pool's.
+    pub name: VolumeName,
+    /// Where its origin is.
+    pub origin: String,
+    /// Its size.
+    pub size_bytes: u64,
+    /// How it is served.
+    pub mode: Mode,
+    /// How it is.
+    pub state: VolumeState,
+    /// Why it is not online; empty if it is.
+    pub reason: String,
+    /// Bytes that its origin lacks; `null` while nobody knows.
+    pub dirty_bytes: Option<u64>,
+    /// Where clients reach it.
+    pub exports: Vec<String>,
+}
+
+/// Where an export listens.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Place {
+    /// A Unix socket; an absolute path.
+    Socket(PathBuf),
+    /// A TCP port of the loopback address; 0 takes a free one.
+    Port(u16),
+}
+
+/// `POST /api/v1/exports`: let clients use a volume.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AddExport {
+    /// The volume.
+    pub volume: VolumeName,
+    /// Where; without it a socket in the daemon's directory.
+    #[serde(default)]
+    pub place: Option<Place>,
+}
+
+/// One export.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Export {
+    /// The volume.
+    pub volume: VolumeName,
+    /// Where clients reach it.
+    pub uri: String,
+    /// Clients that are connected.
+    pub clients: usize,
+    /// Why it does not serve; empty if it does.
+    pub reason: String,
+}
+
+/// `POST /api/v1/import`: open a pool whose cache devices are here.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ImportPool {
+    /// Its name or its identity.
+    pub pool: String,
+    /// Paths to look at besides those that are known.
+    #[serde(default)]
+    pub ssds: Vec<PathBuf>,
+    /// Accepts that writes which only missing members held are lost.
+    #[serde(default)]
+    pub accept_missing: bool,
+}
+
+/// `POST /api/v1/pools/{pool}/destroy`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Confirm {
+    /// The name once more: what is about to go.
+    pub confirm: String,
+}
+
+/// `GET /api/v1/status`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Status {
+    /// See [`SCHEMA`].
+    pub schema: u32,
+    /// The daemon's version.
+    pub version: String,
+    /// Its process.
+    pub pid: u32,
+    /// All in one sentence.
+    pub summary: String,
+    /// All pools.
+    pub pools: Vec<Pool>,
+    /// All exports.
+    pub exports: Vec<Export>,
+}
+
+/// An answer that is one thing.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct One<T> {
+    /// See [`SCHEMA`].
+    pub schema: u32,
+    /// The thing.
+    #[serde(flatten)]
+    pub item: T,
+}
+
+/// An answer that is a list.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Many<T> {
+    /// See [`SCHEMA`].
+    pub schema: u32,
+    /// The things.
+    pub items: Vec<T>,
+}
+
+impl<T> One<T> {
+    /// The answer with this thing.
+    pub fn of(item: T) -> One<T> {
+        One { schema: SCHEMA, item }
+    }
+}
+
+impl<T> Many<T> {
+    /// The answer with these things.
+    pub fn of(items: Vec<T>) -> Many<T> {
+        Many { schema: SCHEMA, items }
+    }
+}
+
+/// `GET /api/v1/events?after=N`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EventsQuery {
+    /// Only events with a higher number.
+    #[serde(default)]
+    pub after: u64,
+}
+
+/// Something a person should know.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Event {
+    /// Counts the events of a daemon's life from 1.
+    pub number: u64,
+    /// When, in seconds since 1970.
+    pub unix_s: u64,
+    /// What kind; `forebay explain` knows them.
+    pub code: String,
+    /// The pool, or nothing.
+    pub pool: String,
+    /// What happened, on what.
+    pub what: String,
+}
+
+/// How long work goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum JobState {
+    /// It is under way.
+    Running,
+    /// It has reached its end, and what it did is durable.
+    Done,
+    /// It has failed.
+    Failed,
+    /// Somebody has ended it before.
+    Cancelled,
+}
+
+/// Long work.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Job {
+    /// Its number.
+    pub number: u64,
+    /// What it does.
+    pub what: String,
+    /// How it is.
+    pub state: JobState,
+    /// Bytes that were to be moved when it began; more may have come.
+    pub total_bytes: u64,
+    /// Bytes that are left.
+    pub left_bytes: u64,
+    /// Bytes a second so far.
+    pub rate_bytes_per_s: u64,
+    /// Seconds to go at this rate; `null` while nobody can tell.
+    pub left_s: Option<u64>,
+    /// Why it failed.
+    pub error: Option<crate::error::ApiError>,
+}
+
+/// An answer with nothing in it.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Done {
+    /// See [`SCHEMA`].
+    pub schema: u32,
+    /// What was done, for people.
+    pub what: String,
+}
+
+impl Done {
+    /// The answer that says this.
+    pub fn of(what: impl Into<String>) -> Done {
+        Done { schema: SCHEMA, what: what.into() }
+    }
+}

@@ -1,0 +1,313 @@
+//! HTTP and JSON over the control socket, on a thread of its own.
+//!
+//! * A handler turns a request into a [`Call`], sends it to the daemon's reactor and waits for the
+//!   answer. A client that goes away takes nothing back.
+//! * Whatever arrives is answered from the error table; nothing here can panic on it.
+
+use std::io;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::{DefaultBodyLimit, FromRequest, FromRequestParts, Path, Query, Request, State};
+use axum::http::request::Parts;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use forebay_device::post::Sender;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::sync::{Semaphore, oneshot};
+
+use crate::api;
+use crate::call::{Call, Reply, Result, reply};
+use crate::error::{ApiError, Code};
+use crate::name::{Name, VolumeName};
+use crate::socket::ControlSocket;
+
+/// Longest body of a request, in bytes: eight paths of 4 KiB fit, and nothing asked is longer. A
+/// longer one is refused.
+pub const BODY_BYTES_MAX: usize = 64 << 10;
+
+/// Calls on their way to the reactor at a time; more wait. The daemon does a handful at a time.
+const CALLS_MAX: usize = 64;
+
+/// How long requests under way are waited for at the end.
+const DRAIN_TIME_MAX: Duration = Duration::from_secs(5);
+
+/// What every handler needs.
+#[derive(Clone)]
+struct Desk {
+    calls: Sender<Call>,
+    places: Arc<Semaphore>,
+}
+
+impl Desk {
+    /// Sends a call and waits for its answer.
+    async fn ask<T: Serialize>(&self, call: impl FnOnce(Reply<T>) -> Call) -> Response {
+        let _place = self.places.acquire().await;
+        let (reply, answer) = reply();
+        self.calls.send(call(reply));
+        respond(answer.await)
+    }
+}
+
+fn json(status: u16, body: &impl Serialize) -> Response {
+    let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let body = serde_json::to_vec(body).unwrap_or_default();
+    (status, [(header::CONTENT_TYPE, "application/json")], body).into_response()
+}
+
+fn respond<T: Serialize>(answer: Result<T>) -> Response {
+    match answer {
+        Ok(body) => json(200, &body),
+        Err(error) => error.into_response(),
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        json(self.code.status(), &self)
+    }
+}
+
+/// A JSON body, whatever its content type is said to be.
+struct Body<T>(T);
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, state: &S) -> std::result::Result<Self, ApiError> {
+        let bytes = Bytes::from_request(request, state).await.map_err(|rejection| {
+            if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE {
+                let what = format!("the body is longer than {BODY_BYTES_MAX} B");
+                return ApiError::new(Code::TooLarge, what).hint("send less at a time");
+            }
+            ApiError::new(Code::BadRequest, "the body did not arrive whole")
+        })?;
+        serde_json::from_slice(&bytes).map(Body).map_err(|error| {
+            ApiError::new(Code::BadRequest, format!("the body cannot be used: {error}"))
+                .hint("docs/user/reference.md lists the fields")
+        })
+    }
+}
+
+/// Parts of the address.
+struct At<T>(T);
+
+impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for At<T> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(
+        parts: &mut Parts,
+        state: &S,
+    ) -> std::result::Result<Self, ApiError> {
+        let path = Path::<T>::from_request_parts(parts, state).await;
+        path.map(|Path(value)| At(value)).map_err(|error| {
+            ApiError::new(Code::BadRequest, format!("the address cannot be used: {error}"))
+        })
+    }
+}
+
+/// What stands behind the question mark.
+struct Asked<T>(T);
+
+impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for Asked<T> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(
+        parts: &mut Parts,
+        state: &S,
+    ) -> std::result::Result<Self, ApiError> {
+        let query = Query::<T>::from_request_parts(parts, state).await;
+        query.map(|Query(value)| Asked(value)).map_err(|error| {
+            ApiError::new(Code::BadRequest, format!("the query cannot be used: {error}"))
+        })
+    }
+}
+
+type D = State<Desk>;
+
+async fn status(State(desk): D) -> Response {
+    desk.ask(Call::Status).await
+}
+
+async fn events(State(desk): D, Asked(query): Asked<api::EventsQuery>) -> Response {
+    desk.ask(|reply| Call::Events(query, reply)).await
+}
+
+async fn pools(State(desk): D) -> Response {
+    desk.ask(Call::Pools).await
+}
+
+async fn pool(State(desk): D, At(name): At<Name>) -> Response {
+    desk.ask(|reply| Call::Pool(name, reply)).await
+}
+
+async fn create_pool(State(desk): D, Body(body): Body<api::CreatePool>) -> Response {
+    desk.ask(|reply| Call::CreatePool(body, reply)).await
+}
+
+async fn import_pool(State(desk): D, Body(body): Body<api::ImportPool>) -> Response {
+    desk.ask(|reply| Call::ImportPool(body, reply)).await
+}
+
+async fn importable(State(desk): D) -> Response {
+    desk.ask(Call::Importable).await
+}
+
+async fn export_pool(State(desk): D, At(name): At<Name>) -> Response {
+    desk.ask(|reply| Call::ExportPool(name, reply)).await
+}
+
+async fn destroy_pool(
+    State(desk): D,
+    At(name): At<Name>,
+    Body(body): Body<api::Confirm>,
+) -> Response {
+    desk.ask(|reply| Call::DestroyPool(name, body, reply)).await
+}
+
+async fn volumes(State(desk): D) -> Response {
+    desk.ask(Call::Volumes).await
+}
+
+async fn volume(State(desk): D, At((pool, volume)): At<(Name, Name)>) -> Response {
+    desk.ask(|reply| Call::Volume(VolumeName { pool, volume }, reply)).await
+}
+
+async fn add_volume(
+    State(desk): D,
+    At(pool): At<Name>,
+    Body(body): Body<api::AddVolume>,
+) -> Response {
+    desk.ask(|reply| Call::AddVolume(pool, body, reply)).await
+}
+
+async fn set_volume(
+    State(desk): D,
+    At((pool, volume)): At<(Name, Name)>,
+    Body(body): Body<api::SetVolume>,
+) -> Response {
+    desk.ask(|reply| Call::SetVolume(VolumeName { pool, volume }, body, reply)).await
+}
+
+async fn flush_volume(State(desk): D, At((pool, volume)): At<(Name, Name)>) -> Response {
+    desk.ask(|reply| Call::FlushVolume(VolumeName { pool, volume }, reply)).await
+}
+
+async fn remove_volume(State(desk): D, At((pool, volume)): At<(Name, Name)>) -> Response {
+    desk.ask(|reply| Call::RemoveVolume(VolumeName { pool, volume }, reply)).await
+}
+
+async fn exports(State(desk): D) -> Response {
+    desk.ask(Call::Exports).await
+}
+
+async fn add_export(State(desk): D, Body(body): Body<api::AddExport>) -> Response {
+    desk.ask(|reply| Call::AddExport(body, reply)).await
+}
+
+async fn remove_export(State(desk): D, At((pool, volume)): At<(Name, Name)>) -> Response {
+    desk.ask(|reply| Call::RemoveExport(VolumeName { pool, volume }, reply)).await
+}
+
+async fn job(State(desk): D, At(number): At<u64>) -> Response {
+    desk.ask(|reply| Call::Job(number, reply)).await
+}
+
+async fn cancel_job(State(desk): D, At(number): At<u64>) -> Response {
+    desk.ask(|reply| Call::CancelJob(number, reply)).await
+}
+
+async fn nowhere(request: Request) -> ApiError {
+    ApiError::new(Code::NotFound, format!("there is no {}", request.uri().path()))
+        .hint("addresses begin with /api/v1; docs/user/reference.md lists them")
+}
+
+async fn wrong_method(request: Request) -> ApiError {
+    let what = format!("{} cannot be asked of {}", request.method(), request.uri().path());
+    ApiError::new(Code::BadMethod, what).hint("docs/user/reference.md lists what can")
+}
+
+/// All addresses.
+pub fn router(calls: Sender<Call>) -> Router {
+    let desk = Desk { calls, places: Arc::new(Semaphore::new(CALLS_MAX)) };
+    let volume_at = "/pools/{pool}/volumes/{volume}";
+    let api = Router::new()
+        .route("/status", get(status))
+        .route("/events", get(events))
+        .route("/pools", get(pools).post(create_pool))
+        .route("/import", get(importable).post(import_pool))
+        .route("/pools/{pool}", get(pool))
+        .route("/pools/{pool}/export", post(export_pool))
+        .route("/pools/{pool}/destroy", post(destroy_pool))
+        .route("/volumes", get(volumes))
+        .route("/pools/{pool}/volumes", post(add_volume))
+        .route(volume_at, get(volume).patch(set_volume).delete(remove_volume))
+        .route(&format!("{volume_at}/flush"), post(flush_volume))
+        .route("/exports", get(exports).post(add_export))
+        .route("/exports/{pool}/{volume}", axum::routing::delete(remove_export))
+        .route("/jobs/{number}", get(job).delete(cancel_job));
+    Router::new()
+        .nest("/api/v1", api)
+        .fallback(nowhere)
+        .method_not_allowed_fallback(wrong_method)
+        .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
+        .with_state(desk)
+}
+
+/// The thread that serves the control socket.
+pub struct Server {
+    stop: Option<oneshot::Sender<()>>,
+    thread: JoinHandle<()>,
+}
+
+impl Server {
+    /// Serves `socket`; what is asked goes to `calls`.
+    ///
+    /// # Errors
+    /// If the system gives no thread.
+    pub fn start(socket: ControlSocket, calls: Sender<Call>) -> io::Result<Server> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let (stop, stopped) = oneshot::channel::<()>();
+        let listener = {
+            let _inside = runtime.enter();
+            tokio::net::UnixListener::from_std(socket.listener.try_clone()?)?
+        };
+        let serve = async move {
+            let (told, ending) = oneshot::channel::<()>();
+            let ends = async move {
+                let _ = stopped.await;
+                drop(told);
+            };
+            let serving = axum::serve(listener, router(calls)).with_graceful_shutdown(ends);
+            let limit = async move {
+                let _ = ending.await;
+                tokio::time::sleep(DRAIN_TIME_MAX).await;
+            };
+            tokio::select! {
+                _ = serving.into_future() => {}
+                () = limit => {}
+            }
+            drop(socket);
+        };
+        let thread = std::thread::Builder::new().name("control".to_owned()).spawn(move || {
+            runtime.block_on(serve);
+        })?;
+        Ok(Server { stop: Some(stop), thread })
+    }
+
+    /// Takes no more requests. Those under way are still to be answered: go on receiving calls
+    /// until there are none, then [`Server::join`].
+    pub fn stop(&mut self) {
+        self.stop = None;
+    }
+
+    /// Waits until the thread has ended. Blocks: after the last call has been received.
+    pub fn join(self) {
+        let _ = self.thread.join();
+    }
+}

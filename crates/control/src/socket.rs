@@ -1,0 +1,86 @@
+//! The control socket: whoever can open it controls the daemon, so its mode comes before its name.
+
+use std::fs::Permissions;
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+
+/// A listener whose file goes away with it.
+pub struct ControlSocket {
+    path: PathBuf,
+    pub(crate) listener: UnixListener,
+}
+
+impl Drop for ControlSocket {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// Removes the socket of a daemon that is gone.
+///
+/// # Errors
+/// `AddrInUse` if somebody answers there or it is no socket.
+fn remove_stale(path: &Path) -> io::Result<()> {
+    let meta = match std::fs::symlink_metadata(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        other => other?,
+    };
+    if !meta.file_type().is_socket() {
+        return Err(io::Error::new(ErrorKind::AddrInUse, "it exists and is not a socket"));
+    }
+    match UnixStream::connect(path) {
+        Ok(_) => Err(io::Error::new(ErrorKind::AddrInUse, "another daemon answers there")),
+        Err(error) if error.kind() == ErrorKind::ConnectionRefused => std::fs::remove_file(path),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+impl ControlSocket {
+    /// Listens at `path` with this mode. A socket that nobody answers on is taken over.
+    ///
+    /// # Errors
+    /// `AddrInUse` if a live daemon answers there, or something else is there.
+    pub fn open(path: &Path, mode: u32) -> io::Result<ControlSocket> {
+        remove_stale(path)?;
+        let mut name = path.file_name().unwrap_or_default().to_owned();
+        name.push(".new");
+        let new = path.with_file_name(name);
+        remove_stale(&new)?;
+        // Nobody knows the first name, and the second one appears with its mode.
+        let listener = UnixListener::bind(&new)?;
+        std::fs::set_permissions(&new, Permissions::from_mode(mode))?;
+        std::fs::rename(&new, path)?;
+        listener.set_nonblocking(true)?;
+        Ok(ControlSocket { path: path.to_owned(), listener })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_socket_is_taken_over_from_the_dead_and_refused_while_it_answers() {
+        let folder = std::env::temp_dir().join(format!("forebay-control-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("control.sock");
+        let first = ControlSocket::open(&path, 0o600).unwrap();
+        let mode = std::fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        let second = ControlSocket::open(&path, 0o600);
+        assert!(second.is_err_and(|error| error.kind() == ErrorKind::AddrInUse));
+        // As after a kill: the file stays, nobody listens.
+        let abandoned = folder.join("abandoned.sock");
+        drop(UnixListener::bind(&abandoned).unwrap());
+        assert!(ControlSocket::open(&abandoned, 0o600).is_ok());
+        drop(first);
+        assert!(!path.exists());
+        std::fs::write(&path, b"precious").unwrap();
+        assert!(ControlSocket::open(&path, 0o600).is_err());
+        assert_eq!(std::fs::read(&path).unwrap(), b"precious");
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+}
