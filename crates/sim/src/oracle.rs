@@ -24,7 +24,9 @@
 //!   failed, only if nothing was lost. The notice ends with the process, like the connection that
 //!   it would go to.
 //! * An acknowledged write that went into the log leaves nothing older in doubt, whatever was lost:
-//!   it is written to the origin again. Nor does a write that is acknowledged after the failure.
+//!   it is written to the origin again. Nor does a write that is given to the origin after the
+//!   failure. One that was on its way counts as if the failure came right behind its acknowledgement:
+//!   who is told after that has been told of it.
 //! * FUA is about one write, which fails by itself: it leaves nothing in doubt.
 //! * The power cut ends the doubt, and the first read decides as ever: a cache that kept the lost
 //!   value must not show it unless the origin has it.
@@ -59,6 +61,8 @@ struct Version {
     acknowledged: bool,
     /// The origin was given it before that.
     direct: bool,
+    /// In flight when a flush failed, and given to the origin before.
+    met: bool,
     /// Failed flushes that may have lost what had superseded it: when, and when it was buried.
     doubts: Vec<(u64, u64)>,
     /// In doubt, and the process that knew has ended.
@@ -78,6 +82,7 @@ impl Version {
             recovered,
             acknowledged: recovered,
             direct: false,
+            met: false,
             doubts: Vec::new(),
             forgotten: false,
             astray: false,
@@ -96,6 +101,12 @@ impl Version {
     fn remove(&mut self, now: u64) {
         self.hide(now);
         self.buried = 0;
+    }
+
+    /// What has superseded it may have been lost by a flush that failed now.
+    fn doubt(&mut self, now: u64) {
+        self.doubts.push((now, self.buried));
+        self.buried = NEVER;
     }
 
     /// A write that began after this one's end was acknowledged.
@@ -236,12 +247,16 @@ impl Oracle {
         let now = self.tick();
         let decided = ok && change != Change::Trim;
         for (_, versions) in self.volumes[access.volume].each(access.range) {
+            let met = versions.iter().any(|v| v.met && v.start == access.start && v.end == NEVER);
             for version in versions.iter_mut() {
                 if version.start == access.start && version.end == NEVER {
                     version.end = now;
                     version.acknowledged = decided;
                 } else if decided && version.end < access.start {
                     version.supersede(now);
+                    if met && !version.doubts.is_empty() {
+                        version.doubt(now);
+                    }
                     if fua {
                         version.remove(now);
                     }
@@ -343,6 +358,7 @@ impl Oracle {
             let possible = |version: &&mut Version| version.buried >= flushed;
             let (mut newest_direct, mut newest_logged) = (None, 0);
             for version in versions.iter_mut().filter(possible) {
+                version.met |= version.direct && version.end == NEVER;
                 if version.direct {
                     newest_direct = newest_direct.max(Some(version.start));
                 } else if version.acknowledged {
@@ -352,8 +368,7 @@ impl Oracle {
             for version in versions.iter_mut().filter(possible) {
                 let lost = newest_direct.is_some_and(|start| start > version.start);
                 if lost && version.end >= newest_logged {
-                    version.doubts.push((now, version.buried));
-                    version.buried = NEVER;
+                    version.doubt(now);
                     doubtful.push(sector);
                 }
             }

@@ -472,6 +472,26 @@ fn a_loss_that_nobody_is_left_to_know_of_is_either_value_until_it_is_written() {
 }
 
 #[test]
+fn a_write_on_its_way_at_the_failure_is_told_of_only_after_its_end() {
+    for told_late in [false, true] {
+        let mut b = Bench::new(0);
+        let one = b.start(1);
+        let mut bytes = [0; SECTOR];
+        fill(1, 0, 0, &mut bytes);
+        b.0.origin_written(0, 0..1, Some(&bytes));
+        b.lose();
+        b.tell(0);
+        b.end(one, 1);
+        if told_late {
+            b.tell(0);
+        }
+        b.flush();
+        let expected: &[u64] = if told_late { &[0, 1] } else { &[1] };
+        assert_eq!(b.after_a_power_cut(), expected);
+    }
+}
+
+#[test]
 fn an_image_decides_like_a_read() {
     let mut b = Bench::new(0);
     b.direct(1);
