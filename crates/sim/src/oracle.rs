@@ -356,17 +356,20 @@ impl Oracle {
                 continue;
             }
             let possible = |version: &&mut Version| version.buried >= flushed;
-            let (mut newest_direct, mut newest_logged) = (None, 0);
+            let (mut direct, mut newest_logged) = (Vec::new(), 0);
             for version in versions.iter_mut().filter(possible) {
                 version.met |= version.direct && version.end == NEVER;
                 if version.direct {
-                    newest_direct = newest_direct.max(Some(version.start));
+                    direct.push((version.start, version.end));
                 } else if version.acknowledged {
                     newest_logged = newest_logged.max(version.start);
                 }
             }
             for version in versions.iter_mut().filter(possible) {
-                let lost = newest_direct.is_some_and(|start| start > version.start);
+                // Of writes at the same time either may have been the last.
+                let lost = direct
+                    .iter()
+                    .any(|&(start, end)| start != version.start && end >= version.start);
                 if lost && version.end >= newest_logged {
                     version.doubt(now);
                     doubtful.push(sector);
@@ -459,14 +462,17 @@ fn narrow(versions: &mut [Version], value: u64, start: u64, now: u64) {
         if version.astray {
             continue;
         }
-        if !version.doubts.is_empty() {
+        let after_crash = recovered && version.recovered;
+        if !after_crash && !quiet {
+            if version.end < oldest {
+                version.hide(now);
+            }
+        } else if !version.doubts.is_empty() {
             version.hide(now);
-        } else if recovered && version.recovered {
+        } else if after_crash {
             version.remove(now);
-        } else if quiet {
+        } else {
             version.bury(now);
-        } else if version.end < oldest {
-            version.hide(now);
         }
     }
 }

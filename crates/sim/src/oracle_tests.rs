@@ -335,12 +335,18 @@ fn an_image_is_checked_sector_by_sector() {
 }
 
 impl Bench {
-    /// A write that the origin is given before it is acknowledged.
-    fn direct(&mut self, stamp: u64) {
+    /// A write whose origin is given its data, and which has not ended.
+    fn start_direct(&mut self, stamp: u64) -> Access {
         let access = self.start(stamp);
         let mut bytes = [0; SECTOR];
         fill(stamp, 0, 0, &mut bytes);
         self.0.origin_written(0, 0..1, Some(&bytes));
+        access
+    }
+
+    /// A write that the origin is given before it is acknowledged.
+    fn direct(&mut self, stamp: u64) {
+        let access = self.start_direct(stamp);
         self.end(access, stamp);
     }
 
@@ -488,6 +494,35 @@ fn a_write_on_its_way_at_the_failure_is_told_of_only_after_its_end() {
         b.flush();
         let expected: &[u64] = if told_late { &[0, 1] } else { &[1] };
         assert_eq!(b.after_a_power_cut(), expected);
+    }
+}
+
+#[test]
+fn a_read_does_not_decide_between_a_value_in_doubt_and_a_write_on_its_way() {
+    let mut b = Bench::new(0);
+    let one = b.start_direct(1);
+    b.direct(2);
+    b.lose();
+    assert!(b.reads(2));
+    assert_eq!(b.allowed(), [1, 2], "the older write may still be the last");
+    b.end(one, 1);
+    assert!(b.reads(1));
+    assert_eq!(b.allowed(), [1]);
+}
+
+#[test]
+fn of_concurrent_direct_writes_a_failed_flush_may_lose_either() {
+    for last in [1, 2] {
+        let mut b = Bench::new(0);
+        let (one, two) = (b.start_direct(1), b.start_direct(2));
+        b.end(one, 1);
+        b.end(two, 2);
+        assert!(b.reads(last));
+        b.lose();
+        b.tell(0);
+        b.flush();
+        assert_eq!(b.allowed(), [last]);
+        assert_eq!(b.after_a_power_cut(), [0, 1, 2], "last: {last}");
     }
 }
 
