@@ -147,17 +147,19 @@ impl Buf {
         rest
     }
 
-    /// Undoes [`Buf::split_off`]: appends the neighbour that was split from this buffer.
-    ///
-    /// # Panics
-    /// If `next` does not follow this buffer in the same allocation.
-    pub fn join(&mut self, next: Buf) {
-        assert!(
-            Arc::ptr_eq(&self.allocation, &next.allocation)
-                && self.offset + self.len == next.offset,
-            "only neighbours join"
-        );
-        self.len += next.len;
+    /// Undoes [`Buf::split_off`]: appends the neighbour that was split from this buffer. False if
+    /// `next` is another one, which came in place of a neighbour that a device did not give back:
+    /// this is a buffer of both lengths then, and its content is unspecified.
+    #[must_use]
+    pub fn join(&mut self, next: Buf) -> bool {
+        let end = self.offset + self.len;
+        let follows = Arc::ptr_eq(&self.allocation, &next.allocation) && end == next.offset;
+        if follows {
+            self.len += next.len;
+        } else {
+            *self = Buf::new(self.len + next.len);
+        }
+        follows
     }
 
     /// Makes the bytes read-only and shareable.
@@ -249,7 +251,7 @@ mod tests {
         head.fill(1);
         tail.fill(2);
         assert_eq!((head.len(), tail.len()), (4096, 4096));
-        head.join(tail);
+        assert!(head.join(tail));
         assert!(head[..4096].iter().all(|&b| b == 1) && head[4096..].iter().all(|&b| b == 2));
     }
 
@@ -278,10 +280,11 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "only neighbours join")]
-    fn strangers_do_not_join() {
-        let mut one = Buf::new(4096);
-        one.join(Buf::new(4096));
+    fn a_stranger_in_place_of_a_neighbour_gives_a_buffer_of_the_same_length() {
+        let mut one = Buf::new(8192);
+        let two = one.split_off(4096);
+        assert!(!one.join(Buf::new(512)));
+        assert_eq!((one.len(), two.len()), (4608, 4096));
     }
 
     #[test]

@@ -286,11 +286,8 @@ impl Core {
         let mut result = Ok(());
         for item in started {
             let (part, outcome) = self.finish_run(v, item).await;
-            match &mut whole {
-                Some(whole) => whole.join(part),
-                None => whole = Some(part),
-            }
             result = result.and(outcome);
+            result = result.and(append_part(&mut whole, part));
         }
         (whole.unwrap_or_else(|| Buf::new(0)), result)
     }
@@ -517,6 +514,27 @@ impl Core {
     pub(crate) fn index_is_tight(&self) -> bool {
         self.index_bytes.get() >= self.index_memory_max / 10 * 9
     }
+}
+
+/// Puts the next part of a request's buffer behind those before it.
+///
+/// # Errors
+/// If a device has not given one of them back, which is an error of its own as well.
+pub(crate) fn append_part(whole: &mut Option<Buf>, part: Buf) -> Result<()> {
+    let complete = match whole {
+        Some(whole) => whole.join(part),
+        None => {
+            *whole = Some(part);
+            true
+        }
+    };
+    if complete {
+        return Ok(());
+    }
+    Err(Error::io(
+        "reading: a buffer came back from no device",
+        forebay_device::IoErrorKind::Other.into(),
+    ))
 }
 
 /// Copies those sectors of a block that `mask` names.

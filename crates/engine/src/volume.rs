@@ -16,7 +16,7 @@ use crate::ids::{BLOCK_BYTES, SECTOR_BYTES, SegmentId, VolumeId};
 use crate::limits::{PREFETCH_BYTES_MAX, REQUEST_BYTES_MAX, ZERO_DIRECT_BYTES_MIN};
 use crate::origin::Origin;
 use crate::planted::{self, Bug};
-use crate::read::Located;
+use crate::read::{Located, append_part};
 use crate::status::Extent;
 use crate::wait::TaskMutex;
 
@@ -265,21 +265,16 @@ impl Volume {
             } else {
                 self.core.read_piece(&self.state, piece.offset, part).await
             };
-            match &mut done {
-                Some(done) => done.join(part),
-                None => done = Some(part),
-            }
-            if outcome.is_err() {
-                result = outcome;
+            result = outcome.and(append_part(&mut done, part));
+            if result.is_err() {
                 break;
             }
         }
-        let mut buf = done.unwrap_or_else(|| Buf::new(0));
         if let Some(rest) = rest {
-            buf.join(rest);
+            result = result.and(append_part(&mut done, rest));
         }
         self.core.read_latency.record(self.core.rt.now() - started);
-        (buf, result)
+        (done.unwrap_or_else(|| Buf::new(0)), result)
     }
 
     /// Where a read's bytes lie, if one run on a cache device has them all: for a client whose

@@ -101,7 +101,8 @@ pub trait Export: 'static {
         self
     }
 
-    /// Fills all of `buf` from `offset` and hands back that very buffer, whatever the result.
+    /// Fills all of `buf` from `offset` and hands back that very buffer; after an error it may be
+    /// another one.
     fn read(&self, offset: u64, buf: Buf) -> impl Future<Output = (Buf, Result<(), ExportError>)>;
 
     /// Writes all of `data` at `offset`; with `fua` it is durable when this returns.

@@ -239,12 +239,11 @@ impl<T: Transport, E: Export, G: 'static> Connection<T, E, G> {
         let mut message = Buf::new(REPLY_HEADROOM_BYTES + len as usize);
         let body = message.split_off(REPLY_HEADROOM_BYTES);
         let (body, result) = self.export.read(offset, body).await;
-        assert_eq!(body.len(), len as usize, "an export hands back the whole buffer");
-        if let Err(error) = result {
+        let whole = body.len() == len as usize && message.join(body);
+        if let Err(error) = result.and(if whole { Ok(()) } else { Err(ExportError::Io) }) {
             let header = self.header(&request, Err(error.into()));
             return Reply { header, data: None, cost };
         }
-        message.join(body);
         let header = ReplyHeader::data(self.session.form, &request, len);
         Reply { header, data: Some(message), cost }
     }

@@ -18,7 +18,7 @@ mod stop;
 use std::rc::Rc;
 
 use forebay_device::model::world::Crash;
-use forebay_device::{Request, Runtime};
+use forebay_device::{Buf, Request, Runtime};
 use forebay_engine::planted::Bug;
 use forebay_engine::{Mode, Tuning};
 
@@ -212,6 +212,31 @@ fn provisional_data_is_void_after_a_power_cut() {
         rig.restart(Crash::PowerCut)?;
         rig.settled(3)
     });
+}
+
+/// As a ring that is closed does with what is in flight.
+#[test]
+fn a_read_that_a_device_forgets_is_an_error_and_its_buffer_has_its_length() {
+    for forgotten in 1..=3 {
+        let rig = Rig::new(7, Plan::default());
+        // Three runs: their places in the log do not follow each other.
+        for block in [9, 5, 7] {
+            rig.write(2, block, 1).unwrap();
+            rig.write(2, block + 1, 1).unwrap();
+        }
+        rig.gates[0].hold(forgotten, is_read);
+        let (volume, ended) = (rig.volume(), Rc::new(std::cell::RefCell::new(None)));
+        let answer = Rc::clone(&ended);
+        rig.world.spawn(Box::pin(async move {
+            let (buf, result) = volume.read(5 * BLOCK as u64, Buf::new(6 * BLOCK)).await;
+            *answer.borrow_mut() = Some((buf.len(), result.is_err()));
+        }));
+        rig.pause(SOON);
+        assert_eq!(rig.gates[0].held(), forgotten);
+        rig.gates[0].forget();
+        rig.pause(SOON);
+        assert_eq!(ended.take(), Some((6 * BLOCK, true)), "{forgotten} forgotten");
+    }
 }
 
 #[test]

@@ -73,6 +73,13 @@ impl Gate {
     }
 }
 
+impl Gate {
+    /// Drops what is held, without an answer.
+    pub fn forget(&self) {
+        self.held.take();
+    }
+}
+
 impl BlockDevice for Gate {
     fn geometry(&self) -> Geometry {
         self.inner.geometry()
