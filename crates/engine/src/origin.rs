@@ -41,6 +41,10 @@ pub(crate) struct Origin {
     pub direct: Cell<u64>,
     /// Good flushes cannot bring back direct writes lost by a bad one; counts the bad ones.
     pub failures: Cell<u64>,
+    /// What every client has to be told of by a FLUSH that fails: each bad flush, and once more the
+    /// end of each direct write that it met on its way. Whoever is told before that end has not been
+    /// told of that write.
+    pub notices: Cell<u64>,
     /// Stripes written directly, with the value of `completed` after the last such write. Nothing
     /// is populated from them before a flush, for the origin could still lose what it returns; after
     /// a flush that failed, never ([`DOUBTFUL`]).
@@ -63,6 +67,7 @@ impl Origin {
             flushed: Cell::new(0),
             direct: Cell::new(0),
             failures: Cell::new(0),
+            notices: Cell::new(0),
             volatile_stripes: RefCell::default(),
             overflow: Cell::new(0),
             unproven: RefCell::default(),
@@ -99,6 +104,7 @@ impl Origin {
     /// although the origin still returns it.
     pub(crate) fn note_failed(&self) {
         self.failures.set(self.failures.get() + 1);
+        self.notices.set(self.notices.get() + 1);
         self.volatile_stripes.borrow_mut().values_mut().for_each(|until| *until = DOUBTFUL);
         if self.flushed.get() < self.overflow.get() {
             self.overflow.set(DOUBTFUL);

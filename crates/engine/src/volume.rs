@@ -65,16 +65,16 @@ impl VolumeState {
 pub struct Volume {
     core: Rc<Core>,
     state: Rc<VolumeState>,
-    /// Failed origin flushes that this client has been told of.
-    failures_told: Cell<u64>,
+    /// How many of the origin's notices this client has been told of.
+    notices_told: Cell<u64>,
     /// Whether it has changed anything since its last FLUSH.
     wrote: Cell<bool>,
 }
 
 impl Drop for Volume {
     fn drop(&mut self) {
-        let (state, told) = (&self.state, self.failures_told.get());
-        if self.wrote.get() && told < state.origin.failures.get() {
+        let (state, told) = (&self.state, self.notices_told.get());
+        if self.wrote.get() && told < state.origin.notices.get() {
             state.untold.set(Some(state.untold.get().map_or(told, |other| other.min(told))));
         }
     }
@@ -128,8 +128,8 @@ pub(crate) struct Hit {
 
 impl Volume {
     pub(crate) fn new(core: Rc<Core>, state: Rc<VolumeState>) -> Self {
-        let told = state.untold.take().unwrap_or_else(|| state.origin.failures.get());
-        Self { core, state, failures_told: Cell::new(told), wrote: Cell::new(false) }
+        let told = state.untold.take().unwrap_or_else(|| state.origin.notices.get());
+        Self { core, state, notices_told: Cell::new(told), wrote: Cell::new(false) }
     }
 
     /// Another client's view of the same volume.
@@ -349,17 +349,17 @@ impl Volume {
         add(&self.core.counters.flush_requests, 1);
         let origin = &self.state.origin;
         self.wrote.set(false);
-        let told = self.failures_told.get();
+        let told = self.notices_told.get();
         let mut result = Ok(());
         if origin.flushed.get() < origin.direct.get() {
             result = self.core.flush_origin(&self.state).await;
         }
-        let failures = origin.failures.get();
-        if failures != told {
+        let notices = origin.notices.get();
+        if notices != told {
             result = Err(self.flush_failed());
         }
         let flushed = self.flush_log().await;
-        self.failures_told.set(failures.max(self.failures_told.get()));
+        self.notices_told.set(notices.max(self.notices_told.get()));
         flushed.and(result)
     }
 
@@ -370,12 +370,12 @@ impl Volume {
         Witnessed { direct: origin.direct.get(), failures: origin.failures.get() }
     }
 
-    /// Ends a change. A flush that failed on its way may have lost it, and was perhaps told to this
-    /// client before it was acknowledged: what is told then speaks of what was acknowledged before.
+    /// Ends a change. A flush that failed on its way may have lost it, and clients were perhaps told
+    /// of that before it was acknowledged: what they heard speaks of what was acknowledged before.
     fn end_change(&self, before: Witnessed) {
         let origin = &self.state.origin;
         if origin.direct.get() != before.direct && origin.failures.get() != before.failures {
-            self.failures_told.set(before.failures.min(self.failures_told.get()));
+            origin.notices.set(origin.notices.get() + 1);
         }
     }
 

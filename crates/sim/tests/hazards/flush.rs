@@ -89,6 +89,34 @@ fn a_write_that_a_failed_flush_met_on_its_way_is_told_of_even_if_that_flush_was_
     });
 }
 
+/// A FLUSH covers what was acknowledged to other clients, too.
+#[test]
+fn a_write_that_a_failed_flush_met_on_its_way_is_told_of_to_those_who_had_been_told_before_its_end()
+{
+    survive(SEEDS, |seed| {
+        let rig = readonly(seed);
+        let other = Rc::new(rig.volume().session());
+        let flush = || {
+            let other = Rc::clone(&other);
+            rig.run(async move { other.flush().await })
+        };
+        rig.write(2, 9, 1)?;
+        rig.origin_gate.hold(1, |request| matches!(request, Request::Write { .. }));
+        let done = rig.start_write(2, 3, 1);
+        rig.pause(SOON);
+        fail_one(&rig.origin_broken);
+        flush()?.unwrap_err();
+        rig.origin_gate.release();
+        rig.pause(SOON);
+        assert!(done.get());
+        if flush()?.is_ok() {
+            rig.restart(Crash::PowerCut)?;
+            return same("acknowledged, then flushed", rig.read(3)?, 2).map(drop);
+        }
+        flush()?.map_err(|error| error.to_string())
+    });
+}
+
 #[test]
 fn a_client_of_another_reactor_is_told_of_what_failed_before_its_first_request() {
     survive(3, |seed| {
