@@ -7,4 +7,5 @@ pub mod memory_export;
 pub mod pipe;
 pub mod protocol;
 pub mod real_server;
+pub mod rig;
 pub mod world;

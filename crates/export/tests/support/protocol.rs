@@ -164,3 +164,13 @@ impl<T: Transport> Client<T> {
         })
     }
 }
+
+/// The error numbers of replies.
+pub fn errors(replies: &[Reply]) -> Vec<u32> {
+    replies.iter().map(|reply| reply.error).collect()
+}
+
+/// Big-endian numbers of 32 bits.
+pub fn words(bytes: &[u8]) -> Vec<u32> {
+    bytes.as_chunks().0.iter().map(|word| u32::from_be_bytes(*word)).collect()
+}

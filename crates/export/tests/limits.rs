@@ -1,0 +1,331 @@
+//! What a client can take up, and what ends when it breaks the rules or leaves, in virtual time.
+
+mod support;
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::atomic::Ordering;
+
+use forebay_device::runtime::SECOND;
+use forebay_device::{Buf, Data, Runtime};
+use forebay_export::nbd::{Exports, Fault, Server, limits};
+use forebay_export::{Export, ExportError, Extent, Listen, Tier, Transport, Zeroing};
+use support::memory_export::MemoryExport;
+use support::pipe::{Doorstep, Pipe};
+use support::protocol::{Client, errors, extended, option, request, words};
+use support::rig::{Rig, SIZE};
+use support::world::World;
+
+#[test]
+fn a_client_that_does_not_finish_negotiating_is_dropped() {
+    let rig = Rig::new(|export| export);
+    let stream = rig.door.connect();
+    let rest = rig.world.run(async move { stream.drain().await });
+    assert_eq!(rest.len(), 18);
+    assert_eq!(rig.world.now(), limits::NEGOTIATION_TIME_MAX);
+    assert_eq!(rig.faults(), [Fault::SlowNegotiation]);
+}
+
+/// What to send to use an export by its name.
+fn named(name: &str) -> Vec<u8> {
+    let mut payload = (name.len() as u32).to_be_bytes().to_vec();
+    payload.extend(name.as_bytes());
+    payload.extend([0; 2]);
+    [3_u32.to_be_bytes().to_vec(), option(7, &payload)].concat()
+}
+
+#[test]
+fn clients_above_the_limit_wait_for_a_place() {
+    let rig = Rig::new(|export| export);
+    let runtime: Rc<dyn Runtime> = Rc::clone(&rig.world) as _;
+    let other = Rc::new(MemoryExport::new(runtime, "other", SIZE));
+    rig.server.exports().add(other).expect("another name");
+    let open = |stream: Pipe, name| {
+        rig.world.run(async move {
+            let _ = stream.send_all(Buf::copy_of(&named(name)).freeze()).await;
+            // The greeting, and the head of the first reply.
+            let (bytes, result) = stream.recv_exact(Buf::new(38)).await;
+            result.expect("an answer");
+            (stream, bytes[33])
+        })
+    };
+    let mut clients = Vec::new();
+    for name in ["disk", "other"] {
+        clients.extend((0..limits::EXPORT_CONNECTIONS_MAX - 1).map(|_| {
+            let (client, kind) = open(rig.door.connect(), name);
+            assert_eq!(kind, 3, "information about the export");
+            client
+        }));
+    }
+    clients.push(open(rig.door.connect(), "disk").0);
+    let (refused, kind) = open(rig.door.connect(), "disk");
+    assert_eq!(kind, 2, "refused by policy");
+    let late = rig.door.connect();
+    while rig.world.tasks.run_one(|_| 0) {}
+    assert_eq!(rig.server.connection_count(), limits::CONNECTIONS_MAX);
+    assert_eq!(rig.door.waiting_count(), 1);
+    drop(refused);
+    let (late, kind) = open(late, "other");
+    assert_eq!(kind, 3);
+    drop((late, clients));
+    rig.assert_idle();
+    assert!(rig.world.now() < SECOND);
+    assert!(rig.complaints.borrow().is_empty());
+}
+
+#[test]
+fn each_way_to_break_the_protocol_ends_one_connection_with_one_complaint() {
+    let rig = Rig::new(|export| export);
+    let hello = 3_u32.to_be_bytes();
+    let write = [request(1, 0, 1, 0, 4096), vec![1; 4095]].concat();
+    let go = [&hello[..], &option(1, b"disk")].concat();
+    let table: [(Vec<u8>, Option<Fault>); 15] = [
+        (vec![], None),
+        (hello.to_vec(), None),
+        (b"GET / HTTP/1.1\r\n\r\n".to_vec(), Some(Fault::NotNbd)),
+        ([&hello[..], &[0; 16]].concat(), Some(Fault::NotNbd)),
+        ([&[0, 0, 0, 0][..], &option(3, b"")].concat(), Some(Fault::NotNbd)),
+        ([&hello[..], &option(1, b"none")].concat(), Some(Fault::UnknownExport)),
+        ([&hello[..], &option(7, b"disk")[..18]].concat(), Some(Fault::BrokenOff)),
+        ([&hello[..], &option(12, &[0; 20_000])[..18_000]].concat(), Some(Fault::BrokenOff)),
+        ([&hello[..], &option(2, b"")].concat(), None),
+        (go.clone(), None),
+        ([&hello[..], b"IHAVE"].concat(), Some(Fault::BrokenOff)),
+        ([&go[..], &[0x25]].concat(), Some(Fault::BrokenOff)),
+        ([&go[..], &write].concat(), Some(Fault::BrokenOff)),
+        ([&go[..], &request(2, 0, 0, 0, 0)].concat(), None),
+        ([&go[..], &[0x25; 28]].concat(), Some(Fault::OutOfStep)),
+    ];
+    let mut bystander = rig.open(true);
+    for (bytes, expected) in table {
+        let stream = rig.door.connect();
+        let sent = bytes.clone();
+        rig.world.run(async move {
+            let _ = stream.send_all(Buf::copy_of(&sent).freeze()).await;
+            stream.finish();
+            stream.drain().await
+        });
+        let told: Vec<_> = rig.complaints.take().iter().map(|it| it.fault).collect();
+        assert_eq!(told, Vec::from_iter(expected), "{bytes:?}");
+        let replies;
+        (bystander, replies) = rig.ask(bystander, request(3, 0, 1, 0, 0), 1, |_| 0);
+        assert_eq!(errors(&replies), [0]);
+    }
+    drop(bystander);
+    rig.assert_idle();
+}
+
+/// A disk of 1 TiB that only counts.
+struct Huge {
+    runtime: Rc<dyn Runtime>,
+    calls: RefCell<Vec<(u64, u64)>>,
+}
+
+impl Export for Huge {
+    fn name(&self) -> &str {
+        "huge"
+    }
+
+    fn description(&self) -> &str {
+        ""
+    }
+
+    fn size_bytes(&self) -> u64 {
+        1 << 40
+    }
+
+    fn read_only(&self) -> bool {
+        false
+    }
+
+    async fn read(&self, _: u64, buf: Buf) -> (Buf, Result<(), ExportError>) {
+        (buf, Ok(()))
+    }
+
+    async fn write(&self, _: u64, _: Data, _: bool) -> Result<(), ExportError> {
+        Ok(())
+    }
+
+    async fn flush(&self) -> Result<(), ExportError> {
+        Ok(())
+    }
+
+    async fn trim(&self, offset: u64, len: u64, fua: bool) -> Result<(), ExportError> {
+        assert!(fua, "each step is as durable as the whole");
+        self.calls.borrow_mut().push((offset, len));
+        let _ = self.runtime.sleep(SECOND).await;
+        Ok(())
+    }
+
+    async fn write_zeroes(&self, offset: u64, len: u64, _: Zeroing) -> Result<(), ExportError> {
+        self.trim(offset, len, true).await
+    }
+
+    async fn status(&self, _: u64, len: u64) -> Result<Vec<Extent>, ExportError> {
+        Ok(vec![Extent { len, is_zero: false, tier: Tier::Origin }])
+    }
+
+    async fn prefetch(&self, _: u64, _: u64) -> Result<(), ExportError> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_long_request_is_carried_out_in_steps_and_ends_when_the_server_stops() {
+    let world = World::new(1);
+    let runtime: Rc<dyn Runtime> = Rc::clone(&world) as _;
+    let huge = Rc::new(Huge { runtime: Rc::clone(&runtime), calls: RefCell::default() });
+    let exports = Exports::of(Rc::clone(&huge)).expect("valid");
+    let server = Server::new(runtime, exports, |it| panic!("{it}"));
+    let door = Doorstep::default();
+    world.spawn(Box::pin(Rc::clone(&server).serve(door.clone())));
+    let mut client = world.run(Client::open_with_contexts(door.connect(), true));
+    let step = limits::STEP_BYTES;
+    let mut client = world.run(async move {
+        client.send(&extended(4, 1, 1, 512, 2 * step + 4096)).await;
+        assert_eq!(client.chunk().await.unwrap().kind, 0);
+        client.send(&extended(7, 0, 1, 0, 1 << 40)).await;
+        let all = client.chunk().await.unwrap().body;
+        assert_eq!(words(&all), [1, 1, 256, 0, 0, 0], "one extent of 1 TiB");
+        client.chunk().await.unwrap();
+        client.send(&extended(6, 16, 1, 0, 2 * step)).await;
+        assert_eq!(words(&client.chunk().await.unwrap().body)[0], 95, "that is not fast");
+        client
+    });
+    let expected = [(512, step), (512 + step, step), (512 + 2 * step, 4096)];
+    assert_eq!(huge.calls.take(), expected);
+    let began = world.now();
+    let stopper = Rc::clone(&server);
+    let runtime: Rc<dyn Runtime> = Rc::clone(&world) as _;
+    let errno = world.run(async move {
+        client.send(&extended(6, 1, 1, 0, 1 << 40)).await;
+        let _ = runtime.sleep(5 * SECOND).await;
+        stopper.stop();
+        words(&client.chunk().await.unwrap().body)[0]
+    });
+    assert_eq!(errno, 108, "the server is shutting down");
+    assert!(world.now() - began <= 7 * SECOND && huge.calls.borrow().len() <= 7);
+    world.settle();
+    assert_eq!(world.tasks.live_count(), 0);
+}
+
+/// Clients come and go at random, at every stage, while others work.
+#[test]
+fn a_thousand_connections_opened_and_dropped_under_load_leave_nothing() {
+    let rig = Rig::new(MemoryExport::delayed);
+    let random = |bound: usize| rig.world.random() as usize % bound;
+    let script = [
+        3_u32.to_be_bytes().to_vec(),
+        option(8, b""),
+        option(3, b""),
+        option(1, b"disk"),
+        (0..40_u64)
+            .flat_map(|n| {
+                let kind = [0, 1, 3, 4, 5, 6][n as usize % 6];
+                let len = if kind == 3 { 0 } else { 4096 };
+                let mut bytes = request(kind, 0, n, u64::from(len) * n, len);
+                bytes.resize(28 + if kind == 1 { len as usize } else { 0 }, 1);
+                bytes
+            })
+            .collect(),
+    ]
+    .concat();
+    let mut open: Vec<Rc<Pipe>> = Vec::new();
+    let mut workers = vec![rig.open(true), rig.open(false)];
+    for round in 0..1000 {
+        let stream = Rc::new(rig.door.connect_with_window(1 + random(20_000)));
+        let bytes = Buf::copy_of(&script[..random(script.len() + 1)]).freeze();
+        let sender = Rc::clone(&stream);
+        rig.world.spawn(Box::pin(async move {
+            let _ = sender.send_all(bytes).await;
+        }));
+        if random(3) == 0 {
+            let reader = Rc::clone(&stream);
+            rig.world.spawn(Box::pin(async move { drop(reader.drain().await) }));
+        }
+        open.push(stream);
+        for _ in 0..random(200) {
+            rig.world.tasks.run_one(|count| rig.world.random() as usize % count);
+        }
+        while open.len() > 60 || !open.is_empty() && random(2) == 0 {
+            let stream = open.swap_remove(random(open.len()));
+            if random(4) == 0 { stream.finish() } else { stream.shutdown() }
+        }
+        if round % 10 == 0 {
+            let worker = workers.remove(0);
+            let bytes = (0..20).flat_map(|n| request(0, 0, n, n * 4096, 4096)).collect();
+            let (worker, replies) = rig.ask(worker, bytes, 20, |_| 4096);
+            assert_eq!(errors(&replies), [0; 20]);
+            workers.push(worker);
+        }
+    }
+    assert!(rig.export.finished.load(Ordering::Relaxed) > 10_000, "there was work");
+    open.iter().for_each(|stream| stream.shutdown());
+    drop((open, workers));
+    let faults = rig.faults();
+    assert!(faults.contains(&Fault::BrokenOff), "{faults:?}");
+    assert!(!faults.contains(&Fault::OutOfStep) && !faults.contains(&Fault::NotNbd));
+}
+
+#[test]
+fn options_that_are_too_long_are_skipped_and_refused() {
+    let rig = Rig::new(|export| export);
+    let stream = rig.door.connect();
+    let replies = rig.world.run(async move {
+        let long = vec![1; limits::OPTION_BYTES_MAX as usize + 1];
+        let bytes = [
+            3_u32.to_be_bytes().to_vec(),
+            option(7, &long),
+            option(5, &long),
+            option(12, b"x"),
+            option(3, b""),
+            option(2, b""),
+        ]
+        .concat();
+        let _ = stream.send_all(Buf::copy_of(&bytes).freeze()).await;
+        stream.drain().await
+    });
+    let mut rest = &replies[18..];
+    let mut kinds = Vec::new();
+    while !rest.is_empty() {
+        let number = |at: usize| u32::from_be_bytes(rest[at..at + 4].try_into().unwrap());
+        kinds.push((number(8), number(12)));
+        rest = &rest[20 + number(16) as usize..];
+    }
+    let error = 1 << 31;
+    let expected = [(7, error + 9), (5, error + 1), (12, error + 1), (3, 2), (3, 1), (2, 1)];
+    assert_eq!(kinds, expected);
+    assert_eq!(rig.faults(), []);
+}
+
+/// A listener whose first clients have left before they were accepted.
+struct Resets {
+    left: Cell<u32>,
+    door: Doorstep,
+}
+
+impl Listen for Resets {
+    type Stream = Pipe;
+
+    async fn accept(&self) -> std::io::Result<Pipe> {
+        if self.left.get() > 0 {
+            self.left.set(self.left.get() - 1);
+            return Err(std::io::ErrorKind::NotConnected.into());
+        }
+        self.door.accept().await
+    }
+}
+
+#[test]
+fn a_client_that_leaves_before_it_is_accepted_delays_nobody() {
+    let world = World::new(7);
+    let runtime: Rc<dyn Runtime> = Rc::clone(&world) as _;
+    let export = Rc::new(MemoryExport::new(Rc::clone(&runtime), "disk", SIZE));
+    let exports = Exports::of(export).expect("valid");
+    let server = Server::new(runtime, exports, |it| panic!("{it}"));
+    let door = Doorstep::default();
+    let resets = Resets { left: Cell::new(50), door: door.clone() };
+    world.spawn(Box::pin(server.serve(resets)));
+    world.run(Client::open(door.connect(), true));
+    assert_eq!(world.now(), 0);
+}
