@@ -29,6 +29,7 @@ mod status;
 mod superblock;
 mod verify;
 mod wait;
+mod walk;
 mod write;
 
 pub mod counters;

@@ -91,11 +91,17 @@ pub const FLUSHES_INFLIGHT_MAX: usize = 4;
 /// Blocks of a granule, the policy's unit of hotness (64 KiB).
 pub const GRANULE_BLOCKS: u64 = (64 << 10) / crate::ids::BLOCK_BYTES;
 
-/// Blocks that are read ahead of a walk through a closed set (1 MiB): one buffer per pool.
-pub const AHEAD_BLOCKS: u32 = 256;
+/// Blocks that a walk through a closed set has under way before another record is read ahead
+/// (256 KiB). A client's append waits behind them on the device.
+pub const WALK_AHEAD_BLOCKS: u32 = 64;
 
-/// Longest run, in blocks, for which a walk reads ahead; longer ones are worth a read of their own.
-pub const AHEAD_RUN_BLOCKS_MAX: u32 = 16;
+/// Blocks between two live runs of a record up to which one device read takes both (64 KiB): they
+/// take about as long as another read.
+pub const WALK_GAP_BLOCKS_MAX: u32 = 16;
+
+/// Blocks of a record's header that a walk reads at first. Nearly all headers are shorter; the runs
+/// behind a longer one are read by themselves.
+pub const WALK_HEADER_BLOCKS: u32 = 4;
 
 /// Bytes of populations on their way into the log; further misses are not populated meanwhile.
 /// A few records per stream: what a slow origin delivers never comes near it.

@@ -28,7 +28,6 @@ use crate::limits::{APART_BLOCKS_MIN, APPEND_COALESCE_BLOCKS, APPENDS_INFLIGHT_M
 use crate::lock::Population;
 use crate::planted::{self, Bug};
 use crate::segment::{Set, SetState};
-use crate::verify::Ahead;
 use crate::wait::{TaskMutex, WaitQueue, yield_once};
 
 const BLOCK: usize = BLOCK_BYTES as usize;
@@ -141,8 +140,6 @@ pub(crate) struct Log {
     pub packed_blocks: Cell<u32>,
     pub start_number: Cell<u64>,
     pub epoch: Cell<u64>,
-    /// What was read ahead of its closed sets.
-    pub ahead: Ahead,
     retired: Cell<bool>,
 }
 
@@ -170,7 +167,6 @@ impl Log {
             packed_blocks: Cell::new(u32::MAX),
             start_number: Cell::new(0),
             epoch: Cell::new(0),
-            ahead: Ahead::default(),
             retired: Cell::new(false),
         }
     }

@@ -10,10 +10,12 @@
 //!   of several copies waits for or on one that nobody needs, and writers then wait until the
 //!   write budget has ended the moving.
 
+use std::collections::VecDeque;
 use std::rc::Rc;
 
-use forebay_device::{Buf, Io};
+use forebay_device::{Buf, Data, Io};
 
+use crate::apply::RecordPlace;
 use crate::core::Core;
 use crate::counters::add;
 use crate::error::Result;
@@ -21,18 +23,23 @@ use crate::format::{
     Entry, EntryKind, FooterRecord, FooterTrailer, State, Stream, decode_footer_body,
     decode_footer_trailer,
 };
-use crate::ids::{BLOCK_BYTES, SegmentId, VolumeId};
+use crate::ids::{BLOCK_BYTES, Location, SegmentId, VolumeId};
 use crate::index::Mapping;
 use crate::limits::GRANULE_BLOCKS;
-use crate::log::new_entry;
+use crate::log::{data_location, new_entry};
 use crate::planted::{self, Bug};
 use crate::policy::{Granule, Queue, Unit};
 use crate::segment::{Set, SetState};
+use crate::walk::{Run, Walk};
 
 const BLOCK: usize = BLOCK_BYTES as usize;
 
-/// Moves in flight at a time.
-const MOVES_MAX: usize = 16;
+/// Blocks that are appended together (128 KiB): their record's header is a small part of it, and a
+/// client's append does not wait long behind it.
+const MOVE_BATCH_BLOCKS: u32 = 32;
+
+/// Moves in flight before the oldest is waited for: two records' worth of single blocks.
+const MOVES_MAX: usize = 64;
 
 impl Set {
     /// The queue that a data set belongs to; `None` for facts and metadata.
@@ -91,100 +98,161 @@ impl Core {
     }
 
     async fn empty_set(self: &Rc<Self>, id: SegmentId, queue: Queue) -> Result<()> {
-        let runs = match self.read_footer(id).await {
-            Some(records) => self.live_runs(id, &records),
-            None => self.find_runs(id),
-        };
-        let mut moves: Vec<(VolumeId, Mapping, Io)> = Vec::new();
+        let runs = self.runs_of(id).await;
         let (dirty, runs): (Vec<_>, Vec<_>) =
             runs.into_iter().partition(|(_, m)| m.state == State::Dirty);
         if !dirty.is_empty() {
-            self.move_dirty(id, dirty);
+            self.move_in_background(id, dirty);
         }
-        for (volume, m) in runs {
-            if moves.len() >= MOVES_MAX {
-                self.finish_moves(&mut moves).await?;
-            }
-            self.reclaim_run(volume, &m, queue, &mut moves).await?;
-        }
-        self.finish_moves(&mut moves).await
+        let kept = self.keep_or_evict(runs, queue);
+        self.move_runs(kept, Stream::Main).await
     }
 
-    async fn reclaim_run(
-        self: &Rc<Self>,
-        volume: VolumeId,
-        m: &Mapping,
-        queue: Queue,
-        moves: &mut Vec<(VolumeId, Mapping, Io)>,
-    ) -> Result<()> {
-        let mut at = 0;
-        while at < m.count {
-            let block = m.block + u64::from(at);
-            let granule_end = (block / GRANULE_BLOCKS + 1) * GRANULE_BLOCKS;
-            let count = ((granule_end - block) as u32).min(m.count - at);
-            let count = if m.state == State::Clean { count } else { m.count - at };
-            let part = Mapping {
-                block,
-                count,
-                location: crate::ids::Location(m.location.0 + u64::from(at)),
-                distance: m.distance.wrapping_add(at as u8),
-                ..*m
-            };
-            at += count;
-            if !self.is_still(volume, &part) {
-                continue;
-            }
-            match part.state {
-                State::Clean if self.is_kept(volume, block, queue) => {
-                    moves.extend(self.start_move(volume, part, Stream::Main).await?);
+    /// What is live in a closed set.
+    async fn runs_of(&self, id: SegmentId) -> Vec<Run> {
+        match self.read_footer(id).await {
+            Some(records) => self.live_runs(id, &records),
+            None => self.find_runs(id),
+        }
+    }
+
+    /// The clean parts of runs that are worth moving, granule by granule; the others are evicted.
+    fn keep_or_evict(&self, runs: Vec<Run>, queue: Queue) -> Vec<Run> {
+        let mut kept = Vec::new();
+        for (volume, m) in runs {
+            let mut at = 0;
+            while at < m.count {
+                let block = m.block + u64::from(at);
+                let granule_end = (block / GRANULE_BLOCKS + 1) * GRANULE_BLOCKS;
+                let count = ((granule_end - block) as u32).min(m.count - at);
+                let part = Mapping {
+                    block,
+                    count,
+                    location: Location(m.location.0 + u64::from(at)),
+                    distance: m.distance.wrapping_add(at as u8),
+                    ..m
+                };
+                at += count;
+                match part.state {
+                    State::Clean if self.is_kept(volume, block, queue) => {
+                        self.policy.borrow_mut().spend(0, u64::from(count));
+                        kept.push((volume, part));
+                    }
+                    State::Clean | State::Provisional => {
+                        self.evict(volume, block, count, part.location);
+                    }
+                    State::Dirty
+                    | State::Written
+                    | State::Zero
+                    | State::ZeroWritten
+                    | State::Lost => {}
                 }
-                State::Clean | State::Provisional => {
-                    self.evict(volume, part.block, part.count, part.location);
-                }
-                State::Dirty | State::Written | State::Zero | State::ZeroWritten | State::Lost => {}
             }
         }
-        Ok(())
+        kept
     }
 
     /// Moves the few dirty blocks of a set forward, in the background.
-    fn move_dirty(self: &Rc<Self>, id: SegmentId, runs: Vec<(VolumeId, Mapping)>) {
+    fn move_in_background(self: &Rc<Self>, id: SegmentId, runs: Vec<Run>) {
         let core = Rc::clone(self);
         let pinned = self.pin_set(id);
         self.spawn_background(async move {
-            core.move_runs(runs).await;
+            // Its error has latched the pool and is an event.
+            core.move_runs(runs, Stream::Dirty).await.ok();
             core.unpin(pinned);
             core.housekeeping.wake_all();
         });
-    }
-
-    async fn move_runs(&self, runs: Vec<(VolumeId, Mapping)>) {
-        for (volume, m) in runs {
-            if self.settled.get() || self.latched.get() {
-                break;
-            }
-            if !self.is_still(volume, &m) {
-                continue;
-            }
-            // An error has latched the pool and is an event.
-            if let Ok(Some((_, _, append))) = self.start_move(volume, m, Stream::Dirty).await {
-                append.done().await.ok();
-            }
-        }
     }
 
     /// Moves what is dirty in a closed set to one with all its copies. What is destaged and waits
     /// for an origin flush stays.
     pub(crate) async fn move_owed(self: &Rc<Self>, id: SegmentId) {
         let pinned = self.pin_set(id);
-        let runs = match self.read_footer(id).await {
-            Some(records) => self.live_runs(id, &records),
-            None => self.find_runs(id),
-        };
-        let dirty = runs.into_iter().filter(|(_, m)| m.state == State::Dirty).collect();
-        self.move_runs(dirty).await;
+        let dirty = |(_, m): &Run| m.state == State::Dirty;
+        let runs = self.runs_of(id).await.into_iter().filter(dirty).collect();
+        self.move_runs(runs, Stream::Dirty).await.ok();
         self.unpin(pinned);
         self.housekeeping.wake_all();
+    }
+
+    /// Copies runs of one closed and pinned set forward. Clean data that cannot be read any more, or
+    /// for which there is no room, is dropped.
+    ///
+    /// # Errors
+    /// If the pool has latched, for instance because dirty data cannot be read any more.
+    async fn move_runs(&self, runs: Vec<Run>, stream: Stream) -> Result<()> {
+        let mut walk = Walk::new(runs);
+        let (mut ready, mut ready_blocks) = (Vec::new(), 0);
+        let mut moving = VecDeque::new();
+        while let Some(record) = walk.next(self).await {
+            if self.settled.get() || self.latched.get() {
+                break;
+            }
+            for ((volume, m), data) in record {
+                match data {
+                    _ if !self.is_still(volume, &m) => {}
+                    Ok(data) => {
+                        ready_blocks += m.count;
+                        ready.push((volume, m, data));
+                    }
+                    Err(_) if m.state == State::Clean => {
+                        self.evict(volume, m.block, m.count, m.location);
+                    }
+                    Err(error) => {
+                        self.latch(&error.what, forebay_device::IoErrorKind::Media.into());
+                        return Err(error);
+                    }
+                }
+            }
+            if ready_blocks >= MOVE_BATCH_BLOCKS {
+                self.append_moves(stream, &mut ready, &mut moving);
+                ready_blocks = 0;
+            }
+            while moving.len() > MOVES_MAX {
+                self.finish_move(&mut moving).await?;
+            }
+        }
+        self.append_moves(stream, &mut ready, &mut moving);
+        while !moving.is_empty() {
+            self.finish_move(&mut moving).await?;
+        }
+        Ok(())
+    }
+
+    /// Appends moves, all at once, so that they share records.
+    fn append_moves(
+        &self,
+        stream: Stream,
+        ready: &mut Vec<(VolumeId, Mapping, Data)>,
+        moving: &mut VecDeque<(VolumeId, Mapping, Io)>,
+    ) {
+        for (volume, m, data) in ready.drain(..) {
+            add(&self.counters.move_blocks, u64::from(m.count));
+            planted::seen(if m.state == State::Clean {
+                "clean run moved"
+            } else {
+                "dirty run moved"
+            });
+            let entry = Entry {
+                state: Some(m.state),
+                sectors: m.sectors,
+                from: Some(m.location),
+                ..new_entry(EntryKind::Move, volume, m.block, m.count)
+            };
+            moving.push_back((volume, m, self.log.append(stream, entry, Some(data))));
+        }
+    }
+
+    /// Waits for the oldest of the moves under way.
+    async fn finish_move(&self, moving: &mut VecDeque<(VolumeId, Mapping, Io)>) -> Result<()> {
+        let Some((volume, m, append)) = moving.pop_front() else { return Ok(()) };
+        if append.done().await.is_err() {
+            self.check_latch()?;
+            if m.state == State::Clean {
+                self.evict(volume, m.block, m.count, m.location);
+            }
+        }
+        Ok(())
     }
 
     /// Whether all of a run is still as it was found.
@@ -206,49 +274,6 @@ impl Core {
             index.cool(volume, block);
         }
         kept
-    }
-
-    /// Copies a run forward. Clean data that cannot be read any more is dropped.
-    async fn start_move(
-        &self,
-        volume: VolumeId,
-        m: Mapping,
-        stream: Stream,
-    ) -> Result<Option<(VolumeId, Mapping, Io)>> {
-        let data = match self.read_verified(m.location, m.distance, m.count).await {
-            Ok(data) => data,
-            Err(_) if m.state == State::Clean => {
-                self.evict(volume, m.block, m.count, m.location);
-                return Ok(None);
-            }
-            Err(error) => {
-                self.latch(&error.what, forebay_device::IoErrorKind::Media.into());
-                return Err(error);
-            }
-        };
-        add(&self.counters.move_blocks, u64::from(m.count));
-        planted::seen(if m.state == State::Clean { "clean run moved" } else { "dirty run moved" });
-        self.policy.borrow_mut().spend(0, u64::from(m.count));
-        let entry = Entry {
-            state: Some(m.state),
-            sectors: m.sectors,
-            from: Some(m.location),
-            ..new_entry(EntryKind::Move, volume, m.block, m.count)
-        };
-        Ok(Some((volume, m, self.log.append(stream, entry, Some(data)))))
-    }
-
-    /// Waits for moves; clean data for which there was no room is dropped.
-    async fn finish_moves(&self, moves: &mut Vec<(VolumeId, Mapping, Io)>) -> Result<()> {
-        for (volume, m, append) in moves.drain(..) {
-            if append.done().await.is_err() {
-                self.check_latch()?;
-                if m.state == State::Clean {
-                    self.evict(volume, m.block, m.count, m.location);
-                }
-            }
-        }
-        Ok(())
     }
 
     /// The records of a closed set, from any copy of its footer.
@@ -308,24 +333,30 @@ impl Core {
     }
 
     /// What of a set's records the index still points at.
-    fn live_runs(&self, id: SegmentId, records: &[FooterRecord]) -> Vec<(VolumeId, Mapping)> {
+    fn live_runs(&self, id: SegmentId, records: &[FooterRecord]) -> Vec<Run> {
         let mut runs = Vec::new();
-        for entry in records.iter().flat_map(|record| &record.entries) {
-            if !entry.has_data() || !entry.kind.names_blocks() {
-                continue;
-            }
-            let index = self.shard(entry.volume, entry.block).index.borrow();
-            index.lookup(entry.volume, entry.block, entry.count, |m| {
-                if m.state.has_data() && self.sets.borrow().split(m.location).0 == id {
-                    runs.push((entry.volume, m));
+        for record in records {
+            let header = self.sets.borrow().location(id, record.offset_blocks);
+            let place = RecordPlace { header, header_blocks: u32::from(record.header_blocks) };
+            for entry in &record.entries {
+                if !entry.has_data() || !entry.kind.names_blocks() {
+                    continue;
                 }
-            });
+                let data = data_location(place, entry);
+                let index = self.shard(entry.volume, entry.block).index.borrow();
+                index.lookup(entry.volume, entry.block, entry.count, |m| {
+                    // Not what a later record, here or elsewhere, says of the same blocks.
+                    if m.state.has_data() && m.location.0 == data.0 + (m.block - entry.block) {
+                        runs.push((entry.volume, m));
+                    }
+                });
+            }
         }
         runs
     }
 
     /// The same without a footer: a walk through the whole index.
-    fn find_runs(&self, id: SegmentId) -> Vec<(VolumeId, Mapping)> {
+    fn find_runs(&self, id: SegmentId) -> Vec<Run> {
         let mut runs = Vec::new();
         for shard in &self.shards {
             let index = shard.index.borrow();

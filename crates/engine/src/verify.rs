@@ -1,12 +1,4 @@
 //! Reading log data back with its checksums checked, from whichever copy is good.
-//!
-//! * Reclaim walks through a set and asks for a few blocks at a time. Once somebody does that, the
-//!   set is read ahead, a window at a time: a device read for each block would take longer than the
-//!   log takes to fill a segment.
-//! * A window is never out of date: the content of a closed set does not change before the set is
-//!   opened again, and then it has another incarnation.
-
-use std::cell::{Cell, RefCell};
 
 use forebay_device::{Buf, Data};
 
@@ -14,36 +6,9 @@ use crate::core::Core;
 use crate::counters::add;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::{RecordHeader, checksum, decode_checksums};
-use crate::ids::{BLOCK_BYTES, Incarnation, Location, SegmentId};
-use crate::limits::{AHEAD_BLOCKS, AHEAD_RUN_BLOCKS_MAX};
-use crate::segment::SetState;
+use crate::ids::{BLOCK_BYTES, Location};
 
 const BLOCK: usize = BLOCK_BYTES as usize;
-
-/// What was read ahead last, and what makes it likely that it is worth it.
-#[derive(Default)]
-pub(crate) struct Ahead {
-    window: RefCell<Option<Window>>,
-    /// Where the last short read ended: set and block within it.
-    last: Cell<Option<(SegmentId, u32)>>,
-}
-
-/// Consecutive blocks of a closed set.
-struct Window {
-    set: SegmentId,
-    incarnation: Incarnation,
-    first: u32,
-    data: Data,
-}
-
-impl Window {
-    /// The bytes from block `from` to block `to`, if they lie in the window.
-    fn part(&self, from: u32, to: u32) -> Option<Data> {
-        let start = from.checked_sub(self.first)? as usize * BLOCK;
-        let end = to.checked_sub(self.first)? as usize * BLOCK;
-        (end <= self.data.len()).then(|| self.data.slice(start..end))
-    }
-}
 
 impl Core {
     /// Reads `count` blocks of one record, the first of them `distance` blocks behind the record's
@@ -58,10 +23,6 @@ impl Core {
         count: u32,
     ) -> Result<Data> {
         let pinned = self.sets.borrow_mut().pin(location);
-        if let Some(data) = self.read_ahead(location, distance, count).await {
-            self.unpin(pinned);
-            return Ok(data);
-        }
         let mut found = None;
         // Twice: what is flipped on its way may be right the second time.
         for copy in (0..self.copies(location)).chain(0..self.copies(location)) {
@@ -116,7 +77,13 @@ impl Core {
     }
 
     /// Whether blocks are what the header of their record, `distance` blocks before them, says.
-    fn is_good(&self, header: Location, header_bytes: &[u8], distance: u8, data: &[u8]) -> bool {
+    pub(crate) fn is_good(
+        &self,
+        header: Location,
+        header_bytes: &[u8],
+        distance: u8,
+        data: &[u8],
+    ) -> bool {
         let Ok((record, checksums)) = decode_checksums(header_bytes) else { return false };
         let start = usize::from(distance).checked_sub(usize::from(record.header_blocks));
         let Some(start) = start.filter(|start| start + data.len() / BLOCK <= checksums.len())
@@ -125,45 +92,6 @@ impl Core {
         };
         let mut pairs = data.chunks_exact(BLOCK).zip(checksums.skip(start));
         self.is_record_at(&record, header) && pairs.all(|(block, sum)| checksum(block) == sum)
-    }
-
-    /// The same blocks as [`Core::read_verified`], from a window, if the last reads say that one is
-    /// worth it and what it holds is good.
-    async fn read_ahead(&self, location: Location, distance: u8, count: u32) -> Option<Data> {
-        let ahead = &self.log.ahead;
-        let (set, block) = self.sets.borrow().split(location);
-        let (first, end) = (block.checked_sub(u32::from(distance))?, block + count);
-        if count > AHEAD_RUN_BLOCKS_MAX {
-            return None;
-        }
-        let last = ahead.last.replace(Some((set, end)));
-        let incarnation = {
-            let sets = self.sets.borrow();
-            let set = sets.get(set).filter(|set| set.state == SetState::Closed)?;
-            set.incarnation
-        };
-        let held = |window: &Window| {
-            let same = window.set == set && window.incarnation == incarnation;
-            if same { window.part(first, end) } else { None }
-        };
-        let mut record = ahead.window.borrow().as_ref().and_then(held);
-        let follows = last.is_some_and(|(before, at)| {
-            before == set && at < end && first < at.saturating_add(AHEAD_BLOCKS)
-        });
-        if record.is_none() && follows {
-            let blocks = AHEAD_BLOCKS.max(end - first).min(self.segment_blocks - first);
-            let header = Location(location.0 - u64::from(distance));
-            let (member, at) = self.copy_of(header, 0);
-            let outcome = member.device.read(at, Buf::new(blocks as usize * BLOCK)).await;
-            outcome.result.ok()?;
-            let window = Window { set, incarnation, first, data: outcome.buf?.freeze() };
-            record = window.part(first, end);
-            *ahead.window.borrow_mut() = Some(window);
-        }
-        let record = record?;
-        let data = record.slice(usize::from(distance) * BLOCK..record.len());
-        let header = Location(location.0 - u64::from(distance));
-        self.is_good(header, &record, distance, &data).then_some(data)
     }
 
     /// Whether a header is the one that belongs at a location, not one of an earlier life of the
