@@ -38,19 +38,21 @@ pub(super) struct Numbered {
 }
 
 const WORD: usize = 8;
+const SECTOR: usize = 512;
 
-/// Fills `bytes`, which begin at `offset`, with what they hold.
+/// Marks each sector of `bytes`, which begin at `offset`, with the block it belongs to. fio, too,
+/// changes no more than some bytes of each sector of its buffers.
 pub(super) fn number(offset: u64, bytes: &mut [u8]) {
     for (i, block) in bytes.chunks_mut(4096).enumerate() {
         let word = (offset / 4096 + i as u64).to_le_bytes();
-        block.chunks_exact_mut(WORD).for_each(|place| place.copy_from_slice(&word));
+        block.chunks_exact_mut(SECTOR).for_each(|sector| sector[..WORD].copy_from_slice(&word));
     }
 }
 
 /// Whether a block read at `offset` is right.
 pub(super) fn is_numbered(offset: u64, bytes: &Buf) -> bool {
     let word = (offset / 4096).to_le_bytes();
-    bytes[..4096].chunks_exact(WORD).all(|place| place == word)
+    bytes[..4096].chunks_exact(SECTOR).all(|sector| sector[..WORD] == word)
 }
 
 impl Numbered {
