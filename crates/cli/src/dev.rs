@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 use std::num::NonZeroUsize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::{Rc, Weak};
 
 use clap::{Args, Subcommand, ValueEnum};
@@ -22,6 +22,7 @@ use crate::origin;
 use crate::progress::Progress;
 use crate::text::{parse_bytes, say, tell};
 use crate::witness::FileWitness;
+use crate::{blocking, reference};
 
 /// Name of the pool and of its only volume.
 const NAME: &str = "dev";
@@ -37,6 +38,11 @@ pub(crate) struct Options {
 enum Command {
     /// Open a pool and serve its volume until SIGINT or SIGTERM; SIGUSR1 prints counters
     Serve(Serve),
+    /// Write the parts of docs/user/reference.md anew that come from definitions
+    Reference {
+        /// The file, with a place for each part
+        file: PathBuf,
+    },
 }
 
 #[derive(Args)]
@@ -107,12 +113,25 @@ impl From<ModeName> for Mode {
     }
 }
 
-pub(crate) fn run(options: Options) -> Result<()> {
-    let Command::Serve(serve) = options.command;
+/// Runs the command; `root` is the whole command line.
+pub(crate) fn run(options: Options, root: clap::Command) -> Result<()> {
+    let serve = match options.command {
+        Command::Serve(serve) => serve,
+        Command::Reference { file } => return renew_reference(&file, root),
+    };
     let reactor = Reactor::new(Config::default())?;
     let result = reactor.block_on(serve.run(&reactor));
     reactor.close();
     result
+}
+
+fn renew_reference(file: &Path, root: clap::Command) -> Result<()> {
+    let failed = |action: &str, error: &std::io::Error| {
+        Failure::system(format!("{action} {}", file.display()), error).hint("check the path")
+    };
+    let text = std::fs::read_to_string(file).map_err(|error| failed("read", &error))?;
+    let renewed = reference::renew(&text, root).map_err(|failure| failure.on(file.display()))?;
+    blocking::replace(file, renewed.as_bytes()).map_err(|error| failed("write", &error))
 }
 
 /// All that is known of a running pool, on one line.

@@ -12,6 +12,21 @@ use forebay_engine::ErrorKind;
 
 use crate::text::tell;
 
+/// What a command ends with.
+pub(crate) const EXIT_CODES: [(u8, &str); 4] = [
+    (0, "done"),
+    (1, "failed, or interrupted before the end of what was asked"),
+    (2, "the command line makes no sense"),
+    (130, "ended at once by a second SIGINT or SIGTERM; a pool recovers as after a crash"),
+];
+
+/// The same, for `--help`.
+pub(crate) fn exit_codes() -> String {
+    let lines: Vec<_> =
+        EXIT_CODES.iter().map(|(code, meaning)| format!("  {code:>3}  {meaning}")).collect();
+    format!("Exit codes:\n{}", lines.join("\n"))
+}
+
 /// A failed command, or a failed request to the daemon.
 #[derive(Clone, Debug)]
 pub(crate) struct Failure {

@@ -1,7 +1,6 @@
 //! `forebay`: the daemon, the commands that ask it, a demo, a look at what is stored.
 //!
-//! Data goes to standard output, everything else to standard error. Exit codes: 0 done, 1 failure,
-//! 2 usage.
+//! Data goes to standard output, everything else to standard error; `failure` has the exit codes.
 #![forbid(unsafe_code)]
 
 mod admin;
@@ -16,27 +15,36 @@ mod flag;
 mod front;
 mod host;
 mod inspect;
+mod man;
 mod members;
 mod notes;
 mod origin;
 mod progress;
+mod reference;
 mod text;
 mod witness;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand};
 
 use crate::failure::Failure;
 
 /// A block cache: a log on SSDs in front of slow disks.
 #[derive(Parser)]
-#[command(name = "forebay", version, arg_required_else_help = true)]
+#[command(name = "forebay", version, arg_required_else_help = true, after_help = failure::exit_codes())]
 struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// Commands that ask the daemon, and how it is reached.
+#[derive(Args)]
+struct Asks<C: Subcommand> {
     #[command(flatten)]
     asking: admin::Asking,
     #[command(subcommand)]
-    command: Command,
+    command: C,
 }
 
 #[derive(Subcommand)]
@@ -44,16 +52,13 @@ enum Command {
     /// Run the daemon
     Serve(daemon::Options),
     /// Say how everything is
-    Status,
+    Status(admin::Asking),
     /// Pools: the SSDs that cache together
-    #[command(subcommand)]
-    Pool(admin::pool::Command),
+    Pool(Asks<admin::pool::Command>),
     /// Volumes: slow disks behind a pool
-    #[command(subcommand)]
-    Volume(admin::volume::Command),
+    Volume(Asks<admin::volume::Command>),
     /// Exports: where clients reach volumes
-    #[command(subcommand)]
-    Export(admin::export::Command),
+    Export(Asks<admin::export::Command>),
     /// List what has happened since the daemon was started
     Events(admin::status::Events),
     /// Say what a code means and what to do
@@ -63,6 +68,8 @@ enum Command {
         /// The shell
         shell: clap_complete::Shell,
     },
+    /// Write the man pages of all commands into a directory
+    Man(man::Options),
     /// Try Forebay: a pool on files in front of a modelled slow array, served over NBD
     Demo(demo::Options),
     /// Print what is on cache devices; only reads, also beside a running pool
@@ -73,22 +80,22 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let Cli { asking, command } = Cli::parse();
-    let result = match command {
+    let result = match Cli::parse().command {
         Command::Serve(options) => daemon::run(&options),
-        Command::Status => admin::status::status(&asking),
-        Command::Pool(command) => admin::pool::run(command, &asking),
-        Command::Volume(command) => admin::volume::run(command, &asking),
-        Command::Export(command) => admin::export::run(command, &asking),
-        Command::Events(options) => admin::status::events(&options, &asking),
+        Command::Status(asking) => admin::status::status(&asking),
+        Command::Pool(Asks { asking, command }) => admin::pool::run(command, &asking),
+        Command::Volume(Asks { asking, command }) => admin::volume::run(command, &asking),
+        Command::Export(Asks { asking, command }) => admin::export::run(command, &asking),
+        Command::Events(options) => admin::status::events(&options),
         Command::Explain(options) => admin::explain::run(&options),
         Command::Completion { shell } => {
             complete(shell);
             Ok(())
         }
+        Command::Man(options) => man::run(&options, Cli::command()),
         Command::Demo(options) => demo::run(options),
         Command::Inspect(options) => inspect::run(&options),
-        Command::Dev(options) => dev::run(options),
+        Command::Dev(options) => dev::run(options, Cli::command()),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -98,7 +105,6 @@ fn main() -> ExitCode {
 
 /// Writes what a shell needs to complete our command lines.
 fn complete(shell: clap_complete::Shell) {
-    use clap::CommandFactory;
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "forebay", &mut script);
     text::say(String::from_utf8_lossy(&script).trim_end());

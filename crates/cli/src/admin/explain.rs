@@ -1,7 +1,10 @@
 //! `forebay explain`: what the codes of events, errors and states mean.
 
 use clap::Args;
+use forebay_control::api::Many;
+use serde::Serialize;
 
+use super::say_json;
 use crate::Result;
 use crate::failure::Failure;
 use crate::text::say;
@@ -11,10 +14,21 @@ use crate::text::say;
 pub(crate) struct Options {
     /// A code, as `forebay events`, an error or a state has it; without it all are listed
     code: Option<String>,
+    /// Print the answer as JSON, with the version of its form as `schema`
+    #[arg(long, display_order = 901)]
+    json: bool,
+}
+
+/// One code, for `--json`.
+#[derive(Serialize)]
+struct Explained {
+    code: &'static str,
+    means: &'static str,
+    action: &'static str,
 }
 
 /// Every code: what it means, and what to do.
-const CODES: &[(&str, &str, &str)] = &[
+pub(crate) const CODES: &[(&str, &str, &str)] = &[
     ("daemon-started", "The daemon takes requests.", "Nothing."),
     ("daemon-stopping", "The daemon was asked to end.", "Nothing: dirty data stays in the cache."),
     ("pool-created", "A pool was made.", "Add a volume: `forebay volume add`."),
@@ -119,19 +133,32 @@ const CODES: &[(&str, &str, &str)] = &[
 
 /// Runs the command.
 pub(crate) fn run(options: &Options) -> Result<()> {
-    let Some(wanted) = &options.code else {
-        CODES.iter().for_each(|(code, ..)| say(code));
-        return Ok(());
+    let wanted = match &options.code {
+        Some(code) => vec![find(code)?],
+        None => CODES.iter().collect(),
     };
-    let Some((code, means, action)) = CODES.iter().find(|(code, ..)| code == wanted) else {
+    if options.json {
+        let explain = |&&(code, means, action): &&_| Explained { code, means, action };
+        say_json(&Many::of(wanted.iter().map(explain).collect()));
+    } else if options.code.is_none() {
+        wanted.iter().for_each(|(code, ..)| say(code));
+    } else {
+        for (code, means, action) in wanted {
+            say(format_args!("{code}\n  means   {means}\n  action  {action}"));
+        }
+    }
+    Ok(())
+}
+
+/// The row of a code.
+fn find(wanted: &str) -> Result<&'static (&'static str, &'static str, &'static str)> {
+    CODES.iter().find(|(code, ..)| *code == wanted).ok_or_else(|| {
         let nearest =
             CODES.iter().min_by_key(|(code, ..)| strsim::damerau_levenshtein(code, wanted));
         let nearest = nearest.map_or("", |(code, ..)| code);
-        return Err(Failure::new(format!("there is no code \"{wanted}\""))
-            .hint(format!("did you mean {nearest}? `forebay explain` lists all")));
-    };
-    say(format_args!("{code}\n  means   {means}\n  action  {action}"));
-    Ok(())
+        Failure::new(format!("there is no code \"{wanted}\""))
+            .hint(format!("did you mean {nearest}? `forebay explain` lists all"))
+    })
 }
 
 #[cfg(test)]

@@ -31,10 +31,11 @@ const POLL_INTERVAL: std::time::Duration = std::time::Duration::from_millis(200)
 #[derive(Args)]
 pub(crate) struct Asking {
     /// The daemon's control socket
-    #[arg(long, value_name = "PATH", env = "FOREBAY_CONTROL", default_value = CONTROL_PATH, global = true)]
+    #[arg(long, value_name = "PATH", env = "FOREBAY_CONTROL", hide_env_values = true,
+        default_value = CONTROL_PATH, global = true, display_order = 900)]
     control: PathBuf,
-    /// Print the API's answer
-    #[arg(long, global = true)]
+    /// Print the answer as JSON, with the version of its form as `schema`
+    #[arg(long, global = true, display_order = 901)]
     json: bool,
 }
 
@@ -96,10 +97,7 @@ impl Daemon<'_> {
         if !self.json {
             return text(answer);
         }
-        match serde_json::to_string_pretty(answer) {
-            Ok(json) => say(json),
-            Err(error) => tell(format_args!("error: {error}")),
-        }
+        say_json(answer);
     }
 
     /// Waits for a job with progress; an error unless it has done what it was for.
@@ -123,6 +121,14 @@ impl Daemon<'_> {
             (_, Some(error)) => Err(Failure::from(error).on(&job.item.what)),
             (_, None) => Err(Failure::new("cancelled").on(&job.item.what)),
         }
+    }
+}
+
+/// Prints an answer as JSON.
+pub(crate) fn say_json(answer: &impl Serialize) {
+    match serde_json::to_string_pretty(answer) {
+        Ok(json) => say(json),
+        Err(error) => tell(format_args!("error: {error}")),
     }
 }
 

@@ -39,11 +39,13 @@ pub(crate) struct Events {
     /// Only events with a higher number
     #[arg(long, value_name = "N", default_value_t = 0)]
     after: u64,
+    #[command(flatten)]
+    asking: Asking,
 }
 
 /// `forebay events`.
-pub(crate) fn events(options: &Events, asking: &Asking) -> Result<()> {
-    let daemon = asking.daemon()?;
+pub(crate) fn events(options: &Events) -> Result<()> {
+    let daemon = options.asking.daemon()?;
     let events: Many<Event> = daemon.get(&format!("/api/v1/events?after={}", options.after))?;
     daemon.print(&events, |events| {
         for event in &events.items {

@@ -3,7 +3,7 @@
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::Result;
 use crate::failure::Failure;
@@ -14,37 +14,94 @@ pub(crate) const CONFIG_PATH: &str = "/etc/forebay/forebay.toml";
 /// The control socket if nobody says.
 pub(crate) const CONTROL_PATH: &str = "/run/forebay/control.sock";
 
-/// See the head of the file.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub(crate) struct Config {
-    /// Which pools there are, their witnesses, their exports.
-    pub(super) state_dir: PathBuf,
-    /// Sockets of exports for which nobody names a place.
-    pub(super) run_dir: PathBuf,
-    /// Threads that serve; without it one per core.
-    pub(super) reactors: Option<NonZeroUsize>,
-    pub(super) control: Control,
-    pub(super) devices: Devices,
+/// A section of the file: its fields are the keys, their comments the reference's words.
+macro_rules! section {
+    ($(#[doc = $about:literal])* $name:ident {
+        $($(#[doc = $doc:literal])+ $key:ident: $type:ty,)*
+    }) => {
+        $(#[doc = $about])*
+        #[derive(Clone, Debug, Serialize, Deserialize)]
+        #[serde(deny_unknown_fields, default)]
+        pub(crate) struct $name {
+            $($(#[doc = $doc])+ pub(super) $key: $type,)*
+        }
+
+        impl $name {
+            const KEYS: &[(&str, &str)] = &[$((stringify!($key), concat!($($doc),+)),)*];
+        }
+    };
 }
 
-/// Who may ask.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub(crate) struct Control {
-    pub(super) socket: PathBuf,
-    /// Its permissions, in octal digits.
-    pub(super) mode: String,
+section! {
+    /// See the head of the file.
+    Config {
+        /// Which pools are this daemon's, their witnesses and exports; one daemon at a time.
+        state_dir: PathBuf,
+        /// Sockets of exports for which nobody names a place.
+        run_dir: PathBuf,
+        /// Threads that serve clients; without it one per core.
+        reactors: Option<NonZeroUsize>,
+        /// Who may ask.
+        control: Control,
+        /// Where cache devices are looked for.
+        devices: Devices,
+    }
 }
 
-/// Where cache devices are looked for.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub(crate) struct Devices {
-    /// Patterns of paths.
-    pub(super) scan: Vec<String>,
-    /// How long a start waits for a pool's missing devices before it goes on without them.
-    pub(super) wait_s: u64,
+section! {
+    /// Who may ask.
+    Control {
+        /// Who can open this socket controls the daemon; refused while another daemon answers
+        /// there.
+        socket: PathBuf,
+        /// Its permissions, in octal digits.
+        mode: String,
+    }
+}
+
+section! {
+    /// Where cache devices are looked for.
+    Devices {
+        /// Patterns of paths.
+        scan: Vec<String>,
+        /// How many seconds a start waits for a pool's missing devices before it goes on without
+        /// them.
+        wait_s: u64,
+    }
+}
+
+/// The sections by name; the first one's keys stand before any section.
+const SECTIONS: [(&str, &[(&str, &str)]); 3] =
+    [("", Config::KEYS), ("control", Control::KEYS), ("devices", Devices::KEYS)];
+
+/// One key, for the reference.
+pub(crate) struct Key {
+    /// With its section.
+    pub(crate) name: String,
+    /// As it is written in the file; empty if it has no value.
+    pub(crate) default: String,
+    /// What it is for.
+    pub(crate) meaning: String,
+}
+
+/// All keys with their defaults.
+pub(crate) fn keys() -> Vec<Key> {
+    let defaults = serde_json::to_value(Config::default()).unwrap_or_default();
+    let mut all = Vec::new();
+    for (section, keys) in SECTIONS {
+        let values = if section.is_empty() { &defaults } else { &defaults[section] };
+        for (key, meaning) in keys {
+            let value = &values[key];
+            if value.is_object() {
+                continue;
+            }
+            let name =
+                if section.is_empty() { (*key).to_owned() } else { format!("{section}.{key}") };
+            let default = if value.is_null() { String::new() } else { value.to_string() };
+            all.push(Key { name, default, meaning: meaning.trim().to_owned() });
+        }
+    }
+    all
 }
 
 impl Default for Config {
@@ -152,6 +209,21 @@ mod tests {
         let (what, hint) = refused("[control]\nsocket = \"/s\"\n  moed = \"0600\"\n");
         assert!(what.starts_with("line 3, column 3: unknown field `moed`"), "{what}");
         assert_eq!(hint, "did you mean `mode`?");
+    }
+
+    #[test]
+    fn every_section_of_the_file_is_listed_with_its_keys() {
+        let defaults = serde_json::to_value(Config::default()).unwrap();
+        let leaves: usize = defaults
+            .as_object()
+            .unwrap()
+            .values()
+            .map(|value| value.as_object().map_or(1, serde_json::Map::len))
+            .sum();
+        assert_eq!(keys().len(), leaves, "a section is missing in SECTIONS");
+        let wait = keys().into_iter().find(|key| key.name == "devices.wait_s").unwrap();
+        assert_eq!(wait.default, "30");
+        assert!(wait.meaning.starts_with("How many seconds a start waits"), "{}", wait.meaning);
     }
 
     #[test]

@@ -1,0 +1,87 @@
+//! What is written about the command line is what the command line is.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::path::{Path, PathBuf};
+
+use common::{Dir, forebay, run, stderr};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn reference() -> String {
+    std::fs::read_to_string(root().join("docs/user/reference.md")).unwrap()
+}
+
+#[test]
+fn the_reference_is_written_from_the_definitions() {
+    let dir = Dir::new("reference");
+    let copy = dir.path("reference.md");
+    std::fs::write(&copy, reference()).unwrap();
+    let output = run(forebay().args(["dev", "reference"]).arg(&copy));
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(
+        std::fs::read_to_string(&copy).unwrap() == reference(),
+        "docs/user/reference.md is stale; renew it: \
+         `cargo run -p forebay-cli -- dev reference docs/user/reference.md`"
+    );
+    std::fs::write(&copy, "no place for anything").unwrap();
+    let output = run(forebay().args(["dev", "reference"]).arg(&copy));
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("hint: write `<!-- exit codes"), "{}", stderr(&output));
+}
+
+#[test]
+fn the_reference_has_every_address_of_the_api() {
+    let server = std::fs::read_to_string(root().join("crates/control/src/server.rs")).unwrap();
+    let quoted = server.split('"').skip(1).step_by(2);
+    let addresses: Vec<_> = quoted.filter(|text| text.starts_with('/')).collect();
+    assert!(addresses.len() >= 12, "{addresses:?}");
+    let reference = reference();
+    for address in addresses.into_iter().filter(|address| *address != "/api/v1") {
+        let named =
+            address.replace("{pool}", "POOL").replace("{volume}", "NAME").replace("{number}", "N");
+        let is_there = ["`", "?"].iter().any(|end| reference.contains(&format!("{named}{end}")));
+        assert!(is_there, "{named}");
+    }
+}
+
+/// Commands that `--help` shows below this one.
+fn below(path: &[String]) -> Vec<String> {
+    let output = run(forebay().args(path).arg("--help"));
+    let text = String::from_utf8(output.stdout).unwrap();
+    let Some((_, list)) = text.split_once("\nCommands:\n") else { return Vec::new() };
+    let lines = list.lines().take_while(|line| !line.is_empty());
+    // Continued descriptions are indented further.
+    let names = lines.filter_map(|line| line.strip_prefix("  ")?.split(' ').next());
+    names.filter(|name| !name.is_empty() && *name != "help").map(str::to_owned).collect()
+}
+
+#[test]
+fn there_is_a_man_page_for_each_command() {
+    let dir = Dir::new("man");
+    let pages = dir.path("man1");
+    let output = run(forebay().arg("man").arg(&pages));
+    assert!(output.status.success() && output.stdout.is_empty(), "{}", stderr(&output));
+    let (mut left, mut expected) = (vec![Vec::new()], Vec::new());
+    while let Some(path) = left.pop() {
+        for name in below(&path) {
+            left.push(path.iter().cloned().chain([name]).collect());
+        }
+        expected.push(format!("forebay-{}", path.join("-")).trim_end_matches('-').to_owned());
+    }
+    for name in &expected {
+        let page = std::fs::read_to_string(pages.join(format!("{name}.1"))).unwrap();
+        for section in [".SH NAME", ".SH SYNOPSIS", ".SH \"EXIT STATUS\""] {
+            assert!(page.contains(section), "{name}: {section}");
+        }
+    }
+    assert_eq!(std::fs::read_dir(&pages).unwrap().count(), expected.len());
+    assert!(expected.len() >= 25 && expected.contains(&"forebay-pool-create".to_owned()));
+    let output = run(forebay().args(["man", "/proc/nowhere"]));
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("hint: "), "{}", stderr(&output));
+}
