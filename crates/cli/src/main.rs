@@ -9,6 +9,7 @@ mod crew;
 mod daemon;
 mod demo;
 mod dev;
+mod doctor;
 mod export;
 mod failure;
 mod flag;
@@ -63,6 +64,8 @@ enum Command {
     Events(admin::status::Events),
     /// Say what a code means and what to do
     Explain(admin::explain::Options),
+    /// Look whether this machine and these devices are fit; only reads
+    Doctor(doctor::Options),
     /// Print a shell's completion of this command line
     Completion {
         /// The shell
@@ -88,6 +91,7 @@ fn main() -> ExitCode {
         Command::Export(Asks { asking, command }) => admin::export::run(command, &asking),
         Command::Events(options) => admin::status::events(&options),
         Command::Explain(options) => admin::explain::run(&options),
+        Command::Doctor(options) => doctor::run(&options),
         Command::Completion { shell } => {
             complete(shell);
             Ok(())

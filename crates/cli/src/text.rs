@@ -19,6 +19,34 @@ pub(crate) fn tell(line: impl Display) {
     let _ = writeln!(std::io::stderr().lock(), "{line}");
 }
 
+/// The width that lines keep to where they can: the smallest terminal in use.
+const COLUMNS: usize = 80;
+
+/// `text` behind `head`, broken at words; further lines begin below the text. What has no room
+/// stays whole, as a path does.
+pub(crate) fn beside(head: &str, text: &str) -> String {
+    let indent = head.chars().count();
+    let mut lines = vec![head.to_owned()];
+    let mut used = indent;
+    for word in text.split(' ') {
+        let len = word.chars().count();
+        let is_first = used == indent;
+        if !is_first && used + 1 + len > COLUMNS {
+            lines.push(" ".repeat(indent));
+            used = indent;
+        }
+        if let Some(line) = lines.last_mut() {
+            if used > indent {
+                line.push(' ');
+                used += 1;
+            }
+            line.push_str(word);
+            used += len;
+        }
+    }
+    lines.join("\n")
+}
+
 /// Bytes, in the largest unit that leaves a whole part.
 pub(crate) fn bytes(count: u64) -> String {
     match UNITS.iter().rev().find(|(_, shift)| count >= 1 << shift) {
@@ -89,6 +117,19 @@ mod tests {
         assert_eq!(bytes(512 << 20), "512 MiB");
         assert_eq!(bytes(1536 << 20), "1.5 GiB");
         assert_eq!(bytes(0), "0 B");
+    }
+
+    #[test]
+    fn long_text_is_broken_below_itself() {
+        let words = ["word"; 20].join(" ");
+        let text = beside("  head  ", &words);
+        let lines: Vec<_> = text.lines().collect();
+        assert_eq!(lines[0].len(), 77);
+        assert!(lines[0].starts_with("  head  word") && lines[1].starts_with("        word"));
+        assert_eq!(lines.len(), 2);
+        let path = "/".repeat(100);
+        assert_eq!(beside("a ", &path), format!("a {path}"));
+        assert_eq!(beside("a ", ""), "a ");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on shall say where")]
 
 use std::fs::File;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::rc::Rc;
@@ -11,7 +11,7 @@ use std::sync::RwLock;
 use forebay_device::real::file::FileDevice;
 use forebay_device::real::open::OpenOptions;
 use forebay_device::real::prepare::{PrepareError, prepare_file};
-use forebay_device::real::probe::{Found, probe};
+use forebay_device::real::probe::{Found, probe, probe_with};
 use forebay_device::real::reactor::{Config, Reactor};
 use forebay_device::{BlockDevice, Buf};
 
@@ -46,7 +46,11 @@ fn probe_file(path: &Path) -> Vec<Found> {
     let reactor = reactor();
     let options = OpenOptions { read_only: true, ..OpenOptions::default() };
     let device = FileDevice::open(&reactor, path, &options).unwrap();
-    reactor.block_on(probe(&device)).unwrap()
+    let found = reactor.block_on(probe(&device)).unwrap();
+    let (file, size) = (File::open(path).unwrap(), device.geometry().size_bytes);
+    let by_calls = probe_with(size, |buf, offset| file.read_exact_at(buf, offset)).unwrap();
+    assert_eq!(by_calls, found);
+    found
 }
 
 /// Runs a tool that formats a file; false (with the reason printed) if it is not here.

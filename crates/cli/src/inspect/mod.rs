@@ -11,9 +11,10 @@ mod segments;
 mod tests;
 
 use std::io::{BufWriter, ErrorKind, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
+use forebay_engine::format::Superblock;
 
 use self::member::Member;
 use crate::Result;
@@ -56,6 +57,14 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             _ => Ok(()),
         },
     }
+}
+
+/// The superblock of what is at `path`, if it has one. It is read, not claimed.
+///
+/// # Errors
+/// If it cannot be opened.
+pub(crate) fn superblock_at(path: &Path) -> Result<Option<Superblock>> {
+    Ok(Member::open(path)?.superblock().cloned())
 }
 
 fn print(members: &[Member], options: &Options, out: &mut dyn Write) -> std::io::Result<()> {

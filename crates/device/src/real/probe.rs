@@ -142,6 +142,22 @@ pub async fn probe(device: &dyn BlockDevice) -> Result<Vec<Found>, IoError> {
     Ok(scan(size, head.buf.as_deref().unwrap_or(&[]), tail.buf.as_deref().unwrap_or(&[])))
 }
 
+/// The same by calls that fill a buffer from an offset, for who must not claim the device.
+///
+/// # Errors
+/// When the device cannot be read.
+pub fn probe_with(
+    size: u64,
+    mut read: impl FnMut(&mut [u8], u64) -> std::io::Result<()>,
+) -> std::io::Result<Vec<Found>> {
+    let mut head = vec![0; size.min(HEAD_BYTES) as usize];
+    read(&mut head, 0)?;
+    let tail_bytes = size.min(TAIL_BYTES);
+    let mut tail = vec![0; tail_bytes as usize];
+    read(&mut tail, size - tail_bytes)?;
+    Ok(scan(size, &head, &tail))
+}
+
 /// Finds signatures in the first and last bytes of a device of `size` bytes.
 fn scan(size: u64, head: &[u8], tail: &[u8]) -> Vec<Found> {
     let image = Image { size, head, tail };

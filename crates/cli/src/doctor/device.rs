@@ -1,0 +1,282 @@
+//! One device or directory.
+
+use std::fs::{File, Metadata};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::Duration;
+
+use forebay_device::real::file::FileDevice;
+use forebay_device::real::open::{OpenError, OpenOptions};
+use forebay_device::real::probe::probe_with;
+use forebay_device::real::reactor::Reactor;
+use forebay_engine::format::segment_bytes_for;
+use forebay_engine::limits::INDEX_BYTES_PER_GIB;
+
+use super::latency::{reads, syncs};
+use super::machine::memory_available;
+use super::{Findings, Verdict};
+use crate::inspect::superblock_at;
+use crate::members::refuse_sparse;
+use crate::text;
+
+/// A durable write of an SSD that honours flushes takes tens of microseconds with power-loss
+/// protection and one or two milliseconds without it; slower ones are disks, or busy.
+const SYNC_SLOW: Duration = Duration::from_millis(5);
+
+/// Looks at a disk, a partition or a file.
+pub(super) fn look(path: &Path, reactor: Option<&Rc<Reactor>>, findings: &mut Findings) {
+    let subject = &*path.display().to_string();
+    let meta = match std::fs::metadata(path) {
+        Ok(meta) => meta,
+        Err(error) => {
+            findings.add(subject, "open", Verdict::Problem, error.to_string());
+            findings.hint("check the path; `lsblk` lists the block devices");
+            return;
+        }
+    };
+    let is_block = meta.file_type().is_block_device();
+    if !is_block && !meta.is_file() {
+        let what = "neither a disk, nor a file, nor a directory".to_owned();
+        findings.add(subject, "open", Verdict::Problem, what);
+        findings.hint("name a disk, a partition or a regular file");
+        return;
+    }
+    let file = match File::open(path) {
+        Ok(file) => file,
+        Err(error) => {
+            findings.add(subject, "open", Verdict::Problem, error.to_string());
+            findings.hint(format!("run as a user who may read it: `ls -lL {subject}`"));
+            return;
+        }
+    };
+    let queue = is_block.then(|| queue_of(&meta)).flatten();
+    look_at_use(subject, path, reactor, findings);
+    let size_bytes = look_at_size(subject, path, &file, findings);
+    match &queue {
+        Some(queue) => look_at_queue(subject, queue, findings),
+        None if is_block => {
+            let what = "/sys does not tell its sectors and cache".to_owned();
+            findings.add(subject, "sectors", Verdict::Skipped, what);
+        }
+        None => look_at_holes(subject, path, findings),
+    }
+    let Some(size_bytes) = size_bytes else { return };
+    look_at_content(subject, path, &file, size_bytes, findings);
+    match reads(path, size_bytes) {
+        Ok(times) => {
+            let what = times.text("reads of 4 KiB");
+            findings.add(subject, "reading", Verdict::Ok, what);
+        }
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+            let what = "not measured: it cannot be read past the page cache".to_owned();
+            findings.add(subject, "reading", Verdict::Skipped, what);
+        }
+        Err(error) => {
+            findings.add(subject, "reading", Verdict::Problem, error.to_string());
+            findings.hint("`dmesg | tail` may tell more");
+        }
+    }
+    let what = "not measured: that would write to it".to_owned();
+    findings.add(subject, "fsync", Verdict::Skipped, what);
+    findings.hint("name a directory on the same disk, and it is measured there");
+}
+
+/// Whether somebody has it.
+fn look_at_use(subject: &str, path: &Path, reactor: Option<&Rc<Reactor>>, findings: &mut Findings) {
+    let Some(reactor) = reactor else {
+        let what = "not looked at: that needs io_uring".to_owned();
+        return findings.add(subject, "free", Verdict::Skipped, what);
+    };
+    let options = OpenOptions { read_only: true, ..OpenOptions::default() };
+    match FileDevice::open(reactor, path, &options) {
+        Ok(_) => findings.add(subject, "free", Verdict::Ok, "nobody uses it".into()),
+        Err(error) => {
+            let is_in_use = matches!(
+                error,
+                OpenError::InUse { .. } | OpenError::Mounted { .. } | OpenError::Swap { .. }
+            );
+            let verdict = if is_in_use { Verdict::Warn } else { Verdict::Problem };
+            findings.add(subject, "free", verdict, error.to_string());
+            findings.hint(error.hint());
+        }
+    }
+}
+
+fn look_at_size(subject: &str, path: &Path, file: &File, findings: &mut Findings) -> Option<u64> {
+    let size = size_of(path, file);
+    let Some(size_bytes) = size.filter(|size| *size > 0) else {
+        findings.add(subject, "size", Verdict::Problem, "it is empty".into());
+        findings.hint("check the path, and that a medium is in it");
+        return None;
+    };
+    let size = text::bytes(size_bytes);
+    if segment_bytes_for(size_bytes).is_none() {
+        let what = format!("{size}: large enough as an origin only");
+        findings.add(subject, "size", Verdict::Warn, what);
+        findings.hint("a cache device has at least 512 MiB");
+        return Some(size_bytes);
+    }
+    let index = (u128::from(size_bytes) * u128::from(INDEX_BYTES_PER_GIB)) >> 30;
+    let index = u64::try_from(index).unwrap_or(u64::MAX);
+    let what = format!("{size}; as a cache device it takes up to {} of RAM", text::bytes(index));
+    if memory_available().is_some_and(|available| available < index) {
+        findings.add(subject, "size", Verdict::Warn, what);
+        findings.hint("that is more than is available: use a smaller partition, or add memory");
+    } else {
+        findings.add(subject, "size", Verdict::Ok, what);
+    }
+    Some(size_bytes)
+}
+
+/// The size of a file, or of a block device in sectors of 512 bytes as /sys has it.
+fn size_of(path: &Path, file: &File) -> Option<u64> {
+    let meta = file.metadata().ok()?;
+    if !meta.file_type().is_block_device() {
+        return Some(meta.len());
+    }
+    let sectors = std::fs::read_to_string(sysfs(&std::fs::metadata(path).ok()?).join("size"));
+    sectors.ok()?.trim().parse::<u64>().ok()?.checked_mul(512)
+}
+
+fn sysfs_of(number: u64) -> PathBuf {
+    let (major, minor) = (libc::major(number), libc::minor(number));
+    Path::new("/sys/dev/block").join(format!("{major}:{minor}"))
+}
+
+fn sysfs(meta: &Metadata) -> PathBuf {
+    sysfs_of(meta.rdev())
+}
+
+/// Where the kernel tells of a disk's queue; a partition's is the disk's.
+fn queue_of(meta: &Metadata) -> Option<PathBuf> {
+    let own = sysfs(meta);
+    [own.join("queue"), own.join("../queue")].into_iter().find(|queue| queue.is_dir())
+}
+
+fn look_at_queue(subject: &str, queue: &Path, findings: &mut Findings) {
+    let read = |name: &str| {
+        let text = std::fs::read_to_string(queue.join(name)).unwrap_or_default();
+        text.trim().to_owned()
+    };
+    let (logical, physical) = (read("logical_block_size"), read("physical_block_size"));
+    let what = format!("{logical} B, of {physical} B inside");
+    if matches!(logical.as_str(), "512" | "4096") {
+        findings.add(subject, "sectors", Verdict::Ok, what);
+    } else {
+        findings.add(subject, "sectors", Verdict::Problem, what);
+        findings.hint("use a disk with sectors of 512 or 4096 B");
+    }
+    let kind = match read("rotational").as_str() {
+        "0" => "not rotating: an SSD, or a virtual disk that says so",
+        "1" => "rotating, or a virtual disk that says so: an origin rather than a cache device",
+        _ => "/sys does not tell",
+    };
+    findings.add(subject, "kind", Verdict::Ok, kind.into());
+    match read("write_cache").as_str() {
+        "write back" => {
+            let what = "volatile: what was not flushed is lost with the power; Forebay flushes";
+            findings.add(subject, "write cache", Verdict::Ok, what.into());
+        }
+        "write through" => {
+            let what = "none that is volatile, as the device says: a flush costs nothing";
+            findings.add(subject, "write cache", Verdict::Ok, what.into());
+        }
+        _ => {
+            let what = "/sys does not tell".to_owned();
+            findings.add(subject, "write cache", Verdict::Skipped, what);
+        }
+    }
+    match read("discard_max_bytes").parse::<u64>() {
+        Ok(1..) => findings.add(subject, "discard", Verdict::Ok, "it can".into()),
+        _ => {
+            let what = "it cannot: an SSD that is not told what is free wears sooner".to_owned();
+            findings.add(subject, "discard", Verdict::Ok, what);
+        }
+    }
+}
+
+/// A cache device must not run out of space under dirty data.
+fn look_at_holes(subject: &str, path: &Path, findings: &mut Findings) {
+    let remedy = |bytes: u64| {
+        let count = bytes >> 20;
+        format!(
+            "right for an origin; for a cache device write it in full: \
+             `dd if=/dev/zero of={subject} bs=1M count={count}`"
+        )
+    };
+    match refuse_sparse(path, remedy) {
+        Ok(()) => findings.add(subject, "holes", Verdict::Ok, "none".into()),
+        Err(failure) => {
+            findings.add(subject, "holes", Verdict::Warn, failure.what().to_owned());
+            findings.hint(failure.hint_text());
+        }
+    }
+}
+
+/// What is on it.
+fn look_at_content(
+    subject: &str,
+    path: &Path,
+    file: &File,
+    size_bytes: u64,
+    findings: &mut Findings,
+) {
+    if let Ok(Some(superblock)) = superblock_at(path) {
+        let name = &superblock.name;
+        let what = format!("a cache device of pool \"{name}\" ({})", superblock.pool);
+        findings.add(subject, "content", Verdict::Ok, what);
+        findings.hint(format!("`forebay pool import {name}` opens the pool"));
+        return;
+    }
+    match probe_with(size_bytes, |buf, offset| file.read_exact_at(buf, offset)) {
+        Err(error) => {
+            findings.add(subject, "content", Verdict::Problem, format!("cannot be read: {error}"));
+            findings.hint("`dmesg | tail` may tell more");
+        }
+        Ok(found) if found.is_empty() => {
+            findings.add(subject, "content", Verdict::Ok, "nothing that is known".into());
+        }
+        Ok(found) => {
+            let all: Vec<_> =
+                found.iter().map(|f| format!("{} (at byte {})", f.what, f.offset)).collect();
+            findings.add(subject, "content", Verdict::Ok, all.join(", "));
+            findings.hint("an origin keeps it; as a cache device it is refused");
+        }
+    }
+}
+
+/// Measures durable writes on the disk below a directory.
+pub(super) fn look_at_directory(path: &Path, findings: &mut Findings) {
+    let subject = &*path.display().to_string();
+    let below = std::fs::metadata(path).ok().and_then(|meta| {
+        let link = std::fs::read_link(sysfs_of(meta.dev())).ok()?;
+        Some(link.file_name()?.to_string_lossy().into_owned())
+    });
+    match below {
+        Some(name) => findings.add(subject, "disk", Verdict::Ok, format!("/dev/{name}")),
+        None => {
+            let what = "the file system does not tell on which disk it is".to_owned();
+            findings.add(subject, "disk", Verdict::Skipped, what);
+        }
+    }
+    match syncs(path) {
+        Ok(times) => {
+            let slow = times.p50() > SYNC_SLOW;
+            let verdict = if slow { Verdict::Warn } else { Verdict::Ok };
+            let what = times.text("durable writes of 4 KiB to a file");
+            findings.add(subject, "fsync", verdict, what);
+            if slow {
+                findings.hint(
+                    "writes that a client flushes wait as long on a cache device here; an SSD \
+                     with power-loss protection is a hundred times faster",
+                );
+            }
+        }
+        Err(error) => {
+            let what = format!("not measured: {error}");
+            findings.add(subject, "fsync", Verdict::Skipped, what);
+            findings.hint("name a directory that you may write to");
+        }
+    }
+}
