@@ -62,6 +62,8 @@ enum Command {
     Export(Asks<admin::export::Command>),
     /// List what has happened since the daemon was started
     Events(admin::status::Events),
+    /// Print what pools and volumes do, again and again
+    Stats(admin::stats::Options),
     /// Say what a code means and what to do
     Explain(admin::explain::Options),
     /// Look whether this machine and these devices are fit; only reads
@@ -90,6 +92,7 @@ fn main() -> ExitCode {
         Command::Volume(Asks { asking, command }) => admin::volume::run(command, &asking),
         Command::Export(Asks { asking, command }) => admin::export::run(command, &asking),
         Command::Events(options) => admin::status::events(&options),
+        Command::Stats(options) => admin::stats::run(&options),
         Command::Explain(options) => admin::explain::run(&options),
         Command::Doctor(options) => doctor::run(&options),
         Command::Completion { shell } => {

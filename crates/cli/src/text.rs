@@ -14,6 +14,12 @@ pub(crate) fn say(line: impl Display) {
     let _ = writeln!(out, "{line}").and_then(|()| out.flush());
 }
 
+/// Some lines on standard output; false if nobody reads them any more.
+pub(crate) fn say_on(lines: impl Display) -> bool {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{lines}").and_then(|()| out.flush()).is_ok()
+}
+
 /// One line on standard error; lost if nobody reads it. `eprintln!` panics then.
 pub(crate) fn tell(line: impl Display) {
     let _ = writeln!(std::io::stderr().lock(), "{line}");

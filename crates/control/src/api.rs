@@ -3,6 +3,7 @@
 //! Requests refuse fields that they do not know; whoever reads an answer ignores them, so that
 //! fields can be added. Sizes are bytes, spans are seconds.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
@@ -312,6 +313,46 @@ pub struct Status {
     pub pools: Vec<Pool>,
     /// All exports.
     pub exports: Vec<Export>,
+}
+
+/// `GET /api/v1/stats`: what was counted, for whoever looks twice and takes the difference.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Stats {
+    /// See [`SCHEMA`].
+    pub schema: u32,
+    /// The daemon's clock, in nanoseconds: it only goes forward, and begins anywhere.
+    pub clock_ns: u64,
+    /// Pools that are open.
+    pub pools: Vec<PoolStats>,
+}
+
+/// What an open pool has counted since it was opened.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct PoolStats {
+    /// Its name.
+    pub name: String,
+    /// By their names in the engine; none falls while the pool is open.
+    pub counters: BTreeMap<String, u64>,
+    /// Read requests by the time they took: item i counts those below 2^i microseconds that are in
+    /// no item before; the last one the rest.
+    pub read_latency: Vec<u64>,
+    /// The same of write requests.
+    pub write_latency: Vec<u64>,
+    /// Bytes that origins lack.
+    pub dirty_bytes: u64,
+    /// Its volumes whose origins are attached.
+    pub volumes: Vec<VolumeStats>,
+}
+
+/// What a volume has counted since its origin was attached.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct VolumeStats {
+    /// Its name, with its pool's.
+    pub name: VolumeName,
+    /// As those of the pool.
+    pub counters: BTreeMap<String, u64>,
+    /// Bytes that its origin lacks.
+    pub dirty_bytes: u64,
 }
 
 /// An answer that is one thing.

@@ -35,6 +35,7 @@ pub(crate) fn reply<T>() -> (Reply<T>, impl Future<Output = Result<T>>) {
 #[allow(missing_docs, reason = "each is named as its method and address in `server`")]
 pub enum Call {
     Status(Reply<api::Status>),
+    Stats(Reply<api::Stats>),
     Events(api::EventsQuery, Reply<api::Many<api::Event>>),
     Pools(Reply<api::Many<api::Pool>>),
     Pool(Name, Reply<api::One<api::Pool>>),

@@ -134,6 +134,10 @@ async fn status(State(desk): D) -> Response {
     desk.ask(Call::Status).await
 }
 
+async fn stats(State(desk): D) -> Response {
+    desk.ask(Call::Stats).await
+}
+
 async fn events(State(desk): D, Asked(query): Asked<api::EventsQuery>) -> Response {
     desk.ask(|reply| Call::Events(query, reply)).await
 }
@@ -238,6 +242,7 @@ pub fn router(calls: Sender<Call>) -> Router {
     let volume_at = "/pools/{pool}/volumes/{volume}";
     let api = Router::new()
         .route("/status", get(status))
+        .route("/stats", get(stats))
         .route("/events", get(events))
         .route("/pools", get(pools).post(create_pool))
         .route("/import", get(importable).post(import_pool))

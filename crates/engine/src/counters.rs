@@ -95,6 +95,28 @@ counters! {
     }
 }
 
+counters! {
+    /// What the engine has done for one volume since its origin was attached; none ever falls.
+    VolumeCounters {
+        /// Read requests.
+        read_requests,
+        /// Bytes of read requests.
+        read_bytes,
+        /// Read pieces served from the cache alone.
+        read_hits,
+        /// Read pieces served in part from the cache.
+        read_partial_hits,
+        /// Read pieces served from the origin alone.
+        read_misses,
+        /// Write requests.
+        write_requests,
+        /// Bytes of write requests.
+        write_bytes,
+        /// Bytes written to the origin by the destage elevator.
+        destage_bytes,
+    }
+}
+
 /// Adds to a counter.
 pub(crate) fn add(counter: &Cell<u64>, amount: u64) {
     counter.set(counter.get() + amount);

@@ -305,6 +305,7 @@ impl Core {
         let offset = first.block * BLOCK_BYTES;
         let bytes: u64 = group.iter().map(|run| u64::from(run.mapping.count) * BLOCK_BYTES).sum();
         add(&self.counters.destage_bytes, bytes);
+        add(&v.counters.destage_bytes, bytes);
         if first.state == State::Zero {
             return v.origin.write_zeroes(offset, bytes).await.map_err(failed);
         }

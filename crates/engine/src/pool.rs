@@ -8,7 +8,7 @@ use forebay_device::{BlockDevice, Buf, Runtime};
 
 use crate::checkpoint::root_offset;
 use crate::core::{Core, Event, Member, ShardState};
-use crate::counters::{Counters, Latency};
+use crate::counters::{Counters, Latency, VolumeCounters};
 use crate::destage::elevator;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fingerprint;
@@ -605,6 +605,7 @@ impl Pool {
             leaving: Cell::new(false),
             gone: Cell::new(false),
             untold: Cell::new(None),
+            counters: VolumeCounters::default(),
         });
         self.core.volumes.borrow_mut().insert(record.id, Rc::clone(&state));
         self.core.spawn_background(elevator(Rc::clone(&self.core), Rc::clone(&state)));

@@ -94,15 +94,18 @@ impl Core {
         match whole {
             Some(m) if m.count == count && self.is_plain(v, &m, offset, len) => {
                 add(&self.counters.read_hits, 1);
+                add(&v.counters.read_hits, 1);
                 self.read_hit(v, &m, offset, buf).await
             }
             _ => {
-                let counter = match mapped {
-                    0 => &self.counters.read_misses,
-                    n if n == count => &self.counters.read_hits,
-                    _ => &self.counters.read_partial_hits,
+                let (pool, volume) = (&self.counters, &v.counters);
+                let (in_pool, in_volume) = match mapped {
+                    0 => (&pool.read_misses, &volume.read_misses),
+                    n if n == count => (&pool.read_hits, &volume.read_hits),
+                    _ => (&pool.read_partial_hits, &volume.read_partial_hits),
                 };
-                add(counter, 1);
+                add(in_pool, 1);
+                add(in_volume, 1);
                 self.read_runs(v, offset, buf).await
             }
         }
@@ -139,6 +142,7 @@ impl Core {
         };
         self.note_access(v, first, count, Access::Read, true);
         add(&self.counters.read_hits, 1);
+        add(&v.counters.read_hits, 1);
         add(&self.counters.read_cache_bytes, len);
         let set = self.sets.borrow_mut().pin(m.location);
         let (member, at) = self.copy_of(m.location, 0);

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use forebay_device::{BlockDevice, Buf, Data, Nanos, Runtime};
 
 use crate::core::{Core, STRIPE_BLOCKS};
-use crate::counters::add;
+use crate::counters::{VolumeCounters, add};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::Mode;
 use crate::ids::{BLOCK_BYTES, SECTOR_BYTES, SegmentId, VolumeId};
@@ -51,6 +51,7 @@ pub(crate) struct VolumeState {
     /// What a client that wrote, and left without asking, had been told of failed origin flushes.
     /// The next client may be the same one with a new connection, and hears it.
     pub untold: Cell<Option<u64>>,
+    pub counters: VolumeCounters,
 }
 
 impl VolumeState {
@@ -162,6 +163,11 @@ impl Volume {
         self.state.mode.get()
     }
 
+    /// Counts at the source, of all clients.
+    pub fn counters(&self) -> &VolumeCounters {
+        &self.state.counters
+    }
+
     /// Blocks that the origin does not have yet.
     pub fn owed_blocks(&self) -> u64 {
         let range = (self.state.id, 0)..=(self.state.id, u64::MAX);
@@ -238,6 +244,13 @@ impl Volume {
         })
     }
 
+    fn count_read(&self, len: u64) {
+        add(&self.core.counters.read_requests, 1);
+        add(&self.core.counters.read_bytes, len);
+        add(&self.state.counters.read_requests, 1);
+        add(&self.state.counters.read_bytes, len);
+    }
+
     /// Fills `buf` from byte `offset`. The buffer comes back whatever the result; after an error
     /// its content is unspecified.
     pub async fn read(&self, offset: u64, buf: Buf) -> (Buf, Result<()>) {
@@ -250,8 +263,7 @@ impl Volume {
             Err(error) => return (buf, Err(error)),
         };
         let started = self.core.rt.now();
-        add(&self.core.counters.read_requests, 1);
-        add(&self.core.counters.read_bytes, len);
+        self.count_read(len);
         let mut rest = Some(buf);
         let mut done: Option<Buf> = None;
         let mut result = Ok(());
@@ -290,8 +302,7 @@ impl Volume {
         let started = core.rt.now();
         let Located { device, at, set } = core.locate(&self.state, offset, len)?;
         self.state.last_request.set(started);
-        add(&core.counters.read_requests, 1);
-        add(&core.counters.read_bytes, len);
+        self.count_read(len);
         let device = core.devices_given.iter().position(|given| Rc::ptr_eq(given, &device));
         let device = device.expect("a member is one of the devices given");
         planted::seen("read by another reactor");
@@ -322,6 +333,8 @@ impl Volume {
         let started = self.core.rt.now();
         add(&self.core.counters.write_requests, 1);
         add(&self.core.counters.write_bytes, len);
+        add(&self.state.counters.write_requests, 1);
+        add(&self.state.counters.write_bytes, len);
         for piece in self.pieces(offset, len) {
             let start = (piece.offset - offset) as usize;
             let part = data.slice(start..start + piece.len as usize);

@@ -6,6 +6,7 @@
 pub(crate) mod explain;
 pub(crate) mod export;
 pub(crate) mod pool;
+pub(crate) mod stats;
 pub(crate) mod status;
 pub(crate) mod volume;
 

@@ -24,6 +24,7 @@ impl Daemon {
     pub(super) fn answer(self: &Rc<Self>, call: Call) {
         match call {
             Call::Status(reply) => send(reply, Ok(self.status())),
+            Call::Stats(reply) => send(reply, Ok(self.stats())),
             Call::Events(query, reply) => {
                 send(reply, Ok(Many::of(self.journal.after(query.after))));
             }

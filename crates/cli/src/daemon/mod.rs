@@ -17,6 +17,7 @@ mod notify;
 mod pools;
 mod scan;
 mod state;
+mod stats;
 mod volumes;
 
 use std::cell::{Cell, RefCell};

@@ -1,0 +1,276 @@
+//! `forebay stats`: rates, from two looks at what the daemon has counted.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use clap::Args;
+use forebay_control::api::{PoolStats, SCHEMA, Stats};
+use forebay_device::runtime::{MICROSECOND, Nanos, SECOND};
+use serde::Serialize;
+
+use super::{Asking, wait};
+use crate::Result;
+use crate::text::{self, say_on, tell};
+
+/// Reports between two heads of the table: a screen's worth.
+const REPORTS_PER_HEAD: u64 = 20;
+
+/// `forebay stats`.
+#[derive(Args)]
+pub(crate) struct Options {
+    /// Seconds between two reports; without it there is one, of one second
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    interval: Option<u64>,
+    /// Reports; without it until it is interrupted
+    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
+    count: Option<u64>,
+    #[command(flatten)]
+    asking: Asking,
+}
+
+/// What happened between two looks, a second.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+struct Rates {
+    name: String,
+    read_requests_per_s: f64,
+    read_bytes_per_s: f64,
+    /// Reads that the cache served alone, of all; `null` without reads.
+    read_hit_ratio: Option<f64>,
+    write_requests_per_s: f64,
+    write_bytes_per_s: f64,
+    destage_bytes_per_s: f64,
+    /// Bytes that origins lack, at the end.
+    dirty_bytes: u64,
+    /// Of a pool; `null` for a volume.
+    latency: Option<Latencies>,
+}
+
+/// Bounds of what requests took, from powers of two; `null` without requests.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+struct Latencies {
+    read_p50_below_us: Option<u64>,
+    read_p99_below_us: Option<u64>,
+    write_p50_below_us: Option<u64>,
+    write_p99_below_us: Option<u64>,
+}
+
+/// A pool and its volumes.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+struct PoolRates {
+    #[serde(flatten)]
+    pool: Rates,
+    volumes: Vec<Rates>,
+}
+
+/// One line of `--json`.
+#[derive(Debug, Serialize)]
+struct Report {
+    schema: u32,
+    interval_s: f64,
+    pools: Vec<PoolRates>,
+}
+
+/// Runs the command.
+pub(crate) fn run(options: &Options) -> Result<()> {
+    let daemon = options.asking.daemon()?;
+    let interval = Duration::from_secs(options.interval.unwrap_or(1));
+    let count = options.count.or(options.interval.is_none().then_some(1));
+    let mut before: Stats = daemon.get("/api/v1/stats")?;
+    if before.pools.is_empty() {
+        tell("note: no pool is open; `forebay status` says why");
+    }
+    let mut number = 0;
+    while count.is_none_or(|count| number < count) {
+        wait(interval);
+        let after: Stats = daemon.get("/api/v1/stats")?;
+        let report = compare(&before, &after);
+        let lines = if options.asking.json {
+            serde_json::to_string(&report).unwrap_or_default()
+        } else {
+            lines(&report, number.is_multiple_of(REPORTS_PER_HEAD))
+        };
+        if !say_on(lines) {
+            break;
+        }
+        (before, number) = (after, number + 1);
+    }
+    Ok(())
+}
+
+/// The differences of two looks.
+fn compare(before: &Stats, after: &Stats) -> Report {
+    let span = after.clock_ns.saturating_sub(before.clock_ns).max(1);
+    let pools = after.pools.iter().map(|pool| {
+        let old = before.pools.iter().find(|old| old.name == pool.name);
+        let volumes = pool.volumes.iter().map(|volume| {
+            let old = old.and_then(|old| old.volumes.iter().find(|old| old.name == volume.name));
+            let counters = (old.map(|old| &old.counters), &volume.counters);
+            rates(volume.name.to_string(), span, counters, volume.dirty_bytes)
+        });
+        let counters = (old.map(|old| &old.counters), &pool.counters);
+        let mut all = rates(pool.name.clone(), span, counters, pool.dirty_bytes);
+        all.latency = Some(latencies(old, pool));
+        PoolRates { pool: all, volumes: volumes.collect() }
+    });
+    Report { schema: SCHEMA, interval_s: span as f64 / SECOND as f64, pools: pools.collect() }
+}
+
+/// What was added. A value that is lower than before was counted from zero anew: the pool was opened
+/// again.
+fn added(before: Option<u64>, after: u64) -> u64 {
+    before.filter(|before| *before <= after).map_or(after, |before| after - before)
+}
+
+type Counters = BTreeMap<String, u64>;
+
+fn rates(
+    name: String,
+    span: Nanos,
+    (before, after): (Option<&Counters>, &Counters),
+    dirty_bytes: u64,
+) -> Rates {
+    let value = |counter: &str| {
+        let old = before.and_then(|before| before.get(counter).copied());
+        added(old, after.get(counter).copied().unwrap_or(0))
+    };
+    let per_s = |counter| value(counter) as f64 * SECOND as f64 / span as f64;
+    let hits = value("read_hits");
+    let reads = hits + value("read_partial_hits") + value("read_misses");
+    Rates {
+        name,
+        read_requests_per_s: per_s("read_requests"),
+        read_bytes_per_s: per_s("read_bytes"),
+        read_hit_ratio: (reads > 0).then(|| hits as f64 / reads as f64),
+        write_requests_per_s: per_s("write_requests"),
+        write_bytes_per_s: per_s("write_bytes"),
+        destage_bytes_per_s: per_s("destage_bytes"),
+        dirty_bytes,
+        latency: None,
+    }
+}
+
+fn latencies(before: Option<&PoolStats>, after: &PoolStats) -> Latencies {
+    let read = difference(before.map(|before| &*before.read_latency), &after.read_latency);
+    let write = difference(before.map(|before| &*before.write_latency), &after.write_latency);
+    Latencies {
+        read_p50_below_us: percentile(&read, 50),
+        read_p99_below_us: percentile(&read, 99),
+        write_p50_below_us: percentile(&write, 50),
+        write_p99_below_us: percentile(&write, 99),
+    }
+}
+
+fn difference(before: Option<&[u64]>, after: &[u64]) -> Vec<u64> {
+    let old = |index| before.and_then(|before| before.get(index).copied());
+    after.iter().enumerate().map(|(index, &count)| added(old(index), count)).collect()
+}
+
+/// The bound below which this share of the requests lies, in microseconds.
+fn percentile(buckets: &[u64], percent: u64) -> Option<u64> {
+    let all: u64 = buckets.iter().sum();
+    let wanted = (all.saturating_mul(percent)).div_ceil(100).max(1);
+    let mut seen = 0;
+    let index = buckets.iter().position(|count| {
+        seen += count;
+        seen >= wanted
+    });
+    index.map(|index| 1 << index)
+}
+
+/// What stands above the columns.
+const HEAD: [&str; 10] =
+    ["", "READ", "MIB/S", "HIT %", "P99", "WRITE", "MIB/S", "P99", "DIRTY", "DESTAGE"];
+
+/// Columns within 80; a name or a number that is longer moves what follows.
+fn row(cells: &[&str; 10]) -> String {
+    let [name, read, read_mib, hits, read_p99, write, write_mib, write_p99, dirty, destage] = cells;
+    format!(
+        "{name:12} {read:>7} {read_mib:>6} {hits:>5} {read_p99:>6} {write:>7} {write_mib:>6} \
+         {write_p99:>6} {dirty:>9} {destage:>7}"
+    )
+}
+
+/// A report as text: a line for each pool, and one for each of its volumes.
+fn lines(report: &Report, with_head: bool) -> String {
+    let mut lines = Vec::new();
+    if with_head {
+        lines.push(row(&HEAD));
+    }
+    for PoolRates { pool, volumes } in &report.pools {
+        lines.extend(std::iter::once(pool).chain(volumes).map(line));
+    }
+    lines.join("\n")
+}
+
+fn line(rates: &Rates) -> String {
+    let mib = |bytes: f64| format!("{:.1}", bytes / f64::from(1 << 20));
+    let latency = |value: Option<Option<u64>>| match value.flatten() {
+        Some(us) => text::span(us * MICROSECOND).replace(' ', ""),
+        None => "-".to_owned(),
+    };
+    let p99 = rates.latency.as_ref();
+    let hits = rates.read_hit_ratio.map_or("-".to_owned(), |ratio| format!("{:.1}", 100.0 * ratio));
+    row(&[
+        &rates.name,
+        &format!("{:.0}", rates.read_requests_per_s),
+        &mib(rates.read_bytes_per_s),
+        &hits,
+        &latency(p99.map(|latency| latency.read_p99_below_us)),
+        &format!("{:.0}", rates.write_requests_per_s),
+        &mib(rates.write_bytes_per_s),
+        &latency(p99.map(|latency| latency.write_p99_below_us)),
+        &text::bytes(rates.dirty_bytes).replace(' ', ""),
+        &mib(rates.destage_bytes_per_s),
+    ])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stats(clock_s: u64, values: &[(&str, u64)], buckets: &[u64]) -> Stats {
+        let counters: Counters = values.iter().map(|(k, v)| ((*k).to_owned(), *v)).collect();
+        let pool = PoolStats {
+            name: "fast".to_owned(),
+            counters,
+            read_latency: buckets.to_vec(),
+            write_latency: vec![0; 4],
+            dirty_bytes: 3 << 20,
+            volumes: Vec::new(),
+        };
+        Stats { schema: SCHEMA, clock_ns: clock_s * SECOND, pools: vec![pool] }
+    }
+
+    #[test]
+    fn rates_are_differences_by_the_daemons_clock() {
+        let before = stats(10, &[("read_requests", 100), ("read_hits", 60)], &[5, 0, 0, 9]);
+        let now = [("read_requests", 300), ("read_hits", 210), ("read_misses", 50)];
+        let after = stats(12, &now, &[5, 99, 1, 9]);
+        let report = compare(&before, &after);
+        let rates = &report.pools[0].pool;
+        assert!((report.interval_s - 2.0).abs() < 1e-9);
+        assert!((rates.read_requests_per_s - 100.0).abs() < 1e-9);
+        assert_eq!(rates.read_hit_ratio, Some(0.75));
+        assert_eq!(rates.write_requests_per_s, 0.0);
+        let latency = rates.latency.as_ref().unwrap();
+        assert_eq!((latency.read_p50_below_us, latency.read_p99_below_us), (Some(2), Some(2)));
+        assert_eq!(latency.write_p99_below_us, None);
+        let line = line(rates);
+        assert_eq!(
+            line.split_whitespace().collect::<Vec<_>>()[1..5],
+            ["100", "0.0", "75.0", "2.00us"]
+        );
+        assert_eq!((line.chars().count(), row(&HEAD).chars().count()), (80, 80), "{line}");
+    }
+
+    #[test]
+    fn counters_that_begin_anew_are_counted_from_zero() {
+        assert_eq!(added(Some(5), 7), 2);
+        assert_eq!(added(Some(7), 5), 5);
+        assert_eq!(added(None, 5), 5);
+        assert_eq!(percentile(&[], 50), None);
+        assert_eq!(percentile(&[0, 0], 99), None);
+        assert_eq!(percentile(&[1, 98, 1], 99), Some(2));
+        assert_eq!(percentile(&[1, 97, 2], 99), Some(4));
+    }
+}

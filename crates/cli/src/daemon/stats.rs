@@ -1,0 +1,43 @@
+//! What was counted, as it is; differences are for whoever asks twice.
+
+use forebay_control::api::{PoolStats, SCHEMA, Stats, VolumeStats};
+use forebay_control::name::VolumeName;
+use forebay_device::Runtime;
+
+use super::volumes::BLOCK_BYTES;
+use super::{Attached, Daemon, Open, Slot};
+
+fn counters(list: Vec<(&'static str, u64)>) -> std::collections::BTreeMap<String, u64> {
+    list.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+}
+
+impl Daemon {
+    /// The counters of all open pools.
+    pub(super) fn stats(&self) -> Stats {
+        let slots = self.slots.borrow();
+        let open = slots.values().filter_map(|slot| Some(pool_stats(slot, &*slot.open()?)));
+        Stats { schema: SCHEMA, clock_ns: self.reactor.now(), pools: open.collect() }
+    }
+}
+
+fn pool_stats(slot: &Slot, open: &Open) -> PoolStats {
+    let record = slot.record.borrow();
+    let (read, write) = open.pool.latencies();
+    let volumes = open.volumes.borrow();
+    let volumes = volumes.iter().filter_map(|(name, attached)| {
+        let Attached::Online(volume) = attached else { return None };
+        Some(VolumeStats {
+            name: VolumeName { pool: record.name.clone(), volume: name.parse().ok()? },
+            counters: counters(volume.counters().list()),
+            dirty_bytes: volume.unproven_blocks() * BLOCK_BYTES,
+        })
+    });
+    PoolStats {
+        name: record.name.to_string(),
+        counters: counters(open.pool.counters().list()),
+        read_latency: read.buckets().to_vec(),
+        write_latency: write.buckets().to_vec(),
+        dirty_bytes: open.pool.unproven_blocks() * BLOCK_BYTES,
+        volumes: volumes.collect(),
+    }
+}

@@ -1,0 +1,76 @@
+//! `forebay stats` beside a client.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use common::daemon::Daemon;
+use common::{Client, forebay, run};
+use serde_json::Value;
+
+#[test]
+fn rates_of_pools_and_volumes_are_reported_while_clients_work() {
+    let mut daemon = Daemon::new("stats");
+    let output = daemon.ask(&["stats"]);
+    let text = common::stderr(&output);
+    assert!(output.status.success() && text.contains("no pool is open"), "{text}");
+    let ssd = daemon.ssd("ssd-0");
+    let origin = daemon.dir.sparse("origin", 32 << 20);
+    let socket = daemon.dir.path("nbd");
+    daemon.tell(&["pool", "create", "fast", "--ssd", ssd.to_str().unwrap()]);
+    let origin = origin.to_str().unwrap();
+    let accept = "--accept-data-loss-on-ssd-failure";
+    daemon.tell(&["volume", "add", "fast/vm", "--origin", origin, accept]);
+    daemon.tell(&["export", "add", "fast/vm", "--socket", socket.to_str().unwrap()]);
+    let done = Arc::new(AtomicBool::new(false));
+    let worker = std::thread::spawn({
+        let done = Arc::clone(&done);
+        move || {
+            let (mut client, mut buf) = (Client::connect(&socket), vec![1; 4096]);
+            while !done.load(Ordering::Relaxed) {
+                client.write(0, &buf).unwrap();
+                client.read(0, &mut buf).unwrap();
+            }
+        }
+    });
+    let text = daemon.tell(&["stats", "1", "2", "--json"]);
+    let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(lines.len(), 2, "an object for each report");
+    for line in &lines {
+        assert_eq!(line["schema"], 1);
+        let pool = &line["pools"][0];
+        for rates in [pool, &pool["volumes"][0]] {
+            for what in ["read_requests_per_s", "write_requests_per_s", "write_bytes_per_s"] {
+                assert!(rates[what].as_f64().unwrap() > 0.0, "{what}: {rates}");
+            }
+            assert_eq!(rates["read_hit_ratio"], 1.0, "{rates}");
+        }
+        assert_eq!(pool["volumes"][0]["name"], "fast/vm");
+        assert!(pool["latency"]["write_p99_below_us"].as_u64().unwrap() > 0);
+    }
+    let text = daemon.tell(&["stats"]);
+    let first: Vec<_> = text.lines().map(|line| line.split(' ').next().unwrap()).collect();
+    assert_eq!(first, ["", "fast", "fast/vm"], "{text}");
+    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+    // Whoever reads no more ends it: `forebay stats 1 | head -1`.
+    let mut command = forebay();
+    command.args(["stats", "1"]).env("FOREBAY_CONTROL", daemon.dir.path("control.sock"));
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    assert!(child.wait().unwrap().success());
+    done.store(true, Ordering::Relaxed);
+    worker.join().unwrap();
+    daemon.stop();
+}
+
+#[test]
+fn intervals_and_counts_are_checked() {
+    for arguments in [&["stats", "0"][..], &["stats", "1", "0"], &["stats", "x"]] {
+        let output = run(forebay().args(arguments));
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+    }
+}
