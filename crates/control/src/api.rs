@@ -298,6 +298,48 @@ pub struct Confirm {
     pub confirm: String,
 }
 
+/// `POST /api/v1/plan`: a change whose address has no `dry_run`, to hear what it would do.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Change {
+    /// See [`ImportPool`].
+    ImportPool(ImportPool),
+    /// The pool.
+    ExportPool(Name),
+    /// The pool.
+    DestroyPool(Name),
+    /// The volume.
+    FlushVolume(VolumeName),
+    /// See [`SetVolume`].
+    SetVolume {
+        /// The volume.
+        volume: VolumeName,
+        /// How it would be served.
+        mode: Mode,
+    },
+    /// The volume.
+    RemoveVolume(VolumeName),
+    /// See [`AddExport`].
+    AddExport(AddExport),
+    /// The volume.
+    RemoveExport(VolumeName),
+}
+
+/// What a change would do.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Plan {
+    /// See [`SCHEMA`].
+    pub schema: u32,
+    /// Always false: nothing was changed.
+    pub done: bool,
+    /// The change in one sentence.
+    pub what: String,
+    /// What would happen, in order.
+    pub steps: Vec<String>,
+    /// Devices on which data would be erased.
+    pub erased: Vec<PathBuf>,
+}
+
 /// `GET /api/v1/status`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Status {

@@ -44,6 +44,7 @@ pub enum Call {
     Importable(Reply<api::Many<api::Pool>>),
     ExportPool(Name, Reply<api::Done>),
     DestroyPool(Name, api::Confirm, Reply<api::Done>),
+    Plan(api::Change, Reply<api::Plan>),
     Volumes(Reply<api::Many<api::Volume>>),
     Volume(VolumeName, Reply<api::One<api::Volume>>),
     AddVolume(Name, api::AddVolume, Reply<api::One<api::Volume>>),

@@ -174,6 +174,10 @@ async fn destroy_pool(
     desk.ask(|reply| Call::DestroyPool(name, body, reply)).await
 }
 
+async fn plan(State(desk): D, Body(body): Body<api::Change>) -> Response {
+    desk.ask(|reply| Call::Plan(body, reply)).await
+}
+
 async fn volumes(State(desk): D) -> Response {
     desk.ask(Call::Volumes).await
 }
@@ -249,6 +253,7 @@ pub fn router(calls: Sender<Call>) -> Router {
         .route("/pools/{pool}", get(pool))
         .route("/pools/{pool}/export", post(export_pool))
         .route("/pools/{pool}/destroy", post(destroy_pool))
+        .route("/plan", post(plan))
         .route("/volumes", get(volumes))
         .route("/pools/{pool}/volumes", post(add_volume))
         .route(volume_at, get(volume).patch(set_volume).delete(remove_volume))

@@ -517,6 +517,15 @@ impl Volume {
         self.core.drain(&self.state).await
     }
 
+    /// Whether [`Volume::set_mode`] would take a mode.
+    ///
+    /// # Errors
+    /// If it is not available, or not safe and that was not agreed to.
+    pub fn check_mode(&self, mode: Mode) -> Result<()> {
+        let accepted = self.state.accept_single_copy;
+        crate::superblock::check_mode(mode, self.core.dirty_copies(), accepted)
+    }
+
     /// Changes the mode; requests under way end in the old one.
     ///
     /// # Errors

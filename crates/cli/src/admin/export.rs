@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Subcommand;
-use forebay_control::api::{AddExport, Done, Export, Many, One, Place};
+use forebay_control::api::{AddExport, Change, Done, Export, Many, One, Place};
 use forebay_control::name::VolumeName;
 
 use super::{Asking, absolute, table};
@@ -23,6 +23,9 @@ pub(crate) enum Command {
         /// Port of the loopback address to serve on; 0 takes a free one
         #[arg(long)]
         port: Option<u16>,
+        /// Only say what would be done
+        #[arg(long)]
+        dry_run: bool,
     },
     /// List the exports
     List,
@@ -30,6 +33,9 @@ pub(crate) enum Command {
     Remove {
         /// POOL/NAME
         volume: VolumeName,
+        /// Only say what would be done
+        #[arg(long)]
+        dry_run: bool,
     },
 }
 
@@ -37,12 +43,15 @@ pub(crate) enum Command {
 pub(crate) fn run(command: Command, asking: &Asking) -> Result<()> {
     let daemon = asking.daemon()?;
     match command {
-        Command::Add { volume, socket, port } => {
+        Command::Add { volume, socket, port, dry_run } => {
             let place = match (socket, port) {
                 (Some(path), _) => Some(Place::Socket(absolute(&path)?)),
                 (None, port) => port.map(Place::Port),
             };
             let body = AddExport { volume, place };
+            if dry_run {
+                return daemon.plan(&Change::AddExport(body));
+            }
             let export: One<Export> = daemon.post("/api/v1/exports", &body)?;
             daemon.print(&export, |export| {
                 say(&export.item.uri);
@@ -66,7 +75,10 @@ pub(crate) fn run(command: Command, asking: &Asking) -> Result<()> {
                 say(table(&["VOLUME", "CLIENTS", "ADDRESS"], &rows));
             });
         }
-        Command::Remove { volume } => {
+        Command::Remove { volume, dry_run: true } => {
+            return daemon.plan(&Change::RemoveExport(volume));
+        }
+        Command::Remove { volume, dry_run: false } => {
             let path = format!("/api/v1/exports/{}/{}", volume.pool, volume.volume);
             let done: Done = daemon.delete(&path)?;
             super::pool::finish(&daemon, &done);

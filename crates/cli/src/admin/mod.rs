@@ -14,7 +14,7 @@ use std::io::{BufRead, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use forebay_control::api::{Job, JobState, One};
+use forebay_control::api::{Change, Job, JobState, One, Plan};
 use forebay_control::client::{self, Client};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -99,6 +99,24 @@ impl Daemon<'_> {
             return text(answer);
         }
         say_json(answer);
+    }
+
+    /// Asks what a change would do, and prints it.
+    fn plan(&self, change: &Change) -> Result<()> {
+        let plan: Plan = self.post("/api/v1/plan", change)?;
+        self.print(&plan, |plan| {
+            say(format_args!("{}:", plan.what));
+            for step in &plan.steps {
+                say(text::beside("  - ", step));
+            }
+            let erased: Vec<_> =
+                plan.erased.iter().map(|path| path.display().to_string()).collect();
+            say(match erased.is_empty() {
+                true => "Nothing would be erased.".to_owned(),
+                false => text::beside("Erased: ", &erased.join(", ")),
+            });
+        });
+        Ok(())
     }
 
     /// Waits for a job with progress; an error unless it has done what it was for.

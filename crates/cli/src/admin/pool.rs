@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use clap::Subcommand;
 use forebay_control::api::{
-    Confirm, CreatePool, Done, ImportPool, Many, MemberState, One, Pool, PoolPlan, PoolState,
+    Change, Confirm, CreatePool, Done, ImportPool, Many, MemberState, One, Pool, PoolPlan,
+    PoolState,
 };
 use forebay_control::name::Name;
 
@@ -49,11 +50,17 @@ pub(crate) enum Command {
         /// Go on without missing devices for good: writes that only they hold are lost
         #[arg(long)]
         accept_missing: bool,
+        /// Only say what would be done
+        #[arg(long)]
+        dry_run: bool,
     },
     /// Stop a pool and forget it, so that its devices can move to another machine
     Export {
         /// Its name
         name: Name,
+        /// Only say what would be done
+        #[arg(long)]
+        dry_run: bool,
     },
     /// Erase a pool without volumes from its devices
     Destroy {
@@ -62,6 +69,9 @@ pub(crate) enum Command {
         /// Do not ask
         #[arg(long)]
         yes: bool,
+        /// Only say what would be done
+        #[arg(long)]
+        dry_run: bool,
     },
 }
 
@@ -100,17 +110,26 @@ pub(crate) fn run(command: Command, asking: &Asking) -> Result<()> {
             let pools: Many<Pool> = daemon.get("/api/v1/import")?;
             daemon.print(&pools, |pools| print_list(&pools.items));
         }
-        Command::Import { pool: Some(pool), ssds, accept_missing } => {
+        Command::Import { pool: Some(pool), ssds, accept_missing, dry_run } => {
             let ssds = ssds.iter().map(|path| absolute(path)).collect::<Result<_>>()?;
             let body = ImportPool { pool, ssds, accept_missing };
+            if dry_run {
+                return daemon.plan(&Change::ImportPool(body));
+            }
             let pool: One<Pool> = daemon.post("/api/v1/import", &body)?;
             daemon.print(&pool, |pool| print_pool(&pool.item));
         }
-        Command::Export { name } => {
+        Command::Export { name, dry_run: true } => {
+            return daemon.plan(&Change::ExportPool(name));
+        }
+        Command::Export { name, dry_run: false } => {
             let done: Done = daemon.post(&format!("/api/v1/pools/{name}/export"), &())?;
             finish(&daemon, &done);
         }
-        Command::Destroy { name, yes } => {
+        Command::Destroy { name, dry_run: true, .. } => {
+            return daemon.plan(&Change::DestroyPool(name));
+        }
+        Command::Destroy { name, yes, dry_run: false } => {
             // There is something to confirm only if there is such a pool.
             let pool: One<Pool> = daemon.get(&format!("/api/v1/pools/{name}"))?;
             let members = pool.item.members.len();

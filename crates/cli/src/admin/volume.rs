@@ -3,7 +3,9 @@
 use std::path::PathBuf;
 
 use clap::{Subcommand, ValueEnum};
-use forebay_control::api::{self, AddVolume, Job, Many, One, SetVolume, Volume, VolumeState};
+use forebay_control::api::{
+    self, AddVolume, Change, Job, Many, One, SetVolume, Volume, VolumeState,
+};
 use forebay_control::name::VolumeName;
 
 use super::{Asking, absolute, confirm, table};
@@ -45,6 +47,9 @@ pub(crate) enum Command {
     Flush {
         /// POOL/NAME
         volume: VolumeName,
+        /// Only say what would be done
+        #[arg(long)]
+        dry_run: bool,
     },
     /// Change how a volume is served
     Set {
@@ -52,6 +57,9 @@ pub(crate) enum Command {
         volume: VolumeName,
         /// How it is served from now on
         mode: Mode,
+        /// Only say what would be done
+        #[arg(long)]
+        dry_run: bool,
     },
     /// Bring all dirty data to the origin, then take the volume away: the origin is the plain disk
     Remove {
@@ -60,6 +68,9 @@ pub(crate) enum Command {
         /// Do not ask
         #[arg(long)]
         yes: bool,
+        /// Only say what would be done
+        #[arg(long)]
+        dry_run: bool,
     },
 }
 
@@ -128,19 +139,28 @@ pub(crate) fn run(command: Command, asking: &Asking) -> Result<()> {
             let volume: One<Volume> = daemon.get(&at(&volume))?;
             daemon.print(&volume, |volume| print_volume(&volume.item));
         }
-        Command::Flush { volume } => {
+        Command::Flush { volume, dry_run: true } => {
+            return daemon.plan(&Change::FlushVolume(volume));
+        }
+        Command::Flush { volume, dry_run: false } => {
             let job: One<Job> = daemon.post(&format!("{}/flush", at(&volume)), &())?;
             let job = daemon.follow(job)?;
             daemon.print(&job, |_| {
                 tell(format_args!("the origin of volume \"{volume}\" has all of its data"));
             });
         }
-        Command::Set { volume, mode } => {
+        Command::Set { volume, mode, dry_run: true } => {
+            return daemon.plan(&Change::SetVolume { volume, mode: mode.into() });
+        }
+        Command::Set { volume, mode, dry_run: false } => {
             let body = SetVolume { mode: mode.into() };
             let volume: One<Volume> = daemon.patch(&at(&volume), &body)?;
             daemon.print(&volume, |volume| print_volume(&volume.item));
         }
-        Command::Remove { volume, yes } => {
+        Command::Remove { volume, dry_run: true, .. } => {
+            return daemon.plan(&Change::RemoveVolume(volume));
+        }
+        Command::Remove { volume, yes, dry_run: false } => {
             let known: One<Volume> = daemon.get(&at(&volume))?;
             let origin = known.item.origin;
             let what = format!("Volume \"{volume}\" goes; its data stays, on {origin}");

@@ -50,6 +50,9 @@ impl Daemon {
             Call::DestroyPool(name, body, reply) => {
                 self.change(reply, |it| async move { it.destroy_pool(name.as_str(), &body).await });
             }
+            Call::Plan(change, reply) => {
+                self.change(reply, |it| async move { it.plan(change).await });
+            }
             Call::AddVolume(pool, body, reply) => {
                 self.change(
                     reply,

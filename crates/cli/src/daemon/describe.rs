@@ -26,7 +26,7 @@ pub(crate) fn mode_name(mode: Mode) -> &'static str {
     }
 }
 
-fn plural(count: usize, thing: &str) -> String {
+pub(super) fn plural(count: usize, thing: &str) -> String {
     format!("{count} {thing}{}", if count == 1 { "" } else { "s" })
 }
 

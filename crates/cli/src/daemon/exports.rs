@@ -8,7 +8,7 @@ use forebay_control::error::Code;
 use forebay_control::name::VolumeName;
 
 use super::pools::check_absolute;
-use super::state::ExportRecord;
+use super::state::{ExportRecord, Record};
 use super::volumes::no_volume;
 use super::{Attached, Daemon, Open, Serving, Slot};
 use crate::Result;
@@ -18,7 +18,7 @@ use crate::host::{Doors, Host, Places};
 
 impl Daemon {
     /// The socket of an export for which nobody names a place. "@" is in no name.
-    fn usual_socket(&self, name: &VolumeName) -> PathBuf {
+    pub(super) fn usual_socket(&self, name: &VolumeName) -> PathBuf {
         self.config.run_dir.join(format!("{}@{}.sock", name.pool, name.volume))
     }
 
@@ -56,13 +56,12 @@ impl Daemon {
             .await
     }
 
-    /// Lets clients use a volume, from now on and after each start.
-    pub(super) async fn add_export(&self, body: api::AddExport) -> Result<api::Export> {
-        let name = body.volume;
+    /// A volume that is there and not exported.
+    pub(super) fn may_export(&self, name: &VolumeName) -> Result<(Rc<Slot>, Rc<Open>)> {
         let (slot, open) = self.open(name.pool.as_str())?;
         let volume = name.volume.as_str();
         if !open.volumes.borrow().contains_key(volume) {
-            return Err(no_volume(&name));
+            return Err(no_volume(name));
         }
         if slot.record.borrow().exports.iter().any(|export| export.volume.as_str() == volume) {
             let what = format!("volume \"{name}\" is exported already");
@@ -70,6 +69,14 @@ impl Daemon {
                 "`forebay export list` says where; `forebay export remove {name}`"
             )));
         }
+        Ok((slot, open))
+    }
+
+    /// Lets clients use a volume, from now on and after each start.
+    pub(super) async fn add_export(&self, body: api::AddExport) -> Result<api::Export> {
+        let name = body.volume;
+        let (slot, open) = self.may_export(&name)?;
+        let volume = name.volume.as_str();
         let place = body.place.unwrap_or_else(|| Place::Socket(self.usual_socket(&name)));
         if let Place::Socket(path) = &place {
             check_absolute(path)?;
@@ -94,8 +101,8 @@ impl Daemon {
         Ok(api::Export { volume: name, uri, clients: 0, reason: String::new() })
     }
 
-    /// Closes an export's connections when what they asked is answered, and forgets it.
-    pub(super) async fn remove_export(&self, name: &VolumeName) -> Result<Done> {
+    /// A pool, and its record without the export of this volume.
+    pub(super) fn exports_without(&self, name: &VolumeName) -> Result<(Rc<Slot>, Record)> {
         let slot = self.slot(name.pool.as_str())?;
         let mut record = slot.record.borrow().clone();
         let before = record.exports.len();
@@ -106,6 +113,12 @@ impl Daemon {
                 Failure::coded(Code::NotFound, what).hint("`forebay export list` shows what is")
             );
         }
+        Ok((slot, record))
+    }
+
+    /// Closes an export's connections when what they asked is answered, and forgets it.
+    pub(super) async fn remove_export(&self, name: &VolumeName) -> Result<Done> {
+        let (slot, record) = self.exports_without(name)?;
         self.state.store(&record).await?;
         *slot.record.borrow_mut() = record;
         if let Some(open) = slot.open() {

@@ -14,6 +14,7 @@ mod exports;
 mod jobs;
 mod journal;
 mod notify;
+mod plan;
 mod pools;
 mod scan;
 mod state;

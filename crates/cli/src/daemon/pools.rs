@@ -317,22 +317,50 @@ impl Daemon {
         self.slots.borrow().values().map(|slot| slot.record.borrow().id.clone()).collect()
     }
 
+    /// A pool that the daemon knows by this name or identity, and that is not open.
+    fn known_closed(&self, wanted: &str) -> Result<Option<Rc<Slot>>> {
+        let slots: Vec<_> = self.slots.borrow().values().cloned().collect();
+        let known = slots.into_iter().find(|slot| {
+            let record = slot.record.borrow();
+            record.name.as_str() == wanted || record.id == wanted
+        });
+        match known {
+            Some(slot) if slot.open().is_some() => {
+                let what = format!("pool \"{wanted}\" is open already");
+                Err(Failure::coded(Code::Exists, what)
+                    .hint(format!("`forebay pool show {}`", slot.record.borrow().name)))
+            }
+            other => Ok(other),
+        }
+    }
+
+    /// What an import would open, as its devices are found, and whether it is new here.
+    pub(super) async fn look_for_import(
+        &self,
+        body: &api::ImportPool,
+    ) -> Result<(api::Pool, bool)> {
+        body.ssds.iter().try_for_each(|path| check_absolute(path))?;
+        let found = self.scan(&body.ssds).await;
+        let known = self.known_closed(&body.pool)?;
+        let id = match &known {
+            Some(slot) => {
+                paths_of(&slot.record.borrow(), &found)?;
+                slot.record.borrow().id.clone()
+            }
+            None => self.find_pool(&body.pool, &found)?.0,
+        };
+        let pool = self.describe_found(&of_pool(&found, &id)).ok_or_else(|| {
+            Failure::coded(Code::NotFound, format!("no cache device of pool {id} is there"))
+        })?;
+        Ok((pool, known.is_none()))
+    }
+
     /// Opens a pool that is known and not open, or that is on devices which are here.
     pub(super) async fn import_pool(&self, body: api::ImportPool) -> Result<api::Pool> {
         body.ssds.iter().try_for_each(|path| check_absolute(path))?;
         let found = self.scan(&body.ssds).await;
         let decided = OpenOptions { accept_missing: body.accept_missing };
-        let slots: Vec<_> = self.slots.borrow().values().cloned().collect();
-        let known = slots.into_iter().find(|slot| {
-            let record = slot.record.borrow();
-            record.name.as_str() == body.pool || record.id == body.pool
-        });
-        let (slot, is_new) = match known {
-            Some(slot) if slot.open().is_some() => {
-                let what = format!("pool \"{}\" is open already", body.pool);
-                return Err(Failure::coded(Code::Exists, what)
-                    .hint(format!("`forebay pool show {}`", slot.record.borrow().name)));
-            }
+        let (slot, is_new) = match self.known_closed(&body.pool)? {
             Some(slot) => (slot, false),
             None => (self.adopt_found(&body.pool, &found).await?, true),
         };
@@ -357,8 +385,9 @@ impl Daemon {
         )))
     }
 
-    /// Makes a pool that was found the daemon's own.
-    async fn adopt_found(&self, wanted: &str, found: &[Found]) -> Result<Rc<Slot>> {
+    /// Identity and name of the pool among those found that is called this, and that may be
+    /// imported.
+    fn find_pool(&self, wanted: &str, found: &[Found]) -> Result<(String, Name)> {
         let mut ids: Vec<(String, String)> = found
             .iter()
             .map(|f| (f.superblock.pool.to_string(), f.superblock.name.clone()))
@@ -385,6 +414,12 @@ impl Daemon {
         let name = name.parse::<Name>().map_err(|why| {
             Failure::new(why).hint("this pool was not made by `forebay pool create`")
         })?;
+        Ok((id, name))
+    }
+
+    /// Makes a pool that was found the daemon's own.
+    async fn adopt_found(&self, wanted: &str, found: &[Found]) -> Result<Rc<Slot>> {
+        let (id, name) = self.find_pool(wanted, found)?;
         let ssds = of_pool(found, &id).iter().map(|found| found.path.clone()).collect();
         let accept_data_loss_on_ssd_failure = false;
         let record =
@@ -407,13 +442,19 @@ impl Daemon {
         Ok(())
     }
 
-    /// Takes a pool out of service, whether it is open or not.
-    async fn close_slot(&self, name: &str) -> Result<()> {
+    /// A pool that can be taken out of service.
+    pub(super) fn may_close(&self, name: &str) -> Result<Rc<Slot>> {
         let slot = self.slot(name)?;
         if let Some(busy) = self.jobs.busy_with(name) {
             return Err(Failure::coded(Code::Busy, format!("pool \"{name}\" is busy: {busy}"))
                 .hint("wait until that has ended, or cancel it"));
         }
+        Ok(slot)
+    }
+
+    /// Takes a pool out of service, whether it is open or not.
+    async fn close_slot(&self, name: &str) -> Result<()> {
+        let slot = self.may_close(name)?;
         let until = self.reactor.now();
         if let State::Open(open) = slot.state.replace(State::Waiting { until }) {
             self.stop_pool(name, open).await?;
@@ -435,13 +476,9 @@ impl Daemon {
         Ok(Done::of(format!("{what}; its cache devices can be moved")))
     }
 
-    /// Erases an empty pool from its devices.
-    pub(super) async fn destroy_pool(&self, name: &str, body: &api::Confirm) -> Result<Done> {
+    /// An open pool without volumes.
+    pub(super) fn may_destroy(&self, name: &str) -> Result<Rc<Slot>> {
         let (slot, open) = self.open(name)?;
-        if body.confirm != name {
-            let what = format!("\"{}\" does not confirm that pool \"{name}\" goes", body.confirm);
-            return Err(Failure::coded(Code::BadRequest, what).hint("say its name as `confirm`"));
-        }
         let volumes = open.pool.superblock().volumes;
         if !volumes.is_empty() {
             let names: Vec<_> = volumes.iter().map(|v| format!("{name}/{}", v.name)).collect();
@@ -449,7 +486,16 @@ impl Daemon {
             return Err(Failure::new(what)
                 .hint(format!("take them away first: `forebay volume remove {}`", names[0])));
         }
-        drop(open);
+        Ok(slot)
+    }
+
+    /// Erases an empty pool from its devices.
+    pub(super) async fn destroy_pool(&self, name: &str, body: &api::Confirm) -> Result<Done> {
+        let slot = self.may_destroy(name)?;
+        if body.confirm != name {
+            let what = format!("\"{}\" does not confirm that pool \"{name}\" goes", body.confirm);
+            return Err(Failure::coded(Code::BadRequest, what).hint("say its name as `confirm`"));
+        }
         let (record, ssds) = (slot.record.borrow().clone(), slot.record.borrow().ssds.clone());
         self.close_slot(name).await?;
         self.erase(&ssds, &record.id).await?;

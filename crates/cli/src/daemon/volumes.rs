@@ -214,9 +214,8 @@ impl Daemon {
         }))
     }
 
-    /// Begins to take a volume away: everything to its origin, then it is gone and the origin is
-    /// the plain disk. Clients must have left, and its export goes first.
-    pub(super) async fn remove_volume(self: &Rc<Self>, name: &VolumeName) -> Result<api::Job> {
+    /// An open pool whose volume may be taken away as far as its clients are concerned.
+    pub(super) fn may_remove_volume(&self, name: &VolumeName) -> Result<Rc<Open>> {
         let (slot, open) = self.open(name.pool.as_str())?;
         let superblock = open.pool.superblock();
         if !superblock.volumes.iter().any(|v| v.name == name.volume.as_str()) {
@@ -226,6 +225,13 @@ impl Daemon {
             return Err(Failure::coded(Code::Busy, format!("volume \"{name}\" is exported"))
                 .hint(format!("close its export first: `forebay export remove {name}`")));
         }
+        Ok(open)
+    }
+
+    /// Begins to take a volume away: everything to its origin, then it is gone and the origin is
+    /// the plain disk. Clients must have left, and its export goes first.
+    pub(super) async fn remove_volume(self: &Rc<Self>, name: &VolumeName) -> Result<api::Job> {
+        let open = self.may_remove_volume(name)?;
         if let Some(busy) = self.jobs.busy_on(name) {
             return Err(Failure::coded(
                 Code::Busy,

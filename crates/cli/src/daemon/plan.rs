@@ -1,0 +1,158 @@
+//! What a change would do, without doing it. A plan fails as the change would: both look with the
+//! same checks.
+
+use forebay_control::api::{AddExport, Change, ImportPool, MemberState, Mode, Place, Plan, SCHEMA};
+use forebay_control::name::{Name, VolumeName};
+
+use super::describe::{mode_name, plural};
+use super::pools::check_absolute;
+use super::volumes::{BLOCK_BYTES, engine_mode};
+use super::{Attached, Daemon, Open};
+use crate::Result;
+use crate::text;
+
+fn plan(what: impl Into<String>, steps: Vec<String>) -> Plan {
+    Plan { schema: SCHEMA, done: false, what: what.into(), steps, erased: Vec::new() }
+}
+
+/// Bytes of a volume that its origin lacks, as a person reads them.
+fn dirty(open: &Open, volume: &VolumeName) -> String {
+    match open.volumes.borrow().get(volume.volume.as_str()) {
+        Some(Attached::Online(volume)) => text::bytes(volume.unproven_blocks() * BLOCK_BYTES),
+        _ => "what is dirty".to_owned(),
+    }
+}
+
+impl Daemon {
+    /// What a change would do.
+    pub(super) async fn plan(&self, change: Change) -> Result<Plan> {
+        match change {
+            Change::ImportPool(body) => self.plan_import(&body).await,
+            Change::ExportPool(name) => self.plan_export_pool(&name),
+            Change::DestroyPool(name) => self.plan_destroy(&name),
+            Change::FlushVolume(name) => self.plan_flush(&name),
+            Change::SetVolume { volume, mode } => self.plan_set(&volume, mode),
+            Change::RemoveVolume(name) => self.plan_remove_volume(&name),
+            Change::AddExport(body) => self.plan_add_export(body),
+            Change::RemoveExport(name) => self.plan_remove_export(&name),
+        }
+    }
+
+    async fn plan_import(&self, body: &ImportPool) -> Result<Plan> {
+        let (pool, is_new) = self.look_for_import(body).await?;
+        let missing = pool.members.iter().filter(|m| m.state == MemberState::Missing).count();
+        let present = pool.members.iter().filter(|m| m.state == MemberState::Present).count();
+        let mut steps = Vec::new();
+        if is_new {
+            steps.push("it is this daemon's from then on, and opened at each start".to_owned());
+        }
+        steps.push(match missing {
+            0 => format!("it is opened with {}", plural(present, "cache device")),
+            _ if body.accept_missing => format!(
+                "it is opened without {}: writes that only they hold are lost, and they are never \
+                 taken back",
+                plural(missing, "cache device")
+            ),
+            _ => format!(
+                "{missing} of {} are missing: it is opened only if nothing can be lost by that, and \
+                 they are not taken back then",
+                plural(missing + present, "cache device")
+            ),
+        });
+        steps.push("its volumes are attached at the origins' paths".to_owned());
+        Ok(plan(format!("pool \"{}\" ({}) would be imported", pool.name, pool.id), steps))
+    }
+
+    fn plan_export_pool(&self, name: &Name) -> Result<Plan> {
+        let slot = self.slot(name.as_str())?;
+        self.refuse_clients(&slot)?;
+        let slot = self.may_close(name.as_str())?;
+        let (exports, ssds) = (slot.record.borrow().exports.len(), slot.record.borrow().ssds.len());
+        let mut steps = Vec::new();
+        if exports > 0 {
+            steps.push(format!(
+                "what it exports is closed and forgotten ({})",
+                plural(exports, "export")
+            ));
+        }
+        if let Some(open) = slot.open() {
+            let dirty = text::bytes(open.pool.unproven_blocks() * BLOCK_BYTES);
+            steps.push(format!("it is stopped; {dirty} dirty stay on its cache devices"));
+        }
+        let devices = plural(ssds, "cache device");
+        steps.push(format!("it is forgotten here; its {devices} can be moved"));
+        Ok(plan(format!("pool \"{name}\" would be exported"), steps))
+    }
+
+    fn plan_destroy(&self, name: &Name) -> Result<Plan> {
+        let slot = self.may_destroy(name.as_str())?;
+        self.may_close(name.as_str())?;
+        let ssds = slot.record.borrow().ssds.clone();
+        let steps = vec![
+            "it is closed and forgotten".to_owned(),
+            format!("its superblocks are overwritten on {}", plural(ssds.len(), "cache device")),
+        ];
+        Ok(Plan { erased: ssds, ..plan(format!("pool \"{name}\" would be destroyed"), steps) })
+    }
+
+    fn plan_flush(&self, name: &VolumeName) -> Result<Plan> {
+        let (_, open) = self.open(name.pool.as_str())?;
+        open.volume(name)?;
+        let origin = self.describe_volume(name)?.origin;
+        let steps = vec![format!("{} go to {origin}; clients may go on", dirty(&open, name))];
+        Ok(plan(format!("volume \"{name}\" would be flushed"), steps))
+    }
+
+    fn plan_set(&self, name: &VolumeName, mode: Mode) -> Result<Plan> {
+        let (_, open) = self.open(name.pool.as_str())?;
+        let volume = open.volume(name)?;
+        volume.check_mode(engine_mode(mode))?;
+        let (was, is) = (self.describe_volume(name)?.mode, mode_name(mode));
+        let mut steps = vec![format!("it is served as {is} instead of {}", mode_name(was))];
+        if was == Mode::Writeback && mode != Mode::Writeback {
+            steps.push(format!("{} stay dirty until they are destaged", dirty(&open, name)));
+        }
+        Ok(plan(format!("volume \"{name}\" would be {is}"), steps))
+    }
+
+    fn plan_remove_volume(&self, name: &VolumeName) -> Result<Plan> {
+        let open = self.may_remove_volume(name)?;
+        let origin = self.describe_volume(name)?.origin;
+        let steps = vec![
+            format!("{} go to {origin}", dirty(&open, name)),
+            "what is cached of it is dropped".to_owned(),
+            format!("the volume goes; {origin} is the plain disk with all of its data"),
+        ];
+        Ok(plan(format!("volume \"{name}\" would be removed"), steps))
+    }
+
+    fn plan_add_export(&self, body: AddExport) -> Result<Plan> {
+        let name = body.volume;
+        self.may_export(&name)?;
+        let place = match body.place {
+            None => self.usual_socket(&name).display().to_string(),
+            Some(Place::Socket(path)) => {
+                check_absolute(&path)?;
+                path.display().to_string()
+            }
+            Some(Place::Port(0)) => "a free port of 127.0.0.1".to_owned(),
+            Some(Place::Port(port)) => format!("127.0.0.1:{port}"),
+        };
+        let steps = vec![format!("it is served at {place}, now and after each start")];
+        Ok(plan(format!("volume \"{name}\" would be exported"), steps))
+    }
+
+    fn plan_remove_export(&self, name: &VolumeName) -> Result<Plan> {
+        self.exports_without(name)?;
+        let exports = self.describe_exports();
+        let clients = exports.iter().filter(|export| export.volume == *name).map(|e| e.clients);
+        let steps = vec![
+            format!(
+                "what clients have asked is answered, and their connections are closed ({})",
+                plural(clients.sum(), "client")
+            ),
+            "it is served no more".to_owned(),
+        ];
+        Ok(plan(format!("the export of volume \"{name}\" would be removed"), steps))
+    }
+}

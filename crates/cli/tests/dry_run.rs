@@ -1,0 +1,114 @@
+//! What `--dry-run` says, and that it changes nothing.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::os::unix::fs::FileExt;
+
+use common::Client;
+use common::daemon::Daemon;
+use serde_json::Value;
+
+/// Everything that a change could touch. Destaging goes on meanwhile, so how much is dirty is not
+/// in it.
+fn everything(daemon: &Daemon) -> (Value, Value) {
+    let mut status = daemon.json(&["status"]);
+    for pool in status["pools"].as_array_mut().unwrap() {
+        pool["usage"] = Value::Null;
+        pool["summary"] = Value::Null;
+        for volume in pool["volumes"].as_array_mut().unwrap() {
+            volume["dirty_bytes"] = Value::Null;
+        }
+    }
+    status["summary"] = Value::Null;
+    (status, daemon.json(&["events"]))
+}
+
+/// The superblocks of a cache device.
+fn superblocks(path: &str) -> Vec<u8> {
+    let mut bytes = vec![0; 256 << 10];
+    std::fs::File::open(path).unwrap().read_exact_at(&mut bytes, 0).unwrap();
+    bytes
+}
+
+/// A plan as text; nothing may have changed.
+fn plan(daemon: &Daemon, arguments: &[&str]) -> String {
+    let arguments = [arguments, &["--dry-run"]].concat();
+    let before = everything(daemon);
+    let plan = daemon.json(&arguments);
+    assert_eq!(plan["done"], false, "{plan}");
+    let text = daemon.tell(&arguments);
+    assert!(everything(daemon) == before, "{arguments:?} has changed something");
+    unbroken(&text)
+}
+
+/// Lines that were broken for the terminal, whole again.
+fn unbroken(text: &str) -> String {
+    text.replace("\n        ", " ").replace("\n    ", " ")
+}
+
+#[test]
+fn every_change_says_what_it_would_do_and_does_not_do_it() {
+    let mut daemon = Daemon::new("plan");
+    let ssds = ["ssd-0", "ssd-1"].map(|name| daemon.ssd(name).to_str().unwrap().to_owned());
+    let origin = daemon.dir.sparse("origin", 32 << 20);
+    let origin = origin.to_str().unwrap();
+    let socket = daemon.dir.path("nbd");
+    daemon.tell(&["pool", "create", "fast", "--ssd", &ssds[0], "--ssd", &ssds[1]]);
+
+    let before = ssds.each_ref().map(|path| superblocks(path));
+    let text = plan(&daemon, &["pool", "destroy", "fast"]);
+    assert!(ssds.each_ref().map(|path| superblocks(path)) == before);
+    assert!(text.starts_with("pool \"fast\" would be destroyed:\n  - "), "{text}");
+    let erased = text.split_once("Erased: ").unwrap().1;
+    assert_eq!(erased.trim(), ssds.join(", "));
+
+    daemon.tell(&["volume", "add", "fast/vm", "--origin", origin]);
+    let text = plan(&daemon, &["export", "add", "fast/vm", "--socket", socket.to_str().unwrap()]);
+    assert!(text.contains("served at") && !socket.exists(), "{text}");
+    assert!(plan(&daemon, &["export", "add", "fast/vm"]).contains("/run/fast@vm.sock"));
+    assert!(plan(&daemon, &["export", "add", "fast/vm", "--port", "0"]).contains("a free port"));
+    daemon.refused(&["export", "remove", "fast/vm", "--dry-run"], "not exported", "export list");
+    daemon.tell(&["export", "add", "fast/vm", "--socket", socket.to_str().unwrap()]);
+    daemon.tell(&["volume", "set", "fast/vm", "writeback"]);
+
+    // Each fails as the change itself would.
+    for dry in [&["--dry-run"][..], &["--yes"]] {
+        let with = |rest: &[&'static str]| [rest, dry].concat();
+        daemon.refused(&with(&["pool", "destroy", "fast"]), "has volumes", "volume remove");
+        daemon.refused(&with(&["volume", "remove", "fast/vm"]), "is exported", "export remove");
+        daemon.refused(&with(&["pool", "destroy", "none"]), "there is no pool", "pool list");
+    }
+    daemon.refused(&["export", "add", "fast/vm", "--dry-run"], "already", "export remove");
+    daemon.refused(&["volume", "flush", "fast/x", "--dry-run"], "no volume", "volume list");
+    daemon.refused(&["pool", "import", "fast", "--dry-run"], "open already", "pool show");
+
+    let mut client = Client::connect(&socket);
+    client.write(0, &vec![7; 1 << 20]).unwrap();
+    daemon.refused(&["pool", "export", "fast", "--dry-run"], "clients are connected", "disconnect");
+    let text = plan(&daemon, &["export", "remove", "fast/vm"]);
+    assert!(text.contains("connections are closed (1 client)"), "{text}");
+    drop(client);
+    daemon.until("the client is gone", |status| status.contains("\"clients\": 0"));
+
+    let text = plan(&daemon, &["volume", "set", "fast/vm", "bypass"]);
+    assert!(text.contains("served as bypass instead of writeback"), "{text}");
+    assert!(plan(&daemon, &["volume", "flush", "fast/vm"]).contains(origin));
+    let text = plan(&daemon, &["pool", "export", "fast"]);
+    assert!(text.contains("(1 export)") && text.contains("2 cache devices can be moved"), "{text}");
+    assert!(text.ends_with("Nothing would be erased.\n"), "{text}");
+    daemon.tell(&["export", "remove", "fast/vm"]);
+    assert!(plan(&daemon, &["volume", "remove", "fast/vm"]).contains("is the plain disk"));
+
+    daemon.tell(&["pool", "export", "fast"]);
+    let text = plan(&daemon, &["pool", "import", "fast"]);
+    assert!(text.contains("opened with 2 cache devices"), "{text}");
+    std::fs::rename(&ssds[1], daemon.dir.path("away")).unwrap();
+    let text = unbroken(&daemon.tell(&["pool", "import", "fast", "--dry-run"]));
+    assert!(text.contains("1 of 2 cache devices are missing"), "{text}");
+    let text = unbroken(&daemon.tell(&["pool", "import", "fast", "--accept-missing", "--dry-run"]));
+    assert!(text.contains("writes that only they hold are lost"), "{text}");
+    daemon.refused(&["pool", "import", "none", "--dry-run"], "was found", "--ssd");
+    daemon.stop();
+}
