@@ -6,7 +6,7 @@ mod common;
 
 use std::path::{Path, PathBuf};
 
-use common::{Dir, forebay, run, stderr};
+use common::{Dir, commands, forebay, run, stderr};
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -49,30 +49,16 @@ fn the_reference_has_every_address_of_the_api() {
     }
 }
 
-/// Commands that `--help` shows below this one.
-fn below(path: &[String]) -> Vec<String> {
-    let output = run(forebay().args(path).arg("--help"));
-    let text = String::from_utf8(output.stdout).unwrap();
-    let Some((_, list)) = text.split_once("\nCommands:\n") else { return Vec::new() };
-    let lines = list.lines().take_while(|line| !line.is_empty());
-    // Continued descriptions are indented further.
-    let names = lines.filter_map(|line| line.strip_prefix("  ")?.split(' ').next());
-    names.filter(|name| !name.is_empty() && *name != "help").map(str::to_owned).collect()
-}
-
 #[test]
 fn there_is_a_man_page_for_each_command() {
     let dir = Dir::new("man");
     let pages = dir.path("man1");
     let output = run(forebay().arg("man").arg(&pages));
     assert!(output.status.success() && output.stdout.is_empty(), "{}", stderr(&output));
-    let (mut left, mut expected) = (vec![Vec::new()], Vec::new());
-    while let Some(path) = left.pop() {
-        for name in below(&path) {
-            left.push(path.iter().cloned().chain([name]).collect());
-        }
-        expected.push(format!("forebay-{}", path.join("-")).trim_end_matches('-').to_owned());
-    }
+    let name = |path: &Vec<String>| {
+        ["forebay"].into_iter().chain(path.iter().map(String::as_str)).collect::<Vec<_>>().join("-")
+    };
+    let expected: Vec<String> = commands().iter().map(name).collect();
     for name in &expected {
         let page = std::fs::read_to_string(pages.join(format!("{name}.1"))).unwrap();
         for section in [".SH NAME", ".SH SYNOPSIS", ".SH \"EXIT STATUS\""] {

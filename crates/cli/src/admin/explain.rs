@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::say_json;
 use crate::Result;
 use crate::failure::Failure;
-use crate::text::say;
+use crate::text::{beside, say};
 
 /// See the head of the file.
 #[derive(Args)]
@@ -144,7 +144,9 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         wanted.iter().for_each(|(code, ..)| say(code));
     } else {
         for (code, means, action) in wanted {
-            say(format_args!("{code}\n  means   {means}\n  action  {action}"));
+            say(code);
+            say(beside("  means   ", means));
+            say(beside("  action  ", action));
         }
     }
     Ok(())

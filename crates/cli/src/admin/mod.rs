@@ -173,8 +173,10 @@ fn confirm(name: &str, what: &str, yes: bool) -> Result<()> {
         return Ok(());
     }
     if !std::io::stdin().is_terminal() {
-        return Err(Failure::new(format!("{what} needs a confirmation, and there is no terminal"))
-            .hint("say --yes in a script"));
+        return Err(Failure::new(format!(
+            "{what}: that needs a confirmation, and there is no terminal"
+        ))
+        .hint("say --yes in a script"));
     }
     tell(format_args!("{what}."));
     let mut out = std::io::stderr().lock();

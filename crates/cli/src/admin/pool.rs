@@ -24,7 +24,7 @@ pub(crate) enum Command {
         #[arg(long = "ssd", value_name = "PATH", required = true)]
         ssds: Vec<PathBuf>,
         /// On how many of them each dirty block is [default: 2, with one device 1]
-        #[arg(long, value_name = "N")]
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=3))]
         dirty_copies: Option<u8>,
         /// Write volumes back although the death of one SSD loses what is dirty
         #[arg(long)]
@@ -45,10 +45,10 @@ pub(crate) enum Command {
         /// Its name or its identity
         pool: Option<String>,
         /// Look for its devices here too
-        #[arg(long = "ssd", value_name = "PATH")]
+        #[arg(long = "ssd", value_name = "PATH", requires = "pool")]
         ssds: Vec<PathBuf>,
         /// Go on without missing devices for good: writes that only they hold are lost
-        #[arg(long)]
+        #[arg(long, requires = "pool")]
         accept_missing: bool,
         /// Only say what would be done
         #[arg(long)]
@@ -101,6 +101,9 @@ pub(crate) fn run(command: Command, asking: &Asking) -> Result<()> {
         Command::List => {
             let pools: Many<Pool> = daemon.get("/api/v1/pools")?;
             daemon.print(&pools, |pools| print_list(&pools.items));
+            if pools.items.is_empty() {
+                tell("next: `forebay pool create NAME --ssd PATH`, or `forebay pool import`");
+            }
         }
         Command::Show { name } => {
             let pool: One<Pool> = daemon.get(&format!("/api/v1/pools/{name}"))?;
@@ -109,6 +112,11 @@ pub(crate) fn run(command: Command, asking: &Asking) -> Result<()> {
         Command::Import { pool: None, .. } => {
             let pools: Many<Pool> = daemon.get("/api/v1/import")?;
             daemon.print(&pools, |pools| print_list(&pools.items));
+            if pools.items.is_empty() {
+                tell(
+                    "none is where `devices.scan` looks; next: `forebay pool import NAME --ssd PATH`",
+                );
+            }
         }
         Command::Import { pool: Some(pool), ssds, accept_missing, dry_run } => {
             let ssds = ssds.iter().map(|path| absolute(path)).collect::<Result<_>>()?;
@@ -200,9 +208,10 @@ fn print_list(pools: &[Pool]) {
 /// A pool as `status` and `pool show` print it.
 pub(super) fn print_pool(pool: &Pool) {
     say(format_args!("pool     {}  ({})", pool.name, pool.id));
-    say(format_args!("state    {}: {}", state_name(pool.state), pool.summary));
+    let state = format!("{}: {}", state_name(pool.state), pool.summary);
+    say(text::beside("state    ", &state));
     if !pool.action.is_empty() {
-        say(format_args!("action   {}", pool.action));
+        say(text::beside("action   ", &pool.action));
     }
     if let Some(usage) = &pool.usage {
         let used = usage.segments.saturating_sub(usage.segments_free) * usage.segment_bytes;

@@ -167,6 +167,27 @@ pub fn signal(pid: u32, name: &str) {
     assert!(status.unwrap().success());
 }
 
+/// Every command that `--help` shows, the whole one (no words) first.
+pub fn commands() -> Vec<Vec<String>> {
+    let (mut left, mut found) = (vec![Vec::new()], Vec::new());
+    while let Some(path) = left.pop() {
+        let below = below(&path);
+        left.extend(below.into_iter().rev().map(|name| [&path[..], &[name]].concat()));
+        found.push(path);
+    }
+    found
+}
+
+fn below(path: &[String]) -> Vec<String> {
+    let output = run(forebay().args(path).arg("--help"));
+    let text = String::from_utf8(output.stdout).unwrap();
+    let Some((_, list)) = text.split_once("\nCommands:\n") else { return Vec::new() };
+    let lines = list.lines().take_while(|line| !line.is_empty());
+    // Continued descriptions are indented further.
+    let names = lines.filter_map(|line| line.strip_prefix("  ")?.split(' ').next());
+    names.filter(|name| !name.is_empty() && *name != "help").map(str::to_owned).collect()
+}
+
 /// Runs to the end, which must come by itself.
 pub fn run(command: &mut Command) -> Output {
     command.stdin(Stdio::null()).output().unwrap()
