@@ -36,6 +36,7 @@ find_missing_test() {
     missing=()
     needs_command fio fio
     needs_command nbdcopy libnbd-bin
+    needs_command nbdfuse libnbd-bin
     needs_command qemu-io qemu-utils
     needs_command nbdkit nbdkit
 }
