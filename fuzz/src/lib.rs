@@ -42,12 +42,14 @@ pub fn decode(name: &str, bytes: &[u8]) {
 /// If the server does not serve another client, or keeps anything of this one when it has gone.
 pub fn converse(bytes: &[u8]) {
     let [stage, seed, bytes @ ..] = bytes else { return };
-    let stage = match stage % 5 {
+    let stage = match stage % 7 {
         0 => Stage::Connected,
         1 => Stage::Simple,
         2 => Stage::Structured,
         3 => Stage::Contexts,
-        _ => Stage::Extended,
+        4 => Stage::Extended,
+        5 => Stage::Handshake,
+        _ => Stage::Encrypted,
     };
     play(u64::from(*seed), stage, bytes.to_vec());
 }

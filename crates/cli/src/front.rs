@@ -10,7 +10,7 @@ use forebay_device::relay::{self, Caller, Gone, Reply};
 use forebay_device::{BlockDevice, Buf, Data, IoError, Runtime};
 use forebay_engine::{Client, Port};
 use forebay_export::nbd::limits::CONNECTIONS_MAX;
-use forebay_export::nbd::{Exports, Server};
+use forebay_export::nbd::{Exports, Server, Settings};
 use forebay_export::{Listen, Transport};
 
 use crate::Result;
@@ -116,7 +116,9 @@ fn exports(volume: Client, access: Access) -> Result<Exports<VolumeExport>> {
 async fn serve(reactor: Rc<Reactor>, exports: Exports<VolumeExport>, calls: Calls) {
     let arrivals = Arrivals { reactor: Rc::clone(&reactor), clients: calls.clients };
     let runtime = Rc::clone(&reactor) as Rc<dyn Runtime>;
-    let server = Server::new(runtime, exports, |complaint| tell(format_args!("note: {complaint}")));
+    let server = Server::new(runtime, exports, Settings::default(), |complaint| {
+        tell(format_args!("note: {complaint}"));
+    });
     let (serving, ended) = (Rc::clone(&server), Rc::new(Flag::default()));
     let flag = Rc::clone(&ended);
     reactor.spawn(Box::pin(async move {
@@ -169,6 +171,10 @@ impl Drop for Handed {
 impl Transport for Handed {
     async fn recv_exact(&self, buf: Buf) -> (Buf, std::result::Result<(), IoError>) {
         self.stream.recv_exact(buf).await
+    }
+
+    async fn recv(&self, buf: Buf) -> (Buf, std::result::Result<usize, IoError>) {
+        self.stream.recv(buf).await
     }
 
     async fn send_all(&self, data: Data) -> std::result::Result<(), IoError> {

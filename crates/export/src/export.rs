@@ -94,6 +94,12 @@ pub trait Export: 'static {
     /// Whether writes are refused.
     fn read_only(&self) -> bool;
 
+    /// Whether clients without TLS are refused. Only a server that [has
+    /// it](crate::nbd::Settings::tls) can have such an export.
+    fn needs_tls(&self) -> bool {
+        false
+    }
+
     /// What one client is served from, asked for once per connection: the same data, and whatever
     /// an export remembers of each client, such as the failures it has been told of. By default
     /// nothing.

@@ -14,6 +14,10 @@ pub trait Transport: 'static {
     /// The stream's end is an error.
     fn recv_exact(&self, buf: Buf) -> impl Future<Output = (Buf, Result<(), IoError>)>;
 
+    /// Receives what is there, at least a byte and at most the buffer's length; 0 means that the
+    /// peer sends nothing more. The buffer is not empty, and comes back whatever the result.
+    fn recv(&self, buf: Buf) -> impl Future<Output = (Buf, Result<usize, IoError>)>;
+
     /// Sends all of `data`.
     fn send_all(&self, data: Data) -> impl Future<Output = Result<(), IoError>>;
 
@@ -51,6 +55,10 @@ pub trait Listen: 'static {
 impl Transport for Stream {
     async fn recv_exact(&self, buf: Buf) -> (Buf, Result<(), IoError>) {
         Stream::recv_exact(self, buf).await
+    }
+
+    async fn recv(&self, buf: Buf) -> (Buf, Result<usize, IoError>) {
+        Stream::recv(self, buf).await
     }
 
     async fn send_all(&self, data: Data) -> Result<(), IoError> {

@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use forebay_device::{Buf, Data, Runtime};
 use forebay_export::Transport;
-use forebay_export::nbd::{Exports, Server};
+use forebay_export::nbd::{Exports, Server, Settings};
 use support::memory_export::MemoryExport;
 use support::pipe::{Doorstep, Pipe};
 use support::protocol::{Client, request};
@@ -61,7 +61,9 @@ fn a_request_allocates_nothing_but_its_buffers() {
     let world = World::new(3);
     let runtime: Rc<dyn Runtime> = Rc::clone(&world) as _;
     let export = Rc::new(MemoryExport::new(Rc::clone(&runtime), "disk", 1 << 20));
-    let server = Server::new(runtime, Exports::of(export).unwrap(), |it| panic!("{it}"));
+    let server = Server::new(runtime, Exports::of(export).unwrap(), Settings::default(), |it| {
+        panic!("{it}")
+    });
     let door = Doorstep::default();
     world.spawn(Box::pin(server.serve(door.clone())));
 

@@ -53,6 +53,32 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
     #[test]
+    fn random_bytes_in_place_of_a_handshake(seed: u64, bytes in vec(any::<u8>(), 0..400)) {
+        play(seed, Stage::Handshake, bytes);
+    }
+
+    #[test]
+    fn records_of_any_kind_in_place_of_a_handshake(
+        seed: u64,
+        records in vec((20_u8..25, vec(any::<u8>(), 0..40)), 1..8),
+    ) {
+        let record = |(kind, body): &(u8, Vec<u8>)| {
+            [&[*kind, 3, 3, 0, body.len() as u8][..], body].concat()
+        };
+        play(seed, Stage::Handshake, records.iter().flat_map(record).collect());
+    }
+
+    #[test]
+    fn options_and_requests_under_tls(
+        seed: u64,
+        options in vec(some_option(), 0..6),
+        requests in vec(some_request(), 0..6),
+    ) {
+        let bytes = [options.concat(), option(1, b"disk"), requests.concat()].concat();
+        play(seed, Stage::Encrypted, bytes);
+    }
+
+    #[test]
     fn random_bytes_from_the_first_on(seed: u64, bytes in vec(any::<u8>(), 0..400)) {
         play(seed, Stage::Connected, bytes);
     }

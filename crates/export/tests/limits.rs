@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 
 use forebay_device::runtime::SECOND;
 use forebay_device::{Buf, Data, Runtime};
-use forebay_export::nbd::{Exports, Fault, Server, limits};
+use forebay_export::nbd::{Exports, Fault, Server, Settings, limits};
 use forebay_export::{Export, ExportError, Extent, Listen, Tier, Transport, Zeroing};
 use support::memory_export::MemoryExport;
 use support::pipe::{Doorstep, Pipe};
@@ -105,7 +105,7 @@ fn each_way_to_break_the_protocol_ends_one_connection_with_one_complaint() {
             stream.finish();
             stream.drain().await
         });
-        let told: Vec<_> = rig.complaints.take().iter().map(|it| it.fault).collect();
+        let told: Vec<_> = rig.complaints.take().into_iter().map(|it| it.fault).collect();
         assert_eq!(told, Vec::from_iter(expected), "{bytes:?}");
         let replies;
         (bystander, replies) = rig.ask(bystander, request(3, 0, 1, 0, 0), 1, |_| 0);
@@ -176,7 +176,7 @@ fn a_long_request_is_carried_out_in_steps_and_ends_when_the_server_stops() {
     let runtime: Rc<dyn Runtime> = Rc::clone(&world) as _;
     let huge = Rc::new(Huge { runtime: Rc::clone(&runtime), calls: RefCell::default() });
     let exports = Exports::of(Rc::clone(&huge)).expect("valid");
-    let server = Server::new(runtime, exports, |it| panic!("{it}"));
+    let server = Server::new(runtime, exports, Settings::default(), |it| panic!("{it}"));
     let door = Doorstep::default();
     world.spawn(Box::pin(Rc::clone(&server).serve(door.clone())));
     let mut client = world.run(Client::open_with_contexts(door.connect(), true));
@@ -322,7 +322,7 @@ fn a_client_that_leaves_before_it_is_accepted_delays_nobody() {
     let runtime: Rc<dyn Runtime> = Rc::clone(&world) as _;
     let export = Rc::new(MemoryExport::new(Rc::clone(&runtime), "disk", SIZE));
     let exports = Exports::of(export).expect("valid");
-    let server = Server::new(runtime, exports, |it| panic!("{it}"));
+    let server = Server::new(runtime, exports, Settings::default(), |it| panic!("{it}"));
     let door = Doorstep::default();
     let resets = Resets { left: Cell::new(50), door: door.clone() };
     world.spawn(Box::pin(server.serve(resets)));

@@ -8,7 +8,7 @@ use crate::nbd::limits::{
 use forebay_device::runtime::SECOND;
 
 /// What was wrong.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// Flags or an option's magic number that no NBD client sends.
     NotNbd,
@@ -18,6 +18,10 @@ pub enum Fault {
     UnknownExport,
     /// In the same way, and the export has [`EXPORT_CONNECTIONS_MAX`] clients.
     ExportBusy,
+    /// It asked for an export that needs TLS, in a way that knows no refusal, without it.
+    NeedsTls,
+    /// What it sent for TLS, or its certificate, is refused: why.
+    Tls(String),
     /// An option, or the data of a write, broke off.
     BrokenOff,
     /// A request without its magic number: the stream is out of step.
@@ -39,6 +43,9 @@ impl fmt::Display for Fault {
             Self::ExportBusy => {
                 write!(f, "the export has {EXPORT_CONNECTIONS_MAX} clients already")
             }
+            Self::NeedsTls => f.write_str("it did not use TLS, which it has to"),
+            // Some of it may be the client's own words.
+            Self::Tls(why) => write!(f, "TLS: {}", why.escape_debug()),
             Self::BrokenOff => f.write_str("it left in the middle of a message"),
             Self::OutOfStep => f.write_str("it sent something that is no request"),
             Self::PayloadTooLong => {

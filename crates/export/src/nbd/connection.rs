@@ -104,7 +104,7 @@ impl<T: Transport, E: Export, G: 'static> Connection<T, E, G> {
         self.permits.drained().await;
         self.replies.close();
         let end = if self.link.is_cut_off() { Some(Fault::RepliesNotTaken) } else { end };
-        self.link.close();
+        self.link.finish(&*self.runtime).await;
         end
     }
 

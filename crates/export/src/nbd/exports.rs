@@ -124,6 +124,10 @@ impl<E: Export> Exports<E> {
         list.iter().find(|entry| entry.export.name() == name).cloned()
     }
 
+    pub(crate) fn any(&self, is_it: impl Fn(&E) -> bool) -> bool {
+        self.0.borrow().iter().any(|entry| is_it(&entry.export))
+    }
+
     pub(crate) fn for_each(&self, mut act: impl FnMut(&E)) {
         self.0.borrow().iter().for_each(|entry| act(&entry.export));
     }

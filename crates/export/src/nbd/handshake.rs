@@ -8,6 +8,7 @@ use crate::nbd::exports::{Exports, Seat};
 use crate::nbd::limits::OPTION_BYTES_MAX;
 use crate::nbd::link::Link;
 use crate::nbd::negotiation::{Negotiation, Step, greeting};
+use crate::nbd::tls::Tls;
 use crate::nbd::wire::{Fields, OPTION_HEADER_BYTES, decode_option};
 use crate::{Export, Transport};
 
@@ -16,11 +17,12 @@ use crate::{Export, Transport};
 pub(crate) async fn negotiate<T: Transport, E: Export>(
     link: &Link<T>,
     exports: &Exports<E>,
+    tls: Option<&Tls>,
 ) -> Result<(Seat<E>, Session), End> {
     link.send(Buf::copy_of(&greeting()).freeze()).await;
     let flags = link.receive(Buf::new(4)).await.ok_or(None)?;
     let flags = Fields(&flags).u32().ok_or(None)?;
-    let mut negotiation = Negotiation::new(exports, flags).ok_or(Some(Fault::NotNbd))?;
+    let mut negotiation = Negotiation::new(exports, tls, flags).ok_or(Some(Fault::NotNbd))?;
     let mut out = Vec::new();
     loop {
         let header = link.receive_header(Buf::new(OPTION_HEADER_BYTES)).await?;
@@ -38,6 +40,7 @@ pub(crate) async fn negotiate<T: Transport, E: Export>(
         }
         match step {
             Step::Next => (),
+            Step::StartTls(tls) => link.start_tls(tls).await?,
             Step::Transmit(seat, session) => return Ok((seat, session)),
             Step::End(end) => return Err(end),
         }

@@ -59,7 +59,14 @@ pub const OPTION_BYTES_MAX: u32 = 16 << 10;
 /// Longest export name or description, in bytes: the protocol's limit for strings.
 pub const NAME_BYTES_MAX: usize = 4096;
 
-/// Time for a client to finish negotiating; after that the connection is closed, so that
+/// Bytes of an encrypted connection that are received, and sent, at a time: four of the longest
+/// records. Such a connection holds this much twice, and what is left of a record.
+pub const TLS_PIECE_BYTES: usize = 64 << 10;
+
+/// Time for a client to take the last word of an encrypted connection.
+pub const TLS_CLOSE_TIME_MAX: Nanos = SECOND;
+
+/// Time for a client to finish negotiating, with the handshake of TLS; after that the connection is closed, so that
 /// strangers cannot hold all [`CONNECTIONS_MAX`] places.
 pub const NEGOTIATION_TIME_MAX: Nanos = 30 * SECOND;
 

@@ -3,14 +3,20 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use forebay_device::{Buf, Data};
+use forebay_device::{Buf, Data, Runtime};
 
 use crate::Transport;
+use crate::nbd::channel::Channel;
 use crate::nbd::complaint::{End, Fault};
-use crate::nbd::signal::Signal;
+use crate::nbd::limits::TLS_CLOSE_TIME_MAX;
+use crate::nbd::signal::{Signal, within};
+use crate::nbd::tls::Tls;
 
 /// Bytes that are thrown away at a time.
 const DISCARD_BYTES: u64 = 64 << 10;
+
+/// What is said of a client that leaves within the handshake: many do that without a word.
+const LEFT: &str = "it left within the handshake; perhaps it does not trust this server";
 
 /// What a server holds of each connection.
 #[derive(Default)]
@@ -22,14 +28,14 @@ pub(crate) struct Control {
 }
 
 pub(crate) struct Link<T> {
-    stream: T,
+    stream: Channel<T>,
     control: Rc<Control>,
     cut_off: Cell<bool>,
 }
 
 impl<T: Transport> Link<T> {
     pub(crate) fn new(stream: T, control: Rc<Control>) -> Self {
-        Self { stream, control, cut_off: Cell::new(false) }
+        Self { stream: Channel::new(stream), control, cut_off: Cell::new(false) }
     }
 
     /// Who the client is, in words.
@@ -53,7 +59,7 @@ impl<T: Transport> Link<T> {
             Some((buf, Ok(()))) => Ok(buf),
             Some((buf, Err(_))) => {
                 let has_begun = buf.first().is_some_and(|&byte| byte != 0);
-                Err(has_begun.then_some(Fault::BrokenOff))
+                Err(self.tls_fault().or(has_begun.then_some(Fault::BrokenOff)))
             }
             None => Err(None),
         }
@@ -63,7 +69,35 @@ impl<T: Transport> Link<T> {
     pub(crate) async fn receive_rest(&self, buf: Buf) -> Result<Buf, End> {
         let received = self.receive(buf).await;
         // A server that stops does not wait for the rest.
-        received.ok_or_else(|| (!self.is_stopped()).then_some(Fault::BrokenOff))
+        let broken_off = || (!self.is_stopped()).then_some(Fault::BrokenOff);
+        received.ok_or_else(|| self.tls_fault().or_else(broken_off))
+    }
+
+    fn tls_fault(&self) -> End {
+        self.stream.take_fault().map(Fault::Tls)
+    }
+
+    /// Encrypts everything from here on.
+    pub(crate) async fn start_tls(&self, tls: &Tls) -> Result<(), End> {
+        match self.control.stop.cut(self.stream.start_tls(tls)).await {
+            Some(Ok(())) => Ok(()),
+            Some(Err(_)) => Err(self.tls_fault().or_else(|| Some(Fault::Tls(LEFT.to_owned())))),
+            None => Err(None),
+        }
+    }
+
+    pub(crate) fn is_encrypted(&self) -> bool {
+        self.stream.is_encrypted()
+    }
+
+    /// Says that nothing more is sent, if the client cares, and ends both directions. Nobody sends
+    /// any more.
+    pub(crate) async fn finish(&self, runtime: &dyn Runtime) {
+        if self.is_encrypted() && !self.is_dead() {
+            let goodbye = self.control.abort.cut(self.stream.send_close());
+            within(runtime, TLS_CLOSE_TIME_MAX, goodbye).await;
+        }
+        self.close();
     }
 
     /// Whether the server has waited in vain for the client to take its replies.

@@ -2,6 +2,7 @@
 //!
 //! The protocol is specified in `doc/proto.md` of the NetworkBlockDevice/nbd project.
 //!
+//! * [`Tls`]: certificates, and who has to use them; `channel` is a stream with or without.
 //! * `wire`: numbers and layouts of the protocol.
 //! * `negotiation`: options, as a state machine without I/O; `handshake` drives it.
 //! * [`Complaint`]: what is said of clients that do not keep to the protocol.
@@ -9,6 +10,7 @@
 //! * `command`: which requests are valid, without I/O; `connection` carries them out.
 //! * [`Server`]: listeners, connections, stopping.
 
+mod channel;
 mod command;
 mod complaint;
 mod connection;
@@ -22,9 +24,11 @@ mod permits;
 mod queue;
 mod server;
 mod signal;
+mod tls;
 mod wire;
 
 pub use complaint::{Complaint, Fault};
 pub use exports::{Exports, ExportsError};
-pub use server::Server;
+pub use server::{Server, Settings};
+pub use tls::{Tls, TlsError, TlsFiles, TlsMode};
 pub use wire::Errno;

@@ -4,6 +4,9 @@
 //! * Each option of a fixed newstyle client is answered: by an acknowledgement or one error,
 //!   perhaps after other replies. Only `EXPORT_NAME` has no way to report an error; it ends the
 //!   connection.
+//! * With TLS forced, nothing but the wish for it is answered before it is there. Otherwise what a
+//!   client without it asks for exports that need it, or that are not there if one needs it, is
+//!   refused alike. What was agreed on before it is forgotten.
 //! * What a client sends is looked at only if it is no longer than
 //!   [`crate::nbd::limits::OPTION_BYTES_MAX`].
 
@@ -15,6 +18,7 @@ use crate::nbd::complaint::{End, Fault};
 use crate::nbd::contexts::Contexts;
 use crate::nbd::exports::{Entry, Exports, Seat};
 use crate::nbd::limits::{PREFERRED_BYTES, REQUEST_BYTES_MAX, SECTOR_BYTES};
+use crate::nbd::tls::Tls;
 use crate::nbd::wire::{
     Fields, Form, MAGIC_OPTION, MAGIC_OPTION_REPLY, MAGIC_SERVER, handshake_flag, info, option,
     option_reply,
@@ -25,12 +29,14 @@ const PADDING_BYTES: usize = 124;
 
 const FLAGS: u16 = handshake_flag::FIXED_NEWSTYLE | handshake_flag::NO_ZEROES;
 
-const UNKNOWN: &str = "there is no export of this name";
+const NEEDS_TLS: &str = "this needs TLS";
 
 /// What to do after an option.
-pub(crate) enum Step<E> {
+pub(crate) enum Step<'a, E> {
     /// Receive the next option.
     Next,
+    /// Send what there is to send, then encrypt everything.
+    StartTls(&'a Tls),
     /// Send what there is to send, then begin transmission.
     Transmit(Seat<E>, Session),
     /// Send what there is to send, then close the connection.
@@ -40,6 +46,8 @@ pub(crate) enum Step<E> {
 /// The part of a client's connection before transmission.
 pub(crate) struct Negotiation<'a, E> {
     exports: &'a Exports<E>,
+    tls: Option<&'a Tls>,
+    is_encrypted: bool,
     fixed_newstyle: bool,
     no_zeroes: bool,
     form: Form,
@@ -58,10 +66,16 @@ pub(crate) fn greeting() -> [u8; 18] {
 
 impl<'a, E: Export> Negotiation<'a, E> {
     /// Begins with the client's flags; `None` if it wants what was not offered.
-    pub(crate) fn new(exports: &'a Exports<E>, client_flags: u32) -> Option<Self> {
+    pub(crate) fn new(
+        exports: &'a Exports<E>,
+        tls: Option<&'a Tls>,
+        client_flags: u32,
+    ) -> Option<Self> {
         let has = |flag: u16| client_flags & u32::from(flag) != 0;
         (client_flags & !u32::from(FLAGS) == 0).then_some(Self {
             exports,
+            tls,
+            is_encrypted: false,
             fixed_newstyle: has(handshake_flag::FIXED_NEWSTYLE),
             no_zeroes: has(handshake_flag::NO_ZEROES),
             form: Form::Simple,
@@ -75,14 +89,19 @@ impl<'a, E: Export> Negotiation<'a, E> {
         number: u32,
         payload: Option<&[u8]>,
         out: &mut Vec<u8>,
-    ) -> Step<E> {
+    ) -> Step<'a, E> {
         if number == option::EXPORT_NAME {
             return self.export_name(payload, out);
         }
         if !self.fixed_newstyle {
             return Step::End(Some(Fault::NotNbd)); // such a client understands no replies
         }
+        if self.must_encrypt() && !matches!(number, option::START_TLS | option::ABORT) {
+            refuse(out, number, option_reply::ERR_TLS_REQD, NEEDS_TLS);
+            return Step::Next;
+        }
         match (number, payload) {
+            (option::START_TLS, payload) => return self.start_tls(payload, out),
             (option::ABORT, _) => {
                 reply(out, number, option_reply::ACK, &[]);
                 return Step::End(None);
@@ -115,6 +134,51 @@ impl<'a, E: Export> Negotiation<'a, E> {
             _ => refuse(out, number, option_reply::ERR_UNSUP, "the option is not supported"),
         }
         Step::Next
+    }
+
+    /// Whether nothing may be told to this client.
+    fn must_encrypt(&self) -> bool {
+        !self.is_encrypted && self.tls.is_some_and(Tls::is_forced)
+    }
+
+    /// Whether a client as this one may use an export.
+    fn may_use(&self, export: &E) -> bool {
+        self.is_encrypted || !export.needs_tls()
+    }
+
+    /// The export that a client means, or the kind of error and the words for it. A client without
+    /// TLS does not learn which names there are.
+    fn find(&self, name: &str) -> Result<Rc<Entry<E>>, (u32, &'static str)> {
+        match self.exports.find(name) {
+            Some(entry) if self.may_use(&entry.export) => Ok(entry),
+            None if self.is_encrypted || !self.exports.any(E::needs_tls) => {
+                Err((option_reply::ERR_UNKNOWN, "there is no export of this name"))
+            }
+            _ => Err((option_reply::ERR_TLS_REQD, NEEDS_TLS)),
+        }
+    }
+
+    fn start_tls(&mut self, payload: Option<&[u8]>, out: &mut Vec<u8>) -> Step<'a, E> {
+        let number = option::START_TLS;
+        let refused = match (self.tls, payload) {
+            (None, _) => (option_reply::ERR_UNSUP, "this server has no TLS"),
+            (Some(_), Some([])) if self.is_encrypted => {
+                (option_reply::ERR_INVALID, "TLS is in use already")
+            }
+            (Some(tls), Some([])) => return self.encrypt(tls, out),
+            (Some(_), _) => (option_reply::ERR_INVALID, "this option takes no data"),
+        };
+        refuse(out, number, refused.0, refused.1);
+        Step::Next
+    }
+
+    fn encrypt(&mut self, tls: &'a Tls, out: &mut Vec<u8>) -> Step<'a, E> {
+        // Somebody in between may have said whatever came before.
+        self.is_encrypted = true;
+        self.form = Form::Simple;
+        self.chosen = None;
+        reply(out, option::START_TLS, option_reply::ACK, &[]);
+        Step::StartTls(tls)
     }
 
     /// An option without data.
@@ -156,8 +220,9 @@ impl<'a, E: Export> Negotiation<'a, E> {
             let message = "the option's data is malformed";
             return refuse(out, number, option_reply::ERR_INVALID, message);
         };
-        let Some(entry) = self.exports.find(name) else {
-            return refuse(out, number, option_reply::ERR_UNKNOWN, UNKNOWN);
+        let entry = match self.find(name) {
+            Ok(entry) => entry,
+            Err((kind, why)) => return refuse(out, number, kind, why),
         };
         for context in named.each() {
             let id = if sets { context.number() } else { 0 };
@@ -170,13 +235,20 @@ impl<'a, E: Export> Negotiation<'a, E> {
         reply(out, number, option_reply::ACK, &[]);
     }
 
-    fn export_name(&self, payload: Option<&[u8]>, out: &mut Vec<u8>) -> Step<E> {
+    fn export_name(&self, payload: Option<&[u8]>, out: &mut Vec<u8>) -> Step<'a, E> {
+        if self.must_encrypt() {
+            return Step::End(Some(Fault::NeedsTls));
+        }
         if self.form == Form::Extended {
             return Step::End(Some(Fault::NotNbd)); // the protocol asks for GO then
         }
         let name = payload.and_then(|payload| std::str::from_utf8(payload).ok());
-        let Some(entry) = name.and_then(|name| self.exports.find(name)) else {
-            return Step::End(Some(Fault::UnknownExport));
+        let entry = match name.map(|name| self.find(name)) {
+            Some(Ok(entry)) => entry,
+            Some(Err((option_reply::ERR_TLS_REQD, _))) => {
+                return Step::End(Some(Fault::NeedsTls));
+            }
+            Some(Err(_)) | None => return Step::End(Some(Fault::UnknownExport)),
         };
         let Some(seat) = Seat::take(&entry) else {
             return Step::End(Some(Fault::ExportBusy));
@@ -192,6 +264,9 @@ impl<'a, E: Export> Negotiation<'a, E> {
 
     fn list(&self, out: &mut Vec<u8>) {
         self.exports.for_each(|export| {
+            if !self.may_use(export) {
+                return;
+            }
             let mut body = Vec::new();
             body.extend(u32_len(export.name()).to_be_bytes());
             body.extend(export.name().as_bytes());
@@ -201,14 +276,17 @@ impl<'a, E: Export> Negotiation<'a, E> {
     }
 
     /// `INFO` and `GO`, which differ only in what follows.
-    fn info(&self, number: u32, payload: &[u8], out: &mut Vec<u8>) -> Step<E> {
+    fn info(&self, number: u32, payload: &[u8], out: &mut Vec<u8>) -> Step<'a, E> {
         let Some((name, wanted)) = parse_info(payload) else {
             refuse(out, number, option_reply::ERR_INVALID, "the option's data is malformed");
             return Step::Next;
         };
-        let Some(entry) = self.exports.find(name) else {
-            refuse(out, number, option_reply::ERR_UNKNOWN, UNKNOWN);
-            return Step::Next;
+        let entry = match self.find(name) {
+            Ok(entry) => entry,
+            Err((kind, why)) => {
+                refuse(out, number, kind, why);
+                return Step::Next;
+            }
         };
         let seat = if number == option::GO {
             let Some(seat) = Seat::take(&entry) else {

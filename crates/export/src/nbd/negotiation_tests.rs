@@ -69,11 +69,11 @@ fn replies(out: &[u8], number: u32) -> Vec<(u32, Vec<u8>)> {
     list
 }
 
-fn ask(
-    negotiation: &mut Negotiation<'_, Disk>,
+fn ask<'a>(
+    negotiation: &mut Negotiation<'a, Disk>,
     number: u32,
     payload: &[u8],
-) -> (Vec<(u32, Vec<u8>)>, Step<Disk>) {
+) -> (Vec<(u32, Vec<u8>)>, Step<'a, Disk>) {
     let mut out = Vec::new();
     let step = negotiation.option(number, Some(payload), &mut out);
     (replies(&out, number), step)
@@ -96,10 +96,10 @@ fn the_greeting_offers_fixed_newstyle_without_padding() {
 fn unknown_client_flags_end_the_connection() {
     let exports = exports(&[("disk", "")]);
     for flags in [0, 1, 2, 3] {
-        assert!(Negotiation::new(&exports, flags).is_some());
+        assert!(Negotiation::new(&exports, None, flags).is_some());
     }
     for flags in [4, 7, 1 << 31, 1 << 16] {
-        assert!(Negotiation::new(&exports, flags).is_none());
+        assert!(Negotiation::new(&exports, None, flags).is_none());
     }
 }
 
@@ -107,7 +107,7 @@ fn unknown_client_flags_end_the_connection() {
 fn export_name_is_answered_with_padding_unless_declined() {
     let exports = exports(&[("disk", ""), ("other", "")]);
     for (flags, padding) in [(0, 124), (1, 124), (3, 0)] {
-        let mut negotiation = Negotiation::new(&exports, flags).unwrap();
+        let mut negotiation = Negotiation::new(&exports, None, flags).unwrap();
         let mut out = Vec::new();
         let step = negotiation.option(1, Some(b"disk"), &mut out);
         assert!(matches!(step, Step::Transmit(seat, _) if seat.export().name() == "disk"));
@@ -121,7 +121,7 @@ fn export_name_is_answered_with_padding_unless_declined() {
 fn a_wrong_export_name_ends_the_connection_silently() {
     let exports = exports(&[("disk", ""), ("other", "")]);
     for payload in [Some(&b"nothing"[..]), Some(b""), Some(b"\xff"), None] {
-        let mut negotiation = Negotiation::new(&exports, 3).unwrap();
+        let mut negotiation = Negotiation::new(&exports, None, 3).unwrap();
         let mut out = Vec::new();
         assert!(matches!(
             negotiation.option(1, payload, &mut out),
@@ -134,7 +134,7 @@ fn a_wrong_export_name_ends_the_connection_silently() {
 #[test]
 fn the_empty_name_means_the_only_export() {
     let exports = exports(&[("disk", "")]);
-    let mut negotiation = Negotiation::new(&exports, 3).unwrap();
+    let mut negotiation = Negotiation::new(&exports, None, 3).unwrap();
     let step = negotiation.option(1, Some(b""), &mut Vec::new());
     assert!(matches!(step, Step::Transmit(..)));
 }
@@ -143,7 +143,7 @@ fn the_empty_name_means_the_only_export() {
 fn a_client_without_fixed_newstyle_may_only_name_an_export() {
     let exports = exports(&[("disk", "")]);
     for number in [2, 3, 5, 7, 99] {
-        let mut negotiation = Negotiation::new(&exports, 2).unwrap();
+        let mut negotiation = Negotiation::new(&exports, None, 2).unwrap();
         let mut out = Vec::new();
         assert!(matches!(negotiation.option(number, Some(b""), &mut out), Step::End(Some(_))));
         assert!(out.is_empty());
@@ -154,7 +154,7 @@ fn a_client_without_fixed_newstyle_may_only_name_an_export() {
 fn abort_is_acknowledged() {
     let exports = exports(&[("disk", "")]);
     for payload in [Some(&b""[..]), Some(b"why"), None] {
-        let mut negotiation = Negotiation::new(&exports, 3).unwrap();
+        let mut negotiation = Negotiation::new(&exports, None, 3).unwrap();
         let mut out = Vec::new();
         assert!(matches!(negotiation.option(2, payload, &mut out), Step::End(None)));
         assert_eq!(replies(&out, 2), [(1, vec![])]);
@@ -164,7 +164,7 @@ fn abort_is_acknowledged() {
 #[test]
 fn list_names_and_describes_all_exports() {
     let exports = exports(&[("a", "first"), ("bc", "")]);
-    let mut negotiation = Negotiation::new(&exports, 3).unwrap();
+    let mut negotiation = Negotiation::new(&exports, None, 3).unwrap();
     let (list, step) = ask(&mut negotiation, 3, b"");
     assert!(matches!(step, Step::Next));
     assert_eq!(
@@ -176,7 +176,7 @@ fn list_names_and_describes_all_exports() {
 #[test]
 fn options_without_data_refuse_data() {
     let exports = exports(&[("disk", "")]);
-    let mut negotiation = Negotiation::new(&exports, 3).unwrap();
+    let mut negotiation = Negotiation::new(&exports, None, 3).unwrap();
     for number in [3, 8, 11] {
         let (list, step) = ask(&mut negotiation, number, b"x");
         assert!(matches!(step, Step::Next));
@@ -188,7 +188,7 @@ fn options_without_data_refuse_data() {
 #[test]
 fn structured_replies_change_the_announced_flags() {
     let exports = exports(&[("disk", "")]);
-    let mut negotiation = Negotiation::new(&exports, 3).unwrap();
+    let mut negotiation = Negotiation::new(&exports, None, 3).unwrap();
     assert_eq!(ask(&mut negotiation, 8, b"").0, [(1, vec![])]);
     assert_eq!(ask(&mut negotiation, 8, b"").0, [(1, vec![])], "again does no harm");
     let (list, step) = ask(&mut negotiation, 7, &info_payload("disk", &[]));
@@ -199,7 +199,7 @@ fn structured_replies_change_the_announced_flags() {
 #[test]
 fn info_and_go_tell_what_was_asked_for() {
     let exports = exports(&[("disk", "spare parts"), ("plain", "")]);
-    let mut negotiation = Negotiation::new(&exports, 3).unwrap();
+    let mut negotiation = Negotiation::new(&exports, None, 3).unwrap();
     let export = (3, [&[0, 0][..], &SIZE, &FLAGS_SIMPLE].concat());
     let sizes = (3, vec![0, 3, 0, 0, 2, 0, 0, 0, 0x10, 0, 2, 0, 0, 0]);
     let ack = (1, vec![]);
@@ -216,7 +216,7 @@ fn info_and_go_tell_what_was_asked_for() {
 #[test]
 fn an_unknown_name_is_an_error_that_the_client_may_recover_from() {
     let exports = exports(&[("disk", ""), ("other", "")]);
-    let mut negotiation = Negotiation::new(&exports, 3).unwrap();
+    let mut negotiation = Negotiation::new(&exports, None, 3).unwrap();
     for number in [6, 7] {
         let (list, step) = ask(&mut negotiation, number, &info_payload("none", &[]));
         assert!(matches!(step, Step::Next));
@@ -227,7 +227,7 @@ fn an_unknown_name_is_an_error_that_the_client_may_recover_from() {
 #[test]
 fn malformed_info_is_refused() {
     let exports = exports(&[("disk", "")]);
-    let mut negotiation = Negotiation::new(&exports, 3).unwrap();
+    let mut negotiation = Negotiation::new(&exports, None, 3).unwrap();
     let good = info_payload("disk", &[3]);
     let mut cases: Vec<Vec<u8>> = (0..good.len()).map(|len| good[..len].to_vec()).collect();
     cases.push([&good[..], &[0]].concat());
@@ -245,7 +245,7 @@ fn malformed_info_is_refused() {
 #[test]
 fn other_options_are_unsupported_whatever_their_data() {
     let exports = exports(&[("disk", "")]);
-    let mut negotiation = Negotiation::new(&exports, 3).unwrap();
+    let mut negotiation = Negotiation::new(&exports, None, 3).unwrap();
     for number in [0, 4, 5, 12, u32::MAX] {
         for payload in [Some(&b""[..]), Some(b"data"), None] {
             let mut out = Vec::new();
@@ -259,7 +259,7 @@ fn other_options_are_unsupported_whatever_their_data() {
 #[test]
 fn too_long_data_of_known_options_is_refused_as_such() {
     let exports = exports(&[("disk", "")]);
-    let mut negotiation = Negotiation::new(&exports, 3).unwrap();
+    let mut negotiation = Negotiation::new(&exports, None, 3).unwrap();
     for number in [3, 6, 7, 8, 9, 10, 11] {
         let mut out = Vec::new();
         assert!(matches!(negotiation.option(number, None, &mut out), Step::Next));
@@ -291,7 +291,7 @@ fn go(negotiation: &mut Negotiation<'_, Disk>, export: &str) -> Session {
 #[test]
 fn contexts_are_listed_all_or_by_namespace_or_name() {
     let exports = exports(&[("disk", "")]);
-    let mut negotiation = Negotiation::new(&exports, 3).unwrap();
+    let mut negotiation = Negotiation::new(&exports, None, 3).unwrap();
     ask(&mut negotiation, 8, b"");
     let allocation = (4, b"\0\0\0\0base:allocation".to_vec());
     let tier = (4, b"\0\0\0\0forebay:tier".to_vec());
@@ -314,7 +314,7 @@ fn contexts_are_listed_all_or_by_namespace_or_name() {
 #[test]
 fn contexts_are_chosen_by_name_and_the_last_choice_counts() {
     let exports = exports(&[("disk", "")]);
-    let mut negotiation = Negotiation::new(&exports, 3).unwrap();
+    let mut negotiation = Negotiation::new(&exports, None, 3).unwrap();
     ask(&mut negotiation, 8, b"");
     let all = contexts_payload("disk", &["base:allocation", "forebay:tier", "base:allocation"]);
     let (list, _) = ask(&mut negotiation, 10, &all);
@@ -332,7 +332,7 @@ fn contexts_are_chosen_by_name_and_the_last_choice_counts() {
 #[test]
 fn contexts_of_another_export_or_of_a_failed_choice_do_not_count() {
     let exports = exports(&[("disk", ""), ("other", "")]);
-    let mut negotiation = Negotiation::new(&exports, 3).unwrap();
+    let mut negotiation = Negotiation::new(&exports, None, 3).unwrap();
     ask(&mut negotiation, 11, b"");
     let good = contexts_payload("disk", &["base:allocation"]);
     ask(&mut negotiation, 10, &good);
@@ -355,7 +355,7 @@ fn contexts_of_another_export_or_of_a_failed_choice_do_not_count() {
 #[test]
 fn contexts_need_structured_replies() {
     let exports = exports(&[("disk", "")]);
-    let mut negotiation = Negotiation::new(&exports, 3).unwrap();
+    let mut negotiation = Negotiation::new(&exports, None, 3).unwrap();
     for number in [9, 10] {
         let (list, step) = ask(&mut negotiation, number, &contexts_payload("disk", &[]));
         assert!(matches!(step, Step::Next));
@@ -366,7 +366,7 @@ fn contexts_need_structured_replies() {
 #[test]
 fn extended_headers_include_structured_replies_and_need_go() {
     let exports = exports(&[("disk", "")]);
-    let mut negotiation = Negotiation::new(&exports, 3).unwrap();
+    let mut negotiation = Negotiation::new(&exports, None, 3).unwrap();
     for _ in 0..2 {
         assert_eq!(ask(&mut negotiation, 11, b"").0, [ACK]);
     }
@@ -384,7 +384,7 @@ fn extended_headers_include_structured_replies_and_need_go() {
 fn an_export_has_a_limit_of_clients_and_another_one_has_its_own() {
     let exports = exports(&[("disk", ""), ("other", "")]);
     let open = |name| {
-        let mut negotiation = Negotiation::new(&exports, 3).unwrap();
+        let mut negotiation = Negotiation::new(&exports, None, 3).unwrap();
         match ask(&mut negotiation, 7, &info_payload(name, &[])) {
             (_, Step::Transmit(seat, _)) => Ok(seat),
             (list, _) => Err(list[0].0),
@@ -394,7 +394,7 @@ fn an_export_has_a_limit_of_clients_and_another_one_has_its_own() {
         .map(|_| open("disk").expect("there is room"))
         .collect();
     assert_eq!(open("disk").err(), Some(0x8000_0002));
-    let mut negotiation = Negotiation::new(&exports, 3).unwrap();
+    let mut negotiation = Negotiation::new(&exports, None, 3).unwrap();
     let step = negotiation.option(1, Some(b"disk"), &mut Vec::new());
     assert!(matches!(step, Step::End(Some(Fault::ExportBusy))));
     let (list, _) = ask(&mut negotiation, 6, &info_payload("disk", &[]));

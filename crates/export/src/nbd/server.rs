@@ -13,6 +13,7 @@ use crate::nbd::limits::{ACCEPT_PAUSE, CONNECTIONS_MAX, DRAIN_TIME_MAX, NEGOTIAT
 use crate::nbd::link::{Control, Link};
 use crate::nbd::permits::Budget;
 use crate::nbd::signal::{Signal, Waiters, within};
+use crate::nbd::tls::Tls;
 use crate::{Export, Listen, Transport, is_of_one_client};
 
 /// Connections that are not closed yet.
@@ -55,10 +56,18 @@ impl Drop for Place {
     }
 }
 
+/// What a server may be told; by default nothing.
+#[derive(Clone, Default)]
+pub struct Settings {
+    /// The server's certificate; without it there is no TLS.
+    pub tls: Option<Tls>,
+}
+
 /// Serves exports to the clients of any number of listeners, on one thread.
 pub struct Server<E> {
     runtime: Rc<dyn Runtime>,
     exports: Exports<E>,
+    settings: Settings,
     connections: Rc<Connections>,
     budget: Rc<Budget>,
     stopping: Signal,
@@ -71,11 +80,13 @@ impl<E: Export> Server<E> {
     pub fn new(
         runtime: Rc<dyn Runtime>,
         exports: Exports<E>,
+        settings: Settings,
         complain: impl Fn(&Complaint) + 'static,
     ) -> Rc<Self> {
         Rc::new(Self {
             runtime,
             exports,
+            settings,
             connections: Rc::default(),
             budget: Rc::default(),
             stopping: Signal::default(),
@@ -139,7 +150,7 @@ impl<E: Export> Server<E> {
     async fn serve_client<T: Transport>(self: Rc<Self>, stream: T, place: Place) {
         let link = Link::new(stream, Rc::clone(&place.control));
         let peer = link.peer();
-        let negotiation = negotiate(&link, &self.exports);
+        let negotiation = negotiate(&link, &self.exports, self.settings.tls.as_ref());
         let negotiated = within(&*self.runtime, NEGOTIATION_TIME_MAX, negotiation).await;
         let (export, end): (_, End) = match negotiated.unwrap_or(Err(Some(Fault::SlowNegotiation)))
         {
@@ -152,7 +163,7 @@ impl<E: Export> Server<E> {
                 (Some(name), connection.run().await)
             }
             Err(end) => {
-                link.close();
+                link.finish(&*self.runtime).await;
                 (None, end)
             }
         };

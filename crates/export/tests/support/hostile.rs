@@ -2,14 +2,17 @@
 
 use std::cell::Cell;
 use std::rc::Rc;
+use std::sync::{Arc, OnceLock};
 
 use forebay_device::{Buf, Runtime};
 use forebay_export::Transport;
-use forebay_export::nbd::{Exports, Server};
+use forebay_export::nbd::{Exports, Server, Settings, TlsMode};
+use rustls::ClientConfig;
 
 use super::memory_export::MemoryExport;
 use super::pipe::{Doorstep, Pipe};
 use super::protocol::{Client, request};
+use super::tls::{Certificates, Encrypted, ask_for_tls, begin, encrypt};
 use super::world::World;
 
 pub const SIZE: usize = 1 << 16;
@@ -23,13 +26,27 @@ pub enum Stage {
     /// With both contexts.
     Contexts,
     Extended,
+    /// Asked for TLS.
+    Handshake,
+    /// Under TLS, and nothing chosen yet.
+    Encrypted,
 }
 
 pub const IN_TRANSMISSION: [Stage; 4] =
     [Stage::Simple, Stage::Structured, Stage::Contexts, Stage::Extended];
 
+/// A server that has TLS, and a client's side of it.
+fn secrets() -> &'static (Settings, Arc<ClientConfig>) {
+    static SECRETS: OnceLock<(Settings, Arc<ClientConfig>)> = OnceLock::new();
+    SECRETS.get_or_init(|| {
+        let certificates = Certificates::new();
+        (certificates.settings(TlsMode::Offered), certificates.client_config("good"))
+    })
+}
+
 /// Sends `bytes` as a client at a stage, takes whatever comes back, and leaves.
 pub fn play(seed: u64, stage: Stage, bytes: Vec<u8>) {
+    let (settings, config) = secrets();
     let world = World::new(seed);
     let runtime: Rc<dyn Runtime> = Rc::clone(&world) as _;
     let export = MemoryExport::new(Rc::clone(&runtime), "disk", SIZE).delayed();
@@ -37,20 +54,35 @@ pub fn play(seed: u64, stage: Stage, bytes: Vec<u8>) {
     let complaints = Rc::new(Cell::new(0));
     let count = Rc::clone(&complaints);
     let exports = Exports::of(Rc::clone(&export)).expect("valid");
-    let server = Server::new(runtime, exports, move |_| count.set(count.get() + 1));
+    let server =
+        Server::new(runtime, exports, settings.clone(), move |_| count.set(count.get() + 1));
     let door = Doorstep::default();
     world.spawn(Box::pin(Rc::clone(&server).serve(door.clone())));
     let mut bystander = world.run(Client::open(door.connect(), true));
     let stream = door.connect_with_window(1000);
+    let mut encrypted = None;
     let stream: Rc<Pipe> = Rc::new(match stage {
         Stage::Connected => stream,
         Stage::Simple => world.run(Client::open(stream, false)).stream,
         Stage::Structured => world.run(Client::open(stream, true)).stream,
         Stage::Contexts => world.run(Client::open_with_contexts(stream, false)).stream,
         Stage::Extended => world.run(Client::open_with_contexts(stream, true)).stream,
+        Stage::Handshake => world.run(async move {
+            ask_for_tls(&stream).await;
+            stream
+        }),
+        Stage::Encrypted => {
+            let opened = world.run(Encrypted::open(stream, begin(config))).expect("TLS");
+            encrypted = Some(opened.connection);
+            opened.stream
+        }
     });
     let sender = Rc::clone(&stream);
     world.spawn(Box::pin(async move {
+        let bytes = match encrypted {
+            Some(connection) => encrypt(&mut connection.borrow_mut(), &bytes),
+            None => bytes,
+        };
         let _ = sender.send_all(Buf::copy_of(&bytes).freeze()).await;
         sender.finish();
     }));

@@ -16,6 +16,7 @@ pub struct MemoryExport {
     pub description: String,
     pub read_only: bool,
     pub zeroes_fast: bool,
+    pub needs_tls: bool,
     /// Requests wait for a random time up to this one, so that they end in another order.
     pub delay_max: Nanos,
     /// What every request fails with.
@@ -49,6 +50,7 @@ impl MemoryExport {
             description: format!("{name} in memory"),
             read_only: false,
             zeroes_fast: true,
+            needs_tls: false,
             delay_max: 0,
             fault: Cell::new(None),
             inflight: Cell::new(0),
@@ -69,6 +71,10 @@ impl MemoryExport {
 
     pub fn read_only(self) -> Self {
         Self { read_only: true, ..self }
+    }
+
+    pub fn needing_tls(self) -> Self {
+        Self { needs_tls: true, ..self }
     }
 
     pub fn bytes(&self) -> std::cell::RefMut<'_, Vec<u8>> {
@@ -113,6 +119,10 @@ impl Export for MemoryExport {
 
     fn read_only(&self) -> bool {
         self.read_only
+    }
+
+    fn needs_tls(&self) -> bool {
+        self.needs_tls
     }
 
     fn for_client(self: Rc<Self>) -> Rc<Self> {

@@ -8,4 +8,5 @@ pub mod pipe;
 pub mod protocol;
 pub mod real_server;
 pub mod rig;
+pub mod tls;
 pub mod world;

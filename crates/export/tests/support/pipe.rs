@@ -71,6 +71,25 @@ impl Transport for Pipe {
         (buf, result)
     }
 
+    async fn recv(&self, mut buf: Buf) -> (Buf, Result<usize, IoError>) {
+        let count = poll_fn(|cx| {
+            let mut bytes = self.inward.bytes.borrow_mut();
+            let step = bytes.len().min(buf.len());
+            for (target, byte) in buf.iter_mut().zip(bytes.drain(..step)) {
+                *target = byte;
+            }
+            drop(bytes);
+            if step > 0 || self.inward.closed.get() {
+                self.inward.wake();
+                return Poll::Ready(step);
+            }
+            self.inward.wakers.borrow_mut().push(cx.waker().clone());
+            Poll::Pending
+        })
+        .await;
+        (buf, Ok(count))
+    }
+
     async fn send_all(&self, data: Data) -> Result<(), IoError> {
         let mut sent = 0;
         poll_fn(|cx| {

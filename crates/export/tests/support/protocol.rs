@@ -69,6 +69,11 @@ fn field<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
 }
 
 impl<T: Transport> Client<T> {
+    /// A client that has nothing behind it.
+    pub fn bare(stream: T, structured: bool) -> Self {
+        Self { stream, structured }
+    }
+
     /// Negotiates the only export of a server.
     pub async fn open(stream: T, structured: bool) -> Self {
         let mut client = Self { stream, structured };

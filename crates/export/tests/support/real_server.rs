@@ -15,7 +15,7 @@ use forebay_device::real::net::{Listener, TcpOptions};
 use forebay_device::real::reactor::{Config, Reactor};
 use forebay_device::runtime::MILLISECOND;
 use forebay_export::Export;
-use forebay_export::nbd::{Exports, Server};
+use forebay_export::nbd::{Exports, Server, Settings};
 
 use super::memory_export::MemoryExport;
 
@@ -54,12 +54,18 @@ pub struct RealServer {
     pub tcp: SocketAddr,
     /// Requests that `jitter` has finished.
     pub progress: Arc<AtomicUsize>,
+    /// What the server has had to say of its clients.
+    pub complaints: Arc<Mutex<Vec<String>>>,
     stop: Arc<Stop>,
     thread: Option<JoinHandle<Vec<u8>>>,
 }
 
 impl RealServer {
     pub fn start() -> Self {
+        Self::start_with(Settings::default())
+    }
+
+    pub fn start_with(settings: Settings) -> Self {
         static COUNT: AtomicUsize = AtomicUsize::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!("forebay-export-{}-{number}", std::process::id());
@@ -68,9 +74,11 @@ impl RealServer {
         let stop = Arc::<Stop>::default();
         let (stopping, path) = (Arc::clone(&stop), directory.join("nbd.sock"));
         let (sender, receiver) = mpsc::channel();
-        let thread = std::thread::spawn(move || serve(&path, &stopping, &sender));
+        let complaints = Arc::<Mutex<Vec<String>>>::default();
+        let heard = Arc::clone(&complaints);
+        let thread = std::thread::spawn(move || serve(&path, settings, heard, &stopping, &sender));
         let (tcp, progress) = receiver.recv().expect("the server starts");
-        Self { directory, tcp, progress, stop, thread: Some(thread) }
+        Self { directory, tcp, progress, complaints, stop, thread: Some(thread) }
     }
 
     pub fn socket(&self) -> PathBuf {
@@ -83,6 +91,13 @@ impl RealServer {
 
     pub fn tcp_uri(&self, export: &str) -> String {
         format!("nbd://{}/{export}", self.tcp)
+    }
+
+    /// For libnbd, which takes the certificates from a directory. The server's certificate is for
+    /// `localhost`.
+    pub fn tls_uri(&self, export: &str, certificates: &Path) -> String {
+        let port = self.tcp.port();
+        format!("nbds://localhost:{port}/{export}?tls-certificates={}", certificates.display())
     }
 
     pub fn file(&self, name: &str) -> PathBuf {
@@ -108,6 +123,8 @@ impl Drop for RealServer {
 
 fn serve(
     path: &Path,
+    settings: Settings,
+    complaints: Arc<Mutex<Vec<String>>>,
     stop: &Stop,
     ready: &mpsc::Sender<(SocketAddr, Arc<AtomicUsize>)>,
 ) -> Vec<u8> {
@@ -121,7 +138,10 @@ fn serve(
     for export in [&plain, &jitter, &fixed] {
         exports.add(Rc::clone(export)).unwrap();
     }
-    let server = Server::new(Rc::clone(&runtime), exports, |it| eprintln!("note: {it}"));
+    let server = Server::new(Rc::clone(&runtime), exports, settings, move |it| {
+        eprintln!("note: {it}");
+        complaints.lock().unwrap().push(it.to_string());
+    });
     let unix = Listener::unix(&reactor, path).expect("a Unix socket");
     let any_port = SocketAddr::from(([127, 0, 0, 1], 0));
     let tcp = Listener::tcp(&reactor, &any_port, TcpOptions::default()).expect("a TCP socket");

@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use forebay_device::Runtime;
-use forebay_export::nbd::{Complaint, Exports, Fault, Server};
+use forebay_export::nbd::{Complaint, Exports, Fault, Server, Settings};
 
 use super::memory_export::MemoryExport;
 use super::pipe::{Doorstep, Pipe};
@@ -26,13 +26,17 @@ pub struct Rig {
 
 impl Rig {
     pub fn new(change: impl FnOnce(MemoryExport) -> MemoryExport) -> Self {
+        Self::with(Settings::default(), change)
+    }
+
+    pub fn with(settings: Settings, change: impl FnOnce(MemoryExport) -> MemoryExport) -> Self {
         let world = World::new(7);
         let runtime: Rc<dyn Runtime> = Rc::clone(&world) as _;
         let export = Rc::new(change(MemoryExport::new(Rc::clone(&runtime), "disk", SIZE)));
         let complaints = Rc::<RefCell<Vec<Complaint>>>::default();
         let complain = Rc::clone(&complaints);
         let exports = Exports::of(Rc::clone(&export)).expect("valid");
-        let server = Server::new(runtime, exports, move |complaint| {
+        let server = Server::new(runtime, exports, settings, move |complaint| {
             complain.borrow_mut().push(complaint.clone());
         });
         let door = Doorstep::default();
@@ -82,6 +86,6 @@ impl Rig {
         self.assert_idle();
         let complaints = self.complaints.borrow();
         assert!(complaints.iter().all(|complaint| complaint.peer == "a pipe"));
-        complaints.iter().map(|complaint| complaint.fault).collect()
+        complaints.iter().map(|complaint| complaint.fault.clone()).collect()
     }
 }
