@@ -16,7 +16,7 @@ use crate::crew::{Crew, reactors_default};
 use crate::export::Access;
 use crate::failure::Failure;
 use crate::flag::Flag;
-use crate::host::{Doors, Host, Places, end_on_signals};
+use crate::host::{Doors, Host, Places, end_on_signals, loopback};
 use crate::members::{Identity, Members, Opened, PATIENCE, refuse_sparse};
 use crate::origin;
 use crate::progress::Progress;
@@ -157,7 +157,11 @@ impl Serve {
             seen.borrow().upgrade().inspect(|pool| say(counters(pool)));
         })?;
         // Before anything is written: an address that is taken should not cost minutes.
-        let places = Places { socket: Some(&self.socket), port: self.port };
+        let places = Places {
+            socket: Some(&self.socket),
+            address: self.port.map(loopback),
+            ..Places::default()
+        };
         let doors = Doors::open(reactor, NAME, &places).await?;
         let mut written = Vec::new();
         let opened = self.open(reactor, &end, &mut written).await.inspect_err(|_| {
@@ -242,7 +246,7 @@ impl Serve {
         let volume = self.attach(pool, origin).await?;
         let crew = Crew::start(self.reactors.unwrap_or_else(reactors_default))?;
         let access = if self.read_only { Access::ReadOnly } else { Access::ReadWrite };
-        let host = Host::start(reactor, doors, members, &volume, access, &crew).await?;
+        let host = Host::start(reactor, doors, members, &volume, &access.into(), &crew).await?;
         for uri in &host.uris {
             say(format_args!("serving {uri}"));
         }

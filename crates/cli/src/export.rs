@@ -4,6 +4,7 @@ use std::rc::Rc;
 
 use forebay_device::{Buf, Data};
 use forebay_engine::{Client, Error, ErrorKind, Place};
+use forebay_export::nbd::Tls;
 use forebay_export::nbd::limits::EXTENTS_MAX;
 use forebay_export::{Export, ExportError, Extent, Tier, Zeroing};
 
@@ -11,7 +12,31 @@ use forebay_export::{Export, ExportError, Extent, Tier, Zeroing};
 pub(crate) struct VolumeExport {
     volume: Client,
     description: String,
-    access: Access,
+    terms: Terms,
+}
+
+/// How an export is served.
+#[derive(Clone, Debug)]
+pub(crate) struct Terms {
+    pub(crate) access: Access,
+    /// Without it clients speak in the clear.
+    pub(crate) tls: Option<Tls>,
+    /// Whether they have to use it, even if others need not.
+    pub(crate) needs_tls: bool,
+}
+
+impl From<Access> for Terms {
+    /// In the clear.
+    fn from(access: Access) -> Self {
+        Self { access, tls: None, needs_tls: false }
+    }
+}
+
+impl Terms {
+    /// Whether every client has to use TLS.
+    pub(crate) fn is_encrypted(&self) -> bool {
+        self.tls.as_ref().is_some_and(|tls| self.needs_tls || tls.is_forced())
+    }
 }
 
 /// What the clients of an export may do.
@@ -23,8 +48,8 @@ pub(crate) enum Access {
 
 impl VolumeExport {
     /// The export of `volume`; each of its clients gets a view of its own.
-    pub(crate) fn new(volume: Client, description: String, access: Access) -> Self {
-        Self { volume, description, access }
+    pub(crate) fn new(volume: Client, description: String, terms: Terms) -> Self {
+        Self { volume, description, terms }
     }
 }
 
@@ -55,12 +80,16 @@ impl Export for VolumeExport {
     }
 
     fn read_only(&self) -> bool {
-        self.access == Access::ReadOnly
+        self.terms.access == Access::ReadOnly
+    }
+
+    fn needs_tls(&self) -> bool {
+        self.terms.needs_tls
     }
 
     /// A failed flush of the origin is told to each client, not to the first that asks.
     fn for_client(self: Rc<Self>) -> Rc<Self> {
-        Rc::new(Self::new(self.volume.session(), self.description.clone(), self.access))
+        Rc::new(Self::new(self.volume.session(), self.description.clone(), self.terms.clone()))
     }
 
     async fn read(&self, offset: u64, buf: Buf) -> (Buf, Result<(), ExportError>) {
@@ -161,7 +190,8 @@ mod tests {
         let it = Rc::clone(&world);
         let told = world.run_until(async move {
             let (volume, faults) = readonly_volume(&it).await;
-            let export = Rc::new(VolumeExport::new(volume, String::new(), Access::ReadWrite));
+            let export =
+                Rc::new(VolumeExport::new(volume, String::new(), Access::ReadWrite.into()));
             let clients: Vec<_> = (0..3).map(|_| Rc::clone(&export).for_client()).collect();
             let data = Buf::zeroed(4096).freeze();
             clients[0].write(0, data, false).await.expect("write");

@@ -15,7 +15,7 @@ use forebay_export::{Listen, Transport};
 
 use crate::Result;
 use crate::crew::Hand;
-use crate::export::{Access, VolumeExport};
+use crate::export::{Terms, VolumeExport};
 use crate::failure::Failure;
 use crate::flag::Flag;
 use crate::text::tell;
@@ -43,22 +43,22 @@ impl Front {
     ///
     /// # Errors
     /// If the volume's name cannot be an export's.
-    pub(crate) fn here(reactor: &Rc<Reactor>, volume: Client, access: Access) -> Result<Front> {
-        let exports = exports(volume, access)?;
+    pub(crate) fn here(reactor: &Rc<Reactor>, volume: Client, terms: &Terms) -> Result<Front> {
+        let (exports, settings) = exports(volume, terms)?;
         let (front, calls) = Front::new();
-        reactor.spawn(Box::pin(serve(Rc::clone(reactor), exports, calls)));
+        reactor.spawn(Box::pin(serve(Rc::clone(reactor), exports, settings, calls)));
         Ok(front)
     }
 
     /// Serves clients on another reactor of the crew. The volume's name has been accepted by
     /// [`Front::here`].
-    pub(crate) fn there(hand: &Hand, port: Port, members: Vec<Reader>, access: Access) -> Front {
+    pub(crate) fn there(hand: &Hand, port: Port, members: Vec<Reader>, terms: Terms) -> Front {
         let (front, calls) = Front::new();
         hand.run(move |reactor| {
             let open = |member: Reader| Rc::new(member.open(reactor)) as Rc<dyn BlockDevice>;
             let volume = port.open(members.into_iter().map(open).collect());
-            if let Ok(exports) = exports(volume, access) {
-                reactor.spawn(Box::pin(serve(Rc::clone(reactor), exports, calls)));
+            if let Ok((exports, settings)) = exports(volume, &terms) {
+                reactor.spawn(Box::pin(serve(Rc::clone(reactor), exports, settings, calls)));
             }
         });
         front
@@ -106,17 +106,23 @@ impl Front {
     }
 }
 
-fn exports(volume: Client, access: Access) -> Result<Exports<VolumeExport>> {
+fn exports(volume: Client, terms: &Terms) -> Result<(Exports<VolumeExport>, Settings)> {
     let name = volume.name().to_owned();
-    let export = VolumeExport::new(volume, "Forebay volume".to_owned(), access);
-    Exports::of(Rc::new(export))
-        .map_err(|error| Failure::new(format!("cannot export \"{name}\": {error}")))
+    let export = VolumeExport::new(volume, "Forebay volume".to_owned(), terms.clone());
+    let exports = Exports::of(Rc::new(export))
+        .map_err(|error| Failure::new(format!("cannot export \"{name}\": {error}")))?;
+    Ok((exports, Settings { tls: terms.tls.clone() }))
 }
 
-async fn serve(reactor: Rc<Reactor>, exports: Exports<VolumeExport>, calls: Calls) {
+async fn serve(
+    reactor: Rc<Reactor>,
+    exports: Exports<VolumeExport>,
+    settings: Settings,
+    calls: Calls,
+) {
     let arrivals = Arrivals { reactor: Rc::clone(&reactor), clients: calls.clients };
     let runtime = Rc::clone(&reactor) as Rc<dyn Runtime>;
-    let server = Server::new(runtime, exports, Settings::default(), |complaint| {
+    let server = Server::new(runtime, exports, settings, |complaint| {
         tell(format_args!("note: {complaint}"));
     });
     let (serving, ended) = (Rc::clone(&server), Rc::new(Flag::default()));

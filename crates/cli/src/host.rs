@@ -17,7 +17,7 @@ use forebay_export::is_of_one_client;
 
 use crate::Result;
 use crate::crew::Crew;
-use crate::export::Access;
+use crate::export::Terms;
 use crate::failure::Failure;
 use crate::flag::Flag;
 use crate::front::Front;
@@ -37,21 +37,31 @@ pub(crate) struct Host {
     closed: Vec<Rc<Flag>>,
     /// How clients reach the volume, the Unix socket first.
     pub(crate) uris: Vec<String>,
-    /// The port, if it listens on one.
-    pub(crate) port: Option<u16>,
+    /// The TCP address, if it listens on one.
+    pub(crate) address: Option<SocketAddr>,
 }
 
 /// Where a host listens.
+#[derive(Default)]
 pub(crate) struct Places<'a> {
     pub(crate) socket: Option<&'a Path>,
-    pub(crate) port: Option<u16>,
+    pub(crate) address: Option<SocketAddr>,
+    /// Whether every client has to use TLS.
+    pub(crate) is_encrypted: bool,
+    /// Whether the address may be one that other machines can reach.
+    pub(crate) is_remote: bool,
+}
+
+/// A port of this machine alone.
+pub(crate) fn loopback(port: u16) -> SocketAddr {
+    SocketAddr::from((Ipv4Addr::LOCALHOST, port))
 }
 
 /// Addresses that clients can connect to already; they are served by [`Host::start`].
 pub(crate) struct Doors {
     listeners: Vec<Listener>,
     uris: Vec<String>,
-    port: Option<u16>,
+    address: Option<SocketAddr>,
 }
 
 impl Host {
@@ -64,13 +74,13 @@ impl Host {
         doors: Doors,
         members: &Members,
         volume: &Volume,
-        access: Access,
+        terms: &Terms,
         crew: &Crew,
     ) -> Result<Host> {
         let readers: Result<Vec<_>> = crew.hands().iter().map(|_| members.readers()).collect();
-        let mut list = vec![Front::here(reactor, volume.client(), access)?];
+        let mut list = vec![Front::here(reactor, volume.client(), terms)?];
         for (hand, members) in crew.hands().iter().zip(readers?) {
-            list.push(Front::there(hand, volume.share(), members, access));
+            list.push(Front::there(hand, volume.share(), members, terms.clone()));
         }
         // The pool's reactor has most to do: of those with as few clients it gets the next one last.
         list.rotate_left(1);
@@ -87,7 +97,7 @@ impl Host {
                 flag.raise();
             }));
         }
-        Ok(Host { fronts, closing, closed, uris: doors.uris, port: doors.port })
+        Ok(Host { fronts, closing, closed, uris: doors.uris, address: doors.address })
     }
 
     /// Answers what was asked, then closes all connections.
@@ -164,7 +174,7 @@ impl Fronts {
 }
 
 impl Doors {
-    /// Listens on a Unix socket, on a port of loopback, or on both.
+    /// Listens on a Unix socket, on a TCP address, or on both.
     ///
     /// # Errors
     /// If an address cannot be listened on.
@@ -174,6 +184,7 @@ impl Doors {
         places: &Places<'_>,
     ) -> Result<Doors> {
         let (mut listeners, mut uris, mut taken) = (Vec::new(), Vec::new(), None);
+        let scheme = if places.is_encrypted { "nbds" } else { "nbd" };
         if let Some(socket) = places.socket {
             let unix = when_free(reactor, || Listener::unix(reactor, socket)).await;
             listeners.push(unix.map_err(|error| {
@@ -181,21 +192,21 @@ impl Doors {
                     .hint("choose another place with --socket; a path has at most 107 bytes")
             })?);
             let absolute = std::path::absolute(socket).unwrap_or_else(|_| PathBuf::from(socket));
-            uris.push(format!("nbd+unix:///{name}?socket={}", absolute.display()));
+            uris.push(format!("{scheme}+unix:///{name}?socket={}", absolute.display()));
         }
-        if let Some(port) = places.port {
-            let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-            let listen = || Listener::tcp(reactor, &address, TcpOptions::default());
+        if let Some(address) = places.address {
+            let options = TcpOptions { allow_remote: places.is_remote };
+            let listen = || Listener::tcp(reactor, &address, options);
             let tcp = when_free(reactor, listen).await.map_err(|error| {
                 Failure::system(format!("listen on {address}"), &error)
                     .hint("choose another --port; 0 takes a free one")
             })?;
             let address = tcp.local_addr().unwrap_or(address);
-            taken = Some(address.port());
-            uris.push(format!("nbd://{address}/{name}"));
+            taken = Some(address);
+            uris.push(format!("{scheme}://{address}/{name}"));
             listeners.push(tcp);
         }
-        Ok(Doors { listeners, uris, port: taken })
+        Ok(Doors { listeners, uris, address: taken })
     }
 }
 

@@ -1,9 +1,10 @@
 //! `forebay export`.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::Subcommand;
-use forebay_control::api::{AddExport, Change, Done, Export, Many, One, Place};
+use forebay_control::api::{AddExport, Change, Done, Export, Many, One, Place, TlsUse};
 use forebay_control::name::VolumeName;
 
 use super::{Asking, absolute, table};
@@ -23,6 +24,15 @@ pub(crate) enum Command {
         /// Port of the loopback address to serve on; 0 takes a free one
         #[arg(long)]
         port: Option<u16>,
+        /// Address to serve on; one that other machines can reach needs TLS with clients' certificates
+        #[arg(long, value_name = "ADDRESS:PORT", conflicts_with_all = ["socket", "port"])]
+        listen: Option<SocketAddr>,
+        /// Refuse clients' writes
+        #[arg(long)]
+        read_only: bool,
+        /// Refuse clients without TLS, even if the daemon's tls.mode is "offered"
+        #[arg(long)]
+        require_tls: bool,
         /// Only say what would be done
         #[arg(long)]
         dry_run: bool,
@@ -43,12 +53,12 @@ pub(crate) enum Command {
 pub(crate) fn run(command: Command, asking: &Asking) -> Result<()> {
     let daemon = asking.daemon()?;
     match command {
-        Command::Add { volume, socket, port, dry_run } => {
-            let place = match (socket, port) {
-                (Some(path), _) => Some(Place::Socket(absolute(&path)?)),
-                (None, port) => port.map(Place::Port),
+        Command::Add { volume, socket, port, listen, read_only, require_tls, dry_run } => {
+            let place = match socket {
+                Some(path) => Some(Place::Socket(absolute(&path)?)),
+                None => port.map(Place::Port).or(listen.map(Place::Address)),
             };
-            let body = AddExport { volume, place };
+            let body = AddExport { volume, place, read_only, require_tls };
             if dry_run {
                 return daemon.plan(&Change::AddExport(body));
             }
@@ -69,10 +79,17 @@ pub(crate) fn run(command: Command, asking: &Asking) -> Result<()> {
                             "" => export.uri.clone(),
                             reason => format!("not served: {reason}"),
                         };
-                        vec![export.volume.to_string(), export.clients.to_string(), place]
+                        let access = if export.read_only { "read-only" } else { "read-write" };
+                        let tls = match export.tls {
+                            TlsUse::None => "no",
+                            TlsUse::Offered => "offered",
+                            TlsUse::Required => "required",
+                        };
+                        let clients = export.clients.to_string();
+                        vec![export.volume.to_string(), clients, access.into(), tls.into(), place]
                     })
                     .collect();
-                say(table(&["VOLUME", "CLIENTS", "ADDRESS"], &rows));
+                say(table(&["VOLUME", "CLIENTS", "ACCESS", "TLS", "ADDRESS"], &rows));
             });
         }
         Command::Remove { volume, dry_run: true } => {

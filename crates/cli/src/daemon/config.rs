@@ -3,6 +3,7 @@
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
+use forebay_export::nbd::{Tls, TlsFiles, TlsMode};
 use serde::{Deserialize, Serialize};
 
 use crate::Result;
@@ -16,14 +17,14 @@ pub(crate) const CONTROL_PATH: &str = "/run/forebay/control.sock";
 
 /// A section of the file: its fields are the keys, their comments the reference's words.
 macro_rules! section {
-    ($(#[doc = $about:literal])* $name:ident {
-        $($(#[doc = $doc:literal])+ $key:ident: $type:ty,)*
+    ($(#[$about:meta])* $name:ident {
+        $($(#[doc = $doc:literal])+ $(#[serde($rule:meta)])? $key:ident: $type:ty,)*
     }) => {
-        $(#[doc = $about])*
         #[derive(Clone, Debug, Serialize, Deserialize)]
-        #[serde(deny_unknown_fields, default)]
+        #[serde(deny_unknown_fields)]
+        $(#[$about])*
         pub(crate) struct $name {
-            $($(#[doc = $doc])+ pub(super) $key: $type,)*
+            $($(#[doc = $doc])+ $(#[serde($rule)])? pub(super) $key: $type,)*
         }
 
         impl $name {
@@ -34,6 +35,7 @@ macro_rules! section {
 
 section! {
     /// See the head of the file.
+    #[serde(default)]
     Config {
         /// Which pools are this daemon's, their witnesses and exports; one daemon at a time.
         state_dir: PathBuf,
@@ -45,11 +47,14 @@ section! {
         control: Control,
         /// Where cache devices are looked for.
         devices: Devices,
+        /// Certificates of the exports; without them there is no TLS.
+        tls: Option<TlsKeys>,
     }
 }
 
 section! {
     /// Who may ask.
+    #[serde(default)]
     Control {
         /// Who can open this socket controls the daemon; refused while another daemon answers
         /// there.
@@ -61,6 +66,7 @@ section! {
 
 section! {
     /// Where cache devices are looked for.
+    #[serde(default)]
     Devices {
         /// Patterns of paths.
         scan: Vec<String>,
@@ -70,9 +76,43 @@ section! {
     }
 }
 
+section! {
+    /// Certificates of the exports.
+    TlsKeys {
+        /// The exports' certificate, then those between it and its root; PEM. Without it there is
+        /// no TLS.
+        certificate: PathBuf,
+        /// Its private key, not encrypted; RSA of 2048 to 8192 bits, ECDSA or Ed25519; PEM.
+        key: PathBuf,
+        /// Roots of clients' certificates; with it clients need one, without it every client may
+        /// come.
+        client_ca: Option<PathBuf>,
+        /// `forced`: every client has to use TLS; `offered`: those of exports that were added with
+        /// `--require-tls`, the others may.
+        #[serde(default)]
+        mode: TlsWho,
+    }
+}
+
+/// Who has to use TLS. If nobody says, all: who sets up certificates does not expect that somebody
+/// is served without them.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum TlsWho {
+    /// Everybody.
+    #[default]
+    Forced,
+    /// Clients of exports that ask for it.
+    Offered,
+}
+
 /// The sections by name; the first one's keys stand before any section.
-const SECTIONS: [(&str, &[(&str, &str)]); 3] =
-    [("", Config::KEYS), ("control", Control::KEYS), ("devices", Devices::KEYS)];
+const SECTIONS: [(&str, &[(&str, &str)]); 4] = [
+    ("", Config::KEYS),
+    ("control", Control::KEYS),
+    ("devices", Devices::KEYS),
+    ("tls", TlsKeys::KEYS),
+];
 
 /// One key, for the reference.
 pub(crate) struct Key {
@@ -84,9 +124,17 @@ pub(crate) struct Key {
     pub(crate) meaning: String,
 }
 
+/// The defaults, with every section in it.
+fn documented() -> Config {
+    let none = PathBuf::new();
+    let tls =
+        TlsKeys { certificate: none.clone(), key: none, client_ca: None, mode: TlsWho::default() };
+    Config { tls: Some(tls), ..Config::default() }
+}
+
 /// All keys with their defaults.
 pub(crate) fn keys() -> Vec<Key> {
-    let defaults = serde_json::to_value(Config::default()).unwrap_or_default();
+    let defaults = serde_json::to_value(documented()).unwrap_or_default();
     let mut all = Vec::new();
     for (section, keys) in SECTIONS {
         let values = if section.is_empty() { &defaults } else { &defaults[section] };
@@ -97,7 +145,8 @@ pub(crate) fn keys() -> Vec<Key> {
             }
             let name =
                 if section.is_empty() { (*key).to_owned() } else { format!("{section}.{key}") };
-            let default = if value.is_null() { String::new() } else { value.to_string() };
+            let none = value.is_null() || value == "";
+            let default = if none { String::new() } else { value.to_string() };
             all.push(Key { name, default, meaning: meaning.trim().to_owned() });
         }
     }
@@ -112,6 +161,7 @@ impl Default for Config {
             reactors: None,
             control: Control::default(),
             devices: Devices::default(),
+            tls: None,
         }
     }
 }
@@ -159,6 +209,26 @@ impl Config {
             })?;
         }
         Ok(config)
+    }
+
+    /// The exports' certificates, if there are to be any.
+    pub(super) fn load_tls(&self) -> Result<Option<Tls>> {
+        let Some(TlsKeys { certificate, key, client_ca, mode }) = &self.tls else {
+            return Ok(None);
+        };
+        let mode = match mode {
+            TlsWho::Forced => TlsMode::Forced,
+            TlsWho::Offered => TlsMode::Offered,
+        };
+        let files = TlsFiles {
+            certificate: certificate.clone(),
+            key: key.clone(),
+            client_ca: client_ca.clone(),
+        };
+        let loaded = Tls::load(&files, mode).map_err(|error| {
+            Failure::new(error.to_string()).on("[tls] in the configuration").hint(error.hint())
+        })?;
+        Ok(Some(loaded))
     }
 
     /// The permissions of the control socket.
@@ -213,7 +283,7 @@ mod tests {
 
     #[test]
     fn every_section_of_the_file_is_listed_with_its_keys() {
-        let defaults = serde_json::to_value(Config::default()).unwrap();
+        let defaults = serde_json::to_value(documented()).unwrap();
         let leaves: usize = defaults
             .as_object()
             .unwrap()
@@ -233,6 +303,9 @@ mod tests {
         assert!(refused("[control]\nmode = \"rw\"").1.contains("0600"));
         assert!(refused("[devices]\nscan = [\"/dev/***\"]").0.contains("devices.scan"));
         assert!(refused("= ").0.starts_with("line 1"));
+        assert!(refused("[tls]\nkey = \"/k\"").0.contains("missing field `certificate`"));
+        let off = "[tls]\ncertificate = \"/c\"\nkey = \"/k\"\nmode = \"off\"";
+        assert!(refused(off).0.contains("unknown variant `off`"));
         assert!(Config::parse("").is_ok());
     }
 }

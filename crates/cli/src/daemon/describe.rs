@@ -276,7 +276,8 @@ impl Daemon {
                 Some(Serving::Failed(failure)) => (String::new(), 0, failure.what().to_owned()),
                 None => (String::new(), 0, "its volume is not online".to_owned()),
             };
-            Export { volume: name, uri, clients, reason }
+            let (read_only, tls) = (export.read_only, self.tls_use(export));
+            Export { volume: name, uri, clients, read_only, tls, reason }
         };
         own.map(describe).collect()
     }

@@ -1,20 +1,26 @@
 //! Exports: where clients reach volumes.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::rc::Rc;
 
-use forebay_control::api::{self, Done, Place};
+use forebay_control::api::{self, Done, Place, TlsUse};
 use forebay_control::error::Code;
 use forebay_control::name::VolumeName;
+use forebay_export::nbd::Tls;
 
 use super::pools::check_absolute;
 use super::state::{ExportRecord, Record};
 use super::volumes::no_volume;
 use super::{Attached, Daemon, Open, Serving, Slot};
 use crate::Result;
-use crate::export::Access;
+use crate::export::{Access, Terms};
 use crate::failure::Failure;
-use crate::host::{Doors, Host, Places};
+use crate::host::{Doors, Host, Places, loopback};
+
+fn is_loopback(address: &SocketAddr) -> bool {
+    address.ip().to_canonical().is_loopback()
+}
 
 impl Daemon {
     /// The socket of an export for which nobody names a place. "@" is in no name.
@@ -47,13 +53,49 @@ impl Daemon {
             Some(Attached::Missing { why, .. }) => return Err(why.clone()),
             None => return Err(Failure::coded(Code::NotFound, "its volume is gone")),
         };
-        let places = match &record.place {
-            Place::Socket(path) => Places { socket: Some(path), port: None },
-            Place::Port(port) => Places { socket: None, port: Some(*port) },
-        };
+        let (terms, places) = self.terms(record)?;
         let doors = Doors::open(&self.reactor, record.volume.as_str(), &places).await?;
-        Host::start(&self.reactor, doors, &open.members, &volume, Access::ReadWrite, &self.crew)
-            .await
+        Host::start(&self.reactor, doors, &open.members, &volume, &terms, &self.crew).await
+    }
+
+    /// How and where an export is to be served.
+    ///
+    /// # Errors
+    /// If the daemon's certificates do not allow it.
+    pub(super) fn terms<'a>(&self, record: &'a ExportRecord) -> Result<(Terms, Places<'a>)> {
+        if record.require_tls && self.tls.is_none() {
+            let what = "the export needs TLS, and the daemon has no certificate";
+            return Err(Failure::coded(Code::BadRequest, what).hint(
+                "set tls.certificate and tls.key in the daemon's configuration and start it again",
+            ));
+        }
+        let access = if record.read_only { Access::ReadOnly } else { Access::ReadWrite };
+        let terms = Terms { access, tls: self.tls.clone(), needs_tls: record.require_tls };
+        let (socket, address) = match &record.place {
+            Place::Socket(path) => (Some(path.as_path()), None),
+            Place::Port(port) => (None, Some(loopback(*port))),
+            Place::Address(address) => (None, Some(*address)),
+        };
+        let is_encrypted = terms.is_encrypted();
+        let is_remote = is_encrypted && terms.tls.as_ref().is_some_and(Tls::checks_clients);
+        if let Some(address) = address.filter(|address| !is_remote && !is_loopback(address)) {
+            let what = format!("{address} can be reached from other machines");
+            return Err(Failure::coded(Code::BadRequest, what).hint(
+                "that needs tls.client_ca in the daemon's configuration, so that clients are known \
+                 by their certificates, and tls.mode = \"forced\" or --require-tls",
+            ));
+        }
+        Ok((terms, Places { socket, address, is_encrypted, is_remote }))
+    }
+
+    /// Whether the clients of an export use TLS.
+    pub(super) fn tls_use(&self, record: &ExportRecord) -> TlsUse {
+        match &self.tls {
+            _ if record.require_tls => TlsUse::Required,
+            Some(tls) if tls.is_forced() => TlsUse::Required,
+            Some(_) => TlsUse::Offered,
+            None => TlsUse::None,
+        }
     }
 
     /// A volume that is there and not exported.
@@ -81,12 +123,17 @@ impl Daemon {
         if let Place::Socket(path) = &place {
             check_absolute(path)?;
         }
-        let mut export = ExportRecord { volume: name.volume.clone(), place };
+        let (read_only, require_tls) = (body.read_only, body.require_tls);
+        let mut export =
+            ExportRecord { volume: name.volume.clone(), place, read_only, require_tls };
         let host = self.serve_export(&open, &export).await?;
         // A free port that was taken is the same one after each start.
-        if let (Place::Port(port @ 0), Some(taken)) = (&mut export.place, host.port) {
-            *port = taken;
+        match (&mut export.place, host.address) {
+            (Place::Port(port), Some(taken)) => *port = taken.port(),
+            (Place::Address(address), Some(taken)) => *address = taken,
+            _ => {}
         }
+        let tls = self.tls_use(&export);
         let mut record = slot.record.borrow().clone();
         record.exports.push(export);
         if let Err(failure) = self.state.store(&record).await {
@@ -98,7 +145,7 @@ impl Daemon {
         open.exports.borrow_mut().insert(volume.to_owned(), Serving::Live(host));
         let what = format!("volume \"{name}\" is served at {uri}");
         self.journal.note("export-added", name.pool.as_str(), what);
-        Ok(api::Export { volume: name, uri, clients: 0, reason: String::new() })
+        Ok(api::Export { volume: name, uri, clients: 0, read_only, tls, reason: String::new() })
     }
 
     /// A pool, and its record without the export of this volume.

@@ -35,6 +35,7 @@ use forebay_device::post::post;
 use forebay_device::real::reactor::{self, Reactor};
 use forebay_device::runtime::{Nanos, Runtime, SECOND};
 use forebay_engine::{Pool, Volume};
+use forebay_export::nbd::Tls;
 
 use self::config::Config;
 pub(crate) use self::describe::mode_name;
@@ -128,6 +129,7 @@ enum Serving {
 struct Daemon {
     reactor: Rc<Reactor>,
     config: Config,
+    tls: Option<Tls>,
     crew: Crew,
     state: StateDir,
     slots: RefCell<BTreeMap<String, Rc<Slot>>>,
@@ -164,6 +166,7 @@ fn open_socket(config: &Config) -> Result<ControlSocket> {
 async fn serve(reactor: &Rc<Reactor>, config: Config) -> Result<()> {
     // Before any thread starts: they inherit which signals are taken over.
     let end = end_on_signals(reactor, || ())?;
+    let tls = config.load_tls()?;
     let state = StateDir::open(&config.state_dir)?;
     make_dir(&config.run_dir)?;
     let socket = open_socket(&config)?;
@@ -176,6 +179,7 @@ async fn serve(reactor: &Rc<Reactor>, config: Config) -> Result<()> {
     let daemon = Rc::new(Daemon {
         reactor: Rc::clone(reactor),
         config,
+        tls,
         crew,
         state,
         slots: RefCell::default(),

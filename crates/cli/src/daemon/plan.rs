@@ -1,11 +1,14 @@
 //! What a change would do, without doing it. A plan fails as the change would: both look with the
 //! same checks.
 
-use forebay_control::api::{AddExport, Change, ImportPool, MemberState, Mode, Place, Plan, SCHEMA};
+use forebay_control::api::{
+    AddExport, Change, ImportPool, MemberState, Mode, Place, Plan, SCHEMA, TlsUse,
+};
 use forebay_control::name::{Name, VolumeName};
 
 use super::describe::{mode_name, plural};
 use super::pools::check_absolute;
+use super::state::ExportRecord;
 use super::volumes::{BLOCK_BYTES, engine_mode};
 use super::{Attached, Daemon, Open};
 use crate::Result;
@@ -129,16 +132,26 @@ impl Daemon {
     fn plan_add_export(&self, body: AddExport) -> Result<Plan> {
         let name = body.volume;
         self.may_export(&name)?;
-        let place = match body.place {
-            None => self.usual_socket(&name).display().to_string(),
-            Some(Place::Socket(path)) => {
-                check_absolute(&path)?;
+        let place = body.place.unwrap_or_else(|| Place::Socket(self.usual_socket(&name)));
+        let (read_only, require_tls) = (body.read_only, body.require_tls);
+        let record = ExportRecord { volume: name.volume.clone(), place, read_only, require_tls };
+        self.terms(&record)?;
+        let place = match &record.place {
+            Place::Socket(path) => {
+                check_absolute(path)?;
                 path.display().to_string()
             }
-            Some(Place::Port(0)) => "a free port of 127.0.0.1".to_owned(),
-            Some(Place::Port(port)) => format!("127.0.0.1:{port}"),
+            Place::Port(0) => "a free port of 127.0.0.1".to_owned(),
+            Place::Port(port) => format!("127.0.0.1:{port}"),
+            Place::Address(address) => address.to_string(),
         };
-        let steps = vec![format!("it is served at {place}, now and after each start")];
+        let mut steps = vec![format!("it is served at {place}, now and after each start")];
+        if read_only {
+            steps.push("clients' writes are refused".to_owned());
+        }
+        if self.tls_use(&record) == TlsUse::Required {
+            steps.push("clients without TLS are refused".to_owned());
+        }
         Ok(plan(format!("volume \"{name}\" would be exported"), steps))
     }
 

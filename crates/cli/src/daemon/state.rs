@@ -38,6 +38,11 @@ pub(super) struct Record {
 pub(super) struct ExportRecord {
     pub(super) volume: Name,
     pub(super) place: Place,
+    #[serde(default)]
+    pub(super) read_only: bool,
+    /// Whether clients have to use TLS even where others need not.
+    #[serde(default)]
+    pub(super) require_tls: bool,
 }
 
 /// See the head of the file.

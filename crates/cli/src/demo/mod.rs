@@ -29,7 +29,7 @@ use crate::crew::{Crew, reactors_default};
 use crate::export::Access;
 use crate::failure::Failure;
 use crate::flag::Flag;
-use crate::host::{Doors, Host, Places, end_on_signals};
+use crate::host::{Doors, Host, Places, end_on_signals, loopback};
 use crate::members::Opened;
 use crate::origin;
 use crate::progress::Progress;
@@ -133,13 +133,18 @@ async fn show(
 ) -> Result<()> {
     introduce(options, state);
     // Before anything is written: an address that is taken should not cost minutes.
-    let places = Places { socket: Some(&state.socket), port: options.port };
+    let places = Places {
+        socket: Some(&state.socket),
+        address: options.port.map(loopback),
+        ..Places::default()
+    };
     let doors = Doors::open(reactor, NAME, &places).await?;
     let (opened, volume) = state.open(reactor, options, end).await?;
     let Opened { pool, members, notes, .. } = opened;
     let result = notes.beside(&**reactor, &pool, async {
         let crew = Crew::start(reactors_default())?;
-        let host = Host::start(reactor, doors, &members, &volume, Access::ReadWrite, &crew).await?;
+        let terms = Access::ReadWrite.into();
+        let host = Host::start(reactor, doors, &members, &volume, &terms, &crew).await?;
         let tour = Tour { reactor, end, window: options.seconds * SECOND };
         let result = tour.show(&pool, volume).await;
         if result.is_ok() && !options.once {

@@ -17,13 +17,19 @@ pub struct Daemon {
 impl Daemon {
     /// Starts one in a new directory.
     pub fn new(name: &str) -> Daemon {
+        Daemon::with(name, |_| String::new())
+    }
+
+    /// The same; `more` is put at the end of its configuration.
+    pub fn with(name: &str, more: impl FnOnce(&Dir) -> String) -> Daemon {
         let dir = Dir::new(name);
         let root = dir.0.display();
-        let config = format!(
+        let mut config = format!(
             "state_dir = \"{root}/state\"\nrun_dir = \"{root}/run\"\n\
              [control]\nsocket = \"{root}/control.sock\"\n\
              [devices]\nscan = [\"{root}/ssd-*\"]\nwait_s = 2\n"
         );
+        config.push_str(&more(&dir));
         std::fs::write(dir.path("forebay.toml"), config).unwrap();
         let mut daemon = Daemon { dir, child: None };
         daemon.start();
