@@ -10,7 +10,7 @@ use forebay_device::relay::{self, Caller, Gone, Reply};
 use forebay_device::{BlockDevice, Buf, Data, IoError, Runtime};
 use forebay_engine::{Client, Port};
 use forebay_export::nbd::limits::CONNECTIONS_MAX;
-use forebay_export::nbd::{Exports, Server, Settings};
+use forebay_export::nbd::{Exports, Server, Settings, Share};
 use forebay_export::{Listen, Transport};
 
 use crate::Result;
@@ -106,12 +106,17 @@ impl Front {
     }
 }
 
+thread_local! {
+    /// All exports of a reactor have the memory and the places of one.
+    static SHARE: Rc<Share> = Rc::default();
+}
+
 fn exports(volume: Client, terms: &Terms) -> Result<(Exports<VolumeExport>, Settings)> {
     let name = volume.name().to_owned();
     let export = VolumeExport::new(volume, "Forebay volume".to_owned(), terms.clone());
     let exports = Exports::of(Rc::new(export))
         .map_err(|error| Failure::new(format!("cannot export \"{name}\": {error}")))?;
-    Ok((exports, Settings { tls: terms.tls.clone() }))
+    Ok((exports, Settings { tls: terms.tls.clone(), share: SHARE.with(Rc::clone) }))
 }
 
 async fn serve(

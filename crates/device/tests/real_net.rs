@@ -105,6 +105,27 @@ fn many_tcp_connections_echo_at_once() {
 }
 
 #[test]
+fn a_silent_tcp_client_is_asked_whether_it_is_there() {
+    let reactor = reactor();
+    let listener = Listener::tcp(&reactor, &loopback(), TcpOptions::default()).unwrap();
+    let address = listener.local_addr().unwrap();
+    let client = TcpStream::connect(address).unwrap();
+    let accepted = reactor.block_on(listener.accept()).unwrap();
+    // The kernel's table: slot, local, remote, state, queues, timer. 02 is the one of keepalive.
+    let port = |socket: std::net::SocketAddr| format!(":{:04X}", socket.port());
+    let (ours, theirs) = (port(address), port(client.local_addr().unwrap()));
+    let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
+    let timer = table.lines().find_map(|line| {
+        let fields: Vec<_> = line.split_whitespace().collect();
+        let is_it = fields[1].ends_with(&ours) && fields[2].ends_with(&theirs);
+        is_it.then(|| fields[5].split(':').next().unwrap().to_owned())
+    });
+    assert_eq!(timer.as_deref(), Some("02"), "{table}");
+    drop((accepted, client, listener));
+    reactor.close();
+}
+
+#[test]
 fn many_unix_connections_echo_at_once() {
     for reactor in [reactor(), tiny()] {
         let path = socket_path("echo");

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 
 use forebay_device::runtime::SECOND;
 use forebay_device::{Buf, Data, Runtime};
-use forebay_export::nbd::{Exports, Fault, Server, Settings, limits};
+use forebay_export::nbd::{Exports, Fault, Server, Settings, Share, limits};
 use forebay_export::{Export, ExportError, Extent, Listen, Tier, Transport, Zeroing};
 use support::memory_export::MemoryExport;
 use support::pipe::{Doorstep, Pipe};
@@ -71,6 +71,66 @@ fn clients_above_the_limit_wait_for_a_place() {
     rig.assert_idle();
     assert!(rig.world.now() < SECOND);
     assert!(rig.complaints.borrow().is_empty());
+}
+
+#[test]
+fn servers_share_their_places_and_their_memory() {
+    let rig = Rig::new(|export| export);
+    let share = Rc::<Share>::default();
+    let servers: Vec<_> = (0..5)
+        .map(|_| {
+            let runtime = Rc::clone(&rig.world) as Rc<dyn Runtime>;
+            let export = MemoryExport::new(Rc::clone(&runtime), "disk", SIZE);
+            let exports = Exports::of(Rc::new(export)).expect("valid");
+            let settings = Settings { share: Rc::clone(&share), ..Settings::default() };
+            let server = Server::new(runtime, exports, settings, |it| panic!("{it}"));
+            let door = Doorstep::default();
+            rig.world.spawn(Box::pin(Rc::clone(&server).serve(door.clone())));
+            (server, door)
+        })
+        .collect();
+    // Strangers who say nothing fill one server each.
+    let mut strangers: Vec<Vec<Pipe>> = Vec::new();
+    for (_, door) in &servers {
+        strangers.push((0..limits::CONNECTIONS_MAX).map(|_| door.connect()).collect());
+    }
+    while rig.world.tasks.run_one(|_| 0) {}
+    let count = || servers.iter().map(|(server, _)| server.connection_count()).sum::<usize>();
+    assert_eq!(count(), limits::SHARE_CONNECTIONS_MAX);
+    assert!(servers.iter().map(|(_, door)| door.waiting_count()).sum::<usize>() > 0);
+    strangers.clear();
+    while rig.world.tasks.run_one(|_| 0) {}
+    assert_eq!(count(), 0);
+    // A request of one counts for all.
+    let mut client = rig.world.run(Client::open(servers[0].1.connect(), true));
+    let other = Rc::clone(&servers[1].0);
+    rig.world.run(async move {
+        client.send(&request(0, 0, 1, 0, SIZE as u32)).await;
+        // It does not take its reply.
+        while other.inflight_bytes() == 0 {
+            let (_, result) = client.stream.recv_exact(Buf::new(1)).await;
+            result.expect("the beginning of a reply");
+        }
+        assert!(other.inflight_bytes() > SIZE as u64);
+    });
+    for (server, _) in &servers {
+        server.stop();
+    }
+    rig.world.settle();
+    assert_eq!((count(), servers[4].0.inflight_bytes()), (0, 0));
+}
+
+#[test]
+fn a_client_that_comes_back_again_and_again_does_not_fill_the_log() {
+    let rig = Rig::new(|export| export);
+    for _ in 0..200 {
+        let stream = rig.door.connect();
+        rig.world.run(async move {
+            let _ = stream.send_all(Buf::copy_of(b"GET / HTTP/1.1\r\n\r\n").freeze()).await;
+            stream.drain().await
+        });
+    }
+    assert_eq!(rig.faults().len(), limits::COMPLAINTS_MAX as usize);
 }
 
 #[test]

@@ -32,7 +32,7 @@ fn libnbd_copies_in_and_out_under_tls() {
         return;
     }
     let certificates = Certificates::new();
-    let server = RealServer::start_with(certificates.settings(TlsMode::Forced));
+    let server = RealServer::start_with(Some(certificates.tls(TlsMode::Forced)));
     let uri = server.tls_uri("plain", &certificates.path("good"));
     let text = run("nbdinfo", &[&uri]);
     assert!(text.contains("protocol: newstyle-fixed with TLS"), "{text}");
@@ -54,7 +54,7 @@ fn qemu_converts_and_compares_under_tls() {
         return;
     }
     let certificates = Certificates::new();
-    let server = RealServer::start_with(certificates.settings(TlsMode::Forced));
+    let server = RealServer::start_with(Some(certificates.tls(TlsMode::Forced)));
     let [creds, opts, image] = qemu(&server, &certificates.path("good"));
     let fill = ["-c", "write -P 7 1M 3M", "-c", "write -f -z 2M 64k", "-c", "flush"];
     let read = ["-c", "read -P 7 1M 1M", "-c", "read -P 0 2M 64k", "-c", "read -P 7 2112k 960k"];
@@ -73,7 +73,7 @@ fn real_clients_with_wrong_certificates_are_refused_and_told_of() {
         return;
     }
     let certificates = Certificates::new();
-    let server = RealServer::start_with(certificates.settings(TlsMode::Forced));
+    let server = RealServer::start_with(Some(certificates.tls(TlsMode::Forced)));
     for (directory, words) in [
         ("none", "TLS: peer sent no certificates"),
         ("expired", "TLS: invalid peer certificate"),
@@ -103,7 +103,7 @@ fn a_client_that_trusts_another_root_leaves_by_itself() {
         return;
     }
     let certificates = Certificates::new();
-    let server = RealServer::start_with(certificates.settings(TlsMode::Forced));
+    let server = RealServer::start_with(Some(certificates.tls(TlsMode::Forced)));
     let other = Certificates::new();
     let uri = server.tls_uri("plain", &other.path("good"));
     assert!(!client("nbdinfo", &[&uri]).output().unwrap().status.success());
@@ -118,7 +118,7 @@ fn where_tls_is_offered_both_kinds_of_clients_are_served() {
         return;
     }
     let certificates = Certificates::new();
-    let server = RealServer::start_with(certificates.settings(TlsMode::Offered));
+    let server = RealServer::start_with(Some(certificates.tls(TlsMode::Offered)));
     run("nbdinfo", &[&server.tls_uri("plain", &certificates.path("good"))]);
     let text = run("nbdinfo", &[&server.unix_uri("plain")]);
     assert!(text.contains("without TLS"), "{text}");

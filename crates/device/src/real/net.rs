@@ -243,6 +243,7 @@ impl Stream {
         let (descriptor, peer) = if is_tcp {
             let socket = TcpStream::from(descriptor);
             socket.set_nodelay(true)?;
+            keep_alive(&socket)?;
             let peer = Peer::Tcp(socket.peer_addr()?);
             (OwnedFd::from(socket), peer)
         } else {
@@ -353,6 +354,33 @@ impl Drop for Stream {
             self.shutdown();
         }
     }
+}
+
+/// A client whose machine is gone is asked for after this many seconds of silence, …
+const KEEPALIVE_IDLE_S: libc::c_int = 60;
+/// … again after each of these, …
+const KEEPALIVE_INTERVAL_S: libc::c_int = 10;
+/// … and given up when it has not answered so often: two minutes in all. Who answers may be silent
+/// for as long as it likes, and what is sent to a dead machine is given up by the kernel as ever:
+/// a limit for that (`TCP_USER_TIMEOUT`) would also end clients that are stopped for a while.
+const KEEPALIVE_COUNT: libc::c_int = 6;
+
+fn keep_alive(socket: &TcpStream) -> io::Result<()> {
+    for (level, name, value) in [
+        (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, KEEPALIVE_IDLE_S),
+        (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, KEEPALIVE_INTERVAL_S),
+        (libc::IPPROTO_TCP, libc::TCP_KEEPCNT, KEEPALIVE_COUNT),
+        (libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1),
+    ] {
+        let len = size_of::<libc::c_int>() as libc::socklen_t;
+        let fd = socket.as_raw_fd();
+        // SAFETY: `value` is `len` bytes long and outlives the call; the descriptor is open.
+        let result = unsafe { libc::setsockopt(fd, level, name, (&raw const value).cast(), len) };
+        if result != 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(())
 }
 
 fn peer_uid(socket: &OwnedFd) -> Option<u32> {

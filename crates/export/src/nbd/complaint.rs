@@ -1,11 +1,13 @@
 //! What is said of a client whose connection ends otherwise than by its wish or the server's stop.
 
+use std::cell::Cell;
 use std::fmt;
 
 use crate::nbd::limits::{
-    DRAIN_TIME_MAX, EXPORT_CONNECTIONS_MAX, NEGOTIATION_TIME_MAX, SKIPPED_BYTES_MAX,
+    COMPLAINTS_MAX, COMPLAINTS_SPAN, DRAIN_TIME_MAX, EXPORT_CONNECTIONS_MAX, NEGOTIATION_TIME_MAX,
+    SKIPPED_BYTES_MAX,
 };
-use forebay_device::runtime::SECOND;
+use forebay_device::runtime::{Nanos, SECOND};
 
 /// What was wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,6 +70,8 @@ pub struct Complaint {
     pub export: Option<String>,
     /// Why.
     pub fault: Fault,
+    /// How many before it there was no room to tell of.
+    pub unsaid: u64,
 }
 
 impl fmt::Display for Complaint {
@@ -76,7 +80,35 @@ impl fmt::Display for Complaint {
         if let Some(export) = &self.export {
             write!(f, "to \"{}\" ", export.escape_debug())?;
         }
-        write!(f, "closed: {}", self.fault)
+        write!(f, "closed: {}", self.fault)?;
+        match self.unsaid {
+            0 => Ok(()),
+            count => write!(f, " (and {count} others were closed before it)"),
+        }
+    }
+}
+
+/// Lets so many complaints through that nobody can fill a log with them.
+#[derive(Default)]
+pub(crate) struct Limiter {
+    begun: Cell<Nanos>,
+    told: Cell<u32>,
+    unsaid: Cell<u64>,
+}
+
+impl Limiter {
+    /// Whether there is room for a complaint: how many before it had none.
+    pub(crate) fn admit(&self, now: Nanos) -> Option<u64> {
+        if now >= self.begun.get().saturating_add(COMPLAINTS_SPAN) {
+            self.begun.set(now);
+            self.told.set(0);
+        }
+        if self.told.get() == COMPLAINTS_MAX {
+            self.unsaid.set(self.unsaid.get() + 1);
+            return None;
+        }
+        self.told.set(self.told.get() + 1);
+        Some(self.unsaid.take())
     }
 }
 
@@ -90,8 +122,8 @@ mod tests {
     #[test]
     fn a_complaint_is_one_line() {
         let complaint = |export: Option<&str>, fault| {
-            Complaint { peer: "unix (uid 0)".into(), export: export.map(str::to_owned), fault }
-                .to_string()
+            let (peer, export) = ("unix (uid 0)".into(), export.map(str::to_owned));
+            Complaint { peer, export, fault, unsaid: 0 }.to_string()
         };
         assert_eq!(
             complaint(None, Fault::SlowNegotiation),
@@ -100,6 +132,26 @@ mod tests {
         assert_eq!(
             complaint(Some("a\nb"), Fault::OutOfStep),
             "connection of unix (uid 0) to \"a\\nb\" closed: it sent something that is no request"
+        );
+    }
+
+    #[test]
+    fn complaints_above_the_limit_are_counted_and_told_of_with_the_next_one() {
+        let limiter = Limiter::default();
+        for n in 0..u64::from(COMPLAINTS_MAX) {
+            assert_eq!(limiter.admit(5 + n), Some(0));
+        }
+        for n in 0..1000 {
+            assert_eq!(limiter.admit(100 + n), None);
+        }
+        assert_eq!(limiter.admit(COMPLAINTS_SPAN - 1), None);
+        assert_eq!(limiter.admit(COMPLAINTS_SPAN), Some(1001));
+        assert_eq!(limiter.admit(COMPLAINTS_SPAN), Some(0));
+        let complaint =
+            Complaint { peer: "p".into(), export: None, fault: Fault::NotNbd, unsaid: 7 };
+        assert_eq!(
+            complaint.to_string(),
+            "connection of p closed: it does not speak NBD (and 7 others were closed before it)"
         );
     }
 }

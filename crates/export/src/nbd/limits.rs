@@ -34,10 +34,11 @@ pub const REQUESTS_INFLIGHT_MAX: usize = 128;
 /// holds no more than this.
 pub const BYTES_INFLIGHT_MAX: u64 = 2 * (REQUEST_BYTES_MAX as u64 + REPLY_HEADROOM_BYTES as u64);
 
-/// Memory of all requests in progress on one server, in bytes: what eight connections may have at
-/// the most; without it [`CONNECTIONS_MAX`] could hold 16 GiB. At the limit a connection has one
-/// request at a time, so that clients that do not take their replies stop nobody else.
-pub const SERVER_BYTES_INFLIGHT_MAX: u64 = 8 * BYTES_INFLIGHT_MAX;
+/// Memory of all requests in progress on the servers that have a [share](crate::nbd::Share)
+/// together, in bytes: what eight connections may have at the most; without it [`CONNECTIONS_MAX`]
+/// could hold 16 GiB. At the limit a connection has one request at a time, so that clients that do
+/// not take their replies stop nobody else.
+pub const SHARE_BYTES_INFLIGHT_MAX: u64 = 8 * BYTES_INFLIGHT_MAX;
 
 /// Space kept before a read's payload for reply headers: a page, so that the payload stays
 /// aligned for O_DIRECT.
@@ -46,6 +47,11 @@ pub const REPLY_HEADROOM_BYTES: usize = 4096;
 /// Connections of one server at a time. At the limit further clients wait in the kernel's
 /// backlog.
 pub const CONNECTIONS_MAX: usize = 256;
+
+/// Connections of the servers that have a [share](crate::nbd::Share) together at a time: four
+/// servers' worth, so that nobody who fills one of them keeps clients from the others. At the limit
+/// further clients wait in the kernel's backlog.
+pub const SHARE_CONNECTIONS_MAX: usize = 4 * CONNECTIONS_MAX;
 
 /// Connections to one export at a time: half of [`CONNECTIONS_MAX`], so that the clients of one
 /// export leave room for those of another. At the limit a client is refused with
@@ -73,6 +79,13 @@ pub const NEGOTIATION_TIME_MAX: Nanos = 30 * SECOND;
 /// Time for clients to take the replies of their last requests after a stop; connections that
 /// are not drained then are cut off.
 pub const DRAIN_TIME_MAX: Nanos = 10 * SECOND;
+
+/// Complaints of one server that are told within [`COMPLAINTS_SPAN`]: enough to see what is wrong
+/// with somebody's clients, and 3 MB a day of a log in the worst case. Those above are counted.
+pub const COMPLAINTS_MAX: u32 = 20;
+
+/// See [`COMPLAINTS_MAX`].
+pub const COMPLAINTS_SPAN: Nanos = 60 * SECOND;
 
 /// Pause after a failed accept: the usual reason is a lack of file descriptors, which passes.
 pub const ACCEPT_PAUSE: Nanos = 100 * MILLISECOND;

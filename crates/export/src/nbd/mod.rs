@@ -29,6 +29,7 @@ mod wire;
 
 pub use complaint::{Complaint, Fault};
 pub use exports::{Exports, ExportsError};
+pub use permits::Share;
 pub use server::{Server, Settings};
 pub use tls::{Tls, TlsError, TlsFiles, TlsMode};
 pub use wire::Errno;

@@ -1,14 +1,16 @@
-//! How much one connection, and all of a server's together, have in progress.
+//! How much one connection, and all of some servers' together, have in progress.
 
 use std::cell::Cell;
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::Poll;
 
-use crate::nbd::limits::{BYTES_INFLIGHT_MAX, REQUESTS_INFLIGHT_MAX, SERVER_BYTES_INFLIGHT_MAX};
+use crate::nbd::limits::{
+    BYTES_INFLIGHT_MAX, REQUESTS_INFLIGHT_MAX, SHARE_BYTES_INFLIGHT_MAX, SHARE_CONNECTIONS_MAX,
+};
 use crate::nbd::signal::Waiters;
 
-/// Memory of the requests of all connections of a server.
+/// Memory of the requests of all connections of the servers with one share.
 pub(crate) struct Budget {
     bytes: Cell<u64>,
     bytes_max: u64,
@@ -17,7 +19,7 @@ pub(crate) struct Budget {
 
 impl Default for Budget {
     fn default() -> Self {
-        Self::new(SERVER_BYTES_INFLIGHT_MAX)
+        Self::new(SHARE_BYTES_INFLIGHT_MAX)
     }
 }
 
@@ -32,6 +34,33 @@ impl Budget {
     }
 }
 
+/// What the servers of one thread have between them: memory and places. Each of them has its own
+/// limits beside.
+#[derive(Default)]
+pub struct Share {
+    pub(crate) budget: Rc<Budget>,
+    connections: Cell<usize>,
+    left: Waiters,
+}
+
+impl Share {
+    /// Waits until there is room for a connection.
+    pub(crate) async fn room(&self) {
+        self.left.until(|| self.connections.get() < SHARE_CONNECTIONS_MAX).await;
+    }
+
+    /// A connection begins.
+    pub(crate) fn enter(&self) {
+        self.connections.set(self.connections.get() + 1);
+    }
+
+    /// A connection has ended.
+    pub(crate) fn leave(&self) {
+        self.connections.set(self.connections.get() - 1);
+        self.left.wake_all();
+    }
+}
+
 /// Counts requests and their memory from before the payload is received until the reply is
 /// sent or discarded.
 pub(crate) struct Permits {
@@ -42,7 +71,7 @@ pub(crate) struct Permits {
 }
 
 impl Permits {
-    /// A connection's, out of the budget of its server.
+    /// A connection's, out of a budget that others have, too.
     pub(crate) fn new(budget: &Rc<Budget>) -> Self {
         Self {
             requests: Cell::new(0),

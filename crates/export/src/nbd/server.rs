@@ -5,13 +5,13 @@ use std::rc::Rc;
 
 use forebay_device::Runtime;
 
-use crate::nbd::complaint::{Complaint, End, Fault};
+use crate::nbd::complaint::{Complaint, End, Fault, Limiter};
 use crate::nbd::connection::Connection;
 use crate::nbd::exports::Exports;
 use crate::nbd::handshake::negotiate;
 use crate::nbd::limits::{ACCEPT_PAUSE, CONNECTIONS_MAX, DRAIN_TIME_MAX, NEGOTIATION_TIME_MAX};
 use crate::nbd::link::{Control, Link};
-use crate::nbd::permits::Budget;
+use crate::nbd::permits::Share;
 use crate::nbd::signal::{Signal, Waiters, within};
 use crate::nbd::tls::Tls;
 use crate::{Export, Listen, Transport, is_of_one_client};
@@ -38,14 +38,16 @@ impl Connections {
 /// One connection's place in the list.
 struct Place {
     connections: Rc<Connections>,
+    share: Rc<Share>,
     control: Rc<Control>,
 }
 
 impl Place {
-    fn take(connections: &Rc<Connections>) -> Self {
+    fn take(connections: &Rc<Connections>, share: &Rc<Share>) -> Self {
+        share.enter();
         let control = Rc::new(Control::default());
         connections.list.borrow_mut().push(Rc::clone(&control));
-        Self { connections: Rc::clone(connections), control }
+        Self { connections: Rc::clone(connections), share: Rc::clone(share), control }
     }
 }
 
@@ -53,6 +55,7 @@ impl Drop for Place {
     fn drop(&mut self) {
         self.connections.list.borrow_mut().retain(|other| !Rc::ptr_eq(other, &self.control));
         self.connections.ended.wake_all();
+        self.share.leave();
     }
 }
 
@@ -61,6 +64,8 @@ impl Drop for Place {
 pub struct Settings {
     /// The server's certificate; without it there is no TLS.
     pub tls: Option<Tls>,
+    /// What it has together with other servers of its thread.
+    pub share: Rc<Share>,
 }
 
 /// Serves exports to the clients of any number of listeners, on one thread.
@@ -69,14 +74,15 @@ pub struct Server<E> {
     exports: Exports<E>,
     settings: Settings,
     connections: Rc<Connections>,
-    budget: Rc<Budget>,
     stopping: Signal,
+    limiter: Limiter,
     complain: Box<dyn Fn(&Complaint)>,
 }
 
 impl<E: Export> Server<E> {
     /// A server without listeners. It calls `complain` once for each connection that ends because
-    /// its client did not keep to the protocol or to a limit, when it has ended.
+    /// its client did not keep to the protocol or to a limit, when it has ended; not more often
+    /// than [`COMPLAINTS_MAX`](crate::nbd::limits::COMPLAINTS_MAX) says.
     pub fn new(
         runtime: Rc<dyn Runtime>,
         exports: Exports<E>,
@@ -88,8 +94,8 @@ impl<E: Export> Server<E> {
             exports,
             settings,
             connections: Rc::default(),
-            budget: Rc::default(),
             stopping: Signal::default(),
+            limiter: Limiter::default(),
             complain: Box::new(complain),
         })
     }
@@ -104,9 +110,10 @@ impl<E: Export> Server<E> {
         self.connections.count()
     }
 
-    /// Memory of the requests in progress, in bytes: 0 when nobody asks for anything.
+    /// Memory of the requests in progress on the servers with the same share, in bytes: 0 when nobody
+    /// asks for anything.
     pub fn inflight_bytes(&self) -> u64 {
-        self.budget.bytes()
+        self.settings.share.budget.bytes()
     }
 
     /// Makes every [`Server::serve`] return: no client is accepted and no request read any
@@ -134,9 +141,10 @@ impl<E: Export> Server<E> {
         let connections = &self.connections;
         loop {
             connections.ended.until(|| connections.count() < CONNECTIONS_MAX).await;
+            self.settings.share.room().await;
             match listener.accept().await {
                 Ok(stream) => {
-                    let place = Place::take(connections);
+                    let place = Place::take(connections, &self.settings.share);
                     self.runtime.spawn(Box::pin(Rc::clone(self).serve_client(stream, place)));
                 }
                 Err(error) if is_of_one_client(&error) => {}
@@ -157,9 +165,8 @@ impl<E: Export> Server<E> {
             Ok((seat, session)) => {
                 let (runtime, export) = (Rc::clone(&self.runtime), Rc::clone(seat.export()));
                 let (name, export) = (export.name().to_owned(), export.for_client());
-                let guard = (seat, place);
-                let connection =
-                    Connection::new(runtime, link, export, session, &self.budget, guard);
+                let (guard, budget) = ((seat, place), &self.settings.share.budget);
+                let connection = Connection::new(runtime, link, export, session, budget, guard);
                 (Some(name), connection.run().await)
             }
             Err(end) => {
@@ -167,8 +174,10 @@ impl<E: Export> Server<E> {
                 (None, end)
             }
         };
-        if let Some(fault) = end {
-            (self.complain)(&Complaint { peer, export, fault });
+        if let Some(fault) = end
+            && let Some(unsaid) = self.limiter.admit(self.runtime.now())
+        {
+            (self.complain)(&Complaint { peer, export, fault, unsaid });
         }
     }
 }

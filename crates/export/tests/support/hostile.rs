@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use forebay_device::{Buf, Runtime};
 use forebay_export::Transport;
-use forebay_export::nbd::{Exports, Server, Settings, TlsMode};
+use forebay_export::nbd::{Exports, Server, Settings, Tls, TlsMode};
 use rustls::ClientConfig;
 
 use super::memory_export::MemoryExport;
@@ -36,17 +36,18 @@ pub const IN_TRANSMISSION: [Stage; 4] =
     [Stage::Simple, Stage::Structured, Stage::Contexts, Stage::Extended];
 
 /// A server that has TLS, and a client's side of it.
-fn secrets() -> &'static (Settings, Arc<ClientConfig>) {
-    static SECRETS: OnceLock<(Settings, Arc<ClientConfig>)> = OnceLock::new();
+fn secrets() -> &'static (Tls, Arc<ClientConfig>) {
+    static SECRETS: OnceLock<(Tls, Arc<ClientConfig>)> = OnceLock::new();
     SECRETS.get_or_init(|| {
         let certificates = Certificates::new();
-        (certificates.settings(TlsMode::Offered), certificates.client_config("good"))
+        (certificates.tls(TlsMode::Offered), certificates.client_config("good"))
     })
 }
 
 /// Sends `bytes` as a client at a stage, takes whatever comes back, and leaves.
 pub fn play(seed: u64, stage: Stage, bytes: Vec<u8>) {
-    let (settings, config) = secrets();
+    let (tls, config) = secrets();
+    let settings = Settings { tls: Some(tls.clone()), ..Settings::default() };
     let world = World::new(seed);
     let runtime: Rc<dyn Runtime> = Rc::clone(&world) as _;
     let export = MemoryExport::new(Rc::clone(&runtime), "disk", SIZE).delayed();
@@ -54,8 +55,7 @@ pub fn play(seed: u64, stage: Stage, bytes: Vec<u8>) {
     let complaints = Rc::new(Cell::new(0));
     let count = Rc::clone(&complaints);
     let exports = Exports::of(Rc::clone(&export)).expect("valid");
-    let server =
-        Server::new(runtime, exports, settings.clone(), move |_| count.set(count.get() + 1));
+    let server = Server::new(runtime, exports, settings, move |_| count.set(count.get() + 1));
     let door = Doorstep::default();
     world.spawn(Box::pin(Rc::clone(&server).serve(door.clone())));
     let mut bystander = world.run(Client::open(door.connect(), true));

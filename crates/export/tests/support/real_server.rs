@@ -15,7 +15,7 @@ use forebay_device::real::net::{Listener, TcpOptions};
 use forebay_device::real::reactor::{Config, Reactor};
 use forebay_device::runtime::MILLISECOND;
 use forebay_export::Export;
-use forebay_export::nbd::{Exports, Server, Settings};
+use forebay_export::nbd::{Exports, Server, Settings, Tls};
 
 use super::memory_export::MemoryExport;
 
@@ -62,10 +62,10 @@ pub struct RealServer {
 
 impl RealServer {
     pub fn start() -> Self {
-        Self::start_with(Settings::default())
+        Self::start_with(None)
     }
 
-    pub fn start_with(settings: Settings) -> Self {
+    pub fn start_with(tls: Option<Tls>) -> Self {
         static COUNT: AtomicUsize = AtomicUsize::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!("forebay-export-{}-{number}", std::process::id());
@@ -76,7 +76,7 @@ impl RealServer {
         let (sender, receiver) = mpsc::channel();
         let complaints = Arc::<Mutex<Vec<String>>>::default();
         let heard = Arc::clone(&complaints);
-        let thread = std::thread::spawn(move || serve(&path, settings, heard, &stopping, &sender));
+        let thread = std::thread::spawn(move || serve(&path, tls, heard, &stopping, &sender));
         let (tcp, progress) = receiver.recv().expect("the server starts");
         Self { directory, tcp, progress, complaints, stop, thread: Some(thread) }
     }
@@ -123,7 +123,7 @@ impl Drop for RealServer {
 
 fn serve(
     path: &Path,
-    settings: Settings,
+    tls: Option<Tls>,
     complaints: Arc<Mutex<Vec<String>>>,
     stop: &Stop,
     ready: &mpsc::Sender<(SocketAddr, Arc<AtomicUsize>)>,
@@ -138,6 +138,7 @@ fn serve(
     for export in [&plain, &jitter, &fixed] {
         exports.add(Rc::clone(export)).unwrap();
     }
+    let settings = Settings { tls, ..Settings::default() };
     let server = Server::new(Rc::clone(&runtime), exports, settings, move |it| {
         eprintln!("note: {it}");
         complaints.lock().unwrap().push(it.to_string());

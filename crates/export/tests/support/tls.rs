@@ -94,9 +94,13 @@ impl Certificates {
         }
     }
 
+    pub fn tls(&self, mode: TlsMode) -> Tls {
+        Tls::load(&self.files(true), mode).expect("the certificates are right")
+    }
+
     pub fn settings(&self, mode: TlsMode) -> Settings {
-        let tls = Tls::load(&self.files(true), mode).expect("the certificates are right");
-        Settings { tls: Some(tls) }
+        let tls = self.tls(mode);
+        Settings { tls: Some(tls), ..Settings::default() }
     }
 
     /// What a client of one of the directories begins with.
