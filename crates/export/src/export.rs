@@ -87,8 +87,9 @@ pub trait Export: 'static {
     /// Text for people who list a server's exports; may be empty.
     fn description(&self) -> &str;
 
-    /// Size in bytes, a multiple of [`crate::nbd::limits::SECTOR_BYTES`]. Read once per
-    /// connection.
+    /// Size in bytes, a multiple of [`crate::nbd::limits::SECTOR_BYTES`]. It may grow: a client is
+    /// told when it chooses the export, and keeps that size for as long as it is connected, since
+    /// the protocol has no message for another one.
     fn size_bytes(&self) -> u64;
 
     /// Whether writes are refused.

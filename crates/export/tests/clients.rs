@@ -4,6 +4,7 @@ mod support;
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -338,4 +339,40 @@ fn stopping_with_busy_clients_ends_their_connections() {
     }
     server.stop();
     drop(busy);
+}
+
+#[test]
+fn nbd_client_lists_and_where_the_kernel_has_nbd_attaches() {
+    if !installed(&["nbd-client"]) {
+        return;
+    }
+    let server = RealServer::start();
+    let socket = server.socket();
+    let socket = socket.to_str().unwrap();
+    let list = run("nbd-client", &["-l", "-unix", socket]);
+    for name in ["plain", "jitter", "fixed"] {
+        assert!(list.lines().any(|line| line.starts_with(name)), "{name} is missing in {list}");
+    }
+    let device = Path::new("/dev/nbd0");
+    let is_free = std::fs::read_to_string("/sys/block/nbd0/size").is_ok_and(|it| it.trim() == "0");
+    if !device.exists() || !is_free {
+        eprintln!("skipped: attaching: the kernel has no free /dev/nbd0");
+        server.stop();
+        return;
+    }
+    let device = device.to_str().unwrap();
+    if !client("nbd-client", &["-unix", socket, "-N", "plain", device]).status().unwrap().success()
+    {
+        eprintln!("skipped: attaching: nbd-client may not");
+        server.stop();
+        return;
+    }
+    let (input, output) = (server.file("input"), server.file("output"));
+    std::fs::write(&input, noise(SIZE)).unwrap();
+    let (from, to) = (format!("if={}", input.display()), format!("of={}", output.display()));
+    run("dd", &[&from, &format!("of={device}"), "bs=1M", "oflag=direct", "conv=fsync"]);
+    run("dd", &[&format!("if={device}"), &to, "bs=1M", "iflag=direct"]);
+    run("nbd-client", &["-d", device]);
+    assert!(std::fs::read(&output).unwrap() == noise(SIZE));
+    assert!(server.stop() == noise(SIZE));
 }

@@ -1,5 +1,7 @@
 //! Connections over a stream in memory, byte for byte, in virtual time.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 mod support;
 
 use std::rc::Rc;
@@ -11,7 +13,7 @@ use forebay_export::ExportError;
 use forebay_export::Transport;
 use forebay_export::nbd::{Fault, limits};
 use support::memory_export::MemoryExport;
-use support::protocol::{Chunk, Client, Reply, errors, extended, request, words};
+use support::protocol::{Chunk, Client, Reply, errors, extended, option, request, words};
 use support::rig::{Rig, SIZE};
 
 #[test]
@@ -439,4 +441,47 @@ fn stopping_cuts_off_a_client_that_takes_no_replies() {
     assert_eq!(rig.world.tasks.live_count(), 0);
     assert_eq!(rig.complaints.borrow()[0].fault, Fault::RepliesNotTaken);
     drop(client);
+}
+
+#[test]
+fn an_export_that_has_grown_is_larger_for_those_who_come_later() {
+    let rig = Rig::new(|export| export);
+    let old = rig.open(true);
+    rig.export.bytes().resize(2 * SIZE, 7);
+    let mut late = Client::bare(rig.door.connect(), true);
+    let late = rig.world.run(async move {
+        late.receive(18).await.unwrap();
+        late.send(&3_u32.to_be_bytes()).await;
+        for number in [8, 6] {
+            late.send(&option(number, if number == 6 { &[0; 6] } else { &[] })).await;
+            let mut told = Vec::new();
+            loop {
+                let head = words(&late.receive(20).await.unwrap());
+                told.push(late.receive(head[4] as usize).await.unwrap());
+                if head[3] == 1 {
+                    break;
+                }
+            }
+            if number == 6 {
+                assert_eq!(told[0][2..10], (2 * SIZE as u64).to_be_bytes(), "asked first");
+            }
+        }
+        late.send(&option(1, b"")).await;
+        assert_eq!(late.receive(10).await.unwrap()[..8], (2 * SIZE as u64).to_be_bytes());
+        late
+    });
+    let end = SIZE as u64;
+    let asked = |len| request(0, 0, 1, end, len);
+    let (late, replies) = rig.ask(late, asked(512), 1, |_| 512);
+    assert_eq!(replies, [Reply { cookie: 1, error: 0, data: vec![7; 512] }]);
+    // Who was there before has the disk that it was told of.
+    let (old, replies) = rig.ask(old, asked(512), 1, |_| 512);
+    assert_eq!(errors(&replies), [22]);
+    let write = [request(1, 0, 2, end, 512), vec![9; 512]].concat();
+    let (old, replies) = rig.ask(old, write, 1, |_| 0);
+    assert_eq!(errors(&replies), [28]);
+    let (old, replies) = rig.ask(old, request(0, 0, 3, end - 512, 512), 1, |_| 512);
+    assert_eq!(errors(&replies), [0]);
+    drop((old, late));
+    rig.assert_idle();
 }
