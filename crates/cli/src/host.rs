@@ -183,10 +183,23 @@ impl Doors {
         name: &str,
         places: &Places<'_>,
     ) -> Result<Doors> {
+        Doors::open_within(reactor, name, places, PATIENCE).await
+    }
+
+    /// The same; an address in use is tried again for as long as `patience` says.
+    ///
+    /// # Errors
+    /// If an address cannot be listened on.
+    pub(crate) async fn open_within(
+        reactor: &Rc<Reactor>,
+        name: &str,
+        places: &Places<'_>,
+        patience: Nanos,
+    ) -> Result<Doors> {
         let (mut listeners, mut uris, mut taken) = (Vec::new(), Vec::new(), None);
         let scheme = if places.is_encrypted { "nbds" } else { "nbd" };
         if let Some(socket) = places.socket {
-            let unix = when_free(reactor, || Listener::unix(reactor, socket)).await;
+            let unix = when_free(reactor, patience, || Listener::unix(reactor, socket)).await;
             listeners.push(unix.map_err(|error| {
                 Failure::system(format!("listen on {}", socket.display()), &error)
                     .hint("choose another place with --socket; a path has at most 107 bytes")
@@ -197,7 +210,7 @@ impl Doors {
         if let Some(address) = places.address {
             let options = TcpOptions { allow_remote: places.is_remote };
             let listen = || Listener::tcp(reactor, &address, options);
-            let tcp = when_free(reactor, listen).await.map_err(|error| {
+            let tcp = when_free(reactor, patience, listen).await.map_err(|error| {
                 Failure::system(format!("listen on {address}"), &error)
                     .hint("choose another --port; 0 takes a free one")
             })?;
@@ -214,9 +227,10 @@ impl Doors {
 /// process a moment after it is gone, as it does with its devices.
 async fn when_free(
     reactor: &Rc<Reactor>,
+    patience: Nanos,
     listen: impl Fn() -> std::io::Result<Listener>,
 ) -> std::io::Result<Listener> {
-    let until = reactor.now() + PATIENCE;
+    let until = reactor.now().saturating_add(patience);
     let runtime: &dyn Runtime = &**reactor;
     loop {
         match listen() {

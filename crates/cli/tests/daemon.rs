@@ -9,37 +9,8 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use common::daemon::Daemon;
+use common::daemon::{Daemon, VOLUME_BYTES, content, read_all, served, until, until_served};
 use common::{Client, have, run, stderr};
-
-const VOLUME_BYTES: usize = 32 << 20;
-
-/// Bytes that are different at each place and for each seed.
-fn content(seed: u64, len: usize) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
-    let mut bytes = Vec::with_capacity(len);
-    while bytes.len() < len {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        bytes.extend(state.to_le_bytes());
-    }
-    bytes
-}
-
-/// A pool "fast" on two SSDs with a volume "vm" that is exported at the socket "nbd".
-fn served(name: &str) -> Daemon {
-    let daemon = Daemon::new(name);
-    let (first, second) = (daemon.ssd("ssd-0"), daemon.ssd("ssd-1"));
-    let origin = daemon.dir.path("origin");
-    std::fs::write(&origin, content(1, VOLUME_BYTES)).unwrap();
-    let ssds = [first.to_str().unwrap(), second.to_str().unwrap()];
-    daemon.tell(&["pool", "create", "fast", "--ssd", ssds[0], "--ssd", ssds[1]]);
-    daemon.tell(&["volume", "add", "fast/vm", "--origin", origin.to_str().unwrap()]);
-    let socket = daemon.dir.path("nbd");
-    daemon.tell(&["export", "add", "fast/vm", "--socket", socket.to_str().unwrap()]);
-    daemon
-}
 
 fn state(daemon: &Daemon, pool: &str) -> String {
     daemon.json(&["pool", "show", pool])["state"].as_str().unwrap().to_owned()
@@ -47,35 +18,6 @@ fn state(daemon: &Daemon, pool: &str) -> String {
 
 fn volume_state(daemon: &Daemon) -> String {
     daemon.json(&["volume", "show", "fast/vm"])["state"].as_str().unwrap().to_owned()
-}
-
-/// Waits until the volume is online and its export serves.
-fn until_served(daemon: &Daemon) {
-    until("the volume is served", || {
-        let volume = daemon.json(&["volume", "show", "fast/vm"]);
-        volume["state"] == "online"
-            && volume["exports"][0].as_str().is_some_and(|uri| !uri.is_empty())
-    });
-}
-
-/// Waits for something that the daemon does by itself.
-fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    for _ in 0..400 {
-        if holds() {
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    panic!("never: {what}");
-}
-
-fn read_all(socket: &Path) -> Vec<u8> {
-    let mut bytes = vec![0; VOLUME_BYTES];
-    let mut client = Client::connect(socket);
-    for (index, chunk) in bytes.chunks_mut(1 << 20).enumerate() {
-        client.read((index << 20) as u64, chunk).unwrap();
-    }
-    bytes
 }
 
 #[test]
@@ -223,8 +165,102 @@ fn a_pool_whose_only_copy_is_missing_waits_for_a_person() {
     daemon.start();
     assert_eq!(state(&daemon, "fast"), "needs-decision");
     daemon.refused(&["pool", "import", "fast"], "may hold the only copy", "--accept-missing");
+    // Once it is there again nobody needs to decide anything.
+    std::fs::rename(daemon.dir.path("away"), &second).unwrap();
+    until("the pool is whole", || state(&daemon, "fast") == "online");
+    let mut client = Client::connect(&socket);
+    let mut found = vec![0; 1 << 20];
+    client.read(0, &mut found).unwrap();
+    assert!(found == content(7, 1 << 20));
+    client.write(0, &found).unwrap();
+    client.flush().unwrap();
+    drop(client);
+    daemon.kill();
+    std::fs::rename(&second, daemon.dir.path("away")).unwrap();
+    daemon.start();
     daemon.tell(&["pool", "import", "fast", "--accept-missing"]);
     assert_eq!(state(&daemon, "fast"), "degraded");
+    daemon.stop();
+}
+
+/// Ends the daemon with a kill at the next system call that `filter` describes to strace.
+fn kill_at(daemon: &Daemon, filter: &[&str]) -> std::process::Child {
+    let mut command = Command::new("strace");
+    command.args(["-f", "-q", "-p", &daemon.pid().to_string(), "-o", "/dev/null"]).args(filter);
+    let strace = command.spawn().unwrap();
+    let task = format!("/proc/{0}/task", daemon.pid());
+    let is_traced = |thread: &Path| {
+        let status = std::fs::read_to_string(thread.join("status")).unwrap_or_default();
+        status.lines().any(|line| line.starts_with("TracerPid:") && !line.ends_with("\t0"))
+    };
+    until("strace has attached", || {
+        std::fs::read_dir(&task).unwrap().all(|thread| is_traced(&thread.unwrap().path()))
+    });
+    strace
+}
+
+#[test]
+fn a_crash_while_a_pool_is_made_leaves_a_pool_or_nothing() {
+    if !have("strace") {
+        return;
+    }
+    let mut daemon = Daemon::new("creation");
+    let (first, second) = (daemon.ssd("ssd-0"), daemon.ssd("ssd-1"));
+    let ssds = [first.to_str().unwrap(), second.to_str().unwrap()];
+    let create = ["pool", "create", "fast", "--ssd", ssds[0], "--ssd", ssds[1]];
+    let new = daemon.dir.path("state/new");
+    let path = |name: &str| new.join(name).to_str().unwrap().to_owned();
+    let paths = ["fast.json.new", "witness.new", "witness", "fast.json"].map(path);
+    let mut places: Vec<(String, Vec<String>)> = Vec::new();
+    for (call, path) in ["rename", "rename", "rename", "unlink"].iter().zip(&paths) {
+        let inject = format!("inject={call}:signal=KILL");
+        let filter = ["-P", path, "-e", &inject].map(str::to_owned).to_vec();
+        places.push((format!("{call} {path}"), filter));
+    }
+    // The writes to the SSDs; the rest of the probing comes before.
+    for number in [2, 5, 7, 9, 11, 13, 15, 17, 20] {
+        let inject = format!("inject=io_uring_enter:signal=KILL:when={number}");
+        places.push((format!("ring {number}"), ["-e".to_owned(), inject].to_vec()));
+    }
+    let (mut made, mut taken_back) = (0, 0);
+    for (what, filter) in &places {
+        let filter: Vec<&str> = filter.iter().map(String::as_str).collect();
+        let mut strace = kill_at(&daemon, &filter);
+        daemon.ask(&create);
+        let killed = !daemon.wait();
+        let _ = strace.kill();
+        strace.wait().unwrap();
+        assert!(killed, "{what}");
+        daemon.start();
+        until("the note is gone", || !new.join("fast.json").exists());
+        let pools = daemon.json(&["pool", "list"])["items"].clone();
+        if pools.as_array().unwrap().is_empty() {
+            taken_back += 1;
+            let found = daemon.json(&["pool", "import"]);
+            assert!(found["items"].as_array().unwrap().is_empty(), "{what}: {found}");
+            daemon.tell(&create);
+        } else {
+            made += 1;
+        }
+        assert_eq!(state(&daemon, "fast"), "online", "{what}");
+        daemon.tell(&["pool", "destroy", "fast", "--yes"]);
+    }
+    assert!(made > 1 && taken_back > 1, "{made} {taken_back}");
+    daemon.stop();
+}
+
+#[test]
+fn an_export_whose_address_is_taken_is_served_once_it_is_free() {
+    let mut daemon = served("taken");
+    daemon.stop();
+    let socket = daemon.dir.path("nbd");
+    let other = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    daemon.start();
+    let reason = || daemon.json(&["export", "list"])["items"][0]["reason"].to_string();
+    until("it is told why", || reason().contains("another process listens"));
+    drop(other);
+    until_served(&daemon);
+    assert_eq!(reason(), "\"\"");
     daemon.stop();
 }
 

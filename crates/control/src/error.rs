@@ -12,8 +12,6 @@ pub enum Code {
     NotFound,
     /// The address exists and does not know this method.
     BadMethod,
-    /// The body is not JSON.
-    BadType,
     /// The body is too long.
     TooLarge,
     /// The name, or the place, is taken.
@@ -31,11 +29,10 @@ pub enum Code {
 }
 
 /// Every code with its HTTP status and its name on the wire.
-pub const CODES: [(Code, u16, &str); 11] = [
+pub const CODES: [(Code, u16, &str); 10] = [
     (Code::BadRequest, 400, "bad-request"),
     (Code::NotFound, 404, "not-found"),
     (Code::BadMethod, 405, "bad-method"),
-    (Code::BadType, 415, "bad-type"),
     (Code::TooLarge, 413, "too-large"),
     (Code::Exists, 409, "exists"),
     (Code::Refused, 409, "refused"),

@@ -5,7 +5,9 @@
 //! * Whatever arrives is answered from the error table; nothing here can panic on it.
 
 use std::io;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -16,10 +18,13 @@ use axum::http::request::Parts;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
+use axum::serve::Listener;
 use forebay_device::post::Sender;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tokio::sync::{Semaphore, oneshot};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use crate::api;
 use crate::call::{Call, Reply, Result, reply};
@@ -31,8 +36,12 @@ use crate::socket::ControlSocket;
 /// longer one is refused.
 pub const BODY_BYTES_MAX: usize = 64 << 10;
 
-/// Calls on their way to the reactor at a time; more wait. The daemon does a handful at a time.
-const CALLS_MAX: usize = 64;
+/// Changes on their way to the reactor at a time; more wait here. The daemon makes one at a time.
+const CHANGES_MAX: usize = 64;
+
+/// Connections at a time; more wait in the kernel's backlog. Each may hold a body of 64 KiB, and a
+/// descriptor that the data path may need.
+const CONNECTIONS_MAX: usize = 128;
 
 /// How long requests under way are waited for at the end.
 const DRAIN_TIME_MAX: Duration = Duration::from_secs(5);
@@ -41,13 +50,18 @@ const DRAIN_TIME_MAX: Duration = Duration::from_secs(5);
 #[derive(Clone)]
 struct Desk {
     calls: Sender<Call>,
-    places: Arc<Semaphore>,
+    changes: Arc<Semaphore>,
 }
 
 impl Desk {
-    /// Sends a call and waits for its answer.
+    /// Sends a call that changes something, and waits for its answer.
+    async fn change<T: Serialize>(&self, call: impl FnOnce(Reply<T>) -> Call) -> Response {
+        let _place = self.changes.acquire().await;
+        self.ask(call).await
+    }
+
+    /// Sends a call that only looks, and is answered at once however many changes wait.
     async fn ask<T: Serialize>(&self, call: impl FnOnce(Reply<T>) -> Call) -> Response {
-        let _place = self.places.acquire().await;
         let (reply, answer) = reply();
         self.calls.send(call(reply));
         respond(answer.await)
@@ -56,7 +70,9 @@ impl Desk {
 
 fn json(status: u16, body: &impl Serialize) -> Response {
     let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    let body = serde_json::to_vec(body).unwrap_or_default();
+    let Ok(body) = serde_json::to_vec(body) else {
+        return StatusCode::INTERNAL_SERVER_ERROR.into_response();
+    };
     (status, [(header::CONTENT_TYPE, "application/json")], body).into_response()
 }
 
@@ -151,19 +167,19 @@ async fn pool(State(desk): D, At(name): At<Name>) -> Response {
 }
 
 async fn create_pool(State(desk): D, Body(body): Body<api::CreatePool>) -> Response {
-    desk.ask(|reply| Call::CreatePool(body, reply)).await
+    desk.change(|reply| Call::CreatePool(body, reply)).await
 }
 
 async fn import_pool(State(desk): D, Body(body): Body<api::ImportPool>) -> Response {
-    desk.ask(|reply| Call::ImportPool(body, reply)).await
+    desk.change(|reply| Call::ImportPool(body, reply)).await
 }
 
 async fn importable(State(desk): D) -> Response {
-    desk.ask(Call::Importable).await
+    desk.change(Call::Importable).await
 }
 
 async fn export_pool(State(desk): D, At(name): At<Name>) -> Response {
-    desk.ask(|reply| Call::ExportPool(name, reply)).await
+    desk.change(|reply| Call::ExportPool(name, reply)).await
 }
 
 async fn destroy_pool(
@@ -171,7 +187,7 @@ async fn destroy_pool(
     At(name): At<Name>,
     Body(body): Body<api::Confirm>,
 ) -> Response {
-    desk.ask(|reply| Call::DestroyPool(name, body, reply)).await
+    desk.change(|reply| Call::DestroyPool(name, body, reply)).await
 }
 
 async fn plan(State(desk): D, Body(body): Body<api::Change>) -> Response {
@@ -191,7 +207,7 @@ async fn add_volume(
     At(pool): At<Name>,
     Body(body): Body<api::AddVolume>,
 ) -> Response {
-    desk.ask(|reply| Call::AddVolume(pool, body, reply)).await
+    desk.change(|reply| Call::AddVolume(pool, body, reply)).await
 }
 
 async fn set_volume(
@@ -199,15 +215,15 @@ async fn set_volume(
     At((pool, volume)): At<(Name, Name)>,
     Body(body): Body<api::SetVolume>,
 ) -> Response {
-    desk.ask(|reply| Call::SetVolume(VolumeName { pool, volume }, body, reply)).await
+    desk.change(|reply| Call::SetVolume(VolumeName { pool, volume }, body, reply)).await
 }
 
 async fn flush_volume(State(desk): D, At((pool, volume)): At<(Name, Name)>) -> Response {
-    desk.ask(|reply| Call::FlushVolume(VolumeName { pool, volume }, reply)).await
+    desk.change(|reply| Call::FlushVolume(VolumeName { pool, volume }, reply)).await
 }
 
 async fn remove_volume(State(desk): D, At((pool, volume)): At<(Name, Name)>) -> Response {
-    desk.ask(|reply| Call::RemoveVolume(VolumeName { pool, volume }, reply)).await
+    desk.change(|reply| Call::RemoveVolume(VolumeName { pool, volume }, reply)).await
 }
 
 async fn exports(State(desk): D) -> Response {
@@ -215,11 +231,11 @@ async fn exports(State(desk): D) -> Response {
 }
 
 async fn add_export(State(desk): D, Body(body): Body<api::AddExport>) -> Response {
-    desk.ask(|reply| Call::AddExport(body, reply)).await
+    desk.change(|reply| Call::AddExport(body, reply)).await
 }
 
 async fn remove_export(State(desk): D, At((pool, volume)): At<(Name, Name)>) -> Response {
-    desk.ask(|reply| Call::RemoveExport(VolumeName { pool, volume }, reply)).await
+    desk.change(|reply| Call::RemoveExport(VolumeName { pool, volume }, reply)).await
 }
 
 async fn job(State(desk): D, At(number): At<u64>) -> Response {
@@ -242,7 +258,7 @@ async fn wrong_method(request: Request) -> ApiError {
 
 /// All addresses.
 pub fn router(calls: Sender<Call>) -> Router {
-    let desk = Desk { calls, places: Arc::new(Semaphore::new(CALLS_MAX)) };
+    let desk = Desk { calls, changes: Arc::new(Semaphore::new(CHANGES_MAX)) };
     let volume_at = "/pools/{pool}/volumes/{volume}";
     let api = Router::new()
         .route("/status", get(status))
@@ -269,6 +285,62 @@ pub fn router(calls: Sender<Call>) -> Router {
         .with_state(desk)
 }
 
+/// The socket's connections, of which there are at most [`CONNECTIONS_MAX`].
+struct Door {
+    listener: UnixListener,
+    places: Arc<Semaphore>,
+}
+
+/// A connection and its place.
+struct Guest {
+    stream: UnixStream,
+    _place: Option<OwnedSemaphorePermit>,
+}
+
+impl Listener for Door {
+    type Io = Guest;
+    type Addr = ();
+
+    async fn accept(&mut self) -> (Guest, ()) {
+        let place = Arc::clone(&self.places).acquire_owned().await.ok();
+        // Waits by itself where descriptors are short.
+        let (stream, _) = Listener::accept(&mut self.listener).await;
+        (Guest { stream, _place: place }, ())
+    }
+
+    fn local_addr(&self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl AsyncRead for Guest {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_read(context, buf)
+    }
+}
+
+impl AsyncWrite for Guest {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_shutdown(context)
+    }
+}
+
 /// The thread that serves the control socket.
 pub struct Server {
     stop: Option<oneshot::Sender<()>>,
@@ -285,7 +357,7 @@ impl Server {
         let (stop, stopped) = oneshot::channel::<()>();
         let listener = {
             let _inside = runtime.enter();
-            tokio::net::UnixListener::from_std(socket.listener.try_clone()?)?
+            UnixListener::from_std(socket.listener.try_clone()?)?
         };
         let serve = async move {
             let (told, ending) = oneshot::channel::<()>();
@@ -293,7 +365,9 @@ impl Server {
                 let _ = stopped.await;
                 drop(told);
             };
-            let serving = axum::serve(listener, router(calls)).with_graceful_shutdown(ends);
+            let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+            let serving =
+                axum::serve(Door { listener, places }, router(calls)).with_graceful_shutdown(ends);
             let limit = async move {
                 let _ = ending.await;
                 tokio::time::sleep(DRAIN_TIME_MAX).await;

@@ -1,8 +1,8 @@
 //! The control socket: whoever can open it controls the daemon, so its mode comes before its name.
 
-use std::fs::Permissions;
+use std::fs::{DirBuilder, File, Permissions, TryLockError};
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
@@ -10,11 +10,33 @@ use std::path::{Path, PathBuf};
 pub struct ControlSocket {
     path: PathBuf,
     pub(crate) listener: UnixListener,
+    /// Locked as long as the socket is ours: two daemons that start at once both find a dead one's
+    /// socket, and the second would take away what the first has put there.
+    _lock: File,
 }
 
 impl Drop for ControlSocket {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// A name beside `path`.
+fn beside(path: &Path, end: &str) -> PathBuf {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(end);
+    path.with_file_name(name)
+}
+
+fn lock(path: &Path) -> io::Result<File> {
+    let mut options = File::options();
+    let file = options.create(true).truncate(false).write(true).mode(0o600).open(path)?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => {
+            Err(io::Error::new(ErrorKind::AddrInUse, "another daemon answers there"))
+        }
+        Err(TryLockError::Error(error)) => Err(error),
     }
 }
 
@@ -44,17 +66,22 @@ impl ControlSocket {
     /// # Errors
     /// `AddrInUse` if a live daemon answers there, or something else is there.
     pub fn open(path: &Path, mode: u32) -> io::Result<ControlSocket> {
+        let lock = lock(&beside(path, ".lock"))?;
         remove_stale(path)?;
-        let mut name = path.file_name().unwrap_or_default().to_owned();
-        name.push(".new");
-        let new = path.with_file_name(name);
+        // A directory that only we can enter: nobody connects before the mode is right.
+        let dir = beside(path, ".new");
+        let new = dir.join("s");
         remove_stale(&new)?;
-        // Nobody knows the first name, and the second one appears with its mode.
+        match DirBuilder::new().mode(0o700).create(&dir) {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+            other => other?,
+        }
         let listener = UnixListener::bind(&new)?;
         std::fs::set_permissions(&new, Permissions::from_mode(mode))?;
         std::fs::rename(&new, path)?;
+        std::fs::remove_dir(&dir)?;
         listener.set_nonblocking(true)?;
-        Ok(ControlSocket { path: path.to_owned(), listener })
+        Ok(ControlSocket { path: path.to_owned(), listener, _lock: lock })
     }
 }
 
@@ -72,6 +99,11 @@ mod tests {
         assert_eq!(mode & 0o777, 0o600);
         let second = ControlSocket::open(&path, 0o600);
         assert!(second.is_err_and(|error| error.kind() == ErrorKind::AddrInUse));
+        // Also while the first one has not got its name yet.
+        std::fs::rename(&path, folder.join("elsewhere")).unwrap();
+        let third = ControlSocket::open(&path, 0o600);
+        assert!(third.is_err_and(|error| error.kind() == ErrorKind::AddrInUse));
+        std::fs::rename(folder.join("elsewhere"), &path).unwrap();
         // As after a kill: the file stays, nobody listens.
         let abandoned = folder.join("abandoned.sock");
         drop(UnixListener::bind(&abandoned).unwrap());

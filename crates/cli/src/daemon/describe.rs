@@ -273,7 +273,7 @@ impl Daemon {
                 Some(Serving::Live(host)) => {
                     (host.uris.first().cloned().unwrap_or_default(), host.clients(), String::new())
                 }
-                Some(Serving::Failed(failure)) => (String::new(), 0, failure.what().to_owned()),
+                Some(Serving::Failed { why, .. }) => (String::new(), 0, why.what().to_owned()),
                 None => (String::new(), 0, "its volume is not online".to_owned()),
             };
             let (read_only, tls) = (export.read_only, self.tls_use(export));

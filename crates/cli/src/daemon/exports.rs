@@ -7,6 +7,7 @@ use std::rc::Rc;
 use forebay_control::api::{self, Done, Place, TlsUse};
 use forebay_control::error::Code;
 use forebay_control::name::VolumeName;
+use forebay_device::runtime::{Nanos, Runtime, SECOND};
 use forebay_export::nbd::Tls;
 
 use super::pools::check_absolute;
@@ -17,6 +18,10 @@ use crate::Result;
 use crate::export::{Access, Terms};
 use crate::failure::Failure;
 use crate::host::{Doors, Host, Places, loopback};
+use crate::members::PATIENCE;
+
+/// Time between two attempts to serve an export whose address could not be had.
+const RETRY_INTERVAL: Nanos = 10 * SECOND;
 
 fn is_loopback(address: &SocketAddr) -> bool {
     address.ip().to_canonical().is_loopback()
@@ -36,25 +41,53 @@ impl Daemon {
             record.exports.iter().find(|export| export.volume.as_str() == volume).cloned()
         };
         let Some(record) = record else { return };
-        let serving = match self.serve_export(open, &record).await {
+        let known = match open.exports.borrow().get(volume) {
+            Some(Serving::Live(_)) => return,
+            Some(Serving::Failed { why, .. }) => Some(why.what().to_owned()),
+            None => None,
+        };
+        // Only the first time a killed daemon may just be about to let go of the address.
+        let patience = if known.is_none() { PATIENCE } else { 0 };
+        let serving = match self.serve_export(open, &record, patience).await {
             Ok(host) => Serving::Live(host),
-            Err(failure) => {
-                let what = format!("export of \"{pool}/{volume}\": {}", failure.what());
-                self.journal.warn("export-failed", pool.as_str(), what);
-                Serving::Failed(failure)
+            Err(why) => {
+                if known.as_deref() != Some(why.what()) {
+                    let what = format!("export of \"{pool}/{volume}\": {}", why.what());
+                    self.journal.warn("export-failed", pool.as_str(), what);
+                }
+                Serving::Failed { why, retry_at: self.reactor.now() + RETRY_INTERVAL }
             }
         };
         open.exports.borrow_mut().insert(volume.to_owned(), serving);
     }
 
-    async fn serve_export(&self, open: &Rc<Open>, record: &ExportRecord) -> Result<Host> {
+    /// Tries again to serve what could not be served.
+    pub(super) async fn retry_exports(&self, slot: &Slot, open: &Rc<Open>) {
+        let now = self.reactor.now();
+        let due = |serving: &Serving| matches!(serving, Serving::Failed { retry_at, .. } if *retry_at <= now);
+        let failed: Vec<String> = {
+            let exports = open.exports.borrow();
+            exports.iter().filter(|(_, s)| due(s)).map(|(volume, _)| volume.clone()).collect()
+        };
+        for volume in failed {
+            self.start_export(slot, open, &volume).await;
+        }
+    }
+
+    async fn serve_export(
+        &self,
+        open: &Rc<Open>,
+        record: &ExportRecord,
+        patience: Nanos,
+    ) -> Result<Host> {
         let volume = match open.volumes.borrow().get(record.volume.as_str()) {
             Some(Attached::Online(volume)) => Rc::clone(volume),
             Some(Attached::Missing { why, .. }) => return Err(why.clone()),
             None => return Err(Failure::coded(Code::NotFound, "its volume is gone")),
         };
         let (terms, places) = self.terms(record)?;
-        let doors = Doors::open(&self.reactor, record.volume.as_str(), &places).await?;
+        let doors =
+            Doors::open_within(&self.reactor, record.volume.as_str(), &places, patience).await?;
         Host::start(&self.reactor, doors, &open.members, &volume, &terms, &self.crew).await
     }
 
@@ -126,7 +159,7 @@ impl Daemon {
         let (read_only, require_tls) = (body.read_only, body.require_tls);
         let mut export =
             ExportRecord { volume: name.volume.clone(), place, read_only, require_tls };
-        let host = self.serve_export(&open, &export).await?;
+        let host = self.serve_export(&open, &export, PATIENCE).await?;
         // A free port that was taken is the same one after each start.
         match (&mut export.place, host.address) {
             (Place::Port(port), Some(taken)) => *port = taken.port(),

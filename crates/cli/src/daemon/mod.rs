@@ -9,6 +9,7 @@
 
 mod answer;
 pub(crate) mod config;
+mod creation;
 mod describe;
 mod exports;
 mod jobs;
@@ -122,7 +123,11 @@ enum Attached {
 /// An export of an open pool.
 enum Serving {
     Live(Host),
-    Failed(Failure),
+    /// Its address could not be had, and is tried again.
+    Failed {
+        why: Failure,
+        retry_at: Nanos,
+    },
 }
 
 /// See the head of the file.
@@ -230,6 +235,10 @@ impl Daemon {
 
     /// Looks after the pools until the daemon ends.
     async fn watch(self: &Rc<Self>) {
+        {
+            let _held = self.changing.lock().await;
+            self.settle_intents().await;
+        }
         let mut is_ready = false;
         while !self.end.is_raised() {
             {

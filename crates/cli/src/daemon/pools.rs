@@ -1,19 +1,20 @@
 //! Pools: made, found, opened, let go.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use forebay_control::api::{self, Done, PlannedMember, PoolPlan, SCHEMA};
 use forebay_control::error::Code;
 use forebay_control::name::Name;
+use forebay_device::Runtime;
 use forebay_device::runtime::{Nanos, SECOND};
-use forebay_device::{Buf, Runtime};
-use forebay_engine::format::{Layout, SUPERBLOCK_BYTES, Superblock};
+use forebay_engine::format::Superblock;
 use forebay_engine::{CreateOptions, OpenOptions, Tuning};
 
 use super::scan::{self, Found, is_complete, of_pool};
-use super::state::Record;
+use super::state::{Intent, Record};
 use super::{Daemon, Open, Slot, State};
 use crate::Result;
 use crate::blocking::on_thread;
@@ -142,27 +143,20 @@ impl Daemon {
         if body.dry_run {
             return Ok(plan);
         }
-        let witness = FileWitness::at(&self.state.witness_new()?, &members.identities)?;
-        let id = members.create(&self.reactor, &witness, &options).await?.to_string();
-        drop((witness, members));
-        self.state.adopt_new(&id)?;
-        let record = Record {
+        let intent = Intent {
             name: body.name,
-            id: id.clone(),
             ssds: body.ssds,
             accept_data_loss_on_ssd_failure: body.accept_data_loss_on_ssd_failure,
-            exports: Vec::new(),
         };
-        self.state.store(&record).await?;
-        let name = record.name.to_string();
-        self.journal.note("pool-created", &name, format!("pool \"{name}\" ({id}) was made"));
+        let record = self.make_pool(&intent, members, &options).await?;
+        let id = record.id.clone();
         let slot = self.add_slot(record);
         let found = self.scan(&[]).await;
         self.start_pool(&slot, &found, OpenOptions::default()).await?;
         Ok(PoolPlan { id, done: true, ..plan })
     }
 
-    fn add_slot(&self, record: Record) -> Rc<Slot> {
+    pub(super) fn add_slot(&self, record: Record) -> Rc<Slot> {
         let name = record.name.to_string();
         let state = State::Waiting { until: self.reactor.now() };
         let slot = Rc::new(Slot::new(record, state));
@@ -171,7 +165,7 @@ impl Daemon {
     }
 
     /// Looks for cache devices where the configuration says, where they were last, and at `more`.
-    async fn scan(&self, more: &[PathBuf]) -> Vec<Found> {
+    pub(super) async fn scan(&self, more: &[PathBuf]) -> Vec<Found> {
         let patterns = self.config.devices.scan.clone();
         let mut known = more.to_vec();
         for slot in self.slots.borrow().values() {
@@ -250,27 +244,45 @@ impl Daemon {
             .iter()
             .map(|(name, slot)| (name.clone(), Rc::clone(slot)))
             .collect();
-        let waits = |slot: &Slot| match &*slot.state.borrow() {
-            State::Waiting { until } => Some(*until),
-            _ => None,
-        };
-        let due = slots.iter().any(|(_, slot)| waits(slot).is_some()) && self.is_scan_due();
+        let due = slots.iter().any(|(_, slot)| slot.open().is_none()) && self.is_scan_due();
         let found = if due { self.scan(&[]).await } else { Vec::new() };
         for (name, slot) in slots {
             if self.end.is_raised() {
                 return;
             }
-            match waits(&slot) {
-                Some(until) if due => self.open_if_due(&slot, &found, until).await,
-                Some(_) => {}
-                None => {
-                    if let Some(open) = slot.open() {
-                        self.tell_news(&name, &open);
-                        self.attach_volumes(&slot, &open).await;
-                    }
-                }
+            if let Some(open) = slot.open() {
+                self.tell_news(&name, &open);
+                self.attach_volumes(&slot, &open).await;
+                self.retry_exports(&slot, &open).await;
+            } else if due {
+                self.wait_again_if_changed(&slot, &found);
+                let until = match &*slot.state.borrow() {
+                    State::Waiting { until } => *until,
+                    _ => continue,
+                };
+                self.open_if_due(&slot, &found, until).await;
             }
         }
+    }
+
+    /// A pool that could not be opened is tried again once other devices of it are there than were
+    /// then: one that came late, or one that is gone.
+    fn wait_again_if_changed(&self, slot: &Slot, found: &[Found]) {
+        if !matches!(&*slot.state.borrow(), State::Failed(_)) {
+            return;
+        }
+        let own = of_pool(found, &slot.record.borrow().id);
+        let devices = |found: &mut dyn Iterator<Item = &Found>| -> BTreeSet<_> {
+            found.map(|found| (found.superblock.device, found.path.clone())).collect()
+        };
+        let now = devices(&mut own.into_iter());
+        if now == devices(&mut slot.seen.borrow().iter()) {
+            return;
+        }
+        let wait = self.config.devices.wait_s.saturating_mul(SECOND);
+        let until = self.reactor.now().saturating_add(wait);
+        slot.is_told.set(false);
+        *slot.state.borrow_mut() = State::Waiting { until };
     }
 
     /// Whether to look for devices again: often at first, then at leisure, so that idle disks may
@@ -313,7 +325,7 @@ impl Daemon {
         ids.iter().filter_map(|id| self.describe_found(&of_pool(&found, id))).collect()
     }
 
-    fn known_ids(&self) -> Vec<String> {
+    pub(super) fn known_ids(&self) -> Vec<String> {
         self.slots.borrow().values().map(|slot| slot.record.borrow().id.clone()).collect()
     }
 
@@ -374,7 +386,7 @@ impl Daemon {
             // It may be somebody else's; the next start of this daemon must leave it alone.
             let id = slot.record.borrow().id.clone();
             self.slots.borrow_mut().remove(&name);
-            self.state.forget(&id, false)?;
+            self.state.forget(&id, false).await?;
         }
         if failure.code() != Code::NeedsDecision {
             return Err(failure);
@@ -449,6 +461,13 @@ impl Daemon {
             return Err(Failure::coded(Code::Busy, format!("pool \"{name}\" is busy: {busy}"))
                 .hint("wait until that has ended, or cancel it"));
         }
+        if slot.open().is_some_and(|open| open.pool.is_latched()) {
+            // It cannot be stopped in order, and what it had under way keeps its devices.
+            let what = format!("pool \"{name}\" has stopped writing after a device error");
+            return Err(Failure::new(what).hint(
+                "see `forebay events`; mend the device, restart the daemon, then try again",
+            ));
+        }
         Ok(slot)
     }
 
@@ -469,7 +488,7 @@ impl Daemon {
         self.close_slot(name).await?;
         let id = slot.record.borrow().id.clone();
         // The witness stays: it knows which devices are stale if the pool comes back.
-        self.state.forget(&id, false)?;
+        self.state.forget(&id, false).await?;
         self.slots.borrow_mut().remove(name);
         let what = format!("pool \"{name}\" ({id}) was exported");
         self.journal.note("pool-exported", name, &what);
@@ -499,32 +518,10 @@ impl Daemon {
         let (record, ssds) = (slot.record.borrow().clone(), slot.record.borrow().ssds.clone());
         self.close_slot(name).await?;
         self.erase(&ssds, &record.id).await?;
-        self.state.forget(&record.id, true)?;
+        self.state.forget(&record.id, true).await?;
         self.slots.borrow_mut().remove(name);
         let what = format!("pool \"{name}\" ({}) was destroyed", record.id);
         self.journal.note("pool-destroyed", name, &what);
         Ok(Done::of(format!("{what}; its cache devices are free")))
-    }
-
-    /// Takes the superblocks off the devices of a pool; without them the rest means nothing.
-    async fn erase(&self, ssds: &[PathBuf], id: &str) -> Result<()> {
-        let members = Members::open(&self.reactor, ssds).await?;
-        for (path, device) in members.list() {
-            let found = forebay_engine::read_superblock(&**device).await?;
-            if found.pool.to_string() != id {
-                let what = format!("{} is of another pool by now", path.display());
-                return Err(Failure::new(what));
-            }
-        }
-        for (path, device) in members.list() {
-            let failed = |error| Failure::io(format!("erase {}", path.display()), error);
-            for slot in 0..2 {
-                let zeroes = Buf::zeroed(SUPERBLOCK_BYTES).freeze();
-                let at = Layout::superblock_offset(slot);
-                device.write(at, zeroes).done().await.map_err(failed)?;
-            }
-            device.flush().done().await.map_err(failed)?;
-        }
-        Ok(())
     }
 }

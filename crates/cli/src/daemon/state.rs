@@ -2,9 +2,11 @@
 //!
 //!     pools/POOL-ID/pool.json     what the daemon was told of it
 //!     pools/POOL-ID/witness       see the engine
-//!     new/                        a pool that is being made
+//!     new/NAME.json               a pool that is being made, until its record is stored
+//!     new/witness                 its witness, until it has an identity
 //!
-//! Every file is replaced as a whole. The directory is locked while a daemon uses it.
+//! Every file is replaced as a whole, on a thread, so that a slow disk here holds no client up. The
+//! directory is locked while a daemon uses it.
 
 use std::fs::{DirBuilder, File, TryLockError};
 use std::io::ErrorKind;
@@ -43,6 +45,15 @@ pub(super) struct ExportRecord {
     /// Whether clients have to use TLS even where others need not.
     #[serde(default)]
     pub(super) require_tls: bool,
+}
+
+/// A pool that is being made. It is stored before anything is written to a device, so that a start
+/// knows what a crash has left half made.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Intent {
+    pub(super) name: Name,
+    pub(super) ssds: Vec<PathBuf>,
+    pub(super) accept_data_loss_on_ssd_failure: bool,
 }
 
 /// See the head of the file.
@@ -118,56 +129,113 @@ impl StateDir {
 
     /// Where the witness of a pool is that is being made.
     pub(super) fn witness_new(&self) -> Result<PathBuf> {
-        let dir = self.path.join("new");
-        make(&dir)?;
-        remove(&dir.join("witness"))?;
-        Ok(dir.join("witness"))
+        let path = self.path.join("new").join("witness");
+        make(&self.path.join("new"))?;
+        remove(&path).map_err(|error| cannot("remove", &path, &error))?;
+        Ok(path)
     }
 
     /// Gives the new witness to the pool that was made.
-    pub(super) fn adopt_new(&self, id: &str) -> Result<()> {
+    pub(super) async fn adopt_new(&self, id: &str) -> Result<()> {
         let (from, to) = (self.path.join("new").join("witness"), self.witness(id)?);
-        let failed = |error| Failure::system(format!("keep the witness {}", to.display()), &error);
-        std::fs::rename(from, &to).map_err(failed)?;
-        sync_names(&to).map_err(failed)
+        let target = to.clone();
+        let adopted =
+            on_thread(move || std::fs::rename(from, &target).and_then(|()| sync_names(&target)));
+        let adopted = adopted.await.and_then(|result| result);
+        adopted.map_err(|error| cannot("keep the witness", &to, &error))
     }
 
     /// Stores a record durably.
     pub(super) async fn store(&self, record: &Record) -> Result<()> {
         let dir = self.pool_dir(&record.id);
         make(&dir)?;
-        let path = dir.join("pool.json");
-        let text = serde_json::to_vec_pretty(record)
-            .map_err(|error| Failure::new(format!("cannot store {}: {error}", path.display())))?;
-        let target = path.clone();
-        let stored = on_thread(move || {
-            sync_names(&dir)?;
-            replace(&target, &text)
-        });
-        stored.await.and_then(|result| result).map_err(|error| {
-            Failure::system(format!("store {}", path.display()), &error)
-                .hint("make room on the file system of state_dir")
-        })
+        store(dir.join("pool.json"), record).await
     }
 
-    /// Forgets a pool; its witness too, if it is no more.
-    pub(super) fn forget(&self, id: &str, with_witness: bool) -> Result<()> {
+    /// Forgets a pool durably; its witness too, if it is no more.
+    pub(super) async fn forget(&self, id: &str, with_witness: bool) -> Result<()> {
         let dir = self.pool_dir(id);
-        remove(&dir.join("pool.json"))?;
-        if with_witness {
-            remove(&dir.join("witness"))?;
-            let _ = std::fs::remove_dir(&dir);
-        }
-        let synced = sync_names(&dir);
-        synced.map_err(|error| Failure::system(format!("flush {}", dir.display()), &error))
+        let path = dir.clone();
+        let forgotten = on_thread(move || {
+            remove(&path.join("pool.json"))?;
+            if with_witness {
+                remove(&path.join("witness"))?;
+            }
+            sync_names(&path.join("pool.json"))?;
+            // What somebody else has put there stays.
+            let _ = std::fs::remove_dir(&path);
+            sync_names(&path)
+        });
+        let forgotten = forgotten.await.and_then(|result| result);
+        forgotten.map_err(|error| cannot("remove the record of a pool in", &dir, &error))
+    }
+
+    fn intent(&self, name: &Name) -> PathBuf {
+        self.path.join("new").join(format!("{name}.json"))
+    }
+
+    /// Notes durably that a pool is about to be made.
+    pub(super) async fn intend(&self, intent: &Intent) -> Result<()> {
+        make(&self.path.join("new"))?;
+        store(self.intent(&intent.name), intent).await
+    }
+
+    /// The pools that were being made when a daemon ended.
+    ///
+    /// # Errors
+    /// If the directory cannot be read. A note that makes no sense is left out.
+    pub(super) fn intents(&self) -> Result<Vec<Intent>> {
+        let new = self.path.join("new");
+        let entries = match std::fs::read_dir(&new) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+            other => other.map_err(|error| cannot("read", &new, &error))?,
+        };
+        let paths = entries.filter_map(std::result::Result::ok).map(|entry| entry.path());
+        let notes = paths.filter(|path| path.extension().is_some_and(|end| end == "json"));
+        let intents =
+            notes.filter_map(|path| serde_json::from_slice(&std::fs::read(path).ok()?).ok());
+        Ok(intents.collect())
+    }
+
+    /// Forgets that a pool was being made.
+    pub(super) async fn settle(&self, intent: &Intent) -> Result<()> {
+        let path = self.intent(&intent.name);
+        let target = path.clone();
+        let settled = on_thread(move || {
+            remove(&target)?;
+            sync_names(&target)
+        });
+        let settled = settled.await.and_then(|result| result);
+        settled.map_err(|error| cannot("remove", &path, &error))
     }
 }
 
-fn remove(path: &Path) -> Result<()> {
-    match std::fs::remove_file(path) {
-        Err(error) if error.kind() != ErrorKind::NotFound => {
-            Err(Failure::system(format!("remove {}", path.display()), &error))
+fn cannot(action: &str, path: &Path, error: &std::io::Error) -> Failure {
+    Failure::system(format!("{action} {}", path.display()), error)
+        .hint("check the file system of state_dir")
+}
+
+/// Replaces a file by a new content, durably.
+async fn store(path: PathBuf, content: &impl Serialize) -> Result<()> {
+    let text = serde_json::to_vec_pretty(content)
+        .map_err(|error| Failure::new(format!("cannot store {}: {error}", path.display())))?;
+    let target = path.clone();
+    let stored = on_thread(move || {
+        // The directory's own name may be as new.
+        if let Some(folder) = target.parent() {
+            sync_names(folder)?;
         }
+        replace(&target, &text)
+    });
+    stored.await.and_then(|result| result).map_err(|error| {
+        Failure::system(format!("store {}", path.display()), &error)
+            .hint("make room on the file system of state_dir")
+    })
+}
+
+fn remove(path: &Path) -> std::io::Result<()> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
         _ => Ok(()),
     }
 }

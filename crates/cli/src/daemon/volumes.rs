@@ -13,6 +13,7 @@ use forebay_engine::{Mode, Volume, VolumeSpec, read_superblock};
 use super::pools::check_absolute;
 use super::{Attached, Daemon, Open, Slot};
 use crate::Result;
+use crate::blocking::on_thread;
 use crate::failure::Failure;
 use crate::members::PATIENCE;
 use crate::origin;
@@ -61,6 +62,12 @@ impl Open {
     }
 }
 
+/// Whether something is at a path; asked on a thread, for it may be of a file system that hangs.
+async fn exists(path: &Path) -> bool {
+    let path = path.to_owned();
+    on_thread(move || path.exists()).await.unwrap_or(false)
+}
+
 /// The error for a volume that is not there.
 pub(super) fn no_volume(name: &VolumeName) -> Failure {
     Failure::coded(Code::NotFound, format!("there is no volume \"{name}\""))
@@ -90,14 +97,16 @@ impl Daemon {
             let path = Path::new(&record.origin);
             let known = match open.volumes.borrow().get(&record.name) {
                 Some(Attached::Online(_)) => continue,
-                Some(Attached::Missing { retry_at, .. })
-                    if self.reactor.now() < *retry_at || !path.exists() =>
-                {
+                Some(Attached::Missing { retry_at, .. }) if self.reactor.now() < *retry_at => {
                     continue;
                 }
                 Some(Attached::Missing { why, .. }) => Some(why.what().to_owned()),
                 None => None,
             };
+            let is_there = exists(path).await;
+            if known.is_some() && !is_there {
+                continue;
+            }
             // Only the first time somebody may just be about to let go of it.
             let patience = if known.is_none() { PATIENCE } else { 0 };
             let attached: Result<Volume> = async {
@@ -116,7 +125,7 @@ impl Daemon {
                         let what = format!("volume \"{pool}/{}\": {}", record.name, why.what());
                         self.journal.warn("origin-missing", pool.as_str(), what);
                     }
-                    let pause = if path.exists() { RETRY_INTERVAL } else { 0 };
+                    let pause = if is_there { RETRY_INTERVAL } else { 0 };
                     Attached::Missing { why, retry_at: self.reactor.now() + pause }
                 }
             };

@@ -1,10 +1,69 @@
 //! A daemon of a test's own: its configuration, sockets and devices are in one directory.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
-use super::{Dir, forebay, run, signal, stderr};
+use super::{Client, Dir, forebay, run, signal, stderr};
+
+pub const VOLUME_BYTES: usize = 32 << 20;
+
+/// Bytes that are different at each place and for each seed.
+pub fn content(seed: u64, len: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    let mut bytes = Vec::with_capacity(len);
+    while bytes.len() < len {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        bytes.extend(state.to_le_bytes());
+    }
+    bytes
+}
+
+/// A pool "fast" on two SSDs with a volume "vm" that is exported at the socket "nbd".
+pub fn served(name: &str) -> Daemon {
+    let daemon = Daemon::new(name);
+    let (first, second) = (daemon.ssd("ssd-0"), daemon.ssd("ssd-1"));
+    let origin = daemon.dir.path("origin");
+    std::fs::write(&origin, content(1, VOLUME_BYTES)).unwrap();
+    let ssds = [first.to_str().unwrap(), second.to_str().unwrap()];
+    daemon.tell(&["pool", "create", "fast", "--ssd", ssds[0], "--ssd", ssds[1]]);
+    daemon.tell(&["volume", "add", "fast/vm", "--origin", origin.to_str().unwrap()]);
+    let socket = daemon.dir.path("nbd");
+    daemon.tell(&["export", "add", "fast/vm", "--socket", socket.to_str().unwrap()]);
+    daemon
+}
+
+/// Waits until the volume is online and its export serves.
+pub fn until_served(daemon: &Daemon) {
+    until("the volume is served", || {
+        let volume = daemon.json(&["volume", "show", "fast/vm"]);
+        volume["state"] == "online"
+            && volume["exports"][0].as_str().is_some_and(|uri| !uri.is_empty())
+    });
+}
+
+/// Waits for something that the daemon does by itself.
+#[allow(clippy::disallowed_methods, reason = "a test waits")]
+pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    for _ in 0..400 {
+        if holds() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    panic!("never: {what}");
+}
+
+pub fn read_all(socket: &Path) -> Vec<u8> {
+    let mut bytes = vec![0; VOLUME_BYTES];
+    let mut client = Client::connect(socket);
+    for (index, chunk) in bytes.chunks_mut(1 << 20).enumerate() {
+        client.read((index << 20) as u64, chunk).unwrap();
+    }
+    bytes
+}
 
 /// Smallest cache device.
 pub const SSD_BYTES: usize = 512 << 20;
@@ -53,6 +112,16 @@ impl Daemon {
     /// Starts, and does not wait for anything.
     pub fn spawn(&mut self) {
         self.child = Some(self.command().spawn().unwrap());
+    }
+
+    /// Its process.
+    pub fn pid(&self) -> u32 {
+        self.child.as_ref().unwrap().id()
+    }
+
+    /// Waits for its end, whoever asked for it; whether it ended well.
+    pub fn wait(&mut self) -> bool {
+        self.child.take().unwrap().wait().unwrap().success()
     }
 
     /// Waits until it answers, and its status is like this.

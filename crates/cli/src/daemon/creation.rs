@@ -1,0 +1,168 @@
+//! Pools made and erased: what is on the devices, and what the state directory knows of it.
+//!
+//! The order of a creation is: a note of the intent, the devices, the witness, the record, and the
+//! note is gone. Whatever ends it on the way leaves the note, and a failure or the next start either
+//! carries the creation to its end or takes back what it has written. Only a pool that was never
+//! opened is erased like that: there is nothing in it.
+
+use std::path::PathBuf;
+use std::rc::Rc;
+
+use forebay_control::name::Name;
+use forebay_device::{BlockDevice, Buf};
+use forebay_engine::format::{Layout, SUPERBLOCK_BYTES, Superblock};
+use forebay_engine::{CreateOptions, read_superblock};
+
+use super::Daemon;
+use super::scan::is_complete;
+use super::state::{Intent, Record};
+use crate::Result;
+use crate::failure::Failure;
+use crate::members::Members;
+use crate::witness::FileWitness;
+
+/// Whether this is of a pool of that name which was made and never opened.
+fn is_unopened(superblock: &Superblock, name: &Name) -> bool {
+    superblock.name == name.as_str()
+        && superblock.start_number == 0
+        && superblock.volumes.is_empty()
+}
+
+fn record_of(intent: &Intent, id: String) -> Record {
+    Record {
+        name: intent.name.clone(),
+        id,
+        ssds: intent.ssds.clone(),
+        accept_data_loss_on_ssd_failure: intent.accept_data_loss_on_ssd_failure,
+        exports: Vec::new(),
+    }
+}
+
+/// Takes the superblocks off a device; without them the rest means nothing.
+async fn erase(device: &dyn BlockDevice) -> std::result::Result<(), forebay_device::IoError> {
+    for slot in 0..2 {
+        let zeroes = Buf::zeroed(SUPERBLOCK_BYTES).freeze();
+        device.write(Layout::superblock_offset(slot), zeroes).done().await?;
+    }
+    device.flush().done().await
+}
+
+impl Daemon {
+    /// Makes a pool; its record is stored then, and it is not open. After a failure the devices are
+    /// as empty as before.
+    pub(super) async fn make_pool(
+        &self,
+        intent: &Intent,
+        members: Members,
+        options: &CreateOptions,
+    ) -> Result<Record> {
+        self.state.intend(intent).await?;
+        let made: Result<Record> = async {
+            let witness = FileWitness::at(&self.state.witness_new()?, &members.identities)?;
+            let id = members.create(&self.reactor, &witness, options).await?.to_string();
+            self.state.adopt_new(&id).await?;
+            let record = record_of(intent, id);
+            self.state.store(&record).await?;
+            Ok(record)
+        }
+        .await;
+        if made.is_err() {
+            self.take_back(intent, &members).await;
+        }
+        // A note that cannot be removed does no harm: the next start finds the pool's record.
+        if let Err(failure) = self.state.settle(intent).await {
+            self.journal.warn("state-unwritable", intent.name.as_str(), failure.what());
+        }
+        let record = made?;
+        let what = format!("pool \"{}\" ({}) was made", record.name, record.id);
+        self.journal.note("pool-created", record.name.as_str(), what);
+        Ok(record)
+    }
+
+    /// Takes a pool that was never opened off its devices again.
+    async fn take_back(&self, intent: &Intent, members: &Members) {
+        for (path, device) in members.list() {
+            let Ok(superblock) = read_superblock(&**device).await else { continue };
+            if !is_unopened(&superblock, &intent.name) {
+                continue;
+            }
+            let pool = intent.name.as_str();
+            let path = path.display();
+            match erase(&**device).await {
+                Ok(()) => {
+                    let what = format!("pool \"{pool}\" was not made; {path} is empty again");
+                    self.journal.warn("pool-not-made", pool, what);
+                }
+                Err(error) => {
+                    let what = format!("pool \"{pool}\" was half made and {path} fails: {error}");
+                    self.journal.warn("pool-not-made", pool, what);
+                }
+            }
+        }
+    }
+
+    /// Ends what a crash has left half made, one way or the other.
+    pub(super) async fn settle_intents(self: &Rc<Self>) {
+        let intents = match self.state.intents() {
+            Ok(intents) => intents,
+            Err(failure) => return self.journal.warn("state-unwritable", "", failure.what()),
+        };
+        for intent in intents {
+            if let Err(failure) = self.settle_intent(&intent).await {
+                let what = format!("pool \"{}\" is half made: {}", intent.name, failure.what());
+                self.journal.warn("pool-not-made", intent.name.as_str(), what);
+            }
+        }
+    }
+
+    async fn settle_intent(self: &Rc<Self>, intent: &Intent) -> Result<()> {
+        if let Some(path) = intent.ssds.iter().find(|path| !path.exists()) {
+            // It is looked at again at the next start.
+            return Err(Failure::new(format!("{} is not there", path.display())));
+        }
+        let found = self.scan(&intent.ssds).await;
+        let known = self.known_ids();
+        let own: Vec<_> = found
+            .iter()
+            .filter(|found| intent.ssds.contains(&found.path))
+            .filter(|found| is_unopened(&found.superblock, &intent.name))
+            .filter(|found| !known.contains(&found.superblock.pool.to_string()))
+            .collect();
+        let is_whole = own.len() == intent.ssds.len() && is_complete(&own);
+        let is_taken = self.slots.borrow().contains_key(intent.name.as_str());
+        match own.first() {
+            Some(first) if is_whole && !is_taken => {
+                let record = record_of(intent, first.superblock.pool.to_string());
+                // Opening it writes a witness if this crash came before it had one.
+                self.state.store(&record).await?;
+                let what = format!("pool \"{}\" ({}) is whole, as asked", record.name, record.id);
+                self.journal.note("pool-created", record.name.as_str(), what);
+                self.add_slot(record);
+            }
+            Some(_) => {
+                let paths: Vec<PathBuf> = own.iter().map(|found| found.path.clone()).collect();
+                let members = Members::open(&self.reactor, &paths).await?;
+                self.take_back(intent, &members).await;
+            }
+            None => {}
+        }
+        self.state.settle(intent).await
+    }
+
+    /// Erases a pool from its devices.
+    pub(super) async fn erase(&self, ssds: &[PathBuf], id: &str) -> Result<()> {
+        let members = Members::open(&self.reactor, ssds).await?;
+        for (path, device) in members.list() {
+            let found = read_superblock(&**device).await?;
+            if found.pool.to_string() != id {
+                let what = format!("{} is of another pool by now", path.display());
+                return Err(Failure::new(what));
+            }
+        }
+        for (path, device) in members.list() {
+            let erased = erase(&**device).await;
+            erased.map_err(|error| Failure::io(format!("erase {}", path.display()), error))?;
+        }
+        Ok(())
+    }
+}
