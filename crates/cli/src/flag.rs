@@ -42,16 +42,21 @@ impl Flag {
 
     /// Runs `future` unless the flag is raised first; it is dropped then, so it must bear that.
     pub(crate) async fn cut<T>(&self, future: impl Future<Output = T>) -> Option<T> {
-        let mut future = pin!(future);
-        let mut raised = pin!(self.wait());
-        poll_fn(|context| {
-            if let Poll::Ready(value) = future.as_mut().poll(context) {
-                return Poll::Ready(Some(value));
-            }
-            raised.as_mut().poll(context).map(|()| None)
-        })
-        .await
+        race(future, self.wait()).await.ok()
     }
+}
+
+/// What ends first of two, the first one if both have; the other one is dropped, so it must bear that.
+pub(crate) async fn race<A, B>(
+    first: impl Future<Output = A>,
+    second: impl Future<Output = B>,
+) -> Result<A, B> {
+    let (mut first, mut second) = (pin!(first), pin!(second));
+    poll_fn(|context| match first.as_mut().poll(context) {
+        Poll::Ready(value) => Poll::Ready(Ok(value)),
+        Poll::Pending => second.as_mut().poll(context).map(Err),
+    })
+    .await
 }
 
 #[cfg(test)]

@@ -116,7 +116,7 @@ impl Host {
 }
 
 /// Waits for all of `futures` at the same time.
-async fn all<F: Future<Output = ()>>(futures: Vec<F>) {
+pub(crate) async fn all<F: Future<Output = ()>>(futures: Vec<F>) {
     let mut left: Vec<_> = futures.into_iter().map(Box::pin).collect();
     poll_fn(|context| {
         left.retain_mut(|future| future.as_mut().poll(context).is_pending());

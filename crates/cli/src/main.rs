@@ -60,6 +60,10 @@ enum Command {
     Volume(Asks<admin::volume::Command>),
     /// Exports: where clients reach volumes
     Export(Asks<admin::export::Command>),
+    /// Jobs: long work of the daemon
+    Job(Asks<admin::job::Command>),
+    /// End the daemon; what is dirty stays in the cache, unless it is told to destage
+    Stop(admin::stop::Options),
     /// List what has happened since the daemon was started
     Events(admin::status::Events),
     /// Print what pools and volumes do, again and again
@@ -91,6 +95,8 @@ fn main() -> ExitCode {
         Command::Pool(Asks { asking, command }) => admin::pool::run(command, &asking),
         Command::Volume(Asks { asking, command }) => admin::volume::run(command, &asking),
         Command::Export(Asks { asking, command }) => admin::export::run(command, &asking),
+        Command::Job(Asks { asking, command }) => admin::job::run(command, &asking),
+        Command::Stop(options) => admin::stop::run(&options),
         Command::Events(options) => admin::status::events(&options),
         Command::Stats(options) => admin::stats::run(&options),
         Command::Explain(options) => admin::explain::run(&options),

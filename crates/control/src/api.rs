@@ -512,6 +512,31 @@ pub struct Job {
     pub left_s: Option<u64>,
     /// Why it failed.
     pub error: Option<crate::error::ApiError>,
+    /// Whether somebody else had begun it when it was asked for.
+    #[serde(default)]
+    pub joined: bool,
+}
+
+/// `POST /api/v1/stop`: end the daemon.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Stop {
+    /// Bring all dirty data to the origins first.
+    #[serde(default)]
+    pub destage: bool,
+}
+
+/// What an asked end begins with.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Stopping {
+    /// See [`SCHEMA`].
+    pub schema: u32,
+    /// The process that ends.
+    pub pid: u32,
+    /// Bytes that origins lack now.
+    pub dirty_bytes: u64,
+    /// What has to be done first; without it the daemon is ending.
+    pub job: Option<Job>,
 }
 
 /// An answer with nothing in it.

@@ -54,6 +54,8 @@ pub enum Call {
     Exports(Reply<api::Many<api::Export>>),
     AddExport(api::AddExport, Reply<api::One<api::Export>>),
     RemoveExport(VolumeName, Reply<api::Done>),
+    Jobs(Reply<api::Many<api::Job>>),
     Job(u64, Reply<api::One<api::Job>>),
     CancelJob(u64, Reply<api::Done>),
+    Stop(api::Stop, Reply<api::Stopping>),
 }

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::Path;
+use std::time::Duration;
 
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Bytes;
@@ -10,6 +11,7 @@ use hyper_util::rt::TokioIo;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::net::UnixStream;
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::error::ApiError;
 
@@ -27,6 +29,9 @@ pub enum Failure {
     Refused(ApiError),
 }
 
+/// The Ctrl-Cs of a process, which ends by them no more.
+pub struct Interrupts(Signal);
+
 /// A connection for each request, to one socket.
 pub struct Client<'a> {
     socket: &'a Path,
@@ -41,6 +46,25 @@ impl<'a> Client<'a> {
     pub fn new(socket: &'a Path) -> io::Result<Client<'a>> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         Ok(Client { socket, runtime })
+    }
+
+    /// Takes Ctrl-C over.
+    ///
+    /// # Errors
+    /// If the system gives too little.
+    pub fn interrupts(&self) -> io::Result<Interrupts> {
+        let _inside = self.runtime.enter();
+        signal(SignalKind::interrupt()).map(Interrupts)
+    }
+
+    /// Waits for `span`, or until Ctrl-C was pressed: whether it was.
+    pub fn pause(&self, span: Duration, interrupts: &mut Interrupts) -> bool {
+        self.runtime.block_on(async {
+            tokio::select! {
+                pressed = interrupts.0.recv() => pressed.is_some(),
+                () = tokio::time::sleep(span) => false,
+            }
+        })
     }
 
     /// `GET`.

@@ -238,12 +238,20 @@ async fn remove_export(State(desk): D, At((pool, volume)): At<(Name, Name)>) -> 
     desk.change(|reply| Call::RemoveExport(VolumeName { pool, volume }, reply)).await
 }
 
+async fn jobs(State(desk): D) -> Response {
+    desk.ask(Call::Jobs).await
+}
+
 async fn job(State(desk): D, At(number): At<u64>) -> Response {
     desk.ask(|reply| Call::Job(number, reply)).await
 }
 
 async fn cancel_job(State(desk): D, At(number): At<u64>) -> Response {
     desk.ask(|reply| Call::CancelJob(number, reply)).await
+}
+
+async fn stop(State(desk): D, Body(body): Body<api::Stop>) -> Response {
+    desk.change(|reply| Call::Stop(body, reply)).await
 }
 
 async fn nowhere(request: Request) -> ApiError {
@@ -276,6 +284,8 @@ pub fn router(calls: Sender<Call>) -> Router {
         .route(&format!("{volume_at}/flush"), post(flush_volume))
         .route("/exports", get(exports).post(add_export))
         .route("/exports/{pool}/{volume}", axum::routing::delete(remove_export))
+        .route("/stop", post(stop))
+        .route("/jobs", get(jobs))
         .route("/jobs/{number}", get(job).delete(cancel_job));
     Router::new()
         .nest("/api/v1", api)

@@ -5,16 +5,18 @@
 
 pub(crate) mod explain;
 pub(crate) mod export;
+pub(crate) mod job;
 pub(crate) mod pool;
 pub(crate) mod stats;
 pub(crate) mod status;
+pub(crate) mod stop;
 pub(crate) mod volume;
 
 use std::io::{BufRead, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use forebay_control::api::{Change, Job, JobState, One, Plan};
+use forebay_control::api::{Change, Done, Job, JobState, One, Plan};
 use forebay_control::client::{self, Client};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -27,6 +29,9 @@ use crate::text::{self, say, tell};
 
 /// How often a command looks how far its job is.
 const POLL_INTERVAL: std::time::Duration = std::time::Duration::from_millis(200);
+
+/// Exit code after a second Ctrl-C, as a shell reports an interrupted command.
+const EXIT_INTERRUPTED: i32 = 130;
 
 /// What every command that asks has.
 #[derive(Args)]
@@ -119,15 +124,29 @@ impl Daemon<'_> {
         Ok(())
     }
 
-    /// Waits for a job with progress; an error unless it has done what it was for.
+    /// Waits for a job with progress; an error unless it has done what it was for. Ctrl-C asks the
+    /// daemon to end it where it can be ended; one that somebody else has begun is left alone.
     fn follow(&self, begun: One<Job>) -> Result<One<Job>> {
-        let mut job = begun;
+        let interrupts = self.client.interrupts();
+        let mut interrupts =
+            interrupts.map_err(|error| Failure::system("wait for Ctrl-C", &error))?;
+        let (mut job, joined) = (begun.clone(), begun.item.joined);
+        let at = format!("/api/v1/jobs/{}", job.item.number);
         let progress = Progress::watch(&job.item.what);
-        let mut elapsed = 0;
+        let (mut elapsed, mut is_cancelled) = (0, false);
         while job.item.state == JobState::Running {
-            wait(POLL_INTERVAL);
+            if self.client.pause(POLL_INTERVAL, &mut interrupts) {
+                if joined || is_cancelled {
+                    progress.finish();
+                    tell(format_args!("{} goes on; see `forebay job list`", job.item.what));
+                    std::process::exit(EXIT_INTERRUPTED);
+                }
+                is_cancelled = true;
+                // It may have ended just now.
+                let _ = self.delete::<Done>(&at);
+            }
             elapsed += POLL_INTERVAL.as_nanos() as u64;
-            job = self.get(&format!("/api/v1/jobs/{}", job.item.number))?;
+            job = self.get(&at)?;
             let left = job.item.left_s.map_or("-".to_owned(), |seconds| format!("{seconds} s"));
             let (bytes, rate) = (job.item.left_bytes, job.item.rate_bytes_per_s);
             let message =

@@ -33,6 +33,7 @@ impl Daemon {
             Call::Volumes(reply) => send(reply, Ok(Many::of(self.describe_volumes()))),
             Call::Volume(name, reply) => send(reply, self.describe_volume(&name).map(One::of)),
             Call::Exports(reply) => send(reply, Ok(Many::of(self.describe_exports()))),
+            Call::Jobs(reply) => send(reply, Ok(Many::of(self.jobs.list()))),
             Call::Job(number, reply) => send(reply, self.jobs.describe(number).map(One::of)),
             Call::CancelJob(number, reply) => send(reply, self.jobs.cancel(number)),
             Call::CreatePool(body, reply) => {
@@ -77,6 +78,9 @@ impl Daemon {
             Call::RemoveExport(name, reply) => {
                 self.change(reply, |it| async move { it.remove_export(&name).await });
             }
+            Call::Stop(body, reply) => {
+                self.change(reply, |it| async move { it.begin_stop(&body) });
+            }
         }
     }
 
@@ -91,8 +95,7 @@ impl Daemon {
         let it = Rc::clone(self);
         self.runtime().spawn(Box::pin(async move {
             let _held = it.changing.lock().await;
-            let result =
-                if it.end.is_raised() { Err(stopping()) } else { work(Rc::clone(&it)).await };
+            let result = if it.is_ending() { Err(stopping()) } else { work(Rc::clone(&it)).await };
             send(reply, result);
         }));
     }

@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::fmt;
 use std::rc::Rc;
 
 use forebay_control::api::{Done, Job as Description, JobState};
@@ -17,17 +18,53 @@ use crate::flag::Flag;
 /// Jobs that are remembered when they have ended; whoever waits for one asks several times a second.
 const ENDED_MAX: usize = 64;
 
+/// What a job does, and to what.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Aim {
+    Flush(VolumeName),
+    Remove(VolumeName),
+    /// All pools are destaged, then the daemon ends.
+    Stop,
+}
+
+impl Aim {
+    fn is_of_pool(&self, pool: &str) -> bool {
+        match self {
+            Aim::Flush(volume) | Aim::Remove(volume) => volume.pool.as_str() == pool,
+            Aim::Stop => true,
+        }
+    }
+
+    fn is_of_volume(&self, name: &VolumeName) -> bool {
+        match self {
+            Aim::Flush(volume) | Aim::Remove(volume) => volume == name,
+            Aim::Stop => true,
+        }
+    }
+}
+
+impl fmt::Display for Aim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Aim::Flush(volume) => write!(f, "flush of volume \"{volume}\""),
+            Aim::Remove(volume) => write!(f, "removal of volume \"{volume}\""),
+            Aim::Stop => f.write_str("destaging of all pools before the end"),
+        }
+    }
+}
+
 /// One piece of work.
 pub(super) struct Job {
     number: u64,
-    volume: VolumeName,
-    what: String,
+    aim: Aim,
     started: Nanos,
     total_bytes: u64,
     /// Asks what is left, as long as it is under way.
     left: RefCell<Option<Box<dyn Fn() -> u64>>>,
     cancelled: Flag,
     ended: Flag,
+    /// Raised when somebody was told how it has ended.
+    told: Flag,
     took: Cell<Nanos>,
     outcome: RefCell<Option<Result<()>>>,
 }
@@ -64,14 +101,26 @@ impl Job {
         let rate_bytes_per_s = u64::try_from(rate).unwrap_or(u64::MAX);
         Description {
             number: self.number,
-            what: self.what.clone(),
+            what: self.aim.to_string(),
             state,
             total_bytes: self.total_bytes,
             left_bytes,
             rate_bytes_per_s,
             left_s: left_bytes.checked_div(rate_bytes_per_s),
             error,
+            joined: false,
         }
+    }
+
+    /// Waits until it has ended; whether it has done what it was for.
+    pub(super) async fn end(&self) -> bool {
+        self.ended.wait().await;
+        matches!(&*self.outcome.borrow(), Some(Ok(())))
+    }
+
+    /// Waits until somebody was told how it has ended.
+    pub(super) async fn told(&self) {
+        self.told.wait().await;
     }
 }
 
@@ -83,11 +132,10 @@ impl Jobs {
     /// Begins `work`; `left` tells how many bytes there are to go.
     pub(super) fn begin<F>(
         &self,
-        volume: &VolumeName,
-        what: String,
+        aim: Aim,
         left: impl Fn() -> u64 + 'static,
         work: impl FnOnce(Rc<Job>) -> F,
-    ) -> Description
+    ) -> Rc<Job>
     where
         F: Future<Output = Result<()>> + 'static,
     {
@@ -95,19 +143,19 @@ impl Jobs {
         self.last.set(number);
         let job = Rc::new(Job {
             number,
-            volume: volume.clone(),
-            what,
+            aim,
             started: self.reactor.now(),
             total_bytes: left(),
             left: RefCell::new(Some(Box::new(left))),
             cancelled: Flag::default(),
             ended: Flag::default(),
+            told: Flag::default(),
             took: Cell::new(0),
             outcome: RefCell::default(),
         });
         self.forget_old();
         self.list.borrow_mut().insert(number, Rc::clone(&job));
-        let description = job.describe(self.reactor.now());
+        let begun = Rc::clone(&job);
         let (work, reactor) = (work(Rc::clone(&job)), Rc::clone(&self.reactor));
         self.reactor.spawn(Box::pin(async move {
             let outcome = work.await;
@@ -117,7 +165,12 @@ impl Jobs {
             drop(job.left.take());
             job.ended.raise();
         }));
-        description
+        begun
+    }
+
+    /// How a job of ours is.
+    pub(super) fn look(&self, job: &Job) -> Description {
+        job.describe(self.reactor.now())
     }
 
     fn forget_old(&self) {
@@ -139,16 +192,30 @@ impl Jobs {
         })
     }
 
-    /// How a job is.
+    /// How a job is; whoever asked knows it then.
     pub(super) fn describe(&self, number: u64) -> Result<Description> {
-        Ok(self.get(number)?.describe(self.reactor.now()))
+        let job = self.get(number)?;
+        let description = self.look(&job);
+        if description.state != JobState::Running {
+            job.told.raise();
+        }
+        Ok(description)
+    }
+
+    /// How all jobs are that are remembered.
+    pub(super) fn list(&self) -> Vec<Description> {
+        self.list.borrow().values().map(|job| self.look(job)).collect()
     }
 
     /// Ends a job where it can be ended.
     pub(super) fn cancel(&self, number: u64) -> Result<Done> {
         let job = self.get(number)?;
+        if job.ended.is_raised() {
+            return Err(Failure::new(format!("job {number} has ended: {}", job.aim))
+                .hint(format!("`forebay job show {number}` says how")));
+        }
         job.cancelled.raise();
-        Ok(Done::of(format!("job {number} is being cancelled")))
+        Ok(Done::of(format!("job {number} is being cancelled: {}", job.aim)))
     }
 
     fn running(&self) -> Vec<Rc<Job>> {
@@ -159,14 +226,27 @@ impl Jobs {
     /// What is under way on a pool.
     pub(super) fn busy_with(&self, pool: &str) -> Option<String> {
         let running = self.running();
-        running.iter().find(|job| job.volume.pool.as_str() == pool).map(|job| job.what.clone())
+        running.iter().find(|job| job.aim.is_of_pool(pool)).map(|job| job.aim.to_string())
     }
 
-    /// What is under way on a volume.
-    pub(super) fn busy_on(&self, volume: &VolumeName) -> Option<Description> {
+    /// The job that does just this, to join; nothing if there is none.
+    ///
+    /// # Errors
+    /// `Busy` if another one is under way on the volume.
+    pub(super) fn join(&self, aim: &Aim) -> Result<Option<Description>> {
         let running = self.running();
-        let job = running.iter().find(|job| job.volume == *volume)?;
-        Some(job.describe(self.reactor.now()))
+        if let Some(same) = running.iter().find(|job| job.aim == *aim) {
+            return Ok(Some(Description { joined: true, ..self.look(same) }));
+        }
+        let volume = match aim {
+            Aim::Flush(volume) | Aim::Remove(volume) => volume,
+            Aim::Stop => return Ok(None),
+        };
+        let Some(job) = running.iter().find(|job| job.aim.is_of_volume(volume)) else {
+            return Ok(None);
+        };
+        Err(Failure::coded(Code::Busy, format!("volume \"{volume}\" is busy: {}", job.aim))
+            .hint(format!("wait until that has ended, or `forebay job cancel {}`", job.number)))
     }
 
     /// Ends all jobs and waits for that.

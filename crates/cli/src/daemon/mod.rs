@@ -11,6 +11,7 @@ mod answer;
 pub(crate) mod config;
 mod creation;
 mod describe;
+mod ending;
 mod exports;
 mod jobs;
 mod journal;
@@ -143,6 +144,8 @@ struct Daemon {
     changing: tokio::sync::Mutex<()>,
     /// Raised when the daemon is to end.
     end: Rc<Flag>,
+    /// Set when it will end as soon as who asked for it knows; nothing is changed any more.
+    is_leaving: Cell<bool>,
     /// When missing devices are looked for again.
     scan_next: Cell<Nanos>,
     /// Until when that is at every look: devices come at the beginning.
@@ -192,6 +195,7 @@ async fn serve(reactor: &Rc<Reactor>, config: Config) -> Result<()> {
         jobs: Jobs::new(reactor),
         changing: tokio::sync::Mutex::new(()),
         end: Rc::clone(&end),
+        is_leaving: Cell::new(false),
         scan_next: Cell::new(0),
         scan_often_until: reactor.now().saturating_add(wait),
     });
@@ -250,24 +254,5 @@ impl Daemon {
             }
             self.end.cut(self.runtime().sleep(LOOK_INTERVAL)).await;
         }
-    }
-
-    /// Stops everything that is served, then the pools.
-    async fn stop(self: &Rc<Self>) -> Result<()> {
-        self.jobs.cancel_all().await;
-        let _held = self.changing.lock().await;
-        let slots = std::mem::take(&mut *self.slots.borrow_mut());
-        let mut result = Ok(());
-        for (name, slot) in slots {
-            let until = self.reactor.now();
-            if let State::Open(open) = slot.state.replace(State::Waiting { until }) {
-                let stopped = self.stop_pool(&name, open).await;
-                if let Err(failure) = stopped {
-                    self.journal.warn("pool-failed", &name, failure.what());
-                    result = Err(failure.on(format!("stopping pool \"{name}\"")));
-                }
-            }
-        }
-        result
     }
 }

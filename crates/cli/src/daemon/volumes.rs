@@ -10,6 +10,7 @@ use forebay_device::BlockDevice;
 use forebay_device::runtime::{Nanos, Runtime, SECOND};
 use forebay_engine::{Mode, Volume, VolumeSpec, read_superblock};
 
+use super::jobs::Aim;
 use super::pools::check_absolute;
 use super::{Attached, Daemon, Open, Slot};
 use crate::Result;
@@ -66,6 +67,11 @@ impl Open {
 async fn exists(path: &Path) -> bool {
     let path = path.to_owned();
     on_thread(move || path.exists()).await.unwrap_or(false)
+}
+
+/// How a job ends that was cancelled.
+pub(super) fn cancelled() -> Failure {
+    Failure::new("cancelled")
 }
 
 /// The error for a volume that is not there.
@@ -209,18 +215,20 @@ impl Daemon {
     pub(super) fn flush_volume(&self, name: &VolumeName) -> Result<api::Job> {
         let (_, open) = self.open(name.pool.as_str())?;
         let volume = open.volume(name)?;
+        let aim = Aim::Flush(name.clone());
         // One is enough for everybody who asks.
-        if let Some(job) = self.jobs.busy_on(name) {
+        if let Some(job) = self.jobs.join(&aim)? {
             return Ok(job);
         }
-        let (what, owed) = (format!("flush of volume \"{name}\""), Rc::clone(&volume));
+        let owed = Rc::clone(&volume);
         let left = move || owed.unproven_blocks() * BLOCK_BYTES;
-        Ok(self.jobs.begin(name, what, left, |job| async move {
-            match job.unless_cancelled(volume.destage()).await {
-                Some(result) => Ok(result?),
-                None => Err(Failure::new("cancelled")),
-            }
-        }))
+        let job = self.jobs.begin(aim, left, |job| async move {
+            job.unless_cancelled(volume.destage())
+                .await
+                .ok_or_else(cancelled)?
+                .map_err(Failure::from)
+        });
+        Ok(self.jobs.look(&job))
     }
 
     /// An open pool whose volume may be taken away as far as its clients are concerned.
@@ -241,30 +249,23 @@ impl Daemon {
     /// the plain disk. Clients must have left, and its export goes first.
     pub(super) async fn remove_volume(self: &Rc<Self>, name: &VolumeName) -> Result<api::Job> {
         let open = self.may_remove_volume(name)?;
-        if let Some(busy) = self.jobs.busy_on(name) {
-            return Err(Failure::coded(
-                Code::Busy,
-                format!("volume \"{name}\" is busy: {}", busy.what),
-            )
-            .hint("wait until that has ended, or cancel it"));
+        let aim = Aim::Remove(name.clone());
+        if let Some(job) = self.jobs.join(&aim)? {
+            return Ok(job);
         }
         let volume = open.volume(name).ok();
-        let (what, owed) = (format!("removal of volume \"{name}\""), volume.clone());
+        let owed = volume.clone();
         let left = move || owed.as_ref().map_or(0, |volume| volume.unproven_blocks() * BLOCK_BYTES);
         let (it, name) = (Rc::clone(self), name.clone());
-        Ok(self.jobs.begin(&name.clone(), what, left, |job| async move {
+        let job = self.jobs.begin(aim, left, |job| async move {
             // Most of it while clients of other volumes may still come; this part can be cancelled.
             if let Some(volume) = volume {
-                match job.unless_cancelled(volume.destage()).await {
-                    Some(result) => result?,
-                    None => return Err(Failure::new("cancelled")),
-                }
+                job.unless_cancelled(volume.destage()).await.ok_or_else(cancelled)??;
             }
-            let Some(_held) = job.unless_cancelled(it.changing.lock()).await else {
-                return Err(Failure::new("cancelled"));
-            };
+            let _held = job.unless_cancelled(it.changing.lock()).await.ok_or_else(cancelled)?;
             it.drop_volume(&name).await
-        }))
+        });
+        Ok(self.jobs.look(&job))
     }
 
     /// The end of a removal; the caller holds `changing`.

@@ -1,0 +1,75 @@
+//! `forebay job`: long work of the daemon.
+
+use clap::Subcommand;
+use forebay_control::api::{Done, Job, JobState, Many, One};
+
+use super::pool::finish;
+use super::{Asking, table};
+use crate::Result;
+use crate::text::{self, say};
+
+/// See the head of the file.
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// List the work that is under way or has ended
+    List,
+    /// Show one piece of work
+    Show {
+        /// Its number
+        number: u64,
+    },
+    /// End it before its end, where that is safe
+    Cancel {
+        /// Its number
+        number: u64,
+    },
+}
+
+fn state_name(state: JobState) -> &'static str {
+    match state {
+        JobState::Running => "running",
+        JobState::Done => "done",
+        JobState::Failed => "failed",
+        JobState::Cancelled => "cancelled",
+    }
+}
+
+fn row(job: &Job) -> Vec<String> {
+    let what = match &job.error {
+        Some(error) => format!("{}: {}", job.what, error.message),
+        None => job.what.clone(),
+    };
+    vec![
+        job.number.to_string(),
+        state_name(job.state).to_owned(),
+        text::bytes(job.left_bytes),
+        format!("{}/s", text::bytes(job.rate_bytes_per_s)),
+        job.left_s.map_or("-".to_owned(), |seconds| format!("{seconds} s")),
+        what,
+    ]
+}
+
+fn print(jobs: &[Job]) {
+    let rows: Vec<_> = jobs.iter().map(row).collect();
+    say(table(&["JOB", "STATE", "LEFT", "RATE", "TO GO", "WHAT"], &rows));
+}
+
+/// Runs the command.
+pub(crate) fn run(command: Command, asking: &Asking) -> Result<()> {
+    let daemon = asking.daemon()?;
+    match command {
+        Command::List => {
+            let jobs: Many<Job> = daemon.get("/api/v1/jobs")?;
+            daemon.print(&jobs, |jobs| print(&jobs.items));
+        }
+        Command::Show { number } => {
+            let job: One<Job> = daemon.get(&format!("/api/v1/jobs/{number}"))?;
+            daemon.print(&job, |job| print(std::slice::from_ref(&job.item)));
+        }
+        Command::Cancel { number } => {
+            let done: Done = daemon.delete(&format!("/api/v1/jobs/{number}"))?;
+            finish(&daemon, &done);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,205 @@
+//! The daemon's end: at once with what is dirty in the cache, or with all of it on the origins.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use forebay_control::api::{self, SCHEMA};
+use forebay_control::error::Code;
+use forebay_device::runtime::{MILLISECOND, Nanos, Runtime, SECOND};
+use forebay_engine::Volume;
+
+use super::jobs::{Aim, Job};
+use super::volumes::{BLOCK_BYTES, cancelled};
+use super::{Attached, Daemon, Open, Slot, State};
+use crate::Result;
+use crate::failure::Failure;
+use crate::flag::race;
+use crate::host::all;
+use crate::text;
+
+/// How long the end waits until whoever asked for it knows that all is destaged: a few of its looks.
+const TOLD_TIME_MAX: Nanos = 3 * SECOND;
+
+/// How often it is looked whether clients dirty as much as is destaged.
+const LOOK_INTERVAL: Nanos = 100 * MILLISECOND;
+
+/// Time without less being left after which clients are cut off: they write as fast as the origins.
+const PROGRESS_TIME_MAX: Nanos = 5 * SECOND;
+
+/// Bytes that may be left when clients are cut off, a second or two of an array's writing.
+const REST_BYTES_MAX: u64 = 64 << 20;
+
+impl Daemon {
+    /// Whether nothing is to be changed any more.
+    pub(super) fn is_ending(&self) -> bool {
+        self.is_leaving.get() || self.end.is_raised()
+    }
+
+    fn open_pools(&self) -> Vec<(Rc<Slot>, Rc<Open>)> {
+        let slots = self.slots.borrow();
+        slots.values().filter_map(|slot| Some((Rc::clone(slot), slot.open()?))).collect()
+    }
+
+    /// Bytes that origins lack, as far as is known.
+    fn dirty_bytes(&self) -> u64 {
+        self.open_pools().iter().map(|(_, open)| open.pool.unproven_blocks() * BLOCK_BYTES).sum()
+    }
+
+    /// Begins the daemon's end; the caller holds `changing`.
+    pub(super) fn begin_stop(self: &Rc<Self>, body: &api::Stop) -> Result<api::Stopping> {
+        let (pid, dirty_bytes) = (std::process::id(), self.dirty_bytes());
+        let stopping = |job| api::Stopping { schema: SCHEMA, pid, dirty_bytes, job };
+        if !body.destage {
+            self.end.raise();
+            return Ok(stopping(None));
+        }
+        if let Some(job) = self.jobs.join(&Aim::Stop)? {
+            return Ok(stopping(Some(job)));
+        }
+        self.refuse_stranded()?;
+        let (it, counted) = (Rc::clone(self), Rc::clone(self));
+        let left = move || counted.dirty_bytes();
+        let job = self.jobs.begin(Aim::Stop, left, |job| async move { it.destage_all(&job).await });
+        let description = self.jobs.look(&job);
+        let it = Rc::clone(self);
+        self.runtime().spawn(Box::pin(async move {
+            if job.end().await {
+                let _ = race(job.told(), it.runtime().sleep(TOLD_TIME_MAX)).await;
+                it.end.raise();
+            }
+        }));
+        Ok(stopping(Some(description)))
+    }
+
+    /// Refuses if something is dirty, or may be, that cannot be destaged.
+    fn refuse_stranded(&self) -> Result<()> {
+        let hint = "or stop without --destage: it stays safe in the cache";
+        for slot in self.slots.borrow().values() {
+            let name = slot.record.borrow().name.to_string();
+            let Some(open) = slot.open() else {
+                let what = format!("pool \"{name}\" is not open, so what it holds stays in it");
+                return Err(Failure::coded(Code::Refused, what)
+                    .hint(format!("`forebay pool show {name}` says why; {hint}")));
+            };
+            if open.pool.is_latched() {
+                let what = format!("pool \"{name}\" has stopped writing after a device error");
+                return Err(Failure::coded(Code::Refused, what)
+                    .hint(format!("see `forebay events`; {hint}")));
+            }
+            for record in open.pool.superblock().volumes.iter().filter(|v| v.may_be_dirty) {
+                if !matches!(open.volumes.borrow().get(&record.name), Some(Attached::Online(_))) {
+                    let what = format!(
+                        "volume \"{name}/{}\" may be dirty and its origin {} is not there",
+                        record.name, record.origin
+                    );
+                    return Err(
+                        Failure::coded(Code::Refused, what).hint(format!("attach it; {hint}"))
+                    );
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn online(&self) -> Vec<Rc<Volume>> {
+        let mut online = Vec::new();
+        for (_, open) in self.open_pools() {
+            online.extend(open.volumes.borrow().values().filter_map(|volume| match volume {
+                Attached::Online(volume) => Some(Rc::clone(volume)),
+                Attached::Missing { .. } => None,
+            }));
+        }
+        online
+    }
+
+    /// Everything of all volumes to their origins, all origins at the same time.
+    async fn destage_online(&self) -> Result<()> {
+        let failed = RefCell::new(None);
+        let one = |volume: Rc<Volume>| {
+            let failed = &failed;
+            async move {
+                if let Err(error) = volume.destage().await {
+                    failed.borrow_mut().get_or_insert(error);
+                }
+            }
+        };
+        all(self.online().into_iter().map(one).collect()).await;
+        failed.into_inner().map_or(Ok(()), |error| Err(error.into()))
+    }
+
+    /// Ends when little is left, or as much is dirtied as is destaged.
+    async fn until_rest(&self) {
+        let (mut least, mut since) = (u64::MAX, self.reactor.now());
+        loop {
+            let (left, now) = (self.dirty_bytes(), self.reactor.now());
+            if left < least {
+                (least, since) = (left, now);
+            }
+            if left <= REST_BYTES_MAX || now - since > PROGRESS_TIME_MAX {
+                return;
+            }
+            let _ = self.runtime().sleep(LOOK_INTERVAL).await;
+        }
+    }
+
+    /// The job of `stop --destage`: most of it while clients go on, the rest without them. If it is
+    /// cancelled or fails, the daemon serves as before.
+    async fn destage_all(self: &Rc<Self>, job: &Job) -> Result<()> {
+        let most = race(self.destage_online(), self.until_rest());
+        let most = job.unless_cancelled(most).await.ok_or_else(cancelled)?;
+        most.unwrap_or(Ok(()))?;
+        let _held = job.unless_cancelled(self.changing.lock()).await.ok_or_else(cancelled)?;
+        let pools = self.open_pools();
+        for (_, open) in &pools {
+            self.stop_exports(open).await;
+        }
+        let finish = async {
+            self.refuse_stranded()?;
+            self.destage_online().await?;
+            match self.dirty_bytes() {
+                0 => Ok(()),
+                left => Err(Failure::coded(
+                    Code::Io,
+                    format!("{} could not be destaged", text::bytes(left)),
+                )
+                .hint("see `forebay events`; they stay safe in the cache")),
+            }
+        };
+        let finished = job.unless_cancelled(finish).await.unwrap_or_else(|| Err(cancelled()));
+        if finished.is_ok() {
+            self.is_leaving.set(true);
+            return Ok(());
+        }
+        for (slot, open) in &pools {
+            let volumes: Vec<String> = {
+                let record = slot.record.borrow();
+                record.exports.iter().map(|export| export.volume.to_string()).collect()
+            };
+            for volume in volumes {
+                if matches!(open.volumes.borrow().get(&volume), Some(Attached::Online(_))) {
+                    self.start_export(slot, open, &volume).await;
+                }
+            }
+        }
+        finished
+    }
+
+    /// Stops everything that is served, then the pools.
+    pub(super) async fn stop(self: &Rc<Self>) -> Result<()> {
+        self.jobs.cancel_all().await;
+        let _held = self.changing.lock().await;
+        let slots = std::mem::take(&mut *self.slots.borrow_mut());
+        let mut result = Ok(());
+        for (name, slot) in slots {
+            let until = self.reactor.now();
+            if let State::Open(open) = slot.state.replace(State::Waiting { until }) {
+                let stopped = self.stop_pool(&name, open).await;
+                if let Err(failure) = stopped {
+                    self.journal.warn("pool-failed", &name, failure.what());
+                    result = Err(failure.on(format!("stopping pool \"{name}\"")));
+                }
+            }
+        }
+        result
+    }
+}
