@@ -2,6 +2,8 @@
 
 use std::num::NonZeroUsize;
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use forebay_device::post::{Sender, post};
 use forebay_device::real::reactor::{Config, Reactor};
@@ -62,6 +64,31 @@ impl Crew {
     }
 }
 
+/// Whether all reactors of a crew go on.
+#[derive(Default)]
+pub(crate) struct Pulse(Vec<Arc<AtomicBool>>);
+
+impl Pulse {
+    /// Of this crew.
+    pub(crate) fn of(crew: &Crew) -> Pulse {
+        Pulse(crew.0.iter().map(|_| Arc::new(AtomicBool::new(true))).collect())
+    }
+
+    /// Whether each reactor has done what it was asked for the last time; asks again those that have.
+    pub(crate) fn take(&self, crew: &Crew) -> bool {
+        let mut is_alive = true;
+        for (hand, answered) in crew.0.iter().zip(&self.0) {
+            if !answered.swap(false, Ordering::AcqRel) {
+                is_alive = false;
+                continue;
+            }
+            let answered = Arc::clone(answered);
+            hand.run(move |_| answered.store(true, Ordering::Release));
+        }
+        is_alive
+    }
+}
+
 impl Drop for Crew {
     /// Waits for the threads, which end at once: what they served has been stopped.
     fn drop(&mut self) {
@@ -71,5 +98,44 @@ impl Drop for Crew {
                 tell("error: a thread that served clients has panicked");
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::channel;
+
+    #[test]
+    fn a_reactor_that_hangs_has_no_pulse_until_it_goes_on() {
+        let crew = Crew::start(NonZeroUsize::new(3).unwrap()).unwrap();
+        let pulse = Pulse::of(&crew);
+        let (started, is_started) = channel();
+        let (release, released) = channel::<()>();
+        crew.hands()[1].run(move |_| {
+            started.send(()).unwrap();
+            let _ = released.recv();
+        });
+        is_started.recv().unwrap();
+        assert!(pulse.take(&crew), "nobody was asked before");
+        for _ in 0..3 {
+            assert!(!pulse.take(&crew));
+        }
+        drop(release);
+        let (done, is_done) = channel();
+        for hand in crew.hands() {
+            let done = done.clone();
+            hand.run(move |_| done.send(()).unwrap());
+        }
+        (0..2).for_each(|_| is_done.recv().unwrap());
+        // The first one has answered long ago, and was asked again in between.
+        pulse.take(&crew);
+        let (done, is_done) = channel();
+        for hand in crew.hands() {
+            let done = done.clone();
+            hand.run(move |_| done.send(()).unwrap());
+        }
+        (0..2).for_each(|_| is_done.recv().unwrap());
+        assert!(pulse.take(&crew));
     }
 }

@@ -7,7 +7,6 @@ mod common;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
 
 use common::daemon::{Daemon, VOLUME_BYTES, content, read_all, served, until, until_served};
 use common::{Client, have, run, stderr};
@@ -167,7 +166,7 @@ fn a_pool_whose_only_copy_is_missing_waits_for_a_person() {
     daemon.refused(&["pool", "import", "fast"], "may hold the only copy", "--accept-missing");
     // Once it is there again nobody needs to decide anything.
     std::fs::rename(daemon.dir.path("away"), &second).unwrap();
-    until("the pool is whole", || state(&daemon, "fast") == "online");
+    until_served(&daemon);
     let mut client = Client::connect(&socket);
     let mut found = vec![0; 1 << 20];
     client.read(0, &mut found).unwrap();
@@ -356,24 +355,4 @@ fn the_control_socket_is_private_and_belongs_to_one_daemon() {
     daemon.start();
     daemon.stop();
     assert!(!socket.exists());
-}
-
-#[test]
-fn the_service_manager_is_told() {
-    let mut daemon = Daemon::new("notify");
-    daemon.stop();
-    let path = daemon.dir.path("notify");
-    let manager = std::os::unix::net::UnixDatagram::bind(&path).unwrap();
-    manager.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
-    let mut child = daemon.command().env("NOTIFY_SOCKET", &path).spawn().unwrap();
-    let told = || {
-        let mut bytes = [0; 64];
-        let len = manager.recv(&mut bytes).unwrap();
-        String::from_utf8_lossy(&bytes[..len]).into_owned()
-    };
-    let ready = told();
-    common::signal(child.id(), "TERM");
-    let stopping = told();
-    assert!(child.wait().unwrap().success());
-    assert_eq!((ready.as_str(), stopping.as_str()), ("READY=1", "STOPPING=1"));
 }

@@ -365,6 +365,29 @@ pub struct Plan {
     pub erased: Vec<PathBuf>,
 }
 
+/// The daemon's memory.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Memory {
+    /// Whether it is kept from being swapped out.
+    pub locked: bool,
+    /// Why not.
+    pub locked_reason: String,
+    /// Whether the kernel makes room for it without I/O, which could wait for us.
+    pub io_flusher: bool,
+    /// Why not.
+    pub io_flusher_reason: String,
+    /// Bytes in memory now, the program included; `null` where the system does not tell.
+    pub resident_bytes: Option<u64>,
+    /// Bytes of the indexes of open pools now.
+    pub index_bytes: u64,
+    /// The most that they take.
+    pub index_bytes_max: u64,
+    /// The most that requests of clients, populations and destaging take.
+    pub buffers_bytes_max: u64,
+    /// The most of both.
+    pub total_bytes_max: u64,
+}
+
 /// `GET /api/v1/status`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Status {
@@ -376,6 +399,8 @@ pub struct Status {
     pub pid: u32,
     /// All in one sentence.
     pub summary: String,
+    /// Its memory.
+    pub memory: Memory,
     /// All pools.
     pub pools: Vec<Pool>,
     /// All exports.

@@ -30,6 +30,11 @@ struct Explained {
 /// Every code: what it means, and what to do.
 pub(crate) const CODES: &[(&str, &str, &str)] = &[
     ("daemon-started", "The daemon takes requests.", "Nothing."),
+    (
+        "daemon-memory",
+        "What the kernel grants the daemon's memory: to be locked (never swapped out), and to be made free without I/O, which could wait for the daemon itself.",
+        "If either is refused: LimitMEMLOCK=infinity or CAP_IPC_LOCK; CAP_SYS_RESOURCE and Linux 5.6. It works without, and may be slow or hang when memory is short.",
+    ),
     ("daemon-stopping", "The daemon was asked to end.", "Nothing: dirty data stays in the cache."),
     ("pool-created", "A pool was made.", "Add a volume: `forebay volume add`."),
     (
@@ -189,6 +194,8 @@ mod tests {
         let sources = [
             include_str!("../daemon/mod.rs"),
             include_str!("../daemon/creation.rs"),
+            include_str!("../daemon/ending.rs"),
+            include_str!("../daemon/memory.rs"),
             include_str!("../daemon/pools.rs"),
             include_str!("../daemon/volumes.rs"),
             include_str!("../daemon/exports.rs"),

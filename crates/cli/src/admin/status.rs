@@ -5,7 +5,7 @@ use forebay_control::api::{Event, Many, Status};
 
 use super::Asking;
 use crate::Result;
-use crate::text::say;
+use crate::text::{bytes, say};
 
 /// `forebay status`.
 pub(crate) fn status(asking: &Asking) -> Result<()> {
@@ -13,6 +13,15 @@ pub(crate) fn status(asking: &Asking) -> Result<()> {
     let status: Status = daemon.get("/api/v1/status")?;
     daemon.print(&status, |status| {
         say(&status.summary);
+        let memory = &status.memory;
+        say(format_args!(
+            "memory   {} now; index up to {}, buffers up to {}; {}, {}",
+            memory.resident_bytes.map_or("-".to_owned(), bytes),
+            bytes(memory.index_bytes_max),
+            bytes(memory.buffers_bytes_max),
+            if memory.locked { "locked" } else { "not locked" },
+            if memory.io_flusher { "freed without I/O" } else { "freed with I/O" },
+        ));
         for pool in &status.pools {
             say("");
             super::pool::print_pool(pool);

@@ -15,6 +15,10 @@ pub(crate) const CONFIG_PATH: &str = "/etc/forebay/forebay.toml";
 /// The control socket if nobody says.
 pub(crate) const CONTROL_PATH: &str = "/run/forebay/control.sock";
 
+/// Most reactors: more than the largest machines have cores for one pool's clients. Each takes a
+/// thread, a ring and a descriptor of each cache device.
+const REACTORS_MAX: usize = 256;
+
 /// A section of the file: its fields are the keys, their comments the reference's words.
 macro_rules! section {
     ($(#[$about:meta])* $name:ident {
@@ -41,7 +45,7 @@ section! {
         state_dir: PathBuf,
         /// Sockets of exports for which nobody names a place.
         run_dir: PathBuf,
-        /// Threads that serve clients; without it one per core.
+        /// Threads that serve clients, at most 256; without it one per core.
         reactors: Option<NonZeroUsize>,
         /// Who may ask.
         control: Control,
@@ -202,6 +206,24 @@ impl Config {
     fn parse(text: &str) -> Result<Config> {
         let config: Config = toml::from_str(text).map_err(|error| explain(text, &error))?;
         config.control_mode()?;
+        let paths = [
+            ("state_dir", &config.state_dir),
+            ("run_dir", &config.run_dir),
+            ("control.socket", &config.control.socket),
+        ];
+        for (key, path) in paths {
+            if !path.is_absolute() {
+                return Err(Failure::new(format!(
+                    "{key} is {}, which is not absolute",
+                    path.display()
+                ))
+                .hint("write it from the root on: /var/lib/forebay"));
+            }
+        }
+        if config.reactors.is_some_and(|count| count.get() > REACTORS_MAX) {
+            return Err(Failure::new(format!("reactors is more than {REACTORS_MAX}"))
+                .hint("one per core is the most that is of use; leave the key out"));
+        }
         for pattern in &config.devices.scan {
             glob::Pattern::new(pattern).map_err(|error| {
                 Failure::new(format!("the pattern {pattern:?} in devices.scan: {error}"))
@@ -302,6 +324,9 @@ mod tests {
         assert!(refused("state_dir = 7").0.contains("line 1, column 13"));
         assert!(refused("[control]\nmode = \"rw\"").1.contains("0600"));
         assert!(refused("[devices]\nscan = [\"/dev/***\"]").0.contains("devices.scan"));
+        assert!(refused("state_dir = \"x\"").0.contains("not absolute"));
+        assert!(refused("[control]\nsocket = \"x.sock\"").0.contains("not absolute"));
+        assert!(refused("reactors = 300").0.contains("more than 256"));
         assert!(refused("= ").0.starts_with("line 1"));
         assert!(refused("[tls]\nkey = \"/k\"").0.contains("missing field `certificate`"));
         let off = "[tls]\ncertificate = \"/c\"\nkey = \"/k\"\nmode = \"off\"";

@@ -90,6 +90,7 @@ impl Daemon {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
             summary,
+            memory: self.memory(),
             pools,
             exports: self.describe_exports(),
         }

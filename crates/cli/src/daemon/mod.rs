@@ -15,6 +15,7 @@ mod ending;
 mod exports;
 mod jobs;
 mod journal;
+mod memory;
 mod notify;
 mod plan;
 mod pools;
@@ -43,7 +44,8 @@ use self::config::Config;
 pub(crate) use self::describe::mode_name;
 use self::jobs::Jobs;
 use self::journal::Journal;
-use self::notify::notify;
+use self::memory::Kept;
+use self::notify::Phase;
 use self::scan::Found;
 use self::state::{Record, StateDir};
 use crate::Result;
@@ -144,6 +146,8 @@ struct Daemon {
     changing: tokio::sync::Mutex<()>,
     /// Raised when the daemon is to end.
     end: Rc<Flag>,
+    phase: Cell<Phase>,
+    kept: Kept,
     /// Set when it will end as soon as who asked for it knows; nothing is changed any more.
     is_leaving: Cell<bool>,
     /// When missing devices are looked for again.
@@ -174,6 +178,8 @@ fn open_socket(config: &Config) -> Result<ControlSocket> {
 async fn serve(reactor: &Rc<Reactor>, config: Config) -> Result<()> {
     // Before any thread starts: they inherit which signals are taken over.
     let end = end_on_signals(reactor, || ())?;
+    // Before any thread starts, too.
+    let kept = Kept::ask();
     let tls = config.load_tls()?;
     let state = StateDir::open(&config.state_dir)?;
     make_dir(&config.run_dir)?;
@@ -195,6 +201,8 @@ async fn serve(reactor: &Rc<Reactor>, config: Config) -> Result<()> {
         jobs: Jobs::new(reactor),
         changing: tokio::sync::Mutex::new(()),
         end: Rc::clone(&end),
+        phase: Cell::new(Phase::Starting),
+        kept,
         is_leaving: Cell::new(false),
         scan_next: Cell::new(0),
         scan_often_until: reactor.now().saturating_add(wait),
@@ -202,6 +210,8 @@ async fn serve(reactor: &Rc<Reactor>, config: Config) -> Result<()> {
     daemon.adopt(records);
     let socket = daemon.config.control.socket.display().to_string();
     daemon.journal.note("daemon-started", "", format!("the daemon listens on {socket}"));
+    daemon.tell_memory();
+    reactor.spawn(Box::pin(Rc::clone(&daemon).beat()));
     let watched = Rc::new(Flag::default());
     let (it, done) = (Rc::clone(&daemon), Rc::clone(&watched));
     reactor.spawn(Box::pin(async move {
@@ -211,7 +221,7 @@ async fn serve(reactor: &Rc<Reactor>, config: Config) -> Result<()> {
     while let Some(Some(call)) = end.cut(calls.next()).await {
         daemon.answer(call);
     }
-    notify("STOPPING=1");
+    daemon.enter(Phase::Stopping);
     daemon.journal.note("daemon-stopping", "", "the daemon stops; what is dirty stays cached");
     server.stop();
     while let Some(call) = calls.next().await {
@@ -250,7 +260,7 @@ impl Daemon {
                 self.look_after().await;
             }
             if !std::mem::replace(&mut is_ready, true) {
-                notify("READY=1");
+                self.enter(Phase::Serving);
             }
             self.end.cut(self.runtime().sleep(LOOK_INTERVAL)).await;
         }

@@ -130,6 +130,10 @@ impl Daemon {
         self.refuse_taken(name)?;
         for path in &body.ssds {
             check_absolute(path)?;
+            if Identity::of(path).is_some_and(|identity| self.identities().contains(&identity)) {
+                let what = format!("{} is a cache device of an open pool", path.display());
+                return Err(Failure::new(what).hint("use another one"));
+            }
             refuse_sparse(path, |bytes| {
                 let path = path.display();
                 format!("write it in full: `dd if=/dev/zero of={path} bs=1M count={}`", bytes >> 20)
@@ -214,6 +218,7 @@ impl Daemon {
             }
         }
         self.attach_volumes(slot, &open).await;
+        self.tell_pool_memory(&name);
         Ok(open)
     }
 

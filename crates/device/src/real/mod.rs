@@ -4,6 +4,7 @@
 //! * [`file`](mod@file), [`open`]: files and block devices, for ourselves alone.
 //! * [`probe`], [`prepare`]: what is on a device already, and files made into devices.
 //! * [`net`], [`signal`]: sockets and signals over the ring.
+//! * [`memory`]: what the kernel does with ours.
 //! * [`errno`]: what the system's error numbers mean.
 
 mod bell;
@@ -11,6 +12,7 @@ mod discard;
 pub mod errno;
 pub mod file;
 mod holders;
+pub mod memory;
 pub mod net;
 mod op;
 pub mod open;

@@ -1,0 +1,92 @@
+//! The daemon's memory: how the kernel treats it, and how much it may become.
+
+use forebay_control::api::Memory;
+use forebay_device::real::memory;
+use forebay_engine::Tuning;
+use forebay_engine::ids::BLOCK_BYTES;
+use forebay_engine::limits::{ORIGIN_WRITE_BLOCKS_MAX, POPULATE_BYTES_MAX};
+use forebay_export::nbd::limits::SHARE_BYTES_INFLIGHT_MAX;
+
+use super::{Daemon, Serving};
+use crate::text;
+
+/// What the kernel was asked for at the start.
+pub(super) struct Kept {
+    lock: std::io::Result<()>,
+    io: std::io::Result<()>,
+}
+
+impl Kept {
+    /// Asks for what is allowed. What is not is told and costs nothing but its benefit.
+    pub(super) fn ask() -> Kept {
+        Kept { io: memory::serve_io(), lock: memory::lock() }
+    }
+}
+
+fn why(result: &std::io::Result<()>) -> String {
+    result.as_ref().err().map_or_else(String::new, ToString::to_string)
+}
+
+impl Daemon {
+    /// How much memory the daemon has, and the most that it takes.
+    pub(super) fn memory(&self) -> Memory {
+        let (mut index, mut index_max, mut buffers_max, mut serves) = (0, 0, 0, false);
+        let reactors = self.crew.hands().len() as u64 + 1;
+        let elevator = Tuning::default().destage_depth as u64
+            * u64::from(ORIGIN_WRITE_BLOCKS_MAX)
+            * BLOCK_BYTES;
+        for slot in self.slots.borrow().values() {
+            let Some(open) = slot.open() else { continue };
+            let (now, most) = open.pool.index_memory();
+            index += now;
+            index_max += most;
+            serves |= open.exports.borrow().values().any(|one| matches!(one, Serving::Live(_)));
+            buffers_max += POPULATE_BYTES_MAX + open.volumes.borrow().len() as u64 * elevator;
+        }
+        if serves {
+            // All exports of a reactor share its part.
+            buffers_max += reactors * SHARE_BYTES_INFLIGHT_MAX;
+        }
+        Memory {
+            locked: self.kept.lock.is_ok(),
+            locked_reason: why(&self.kept.lock),
+            io_flusher: self.kept.io.is_ok(),
+            io_flusher_reason: why(&self.kept.io),
+            resident_bytes: memory::resident_bytes(),
+            index_bytes: index,
+            index_bytes_max: index_max,
+            buffers_bytes_max: buffers_max,
+            total_bytes_max: index_max + buffers_max,
+        }
+    }
+
+    /// Says at the start what was asked for.
+    pub(super) fn tell_memory(&self) {
+        let one = |result: &std::io::Result<()>, yes: &str, no: &str| match result {
+            Ok(()) => yes.to_owned(),
+            Err(error) => format!("{no} ({error})"),
+        };
+        let what = format!(
+            "memory {}; {}",
+            one(&self.kept.lock, "is locked", "is not locked"),
+            one(
+                &self.kept.io,
+                "the kernel makes room for it without I/O",
+                "the kernel may wait for disks to make room for it"
+            )
+        );
+        self.journal.note("daemon-memory", "", what);
+    }
+
+    /// Says how much memory a pool that was opened may take.
+    pub(super) fn tell_pool_memory(&self, pool: &str) {
+        let Memory { index_bytes_max, buffers_bytes_max, total_bytes_max, .. } = self.memory();
+        tracing::info!(
+            pool,
+            "memory of all open pools: index up to {}, buffers up to {}, in all up to {}",
+            text::bytes(index_bytes_max),
+            text::bytes(buffers_bytes_max),
+            text::bytes(total_bytes_max)
+        );
+    }
+}
