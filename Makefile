@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench bench-engine soak setup
+.PHONY: help demo test lint bench bench-engine bench-nbd soak setup
 
 ARGS ?=
 SEEDS ?= 0..300
@@ -41,11 +41,17 @@ lint: ## Format, clippy, shellcheck, file sizes, crate layers
 	scripts/check-layers.sh
 	scripts/check-files.sh
 
-bench: bench-engine ## All benchmarks
+bench: ## All benchmarks; one with a missed row does not keep the others from running
+	@$(MAKE) --keep-going bench-engine bench-nbd
 
 bench-engine: ## Benchmarks of the engine alone, beside fio
 	@scripts/setup.sh bench
 	cargo run $(LOCKED) -p forebay-bench -- engine $(ARGS)
+
+bench-nbd: ## Benchmarks of serving over NBD, beside qemu-nbd and nbdkit
+	@scripts/setup.sh bench
+	cargo build $(LOCKED) -p forebay-cli
+	cargo run $(LOCKED) -p forebay-bench -- nbd $(ARGS)
 
 soak: SEEDS = 0..10000
 soak: ## Hours: many seeds, crashes at every I/O, kills of the daemon, the fuzzers

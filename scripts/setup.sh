@@ -56,6 +56,8 @@ find_missing_bench() {
     missing=()
     needs_command fio fio
     needs_command valgrind valgrind
+    needs_command qemu-nbd qemu-utils
+    needs_command nbdkit nbdkit
 }
 
 install_missing() {

@@ -1,7 +1,12 @@
 //! Benchmarks, each beside the tool or device that it is compared with.
 #![forbid(unsafe_code)]
 
+mod bench;
 mod engine;
+mod fio;
+mod machine;
+mod nbd;
+mod verdict;
 
 use std::process::ExitCode;
 
@@ -18,7 +23,11 @@ struct Args {
 #[derive(Subcommand)]
 enum Command {
     /// The engine alone, in this process, against fio on the bare file.
-    Engine(engine::Options),
+    #[command(after_help = engine::PLAN.help())]
+    Engine(bench::Options),
+    /// Serving over NBD, beside qemu-nbd and nbdkit on bare files.
+    #[command(after_help = nbd::PLAN.help())]
+    Nbd(nbd::NbdOptions),
     /// A fixed number of cache hits on a device that costs nothing, for callgrind.
     #[command(hide = true)]
     EngineHits(engine::HitsOptions),
@@ -34,6 +43,7 @@ enum Command {
 fn main() -> ExitCode {
     let result = match Args::parse().command {
         Command::Engine(options) => engine::run(&options),
+        Command::Nbd(options) => nbd::run(&options),
         Command::EngineHits(options) => engine::hits(&options).map(|()| true),
         Command::EngineAppends(options) => engine::append_loop(&options).map(|()| true),
         Command::EngineSerialFlush(options) => engine::serial_flush(&options).map(|()| true),
@@ -46,5 +56,13 @@ fn main() -> ExitCode {
             eprintln!("error: {error}");
             ExitCode::from(2)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_command_line_is_consistent() {
+        <super::Args as clap::CommandFactory>::command().debug_assert();
     }
 }

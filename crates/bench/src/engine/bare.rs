@@ -11,8 +11,8 @@ use forebay_device::real::open::OpenOptions;
 use forebay_device::runtime::MILLISECOND;
 use forebay_device::{BlockDevice, Buf, Runtime, io};
 
-use super::Result;
 use super::rig::{reactor, text, write_file};
+use crate::bench::Result;
 
 /// A loop on a written file.
 #[derive(Args, Clone, Debug)]

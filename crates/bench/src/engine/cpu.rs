@@ -13,8 +13,8 @@ use serde_json::json;
 use super::devices::ZeroCost;
 use super::load::{self, Random};
 use super::rig::{reactor, text, volume_spec};
-use super::verdict::{Bar, Row};
-use super::{Bench, Result};
+use crate::bench::{Bench, Result};
+use crate::verdict::{Bar, Row};
 
 /// A fixed number of hits.
 #[derive(Args, Clone, Debug)]

@@ -7,8 +7,8 @@ use forebay_device::runtime::MILLISECOND;
 use forebay_device::{Buf, Runtime, io};
 use forebay_engine::Volume;
 
-use super::Result;
 use super::devices::number;
+use crate::bench::Result;
 
 /// What a client does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,8 +7,8 @@ use forebay_engine::index::{Mapping, Shard};
 use serde_json::json;
 
 use super::load::Random;
-use super::verdict::{Bar, Row};
-use super::{Bench, Result};
+use crate::bench::{Bench, Result};
+use crate::verdict::{Bar, Row};
 
 /// How regions are filled.
 struct Case {

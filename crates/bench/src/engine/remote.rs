@@ -13,8 +13,8 @@ use super::cpu::{Warm, cpu_ns, on_warm_pool};
 use super::devices::ZeroCost;
 use super::load::Random;
 use super::rig::text;
-use super::verdict::{Bar, Row};
-use super::{Bench, Result};
+use crate::bench::{Bench, Result};
+use crate::verdict::{Bar, Row};
 
 /// Requests that the other reactor keeps under way: enough that the pool's rarely sleeps.
 const CLIENTS: u64 = 64;

@@ -20,8 +20,8 @@ use serde_json::{Value, json};
 use super::devices::{Numbered, is_numbered};
 use super::load::{self, Kind, Load, Random};
 use super::rig::{VOLUME, reactor, text, volume_spec, write_file};
-use super::verdict::{Bar, Row, Verdict};
-use super::{Bench, Result};
+use crate::bench::{Bench, Result};
+use crate::verdict::{Bar, Row, Verdict};
 
 /// One process of the restart rows.
 #[derive(Args, Clone, Debug)]

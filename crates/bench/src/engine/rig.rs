@@ -13,8 +13,8 @@ use forebay_engine as engine;
 use forebay_engine::limits::REQUEST_BYTES_MAX;
 use forebay_engine::{CreateOptions, MemoryWitness, Mode, Pool, Tuning, Volume, VolumeSpec};
 
-use super::Result;
 use super::load::{self, Done, Load};
+use crate::bench::Result;
 
 /// The volume's name.
 pub(super) const VOLUME: &str = "bench";

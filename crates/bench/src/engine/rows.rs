@@ -3,11 +3,11 @@
 use serde_json::json;
 
 use super::cpu::cpu_ns;
-use super::fio::{Fio, Job};
 use super::load::{self, Kind, Load};
 use super::rig::{Rig, write_file};
-use super::verdict::{Bar, Row, median, rate};
-use super::{Bench, Result};
+use crate::bench::{Bench, Result, Sizes};
+use crate::fio::{Fio, Job};
+use crate::verdict::{Bar, Row, median, rate};
 
 /// One row: our load, fio's, and the bar.
 struct Case {
@@ -54,21 +54,6 @@ fn cases() -> Vec<Case> {
     ]
 }
 
-/// Sizes in bytes: cache file, volume (all of it cached), the part that random writes go to.
-struct Sizes {
-    cache: u64,
-    volume: u64,
-    written: u64,
-}
-
-impl Sizes {
-    fn of(bench: &Bench) -> Self {
-        let unit = if bench.options.quick { 1 << 28 } else { 1 << 30 };
-        let cache = bench.options.cache_gib.map_or(4 * unit, |gib| gib << 30);
-        Self { cache, volume: 2 * unit, written: unit }
-    }
-}
-
 /// A row of what the SSD takes for each byte that clients write.
 struct Amplification {
     name: &'static str,
@@ -109,7 +94,7 @@ pub(super) fn run(bench: &mut Bench) -> Result<()> {
     if cases.is_empty() && amplifications.is_empty() {
         return Ok(());
     }
-    let sizes = Sizes::of(bench);
+    let sizes = bench.sizes();
     let bare = bench.options.dir.join("bare.bin");
     let cache = bench.options.dir.join("cache.bin");
     eprintln!("writing the files and a lap of the log ...");
@@ -141,7 +126,7 @@ fn run_on(
     cases: &[Case],
     amplifications: &[&Amplification],
 ) -> Result<()> {
-    let fio = Fio::new(&bench.options.dir.join("bare.bin"), sizes.volume);
+    let fio = Fio::bare(&bench.options.dir.join("bare.bin"), sizes.volume);
     for case in cases {
         let row = match compare(bench, rig, &fio, sizes, case) {
             Ok(row) => row,
@@ -205,9 +190,9 @@ fn compare(bench: &mut Bench, rig: &Rig, fio: &Fio, sizes: &Sizes, case: &Case) 
         let (our, their);
         if round.is_multiple_of(2) {
             our = ours(bench, rig, sizes, case)?;
-            their = fio.rate(case.job, bench.span_ms())?;
+            their = fio.run(case.job, bench.span_ms())?.rate();
         } else {
-            their = fio.rate(case.job, bench.span_ms())?;
+            their = fio.run(case.job, bench.span_ms())?.rate();
             our = ours(bench, rig, sizes, case)?;
         }
         bench.keep(&json!({
@@ -218,8 +203,7 @@ fn compare(bench: &mut Bench, rig: &Rig, fio: &Fio, sizes: &Sizes, case: &Case) 
         ratios.push(our / their);
     }
     let mut row = Row::judged(case.name, case.what, &ratios, bar, "", bench.options.quick);
-    row.ours = rate(median(&our_rates));
-    row.theirs = rate(median(&fio_rates));
+    row.figures = vec![rate(median(&our_rates)), rate(median(&fio_rates))];
     Ok(row)
 }
 

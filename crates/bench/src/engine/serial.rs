@@ -13,9 +13,9 @@ use forebay_device::{BlockDevice, Buf, Completer, Geometry, Io, Request, Runtime
 use forebay_engine as engine;
 use forebay_engine::{CreateOptions, MemoryWitness, Tuning};
 
-use super::Result;
 use super::load::{self, Kind, Load, Random};
 use super::rig::{reactor, text, volume_spec};
+use crate::bench::Result;
 
 /// The modelled disk, and how long to measure.
 #[derive(Args, Clone, Debug)]

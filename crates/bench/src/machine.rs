@@ -42,16 +42,17 @@ fn date() -> String {
     run.map_or_else(|_| String::new(), |o| String::from_utf8_lossy(&o.stdout).trim().to_owned())
 }
 
-fn fio_version() -> String {
-    let run = Command::new("fio").arg("--version").output();
-    run.map_or_else(
-        |_| "no fio".to_owned(),
-        |o| String::from_utf8_lossy(&o.stdout).trim().to_owned(),
-    )
+/// What a program says of itself.
+fn version(tool: &str) -> String {
+    let run = Command::new(tool).arg("--version").output();
+    let text = run.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
+    let line = text.ok().and_then(|text| text.lines().next().map(|line| line.trim().to_owned()));
+    line.unwrap_or_else(|| format!("no {tool}"))
 }
 
-/// One line about the machine.
-pub(super) fn facts(dir: &Path) -> String {
+/// One line about the machine and the programs that take part.
+pub(crate) fn facts(dir: &Path, tools: &[&str]) -> String {
+    let versions: Vec<String> = tools.iter().map(|tool| version(tool)).collect();
     let cores = std::thread::available_parallelism().map_or(0, usize::from);
     format!(
         "{}; Linux {}; {}, {cores} cores, load {}; {}, {}; {}",
@@ -61,6 +62,6 @@ pub(super) fn facts(dir: &Path) -> String {
         first_line("/proc/loadavg"),
         disk(dir),
         file_system(dir),
-        fio_version(),
+        versions.join(", "),
     )
 }

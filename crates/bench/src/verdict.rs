@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 /// What a row comes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(crate) enum Verdict {
     /// The bar is cleared.
     Met,
     /// It is not, or the row could not run.
@@ -16,7 +16,7 @@ pub(super) enum Verdict {
 }
 
 impl Verdict {
-    pub(super) fn word(self) -> &'static str {
+    pub(crate) fn word(self) -> &'static str {
         match self {
             Self::Met => "met",
             Self::Missed => "missed",
@@ -28,7 +28,7 @@ impl Verdict {
 
 /// What a figure must be.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Bar {
+pub(crate) enum Bar {
     AtLeast(f64),
     AtMost(f64),
 }
@@ -51,11 +51,11 @@ impl Bar {
 
 /// One line of the table.
 #[derive(Clone, Debug)]
-pub(super) struct Row {
+pub(crate) struct Row {
     pub name: &'static str,
     pub what: String,
-    pub ours: String,
-    pub theirs: String,
+    /// One for each side of the benchmark, or none.
+    pub figures: Vec<String>,
     pub ratio: String,
     pub bar: String,
     pub verdict: Verdict,
@@ -64,12 +64,11 @@ pub(super) struct Row {
 
 impl Row {
     /// A row that could not run.
-    pub(super) fn failed(name: &'static str, what: &str, bar: Bar, reason: &str) -> Self {
+    pub(crate) fn failed(name: &'static str, what: &str, bar: Bar, reason: &str) -> Self {
         Self {
             name,
             what: what.to_owned(),
-            ours: "-".into(),
-            theirs: "-".into(),
+            figures: Vec::new(),
             ratio: "-".into(),
             bar: bar.text(""),
             verdict: Verdict::Missed,
@@ -78,7 +77,7 @@ impl Row {
     }
 
     /// A row of repeated measurements of one figure.
-    pub(super) fn judged(
+    pub(crate) fn judged(
         name: &'static str,
         what: &str,
         values: &[f64],
@@ -96,8 +95,7 @@ impl Row {
         Self {
             name,
             what: what.to_owned(),
-            ours: String::new(),
-            theirs: String::new(),
+            figures: Vec::new(),
             ratio,
             bar: bar.text(unit),
             verdict: judge(values, bar, shrunk),
@@ -105,12 +103,15 @@ impl Row {
         }
     }
 
-    pub(super) fn to_json(&self) -> Value {
-        json!({
-            "row": self.name, "what": self.what, "ours": self.ours, "fio": self.theirs,
-            "ratio": self.ratio, "bar": self.bar, "verdict": self.verdict.word(),
-            "note": self.note,
-        })
+    pub(crate) fn to_json(&self, sides: &[&str]) -> Value {
+        let mut value = json!({
+            "row": self.name, "what": self.what, "ratio": self.ratio, "bar": self.bar,
+            "verdict": self.verdict.word(), "note": self.note,
+        });
+        for (side, figure) in sides.iter().zip(&self.figures) {
+            value[*side] = json!(figure);
+        }
+        value
     }
 }
 
@@ -126,7 +127,7 @@ fn ends(values: &[f64]) -> (f64, f64) {
 }
 
 /// The middle of the values.
-pub(super) fn median(values: &[f64]) -> f64 {
+pub(crate) fn median(values: &[f64]) -> f64 {
     let values = sorted(values);
     match values.len() {
         0 => 0.0,
@@ -136,7 +137,7 @@ pub(super) fn median(values: &[f64]) -> f64 {
 }
 
 /// Whether the bar lies outside of what the values span, so that they agree on which side.
-pub(super) fn is_decided(values: &[f64], bar: Bar) -> bool {
+pub(crate) fn is_decided(values: &[f64], bar: Bar) -> bool {
     if values.is_empty() {
         return false;
     }
@@ -154,29 +155,26 @@ fn judge(values: &[f64], bar: Bar, shrunk: bool) -> Verdict {
 }
 
 /// A rate with a fitting unit.
-pub(super) fn rate(per_second: f64) -> String {
+pub(crate) fn rate(per_second: f64) -> String {
     match per_second {
         r if r >= 10_000.0 => format!("{:.1}K/s", r / 1_000.0),
         r => format!("{r:.0}/s"),
     }
 }
 
-/// Prints the table to stdout.
-pub(super) fn print(rows: &[Row]) {
-    let head = ["what", "ours", "fio", "ratio: median min..max", "bar", "verdict"];
-    let mut lines: Vec<[String; 6]> = vec![head.map(str::to_owned)];
+/// Prints the table to stdout; `sides` are the heads of the figures.
+pub(crate) fn print(rows: &[Row], sides: &[&str]) {
+    let head = [&["what"], sides, &["ratio: median min..max", "bar", "verdict"]].concat();
+    let mut lines: Vec<Vec<String>> = vec![head.iter().map(|&cell| cell.to_owned()).collect()];
     for row in rows {
-        lines.push([
-            row.what.clone(),
-            row.ours.clone(),
-            row.theirs.clone(),
-            row.ratio.clone(),
-            row.bar.clone(),
-            row.verdict.word().to_owned(),
-        ]);
+        let mut figures = row.figures.clone();
+        figures.resize(sides.len(), String::new());
+        let verdict = row.verdict.word().to_owned();
+        let rest = [row.ratio.clone(), row.bar.clone(), verdict];
+        lines.push([vec![row.what.clone()], figures, rest.to_vec()].concat());
     }
     let width = |i: usize| lines.iter().map(|line| line[i].chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..6).map(width).collect();
+    let widths: Vec<usize> = (0..head.len()).map(width).collect();
     for (number, line) in lines.iter().enumerate() {
         let cells: Vec<String> =
             line.iter().zip(&widths).map(|(cell, &w)| format!("{cell:w$}")).collect();

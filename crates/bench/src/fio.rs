@@ -1,0 +1,129 @@
+//! fio, as the peer on a bare, written file of the same disk and as the client of NBD servers.
+
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::bench::Result;
+
+/// A kind of load.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Job {
+    /// fio's name of it: `randread`, `write` and so on.
+    pub(crate) rw: &'static str,
+    pub(crate) block_bytes: u64,
+    pub(crate) depth: u32,
+    pub(crate) jobs: u32,
+    /// A flush after every write: fdatasync on a file, FLUSH over NBD.
+    pub(crate) sync: bool,
+}
+
+/// What fio works on.
+pub(crate) struct Fio {
+    target: Vec<String>,
+    /// How to ask for a flush after every write.
+    sync: &'static str,
+    size_bytes: u64,
+}
+
+/// What came of a job.
+pub(crate) struct Answer {
+    /// Requests per second of each of its processes.
+    rates: Vec<f64>,
+}
+
+impl Answer {
+    /// Requests per second.
+    pub(crate) fn rate(&self) -> f64 {
+        self.rates.iter().sum()
+    }
+
+    /// The slowest process's share of the fastest one's rate.
+    pub(crate) fn fairness(&self) -> f64 {
+        let least = self.rates.iter().copied().fold(f64::INFINITY, f64::min);
+        let most = self.rates.iter().copied().fold(f64::MIN_POSITIVE, f64::max);
+        least / most
+    }
+}
+
+impl Fio {
+    /// The first `size_bytes` of a file.
+    pub(crate) fn bare(path: &Path, size_bytes: u64) -> Self {
+        let fixed = "--ioengine=io_uring --direct=1 --invalidate=0 --fallocate=none --overwrite=1";
+        let mut target: Vec<String> = fixed.split(' ').map(str::to_owned).collect();
+        target.push(format!("--filename={}", path.display()));
+        Self { target, sync: "--fdatasync=1", size_bytes }
+    }
+
+    /// The first `size_bytes` of an export; each process of a job has a connection.
+    pub(crate) fn nbd(uri: &str, size_bytes: u64) -> Self {
+        let target = vec!["--ioengine=nbd".to_owned(), format!("--uri={uri}")];
+        // This engine knows no fdatasync; its fsync is the protocol's FLUSH.
+        Self { target, sync: "--fsync=1", size_bytes }
+    }
+
+    /// Runs `job` for a time.
+    pub(crate) fn run(&self, job: Job, span_ms: u64) -> Result<Answer> {
+        self.start(job, &["--time_based".to_owned(), format!("--runtime={span_ms}ms")])
+    }
+
+    /// Runs `job` over all of the target, once.
+    pub(crate) fn lap(&self, job: Job) -> Result<Answer> {
+        self.start(job, &[])
+    }
+
+    fn start(&self, job: Job, span: &[String]) -> Result<Answer> {
+        let mut command = Command::new("fio");
+        command
+            .args(["--name=bench", "--output-format=json", "--gtod_reduce=1", "--randrepeat=0"])
+            .args(&self.target)
+            .args(span)
+            .arg(format!("--size={}", self.size_bytes))
+            .arg(format!("--rw={}", job.rw))
+            .arg(format!("--bs={}", job.block_bytes))
+            .arg(format!("--iodepth={}", job.depth))
+            .arg(format!("--numjobs={}", job.jobs));
+        if job.sync {
+            command.arg(self.sync);
+        }
+        let output = command.output().map_err(|e| format!("running fio: {e}"))?;
+        if !output.status.success() {
+            let text = String::from_utf8_lossy(&output.stderr);
+            let text = text.lines().next().unwrap_or("it does not say why");
+            return Err(format!("fio failed: {text}"));
+        }
+        rates(&String::from_utf8_lossy(&output.stdout), job)
+    }
+}
+
+/// Reads fio's answer. A process of the job without a rate makes all of it an error.
+fn rates(text: &str, job: Job) -> Result<Answer> {
+    // Notes may stand before the object.
+    let json = text.find('{').map_or("", |at| &text[at..]);
+    let value: Value =
+        serde_json::from_str(json).map_err(|e| format!("fio's answer is no JSON: {e}"))?;
+    let side = if job.rw.ends_with("read") { "read" } else { "write" };
+    let jobs = value["jobs"].as_array().map_or(&[][..], Vec::as_slice);
+    let rates: Option<Vec<f64>> =
+        jobs.iter().map(|job| job[side]["iops"].as_f64().filter(|&rate| rate > 0.0)).collect();
+    let rates = rates.filter(|rates| rates.len() == job.jobs as usize);
+    rates.map(|rates| Answer { rates }).ok_or_else(|| "fio's answer has no rate".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_without_a_rate_is_no_answer() {
+        let job = Job { rw: "randwrite", block_bytes: 4096, depth: 1, jobs: 2, sync: true };
+        let text = |rates: &str| format!("a note\n{{\"jobs\": [{rates}]}}");
+        let (ten, five) = (r#"{"write": {"iops": 10}}"#, r#"{"write": {"iops": 5.0}}"#);
+        let answer = rates(&text(&format!("{ten},{five}")), job).expect("two rates");
+        assert_eq!((answer.rate(), answer.fairness()), (15.0, 0.5));
+        assert!(rates(&text(ten), job).is_err(), "one of two");
+        assert!(rates(&text(&format!(r#"{ten},{{"write": {{"iops": 0}}}}"#)), job).is_err());
+        assert!(rates("no JSON", job).is_err());
+    }
+}

@@ -1,0 +1,278 @@
+//! The servers, as processes: ours and those beside it.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::rc::Rc;
+
+use forebay_device::real::prepare::prepare_file;
+use forebay_device::runtime::{MILLISECOND, Nanos};
+use forebay_device::{Runtime, real::reactor::Reactor};
+
+use super::NbdOptions;
+use crate::bench::{Result, Sizes};
+use crate::fio::{Fio, Job};
+
+/// How often something that is waited for is looked at.
+const LOOK_EVERY: Nanos = 50 * MILLISECOND;
+
+/// How often before it is given up: a minute.
+const LOOKS_MAX: u32 = 1200;
+
+/// Clock ticks of `/proc/PID/stat` in a second, on every architecture of Linux.
+const TICKS_PER_SECOND: f64 = 100.0;
+
+/// A running server.
+pub(super) struct Server {
+    process: Process,
+    uri: String,
+    _socket: Files,
+}
+
+/// A process that ends when it is dropped or when this one does.
+struct Process(Child);
+
+impl Process {
+    fn start(program: &Path, args: &[String], stdout: Stdio) -> Result<Self> {
+        // The signal comes even if this process is killed. setpriv becomes the program.
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig", "KILL", "--"]).arg(program).args(args);
+        let child = command.stdin(Stdio::null()).stdout(stdout).stderr(Stdio::null()).spawn();
+        child.map(Self).map_err(|e| format!("running setpriv, of util-linux: {e}"))
+    }
+
+    fn id(&self) -> String {
+        self.0.id().to_string()
+    }
+
+    /// CPU seconds of all of its threads so far, user and system together.
+    fn cpu_seconds(&self) -> Result<f64> {
+        let path = format!("/proc/{}/stat", self.id());
+        let text = std::fs::read_to_string(&path).map_err(|e| format!("{path}: {e}"))?;
+        ticks(&text).map(|t| t / TICKS_PER_SECOND).ok_or_else(|| format!("{path} has no CPU time"))
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// utime and stime of a `/proc/PID/stat`; fields are counted from after the name.
+fn ticks(stat: &str) -> Option<f64> {
+    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+    Some(fields.get(11)?.parse::<f64>().ok()? + fields.get(12)?.parse::<f64>().ok()?)
+}
+
+/// What one side of a round came to.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Figure {
+    /// Requests per second; a write and its flush are one.
+    pub rate: f64,
+    /// CPU of the server for one of them, in microseconds.
+    pub cpu_us: f64,
+    /// The slowest connection's share of the fastest one's rate.
+    pub fairness: f64,
+}
+
+impl Server {
+    /// Starts one of the others: the program with `args`, which is given a socket by `flag`.
+    fn peer(
+        clock: &Rc<Reactor>,
+        socket: &Path,
+        program: &str,
+        flag: &str,
+        args: &[String],
+    ) -> Result<Self> {
+        let files = Files::new(&[socket]);
+        let args = [&[flag.to_owned(), socket.display().to_string()], args].concat();
+        let process = Process::start(Path::new(program), &args, Stdio::null())?;
+        let mut server = Self { process, uri: uri("", socket), _socket: files };
+        for _ in 0..LOOKS_MAX {
+            if let Ok(Some(status)) = server.process.0.try_wait() {
+                return Err(format!("{program} ended at once: {status}"));
+            }
+            if UnixStream::connect(socket).is_ok() {
+                return Ok(server);
+            }
+            pause(clock);
+        }
+        Err(format!("{program} does not answer"))
+    }
+
+    pub(super) fn qemu(clock: &Rc<Reactor>, dir: &Path, file: &Path) -> Result<Self> {
+        // Without -e it takes one client at a time.
+        let fixed = "--persistent --shared=0 --format=raw --cache=none --aio=io_uring";
+        let mut args: Vec<String> = fixed.split(' ').map(str::to_owned).collect();
+        args.push(file.display().to_string());
+        Self::peer(clock, &dir.join("qemu.sock"), "qemu-nbd", "-k", &args)
+    }
+
+    /// nbdkit with a plugin and what that wants to know.
+    pub(super) fn nbdkit(clock: &Rc<Reactor>, dir: &Path, plugin: &str, arg: &str) -> Result<Self> {
+        let socket = dir.join(format!("nbdkit-{plugin}.sock"));
+        let args = ["--foreground", plugin, arg].map(str::to_owned);
+        Self::peer(clock, &socket, "nbdkit", "-U", &args)
+    }
+
+    /// The first `size_bytes` of what it serves.
+    pub(super) fn fio(&self, size_bytes: u64) -> Fio {
+        Fio::nbd(&self.uri, size_bytes)
+    }
+
+    /// Runs `job` on the first `size_bytes` for a time.
+    pub(super) fn measure(&self, job: Job, size_bytes: u64, span_ms: u64) -> Result<Figure> {
+        let before = self.process.cpu_seconds()?;
+        let answer = self.fio(size_bytes).run(job, span_ms)?;
+        let cpu = self.process.cpu_seconds()? - before;
+        let rate = answer.rate();
+        let cpu_us = cpu * 1e6 / (rate * span_ms as f64 / 1e3);
+        Ok(Figure { rate, cpu_us, fairness: answer.fairness() })
+    }
+}
+
+fn uri(export: &str, socket: &Path) -> String {
+    format!("nbd+unix:///{export}?socket={}", socket.display())
+}
+
+fn pause(clock: &Rc<Reactor>) {
+    let runtime: &dyn Runtime = &**clock;
+    let _ = clock.block_on(runtime.sleep(LOOK_EVERY));
+}
+
+/// Our server, and its files, which are removed with it.
+pub(super) struct Ours {
+    pub server: Server,
+    lines: BufReader<ChildStdout>,
+    clock: Rc<Reactor>,
+    _files: Files,
+}
+
+/// Files that are removed when this is dropped.
+pub(super) struct Files(Vec<PathBuf>);
+
+impl Files {
+    pub(super) fn new(paths: &[&Path]) -> Self {
+        let files = Self(paths.iter().map(|&path| path.to_owned()).collect());
+        // Those of an aborted run are worth nothing.
+        files.remove();
+        files
+    }
+
+    fn remove(&self) {
+        self.0.iter().for_each(|path| drop(std::fs::remove_file(path)));
+    }
+}
+
+impl Drop for Files {
+    fn drop(&mut self) {
+        self.remove();
+    }
+}
+
+impl Ours {
+    /// Makes a pool with one volume and serves it with one reactor.
+    pub(super) fn start(clock: &Rc<Reactor>, options: &NbdOptions, sizes: &Sizes) -> Result<Self> {
+        let beside = || Some(std::env::current_exe().ok()?.with_file_name("forebay"));
+        let program = options.server.clone().or_else(beside).unwrap_or_default();
+        if !program.exists() {
+            let path = program.display();
+            return Err(format!("there is no {path}; build it: `cargo build -p forebay-cli`"));
+        }
+        let dir = &options.bench.dir;
+        let (cache, witness) = (dir.join("nbd-cache.bin"), dir.join("nbd-witness"));
+        let (origin, socket) =
+            (options.origin_dir.join("forebay-bench.bin"), dir.join("ours.sock"));
+        let files = Files::new(&[&cache, &witness, &origin]);
+        write_file(clock, &origin, sizes.volume)?;
+        let mut args: Vec<String> = "dev serve --create --dirty-copies 1 --reactors 1"
+            .split(' ')
+            .chain(["--accept-data-loss-on-ssd-failure"])
+            .map(str::to_owned)
+            .collect();
+        args.extend(["--cache-bytes".to_owned(), sizes.cache.to_string()]);
+        let paths = [("cache", &cache), ("origin", &origin)];
+        for (flag, path) in paths.iter().chain(&[("witness", &witness), ("socket", &socket)]) {
+            args.extend([format!("--{flag}"), path.display().to_string()]);
+        }
+        let place = Files::new(&[&socket]);
+        let mut process = Process::start(&program, &args, Stdio::piped())?;
+        let stdout = process.0.stdout.take().ok_or("our server has no output")?;
+        let server = Server { process, uri: uri("dev", &socket), _socket: place };
+        let lines = BufReader::new(stdout);
+        let mut ours = Self { server, lines, clock: Rc::clone(clock), _files: files };
+        ours.line("serving ")?;
+        Ok(ours)
+    }
+
+    /// The rest of its next line of output that begins with `prefix`.
+    fn line(&mut self, prefix: &str) -> Result<String> {
+        let mut line = String::new();
+        while self.lines.read_line(&mut line).is_ok_and(|bytes| bytes > 0) {
+            if let Some(rest) = line.strip_prefix(prefix) {
+                return Ok(rest.to_owned());
+            }
+            line.clear();
+        }
+        Err(format!("our server ended before it said \"{prefix}\""))
+    }
+
+    /// One of its counters.
+    pub(super) fn counter(&mut self, name: &str) -> Result<u64> {
+        let id = self.server.process.id();
+        let asked = Command::new("kill").args(["-USR1", &id]).status();
+        if !asked.is_ok_and(|status| status.success()) {
+            return Err("our server has ended".to_owned());
+        }
+        let line = self.line("counters: ")?;
+        let value =
+            line.split_whitespace().find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
+        let value = value.and_then(|value| value.parse().ok());
+        value.ok_or_else(|| format!("our server has no counter {name}"))
+    }
+
+    /// Reads that found not all of what they wanted.
+    pub(super) fn misses(&mut self) -> Result<u64> {
+        Ok(self.counter("read_misses")? + self.counter("read_partial_hits")?)
+    }
+
+    /// Waits until the origin has everything.
+    pub(super) fn settle(&mut self) -> Result<()> {
+        for _ in 0..LOOKS_MAX {
+            if self.counter("dirty_blocks")? == 0 {
+                return Ok(());
+            }
+            pause(&self.clock);
+        }
+        Err("our server does not get its origin up to date".to_owned())
+    }
+}
+
+/// Writes a file in full.
+pub(super) fn write_file(clock: &Rc<Reactor>, path: &Path, size_bytes: u64) -> Result<()> {
+    let written = clock.block_on(prepare_file(clock, path, size_bytes, |_| ()));
+    written.map_err(|e| format!("{e}; {}", e.hint()))
+}
+
+/// Sends what the page cache holds of a file to its disk.
+pub(super) fn sync_file(path: &Path) -> Result<()> {
+    let synced = File::options().write(true).open(path).and_then(|file| file.sync_all());
+    synced.map_err(|e| format!("syncing {}: {e}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_with_blanks_and_brackets_does_not_move_the_fields() {
+        let stat = "12 (a) b (c) S 1 1 1 0 -1 4194560 10 0 0 0 250 50 0 0 20 0 1 0 100";
+        assert_eq!(ticks(stat), Some(300.0));
+        assert_eq!(ticks("12 (a) S 1"), None);
+        assert_eq!(ticks(""), None);
+    }
+}
