@@ -12,7 +12,7 @@ use forebay_device::real::net::{Listener, Peer, Stream, TcpOptions};
 use forebay_device::real::reactor::{Config, Reactor};
 use forebay_device::real::signal::Signals;
 use forebay_device::runtime::{MILLISECOND, Runtime};
-use forebay_device::{Buf, IoErrorKind};
+use forebay_device::{Buf, Data, IoErrorKind};
 
 fn reactor() -> Rc<Reactor> {
     Reactor::new(Config::default()).unwrap()
@@ -178,6 +178,80 @@ fn an_accept_that_was_dropped_loses_no_connection() {
     let mut hello = [0; 5];
     std::io::Read::read_exact(&mut &client, &mut hello).unwrap();
     assert_eq!(&hello, b"hello");
+}
+
+/// Parts of 0, 1, 2 ... bytes and some long ones, numbered throughout.
+fn numbered_parts(count: usize, long_bytes: usize) -> (Vec<Data>, Vec<u8>) {
+    let (mut parts, mut whole) = (Vec::new(), Vec::new());
+    for n in 0..count {
+        let len = if n % 10 == 9 { long_bytes } else { n };
+        let part: Vec<u8> = (0..len).map(|at| ((whole.len() + at) * 31 % 251) as u8).collect();
+        whole.extend(&part);
+        parts.push(Buf::copy_of(&part).freeze());
+    }
+    (parts, whole)
+}
+
+#[test]
+fn parts_arrive_in_order_however_little_fits_at_once() {
+    for reactor in [reactor(), tiny()] {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let stream = Rc::new(Stream::from_unix(&reactor, ours).unwrap());
+        let messages = 3;
+        let (_, whole) = numbered_parts(100, 300_000);
+        let expected: Vec<u8> = std::iter::repeat_n(whole, messages).flatten().collect();
+        let len = expected.len();
+        let reader = std::thread::spawn(move || {
+            let mut got = vec![0; len];
+            std::io::Read::read_exact(&mut theirs, &mut got).unwrap();
+            got
+        });
+        reactor.block_on(async {
+            for _ in 0..messages {
+                let (mut parts, _) = numbered_parts(100, 300_000);
+                stream.send_parts(&mut parts).await.unwrap();
+                assert!(parts.is_empty());
+            }
+            stream.send_parts(&mut Vec::new()).await.unwrap();
+            stream.send_parts(&mut vec![Buf::copy_of(b"").freeze()]).await.unwrap();
+        });
+        assert!(reader.join().unwrap() == expected);
+    }
+}
+
+#[test]
+fn an_abandoned_message_keeps_its_memory_to_itself() {
+    let reactor = reactor();
+    let (ours, mut theirs) = UnixStream::pair().unwrap();
+    let stream = Rc::new(Stream::from_unix(&reactor, ours).unwrap());
+    let (mut first, whole) = numbered_parts(20, 1 << 20);
+    reactor.block_on(async {
+        let mut send = Box::pin(stream.send_parts(&mut first));
+        let pending =
+            std::future::poll_fn(|cx| std::task::Poll::Ready(send.as_mut().poll(cx).is_pending()));
+        assert!(pending.await, "nobody reads yet");
+    });
+    // The second message must not change what the first one still points to.
+    let (mut second, _) = numbered_parts(2, 0);
+    let sender = Rc::clone(&stream);
+    reactor.spawn(Box::pin(async move {
+        let _ = sender.send_parts(&mut second).await;
+    }));
+    let len = whole.len();
+    let reader = std::thread::spawn(move || {
+        let mut got = vec![0; len + 1];
+        std::io::Read::read_exact(&mut theirs, &mut got).unwrap();
+        got
+    });
+    reactor.block_on(async {
+        while reactor.operations_inflight_count() > 0 {
+            (&*reactor as &dyn Runtime).sleep(MILLISECOND).await;
+        }
+    });
+    let got = reader.join().unwrap();
+    // Two senders that do not take turns may mix, but all bytes of both are there.
+    let sum = |bytes: &[u8]| bytes.iter().map(|&byte| u64::from(byte)).sum::<u64>();
+    assert_eq!(sum(&got), sum(&whole));
 }
 
 #[test]

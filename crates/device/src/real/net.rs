@@ -18,9 +18,12 @@ use std::rc::Rc;
 
 use crate::buf::{Buf, Data};
 use crate::io::{IoError, pair};
-use crate::real::op::{Handle, Kind, Mailbox, Op};
+use crate::real::op::{Handle, Kind, Mailbox, Message, Op};
 use crate::real::reactor::Reactor;
 use crate::real::ring::Key;
+
+/// Parts that one call of the system sends: `UIO_MAXIOV` of Linux.
+const PARTS_MAX: usize = 1024;
 
 /// Settings of a TCP listener.
 #[derive(Clone, Copy, Debug, Default)]
@@ -230,6 +233,7 @@ pub struct Stream {
     reactor: Rc<Reactor>,
     handle: Rc<Handle>,
     received: Cell<Option<Rc<Cell<usize>>>>,
+    message: Cell<Option<Rc<Message>>>,
     peer: Peer,
 }
 
@@ -251,7 +255,8 @@ impl Stream {
             (descriptor, Peer::Unix { uid })
         };
         let handle = Handle::new(descriptor);
-        Ok(Stream { reactor: Rc::clone(reactor), handle, received: Cell::new(None), peer })
+        let (received, message) = Default::default();
+        Ok(Stream { reactor: Rc::clone(reactor), handle, received, message, peer })
     }
 
     /// A stream on a TCP connection that was made elsewhere.
@@ -336,6 +341,31 @@ impl Stream {
         }
         let (completer, io) = pair();
         let kind = Kind::Send { data, more };
+        self.reactor.start(Op::new(Rc::clone(&self.handle), kind, Some(completer)));
+        io.done().await
+    }
+
+    /// Sends all of `parts`, one after the other, with one call of the system; the list is empty
+    /// then.
+    ///
+    /// # Errors
+    /// As for [`Stream::send_all`].
+    ///
+    /// # Panics
+    /// If there are more parts than the system takes at once, 1024.
+    pub async fn send_parts(&self, parts: &mut Vec<Data>) -> Result<(), IoError> {
+        assert!(parts.len() <= PARTS_MAX, "{} parts in a message", parts.len());
+        if parts.iter().all(|part| part.is_empty()) {
+            parts.clear();
+            return Ok(());
+        }
+        // The last message is used again, unless an abandoned send still has it.
+        let message = self.message.take().filter(|message| Rc::strong_count(message) == 1);
+        let message = message.unwrap_or_else(Message::new);
+        message.fill(parts);
+        self.message.set(Some(Rc::clone(&message)));
+        let (completer, io) = pair();
+        let kind = Kind::SendParts { message };
         self.reactor.start(Op::new(Rc::clone(&self.handle), kind, Some(completer)));
         io.done().await
     }

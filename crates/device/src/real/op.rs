@@ -97,6 +97,51 @@ impl<T> Mailbox<T> {
     }
 }
 
+/// Pieces of memory that are sent as if they were one, with what the kernel is told of them. What it
+/// points to stays where it is until the message is dropped or sent anew.
+pub(super) struct Message {
+    parts: RefCell<Vec<Data>>,
+    vectors: RefCell<Vec<libc::iovec>>,
+    header: Cell<libc::msghdr>,
+    len: Cell<usize>,
+}
+
+impl Message {
+    pub(super) fn new() -> Rc<Message> {
+        // SAFETY: a message header is plain integers and pointers; zeroes are a valid value.
+        let header = unsafe { std::mem::zeroed() };
+        let (parts, vectors) = Default::default();
+        Rc::new(Message { parts, vectors, header: Cell::new(header), len: Cell::new(0) })
+    }
+
+    /// Takes over what is to be sent; nothing is being sent.
+    pub(super) fn fill(&self, parts: &mut Vec<Data>) {
+        self.len.set(parts.iter().map(|part| part.len()).sum());
+        let mut own = self.parts.borrow_mut();
+        own.clear();
+        own.append(parts);
+    }
+
+    /// Points the header to all but the first `done` bytes.
+    fn prepare(&self, mut done: usize) -> *const libc::msghdr {
+        let mut vectors = self.vectors.borrow_mut();
+        vectors.clear();
+        for part in self.parts.borrow().iter() {
+            let rest = &part[done.min(part.len())..];
+            done -= part.len() - rest.len();
+            if !rest.is_empty() {
+                let iov_base = rest.as_ptr().cast_mut().cast();
+                vectors.push(libc::iovec { iov_base, iov_len: rest.len() });
+            }
+        }
+        let mut header = self.header.get();
+        header.msg_iov = vectors.as_mut_ptr();
+        header.msg_iovlen = vectors.len();
+        self.header.set(header);
+        self.header.as_ptr()
+    }
+}
+
 /// What the kernel is asked to do.
 pub(super) enum Kind {
     /// `align_bytes`: a shorter transfer that ends off this grid is the end of the file.
@@ -125,6 +170,9 @@ pub(super) enum Kind {
     Send {
         data: Data,
         more: bool,
+    },
+    SendParts {
+        message: Rc<Message>,
     },
     Accept {
         mailbox: Rc<Mailbox<OwnedFd>>,
@@ -210,7 +258,7 @@ impl Op {
                 Rule::Whole { align_bytes: *align_bytes, end: IoErrorKind::Media }
             }
             Kind::Write { .. } => Rule::Whole { align_bytes: 1, end: IoErrorKind::Other },
-            Kind::Receive { count: None, .. } | Kind::Send { .. } => {
+            Kind::Receive { count: None, .. } | Kind::Send { .. } | Kind::SendParts { .. } => {
                 Rule::Whole { align_bytes: 1, end: IoErrorKind::Vanished }
             }
             Kind::Receive { count: Some(_), .. }
@@ -230,6 +278,12 @@ impl Op {
         )
     }
 
+    /// Whether the operation may be handed over with others at the end of the turn: a client does not
+    /// notice, while a device would stand idle.
+    pub(super) fn can_wait(&self) -> bool {
+        matches!(self.kind, Kind::Receive { .. } | Kind::Send { .. } | Kind::SendParts { .. })
+    }
+
     fn remaining(&self) -> usize {
         let len = match &self.kind {
             Kind::Read { buf, .. }
@@ -237,6 +291,7 @@ impl Op {
             | Kind::Signal { buf, .. }
             | Kind::Bell { buf } => buf.len(),
             Kind::Write { data, .. } | Kind::Send { data, .. } => data.len(),
+            Kind::SendParts { message } => message.len.get(),
             Kind::Sync { .. } | Kind::Allocate { .. } | Kind::Accept { .. } => 0,
         };
         len - self.progress
@@ -276,6 +331,10 @@ impl Op {
                 let flags = libc::MSG_NOSIGNAL | libc::MSG_WAITALL | more;
                 let at = data[done..].as_ptr();
                 opcode::Send::new(fd, at, len).flags(flags).build()
+            }
+            Kind::SendParts { message } => {
+                let flags = libc::MSG_NOSIGNAL | libc::MSG_WAITALL;
+                opcode::SendMsg::new(fd, message.prepare(done)).flags(flags as u32).build()
             }
             Kind::Accept { .. } => {
                 let null = std::ptr::null_mut();
@@ -330,6 +389,10 @@ impl Op {
                 // `ssi_signo` is the first field of the structure.
                 let number = u32::from_ne_bytes([buf[0], buf[1], buf[2], buf[3]]);
                 return mailbox.deliver(result.map(|_| number as i32));
+            }
+            Kind::SendParts { message } => {
+                message.parts.borrow_mut().clear();
+                (None, result.map(|_| ()))
             }
             _ => (None, result.map(|_| ())),
         };

@@ -41,7 +41,8 @@ pub struct Config {
     /// Queued operations that are submitted at once instead of at the end of the turn. Small
     /// values give the device work earlier, large ones save system calls. Random reads of 4 KiB
     /// at queue depth 32 on a virtio disk reach 0.98 to 1.02 of fio's rate with 1, 0.93 to 0.96
-    /// with 4, 0.86 with 8, for meanwhile the disk runs dry.
+    /// with 4, 0.86 with 8, for meanwhile the disk runs dry. What sockets are to do waits for the
+    /// end of the turn or for such an operation in any case.
     pub submit_after: usize,
 }
 

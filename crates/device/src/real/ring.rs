@@ -76,11 +76,12 @@ impl Ring {
             self.slots.push(Slot { op: None, generation: 0, submitted: false });
             self.slots.len() - 1
         });
+        let can_wait = op.can_wait();
         self.slots[slot].op = Some(op);
         let key = Key::new(slot, self.slots[slot].generation);
         self.backlog.push_back(key);
         self.fill();
-        if self.queued() >= self.submit_after {
+        if !can_wait && self.queued() >= self.submit_after {
             self.submit();
         }
         key
@@ -181,6 +182,14 @@ impl Ring {
 
     /// Submits what is queued and waits for an answer, at most for `timeout`.
     pub(super) fn wait(&mut self, timeout: Option<Duration>) {
+        // What found the queue full must not wait for an answer that only it would bring.
+        while !self.backlog.is_empty() {
+            let before = self.backlog.len();
+            self.submit();
+            if self.backlog.len() == before {
+                break;
+            }
+        }
         if self.queued() == 0 && !self.uring.completion().is_empty() {
             return;
         }
