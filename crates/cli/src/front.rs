@@ -192,6 +192,10 @@ impl Transport for Handed {
         self.stream.send_all(data).await
     }
 
+    async fn send_parts(&self, parts: &mut Vec<Data>) -> std::result::Result<(), IoError> {
+        self.stream.send_parts(parts).await
+    }
+
     fn peer(&self) -> String {
         self.stream.peer().to_string()
     }

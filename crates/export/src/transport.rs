@@ -21,6 +21,16 @@ pub trait Transport: 'static {
     /// Sends all of `data`.
     fn send_all(&self, data: Data) -> impl Future<Output = Result<(), IoError>>;
 
+    /// Sends all of `parts`, one after the other; the list is empty then.
+    fn send_parts(&self, parts: &mut Vec<Data>) -> impl Future<Output = Result<(), IoError>> {
+        async {
+            for part in parts.drain(..) {
+                self.send_all(part).await?;
+            }
+            Ok(())
+        }
+    }
+
     /// Who is at the other end, for people.
     fn peer(&self) -> String;
 
@@ -63,6 +73,10 @@ impl Transport for Stream {
 
     async fn send_all(&self, data: Data) -> Result<(), IoError> {
         Stream::send_all(self, data).await
+    }
+
+    async fn send_parts(&self, parts: &mut Vec<Data>) -> Result<(), IoError> {
+        Stream::send_parts(self, parts).await
     }
 
     fn peer(&self) -> String {

@@ -41,6 +41,42 @@ fn every_command_is_answered_in_both_reply_forms() {
     }
 }
 
+#[test]
+fn it_does_not_matter_in_what_pieces_requests_arrive() {
+    let pattern = |n: u64, len: u32| -> Vec<u8> {
+        (0..u64::from(len)).map(|at| (at * 7 + n * 13 + 1) as u8).collect()
+    };
+    let lens = [512, 4096, 1024, 512, 16384, 512];
+    let (mut bytes, mut expected) = (Vec::new(), vec![0; SIZE]);
+    for (n, len) in (0..).zip(lens.repeat(4)) {
+        let at = n * 16384;
+        // A write between reads, so that payloads begin in what was received for a header; one in
+        // three is refused, and what belongs to it skipped.
+        let refused = n % 3 == 2;
+        bytes.extend(request(0, 0, 3 * n, 0, 512));
+        bytes.extend(request(1, if refused { 1 << 7 } else { 0 }, 3 * n + 1, at, len));
+        bytes.extend(pattern(n, len));
+        bytes.extend(request(3, 0, 3 * n + 2, 0, 0));
+        if !refused {
+            expected[at as usize..][..len as usize].copy_from_slice(&pattern(n, len));
+        }
+    }
+    for window in [1, 7, 28, 29, 100, 1023, 1025, 5000, 1 << 20] {
+        let rig = Rig::new(|export| export);
+        let stream = rig.door.connect_with_window(window);
+        let client = rig.world.run(Client::open(stream, false));
+        let read_len = |cookie: u64| if cookie.is_multiple_of(3) { 512 } else { 0 };
+        let (client, replies) = rig.ask(client, bytes.clone(), 3 * 24, read_len);
+        for (cookie, reply) in (0..).zip(&replies) {
+            let refused = cookie % 3 == 1 && cookie / 3 % 3 == 2;
+            assert_eq!((reply.cookie, reply.error), (cookie, if refused { 22 } else { 0 }));
+        }
+        assert!(*rig.export.bytes() == expected, "window {window}");
+        drop(client);
+        rig.assert_idle();
+    }
+}
+
 /// Sends requests and takes that many chunks.
 fn chunks(rig: &Rig, is_extended: bool, bytes: Vec<u8>, count: usize) -> Vec<Chunk> {
     let stream = rig.door.connect();

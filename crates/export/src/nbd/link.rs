@@ -1,6 +1,7 @@
 //! A client's stream, and the two ways to take it away from the tasks that use it.
 
 use std::cell::Cell;
+use std::ops::Range;
 use std::rc::Rc;
 
 use forebay_device::{Buf, Data, Runtime};
@@ -25,6 +26,43 @@ pub(crate) struct Control {
     pub(crate) stop: Signal,
     /// Send nothing more; discard the replies.
     pub(crate) abort: Signal,
+}
+
+/// What has been received and not been looked at.
+pub(crate) struct Ahead {
+    buf: Buf,
+    range: Range<usize>,
+}
+
+impl Ahead {
+    pub(crate) fn new(capacity: usize) -> Self {
+        Self { buf: Buf::new(capacity), range: 0..0 }
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.buf[self.range.clone()]
+    }
+
+    pub(crate) fn skip(&mut self, count: usize) {
+        self.range.start += count;
+        assert!(self.range.start <= self.range.end, "only what is there is skipped");
+    }
+
+    /// The memory behind what there is: what more makes it `most` bytes, and the rest.
+    fn split(&mut self, most: usize) -> (Buf, Buf) {
+        self.buf.copy_within(self.range.clone(), 0);
+        self.range = 0..self.range.len();
+        let mut room = self.buf.split_off(self.range.end);
+        let rest = room.split_off(most - self.range.end);
+        (room, rest)
+    }
+
+    /// Undoes the split, with `count` bytes more; false if the memory did not come back.
+    #[must_use]
+    fn join(&mut self, room: Buf, rest: Buf, count: usize) -> bool {
+        self.range.end += count;
+        self.buf.join(room) && self.buf.join(rest)
+    }
 }
 
 pub(crate) struct Link<T> {
@@ -100,9 +138,53 @@ impl<T: Transport> Link<T> {
         self.close();
     }
 
+    /// Receives until `ahead` has `len` bytes, and up to `most` if they are there. A client that leaves
+    /// before the first of them may do so, one that leaves after it has broken off.
+    pub(crate) async fn receive_ahead(
+        &self,
+        ahead: &mut Ahead,
+        len: usize,
+        most: usize,
+    ) -> Result<(), End> {
+        while ahead.bytes().len() < len {
+            let begun = !ahead.bytes().is_empty();
+            let (room, rest) = ahead.split(most);
+            match self.control.stop.cut(self.stream.recv(room)).await {
+                Some((room, Ok(count))) => {
+                    if count == 0 || !ahead.join(room, rest, count) {
+                        return Err(begun.then_some(Fault::BrokenOff));
+                    }
+                }
+                Some((_, Err(_))) => return Err(begun.then_some(Fault::BrokenOff)),
+                None => return Err(None),
+            }
+        }
+        if self.is_stopped() { Err(None) } else { Ok(()) }
+    }
+
+    /// Fills `buf` with what belongs to a message that has begun, and of which `ahead` may hold the
+    /// first bytes.
+    pub(crate) async fn receive_behind(&self, ahead: &mut Ahead, mut buf: Buf) -> Result<Buf, End> {
+        let have = ahead.bytes().len().min(buf.len());
+        buf[..have].copy_from_slice(&ahead.bytes()[..have]);
+        ahead.skip(have);
+        if have == buf.len() {
+            return Ok(buf);
+        }
+        let rest = self.receive_rest(buf.split_off(have)).await?;
+        if buf.join(rest) { Ok(buf) } else { Err(Some(Fault::BrokenOff)) }
+    }
+
     /// Whether the server has waited in vain for the client to take its replies.
     pub(crate) fn is_cut_off(&self) -> bool {
         self.cut_off.get()
+    }
+
+    /// Skips `bytes` of a message that has begun, and of which `ahead` may hold the first.
+    pub(crate) async fn discard_behind(&self, ahead: &mut Ahead, bytes: u64) -> Result<(), End> {
+        let have = bytes.min(ahead.bytes().len() as u64);
+        ahead.skip(have as usize);
+        self.discard(bytes - have).await
     }
 
     /// Skips `bytes` of a message that has begun.
@@ -122,6 +204,16 @@ impl<T: Transport> Link<T> {
         if sent != Some(Ok(())) && !self.is_dead() {
             self.close();
         }
+    }
+
+    /// Like [`Link::send`], for several pieces.
+    pub(crate) async fn send_parts(&self, parts: &mut Vec<Data>) {
+        let sent = self.control.abort.cut(self.stream.send_parts(parts)).await;
+        self.cut_off.set(self.cut_off.get() || sent.is_none());
+        if sent != Some(Ok(())) && !self.is_dead() {
+            self.close();
+        }
+        parts.clear();
     }
 
     /// Whether nothing more is read, because the server stops or the stream is closed.
