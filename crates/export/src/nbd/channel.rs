@@ -1,8 +1,8 @@
 //! A client's stream, in the clear or encrypted.
 //!
 //! * In the clear nothing is added to the stream: no copy, no buffer.
-//! * Nothing is ever read ahead in the clear, so no byte that came before the handshake can be taken
-//!   for one that came under its protection.
+//! * Before the handshake nothing is read ahead, so no byte that came in the clear can be taken for
+//!   one that came under its protection.
 //! * Encrypted, a byte is copied twice on each way, beside what the cipher does to it.
 //! * One task receives while another one sends; what TLS has to say of its own accord (an answer to
 //!   a change of keys) goes out with the next reply.
@@ -68,6 +68,44 @@ impl<T: Transport> Channel<T> {
             None => self.stream.recv_exact(buf).await,
             Some(keys) => self.recv_encrypted(keys, buf).await,
         }
+    }
+
+    /// Receives what is there; as [`Transport::recv`].
+    pub(crate) async fn recv(&self, mut buf: Buf) -> (Buf, Result<usize, IoError>) {
+        let Some(keys) = self.keys.get() else { return self.stream.recv(buf).await };
+        loop {
+            match self.decrypt(keys, &mut buf) {
+                Ok(0) => {}
+                other => return (buf, other),
+            }
+            if let Err(error) = self.recv_more(keys).await {
+                return (buf, Err(error));
+            }
+        }
+    }
+
+    /// As [`Transport::recv_parts`]; encrypted, the second buffer stays as it is.
+    pub(crate) async fn recv_parts(
+        &self,
+        first: Buf,
+        second: Buf,
+    ) -> (Buf, Buf, Result<usize, IoError>) {
+        if self.is_encrypted() {
+            let (first, result) = self.recv(first).await;
+            return (first, second, result);
+        }
+        self.stream.recv_parts(first, second).await
+    }
+
+    /// Sends all of `parts`; as [`Transport::send_parts`].
+    pub(crate) async fn send_parts(&self, parts: &mut Vec<Data>) -> Result<(), IoError> {
+        if !self.is_encrypted() {
+            return self.stream.send_parts(parts).await;
+        }
+        for part in parts.drain(..) {
+            self.send_all(part).await?;
+        }
+        Ok(())
     }
 
     /// Sends all of `data`.
@@ -183,26 +221,38 @@ impl<T: Transport> Channel<T> {
     async fn recv_encrypted(&self, keys: &Keys, mut buf: Buf) -> (Buf, Result<(), IoError>) {
         let mut filled = 0;
         loop {
-            match keys.decrypt(&mut buf[filled..]) {
+            match self.decrypt(keys, &mut buf[filled..]) {
                 Ok(count) => filled += count,
-                Err(Broken::Closed) => return (buf, Err(GONE)),
-                Err(Broken::Fault(why)) => {
-                    let error = self.broken(&why);
-                    return (buf, Err(error));
-                }
+                Err(error) => return (buf, Err(error)),
             }
             if filled == buf.len() {
                 return (buf, Ok(()));
             }
-            let space = std::mem::replace(&mut keys.incoming.borrow_mut().0, Buf::new(0));
-            let space = if space.is_empty() { Buf::new(TLS_PIECE_BYTES) } else { space };
-            let (space, received) = self.stream.recv(space).await;
-            match received {
-                Ok(0) => return (buf, Err(GONE)),
-                Ok(count) => *keys.incoming.borrow_mut() = (space, 0..count),
-                Err(error) => return (buf, Err(error)),
+            if let Err(error) = self.recv_more(keys).await {
+                return (buf, Err(error));
             }
         }
+    }
+
+    /// Receives what is to be decrypted next.
+    async fn recv_more(&self, keys: &Keys) -> Result<(), IoError> {
+        let space = std::mem::replace(&mut keys.incoming.borrow_mut().0, Buf::new(0));
+        let space = if space.is_empty() { Buf::new(TLS_PIECE_BYTES) } else { space };
+        let (space, received) = self.stream.recv(space).await;
+        match received? {
+            0 => Err(GONE),
+            count => {
+                *keys.incoming.borrow_mut() = (space, 0..count);
+                Ok(())
+            }
+        }
+    }
+
+    fn decrypt(&self, keys: &Keys, target: &mut [u8]) -> Result<usize, IoError> {
+        keys.decrypt(target).map_err(|broken| match broken {
+            Broken::Closed => GONE,
+            Broken::Fault(why) => self.broken(&why),
+        })
     }
 
     fn broken(&self, why: &dyn std::fmt::Display) -> IoError {
@@ -234,7 +284,7 @@ impl Keys {
         let mut filled = 0;
         while filled < target.len() {
             match connection.reader().read(&mut target[filled..]) {
-                Ok(0) => return Err(Broken::Closed),
+                Ok(0) => return if filled > 0 { Ok(filled) } else { Err(Broken::Closed) },
                 Ok(count) => filled += count,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
                     if range.start == range.end {
@@ -242,7 +292,7 @@ impl Keys {
                     }
                     let mut rest = &bytes[range.clone()];
                     if connection.read_tls(&mut rest).map_err(|error| fault(&error))? == 0 {
-                        return Err(Broken::Closed);
+                        return if filled > 0 { Ok(filled) } else { Err(Broken::Closed) };
                     }
                     range.start = range.end - rest.len();
                     connection.process_new_packets().map_err(|error| fault(&error))?;
