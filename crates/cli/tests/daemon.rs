@@ -321,6 +321,9 @@ fn a_dry_run_changes_nothing() {
     assert_eq!(plan["done"], false);
     assert_eq!(plan["dirty_copies"], 1);
     assert!(plan["index_bytes_max"].as_u64().unwrap() >= 4 << 20);
+    let index = |case: &str| plan[format!("index_bytes_{case}")].as_u64().unwrap();
+    assert_eq!(index("usual"), 511 * (400 << 10) / 1024, "of 511 MiB");
+    assert!(index("usual") < index("dense") && index("dense") < index("sparse"));
     assert!(std::fs::read(&ssd).unwrap().iter().all(|&byte| byte == 0));
     assert_eq!(daemon.json(&["pool", "list"])["items"].as_array().unwrap().len(), 0);
     daemon.tell(&["pool", "create", "fast", "--ssd", path]);

@@ -71,7 +71,16 @@ pub struct PoolPlan {
     pub segment_bytes: u64,
     /// Bytes for cached data, if all of it is clean.
     pub capacity_bytes: u64,
-    /// The most memory that the index takes.
+    /// Memory of the index when the cache is full of pieces of 64 KiB, the usual case.
+    #[serde(default)]
+    pub index_bytes_usual: u64,
+    /// The same with pieces of 4 KiB.
+    #[serde(default)]
+    pub index_bytes_dense: u64,
+    /// The same with pieces of 4 KiB far from each other.
+    #[serde(default)]
+    pub index_bytes_sparse: u64,
+    /// The most memory that the index takes; at it the cache takes in less.
     pub index_bytes_max: u64,
 }
 

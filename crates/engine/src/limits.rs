@@ -126,9 +126,15 @@ pub const ORIGIN_WRITE_BLOCKS_MAX: u32 = 256;
 /// shard of 1 MiB of index is one or two records, 64 KiB segments need hundreds.
 pub const IMAGE_CHAIN_MAX: u32 = 65_536;
 
+/// Index memory per GiB of cache with extents of 64 KiB on average, the usual case.
+pub const INDEX_BYTES_PER_GIB_USUAL: u64 = 400 << 10;
+
 /// Index memory per GiB of cache where nothing else is said: every 4 KiB block its own extent,
 /// regions at least half full.
 pub const INDEX_BYTES_PER_GIB: u64 = (1 << 20) / 10 * 16;
+
+/// The same in the sparsest case: single 4 KiB blocks far from each other.
+pub const INDEX_BYTES_PER_GIB_SPARSE: u64 = (1 << 20) / 10 * 45;
 
 /// Smallest bound of the index, in bytes.
 pub const INDEX_MEMORY_MIN: u64 = 4 << 20;

@@ -7,6 +7,9 @@ use std::cell::Cell;
 use forebay_engine::format::State;
 use forebay_engine::ids::{Location, VolumeId};
 use forebay_engine::index::{Mapping, Shard};
+use forebay_engine::limits::{
+    INDEX_BYTES_PER_GIB, INDEX_BYTES_PER_GIB_SPARSE, INDEX_BYTES_PER_GIB_USUAL,
+};
 
 thread_local! {
     /// Bytes allocated less bytes freed by this thread: each test has one of its own.
@@ -134,9 +137,9 @@ fn hold(cases: &[Case]) {
     }
 }
 
-const KIB: usize = 1024;
-const DENSE_BOUND: usize = 16 * 1024 * KIB / 10;
-const SPARSE_BOUND: usize = 45 * 1024 * KIB / 10;
+const USUAL_BOUND: usize = INDEX_BYTES_PER_GIB_USUAL as usize;
+const DENSE_BOUND: usize = INDEX_BYTES_PER_GIB as usize;
+const SPARSE_BOUND: usize = INDEX_BYTES_PER_GIB_SPARSE as usize;
 
 #[test]
 fn extents_of_64_kib_cost_at_most_400_kib_per_gib() {
@@ -146,7 +149,7 @@ fn extents_of_64_kib_cost_at_most_400_kib_per_gib() {
         blocks_per_extent: 16,
         location_bits: 36,
         distance_max: 240,
-        bound_bytes_per_gib: 400 * KIB,
+        bound_bytes_per_gib: USUAL_BOUND,
     };
     hold(&[
         case("64 KiB extents, regions full", |_| 16),

@@ -176,11 +176,16 @@ fn print_plan(plan: &PoolPlan) {
         "What is on these devices {erased} erased; nothing known was found there.\n\
          copies        {} of dirty data, {} of clean data\n\
          capacity      {} of clean data, {} of dirty data\n\
-         index in RAM  at most {}",
+         index in RAM  {} when full of pieces of 64 KiB, {} of 4 KiB,\n\
+         {:14}{} of 4 KiB far from each other; never more than {}",
         plan.dirty_copies,
         plan.clean_copies,
         text::bytes(plan.capacity_bytes),
         text::bytes(plan.capacity_bytes / u64::from(plan.dirty_copies.max(1))),
+        text::bytes(plan.index_bytes_usual),
+        text::bytes(plan.index_bytes_dense),
+        "",
+        text::bytes(plan.index_bytes_sparse),
         text::bytes(plan.index_bytes_max),
     ));
     if plan.done {

@@ -11,6 +11,9 @@ use forebay_control::name::Name;
 use forebay_device::Runtime;
 use forebay_device::runtime::{Nanos, SECOND};
 use forebay_engine::format::Superblock;
+use forebay_engine::limits::{
+    INDEX_BYTES_PER_GIB, INDEX_BYTES_PER_GIB_SPARSE, INDEX_BYTES_PER_GIB_USUAL,
+};
 use forebay_engine::{CreateOptions, OpenOptions, Tuning};
 
 use super::scan::{self, Found, is_complete, of_pool};
@@ -41,6 +44,9 @@ fn plan_of(name: &Name, superblock: &Superblock, members: &Members) -> PoolPlan 
         segments: member.segment_count,
     });
     let segments: u64 = superblock.members.iter().map(|m| u64::from(m.segment_count)).sum();
+    let capacity_bytes = segments * u64::from(superblock.segment_bytes);
+    // In MiB, which no pool has too many of to be multiplied.
+    let index_bytes = |per_gib: u64| ((capacity_bytes >> 20) * per_gib) >> 10;
     PoolPlan {
         schema: SCHEMA,
         name: name.clone(),
@@ -50,7 +56,10 @@ fn plan_of(name: &Name, superblock: &Superblock, members: &Members) -> PoolPlan 
         dirty_copies: superblock.dirty_copies,
         clean_copies: superblock.clean_copies,
         segment_bytes: superblock.segment_bytes.into(),
-        capacity_bytes: segments * u64::from(superblock.segment_bytes),
+        capacity_bytes,
+        index_bytes_usual: index_bytes(INDEX_BYTES_PER_GIB_USUAL),
+        index_bytes_dense: index_bytes(INDEX_BYTES_PER_GIB),
+        index_bytes_sparse: index_bytes(INDEX_BYTES_PER_GIB_SPARSE),
         index_bytes_max: superblock.index_memory_max,
     }
 }
