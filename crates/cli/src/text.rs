@@ -2,6 +2,7 @@
 
 use std::fmt::Display;
 use std::io::Write;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use forebay_device::Nanos;
 use forebay_device::runtime::{MICROSECOND, MILLISECOND, SECOND};
@@ -20,8 +21,21 @@ pub(crate) fn say_on(lines: impl Display) -> bool {
     writeln!(out, "{lines}").and_then(|()| out.flush()).is_ok()
 }
 
-/// One line on standard error; lost if nobody reads it. `eprintln!` panics then.
+/// Whether the process has a log.
+static IS_LOGGING: AtomicBool = AtomicBool::new(false);
+
+/// From now on lines for people go to the log, or to standard error again.
+pub(crate) fn tell_to_log(is_logging: bool) {
+    IS_LOGGING.store(is_logging, Ordering::Relaxed);
+}
+
+/// One line on standard error, or in the log if there is one; lost if nobody reads it. `eprintln!`
+/// panics then.
 pub(crate) fn tell(line: impl Display) {
+    if IS_LOGGING.load(Ordering::Relaxed) {
+        tracing::info!("{line}");
+        return;
+    }
     let _ = writeln!(std::io::stderr().lock(), "{line}");
 }
 

@@ -179,3 +179,22 @@ fn memory_is_locked_and_bounded_where_that_is_allowed() {
     signal(child.id(), "TERM");
     until("it ends", || child.try_wait().unwrap().is_some());
 }
+
+#[test]
+fn a_log_that_nobody_reads_holds_nobody_up() {
+    let mut daemon = Daemon::new("log");
+    daemon.stop();
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    // What a pipe holds on Linux; the next line would wait for a reader.
+    std::io::Write::write_all(&mut writer, &[b'x'; 64 << 10]).unwrap();
+    let mut command = daemon.command();
+    command.env("FOREBAY_LOG", "debug").stderr(writer);
+    let mut child = command.spawn().unwrap();
+    drop(command);
+    daemon.until("it answers", |_| true);
+    let ssd = daemon.ssd("ssd-0");
+    daemon.tell(&["pool", "create", "fast", "--ssd", ssd.to_str().unwrap()]);
+    signal(child.id(), "TERM");
+    assert!(child.wait().unwrap().success());
+    drop(reader);
+}

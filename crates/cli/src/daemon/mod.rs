@@ -15,6 +15,7 @@ mod ending;
 mod exports;
 mod jobs;
 mod journal;
+mod log;
 mod memory;
 mod notify;
 mod plan;
@@ -26,7 +27,6 @@ mod volumes;
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::io::IsTerminal;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -44,6 +44,7 @@ use self::config::Config;
 pub(crate) use self::describe::mode_name;
 use self::jobs::Jobs;
 use self::journal::Journal;
+use self::log::Log;
 use self::memory::Kept;
 use self::notify::Phase;
 use self::scan::Found;
@@ -69,17 +70,14 @@ pub(crate) struct Options {
 
 pub(crate) fn run(options: &Options) -> Result<()> {
     let config = Config::read(options.config.as_deref())?;
-    let filter = tracing_subscriber::EnvFilter::try_from_env("FOREBAY_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
-        .with_target(false)
-        .init();
     let reactor = Reactor::new(reactor::Config::default())?;
-    let result = reactor.block_on(serve(&reactor, config));
+    // Both before any thread starts, which inherits what is asked for here.
+    let end = end_on_signals(&reactor, || ())?;
+    let kept = Kept::ask();
+    let log = Log::start().map_err(|error| Failure::system("start the log", &error))?;
+    let result = reactor.block_on(serve(&reactor, config, end, kept));
     reactor.close();
+    drop(log);
     result
 }
 
@@ -175,11 +173,7 @@ fn open_socket(config: &Config) -> Result<ControlSocket> {
     })
 }
 
-async fn serve(reactor: &Rc<Reactor>, config: Config) -> Result<()> {
-    // Before any thread starts: they inherit which signals are taken over.
-    let end = end_on_signals(reactor, || ())?;
-    // Before any thread starts, too.
-    let kept = Kept::ask();
+async fn serve(reactor: &Rc<Reactor>, config: Config, end: Rc<Flag>, kept: Kept) -> Result<()> {
     let tls = config.load_tls()?;
     let state = StateDir::open(&config.state_dir)?;
     make_dir(&config.run_dir)?;
