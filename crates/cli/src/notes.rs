@@ -6,7 +6,7 @@ use std::pin::pin;
 use std::task::Poll;
 
 use forebay_device::runtime::{MILLISECOND, Nanos, Runtime};
-use forebay_engine::{Event, Pool};
+use forebay_engine::{Event, EventKind, Pool};
 
 use crate::text::tell;
 
@@ -32,7 +32,7 @@ impl Notes {
         let events = pool.events();
         let mut last = self.last.borrow_mut();
         let news = since(&events, last.as_ref()).iter();
-        let news = news.filter(|event| event.what != "pool opened").cloned().collect();
+        let news = news.filter(|event| event.kind != EventKind::Opened).cloned().collect();
         *last = events.last().cloned();
         news
     }
@@ -77,7 +77,8 @@ mod tests {
 
     #[test]
     fn an_event_is_told_once_also_when_older_ones_are_dropped() {
-        let event = |at: Nanos| Event { at, what: format!("event {at}") };
+        let event =
+            |at: Nanos| Event { at, kind: EventKind::CopiesRestored, what: format!("event {at}") };
         let events: Vec<_> = (10..20).map(event).collect();
         assert_eq!(since(&events, None), events);
         assert_eq!(since(&events, Some(&event(14))), &events[5..]);

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 
 use crate::name::{Name, VolumeName};
@@ -95,6 +96,54 @@ pub struct PlannedMember {
     pub segments: u32,
 }
 
+/// `PATCH /api/v1/pools/{pool}`: settings that change while it serves. Those that are fixed when a
+/// pool is made are known too, so that it can be said.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct SetPool {
+    /// Bytes that reclaim may write for each byte admitted, in percent, 100 to 400.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub write_amplification_max_percent: Option<u16>,
+    /// Agrees to write-back with one copy of dirty data, for the volumes to come.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub accept_data_loss_on_ssd_failure: Option<bool>,
+    /// Only check whether it could be done.
+    pub dry_run: bool,
+    /// Fixed.
+    #[serde(skip_serializing)]
+    pub name: Option<IgnoredAny>,
+    /// Fixed.
+    #[serde(skip_serializing)]
+    pub ssds: Option<IgnoredAny>,
+    /// Fixed.
+    #[serde(skip_serializing)]
+    pub dirty_copies: Option<IgnoredAny>,
+    /// Fixed.
+    #[serde(skip_serializing)]
+    pub clean_copies: Option<IgnoredAny>,
+    /// Fixed.
+    #[serde(skip_serializing)]
+    pub segment_bytes: Option<IgnoredAny>,
+    /// Fixed.
+    #[serde(skip_serializing)]
+    pub index_bytes_max: Option<IgnoredAny>,
+}
+
+impl SetPool {
+    /// The first of the fixed settings that it names.
+    pub fn fixed(&self) -> Option<&'static str> {
+        let fixed = [
+            (&self.name, "name"),
+            (&self.ssds, "ssds"),
+            (&self.dirty_copies, "dirty_copies"),
+            (&self.clean_copies, "clean_copies"),
+            (&self.segment_bytes, "segment_bytes"),
+            (&self.index_bytes_max, "index_bytes_max"),
+        ];
+        fixed.into_iter().find(|(value, _)| value.is_some()).map(|(_, name)| name)
+    }
+}
+
 /// How a pool is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -141,6 +190,10 @@ pub struct Pool {
 pub struct PoolUsage {
     /// Copies of dirty data.
     pub dirty_copies: u8,
+    /// Bytes that reclaim may write for each byte admitted, in percent.
+    pub write_amplification_max_percent: u16,
+    /// Whether new volumes may be written back with one copy of dirty data.
+    pub accept_data_loss_on_ssd_failure: bool,
     /// Bytes of a segment.
     pub segment_bytes: u64,
     /// Segments in all.

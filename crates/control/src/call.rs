@@ -40,6 +40,7 @@ pub enum Call {
     Pools(Reply<api::Many<api::Pool>>),
     Pool(Name, Reply<api::One<api::Pool>>),
     CreatePool(api::CreatePool, Reply<api::PoolPlan>),
+    SetPool(Name, api::SetPool, Reply<api::One<api::Pool>>),
     ImportPool(api::ImportPool, Reply<api::One<api::Pool>>),
     Importable(Reply<api::Many<api::Pool>>),
     ExportPool(Name, Reply<api::Done>),

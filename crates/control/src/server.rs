@@ -170,6 +170,10 @@ async fn create_pool(State(desk): D, Body(body): Body<api::CreatePool>) -> Respo
     desk.change(|reply| Call::CreatePool(body, reply)).await
 }
 
+async fn set_pool(State(desk): D, At(name): At<Name>, Body(body): Body<api::SetPool>) -> Response {
+    desk.change(|reply| Call::SetPool(name, body, reply)).await
+}
+
 async fn import_pool(State(desk): D, Body(body): Body<api::ImportPool>) -> Response {
     desk.change(|reply| Call::ImportPool(body, reply)).await
 }
@@ -274,7 +278,7 @@ pub fn router(calls: Sender<Call>) -> Router {
         .route("/events", get(events))
         .route("/pools", get(pools).post(create_pool))
         .route("/import", get(importable).post(import_pool))
-        .route("/pools/{pool}", get(pool))
+        .route("/pools/{pool}", get(pool).patch(set_pool))
         .route("/pools/{pool}/export", post(export_pool))
         .route("/pools/{pool}/destroy", post(destroy_pool))
         .route("/plan", post(plan))

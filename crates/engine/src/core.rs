@@ -6,10 +6,11 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use forebay_device::{BlockDevice, IoError, Nanos, Runtime};
+use forebay_device::{BlockDevice, IoError, Runtime};
 
 use crate::counters::{Counters, Latency};
 use crate::error::{Error, ErrorKind, Result};
+use crate::event::{Event, EventKind};
 use crate::format::Superblock;
 use crate::ids::{BLOCK_BYTES, DeviceId, Location, SegmentId, Sequence, VolumeId};
 use crate::index::{Mapping, Shard, shard_of};
@@ -46,15 +47,6 @@ pub(crate) struct ShardState {
     /// Until an image past it is named by a durable root, recovery may still find the old facts,
     /// so a direct write there needs a tombstone although nothing is cached (INV-8).
     pub dropped: RefCell<BTreeMap<(VolumeId, u64), Sequence>>,
-}
-
-/// Something a person should know, in the order it happened.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Event {
-    /// When, on the runtime's clock.
-    pub at: Nanos,
-    /// What happened, on what.
-    pub what: String,
 }
 
 /// Events kept in memory; older ones are dropped. Enough to see what led to a latch.
@@ -170,7 +162,7 @@ impl Core {
 
     /// Stops all writing for good: a device failed in a way that leaves its content unknown.
     pub(crate) fn latch(&self, what: &str, error: IoError) {
-        self.event(format!("{what}: {error}; the pool stops writing"));
+        self.event(EventKind::Latched, format!("{what}: {error}; the pool stops writing"));
         self.latched.set(true);
         self.log.wake_all();
         self.room.wake_all();
@@ -200,12 +192,12 @@ impl Core {
     }
 
     /// Notes an event.
-    pub(crate) fn event(&self, what: String) {
+    pub(crate) fn event(&self, kind: EventKind, what: String) {
         let mut events = self.events.borrow_mut();
         if events.len() == EVENTS_MAX {
             events.pop_front();
         }
-        events.push_back(Event { at: self.rt.now(), what });
+        events.push_back(Event { at: self.rt.now(), kind, what });
     }
 
     /// A member's device and the byte offset of a block of a segment on it.

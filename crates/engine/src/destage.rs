@@ -16,6 +16,7 @@ use forebay_device::{Buf, Data, IoError, io};
 use crate::core::{Core, STRIPE_BLOCKS};
 use crate::counters::add;
 use crate::error::{Error, ErrorKind, Result};
+use crate::event::EventKind;
 use crate::format::{Entry, EntryKind, Mode, State, Stream};
 use crate::ids::{
     BLOCK_BYTES, Location, SECTOR_BYTES, SECTORS_ALL, SECTORS_PER_BLOCK, SegmentId, VolumeId,
@@ -96,7 +97,10 @@ impl Core {
                 for (_, item) in unproven {
                     self.undo_unproven(v, &item);
                 }
-                self.event(format!("flushing the origin of \"{}\": {error}", v.name));
+                self.event(
+                    EventKind::OriginFlushFailed,
+                    format!("flushing the origin of \"{}\": {error}", v.name),
+                );
                 Err(origin_error(v, "flushing", error))
             }
         }
@@ -366,7 +370,7 @@ impl Core {
             let (core, volume, left) = (Rc::clone(self), Rc::clone(v), Rc::clone(&left));
             self.spawn(async move {
                 if let Err(error) = core.destage_group(&volume, group).await {
-                    core.event(error.what);
+                    core.event(EventKind::DestageFailed, error.what);
                     left.1.set(true);
                 }
                 left.0.set(left.0.get() - 1);

@@ -7,6 +7,7 @@ use forebay_device::{BlockDevice, Buf};
 
 use crate::core::Core;
 use crate::error::{Error, ErrorKind, Result};
+use crate::event::EventKind;
 use crate::format::{Fingerprint, State, VolumeRecord, checksum};
 use crate::ids::{BLOCK_BYTES, VolumeId};
 use crate::volume::VolumeState;
@@ -105,7 +106,7 @@ pub(crate) async fn check(
             )
             .hint("attach the right origin, or restore it; the dirty data stays in the cache"));
         }
-        core.event(format!(
+        core.event(EventKind::OriginChanged, format!(
             "the origin of \"{}\" was changed while the pool was stopped: its cached data is dropped",
             record.name
         ));

@@ -19,6 +19,7 @@ use forebay_device::{Buf, Data};
 
 use crate::core::Core;
 use crate::error::{Error, ErrorKind, Result};
+use crate::event::EventKind;
 use crate::format::{
     Entry, EntryKind, ImageChunk, ImageRef, ImageRegion, RecordHeader, Root, State, checksum,
     decode_record,
@@ -72,7 +73,10 @@ impl Core {
                 )
                 .hint("nothing has been changed; see `forebay inspect` for what is left"));
             }
-            self.event(format!("shard {shard} starts empty: its image is damaged ({reason})"));
+            self.event(
+                EventKind::IndexDamaged,
+                format!("shard {shard} starts empty: its image is damaged ({reason})"),
+            );
             *self.shards[shard].index.borrow_mut() = crate::index::Shard::new();
             failed.push(shard);
         }

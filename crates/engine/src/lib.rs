@@ -12,6 +12,7 @@ mod core;
 mod destage;
 mod direct;
 mod error;
+mod event;
 mod fingerprint;
 mod images;
 mod lock;
@@ -44,9 +45,9 @@ pub mod tuning;
 pub mod volume;
 pub mod witness;
 
-pub use self::core::Event;
 pub use client::{Client, Port};
 pub use error::{Error, ErrorKind, Result};
+pub use event::{Event, EventKind};
 pub use format::Mode;
 pub use membership::OpenOptions;
 pub use pool::{CreateOptions, Pool, VolumeSpec, create, open, open_with, plan};

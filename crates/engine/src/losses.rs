@@ -15,6 +15,7 @@ use std::rc::Rc;
 use forebay_device::runtime::MILLISECOND;
 
 use crate::core::{Core, ShardState};
+use crate::event::EventKind;
 use crate::format::{MemberState, Mode, State, Stream};
 use crate::ids::{SECTORS_ALL, SegmentId, VolumeId};
 use crate::index::Mapping;
@@ -84,7 +85,7 @@ impl Core {
         }
         if report.blocks_lost > 0 {
             let blocks = report.blocks_lost;
-            self.event(format!(
+            self.event(EventKind::BlocksLost, format!(
                 "{blocks} blocks of 4 KiB are lost with cache devices that are gone: reading them \
                  fails until they are overwritten"
             ));
@@ -139,12 +140,15 @@ impl Core {
             } else {
                 "is written through until there are members enough"
             };
-            self.event(format!(
-                "volume \"{}\" {how}: {} members are left for {} copies of dirty data",
-                v.name,
-                self.members.len(),
-                superblock.dirty_copies
-            ));
+            self.event(
+                EventKind::CopiesShort,
+                format!(
+                    "volume \"{}\" {how}: {} members are left for {} copies of dirty data",
+                    v.name,
+                    self.members.len(),
+                    superblock.dirty_copies
+                ),
+            );
         }
     }
 
@@ -178,7 +182,10 @@ impl Core {
             }
         });
         if healed.await.is_ok() {
-            self.event("all dirty data has all its copies again".to_owned());
+            self.event(
+                EventKind::CopiesRestored,
+                "all dirty data has all its copies again".to_owned(),
+            );
         }
     }
 }

@@ -24,6 +24,7 @@ use std::rc::Rc;
 use forebay_device::BlockDevice;
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::event::EventKind;
 use crate::format::{MemberRecord, MemberState, Root, Superblock, Witness as WitnessFile};
 use crate::ids::DeviceId;
 use crate::superblock::{Slots, find_superblock};
@@ -111,7 +112,7 @@ pub(crate) struct Opening {
     /// Whether a person agreed to what is lost.
     pub accepted: bool,
     /// What a person should know.
-    pub notes: Vec<String>,
+    pub notes: Vec<(EventKind, String)>,
 }
 
 /// The devices that the epoch of a superblock names.
@@ -256,12 +257,15 @@ pub(crate) async fn assess(
         Error::new(ErrorKind::Damaged, "the superblock names no member that is there")
             .hint("see it with `forebay inspect`; nothing has been changed")
     })?;
-    let mut notes: Vec<String> = note.into_iter().collect();
+    let mut notes: Vec<_> =
+        note.into_iter().map(|note| (EventKind::WitnessUnknown, note)).collect();
     notes.extend(missing.iter().map(|id| {
-        format!("cache device {id} is missing; the pool goes on without it in epoch {epoch}")
+        let what =
+            format!("cache device {id} is missing; the pool goes on without it in epoch {epoch}");
+        (EventKind::MemberMissing, what)
     }));
     if matches!(decision, Decision::OpenLosing | Decision::OpenUnknown) {
-        notes.push(accepted_note(&superblock));
+        notes.push((EventKind::LossAccepted, accepted_note(&superblock)));
     }
     let mut members = Vec::new();
     for Found { slots, device } in found {
@@ -271,11 +275,14 @@ pub(crate) async fn assess(
             Some(record) => {
                 members.push(Opened { record: *record, slots, device });
             }
-            None => notes.push(format!(
-                "cache device {} is of epoch {}, the pool is in epoch {epoch} and has gone on \
-                 without it: it is not used; it must be added anew",
-                own.device, own.epoch
-            )),
+            None => {
+                let what = format!(
+                    "cache device {} is of epoch {}, the pool is in epoch {epoch} and has gone on \
+                     without it: it is not used; it must be added anew",
+                    own.device, own.epoch
+                );
+                notes.push((EventKind::MemberStale, what));
+            }
         }
     }
     let place = |id: DeviceId| superblock.members.iter().position(|m| m.device == id);

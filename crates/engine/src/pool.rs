@@ -7,10 +7,11 @@ use std::rc::Rc;
 use forebay_device::{BlockDevice, Buf, Runtime};
 
 use crate::checkpoint::root_offset;
-use crate::core::{Core, Event, Member, ShardState};
+use crate::core::{Core, Member, ShardState};
 use crate::counters::{Counters, Latency, VolumeCounters};
 use crate::destage::elevator;
 use crate::error::{Error, ErrorKind, Result};
+use crate::event::{Event, EventKind};
 use crate::fingerprint;
 use crate::format::{
     ImageRef, Layout, MemberRecord, MemberState, Mode, Root, SEGMENTS_MAX, Stream, Superblock,
@@ -142,6 +143,13 @@ fn check_name(kind: &str, name: &str) -> Result<()> {
     Err(invalid(format!("{kind} name {name:?} cannot be used"), "use 1 to 63 printable bytes"))
 }
 
+fn check_write_amplification(percent: u16) -> Result<()> {
+    if (100..=400).contains(&percent) {
+        return Ok(());
+    }
+    Err(invalid(format!("write amplification limit {percent} %"), "use 100 to 400"))
+}
+
 /// What [`create`] would write: members with their segments, copies, bounds. Nothing is written; the
 /// identities are other ones each time.
 ///
@@ -180,9 +188,7 @@ fn lay_out(
         ));
     }
     let percent = options.write_amplification_max_percent;
-    if !(100..=400).contains(&percent) {
-        return Err(invalid(format!("write amplification limit {percent} %"), "use 100 to 400"));
-    }
+    check_write_amplification(percent)?;
     let smallest = devices.iter().map(|d| d.geometry().size_bytes).min().unwrap_or(0);
     let by_size = || {
         let bytes = segment_bytes_for(smallest).and_then(|bytes| u32::try_from(bytes).ok());
@@ -303,9 +309,9 @@ pub async fn open_with(
     let core = Core { devices_given: given, ..new_core(rt, superblock, members, witness, tuning) };
     let core = Rc::new(core);
     core.accepted.set(accepted);
-    core.event("pool opened".to_owned());
-    for note in notes {
-        core.event(note);
+    core.event(EventKind::Opened, "pool opened".to_owned());
+    for (kind, note) in notes {
+        core.event(kind, note);
     }
     core.begin_start(&missing, epoch).await?;
     let report = match core.recover().await {
@@ -543,6 +549,31 @@ impl Pool {
             ));
         }
         check_mode(spec.mode, superblock.dirty_copies, spec.accept_data_loss_on_ssd_failure)
+    }
+
+    /// Whether reclaim may be allowed this much, in percent of what is admitted.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`].
+    pub fn check_write_amplification_max(percent: u16) -> Result<()> {
+        check_write_amplification(percent)
+    }
+
+    /// Changes what reclaim may write for each byte admitted, in percent, 100..=400. It is durable on
+    /// every member when this returns.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`]; [`ErrorKind::Io`] if the superblocks cannot be written.
+    pub async fn set_write_amplification_max(&self, percent: u16) -> Result<()> {
+        Pool::check_write_amplification_max(percent)?;
+        let _control = self.core.control.lock().await;
+        let change = |superblock: &mut Superblock| {
+            superblock.write_amplification_max_percent = percent;
+        };
+        self.core.write_superblocks(change).await?;
+        self.core.policy.borrow_mut().set_write_amplification_max(percent.into());
+        self.core.housekeeping.wake_all();
+        Ok(())
     }
 
     /// Attaches the origin of a volume that the pool knows.

@@ -12,6 +12,7 @@ use forebay_device::{BlockDevice, Buf, Data, IoError};
 
 use crate::core::Core;
 use crate::error::{Error, ErrorKind, Result};
+use crate::event::EventKind;
 use crate::format::{
     Layout, MemberState, Mode, SUPERBLOCK_BYTES, SlotChoice, Superblock, Witness as WitnessFile,
     WitnessVolume,
@@ -176,7 +177,10 @@ impl Core {
         let stored = self.witness.store(witness_of(&next)).await;
         self.witness_lags.set(stored.is_err());
         if let Err(reason) = stored {
-            self.event(format!("the witness cannot be written: {reason}"));
+            self.event(
+                EventKind::WitnessUnwritable,
+                format!("the witness cannot be written: {reason}"),
+            );
         }
         *self.superblock.borrow_mut() = next;
         Ok(())

@@ -72,7 +72,7 @@ impl Drop for Engine {
             eprintln!(
                 "the pool ends: {blocks} blocks, {owed} owed; {free} of {segments} segments free"
             );
-            for Event { at, what } in pool.events() {
+            for Event { at, what, .. } in pool.events() {
                 eprintln!("{:>12.3} ms  event: {what}", at as f64 / 1e6);
             }
         }

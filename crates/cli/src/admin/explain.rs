@@ -54,10 +54,67 @@ pub(crate) const CODES: &[(&str, &str, &str)] = &[
         "Mend the cause, then `forebay pool import NAME`.",
     ),
     (
-        "pool-event",
-        "The engine reports something: a device error, a missing member, a fallback.",
-        "See the text; `forebay status` shows what it led to.",
+        "pool-latched",
+        "A cache device failed on a write or a flush, so what it holds is not certain. The pool has stopped writing; what can be read is served.",
+        "See `dmesg` for the device. Mend it, or take it away if dirty data has another copy, then restart the daemon.",
     ),
+    (
+        "member-missing",
+        "The pool was opened without one of its cache devices and goes on without it for good.",
+        "One that comes back is stale: it must be erased, and cannot be added again in this version.",
+    ),
+    (
+        "member-stale",
+        "A cache device is there that the pool has gone on without; it is not used.",
+        "Take it away, or erase it for another use.",
+    ),
+    (
+        "loss-accepted",
+        "The pool was opened with --accept-missing although writes that only missing devices held may be lost.",
+        "Check what is on the volumes that the text names.",
+    ),
+    (
+        "blocks-lost",
+        "Blocks were only on cache devices that are gone. Reading them fails until they are overwritten.",
+        "Restore them from a backup, through the volume.",
+    ),
+    (
+        "copies-short",
+        "Fewer cache devices are left than dirty data has copies; the text says how the volume is served.",
+        "Bring its data home (`forebay volume flush`) and make a new pool when it suits.",
+    ),
+    ("copies-restored", "Dirty data has all its copies again.", "Nothing."),
+    (
+        "index-damaged",
+        "Part of the saved index could not be read and starts empty; nothing of it was dirty.",
+        "See `dmesg` for the cache devices. It costs misses only.",
+    ),
+    (
+        "witness-unknown",
+        "The witness in the state directory is missing, unreadable, or of another pool; a new one is written.",
+        "Nothing, if the pool has just been made or moved here; else check the state directory.",
+    ),
+    (
+        "witness-unwritable",
+        "The witness cannot be written. Volumes that are clean cannot be written back meanwhile.",
+        "Make room in the state directory, or mend its file system.",
+    ),
+    (
+        "origin-changed",
+        "The origin of a volume was changed while its pool was stopped: what was cached of it is dropped.",
+        "Use the origin only through the volume, or remove the volume before.",
+    ),
+    (
+        "origin-flush-failed",
+        "A flush of an origin failed. Destaged data is written again; clients are told at their next flush if something they wrote may be lost.",
+        "See `dmesg` for the origin.",
+    ),
+    (
+        "destage-failed",
+        "Dirty data could not be written to its origin; it stays safe in the cache and is tried again.",
+        "See `dmesg` for the origin.",
+    ),
+    ("pool-set", "A setting of a pool was changed.", "Nothing."),
     ("pool-stopped", "A pool was closed in order.", "Nothing."),
     (
         "pool-exported",
@@ -177,6 +234,7 @@ fn find(wanted: &str) -> Result<&'static (&'static str, &'static str, &'static s
 mod tests {
     use super::CODES;
     use forebay_control::error;
+    use forebay_engine::EventKind;
 
     #[test]
     fn every_error_code_is_explained_with_its_status() {
@@ -187,6 +245,17 @@ mod tests {
             });
             assert!(is_right, "{name}");
         }
+    }
+
+    #[test]
+    fn every_kind_of_a_pools_events_is_explained_under_a_code_of_its_own() {
+        let mut codes: Vec<_> = EventKind::ALL.iter().map(|kind| kind.code()).collect();
+        for code in &codes {
+            assert!(CODES.iter().any(|(known, ..)| known == code), "{code}");
+        }
+        codes.sort_unstable();
+        codes.dedup();
+        assert_eq!(codes.len(), EventKind::ALL.len());
     }
 
     #[test]

@@ -11,6 +11,7 @@ use forebay_control::name::Name;
 
 use super::{Asking, Daemon, absolute, confirm, table};
 use crate::Result;
+use crate::failure::Failure;
 use crate::text::{self, say, tell};
 
 /// See the head of the file.
@@ -39,6 +40,17 @@ pub(crate) enum Command {
     Show {
         /// Its name
         name: Name,
+    },
+    /// Change settings of a pool while it serves
+    Set {
+        /// Its name
+        name: Name,
+        /// `write_amplification_max_percent=100..400`, `accept_data_loss_on_ssd_failure=true|false`
+        #[arg(value_name = "KEY=VALUE", required = true)]
+        settings: Vec<String>,
+        /// Only say whether it could be done
+        #[arg(long)]
+        dry_run: bool,
     },
     /// Open a pool whose devices are here; without a name list those that could be
     Import {
@@ -109,6 +121,17 @@ pub(crate) fn run(command: Command, asking: &Asking) -> Result<()> {
             let pool: One<Pool> = daemon.get(&format!("/api/v1/pools/{name}"))?;
             daemon.print(&pool, |pool| print_pool(&pool.item));
         }
+        Command::Set { name, settings, dry_run } => {
+            let mut body = settings_of(&settings)?;
+            body.insert("dry_run".to_owned(), dry_run.into());
+            let pool: One<Pool> = daemon.patch(&format!("/api/v1/pools/{name}"), &body)?;
+            daemon.print(&pool, |pool| {
+                if dry_run {
+                    return say(format_args!("pool \"{name}\" would be changed as asked"));
+                }
+                print_pool(&pool.item);
+            });
+        }
         Command::Import { pool: None, .. } => {
             let pools: Many<Pool> = daemon.get("/api/v1/import")?;
             daemon.print(&pools, |pools| print_list(&pools.items));
@@ -149,6 +172,22 @@ pub(crate) fn run(command: Command, asking: &Asking) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Settings as people write them, as a body; what they mean is up to the daemon.
+fn settings_of(settings: &[String]) -> Result<serde_json::Map<String, serde_json::Value>> {
+    let mut body = serde_json::Map::new();
+    for setting in settings {
+        let Some((key, value)) = setting.split_once('=') else {
+            return Err(Failure::new(format!("\"{setting}\" sets nothing"))
+                .hint("write KEY=VALUE, as write_amplification_max_percent=200"));
+        };
+        let value = serde_json::from_str(value).unwrap_or_else(|_| value.into());
+        if body.insert(key.to_owned(), value).is_some() {
+            return Err(Failure::new(format!("{key} is set twice")).hint("set it once"));
+        }
+    }
+    Ok(body)
 }
 
 /// What was done, for people.
@@ -237,6 +276,10 @@ pub(super) fn print_pool(pool: &Pool) {
             ),
         };
         say(format_args!("hits     {hits}"));
+        say(format_args!(
+            "reclaim  writes up to {} % of what is admitted",
+            usage.write_amplification_max_percent
+        ));
         say(format_args!(
             "index    {} of at most {}",
             text::bytes(usage.index_bytes),

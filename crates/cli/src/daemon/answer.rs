@@ -39,6 +39,11 @@ impl Daemon {
             Call::CreatePool(body, reply) => {
                 self.change(reply, |it| async move { it.create_pool(body).await });
             }
+            Call::SetPool(name, body, reply) => {
+                self.change(reply, |it| async move {
+                    it.set_pool(name.as_str(), &body).await.map(One::of)
+                });
+            }
             Call::ImportPool(body, reply) => {
                 self.change(reply, |it| async move { it.import_pool(body).await.map(One::of) });
             }

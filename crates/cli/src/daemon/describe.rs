@@ -10,6 +10,7 @@ use forebay_control::name::VolumeName;
 use forebay_engine::format::{MemberState as OnDisk, Superblock, VolumeRecord};
 
 use super::scan::{Found, newest};
+use super::state::Record;
 use super::volumes::{BLOCK_BYTES, api_mode, no_volume};
 use super::{Attached, Daemon, Open, Serving, Slot, State};
 use crate::Result;
@@ -45,13 +46,15 @@ fn members_of(superblock: &Superblock, found: &[&Found]) -> Vec<Member> {
     members.collect()
 }
 
-fn usage(open: &Open, superblock: &Superblock) -> PoolUsage {
+fn usage(open: &Open, superblock: &Superblock, record: &Record) -> PoolUsage {
     let pool = &open.pool;
     let ((cached, _), (free, total)) = (pool.blocks(), pool.segments());
     let (index_bytes, index_bytes_max) = pool.index_memory();
     let counters = pool.counters();
     PoolUsage {
         dirty_copies: superblock.dirty_copies,
+        write_amplification_max_percent: superblock.write_amplification_max_percent,
+        accept_data_loss_on_ssd_failure: record.accept_data_loss_on_ssd_failure,
         segment_bytes: superblock.segment_bytes.into(),
         segments: total as u64,
         segments_free: free as u64,
@@ -134,7 +137,7 @@ impl Daemon {
         let records = superblock.as_ref().map_or(&[][..], |superblock| &superblock.volumes);
         let volumes =
             records.iter().filter_map(|v| self.describe_record(slot, open.as_deref(), v)).collect();
-        let usage = open.as_ref().zip(superblock.as_ref()).map(|(open, s)| usage(open, s));
+        let usage = open.as_ref().zip(superblock.as_ref()).map(|(open, s)| usage(open, s, &record));
         api::Pool { name, id: record.id.clone(), state, summary, action, members, volumes, usage }
     }
 

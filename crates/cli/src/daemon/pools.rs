@@ -14,7 +14,7 @@ use forebay_engine::format::Superblock;
 use forebay_engine::limits::{
     INDEX_BYTES_PER_GIB, INDEX_BYTES_PER_GIB_SPARSE, INDEX_BYTES_PER_GIB_USUAL,
 };
-use forebay_engine::{CreateOptions, OpenOptions, Tuning};
+use forebay_engine::{CreateOptions, EventKind, OpenOptions, Pool, Tuning};
 
 use super::scan::{self, Found, is_complete, of_pool};
 use super::state::{Intent, Record};
@@ -246,7 +246,11 @@ impl Daemon {
     /// Brings what a pool has reported into the journal.
     pub(super) fn tell_news(&self, name: &str, open: &Open) {
         for event in open.notes.news(&open.pool) {
-            self.journal.warn("pool-event", name, event.what);
+            let code = event.kind.code();
+            match event.kind {
+                EventKind::CopiesRestored => self.journal.note(code, name, event.what),
+                _ => self.journal.warn(code, name, event.what),
+            }
         }
     }
 
@@ -409,6 +413,42 @@ impl Daemon {
             "attach the missing cache devices; or accept that writes which only they hold are lost, \
              and open it without them for good: `forebay pool import {name} --accept-missing`"
         )))
+    }
+
+    /// Changes settings of an open pool, durably.
+    pub(super) async fn set_pool(&self, name: &str, body: &api::SetPool) -> Result<api::Pool> {
+        let (slot, open) = self.open(name)?;
+        if let Some(fixed) = body.fixed() {
+            let what = format!("{fixed} of a pool is fixed when it is made");
+            return Err(Failure::coded(Code::Refused, what).hint(
+                "make another pool and move the volumes: `forebay volume remove`, `volume add`",
+            ));
+        }
+        let mut changed = Vec::new();
+        if let Some(percent) = body.write_amplification_max_percent {
+            Pool::check_write_amplification_max(percent)?;
+        }
+        if body.dry_run {
+            return self.describe_pool(name);
+        }
+        if let Some(percent) = body.write_amplification_max_percent {
+            open.pool.set_write_amplification_max(percent).await?;
+            changed.push(format!("write_amplification_max_percent {percent}"));
+        }
+        if let Some(accept) = body.accept_data_loss_on_ssd_failure {
+            let mut record = slot.record.borrow().clone();
+            record.accept_data_loss_on_ssd_failure = accept;
+            self.state.store(&record).await?;
+            *slot.record.borrow_mut() = record;
+            changed.push(format!("accept_data_loss_on_ssd_failure {accept}"));
+        }
+        if changed.is_empty() {
+            return Err(Failure::coded(Code::BadRequest, "nothing is to be changed")
+                .hint("name a setting; docs/user/reference.md lists them"));
+        }
+        let what = format!("pool \"{name}\" has now {}", changed.join(", "));
+        self.journal.note("pool-set", name, what);
+        self.describe_pool(name)
     }
 
     /// Identity and name of the pool among those found that is called this, and that may be

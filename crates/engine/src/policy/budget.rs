@@ -43,6 +43,15 @@ impl Budget {
         }
     }
 
+    /// Another maximum from now on. What was moved in the window counts against it.
+    ///
+    /// # Panics
+    /// As [`Budget::new`].
+    pub fn set_max(&mut self, write_amplification_max_percent: u32) {
+        assert!(write_amplification_max_percent >= 100);
+        self.extra_percent = u64::from(write_amplification_max_percent) - 100;
+    }
+
     /// Reserves `blocks` for moving if they are within the budget.
     pub fn promise(&mut self, blocks: u64) -> bool {
         let committed = self.moved_blocks() + self.promised_blocks() + blocks;

@@ -38,6 +38,8 @@ impl Policy for Fifo {
 
     fn spend(&mut self, _admitted_blocks: u64, _moved_blocks: u64) {}
 
+    fn set_write_amplification_max(&mut self, _percent: u32) {}
+
     fn counts(&self) -> Counts {
         self.counts
     }

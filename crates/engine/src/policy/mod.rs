@@ -140,6 +140,9 @@ pub trait Policy {
     /// `moved_blocks` by reclaim, owed ones included.
     fn spend(&mut self, admitted_blocks: u64, moved_blocks: u64);
 
+    /// Another maximum of bytes written per byte admitted from now on, in percent from 100 on.
+    fn set_write_amplification_max(&mut self, percent: u32);
+
     /// Accesses told so far.
     fn counts(&self) -> Counts;
 

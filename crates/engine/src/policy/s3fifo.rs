@@ -141,6 +141,10 @@ impl Policy for S3Fifo {
         self.budget.spend(admitted_blocks, moved_blocks);
     }
 
+    fn set_write_amplification_max(&mut self, percent: u32) {
+        self.budget.set_max(percent);
+    }
+
     fn counts(&self) -> Counts {
         self.counts
     }

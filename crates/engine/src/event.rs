@@ -1,0 +1,87 @@
+//! What a person should know of a pool, each kind with a code that stays.
+
+use forebay_device::Nanos;
+
+/// Of which kind an event is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EventKind {
+    /// The pool was opened.
+    Opened,
+    /// A member failed on a write or a flush; the pool has stopped writing.
+    Latched,
+    /// The pool opens without a member.
+    MemberMissing,
+    /// A member is there that the pool has gone on without.
+    MemberStale,
+    /// It opens although writes may be lost, as a person has accepted.
+    LossAccepted,
+    /// Blocks are nowhere any more.
+    BlocksLost,
+    /// There are fewer members than copies.
+    CopiesShort,
+    /// Dirty data has all its copies again.
+    CopiesRestored,
+    /// Part of the index starts empty.
+    IndexDamaged,
+    /// The witness is missing, of another pool, or cannot be read.
+    WitnessUnknown,
+    /// The witness cannot be written.
+    WitnessUnwritable,
+    /// An origin was changed while the pool was stopped.
+    OriginChanged,
+    /// A flush of an origin failed.
+    OriginFlushFailed,
+    /// Dirty data could not be written to its origin.
+    DestageFailed,
+}
+
+impl EventKind {
+    /// All of them.
+    pub const ALL: [EventKind; 14] = [
+        EventKind::Opened,
+        EventKind::Latched,
+        EventKind::MemberMissing,
+        EventKind::MemberStale,
+        EventKind::LossAccepted,
+        EventKind::BlocksLost,
+        EventKind::CopiesShort,
+        EventKind::CopiesRestored,
+        EventKind::IndexDamaged,
+        EventKind::WitnessUnknown,
+        EventKind::WitnessUnwritable,
+        EventKind::OriginChanged,
+        EventKind::OriginFlushFailed,
+        EventKind::DestageFailed,
+    ];
+
+    /// Its name for programs, which never changes.
+    pub fn code(self) -> &'static str {
+        match self {
+            EventKind::Opened => "pool-opened",
+            EventKind::Latched => "pool-latched",
+            EventKind::MemberMissing => "member-missing",
+            EventKind::MemberStale => "member-stale",
+            EventKind::LossAccepted => "loss-accepted",
+            EventKind::BlocksLost => "blocks-lost",
+            EventKind::CopiesShort => "copies-short",
+            EventKind::CopiesRestored => "copies-restored",
+            EventKind::IndexDamaged => "index-damaged",
+            EventKind::WitnessUnknown => "witness-unknown",
+            EventKind::WitnessUnwritable => "witness-unwritable",
+            EventKind::OriginChanged => "origin-changed",
+            EventKind::OriginFlushFailed => "origin-flush-failed",
+            EventKind::DestageFailed => "destage-failed",
+        }
+    }
+}
+
+/// Something a person should know, in the order it happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// When, on the runtime's clock.
+    pub at: Nanos,
+    /// Of which kind it is.
+    pub kind: EventKind,
+    /// What happened, on what.
+    pub what: String,
+}
