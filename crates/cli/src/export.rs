@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use forebay_device::{Buf, Data};
+use forebay_device::{Buf, Data, Nanos};
 use forebay_engine::{Client, Error, ErrorKind, Place};
 use forebay_export::nbd::Tls;
 use forebay_export::nbd::limits::EXTENTS_MAX;
@@ -23,12 +23,14 @@ pub(crate) struct Terms {
     pub(crate) tls: Option<Tls>,
     /// Whether they have to use it, even if others need not.
     pub(crate) needs_tls: bool,
+    /// How long a client may ask for nothing.
+    pub(crate) idle_max: Option<Nanos>,
 }
 
 impl From<Access> for Terms {
     /// In the clear.
     fn from(access: Access) -> Self {
-        Self { access, tls: None, needs_tls: false }
+        Self { access, tls: None, needs_tls: false, idle_max: None }
     }
 }
 

@@ -116,7 +116,10 @@ fn exports(volume: Client, terms: &Terms) -> Result<(Exports<VolumeExport>, Sett
     let export = VolumeExport::new(volume, "Forebay volume".to_owned(), terms.clone());
     let exports = Exports::of(Rc::new(export))
         .map_err(|error| Failure::new(format!("cannot export \"{name}\": {error}")))?;
-    Ok((exports, Settings { tls: terms.tls.clone(), share: SHARE.with(Rc::clone) }))
+    Ok((
+        exports,
+        Settings { tls: terms.tls.clone(), idle_max: terms.idle_max, share: SHARE.with(Rc::clone) },
+    ))
 }
 
 async fn serve(

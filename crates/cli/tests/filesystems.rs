@@ -100,7 +100,11 @@ struct Undo(Vec<String>);
 impl Drop for Undo {
     fn drop(&mut self) {
         let arguments: Vec<_> = self.0[1..].iter().map(String::as_str).collect();
-        done(&self.0[0], &arguments);
+        if std::thread::panicking() {
+            run(&mut tool(&self.0[0], &arguments));
+        } else {
+            done(&self.0[0], &arguments);
+        }
     }
 }
 

@@ -1,5 +1,7 @@
 //! What a client can take up, and what ends when it breaks the rules or leaves, in virtual time.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 mod support;
 
 use std::cell::{Cell, RefCell};
@@ -388,4 +390,61 @@ fn a_client_that_leaves_before_it_is_accepted_delays_nobody() {
     world.spawn(Box::pin(server.serve(resets)));
     world.run(Client::open(door.connect(), true));
     assert_eq!(world.now(), 0);
+}
+
+#[test]
+fn an_idle_client_is_closed_where_that_is_asked_for_and_a_working_one_is_not() {
+    let settings = Settings { idle_max: Some(30 * SECOND), ..Settings::default() };
+    let rig = Rig::with(settings, |export| export);
+    let (idle, mut working) = (rig.open(true), rig.open(true));
+    let runtime = Rc::clone(&rig.world) as Rc<dyn Runtime>;
+    let working = rig.world.run(async move {
+        for n in 0..10 {
+            let _ = runtime.sleep(20 * SECOND).await;
+            working.send(&request(0, 0, n, 0, 512)).await;
+            assert_eq!(working.reply(|_| 512).await.unwrap().error, 0);
+        }
+        working
+    });
+    let told: Vec<_> = rig.complaints.take().into_iter().map(|it| it.fault).collect();
+    assert_eq!(told, [Fault::Idle]);
+    drop((idle, working));
+    assert_eq!(rig.faults(), []);
+}
+
+#[test]
+fn stalled_clients_are_closed_when_others_wait_for_memory_and_not_before() {
+    let rig = Rig::new(|export| export);
+    let size = SIZE as u32;
+    // They ask for more than they may have in progress, and take nothing.
+    let stall = |count: usize| -> Vec<_> {
+        let stalled = (0..count).map(|_| {
+            let mut client = rig.open(true);
+            rig.world.run(async move {
+                let asked: Vec<_> = (0..70).map(|n| request(0, 0, n, 0, size)).collect();
+                client.send(&asked.concat()).await;
+                client
+            })
+        });
+        stalled.collect()
+    };
+    let runtime = Rc::clone(&rig.world) as Rc<dyn Runtime>;
+    let rest = |span| {
+        let runtime = Rc::clone(&runtime);
+        rig.world.run(async move { drop(runtime.sleep(span).await) });
+    };
+    let few = stall(4);
+    rest(3600 * SECOND);
+    assert_eq!(rig.server.connection_count(), 4, "nobody needs their memory");
+    let more = stall(5);
+    while rig.world.tasks.run_one(|_| 0) {}
+    assert!(rig.server.inflight_bytes() + u64::from(size) > limits::SHARE_BYTES_INFLIGHT_MAX);
+    rest(limits::STALL_TIME_MAX + 3 * limits::WATCH_INTERVAL);
+    let told: Vec<_> = rig.complaints.take().into_iter().map(|it| it.fault).collect();
+    assert!(!told.is_empty() && told.iter().all(|it| *it == Fault::Stalled), "{told:?}");
+    assert!(rig.server.inflight_bytes() < limits::SHARE_BYTES_INFLIGHT_MAX / 2);
+    let (client, replies) = rig.ask(rig.open(true), request(0, 0, 1, 0, size), 1, |_| 0);
+    assert_eq!(errors(&replies), [0]);
+    drop((few, more, client));
+    assert!(rig.faults().is_empty());
 }

@@ -3,6 +3,7 @@
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
+use forebay_device::runtime::{Nanos, SECOND};
 use forebay_export::nbd::{Tls, TlsFiles, TlsMode};
 use serde::{Deserialize, Serialize};
 
@@ -51,6 +52,8 @@ section! {
         control: Control,
         /// Where cache devices are looked for.
         devices: Devices,
+        /// What holds for all exports.
+        exports: Exports,
         /// Certificates of the exports; without them there is no TLS.
         tls: Option<TlsKeys>,
     }
@@ -77,6 +80,17 @@ section! {
         /// How many seconds a start waits for a pool's missing devices before it goes on without
         /// them.
         wait_s: u64,
+    }
+}
+
+section! {
+    /// What holds for all exports.
+    #[derive(Default)]
+    #[serde(default)]
+    Exports {
+        /// After how many seconds a client that asks for nothing loses its connection; 0 is never.
+        /// A disk that is mounted may well be idle for days.
+        idle_s: u64,
     }
 }
 
@@ -111,10 +125,11 @@ pub(crate) enum TlsWho {
 }
 
 /// The sections by name; the first one's keys stand before any section.
-const SECTIONS: [(&str, &[(&str, &str)]); 4] = [
+const SECTIONS: [(&str, &[(&str, &str)]); 5] = [
     ("", Config::KEYS),
     ("control", Control::KEYS),
     ("devices", Devices::KEYS),
+    ("exports", Exports::KEYS),
     ("tls", TlsKeys::KEYS),
 ];
 
@@ -165,6 +180,7 @@ impl Default for Config {
             reactors: None,
             control: Control::default(),
             devices: Devices::default(),
+            exports: Exports::default(),
             tls: None,
         }
     }
@@ -251,6 +267,12 @@ impl Config {
             Failure::new(error.to_string()).on("[tls] in the configuration").hint(error.hint())
         })?;
         Ok(Some(loaded))
+    }
+
+    /// How long a client may ask for nothing.
+    pub(super) fn idle_max(&self) -> Option<Nanos> {
+        let idle_s = self.exports.idle_s;
+        (idle_s > 0).then_some(idle_s.saturating_mul(SECOND))
     }
 
     /// The permissions of the control socket.

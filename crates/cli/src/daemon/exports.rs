@@ -103,7 +103,8 @@ impl Daemon {
             ));
         }
         let access = if record.read_only { Access::ReadOnly } else { Access::ReadWrite };
-        let terms = Terms { access, tls: self.tls.clone(), needs_tls: record.require_tls };
+        let (needs_tls, idle_max) = (record.require_tls, self.config.idle_max());
+        let terms = Terms { access, tls: self.tls.clone(), needs_tls, idle_max };
         let (socket, address) = match &record.place {
             Place::Socket(path) => (Some(path.as_path()), None),
             Place::Port(port) => (None, Some(loopback(*port))),

@@ -5,7 +5,7 @@ use std::fmt;
 
 use crate::nbd::limits::{
     COMPLAINTS_MAX, COMPLAINTS_SPAN, DRAIN_TIME_MAX, EXPORT_CONNECTIONS_MAX, NEGOTIATION_TIME_MAX,
-    SKIPPED_BYTES_MAX,
+    SKIPPED_BYTES_MAX, STALL_TIME_MAX,
 };
 use forebay_device::runtime::{Nanos, SECOND};
 
@@ -30,6 +30,11 @@ pub enum Fault {
     OutOfStep,
     /// A payload of more than [`SKIPPED_BYTES_MAX`].
     PayloadTooLong,
+    /// It stopped in the middle of a request or a reply for [`STALL_TIME_MAX`] while others waited
+    /// for memory.
+    Stalled,
+    /// It asked for nothing for longer than the server [allows](crate::nbd::Settings::idle_max).
+    Idle,
     /// It did not take its last replies within [`DRAIN_TIME_MAX`] of the server's stop.
     RepliesNotTaken,
 }
@@ -53,6 +58,11 @@ impl fmt::Display for Fault {
             Self::PayloadTooLong => {
                 write!(f, "it announced more than {SKIPPED_BYTES_MAX} B in one request")
             }
+            Self::Stalled => {
+                let seconds = STALL_TIME_MAX / SECOND;
+                write!(f, "it stopped within a message for {seconds} s while others waited")
+            }
+            Self::Idle => f.write_str("it asked for nothing for longer than is allowed"),
             Self::RepliesNotTaken => {
                 let seconds = DRAIN_TIME_MAX / SECOND;
                 write!(f, "it did not take its replies within {seconds} s of the stop")

@@ -94,6 +94,7 @@ impl<T: Transport, E: Export, G: 'static> Connection<T, E, G> {
         budget: &Rc<Budget>,
         guard: G,
     ) -> Rc<Self> {
+        let permits = Permits::new(budget, link.requests());
         Rc::new(Self {
             runtime,
             link,
@@ -101,7 +102,7 @@ impl<T: Transport, E: Export, G: 'static> Connection<T, E, G> {
             session,
             jobs: Queue::with_capacity(REQUESTS_INFLIGHT_MAX),
             replies: Queue::with_capacity(REQUESTS_INFLIGHT_MAX),
-            permits: Permits::new(budget),
+            permits,
             _guard: guard,
         })
     }
@@ -114,7 +115,8 @@ impl<T: Transport, E: Export, G: 'static> Connection<T, E, G> {
         self.jobs.close();
         self.permits.drained().await;
         self.replies.close();
-        let end = if self.link.is_cut_off() { Some(Fault::RepliesNotTaken) } else { end };
+        let cut_off = self.link.is_cut_off().then_some(Fault::RepliesNotTaken);
+        let end = self.link.take_cause().or(cut_off).or(end);
         self.link.finish(&*self.runtime).await;
         end
     }

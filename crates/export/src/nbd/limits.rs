@@ -76,6 +76,14 @@ pub const TLS_CLOSE_TIME_MAX: Nanos = SECOND;
 /// strangers cannot hold all [`CONNECTIONS_MAX`] places.
 pub const NEGOTIATION_TIME_MAX: Nanos = 30 * SECOND;
 
+/// Time without a step by a client that is in the middle of sending a request or taking a reply, if
+/// others wait for memory meanwhile; after that its connection is closed. While there is memory
+/// enough, who is stopped for a while is waited for.
+pub const STALL_TIME_MAX: Nanos = 60 * SECOND;
+
+/// How often it is looked for clients that do nothing, while that matters.
+pub const WATCH_INTERVAL: Nanos = 5 * SECOND;
+
 /// Time for clients to take the replies of their last requests after a stop; connections that
 /// are not drained then are cut off.
 pub const DRAIN_TIME_MAX: Nanos = 10 * SECOND;

@@ -1,15 +1,16 @@
 //! A client's stream, and the two ways to take it away from the tasks that use it.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::rc::Rc;
 
+use forebay_device::runtime::Nanos;
 use forebay_device::{Buf, Data, Runtime};
 
 use crate::Transport;
 use crate::nbd::channel::Channel;
 use crate::nbd::complaint::{End, Fault};
-use crate::nbd::limits::TLS_CLOSE_TIME_MAX;
+use crate::nbd::limits::{STALL_TIME_MAX, TLS_CLOSE_TIME_MAX, WATCH_INTERVAL};
 use crate::nbd::signal::{Signal, within};
 use crate::nbd::tls::Tls;
 
@@ -30,6 +31,54 @@ pub(crate) struct Control {
     pub(crate) stop: Signal,
     /// Send nothing more; discard the replies.
     pub(crate) abort: Signal,
+    /// Requests in progress, with those whose replies are not sent.
+    pub(crate) requests: Rc<Cell<usize>>,
+    /// Messages that were received or sent.
+    steps: Cell<u64>,
+    /// Messages that the client has begun to send or to take.
+    begun: Cell<u32>,
+    /// The last look at `steps`, and how many looks have found the same.
+    looked: Cell<(u64, u64)>,
+    /// Why the server has closed the connection.
+    cause: RefCell<End>,
+}
+
+impl Control {
+    /// Closes the connection of a client that does nothing for too long. This is called every
+    /// [`WATCH_INTERVAL`], or not for a while.
+    pub(crate) fn look(&self, is_short: bool, idle_max: Option<Nanos>) {
+        let (before, looks) = self.looked.get();
+        let steps = self.steps.get();
+        let looks = if steps == before { looks + 1 } else { 0 };
+        self.looked.set((steps, looks));
+        let span = looks.saturating_mul(WATCH_INTERVAL);
+        if self.begun.get() > 0 {
+            if is_short && span >= STALL_TIME_MAX {
+                self.end(Fault::Stalled);
+            }
+        } else if self.requests.get() == 0 && idle_max.is_some_and(|idle_max| span >= idle_max) {
+            self.end(Fault::Idle);
+        }
+    }
+
+    fn end(&self, cause: Fault) {
+        *self.cause.borrow_mut() = Some(cause);
+        self.stop.raise();
+        self.abort.raise();
+    }
+
+    fn count_step(&self) {
+        self.steps.set(self.steps.get() + 1);
+    }
+
+    /// Counts a message from its beginning to its end.
+    async fn step<T>(&self, message: impl Future<Output = T>) -> T {
+        self.begun.set(self.begun.get() + 1);
+        let result = message.await;
+        self.begun.set(self.begun.get() - 1);
+        self.count_step();
+        result
+    }
 }
 
 /// What has been received and not been looked at.
@@ -98,7 +147,10 @@ impl<T: Transport> Link<T> {
     pub(crate) async fn receive_header(&self, mut buf: Buf) -> Result<Buf, End> {
         buf[0] = 0;
         match self.control.stop.cut(self.stream.recv_exact(buf)).await {
-            Some((buf, Ok(()))) => Ok(buf),
+            Some((buf, Ok(()))) => {
+                self.control.count_step();
+                Ok(buf)
+            }
             Some((buf, Err(_))) => {
                 let has_begun = buf.first().is_some_and(|&byte| byte != 0);
                 Err(self.tls_fault().or(has_begun.then_some(Fault::BrokenOff)))
@@ -109,7 +161,7 @@ impl<T: Transport> Link<T> {
 
     /// Fills `buf` with what belongs to a message that has begun.
     pub(crate) async fn receive_rest(&self, buf: Buf) -> Result<Buf, End> {
-        let received = self.receive(buf).await;
+        let received = self.control.step(self.receive(buf)).await;
         // A server that stops does not wait for the rest.
         let broken_off = || (!self.is_stopped()).then_some(Fault::BrokenOff);
         received.ok_or_else(|| self.tls_fault().or_else(broken_off))
@@ -126,6 +178,16 @@ impl<T: Transport> Link<T> {
             Some(Err(_)) => Err(self.tls_fault().or_else(|| Some(Fault::Tls(LEFT.to_owned())))),
             None => Err(None),
         }
+    }
+
+    /// Why the server has closed the connection, if it has.
+    pub(crate) fn take_cause(&self) -> End {
+        self.control.cause.take()
+    }
+
+    /// The number of requests in progress.
+    pub(crate) fn requests(&self) -> &Rc<Cell<usize>> {
+        &self.control.requests
     }
 
     pub(crate) fn is_encrypted(&self) -> bool {
@@ -153,8 +215,11 @@ impl<T: Transport> Link<T> {
         while ahead.bytes().len() < len {
             let begun = !ahead.bytes().is_empty();
             let (room, rest) = ahead.split(most);
-            match self.control.stop.cut(self.stream.recv(room)).await {
+            let received = self.control.stop.cut(self.stream.recv(room));
+            let received = if begun { self.control.step(received).await } else { received.await };
+            match received {
                 Some((room, Ok(count))) => {
+                    self.control.count_step();
                     if count == 0 || !ahead.join(room, rest, count) {
                         return Err(begun.then_some(Fault::BrokenOff));
                     }
@@ -187,7 +252,8 @@ impl<T: Transport> Link<T> {
                 return if buf.join(rest) { Ok(buf) } else { Err(Some(Fault::BrokenOff)) };
             }
             let (room, spare) = ahead.split(most);
-            let received = self.control.stop.cut(self.stream.recv_parts(rest, room)).await;
+            let received = self.control.stop.cut(self.stream.recv_parts(rest, room));
+            let received = self.control.step(received).await;
             let (rest, room, result) = received.ok_or(None)?;
             let count = result.unwrap_or(0);
             let behind = count.saturating_sub(rest.len());
@@ -224,7 +290,8 @@ impl<T: Transport> Link<T> {
 
     /// Sends `data`, unless the client is gone. The first failure ends the connection.
     pub(crate) async fn send(&self, data: Data) {
-        let sent = self.control.abort.cut(self.stream.send_all(data)).await;
+        let sent = self.control.abort.cut(self.stream.send_all(data));
+        let sent = self.control.step(sent).await;
         self.cut_off.set(self.cut_off.get() || sent.is_none());
         if sent != Some(Ok(())) && !self.is_dead() {
             self.close();
@@ -233,7 +300,8 @@ impl<T: Transport> Link<T> {
 
     /// Like [`Link::send`], for several pieces.
     pub(crate) async fn send_parts(&self, parts: &mut Vec<Data>) {
-        let sent = self.control.abort.cut(self.stream.send_parts(parts)).await;
+        let sent = self.control.abort.cut(self.stream.send_parts(parts));
+        let sent = self.control.step(sent).await;
         self.cut_off.set(self.cut_off.get() || sent.is_none());
         if sent != Some(Ok(())) && !self.is_dead() {
             self.close();

@@ -15,6 +15,27 @@ pub(crate) struct Budget {
     bytes: Cell<u64>,
     bytes_max: u64,
     waiters: Waiters,
+    /// Connections that wait for others' memory.
+    starved: Cell<usize>,
+    /// Those who look after stalled clients.
+    watchers: Waiters,
+}
+
+/// A connection that waits for others' memory.
+struct Starved<'a>(&'a Budget);
+
+impl<'a> Starved<'a> {
+    fn new(budget: &'a Budget) -> Self {
+        budget.starved.set(budget.starved.get() + 1);
+        budget.watchers.wake_all();
+        Self(budget)
+    }
+}
+
+impl Drop for Starved<'_> {
+    fn drop(&mut self) {
+        self.0.starved.set(self.0.starved.get() - 1);
+    }
 }
 
 impl Default for Budget {
@@ -30,7 +51,13 @@ impl Budget {
     }
 
     fn new(bytes_max: u64) -> Self {
-        Self { bytes: Cell::new(0), bytes_max, waiters: Waiters::default() }
+        Self {
+            bytes: Cell::new(0),
+            bytes_max,
+            waiters: Waiters::default(),
+            starved: Cell::new(0),
+            watchers: Waiters::default(),
+        }
     }
 }
 
@@ -49,8 +76,19 @@ impl Share {
         self.left.until(|| self.connections.get() < SHARE_CONNECTIONS_MAX).await;
     }
 
+    /// Whether a connection waits for others' memory.
+    pub(crate) fn is_short(&self) -> bool {
+        self.budget.starved.get() > 0
+    }
+
+    /// Waits until `holds()`, which may depend on [`Share::is_short`] and on connections.
+    pub(crate) async fn until(&self, holds: impl Fn() -> bool) {
+        self.budget.watchers.until(holds).await;
+    }
+
     /// A connection begins.
     pub(crate) fn enter(&self) {
+        self.budget.watchers.wake_all();
         self.connections.set(self.connections.get() + 1);
     }
 
@@ -64,17 +102,17 @@ impl Share {
 /// Counts requests and their memory from before the payload is received until the reply is
 /// sent or discarded.
 pub(crate) struct Permits {
-    requests: Cell<usize>,
+    requests: Rc<Cell<usize>>,
     bytes: Cell<u64>,
     waiters: Waiters,
     budget: Rc<Budget>,
 }
 
 impl Permits {
-    /// A connection's, out of a budget that others have, too.
-    pub(crate) fn new(budget: &Rc<Budget>) -> Self {
+    /// A connection's, out of a budget that others have, too. `requests` is their number.
+    pub(crate) fn new(budget: &Rc<Budget>, requests: &Rc<Cell<usize>>) -> Self {
         Self {
-            requests: Cell::new(0),
+            requests: Rc::clone(requests),
             bytes: Cell::new(0),
             waiters: Waiters::default(),
             budget: Rc::clone(budget),
@@ -83,6 +121,7 @@ impl Permits {
 
     /// Waits for room and takes it.
     pub(crate) async fn acquire(&self, bytes: u64) {
+        let mut starved = None;
         poll_fn(|cx| {
             if self.has_room(bytes) {
                 // Nothing is listed unless it has waited, which is rare.
@@ -94,9 +133,13 @@ impl Permits {
             // is in progress.
             self.waiters.add(cx.waker());
             self.budget.waiters.add(cx.waker());
+            if self.has_own_room(bytes) && starved.is_none() {
+                starved = Some(Starved::new(&self.budget));
+            }
             Poll::Pending
         })
         .await;
+        drop(starved);
         self.requests.set(self.requests.get() + 1);
         self.bytes.set(self.bytes.get() + bytes);
         self.budget.bytes.set(self.budget.bytes.get() + bytes);
@@ -105,9 +148,12 @@ impl Permits {
     fn has_room(&self, bytes: u64) -> bool {
         // The first request always passes: nobody waits for ever for others' clients.
         self.requests.get() == 0
-            || self.requests.get() < REQUESTS_INFLIGHT_MAX
-                && self.bytes.get() + bytes <= BYTES_INFLIGHT_MAX
-                && self.budget.bytes.get() + bytes <= self.budget.bytes_max
+            || self.has_own_room(bytes) && self.budget.bytes.get() + bytes <= self.budget.bytes_max
+    }
+
+    fn has_own_room(&self, bytes: u64) -> bool {
+        self.requests.get() < REQUESTS_INFLIGHT_MAX
+            && self.bytes.get() + bytes <= BYTES_INFLIGHT_MAX
     }
 
     /// Gives back what `requests` acquisitions took together.
@@ -149,7 +195,7 @@ mod tests {
     #[test]
     fn connections_share_a_budget_and_each_has_one_request_in_any_case() {
         let budget = Rc::new(Budget::new(100));
-        let connections: Vec<_> = (0..3).map(|_| Permits::new(&budget)).collect();
+        let connections: Vec<_> = (0..3).map(|_| Permits::new(&budget, &Rc::default())).collect();
         let mut context = Context::from_waker(Waker::noop());
         let mut take = |index: usize, bytes| {
             let permits: &Permits = &connections[index];
@@ -178,7 +224,8 @@ mod tests {
             }
         }
         let budget = Rc::new(Budget::new(100));
-        let (one, two) = (Permits::new(&budget), Permits::new(&budget));
+        let (one, two) =
+            (Permits::new(&budget, &Rc::default()), Permits::new(&budget, &Rc::default()));
         let woken = std::sync::Arc::new(Count(Default::default()));
         let waker = Waker::from(std::sync::Arc::clone(&woken));
         let mut context = Context::from_waker(&waker);

@@ -1,15 +1,20 @@
 //! Listeners, connections, stopping.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::pin::pin;
 use std::rc::Rc;
 
 use forebay_device::Runtime;
+use forebay_device::runtime::Nanos;
 
 use crate::nbd::complaint::{Complaint, End, Fault, Limiter};
 use crate::nbd::connection::Connection;
 use crate::nbd::exports::Exports;
 use crate::nbd::handshake::negotiate;
-use crate::nbd::limits::{ACCEPT_PAUSE, CONNECTIONS_MAX, DRAIN_TIME_MAX, NEGOTIATION_TIME_MAX};
+use crate::nbd::limits::{
+    ACCEPT_PAUSE, CONNECTIONS_MAX, DRAIN_TIME_MAX, NEGOTIATION_TIME_MAX, WATCH_INTERVAL,
+};
 use crate::nbd::link::{Control, Link};
 use crate::nbd::permits::Share;
 use crate::nbd::signal::{Signal, Waiters, within};
@@ -64,6 +69,8 @@ impl Drop for Place {
 pub struct Settings {
     /// The server's certificate; without it there is no TLS.
     pub tls: Option<Tls>,
+    /// How long a client may ask for nothing; without it for ever, since a disk may well be idle.
+    pub idle_max: Option<Nanos>,
     /// What it has together with other servers of its thread.
     pub share: Rc<Share>,
 }
@@ -76,6 +83,8 @@ pub struct Server<E> {
     connections: Rc<Connections>,
     stopping: Signal,
     limiter: Limiter,
+    /// Whether a listener looks after clients that do nothing already.
+    is_watched: Cell<bool>,
     complain: Box<dyn Fn(&Complaint)>,
 }
 
@@ -96,6 +105,7 @@ impl<E: Export> Server<E> {
             connections: Rc::default(),
             stopping: Signal::default(),
             limiter: Limiter::default(),
+            is_watched: Cell::new(false),
             complain: Box::new(complain),
         })
     }
@@ -128,12 +138,35 @@ impl<E: Export> Server<E> {
     /// Serves the clients of `listener` until [`Server::stop`]; returns when the server's
     /// connections are closed.
     pub async fn serve<L: Listen>(self: Rc<Self>, listener: L) {
-        self.stopping.cut(self.accept_clients(&listener)).await;
+        {
+            let mut watching = pin!(self.watch());
+            let mut accepting = pin!(self.accept_clients(&listener));
+            let both = poll_fn(|context| {
+                let _ = watching.as_mut().poll(context);
+                accepting.as_mut().poll(context)
+            });
+            self.stopping.cut(both).await;
+        }
         drop(listener);
         let gone = self.connections.ended.until(|| self.connections.count() == 0);
         if within(&*self.runtime, DRAIN_TIME_MAX, gone).await.is_none() {
             self.connections.for_each(|control| control.abort.raise());
             self.connections.ended.until(|| self.connections.count() == 0).await;
+        }
+    }
+
+    /// Looks after clients that do nothing, while that matters; for ever.
+    async fn watch(&self) {
+        if self.is_watched.replace(true) {
+            return std::future::pending().await;
+        }
+        let Settings { idle_max, share, .. } = &self.settings;
+        let matters = || self.connections.count() > 0 && (idle_max.is_some() || share.is_short());
+        loop {
+            share.until(matters).await;
+            let _ = self.runtime.sleep(WATCH_INTERVAL).await;
+            let is_short = share.is_short();
+            self.connections.for_each(|control| control.look(is_short, *idle_max));
         }
     }
 
