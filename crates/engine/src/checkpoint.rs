@@ -132,12 +132,14 @@ impl Core {
             sequence: self.log.last_sequence(),
             open_counter: self.log.open_counter.get(),
             clean_stop,
+            own_roots: true,
             images,
         };
         self.store_root(&root).await
     }
 
-    /// Puts a root into slot 0, flushes, into slot 1, flushes.
+    /// Puts a root into slot 0, flushes, into slot 1, flushes. Slot 1 is durable before (recovery has
+    /// seen to that), so a slot 0 that is torn leaves it.
     pub(crate) async fn store_root(&self, root: &Root) -> Result<()> {
         let root_bytes = self.superblock.borrow().root_bytes;
         let data = Buf::copy_of(&root.encode()).freeze();

@@ -13,7 +13,6 @@
 //! becomes of the rest is decided by [`crate::losses`].
 
 use std::collections::BTreeSet;
-use std::rc::Rc;
 
 use forebay_device::{Buf, Data};
 
@@ -38,15 +37,24 @@ const BLOCK: usize = BLOCK_BYTES as usize;
 pub(crate) struct Loaded {
     /// Whether members were lost since the root was written.
     lost: bool,
+    /// Whether an image could not be loaded.
+    pub failed: bool,
     /// Sets that the root relies on: those that hold images, and those that images point into.
     pub needed: BTreeSet<SegmentId>,
     /// Segments that images point into although no header says what they are.
     unknown: BTreeSet<SegmentId>,
 }
 
+impl Loaded {
+    /// Whether the images say nothing that a root of this start must not repeat.
+    pub(crate) fn is_sound(&self) -> bool {
+        !self.lost && self.unknown.is_empty()
+    }
+}
+
 impl Core {
-    /// Loads the images of all shards. Those that cannot be loaded are named no more by `root`,
-    /// durably.
+    /// Loads the images of all shards. Those that cannot be loaded are named no more by `root`, which
+    /// the caller makes durable before anything is appended.
     ///
     /// # Errors
     /// [`ErrorKind::NeedsDecision`] if one cannot be loaded and a volume may be dirty, unless
@@ -80,7 +88,12 @@ impl Core {
             *self.shards[shard].index.borrow_mut() = crate::index::Shard::new();
             failed.push(shard);
         }
-        self.forget_images(root, &failed).await?;
+        for &shard in &failed {
+            let watermark = root.images[shard].watermark;
+            root.images[shard] =
+                ImageRef { location: Location(0), sequence: Sequence(0), watermark };
+        }
+        loaded.failed = !failed.is_empty();
         let bytes: usize = self.shards.iter().map(|s| s.index.borrow().memory_bytes()).sum();
         self.index_bytes.set(bytes as u64);
         let partials: usize = self.shards.iter().map(|s| s.index.borrow().partial_count()).sum();
@@ -94,23 +107,6 @@ impl Core {
         Ok(loaded)
     }
 
-    /// Makes it durable that these shards begin empty, as of the watermarks of their images.
-    async fn forget_images(&self, root: &mut Root, shards: &[usize]) -> Result<()> {
-        if shards.is_empty() {
-            return Ok(());
-        }
-        for &shard in shards {
-            let watermark = root.images[shard].watermark;
-            root.images[shard] =
-                ImageRef { location: Location(0), sequence: Sequence(0), watermark };
-        }
-        root.generation += 1;
-        root.start_number = self.log.start_number.get();
-        root.clean_stop = false;
-        self.root_generation.set(root.generation);
-        self.store_root(root).await
-    }
-
     /// Keeps segments of which nobody knows what they are from being reused, as far as images point
     /// into them; returns those that would have been.
     pub(crate) fn withhold(&self, loaded: &Loaded) -> Vec<SegmentId> {
@@ -118,22 +114,12 @@ impl Core {
         loaded.unknown.iter().copied().filter(|&segment| sets.withhold(segment)).collect()
     }
 
-    /// Makes a root durable in which nothing points into unknown segments, nor to what is gone with
-    /// members that were lost; then gives the unknown ones back.
-    pub(crate) async fn forget_rest(
-        self: &Rc<Self>,
-        loaded: &Loaded,
-        withheld: Vec<SegmentId>,
-    ) -> Result<()> {
-        if loaded.unknown.is_empty() && !loaded.lost {
-            return Ok(());
-        }
-        self.lap(false).await?;
+    /// Gives back the segments that were withheld, now that no image points into them.
+    pub(crate) fn give_back(&self, withheld: Vec<SegmentId>) {
         for segment in withheld {
             self.sets.borrow_mut().give_back(segment);
         }
         self.room.wake_all();
-        Ok(())
     }
 
     async fn load_image(

@@ -24,7 +24,7 @@ use crate::format::{
     encode_record_header, footer_blocks_for, header_blocks_for,
 };
 use crate::ids::{BLOCK_BYTES, Incarnation, Location, SECTORS_ALL, SegmentId, Sequence, VolumeId};
-use crate::limits::{APART_BLOCKS_MIN, APPEND_COALESCE_BLOCKS, APPENDS_INFLIGHT_MAX};
+use crate::limits::{APART_BLOCKS_MIN, APPEND_COALESCE_BLOCKS, APPENDS_INFLIGHT_MAX, MEMBERS_MAX};
 use crate::lock::Population;
 use crate::planted::{self, Bug};
 use crate::segment::{Set, SetState};
@@ -318,8 +318,15 @@ impl Core {
             let alone = self.recovering.get() || self.settled.get();
             if alone && stream == Stream::Dirty { Stream::Facts } else { stream }
         };
-        let waits = matches!(stream, Stream::Dirty | Stream::Facts | Stream::Metadata);
-        let allocate = || self.sets.borrow_mut().allocate(copies, taken_as());
+        let waits = match stream {
+            Stream::Dirty => !self.restoring.get(),
+            Stream::Facts | Stream::Metadata => true,
+            Stream::Main | Stream::Probation => false,
+        };
+        let allocate = || {
+            let left = self.left_to_start(stream);
+            self.sets.borrow_mut().allocate(copies, taken_as(), &left)
+        };
         let mut segments = allocate();
         if segments.is_none() && waits {
             self.housekeeping.wake_all();
@@ -365,6 +372,21 @@ impl Core {
             header_done: Cell::new(false),
             records: RefCell::default(),
         })))
+    }
+
+    /// Segments of each member that a stream leaves to the next start: one for each set of dirty data
+    /// there that has no footer yet. What is in those it appends again, before it can make any room.
+    fn left_to_start(&self, stream: Stream) -> [usize; MEMBERS_MAX] {
+        let mut left = [0; MEMBERS_MAX];
+        if stream == Stream::Metadata || self.restoring.get() {
+            return left;
+        }
+        let (closing, sets) = (self.log.closing.borrow(), self.sets.borrow());
+        let open = self.log.stream(Stream::Dirty).open.borrow().clone();
+        for set in closing.iter().chain(&open).filter(|set| set.stream == Stream::Dirty) {
+            set.segments.iter().for_each(|&segment| left[sets.member_of(segment)] += 1);
+        }
+        left
     }
 
     /// How many entries at the head of a queue fit one record in what is left of a set.

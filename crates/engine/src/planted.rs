@@ -34,6 +34,8 @@ pub enum Bug {
     TombstoneNotDurable,
     /// What another reactor reads by itself is not kept from being reused.
     RemoteHitUnpinned,
+    /// A start takes what was open at a crash, and has one copy, for durable.
+    OpenSetsBelieved,
     /// A volume is taken out of the pool before its origin has everything.
     RemovedWhileDirty,
 }
@@ -56,6 +58,7 @@ pub const BUGS: &[(&str, Bug)] = &[
     ("flush-acknowledged-early", Bug::FlushAcknowledgedEarly),
     ("tombstone-not-durable", Bug::TombstoneNotDurable),
     ("remote-hit-unpinned", Bug::RemoteHitUnpinned),
+    ("open-sets-believed", Bug::OpenSetsBelieved),
 ];
 
 #[cfg(feature = "planted")]

@@ -105,6 +105,7 @@ pub async fn create(
         sequence: Sequence(0),
         open_counter: 0,
         clean_stop: true,
+        own_roots: true,
         images: vec![ImageRef::default(); superblock.shard_count as usize],
     };
     let bytes = Buf::copy_of(&root.encode()).freeze();
@@ -253,6 +254,7 @@ fn lay_out(
         write_amplification_max_percent: percent,
         sector_bytes: SECTOR_BYTES as u32,
         accept_single_copy: false,
+        own_roots: true,
         next_volume: 1,
         members,
         volumes: Vec::new(),
@@ -303,8 +305,8 @@ pub async fn open_with(
     check_counter("start number", superblock.start_number)?;
     check_counter("epoch", epoch)?;
     for Opened { slots, device, .. } in &members {
-        let caught_up = slots.catch_up(&**device, &superblock).await;
-        caught_up.map_err(|error| Error::io("bringing a superblock up to date", error))?;
+        let settled = slots.settle(&**device).await;
+        settled.map_err(|error| Error::io("making sure of a superblock", error))?;
     }
     let core = Core { devices_given: given, ..new_core(rt, superblock, members, witness, tuning) };
     let core = Rc::new(core);
@@ -408,6 +410,7 @@ fn new_core(
         stopping: Cell::new(false),
         settled: Cell::new(false),
         recovering: Cell::new(true),
+        restoring: Cell::new(false),
         closing: Cell::new(false),
         housekept: Cell::new(false),
         background: Cell::new(0),

@@ -220,7 +220,7 @@ impl Core {
     }
 
     /// Appends moves, all at once, so that they share records.
-    fn append_moves(
+    pub(crate) fn append_moves(
         &self,
         stream: Stream,
         ready: &mut Vec<(VolumeId, Mapping, Data)>,

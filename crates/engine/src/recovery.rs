@@ -7,13 +7,20 @@
 //! 4. replay in sequence order
 //! 5. what was `written` is dirty again, what was provisional and not proven is void; what members
 //!    that are gone took with them is dropped or lost ([`crate::losses`])
-//! 6. records on fewer copies than their set has: owed data is appended again, clean data dropped
-//! 7. headers on all copies of the scanned sets, flush, their footers, recovery record, flush; after
-//!    a loss, a lap
+//! 6. what is in sets that were open is appended again
+//! 7. flush; after a crash or a loss a lap, else the root once more, as that of this start; recovery
+//!    record, flush
+//!
+//! * Nothing is left that relies on what was open at a crash. It was read, but that proves little: a
+//!   flush that failed in the last run may have lost it for good, although the device still returns it
+//!   and the next flush succeeds.
+//! * A start counts from its root on. What one appended that was cut off before is passed over, so
+//!   it has changed nothing that another would find, and its room is free again (INV-35).
+//! * Behind a start's root, only what that start has appended is replayed. The images have the rest.
 //!
 //! Which records are adopted is decided by [`crate::adoption`].
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 
 use forebay_device::{Buf, Io, IoErrorKind};
@@ -27,7 +34,7 @@ use crate::format::{
     Entry, EntryKind, FooterRecord, RecordHeader, Root, SegmentHeader, SlotChoice, State, Stream,
     checksum, decode_record,
 };
-use crate::ids::{BLOCK_BYTES, Location, SegmentId, Sequence, VolumeId};
+use crate::ids::{BLOCK_BYTES, Incarnation, Location, SegmentId, Sequence, VolumeId};
 use crate::index::{Mapping, shard_of};
 use crate::limits::REGION_BLOCKS;
 use crate::log::{append_error, new_entry};
@@ -57,7 +64,7 @@ pub struct RecoveryReport {
     pub sets_scanned: u64,
     /// Records replayed.
     pub records_replayed: u64,
-    /// Blocks appended again because a copy was missing.
+    /// Blocks appended again because nothing proves that they are durable.
     pub blocks_reappended: u64,
     /// Bytes read from the members.
     pub bytes_read: u64,
@@ -67,67 +74,87 @@ pub struct RecoveryReport {
     pub blocks_lost: u64,
 }
 
-/// A record found in a set without a footer.
-struct Scanned {
-    footer: FooterRecord,
-    copies: usize,
-}
-
-/// A set without a footer.
+/// A set without a footer, and the records found in it.
 struct OpenAtCrash {
     id: SegmentId,
-    records: Vec<Scanned>,
+    records: Vec<FooterRecord>,
+}
+
+/// What the root slots of all members hold.
+struct RootSlots {
+    newest: Root,
+    /// What is to be written to slot 1 of a member before slot 0 may be.
+    renewed: Vec<(usize, Root)>,
+    /// Whether then all slots hold the newest.
+    alike: bool,
 }
 
 impl Core {
     /// Rebuilds everything from the members. Nothing but the superblocks was written before.
     pub(crate) async fn recover(self: &Rc<Self>) -> Result<RecoveryReport> {
         let mut report = RecoveryReport::default();
-        let mut root = self.newest_root().await?;
+        let slots = self.newest_root().await?;
+        let mut root = slots.newest;
         check_counter("generation of the root", root.generation)?;
         // The root may be in a volatile cache only; what it frees must not be reused before it is
         // durable.
         self.flush_all("what the last run left").await?;
+        self.renew_roots(&slots.renewed).await?;
         // Only the start right after it may believe it: a later one may have appended and crashed.
         report.clean_stop = root.clean_stop && root.start_number == self.log.start_number.get() - 1;
         let trust = trust_in(&self.superblock.borrow(), &root, report.clean_stop);
         self.root_generation.set(root.generation);
-        self.settle_root(&root).await?;
-        let headers = self.read_headers(&mut report).await?;
+        let mut headers = self.read_headers(&mut report).await?;
         let newest = headers.iter().map(|h| h.incarnation.counter).max().unwrap_or(0);
         let newest = newest.max(root.open_counter);
         check_counter("counter of the newest segment", newest)?;
         self.log.open_counter.set(newest);
+        headers.retain(|header| counts(&root, header.incarnation));
         self.adopt_sets(headers);
         let loaded = self.load_images(&mut root, trust, &mut report).await?;
         let withheld = self.withhold(&loaded);
-        let open = self.replay(&root, &mut report).await?;
+        let open = self.replay(&root, &loaded.needed, &mut report).await?;
         self.forget_removed();
         self.settle_states();
         self.settle_losses(trust, &mut report);
         self.start_accounting();
         self.release_obsolete(&root, &loaded.needed, &open);
+        let settled = report.clean_stop && open.is_empty() && loaded.is_sound();
+        if settled {
+            self.begin_life(&root).await?;
+        } else if loaded.failed || !slots.alike {
+            self.repeat_root(Root { clean_stop: false, ..root }).await?;
+        }
         self.start_log();
-        // They may have to make the room that the next step needs.
+        let lacking = self.restore_open(&open, &mut report).await?;
+        // Before, a lap's images would name what may be lost.
         self.spawn(flusher(Rc::clone(self)));
         self.housekept.set(true);
         self.spawn(housekeeper(Rc::clone(self)));
-        self.restore_copies(&open, &mut report).await?;
-        self.finish(open).await?;
-        self.forget_rest(&loaded, withheld).await?;
+        if lacking {
+            self.make_room(&open, &mut report).await?;
+        }
+        self.flush_all("recovered data").await?;
+        open.iter().for_each(|set| self.note_restored(set.id));
+        if !settled {
+            self.lap(false).await?;
+            self.give_back(withheld);
+        }
+        self.note_recovered().await?;
         self.recovering.set(false);
         report.blocks = self.shards.iter().map(|s| s.index.borrow().block_count()).sum();
         report.owed_blocks = self.owed_blocks();
         Ok(report)
     }
 
-    /// The valid root with the highest generation on any member.
-    async fn newest_root(&self) -> Result<Root> {
+    /// The valid root with the highest generation on any member, and what becomes of the slots.
+    async fn newest_root(&self) -> Result<RootSlots> {
         let (pool, bytes) = {
             let superblock = self.superblock.borrow();
             (superblock.pool, superblock.root_bytes)
         };
-        let mut best: Option<Root> = None;
+        let count = self.shards.len();
+        let mut found: Vec<[Option<Root>; 2]> = Vec::new();
         for member in &self.members {
             let mut slots = Vec::new();
             for slot in 0..2 {
@@ -145,41 +172,52 @@ impl Core {
                 )
                 .hint("use the Forebay version that wrote it, or a later one"));
             }
-            for root in slots.into_iter().flatten().filter(|root| root.pool == pool) {
-                if best.as_ref().is_none_or(|best| root.generation > best.generation) {
-                    best = Some(root);
-                }
-            }
+            let mut slots = slots.into_iter().map(|slot| slot.ok().filter(|r| r.pool == pool));
+            found.push([slots.next().flatten(), slots.next().flatten()]);
         }
-        let count = self.shards.len();
-        best.filter(|root| root.images.len() == count).ok_or_else(|| {
+        let newest = found.iter().flatten().flatten().max_by_key(|root| root.generation).cloned();
+        let newest = newest.filter(|root| root.images.len() == count).ok_or_else(|| {
             Error::new(ErrorKind::Damaged, "no readable root on any cache device")
                 .hint("see both root slots with `forebay inspect`; nothing has been changed")
-        })
+        })?;
+        let (mut renewed, mut alike) = (Vec::new(), true);
+        for (member, [first, second]) in found.into_iter().enumerate() {
+            let renew = first.is_some() && (second.is_none() || first == second);
+            alike &= renew && first.as_ref() == Some(&newest);
+            renewed.extend(first.filter(|_| renew).map(|root| (member, root)));
+        }
+        Ok(RootSlots { newest, renewed, alike })
     }
 
-    /// Puts the chosen root into every slot that holds another one. A crash between the two slots
-    /// of a root leaves the older one in slot 1; what the newer one frees is reused from now on, so
-    /// nobody may fall back to the older one when the next root tears slot 0. The slots that hold
-    /// the chosen root are not touched.
-    async fn settle_root(&self, root: &Root) -> Result<()> {
-        let bytes = self.superblock.borrow().root_bytes;
-        let data = Buf::copy_of(&root.encode()).freeze();
-        for slot in 0..2 {
-            for member in &self.members {
-                let at = root_offset(bytes, slot);
-                let outcome = member.device.read(at, Buf::new(bytes as usize)).await;
-                let held = outcome.buf.and_then(|buf| Root::decode(&buf).ok());
-                if outcome.result.is_ok() && held.as_ref() == Some(root) {
-                    continue;
-                }
-                if let Err(error) = member.device.write(at, data.clone()).done().await {
-                    self.latch(&format!("writing a root to cache device {}", member.id), error);
-                }
+    /// Makes sure that slot 1 of every member is whole and durable, so that slot 0 may be written: it
+    /// is written only behind a good flush of slot 0. So where it is damaged, or the same as slot 0, a
+    /// flush that failed may have lost it, but not slot 0. Where it differs, slot 0 is what may be
+    /// lost, and nothing relies on that one yet.
+    async fn renew_roots(&self, renewed: &[(usize, Root)]) -> Result<()> {
+        let at = root_offset(self.superblock.borrow().root_bytes, 1);
+        for (member, root) in renewed {
+            let member = &self.members[*member];
+            let data = Buf::copy_of(&root.encode()).freeze();
+            if let Err(error) = member.device.write(at, data).done().await {
+                self.latch(&format!("writing a root to cache device {}", member.id), error);
             }
-            self.flush_all("a root").await?;
         }
-        Ok(())
+        self.flush_all("a root").await
+    }
+
+    /// Puts the chosen root into all slots, under another generation: what it frees is reused from now
+    /// on, so nobody may fall back to the older one that some slots hold.
+    async fn repeat_root(&self, root: Root) -> Result<()> {
+        let generation = root.generation + 1;
+        self.root_generation.set(generation);
+        self.store_root(&Root { generation, ..root }).await
+    }
+
+    /// Makes the root that a clean stop has left that of this start.
+    async fn begin_life(&self, root: &Root) -> Result<()> {
+        let start_number = self.log.start_number.get();
+        let root = Root { start_number, clean_stop: false, own_roots: true, ..root.clone() };
+        self.repeat_root(root).await
     }
 
     /// Every valid segment header of this pool.
@@ -271,15 +309,25 @@ impl Core {
     }
 
     /// Replays everything behind the images; returns the sets that have no footer.
-    async fn replay(&self, root: &Root, report: &mut RecoveryReport) -> Result<Vec<OpenAtCrash>> {
+    async fn replay(
+        &self,
+        root: &Root,
+        needed: &BTreeSet<SegmentId>,
+        report: &mut RecoveryReport,
+    ) -> Result<Vec<OpenAtCrash>> {
         let lowest = root.images.iter().map(|image| image.watermark).min().unwrap_or_default();
         let ids: Vec<SegmentId> = self.sets.borrow().iter().map(|set| set.id).collect();
         let mut records: Vec<(Sequence, RecordPlace, Vec<Entry>)> = Vec::new();
         let mut open = Vec::new();
         let mut highest = root.sequence;
         for id in ids {
-            let stream = self.sets.borrow().get(id).map(|set| set.stream);
-            if stream == Some(Stream::Metadata) {
+            let (imaged, skipped) = {
+                let sets = self.sets.borrow();
+                let Some(set) = sets.get(id) else { continue };
+                let imaged = root.own_roots && set.incarnation.start < root.start_number;
+                (imaged, set.stream == Stream::Metadata || imaged && !needed.contains(&id))
+            };
+            if skipped {
                 self.set_closed(id, Sequence(0));
                 continue;
             }
@@ -287,17 +335,21 @@ impl Core {
                 Some((last, found)) => {
                     highest = highest.max(last);
                     self.set_closed(id, last);
-                    self.collect(id, found.into_iter(), &mut records);
+                    if !imaged {
+                        self.collect(id, found.into_iter(), &mut records);
+                    }
                 }
                 None => {
                     let set = self.scan(id, report).await?;
-                    let last = set.records.iter().map(|r| r.footer.sequence).max();
+                    let last = set.records.iter().map(|r| r.sequence).max();
                     let last = last.unwrap_or_default();
                     highest = highest.max(last);
                     if let Some(set) = self.sets.borrow_mut().get_mut(id) {
                         set.last_sequence = last;
                     }
-                    self.collect(id, set.records.iter().map(|r| r.footer.clone()), &mut records);
+                    if !imaged {
+                        self.collect(id, set.records.iter().cloned(), &mut records);
+                    }
                     open.push(set);
                 }
             }
@@ -376,7 +428,7 @@ impl Core {
     async fn scan(&self, id: SegmentId, report: &mut RecoveryReport) -> Result<OpenAtCrash> {
         report.sets_scanned += 1;
         let segments = self.sets.borrow().get(id).map(|s| s.segments.clone()).unwrap_or_default();
-        let mut found: BTreeMap<u32, Scanned> = BTreeMap::new();
+        let mut found: BTreeMap<u32, FooterRecord> = BTreeMap::new();
         let mut failure = None;
         let mut readable = false;
         for segment in segments {
@@ -395,7 +447,7 @@ impl Core {
         }
     }
 
-    fn scan_copy(&self, id: SegmentId, bytes: &[u8], found: &mut BTreeMap<u32, Scanned>) {
+    fn scan_copy(&self, id: SegmentId, bytes: &[u8], found: &mut BTreeMap<u32, FooterRecord>) {
         let (mut block, mut hole) = (1, false);
         while block < self.segment_blocks {
             let at = block as usize * BLOCK;
@@ -406,9 +458,7 @@ impl Core {
                         planted::seen("start: record behind a hole");
                     }
                     let length = record.blocks();
-                    found.entry(block).and_modify(|scanned| scanned.copies += 1).or_insert_with(
-                        || Scanned { footer: FooterRecord::new(&record, entries), copies: 1 },
-                    );
+                    found.entry(block).or_insert_with(|| FooterRecord::new(&record, entries));
                     block += length;
                 }
                 _ => (block, hole) = (block + 1, true),
@@ -476,127 +526,120 @@ impl Core {
         }
     }
 
-    /// Appends again what is owed and not on all copies; drops what is clean and not on all.
-    async fn restore_copies(
+    /// Appends again what is in the sets that were open: a flush of the last run may have failed and
+    /// lost any of it, or a copy may never have been written. Owed data first, for which the running
+    /// pool has left room; clean data is dropped where there is none. Returns whether room was lacking
+    /// for owed data.
+    async fn restore_open(
+        self: &Rc<Self>,
+        open: &[OpenAtCrash],
+        report: &mut RecoveryReport,
+    ) -> Result<bool> {
+        // One that has no other copy is whole here, so nothing but a failed flush can take it.
+        let believed = |set: &&OpenAtCrash| {
+            let alone = self.sets.borrow().get(set.id).is_some_and(|set| set.segments.len() == 1);
+            alone && planted::is(Bug::OpenSetsBelieved)
+        };
+        self.restoring.set(true);
+        let mut lacking = false;
+        for owed in [true, false] {
+            for set in open.iter().filter(|set| !believed(set)) {
+                lacking |= self.restore_set(set, owed, report).await?;
+            }
+        }
+        self.restoring.set(false);
+        Ok(lacking)
+    }
+
+    /// Tries it again behind a root that frees what has been appended again. Its images name what may
+    /// be lost; but a start that waited for room could wait for ever.
+    async fn make_room(
         self: &Rc<Self>,
         open: &[OpenAtCrash],
         report: &mut RecoveryReport,
     ) -> Result<()> {
-        let mut moves = Vec::new();
-        for set in open {
-            let (copies, wanted) = {
-                let sets = self.sets.borrow();
-                let Some(info) = sets.get(set.id) else { continue };
-                (info.segments.len(), self.copies_wanted(info))
-            };
-            for record in set.records.iter().filter(|record| record.copies < wanted) {
-                let torn = record.copies < copies;
-                let first = self.sets.borrow().location(set.id, record.footer.offset_blocks);
-                let end = Location(first.0 + u64::from(record.footer.end_blocks()));
-                for entry in record.footer.entries.iter().filter(|e| e.has_data()) {
-                    self.restore_entry(entry, first..end, torn, &mut moves, report).await?;
-                }
-            }
+        for set in open.iter().filter(|set| self.live_in(set).is_empty()) {
+            self.note_restored(set.id);
         }
-        for append in moves {
-            let append: Io = append;
-            append.done().await.map_err(|e| append_error("restoring copies", e))?;
+        self.lap(false).await?;
+        if self.restore_open(open, report).await? {
+            let left: u32 = open
+                .iter()
+                .flat_map(|set| self.live_in(set))
+                .filter(|(_, m)| m.state.is_owed())
+                .map(|(_, m)| m.count)
+                .sum();
+            self.event(format!(
+                "{left} blocks that the origins lack could not be appended again for want of room: \
+                 if a flush of the last run failed, a power cut may take them until they are destaged"
+            ));
         }
         Ok(())
     }
 
-    async fn restore_entry(
+    /// Appends a set's owed data again, or its clean data.
+    async fn restore_set(
         &self,
-        entry: &Entry,
-        record: std::ops::Range<Location>,
-        torn: bool,
-        moves: &mut Vec<Io>,
+        set: &OpenAtCrash,
+        owed: bool,
         report: &mut RecoveryReport,
-    ) -> Result<()> {
-        let mut live = Vec::new();
-        let shard = self.shard(entry.volume, entry.block);
-        shard.index.borrow().lookup(entry.volume, entry.block, entry.count, |m| {
-            if m.state.has_data() && record.contains(&m.location) {
-                live.push(m);
-            }
-        });
-        for m in live {
-            if !m.state.is_owed() {
-                if torn {
-                    self.evict(entry.volume, m.block, m.count, m.location);
-                }
-                continue;
-            }
-            let data = self.read_verified(m.location, m.distance, m.count).await?;
-            report.blocks_reappended += u64::from(m.count);
-            let entry = Entry {
-                state: Some(m.state),
-                sectors: m.sectors,
-                from: Some(m.location),
-                ..new_entry(EntryKind::Move, entry.volume, m.block, m.count)
-            };
-            moves.push(self.log.append(Stream::Dirty, entry, Some(data)));
-        }
-        Ok(())
-    }
-
-    /// Puts the header of a set onto those of its members that did not get it before the crash: what
-    /// a footer says there could not be found once the members that have it were gone.
-    async fn restore_header(&self, id: SegmentId) -> Result<()> {
-        let (segments, incarnation) = {
-            let sets = self.sets.borrow();
-            let Some(set) = sets.get(id) else { return Ok(()) };
-            (set.segments.clone(), set.incarnation)
+    ) -> Result<bool> {
+        let Some(stream) = self.sets.borrow().get(set.id).map(|set| set.stream) else {
+            return Ok(false);
         };
-        let (mut found, mut lacking) = (None, Vec::new());
-        for segment in segments {
-            let bytes = match self.read_again(segment, 0, BLOCK).await {
-                Ok(bytes) => bytes,
-                Err(_) => self.read_again(segment, 0, BLOCK).await?,
-            };
-            match SegmentHeader::decode(&bytes) {
-                Ok(header) if header.set == id && header.incarnation == incarnation => {
-                    found = Some(header);
-                }
-                _ => lacking.push(segment),
+        let stream = if owed { Stream::Dirty } else { stream };
+        let (mut ready, mut moves, mut lacking) = (Vec::new(), VecDeque::new(), false);
+        for (volume, m) in self.live_in(set).into_iter().filter(|(_, m)| m.state.is_owed() == owed)
+        {
+            match self.read_verified(m.location, m.distance, m.count).await {
+                Ok(data) => ready.push((volume, m, data)),
+                Err(error) if owed => return Err(error),
+                Err(_) => self.evict(volume, m.block, m.count, m.location),
             }
         }
-        let Some(found) = found else { return Ok(()) };
-        let mut writes = Vec::with_capacity(lacking.len());
-        for segment in lacking {
-            let member = self.sets.borrow().member_of(segment);
-            let header =
-                SegmentHeader { segment, device: self.members[member].id, ..found.clone() };
-            let (device, at) = self.place(segment, 0);
-            let data = Buf::copy_of(&header.encode()).freeze();
-            writes.push((member, device.device.write(at, data)));
+        self.append_moves(stream, &mut ready, &mut moves);
+        for (volume, m, append) in moves {
+            match append.done().await {
+                Ok(()) => report.blocks_reappended += u64::from(m.count),
+                Err(error) if self.latched.get() => {
+                    return Err(append_error("appending again", error));
+                }
+                Err(_) if owed => lacking = true,
+                Err(_) => self.evict(volume, m.block, m.count, m.location),
+            }
         }
-        let written = self.await_writes(writes).await;
-        written.map_err(|error| append_error("writing the header of a segment", error))
+        Ok(lacking)
     }
 
-    /// Headers and footers for what was open, then the recovery record, all durable.
-    async fn finish(&self, open: Vec<OpenAtCrash>) -> Result<()> {
-        // Before the footers: who finds one does not look at the headers again.
-        for set in &open {
-            self.restore_header(set.id).await?;
-        }
-        self.flush_all("recovered data").await?;
-        for set in open {
-            let (segments, incarnation, stream) = {
-                let sets = self.sets.borrow();
-                let Some(info) = sets.get(set.id) else { continue };
-                (info.segments.clone(), info.incarnation, info.stream)
-            };
-            let records: Vec<FooterRecord> = set.records.into_iter().map(|r| r.footer).collect();
-            // Without one it is read in full again next time.
-            if !records.is_empty() && self.fits_footer(&records) {
-                self.write_footer(set.id, &segments, incarnation, stream, &records)
-                    .await
-                    .map_err(|error| append_error("writing a footer", error))?;
+    /// What the index holds of the records of a set.
+    fn live_in(&self, set: &OpenAtCrash) -> Vec<(VolumeId, Mapping)> {
+        let mut live = Vec::new();
+        for record in &set.records {
+            let first = self.sets.borrow().location(set.id, record.offset_blocks);
+            let length = u64::from(record.end_blocks() - record.offset_blocks);
+            let places = first..Location(first.0 + length);
+            for entry in record.entries.iter().filter(|entry| entry.has_data()) {
+                let shard = self.shard(entry.volume, entry.block);
+                shard.index.borrow().lookup(entry.volume, entry.block, entry.count, |m| {
+                    if m.state.has_data() && places.contains(&m.location) {
+                        live.push((entry.volume, m));
+                    }
+                });
             }
-            self.note_closed(set.id);
         }
+        live
+    }
+
+    /// Nothing is appended any more to a set that was open at the crash.
+    fn note_restored(&self, id: SegmentId) {
+        let closing = self.sets.borrow().get(id).is_some_and(|set| set.state == SetState::Closing);
+        if closing {
+            self.note_closed(id);
+        }
+    }
+
+    /// Appends the recovery record, durably.
+    async fn note_recovered(&self) -> Result<()> {
         let entry = Entry {
             extra: self.log.start_number.get(),
             ..new_entry(EntryKind::Recovery, VolumeId(0), 0, 0)
@@ -628,6 +671,13 @@ impl Core {
             }
         }
     }
+}
+
+/// Whether a set is of a start that has ended. Those after the root's did not get as far as a root of
+/// their own, so what they have appended is in the log where they had it from, too; unless they, or the
+/// root, are of a version that wrote none.
+fn counts(root: &Root, incarnation: Incarnation) -> bool {
+    !root.own_roots || incarnation.start <= root.start_number
 }
 
 /// All mappings of a shard.

@@ -200,9 +200,14 @@ impl SetTable {
     }
 
     /// Takes `copies` segments from the members that have the most above what `stream` leaves to
-    /// others; `None` if there are not enough.
-    pub(crate) fn allocate(&mut self, copies: usize, stream: Stream) -> Option<Vec<SegmentId>> {
-        let above = |m: usize| self.free[m].len().saturating_sub(self.floor(m, stream));
+    /// others, and what the next start is left; `None` if there are not enough.
+    pub(crate) fn allocate(
+        &mut self,
+        copies: usize,
+        stream: Stream,
+        left: &[usize; MEMBERS_MAX],
+    ) -> Option<Vec<SegmentId>> {
+        let above = |m: usize| self.free[m].len().saturating_sub(self.floor(m, stream) + left[m]);
         let mut order: Vec<usize> = (0..self.members.len()).filter(|&m| above(m) > 0).collect();
         order.sort_by_key(|&m| std::cmp::Reverse(above(m)));
         order.truncate(copies);
@@ -404,7 +409,7 @@ mod tests {
     }
 
     fn put(table: &mut SetTable, copies: usize, stream: Stream, state: SetState) -> SegmentId {
-        let segments = table.allocate(copies, stream).unwrap();
+        let segments = table.allocate(copies, stream, &[0; MEMBERS_MAX]).unwrap();
         let id = segments[0];
         table.put(Set {
             id,
@@ -425,28 +430,39 @@ mod tests {
     #[test]
     fn copies_lie_on_distinct_members_and_leave_the_floor() {
         let mut table = table(&[10, 9, 9]);
-        let pair = table.allocate(2, Stream::Dirty).unwrap();
+        let pair = table.allocate(2, Stream::Dirty, &[0; MEMBERS_MAX]).unwrap();
         assert_ne!(table.member_of(pair[0]), table.member_of(pair[1]));
-        while table.allocate(1, Stream::Dirty).is_some() {}
+        while table.allocate(1, Stream::Dirty, &[0; MEMBERS_MAX]).is_some() {}
         assert!(table.free.iter().all(|free| free.len() == 6));
-        assert!(table.allocate(3, Stream::Facts).is_some());
-        assert!(table.allocate(4, Stream::Metadata).is_none());
+        assert!(table.allocate(3, Stream::Facts, &[0; MEMBERS_MAX]).is_some());
+        assert!(table.allocate(4, Stream::Metadata, &[0; MEMBERS_MAX]).is_none());
     }
 
     #[test]
     fn what_may_be_refused_leaves_a_write_its_last_segment() {
         let mut table = table(&[40, 40]);
-        while table.allocate(1, Stream::Probation).is_some() {}
-        assert!(table.allocate(1, Stream::Main).is_none());
-        assert!(table.allocate(2, Stream::Dirty).is_some());
-        assert!(table.allocate(2, Stream::Dirty).is_none());
-        assert!(table.allocate(2, Stream::Facts).is_some());
+        while table.allocate(1, Stream::Probation, &[0; MEMBERS_MAX]).is_some() {}
+        assert!(table.allocate(1, Stream::Main, &[0; MEMBERS_MAX]).is_none());
+        assert!(table.allocate(2, Stream::Dirty, &[0; MEMBERS_MAX]).is_some());
+        assert!(table.allocate(2, Stream::Dirty, &[0; MEMBERS_MAX]).is_none());
+        assert!(table.allocate(2, Stream::Facts, &[0; MEMBERS_MAX]).is_some());
+    }
+
+    #[test]
+    fn what_the_next_start_needs_is_left_on_its_member() {
+        let mut table = table(&[40, 40]);
+        let mut left = [0; MEMBERS_MAX];
+        left[1] = 3;
+        while table.allocate(2, Stream::Dirty, &left).is_some() {}
+        assert_eq!((table.free[0].len(), table.free[1].len()), (9, 9));
+        assert!(table.allocate(1, Stream::Dirty, &left).is_some_and(|taken| taken[0].0 < 40));
+        assert!(table.allocate(2, Stream::Facts, &left).is_some());
     }
 
     #[test]
     fn a_small_member_has_a_reserve_of_its_own() {
         let mut table = table(&[100_000, 512]);
-        assert!(table.allocate(2, Stream::Dirty).is_some());
+        assert!(table.allocate(2, Stream::Dirty, &[0; MEMBERS_MAX]).is_some());
         assert!(!table.is_low() && !table.is_starving());
         assert!(table.lacking(Sequence(0)).is_empty());
     }
@@ -458,7 +474,7 @@ mod tests {
         assert_eq!([8, 9, 10, 11].map(absent), [false, true, true, false]);
         assert!(!table.withhold(SegmentId(9)));
         assert_eq!((table.total_count(), table.free_count()), (9, 9));
-        assert!(table.allocate(3, Stream::Metadata).is_none());
+        assert!(table.allocate(3, Stream::Metadata, &[0; MEMBERS_MAX]).is_none());
     }
 
     #[test]

@@ -3,7 +3,7 @@
 
 use crate::core::Core;
 use crate::error::{Error, ErrorKind, Result};
-use crate::format::{Entry, EntryKind, Extent, FooterRecord, State, footer_blocks_for};
+use crate::format::{Entry, EntryKind, Extent, State};
 use crate::ids::{BLOCK_BYTES, LOCATION_BITS, Location, SegmentId, VolumeId};
 use crate::limits::{COUNTER_MAX, REGION_BLOCKS};
 use crate::segment::Set;
@@ -94,17 +94,6 @@ impl Core {
             Some(false) if !sets.is_absent(set) => Place::Impossible,
             _ => Place::Unknown(set),
         }
-    }
-
-    /// Whether a footer can be written that says what was found: in order, and behind the records.
-    pub(crate) fn fits_footer(&self, records: &[FooterRecord]) -> bool {
-        let ordered = records.windows(2).all(|pair| {
-            pair[0].sequence < pair[1].sequence && pair[0].end_blocks() <= pair[1].offset_blocks
-        });
-        let entries = records.iter().map(|record| record.entries.len()).sum();
-        let end = records.last().map_or(1, FooterRecord::end_blocks);
-        let footer = footer_blocks_for(records.len(), entries);
-        ordered && end + footer <= self.segment_blocks
     }
 
     fn split(&self, location: Location) -> (SegmentId, u32) {

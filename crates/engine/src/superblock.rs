@@ -43,32 +43,24 @@ pub async fn read_superblock(device: &dyn BlockDevice) -> Result<Superblock> {
 pub(crate) struct Slots {
     /// The newest superblock that can be read.
     pub superblock: Superblock,
-    /// The slot that it stands in.
-    slot: usize,
-    /// Whether it stands in the other one too.
-    twice: bool,
+    /// Whether slot 1 has to be written before slot 0 may be.
+    renew: bool,
     /// Whether both slots could be read: the device alone cannot say what stands in one that could
     /// not, and it may be the newer one.
     pub complete: bool,
 }
 
 impl Slots {
-    /// Brings both slots to `newest`, durably. The slot that counts comes last: until the other one
-    /// is whole, it may be the only one that can be read.
-    pub(crate) async fn catch_up(
+    /// Makes sure that slot 1 is whole and durable, so that slot 0 may be written. It is written only
+    /// behind a good flush of slot 0. So where it is damaged, or the same as slot 0, a flush that
+    /// failed may have lost it, but not slot 0; where it differs, it is of an update that has ended.
+    pub(crate) async fn settle(
         &self,
         device: &dyn BlockDevice,
-        newest: &Superblock,
     ) -> std::result::Result<(), IoError> {
-        // What was just read may be in a volatile cache only.
-        device.flush().done().await?;
-        let own = Superblock { device: self.superblock.device, ..newest.clone() };
-        let current = self.superblock == own;
-        for (slot, held) in [(1 - self.slot, current && self.twice), (self.slot, current)] {
-            if !held {
-                write_slot(device, &own, slot).await?;
-                device.flush().done().await?;
-            }
+        if self.renew {
+            write_slot(device, &self.superblock, 1).await?;
+            device.flush().done().await?;
         }
         Ok(())
     }
@@ -100,14 +92,10 @@ pub(crate) async fn find_superblock(device: &dyn BlockDevice) -> Result<Slots> {
     let (Some(first), Some(second)) = (first, second) else {
         return Err(Error::new(ErrorKind::Damaged, "no superblock slot"));
     };
-    let twice = matches!((&first, &second), (Ok(first), Ok(second)) if first == second);
+    let renew = second.is_err() || matches!((&first, &second), (Ok(a), Ok(b)) if a == b);
     match (Superblock::choose(&first, &second), first, second) {
-        (SlotChoice::Slot0, Ok(superblock), _) => {
-            Ok(Slots { superblock, slot: 0, twice, complete })
-        }
-        (SlotChoice::Slot1, _, Ok(superblock)) => {
-            Ok(Slots { superblock, slot: 1, twice, complete })
-        }
+        (SlotChoice::Slot0, Ok(superblock), _) => Ok(Slots { superblock, renew, complete }),
+        (SlotChoice::Slot1, _, Ok(superblock)) => Ok(Slots { superblock, renew: false, complete }),
         (SlotChoice::Refused(error), _, _) => {
             Err(Error::new(ErrorKind::Future, format!("the superblock cannot be read: {error}"))
                 .hint("use the Forebay version that wrote it, or a later one"))
@@ -197,6 +185,7 @@ impl Core {
         self.write_superblocks(|superblock| {
             superblock.start_number += 1;
             superblock.epoch = epoch;
+            superblock.own_roots = true;
             for member in superblock.members.iter_mut().filter(|m| missing.contains(&m.device)) {
                 member.state = MemberState::Failed;
             }

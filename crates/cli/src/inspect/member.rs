@@ -196,13 +196,21 @@ impl Member {
     }
 }
 
+/// The features that a superblock or a root uses, by name.
+fn features(own_roots: bool) -> &'static str {
+    if own_roots { "own_roots" } else { "none" }
+}
+
 fn print_superblock(slot: usize, s: &Superblock, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "superblock slot {slot}: generation {}", s.generation)?;
     writeln!(out, "  pool {} \"{}\", device {}", s.pool, s.name, s.device)?;
     writeln!(
         out,
-        "  created_unix_s {}, epoch {}, start_number {}",
-        s.created_unix_s, s.epoch, s.start_number
+        "  created_unix_s {}, epoch {}, start_number {}, features {}",
+        s.created_unix_s,
+        s.epoch,
+        s.start_number,
+        features(s.own_roots)
     )?;
     writeln!(
         out,
@@ -267,13 +275,14 @@ fn print_root(
     writeln!(
         out,
         "root slot {name}: generation {}, epoch {}, start_number {}, sequence {}, open_counter {}, \
-         clean_stop {}{}",
+         clean_stop {}, features {}{}",
         root.generation,
         root.epoch,
         root.start_number,
         root.sequence.0,
         root.open_counter,
         u8::from(root.clean_stop),
+        features(root.own_roots),
         if stranger { ", of another pool" } else { "" },
     )?;
     writeln!(

@@ -9,6 +9,7 @@
 //!   its last durable version or as one that took effect after it.
 //! * A flush that fails may lose any of the completed writes that it should have covered: later
 //!   flushes do not bring them back, though reads show them until a power cut, as a page cache does.
+//!   It spares what another flush covers that was under way: that one may have told of it by now.
 //! * A killed process leaves what completed; what was in flight happened or did not.
 
 use std::cell::RefCell;
@@ -167,6 +168,8 @@ pub struct DiskState {
     pending: BTreeMap<u64, Effect>,
     writes: u64,
     completions: u64,
+    /// Completions that the flushes under way cover.
+    flushing: Vec<u64>,
     parts: u64,
 }
 
@@ -234,6 +237,7 @@ impl SimDisk {
             pending: BTreeMap::new(),
             writes: 0,
             completions: 0,
+            flushing: Vec::new(),
             parts: 0,
         };
         Self::with_state(world, settings, seed, state)
@@ -293,10 +297,18 @@ impl SimDisk {
         let state = &mut *self.state.borrow_mut();
         // A device that has not lost its cache loses nothing, one that has loses everything.
         let lost_percent = *rng.pick(&[0, 10, 50, 90, 100]);
+        let spared = state.flushing.iter().copied().max().unwrap_or(0);
         let is_lost = |effect: &Effect, rng: &mut Rng| {
-            effect.completed.is_some() && rng.below(100) < lost_percent
+            effect.completed.is_some_and(|at| at > spared) && rng.below(100) < lost_percent
         };
         state.unflushed.retain(|effect| !is_lost(effect, rng));
+    }
+
+    /// A flush has failed and has lost just these bytes of what has completed.
+    pub fn lose(&self, range: Range<u64>) {
+        for effect in &mut self.state.borrow_mut().unflushed {
+            effect.superseded.push(range.clone());
+        }
     }
 
     fn latency(&self) -> Nanos {
@@ -431,6 +443,9 @@ impl SimDisk {
     fn flush(&self, mark: u64) {
         let mut rng = self.rng.borrow_mut();
         let state = &mut *self.state.borrow_mut();
+        if let Some(own) = state.flushing.iter().position(|at| *at == mark) {
+            state.flushing.remove(own);
+        }
         let mut kept: Vec<Effect> = Vec::new();
         for effect in state.unflushed.drain(..) {
             let covered = effect.completed.is_some_and(|at| at <= mark);
@@ -540,6 +555,7 @@ fn shuffled(rng: &mut Rng, effects: BTreeMap<u64, Effect>) -> Vec<Effect> {
 
 impl Settle for SimDisk {
     fn settle(&self, crash: Crash) {
+        self.state.borrow_mut().flushing.clear();
         match crash {
             Crash::PowerCut => self.power_cut(),
             Crash::ProcessKill => self.process_kill(),
@@ -566,6 +582,7 @@ impl BlockDevice for SimDisk {
             Request::Discard { offset, len } => self.discard(offset..offset + len, completer),
             Request::Flush => {
                 let mark = self.state.borrow().completions;
+                self.state.borrow_mut().flushing.push(mark);
                 self.later(self.latency(), move |disk| {
                     disk.flush(mark);
                     completer.done(Ok(()));

@@ -96,6 +96,32 @@ fn what_a_failed_flush_lost_no_later_flush_brings_back() {
 }
 
 #[test]
+fn a_failed_flush_spares_what_a_flush_under_way_covers() {
+    for seed in 0..50 {
+        let (world, disk) = disk(seed);
+        write(&world, &disk, 0, 7, 512);
+        let under_way = device(&disk).flush();
+        write(&world, &disk, 512, 8, 512);
+        disk.fail_flush();
+        world.run_until(under_way.done()).unwrap().unwrap();
+        world.crash(Crash::PowerCut);
+        assert_eq!(disk.peek(0, 512), vec![7; 512], "seed {seed}");
+    }
+}
+
+#[test]
+fn lost_bytes_are_read_until_the_power_goes() {
+    let (world, disk) = disk(1);
+    write(&world, &disk, 0, 7, 4096);
+    disk.lose(512..1024);
+    flush(&world, &disk);
+    assert_eq!(disk.peek(0, 4096), vec![7; 4096]);
+    world.crash(Crash::PowerCut);
+    assert_eq!((disk.peek(0, 512), disk.peek(1024, 3072)), (vec![7; 512], vec![7; 3072]));
+    assert_eq!(disk.peek(512, 512), vec![0; 512]);
+}
+
+#[test]
 fn without_a_write_cache_a_failed_flush_loses_nothing() {
     for seed in 0..50 {
         let world = World::new(seed);

@@ -8,8 +8,11 @@ use crate::ids::BLOCK_BYTES;
 
 /// Version of the format that this code writes, and the newest that it reads.
 pub const FORMAT_VERSION: u32 = 1;
-/// Incompatible features that this code understands; a structure with any other bit is refused.
-pub const FEATURES_KNOWN: u32 = 0;
+/// Feature of superblocks and roots: each start writes a root of its own before it serves anybody.
+pub const FEATURE_OWN_ROOTS: u32 = 1;
+/// Incompatible features of superblocks and roots that this code understands; with any other bit they
+/// are refused. No other structure has any.
+pub const FEATURES_KNOWN: u32 = FEATURE_OWN_ROOTS;
 /// One block, as a length in memory.
 pub(super) const BLOCK: usize = BLOCK_BYTES as usize;
 
@@ -188,6 +191,16 @@ pub(super) fn begin(bytes: &mut [u8], magic: &[u8; 8]) {
     put_u32(bytes, prefix::FEATURES, 0);
 }
 
+/// Sets incompatible features, after [`begin`].
+pub(super) fn put_features(bytes: &mut [u8], features: u32) {
+    put_u32(bytes, prefix::FEATURES, features);
+}
+
+/// Whether a feature is in use.
+pub(super) fn has_feature(bytes: &[u8], feature: u32) -> bool {
+    get_u32(bytes, prefix::FEATURES) & feature != 0
+}
+
 /// Writes the checksum over all of `bytes`.
 pub(super) fn seal(bytes: &mut [u8]) {
     let sum = checksum_with_holes(bytes, &[prefix::CHECKSUM]);
@@ -209,21 +222,32 @@ pub(super) fn check_sum(bytes: &[u8]) -> Result<(), FormatError> {
     if get_u32(bytes, prefix::CHECKSUM) == sum { Ok(()) } else { Err(FormatError::BadChecksum) }
 }
 
-/// Checks version and features, after a checksum over them was found right.
-pub(super) fn check_version(bytes: &[u8]) -> Result<(), FormatError> {
+/// Checks version and features, of which those in `known` may be in use, after a checksum over them
+/// was found right.
+pub(super) fn check_version(bytes: &[u8], known: u32) -> Result<(), FormatError> {
     let found = get_u32(bytes, prefix::VERSION);
     if found > FORMAT_VERSION {
         return Err(FormatError::FutureVersion { found });
     }
     check(found != 0, "version")?;
-    let bits = get_u32(bytes, prefix::FEATURES) & !FEATURES_KNOWN;
+    let bits = get_u32(bytes, prefix::FEATURES) & !known;
     if bits != 0 { Err(FormatError::UnknownFeatures { bits }) } else { Ok(()) }
 }
 
 /// Checks magic, checksum, version and features, in this order, of a structure that fills `bytes`
 /// and has at least `size` of them.
 pub(super) fn open(bytes: &[u8], size: usize, magic: &[u8; 8]) -> Result<(), FormatError> {
+    open_knowing(0, bytes, size, magic)
+}
+
+/// The same for a structure that may use the features `known`.
+pub(super) fn open_knowing(
+    known: u32,
+    bytes: &[u8],
+    size: usize,
+    magic: &[u8; 8],
+) -> Result<(), FormatError> {
     check_magic(bytes, size, magic)?;
     check_sum(bytes)?;
-    check_version(bytes)
+    check_version(bytes, known)
 }

@@ -20,7 +20,7 @@ mod volume;
 mod witness;
 
 pub use checksum::checksum;
-pub use codec::{FEATURES_KNOWN, FORMAT_VERSION, Field, FormatError, Structure};
+pub use codec::{FEATURE_OWN_ROOTS, FEATURES_KNOWN, FORMAT_VERSION, Field, FormatError, Structure};
 pub use entry::{ENTRY_BYTES, Entry, EntryKind, NO_DATA, RECORD_BLOCKS_MAX, VOLUME_BLOCKS_MAX};
 pub use extent::{Extent, State};
 pub use footer::{

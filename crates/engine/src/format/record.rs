@@ -82,7 +82,7 @@ impl RecordHeader {
         if get_u32(first_block, at::HEAD_CHECKSUM) != head_checksum(first_block) {
             return Err(FormatError::BadChecksum);
         }
-        check_version(first_block)?;
+        check_version(first_block, 0)?;
         let header = RecordHeader {
             pool: PoolId(get_bytes(first_block, at::POOL)),
             set: SegmentId(get_u32(first_block, at::SET)),

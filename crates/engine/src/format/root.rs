@@ -1,8 +1,8 @@
 //! The root: names the newest durable image of every shard.
 
 use super::codec::{
-    FormatError, begin, check, get_bool, get_bytes, get_u32, get_u64, open, put_bytes, put_u32,
-    put_u64, seal, structure,
+    FEATURE_OWN_ROOTS, FEATURES_KNOWN, FormatError, begin, check, get_bool, get_bytes, get_u32,
+    get_u64, has_feature, open_knowing, put_bytes, put_features, put_u32, put_u64, seal, structure,
 };
 use super::geometry::root_bytes_for;
 use super::slots::{SlotChoice, Slotted, choose_slot};
@@ -73,6 +73,9 @@ pub struct Root {
     pub open_counter: u64,
     /// Everything was published, imaged and durable, and nothing was written since.
     pub clean_stop: bool,
+    /// Each start since writes a root of its own before it serves anybody (a feature; roots of older
+    /// versions do not have it).
+    pub own_roots: bool,
     /// One per shard, by its number.
     pub images: Vec<ImageRef>,
 }
@@ -88,6 +91,7 @@ impl Root {
         }
         let mut out = vec![0; root_bytes_for(self.images.len() as u32) as usize];
         begin(&mut out, MAGIC);
+        put_features(&mut out, if self.own_roots { FEATURE_OWN_ROOTS } else { 0 });
         put_u32(&mut out, at::IMAGE_COUNT, self.images.len() as u32);
         put_bytes(&mut out, at::POOL, &self.pool.0);
         put_u64(&mut out, at::GENERATION, self.generation);
@@ -111,7 +115,7 @@ impl Root {
     /// # Errors
     /// If the bytes are not an intact root that this code knows.
     pub fn decode(bytes: &[u8]) -> Result<Root, FormatError> {
-        open(bytes, at::SIZE, MAGIC)?;
+        open_knowing(FEATURES_KNOWN, bytes, at::SIZE, MAGIC)?;
         let image_count = get_u32(bytes, at::IMAGE_COUNT);
         check((SHARDS_MIN..=SHARDS_MAX).contains(&image_count), "image_count")?;
         if bytes.len() != root_bytes_for(image_count) as usize {
@@ -134,6 +138,7 @@ impl Root {
             sequence: Sequence(get_u64(bytes, at::SEQUENCE)),
             open_counter: get_u64(bytes, at::OPEN_COUNTER),
             clean_stop: get_bool(bytes, at::CLEAN_STOP, "clean_stop")?,
+            own_roots: has_feature(bytes, FEATURE_OWN_ROOTS),
             images,
         };
         root.validate()?;

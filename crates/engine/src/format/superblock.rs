@@ -2,8 +2,9 @@
 //! creation. Two slots of 128 KiB at the start of every member.
 
 use super::codec::{
-    FormatError, begin, check, get_bool, get_bytes, get_text, get_u16, get_u32, get_u64, open,
-    put_bytes, put_u16, put_u32, put_u64, seal, structure,
+    FEATURE_OWN_ROOTS, FEATURES_KNOWN, FormatError, begin, check, get_bool, get_bytes, get_text,
+    get_u16, get_u32, get_u64, has_feature, open_knowing, put_bytes, put_features, put_u16,
+    put_u32, put_u64, seal, structure,
 };
 use super::geometry::{SEGMENTS_MAX, root_bytes_for, segment_bytes_valid, segments_offset_for};
 use super::slots::{SlotChoice, Slotted, choose_slot};
@@ -134,6 +135,9 @@ pub struct Superblock {
     pub sector_bytes: u32,
     /// Whether dirty data with fewer copies than asked was agreed to.
     pub accept_single_copy: bool,
+    /// Each start writes a root of its own before it serves anybody: a feature, and the roots say
+    /// since when. Older versions, which did not, refuse the pool.
+    pub own_roots: bool,
     /// Number of the next volume; larger than every number ever given.
     pub next_volume: u32,
     /// 1..=8 members, this one among them.
@@ -153,6 +157,7 @@ impl Superblock {
         }
         let mut out = vec![0; SUPERBLOCK_BYTES];
         begin(&mut out, MAGIC);
+        put_features(&mut out, if self.own_roots { FEATURE_OWN_ROOTS } else { 0 });
         self.encode_head(&mut out);
         let places = out[at::MEMBERS..].chunks_exact_mut(member::SIZE);
         for (record, place) in self.members.iter().zip(places) {
@@ -201,7 +206,7 @@ impl Superblock {
     /// If the bytes do not start with an intact superblock that this code knows.
     pub fn decode(bytes: &[u8]) -> Result<Superblock, FormatError> {
         let bytes = bytes.get(..SUPERBLOCK_BYTES).ok_or(FormatError::Truncated)?;
-        open(bytes, at::SIZE, MAGIC)?;
+        open_knowing(FEATURES_KNOWN, bytes, at::SIZE, MAGIC)?;
         let name_bytes = usize::from(bytes[at::NAME_BYTES]);
         let superblock = Superblock {
             pool: PoolId(get_bytes(bytes, at::POOL)),
@@ -221,6 +226,7 @@ impl Superblock {
             write_amplification_max_percent: get_u16(bytes, at::WRITE_AMPLIFICATION_MAX_PERCENT),
             sector_bytes: get_u32(bytes, at::SECTOR_BYTES),
             accept_single_copy: get_bool(bytes, at::ACCEPT_SINGLE_COPY, "accept_single_copy")?,
+            own_roots: has_feature(bytes, FEATURE_OWN_ROOTS),
             next_volume: get_u32(bytes, at::NEXT_VOLUME),
             members: decode_members(bytes)?,
             volumes: decode_volumes(bytes)?,

@@ -217,6 +217,7 @@ async fn close(core: Rc<Core>, set: Rc<OpenSet>) {
         }
     }
     log.closing.borrow_mut().retain(|other| !Rc::ptr_eq(other, &set));
+    core.room.wake_all();
     log.progress.wake_all();
     core.housekeeping.wake_all();
 }

@@ -24,7 +24,7 @@ impl fmt::Debug for Case {
 }
 
 fn superblocks() -> Case {
-    let newer = Superblock { generation: 43, epoch: 4, ..samples::superblock() };
+    let newer = Superblock { generation: 43, epoch: 4, own_roots: true, ..samples::superblock() };
     Case {
         name: "superblock",
         older: samples::superblock().encode(),
@@ -34,7 +34,7 @@ fn superblocks() -> Case {
 }
 
 fn roots() -> Case {
-    let mut newer = Root { generation: 13, clean_stop: false, ..samples::root() };
+    let mut newer = Root { generation: 13, clean_stop: false, own_roots: true, ..samples::root() };
     newer.images[63].sequence = Sequence(999);
     Case {
         name: "root",

@@ -1,6 +1,6 @@
 //! Damaged and hostile bytes.
 
-use forebay_engine::format::{FormatError, checksum, decode_footer_trailer};
+use forebay_engine::format::{FEATURE_OWN_ROOTS, FormatError, checksum, decode_footer_trailer};
 use proptest::prelude::*;
 use proptest::sample::Index;
 
@@ -68,6 +68,22 @@ fn newer_versions_and_unknown_features_are_told_from_damage() {
         reseal(&sample, &mut other);
         let expected = Err(FormatError::UnknownFeatures { bits: 0x8000_0000 });
         assert_eq!((sample.decode)(&other), expected, "{}", sample.name);
+    }
+}
+
+/// A version that knows no features refuses a pool by its superblock, and by its root.
+#[test]
+fn superblocks_and_roots_alone_use_features() {
+    for sample in samples::all() {
+        let start = if sample.name == "footer" { sample.bytes.len() - 4096 } else { 0 };
+        let mut other = sample.bytes.clone();
+        other[start + 12] = FEATURE_OWN_ROOTS as u8;
+        reseal(&sample, &mut other);
+        let refused = Err(FormatError::UnknownFeatures { bits: FEATURE_OWN_ROOTS });
+        match samples::featured().iter().find(|with| with.name.starts_with(sample.name)) {
+            Some(with) => assert!(other == with.bytes, "{}", sample.name),
+            None => assert_eq!((sample.decode)(&other), refused, "{}", sample.name),
+        }
     }
 }
 

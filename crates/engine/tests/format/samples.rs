@@ -30,6 +30,18 @@ pub fn all() -> Vec<Sample> {
     ]
 }
 
+/// The structures that may use features, with all of them.
+pub fn featured() -> Vec<Sample> {
+    let superblock = Superblock { own_roots: true, ..superblock() };
+    let root = Root { own_roots: true, ..root() };
+    let sample = |name, bytes, decode| Sample { name, bytes, decode };
+    vec![
+        sample("superblock_own_roots", superblock.encode(), |b| Superblock::decode(b).map(drop)),
+        sample("root_own_roots", root.encode(), |b| Root::decode(b).map(drop)),
+    ]
+}
+
+/// As versions without features wrote it.
 pub fn superblock() -> Superblock {
     let layout = Layout::new(600 << 20, 1 << 20, 64).unwrap();
     let member = |number: u8, state| MemberRecord {
@@ -57,6 +69,7 @@ pub fn superblock() -> Superblock {
         write_amplification_max_percent: 150,
         sector_bytes: 512,
         accept_single_copy: false,
+        own_roots: false,
         next_volume: 6,
         members: vec![member(1, MemberState::Failed), member(2, MemberState::Present)],
         volumes: vec![
@@ -89,6 +102,7 @@ fn fingerprint() -> Fingerprint {
     }
 }
 
+/// As versions without features wrote it.
 pub fn root() -> Root {
     let reference = |number: u64| ImageRef {
         location: Location(0x1000 + number),
@@ -105,6 +119,7 @@ pub fn root() -> Root {
         sequence: Sequence(1000),
         open_counter: 1240,
         clean_stop: true,
+        own_roots: false,
         images,
     }
 }

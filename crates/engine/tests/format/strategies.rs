@@ -74,7 +74,7 @@ prop_compose! {
         numbers in any::<(u64, u64, u64)>(),
         (power, shards) in (16..=25_u32, 64..=65_536_u32),
         (dirty, clean, percent) in (1..=3_u8, 1..=2_u8, 100..=400_u16),
-        (big, single) in any::<(bool, bool)>(),
+        (big, single, own_roots) in any::<(bool, bool, bool)>(),
         members in vec(member(), 1..=8),
         volumes in volumes(),
     ) -> Superblock {
@@ -108,6 +108,7 @@ prop_compose! {
             write_amplification_max_percent: percent,
             sector_bytes: if big { 4096 } else { 512 },
             accept_single_copy: single,
+            own_roots,
             next_volume: volumes.len() as u32 + 30,
             members,
             volumes,
@@ -118,7 +119,7 @@ prop_compose! {
 prop_compose! {
     fn root()(
         pool in pool(),
-        numbers in any::<(u64, u64, u64, u64, bool)>(),
+        numbers in any::<(u64, u64, u64, u64, bool, bool)>(),
         sequence in 0..u64::MAX,
         images in vec((location(), any::<(u64, u64)>()), 64..=300),
     ) -> Root {
@@ -135,6 +136,7 @@ prop_compose! {
             sequence: Sequence(sequence),
             open_counter: numbers.3,
             clean_stop: numbers.4,
+            own_roots: numbers.5,
             images: images.into_iter().map(reference).collect(),
         }
     }
