@@ -211,6 +211,10 @@ impl Log {
 
     /// Puts an entry into a stream's queue. The outcome is given once it is published.
     pub(crate) fn enqueue(&self, stream: Stream, pending: Pending) {
+        if self.retired.get() {
+            // A start that has failed waits for its tasks, and nobody is left to serve them.
+            return pending.completer.done(Err(IoErrorKind::Other.into()));
+        }
         let log = self.stream(stream);
         log.queued_blocks.set(log.queued_blocks.get() + pending.data_blocks());
         log.queue.borrow_mut().push_back(pending);

@@ -13,21 +13,22 @@ pub const SEEDS_MAX: u64 = 500;
 /// A change of the swarm or of the schedule moves them; then the search finds the new ones, and
 /// `--alarm` prints what belongs here.
 const KNOWN: &[(&str, u64)] = &[
-    ("flush-skips-second-member", 0),
-    ("segment-reused-before-root", 37),
+    ("flush-skips-second-member", 8),
+    ("segment-reused-before-root", 40),
     ("population-after-write", 6),
-    ("tombstone-forgotten", 4),
-    ("torn-record-adopted", 8),
-    ("reclaim-without-origin-flush", 27),
-    ("footer-before-flush", 8),
-    ("destage-unflushed", 1169),
+    ("tombstone-forgotten", 23),
+    ("torn-record-adopted", 3),
+    ("reclaim-without-origin-flush", 4),
+    ("footer-before-flush", 3),
+    ("destage-unflushed", 387),
     ("watermark-over-inflight", 29),
     ("provisional-taken-for-clean", 41),
     ("range-lock-skipped", 20),
-    ("root-before-images", 536),
-    ("flush-acknowledged-early", 142),
+    ("root-before-images", 20),
+    ("flush-acknowledged-early", 54),
     ("tombstone-not-durable", 64),
-    ("remote-hit-unpinned", 67),
+    ("remote-hit-unpinned", 90),
+    ("open-sets-believed", 82),
 ];
 
 /// How a bug was caught.

@@ -15,6 +15,8 @@ pub type Lose = Box<dyn Fn()>;
 #[derive(Default)]
 pub struct Armoury {
     layers: Vec<(Rc<Faults>, Vec<Trigger>)>,
+    /// What fails requests of the cache devices, in their order.
+    members: Vec<Rc<Faults>>,
     harmful: bool,
 }
 
@@ -33,6 +35,16 @@ impl Armoury {
             triggers.iter().for_each(|trigger| handle.arm(trigger.clone()));
         }
         self.harmful
+    }
+
+    /// Has one flush of a cache device fail, after so many others.
+    pub fn fail_flush(&self, member: usize, after: u64) {
+        self.members[member].arm(Trigger::every(Ops::Flushes).after(after).times(1));
+    }
+
+    /// Requests of cache devices that have failed so far.
+    pub fn failed(&self) -> u64 {
+        self.members.iter().map(|faults| faults.hits()).sum()
     }
 
     /// Switches all faults off.
@@ -63,6 +75,7 @@ impl Armoury {
         self.harm(&errors);
         self.harm(&flips);
         let failing = self.failing(world, disk, lose, rng, &errors);
+        self.members.extend(self.layers.last().map(|(faults, _)| Rc::clone(faults)));
         let faults = self.layer(rng.bits(), &flips);
         let flipping: Inner = Rc::new(Flipping { inner: failing, faults, runtime: clock(world) });
         self.delaying(world, config, flipping, rng, mix.member_delay)

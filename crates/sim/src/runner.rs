@@ -29,6 +29,13 @@ const VERIFIER: usize = 0;
 /// Sectors of one request when a volume is read in full.
 const VERIFY_SECTORS: u64 = 128;
 
+/// One in so many starts comes after one during which a flush fails, one of the first so many.
+const TROUBLE_ONE_IN: u64 = 4;
+const START_FLUSHES: u64 = 14;
+
+/// The same of runs that a failed flush ends.
+const RUN_FLUSHES: u64 = 30;
+
 /// What to do besides what the seed says.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
@@ -285,7 +292,15 @@ pub(crate) async fn serve<S: Subject>(
     if rng.one_in(3) {
         verify(shared, &*subject).await;
     }
-    shared.errors_expected.set(machine.armoury.arm());
+    let harmful = machine.armoury.arm();
+    let mut luck = Rng::new(shared.config.seed ^ 0xF1A5 ^ shared.world.io_count());
+    let one_in = shared.config.flush_fails_one_in;
+    let fails = one_in > 0 && luck.one_in(one_in);
+    if fails {
+        let member = luck.below(shared.config.members as u64) as usize;
+        machine.armoury.fail_flush(member, luck.below(RUN_FLUSHES));
+    }
+    shared.errors_expected.set(harmful || fails);
     // At the end sometimes nobody comes: what the last crash left is what is judged.
     let quiet = last && rng.one_in(3);
     let clients = if quiet { 0 } else { shared.config.clients };
@@ -431,6 +446,34 @@ impl Seed {
         }
     }
 
+    /// Now and then a start before the one that counts: a flush of a cache device fails during it, and
+    /// may lose what it should have covered; then the process ends, or the power goes.
+    fn start_in_trouble<S: Subject>(&mut self) -> Result<(), Failure> {
+        let (shared, machine) = (Rc::clone(&self.shared), Rc::clone(&self.machine));
+        // From numbers of its own, so that everything else of a seed is as it would be without.
+        let mut luck = Rng::new(shared.config.seed ^ 0x57A7 ^ self.crashes << 32);
+        if !luck.one_in(TROUBLE_ONE_IN) {
+            return Ok(());
+        }
+        let failed = machine.armoury.failed();
+        let member = luck.below(shared.config.members as u64) as usize;
+        machine.armoury.fail_flush(member, luck.below(START_FLUSHES));
+        let opening = Rc::clone(&machine);
+        let opened = self.run(async move { Ok(S::open(&opening.env).await) })?;
+        let hit = machine.armoury.failed() > failed;
+        shared.trace(|| format!("a start in trouble: hit {hit}, opened {}", opened.is_ok()));
+        if let Err(error) = opened.map(drop)
+            && !hit
+        {
+            return Err(error.into());
+        }
+        if hit {
+            *shared.seen.borrow_mut().entry("start: a flush failed").or_default() += 1;
+        }
+        self.crash(*luck.pick(&[Crash::ProcessKill, Crash::ProcessKill, Crash::PowerCut]));
+        Ok(())
+    }
+
     /// A run up to a crash.
     fn run_to_crash<S: Subject>(&mut self, plan: CrashPlan) -> Result<(), Failure> {
         let (shared, machine) = (Rc::clone(&self.shared), Rc::clone(&self.machine));
@@ -467,8 +510,10 @@ impl Seed {
         let machine = Rc::clone(&self.machine);
         self.run(async move { S::create(&machine.env).await.map_err(Failure::from) })?;
         for plan in self.shared.config.crashes.clone() {
+            self.start_in_trouble::<S>()?;
             self.run_to_crash::<S>(plan)?;
         }
+        self.start_in_trouble::<S>()?;
         let (shared, machine) = (Rc::clone(&self.shared), Rc::clone(&self.machine));
         let rng = self.rng.fork();
         let mut subject =

@@ -148,6 +148,8 @@ pub struct Config {
     pub mode_changes: bool,
     /// Faults while clients are at work.
     pub faults: FaultMix,
+    /// One in so many runs has a flush of a cache device fail; 0 is none.
+    pub flush_fails_one_in: u64,
     /// Longest delay by a fault.
     pub delay_max: Nanos,
     /// The runs that end with a crash; one more follows them.
@@ -192,6 +194,8 @@ impl Config {
         Self {
             seed,
             loss,
+            // From numbers of its own, too.
+            flush_fails_one_in: if Rng::new(seed ^ 0xF1A5).one_in(4) { 2 } else { 0 },
             members,
             member_bytes: MEMBER_HEAD_BYTES + segment_bytes * segment_count,
             member_sector_bytes: (0..members).map(|_| *rng.pick(&sectors)).collect(),
@@ -231,6 +235,7 @@ impl Config {
         self.volumes.truncate(1);
         self.volumes[0].size_bytes = self.volumes[0].size_bytes.min(512 << 10);
         self.loss = None;
+        self.flush_fails_one_in = 0;
         self.members = self.members.min(2);
         self.dirty_copies = self.dirty_copies.min(self.members);
         self.clean_copies = self.clean_copies.min(self.members);
