@@ -21,6 +21,8 @@ pub enum EventKind {
     CopiesShort,
     /// Dirty data has all its copies again.
     CopiesRestored,
+    /// A start had no room to append again what nothing proves to be durable.
+    StartCramped,
     /// Part of the index starts empty.
     IndexDamaged,
     /// The witness is missing, of another pool, or cannot be read.
@@ -37,7 +39,7 @@ pub enum EventKind {
 
 impl EventKind {
     /// All of them.
-    pub const ALL: [EventKind; 14] = [
+    pub const ALL: [EventKind; 15] = [
         EventKind::Opened,
         EventKind::Latched,
         EventKind::MemberMissing,
@@ -46,6 +48,7 @@ impl EventKind {
         EventKind::BlocksLost,
         EventKind::CopiesShort,
         EventKind::CopiesRestored,
+        EventKind::StartCramped,
         EventKind::IndexDamaged,
         EventKind::WitnessUnknown,
         EventKind::WitnessUnwritable,
@@ -65,6 +68,7 @@ impl EventKind {
             EventKind::BlocksLost => "blocks-lost",
             EventKind::CopiesShort => "copies-short",
             EventKind::CopiesRestored => "copies-restored",
+            EventKind::StartCramped => "start-cramped",
             EventKind::IndexDamaged => "index-damaged",
             EventKind::WitnessUnknown => "witness-unknown",
             EventKind::WitnessUnwritable => "witness-unwritable",

@@ -30,6 +30,7 @@ use crate::apply::RecordPlace;
 use crate::checkpoint::{flusher, housekeeper, root_offset};
 use crate::core::Core;
 use crate::error::{Error, ErrorKind, Result};
+use crate::event::EventKind;
 use crate::format::{
     Entry, EntryKind, FooterRecord, RecordHeader, Root, SegmentHeader, SlotChoice, State, Stream,
     checksum, decode_record,
@@ -42,6 +43,7 @@ use crate::membership::trust_in;
 use crate::planted::{self, Bug};
 use crate::segment::{Set, SetState};
 use crate::sound::check_counter;
+use crate::walk::Walk;
 
 const BLOCK: usize = BLOCK_BYTES as usize;
 
@@ -569,10 +571,12 @@ impl Core {
                 .filter(|(_, m)| m.state.is_owed())
                 .map(|(_, m)| m.count)
                 .sum();
-            self.event(format!(
-                "{left} blocks that the origins lack could not be appended again for want of room: \
+            self.event(
+                EventKind::StartCramped,
+                format!("{left} blocks that the origins lack could not be appended again for want of room: \
                  if a flush of the last run failed, a power cut may take them until they are destaged"
-            ));
+                ),
+            );
         }
         Ok(())
     }
@@ -589,12 +593,16 @@ impl Core {
         };
         let stream = if owed { Stream::Dirty } else { stream };
         let (mut ready, mut moves, mut lacking) = (Vec::new(), VecDeque::new(), false);
-        for (volume, m) in self.live_in(set).into_iter().filter(|(_, m)| m.state.is_owed() == owed)
-        {
-            match self.read_verified(m.location, m.distance, m.count).await {
-                Ok(data) => ready.push((volume, m, data)),
-                Err(error) if owed => return Err(error),
-                Err(_) => self.evict(volume, m.block, m.count, m.location),
+        let mut runs = self.live_in(set);
+        runs.retain(|(_, m)| m.state.is_owed() == owed);
+        let mut walk = Walk::new(runs);
+        while let Some(record) = walk.next(self).await {
+            for ((volume, m), data) in record {
+                match data {
+                    Ok(data) => ready.push((volume, m, data)),
+                    Err(error) if owed => return Err(error),
+                    Err(_) => self.evict(volume, m.block, m.count, m.location),
+                }
             }
         }
         self.append_moves(stream, &mut ready, &mut moves);

@@ -46,7 +46,8 @@ fn header_of(m: &Mapping) -> Location {
 }
 
 impl Walk {
-    /// A walk through runs of one set. The set must be closed, and pinned until the walk ends.
+    /// A walk through runs of one set, to which nothing is appended and which stays until the walk
+    /// ends.
     pub(crate) fn new(mut runs: Vec<Run>) -> Self {
         runs.sort_by_key(|(_, m)| m.location);
         Self { runs: runs.into(), reading: VecDeque::new(), ahead_blocks: 0 }

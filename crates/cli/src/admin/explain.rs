@@ -85,6 +85,11 @@ pub(crate) const CODES: &[(&str, &str, &str)] = &[
     ),
     ("copies-restored", "Dirty data has all its copies again.", "Nothing."),
     (
+        "start-cramped",
+        "The last run ended with a crash, perhaps after a failed flush, and the log is too full to write again what nothing proves to be durable.",
+        "Bring the data home before anything else: `forebay volume flush`.",
+    ),
+    (
         "index-damaged",
         "Part of the saved index could not be read and starts empty; nothing of it was dirty.",
         "See `dmesg` for the cache devices. It costs misses only.",
