@@ -124,6 +124,8 @@ fn right_requests(root: &str) -> Vec<(&'static str, &'static str, Value)> {
         ("POST", exports, json!({"volume": "fast/vm", "place": {"port": 0}})),
         ("POST", exports, json!({"volume": "fast/two", "place": {"port": 65536}})),
         ("DELETE", "/api/v1/exports/fast/vm", json!({})),
+        ("POST", "/api/v1/plan", json!({"destroy-pool": "fast"})),
+        ("POST", "/api/v1/plan", json!({"remove-volume": "fast/vm"})),
         ("DELETE", "/api/v1/jobs/1", json!({})),
         ("GET", "/api/v1/status", json!({})),
         ("GET", "/api/v1/jobs/1", json!({})),
