@@ -169,7 +169,7 @@ impl World {
         narrow(command.args(arguments));
         command.env("FOREBAY_CONTROL", self.daemon.dir.path("control.sock"));
         let output = run(&mut command);
-        let mut text = shown(arguments, &output);
+        let mut text = without_machine(&shown(arguments, &output));
         for (known, stands) in &self.known {
             text = text.replace(known, stands);
         }
@@ -181,6 +181,12 @@ impl Drop for World {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.link);
     }
+}
+
+/// Without what depends on the machine's memory and its limits.
+fn without_machine(text: &str) -> String {
+    let stays = |line: &&str| !line.starts_with("memory   ") && !line.contains("  daemon-memory  ");
+    text.lines().filter(stays).map(|line| format!("{line}\n")).collect()
 }
 
 /// The dates of events, as long; and without how long a start took.
@@ -196,7 +202,7 @@ fn without_dates(text: &str) -> String {
         let (number, rest) = line.split_at_checked(6)?;
         let (date, rest) = rest.split_at_checked(20)?;
         (date.ends_with('Z') && date.starts_with("20"))
-            .then(|| format!("{number}2026-01-01T00:00:00Z{rest}"))
+            .then(|| format!("{}2026-01-01T00:00:00Z{rest}", " ".repeat(number.len())))
     };
     let lines = text.lines().map(|line| dated(line).unwrap_or_else(|| line.to_owned()));
     lines.map(|line| timeless(&line) + "\n").collect()
