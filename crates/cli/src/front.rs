@@ -191,14 +191,6 @@ impl Transport for Handed {
         self.stream.recv(buf).await
     }
 
-    async fn recv_parts(
-        &self,
-        first: Buf,
-        second: Buf,
-    ) -> (Buf, Buf, std::result::Result<usize, IoError>) {
-        self.stream.recv_parts(first, second).await
-    }
-
     async fn send_all(&self, data: Data) -> std::result::Result<(), IoError> {
         self.stream.send_all(data).await
     }

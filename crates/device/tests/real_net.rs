@@ -220,28 +220,6 @@ fn parts_arrive_in_order_however_little_fits_at_once() {
 }
 
 #[test]
-fn a_second_buffer_gets_what_the_first_has_no_room_for() {
-    let reactor = reactor();
-    let (ours, mut theirs) = UnixStream::pair().unwrap();
-    let stream = Stream::from_unix(&reactor, ours).unwrap();
-    let mut send = |text: &[u8]| std::io::Write::write_all(&mut theirs, text).unwrap();
-    let receive = || async {
-        let (first, second, count) = stream.recv_parts(Buf::zeroed(4), Buf::zeroed(3)).await;
-        assert_eq!((first.len(), second.len()), (4, 3), "both come back");
-        ([&first[..], &second[..]].concat(), count.unwrap())
-    };
-    send(b"abc");
-    assert_eq!(reactor.block_on(receive()), (b"abc\0\0\0\0".to_vec(), 3));
-    send(b"abcdef");
-    assert_eq!(reactor.block_on(receive()), (b"abcdef\0".to_vec(), 6));
-    send(b"abcdefghi");
-    assert_eq!(reactor.block_on(receive()), (b"abcdefg".to_vec(), 7));
-    assert_eq!(reactor.block_on(receive()), (b"hi\0\0\0\0\0".to_vec(), 2));
-    drop(theirs);
-    assert_eq!(reactor.block_on(receive()).1, 0);
-}
-
-#[test]
 fn an_abandoned_message_keeps_its_memory_to_itself() {
     let reactor = reactor();
     let (ours, mut theirs) = UnixStream::pair().unwrap();

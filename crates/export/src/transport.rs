@@ -18,18 +18,6 @@ pub trait Transport: 'static {
     /// peer sends nothing more. The buffer is not empty, and comes back whatever the result.
     fn recv(&self, buf: Buf) -> impl Future<Output = (Buf, Result<usize, IoError>)>;
 
-    /// As [`Transport::recv`]; what comes when the first buffer is full may go to the second one.
-    fn recv_parts(
-        &self,
-        first: Buf,
-        second: Buf,
-    ) -> impl Future<Output = (Buf, Buf, Result<usize, IoError>)> {
-        async {
-            let (first, result) = self.recv(first).await;
-            (first, second, result)
-        }
-    }
-
     /// Sends all of `data`.
     fn send_all(&self, data: Data) -> impl Future<Output = Result<(), IoError>>;
 
@@ -81,10 +69,6 @@ impl Transport for Stream {
 
     async fn recv(&self, buf: Buf) -> (Buf, Result<usize, IoError>) {
         Stream::recv(self, buf).await
-    }
-
-    async fn recv_parts(&self, first: Buf, second: Buf) -> (Buf, Buf, Result<usize, IoError>) {
-        Stream::recv_parts(self, first, second).await
     }
 
     async fn send_all(&self, data: Data) -> Result<(), IoError> {

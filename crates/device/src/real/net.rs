@@ -18,7 +18,7 @@ use std::rc::Rc;
 
 use crate::buf::{Buf, Data};
 use crate::io::{IoError, pair};
-use crate::real::op::{Handle, Intake, Kind, Mailbox, Message, Op};
+use crate::real::op::{Handle, Kind, Mailbox, Message, Op};
 use crate::real::reactor::Reactor;
 use crate::real::ring::Key;
 
@@ -234,7 +234,6 @@ pub struct Stream {
     handle: Rc<Handle>,
     received: Cell<Option<Rc<Cell<usize>>>>,
     message: Cell<Option<Rc<Message>>>,
-    intake: Cell<Option<Rc<Intake>>>,
     peer: Peer,
 }
 
@@ -256,8 +255,8 @@ impl Stream {
             (descriptor, Peer::Unix { uid })
         };
         let handle = Handle::new(descriptor);
-        let (received, message, intake) = Default::default();
-        Ok(Stream { reactor: Rc::clone(reactor), handle, received, message, intake, peer })
+        let (received, message) = Default::default();
+        Ok(Stream { reactor: Rc::clone(reactor), handle, received, message, peer })
     }
 
     /// A stream on a TCP connection that was made elsewhere.
@@ -296,26 +295,6 @@ impl Stream {
         self.received.set(Some(Rc::clone(&count)));
         let (buf, result) = self.receive(buf, Some(Rc::clone(&count))).await;
         (buf, result.map(|()| count.get()))
-    }
-
-    /// As [`Stream::recv`], into the second buffer once the first one is full.
-    ///
-    /// # Panics
-    /// If both buffers are empty.
-    pub async fn recv_parts(&self, first: Buf, second: Buf) -> (Buf, Buf, Result<usize, IoError>) {
-        assert!(first.len() + second.len() > 0, "nothing would look like the end of the stream");
-        // The last one is used again, unless an abandoned receive still has it.
-        let last = self.intake.take().filter(|intake| Rc::strong_count(intake) == 1);
-        let intake = last.unwrap_or_else(Intake::new);
-        intake.parts.replace(Some((first, second)));
-        let (completer, io) = pair();
-        let kind = Kind::ReceiveParts { intake: Rc::clone(&intake) };
-        self.reactor.start(Op::new(Rc::clone(&self.handle), kind, Some(completer)));
-        let result = io.done().await.map(|()| intake.count.get());
-        let parts = intake.parts.take();
-        let (first, second) = parts.unwrap_or_else(|| (Buf::new(0), Buf::new(0)));
-        self.intake.set(Some(intake));
-        (first, second, result)
     }
 
     /// Fills the whole buffer. A peer that closes its side before is `Vanished`, without an

@@ -142,42 +142,6 @@ impl Message {
     }
 }
 
-/// Two pieces of memory that one receive fills, one after the other. As with [`Message`], what the
-/// kernel is pointed to stays where it is.
-pub(super) struct Intake {
-    pub(super) parts: RefCell<Option<(Buf, Buf)>>,
-    pub(super) count: Cell<usize>,
-    vectors: Cell<[libc::iovec; 2]>,
-    header: Cell<libc::msghdr>,
-}
-
-impl Intake {
-    pub(super) fn new() -> Rc<Intake> {
-        // SAFETY: a message header is plain integers and pointers; zeroes are a valid value.
-        let header = Cell::new(unsafe { std::mem::zeroed() });
-        let nothing = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
-        let (parts, count) = Default::default();
-        Rc::new(Intake { parts, count, vectors: Cell::new([nothing; 2]), header })
-    }
-
-    fn len(&self) -> usize {
-        self.parts.borrow().as_ref().map_or(0, |(first, second)| first.len() + second.len())
-    }
-
-    fn prepare(&self) -> *mut libc::msghdr {
-        let mut parts = self.parts.borrow_mut();
-        let (first, second) = parts.as_mut().expect("its buffers stay until the answer");
-        let vector =
-            |buf: &mut Buf| libc::iovec { iov_base: buf.as_mut_ptr().cast(), iov_len: buf.len() };
-        self.vectors.set([vector(first), vector(second)]);
-        let mut header = self.header.get();
-        header.msg_iov = self.vectors.as_ptr().cast();
-        header.msg_iovlen = 2;
-        self.header.set(header);
-        self.header.as_ptr()
-    }
-}
-
 /// What the kernel is asked to do.
 pub(super) enum Kind {
     /// `align_bytes`: a shorter transfer that ends off this grid is the end of the file.
@@ -202,10 +166,6 @@ pub(super) enum Kind {
     Receive {
         buf: Buf,
         count: Option<Rc<Cell<usize>>>,
-    },
-    /// Takes what one receive brings.
-    ReceiveParts {
-        intake: Rc<Intake>,
     },
     Send {
         data: Data,
@@ -302,7 +262,6 @@ impl Op {
                 Rule::Whole { align_bytes: 1, end: IoErrorKind::Vanished }
             }
             Kind::Receive { count: Some(_), .. }
-            | Kind::ReceiveParts { .. }
             | Kind::Accept { .. }
             | Kind::Sync { .. }
             | Kind::Allocate { .. } => Rule::Value,
@@ -322,13 +281,7 @@ impl Op {
     /// Whether the operation may be handed over with others at the end of the turn: a client does not
     /// notice, while a device would stand idle.
     pub(super) fn can_wait(&self) -> bool {
-        matches!(
-            self.kind,
-            Kind::Receive { .. }
-                | Kind::ReceiveParts { .. }
-                | Kind::Send { .. }
-                | Kind::SendParts { .. }
-        )
+        matches!(self.kind, Kind::Receive { .. } | Kind::Send { .. } | Kind::SendParts { .. })
     }
 
     fn remaining(&self) -> usize {
@@ -339,7 +292,6 @@ impl Op {
             | Kind::Bell { buf } => buf.len(),
             Kind::Write { data, .. } | Kind::Send { data, .. } => data.len(),
             Kind::SendParts { message } => message.len.get(),
-            Kind::ReceiveParts { intake } => intake.len(),
             Kind::Sync { .. } | Kind::Allocate { .. } | Kind::Accept { .. } => 0,
         };
         len - self.progress
@@ -380,7 +332,6 @@ impl Op {
                 let at = data[done..].as_ptr();
                 opcode::Send::new(fd, at, len).flags(flags).build()
             }
-            Kind::ReceiveParts { intake } => opcode::RecvMsg::new(fd, intake.prepare()).build(),
             Kind::SendParts { message } => {
                 let flags = libc::MSG_NOSIGNAL | libc::MSG_WAITALL;
                 opcode::SendMsg::new(fd, message.prepare(done)).flags(flags as u32).build()
@@ -439,7 +390,6 @@ impl Op {
                 let number = u32::from_ne_bytes([buf[0], buf[1], buf[2], buf[3]]);
                 return mailbox.deliver(result.map(|_| number as i32));
             }
-            Kind::ReceiveParts { intake } => (None, result.map(|length| intake.count.set(length))),
             Kind::SendParts { message } => {
                 message.parts.borrow_mut().clear();
                 (None, result.map(|_| ()))

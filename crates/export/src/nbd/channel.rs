@@ -84,19 +84,6 @@ impl<T: Transport> Channel<T> {
         }
     }
 
-    /// As [`Transport::recv_parts`]; encrypted, the second buffer stays as it is.
-    pub(crate) async fn recv_parts(
-        &self,
-        first: Buf,
-        second: Buf,
-    ) -> (Buf, Buf, Result<usize, IoError>) {
-        if self.is_encrypted() {
-            let (first, result) = self.recv(first).await;
-            return (first, second, result);
-        }
-        self.stream.recv_parts(first, second).await
-    }
-
     /// Sends all of `parts`; as [`Transport::send_parts`].
     pub(crate) async fn send_parts(&self, parts: &mut Vec<Data>) -> Result<(), IoError> {
         if !self.is_encrypted() {

@@ -162,9 +162,7 @@ impl<T: Transport, E: Export, G: 'static> Connection<T, E, G> {
             Ok(command) => {
                 let payload = match command {
                     Command::Write { len, .. } => {
-                        let (buf, most) =
-                            (Buf::new(len as usize), self.session.form.request_header_bytes());
-                        Some(self.link.receive_behind(ahead, buf, most).await?)
+                        Some(self.link.receive_behind(ahead, Buf::new(len as usize)).await?)
                     }
                     _ => None,
                 };

@@ -20,10 +20,6 @@ const DISCARD_BYTES: u64 = 64 << 10;
 /// What is said of a client that leaves within the handshake: many do that without a word.
 const LEFT: &str = "it left within the handshake; perhaps it does not trust this server";
 
-/// Longest rest of a payload that is received with what follows it, in bytes; of a longer one the
-/// sockets hold no more than a part, and it is received to its end by one operation.
-const PIECE_BYTES_MAX: usize = 64 << 10;
-
 /// What a server holds of each connection.
 #[derive(Default)]
 pub(crate) struct Control {
@@ -224,9 +220,7 @@ impl<T: Transport> Link<T> {
                         return Err(begun.then_some(Fault::BrokenOff));
                     }
                 }
-                Some((_, Err(_))) => {
-                    return Err(self.tls_fault().or(begun.then_some(Fault::BrokenOff)));
-                }
+                Some((_, Err(_))) => return Err(begun.then_some(Fault::BrokenOff)),
                 None => return Err(None),
             }
         }
@@ -234,36 +228,16 @@ impl<T: Transport> Link<T> {
     }
 
     /// Fills `buf` with what belongs to a message that has begun, and of which `ahead` may hold the
-    /// first bytes. What has come behind it, up to `most`, is in `ahead` then.
-    pub(crate) async fn receive_behind(
-        &self,
-        ahead: &mut Ahead,
-        mut buf: Buf,
-        most: usize,
-    ) -> Result<Buf, End> {
-        let len = buf.len();
-        let mut have = ahead.bytes().len().min(len);
+    /// first bytes.
+    pub(crate) async fn receive_behind(&self, ahead: &mut Ahead, mut buf: Buf) -> Result<Buf, End> {
+        let have = ahead.bytes().len().min(buf.len());
         buf[..have].copy_from_slice(&ahead.bytes()[..have]);
         ahead.skip(have);
-        while have < len {
-            let rest = buf.split_off(have);
-            if rest.len() > PIECE_BYTES_MAX {
-                let rest = self.receive_rest(rest).await?;
-                return if buf.join(rest) { Ok(buf) } else { Err(Some(Fault::BrokenOff)) };
-            }
-            let (room, spare) = ahead.split(most);
-            let received = self.control.stop.cut(self.stream.recv_parts(rest, room));
-            let received = self.control.step(received).await;
-            let (rest, room, result) = received.ok_or(None)?;
-            let count = result.unwrap_or(0);
-            let behind = count.saturating_sub(rest.len());
-            have += count - behind;
-            if count == 0 || !buf.join(rest) || !ahead.join(room, spare, behind) {
-                let broken_off = || (!self.is_stopped()).then_some(Fault::BrokenOff);
-                return Err(self.tls_fault().or_else(broken_off));
-            }
+        if have == buf.len() {
+            return Ok(buf);
         }
-        Ok(buf)
+        let rest = self.receive_rest(buf.split_off(have)).await?;
+        if buf.join(rest) { Ok(buf) } else { Err(Some(Fault::BrokenOff)) }
     }
 
     /// Whether the server has waited in vain for the client to take its replies.
