@@ -2,7 +2,7 @@
 //!
 //! * Each `sh` block of a document runs, in order, in one shell. start.md begins with nothing; the
 //!   others go on where it has a file system mounted.
-//! * A block whose first line is `# Not run by the tests: REASON` is left out, and listed here.
+//! * A block below the comment `<!-- Not run by the tests: REASON -->` is left out, and listed here.
 //! * `forebay ...` in the running text names commands and options that there are.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -32,6 +32,8 @@ struct Block {
     line: usize,
     language: String,
     text: String,
+    /// Why it is not run.
+    reason: Option<String>,
 }
 
 struct Document {
@@ -54,7 +56,10 @@ impl Document {
                 Some(_) if open => open = false,
                 Some(language) => {
                     let (line, language) = (index + 1, language.to_owned());
-                    blocks.push(Block { line, language, text: String::new() });
+                    let reason = above.strip_prefix("<!-- Not run by the tests: ");
+                    let reason =
+                        reason.and_then(|rest| rest.strip_suffix(" -->")).map(String::from);
+                    blocks.push(Block { line, language, text: String::new(), reason });
                     open = true;
                 }
                 None if open => {
@@ -86,18 +91,13 @@ impl Document {
     /// The blocks that are run, as a script that tells where it is.
     fn script(&self, until_line: usize) -> String {
         let blocks = self.blocks.iter().filter(|block| {
-            block.language == "sh" && block.line < until_line && reason(block).is_none()
+            block.language == "sh" && block.line < until_line && block.reason.is_none()
         });
         let told = |block: &Block| {
             format!("echo '--- {}, line {}'\n{}", self.name, block.line, block.text)
         };
         blocks.map(told).collect()
     }
-}
-
-/// Why a block is not run.
-fn reason(block: &Block) -> Option<&str> {
-    block.text.lines().next()?.strip_prefix("# Not run by the tests: ")
 }
 
 /// Runs a script in a folder of its own; whatever it leaves running or mounted is ended.
@@ -183,10 +183,11 @@ fn few_blocks_are_not_run_and_all_of_them_say_why() {
         for block in &document.blocks {
             let place = format!("{}, line {}", document.name, block.line);
             assert!(["sh", "text"].contains(&&*block.language), "{place}: {:?}", block.language);
-            let says = block.text.contains("Not run by the tests");
-            assert_eq!(reason(block).is_some(), says, "{place}: say it in the first line");
-            not_run.extend(reason(block).map(|why| (document.name.clone(), why.to_owned())));
+            not_run.extend(block.reason.clone().map(|why| (document.name.clone(), why)));
         }
+        let said = document.text.matches("Not run by the tests").count();
+        let named = document.blocks.iter().filter(|block| block.reason.is_some()).count();
+        assert_eq!(said, named, "{}: say it in a comment above the block", document.name);
     }
     let listed = NOT_RUN.map(|(name, why)| (name.to_owned(), why.to_owned()));
     assert_eq!(not_run, listed, "a block that is not run is listed in this test");
