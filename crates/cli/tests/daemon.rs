@@ -195,7 +195,10 @@ fn kill_at(daemon: &Daemon, filter: &[&str]) -> std::process::Child {
             return true;
         }
         let status = std::fs::read_to_string(thread.join("status")).unwrap_or_default();
-        status.lines().any(|line| line.starts_with("TracerPid:") && !line.ends_with("\t0"))
+        // Its own timers may have brought it to its end already.
+        let has_ended = status.lines().any(|line| line.starts_with("State:\tZ"));
+        has_ended
+            || status.lines().any(|line| line.starts_with("TracerPid:") && !line.ends_with("\t0"))
     };
     until("strace has attached", || {
         std::fs::read_dir(&task).unwrap().all(|thread| is_traced(&thread.unwrap().path()))

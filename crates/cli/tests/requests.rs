@@ -35,7 +35,7 @@ fn wrong_commands_are_refused_with_reason_and_remedy() {
     daemon.refused(&["pool", "create", "a", "--ssd", small], "too small", "at least 512 MiB");
     daemon.tell(&["pool", "create", "fast", "--ssd", ssd]);
     daemon.refused(&["pool", "create", "fast", "--ssd", small], "a pool \"fast\" already", "name");
-    daemon.refused(&["pool", "create", "b", "--ssd", ssd], "in use", "stop who uses it");
+    daemon.refused(&["pool", "create", "b", "--ssd", ssd], "of an open pool", "use another one");
     let add = ["volume", "add", "fast/v", "--origin"];
     daemon.refused(&[&add[..], &[&missing]].concat(), "does not exist", "check the path");
     daemon.refused(&[&add[..], &[ssd]].concat(), "one of the cache devices", "another file");
