@@ -220,7 +220,9 @@ impl<T: Transport> Link<T> {
                         return Err(begun.then_some(Fault::BrokenOff));
                     }
                 }
-                Some((_, Err(_))) => return Err(begun.then_some(Fault::BrokenOff)),
+                Some((_, Err(_))) => {
+                    return Err(self.tls_fault().or(begun.then_some(Fault::BrokenOff)));
+                }
                 None => return Err(None),
             }
         }
