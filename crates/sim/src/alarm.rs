@@ -25,10 +25,10 @@ const KNOWN: &[(&str, u64)] = &[
     ("provisional-taken-for-clean", 41),
     ("range-lock-skipped", 20),
     ("root-before-images", 20),
-    ("flush-acknowledged-early", 54),
+    ("flush-acknowledged-early", 130),
     ("tombstone-not-durable", 64),
     ("remote-hit-unpinned", 90),
-    ("open-sets-believed", 82),
+    ("open-sets-believed", 154),
 ];
 
 /// How a bug was caught.
