@@ -40,9 +40,17 @@ pub(super) struct Numbered {
 const WORD: usize = 8;
 const SECTOR: usize = 512;
 
-/// Marks each sector of `bytes`, which begin at `offset`, with the block it belongs to. fio, too,
-/// changes no more than some bytes of each sector of its buffers.
-pub(super) fn number(offset: u64, bytes: &mut [u8]) {
+/// Fills `bytes`, which begin at `offset`, with what they hold.
+fn number(offset: u64, bytes: &mut [u8]) {
+    for (i, block) in bytes.chunks_mut(4096).enumerate() {
+        let word = (offset / 4096 + i as u64).to_le_bytes();
+        block.chunks_exact_mut(WORD).for_each(|place| place.copy_from_slice(&word));
+    }
+}
+
+/// The same for the beginning of each sector alone, for what is written: fio, too, changes no more
+/// than some bytes of each sector of its buffers.
+pub(super) fn mark(offset: u64, bytes: &mut [u8]) {
     for (i, block) in bytes.chunks_mut(4096).enumerate() {
         let word = (offset / 4096 + i as u64).to_le_bytes();
         block.chunks_exact_mut(SECTOR).for_each(|sector| sector[..WORD].copy_from_slice(&word));

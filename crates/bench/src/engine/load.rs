@@ -7,7 +7,7 @@ use forebay_device::runtime::MILLISECOND;
 use forebay_device::{Buf, Runtime, io};
 use forebay_engine::Volume;
 
-use super::devices::number;
+use super::devices::mark;
 use crate::bench::Result;
 
 /// What a client does.
@@ -100,7 +100,7 @@ async fn client(volume: Rc<Volume>, shared: Rc<Shared>, seed: u64) {
                 outcome
             }
             kind => {
-                number(offset, &mut memory);
+                mark(offset, &mut memory);
                 let outcome = volume.write(offset, memory.freeze(), false).await;
                 match (outcome, kind) {
                     (Ok(()), Kind::WriteFlush) => volume.flush().await,
