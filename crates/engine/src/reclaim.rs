@@ -186,6 +186,7 @@ impl Core {
         let mut moving = VecDeque::new();
         while let Some(record) = walk.next(self).await {
             if self.settled.get() || self.latched.get() {
+                ready.clear();
                 break;
             }
             for ((volume, m), data) in record {
