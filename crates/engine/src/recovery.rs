@@ -571,12 +571,11 @@ impl Core {
                 .filter(|(_, m)| m.state.is_owed())
                 .map(|(_, m)| m.count)
                 .sum();
-            self.event(
-                EventKind::StartCramped,
-                format!("{left} blocks that the origins lack could not be appended again for want of room: \
+            let what = format!(
+                "{left} blocks that the origins lack could not be appended again for want of room: \
                  if a flush of the last run failed, a power cut may take them until they are destaged"
-                ),
             );
+            self.event(EventKind::StartCramped, what);
         }
         Ok(())
     }
