@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use common::daemon::content;
 use common::{Dir, Server, create, run, serve, stderr};
 
 /// Room for the smallest XFS, which takes 300 MiB; several times what the caches hold.
@@ -106,20 +107,6 @@ impl Drop for Undo {
             done(&self.0[0], &arguments);
         }
     }
-}
-
-/// Bytes that are different for each file.
-fn content(seed: u64, len: usize) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
-    let mut bytes = Vec::with_capacity(len + 8);
-    while bytes.len() < len {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        bytes.extend(state.to_le_bytes());
-    }
-    bytes.truncate(len);
-    bytes
 }
 
 /// Large files of what is mounted: all together are more than the caches hold.

@@ -11,13 +11,14 @@ pub const VOLUME_BYTES: usize = 32 << 20;
 /// Bytes that are different at each place and for each seed.
 pub fn content(seed: u64, len: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
-    let mut bytes = Vec::with_capacity(len);
+    let mut bytes = Vec::with_capacity(len + 8);
     while bytes.len() < len {
         state ^= state << 13;
         state ^= state >> 7;
         state ^= state << 17;
         bytes.extend(state.to_le_bytes());
     }
+    bytes.truncate(len);
     bytes
 }
 
