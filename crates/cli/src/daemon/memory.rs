@@ -5,7 +5,7 @@ use forebay_device::real::memory;
 use forebay_engine::Tuning;
 use forebay_engine::ids::BLOCK_BYTES;
 use forebay_engine::limits::{ORIGIN_WRITE_BLOCKS_MAX, POPULATE_BYTES_MAX};
-use forebay_export::nbd::limits::SHARE_BYTES_INFLIGHT_MAX;
+use forebay_export::nbd::limits::{SHARE_BYTES_INFLIGHT_MAX, SHARE_CONNECTION_BYTES_MAX};
 
 use super::{Daemon, Serving};
 use crate::text;
@@ -45,7 +45,7 @@ impl Daemon {
         }
         if serves {
             // All exports of a reactor share its part.
-            buffers_max += reactors * SHARE_BYTES_INFLIGHT_MAX;
+            buffers_max += reactors * (SHARE_BYTES_INFLIGHT_MAX + SHARE_CONNECTION_BYTES_MAX);
         }
         Memory {
             locked: self.kept.lock.is_ok(),

@@ -9,9 +9,10 @@
 //!   reply is discarded then.
 //! * All replies that are due are sent together: waking the client and a system call cost more than a
 //!   reply. A read's data has room before it, where its header goes.
-//! * Headers are received ahead, as many as there are. Behind a write only its successor's header is:
-//!   where writes come one after the other, each payload goes straight to its own buffer, and else
-//!   the first bytes of one are copied.
+//! * Requests are received ahead, as many as there are: one receive brings a queue of reads or of short
+//!   writes, whose payloads are copied to buffers of their own. Behind a write with a payload above
+//!   [`COPIED_BYTES_MAX`] only its successor's header is: where long writes come one after the other,
+//!   each payload goes straight to its own buffer.
 
 use std::rc::Rc;
 
@@ -21,7 +22,8 @@ use crate::nbd::command::{Command, Session, plan};
 use crate::nbd::complaint::{End, Fault};
 use crate::nbd::contexts;
 use crate::nbd::limits::{
-    EXTENTS_MAX, REPLY_HEADROOM_BYTES, REQUESTS_INFLIGHT_MAX, SKIPPED_BYTES_MAX, STEP_BYTES,
+    AHEAD_BYTES_MAX, EXTENTS_MAX, REPLY_HEADROOM_BYTES, REQUESTS_INFLIGHT_MAX, SKIPPED_BYTES_MAX,
+    STEP_BYTES,
 };
 use crate::nbd::link::{Ahead, Link};
 use crate::nbd::permits::{Budget, Permits};
@@ -41,9 +43,15 @@ const MESSAGE_BYTES_MAX: usize = 208 << 10;
 /// Pieces that are sent together: as many as there can be replies.
 const MESSAGE_PARTS_MAX: usize = REQUESTS_INFLIGHT_MAX;
 
-/// Bytes of headers that are received ahead: a deep queue of them, and not more of a payload that
-/// would have to be copied.
+/// Bytes that are received ahead where requests have no or long payloads: a deep queue of headers,
+/// and not more of a payload that would have to be copied.
 const AHEAD_BYTES: usize = 32 * 32;
+
+/// Longest payload that is copied rather than received by itself. To copy a page takes 0.3 us, to
+/// receive it 2 us; what matters more is that writes which arrive together reach the log together.
+const COPIED_BYTES_MAX: u64 = 16 << 10;
+
+const _: () = assert!(COPIED_BYTES_MAX <= AHEAD_BYTES_MAX as u64);
 
 /// Memory of an answer about a range: the export's extents and two contexts' descriptors.
 const STATUS_COST_BYTES: u64 = (EXTENTS_MAX * (3 * DESCRIPTOR_BYTES_MAX)) as u64;
@@ -127,7 +135,7 @@ impl<T: Transport, E: Export, G: 'static> Connection<T, E, G> {
         let mut ahead = Ahead::new(AHEAD_BYTES);
         let mut most = AHEAD_BYTES;
         loop {
-            if let Err(end) = self.link.receive_ahead(&mut ahead, header_bytes, most).await {
+            if let Err(end) = self.link.receive_ahead(&mut ahead, header_bytes, most, false).await {
                 return end;
             }
             let Some(request) = Request::decode(&ahead.bytes()[..header_bytes], form) else {
@@ -140,9 +148,12 @@ impl<T: Transport, E: Export, G: 'static> Connection<T, E, G> {
             let planned = plan(&request, &self.session);
             let cost = cost(&planned);
             self.permits.acquire(cost).await;
-            let has_payload = request.payload_bytes(form) > 0;
-            most = if has_payload { header_bytes } else { AHEAD_BYTES };
-            if let Err(end) = self.take(request, planned, cost, &mut ahead).await {
+            most = match request.payload_bytes(form) {
+                0 => most.max(AHEAD_BYTES),
+                1..=COPIED_BYTES_MAX => AHEAD_BYTES_MAX,
+                _ => header_bytes,
+            };
+            if let Err(end) = self.take(request, planned, cost, &mut ahead, most).await {
                 self.permits.release(1, cost);
                 return end;
             }
@@ -156,13 +167,18 @@ impl<T: Transport, E: Export, G: 'static> Connection<T, E, G> {
         planned: Result<Command, Errno>,
         cost: u64,
         ahead: &mut Ahead,
+        most: usize,
     ) -> Result<(), End> {
         let result = match planned {
             Ok(Command::Nothing) => Ok(()),
             Ok(command) => {
                 let payload = match command {
                     Command::Write { len, .. } => {
-                        Some(self.link.receive_behind(ahead, Buf::new(len as usize)).await?)
+                        let len = len as usize;
+                        if len <= most {
+                            self.link.receive_ahead(ahead, len, most, true).await?;
+                        }
+                        Some(self.link.receive_behind(ahead, Buf::new(len)).await?)
                     }
                     _ => None,
                 };

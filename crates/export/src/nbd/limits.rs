@@ -44,6 +44,10 @@ pub const SHARE_BYTES_INFLIGHT_MAX: u64 = 8 * BYTES_INFLIGHT_MAX;
 /// aligned for O_DIRECT.
 pub const REPLY_HEADROOM_BYTES: usize = 4096;
 
+/// Bytes that are received ahead of a client with short writes: a queue of 32 with a page each, and
+/// their headers. A connection that has had such a write keeps this much.
+pub const AHEAD_BYTES_MAX: usize = 33 * 4096;
+
 /// Connections of one server at a time. At the limit further clients wait in the kernel's
 /// backlog.
 pub const CONNECTIONS_MAX: usize = 256;
@@ -68,6 +72,11 @@ pub const NAME_BYTES_MAX: usize = 4096;
 /// Bytes of an encrypted connection that are received, and sent, at a time: four of the longest
 /// records. Such a connection holds this much twice, and what is left of a record.
 pub const TLS_PIECE_BYTES: usize = 64 << 10;
+
+/// Buffers that the connections of the servers with a [share](crate::nbd::Share) hold beside their
+/// requests, in bytes.
+pub const SHARE_CONNECTION_BYTES_MAX: u64 =
+    (SHARE_CONNECTIONS_MAX * (AHEAD_BYTES_MAX + 2 * TLS_PIECE_BYTES)) as u64;
 
 /// Time for a client to take the last word of an encrypted connection.
 pub const TLS_CLOSE_TIME_MAX: Nanos = SECOND;

@@ -99,7 +99,13 @@ impl Ahead {
 
     /// The memory behind what there is: what more makes it `most` bytes, and the rest.
     fn split(&mut self, most: usize) -> (Buf, Buf) {
-        self.buf.copy_within(self.range.clone(), 0);
+        if self.buf.len() < most {
+            let mut larger = Buf::new(most);
+            larger[..self.range.len()].copy_from_slice(self.bytes());
+            self.buf = larger;
+        } else {
+            self.buf.copy_within(self.range.clone(), 0);
+        }
         self.range = 0..self.range.len();
         let mut room = self.buf.split_off(self.range.end);
         let rest = room.split_off(most - self.range.end);
@@ -200,16 +206,18 @@ impl<T: Transport> Link<T> {
         self.close();
     }
 
-    /// Receives until `ahead` has `len` bytes, and up to `most` if they are there. A client that leaves
-    /// before the first of them may do so, one that leaves after it has broken off.
+    /// Receives until `ahead` has `len` bytes, and up to `most` if they are there. Unless they belong
+    /// to a message that has `begun`, a client that leaves before the first of them may do so; else it
+    /// has broken off.
     pub(crate) async fn receive_ahead(
         &self,
         ahead: &mut Ahead,
         len: usize,
         most: usize,
+        begun: bool,
     ) -> Result<(), End> {
         while ahead.bytes().len() < len {
-            let begun = !ahead.bytes().is_empty();
+            let begun = begun || !ahead.bytes().is_empty();
             let (room, rest) = ahead.split(most);
             let received = self.control.stop.cut(self.stream.recv(room));
             let received = if begun { self.control.step(received).await } else { received.await };
