@@ -390,7 +390,7 @@ impl Model for ArrayModel {
 #[cfg(test)]
 mod tests {
     use super::super::modelled::closed_loop;
-    use super::super::modelled::tests::random_4k;
+    use super::super::modelled::tests::{random_4k, sequential};
     use super::*;
 
     fn array(level: Level) -> ArrayModel {
@@ -422,6 +422,63 @@ mod tests {
             let share = iops(level, Operation::Write) / iops(level, Operation::Read);
             assert!((low..high).contains(&share), "{level:?}: {share}");
         }
+    }
+
+    fn random(operation: Operation, depth: usize) -> f64 {
+        let mut array = array(Level::Raid5);
+        let size = array.size_bytes();
+        closed_loop(&mut array, depth, 6_000, random_4k(operation, size)).iops
+    }
+
+    #[test]
+    fn random_requests_grow_with_the_queue_and_never_beyond_the_disks() {
+        for (operation, commands) in [(Operation::Read, 1.0), (Operation::Write, 4.0)] {
+            let mut last = 0.0;
+            for depth in [1, 2, 4, 8, 16, 32, 64, 128, 256] {
+                let iops = random(operation, depth);
+                assert!(iops > 1.02 * last, "{operation:?} at {depth}: {iops} after {last}");
+                // No disk without a queue does more than 120/s, none with one more than 200/s.
+                let bound = (depth as f64 * 120.0).min(8.0 * 200.0 / commands);
+                assert!(iops < bound, "{operation:?} at {depth}: {iops} of at most {bound}");
+                last = iops;
+            }
+        }
+    }
+
+    #[test]
+    fn what_the_members_cannot_queue_is_no_slower() {
+        for operation in [Operation::Read, Operation::Write] {
+            let full = random(operation, 256);
+            for depth in [512, 2048] {
+                let iops = random(operation, depth);
+                assert!(iops > 0.95 * full, "{operation:?} at {depth}: {iops}, {full} at 256");
+            }
+        }
+    }
+
+    /// Bytes per second of sequential requests of `len` bytes.
+    fn sequential_rate(operation: Operation, len: u64, depth: usize) -> f64 {
+        let mut array = array(Level::Raid5);
+        closed_loop(&mut array, depth, (4 << 30) / len, sequential(operation, len)).bytes_per_s
+    }
+
+    #[test]
+    fn sequential_transfers_use_all_data_disks_and_no_more() {
+        let one = 150e6;
+        let stripe = array(Level::Raid5).p.stripe_bytes();
+        let mut last = 0.0;
+        for depth in [1, 2, 4, 8] {
+            let rate = sequential_rate(Operation::Read, 1 << 20, depth);
+            assert!(rate > 0.98 * last, "reads at {depth}: {rate} after {last}");
+            assert!(rate < 8.0 * one, "reads at {depth}: {rate}");
+            last = rate;
+        }
+        assert!(last > 0.8 * 7.0 * one, "reads at depth 8: {last}");
+        // Without a write cache each write waits a turn, so only a queue keeps the disks busy.
+        let full = sequential_rate(Operation::Write, 8 * stripe, 4);
+        assert!((0.3 * 7.0 * one..7.0 * one).contains(&full), "full stripes: {full}");
+        let part = sequential_rate(Operation::Write, stripe / 7, 4);
+        assert!(part < full / 3.0, "single chunks {part}, full stripes {full}");
     }
 
     /// Commands that a write of `len` bytes at `offset` sends to the members.

@@ -19,7 +19,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 
 use self::mechanics::{Mechanics, Place};
-pub use self::parameters::HddParameters;
+pub use self::parameters::{HddParameters, SeekTimes};
 use super::modelled::{Command, Model, Operation, Ticket};
 use crate::runtime::{MILLISECOND, Nanos, SECOND};
 
@@ -219,12 +219,25 @@ impl HddModel {
         self.clock = now;
     }
 
-    /// Takes a command into the disk's queue, the cache or the host's backlog.
-    fn accept(&mut self, now: Nanos, mut pending: Pending) {
-        if self.queue.len() + self.waiting.len() >= self.p.queue_depth_max {
-            return self.backlog.push_back(pending);
+    /// Commands of the host that the disk has not answered, of the `queue_depth_max` that it sees.
+    fn held(&self) -> usize {
+        let active = matches!(self.active, Some((_, Work::Read(_) | Work::Write(_))));
+        self.queue.len() + self.waiting.len() + usize::from(active)
+    }
+
+    /// Takes what the host holds back, in its order, while the disk has room for it.
+    fn refill(&mut self, now: Nanos) {
+        while self.held() < self.p.queue_depth_max {
+            let Some(pending) = self.backlog.pop_front() else { break };
+            self.accept(now, pending);
         }
+    }
+
+    /// Takes a command into the disk's queue or the cache.
+    fn accept(&mut self, now: Nanos, mut pending: Pending) {
         let command = pending.command;
+        // The disk does not know how long a command waited in the host.
+        pending.arrived = now;
         pending.ready = now + self.p.command_overhead_ns;
         pending.place = self.mechanics.place(command.offset);
         if command.operation == Operation::Read {
@@ -330,12 +343,9 @@ impl HddModel {
         let turning = |moved: Nanos| {
             moved + self.mechanics.rotation_ns(now + moved + self.phase_ns, place.angle_ns)
         };
-        match self.mechanics.seek_ns(&self.head, place) {
+        match self.mechanics.seek_ns(&self.head, place, write) {
             // The heads follow this track already; going straight on needs no margin.
             0 => turning(0),
-            seek if write => {
-                turning(seek + self.mechanics.write_settle_ns + self.mechanics.margin_ns)
-            }
             seek => turning(seek + self.mechanics.margin_ns),
         }
     }
@@ -467,10 +477,7 @@ impl HddModel {
                 self.admit(now);
             }
         }
-        while self.queue.len() + self.waiting.len() < self.p.queue_depth_max {
-            let Some(pending) = self.backlog.pop_front() else { break };
-            self.accept(now, pending);
-        }
+        self.refill(now);
     }
 
     /// Continues behind a read that has just ended.
@@ -546,7 +553,8 @@ impl Model for HddModel {
             Operation::Read | Operation::Write => {
                 let place = Place::default();
                 let pending = Pending { ticket, command, arrived: now, ready: now, place };
-                self.accept(now, pending);
+                self.backlog.push_back(pending);
+                self.refill(now);
             }
         }
         self.start(now);

@@ -273,9 +273,20 @@ pub fn closed_loop<M: Model>(
     model: &mut M,
     depth: usize,
     count: u64,
+    next: impl FnMut() -> Command,
+) -> Figures {
+    closed_loop_after(model, depth, count / 4, count, next)
+}
+
+/// The same after a warm-up of `warm_up` commands: a write cache that is not full yet makes an array
+/// look many times faster than it is.
+pub fn closed_loop_after<M: Model>(
+    model: &mut M,
+    depth: usize,
+    warm_up: u64,
+    count: u64,
     mut next: impl FnMut() -> Command,
 ) -> Figures {
-    let warm_up = count / 4;
     let mut in_flight: Vec<(Nanos, u64)> = Vec::with_capacity(depth);
     let mut completed = Vec::new();
     let (mut now, mut start, mut done, mut bytes, mut latency) = (0, 0, 0u64, 0, 0);

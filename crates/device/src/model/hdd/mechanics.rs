@@ -1,6 +1,6 @@
 //! Where bytes are on a platter, and how long it takes to get there.
 
-use super::parameters::HddParameters;
+use super::parameters::{HddParameters, SeekTimes};
 use crate::runtime::{Nanos, SECOND};
 
 /// Recording zones modelled per surface. Real disks have 15 to 30; the figure does not matter
@@ -35,13 +35,43 @@ pub(super) struct Mechanics {
     pub(super) zones: Vec<Zone>,
     heads: u64,
     pub(super) revolution_ns: Nanos,
-    seek_track: f64,
-    seek_slope_root: f64,
-    seek_average: f64,
-    seek_slope_linear: f64,
-    third: f64,
-    pub(super) write_settle_ns: Nanos,
+    read: Curve,
+    write: Curve,
     pub(super) margin_ns: Nanos,
+}
+
+/// Seek time over distance: a root while the arm speeds up and brakes, then a line while it coasts.
+#[derive(Debug)]
+struct Curve {
+    track: f64,
+    slope_root: f64,
+    average: f64,
+    slope_linear: f64,
+    /// Cylinders where the root ends: a third of them, the mean distance of random seeks.
+    third: f64,
+}
+
+impl Curve {
+    fn new(seek: &SeekTimes, cylinders: f64) -> Self {
+        let third = (cylinders / 3.0).max(2.0);
+        Self {
+            track: seek.track_ns as f64,
+            slope_root: (seek.average_ns - seek.track_ns) as f64 / (third - 1.0).sqrt(),
+            average: seek.average_ns as f64,
+            slope_linear: (seek.full_ns - seek.average_ns) as f64 / (cylinders - third),
+            third,
+        }
+    }
+
+    /// Time over `distance` cylinders; 1 is also another head of the same cylinder.
+    fn time(&self, distance: f64) -> Nanos {
+        let time = if distance <= self.third {
+            self.track + self.slope_root * (distance - 1.0).sqrt()
+        } else {
+            self.average + self.slope_linear * (distance - self.third)
+        };
+        time as Nanos
+    }
 }
 
 impl Mechanics {
@@ -62,17 +92,12 @@ impl Mechanics {
             start += zone_cylinders * heads * track_bytes;
         }
         let cylinders = (zone_cylinders * ZONES) as f64;
-        let third = (cylinders / 3.0).max(2.0);
         Self {
             zones,
             heads,
             revolution_ns,
-            seek_track: p.seek_track_ns as f64,
-            seek_slope_root: (p.seek_average_ns - p.seek_track_ns) as f64 / (third - 1.0).sqrt(),
-            seek_average: p.seek_average_ns as f64,
-            seek_slope_linear: (p.seek_full_ns - p.seek_average_ns) as f64 / (cylinders - third),
-            third,
-            write_settle_ns: p.write_settle_ns,
+            read: Curve::new(&p.read_seek, cylinders),
+            write: Curve::new(&p.write_seek, cylinders),
             margin_ns: p.margin_ns,
         }
     }
@@ -98,17 +123,12 @@ impl Mechanics {
         (u128::from(len) * u128::from(self.revolution_ns) / u128::from(track_bytes)) as Nanos
     }
 
-    pub(super) fn seek_ns(&self, from: &Place, to: &Place) -> Nanos {
+    pub(super) fn seek_ns(&self, from: &Place, to: &Place, write: bool) -> Nanos {
         if from.track == to.track {
             return 0;
         }
         let distance = from.cylinder.abs_diff(to.cylinder).max(1) as f64;
-        let time = if distance <= self.third {
-            self.seek_track + self.seek_slope_root * (distance - 1.0).sqrt()
-        } else {
-            self.seek_average + self.seek_slope_linear * (distance - self.third)
-        };
-        time as Nanos
+        if write { self.write.time(distance) } else { self.read.time(distance) }
     }
 
     /// Time from `time` until the platter has turned to `angle_ns`.

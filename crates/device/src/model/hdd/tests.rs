@@ -31,6 +31,49 @@ fn random_reads_are_plausible_and_grow_with_the_queue() {
     assert!(last > 1.7 * one, "{last} at depth 32, {one} at depth 1");
 }
 
+/// A disk that counted the time in the host's queue as age worked off all of it in order of age.
+#[test]
+fn more_than_the_disk_can_queue_is_no_slower() {
+    for operation in [Operation::Read, Operation::Write] {
+        let full = random_iops(operation, 32);
+        for depth in [64, 256, 1024] {
+            let iops = random_iops(operation, depth);
+            assert!(iops > 0.97 * full, "{operation:?} at {depth}: {iops}, {full} at depth 32");
+        }
+    }
+}
+
+#[test]
+fn what_the_host_holds_back_is_not_overtaken_by_what_comes_later() {
+    let mut disk = disk();
+    let mut next = random_4k(Operation::Read, 400 << 30);
+    for ticket in 0..64 {
+        disk.submit(0, ticket, next());
+    }
+    let (mut done, mut answered) = (Vec::new(), 0);
+    while answered < 400 {
+        let Some(now) = disk.next_event() else { break };
+        disk.advance(now, &mut done);
+        for ticket in done.drain(..) {
+            answered += 1;
+            // Tickets of the first 64 are not used again.
+            disk.submit(now, ticket.max(64), next());
+        }
+    }
+    let waiting = disk.backlog.iter().chain(&disk.queue);
+    assert_eq!(waiting.filter(|pending| pending.ticket < 64).count(), 0, "some never came to turn");
+}
+
+#[test]
+fn short_write_seeks_take_little_longer_than_reads() {
+    let span = 6 << 30;
+    let [read, write] = [Operation::Read, Operation::Write].map(|operation| {
+        let mut disk = HddModel::new(HddParameters::st500nm0001().without_write_cache(), 0);
+        closed_loop(&mut disk, 1, 2_000, random_4k(operation, span)).latency_mean_ns
+    });
+    assert!((100e3..500e3).contains(&(write - read)), "{read} ns to read, {write} ns to write");
+}
+
 #[test]
 fn sequential_transfers_reach_the_media_rate() {
     for (operation, len, depth) in [
