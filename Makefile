@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench bench-engine bench-nbd soak setup
+.PHONY: help demo test lint bench bench-arrays bench-engine bench-nbd soak setup
 
 ARGS ?=
 SEEDS ?= 0..300
@@ -52,6 +52,10 @@ bench-nbd: ## Benchmarks of serving over NBD, beside qemu-nbd and nbdkit
 	@scripts/setup.sh bench
 	cargo build $(LOCKED) -p forebay-cli
 	cargo run $(LOCKED) -p forebay-bench -- nbd $(ARGS)
+
+bench-arrays: ## Modelled arrays of hard disks beside published figures, in virtual time
+	@scripts/setup.sh demo
+	cargo run $(LOCKED) -p forebay-bench -- arrays
 
 soak: SEEDS = 0..10000
 soak: ## Hours: many seeds, crashes at every I/O, kills of the daemon, the fuzzers

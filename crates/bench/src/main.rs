@@ -1,6 +1,7 @@
 //! Benchmarks, each beside the tool or device that it is compared with.
 #![forbid(unsafe_code)]
 
+mod arrays;
 mod bench;
 mod engine;
 mod fio;
@@ -28,6 +29,8 @@ enum Command {
     /// Serving over NBD, beside qemu-nbd and nbdkit on bare files.
     #[command(after_help = nbd::PLAN.help())]
     Nbd(nbd::NbdOptions),
+    /// Modelled arrays of hard disks beside published measurements, in virtual time.
+    Arrays,
     /// A fixed number of cache hits on a device that costs nothing, for callgrind.
     #[command(hide = true)]
     EngineHits(engine::HitsOptions),
@@ -44,6 +47,7 @@ fn main() -> ExitCode {
     let result = match Args::parse().command {
         Command::Engine(options) => engine::run(&options),
         Command::Nbd(options) => nbd::run(&options),
+        Command::Arrays => Ok(arrays::run()),
         Command::EngineHits(options) => engine::hits(&options).map(|()| true),
         Command::EngineAppends(options) => engine::append_loop(&options).map(|()| true),
         Command::EngineSerialFlush(options) => engine::serial_flush(&options).map(|()| true),

@@ -162,6 +162,22 @@ pub(crate) fn rate(per_second: f64) -> String {
     }
 }
 
+/// Prints lines of equal length to stdout, the first one as their head.
+pub(crate) fn table(lines: &[Vec<String>]) {
+    let columns = lines.first().map_or(0, Vec::len);
+    let width = |i: usize| lines.iter().map(|line| line[i].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    for (number, line) in lines.iter().enumerate() {
+        let cells: Vec<String> =
+            line.iter().zip(&widths).map(|(cell, &w)| format!("{cell:w$}")).collect();
+        println!("| {} |", cells.join(" | "));
+        if number == 0 {
+            let rule: Vec<String> = widths.iter().map(|&w| "-".repeat(w)).collect();
+            println!("| {} |", rule.join(" | "));
+        }
+    }
+}
+
 /// Prints the table to stdout; `sides` are the heads of the figures.
 pub(crate) fn print(rows: &[Row], sides: &[&str]) {
     let head = [&["what"], sides, &["ratio: median min..max", "bar", "verdict"]].concat();
@@ -173,17 +189,7 @@ pub(crate) fn print(rows: &[Row], sides: &[&str]) {
         let rest = [row.ratio.clone(), row.bar.clone(), verdict];
         lines.push([vec![row.what.clone()], figures, rest.to_vec()].concat());
     }
-    let width = |i: usize| lines.iter().map(|line| line[i].chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..head.len()).map(width).collect();
-    for (number, line) in lines.iter().enumerate() {
-        let cells: Vec<String> =
-            line.iter().zip(&widths).map(|(cell, &w)| format!("{cell:w$}")).collect();
-        println!("| {} |", cells.join(" | "));
-        if number == 0 {
-            let rule: Vec<String> = widths.iter().map(|&w| "-".repeat(w)).collect();
-            println!("| {} |", rule.join(" | "));
-        }
-    }
+    table(&lines);
     for row in rows.iter().filter(|row| !row.note.is_empty()) {
         println!("{}: {}", row.what, row.note);
     }
