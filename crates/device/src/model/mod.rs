@@ -7,4 +7,5 @@ pub mod hdd;
 pub mod modelled;
 pub mod ssd;
 pub mod store;
+pub mod thrifty;
 pub mod world;
