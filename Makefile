@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench bench-arrays bench-engine bench-nbd soak setup
+.PHONY: help demo test lint bench bench-arrays bench-engine bench-nbd bench-smooth soak setup
 
 ARGS ?=
 SEEDS ?= 0..300
@@ -42,7 +42,7 @@ lint: ## Format, clippy, shellcheck, file sizes, crate layers
 	scripts/check-files.sh
 
 bench: ## All benchmarks; one with a missed row does not keep the others from running
-	@$(MAKE) --keep-going bench-engine bench-nbd
+	@$(MAKE) --keep-going bench-engine bench-nbd bench-smooth
 
 bench-engine: ## Benchmarks of the engine alone, beside fio
 	@scripts/setup.sh bench
@@ -56,6 +56,10 @@ bench-nbd: ## Benchmarks of serving over NBD, beside qemu-nbd and nbdkit
 bench-arrays: ## Modelled arrays of hard disks beside published figures, in virtual time
 	@scripts/setup.sh demo
 	cargo run $(LOCKED) -p forebay-bench -- arrays
+
+bench-smooth: ## Benchmarks of a cache that is full, busy or shared, on modelled disks
+	@scripts/setup.sh bench
+	cargo run $(LOCKED) -p forebay-bench -- smooth $(ARGS)
 
 soak: SEEDS = 0..10000
 soak: ## Hours: many seeds, crashes at every I/O, kills of the daemon, the fuzzers

@@ -7,6 +7,7 @@ mod engine;
 mod fio;
 mod machine;
 mod nbd;
+mod smooth;
 mod verdict;
 
 use std::process::ExitCode;
@@ -31,6 +32,9 @@ enum Command {
     Nbd(nbd::NbdOptions),
     /// Modelled arrays of hard disks beside published measurements, in virtual time.
     Arrays,
+    /// Full, busy, shared: in virtual time on modelled disks, and on real files.
+    #[command(after_help = smooth::PLAN.help())]
+    Smooth(bench::Options),
     /// A fixed number of cache hits on a device that costs nothing, for callgrind.
     #[command(hide = true)]
     EngineHits(engine::HitsOptions),
@@ -48,6 +52,7 @@ fn main() -> ExitCode {
         Command::Engine(options) => engine::run(&options),
         Command::Nbd(options) => nbd::run(&options),
         Command::Arrays => Ok(arrays::run()),
+        Command::Smooth(options) => smooth::run(&options),
         Command::EngineHits(options) => engine::hits(&options).map(|()| true),
         Command::EngineAppends(options) => engine::append_loop(&options).map(|()| true),
         Command::EngineSerialFlush(options) => engine::serial_flush(&options).map(|()| true),

@@ -1,0 +1,262 @@
+//! Clients in a closed loop on a volume or straight on a device: each starts its next request when
+//! the last one has ended. What is to be done is drawn from one list for all of them, so that the
+//! same list can be played on either.
+//!
+//! Every block holds a word of its own number, and every read is checked for it.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use forebay_device::model::world::mix;
+use forebay_device::{BlockDevice, Buf, Data, Io, Nanos, Runtime, io};
+use forebay_engine::Volume;
+
+use super::measure::Seen;
+use crate::bench::Result;
+
+/// Bytes of a block.
+pub(super) const BLOCK: u64 = 4096;
+
+/// What is requested.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// A read of what was written.
+    Read,
+    /// A read of what never was.
+    ReadBlank,
+    Write,
+}
+
+/// One request.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Order {
+    pub(super) kind: Kind,
+    pub(super) offset: u64,
+    pub(super) len: u64,
+}
+
+/// Whom it is requested of.
+#[derive(Clone)]
+pub(super) enum Target {
+    Volume(Rc<Volume>),
+    Device(Rc<dyn BlockDevice>),
+}
+
+impl Target {
+    async fn write(&self, offset: u64, data: Data) -> Result<()> {
+        match self {
+            Self::Volume(volume) => {
+                volume.write(offset, data, false).await.map_err(|e| e.to_string())
+            }
+            Self::Device(device) => {
+                device.write(offset, data).done().await.map_err(|e| e.to_string())
+            }
+        }
+    }
+
+    async fn read(&self, offset: u64, buf: Buf) -> Result<Buf> {
+        match self {
+            Self::Volume(volume) => {
+                let (buf, result) = volume.read(offset, buf).await;
+                result.map(|()| buf).map_err(|e| e.to_string())
+            }
+            Self::Device(device) => {
+                let outcome = device.read(offset, buf).await;
+                outcome.result.map_err(|e| e.to_string())?;
+                outcome.buf.ok_or_else(|| "a read's buffer did not come back".to_owned())
+            }
+        }
+    }
+
+    /// Makes what was written durable.
+    pub(super) async fn flush(&self) -> Result<()> {
+        match self {
+            Self::Volume(volume) => volume.flush().await.map_err(|e| e.to_string()),
+            Self::Device(device) => device.flush().done().await.map_err(|e| e.to_string()),
+        }
+    }
+}
+
+/// The word that a block holds once it is written: never zero, which is what blank ones hold.
+pub(super) fn word(block: u64) -> u64 {
+    mix(block) | 1
+}
+
+fn fill(offset: u64, bytes: &mut [u8]) {
+    for (i, block) in bytes.chunks_exact_mut(BLOCK as usize).enumerate() {
+        let word = word(offset / BLOCK + i as u64).to_le_bytes();
+        block.chunks_exact_mut(8).for_each(|place| place.copy_from_slice(&word));
+    }
+}
+
+/// The first block of a read that does not hold what it should.
+fn wrong_block(order: &Order, bytes: &[u8]) -> Option<u64> {
+    bytes.chunks_exact(BLOCK as usize).zip(order.offset / BLOCK..).find_map(|(bytes, block)| {
+        let expected = if order.kind == Kind::Read { word(block) } else { 0 }.to_le_bytes();
+        bytes.chunks_exact(8).any(|found| found != expected).then_some(block)
+    })
+}
+
+/// What is to be done, one request after the other.
+pub(super) type Orders = Box<dyn FnMut() -> Option<Order>>;
+
+struct Shared {
+    runtime: Rc<dyn Runtime>,
+    target: Target,
+    orders: RefCell<Orders>,
+    stop: Cell<bool>,
+    started: Cell<Nanos>,
+    seen: RefCell<Seen>,
+    error: RefCell<Option<String>>,
+}
+
+impl Shared {
+    fn next(&self) -> Option<Order> {
+        let over = self.stop.get() || self.error.borrow().is_some();
+        if over { None } else { (self.orders.borrow_mut())() }
+    }
+
+    async fn carry_out(&self, order: &Order) -> Result<()> {
+        let mut buf = Buf::new(order.len as usize);
+        if order.kind == Kind::Write {
+            fill(order.offset, &mut buf);
+            return self.target.write(order.offset, buf.freeze()).await;
+        }
+        let buf = self.target.read(order.offset, buf).await?;
+        match wrong_block(order, &buf) {
+            Some(block) => Err(format!("WRONG DATA: block {block}, read by {order:?}")),
+            None => Ok(()),
+        }
+    }
+
+    async fn client(self: Rc<Self>) {
+        while let Some(order) = self.next() {
+            let begun = self.runtime.now();
+            let result = self.carry_out(&order).await;
+            let (now, started) = (self.runtime.now(), self.started.get());
+            match result {
+                // What began before the present look does not belong to it.
+                Ok(()) if begun >= started => {
+                    self.seen.borrow_mut().note(now - started, now - begun, order.len);
+                }
+                Ok(()) => {}
+                Err(error) => *self.error.borrow_mut() = Some(error),
+            }
+        }
+    }
+}
+
+/// A load that goes on.
+pub(super) struct Load {
+    shared: Rc<Shared>,
+    ends: Vec<Io>,
+}
+
+impl Load {
+    /// Starts `clients` clients.
+    pub(super) fn start(
+        runtime: &Rc<dyn Runtime>,
+        target: Target,
+        clients: usize,
+        orders: Orders,
+    ) -> Self {
+        let shared = Rc::new(Shared {
+            runtime: Rc::clone(runtime),
+            target,
+            orders: RefCell::new(orders),
+            stop: Cell::new(false),
+            started: Cell::new(runtime.now()),
+            seen: RefCell::default(),
+            error: RefCell::default(),
+        });
+        let client = |_| {
+            let (completer, end) = io::pair();
+            let work = Rc::clone(&shared).client();
+            runtime.spawn(Box::pin(async move {
+                work.await;
+                completer.done(Ok(()));
+            }));
+            end
+        };
+        let ends = (0..clients).map(client).collect();
+        Self { shared, ends }
+    }
+
+    /// Forgets what was seen until now: what is under way does not count either.
+    pub(super) fn look(&self) {
+        self.shared.started.set(self.shared.runtime.now());
+        self.shared.seen.take();
+    }
+
+    /// What was seen since then, or since the start.
+    pub(super) fn seen(&self) -> Seen {
+        let mut seen = self.shared.seen.borrow().clone();
+        seen.span = self.shared.runtime.now() - self.shared.started.get();
+        seen
+    }
+
+    /// Lets every client end its request, and none begin another.
+    pub(super) async fn stop(self) -> Result<Seen> {
+        self.shared.stop.set(true);
+        self.end().await
+    }
+
+    /// Waits until everything is done.
+    pub(super) async fn end(self) -> Result<Seen> {
+        for end in self.ends {
+            let _ = end.await;
+        }
+        if let Some(error) = self.shared.error.borrow_mut().take() {
+            return Err(error);
+        }
+        Ok(self.shared.seen.take())
+    }
+}
+
+/// Writes of one block each, in this order.
+pub(super) fn writes(blocks: Rc<Vec<u32>>) -> Orders {
+    let mut next = 0;
+    Box::new(move || {
+        let block = u64::from(*blocks.get(next)?);
+        next += 1;
+        Some(Order { kind: Kind::Write, offset: block * BLOCK, len: BLOCK })
+    })
+}
+
+/// Writes of the first `bytes` in pieces of `len`, from front to back.
+pub(super) fn filling(bytes: u64, len: u64) -> Orders {
+    let mut at = 0;
+    Box::new(move || {
+        let offset = at;
+        at += len;
+        (offset < bytes).then_some(Order { kind: Kind::Write, offset, len })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_read_is_checked_to_its_last_word() {
+        let mut bytes = vec![0; 3 * BLOCK as usize];
+        fill(7 * BLOCK, &mut bytes);
+        let order = |kind| Order { kind, offset: 7 * BLOCK, len: 3 * BLOCK };
+        assert_eq!(wrong_block(&order(Kind::Read), &bytes), None);
+        assert_eq!(wrong_block(&order(Kind::ReadBlank), &bytes), Some(7));
+        bytes[3 * BLOCK as usize - 1] ^= 1;
+        assert_eq!(wrong_block(&order(Kind::Read), &bytes), Some(9));
+    }
+
+    #[test]
+    fn orders_end() {
+        let mut orders = filling(10 * BLOCK, 4 * BLOCK);
+        let offsets: Vec<u64> =
+            std::iter::from_fn(&mut orders).map(|order| order.offset / BLOCK).collect();
+        assert_eq!(offsets, [0, 4, 8]);
+        let mut orders = writes(Rc::new(vec![5, 3]));
+        let offsets: Vec<u64> =
+            std::iter::from_fn(&mut orders).map(|order| order.offset / BLOCK).collect();
+        assert_eq!(offsets, [5, 3]);
+    }
+}

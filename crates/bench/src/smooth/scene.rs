@@ -1,0 +1,265 @@
+//! A pool on modelled devices in virtual time: one SSD, and one array of disks below all volumes.
+//!
+//! * SSD: the SATA data-centre drive (480 MB/s of writes, 97K/s of reads), of the pool's size. A
+//!   faster one would only make the loads longer: what is asked is what happens beside the disks.
+//! * Origin: the array of the bars, 12 disks ST6000NE0023 in RAID 5 with chunks of 64 KiB, the
+//!   members' volatile caches off, as arrays run them. Volumes are slices of its outer edge.
+//! * Nothing else is different from the product: its tuning, cache blocks of 64 KiB, its code.
+//! * The same seed gives the same run, to the nanosecond.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use forebay_device::model::array::{ArrayModel, ArrayParameters, Level};
+use forebay_device::model::hdd::HddParameters;
+use forebay_device::model::modelled::Modelled;
+use forebay_device::model::ssd::{SsdModel, SsdParameters};
+use forebay_device::model::thrifty::ThriftyStore;
+use forebay_device::model::world::{Crash, Limits, World};
+use forebay_device::runtime::SECOND;
+use forebay_device::{BlockDevice, Completer, Geometry, Nanos, Request, Runtime, io};
+use forebay_engine as engine;
+use forebay_engine::{CreateOptions, MemoryWitness, Mode, Pool, Tuning, Volume, VolumeSpec};
+
+use super::load::{Load, Orders, Target};
+use super::measure::Seen;
+use crate::bench::Result;
+
+/// Any number would do; another one gives other figures within a percent or two.
+const SEED: u64 = 12;
+
+/// Ends a run that hangs: longer than any row, and soon reached by timers alone.
+const VIRTUAL_TIME_MAX: Nanos = 20_000 * SECOND;
+
+/// Commands that the array's members see at a time, all together: its full queue.
+pub(super) const FULL_DEPTH: usize = 12 * 32;
+
+fn text(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}
+
+/// A world without anything in it.
+fn empty_world() -> Rc<World> {
+    let world = World::new(SEED);
+    world.set_limits(Limits { steps: u64::MAX, nanos: VIRTUAL_TIME_MAX });
+    world
+}
+
+fn array(world: &Rc<World>, store: Rc<ThriftyStore>) -> Rc<dyn BlockDevice> {
+    let member = HddParameters::st6000ne0023().without_write_cache();
+    let parameters =
+        ArrayParameters { level: Level::Raid5, disks: 12, chunk_bytes: 64 << 10, member };
+    let runtime = Rc::clone(world) as Rc<dyn Runtime>;
+    Rc::new(Modelled::new(runtime, store, ArrayModel::new(parameters, SEED)))
+}
+
+/// The array, and how many writes it has had at a time.
+struct Counted {
+    array: Rc<dyn BlockDevice>,
+    runtime: Rc<dyn Runtime>,
+    writes: Cell<usize>,
+    writes_max: Cell<usize>,
+}
+
+/// A part of it.
+struct Slice {
+    whole: Rc<Counted>,
+    start: u64,
+    size_bytes: u64,
+}
+
+impl BlockDevice for Slice {
+    fn geometry(&self) -> Geometry {
+        Geometry { size_bytes: self.size_bytes, ..self.whole.array.geometry() }
+    }
+
+    fn submit(&self, mut request: Request, completer: Completer) {
+        if let Err(error) = request.check(&self.geometry()) {
+            return request.finish(Err(error), completer);
+        }
+        let writes = match &mut request {
+            Request::Read { offset, .. } | Request::Discard { offset, .. } => {
+                *offset += self.start;
+                false
+            }
+            Request::Write { offset, .. } | Request::WriteZeroes { offset, .. } => {
+                *offset += self.start;
+                true
+            }
+            Request::Flush => false,
+        };
+        if !writes {
+            return self.whole.array.submit(request, completer);
+        }
+        let whole = Rc::clone(&self.whole);
+        let count = whole.writes.get() + 1;
+        whole.writes.set(count);
+        whole.writes_max.set(whole.writes_max.get().max(count));
+        let (inner, end) = io::pair();
+        self.whole.array.submit(request, inner);
+        self.whole.runtime.spawn(Box::pin(async move {
+            let outcome = end.await;
+            whole.writes.set(whole.writes.get() - 1);
+            completer.complete(outcome.result, outcome.buf);
+        }));
+    }
+}
+
+/// What a scene is made of.
+pub(super) struct Setting<'a> {
+    /// Bytes of the cache device.
+    pub(super) pool_bytes: u64,
+    /// Bytes of each volume.
+    pub(super) volumes: &'a [u64],
+}
+
+/// See the head of the file.
+pub(super) struct Scene {
+    world: Rc<World>,
+    pub(super) pool: Rc<Pool>,
+    pub(super) volumes: Vec<Rc<Volume>>,
+    origin: Rc<Counted>,
+    origin_store: Rc<ThriftyStore>,
+}
+
+impl Scene {
+    /// A new pool; nothing is cached.
+    pub(super) fn new(setting: &Setting) -> Result<Self> {
+        let world = empty_world();
+        let runtime = Rc::clone(&world) as Rc<dyn Runtime>;
+        let store = Rc::new(ThriftyStore::new(setting.pool_bytes, 4096));
+        let drive = SsdModel::new(SsdParameters::sata_data_centre(), SEED);
+        let ssd: Rc<dyn BlockDevice> =
+            Rc::new(Modelled::new(Rc::clone(&runtime), Rc::clone(&store) as _, drive));
+        let origin_store = Rc::new(ThriftyStore::new(setting.volumes.iter().sum(), 512));
+        let origin = Rc::new(Counted {
+            array: array(&world, Rc::clone(&origin_store)),
+            runtime: Rc::clone(&runtime),
+            writes: Cell::new(0),
+            writes_max: Cell::new(0),
+        });
+        let sizes = setting.volumes.to_vec();
+        let below = Rc::clone(&origin);
+        let (pool, volumes) = run(&world, async move {
+            let devices = vec![ssd];
+            let witness = Rc::new(MemoryWitness::default());
+            // Scattered blocks take the most memory: a bound by the size alone would rule here.
+            let options = CreateOptions {
+                index_memory_max: Some(256 << 20),
+                ..CreateOptions::named("bench")
+            };
+            engine::create(&*runtime, &devices, &*witness, &options).await.map_err(text)?;
+            let pool = engine::open(runtime, devices, witness, Tuning::default()).await;
+            let pool = pool.map_err(text)?;
+            let (mut volumes, mut start) = (Vec::new(), 0);
+            for (number, size_bytes) in sizes.into_iter().enumerate() {
+                let slice = Slice { whole: Rc::clone(&below), start, size_bytes };
+                start += size_bytes;
+                let spec = VolumeSpec {
+                    name: format!("volume-{number}"),
+                    origin: "modelled".into(),
+                    mode: Mode::Writeback,
+                    cache_block_bytes: 64 << 10,
+                    accept_data_loss_on_ssd_failure: true,
+                };
+                let volume = pool.add_volume(&spec, Rc::new(slice)).await.map_err(text)?;
+                volumes.push(Rc::new(volume));
+            }
+            Ok((Rc::new(pool), volumes))
+        })?;
+        Ok(Self { world, pool, volumes, origin, origin_store })
+    }
+
+    /// The clock and the rest of it.
+    pub(super) fn runtime(&self) -> Rc<dyn Runtime> {
+        Rc::clone(&self.world) as Rc<dyn Runtime>
+    }
+
+    /// Virtual time.
+    pub(super) fn now(&self) -> Nanos {
+        self.world.now()
+    }
+
+    /// Lets virtual time pass until `work` is done.
+    pub(super) fn run<T: 'static>(
+        &self,
+        work: impl Future<Output = Result<T>> + 'static,
+    ) -> Result<T> {
+        run(&self.world, work)
+    }
+
+    /// Lets virtual time pass.
+    pub(super) fn pass(&self, span: Nanos) -> Result<()> {
+        self.world.run_for(span).map_err(text)
+    }
+
+    /// Starts a load on a volume.
+    pub(super) fn load(&self, volume: usize, clients: usize, orders: Orders) -> Load {
+        let target = Target::Volume(Rc::clone(&self.volumes[volume]));
+        Load::start(&self.runtime(), target, clients, orders)
+    }
+
+    /// Plays a load on a volume to its end.
+    pub(super) fn play(&self, volume: usize, clients: usize, orders: Orders) -> Result<Seen> {
+        let load = self.load(volume, clients, orders);
+        self.run(load.end())
+    }
+
+    /// Brings everything of a volume to the origin; returns how long that took.
+    pub(super) fn destage(&self, volume: usize) -> Result<Nanos> {
+        let (volume, before) = (Rc::clone(&self.volumes[volume]), self.now());
+        self.run(async move { volume.destage().await.map_err(text) })?;
+        Ok(self.now() - before)
+    }
+
+    /// Most writes that the origin had at a time.
+    pub(super) fn origin_writes_max(&self) -> usize {
+        self.origin.writes_max.get()
+    }
+
+    /// The word that a block of the origin (of its first volume) repeats.
+    pub(super) fn origin_word(&self, block: u64) -> Option<u64> {
+        self.origin_store.word(block)
+    }
+
+    /// Blocks that the origin lacks.
+    pub(super) fn owed_blocks(&self) -> u64 {
+        self.pool.blocks().1
+    }
+
+    /// Bytes written to the cache device.
+    pub(super) fn ssd_bytes(&self) -> u64 {
+        let list = self.pool.counters().list();
+        list.iter().filter(|(name, _)| name.starts_with("ssd_")).map(|(_, value)| value).sum()
+    }
+}
+
+impl Drop for Scene {
+    fn drop(&mut self) {
+        // Its tasks hold the world, which holds them.
+        self.world.crash(Crash::ProcessKill);
+    }
+}
+
+fn run<T: 'static>(
+    world: &Rc<World>,
+    work: impl Future<Output = Result<T>> + 'static,
+) -> Result<T> {
+    world.run_until(work).map_err(text)?
+}
+
+/// A fresh array alone, without a cache: what the engine is compared with. Plays a load at this
+/// depth and then flushes; returns what it took.
+pub(super) fn array_alone(size_bytes: u64, depth: usize, orders: Orders) -> Result<Nanos> {
+    let world = empty_world();
+    let target = Target::Device(array(&world, Rc::new(ThriftyStore::new(size_bytes, 512))));
+    let runtime = Rc::clone(&world) as Rc<dyn Runtime>;
+    let load = Load::start(&runtime, target.clone(), depth, orders);
+    let result = run(&world, async move {
+        load.end().await?;
+        target.flush().await
+    });
+    let took = world.now();
+    world.crash(Crash::ProcessKill);
+    result.map(|()| took)
+}
