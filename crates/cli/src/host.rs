@@ -58,6 +58,7 @@ pub(crate) fn loopback(port: u16) -> SocketAddr {
 }
 
 /// Addresses that clients can connect to already; they are served by [`Host::start`].
+#[derive(Default)]
 pub(crate) struct Doors {
     listeners: Vec<Listener>,
     uris: Vec<String>,
@@ -196,16 +197,14 @@ impl Doors {
         places: &Places<'_>,
         patience: Nanos,
     ) -> Result<Doors> {
-        let (mut listeners, mut uris, mut taken) = (Vec::new(), Vec::new(), None);
-        let scheme = if places.is_encrypted { "nbds" } else { "nbd" };
+        let mut doors = Doors::default();
         if let Some(socket) = places.socket {
             let unix = when_free(reactor, patience, || Listener::unix(reactor, socket)).await;
-            listeners.push(unix.map_err(|error| {
+            let unix = unix.map_err(|error| {
                 Failure::system(format!("listen on {}", socket.display()), &error)
                     .hint("choose another place with --socket; a path has at most 107 bytes")
-            })?);
-            let absolute = std::path::absolute(socket).unwrap_or_else(|_| PathBuf::from(socket));
-            uris.push(format!("{scheme}+unix:///{name}?socket={}", absolute.display()));
+            })?;
+            doors.add(name, places, unix);
         }
         if let Some(address) = places.address {
             let options = TcpOptions { allow_remote: places.is_remote };
@@ -214,12 +213,33 @@ impl Doors {
                 Failure::system(format!("listen on {address}"), &error)
                     .hint("choose another --port; 0 takes a free one")
             })?;
-            let address = tcp.local_addr().unwrap_or(address);
-            taken = Some(address);
-            uris.push(format!("{scheme}://{address}/{name}"));
-            listeners.push(tcp);
+            doors.add(name, places, tcp);
         }
-        Ok(Doors { listeners, uris, address: taken })
+        Ok(doors)
+    }
+
+    /// The door that listens already.
+    pub(crate) fn of(name: &str, places: &Places<'_>, listener: Listener) -> Doors {
+        let mut doors = Doors::default();
+        doors.add(name, places, listener);
+        doors
+    }
+
+    fn add(&mut self, name: &str, places: &Places<'_>, listener: Listener) {
+        let scheme = if places.is_encrypted { "nbds" } else { "nbd" };
+        if let Some(address) = listener.local_addr() {
+            self.address = Some(address);
+            self.uris.push(format!("{scheme}://{address}/{name}"));
+        } else if let Some(socket) = places.socket {
+            let absolute = std::path::absolute(socket).unwrap_or_else(|_| PathBuf::from(socket));
+            self.uris.push(format!("{scheme}+unix:///{name}?socket={}", absolute.display()));
+        }
+        self.listeners.push(listener);
+    }
+
+    /// What can be connected to, the Unix socket first.
+    pub(crate) fn listeners(&self) -> &[Listener] {
+        &self.listeners
     }
 }
 

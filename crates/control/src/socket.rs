@@ -2,13 +2,15 @@
 
 use std::fs::{DirBuilder, File, Permissions, TryLockError};
 use std::io::{self, ErrorKind};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
-/// A listener whose file goes away with it.
+/// A listener whose file goes away with it, unless somebody else keeps the socket.
 pub struct ControlSocket {
     path: PathBuf,
+    stays: bool,
     pub(crate) listener: UnixListener,
     /// Locked as long as the socket is ours: two daemons that start at once both find a dead one's
     /// socket, and the second would take away what the first has put there.
@@ -17,7 +19,9 @@ pub struct ControlSocket {
 
 impl Drop for ControlSocket {
     fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.path);
+        if !self.stays {
+            let _ = std::fs::remove_file(&self.path);
+        }
     }
 }
 
@@ -26,6 +30,11 @@ fn beside(path: &Path, end: &str) -> PathBuf {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(end);
     path.with_file_name(name)
+}
+
+/// The name that a socket at `path` has at first, and that the kernel goes on calling it by.
+fn first_name(path: &Path) -> PathBuf {
+    beside(path, ".new").join("s")
 }
 
 fn lock(path: &Path) -> io::Result<File> {
@@ -69,8 +78,8 @@ impl ControlSocket {
         let lock = lock(&beside(path, ".lock"))?;
         remove_stale(path)?;
         // A directory that only we can enter: nobody connects before the mode is right.
+        let new = first_name(path);
         let dir = beside(path, ".new");
-        let new = dir.join("s");
         remove_stale(&new)?;
         match DirBuilder::new().mode(0o700).create(&dir) {
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
@@ -81,7 +90,32 @@ impl ControlSocket {
         std::fs::rename(&new, path)?;
         std::fs::remove_dir(&dir)?;
         listener.set_nonblocking(true)?;
-        Ok(ControlSocket { path: path.to_owned(), listener, _lock: lock })
+        Ok(ControlSocket { path: path.to_owned(), stays: false, listener, _lock: lock })
+    }
+
+    /// Whether a socket that the kernel calls `name` is one for `path`.
+    pub fn is_at(path: &Path, name: &Path) -> bool {
+        name == path || name == first_name(path)
+    }
+
+    /// Goes on with a socket that listens at `path` already, as its maker has set it up.
+    ///
+    /// # Errors
+    /// `AddrInUse` if a live daemon has it.
+    pub fn of(path: &Path, listener: UnixListener) -> io::Result<ControlSocket> {
+        let lock = lock(&beside(path, ".lock"))?;
+        listener.set_nonblocking(true)?;
+        Ok(ControlSocket { path: path.to_owned(), stays: true, listener, _lock: lock })
+    }
+
+    /// Another descriptor of the socket, for whoever goes on with it later. Its file stays.
+    ///
+    /// # Errors
+    /// If there are no descriptors left.
+    pub fn keep(&mut self) -> io::Result<OwnedFd> {
+        let kept = self.listener.try_clone()?;
+        self.stays = true;
+        Ok(kept.into())
     }
 }
 

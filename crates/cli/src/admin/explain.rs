@@ -35,6 +35,11 @@ pub(crate) const CODES: &[(&str, &str, &str)] = &[
         "What the kernel grants the daemon's memory: to be locked (never swapped out), and to be made free without I/O, which could wait for the daemon itself.",
         "If either is refused: LimitMEMLOCK=infinity or CAP_IPC_LOCK; CAP_SYS_RESOURCE and Linux 5.6. It works without, and may be slow or hang when memory is short.",
     ),
+    (
+        "socket-unused",
+        "The service manager has passed a descriptor that the daemon cannot use, or not yet; the text says which and why.",
+        "Mend the socket unit (`FileDescriptorName=control`, or POOL/NAME of the volume that is exported there); or `forebay export add` at that place.",
+    ),
     ("daemon-stopping", "The daemon was asked to end.", "Nothing: dirty data stays in the cache."),
     ("pool-created", "A pool was made.", "Add a volume: `forebay volume add`."),
     (

@@ -48,7 +48,8 @@ impl Daemon {
         };
         // Only the first time a killed daemon may just be about to let go of the address.
         let patience = if known.is_none() { PATIENCE } else { 0 };
-        let serving = match self.serve_export(open, &record, patience).await {
+        let name = VolumeName { pool: pool.clone(), volume: record.volume.clone() };
+        let serving = match self.serve_export(open, &name, &record, patience).await {
             Ok(host) => Serving::Live(host),
             Err(why) => {
                 if known.as_deref() != Some(why.what()) {
@@ -77,6 +78,7 @@ impl Daemon {
     async fn serve_export(
         &self,
         open: &Rc<Open>,
+        name: &VolumeName,
         record: &ExportRecord,
         patience: Nanos,
     ) -> Result<Host> {
@@ -86,8 +88,16 @@ impl Daemon {
             None => return Err(Failure::coded(Code::NotFound, "its volume is gone")),
         };
         let (terms, places) = self.terms(record)?;
-        let doors =
-            Doors::open_within(&self.reactor, record.volume.as_str(), &places, patience).await?;
+        let failed = |error| Failure::system("go on with the socket that was passed in", &error);
+        let doors = match self.shelf.door(&self.reactor, name, &places).map_err(failed)? {
+            Some(doors) => doors,
+            None => {
+                let volume = record.volume.as_str();
+                let doors = Doors::open_within(&self.reactor, volume, &places, patience).await?;
+                self.shelf.keep_doors(name, &doors);
+                doors
+            }
+        };
         Host::start(&self.reactor, doors, &open.members, &volume, &terms, &self.crew).await
     }
 
@@ -160,7 +170,7 @@ impl Daemon {
         let (read_only, require_tls) = (body.read_only, body.require_tls);
         let mut export =
             ExportRecord { volume: name.volume.clone(), place, read_only, require_tls };
-        let host = self.serve_export(&open, &export, PATIENCE).await?;
+        let host = self.serve_export(&open, &name, &export, PATIENCE).await?;
         // A free port that was taken is the same one after each start.
         match (&mut export.place, host.address) {
             (Place::Port(port), Some(taken)) => *port = taken.port(),
@@ -172,6 +182,7 @@ impl Daemon {
         record.exports.push(export);
         if let Err(failure) = self.state.store(&record).await {
             host.stop().await;
+            self.shelf.forget(&name);
             return Err(failure);
         }
         *slot.record.borrow_mut() = record;
@@ -208,6 +219,7 @@ impl Daemon {
                 host.stop().await;
             }
         }
+        self.shelf.forget(name);
         let what = format!("volume \"{name}\" is not exported any more");
         self.journal.note("export-removed", name.pool.as_str(), &what);
         Ok(Done::of(what))
@@ -220,6 +232,14 @@ impl Daemon {
                 host.stop().await;
             }
         }
+    }
+
+    /// Whether the daemon was told to export a volume.
+    pub(super) fn is_exported(&self, name: &VolumeName) -> bool {
+        let slots = self.slots.borrow();
+        slots.get(name.pool.as_str()).is_some_and(|slot| {
+            slot.record.borrow().exports.iter().any(|export| export.volume == name.volume)
+        })
     }
 
     /// Refuses while clients are connected to a pool.

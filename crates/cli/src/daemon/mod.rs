@@ -21,6 +21,7 @@ mod notify;
 mod plan;
 mod pools;
 mod scan;
+mod shelf;
 mod state;
 mod stats;
 mod volumes;
@@ -35,6 +36,7 @@ use clap::Args;
 use forebay_control::server::Server;
 use forebay_control::socket::ControlSocket;
 use forebay_device::post::post;
+use forebay_device::real::passed::Passed;
 use forebay_device::real::reactor::{self, Reactor};
 use forebay_device::runtime::{Nanos, Runtime, SECOND};
 use forebay_engine::{Pool, Volume};
@@ -48,6 +50,7 @@ use self::log::Log;
 use self::memory::Kept;
 use self::notify::Phase;
 use self::scan::Found;
+use self::shelf::Shelf;
 use self::state::{Record, StateDir};
 use crate::Result;
 use crate::crew::{Crew, reactors_default};
@@ -69,13 +72,15 @@ pub(crate) struct Options {
 }
 
 pub(crate) fn run(options: &Options) -> Result<()> {
+    // Before anything is opened.
+    let shelf = Shelf::of(Passed::take());
     let config = Config::read(options.config.as_deref())?;
     let reactor = Reactor::new(reactor::Config::default())?;
     // Both before any thread starts, which inherits what is asked for here.
     let end = end_on_signals(&reactor, || ())?;
     let kept = Kept::ask();
     let log = Log::start().map_err(|error| Failure::system("start the log", &error))?;
-    let result = reactor.block_on(serve(&reactor, config, end, kept));
+    let result = reactor.block_on(serve(&reactor, config, end, kept, shelf));
     reactor.close();
     drop(log);
     result
@@ -138,6 +143,7 @@ struct Daemon {
     tls: Option<Tls>,
     crew: Crew,
     state: StateDir,
+    shelf: Shelf,
     slots: RefCell<BTreeMap<String, Rc<Slot>>>,
     journal: Journal,
     jobs: Jobs,
@@ -162,22 +168,37 @@ fn make_dir(path: &Path) -> Result<()> {
     })
 }
 
-fn open_socket(config: &Config) -> Result<ControlSocket> {
-    let path = &config.control.socket;
+fn open_socket(config: &Config, shelf: &Shelf) -> Result<ControlSocket> {
+    let (path, mode) = (&config.control.socket, config.control_mode()?);
     if let Some(folder) = path.parent() {
         make_dir(folder)?;
     }
-    ControlSocket::open(path, config.control_mode()?).map_err(|error| {
+    let open = || match shelf.control(path)? {
+        Some(passed) => Ok(passed),
+        None => {
+            let mut socket = ControlSocket::open(path, mode)?;
+            shelf.keep_control(&mut socket);
+            Ok(socket)
+        }
+    };
+    open().map_err(|error: std::io::Error| {
         Failure::system(format!("listen on the control socket {}", path.display()), &error)
             .hint("stop the daemon that has it, or choose another control.socket")
     })
 }
 
-async fn serve(reactor: &Rc<Reactor>, config: Config, end: Rc<Flag>, kept: Kept) -> Result<()> {
+async fn serve(
+    reactor: &Rc<Reactor>,
+    config: Config,
+    end: Rc<Flag>,
+    kept: Kept,
+    shelf: Shelf,
+) -> Result<()> {
     let tls = config.load_tls()?;
     let state = StateDir::open(&config.state_dir)?;
     make_dir(&config.run_dir)?;
-    let socket = open_socket(&config)?;
+    let passed = shelf.count();
+    let socket = open_socket(&config, &shelf)?;
     let records = state.records()?;
     let crew = Crew::start(config.reactors.unwrap_or_else(reactors_default))?;
     let (sender, calls) = post();
@@ -190,6 +211,7 @@ async fn serve(reactor: &Rc<Reactor>, config: Config, end: Rc<Flag>, kept: Kept)
         tls,
         crew,
         state,
+        shelf,
         slots: RefCell::default(),
         journal: Journal::new(reactor),
         jobs: Jobs::new(reactor),
@@ -203,7 +225,14 @@ async fn serve(reactor: &Rc<Reactor>, config: Config, end: Rc<Flag>, kept: Kept)
     });
     daemon.adopt(records);
     let socket = daemon.config.control.socket.display().to_string();
-    daemon.journal.note("daemon-started", "", format!("the daemon listens on {socket}"));
+    let mut what = format!("the daemon listens on {socket}");
+    if passed > 0 {
+        what.push_str(&format!("; {} passed in", describe::plural(passed, "socket")));
+    }
+    daemon.journal.note("daemon-started", "", what);
+    for what in daemon.shelf.complaints(|name| daemon.is_exported(name)) {
+        daemon.journal.warn("socket-unused", "", what);
+    }
     daemon.tell_memory();
     reactor.spawn(Box::pin(Rc::clone(&daemon).beat()));
     let watched = Rc::new(Flag::default());
@@ -253,6 +282,7 @@ impl Daemon {
                 let _held = self.changing.lock().await;
                 self.look_after().await;
             }
+            self.shelf.send();
             if !std::mem::replace(&mut is_ready, true) {
                 self.enter(Phase::Serving);
             }

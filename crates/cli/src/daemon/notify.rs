@@ -6,9 +6,15 @@
 //!   pool and the end of a job may take longer than the service manager's patience.
 
 use std::cell::Cell;
+use std::ffi::OsStr;
+use std::io::IoSlice;
+use std::mem::MaybeUninit;
+use std::os::fd::BorrowedFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::rc::Rc;
+
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
 use forebay_device::runtime::{MICROSECOND, MILLISECOND, Nanos, SECOND};
 
@@ -21,23 +27,53 @@ const BEAT_INTERVAL: Nanos = 10 * SECOND;
 /// What is asked for with each of them while the daemon starts or stops.
 const EXTENSION: Nanos = 60 * SECOND;
 
+/// Whether there is a service manager.
+pub(super) fn is_managed() -> bool {
+    std::env::var_os("NOTIFY_SOCKET").is_some()
+}
+
 /// Sends a state, as `READY=1`; nothing happens where nobody listens.
 pub(super) fn notify(state: &str) {
-    let Some(place) = std::env::var_os("NOTIFY_SOCKET") else { return };
-    let bytes = place.as_encoded_bytes();
-    let address = match bytes.strip_prefix(b"@") {
-        Some(name) => SocketAddr::from_abstract_name(name),
-        None => SocketAddr::from_pathname(&place),
-    };
-    let sent = address.and_then(|address| {
-        let socket = UnixDatagram::unbound()?;
-        // A manager that does not read must not hold a reactor up.
-        socket.set_nonblocking(true)?;
-        socket.send_to_addr(state.as_bytes(), &address)
-    });
-    if let Err(error) = sent {
-        tracing::warn!("cannot tell the service manager {state}: {error}");
+    tell(state, None);
+}
+
+/// Gives a descriptor to the service manager, which passes it to the next process under this name.
+/// Whether it was told; what is not to be stored, it closes.
+pub(super) fn store(name: &str, descriptor: BorrowedFd<'_>) -> bool {
+    tell(&format!("FDSTORE=1\nFDNAME={name}"), Some(descriptor))
+}
+
+/// Takes back what [`store`] has given.
+pub(super) fn forget(name: &str) {
+    tell(&format!("FDSTOREREMOVE=1\nFDNAME={name}"), None);
+}
+
+fn tell(state: &str, descriptor: Option<BorrowedFd<'_>>) -> bool {
+    let Some(place) = std::env::var_os("NOTIFY_SOCKET") else { return false };
+    let sent = send(&place, state, descriptor);
+    if let Err(error) = &sent {
+        tracing::warn!("cannot tell the service manager {state:?}: {error}");
     }
+    sent.is_ok()
+}
+
+fn send(place: &OsStr, state: &str, descriptor: Option<BorrowedFd<'_>>) -> std::io::Result<()> {
+    let address = match place.as_encoded_bytes().strip_prefix(b"@") {
+        Some(name) => SocketAddr::from_abstract_name(name)?,
+        None => SocketAddr::from_pathname(place)?,
+    };
+    let socket = UnixDatagram::unbound()?;
+    // A manager that does not read must not hold a reactor up.
+    socket.set_nonblocking(true)?;
+    socket.connect_addr(&address)?;
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let descriptors = descriptor.map(|descriptor| [descriptor]);
+    if let Some(descriptors) = &descriptors {
+        control.push(SendAncillaryMessage::ScmRights(descriptors));
+    }
+    sendmsg(&socket, &[IoSlice::new(state.as_bytes())], &mut control, SendFlags::NOSIGNAL)?;
+    Ok(())
 }
 
 /// How long systemd waits for a sign of life, if it wants any of this process.
@@ -69,7 +105,7 @@ impl Daemon {
 
     /// Gives signs of life until the reactor is closed.
     pub(super) async fn beat(self: Rc<Self>) {
-        if std::env::var_os("NOTIFY_SOCKET").is_none() {
+        if !is_managed() {
             return;
         }
         let watchdog = watchdog();

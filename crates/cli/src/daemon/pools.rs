@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use forebay_control::api::{self, Done, PlannedMember, PoolPlan, SCHEMA};
 use forebay_control::error::Code;
-use forebay_control::name::Name;
+use forebay_control::name::{Name, VolumeName};
 use forebay_device::Runtime;
 use forebay_device::runtime::{Nanos, SECOND};
 use forebay_engine::format::Superblock;
@@ -540,7 +540,11 @@ impl Daemon {
         let slot = self.slot(name)?;
         self.refuse_clients(&slot)?;
         self.close_slot(name).await?;
-        let id = slot.record.borrow().id.clone();
+        let record = slot.record.borrow().clone();
+        for export in record.exports {
+            self.shelf.forget(&VolumeName { pool: record.name.clone(), volume: export.volume });
+        }
+        let id = record.id;
         // The witness stays: it knows which devices are stale if the pool comes back.
         self.state.forget(&id, false).await?;
         self.slots.borrow_mut().remove(name);

@@ -212,7 +212,11 @@ pub struct Client(UnixStream);
 
 impl Client {
     pub fn connect(socket: &Path) -> Client {
-        let mut stream = UnixStream::connect(socket).unwrap();
+        Client::over(UnixStream::connect(socket).unwrap())
+    }
+
+    /// The same over a connection that somebody else has made.
+    pub fn over(mut stream: UnixStream) -> Client {
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         let mut hello = [0; 18];
         stream.read_exact(&mut hello).unwrap();

@@ -4,6 +4,7 @@
 //! * [`file`](mod@file), [`open`]: files and block devices, for ourselves alone.
 //! * [`probe`], [`prepare`]: what is on a device already, and files made into devices.
 //! * [`net`], [`signal`]: sockets and signals over the ring.
+//! * [`passed`]: descriptors that were passed to this process.
 //! * [`memory`]: what the kernel does with ours.
 //! * [`errno`]: what the system's error numbers mean.
 
@@ -16,6 +17,7 @@ pub mod memory;
 pub mod net;
 mod op;
 pub mod open;
+pub mod passed;
 pub mod prepare;
 pub mod probe;
 pub mod reactor;

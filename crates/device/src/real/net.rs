@@ -58,10 +58,15 @@ impl fmt::Display for Peer {
 struct SocketFile {
     path: PathBuf,
     inode: (u64, u64),
+    /// Whether somebody else keeps the socket, so that it goes on without this listener.
+    stays: Cell<bool>,
 }
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
+        if self.stays.get() {
+            return;
+        }
         let ours = std::fs::symlink_metadata(&self.path)
             .is_ok_and(|meta| (meta.dev(), meta.ino()) == self.inode);
         if ours {
@@ -77,7 +82,7 @@ pub struct Listener {
     mailbox: Rc<Mailbox<OwnedFd>>,
     accepting: Cell<Option<Key>>,
     address: Option<SocketAddr>,
-    _file: Option<SocketFile>,
+    file: Option<SocketFile>,
 }
 
 impl Listener {
@@ -110,8 +115,42 @@ impl Listener {
         remove_stale(path)?;
         let socket = UnixListener::bind(path)?;
         let meta = std::fs::symlink_metadata(path)?;
-        let file = SocketFile { path: path.to_owned(), inode: (meta.dev(), meta.ino()) };
+        let (inode, stays) = ((meta.dev(), meta.ino()), Cell::new(false));
+        let file = SocketFile { path: path.to_owned(), inode, stays };
         Ok(Listener::new(reactor, socket.into(), None, Some(file)))
+    }
+
+    /// Goes on with a Unix socket that listens already; its file stays.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn of_unix(reactor: &Rc<Reactor>, socket: UnixListener) -> io::Result<Listener> {
+        // The ring does the waiting; on a socket that never waits it would accept nothing.
+        socket.set_nonblocking(false)?;
+        Ok(Listener::new(reactor, socket.into(), None, None))
+    }
+
+    /// The same with a TCP socket. Who passes one has decided who may reach it.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn of_tcp(reactor: &Rc<Reactor>, socket: TcpListener) -> io::Result<Listener> {
+        socket.set_nonblocking(false)?;
+        let address = socket.local_addr()?;
+        Ok(Listener::new(reactor, socket.into(), Some(address), None))
+    }
+
+    /// Another descriptor of the socket, for whoever goes on with it later: clients that connect
+    /// when the listener is gone wait for that. A Unix socket's file stays from now on.
+    ///
+    /// # Errors
+    /// If there are no descriptors left.
+    pub fn keep(&self) -> io::Result<OwnedFd> {
+        let kept = self.handle.try_clone()?;
+        if let Some(file) = &self.file {
+            file.stays.set(true);
+        }
+        Ok(kept)
     }
 
     fn new(
@@ -126,7 +165,7 @@ impl Listener {
             mailbox: Mailbox::new(),
             accepting: Cell::new(None),
             address,
-            _file: file,
+            file,
         }
     }
 
