@@ -20,6 +20,7 @@ mod serial;
 pub use bare::{AppendOptions, append_loop};
 pub use cpu::{HitsOptions, hits};
 pub use restart::{RestartOptions, step as restart_step};
+pub(crate) use rig::{reactor, text, volume_spec, write_file};
 pub use serial::{SerialOptions, serial_flush};
 
 use crate::bench::{Bench, Options, Plan, Result};

@@ -28,17 +28,17 @@ pub(super) struct Rig {
     path: PathBuf,
 }
 
-pub(super) fn text(error: impl std::fmt::Display) -> String {
+pub(crate) fn text(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
 
 /// Starts a reactor.
-pub(super) fn reactor() -> Result<Rc<Reactor>> {
+pub(crate) fn reactor() -> Result<Rc<Reactor>> {
     Reactor::new(Config::default()).map_err(|e| format!("{e}; {}", e.hint()))
 }
 
 /// Writes a file in full.
-pub(super) fn write_file(path: &Path, size_bytes: u64) -> Result<()> {
+pub(crate) fn write_file(path: &Path, size_bytes: u64) -> Result<()> {
     let reactor = reactor()?;
     reactor
         .block_on(prepare_file(&reactor, path, size_bytes, |_| ()))
@@ -46,7 +46,7 @@ pub(super) fn write_file(path: &Path, size_bytes: u64) -> Result<()> {
 }
 
 /// The volume of every row.
-pub(super) fn volume_spec() -> VolumeSpec {
+pub(crate) fn volume_spec() -> VolumeSpec {
     VolumeSpec {
         name: VOLUME.into(),
         origin: "memory".into(),

@@ -7,7 +7,7 @@ use serde_json::json;
 use std::rc::Rc;
 
 use super::destage::scattered;
-use super::load::{BLOCK, Kind, Order, Orders, writes};
+use super::load::{BLOCK, Kind, Load, Order, Orders, filling, writes};
 use super::measure::{Seen, span};
 use super::scene::{Scene, Setting};
 use crate::bench::{Bench, Result};
@@ -63,7 +63,7 @@ fn foreground(bench: &mut Bench) -> Result<[(f64, [String; 2]); 2]> {
     quiet.pass(5 * SECOND)?;
     load.look();
     quiet.pass(60 * SECOND)?;
-    let undisturbed = load.seen();
+    let undisturbed = load.seen()?;
     quiet.run(load.stop())?;
     drop(quiet);
 
@@ -78,7 +78,7 @@ fn foreground(bench: &mut Bench) -> Result<[(f64, [String; 2]); 2]> {
     let load = both.load(0, FOREGROUND_READERS, reads());
     load.look();
     let destage_beside = per_second((both.owed_blocks(), both.destage(0)?));
-    let disturbed = load.seen();
+    let disturbed = load.seen()?;
     both.run(load.stop())?;
 
     bench.keep(&json!({
@@ -92,6 +92,135 @@ fn foreground(bench: &mut Bench) -> Result<[(f64, [String; 2]); 2]> {
         (after as f64 / before as f64, [text(&disturbed, after), text(&undisturbed, before)]),
         (destage_beside / destage_alone, [rate(destage_beside), rate(destage_alone)]),
     ])
+}
+
+const SEQUENTIAL: [Part; 1] = [(
+    "sequential",
+    "hot 4K random reads beside a stream of 1M reads: p99, to undisturbed",
+    Bar::AtMost(1.5),
+)];
+
+/// Four clients read single blocks at random from 1 GiB that the SSD has (a third of what the drive
+/// can do): 10 s alone, and then 20 s beside a stream of 1 MiB reads, four in flight, of places that
+/// nobody has read before. The pool has 4 GiB, so that a stream that is cached would turn it over.
+///
+/// Costs a quarter of a minute of CPU and 50 MiB of memory.
+fn sequential(bench: &mut Bench) -> Result<[(f64, [String; 2]); 1]> {
+    let hot_bytes = 1 << 30;
+    let scene = Scene::new(&Setting { pool_bytes: 4 << 30, volumes: &[1 << 40] })?;
+    scene.play(0, 4, filling(hot_bytes, 1 << 20))?;
+    scene.destage(0)?;
+    let spans = if bench.options.quick { [2, 4] } else { [10, 20] };
+    let hot = scene.load(0, 4, random_reads(Kind::Read, 0, hot_bytes / BLOCK, 5));
+    scene.pass(SECOND)?;
+    hot.look();
+    scene.pass(spans[0] * SECOND)?;
+    let undisturbed = hot.seen()?;
+    let populated = scene.pool.counters().populate_bytes.get();
+    let mut at = hot_bytes;
+    let stream = Box::new(move || {
+        at += 1 << 20;
+        Some(Order { kind: Kind::ReadBlank, offset: at - (1 << 20), len: 1 << 20 })
+    });
+    let stream = scene.load(0, 4, stream);
+    hot.look();
+    scene.pass(spans[1] * SECOND)?;
+    let disturbed = hot.seen()?;
+    let streamed = stream.seen()?;
+    let populated = scene.pool.counters().populate_bytes.get() - populated;
+    scene.run(async move { hot.stop().await.and(stream.stop().await) })?;
+    bench.keep(&json!({
+        "row": "sequential", "undisturbed": undisturbed.to_json(), "disturbed": disturbed.to_json(),
+        "stream": streamed.to_json(), "populated_bytes": populated,
+    }))?;
+    let (before, after) = (undisturbed.percentile(99.0)?, disturbed.percentile(99.0)?);
+    let figures = [
+        format!(
+            "{}, {}; stream {}, {} % cached",
+            span(after),
+            rate(disturbed.rate()),
+            rate(streamed.rate()),
+            populated * 100 / streamed.bytes.max(1)
+        ),
+        format!("{}, {}", span(before), rate(undisturbed.rate())),
+    ];
+    Ok([(after as f64 / before as f64, figures)])
+}
+
+const FAIR: [Part; 1] = [(
+    "fair",
+    "15 volumes beside one abusive writer: the slowest, to undisturbed",
+    Bar::AtLeast(0.8),
+)];
+
+/// Volumes that behave.
+const GOOD: usize = 15;
+
+/// Fifteen volumes have one client each that reads and writes single blocks at random, 7 to 3, in
+/// 32 MiB of its own that the SSD has: an eighth of the pool of 4 GiB together, and a drive that is
+/// busy but not full. After 10 s alone the sixteenth volume gets 128 clients that write 64 KiB each at
+/// random over four times the pool. 10 s later, when they have had the time to fill it, the 10 s
+/// begin that count. The volume that kept the least of its rate is the one to judge.
+///
+/// Costs half a minute of CPU and 50 MiB of memory.
+fn fair(bench: &mut Bench) -> Result<[(f64, [String; 2]); 1]> {
+    let (pool_bytes, own_bytes) = (4 << 30, 32 << 20);
+    let mut sizes = vec![own_bytes; GOOD];
+    sizes.push(4 * pool_bytes);
+    let scene = Scene::new(&Setting { pool_bytes, volumes: &sizes })?;
+    for volume in 0..GOOD {
+        scene.play(volume, 4, filling(own_bytes, 1 << 20))?;
+        scene.destage(volume)?;
+    }
+    let mixed = |volume: usize| {
+        let mut rng = Rng::new(volume as u64);
+        scene.load(
+            volume,
+            1,
+            Box::new(move || {
+                let kind = if rng.below(10) < 7 { Kind::Read } else { Kind::Write };
+                Some(Order { kind, offset: rng.below(own_bytes / BLOCK) * BLOCK, len: BLOCK })
+            }),
+        )
+    };
+    let loads: Vec<Load> = (0..GOOD).map(mixed).collect();
+    let counted = if bench.options.quick { 3 * SECOND } else { 10 * SECOND };
+    let watch = || -> Result<Vec<Seen>> {
+        loads.iter().for_each(Load::look);
+        scene.pass(counted)?;
+        loads.iter().map(Load::seen).collect()
+    };
+    scene.pass(SECOND)?;
+    let undisturbed = watch()?;
+    let (mut rng, places) = (Rng::new(99), 4 * pool_bytes / (64 << 10));
+    let abuse = Box::new(move || {
+        Some(Order { kind: Kind::Write, offset: rng.below(places) * (64 << 10), len: 64 << 10 })
+    });
+    let abuser = scene.load(GOOD, 128, abuse);
+    scene.pass(10 * SECOND)?;
+    abuser.look();
+    let disturbed = watch()?;
+    let abused = abuser.seen()?;
+    let json = |all: &[Seen]| all.iter().map(Seen::to_json).collect::<Vec<_>>();
+    bench.keep(&json!({
+        "row": "fair", "undisturbed": json(&undisturbed), "disturbed": json(&disturbed),
+        "abuser": abused.to_json(), "counters": scene.pool.counters().list(),
+    }))?;
+    let kept = |(before, after): (&Seen, &Seen)| after.rate() / before.rate();
+    let pairs = undisturbed.iter().zip(&disturbed);
+    let least = pairs.map(kept).fold(f64::INFINITY, f64::min);
+    let sum = |all: &[Seen]| rate(all.iter().map(Seen::rate).sum());
+    let longest = disturbed.iter().map(Seen::longest).max().unwrap_or(0);
+    let figures = [
+        format!(
+            "{} together, longest {}; abuser {}",
+            sum(&disturbed),
+            span(longest),
+            rate(abused.rate())
+        ),
+        format!("{} together", sum(&undisturbed)),
+    ];
+    Ok([(least, figures)])
 }
 
 /// Adds the lines that come of one run.
@@ -118,6 +247,14 @@ pub(super) fn run(bench: &mut Bench) -> Result<()> {
     if bench.wants(&["foreground"]) {
         let result = foreground(bench);
         finish(bench, &FOREGROUND, result)?;
+    }
+    if bench.wants(&["sequential"]) {
+        let result = sequential(bench);
+        finish(bench, &SEQUENTIAL, result)?;
+    }
+    if bench.wants(&["fair"]) {
+        let result = fair(bench);
+        finish(bench, &FAIR, result)?;
     }
     Ok(())
 }

@@ -106,6 +106,8 @@ struct Shared {
     orders: RefCell<Orders>,
     stop: Cell<bool>,
     started: Cell<Nanos>,
+    /// When each client began what it waits for.
+    waiting_since: Vec<Cell<Option<Nanos>>>,
     seen: RefCell<Seen>,
     error: RefCell<Option<String>>,
 }
@@ -129,17 +131,15 @@ impl Shared {
         }
     }
 
-    async fn client(self: Rc<Self>) {
+    async fn client(self: Rc<Self>, number: usize) {
         while let Some(order) = self.next() {
             let begun = self.runtime.now();
+            self.waiting_since[number].set(Some(begun));
             let result = self.carry_out(&order).await;
+            self.waiting_since[number].set(None);
             let (now, started) = (self.runtime.now(), self.started.get());
             match result {
-                // What began before the present look does not belong to it.
-                Ok(()) if begun >= started => {
-                    self.seen.borrow_mut().note(now - started, now - begun, order.len);
-                }
-                Ok(()) => {}
+                Ok(()) => self.seen.borrow_mut().note(now - started, now - begun, order.len),
                 Err(error) => *self.error.borrow_mut() = Some(error),
             }
         }
@@ -166,12 +166,13 @@ impl Load {
             orders: RefCell::new(orders),
             stop: Cell::new(false),
             started: Cell::new(runtime.now()),
+            waiting_since: vec![Cell::new(None); clients],
             seen: RefCell::default(),
             error: RefCell::default(),
         });
-        let client = |_| {
+        let client = |number| {
             let (completer, end) = io::pair();
-            let work = Rc::clone(&shared).client();
+            let work = Rc::clone(&shared).client(number);
             runtime.spawn(Box::pin(async move {
                 work.await;
                 completer.done(Ok(()));
@@ -182,17 +183,26 @@ impl Load {
         Self { shared, ends }
     }
 
-    /// Forgets what was seen until now: what is under way does not count either.
+    /// Forgets what was seen until now. What is under way counts when it ends, in full.
     pub(super) fn look(&self) {
         self.shared.started.set(self.shared.runtime.now());
         self.shared.seen.take();
     }
 
     /// What was seen since then, or since the start.
-    pub(super) fn seen(&self) -> Seen {
+    ///
+    /// # Errors
+    /// That of the first request that failed.
+    pub(super) fn seen(&self) -> Result<Seen> {
+        if let Some(error) = &*self.shared.error.borrow() {
+            return Err(error.clone());
+        }
         let mut seen = self.shared.seen.borrow().clone();
-        seen.span = self.shared.runtime.now() - self.shared.started.get();
-        seen
+        let now = self.shared.runtime.now();
+        let waiting = self.shared.waiting_since.iter().filter_map(Cell::get).min();
+        seen.unanswered = waiting.map_or(0, |since| now - since);
+        seen.span = now - self.shared.started.get();
+        Ok(seen)
     }
 
     /// Lets every client end its request, and none begin another.

@@ -15,8 +15,10 @@ pub(super) struct Seen {
     seconds: Vec<u64>,
     /// Bytes that they moved.
     pub(super) bytes: u64,
-    /// From the start to the end of the last one.
+    /// From the start to the end of the last one, or to the look.
     pub(super) span: Nanos,
+    /// How long the oldest request that has no answer at the time of the look has waited.
+    pub(super) unanswered: Nanos,
 }
 
 impl Seen {
@@ -65,9 +67,9 @@ impl Seen {
         percentile(&self.latencies, percent)
     }
 
-    /// The longest latency.
+    /// The longest latency, as far as it is known.
     pub(super) fn longest(&self) -> Nanos {
-        self.latencies.iter().copied().max().unwrap_or(0)
+        self.latencies.iter().copied().max().unwrap_or(0).max(self.unanswered)
     }
 
     /// For the raw results.
@@ -140,6 +142,14 @@ mod tests {
         let mut seen = seen(&[10, 10, 10]);
         seen.span = 5 * SECOND;
         assert_eq!(seen.worst_second().unwrap(), 0.0);
+    }
+
+    #[test]
+    fn a_request_without_an_answer_may_be_the_longest() {
+        let mut seen = seen(&[10]);
+        assert_eq!(seen.longest(), 1_000_000);
+        seen.unanswered = SECOND;
+        assert_eq!(seen.longest(), SECOND);
     }
 
     #[test]

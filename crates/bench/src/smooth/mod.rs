@@ -7,7 +7,9 @@
 //! * What every block must hold is checked by every read, and on the origin at the end.
 
 mod beside;
+mod burst;
 mod destage;
+mod files;
 mod load;
 mod measure;
 mod overwrite;
@@ -17,7 +19,17 @@ use crate::bench::{Bench, Options, Plan, Result};
 
 /// The rows.
 pub(crate) const PLAN: Plan = Plan {
-    rows: &["destage16", "destage100", "foreground", "overwrite", "bound"],
+    rows: &[
+        "destage16",
+        "destage100",
+        "foreground",
+        "overwrite",
+        "files",
+        "bound",
+        "burst",
+        "sequential",
+        "fair",
+    ],
     sides: &["ours", "compared with"],
     tools: &[],
 };
@@ -30,6 +42,7 @@ pub fn run(options: &Options) -> Result<bool> {
     Bench::run(options, &PLAN, |bench| {
         destage::run(bench)?;
         beside::run(bench)?;
-        overwrite::run(bench)
+        overwrite::run(bench)?;
+        burst::run(bench)
     })
 }

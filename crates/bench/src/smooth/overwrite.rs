@@ -7,6 +7,7 @@ use forebay_device::model::world::Rng;
 use forebay_device::runtime::SECOND;
 use serde_json::json;
 
+use super::files;
 use super::load::{BLOCK, Kind, Order, Orders, filling};
 use super::measure::{Seen, span};
 use super::scene::{FULL_DEPTH, Scene, Setting, array_alone};
@@ -14,16 +15,16 @@ use crate::bench::{Bench, Result};
 use crate::verdict::{Bar, Row, rate};
 
 /// Clients of the writing loads.
-const WRITERS: usize = 32;
+pub(super) const WRITERS: usize = 32;
 
 /// How often the pool's bytes are written.
-const LAPS: u64 = 10;
+pub(super) const LAPS: u64 = 10;
 
 /// Longest origin write of the ordered stream: the longest that the engine makes.
 const ORIGIN_WRITE_BYTES_MAX: u64 = 1 << 20;
 
 /// The blocks of `count` random writes of a working set, the same each time.
-pub(super) fn stream(count: u64, blocks: u64) -> impl Iterator<Item = u64> {
+fn stream(count: u64, blocks: u64) -> impl Iterator<Item = u64> {
     let mut rng = Rng::new(3);
     (0..count).map(move |_| rng.below(blocks))
 }
@@ -44,13 +45,13 @@ fn in_windows(stream: impl Iterator<Item = u64>, window: usize) -> impl Iterator
         let mut blocks: Vec<u64> = stream.by_ref().take(window).collect();
         blocks.sort_unstable();
         blocks.dedup();
-        Some(joined(&blocks))
+        Some(joined(blocks.into_iter()))
     })
     .flatten()
 }
 
 /// Ascending blocks as writes, neighbours together.
-pub(super) fn joined(blocks: &[u64]) -> Vec<Order> {
+pub(super) fn joined(blocks: impl Iterator<Item = u64>) -> Vec<Order> {
     let mut orders: Vec<Order> = Vec::new();
     for block in blocks {
         let offset = block * BLOCK;
@@ -82,13 +83,21 @@ const DOUBLE: &[(&str, Bar, &str)] = &[
     ("longest request", Bar::AtMost(1.0), " s"),
 ];
 
-/// Three rows that come of one run.
+/// Values and figures of three rows that come of one run, and a note.
+pub(super) type Figures = ([f64; 3], [String; 3], String);
+
+/// Random writes of one block each to a working set, `bytes` in all.
+pub(super) fn random_writes(bytes: u64, set_bytes: u64) -> Orders {
+    orders(stream(bytes / BLOCK, set_bytes / BLOCK))
+}
+
+/// Adds those rows.
 fn finish(
     bench: &mut Bench,
     name: &'static str,
     what: &str,
     bars: &[(&str, Bar, &str)],
-    result: Result<([f64; 3], [String; 3], String)>,
+    result: Result<Figures>,
 ) -> Result<()> {
     let quick = bench.options.quick;
     for (i, &(part, bar, unit)) in bars.iter().enumerate() {
@@ -107,7 +116,7 @@ fn finish(
 }
 
 /// The figures of a working set of half the pool.
-pub(super) fn half_figures(seen: &Seen, ssd_bytes: u64) -> Result<([f64; 3], [String; 3], String)> {
+pub(super) fn half_figures(seen: &Seen, ssd_bytes: u64) -> Result<Figures> {
     let (p50, p999) = (seen.percentile(50.0)?, seen.percentile(99.9)?);
     let worst = seen.worst_second()?;
     let amplification = ssd_bytes as f64 / seen.bytes as f64;
@@ -131,14 +140,13 @@ fn gib(bytes: u64) -> f64 {
 /// checkpoints included. The mean is that of the whole run.
 ///
 /// Costs half a minute of CPU and 50 MiB of memory.
-fn half(bench: &mut Bench) -> Result<([f64; 3], [String; 3], String)> {
+fn half(bench: &mut Bench) -> Result<Figures> {
     let pool_bytes = pool_bytes(bench);
     let set_bytes = pool_bytes / 2;
     let scene = Scene::new(&Setting { pool_bytes, volumes: &[set_bytes] })?;
     scene.play(0, 4, filling(set_bytes, 1 << 20))?;
     let (before, counters) = (scene.ssd_bytes(), scene.pool.counters().list());
-    let writes = stream(LAPS * pool_bytes / BLOCK, set_bytes / BLOCK);
-    let seen = scene.play(0, WRITERS, orders(writes))?;
+    let seen = scene.play(0, WRITERS, random_writes(LAPS * pool_bytes, set_bytes))?;
     let ssd_bytes = scene.ssd_bytes() - before;
     bench.keep(&json!({
         "row": "overwrite", "seen": seen.to_json(), "ssd_bytes": ssd_bytes,
@@ -155,7 +163,7 @@ fn half(bench: &mut Bench) -> Result<([f64; 3], [String; 3], String)> {
 /// the slowest counts. A stall is a request that takes more than a second.
 ///
 /// Costs a minute of CPU and 100 MiB of memory.
-fn double(bench: &mut Bench) -> Result<([f64; 3], [String; 3], String)> {
+fn double(bench: &mut Bench) -> Result<Figures> {
     let pool_bytes = pool_bytes(bench);
     let (set_bytes, lap) = (2 * pool_bytes, pool_bytes / BLOCK);
     let count = LAPS * lap;
@@ -211,6 +219,10 @@ pub(super) fn run(bench: &mut Bench) -> Result<()> {
         let result = half(bench);
         finish(bench, "overwrite", "overwrite 10 x the pool, working set 0.5 of it", HALF, result)?;
     }
+    if bench.wants(&["files"]) {
+        let result = files::half(bench);
+        finish(bench, "files", "overwrite on a real file, origin in memory", HALF, result)?;
+    }
     if bench.wants(&["bound"]) {
         let result = double(bench);
         finish(bench, "bound", "overwrite 10 x the pool, working set 2 x", DOUBLE, result)?;
@@ -235,8 +247,7 @@ mod tests {
 
     #[test]
     fn no_write_is_longer_than_the_longest() {
-        let blocks: Vec<u64> = (0..600).collect();
-        assert_eq!(places(joined(&blocks)), [(0, 256), (256, 256), (512, 88)]);
+        assert_eq!(places(joined(0..600)), [(0, 256), (256, 256), (512, 88)]);
     }
 
     #[test]

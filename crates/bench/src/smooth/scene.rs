@@ -19,7 +19,7 @@ use forebay_device::model::world::{Crash, Limits, World};
 use forebay_device::runtime::SECOND;
 use forebay_device::{BlockDevice, Completer, Geometry, Nanos, Request, Runtime, io};
 use forebay_engine as engine;
-use forebay_engine::{CreateOptions, MemoryWitness, Mode, Pool, Tuning, Volume, VolumeSpec};
+use forebay_engine::{CreateOptions, MemoryWitness, Mode, Place, Pool, Tuning, Volume, VolumeSpec};
 
 use super::load::{Load, Orders, Target};
 use super::measure::Seen;
@@ -220,6 +220,22 @@ impl Scene {
     /// The word that a block of the origin (of its first volume) repeats.
     pub(super) fn origin_word(&self, block: u64) -> Option<u64> {
         self.origin_store.word(block)
+    }
+
+    /// Bytes that the origin may lack: offset and length, ascending.
+    pub(super) fn dirty(&self, volume: usize) -> Result<Vec<(u64, u64)>> {
+        let volume = &self.volumes[volume];
+        let (mut dirty, mut answer, mut at) = (Vec::new(), Vec::new(), 0);
+        while at < volume.size_bytes() {
+            volume.status(at, volume.size_bytes() - at, &mut answer).map_err(text)?;
+            for extent in &answer {
+                if extent.place == Place::Dirty {
+                    dirty.push((at, extent.len));
+                }
+                at += extent.len;
+            }
+        }
+        Ok(dirty)
     }
 
     /// Blocks that the origin lacks.
