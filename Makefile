@@ -4,7 +4,8 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench bench-arrays bench-engine bench-nbd bench-smooth soak setup
+.PHONY: help demo test instructions lint bench bench-arrays bench-engine bench-nbd bench-smooth
+.PHONY: profile soak setup
 
 ARGS ?=
 SEEDS ?= 0..300
@@ -27,12 +28,17 @@ demo: ## Try Forebay on files and a modelled slow disk (ARGS=--once ends by itse
 	@scripts/setup.sh demo
 	cargo run $(LOCKED) -p forebay-cli -- demo $(ARGS)
 
-test: ## All tests, then the simulator over SEEDS
+test: ## All tests, the simulator over SEEDS, instruction counts
 	@scripts/setup.sh test
 	cargo test $(LOCKED) --workspace
 	cargo run $(LOCKED) -p forebay-sim -- --seeds $(SEEDS) --jobs $(JOBS)
 	cargo run $(LOCKED) -q -p forebay-sim -- --seeds 0..8 --every-io --jobs $(JOBS)
 	cargo run $(LOCKED) -q -p forebay-sim -- --alarm --jobs $(JOBS)
+	cargo run $(LOCKED) -q -p forebay-bench -- instructions
+
+instructions: ## Instructions of fixed engine work, against the baseline (ARGS=--update writes it)
+	@scripts/setup.sh test
+	cargo run $(LOCKED) -p forebay-bench -- instructions $(ARGS)
 
 lint: ## Format, clippy, shellcheck, file sizes, crate layers
 	@scripts/setup.sh lint

@@ -39,6 +39,7 @@ find_missing_test() {
     needs_command nbdfuse libnbd-bin
     needs_command qemu-io qemu-utils
     needs_command nbdkit nbdkit
+    needs_command valgrind valgrind
     # Of administrators, who have these places in their PATH.
     local PATH=$PATH:/usr/sbin:/sbin
     needs_command mkfs.ext4 e2fsprogs

@@ -3,8 +3,10 @@
 
 mod arrays;
 mod bench;
+mod callgrind;
 mod engine;
 mod fio;
+mod instructions;
 mod machine;
 mod nbd;
 mod smooth;
@@ -38,6 +40,11 @@ enum Command {
     /// A fixed number of cache hits on a device that costs nothing, for callgrind.
     #[command(hide = true)]
     EngineHits(engine::HitsOptions),
+    /// Instructions of fixed engine work, against crates/bench/instructions.txt.
+    Instructions(instructions::CheckOptions),
+    /// A fixed amount of engine work in virtual time, for callgrind.
+    #[command(hide = true)]
+    Work(instructions::WorkOptions),
     /// The device alone: appends, each followed by a flush.
     EngineAppends(engine::AppendOptions),
     /// Synchronous writers on a modelled disk that takes one flush at a time.
@@ -54,6 +61,8 @@ fn main() -> ExitCode {
         Command::Arrays => Ok(arrays::run()),
         Command::Smooth(options) => smooth::run(&options),
         Command::EngineHits(options) => engine::hits(&options).map(|()| true),
+        Command::Instructions(options) => instructions::check(&options),
+        Command::Work(options) => instructions::work(&options).map(|()| true),
         Command::EngineAppends(options) => engine::append_loop(&options).map(|()| true),
         Command::EngineSerialFlush(options) => engine::serial_flush(&options).map(|()| true),
         Command::EngineRestart(options) => engine::restart_step(&options).map(|()| true),

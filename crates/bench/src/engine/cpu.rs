@@ -1,7 +1,5 @@
 //! What a hit costs beyond the device: time and instructions.
 
-use std::path::PathBuf;
-use std::process::Command;
 use std::rc::Rc;
 
 use clap::Args;
@@ -14,6 +12,7 @@ use super::devices::ZeroCost;
 use super::load::{self, Random};
 use super::rig::{reactor, text, volume_spec};
 use crate::bench::{Bench, Result};
+use crate::callgrind;
 use crate::verdict::{Bar, Row};
 
 /// A fixed number of hits.
@@ -160,30 +159,15 @@ pub(super) fn run_time(bench: &mut Bench) -> Result<()> {
 
 /// Instructions of a whole run of the hidden subcommand.
 fn instructions(count: u64, direct: bool, dir: &std::path::Path) -> Result<f64> {
-    let program = std::env::current_exe().map_err(text)?;
-    let out: PathBuf = dir.join("callgrind.out");
-    let mut command = Command::new("valgrind");
-    command
-        .arg("--tool=callgrind")
-        .arg(format!("--callgrind-out-file={}", out.display()))
-        .arg(program)
-        .args(["engine-hits", "--count", &count.to_string()]);
+    let out = dir.join("callgrind.out");
+    let mut command =
+        callgrind::command(&out, &[], &["engine-hits", "--count", &count.to_string()])?;
     if direct {
         command.arg("--direct");
     }
-    let output = command.output().map_err(|e| match e.kind() {
-        std::io::ErrorKind::NotFound => "valgrind is not installed".to_owned(),
-        _ => format!("running valgrind: {e}"),
-    })?;
+    let collected = callgrind::count(&mut command);
     let _ = std::fs::remove_file(&out);
-    let text = String::from_utf8_lossy(&output.stderr);
-    if !output.status.success() {
-        let reason = text.lines().find(|line| line.starts_with("error")).unwrap_or("no reason");
-        return Err(format!("the run under valgrind failed: {reason}"));
-    }
-    let collected = text.lines().find_map(|line| line.split("Collected : ").nth(1));
-    let number = collected.and_then(|rest| rest.split_whitespace().next()?.parse().ok());
-    number.ok_or_else(|| "valgrind gave no count".to_owned())
+    Ok(collected? as f64)
 }
 
 /// Instructions per hit: the difference of two run lengths, less the same without the engine.
