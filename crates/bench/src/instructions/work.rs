@@ -4,7 +4,7 @@
 //! * [`measured`] is where counting is on, and [`device`] where it is off again: what is left is the
 //!   engine and its executor.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::rc::Rc;
 
@@ -20,6 +20,9 @@ const BLOCK: u64 = 4096;
 
 /// Large enough that no run reaches the end of the log or a checkpoint: these are costs of their own.
 const CACHE_BYTES: u64 = 4 << 30;
+
+/// Blocks that hits find in the cache: the same number for each length of a run.
+const HITS: u64 = 4096;
 
 /// What is done `count` times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -69,15 +72,20 @@ pub struct WorkOptions {
 }
 
 /// Memory that answers at once.
-struct Memory(RefCell<Vec<u8>>);
-
-fn memory(size_bytes: u64) -> Rc<dyn BlockDevice> {
-    Rc::new(Memory(RefCell::new(vec![0; size_bytes as usize])))
+struct Memory {
+    bytes: RefCell<Vec<u8>>,
+    is_measured: Rc<Cell<bool>>,
 }
 
-/// What a device does by itself. Its name switches the counting off: see `counted`.
+/// What a device does by itself. Its name switches the counting off, or on if it is off: see
+/// `counted`. So it is called only from what is measured.
 #[inline(never)]
 fn device(memory: &mut [u8], request: &mut Request) {
+    copy(memory, request);
+}
+
+#[inline(never)]
+fn copy(memory: &mut [u8], request: &mut Request) {
     match request {
         Request::Read { offset, buf } => {
             let from = *offset as usize;
@@ -97,12 +105,13 @@ fn device(memory: &mut [u8], request: &mut Request) {
 
 impl BlockDevice for Memory {
     fn geometry(&self) -> Geometry {
-        let size_bytes = self.0.borrow().len() as u64;
+        let size_bytes = self.bytes.borrow().len() as u64;
         Geometry { size_bytes, sector_bytes: 4096, discard: true }
     }
 
     fn submit(&self, mut request: Request, completer: Completer) {
-        device(&mut self.0.borrow_mut(), &mut request);
+        let by = if self.is_measured.get() { device } else { copy };
+        by(&mut self.bytes.borrow_mut(), &mut request);
         request.finish(Ok(()), completer);
     }
 }
@@ -113,6 +122,7 @@ struct Ready {
     volume: Volume,
     /// Blocks of the volume, a power of two.
     blocks: u64,
+    is_measured: Rc<Cell<bool>>,
 }
 
 impl Ready {
@@ -133,6 +143,11 @@ fn text(error: impl std::fmt::Display) -> String {
 
 /// A new pool, and whatever the work needs to find.
 async fn prepare(runtime: Rc<dyn Runtime>, options: WorkOptions) -> Result<Ready> {
+    let is_measured = Rc::new(Cell::new(false));
+    let memory = |size_bytes: u64| -> Rc<dyn BlockDevice> {
+        let bytes = RefCell::new(vec![0; size_bytes as usize]);
+        Rc::new(Memory { bytes, is_measured: Rc::clone(&is_measured) })
+    };
     let devices = vec![memory(CACHE_BYTES)];
     let witness = Rc::new(MemoryWitness::default());
     let named = CreateOptions::named("bench");
@@ -140,7 +155,8 @@ async fn prepare(runtime: Rc<dyn Runtime>, options: WorkOptions) -> Result<Ready
     let tuning = Tuning { destage_when_idle: false, ..Tuning::default() };
     let pool = engine::open(Rc::clone(&runtime), devices, witness, tuning).await.map_err(text)?;
     // A quarter of the blocks is used, whatever the count: neighbours are as frequent.
-    let blocks = (options.count * 4).next_power_of_two();
+    let used = if options.kind == Kind::Hit { HITS } else { options.count };
+    let blocks = (used * 4).next_power_of_two();
     let spec = VolumeSpec {
         name: "bench".into(),
         origin: "memory".into(),
@@ -149,9 +165,9 @@ async fn prepare(runtime: Rc<dyn Runtime>, options: WorkOptions) -> Result<Ready
         accept_data_loss_on_ssd_failure: true,
     };
     let volume = pool.add_volume(&spec, memory(blocks * BLOCK)).await.map_err(text)?;
-    let ready = Ready { pool, volume, blocks };
+    let ready = Ready { pool, volume, blocks, is_measured: Rc::clone(&is_measured) };
     if matches!(options.kind, Kind::Hit | Kind::Destage) {
-        for number in 0..options.count {
+        for number in 0..used {
             let data = Buf::zeroed(BLOCK as usize).freeze();
             ready.volume.write(ready.place(number), data, false).await.map_err(text)?;
         }
@@ -160,9 +176,10 @@ async fn prepare(runtime: Rc<dyn Runtime>, options: WorkOptions) -> Result<Ready
     Ok(ready)
 }
 
-async fn read(ready: &Ready, count: u64) -> Result<()> {
+async fn read(ready: &Ready, WorkOptions { kind, count }: WorkOptions) -> Result<()> {
     let mut buf = Buf::zeroed(BLOCK as usize);
     for number in 0..count {
+        let number = if kind == Kind::Hit { number % HITS } else { number };
         let outcome;
         (buf, outcome) = ready.volume.read(ready.place(number), buf).await;
         outcome.map_err(text)?;
@@ -174,7 +191,7 @@ async fn read(ready: &Ready, count: u64) -> Result<()> {
 async fn body(ready: Rc<Ready>, options: WorkOptions) -> Result<()> {
     let volume = &ready.volume;
     match options.kind {
-        Kind::Hit | Kind::Populate => read(&ready, options.count).await,
+        Kind::Hit | Kind::Populate => read(&ready, options).await,
         Kind::Write => {
             let data = Buf::zeroed(BLOCK as usize).freeze();
             for number in 0..options.count {
@@ -208,7 +225,9 @@ pub fn work(options: &WorkOptions) -> Result<()> {
     let ready = Rc::new(world.run_until(prepare(runtime, options)).map_err(text)??);
     let (counter, each) = options.kind.proof();
     let before = ready.counter(counter);
+    ready.is_measured.set(true);
     measured(&world, body(Rc::clone(&ready), options))?;
+    ready.is_measured.set(false);
     let done = ready.counter(counter) - before;
     drop(ready);
     world.crash(Crash::ProcessKill);
