@@ -67,6 +67,10 @@ bench-smooth: ## Benchmarks of a cache that is full, busy or shared, on modelled
 	@scripts/setup.sh bench
 	cargo run $(LOCKED) -p forebay-bench -- smooth $(ARGS)
 
+profile: ## Flame graphs of a hit, a write, a destaged block, into target/profile
+	@scripts/setup.sh bench
+	cargo run $(LOCKED) -p forebay-bench -- profile $(ARGS)
+
 soak: SEEDS = 0..10000
 soak: ## Hours: many seeds, crashes at every I/O, kills of the daemon, the fuzzers
 	@scripts/setup.sh test

@@ -9,6 +9,7 @@ mod fio;
 mod instructions;
 mod machine;
 mod nbd;
+mod profile;
 mod smooth;
 mod verdict;
 
@@ -42,6 +43,8 @@ enum Command {
     EngineHits(engine::HitsOptions),
     /// Instructions of fixed engine work, against crates/bench/instructions.txt.
     Instructions(instructions::CheckOptions),
+    /// Flame graphs of the same work.
+    Profile(profile::ProfileOptions),
     /// A fixed amount of engine work in virtual time, for callgrind.
     #[command(hide = true)]
     Work(instructions::WorkOptions),
@@ -62,6 +65,7 @@ fn main() -> ExitCode {
         Command::Smooth(options) => smooth::run(&options),
         Command::EngineHits(options) => engine::hits(&options).map(|()| true),
         Command::Instructions(options) => instructions::check(&options),
+        Command::Profile(options) => profile::run(&options).map(|()| true),
         Command::Work(options) => instructions::work(&options).map(|()| true),
         Command::EngineAppends(options) => engine::append_loop(&options).map(|()| true),
         Command::EngineSerialFlush(options) => engine::serial_flush(&options).map(|()| true),

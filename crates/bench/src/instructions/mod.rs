@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-use self::work::Kind;
+pub(crate) use self::work::Kind;
 pub use self::work::{WorkOptions, work};
 use crate::bench::Result;
 use crate::{callgrind, verdict};
@@ -61,15 +61,19 @@ impl Change {
     }
 }
 
-/// Counts inside of `work::measured`, and not inside of `work::device`.
+/// The function whose name switches the counting on.
+pub(crate) const MEASURED: &str = "instructions::work::measured";
+
+/// Callgrind counts inside of `work::measured`, and not inside of `work::device`.
+pub(crate) const COUNTED: [&str; 3] = [
+    "--collect-atstart=no",
+    "--toggle-collect=*instructions::work::measured*",
+    "--toggle-collect=*instructions::work::device*",
+];
+
 fn counted(kind: Kind, count: u64, out: &Path) -> Result<u64> {
-    let options = [
-        "--collect-atstart=no",
-        "--toggle-collect=*instructions::work::measured*",
-        "--toggle-collect=*instructions::work::device*",
-    ];
     let args = ["work", kind.name(), "--count", &count.to_string()];
-    let mut command = callgrind::command(out, &options, &args)?;
+    let mut command = callgrind::command(out, &COUNTED, &args)?;
     let (name, value) = callgrind::PINNED;
     callgrind::count(command.env(name, value))
 }
