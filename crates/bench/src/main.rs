@@ -37,7 +37,7 @@ enum Command {
     Arrays,
     /// Full, busy, shared: in virtual time on modelled disks, and on real files.
     #[command(after_help = smooth::PLAN.help())]
-    Smooth(bench::Options),
+    Smooth(smooth::SmoothOptions),
     /// A fixed number of cache hits on a device that costs nothing, for callgrind.
     #[command(hide = true)]
     EngineHits(engine::HitsOptions),

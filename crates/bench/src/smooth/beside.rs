@@ -1,5 +1,6 @@
 //! Loads beside each other: reads beside destaging, hits beside a stream, fifteen volumes beside one.
 
+use forebay_device::model::array::ArrayParameters;
 use forebay_device::model::world::Rng;
 use forebay_device::runtime::SECOND;
 use serde_json::json;
@@ -50,12 +51,12 @@ const FOREGROUND_READERS: usize = 8;
 /// the same destaging without reads.
 ///
 /// Costs half a minute of CPU and 150 MiB of memory.
-fn foreground(bench: &mut Bench) -> Result<[(f64, [String; 2]); 2]> {
+fn foreground(bench: &mut Bench, disks: &ArrayParameters) -> Result<[(f64, [String; 2]); 2]> {
     let count = if bench.options.quick { FOREGROUND_DIRTY / 8 } else { FOREGROUND_DIRTY };
     let span_blocks = 4 * count as u64;
     let volume_blocks = (1_u64 << 40) / BLOCK;
     let dirty = Rc::new(scattered(count, span_blocks as u32, 1));
-    let scene = || Scene::new(&Setting { pool_bytes: 12 << 30, volumes: &[1 << 40] });
+    let scene = || Scene::new(&Setting { disks, pool_bytes: 12 << 30, volumes: &[1 << 40] });
     let reads = || random_reads(Kind::ReadBlank, span_blocks, volume_blocks, 5);
 
     let quiet = scene()?;
@@ -105,9 +106,9 @@ const SEQUENTIAL: [Part; 1] = [(
 /// nobody has read before. The pool has 4 GiB, so that a stream that is cached would turn it over.
 ///
 /// Costs a quarter of a minute of CPU and 50 MiB of memory.
-fn sequential(bench: &mut Bench) -> Result<[(f64, [String; 2]); 1]> {
+fn sequential(bench: &mut Bench, disks: &ArrayParameters) -> Result<[(f64, [String; 2]); 1]> {
     let hot_bytes = 1 << 30;
-    let scene = Scene::new(&Setting { pool_bytes: 4 << 30, volumes: &[1 << 40] })?;
+    let scene = Scene::new(&Setting { disks, pool_bytes: 4 << 30, volumes: &[1 << 40] })?;
     scene.play(0, 4, filling(hot_bytes, 1 << 20))?;
     scene.destage(0)?;
     let spans = if bench.options.quick { [2, 4] } else { [10, 20] };
@@ -163,11 +164,11 @@ const GOOD: usize = 15;
 /// begin that count. The volume that kept the least of its rate is the one to judge.
 ///
 /// Costs half a minute of CPU and 50 MiB of memory.
-fn fair(bench: &mut Bench) -> Result<[(f64, [String; 2]); 1]> {
+fn fair(bench: &mut Bench, disks: &ArrayParameters) -> Result<[(f64, [String; 2]); 1]> {
     let (pool_bytes, own_bytes) = (4 << 30, 32 << 20);
     let mut sizes = vec![own_bytes; GOOD];
     sizes.push(4 * pool_bytes);
-    let scene = Scene::new(&Setting { pool_bytes, volumes: &sizes })?;
+    let scene = Scene::new(&Setting { disks, pool_bytes, volumes: &sizes })?;
     for volume in 0..GOOD {
         scene.play(volume, 4, filling(own_bytes, 1 << 20))?;
         scene.destage(volume)?;
@@ -243,17 +244,17 @@ fn finish<const N: usize>(
 }
 
 /// Runs the rows of this module that are asked for.
-pub(super) fn run(bench: &mut Bench) -> Result<()> {
+pub(super) fn run(bench: &mut Bench, disks: &ArrayParameters) -> Result<()> {
     if bench.wants(&["foreground"]) {
-        let result = foreground(bench);
+        let result = foreground(bench, disks);
         finish(bench, &FOREGROUND, result)?;
     }
     if bench.wants(&["sequential"]) {
-        let result = sequential(bench);
+        let result = sequential(bench, disks);
         finish(bench, &SEQUENTIAL, result)?;
     }
     if bench.wants(&["fair"]) {
-        let result = fair(bench);
+        let result = fair(bench, disks);
         finish(bench, &FAIR, result)?;
     }
     Ok(())

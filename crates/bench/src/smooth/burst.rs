@@ -3,6 +3,7 @@
 use std::rc::Rc;
 
 use forebay_device::Nanos;
+use forebay_device::model::array::ArrayParameters;
 use forebay_device::runtime::SECOND;
 use serde_json::json;
 
@@ -44,8 +45,8 @@ impl Sizes {
         Self { pool_bytes: 40 * unit, volume_bytes: 160 * unit, burst }
     }
 
-    fn scene(&self) -> Result<Scene> {
-        Scene::new(&Setting { pool_bytes: self.pool_bytes, volumes: &[self.volume_bytes] })
+    fn scene(&self, disks: &ArrayParameters) -> Result<Scene> {
+        Scene::new(&Setting { disks, pool_bytes: self.pool_bytes, volumes: &[self.volume_bytes] })
     }
 }
 
@@ -82,15 +83,15 @@ fn burst(scene: &Scene, sizes: &Sizes, orders: Orders) -> Result<Seen> {
 /// 40 GiB hold their half and the 13 GiB of the burst with a sixth to spare.
 ///
 /// Costs a minute of CPU and 600 MiB of memory.
-fn measure(bench: &mut Bench) -> Result<[Row; 2]> {
+fn measure(bench: &mut Bench, disks: &ArrayParameters) -> Result<[Row; 2]> {
     let sizes = Sizes::of(bench);
     let count = (sizes.pool_bytes / WRITE) as usize;
     let places = Rc::new(scattered(count, (sizes.volume_bytes / WRITE) as u32, 7));
-    let empty = sizes.scene()?;
+    let empty = sizes.scene(disks)?;
     let absorbed_empty = burst(&empty, &sizes, writes(&places, 0, |_| false))?;
     drop(empty);
 
-    let scene = sizes.scene()?;
+    let scene = sizes.scene(disks)?;
     let (pool, half) = (Rc::clone(&scene.pool), sizes.pool_bytes / 2 / BLOCK);
     // Asking for the number of dirty blocks looks at every shard.
     let is_half = move |count: usize| count.is_multiple_of(256) && pool.blocks().1 >= half;
@@ -112,7 +113,8 @@ fn measure(bench: &mut Bench) -> Result<[Row; 2]> {
     drop(scene);
     let blocks = dirty.iter().flat_map(|&(at, len)| at / BLOCK..(at + len) / BLOCK);
     let mut ordered = joined(blocks).into_iter();
-    let ideal = array_alone(sizes.volume_bytes, FULL_DEPTH, Box::new(move || ordered.next()))?;
+    let ideal =
+        array_alone(disks, sizes.volume_bytes, FULL_DEPTH, Box::new(move || ordered.next()))?;
     bench.keep(&json!({
         "row": NAME, "empty": absorbed_empty.to_json(), "half": absorbed.to_json(), "filled": filled,
         "owed": owed, "clean_ns": clean, "ideal_ns": ideal, "counters": counters,
@@ -130,11 +132,11 @@ fn measure(bench: &mut Bench) -> Result<[Row; 2]> {
 }
 
 /// Runs the rows of this module if they are asked for.
-pub(super) fn run(bench: &mut Bench) -> Result<()> {
+pub(super) fn run(bench: &mut Bench, disks: &ArrayParameters) -> Result<()> {
     if !bench.wants(&[NAME]) {
         return Ok(());
     }
-    let rows = measure(bench).unwrap_or_else(|error| {
+    let rows = measure(bench, disks).unwrap_or_else(|error| {
         [ABSORBED, CLEAN].map(|(what, bar)| Row::failed(NAME, what, bar, &error))
     });
     for row in rows {

@@ -3,6 +3,7 @@
 use std::rc::Rc;
 
 use forebay_device::Nanos;
+use forebay_device::model::array::ArrayParameters;
 use forebay_device::model::world::Rng;
 use forebay_device::runtime::SECOND;
 use serde_json::json;
@@ -62,11 +63,11 @@ const CASES: [Case; 2] = [
 /// the 100 GiB a twenty-fifth, 7 in each stripe.
 ///
 /// Costs half a minute of CPU and 300 MiB of memory.
-fn measure(bench: &mut Bench, case: &Case) -> Result<Row> {
+fn measure(bench: &mut Bench, disks: &ArrayParameters, case: &Case) -> Result<Row> {
     let shrink = if bench.options.quick { 8 } else { 1 };
     let span_bytes = case.span_bytes / shrink;
     let blocks = Rc::new(scattered((1 << 20) / shrink as usize, (span_bytes / BLOCK) as u32, 1));
-    let scene = Scene::new(&Setting { pool_bytes: 12 << 30, volumes: &[span_bytes] })?;
+    let scene = Scene::new(&Setting { disks, pool_bytes: 12 << 30, volumes: &[span_bytes] })?;
     let filled = scene.play(0, WRITERS, writes(Rc::clone(&blocks)))?;
     let owed = scene.owed_blocks();
     let took = scene.destage(0)?;
@@ -78,7 +79,7 @@ fn measure(bench: &mut Bench, case: &Case) -> Result<Row> {
     let depth = scene.origin_writes_max();
     let counters = scene.pool.counters().list();
     drop(scene);
-    let direct = array_alone(span_bytes, depth, writes(Rc::clone(&blocks)))?;
+    let direct = array_alone(disks, span_bytes, depth, writes(Rc::clone(&blocks)))?;
     let per_second = |count: u64, span: Nanos| count as f64 / (span as f64 / SECOND as f64);
     let ours = per_second(owed, took);
     let theirs = per_second(blocks.len() as u64, direct);
@@ -94,10 +95,10 @@ fn measure(bench: &mut Bench, case: &Case) -> Result<Row> {
 }
 
 /// Runs the rows of this module that are asked for.
-pub(super) fn run(bench: &mut Bench) -> Result<()> {
+pub(super) fn run(bench: &mut Bench, disks: &ArrayParameters) -> Result<()> {
     for case in &CASES {
         if bench.wants(&[case.name]) {
-            let row = measure(bench, case);
+            let row = measure(bench, disks, case);
             let failed = |error: String| Row::failed(case.name, case.what, case.bar, &error);
             bench.finish(row.unwrap_or_else(failed))?;
         }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::bench::Result;
 
 /// What the clients of a load have seen.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Seen {
     /// Latency of each request that has ended, in order of their ends.
     latencies: Vec<Nanos>,

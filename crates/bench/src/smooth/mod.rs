@@ -15,7 +15,19 @@ mod measure;
 mod overwrite;
 mod scene;
 
-use crate::bench::{Bench, Options, Plan, Result};
+use clap::Args;
+
+use crate::bench::{self, Bench, Plan, Result};
+
+/// What to measure, and on what.
+#[derive(Args, Clone, Debug)]
+pub struct SmoothOptions {
+    #[command(flatten)]
+    bench: bench::Options,
+    /// The disks' own write caches are on, which is not what the bars are meant for.
+    #[arg(long)]
+    disk_caches: bool,
+}
 
 /// The rows.
 pub(crate) const PLAN: Plan = Plan {
@@ -38,11 +50,16 @@ pub(crate) const PLAN: Plan = Plan {
 ///
 /// # Errors
 /// If the bench itself cannot work: no directory.
-pub fn run(options: &Options) -> Result<bool> {
-    Bench::run(options, &PLAN, |bench| {
-        destage::run(bench)?;
-        beside::run(bench)?;
-        overwrite::run(bench)?;
-        burst::run(bench)
-    })
+pub fn run(options: &SmoothOptions) -> Result<bool> {
+    let disks = scene::disks(options.disk_caches);
+    let met = Bench::run(&options.bench, &PLAN, |bench| {
+        destage::run(bench, &disks)?;
+        beside::run(bench, &disks)?;
+        overwrite::run(bench, &disks)?;
+        burst::run(bench, &disks)
+    });
+    if options.disk_caches {
+        println!("--disk-caches: other disks than the bars are meant for");
+    }
+    met
 }

@@ -3,6 +3,7 @@
 use std::rc::Rc;
 
 use forebay_device::Nanos;
+use forebay_device::model::array::ArrayParameters;
 use forebay_device::model::world::Rng;
 use forebay_device::runtime::SECOND;
 use serde_json::json;
@@ -140,10 +141,10 @@ fn gib(bytes: u64) -> f64 {
 /// checkpoints included. The mean is that of the whole run.
 ///
 /// Costs half a minute of CPU and 50 MiB of memory.
-fn half(bench: &mut Bench) -> Result<Figures> {
+fn half(bench: &mut Bench, disks: &ArrayParameters) -> Result<Figures> {
     let pool_bytes = pool_bytes(bench);
     let set_bytes = pool_bytes / 2;
-    let scene = Scene::new(&Setting { pool_bytes, volumes: &[set_bytes] })?;
+    let scene = Scene::new(&Setting { disks, pool_bytes, volumes: &[set_bytes] })?;
     scene.play(0, 4, filling(set_bytes, 1 << 20))?;
     let (before, counters) = (scene.ssd_bytes(), scene.pool.counters().list());
     let seen = scene.play(0, WRITERS, random_writes(LAPS * pool_bytes, set_bytes))?;
@@ -163,12 +164,12 @@ fn half(bench: &mut Bench) -> Result<Figures> {
 /// the slowest counts. A stall is a request that takes more than a second.
 ///
 /// Costs a minute of CPU and 100 MiB of memory.
-fn double(bench: &mut Bench) -> Result<Figures> {
+fn double(bench: &mut Bench, disks: &ArrayParameters) -> Result<Figures> {
     let pool_bytes = pool_bytes(bench);
     let (set_bytes, lap) = (2 * pool_bytes, pool_bytes / BLOCK);
     let count = LAPS * lap;
     let blocks = set_bytes / BLOCK;
-    let scene = Scene::new(&Setting { pool_bytes, volumes: &[set_bytes] })?;
+    let scene = Scene::new(&Setting { disks, pool_bytes, volumes: &[set_bytes] })?;
     let ends: Rc<std::cell::RefCell<Vec<Nanos>>> = Rc::default();
     let (clock, starts, mut drawn) = (scene.runtime(), Rc::clone(&ends), 0_u64);
     let started = scene.now();
@@ -194,7 +195,7 @@ fn double(bench: &mut Bench) -> Result<Figures> {
     let counters = scene.pool.counters().list();
     drop(scene);
     let mut ordered = in_windows(stream(count, blocks), lap as usize);
-    let alone = array_alone(set_bytes, FULL_DEPTH, Box::new(move || ordered.next()))?;
+    let alone = array_alone(disks, set_bytes, FULL_DEPTH, Box::new(move || ordered.next()))?;
     let disks = count as f64 / (alone as f64 / SECOND as f64);
     bench.keep(&json!({
         "row": "bound", "seen": seen.to_json(), "tenths": laps, "disks": disks,
@@ -214,9 +215,9 @@ fn double(bench: &mut Bench) -> Result<Figures> {
 }
 
 /// Runs the rows of this module that are asked for.
-pub(super) fn run(bench: &mut Bench) -> Result<()> {
+pub(super) fn run(bench: &mut Bench, disks: &ArrayParameters) -> Result<()> {
     if bench.wants(&["overwrite"]) {
-        let result = half(bench);
+        let result = half(bench, disks);
         finish(bench, "overwrite", "overwrite 10 x the pool, working set 0.5 of it", HALF, result)?;
     }
     if bench.wants(&["files"]) {
@@ -224,7 +225,7 @@ pub(super) fn run(bench: &mut Bench) -> Result<()> {
         finish(bench, "files", "overwrite on a real file, origin in memory", HALF, result)?;
     }
     if bench.wants(&["bound"]) {
-        let result = double(bench);
+        let result = double(bench, disks);
         finish(bench, "bound", "overwrite 10 x the pool, working set 2 x", DOUBLE, result)?;
     }
     Ok(())
