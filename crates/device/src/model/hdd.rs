@@ -313,7 +313,9 @@ impl HddModel {
     fn prolong(&mut self, now: Nanos, end: u64) {
         let Some(ahead) = self.ahead else { return };
         let limit = (end + self.p.read_ahead_bytes).min(self.p.size_bytes);
-        if ahead.start <= end && limit > ahead.limit && self.passed(&ahead, now) < ahead.limit {
+        // Read-ahead of earlier serves addresses far from here, which the head does not read towards.
+        let near = ahead.start <= end && end <= ahead.limit;
+        if near && limit > ahead.limit && self.passed(&ahead, now) < ahead.limit {
             let start = ahead.start.max(end.saturating_sub(2 * self.p.read_ahead_bytes));
             self.ahead = Some(Ahead { start, limit, ..ahead });
         }

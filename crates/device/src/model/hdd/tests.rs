@@ -152,3 +152,27 @@ fn every_command_of_a_mix_is_answered_exactly_once() {
         assert_eq!((disk.cache.bytes, disk.load()), (0, 0), "seed {seed}");
     }
 }
+
+#[test]
+fn what_memory_answers_far_from_the_heads_does_not_send_them_there_by_reading() {
+    let mut disk = disk();
+    let (near, far, block) = (1 << 30, 300 << 30, 64 << 10);
+    let mut now = 0;
+    let mut read = |offset| {
+        let (begun, mut done) = (now, Vec::new());
+        disk.submit(now, 0, Command { operation: Operation::Read, offset, len: block });
+        while done.is_empty() {
+            now = disk.next_event().unwrap();
+            disk.advance(now, &mut done);
+        }
+        // Long enough to read on by a few blocks, not by all of the read-ahead.
+        now += 2 * MILLISECOND;
+        disk.advance(now, &mut done);
+        now - begun
+    };
+    read(far);
+    read(near);
+    assert!(read(far + block) < 5 * MILLISECOND, "the head has read on there");
+    let span = read(far + 12 * block);
+    assert!(span < SECOND, "{} ms", span / MILLISECOND);
+}
