@@ -2,6 +2,7 @@
 //!
 //! * [`device`], [`runtime`]: the traits that the engine is written against.
 //! * [`buf`], [`io`]: aligned, pooled buffers, owned by a device until it completes the request.
+//! * [`chunk`]: large memory that stays.
 //! * [`executor`]: the single-threaded task set under both worlds.
 //! * [`relay`], [`post`]: calls and messages from one reactor to another.
 //! * [`real`]: io_uring, files and block devices.
@@ -10,6 +11,7 @@
 //! All `unsafe` code of the project lives in this crate.
 
 pub mod buf;
+pub mod chunk;
 pub mod device;
 pub mod executor;
 pub mod io;
@@ -20,6 +22,7 @@ pub mod relay;
 pub mod runtime;
 
 pub use buf::{Buf, Data};
+pub use chunk::{CHUNK_BYTES, Chunk};
 pub use device::{BlockDevice, Geometry, Request};
 pub use io::{Completer, Io, IoError, IoErrorKind};
 pub use runtime::{Nanos, Runtime};

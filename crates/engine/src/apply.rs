@@ -58,11 +58,15 @@ impl Core {
             index.insert(volume, mapping, displaced);
         });
         self.count_in(volume, &mapping);
+        let Mapping { block, count, state, sectors, .. } = mapping;
+        let holds = state.has_data() && sectors == SECTORS_ALL;
+        self.ram.borrow_mut().note_backed(volume, block, count, holds);
         self.settle(&emptied);
     }
 
     /// Unmaps blocks.
     pub(crate) fn map_remove(&self, volume: VolumeId, block: u64, count: u32) {
+        self.ram.borrow_mut().note_backed(volume, block, count, false);
         let emptied = self.change(volume, block, |index, displaced| {
             index.remove(volume, block, count, displaced);
         });
@@ -98,9 +102,14 @@ impl Core {
                 displaced(old);
             });
         });
-        if let Some(state) = to {
-            for old in changed {
-                self.count_in(volume, &Mapping { state, ..old });
+        for old in changed {
+            match to {
+                Some(state) => self.count_in(volume, &Mapping { state, ..old }),
+                // The origin may lose it again, as a flush that fails: then nobody has it.
+                None if old.state == State::Provisional => {
+                    self.ram.borrow_mut().void(volume, old.block, old.count.into());
+                }
+                None => self.ram.borrow_mut().note_backed(volume, old.block, old.count, false),
             }
         }
         self.settle(&emptied);

@@ -19,6 +19,7 @@ use crate::lock::RangeLocks;
 use crate::log::Log;
 use crate::planted::{self, Bug};
 use crate::policy::Policy;
+use crate::ram::Ram;
 use crate::segment::SetTable;
 use crate::tuning::Tuning;
 use crate::volume::VolumeState;
@@ -89,6 +90,9 @@ pub(crate) struct Core {
     /// Blocks per volume that are destaged but not yet known to be durable on the origin.
     pub written: RefCell<BTreeMap<VolumeId, u64>>,
     pub policy: RefCell<Box<dyn Policy>>,
+    pub ram: RefCell<Ram>,
+    /// Held while the size of the RAM tier is changed.
+    pub resizing: TaskMutex,
     pub superblock: RefCell<Superblock>,
     /// Held while the superblock and the witness are rewritten.
     pub control: TaskMutex,
@@ -139,7 +143,7 @@ pub(crate) struct Core {
     pub index_memory_max: u64,
     /// Partial blocks in the side tables of all shards.
     pub partials: Cell<u64>,
-    /// Bytes of populations on their way into the log.
+    /// Bytes of populations on their way into the log, those that RAM gave up among them.
     pub populating_bytes: Cell<u64>,
 }
 

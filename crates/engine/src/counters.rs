@@ -44,6 +44,10 @@ counters! {
         read_partial_hits,
         /// Read pieces served from the origin alone.
         read_misses,
+        /// Of those served from the cache alone: read pieces served from RAM alone.
+        read_ram_hits,
+        /// Bytes of reads that came from RAM.
+        read_ram_bytes,
         /// Bytes of reads that came from cache devices.
         read_cache_bytes,
         /// Bytes of reads that came from the origin.
@@ -62,6 +66,14 @@ counters! {
         populate_voided,
         /// Missed reads that were not populated, for whatever reason.
         populate_refused,
+        /// Blocks brought into RAM by reads.
+        ram_fill_blocks,
+        /// Blocks that RAM gave up.
+        ram_evict_blocks,
+        /// Of those, blocks that only RAM had and that were handed to the log.
+        ram_demote_blocks,
+        /// Blocks that reclaim left to RAM instead of moving them.
+        ram_take_over_blocks,
         /// Blocks dropped from the cache.
         evict_blocks,
         /// Blocks moved forward in the log by reclaim.

@@ -35,11 +35,13 @@ pub enum EventKind {
     OriginFlushFailed,
     /// Dirty data could not be written to its origin.
     DestageFailed,
+    /// There is no memory for the RAM tier.
+    RamRefused,
 }
 
 impl EventKind {
     /// All of them.
-    pub const ALL: [EventKind; 15] = [
+    pub const ALL: [EventKind; 16] = [
         EventKind::Opened,
         EventKind::Latched,
         EventKind::MemberMissing,
@@ -55,6 +57,7 @@ impl EventKind {
         EventKind::OriginChanged,
         EventKind::OriginFlushFailed,
         EventKind::DestageFailed,
+        EventKind::RamRefused,
     ];
 
     /// Its name for programs, which never changes.
@@ -75,6 +78,7 @@ impl EventKind {
             EventKind::OriginChanged => "origin-changed",
             EventKind::OriginFlushFailed => "origin-flush-failed",
             EventKind::DestageFailed => "destage-failed",
+            EventKind::RamRefused => "ram-refused",
         }
     }
 }

@@ -107,6 +107,32 @@ pub const WALK_HEADER_BLOCKS: u32 = 4;
 /// A few records per stream: what a slow origin delivers never comes near it.
 pub const POPULATE_BYTES_MAX: u64 = 64 << 20;
 
+/// Largest RAM tier, in bytes: frames are numbered with 32 bits.
+pub const RAM_BYTES_MAX: u64 = 8 << 40;
+
+/// Bytes by which the size of a RAM tier is set: what is asked of the system at a time, one huge
+/// page.
+pub const RAM_STEP_BYTES: u64 = forebay_device::CHUNK_BYTES as u64;
+
+/// Blocks of a read from which on nothing of it is brought into RAM (128 KiB): copying takes longer
+/// than the cache device's answer saves, and most of such reads are scans.
+pub const RAM_FILL_BLOCKS_MAX: u32 = 32;
+
+/// Frames that RAM gives up at a time, at most a sixteenth of all: what of them goes to the log shares
+/// a record, whose header would else be half of what is written. (With 32, `cargo run -p
+/// forebay-engine --example tier_hits` shows half as many blocks again on the SSD as with 1.)
+pub const RAM_EVICT_FRAMES: u32 = 32;
+
+/// Bytes on their way from RAM into the log; what else RAM gives up meanwhile is dropped. Enough to
+/// keep an SSD busy, and few registrations for a writer to look through.
+pub const RAM_DEMOTE_BYTES_MAX: u64 = 4 << 20;
+
+/// Bytes that a stop appends of what only RAM has: a second or two on any SSD.
+pub const RAM_STOP_BYTES_MAX: u64 = 256 << 20;
+
+/// Blocks that one question about a range looks up in RAM (16 MiB); behind them the answer ends.
+pub const STATUS_RAM_BLOCKS_MAX: u32 = 4096;
+
 /// WRITE ZEROES requests above this many bytes go straight to the origin where nothing is owed:
 /// they are how disks are prepared, and caching them helps nobody.
 pub const ZERO_DIRECT_BYTES_MIN: u64 = 1 << 20;

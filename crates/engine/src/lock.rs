@@ -6,12 +6,14 @@
 //!   and origin order agree (INV-9).
 //! * A population registers the blocks it read as missing. Whoever takes the range lock of any of
 //!   them afterwards voids the registration, and a voided population is not published (INV-10).
+//! * Nor does anybody who takes the lock leave a frame of RAM behind that could be read (INV-37).
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::task::{Poll, Waker};
 
 use crate::ids::VolumeId;
+use crate::ram::Ram;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Range {
@@ -69,8 +71,15 @@ pub(crate) struct RangeGuard<'a> {
 }
 
 impl RangeLocks {
-    /// Waits for every earlier holder of an overlapping range, then holds `block..block+count`.
-    pub(crate) async fn lock(&self, volume: VolumeId, block: u64, count: u64) -> RangeGuard<'_> {
+    /// Waits for every earlier holder of an overlapping range, then holds `block..block+count`; what
+    /// `ram` has of it is stale from then on.
+    pub(crate) async fn lock(
+        &self,
+        ram: &RefCell<Ram>,
+        volume: VolumeId,
+        block: u64,
+        count: u64,
+    ) -> RangeGuard<'_> {
         let range = Range { volume, start: block, end: block + count };
         let ticket = self.next_ticket.replace(self.next_ticket.get() + 1);
         self.holders.borrow_mut().push(Holder { ticket, range, waker: None });
@@ -88,6 +97,7 @@ impl RangeLocks {
             }
         })
         .await;
+        ram.borrow_mut().void(volume, block, count);
         for population in self.populations.borrow().iter() {
             if population.range.overlaps(&range) {
                 population.valid.set(false);
@@ -105,7 +115,7 @@ impl RangeLocks {
         count: u64,
     ) -> Option<Rc<Population>> {
         let range = Range { volume, start: block, end: block + count };
-        let busy = self.holders.borrow().iter().any(|h| h.range.overlaps(&range))
+        let busy = self.is_held(volume, block, count)
             || self.populations.borrow().iter().any(|p| p.range.overlaps(&range));
         if busy {
             return None;
@@ -118,6 +128,12 @@ impl RangeLocks {
         });
         self.populations.borrow_mut().push(Rc::clone(&population));
         Some(population)
+    }
+
+    /// Whether somebody holds any of these blocks, or waits to.
+    pub(crate) fn is_held(&self, volume: VolumeId, block: u64, count: u64) -> bool {
+        let range = Range { volume, start: block, end: block + count };
+        self.holders.borrow().iter().any(|h| h.range.overlaps(&range))
     }
 
     /// Whether a population's record of any of these blocks may reach the log.
@@ -171,11 +187,11 @@ mod tests {
         let locks = Rc::new(RangeLocks::default());
         let set = TaskSet::new(Box::new(|| ()));
         let order = Rc::new(RefCell::new(Vec::new()));
-        let first = block_on_ready(locks.lock(V, 0, 4));
+        let first = block_on_ready(locks.lock(&RefCell::default(), V, 0, 4));
         for (name, block) in [("b", 3), ("c", 2), ("d", 8)] {
             let (locks, order) = (Rc::clone(&locks), Rc::clone(&order));
             set.spawn(Box::pin(async move {
-                let _guard = locks.lock(V, block, 2).await;
+                let _guard = locks.lock(&RefCell::default(), V, block, 2).await;
                 order.borrow_mut().push(name);
             }));
         }
@@ -195,9 +211,9 @@ mod tests {
         assert!(!locks.is_populating(V, 3, 1));
         population.begin_append(1);
         assert!(locks.is_populating(V, 3, 1));
-        drop(block_on_ready(locks.lock(V, 16, 1)));
+        drop(block_on_ready(locks.lock(&RefCell::default(), V, 16, 1)));
         assert!(population.is_valid());
-        let guard = block_on_ready(locks.lock(V, 15, 1));
+        let guard = block_on_ready(locks.lock(&RefCell::default(), V, 15, 1));
         assert!(!population.is_valid());
         locks.end_population(&population);
         assert!(locks.populate(V, 15, 1).is_none(), "a writer is at work");

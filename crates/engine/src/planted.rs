@@ -36,6 +36,10 @@ pub enum Bug {
     RemoteHitUnpinned,
     /// A start takes what was open at a crash, and has one copy, for durable.
     OpenSetsBelieved,
+    /// A frame of RAM is read on after its block was written.
+    RamFrameSurvivesWrite,
+    /// What was read before a write is put into RAM after it.
+    RamFillOvertaken,
     /// A volume is taken out of the pool before its origin has everything.
     RemovedWhileDirty,
 }
@@ -59,6 +63,8 @@ pub const BUGS: &[(&str, Bug)] = &[
     ("tombstone-not-durable", Bug::TombstoneNotDurable),
     ("remote-hit-unpinned", Bug::RemoteHitUnpinned),
     ("open-sets-believed", Bug::OpenSetsBelieved),
+    ("ram-frame-survives-write", Bug::RamFrameSurvivesWrite),
+    ("ram-fill-overtaken", Bug::RamFillOvertaken),
 ];
 
 #[cfg(feature = "planted")]

@@ -20,13 +20,14 @@ use crate::format::{
 use crate::ids::{BLOCK_BYTES, DeviceId, PoolId, SECTOR_BYTES, Sequence, VolumeId};
 use crate::limits::{
     COPIES_MAX, INDEX_BYTES_PER_GIB, INDEX_MEMORY_MIN, MEMBERS_MAX, NAME_BYTES_MAX,
-    ORIGIN_BYTES_MAX, RECORD_BYTES_MAX, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SHARDS_MAX,
-    SHARDS_MIN, STRIPE_BYTES, VOLUMES_MAX,
+    ORIGIN_BYTES_MAX, RAM_BYTES_MAX, RECORD_BYTES_MAX, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN,
+    SHARDS_MAX, SHARDS_MIN, STRIPE_BYTES, VOLUMES_MAX,
 };
 use crate::log::Log;
 use crate::membership::{OpenOptions, Opened, Opening, assess};
 use crate::origin::Origin;
 use crate::policy::{S3Fifo, S3FifoConfig};
+use crate::ram::RamStatus;
 use crate::recovery::RecoveryReport;
 use crate::segment::{MemberSegments, SetTable};
 use crate::sound::check_counter;
@@ -50,6 +51,9 @@ pub struct CreateOptions {
     /// Bytes of a segment; `None`: by the size of the smallest member. Sizes below 1 MiB are for
     /// simulation.
     pub segment_bytes: Option<u32>,
+    /// Bytes of the tier in RAM, a multiple of 4 KiB; the product uses whole chunks of 2 MiB
+    /// ([`RAM_STEP_BYTES`](crate::limits::RAM_STEP_BYTES)), the simulator less. 0: none.
+    pub ram_bytes: u64,
 }
 
 impl CreateOptions {
@@ -61,6 +65,7 @@ impl CreateOptions {
             index_memory_max: None,
             write_amplification_max_percent: 150,
             segment_bytes: None,
+            ram_bytes: 0,
         }
     }
 }
@@ -190,6 +195,7 @@ fn lay_out(
     }
     let percent = options.write_amplification_max_percent;
     check_write_amplification(percent)?;
+    Pool::check_ram_bytes(options.ram_bytes)?;
     let smallest = devices.iter().map(|d| d.geometry().size_bytes).min().unwrap_or(0);
     let by_size = || {
         let bytes = segment_bytes_for(smallest).and_then(|bytes| u32::try_from(bytes).ok());
@@ -252,6 +258,7 @@ fn lay_out(
         dirty_copies: options.dirty_copies,
         clean_copies: 1,
         write_amplification_max_percent: percent,
+        ram_bytes: options.ram_bytes,
         sector_bytes: SECTOR_BYTES as u32,
         accept_single_copy: false,
         own_roots: true,
@@ -325,6 +332,7 @@ pub async fn open_with(
     };
     core.note_fallbacks();
     core.start_rebuild();
+    core.start_ram();
     Ok(Pool { core, report })
 }
 
@@ -394,6 +402,8 @@ fn new_core(
         owed: RefCell::new(BTreeMap::new()),
         written: RefCell::default(),
         policy: RefCell::new(Box::new(policy)),
+        ram: RefCell::default(),
+        resizing: TaskMutex::default(),
         index_memory_max: superblock.index_memory_max,
         superblock: RefCell::new(superblock),
         control: TaskMutex::default(),
@@ -579,6 +589,38 @@ impl Pool {
         Ok(())
     }
 
+    /// Whether a pool may have a RAM tier of this size, as far as the engine is concerned.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`].
+    pub fn check_ram_bytes(bytes: u64) -> Result<()> {
+        if bytes <= RAM_BYTES_MAX && bytes.is_multiple_of(BLOCK_BYTES) {
+            return Ok(());
+        }
+        Err(invalid(format!("{bytes} B of RAM tier"), "use a multiple of 2 MiB, at most 8 TiB"))
+    }
+
+    /// Memory that a RAM tier of so many bytes takes, metadata included.
+    pub fn ram_memory_bytes(bytes: u64) -> u64 {
+        crate::ram::memory_bytes(bytes)
+    }
+
+    /// What the RAM tier has.
+    pub fn ram(&self) -> RamStatus {
+        self.core.ram.borrow().status()
+    }
+
+    /// Changes the size of the RAM tier while the pool is in use. It is durable on every member when
+    /// this returns.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`]; [`ErrorKind::Refused`] if there is no memory, [`ErrorKind::Io`] if the
+    /// superblocks cannot be written: the size is then what it was.
+    pub async fn set_ram_bytes(&self, bytes: u64) -> Result<()> {
+        Pool::check_ram_bytes(bytes)?;
+        self.core.set_ram_bytes(bytes).await
+    }
+
     /// Attaches the origin of a volume that the pool knows.
     ///
     /// # Errors
@@ -659,6 +701,7 @@ impl Pool {
         // Until the last request has found room, destaging and housekeeping go on.
         core.quiet.until(|| core.requests.get() == 0 || core.latched.get()).await;
         core.check_latch()?;
+        core.keep_hot_frames().await?;
         core.until_idle(Stream::Dirty).await?;
         core.settled.set(true);
         core.housekeeping.wake_all();

@@ -2,7 +2,8 @@
 //!
 //! * All device reads of a piece start right after one look at the index, with the sets pinned, so
 //!   the answer is a state of the volume between the request's start and end.
-//! * The common case, one run that holds everything, is one lookup and one device read.
+//! * The common cases are one lookup and a copy, for what RAM holds as a whole, and one lookup and
+//!   one device read, for what one run on a cache device holds.
 
 use std::rc::Rc;
 
@@ -28,7 +29,15 @@ struct Run {
     /// Offset in the volume and length, in bytes.
     offset: u64,
     len: u64,
-    mapping: Option<Mapping>,
+    source: Source,
+}
+
+/// Where a run's newest version is.
+enum Source {
+    Mapped(Mapping),
+    /// In RAM alone.
+    Ram,
+    Origin,
 }
 
 /// A run whose device read is under way.
@@ -49,13 +58,13 @@ pub(crate) struct Located {
 }
 
 /// What is read around a miss, and which of it is populated.
-struct Plan {
-    population: Rc<Population>,
-    block: u64,
-    count: u32,
-    queue: Queue,
+pub(crate) struct Plan {
+    pub population: Rc<Population>,
+    pub block: u64,
+    pub count: u32,
+    pub queue: Queue,
     /// Runs that were missing before the origin was read: first block, count.
-    parts: Vec<(u64, u32)>,
+    pub parts: Vec<(u64, u32)>,
 }
 
 /// Blocks touched by a byte range: the first, and how many.
@@ -89,13 +98,21 @@ impl Core {
             let what = format!("reading volume \"{}\" at {offset}: a write there failed", v.name);
             return (buf, Err(Error::new(ErrorKind::Io, what)));
         }
+        let mut buf = buf;
+        if self.read_ram(v, offset, &mut buf) {
+            self.note_access(v, first, count, Access::Read, true);
+            add(&self.counters.read_hits, 1);
+            add(&v.counters.read_hits, 1);
+            return (buf, Ok(()));
+        }
         let (whole, mapped) = self.find(v, first, count);
         self.note_access(v, first, count, Access::Read, mapped == count);
         match whole {
             Some(m) if m.count == count && self.is_plain(v, &m, offset, len) => {
                 add(&self.counters.read_hits, 1);
                 add(&v.counters.read_hits, 1);
-                self.read_hit(v, &m, offset, buf).await
+                let wanted = self.is_wanted_in_ram(v, first, count);
+                self.read_hit(v, &m, offset, buf, wanted).await
             }
             _ => {
                 let (pool, volume) = (&self.counters, &v.counters);
@@ -137,6 +154,9 @@ impl Core {
             let mut last = None;
             index.lookup(v.id, first, count, |m| last = Some(m));
             let whole = last.filter(|m| m.count == count && self.is_plain(v, m, offset, len))?;
+            if self.is_in_ram(v, first, count) || self.is_wanted_in_ram(v, first, count) {
+                return None;
+            }
             index.touch(v.id, first, count);
             whole
         };
@@ -162,7 +182,8 @@ impl Core {
         let mut at = first * BLOCK_BYTES;
         let stripe = first / STRIPE_BLOCKS;
         while at < end && self.may_populate(v) && !v.origin.is_stripe_volatile(stripe) {
-            let missing = self.plan(v, at, end - at).into_iter().find(|run| run.mapping.is_none());
+            let runs = self.plan(v, at, end - at);
+            let missing = runs.into_iter().find(|run| matches!(run.source, Source::Origin));
             let Some(run) = missing else { break };
             let len = run.len.min(PREFETCH_STEP_BYTES);
             let (first, count) = blocks_of(run.offset, len);
@@ -212,6 +233,7 @@ impl Core {
         m: &Mapping,
         offset: u64,
         buf: Buf,
+        wanted: bool,
     ) -> (Buf, Result<()>) {
         let len = buf.len();
         let pinned = self.sets.borrow_mut().pin(m.location);
@@ -221,7 +243,12 @@ impl Core {
         add(&self.counters.read_cache_bytes, len as u64);
         let buf = outcome.buf.unwrap_or_else(|| Buf::zeroed(len));
         let answer = match outcome.result {
-            Ok(()) => (buf, Ok(())),
+            Ok(()) => {
+                if wanted {
+                    self.fill_from_log(v, m, offset, &buf);
+                }
+                (buf, Ok(()))
+            }
             Err(_) => self.read_other_copy(v, m, offset, buf).await,
         };
         self.unpin(pinned);
@@ -258,9 +285,17 @@ impl Core {
         let mut runs: Vec<Run> = Vec::new();
         let mut at = offset;
         let mut push = |runs: &mut Vec<Run>, until: u64, mapping: Option<Mapping>| {
-            if until > at {
-                runs.push(Run { offset: at, len: until - at, mapping });
+            if let Some(mapping) = mapping
+                && until > at
+            {
+                runs.push(Run { offset: at, len: until - at, source: Source::Mapped(mapping) });
                 at = until;
+            }
+            while at < until {
+                let (in_ram, border) = self.ram_run(v, at, until);
+                let source = if in_ram { Source::Ram } else { Source::Origin };
+                runs.push(Run { offset: at, len: border - at, source });
+                at = border;
             }
         };
         let index = self.shard(v.id, first).index.borrow();
@@ -298,9 +333,9 @@ impl Core {
 
     /// Starts a run's read at once if it can go straight into its part of the buffer. Runs that
     /// need more than that are only pinned.
-    fn start_run(&self, v: &VolumeState, run: Run, buf: Buf) -> Started {
-        let (io, pinned, buf) = match &run.mapping {
-            Some(m) if m.state.has_data() => {
+    fn start_run(&self, v: &VolumeState, run: Run, mut buf: Buf) -> Started {
+        let (io, pinned, buf) = match &run.source {
+            Source::Mapped(m) if m.state.has_data() => {
                 let pinned = Some(self.sets.borrow_mut().pin(m.location));
                 if self.is_plain(v, m, run.offset, run.len) {
                     let (member, at) = self.copy_of(m.location, 0);
@@ -310,28 +345,33 @@ impl Core {
                     (None, pinned, Some(buf))
                 }
             }
-            _ => (None, None, Some(buf)),
+            Source::Ram => {
+                let here = self.ram.borrow_mut().read(v.id, run.offset, &mut buf);
+                assert!(here, "nothing has changed since the look at the index");
+                add(&self.counters.read_ram_bytes, run.len);
+                (None, None, Some(buf))
+            }
+            Source::Mapped(_) | Source::Origin => (None, None, Some(buf)),
         };
         Started { run, io, pinned, buf }
     }
 
     async fn finish_run(&self, v: &Rc<VolumeState>, started: Started) -> (Buf, Result<()>) {
         let Started { run, io, pinned, buf } = started;
-        let answer = match (run.mapping, io, buf) {
-            (Some(m), Some(io), _) => {
+        let answer = match (&run.source, io, buf) {
+            (Source::Mapped(m), Some(io), _) => {
                 let outcome = io.await;
                 add(&self.counters.read_cache_bytes, run.len);
                 let buf = outcome.buf.unwrap_or_else(|| Buf::zeroed(run.len as usize));
                 match outcome.result {
                     Ok(()) => (buf, Ok(())),
-                    Err(_) => self.read_other_copy(v, &m, run.offset, buf).await,
+                    Err(_) => self.read_other_copy(v, m, run.offset, buf).await,
                 }
             }
-            (Some(m), None, Some(buf)) => self.read_indirect(v, &run, &m, buf).await,
-            (None, _, Some(buf)) => self.read_miss(v, run.offset, buf).await,
-            (_, None, None) | (None, Some(_), None) => {
-                unreachable!("a run has its buffer or a read")
-            }
+            (Source::Mapped(m), None, Some(buf)) => self.read_indirect(v, &run, m, buf).await,
+            (Source::Ram, _, Some(buf)) => (buf, Ok(())),
+            (Source::Origin, _, Some(buf)) => self.read_miss(v, run.offset, buf).await,
+            (_, _, None) => unreachable!("a run has its buffer or a read"),
         };
         if let Some(set) = pinned {
             self.unpin(set);
@@ -372,6 +412,10 @@ impl Core {
             Ok(bytes) => {
                 let len = buf.len();
                 buf.copy_from_slice(&bytes[within..within + len]);
+                let (first, count) = blocks_of(run.offset, run.len);
+                if m.sectors == SECTORS_ALL && self.is_wanted_in_ram(v, first, count) {
+                    self.fill_from_log(v, m, run.offset, &buf);
+                }
                 (buf, Ok(()))
             }
             Err(error) if m.state.is_owed() || m.sectors != SECTORS_ALL => (buf, Err(error)),
@@ -422,7 +466,9 @@ impl Core {
                 let within = (offset - plan.block * BLOCK_BYTES) as usize;
                 let len = buf.len();
                 buf.copy_from_slice(&wide[within..within + len]);
-                self.populate(v, &plan, &wide.freeze());
+                if !self.fill_from_origin(v, &plan, &wide) {
+                    self.populate(v, &plan, &wide.freeze());
+                }
                 (buf, Ok(()))
             }
             Err(_) => {
@@ -478,14 +524,14 @@ impl Core {
     }
 
     /// Whether anything that is read may be populated now.
-    fn may_populate(&self, v: &VolumeState) -> bool {
+    pub(crate) fn may_populate(&self, v: &VolumeState) -> bool {
         let mode = self.mode_of(v);
         let populates = matches!(mode, Mode::Writeback | Mode::Writethrough | Mode::Readonly);
         populates && !self.latched.get() && !self.index_is_tight()
     }
 
     /// Hands what was read to the log, behind the reply.
-    fn populate(&self, v: &VolumeState, plan: &Plan, data: &Data) {
+    pub(crate) fn populate(&self, v: &VolumeState, plan: &Plan, data: &Data) {
         let locks = &self.shard(v.id, plan.block).locks;
         let valid = plan.population.is_valid() || planted::is(Bug::PopulationAfterWrite);
         if !valid || plan.parts.is_empty() {

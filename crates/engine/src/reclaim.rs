@@ -135,8 +135,7 @@ impl Core {
                 at += count;
                 match part.state {
                     State::Clean if self.is_kept(volume, block, queue) => {
-                        self.policy.borrow_mut().spend(0, u64::from(count));
-                        kept.push((volume, part));
+                        self.keep_unless_in_ram(volume, part, &mut kept);
                     }
                     State::Clean | State::Provisional => {
                         self.evict(volume, block, count, part.location);
@@ -150,6 +149,29 @@ impl Core {
             }
         }
         kept
+    }
+
+    /// Moves a part, but for the blocks that RAM holds and that are hot there: those are left to it, and
+    /// come back into the log when it lets them go. So what both tiers hold becomes less.
+    fn keep_unless_in_ram(&self, volume: VolumeId, part: Mapping, kept: &mut Vec<Run>) {
+        let in_ram = |at: u32| self.ram.borrow().holds_hot(volume, part.block + u64::from(at));
+        let mut at = 0;
+        while at < part.count {
+            let taken = in_ram(at);
+            let count = (at..part.count).take_while(|&other| in_ram(other) == taken).count() as u32;
+            let block = part.block + u64::from(at);
+            let location = Location(part.location.0 + u64::from(at));
+            if taken {
+                planted::seen("reclaim: left to RAM");
+                add(&self.counters.ram_take_over_blocks, u64::from(count));
+                self.evict(volume, block, count, location);
+            } else {
+                let distance = part.distance.wrapping_add(at as u8);
+                self.policy.borrow_mut().spend(0, u64::from(count));
+                kept.push((volume, Mapping { block, count, location, distance, ..part }));
+            }
+            at += count;
+        }
     }
 
     /// Moves the few dirty blocks of a set forward, in the background.

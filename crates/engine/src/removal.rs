@@ -96,7 +96,7 @@ impl Core {
         }
         // Whoever holds blocks has let go, and populations under way are void (INV-10).
         for shard in &self.shards {
-            drop(shard.locks.lock(v.id, 0, v.blocks()).await);
+            drop(shard.locks.lock(&self.ram, v.id, 0, v.blocks()).await);
         }
         Ok(())
     }

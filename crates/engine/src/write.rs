@@ -50,7 +50,7 @@ impl Core {
     /// Writes bytes behind the last whole block: they are never cached.
     pub(crate) async fn write_tail(&self, v: &VolumeState, offset: u64, data: Data) -> Result<()> {
         let (first, _) = blocks_of(offset, 1);
-        let _guard = self.shard(v.id, first).locks.lock(v.id, first, 1).await;
+        let _guard = self.shard(v.id, first).locks.lock(&self.ram, v.id, first, 1).await;
         let result = v.origin.write(offset, data).await;
         v.origin.direct.set(v.origin.completed.get());
         result.map_err(|error| origin_error(v, "writing", error))
@@ -65,7 +65,7 @@ impl Core {
     ) -> Result<()> {
         let (first, count) = blocks_of(offset, data.len() as u64);
         let shard = self.shard(v.id, first);
-        let _guard = shard.locks.lock(v.id, first, u64::from(count)).await;
+        let _guard = shard.locks.lock(&self.ram, v.id, first, u64::from(count)).await;
         let (mut mapped, mut owed) = (0, false);
         {
             let mut index = shard.index.borrow_mut();
@@ -80,7 +80,9 @@ impl Core {
         self.note_access(v, first, count, Access::Write, mapped == count);
         add(&self.counters.write_hits, u64::from(mapped == count));
         if self.mode_of(v) == Mode::Writeback || owed {
-            self.write_logged(v, offset, data).await
+            self.write_logged(v, offset, data.clone()).await?;
+            self.refresh_ram(v, offset, &data);
+            Ok(())
         } else {
             self.write_direct(v, offset, data).await
         }

@@ -78,10 +78,15 @@ impl Runtime for Tasks {
 const BLOCK: usize = 4096;
 const BLOCKS: u64 = 256;
 
-async fn warm_pool(tasks: Rc<Tasks>, device: Rc<dyn BlockDevice>) -> (Pool, Volume) {
+async fn warm_pool(
+    tasks: Rc<Tasks>,
+    device: Rc<dyn BlockDevice>,
+    ram_bytes: u64,
+) -> (Pool, Volume) {
     let (runtime, devices) = (tasks as Rc<dyn Runtime>, vec![device]);
     let witness = Rc::new(MemoryWitness::default());
-    create(&*runtime, &devices, &*witness, &CreateOptions::named("p")).await.expect("created");
+    let options = CreateOptions { ram_bytes, ..CreateOptions::named("p") };
+    create(&*runtime, &devices, &*witness, &options).await.expect("created");
     let tuning = Tuning { destage_when_idle: false, ..Tuning::default() };
     let pool = open(runtime, devices, witness, tuning).await.expect("opened");
     let spec = VolumeSpec {
@@ -126,7 +131,7 @@ fn allocations(tasks: &Rc<Tasks>, pool: &Pool, client: Client, reads: u64) -> u6
 fn a_hit_allocates_nothing() {
     let tasks = Rc::new(Tasks { set: TaskSet::new(Box::new(|| ())), timers: RefCell::default() });
     let device = Rc::new(MemoryStore::new(1 << 30, 512)) as Rc<dyn BlockDevice>;
-    let (pool, volume) = tasks.run(warm_pool(Rc::clone(&tasks), Rc::clone(&device)));
+    let (pool, volume) = tasks.run(warm_pool(Rc::clone(&tasks), Rc::clone(&device), 0));
     assert_eq!(allocations(&tasks, &pool, volume.client(), 1000), 0);
     // The pin's way back is a queue that grows by blocks of some thirty places.
     let remote = volume.share().open(vec![Rc::clone(&device)]);
@@ -134,4 +139,27 @@ fn a_hit_allocates_nothing() {
     assert!(count <= 1000 / 30, "{count} allocations for 1000 hits of another reactor");
     // Without devices of its own the reactor asks the pool's to read.
     assert_eq!(allocations(&tasks, &pool, volume.share().open(Vec::new()), 1000), 0);
+}
+
+#[test]
+fn a_hit_in_ram_allocates_nothing_nor_does_one_that_comes_there() {
+    let tasks = Rc::new(Tasks { set: TaskSet::new(Box::new(|| ())), timers: RefCell::default() });
+    let device = Rc::new(MemoryStore::new(1 << 30, 512)) as Rc<dyn BlockDevice>;
+    let ram_bytes = BLOCKS * BLOCK as u64;
+    let (pool, volume) = tasks.run(warm_pool(Rc::clone(&tasks), Rc::clone(&device), ram_bytes));
+    let ram_hits = || pool.counters().read_ram_hits.get();
+    assert_eq!(allocations(&tasks, &pool, volume.client(), 1000), 0);
+    assert_eq!(ram_hits(), BLOCKS + 1000, "all but the first reads");
+    // Of another reactor too: the pool's copies into the buffer that came along.
+    let remote = volume.share().open(vec![device]);
+    assert_eq!(allocations(&tasks, &pool, remote, 1000), 0);
+    assert_eq!(ram_hits(), 2000 + 3 * BLOCKS);
+    // Half of the blocks have a frame: the others come from the device, and some come to stay.
+    let pool = Rc::new(pool);
+    let resized = Rc::clone(&pool);
+    tasks.run(async move { resized.set_ram_bytes(ram_bytes / 2).await }).expect("resized");
+    let fills = || pool.counters().ram_fill_blocks.get();
+    let before = fills();
+    assert_eq!(allocations(&tasks, &pool, volume.client(), 1000), 0);
+    assert!(fills() > before);
 }

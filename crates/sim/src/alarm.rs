@@ -13,22 +13,24 @@ pub const SEEDS_MAX: u64 = 500;
 /// A change of the swarm or of the schedule moves them; then the search finds the new ones, and
 /// `--alarm` prints what belongs here.
 const KNOWN: &[(&str, u64)] = &[
-    ("flush-skips-second-member", 8),
+    ("flush-skips-second-member", 20),
     ("segment-reused-before-root", 40),
     ("population-after-write", 6),
     ("tombstone-forgotten", 23),
     ("torn-record-adopted", 3),
     ("reclaim-without-origin-flush", 4),
-    ("footer-before-flush", 3),
+    ("footer-before-flush", 34),
     ("destage-unflushed", 387),
     ("watermark-over-inflight", 29),
-    ("provisional-taken-for-clean", 41),
+    ("provisional-taken-for-clean", 35),
     ("range-lock-skipped", 20),
     ("root-before-images", 20),
     ("flush-acknowledged-early", 130),
-    ("tombstone-not-durable", 64),
+    ("tombstone-not-durable", 91),
     ("remote-hit-unpinned", 90),
     ("open-sets-believed", 154),
+    ("ram-frame-survives-write", 2),
+    ("ram-fill-overtaken", 27),
 ];
 
 /// How a bug was caught.

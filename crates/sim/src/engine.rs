@@ -209,6 +209,7 @@ impl Subject for Engine {
         let options = CreateOptions {
             dirty_copies: env.config.dirty_copies as u8,
             segment_bytes: Some(env.config.segment_bytes as u32),
+            ram_bytes: env.config.ram_bytes[0],
             write_amplification_max_percent: env.config.write_amplification_max_percent,
             ..CreateOptions::named("simulated")
         };
@@ -306,6 +307,12 @@ impl Subject for Engine {
 
     async fn set_mode(&self, volume: usize, to: Mode) -> Result<(), SubjectError> {
         self.volumes[volume].set_mode(mode(to)).await.map_err(error)
+    }
+
+    async fn set_ram(&self, bytes: u64) -> Result<(), SubjectError> {
+        let Some(pool) = &self.pool else { return Ok(()) };
+        count("RAM tier: size changed", 1);
+        pool.set_ram_bytes(bytes).await.map_err(error)
     }
 
     async fn destage(&self) -> Result<(), SubjectError> {

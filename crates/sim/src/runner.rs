@@ -12,7 +12,7 @@ use std::rc::Rc;
 
 use forebay_device::io::pair;
 use forebay_device::model::world::{Cause, Crash, Rng, World};
-use forebay_device::runtime::{Nanos, SECOND};
+use forebay_device::runtime::{MILLISECOND, Nanos, SECOND};
 use forebay_device::{Buf, IoError, Runtime};
 
 use crate::content::{SECTOR, fill};
@@ -32,6 +32,9 @@ const VERIFY_SECTORS: u64 = 128;
 /// One in so many starts comes after one during which a flush fails, one of the first so many.
 const TROUBLE_ONE_IN: u64 = 4;
 const START_FLUSHES: u64 = 14;
+
+/// Longest pauses between two changes of the size of the RAM tier.
+const RAM_PAUSES: [Nanos; 3] = [MILLISECOND, 20 * MILLISECOND, 2 * SECOND];
 
 /// The same of runs that a failed flush ends.
 const RUN_FLUSHES: u64 = 30;
@@ -276,6 +279,29 @@ async fn verify<S: Subject>(shared: &Shared, subject: &S) {
     }
 }
 
+/// Changes the size of the RAM tier now and then.
+async fn resize_ram<S: Subject>(shared: &Shared, subject: &S) {
+    let mut luck = Rng::new(shared.config.seed ^ 0x4A4 ^ shared.world.io_count());
+    for &bytes in &shared.config.ram_bytes[1..] {
+        let runtime: &dyn Runtime = &*shared.world;
+        runtime
+            .sleep({
+                let most = *luck.pick(&RAM_PAUSES);
+                luck.below(most)
+            })
+            .await
+            .result
+            .unwrap_or(());
+        let outcome = subject.set_ram(bytes).await;
+        shared.trace(|| format!("RAM tier: {bytes} B -> {outcome:?}"));
+        if let Err(error) = outcome
+            && !shared.errors_expected.get()
+        {
+            shared.fail(format!("the RAM tier cannot be resized: {error}"));
+        }
+    }
+}
+
 /// Opens the subject and lets all clients run to their end.
 pub(crate) async fn serve<S: Subject>(
     shared: &Rc<Shared>,
@@ -305,6 +331,16 @@ pub(crate) async fn serve<S: Subject>(
     let quiet = last && rng.one_in(3);
     let clients = if quiet { 0 } else { shared.config.clients };
     let mut ends = Vec::new();
+    if !quiet && shared.config.ram_bytes.len() > 1 {
+        let (completer, end) = pair();
+        ends.push(end);
+        let (shared, subject) = (Rc::clone(shared), Rc::clone(&subject));
+        machine.env.runtime.spawn(Box::pin(async move {
+            resize_ram(&shared, &*subject).await;
+            drop(subject);
+            completer.done(Ok(()));
+        }));
+    }
     for client in 0..clients {
         let (completer, end) = pair();
         ends.push(end);

@@ -137,6 +137,11 @@ pub trait Subject: Sized + 'static {
     fn set_mode(&self, volume: usize, mode: Mode)
     -> impl Future<Output = Result<(), SubjectError>>;
 
+    /// Changes the size of the RAM tier.
+    fn set_ram(&self, _bytes: u64) -> impl Future<Output = Result<(), SubjectError>> {
+        async { Ok(()) }
+    }
+
     /// Waits until every volume's origin is complete, current and flushed. Nobody writes meanwhile.
     fn destage(&self) -> impl Future<Output = Result<(), SubjectError>>;
 

@@ -128,6 +128,8 @@ pub struct Config {
     pub cache_block_bytes: u32,
     /// What may be written to members per byte admitted, in percent.
     pub write_amplification_max_percent: u16,
+    /// Bytes of RAM tier, at first and then, one after the other, while clients are at work.
+    pub ram_bytes: Vec<u64>,
     /// Reactors that clients are spread over; the first one is the pool's.
     pub reactors: usize,
     /// Paces of the engine.
@@ -196,6 +198,7 @@ impl Config {
             loss,
             // From numbers of its own, too.
             flush_fails_one_in: if Rng::new(seed ^ 0xF1A5).one_in(4) { 2 } else { 0 },
+            ram_bytes: Self::ram(seed),
             members,
             member_bytes: MEMBER_HEAD_BYTES + segment_bytes * segment_count,
             member_sector_bytes: (0..members).map(|_| *rng.pick(&sectors)).collect(),
@@ -260,6 +263,19 @@ impl Config {
             crashes: rng.between(1, crashes),
             returns: rng.one_in(2),
         })
+    }
+
+    /// From numbers of its own: none, a few frames that are always being given up, or room for much
+    /// of a volume.
+    fn ram(seed: u64) -> Vec<u64> {
+        let mut rng = Rng::new(seed ^ 0x4A3);
+        if rng.one_in(2) {
+            return vec![0];
+        }
+        let changes = if rng.one_in(2) { rng.between(1, 4) } else { 0 };
+        let sizes = [0, 32 << 10, 64 << 10, 256 << 10, 1 << 20, 3 << 20];
+        let first = *rng.pick(&sizes[1..]);
+        std::iter::once(first).chain((0..changes).map(|_| *rng.pick(&sizes))).collect()
     }
 
     fn volume(rng: &mut Rng, diet: Diet) -> VolumeConfig {
@@ -379,6 +395,8 @@ mod tests {
         for reactors in [1, 2, 4] {
             assert!(configs.iter().any(|c| c.reactors == reactors));
         }
+        assert!(configs.iter().any(|c| c.ram_bytes == [0]));
+        assert!(configs.iter().any(|c| c.ram_bytes.len() > 3));
         assert!(configs.iter().any(|c| c.loss.is_some_and(|loss| loss.returns)));
     }
 }

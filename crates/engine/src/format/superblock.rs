@@ -10,7 +10,9 @@ use super::geometry::{SEGMENTS_MAX, root_bytes_for, segment_bytes_valid, segment
 use super::slots::{SlotChoice, Slotted, choose_slot};
 use super::volume::{self, VolumeRecord, name_valid};
 use crate::ids::{BLOCK_BYTES, DeviceId, PoolId, SECTOR_BYTES};
-use crate::limits::{COPIES_MAX, MEMBERS_MAX, NAME_BYTES_MAX, SHARDS_MAX, SHARDS_MIN, VOLUMES_MAX};
+use crate::limits::{
+    COPIES_MAX, MEMBERS_MAX, NAME_BYTES_MAX, RAM_BYTES_MAX, SHARDS_MAX, SHARDS_MIN, VOLUMES_MAX,
+};
 
 pub(super) const MAGIC: &[u8; 8] = b"FBYSUPER";
 /// Bytes of a superblock slot.
@@ -42,6 +44,7 @@ structure!(at, "Superblock", 131_072, {
     MEMBER_COUNT @ 133: 1,
     NAME_BYTES @ 134: 1,
     NAME @ 136: 63,
+    RAM_BYTES @ 200: 8,
     MEMBERS @ 256: 512,
     VOLUMES @ 4096: 126_976,
 });
@@ -131,6 +134,8 @@ pub struct Superblock {
     pub clean_copies: u8,
     /// SSD bytes per byte admitted that reclaim may cause, in percent, 100..=400.
     pub write_amplification_max_percent: u16,
+    /// Bytes of the tier in RAM; 0 is none, as in pools of older versions.
+    pub ram_bytes: u64,
     /// Logical sector of the volumes' exports, 512 or 4096 bytes.
     pub sector_bytes: u32,
     /// Whether dirty data with fewer copies than asked was agreed to.
@@ -198,6 +203,7 @@ impl Superblock {
         out[at::MEMBER_COUNT] = self.members.len() as u8;
         out[at::NAME_BYTES] = self.name.len() as u8;
         put_bytes(out, at::NAME, self.name.as_bytes());
+        put_u64(out, at::RAM_BYTES, self.ram_bytes);
     }
 
     /// Decodes a slot.
@@ -224,6 +230,7 @@ impl Superblock {
             dirty_copies: bytes[at::DIRTY_COPIES],
             clean_copies: bytes[at::CLEAN_COPIES],
             write_amplification_max_percent: get_u16(bytes, at::WRITE_AMPLIFICATION_MAX_PERCENT),
+            ram_bytes: get_u64(bytes, at::RAM_BYTES),
             sector_bytes: get_u32(bytes, at::SECTOR_BYTES),
             accept_single_copy: get_bool(bytes, at::ACCEPT_SINGLE_COPY, "accept_single_copy")?,
             own_roots: has_feature(bytes, FEATURE_OWN_ROOTS),
@@ -255,6 +262,8 @@ impl Superblock {
         check((1..=2).contains(&self.clean_copies), "clean_copies")?;
         let percent = self.write_amplification_max_percent;
         check((100..=400).contains(&percent), "write_amplification_max_percent")?;
+        let ram = self.ram_bytes;
+        check(ram <= RAM_BYTES_MAX && ram.is_multiple_of(BLOCK_BYTES), "ram_bytes")?;
         let sector = u64::from(self.sector_bytes);
         check(sector == SECTOR_BYTES || sector == BLOCK_BYTES, "sector_bytes")?;
         self.validate_members()?;

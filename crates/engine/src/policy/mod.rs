@@ -15,11 +15,13 @@ mod ghost;
 mod s3fifo;
 #[cfg(test)]
 mod tests;
+mod tier;
 
 pub use budget::Budget;
 pub use fifo::Fifo;
 pub use ghost::Ghost;
 pub use s3fifo::{S3Fifo, S3FifoConfig};
+pub use tier::{NODE_BYTES as TIER_NODE_BYTES, Tier};
 
 use crate::ids::VolumeId;
 

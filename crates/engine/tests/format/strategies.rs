@@ -2,6 +2,7 @@
 
 use forebay_engine::format::*;
 use forebay_engine::ids::*;
+use forebay_engine::limits::RAM_BYTES_MAX;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -74,6 +75,7 @@ prop_compose! {
         numbers in any::<(u64, u64, u64)>(),
         (power, shards) in (16..=25_u32, 64..=65_536_u32),
         (dirty, clean, percent) in (1..=3_u8, 1..=2_u8, 100..=400_u16),
+        ram_blocks in 0..=RAM_BYTES_MAX / 4096,
         (big, single, own_roots) in any::<(bool, bool, bool)>(),
         members in vec(member(), 1..=8),
         volumes in volumes(),
@@ -106,6 +108,7 @@ prop_compose! {
             dirty_copies: dirty,
             clean_copies: clean,
             write_amplification_max_percent: percent,
+            ram_bytes: ram_blocks * 4096,
             sector_bytes: if big { 4096 } else { 512 },
             accept_single_copy: single,
             own_roots,

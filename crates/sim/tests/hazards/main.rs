@@ -9,6 +9,7 @@ mod lives;
 mod lying;
 mod members;
 mod origin;
+mod ram;
 mod remote;
 mod removal;
 mod rig;

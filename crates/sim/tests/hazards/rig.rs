@@ -196,6 +196,7 @@ pub struct Plan {
     pub tuning: Tuning,
     pub origin_bytes: u64,
     pub write_amplification_max_percent: u16,
+    pub ram_bytes: u64,
     /// Whether write-back with a single copy is agreed to.
     pub agreed: bool,
 }
@@ -210,6 +211,7 @@ impl Default for Plan {
             tuning: lazy(),
             origin_bytes,
             write_amplification_max_percent: 150,
+            ram_bytes: 0,
             agreed: true,
         }
     }
@@ -254,6 +256,7 @@ impl Rig {
             dirty_copies: plan.copies,
             write_amplification_max_percent: plan.write_amplification_max_percent,
             segment_bytes: Some(SEGMENT_BYTES as u32),
+            ram_bytes: plan.ram_bytes,
             ..CreateOptions::named("pool")
         };
         let spec = VolumeSpec {

@@ -1,0 +1,127 @@
+//! Hazards of the tier in RAM: nothing there may outlive what it is a copy of.
+
+use forebay_device::{Buf, Request, Runtime};
+use forebay_engine::Mode;
+use forebay_engine::planted::Bug;
+
+use crate::is_read;
+use crate::rig::{BLOCK, Plan, Rig, SOON, provoke, same, survive, version};
+
+const RAM_BYTES: u64 = 256 << 10;
+
+fn with_ram(mode: Mode) -> Plan {
+    Plan { mode, ram_bytes: RAM_BYTES, ..Plan::default() }
+}
+
+fn counter(rig: &Rig, name: &str) -> u64 {
+    let counters = rig.pool().counters().list();
+    counters.iter().find(|(known, _)| *known == name).map(|(_, value)| *value).unwrap()
+}
+
+fn set_ram(rig: &Rig, bytes: u64) -> Result<(), String> {
+    let pool = rig.pool();
+    rig.run(async move { pool.set_ram_bytes(bytes).await })?.map_err(|error| error.to_string())
+}
+
+#[test]
+fn what_is_read_again_after_a_write_is_the_write() {
+    // Without the range lock's word a direct write would pass RAM by as well.
+    provoke(Bug::RamFrameSurvivesWrite, 3, |seed| {
+        let modes = [Mode::Writeback, Mode::Writethrough, Mode::Readonly];
+        let rig = Rig::new(seed, with_ram(modes[seed as usize]));
+        rig.pause(SOON);
+        same("before", rig.read(3)?, 1)?;
+        same("from RAM", rig.read(3)?, 1)?;
+        assert_eq!(counter(&rig, "read_ram_hits"), 1);
+        rig.write(2, 3, 1)?;
+        same("after", rig.read(3)?, 2)?;
+        same("and again", rig.read(3)?, 2).map(drop)
+    });
+}
+
+#[test]
+fn what_the_origin_returned_before_a_direct_write_does_not_come_into_ram_after_it() {
+    provoke(Bug::RamFillOvertaken, 1, |seed| {
+        let rig = Rig::new(seed, with_ram(Mode::Readonly));
+        rig.pause(SOON);
+        rig.origin_gate.hold(1, is_read);
+        let volume = rig.volume();
+        rig.world.spawn(Box::pin(async move {
+            let (_, result) = volume.read(3 * BLOCK as u64, Buf::new(BLOCK)).await;
+            result.unwrap();
+        }));
+        rig.pause(SOON);
+        assert_eq!(rig.origin_gate.held(), 1);
+        rig.write(2, 3, 1)?;
+        rig.origin_gate.release();
+        rig.pause(SOON);
+        same("read after both", rig.read(3)?, 2).map(drop)
+    });
+}
+
+#[test]
+fn what_a_cache_device_returned_before_a_write_does_not_come_into_ram_after_it() {
+    provoke(Bug::RamFillOvertaken, 1, |seed| {
+        let rig = Rig::new(seed, with_ram(Mode::Writeback));
+        rig.pause(SOON);
+        rig.write(2, 3, 1)?;
+        rig.gates[0].hold(1, is_read);
+        let volume = rig.volume();
+        rig.world.spawn(Box::pin(async move {
+            let (buf, result) = volume.read(3 * BLOCK as u64, Buf::new(BLOCK)).await;
+            result.unwrap();
+            assert_eq!(version(3, &buf), Ok(2), "it was the newest when the read began");
+        }));
+        rig.pause(SOON);
+        assert_eq!(rig.gates[0].held(), 1);
+        rig.write(3, 3, 1)?;
+        rig.gates[0].release();
+        rig.pause(SOON);
+        same("read after both", rig.read(3)?, 3).map(drop)
+    });
+}
+
+#[test]
+fn ram_does_not_keep_what_a_failed_flush_may_have_lost() {
+    survive(8, |seed| {
+        let rig = Rig::new(seed, with_ram(Mode::Writethrough));
+        rig.pause(SOON);
+        rig.write(2, 3, 1)?;
+        let first = rig.read(3)?;
+        same("while nothing has failed", first, 2)?;
+        rig.read(3)?;
+        assert!(counter(&rig, "read_ram_hits") > 0);
+        rig.origin_gate.fail_next(|request| matches!(request, Request::Flush));
+        rig.origin.fail_flush();
+        assert!(rig.flush().is_err());
+        // The client knows; from here on there is one answer.
+        let after = rig.read(3)?;
+        set_ram(&rig, 0)?;
+        same("without RAM", rig.read(3)?, after)?;
+        Ok(())
+    });
+}
+
+#[test]
+fn what_only_ram_holds_goes_to_the_log_when_ram_lets_it_go_and_before_a_stop() {
+    survive(3, |seed| {
+        let rig = Rig::new(seed, with_ram(Mode::Writeback));
+        rig.pause(SOON);
+        for block in 0..8 {
+            same("first", rig.read(block)?, 1)?;
+        }
+        let ram = rig.pool().ram();
+        assert_eq!((ram.only_bytes, ram.overlap_bytes), (8 * BLOCK as u64, 0));
+        assert_eq!(rig.pool().blocks().0, 0, "the log has nothing yet");
+        set_ram(&rig, 0)?;
+        rig.pause(SOON);
+        assert_eq!(rig.pool().blocks().0, 8, "it has all of it now");
+        set_ram(&rig, RAM_BYTES)?;
+        for block in 0..8 {
+            same("from the log", rig.read(block)?, 1)?;
+        }
+        let ram = rig.pool().ram();
+        assert_eq!((ram.only_bytes, ram.overlap_bytes), (0, 8 * BLOCK as u64));
+        Ok(())
+    });
+}
