@@ -77,6 +77,9 @@ struct Serve {
     /// With --create: copies of dirty data
     #[arg(long, value_name = "N", default_value_t = 2)]
     dirty_copies: u8,
+    /// With --create: size of the RAM tier
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes, default_value = "0")]
+    ram: u64,
     /// With --create: unit of population
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes, default_value = "64K")]
     cache_block_bytes: u64,
@@ -267,7 +270,8 @@ impl Serve {
             }
         };
         let dirty_copies = self.dirty_copies;
-        Ok(CreateOptions { dirty_copies, segment_bytes, ..CreateOptions::named(NAME) })
+        let ram_bytes = self.ram;
+        Ok(CreateOptions { dirty_copies, segment_bytes, ram_bytes, ..CreateOptions::named(NAME) })
     }
 
     async fn attach(&self, pool: &Pool, origin: Rc<dyn BlockDevice>) -> Result<Volume> {

@@ -140,6 +140,7 @@ const _: () = assert!(forebay_engine::limits::STATUS_EXTENTS_MAX == EXTENTS_MAX)
 fn extent(extent: forebay_engine::Extent) -> Extent {
     let tier = match extent.place {
         Place::Origin => Tier::Origin,
+        Place::Ram => Tier::Ram,
         Place::Clean => Tier::SsdClean,
         Place::Dirty | Place::Zeroes => Tier::SsdDirty,
         Place::Lost => Tier::Lost,

@@ -43,6 +43,9 @@ pub struct CreatePool {
     /// Copies of dirty data; without it 2 on several devices and 1 on one.
     #[serde(default)]
     pub dirty_copies: Option<u8>,
+    /// Size of the tier in RAM in front of them, a multiple of 2 MiB; without it there is none.
+    #[serde(default)]
+    pub ram_bytes: u64,
     /// Agrees to write-back with one copy of dirty data, for the volumes to come.
     #[serde(default)]
     pub accept_data_loss_on_ssd_failure: bool,
@@ -83,6 +86,12 @@ pub struct PoolPlan {
     pub index_bytes_sparse: u64,
     /// The most memory that the index takes; at it the cache takes in less.
     pub index_bytes_max: u64,
+    /// Size of the tier in RAM.
+    #[serde(default)]
+    pub ram_bytes: u64,
+    /// Memory that it takes, with what is needed to find things in it.
+    #[serde(default)]
+    pub ram_memory_bytes: u64,
 }
 
 /// One cache device of a plan.
@@ -104,6 +113,9 @@ pub struct SetPool {
     /// Bytes that reclaim may write for each byte admitted, in percent, 100 to 400.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub write_amplification_max_percent: Option<u16>,
+    /// Size of the tier in RAM, a multiple of 2 MiB; 0: none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ram_bytes: Option<u64>,
     /// Agrees to write-back with one copy of dirty data, for the volumes to come.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub accept_data_loss_on_ssd_failure: Option<bool>,
@@ -208,12 +220,33 @@ pub struct PoolUsage {
     pub index_bytes: u64,
     /// Its bound.
     pub index_bytes_max: u64,
+    /// The tier in RAM.
+    #[serde(default)]
+    pub ram: RamUsage,
     /// Read requests so far.
     pub read_requests: u64,
-    /// Of those, served by cache devices alone.
+    /// Of those, served by the cache alone, RAM or cache devices.
     pub read_hits: u64,
+    /// Of those, served by RAM alone.
+    #[serde(default)]
+    pub read_ram_hits: u64,
     /// Write requests so far.
     pub write_requests: u64,
+}
+
+/// What the tier in RAM of an open pool holds, in bytes.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct RamUsage {
+    /// Its size; while it is being changed, what it has come to.
+    pub size_bytes: u64,
+    /// Blocks in it.
+    pub used_bytes: u64,
+    /// Of those, blocks that no cache device holds as well.
+    pub only_bytes: u64,
+    /// Of those, blocks that a cache device holds as well.
+    pub overlap_bytes: u64,
+    /// Memory of all of it, with what is needed to find things in it.
+    pub memory_bytes: u64,
 }
 
 /// One cache device of a pool.
@@ -444,9 +477,15 @@ pub struct Memory {
     pub index_bytes: u64,
     /// The most that they take.
     pub index_bytes_max: u64,
+    /// Bytes of the tiers in RAM of open pools now.
+    #[serde(default)]
+    pub ram_bytes: u64,
+    /// The most that they take, at their sizes as they are set.
+    #[serde(default)]
+    pub ram_bytes_max: u64,
     /// The most that requests of clients, populations and destaging take.
     pub buffers_bytes_max: u64,
-    /// The most of both.
+    /// The most of all three.
     pub total_bytes_max: u64,
 }
 

@@ -40,6 +40,8 @@ impl std::error::Error for ExportError {}
 /// Where an extent's newest data is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Tier {
+    /// In RAM; the origin has it, too.
+    Ram,
     /// On a cache device; the origin was given it, too.
     SsdClean,
     /// On a cache device; the origin may lack it.

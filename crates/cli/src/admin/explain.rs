@@ -124,6 +124,11 @@ pub(crate) const CODES: &[(&str, &str, &str)] = &[
         "Dirty data could not be written to its origin; it stays safe in the cache and is tried again.",
         "See `dmesg` for the origin.",
     ),
+    (
+        "ram-refused",
+        "There was no memory for a pool's RAM tier when it was opened: it serves without one.",
+        "Free memory or raise the limit of locked memory and start again, or `forebay pool set NAME ram=SIZE`.",
+    ),
     ("pool-set", "A setting of a pool was changed.", "Nothing."),
     ("pool-stopped", "A pool was closed in order.", "Nothing."),
     (

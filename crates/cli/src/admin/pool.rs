@@ -5,14 +5,14 @@ use std::path::PathBuf;
 use clap::Subcommand;
 use forebay_control::api::{
     Change, Confirm, CreatePool, Done, ImportPool, Many, MemberState, One, Pool, PoolPlan,
-    PoolState,
+    PoolState, PoolUsage,
 };
 use forebay_control::name::Name;
 
 use super::{Asking, Daemon, absolute, confirm, table};
 use crate::Result;
 use crate::failure::Failure;
-use crate::text::{self, say, tell};
+use crate::text::{self, parse_bytes, say, tell};
 
 /// See the head of the file.
 #[derive(Subcommand)]
@@ -27,6 +27,9 @@ pub(crate) enum Command {
         /// On how many of them each dirty block is [default: 2, with one device 1]
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=3))]
         dirty_copies: Option<u8>,
+        /// Keep what is hottest in so much RAM in front of them, in steps of 2M [default: none]
+        #[arg(long, value_name = "SIZE", value_parser = parse_bytes, default_value = "0", hide_default_value = true)]
+        ram: u64,
         /// Write volumes back although the death of one SSD loses what is dirty
         #[arg(long)]
         accept_data_loss_on_ssd_failure: bool,
@@ -45,7 +48,7 @@ pub(crate) enum Command {
     Set {
         /// Its name
         name: Name,
-        /// `write_amplification_max_percent=100..400`, `accept_data_loss_on_ssd_failure=true|false`
+        /// `ram=SIZE`, `write_amplification_max_percent=100..400`, `accept_data_loss_on_ssd_failure=true|false`
         #[arg(value_name = "KEY=VALUE", required = true)]
         settings: Vec<String>,
         /// Only say whether it could be done
@@ -103,10 +106,23 @@ fn state_name(state: PoolState) -> &'static str {
 pub(crate) fn run(command: Command, asking: &Asking) -> Result<()> {
     let daemon = asking.daemon()?;
     match command {
-        Command::Create { name, ssds, dirty_copies, accept_data_loss_on_ssd_failure, dry_run } => {
+        Command::Create {
+            name,
+            ssds,
+            dirty_copies,
+            ram: ram_bytes,
+            accept_data_loss_on_ssd_failure,
+            dry_run,
+        } => {
             let ssds = ssds.iter().map(|path| absolute(path)).collect::<Result<_>>()?;
-            let body =
-                CreatePool { name, ssds, dirty_copies, accept_data_loss_on_ssd_failure, dry_run };
+            let body = CreatePool {
+                name,
+                ssds,
+                dirty_copies,
+                ram_bytes,
+                accept_data_loss_on_ssd_failure,
+                dry_run,
+            };
             let plan: PoolPlan = daemon.post("/api/v1/pools", &body)?;
             daemon.print(&plan, print_plan);
         }
@@ -174,6 +190,15 @@ pub(crate) fn run(command: Command, asking: &Asking) -> Result<()> {
     Ok(())
 }
 
+/// A size as people write it.
+fn size(text: &str) -> Result<serde_json::Value> {
+    let bytes = parse_bytes(text).map_err(|why| {
+        Failure::new(format!("ram={text} is no size: {why}"))
+            .hint("write it as ram=4G; ram=0 is none")
+    })?;
+    Ok(bytes.into())
+}
+
 /// Settings as people write them, as a body; what they mean is up to the daemon.
 fn settings_of(settings: &[String]) -> Result<serde_json::Map<String, serde_json::Value>> {
     let mut body = serde_json::Map::new();
@@ -182,7 +207,10 @@ fn settings_of(settings: &[String]) -> Result<serde_json::Map<String, serde_json
             return Err(Failure::new(format!("\"{setting}\" sets nothing"))
                 .hint("write KEY=VALUE, as write_amplification_max_percent=200"));
         };
-        let value = serde_json::from_str(value).unwrap_or_else(|_| value.into());
+        let (key, value) = match key {
+            "ram" => ("ram_bytes", size(value)?),
+            _ => (key, serde_json::from_str(value).unwrap_or_else(|_| value.into())),
+        };
         if body.insert(key.to_owned(), value).is_some() {
             return Err(Failure::new(format!("{key} is set twice")).hint("set it once"));
         }
@@ -227,6 +255,13 @@ fn print_plan(plan: &PoolPlan) {
         text::bytes(plan.index_bytes_sparse),
         text::bytes(plan.index_bytes_max),
     ));
+    if plan.ram_bytes > 0 {
+        say(format_args!(
+            "RAM tier      {}, which takes {} of memory",
+            text::bytes(plan.ram_bytes),
+            text::bytes(plan.ram_memory_bytes)
+        ));
+    }
     if plan.done {
         tell(format_args!("next: `forebay volume add {}/NAME --origin PATH`", plan.name));
     }
@@ -247,6 +282,18 @@ fn print_list(pools: &[Pool]) {
         })
         .collect();
     say(table(&["POOL", "STATE", "SSDS", "VOLUMES", "DIRTY", "ID"], &rows));
+}
+
+/// What the tier in RAM holds.
+fn ram_line(usage: &PoolUsage) -> String {
+    let share = 100.0 * usage.read_ram_hits as f64 / usage.read_requests.max(1) as f64;
+    let ram = &usage.ram;
+    format!(
+        "{} of {} in use, {} of it on cache devices too; it served {share:.1} % of the reads",
+        text::bytes(ram.used_bytes),
+        text::bytes(ram.size_bytes),
+        text::bytes(ram.overlap_bytes),
+    )
 }
 
 /// A pool as `status` and `pool show` print it.
@@ -270,12 +317,15 @@ pub(super) fn print_pool(pool: &Pool) {
         let hits = match usage.read_requests {
             0 => "no reads yet".to_owned(),
             all => format!(
-                "{:.1} % of {} reads since the start were served by cache devices alone",
+                "{:.1} % of {} reads since the start were served by the cache alone",
                 100.0 * usage.read_hits as f64 / all as f64,
                 text::thousands(all)
             ),
         };
         say(format_args!("hits     {hits}"));
+        if usage.ram.size_bytes > 0 {
+            say(format_args!("ram      {}", ram_line(usage)));
+        }
         say(format_args!(
             "reclaim  writes up to {} % of what is admitted",
             usage.write_amplification_max_percent

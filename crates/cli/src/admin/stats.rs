@@ -36,6 +36,8 @@ struct Rates {
     read_bytes_per_s: f64,
     /// Reads that the cache served alone, of all; `null` without reads.
     read_hit_ratio: Option<f64>,
+    /// Reads that RAM served alone, of all; `null` without reads, and for a volume.
+    read_ram_hit_ratio: Option<f64>,
     write_requests_per_s: f64,
     write_bytes_per_s: f64,
     destage_bytes_per_s: f64,
@@ -141,6 +143,8 @@ fn rates(
         read_requests_per_s: per_s("read_requests"),
         read_bytes_per_s: per_s("read_bytes"),
         read_hit_ratio: (reads > 0).then(|| hits as f64 / reads as f64),
+        read_ram_hit_ratio: (reads > 0 && after.contains_key("read_ram_hits"))
+            .then(|| value("read_ram_hits") as f64 / reads as f64),
         write_requests_per_s: per_s("write_requests"),
         write_bytes_per_s: per_s("write_bytes"),
         destage_bytes_per_s: per_s("destage_bytes"),

@@ -15,9 +15,13 @@ pub(crate) fn status(asking: &Asking) -> Result<()> {
         say(&status.summary);
         let memory = &status.memory;
         say(format_args!(
-            "memory   {} now; index up to {}, buffers up to {}; {}, {}",
+            "memory   {} now; index up to {}, {}buffers up to {}; {}, {}",
             memory.resident_bytes.map_or("-".to_owned(), bytes),
             bytes(memory.index_bytes_max),
+            match memory.ram_bytes_max {
+                0 => String::new(),
+                most => format!("RAM tiers up to {}, ", bytes(most)),
+            },
             bytes(memory.buffers_bytes_max),
             if memory.locked { "locked" } else { "not locked" },
             if memory.io_flusher { "freed without I/O" } else { "freed with I/O" },

@@ -3,7 +3,8 @@
 use std::rc::Rc;
 
 use forebay_control::api::{
-    self, Export, Member, MemberState, Mode, PoolState, PoolUsage, SCHEMA, Status, VolumeState,
+    self, Export, Member, MemberState, Mode, PoolState, PoolUsage, RamUsage, SCHEMA, Status,
+    VolumeState,
 };
 use forebay_control::error::Code;
 use forebay_control::name::VolumeName;
@@ -50,7 +51,7 @@ fn usage(open: &Open, superblock: &Superblock, record: &Record) -> PoolUsage {
     let pool = &open.pool;
     let ((cached, _), (free, total)) = (pool.blocks(), pool.segments());
     let (index_bytes, index_bytes_max) = pool.index_memory();
-    let counters = pool.counters();
+    let (counters, ram) = (pool.counters(), pool.ram());
     PoolUsage {
         dirty_copies: superblock.dirty_copies,
         write_amplification_max_percent: superblock.write_amplification_max_percent,
@@ -62,8 +63,16 @@ fn usage(open: &Open, superblock: &Superblock, record: &Record) -> PoolUsage {
         dirty_bytes: pool.unproven_blocks() * BLOCK_BYTES,
         index_bytes,
         index_bytes_max,
+        ram: RamUsage {
+            size_bytes: ram.size_bytes,
+            used_bytes: ram.used_bytes,
+            only_bytes: ram.only_bytes,
+            overlap_bytes: ram.overlap_bytes,
+            memory_bytes: ram.memory_bytes,
+        },
         read_requests: counters.read_requests.get(),
         read_hits: counters.read_hits.get(),
+        read_ram_hits: counters.read_ram_hits.get(),
         write_requests: counters.write_requests.get(),
     }
 }

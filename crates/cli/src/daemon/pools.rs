@@ -61,6 +61,8 @@ fn plan_of(name: &Name, superblock: &Superblock, members: &Members) -> PoolPlan 
         index_bytes_dense: index_bytes(INDEX_BYTES_PER_GIB),
         index_bytes_sparse: index_bytes(INDEX_BYTES_PER_GIB_SPARSE),
         index_bytes_max: superblock.index_memory_max,
+        ram_bytes: superblock.ram_bytes,
+        ram_memory_bytes: Pool::ram_memory_bytes(superblock.ram_bytes),
     }
 }
 
@@ -149,7 +151,10 @@ impl Daemon {
             })?;
         }
         let copies = body.dirty_copies.unwrap_or(if body.ssds.len() > 1 { 2 } else { 1 });
-        let options = CreateOptions { dirty_copies: copies, ..CreateOptions::named(name) };
+        let ram_bytes = body.ram_bytes;
+        self.check_ram(ram_bytes, 0)?;
+        let options =
+            CreateOptions { dirty_copies: copies, ram_bytes, ..CreateOptions::named(name) };
         let members = Members::open(&self.reactor, &body.ssds).await?;
         let plan = members.plan(&self.reactor, &options).await?;
         let plan = plan_of(&body.name, &plan, &members);
@@ -428,8 +433,15 @@ impl Daemon {
         if let Some(percent) = body.write_amplification_max_percent {
             Pool::check_write_amplification_max(percent)?;
         }
+        if let Some(bytes) = body.ram_bytes {
+            self.check_ram(bytes, open.pool.ram().memory_bytes)?;
+        }
         if body.dry_run {
             return self.describe_pool(name);
+        }
+        if let Some(bytes) = body.ram_bytes {
+            open.pool.set_ram_bytes(bytes).await?;
+            changed.push(format!("a RAM tier of {}", text::bytes(bytes)));
         }
         if let Some(percent) = body.write_amplification_max_percent {
             open.pool.set_write_amplification_max(percent).await?;

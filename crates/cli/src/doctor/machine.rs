@@ -89,7 +89,7 @@ fn meminfo(table: &str, name: &str) -> Option<u64> {
 }
 
 /// Memory that can be had without taking it from anybody.
-pub(super) fn memory_available() -> Option<u64> {
+pub(crate) fn memory_available() -> Option<u64> {
     meminfo(&read("/proc/meminfo"), "MemAvailable")
 }
 

@@ -8,6 +8,8 @@ mod device;
 mod latency;
 mod machine;
 
+pub(crate) use machine::memory_available;
+
 use std::path::PathBuf;
 
 use clap::Args;

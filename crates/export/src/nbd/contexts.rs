@@ -38,6 +38,7 @@ impl Context {
             Context::Allocation if extent.is_zero => HOLE | ZERO,
             Context::Allocation => 0,
             Context::Tier => match extent.tier {
+                Tier::Ram => 1 << 0,
                 Tier::SsdClean => 1 << 1,
                 Tier::SsdDirty => 1 << 2,
                 Tier::Origin => 1 << 3,
