@@ -185,6 +185,7 @@ impl Core {
         appended >= pool / 100 * self.tuning.lap_percent
             || (freed > 0 && starving && (freed >= batch || !reclaiming))
             || (freed > 0 && low && !self.is_reclaim_due())
+            || (low && freed >= 3 * batch)
     }
 }
 
@@ -195,7 +196,8 @@ pub(crate) async fn flusher(core: Rc<Core>) {
     while !core.log.is_retired() && !core.latched.get() {
         let due = || {
             let asked = core.log.bytes_since_flush.get() >= core.tuning.flush_bytes
-                || core.log.closing_count() > CLOSING_MAX;
+                || core.log.closing_count() > CLOSING_MAX
+                || (core.log.closing_count() > 0 && core.throttle.shortage() > 0);
             core.log.is_retired() || (asked && core.log.has_volatile())
         };
         let timer = core.rt.sleep(core.tuning.flush_interval);
@@ -231,6 +233,7 @@ pub(crate) async fn housekeeper(core: Rc<Core>) {
             // Its error has latched the pool and is an event.
             progress |= core.lap(false).await.is_ok();
         }
+        core.note_room();
         // Whoever waits for memory looks again: evictions and destaging give it back piece by piece.
         core.room.wake_all();
         if !progress {

@@ -21,6 +21,7 @@ use crate::planted::{self, Bug};
 use crate::policy::Policy;
 use crate::ram::Ram;
 use crate::segment::SetTable;
+use crate::throttle::Throttle;
 use crate::tuning::Tuning;
 use crate::volume::VolumeState;
 use crate::wait::{TaskMutex, WaitQueue};
@@ -145,6 +146,10 @@ pub(crate) struct Core {
     pub partials: Cell<u64>,
     /// Bytes of populations on their way into the log, those that RAM gave up among them.
     pub populating_bytes: Cell<u64>,
+    /// Sets whose dirty data is being moved.
+    pub moving: Cell<u32>,
+    /// Who holds writers back when room is short.
+    pub throttle: Throttle,
 }
 
 impl Core {
@@ -173,6 +178,7 @@ impl Core {
         self.log.wake_all();
         self.room.wake_all();
         self.housekeeping.wake_all();
+        self.throttle.wake();
         self.quiet.wake_all();
     }
 
@@ -182,6 +188,7 @@ impl Core {
         self.log.retire();
         self.housekeeping.wake_all();
         self.room.wake_all();
+        self.throttle.wake();
         self.quiet.until(|| self.tasks.get() == 0).await;
     }
 

@@ -104,6 +104,8 @@ counters! {
         laps,
         /// Times that a write waited for room.
         throttled_writes,
+        /// Nanoseconds that writes were held back because room was short.
+        throttle_delay_ns,
     }
 }
 
@@ -126,6 +128,10 @@ counters! {
         write_bytes,
         /// Bytes written to the origin by the destage elevator.
         destage_bytes,
+        /// Writes that were held back because room was short.
+        throttled_writes,
+        /// Nanoseconds that writes were held back because room was short.
+        throttle_delay_ns,
     }
 }
 

@@ -190,6 +190,7 @@ impl Core {
         let limit = sets.total_count() * self.tuning.owed_segments_percent as usize / 100;
         let scarce = sets.is_low();
         owed > limit
+            || self.throttle.is_limiting()
             || (scarce && owed > 0 && self.reclaim_stuck.get())
             || self.partials.get() > PARTIALS_MAX as u64 / 4 * 3
             || self.index_bytes.get() >= self.index_memory_max / 100 * 95

@@ -30,6 +30,7 @@ mod segment;
 mod sound;
 mod status;
 mod superblock;
+mod throttle;
 mod verify;
 mod wait;
 mod walk;

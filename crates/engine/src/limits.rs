@@ -1,5 +1,8 @@
 //! Every limit of the engine: its number, its unit, why this number, what happens at it.
 
+use forebay_device::Nanos;
+use forebay_device::runtime::{MILLISECOND, SECOND};
+
 /// Longest client request, in bytes: what NBD clients send at the most.
 pub const REQUEST_BYTES_MAX: u64 = 32 << 20;
 
@@ -132,6 +135,23 @@ pub const RAM_STOP_BYTES_MAX: u64 = 256 << 20;
 
 /// Blocks that one question about a range looks up in RAM (16 MiB); behind them the answer ends.
 pub const STATUS_RAM_BLOCKS_MAX: u32 = 4096;
+
+/// Bytes a second that writers who are held back are taken to get at the least. An estimate below what
+/// an SSD does in a blink would make the next burst begin slowly.
+pub const THROTTLE_RATE_MIN: u64 = 1 << 20;
+
+/// Time over which the rate of writers who are held back is averaged.
+pub const THROTTLE_SPAN: Nanos = SECOND;
+
+/// How far ahead of its turn a writer may be before it waits: a timer for each write of an SSD would
+/// cost more than the write.
+pub const THROTTLE_AHEAD: Nanos = MILLISECOND;
+
+/// Bytes of writers who are held back that go on together, so that they share a record: each record
+/// has a header of a block. They wait no longer than [`THROTTLE_TOGETHER`] for each other.
+pub const THROTTLE_TOGETHER_BYTES: u64 = 64 << 10;
+/// See [`THROTTLE_TOGETHER_BYTES`].
+pub const THROTTLE_TOGETHER: Nanos = 10 * MILLISECOND;
 
 /// WRITE ZEROES requests above this many bytes go straight to the origin where nothing is owed:
 /// they are how disks are prepared, and caching them helps nobody.

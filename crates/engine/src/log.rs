@@ -364,6 +364,7 @@ impl Core {
             last_sequence: Sequence(0),
             durable_blocks: 0,
         });
+        self.note_room();
         self.housekeeping.wake_all();
         Ok(Some(Rc::new(OpenSet {
             id,
@@ -376,6 +377,13 @@ impl Core {
             header_done: Cell::new(false),
             records: RefCell::default(),
         })))
+    }
+
+    /// How short room for writes is, up to [`crate::throttle::FULL`].
+    pub(crate) fn shortage(&self) -> u64 {
+        let left = self.left_to_start(Stream::Dirty);
+        let copies = self.stream_copies(Stream::Dirty);
+        self.sets.borrow().shortage(copies, &left, self.log.watermark())
     }
 
     /// Segments of each member that a stream leaves to the next start: one for each set of dirty data

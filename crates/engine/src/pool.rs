@@ -32,6 +32,7 @@ use crate::recovery::RecoveryReport;
 use crate::segment::{MemberSegments, SetTable};
 use crate::sound::check_counter;
 use crate::superblock::{check_mode, witness_of};
+use crate::throttle::{Flow, Throttle};
 use crate::tuning::Tuning;
 use crate::volume::{Volume, VolumeState, check_origin};
 use crate::wait::{TaskMutex, WaitQueue};
@@ -435,6 +436,8 @@ fn new_core(
         index_bytes: Cell::new(0),
         partials: Cell::new(0),
         populating_bytes: Cell::new(0),
+        moving: Cell::new(0),
+        throttle: Throttle::new(),
     }
 }
 
@@ -682,6 +685,7 @@ impl Pool {
             gone: Cell::new(false),
             untold: Cell::new(None),
             counters: VolumeCounters::default(),
+            flow: Rc::new(Flow::default()),
         });
         self.core.volumes.borrow_mut().insert(record.id, Rc::clone(&state));
         self.core.spawn_background(elevator(Rc::clone(&self.core), Rc::clone(&state)));
@@ -698,6 +702,7 @@ impl Pool {
         core.stopping.set(true);
         core.housekeeping.wake_all();
         core.room.wake_all();
+        core.throttle.wake();
         // Until the last request has found room, destaging and housekeeping go on.
         core.quiet.until(|| core.requests.get() == 0 || core.latched.get()).await;
         core.check_latch()?;
@@ -734,6 +739,7 @@ impl Pool {
         core.lap(true).await?;
         core.log.retire();
         core.housekeeping.wake_all();
+        core.throttle.wake();
         core.quiet.until(|| core.tasks.get() == 0 || core.latched.get()).await;
         Ok(core.owed_blocks())
     }

@@ -527,7 +527,7 @@ impl Core {
     pub(crate) fn may_populate(&self, v: &VolumeState) -> bool {
         let mode = self.mode_of(v);
         let populates = matches!(mode, Mode::Writeback | Mode::Writethrough | Mode::Readonly);
-        populates && !self.latched.get() && !self.index_is_tight()
+        populates && !self.latched.get() && !self.index_is_tight() && !self.is_holding_back()
     }
 
     /// Hands what was read to the log, behind the reply.

@@ -41,6 +41,9 @@ const MOVE_BATCH_BLOCKS: u32 = 32;
 /// Moves in flight before the oldest is waited for: two records' worth of single blocks.
 const MOVES_MAX: usize = 64;
 
+/// Sets whose dirty data is being moved at a time: each takes room before it gives any.
+const SETS_MOVING_MAX: u32 = 4;
+
 impl Set {
     /// The queue that a data set belongs to; `None` for facts and metadata.
     fn queue(&self) -> Option<Queue> {
@@ -56,7 +59,7 @@ impl Core {
     /// The closed set to reclaim next, if there is one worth it.
     fn choose_victim(&self) -> Option<(SegmentId, Queue)> {
         let sets = self.sets.borrow();
-        let spare = !sets.is_starving();
+        let spare = !sets.is_starving() && self.moving.get() < SETS_MOVING_MAX;
         let lacking = sets.lacking(self.log.watermark());
         let size_blocks = self.segment_blocks;
         let mut units = sets.iter().filter_map(|set| {
@@ -82,13 +85,14 @@ impl Core {
     /// Empties one set as far as possible; false if there was none to choose.
     pub(crate) async fn reclaim_one(self: &Rc<Self>) -> Result<bool> {
         let Some((id, queue)) = self.choose_victim() else { return Ok(false) };
-        let before = self.sets.borrow().get(id).map_or(0, |set| set.live_blocks);
+        let (before, moving) =
+            (self.sets.borrow().get(id).map_or(0, |set| set.live_blocks), self.moving.get());
         let pinned = self.pin_set(id);
         let result = self.empty_set(id, queue).await;
         self.unpin(pinned);
         result?;
         let after = self.sets.borrow().get(id).map_or(0, |set| set.live_blocks);
-        Ok(after < before)
+        Ok(after < before || self.moving.get() > moving)
     }
 
     fn pin_set(&self, id: SegmentId) -> SegmentId {
@@ -178,10 +182,15 @@ impl Core {
     fn move_in_background(self: &Rc<Self>, id: SegmentId, runs: Vec<Run>) {
         let core = Rc::clone(self);
         let pinned = self.pin_set(id);
+        self.moving.set(self.moving.get() + 1);
+        let blocks = runs.iter().map(|(_, m)| u64::from(m.count)).sum();
+        self.policy.borrow_mut().spend(0, blocks);
         self.spawn_background(async move {
             // Its error has latched the pool and is an event.
             core.move_runs(runs, Stream::Dirty).await.ok();
             core.unpin(pinned);
+            core.moving.set(core.moving.get() - 1);
+            core.reclaim_stuck.set(false);
             core.housekeeping.wake_all();
         });
     }
@@ -428,6 +437,7 @@ impl Core {
             }
             self.sets.borrow_mut().release(id);
         }
+        self.note_room();
         self.room.wake_all();
     }
 

@@ -43,6 +43,7 @@ use crate::membership::trust_in;
 use crate::planted::{self, Bug};
 use crate::segment::{Set, SetState};
 use crate::sound::check_counter;
+use crate::throttle::pacer;
 use crate::walk::Walk;
 
 const BLOCK: usize = BLOCK_BYTES as usize;
@@ -133,6 +134,7 @@ impl Core {
         self.spawn(flusher(Rc::clone(self)));
         self.housekept.set(true);
         self.spawn(housekeeper(Rc::clone(self)));
+        self.spawn(pacer(Rc::clone(self)));
         if lacking {
             self.make_room(&open, &mut report).await?;
         }

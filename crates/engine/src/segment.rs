@@ -15,6 +15,7 @@ use std::collections::{BTreeSet, VecDeque};
 use crate::format::{State, Stream};
 use crate::ids::{Incarnation, Location, SegmentId, Sequence};
 use crate::limits::{MEMBERS_MAX, RESERVE_SEGMENTS_MIN};
+use crate::throttle::FULL;
 
 /// The life of a set.
 ///
@@ -128,6 +129,24 @@ pub(crate) struct MemberSegments {
     pub base: u32,
     pub count: u32,
 }
+
+/// Levels by which sets are told apart: none, up to all of them full of owed data.
+pub(crate) const OWED_LEVELS: usize = 33;
+
+/// See [`SetTable::outlook`]; all in segments.
+#[derive(Clone)]
+pub(crate) struct Outlook {
+    pub total: u64,
+    /// What live data would fill.
+    pub live: u64,
+    /// What writes can have without destaging.
+    pub free: u64,
+    /// Those with owed data, by its part of a segment: the last level is full of it.
+    pub owed: Levels,
+}
+
+/// Segments by level.
+pub(crate) type Levels = [u64; OWED_LEVELS];
 
 /// All sets, and the free segments of each member.
 pub(crate) struct SetTable {
@@ -293,8 +312,9 @@ impl SetTable {
         (0..self.members.len()).any(|m| self.free[m].len() < self.reserve(m))
     }
 
-    /// The members on which room must be made, even if what a root would free now is counted: half
-    /// a reserve more than the reserve is kept, so that a root frees many at once. Each member is
+    /// The members on which room must be made, even if what a root would free now is counted: twice
+    /// the reserve is kept, so that a root frees many at once, and writers who outrun reclaim meet the
+    /// throttle before they meet the floor. Each member is
     /// looked at by itself, for what is free on one is of no use to a write that needs another;
     /// and where some starve, they alone are named, for reclaim could go on for ever on the others.
     pub(crate) fn lacking(&self, watermark: Sequence) -> MemberMask {
@@ -306,9 +326,73 @@ impl SetTable {
         for (m, free) in self.free.iter().enumerate() {
             let expected = free.len() + coming[m];
             starving |= u8::from(expected <= self.floor(m, Stream::Probation)) << m;
-            low |= u8::from(expected < self.reserve(m) / 2 * 3) << m;
+            low |= u8::from(expected < self.reserve(m) * 2) << m;
         }
         MemberMask(if starving != 0 { starving } else { low })
+    }
+
+    /// How short room for sets of `copies` segments is, up to [`FULL`]: none where reclaim keeps what
+    /// it means to keep and roots make that free in time. `left` is what writes leave to the next start.
+    pub(crate) fn shortage(
+        &self,
+        copies: usize,
+        left: &[usize; MEMBERS_MAX],
+        watermark: Sequence,
+    ) -> u64 {
+        let bottom = |m: usize| self.floor(m, Stream::Dirty) + left[m];
+        let sets = |count: &dyn Fn(usize) -> usize| {
+            let mut above = [0; MEMBERS_MAX];
+            for (m, above) in above.iter_mut().enumerate().take(self.members.len()) {
+                *above = count(m).saturating_sub(bottom(m));
+            }
+            // Copies lie on distinct members, so what one has more than the others is of no use.
+            above.sort_unstable();
+            (0..copies)
+                .map(|others| {
+                    above[..MEMBERS_MAX - others].iter().sum::<usize>() / (copies - others)
+                })
+                .min()
+                .unwrap_or(0) as u64
+        };
+        let missing = |have: u64, want: u64| {
+            if have >= want { 0 } else { (want - have) * FULL / want }
+        };
+        let free = sets(&|m| self.free[m].len());
+        let goal = sets(&|m| self.reserve(m) * 2);
+        if free >= goal {
+            return 0;
+        }
+        let mut coming = [0; MEMBERS_MAX];
+        for set in self.iter().filter(|set| set.awaits_root(watermark)) {
+            set.segments.iter().for_each(|&segment| coming[self.member_of(segment)] += 1);
+        }
+        let expected = sets(&|m| self.free[m].len() + coming[m]);
+        // A root that is on its way takes its time: what is free until then must last.
+        let until_root = sets(&|m| self.reserve(m)) / 2;
+        missing(expected, goal).max(missing(free, until_root.max(1)))
+    }
+
+    /// What room there is without destaging, and how far destaging is from making more.
+    pub(crate) fn outlook(&self) -> Outlook {
+        let (total, owed) = (self.total_count() as u64, [0; OWED_LEVELS]);
+        let live = self.live_blocks / u64::from(self.segment_blocks);
+        let mut outlook = Outlook { total, live, free: 0, owed };
+        for m in 0..self.members.len() {
+            let floor = self.floor(m, Stream::Dirty);
+            outlook.free += self.free[m].len().saturating_sub(floor) as u64;
+        }
+        for set in self.iter().filter(|set| set.holds_data()) {
+            let segments = set.segments.len() as u64;
+            match (set.owed_blocks, set.state) {
+                (0, SetState::Open | SetState::Closing) => {}
+                (0, _) => outlook.free += segments,
+                (owed, _) => {
+                    let level = owed as usize * (OWED_LEVELS - 1) / self.segment_blocks as usize;
+                    outlook.owed[level] += segments;
+                }
+            }
+        }
+        outlook
     }
 
     /// Whether a set lies, with one of its copies, on one of these members.

@@ -18,6 +18,7 @@ use crate::origin::Origin;
 use crate::planted::{self, Bug};
 use crate::read::{Located, append_part};
 use crate::status::Extent;
+use crate::throttle::Flow;
 use crate::wait::TaskMutex;
 
 /// A volume whose origin is attached.
@@ -52,6 +53,8 @@ pub(crate) struct VolumeState {
     /// The next client may be the same one with a new connection, and hears it.
     pub untold: Cell<Option<u64>>,
     pub counters: VolumeCounters,
+    /// Its share of what writers get when room is short.
+    pub flow: Rc<Flow>,
 }
 
 impl VolumeState {
@@ -70,6 +73,8 @@ pub struct Volume {
     notices_told: Cell<u64>,
     /// Whether it has changed anything since its last FLUSH.
     wrote: Cell<bool>,
+    /// Its share of its volume's share.
+    flow: Rc<Flow>,
 }
 
 impl Drop for Volume {
@@ -130,7 +135,8 @@ pub(crate) struct Hit {
 impl Volume {
     pub(crate) fn new(core: Rc<Core>, state: Rc<VolumeState>) -> Self {
         let told = state.untold.take().unwrap_or_else(|| state.origin.notices.get());
-        Self { core, state, notices_told: Cell::new(told), wrote: Cell::new(false) }
+        let (notices_told, wrote, flow) = (Cell::new(told), Cell::new(false), Rc::default());
+        Self { core, state, notices_told, wrote, flow }
     }
 
     /// Another client's view of the same volume.
@@ -341,7 +347,7 @@ impl Volume {
             if piece.tail {
                 self.core.write_tail(&self.state, piece.offset, part).await?;
             } else {
-                self.core.write_piece(&self.state, piece.offset, part).await?;
+                self.core.write_piece(&self.state, &self.flow, piece.offset, part).await?;
             }
         }
         if durable {

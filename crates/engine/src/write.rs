@@ -19,6 +19,7 @@ use crate::log::{append_error, new_entry};
 use crate::planted::seen;
 use crate::policy::Access;
 use crate::read::{blocks_of, origin_error, overlay};
+use crate::throttle::Flow;
 use crate::volume::VolumeState;
 
 const BLOCK: usize = BLOCK_BYTES as usize;
@@ -60,9 +61,13 @@ impl Core {
     pub(crate) async fn write_piece(
         &self,
         v: &Rc<VolumeState>,
+        client: &Rc<Flow>,
         offset: u64,
         data: Data,
     ) -> Result<()> {
+        if self.mode_of(v) == Mode::Writeback {
+            self.pace(v, client, data.len() as u64).await;
+        }
         let (first, count) = blocks_of(offset, data.len() as u64);
         let shard = self.shard(v.id, first);
         let _guard = shard.locks.lock(&self.ram, v.id, first, u64::from(count)).await;

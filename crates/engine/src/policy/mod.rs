@@ -126,7 +126,8 @@ pub trait Policy {
 
     /// Which closed unit to reclaim next, if any can be.
     ///
-    /// A unit with owed blocks is named only if no other unit is left and they are few; the
+    /// A unit with owed blocks is named only if no other unit is left and they are few, or if it is half
+    /// empty, the pool is roomy and the write budget has room for them; the
     /// engine then moves them. `None`: nothing can be freed before something is destaged or a
     /// pin goes away.
     fn choose(&mut self, units: &mut dyn Iterator<Item = Unit>) -> Option<u32>;
@@ -180,11 +181,11 @@ struct Survey {
     main: Oldest,
     /// Owed blocks, age and id of the unit with the fewest owed blocks, if those are few.
     nearly_clean: Option<(u32, u64, u32)>,
-    /// Live blocks, age and id of the unit with the fewest, if none is owed, they are at most half
+    /// Live blocks, owed blocks, age and id of the unit with the fewest live ones, owed or not, if they are at most half
     /// of its size, and moving them gains room: at most three quarters of what a set holds in the
     /// end. With short records that may be less than half of its size, and then reclaim would
     /// move the same blocks from set to set for ever.
-    emptiest: Option<(u32, u64, u32)>,
+    emptiest: Option<(u32, u32, u64, u32)>,
     probation_live_blocks: u64,
     live_blocks: u64,
 }
@@ -205,8 +206,8 @@ impl Survey {
             let few = u64::from(unit.size_blocks) * OWED_FEW_PERCENT;
             let half_empty = unit.live_blocks > 0 && unit.live_blocks * 2 <= unit.size_blocks;
             let gains = unit.live_blocks * 4 <= unit.packed_blocks * 3;
-            if half_empty && gains && unit.owed_blocks == 0 {
-                let candidate = (unit.live_blocks, unit.opened, unit.id);
+            if half_empty && gains {
+                let candidate = (unit.live_blocks, unit.owed_blocks, unit.opened, unit.id);
                 survey.emptiest = Some(survey.emptiest.map_or(candidate, |b| b.min(candidate)));
             }
             match (unit.live_blocks, unit.owed_blocks, unit.queue) {
@@ -222,10 +223,6 @@ impl Survey {
             }
         }
         survey
-    }
-
-    fn emptiest_id(&self) -> Option<u32> {
-        self.emptiest.map(|(_, _, id)| id)
     }
 
     fn nearly_clean_id(&self) -> Option<u32> {

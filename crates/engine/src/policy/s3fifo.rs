@@ -115,10 +115,17 @@ impl Policy for S3Fifo {
     fn choose(&mut self, units: &mut dyn Iterator<Item = Unit>) -> Option<u32> {
         let survey = Survey::of(units);
         let roomy = self.config.pool_blocks / 100 * u64::from(self.config.roomy_percent);
-        self.compacting = survey.live_blocks < roomy && survey.emptiest_id().is_some();
-        if self.compacting {
-            return survey.empty.id().or(survey.emptiest_id());
+        self.compacting = survey.live_blocks < roomy && survey.emptiest.is_some();
+        if self.compacting && survey.empty.id().is_some() {
+            return survey.empty.id();
         }
+        if self.compacting
+            && let Some((_, owed, _, id)) = survey.emptiest
+            && (owed == 0 || self.budget.promise(u64::from(owed)))
+        {
+            return Some(id);
+        }
+        self.compacting = false;
         let limit = survey.live_blocks * u64::from(self.config.probation_percent);
         let (first, second) = if survey.probation_live_blocks * 100 > limit {
             (&survey.probation, &survey.main)

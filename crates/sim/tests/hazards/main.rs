@@ -16,6 +16,7 @@ mod rig;
 mod start;
 mod status;
 mod stop;
+mod throttle;
 
 use std::rc::Rc;
 

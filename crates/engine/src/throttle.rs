@@ -1,0 +1,643 @@
+//! Writers that are held back while room in the log runs short.
+//!
+//! * How short it is, is a number from 0 (reclaim keeps up) to [`FULL`] (the next write would wait
+//!   for a segment). Between the two the rate that writers may have falls without a step from any to
+//!   next to none, and where it meets the rate at which room comes back, it stays: the log fills no
+//!   further, and nobody is stopped.
+//! * That rate is measured: it is what writers have got while they were held back. An estimate that is
+//!   wrong shifts the place where the two meet, and nothing else; every term has bounds.
+//! * Each volume that has to wait gets the same share of it, and each client of a volume the same share
+//!   of that. Whoever asks for less than its share does not wait for those who ask for more.
+//! * Nothing is held while a writer waits, no range lock and no place in a queue of the log; reads do
+//!   not come here.
+//! * A pool that stops or has latched lets everybody go on at once.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use forebay_device::io::{self, Completer};
+use forebay_device::runtime::{MILLISECOND, SECOND};
+use forebay_device::{Io, Nanos};
+
+use crate::core::Core;
+use crate::counters::add;
+use crate::ids::BLOCK_BYTES;
+use crate::limits::{
+    THROTTLE_AHEAD, THROTTLE_RATE_MIN, THROTTLE_SPAN, THROTTLE_TOGETHER, THROTTLE_TOGETHER_BYTES,
+};
+use crate::segment::{OWED_LEVELS, Outlook};
+use crate::volume::VolumeState;
+use crate::wait::WaitQueue;
+
+/// The shortage at which the next write would wait for a segment.
+pub(crate) const FULL: u64 = 1 << 10;
+
+/// Parts of a byte in which service is counted, so that a slow rate is exact over short times.
+const PARTS: u64 = 1 << 10;
+
+/// Shortest share of the measured rate, as its inverse: what writers may have at [`FULL`].
+const SLOWEST: u64 = 64;
+
+/// What counts as any rate, in bytes a second: 1 PiB, which leaves room for arithmetic.
+const ALLOWANCE_MAX: u64 = 1 << 50;
+
+/// How long the one who waits longest sleeps at the most before it is looked again.
+const LOOK_INTERVAL: Nanos = 50 * MILLISECOND;
+
+/// A volume, or a client of one, as far as waiting is concerned.
+#[derive(Default)]
+pub(crate) struct Flow {
+    /// Where in the pool's service its writes so far end.
+    finish: Cell<u64>,
+    /// Of a client: its writes that wait; of a volume: its clients that do.
+    waiting: Cell<u64>,
+}
+
+struct Waiter {
+    volume: Rc<Flow>,
+    client: Rc<Flow>,
+    turn: Completer,
+}
+
+/// Who may go on when. It knows no clock.
+struct Pacer {
+    shortage: u64,
+    /// Bytes a second that destaging can make room for; more than enough where it is not needed.
+    limit: u64,
+    /// Bytes a second that writers get in the long run.
+    rate: u64,
+    /// What each waiting volume has been given so far, in [`PARTS`] of a byte.
+    service: u64,
+    /// Where the furthest of all writes so far ends.
+    furthest: u64,
+    /// When `service` was right.
+    now: Nanos,
+    /// When and at what count of bytes `rate` was right.
+    measured: (Nanos, u64),
+    /// Whether anybody has waited since.
+    held: bool,
+    /// By the service at which they may go on, and in the order of their coming.
+    waiters: BTreeMap<(u64, u64), Waiter>,
+    arrivals: u64,
+    volumes_waiting: u64,
+}
+
+impl Pacer {
+    fn new() -> Self {
+        Self {
+            shortage: 0,
+            limit: ALLOWANCE_MAX,
+            rate: THROTTLE_RATE_MIN,
+            service: 0,
+            furthest: 0,
+            now: 0,
+            measured: (0, 0),
+            held: false,
+            waiters: BTreeMap::new(),
+            arrivals: 0,
+            volumes_waiting: 0,
+        }
+    }
+
+    /// Bytes a second that each waiting volume may write.
+    fn share(&self) -> u64 {
+        (allowance(self.rate, self.shortage).min(self.limit) / self.volumes_waiting.max(1)).max(1)
+    }
+
+    fn is_short(&self) -> bool {
+        self.shortage > 0 || self.limit < ALLOWANCE_MAX
+    }
+
+    /// Lets time pass.
+    fn advance(&mut self, now: Nanos) {
+        let span = now.saturating_sub(self.now);
+        let gain = u128::from(self.share()) * u128::from(span) * u128::from(PARTS);
+        let gain = gain / u128::from(SECOND);
+        self.service = self.service.saturating_add(u64::try_from(gain).unwrap_or(u64::MAX));
+        // Nobody saves up what he has not asked for.
+        self.service = self.service.min(self.furthest);
+        self.now = now;
+    }
+
+    /// Takes a new look at how short room is. `written` counts all bytes that writers have got.
+    fn update(&mut self, now: Nanos, shortage: u64, limit: u64, written: u64) {
+        self.advance(now);
+        self.limit = limit;
+        let (since, before) = self.measured;
+        let span = now.saturating_sub(since);
+        if span > 0 {
+            let bytes = u128::from(written - before);
+            let (rate, window) = (u128::from(self.rate), u128::from(THROTTLE_SPAN));
+            let span = u128::from(span);
+            let next = if span >= window {
+                bytes * u128::from(SECOND) / span
+            } else {
+                rate - rate * span / window + bytes * u128::from(SECOND) / window
+            };
+            let next = u64::try_from(next).unwrap_or(u64::MAX).max(THROTTLE_RATE_MIN);
+            // What nobody asked for says nothing about what there is.
+            if next > self.rate || self.held {
+                self.rate = next;
+            }
+            self.measured = (now, written);
+            self.held = !self.waiters.is_empty();
+        }
+        self.shortage = shortage;
+    }
+
+    /// Whether a write may go on at once; else it is to wait.
+    fn passes(&mut self, now: Nanos, volume: &Flow, client: &Flow, bytes: u64) -> Result<(), u64> {
+        self.advance(now);
+        // Whoever was let go together with others was late by as much, and makes up for it.
+        let behind = THROTTLE_TOGETHER_BYTES * PARTS;
+        let start = client.finish.get().max(self.service.saturating_sub(behind));
+        let finish = start + bytes * PARTS * volume.waiting.get().max(1);
+        client.finish.set(finish);
+        self.furthest = self.furthest.max(finish);
+        let ahead = u128::from(self.share()) * u128::from(THROTTLE_AHEAD) * u128::from(PARTS);
+        let ahead = u64::try_from(ahead / u128::from(SECOND)).unwrap_or(u64::MAX);
+        if !self.is_short() || start <= self.service.saturating_add(ahead) {
+            return Ok(());
+        }
+        Err(start - ahead)
+    }
+
+    fn wait(&mut self, at: u64, volume: &Rc<Flow>, client: &Rc<Flow>) -> Io {
+        let (turn, io) = io::pair();
+        if client.waiting.replace(client.waiting.get() + 1) == 0
+            && volume.waiting.replace(volume.waiting.get() + 1) == 0
+        {
+            self.volumes_waiting += 1;
+        }
+        self.held = true;
+        self.arrivals += 1;
+        let waiter = Waiter { volume: Rc::clone(volume), client: Rc::clone(client), turn };
+        self.waiters.insert((at, self.arrivals), waiter);
+        io
+    }
+
+    /// When the first of those who wait may go on; `None` if nobody waits.
+    fn due(&self) -> Option<Nanos> {
+        let (&(at, _), _) = self.waiters.first_key_value()?;
+        let missing = u128::from(at.saturating_sub(self.service));
+        let span = (missing * u128::from(SECOND)).div_ceil(u128::from(self.share() * PARTS));
+        // Those who come next go on together, so that they share a record.
+        let together = THROTTLE_TOGETHER_BYTES * SECOND
+            / self.share().saturating_mul(self.volumes_waiting).max(1);
+        let span =
+            u64::try_from(span).unwrap_or(u64::MAX).saturating_add(together.min(THROTTLE_TOGETHER));
+        let span = span.min(LOOK_INTERVAL);
+        Some(self.now + if self.is_short() { span } else { 0 })
+    }
+
+    /// The next one who may go on now.
+    fn next(&mut self, now: Nanos) -> Option<Completer> {
+        self.advance(now);
+        let short = self.is_short();
+        let first = self.waiters.first_entry()?;
+        if short && first.key().0 > self.service {
+            return None;
+        }
+        let Waiter { volume, client, turn } = first.remove();
+        client.waiting.set(client.waiting.get() - 1);
+        if client.waiting.get() == 0 {
+            volume.waiting.set(volume.waiting.get() - 1);
+            self.volumes_waiting -= u64::from(volume.waiting.get() == 0);
+        }
+        Some(turn)
+    }
+}
+
+/// Bytes a second that writers may have: any where nothing is short, `rate` at 0.62 of [`FULL`], next
+/// to nothing at [`FULL`].
+fn allowance(rate: u64, shortage: u64) -> u64 {
+    if shortage == 0 {
+        return ALLOWANCE_MAX;
+    }
+    let shortage = shortage.min(FULL);
+    let left = (FULL - shortage).max(FULL / SLOWEST);
+    let allowed = u128::from(rate) * u128::from(left * FULL) / u128::from(shortage * shortage);
+    u64::try_from(allowed).unwrap_or(ALLOWANCE_MAX).min(ALLOWANCE_MAX)
+}
+
+/// What destaging can do, and what it makes possible.
+struct Forecast {
+    /// Bytes a second that are destaged where room must be made.
+    drained: f64,
+    /// Part of what is written that overwrites owed data.
+    overwritten: f64,
+    /// When and at what counts the two were right: bytes destaged, bytes written, bytes owed.
+    seen: (Nanos, u64, u64, u64),
+    /// Since when destaging has made room without a break.
+    since: Option<Nanos>,
+}
+
+impl Forecast {
+    fn new() -> Self {
+        Self { drained: DRAIN_GUESS, overwritten: 0.0, seen: (0, 0, 0, 0), since: None }
+    }
+
+    /// Takes a look at what has been done since the last one.
+    fn look(&mut self, now: Nanos, pressed: bool, destaged: u64, written: u64, owed: u64) {
+        let (then, destaged_then, written_then, owed_then) = self.seen;
+        self.seen = (now, destaged, written, owed);
+        let since = *self.since.get_or_insert(now);
+        if !pressed {
+            self.since = None;
+            return;
+        }
+        if now == since || now == then {
+            return;
+        }
+        let span = (now - then) as f64;
+        let weight = span / (span.max((now - since).min(FORECAST_SPAN) as f64));
+        let drained = (destaged - destaged_then) as f64 * SECOND as f64 / span;
+        self.drained += (drained - self.drained) * weight;
+        self.drained = self.drained.max(THROTTLE_RATE_MIN as f64 / 4.0);
+        let wrote = (written - written_then) as f64;
+        if wrote > 0.0 {
+            let kept = owed as f64 - owed_then as f64 + (destaged - destaged_then) as f64;
+            let overwritten = (1.0 - kept / wrote).clamp(0.0, 1.0);
+            self.overwritten += (overwritten - self.overwritten) * weight;
+        }
+    }
+
+    /// Bytes a second that can be written for as long as one likes: whenever a set becomes free, what
+    /// was written until then has fitted what was free before. The elevator goes through the addresses
+    /// while sets hold random ones: so what is left of each is destaged at the same speed, all of a
+    /// full one in the time that as much as all sets together takes; what is overwritten meanwhile
+    /// leaves them in proportion. A set with `few` owed blocks is emptied without destaging them.
+    fn sustained(&self, outlook: &Outlook, few: f64) -> f64 {
+        let part = |level: usize| level as f64 / (OWED_LEVELS - 1) as f64;
+        let levels = || outlook.owed.iter().enumerate().filter(|(_, count)| **count > 0);
+        let segments: u64 = outlook.owed.iter().sum();
+        let owed: f64 = levels().map(|(level, &count)| part(level) * count as f64).sum();
+        let (mut room, mut factor) = (PACKED * outlook.free as f64, f64::INFINITY);
+        for (level, &count) in levels() {
+            let overwritten = (self.overwritten * room / owed.max(1.0)).exp();
+            let swept = part(level) - few * overwritten;
+            if swept > 0.0 {
+                factor = factor.min(room / (swept * segments as f64));
+            }
+            room += PACKED * count as f64 * (1.0 - few.min(part(level)));
+        }
+        factor * self.drained
+    }
+
+    /// Bytes a second that writers may have, where dirty data may take `percent` of the segments
+    /// before anybody is held back.
+    fn limit(&self, outlook: &Outlook, percent: u32, segment_bytes: f64) -> u64 {
+        let owed: u64 = outlook.owed.iter().sum();
+        let total = outlook.total as f64;
+        let early = f64::from(percent) / 100.0 - EARLIER;
+        let late = (1.0 - BURST_ROOM_BYTES / (total * segment_bytes)).min(LATEST);
+        let above = owed as f64 / total - early.max(late);
+        if above <= 0.0 {
+            return ALLOWANCE_MAX;
+        }
+        let eased = (above / RAMP).min(1.0);
+        // Where much is overwritten, sets that are half empty are moved together.
+        let packs = outlook.live * 10 < outlook.total * 6;
+        let most = if packs { ((self.overwritten - 0.45) / 0.15).clamp(0.0, 1.0) } else { 0.0 };
+        let few = OWED_FEW + (OWED_HALF - OWED_FEW) * most;
+        let limit = self.sustained(outlook, few) / (eased * eased);
+        (limit.min(ALLOWANCE_MAX as f64) as u64).max(THROTTLE_RATE_MIN / 4)
+    }
+}
+
+/// Bytes a second that an origin is taken to do before it was seen at work: a few disks.
+const DRAIN_GUESS: f64 = (8 << 20) as f64;
+
+/// Time over which what is destaged is averaged.
+const FORECAST_SPAN: Nanos = 5 * SECOND;
+
+/// How often what is to come is looked at: each set is, then.
+const FORECAST_INTERVAL: Nanos = 20 * MILLISECOND;
+
+/// Part of a segment up to which owed data is moved, so that the segment need not wait for the rest. The
+/// policy takes three times as much, but not while blocks of it wait for an origin flush.
+const OWED_FEW: f64 = 0.04;
+
+/// The same where the pool has room to pack half empty segments together.
+const OWED_HALF: f64 = 0.45;
+
+/// Part of a segment that is clients' data: the rest are headers, the footer, and what checkpoints and
+/// facts take.
+const PACKED: f64 = 0.8;
+
+/// Part of the pool by which writers are slowed down before dirty data is at its limit: an elevator
+/// that begins with all sets full of it frees the first one only at its end, and what is left for
+/// writers until then must be about as much as there is to destage.
+const EARLIER: f64 = 0.1;
+
+/// Bytes that are kept for that in a pool where it is much less, and the part of the segments up to
+/// which dirty data then gets at any speed: a burst of half a minute into a half-dirty pool.
+const BURST_ROOM_BYTES: f64 = (4_u64 << 30) as f64;
+/// See [`BURST_ROOM_BYTES`].
+const LATEST: f64 = 0.85;
+
+/// Part of the pool over which writers are slowed down from any rate to what can be sustained.
+const RAMP: f64 = 0.06;
+
+/// The pool's pacer and who runs it.
+pub(crate) struct Throttle {
+    pacer: RefCell<Pacer>,
+    forecast: RefCell<Forecast>,
+    /// Whether a write has to ask.
+    active: Cell<bool>,
+    work: WaitQueue,
+}
+
+impl Throttle {
+    pub(crate) fn new() -> Self {
+        Self {
+            pacer: RefCell::new(Pacer::new()),
+            forecast: RefCell::new(Forecast::new()),
+            active: Cell::new(false),
+            work: WaitQueue::default(),
+        }
+    }
+
+    /// How short room is, up to [`FULL`].
+    pub(crate) fn shortage(&self) -> u64 {
+        self.pacer.borrow().shortage
+    }
+
+    /// Whether writers are held to what destaging makes room for.
+    pub(crate) fn is_limiting(&self) -> bool {
+        self.pacer.borrow().limit < ALLOWANCE_MAX
+    }
+
+    /// Whether a writer waits for its turn.
+    pub(crate) fn is_holding(&self) -> bool {
+        !self.pacer.borrow().waiters.is_empty()
+    }
+
+    /// Lets the pacer look at the pool again.
+    pub(crate) fn wake(&self) {
+        self.work.wake_all();
+    }
+}
+
+impl Core {
+    /// Waits until it is a write's turn; not at all while there is room.
+    pub(crate) async fn pace(&self, v: &VolumeState, client: &Rc<Flow>, bytes: u64) {
+        if !self.throttle.active.get() || self.is_letting_go() {
+            return;
+        }
+        let began = self.rt.now();
+        let turn = {
+            let mut pacer = self.throttle.pacer.borrow_mut();
+            match pacer.passes(began, &v.flow, client, bytes) {
+                Ok(()) => return,
+                Err(at) => pacer.wait(at, &v.flow, client),
+            }
+        };
+        self.throttle.wake();
+        turn.await.result.ok();
+        let span = self.rt.now() - began;
+        for (writes, nanos) in [
+            (&self.counters.throttled_writes, &self.counters.throttle_delay_ns),
+            (&v.counters.throttled_writes, &v.counters.throttle_delay_ns),
+        ] {
+            add(writes, 1);
+            add(nanos, span);
+        }
+    }
+
+    /// Whether what may be refused is to leave the log to writers: one of them waits, or room is nearly
+    /// as short as where they do.
+    pub(crate) fn is_holding_back(&self) -> bool {
+        self.throttle.active.get()
+            && (self.throttle.is_holding() || self.throttle.shortage() > FULL / 2)
+    }
+
+    fn is_letting_go(&self) -> bool {
+        self.stopping.get() || self.latched.get() || self.log.is_retired()
+    }
+
+    /// Looks at how short room is.
+    pub(crate) fn note_room(&self) {
+        let now = self.rt.now();
+        let written = self.counters.write_logged_bytes.get();
+        let (mut shortage, mut limit) = (0, ALLOWANCE_MAX);
+        if !self.is_letting_go() {
+            shortage = self.shortage();
+            let mut forecast = self.throttle.forecast.borrow_mut();
+            limit = self.throttle.pacer.borrow().limit;
+            if now - forecast.seen.0 >= FORECAST_INTERVAL {
+                let destaged = self.counters.destage_bytes.get();
+                let owed = self.owed_blocks() * BLOCK_BYTES;
+                forecast.look(now, self.is_pressed(), destaged, written, owed);
+                let outlook = self.sets.borrow().outlook();
+                let percent = self.tuning.owed_segments_percent;
+                limit = forecast.limit(&outlook, percent, self.segment_bytes as f64);
+            }
+        }
+        let mut pacer = self.throttle.pacer.borrow_mut();
+        pacer.update(now, shortage, limit, written);
+        self.throttle.active.set(pacer.is_short() || !pacer.waiters.is_empty());
+        if !pacer.waiters.is_empty() {
+            self.throttle.wake();
+        }
+    }
+}
+
+/// Lets writers go on when it is their turn.
+pub(crate) async fn pacer(core: Rc<Core>) {
+    loop {
+        let waiting = || core.throttle.is_holding();
+        core.throttle.work.until(|| waiting() || core.log.is_retired()).await;
+        let measured = core.throttle.pacer.borrow().measured.0;
+        if core.rt.now() - measured >= MILLISECOND || core.is_letting_go() {
+            core.note_room();
+        }
+        let due = loop {
+            let mut pacer = core.throttle.pacer.borrow_mut();
+            match pacer.next(core.rt.now()) {
+                Some(turn) => turn.done(Ok(())),
+                None => break pacer.due(),
+            }
+        };
+        if core.log.is_retired() {
+            return;
+        }
+        if let Some(due) = due {
+            let timer = core.rt.sleep(due.saturating_sub(core.rt.now()));
+            let earlier = || {
+                let pacer = core.throttle.pacer.borrow();
+                core.is_letting_go() || pacer.due().is_none_or(|at| at < due)
+            };
+            core.throttle.work.until_or(earlier, timer).await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forebay_device::executor::block_on_ready;
+
+    const MIB: u64 = 1 << 20;
+
+    /// Lets `clients` of each volume write 4 KiB each time after time until `until`; the bytes of each.
+    fn play(pacer: &mut Pacer, clients: &[usize], until: Nanos) -> Vec<u64> {
+        let mut done = vec![0; clients.len()];
+        let volumes: Vec<Rc<Flow>> = clients.iter().map(|_| Rc::default()).collect();
+        let mut waiting: Vec<(usize, Rc<Flow>, Io)> = Vec::new();
+        let ask = |pacer: &mut Pacer, now, v: usize, client: Rc<Flow>, done: &mut Vec<u64>| loop {
+            match pacer.passes(now, &volumes[v], &client, 4096) {
+                Ok(()) => done[v] += 4096,
+                Err(at) => break (v, Rc::clone(&client), pacer.wait(at, &volumes[v], &client)),
+            }
+        };
+        for (v, &clients) in clients.iter().enumerate() {
+            for _ in 0..clients {
+                waiting.push(ask(pacer, pacer.now, v, Rc::default(), &mut done));
+            }
+        }
+        while let Some(now) = pacer.due().filter(|&now| now < until) {
+            while let Some(turn) = pacer.next(now) {
+                turn.done(Ok(()));
+                let is_done = |io: &mut Io| {
+                    let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+                    std::pin::Pin::new(io).poll(&mut cx).is_ready()
+                };
+                let at = waiting.iter_mut().position(|(.., io)| is_done(io)).unwrap();
+                let (v, client, _) = waiting.swap_remove(at);
+                done[v] += 4096;
+                waiting.push(ask(pacer, now, v, client, &mut done));
+            }
+        }
+        done
+    }
+
+    fn short(shortage: u64, rate: u64) -> Pacer {
+        Pacer { shortage, rate, ..Pacer::new() }
+    }
+
+    #[test]
+    fn the_rate_falls_without_a_step_and_has_bounds() {
+        let rate = 100 * MIB;
+        let allowed: Vec<u64> = (0..=FULL + 5).map(|shortage| allowance(rate, shortage)).collect();
+        assert_eq!(allowed[0], ALLOWANCE_MAX);
+        assert!(allowed.windows(2).all(|pair| pair[1] <= pair[0]));
+        // From a hundredth of the band on no step is a fifth, and down there none is a half.
+        assert!(allowed[10..].windows(2).all(|pair| pair[1] * 5 >= pair[0] * 4));
+        assert!(allowed[1] > 1000 * rate && allowed[FULL as usize] == rate / SLOWEST);
+        assert!(allowed[FULL as usize + 5] == rate / SLOWEST);
+        let even = allowed.iter().position(|&allowed| allowed <= rate).unwrap();
+        assert!((600..700).contains(&even), "{even}");
+        assert_eq!(allowance(u64::MAX, 1), ALLOWANCE_MAX);
+    }
+
+    #[test]
+    fn writers_get_what_is_allowed_and_volumes_the_same_of_it() {
+        let allowed = allowance(8 * MIB, FULL / 2);
+        let done = play(&mut short(FULL / 2, 8 * MIB), &[1, 8, 1], 10 * SECOND);
+        let all: u64 = done.iter().sum();
+        assert!((all as f64 / (10 * allowed) as f64 - 1.0).abs() < 0.07, "{all} of {allowed}");
+        let (most, least) = (done.iter().max().unwrap(), done.iter().min().unwrap());
+        assert!(*least as f64 > 0.85 * *most as f64, "{done:?}");
+    }
+
+    #[test]
+    fn who_asks_for_less_than_its_share_does_not_wait() {
+        let mut pacer = short(FULL / 2, 8 * MIB);
+        let (greedy, modest): (Rc<Flow>, Rc<Flow>) = (Rc::default(), Rc::default());
+        let client = Rc::default();
+        while let Err(at) = pacer.passes(0, &greedy, &client, 64 << 10) {
+            drop(pacer.wait(at, &greedy, &client));
+            if pacer.arrivals == 100 {
+                break;
+            }
+        }
+        let mine = Rc::default();
+        for tick in 1..1000 {
+            assert!(pacer.passes(tick * MILLISECOND, &modest, &mine, 4096).is_ok(), "{tick}");
+            while pacer.next(tick * MILLISECOND).is_some() {}
+        }
+    }
+
+    #[test]
+    fn all_go_on_in_the_order_of_their_turns_once_nothing_is_short() {
+        let mut pacer = short(FULL, MIB);
+        let (volume, client) = (Rc::default(), Rc::default());
+        let mut turns = Vec::new();
+        while turns.len() < 5 {
+            if let Err(at) = pacer.passes(0, &volume, &client, 4096) {
+                turns.push(pacer.wait(at, &volume, &client));
+            }
+        }
+        assert!(pacer.next(0).is_none());
+        pacer.update(MILLISECOND, 0, ALLOWANCE_MAX, 0);
+        assert_eq!(pacer.due(), Some(pacer.now));
+        for turn in turns {
+            pacer.next(MILLISECOND).unwrap().done(Ok(()));
+            block_on_ready(turn.done()).unwrap();
+        }
+        assert!(pacer.due().is_none() && pacer.volumes_waiting == 0);
+        assert!(pacer.passes(MILLISECOND, &volume, &client, 1 << 30).is_ok());
+    }
+
+    #[test]
+    fn the_measured_rate_neither_runs_away_nor_forgets_what_nobody_asked_for() {
+        let mut pacer = Pacer::new();
+        let mut written = 0;
+        for tick in 1..1000 {
+            written += MIB;
+            pacer.update(tick * 10 * MILLISECOND, 0, ALLOWANCE_MAX, written);
+        }
+        assert!((95 * MIB..101 * MIB).contains(&pacer.rate), "{}", pacer.rate);
+        let known = pacer.rate;
+        pacer.update(1000 * SECOND, 0, ALLOWANCE_MAX, written);
+        assert_eq!(pacer.rate, known, "a night without writes says nothing");
+        pacer.shortage = FULL;
+        let (volume, client) = (Rc::default(), Rc::default());
+        while pacer.passes(1000 * SECOND, &volume, &client, MIB).is_ok() {}
+        let _turn = pacer.wait(u64::MAX, &volume, &client);
+        for second in 1001..1100 {
+            pacer.update(second * SECOND, FULL, ALLOWANCE_MAX, written);
+        }
+        assert_eq!(pacer.rate, THROTTLE_RATE_MIN, "held back all the time, and it has a bound");
+    }
+
+    fn outlook(free: u64, owed: &[(usize, u64)]) -> Outlook {
+        let mut levels = [0; OWED_LEVELS];
+        owed.iter().for_each(|&(level, count)| levels[level] = count);
+        Outlook { total: 1000, live: 900, free, owed: levels }
+    }
+
+    #[test]
+    fn what_can_be_sustained_fits_the_room_until_the_elevator_comes_round() {
+        let forecast = Forecast::new();
+        let full = OWED_LEVELS - 1;
+        let rate = |outlook: &Outlook| forecast.sustained(outlook, OWED_FEW) / DRAIN_GUESS;
+        // Half of the pool is full of owed data: nearly all of it must be destaged first.
+        let half = rate(&outlook(400, &[(full, 500)]));
+        assert!((half - PACKED * 400.0 / (0.96 * 500.0)).abs() < 0.01, "{half}");
+        assert!(rate(&outlook(100, &[(full, 800)])) < 0.2);
+        // The same sets, some of which are nearly done.
+        let mixed: Vec<_> = (1..=full).map(|level| (level, 25)).collect();
+        let steady = rate(&outlook(100, &mixed));
+        assert!((0.7..1.1).contains(&steady), "{steady}");
+        assert_eq!(rate(&outlook(0, &[(full, 500)])), 0.0);
+        assert!(rate(&outlook(500, &[])).is_infinite());
+    }
+
+    #[test]
+    fn writers_are_slowed_down_to_that_without_a_step() {
+        let forecast = Forecast::new();
+        let full = OWED_LEVELS - 1;
+        let limit = |owed| forecast.limit(&outlook(960 - owed, &[(full, owed)]), 60, MIB as f64);
+        assert_eq!(limit(500), ALLOWANCE_MAX);
+        let limits: Vec<u64> = (510..900).map(limit).collect();
+        assert!(limits.windows(2).all(|pair| pair[1] <= pair[0]));
+        assert!(limits.windows(2).all(|pair| pair[1] * 5 >= pair[0] * 3), "{limits:?}");
+        assert!(limit(960) >= THROTTLE_RATE_MIN / 4, "it has a bound");
+        // A large pool takes a burst first.
+        let large = outlook(300, &[(full, 660)]);
+        assert_eq!(forecast.limit(&large, 60, 32.0 * MIB as f64), ALLOWANCE_MAX);
+    }
+}

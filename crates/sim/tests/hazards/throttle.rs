@@ -1,0 +1,141 @@
+//! Writers that are held back: everything dirty and a slow origin, a stop, a removal, a latch.
+
+use std::rc::Rc;
+
+use forebay_device::runtime::{MILLISECOND, SECOND};
+use forebay_device::{Request, Runtime};
+use forebay_engine::Tuning;
+
+use crate::rig::{Plan, Rig, lazy, same, survive};
+
+/// Blocks of the rig's origin in these scripts: twice what its pool holds.
+const BLOCKS: u64 = 1280;
+
+fn is_write(request: &Request) -> bool {
+    matches!(request, Request::Write { .. })
+}
+
+/// A pool that destages when it must, and an origin that takes a write now and then.
+fn full(seed: u64) -> Result<Rc<Rig>, String> {
+    let tuning = Tuning { flush_interval: SECOND, lap_percent: 10, ..lazy() };
+    let rig = Rig::new(seed, Plan { tuning, origin_bytes: BLOCKS * 4096, ..Plan::default() });
+    rig.origin_gate.hold(usize::MAX, is_write);
+    Ok(rig)
+}
+
+/// Answers what the origin has been asked, again and again, until `done`.
+fn drip(rig: &Rig, span: u64, done: impl Fn() -> bool) -> Result<(), String> {
+    for _ in 0..100_000 {
+        if done() {
+            return Ok(());
+        }
+        rig.origin_gate.release();
+        rig.pause(span);
+    }
+    Err("writers wait for ever".into())
+}
+
+fn delayed(rig: &Rig) -> u64 {
+    rig.pool().counters().throttle_delay_ns.get()
+}
+
+/// Writes that are under way together, of single blocks all over the volume.
+fn writes(rig: &Rig, version: u64, count: u64) -> Vec<Rc<std::cell::Cell<bool>>> {
+    (0..count).map(|i| rig.start_write(version, i * 7 % BLOCKS, 1)).collect()
+}
+
+#[test]
+fn a_full_log_with_everything_dirty_slows_writers_to_what_the_origin_takes() {
+    survive(4, |seed| {
+        let rig = full(seed)?;
+        let writes = writes(&rig, 2, BLOCKS);
+        rig.pause(SECOND);
+        if writes.iter().all(|done| done.get()) {
+            return Err("twice the pool was acknowledged, and the origin has nothing".into());
+        }
+        if delayed(&rig) == 0 && rig.pool().counters().throttled_writes.get() == 0 {
+            return Err("nobody was held back".into());
+        }
+        // Reads do not wait for writers who wait.
+        let written = writes.iter().position(|done| done.get()).ok_or("nothing was written")?;
+        same("of what has been written", rig.read(written as u64 * 7 % BLOCKS)?, 2)?;
+        drip(&rig, 5 * MILLISECOND, || writes.iter().all(|done| done.get()))?;
+        rig.origin_gate.hold(0, is_write);
+        rig.pause(SECOND);
+        rig.origin_gate.release();
+        for block in 0..BLOCKS {
+            same("after all", rig.read(block)?, 2)?;
+        }
+        rig.destage()
+    });
+}
+
+#[test]
+fn a_stop_lets_delayed_writers_go_on_and_ends() {
+    survive(4, |seed| {
+        let rig = full(seed)?;
+        // Less than the log holds, so that only the throttle holds them back.
+        let writes = writes(&rig, 2, BLOCKS / 3);
+        rig.pause(20 * MILLISECOND);
+        *rig.volume.borrow_mut() = None;
+        let pool = rig.pool.take().ok_or("no pool")?;
+        let stopped = Rc::new(std::cell::Cell::new(false));
+        let ended = Rc::clone(&stopped);
+        rig.world.spawn(Box::pin(async move {
+            let pool = Rc::into_inner(pool).expect("nobody else has the pool");
+            ended.set(pool.stop().await.is_ok());
+        }));
+        drip(&rig, MILLISECOND, || stopped.get())?;
+        match writes.iter().all(|done| done.get()) {
+            true => Ok(()),
+            false => Err("a writer was forgotten".into()),
+        }
+    });
+}
+
+#[test]
+fn a_volume_with_delayed_writers_can_be_removed() {
+    survive(4, |seed| {
+        let rig = full(seed)?;
+        let writes = writes(&rig, 2, BLOCKS);
+        rig.pause(50 * MILLISECOND);
+        let (pool, removed) = (rig.pool(), Rc::new(std::cell::Cell::new(false)));
+        let ended = Rc::clone(&removed);
+        rig.world.spawn(Box::pin(async move {
+            ended.set(pool.remove_volume("v").await.is_ok());
+        }));
+        drip(&rig, 5 * MILLISECOND, || removed.get())?;
+        for block in 0..BLOCKS {
+            let bytes = rig.origin.peek(block * 4096, 4096);
+            same("on the plain origin", crate::rig::version(block, &bytes)?, 2)?;
+        }
+        match writes.iter().all(|done| done.get()) {
+            true => Ok(()),
+            false => Err("a writer was forgotten".into()),
+        }
+    });
+}
+
+#[test]
+fn a_latch_wakes_every_delayed_writer() {
+    survive(4, |seed| {
+        let rig = full(seed)?;
+        let writes = writes(&rig, 2, BLOCKS);
+        rig.pause(50 * MILLISECOND);
+        rig.gates[0].fail_next(|request| matches!(request, Request::Write { .. } | Request::Flush));
+        rig.origin_gate.release();
+        for _ in 0..1000 {
+            rig.origin_gate.release();
+            rig.pause(10 * MILLISECOND);
+            if rig.pool().is_latched() {
+                break;
+            }
+        }
+        rig.pause(MILLISECOND);
+        match (rig.pool().is_latched(), writes.iter().filter(|done| !done.get()).count()) {
+            (true, 0) => Ok(()),
+            (true, left) => Err(format!("{left} writers wait in a pool that has latched")),
+            (false, _) => Err("the pool did not latch".into()),
+        }
+    });
+}
