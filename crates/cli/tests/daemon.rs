@@ -369,6 +369,39 @@ fn the_control_socket_is_private_and_belongs_to_one_daemon() {
 }
 
 #[test]
+fn a_pool_has_the_ram_that_it_is_given() {
+    let mut daemon = Daemon::new("ram");
+    let ssd = daemon.ssd("ssd-0");
+    let create = ["pool", "create", "fast", "--ssd", ssd.to_str().unwrap(), "--ram"];
+    let with = |size, more| [&create[..], &[size], more].concat();
+    let plan = daemon.json(&with("16M", &["--dry-run"]));
+    assert_eq!(plan["ram_bytes"], 16 << 20);
+    assert!(plan["ram_memory_bytes"].as_u64().unwrap() > 16 << 20);
+    daemon.refused(&with("3M", &[]), "cannot be made", "multiple of 2 MiB");
+    daemon.refused(&with("4T", &[]), "more memory", "smaller size");
+    daemon.tell(&with("16M", &[]));
+    let usage = |daemon: &Daemon| daemon.json(&["pool", "show", "fast"])["usage"]["ram"].clone();
+    let comes_to = |daemon: &Daemon, bytes: u64| {
+        daemon.until("the RAM tier has its size", |_| usage(daemon)["size_bytes"] == bytes);
+    };
+    comes_to(&daemon, 16 << 20);
+    assert!(daemon.tell(&["pool", "show", "fast"]).contains("of 16 MiB in use"));
+    let bound = |daemon: &Daemon| daemon.json(&["status"])["memory"]["ram_bytes_max"].clone();
+    assert_eq!(bound(&daemon), usage(&daemon)["memory_bytes"]);
+    daemon.tell(&["pool", "set", "fast", "ram=6M"]);
+    daemon.kill();
+    daemon.start();
+    comes_to(&daemon, 6 << 20);
+    daemon.refused(&["pool", "set", "fast", "ram=much"], "no size", "ram=4G");
+    daemon.tell(&["pool", "set", "fast", "ram=0"]);
+    assert_eq!(
+        (usage(&daemon)["memory_bytes"].as_u64(), bound(&daemon).as_u64()),
+        (Some(0), Some(0))
+    );
+    daemon.stop();
+}
+
+#[test]
 fn settings_of_a_pool_are_changed_while_it_serves_or_refused() {
     let mut daemon = served("set");
     let usage = |daemon: &Daemon| daemon.json(&["pool", "show", "fast"])["usage"].clone();
