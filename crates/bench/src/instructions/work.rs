@@ -11,6 +11,7 @@ use std::rc::Rc;
 
 use clap::{Args, ValueEnum};
 use forebay_device::model::world::{Crash, Limits, World};
+use forebay_device::runtime::SECOND;
 use forebay_device::{BlockDevice, Buf, Completer, Geometry, Request, Runtime};
 use forebay_engine as engine;
 use forebay_engine::{CreateOptions, MemoryWitness, Mode, Pool, Tuning, Volume, VolumeSpec};
@@ -124,6 +125,7 @@ struct Ready {
     /// Blocks of the volume, a power of two.
     blocks: u64,
     is_measured: Rc<Cell<bool>>,
+    runtime: Rc<dyn Runtime>,
 }
 
 impl Ready {
@@ -166,7 +168,7 @@ async fn prepare(runtime: Rc<dyn Runtime>, options: WorkOptions) -> Result<Ready
         accept_data_loss_on_ssd_failure: true,
     };
     let volume = pool.add_volume(&spec, memory(blocks * BLOCK)).await.map_err(text)?;
-    let ready = Ready { pool, volume, blocks, is_measured: Rc::clone(&is_measured) };
+    let ready = Ready { pool, volume, blocks, is_measured: Rc::clone(&is_measured), runtime };
     if matches!(options.kind, Kind::Hit | Kind::Destage) {
         for number in 0..used {
             let data = Buf::zeroed(BLOCK as usize).freeze();
@@ -192,7 +194,12 @@ async fn read(ready: &Ready, WorkOptions { kind, count }: WorkOptions) -> Result
 async fn body(ready: Rc<Ready>, options: WorkOptions) -> Result<()> {
     let volume = &ready.volume;
     match options.kind {
-        Kind::Hit | Kind::Populate => read(&ready, options).await,
+        Kind::Hit => read(&ready, options).await,
+        Kind::Populate => {
+            read(&ready, options).await?;
+            // Nobody waits for a population: the log takes it when it has time.
+            ready.runtime.sleep(2 * SECOND).done().await.map_err(text)
+        }
         Kind::Write => {
             let data = Buf::zeroed(BLOCK as usize).freeze();
             for number in 0..options.count {
