@@ -29,8 +29,10 @@ const HITS: u64 = 4096;
 /// What is done `count` times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Kind {
-    /// A 4K read that the cache holds.
+    /// A 4K read that the SSDs hold.
     Hit,
+    /// A 4K read that the RAM tier holds.
+    Ram,
     /// A 4K write and a flush of it, one client.
     Write,
     /// A dirty 4K block written to the origin.
@@ -40,12 +42,14 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    pub(crate) const ALL: [Kind; 4] = [Kind::Hit, Kind::Write, Kind::Destage, Kind::Populate];
+    pub(crate) const ALL: [Kind; 5] =
+        [Kind::Hit, Kind::Ram, Kind::Write, Kind::Destage, Kind::Populate];
 
     /// The name in the baseline.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Kind::Hit => "hit",
+            Kind::Ram => "ram",
             Kind::Write => "write",
             Kind::Destage => "destage",
             Kind::Populate => "populate",
@@ -56,6 +60,7 @@ impl Kind {
     fn proof(self) -> (&'static str, u64) {
         match self {
             Kind::Hit => ("read_hits", 1),
+            Kind::Ram => ("read_ram_hits", 1),
             Kind::Write => ("write_logged_bytes", BLOCK),
             Kind::Destage => ("destage_bytes", BLOCK),
             Kind::Populate => ("populate_bytes", BLOCK),
@@ -153,12 +158,15 @@ async fn prepare(runtime: Rc<dyn Runtime>, options: WorkOptions) -> Result<Ready
     };
     let devices = vec![memory(CACHE_BYTES)];
     let witness = Rc::new(MemoryWitness::default());
-    let named = CreateOptions::named("bench");
+    // Twice what hits find: a tier that need not evict.
+    let ram_bytes = if options.kind == Kind::Ram { 2 * HITS * BLOCK } else { 0 };
+    let named = CreateOptions { ram_bytes, ..CreateOptions::named("bench") };
     engine::create(&*runtime, &devices, &*witness, &named).await.map_err(text)?;
     let tuning = Tuning { destage_when_idle: false, ..Tuning::default() };
     let pool = engine::open(Rc::clone(&runtime), devices, witness, tuning).await.map_err(text)?;
     // A quarter of the blocks is used, whatever the count: neighbours are as frequent.
-    let used = if options.kind == Kind::Hit { HITS } else { options.count };
+    let hits = matches!(options.kind, Kind::Hit | Kind::Ram);
+    let used = if hits { HITS } else { options.count };
     let blocks = (used * 4).next_power_of_two();
     let spec = VolumeSpec {
         name: "bench".into(),
@@ -169,12 +177,16 @@ async fn prepare(runtime: Rc<dyn Runtime>, options: WorkOptions) -> Result<Ready
     };
     let volume = pool.add_volume(&spec, memory(blocks * BLOCK)).await.map_err(text)?;
     let ready = Ready { pool, volume, blocks, is_measured: Rc::clone(&is_measured), runtime };
-    if matches!(options.kind, Kind::Hit | Kind::Destage) {
+    if hits || options.kind == Kind::Destage {
         for number in 0..used {
             let data = Buf::zeroed(BLOCK as usize).freeze();
             ready.volume.write(ready.place(number), data, false).await.map_err(text)?;
         }
         ready.volume.flush().await.map_err(text)?;
+    }
+    if options.kind == Kind::Ram {
+        // The tier takes what is read again.
+        read(&ready, WorkOptions { count: 3 * HITS, ..options }).await?;
     }
     Ok(ready)
 }
@@ -182,7 +194,7 @@ async fn prepare(runtime: Rc<dyn Runtime>, options: WorkOptions) -> Result<Ready
 async fn read(ready: &Ready, WorkOptions { kind, count }: WorkOptions) -> Result<()> {
     let mut buf = Buf::zeroed(BLOCK as usize);
     for number in 0..count {
-        let number = if kind == Kind::Hit { number % HITS } else { number };
+        let number = if kind == Kind::Populate { number } else { number % HITS };
         let outcome;
         (buf, outcome) = ready.volume.read(ready.place(number), buf).await;
         outcome.map_err(text)?;
@@ -194,7 +206,7 @@ async fn read(ready: &Ready, WorkOptions { kind, count }: WorkOptions) -> Result
 async fn body(ready: Rc<Ready>, options: WorkOptions) -> Result<()> {
     let volume = &ready.volume;
     match options.kind {
-        Kind::Hit => read(&ready, options).await,
+        Kind::Hit | Kind::Ram => read(&ready, options).await,
         Kind::Populate => {
             read(&ready, options).await?;
             // Nobody waits for a population: the log takes it when it has time.
