@@ -199,7 +199,8 @@ impl Serve {
             self.prepare(reactor, end, written).await?;
         }
         let members = Members::open(reactor, &self.caches).await?;
-        let origin = origin::open(reactor, &self.origin, &members.identities, PATIENCE).await?;
+        let origin: Rc<dyn BlockDevice> =
+            origin::open(reactor, &self.origin, &members.identities, PATIENCE).await?;
         let origin = if self.modelled { origin::modelled(reactor, origin)? } else { origin };
         let mut used = members.identities.clone();
         used.extend(Identity::of(&self.origin));

@@ -29,7 +29,7 @@ pub(crate) async fn open(
     path: &Path,
     caches: &[Identity],
     patience: Nanos,
-) -> Result<Rc<dyn BlockDevice>> {
+) -> Result<Rc<FileDevice>> {
     if let Some(own) = Identity::of(path).filter(|own| caches.contains(own)) {
         return Err(Failure::new(format!(
             "the origin {} is one of the cache devices, {}",

@@ -438,6 +438,8 @@ pub enum Change {
         mode: Mode,
     },
     /// The volume.
+    GrowVolume(VolumeName),
+    /// The volume.
     RemoveVolume(VolumeName),
     /// See [`AddExport`].
     AddExport(AddExport),

@@ -51,6 +51,7 @@ pub enum Call {
     AddVolume(Name, api::AddVolume, Reply<api::One<api::Volume>>),
     SetVolume(VolumeName, api::SetVolume, Reply<api::One<api::Volume>>),
     FlushVolume(VolumeName, Reply<api::One<api::Job>>),
+    GrowVolume(VolumeName, Reply<api::One<api::Volume>>),
     RemoveVolume(VolumeName, Reply<api::One<api::Job>>),
     Exports(Reply<api::Many<api::Export>>),
     AddExport(api::AddExport, Reply<api::One<api::Export>>),

@@ -226,6 +226,10 @@ async fn flush_volume(State(desk): D, At((pool, volume)): At<(Name, Name)>) -> R
     desk.change(|reply| Call::FlushVolume(VolumeName { pool, volume }, reply)).await
 }
 
+async fn grow_volume(State(desk): D, At((pool, volume)): At<(Name, Name)>) -> Response {
+    desk.change(|reply| Call::GrowVolume(VolumeName { pool, volume }, reply)).await
+}
+
 async fn remove_volume(State(desk): D, At((pool, volume)): At<(Name, Name)>) -> Response {
     desk.change(|reply| Call::RemoveVolume(VolumeName { pool, volume }, reply)).await
 }
@@ -286,6 +290,7 @@ pub fn router(calls: Sender<Call>) -> Router {
         .route("/pools/{pool}/volumes", post(add_volume))
         .route(volume_at, get(volume).patch(set_volume).delete(remove_volume))
         .route(&format!("{volume_at}/flush"), post(flush_volume))
+        .route(&format!("{volume_at}/grow"), post(grow_volume))
         .route("/exports", get(exports).post(add_export))
         .route("/exports/{pool}/{volume}", axum::routing::delete(remove_export))
         .route("/stop", post(stop))

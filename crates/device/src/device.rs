@@ -3,7 +3,7 @@
 use crate::buf::{Buf, Data};
 use crate::io::{Completer, Io, IoError, IoErrorKind, pair};
 
-/// Size and abilities of a device. They do not change while it is open.
+/// Size and abilities of a device. While it is open the size may grow, and nothing else changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
     /// Usable bytes, a multiple of `sector_bytes`.

@@ -7,11 +7,15 @@
 //!   set and tells where it lies, the other reactor reads it into the client's buffer and gives the
 //!   pin back. What is read was the volume's content when the pool looked it up.
 //! * A request and its answer carry the client's buffers; no byte is copied on the way.
+//! * The one thing that is read across reactors without asking is a volume's size, a single number
+//!   that only grows.
 //! * A request is answered only once the pool has carried it out, so what a client may rely on is
 //!   the same from every reactor.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use forebay_device::post::{Sender, post};
 use forebay_device::relay::{Caller, relay};
@@ -180,7 +184,7 @@ pub struct Port {
     begun: Sender<SessionId>,
     id: VolumeId,
     name: String,
-    size_bytes: u64,
+    size: Arc<AtomicU64>,
 }
 
 impl Port {
@@ -194,7 +198,7 @@ impl Port {
             devices,
             id: self.id,
             name: self.name,
-            size_bytes: self.size_bytes,
+            size: self.size,
             sessions: Cell::new(0),
             places: Cell::new(0),
             places_free: RefCell::default(),
@@ -237,8 +241,8 @@ impl Volume {
             };
             server.serve(&*runtime, handler).await;
         }));
-        let (id, name, size_bytes) = (self.id(), self.name().to_owned(), self.size_bytes());
-        Port { caller, begun, id, name, size_bytes }
+        let (id, name, size) = (self.id(), self.name().to_owned(), self.shared_size());
+        Port { caller, begun, id, name, size }
     }
 }
 
@@ -251,7 +255,7 @@ struct Line {
     devices: Vec<Rc<dyn BlockDevice>>,
     id: VolumeId,
     name: String,
-    size_bytes: u64,
+    size: Arc<AtomicU64>,
     /// Sessions so far.
     sessions: Cell<u64>,
     /// Most sessions at a time so far, and the places of those that have ended.
@@ -340,11 +344,11 @@ impl Client {
         }
     }
 
-    /// Bytes that a client can address.
+    /// Bytes that a client can address; it may grow.
     pub fn size_bytes(&self) -> u64 {
         match &self.0 {
             Way::Here(volume) => volume.size_bytes(),
-            Way::There(remote) => remote.line.size_bytes,
+            Way::There(remote) => remote.line.size.load(Ordering::Relaxed),
         }
     }
 

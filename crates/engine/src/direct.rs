@@ -67,7 +67,7 @@ impl Core {
 
     /// Notes a completed direct write: FLUSH must flush the origin, and until it has, nothing is
     /// populated from there. `failures` is from before the write.
-    fn note_direct(&self, v: &VolumeState, first: u64, failures: u64) {
+    pub(crate) fn note_direct(&self, v: &VolumeState, first: u64, failures: u64) {
         v.origin.note_direct(first / STRIPE_BLOCKS, failures);
     }
 

@@ -15,6 +15,7 @@ mod direct;
 mod error;
 mod event;
 mod fingerprint;
+mod growth;
 mod images;
 mod lock;
 mod log;

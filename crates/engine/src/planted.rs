@@ -42,10 +42,14 @@ pub enum Bug {
     RamFillOvertaken,
     /// A volume is taken out of the pool before its origin has everything.
     RemovedWhileDirty,
+    /// A volume's new size is told before it is durable.
+    GrownBeforeDurable,
+    /// A request that was cut before its volume grew writes around the log what may be cached now.
+    TailOfOldSize,
 }
 
 /// Those that the simulator's seeds reach, with the names used on its command line. Volumes are
-/// removed by scripts only (`crates/sim/tests/hazards`).
+/// removed and grow by scripts only (`crates/sim/tests/hazards`).
 pub const BUGS: &[(&str, Bug)] = &[
     ("flush-skips-second-member", Bug::FlushSkipsSecondMember),
     ("segment-reused-before-root", Bug::SegmentReusedBeforeRoot),

@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
+use std::sync::Arc;
 
 use forebay_device::{BlockDevice, Buf, Runtime};
 
@@ -669,7 +670,7 @@ impl Pool {
         let state = Rc::new(VolumeState {
             id: record.id,
             name: record.name.clone(),
-            size_bytes: record.size_bytes,
+            size: Arc::new(record.size_bytes.into()),
             cache_block: u64::from(record.cache_block_bytes) / BLOCK_BYTES,
             mode: Cell::new(record.mode),
             accept_single_copy: record.accept_single_copy,

@@ -77,10 +77,14 @@ impl Core {
     /// Reads bytes behind the last whole block: they are never cached.
     pub(crate) async fn read_tail(
         &self,
-        v: &VolumeState,
+        v: &Rc<VolumeState>,
         offset: u64,
         buf: Buf,
     ) -> (Buf, Result<()>) {
+        if offset / BLOCK_BYTES < v.blocks() {
+            // The volume has grown since the request was cut.
+            return self.read_piece(v, offset, buf).await;
+        }
         let (buf, result) = v.origin.read(offset, buf).await;
         (buf, result.map_err(|error| origin_error(v, "reading", error)))
     }

@@ -5,6 +5,8 @@
 
 use std::cell::Cell;
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use forebay_device::{BlockDevice, Buf, Data, Nanos, Runtime};
 
@@ -25,7 +27,8 @@ use crate::wait::TaskMutex;
 pub(crate) struct VolumeState {
     pub id: VolumeId,
     pub name: String,
-    pub size_bytes: u64,
+    /// Bytes that a client can address; it may grow. Other reactors look at it, and at nothing else.
+    pub size: Arc<AtomicU64>,
     /// Unit of population, in blocks.
     pub cache_block: u64,
     pub mode: Cell<Mode>,
@@ -60,7 +63,17 @@ pub(crate) struct VolumeState {
 impl VolumeState {
     /// Whole blocks; a tail shorter than a block is never cached.
     pub(crate) fn blocks(&self) -> u64 {
-        self.size_bytes / BLOCK_BYTES
+        self.size_bytes() / BLOCK_BYTES
+    }
+
+    /// Bytes that a client can address.
+    pub(crate) fn size_bytes(&self) -> u64 {
+        self.size.load(Ordering::Relaxed)
+    }
+
+    /// See [`crate::growth`].
+    pub(crate) fn set_size(&self, size_bytes: u64) {
+        self.size.store(size_bytes, Ordering::Relaxed);
     }
 }
 
@@ -161,7 +174,12 @@ impl Volume {
 
     /// Bytes that a client can address.
     pub fn size_bytes(&self) -> u64 {
-        self.state.size_bytes
+        self.state.size_bytes()
+    }
+
+    /// The size, for another reactor.
+    pub(crate) fn shared_size(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.state.size)
     }
 
     /// How writes are handled now.
@@ -205,7 +223,7 @@ impl Volume {
 
     fn check(&self, offset: u64, len: u64) -> Result<()> {
         let end = offset.checked_add(len);
-        let inside = end.is_some_and(|end| end <= self.state.size_bytes);
+        let inside = end.is_some_and(|end| end <= self.state.size_bytes());
         let aligned = offset.is_multiple_of(SECTOR_BYTES) && len.is_multiple_of(SECTOR_BYTES);
         if inside && aligned && len > 0 {
             return Ok(());
@@ -214,7 +232,8 @@ impl Volume {
             ErrorKind::OutOfRange,
             format!(
                 "request of {len} B at {offset} does not fit volume \"{}\" of {} B",
-                self.state.name, self.state.size_bytes
+                self.state.name,
+                self.state.size_bytes()
             ),
         )
         .hint("offsets and lengths are multiples of 512 B inside the volume"))
@@ -345,7 +364,7 @@ impl Volume {
             let start = (piece.offset - offset) as usize;
             let part = data.slice(start..start + piece.len as usize);
             if piece.tail {
-                self.core.write_tail(&self.state, piece.offset, part).await?;
+                self.core.write_tail(&self.state, &self.flow, piece.offset, part).await?;
             } else {
                 self.core.write_piece(&self.state, &self.flow, piece.offset, part).await?;
             }
@@ -459,7 +478,7 @@ impl Volume {
         for piece in self.pieces(offset, len) {
             if piece.tail {
                 let zeroes = Buf::zeroed(piece.len as usize).freeze();
-                self.core.write_tail(&self.state, piece.offset, zeroes).await?;
+                self.core.write_tail(&self.state, &self.flow, piece.offset, zeroes).await?;
             } else {
                 self.core.zero_piece(&self.state, piece.offset, piece.len, len).await?;
             }

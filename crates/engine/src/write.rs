@@ -16,7 +16,7 @@ use crate::ids::{BLOCK_BYTES, SECTOR_BYTES, SECTORS_ALL};
 use crate::index::Mapping;
 use crate::limits::{PARTIALS_MAX, REGION_BLOCKS};
 use crate::log::{append_error, new_entry};
-use crate::planted::seen;
+use crate::planted::{self, Bug, seen};
 use crate::policy::Access;
 use crate::read::{blocks_of, origin_error, overlay};
 use crate::throttle::Flow;
@@ -49,11 +49,24 @@ fn sector_mask(within: usize, len: usize) -> u8 {
 
 impl Core {
     /// Writes bytes behind the last whole block: they are never cached.
-    pub(crate) async fn write_tail(&self, v: &VolumeState, offset: u64, data: Data) -> Result<()> {
+    pub(crate) async fn write_tail(
+        &self,
+        v: &Rc<VolumeState>,
+        client: &Rc<Flow>,
+        offset: u64,
+        data: Data,
+    ) -> Result<()> {
         let (first, _) = blocks_of(offset, 1);
-        let _guard = self.shard(v.id, first).locks.lock(&self.ram, v.id, first, 1).await;
+        let guard = self.shard(v.id, first).locks.lock(&self.ram, v.id, first, 1).await;
+        if first < v.blocks() && !planted::is(Bug::TailOfOldSize) {
+            // The volume has grown since the request was cut.
+            drop(guard);
+            return self.write_piece(v, client, offset, data).await;
+        }
+        let failures = v.origin.failures.get();
         let result = v.origin.write(offset, data).await;
-        v.origin.direct.set(v.origin.completed.get());
+        // Also for the day when these bytes are part of a block (INV-41).
+        self.note_direct(v, first, failures);
         result.map_err(|error| origin_error(v, "writing", error))
     }
 

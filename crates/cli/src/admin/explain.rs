@@ -143,6 +143,16 @@ pub(crate) const CODES: &[(&str, &str, &str)] = &[
         "Serve it: `forebay export add`. From now on use the disk only through the volume.",
     ),
     ("volume-online", "The origin of a volume was attached.", "Nothing."),
+    (
+        "origin-grown",
+        "The origin of a volume is larger than the volume.",
+        "`forebay volume grow` makes the volume as large; nothing happens without that.",
+    ),
+    (
+        "volume-grown",
+        "A volume has become as large as its origin.",
+        "Have clients connect again: the NBD protocol has no message for a new size.",
+    ),
     ("volume-mode", "A volume is served in another way.", "Nothing."),
     (
         "volume-removed",

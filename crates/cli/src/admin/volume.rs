@@ -51,6 +51,14 @@ pub(crate) enum Command {
         #[arg(long)]
         dry_run: bool,
     },
+    /// Make a volume as large as its origin has become; clients see it when they connect again
+    Grow {
+        /// POOL/NAME
+        volume: VolumeName,
+        /// Only say what would be done
+        #[arg(long)]
+        dry_run: bool,
+    },
     /// Change how a volume is served
     Set {
         /// POOL/NAME
@@ -148,6 +156,13 @@ pub(crate) fn run(command: Command, asking: &Asking) -> Result<()> {
             daemon.print(&job, |_| {
                 tell(format_args!("the origin of volume \"{volume}\" has all of its data"));
             });
+        }
+        Command::Grow { volume, dry_run: true } => {
+            return daemon.plan(&Change::GrowVolume(volume));
+        }
+        Command::Grow { volume, dry_run: false } => {
+            let volume: One<Volume> = daemon.post(&format!("{}/grow", at(&volume)), &())?;
+            daemon.print(&volume, |volume| print_volume(&volume.item));
         }
         Command::Set { volume, mode, dry_run: true } => {
             return daemon.plan(&Change::SetVolume { volume, mode: mode.into() });

@@ -74,6 +74,9 @@ impl Daemon {
             Call::FlushVolume(name, reply) => {
                 self.change(reply, |it| async move { it.flush_volume(&name).map(One::of) });
             }
+            Call::GrowVolume(name, reply) => {
+                self.change(reply, |it| async move { it.grow_volume(&name).await.map(One::of) });
+            }
             Call::RemoveVolume(name, reply) => {
                 self.change(reply, |it| async move { it.remove_volume(&name).await.map(One::of) });
             }

@@ -36,6 +36,7 @@ use clap::Args;
 use forebay_control::server::Server;
 use forebay_control::socket::ControlSocket;
 use forebay_device::post::post;
+use forebay_device::real::file::FileDevice;
 use forebay_device::real::passed::Passed;
 use forebay_device::real::reactor::{self, Reactor};
 use forebay_device::runtime::{Nanos, Runtime, SECOND};
@@ -113,6 +114,8 @@ struct Open {
     members: Members,
     notes: Notes,
     volumes: RefCell<BTreeMap<String, Attached>>,
+    /// Their origins' devices, of those that are online.
+    origins: RefCell<BTreeMap<String, Rc<FileDevice>>>,
     exports: RefCell<BTreeMap<String, Serving>>,
 }
 

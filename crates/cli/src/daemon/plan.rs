@@ -35,6 +35,7 @@ impl Daemon {
             Change::DestroyPool(name) => self.plan_destroy(&name),
             Change::FlushVolume(name) => self.plan_flush(&name),
             Change::SetVolume { volume, mode } => self.plan_set(&volume, mode),
+            Change::GrowVolume(name) => self.plan_grow(&name).await,
             Change::RemoveVolume(name) => self.plan_remove_volume(&name),
             Change::AddExport(body) => self.plan_add_export(body),
             Change::RemoveExport(name) => self.plan_remove_export(&name),
@@ -116,6 +117,20 @@ impl Daemon {
             steps.push(format!("{} stay dirty until they are destaged", dirty(&open, name)));
         }
         Ok(plan(format!("volume \"{name}\" would be {is}"), steps))
+    }
+
+    async fn plan_grow(&self, name: &VolumeName) -> Result<Plan> {
+        let (was, is) = self.grown_size(name).await?;
+        let mut steps = Vec::new();
+        if is > was {
+            steps.push(format!("its size becomes {}, durably", text::bytes(is)));
+            steps.push("clients see it when they connect again".to_owned());
+        }
+        let what = match is > was {
+            true => format!("volume \"{name}\" would grow by {}", text::bytes(is - was)),
+            false => format!("volume \"{name}\" is as large as its origin already"),
+        };
+        Ok(plan(what, steps))
     }
 
     fn plan_remove_volume(&self, name: &VolumeName) -> Result<Plan> {

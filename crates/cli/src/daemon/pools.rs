@@ -219,8 +219,8 @@ impl Daemon {
             }
         };
         let paths: Vec<PathBuf> = members.list().map(|(path, _)| path.to_owned()).collect();
-        let (volumes, exports) = Default::default();
-        let open = Rc::new(Open { pool, members, notes, volumes, exports });
+        let (volumes, origins, exports) = Default::default();
+        let open = Rc::new(Open { pool, members, notes, volumes, origins, exports });
         *slot.state.borrow_mut() = State::Open(Rc::clone(&open));
         self.tell_news(&name, &open);
         if paths != record.ssds {
@@ -510,6 +510,7 @@ impl Daemon {
     pub(super) async fn stop_pool(&self, name: &str, open: Rc<Open>) -> Result<()> {
         self.stop_exports(&open).await;
         drop(open.volumes.take());
+        drop(open.origins.take());
         self.tell_news(name, &open);
         let open = Rc::into_inner(open)
             .ok_or_else(|| Failure::new(format!("pool \"{name}\" is still in use")))?;

@@ -7,6 +7,7 @@ use forebay_control::api::{self, Mode as ApiMode, VolumeState};
 use forebay_control::error::Code;
 use forebay_control::name::{Name, VolumeName};
 use forebay_device::BlockDevice;
+use forebay_device::real::file::FileDevice;
 use forebay_device::runtime::{Nanos, Runtime, SECOND};
 use forebay_engine::{Mode, Volume, VolumeSpec, read_superblock};
 
@@ -17,7 +18,7 @@ use crate::Result;
 use crate::blocking::on_thread;
 use crate::failure::Failure;
 use crate::members::PATIENCE;
-use crate::origin;
+use crate::{origin, text};
 
 /// What a miss brings in unless somebody says: one chunk of the usual array.
 const CACHE_BLOCK_BYTES: u32 = 64 << 10;
@@ -81,7 +82,7 @@ pub(super) fn no_volume(name: &VolumeName) -> Failure {
 }
 
 impl Daemon {
-    async fn open_origin(&self, path: &Path, patience: Nanos) -> Result<Rc<dyn BlockDevice>> {
+    async fn open_origin(&self, path: &Path, patience: Nanos) -> Result<Rc<FileDevice>> {
         let origin = origin::open(&self.reactor, path, &self.identities(), patience).await?;
         if let Ok(superblock) = read_superblock(&*origin).await {
             let what = format!(
@@ -115,15 +116,23 @@ impl Daemon {
             }
             // Only the first time somebody may just be about to let go of it.
             let patience = if known.is_none() { PATIENCE } else { 0 };
-            let attached: Result<Volume> = async {
+            let attached: Result<_> = async {
                 let origin = self.open_origin(path, patience).await?;
-                Ok(open.pool.attach(&record.name, origin).await?)
+                Ok((open.pool.attach(&record.name, Rc::clone(&origin) as _).await?, origin))
             }
             .await;
             let place = match attached {
-                Ok(volume) => {
-                    let what = format!("volume \"{pool}/{}\" is online", record.name);
+                Ok((volume, origin)) => {
+                    let name = format!("\"{pool}/{}\"", record.name);
+                    let what = format!("volume {name} is online");
                     self.journal.note("volume-online", pool.as_str(), what);
+                    let more = origin.geometry().size_bytes / 512 * 512 - volume.size_bytes();
+                    if more > 0 {
+                        let more = text::bytes(more);
+                        let what = format!("the origin of volume {name} is {more} larger");
+                        self.journal.note("origin-grown", pool.as_str(), what);
+                    }
+                    open.origins.borrow_mut().insert(record.name.clone(), origin);
                     Attached::Online(Rc::new(volume))
                 }
                 Err(why) => {
@@ -189,7 +198,8 @@ impl Daemon {
                 exports: Vec::new(),
             });
         }
-        let volume = open.pool.add_volume(&spec, origin).await?;
+        let volume = open.pool.add_volume(&spec, Rc::clone(&origin) as _).await?;
+        open.origins.borrow_mut().insert(spec.name.clone(), origin);
         let online = Attached::Online(Rc::new(volume));
         open.volumes.borrow_mut().insert(spec.name.clone(), online);
         let what = format!("volume \"{name}\" was put in front of {}", spec.origin);
@@ -208,6 +218,37 @@ impl Daemon {
         volume.set_mode(engine_mode(body.mode)).await?;
         let what = format!("volume \"{name}\" is now {}", super::describe::mode_name(body.mode));
         self.journal.note("volume-mode", name.pool.as_str(), what);
+        self.describe_volume(name)
+    }
+
+    /// The size of a volume, and the size that its origin would give it now.
+    pub(super) async fn grown_size(&self, name: &VolumeName) -> Result<(u64, u64)> {
+        let (_, open) = self.open(name.pool.as_str())?;
+        let volume = open.volume(name)?;
+        let origin = open.origins.borrow().get(name.volume.as_str()).cloned();
+        let origin = origin.ok_or_else(|| no_volume(name))?;
+        let failed = |error| Failure::system("ask the origin for its size", &error);
+        let size = on_thread(origin.sizer().map_err(failed)?).await;
+        let size = size.and_then(|size| size).map_err(failed)?;
+        if size < volume.size_bytes() {
+            let (size, was) = (text::bytes(size), text::bytes(volume.size_bytes()));
+            let what = format!("the origin of volume \"{name}\" has {size}, the volume {was}");
+            return Err(Failure::coded(Code::Refused, what)
+                .hint("a volume never becomes smaller; give the origin its size back"));
+        }
+        origin.grow(size);
+        Ok((volume.size_bytes(), open.pool.grown_size(name.volume.as_str())?))
+    }
+
+    /// Makes a volume as large as its origin has become.
+    pub(super) async fn grow_volume(&self, name: &VolumeName) -> Result<api::Volume> {
+        let (was, is) = self.grown_size(name).await?;
+        if is > was {
+            let (_, open) = self.open(name.pool.as_str())?;
+            let size = open.pool.grow_volume(name.volume.as_str()).await?;
+            let what = format!("volume \"{name}\" has grown to {}", text::bytes(size));
+            self.journal.note("volume-grown", name.pool.as_str(), what);
+        }
         self.describe_volume(name)
     }
 
@@ -280,6 +321,7 @@ impl Daemon {
         }
         open.pool.remove_volume(name.volume.as_str()).await?;
         open.volumes.borrow_mut().remove(name.volume.as_str());
+        open.origins.borrow_mut().remove(name.volume.as_str());
         let what = format!("volume \"{name}\" was removed; its origin is the plain disk");
         self.journal.note("volume-removed", name.pool.as_str(), what);
         Ok(())

@@ -208,7 +208,11 @@ pub fn have(program: &str) -> bool {
 }
 
 /// A client of the NBD protocol: one request at a time.
-pub struct Client(UnixStream);
+pub struct Client {
+    stream: UnixStream,
+    /// What it was told when it connected.
+    pub size_bytes: u64,
+}
 
 impl Client {
     pub fn connect(socket: &Path) -> Client {
@@ -226,7 +230,8 @@ impl Client {
         stream.write_all(b"IHAVEOPT\0\0\0\x01\0\0\0\0").unwrap();
         let mut export = [0; 10];
         stream.read_exact(&mut export).unwrap();
-        Client(stream)
+        let size_bytes = u64::from_be_bytes(export[..8].try_into().unwrap());
+        Client { stream, size_bytes }
     }
 
     fn request(&mut self, kind: u16, offset: u64, len: u32, data: &[u8]) -> std::io::Result<()> {
@@ -237,9 +242,9 @@ impl Client {
         head.extend(offset.to_be_bytes());
         head.extend(len.to_be_bytes());
         head.extend(data);
-        self.0.write_all(&head)?;
+        self.stream.write_all(&head)?;
         let mut reply = [0; 16];
-        self.0.read_exact(&mut reply)?;
+        self.stream.read_exact(&mut reply)?;
         assert_eq!(&reply[..4], &0x6744_6698u32.to_be_bytes());
         assert_eq!(&reply[8..], &[7; 8], "the reply is for another request");
         match u32::from_be_bytes(reply[4..8].try_into().unwrap()) {
@@ -250,7 +255,7 @@ impl Client {
 
     pub fn read(&mut self, offset: u64, buf: &mut [u8]) -> std::io::Result<()> {
         self.request(0, offset, buf.len() as u32, &[])?;
-        self.0.read_exact(buf)
+        self.stream.read_exact(buf)
     }
 
     pub fn write(&mut self, offset: u64, data: &[u8]) -> std::io::Result<()> {

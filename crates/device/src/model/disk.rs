@@ -12,7 +12,7 @@
 //!   It spares what another flush covers that was under way: that one may have told of it by now.
 //! * A killed process leaves what completed; what was in flight happened or did not.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::rc::{Rc, Weak};
@@ -38,6 +38,12 @@ impl Image {
     /// An image of zeroes.
     pub fn new(size_bytes: u64) -> Self {
         Self { pages: vec![None; (size_bytes as usize).div_ceil(PAGE)] }
+    }
+
+    /// Adds zeroes at the end, up to this size.
+    pub fn grow(&mut self, size_bytes: u64) {
+        let pages = (size_bytes as usize).div_ceil(PAGE).max(self.pages.len());
+        self.pages.resize(pages, None);
     }
 
     /// Copies the bytes at `offset` out.
@@ -221,6 +227,7 @@ impl DiskSettings {
 pub struct SimDisk {
     world: Rc<World>,
     settings: DiskSettings,
+    size_bytes: Cell<u64>,
     rng: RefCell<Rng>,
     state: RefCell<DiskState>,
     me: Weak<SimDisk>,
@@ -254,6 +261,7 @@ impl SimDisk {
         let disk = Rc::new_cyclic(|me| SimDisk {
             world: Rc::clone(world),
             settings,
+            size_bytes: Cell::new(settings.geometry.size_bytes),
             rng: RefCell::new(Rng::new(seed)),
             state: RefCell::new(state),
             me: Weak::clone(me),
@@ -273,6 +281,14 @@ impl SimDisk {
         let mut out = vec![0; len];
         self.state.borrow().current.read(offset, &mut out);
         out
+    }
+
+    /// Makes the disk larger, as an administrator does; the new part reads as zeroes.
+    pub fn grow(&self, size_bytes: u64) {
+        let mut state = self.state.borrow_mut();
+        state.current.grow(size_bytes);
+        state.durable.grow(size_bytes);
+        self.size_bytes.set(size_bytes.max(self.size_bytes.get()));
     }
 
     /// Puts bytes onto the disk, durable, without any request.
@@ -565,7 +581,7 @@ impl Settle for SimDisk {
 
 impl BlockDevice for SimDisk {
     fn geometry(&self) -> Geometry {
-        self.settings.geometry
+        Geometry { size_bytes: self.size_bytes.get(), ..self.settings.geometry }
     }
 
     fn submit(&self, request: Request, completer: Completer) {

@@ -6,6 +6,7 @@
 
 use std::cell::{Cell, OnceCell};
 use std::collections::VecDeque;
+use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::rc::Rc;
@@ -32,7 +33,7 @@ const OPEN_RETRY: Nanos = 20 * MILLISECOND;
 struct Inner {
     reactor: Rc<Reactor>,
     handle: Rc<Handle>,
-    geometry: Geometry,
+    geometry: Cell<Geometry>,
     is_block: bool,
     direct: bool,
     read_only: bool,
@@ -68,11 +69,11 @@ impl FileDevice {
         Ok(FileDevice(Rc::new(Inner {
             reactor: Rc::clone(reactor),
             handle,
-            geometry: Geometry {
+            geometry: Cell::new(Geometry {
                 size_bytes: opened.size_bytes,
                 sector_bytes: opened.sector_bytes,
                 discard: opened.discard,
-            },
+            }),
             is_block: opened.is_block,
             direct: opened.direct,
             read_only: options.read_only,
@@ -126,7 +127,7 @@ impl FileDevice {
         let inner = &self.0;
         Ok(Reader {
             fd: inner.handle.try_clone()?,
-            geometry: inner.geometry,
+            geometry: inner.geometry.get(),
             is_block: inner.is_block,
             direct: inner.direct,
             align_bytes: inner.align_bytes,
@@ -134,9 +135,28 @@ impl FileDevice {
         })
     }
 
+    /// What asks the open device how large it is now; to be called on another thread, for it may
+    /// take its time. The answer is in bytes.
+    ///
+    /// # Errors
+    /// If there are no descriptors left.
+    pub fn sizer(&self) -> std::io::Result<impl FnOnce() -> std::io::Result<u64> + Send + 'static> {
+        let (file, is_block) = (File::from(self.0.handle.try_clone()?), self.0.is_block);
+        Ok(move || open::size_of(&file, is_block))
+    }
+
+    /// Goes on with a larger size, in whole sectors. Never with a smaller one.
+    pub fn grow(&self, size_bytes: u64) {
+        let geometry = self.0.geometry.get();
+        let whole =
+            size_bytes / u64::from(geometry.sector_bytes) * u64::from(geometry.sector_bytes);
+        let size_bytes = whole.max(geometry.size_bytes);
+        self.0.geometry.set(Geometry { size_bytes, ..geometry });
+    }
+
     /// Allocates space for the whole file, so that a lack of it shows now.
     pub(super) async fn reserve(&self) -> Result<(), IoError> {
-        self.0.allocate(0, 0, self.0.geometry.size_bytes).await
+        self.0.allocate(0, 0, self.0.geometry.get().size_bytes).await
     }
 }
 
@@ -158,7 +178,7 @@ impl Reader {
         FileDevice(Rc::new(Inner {
             reactor: Rc::clone(reactor),
             handle: Handle::new(self.fd),
-            geometry: self.geometry,
+            geometry: Cell::new(self.geometry),
             is_block: self.is_block,
             direct: self.direct,
             read_only: true,
@@ -181,7 +201,7 @@ impl Inner {
     }
 
     fn check(&self, request: &Request) -> Result<(), IoError> {
-        request.check(&self.geometry)?;
+        request.check(&self.geometry.get())?;
         match request {
             Request::Read { .. } | Request::Flush => Ok(()),
             _ if self.read_only => Err(IoErrorKind::Permission.into()),
@@ -291,7 +311,7 @@ fn unless_unsupported(works: &Cell<bool>, outcome: Result<(), IoError>) -> Resul
 
 impl BlockDevice for FileDevice {
     fn geometry(&self) -> Geometry {
-        self.0.geometry
+        self.0.geometry.get()
     }
 
     fn submit(&self, request: Request, completer: Completer) {

@@ -231,7 +231,8 @@ pub(super) fn open(path: &Path, options: &OpenOptions) -> Result<Opened, OpenErr
             return Err(OpenError::Permission { path: path.to_owned(), is_read_only: true });
         }
         let sector = block_u32(&file, libc::BLKSSZGET, path)?;
-        (block_size(&file, path)?, sector, holders::discard_bytes_max(meta.rdev()) > 0)
+        let size = size_of(&file, true).map_err(|error| failed(path, "ask the size of", error))?;
+        (size, sector, holders::discard_bytes_max(meta.rdev()) > 0)
     } else {
         let own = match told {
             _ if !direct => 1,
@@ -354,11 +355,15 @@ const BLKROGET: libc::Ioctl = 0x125e;
 /// `_IOR(0x12, 114, size_t)` of linux/fs.h: the device's size in bytes.
 const BLKGETSIZE64: libc::Ioctl = 0x8008_1272;
 
-fn block_size(file: &File, path: &Path) -> Result<u64, OpenError> {
+/// The size of an open file or block device, in bytes.
+pub(super) fn size_of(file: &File, is_block: bool) -> io::Result<u64> {
+    if !is_block {
+        return file.metadata().map(|meta| meta.len());
+    }
     let mut value: u64 = 0;
     // SAFETY: BLKGETSIZE64 stores one u64.
     if unsafe { libc::ioctl(file.as_raw_fd(), BLKGETSIZE64, &raw mut value) } != 0 {
-        return Err(failed(path, "ask the size of", io::Error::last_os_error()));
+        return Err(io::Error::last_os_error());
     }
     Ok(value)
 }

@@ -5,6 +5,7 @@
 mod believed;
 mod crafted;
 mod flush;
+mod growth;
 mod lives;
 mod lying;
 mod members;

@@ -1,0 +1,102 @@
+//! Making a volume as large as its origin has become.
+//!
+//! * The new size is durable in the superblocks before anybody is told of it (INV-40): a crash leaves
+//!   the old size, at which nobody has seen the rest, or the new one.
+//! * Bytes behind the last whole block are never cached, and growth makes them a part of one that may
+//!   be. A write to them holds the block's range lock, beside which nothing is populated, and looks at
+//!   the size again once it has it: a request that was cut before the growth finds a block like any
+//!   other (INV-41).
+//! * The origin is flushed before: what clients find in the new part is not lost in a power cut.
+
+use std::rc::Rc;
+
+use crate::core::Core;
+use crate::error::{Error, ErrorKind, Result};
+use crate::format::VOLUME_BLOCKS_MAX;
+use crate::ids::{BLOCK_BYTES, SECTOR_BYTES};
+use crate::planted::{self, Bug};
+use crate::pool::Pool;
+use crate::volume::{InFlight, VolumeState};
+
+impl Pool {
+    /// The size that [`Pool::grow_volume`] would give to a volume: its origin's, as the device
+    /// says it now, in whole sectors of 512 B.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] if there is no such volume or its origin is not attached,
+    /// [`ErrorKind::Refused`] if the origin has become smaller or is too large.
+    pub fn grown_size(&self, name: &str) -> Result<u64> {
+        self.core.attached(name).and_then(|v| size_of_origin(&v))
+    }
+
+    /// Makes a volume as large as its origin is now; its size, in bytes. Requests go on meanwhile.
+    /// To be driven to its end.
+    ///
+    /// # Errors
+    /// Those of [`Pool::grown_size`]; [`ErrorKind::Stopping`]; [`ErrorKind::Io`] if the origin cannot
+    /// be flushed or the superblocks cannot be written. The volume has its old size then.
+    pub async fn grow_volume(&self, name: &str) -> Result<u64> {
+        let core = &self.core;
+        let v = core.attached(name)?;
+        if core.stopping.get() || v.leaving.get() {
+            let what = format!("the pool is stopping, or volume \"{name}\" is being removed");
+            return Err(Error::new(ErrorKind::Stopping, what));
+        }
+        let _request = InFlight::new(core, &v);
+        // One at a time.
+        let _attaching = core.attaching.lock().await;
+        let size_bytes = size_of_origin(&v)?;
+        if size_bytes > v.size_bytes() {
+            if planted::is(Bug::GrownBeforeDurable) {
+                v.set_size(size_bytes);
+            }
+            // What others have written there counts as written, so that this flush is one.
+            v.origin.completed.set(v.origin.completed.get() + 1);
+            core.flush_origin(&v).await?;
+            core.grow(&v, size_bytes).await?;
+        }
+        Ok(size_bytes)
+    }
+}
+
+fn size_of_origin(v: &VolumeState) -> Result<u64> {
+    let found = v.origin.device.geometry().size_bytes / SECTOR_BYTES * SECTOR_BYTES;
+    let refused = |what: String, hint: &str| Err(Error::new(ErrorKind::Refused, what).hint(hint));
+    if found < v.size_bytes() {
+        let size = v.size_bytes();
+        return refused(
+            format!("the origin of \"{}\" has {found} B, the volume {size} B", v.name),
+            "a volume never becomes smaller; give the origin its size back",
+        );
+    }
+    if found > VOLUME_BLOCKS_MAX * BLOCK_BYTES {
+        return refused(
+            format!("the origin of \"{}\" is larger than 4 PiB", v.name),
+            "make it smaller again; the volume keeps its size",
+        );
+    }
+    Ok(found)
+}
+
+impl Core {
+    fn attached(&self, name: &str) -> Result<Rc<VolumeState>> {
+        let volumes = self.volumes.borrow();
+        volumes.values().find(|v| v.name == name).cloned().ok_or_else(|| {
+            let what = format!("no volume \"{name}\" has its origin attached");
+            Error::new(ErrorKind::NotFound, what).hint("check the name, or attach its origin")
+        })
+    }
+
+    async fn grow(&self, v: &Rc<VolumeState>, size_bytes: u64) -> Result<()> {
+        let control = self.control.lock().await;
+        self.write_superblocks(|superblock| {
+            for record in superblock.volumes.iter_mut().filter(|record| record.id == v.id) {
+                record.size_bytes = size_bytes;
+            }
+        })
+        .await?;
+        drop(control);
+        v.set_size(size_bytes);
+        Ok(())
+    }
+}
