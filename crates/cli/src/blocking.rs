@@ -59,10 +59,44 @@ struct Job<T> {
     waker: Option<Waker>,
 }
 
+/// What a call on a thread will have returned.
+pub(crate) struct Answer<T>(Arc<Mutex<Job<T>>>);
+
+impl<T> Answer<T> {
+    /// Waits for it, without blocking the reactor. The future may be dropped, and the answer waited
+    /// for again; it is given once.
+    pub(crate) async fn wait(&self) -> T {
+        poll_fn(|context| {
+            let mut job = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            match job.result.take() {
+                Some(result) => Poll::Ready(result),
+                None => {
+                    job.waker = Some(context.waker().clone());
+                    Poll::Pending
+                }
+            }
+        })
+        .await
+    }
+}
+
 /// Runs `call` on a thread and waits for it without blocking the reactor.
+///
+/// # Errors
+/// If the system gives no thread.
 pub(crate) async fn on_thread<T: Send + 'static>(
     call: impl FnOnce() -> T + Send + 'static,
 ) -> std::io::Result<T> {
+    Ok(begin(call)?.wait().await)
+}
+
+/// Begins `call` on a thread. One that never returns keeps its thread, and nothing else.
+///
+/// # Errors
+/// If the system gives no thread.
+pub(crate) fn begin<T: Send + 'static>(
+    call: impl FnOnce() -> T + Send + 'static,
+) -> std::io::Result<Answer<T>> {
     let job = Arc::new(Mutex::new(Job { result: None, waker: None }));
     let theirs = Arc::clone(&job);
     std::thread::Builder::new().name("files".to_owned()).spawn(move || {
@@ -75,17 +109,7 @@ pub(crate) async fn on_thread<T: Send + 'static>(
             waker.wake();
         }
     })?;
-    let done = poll_fn(|context| {
-        let mut job = job.lock().unwrap_or_else(PoisonError::into_inner);
-        match job.result.take() {
-            Some(result) => Poll::Ready(result),
-            None => {
-                job.waker = Some(context.waker().clone());
-                Poll::Pending
-            }
-        }
-    });
-    Ok(done.await)
+    Ok(Answer(job))
 }
 
 #[cfg(test)]

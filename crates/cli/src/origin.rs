@@ -30,17 +30,26 @@ pub(crate) async fn open(
     caches: &[Identity],
     patience: Nanos,
 ) -> Result<Rc<FileDevice>> {
-    if let Some(own) = Identity::of(path).filter(|own| caches.contains(own)) {
-        return Err(Failure::new(format!(
-            "the origin {} is one of the cache devices, {}",
-            path.display(),
-            caches.iter().position(|cache| *cache == own).map_or(0, |index| index + 1)
-        ))
-        .hint("a cache device holds the cache alone: give the origin another file or disk"));
-    }
-    let options = OpenOptions { punch: true, ..OpenOptions::default() };
-    let device = FileDevice::open_when_free(reactor, path, &options, patience).await?;
+    refuse_cache(path, caches)?;
+    let device = FileDevice::open_when_free(reactor, path, &options(), patience).await?;
     Ok(Rc::new(device))
+}
+
+/// How origins are opened.
+pub(crate) fn options() -> OpenOptions {
+    OpenOptions { punch: true, ..OpenOptions::default() }
+}
+
+/// Refuses an origin that is one of the cache devices.
+///
+/// # Errors
+/// If it is.
+pub(crate) fn refuse_cache(path: &Path, caches: &[Identity]) -> Result<()> {
+    let own = Identity::of(path);
+    let Some(index) = caches.iter().position(|cache| Some(*cache) == own) else { return Ok(()) };
+    let (path, number) = (path.display(), index + 1);
+    Err(Failure::new(format!("the origin {path} is one of the cache devices, {number}"))
+        .hint("a cache device holds the cache alone: give the origin another file or disk"))
 }
 
 /// The modelled array: eight nearline disks as RAID 5.

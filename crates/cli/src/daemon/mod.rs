@@ -18,6 +18,7 @@ mod journal;
 mod log;
 mod memory;
 mod notify;
+mod patience;
 mod plan;
 mod pools;
 mod scan;
@@ -50,6 +51,7 @@ use self::journal::Journal;
 use self::log::Log;
 use self::memory::Kept;
 use self::notify::Phase;
+use self::patience::Pending;
 use self::scan::Found;
 use self::shelf::Shelf;
 use self::state::{Record, StateDir};
@@ -147,6 +149,8 @@ struct Daemon {
     crew: Crew,
     state: StateDir,
     shelf: Shelf,
+    /// Origins that are being opened, and do not answer.
+    opening: Pending,
     slots: RefCell<BTreeMap<String, Rc<Slot>>>,
     journal: Journal,
     jobs: Jobs,
@@ -215,6 +219,7 @@ async fn serve(
         crew,
         state,
         shelf,
+        opening: Pending::default(),
         slots: RefCell::default(),
         journal: Journal::new(reactor),
         jobs: Jobs::new(reactor),

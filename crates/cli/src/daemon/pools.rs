@@ -511,6 +511,9 @@ impl Daemon {
         self.stop_exports(&open).await;
         drop(open.volumes.take());
         drop(open.origins.take());
+        for volume in open.pool.superblock().volumes {
+            self.opening.forget(Path::new(&volume.origin));
+        }
         self.tell_news(name, &open);
         let open = Rc::into_inner(open)
             .ok_or_else(|| Failure::new(format!("pool \"{name}\" is still in use")))?;

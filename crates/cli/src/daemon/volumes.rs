@@ -18,7 +18,7 @@ use crate::Result;
 use crate::blocking::on_thread;
 use crate::failure::Failure;
 use crate::members::PATIENCE;
-use crate::{origin, text};
+use crate::text;
 
 /// What a miss brings in unless somebody says: one chunk of the usual array.
 const CACHE_BLOCK_BYTES: u32 = 64 << 10;
@@ -64,12 +64,6 @@ impl Open {
     }
 }
 
-/// Whether something is at a path; asked on a thread, for it may be of a file system that hangs.
-async fn exists(path: &Path) -> bool {
-    let path = path.to_owned();
-    on_thread(move || path.exists()).await.unwrap_or(false)
-}
-
 /// How a job ends that was cancelled.
 pub(super) fn cancelled() -> Failure {
     Failure::new("cancelled")
@@ -83,7 +77,7 @@ pub(super) fn no_volume(name: &VolumeName) -> Failure {
 
 impl Daemon {
     async fn open_origin(&self, path: &Path, patience: Nanos) -> Result<Rc<FileDevice>> {
-        let origin = origin::open(&self.reactor, path, &self.identities(), patience).await?;
+        let origin = Rc::new(self.open_device(path, patience).await?);
         if let Ok(superblock) = read_superblock(&*origin).await {
             let what = format!(
                 "{} is a cache device of pool \"{}\" ({})",
@@ -110,10 +104,6 @@ impl Daemon {
                 Some(Attached::Missing { why, .. }) => Some(why.what().to_owned()),
                 None => None,
             };
-            let is_there = exists(path).await;
-            if known.is_some() && !is_there {
-                continue;
-            }
             // Only the first time somebody may just be about to let go of it.
             let patience = if known.is_none() { PATIENCE } else { 0 };
             let attached: Result<_> = async {
@@ -140,6 +130,7 @@ impl Daemon {
                         let what = format!("volume \"{pool}/{}\": {}", record.name, why.what());
                         self.journal.warn("origin-missing", pool.as_str(), what);
                     }
+                    let is_there = why.code() != Code::NotFound;
                     let pause = if is_there { RETRY_INTERVAL } else { 0 };
                     Attached::Missing { why, retry_at: self.reactor.now() + pause }
                 }
@@ -319,7 +310,11 @@ impl Daemon {
             )
             .hint(format!("close its export first: `forebay export remove {name}`")));
         }
+        let volumes = open.pool.superblock().volumes;
         open.pool.remove_volume(name.volume.as_str()).await?;
+        for gone in volumes.iter().filter(|v| v.name == name.volume.as_str()) {
+            self.opening.forget(Path::new(&gone.origin));
+        }
         open.volumes.borrow_mut().remove(name.volume.as_str());
         open.origins.borrow_mut().remove(name.volume.as_str());
         let what = format!("volume \"{name}\" was removed; its origin is the plain disk");

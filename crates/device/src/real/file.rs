@@ -17,7 +17,7 @@ use crate::io::{Completer, Io, IoError, IoErrorKind, pair};
 use crate::real::discard::Discarder;
 use crate::real::errno::io_error;
 use crate::real::op::{Handle, Kind, Op};
-use crate::real::open::{self, OpenError, OpenOptions};
+use crate::real::open::{self, OpenError, OpenOptions, Opened};
 use crate::real::reactor::Reactor;
 use crate::runtime::{MILLISECOND, Nanos, Runtime};
 
@@ -61,12 +61,16 @@ impl FileDevice {
         path: &Path,
         options: &OpenOptions,
     ) -> Result<FileDevice, OpenError> {
-        let opened = open::open(path, options)?;
+        Ok(FileDevice::of(reactor, open::open(path, options)?))
+    }
+
+    /// Gives a device that is open to a reactor.
+    pub fn of(reactor: &Rc<Reactor>, opened: Opened) -> FileDevice {
         let handle = match opened.is_block {
             true => Handle::new(opened.fd),
             false => Handle::new_locked(opened.fd),
         };
-        Ok(FileDevice(Rc::new(Inner {
+        FileDevice(Rc::new(Inner {
             reactor: Rc::clone(reactor),
             handle,
             geometry: Cell::new(Geometry {
@@ -76,13 +80,13 @@ impl FileDevice {
             }),
             is_block: opened.is_block,
             direct: opened.direct,
-            read_only: options.read_only,
+            read_only: opened.read_only,
             align_bytes: if opened.direct { opened.sector_bytes as usize } else { 1 },
             memory_align_bytes: if opened.direct { opened.memory_align_bytes } else { 1 },
-            zero_range: Cell::new(opened.is_block || options.punch),
+            zero_range: Cell::new(opened.is_block || opened.punch),
             punch: Cell::new(opened.discard),
             discarder: OnceCell::new(),
-        })))
+        }))
     }
 
     /// Like [`FileDevice::open`], but waits up to `patience` while the device is in use. For

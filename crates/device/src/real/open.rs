@@ -191,8 +191,8 @@ impl From<StartError> for OpenError {
     }
 }
 
-/// What an open file is like.
-pub(super) struct Opened {
+/// An open file or block device that no reactor has yet; may be sent to another thread.
+pub struct Opened {
     pub(super) fd: OwnedFd,
     pub(super) is_block: bool,
     pub(super) direct: bool,
@@ -201,10 +201,16 @@ pub(super) struct Opened {
     /// Alignment that O_DIRECT asks of memory.
     pub(super) memory_align_bytes: usize,
     pub(super) discard: bool,
+    pub(super) read_only: bool,
+    pub(super) punch: bool,
 }
 
-/// Opens `path` exclusively.
-pub(super) fn open(path: &Path, options: &OpenOptions) -> Result<Opened, OpenError> {
+/// Opens the file or block device at `path` for this process alone. Blocks for as long as the system
+/// does: for ever, if what is there does not answer.
+///
+/// # Errors
+/// See [`OpenError`].
+pub fn open(path: &Path, options: &OpenOptions) -> Result<Opened, OpenError> {
     let meta = std::fs::metadata(path).map_err(|error| failed(path, "look at", error))?;
     let is_block = meta.file_type().is_block_device();
     if !is_block && !meta.file_type().is_file() {
@@ -260,6 +266,8 @@ pub(super) fn open(path: &Path, options: &OpenOptions) -> Result<Opened, OpenErr
         sector_bytes,
         memory_align_bytes,
         discard: discard && !options.read_only,
+        read_only: options.read_only,
+        punch: options.punch,
     })
 }
 

@@ -1,0 +1,95 @@
+//! An origin that does not answer: everything else goes on, and the daemon ends when it is asked to.
+
+#![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "a test may fail and wait")]
+
+mod common;
+
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use common::daemon::{Daemon, VOLUME_BYTES, content, read_all, served, until, until_served};
+use common::{have, run, signal};
+
+/// A file that its file system's process shows; while that is stopped, opening the file hangs.
+struct Fuse {
+    child: Child,
+    file: PathBuf,
+}
+
+impl Fuse {
+    fn open(daemon: &Daemon) -> Option<Fuse> {
+        if !have("nbdfuse") || !have("nbdkit") {
+            return None;
+        }
+        let file = daemon.dir.path("fuse");
+        std::fs::write(&file, b"").unwrap();
+        let mut command = Command::new("nbdfuse");
+        command.arg(&file).args(["[", "nbdkit", "--exit-with-parent", "memory", "32M", "]"]);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let mut fuse = Fuse { child: command.spawn().unwrap(), file };
+        for _ in 0..400 {
+            let meta = std::fs::metadata(&fuse.file);
+            if meta.is_ok_and(|meta| meta.len() == VOLUME_BYTES as u64) {
+                return Some(fuse);
+            }
+            if fuse.child.try_wait().unwrap().is_some() {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(25));
+        }
+        println!("skipped: nbdfuse cannot show a file here");
+        None
+    }
+}
+
+impl Drop for Fuse {
+    fn drop(&mut self) {
+        signal(self.child.id(), "CONT");
+        let file = self.file.to_str().unwrap();
+        for command in ["umount", "fusermount3 -u", "fusermount -u"] {
+            let script = format!("{command} '{file}' 2>/dev/null");
+            if run(Command::new("sh").args(["-c", &script])).status.success() {
+                break;
+            }
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn an_origin_that_does_not_answer_holds_nobody_up() {
+    let mut daemon = served("hung");
+    let Some(fuse) = Fuse::open(&daemon) else { return };
+    let path = fuse.file.to_str().unwrap();
+    daemon.tell(&["volume", "add", "fast/slow", "--origin", path]);
+    daemon.stop();
+    signal(fuse.child.id(), "STOP");
+    daemon.start();
+    let slow = |daemon: &Daemon| daemon.json(&["volume", "show", "fast/slow"]);
+    until("it is said", || slow(&daemon)["reason"].as_str().unwrap().contains("does not answer"));
+    assert_eq!(slow(&daemon)["state"], "origin-missing");
+    // The other volume is served, and changes are made.
+    until_served(&daemon);
+    assert!(read_all(&daemon.dir.path("nbd")) == content(1, VOLUME_BYTES));
+    let origin = daemon.dir.sparse("origin-2", VOLUME_BYTES as u64);
+    daemon.tell(&["volume", "add", "fast/more", "--origin", origin.to_str().unwrap()]);
+    daemon.refused(&["volume", "grow", "fast/slow"], "does not answer", "dmesg");
+    let files = format!("/proc/{}/task", daemon.pid());
+    let threads = || std::fs::read_dir(&files).unwrap().count();
+    let before = threads();
+    std::thread::sleep(Duration::from_secs(3));
+    assert!(threads() <= before, "one call hangs, not one for each attempt");
+    // It ends, although the call has not returned.
+    daemon.stop();
+    daemon.start();
+    until("it is said again", || {
+        slow(&daemon)["reason"].as_str().unwrap().contains("does not answer")
+    });
+    // When it answers, it comes online by itself.
+    signal(fuse.child.id(), "CONT");
+    until("it is online", || slow(&daemon)["state"] == "online");
+    assert_eq!(slow(&daemon)["reason"], "");
+    daemon.stop();
+}
