@@ -12,6 +12,18 @@ pub struct Geometry {
     pub sector_bytes: u32,
     /// Whether `Discard` does something. The content of a discarded range is unspecified.
     pub discard: bool,
+    /// How an array spreads what it holds, if it is one and that is known.
+    pub stripe: Option<Stripe>,
+}
+
+/// The layout of an array, as far as writers have a use for it. Stripes begin at multiples of their
+/// length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stripe {
+    /// Bytes of data in a stripe over all disks: written as a whole, no old data is read for parity.
+    pub bytes: u64,
+    /// Contiguous bytes on one disk.
+    pub chunk_bytes: u64,
 }
 
 /// One request. Offsets and lengths are bytes, multiples of the sector size.

@@ -23,6 +23,6 @@ pub mod runtime;
 
 pub use buf::{Buf, Data};
 pub use chunk::{CHUNK_BYTES, Chunk};
-pub use device::{BlockDevice, Geometry, Request};
+pub use device::{BlockDevice, Geometry, Request, Stripe};
 pub use io::{Completer, Io, IoError, IoErrorKind};
 pub use runtime::{Nanos, Runtime};

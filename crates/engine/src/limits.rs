@@ -165,8 +165,20 @@ pub const VOLATILE_STRIPES_MAX: usize = 65_536;
 /// facts, an image lap and their successors, twice.
 pub const RESERVE_SEGMENTS_MIN: usize = 8;
 
-/// Longest origin write of the elevator, in blocks (1 MiB).
+/// Longest origin write of the elevator, in blocks (1 MiB), where the origin's stripe is not longer.
 pub const ORIGIN_WRITE_BLOCKS_MAX: u32 = 256;
+
+/// Longest stripe of an origin that is written as a whole (8 MiB: 16 data disks with md's usual chunk
+/// of 512 KiB); of a longer one nothing is known.
+pub const ORIGIN_STRIPE_BYTES_MAX: u64 = 8 << 20;
+
+/// Bytes of the elevator's writes under way, beyond which none is begun: its memory, for each volume.
+/// The depth in writes is `Tuning::destage_depth`.
+pub const DESTAGE_BYTES_MAX: u64 = 32 << 20;
+
+/// Runs of one origin write that are read from the cache at a time. As many 4 KiB reads keep an SSD
+/// busy, and there are other writes.
+pub const DESTAGE_READS_MAX: usize = 16;
 
 /// Records in the chain of one shard's image; more means a damaged chain that runs in a circle. A
 /// shard of 1 MiB of index is one or two records, 64 KiB segments need hundreds.

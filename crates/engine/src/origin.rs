@@ -1,15 +1,17 @@
 //! The origin of a volume: reads and writes at 512 B whatever its sectors, and its flushes.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
-use forebay_device::{BlockDevice, Buf, Data, IoError};
+use forebay_device::runtime::MILLISECOND;
+use forebay_device::{BlockDevice, Buf, Data, IoError, Nanos, Runtime, Stripe};
 
+use crate::destage::Pace;
 use crate::format::State;
-use crate::ids::{Location, SECTOR_BYTES};
-use crate::limits::VOLATILE_STRIPES_MAX;
-use crate::wait::TaskMutex;
+use crate::ids::{BLOCK_BYTES, Location, SECTOR_BYTES};
+use crate::limits::{ORIGIN_STRIPE_BYTES_MAX, VOLATILE_STRIPES_MAX};
+use crate::wait::{TaskMutex, WaitQueue};
 
 /// Destaged or provisional blocks that the next good origin flush proves. If they have data, their
 /// set is pinned until the clean fact is published: were it reused before, the fact could meet a
@@ -29,10 +31,97 @@ pub(crate) struct Unproven {
 /// cover what that may have lost. A cached copy could outlive the origin's, and be evicted later.
 const DOUBTFUL: u64 = u64::MAX;
 
+/// Time after the elevator's last write from which a read counts as undisturbed.
+const SETTLED: Nanos = 50 * MILLISECOND;
+
+/// Who uses an origin at the moment: clients, whose reads are timed, and the elevator.
+pub(crate) struct Traffic {
+    rt: Rc<dyn Runtime>,
+    /// When the reads under way began, oldest first; those that have ended are `None` and go once
+    /// they are the oldest.
+    reads: RefCell<VecDeque<Option<Nanos>>>,
+    /// Reads that have left `reads` at its front.
+    gone: Cell<u64>,
+    /// The elevator's writes under way.
+    pub writes: Cell<usize>,
+    /// When the last of them ended.
+    pub wrote: Cell<Nanos>,
+    /// The elevator's writes begun so far.
+    pub writes_begun: Cell<u64>,
+    pub pace: RefCell<Pace>,
+    /// Whether writes wait for reads to end.
+    pub held: Cell<bool>,
+    /// Woken when a read or a write of the elevator's ends.
+    pub moved: WaitQueue,
+}
+
+impl Traffic {
+    fn new(rt: Rc<dyn Runtime>, depth_max: usize) -> Self {
+        Self {
+            pace: RefCell::new(Pace::new(rt.now(), depth_max)),
+            rt,
+            reads: RefCell::default(),
+            gone: Cell::new(0),
+            writes: Cell::new(0),
+            wrote: Cell::new(0),
+            writes_begun: Cell::new(0),
+            held: Cell::new(false),
+            moved: WaitQueue::default(),
+        }
+    }
+
+    /// When the oldest of the clients' reads under way began.
+    pub(crate) fn oldest_read(&self) -> Option<Nanos> {
+        self.reads.borrow().front().copied().flatten()
+    }
+
+    fn begin_read(&self) -> Reading<'_> {
+        let began = self.rt.now();
+        let mut reads = self.reads.borrow_mut();
+        reads.push_back(Some(began));
+        let number = self.gone.get() + reads.len() as u64 - 1;
+        // What is left of a write still moves heads, and a short pause is seen by short reads alone.
+        let settled = began.saturating_sub(self.wrote.get()) >= SETTLED;
+        let alone = self.writes.get() == 0 && settled;
+        Reading { traffic: self, number, began, alone, writes_begun: self.writes_begun.get() }
+    }
+}
+
+/// A client's read under way.
+struct Reading<'a> {
+    traffic: &'a Traffic,
+    number: u64,
+    began: Nanos,
+    alone: bool,
+    writes_begun: u64,
+}
+
+impl Drop for Reading<'_> {
+    fn drop(&mut self) {
+        let traffic = self.traffic;
+        let mut reads = traffic.reads.borrow_mut();
+        reads[(self.number - traffic.gone.get()) as usize] = None;
+        while let Some(None) = reads.front() {
+            reads.pop_front();
+            traffic.gone.set(traffic.gone.get() + 1);
+        }
+        drop(reads);
+        let alone = self.alone && self.writes_begun == traffic.writes_begun.get();
+        traffic.pace.borrow_mut().note_read(traffic.rt.now() - self.began, alone);
+        if traffic.held.get() {
+            traffic.moved.wake_all();
+        }
+    }
+}
+
 /// A volume's slow device.
 pub(crate) struct Origin {
     pub device: Rc<dyn BlockDevice>,
+    pub traffic: Traffic,
     sector_bytes: u64,
+    /// Blocks of an array's stripe, and of what one disk has of it; 0 if nothing is known.
+    pub stripe_blocks: u64,
+    pub chunk_blocks: u64,
     /// Writes of any kind that have completed.
     pub completed: Cell<u64>,
     /// Value of `completed` that the last good flush covers.
@@ -58,11 +147,23 @@ pub(crate) struct Origin {
 }
 
 impl Origin {
-    pub(crate) fn new(device: Rc<dyn BlockDevice>) -> Self {
+    /// `depth_max` bounds the elevator's writes under way.
+    pub(crate) fn new(device: Rc<dyn BlockDevice>, rt: Rc<dyn Runtime>, depth_max: usize) -> Self {
         let sector_bytes = u64::from(device.geometry().sector_bytes);
+        let usable = |stripe: &Stripe| {
+            let Stripe { bytes, chunk_bytes } = *stripe;
+            (1..=ORIGIN_STRIPE_BYTES_MAX).contains(&bytes)
+                && (1..=bytes).contains(&chunk_bytes)
+                && (bytes | chunk_bytes).is_multiple_of(BLOCK_BYTES)
+        };
+        let stripe = device.geometry().stripe.filter(usable);
+        let blocks = |bytes: fn(&Stripe) -> u64| stripe.as_ref().map_or(0, bytes) / BLOCK_BYTES;
         Self {
             device,
+            traffic: Traffic::new(rt, depth_max),
             sector_bytes,
+            stripe_blocks: blocks(|stripe| stripe.bytes),
+            chunk_blocks: blocks(|stripe| stripe.chunk_bytes),
             completed: Cell::new(0),
             flushed: Cell::new(0),
             direct: Cell::new(0),
@@ -129,9 +230,10 @@ impl Origin {
         self.widened(offset, len) == (offset, offset + len)
     }
 
-    /// Fills `buf` from `offset`; both multiples of 512.
+    /// Fills `buf` from `offset`, both multiples of 512, for a client.
     pub(crate) async fn read(&self, offset: u64, buf: Buf) -> (Buf, Result<(), IoError>) {
         debug_assert!(offset.is_multiple_of(SECTOR_BYTES));
+        let _reading = self.traffic.begin_read();
         let len = buf.len() as u64;
         if self.is_aligned(offset, len) {
             let outcome = self.device.read(offset, buf).await;
@@ -191,13 +293,14 @@ impl Origin {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use forebay_device::model::world::World;
     use forebay_device::{Completer, Geometry, Request};
 
     struct NoDevice;
 
     impl BlockDevice for NoDevice {
         fn geometry(&self) -> Geometry {
-            Geometry { size_bytes: 1 << 40, sector_bytes: 512, discard: false }
+            Geometry { size_bytes: 1 << 40, sector_bytes: 512, discard: false, stripe: None }
         }
 
         fn submit(&self, request: Request, completer: Completer) {
@@ -207,7 +310,7 @@ mod tests {
 
     #[test]
     fn a_full_table_of_volatile_stripes_counts_all_as_volatile_until_a_flush_covers_the_overflow() {
-        let origin = Origin::new(Rc::new(NoDevice));
+        let origin = Origin::new(Rc::new(NoDevice), World::new(1), 8);
         let stripes = VOLATILE_STRIPES_MAX as u64;
         let write = |stripe| {
             origin.completed.set(origin.completed.get() + 1);
@@ -230,7 +333,7 @@ mod tests {
 
     #[test]
     fn no_flush_proves_what_a_failed_one_may_have_lost() {
-        let origin = Origin::new(Rc::new(NoDevice));
+        let origin = Origin::new(Rc::new(NoDevice), World::new(1), 8);
         let write = |stripe, failures| {
             origin.completed.set(origin.completed.get() + 1);
             origin.note_direct(stripe, failures);

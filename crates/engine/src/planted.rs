@@ -20,6 +20,8 @@ pub enum Bug {
     FooterBeforeFlush,
     /// The elevator takes records that no flush covers yet.
     DestageUnflushed,
+    /// The elevator begins a write although one of the same blocks is under way.
+    DestageOverlapping,
     /// A shard's image claims appends that are still in flight.
     WatermarkOverInflight,
     /// Recovery takes provisional data for clean.
@@ -59,6 +61,7 @@ pub const BUGS: &[(&str, Bug)] = &[
     ("reclaim-without-origin-flush", Bug::ReclaimWithoutOriginFlush),
     ("footer-before-flush", Bug::FooterBeforeFlush),
     ("destage-unflushed", Bug::DestageUnflushed),
+    ("destage-overlapping", Bug::DestageOverlapping),
     ("watermark-over-inflight", Bug::WatermarkOverInflight),
     ("provisional-taken-for-clean", Bug::ProvisionalTakenForClean),
     ("range-lock-skipped", Bug::RangeLockSkipped),

@@ -10,7 +10,7 @@ use forebay_device::{BlockDevice, Buf, Runtime};
 use crate::checkpoint::root_offset;
 use crate::core::{Core, Member, ShardState};
 use crate::counters::{Counters, Latency, VolumeCounters};
-use crate::destage::elevator;
+use crate::destage::{Elevator, elevator};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::{Event, EventKind};
 use crate::fingerprint;
@@ -667,6 +667,7 @@ impl Pool {
         // What a read returned before a kill must not be lost in a later power cut.
         let flushed = origin.flush().done().await;
         flushed.map_err(|e| Error::io(format!("flushing the origin of \"{}\"", record.name), e))?;
+        let rt = Rc::clone(&self.core.rt);
         let state = Rc::new(VolumeState {
             id: record.id,
             name: record.name.clone(),
@@ -674,12 +675,12 @@ impl Pool {
             cache_block: u64::from(record.cache_block_bytes) / BLOCK_BYTES,
             mode: Cell::new(record.mode),
             accept_single_copy: record.accept_single_copy,
-            origin: Origin::new(origin),
+            origin: Origin::new(origin, rt, self.core.tuning.destage_depth),
             may_be_dirty: Cell::new(record.may_be_dirty),
             flag_lock: TaskMutex::default(),
             logging: Cell::new(0),
             last_request: Cell::new(self.core.rt.now()),
-            cursor: Cell::new(0),
+            elevator: Elevator::default(),
             drain: Cell::new(0),
             requests: Cell::new(0),
             leaving: Cell::new(false),

@@ -157,6 +157,8 @@ pub(crate) struct SetTable {
     free: Vec<VecDeque<SegmentId>>,
     /// Blocks of live data in all sets.
     pub live_blocks: u64,
+    /// Segments of sets that hold owed blocks.
+    owed_segments: usize,
     /// Whether counts are kept; recovery turns it on once the index is complete.
     pub accounting: bool,
 }
@@ -168,7 +170,15 @@ impl SetTable {
         let free =
             members.iter().map(|m| (m.base..m.base + m.count).map(SegmentId).collect()).collect();
         let sets = (0..numbers).map(|_| None).collect();
-        Self { segment_blocks, members, sets, free, live_blocks: 0, accounting: false }
+        Self {
+            segment_blocks,
+            members,
+            sets,
+            free,
+            live_blocks: 0,
+            owed_segments: 0,
+            accounting: false,
+        }
     }
 
     /// The member that holds a segment.
@@ -405,6 +415,11 @@ impl SetTable {
         self.free.iter().map(VecDeque::len).sum()
     }
 
+    /// Segments of sets that hold owed blocks.
+    pub(crate) fn owed_segments(&self) -> usize {
+        self.owed_segments
+    }
+
     /// Segments of all members.
     pub(crate) fn total_count(&self) -> usize {
         self.members.iter().map(|m| m.count as usize).sum()
@@ -419,8 +434,11 @@ impl SetTable {
         self.live_blocks += u64::from(count);
         let set = self.get_mut(id).expect("live data lies in a set in use");
         set.live_blocks += count;
+        let before = set.owed_blocks;
         set.owed_blocks += if state.is_owed() { count } else { 0 };
+        let newly = if before == 0 && set.owed_blocks > 0 { set.segments.len() } else { 0 };
         set.written_blocks += if state == State::Written { count } else { 0 };
+        self.owed_segments += newly;
     }
 
     /// Counts blocks that are live no more; returns the set if that emptied a closed one.
@@ -437,9 +455,13 @@ impl SetTable {
         self.live_blocks -= u64::from(count);
         let set = self.get_mut(id).expect("live data lies in a set in use");
         set.live_blocks -= count;
+        let before = set.owed_blocks;
         set.owed_blocks -= if state.is_owed() { count } else { 0 };
         set.written_blocks -= if state == State::Written { count } else { 0 };
-        set.is_empty().then_some(id)
+        let no_more = if before > 0 && set.owed_blocks == 0 { set.segments.len() } else { 0 };
+        let emptied = set.is_empty().then_some(id);
+        self.owed_segments -= no_more;
+        emptied
     }
 
     /// Notes that nothing lives in a closed set any more. `sequence` is a fresh one, so an image

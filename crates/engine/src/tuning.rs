@@ -17,7 +17,8 @@ pub struct Tuning {
     pub origin_flush_interval: Nanos,
     /// Bytes destaged after which the origin is flushed.
     pub origin_flush_bytes: u64,
-    /// Origin writes that the elevator keeps in flight.
+    /// Origin writes that the elevator keeps in flight at the most; it looks for the depth, up to this,
+    /// at which the origin takes most.
     pub destage_depth: usize,
     /// Percent of the segments that may hold owed data before writers are slowed down.
     pub owed_segments_percent: u32,
@@ -38,7 +39,7 @@ impl Default for Tuning {
             idle_after: 200 * MILLISECOND,
             origin_flush_interval: 10 * SECOND,
             origin_flush_bytes: 256 << 20,
-            destage_depth: 32,
+            destage_depth: 256,
             owed_segments_percent: 60,
             lap_percent: 4,
             verify_reads: false,

@@ -12,6 +12,7 @@ use forebay_device::{BlockDevice, Buf, Data, Nanos, Runtime};
 
 use crate::core::{Core, STRIPE_BLOCKS};
 use crate::counters::{VolumeCounters, add};
+use crate::destage::Elevator;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::Mode;
 use crate::ids::{BLOCK_BYTES, SECTOR_BYTES, SegmentId, VolumeId};
@@ -42,8 +43,7 @@ pub(crate) struct VolumeState {
     /// Logged writes between their look at `may_be_dirty` and their publication.
     pub logging: Cell<u32>,
     pub last_request: Cell<Nanos>,
-    /// The elevator's place, in blocks.
-    pub cursor: Cell<u64>,
+    pub elevator: Elevator,
     /// How many wait for everything to be destaged.
     pub drain: Cell<u32>,
     /// Client requests under way.

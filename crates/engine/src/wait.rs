@@ -69,6 +69,23 @@ pub(crate) async fn yield_once() {
     .await;
 }
 
+/// Drives some futures together; their outputs in their order. Each wake-up polls all that have not
+/// ended, so they should be few.
+pub(crate) async fn all_of<F: Future>(futures: impl IntoIterator<Item = F>) -> Vec<F::Output> {
+    let mut futures: Vec<_> = futures.into_iter().map(|it| Box::pin(it)).collect();
+    let mut outputs: Vec<Option<F::Output>> = futures.iter().map(|_| None).collect();
+    poll_fn(|cx| {
+        for (future, output) in futures.iter_mut().zip(&mut outputs).filter(|(_, o)| o.is_none()) {
+            if let Poll::Ready(value) = future.as_mut().poll(cx) {
+                *output = Some(value);
+            }
+        }
+        if outputs.iter().all(Option::is_some) { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+    outputs.into_iter().flatten().collect()
+}
+
 /// A mutex for the tasks of one thread.
 #[derive(Default)]
 pub(crate) struct TaskMutex {

@@ -164,7 +164,8 @@ impl Machine {
         let (mut origins, mut wrapped) = (Vec::new(), Vec::new());
         for (volume, c) in config.volumes.iter().enumerate() {
             let settings = DiskSettings::origin(c.size_bytes, c.origin_sector_bytes, c.discard);
-            let settings = DiskSettings { write_cache: c.write_cache, ..settings };
+            let geometry = Geometry { stripe: c.stripe, ..settings.geometry };
+            let settings = DiskSettings { geometry, write_cache: c.write_cache, ..settings };
             let (disk, recorded) = disk(settings, rng);
             if c.filled && states.is_none() {
                 let mut image = vec![0; c.size_bytes as usize];

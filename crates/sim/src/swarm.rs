@@ -6,6 +6,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use forebay_device::Stripe;
 use forebay_device::model::world::{Crash, Rng};
 use forebay_device::runtime::{MILLISECOND, Nanos};
 
@@ -22,6 +23,8 @@ pub struct VolumeConfig {
     pub origin_sector_bytes: u32,
     /// Whether the origin discards.
     pub discard: bool,
+    /// What array the origin says that it is.
+    pub stripe: Option<Stripe>,
     /// Whether a power cut may take from the origin what has not been flushed. Where it takes
     /// nothing from there and all from the members, the origin is ahead of the log.
     pub write_cache: bool,
@@ -193,6 +196,10 @@ impl Config {
         let segment_count = rng.between(40, if feast { 48 } else { 72 });
         let sectors = [512, 4096];
         let loss = Self::loss(seed, members, dirty_copies, crashes);
+        // From numbers of its own, too.
+        let mut arrays = Rng::new(seed ^ 0x57F1);
+        let stripe = |(bytes, chunk_bytes)| Stripe { bytes, chunk_bytes };
+        let stripes = [(12 << 10, 4 << 10), (128 << 10, 32 << 10), (5 << 20, 1 << 20)].map(stripe);
         Self {
             seed,
             loss,
@@ -209,7 +216,10 @@ impl Config {
             cache_block_bytes: *rng.pick(&[4096, 16 << 10, 64 << 10]),
             write_amplification_max_percent: *rng.pick(&[100, 150, 400]),
             volumes: (0..rng.between(1, if feast { 2 } else { 3 }))
-                .map(|_| Self::volume(&mut rng, diet))
+                .map(|_| VolumeConfig {
+                    stripe: arrays.one_in(2).then(|| *arrays.pick(&stripes)),
+                    ..Self::volume(&mut rng, diet)
+                })
                 .collect(),
             diet,
             clients: rng.between(1, 6) as usize,
@@ -293,6 +303,7 @@ impl Config {
             size_bytes: (256 << 10) * quarters + tail_bytes,
             origin_sector_bytes: if coarse { 4096 } else { 512 },
             discard: rng.one_in(2),
+            stripe: None,
             write_cache: rng.one_in(2),
             mode: if rng.one_in(2) { Mode::Writeback } else { *rng.pick(&Mode::ALL) },
             filled: rng.one_in(2),

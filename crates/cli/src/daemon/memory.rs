@@ -4,9 +4,7 @@ use forebay_control::api::Memory;
 use forebay_control::error::Code;
 use forebay_device::real::memory;
 use forebay_engine::Pool;
-use forebay_engine::Tuning;
-use forebay_engine::ids::BLOCK_BYTES;
-use forebay_engine::limits::{ORIGIN_WRITE_BLOCKS_MAX, POPULATE_BYTES_MAX, RAM_STEP_BYTES};
+use forebay_engine::limits::{DESTAGE_BYTES_MAX, POPULATE_BYTES_MAX, RAM_STEP_BYTES};
 use forebay_export::nbd::limits::{SHARE_BYTES_INFLIGHT_MAX, SHARE_CONNECTION_BYTES_MAX};
 
 use super::{Daemon, Serving};
@@ -38,9 +36,6 @@ impl Daemon {
         let (mut index, mut index_max, mut buffers_max, mut serves) = (0, 0, 0, false);
         let (mut ram, mut ram_max) = (0, 0);
         let reactors = self.crew.hands().len() as u64 + 1;
-        let elevator = Tuning::default().destage_depth as u64
-            * u64::from(ORIGIN_WRITE_BLOCKS_MAX)
-            * BLOCK_BYTES;
         for slot in self.slots.borrow().values() {
             let Some(open) = slot.open() else { continue };
             let (now, most) = open.pool.index_memory();
@@ -49,7 +44,8 @@ impl Daemon {
             ram += open.pool.ram().memory_bytes;
             ram_max += Pool::ram_memory_bytes(open.pool.superblock().ram_bytes);
             serves |= open.exports.borrow().values().any(|one| matches!(one, Serving::Live(_)));
-            buffers_max += POPULATE_BYTES_MAX + open.volumes.borrow().len() as u64 * elevator;
+            buffers_max +=
+                POPULATE_BYTES_MAX + open.volumes.borrow().len() as u64 * DESTAGE_BYTES_MAX;
         }
         if serves {
             // All exports of a reactor share its part.

@@ -10,6 +10,7 @@
 
 use super::hdd::{HddModel, HddParameters};
 use super::modelled::{Command, Model, Operation, Ticket};
+use crate::device::Stripe;
 use crate::runtime::{Nanos, SECOND};
 
 /// How an array spreads and protects data.
@@ -346,6 +347,10 @@ impl Model for ArrayModel {
 
     fn discards(&self) -> bool {
         false
+    }
+
+    fn stripe(&self) -> Option<Stripe> {
+        Some(Stripe { bytes: self.p.stripe_bytes(), chunk_bytes: self.p.chunk_bytes })
     }
 
     fn submit(&mut self, now: Nanos, ticket: Ticket, command: Command) {

@@ -13,7 +13,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-use crate::device::{BlockDevice, Geometry, Request};
+use crate::device::{BlockDevice, Geometry, Request, Stripe};
 use crate::io::{Completer, Io, Outcome, pair};
 use crate::runtime::{Nanos, Runtime, SECOND};
 
@@ -70,6 +70,11 @@ pub trait Model {
 
     /// Whether the device takes discards.
     fn discards(&self) -> bool;
+
+    /// See [`Geometry::stripe`].
+    fn stripe(&self) -> Option<Stripe> {
+        None
+    }
 
     /// Accepts a command at `now`.
     fn submit(&mut self, now: Nanos, ticket: Ticket, command: Command);
@@ -141,7 +146,8 @@ impl<M: Model + 'static> Modelled<M> {
 impl<M: Model + 'static> BlockDevice for Modelled<M> {
     fn geometry(&self) -> Geometry {
         let store = self.0.store.geometry();
-        Geometry { discard: store.discard && self.0.state.borrow().model.discards(), ..store }
+        let model = &self.0.state.borrow().model;
+        Geometry { discard: store.discard && model.discards(), stripe: model.stripe(), ..store }
     }
 
     fn submit(&self, request: Request, completer: Completer) {

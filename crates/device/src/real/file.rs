@@ -77,6 +77,7 @@ impl FileDevice {
                 size_bytes: opened.size_bytes,
                 sector_bytes: opened.sector_bytes,
                 discard: opened.discard,
+                stripe: opened.stripe,
             }),
             is_block: opened.is_block,
             direct: opened.direct,

@@ -8,6 +8,8 @@ use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use crate::device::Stripe;
+
 /// Where a file system on the block device `number` is mounted.
 pub(super) fn mount_point(number: u64) -> Option<PathBuf> {
     let table = read_to_string("/proc/self/mountinfo").ok()?;
@@ -108,6 +110,27 @@ pub(super) fn discard_bytes_max(number: u64) -> u64 {
     text.trim().parse().unwrap_or(0)
 }
 
+/// How the block device spreads its data, if it is an array that tells.
+pub(super) fn stripe(number: u64) -> Option<Stripe> {
+    let of = |name: &str| -> Option<u64> {
+        let own = sysfs(number).join("queue").join(name);
+        let of_disk = sysfs(number).join("../queue").join(name); // for a partition
+        read_to_string(own).or_else(|_| read_to_string(of_disk)).ok()?.trim().parse().ok()
+    };
+    // Sectors of 512 B before a partition; the whole device has no such file.
+    let start = read_to_string(sysfs(number).join("start")).unwrap_or_default();
+    let start_bytes = start.trim().parse::<u64>().unwrap_or(0) * 512;
+    stripe_of(of("optimal_io_size")?, of("minimum_io_size")?, start_bytes)
+}
+
+/// md and device-mapper give the stripe as the optimal size and the chunk as the minimal one. A disk
+/// alone gives its longest transfer, or nothing, and one sector.
+fn stripe_of(optimal: u64, minimal: u64, start_bytes: u64) -> Option<Stripe> {
+    let array = minimal >= 4096 && optimal > minimal && optimal.is_multiple_of(minimal);
+    let aligned = array && start_bytes.is_multiple_of(optimal);
+    aligned.then_some(Stripe { bytes: optimal, chunk_bytes: minimal })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -122,6 +145,16 @@ mod tests {
         assert_eq!(mount_point_in(table, 254, 0), Some("/".into()));
         assert_eq!(mount_point_in(table, 8, 1), None);
         assert_eq!(unescape("a\\04"), PathBuf::from("a\\04"), "not an escape");
+    }
+
+    #[test]
+    fn an_array_is_told_from_a_disk_by_its_sizes() {
+        let md = Some(Stripe { bytes: 5_767_168, chunk_bytes: 524_288 });
+        assert_eq!(stripe_of(5_767_168, 524_288, 0), md);
+        assert_eq!(stripe_of(5_767_168, 524_288, 1 << 20), None, "a partition across stripes");
+        assert_eq!(stripe_of(0, 512, 0), None, "a disk");
+        assert_eq!(stripe_of(33_553_920, 4096, 0), None, "a disk's longest transfer");
+        assert_eq!(stripe_of(4096, 4096, 0), None);
     }
 
     #[test]

@@ -9,6 +9,7 @@ use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use crate::buf::Buf;
+use crate::device::Stripe;
 use crate::real::holders;
 use crate::real::reactor::StartError;
 
@@ -203,6 +204,7 @@ pub struct Opened {
     pub(super) discard: bool,
     pub(super) read_only: bool,
     pub(super) punch: bool,
+    pub(super) stripe: Option<Stripe>,
 }
 
 /// Opens the file or block device at `path` for this process alone. Blocks for as long as the system
@@ -268,6 +270,7 @@ pub fn open(path: &Path, options: &OpenOptions) -> Result<Opened, OpenError> {
         discard: discard && !options.read_only,
         read_only: options.read_only,
         punch: options.punch,
+        stripe: if is_block { holders::stripe(meta.rdev()) } else { None },
     })
 }
 

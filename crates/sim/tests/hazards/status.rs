@@ -162,7 +162,7 @@ struct Huge;
 
 impl BlockDevice for Huge {
     fn geometry(&self) -> Geometry {
-        Geometry { size_bytes: 1 << 40, sector_bytes: 512, discard: false }
+        Geometry { size_bytes: 1 << 40, sector_bytes: 512, discard: false, stripe: None }
     }
 
     fn submit(&self, request: Request, completer: Completer) {

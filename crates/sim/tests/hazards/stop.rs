@@ -249,7 +249,7 @@ struct Huge(u64);
 
 impl BlockDevice for Huge {
     fn geometry(&self) -> Geometry {
-        Geometry { size_bytes: self.0, sector_bytes: 512, discard: false }
+        Geometry { size_bytes: self.0, sector_bytes: 512, discard: false, stripe: None }
     }
 
     fn submit(&self, request: Request, completer: Completer) {

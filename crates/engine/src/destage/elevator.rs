@@ -1,0 +1,433 @@
+//! The elevator of one origin: which writes are next, and how many are under way.
+//!
+//! * The pipeline is kept full: when a write ends the next one begins, in address order. Nothing waits
+//!   for the slowest of a batch.
+//! * A range that is planned or under way is *taken*, and nothing that overlaps it is planned: so no
+//!   two origin writes of the elevator overlap, and the newer version of a block that is rewritten
+//!   meanwhile waits for its turn (INV-9).
+//! * While clients read the origin, the writes go in batches instead, each of which ends before the
+//!   next one begins, and which are spread evenly over the disks of an array. A disk prefers what is
+//!   near to its heads, so a read far away would wait until there is no near write any more.
+//! * What is planned and not begun is given back when there is no reason to destage any more: it
+//!   pins sets.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
+
+use forebay_device::runtime::{MILLISECOND, SECOND};
+
+use super::{Group, Run};
+use crate::core::{Core, STRIPE_BLOCKS};
+use crate::event::EventKind;
+use crate::format::{Mode, State};
+use crate::ids::{BLOCK_BYTES, Location, SECTORS_ALL};
+use crate::index::Mapping;
+use crate::limits::{DESTAGE_BYTES_MAX, ORIGIN_WRITE_BLOCKS_MAX};
+use crate::planted::{self, Bug};
+use crate::volume::VolumeState;
+
+/// How often the elevator looks whether there is a reason to run.
+pub(super) const LOOK_INTERVAL: u64 = 20 * MILLISECOND;
+
+/// Pause after a failed origin write.
+const ERROR_PAUSE: u64 = SECOND;
+
+/// Origin writes that are planned at a time: a look at the index costs less for many, and each pins
+/// a set until it is begun.
+const PLAN_GROUPS: usize = 64;
+
+/// Up to so many, if a stripe of the origin would be cut otherwise.
+const PLAN_GROUPS_MAX: usize = 1024;
+
+/// Writes that may be begun beyond the depth where they lie in the same stripe of the origin's as the
+/// last one: an array that has them together reads old data and parity once.
+const STRIPE_GROUPS_MAX: usize = 64;
+
+/// What an elevator is at.
+#[derive(Default)]
+pub(crate) struct Elevator {
+    /// Where it goes on, in blocks.
+    cursor: Cell<u64>,
+    /// Ranges that are planned or under way: first block, and the one behind the last.
+    taken: RefCell<BTreeMap<u64, u64>>,
+    planned: RefCell<VecDeque<Group>>,
+    /// Bytes of writes under way.
+    bytes: Cell<u64>,
+    /// A write has failed and nothing is begun until a pause is over.
+    failed: Cell<bool>,
+    /// The origin's stripe that the last write was for.
+    stripe: Cell<u64>,
+}
+
+impl Elevator {
+    fn is_taken(&self, block: u64, count: u32) -> bool {
+        let end = block + u64::from(count);
+        let before = self.taken.borrow().range(..end).next_back().map(|(_, &until)| until);
+        let taken = before.is_some_and(|until| until > block);
+        if taken {
+            planted::seen("destage left a range that is under way");
+        }
+        taken && !planted::is(Bug::DestageOverlapping)
+    }
+
+    fn take(&self, group: &Group) {
+        let (start, end) = range_of(group);
+        self.taken.borrow_mut().insert(start, end);
+    }
+
+    fn give_back(&self, group: &Group) {
+        let (start, _) = range_of(group);
+        self.taken.borrow_mut().remove(&start);
+    }
+
+    /// Whether nothing is planned or under way.
+    pub(super) fn is_empty(&self) -> bool {
+        self.taken.borrow().is_empty()
+    }
+}
+
+/// The blocks of a group: the first, and the one behind the last.
+fn range_of(group: &Group) -> (u64, u64) {
+    let (first, last) = (&group[0].mapping, &group[group.len() - 1].mapping);
+    (first.block, last.block + u64::from(last.count))
+}
+
+fn bytes_of((start, end): (u64, u64)) -> u64 {
+    (end - start) * BLOCK_BYTES
+}
+
+/// The part of a run from its block `skip` on, `count` blocks.
+fn part_of(m: &Mapping, skip: u64, count: u32) -> Mapping {
+    Mapping {
+        block: m.block + skip,
+        count,
+        location: Location(m.location.0 + skip),
+        distance: m.distance.wrapping_add(skip as u8),
+        ..*m
+    }
+}
+
+/// Whether a run continues a group: neighbours on the origin, of one kind, in one of its stripes.
+fn joins(group: &Group, next: &Mapping, stripe_blocks: u64) -> bool {
+    let (first, last) = (&group[0].mapping, &group[group.len() - 1].mapping);
+    let blocks = next.block + u64::from(next.count) - first.block;
+    let whole = stripe_blocks == 0 || first.block / stripe_blocks == next.block / stripe_blocks;
+    last.block + u64::from(last.count) == next.block
+        && last.state == next.state
+        && last.sectors == SECTORS_ALL
+        && next.sectors == SECTORS_ALL
+        && whole
+        && blocks <= u64::from(ORIGIN_WRITE_BLOCKS_MAX).max(stripe_blocks)
+}
+
+/// Blocks that are planned together: a stripe of the array; while readers are spared, as many stripes
+/// as it has disks, over which the parity of RAID 5 takes turns; 0 if nothing is known.
+fn plan_unit(v: &VolumeState) -> u64 {
+    let (stripe, chunk) = (v.origin.stripe_blocks, v.origin.chunk_blocks);
+    match v.origin.traffic.pace.borrow().spares() {
+        true if chunk > 0 => stripe * (stripe / chunk + 1),
+        _ => stripe,
+    }
+}
+
+/// Whether a plan ends before a block: it is long, and the block begins another unit.
+fn is_enough(groups: &[Group], block: u64, unit: u64) -> bool {
+    let cut = |group: &Group| unit > 0 && range_of(group).0 / unit == block / unit;
+    groups.len() >= PLAN_GROUPS_MAX
+        || (groups.len() >= PLAN_GROUPS && !groups.last().is_some_and(cut))
+}
+
+impl Core {
+    fn should_destage(&self, v: &VolumeState) -> bool {
+        let idle = self.rt.now() - v.last_request.get() >= self.tuning.idle_after;
+        let leaving = self.mode_of(v) != Mode::Writeback;
+        v.drain.get() > 0
+            || self.mode_of(v) != v.mode.get()
+            || (self.tuning.destage_when_idle && (idle || leaving))
+            || self.is_pressed()
+    }
+
+    /// Plans the next writes in address order; whether there are any.
+    fn plan_writes(&self, v: &VolumeState) -> bool {
+        let elevator = &v.elevator;
+        let mut groups: Vec<Group> = Vec::new();
+        let cursor = elevator.cursor.get();
+        for (from, to) in [(cursor, u64::MAX), (0, cursor)] {
+            self.collect_range(v, from, to, &mut groups);
+            if !groups.is_empty() {
+                break;
+            }
+        }
+        let Some(last) = groups.last() else { return false };
+        elevator.cursor.set(range_of(last).1);
+        self.order(v, &mut groups);
+        groups.iter().for_each(|group| elevator.take(group));
+        elevator.planned.borrow_mut().extend(groups);
+        true
+    }
+
+    /// Puts a plan into the order that suits the array below.
+    fn order(&self, v: &VolumeState, groups: &mut [Group]) {
+        let (stripe, chunk) = (v.origin.stripe_blocks, v.origin.chunk_blocks);
+        if stripe == 0 {
+            return;
+        }
+        // Within a stripe in the order in which each disk has it: so they all work at the same time.
+        groups.sort_by_key(|group| {
+            let first = group[0].mapping.block;
+            (first / stripe, first % stripe % chunk, first)
+        });
+        let band = plan_unit(v);
+        if band == stripe {
+            return;
+        }
+        // Of what shares parity first one each, over as many stripes as there are disks.
+        let (mut last, mut rank) = ((u64::MAX, 0), 0_u32);
+        groups.sort_by_cached_key(|group| {
+            let first = group[0].mapping.block;
+            let row = (first / stripe, first % stripe % chunk);
+            rank = if row == last { rank + 1 } else { 0 };
+            last = row;
+            (first / band, rank, row.1, row.0)
+        });
+    }
+
+    /// Groups the runs from block `from` on, up to `to`.
+    fn collect_range(&self, v: &VolumeState, from: u64, to: u64, groups: &mut Vec<Group>) {
+        let mut next = from / STRIPE_BLOCKS;
+        while !is_enough(groups, next * STRIPE_BLOCKS, plan_unit(v)) {
+            let key = |stripe: u64| (v.id, stripe);
+            let last = (to - 1.min(to)) / STRIPE_BLOCKS;
+            if next > last {
+                return;
+            }
+            let owed = self.owed.borrow();
+            let found = owed.range(key(next)..=key(last)).next().map(|(&(_, stripe), _)| stripe);
+            drop(owed);
+            let Some(stripe) = found else { return };
+            self.collect_stripe(v, stripe, from..to, groups);
+            next = stripe + 1;
+        }
+    }
+
+    fn collect_stripe(
+        &self,
+        v: &VolumeState,
+        stripe: u64,
+        within: std::ops::Range<u64>,
+        groups: &mut Vec<Group>,
+    ) {
+        let end = ((stripe + 1) * STRIPE_BLOCKS).min(within.end);
+        let mut at = (stripe * STRIPE_BLOCKS).max(within.start);
+        let shard = self.shard(v.id, stripe * STRIPE_BLOCKS);
+        while !is_enough(groups, at, plan_unit(v)) {
+            let next = shard.index.borrow().next_matching(v.id, at, State::needs_destage);
+            let Some(mapping) = next.filter(|m| m.block < end) else { return };
+            at = mapping.block + u64::from(mapping.count);
+            if !self.is_durable(&mapping) {
+                continue;
+            }
+            self.collect_run(v, &mapping, groups);
+        }
+    }
+
+    /// Puts a run, cut where stripes of the origin end, to the groups; its set is pinned.
+    fn collect_run(&self, v: &VolumeState, m: &Mapping, groups: &mut Vec<Group>) {
+        let stripe_blocks = v.origin.stripe_blocks;
+        let data = m.state.has_data();
+        let mut skip = 0;
+        while skip < u64::from(m.count) {
+            let block = m.block + skip;
+            let left = u64::from(m.count) - skip;
+            let part = match stripe_blocks {
+                // A zero extent is written without data, and its place is that of its fact.
+                0 => *m,
+                _ if !data => *m,
+                stripe => {
+                    let border = (block / stripe + 1) * stripe;
+                    part_of(m, skip, left.min(border - block) as u32)
+                }
+            };
+            skip += u64::from(part.count);
+            if v.elevator.is_taken(part.block, part.count) {
+                continue;
+            }
+            let pinned = data.then(|| self.sets.borrow_mut().pin(part.location));
+            let run = Run { mapping: part, pinned };
+            match groups.last_mut() {
+                Some(group) if joins(group, &part, stripe_blocks) => group.push(run),
+                _ => groups.push(vec![run]),
+            }
+        }
+    }
+
+    /// Gives back what is planned and not begun.
+    fn drop_plans(&self, v: &VolumeState) {
+        let planned = std::mem::take(&mut *v.elevator.planned.borrow_mut());
+        if let Some(first) = planned.iter().map(|group| range_of(group).0).min() {
+            v.elevator.cursor.set(first);
+        }
+        for group in planned {
+            v.elevator.give_back(&group);
+            self.unpin_group(&group);
+        }
+    }
+
+    /// Begins as many writes as there is room for in a queue of `depth`; false if there was room and
+    /// nothing to begin.
+    fn begin_writes(self: &Rc<Self>, v: &Rc<VolumeState>, depth: usize) -> bool {
+        let elevator = &v.elevator;
+        let stripe_blocks = v.origin.stripe_blocks.max(1);
+        let spares = v.origin.traffic.pace.borrow().spares();
+        if spares && v.origin.traffic.writes.get() > 0 {
+            return true;
+        }
+        loop {
+            let writes = v.origin.traffic.writes.get();
+            if writes >= depth + STRIPE_GROUPS_MAX || elevator.bytes.get() >= DESTAGE_BYTES_MAX {
+                return true;
+            }
+            let next = elevator.planned.borrow().front().map(|g| range_of(g).0 / stripe_blocks);
+            let same = next == Some(elevator.stripe.get()) && v.origin.stripe_blocks > 0 && !spares;
+            if depth == 0 || (writes >= depth && !(same && writes > 0)) {
+                return true;
+            }
+            let Some(stripe) = next else {
+                if self.plan_writes(v) {
+                    continue;
+                }
+                return false;
+            };
+            elevator.stripe.set(stripe);
+            if let Some(group) = elevator.planned.borrow_mut().pop_front() {
+                self.begin_write(v, group);
+            }
+        }
+    }
+
+    /// How many writes may be under way now; 0 for none to be begun.
+    fn keep_pace(&self, v: &VolumeState) -> usize {
+        let (now, traffic) = (self.rt.now(), &v.origin.traffic);
+        let pressure = self.pressure();
+        let mut pace = traffic.pace.borrow_mut();
+        pace.step(now, pressure, None);
+        let waited = traffic.oldest_read().map_or(0, |began| now - began);
+        if pace.patience().is_some_and(|most| waited > most) { 0 } else { pace.depth() }
+    }
+
+    fn note_progress(&self, v: &VolumeState, full: bool) {
+        let blocks = v.counters.destage_bytes.get() / BLOCK_BYTES;
+        v.origin.traffic.pace.borrow_mut().note_blocks(self.rt.now(), blocks, full);
+    }
+
+    fn begin_write(self: &Rc<Self>, v: &Rc<VolumeState>, group: Group) {
+        let bytes = bytes_of(range_of(&group));
+        v.elevator.bytes.set(v.elevator.bytes.get() + bytes);
+        let traffic = &v.origin.traffic;
+        traffic.writes.set(traffic.writes.get() + 1);
+        traffic.writes_begun.set(traffic.writes_begun.get() + 1);
+        let (core, v) = (Rc::clone(self), Rc::clone(v));
+        self.spawn(async move {
+            // One event says it for all that were under way.
+            if let Err(error) = core.destage_group(&v, &group).await
+                && !v.elevator.failed.replace(true)
+            {
+                core.event(EventKind::DestageFailed, error.what);
+            }
+            v.elevator.give_back(&group);
+            v.elevator.bytes.set(v.elevator.bytes.get() - bytes);
+            v.origin.traffic.writes.set(v.origin.traffic.writes.get() - 1);
+            v.origin.traffic.wrote.set(core.rt.now());
+            v.origin.traffic.moved.wake_all();
+        });
+    }
+}
+
+/// When an origin was flushed last, and what had been destaged by then.
+struct Flushed {
+    at: u64,
+    bytes: u64,
+}
+
+impl Core {
+    /// Flushes the origin if that is due; whether it did. `resting` says that nothing is under way
+    /// and nothing could be begun.
+    async fn flush_if_due(&self, v: &VolumeState, last: &mut Flushed, resting: bool) -> bool {
+        let bytes = v.counters.destage_bytes.get() - last.bytes;
+        let pressed = self.is_pressed();
+        let bytes_max =
+            if pressed { self.pressed_flush_bytes() } else { self.tuning.origin_flush_bytes };
+        let waited = self.rt.now() - last.at >= self.tuning.origin_flush_interval;
+        let idle = resting && (self.is_owing(v.id) || pressed || v.drain.get() > 0 || bytes > 0);
+        if !v.origin.is_volatile() || !(bytes >= bytes_max || waited || idle) {
+            return false;
+        }
+        // Its error is an event, and told to the clients by their next FLUSH.
+        let bytes = v.counters.destage_bytes.get();
+        if self.flush_origin(v).await.is_err() {
+            self.rt.sleep(ERROR_PAUSE).await.result.ok();
+        }
+        *last = Flushed { at: self.rt.now(), bytes };
+        self.quiet.wake_all();
+        self.reclaim_stuck.set(false);
+        self.housekeeping.wake_all();
+        true
+    }
+
+    /// Waits until the elevator can go on, or a look is due.
+    async fn await_turn(&self, v: &VolumeState, tried: bool) {
+        let traffic = &v.origin.traffic;
+        let (writes, timer) = (traffic.writes.get(), self.rt.sleep(LOOK_INTERVAL));
+        if traffic.held.get() {
+            let oldest = traffic.oldest_read();
+            return traffic.moved.until_or(|| traffic.oldest_read() != oldest, timer).await;
+        }
+        if writes > 0 {
+            // All that is left is under way, or waits for an append in flight.
+            let enough = if tried { 1 } else { writes };
+            return traffic.moved.until_or(|| traffic.writes.get() < enough, timer).await;
+        }
+        // What was tried in vain waits for an append in flight: look again later.
+        let due = || !tried && self.is_owing(v.id) && self.should_destage(v);
+        let over = || self.settled.get() || self.latched.get() || v.gone.get();
+        self.housekeeping.until_or(|| due() || over(), timer).await;
+    }
+}
+
+/// The elevator of one volume.
+pub(crate) async fn elevator(core: Rc<Core>, v: Rc<VolumeState>) {
+    let mut last = Flushed { at: core.rt.now(), bytes: v.counters.destage_bytes.get() };
+    let writes = || v.origin.traffic.writes.get();
+    while !core.settled.get() && !v.gone.get() && !core.latched.get() {
+        let wanted = core.is_owing(v.id) && core.should_destage(&v);
+        let mut barren = false;
+        v.origin.traffic.held.set(false);
+        if v.elevator.failed.get() {
+            core.drop_plans(&v);
+            if writes() == 0 {
+                core.rt.sleep(ERROR_PAUSE).await.result.ok();
+                v.elevator.failed.set(false);
+            }
+        } else if wanted {
+            let depth = core.keep_pace(&v);
+            barren = !core.begin_writes(&v, depth);
+            v.origin.traffic.held.set(depth == 0);
+            core.note_progress(&v, !barren);
+        } else {
+            core.drop_plans(&v);
+        }
+        let resting = writes() == 0;
+        if core.flush_if_due(&v, &mut last, resting).await {
+            continue;
+        }
+        if barren && resting && core.log.has_volatile() {
+            // What is left waits for a flush of the members; its error has latched the pool.
+            core.flush_members().await.ok();
+            continue;
+        }
+        core.await_turn(&v, barren).await;
+    }
+    core.drop_plans(&v);
+    v.origin.traffic.moved.until(|| writes() == 0).await;
+}

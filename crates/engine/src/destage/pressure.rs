@@ -1,0 +1,36 @@
+//! How much room dirty data leaves.
+
+use crate::core::Core;
+use crate::limits::PARTIALS_MAX;
+
+impl Core {
+    /// How near dirty data is to what it may take: 0 with none of it, 1 where room must be made at any
+    /// price. Of segments with owed data, partial blocks and the index, what is fullest counts.
+    pub(crate) fn pressure(&self) -> f64 {
+        let sets = self.sets.borrow();
+        let owed = sets.owed_segments();
+        let limit = sets.total_count() * self.tuning.owed_segments_percent as usize / 100;
+        if (sets.is_low() && owed > 0 && self.reclaim_stuck.get()) || self.throttle.is_limiting() {
+            // Nothing but destaging makes room, or writers wait for it.
+            return 1.0;
+        }
+        let index = self.index_bytes.get() as f64 / self.index_memory_max as f64;
+        let segments = owed as f64 / (limit + 1) as f64;
+        let partials = self.partials.get() as f64 / (PARTIALS_MAX as f64 * 0.75);
+        // From 90 % on nothing is populated, and up to there it says nothing of what is dirty.
+        segments.max(partials).max((index - 0.90) / 0.05).clamp(0.0, 1.0)
+    }
+
+    /// Whether room must be made: many segments hold owed data, free ones are few, or a side table
+    /// fills up.
+    pub(crate) fn is_pressed(&self) -> bool {
+        self.pressure() >= 1.0
+    }
+
+    /// Bytes destaged under pressure after which the origin is flushed: 1 % of the pool, so that
+    /// room comes in time, and an origin that is slow to flush is not asked for every segment.
+    pub(super) fn pressed_flush_bytes(&self) -> u64 {
+        let pool = self.sets.borrow().total_count() as u64 * self.segment_bytes;
+        (pool / 100).min(self.tuning.origin_flush_bytes).max(self.segment_bytes)
+    }
+}
