@@ -21,6 +21,7 @@ use crate::planted::{self, Bug};
 use crate::policy::Policy;
 use crate::ram::Ram;
 use crate::segment::SetTable;
+use crate::share::Writing;
 use crate::throttle::Throttle;
 use crate::tuning::Tuning;
 use crate::volume::VolumeState;
@@ -146,6 +147,8 @@ pub(crate) struct Core {
     pub partials: Cell<u64>,
     /// Bytes of populations on their way into the log, those that RAM gave up among them.
     pub populating_bytes: Cell<u64>,
+    /// How many volumes write at present.
+    pub writing: Writing,
     /// Sets whose dirty data is being moved.
     pub moving: Cell<u32>,
     /// Who holds writers back when room is short.

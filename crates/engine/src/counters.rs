@@ -58,6 +58,8 @@ counters! {
         write_logged_bytes,
         /// Bytes that writes put straight onto the origin because of the volume's mode.
         bypass_mode_bytes,
+        /// Bytes of long sequential reads that came from the origin and were not cached.
+        bypass_sequential_bytes,
         /// Bytes zeroed straight on the origin because the request was long.
         bypass_zero_bytes,
         /// Bytes copied into the cache after a miss.

@@ -28,6 +28,8 @@ mod reclaim;
 mod recovery;
 mod removal;
 mod segment;
+mod sequential;
+mod share;
 mod sound;
 mod status;
 mod superblock;

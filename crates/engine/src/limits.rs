@@ -153,6 +153,24 @@ pub const THROTTLE_TOGETHER_BYTES: u64 = 64 << 10;
 /// See [`THROTTLE_TOGETHER_BYTES`].
 pub const THROTTLE_TOGETHER: Nanos = 10 * MILLISECOND;
 
+/// Streams of reads that a volume remembers: 16 scans at a time, in 400 bytes that each read looks
+/// through.
+pub const STREAMS_MAX: usize = 16;
+
+/// Bytes that all volumes together have in the log's queue while more than one of them writes: what
+/// keeps an SSD busy, which is done with them in half a millisecond.
+pub const SERVICE_BYTES_MAX: u64 = 256 << 10;
+
+/// Bytes that each of them has in any case.
+pub const SERVICE_BYTES_MIN: u64 = 16 << 10;
+
+/// Time for which a volume that has written counts as writing: clients wait for an answer, and for
+/// themselves, before they write again.
+pub const SERVICE_MEMORY: Nanos = 20 * MILLISECOND;
+
+/// How often volumes that write are counted.
+pub const SERVICE_LOOK: Nanos = MILLISECOND;
+
 /// WRITE ZEROES requests above this many bytes go straight to the origin where nothing is owed:
 /// they are how disks are prepared, and caching them helps nobody.
 pub const ZERO_DIRECT_BYTES_MIN: u64 = 1 << 20;

@@ -31,6 +31,8 @@ use crate::policy::{S3Fifo, S3FifoConfig};
 use crate::ram::RamStatus;
 use crate::recovery::RecoveryReport;
 use crate::segment::{MemberSegments, SetTable};
+use crate::sequential::Streams;
+use crate::share::{InService, Writing};
 use crate::sound::check_counter;
 use crate::superblock::{check_mode, witness_of};
 use crate::throttle::{Flow, Throttle};
@@ -437,6 +439,7 @@ fn new_core(
         index_bytes: Cell::new(0),
         partials: Cell::new(0),
         populating_bytes: Cell::new(0),
+        writing: Writing::default(),
         moving: Cell::new(0),
         throttle: Throttle::new(),
     }
@@ -687,6 +690,8 @@ impl Pool {
             gone: Cell::new(false),
             untold: Cell::new(None),
             counters: VolumeCounters::default(),
+            streams: Streams::default(),
+            service: InService::default(),
             flow: Rc::new(Flow::default()),
         });
         self.core.volumes.borrow_mut().insert(record.id, Rc::clone(&state));

@@ -89,12 +89,14 @@ impl Core {
         (buf, result.map_err(|error| origin_error(v, "reading", error)))
     }
 
-    /// Reads a piece that lies in one stripe.
+    /// Reads a piece that lies in one stripe. What only passes by is neither populated nor counted as
+    /// use of what is cached.
     pub(crate) async fn read_piece(
         &self,
         v: &Rc<VolumeState>,
         offset: u64,
         buf: Buf,
+        passing: bool,
     ) -> (Buf, Result<()>) {
         let len = buf.len() as u64;
         let (first, count) = blocks_of(offset, len);
@@ -109,13 +111,15 @@ impl Core {
             add(&v.counters.read_hits, 1);
             return (buf, Ok(()));
         }
-        let (whole, mapped) = self.find(v, first, count);
-        self.note_access(v, first, count, Access::Read, mapped == count);
+        let (whole, mapped) = self.find(v, first, count, passing);
+        if !passing {
+            self.note_access(v, first, count, Access::Read, mapped == count);
+        }
         match whole {
             Some(m) if m.count == count && self.is_plain(v, &m, offset, len) => {
                 add(&self.counters.read_hits, 1);
                 add(&v.counters.read_hits, 1);
-                let wanted = self.is_wanted_in_ram(v, first, count);
+                let wanted = !passing && self.is_wanted_in_ram(v, first, count);
                 self.read_hit(v, &m, offset, buf, wanted).await
             }
             _ => {
@@ -127,20 +131,26 @@ impl Core {
                 };
                 add(in_pool, 1);
                 add(in_volume, 1);
-                self.read_runs(v, offset, buf).await
+                self.read_runs(v, offset, buf, passing).await
             }
         }
     }
 
     /// Looks blocks up and notes that they are in use: the last run, and the blocks mapped in all.
-    fn find(&self, v: &VolumeState, first: u64, count: u32) -> (Option<Mapping>, u32) {
+    fn find(
+        &self,
+        v: &VolumeState,
+        first: u64,
+        count: u32,
+        passing: bool,
+    ) -> (Option<Mapping>, u32) {
         let mut index = self.shard(v.id, first).index.borrow_mut();
         let (mut last, mut mapped) = (None, 0);
         index.lookup(v.id, first, count, |mapping| {
             mapped += mapping.count;
             last = Some(mapping);
         });
-        if mapped > 0 {
+        if mapped > 0 && !passing {
             index.touch(v.id, first, count);
         }
         (last, mapped)
@@ -192,7 +202,7 @@ impl Core {
             let len = run.len.min(PREFETCH_STEP_BYTES);
             let (first, count) = blocks_of(run.offset, len);
             self.note_access(v, first, count, Access::Read, false);
-            let (_, result) = self.read_miss(v, run.offset, Buf::new(len as usize)).await;
+            let (_, result) = self.read_miss(v, run.offset, Buf::new(len as usize), false).await;
             result?;
             // Whole cache blocks are on their way into the index.
             at = (run.offset + len).next_multiple_of(v.cache_block * BLOCK_BYTES);
@@ -314,7 +324,13 @@ impl Core {
         runs
     }
 
-    async fn read_runs(&self, v: &Rc<VolumeState>, offset: u64, buf: Buf) -> (Buf, Result<()>) {
+    async fn read_runs(
+        &self,
+        v: &Rc<VolumeState>,
+        offset: u64,
+        buf: Buf,
+        passing: bool,
+    ) -> (Buf, Result<()>) {
         let runs = self.plan(v, offset, buf.len() as u64);
         let mut rest = Some(buf);
         let mut started = Vec::with_capacity(runs.len());
@@ -328,7 +344,7 @@ impl Core {
         let mut whole: Option<Buf> = None;
         let mut result = Ok(());
         for item in started {
-            let (part, outcome) = self.finish_run(v, item).await;
+            let (part, outcome) = self.finish_run(v, item, passing).await;
             result = result.and(outcome);
             result = result.and(append_part(&mut whole, part));
         }
@@ -360,7 +376,12 @@ impl Core {
         Started { run, io, pinned, buf }
     }
 
-    async fn finish_run(&self, v: &Rc<VolumeState>, started: Started) -> (Buf, Result<()>) {
+    async fn finish_run(
+        &self,
+        v: &Rc<VolumeState>,
+        started: Started,
+        passing: bool,
+    ) -> (Buf, Result<()>) {
         let Started { run, io, pinned, buf } = started;
         let answer = match (&run.source, io, buf) {
             (Source::Mapped(m), Some(io), _) => {
@@ -374,7 +395,7 @@ impl Core {
             }
             (Source::Mapped(m), None, Some(buf)) => self.read_indirect(v, &run, m, buf).await,
             (Source::Ram, _, Some(buf)) => (buf, Ok(())),
-            (Source::Origin, _, Some(buf)) => self.read_miss(v, run.offset, buf).await,
+            (Source::Origin, _, Some(buf)) => self.read_miss(v, run.offset, buf, passing).await,
             (_, _, None) => unreachable!("a run has its buffer or a read"),
         };
         if let Some(set) = pinned {
@@ -455,10 +476,22 @@ impl Core {
     }
 
     /// Reads a run that is not cached and populates it if the policy wants it.
-    async fn read_miss(&self, v: &Rc<VolumeState>, offset: u64, buf: Buf) -> (Buf, Result<()>) {
+    async fn read_miss(
+        &self,
+        v: &Rc<VolumeState>,
+        offset: u64,
+        buf: Buf,
+        passing: bool,
+    ) -> (Buf, Result<()>) {
         add(&self.counters.read_origin_bytes, buf.len() as u64);
-        let Some(plan) = self.plan_population(v, offset, buf.len()) else {
-            add(&self.counters.populate_refused, 1);
+        let wanted = (!passing).then(|| self.plan_population(v, offset, buf.len())).flatten();
+        let Some(plan) = wanted else {
+            let why = if passing {
+                (&self.counters.bypass_sequential_bytes, buf.len() as u64)
+            } else {
+                (&self.counters.populate_refused, 1)
+            };
+            add(why.0, why.1);
             let (buf, result) = v.origin.read(offset, buf).await;
             return (buf, result.map_err(|error| origin_error(v, "reading", error)));
         };

@@ -27,6 +27,8 @@ pub struct Tuning {
     /// Whether every read from a cache device is checked before a client sees it. Costs a second
     /// device read per hit.
     pub verify_reads: bool,
+    /// Bytes that are read one after the other after which what follows is not cached; 0 caches all.
+    pub sequential_cutoff_bytes: u64,
     /// Whether destaging starts by itself when a volume is idle.
     pub destage_when_idle: bool,
 }
@@ -43,6 +45,7 @@ impl Default for Tuning {
             owed_segments_percent: 60,
             lap_percent: 4,
             verify_reads: false,
+            sequential_cutoff_bytes: 1 << 20,
             destage_when_idle: true,
         }
     }

@@ -20,6 +20,8 @@ use crate::limits::{PREFETCH_BYTES_MAX, REQUEST_BYTES_MAX, ZERO_DIRECT_BYTES_MIN
 use crate::origin::Origin;
 use crate::planted::{self, Bug};
 use crate::read::{Located, append_part};
+use crate::sequential::Streams;
+use crate::share::InService;
 use crate::status::Extent;
 use crate::throttle::Flow;
 use crate::wait::TaskMutex;
@@ -56,6 +58,10 @@ pub(crate) struct VolumeState {
     /// The next client may be the same one with a new connection, and hears it.
     pub untold: Cell<Option<u64>>,
     pub counters: VolumeCounters,
+    /// What it has in the log's queue.
+    pub service: InService,
+    /// Who reads it from front to back.
+    pub streams: Streams,
     /// Its share of what writers get when room is short.
     pub flow: Rc<Flow>,
 }
@@ -276,6 +282,13 @@ impl Volume {
         add(&self.state.counters.read_bytes, len);
     }
 
+    /// Notes a read; whether it belongs to a stream that only passes by.
+    fn is_passing(&self, offset: u64, len: u64) -> bool {
+        let (run, cutoff) =
+            (self.state.streams.note(offset, len), self.core.tuning.sequential_cutoff_bytes);
+        cutoff > 0 && run > cutoff
+    }
+
     /// Fills `buf` from byte `offset`. The buffer comes back whatever the result; after an error
     /// its content is unspecified.
     pub async fn read(&self, offset: u64, buf: Buf) -> (Buf, Result<()>) {
@@ -289,6 +302,7 @@ impl Volume {
         };
         let started = self.core.rt.now();
         self.count_read(len);
+        let passing = self.is_passing(offset, len);
         let mut rest = Some(buf);
         let mut done: Option<Buf> = None;
         let mut result = Ok(());
@@ -300,7 +314,7 @@ impl Volume {
             let (part, outcome) = if piece.tail {
                 self.core.read_tail(&self.state, piece.offset, part).await
             } else {
-                self.core.read_piece(&self.state, piece.offset, part).await
+                self.core.read_piece(&self.state, piece.offset, part, passing).await
             };
             result = outcome.and(append_part(&mut done, part));
             if result.is_err() {
@@ -328,6 +342,7 @@ impl Volume {
         let Located { device, at, set } = core.locate(&self.state, offset, len)?;
         self.state.last_request.set(started);
         self.count_read(len);
+        self.is_passing(offset, len);
         let device = core.devices_given.iter().position(|given| Rc::ptr_eq(given, &device));
         let device = device.expect("a member is one of the devices given");
         planted::seen("read by another reactor");

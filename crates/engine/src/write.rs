@@ -154,7 +154,11 @@ impl Core {
     async fn log_blocks(&self, v: &VolumeState, first: u64, data: Data) -> Result<()> {
         let end = first + (data.len() / BLOCK) as u64;
         self.policy.borrow_mut().spend(end - first, 0);
-        let max = u64::from(self.record_data_blocks());
+        let mut max = u64::from(self.record_data_blocks());
+        let share = self.share_of(v);
+        if let Some(share) = share {
+            max = max.min(share / BLOCK_BYTES);
+        }
         let mut appends: Vec<Io> = Vec::new();
         let mut at = first;
         while at < end {
@@ -166,6 +170,14 @@ impl Core {
             let entry = new_entry(EntryKind::Write, v.id, at, (until - at) as u32);
             let from = (at - first) as usize * BLOCK;
             let part = data.slice(from..(until - first) as usize * BLOCK);
+            if let Some(share) = share {
+                seen("write served by its volume's share");
+                let _served = self.serve(v, share, part.len() as u64).await;
+                let append = self.log.append(Stream::Dirty, entry, Some(part));
+                append.done().await.map_err(|e| append_error("writing to the log", e))?;
+                at = until;
+                continue;
+            }
             let append = self.log.append(Stream::Dirty, entry, Some(part));
             if at == first && until == end {
                 return append.done().await.map_err(|e| append_error("writing to the log", e));

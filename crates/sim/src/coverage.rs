@@ -16,6 +16,8 @@ const EXPECTED: &[(&str, u64, u64)] = &[
     ("dirty run moved", 1, 1),
     ("evict_blocks", 1, 25),
     ("throttled_writes", 1, 10),
+    ("throttle_delay_ns", 1, 10),
+    ("bypass_sequential_bytes", 1, 20),
     ("populate_voided", 1, 20),
     ("provisional mapped", 1, 10),
     ("range lock waited", 1, 20),

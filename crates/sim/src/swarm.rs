@@ -231,7 +231,11 @@ impl Config {
             faults: Self::faults(&mut rng),
             delay_max: *rng.pick(&[MILLISECOND, 50 * MILLISECOND, 3_000 * MILLISECOND]),
             crashes: (0..crashes).map(|_| Self::crash(&mut rng, diet)).collect(),
-            tuning: Self::tuning(&mut rng),
+            tuning: Tuning {
+                // From numbers of its own, too.
+                sequential_cutoff_bytes: *Rng::new(seed ^ 0x5EA0).pick(&[0, 64 << 10, 1 << 20]),
+                ..Self::tuning(&mut rng)
+            },
             reactors: *rng.pick(&[1, 2, 4]),
         }
     }
@@ -362,6 +366,7 @@ impl Config {
             lap_percent: *rng.pick(&[4, 10, 30]),
             verify_reads: rng.one_in(8),
             destage_when_idle: !rng.one_in(4),
+            sequential_cutoff_bytes: 0,
         }
     }
 }

@@ -186,6 +186,7 @@ pub fn lazy() -> Tuning {
         lap_percent: 90,
         verify_reads: false,
         destage_when_idle: false,
+        sequential_cutoff_bytes: 1 << 20,
     }
 }
 

@@ -1,0 +1,83 @@
+//! Streams of reads that go through a volume from front to back: a backup, a scan, a copy. Caching them
+//! helps nobody, for they do not come back before the pool has turned over, and it would push out what
+//! does.
+//!
+//! * A read belongs to a stream if it begins where the stream's last one ended. Once a stream is longer
+//!   than the cutoff, what it misses is not populated, and what it hits is served and not counted as use.
+//! * A volume remembers a fixed number of streams; a new one takes the place of the one that was not
+//!   read for the longest time.
+
+use std::cell::{Cell, RefCell};
+
+use crate::limits::STREAMS_MAX;
+
+#[derive(Clone, Copy, Default)]
+struct Stream {
+    /// Where it goes on, in bytes.
+    next: u64,
+    /// Bytes that were read one after the other.
+    run: u64,
+    /// When it was read last, counted in reads.
+    used: u64,
+}
+
+/// The streams of one volume.
+#[derive(Default)]
+pub(crate) struct Streams {
+    all: RefCell<[Stream; STREAMS_MAX]>,
+    reads: Cell<u64>,
+}
+
+impl Streams {
+    /// Notes a read; the bytes of its stream, its own included.
+    pub(crate) fn note(&self, offset: u64, len: u64) -> u64 {
+        let used = self.reads.get() + 1;
+        self.reads.set(used);
+        let mut all = self.all.borrow_mut();
+        let (mut place, mut oldest) = (0, u64::MAX);
+        for (i, stream) in all.iter().enumerate() {
+            if stream.run > 0 && stream.next == offset {
+                place = i;
+                break;
+            }
+            if stream.used < oldest {
+                (place, oldest) = (i, stream.used);
+            }
+        }
+        let stream = &mut all[place];
+        let goes_on = stream.run > 0 && stream.next == offset;
+        let run = if goes_on { stream.run.saturating_add(len) } else { len };
+        *stream = Stream { next: offset + len, run, used };
+        run
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn streams_are_told_apart_and_random_reads_are_none() {
+        let streams = Streams::default();
+        for step in 0..8 {
+            assert_eq!(streams.note(step * 100, 100), (step + 1) * 100);
+            assert_eq!(streams.note(5_000 + step * 10, 10), (step + 1) * 10);
+            assert_eq!(streams.note(100_000 + step * 7_777, 4), 4);
+        }
+        assert_eq!(streams.note(0, 100), 100, "from the beginning again");
+    }
+
+    #[test]
+    fn the_stream_that_was_left_longest_ago_is_forgotten() {
+        let streams = Streams::default();
+        streams.note(0, 10);
+        streams.note(1_000, 10);
+        for other in 0..STREAMS_MAX as u64 - 2 {
+            streams.note(10_000 + other * 1_000, 10);
+        }
+        assert_eq!(streams.note(10, 10), 20, "there was room for all");
+        streams.note(1 << 40, 10);
+        assert_eq!(streams.note(20, 10), 30);
+        assert_eq!(streams.note(1_010, 10), 10, "its place was taken");
+    }
+}
