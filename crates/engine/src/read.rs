@@ -83,7 +83,7 @@ impl Core {
     ) -> (Buf, Result<()>) {
         if offset / BLOCK_BYTES < v.blocks() {
             // The volume has grown since the request was cut.
-            return self.read_piece(v, offset, buf).await;
+            return self.read_piece(v, offset, buf, false).await;
         }
         let (buf, result) = v.origin.read(offset, buf).await;
         (buf, result.map_err(|error| origin_error(v, "reading", error)))
@@ -106,7 +106,9 @@ impl Core {
         }
         let mut buf = buf;
         if self.read_ram(v, offset, &mut buf) {
-            self.note_access(v, first, count, Access::Read, true);
+            if !passing {
+                self.note_access(v, first, count, Access::Read, true);
+            }
             add(&self.counters.read_hits, 1);
             add(&v.counters.read_hits, 1);
             return (buf, Ok(()));
