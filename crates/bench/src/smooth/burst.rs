@@ -46,7 +46,12 @@ impl Sizes {
     }
 
     fn scene(&self, disks: &ArrayParameters) -> Result<Scene> {
-        Scene::new(&Setting { disks, pool_bytes: self.pool_bytes, volumes: &[self.volume_bytes] })
+        Scene::new(&Setting {
+            disks,
+            pool_bytes: self.pool_bytes,
+            ram_bytes: 0,
+            volumes: &[self.volume_bytes],
+        })
     }
 }
 

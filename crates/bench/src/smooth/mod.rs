@@ -14,6 +14,7 @@ mod load;
 mod measure;
 mod overwrite;
 mod scene;
+mod zipf;
 
 use clap::Args;
 
@@ -39,6 +40,7 @@ pub(crate) const PLAN: Plan = Plan {
         "files",
         "bound",
         "burst",
+        "zipf",
         "sequential",
         "fair",
     ],
@@ -56,7 +58,8 @@ pub fn run(options: &SmoothOptions) -> Result<bool> {
         destage::run(bench, &disks)?;
         beside::run(bench, &disks)?;
         overwrite::run(bench, &disks)?;
-        burst::run(bench, &disks)
+        burst::run(bench, &disks)?;
+        zipf::run(bench, &disks)
     });
     if options.disk_caches {
         println!("--disk-caches: other disks than the bars are meant for");

@@ -120,6 +120,8 @@ pub(super) struct Setting<'a> {
     pub(super) disks: &'a ArrayParameters,
     /// Bytes of the cache device.
     pub(super) pool_bytes: u64,
+    /// Bytes of the tier in RAM.
+    pub(super) ram_bytes: u64,
     /// Bytes of each volume.
     pub(super) volumes: &'a [u64],
 }
@@ -149,7 +151,7 @@ impl Scene {
             writes: Cell::new(0),
             writes_max: Cell::new(0),
         });
-        let sizes = setting.volumes.to_vec();
+        let (sizes, ram_bytes) = (setting.volumes.to_vec(), setting.ram_bytes);
         let below = Rc::clone(&origin);
         let (pool, volumes) = run(&world, async move {
             let devices = vec![ssd];
@@ -157,6 +159,7 @@ impl Scene {
             // Scattered blocks take the most memory: a bound by the size alone would rule here.
             let options = CreateOptions {
                 index_memory_max: Some(256 << 20),
+                ram_bytes,
                 ..CreateOptions::named("bench")
             };
             engine::create(&*runtime, &devices, &*witness, &options).await.map_err(text)?;
@@ -313,7 +316,8 @@ mod tests {
     /// Writes blocks at random and destages them, one part of the volume being read meanwhile.
     fn run() -> Ran {
         let (disks, size) = (disks(false), 256 << 20);
-        let setting = Setting { disks: &disks, pool_bytes: 512 << 20, volumes: &[size] };
+        let setting =
+            Setting { disks: &disks, pool_bytes: 512 << 20, ram_bytes: 0, volumes: &[size] };
         let scene = Scene::new(&setting).unwrap();
         let blocks = Rc::new(scattered(500, (size / BLOCK / 2) as u32, 1));
         scene.play(0, 8, writes(Rc::clone(&blocks))).unwrap();
@@ -350,8 +354,12 @@ mod tests {
     #[test]
     fn a_slice_begins_where_the_last_one_ends() {
         let disks = disks(false);
-        let setting =
-            Setting { disks: &disks, pool_bytes: 512 << 20, volumes: &[1 << 20, 2 << 20] };
+        let setting = Setting {
+            disks: &disks,
+            pool_bytes: 512 << 20,
+            ram_bytes: 0,
+            volumes: &[1 << 20, 2 << 20],
+        };
         let scene = Scene::new(&setting).unwrap();
         let one = |offset| Order { kind: Kind::Write, offset, len: BLOCK };
         let mut orders = vec![one(8 * BLOCK)].into_iter();
