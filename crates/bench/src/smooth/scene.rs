@@ -79,7 +79,10 @@ struct Slice {
 
 impl BlockDevice for Slice {
     fn geometry(&self) -> Geometry {
-        Geometry { size_bytes: self.size_bytes, ..self.whole.array.geometry() }
+        let whole = self.whole.array.geometry();
+        // Stripes begin at multiples of their length, here as there.
+        let stripe = whole.stripe.filter(|stripe| self.start.is_multiple_of(stripe.bytes));
+        Geometry { size_bytes: self.size_bytes, stripe, ..whole }
     }
 
     fn submit(&self, mut request: Request, completer: Completer) {
