@@ -60,7 +60,7 @@ async fn read_blocks(volume: &Client, seed: u64, count: u64) -> Result<()> {
 /// Nanoseconds of the pool's thread for each of `count` hits of another one.
 fn cpu_per_hit(count: u64) -> Result<f64> {
     let mut spent = 0;
-    on_warm_pool(VOLUME_BYTES, count, async |warm: &Warm| {
+    on_warm_pool(VOLUME_BYTES, 0, count, async |warm: &Warm| {
         let (port, cache_bytes) = (warm.volume.share(), warm.device.geometry().size_bytes);
         let (teller, results) = relay(1);
         let started = cpu_ns()?;

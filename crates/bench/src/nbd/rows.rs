@@ -68,6 +68,8 @@ impl Bound {
 struct Case {
     name: &'static str,
     job: Job,
+    /// Whether ours is the server that has all in RAM.
+    ram: bool,
     sides: &'static [Side],
     bounds: Vec<Bound>,
 }
@@ -89,14 +91,13 @@ fn sequential(rw: &'static str) -> Job {
     Job { rw, block_bytes: M1, depth: 4, jobs: 1, sync: false }
 }
 
-const RAM: &str = "4K random read, RAM tier, queue 32";
-
 fn cases() -> Vec<Case> {
     let better: fn(&Round) -> f64 = Round::rate_to_better;
     vec![
         Case {
             name: "read",
             job: random("randread", 32, 1),
+            ram: false,
             sides: ALL,
             bounds: vec![
                 Bound::rate("4K random read, SSD hits, queue 32", 0.95, better),
@@ -110,14 +111,23 @@ fn cases() -> Vec<Case> {
             ],
         },
         Case {
+            name: "ram",
+            job: random("randread", 32, 1),
+            ram: true,
+            sides: ALL,
+            bounds: vec![Bound::rate("4K random read, RAM tier, queue 32", 0.9, better)],
+        },
+        Case {
             name: "write",
             job: random("randwrite", 32, 1),
+            ram: false,
             sides: ALL,
             bounds: vec![Bound::rate("4K random write, write-back, queue 32", 3.0, better)],
         },
         Case {
             name: "flush1",
             job: synchronous(1),
+            ram: false,
             sides: ALL,
             bounds: vec![
                 Bound::rate("4K write + flush, 1 client, to nbdkit", 0.9, |r| r.rate_to(File)),
@@ -127,24 +137,28 @@ fn cases() -> Vec<Case> {
         Case {
             name: "flush16",
             job: synchronous(16),
+            ram: false,
             sides: ALL,
             bounds: vec![Bound::rate("4K write + flush, 16 clients", 2.0, better)],
         },
         Case {
             name: "seqread",
             job: sequential("read"),
+            ram: false,
             sides: ALL,
             bounds: vec![Bound::rate("1M sequential read, queue 4", 0.9, better)],
         },
         Case {
             name: "seqwrite",
             job: sequential("write"),
+            ram: false,
             sides: ALL,
             bounds: vec![Bound::rate("1M sequential write, queue 4", 0.9, better)],
         },
         Case {
             name: "four",
             job: random("randread", 32, 4),
+            ram: false,
             sides: &[Our, Qemu, File, Null, Memory, Single],
             bounds: vec![
                 Bound::rate("4 connections, queue 32 each, to 1 connection", 1.0, |round| {
@@ -165,6 +179,8 @@ fn cases() -> Vec<Case> {
 /// All servers, and the files that they serve.
 struct Servers {
     ours: Ours,
+    /// With the whole volume in its RAM tier, if a case wants that.
+    ours_ram: Option<Ours>,
     qemu: Server,
     file: Server,
     null: Server,
@@ -174,7 +190,7 @@ struct Servers {
 }
 
 impl Servers {
-    fn start(bench: &Bench, options: &NbdOptions, sizes: &Sizes) -> Result<Self> {
+    fn start(bench: &Bench, options: &NbdOptions, sizes: &Sizes, with_ram: bool) -> Result<Self> {
         let (clock, dir) = (&bench.clock, &options.bench.dir);
         // One file each: what one does must not change what the page cache holds of the other's.
         let (qemu_path, file_path) = (dir.join("qemu.bin"), dir.join("nbdkit.bin"));
@@ -184,7 +200,8 @@ impl Servers {
         let size = sizes.volume.to_string();
         let path = file_path.display().to_string();
         let mut servers = Self {
-            ours: Ours::start(clock, options, sizes)?,
+            ours: Ours::start(clock, options, sizes, "ours", 0)?,
+            ours_ram: None,
             qemu: Server::qemu(clock, dir, &qemu_path)?,
             file: Server::nbdkit(clock, dir, "file", &path)?,
             null: Server::nbdkit(clock, dir, "null", &size)?,
@@ -198,7 +215,26 @@ impl Servers {
             servers.ours.server.fio(sizes.volume).lap(sequential("write"))?;
         }
         servers.ours.settle()?;
+        if with_ram {
+            let ram_bytes = sizes.volume.next_multiple_of(2 << 20);
+            let mut ours = Ours::start(clock, options, sizes, "ours-ram", ram_bytes)?;
+            ours.server.fio(sizes.volume).lap(sequential("write"))?;
+            ours.settle()?;
+            // Longer reads would be no guests of RAM.
+            ours.server
+                .fio(sizes.volume)
+                .lap(Job { block_bytes: 16 * K4, ..sequential("read") })?;
+            servers.ours_ram = Some(ours);
+        }
         Ok(servers)
+    }
+
+    /// The server of ours that a case is about.
+    fn ours(&mut self, case: &Case) -> &mut Ours {
+        match &mut self.ours_ram {
+            Some(ours) if case.ram => ours,
+            _ => &mut self.ours,
+        }
     }
 
     fn measure(&mut self, case: &Case, side: Side, sizes: &Sizes, span_ms: u64) -> Result<Figure> {
@@ -207,15 +243,16 @@ impl Servers {
         let peer = match side {
             Our | Single => {
                 let jobs = if side == Single { 1 } else { case.job.jobs };
-                self.ours.settle()?;
-                let missed = self.ours.misses()?;
+                let ours = self.ours(case);
+                ours.settle()?;
+                let missed = ours.misses(case.ram)?;
                 let job = Job { jobs, ..case.job };
-                let figure = self.ours.server.measure(job, bytes, span_ms)?;
-                let missed = self.ours.misses()? - missed;
+                let figure = ours.server.measure(job, bytes, span_ms)?;
+                let missed = ours.misses(case.ram)? - missed;
                 if reads && missed > 0 {
                     return Err(format!("{missed} reads were no hits"));
                 }
-                self.ours.settle()?;
+                ours.settle()?;
                 return Ok(figure);
             }
             Qemu => &self.qemu,
@@ -245,7 +282,8 @@ pub(super) fn run(bench: &mut Bench, options: &NbdOptions) -> Result<()> {
     let sizes = bench.sizes();
     if !cases.is_empty() {
         eprintln!("writing the files and a lap of the log ...");
-        match Servers::start(bench, options, &sizes) {
+        let with_ram = cases.iter().any(|case| case.ram);
+        match Servers::start(bench, options, &sizes, with_ram) {
             Ok(mut servers) => {
                 for case in &cases {
                     let measured = rounds(bench, &mut servers, &sizes, case);
@@ -258,10 +296,6 @@ pub(super) fn run(bench: &mut Bench, options: &NbdOptions) -> Result<()> {
                 }
             }
         }
-    }
-    if bench.wants(&["ram"]) {
-        let reason = "there is no RAM tier yet";
-        bench.finish(Row::failed("ram", RAM, Bar::AtLeast(0.9), reason))?;
     }
     Ok(())
 }

@@ -175,8 +175,14 @@ impl Drop for Files {
 }
 
 impl Ours {
-    /// Makes a pool with one volume and serves it with one reactor.
-    pub(super) fn start(clock: &Rc<Reactor>, options: &NbdOptions, sizes: &Sizes) -> Result<Self> {
+    /// Makes a pool with one volume, in files called after `name`, and serves it with one reactor.
+    pub(super) fn start(
+        clock: &Rc<Reactor>,
+        options: &NbdOptions,
+        sizes: &Sizes,
+        name: &str,
+        ram_bytes: u64,
+    ) -> Result<Self> {
         let beside = || Some(std::env::current_exe().ok()?.with_file_name("forebay"));
         let program = options.server.clone().or_else(beside).unwrap_or_default();
         if !program.exists() {
@@ -184,9 +190,9 @@ impl Ours {
             return Err(format!("there is no {path}; build it: `cargo build -p forebay-cli`"));
         }
         let dir = &options.bench.dir;
-        let (cache, witness) = (dir.join("nbd-cache.bin"), dir.join("nbd-witness"));
-        let (origin, socket) =
-            (options.origin_dir.join("forebay-bench.bin"), dir.join("ours.sock"));
+        let file = |what: &str| dir.join(format!("{name}-{what}"));
+        let (cache, witness, socket) = (file("cache.bin"), file("witness"), file("sock"));
+        let origin = options.origin_dir.join(format!("forebay-bench-{name}.bin"));
         let files = Files::new(&[&cache, &witness, &origin]);
         write_file(clock, &origin, sizes.volume)?;
         let mut args: Vec<String> = "dev serve --create --dirty-copies 1 --reactors 1"
@@ -195,6 +201,7 @@ impl Ours {
             .map(str::to_owned)
             .collect();
         args.extend(["--cache-bytes".to_owned(), sizes.cache.to_string()]);
+        args.extend(["--ram".to_owned(), ram_bytes.to_string()]);
         let paths = [("cache", &cache), ("origin", &origin)];
         for (flag, path) in paths.iter().chain(&[("witness", &witness), ("socket", &socket)]) {
             args.extend([format!("--{flag}"), path.display().to_string()]);
@@ -235,9 +242,14 @@ impl Ours {
         value.ok_or_else(|| format!("our server has no counter {name}"))
     }
 
-    /// Reads that found not all of what they wanted.
-    pub(super) fn misses(&mut self) -> Result<u64> {
-        Ok(self.counter("read_misses")? + self.counter("read_partial_hits")?)
+    /// Reads that found not all of what they wanted, or not in RAM.
+    pub(super) fn misses(&mut self, ram: bool) -> Result<u64> {
+        let missed = self.counter("read_misses")? + self.counter("read_partial_hits")?;
+        let elsewhere = match ram {
+            true => self.counter("read_hits")? - self.counter("read_ram_hits")?,
+            false => 0,
+        };
+        Ok(missed + elsewhere)
     }
 
     /// Waits until the origin has everything.

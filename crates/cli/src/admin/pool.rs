@@ -28,8 +28,8 @@ pub(crate) enum Command {
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=3))]
         dirty_copies: Option<u8>,
         /// Keep what is hottest in so much RAM in front of them, in steps of 2M [default: none]
-        #[arg(long, value_name = "SIZE", value_parser = parse_bytes, default_value = "0", hide_default_value = true)]
-        ram: u64,
+        #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+        ram: Option<u64>,
         /// Write volumes back although the death of one SSD loses what is dirty
         #[arg(long)]
         accept_data_loss_on_ssd_failure: bool,
@@ -110,7 +110,7 @@ pub(crate) fn run(command: Command, asking: &Asking) -> Result<()> {
             name,
             ssds,
             dirty_copies,
-            ram: ram_bytes,
+            ram,
             accept_data_loss_on_ssd_failure,
             dry_run,
         } => {
@@ -119,7 +119,7 @@ pub(crate) fn run(command: Command, asking: &Asking) -> Result<()> {
                 name,
                 ssds,
                 dirty_copies,
-                ram_bytes,
+                ram_bytes: ram.unwrap_or(0),
                 accept_data_loss_on_ssd_failure,
                 dry_run,
             };
