@@ -125,15 +125,17 @@ impl Core {
                 self.read_hit(v, &m, offset, buf, wanted).await
             }
             _ => {
+                let runs = self.plan(v, offset, len);
+                let absent = runs.iter().filter(|run| matches!(run.source, Source::Origin));
                 let (pool, volume) = (&self.counters, &v.counters);
-                let (in_pool, in_volume) = match mapped {
-                    0 => (&pool.read_misses, &volume.read_misses),
-                    n if n == count => (&pool.read_hits, &volume.read_hits),
+                let (in_pool, in_volume) = match absent.map(|run| run.len).sum::<u64>() {
+                    0 => (&pool.read_hits, &volume.read_hits),
+                    all if all == len => (&pool.read_misses, &volume.read_misses),
                     _ => (&pool.read_partial_hits, &volume.read_partial_hits),
                 };
                 add(in_pool, 1);
                 add(in_volume, 1);
-                self.read_runs(v, offset, buf, passing).await
+                self.read_runs(v, runs, buf, passing).await
             }
         }
     }
@@ -329,11 +331,10 @@ impl Core {
     async fn read_runs(
         &self,
         v: &Rc<VolumeState>,
-        offset: u64,
+        runs: Vec<Run>,
         buf: Buf,
         passing: bool,
     ) -> (Buf, Result<()>) {
-        let runs = self.plan(v, offset, buf.len() as u64);
         let mut rest = Some(buf);
         let mut started = Vec::with_capacity(runs.len());
         for run in runs {

@@ -103,6 +103,25 @@ fn ram_does_not_keep_what_a_failed_flush_may_have_lost() {
 }
 
 #[test]
+fn what_ram_and_a_cache_device_hold_together_is_a_hit() {
+    survive(1, |seed| {
+        let rig = Rig::new(seed, with_ram(Mode::Writeback));
+        rig.pause(SOON);
+        same("into RAM", rig.read(3)?, 1)?;
+        rig.write(2, 4, 1)?;
+        let volume = rig.volume();
+        let at = 3 * BLOCK as u64;
+        let (buf, result) = rig.run(async move { volume.read(at, Buf::new(2 * BLOCK)).await })?;
+        result.map_err(|error| error.to_string())?;
+        same("of RAM", version(3, &buf[..BLOCK])?, 1)?;
+        same("of the log", version(4, &buf[BLOCK..])?, 2)?;
+        let counts = ["read_hits", "read_partial_hits", "read_misses"];
+        assert_eq!(counts.map(|name| counter(&rig, name)), [1, 0, 1]);
+        Ok(())
+    });
+}
+
+#[test]
 fn what_only_ram_holds_goes_to_the_log_when_ram_lets_it_go_and_before_a_stop() {
     survive(3, |seed| {
         let rig = Rig::new(seed, with_ram(Mode::Writeback));
