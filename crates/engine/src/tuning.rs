@@ -41,7 +41,7 @@ impl Default for Tuning {
             idle_after: 200 * MILLISECOND,
             origin_flush_interval: 10 * SECOND,
             origin_flush_bytes: 256 << 20,
-            destage_depth: 256,
+            destage_depth: 512,
             owed_segments_percent: 60,
             lap_percent: 4,
             verify_reads: false,

@@ -167,29 +167,24 @@ impl Core {
         true
     }
 
-    /// Puts a plan into the order that suits the array below.
+    /// Puts a plan, which is in address order, into the order that spares readers.
     fn order(&self, v: &VolumeState, groups: &mut [Group]) {
-        let (stripe, chunk) = (v.origin.stripe_blocks, v.origin.chunk_blocks);
-        if stripe == 0 {
-            return;
-        }
-        // Within a stripe in the order in which each disk has it: so they all work at the same time.
-        groups.sort_by_key(|group| {
-            let first = group[0].mapping.block;
-            (first / stripe, first % stripe % chunk, first)
-        });
-        let band = plan_unit(v);
+        let (stripe, chunk, band) = (v.origin.stripe_blocks, v.origin.chunk_blocks, plan_unit(v));
         if band == stripe {
             return;
         }
+        let place = |group: &Group| {
+            let first = group[0].mapping.block;
+            (first / stripe, first % stripe % chunk, first)
+        };
+        groups.sort_by_key(place);
         // Of what shares parity first one each, over as many stripes as there are disks.
         let (mut last, mut rank) = ((u64::MAX, 0), 0_u32);
         groups.sort_by_cached_key(|group| {
-            let first = group[0].mapping.block;
-            let row = (first / stripe, first % stripe % chunk);
-            rank = if row == last { rank + 1 } else { 0 };
-            last = row;
-            (first / band, rank, row.1, row.0)
+            let (stripe_number, row, first) = place(group);
+            rank = if (stripe_number, row) == last { rank + 1 } else { 0 };
+            last = (stripe_number, row);
+            (first / band, rank, row, stripe_number)
         });
     }
 

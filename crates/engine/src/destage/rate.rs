@@ -160,8 +160,11 @@ pub(super) fn depth(share: f64, most: f64) -> usize {
     (most.powf(share.clamp(0.0, 1.0)).round() as usize).max(1)
 }
 
+/// Longest batch while readers are spared: what is longer keeps them waiting for far too long.
+const BATCH_MAX: f64 = 256.0;
+
 /// Writes under way with which the search for the best depth begins.
-const DEPTH_FIRST: usize = 64;
+const DEPTH_FIRST: usize = 128;
 
 /// How long, and how many blocks, one depth is tried; with fewer blocks chance decides.
 const EPOCH: Nanos = SECOND / 2;
@@ -380,7 +383,8 @@ impl Pace {
     /// The writes that may be under way.
     pub(super) fn depth(&self) -> usize {
         // Where readers are spared it is the length of a batch, which has its own best.
-        let most = if self.spares() { self.climb.depth_max } else { self.climb.depth() };
+        let most =
+            if self.spares() { self.climb.depth_max.min(BATCH_MAX) } else { self.climb.depth() };
         if self.probing { 0 } else { depth(self.share, most) }
     }
 }
