@@ -153,6 +153,9 @@ pub const THROTTLE_TOGETHER_BYTES: u64 = 64 << 10;
 /// See [`THROTTLE_TOGETHER_BYTES`].
 pub const THROTTLE_TOGETHER: Nanos = 10 * MILLISECOND;
 
+/// Reads of others that a long stream is remembered for, at the most.
+pub const STREAM_READS_MAX: u64 = 1 << 16;
+
 /// Streams of reads that a volume remembers: 16 scans at a time, in 400 bytes that each read looks
 /// through.
 pub const STREAMS_MAX: usize = 16;

@@ -5,11 +5,12 @@
 //! * A read belongs to a stream if it begins where the stream's last one ended. Once a stream is longer
 //!   than the cutoff, what it misses is not populated, and what it hits is served and not counted as use.
 //! * A volume remembers a fixed number of streams; a new one takes the place of the one that was not
-//!   read for the longest time.
+//!   read for the longest time, where each sector of a run counts as a read in its favour.
 
 use std::cell::{Cell, RefCell};
 
-use crate::limits::STREAMS_MAX;
+use crate::ids::SECTOR_BYTES;
+use crate::limits::{STREAM_READS_MAX, STREAMS_MAX};
 
 #[derive(Clone, Copy, Default)]
 struct Stream {
@@ -40,8 +41,10 @@ impl Streams {
                 place = i;
                 break;
             }
-            if stream.used < oldest {
-                (place, oldest) = (i, stream.used);
+            // A longer stream is missed for longer: random reads do not push it out.
+            let until = stream.used + (stream.run / SECTOR_BYTES).min(STREAM_READS_MAX);
+            if until < oldest {
+                (place, oldest) = (i, until);
             }
         }
         let stream = &mut all[place];
@@ -65,6 +68,17 @@ mod tests {
             assert_eq!(streams.note(100_000 + step * 7_777, 4), 4);
         }
         assert_eq!(streams.note(0, 100), 100, "from the beginning again");
+    }
+
+    #[test]
+    fn random_reads_do_not_push_a_stream_out() {
+        let streams = Streams::default();
+        for step in 0..8 {
+            assert_eq!(streams.note(step << 20, 1 << 20), (step + 1) << 20);
+            for i in 0..100 {
+                streams.note((1 << 40) + step * 999 + i * 10_000, 4096);
+            }
+        }
     }
 
     #[test]
