@@ -12,46 +12,51 @@ use std::cell::{Cell, RefCell};
 use crate::ids::SECTOR_BYTES;
 use crate::limits::{STREAM_READS_MAX, STREAMS_MAX};
 
-#[derive(Clone, Copy, Default)]
-struct Stream {
-    /// Where it goes on, in bytes.
-    next: u64,
+/// What is remembered, by stream: three arrays, because each read goes through one or two of them.
+struct Table {
+    /// Where it goes on, in bytes; [`NOWHERE`] where there is no stream.
+    next: [u64; STREAMS_MAX],
     /// Bytes that were read one after the other.
-    run: u64,
-    /// When it was read last, counted in reads.
-    used: u64,
+    run: [u64; STREAMS_MAX],
+    /// Up to which read it is remembered in any case.
+    until: [u64; STREAMS_MAX],
 }
 
+/// No read begins here.
+const NOWHERE: u64 = u64::MAX;
+
 /// The streams of one volume.
-#[derive(Default)]
 pub(crate) struct Streams {
-    all: RefCell<[Stream; STREAMS_MAX]>,
+    all: RefCell<Table>,
     reads: Cell<u64>,
+}
+
+impl Default for Streams {
+    fn default() -> Self {
+        let none = [0; STREAMS_MAX];
+        let all = Table { next: [NOWHERE; STREAMS_MAX], run: none, until: none };
+        Self { all: RefCell::new(all), reads: Cell::new(0) }
+    }
 }
 
 impl Streams {
     /// Notes a read; the bytes of its stream, its own included.
     pub(crate) fn note(&self, offset: u64, len: u64) -> u64 {
-        let used = self.reads.get() + 1;
-        self.reads.set(used);
+        let number = self.reads.get() + 1;
+        self.reads.set(number);
         let mut all = self.all.borrow_mut();
-        let (mut place, mut oldest) = (0, u64::MAX);
-        for (i, stream) in all.iter().enumerate() {
-            if stream.run > 0 && stream.next == offset {
-                place = i;
-                break;
-            }
-            // A longer stream is missed for longer: random reads do not push it out.
-            let until = stream.used + (stream.run / SECTOR_BYTES).min(STREAM_READS_MAX);
-            if until < oldest {
-                (place, oldest) = (i, until);
-            }
-        }
-        let stream = &mut all[place];
-        let goes_on = stream.run > 0 && stream.next == offset;
-        let run = if goes_on { stream.run.saturating_add(len) } else { len };
-        *stream = Stream { next: offset + len, run, used };
-        run
+        let Table { next, run, until } = &mut *all;
+        let known = next.iter().position(|&at| at == offset);
+        let place = known.unwrap_or_else(|| {
+            let oldest = until.iter().copied().fold(u64::MAX, u64::min);
+            until.iter().position(|&read| read == oldest).unwrap_or(0)
+        });
+        let bytes = if known.is_some() { run[place].saturating_add(len) } else { len };
+        next[place] = offset + len;
+        run[place] = bytes;
+        // A longer stream is missed for longer: random reads do not push it out.
+        until[place] = number + (bytes / SECTOR_BYTES).min(STREAM_READS_MAX);
+        bytes
     }
 }
 
