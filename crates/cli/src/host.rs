@@ -243,17 +243,17 @@ impl Doors {
     }
 }
 
-/// Tries again for a while if the address is in use: the kernel closes the sockets of a killed
-/// process a moment after it is gone, as it does with its devices.
-async fn when_free(
+/// Tries again for a while if an address or a lock is in use: the kernel closes the sockets and files
+/// of a killed process a moment after it is gone, as it does with its devices.
+pub(crate) async fn when_free<T>(
     reactor: &Rc<Reactor>,
     patience: Nanos,
-    listen: impl Fn() -> std::io::Result<Listener>,
-) -> std::io::Result<Listener> {
+    take: impl Fn() -> std::io::Result<T>,
+) -> std::io::Result<T> {
     let until = reactor.now().saturating_add(patience);
     let runtime: &dyn Runtime = &**reactor;
     loop {
-        match listen() {
+        match take() {
             Err(error) if error.kind() == ErrorKind::AddrInUse && reactor.now() < until => {
                 let _ = runtime.sleep(ACCEPT_PAUSE).await;
             }

@@ -369,6 +369,23 @@ fn the_control_socket_is_private_and_belongs_to_one_daemon() {
 }
 
 #[test]
+fn a_killed_daemon_that_is_slow_to_go_is_waited_for() {
+    let mut daemon = Daemon::new("successor");
+    daemon.kill();
+    // The kernel closes what the killed one had a moment after the next one begins.
+    let held = std::fs::File::open(daemon.dir.path("state")).unwrap();
+    held.lock().unwrap();
+    let let_go = std::thread::spawn(move || {
+        std::thread::sleep(std::time::Duration::from_millis(500));
+        drop(held);
+    });
+    daemon.start();
+    let_go.join().unwrap();
+    daemon.tell(&["status"]);
+    daemon.stop();
+}
+
+#[test]
 fn a_pool_has_the_ram_that_it_is_given() {
     let mut daemon = Daemon::new("ram");
     let ssd = daemon.ssd("ssd-0");

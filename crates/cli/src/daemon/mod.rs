@@ -59,8 +59,8 @@ use crate::Result;
 use crate::crew::{Crew, reactors_default};
 use crate::failure::Failure;
 use crate::flag::Flag;
-use crate::host::{Host, end_on_signals};
-use crate::members::Members;
+use crate::host::{Host, end_on_signals, when_free};
+use crate::members::{Members, PATIENCE};
 use crate::notes::Notes;
 
 /// How often the daemon looks after its pools.
@@ -175,7 +175,11 @@ fn make_dir(path: &Path) -> Result<()> {
     })
 }
 
-fn open_socket(config: &Config, shelf: &Shelf) -> Result<ControlSocket> {
+async fn open_socket(
+    reactor: &Rc<Reactor>,
+    config: &Config,
+    shelf: &Shelf,
+) -> Result<ControlSocket> {
     let (path, mode) = (&config.control.socket, config.control_mode()?);
     if let Some(folder) = path.parent() {
         make_dir(folder)?;
@@ -188,7 +192,7 @@ fn open_socket(config: &Config, shelf: &Shelf) -> Result<ControlSocket> {
             Ok(socket)
         }
     };
-    open().map_err(|error: std::io::Error| {
+    when_free(reactor, PATIENCE, open).await.map_err(|error| {
         Failure::system(format!("listen on the control socket {}", path.display()), &error)
             .hint("stop the daemon that has it, or choose another control.socket")
     })
@@ -202,10 +206,10 @@ async fn serve(
     shelf: Shelf,
 ) -> Result<()> {
     let tls = config.load_tls()?;
-    let state = StateDir::open(&config.state_dir)?;
+    let state = StateDir::open(reactor, &config.state_dir).await?;
     make_dir(&config.run_dir)?;
     let passed = shelf.count();
-    let socket = open_socket(&config, &shelf)?;
+    let socket = open_socket(reactor, &config, &shelf).await?;
     let records = state.records()?;
     let crew = Crew::start(config.reactors.unwrap_or_else(reactors_default))?;
     let (sender, calls) = post();

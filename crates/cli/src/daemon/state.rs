@@ -12,14 +12,18 @@ use std::fs::{DirBuilder, File, TryLockError};
 use std::io::ErrorKind;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 use forebay_control::api::Place;
 use forebay_control::name::Name;
+use forebay_device::real::reactor::Reactor;
 use serde::{Deserialize, Serialize};
 
 use crate::Result;
 use crate::blocking::{on_thread, replace, sync_names};
 use crate::failure::Failure;
+use crate::host::when_free;
+use crate::members::PATIENCE;
 
 /// What the daemon was told of a pool; the rest stands on the pool's devices.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -71,24 +75,28 @@ fn make(path: &Path) -> Result<()> {
 }
 
 impl StateDir {
-    /// Makes and locks the directory.
+    /// Makes and locks the directory. A killed daemon may take a moment to let go of it.
     ///
     /// # Errors
     /// If that is not possible or another daemon has it.
-    pub(super) fn open(path: &Path) -> Result<StateDir> {
+    pub(super) async fn open(reactor: &Rc<Reactor>, path: &Path) -> Result<StateDir> {
         make(&path.join("pools"))?;
         let failed = |error| Failure::system(format!("lock {}", path.display()), &error);
         let lock = File::open(path).map_err(failed)?;
-        match lock.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => {
+        let locked = when_free(reactor, PATIENCE, || match lock.try_lock() {
+            Ok(()) => Ok(()),
+            Err(TryLockError::WouldBlock) => Err(ErrorKind::AddrInUse.into()),
+            Err(TryLockError::Error(error)) => Err(error),
+        });
+        match locked.await {
+            Ok(()) => Ok(StateDir { path: path.to_owned(), _lock: lock }),
+            Err(error) if error.kind() == ErrorKind::AddrInUse => {
                 let what = format!("another daemon uses the state directory {}", path.display());
-                return Err(Failure::new(what)
-                    .hint("stop that one, or give this one a state_dir of its own"));
+                Err(Failure::new(what)
+                    .hint("stop that one, or give this one a state_dir of its own"))
             }
-            Err(TryLockError::Error(error)) => return Err(failed(error)),
+            Err(error) => Err(failed(error)),
         }
-        Ok(StateDir { path: path.to_owned(), _lock: lock })
     }
 
     /// The records of all pools, by name.
