@@ -35,9 +35,34 @@ const BLOCK: usize = BLOCK_BYTES as usize;
 const NONE: u32 = u32::MAX;
 
 /// Flags of a frame, above its block's number.
+const UNVERIFIED: u64 = 1 << 61;
 const STALE: u64 = 1 << 62;
 const BACKED: u64 = 1 << 63;
-const _: () = assert!(BLOCKS_MAX <= STALE);
+const _: () = assert!(BLOCKS_MAX <= UNVERIFIED);
+
+/// Where the bytes of a frame come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// A client's write, which the log has, too.
+    Write,
+    /// The origin: the log does not have them.
+    Origin,
+    /// The log, by a read that compared their checksum.
+    LogVerified,
+    /// The log, by a read that did not: what a device returned wrong is in RAM, then, as it is with the
+    /// client, and must not come into the log again under a checksum of its own.
+    LogUnverified,
+}
+
+impl Source {
+    fn flags(self) -> u64 {
+        match self {
+            Self::Write | Self::LogVerified => BACKED,
+            Self::LogUnverified => BACKED | UNVERIFIED,
+            Self::Origin => 0,
+        }
+    }
+}
 
 /// What a frame holds. Volume 0 is none: the frame is free.
 #[derive(Clone, Copy)]
@@ -53,7 +78,7 @@ const FREE: Frame = Frame { word: 0, volume: VolumeId(0), chained: NONE };
 
 impl Frame {
     fn block(&self) -> u64 {
-        self.word & (STALE - 1)
+        self.word & (UNVERIFIED - 1)
     }
 
     fn is(&self, flag: u64) -> bool {
@@ -147,9 +172,15 @@ impl Ram {
         self.find_fresh(volume, block).is_some()
     }
 
-    /// Whether it is, and was asked for again since it came.
+    /// The frame with a block's newest version, if its bytes are known to be right.
+    fn find_verified(&self, volume: VolumeId, block: u64) -> Option<u32> {
+        self.find_fresh(volume, block).filter(|&slot| !self.frames[slot].is(UNVERIFIED))
+    }
+
+    /// Whether a block's newest version is here, was asked for again since it came, and is known to be
+    /// right, so that the log need not have it.
     pub(crate) fn holds_hot(&self, volume: VolumeId, block: u64) -> bool {
-        self.find_fresh(volume, block).is_some_and(|slot| self.tier.is_hot(slot))
+        self.find_verified(volume, block).is_some_and(|slot| self.tier.is_hot(slot))
     }
 
     fn bytes(&self, slot: u32) -> &[u8] {
@@ -199,10 +230,10 @@ impl Ram {
         volume: VolumeId,
         block: u64,
         bytes: &[u8],
-        backed: bool,
+        source: Source,
     ) -> bool {
         if self.find(volume, block).is_some() {
-            self.refresh(volume, block, bytes, backed);
+            self.refresh(volume, block, bytes, source);
             return true;
         }
         let Some(slot) = self.tier.take_free() else { return false };
@@ -211,21 +242,28 @@ impl Ram {
         self.frames[slot] = Frame { word: block, volume, chained: NONE };
         self.chain(slot);
         *self.volumes.entry(volume).or_default() += 1;
-        self.set_backed(slot, backed);
+        self.set_source(slot, source);
         true
     }
 
     /// Gives a frame that is stale its block's newest version. What a writer has just written is at
     /// hand, and who rewrites what is read a lot is read again; but a write brings nothing here that
     /// nobody reads.
-    pub(crate) fn refresh(&mut self, volume: VolumeId, block: u64, bytes: &[u8], backed: bool) {
+    pub(crate) fn refresh(&mut self, volume: VolumeId, block: u64, bytes: &[u8], source: Source) {
         let Some(slot) = self.find(volume, block) else { return };
         if self.frames[slot].is(STALE) {
             self.bytes_mut(slot).copy_from_slice(bytes);
             self.frames[slot].word &= !STALE;
             self.stale -= 1;
-            self.set_backed(slot, backed);
+            self.set_source(slot, source);
         }
+    }
+
+    fn set_source(&mut self, slot: u32, source: Source) {
+        let flags = source.flags();
+        let word = &mut self.frames[slot].word;
+        *word = *word & !UNVERIFIED | flags & UNVERIFIED;
+        self.set_backed(slot, flags & BACKED != 0);
     }
 
     fn set_backed(&mut self, slot: u32, backed: bool) {
@@ -284,9 +322,9 @@ impl Ram {
         Some(Victim { slot, volume, block, queue, stale: frame.is(STALE) })
     }
 
-    /// A block's newest version, if it is here.
+    /// A block's newest version, if it is here and known to be right.
     pub(crate) fn copy_of(&self, volume: VolumeId, block: u64) -> Option<Buf> {
-        self.find_fresh(volume, block).map(|slot| Buf::copy_of(self.bytes(slot)))
+        self.find_verified(volume, block).map(|slot| Buf::copy_of(self.bytes(slot)))
     }
 
     /// Gives a victim's frame up.
@@ -313,7 +351,7 @@ impl Ram {
     /// RAM-only blocks of the main queue, those that came last first.
     pub(crate) fn unbacked_hot(&self) -> impl Iterator<Item = (VolumeId, u64)> + '_ {
         let frames = self.tier.hottest().map(|slot| &self.frames[slot]);
-        let wanted = frames.filter(|frame| !frame.is(STALE) && !frame.is(BACKED));
+        let wanted = frames.filter(|frame| !frame.is(STALE | BACKED | UNVERIFIED));
         wanted.map(|frame| (frame.volume, frame.block()))
     }
 

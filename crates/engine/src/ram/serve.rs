@@ -12,6 +12,7 @@ use crate::limits::{
 };
 use crate::planted::{self, Bug, seen};
 use crate::policy::{Granule, Queue};
+use crate::ram::Source;
 use crate::read::{Plan, blocks_of};
 use crate::volume::VolumeState;
 
@@ -76,9 +77,11 @@ impl Core {
             return seen("RAM: not filled, overtaken");
         }
         seen("RAM: filled from the log");
+        let verified = self.tuning.verify_reads;
+        let source = if verified { Source::LogVerified } else { Source::LogUnverified };
         for block in first..end {
             let at = (block * BLOCK_BYTES - offset) as usize;
-            self.enter_frame(v.id, block, &bytes[at..at + BLOCK], true);
+            self.enter_frame(v.id, block, &bytes[at..at + BLOCK], source);
         }
     }
 
@@ -106,16 +109,16 @@ impl Core {
         for &(first, count) in &plan.parts {
             for block in first..first + u64::from(count) {
                 let at = (block - plan.block) as usize * BLOCK;
-                self.enter_frame(v.id, block, &bytes[at..at + BLOCK], false);
+                self.enter_frame(v.id, block, &bytes[at..at + BLOCK], Source::Origin);
             }
         }
         self.shard(v.id, plan.block).locks.end_population(&plan.population);
         true
     }
 
-    fn enter_frame(&self, volume: VolumeId, block: u64, bytes: &[u8], backed: bool) {
+    fn enter_frame(&self, volume: VolumeId, block: u64, bytes: &[u8], source: Source) {
         add(&self.counters.ram_fill_blocks, 1);
-        while !self.ram.borrow_mut().enter(volume, block, bytes, backed) {
+        while !self.ram.borrow_mut().enter(volume, block, bytes, source) {
             let most = self.ram.borrow().limit() / 16;
             for _ in 0..RAM_EVICT_FRAMES.min(most).max(1) {
                 if !self.evict_frame() {
@@ -134,7 +137,7 @@ impl Core {
         let first = offset.div_ceil(BLOCK_BYTES);
         for block in first..(offset + data.len() as u64) / BLOCK_BYTES {
             let at = (block * BLOCK_BYTES - offset) as usize;
-            ram.refresh(v.id, block, &data[at..at + BLOCK], true);
+            ram.refresh(v.id, block, &data[at..at + BLOCK], Source::Write);
         }
     }
 

@@ -33,7 +33,7 @@ fn content(block: u64) -> Vec<u8> {
 }
 
 fn enter(ram: &mut Ram, block: u64) {
-    while !ram.enter(V, block, &content(block), false) {
+    while !ram.enter(V, block, &content(block), Source::Origin) {
         let victim = ram.victim().unwrap();
         ram.give_up(&victim);
     }
@@ -74,10 +74,10 @@ fn what_is_void_is_not_read_until_its_writer_brings_the_new_version() {
     ram.void(V, 2, 3);
     assert_eq!(here(&mut ram, 8), [0, 1, 5, 6, 7]);
     assert_eq!(ram.status().used_bytes, 5 * BLOCK_BYTES);
-    ram.refresh(V, 3, &content(3), true);
+    ram.refresh(V, 3, &content(3), Source::Write);
     // Not what was never here, nor what nobody has made stale.
-    ram.refresh(V, 9, &content(9), true);
-    ram.refresh(V, 0, &content(9), true);
+    ram.refresh(V, 9, &content(9), Source::Write);
+    ram.refresh(V, 0, &content(9), Source::Write);
     assert_eq!(here(&mut ram, 16), [0, 1, 3, 5, 6, 7]);
     let status = ram.status();
     assert_eq!((status.only_bytes, status.overlap_bytes), (5 * BLOCK_BYTES, BLOCK_BYTES));
@@ -126,6 +126,27 @@ fn a_size_that_changes_keeps_what_is_hot_and_its_content() {
     assert_eq!(ram.status(), RamStatus::default());
 }
 
+const SOURCES: [Source; 4] =
+    [Source::Write, Source::Origin, Source::LogVerified, Source::LogUnverified];
+
+#[test]
+fn only_what_is_known_to_be_right_may_stand_in_for_the_log() {
+    for source in SOURCES {
+        let mut ram = sized(4);
+        assert!(ram.enter(V, 1, &content(1), source));
+        assert_eq!(here(&mut ram, 2), [1], "it is served in any case");
+        assert!(here(&mut ram, 2) == [1] && here(&mut ram, 2) == [1]);
+        let right = source != Source::LogUnverified;
+        assert_eq!((ram.holds_hot(V, 1), ram.copy_of(V, 1).is_some()), (right, right));
+        ram.void(V, 1, 1);
+        ram.refresh(V, 1, &content(1), Source::Write);
+        assert!(ram.copy_of(V, 1).is_some(), "a write is right");
+        ram.void(V, 1, 1);
+        ram.refresh(V, 1, &content(1), source);
+        assert_eq!(ram.copy_of(V, 1).is_some(), right);
+    }
+}
+
 /// Against a plain map, whatever is done.
 #[test]
 fn it_holds_what_was_put_in_and_no_more() {
@@ -137,7 +158,7 @@ fn it_holds_what_was_put_in_and_no_more() {
         let (what, block) = (seed >> 60, seed >> 40 & 0xFF);
         match what {
             0..8 => {
-                while !ram.enter(V, block, &content(block), what % 2 == 0) {
+                while !ram.enter(V, block, &content(block), SOURCES[what as usize % 4]) {
                     let victim = ram.victim().unwrap();
                     if !victim.stale {
                         assert!(model.remove(&victim.block).is_some());

@@ -1,5 +1,6 @@
 //! Hazards of the tier in RAM: nothing there may outlive what it is a copy of.
 
+use forebay_device::model::fault::{Ops, Trigger};
 use forebay_device::{Buf, Request, Runtime};
 use forebay_engine::Mode;
 use forebay_engine::planted::Bug;
@@ -141,6 +142,34 @@ fn what_only_ram_holds_goes_to_the_log_when_ram_lets_it_go_and_before_a_stop() {
         }
         let ram = rig.pool().ram();
         assert_eq!((ram.only_bytes, ram.overlap_bytes), (0, 8 * BLOCK as u64));
+        Ok(())
+    });
+}
+
+#[test]
+fn what_a_cache_device_returned_wrong_does_not_come_into_the_log_as_right() {
+    survive(2, |seed| {
+        let rig = Rig::new(seed, Plan { origin_bytes: 8 << 20, ..Plan::default() });
+        same("populated", rig.read(3)?, 1)?;
+        rig.pause(SOON);
+        set_ram(&rig, RAM_BYTES)?;
+        // Reads are not verified: this client gets what the device said, and RAM has it, too.
+        rig.broken[0].flipping.arm(Trigger::every(Ops::Reads));
+        assert!(rig.read(3).is_err());
+        rig.broken[0].flipping.disarm();
+        assert_eq!(rig.pool().ram().overlap_bytes, BLOCK as u64);
+        assert!(rig.read(3).is_err() && counter(&rig, "read_ram_hits") == 1);
+        // The log comes round, and only RAM has the block then, as it is asked for all the time.
+        for block in (100..2000).step_by(2) {
+            rig.read(block)?;
+            if block % 16 == 4 {
+                assert!(rig.read(3).is_err());
+            }
+        }
+        assert!(counter(&rig, "evict_blocks") > 0);
+        set_ram(&rig, 0)?;
+        rig.pause(SOON);
+        same("without RAM", rig.read(3)?, 1)?;
         Ok(())
     });
 }
