@@ -166,12 +166,17 @@ async fn carry_out(volume: &Volume, request: Request) -> Answer {
 async fn answer(volume: &Volume, request: Request, way_back: &Sender<Hit>) -> Answer {
     match request {
         Request::Read { offset, buf, locate: true } => {
-            match volume.locate(offset, buf.len() as u64) {
+            let len = buf.len() as u64;
+            let passing = volume.is_passing(offset, len);
+            match volume.locate(offset, len, passing) {
                 Some(hit) => {
                     let hit = Some(Pinned { hit, way_back: way_back.clone() });
                     Answer { hit, ..Answer::ended(Some(buf), Ok(())) }
                 }
-                None => carry_out(volume, Request::Read { offset, buf, locate: false }).await,
+                None => {
+                    let (buf, result) = volume.read_noted(offset, buf, passing).await;
+                    Answer::ended(Some(buf), result)
+                }
             }
         }
         request => carry_out(volume, request).await,

@@ -105,7 +105,7 @@ impl Core {
             return (buf, Err(Error::new(ErrorKind::Io, what)));
         }
         let mut buf = buf;
-        if self.read_ram(v, offset, &mut buf) {
+        if self.read_ram(v, offset, &mut buf, passing) {
             if !passing {
                 self.note_access(v, first, count, Access::Read, true);
             }
@@ -162,7 +162,13 @@ impl Core {
 
     /// Where a piece lies as a whole, for a reactor that reads cache devices by itself; its set is
     /// pinned then, and it counts as a hit.
-    pub(crate) fn locate(&self, v: &VolumeState, offset: u64, len: u64) -> Option<Located> {
+    pub(crate) fn locate(
+        &self,
+        v: &VolumeState,
+        offset: u64,
+        len: u64,
+        passing: bool,
+    ) -> Option<Located> {
         let (first, count) = blocks_of(offset, len);
         if self.latched.get() {
             return None;
@@ -172,13 +178,16 @@ impl Core {
             let mut last = None;
             index.lookup(v.id, first, count, |m| last = Some(m));
             let whole = last.filter(|m| m.count == count && self.is_plain(v, m, offset, len))?;
-            if self.is_in_ram(v, first, count) || self.is_wanted_in_ram(v, first, count) {
+            let wanted = || !passing && self.is_wanted_in_ram(v, first, count);
+            if self.is_in_ram(v, first, count) || wanted() {
                 return None;
             }
-            index.touch(v.id, first, count);
+            if !passing {
+                index.touch(v.id, first, count);
+                self.note_access(v, first, count, Access::Read, true);
+            }
             whole
         };
-        self.note_access(v, first, count, Access::Read, true);
         add(&self.counters.read_hits, 1);
         add(&v.counters.read_hits, 1);
         add(&self.counters.read_cache_bytes, len);
@@ -342,7 +351,7 @@ impl Core {
             if (part.len() as u64) > run.len {
                 rest = Some(part.split_off(run.len as usize));
             }
-            started.push(self.start_run(v, run, part));
+            started.push(self.start_run(v, run, part, passing));
         }
         let mut whole: Option<Buf> = None;
         let mut result = Ok(());
@@ -356,7 +365,7 @@ impl Core {
 
     /// Starts a run's read at once if it can go straight into its part of the buffer. Runs that
     /// need more than that are only pinned.
-    fn start_run(&self, v: &VolumeState, run: Run, mut buf: Buf) -> Started {
+    fn start_run(&self, v: &VolumeState, run: Run, mut buf: Buf, passing: bool) -> Started {
         let (io, pinned, buf) = match &run.source {
             Source::Mapped(m) if m.state.has_data() => {
                 let pinned = Some(self.sets.borrow_mut().pin(m.location));
@@ -369,7 +378,7 @@ impl Core {
                 }
             }
             Source::Ram => {
-                let here = self.ram.borrow_mut().read(v.id, run.offset, &mut buf);
+                let here = self.ram.borrow_mut().read(v.id, run.offset, &mut buf, passing);
                 assert!(here, "nothing has changed since the look at the index");
                 add(&self.counters.read_ram_bytes, run.len);
                 (None, None, Some(buf))
@@ -396,7 +405,9 @@ impl Core {
                     Err(_) => self.read_other_copy(v, m, run.offset, buf).await,
                 }
             }
-            (Source::Mapped(m), None, Some(buf)) => self.read_indirect(v, &run, m, buf).await,
+            (Source::Mapped(m), None, Some(buf)) => {
+                self.read_indirect(v, &run, m, buf, passing).await
+            }
             (Source::Ram, _, Some(buf)) => (buf, Ok(())),
             (Source::Origin, _, Some(buf)) => self.read_miss(v, run.offset, buf, passing).await,
             (_, _, None) => unreachable!("a run has its buffer or a read"),
@@ -414,6 +425,7 @@ impl Core {
         run: &Run,
         m: &Mapping,
         mut buf: Buf,
+        passing: bool,
     ) -> (Buf, Result<()>) {
         match m.state {
             State::Zero | State::ZeroWritten => {
@@ -441,7 +453,8 @@ impl Core {
                 let len = buf.len();
                 buf.copy_from_slice(&bytes[within..within + len]);
                 let (first, count) = blocks_of(run.offset, run.len);
-                if m.sectors == SECTORS_ALL && self.is_wanted_in_ram(v, first, count) {
+                let whole = m.sectors == SECTORS_ALL;
+                if whole && !passing && self.is_wanted_in_ram(v, first, count) {
                     self.fill_from_log(v, m, run.offset, &buf);
                 }
                 (buf, Ok(()))

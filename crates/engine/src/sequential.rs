@@ -52,7 +52,8 @@ impl Streams {
             until.iter().position(|&read| read == oldest).unwrap_or(0)
         });
         let bytes = if known.is_some() { run[place].saturating_add(len) } else { len };
-        next[place] = offset + len;
+        // A read behind the end of all volumes is refused later.
+        next[place] = offset.saturating_add(len);
         run[place] = bytes;
         // A longer stream is missed for longer: random reads do not push it out.
         until[place] = number + (bytes / SECTOR_BYTES).min(STREAM_READS_MAX);

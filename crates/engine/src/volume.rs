@@ -283,7 +283,7 @@ impl Volume {
     }
 
     /// Notes a read; whether it belongs to a stream that only passes by.
-    fn is_passing(&self, offset: u64, len: u64) -> bool {
+    pub(crate) fn is_passing(&self, offset: u64, len: u64) -> bool {
         let (run, cutoff) =
             (self.state.streams.note(offset, len), self.core.tuning.sequential_cutoff_bytes);
         cutoff > 0 && run > cutoff
@@ -292,6 +292,17 @@ impl Volume {
     /// Fills `buf` from byte `offset`. The buffer comes back whatever the result; after an error
     /// its content is unspecified.
     pub async fn read(&self, offset: u64, buf: Buf) -> (Buf, Result<()>) {
+        let passing = self.is_passing(offset, buf.len() as u64);
+        self.read_noted(offset, buf, passing).await
+    }
+
+    /// The same for a read that was noted before.
+    pub(crate) async fn read_noted(
+        &self,
+        offset: u64,
+        buf: Buf,
+        passing: bool,
+    ) -> (Buf, Result<()>) {
         let len = buf.len() as u64;
         if let Err(error) = self.check_transfer(offset, len) {
             return (buf, Err(error));
@@ -302,7 +313,6 @@ impl Volume {
         };
         let started = self.core.rt.now();
         self.count_read(len);
-        let passing = self.is_passing(offset, len);
         let mut rest = Some(buf);
         let mut done: Option<Buf> = None;
         let mut result = Ok(());
@@ -328,9 +338,9 @@ impl Volume {
         (done.unwrap_or_else(|| Buf::new(0)), result)
     }
 
-    /// Where a read's bytes lie, if one run on a cache device has them all: for a client whose
-    /// reactor reads the device by itself. To be given back by [`Volume::release`].
-    pub(crate) fn locate(&self, offset: u64, len: u64) -> Option<Hit> {
+    /// Where the bytes of a read, which was noted, lie, if one run on a cache device has them all: for
+    /// a client whose reactor reads the device by itself. To be given back by [`Volume::release`].
+    pub(crate) fn locate(&self, offset: u64, len: u64, passing: bool) -> Option<Hit> {
         let core = &self.core;
         let open = !core.stopping.get() && !self.state.leaving.get();
         let fits = open && self.check_transfer(offset, len).is_ok();
@@ -339,10 +349,9 @@ impl Volume {
             return None;
         }
         let started = core.rt.now();
-        let Located { device, at, set } = core.locate(&self.state, offset, len)?;
+        let Located { device, at, set } = core.locate(&self.state, offset, len, passing)?;
         self.state.last_request.set(started);
         self.count_read(len);
-        self.is_passing(offset, len);
         let device = core.devices_given.iter().position(|given| Rc::ptr_eq(given, &device));
         let device = device.expect("a member is one of the devices given");
         planted::seen("read by another reactor");

@@ -193,8 +193,15 @@ impl Ram {
         &mut self.chunks[slot as usize / CHUNK_FRAMES][at..at + BLOCK]
     }
 
-    /// Fills `buf` from byte `offset` of a volume if all of it is here; counts as asked for.
-    pub(crate) fn read(&mut self, volume: VolumeId, offset: u64, buf: &mut [u8]) -> bool {
+    /// Fills `buf` from byte `offset` of a volume if all of it is here. It counts as asked for, but
+    /// for what only passes by.
+    pub(crate) fn read(
+        &mut self,
+        volume: VolumeId,
+        offset: u64,
+        buf: &mut [u8],
+        passing: bool,
+    ) -> bool {
         let end = offset + buf.len() as u64;
         let (first, last) = (offset / BLOCK_BYTES, (end - 1) / BLOCK_BYTES);
         if first < last && !(first..=last).all(|block| self.holds(volume, block)) {
@@ -206,7 +213,9 @@ impl Ram {
             let (from, to) = (start.max(offset), (start + BLOCK_BYTES).min(end));
             let part = &self.bytes(slot)[(from - start) as usize..(to - start) as usize];
             buf[(from - offset) as usize..(to - offset) as usize].copy_from_slice(part);
-            self.tier.hit(slot);
+            if !passing {
+                self.tier.hit(slot);
+            }
         }
         true
     }

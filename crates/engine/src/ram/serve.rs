@@ -26,8 +26,14 @@ impl Core {
     }
 
     /// Serves a read from RAM, if all of it is there.
-    pub(crate) fn read_ram(&self, v: &VolumeState, offset: u64, buf: &mut Buf) -> bool {
-        let served = self.may_use_ram(v) && self.ram.borrow_mut().read(v.id, offset, buf);
+    pub(crate) fn read_ram(
+        &self,
+        v: &VolumeState,
+        offset: u64,
+        buf: &mut Buf,
+        passing: bool,
+    ) -> bool {
+        let served = self.may_use_ram(v) && self.ram.borrow_mut().read(v.id, offset, buf, passing);
         if served {
             seen("read from RAM");
             add(&self.counters.read_ram_hits, 1);
@@ -179,6 +185,8 @@ impl Core {
         let granule = Granule { volume, number: block / GRANULE_BLOCKS };
         let queue = match queue {
             Queue::Main => Queue::Main,
+            // What came with it has been asked for again: it belongs beside that.
+            Queue::Probation if shard.index.borrow().heat(volume, block) > 0 => Queue::Main,
             Queue::Probation => self.policy.borrow_mut().admit(granule)?,
         };
         let population = shard.locks.populate(volume, block, 1)?;

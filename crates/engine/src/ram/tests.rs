@@ -44,7 +44,7 @@ fn here(ram: &mut Ram, end: u64) -> Vec<u64> {
     let mut found = Vec::new();
     for block in 0..end {
         let mut buf = vec![0; BLOCK];
-        if ram.read(V, block * BLOCK_BYTES, &mut buf) {
+        if ram.read(V, block * BLOCK_BYTES, &mut buf, false) {
             assert_eq!(buf, content(block), "block {block}");
             found.push(block);
         }
@@ -59,12 +59,15 @@ fn every_part_of_what_is_here_is_read_and_nothing_else() {
     let whole: Vec<u8> = (4..8).flat_map(content).collect();
     for (from, len) in [(0, 512), (512, 512), (3584, 1024), (4096, 8192), (0, 16384)] {
         let mut buf = vec![0; len];
-        assert!(ram.read(V, 4 * BLOCK_BYTES + from as u64, &mut buf));
+        assert!(ram.read(V, 4 * BLOCK_BYTES + from as u64, &mut buf, false));
         assert_eq!(buf, whole[from..from + len]);
     }
     let mut buf = vec![0; 2 * BLOCK];
-    assert!(!ram.read(V, 7 * BLOCK_BYTES, &mut buf) && !ram.read(V, 3 * BLOCK_BYTES, &mut buf));
-    assert!(!ram.read(VolumeId(2), 4 * BLOCK_BYTES, &mut buf));
+    assert!(
+        !ram.read(V, 7 * BLOCK_BYTES, &mut buf, false)
+            && !ram.read(V, 3 * BLOCK_BYTES, &mut buf, false)
+    );
+    assert!(!ram.read(VolumeId(2), 4 * BLOCK_BYTES, &mut buf, false));
 }
 
 #[test]
@@ -173,7 +176,7 @@ fn it_holds_what_was_put_in_and_no_more() {
             }
             11..15 => {
                 let mut buf = vec![0; BLOCK];
-                let found = ram.read(V, block * BLOCK_BYTES, &mut buf);
+                let found = ram.read(V, block * BLOCK_BYTES, &mut buf, false);
                 assert_eq!(found, model.contains_key(&block));
                 assert!(!found || buf == content(block));
             }
@@ -186,4 +189,15 @@ fn it_holds_what_was_put_in_and_no_more() {
     assert!(
         ram.victim().is_some_and(|victim| matches!(victim.queue, Queue::Main | Queue::Probation))
     );
+}
+
+#[test]
+fn what_only_passes_by_does_not_make_hot() {
+    let mut ram = sized(4);
+    enter(&mut ram, 1);
+    let mut buf = vec![0; BLOCK];
+    (0..3).for_each(|_| assert!(ram.read(V, BLOCK_BYTES, &mut buf, true)));
+    assert!(!ram.holds_hot(V, 1));
+    (0..3).for_each(|_| assert!(ram.read(V, BLOCK_BYTES, &mut buf, false)));
+    assert!(ram.holds_hot(V, 1));
 }
