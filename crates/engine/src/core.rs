@@ -8,6 +8,7 @@ use std::rc::Rc;
 
 use forebay_device::{BlockDevice, IoError, Runtime};
 
+use crate::copies::Queue;
 use crate::counters::{Counters, Latency};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::{Event, EventKind};
@@ -39,6 +40,8 @@ pub(crate) struct Member {
     pub segments_offset: u64,
     /// Whether a write has completed since the last flush began.
     pub unflushed: Cell<bool>,
+    /// Clients' reads and appends under way; see [`crate::copies`].
+    pub queue: Queue,
 }
 
 /// One virtual shard and what orders requests in it.
@@ -232,12 +235,15 @@ impl Core {
 
     /// Where copy number `copy` of a location lies.
     pub(crate) fn copy_of(&self, location: Location, copy: usize) -> (&Member, u64) {
-        let (segment, block) = {
-            let sets = self.sets.borrow();
-            let (id, block) = sets.split(location);
-            (sets.get(id).expect("a live location lies in a set in use").segments[copy], block)
-        };
+        let (segment, block) = self.segment_of(location, copy);
         self.place(segment, block)
+    }
+
+    /// The segment of copy number `copy` of a location, and the block within it.
+    pub(crate) fn segment_of(&self, location: Location, copy: usize) -> (SegmentId, u32) {
+        let sets = self.sets.borrow();
+        let (id, block) = sets.split(location);
+        (sets.get(id).expect("a live location lies in a set in use").segments[copy], block)
     }
 
     /// Whether a completed member flush covers the record of a mapping. A zero extent may outlive

@@ -9,6 +9,7 @@ mod apply;
 mod checkpoint;
 mod chunked;
 mod client;
+mod copies;
 mod core;
 mod destage;
 mod direct;

@@ -41,6 +41,9 @@ pub const MEMBERS_MAX: usize = 8;
 /// Copies of a segment set.
 pub const COPIES_MAX: usize = 3;
 
+/// Copies of clean data: with two, one that cannot be read costs nothing, and the origin has it anyway.
+pub const CLEAN_COPIES_MAX: usize = 2;
+
 /// Smallest segment that the format knows, in bytes; the product uses no less than 1 MiB, the
 /// simulator this.
 pub const SEGMENT_BYTES_MIN: u64 = 64 << 10;

@@ -304,10 +304,13 @@ impl Core {
     /// Copies that a stream's new sets have.
     pub(crate) fn stream_copies(&self, stream: Stream) -> usize {
         let members = self.members.len();
-        let dirty = usize::from(self.superblock.borrow().dirty_copies);
+        let (dirty, clean) = {
+            let superblock = self.superblock.borrow();
+            (usize::from(superblock.dirty_copies), usize::from(superblock.clean_copies))
+        };
         match stream {
             Stream::Dirty => members.min(dirty),
-            Stream::Probation | Stream::Main => 1,
+            Stream::Probation | Stream::Main => members.min(clean),
             Stream::Facts => members,
             Stream::Metadata => members.min(dirty.max(2)),
         }
@@ -658,8 +661,10 @@ impl Core {
         writes: Vec<(usize, Io)>,
     ) -> std::result::Result<(), IoError> {
         let mut result = Ok(());
+        writes.iter().for_each(|(member, _)| self.members[*member].queue.enter());
         for (member, write) in writes {
             let outcome = write.done().await;
+            self.members[member].queue.leave();
             // Also after an error: part of it may have arrived.
             self.members[member].unflushed.set(true);
             if let Err(error) = outcome {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use forebay_device::{BlockDevice, Buf, Runtime};
 
 use crate::checkpoint::root_offset;
+use crate::copies::{Queue, check_copies};
 use crate::core::{Core, Member, ShardState};
 use crate::counters::{Counters, Latency, VolumeCounters};
 use crate::destage::{Elevator, elevator};
@@ -20,9 +21,9 @@ use crate::format::{
 };
 use crate::ids::{BLOCK_BYTES, DeviceId, PoolId, SECTOR_BYTES, Sequence, VolumeId};
 use crate::limits::{
-    COPIES_MAX, INDEX_BYTES_PER_GIB, INDEX_MEMORY_MIN, MEMBERS_MAX, NAME_BYTES_MAX,
-    ORIGIN_BYTES_MAX, RAM_BYTES_MAX, RECORD_BYTES_MAX, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN,
-    SHARDS_MAX, SHARDS_MIN, STRIPE_BYTES, VOLUMES_MAX,
+    INDEX_BYTES_PER_GIB, INDEX_MEMORY_MIN, MEMBERS_MAX, NAME_BYTES_MAX, ORIGIN_BYTES_MAX,
+    RAM_BYTES_MAX, RECORD_BYTES_MAX, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SHARDS_MAX, SHARDS_MIN,
+    STRIPE_BYTES, VOLUMES_MAX,
 };
 use crate::log::Log;
 use crate::membership::{OpenOptions, Opened, Opening, assess};
@@ -48,6 +49,8 @@ pub struct CreateOptions {
     pub name: String,
     /// Copies of dirty data, 1..=3, at most the number of members.
     pub dirty_copies: u8,
+    /// Copies of clean data, 1 or 2, at most the number of members.
+    pub clean_copies: u8,
     /// Bound of the index, in bytes of memory; `None`: 1.6 MiB per GiB of cache.
     pub index_memory_max: Option<u64>,
     /// SSD bytes per byte admitted that reclaim may cause, in percent, 100..=400.
@@ -66,6 +69,7 @@ impl CreateOptions {
         Self {
             name: name.to_owned(),
             dirty_copies: 1,
+            clean_copies: 1,
             index_memory_max: None,
             write_amplification_max_percent: 150,
             segment_bytes: None,
@@ -190,13 +194,7 @@ fn lay_out(
     if twice {
         return Err(invalid("a cache device is given twice", "name each device once"));
     }
-    let copies = usize::from(options.dirty_copies);
-    if copies == 0 || copies > COPIES_MAX.min(devices.len()) {
-        return Err(invalid(
-            format!("{copies} dirty copies on {} cache devices", devices.len()),
-            "use at least as many devices as copies; 1 to 3 copies",
-        ));
-    }
+    check_copies(options.dirty_copies, options.clean_copies, devices.len())?;
     let percent = options.write_amplification_max_percent;
     check_write_amplification(percent)?;
     Pool::check_ram_bytes(options.ram_bytes)?;
@@ -260,7 +258,7 @@ fn lay_out(
         shard_count,
         index_memory_max,
         dirty_copies: options.dirty_copies,
-        clean_copies: 1,
+        clean_copies: options.clean_copies,
         write_amplification_max_percent: percent,
         ram_bytes: options.ram_bytes,
         sector_bytes: SECTOR_BYTES as u32,
@@ -380,6 +378,7 @@ fn new_core(
             segment_base: record.segment_base,
             segments_offset: superblock.segments_offset,
             unflushed: Cell::new(false),
+            queue: Queue::default(),
         })
         .collect();
     let largest_block = superblock.volumes.iter().map(|v| v.cache_block_bytes).max().unwrap_or(0);

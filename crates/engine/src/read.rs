@@ -7,8 +7,9 @@
 
 use std::rc::Rc;
 
-use forebay_device::{BlockDevice, Buf, Data, Io, io};
+use forebay_device::{Buf, Data, Io, io};
 
+use crate::copies::Queued;
 use crate::core::{Core, STRIPE_BLOCKS};
 use crate::counters::add;
 use crate::error::{Error, ErrorKind, Result};
@@ -41,16 +42,17 @@ enum Source {
 }
 
 /// A run whose device read is under way.
-struct Started {
+struct Started<'a> {
     run: Run,
-    io: Option<Io>,
+    io: Option<(Io, Queued<'a>)>,
     pinned: Option<SegmentId>,
     buf: Option<Buf>,
 }
 
 /// Where a whole request lies on a cache device.
 pub(crate) struct Located {
-    pub device: Rc<dyn BlockDevice>,
+    /// Number of the member, in whose queue it is until it is given back.
+    pub member: usize,
     /// Its first byte there.
     pub at: u64,
     /// The set that it lies in, pinned.
@@ -117,14 +119,15 @@ impl Core {
         if !passing {
             self.note_access(v, first, count, Access::Read, mapped == count);
         }
-        match whole {
-            Some(m) if m.count == count && self.is_plain(v, &m, offset, len) => {
+        let whole = whole.filter(|m| m.count == count);
+        match whole.and_then(|m| Some((m, self.plain_copy(v, &m, offset, len)?))) {
+            Some((m, copy)) => {
                 add(&self.counters.read_hits, 1);
                 add(&v.counters.read_hits, 1);
                 let wanted = !passing && self.is_wanted_in_ram(v, first, count);
-                self.read_hit(v, &m, offset, buf, wanted).await
+                self.read_hit(v, &m, copy, offset, buf, wanted).await
             }
-            _ => {
+            None => {
                 let runs = self.plan(v, offset, len);
                 let absent = runs.iter().filter(|run| matches!(run.source, Source::Origin));
                 let (pool, volume) = (&self.counters, &v.counters);
@@ -173,11 +176,12 @@ impl Core {
         if self.latched.get() {
             return None;
         }
-        let m = {
+        let (m, copy) = {
             let mut index = self.shard(v.id, first).index.borrow_mut();
             let mut last = None;
             index.lookup(v.id, first, count, |m| last = Some(m));
-            let whole = last.filter(|m| m.count == count && self.is_plain(v, m, offset, len))?;
+            let whole = last.filter(|m| m.count == count)?;
+            let copy = self.plain_copy(v, &whole, offset, len)?;
             let wanted = || !passing && self.is_wanted_in_ram(v, first, count);
             if self.is_in_ram(v, first, count) || wanted() {
                 return None;
@@ -186,15 +190,17 @@ impl Core {
                 index.touch(v.id, first, count);
                 self.note_access(v, first, count, Access::Read, true);
             }
-            whole
+            (whole, copy)
         };
         add(&self.counters.read_hits, 1);
         add(&v.counters.read_hits, 1);
         add(&self.counters.read_cache_bytes, len);
         let set = self.sets.borrow_mut().pin(m.location);
-        let (member, at) = self.copy_of(m.location, 0);
+        let (segment, block) = self.segment_of(m.location, copy);
+        let (member, at) = (self.sets.borrow().member_of(segment), self.place(segment, block).1);
+        self.members[member].queue.enter();
         let within = offset - m.block * BLOCK_BYTES;
-        Some(Located { device: Rc::clone(&member.device), at: at + within, set })
+        Some(Located { member, at: at + within, set })
     }
 
     /// Reads what is missing of a piece that lies in one stripe, so that it is populated.
@@ -238,15 +244,13 @@ impl Core {
         }
     }
 
-    /// Whether a run can be read from its cache device straight into the client's buffer.
-    fn is_plain(&self, v: &VolumeState, m: &Mapping, offset: u64, len: u64) -> bool {
+    /// The copy of a run to read straight into the client's buffer, if one can be.
+    fn plain_copy(&self, v: &VolumeState, m: &Mapping, offset: u64, len: u64) -> Option<usize> {
         let whole = m.state.has_data() && m.sectors == SECTORS_ALL && self.may_serve(v, m.state);
         if !whole || self.tuning.verify_reads {
-            return false;
+            return None;
         }
-        let (member, _) = self.copy_of(m.location, 0);
-        let sector = u64::from(member.device.geometry().sector_bytes);
-        offset.is_multiple_of(sector) && len.is_multiple_of(sector)
+        self.idlest_copy_for(m.location, offset | len)
     }
 
     /// In bypass mode only what the origin lacks is served from the cache.
@@ -258,15 +262,18 @@ impl Core {
         &self,
         v: &VolumeState,
         m: &Mapping,
+        copy: usize,
         offset: u64,
         buf: Buf,
         wanted: bool,
     ) -> (Buf, Result<()>) {
         let len = buf.len();
         let pinned = self.sets.borrow_mut().pin(m.location);
-        let (member, at) = self.copy_of(m.location, 0);
+        let (member, at) = self.copy_of(m.location, copy);
         let within = offset - m.block * BLOCK_BYTES;
+        let queued = member.queue.guard();
         let outcome = member.device.read(at + within, buf).await;
+        drop(queued);
         add(&self.counters.read_cache_bytes, len as u64);
         let buf = outcome.buf.unwrap_or_else(|| Buf::zeroed(len));
         let answer = match outcome.result {
@@ -365,16 +372,24 @@ impl Core {
 
     /// Starts a run's read at once if it can go straight into its part of the buffer. Runs that
     /// need more than that are only pinned.
-    fn start_run(&self, v: &VolumeState, run: Run, mut buf: Buf, passing: bool) -> Started {
+    fn start_run(
+        &self,
+        v: &VolumeState,
+        run: Run,
+        mut buf: Buf,
+        passing: bool,
+    ) -> Started<'_> {
         let (io, pinned, buf) = match &run.source {
             Source::Mapped(m) if m.state.has_data() => {
                 let pinned = Some(self.sets.borrow_mut().pin(m.location));
-                if self.is_plain(v, m, run.offset, run.len) {
-                    let (member, at) = self.copy_of(m.location, 0);
-                    let at = at + (run.offset - m.block * BLOCK_BYTES);
-                    (Some(member.device.read(at, buf)), pinned, None)
-                } else {
-                    (None, pinned, Some(buf))
+                match self.plain_copy(v, m, run.offset, run.len) {
+                    Some(copy) => {
+                        let (member, at) = self.copy_of(m.location, copy);
+                        let at = at + (run.offset - m.block * BLOCK_BYTES);
+                        let read = (member.device.read(at, buf), member.queue.guard());
+                        (Some(read), pinned, None)
+                    }
+                    None => (None, pinned, Some(buf)),
                 }
             }
             Source::Ram => {
@@ -391,13 +406,14 @@ impl Core {
     async fn finish_run(
         &self,
         v: &Rc<VolumeState>,
-        started: Started,
+        started: Started<'_>,
         passing: bool,
     ) -> (Buf, Result<()>) {
         let Started { run, io, pinned, buf } = started;
         let answer = match (&run.source, io, buf) {
-            (Source::Mapped(m), Some(io), _) => {
+            (Source::Mapped(m), Some((io, queued)), _) => {
                 let outcome = io.await;
+                drop(queued);
                 add(&self.counters.read_cache_bytes, run.len);
                 let buf = outcome.buf.unwrap_or_else(|| Buf::zeroed(run.len as usize));
                 match outcome.result {
@@ -473,8 +489,10 @@ impl Core {
         if self.tuning.verify_reads {
             return self.read_verified(m.location, m.distance, m.count).await;
         }
-        let (member, at) = self.copy_of(m.location, 0);
+        let (member, at) = self.copy_of(m.location, self.idlest_copy(m.location));
+        let queued = member.queue.guard();
         let outcome = member.device.read(at, Buf::new(m.count as usize * BLOCK)).await;
+        drop(queued);
         match (outcome.result, outcome.buf) {
             (Ok(()), Some(buf)) => Ok(buf.freeze()),
             _ => self.read_verified(m.location, m.distance, m.count).await,

@@ -72,6 +72,7 @@ impl Core {
                 opened: set.incarnation.counter,
                 live_blocks: set.live_blocks,
                 owed_blocks: set.owed_blocks,
+                copies: set.segments.len() as u32,
                 size_blocks,
                 packed_blocks: self.log.packed_blocks.get().min(size_blocks),
                 // Emptied elsewhere, it would make no room where there is none.

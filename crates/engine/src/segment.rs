@@ -155,8 +155,8 @@ pub(crate) struct SetTable {
     /// Indexed by the number of a set's first segment.
     sets: Vec<Option<Box<Set>>>,
     free: Vec<VecDeque<SegmentId>>,
-    /// Blocks of live data in all sets.
-    pub live_blocks: u64,
+    /// Blocks of live data in all sets, each copy by itself.
+    occupied_blocks: u64,
     /// Segments of sets that hold owed blocks.
     owed_segments: usize,
     /// Whether counts are kept; recovery turns it on once the index is complete.
@@ -175,7 +175,7 @@ impl SetTable {
             members,
             sets,
             free,
-            live_blocks: 0,
+            occupied_blocks: 0,
             owed_segments: 0,
             accounting: false,
         }
@@ -385,7 +385,7 @@ impl SetTable {
     /// What room there is without destaging, and how far destaging is from making more.
     pub(crate) fn outlook(&self) -> Outlook {
         let (total, owed) = (self.total_count() as u64, [0; OWED_LEVELS]);
-        let live = self.live_blocks / u64::from(self.segment_blocks);
+        let live = self.occupied_blocks / u64::from(self.segment_blocks);
         let mut outlook = Outlook { total, live, free: 0, owed };
         for m in 0..self.members.len() {
             let floor = self.floor(m, Stream::Dirty);
@@ -431,14 +431,15 @@ impl SetTable {
             return;
         }
         let (id, _) = self.split(location);
-        self.live_blocks += u64::from(count);
         let set = self.get_mut(id).expect("live data lies in a set in use");
         set.live_blocks += count;
+        let copies = set.segments.len() as u64;
         let before = set.owed_blocks;
         set.owed_blocks += if state.is_owed() { count } else { 0 };
         let newly = if before == 0 && set.owed_blocks > 0 { set.segments.len() } else { 0 };
         set.written_blocks += if state == State::Written { count } else { 0 };
         self.owed_segments += newly;
+        self.occupied_blocks += u64::from(count) * copies;
     }
 
     /// Counts blocks that are live no more; returns the set if that emptied a closed one.
@@ -452,15 +453,16 @@ impl SetTable {
             return None;
         }
         let (id, _) = self.split(location);
-        self.live_blocks -= u64::from(count);
         let set = self.get_mut(id).expect("live data lies in a set in use");
         set.live_blocks -= count;
+        let copies = set.segments.len() as u64;
         let before = set.owed_blocks;
         set.owed_blocks -= if state.is_owed() { count } else { 0 };
         set.written_blocks -= if state == State::Written { count } else { 0 };
         let no_more = if before > 0 && set.owed_blocks == 0 { set.segments.len() } else { 0 };
         let emptied = set.is_empty().then_some(id);
         self.owed_segments -= no_more;
+        self.occupied_blocks -= u64::from(count) * copies;
         emptied
     }
 

@@ -24,9 +24,10 @@ impl Core {
     ) -> Result<Data> {
         let pinned = self.sets.borrow_mut().pin(location);
         let mut found = None;
+        let (first, copies) = (self.idlest_copy(location), self.copies(location));
         // Twice: what is flipped on its way may be right the second time.
-        for copy in (0..self.copies(location)).chain(0..self.copies(location)) {
-            match self.read_copy(location, distance, count, copy).await {
+        for turn in first..first + 2 * copies {
+            match self.read_copy(location, distance, count, turn % copies).await {
                 Some(data) => {
                     found = Some(data);
                     break;
@@ -58,6 +59,7 @@ impl Core {
     ) -> Option<Data> {
         let header = Location(location.0 - u64::from(distance));
         let (member, at) = self.copy_of(header, copy);
+        let _queued = member.queue.guard();
         let head_io = member.device.read(at, Buf::new(BLOCK));
         let (member, data_at) = self.copy_of(location, copy);
         let data_io = member.device.read(data_at, Buf::new(count as usize * BLOCK));

@@ -147,6 +147,8 @@ pub(crate) struct Hit {
     pub device: usize,
     /// First byte there.
     pub at: u64,
+    /// Number of the member that it is.
+    member: usize,
     set: SegmentId,
     started: Nanos,
 }
@@ -349,20 +351,22 @@ impl Volume {
             return None;
         }
         let started = core.rt.now();
-        let Located { device, at, set } = core.locate(&self.state, offset, len, passing)?;
+        let Located { member, at, set } = core.locate(&self.state, offset, len, passing)?;
         self.state.last_request.set(started);
         self.count_read(len);
-        let device = core.devices_given.iter().position(|given| Rc::ptr_eq(given, &device));
+        let read = &core.members[member].device;
+        let device = core.devices_given.iter().position(|given| Rc::ptr_eq(given, read));
         let device = device.expect("a member is one of the devices given");
         planted::seen("read by another reactor");
         if planted::is(Bug::RemoteHitUnpinned) {
             core.unpin(set);
         }
-        Some(Hit { device, at, set, started })
+        Some(Hit { device, at, member, set, started })
     }
 
     /// Ends what [`Volume::locate`] began.
     pub(crate) fn release(&self, hit: &Hit) {
+        self.core.members[hit.member].queue.leave();
         if !planted::is(Bug::RemoteHitUnpinned) {
             self.core.unpin(hit.set);
         }

@@ -81,8 +81,9 @@ impl Walk {
                 _ => ranges.push((first, end)),
             }
         }
+        let copy = core.idlest_copy(header);
         let stretches = ranges.into_iter().map(|(first, end)| {
-            let (member, at) = core.copy_of(Location(header.0 + u64::from(first)), 0);
+            let (member, at) = core.copy_of(Location(header.0 + u64::from(first)), copy);
             let blocks = end - first;
             Stretch { first, blocks, io: member.device.read(at, Buf::new(blocks as usize * BLOCK)) }
         });

@@ -208,6 +208,7 @@ impl Subject for Engine {
         planted::plant(None);
         let options = CreateOptions {
             dirty_copies: env.config.dirty_copies as u8,
+            clean_copies: env.config.clean_copies as u8,
             segment_bytes: Some(env.config.segment_bytes as u32),
             ram_bytes: env.config.ram_bytes[0],
             write_amplification_max_percent: env.config.write_amplification_max_percent,

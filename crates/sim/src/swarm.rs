@@ -191,7 +191,7 @@ impl Config {
         let crashes = if diet == Diet::Duel { rng.between(1, 3) } else { rng.below(4) };
         let members = rng.between(1, if feast { 2 } else { 4 }) as usize;
         let dirty_copies = rng.between(1, members.min(3) as u64) as usize;
-        let clean_copies = rng.between(1, dirty_copies.min(2) as u64) as usize;
+        let clean_copies = rng.between(1, members.min(2) as u64) as usize;
         let segment_bytes = 64 << 10;
         let segment_count = rng.between(40, if feast { 48 } else { 72 });
         let sectors = [512, 4096];
@@ -395,7 +395,7 @@ mod tests {
         let configs: Vec<Config> = (0..500).map(Config::new).collect();
         for config in &configs {
             assert!((1..=config.members).contains(&config.dirty_copies));
-            assert!((1..=config.dirty_copies).contains(&config.clean_copies));
+            assert!((1..=config.members.min(2)).contains(&config.clean_copies));
             assert_eq!(config.member_sector_bytes.len(), config.members);
         }
         for members in 1..=4 {
@@ -411,6 +411,7 @@ mod tests {
         for reactors in [1, 2, 4] {
             assert!(configs.iter().any(|c| c.reactors == reactors));
         }
+        assert!(configs.iter().any(|c| c.clean_copies > c.dirty_copies));
         assert!(configs.iter().any(|c| c.ram_bytes == [0]));
         assert!(configs.iter().any(|c| c.ram_bytes.len() > 3));
         assert!(configs.iter().any(|c| c.loss.is_some_and(|loss| loss.returns)));

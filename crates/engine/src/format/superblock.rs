@@ -11,7 +11,8 @@ use super::slots::{SlotChoice, Slotted, choose_slot};
 use super::volume::{self, VolumeRecord, name_valid};
 use crate::ids::{BLOCK_BYTES, DeviceId, PoolId, SECTOR_BYTES};
 use crate::limits::{
-    COPIES_MAX, MEMBERS_MAX, NAME_BYTES_MAX, RAM_BYTES_MAX, SHARDS_MAX, SHARDS_MIN, VOLUMES_MAX,
+    CLEAN_COPIES_MAX, COPIES_MAX, MEMBERS_MAX, NAME_BYTES_MAX, RAM_BYTES_MAX, SHARDS_MAX,
+    SHARDS_MIN, VOLUMES_MAX,
 };
 
 pub(super) const MAGIC: &[u8; 8] = b"FBYSUPER";
@@ -259,7 +260,7 @@ impl Superblock {
         check(self.segments_offset == segments_offset, "segments_offset")?;
         check(self.index_memory_max > 0, "index_memory_max")?;
         check((1..=COPIES_MAX).contains(&self.dirty_copies.into()), "dirty_copies")?;
-        check((1..=2).contains(&self.clean_copies), "clean_copies")?;
+        check((1..=CLEAN_COPIES_MAX).contains(&self.clean_copies.into()), "clean_copies")?;
         let percent = self.write_amplification_max_percent;
         check((100..=400).contains(&percent), "write_amplification_max_percent")?;
         let ram = self.ram_bytes;

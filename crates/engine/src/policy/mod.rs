@@ -70,6 +70,8 @@ pub struct Unit {
     pub live_blocks: u32,
     /// Blocks that are dirty or written: they cannot be dropped, only moved.
     pub owed_blocks: u32,
+    /// Members on which it lies: it takes the space of so many.
+    pub copies: u32,
     /// Blocks that it can hold.
     pub size_blocks: u32,
     /// Blocks of data that a set of [`Queue::Main`] held of late when it was full: what is left
@@ -186,6 +188,7 @@ struct Survey {
     /// end. With short records that may be less than half of its size, and then reclaim would
     /// move the same blocks from set to set for ever.
     emptiest: Option<(u32, u32, u64, u32)>,
+    /// In all copies, as in the next.
     probation_live_blocks: u64,
     live_blocks: u64,
 }
@@ -196,9 +199,10 @@ impl Survey {
         let mut survey = Self::default();
         for unit in units {
             assert!(unit.owed_blocks <= unit.live_blocks && unit.live_blocks <= unit.size_blocks);
-            survey.live_blocks += u64::from(unit.live_blocks);
+            let occupied = u64::from(unit.live_blocks) * u64::from(unit.copies);
+            survey.live_blocks += occupied;
             if unit.queue == Queue::Probation {
-                survey.probation_live_blocks += u64::from(unit.live_blocks);
+                survey.probation_live_blocks += occupied;
             }
             if unit.pinned {
                 continue;

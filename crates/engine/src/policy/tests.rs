@@ -13,6 +13,7 @@ fn unit(id: u32, queue: Queue, live_blocks: u32) -> Unit {
         opened: u64::from(id),
         live_blocks,
         owed_blocks: 0,
+        copies: 1,
         size_blocks: 256,
         packed_blocks: 240,
         pinned: false,

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod believed;
+mod copies;
 mod crafted;
 mod flush;
 mod growth;

@@ -193,6 +193,7 @@ pub fn lazy() -> Tuning {
 pub struct Plan {
     pub members: usize,
     pub copies: u8,
+    pub clean_copies: u8,
     pub mode: Mode,
     pub tuning: Tuning,
     pub origin_bytes: u64,
@@ -208,6 +209,7 @@ impl Default for Plan {
         Self {
             members: 1,
             copies: 1,
+            clean_copies: 1,
             mode,
             tuning: lazy(),
             origin_bytes,
@@ -255,6 +257,7 @@ impl Rig {
         });
         let options = CreateOptions {
             dirty_copies: plan.copies,
+            clean_copies: plan.clean_copies,
             write_amplification_max_percent: plan.write_amplification_max_percent,
             segment_bytes: Some(SEGMENT_BYTES as u32),
             ram_bytes: plan.ram_bytes,
