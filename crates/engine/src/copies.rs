@@ -1,15 +1,34 @@
-//! Copies: how many there are of what, and which one is read.
+//! Copies: how many there are of what, which one is read, and changing their number.
 //!
 //! * All copies of a set are the same from its first record on, since a record is published only when
 //!   it is on each of them (INV-2). So any may be read, of dirty sets and of clean ones; the one whose
 //!   member has least to do is.
+//! * `dirty_copies` is a promise: how many members may be missing at a start is decided by it
+//!   ([`crate::membership`]). So fewer are durable before the first set with fewer is opened, and more
+//!   only once nothing is left of what has fewer (INV-42).
+//! * On the way to more, `dirty_copies_next` is durable first. From then on sets are opened with as
+//!   many; what is dirty in others is destaged, not copied again. When no such set is fed or owed any
+//!   more and what was appended till then is published, a lap is written: its images are on as many
+//!   members, name nothing owed in such a set, and no record of one is behind them. Then it is promised.
+//!   Whatever is cut off, the next start finds the old promise and goes on.
 
 use std::cell::Cell;
+use std::rc::Rc;
+
+use forebay_device::runtime::MILLISECOND;
 
 use crate::core::Core;
+use crate::destage::Drain;
 use crate::error::{Error, ErrorKind, Result};
+use crate::event::EventKind;
+use crate::format::{Mode, Stream};
 use crate::ids::{BLOCK_BYTES, Location};
 use crate::limits::{CLEAN_COPIES_MAX, COPIES_MAX};
+use crate::planted::{self, Bug};
+use crate::segment::SetState;
+
+/// How often it is looked whether anything is still dirty with fewer copies.
+const LOOK_INTERVAL: u64 = 50 * MILLISECOND;
 
 /// What a member has to do for clients and appends, in requests. Requests of all sizes count alike: up
 /// to some 100 KiB an SSD spends more on there being one than on its bytes.
@@ -41,12 +60,25 @@ impl Drop for Queued<'_> {
     }
 }
 
+/// What shall become of the copies of a pool; see [`Pool::set_copies`](crate::Pool::set_copies).
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CopiesChange {
+    /// Of dirty data, 1..=3.
+    pub dirty: Option<u8>,
+    /// Of clean data, 1 or 2.
+    pub clean: Option<u8>,
+    /// Agrees, for the volumes that are written back, to a single copy of dirty data.
+    pub accept_data_loss_on_ssd_failure: bool,
+}
+
 /// Whether so many members can hold so many copies.
 ///
 /// # Errors
 /// [`ErrorKind::Invalid`].
-pub(crate) fn check_copies(dirty: u8, clean: u8, members: usize) -> Result<()> {
-    for (copies, of, most) in [(dirty, "dirty", COPIES_MAX), (clean, "clean", CLEAN_COPIES_MAX)] {
+pub(crate) fn check_copies(change: &CopiesChange, members: usize) -> Result<()> {
+    let (dirty, clean) = (change.dirty.map(|n| (n, "dirty", COPIES_MAX)), change.clean);
+    let clean = clean.map(|n| (n, "clean", CLEAN_COPIES_MAX));
+    for (copies, of, most) in dirty.into_iter().chain(clean) {
         if copies == 0 || usize::from(copies) > most.min(members) {
             let devices = if members == 1 { "device" } else { "devices" };
             let what = format!("{copies} {of} copies on {members} cache {devices}");
@@ -75,4 +107,147 @@ impl Core {
         });
         fitting.min_by_key(|(_, member)| member.queue.0.get()).map(|(copy, _)| copy)
     }
+}
+
+impl Core {
+    /// See [`Pool::check_copies`](crate::Pool::check_copies).
+    pub(crate) fn check_copies_change(&self, change: &CopiesChange) -> Result<()> {
+        check_copies(change, self.members.len())?;
+        let superblock = self.superblock.borrow();
+        let agreed = change.accept_data_loss_on_ssd_failure || superblock.accept_single_copy;
+        if change.dirty != Some(1) || agreed {
+            return Ok(());
+        }
+        let written_back = superblock.volumes.iter().filter(|v| v.mode == Mode::Writeback);
+        let names: Vec<_> = written_back
+            .filter(|v| !v.accept_single_copy)
+            .map(|v| format!("\"{}\"", v.name))
+            .collect();
+        if names.is_empty() {
+            return Ok(());
+        }
+        let what = format!(
+            "volume {} is written back: with one dirty copy it loses data when the SSD dies",
+            names.join(", ")
+        );
+        Err(Error::new(ErrorKind::Invalid, what).hint(
+            "set accept_data_loss_on_ssd_failure=true with it, or write the volume through first: \
+             `forebay volume set POOL/NAME --mode writethrough`",
+        ))
+    }
+
+    /// See [`Pool::set_copies`](crate::Pool::set_copies).
+    pub(crate) async fn set_copies(self: &Rc<Self>, change: &CopiesChange) -> Result<()> {
+        let control = self.control.lock().await;
+        // What volumes have agreed to is looked at under the lock that their modes change under.
+        self.check_copies_change(change)?;
+        let accepts = change.accept_data_loss_on_ssd_failure && change.dirty == Some(1);
+        self.write_superblocks(|superblock| {
+            superblock.clean_copies = change.clean.unwrap_or(superblock.clean_copies);
+            match change.dirty {
+                Some(more)
+                    if more > superblock.dirty_copies && !planted::is(Bug::CopiesPromisedEarly) =>
+                {
+                    superblock.dirty_copies_next = more;
+                }
+                Some(copies) => {
+                    superblock.dirty_copies = copies;
+                    superblock.dirty_copies_next = 0;
+                }
+                None => {}
+            }
+            for volume in superblock.volumes.iter_mut() {
+                volume.accept_single_copy |= accepts && volume.mode == Mode::Writeback;
+            }
+        })
+        .await?;
+        for v in self.volumes.borrow().values().filter(|v| v.mode.get() == Mode::Writeback) {
+            v.accept_single_copy.set(v.accept_single_copy.get() || accepts);
+        }
+        drop(control);
+        self.start_raise();
+        Ok(())
+    }
+
+    /// The copies of dirty data that were asked for and are not promised yet.
+    fn copies_awaited(&self) -> Option<u8> {
+        let superblock = self.superblock.borrow();
+        let next = superblock.dirty_copies_next;
+        (next > superblock.dirty_copies).then_some(next)
+    }
+
+    /// Goes on with raising the copies of dirty data, if that was asked for.
+    pub(crate) fn start_raise(self: &Rc<Self>) {
+        let Some(copies) = self.copies_awaited() else { return };
+        if usize::from(copies) > self.members.len() {
+            let what = format!(
+                "{copies} copies of dirty data were asked for, and {} members are left: it stays with {}",
+                self.members.len(),
+                self.dirty_copies()
+            );
+            return self.event(EventKind::CopiesShort, what);
+        }
+        if !self.raising.replace(true) {
+            self.spawn_background(raiser(Rc::clone(self)));
+        }
+    }
+
+    /// Whether a set with fewer copies holds anything that an origin may lack, or is about to.
+    fn has_fewer(&self, copies: u8) -> bool {
+        self.sets.borrow().iter().any(|set| {
+            let fed = matches!(set.state, SetState::Open | SetState::Closing);
+            let owes = set.owed_blocks > 0 || (fed && set.stream == Stream::Dirty);
+            owes && set.segments.len() < usize::from(copies)
+        })
+    }
+
+    /// Lets destaging go on for a while; what is open with fewer copies is not fed any more.
+    async fn destage_fewer(self: &Rc<Self>) -> Result<()> {
+        self.close_short(Stream::Dirty).await;
+        self.flush_members().await?;
+        let volumes: Vec<_> = self.volumes.borrow().values().cloned().collect();
+        let draining: Vec<_> = volumes.iter().map(|v| Drain::new(v)).collect();
+        self.housekeeping.wake_all();
+        let timer = self.rt.sleep(LOOK_INTERVAL);
+        self.housekeeping.until_or(|| self.settled.get() || self.latched.get(), timer).await;
+        drop(draining);
+        Ok(())
+    }
+
+    /// A step towards so many copies of dirty data.
+    async fn raise(self: &Rc<Self>, copies: u8) -> Result<()> {
+        if self.has_fewer(copies) {
+            return self.destage_fewer().await;
+        }
+        // So that the images are past every record of a set with fewer: replayed without one that a
+        // lost member had, an older version that it superseded would come back.
+        self.until_published(self.log.last_sequence()).await?;
+        self.lap(false).await?;
+        let _control = self.control.lock().await;
+        let wanted = self.copies_awaited() == Some(copies) && !self.has_fewer(copies);
+        if !wanted || usize::from(copies) > self.members.len() {
+            return Ok(());
+        }
+        self.write_superblocks(|superblock| {
+            superblock.dirty_copies = copies;
+            superblock.dirty_copies_next = 0;
+        })
+        .await?;
+        let what = format!("all dirty data has {copies} copies from now on");
+        self.event(EventKind::CopiesRaised, what);
+        Ok(())
+    }
+}
+
+/// Brings the copies of dirty data to what was asked for.
+async fn raiser(core: Rc<Core>) {
+    while !core.settled.get() && !core.latched.get() {
+        let possible = core.copies_awaited().filter(|&n| usize::from(n) <= core.members.len());
+        let Some(copies) = possible else { break };
+        if core.raise(copies).await.is_err() {
+            // It has latched the pool and is an event.
+            break;
+        }
+    }
+    core.raising.set(false);
 }

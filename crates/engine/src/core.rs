@@ -96,6 +96,8 @@ pub(crate) struct Core {
     pub written: RefCell<BTreeMap<VolumeId, u64>>,
     pub policy: RefCell<Box<dyn Policy>>,
     pub ram: RefCell<Ram>,
+    /// Whether dirty data is on the way to more copies.
+    pub raising: Cell<bool>,
     /// Held while the size of the RAM tier is changed.
     pub resizing: TaskMutex,
     pub superblock: RefCell<Superblock>,

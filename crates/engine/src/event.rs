@@ -21,6 +21,8 @@ pub enum EventKind {
     CopiesShort,
     /// Dirty data has all its copies again.
     CopiesRestored,
+    /// Dirty data has more copies now, as was asked for.
+    CopiesRaised,
     /// A start had no room to append again what nothing proves to be durable.
     StartCramped,
     /// Part of the index starts empty.
@@ -41,7 +43,7 @@ pub enum EventKind {
 
 impl EventKind {
     /// All of them.
-    pub const ALL: [EventKind; 16] = [
+    pub const ALL: [EventKind; 17] = [
         EventKind::Opened,
         EventKind::Latched,
         EventKind::MemberMissing,
@@ -50,6 +52,7 @@ impl EventKind {
         EventKind::BlocksLost,
         EventKind::CopiesShort,
         EventKind::CopiesRestored,
+        EventKind::CopiesRaised,
         EventKind::StartCramped,
         EventKind::IndexDamaged,
         EventKind::WitnessUnknown,
@@ -71,6 +74,7 @@ impl EventKind {
             EventKind::BlocksLost => "blocks-lost",
             EventKind::CopiesShort => "copies-short",
             EventKind::CopiesRestored => "copies-restored",
+            EventKind::CopiesRaised => "copies-raised",
             EventKind::StartCramped => "start-cramped",
             EventKind::IndexDamaged => "index-damaged",
             EventKind::WitnessUnknown => "witness-unknown",

@@ -53,6 +53,7 @@ pub mod volume;
 pub mod witness;
 
 pub use client::{Client, Port};
+pub use copies::CopiesChange;
 pub use error::{Error, ErrorKind, Result};
 pub use event::{Event, EventKind};
 pub use format::Mode;

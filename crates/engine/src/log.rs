@@ -286,6 +286,16 @@ impl Core {
         self.check_latch()
     }
 
+    /// Waits until every append that has a sequence up to this one is published or has failed.
+    ///
+    /// # Errors
+    /// If the pool has latched.
+    pub(crate) async fn until_published(&self, sequence: Sequence) -> Result<()> {
+        let published = || self.log.watermark() >= sequence;
+        self.log.progress.until(|| published() || self.latched.get()).await;
+        self.check_latch()
+    }
+
     /// Starts the workers of every stream.
     pub(crate) fn start_log(self: &Rc<Self>) {
         for index in 0..self.log.streams.len() {
@@ -306,7 +316,8 @@ impl Core {
         let members = self.members.len();
         let (dirty, clean) = {
             let superblock = self.superblock.borrow();
-            (usize::from(superblock.dirty_copies), usize::from(superblock.clean_copies))
+            let dirty = superblock.dirty_copies.max(superblock.dirty_copies_next);
+            (usize::from(dirty), usize::from(superblock.clean_copies))
         };
         match stream {
             Stream::Dirty => members.min(dirty),
@@ -318,7 +329,6 @@ impl Core {
 
     /// Opens a set for a stream, waiting for room if writers may wait. `None`: no room now.
     async fn open_set(self: &Rc<Self>, stream: Stream) -> Result<Option<Rc<OpenSet>>> {
-        let copies = self.stream_copies(stream);
         // While recovery or a stop is under way, writes may take what is else kept from them, but
         // not what facts and the last images need.
         let taken_as = || {
@@ -331,7 +341,7 @@ impl Core {
             Stream::Main | Stream::Probation => false,
         };
         let allocate = || {
-            let left = self.left_to_start(stream);
+            let (copies, left) = (self.stream_copies(stream), self.left_to_start(stream));
             self.sets.borrow_mut().allocate(copies, taken_as(), &left)
         };
         let mut segments = allocate();

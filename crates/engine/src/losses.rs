@@ -121,7 +121,7 @@ impl Core {
     /// How a volume is served now: it is not written back with fewer copies than were promised.
     pub(crate) fn mode_of(&self, v: &VolumeState) -> Mode {
         let mode = v.mode.get();
-        let agreed = || v.accept_single_copy || self.superblock.borrow().accept_single_copy;
+        let agreed = || v.accept_single_copy.get() || self.superblock.borrow().accept_single_copy;
         if mode == Mode::Writeback && self.is_short() && !agreed() {
             return Mode::Writethrough;
         }

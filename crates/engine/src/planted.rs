@@ -46,6 +46,8 @@ pub enum Bug {
     RemovedWhileDirty,
     /// A volume's new size is told before it is durable.
     GrownBeforeDurable,
+    /// More copies of dirty data are promised while some of it has fewer.
+    CopiesPromisedEarly,
     /// A request that was cut before its volume grew writes around the log what may be cached now.
     TailOfOldSize,
 }

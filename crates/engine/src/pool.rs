@@ -8,7 +8,7 @@ use std::sync::Arc;
 use forebay_device::{BlockDevice, Buf, Runtime};
 
 use crate::checkpoint::root_offset;
-use crate::copies::{Queue, check_copies};
+use crate::copies::{CopiesChange, Queue, check_copies};
 use crate::core::{Core, Member, ShardState};
 use crate::counters::{Counters, Latency, VolumeCounters};
 use crate::destage::{Elevator, elevator};
@@ -194,7 +194,8 @@ fn lay_out(
     if twice {
         return Err(invalid("a cache device is given twice", "name each device once"));
     }
-    check_copies(options.dirty_copies, options.clean_copies, devices.len())?;
+    let (dirty, clean) = (Some(options.dirty_copies), Some(options.clean_copies));
+    check_copies(&CopiesChange { dirty, clean, ..CopiesChange::default() }, devices.len())?;
     let percent = options.write_amplification_max_percent;
     check_write_amplification(percent)?;
     Pool::check_ram_bytes(options.ram_bytes)?;
@@ -258,6 +259,7 @@ fn lay_out(
         shard_count,
         index_memory_max,
         dirty_copies: options.dirty_copies,
+        dirty_copies_next: 0,
         clean_copies: options.clean_copies,
         write_amplification_max_percent: percent,
         ram_bytes: options.ram_bytes,
@@ -334,6 +336,7 @@ pub async fn open_with(
     };
     core.note_fallbacks();
     core.start_rebuild();
+    core.start_raise();
     core.start_ram();
     Ok(Pool { core, report })
 }
@@ -406,6 +409,7 @@ fn new_core(
         written: RefCell::default(),
         policy: RefCell::new(Box::new(policy)),
         ram: RefCell::default(),
+        raising: Cell::new(false),
         resizing: TaskMutex::default(),
         index_memory_max: superblock.index_memory_max,
         superblock: RefCell::new(superblock),
@@ -527,6 +531,8 @@ impl Pool {
             return Err(invalid("the origin is larger than 4 PiB", "use a smaller device"));
         }
         let control = self.core.control.lock().await;
+        // The copies may have become fewer meanwhile.
+        check_mode(record.mode, self.core.dirty_copies(), record.accept_single_copy)?;
         self.core
             .write_superblocks(|superblock| {
                 superblock.next_volume += 1;
@@ -593,6 +599,25 @@ impl Pool {
         self.core.policy.borrow_mut().set_write_amplification_max(percent.into());
         self.core.housekeeping.wake_all();
         Ok(())
+    }
+
+    /// Whether copies may be changed like this.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] if the members cannot hold them, or a volume has not agreed to a single one.
+    pub fn check_copies(&self, change: &CopiesChange) -> Result<()> {
+        self.core.check_copies_change(change)
+    }
+
+    /// Changes the copies that new data gets, while the pool is in use. It is durable on every member
+    /// when this returns, and fewer copies of dirty data are what is promised from then on. More of
+    /// them are promised once what is dirty in fewer has been destaged, in the background and also
+    /// after a restart; an event tells when.
+    ///
+    /// # Errors
+    /// As [`Pool::check_copies`]; [`ErrorKind::Io`] if the superblocks cannot be written.
+    pub async fn set_copies(&self, change: &CopiesChange) -> Result<()> {
+        self.core.set_copies(change).await
     }
 
     /// Whether a pool may have a RAM tier of this size, as far as the engine is concerned.
@@ -676,7 +701,7 @@ impl Pool {
             size: Arc::new(record.size_bytes.into()),
             cache_block: u64::from(record.cache_block_bytes) / BLOCK_BYTES,
             mode: Cell::new(record.mode),
-            accept_single_copy: record.accept_single_copy,
+            accept_single_copy: Cell::new(record.accept_single_copy),
             origin: Origin::new(origin, rt, self.core.tuning.destage_depth),
             may_be_dirty: Cell::new(record.may_be_dirty),
             flag_lock: TaskMutex::default(),

@@ -24,6 +24,8 @@ use crate::throttle::FULL;
 ///   ^                                                     |
 ///   +-----------------------------------------------------+
 /// ```
+///
+/// A set to which nothing was written may go from `Open` straight to free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SetState {
     /// Records are appended.
@@ -269,6 +271,17 @@ impl SetTable {
     pub(crate) fn give_back(&mut self, segment: SegmentId) {
         let member = self.member_of(segment);
         self.free[member].push_back(segment);
+    }
+
+    /// Takes back a set that was opened and that nothing was written to, not even its header.
+    pub(crate) fn withdraw(&mut self, id: SegmentId) {
+        let set = self.sets[id.0 as usize].take().expect("only sets in use are withdrawn");
+        let untouched = set.state == SetState::Open && set.last_sequence == Sequence(0);
+        assert!(untouched && set.pins == 0 && set.live_blocks == 0, "set {id:?} is in use");
+        for segment in set.segments {
+            let member = self.member_of(segment);
+            self.free[member].push_front(segment);
+        }
     }
 
     /// Ends a discarded set: its segments are free.

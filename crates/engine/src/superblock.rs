@@ -241,8 +241,8 @@ impl Core {
 
     /// Changes how a volume is served.
     pub(crate) async fn set_mode(&self, v: &Rc<VolumeState>, mode: Mode) -> Result<()> {
-        check_mode(mode, self.dirty_copies(), v.accept_single_copy)?;
         let _control = self.control.lock().await;
+        check_mode(mode, self.dirty_copies(), v.accept_single_copy.get())?;
         self.write_superblocks(|superblock| {
             for record in superblock.volumes.iter_mut().filter(|record| record.id == v.id) {
                 record.mode = mode;

@@ -36,7 +36,7 @@ pub(crate) struct VolumeState {
     pub cache_block: u64,
     pub mode: Cell<Mode>,
     /// Whether write-back with one dirty copy was agreed to.
-    pub accept_single_copy: bool,
+    pub accept_single_copy: Cell<bool>,
     pub origin: Origin,
     /// What the superblocks say: dirty records may exist.
     pub may_be_dirty: Cell<bool>,
@@ -575,7 +575,7 @@ impl Volume {
     /// # Errors
     /// If it is not available, or not safe and that was not agreed to.
     pub fn check_mode(&self, mode: Mode) -> Result<()> {
-        let accepted = self.state.accept_single_copy;
+        let accepted = self.state.accept_single_copy.get();
         crate::superblock::check_mode(mode, self.core.dirty_copies(), accepted)
     }
 

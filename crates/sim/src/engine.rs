@@ -13,7 +13,7 @@ use forebay_engine as engine;
 use forebay_engine::planted::{self, BUGS};
 use forebay_engine::witness::WitnessFuture;
 use forebay_engine::{
-    Client, CreateOptions, Event, Place, Pool, Tuning, Volume, VolumeSpec, Witness,
+    Client, CopiesChange, CreateOptions, Event, Place, Pool, Tuning, Volume, VolumeSpec, Witness,
 };
 
 use crate::content::SECTOR;
@@ -66,6 +66,7 @@ fn count(name: &'static str, amount: u64) {
 impl Drop for Engine {
     fn drop(&mut self) {
         let Some(pool) = &self.pool else { return };
+        count_raises(pool);
         pool.counters().list().into_iter().for_each(|(name, value)| count(name, value));
         if self.trace {
             let ((blocks, owed), (free, segments)) = (pool.blocks(), pool.segments());
@@ -79,7 +80,13 @@ impl Drop for Engine {
     }
 }
 
+fn count_raises(pool: &Pool) {
+    let raised = |event: &&Event| event.kind == engine::EventKind::CopiesRaised;
+    count("copies: more promised", pool.events().iter().filter(raised).count() as u64);
+}
+
 fn count_recovery(pool: &Pool) {
+    count("start: on the way to more copies", u64::from(pool.superblock().dirty_copies_next > 0));
     let report = pool.recovery();
     count("start: clean", u64::from(report.clean_stop));
     count("start: sets scanned", report.sets_scanned);
@@ -316,6 +323,16 @@ impl Subject for Engine {
         pool.set_ram_bytes(bytes).await.map_err(error)
     }
 
+    async fn set_copies(&self, dirty: usize, clean: usize) -> Result<(), SubjectError> {
+        let Some(pool) = &self.pool else { return Ok(()) };
+        let before = pool.superblock().dirty_copies as usize;
+        count("copies: fewer of dirty data", u64::from(dirty < before));
+        count("copies: more of dirty data", u64::from(dirty > before));
+        let (dirty, clean) = (Some(dirty as u8), Some(clean as u8));
+        let change = CopiesChange { dirty, clean, accept_data_loss_on_ssd_failure: false };
+        pool.set_copies(&change).await.map_err(error)
+    }
+
     async fn destage(&self) -> Result<(), SubjectError> {
         for volume in &self.volumes {
             volume.destage().await.map_err(error)?;
@@ -336,6 +353,7 @@ impl Subject for Engine {
     async fn stop(mut self) -> Result<(), SubjectError> {
         let Some(pool) = self.pool.take() else { return Ok(()) };
         self.views.clear();
+        count_raises(&pool);
         pool.counters().list().into_iter().for_each(|(name, value)| count(name, value));
         pool.stop().await.map(|_| ()).map_err(error)
     }

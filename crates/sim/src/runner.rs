@@ -33,8 +33,8 @@ const VERIFY_SECTORS: u64 = 128;
 const TROUBLE_ONE_IN: u64 = 4;
 const START_FLUSHES: u64 = 14;
 
-/// Longest pauses between two changes of the size of the RAM tier.
-const RAM_PAUSES: [Nanos; 3] = [MILLISECOND, 20 * MILLISECOND, 2 * SECOND];
+/// Longest pauses between two changes of the pool.
+const PAUSES: [Nanos; 3] = [MILLISECOND, 20 * MILLISECOND, 2 * SECOND];
 
 /// The same of runs that a failed flush ends.
 const RUN_FLUSHES: u64 = 30;
@@ -279,19 +279,34 @@ async fn verify<S: Subject>(shared: &Shared, subject: &S) {
     }
 }
 
+async fn pause(shared: &Shared, luck: &mut Rng) {
+    let most = *luck.pick(&PAUSES);
+    let runtime: &dyn Runtime = &*shared.world;
+    runtime.sleep(luck.below(most)).await.result.unwrap_or(());
+}
+
+/// Changes the number of copies now and then.
+async fn change_copies<S: Subject>(shared: &Shared, subject: &S) {
+    let mut luck = Rng::new(shared.config.seed ^ 0xC0B2 ^ shared.world.io_count());
+    for &(dirty, clean) in &shared.config.copies {
+        pause(shared, &mut luck).await;
+        let outcome = subject.set_copies(dirty, clean).await;
+        shared.trace(|| format!("copies: {dirty} dirty, {clean} clean -> {outcome:?}"));
+        // With a member less there may be too few.
+        if let Err(error) = outcome
+            && !shared.errors_expected.get()
+            && shared.config.loss.is_none()
+        {
+            shared.fail(format!("the copies cannot be changed: {error}"));
+        }
+    }
+}
+
 /// Changes the size of the RAM tier now and then.
 async fn resize_ram<S: Subject>(shared: &Shared, subject: &S) {
     let mut luck = Rng::new(shared.config.seed ^ 0x4A4 ^ shared.world.io_count());
     for &bytes in &shared.config.ram_bytes[1..] {
-        let runtime: &dyn Runtime = &*shared.world;
-        runtime
-            .sleep({
-                let most = *luck.pick(&RAM_PAUSES);
-                luck.below(most)
-            })
-            .await
-            .result
-            .unwrap_or(());
+        pause(shared, &mut luck).await;
         let outcome = subject.set_ram(bytes).await;
         shared.trace(|| format!("RAM tier: {bytes} B -> {outcome:?}"));
         if let Err(error) = outcome
@@ -337,6 +352,16 @@ pub(crate) async fn serve<S: Subject>(
         let (shared, subject) = (Rc::clone(shared), Rc::clone(&subject));
         machine.env.runtime.spawn(Box::pin(async move {
             resize_ram(&shared, &*subject).await;
+            drop(subject);
+            completer.done(Ok(()));
+        }));
+    }
+    if !quiet && !shared.config.copies.is_empty() {
+        let (completer, end) = pair();
+        ends.push(end);
+        let (shared, subject) = (Rc::clone(shared), Rc::clone(&subject));
+        machine.env.runtime.spawn(Box::pin(async move {
+            change_copies(&shared, &*subject).await;
             drop(subject);
             completer.done(Ok(()));
         }));

@@ -142,6 +142,15 @@ pub trait Subject: Sized + 'static {
         async { Ok(()) }
     }
 
+    /// Changes the copies that new dirty and clean data gets.
+    fn set_copies(
+        &self,
+        _dirty: usize,
+        _clean: usize,
+    ) -> impl Future<Output = Result<(), SubjectError>> {
+        async { Ok(()) }
+    }
+
     /// Waits until every volume's origin is complete, current and flushed. Nobody writes meanwhile.
     fn destage(&self) -> impl Future<Output = Result<(), SubjectError>>;
 

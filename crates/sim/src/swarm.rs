@@ -123,6 +123,9 @@ pub struct Config {
     pub dirty_copies: usize,
     /// Copies of clean data.
     pub clean_copies: usize,
+    /// Copies of dirty and of clean data that are asked for, one after the other, while clients are at
+    /// work.
+    pub copies: Vec<(usize, usize)>,
     /// Size of a segment.
     pub segment_bytes: u64,
     /// Segments on each member.
@@ -211,6 +214,7 @@ impl Config {
             member_sector_bytes: (0..members).map(|_| *rng.pick(&sectors)).collect(),
             dirty_copies,
             clean_copies,
+            copies: Self::copies(seed, members, loss.is_some()),
             segment_bytes,
             segment_count,
             cache_block_bytes: *rng.pick(&[4096, 16 << 10, 64 << 10]),
@@ -256,6 +260,9 @@ impl Config {
         self.members = self.members.min(2);
         self.dirty_copies = self.dirty_copies.min(self.members);
         self.clean_copies = self.clean_copies.min(self.members);
+        for (dirty, clean) in &mut self.copies {
+            (*dirty, *clean) = ((*dirty).min(self.members), (*clean).min(self.members));
+        }
         self.member_sector_bytes.truncate(self.members);
         self.faults = FaultMix {
             member_delay: self.faults.member_delay,
@@ -277,6 +284,20 @@ impl Config {
             crashes: rng.between(1, crashes),
             returns: rng.one_in(2),
         })
+    }
+
+    /// From numbers of its own, too. Where a member is lost, one copy is not enough.
+    fn copies(seed: u64, members: usize, loses: bool) -> Vec<(usize, usize)> {
+        let mut rng = Rng::new(seed ^ 0xC0B1);
+        if members < 2 || !rng.one_in(3) {
+            return Vec::new();
+        }
+        let fewest = if loses { 2 } else { 1 };
+        let mut change = || {
+            let dirty = rng.between(fewest, members.min(3) as u64) as usize;
+            (dirty, rng.between(1, members.min(2) as u64) as usize)
+        };
+        (0..3).map(|_| change()).collect()
     }
 
     /// From numbers of its own: none, a few frames that are always being given up, or room for much
@@ -412,6 +433,11 @@ mod tests {
             assert!(configs.iter().any(|c| c.reactors == reactors));
         }
         assert!(configs.iter().any(|c| c.clean_copies > c.dirty_copies));
+        let asked = |c: &Config, dirty| c.copies.iter().any(|copies| copies.0 == dirty);
+        for dirty in 1..=3 {
+            assert!(configs.iter().any(|c| c.loss.is_none() && asked(c, dirty)));
+        }
+        assert!(configs.iter().all(|c| c.loss.is_none() || !asked(c, 1)));
         assert!(configs.iter().any(|c| c.ram_bytes == [0]));
         assert!(configs.iter().any(|c| c.ram_bytes.len() > 3));
         assert!(configs.iter().any(|c| c.loss.is_some_and(|loss| loss.returns)));

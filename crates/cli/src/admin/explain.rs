@@ -89,6 +89,7 @@ pub(crate) const CODES: &[(&str, &str, &str)] = &[
         "Bring its data home (`forebay volume flush`) and make a new pool when it suits.",
     ),
     ("copies-restored", "Dirty data has all its copies again.", "Nothing."),
+    ("copies-raised", "All dirty data has the copies that were asked for last.", "Nothing."),
     (
         "start-cramped",
         "The last run ended with a crash, perhaps after a failed flush, and the log is too full to write again what nothing proves to be durable.",

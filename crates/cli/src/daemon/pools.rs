@@ -253,7 +253,9 @@ impl Daemon {
         for event in open.notes.news(&open.pool) {
             let code = event.kind.code();
             match event.kind {
-                EventKind::CopiesRestored => self.journal.note(code, name, event.what),
+                EventKind::CopiesRestored | EventKind::CopiesRaised => {
+                    self.journal.note(code, name, event.what)
+                }
                 _ => self.journal.warn(code, name, event.what),
             }
         }

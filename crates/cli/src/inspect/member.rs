@@ -223,9 +223,13 @@ fn print_superblock(slot: usize, s: &Superblock, out: &mut dyn Write) -> io::Res
     )?;
     writeln!(
         out,
-        "  dirty_copies {}, clean_copies {}, accept_single_copy {}, \
+        "  dirty_copies {}, dirty_copies_next {}, clean_copies {}, accept_single_copy {}, \
          write_amplification_max_percent {}",
-        s.dirty_copies, s.clean_copies, s.accept_single_copy, s.write_amplification_max_percent
+        s.dirty_copies,
+        s.dirty_copies_next,
+        s.clean_copies,
+        s.accept_single_copy,
+        s.write_amplification_max_percent
     )?;
     writeln!(
         out,

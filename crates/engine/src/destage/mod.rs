@@ -50,10 +50,10 @@ struct Run {
 type Group = Vec<Run>;
 
 /// Somebody who waits for everything to be destaged, until dropped.
-struct Drain<'a>(&'a VolumeState);
+pub(crate) struct Drain<'a>(&'a VolumeState);
 
 impl<'a> Drain<'a> {
-    fn new(v: &'a VolumeState) -> Self {
+    pub(crate) fn new(v: &'a VolumeState) -> Self {
         v.drain.set(v.drain.get() + 1);
         Self(v)
     }

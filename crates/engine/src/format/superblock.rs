@@ -44,6 +44,7 @@ structure!(at, "Superblock", 131_072, {
     ACCEPT_SINGLE_COPY @ 132: 1,
     MEMBER_COUNT @ 133: 1,
     NAME_BYTES @ 134: 1,
+    DIRTY_COPIES_NEXT @ 135: 1,
     NAME @ 136: 63,
     RAM_BYTES @ 200: 8,
     MEMBERS @ 256: 512,
@@ -131,6 +132,9 @@ pub struct Superblock {
     pub index_memory_max: u64,
     /// Copies of dirty data, 1..=3.
     pub dirty_copies: u8,
+    /// Copies that dirty data is on the way to have, more than `dirty_copies`: new sets have them
+    /// already. 0: none, as in pools of older versions.
+    pub dirty_copies_next: u8,
     /// Copies of clean data, 1..=2.
     pub clean_copies: u8,
     /// SSD bytes per byte admitted that reclaim may cause, in percent, 100..=400.
@@ -199,6 +203,7 @@ impl Superblock {
         let amplification = self.write_amplification_max_percent;
         put_u16(out, at::WRITE_AMPLIFICATION_MAX_PERCENT, amplification);
         out[at::DIRTY_COPIES] = self.dirty_copies;
+        out[at::DIRTY_COPIES_NEXT] = self.dirty_copies_next;
         out[at::CLEAN_COPIES] = self.clean_copies;
         out[at::ACCEPT_SINGLE_COPY] = u8::from(self.accept_single_copy);
         out[at::MEMBER_COUNT] = self.members.len() as u8;
@@ -229,6 +234,7 @@ impl Superblock {
             shard_count: get_u32(bytes, at::SHARD_COUNT),
             index_memory_max: get_u64(bytes, at::INDEX_MEMORY_MAX),
             dirty_copies: bytes[at::DIRTY_COPIES],
+            dirty_copies_next: bytes[at::DIRTY_COPIES_NEXT],
             clean_copies: bytes[at::CLEAN_COPIES],
             write_amplification_max_percent: get_u16(bytes, at::WRITE_AMPLIFICATION_MAX_PERCENT),
             ram_bytes: get_u64(bytes, at::RAM_BYTES),
@@ -260,6 +266,9 @@ impl Superblock {
         check(self.segments_offset == segments_offset, "segments_offset")?;
         check(self.index_memory_max > 0, "index_memory_max")?;
         check((1..=COPIES_MAX).contains(&self.dirty_copies.into()), "dirty_copies")?;
+        let next = self.dirty_copies_next;
+        let rises = next > self.dirty_copies && usize::from(next) <= COPIES_MAX;
+        check(next == 0 || rises, "dirty_copies_next")?;
         check((1..=CLEAN_COPIES_MAX).contains(&self.clean_copies.into()), "clean_copies")?;
         let percent = self.write_amplification_max_percent;
         check((100..=400).contains(&percent), "write_amplification_max_percent")?;

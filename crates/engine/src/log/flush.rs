@@ -153,12 +153,30 @@ impl Core {
         let _builder = log.builder.lock().await;
         let open = log.open.borrow_mut().take();
         if let Some(set) = open {
-            if set.records.borrow().is_empty() {
+            if !set.records.borrow().is_empty() {
+                self.begin_close(set);
+            } else if self.lacks_copies(&set) {
+                self.sets.borrow_mut().withdraw(set.id);
+            } else {
                 // Nothing was appended, so nothing tells of this set: its place is free again.
                 *log.open.borrow_mut() = Some(set);
-            } else {
-                self.begin_close(set);
             }
+        }
+    }
+
+    /// Whether a set has fewer copies than it would be opened with now.
+    fn lacks_copies(&self, set: &OpenSet) -> bool {
+        set.segments.len() < self.stream_copies(set.stream)
+    }
+
+    /// Ends appending to whatever set a stream has open with fewer copies than new ones have.
+    pub(crate) async fn close_short(self: &Rc<Self>, stream: Stream) {
+        let short = {
+            let open = self.log.stream(stream).open.borrow();
+            open.as_ref().is_some_and(|set| self.lacks_copies(set))
+        };
+        if short {
+            self.close_stream(stream).await;
         }
     }
 

@@ -65,6 +65,7 @@ pub fn superblock() -> Superblock {
         shard_count: 64,
         index_memory_max: 64 << 20,
         dirty_copies: 2,
+        dirty_copies_next: 0,
         clean_copies: 1,
         write_amplification_max_percent: 150,
         sector_bytes: 512,

@@ -11,9 +11,12 @@ use forebay_device::model::thrifty::ThriftyStore;
 use forebay_device::model::world::{Crash, Limits, Rng, World};
 use forebay_device::runtime::SECOND;
 use forebay_device::{BlockDevice, Buf, Nanos, Runtime};
-use forebay_engine::{CreateOptions, MemoryWitness, Mode, Tuning, VolumeSpec, create, open};
+use forebay_engine::planted::Bug;
+use forebay_engine::{
+    CopiesChange, CreateOptions, MemoryWitness, Mode, Tuning, VolumeSpec, create, open,
+};
 
-use crate::rig::{Plan, Rig, SOON, lazy, same, survive};
+use crate::rig::{Plan, Rig, SOON, lazy, provoke, same, survive};
 
 /// The origin would have it, but is not asked.
 #[test]
@@ -121,4 +124,179 @@ fn two_mirrored_ssds_read_almost_twice_as_much_as_one() {
         let times = one as f64 / two as f64;
         assert!(times >= 1.8, "two read {times:.2} x what one does; dirty: {dirty}");
     }
+}
+
+const BLOCKS: u64 = 24;
+const KINDS: [Crash; 2] = [Crash::PowerCut, Crash::ProcessKill];
+
+fn one_copy(members: usize) -> Plan {
+    Plan { members, ..Plan::default() }
+}
+
+/// Blocks that were flushed, in old sets and in images: some only on the origin by now.
+fn written(rig: &Rc<Rig>) -> Result<(), String> {
+    for block in 0..BLOCKS {
+        rig.write(2, block, 1)?;
+    }
+    rig.destage()?;
+    for block in (0..BLOCKS).step_by(2) {
+        rig.write(3, block, 1)?;
+    }
+    rig.flush()
+}
+
+fn newest(block: u64) -> u64 {
+    3 - block % 2
+}
+
+/// Opens the pool without a member. What it then has must be right; it may want a decision, where
+/// nothing else was `promised`.
+fn without(rig: &Rc<Rig>, lost: &[usize], kind: Crash, promised: bool) -> Result<bool, String> {
+    let members: Vec<_> = (0..rig.members.len()).filter(|i| !lost.contains(i)).collect();
+    rig.offer(&members);
+    match rig.restart(kind) {
+        Err(error) if error.contains("NeedsDecision") && !promised => return Ok(false),
+        other => other?,
+    }
+    for block in 0..BLOCKS {
+        same(&format!("block {block} without {lost:?}"), rig.read(block)?, newest(block))?;
+    }
+    rig.destage()?;
+    (0..BLOCKS).try_for_each(|block| rig.settled(block))?;
+    Ok(true)
+}
+
+/// Asks for `to` copies instead of `from`, and ends it all at an I/O on the way; returns whether that
+/// was before the change had ended.
+fn changed_until(
+    seed: u64,
+    (members, from, to): (usize, u8, u8),
+    ios: u64,
+    lost: &[usize],
+) -> Result<bool, String> {
+    let rig = Rig::new(seed, Plan { copies: from, ..one_copy(members) });
+    written(&rig)?;
+    rig.world.crash_at(Some(rig.world.io_count() + ios));
+    let ended = rig.ask_for(to).and_then(|()| {
+        // What is written meanwhile goes to sets of either kind.
+        for block in (0..BLOCKS).step_by(4) {
+            rig.write(3, block, 1)?;
+        }
+        rig.until_promised(to)
+    });
+    rig.world.crash_at(None);
+    let kept = from.min(to).max(if ended.is_ok() { to } else { 0 });
+    let promised = usize::from(kept) > lost.len();
+    without(&rig, lost, KINDS[(ios % 2) as usize], promised)?;
+    Ok(ended.is_err())
+}
+
+#[test]
+fn more_copies_are_promised_only_when_there_are_at_every_io() {
+    survive(2, |seed| {
+        for lost in 0..2 {
+            let mut ios = 1;
+            while changed_until(seed, (2, 1, 2), ios, &[lost])? {
+                ios += 1;
+            }
+            assert!(ios > 20, "{ios} I/Os only");
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn a_third_copy_is_promised_with_images_on_three_members_at_every_io() {
+    survive(1, |seed| {
+        for lost in [[0, 1], [0, 2], [1, 2]] {
+            let mut ios = 1;
+            while changed_until(seed, (3, 2, 3), ios, &lost)? {
+                ios += 2;
+            }
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn fewer_copies_are_durable_before_there_are_at_every_io() {
+    survive(2, |seed| {
+        for lost in 0..2 {
+            let mut ios = 1;
+            while changed_until(seed, (2, 2, 1), ios, &[lost])? {
+                ios += 1;
+            }
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn a_change_that_was_cut_off_goes_on_at_the_next_start() {
+    survive(6, |seed| {
+        let rig = Rig::new(seed, one_copy(2));
+        written(&rig)?;
+        // Nothing can be destaged, so nothing can be promised.
+        rig.origin_broken.failing.arm(Trigger::one_in(Ops::Writes, 1));
+        rig.ask_for(2)?;
+        rig.pause(SOON);
+        assert_eq!(rig.pool().superblock().dirty_copies, 1);
+        rig.crash(KINDS[(seed % 2) as usize]);
+        rig.origin_broken.mend();
+        rig.open()?;
+        rig.until_promised(2)?;
+        assert!(rig.was_told("has 2 copies from now on"));
+        assert!(without(&rig, &[(seed % 2) as usize], Crash::PowerCut, true)?);
+        Ok(())
+    });
+}
+
+#[test]
+fn a_promise_of_more_copies_made_early_is_caught() {
+    provoke(Bug::CopiesPromisedEarly, 4, |seed| {
+        let rig = Rig::new(seed, one_copy(2));
+        written(&rig)?;
+        rig.origin_broken.failing.arm(Trigger::one_in(Ops::Writes, 1));
+        rig.ask_for(2)?;
+        rig.origin_broken.mend();
+        without(&rig, &[(seed % 2) as usize], Crash::PowerCut, false).map(drop)
+    });
+}
+
+#[test]
+fn fewer_copies_need_the_agreement_of_whoever_is_written_back() {
+    let rig = Rig::new(1, Plan { copies: 2, agreed: false, ..one_copy(2) });
+    let refused = rig.ask_for(1).unwrap_err();
+    assert!(refused.contains("volume \"v\" is written back"), "{refused}");
+    let accept = CopiesChange {
+        dirty: Some(1),
+        accept_data_loss_on_ssd_failure: true,
+        ..CopiesChange::default()
+    };
+    let pool = rig.pool();
+    rig.run(async move { pool.set_copies(&accept).await }).unwrap().unwrap();
+    rig.restart(Crash::ProcessKill).unwrap();
+    assert_eq!(rig.pool().superblock().dirty_copies, 1);
+    assert!(rig.pool().superblock().volumes[0].accept_single_copy);
+    assert!(rig.ask_for(3).unwrap_err().contains("3 dirty copies on 2 cache devices"));
+    assert!(rig.ask_for(0).is_err());
+}
+
+#[test]
+fn a_volume_is_written_back_only_once_more_copies_are_promised() {
+    let plan = Plan { mode: Mode::Writethrough, agreed: false, ..one_copy(2) };
+    let rig = Rig::new(1, plan);
+    rig.write(2, 0, 1).unwrap();
+    let set = |mode| {
+        let volume = rig.volume();
+        rig.run(async move { volume.set_mode(mode).await }).unwrap()
+    };
+    assert!(set(Mode::Writeback).is_err());
+    rig.ask_for(2).unwrap();
+    rig.until_promised(2).unwrap();
+    set(Mode::Writeback).unwrap();
+    assert!(rig.ask_for(1).unwrap_err().contains("is written back"));
+    set(Mode::Writethrough).unwrap();
+    rig.ask_for(1).unwrap();
+    assert!(set(Mode::Writeback).is_err());
 }

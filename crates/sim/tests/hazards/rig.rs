@@ -13,8 +13,8 @@ use forebay_device::runtime::{MILLISECOND, SECOND};
 use forebay_device::{BlockDevice, Buf, Geometry, IoErrorKind, Nanos, Request, Runtime};
 use forebay_engine::planted::{Bug, plant};
 use forebay_engine::{
-    CreateOptions, MemoryWitness, Mode, OpenOptions, Pool, Tuning, Volume, VolumeSpec, Witness,
-    open_with,
+    CopiesChange, CreateOptions, MemoryWitness, Mode, OpenOptions, Pool, Tuning, Volume,
+    VolumeSpec, Witness, open_with,
 };
 use forebay_sim::content::{Found, fill, identify};
 use forebay_sim::jobs::alone;
@@ -315,6 +315,24 @@ impl Rig {
     /// Whether an event since the start says this.
     pub fn was_told(&self, what: &str) -> bool {
         self.pool().events().iter().any(|event| event.what.contains(what))
+    }
+
+    /// Asks for so many copies of dirty data; they may take their time.
+    pub fn ask_for(&self, dirty: u8) -> Result<(), String> {
+        let pool = self.pool();
+        let change = CopiesChange { dirty: Some(dirty), ..CopiesChange::default() };
+        self.run(async move { pool.set_copies(&change).await })?.map_err(|error| error.to_string())
+    }
+
+    /// Waits until so many copies of dirty data are promised.
+    pub fn until_promised(&self, dirty: u8) -> Result<(), String> {
+        let (pool, world) = (self.pool(), Rc::clone(&self.world));
+        self.run(async move {
+            while pool.superblock().dirty_copies != dirty {
+                let runtime: &dyn Runtime = &*world;
+                runtime.sleep(MILLISECOND).await.result.ok();
+            }
+        })
     }
 
     /// Opens the pool without its volume.
