@@ -414,6 +414,27 @@ fn stopping_finishes_what_was_read_and_closes() {
 }
 
 #[test]
+fn stopping_answers_what_was_received_ahead() {
+    const COUNT: u64 = 600;
+    let rig = Rig::new(MemoryExport::delayed);
+    let mut client = rig.open(false);
+    let server = Rc::clone(&rig.server);
+    let (sent, untaken, replies) = rig.world.run(async move {
+        let bytes: Vec<u8> = (0..COUNT).flat_map(|n| request(0, 0, n, 0, 512)).collect();
+        client.send(&bytes).await;
+        assert_eq!(client.reply(|_| 512).await.unwrap().error, 0);
+        server.stop();
+        let rest = client.stream.drain().await;
+        (bytes.len(), client.stream.untaken(), 1 + rest.len() / (16 + 512))
+    });
+    let request_bytes = sent / COUNT as usize;
+    assert!(untaken > 0, "it stops before the end");
+    assert_eq!(replies, (sent - untaken) / request_bytes, "of {sent} bytes {untaken} not taken");
+    rig.world.settle();
+    assert!(rig.served.get() && rig.complaints.borrow().is_empty());
+}
+
+#[test]
 fn stopping_closes_idle_clients_at_once() {
     let rig = Rig::new(|export| export);
     let (idle, silent) = (rig.open(true), rig.door.connect());

@@ -208,7 +208,7 @@ impl<T: Transport> Link<T> {
 
     /// Receives until `ahead` has `len` bytes, and up to `most` if they are there. Unless they belong
     /// to a message that has `begun`, a client that leaves before the first of them may do so; else it
-    /// has broken off.
+    /// has broken off. A server that stops receives no more, and still uses what it has.
     pub(crate) async fn receive_ahead(
         &self,
         ahead: &mut Ahead,
@@ -234,7 +234,7 @@ impl<T: Transport> Link<T> {
                 None => return Err(None),
             }
         }
-        if self.is_stopped() { Err(None) } else { Ok(()) }
+        if self.is_dead() { Err(None) } else { Ok(()) }
     }
 
     /// Fills `buf` with what belongs to a message that has begun, and of which `ahead` may hold the

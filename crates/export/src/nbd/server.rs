@@ -126,8 +126,8 @@ impl<E: Export> Server<E> {
         self.settings.share.budget.bytes()
     }
 
-    /// Makes every [`Server::serve`] return: no client is accepted and no request read any
-    /// more; requests that were read are finished and answered, then connections are closed.
+    /// Makes every [`Server::serve`] return: no client is accepted and nothing received any more;
+    /// requests that have come as a whole are finished and answered, then connections are closed.
     /// Clients that do not take their replies are cut off after [`DRAIN_TIME_MAX`]; the export is
     /// waited for without a limit.
     pub fn stop(&self) {

@@ -129,6 +129,11 @@ impl Pipe {
         self.outward.close();
     }
 
+    /// Bytes that were sent and that the other side has not taken.
+    pub fn untaken(&self) -> usize {
+        self.outward.bytes.borrow().len()
+    }
+
     /// Everything until the other side closes.
     pub async fn drain(&self) -> Vec<u8> {
         let mut all = Vec::new();
