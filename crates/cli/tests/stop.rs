@@ -8,6 +8,7 @@ use std::process::{Child, Command, Stdio};
 
 use common::daemon::{Daemon, VOLUME_BYTES, content, read_all, served, until, until_served};
 use common::{Client, Dir, forebay, have, signal, stderr};
+use serde_json::json;
 
 /// An origin whose requests can be held up: a file that nbdfuse shows of an nbdkit.
 struct HeldOrigin {
@@ -208,6 +209,48 @@ fn a_job_is_cancelled_by_who_began_it_or_by_number() {
     daemon.tell(&flush);
     daemon.tell(&["volume", "remove", "slow/vm", "--yes"]);
     assert!(std::fs::read(&origin.path).unwrap()[..1 << 20] == content(4, 1 << 20)[..]);
+    daemon.stop();
+}
+
+#[test]
+fn a_new_mode_holds_at_once_and_is_done_when_nothing_is_dirty() {
+    let mut daemon = Daemon::new("mode-job");
+    let Some(origin) = HeldOrigin::new(&daemon.dir) else { return };
+    add_held(&daemon, &origin);
+    let volume = || daemon.json(&["volume", "show", "slow/vm"]);
+    let set = ["volume", "set", "slow/vm", "writethrough"];
+    let first = spawn(&daemon, &set);
+    until_following(&first);
+    until("a job runs", || jobs(&daemon, "running").len() == 1);
+    assert_eq!(
+        (&volume()["mode"], &volume()["dirty_bytes"]),
+        (&json!("writethrough"), &json!(1 << 20))
+    );
+    let running = &jobs(&daemon, "running")[0];
+    assert_eq!(running["what"], "change of volume \"slow/vm\" to writethrough");
+    assert_eq!(running["left_bytes"], 1 << 20);
+    // A flush waits for the same; another mode would not.
+    let flush = spawn(&daemon, &["volume", "flush", "slow/vm"]);
+    until("both run", || jobs(&daemon, "running").len() == 2);
+    daemon.refused(&["volume", "set", "slow/vm", "bypass"], "is busy: change", "job cancel");
+    // Cancelled, it is served as asked, and what is dirty has time.
+    signal(first.id(), "INT");
+    let first = first.wait_with_output().unwrap();
+    assert_eq!(first.status.code(), Some(1));
+    assert!(stderr(&first).contains("cancelled"), "{}", stderr(&first));
+    assert!(stderr(&first).contains("served as writethrough"), "{}", stderr(&first));
+    assert_eq!(volume()["mode"], "writethrough");
+    origin.release();
+    assert!(flush.wait_with_output().unwrap().status.success());
+    let done = daemon.json(&["volume", "set", "slow/vm", "readonly"]);
+    assert_eq!((&done["state"], &done["left_bytes"]), (&json!("done"), &json!(0)));
+    assert_eq!(volume()["dirty_bytes"], 0);
+    assert!(std::fs::read(&origin.path).unwrap()[..1 << 20] == content(4, 1 << 20)[..]);
+    // It is what it was made after a crash, too.
+    daemon.kill();
+    daemon.start();
+    until("it is online", || daemon.json(&["volume", "show", "slow/vm"])["state"] == "online");
+    assert_eq!(daemon.json(&["volume", "show", "slow/vm"])["mode"], "readonly");
     daemon.stop();
 }
 

@@ -295,7 +295,8 @@ pub struct AddVolume {
     pub dry_run: bool,
 }
 
-/// `PATCH /api/v1/pools/{pool}/volumes/{volume}`.
+/// `PATCH /api/v1/pools/{pool}/volumes/{volume}`: the mode holds when it is answered, durably; what
+/// was dirty before comes home in the [`Job`] that is the answer.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SetVolume {

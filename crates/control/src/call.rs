@@ -49,7 +49,7 @@ pub enum Call {
     Volumes(Reply<api::Many<api::Volume>>),
     Volume(VolumeName, Reply<api::One<api::Volume>>),
     AddVolume(Name, api::AddVolume, Reply<api::One<api::Volume>>),
-    SetVolume(VolumeName, api::SetVolume, Reply<api::One<api::Volume>>),
+    SetVolume(VolumeName, api::SetVolume, Reply<api::One<api::Job>>),
     FlushVolume(VolumeName, Reply<api::One<api::Job>>),
     GrowVolume(VolumeName, Reply<api::One<api::Volume>>),
     RemoveVolume(VolumeName, Reply<api::One<api::Job>>),

@@ -30,6 +30,9 @@ use crate::text::{self, say, tell};
 /// How often a command looks how far its job is.
 const POLL_INTERVAL: std::time::Duration = std::time::Duration::from_millis(200);
 
+/// After how long it looks first; many a job has nothing to do.
+const POLL_FIRST: std::time::Duration = std::time::Duration::from_millis(10);
+
 /// Exit code after a second Ctrl-C, as a shell reports an interrupted command.
 const EXIT_INTERRUPTED: i32 = 130;
 
@@ -133,9 +136,9 @@ impl Daemon<'_> {
         let (mut job, joined) = (begun.clone(), begun.item.joined);
         let at = format!("/api/v1/jobs/{}", job.item.number);
         let progress = Progress::watch(&job.item.what);
-        let (mut elapsed, mut is_cancelled) = (0, false);
+        let (mut elapsed, mut is_cancelled, mut pause) = (0, false, POLL_FIRST);
         while job.item.state == JobState::Running {
-            if self.client.pause(POLL_INTERVAL, &mut interrupts) {
+            if self.client.pause(pause, &mut interrupts) {
                 if joined || is_cancelled {
                     progress.finish();
                     tell(format_args!("{} goes on; see `forebay job list`", job.item.what));
@@ -145,7 +148,8 @@ impl Daemon<'_> {
                 // It may have ended just now.
                 let _ = self.delete::<Done>(&at);
             }
-            elapsed += POLL_INTERVAL.as_nanos() as u64;
+            elapsed += pause.as_nanos() as u64;
+            pause = (pause * 2).min(POLL_INTERVAL);
             job = self.get(&at)?;
             let left = job.item.left_s.map_or("-".to_owned(), |seconds| format!("{seconds} s"));
             let (bytes, rate) = (job.item.left_bytes, job.item.rate_bytes_per_s);

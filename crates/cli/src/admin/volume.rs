@@ -59,7 +59,7 @@ pub(crate) enum Command {
         #[arg(long)]
         dry_run: bool,
     },
-    /// Change how a volume is served
+    /// Change how a volume is served, and bring home what is dirty unless it is written back
     Set {
         /// POOL/NAME
         volume: VolumeName,
@@ -169,8 +169,21 @@ pub(crate) fn run(command: Command, asking: &Asking) -> Result<()> {
         }
         Command::Set { volume, mode, dry_run: false } => {
             let body = SetVolume { mode: mode.into() };
-            let volume: One<Volume> = daemon.patch(&at(&volume), &body)?;
-            daemon.print(&volume, |volume| print_volume(&volume.item));
+            let job: One<Job> = daemon.patch(&at(&volume), &body)?;
+            let job = daemon.follow(job).map_err(|failure| {
+                failure.or_hint(&format!(
+                    "it is served as {} from now on; what is dirty reaches its origin in time, or \
+                     with `forebay volume flush {volume}`",
+                    mode_name(mode.into())
+                ))
+            })?;
+            daemon.print(&job, |_| match mode {
+                Mode::Writeback => tell(format_args!("volume \"{volume}\" is written back")),
+                mode => tell(format_args!(
+                    "volume \"{volume}\" is {}; its origin has all of its data",
+                    mode_name(mode.into())
+                )),
+            });
         }
         Command::Remove { volume, dry_run: true, .. } => {
             return daemon.plan(&Change::RemoveVolume(volume));

@@ -5,12 +5,13 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::rc::Rc;
 
-use forebay_control::api::{Done, Job as Description, JobState};
+use forebay_control::api::{Done, Job as Description, JobState, Mode};
 use forebay_control::error::{ApiError, Code};
 use forebay_control::name::VolumeName;
 use forebay_device::real::reactor::Reactor;
 use forebay_device::runtime::{Nanos, Runtime, SECOND};
 
+use super::describe::mode_name;
 use crate::Result;
 use crate::failure::Failure;
 use crate::flag::Flag;
@@ -22,23 +23,33 @@ const ENDED_MAX: usize = 64;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Aim {
     Flush(VolumeName),
+    /// What was dirty before a volume got another mode is destaged.
+    Mode(VolumeName, Mode),
     Remove(VolumeName),
     /// All pools are destaged, then the daemon ends.
     Stop,
 }
 
 impl Aim {
-    fn is_of_pool(&self, pool: &str) -> bool {
+    /// The volume that it is about, if it is not about all.
+    fn volume(&self) -> Option<&VolumeName> {
         match self {
-            Aim::Flush(volume) | Aim::Remove(volume) => volume.pool.as_str() == pool,
-            Aim::Stop => true,
+            Aim::Flush(volume) | Aim::Mode(volume, _) | Aim::Remove(volume) => Some(volume),
+            Aim::Stop => None,
         }
     }
 
-    fn is_of_volume(&self, name: &VolumeName) -> bool {
-        match self {
-            Aim::Flush(volume) | Aim::Remove(volume) => volume == name,
-            Aim::Stop => true,
+    fn is_of_pool(&self, pool: &str) -> bool {
+        self.volume().is_none_or(|volume| volume.pool.as_str() == pool)
+    }
+
+    /// Whether this must not begin while `other` is under way. A flush waits for the same as a change
+    /// of mode, and neither minds the other.
+    fn is_kept_by(&self, other: &Aim) -> bool {
+        match (self, other) {
+            (Aim::Stop, _) => false,
+            (Aim::Flush(_), Aim::Mode(..)) | (Aim::Mode(..), Aim::Flush(_)) => false,
+            _ => other.volume().is_none_or(|volume| Some(volume) == self.volume()),
         }
     }
 }
@@ -47,6 +58,9 @@ impl fmt::Display for Aim {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Aim::Flush(volume) => write!(f, "flush of volume \"{volume}\""),
+            Aim::Mode(volume, mode) => {
+                write!(f, "change of volume \"{volume}\" to {}", mode_name(*mode))
+            }
             Aim::Remove(volume) => write!(f, "removal of volume \"{volume}\""),
             Aim::Stop => f.write_str("destaging of all pools before the end"),
         }
@@ -238,11 +252,9 @@ impl Jobs {
         if let Some(same) = running.iter().find(|job| job.aim == *aim) {
             return Ok(Some(Description { joined: true, ..self.look(same) }));
         }
-        let volume = match aim {
-            Aim::Flush(volume) | Aim::Remove(volume) => volume,
-            Aim::Stop => return Ok(None),
-        };
-        let Some(job) = running.iter().find(|job| job.aim.is_of_volume(volume)) else {
+        let (Some(volume), Some(job)) =
+            (aim.volume(), running.iter().find(|job| aim.is_kept_by(&job.aim)))
+        else {
             return Ok(None);
         };
         Err(Failure::coded(Code::Busy, format!("volume \"{volume}\" is busy: {}", job.aim))

@@ -113,8 +113,9 @@ impl Daemon {
         volume.check_mode(engine_mode(mode))?;
         let (was, is) = (self.describe_volume(name)?.mode, mode_name(mode));
         let mut steps = vec![format!("it is served as {is} instead of {}", mode_name(was))];
-        if was == Mode::Writeback && mode != Mode::Writeback {
-            steps.push(format!("{} stay dirty until they are destaged", dirty(&open, name)));
+        if mode != Mode::Writeback {
+            let origin = self.describe_volume(name)?.origin;
+            steps.push(format!("{} go to {origin}; clients may go on", dirty(&open, name)));
         }
         Ok(plan(format!("volume \"{name}\" would be {is}"), steps))
     }

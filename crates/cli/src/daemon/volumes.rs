@@ -11,6 +11,7 @@ use forebay_device::real::file::FileDevice;
 use forebay_device::runtime::{Nanos, Runtime, SECOND};
 use forebay_engine::{Mode, Volume, VolumeSpec, read_superblock};
 
+use super::describe::mode_name;
 use super::jobs::Aim;
 use super::pools::check_absolute;
 use super::{Attached, Daemon, Open, Slot};
@@ -198,18 +199,36 @@ impl Daemon {
         self.describe_volume(&name)
     }
 
-    /// Changes how a volume is served.
+    /// Changes how a volume is served, durably; then begins to bring home what is dirty, unless it is
+    /// written back from now on. The mode holds, whatever becomes of that.
     pub(super) async fn set_volume(
         &self,
         name: &VolumeName,
         body: &api::SetVolume,
-    ) -> Result<api::Volume> {
+    ) -> Result<api::Job> {
         let (_, open) = self.open(name.pool.as_str())?;
         let volume = open.volume(name)?;
+        let aim = Aim::Mode(name.clone(), body.mode);
+        if let Some(job) = self.jobs.join(&aim)? {
+            return Ok(job);
+        }
         volume.set_mode(engine_mode(body.mode)).await?;
-        let what = format!("volume \"{name}\" is now {}", super::describe::mode_name(body.mode));
+        let mode = mode_name(body.mode);
+        let what = format!("volume \"{name}\" is now {mode}");
         self.journal.note("volume-mode", name.pool.as_str(), what);
-        self.describe_volume(name)
+        let comes_home = body.mode != ApiMode::Writeback;
+        let owed = Rc::clone(&volume);
+        let left = move || if comes_home { owed.unproven_blocks() * BLOCK_BYTES } else { 0 };
+        let job = self.jobs.begin(aim, left, |job| async move {
+            if !comes_home {
+                return Ok(());
+            }
+            let destaged = job.unless_cancelled(volume.destage()).await.ok_or_else(cancelled)?;
+            destaged.map_err(|error| {
+                Failure::from(error).on(format!("it is {mode}, but what was dirty still is"))
+            })
+        });
+        Ok(self.jobs.look(&job))
     }
 
     /// The size of a volume, and the size that its origin would give it now.
