@@ -56,11 +56,20 @@ pub(crate) fn sync_names(path: &Path) -> std::io::Result<()> {
 
 struct Job<T> {
     result: Option<T>,
+    has_returned: bool,
     waker: Option<Waker>,
 }
 
 /// What a call on a thread will have returned.
 pub(crate) struct Answer<T>(Arc<Mutex<Job<T>>>);
+
+impl<T: Send + 'static> Answer<T> {
+    /// Tells whether the call has returned, for longer than the answer is kept.
+    pub(crate) fn watch(&self) -> Box<dyn Fn() -> bool> {
+        let job = Arc::clone(&self.0);
+        Box::new(move || job.lock().unwrap_or_else(PoisonError::into_inner).has_returned)
+    }
+}
 
 impl<T> Answer<T> {
     /// Waits for it, without blocking the reactor. The future may be dropped, and the answer waited
@@ -97,12 +106,12 @@ pub(crate) async fn on_thread<T: Send + 'static>(
 pub(crate) fn begin<T: Send + 'static>(
     call: impl FnOnce() -> T + Send + 'static,
 ) -> std::io::Result<Answer<T>> {
-    let job = Arc::new(Mutex::new(Job { result: None, waker: None }));
+    let job = Arc::new(Mutex::new(Job { result: None, has_returned: false, waker: None }));
     let theirs = Arc::clone(&job);
     std::thread::Builder::new().name("files".to_owned()).spawn(move || {
         let result = call();
         let mut job = theirs.lock().unwrap_or_else(PoisonError::into_inner);
-        job.result = Some(result);
+        (job.result, job.has_returned) = (Some(result), true);
         let waker = job.waker.take();
         drop(job);
         if let Some(waker) = waker {

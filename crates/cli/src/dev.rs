@@ -204,7 +204,7 @@ impl Serve {
         let origin = if self.modelled { origin::modelled(reactor, origin)? } else { origin };
         let mut used = members.identities.clone();
         used.extend(Identity::of(&self.origin));
-        let witness = FileWitness::at(&self.witness, &used)?;
+        let witness = FileWitness::at(reactor, &self.witness, &used).await?;
         if self.create {
             members.create(reactor, &witness, &self.create_options()?).await?;
         }

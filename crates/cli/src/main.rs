@@ -20,6 +20,7 @@ mod man;
 mod members;
 mod notes;
 mod origin;
+mod patience;
 mod progress;
 mod reference;
 mod text;

@@ -5,24 +5,29 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use forebay_device::real::file::{FileDevice, Reader};
-use forebay_device::real::open::OpenOptions;
+use forebay_device::real::open::{OpenError, OpenOptions, open};
 use forebay_device::real::probe::probe;
 use forebay_device::real::reactor::Reactor;
-use forebay_device::runtime::{Nanos, Runtime, SECOND};
+use forebay_device::runtime::{MILLISECOND, Nanos, Runtime, SECOND};
 use forebay_device::{BlockDevice, Buf};
 use forebay_engine::format::{FormatError, Layout, SUPERBLOCK_BYTES, Superblock};
 use forebay_engine::ids::PoolId;
 use forebay_engine::{CreateOptions, ErrorKind, Pool, Tuning, read_superblock};
 
 use crate::Result;
+use crate::blocking::on_thread;
 use crate::failure::Failure;
 use crate::notes::Notes;
+use crate::patience::Pending;
 use crate::text::{self, tell};
 use crate::witness::FileWitness;
 
 /// How long a device in use is tried again: the kernel gives up the claim of a killed process a
 /// moment after it is gone.
 pub(crate) const PATIENCE: Nanos = 3 * SECOND;
+
+/// How often: a claim that ends by itself ends in milliseconds.
+const IN_USE_INTERVAL: Nanos = 20 * MILLISECOND;
 
 /// Which file or block device a path leads to, whatever its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +45,53 @@ impl Identity {
     }
 }
 
+/// An open cache device.
+pub(crate) struct Member {
+    file: Rc<FileDevice>,
+    identity: Identity,
+}
+
+fn refuse_twice(path: &Path, known: &[(PathBuf, Identity)]) -> Result<()> {
+    let Some(own) = Identity::of(path) else { return Ok(()) };
+    let Some((first, _)) = known.iter().find(|(_, other)| *other == own) else { return Ok(()) };
+    let (first, second) = (first.display(), path.display());
+    Err(Failure::new(format!("a cache device is given twice: {first} and {second}"))
+        .hint("name each device once"))
+}
+
+/// Opens a device and has it answer a read: one that hangs is found out here. While it is in use, it is
+/// tried again for [`PATIENCE`].
+async fn open_member(
+    reactor: Rc<Reactor>,
+    path: PathBuf,
+    look: impl Fn(&Path) -> Result<()> + Send + Clone + 'static,
+) -> Result<Member> {
+    let runtime: &dyn Runtime = &*reactor;
+    let give_up = runtime.now().saturating_add(PATIENCE);
+    let opened = loop {
+        let (at, look) = (path.clone(), look.clone());
+        let call = move || {
+            look(&at)?;
+            let opened = open(&at, &OpenOptions::default());
+            Ok::<_, Failure>((opened, Identity::of(&at)))
+        };
+        let answer = on_thread(call).await;
+        match answer.map_err(|error| Failure::system("start a thread", &error))?? {
+            (Err(OpenError::InUse { .. }), _) if runtime.now() < give_up => {
+                let _ = runtime.sleep(IN_USE_INTERVAL).await;
+            }
+            (Ok(opened), Some(identity)) => break (opened, identity),
+            (Ok(_), None) => return Err(OpenError::NotFound { path }.into()),
+            (Err(error), _) => return Err(error.into()),
+        }
+    };
+    let (opened, identity) = opened;
+    let file = Rc::new(FileDevice::of(&reactor, opened));
+    // What is on it is for the caller to judge.
+    let _ = read_superblock(&*file).await;
+    Ok(Member { file, identity })
+}
+
 /// Open cache devices.
 pub(crate) struct Members {
     paths: Vec<PathBuf>,
@@ -53,26 +105,38 @@ impl Members {
     /// Opens all of `paths` for ourselves alone.
     ///
     /// # Errors
-    /// If one cannot be opened or is given twice.
+    /// If one cannot be opened, does not answer or is given twice.
     pub(crate) async fn open(reactor: &Rc<Reactor>, paths: &[PathBuf]) -> Result<Members> {
+        Members::open_with(reactor, &Pending::default(), paths, |_| Ok(())).await
+    }
+
+    /// The same; what does not answer stays in `pending`. `check`, which may block, looks at each
+    /// device before it is opened.
+    pub(crate) async fn open_with(
+        reactor: &Rc<Reactor>,
+        pending: &Pending<Result<Member>>,
+        paths: &[PathBuf],
+        check: impl Fn(&Path) -> Result<()> + Send + Clone + 'static,
+    ) -> Result<Members> {
         let mut members =
             Members { paths: paths.to_vec(), devices: vec![], files: vec![], identities: vec![] };
         for path in paths {
-            let identity = Identity::of(path);
-            if let Some(own) = identity
-                && let Some(first) = members.identities.iter().position(|other| *other == own)
-            {
-                let (first, second) = (paths[first].display(), path.display());
-                let what = format!("a cache device is given twice: {first} and {second}");
-                return Err(Failure::new(what).hint("name each device once"));
-            }
-            let options = OpenOptions::default();
-            let device = FileDevice::open_when_free(reactor, path, &options, PATIENCE).await?;
-            members.files.push(Rc::new(device));
-            members
-                .devices
-                .extend(members.files.last().map(|f| Rc::clone(f) as Rc<dyn BlockDevice>));
-            members.identities.extend(identity);
+            let known: Vec<_> = paths.iter().cloned().zip(members.identities.clone()).collect();
+            let check = check.clone();
+            let look = move |path: &Path| {
+                refuse_twice(path, &known)?;
+                check(path)
+            };
+            let call = || open_member(Rc::clone(reactor), path.clone(), look);
+            let never = std::future::pending();
+            let found = pending.ask(reactor, path, call, never).await.unwrap_or_else(|| {
+                Err(Failure::new(format!("{} does not answer", path.display()))
+                    .hint("see `dmesg` for the device, or `mount` for its file system"))
+            });
+            let Member { file, identity } = found?;
+            members.devices.push(Rc::clone(&file) as Rc<dyn BlockDevice>);
+            members.files.push(file);
+            members.identities.push(identity);
         }
         Ok(members)
     }

@@ -1,19 +1,23 @@
 //! The witness as a file beside the cache devices' names.
 //!
-//! A crash leaves the old witness or the new one. The calls block, so each store runs on a thread of
-//! its own while the reactor goes on; there are a handful of stores between start and stop.
+//! A crash leaves the old witness or the new one. The calls block, so each runs on a thread of its own
+//! while the reactor goes on; there are a handful of stores between start and stop. One that does not
+//! return in time has failed: volumes are not written back then that were clean.
 
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
+use forebay_device::real::reactor::Reactor;
 use forebay_engine::Witness;
 use forebay_engine::witness::WitnessFuture;
 
 use crate::Result;
-use crate::blocking::{new_name, on_thread, replace};
+use crate::blocking::{new_name, replace};
 use crate::failure::Failure;
 use crate::members::Identity;
+use crate::patience::Lane;
 
 /// Longest witness that is read: a whole one has 79,552 bytes.
 const WITNESS_BYTES_MAX: u64 = 1 << 20;
@@ -24,6 +28,12 @@ const MAGIC: &[u8] = b"FBYWITNS";
 /// See the head of the file.
 pub(crate) struct FileWitness {
     path: PathBuf,
+    lane: Lane,
+}
+
+fn refused(path: &Path, reason: &dyn std::fmt::Display) -> Failure {
+    Failure::new(format!("the witness cannot be kept: {} {reason}", path.display()))
+        .hint("the witness is a file of its own: choose another path with --witness")
 }
 
 impl FileWitness {
@@ -31,11 +41,19 @@ impl FileWitness {
     ///
     /// # Errors
     /// If what is there now is one of them, or anything else but a witness: it would be replaced.
-    pub(crate) fn at(path: &Path, used: &[Identity]) -> Result<Self> {
-        let refused = |path: &Path, reason: &dyn std::fmt::Display| {
-            Failure::new(format!("the witness cannot be kept: {} {reason}", path.display()))
-                .hint("the witness is a file of its own: choose another path with --witness")
-        };
+    pub(crate) async fn at(
+        reactor: &Rc<Reactor>,
+        path: &Path,
+        used: &[Identity],
+    ) -> Result<FileWitness> {
+        let lane = Lane::new(reactor);
+        let (at, used) = (path.to_owned(), used.to_vec());
+        let looked = lane.run(move || Ok(FileWitness::look(&at, &used))).await;
+        looked.map_err(|error| refused(path, &error))??;
+        Ok(Self { path: path.to_owned(), lane })
+    }
+
+    fn look(path: &Path, used: &[Identity]) -> Result<()> {
         if Identity::of(path).is_some_and(|own| used.contains(&own)) {
             return Err(refused(path, &"is a cache device or the origin"));
         }
@@ -53,7 +71,7 @@ impl FileWitness {
                 return Err(refused(path, &"exists and is no witness of a pool"));
             }
         }
-        Ok(Self { path: path.to_owned() })
+        Ok(())
     }
 }
 
@@ -70,15 +88,17 @@ fn read(path: &Path) -> std::io::Result<Option<Vec<u8>>> {
 impl Witness for FileWitness {
     fn load(&self) -> WitnessFuture<'_, std::result::Result<Option<Vec<u8>>, String>> {
         Box::pin(async move {
-            read(&self.path).map_err(|error| format!("{}: {error}", self.path.display()))
+            let path = self.path.clone();
+            let loaded = self.lane.run(move || read(&path)).await;
+            loaded.map_err(|error| format!("{}: {error}", self.path.display()))
         })
     }
 
     fn store(&self, bytes: Vec<u8>) -> WitnessFuture<'_, std::result::Result<(), String>> {
         let path = self.path.clone();
         Box::pin(async move {
-            let stored = on_thread(move || replace(&path, &bytes)).await;
-            stored.and_then(|result| result).map_err(|e| format!("{}: {e}", self.path.display()))
+            let stored = self.lane.run(move || replace(&path, &bytes)).await;
+            stored.map_err(|error| format!("{}: {error}", self.path.display()))
         })
     }
 }
@@ -86,14 +106,15 @@ impl Witness for FileWitness {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use forebay_device::real::reactor::{Config, Reactor};
+    use forebay_device::real::reactor::Config;
 
     #[test]
     fn a_witness_is_replaced_as_a_whole() {
         let folder = std::env::temp_dir().join(format!("forebay-witness-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
-        let witness = FileWitness::at(&folder.join("witness"), &[]).unwrap();
         let reactor = Reactor::new(Config::default()).unwrap();
+        let path = folder.join("witness");
+        let witness = reactor.block_on(FileWitness::at(&reactor, &path, &[])).unwrap();
         reactor.block_on(async {
             assert_eq!(witness.load().await, Ok(None));
             witness.store(vec![1; 5000]).await.unwrap();

@@ -1,4 +1,4 @@
-//! An origin that does not answer: everything else goes on, and the daemon ends when it is asked to.
+//! Devices that do not answer: everything else goes on, and the daemon ends when it is asked to.
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "a test may fail and wait")]
 
@@ -9,6 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use common::daemon::{Daemon, VOLUME_BYTES, content, read_all, served, until, until_served};
+use common::held::HeldOrigin;
 use common::{have, run, signal};
 
 /// A file that its file system's process shows; while that is stopped, opening the file hangs.
@@ -91,5 +92,55 @@ fn an_origin_that_does_not_answer_holds_nobody_up() {
     signal(fuse.child.id(), "CONT");
     until("it is online", || slow(&daemon)["state"] == "online");
     assert_eq!(slow(&daemon)["reason"], "");
+    daemon.stop();
+}
+
+#[test]
+fn a_cache_device_that_does_not_answer_holds_nobody_up() {
+    let mut daemon = served("hung-ssd");
+    let Some(fuse) = Fuse::open(&daemon) else { return };
+    let path = fuse.file.to_str().unwrap();
+    signal(fuse.child.id(), "STOP");
+    // Clients are served while somebody waits for a scan.
+    let scan = daemon.command_of(&["pool", "import", "more", "--ssd", path]).spawn().unwrap();
+    assert!(read_all(&daemon.dir.path("nbd")) == content(1, VOLUME_BYTES));
+    scan.wait_with_output().unwrap();
+    // A scan goes past it, to what comes behind it.
+    std::os::unix::fs::symlink(&fuse.file, daemon.dir.path("ssd-00")).unwrap();
+    daemon.tell(&["pool", "export", "fast"]);
+    let found = daemon.json(&["pool", "import", "--ssd", path, "fast"]);
+    assert_eq!(found["state"], "online", "{found}");
+    until("the volume is online", || {
+        daemon.json(&["volume", "show", "fast/vm"])["state"] == "online"
+    });
+    let files = format!("/proc/{}/task", daemon.pid());
+    let threads = || std::fs::read_dir(&files).unwrap().count();
+    let before = threads();
+    for _ in 0..3 {
+        daemon.json(&["pool", "import"]);
+    }
+    assert!(threads() <= before, "a scan leaves alone what the last one was stuck at");
+    daemon.stop();
+    daemon.start();
+    assert_eq!(daemon.json(&["pool", "show", "fast"])["state"], "online");
+    signal(fuse.child.id(), "CONT");
+    daemon.stop();
+}
+
+#[test]
+fn an_origin_that_hangs_at_its_first_request_is_missing_until_it_answers() {
+    let mut daemon = served("hung-io");
+    let Some(origin) = HeldOrigin::new(&daemon.dir) else { return };
+    daemon.tell(&["volume", "add", "fast/slow", "--origin", origin.path.to_str().unwrap()]);
+    daemon.stop();
+    origin.hold();
+    daemon.start();
+    let slow = |daemon: &Daemon| daemon.json(&["volume", "show", "fast/slow"]);
+    until("it is said", || slow(&daemon)["reason"].as_str().unwrap().contains("does not answer"));
+    until_served(&daemon);
+    daemon.tell(&["volume", "set", "fast/vm", "writethrough"]);
+    assert_eq!(slow(&daemon)["state"], "origin-missing");
+    origin.release();
+    until("it is online", || slow(&daemon)["state"] == "online");
     daemon.stop();
 }

@@ -58,7 +58,8 @@ impl Daemon {
     ) -> Result<Record> {
         self.state.intend(intent).await?;
         let made: Result<Record> = async {
-            let witness = FileWitness::at(&self.state.witness_new()?, &members.identities)?;
+            let witness = self.state.witness_new().await?;
+            let witness = FileWitness::at(&self.reactor, &witness, &members.identities).await?;
             let id = members.create(&self.reactor, &witness, options).await?.to_string();
             self.state.adopt_new(&id).await?;
             let record = record_of(intent, id);
@@ -103,7 +104,7 @@ impl Daemon {
 
     /// Ends what a crash has left half made, one way or the other.
     pub(super) async fn settle_intents(self: &Rc<Self>) {
-        let intents = match self.state.intents() {
+        let intents = match self.state.intents().await {
             Ok(intents) => intents,
             Err(failure) => return self.journal.warn("state-unwritable", "", failure.what()),
         };
@@ -116,9 +117,12 @@ impl Daemon {
     }
 
     async fn settle_intent(self: &Rc<Self>, intent: &Intent) -> Result<()> {
-        if let Some(path) = intent.ssds.iter().find(|path| !path.exists()) {
+        for path in intent.ssds.clone() {
             // It is looked at again at the next start.
-            return Err(Failure::new(format!("{} is not there", path.display())));
+            let what = path.display().to_string();
+            if !self.patiently(&what, move || path.exists()).await? {
+                return Err(Failure::new(format!("{what} is not there")));
+            }
         }
         let found = self.scan(&intent.ssds).await;
         let known = self.known_ids();
@@ -141,7 +145,7 @@ impl Daemon {
             }
             Some(_) => {
                 let paths: Vec<PathBuf> = own.iter().map(|found| found.path.clone()).collect();
-                let members = Members::open(&self.reactor, &paths).await?;
+                let members = self.open_members(&paths).await?;
                 self.take_back(intent, &members).await;
             }
             None => {}
@@ -151,7 +155,7 @@ impl Daemon {
 
     /// Erases a pool from its devices.
     pub(super) async fn erase(&self, ssds: &[PathBuf], id: &str) -> Result<()> {
-        let members = Members::open(&self.reactor, ssds).await?;
+        let members = self.open_members(ssds).await?;
         for (path, device) in members.list() {
             let found = read_superblock(&**device).await?;
             if found.pool.to_string() != id {

@@ -51,8 +51,8 @@ use self::journal::Journal;
 use self::log::Log;
 use self::memory::Kept;
 use self::notify::Phase;
-use self::patience::Pending;
-use self::scan::Found;
+use self::patience::Found as Origin;
+use self::scan::{Found, Place};
 use self::shelf::Shelf;
 use self::state::{Record, StateDir};
 use crate::Result;
@@ -60,8 +60,9 @@ use crate::crew::{Crew, reactors_default};
 use crate::failure::Failure;
 use crate::flag::Flag;
 use crate::host::{Host, end_on_signals, when_free};
-use crate::members::{Members, PATIENCE};
+use crate::members::{Member, Members, PATIENCE};
 use crate::notes::Notes;
+use crate::patience::Pending;
 
 /// How often the daemon looks after its pools.
 const LOOK_INTERVAL: Nanos = SECOND;
@@ -150,7 +151,11 @@ struct Daemon {
     state: StateDir,
     shelf: Shelf,
     /// Origins that are being opened, and do not answer.
-    opening: Pending,
+    opening: Pending<Origin>,
+    /// The same of cache devices.
+    members: Pending<Result<Member>>,
+    /// Where scans are stuck; each tells whether its thread has returned.
+    stuck: RefCell<BTreeMap<Place, Box<dyn Fn() -> bool>>>,
     slots: RefCell<BTreeMap<String, Rc<Slot>>>,
     journal: Journal,
     jobs: Jobs,
@@ -224,6 +229,8 @@ async fn serve(
         state,
         shelf,
         opening: Pending::default(),
+        members: Pending::default(),
+        stuck: RefCell::default(),
         slots: RefCell::default(),
         journal: Journal::new(reactor),
         jobs: Jobs::new(reactor),

@@ -27,6 +27,11 @@ const BEAT_INTERVAL: Nanos = 10 * SECOND;
 /// What is asked for with each of them while the daemon starts or stops.
 const EXTENSION: Nanos = 60 * SECOND;
 
+/// How long the end may ask for more: clients are drained and the index is saved in less than a minute.
+/// After that something does not answer, such as a request to an origin, and a machine that is to go
+/// down must not wait for it; pools survive being killed.
+const STOP_TIME_MAX: Nanos = 300 * SECOND;
+
 /// Whether there is a service manager.
 pub(super) fn is_managed() -> bool {
     std::env::var_os("NOTIFY_SOCKET").is_some()
@@ -112,6 +117,7 @@ impl Daemon {
         let interval = watchdog.map_or(BEAT_INTERVAL, |span| span / 3).max(MILLISECOND);
         let pulse = Pulse::of(&self.crew);
         let is_told = Cell::new(false);
+        let mut stopping = 0;
         while self.runtime().sleep(interval).await.result.is_ok() {
             if !pulse.take(&self.crew) {
                 if watchdog.is_some() && !is_told.replace(true) {
@@ -123,7 +129,15 @@ impl Daemon {
             if watchdog.is_some() {
                 notify("WATCHDOG=1");
             }
-            if self.phase.get() != Phase::Serving {
+            let needs_time = match self.phase.get() {
+                Phase::Starting => true,
+                Phase::Serving => false,
+                Phase::Stopping => {
+                    stopping += interval;
+                    stopping <= STOP_TIME_MAX
+                }
+            };
+            if needs_time {
                 notify(&format!("EXTEND_TIMEOUT_USEC={}", EXTENSION / MICROSECOND));
             }
         }

@@ -1,55 +1,41 @@
-//! Opening origins that may not answer: a disk behind a dead path, a file system over a network.
-//!
-//! * Opening happens on a thread. It is waited for [`ANSWER_TIME_MAX`]; then the volume is
-//!   `origin-missing` and the call goes on by itself, for the system has no way to end it.
-//! * There is one such call for a path at a time, however often it is tried; when it returns after
-//!   all, the next attempt uses what it has opened.
+//! Opening origins that may not answer; see [`crate::patience`]. The volume is `origin-missing` then.
 
-use std::cell::RefCell;
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::rc::Rc;
 
 use forebay_control::error::Code;
+use forebay_device::BlockDevice;
 use forebay_device::real::file::FileDevice;
-use forebay_device::real::open::{OpenError, Opened, open};
-use forebay_device::runtime::{MILLISECOND, Nanos, Runtime, SECOND};
+use forebay_device::real::open::{OpenError, open};
+use forebay_device::runtime::{MILLISECOND, Nanos, Runtime};
+use forebay_engine::read_superblock;
 
 use super::Daemon;
 use crate::Result;
-use crate::blocking::{Answer, begin};
+use crate::blocking::{begin, on_thread};
 use crate::failure::Failure;
 use crate::flag::race;
 use crate::origin;
-
-/// How long a device may take to be opened before the daemon turns to something else: what sleeps
-/// wakes up in that time, and a change that waits behind it is not taken for lost.
-const ANSWER_TIME_MAX: Nanos = 5 * SECOND;
+use crate::patience::ANSWER_TIME_MAX;
 
 /// How often a device in use is tried again: a claim that ends by itself ends in milliseconds.
 const IN_USE_INTERVAL: Nanos = 20 * MILLISECOND;
 
-/// What opening has come to; a failure if the path is not even to be tried.
-type Found = Result<std::result::Result<Opened, OpenError>>;
+/// What opening has come to; a failure if the path is not even to be tried, or it cannot be used.
+pub(super) type Found = Result<std::result::Result<Rc<FileDevice>, OpenError>>;
 
-/// Calls that have not returned yet, by path.
-#[derive(Default)]
-pub(super) struct Pending(RefCell<BTreeMap<PathBuf, Answer<Found>>>);
-
-impl Pending {
-    /// Gives up what a path may still bring.
-    pub(super) fn forget(&self, path: &Path) {
-        self.0.borrow_mut().remove(path);
-    }
+fn no_thread(error: &std::io::Error) -> Failure {
+    Failure::system("start a thread", error)
 }
 
 impl Daemon {
     /// Opens an origin; while it is in use, tries for as long as `patience` says. Code
     /// [`Code::NotFound`] if nothing is there.
-    pub(super) async fn open_device(&self, path: &Path, patience: Nanos) -> Result<FileDevice> {
+    pub(super) async fn open_device(&self, path: &Path, patience: Nanos) -> Result<Rc<FileDevice>> {
         let until = self.reactor.now().saturating_add(patience);
         loop {
             match self.open_patiently(path).await? {
-                Ok(opened) => return Ok(FileDevice::of(&self.reactor, opened)),
+                Ok(device) => return Ok(device),
                 Err(OpenError::InUse { .. }) if self.reactor.now() < until => {
                     let _ = self.runtime().sleep(IN_USE_INTERVAL).await;
                 }
@@ -63,29 +49,51 @@ impl Daemon {
         }
     }
 
-    /// Opens the origin at a path, on a thread; waits a while, and not at all if the last attempt is
-    /// still under way.
+    /// Opens the origin at a path, and has it answer a read and a flush: one that hangs is found out
+    /// here, where nobody waits behind it.
     async fn open_patiently(&self, path: &Path) -> Found {
-        let known = self.opening.0.borrow_mut().remove(path);
-        let span = if known.is_some() { 0 } else { ANSWER_TIME_MAX };
-        let answer = match known {
-            Some(answer) => answer,
-            None => {
-                let (path, caches) = (path.to_owned(), self.identities());
-                let call = move || {
-                    origin::refuse_cache(&path, &caches)?;
-                    Ok(open(&path, &origin::options()))
-                };
-                begin(call).map_err(|error| Failure::system("start a thread", &error))?
-            }
+        let (caches, reactor) = (self.identities(), Rc::clone(&self.reactor));
+        let owned = path.to_owned();
+        let call = move || async move {
+            let at = owned.clone();
+            let call = move || {
+                origin::refuse_cache(&at, &caches)?;
+                Ok::<_, Failure>(open(&at, &origin::options()))
+            };
+            let opened = on_thread(call).await.map_err(|error| no_thread(&error))??;
+            let device = match opened {
+                Ok(opened) => Rc::new(FileDevice::of(&reactor, opened)),
+                Err(error) => return Ok(Err(error)),
+            };
+            // What is on it is for the caller to judge.
+            let _ = read_superblock(&*device).await;
+            let flushed = (&*device as &dyn BlockDevice).flush().done().await;
+            flushed.map_err(|error| Failure::io(format!("flush {}", owned.display()), error))?;
+            Ok(Ok(device))
         };
-        let over = race(self.runtime().sleep(span), self.end.wait());
-        if let Ok(found) = race(answer.wait(), over).await {
-            return found;
-        }
-        self.opening.0.borrow_mut().insert(path.to_owned(), answer);
-        Err(Failure::new(format!("{} does not answer", path.display())).hint(
-            "see `dmesg` for the device, or `mount` for its file system; it is tried again by itself",
-        ))
+        let found = self.opening.ask(&self.reactor, path, call, self.end.wait()).await;
+        found.unwrap_or_else(|| {
+            Err(Failure::new(format!("{} does not answer", path.display())).hint(
+                "see `dmesg` for the device, or `mount` for its file system; it is tried again by \
+                 itself",
+            ))
+        })
+    }
+
+    /// Runs `call`, which blocks and asks `path`, on a thread.
+    ///
+    /// # Errors
+    /// If there is no answer in time; the call goes on by itself then.
+    pub(super) async fn patiently<T: Send + 'static>(
+        &self,
+        path: impl std::fmt::Display,
+        call: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T> {
+        let answer = begin(call).map_err(|error| no_thread(&error))?;
+        let over = race(self.runtime().sleep(ANSWER_TIME_MAX), self.end.wait());
+        race(answer.wait(), over).await.map_err(|_| {
+            Failure::new(format!("{path} does not answer"))
+                .hint("see `dmesg` for the device, or `mount` for its file system")
+        })
     }
 }

@@ -16,13 +16,15 @@ use forebay_engine::limits::{
 };
 use forebay_engine::{CreateOptions, EventKind, OpenOptions, Pool, Tuning};
 
-use super::scan::{self, Found, is_complete, of_pool};
+use super::scan::{self, Found, Place, Scan, is_complete, of_pool};
 use super::state::{Intent, Record};
 use super::{Daemon, Open, Slot, State};
 use crate::Result;
-use crate::blocking::on_thread;
+use crate::blocking::begin;
 use crate::failure::Failure;
+use crate::flag::race;
 use crate::members::{Identity, Members, Opened, refuse_sparse};
+use crate::patience::ANSWER_TIME_MAX;
 use crate::text;
 use crate::witness::FileWitness;
 
@@ -139,23 +141,24 @@ impl Daemon {
     pub(super) async fn create_pool(&self, body: api::CreatePool) -> Result<PoolPlan> {
         let name = body.name.as_str();
         self.refuse_taken(name)?;
-        for path in &body.ssds {
-            check_absolute(path)?;
-            if Identity::of(path).is_some_and(|identity| self.identities().contains(&identity)) {
+        body.ssds.iter().try_for_each(|path| check_absolute(path))?;
+        let copies = body.dirty_copies.unwrap_or(if body.ssds.len() > 1 { 2 } else { 1 });
+        let ram_bytes = body.ram_bytes;
+        self.check_ram(ram_bytes, 0)?;
+        let options =
+            CreateOptions { dirty_copies: copies, ram_bytes, ..CreateOptions::named(name) };
+        let used = self.identities();
+        let check = move |path: &Path| {
+            if Identity::of(path).is_some_and(|identity| used.contains(&identity)) {
                 let what = format!("{} is a cache device of an open pool", path.display());
                 return Err(Failure::new(what).hint("use another one"));
             }
             refuse_sparse(path, |bytes| {
                 let path = path.display();
                 format!("write it in full: `dd if=/dev/zero of={path} bs=1M count={}`", bytes >> 20)
-            })?;
-        }
-        let copies = body.dirty_copies.unwrap_or(if body.ssds.len() > 1 { 2 } else { 1 });
-        let ram_bytes = body.ram_bytes;
-        self.check_ram(ram_bytes, 0)?;
-        let options =
-            CreateOptions { dirty_copies: copies, ram_bytes, ..CreateOptions::named(name) };
-        let members = Members::open(&self.reactor, &body.ssds).await?;
+            })
+        };
+        let members = Members::open_with(&self.reactor, &self.members, &body.ssds, check).await?;
         let plan = members.plan(&self.reactor, &options).await?;
         let plan = plan_of(&body.name, &plan, &members);
         if body.dry_run {
@@ -182,18 +185,48 @@ impl Daemon {
         slot
     }
 
+    /// Opens cache devices.
+    pub(super) async fn open_members(&self, paths: &[PathBuf]) -> Result<Members> {
+        Members::open_with(&self.reactor, &self.members, paths, |_| Ok(())).await
+    }
+
     /// Looks for cache devices where the configuration says, where they were last, and at `more`.
     pub(super) async fn scan(&self, more: &[PathBuf]) -> Vec<Found> {
-        let patterns = self.config.devices.scan.clone();
         let mut known = more.to_vec();
         for slot in self.slots.borrow().values() {
             known.extend(slot.record.borrow().ssds.iter().cloned());
         }
-        let found = on_thread(move || scan::scan(&patterns, &known)).await;
-        found.unwrap_or_else(|error| {
+        let patterns = self.config.devices.scan.iter().cloned().map(Place::Like);
+        let places = known.into_iter().map(Place::At).chain(patterns);
+        self.stuck.borrow_mut().retain(|_, has_returned| !has_returned());
+        let scan = Scan::of(places, self.stuck.borrow().keys().cloned().collect());
+        if let Err(error) = self.walk(&scan).await {
             tracing::error!("cannot look for cache devices: {error}");
-            Vec::new()
-        })
+        }
+        scan.take()
+    }
+
+    /// Has a scan walked to its end, past what does not answer.
+    async fn walk(&self, scan: &Scan) -> std::io::Result<()> {
+        loop {
+            let theirs = scan.clone();
+            let answer = begin(move || scan::walk(&theirs))?;
+            let place = loop {
+                let before = scan.at();
+                let over = race(self.runtime().sleep(ANSWER_TIME_MAX), self.end.wait());
+                if race(answer.wait(), over).await.is_ok() || self.end.is_raised() {
+                    return Ok(());
+                }
+                if let (Some(place), steps) = scan.at()
+                    && steps == before.1
+                {
+                    break place;
+                }
+            };
+            tracing::warn!("{place} does not answer; no cache device is looked for there");
+            scan.avoid(place.clone());
+            self.stuck.borrow_mut().insert(place, answer.watch());
+        }
     }
 
     /// Opens a pool with those of its devices that were found.
@@ -243,8 +276,9 @@ impl Daemon {
         decided: OpenOptions,
     ) -> Result<Opened> {
         let paths = paths_of(record, found)?;
-        let members = Members::open(&self.reactor, &paths).await?;
-        let witness = FileWitness::at(&self.state.witness(&record.id)?, &members.identities)?;
+        let members = self.open_members(&paths).await?;
+        let witness = self.state.witness(&record.id).await?;
+        let witness = FileWitness::at(&self.reactor, &witness, &members.identities).await?;
         members.open_pool(&self.reactor, witness, Tuning::default(), decided).await
     }
 
@@ -263,6 +297,7 @@ impl Daemon {
 
     /// Opens what can be opened now, and looks for what is missing.
     pub(super) async fn look_after(&self) {
+        self.members.forget_brought();
         let slots: Vec<_> = self
             .slots
             .borrow()

@@ -1,11 +1,17 @@
 //! Finding cache devices by what is on them. Only reads, without claiming anything.
+//!
+//! Any place may not answer. A [`walk`] goes from one to the next on a thread of its own; if it is stuck,
+//! another one goes on with the rest, and the place is left alone until the first has returned.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeSet, VecDeque};
 use std::fs::File;
-use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
+use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use forebay_engine::format::{FormatError, Layout, SUPERBLOCK_BYTES, SlotChoice, Superblock};
+
+use crate::members::Identity;
 
 /// A device with a superblock.
 #[derive(Clone, Debug)]
@@ -37,27 +43,141 @@ fn look(path: &Path) -> Option<Superblock> {
     }
 }
 
-/// Looks at all that the patterns match and at `known`; a device that has several names is found
-/// once, under the one that was known.
-pub(super) fn scan(patterns: &[String], known: &[PathBuf]) -> Vec<Found> {
-    let matched = patterns.iter().filter_map(|pattern| glob::glob(pattern).ok());
-    let matched = matched.flatten().filter_map(Result::ok);
-    let mut seen = BTreeMap::new();
-    let mut found = Vec::new();
-    for path in known.iter().cloned().chain(matched) {
-        let Ok(meta) = std::fs::metadata(&path) else { continue };
-        let identity = match meta.file_type().is_block_device() {
-            true => (true, meta.rdev(), 0),
-            false => (false, meta.dev(), meta.ino()),
-        };
-        if seen.insert(identity, ()).is_some() {
-            continue;
-        }
-        if let Some(superblock) = look(&path) {
-            found.push(Found { path, superblock });
+/// Where there may be a device.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Place {
+    At(PathBuf),
+    /// All that a pattern matches.
+    Like(String),
+}
+
+impl std::fmt::Display for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Place::At(path) => path.display().fmt(f),
+            Place::Like(pattern) => pattern.fmt(f),
         }
     }
+}
+
+/// How far a scan is.
+#[derive(Default)]
+pub(super) struct Trail {
+    left: VecDeque<Place>,
+    /// Where the walk is, and how many places it has been at.
+    at: Option<Place>,
+    steps: u64,
+    /// Places to leave alone.
+    avoided: BTreeSet<Place>,
+    /// Devices that were looked at: one that has several names is found once, under the first.
+    seen: Vec<Identity>,
+    found: Vec<Found>,
+}
+
+/// A scan, for those who walk and for who waits.
+#[derive(Clone, Default)]
+pub(super) struct Scan(Arc<Mutex<Trail>>);
+
+impl Scan {
+    /// One of all these places but those to be avoided, in this order.
+    pub(super) fn of(places: impl Iterator<Item = Place>, avoided: BTreeSet<Place>) -> Scan {
+        let trail = Trail { left: places.collect(), avoided, ..Trail::default() };
+        Scan(Arc::new(Mutex::new(trail)))
+    }
+
+    fn trail(&self) -> MutexGuard<'_, Trail> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Where the walk is, and a number that changes when it goes on.
+    pub(super) fn at(&self) -> (Option<Place>, u64) {
+        let trail = self.trail();
+        (trail.at.clone(), trail.steps)
+    }
+
+    /// Leaves a place alone that the walk is stuck at; the next walk goes on with the rest.
+    pub(super) fn avoid(&self, place: Place) {
+        let mut trail = self.trail();
+        trail.avoided.insert(place);
+        trail.steps += 1;
+    }
+
+    /// What has been found so far.
+    pub(super) fn take(&self) -> Vec<Found> {
+        std::mem::take(&mut self.trail().found)
+    }
+
+    /// The next place, for the walk that has come to step `own`, or none if another one has taken over.
+    fn next(&self, own: &mut Option<u64>) -> Option<Place> {
+        let mut trail = self.trail();
+        if own.is_some_and(|own| own != trail.steps) {
+            return None;
+        }
+        let place = loop {
+            let place = trail.left.pop_front();
+            if place.as_ref().is_none_or(|place| !trail.avoided.contains(place)) {
+                break place;
+            }
+        };
+        trail.steps += 1;
+        *own = Some(trail.steps);
+        trail.at.clone_from(&place);
+        place
+    }
+
+    /// Notes a device; whether it was not seen yet.
+    fn is_new(&self, identity: Identity) -> bool {
+        let mut trail = self.trail();
+        let is_new = !trail.seen.contains(&identity);
+        trail.seen.push(identity);
+        is_new
+    }
+}
+
+/// Paths that a pattern matches. Those of its last part are only listed: to look at one may take for ever,
+/// and the others would not be found.
+fn matched(pattern: &str) -> Vec<PathBuf> {
+    let all = |pattern: &str| -> Vec<PathBuf> {
+        glob::glob(pattern).into_iter().flatten().filter_map(Result::ok).collect()
+    };
+    let is_plain = |part: &str| !part.contains(['*', '?', '[']);
+    let parts = pattern.rsplit_once('/').filter(|(_, last)| !last.contains("**"));
+    let Some((folder, last)) = parts else { return all(pattern) };
+    let Ok(wanted) = glob::Pattern::new(last) else { return Vec::new() };
+    let folders = if is_plain(folder) { vec![format!("{folder}/").into()] } else { all(folder) };
+    let mut found = Vec::new();
+    for folder in folders {
+        if is_plain(last) {
+            found.push(folder.join(last));
+            continue;
+        }
+        let names = std::fs::read_dir(&folder).into_iter().flatten().filter_map(Result::ok);
+        let names = names.map(|entry| entry.file_name());
+        let wanted = names.filter(|name| name.to_str().is_some_and(|name| wanted.matches(name)));
+        found.extend(wanted.map(|name| folder.join(name)));
+    }
+    found.sort();
     found
+}
+
+/// Goes from place to place; blocks at each as long as that does not answer.
+pub(super) fn walk(scan: &Scan) {
+    let mut own = None;
+    while let Some(place) = scan.next(&mut own) {
+        match place {
+            Place::Like(pattern) => {
+                let matched = matched(&pattern);
+                scan.trail().left.extend(matched.into_iter().map(Place::At));
+            }
+            Place::At(path) => {
+                if Identity::of(&path).is_some_and(|identity| scan.is_new(identity))
+                    && let Some(superblock) = look(&path)
+                {
+                    scan.trail().found.push(Found { path, superblock });
+                }
+            }
+        }
+    }
 }
 
 /// What of a scan belongs to one pool.
@@ -75,4 +195,43 @@ pub(super) fn is_complete(found: &[&Found]) -> bool {
     newest(found).is_some_and(|newest| {
         newest.present().all(|m| found.iter().any(|f| f.superblock.device == m.device))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pattern_matches_what_it_names() {
+        let root = std::env::temp_dir().join(format!("forebay-matched-{}", std::process::id()));
+        for name in ["a/ssd-1", "a/ssd-0", "a/disk", "b/ssd-2"] {
+            std::fs::create_dir_all(root.join(name)).unwrap();
+        }
+        let names = |pattern: &str| -> Vec<String> {
+            let found = matched(&format!("{}/{pattern}", root.display()));
+            let found = found.iter().map(|path| path.strip_prefix(&root).unwrap());
+            found.map(|path| path.display().to_string()).collect()
+        };
+        assert_eq!(names("a/ssd-*"), ["a/ssd-0", "a/ssd-1"]);
+        assert_eq!(names("?/ssd-[12]"), ["a/ssd-1", "b/ssd-2"]);
+        assert_eq!(names("a/disk"), ["a/disk"]);
+        assert!(names("c/*").is_empty() && names("a/none?").is_empty());
+        assert!(names("**/disk").contains(&"a/disk".to_owned()));
+        std::fs::remove_dir_all(&root).unwrap();
+    }
+
+    #[test]
+    fn a_walk_that_was_stuck_leaves_the_rest_to_the_next_one() {
+        let places = || ["a", "b", "c"].map(|path| Place::At(path.into()));
+        let scan = Scan::of(places().into_iter(), BTreeSet::from([Place::At("c".into())]));
+        let (mut first, mut second) = (None, None);
+        assert_eq!(scan.next(&mut first), Some(Place::At("a".into())));
+        let (at, steps) = scan.at();
+        assert_eq!(at, Some(Place::At("a".into())));
+        scan.avoid(Place::At("a".into()));
+        assert_ne!(scan.at().1, steps);
+        assert_eq!(scan.next(&mut second), Some(Place::At("b".into())));
+        assert_eq!(scan.next(&mut first), None, "it has returned after all");
+        assert_eq!(scan.next(&mut second), None, "what is to be avoided is");
+    }
 }

@@ -5,11 +5,12 @@
 //!     new/NAME.json               a pool that is being made, until its record is stored
 //!     new/witness                 its witness, until it has an identity
 //!
-//! Every file is replaced as a whole, on a thread, so that a slow disk here holds no client up. The
-//! directory is locked while a daemon uses it.
+//! Every file is replaced as a whole, on a thread, so that a slow disk here holds no client up; a file
+//! system that does not answer makes changes fail, and nothing else. The directory is locked while a
+//! daemon uses it.
 
 use std::fs::{DirBuilder, File, TryLockError};
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -20,10 +21,11 @@ use forebay_device::real::reactor::Reactor;
 use serde::{Deserialize, Serialize};
 
 use crate::Result;
-use crate::blocking::{on_thread, replace, sync_names};
+use crate::blocking::{replace, sync_names};
 use crate::failure::Failure;
 use crate::host::when_free;
 use crate::members::PATIENCE;
+use crate::patience::Lane;
 
 /// What the daemon was told of a pool; the rest stands on the pool's devices.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -63,15 +65,12 @@ pub(super) struct Intent {
 /// See the head of the file.
 pub(super) struct StateDir {
     path: PathBuf,
+    lane: Lane,
     _lock: File,
 }
 
-fn make(path: &Path) -> Result<()> {
-    let made = DirBuilder::new().recursive(true).mode(0o700).create(path);
-    made.map_err(|error| {
-        Failure::system(format!("create {}", path.display()), &error)
-            .hint("choose another state_dir in the configuration, or run as root")
-    })
+fn make(path: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
 
 impl StateDir {
@@ -80,7 +79,11 @@ impl StateDir {
     /// # Errors
     /// If that is not possible or another daemon has it.
     pub(super) async fn open(reactor: &Rc<Reactor>, path: &Path) -> Result<StateDir> {
-        make(&path.join("pools"))?;
+        let pools = path.join("pools");
+        make(&pools).map_err(|error| {
+            Failure::system(format!("create {}", pools.display()), &error)
+                .hint("choose another state_dir in the configuration, or run as root")
+        })?;
         let failed = |error| Failure::system(format!("lock {}", path.display()), &error);
         let lock = File::open(path).map_err(failed)?;
         let locked = when_free(reactor, PATIENCE, || match lock.try_lock() {
@@ -89,7 +92,7 @@ impl StateDir {
             Err(TryLockError::Error(error)) => Err(error),
         });
         match locked.await {
-            Ok(()) => Ok(StateDir { path: path.to_owned(), _lock: lock }),
+            Ok(()) => Ok(StateDir { path: path.to_owned(), lane: Lane::new(reactor), _lock: lock }),
             Err(error) if error.kind() == ErrorKind::AddrInUse => {
                 let what = format!("another daemon uses the state directory {}", path.display());
                 Err(Failure::new(what)
@@ -129,42 +132,45 @@ impl StateDir {
     }
 
     /// Where a pool's witness is.
-    pub(super) fn witness(&self, id: &str) -> Result<PathBuf> {
+    pub(super) async fn witness(&self, id: &str) -> Result<PathBuf> {
         let dir = self.pool_dir(id);
-        make(&dir)?;
+        let path = dir.clone();
+        let made = self.lane.run(move || make(&path)).await;
+        made.map_err(|error| cannot("create", &dir, &error))?;
         Ok(dir.join("witness"))
     }
 
     /// Where the witness of a pool is that is being made.
-    pub(super) fn witness_new(&self) -> Result<PathBuf> {
-        let path = self.path.join("new").join("witness");
-        make(&self.path.join("new"))?;
-        remove(&path).map_err(|error| cannot("remove", &path, &error))?;
+    pub(super) async fn witness_new(&self) -> Result<PathBuf> {
+        let new = self.path.join("new");
+        let path = new.join("witness");
+        let target = path.clone();
+        let removed = self.lane.run(move || make(&new).and_then(|()| remove(&target))).await;
+        removed.map_err(|error| cannot("remove", &path, &error))?;
         Ok(path)
     }
 
     /// Gives the new witness to the pool that was made.
     pub(super) async fn adopt_new(&self, id: &str) -> Result<()> {
-        let (from, to) = (self.path.join("new").join("witness"), self.witness(id)?);
+        let (from, to) = (self.path.join("new").join("witness"), self.witness(id).await?);
         let target = to.clone();
-        let adopted =
-            on_thread(move || std::fs::rename(from, &target).and_then(|()| sync_names(&target)));
-        let adopted = adopted.await.and_then(|result| result);
+        let adopted = self
+            .lane
+            .run(move || std::fs::rename(from, &target).and_then(|()| sync_names(&target)))
+            .await;
         adopted.map_err(|error| cannot("keep the witness", &to, &error))
     }
 
     /// Stores a record durably.
     pub(super) async fn store(&self, record: &Record) -> Result<()> {
-        let dir = self.pool_dir(&record.id);
-        make(&dir)?;
-        store(dir.join("pool.json"), record).await
+        self.replace(self.pool_dir(&record.id).join("pool.json"), record).await
     }
 
     /// Forgets a pool durably; its witness too, if it is no more.
     pub(super) async fn forget(&self, id: &str, with_witness: bool) -> Result<()> {
         let dir = self.pool_dir(id);
         let path = dir.clone();
-        let forgotten = on_thread(move || {
+        let forgotten = self.lane.run(move || {
             remove(&path.join("pool.json"))?;
             if with_witness {
                 remove(&path.join("witness"))?;
@@ -174,8 +180,7 @@ impl StateDir {
             let _ = std::fs::remove_dir(&path);
             sync_names(&path)
         });
-        let forgotten = forgotten.await.and_then(|result| result);
-        forgotten.map_err(|error| cannot("remove the record of a pool in", &dir, &error))
+        forgotten.await.map_err(|error| cannot("remove the record of a pool in", &dir, &error))
     }
 
     fn intent(&self, name: &Name) -> PathBuf {
@@ -184,61 +189,64 @@ impl StateDir {
 
     /// Notes durably that a pool is about to be made.
     pub(super) async fn intend(&self, intent: &Intent) -> Result<()> {
-        make(&self.path.join("new"))?;
-        store(self.intent(&intent.name), intent).await
+        self.replace(self.intent(&intent.name), intent).await
+    }
+
+    /// Replaces a file by a new content, durably.
+    async fn replace(&self, path: PathBuf, content: &impl Serialize) -> Result<()> {
+        let text = serde_json::to_vec_pretty(content)
+            .map_err(|error| Failure::new(format!("cannot store {}: {error}", path.display())))?;
+        let target = path.clone();
+        let stored = self.lane.run(move || {
+            if let Some(folder) = target.parent() {
+                make(folder)?;
+                // Its own name may be as new.
+                sync_names(folder)?;
+            }
+            replace(&target, &text)
+        });
+        stored.await.map_err(|error| {
+            Failure::system(format!("store {}", path.display()), &error)
+                .hint("make room on the file system of state_dir")
+        })
     }
 
     /// The pools that were being made when a daemon ended.
     ///
     /// # Errors
     /// If the directory cannot be read. A note that makes no sense is left out.
-    pub(super) fn intents(&self) -> Result<Vec<Intent>> {
+    pub(super) async fn intents(&self) -> Result<Vec<Intent>> {
         let new = self.path.join("new");
-        let entries = match std::fs::read_dir(&new) {
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-            other => other.map_err(|error| cannot("read", &new, &error))?,
-        };
-        let paths = entries.filter_map(std::result::Result::ok).map(|entry| entry.path());
-        let notes = paths.filter(|path| path.extension().is_some_and(|end| end == "json"));
-        let intents =
-            notes.filter_map(|path| serde_json::from_slice(&std::fs::read(path).ok()?).ok());
-        Ok(intents.collect())
+        let path = new.clone();
+        let intents = self.lane.run(move || {
+            let entries = match std::fs::read_dir(&path) {
+                Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+                other => other?,
+            };
+            let paths = entries.filter_map(std::result::Result::ok).map(|entry| entry.path());
+            let notes = paths.filter(|path| path.extension().is_some_and(|end| end == "json"));
+            let intents =
+                notes.filter_map(|path| serde_json::from_slice(&std::fs::read(path).ok()?).ok());
+            Ok(intents.collect())
+        });
+        intents.await.map_err(|error| cannot("read", &new, &error))
     }
 
     /// Forgets that a pool was being made.
     pub(super) async fn settle(&self, intent: &Intent) -> Result<()> {
         let path = self.intent(&intent.name);
         let target = path.clone();
-        let settled = on_thread(move || {
+        let settled = self.lane.run(move || {
             remove(&target)?;
             sync_names(&target)
         });
-        let settled = settled.await.and_then(|result| result);
-        settled.map_err(|error| cannot("remove", &path, &error))
+        settled.await.map_err(|error| cannot("remove", &path, &error))
     }
 }
 
 fn cannot(action: &str, path: &Path, error: &std::io::Error) -> Failure {
     Failure::system(format!("{action} {}", path.display()), error)
         .hint("check the file system of state_dir")
-}
-
-/// Replaces a file by a new content, durably.
-async fn store(path: PathBuf, content: &impl Serialize) -> Result<()> {
-    let text = serde_json::to_vec_pretty(content)
-        .map_err(|error| Failure::new(format!("cannot store {}: {error}", path.display())))?;
-    let target = path.clone();
-    let stored = on_thread(move || {
-        // The directory's own name may be as new.
-        if let Some(folder) = target.parent() {
-            sync_names(folder)?;
-        }
-        replace(&target, &text)
-    });
-    stored.await.and_then(|result| result).map_err(|error| {
-        Failure::system(format!("store {}", path.display()), &error)
-            .hint("make room on the file system of state_dir")
-    })
 }
 
 fn remove(path: &Path) -> std::io::Result<()> {

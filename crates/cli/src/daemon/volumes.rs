@@ -16,7 +16,6 @@ use super::jobs::Aim;
 use super::pools::check_absolute;
 use super::{Attached, Daemon, Open, Slot};
 use crate::Result;
-use crate::blocking::on_thread;
 use crate::failure::Failure;
 use crate::members::PATIENCE;
 use crate::text;
@@ -78,7 +77,7 @@ pub(super) fn no_volume(name: &VolumeName) -> Failure {
 
 impl Daemon {
     async fn open_origin(&self, path: &Path, patience: Nanos) -> Result<Rc<FileDevice>> {
-        let origin = Rc::new(self.open_device(path, patience).await?);
+        let origin = self.open_device(path, patience).await?;
         if let Ok(superblock) = read_superblock(&*origin).await {
             let what = format!(
                 "{} is a cache device of pool \"{}\" ({})",
@@ -238,8 +237,8 @@ impl Daemon {
         let origin = open.origins.borrow().get(name.volume.as_str()).cloned();
         let origin = origin.ok_or_else(|| no_volume(name))?;
         let failed = |error| Failure::system("ask the origin for its size", &error);
-        let size = on_thread(origin.sizer().map_err(failed)?).await;
-        let size = size.and_then(|size| size).map_err(failed)?;
+        let path = self.describe_volume(name)?.origin;
+        let size = self.patiently(path, origin.sizer().map_err(failed)?).await?.map_err(failed)?;
         if size < volume.size_bytes() {
             let (size, was) = (text::bytes(size), text::bytes(volume.size_bytes()));
             let what = format!("the origin of volume \"{name}\" has {size}, the volume {was}");

@@ -128,7 +128,8 @@ impl State {
         let origin = origin::modelled(reactor, origin)?;
         let mut used = members.identities.clone();
         used.extend(Identity::of(&self.origin()));
-        let witness = FileWitness::at(&self.witness(), &used)
+        let witness = FileWitness::at(reactor, &self.witness(), &used)
+            .await
             .map_err(|failure| failure.hint("choose an empty directory with --dir"))?;
         if found != Found::Complete {
             let create = CreateOptions { dirty_copies: 2, ..CreateOptions::named(NAME) };

@@ -158,11 +158,17 @@ impl Daemon {
         self.dir.full(name, SSD_BYTES)
     }
 
-    /// Runs a command against it.
-    pub fn ask(&self, arguments: &[&str]) -> Output {
+    /// A command against it.
+    pub fn command_of(&self, arguments: &[&str]) -> Command {
         let mut command = forebay();
         command.args(arguments).env("FOREBAY_CONTROL", self.dir.path("control.sock"));
-        run(&mut command)
+        command.stdin(Stdio::null());
+        command
+    }
+
+    /// Runs a command against it.
+    pub fn ask(&self, arguments: &[&str]) -> Output {
+        run(&mut self.command_of(arguments))
     }
 
     /// The same; it must succeed. Its standard output.
