@@ -8,7 +8,7 @@ layer_of() {
     case $1 in
     device) echo 0 ;;
     engine) echo 1 ;;
-    export) echo 2 ;;
+    export | lab) echo 2 ;;
     control) echo 3 ;;
     sim | cli | bench) echo 4 ;;
     *) return 1 ;;
