@@ -3,7 +3,10 @@
 //! Nothing here is on a client's path.
 #![forbid(unsafe_code)]
 
+pub mod baseline;
 mod error;
+pub mod reference;
 pub mod trace;
+pub mod workload;
 
 pub use error::{Error, Result};
