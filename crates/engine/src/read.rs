@@ -372,13 +372,7 @@ impl Core {
 
     /// Starts a run's read at once if it can go straight into its part of the buffer. Runs that
     /// need more than that are only pinned.
-    fn start_run(
-        &self,
-        v: &VolumeState,
-        run: Run,
-        mut buf: Buf,
-        passing: bool,
-    ) -> Started<'_> {
+    fn start_run(&self, v: &VolumeState, run: Run, mut buf: Buf, passing: bool) -> Started<'_> {
         let (io, pinned, buf) = match &run.source {
             Source::Mapped(m) if m.state.has_data() => {
                 let pinned = Some(self.sets.borrow_mut().pin(m.location));
