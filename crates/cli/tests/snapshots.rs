@@ -95,7 +95,7 @@ fn usage_errors() {
         &["inspect"],
         &["inspect", "/dev/sdb", "--segment", "1", "--images"],
         &["demo", "--seconds", "0"],
-        &["demo", "--json"],
+        &["demo", "--jsno"],
     ];
     let mut all = String::new();
     for arguments in wrong {

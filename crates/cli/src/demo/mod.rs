@@ -22,9 +22,10 @@ use forebay_engine::{Pool, Volume};
 
 use self::load::{Load, READ_PERCENT, REQUEST_BYTES, Target, WORKERS};
 
-use self::report::{Hits, Row, percent, table};
+use self::report::{Hits, Row, measured, percent, table};
 use self::state::{NAME, State};
 use crate::Result;
+use crate::admin::say_json;
 use crate::crew::{Crew, reactors_default};
 use crate::export::Access;
 use crate::failure::Failure;
@@ -77,6 +78,9 @@ pub(crate) struct Options {
     #[arg(long, value_name = "N", default_value_t = 10,
         value_parser = clap::value_parser!(u64).range(1..=3600))]
     seconds: u64,
+    /// Print what was measured as JSON, with the version of its form as `schema`
+    #[arg(long, display_order = 901)]
+    json: bool,
 }
 
 fn multiple_of_4k(text: &str) -> std::result::Result<u64, String> {
@@ -145,10 +149,14 @@ async fn show(
         let crew = Crew::start(reactors_default())?;
         let terms = Access::ReadWrite.into();
         let host = Host::start(reactor, doors, &members, &volume, &terms, &crew).await?;
-        let tour = Tour { reactor, end, window: options.seconds * SECOND };
+        let (window, json) = (options.seconds * SECOND, options.json);
+        let tour = Tour { reactor, end, window, json };
         let result = tour.show(&pool, volume).await;
         if result.is_ok() && !options.once {
-            invite(&host, state);
+            match options.json {
+                true => tell(format_args!("served until Ctrl-C at {}", host.uris.join(" "))),
+                false => invite(&host, state),
+            }
             end.wait().await;
             tell("stopping");
         }
@@ -188,6 +196,7 @@ struct Tour<'a> {
     reactor: &'a Rc<Reactor>,
     end: &'a Rc<Flag>,
     window: Nanos,
+    json: bool,
 }
 
 fn hits(pool: &Pool) -> Hits {
@@ -202,7 +211,11 @@ impl Tour<'_> {
         let size_bytes = volume.size_bytes();
         let alone = self.origin_alone(size_bytes).await?;
         let rows = self.with_forebay(pool, volume, alone).await?;
-        conclude(&rows, size_bytes)
+        match self.json {
+            true => say_json(&measured(&rows, size_bytes)),
+            false => explain(&rows, size_bytes),
+        }
+        conclude(&rows)
     }
 
     async fn origin_alone(&self, size_bytes: u64) -> Result<Row> {
@@ -287,8 +300,8 @@ impl Tour<'_> {
     }
 }
 
-/// Prints the table; an error if it does not show what it is for.
-fn conclude(rows: &[Row], size_bytes: u64) -> Result<()> {
+/// Prints the table.
+fn explain(rows: &[Row], size_bytes: u64) {
     say(format_args!("\n{}", table(rows)));
     say(format_args!(
         "Requests of {} at random over {}, {READ_PERCENT} % reads, {WORKERS} at a time. Read hits: \
@@ -297,6 +310,10 @@ fn conclude(rows: &[Row], size_bytes: u64) -> Result<()> {
         text::bytes(REQUEST_BYTES),
         text::bytes(size_bytes),
     ));
+}
+
+/// An error if the table does not show what it is for.
+fn conclude(rows: &[Row]) -> Result<()> {
     let base = rows.first().map_or(0.0, |row| row.figures.iops());
     let warm = rows.last().map_or(0.0, |row| row.figures.iops());
     if base > 0.0 && warm > 0.0 {

@@ -2,6 +2,9 @@
 
 use std::fmt::Write;
 
+use forebay_control::api::SCHEMA;
+use serde_json::{Value, json};
+
 use super::load::{Figures, Histogram};
 use crate::text;
 
@@ -76,6 +79,26 @@ pub(crate) fn table(rows: &[Row]) -> String {
         );
     }
     out
+}
+
+/// The same for `--json`.
+pub(crate) fn measured(rows: &[Row], volume_bytes: u64) -> Value {
+    let percentiles = |histogram: &Histogram| {
+        let part = |percent| histogram.percentile(percent);
+        json!({ "p50_ns": part(50.0), "p99_ns": part(99.0) })
+    };
+    let row = |row: &Row| {
+        json!({
+            "name": row.name,
+            "time_ns": row.figures.time,
+            "iops": row.figures.iops(),
+            "read_latency": percentiles(&row.figures.reads),
+            "write_latency": percentiles(&row.figures.writes),
+            "read_hit_ratio": row.hits.and_then(Hits::ratio),
+        })
+    };
+    let rows: Vec<Value> = rows.iter().map(row).collect();
+    json!({ "schema": SCHEMA, "volume_bytes": volume_bytes, "items": rows })
 }
 
 #[cfg(test)]

@@ -7,6 +7,8 @@ use forebay_engine::format::{EntryKind, ImageChunk, ImageRef, ImageRegion, Root,
 use forebay_engine::ids::{BLOCK_BYTES, Location, SegmentId};
 use forebay_engine::limits::IMAGE_CHAIN_MAX;
 
+use serde_json::{Value, json};
+
 use super::member::{Damage, Member};
 use super::segments::read_record;
 
@@ -72,16 +74,28 @@ fn places(members: &[Member]) -> Places<'_> {
     places
 }
 
-/// Prints a line for every shard and the sum of all.
-pub(super) fn print(members: &[Member], out: &mut dyn Write) -> io::Result<()> {
+/// The newest root of all members, and where it was found.
+fn newest(members: &[Member]) -> Option<(&Member, Root)> {
     let roots = members.iter().flat_map(|member| {
         let roots = member.roots().into_iter().filter_map(std::result::Result::ok);
         roots.map(move |root| (member, root))
     });
-    let Some((member, root)) = roots.max_by_key(|(_, root)| root.generation) else {
+    roots.max_by_key(|(_, root)| root.generation)
+}
+
+/// Prints a line for every shard and the sum of all.
+pub(super) fn print(members: &[Member], out: &mut dyn Write) -> io::Result<()> {
+    let Some((member, root)) = newest(members) else {
         return writeln!(out, "no root can be read");
     };
-    print_root(member, &root, out)?;
+    let empty = root.images.iter().filter(|image| image.is_empty()).count();
+    writeln!(
+        out,
+        "root generation {} of {}: {} images, {empty} of them empty",
+        root.generation,
+        member.path(),
+        root.images.len()
+    )?;
     let places = places(members);
     let mut total = Sums::default();
     let mut damaged = 0;
@@ -101,15 +115,29 @@ pub(super) fn print(members: &[Member], out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "all shards: {total}; {damaged} images damaged")
 }
 
-fn print_root(member: &Member, root: &Root, out: &mut dyn Write) -> io::Result<()> {
-    let empty = root.images.iter().filter(|image| image.is_empty()).count();
-    writeln!(
-        out,
-        "root generation {} of {}: {} images, {empty} of them empty",
-        root.generation,
-        member.path(),
-        root.images.len()
-    )
+/// The same for `--json`.
+pub(super) fn value(members: &[Member]) -> Value {
+    let Some((member, root)) = newest(members) else { return Value::Null };
+    let places = places(members);
+    let images = root.images.iter().enumerate().filter(|(_, image)| !image.is_empty());
+    let shards: Vec<Value> = images
+        .map(|(shard, image)| {
+            let (sums, damage) = follow(member, &places, shard as u64, image);
+            json!({
+                "shard": shard,
+                "location": image.location.0,
+                "sequence": image.sequence.0,
+                "watermark": image.watermark.0,
+                "records": sums.records,
+                "regions": sums.regions,
+                "extents": sums.extents,
+                "blocks": sums.blocks,
+                "damaged": damage,
+            })
+        })
+        .collect();
+    let (device, images) = (member.path().to_string(), root.images.len());
+    json!({ "generation": root.generation, "device": device, "images": images, "shards": shards })
 }
 
 /// Sums up a chain of image records from its last to its first.

@@ -105,6 +105,16 @@ impl Member {
         }
     }
 
+    /// What is in the superblock slots.
+    pub(super) fn slots(&self) -> &[std::result::Result<Superblock, Damage>] {
+        &self.slots
+    }
+
+    /// Which of them counts.
+    pub(super) fn choice(&self) -> SlotChoice {
+        self.choice
+    }
+
     /// The superblock to go by; where two contradict each other, the first.
     pub(super) fn superblock(&self) -> Option<&Superblock> {
         let index = match self.choice {
@@ -197,7 +207,7 @@ impl Member {
 }
 
 /// The features that a superblock or a root uses, by name.
-fn features(own_roots: bool) -> &'static str {
+pub(super) fn features(own_roots: bool) -> &'static str {
     if own_roots { "own_roots" } else { "none" }
 }
 

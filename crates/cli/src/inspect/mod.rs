@@ -5,6 +5,7 @@
 //! * Any bytes may be there: what does not decode is shown as damaged, with the reason.
 
 mod images;
+mod json;
 mod member;
 mod segments;
 #[cfg(test)]
@@ -14,6 +15,7 @@ use std::io::{BufWriter, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use forebay_control::api::SCHEMA;
 use forebay_engine::format::Superblock;
 
 use self::member::Member;
@@ -32,6 +34,9 @@ pub(crate) struct Options {
     /// Summarise the images of all shards that the newest root names
     #[arg(long)]
     images: bool,
+    /// Print the answer as JSON, with the version of its form as `schema`
+    #[arg(long, display_order = 901)]
+    json: bool,
 }
 
 pub(crate) fn run(options: &Options) -> Result<()> {
@@ -67,7 +72,21 @@ pub(crate) fn superblock_at(path: &Path) -> Result<Option<Superblock>> {
     Ok(Member::open(path)?.superblock().cloned())
 }
 
+/// What was asked for, as JSON.
+fn value(members: &[Member], options: &Options) -> serde_json::Value {
+    let (name, value) = match options.segment {
+        Some(number) => ("segment", json::records(members, number)),
+        None if options.images => ("root", images::value(members)),
+        None => ("devices", members.iter().map(json::device).collect()),
+    };
+    serde_json::json!({ "schema": SCHEMA, name: value })
+}
+
 fn print(members: &[Member], options: &Options, out: &mut dyn Write) -> std::io::Result<()> {
+    if options.json {
+        serde_json::to_writer_pretty(&mut *out, &value(members, options))?;
+        return writeln!(out);
+    }
     if let Some(number) = options.segment {
         return segments::print_records(members, number, out);
     }

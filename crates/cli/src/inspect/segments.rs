@@ -13,14 +13,14 @@ use super::member::{Damage, Member};
 const BLOCK: usize = BLOCK_BYTES as usize;
 
 /// What header and footer of a segment tell.
-struct Ends {
-    header: Result<SegmentHeader, Damage>,
-    trailer: Result<FooterTrailer, Damage>,
+pub(super) struct Ends {
+    pub(super) header: Result<SegmentHeader, Damage>,
+    pub(super) trailer: Result<FooterTrailer, Damage>,
     blank: bool,
 }
 
 impl Ends {
-    fn read(member: &Member, offset: u64, segment_bytes: u64) -> Ends {
+    pub(super) fn read(member: &Member, offset: u64, segment_bytes: u64) -> Ends {
         let first = member.read(offset, BLOCK);
         let last = member.read(offset + segment_bytes - BLOCK_BYTES, BLOCK);
         let is_blank = |block: &Result<Vec<u8>, Damage>| {
@@ -34,16 +34,22 @@ impl Ends {
     }
 
     /// Whether the footer is of the header's life of the segment.
-    fn closed(&self) -> Option<&FooterTrailer> {
+    pub(super) fn closed(&self) -> Option<&FooterTrailer> {
         let (header, trailer) = (self.header.as_ref().ok()?, self.trailer.as_ref().ok()?);
         let same = header.pool == trailer.pool
             && header.set == trailer.set
             && header.incarnation == trailer.incarnation;
         same.then_some(trailer)
     }
+
+    /// The block behind the last one that may have a record, of a segment of so many bytes.
+    pub(super) fn end(&self, segment_bytes: u64) -> u32 {
+        let all = (segment_bytes / BLOCK_BYTES) as u32;
+        self.closed().map_or(all, |trailer| all.min(trailer.end_offset_blocks))
+    }
 }
 
-fn life(incarnation: Incarnation) -> String {
+pub(super) fn life(incarnation: Incarnation) -> String {
     format!("{}.{}", incarnation.start, incarnation.counter)
 }
 
@@ -99,8 +105,21 @@ fn describe(ends: &Ends, segment: SegmentId, pool: PoolId) -> String {
     }
 }
 
-/// Prints a line for every segment of a member that was ever used.
-pub(super) fn print_all(member: &Member, out: &mut dyn Write) -> io::Result<()> {
+/// What is said of a member's segments, one after the other.
+pub(super) enum Found {
+    /// Those before the second number were never used, or were discarded.
+    Blank(u32, u32),
+    /// Those before the second number cannot be read.
+    Unreadable(u32, u32, String),
+    /// One that was used.
+    Used(SegmentId, Ends),
+}
+
+/// Calls `tell` for the segments of a member, in order.
+pub(super) fn each(
+    member: &Member,
+    tell: &mut dyn FnMut(Found) -> io::Result<()>,
+) -> io::Result<()> {
     let (Some(superblock), Some(record)) = (member.superblock(), member.record()) else {
         return Ok(());
     };
@@ -114,21 +133,32 @@ pub(super) fn print_all(member: &Member, out: &mut dyn Write) -> io::Result<()> 
             blank_from.get_or_insert(number);
             continue;
         }
-        print_blank(blank_from.take(), number, out)?;
-        if let Err(Damage::Unreadable(reason)) = &ends.header {
-            writeln!(out, "segments {number}..{end}: {}", Damage::Unreadable(reason.clone()))?;
-            return Ok(());
+        if let Some(from) = blank_from.take() {
+            tell(Found::Blank(from, number))?;
         }
-        writeln!(out, "segment {number}: {}", describe(&ends, segment, superblock.pool))?;
+        if let Err(Damage::Unreadable(reason)) = &ends.header {
+            return tell(Found::Unreadable(number, end, reason.clone()));
+        }
+        tell(Found::Used(segment, ends))?;
     }
-    print_blank(blank_from, end, out)
+    blank_from.map_or(Ok(()), |from| tell(Found::Blank(from, end)))
 }
 
-fn print_blank(from: Option<u32>, end: u32, out: &mut dyn Write) -> io::Result<()> {
-    match from {
-        Some(from) => writeln!(out, "segments {from}..{end}: never used or discarded"),
-        None => Ok(()),
-    }
+/// Prints a line for every segment of a member that was ever used.
+pub(super) fn print_all(member: &Member, out: &mut dyn Write) -> io::Result<()> {
+    let Some(superblock) = member.superblock() else { return Ok(()) };
+    each(member, &mut |found| match found {
+        Found::Blank(from, end) => {
+            writeln!(out, "segments {from}..{end}: never used or discarded")
+        }
+        Found::Unreadable(from, end, reason) => {
+            writeln!(out, "segments {from}..{end}: {}", Damage::Unreadable(reason))
+        }
+        Found::Used(segment, ends) => {
+            let line = describe(&ends, segment, superblock.pool);
+            writeln!(out, "segment {}: {line}", segment.0)
+        }
+    })
 }
 
 /// The member that has a segment, its superblock, and where on it the segment starts.
@@ -155,32 +185,31 @@ pub(super) fn print_records(
         "segment {number} at byte {offset}: {}",
         describe(&ends, segment, superblock.pool)
     )?;
-    let mut end = (bytes / BLOCK_BYTES) as u32;
     if let Some(trailer) = ends.closed() {
-        print_footer(member, offset + bytes - BLOCK_BYTES, trailer, out)?;
-        end = end.min(trailer.end_offset_blocks);
+        match footer_records(member, offset + bytes - BLOCK_BYTES, trailer) {
+            Ok(count) => writeln!(out, "footer body: intact, {count} records")?,
+            Err(damage) => writeln!(out, "footer body: damaged: {damage}")?,
+        }
     }
     let life = ends.header.as_ref().ok().map(|header| header.incarnation);
-    walk(member, offset, end, life, out)
+    walk(member, offset, ends.end(bytes), &mut |piece| match piece {
+        Piece::Hole(from, end) => writeln!(out, "blocks {from}..{end}: no record begins here"),
+        Piece::Damaged(block, damage) => writeln!(out, "block {block}: record damaged: {damage}"),
+        Piece::Record(record) => print_record(member, &record, life, out),
+    })
 }
 
-/// Says whether a footer's body is intact.
-fn print_footer(
+/// How many records a footer's body names.
+pub(super) fn footer_records(
     member: &Member,
     trailer_at: u64,
     trailer: &FooterTrailer,
-    out: &mut dyn Write,
-) -> io::Result<()> {
+) -> Result<usize, Damage> {
     let body_bytes = u64::from(trailer.body_blocks()) * BLOCK_BYTES;
-    let body = trailer_at
-        .checked_sub(body_bytes)
-        .ok_or(Damage::Format(FormatError::Truncated))
-        .and_then(|at| member.read(at, body_bytes as usize))
-        .and_then(|bytes| Ok(decode_footer_body(trailer, &bytes)?));
-    match body {
-        Ok(records) => writeln!(out, "footer body: intact, {} records", records.len()),
-        Err(damage) => writeln!(out, "footer body: damaged: {damage}"),
-    }
+    let body_at =
+        trailer_at.checked_sub(body_bytes).ok_or(Damage::Format(FormatError::Truncated))?;
+    let bytes = member.read(body_at, body_bytes as usize)?;
+    Ok(decode_footer_body(trailer, &bytes)?.len())
 }
 
 /// Reads the record at a block of a segment.
@@ -192,69 +221,80 @@ pub(super) fn read_record(
     Ok(decode_record(&member.read(at, head.header_bytes())?)?)
 }
 
-fn walk(
+/// What is at a block of a segment.
+pub(super) enum Piece {
+    /// No record begins from the first block up to the second one.
+    Hole(u32, u32),
+    Damaged(u32, Damage),
+    Record(Box<Record>),
+}
+
+/// A record that is intact but for its data, which has not been looked at.
+pub(super) struct Record {
+    pub(super) block: u32,
+    at: u64,
+    pub(super) header: RecordHeader,
+    pub(super) entries: Vec<Entry>,
+    sums: Vec<u32>,
+}
+
+impl Record {
+    /// Its data blocks that are not what they were when it was written.
+    pub(super) fn damaged(&self, member: &Member) -> Vec<usize> {
+        let is_damaged = |(index, sum): &(usize, &u32)| {
+            let data_at = self.at + (self.header.header_bytes() + index * BLOCK) as u64;
+            !member.read(data_at, BLOCK).is_ok_and(|bytes| checksum(&bytes) == **sum)
+        };
+        self.sums.iter().enumerate().filter(is_damaged).map(|(index, _)| index).collect()
+    }
+}
+
+/// Calls `tell` for what is in the blocks of a segment before `end`, in order.
+pub(super) fn walk(
     member: &Member,
     offset: u64,
     end: u32,
-    life_now: Option<Incarnation>,
-    out: &mut dyn Write,
+    tell: &mut dyn FnMut(Piece) -> io::Result<()>,
 ) -> io::Result<()> {
     let (mut block, mut hole) = (1, None);
     while block < end {
         let at = offset + u64::from(block) * BLOCK_BYTES;
-        match read_record(member, at) {
+        let (piece, blocks) = match read_record(member, at) {
             Ok((header, entries, sums)) => {
-                print_hole(hole.take(), block, out)?;
-                print_record(member, at, block, &header, &entries, &sums, life_now, out)?;
-                block = block.saturating_add(header.blocks());
+                let record = Record { block, at, header, entries, sums };
+                (Piece::Record(Box::new(record)), header.blocks())
             }
             Err(Damage::Format(FormatError::BadMagic)) => {
                 hole.get_or_insert(block);
                 block += 1;
+                continue;
             }
-            Err(damage) => {
-                print_hole(hole.take(), block, out)?;
-                writeln!(out, "block {block}: record damaged: {damage}")?;
-                block += 1;
-            }
+            Err(damage) => (Piece::Damaged(block, damage), 1),
+        };
+        if let Some(from) = hole.take() {
+            tell(Piece::Hole(from, block))?;
         }
+        tell(piece)?;
+        block = block.saturating_add(blocks);
     }
-    print_hole(hole, end, out)
+    hole.map_or(Ok(()), |from| tell(Piece::Hole(from, end)))
 }
 
-fn print_hole(from: Option<u32>, end: u32, out: &mut dyn Write) -> io::Result<()> {
-    match from {
-        Some(from) => writeln!(out, "blocks {from}..{end}: no record begins here"),
-        None => Ok(()),
-    }
-}
-
-#[expect(clippy::too_many_arguments, reason = "the parts of one record, printed in one place")]
 fn print_record(
     member: &Member,
-    at: u64,
-    block: u32,
-    header: &RecordHeader,
-    entries: &[Entry],
-    sums: &[u32],
+    record: &Record,
     life_now: Option<Incarnation>,
     out: &mut dyn Write,
 ) -> io::Result<()> {
+    let Record { block, header, entries, .. } = record;
     let mut remarks = String::new();
-    if header.offset_blocks != block {
+    if header.offset_blocks != *block {
         remarks.push_str(&format!(", written for block {}", header.offset_blocks));
     }
     if life_now.is_some_and(|life| life != header.incarnation) {
         remarks.push_str(&format!(", of incarnation {}", life(header.incarnation)));
     }
-    let mut damaged = Vec::new();
-    for (index, sum) in sums.iter().enumerate() {
-        let data_at = at + (header.header_bytes() + index * BLOCK) as u64;
-        if member.read(data_at, BLOCK).is_ok_and(|bytes| checksum(&bytes) == *sum) {
-            continue;
-        }
-        damaged.push(index.to_string());
-    }
+    let damaged: Vec<_> = record.damaged(member).iter().map(usize::to_string).collect();
     if !damaged.is_empty() {
         remarks.push_str(&format!(", data blocks damaged: {}", damaged.join(" ")));
     }

@@ -9,6 +9,8 @@ use forebay_device::runtime::Runtime;
 use forebay_device::{BlockDevice, Buf};
 use forebay_engine::{CreateOptions, MemoryWitness, Mode, Tuning, VolumeSpec};
 
+use serde_json::json;
+
 use super::member::{Bytes, Member};
 use super::*;
 
@@ -64,7 +66,7 @@ fn images() -> Vec<Vec<u8>> {
 }
 
 fn options(segment: Option<u32>, images: bool) -> Options {
-    Options { files: Vec::new(), segment, images }
+    Options { files: Vec::new(), segment, images, json: false }
 }
 
 fn shown(images: &[Vec<u8>], options: &Options) -> String {
@@ -74,6 +76,9 @@ fn shown(images: &[Vec<u8>], options: &Options) -> String {
         .collect();
     let mut out = Vec::new();
     print(&members, options, &mut out).unwrap();
+    // As JSON it is shown without a panic, too.
+    let as_json = value(&members, options);
+    assert_eq!(as_json["schema"], 1);
     String::from_utf8(out).unwrap()
 }
 
@@ -97,6 +102,16 @@ fn a_pool_is_shown_with_its_records_and_images() {
     assert!(records.contains("footer body: intact") && records.contains("Write volume 1 block"));
     let summary = shown(&images, &options(None, true));
     assert!(summary.contains("40 ") && summary.contains("; 0 images damaged"), "{summary}");
+    let members = [Member::of(Path::new("image"), Box::new(images[0].clone()))];
+    let device = &value(&members, &options(None, false))["devices"][0];
+    assert_eq!(device["superblocks"][0]["volumes"][0]["name"], "disk");
+    let told = device["segments"].as_array().unwrap().len();
+    assert_eq!(told, all.split("\nsegment").count() / 2, "as many as lines of one of two: {all}");
+    let segment = &value(&members, &options(Some(number), false))["segment"];
+    assert_eq!(segment["closed"], true);
+    let first = &segment["records"][0];
+    assert_eq!((&first["block"], &first["data_blocks_damaged"]), (&json!(1), &json!([])));
+    assert!(first["entries"][0]["kind"].is_string(), "{first}");
 }
 
 #[test]

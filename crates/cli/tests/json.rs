@@ -1,0 +1,103 @@
+//! Every command that answers has `--json`, with the version of the form; a new one has to be added here.
+
+#![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "a test may fail and wait")]
+
+mod common;
+
+use std::collections::BTreeSet;
+
+use common::daemon::{Daemon, VOLUME_BYTES, until};
+use common::{commands, forebay, run, stderr};
+use serde_json::Value;
+
+/// Commands whose output is no answer: the daemon, and files for shells and `man`.
+const WITHOUT: [&str; 3] = ["serve", "completion", "man"];
+
+/// Commands that have no others below them.
+fn leaves() -> BTreeSet<String> {
+    let all = commands();
+    let is_leaf = |path: &&Vec<String>| {
+        !path.is_empty()
+            && !all.iter().any(|other| other.len() > path.len() && other.starts_with(path))
+    };
+    all.iter().filter(is_leaf).map(|path| path.join(" ")).collect()
+}
+
+#[test]
+fn every_command_answers_in_json_with_the_version_of_its_form() {
+    let daemon = Daemon::new("json");
+    let (ssd, dir) = (daemon.ssd("ssd-0"), daemon.dir.path("demo"));
+    let origin = daemon.dir.sparse("origin", VOLUME_BYTES as u64);
+    let (ssd, origin, dir) =
+        (ssd.to_str().unwrap(), origin.to_str().unwrap(), dir.to_str().unwrap());
+    // In an order in which each can be done; what begins with "--" ends the command's name.
+    let asked: Vec<Vec<&str>> = vec![
+        vec!["pool", "create", "--ssd", ssd, "--dry-run", "fast"],
+        vec!["pool", "create", "--ssd", ssd, "--accept-data-loss-on-ssd-failure", "fast"],
+        vec!["pool", "list", "--"],
+        vec!["pool", "show", "--", "fast"],
+        vec!["pool", "set", "--", "fast", "write_amplification_max_percent=200"],
+        vec!["volume", "add", "--origin", origin, "fast/vm"],
+        vec!["volume", "list", "--"],
+        vec!["volume", "show", "--", "fast/vm"],
+        vec!["volume", "set", "--dry-run", "fast/vm", "readonly"],
+        vec!["volume", "set", "--", "fast/vm", "readonly"],
+        vec!["volume", "flush", "--", "fast/vm"],
+        vec!["volume", "grow", "--", "fast/vm"],
+        vec!["export", "add", "--", "fast/vm"],
+        vec!["export", "list", "--"],
+        vec!["status", "--"],
+        vec!["stats", "--", "1", "1"],
+        vec!["events", "--"],
+        vec!["job", "list", "--"],
+        vec!["job", "show", "--", "1"],
+        vec!["export", "remove", "--", "fast/vm"],
+        vec!["volume", "remove", "--yes", "fast/vm"],
+        vec!["pool", "export", "--", "fast"],
+        vec!["pool", "import", "--"],
+        vec!["pool", "import", "--", "fast"],
+        vec!["pool", "destroy", "--yes", "fast"],
+        vec!["explain", "--"],
+        vec!["explain", "--", "busy"],
+        vec!["doctor", "--", ssd],
+        vec!["stop", "--yes"],
+    ];
+    let mut seen = BTreeSet::new();
+    for words in &asked {
+        let end = words.iter().position(|word| word.starts_with("--")).unwrap();
+        seen.insert(words[..end].join(" "));
+        let mut arguments = words.clone();
+        arguments.insert(end, "--json");
+        let output = daemon.ask(&arguments);
+        assert!(output.status.success(), "{arguments:?}: {}", stderr(&output));
+        check(&arguments, &output.stdout);
+    }
+    // A job that can still be cancelled is another test's.
+    assert!(stderr(&run(forebay().args(["job", "cancel", "--help"]))).is_empty());
+    seen.insert("job cancel".to_owned());
+    until("the daemon has ended", || !daemon.dir.path("control.sock").exists());
+    let sizes = ["--size", "16M", "--cache-size", "512M", "--seconds", "1"];
+    let demo = [&["demo", "--json", "--once", "--dir", dir][..], &sizes].concat();
+    let output = run(forebay().args(&demo));
+    assert!(output.status.success(), "{}", stderr(&output));
+    check(&demo, &output.stdout);
+    let cache = format!("{dir}/cache-0");
+    for more in [&[][..], &["--images"], &["--segment", "0"]] {
+        let inspect = [&["inspect", "--json", cache.as_str()][..], more].concat();
+        let output = run(forebay().args(&inspect));
+        assert!(output.status.success(), "{}", stderr(&output));
+        check(&inspect, &output.stdout);
+    }
+    seen.extend(["demo", "inspect"].map(str::to_owned));
+    let wanted: BTreeSet<String> =
+        leaves().into_iter().filter(|name| !WITHOUT.contains(&name.as_str())).collect();
+    assert_eq!(seen, wanted);
+}
+
+fn check(arguments: &[&str], stdout: &[u8]) {
+    let answer: Value = serde_json::from_slice(stdout).unwrap_or_else(|error| {
+        panic!("{arguments:?}: {error}: {}", String::from_utf8_lossy(stdout));
+    });
+    assert_eq!(answer["schema"], 1, "{arguments:?}: {answer}");
+    assert!(answer.as_object().unwrap().len() > 1, "{arguments:?}: {answer}");
+}
