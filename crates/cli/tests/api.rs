@@ -10,6 +10,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
+use common::config;
 use common::daemon::{Daemon, served, until};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -258,7 +259,7 @@ fn requests_of_any_kind_are_answered_and_break_nothing() {
     let root = daemon.dir.0.to_str().unwrap().to_owned();
     std::fs::write(daemon.dir.path("other-origin"), vec![0; 8 << 20]).unwrap();
     let socket = daemon.dir.path("control.sock");
-    let config = ProptestConfig { cases: 600, failure_persistence: None, ..Default::default() };
+    let config = config(600);
     let mut runner = proptest::test_runner::TestRunner::new(config);
     let seen = std::cell::RefCell::new(std::collections::BTreeMap::<u16, u32>::new());
     let result = runner.run(&any_request(&root), |asked| {

@@ -9,6 +9,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
+use common::config;
 use common::daemon::Daemon;
 use common::{Dir, forebay, run, stderr};
 use proptest::prelude::*;
@@ -176,7 +177,7 @@ fn bodies_of_any_kind_get_no_5xx_and_end_nothing() {
     let origin = daemon.dir.sparse("origin", 8 << 20);
     daemon.tell(&["volume", "add", "fast/v", "--origin", origin.to_str().unwrap()]);
     let socket = daemon.dir.path("control.sock");
-    let cases = ProptestConfig { cases: 400, failure_persistence: None, ..Default::default() };
+    let cases = config(400);
     proptest!(cases, |(target in 0..TARGETS.len(), body in body())| {
         let (method, address) = TARGETS[target];
         let found = status(&socket, method, address, &body);

@@ -1,12 +1,104 @@
 //! Whatever bytes a client sends, the server neither panics nor hangs, and a bystander is
-//! served. `fuzz/fuzz_targets/nbd.rs` does the same with a fuzzer's bytes.
+//! served. `fuzz/fuzz_targets/nbd.rs` does the same with a fuzzer's bytes, where there is a nightly
+//! toolchain; `scripts/fuzz.sh` runs this for long, with more cases.
 
 mod support;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
+use proptest::sample::Index;
 use support::hostile::{IN_TRANSMISSION, SIZE, Stage, play};
 use support::protocol::{contexts, extended, option, request};
+
+/// As many cases as `PROPTEST_CASES` says, or a few minutes' worth.
+fn config() -> ProptestConfig {
+    let cases = ProptestConfig::default().cases;
+    let is_told = std::env::var_os("PROPTEST_CASES").is_some();
+    ProptestConfig::with_cases(if is_told { cases } else { 300 })
+}
+
+/// What is changed in a conversation that is right.
+#[derive(Clone, Debug)]
+enum Change {
+    /// A message does not come, comes again, or comes in another's place.
+    Drop(Index),
+    Again(Index),
+    Swap(Index, Index),
+    /// A byte of a message is another one, near the bounds of a field where that tells more.
+    Byte(Index, Index, u8),
+    /// A message is cut short, or goes on.
+    Cut(Index, Index),
+    More(Index, Vec<u8>),
+}
+
+fn some_change() -> impl Strategy<Value = Change> {
+    let at = any::<Index>;
+    let byte = || prop_oneof![proptest::sample::select(vec![0, 1, 0x7F, 0x80, 0xFF]), any::<u8>()];
+    prop_oneof![
+        1 => at().prop_map(Change::Drop),
+        1 => at().prop_map(Change::Again),
+        1 => (at(), at()).prop_map(|(a, b)| Change::Swap(a, b)),
+        4 => (at(), at(), byte()).prop_map(|(at, of, byte)| Change::Byte(at, of, byte)),
+        1 => (at(), at()).prop_map(|(at, of)| Change::Cut(at, of)),
+        1 => (at(), vec(any::<u8>(), 1..40)).prop_map(|(at, more)| Change::More(at, more)),
+    ]
+}
+
+impl Change {
+    fn apply(&self, messages: &mut Vec<Vec<u8>>) {
+        if messages.is_empty() {
+            return;
+        }
+        let count = messages.len();
+        match self {
+            Change::Drop(at) => drop(messages.remove(at.index(count))),
+            Change::Again(at) => messages.push(messages[at.index(count)].clone()),
+            Change::Swap(a, b) => messages.swap(a.index(count), b.index(count)),
+            Change::Byte(at, of, byte) => {
+                let message = &mut messages[at.index(count)];
+                if !message.is_empty() {
+                    // What stands in the header decides more than a payload.
+                    let head = message.len().min(32);
+                    message[of.index(head)] = *byte;
+                }
+            }
+            Change::Cut(at, of) => {
+                let message = &mut messages[at.index(count)];
+                let length = of.index(message.len() + 1);
+                message.truncate(length);
+            }
+            Change::More(at, more) => messages[at.index(count)].extend(more),
+        }
+    }
+}
+
+/// A client that does everything right, message by message: from its flags to a disconnect.
+fn conversation(is_extended: bool) -> Vec<Vec<u8>> {
+    let all = contexts(&["base:allocation", "forebay:tier"]);
+    let mut messages = vec![vec![0, 0, 0, 3]];
+    let options = [
+        (8, &[][..]),
+        (if is_extended { 11 } else { 3 }, &[]),
+        (9, &contexts(&[])),
+        (10, &all),
+        (6, b"\0\0\0\x04disk\0\x01\0\x03"),
+        (7, b"\0\0\0\x04disk\0\0"),
+    ];
+    messages.extend(options.map(|(number, payload)| option(number, payload)));
+    for (cookie, kind) in [1, 0, 3, 5, 6, 7, 4, 2].into_iter().enumerate() {
+        let len = if kind == 3 || kind == 2 { 0 } else { 4096 };
+        let flags = if is_extended && kind == 1 { 32 } else { 0 };
+        let mut message = match is_extended {
+            true => extended(kind, flags, cookie as u64, 0, u64::from(len)),
+            false => request(kind, flags, cookie as u64, 0, len),
+        };
+        if kind == 1 {
+            message.resize(message.len() + len as usize, 0x33);
+        }
+        messages.push(message);
+    }
+    messages
+}
 
 fn some_option() -> impl Strategy<Value = Vec<u8>> {
     let payload = prop_oneof![
@@ -50,7 +142,18 @@ fn in_transmission() -> impl Strategy<Value = Stage> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+    #![proptest_config(config())]
+
+    #[test]
+    fn a_conversation_that_is_right_but_for_some_changes(
+        seed: u64,
+        is_extended: bool,
+        changes in vec(some_change(), 1..6),
+    ) {
+        let mut messages = conversation(is_extended);
+        changes.iter().for_each(|change| change.apply(&mut messages));
+        play(seed, Stage::Connected, messages.concat());
+    }
 
     #[test]
     fn random_bytes_in_place_of_a_handshake(seed: u64, bytes in vec(any::<u8>(), 0..400)) {

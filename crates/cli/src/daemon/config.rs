@@ -308,6 +308,10 @@ fn explain(text: &str, error: &toml::de::Error) -> Failure {
 
 #[cfg(test)]
 mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+    use proptest::sample::Index;
+
     use super::*;
 
     fn refused(text: &str) -> (String, String) {
@@ -338,6 +342,61 @@ mod tests {
         let wait = keys().into_iter().find(|key| key.name == "devices.wait_s").unwrap();
         assert_eq!(wait.default, "30");
         assert!(wait.meaning.starts_with("How many seconds a start waits"), "{}", wait.meaning);
+    }
+
+    /// A text that sets everything.
+    const WHOLE: &str = "state_dir = \"/x\"\nrun_dir = \"/y\"\nreactors = 2\n\
+        [control]\nsocket = \"/s\"\nmode = \"0660\"\n\
+        [devices]\nscan = [\"/dev/disk/by-id/*\"]\nwait_s = 3\n[exports]\nidle_s = 60\n\
+        [tls]\ncertificate = \"/c\"\nkey = \"/k\"\nclient_ca = \"/a\"\nmode = \"offered\"\n";
+
+    /// Refused with what is wrong and what to do, or taken.
+    fn judge(text: &str) {
+        if let Err(failure) = Config::parse(text) {
+            assert!(!failure.what().is_empty() && !failure.what().contains('\n'), "{text:?}");
+            assert!(!failure.hint_text().is_empty(), "{text:?}: {}", failure.what());
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_taken_or_refused_with_a_hint(text in "(?s).{0,200}") {
+            judge(&text);
+        }
+
+        #[test]
+        fn a_text_that_is_right_but_for_some_changes_is_too(
+            changes in vec((any::<Index>(), 0..5_u8, "[ -~\n\\[\\]=\"'{}]{1,3}"), 1..6),
+        ) {
+            let mut text: Vec<char> = WHOLE.chars().collect();
+            for (at, how, other) in changes {
+                let at = at.index(text.len());
+                let line = text[at..].iter().position(|&c| c == '\n').unwrap_or(0);
+                match how {
+                    0 => drop(text.remove(at)),
+                    1 => text.splice(at..at, other.chars()).for_each(drop),
+                    2 => text.splice(at..=at, other.chars()).for_each(drop),
+                    3 => drop(text.drain(at..at + line)),
+                    _ => {
+                        let again: Vec<char> = text[at..at + line].to_vec();
+                        text.extend(again);
+                    }
+                }
+                if text.is_empty() {
+                    break;
+                }
+            }
+            judge(&text.into_iter().collect::<String>());
+        }
+    }
+
+    #[test]
+    fn a_text_that_sets_everything_is_taken() {
+        let config = Config::parse(WHOLE).unwrap();
+        assert_eq!(config.control_mode().unwrap(), 0o660);
+        let keys = keys();
+        assert!(keys.iter().all(|key| WHOLE.contains(key.name.rsplit('.').next().unwrap())));
+        assert_eq!(WHOLE.matches(" = ").count(), keys.len());
     }
 
     #[test]

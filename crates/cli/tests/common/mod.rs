@@ -15,6 +15,14 @@ use std::time::Duration;
 /// Nothing that works takes longer.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// As many cases as `PROPTEST_CASES` says, or the usual number; `scripts/fuzz.sh` runs many.
+pub fn config(usual: u32) -> proptest::test_runner::Config {
+    let config = proptest::test_runner::Config { failure_persistence: None, ..Default::default() };
+    let is_told = std::env::var_os("PROPTEST_CASES").is_some();
+    let cases = if is_told { config.cases } else { usual };
+    proptest::test_runner::Config { cases, ..config }
+}
+
 /// A directory that goes away with its test.
 pub struct Dir(pub PathBuf);
 
