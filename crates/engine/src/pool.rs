@@ -384,11 +384,9 @@ fn new_core(
             queue: Queue::default(),
         })
         .collect();
-    let largest_block = superblock.volumes.iter().map(|v| v.cache_block_bytes).max().unwrap_or(0);
     let config = S3FifoConfig::for_pool(segments * u64::from(segment_blocks));
     let policy = S3Fifo::new(S3FifoConfig {
         write_amplification_max_percent: superblock.write_amplification_max_percent.into(),
-        granule_blocks: config.granule_blocks.max(largest_block / BLOCK_BYTES as u32),
         ..config
     });
     let shards: Vec<ShardState> =

@@ -28,7 +28,7 @@ use crate::index::Mapping;
 use crate::limits::GRANULE_BLOCKS;
 use crate::log::{data_location, new_entry};
 use crate::planted::{self, Bug};
-use crate::policy::{Granule, Queue, Unit};
+use crate::policy::{Granule, Queue, Survey, Unit};
 use crate::segment::{Set, SetState};
 use crate::walk::{Run, Walk};
 
@@ -43,6 +43,10 @@ const MOVES_MAX: usize = 64;
 
 /// Sets whose dirty data is being moved at a time: each takes room before it gives any.
 const SETS_MOVING_MAX: u32 = 4;
+
+/// The granule that was retained last while a set is emptied, and the heat that it had.
+#[derive(Default)]
+struct Warmth(Option<(Granule, u8)>);
 
 impl Set {
     /// The queue that a data set belongs to; `None` for facts and metadata.
@@ -62,7 +66,7 @@ impl Core {
         let spare = !sets.is_starving() && self.moving.get() < SETS_MOVING_MAX;
         let lacking = sets.lacking(self.log.watermark());
         let size_blocks = self.segment_blocks;
-        let mut units = sets.iter().filter_map(|set| {
+        let units = sets.iter().filter_map(|set| {
             let queue = set.queue()?;
             let movable = set.owed_blocks == 0 || (spare && set.written_blocks == 0);
             let usable = set.state == SetState::Closed && movable;
@@ -79,7 +83,7 @@ impl Core {
                 pinned: set.pins > 0 || !(lacking.is_empty() || sets.touches(set, lacking)),
             })
         });
-        let id = SegmentId(self.policy.borrow_mut().choose(&mut units)?);
+        let id = SegmentId(self.policy.borrow_mut().choose(&Survey::of(units))?);
         Some((id, sets.get(id)?.queue()?))
     }
 
@@ -122,7 +126,10 @@ impl Core {
     }
 
     /// The clean parts of runs that are worth moving, granule by granule; the others are evicted.
-    fn keep_or_evict(&self, runs: Vec<Run>, queue: Queue) -> Vec<Run> {
+    fn keep_or_evict(&self, mut runs: Vec<Run>, queue: Queue) -> Vec<Run> {
+        // What belongs to one granule has one fate, however scattered it lies in the set.
+        runs.sort_unstable_by_key(|(volume, m)| (*volume, m.block));
+        let mut warmth = Warmth::default();
         let mut kept = Vec::new();
         for (volume, m) in runs {
             let mut at = 0;
@@ -139,7 +146,7 @@ impl Core {
                 };
                 at += count;
                 match part.state {
-                    State::Clean if self.is_kept(volume, block, queue) => {
+                    State::Clean if self.is_kept(volume, &part, queue, &mut warmth) => {
                         self.keep_unless_in_ram(volume, part, &mut kept);
                     }
                     State::Clean | State::Provisional => {
@@ -297,16 +304,19 @@ impl Core {
         same
     }
 
-    fn is_kept(&self, volume: VolumeId, block: u64, queue: Queue) -> bool {
-        let granule = Granule { volume, number: block / GRANULE_BLOCKS };
-        let mut index = self.shard(volume, block).index.borrow_mut();
-        let heat = index.heat(volume, block);
+    /// Whether a part of a granule is worth moving. Its granule cools once in the life of `warmth`.
+    fn is_kept(&self, volume: VolumeId, part: &Mapping, queue: Queue, warmth: &mut Warmth) -> bool {
+        let granule = Granule { volume, number: part.block / GRANULE_BLOCKS };
+        let mut index = self.shard(volume, part.block).index.borrow_mut();
+        let before = warmth.0.filter(|(other, _)| *other == granule).map(|(_, heat)| heat);
+        let heat = before.unwrap_or_else(|| index.heat(volume, part.block));
         let tight = self.index_bytes.get() >= self.index_memory_max / 100 * 95;
-        let kept = self.policy.borrow_mut().retain(granule, queue, heat) && !tight;
-        if kept {
-            index.cool(volume, block);
+        let retained = self.policy.borrow_mut().retain(granule, queue, heat, part.count);
+        if retained && !tight && before.is_none() {
+            index.cool(volume, part.block);
+            warmth.0 = Some((granule, heat));
         }
-        kept
+        retained && !tight
     }
 
     /// The records of a closed set, from any copy of its footer.

@@ -1,6 +1,6 @@
 //! Oldest first, nothing retained: the yardstick that a better policy has to beat.
 
-use super::{Access, Counts, Granule, Oldest, Policy, Queue, Survey, Unit};
+use super::{Access, Counts, Granule, Oldest, Policy, Queue, Survey};
 
 /// Reclaims in the order of the log and never moves what could be dropped. Everything is admitted
 /// into one stream.
@@ -25,14 +25,13 @@ impl Policy for Fifo {
         Some(Queue::Probation)
     }
 
-    fn choose(&mut self, units: &mut dyn Iterator<Item = Unit>) -> Option<u32> {
-        let survey = Survey::of(units);
+    fn choose(&mut self, survey: &Survey) -> Option<u32> {
         // Units of Main are here if the pool ran under another policy before.
         let clean = [survey.probation.0, survey.main.0].into_iter().flatten().min();
         survey.empty.id().or(Oldest(clean).id()).or(survey.nearly_clean_id())
     }
 
-    fn retain(&mut self, _granule: Granule, _queue: Queue, _heat: u8) -> bool {
+    fn retain(&mut self, _granule: Granule, _queue: Queue, _heat: u8, _blocks: u32) -> bool {
         false
     }
 

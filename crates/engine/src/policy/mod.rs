@@ -126,20 +126,20 @@ pub trait Policy {
     /// A write is logged in any case; asked for one, only the stream of the answer matters.
     fn admit(&mut self, granule: Granule) -> Option<Queue>;
 
-    /// Which closed unit to reclaim next, if any can be.
+    /// Which of the closed units that were surveyed to reclaim next, if any can be.
     ///
     /// A unit with owed blocks is named only if no other unit is left and they are few, or if it is half
     /// empty, the pool is roomy and the write budget has room for them; the
     /// engine then moves them. `None`: nothing can be freed before something is destaged or a
     /// pin goes away.
-    fn choose(&mut self, units: &mut dyn Iterator<Item = Unit>) -> Option<u32>;
+    fn choose(&mut self, survey: &Survey) -> Option<u32>;
 
-    /// A unit of `queue` is being reclaimed and the granule has live blocks in it that are not
-    /// owed: `true` to append them again to [`Queue::Main`], `false` to drop them.
+    /// A unit of `queue` is being reclaimed and `blocks` of the granule that are not owed are live
+    /// in it: `true` to append them again to [`Queue::Main`], `false` to drop them.
     ///
-    /// `true` reserves the write budget of a whole granule until the next
-    /// [`spend`](Policy::spend) of moved blocks, so that is best called granule by granule.
-    fn retain(&mut self, granule: Granule, queue: Queue, heat: u8) -> bool;
+    /// `true` reserves the write budget of these blocks until the next
+    /// [`spend`](Policy::spend) of moved blocks.
+    fn retain(&mut self, granule: Granule, queue: Queue, heat: u8, blocks: u32) -> bool;
 
     /// Blocks were appended: `admitted_blocks` for clients (writes and populations),
     /// `moved_blocks` by reclaim, owed ones included.
@@ -175,9 +175,9 @@ impl Oldest {
     }
 }
 
-/// What one pass over the units found.
+/// What one pass over the closed units found.
 #[derive(Default)]
-struct Survey {
+pub struct Survey {
     empty: Oldest,
     probation: Oldest,
     main: Oldest,
@@ -195,38 +195,51 @@ struct Survey {
 
 impl Survey {
     /// Looks at every unit once. Pinned units count as space and are no candidates.
-    fn of(units: &mut dyn Iterator<Item = Unit>) -> Self {
+    pub fn of(units: impl IntoIterator<Item = Unit>) -> Self {
         let mut survey = Self::default();
-        for unit in units {
-            assert!(unit.owed_blocks <= unit.live_blocks && unit.live_blocks <= unit.size_blocks);
-            let occupied = u64::from(unit.live_blocks) * u64::from(unit.copies);
-            survey.live_blocks += occupied;
-            if unit.queue == Queue::Probation {
-                survey.probation_live_blocks += occupied;
-            }
-            if unit.pinned {
-                continue;
-            }
-            let few = u64::from(unit.size_blocks) * OWED_FEW_PERCENT;
-            let half_empty = unit.live_blocks > 0 && unit.live_blocks * 2 <= unit.size_blocks;
-            let gains = unit.live_blocks * 4 <= unit.packed_blocks * 3;
-            if half_empty && gains {
-                let candidate = (unit.live_blocks, unit.owed_blocks, unit.opened, unit.id);
-                survey.emptiest = Some(survey.emptiest.map_or(candidate, |b| b.min(candidate)));
-            }
-            match (unit.live_blocks, unit.owed_blocks, unit.queue) {
-                (0, ..) => survey.empty.offer(&unit),
-                (_, 0, Queue::Probation) => survey.probation.offer(&unit),
-                (_, 0, Queue::Main) => survey.main.offer(&unit),
-                (_, owed, _) if u64::from(owed) * 100 <= few => {
-                    let candidate = (owed, unit.opened, unit.id);
-                    let best = survey.nearly_clean.map_or(candidate, |best| best.min(candidate));
-                    survey.nearly_clean = Some(best);
-                }
-                _ => {}
-            }
-        }
+        units.into_iter().for_each(|unit| survey.add(&unit));
         survey
+    }
+
+    /// Of so many units that are all alike but for their age, the oldest ones are enough, with the
+    /// live blocks that all of them have: `probation_blocks` in that queue, `blocks` in both.
+    pub fn of_oldest(
+        oldest: impl IntoIterator<Item = Unit>,
+        probation_blocks: u64,
+        blocks: u64,
+    ) -> Self {
+        let survey = Self::of(oldest);
+        Self { probation_live_blocks: probation_blocks, live_blocks: blocks, ..survey }
+    }
+
+    fn add(&mut self, unit: &Unit) {
+        assert!(unit.owed_blocks <= unit.live_blocks && unit.live_blocks <= unit.size_blocks);
+        let occupied = u64::from(unit.live_blocks) * u64::from(unit.copies);
+        self.live_blocks += occupied;
+        if unit.queue == Queue::Probation {
+            self.probation_live_blocks += occupied;
+        }
+        if unit.pinned {
+            return;
+        }
+        let few = u64::from(unit.size_blocks) * OWED_FEW_PERCENT;
+        let half_empty = unit.live_blocks > 0 && unit.live_blocks * 2 <= unit.size_blocks;
+        let gains = unit.live_blocks * 4 <= unit.packed_blocks * 3;
+        if half_empty && gains {
+            let candidate = (unit.live_blocks, unit.owed_blocks, unit.opened, unit.id);
+            self.emptiest = Some(self.emptiest.map_or(candidate, |b| b.min(candidate)));
+        }
+        match (unit.live_blocks, unit.owed_blocks, unit.queue) {
+            (0, ..) => self.empty.offer(unit),
+            (_, 0, Queue::Probation) => self.probation.offer(unit),
+            (_, 0, Queue::Main) => self.main.offer(unit),
+            (_, owed, _) if u64::from(owed) * 100 <= few => {
+                let candidate = (owed, unit.opened, unit.id);
+                let best = self.nearly_clean.map_or(candidate, |best| best.min(candidate));
+                self.nearly_clean = Some(best);
+            }
+            _ => {}
+        }
     }
 
     fn nearly_clean_id(&self) -> Option<u32> {

@@ -5,7 +5,7 @@
 //! no memory at all; what the paper keeps per object is here the engine's heat per granule. Unlike
 //! in the paper reinsertion is a write to the SSD, and so has a budget.
 
-use super::{Access, Budget, Counts, Ghost, Granule, Policy, Queue, Survey, Unit};
+use super::{Access, Budget, Counts, Ghost, Granule, Policy, Queue, Survey};
 
 /// Tunables of [`S3Fifo`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,8 +22,6 @@ pub struct S3FifoConfig {
     pub window_blocks: u64,
     /// Granules that the ghost remembers: as many as the main stream can hold.
     pub ghost_granules: u32,
-    /// Blocks of the pool's largest granule: what retaining one can cost.
-    pub granule_blocks: u32,
     /// Blocks of the pool.
     pub pool_blocks: u64,
     /// Live blocks, in percent of the pool, below which garbage and not space is what there is too
@@ -39,18 +37,28 @@ impl S3FifoConfig {
     /// Defaults for a pool that holds `pool_blocks` blocks of data.
     pub fn for_pool(pool_blocks: u64) -> Self {
         let probation_percent = 10;
-        let main_blocks = pool_blocks / 100 * u64::from(100 - probation_percent);
-        let granules = main_blocks / u64::from(Self::GRANULE_BLOCKS_MIN);
         Self {
             probation_percent,
             promote_heat: 2,
             write_amplification_max_percent: 150,
             window_blocks: pool_blocks.max(1),
-            ghost_granules: u32::try_from(granules).unwrap_or(u32::MAX).max(1),
-            granule_blocks: Self::GRANULE_BLOCKS_MIN,
+            ghost_granules: Self::ghost_granules(pool_blocks, Self::GRANULE_BLOCKS_MIN),
             pool_blocks,
             roomy_percent: 60,
         }
+    }
+
+    /// Granules of this size that nine tenths of such a pool hold.
+    fn ghost_granules(pool_blocks: u64, granule_blocks: u32) -> u32 {
+        let granules = pool_blocks * 9 / 10 / u64::from(granule_blocks);
+        u32::try_from(granules).unwrap_or(u32::MAX).max(1)
+    }
+
+    /// The same for granules of another size.
+    #[must_use]
+    pub fn with_granules_of(self, granule_blocks: u32) -> Self {
+        let ghost_granules = Self::ghost_granules(self.pool_blocks, granule_blocks);
+        Self { ghost_granules, ..self }
     }
 }
 
@@ -73,7 +81,6 @@ impl S3Fifo {
     /// If a tunable is out of the range that its description gives.
     pub fn new(config: S3FifoConfig) -> Self {
         assert!(config.probation_percent <= 100);
-        assert!(config.granule_blocks > 0);
         Self {
             ghost: Ghost::new(config.ghost_granules),
             budget: Budget::new(config.write_amplification_max_percent, config.window_blocks),
@@ -112,8 +119,7 @@ impl Policy for S3Fifo {
         Some(Queue::Probation)
     }
 
-    fn choose(&mut self, units: &mut dyn Iterator<Item = Unit>) -> Option<u32> {
-        let survey = Survey::of(units);
+    fn choose(&mut self, survey: &Survey) -> Option<u32> {
         let roomy = self.config.pool_blocks / 100 * u64::from(self.config.roomy_percent);
         self.compacting = survey.live_blocks < roomy && survey.emptiest.is_some();
         if self.compacting && survey.empty.id().is_some() {
@@ -135,9 +141,9 @@ impl Policy for S3Fifo {
         survey.empty.id().or(first.id()).or(second.id()).or(survey.nearly_clean_id())
     }
 
-    fn retain(&mut self, granule: Granule, queue: Queue, heat: u8) -> bool {
+    fn retain(&mut self, granule: Granule, queue: Queue, heat: u8, blocks: u32) -> bool {
         let wanted = self.compacting || self.is_hot(queue, heat);
-        if wanted && self.budget.promise(u64::from(self.config.granule_blocks)) {
+        if wanted && self.budget.promise(u64::from(blocks)) {
             return true;
         }
         self.ghost.insert(granule);

@@ -33,7 +33,7 @@ fn policies() -> [Box<dyn Policy>; 2] {
 }
 
 fn choose(policy: &mut dyn Policy, units: &[Unit]) -> Option<u32> {
-    policy.choose(&mut units.iter().copied())
+    policy.choose(&Survey::of(units.iter().copied()))
 }
 
 #[test]
@@ -69,9 +69,9 @@ fn s3fifo_compacts_only_where_that_gains_room() {
     let mut policy = s3fifo();
     policy.spend(1000, 0);
     assert_eq!(choose(&mut policy, &full(240)), Some(1));
-    assert!(policy.retain(granule(1), Queue::Main, 0), "cold, but there is room for it");
+    assert!(policy.retain(granule(1), Queue::Main, 0, 16), "cold, but there is room for it");
     assert_eq!(choose(&mut policy, &full(127)), Some(1));
-    assert!(!policy.retain(granule(2), Queue::Main, 0), "its set cannot be packed any tighter");
+    assert!(!policy.retain(granule(2), Queue::Main, 0, 16), "its set cannot be packed any tighter");
 }
 
 #[test]
@@ -97,7 +97,7 @@ fn few_owed_blocks_are_the_last_resort_and_many_are_none() {
 fn what_was_evicted_of_late_comes_back_into_main() {
     let mut policy = s3fifo();
     assert_eq!(policy.admit(granule(5)), Some(Queue::Probation));
-    assert!(!policy.retain(granule(5), Queue::Probation, 0));
+    assert!(!policy.retain(granule(5), Queue::Probation, 0, 16));
     assert_eq!(policy.admit(granule(5)), Some(Queue::Main));
     assert_eq!(policy.admit(granule(5)), Some(Queue::Main), "and so do its other blocks");
     assert_eq!(policy.ghost_hits(), 2);
@@ -106,13 +106,22 @@ fn what_was_evicted_of_late_comes_back_into_main() {
 #[test]
 fn reuse_is_retained_within_the_budget() {
     let mut policy = s3fifo();
-    assert!(!policy.retain(granule(1), Queue::Main, 3), "nothing admitted, nothing moved");
+    assert!(!policy.retain(granule(1), Queue::Main, 3, 16), "nothing admitted, nothing moved");
     policy.spend(64, 0);
-    assert!(!policy.retain(granule(1), Queue::Probation, 1), "one hit is not reuse");
-    assert!(policy.retain(granule(1), Queue::Probation, 2));
-    assert!(policy.retain(granule(2), Queue::Main, 1));
-    assert!(!policy.retain(granule(3), Queue::Main, 9), "both halves are promised");
+    assert!(!policy.retain(granule(1), Queue::Probation, 1, 16), "one hit is not reuse");
+    assert!(policy.retain(granule(1), Queue::Probation, 2, 16));
+    assert!(policy.retain(granule(2), Queue::Main, 1, 16));
+    assert!(!policy.retain(granule(3), Queue::Main, 9, 16), "both halves are promised");
     assert_eq!(policy.admit(granule(3)), Some(Queue::Main), "what cost forbade is remembered");
+}
+
+#[test]
+fn a_few_blocks_of_a_granule_promise_no_more_than_themselves() {
+    let mut policy = s3fifo();
+    policy.spend(64, 0);
+    assert!(policy.retain(granule(1), Queue::Main, 1, 30));
+    assert!(!policy.retain(granule(2), Queue::Main, 1, 3));
+    assert!(policy.retain(granule(3), Queue::Main, 1, 2));
 }
 
 #[test]
@@ -170,7 +179,7 @@ fn apply(policy: &mut dyn Policy, call: &Call) -> u64 {
         Call::Admit(number) => policy.admit(granule(number)).map_or(0, |queue| queue as u64 + 1),
         Call::Choose(ref units) => choose(policy, units).map_or(0, |id| u64::from(id) + 1),
         Call::Retain(number, queue, heat, blocks) => {
-            let retained = policy.retain(granule(number), queue, heat);
+            let retained = policy.retain(granule(number), queue, heat, blocks as u32);
             if retained {
                 policy.spend(0, blocks);
             }
