@@ -5,7 +5,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .PHONY: help demo test instructions lint bench bench-arrays bench-engine bench-nbd bench-smooth
-.PHONY: profile soak setup
+.PHONY: bench-policy profile soak setup
 
 ARGS ?=
 SEEDS ?= 0..300
@@ -66,6 +66,10 @@ bench-arrays: ## Modelled arrays of hard disks beside published figures, in virt
 bench-smooth: ## Benchmarks of a cache that is full, busy or shared, on modelled disks
 	@scripts/setup.sh bench
 	cargo run $(LOCKED) -p forebay-bench -- smooth $(ARGS)
+
+bench-policy: ## The policy on recorded traces beside well-known ones (FOREBAY_TRACES names their folder)
+	@scripts/setup.sh demo
+	cargo run $(LOCKED) -p forebay-bench -- policy
 
 profile: ## Flame graphs of a hit, a write, a destaged block, into target/profile
 	@scripts/setup.sh bench

@@ -9,6 +9,7 @@ mod fio;
 mod instructions;
 mod machine;
 mod nbd;
+mod policy;
 mod profile;
 mod smooth;
 mod verdict;
@@ -38,6 +39,8 @@ enum Command {
     /// Full, busy, shared: in virtual time on modelled disks, and on real files.
     #[command(after_help = smooth::PLAN.help())]
     Smooth(smooth::SmoothOptions),
+    /// The daemon's policy on recorded traces, beside well-known ones.
+    Policy,
     /// A fixed number of cache hits on a device that costs nothing, for callgrind.
     #[command(hide = true)]
     EngineHits(engine::HitsOptions),
@@ -63,6 +66,7 @@ fn main() -> ExitCode {
         Command::Nbd(options) => nbd::run(&options),
         Command::Arrays => Ok(arrays::run()),
         Command::Smooth(options) => smooth::run(&options),
+        Command::Policy => policy::bench(),
         Command::EngineHits(options) => engine::hits(&options).map(|()| true),
         Command::Instructions(options) => instructions::check(&options),
         Command::Profile(options) => profile::run(&options).map(|()| true),

@@ -16,6 +16,7 @@ mod flag;
 mod front;
 mod host;
 mod inspect;
+mod lab;
 mod man;
 mod members;
 mod notes;
@@ -84,6 +85,11 @@ enum Command {
     Demo(demo::Options),
     /// Print what is on cache devices; only reads, also beside a running pool
     Inspect(inspect::Options),
+    /// The lab: what a cache would have done with recorded traces
+    Lab {
+        #[command(subcommand)]
+        command: lab::Command,
+    },
     /// For tests and developers; may change at any time
     #[command(hide = true)]
     Dev(dev::Options),
@@ -109,6 +115,7 @@ fn main() -> ExitCode {
         Command::Man(options) => man::run(&options, Cli::command()),
         Command::Demo(options) => demo::run(options),
         Command::Inspect(options) => inspect::run(&options),
+        Command::Lab { command } => lab::run(&command),
         Command::Dev(options) => dev::run(options, Cli::command()),
     };
     match result {

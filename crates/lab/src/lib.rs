@@ -6,6 +6,7 @@
 pub mod baseline;
 mod error;
 pub mod reference;
+pub mod run;
 pub mod trace;
 pub mod workload;
 

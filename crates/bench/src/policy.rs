@@ -1,0 +1,285 @@
+//! `forebay-bench policy`: the daemon's policy on recorded traces, beside well-known ones.
+//!
+//! * Exact figures: the same on every machine, whatever else runs on it.
+//! * First the baselines are compared with libCacheSim's miss ratios, so that the bar is one.
+//! * Two tables of the same policy: deciding block by block at no cost, which is what the others do,
+//!   and at the daemon's geometry and write budget.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use forebay_lab::baseline::Baseline;
+use forebay_lab::reference::{self, Known};
+use forebay_lab::run::{Report, Settings, run};
+use forebay_lab::workload::Workload;
+
+/// A baseline may be this far from the reference.
+const DEVIATION_MAX: f64 = 0.002;
+/// Smaller caches are left out: some policies have queues of no block then.
+const CAPACITY_MIN: usize = 100;
+/// Below the best baseline's mean by so many points at the most, at every size.
+const FLOOR_POINTS: f64 = -0.5;
+/// Above it by so many, from [`AHEAD_FROM_PERCENT`] on.
+const AHEAD_POINTS: f64 = 0.5;
+const AHEAD_FROM_PERCENT: f64 = 10.0;
+/// More misses than the better of LRU and FIFO, on any trace and size.
+const WORSE_MAX: f64 = 0.02;
+/// What the daemon's geometry and budget may cost, in points.
+const DAEMON_POINTS: f64 = 1.5;
+
+/// A trace, and a size of the cache.
+#[derive(Clone, Debug, PartialEq)]
+struct Case {
+    trace: String,
+    percent: f64,
+    capacity: usize,
+}
+
+/// Who is run on a case.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Who {
+    Baseline(Baseline),
+    Ideal,
+    Daemon,
+}
+
+#[derive(Clone, Copy)]
+struct Outcome {
+    miss_ratio: f64,
+    ssd_bytes_per_client_byte: f64,
+}
+
+impl From<Report> for Outcome {
+    fn from(report: Report) -> Self {
+        Self {
+            miss_ratio: report.accesses().ratio(),
+            ssd_bytes_per_client_byte: report.ssd_bytes_per_client_byte(),
+        }
+    }
+}
+
+fn outcome(who: Who, workload: &Workload, capacity: usize) -> forebay_lab::Result<Outcome> {
+    // Nothing here depends on a time.
+    let clock = || Duration::ZERO;
+    match who {
+        Who::Ideal => run(workload, Settings::ideal(capacity), &clock).map(Outcome::from),
+        Who::Daemon => run(workload, Settings::daemon(capacity), &clock).map(Outcome::from),
+        Who::Baseline(baseline) => {
+            let mut cache = baseline.cache(workload, capacity);
+            let missed = workload.accesses.iter().filter(|&&block| !cache.access(block)).count();
+            let miss_ratio = missed as f64 / workload.accesses.len() as f64;
+            Ok(Outcome { miss_ratio, ssd_bytes_per_client_byte: 0.0 })
+        }
+    }
+}
+
+/// What everybody came to on one case.
+struct Line {
+    case: Case,
+    found: BTreeMap<Who, Outcome>,
+}
+
+impl Line {
+    fn ratio(&self, who: Who) -> f64 {
+        self.found[&who].miss_ratio
+    }
+
+    /// Misses saved against LRU, as a share.
+    fn reduction(&self, who: Who) -> f64 {
+        1.0 - self.ratio(who) / self.ratio(Who::Baseline(Baseline::Lru))
+    }
+
+    /// Misses beyond those of the better of LRU and FIFO, as a share.
+    fn worse(&self, who: Who) -> f64 {
+        let simple = [Baseline::Lru, Baseline::Fifo].map(|b| self.ratio(Who::Baseline(b)));
+        self.ratio(who) / simple[0].min(simple[1]) - 1.0
+    }
+}
+
+/// Runs everybody on the cases of one trace, on as many threads as there are cores.
+fn lines_of(
+    workload: &Workload,
+    cases: &[Case],
+    everybody: &[Who],
+) -> forebay_lab::Result<Vec<Line>> {
+    let jobs: Vec<(usize, Who)> =
+        (0..cases.len()).flat_map(|at| everybody.iter().map(move |&who| (at, who))).collect();
+    let next = AtomicUsize::new(0);
+    let done = Mutex::new(Vec::new());
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                while let Some(&(at, who)) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let outcome = outcome(who, workload, cases[at].capacity);
+                    let mut done = done.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+                    done.push((at, who, outcome));
+                }
+            });
+        }
+    });
+    let mut lines: Vec<_> =
+        cases.iter().map(|case| Line { case: case.clone(), found: BTreeMap::new() }).collect();
+    let done = done.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
+    for (at, who, outcome) in done {
+        lines[at].found.insert(who, outcome?);
+    }
+    Ok(lines)
+}
+
+/// The cases that the reference has, trace by trace.
+fn cases(known: &[Known]) -> Vec<Case> {
+    let mut cases: Vec<Case> = Vec::new();
+    for known in known.iter().filter(|known| known.capacity >= CAPACITY_MIN) {
+        let case =
+            Case { trace: known.trace.clone(), percent: known.percent, capacity: known.capacity };
+        if cases.last() != Some(&case) {
+            cases.push(case);
+        }
+    }
+    cases
+}
+
+/// Runs the benchmark; whether everything met its bar.
+///
+/// # Errors
+/// If the traces are not there or cannot be read.
+pub(crate) fn bench() -> Result<bool, String> {
+    let told = |error: forebay_lab::Error| format!("{error}\nhint: {}", error.hint);
+    let checkout = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let folder = reference::folder(&checkout).map_err(told)?;
+    let known = reference::known(&folder).map_err(told)?;
+    let cases = cases(&known);
+    let mut everybody: Vec<Who> = Baseline::ALL.into_iter().map(Who::Baseline).collect();
+    everybody.extend([Who::Ideal, Who::Daemon]);
+    let mut lines = Vec::new();
+    for cases in cases.chunk_by(|one, other| one.trace == other.trace) {
+        eprintln!("{}", cases[0].trace);
+        let workload = reference::load(&folder, &cases[0].trace).map_err(told)?;
+        lines.extend(lines_of(&workload, cases, &everybody).map_err(told)?);
+    }
+    lines.sort_by(|one, other| one.case.percent.total_cmp(&other.case.percent));
+    let mut all_met = check_reference(&lines, &known);
+    print_cases(&lines);
+    all_met &= print_means(&lines);
+    all_met &= print_worst(&lines, Who::Ideal);
+    Ok(all_met)
+}
+
+fn verdict(met: bool) -> &'static str {
+    if met { "met" } else { "missed" }
+}
+
+fn check_reference(lines: &[Line], known: &[Known]) -> bool {
+    println!("Baselines beside libCacheSim: cells, and the largest difference of miss ratios\n");
+    println!("{:<12} {:>6} {:>11}  within {DEVIATION_MAX}", "policy", "cells", "difference");
+    let mut all_met = true;
+    for baseline in Baseline::ALL {
+        let differences: Vec<f64> = known
+            .iter()
+            .filter(|known| known.baseline == baseline)
+            .filter_map(|known| {
+                let same = |line: &&Line| {
+                    line.case.trace == known.trace && line.case.capacity == known.capacity
+                };
+                let line = lines.iter().find(same)?;
+                Some((line.ratio(Who::Baseline(baseline)) - known.miss_ratio).abs())
+            })
+            .collect();
+        let largest = differences.iter().copied().fold(0.0, f64::max);
+        let met = largest <= DEVIATION_MAX;
+        all_met &= met;
+        let word = verdict(met);
+        println!("{:<12} {:>6} {largest:>11.4}  {word}", baseline.name(), differences.len());
+    }
+    all_met
+}
+
+fn name(who: Who) -> &'static str {
+    match who {
+        Who::Baseline(baseline) => baseline.name(),
+        Who::Ideal => "forebay",
+        Who::Daemon => "daemon",
+    }
+}
+
+fn print_cases(lines: &[Line]) {
+    println!(
+        "\nMiss ratios; `forebay` decides block by block, `daemon` at its geometry and budget,"
+    );
+    println!("`ssd` is bytes written to the SSD per byte of clients there\n");
+    print!("{:>5} {:<33}", "size", "trace");
+    let everybody: Vec<Who> =
+        lines.first().into_iter().flat_map(|line| line.found.keys().copied()).collect();
+    for &who in &everybody {
+        print!(" {:>9}", name(who));
+    }
+    println!(" {:>5}", "ssd");
+    for line in lines {
+        print!("{:>4}% {:<33}", line.case.percent, line.case.trace);
+        for &who in &everybody {
+            print!(" {:>9.4}", line.ratio(who));
+        }
+        println!(" {:>5.2}", line.found[&Who::Daemon].ssd_bytes_per_client_byte);
+    }
+}
+
+/// Mean of the reductions at one size, in points.
+fn mean(lines: &[&Line], who: Who) -> f64 {
+    let sum: f64 = lines.iter().map(|line| line.reduction(who)).sum();
+    100.0 * sum / lines.len() as f64
+}
+
+fn print_means(lines: &[Line]) -> bool {
+    println!("\nMean miss reduction against LRU, in points\n");
+    println!(
+        "{:>5} {:>6} {:>10} {:>8} {:>8} {:>6} {:<7} {:>8} {:>6} {:<7}",
+        "size", "traces", "best", "", "forebay", "bar", "", "daemon", "bar", ""
+    );
+    let mut all_met = true;
+    for lines in lines.chunk_by(|one, other| one.case.percent == other.case.percent) {
+        let lines: Vec<&Line> = lines.iter().collect();
+        let (best, best_name) = Baseline::ALL
+            .into_iter()
+            .filter(|&baseline| baseline != Baseline::Belady)
+            .map(|baseline| (mean(&lines, Who::Baseline(baseline)), baseline.name()))
+            .fold((f64::MIN, ""), |best, next| if next.0 > best.0 { next } else { best });
+        let percent = lines[0].case.percent;
+        let bar = best + if percent >= AHEAD_FROM_PERCENT { AHEAD_POINTS } else { FLOOR_POINTS };
+        let (ideal, daemon) = (mean(&lines, Who::Ideal), mean(&lines, Who::Daemon));
+        let daemon_bar = ideal - DAEMON_POINTS;
+        let met = (ideal >= bar, daemon >= daemon_bar);
+        all_met &= met.0 && met.1;
+        println!(
+            "{percent:>4}% {:>6} {best_name:>10} {best:>8.2} {ideal:>8.2} {bar:>6.2} {:<7} \
+             {daemon:>8.2} {daemon_bar:>6.2} {:<7}",
+            lines.len(),
+            verdict(met.0),
+            verdict(met.1),
+        );
+    }
+    all_met
+}
+
+/// The cases in which the simplest policies are ahead.
+fn print_worst(lines: &[Line], who: Who) -> bool {
+    let limit = WORSE_MAX * 100.0;
+    let mut worse: Vec<_> = lines.iter().filter(|line| line.worse(who) > WORSE_MAX).collect();
+    worse.sort_by(|one, other| other.worse(who).total_cmp(&one.worse(who)));
+    let met = worse.is_empty();
+    println!(
+        "\nMore than {limit:.0} % more misses than the better of LRU and FIFO ({}): {} of {}: {}",
+        name(who),
+        worse.len(),
+        lines.len(),
+        verdict(met)
+    );
+    for line in worse {
+        let Case { trace, percent, .. } = &line.case;
+        println!("{percent:>4}% {trace:<33} +{:.1} %", 100.0 * line.worse(who));
+    }
+    met
+}

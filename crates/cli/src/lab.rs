@@ -1,0 +1,237 @@
+//! `forebay lab`: recorded traces run against the policy that decides in the daemon.
+
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Subcommand, ValueEnum};
+use forebay_lab::baseline::Baseline;
+use forebay_lab::run::{Report, Settings};
+use forebay_lab::trace::{Format, Options as Reading, Reader};
+use forebay_lab::workload::{BLOCK_BYTES, Workload};
+use serde_json::json;
+
+use crate::Result;
+use crate::failure::Failure;
+use crate::text::{bytes, parse_bytes, say, tell, thousands};
+
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// Run traces through the daemon's policy and others, and print what each misses
+    Trace(Options),
+}
+
+#[derive(Args)]
+pub(crate) struct Options {
+    /// Traces, read one after the other as one workload; - is standard input. Plain, gzip or zstd
+    #[arg(value_name = "TRACE", required = true)]
+    traces: Vec<PathBuf>,
+    /// Format of the traces; without it their beginning tells
+    #[arg(long, value_name = "FORMAT")]
+    format: Option<FormatName>,
+    /// Count lines that cannot be understood, and go on
+    #[arg(long)]
+    skip_bad: bool,
+    /// Read so many requests at the most
+    #[arg(long, value_name = "N")]
+    requests: Option<usize>,
+    /// Size of the cache, in bytes or as a share of the footprint (10%); repeat it for more
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_values = ["1%", "10%", "40%"])]
+    size: Vec<Size>,
+    /// Blocks of 4 KiB in a unit of reclaim; without it as in the daemon, 1/512 of the cache
+    #[arg(long, value_name = "BLOCKS", value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    unit_blocks: Option<u32>,
+    /// Bytes written to the SSD per byte admitted, at the most, in percent
+    #[arg(long, value_name = "PERCENT", default_value_t = 150,
+        value_parser = clap::value_parser!(u32).range(100..=100_000))]
+    write_amplification_max: u32,
+    /// Another policy to show beside it; repeat it for more
+    #[arg(long = "beside", value_name = "POLICY")]
+    beside: Vec<BaselineName>,
+    /// Print JSON instead of a table
+    #[arg(long)]
+    json: bool,
+}
+
+/// Size of a cache.
+#[derive(Clone, Copy, Debug)]
+enum Size {
+    Bytes(u64),
+    /// Of the footprint.
+    Percent(f64),
+}
+
+fn parse_size(text: &str) -> std::result::Result<Size, String> {
+    let Some(percent) = text.strip_suffix('%') else { return parse_bytes(text).map(Size::Bytes) };
+    match percent.parse::<f64>() {
+        Ok(percent) if percent > 0.0 && percent <= 100.0 => Ok(Size::Percent(percent)),
+        _ => Err("a share of the footprint is above 0% and at most 100%".to_owned()),
+    }
+}
+
+impl Size {
+    fn blocks(self, footprint: usize) -> usize {
+        match self {
+            Self::Bytes(bytes) => usize::try_from(bytes / BLOCK_BYTES).unwrap_or(usize::MAX),
+            Self::Percent(percent) => (footprint as f64 * percent / 100.0).round() as usize,
+        }
+    }
+}
+
+/// A format by its name, for clap.
+#[derive(Clone, Copy, Debug)]
+struct FormatName(Format);
+
+impl ValueEnum for FormatName {
+    fn value_variants<'a>() -> &'a [Self] {
+        const ALL: [FormatName; Format::ALL.len()] = {
+            let mut all = [FormatName(Format::Forebay); Format::ALL.len()];
+            let mut at = 0;
+            while at < all.len() {
+                all[at] = FormatName(Format::ALL[at]);
+                at += 1;
+            }
+            all
+        };
+        &ALL
+    }
+
+    fn to_possible_value(&self) -> Option<clap::builder::PossibleValue> {
+        Some(clap::builder::PossibleValue::new(self.0.name()))
+    }
+}
+
+/// A policy by its name, for clap.
+#[derive(Clone, Copy, Debug)]
+struct BaselineName(Baseline);
+
+impl ValueEnum for BaselineName {
+    fn value_variants<'a>() -> &'a [Self] {
+        const ALL: [BaselineName; Baseline::ALL.len()] = {
+            let mut all = [BaselineName(Baseline::Fifo); Baseline::ALL.len()];
+            let mut at = 0;
+            while at < all.len() {
+                all[at] = BaselineName(Baseline::ALL[at]);
+                at += 1;
+            }
+            all
+        };
+        &ALL
+    }
+
+    fn to_possible_value(&self) -> Option<clap::builder::PossibleValue> {
+        Some(clap::builder::PossibleValue::new(self.0.name()))
+    }
+}
+
+impl From<forebay_lab::Error> for Failure {
+    fn from(error: forebay_lab::Error) -> Self {
+        Failure::new(error.what).hint(error.hint)
+    }
+}
+
+pub(crate) fn run(command: &Command) -> Result<()> {
+    let Command::Trace(options) = command;
+    options.run()
+}
+
+#[allow(clippy::disallowed_methods, reason = "what is measured is this machine, without a reactor")]
+fn clock() -> impl Fn() -> std::time::Duration {
+    let start = std::time::Instant::now();
+    move || start.elapsed()
+}
+
+impl Options {
+    fn run(&self) -> Result<()> {
+        let workload = self.load()?;
+        let mut runs = Vec::new();
+        for size in &self.size {
+            let blocks = size.blocks(workload.footprint());
+            let settings = Settings {
+                write_amplification_max_percent: Some(self.write_amplification_max),
+                ..Settings::daemon(blocks)
+            };
+            let unit_blocks = self.unit_blocks.map_or(settings.unit_blocks, |n| n as usize);
+            let settings = Settings { unit_blocks, ..settings };
+            let report = forebay_lab::run::run(&workload, settings, &clock())?;
+            let beside = self.beside.iter().map(|&BaselineName(baseline)| {
+                (baseline.name(), miss_ratio(baseline, &workload, blocks))
+            });
+            runs.push((blocks, settings, report, beside.collect::<Vec<_>>()));
+        }
+        if self.json {
+            let runs: Vec<_> = runs.iter().map(in_json).collect();
+            say(json!({
+                "schema": 1, "accesses": workload.accesses.len(),
+                "footprint_blocks": workload.footprint(), "requests": workload.requests.len(),
+                "runs": runs,
+            }));
+            return Ok(());
+        }
+        say(format_args!(
+            "{} requests, {} accesses of 4 KiB, footprint {}",
+            thousands(workload.requests.len() as u64),
+            thousands(workload.accesses.len() as u64),
+            bytes(workload.footprint() as u64 * BLOCK_BYTES),
+        ));
+        runs.iter().for_each(print);
+        Ok(())
+    }
+
+    fn load(&self) -> Result<Workload> {
+        let paths: Vec<&Path> = self.traces.iter().map(PathBuf::as_path).collect();
+        let format = self.format.map(|FormatName(format)| format);
+        let mut reader = Reader::open(&paths, Reading { format, skip_bad: self.skip_bad });
+        let workload = Workload::load(reader.by_ref().take(self.requests.unwrap_or(usize::MAX)))?;
+        if reader.bad() > 0 {
+            tell(format_args!("note: {} bad lines were passed over", thousands(reader.bad())));
+        }
+        if workload.accesses.is_empty() {
+            return Err(Failure::new("the traces have no reads or writes")
+                .hint("look whether --format is right"));
+        }
+        Ok(workload)
+    }
+}
+
+fn miss_ratio(baseline: Baseline, workload: &Workload, blocks: usize) -> f64 {
+    let mut cache = baseline.cache(workload, blocks.max(1));
+    let missed = workload.accesses.iter().filter(|&&block| !cache.access(block)).count();
+    missed as f64 / workload.accesses.len() as f64
+}
+
+type Run = (usize, Settings, Report, Vec<(&'static str, f64)>);
+
+fn in_json((blocks, settings, report, beside): &Run) -> serde_json::Value {
+    json!({
+        "cache_blocks": blocks, "unit_blocks": settings.unit_blocks,
+        "miss_ratio": {
+            "access": report.accesses().ratio(), "read": report.reads.ratio(),
+            "write": report.writes.ratio(), "request": report.requests.ratio(),
+            "byte": report.bytes.ratio(),
+        },
+        "populated_blocks": report.populated_blocks, "moved_blocks": report.moved_blocks,
+        "ssd_bytes_per_client_byte": report.ssd_bytes_per_client_byte(),
+        "policy_bytes": report.policy_bytes, "ns_per_access": report.ns_per_access(),
+        "beside": beside.iter().copied().collect::<std::collections::BTreeMap<_, _>>(),
+    })
+}
+
+fn print((blocks, settings, report, beside): &Run) {
+    say(format_args!(
+        "\ncache of {}, units of {}",
+        bytes(*blocks as u64 * BLOCK_BYTES),
+        bytes(settings.unit_blocks as u64 * BLOCK_BYTES),
+    ));
+    say(format_args!("  miss ratio       {:.4}", report.accesses().ratio()));
+    say(format_args!("    of reads       {:.4}", report.reads.ratio()));
+    say(format_args!("    of writes      {:.4}", report.writes.ratio()));
+    say(format_args!("    of requests    {:.4}", report.requests.ratio()));
+    say(format_args!("    of bytes       {:.4}", report.bytes.ratio()));
+    for (name, ratio) in beside {
+        say(format_args!("  {name:<16} {ratio:.4}"));
+    }
+    say(format_args!("  populated        {}", bytes(report.populated_blocks * BLOCK_BYTES)));
+    say(format_args!("  moved            {}", bytes(report.moved_blocks * BLOCK_BYTES)));
+    say(format_args!("  SSD per client   {:.2} bytes", report.ssd_bytes_per_client_byte()));
+    say(format_args!("  policy's memory  {}", bytes(report.policy_bytes as u64)));
+    say(format_args!("  time an access   {:.0} ns", report.ns_per_access()));
+}

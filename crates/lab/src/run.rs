@@ -1,0 +1,478 @@
+//! The policy that decides in the daemon, driven by a trace as the daemon drives it.
+//!
+//! The log is here without its bytes: units that are filled front to back, one open for each
+//! stream, and given back whole. What a unit holds, what is live in it, and the heat of granules
+//! are the engine's part; what to admit, which unit to reclaim and what to keep of it is decided
+//! by [`Policy`], as in the daemon. The origin is always up to date, so nothing is ever owed.
+
+use std::time::Duration;
+
+use forebay_engine::ids::VolumeId;
+use forebay_engine::index::HEAT_MAX;
+use forebay_engine::policy::{
+    Access, GRANULE_BYTES_MIN, Granule, Policy, Queue, S3Fifo, S3FifoConfig, Survey, Unit,
+};
+use rustc_hash::FxHashMap;
+
+use crate::workload::{BLOCK_BYTES, Workload};
+use crate::{Error, Result};
+
+/// Share of the units, in percent, that is kept free for moving, and units at the least; as in the
+/// daemon. With units of one block no room is lost, for a move frees what it takes.
+const RESERVE_PERCENT: usize = 5;
+
+/// The write budget of a run without one.
+const UNLIMITED_PERCENT: u32 = 1_000_000;
+
+/// How the cache is made.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// Blocks of the pool.
+    pub pool_blocks: usize,
+    /// Blocks of a unit, which is reclaimed whole.
+    pub unit_blocks: usize,
+    /// Blocks that heat is remembered for together.
+    pub granule_blocks: u64,
+    /// Bytes written per byte admitted, in percent, at the most; `None` for no limit.
+    pub write_amplification_max_percent: Option<u32>,
+}
+
+impl Settings {
+    /// Blocks decided one by one and at no cost: what the other policies do.
+    pub fn ideal(pool_blocks: usize) -> Self {
+        Self {
+            pool_blocks,
+            unit_blocks: 1,
+            granule_blocks: 1,
+            write_amplification_max_percent: None,
+        }
+    }
+
+    /// As in the daemon: granules of 64 KiB, 512 units or more, the default write budget.
+    pub fn daemon(pool_blocks: usize) -> Self {
+        /// A segment of the daemon, 16 MiB.
+        const SEGMENT_BLOCKS: usize = 4096;
+        const UNITS_MIN: usize = 512;
+        Self {
+            unit_blocks: (pool_blocks / UNITS_MIN).clamp(1, SEGMENT_BLOCKS),
+            granule_blocks: GRANULE_BYTES_MIN / BLOCK_BYTES,
+            write_amplification_max_percent: Some(150),
+            ..Self::ideal(pool_blocks)
+        }
+    }
+}
+
+/// Hits and all, of one kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Share {
+    /// Misses.
+    pub missed: u64,
+    /// All.
+    pub all: u64,
+}
+
+impl Share {
+    fn add(&mut self, count: u64, hit: bool) {
+        self.all += count;
+        self.missed += if hit { 0 } else { count };
+    }
+
+    /// Missed of all; 0 of nothing.
+    pub fn ratio(self) -> f64 {
+        if self.all == 0 { 0.0 } else { self.missed as f64 / self.all as f64 }
+    }
+}
+
+/// What a run came to.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Report {
+    /// Blocks read.
+    pub reads: Share,
+    /// Blocks written; a miss is a write over nothing cached.
+    pub writes: Share,
+    /// Requests; one is missed unless all of its blocks are there.
+    pub requests: Share,
+    /// Bytes asked for.
+    pub bytes: Share,
+    /// Blocks populated.
+    pub populated_blocks: u64,
+    /// Blocks moved by reclaim.
+    pub moved_blocks: u64,
+    /// Blocks written to the SSD, all in all.
+    pub appended_blocks: u64,
+    /// Bytes of memory of the policy.
+    pub policy_bytes: usize,
+    /// How long it took, by the clock that was handed in.
+    pub took: Duration,
+}
+
+impl Report {
+    /// Blocks read or written.
+    pub fn accesses(&self) -> Share {
+        Share {
+            missed: self.reads.missed + self.writes.missed,
+            all: self.reads.all + self.writes.all,
+        }
+    }
+
+    /// Bytes written to the SSD per byte that clients asked for.
+    pub fn ssd_bytes_per_client_byte(&self) -> f64 {
+        (self.appended_blocks * BLOCK_BYTES) as f64 / self.bytes.all.max(1) as f64
+    }
+
+    /// Nanoseconds of an access.
+    pub fn ns_per_access(&self) -> f64 {
+        self.took.as_nanos() as f64 / self.accesses().all.max(1) as f64
+    }
+}
+
+const NOWHERE: u64 = u64::MAX;
+
+/// A piece of the log.
+struct Piece {
+    queue: Queue,
+    opened: u64,
+    live: u32,
+    /// What was appended to it, in order.
+    blocks: Vec<u32>,
+    /// Its neighbours in the order of closing, if units are of one block.
+    closed: bool,
+}
+
+/// The log and the index, without data.
+struct Log<'a> {
+    settings: Settings,
+    policy: &'a mut dyn Policy,
+    pieces: Vec<Piece>,
+    free: Vec<u32>,
+    open: [Option<u32>; 2],
+    /// Closed units of one block in the order of closing; those freed since are passed over.
+    closed: [std::collections::VecDeque<(u32, u64)>; 2],
+    live: [u64; 2],
+    opened: u64,
+    reserve: usize,
+    /// Where each block is: its unit times the size of a unit, plus its place there.
+    places: Vec<u64>,
+    /// Granule of each block, and its heat.
+    granules: Vec<u32>,
+    names: Vec<Granule>,
+    heat: Vec<u8>,
+    /// Live blocks of each granule: heat is kept only where something is.
+    mapped: Vec<u32>,
+    report: Report,
+    scratch: Vec<u32>,
+}
+
+fn index_of(queue: Queue) -> usize {
+    match queue {
+        Queue::Probation => 0,
+        Queue::Main => 1,
+    }
+}
+
+impl<'a> Log<'a> {
+    fn new(settings: Settings, workload: &Workload, policy: &'a mut dyn Policy) -> Self {
+        let units = settings.pool_blocks / settings.unit_blocks;
+        let piece = || Piece {
+            queue: Queue::Probation,
+            opened: 0,
+            live: 0,
+            blocks: Vec::with_capacity(settings.unit_blocks),
+            closed: false,
+        };
+        let mut numbers = FxHashMap::default();
+        let mut names = Vec::new();
+        let granules = workload.blocks.iter().map(|&(volume, block)| {
+            let name =
+                Granule { volume: VolumeId(volume + 1), number: block / settings.granule_blocks };
+            *numbers.entry(name).or_insert_with(|| {
+                names.push(name);
+                names.len() as u32 - 1
+            })
+        });
+        let granules: Vec<u32> = granules.collect();
+        let reserve = if settings.unit_blocks == 1 { 1 } else { units * RESERVE_PERCENT / 100 };
+        Self {
+            settings,
+            policy,
+            pieces: (0..units).map(|_| piece()).collect(),
+            free: (0..units as u32).rev().collect(),
+            open: [None; 2],
+            closed: Default::default(),
+            live: [0; 2],
+            opened: 0,
+            reserve: reserve.max(1),
+            places: vec![NOWHERE; workload.footprint()],
+            heat: vec![0; names.len()],
+            mapped: vec![0; names.len()],
+            granules,
+            names,
+            report: Report::default(),
+            scratch: Vec::new(),
+        }
+    }
+
+    fn holds(&self, block: u32) -> bool {
+        self.places[block as usize] != NOWHERE
+    }
+
+    fn granule(&self, block: u32) -> Granule {
+        self.names[self.granules[block as usize] as usize]
+    }
+
+    fn touch(&mut self, block: u32) {
+        let heat = &mut self.heat[self.granules[block as usize] as usize];
+        *heat = (*heat + 1).min(HEAT_MAX);
+    }
+
+    /// What the log holds of a block is void.
+    fn forget(&mut self, block: u32) {
+        let place = std::mem::replace(&mut self.places[block as usize], NOWHERE);
+        if place == NOWHERE {
+            return;
+        }
+        let unit = place / self.settings.unit_blocks as u64;
+        let piece = &mut self.pieces[unit as usize];
+        piece.live -= 1;
+        self.live[index_of(piece.queue)] -= 1;
+        if piece.closed && piece.live == 0 && self.settings.unit_blocks == 1 {
+            self.release(unit as u32);
+        }
+        let granule = self.granules[block as usize] as usize;
+        self.mapped[granule] -= 1;
+        if self.mapped[granule] == 0 {
+            self.heat[granule] = 0;
+        }
+    }
+
+    fn release(&mut self, unit: u32) {
+        let piece = &mut self.pieces[unit as usize];
+        piece.blocks.clear();
+        piece.closed = false;
+        self.free.push(unit);
+    }
+
+    /// Appends a block; there must be a free unit if the open one is full.
+    fn append(&mut self, block: u32, queue: Queue) {
+        let heat = self.heat[self.granules[block as usize] as usize];
+        self.forget(block);
+        let at = index_of(queue);
+        let unit = match self.open[at] {
+            Some(unit) => unit,
+            None => {
+                let Some(unit) = self.free.pop() else { unreachable!("room was made before") };
+                self.opened += 1;
+                let piece = &mut self.pieces[unit as usize];
+                (piece.queue, piece.opened) = (queue, self.opened);
+                self.open[at] = Some(unit);
+                unit
+            }
+        };
+        let piece = &mut self.pieces[unit as usize];
+        let place = u64::from(unit) * self.settings.unit_blocks as u64 + piece.blocks.len() as u64;
+        piece.blocks.push(block);
+        piece.live += 1;
+        self.live[at] += 1;
+        if piece.blocks.len() == self.settings.unit_blocks {
+            piece.closed = true;
+            self.open[at] = None;
+            if self.settings.unit_blocks == 1 {
+                self.closed[at].push_back((unit, piece.opened));
+            }
+        }
+        self.places[block as usize] = place;
+        let granule = self.granules[block as usize] as usize;
+        self.mapped[granule] += 1;
+        // What was written anew is still as hot.
+        self.heat[granule] = heat;
+        self.report.appended_blocks += 1;
+    }
+
+    fn unit(&self, id: u32) -> Unit {
+        let piece = &self.pieces[id as usize];
+        let size_blocks = self.settings.unit_blocks as u32;
+        Unit {
+            id,
+            queue: piece.queue,
+            opened: piece.opened,
+            live_blocks: piece.live,
+            owed_blocks: 0,
+            size_blocks,
+            packed_blocks: size_blocks,
+            pinned: false,
+        }
+    }
+
+    fn survey(&mut self) -> Survey {
+        if self.settings.unit_blocks > 1 {
+            let closed =
+                (0..self.pieces.len() as u32).filter(|&id| self.pieces[id as usize].closed);
+            return Survey::of(closed.map(|id| self.unit(id)));
+        }
+        for queue in &mut self.closed {
+            while let Some(&(unit, opened)) = queue.front()
+                && !(self.pieces[unit as usize].closed
+                    && self.pieces[unit as usize].opened == opened)
+            {
+                queue.pop_front();
+            }
+        }
+        let oldest = self.closed.iter().filter_map(|queue| queue.front());
+        let oldest = oldest.map(|&(id, _)| self.unit(id));
+        Survey::of_oldest(oldest, self.live[0], self.live[0] + self.live[1])
+    }
+
+    /// Makes room for an append of a client's.
+    fn make_room(&mut self) -> Result<()> {
+        while self.free.len() < self.reserve {
+            let survey = self.survey();
+            let Some(id) = self.policy.choose(&survey) else {
+                return Err(Error::new(
+                    "the cache is too small: nothing can be reclaimed",
+                    "take a larger cache or a smaller --unit-blocks",
+                ));
+            };
+            self.reclaim(id);
+        }
+        Ok(())
+    }
+
+    /// Empties a unit: granule by granule, what the policy retains is appended to the main stream.
+    fn reclaim(&mut self, id: u32) {
+        let queue = self.pieces[id as usize].queue;
+        let mut kept = std::mem::take(&mut self.scratch);
+        kept.clear();
+        // From here on it is nobody's but ours, also when its last block is forgotten.
+        self.pieces[id as usize].closed = false;
+        let blocks = std::mem::take(&mut self.pieces[id as usize].blocks);
+        let first = u64::from(id) * self.settings.unit_blocks as u64;
+        let mut live: Vec<u32> = blocks
+            .iter()
+            .zip(first..)
+            .filter_map(|(&block, place)| (self.places[block as usize] == place).then_some(block))
+            .collect();
+        // As in the daemon: what belongs to one granule has one fate.
+        live.sort_unstable_by_key(|&block| self.granules[block as usize]);
+        let mut rest = &live[..];
+        while let Some(&block) = rest.first() {
+            let same =
+                |&&other: &&u32| self.granules[other as usize] == self.granules[block as usize];
+            let (part, after) = rest.split_at(rest.iter().take_while(same).count());
+            rest = after;
+            let granule = self.granules[part[0] as usize] as usize;
+            let (heat, count) = (self.heat[granule], part.len() as u32);
+            if self.policy.retain(self.names[granule], queue, heat, count) {
+                self.heat[granule] = heat.saturating_sub(1);
+                self.policy.spend(0, count.into());
+                kept.extend(part);
+            } else {
+                part.iter().for_each(|&block| self.forget(block));
+            }
+        }
+        // What is kept is in memory while its unit is given back.
+        let mut moved = 0;
+        for &block in &kept {
+            let granule = self.granules[block as usize] as usize;
+            let heat = self.heat[granule];
+            self.forget(block);
+            self.heat[granule] = heat;
+            moved += 1;
+        }
+        self.pieces[id as usize].blocks = blocks;
+        self.release(id);
+        for &block in &kept {
+            self.append(block, Queue::Main);
+        }
+        self.report.moved_blocks += moved;
+        self.scratch = kept;
+    }
+
+    /// A request, or the part of it that lies in one granule; which of its blocks were there is
+    /// in `hits` then.
+    fn ask(&mut self, blocks: &[u32], write: bool, hits: &mut Vec<bool>) -> Result<()> {
+        let name = self.granule(blocks[0]);
+        let from = hits.len();
+        hits.extend(blocks.iter().map(|&block| self.holds(block)));
+        let hits = &hits[from..];
+        let access = if write { Access::Write } else { Access::Read };
+        self.policy.access(name, access, hits.iter().all(|&hit| hit));
+        if hits.contains(&true) {
+            self.touch(blocks[0]);
+        }
+        if write {
+            for &block in blocks {
+                self.make_room()?;
+                self.policy.spend(1, 0);
+                self.append(block, Queue::Probation);
+            }
+        } else if hits.contains(&false)
+            && let Some(queue) = self.policy.admit(name)
+        {
+            for (&block, _) in blocks.iter().zip(hits).filter(|&(_, &hit)| !hit) {
+                self.make_room()?;
+                self.append(block, queue);
+                self.policy.spend(1, 0);
+                self.report.populated_blocks += 1;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Runs the policy of the daemon over a workload. `clock` is for the time it took.
+///
+/// # Errors
+/// If the settings make no cache.
+pub fn run(
+    workload: &Workload,
+    settings: Settings,
+    clock: &dyn Fn() -> Duration,
+) -> Result<Report> {
+    if settings.unit_blocks == 0 || settings.pool_blocks / settings.unit_blocks < 8 {
+        return Err(Error::new(
+            format!(
+                "a cache of {} blocks is less than 8 units of {} blocks",
+                settings.pool_blocks, settings.unit_blocks
+            ),
+            "take a larger cache or a smaller --unit-blocks",
+        ));
+    }
+    let config = S3FifoConfig::for_pool(settings.pool_blocks as u64);
+    let percent = settings.write_amplification_max_percent.unwrap_or(UNLIMITED_PERCENT);
+    let mut policy = S3Fifo::new(S3FifoConfig {
+        write_amplification_max_percent: percent,
+        ..config.with_granules_of(settings.granule_blocks as u32)
+    });
+    let mut log = Log::new(settings, workload, &mut policy);
+    let from = clock();
+    let mut hits = Vec::new();
+    let mut parts = Vec::new();
+    for (request, accesses) in workload.by_request() {
+        hits.clear();
+        let same =
+            |&one: &u32, &other: &u32| log.granules[one as usize] == log.granules[other as usize];
+        let mut rest = accesses;
+        while let Some(&first) = rest.first() {
+            let count = rest.iter().take_while(|other| same(&first, other)).count();
+            let (part, after) = rest.split_at(count);
+            rest = after;
+            parts.push(part);
+        }
+        for part in parts.drain(..) {
+            log.ask(part, request.write, &mut hits)?;
+        }
+        let report = &mut log.report;
+        for (&hit, block) in hits.iter().zip(request.offset / BLOCK_BYTES..) {
+            let start = (block * BLOCK_BYTES).max(request.offset);
+            let end = ((block + 1) * BLOCK_BYTES).min(request.offset + request.bytes);
+            let kind = if request.write { &mut report.writes } else { &mut report.reads };
+            kind.add(1, hit);
+            report.bytes.add(end - start, hit);
+        }
+        report.requests.add(1, !hits.contains(&false));
+    }
+    let mut report = log.report;
+    report.took = clock().saturating_sub(from);
+    report.policy_bytes = policy.memory_bytes();
+    Ok(report)
+}
