@@ -10,9 +10,9 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use forebay_device::runtime::MILLISECOND;
-use forebay_device::{Buf, io};
+use forebay_device::{Buf, Io, io};
 
-use crate::core::Core;
+use crate::core::{Core, Member};
 use crate::counters::add;
 use crate::error::Result;
 use crate::format::{
@@ -34,6 +34,8 @@ impl Core {
     /// If a member fails (the pool has latched then).
     pub(crate) async fn lap(self: &Rc<Self>, clean_stop: bool) -> Result<()> {
         let _held = self.lap_lock.lock().await;
+        // Members that fail from here on may take with them what the images name.
+        let epoch = self.swept_epoch.get();
         self.log.bytes_since_lap.set(0);
         self.close_stream(Stream::Metadata).await;
         let metadata_before = self.log.open_counter.get() + 1;
@@ -44,7 +46,7 @@ impl Core {
         if !planted::is(Bug::RootBeforeImages) {
             self.flush_members().await?;
         }
-        self.write_root(images.clone(), clean_stop).await?;
+        self.write_root(images.clone(), epoch, clean_stop).await?;
         add(&self.counters.laps, 1);
         for (shard, image) in images.iter().enumerate() {
             self.forget_drops(shard, image.watermark);
@@ -121,13 +123,13 @@ impl Core {
     }
 
     /// Writes a root to both slots of every member.
-    async fn write_root(&self, images: Vec<ImageRef>, clean_stop: bool) -> Result<()> {
+    async fn write_root(&self, images: Vec<ImageRef>, epoch: u64, clean_stop: bool) -> Result<()> {
         let generation = self.root_generation.get() + 1;
         self.root_generation.set(generation);
         let root = Root {
             pool: self.superblock.borrow().pool,
             generation,
-            epoch: self.log.epoch.get(),
+            epoch,
             start_number: self.log.start_number.get(),
             sequence: self.log.last_sequence(),
             open_counter: self.log.open_counter.get(),
@@ -145,26 +147,37 @@ impl Core {
         let data = Buf::copy_of(&root.encode()).freeze();
         for slot in 0..2 {
             let at = root_offset(root_bytes, slot);
-            let writes: Vec<_> =
-                self.members.iter().map(|member| member.device.write(at, data.clone())).collect();
-            for (member, write) in self.members.iter().zip(writes) {
+            let writes: Vec<(usize, Io)> = self
+                .serving()
+                .map(|(index, member)| (index, member.device.write(at, data.clone())))
+                .collect();
+            for (index, write) in writes {
                 add(&self.counters.ssd_checkpoint_bytes, data.len() as u64);
                 if let Err(error) = write.done().await {
-                    self.latch(&format!("writing a root to cache device {}", member.id), error);
+                    self.fail_member(index, "writing a root to", error);
                 }
             }
             self.flush_all("a root").await?;
         }
+        self.root_epoch.set(root.epoch);
+        self.epoch_begun.wake_all();
         Ok(())
     }
 
-    /// Flushes every member, whatever was appended.
+    /// Flushes every member, whatever was appended. It counts once no epoch names one that failed.
     pub(crate) async fn flush_all(&self, what: &str) -> Result<()> {
-        let flushes: Vec<_> = self.members.iter().map(|member| member.device.flush()).collect();
-        for (member, flush) in self.members.iter().zip(flushes) {
+        self.flush_each(&format!("{what} on")).await?;
+        self.settle_members().await
+    }
+
+    /// Flushes every member. One that fails is still named by the epoch.
+    pub(crate) async fn flush_each(&self, what: &str) -> Result<()> {
+        let flush = |(index, member): (usize, &Member)| (index, member.device.flush());
+        let flushes: Vec<(usize, Io)> = self.serving().map(flush).collect();
+        for (index, flush) in flushes {
             add(&self.counters.member_flushes, 1);
             if let Err(error) = flush.done().await {
-                self.latch(&format!("flushing {what} on cache device {}", member.id), error);
+                self.fail_member(index, &format!("flushing {what}"), error);
             }
         }
         self.check_latch()
@@ -182,7 +195,10 @@ impl Core {
         // keeps ready are freed together, and while somebody waits as many as are worth it, unless
         // reclaim has no more to give.
         let reclaiming = self.is_reclaim_due() && !self.reclaim_stuck.get();
-        appended >= pool / 100 * self.tuning.lap_percent
+        // After a member has failed, its images have one copy less.
+        let behind = self.root_epoch.get() < self.swept_epoch.get() && !self.recovering.get();
+        behind
+            || appended >= pool / 100 * self.tuning.lap_percent
             || (freed > 0 && starving && (freed >= batch || !reclaiming))
             || (freed > 0 && low && !self.is_reclaim_due())
             || (low && freed >= 3 * batch)

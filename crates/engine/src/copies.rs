@@ -112,7 +112,7 @@ impl Core {
 impl Core {
     /// See [`Pool::check_copies`](crate::Pool::check_copies).
     pub(crate) fn check_copies_change(&self, change: &CopiesChange) -> Result<()> {
-        check_copies(change, self.members.len())?;
+        check_copies(change, self.serving().count())?;
         let superblock = self.superblock.borrow();
         let agreed = change.accept_data_loss_on_ssd_failure || superblock.accept_single_copy;
         if change.dirty != Some(1) || agreed {
@@ -179,10 +179,10 @@ impl Core {
     /// Goes on with raising the copies of dirty data, if that was asked for.
     pub(crate) fn start_raise(self: &Rc<Self>) {
         let Some(copies) = self.copies_awaited() else { return };
-        if usize::from(copies) > self.members.len() {
+        if usize::from(copies) > self.serving().count() {
             let what = format!(
                 "{copies} copies of dirty data were asked for, and {} members are left: it stays with {}",
-                self.members.len(),
+                self.serving().count(),
                 self.dirty_copies()
             );
             return self.event(EventKind::CopiesShort, what);
@@ -225,7 +225,7 @@ impl Core {
         self.lap(false).await?;
         let _control = self.control.lock().await;
         let wanted = self.copies_awaited() == Some(copies) && !self.has_fewer(copies);
-        if !wanted || usize::from(copies) > self.members.len() {
+        if !wanted || usize::from(copies) > self.serving().count() {
             return Ok(());
         }
         self.write_superblocks(|superblock| {
@@ -242,7 +242,7 @@ impl Core {
 /// Brings the copies of dirty data to what was asked for.
 async fn raiser(core: Rc<Core>) {
     while !core.settled.get() && !core.latched.get() {
-        let possible = core.copies_awaited().filter(|&n| usize::from(n) <= core.members.len());
+        let possible = core.copies_awaited().filter(|&n| usize::from(n) <= core.serving().count());
         let Some(copies) = possible else { break };
         if core.raise(copies).await.is_err() {
             // It has latched the pool and is an event.

@@ -12,6 +12,7 @@ use crate::copies::Queue;
 use crate::counters::{Counters, Latency};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::{Event, EventKind};
+use crate::failure::Standing;
 use crate::format::Superblock;
 use crate::ids::{BLOCK_BYTES, DeviceId, Location, SegmentId, Sequence, VolumeId};
 use crate::index::{Mapping, Shard, shard_of};
@@ -21,7 +22,7 @@ use crate::log::Log;
 use crate::planted::{self, Bug};
 use crate::policy::Policy;
 use crate::ram::Ram;
-use crate::segment::SetTable;
+use crate::segment::{Set, SetTable};
 use crate::share::Writing;
 use crate::throttle::Throttle;
 use crate::tuning::Tuning;
@@ -42,6 +43,9 @@ pub(crate) struct Member {
     pub unflushed: Cell<bool>,
     /// Clients' reads and appends under way; see [`crate::copies`].
     pub queue: Queue,
+    pub standing: Cell<Standing>,
+    /// What it failed at, for people.
+    pub failure: RefCell<String>,
 }
 
 /// One virtual shard and what orders requests in it.
@@ -79,8 +83,16 @@ impl Doubtful {
 pub(crate) struct Core {
     pub rt: Rc<dyn Runtime>,
     pub tuning: Tuning,
-    /// Those that the epoch names; all of them are there.
+    /// Those that the epoch of the start names. Their places here stay theirs if they fail.
     pub members: Vec<Member>,
+    /// Woken when an epoch has begun.
+    pub epoch_begun: WaitQueue,
+    /// The newest epoch of which the index names no place that is gone.
+    pub swept_epoch: Cell<u64>,
+    /// The epoch that the newest durable root speaks for.
+    pub root_epoch: Cell<u64>,
+    /// Whether somebody gives dirty data its copies back.
+    pub rebuilding: Cell<bool>,
     /// The cache devices in the order in which whoever opened the pool named them.
     pub devices_given: Vec<Rc<dyn BlockDevice>>,
     pub segment_bytes: u64,
@@ -188,6 +200,7 @@ impl Core {
         self.housekeeping.wake_all();
         self.throttle.wake();
         self.quiet.wake_all();
+        self.epoch_begun.wake_all();
     }
 
     /// Ends all tasks of a pool that could not be opened: whoever tries again has it alone.
@@ -235,17 +248,23 @@ impl Core {
         sets.get(id).map_or(0, |set| set.segments.len())
     }
 
-    /// Where copy number `copy` of a location lies.
-    pub(crate) fn copy_of(&self, location: Location, copy: usize) -> (&Member, u64) {
-        let (segment, block) = self.segment_of(location, copy);
-        self.place(segment, block)
+    /// Where copy number `copy` of a location lies, if there is one: its member may have failed.
+    pub(crate) fn copy_of(&self, location: Location, copy: usize) -> Option<(&Member, u64)> {
+        let (segment, block) = self.segment_of(location, copy)?;
+        Some(self.place(segment, block))
+    }
+
+    /// Whether a set has no copy left.
+    pub(crate) fn is_stray(&self, id: SegmentId) -> bool {
+        self.sets.borrow().get(id).is_some_and(Set::has_no_copy)
     }
 
     /// The segment of copy number `copy` of a location, and the block within it.
-    pub(crate) fn segment_of(&self, location: Location, copy: usize) -> (SegmentId, u32) {
+    pub(crate) fn segment_of(&self, location: Location, copy: usize) -> Option<(SegmentId, u32)> {
         let sets = self.sets.borrow();
         let (id, block) = sets.split(location);
-        (sets.get(id).expect("a live location lies in a set in use").segments[copy], block)
+        let set = sets.get(id).expect("a live location lies in a set in use");
+        Some((*set.segments.get(copy)?, block))
     }
 
     /// Whether a completed member flush covers the record of a mapping. A zero extent may outlive

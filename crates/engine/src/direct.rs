@@ -85,7 +85,7 @@ impl Core {
         let keeps = self.mode_of(v) == Mode::Writethrough && !self.latched.get();
         // A provisional entry may be lost with its member, and what it superseded be found on
         // another: only where there is no other does it say what a tombstone says.
-        let alone = self.members.len() == 1;
+        let alone = self.named_count() == 1;
         if logged && !alone {
             self.check_latch()?;
             self.log_tombstones(v, first, count).await?;
@@ -192,7 +192,9 @@ impl Core {
             };
             let Entry { block, count, sectors, .. } = item.entry;
             // After a failed flush nobody knows what the origin has.
+            // Nor does anybody who finds it in a set that has failed.
             if let Some((completed, failures)) = written
+                && !self.is_stray(self.sets.borrow().split(location).0)
                 && failures == v.origin.failures.get()
             {
                 let state = State::Provisional;

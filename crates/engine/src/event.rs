@@ -9,6 +9,8 @@ pub enum EventKind {
     Opened,
     /// A member failed on a write or a flush; the pool has stopped writing.
     Latched,
+    /// A member failed while the pool was in use, which goes on without it.
+    MemberFailed,
     /// The pool opens without a member.
     MemberMissing,
     /// A member is there that the pool has gone on without.
@@ -43,9 +45,10 @@ pub enum EventKind {
 
 impl EventKind {
     /// All of them.
-    pub const ALL: [EventKind; 17] = [
+    pub const ALL: [EventKind; 18] = [
         EventKind::Opened,
         EventKind::Latched,
+        EventKind::MemberFailed,
         EventKind::MemberMissing,
         EventKind::MemberStale,
         EventKind::LossAccepted,
@@ -68,6 +71,7 @@ impl EventKind {
         match self {
             EventKind::Opened => "pool-opened",
             EventKind::Latched => "pool-latched",
+            EventKind::MemberFailed => "member-failed",
             EventKind::MemberMissing => "member-missing",
             EventKind::MemberStale => "member-stale",
             EventKind::LossAccepted => "loss-accepted",

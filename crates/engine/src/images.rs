@@ -226,7 +226,7 @@ impl Core {
     async fn read_record(&self, header: Location) -> Option<(Vec<Entry>, Data, RecordHeader)> {
         let copies = self.copies(header);
         for copy in (0..copies).chain(0..copies) {
-            let (member, at) = self.copy_of(header, copy);
+            let (member, at) = self.copy_of(header, copy)?;
             let first = member.device.read(at, Buf::new(BLOCK)).await;
             let Some(bytes) = first.result.ok().and(first.buf) else { continue };
             let Ok(peeked) = RecordHeader::peek(&bytes) else { continue };

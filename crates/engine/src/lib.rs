@@ -15,6 +15,7 @@ mod destage;
 mod direct;
 mod error;
 mod event;
+mod failure;
 mod fingerprint;
 mod growth;
 mod images;

@@ -5,7 +5,8 @@
 //! * FLUSH is acknowledged when a member flush that began after the append's completion has
 //!   completed on every member appended to (INV-3); concurrent FLUSHes join.
 //! * A footer is written only after a flush that began after its last record completed (INV-4).
-//! * A failed append or flush publishes nothing and latches the pool; it is never retried.
+//! * A member whose write or flush fails is used no more; what was on its way goes on with the copies
+//!   that are left, once an epoch without it is durable ([`crate::failure`]). Nothing is retried.
 
 mod flush;
 
@@ -313,7 +314,7 @@ impl Core {
 
     /// Copies that a stream's new sets have.
     pub(crate) fn stream_copies(&self, stream: Stream) -> usize {
-        let members = self.members.len();
+        let members = self.serving().count();
         let (dirty, clean) = {
             let superblock = self.superblock.borrow();
             let dirty = superblock.dirty_copies.max(superblock.dirty_copies_next);
@@ -446,6 +447,10 @@ impl Core {
                 }
                 continue;
             };
+            if self.is_degraded(&set) {
+                self.end_degraded(log);
+                continue;
+            }
             self.purge(log);
             let (count, data_blocks) = self.fitting(log, &set);
             if count == 0 && log.queue.borrow().is_empty() {
@@ -600,8 +605,7 @@ impl Core {
         let Batch { set, index, place, sequence, parts, header, pending } = batch;
         let mut writes: Vec<(usize, Io)> = Vec::with_capacity(3 * set.segments.len());
         let (_, offset) = self.sets.borrow().split(place.header);
-        for &segment in &set.segments {
-            let member = self.sets.borrow().member_of(segment);
+        for (member, segment) in self.places_of(&set.segments) {
             if header {
                 let block = self.segment_header(&set, segment, member);
                 let (device, at) = self.place(segment, 0);
@@ -617,20 +621,23 @@ impl Core {
             let bytes = BLOCK_BYTES * set.segments.len() as u64;
             add(&self.counters.ssd_header_bytes, bytes);
         }
-        let mut result = self.await_writes(writes).await;
+        let mut result = self.await_writes(set.id, writes).await;
         if header {
             set.header_done.set(result.is_ok());
             self.log.progress.wake_all();
         } else if !set.header_done.get() {
-            self.log.progress.until(|| set.header_done.get() || self.latched.get()).await;
+            let over = || self.latched.get() || self.is_stray(set.id);
+            self.log.progress.until(|| set.header_done.get() || over()).await;
             if !set.header_done.get() {
                 result = Err(IoErrorKind::Other.into());
             }
         }
         self.note_append(parts.iter().map(|part| part.len() as u64).sum());
         self.log.inflight.borrow_mut().remove(&sequence.0);
-        if result.is_ok() {
+        if !self.latched.get() {
             set.records.borrow_mut()[index].marker = Some(self.log.appended.get());
+        }
+        if result.is_ok() {
             if let Some(set) = self.sets.borrow_mut().get_mut(set.id) {
                 set.last_sequence = set.last_sequence.max(sequence);
             }
@@ -648,7 +655,8 @@ impl Core {
         }
         for item in pending {
             let Entry { kind, volume, block, count, .. } = item.entry;
-            if result.is_err() && kind.names_blocks() {
+            // What only members held that are gone is never found.
+            if result.is_err() && self.latched.get() && kind.names_blocks() {
                 let supersedes = kind.supersedes();
                 self.doubtful.borrow_mut().push(Doubtful { volume, block, count, supersedes });
             }
@@ -665,12 +673,16 @@ impl Core {
         }
     }
 
-    /// Awaits writes of one append; a failure latches the pool.
-    pub(crate) async fn await_writes(
+    /// Awaits what is written to a set. It counts once all members have it that an epoch names which is
+    /// durable (INV-19).
+    ///
+    /// # Errors
+    /// If no member is left that has it, or the pool has latched.
+    async fn await_writes(
         &self,
+        id: SegmentId,
         writes: Vec<(usize, Io)>,
     ) -> std::result::Result<(), IoError> {
-        let mut result = Ok(());
         writes.iter().for_each(|(member, _)| self.members[*member].queue.enter());
         for (member, write) in writes {
             let outcome = write.done().await;
@@ -678,11 +690,43 @@ impl Core {
             // Also after an error: part of it may have arrived.
             self.members[member].unflushed.set(true);
             if let Err(error) = outcome {
-                self.latch(&format!("writing to cache device {}", self.members[member].id), error);
-                result = Err(error);
+                self.fail_member(member, "writing to", error);
             }
         }
-        result
+        let settled = self.settle_members().await;
+        if settled.is_err() || self.is_stray(id) {
+            return Err(IoErrorKind::Other.into());
+        }
+        Ok(())
+    }
+
+    /// The members of these segments that have not failed, each with its segment.
+    fn places_of(&self, segments: &[SegmentId]) -> Vec<(usize, SegmentId)> {
+        let sets = self.sets.borrow();
+        let places = segments.iter().map(|&segment| (sets.member_of(segment), segment));
+        places.filter(|&(member, _)| self.members[member].is_serving()).collect()
+    }
+
+    /// Whether a set has fewer copies than it was opened with: nothing more is appended to it.
+    fn is_degraded(&self, set: &OpenSet) -> bool {
+        self.sets.borrow().get(set.id).is_none_or(|it| it.segments.len() < set.segments.len())
+    }
+
+    /// Ends appending to a stream's open set if a copy of it is gone. Whoever builds a record looks at
+    /// the open set and takes it without a pause between, so this needs no lock.
+    fn end_degraded(self: &Rc<Self>, log: &StreamLog) {
+        let open = log.open.borrow_mut().take_if(|set| self.is_degraded(set));
+        let Some(set) = open else { return };
+        if set.records.borrow().is_empty() {
+            self.sets.borrow_mut().withdraw(set.id);
+        } else {
+            self.begin_close(set);
+        }
+    }
+
+    /// Closes the open sets of which a copy is gone.
+    pub(crate) fn close_degraded(self: &Rc<Self>) {
+        self.log.streams.iter().for_each(|log| self.end_degraded(log));
     }
 
     /// Counts an append as completed: a flush that begins from now on covers it.

@@ -10,6 +10,7 @@
 //! * Where fewer members are left than dirty data has copies, a volume is written back only if its
 //!   owner agreed to a single copy; else it is written through.
 
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use forebay_device::runtime::MILLISECOND;
@@ -17,9 +18,10 @@ use forebay_device::runtime::MILLISECOND;
 use crate::core::{Core, ShardState};
 use crate::event::EventKind;
 use crate::format::{MemberState, Mode, State, Stream};
-use crate::ids::{SECTORS_ALL, SegmentId, VolumeId};
+use crate::ids::{DeviceId, SECTORS_ALL, SegmentId, VolumeId};
 use crate::index::Mapping;
 use crate::membership::Trust;
+use crate::planted::{self, Bug};
 use crate::recovery::{RecoveryReport, mappings};
 use crate::segment::{Set, SetState};
 use crate::volume::VolumeState;
@@ -58,10 +60,7 @@ impl Core {
         if trust == Trust::All {
             return;
         }
-        let covered = {
-            let superblock = self.superblock.borrow();
-            superblock.failed_count() < usize::from(superblock.dirty_copies)
-        };
+        let covered = self.superblock.borrow().is_covered();
         for shard in &self.shards {
             let found = mappings(&shard.index.borrow());
             for (volume, m) in found {
@@ -114,8 +113,8 @@ impl Core {
     }
 
     /// Whether fewer members are left than dirty data has copies.
-    fn is_short(&self) -> bool {
-        self.members.len() < usize::from(self.dirty_copies())
+    pub(crate) fn is_short(&self) -> bool {
+        self.named_count() < usize::from(self.dirty_copies())
     }
 
     /// How a volume is served now: it is not written back with fewer copies than were promised.
@@ -145,7 +144,7 @@ impl Core {
                 format!(
                     "volume \"{}\" {how}: {} members are left for {} copies of dirty data",
                     v.name,
-                    self.members.len(),
+                    self.named_count(),
                     superblock.dirty_copies
                 ),
             );
@@ -154,13 +153,36 @@ impl Core {
 
     /// Starts giving dirty data its copies back, if members were lost and enough are left.
     pub(crate) fn start_rebuild(self: &Rc<Self>) {
-        if self.superblock.borrow().failed_count() > 0 && !self.is_short() {
-            self.spawn_background(rebuilder(Rc::clone(self)));
+        let due = self.superblock.borrow().failed_count() > 0 && !self.is_short();
+        if due && !self.rebuilding.replace(true) {
+            let core = Rc::clone(self);
+            self.spawn_background(async move {
+                rebuilder(&core).await;
+                core.rebuilding.set(false);
+            });
         }
+    }
+
+    /// Whether dirty data with too few copies is still on its way into a set that is being closed.
+    fn is_closing_short(&self) -> bool {
+        self.sets.borrow().iter().any(|set| {
+            let closing = matches!(set.state, SetState::Open | SetState::Closing);
+            closing && set.stream == Stream::Dirty && set.segments.len() < self.copies_wanted(set)
+        })
+    }
+
+    /// The members whose part in the copies has not been made good.
+    fn lost_members(&self) -> BTreeSet<DeviceId> {
+        let superblock = self.superblock.borrow();
+        let failed = superblock.members.iter().filter(|m| m.state == MemberState::Failed);
+        failed.map(|member| member.device).collect()
     }
 
     /// The next set after `after` whose owed data has too few copies.
     fn next_short(&self, after: Option<SegmentId>) -> Option<SegmentId> {
+        if planted::is(Bug::RebuildForgotten) {
+            return None;
+        }
         let sets = self.sets.borrow();
         let mut short = sets.iter().filter(|set| {
             let closed = matches!(set.state, SetState::Closing | SetState::Closed);
@@ -169,15 +191,15 @@ impl Core {
         short.find(|set| after.is_none_or(|after| set.id > after)).map(|set| set.id)
     }
 
-    /// Notes durably that what lost members held has all its copies again.
-    async fn note_rebuilt(self: &Rc<Self>) {
+    /// Notes durably that what these members held has all its copies again. Others may fail meanwhile.
+    async fn note_rebuilt(self: &Rc<Self>, lost: &BTreeSet<DeviceId>) {
         // No image may name a place that only fewer copies hold.
         if self.lap(false).await.is_err() || self.is_short() {
             return;
         }
         let _control = self.control.lock().await;
         let healed = self.write_superblocks(|superblock| {
-            for member in superblock.members.iter_mut().filter(|m| m.state == MemberState::Failed) {
+            for member in superblock.members.iter_mut().filter(|m| lost.contains(&m.device)) {
                 member.state = MemberState::Removed;
             }
         });
@@ -192,10 +214,14 @@ impl Core {
 
 /// Gives dirty data its copies back after members were lost: by moving it, or because it is
 /// destaged meanwhile.
-async fn rebuilder(core: Rc<Core>) {
+async fn rebuilder(core: &Rc<Core>) {
     while !core.settled.get() && !core.latched.get() {
+        let lost = core.lost_members();
+        if lost.is_empty() || core.is_short() {
+            return;
+        }
         let mut after = None;
-        let mut any = false;
+        let mut any = core.is_closing_short();
         while let Some(id) = core.next_short(after) {
             any = true;
             core.move_owed(id).await;
@@ -205,7 +231,8 @@ async fn rebuilder(core: Rc<Core>) {
             }
         }
         if !any {
-            return core.note_rebuilt().await;
+            core.note_rebuilt(&lost).await;
+            continue;
         }
         let timer = core.rt.sleep(LOOK_INTERVAL);
         core.housekeeping.until_or(|| core.settled.get() || core.latched.get(), timer).await;

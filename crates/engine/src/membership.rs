@@ -315,13 +315,7 @@ fn facts(
     Facts {
         one_line,
         known: !overtaken && (heard || 2 * current > members.len() || witnessed),
-        missing: match missing {
-            0 => Missing::None,
-            n if superblock.failed_count() + n < usize::from(superblock.dirty_copies) => {
-                Missing::Covered
-            }
-            _ => Missing::More,
-        },
+        missing: superblock.missing(missing),
         may_be_dirty: superblock.may_be_dirty(),
         accepted: options.accept_missing,
     }
@@ -410,6 +404,39 @@ impl Superblock {
         self.members.iter().filter(|member| member.state == MemberState::Failed).count()
     }
 
+    /// Whether fewer members were lost than dirty data has copies.
+    pub(crate) fn is_covered(&self) -> bool {
+        self.failed_count() < usize::from(self.dirty_copies)
+    }
+
+    fn missing(&self, count: usize) -> Missing {
+        match count {
+            0 => Missing::None,
+            n if self.failed_count() + n < usize::from(self.dirty_copies) => Missing::Covered,
+            _ => Missing::More,
+        }
+    }
+
+    /// Whether a running pool goes on by itself without so many of its members: as a start does.
+    pub(crate) fn may_lose(&self, count: usize) -> bool {
+        let facts = Facts {
+            one_line: true,
+            known: true,
+            missing: self.missing(count),
+            may_be_dirty: self.may_be_dirty(),
+            accepted: false,
+        };
+        let alone = matches!(decide(facts), Decision::OpenWithout | Decision::OpenClean);
+        alone && count < self.present().count()
+    }
+
+    /// Notes that these members are lost.
+    pub(crate) fn lose(&mut self, lost: &BTreeSet<DeviceId>) {
+        for member in self.members.iter_mut().filter(|member| lost.contains(&member.device)) {
+            member.state = MemberState::Failed;
+        }
+    }
+
     /// Whether the log may hold what an origin lacks.
     pub fn may_be_dirty(&self) -> bool {
         self.volumes.iter().any(|volume| volume.may_be_dirty)
@@ -458,8 +485,7 @@ fn trust(epochs: u64, covered: bool, clean_stop: bool, may_be_dirty: bool) -> Tr
 /// What may be believed of what a root names and of the records behind it.
 pub(crate) fn trust_in(superblock: &Superblock, root: &Root, clean_stop: bool) -> Trust {
     let epochs = superblock.epoch.saturating_sub(root.epoch);
-    let covered = superblock.failed_count() < usize::from(superblock.dirty_copies);
-    trust(epochs, covered, clean_stop, superblock.may_be_dirty())
+    trust(epochs, superblock.is_covered(), clean_stop, superblock.may_be_dirty())
 }
 
 #[cfg(test)]

@@ -38,6 +38,12 @@ pub enum Bug {
     RemoteHitUnpinned,
     /// A start takes what was open at a crash, and has one copy, for durable.
     OpenSetsBelieved,
+    /// What a member failed at counts before an epoch without it is durable.
+    EpochNotAwaited,
+    /// The copies on a member that failed stay in the set table.
+    FailedMemberKept,
+    /// A lost member's part counts as made good although nothing was copied again.
+    RebuildForgotten,
     /// A frame of RAM is read on after its block was written.
     RamFrameSurvivesWrite,
     /// What was read before a write is put into RAM after it.
@@ -53,7 +59,7 @@ pub enum Bug {
 }
 
 /// Those that the simulator's seeds reach, with the names used on its command line. Volumes are
-/// removed and grow by scripts only (`crates/sim/tests/hazards`).
+/// removed and grow, and a second member is lost, by scripts only (`crates/sim/tests/hazards`).
 pub const BUGS: &[(&str, Bug)] = &[
     ("flush-skips-second-member", Bug::FlushSkipsSecondMember),
     ("segment-reused-before-root", Bug::SegmentReusedBeforeRoot),
@@ -72,6 +78,7 @@ pub const BUGS: &[(&str, Bug)] = &[
     ("tombstone-not-durable", Bug::TombstoneNotDurable),
     ("remote-hit-unpinned", Bug::RemoteHitUnpinned),
     ("open-sets-believed", Bug::OpenSetsBelieved),
+    ("failed-member-kept", Bug::FailedMemberKept),
     ("ram-frame-survives-write", Bug::RamFrameSurvivesWrite),
     ("ram-fill-overtaken", Bug::RamFillOvertaken),
 ];

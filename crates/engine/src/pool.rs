@@ -14,6 +14,7 @@ use crate::counters::{Counters, Latency, VolumeCounters};
 use crate::destage::{Elevator, elevator};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::{Event, EventKind};
+use crate::failure::guardian;
 use crate::fingerprint;
 use crate::format::{
     ImageRef, Layout, MemberRecord, MemberState, Mode, Root, SEGMENTS_MAX, Stream, Superblock,
@@ -337,6 +338,7 @@ pub async fn open_with(
     core.note_fallbacks();
     core.start_rebuild();
     core.start_raise();
+    core.spawn(guardian(Rc::clone(&core)));
     core.start_ram();
     Ok(Pool { core, report })
 }
@@ -382,6 +384,8 @@ fn new_core(
             segments_offset: superblock.segments_offset,
             unflushed: Cell::new(false),
             queue: Queue::default(),
+            standing: Cell::default(),
+            failure: RefCell::default(),
         })
         .collect();
     let config = S3FifoConfig::for_pool(segments * u64::from(segment_blocks));
@@ -395,6 +399,10 @@ fn new_core(
         rt,
         tuning,
         members,
+        epoch_begun: WaitQueue::default(),
+        swept_epoch: Cell::new(0),
+        root_epoch: Cell::new(0),
+        rebuilding: Cell::new(false),
         devices_given: Vec::new(),
         segment_bytes,
         segment_blocks,
@@ -492,6 +500,12 @@ impl Pool {
     /// and those that were and wait for a flush.
     pub fn unproven_blocks(&self) -> u64 {
         self.core.owed_blocks() + self.core.written.borrow().values().sum::<u64>()
+    }
+
+    /// Bytes that origins lack and that have fewer copies than asked, since members were lost; and
+    /// whether there are members enough to copy them again, so that they need not be destaged.
+    pub fn short_bytes(&self) -> (u64, bool) {
+        (self.core.short_bytes(), !self.core.is_short())
     }
 
     /// Free segments and segments in all.

@@ -195,8 +195,8 @@ impl Core {
         add(&self.counters.read_hits, 1);
         add(&v.counters.read_hits, 1);
         add(&self.counters.read_cache_bytes, len);
+        let (segment, block) = self.segment_of(m.location, copy)?;
         let set = self.sets.borrow_mut().pin(m.location);
-        let (segment, block) = self.segment_of(m.location, copy);
         let (member, at) = (self.sets.borrow().member_of(segment), self.place(segment, block).1);
         self.members[member].queue.enter();
         let within = offset - m.block * BLOCK_BYTES;
@@ -268,8 +268,8 @@ impl Core {
         wanted: bool,
     ) -> (Buf, Result<()>) {
         let len = buf.len();
+        let (member, at) = self.copy_of(m.location, copy).expect("a plain run has a copy");
         let pinned = self.sets.borrow_mut().pin(m.location);
-        let (member, at) = self.copy_of(m.location, copy);
         let within = offset - m.block * BLOCK_BYTES;
         let queued = member.queue.guard();
         let outcome = member.device.read(at + within, buf).await;
@@ -376,9 +376,9 @@ impl Core {
         let (io, pinned, buf) = match &run.source {
             Source::Mapped(m) if m.state.has_data() => {
                 let pinned = Some(self.sets.borrow_mut().pin(m.location));
-                match self.plain_copy(v, m, run.offset, run.len) {
-                    Some(copy) => {
-                        let (member, at) = self.copy_of(m.location, copy);
+                let copy = self.plain_copy(v, m, run.offset, run.len);
+                match copy.and_then(|copy| self.copy_of(m.location, copy)) {
+                    Some((member, at)) => {
                         let at = at + (run.offset - m.block * BLOCK_BYTES);
                         let read = (member.device.read(at, buf), member.queue.guard());
                         (Some(read), pinned, None)
@@ -483,14 +483,15 @@ impl Core {
         if self.tuning.verify_reads {
             return self.read_verified(m.location, m.distance, m.count).await;
         }
-        let (member, at) = self.copy_of(m.location, self.idlest_copy(m.location));
-        let queued = member.queue.guard();
-        let outcome = member.device.read(at, Buf::new(m.count as usize * BLOCK)).await;
-        drop(queued);
-        match (outcome.result, outcome.buf) {
-            (Ok(()), Some(buf)) => Ok(buf.freeze()),
-            _ => self.read_verified(m.location, m.distance, m.count).await,
+        if let Some((member, at)) = self.copy_of(m.location, self.idlest_copy(m.location)) {
+            let queued = member.queue.guard();
+            let outcome = member.device.read(at, Buf::new(m.count as usize * BLOCK)).await;
+            drop(queued);
+            if let (Ok(()), Some(buf)) = (outcome.result, outcome.buf) {
+                return Ok(buf.freeze());
+            }
         }
+        self.read_verified(m.location, m.distance, m.count).await
     }
 
     /// A partial block completed from the origin.

@@ -80,7 +80,9 @@ impl Core {
                 size_blocks,
                 packed_blocks: self.log.packed_blocks.get().min(size_blocks),
                 // Emptied elsewhere, it would make no room where there is none.
-                pinned: set.pins > 0 || !(lacking.is_empty() || sets.touches(set, lacking)),
+                pinned: set.pins > 0
+                    || set.has_no_copy()
+                    || !(lacking.is_empty() || sets.touches(set, lacking)),
             })
         });
         let id = SegmentId(self.policy.borrow_mut().choose(&Survey::of(units))?);

@@ -120,6 +120,8 @@ impl Core {
         self.forget_removed();
         self.settle_states();
         self.settle_losses(trust, &mut report);
+        self.root_epoch.set(root.epoch);
+        self.swept_epoch.set(self.log.epoch.get());
         self.start_accounting();
         self.release_obsolete(&root, &loaded.needed, &open);
         let settled = report.clean_stop && open.is_empty() && loaded.is_sound();

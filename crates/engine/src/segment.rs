@@ -9,6 +9,8 @@
 //!   to others ([`SetTable::floor`]), reclaim empties sets that lie on such a member before any
 //!   else ([`SetTable::lacking`]), and whatever a root would free there is reason enough for one.
 //!   So each set emptied there brings a waiter closer, whatever is moved or populated elsewhere.
+//! * A member that fails takes its copies with it at once ([`SetTable::lose`]): nothing is read from it
+//!   any more, and a set that has no copy left is one that nothing can be read from.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -77,6 +79,11 @@ impl Set {
     /// Whether a closed set holds nothing that anybody needs.
     pub(crate) fn is_empty(&self) -> bool {
         self.live_blocks == 0 && self.pins == 0 && self.state == SetState::Closed
+    }
+
+    /// Whether every member that it lay on has failed.
+    pub(crate) fn has_no_copy(&self) -> bool {
+        self.segments.is_empty()
     }
 
     /// Whether it holds blocks of volumes.
@@ -154,6 +161,8 @@ pub(crate) type Levels = [u64; OWED_LEVELS];
 pub(crate) struct SetTable {
     segment_blocks: u32,
     members: Vec<MemberSegments>,
+    /// Members that have failed since the pool was opened.
+    lost: MemberMask,
     /// Indexed by the number of a set's first segment.
     sets: Vec<Option<Box<Set>>>,
     free: Vec<VecDeque<SegmentId>>,
@@ -175,12 +184,47 @@ impl SetTable {
         Self {
             segment_blocks,
             members,
+            lost: MemberMask(0),
             sets,
             free,
             occupied_blocks: 0,
             owed_segments: 0,
             accounting: false,
         }
+    }
+
+    /// Takes a member and the copies on it out of the table.
+    pub(crate) fn lose(&mut self, member: usize) {
+        self.lost.0 |= 1 << member;
+        self.free[member].clear();
+        let MemberSegments { base, count } = self.members[member];
+        for set in self.sets.iter_mut().flatten() {
+            let before = set.segments.len();
+            set.segments.retain(|segment| !(base..base + count).contains(&segment.0));
+            let gone = before - set.segments.len();
+            self.owed_segments -= if set.owed_blocks > 0 { gone } else { 0 };
+            self.occupied_blocks -= u64::from(set.live_blocks) * gone as u64;
+        }
+    }
+
+    /// Whether blocks that an origin may lack lie on this member alone.
+    pub(crate) fn is_needed(&self, member: usize) -> bool {
+        let alone = |set: &Set| set.segments.iter().all(|&at| self.member_of(at) == member);
+        self.iter().any(|set| set.owed_blocks > 0 && alone(set))
+    }
+
+    /// Whether blocks are mapped to places that nothing can be read from.
+    pub(crate) fn has_strays(&self) -> bool {
+        self.iter().any(|set| set.live_blocks > 0 && set.has_no_copy())
+    }
+
+    fn is_lost(&self, member: usize) -> bool {
+        self.lost.0 >> member & 1 == 1
+    }
+
+    /// The members that have not failed, by number.
+    fn there(&self) -> impl Iterator<Item = usize> {
+        (0..self.members.len()).filter(|&m| !self.is_lost(m))
     }
 
     /// The member that holds a segment.
@@ -322,17 +366,17 @@ impl SetTable {
     /// Segments that are worth a root of their own while writers wait for room: a quarter of the
     /// reserve. One root for each set that is emptied costs more time than emptying it.
     pub(crate) fn root_batch(&self) -> usize {
-        (0..self.members.len()).map(|m| self.reserve(m) / 4).sum()
+        self.there().map(|m| self.reserve(m) / 4).sum()
     }
 
     /// Whether some member has so few free segments that nothing is populated or moved there.
     pub(crate) fn is_starving(&self) -> bool {
-        (0..self.members.len()).any(|m| self.free[m].len() <= self.floor(m, Stream::Probation))
+        self.there().any(|m| self.free[m].len() <= self.floor(m, Stream::Probation))
     }
 
     /// Whether some member has less free than its reserve.
     pub(crate) fn is_low(&self) -> bool {
-        (0..self.members.len()).any(|m| self.free[m].len() < self.reserve(m))
+        self.there().any(|m| self.free[m].len() < self.reserve(m))
     }
 
     /// The members on which room must be made, even if what a root would free now is counted: twice
@@ -346,8 +390,8 @@ impl SetTable {
             set.segments.iter().for_each(|&segment| coming[self.member_of(segment)] += 1);
         }
         let (mut starving, mut low) = (0, 0);
-        for (m, free) in self.free.iter().enumerate() {
-            let expected = free.len() + coming[m];
+        for m in self.there() {
+            let expected = self.free[m].len() + coming[m];
             starving |= u8::from(expected <= self.floor(m, Stream::Probation)) << m;
             low |= u8::from(expected < self.reserve(m) * 2) << m;
         }
@@ -365,8 +409,8 @@ impl SetTable {
         let bottom = |m: usize| self.floor(m, Stream::Dirty) + left[m];
         let sets = |count: &dyn Fn(usize) -> usize| {
             let mut above = [0; MEMBERS_MAX];
-            for (m, above) in above.iter_mut().enumerate().take(self.members.len()) {
-                *above = count(m).saturating_sub(bottom(m));
+            for m in self.there() {
+                above[m] = count(m).saturating_sub(bottom(m));
             }
             // Copies lie on distinct members, so what one has more than the others is of no use.
             above.sort_unstable();
@@ -400,7 +444,7 @@ impl SetTable {
         let (total, owed) = (self.total_count() as u64, [0; OWED_LEVELS]);
         let live = self.occupied_blocks / u64::from(self.segment_blocks);
         let mut outlook = Outlook { total, live, free: 0, owed };
-        for m in 0..self.members.len() {
+        for m in self.there() {
             let floor = self.floor(m, Stream::Dirty);
             outlook.free += self.free[m].len().saturating_sub(floor) as u64;
         }
@@ -433,9 +477,9 @@ impl SetTable {
         self.owed_segments
     }
 
-    /// Segments of all members.
+    /// Segments of all members that are there.
     pub(crate) fn total_count(&self) -> usize {
-        self.members.iter().map(|m| m.count as usize).sum()
+        self.there().map(|m| self.members[m].count as usize).sum()
     }
 
     /// Counts blocks that became live.
@@ -596,6 +640,33 @@ mod tests {
         assert!(!table.withhold(SegmentId(9)));
         assert_eq!((table.total_count(), table.free_count()), (9, 9));
         assert!(table.allocate(3, Stream::Metadata, &[0; MEMBERS_MAX]).is_none());
+    }
+
+    #[test]
+    fn a_member_that_fails_takes_its_copies_and_its_room() {
+        let mut table = table(&[40, 40, 40]);
+        let pair = put(&mut table, 2, Stream::Dirty, SetState::Closed);
+        let alone = put(&mut table, 1, Stream::Probation, SetState::Closed);
+        table.accounting = true;
+        table.add(table.location(pair, 1), 3, State::Dirty);
+        table.add(table.location(alone, 1), 2, State::Clean);
+        let member = table.member_of(alone);
+        assert!(!table.is_needed(table.member_of(pair)) && !table.is_needed(member));
+        table.lose(member);
+        assert!(table.has_strays() && table.get(alone).unwrap().has_no_copy());
+        table.lose(table.member_of(pair));
+        assert_eq!((table.get(pair).unwrap().segments.len(), table.owed_segments()), (1, 1));
+        let last = table.member_of(table.get(pair).unwrap().segments[0]);
+        assert!(table.is_needed(last), "dirty, and without another copy");
+        assert!(!table.is_low() && !table.is_starving() && table.lacking(Sequence(0)).is_empty());
+        assert_eq!((table.total_count(), table.free_count()), (40, 39));
+        assert!(table.allocate(2, Stream::Facts, &[0; MEMBERS_MAX]).is_none());
+        let emptied = table.sub(table.location(alone, 1), 2, State::Clean);
+        assert_eq!(emptied, Some(alone));
+        table.empty(alone, Sequence(6));
+        table.get_mut(alone).unwrap().transition(SetState::Discarding);
+        table.release(alone);
+        assert_eq!(table.free_count(), 39, "its segment is nobody's");
     }
 
     #[test]

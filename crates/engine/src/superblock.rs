@@ -4,21 +4,23 @@
 //!   the witness, and counts only after that: a slot that is damaged later takes no change back.
 //! * `may_be_dirty` is durable before a volume's first dirty record is appended, and is cleared
 //!   only after its last clean fact is durable (INV-20).
+//! * Whatever is written leaves behind the members that have failed, in a new epoch, which begins when
+//!   it counts.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use forebay_device::{BlockDevice, Buf, Data, IoError};
+use forebay_device::{BlockDevice, Buf, Data, IoError, IoErrorKind};
 
 use crate::core::Core;
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::EventKind;
 use crate::format::{
-    Layout, MemberState, Mode, SUPERBLOCK_BYTES, SlotChoice, Superblock, Witness as WitnessFile,
-    WitnessVolume,
+    Layout, Mode, SUPERBLOCK_BYTES, SlotChoice, Superblock, Witness as WitnessFile, WitnessVolume,
 };
 use crate::ids::DeviceId;
 use crate::volume::VolumeState;
+use crate::wait::TaskGuard;
 
 /// Writes a superblock to a slot, without flushing.
 async fn write_slot(
@@ -140,11 +142,14 @@ pub(crate) fn witness_of(superblock: &Superblock) -> Vec<u8> {
 }
 
 impl Core {
-    /// Changes the superblock everywhere, durably. The caller holds `control`.
+    /// Changes the superblock everywhere, durably. The caller holds `control`. A change of the members
+    /// raises `epoch`; that epoch has begun when this returns. Members that have failed are left behind
+    /// whatever the change is (INV-19).
     ///
     /// # Errors
-    /// If a member fails (the pool has latched then). A witness that cannot be written is an event:
-    /// while all members are there, they know as much.
+    /// If the pool has latched, for instance because it may not go on without a member. A witness that
+    /// cannot be written is an event: while all members are there, they know as much. Where one is left
+    /// behind, the pool latches: with the old witness that one would be believed if it came back alone.
     pub(crate) async fn write_superblocks(
         &self,
         change: impl FnOnce(&mut Superblock),
@@ -152,15 +157,22 @@ impl Core {
         self.check_latch()?;
         let mut next = self.superblock.borrow().clone();
         change(&mut next);
-        next.generation += 1;
-        for slot in 0..2 {
-            for member in &self.members {
-                next.device = member.id;
-                if let Err(error) = write_slot(&*member.device, &next, slot).await {
-                    self.latch(&format!("writing the superblock of {}", member.id), error);
+        let mut left = Vec::new();
+        loop {
+            self.leave_behind(&mut next, &mut left)?;
+            next.generation += 1;
+            for slot in 0..2 {
+                for (index, member) in self.serving() {
+                    next.device = member.id;
+                    if let Err(error) = write_slot(&*member.device, &next, slot).await {
+                        self.fail_member(index, "writing the superblock of", error);
+                    }
                 }
+                self.flush_each("the superblock on").await?;
             }
-            self.flush_all("the superblock").await?;
+            if self.failed_beside(&left).is_empty() {
+                break;
+            }
         }
         let stored = self.witness.store(witness_of(&next)).await;
         self.witness_lags.set(stored.is_err());
@@ -169,8 +181,40 @@ impl Core {
                 EventKind::WitnessUnwritable,
                 format!("the witness cannot be written: {reason}"),
             );
+            if !left.is_empty() {
+                let what = "going on without a cache device and without a witness";
+                self.latch(what, IoErrorKind::Other.into());
+                return self.check_latch();
+            }
         }
+        self.log.epoch.set(next.epoch);
         *self.superblock.borrow_mut() = next;
+        self.note_gone(&left);
+        Ok(())
+    }
+
+    /// The places of members that have failed, but for these.
+    fn failed_beside(&self, left: &[usize]) -> Vec<usize> {
+        let failed = self.members.iter().enumerate().filter(|(_, member)| member.is_failed());
+        failed.map(|(index, _)| index).filter(|index| !left.contains(index)).collect()
+    }
+
+    /// Leaves the members that have failed out of a superblock that is to be written, in an epoch of
+    /// its own: each has named one group of members, and some may have heard of the last one.
+    fn leave_behind(&self, next: &mut Superblock, left: &mut Vec<usize>) -> Result<()> {
+        let leaving = self.failed_beside(left);
+        if leaving.is_empty() {
+            return Ok(());
+        }
+        if !next.may_lose(leaving.len()) {
+            self.latch("going on without so many cache devices", IoErrorKind::Other.into());
+            return self.check_latch();
+        }
+        let lost: BTreeSet<DeviceId> =
+            leaving.iter().map(|&index| self.members[index].id).collect();
+        next.lose(&lost);
+        next.epoch += 1;
+        left.extend(leaving);
         Ok(())
     }
 
@@ -186,14 +230,11 @@ impl Core {
             superblock.start_number += 1;
             superblock.epoch = epoch;
             superblock.own_roots = true;
-            for member in superblock.members.iter_mut().filter(|m| missing.contains(&m.device)) {
-                member.state = MemberState::Failed;
-            }
+            superblock.lose(missing);
         })
         .await?;
         let superblock = self.superblock.borrow();
         self.log.start_number.set(superblock.start_number);
-        self.log.epoch.set(superblock.epoch);
         if self.witness_lags.get() && superblock.has_lost_members() {
             return Err(Error::new(
                 ErrorKind::Io,
@@ -214,7 +255,7 @@ impl Core {
         if v.may_be_dirty.get() {
             return Ok(());
         }
-        let _control = self.control.lock().await;
+        let _control = self.lock_for_dirt().await?;
         self.write_superblocks(|superblock| mark_dirty(superblock, v, true)).await?;
         if self.witness_lags.get() {
             // With no member there it would be served from its origin as if nothing were missing.
@@ -223,6 +264,27 @@ impl Core {
         }
         v.may_be_dirty.set(true);
         Ok(())
+    }
+
+    /// Takes `control` for a volume to become dirty. Where members took more with them than dirty data
+    /// has copies, that waits for a root that speaks for the epoch without them: a start before it must
+    /// be able to believe nothing that it finds ([`crate::membership::Trust`]).
+    async fn lock_for_dirt(&self) -> Result<TaskGuard<'_>> {
+        loop {
+            let guard = self.control.lock().await;
+            let settled = {
+                let superblock = self.superblock.borrow();
+                superblock.is_covered() || self.root_epoch.get() == superblock.epoch
+            };
+            if settled {
+                return Ok(guard);
+            }
+            drop(guard);
+            self.housekeeping.wake_all();
+            let epoch = self.log.epoch.get();
+            self.epoch_begun.until(|| self.root_epoch.get() >= epoch || self.latched.get()).await;
+            self.check_latch()?;
+        }
     }
 
     /// Clears `may_be_dirty` if nothing is owed or lost and every clean fact is durable.

@@ -58,10 +58,10 @@ impl Core {
         copy: usize,
     ) -> Option<Data> {
         let header = Location(location.0 - u64::from(distance));
-        let (member, at) = self.copy_of(header, copy);
+        let (member, at) = self.copy_of(header, copy)?;
         let _queued = member.queue.guard();
         let head_io = member.device.read(at, Buf::new(BLOCK));
-        let (member, data_at) = self.copy_of(location, copy);
+        let (member, data_at) = self.copy_of(location, copy)?;
         let data_io = member.device.read(data_at, Buf::new(count as usize * BLOCK));
         let (head, data) = (head_io.await, data_io.await);
         head.result.ok().and(data.result.ok())?;

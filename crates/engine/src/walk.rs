@@ -38,7 +38,8 @@ struct Reading {
 struct Stretch {
     first: u32,
     blocks: u32,
-    io: Io,
+    /// Nothing if no copy is left.
+    io: Option<Io>,
 }
 
 fn header_of(m: &Mapping) -> Location {
@@ -83,9 +84,11 @@ impl Walk {
         }
         let copy = core.idlest_copy(header);
         let stretches = ranges.into_iter().map(|(first, end)| {
-            let (member, at) = core.copy_of(Location(header.0 + u64::from(first)), copy);
+            let place = core.copy_of(Location(header.0 + u64::from(first)), copy);
             let blocks = end - first;
-            Stretch { first, blocks, io: member.device.read(at, Buf::new(blocks as usize * BLOCK)) }
+            let buf = || Buf::new(blocks as usize * BLOCK);
+            let io = place.map(|(member, at)| member.device.read(at, buf()));
+            Stretch { first, blocks, io }
         });
         let stretches = stretches.collect();
         Some(Reading { header, runs, stretches })
@@ -100,8 +103,13 @@ impl Reading {
     async fn end(self, core: &Core) -> Vec<(Run, Result<Data>)> {
         let mut parts = Vec::with_capacity(self.stretches.len());
         for Stretch { first, io, .. } in self.stretches {
-            let outcome = io.await;
-            let data = outcome.result.ok().and(outcome.buf).map(Buf::freeze);
+            let data = match io {
+                Some(io) => {
+                    let outcome = io.await;
+                    outcome.result.ok().and(outcome.buf).map(Buf::freeze)
+                }
+                None => None,
+            };
             parts.push((first, data));
         }
         let mut answers = Vec::with_capacity(self.runs.len());

@@ -224,9 +224,16 @@ impl Core {
             _ => {
                 // Verified, for the merged block gets a checksum of its own; pinned meanwhile, so
                 // that its content stays right even if it is evicted.
-                let old = self.read_verified(m.location, m.distance, 1).await;
                 let mut whole = Buf::zeroed(BLOCK);
-                overlay(&mut whole, &old?, m.sectors);
+                match self.read_verified(m.location, m.distance, 1).await {
+                    Ok(old) => overlay(&mut whole, &old, m.sectors),
+                    Err(error) if m.state.is_owed() => return Err(error),
+                    Err(_) => {
+                        // The origin has the rest.
+                        self.evict(v.id, m.block, m.count, m.location);
+                        return Ok((whole, 0));
+                    }
+                }
                 Ok((whole, m.sectors))
             }
         }

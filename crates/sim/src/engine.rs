@@ -231,7 +231,7 @@ impl Subject for Engine {
                 origin: format!("origin-{i}"),
                 mode: mode(volume.mode),
                 cache_block_bytes: env.config.cache_block_bytes,
-                accept_data_loss_on_ssd_failure: true,
+                accept_data_loss_on_ssd_failure: env.config.agreed,
             };
             pool.add_volume(&spec, Rc::clone(origin)).await.map_err(error)?;
         }

@@ -6,7 +6,7 @@ use forebay_device::model::fault::{Delaying, Failing, Faults, Flipping, Inner, O
 use forebay_device::model::world::{Rng, World};
 use forebay_device::{IoErrorKind, Runtime};
 
-use crate::swarm::Config;
+use crate::swarm::{Config, Strike, StrikeKind};
 
 /// What else happens when a flush fails.
 pub type Lose = Box<dyn Fn()>;
@@ -42,9 +42,27 @@ impl Armoury {
         self.members[member].arm(Trigger::every(Ops::Flushes).after(after).times(1));
     }
 
+    /// Has a cache device fail for good, until the faults are switched off.
+    pub fn strike(&self, strike: &Strike) {
+        let Strike { member, kind, after } = *strike;
+        let faults = &self.members[member];
+        match kind {
+            StrikeKind::Flush => self.fail_flush(member, after),
+            StrikeKind::Write => faults.arm(Trigger::every(Ops::Writes).after(after).times(1)),
+            StrikeKind::Writes => faults.arm(Trigger::every(Ops::Writes).after(after)),
+            StrikeKind::All => faults.arm(Trigger::every(Ops::All).after(after)),
+        }
+    }
+
     /// Requests of cache devices that have failed so far.
     pub fn failed(&self) -> u64 {
         self.members.iter().map(|faults| faults.hits()).sum()
+    }
+
+    /// Whether a request of another cache device than this one has failed so far.
+    pub fn has_failed_beside(&self, member: usize) -> bool {
+        let others = self.members.iter().enumerate().filter(|(other, _)| *other != member);
+        others.map(|(_, faults)| faults.hits()).sum::<u64>() > 0
     }
 
     /// Switches all faults off.

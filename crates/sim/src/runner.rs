@@ -19,7 +19,7 @@ use crate::content::{SECTOR, fill};
 use crate::machine::{Machine, Snapshot};
 use crate::oracle::{Change, Oracle};
 use crate::subject::{Subject, SubjectError};
-use crate::swarm::{Config, CrashPlan};
+use crate::swarm::{Config, CrashPlan, Strike};
 use crate::workload::{BLOCK_SECTORS, Op, STRIPE_SECTORS, Workload};
 
 /// The stamp of what a filled origin holds before the first write.
@@ -286,7 +286,7 @@ async fn pause(shared: &Shared, luck: &mut Rng) {
 }
 
 /// Changes the number of copies now and then.
-async fn change_copies<S: Subject>(shared: &Shared, subject: &S) {
+async fn change_copies<S: Subject>(shared: &Shared, machine: &Machine, subject: &S) {
     let mut luck = Rng::new(shared.config.seed ^ 0xC0B2 ^ shared.world.io_count());
     for &(dirty, clean) in &shared.config.copies {
         pause(shared, &mut luck).await;
@@ -296,6 +296,7 @@ async fn change_copies<S: Subject>(shared: &Shared, subject: &S) {
         if let Err(error) = outcome
             && !shared.errors_expected.get()
             && shared.config.loss.is_none()
+            && machine.armoury.failed() == 0
         {
             shared.fail(format!("the copies cannot be changed: {error}"));
         }
@@ -341,7 +342,14 @@ pub(crate) async fn serve<S: Subject>(
         let member = luck.below(shared.config.members as u64) as usize;
         machine.armoury.fail_flush(member, luck.below(RUN_FLUSHES));
     }
-    shared.errors_expected.set(harmful || fails);
+    let strike = shared.config.strike.filter(|_| luck.one_in(2));
+    // With another member lost before, what it took may have no copy.
+    let second = |strike: &Strike| machine.armoury.has_failed_beside(strike.member);
+    if let Some(strike) = &strike {
+        shared.trace(|| format!("{strike:?}"));
+        machine.armoury.strike(strike);
+    }
+    shared.errors_expected.set(harmful || fails || strike.as_ref().is_some_and(second));
     // At the end sometimes nobody comes: what the last crash left is what is judged.
     let quiet = last && rng.one_in(3);
     let clients = if quiet { 0 } else { shared.config.clients };
@@ -360,8 +368,9 @@ pub(crate) async fn serve<S: Subject>(
         let (completer, end) = pair();
         ends.push(end);
         let (shared, subject) = (Rc::clone(shared), Rc::clone(&subject));
+        let armed = Rc::clone(machine);
         machine.env.runtime.spawn(Box::pin(async move {
-            change_copies(&shared, &*subject).await;
+            change_copies(&shared, &armed, &*subject).await;
             drop(subject);
             completer.done(Ok(()));
         }));
@@ -503,7 +512,11 @@ impl Seed {
         self.crashes += 1;
         if let Some(loss) = shared.config.loss.filter(|loss| self.crashes >= loss.crashes) {
             let back = loss.returns && self.crashes > loss.crashes;
-            self.machine.env.missing.set((!back).then_some(loss.member));
+            let missing = &self.machine.env.missing;
+            // The pool may have gone on without another one, and this one has the last copy then.
+            if missing.get().is_some() || !self.machine.armoury.has_failed_beside(loss.member) {
+                missing.set((!back).then_some(loss.member));
+            }
         }
     }
 

@@ -126,6 +126,8 @@ pub struct Config {
     /// Copies of dirty and of clean data that are asked for, one after the other, while clients are at
     /// work.
     pub copies: Vec<(usize, usize)>,
+    /// Whether write-back with a single copy was agreed to.
+    pub agreed: bool,
     /// Size of a segment.
     pub segment_bytes: u64,
     /// Segments on each member.
@@ -164,6 +166,35 @@ pub struct Config {
     pub crashes: Vec<CrashPlan>,
     /// A member that is gone after a crash.
     pub loss: Option<Loss>,
+    /// A member that fails while clients are at work.
+    pub strike: Option<Strike>,
+}
+
+/// Of a short workload, requests before the member fails.
+const SHORT_STRIKE: u64 = 20;
+
+/// A member that fails in one of the runs; dirty data has another copy, so nobody may notice.
+#[derive(Clone, Copy, Debug)]
+pub struct Strike {
+    /// Which one, counted from 0.
+    pub member: usize,
+    /// How.
+    pub kind: StrikeKind,
+    /// After so many requests that it could have hit.
+    pub after: u64,
+}
+
+/// How a member fails. Half of the writes that fail are carried out all the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StrikeKind {
+    /// One flush fails and may lose what it should have covered.
+    Flush,
+    /// One write fails.
+    Write,
+    /// All writes fail from then on.
+    Writes,
+    /// Everything fails: it is pulled out.
+    All,
 }
 
 /// A member that is there no more; dirty data has another copy.
@@ -198,7 +229,10 @@ impl Config {
         let segment_bytes = 64 << 10;
         let segment_count = rng.between(40, if feast { 48 } else { 72 });
         let sectors = [512, 4096];
-        let loss = Self::loss(seed, members, dirty_copies, crashes);
+        let strike = Self::strike(seed, members, dirty_copies);
+        // Of two members that are lost one after the other the second may have the last copy.
+        let loss = Self::loss(seed, members, dirty_copies, crashes).filter(|_| strike.is_none());
+        let copies = Self::copies(seed, members, loss.is_some() || strike.is_some());
         // From numbers of its own, too.
         let mut arrays = Rng::new(seed ^ 0x57F1);
         let stripe = |(bytes, chunk_bytes)| Stripe { bytes, chunk_bytes };
@@ -206,6 +240,7 @@ impl Config {
         Self {
             seed,
             loss,
+            strike,
             // From numbers of its own, too.
             flush_fails_one_in: if Rng::new(seed ^ 0xF1A5).one_in(4) { 2 } else { 0 },
             ram_bytes: Self::ram(seed),
@@ -214,7 +249,10 @@ impl Config {
             member_sector_bytes: (0..members).map(|_| *rng.pick(&sectors)).collect(),
             dirty_copies,
             clean_copies,
-            copies: Self::copies(seed, members, loss.is_some()),
+            agreed: dirty_copies < 2
+                || copies.iter().any(|(dirty, _)| *dirty < 2)
+                || Rng::new(seed ^ 0xA64E).one_in(2),
+            copies,
             segment_bytes,
             segment_count,
             cache_block_bytes: *rng.pick(&[4096, 16 << 10, 64 << 10]),
@@ -259,6 +297,11 @@ impl Config {
         self.flush_fails_one_in = 0;
         self.members = self.members.min(2);
         self.dirty_copies = self.dirty_copies.min(self.members);
+        self.agreed |= self.dirty_copies < 2;
+        self.strike = self
+            .strike
+            .filter(|strike| strike.member < self.members)
+            .map(|strike| Strike { after: strike.after % SHORT_STRIKE, ..strike });
         self.clean_copies = self.clean_copies.min(self.members);
         for (dirty, clean) in &mut self.copies {
             (*dirty, *clean) = ((*dirty).min(self.members), (*clean).min(self.members));
@@ -298,6 +341,18 @@ impl Config {
             (dirty, rng.between(1, members.min(2) as u64) as usize)
         };
         (0..3).map(|_| change()).collect()
+    }
+
+    /// From numbers of its own, too.
+    fn strike(seed: u64, members: usize, copies: usize) -> Option<Strike> {
+        use StrikeKind::{All, Flush, Write, Writes};
+        let mut rng = Rng::new(seed ^ 0xFA11);
+        if copies < 2 || !rng.one_in(2) {
+            return None;
+        }
+        let kind = *rng.pick(&[Flush, Flush, Write, Writes, All]);
+        let most = if kind == Flush { 20 } else { *rng.pick(&[10, 100, 600]) };
+        Some(Strike { member: rng.below(members as u64) as usize, kind, after: rng.below(most) })
     }
 
     /// From numbers of its own: none, a few frames that are always being given up, or room for much

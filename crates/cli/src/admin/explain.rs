@@ -60,8 +60,13 @@ pub(crate) const CODES: &[(&str, &str, &str)] = &[
     ),
     (
         "pool-latched",
-        "A cache device failed on a write or a flush, so what it holds is not certain. The pool has stopped writing; what can be read is served.",
+        "A cache device failed on a write or a flush, so what it holds is not certain, and the pool may not go on without it: it is the last one, may hold the only copy of dirty data, or the witness cannot be written. The pool has stopped writing; what can be read is served.",
         "See `dmesg` for the device. Mend it, or take it away if dirty data has another copy, then restart the daemon.",
+    ),
+    (
+        "member-failed",
+        "A cache device failed on a write or a flush while the pool was in use, and the pool goes on without it for good. Nothing is lost; the text says how much dirty data has fewer copies than asked, and until when.",
+        "Leave the other devices in place until `copies-restored`, or until nothing is dirty. Take the failed one away; if it comes back it is stale and is not used.",
     ),
     (
         "member-missing",

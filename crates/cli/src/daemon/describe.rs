@@ -206,7 +206,20 @@ impl Daemon {
         let summary = match (lost, offline.len()) {
             (0, 0) => format!("Healthy. {held}"),
             (0, count) => format!("{} without origin. {held}", plural(count, "volume")),
-            (lost, _) => format!("It has gone on without {}. {held}", plural(lost, "cache device")),
+            (lost, _) => {
+                let risk = match open.pool.short_bytes() {
+                    (0, _) => String::new(),
+                    (short, true) => format!(
+                        " {} of it have fewer copies than asked until that is copied again.",
+                        text::bytes(short)
+                    ),
+                    (short, false) => format!(
+                        " {} of it have fewer copies than asked until that is destaged.",
+                        text::bytes(short)
+                    ),
+                };
+                format!("It has gone on without {}. {held}{risk}", plural(lost, "cache device"))
+            }
         };
         (state, summary, action)
     }

@@ -304,7 +304,9 @@ impl Core {
     /// How many writes may be under way now; 0 for none to be begun.
     fn keep_pace(&self, v: &VolumeState) -> usize {
         let (now, traffic) = (self.rt.now(), &v.origin.traffic);
-        let pressure = self.pressure();
+        // What has fewer copies than were promised is brought home at any price.
+        let protecting = self.mode_of(v) != v.mode.get();
+        let pressure = if protecting { 1.0 } else { self.pressure() };
         let mut pace = traffic.pace.borrow_mut();
         pace.step(now, pressure, None);
         let waited = traffic.oldest_read().map_or(0, |began| now - began);

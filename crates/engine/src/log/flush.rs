@@ -83,7 +83,7 @@ impl Core {
         self.log.flushes.borrow_mut().push_back(MemberFlush { marker, done: false });
         self.log.bytes_since_flush.set(0);
         let mut flushes = Vec::with_capacity(self.members.len());
-        for (index, member) in self.members.iter().enumerate() {
+        for (index, member) in self.serving() {
             if member.unflushed.replace(false)
                 && !(index == 1 && planted::is(Bug::FlushSkipsSecondMember))
             {
@@ -93,10 +93,10 @@ impl Core {
         }
         for (index, flush) in flushes {
             if let Err(error) = flush.done().await {
-                self.latch(&format!("flushing cache device {}", self.members[index].id), error);
+                self.fail_member(index, "flushing", error);
             }
         }
-        if !self.latched.get() {
+        if self.settle_members().await.is_ok() {
             self.end_flush(marker);
         }
     }
@@ -201,13 +201,12 @@ impl Core {
         let data = Buf::copy_of(&bytes).freeze();
         let start = self.segment_blocks - (bytes.len() / BLOCK) as u32;
         let mut writes = Vec::with_capacity(segments.len());
-        for &segment in segments {
-            let member = self.sets.borrow().member_of(segment);
+        for (member, segment) in self.places_of(segments) {
             let (device, at) = self.place(segment, start);
             writes.push((member, device.device.write(at, data.clone())));
         }
         add(&self.counters.ssd_header_bytes, (bytes.len() * segments.len()) as u64);
-        let result = self.await_writes(writes).await;
+        let result = self.await_writes(set, writes).await;
         self.note_append(bytes.len() as u64);
         result
     }
@@ -226,11 +225,12 @@ async fn close(core: Rc<Core>, set: Rc<OpenSet>) {
     if !core.latched.get() {
         let records = std::mem::take(&mut *set.records.borrow_mut());
         let records: Vec<FooterRecord> = records.into_iter().map(|record| record.footer).collect();
-        let written = core
-            .write_footer(set.id, &set.segments, set.incarnation, set.stream, &records)
-            .await
-            .is_ok();
-        if written {
+        if !core.is_stray(set.id) {
+            let (segments, incarnation) = (&set.segments, set.incarnation);
+            // What fails has latched the pool, or left the set without a copy.
+            core.write_footer(set.id, segments, incarnation, set.stream, &records).await.ok();
+        }
+        if !core.latched.get() {
             core.note_closed(set.id);
         }
     }

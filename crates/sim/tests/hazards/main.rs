@@ -5,6 +5,7 @@
 mod believed;
 mod copies;
 mod crafted;
+mod failing;
 mod flush;
 mod growth;
 mod lives;

@@ -414,6 +414,18 @@ impl Rig {
         done
     }
 
+    /// Starts a write of one sector; the cell tells whether it has succeeded.
+    pub fn start_write_sector(&self, version: u64, sector: u64) -> Rc<Cell<Option<bool>>> {
+        let mut data = Buf::new(512);
+        fill(version, 0, sector, &mut data);
+        let (volume, outcome) = (self.volume(), Rc::new(Cell::new(None)));
+        let ended = Rc::clone(&outcome);
+        self.world.spawn(Box::pin(async move {
+            ended.set(Some(volume.write(sector * 512, data.freeze(), false).await.is_ok()));
+        }));
+        outcome
+    }
+
     pub fn write(&self, version: u64, block: u64, count: usize) -> Result<(), String> {
         let mut data = Buf::new(count * BLOCK);
         fill(version, 0, block * 8, &mut data);

@@ -1,0 +1,235 @@
+//! A member that fails while the pool is in use: the pool goes on without it where a start would do so
+//! by itself, and latches where a person would be asked.
+//!
+//! * A member that has failed a write or a flush gets no further request, not even a read: a flush that
+//!   failed may have lost what was written, whatever the device returns. Its copies leave the set table
+//!   at that instant, and nothing more is appended to the sets that had one.
+//! * From then on no append is published, no flush and no root counts, until an epoch without the member
+//!   is durable on the others and in the witness (INV-19). Then they count with the copies that are left.
+//!   So who comes back with the failed member alone has either everything that was acknowledged, or an
+//!   epoch that others have left behind.
+//! * The table of the opening decides (`docs/internals/recovery.md`): rows B and C go on; in row D the
+//!   member may hold the only copy of something, so the pool latches and keeps reading from it.
+//! * Clean data that only the failed member had is read from the origin. Its mappings are swept out of
+//!   the index; a root speaks for the new epoch only if all of its images are from after that. A start
+//!   that finds an older root treats the rest as [`crate::losses`] says.
+//! * Dirty data with fewer copies than asked is copied again, or destaged if too few members are left.
+
+use std::rc::Rc;
+
+use forebay_device::{IoError, IoErrorKind};
+
+use crate::core::{Core, Member};
+use crate::error::Result;
+use crate::event::EventKind;
+use crate::ids::BLOCK_BYTES;
+use crate::planted::{self, Bug};
+use crate::recovery::mappings;
+use crate::wait::yield_once;
+
+/// How a running pool stands to a member.
+///
+/// ```text
+/// Serving -> Failed -> Gone
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// It has done all that it was asked for.
+    #[default]
+    Serving,
+    /// It has failed and is used no more; nothing counts until an epoch without it has begun.
+    Failed,
+    /// A durable epoch has left it behind.
+    Gone,
+}
+
+impl Standing {
+    fn may_become(self, next: Standing) -> bool {
+        use Standing::{Failed, Gone, Serving};
+        matches!((self, next), (Serving, Failed) | (Failed, Gone))
+    }
+}
+
+impl Member {
+    /// Whether requests may go to it.
+    pub(crate) fn is_serving(&self) -> bool {
+        self.standing.get() == Standing::Serving
+    }
+
+    /// Whether it has failed and the epoch still names it.
+    pub(crate) fn is_failed(&self) -> bool {
+        self.standing.get() == Standing::Failed
+    }
+
+    /// Moves on in the diagram of [`Standing`].
+    ///
+    /// # Panics
+    /// If the diagram has no such arrow.
+    fn transition(&self, next: Standing) {
+        let now = self.standing.replace(next);
+        assert!(now.may_become(next), "member {}: {now:?} to {next:?}", self.id);
+    }
+}
+
+impl Core {
+    /// The members that requests go to, with their places.
+    pub(crate) fn serving(&self) -> impl Iterator<Item = (usize, &Member)> {
+        self.members.iter().enumerate().filter(|(_, member)| member.is_serving())
+    }
+
+    /// How many members the durable epoch names.
+    pub(crate) fn named_count(&self) -> usize {
+        self.members.iter().filter(|member| member.standing.get() != Standing::Gone).count()
+    }
+
+    fn is_failing(&self) -> bool {
+        self.members.iter().any(Member::is_failed)
+    }
+
+    /// Notes that a member has failed: the pool goes on without it, or latches.
+    pub(crate) fn fail_member(&self, index: usize, doing: &str, error: IoError) {
+        let member = &self.members[index];
+        if !member.is_serving() {
+            return;
+        }
+        let what = format!("{doing} cache device {}", member.id);
+        let failed = self.members.iter().filter(|member| member.is_failed()).count();
+        // Nothing that an origin may lack is ever on one member alone in these rows; if it were so
+        // all the same, only a start could tell what is lost.
+        let needed = self.sets.borrow().is_needed(index);
+        if self.recovering.get() || needed || !self.superblock.borrow().may_lose(failed + 1) {
+            return self.latch(&what, error);
+        }
+        planted::seen("member failed in use");
+        member.transition(Standing::Failed);
+        *member.failure.borrow_mut() = format!("{what}: {error}");
+        if !planted::is(Bug::FailedMemberKept) {
+            self.sets.borrow_mut().lose(index);
+        }
+        self.log.wake_all();
+        self.room.wake_all();
+        self.housekeeping.wake_all();
+    }
+
+    /// Waits until no epoch that counts names a member that has failed.
+    ///
+    /// # Errors
+    /// If the pool has latched.
+    pub(crate) async fn settle_members(&self) -> Result<()> {
+        if self.is_failing() && !planted::is(Bug::EpochNotAwaited) {
+            self.epoch_begun.until(|| !self.is_failing() || self.latched.get()).await;
+        }
+        self.check_latch()
+    }
+
+    /// Notes that the members at these places are left behind by the epoch that has begun.
+    pub(crate) fn note_gone(&self, left: &[usize]) {
+        for &index in left {
+            let member = &self.members[index];
+            member.transition(Standing::Gone);
+            self.event(EventKind::MemberFailed, self.failure_note(member));
+        }
+        self.epoch_begun.wake_all();
+        self.room.wake_all();
+    }
+
+    /// Bytes that origins lack and that have fewer copies than asked.
+    pub(crate) fn short_bytes(&self) -> u64 {
+        let (sets, copies) = (self.sets.borrow(), usize::from(self.dirty_copies()));
+        let short = sets.iter().filter(|set| set.segments.len() < copies);
+        short.map(|set| u64::from(set.owed_blocks) * BLOCK_BYTES).sum()
+    }
+
+    /// What happened, what is at risk, and until when.
+    fn failure_note(&self, member: &Member) -> String {
+        let (cause, epoch, short) =
+            (member.failure.borrow(), self.log.epoch.get(), self.short_bytes());
+        let until = if self.is_short() { "it is destaged" } else { "it is copied again" };
+        let risk = match short {
+            0 => "everything that an origin lacks has all its copies".to_owned(),
+            short => {
+                format!("{short} B that origins lack have fewer copies than asked until {until}")
+            }
+        };
+        format!("{cause}; nothing is lost, the pool goes on without it in epoch {epoch}; {risk}")
+    }
+
+    /// Drops the mappings to places that nothing can be read from; false if another member failed on
+    /// the way.
+    async fn sweep(&self) -> bool {
+        let epoch = self.log.epoch.get();
+        for shard in &self.shards {
+            if !self.sets.borrow().has_strays() {
+                break;
+            }
+            let found = mappings(&shard.index.borrow());
+            for (volume, m) in found.into_iter().filter(|(_, m)| m.state.has_data()) {
+                let (set, _) = self.sets.borrow().split(m.location);
+                if !self.is_stray(set) {
+                    continue;
+                }
+                if m.state.is_owed() {
+                    let what = "dirty data has no copy left";
+                    self.latch(what, IoErrorKind::Media.into());
+                    return false;
+                }
+                planted::seen("clean data dropped with a member");
+                self.evict(volume, m.block, m.count, m.location);
+            }
+            yield_once().await;
+            if self.is_failing() || self.latched.get() {
+                return false;
+            }
+        }
+        self.swept_epoch.set(epoch);
+        true
+    }
+
+    /// Begins the epoch without the members that have failed, and tidies up behind them.
+    async fn go_on(self: &Rc<Self>) -> Result<()> {
+        self.close_degraded();
+        {
+            let _control = self.control.lock().await;
+            if self.is_failing() {
+                // Whatever is written to the superblocks is written without them.
+                self.write_superblocks(|_| ()).await?;
+            }
+        }
+        if self.sweep().await {
+            self.note_fallbacks();
+            self.start_rebuild();
+            self.housekeeping.wake_all();
+        }
+        Ok(())
+    }
+}
+
+/// Waits for members to fail, and lets the pool go on without them.
+pub(crate) async fn guardian(core: Rc<Core>) {
+    loop {
+        let due = || core.is_failing() || core.swept_epoch.get() < core.log.epoch.get();
+        let over = || core.latched.get() || core.log.is_retired();
+        core.housekeeping.until(|| due() || over()).await;
+        // Its error has latched the pool and is an event.
+        if core.latched.get() || !due() || core.go_on().await.is_err() {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_member_that_has_failed_never_serves_again() {
+        use Standing::{Failed, Gone, Serving};
+        let all = [Serving, Failed, Gone];
+        let legal: Vec<_> = all
+            .iter()
+            .flat_map(|&a| all.map(|b| (a, b)))
+            .filter(|(a, b)| a.may_become(*b))
+            .collect();
+        assert_eq!(legal, [(Serving, Failed), (Failed, Gone)]);
+    }
+}

@@ -1,0 +1,396 @@
+//! A member that fails while the pool is in use. Nobody notices but the events, and nothing that was
+//! acknowledged is lost, however it goes on: with the power cut, with the failed member back, or with
+//! another one lost.
+
+use std::rc::Rc;
+
+use forebay_device::Request;
+use forebay_device::model::fault::{Ops, Trigger};
+use forebay_device::model::world::Crash;
+use forebay_device::runtime::SECOND;
+use forebay_engine::format::SUPERBLOCK_BYTES;
+use forebay_engine::planted::Bug;
+use forebay_engine::{EventKind, Mode, Tuning};
+
+use crate::rig::{Plan, Rig, SOON, lazy, provoke, same, survive};
+
+const KINDS: [Crash; 2] = [Crash::PowerCut, Crash::ProcessKill];
+
+/// One write, all writes, one flush, everything.
+fn failures(after: u64) -> [Trigger; 4] {
+    [
+        Trigger::every(Ops::Writes).after(after).times(1),
+        Trigger::every(Ops::Writes).after(after),
+        Trigger::every(Ops::Flushes).after(after).times(1),
+        Trigger::every(Ops::All).after(after),
+    ]
+}
+
+fn is_superblock(request: &Request) -> bool {
+    matches!(request, Request::Write { offset, .. } if *offset < 2 * SUPERBLOCK_BYTES as u64)
+}
+
+fn has_failed(rig: &Rig) -> bool {
+    rig.pool().events().iter().any(|event| event.kind == EventKind::MemberFailed)
+}
+
+/// What was written to one member alone is acknowledged only when the other one is out: if that came
+/// back alone, the host would take it for current.
+#[test]
+fn nothing_counts_before_the_epoch_without_a_failed_member() {
+    provoke(Bug::EpochNotAwaited, 4, |seed| {
+        let rig = Rig::new(seed, Plan { members: 2, copies: 2, ..Plan::default() });
+        let (failed, other) = ((seed % 2) as usize, 1 - (seed % 2) as usize);
+        rig.write(2, 3, 1)?;
+        rig.flush()?;
+        rig.gates[other].hold(1, is_superblock);
+        rig.broken[failed].failing.arm(Trigger::every(Ops::Writes));
+        let done = rig.start_write(3, 3, 1);
+        rig.pause(SOON);
+        assert_eq!(rig.gates[other].held(), 1, "the epoch is on its way");
+        let acknowledged = done.get();
+        rig.crash(Crash::ProcessKill);
+        rig.broken[failed].mend();
+        rig.offer(&[failed]);
+        rig.open()?;
+        match rig.read(3)? {
+            2 if !acknowledged => Ok(()),
+            3 => Ok(()),
+            found => Err(format!("acknowledged {acknowledged}, version {found}")),
+        }
+    });
+}
+
+/// A short life: writes, rewrites, misses, destaging, a root. Every request must succeed.
+fn live(rig: &Rc<Rig>) -> Result<(), String> {
+    for block in 0..6 {
+        rig.write(2, 2 * block, 1)?;
+    }
+    rig.flush()?;
+    rig.read(20)?;
+    rig.read(20)?;
+    rig.pause(SOON);
+    rig.write(3, 2, 3)?;
+    rig.destage()?;
+    rig.write(4, 8, 1)?;
+    rig.flush()?;
+    rig.read(21)?;
+    rig.write(5, 10, 1)?;
+    rig.flush()
+}
+
+fn newest(block: u64) -> u64 {
+    match block {
+        2..=4 => 3,
+        8 => 4,
+        10 => 5,
+        0 | 6 => 2,
+        _ => 1,
+    }
+}
+
+fn verify(rig: &Rc<Rig>, when: &str) -> Result<(), String> {
+    (0..24).try_for_each(|block| {
+        same(&format!("block {block} {when}"), rig.read(block)?, newest(block)).map(drop)
+    })
+}
+
+/// Every request of a member is the first one that fails, in turn, in each way.
+fn fails_everywhere(seed: u64, members: usize) -> Result<(), String> {
+    for kind in 0..4 {
+        for after in 0.. {
+            let luck = seed + after;
+            let failed = (luck as usize) % members;
+            let agreed = luck / 2 % 2 == 0;
+            let tuning = Tuning { lap_percent: 2, ..lazy() };
+            let plan = Plan { members, copies: 2, agreed, tuning, ..Plan::default() };
+            let rig = Rig::new(seed, plan);
+            let faults = Rc::clone(&rig.broken[failed].failing);
+            faults.arm(failures(after)[kind].clone());
+            let at = |error: String| format!("way {kind} after {after} on {failed}: {error}");
+            live(&rig).map_err(at)?;
+            verify(&rig, "at once").map_err(at)?;
+            let hit = faults.hits() > 0;
+            let noticed = has_failed(&rig);
+            assert!(!rig.pool().is_latched());
+            rig.crash(KINDS[(luck / 4 % 2) as usize]);
+            rig.broken[failed].mend();
+            let others: Vec<usize> = (0..members).filter(|&i| i != failed).collect();
+            if noticed && luck / 8 % 2 == 0 {
+                rig.offer(&others);
+            }
+            rig.open().map_err(at)?;
+            verify(&rig, "after a crash").map_err(at)?;
+            rig.destage().map_err(at)?;
+            (0..24).try_for_each(|block| rig.settled(block)).map_err(at)?;
+            rig.stop().map_err(at)?;
+            rig.open().map_err(at)?;
+            verify(&rig, "after a stop").map_err(at)?;
+            if !hit {
+                assert!(after > 5, "it had something to fail at");
+                break;
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn one_of_two_members_fails_at_any_request() {
+    survive(2, |seed| fails_everywhere(seed, 2));
+}
+
+#[test]
+fn one_of_three_members_fails_at_any_request() {
+    survive(2, |seed| fails_everywhere(seed, 3));
+}
+
+/// What a client was told of some blocks.
+struct Told {
+    /// Newest version that a write was acknowledged for, and that a FLUSH was.
+    acknowledged: u64,
+    durable: u64,
+    /// Newest version that was asked for.
+    asked: u64,
+}
+
+/// Writes versions to four blocks and flushes, until the process ends.
+fn write_on(rig: &Rc<Rig>) -> [Told; 4] {
+    let mut told = [1; 4].map(|asked| Told { acknowledged: 1, durable: 1, asked });
+    for version in 2..12 {
+        for (block, told) in (0..).zip(&mut told) {
+            told.asked = version;
+            if rig.write(version, 3 * block, 1).is_ok() {
+                told.acknowledged = version;
+            }
+        }
+        if rig.flush().is_ok() {
+            told.iter_mut().for_each(|told| told.durable = told.acknowledged);
+        }
+    }
+    told
+}
+
+/// The process or the power ends at any request while the pool goes on without a member. Whoever of
+/// them is there at the next start, with a host that remembers the witness: nothing that was
+/// acknowledged is missing, or the pool does not open by itself.
+fn ends_while_going_on(seed: u64, members: usize) -> Result<(), String> {
+    let mut opened = [0; 3];
+    for ios in 1..120 {
+        let luck = seed + ios;
+        let failed = (seed as usize) % members;
+        let rig = Rig::new(seed, Plan { members, copies: 2, agreed: true, ..Plan::default() });
+        rig.write(1, 0, 12)?;
+        rig.flush()?;
+        let trigger = failures(seed % 5)[(seed / 5 % 4) as usize].clone();
+        rig.broken[failed].failing.arm(trigger);
+        rig.world.crash_at(Some(rig.world.io_count() + ios));
+        let told = write_on(&rig);
+        let crash = KINDS[(luck % 2) as usize];
+        rig.crash(crash);
+        rig.broken[failed].mend();
+        let others: Vec<usize> = (0..members).filter(|&i| i != failed).collect();
+        // All, those that went on, or (of two) the one that they went on without.
+        let offer = if members == 2 { luck / 2 % 3 } else { luck / 2 % 2 } as usize;
+        rig.offer(&[(0..members).collect(), others, vec![failed]][offer]);
+        let at = |error: String| format!("{ios} I/Os, offer {offer}: {error}");
+        match rig.open() {
+            Err(error) if offer == 2 && error.contains("NeedsDecision") => continue,
+            other => other.map_err(at)?,
+        }
+        opened[offer] += 1;
+        for (block, told) in (0..).zip(&told) {
+            let found = rig.read(3 * block).map_err(at)?;
+            let least = if crash == Crash::PowerCut { told.durable } else { told.acknowledged };
+            if !(least..=told.asked).contains(&found) {
+                let what = format!("block {block}: {found}, not {least} to {}", told.asked);
+                return Err(at(what));
+            }
+        }
+        rig.destage().map_err(at)?;
+        (0..12).try_for_each(|block| rig.settled(block)).map_err(at)?;
+    }
+    assert!(opened[0] > 0 && opened[1] > 0 && (members > 2 || opened[2] > 0), "{opened:?}");
+    Ok(())
+}
+
+#[test]
+fn a_crash_while_one_of_two_is_left_behind_takes_nothing() {
+    survive(10, |seed| ends_while_going_on(seed, 2));
+}
+
+#[test]
+fn a_crash_while_one_of_three_is_left_behind_takes_nothing() {
+    survive(5, |seed| ends_while_going_on(seed, 3));
+}
+
+/// A part of a block is written while the rest of it, clean, is on a member that has just failed.
+#[test]
+fn a_part_of_a_block_that_failed_with_its_member_is_completed_from_the_origin() {
+    survive(8, |seed| {
+        let rig = Rig::new(seed, Plan { members: 2, copies: 2, ..Plan::default() });
+        for _ in 0..2 {
+            (0..20).try_for_each(|block| same("filled", rig.read(block)?, 1).map(drop))?;
+            rig.pause(SOON);
+        }
+        assert_eq!(rig.pool().blocks().0, 20, "all are cached");
+        let failed = (seed % 2) as usize;
+        rig.gates[1 - failed].hold(1, is_superblock);
+        rig.broken[failed].gone.set(true);
+        let first = rig.start_write(2, 30, 1);
+        rig.pause(SOON);
+        assert!(rig.gates[1 - failed].held() == 1 && !first.get(), "the epoch is on its way");
+        // One sector of each block, with what it has already.
+        let writes: Vec<_> =
+            (0..20).map(|block| rig.start_write_sector(1, block * 8 + 3)).collect();
+        rig.pause(SOON);
+        rig.gates[1 - failed].release();
+        rig.pause(SOON);
+        assert!(writes.iter().all(|write| write.get() == Some(true)), "none has failed");
+        (0..20).try_for_each(|block| same("completed", rig.read(block)?, 1).map(drop))?;
+        rig.destage()?;
+        (0..20).try_for_each(|block| rig.settled(block))
+    });
+}
+
+/// With fewer members than copies nothing is written back that the owner did not agree to; what is
+/// dirty goes home by itself.
+#[test]
+fn with_too_few_members_left_the_pool_protects_what_is_dirty() {
+    survive(8, |seed| {
+        let plan = Plan { members: 2, copies: 2, agreed: false, ..Plan::default() };
+        let rig = Rig::new(seed, plan);
+        for block in 0..20 {
+            rig.write(2, block, 1)?;
+        }
+        assert_eq!(rig.pool().blocks().1, 20, "dirty, and nobody destages");
+        let failed = (seed % 2) as usize;
+        rig.broken[failed].failing.arm(Trigger::every(Ops::Flushes).times(1));
+        rig.flush()?;
+        assert!(rig.was_told("fewer copies than asked until it is destaged"));
+        assert!(rig.was_told("is written through until there are members enough"));
+        rig.write(3, 40, 1)?;
+        rig.flush()?;
+        assert_eq!(crate::rig::version(40, &rig.origin.peek(40 * 4096, 4096))?, 3, "on the origin");
+        rig.pause(20 * SECOND);
+        assert_eq!(rig.pool().blocks().1, 0, "protected, clean");
+        same("hit", rig.read(3)?, 2)?;
+        rig.crash(Crash::PowerCut);
+        rig.offer(&[1 - failed]);
+        rig.open()?;
+        (0..20).try_for_each(|block| same("home", rig.read(block)?, 2).map(drop))?;
+        same("written through", rig.read(40)?, 3).map(drop)
+    });
+}
+
+/// Where enough members are left, dirty data gets its copies back, and another member may fail.
+#[test]
+fn one_member_after_the_other_fails_with_time_between() {
+    provoke(Bug::RebuildForgotten, 8, |seed| {
+        let rig = Rig::new(seed, Plan { members: 3, copies: 2, ..Plan::default() });
+        let order: Vec<usize> = (0..3).map(|i| (i + seed as usize) % 3).collect();
+        for block in 0..30 {
+            rig.write(2, block, 1)?;
+        }
+        rig.flush()?;
+        rig.broken[order[0]].gone.set(true);
+        rig.write(3, 5, 1)?;
+        rig.flush()?;
+        rig.pause(20 * SECOND);
+        assert!(rig.was_told("has all its copies again"));
+        rig.broken[order[1]].gone.set(true);
+        rig.write(4, 6, 1)?;
+        rig.flush()?;
+        let expected = |block| match block {
+            5 => 3,
+            6 => 4,
+            _ => 2,
+        };
+        let all = |rig: &Rc<Rig>, when: &str| {
+            (0..30).try_for_each(|block| same(when, rig.read(block)?, expected(block)).map(drop))
+        };
+        all(&rig, "with one member")?;
+        rig.crash(Crash::PowerCut);
+        rig.broken.iter().for_each(crate::rig::Breakage::mend);
+        // All are back, but two of them are stale.
+        rig.open()?;
+        assert!(rig.was_told("is not used"));
+        all(&rig, "after a power cut")?;
+        rig.destage()?;
+        (0..30).try_for_each(|block| rig.settled(block))
+    });
+}
+
+/// What has a single copy on the member that fails is a person's to decide about: the pool latches, goes
+/// on reading, and has everything at the next start.
+#[test]
+fn a_member_with_the_only_copy_of_something_latches_the_pool() {
+    survive(8, |seed| {
+        let rig = Rig::new(seed, Plan { members: 2, copies: 1, ..Plan::default() });
+        for block in 0..30 {
+            rig.write(2, block, 1)?;
+        }
+        rig.flush()?;
+        let both = |trigger: &Trigger| {
+            rig.broken.iter().for_each(|broken| broken.failing.arm(trigger.clone()));
+        };
+        both(&Trigger::every(Ops::Writes));
+        rig.write(3, 3, 1).unwrap_err();
+        assert!(rig.pool().is_latched() && !has_failed(&rig));
+        same("read from a pool that has latched", rig.read(7)?, 2)?;
+        rig.crash(KINDS[(seed % 2) as usize]);
+        rig.broken.iter().for_each(crate::rig::Breakage::mend);
+        rig.open()?;
+        (4..30).try_for_each(|block| same("dirty", rig.read(block)?, 2).map(drop))
+    });
+}
+
+/// With nothing dirty only warmth is lost, and what was cached does not come back as it was.
+#[test]
+fn clean_data_that_fails_with_its_member_is_read_from_the_origin() {
+    survive(12, |seed| {
+        let copies = 1 + (seed % 2) as u8;
+        let tuning = Tuning { flush_interval: SOON, ..lazy() };
+        let plan = Plan { members: 2, copies, mode: Mode::Readonly, tuning, ..Plan::default() };
+        let rig = Rig::new(seed, plan);
+        for _ in 0..2 {
+            (0..40).try_for_each(|block| same("filled", rig.read(block)?, 1).map(drop))?;
+            rig.pause(SOON);
+        }
+        rig.write(2, 3, 4)?;
+        rig.flush()?;
+        (0..8).try_for_each(|block| rig.read(block).map(drop))?;
+        rig.pause(SOON);
+        let cached = rig.pool().blocks().0;
+        assert!(cached > 20, "{cached} blocks are cached");
+        let failed = (seed / 2 % 2) as usize;
+        rig.broken[failed].gone.set(true);
+        // A tombstone goes to all members.
+        rig.write(3, 5, 4)?;
+        rig.flush()?;
+        assert!(has_failed(&rig) && !rig.pool().is_latched());
+        assert!(rig.pool().blocks().0 < cached, "what it held is dropped");
+        let expected = |block| match block {
+            3 | 4 => 2,
+            5..9 => 3,
+            _ => 1,
+        };
+        let all = |rig: &Rc<Rig>, when: &str| {
+            (0..40).try_for_each(|block| same(when, rig.read(block)?, expected(block)).map(drop))
+        };
+        all(&rig, "without it")?;
+        if seed / 4 % 2 == 0 {
+            // It may be written back from now on, to one member.
+            let volume = rig.volume();
+            rig.run(async move { volume.set_mode(Mode::Writeback).await })?.unwrap();
+            rig.write(1, 20, 2)?;
+            rig.flush()?;
+        }
+        rig.crash(KINDS[(seed / 8 % 2) as usize]);
+        rig.broken[failed].mend();
+        rig.open()?;
+        all(&rig, "after a crash")?;
+        rig.destage()?;
+        (0..40).try_for_each(|block| rig.settled(block))
+    });
+}
