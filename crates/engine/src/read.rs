@@ -195,7 +195,8 @@ impl Core {
         add(&self.counters.read_hits, 1);
         add(&v.counters.read_hits, 1);
         add(&self.counters.read_cache_bytes, len);
-        let (segment, block) = self.segment_of(m.location, copy)?;
+        let (segment, block) =
+            self.segment_of(m.location, copy).expect("a copy that was chosen just now");
         let set = self.sets.borrow_mut().pin(m.location);
         let (member, at) = (self.sets.borrow().member_of(segment), self.place(segment, block).1);
         self.members[member].queue.enter();
