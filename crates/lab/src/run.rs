@@ -297,6 +297,7 @@ impl<'a> Log<'a> {
             opened: piece.opened,
             live_blocks: piece.live,
             owed_blocks: 0,
+            copies: 1,
             size_blocks,
             packed_blocks: size_blocks,
             pinned: false,
