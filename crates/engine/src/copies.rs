@@ -138,7 +138,9 @@ impl Core {
 
     /// See [`Pool::set_copies`](crate::Pool::set_copies).
     pub(crate) async fn set_copies(self: &Rc<Self>, change: &CopiesChange) -> Result<()> {
-        let control = self.control.lock().await;
+        // With fewer copies promised than members were lost, a start would not believe what those have
+        // left on others.
+        let control = self.lock_settled(|_| false).await?;
         // What volumes have agreed to is looked at under the lock that their modes change under.
         self.check_copies_change(change)?;
         let accepts = change.accept_data_loss_on_ssd_failure && change.dirty == Some(1);

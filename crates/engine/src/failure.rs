@@ -82,7 +82,7 @@ impl Core {
         self.members.iter().filter(|member| member.standing.get() != Standing::Gone).count()
     }
 
-    fn is_failing(&self) -> bool {
+    pub(crate) fn is_failing(&self) -> bool {
         self.members.iter().any(Member::is_failed)
     }
 

@@ -255,7 +255,7 @@ impl Core {
         if v.may_be_dirty.get() {
             return Ok(());
         }
-        let _control = self.lock_for_dirt().await?;
+        let _control = self.lock_settled(Superblock::is_covered).await?;
         self.write_superblocks(|superblock| mark_dirty(superblock, v, true)).await?;
         if self.witness_lags.get() {
             // With no member there it would be served from its origin as if nothing were missing.
@@ -266,23 +266,30 @@ impl Core {
         Ok(())
     }
 
-    /// Takes `control` for a volume to become dirty. Where members took more with them than dirty data
-    /// has copies, that waits for a root that speaks for the epoch without them: a start before it must
-    /// be able to believe nothing that it finds ([`crate::membership::Trust`]).
-    async fn lock_for_dirt(&self) -> Result<TaskGuard<'_>> {
+    /// Takes `control` once a root speaks for the newest epoch, unless the superblock says that it may be
+    /// taken before. Until then a start treats what it finds by what was so when the epoch began
+    /// ([`crate::membership::Trust`]).
+    pub(crate) async fn lock_settled(
+        &self,
+        before: impl Fn(&Superblock) -> bool,
+    ) -> Result<TaskGuard<'_>> {
         loop {
             let guard = self.control.lock().await;
             let settled = {
                 let superblock = self.superblock.borrow();
-                superblock.is_covered() || self.root_epoch.get() == superblock.epoch
+                before(&superblock) || self.root_epoch.get() == superblock.epoch
             };
-            if settled {
+            if settled && !self.is_failing() {
                 return Ok(guard);
             }
             drop(guard);
+            self.settle_members().await?;
             self.housekeeping.wake_all();
             let epoch = self.log.epoch.get();
-            self.epoch_begun.until(|| self.root_epoch.get() >= epoch || self.latched.get()).await;
+            let due = || self.root_epoch.get() >= epoch || self.is_failing();
+            self.epoch_begun
+                .until(|| due() || before(&self.superblock.borrow()) || self.latched.get())
+                .await;
             self.check_latch()?;
         }
     }

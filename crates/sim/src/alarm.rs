@@ -30,6 +30,7 @@ const KNOWN: &[(&str, u64)] = &[
     ("tombstone-not-durable", 361),
     ("remote-hit-unpinned", 111),
     ("open-sets-believed", 133),
+    ("failed-member-kept", 7),
     ("ram-frame-survives-write", 2),
     ("ram-fill-overtaken", 27),
 ];
