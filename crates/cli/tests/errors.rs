@@ -7,6 +7,7 @@ mod common;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::process::Command;
 
+use common::daemon::served;
 use common::{Client, Dir, Server, create, forebay, run, serve, serve_at, stderr};
 use forebay_engine::format::checksum;
 
@@ -37,6 +38,26 @@ fn edit(dir: &Dir, file: &str, slot: usize, change: impl Fn(&mut [u8])) {
     file.read_exact_at(&mut bytes, (slot * SLOT_BYTES) as u64).unwrap();
     change(&mut bytes);
     file.write_all_at(&bytes, (slot * SLOT_BYTES) as u64).unwrap();
+}
+
+#[test]
+fn what_is_mistyped_or_taken_is_said_in_the_words_of_the_command() {
+    let mut daemon = served("mistyped");
+    let set = |setting: &'static str| ["pool", "set", "fast", setting];
+    daemon.refused(&set("rma_bytes=1G"), "unknown field `rma_bytes`", "did you mean `ram_bytes`?");
+    daemon.tell(&["pool", "set", "fast", "ram_bytes=2M", "--dry-run"]);
+    let origin = daemon.dir.path("origin");
+    let again = ["volume", "add", "fast/again", "--origin", origin.to_str().unwrap()];
+    daemon.refused(&again, "is the origin of volume \"fast/vm\"", "another disk");
+    let listen = ["export", "add", "fast/vm", "--listen", "localhost:10809"];
+    let output = daemon.ask(&listen);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(
+        stderr(&output).contains("write numbers, as in 192.0.2.1:10809"),
+        "{}",
+        stderr(&output)
+    );
+    daemon.stop();
 }
 
 #[test]

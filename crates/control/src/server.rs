@@ -104,10 +104,25 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
             ApiError::new(Code::BadRequest, "the body did not arrive whole")
         })?;
         serde_json::from_slice(&bytes).map(Body).map_err(|error| {
-            ApiError::new(Code::BadRequest, format!("the body cannot be used: {error}"))
-                .hint("docs/user/reference.md lists the fields")
+            let why = error.to_string();
+            ApiError::new(Code::BadRequest, format!("the body cannot be used: {why}"))
+                .hint(nearest_field(&why))
         })
     }
+}
+
+/// What to do about a body that does not fit: the nearest one of the fields that are expected in place of
+/// one that nobody knows.
+fn nearest_field(why: &str) -> String {
+    // "unknown field `rma`, expected one of `ram_bytes`, `dry_run` at line 1 column 6"
+    let mut named = why.split('`').skip(1).step_by(2);
+    let unknown = named.next().filter(|_| why.starts_with("unknown field"));
+    let nearest = unknown
+        .and_then(|unknown| named.min_by_key(|known| strsim::damerau_levenshtein(known, unknown)));
+    nearest.map_or_else(
+        || "docs/user/reference.md lists the fields".to_owned(),
+        |nearest| format!("did you mean `{nearest}`? docs/user/reference.md lists the fields"),
+    )
 }
 
 /// Parts of the address.
@@ -412,5 +427,22 @@ impl Server {
     /// Waits until the thread has ended. Blocks: after the last call has been received.
     pub fn join(self) {
         let _ = self.thread.join();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_field_that_nobody_knows_is_told_the_nearest_one() {
+        let hint = |body: &str| {
+            let error = serde_json::from_str::<api::SetPool>(body).unwrap_err();
+            nearest_field(&error.to_string())
+        };
+        assert!(hint("{\"ram_byte\": 1}").starts_with("did you mean `ram_bytes`?"));
+        assert!(hint("{\"dry\": true}").starts_with("did you mean `dry_run`?"));
+        assert!(hint("{\"ram_bytes\": \"x\"}").starts_with("docs/"));
+        assert!(hint("[").starts_with("docs/"));
     }
 }

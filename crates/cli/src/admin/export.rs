@@ -25,7 +25,8 @@ pub(crate) enum Command {
         #[arg(long)]
         port: Option<u16>,
         /// Address to serve on; one that other machines can reach needs TLS with clients' certificates
-        #[arg(long, value_name = "ADDRESS:PORT", conflicts_with_all = ["socket", "port"])]
+        #[arg(long, value_name = "ADDRESS:PORT", conflicts_with_all = ["socket", "port"],
+            value_parser = address)]
         listen: Option<SocketAddr>,
         /// Refuse clients' writes
         #[arg(long)]
@@ -47,6 +48,12 @@ pub(crate) enum Command {
         #[arg(long)]
         dry_run: bool,
     },
+}
+
+/// An address as people write it. Names are not looked up: what they stand for may change.
+fn address(text: &str) -> std::result::Result<SocketAddr, String> {
+    text.parse()
+        .map_err(|_| "write numbers, as in 192.0.2.1:10809 or [2001:db8::1]:10809".to_owned())
 }
 
 /// Runs the command.

@@ -12,7 +12,7 @@ pub(crate) mod status;
 pub(crate) mod stop;
 pub(crate) mod volume;
 
-use std::io::{BufRead, IsTerminal, Write};
+use std::io::{BufRead, ErrorKind, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -71,6 +71,11 @@ impl Daemon<'_> {
     fn explain<T>(&self, answer: std::result::Result<T, client::Failure>) -> Result<T> {
         let socket = self.socket.display();
         answer.map_err(|failure| match failure {
+            client::Failure::Connect(error) if error.kind() == ErrorKind::PermissionDenied => {
+                Failure::new(format!("the control socket {socket} may not be opened: {error}")).hint(
+                    "ask as root, or as who may open it: control.mode in the daemon's configuration",
+                )
+            }
             client::Failure::Connect(error) => {
                 Failure::new(format!("no daemon answers at {socket}: {error}")).hint(
                     "start it with `forebay serve`; or name its socket with --control or in \

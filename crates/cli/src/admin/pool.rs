@@ -208,7 +208,7 @@ fn settings_of(settings: &[String]) -> Result<serde_json::Map<String, serde_json
                 .hint("write KEY=VALUE, as write_amplification_max_percent=200"));
         };
         let (key, value) = match key {
-            "ram" => ("ram_bytes", size(value)?),
+            "ram" | "ram_bytes" => ("ram_bytes", size(value)?),
             _ => (key, serde_json::from_str(value).unwrap_or_else(|_| value.into())),
         };
         if body.insert(key.to_owned(), value).is_some() {

@@ -20,6 +20,10 @@ pub(crate) const CONTROL_PATH: &str = "/run/forebay/control.sock";
 /// thread, a ring and a descriptor of each cache device.
 const REACTORS_MAX: usize = 256;
 
+/// Longest path of a control socket, in bytes: what the system takes (unix(7)), without what is put
+/// behind it while the socket is made.
+const SOCKET_PATH_BYTES_MAX: usize = 107 - ".new/s".len();
+
 /// A section of the file: its fields are the keys, their comments the reference's words.
 macro_rules! section {
     ($(#[$about:meta])* $name:ident {
@@ -236,6 +240,14 @@ impl Config {
                 .hint("write it from the root on: /var/lib/forebay"));
             }
         }
+        let length = config.control.socket.as_os_str().len();
+        if length > SOCKET_PATH_BYTES_MAX {
+            return Err(Failure::new(format!(
+                "control.socket has {length} bytes, and a socket's path at most \
+                 {SOCKET_PATH_BYTES_MAX}"
+            ))
+            .hint("choose a shorter path: /run/forebay/control.sock"));
+        }
         if config.reactors.is_some_and(|count| count.get() > REACTORS_MAX) {
             return Err(Failure::new(format!("reactors is more than {REACTORS_MAX}"))
                 .hint("one per core is the most that is of use; leave the key out"));
@@ -407,6 +419,8 @@ mod tests {
         assert!(refused("[devices]\nscan = [\"/dev/***\"]").0.contains("devices.scan"));
         assert!(refused("state_dir = \"x\"").0.contains("not absolute"));
         assert!(refused("[control]\nsocket = \"x.sock\"").0.contains("not absolute"));
+        let long = format!("[control]\nsocket = \"/{}\"", "n".repeat(101));
+        assert!(refused(&long).0.contains("at most 101"));
         assert!(refused("reactors = 300").0.contains("more than 256"));
         assert!(refused("= ").0.starts_with("line 1"));
         assert!(refused("[tls]\nkey = \"/k\"").0.contains("missing field `certificate`"));

@@ -143,6 +143,17 @@ impl Daemon {
         }
     }
 
+    /// Refuses an origin that is a volume's already: who uses it then is this very daemon.
+    fn refuse_shared(&self, origin: &Path) -> Result<()> {
+        let volumes = self.describe_volumes();
+        let Some(other) = volumes.iter().find(|other| Path::new(&other.origin) == origin) else {
+            return Ok(());
+        };
+        let what = format!("{} is the origin of volume \"{}\"", origin.display(), other.name);
+        Err(Failure::coded(Code::Exists, what)
+            .hint("two volumes on one origin would overwrite each other: choose another disk"))
+    }
+
     /// Adds a volume, or says what it would be.
     pub(super) async fn add_volume(
         &self,
@@ -160,6 +171,7 @@ impl Daemon {
             )
             .hint("choose another name; `forebay volume list` shows those that are taken"));
         }
+        self.refuse_shared(&body.origin)?;
         let accept = body.accept_data_loss_on_ssd_failure
             || slot.record.borrow().accept_data_loss_on_ssd_failure;
         let safe = superblock.dirty_copies > 1 || accept;
