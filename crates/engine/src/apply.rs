@@ -149,6 +149,7 @@ impl Core {
     fn map_relocate(&self, entry: &Entry, from: Location, to: Mapping) {
         let volume = entry.volume;
         let mut moved = Vec::new();
+        let since = self.since_before_move(volume, entry.block, entry.count);
         let emptied = self.change(volume, entry.block, |index, displaced| {
             let (block, count) = (entry.block, entry.count);
             index.relocate(volume, block, count, from, to.location, to.distance, |old| {
@@ -165,6 +166,7 @@ impl Core {
             let dirty = Some(State::Dirty);
             self.map_transition(volume, old.block, old.count, location, written, dirty);
         }
+        self.note_moved(volume, entry.block, entry.count, since);
         self.settle(&emptied);
     }
 
@@ -200,10 +202,10 @@ impl Core {
             }
             if old.state.needs_destage()
                 && sets.accounting
-                && let Some(count) = owed.get_mut(&key)
+                && let Some(left) = owed.get_mut(&key)
             {
-                *count -= old.count;
-                if *count == 0 {
+                left.blocks -= old.count;
+                if left.blocks == 0 {
                     owed.remove(&key);
                 }
             }
@@ -233,7 +235,8 @@ impl Core {
         sets.add(mapping.location, mapping.count, mapping.state);
         if mapping.state.needs_destage() {
             let key = (volume, mapping.block / STRIPE_BLOCKS);
-            *self.owed.borrow_mut().entry(key).or_default() += mapping.count;
+            let mut owed = self.owed.borrow_mut();
+            owed.entry(key).or_insert_with(|| self.fresh()).blocks += mapping.count;
         }
         if is_written(mapping.state) {
             *self.written.borrow_mut().entry(volume).or_default() += u64::from(mapping.count);

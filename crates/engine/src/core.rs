@@ -6,10 +6,11 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use forebay_device::{BlockDevice, IoError, Runtime};
+use forebay_device::{BlockDevice, IoError, Nanos, Runtime};
 
 use crate::copies::Queue;
 use crate::counters::{Counters, Latency};
+use crate::destage::Owed;
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::{Event, EventKind};
 use crate::failure::Standing;
@@ -103,7 +104,7 @@ pub(crate) struct Core {
     pub log: Log,
     pub volumes: RefCell<BTreeMap<VolumeId, Rc<VolumeState>>>,
     /// Blocks that need destaging, per volume and stripe: where the elevator finds work.
-    pub owed: RefCell<BTreeMap<(VolumeId, u64), u32>>,
+    pub owed: RefCell<BTreeMap<(VolumeId, u64), Owed>>,
     /// Blocks per volume that are destaged but not yet known to be durable on the origin.
     pub written: RefCell<BTreeMap<VolumeId, u64>>,
     pub policy: RefCell<Box<dyn Policy>>,
@@ -148,6 +149,10 @@ pub(crate) struct Core {
     pub tasks: Cell<u64>,
     /// Woken when a request or a background task ends.
     pub quiet: WaitQueue,
+    /// The minute of the day, if somebody tells it: here is no clock on the wall.
+    pub minute_of_day: Cell<Option<u16>>,
+    /// When it was opened.
+    pub opened: Nanos,
     /// Woken when segments became free, or the chance of that changed.
     pub room: WaitQueue,
     /// Woken when there is something for reclaim or the checkpoint to do.
@@ -310,7 +315,7 @@ impl Core {
 
     /// Blocks that need destaging, over all volumes.
     pub(crate) fn owed_blocks(&self) -> u64 {
-        self.owed.borrow().values().map(|&count| u64::from(count)).sum()
+        self.owed.borrow().values().map(|owed| u64::from(owed.blocks)).sum()
     }
 
     /// Whether a volume still has blocks that its origin may lack.

@@ -55,9 +55,10 @@ pub mod witness;
 
 pub use client::{Client, Port};
 pub use copies::CopiesChange;
+pub use destage::Delay;
 pub use error::{Error, ErrorKind, Result};
 pub use event::{Event, EventKind};
-pub use format::Mode;
+pub use format::{CUTOFF_NEVER, Hours, Mode, VolumeSettings};
 pub use membership::OpenOptions;
 pub use pool::{CreateOptions, Pool, VolumeSpec, create, open, open_with, plan};
 pub use ram::{FRAME_META_BYTES, RamStatus};

@@ -11,14 +11,14 @@ use crate::checkpoint::root_offset;
 use crate::copies::{CopiesChange, Queue, check_copies};
 use crate::core::{Core, Member, ShardState};
 use crate::counters::{Counters, Latency, VolumeCounters};
-use crate::destage::{Elevator, elevator};
+use crate::destage::{Delay, Elevator, elevator};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::{Event, EventKind};
 use crate::failure::guardian;
 use crate::fingerprint;
 use crate::format::{
     ImageRef, Layout, MemberRecord, MemberState, Mode, Root, SEGMENTS_MAX, Stream, Superblock,
-    VOLUME_BLOCKS_MAX, VolumeRecord, segment_bytes_for,
+    VOLUME_BLOCKS_MAX, VolumeRecord, VolumeSettings, segment_bytes_for,
 };
 use crate::ids::{BLOCK_BYTES, DeviceId, PoolId, SECTOR_BYTES, Sequence, VolumeId};
 use crate::limits::{
@@ -39,7 +39,7 @@ use crate::sound::check_counter;
 use crate::superblock::{check_mode, witness_of};
 use crate::throttle::{Flow, Throttle};
 use crate::tuning::Tuning;
-use crate::volume::{Volume, VolumeState, check_origin};
+use crate::volume::{Volume, VolumeState, check_origin, cutoff_bytes};
 use crate::wait::{TaskMutex, WaitQueue};
 use crate::witness::Witness;
 
@@ -396,6 +396,7 @@ fn new_core(
     let shards: Vec<ShardState> =
         (0..superblock.shard_count).map(|_| ShardState::default()).collect();
     Core {
+        opened: rt.now(),
         rt,
         tuning,
         members,
@@ -437,6 +438,7 @@ fn new_core(
         closing: Cell::new(false),
         housekept: Cell::new(false),
         background: Cell::new(0),
+        minute_of_day: Cell::new(None),
         requests: Cell::new(0),
         tasks: Cell::new(0),
         quiet: WaitQueue::default(),
@@ -478,6 +480,19 @@ impl Pool {
     /// Events since the start, oldest first.
     pub fn events(&self) -> Vec<Event> {
         self.core.events.borrow().iter().cloned().collect()
+    }
+
+    /// Tells the minute of the day, 0..1440, which decides when volumes with hours for it are destaged
+    /// in the background. As long as nobody tells it, that is at any time.
+    pub fn tell_time(&self, minute: u16) {
+        if self.core.minute_of_day.replace(Some(minute)) != Some(minute) {
+            self.core.housekeeping.wake_all();
+        }
+    }
+
+    /// Why writers are held back at present, if one of them is.
+    pub fn delay(&self) -> Option<Delay> {
+        self.core.delay()
     }
 
     /// Whether a device error has stopped all writing.
@@ -534,6 +549,7 @@ impl Pool {
             may_be_dirty: false,
             accept_single_copy: spec.accept_data_loss_on_ssd_failure,
             cache_block_bytes: spec.cache_block_bytes,
+            settings: VolumeSettings::default(),
             fingerprint: None,
         };
         if record.size_bytes < BLOCK_BYTES {
@@ -713,6 +729,8 @@ impl Pool {
             size: Arc::new(record.size_bytes.into()),
             cache_block: u64::from(record.cache_block_bytes) / BLOCK_BYTES,
             mode: Cell::new(record.mode),
+            settings: Cell::new(record.settings),
+            cutoff_bytes: Cell::new(cutoff_bytes(&record.settings, &self.core.tuning)),
             accept_single_copy: Cell::new(record.accept_single_copy),
             origin: Origin::new(origin, rt, self.core.tuning.destage_depth),
             may_be_dirty: Cell::new(record.may_be_dirty),

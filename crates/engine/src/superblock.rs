@@ -16,10 +16,11 @@ use crate::core::Core;
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::EventKind;
 use crate::format::{
-    Layout, Mode, SUPERBLOCK_BYTES, SlotChoice, Superblock, Witness as WitnessFile, WitnessVolume,
+    Layout, Mode, SUPERBLOCK_BYTES, SlotChoice, Superblock, VolumeSettings, Witness as WitnessFile,
+    WitnessVolume,
 };
 use crate::ids::DeviceId;
-use crate::volume::VolumeState;
+use crate::volume::{VolumeState, cutoff_bytes};
 use crate::wait::TaskGuard;
 
 /// Writes a superblock to a slot, without flushing.
@@ -319,6 +320,26 @@ impl Core {
         })
         .await?;
         v.mode.set(mode);
+        self.housekeeping.wake_all();
+        Ok(())
+    }
+
+    /// Changes what may be changed of a volume at any time.
+    pub(crate) async fn set_volume(
+        &self,
+        v: &Rc<VolumeState>,
+        settings: VolumeSettings,
+    ) -> Result<()> {
+        let _control = self.control.lock().await;
+        self.write_superblocks(|superblock| {
+            for record in superblock.volumes.iter_mut().filter(|record| record.id == v.id) {
+                record.settings = settings;
+            }
+        })
+        .await?;
+        v.settings.set(settings);
+        v.cutoff_bytes.set(cutoff_bytes(&settings, &self.tuning));
+        v.elevator.age.look_anew();
         self.housekeeping.wake_all();
         Ok(())
     }

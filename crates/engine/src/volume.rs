@@ -14,7 +14,7 @@ use crate::core::{Core, STRIPE_BLOCKS};
 use crate::counters::{VolumeCounters, add};
 use crate::destage::Elevator;
 use crate::error::{Error, ErrorKind, Result};
-use crate::format::Mode;
+use crate::format::{CUTOFF_NEVER, Mode, VolumeSettings};
 use crate::ids::{BLOCK_BYTES, SECTOR_BYTES, SegmentId, VolumeId};
 use crate::limits::{PREFETCH_BYTES_MAX, REQUEST_BYTES_MAX, ZERO_DIRECT_BYTES_MIN};
 use crate::origin::Origin;
@@ -24,6 +24,7 @@ use crate::sequential::Streams;
 use crate::share::InService;
 use crate::status::Extent;
 use crate::throttle::Flow;
+use crate::tuning::Tuning;
 use crate::wait::TaskMutex;
 
 /// A volume whose origin is attached.
@@ -35,6 +36,9 @@ pub(crate) struct VolumeState {
     /// Unit of population, in blocks.
     pub cache_block: u64,
     pub mode: Cell<Mode>,
+    pub settings: Cell<VolumeSettings>,
+    /// Bytes of a stream of reads behind which nothing is cached any more.
+    pub cutoff_bytes: Cell<u64>,
     /// Whether write-back with one dirty copy was agreed to.
     pub accept_single_copy: Cell<bool>,
     pub origin: Origin,
@@ -80,6 +84,16 @@ impl VolumeState {
     /// See [`crate::growth`].
     pub(crate) fn set_size(&self, size_bytes: u64) {
         self.size.store(size_bytes, Ordering::Relaxed);
+    }
+}
+
+/// Bytes of a stream of reads behind which nothing is cached any more, as set for a volume, else for
+/// all of them.
+pub(crate) fn cutoff_bytes(settings: &VolumeSettings, tuning: &Tuning) -> u64 {
+    match (settings.sequential_cutoff_bytes, tuning.sequential_cutoff_bytes) {
+        (0, 0) => CUTOFF_NEVER,
+        (0, usual) => usual,
+        (set, _) => set,
     }
 }
 
@@ -203,7 +217,13 @@ impl Volume {
     /// Blocks that the origin does not have yet.
     pub fn owed_blocks(&self) -> u64 {
         let range = (self.state.id, 0)..=(self.state.id, u64::MAX);
-        self.core.owed.borrow().range(range).map(|(_, &count)| u64::from(count)).sum()
+        self.core.owed.borrow().range(range).map(|(_, owed)| u64::from(owed.blocks)).sum()
+    }
+
+    /// How long the oldest dirty data has been dirty; what a start has found counts from there on.
+    pub fn dirty_for(&self) -> Option<Nanos> {
+        let (core, now) = (&self.core, self.core.rt.now());
+        core.oldest_owed(self.state.id).map(|since| now - since.max(core.opened))
     }
 
     /// Blocks that are not known to be durable on the origin.
@@ -286,9 +306,7 @@ impl Volume {
 
     /// Notes a read; whether it belongs to a stream that only passes by.
     pub(crate) fn is_passing(&self, offset: u64, len: u64) -> bool {
-        let (run, cutoff) =
-            (self.state.streams.note(offset, len), self.core.tuning.sequential_cutoff_bytes);
-        cutoff > 0 && run > cutoff
+        self.state.streams.note(offset, len) > self.state.cutoff_bytes.get()
     }
 
     /// Fills `buf` from byte `offset`. The buffer comes back whatever the result; after an error
@@ -577,6 +595,20 @@ impl Volume {
     pub fn check_mode(&self, mode: Mode) -> Result<()> {
         let accepted = self.state.accept_single_copy.get();
         crate::superblock::check_mode(mode, self.core.dirty_copies(), accepted)
+    }
+
+    /// What is set for it now.
+    pub fn settings(&self) -> VolumeSettings {
+        self.state.settings.get()
+    }
+
+    /// Changes what may be changed at any time. It is durable on every member when this returns.
+    ///
+    /// # Errors
+    /// If the superblocks cannot be written.
+    pub async fn set(&self, settings: VolumeSettings) -> Result<()> {
+        let _request = self.begin()?;
+        self.core.set_volume(&self.state, settings).await
     }
 
     /// Changes the mode; requests under way end in the old one.

@@ -13,7 +13,8 @@ use forebay_engine as engine;
 use forebay_engine::planted::{self, BUGS};
 use forebay_engine::witness::WitnessFuture;
 use forebay_engine::{
-    Client, CopiesChange, CreateOptions, Event, Place, Pool, Tuning, Volume, VolumeSpec, Witness,
+    Client, CopiesChange, CreateOptions, Event, Place, Pool, Tuning, Volume, VolumeSettings,
+    VolumeSpec, Witness,
 };
 
 use crate::content::SECTOR;
@@ -233,7 +234,10 @@ impl Subject for Engine {
                 cache_block_bytes: env.config.cache_block_bytes,
                 accept_data_loss_on_ssd_failure: env.config.agreed,
             };
-            pool.add_volume(&spec, Rc::clone(origin)).await.map_err(error)?;
+            let added = pool.add_volume(&spec, Rc::clone(origin)).await.map_err(error)?;
+            if volume.settings != VolumeSettings::default() {
+                added.set(volume.settings).await.map_err(error)?;
+            }
         }
         pool.stop().await.map_err(error).map(|_| ())
     }
@@ -241,6 +245,10 @@ impl Subject for Engine {
     async fn open(env: &Env) -> Result<Self, SubjectError> {
         plant(env);
         let pool = open(env).await?;
+        if env.config.volumes.iter().any(|volume| volume.settings.destage_hours.is_some()) {
+            let minutes = u64::from(engine::format::DAY_MINUTES);
+            pool.tell_time((env.runtime.random() % minutes) as u16);
+        }
         let mut volumes = Vec::new();
         for (i, origin) in env.origins.iter().enumerate() {
             let attached = pool.attach(&volume_name(i), Rc::clone(origin)).await;

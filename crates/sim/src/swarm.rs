@@ -10,7 +10,8 @@ use forebay_device::Stripe;
 use forebay_device::model::world::{Crash, Rng};
 use forebay_device::runtime::{MILLISECOND, Nanos};
 
-use forebay_engine::Tuning;
+use forebay_engine::format::DAY_MINUTES;
+use forebay_engine::{CUTOFF_NEVER, Hours, Tuning, VolumeSettings};
 
 use crate::subject::Mode;
 
@@ -30,6 +31,8 @@ pub struct VolumeConfig {
     pub write_cache: bool,
     /// Its first mode.
     pub mode: Mode,
+    /// When it is destaged, apart from what the tuning says.
+    pub settings: VolumeSettings,
     /// Whether the origin holds data (stamp 1) from the start, or zeroes.
     pub filled: bool,
 }
@@ -235,6 +238,7 @@ impl Config {
         let copies = Self::copies(seed, members, loss.is_some() || strike.is_some());
         // From numbers of its own, too.
         let mut arrays = Rng::new(seed ^ 0x57F1);
+        let mut settings = Rng::new(seed ^ 0xA6E);
         let stripe = |(bytes, chunk_bytes)| Stripe { bytes, chunk_bytes };
         let stripes = [(12 << 10, 4 << 10), (128 << 10, 32 << 10), (5 << 20, 1 << 20)].map(stripe);
         Self {
@@ -260,6 +264,7 @@ impl Config {
             volumes: (0..rng.between(1, if feast { 2 } else { 3 }))
                 .map(|_| VolumeConfig {
                     stripe: arrays.one_in(2).then(|| *arrays.pick(&stripes)),
+                    settings: Self::settings(&mut settings),
                     ..Self::volume(&mut rng, diet)
                 })
                 .collect(),
@@ -368,6 +373,20 @@ impl Config {
         std::iter::once(first).chain((0..changes).map(|_| *rng.pick(&sizes))).collect()
     }
 
+    /// Mostly none. The minute of the day is another one at each start.
+    fn settings(rng: &mut Rng) -> VolumeSettings {
+        if !rng.one_in(3) {
+            return VolumeSettings::default();
+        }
+        let (from, span) = (rng.below(DAY_MINUTES.into()), rng.between(1, 1000));
+        let until = (from + span) % u64::from(DAY_MINUTES) + 1;
+        VolumeSettings {
+            dirty_age_max_s: rng.below(3) as u32,
+            destage_hours: Hours::new(from as u16, until as u16).filter(|_| rng.one_in(2)),
+            sequential_cutoff_bytes: *rng.pick(&[0, 32 << 10, CUTOFF_NEVER]),
+        }
+    }
+
     fn volume(rng: &mut Rng, diet: Diet) -> VolumeConfig {
         // Sometimes across stripe borders, sometimes with a tail that is no whole block, or on an
         // origin whose sectors are larger than the volume's.
@@ -385,6 +404,7 @@ impl Config {
             discard: rng.one_in(2),
             stripe: None,
             write_cache: rng.one_in(2),
+            settings: VolumeSettings::default(),
             mode: if rng.one_in(2) { Mode::Writeback } else { *rng.pick(&Mode::ALL) },
             filled: rng.one_in(2),
         }

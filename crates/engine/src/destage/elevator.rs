@@ -13,14 +13,17 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 use std::rc::Rc;
 
+use forebay_device::Nanos;
 use forebay_device::runtime::{MILLISECOND, SECOND};
 
+use super::age::{Age, LONG_AGO};
 use super::{Group, Run};
 use crate::core::{Core, STRIPE_BLOCKS};
 use crate::event::EventKind;
-use crate::format::{Mode, State};
+use crate::format::State;
 use crate::ids::{BLOCK_BYTES, Location, SECTORS_ALL};
 use crate::index::Mapping;
 use crate::limits::{DESTAGE_BYTES_MAX, ORIGIN_WRITE_BLOCKS_MAX};
@@ -49,8 +52,9 @@ const STRIPE_GROUPS_MAX: usize = 64;
 pub(crate) struct Elevator {
     /// Where it goes on, in blocks.
     cursor: Cell<u64>,
-    /// Ranges that are planned or under way: first block, and the one behind the last.
-    taken: RefCell<BTreeMap<u64, u64>>,
+    /// Ranges that are planned or under way: first block, the one behind the last, and since when
+    /// something of their stripes was dirty.
+    taken: RefCell<BTreeMap<u64, (u64, Nanos)>>,
     planned: RefCell<VecDeque<Group>>,
     /// Bytes of writes under way.
     bytes: Cell<u64>,
@@ -58,13 +62,21 @@ pub(crate) struct Elevator {
     failed: Cell<bool>,
     /// The origin's stripe that the last write was for.
     stripe: Cell<u64>,
+    /// The stripe of 4 MiB that is being gone through from its beginning without a gap, and since when.
+    pub(super) sweep: Cell<Option<(u64, Nanos)>>,
+    pub age: Age,
 }
 
 impl Elevator {
-    fn is_taken(&self, block: u64, count: u32) -> bool {
+    /// Since when something of a range was dirty that is planned or under way.
+    pub(super) fn since_taken(&self, block: u64, count: u32) -> Option<Nanos> {
         let end = block + u64::from(count);
-        let before = self.taken.borrow().range(..end).next_back().map(|(_, &until)| until);
-        let taken = before.is_some_and(|until| until > block);
+        let before = self.taken.borrow().range(..end).next_back().map(|(_, &taken)| taken);
+        before.filter(|(until, _)| *until > block).map(|(_, since)| since)
+    }
+
+    fn is_taken(&self, block: u64, count: u32) -> bool {
+        let taken = self.since_taken(block, count).is_some();
         if taken {
             planted::seen("destage left a range that is under way");
         }
@@ -73,7 +85,8 @@ impl Elevator {
 
     fn take(&self, group: &Group) {
         let (start, end) = range_of(group);
-        self.taken.borrow_mut().insert(start, end);
+        let since = group.iter().map(|run| run.since).min().unwrap_or(LONG_AGO);
+        self.taken.borrow_mut().insert(start, (end, since));
     }
 
     fn give_back(&self, group: &Group) {
@@ -139,27 +152,22 @@ fn is_enough(groups: &[Group], block: u64, unit: u64) -> bool {
 }
 
 impl Core {
-    fn should_destage(&self, v: &VolumeState) -> bool {
-        let idle = self.rt.now() - v.last_request.get() >= self.tuning.idle_after;
-        let leaving = self.mode_of(v) != Mode::Writeback;
-        v.drain.get() > 0
-            || self.mode_of(v) != v.mode.get()
-            || (self.tuning.destage_when_idle && (idle || leaving))
-            || self.is_pressed()
-    }
-
-    /// Plans the next writes in address order; whether there are any.
-    fn plan_writes(&self, v: &VolumeState) -> bool {
+    /// Plans the next writes in address order, of what has been dirty `since` then or before; whether
+    /// there are any.
+    fn plan_writes(&self, v: &VolumeState, since: Nanos) -> bool {
         let elevator = &v.elevator;
         let mut groups: Vec<Group> = Vec::new();
         let cursor = elevator.cursor.get();
         for (from, to) in [(cursor, u64::MAX), (0, cursor)] {
-            self.collect_range(v, from, to, &mut groups);
+            self.collect_range(v, from..to, since, &mut groups);
             if !groups.is_empty() {
                 break;
             }
         }
-        let Some(last) = groups.last() else { return false };
+        let Some(last) = groups.last() else {
+            self.note_none_due(v);
+            return false;
+        };
         elevator.cursor.set(range_of(last).1);
         self.order(v, &mut groups);
         groups.iter().for_each(|group| elevator.take(group));
@@ -188,20 +196,28 @@ impl Core {
         });
     }
 
-    /// Groups the runs from block `from` on, up to `to`.
-    fn collect_range(&self, v: &VolumeState, from: u64, to: u64, groups: &mut Vec<Group>) {
-        let mut next = from / STRIPE_BLOCKS;
+    /// Groups the runs of a range, in stripes with something that has been dirty `since` then or before.
+    fn collect_range(
+        &self,
+        v: &VolumeState,
+        within: Range<u64>,
+        since: Nanos,
+        groups: &mut Vec<Group>,
+    ) {
+        let mut next = within.start / STRIPE_BLOCKS;
         while !is_enough(groups, next * STRIPE_BLOCKS, plan_unit(v)) {
             let key = |stripe: u64| (v.id, stripe);
-            let last = (to - 1.min(to)) / STRIPE_BLOCKS;
+            let last = (within.end - 1.min(within.end)) / STRIPE_BLOCKS;
             if next > last {
                 return;
             }
             let owed = self.owed.borrow();
-            let found = owed.range(key(next)..=key(last)).next().map(|(&(_, stripe), _)| stripe);
+            let mut old = owed.range(key(next)..=key(last)).filter(|(_, owed)| owed.since <= since);
+            let found = old.next().map(|(&(_, stripe), owed)| (stripe, owed.since));
+            drop(old);
             drop(owed);
-            let Some(stripe) = found else { return };
-            self.collect_stripe(v, stripe, from..to, groups);
+            let Some((stripe, since)) = found else { return };
+            self.collect_stripe(v, (stripe, since), within.clone(), groups);
             next = stripe + 1;
         }
     }
@@ -209,26 +225,39 @@ impl Core {
     fn collect_stripe(
         &self,
         v: &VolumeState,
-        stripe: u64,
-        within: std::ops::Range<u64>,
+        (stripe, since): (u64, Nanos),
+        within: Range<u64>,
         groups: &mut Vec<Group>,
     ) {
-        let end = ((stripe + 1) * STRIPE_BLOCKS).min(within.end);
-        let mut at = (stripe * STRIPE_BLOCKS).max(within.start);
+        let (first, behind) = (stripe * STRIPE_BLOCKS, (stripe + 1) * STRIPE_BLOCKS);
+        let (mut at, end) = (first.max(within.start), behind.min(within.end));
+        let sweep = &v.elevator.sweep;
+        if at == first {
+            sweep.set(Some((stripe, self.rt.now())));
+        }
         let shard = self.shard(v.id, stripe * STRIPE_BLOCKS);
         while !is_enough(groups, at, plan_unit(v)) {
             let next = shard.index.borrow().next_matching(v.id, at, State::needs_destage);
-            let Some(mapping) = next.filter(|m| m.block < end) else { return };
+            let Some(mapping) = next.filter(|m| m.block < end) else {
+                if let Some((of, began)) = sweep.get()
+                    && of == stripe
+                    && end == behind
+                {
+                    sweep.set(None);
+                    self.note_swept(v, stripe, began);
+                }
+                return;
+            };
             at = mapping.block + u64::from(mapping.count);
             if !self.is_durable(&mapping) {
                 continue;
             }
-            self.collect_run(v, &mapping, groups);
+            self.collect_run(v, &mapping, since, groups);
         }
     }
 
     /// Puts a run, cut where stripes of the origin end, to the groups; its set is pinned.
-    fn collect_run(&self, v: &VolumeState, m: &Mapping, groups: &mut Vec<Group>) {
+    fn collect_run(&self, v: &VolumeState, m: &Mapping, since: Nanos, groups: &mut Vec<Group>) {
         let stripe_blocks = v.origin.stripe_blocks;
         let data = m.state.has_data();
         let mut skip = 0;
@@ -249,7 +278,7 @@ impl Core {
                 continue;
             }
             let pinned = data.then(|| self.sets.borrow_mut().pin(part.location));
-            let run = Run { mapping: part, pinned };
+            let run = Run { mapping: part, since, pinned };
             match groups.last_mut() {
                 Some(group) if joins(group, &part, stripe_blocks) => group.push(run),
                 _ => groups.push(vec![run]),
@@ -264,14 +293,15 @@ impl Core {
             v.elevator.cursor.set(first);
         }
         for group in planned {
+            self.stay_old(v, &group);
             v.elevator.give_back(&group);
             self.unpin_group(&group);
         }
     }
 
-    /// Begins as many writes as there is room for in a queue of `depth`; false if there was room and
-    /// nothing to begin.
-    fn begin_writes(self: &Rc<Self>, v: &Rc<VolumeState>, depth: usize) -> bool {
+    /// Begins as many writes as there is room for in a queue of `depth`, of what has been dirty `since`
+    /// then or before; false if there was room and nothing to begin.
+    fn begin_writes(self: &Rc<Self>, v: &Rc<VolumeState>, depth: usize, since: Nanos) -> bool {
         let elevator = &v.elevator;
         let stripe_blocks = v.origin.stripe_blocks.max(1);
         let spares = v.origin.traffic.pace.borrow().spares();
@@ -289,7 +319,7 @@ impl Core {
                 return true;
             }
             let Some(stripe) = next else {
-                if self.plan_writes(v) {
+                if self.plan_writes(v, since) {
                     continue;
                 }
                 return false;
@@ -386,7 +416,7 @@ impl Core {
             return traffic.moved.until_or(|| traffic.writes.get() < enough, timer).await;
         }
         // What was tried in vain waits for an append in flight: look again later.
-        let due = || !tried && self.is_owing(v.id) && self.should_destage(v);
+        let due = || !tried && self.is_owing(v.id) && self.destaged_since(v).is_some();
         let over = || self.settled.get() || self.latched.get() || v.gone.get();
         self.housekeeping.until_or(|| due() || over(), timer).await;
     }
@@ -397,7 +427,7 @@ pub(crate) async fn elevator(core: Rc<Core>, v: Rc<VolumeState>) {
     let mut last = Flushed { at: core.rt.now(), bytes: v.counters.destage_bytes.get() };
     let writes = || v.origin.traffic.writes.get();
     while !core.settled.get() && !v.gone.get() && !core.latched.get() {
-        let wanted = core.is_owing(v.id) && core.should_destage(&v);
+        let wanted = core.is_owing(v.id).then(|| core.destaged_since(&v)).flatten();
         let mut barren = false;
         v.origin.traffic.held.set(false);
         if v.elevator.failed.get() {
@@ -406,9 +436,9 @@ pub(crate) async fn elevator(core: Rc<Core>, v: Rc<VolumeState>) {
                 core.rt.sleep(ERROR_PAUSE).await.result.ok();
                 v.elevator.failed.set(false);
             }
-        } else if wanted {
+        } else if let Some(since) = wanted {
             let depth = core.keep_pace(&v);
-            barren = !core.begin_writes(&v, depth);
+            barren = !core.begin_writes(&v, depth, since);
             v.origin.traffic.held.set(depth == 0);
             core.note_progress(&v, !barren);
         } else {

@@ -1,7 +1,7 @@
 //! Bringing dirty blocks to the origin: one elevator per volume, in address order.
 //!
-//! [`elevator`] chooses what is next and keeps the pipeline full, [`rate`] says how full; here is
-//! what a write to the origin is, and what it makes of its blocks.
+//! [`age`] says whether there is a reason to, and for what; [`elevator`] chooses what is next and keeps
+//! the pipeline full, [`rate`] says how full; here is what a write to the origin is, and what it makes of its blocks.
 //!
 //! * Only blocks whose records a completed member flush covers are destaged (INV-7).
 //! * A block turns `written` when its origin write has completed and the index still points at what
@@ -10,16 +10,20 @@
 //! * After a failed origin flush, what it should have proven is dirty again and is rewritten.
 //! * No two origin writes of the elevator overlap while they are under way (INV-9).
 
+mod age;
 mod elevator;
 mod pressure;
 mod rate;
 
 use std::rc::Rc;
 
-use forebay_device::{Buf, Data, IoError, io};
+use forebay_device::{Buf, Data, IoError, Nanos, io};
 
+use self::age::LONG_AGO;
+pub(crate) use self::age::Owed;
 use self::elevator::LOOK_INTERVAL;
 pub(crate) use self::elevator::{Elevator, elevator};
+pub use self::pressure::Delay;
 pub(crate) use self::rate::Pace;
 use crate::core::Core;
 use crate::counters::add;
@@ -43,6 +47,8 @@ const BLOCK: usize = BLOCK_BYTES as usize;
 /// A run to destage; if it has data, its set is pinned since the look at the index.
 struct Run {
     mapping: Mapping,
+    /// Since when something of its stripe was dirty when it was planned.
+    since: Nanos,
     pinned: Option<SegmentId>,
 }
 
@@ -137,6 +143,8 @@ impl Core {
             }
         };
         self.map_transition(v.id, block, count, location, |s| s == state, Some(to));
+        // How long it had been dirty is not known any more.
+        self.grow_old(v, block, count, LONG_AGO);
         self.release_unproven(location, state);
     }
 
@@ -191,8 +199,9 @@ impl Core {
         let completed = v.origin.completed.get();
         // A flush that failed meanwhile may have lost what of the group it should have covered.
         let certain = result.is_ok() && failures == v.origin.failures.get();
-        if certain {
-            group.iter().for_each(|run| self.note_written(v, &run.mapping, completed));
+        match certain {
+            true => group.iter().for_each(|run| self.note_written(v, &run.mapping, completed)),
+            false => self.stay_old(v, group),
         }
         self.unpin_group(group);
         result

@@ -3,7 +3,22 @@
 use crate::core::Core;
 use crate::limits::PARTIALS_MAX;
 
+/// Why writers are held back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Delay {
+    /// Dirty data is near its limit, and origins take no more.
+    Dirty,
+    /// The log is nearly full, and room is being made.
+    Room,
+}
+
 impl Core {
+    /// Why writers are held back at present, if one of them is.
+    pub(crate) fn delay(&self) -> Option<Delay> {
+        let why = if self.throttle.is_limiting() { Delay::Dirty } else { Delay::Room };
+        self.throttle.is_holding().then_some(why)
+    }
+
     /// How near dirty data is to what it may take: 0 with none of it, 1 where room must be made at any
     /// price. Of segments with owed data, partial blocks and the index, what is fullest counts.
     pub(crate) fn pressure(&self) -> f64 {

@@ -40,7 +40,9 @@ pub use root::{ImageRef, Root};
 pub use segment::{SegmentHeader, Stream};
 pub use slots::SlotChoice;
 pub use superblock::{MemberRecord, MemberState, SUPERBLOCK_BYTES, Superblock};
-pub use volume::{Fingerprint, Mode, VolumeRecord};
+pub use volume::{
+    CUTOFF_NEVER, DAY_MINUTES, Fingerprint, Hours, Mode, VolumeRecord, VolumeSettings,
+};
 pub use witness::{Witness, WitnessVolume};
 
 /// Every structure of the format, for `forebay inspect` and for the test that holds the

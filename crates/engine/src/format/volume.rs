@@ -16,6 +16,10 @@ structure!(at, "Volume record", 1024, {
     FLAGS @ 17: 1,
     NAME_BYTES @ 18: 1,
     ORIGIN_BYTES @ 20: 2,
+    DIRTY_AGE_MAX_S @ 24: 4,
+    DESTAGE_FROM_MINUTE @ 28: 2,
+    DESTAGE_UNTIL_MINUTE @ 30: 2,
+    SEQUENTIAL_CUTOFF_BYTES @ 32: 8,
     NAME @ 64: 63,
     ORIGIN @ 128: 511,
     FINGERPRINT @ 640: 304,
@@ -83,6 +87,54 @@ pub struct Fingerprint {
     pub hashes: [u32; 64],
 }
 
+/// Minutes of a day.
+pub const DAY_MINUTES: u16 = 24 * 60;
+
+/// A part of each day, to the minute; it may go on past midnight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hours {
+    from: u16,
+    until: u16,
+}
+
+impl Hours {
+    /// From minute `from` of the day, 0..=1439, up to and without minute `until`, 1..=1440; `None` if
+    /// that is no part of a day.
+    pub fn new(from: u16, until: u16) -> Option<Hours> {
+        let fits = from < DAY_MINUTES && (1..=DAY_MINUTES).contains(&until) && from != until;
+        fits.then_some(Hours { from, until })
+    }
+
+    /// Its first minute, and the one behind its last.
+    pub fn minutes(self) -> (u16, u16) {
+        (self.from, self.until)
+    }
+
+    /// Whether a minute of the day lies in it.
+    pub fn contains(self, minute: u16) -> bool {
+        match self.from < self.until {
+            true => (self.from..self.until).contains(&minute),
+            false => minute >= self.from || minute < self.until,
+        }
+    }
+}
+
+/// What may be changed of a volume at any time. The default is what every volume had before there
+/// were settings.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct VolumeSettings {
+    /// Seconds after which dirty data is destaged although nothing else asks for it; 0: never.
+    pub dirty_age_max_s: u32,
+    /// When it is destaged in the background; `None`: whenever it is idle.
+    pub destage_hours: Option<Hours>,
+    /// Bytes that are read one after the other after which what follows is not cached; 0: what the
+    /// tuning says, [`CUTOFF_NEVER`]: all of it is.
+    pub sequential_cutoff_bytes: u64,
+}
+
+/// No stream of reads is this long.
+pub const CUTOFF_NEVER: u64 = u64::MAX;
+
 /// One volume of the pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VolumeRecord {
@@ -102,6 +154,8 @@ pub struct VolumeRecord {
     pub accept_single_copy: bool,
     /// Bytes of a cache block, a power of two from 4 KiB to 4 MiB.
     pub cache_block_bytes: u32,
+    /// What may be changed at any time.
+    pub settings: VolumeSettings,
     /// The origin at the last clean stop.
     pub fingerprint: Option<Fingerprint>,
 }
@@ -127,6 +181,12 @@ impl VolumeRecord {
             | if self.fingerprint.is_some() { FLAG_FINGERPRINT } else { 0 };
         out[at::NAME_BYTES] = self.name.len() as u8;
         put_u16(out, at::ORIGIN_BYTES, self.origin.len() as u16);
+        let settings = &self.settings;
+        let (from, until) = settings.destage_hours.map_or((0, 0), Hours::minutes);
+        put_u32(out, at::DIRTY_AGE_MAX_S, settings.dirty_age_max_s);
+        put_u16(out, at::DESTAGE_FROM_MINUTE, from);
+        put_u16(out, at::DESTAGE_UNTIL_MINUTE, until);
+        put_u64(out, at::SEQUENTIAL_CUTOFF_BYTES, settings.sequential_cutoff_bytes);
         put_bytes(out, at::NAME, self.name.as_bytes());
         put_bytes(out, at::ORIGIN, self.origin.as_bytes());
         if let Some(fingerprint) = &self.fingerprint {
@@ -149,6 +209,11 @@ impl VolumeRecord {
             may_be_dirty: flags & FLAG_MAY_BE_DIRTY != 0,
             accept_single_copy: flags & FLAG_ACCEPT_SINGLE_COPY != 0,
             cache_block_bytes: get_u32(bytes, at::CACHE_BLOCK_BYTES),
+            settings: VolumeSettings {
+                dirty_age_max_s: get_u32(bytes, at::DIRTY_AGE_MAX_S),
+                destage_hours: decode_hours(bytes)?,
+                sequential_cutoff_bytes: get_u64(bytes, at::SEQUENTIAL_CUTOFF_BYTES),
+            },
             fingerprint: (flags & FLAG_FINGERPRINT != 0)
                 .then(|| Fingerprint::decode(&bytes[at::FINGERPRINT..])),
         };
@@ -169,6 +234,16 @@ impl VolumeRecord {
     }
 }
 
+fn decode_hours(bytes: &[u8]) -> Result<Option<Hours>, FormatError> {
+    let minutes =
+        (get_u16(bytes, at::DESTAGE_FROM_MINUTE), get_u16(bytes, at::DESTAGE_UNTIL_MINUTE));
+    if minutes == (0, 0) {
+        return Ok(None);
+    }
+    let hours = Hours::new(minutes.0, minutes.1);
+    hours.map(Some).ok_or(FormatError::Invalid { field: "volume destage hours" })
+}
+
 impl Fingerprint {
     fn encode(&self, out: &mut [u8]) {
         put_u64(out, print::SIZE_BYTES, self.size_bytes);
@@ -185,6 +260,51 @@ impl Fingerprint {
             identity: get_bytes(bytes, print::IDENTITY),
             taken: get_u64(bytes, print::TAKEN),
             hashes: std::array::from_fn(|index| get_u32(bytes, print::HASHES + 4 * index)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hours_are_a_part_of_the_day_and_may_go_past_midnight() {
+        let night = Hours::new(22 * 60, 6 * 60).unwrap();
+        let inside = [22 * 60, 23 * 60 + 59, 0, 5 * 60 + 59];
+        assert!(inside.into_iter().all(|minute| night.contains(minute)));
+        assert!(!night.contains(6 * 60) && !night.contains(22 * 60 - 1));
+        let day = Hours::new(0, DAY_MINUTES).unwrap();
+        assert!((0..DAY_MINUTES).all(|minute| day.contains(minute)));
+        let late = Hours::new(23 * 60, DAY_MINUTES).unwrap();
+        assert!(late.contains(DAY_MINUTES - 1) && !late.contains(0));
+        for (from, until) in [(0, 0), (60, 60), (DAY_MINUTES, 60), (0, DAY_MINUTES + 1), (60, 0)] {
+            assert_eq!(Hours::new(from, until), None);
+        }
+    }
+
+    #[test]
+    fn hours_that_are_none_are_refused() {
+        let record = VolumeRecord {
+            id: VolumeId(1),
+            name: "v".into(),
+            origin: "/dev/sdb".into(),
+            size_bytes: 1 << 30,
+            mode: Mode::Writeback,
+            may_be_dirty: false,
+            accept_single_copy: false,
+            cache_block_bytes: 4096,
+            settings: VolumeSettings::default(),
+            fingerprint: None,
+        };
+        let mut bytes = [0; at::SIZE];
+        record.encode(&mut bytes);
+        assert_eq!(VolumeRecord::decode(&bytes), Ok(record));
+        for (from, until) in [(DAY_MINUTES, 60), (60, 60), (60, 0), (0, DAY_MINUTES + 1)] {
+            put_u16(&mut bytes, at::DESTAGE_FROM_MINUTE, from);
+            put_u16(&mut bytes, at::DESTAGE_UNTIL_MINUTE, until);
+            let refused = FormatError::Invalid { field: "volume destage hours" };
+            assert_eq!(VolumeRecord::decode(&bytes), Err(refused));
         }
     }
 }

@@ -91,6 +91,7 @@ fn volume(id: u32, mode: Mode, may_be_dirty: bool, print: Option<Fingerprint>) -
         may_be_dirty,
         accept_single_copy: !may_be_dirty,
         cache_block_bytes: 64 << 10,
+        settings: VolumeSettings::default(),
         fingerprint: print,
     }
 }

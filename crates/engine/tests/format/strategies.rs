@@ -39,10 +39,18 @@ fn fingerprint() -> impl Strategy<Value = Fingerprint> {
     )
 }
 
+fn settings() -> impl Strategy<Value = VolumeSettings> {
+    let hours = (0..DAY_MINUTES, 1..=DAY_MINUTES).prop_map(|(from, until)| Hours::new(from, until));
+    (any::<u32>(), hours, any::<u64>()).prop_map(|(dirty_age_max_s, destage_hours, cutoff)| {
+        VolumeSettings { dirty_age_max_s, destage_hours, sequential_cutoff_bytes: cutoff }
+    })
+}
+
 fn volume() -> impl Strategy<Value = VolumeRecord> {
     let rest = (1..1_u64 << 43, 12..=22_u32, any::<(bool, bool)>());
-    let all = ("[a-zä ]{1,20}", "/\\PC{1,100}", mode(), rest, prop::option::of(fingerprint()));
-    all.prop_map(|(name, origin, mode, (sectors, power, flags), fingerprint)| VolumeRecord {
+    let more = (settings(), prop::option::of(fingerprint()));
+    let all = ("[a-zä ]{1,20}", "/\\PC{1,100}", mode(), rest, more);
+    all.prop_map(|(name, origin, mode, (sectors, power, flags), more)| VolumeRecord {
         id: VolumeId(0),
         name,
         origin,
@@ -51,7 +59,8 @@ fn volume() -> impl Strategy<Value = VolumeRecord> {
         may_be_dirty: flags.0,
         accept_single_copy: flags.1,
         cache_block_bytes: 1 << power,
-        fingerprint,
+        settings: more.0,
+        fingerprint: more.1,
     })
 }
 
