@@ -101,7 +101,7 @@ fn fails_everywhere(seed: u64, members: usize) -> Result<(), String> {
         for after in 0.. {
             let luck = seed + after;
             let failed = (luck as usize) % members;
-            let agreed = luck / 2 % 2 == 0;
+            let agreed = (luck / 2).is_multiple_of(2);
             let tuning = Tuning { lap_percent: 2, ..lazy() };
             let plan = Plan { members, copies: 2, agreed, tuning, ..Plan::default() };
             let rig = Rig::new(seed, plan);
@@ -116,7 +116,7 @@ fn fails_everywhere(seed: u64, members: usize) -> Result<(), String> {
             rig.crash(KINDS[(luck / 4 % 2) as usize]);
             rig.broken[failed].mend();
             let others: Vec<usize> = (0..members).filter(|&i| i != failed).collect();
-            if noticed && luck / 8 % 2 == 0 {
+            if noticed && (luck / 8).is_multiple_of(2) {
                 rig.offer(&others);
             }
             rig.open().map_err(at)?;
