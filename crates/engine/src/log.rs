@@ -8,6 +8,7 @@
 //! * A member whose write or flush fails is used no more; what was on its way goes on with the copies
 //!   that are left, once an epoch without it is durable ([`crate::failure`]). Nothing is retried.
 
+mod failing;
 mod flush;
 
 use std::cell::{Cell, RefCell};
@@ -671,62 +672,6 @@ impl Core {
         if entry.kind == EntryKind::Provisional {
             self.sets.borrow_mut().pin(data_location(place, entry));
         }
-    }
-
-    /// Awaits what is written to a set. It counts once all members have it that an epoch names which is
-    /// durable (INV-19).
-    ///
-    /// # Errors
-    /// If no member is left that has it, or the pool has latched.
-    async fn await_writes(
-        &self,
-        id: SegmentId,
-        writes: Vec<(usize, Io)>,
-    ) -> std::result::Result<(), IoError> {
-        writes.iter().for_each(|(member, _)| self.members[*member].queue.enter());
-        for (member, write) in writes {
-            let outcome = write.done().await;
-            self.members[member].queue.leave();
-            // Also after an error: part of it may have arrived.
-            self.members[member].unflushed.set(true);
-            if let Err(error) = outcome {
-                self.fail_member(member, "writing to", error);
-            }
-        }
-        let settled = self.settle_members().await;
-        if settled.is_err() || self.is_stray(id) {
-            return Err(IoErrorKind::Other.into());
-        }
-        Ok(())
-    }
-
-    /// The members of these segments that have not failed, each with its segment.
-    fn places_of(&self, segments: &[SegmentId]) -> Vec<(usize, SegmentId)> {
-        let sets = self.sets.borrow();
-        let places = segments.iter().map(|&segment| (sets.member_of(segment), segment));
-        places.filter(|&(member, _)| self.members[member].is_serving()).collect()
-    }
-
-    /// Whether a set has fewer copies than it was opened with: nothing more is appended to it.
-    fn is_degraded(&self, set: &OpenSet) -> bool {
-        self.sets.borrow().get(set.id).is_none_or(|it| it.segments.len() < set.segments.len())
-    }
-
-    /// Ends appending to a stream's open set if a copy of it is gone. Whoever builds a record looks at
-    /// the open set and takes it without a pause between, so this needs no lock.
-    fn end_degraded(self: &Rc<Self>, log: &StreamLog) {
-        let open = log.open.borrow_mut().take_if(|set| self.is_degraded(set));
-        let Some(set) = open else { return };
-        if set.records.borrow().is_empty() {
-            self.sets.borrow_mut().withdraw(set.id);
-        } else {
-            self.begin_close(set);
-        }
-    }
-
-    /// Closes the open sets of which a copy is gone.
-    pub(crate) fn close_degraded(self: &Rc<Self>) {
-        self.log.streams.iter().for_each(|log| self.end_degraded(log));
     }
 
     /// Counts an append as completed: a flush that begins from now on covers it.
