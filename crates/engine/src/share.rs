@@ -34,7 +34,25 @@ pub(crate) struct InService {
     waiters: RefCell<VecDeque<(u64, Completer)>>,
 }
 
+/// Bytes that each of so many volumes that write may have in the log; `None` for one alone.
+fn share_among(volumes: u64) -> Option<u64> {
+    (volumes > 1).then(|| (SERVICE_BYTES_MAX / volumes).max(SERVICE_BYTES_MIN))
+}
+
 impl InService {
+    /// Waits until the volume has room for `bytes` more in its share.
+    pub(crate) async fn serve(&self, share: u64, bytes: u64) -> Served<'_> {
+        self.share.set(share);
+        if self.waiters.borrow().is_empty() && self.fits(bytes) {
+            self.bytes.set(self.bytes.get() + bytes);
+        } else {
+            let (turn, io) = io::pair();
+            self.waiters.borrow_mut().push_back((bytes, turn));
+            io.await.result.ok();
+        }
+        Served { service: self, bytes }
+    }
+
     fn fits(&self, bytes: u64) -> bool {
         self.bytes.get() == 0 || self.bytes.get() + bytes <= self.share.get()
     }
@@ -75,21 +93,69 @@ impl Core {
             self.writing.volumes.set(count as u64);
             self.writing.counted_at.set(now);
         }
-        let volumes = self.writing.volumes.get();
-        (volumes > 1).then(|| (SERVICE_BYTES_MAX / volumes).max(SERVICE_BYTES_MIN))
+        share_among(self.writing.volumes.get())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+    use std::task::{Context, Poll, Waker};
+
+    use super::*;
+
+    fn poll<F: Future>(future: std::pin::Pin<&mut F>) -> Option<F::Output> {
+        match future.poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(output) => Some(output),
+            Poll::Pending => None,
+        }
     }
 
-    /// Waits until a volume has room for `bytes` more in its share.
-    pub(crate) async fn serve<'a>(&self, v: &'a VolumeState, share: u64, bytes: u64) -> Served<'a> {
-        let service = &v.service;
-        service.share.set(share);
-        if service.waiters.borrow().is_empty() && service.fits(bytes) {
-            service.bytes.set(service.bytes.get() + bytes);
-        } else {
-            let (turn, io) = io::pair();
-            service.waiters.borrow_mut().push_back((bytes, turn));
-            io.await.result.ok();
+    #[test]
+    fn the_queue_is_shared_and_nobodys_share_is_nothing() {
+        assert_eq!(share_among(1), None);
+        assert_eq!(share_among(2), Some(SERVICE_BYTES_MAX / 2));
+        assert_eq!(share_among(1000), Some(SERVICE_BYTES_MIN));
+    }
+
+    #[test]
+    fn what_is_beyond_the_share_waits_for_what_is_before_it() {
+        let service = InService::default();
+        let first = poll(pin!(service.serve(64, 48))).unwrap();
+        let mut second = pin!(service.serve(64, 32));
+        assert!(poll(second.as_mut()).is_none());
+        // It would fit, and comes later.
+        let mut third = pin!(service.serve(64, 16));
+        assert!(poll(third.as_mut()).is_none());
+        drop(first);
+        let second = poll(second.as_mut()).unwrap();
+        let third = poll(third.as_mut()).unwrap();
+        assert_eq!(service.bytes.get(), 48);
+        drop((second, third));
+        assert_eq!(service.bytes.get(), 0);
+    }
+
+    #[test]
+    fn one_append_is_always_served_however_long() {
+        let service = InService::default();
+        let long = poll(pin!(service.serve(16, 100))).unwrap();
+        let mut other = pin!(service.serve(16, 100));
+        assert!(poll(other.as_mut()).is_none());
+        drop(long);
+        assert!(poll(other.as_mut()).is_some());
+    }
+
+    #[test]
+    fn who_gave_up_takes_nothing() {
+        let service = InService::default();
+        let first = poll(pin!(service.serve(16, 16))).unwrap();
+        {
+            let mut gone = pin!(service.serve(16, 16));
+            assert!(poll(gone.as_mut()).is_none());
         }
-        Served { service, bytes }
+        let mut next = pin!(service.serve(16, 8));
+        assert!(poll(next.as_mut()).is_none());
+        drop(first);
+        assert!(poll(next.as_mut()).is_some());
     }
 }

@@ -172,7 +172,7 @@ impl Core {
             let part = data.slice(from..(until - first) as usize * BLOCK);
             if let Some(share) = share {
                 seen("write served by its volume's share");
-                let _served = self.serve(v, share, part.len() as u64).await;
+                let _served = v.service.serve(share, part.len() as u64).await;
                 let append = self.log.append(Stream::Dirty, entry, Some(part));
                 append.done().await.map_err(|e| append_error("writing to the log", e))?;
                 at = until;
