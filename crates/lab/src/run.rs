@@ -135,7 +135,7 @@ struct Piece {
     live: u32,
     /// What was appended to it, in order.
     blocks: Vec<u32>,
-    /// Its neighbours in the order of closing, if units are of one block.
+    /// Full, and not yet given back.
     closed: bool,
 }
 
@@ -297,9 +297,9 @@ impl<'a> Log<'a> {
             opened: piece.opened,
             live_blocks: piece.live,
             owed_blocks: 0,
-            copies: 1,
             size_blocks,
             packed_blocks: size_blocks,
+            copies: 1,
             pinned: false,
         }
     }
@@ -472,8 +472,132 @@ pub fn run(
         }
         report.requests.add(1, !hits.contains(&false));
     }
+    #[cfg(test)]
+    log.check();
     let mut report = log.report;
     report.took = clock().saturating_sub(from);
     report.policy_bytes = policy.memory_bytes();
     Ok(report)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trace::Request;
+    use proptest::prelude::*;
+
+    impl Log<'_> {
+        /// Every block is where its unit has it, and all sums are right.
+        pub(super) fn check(&self) {
+            let mut live = [0; 2];
+            let mut mapped = vec![0; self.mapped.len()];
+            for (id, piece) in self.pieces.iter().enumerate() {
+                let first = id as u64 * self.settings.unit_blocks as u64;
+                let here = piece.blocks.iter().zip(first..);
+                let here: Vec<_> =
+                    here.filter(|&(&block, place)| self.places[block as usize] == place).collect();
+                assert_eq!(here.len(), piece.live as usize);
+                live[index_of(piece.queue)] += here.len() as u64;
+                here.iter().for_each(|&(&block, _)| {
+                    mapped[self.granules[block as usize] as usize] += 1;
+                });
+            }
+            assert_eq!(live, self.live);
+            assert_eq!(mapped, self.mapped);
+            let held = self.places.iter().filter(|&&place| place != NOWHERE).count();
+            assert_eq!(held as u64, live[0] + live[1]);
+            assert!(held <= self.settings.pool_blocks);
+            let cold = |at: usize| mapped[at] > 0 || self.heat[at] == 0;
+            assert!((0..mapped.len()).all(cold), "heat without a block");
+        }
+    }
+
+    fn workload(requests: impl IntoIterator<Item = (bool, u64, u64)>) -> Workload {
+        let request = |(write, block, blocks)| {
+            let (offset, bytes) = (block * BLOCK_BYTES, blocks * BLOCK_BYTES);
+            Ok(Request { time_us: 0, volume: 0, write, offset, bytes })
+        };
+        Workload::load(requests.into_iter().map(request)).unwrap()
+    }
+
+    fn ran(workload: &Workload, settings: Settings) -> Report {
+        run(workload, settings, &|| Duration::ZERO).unwrap()
+    }
+
+    #[test]
+    fn what_fits_is_missed_once() {
+        let workload = workload((0..3).flat_map(|_| (0..1000).map(|block| (false, block, 1))));
+        for settings in
+            [Settings::ideal(1100), Settings { unit_blocks: 4, ..Settings::ideal(1100) }]
+        {
+            let report = ran(&workload, settings);
+            assert_eq!(report.accesses(), Share { missed: 1000, all: 3000 });
+            assert_eq!((report.populated_blocks, report.moved_blocks), (1000, 0));
+        }
+    }
+
+    #[test]
+    fn a_request_is_missed_unless_all_of_it_is_there_and_bytes_are_counted_as_asked_for() {
+        let request =
+            |write, offset, bytes| Ok(Request { time_us: 0, volume: 0, write, offset, bytes });
+        let requests =
+            [request(true, 4096, 4096), request(false, 512, 8192), request(false, 512, 8192)];
+        let workload = Workload::load(requests).unwrap();
+        let report = ran(&workload, Settings::ideal(100));
+        assert_eq!(report.writes, Share { missed: 1, all: 1 });
+        assert_eq!(report.reads, Share { missed: 2, all: 6 });
+        assert_eq!(report.requests, Share { missed: 2, all: 3 });
+        assert_eq!(report.bytes, Share { missed: 4096 + 3584 + 512, all: 4096 + 2 * 8192 });
+        assert_eq!(report.appended_blocks, 3);
+    }
+
+    #[test]
+    fn a_scan_does_not_push_out_what_is_read_again_and_again() {
+        let hot = || (0..500u64).flat_map(|_| 0..40u64);
+        let scan = hot()
+            .enumerate()
+            .flat_map(|(at, block)| [(false, block, 1), (false, 1000 + at as u64, 1)]);
+        let workload = workload(scan);
+        let report = ran(&workload, Settings::ideal(100));
+        assert!(report.accesses().ratio() < 0.52, "{}", report.accesses().ratio());
+    }
+
+    #[test]
+    fn a_cache_of_nothing_is_refused() {
+        let workload = workload([(false, 0, 1)]);
+        for settings in [Settings::ideal(7), Settings { unit_blocks: 0, ..Settings::ideal(100) }] {
+            let error = run(&workload, settings, &|| Duration::ZERO).unwrap_err();
+            assert!(error.what.contains("less than 8 units"), "{error}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn every_access_is_counted_and_nothing_exceeds_the_pool_or_the_budget(
+            requests in proptest::collection::vec((any::<bool>(), 0..300u64, 1..40u64), 1..600),
+            units in 8..60usize,
+            unit_blocks in 1..20usize,
+            granule_blocks in prop_oneof![Just(1u64), Just(16)],
+            percent in 100..300u32,
+        ) {
+            let workload = workload(requests.iter().copied());
+            let report = ran(&workload, Settings {
+                pool_blocks: units * unit_blocks,
+                unit_blocks,
+                granule_blocks,
+                write_amplification_max_percent: Some(percent),
+            });
+            let sum = |write| {
+                let of_kind = requests.iter().filter(|request| request.0 == write);
+                of_kind.map(|request| request.2).sum::<u64>()
+            };
+            prop_assert_eq!(report.reads.all, sum(false));
+            prop_assert_eq!(report.writes.all, sum(true));
+            prop_assert_eq!(report.requests.all, requests.len() as u64);
+            prop_assert_eq!(report.bytes.all, (sum(false) + sum(true)) * BLOCK_BYTES);
+            let admitted = sum(true) + report.populated_blocks;
+            prop_assert_eq!(report.appended_blocks, admitted + report.moved_blocks);
+            prop_assert!(report.moved_blocks * 100 <= admitted * u64::from(percent - 100));
+        }
+    }
 }
