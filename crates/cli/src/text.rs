@@ -122,6 +122,42 @@ pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
     number.checked_mul(1 << shift).ok_or_else(|| "the size is too large".to_owned())
 }
 
+/// Units of a duration, largest first.
+const DURATIONS: [(char, u32); 4] = [('d', 86_400), ('h', 3_600), ('m', 60), ('s', 1)];
+
+/// Seconds, in the largest unit that leaves nothing over.
+pub(crate) fn duration(seconds: u32) -> String {
+    let fits = DURATIONS.iter().find(|(_, unit)| seconds >= *unit && seconds.is_multiple_of(*unit));
+    let (unit, length) = fits.copied().unwrap_or(('s', 1));
+    format!("{}{unit}", seconds / length)
+}
+
+/// Seconds to go, no finer than anybody can know.
+pub(crate) fn left(seconds: u64) -> String {
+    match seconds {
+        0..100 => format!("{} s", seconds.max(1)),
+        100..6_000 => format!("{} min", (seconds + 30) / 60),
+        6_000..172_800 => format!("{} h", (seconds + 1_800) / 3_600),
+        _ => format!("{} days", (seconds.saturating_add(43_200)) / 86_400),
+    }
+}
+
+/// A duration as people type it, in seconds: `90s`, `10m`, `2h`, `1d`.
+///
+/// # Errors
+/// A sentence that says what is wrong.
+pub(crate) fn parse_duration(text: &str) -> Result<u32, String> {
+    let wrong = || "a duration is a number and one of s, m, h, d, as 10m".to_owned();
+    let unit = text.chars().next_back().ok_or_else(wrong)?;
+    let (_, length) = DURATIONS.iter().find(|(name, _)| *name == unit).ok_or_else(wrong)?;
+    let digits = &text[..text.len() - 1];
+    if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(wrong());
+    }
+    let seconds = digits.parse().ok().and_then(|number: u32| number.checked_mul(*length));
+    seconds.ok_or_else(|| "the duration is too long".to_owned())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -137,6 +173,26 @@ mod tests {
         assert_eq!(bytes(512 << 20), "512 MiB");
         assert_eq!(bytes(1536 << 20), "1.5 GiB");
         assert_eq!(bytes(0), "0 B");
+    }
+
+    #[test]
+    fn durations_are_read_and_written() {
+        for (text, seconds) in [("90s", 90), ("10m", 600), ("2h", 7_200), ("3d", 259_200)] {
+            assert_eq!((parse_duration(text), duration(seconds).as_str()), (Ok(seconds), text));
+        }
+        assert_eq!((duration(0), parse_duration("0s")), ("0s".to_owned(), Ok(0)));
+        for wrong in ["", "m", "10", "10x", "-1s", "+1s", "1 m", "99999999d", "5\u{e4}"] {
+            assert!(parse_duration(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn time_to_go_is_rounded() {
+        let cases = [(0, "1 s"), (99, "99 s"), (100, "2 min"), (7_300, "2 h"), (180_000, "2 days")];
+        for (seconds, text) in cases {
+            assert_eq!(left(seconds), text);
+        }
+        assert!(left(u64::MAX).ends_with(" days"));
     }
 
     #[test]

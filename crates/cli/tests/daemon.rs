@@ -449,6 +449,64 @@ fn settings_of_a_pool_are_changed_while_it_serves_or_refused() {
 }
 
 #[test]
+fn settings_of_a_volume_are_changed_while_it_serves_kept_and_refused() {
+    let mut daemon = served("volume-set");
+    let shown = |daemon: &Daemon| daemon.json(&["volume", "show", "fast/vm"]);
+    let set = ["volume", "set", "fast/vm"];
+    let with = |settings: &[&'static str]| [&set[..], settings].concat();
+    let usual = shown(&daemon);
+    assert_eq!((&usual["dirty_age_max_s"], &usual["destage_hours"]), (&0.into(), &"any".into()));
+    assert_eq!(usual["sequential_cutoff_bytes"], 1 << 20);
+    let plan = daemon.tell(&with(&["dirty-age-max=15m", "--dry-run"]));
+    assert!(plan.contains("would be set") && plan.contains("dirty for 15m"), "{plan}");
+    assert_eq!(shown(&daemon), usual);
+    let all = ["destage-hours=22:30-06:00", "dirty-age-max=15m", "sequential-cutoff=4M"];
+    let text = daemon.tell(&with(&all));
+    for what in ["22:30-06:00, local time", "dirty for 15m", "behind 4 MiB"] {
+        assert!(text.contains(what), "{what}: {text}");
+    }
+    daemon.kill();
+    daemon.start();
+    let kept = shown(&daemon);
+    assert_eq!(kept["dirty_age_max_s"], 900);
+    assert_eq!(kept["destage_hours"], "22:30-06:00");
+    assert_eq!(kept["sequential_cutoff_bytes"], 4 << 20);
+    daemon.tell(&with(&["sequential-cutoff=off", "dirty-age-max=off", "destage-hours=any"]));
+    let off = shown(&daemon);
+    assert_eq!((&off["dirty_age_max_s"], &off["destage_hours"]), (&0.into(), &"any".into()));
+    assert_eq!(off["sequential_cutoff_bytes"], 0);
+    daemon.refused(&with(&["dirty-age-max=1m", "dirty-age-max=2m"]), "twice", "once");
+    daemon.refused(&with(&["bypass", "dirty-age-max=1m"]), "by itself", "volume set");
+    assert!(daemon.tell(&["events"]).contains("volume-set"));
+    daemon.stop();
+}
+
+#[test]
+#[allow(clippy::disallowed_methods, reason = "a test waits")]
+fn what_is_dirty_waits_for_its_hours_and_not_when_it_is_too_old() {
+    let mut daemon = served("hours");
+    // Two hours of the day that are not now, whatever time it is when this runs.
+    let now = run(std::process::Command::new("date").arg("+%H"));
+    let hour: u32 = std::str::from_utf8(&now.stdout).unwrap().trim().parse().unwrap();
+    let hours = format!("destage-hours={:02}:00-{:02}:00", (hour + 4) % 24, (hour + 6) % 24);
+    daemon.tell(&["volume", "set", "fast/vm", &hours]);
+    let mut client = Client::connect(&daemon.dir.path("nbd"));
+    client.write(0, &content(3, 1 << 20)).unwrap();
+    client.flush().unwrap();
+    let dirty =
+        |daemon: &Daemon| daemon.json(&["volume", "show", "fast/vm"])["dirty_bytes"].clone();
+    // An idle volume without hours is clean within a second.
+    std::thread::sleep(std::time::Duration::from_secs(3));
+    assert_eq!(dirty(&daemon), 1 << 20);
+    let text = daemon.tell(&["volume", "show", "fast/vm"]);
+    assert!(text.contains("the oldest for") && text.contains("nothing goes to"), "{text}");
+    daemon.tell(&["volume", "set", "fast/vm", "dirty-age-max=1s"]);
+    daemon.until("what is too old is destaged", |_| dirty(&daemon) == 0);
+    drop(client);
+    daemon.stop();
+}
+
+#[test]
 fn events_of_a_pool_have_codes_of_their_own() {
     let mut daemon = served("codes");
     let mut client = Client::connect(&daemon.dir.path("nbd"));

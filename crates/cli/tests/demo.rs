@@ -20,13 +20,16 @@ fn a_second_demo_on_a_directory_opens_the_same_pool() {
     let dir = Dir::new("demo");
     let kept = dir.path("kept");
     for start in 0..2 {
-        let output = run(demo(&dir).arg("--once").arg("--dir").arg(&kept));
+        let ram = ["--ram", ["0", "16M"][start]];
+        let output = run(demo(&dir).args(ram).arg("--once").arg("--dir").arg(&kept));
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         assert!(output.status.success(), "{}", stderr(&output));
         for row in ["origin alone", "cold", "warming", "warm "] {
             assert!(text.lines().any(|line| line.starts_with(row)), "{row}: {text}");
         }
         assert_eq!(stderr(&output).contains("opened again: "), start == 1, "{}", stderr(&output));
+        let told = stderr(&output).contains("RAM tier: 16 MiB");
+        assert_eq!((told, text.contains("of RAM")), (start == 1, start == 1), "{text}");
     }
     assert!(kept.join("cache-0").exists(), "a directory that was given is kept");
 }

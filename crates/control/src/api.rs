@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 
+use crate::hours::DestageHours;
 use crate::name::{Name, VolumeName};
 
 /// Version of the answers, in each of them as `schema`.
@@ -216,6 +217,12 @@ pub struct PoolUsage {
     pub cached_bytes: u64,
     /// Bytes that origins lack.
     pub dirty_bytes: u64,
+    /// How fast that becomes less.
+    #[serde(default)]
+    pub destage: Destaging,
+    /// Why writers are delayed, in one sentence; empty if they are not.
+    #[serde(default)]
+    pub delay: String,
     /// Memory of the index.
     pub index_bytes: u64,
     /// Its bound.
@@ -232,6 +239,16 @@ pub struct PoolUsage {
     pub read_ram_hits: u64,
     /// Write requests so far.
     pub write_requests: u64,
+}
+
+/// How fast dirty data goes to origins, over the last seconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Destaging {
+    /// Bytes a second that are written to origins.
+    pub rate_bytes_per_s: u64,
+    /// Seconds until nothing is dirty, if that goes on as it does and as much is written; `null` if
+    /// nobody can tell, because it does not become less.
+    pub left_s: Option<u64>,
 }
 
 /// What the tier in RAM of an open pool holds, in bytes.
@@ -304,6 +321,21 @@ pub struct SetVolume {
     pub mode: Mode,
 }
 
+/// `PATCH /api/v1/pools/{pool}/volumes/{volume}/settings`: what is not named stays as it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct SetVolumeSettings {
+    /// Seconds after which dirty data is destaged in any case; 0: never.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dirty_age_max_s: Option<u32>,
+    /// When it is destaged in the background, in the local time of the daemon's machine.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub destage_hours: Option<DestageHours>,
+    /// Bytes that are read one after the other after which what follows is not cached; 0: never.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sequential_cutoff_bytes: Option<u64>,
+}
+
 /// How a volume is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -335,6 +367,22 @@ pub struct Volume {
     pub reason: String,
     /// Bytes that its origin lacks; `null` while nobody knows.
     pub dirty_bytes: Option<u64>,
+    /// How fast that goes to the origin; `null` while nobody knows.
+    #[serde(default)]
+    pub destage: Option<Destaging>,
+    /// For how many seconds the oldest dirty data has been, as far as this start knows; `null` if
+    /// nothing is dirty, or nobody knows.
+    #[serde(default)]
+    pub dirty_for_s: Option<u64>,
+    /// Seconds after which dirty data is destaged in any case; 0: never.
+    #[serde(default)]
+    pub dirty_age_max_s: u32,
+    /// When it is destaged in the background, in the local time of the daemon's machine.
+    #[serde(default)]
+    pub destage_hours: DestageHours,
+    /// Bytes that are read one after the other after which what follows is not cached; 0: never.
+    #[serde(default)]
+    pub sequential_cutoff_bytes: u64,
     /// Where clients reach it.
     pub exports: Vec<String>,
 }
@@ -438,6 +486,13 @@ pub enum Change {
         /// How it would be served.
         mode: Mode,
     },
+    /// See [`SetVolumeSettings`].
+    SetVolumeSettings {
+        /// The volume.
+        volume: VolumeName,
+        /// What would be set.
+        settings: SetVolumeSettings,
+    },
     /// The volume.
     GrowVolume(VolumeName),
     /// The volume.
@@ -536,6 +591,9 @@ pub struct PoolStats {
     pub write_latency: Vec<u64>,
     /// Bytes that origins lack.
     pub dirty_bytes: u64,
+    /// How fast that becomes less.
+    #[serde(default)]
+    pub destage: Destaging,
     /// Its volumes whose origins are attached.
     pub volumes: Vec<VolumeStats>,
 }
@@ -549,6 +607,9 @@ pub struct VolumeStats {
     pub counters: BTreeMap<String, u64>,
     /// Bytes that its origin lacks.
     pub dirty_bytes: u64,
+    /// How fast that becomes less.
+    #[serde(default)]
+    pub destage: Destaging,
 }
 
 /// An answer that is one thing.

@@ -50,6 +50,7 @@ pub enum Call {
     Volume(VolumeName, Reply<api::One<api::Volume>>),
     AddVolume(Name, api::AddVolume, Reply<api::One<api::Volume>>),
     SetVolume(VolumeName, api::SetVolume, Reply<api::One<api::Job>>),
+    SetVolumeSettings(VolumeName, api::SetVolumeSettings, Reply<api::One<api::Volume>>),
     FlushVolume(VolumeName, Reply<api::One<api::Job>>),
     GrowVolume(VolumeName, Reply<api::One<api::Volume>>),
     RemoveVolume(VolumeName, Reply<api::One<api::Job>>),

@@ -237,6 +237,15 @@ async fn set_volume(
     desk.change(|reply| Call::SetVolume(VolumeName { pool, volume }, body, reply)).await
 }
 
+async fn set_volume_settings(
+    State(desk): D,
+    At((pool, volume)): At<(Name, Name)>,
+    Body(body): Body<api::SetVolumeSettings>,
+) -> Response {
+    let name = VolumeName { pool, volume };
+    desk.change(|reply| Call::SetVolumeSettings(name, body, reply)).await
+}
+
 async fn flush_volume(State(desk): D, At((pool, volume)): At<(Name, Name)>) -> Response {
     desk.change(|reply| Call::FlushVolume(VolumeName { pool, volume }, reply)).await
 }
@@ -304,6 +313,7 @@ pub fn router(calls: Sender<Call>) -> Router {
         .route("/volumes", get(volumes))
         .route("/pools/{pool}/volumes", post(add_volume))
         .route(volume_at, get(volume).patch(set_volume).delete(remove_volume))
+        .route(&format!("{volume_at}/settings"), axum::routing::patch(set_volume_settings))
         .route(&format!("{volume_at}/flush"), post(flush_volume))
         .route(&format!("{volume_at}/grow"), post(grow_volume))
         .route("/exports", get(exports).post(add_export))

@@ -159,7 +159,14 @@ pub(crate) const CODES: &[(&str, &str, &str)] = &[
         "A volume has become as large as its origin.",
         "Have clients connect again: the NBD protocol has no message for a new size.",
     ),
+    (
+        "writers-delayed",
+        "Writers of a pool have been held back for three seconds, because dirty data is near its limit or the cache is full; nobody is stopped, and reads do not wait.",
+        "Nothing, if it is a burst. Else the origins are slower than what is written: a larger cache delays it, faster origins end it.",
+    ),
+    ("writers-free", "No writer of a pool has been held back for ten seconds.", "Nothing."),
     ("volume-mode", "A volume is served in another way.", "Nothing."),
+    ("volume-set", "Settings of a volume were changed; the text names them.", "Nothing."),
     (
         "volume-removed",
         "A volume is gone and its origin is the plain disk with all data.",

@@ -314,6 +314,9 @@ pub(super) fn print_pool(pool: &Pool) {
             text::bytes(used),
             text::bytes(usage.segments * usage.segment_bytes),
         ));
+        if usage.dirty_bytes > 0 {
+            say(format_args!("destage  {}", super::volume::progress(&usage.destage)));
+        }
         let hits = match usage.read_requests {
             0 => "no reads yet".to_owned(),
             all => format!(

@@ -41,6 +41,8 @@ struct Rates {
     write_requests_per_s: f64,
     write_bytes_per_s: f64,
     destage_bytes_per_s: f64,
+    /// Seconds until nothing is dirty, by the last ten; `null` if it does not become less.
+    clean_in_s: Option<u64>,
     /// Bytes that origins lack, at the end.
     dirty_bytes: u64,
     /// Of a pool; `null` for a volume.
@@ -107,10 +109,12 @@ fn compare(before: &Stats, after: &Stats) -> Report {
         let volumes = pool.volumes.iter().map(|volume| {
             let old = old.and_then(|old| old.volumes.iter().find(|old| old.name == volume.name));
             let counters = (old.map(|old| &old.counters), &volume.counters);
-            rates(volume.name.to_string(), span, counters, volume.dirty_bytes)
+            let dirt = (volume.dirty_bytes, volume.destage.left_s);
+            rates(volume.name.to_string(), span, counters, dirt)
         });
         let counters = (old.map(|old| &old.counters), &pool.counters);
-        let mut all = rates(pool.name.clone(), span, counters, pool.dirty_bytes);
+        let dirt = (pool.dirty_bytes, pool.destage.left_s);
+        let mut all = rates(pool.name.clone(), span, counters, dirt);
         all.latency = Some(latencies(old, pool));
         PoolRates { pool: all, volumes: volumes.collect() }
     });
@@ -129,7 +133,7 @@ fn rates(
     name: String,
     span: Nanos,
     (before, after): (Option<&Counters>, &Counters),
-    dirty_bytes: u64,
+    (dirty_bytes, clean_in_s): (u64, Option<u64>),
 ) -> Rates {
     let value = |counter: &str| {
         let old = before.and_then(|before| before.get(counter).copied());
@@ -148,6 +152,7 @@ fn rates(
         write_requests_per_s: per_s("write_requests"),
         write_bytes_per_s: per_s("write_bytes"),
         destage_bytes_per_s: per_s("destage_bytes"),
+        clean_in_s,
         dirty_bytes,
         latency: None,
     }
@@ -182,15 +187,16 @@ fn percentile(buckets: &[u64], percent: u64) -> Option<u64> {
 }
 
 /// What stands above the columns.
-const HEAD: [&str; 10] =
-    ["", "READ", "MIB/S", "HIT %", "P99", "WRITE", "MIB/S", "P99", "DIRTY", "DESTAGE"];
+const HEAD: [&str; 11] =
+    ["", "READ", "MIB/S", "HIT %", "RAM%", "P99", "WRITE", "MIB/S", "P99", "DIRTY", "DESTAGE"];
 
 /// Columns within 80; a name or a number that is longer moves what follows.
-fn row(cells: &[&str; 10]) -> String {
-    let [name, read, read_mib, hits, read_p99, write, write_mib, write_p99, dirty, destage] = cells;
+fn row(cells: &[&str; 11]) -> String {
+    let [name, read, read_mib, hits, ram, read_p99, write, write_mib, write_p99, dirty, destage] =
+        cells;
     format!(
-        "{name:12} {read:>7} {read_mib:>6} {hits:>5} {read_p99:>6} {write:>7} {write_mib:>6} \
-         {write_p99:>6} {dirty:>9} {destage:>7}"
+        "{name:10} {read:>6} {read_mib:>6} {hits:>5} {ram:>4} {read_p99:>6} {write:>6} \
+         {write_mib:>6} {write_p99:>6} {dirty:>8} {destage:>7}"
     )
 }
 
@@ -214,11 +220,14 @@ fn line(rates: &Rates) -> String {
     };
     let p99 = rates.latency.as_ref();
     let hits = rates.read_hit_ratio.map_or("-".to_owned(), |ratio| format!("{:.1}", 100.0 * ratio));
+    let ram = rates.read_ram_hit_ratio;
+    let ram = ram.map_or("-".to_owned(), |ratio| format!("{:.0}", 100.0 * ratio));
     row(&[
         &rates.name,
         &format!("{:.0}", rates.read_requests_per_s),
         &mib(rates.read_bytes_per_s),
         &hits,
+        &ram,
         &latency(p99.map(|latency| latency.read_p99_below_us)),
         &format!("{:.0}", rates.write_requests_per_s),
         &mib(rates.write_bytes_per_s),
@@ -240,6 +249,7 @@ mod tests {
             read_latency: buckets.to_vec(),
             write_latency: vec![0; 4],
             dirty_bytes: 3 << 20,
+            destage: Default::default(),
             volumes: Vec::new(),
         };
         Stats { schema: SCHEMA, clock_ns: clock_s * SECOND, pools: vec![pool] }
@@ -260,10 +270,7 @@ mod tests {
         assert_eq!((latency.read_p50_below_us, latency.read_p99_below_us), (Some(2), Some(2)));
         assert_eq!(latency.write_p99_below_us, None);
         let line = line(rates);
-        assert_eq!(
-            line.split_whitespace().collect::<Vec<_>>()[1..5],
-            ["100", "0.0", "75.0", "2.00us"]
-        );
+        assert_eq!(line.split_whitespace().collect::<Vec<_>>()[1..5], ["100", "0.0", "75.0", "-"]);
         assert_eq!((line.chars().count(), row(&HEAD).chars().count()), (80, 80), "{line}");
     }
 

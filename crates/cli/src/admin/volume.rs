@@ -4,13 +4,16 @@ use std::path::PathBuf;
 
 use clap::{Subcommand, ValueEnum};
 use forebay_control::api::{
-    self, AddVolume, Change, Job, Many, One, SetVolume, Volume, VolumeState,
+    self, AddVolume, Change, Destaging, Job, Many, One, SetVolume, SetVolumeSettings, Volume,
+    VolumeState,
 };
+use forebay_control::hours::DestageHours;
 use forebay_control::name::VolumeName;
 
-use super::{Asking, absolute, confirm, table};
+use super::{Asking, Daemon, absolute, confirm, table};
 use crate::Result;
 use crate::daemon::mode_name;
+use crate::failure::Failure;
 use crate::text::{self, parse_bytes, say, tell};
 
 /// See the head of the file.
@@ -59,12 +62,15 @@ pub(crate) enum Command {
         #[arg(long)]
         dry_run: bool,
     },
-    /// Change how a volume is served, and bring home what is dirty unless it is written back
+    /// Change how a volume is served, and bring home what is dirty unless it is written back; or change
+    /// its settings
     Set {
         /// POOL/NAME
         volume: VolumeName,
-        /// How it is served from now on
-        mode: Mode,
+        /// A mode, or `destage-hours=HH:MM-HH:MM|any`, `dirty-age-max=TIME|off`,
+        /// `sequential-cutoff=SIZE|off`
+        #[arg(value_name = "MODE|KEY=VALUE", required = true, value_parser = parse_setting)]
+        settings: Vec<Setting>,
         /// Only say what would be done
         #[arg(long)]
         dry_run: bool,
@@ -82,7 +88,7 @@ pub(crate) enum Command {
     },
 }
 
-#[derive(Clone, Copy, ValueEnum)]
+#[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum Mode {
     /// Writes are acknowledged by the SSDs and destaged later
     Writeback,
@@ -103,6 +109,65 @@ impl From<Mode> for api::Mode {
             Mode::Bypass => api::Mode::Bypass,
         }
     }
+}
+
+/// One change as people write it.
+#[derive(Clone, Debug)]
+pub(crate) enum Setting {
+    Mode(Mode),
+    Key(SetVolumeSettings),
+}
+
+fn parse_setting(text: &str) -> std::result::Result<Setting, String> {
+    let nothing = SetVolumeSettings::default();
+    let Some((key, value)) = text.split_once('=') else {
+        return Mode::from_str(text, false).map(Setting::Mode).map_err(|_| {
+            let modes = Mode::value_variants().iter().map(|&mode| mode_name(mode.into()));
+            format!("it is neither a mode ({}) nor KEY=VALUE", modes.collect::<Vec<_>>().join(", "))
+        });
+    };
+    Ok(Setting::Key(match key {
+        "destage-hours" => SetVolumeSettings { destage_hours: Some(value.parse()?), ..nothing },
+        "dirty-age-max" => {
+            let seconds = if value == "off" { 0 } else { text::parse_duration(value)? };
+            SetVolumeSettings { dirty_age_max_s: Some(seconds), ..nothing }
+        }
+        "sequential-cutoff" => {
+            let bytes = if value == "off" { 0 } else { parse_bytes(value)? };
+            SetVolumeSettings { sequential_cutoff_bytes: Some(bytes), ..nothing }
+        }
+        _ => {
+            let keys = "destage-hours, dirty-age-max, sequential-cutoff";
+            return Err(format!("there is no setting {key:?}; there are {keys}"));
+        }
+    }))
+}
+
+/// Several settings as one change; a mode stands by itself.
+fn joined(settings: &[Setting]) -> Result<Setting> {
+    fn take<T>(known: &mut Option<T>, new: Option<T>, what: &str) -> Result<()> {
+        if new.is_some() && known.is_some() {
+            return Err(Failure::new(format!("{what} is set twice")).hint("set it once"));
+        }
+        *known = new.or(known.take());
+        Ok(())
+    }
+    if let [mode @ Setting::Mode(_)] = settings {
+        return Ok(mode.clone());
+    }
+    let mut all = SetVolumeSettings::default();
+    for one in settings {
+        let Setting::Key(one) = one else {
+            return Err(Failure::new("a mode is changed by itself")
+                .hint("it is a job of its own; run `forebay volume set` twice"));
+        };
+        let one = one.clone();
+        take(&mut all.dirty_age_max_s, one.dirty_age_max_s, "dirty-age-max")?;
+        take(&mut all.destage_hours, one.destage_hours, "destage-hours")?;
+        let cutoff = one.sequential_cutoff_bytes;
+        take(&mut all.sequential_cutoff_bytes, cutoff, "sequential-cutoff")?;
+    }
+    Ok(Setting::Key(all))
 }
 
 fn at(volume: &VolumeName) -> String {
@@ -164,27 +229,20 @@ pub(crate) fn run(command: Command, asking: &Asking) -> Result<()> {
             let volume: One<Volume> = daemon.post(&format!("{}/grow", at(&volume)), &())?;
             daemon.print(&volume, |volume| print_volume(&volume.item));
         }
-        Command::Set { volume, mode, dry_run: true } => {
-            return daemon.plan(&Change::SetVolume { volume, mode: mode.into() });
-        }
-        Command::Set { volume, mode, dry_run: false } => {
-            let body = SetVolume { mode: mode.into() };
-            let job: One<Job> = daemon.patch(&at(&volume), &body)?;
-            let job = daemon.follow(job).map_err(|failure| {
-                failure.or_hint(&format!(
-                    "it is served as {} from now on; what is dirty reaches its origin in time, or \
-                     with `forebay volume flush {volume}`",
-                    mode_name(mode.into())
-                ))
-            })?;
-            daemon.print(&job, |_| match mode {
-                Mode::Writeback => tell(format_args!("volume \"{volume}\" is written back")),
-                mode => tell(format_args!(
-                    "volume \"{volume}\" is {}; its origin has all of its data",
-                    mode_name(mode.into())
-                )),
-            });
-        }
+        Command::Set { volume, settings, dry_run } => match joined(&settings)? {
+            Setting::Mode(mode) if dry_run => {
+                return daemon.plan(&Change::SetVolume { volume, mode: mode.into() });
+            }
+            Setting::Key(settings) if dry_run => {
+                return daemon.plan(&Change::SetVolumeSettings { volume, settings });
+            }
+            Setting::Mode(mode) => set_mode(&daemon, &volume, mode)?,
+            Setting::Key(settings) => {
+                let at = format!("{}/settings", at(&volume));
+                let volume: One<Volume> = daemon.patch(&at, &settings)?;
+                daemon.print(&volume, |volume| print_volume(&volume.item));
+            }
+        },
         Command::Remove { volume, dry_run: true, .. } => {
             return daemon.plan(&Change::RemoveVolume(volume));
         }
@@ -202,6 +260,27 @@ pub(crate) fn run(command: Command, asking: &Asking) -> Result<()> {
             });
         }
     }
+    Ok(())
+}
+
+/// Changes a mode and waits until what is dirty has come home.
+fn set_mode(daemon: &Daemon<'_>, volume: &VolumeName, mode: Mode) -> Result<()> {
+    let body = SetVolume { mode: mode.into() };
+    let job: One<Job> = daemon.patch(&at(volume), &body)?;
+    let job = daemon.follow(job).map_err(|failure| {
+        failure.or_hint(&format!(
+            "it is served as {} from now on; what is dirty reaches its origin in time, or with \
+             `forebay volume flush {volume}`",
+            mode_name(mode.into())
+        ))
+    })?;
+    daemon.print(&job, |_| match mode {
+        Mode::Writeback => tell(format_args!("volume \"{volume}\" is written back")),
+        mode => tell(format_args!(
+            "volume \"{volume}\" is {}; its origin has all of its data",
+            mode_name(mode.into())
+        )),
+    });
     Ok(())
 }
 
@@ -235,6 +314,52 @@ fn print_list(volumes: &[Volume]) {
     say(table(&["VOLUME", "STATE", "MODE", "SIZE", "DIRTY", "ORIGIN"], &rows));
 }
 
+/// What is dirty, since when, and how fast it goes.
+fn dirt(volume: &Volume) -> String {
+    let mut text = dirty(volume);
+    if let Some(seconds) = volume.dirty_for_s {
+        text.push_str(&format!(", the oldest for {}", text::left(seconds)));
+    }
+    match &volume.destage {
+        Some(destage) if volume.dirty_bytes.is_some_and(|bytes| bytes > 0) => {
+            format!("{text}; {}", progress(destage))
+        }
+        _ => text,
+    }
+}
+
+/// How fast dirty data goes to origins.
+pub(super) fn progress(destage: &Destaging) -> String {
+    let rate = match destage.rate_bytes_per_s {
+        0 => "nothing goes to the origin at present".to_owned(),
+        rate => format!("{}/s go to the origin", text::bytes(rate)),
+    };
+    match destage.left_s {
+        Some(left) => format!("{rate}, clean in about {}", text::left(left)),
+        None => rate,
+    }
+}
+
+/// When a volume is destaged, in words.
+fn destaged(volume: &Volume) -> String {
+    let when = match volume.destage_hours {
+        DestageHours::Any => "when idle".to_owned(),
+        hours => format!("{hours}, local time of the daemon"),
+    };
+    match volume.dirty_age_max_s {
+        0 => when,
+        most => format!("{when}; what is dirty for {} in any case", text::duration(most)),
+    }
+}
+
+/// What becomes of long reads, in words.
+fn streams(volume: &Volume) -> String {
+    match volume.sequential_cutoff_bytes {
+        0 => "cached however many follow each other".to_owned(),
+        most => format!("not cached behind {} that follow each other", text::bytes(most)),
+    }
+}
+
 /// A volume on one line, below its pool.
 pub(super) fn print_line(volume: &Volume) {
     let (state, mode) = (state_name(volume.state), mode_name(volume.mode));
@@ -260,7 +385,9 @@ fn print_volume(volume: &Volume) {
     say(format_args!("mode     {}", mode_name(volume.mode)));
     say(format_args!("size     {}", text::bytes(volume.size_bytes)));
     say(format_args!("origin   {}", volume.origin));
-    say(format_args!("dirty    {}", dirty(volume)));
+    say(text::beside("dirty    ", &dirt(volume)));
+    say(text::beside("destage  ", &destaged(volume)));
+    say(format_args!("reads    {}", streams(volume)));
     for uri in &volume.exports {
         say(format_args!("export   {uri}"));
     }

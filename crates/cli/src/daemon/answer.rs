@@ -71,6 +71,11 @@ impl Daemon {
                     |it| async move { it.set_volume(&name, &body).await.map(One::of) },
                 );
             }
+            Call::SetVolumeSettings(name, body, reply) => {
+                self.change(reply, |it| async move {
+                    it.set_volume_settings(&name, &body).await.map(One::of)
+                });
+            }
             Call::FlushVolume(name, reply) => {
                 self.change(reply, |it| async move { it.flush_volume(&name).map(One::of) });
             }

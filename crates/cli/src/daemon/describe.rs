@@ -8,11 +8,12 @@ use forebay_control::api::{
 };
 use forebay_control::error::Code;
 use forebay_control::name::VolumeName;
+use forebay_device::runtime::SECOND;
 use forebay_engine::format::{MemberState as OnDisk, Superblock, VolumeRecord};
 
 use super::scan::{Found, newest};
 use super::state::Record;
-use super::volumes::{BLOCK_BYTES, api_mode, no_volume};
+use super::volumes::{BLOCK_BYTES, api_mode, cutoff_bytes, destage_hours, no_volume};
 use super::{Attached, Daemon, Open, Serving, Slot, State};
 use crate::Result;
 use crate::text;
@@ -30,6 +31,17 @@ pub(crate) fn mode_name(mode: Mode) -> &'static str {
 
 pub(super) fn plural(count: usize, thing: &str) -> String {
     format!("{count} {thing}{}", if count == 1 { "" } else { "s" })
+}
+
+/// How long it goes until nothing is dirty, as the end of a sentence.
+fn clean_in(left_s: Option<u64>) -> String {
+    left_s.map_or(String::new(), |left| format!(", clean in about {}", text::left(left)))
+}
+
+/// Seconds until all pools with dirty data are clean, if all become.
+fn slowest(pools: &[api::Pool]) -> Option<u64> {
+    let dirty = pools.iter().filter_map(|pool| pool.usage.as_ref()).filter(|u| u.dirty_bytes > 0);
+    dirty.map(|usage| usage.destage.left_s).try_fold(0, |most, left| Some(most.max(left?)))
 }
 
 /// The members that a superblock names, with where they were found.
@@ -61,6 +73,8 @@ fn usage(open: &Open, superblock: &Superblock, record: &Record) -> PoolUsage {
         segments_free: free as u64,
         cached_bytes: cached * BLOCK_BYTES,
         dirty_bytes: pool.unproven_blocks() * BLOCK_BYTES,
+        destage: open.progress.borrow().pool(),
+        delay: open.progress.borrow().delay().to_owned(),
         index_bytes,
         index_bytes_max,
         ram: RamUsage {
@@ -89,9 +103,10 @@ impl Daemon {
                 format!("Healthy. {}; every origin has all of its data.", plural(all, "pool"))
             }
             (all, 0) => format!(
-                "Healthy. {}; {} exist only on cache devices.",
+                "Healthy. {}; {} exist only on cache devices{}.",
                 plural(all, "pool"),
-                text::bytes(dirty)
+                text::bytes(dirty),
+                clean_in(slowest(&pools)),
             ),
             (all, troubled) => {
                 format!("A look is needed at {troubled} of {}.", plural(all, "pool"))
@@ -193,7 +208,14 @@ impl Daemon {
         let dirty = open.pool.unproven_blocks() * BLOCK_BYTES;
         let held = match dirty {
             0 => "Every origin has all of its data.".to_owned(),
-            dirty => format!("{} exist only on its cache devices.", text::bytes(dirty)),
+            dirty => {
+                let left = clean_in(open.progress.borrow().pool().left_s);
+                format!("{} exist only on its cache devices{left}.", text::bytes(dirty))
+            }
+        };
+        let held = match open.progress.borrow().delay() {
+            "" => held,
+            delay => format!("{held} {delay}"),
         };
         let state = if lost > 0 { PoolState::Degraded } else { PoolState::Online };
         let action = match offline.first() {
@@ -257,6 +279,12 @@ impl Daemon {
     ) -> Option<api::Volume> {
         let pool = slot.record.borrow().name.clone();
         let name = VolumeName { pool, volume: record.name.parse().ok()? };
+        let online = open.and_then(|open| match open.volumes.borrow().get(&record.name) {
+            Some(Attached::Online(volume)) => Some((open, Rc::clone(volume))),
+            _ => None,
+        });
+        let destage = online.as_ref().map(|(open, _)| open.progress.borrow().volume(&record.name));
+        let dirty_for = online.as_ref().and_then(|(_, volume)| volume.dirty_for());
         let (state, reason, dirty_bytes, mode) = match open {
             None => (VolumeState::Offline, "its pool is not open".to_owned(), None, record.mode),
             Some(open) => match open.volumes.borrow().get(&record.name) {
@@ -283,6 +311,11 @@ impl Daemon {
             state,
             reason,
             dirty_bytes,
+            destage,
+            dirty_for_s: dirty_for.map(|span| span / SECOND),
+            dirty_age_max_s: record.settings.dirty_age_max_s,
+            destage_hours: destage_hours(&record.settings),
+            sequential_cutoff_bytes: cutoff_bytes(&record.settings),
             exports: exports.into_iter().map(|export| export.uri).collect(),
         })
     }

@@ -10,6 +10,7 @@
 mod answer;
 pub(crate) mod config;
 mod creation;
+mod daytime;
 mod describe;
 mod ending;
 mod exports;
@@ -21,6 +22,7 @@ mod notify;
 mod patience;
 mod plan;
 mod pools;
+mod progress;
 mod scan;
 mod shelf;
 mod state;
@@ -52,6 +54,7 @@ use self::log::Log;
 use self::memory::Kept;
 use self::notify::Phase;
 use self::patience::Found as Origin;
+use self::progress::Progress;
 use self::scan::{Found, Place};
 use self::shelf::Shelf;
 use self::state::{Record, StateDir};
@@ -120,6 +123,7 @@ struct Open {
     /// Their origins' devices, of those that are online.
     origins: RefCell<BTreeMap<String, Rc<FileDevice>>>,
     exports: RefCell<BTreeMap<String, Serving>>,
+    progress: RefCell<Progress>,
 }
 
 /// A volume of an open pool.
@@ -254,6 +258,8 @@ async fn serve(
     }
     daemon.tell_memory();
     reactor.spawn(Box::pin(Rc::clone(&daemon).beat()));
+    reactor.spawn(Box::pin(Rc::clone(&daemon).keep_time()));
+    reactor.spawn(Box::pin(Rc::clone(&daemon).keep_looking()));
     let watched = Rc::new(Flag::default());
     let (it, done) = (Rc::clone(&daemon), Rc::clone(&watched));
     reactor.spawn(Box::pin(async move {

@@ -2,14 +2,15 @@
 //! same checks.
 
 use forebay_control::api::{
-    AddExport, Change, ImportPool, MemberState, Mode, Place, Plan, SCHEMA, TlsUse,
+    AddExport, Change, ImportPool, MemberState, Mode, Place, Plan, SCHEMA, SetVolumeSettings,
+    TlsUse,
 };
 use forebay_control::name::{Name, VolumeName};
 
 use super::describe::{mode_name, plural};
 use super::pools::check_absolute;
 use super::state::ExportRecord;
-use super::volumes::{BLOCK_BYTES, engine_mode};
+use super::volumes::{BLOCK_BYTES, changed, engine_mode};
 use super::{Attached, Daemon, Open};
 use crate::Result;
 use crate::text;
@@ -35,6 +36,9 @@ impl Daemon {
             Change::DestroyPool(name) => self.plan_destroy(&name),
             Change::FlushVolume(name) => self.plan_flush(&name),
             Change::SetVolume { volume, mode } => self.plan_set(&volume, mode),
+            Change::SetVolumeSettings { volume, settings } => {
+                self.plan_settings(&volume, &settings)
+            }
             Change::GrowVolume(name) => self.plan_grow(&name).await,
             Change::RemoveVolume(name) => self.plan_remove_volume(&name),
             Change::AddExport(body) => self.plan_add_export(body),
@@ -118,6 +122,12 @@ impl Daemon {
             steps.push(format!("{} go to {origin}; clients may go on", dirty(&open, name)));
         }
         Ok(plan(format!("volume \"{name}\" would be {is}"), steps))
+    }
+
+    fn plan_settings(&self, name: &VolumeName, change: &SetVolumeSettings) -> Result<Plan> {
+        let (_, open) = self.open(name.pool.as_str())?;
+        let (_, steps) = changed(open.volume(name)?.settings(), change)?;
+        Ok(plan(format!("volume \"{name}\" would be set"), steps))
     }
 
     async fn plan_grow(&self, name: &VolumeName) -> Result<Plan> {

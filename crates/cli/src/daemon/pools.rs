@@ -252,9 +252,10 @@ impl Daemon {
             }
         };
         let paths: Vec<PathBuf> = members.list().map(|(path, _)| path.to_owned()).collect();
-        let (volumes, origins, exports) = Default::default();
-        let open = Rc::new(Open { pool, members, notes, volumes, origins, exports });
+        let (volumes, origins, exports, progress) = Default::default();
+        let open = Rc::new(Open { pool, members, notes, volumes, origins, exports, progress });
         *slot.state.borrow_mut() = State::Open(Rc::clone(&open));
+        self.tell_time(&open);
         self.tell_news(&name, &open);
         if paths != record.ssds {
             slot.record.borrow_mut().ssds = paths;

@@ -23,13 +23,14 @@ impl Daemon {
 fn pool_stats(slot: &Slot, open: &Open) -> PoolStats {
     let record = slot.record.borrow();
     let (read, write) = open.pool.latencies();
-    let volumes = open.volumes.borrow();
+    let (volumes, progress) = (open.volumes.borrow(), open.progress.borrow());
     let volumes = volumes.iter().filter_map(|(name, attached)| {
         let Attached::Online(volume) = attached else { return None };
         Some(VolumeStats {
             name: VolumeName { pool: record.name.clone(), volume: name.parse().ok()? },
             counters: counters(volume.counters().list()),
             dirty_bytes: volume.unproven_blocks() * BLOCK_BYTES,
+            destage: progress.volume(name),
         })
     });
     PoolStats {
@@ -38,6 +39,7 @@ fn pool_stats(slot: &Slot, open: &Open) -> PoolStats {
         read_latency: read.buckets().to_vec(),
         write_latency: write.buckets().to_vec(),
         dirty_bytes: open.pool.unproven_blocks() * BLOCK_BYTES,
+        destage: progress.pool(),
         volumes: volumes.collect(),
     }
 }

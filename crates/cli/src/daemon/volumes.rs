@@ -5,11 +5,14 @@ use std::rc::Rc;
 
 use forebay_control::api::{self, Mode as ApiMode, VolumeState};
 use forebay_control::error::Code;
+use forebay_control::hours::DestageHours;
 use forebay_control::name::{Name, VolumeName};
 use forebay_device::BlockDevice;
 use forebay_device::real::file::FileDevice;
 use forebay_device::runtime::{Nanos, Runtime, SECOND};
-use forebay_engine::{Mode, Volume, VolumeSpec, read_superblock};
+use forebay_engine::{
+    CUTOFF_NEVER, Hours, Mode, Tuning, Volume, VolumeSettings, VolumeSpec, read_superblock,
+};
 
 use super::describe::mode_name;
 use super::jobs::Aim;
@@ -49,6 +52,69 @@ pub(super) fn api_mode(mode: Mode) -> ApiMode {
         Mode::Bypass => ApiMode::Bypass,
         Mode::Writeonly => ApiMode::Writeonly,
     }
+}
+
+/// When a volume is destaged in the background, as people say it.
+pub(super) fn destage_hours(settings: &VolumeSettings) -> DestageHours {
+    settings.destage_hours.map_or(DestageHours::Any, |hours| {
+        let (from, until) = hours.minutes();
+        DestageHours::Within(from, until)
+    })
+}
+
+/// Bytes of a stream of reads behind which nothing is cached; 0: everything is.
+pub(super) fn cutoff_bytes(settings: &VolumeSettings) -> u64 {
+    match settings.sequential_cutoff_bytes {
+        0 => Tuning::default().sequential_cutoff_bytes,
+        CUTOFF_NEVER => 0,
+        bytes => bytes,
+    }
+}
+
+/// A volume's settings after a change, and each part of that in words.
+///
+/// # Errors
+/// If nothing is to be changed, or hours are none.
+pub(super) fn changed(
+    mut settings: VolumeSettings,
+    body: &api::SetVolumeSettings,
+) -> Result<(VolumeSettings, Vec<String>)> {
+    let mut what = Vec::new();
+    if let Some(seconds) = body.dirty_age_max_s {
+        settings.dirty_age_max_s = seconds;
+        what.push(match seconds {
+            0 => "dirty data may have any age".to_owned(),
+            _ => format!("what is dirty for {} is destaged in any case", text::duration(seconds)),
+        });
+    }
+    if let Some(hours) = body.destage_hours {
+        settings.destage_hours = match hours {
+            DestageHours::Any => None,
+            DestageHours::Within(from, until) => {
+                let refused =
+                    || Failure::coded(Code::BadRequest, format!("{hours} is no part of the day"));
+                Some(Hours::new(from, until).ok_or_else(refused)?)
+            }
+        };
+        what.push(match hours {
+            DestageHours::Any => "it is destaged whenever it is idle".to_owned(),
+            DestageHours::Within(..) => {
+                format!("it is destaged at {hours}, and else only if it must be")
+            }
+        });
+    }
+    if let Some(bytes) = body.sequential_cutoff_bytes {
+        settings.sequential_cutoff_bytes = if bytes == 0 { CUTOFF_NEVER } else { bytes };
+        what.push(match bytes {
+            0 => "reads are cached however many follow each other".to_owned(),
+            _ => format!("of reads that follow each other {} are cached", text::bytes(bytes)),
+        });
+    }
+    if what.is_empty() {
+        return Err(Failure::coded(Code::BadRequest, "nothing is to be changed")
+            .hint("name a setting; `forebay volume set --help` lists them"));
+    }
+    Ok((settings, what))
 }
 
 impl Open {
@@ -198,6 +264,11 @@ impl Daemon {
                 state: VolumeState::Planned,
                 reason: String::new(),
                 dirty_bytes: Some(0),
+                destage: None,
+                dirty_for_s: None,
+                dirty_age_max_s: 0,
+                destage_hours: DestageHours::Any,
+                sequential_cutoff_bytes: cutoff_bytes(&VolumeSettings::default()),
                 exports: Vec::new(),
             });
         }
@@ -240,6 +311,21 @@ impl Daemon {
             })
         });
         Ok(self.jobs.look(&job))
+    }
+
+    /// Changes what is set for a volume.
+    pub(super) async fn set_volume_settings(
+        &self,
+        name: &VolumeName,
+        body: &api::SetVolumeSettings,
+    ) -> Result<api::Volume> {
+        let (_, open) = self.open(name.pool.as_str())?;
+        let volume = open.volume(name)?;
+        let (settings, what) = changed(volume.settings(), body)?;
+        volume.set(settings).await?;
+        let what = format!("volume \"{name}\": {}", what.join("; "));
+        self.journal.note("volume-set", name.pool.as_str(), what);
+        self.describe_volume(name)
     }
 
     /// The size of a volume, and the size that its origin would give it now.

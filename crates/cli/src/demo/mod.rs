@@ -18,6 +18,7 @@ use clap::Args;
 use forebay_device::model::store::MemoryStore;
 use forebay_device::real::reactor::{Config, Reactor};
 use forebay_device::runtime::{MILLISECOND, Nanos, Runtime, SECOND};
+use forebay_engine::limits::RAM_STEP_BYTES;
 use forebay_engine::{Pool, Volume};
 
 use self::load::{Load, READ_PERCENT, REQUEST_BYTES, Target, WORKERS};
@@ -74,6 +75,9 @@ pub(crate) struct Options {
     /// Size of each of the two cache files, at least 512M
     #[arg(long, value_name = "SIZE", value_parser = cache_bytes, default_value = "1G")]
     cache_size: u64,
+    /// Keep what is hottest in so much RAM in front of them, in steps of 2M [default: none]
+    #[arg(long, value_name = "SIZE", value_parser = ram_bytes)]
+    ram: Option<u64>,
     /// How long the origin alone and the warm cache are measured
     #[arg(long, value_name = "N", default_value_t = 10,
         value_parser = clap::value_parser!(u64).range(1..=3600))]
@@ -102,6 +106,13 @@ fn cache_bytes(text: &str) -> std::result::Result<u64, String> {
     match multiple_of_4k(text)? {
         bytes if bytes >= 512 << 20 => Ok(bytes),
         _ => Err("a cache device has at least 512 MiB".to_owned()),
+    }
+}
+
+fn ram_bytes(text: &str) -> std::result::Result<u64, String> {
+    match parse_bytes(text)? {
+        bytes if bytes.is_multiple_of(RAM_STEP_BYTES) => Ok(bytes),
+        _ => Err("the size is not a multiple of 2 MiB".to_owned()),
     }
 }
 
@@ -185,6 +196,9 @@ fn introduce(options: &Options, state: &State) {
         text::bytes(options.cache_size),
         state.dir.display()
     ));
+    if let Some(bytes) = options.ram.filter(|&bytes| bytes > 0) {
+        tell(format_args!("RAM tier: {} in front of it", text::bytes(bytes)));
+    }
     tell(format_args!(
         "load: {WORKERS} workers, {} at random over the whole volume, {READ_PERCENT} % reads",
         text::bytes(REQUEST_BYTES)
@@ -202,7 +216,11 @@ struct Tour<'a> {
 fn hits(pool: &Pool) -> Hits {
     let counters = pool.counters();
     let hits = counters.read_hits.get();
-    Hits { hits, all: hits + counters.read_partial_hits.get() + counters.read_misses.get() }
+    Hits {
+        hits,
+        ram: (pool.superblock().ram_bytes > 0).then(|| counters.read_ram_hits.get()),
+        all: hits + counters.read_partial_hits.get() + counters.read_misses.get(),
+    }
 }
 
 impl Tour<'_> {
@@ -310,6 +328,9 @@ fn explain(rows: &[Row], size_bytes: u64) {
         text::bytes(REQUEST_BYTES),
         text::bytes(size_bytes),
     ));
+    if rows.iter().any(|row| row.ram_ratio().is_some()) {
+        say("Of RAM: reads that the RAM tier served alone, of all reads.");
+    }
 }
 
 /// An error if the table does not show what it is for.

@@ -13,6 +13,8 @@ use crate::text;
 pub(crate) struct Hits {
     /// From the cache alone.
     pub(crate) hits: u64,
+    /// Of those, from RAM alone; `None` without a tier there.
+    pub(crate) ram: Option<u64>,
     /// All reads.
     pub(crate) all: u64,
 }
@@ -20,7 +22,8 @@ pub(crate) struct Hits {
 impl Hits {
     /// What was counted after `before`.
     pub(crate) fn since(self, before: Hits) -> Hits {
-        Hits { hits: self.hits - before.hits, all: self.all - before.all }
+        let ram = self.ram.zip(before.ram).map(|(now, before)| now - before);
+        Hits { hits: self.hits - before.hits, ram, all: self.all - before.all }
     }
 
     /// The share of hits; `None` without reads.
@@ -37,6 +40,14 @@ pub(crate) struct Row {
     pub(crate) figures: Figures,
     /// `None` for the origin alone.
     pub(crate) hits: Option<Hits>,
+}
+
+impl Row {
+    /// The share of reads that RAM served; `None` without a tier there, or without reads.
+    pub(crate) fn ram_ratio(&self) -> Option<f64> {
+        let hits = self.hits.filter(|hits| hits.all > 0)?;
+        Some(hits.ram? as f64 / hits.all as f64)
+    }
 }
 
 fn percentiles(histogram: &Histogram) -> String {
@@ -57,6 +68,12 @@ pub(crate) fn table(rows: &[Row]) -> String {
         "{:<14} {:>6} {:>9} {:>8} {:>9} {:>9} {:>9} {:>9} {:>9}",
         "", "time", "IOPS", "factor", "read p50", "p99", "write p50", "p99", "read hits"
     );
+    // A column that nobody asked for is left out.
+    let has_ram = rows.iter().any(|row| row.ram_ratio().is_some());
+    if has_ram {
+        out.truncate(out.trim_end().len());
+        let _ = writeln!(out, " {:>9}", "of RAM");
+    }
     let base = rows.first().map_or(0.0, |row| row.figures.iops());
     for (index, row) in rows.iter().enumerate() {
         let iops = row.figures.iops();
@@ -68,7 +85,7 @@ pub(crate) fn table(rows: &[Row]) -> String {
         let hits = row.hits.and_then(Hits::ratio).map_or("-".to_owned(), percent);
         let _ = writeln!(
             out,
-            "{:<14} {:>6} {:>9} {:>8} {} {} {:>9}",
+            "{:<14} {:>6} {:>9} {:>8} {} {} {:>9}{}",
             row.name,
             format!("{:.0} s", row.figures.time as f64 / 1e9),
             text::thousands(iops.round() as u64),
@@ -76,6 +93,11 @@ pub(crate) fn table(rows: &[Row]) -> String {
             percentiles(&row.figures.reads),
             percentiles(&row.figures.writes),
             hits,
+            match row.ram_ratio().map(percent) {
+                Some(ratio) => format!(" {ratio:>9}"),
+                None if has_ram => format!(" {:>9}", "-"),
+                None => String::new(),
+            },
         );
     }
     out
@@ -95,6 +117,7 @@ pub(crate) fn measured(rows: &[Row], volume_bytes: u64) -> Value {
             "read_latency": percentiles(&row.figures.reads),
             "write_latency": percentiles(&row.figures.writes),
             "read_hit_ratio": row.hits.and_then(Hits::ratio),
+            "read_ram_hit_ratio": row.ram_ratio(),
         })
     };
     let rows: Vec<Value> = rows.iter().map(row).collect();
@@ -110,10 +133,16 @@ mod tests {
         let row = |name, time| Row {
             name,
             figures: Figures { time, ..Figures::default() },
-            hits: Some(Hits { hits: 9999, all: 10_000 }),
+            hits: Some(Hits { hits: 9999, ram: None, all: 10_000 }),
         };
-        let table = table(&[row("origin alone", 1), row("warm", 1)]);
-        assert_eq!(table.lines().count(), 3);
-        assert!(table.contains("99.9 %") && table.lines().all(|line| line.len() <= 100), "{table}");
+        let text = table(&[row("origin alone", 1), row("warm", 1)]);
+        assert_eq!(text.lines().count(), 3);
+        assert!(text.contains("99.9 %") && text.lines().all(|line| line.len() == 90), "{text}");
+        let hits = Some(Hits { hits: 9999, ram: Some(5000), all: 10_000 });
+        let text = table(&[row("origin alone", 1), Row { hits, ..row("warm", 1) }]);
+        let ends: Vec<_> =
+            text.lines().map(|line| line.rsplit("  ").next().unwrap().trim()).collect();
+        assert_eq!(ends, ["of RAM", "-", "50.0 %"], "{text}");
+        assert!(text.lines().all(|line| line.len() == 100), "{text}");
     }
 }

@@ -144,13 +144,27 @@ impl State {
         if found == Found::Complete {
             tell(format_args!("opened again: {}", opened.summary()));
         }
-        match self.attach(&opened.pool, origin, options).await {
+        match self.set_up(&opened.pool, origin, options).await {
             Ok(volume) => Ok((opened, volume)),
             Err(failure) => {
                 opened.pool.stop().await?;
                 Err(failure)
             }
         }
+    }
+
+    /// Makes RAM tier and volume what they shall be.
+    async fn set_up(
+        &self,
+        pool: &Pool,
+        origin: Rc<dyn BlockDevice>,
+        options: &Options,
+    ) -> Result<Volume> {
+        let ram_bytes = options.ram.unwrap_or(0);
+        if pool.superblock().ram_bytes != ram_bytes {
+            pool.set_ram_bytes(ram_bytes).await?;
+        }
+        self.attach(pool, origin, options).await
     }
 
     async fn attach(
