@@ -438,7 +438,15 @@ fn settings_of_a_pool_are_changed_while_it_serves_or_refused() {
     };
     refused("write_amplification_max_percent=99", "99 %", "100 to 400");
     refused("write_amplification_max_percent=much", "invalid type", "reference.md");
-    refused("dirty_copies=3", "fixed when it is made", "volume remove");
+    refused("segment_bytes=1048576", "fixed when it is made", "volume remove");
+    refused("dirty-copies=3", "3 dirty copies on 2 cache devices", "as many devices");
+    refused("profile=raid6", "3 dirty copies on 2 cache devices", "as many devices");
+    refused("profile=raid7", "is no profile", "reference.md");
+    daemon.refused(
+        &["pool", "set", "fast", "profile=raid0", "clean_copies=1"],
+        "and so does another setting",
+        "give the profile",
+    );
     refused("name=\"x\"", "fixed when it is made", "another pool");
     refused("dirtycopies=3", "unknown field", "reference.md");
     refused("accept", "sets nothing", "KEY=VALUE");
@@ -531,5 +539,51 @@ fn events_of_a_pool_have_codes_of_their_own() {
     std::fs::rename(daemon.dir.path("away"), daemon.dir.path("ssd-1")).unwrap();
     daemon.start();
     assert!(daemon.tell(&["events"]).contains("member-stale"));
+    daemon.stop();
+}
+
+/// What is dirty in one copy is destaged, and from then on either SSD may go.
+#[test]
+fn copies_are_changed_while_a_pool_serves() {
+    let mut daemon = Daemon::new("copies");
+    let (first, second) = (daemon.ssd("ssd-0"), daemon.ssd("ssd-1"));
+    let origin = daemon.dir.path("origin");
+    std::fs::write(&origin, content(1, VOLUME_BYTES)).unwrap();
+    let paths = [&first, &second, &origin].map(|path| path.to_str().unwrap());
+    let create = ["pool", "create", "fast", "--ssd", paths[0], "--ssd", paths[1], "--profile"];
+    daemon.refused(&[&create[..], &["raid6"]].concat(), "3 dirty copies on 2", "as many devices");
+    daemon.tell(&[&create[..], &["nraid+", "--accept-data-loss-on-ssd-failure"]].concat());
+    daemon.tell(&["volume", "add", "fast/vm", "--origin", paths[2]]);
+    let socket = daemon.dir.path("nbd");
+    daemon.tell(&["export", "add", "fast/vm", "--socket", socket.to_str().unwrap()]);
+    let mut client = Client::connect(&socket);
+    client.write(0, &content(7, 1 << 20)).unwrap();
+    client.flush().unwrap();
+    daemon.tell(&["pool", "set", "fast", "profile=raid1", "--dry-run"]);
+    let usage = |daemon: &Daemon| daemon.json(&["pool", "show", "fast"])["usage"].clone();
+    let copies = |usage: &serde_json::Value, key: &str| usage[key].as_u64();
+    assert_eq!(copies(&usage(&daemon), "clean_copies"), Some(1), "only asked");
+    daemon.tell(&["pool", "set", "fast", "profile=raid1"]);
+    daemon.until("two copies are promised", |status| {
+        status.replace(": ", ":").contains("\"dirty_copies\":2")
+    });
+    let now = usage(&daemon);
+    assert_eq!(copies(&now, "dirty_copies_next"), Some(0));
+    assert_eq!(copies(&now, "clean_copies"), Some(2));
+    assert!(daemon.tell(&["pool", "show", "fast"]).contains("2 of dirty data, 2 of clean data"));
+    client.write(1 << 20, &content(8, 1 << 20)).unwrap();
+    client.flush().unwrap();
+    drop(client);
+    daemon.kill();
+    std::fs::rename(&first, daemon.dir.path("away")).unwrap();
+    daemon.start();
+    assert_eq!(state(&daemon, "fast"), "degraded");
+    until_served(&daemon);
+    let found = read_all(&socket);
+    assert!(
+        found[..1 << 20] == content(7, 1 << 20) && found[1 << 20..2 << 20] == content(8, 1 << 20)
+    );
+    daemon.tell(&["pool", "set", "fast", "dirty-copies=1", "accept_data_loss_on_ssd_failure=true"]);
+    assert_eq!(copies(&usage(&daemon), "dirty_copies"), Some(1));
     daemon.stop();
 }

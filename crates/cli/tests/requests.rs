@@ -28,7 +28,7 @@ fn wrong_commands_are_refused_with_reason_and_remedy() {
     daemon.refused(&["pool", "create", "a", "--ssd", sparse], "has holes", "dd if=/dev/zero");
     daemon.refused(
         &["pool", "create", "a", "--ssd", ssd, "--dirty-copies", "2"],
-        "2 dirty copies on 1 cache devices",
+        "2 dirty copies on 1 cache device",
         "as many devices as copies",
     );
     let small = daemon.dir.full("small", 1 << 20);
@@ -150,6 +150,8 @@ fn body() -> impl Strategy<Value = Vec<u8>> {
         "name",
         "ssds",
         "dirty_copies",
+        "clean_copies",
+        "profile",
         "dry_run",
         "origin",
         "mode",

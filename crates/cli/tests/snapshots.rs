@@ -80,6 +80,7 @@ fn usage_errors() {
         &["pool", "create", &long, "--ssd", "/dev/sdb"],
         &["pool", "create", "fast", "--ssd", "/dev/sdb", "--dirty-copies", "two"],
         &["pool", "create", "fast", "--ssd", "/dev/sdb", "--dirty-copies", "4"],
+        &["pool", "create", "fast", "--ssd", "/dev/sdb", "--profile", "raid7"],
         &["pool", "import", "--ssd", "/dev/sdb"],
         &["pool", "destroy"],
         &["volume", "show", "vm"],

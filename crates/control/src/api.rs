@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::hours::DestageHours;
 use crate::name::{Name, VolumeName};
+use crate::profile::Profile;
 
 /// Version of the answers, in each of them as `schema`.
 pub const SCHEMA: u32 = 1;
@@ -44,6 +45,12 @@ pub struct CreatePool {
     /// Copies of dirty data; without it 2 on several devices and 1 on one.
     #[serde(default)]
     pub dirty_copies: Option<u8>,
+    /// Copies of clean data; without it 1.
+    #[serde(default)]
+    pub clean_copies: Option<u8>,
+    /// Says both instead.
+    #[serde(default)]
+    pub profile: Option<Profile>,
     /// Size of the tier in RAM in front of them, a multiple of 2 MiB; without it there is none.
     #[serde(default)]
     pub ram_bytes: u64,
@@ -117,7 +124,17 @@ pub struct SetPool {
     /// Size of the tier in RAM, a multiple of 2 MiB; 0: none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ram_bytes: Option<u64>,
-    /// Agrees to write-back with one copy of dirty data, for the volumes to come.
+    /// Copies of dirty data, 1 to 3.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dirty_copies: Option<u8>,
+    /// Copies of clean data, 1 or 2.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub clean_copies: Option<u8>,
+    /// Says both instead.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub profile: Option<Profile>,
+    /// Agrees to write-back with one copy of dirty data, for the volumes to come; with `dirty_copies` 1,
+    /// for those that are written back, too.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub accept_data_loss_on_ssd_failure: Option<bool>,
     /// Only check whether it could be done.
@@ -128,12 +145,6 @@ pub struct SetPool {
     /// Fixed.
     #[serde(skip_serializing)]
     pub ssds: Option<IgnoredAny>,
-    /// Fixed.
-    #[serde(skip_serializing)]
-    pub dirty_copies: Option<IgnoredAny>,
-    /// Fixed.
-    #[serde(skip_serializing)]
-    pub clean_copies: Option<IgnoredAny>,
     /// Fixed.
     #[serde(skip_serializing)]
     pub segment_bytes: Option<IgnoredAny>,
@@ -148,8 +159,6 @@ impl SetPool {
         let fixed = [
             (&self.name, "name"),
             (&self.ssds, "ssds"),
-            (&self.dirty_copies, "dirty_copies"),
-            (&self.clean_copies, "clean_copies"),
             (&self.segment_bytes, "segment_bytes"),
             (&self.index_bytes_max, "index_bytes_max"),
         ];
@@ -203,6 +212,12 @@ pub struct Pool {
 pub struct PoolUsage {
     /// Copies of dirty data.
     pub dirty_copies: u8,
+    /// Copies that were asked for and that not all dirty data has yet; 0: none.
+    #[serde(default)]
+    pub dirty_copies_next: u8,
+    /// Copies of clean data.
+    #[serde(default)]
+    pub clean_copies: u8,
     /// Bytes that reclaim may write for each byte admitted, in percent.
     pub write_amplification_max_percent: u16,
     /// Whether new volumes may be written back with one copy of dirty data.

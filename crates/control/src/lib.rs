@@ -16,5 +16,6 @@ pub mod client;
 pub mod error;
 pub mod hours;
 pub mod name;
+pub mod profile;
 pub mod server;
 pub mod socket;

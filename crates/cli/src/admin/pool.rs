@@ -3,11 +3,13 @@
 use std::path::PathBuf;
 
 use clap::Subcommand;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use forebay_control::api::{
     Change, Confirm, CreatePool, Done, ImportPool, Many, MemberState, One, Pool, PoolPlan,
     PoolState, PoolUsage,
 };
 use forebay_control::name::Name;
+use forebay_control::profile::Profile;
 
 use super::{Asking, Daemon, absolute, confirm, table};
 use crate::Result;
@@ -27,6 +29,13 @@ pub(crate) enum Command {
         /// On how many of them each dirty block is [default: 2, with one device 1]
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=3))]
         dirty_copies: Option<u8>,
+        /// On how many of them each clean block is [default: 1]
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=2))]
+        clean_copies: Option<u8>,
+        /// Both, by the name of the RAID level that loses as little
+        #[arg(long, value_name = "LEVEL", value_parser = profile_parser(),
+            conflicts_with_all = ["dirty_copies", "clean_copies"])]
+        profile: Option<Profile>,
         /// Keep what is hottest in so much RAM in front of them, in steps of 2M [default: none]
         #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
         ram: Option<u64>,
@@ -48,7 +57,7 @@ pub(crate) enum Command {
     Set {
         /// Its name
         name: Name,
-        /// `ram=SIZE`, `write_amplification_max_percent=100..400`, `accept_data_loss_on_ssd_failure=true|false`
+        /// `dirty_copies=1..3`, `clean_copies=1..2`, `profile=LEVEL`, `ram=SIZE`, `write_amplification_max_percent=100..400`, `accept_data_loss_on_ssd_failure=true|false`
         #[arg(value_name = "KEY=VALUE", required = true)]
         settings: Vec<String>,
         /// Only say whether it could be done
@@ -110,6 +119,8 @@ pub(crate) fn run(command: Command, asking: &Asking) -> Result<()> {
             name,
             ssds,
             dirty_copies,
+            clean_copies,
+            profile,
             ram,
             accept_data_loss_on_ssd_failure,
             dry_run,
@@ -119,6 +130,8 @@ pub(crate) fn run(command: Command, asking: &Asking) -> Result<()> {
                 name,
                 ssds,
                 dirty_copies,
+                clean_copies,
+                profile,
                 ram_bytes: ram.unwrap_or(0),
                 accept_data_loss_on_ssd_failure,
                 dry_run,
@@ -190,6 +203,11 @@ pub(crate) fn run(command: Command, asking: &Asking) -> Result<()> {
     Ok(())
 }
 
+fn profile_parser() -> impl TypedValueParser<Value = Profile> {
+    PossibleValuesParser::new(Profile::ALL.map(Profile::name))
+        .try_map(|name| name.parse::<Profile>())
+}
+
 /// A size as people write it.
 fn size(text: &str) -> Result<serde_json::Value> {
     let bytes = parse_bytes(text).map_err(|why| {
@@ -208,10 +226,14 @@ fn settings_of(settings: &[String]) -> Result<serde_json::Map<String, serde_json
                 .hint("write KEY=VALUE, as write_amplification_max_percent=200"));
         };
         let (key, value) = match key {
-            "ram" | "ram_bytes" => ("ram_bytes", size(value)?),
-            _ => (key, serde_json::from_str(value).unwrap_or_else(|_| value.into())),
+            "ram" | "ram_bytes" => ("ram_bytes".to_owned(), size(value)?),
+            // As an option would be written, too.
+            _ => {
+                let value = serde_json::from_str(value).unwrap_or_else(|_| value.into());
+                (key.replace('-', "_"), value)
+            }
         };
-        if body.insert(key.to_owned(), value).is_some() {
+        if body.insert(key.clone(), value).is_some() {
             return Err(Failure::new(format!("{key} is set twice")).hint("set it once"));
         }
     }
@@ -247,7 +269,7 @@ fn print_plan(plan: &PoolPlan) {
          {:14}{} of 4 KiB far from each other; never more than {}",
         plan.dirty_copies,
         plan.clean_copies,
-        text::bytes(plan.capacity_bytes),
+        text::bytes(plan.capacity_bytes / u64::from(plan.clean_copies.max(1))),
         text::bytes(plan.capacity_bytes / u64::from(plan.dirty_copies.max(1))),
         text::bytes(plan.index_bytes_usual),
         text::bytes(plan.index_bytes_dense),
@@ -284,6 +306,17 @@ fn print_list(pools: &[Pool]) {
     say(table(&["POOL", "STATE", "SSDS", "VOLUMES", "DIRTY", "ID"], &rows));
 }
 
+/// How many copies there are of what, and what they are to be.
+fn copies_line(usage: &PoolUsage) -> String {
+    let (dirty, next, clean) = (usage.dirty_copies, usage.dirty_copies_next, usage.clean_copies);
+    match next {
+        0 => format!("{dirty} of dirty data, {clean} of clean data"),
+        _ => format!(
+            "{dirty} of dirty data, {next} once what has fewer is destaged, {clean} of clean data"
+        ),
+    }
+}
+
 /// What the tier in RAM holds.
 fn ram_line(usage: &PoolUsage) -> String {
     let share = 100.0 * usage.read_ram_hits as f64 / usage.read_requests.max(1) as f64;
@@ -316,6 +349,9 @@ pub(super) fn print_pool(pool: &Pool) {
         ));
         if usage.dirty_bytes > 0 {
             say(format_args!("destage  {}", super::volume::progress(&usage.destage)));
+        }
+        if usage.dirty_copies_next > 0 || usage.clean_copies > 1 {
+            say(format_args!("copies   {}", copies_line(usage)));
         }
         let hits = match usage.read_requests {
             0 => "no reads yet".to_owned(),

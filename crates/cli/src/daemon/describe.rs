@@ -66,6 +66,8 @@ fn usage(open: &Open, superblock: &Superblock, record: &Record) -> PoolUsage {
     let (counters, ram) = (pool.counters(), pool.ram());
     PoolUsage {
         dirty_copies: superblock.dirty_copies,
+        dirty_copies_next: superblock.dirty_copies_next,
+        clean_copies: superblock.clean_copies,
         write_amplification_max_percent: superblock.write_amplification_max_percent,
         accept_data_loss_on_ssd_failure: record.accept_data_loss_on_ssd_failure,
         segment_bytes: superblock.segment_bytes.into(),

@@ -8,13 +8,14 @@ use std::rc::Rc;
 use forebay_control::api::{self, Done, PlannedMember, PoolPlan, SCHEMA};
 use forebay_control::error::Code;
 use forebay_control::name::{Name, VolumeName};
+use forebay_control::profile::Profile;
 use forebay_device::Runtime;
 use forebay_device::runtime::{Nanos, SECOND};
 use forebay_engine::format::Superblock;
 use forebay_engine::limits::{
     INDEX_BYTES_PER_GIB, INDEX_BYTES_PER_GIB_SPARSE, INDEX_BYTES_PER_GIB_USUAL,
 };
-use forebay_engine::{CreateOptions, EventKind, OpenOptions, Pool, Tuning};
+use forebay_engine::{CopiesChange, CreateOptions, EventKind, OpenOptions, Pool, Tuning};
 
 use super::scan::{self, Found, Place, Scan, is_complete, of_pool};
 use super::state::{Intent, Record};
@@ -35,6 +36,24 @@ pub(super) fn check_absolute(path: &Path) -> Result<()> {
     }
     Err(Failure::coded(Code::BadRequest, format!("the path {} is not absolute", path.display()))
         .hint("write it from the root on: /dev/..."))
+}
+
+/// Copies of dirty and of clean data, as they are asked for by number or by a profile.
+fn copies_of(
+    profile: Option<Profile>,
+    dirty: Option<u8>,
+    clean: Option<u8>,
+) -> Result<(Option<u8>, Option<u8>)> {
+    let Some(profile) = profile else { return Ok((dirty, clean)) };
+    if dirty.is_some() || clean.is_some() {
+        let what = format!(
+            "profile {profile} says how many copies there are, and so does another setting"
+        );
+        return Err(Failure::coded(Code::BadRequest, what)
+            .hint("give the profile, or dirty_copies and clean_copies"));
+    }
+    let (dirty, clean) = profile.copies();
+    Ok((Some(dirty), Some(clean)))
 }
 
 /// What a pool's superblock says of a pool to be, or that is.
@@ -142,11 +161,13 @@ impl Daemon {
         let name = body.name.as_str();
         self.refuse_taken(name)?;
         body.ssds.iter().try_for_each(|path| check_absolute(path))?;
-        let copies = body.dirty_copies.unwrap_or(if body.ssds.len() > 1 { 2 } else { 1 });
+        let (dirty, clean) = copies_of(body.profile, body.dirty_copies, body.clean_copies)?;
+        let dirty_copies = dirty.unwrap_or(if body.ssds.len() > 1 { 2 } else { 1 });
+        let clean_copies = clean.unwrap_or(1);
         let ram_bytes = body.ram_bytes;
         self.check_ram(ram_bytes, 0)?;
         let options =
-            CreateOptions { dirty_copies: copies, ram_bytes, ..CreateOptions::named(name) };
+            CreateOptions { dirty_copies, clean_copies, ram_bytes, ..CreateOptions::named(name) };
         let used = self.identities();
         let check = move |path: &Path| {
             if Identity::of(path).is_some_and(|identity| used.contains(&identity)) {
@@ -474,8 +495,18 @@ impl Daemon {
         if let Some(bytes) = body.ram_bytes {
             self.check_ram(bytes, open.pool.ram().memory_bytes)?;
         }
+        let (dirty, clean) = copies_of(body.profile, body.dirty_copies, body.clean_copies)?;
+        let accept_data_loss_on_ssd_failure = body.accept_data_loss_on_ssd_failure == Some(true);
+        let copies = CopiesChange { dirty, clean, accept_data_loss_on_ssd_failure };
+        open.pool.check_copies(&copies)?;
         if body.dry_run {
             return self.describe_pool(name);
+        }
+        if dirty.is_some() || clean.is_some() {
+            open.pool.set_copies(&copies).await?;
+            let of = |n: Option<u8>, what| n.map(|n| format!("{n} of {what} data"));
+            let both: Vec<_> = of(dirty, "dirty").into_iter().chain(of(clean, "clean")).collect();
+            changed.push(format!("copies for new data: {}", both.join(" and ")));
         }
         if let Some(bytes) = body.ram_bytes {
             open.pool.set_ram_bytes(bytes).await?;
