@@ -67,8 +67,8 @@ pub(crate) enum Command {
     Set {
         /// POOL/NAME
         volume: VolumeName,
-        /// A mode, or `destage-hours=HH:MM-HH:MM|any`, `dirty-age-max=TIME|off`,
-        /// `sequential-cutoff=SIZE|off`
+        /// A mode (`writeback`, `writethrough`, `readonly`, `bypass`), or
+        /// `destage-hours=HH:MM-HH:MM|any`, `dirty-age-max=TIME|off`, `sequential-cutoff=SIZE|off`
         #[arg(value_name = "MODE|KEY=VALUE", required = true, value_parser = parse_setting)]
         settings: Vec<Setting>,
         /// Only say what would be done
