@@ -54,7 +54,8 @@ fn wrong_commands_are_refused_with_reason_and_remedy() {
     );
     daemon.tell(&[&add[..], &[origin]].concat());
     daemon.refused(&[&add[..], &[origin]].concat(), "a volume \"fast/v\" already", "another name");
-    daemon.refused(&["volume", "add", "fast/w", "--origin", origin], "in use", "stop who uses it");
+    let again = ["volume", "add", "fast/w", "--origin", origin];
+    daemon.refused(&again, "is the origin of volume \"fast/v\"", "another disk");
     daemon.refused(&["export", "remove", "fast/v"], "is not exported", "export list");
     daemon.refused(&["export", "add", "fast/x"], "there is no volume", "volume list");
     let long = format!("{dir}/{}", "x".repeat(120));

@@ -311,9 +311,10 @@ impl Volume {
 
     /// Fills `buf` from byte `offset`. The buffer comes back whatever the result; after an error
     /// its content is unspecified.
-    pub async fn read(&self, offset: u64, buf: Buf) -> (Buf, Result<()>) {
+    // No future of its own: to copy the inner one costs every read 800 instructions.
+    pub fn read(&self, offset: u64, buf: Buf) -> impl Future<Output = (Buf, Result<()>)> + '_ {
         let passing = self.is_passing(offset, buf.len() as u64);
-        self.read_noted(offset, buf, passing).await
+        self.read_noted(offset, buf, passing)
     }
 
     /// The same for a read that was noted before.
