@@ -1,31 +1,24 @@
-//! The face of the engine: create a pool, open it, attach volumes, stop it.
+//! The face of the engine: open a pool, attach volumes, change it, stop it.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use forebay_device::{BlockDevice, Buf, Runtime};
+use forebay_device::{BlockDevice, Runtime};
 
-use crate::checkpoint::root_offset;
-use crate::copies::{CopiesChange, Queue, check_copies};
+use crate::copies::{CopiesChange, Queue};
 use crate::core::{Core, Member, ShardState};
 use crate::counters::{Counters, Latency, VolumeCounters};
+use crate::creation::{check_name, check_write_amplification, invalid};
 use crate::destage::{Delay, Elevator, elevator};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::{Event, EventKind};
 use crate::failure::guardian;
 use crate::fingerprint;
-use crate::format::{
-    ImageRef, Layout, MemberRecord, MemberState, Mode, Root, SEGMENTS_MAX, Stream, Superblock,
-    VOLUME_BLOCKS_MAX, VolumeRecord, VolumeSettings, segment_bytes_for,
-};
-use crate::ids::{BLOCK_BYTES, DeviceId, PoolId, SECTOR_BYTES, Sequence, VolumeId};
-use crate::limits::{
-    INDEX_BYTES_PER_GIB, INDEX_MEMORY_MIN, MEMBERS_MAX, NAME_BYTES_MAX, ORIGIN_BYTES_MAX,
-    RAM_BYTES_MAX, RECORD_BYTES_MAX, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SHARDS_MAX, SHARDS_MIN,
-    STRIPE_BYTES, VOLUMES_MAX,
-};
+use crate::format::{Mode, Stream, Superblock, VOLUME_BLOCKS_MAX, VolumeRecord, VolumeSettings};
+use crate::ids::{BLOCK_BYTES, SECTOR_BYTES, VolumeId};
+use crate::limits::{ORIGIN_BYTES_MAX, RAM_BYTES_MAX, RECORD_BYTES_MAX, STRIPE_BYTES, VOLUMES_MAX};
 use crate::log::Log;
 use crate::membership::{OpenOptions, Opened, Opening, assess};
 use crate::origin::Origin;
@@ -36,48 +29,12 @@ use crate::segment::{MemberSegments, SetTable};
 use crate::sequential::Streams;
 use crate::share::{InService, Writing};
 use crate::sound::check_counter;
-use crate::superblock::{check_mode, witness_of};
+use crate::superblock::check_mode;
 use crate::throttle::{Flow, Throttle};
 use crate::tuning::Tuning;
 use crate::volume::{Volume, VolumeState, check_origin, cutoff_bytes};
 use crate::wait::{TaskMutex, WaitQueue};
 use crate::witness::Witness;
-
-/// What a new pool shall be.
-#[derive(Clone, Debug)]
-pub struct CreateOptions {
-    /// Its name, 1..=63 bytes.
-    pub name: String,
-    /// Copies of dirty data, 1..=3, at most the number of members.
-    pub dirty_copies: u8,
-    /// Copies of clean data, 1 or 2, at most the number of members.
-    pub clean_copies: u8,
-    /// Bound of the index, in bytes of memory; `None`: 1.6 MiB per GiB of cache.
-    pub index_memory_max: Option<u64>,
-    /// SSD bytes per byte admitted that reclaim may cause, in percent, 100..=400.
-    pub write_amplification_max_percent: u16,
-    /// Bytes of a segment; `None`: by the size of the smallest member. Sizes below 1 MiB are for
-    /// simulation.
-    pub segment_bytes: Option<u32>,
-    /// Bytes of the tier in RAM, a multiple of 4 KiB; the product uses whole chunks of 2 MiB
-    /// ([`RAM_STEP_BYTES`](crate::limits::RAM_STEP_BYTES)), the simulator less. 0: none.
-    pub ram_bytes: u64,
-}
-
-impl CreateOptions {
-    /// The defaults for a pool of this name.
-    pub fn named(name: &str) -> Self {
-        Self {
-            name: name.to_owned(),
-            dirty_copies: 1,
-            clean_copies: 1,
-            index_memory_max: None,
-            write_amplification_max_percent: 150,
-            segment_bytes: None,
-            ram_bytes: 0,
-        }
-    }
-}
 
 /// What a new volume shall be.
 #[derive(Clone, Debug)]
@@ -98,187 +55,6 @@ pub struct VolumeSpec {
 pub struct Pool {
     pub(crate) core: Rc<Core>,
     report: RecoveryReport,
-}
-
-/// Writes a new pool onto `devices`; whatever they held is gone.
-///
-/// # Errors
-/// [`ErrorKind::Invalid`] or [`ErrorKind::Refused`] before anything is written, [`ErrorKind::Io`].
-pub async fn create(
-    rt: &dyn Runtime,
-    devices: &[Rc<dyn BlockDevice>],
-    witness: &dyn Witness,
-    options: &CreateOptions,
-) -> Result<PoolId> {
-    let (superblock, layouts) = lay_out(rt, devices, options)?;
-    let root = Root {
-        pool: superblock.pool,
-        generation: 1,
-        epoch: 1,
-        start_number: 0,
-        sequence: Sequence(0),
-        open_counter: 0,
-        clean_stop: true,
-        own_roots: true,
-        images: vec![ImageRef::default(); superblock.shard_count as usize],
-    };
-    let bytes = Buf::copy_of(&root.encode()).freeze();
-    let failed = |error| Error::io("writing a new pool", error);
-    for (index, (device, layout)) in devices.iter().zip(&layouts).enumerate() {
-        let mut own = superblock.clone();
-        own.device = own.members[index].device;
-        for slot in 0..2 {
-            let at = root_offset(layout.root_bytes, slot);
-            device.write(at, bytes.clone()).done().await.map_err(failed)?;
-        }
-        // Both slots, so that no newer generation of an erased pool is left beside it.
-        let block = Buf::copy_of(&own.encode()).freeze();
-        for slot in 0..2 {
-            let at = Layout::superblock_offset(slot);
-            device.write(at, block.clone()).done().await.map_err(failed)?;
-        }
-        device.flush().done().await.map_err(failed)?;
-    }
-    witness.store(witness_of(&superblock)).await.map_err(|reason| {
-        Error::new(ErrorKind::Io, format!("writing the witness: {reason}"))
-            .hint("make the witness file writable; opening the pool writes it, too")
-    })?;
-    Ok(superblock.pool)
-}
-
-fn invalid(what: impl Into<String>, hint: &str) -> Error {
-    Error::new(ErrorKind::Invalid, what).hint(hint)
-}
-
-fn check_name(kind: &str, name: &str) -> Result<()> {
-    let good = (1..=NAME_BYTES_MAX).contains(&name.len()) && !name.chars().any(char::is_control);
-    if good {
-        return Ok(());
-    }
-    Err(invalid(format!("{kind} name {name:?} cannot be used"), "use 1 to 63 printable bytes"))
-}
-
-fn check_write_amplification(percent: u16) -> Result<()> {
-    if (100..=400).contains(&percent) {
-        return Ok(());
-    }
-    Err(invalid(format!("write amplification limit {percent} %"), "use 100 to 400"))
-}
-
-/// What [`create`] would write: members with their segments, copies, bounds. Nothing is written; the
-/// identities are other ones each time.
-///
-/// # Errors
-/// [`ErrorKind::Invalid`], [`ErrorKind::Refused`].
-pub fn plan(
-    rt: &dyn Runtime,
-    devices: &[Rc<dyn BlockDevice>],
-    options: &CreateOptions,
-) -> Result<Superblock> {
-    lay_out(rt, devices, options).map(|(superblock, _)| superblock)
-}
-
-/// The superblock and layouts of a new pool, or why there can be none.
-fn lay_out(
-    rt: &dyn Runtime,
-    devices: &[Rc<dyn BlockDevice>],
-    options: &CreateOptions,
-) -> Result<(Superblock, Vec<Layout>)> {
-    check_name("pool", &options.name)?;
-    if devices.is_empty() || devices.len() > MEMBERS_MAX {
-        return Err(invalid(format!("{} cache devices", devices.len()), "use 1 to 8"));
-    }
-    let twice = devices
-        .iter()
-        .enumerate()
-        .any(|(i, device)| devices[..i].iter().any(|other| Rc::ptr_eq(device, other)));
-    if twice {
-        return Err(invalid("a cache device is given twice", "name each device once"));
-    }
-    let (dirty, clean) = (Some(options.dirty_copies), Some(options.clean_copies));
-    check_copies(&CopiesChange { dirty, clean, ..CopiesChange::default() }, devices.len())?;
-    let percent = options.write_amplification_max_percent;
-    check_write_amplification(percent)?;
-    Pool::check_ram_bytes(options.ram_bytes)?;
-    let smallest = devices.iter().map(|d| d.geometry().size_bytes).min().unwrap_or(0);
-    let by_size = || {
-        let bytes = segment_bytes_for(smallest).and_then(|bytes| u32::try_from(bytes).ok());
-        bytes.ok_or_else(|| {
-            Error::new(ErrorKind::Refused, format!("a cache device of {smallest} B is too small"))
-                .hint("use cache devices of at least 512 MiB")
-        })
-    };
-    let segment_bytes = options.segment_bytes.map_or_else(by_size, Ok)?;
-    let sizes = SEGMENT_BYTES_MIN..=SEGMENT_BYTES_MAX;
-    if !segment_bytes.is_power_of_two() || !sizes.contains(&segment_bytes.into()) {
-        return Err(invalid(
-            format!("segments of {segment_bytes} B"),
-            "use a power of two from 64 KiB to 32 MiB",
-        ));
-    }
-    let total: u64 = devices.iter().map(|d| d.geometry().size_bytes).sum();
-    let index_memory_max = options
-        .index_memory_max
-        .unwrap_or_else(|| (total >> 30).saturating_mul(INDEX_BYTES_PER_GIB))
-        .max(INDEX_MEMORY_MIN);
-    let shard_count = (index_memory_max >> 20).clamp(SHARDS_MIN.into(), SHARDS_MAX.into()) as u32;
-    let mut layouts = Vec::new();
-    let mut members = Vec::new();
-    let mut base = 0;
-    for device in devices {
-        let size = device.geometry().size_bytes;
-        let layout = Layout::new(size, segment_bytes, shard_count).ok_or_else(|| {
-            Error::new(ErrorKind::Refused, format!("a cache device of {size} B cannot be laid out"))
-                .hint("use cache devices of at least 512 MiB and at most 256 TiB")
-        })?;
-        if layout.segment_count > SEGMENTS_MAX - base {
-            let what = format!("a pool of more than {SEGMENTS_MAX} segments of {segment_bytes} B");
-            return Err(Error::new(ErrorKind::Refused, what)
-                .hint("leave out the smallest cache device: its size sets that of a segment"));
-        }
-        members.push(MemberRecord {
-            device: DeviceId(random_id(rt)),
-            segment_base: base,
-            segment_count: layout.segment_count,
-            joined_epoch: 1,
-            state: MemberState::Present,
-        });
-        base += layout.segment_count;
-        layouts.push(layout);
-    }
-    let superblock = Superblock {
-        pool: PoolId(random_id(rt)),
-        device: members[0].device,
-        name: options.name.clone(),
-        generation: 1,
-        created_unix_s: rt.unix_seconds(),
-        epoch: 1,
-        start_number: 0,
-        segment_bytes,
-        segments_offset: layouts[0].segments_offset,
-        root_bytes: layouts[0].root_bytes,
-        shard_count,
-        index_memory_max,
-        dirty_copies: options.dirty_copies,
-        dirty_copies_next: 0,
-        clean_copies: options.clean_copies,
-        write_amplification_max_percent: percent,
-        ram_bytes: options.ram_bytes,
-        sector_bytes: SECTOR_BYTES as u32,
-        accept_single_copy: false,
-        own_roots: true,
-        next_volume: 1,
-        members,
-        volumes: Vec::new(),
-    };
-    Ok((superblock, layouts))
-}
-
-fn random_id(rt: &dyn Runtime) -> [u8; 16] {
-    let mut id = [0; 16];
-    id[..8].copy_from_slice(&rt.random().to_le_bytes());
-    id[8..].copy_from_slice(&rt.random().to_le_bytes());
-    id
 }
 
 /// Opens a pool and recovers it. Volumes are attached afterwards.
