@@ -16,7 +16,7 @@ use forebay_engine::{
     CopiesChange, CreateOptions, MemoryWitness, Mode, Tuning, VolumeSpec, create, open,
 };
 
-use crate::rig::{Plan, Rig, SOON, lazy, provoke, same, survive};
+use crate::rig::{KINDS, Plan, Rig, SOON, lazy, newest, provoke, same, survive};
 
 /// The origin would have it, but is not asked.
 #[test]
@@ -127,26 +127,9 @@ fn two_mirrored_ssds_read_almost_twice_as_much_as_one() {
 }
 
 const BLOCKS: u64 = 24;
-const KINDS: [Crash; 2] = [Crash::PowerCut, Crash::ProcessKill];
 
 fn one_copy(members: usize) -> Plan {
     Plan { members, ..Plan::default() }
-}
-
-/// Blocks that were flushed, in old sets and in images: some only on the origin by now.
-fn written(rig: &Rc<Rig>) -> Result<(), String> {
-    for block in 0..BLOCKS {
-        rig.write(2, block, 1)?;
-    }
-    rig.destage()?;
-    for block in (0..BLOCKS).step_by(2) {
-        rig.write(3, block, 1)?;
-    }
-    rig.flush()
-}
-
-fn newest(block: u64) -> u64 {
-    3 - block % 2
 }
 
 /// Opens the pool without a member. What it then has must be right; it may want a decision, where
@@ -175,7 +158,7 @@ fn changed_until(
     lost: &[usize],
 ) -> Result<bool, String> {
     let rig = Rig::new(seed, Plan { copies: from, ..one_copy(members) });
-    written(&rig)?;
+    rig.rewrite(BLOCKS)?;
     rig.world.crash_at(Some(rig.world.io_count() + ios));
     let ended = rig.ask_for(to).and_then(|()| {
         // What is written meanwhile goes to sets of either kind.
@@ -235,7 +218,7 @@ fn fewer_copies_are_durable_before_there_are_at_every_io() {
 fn a_change_that_was_cut_off_goes_on_at_the_next_start() {
     survive(6, |seed| {
         let rig = Rig::new(seed, one_copy(2));
-        written(&rig)?;
+        rig.rewrite(BLOCKS)?;
         // Nothing can be destaged, so nothing can be promised.
         rig.origin_broken.failing.arm(Trigger::one_in(Ops::Writes, 1));
         rig.ask_for(2)?;
@@ -255,7 +238,7 @@ fn a_change_that_was_cut_off_goes_on_at_the_next_start() {
 fn a_promise_of_more_copies_made_early_is_caught() {
     provoke(Bug::CopiesPromisedEarly, 4, |seed| {
         let rig = Rig::new(seed, one_copy(2));
-        written(&rig)?;
+        rig.rewrite(BLOCKS)?;
         rig.origin_broken.failing.arm(Trigger::one_in(Ops::Writes, 1));
         rig.ask_for(2)?;
         rig.origin_broken.mend();

@@ -12,9 +12,7 @@ use forebay_engine::format::SUPERBLOCK_BYTES;
 use forebay_engine::planted::Bug;
 use forebay_engine::{EventKind, Mode, Tuning};
 
-use crate::rig::{Plan, Rig, SOON, lazy, provoke, same, survive};
-
-const KINDS: [Crash; 2] = [Crash::PowerCut, Crash::ProcessKill];
+use crate::rig::{KINDS, Plan, Rig, SOON, lazy, provoke, same, survive};
 
 /// One write, all writes, one flush, everything.
 fn failures(after: u64) -> [Trigger; 4] {

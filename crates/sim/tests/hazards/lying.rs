@@ -7,10 +7,9 @@ use forebay_device::model::fault::{Faults, Ops, Trigger};
 use forebay_device::model::world::Crash;
 use forebay_engine::Tuning;
 
-use crate::rig::{Breakage, Plan, Rig, lazy, same, survive};
+use crate::rig::{Breakage, KINDS, Plan, Rig, lazy, same, survive};
 
 const BLOCKS: u64 = 64;
-const KINDS: [Crash; 2] = [Crash::PowerCut, Crash::ProcessKill];
 
 fn newest(block: u64) -> u64 {
     3 - block % 2

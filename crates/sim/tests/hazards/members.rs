@@ -10,29 +10,12 @@ use forebay_engine::witness::{WitnessFuture, without_members};
 use forebay_engine::{Mode, Tuning, Witness, open};
 use forebay_sim::content::fill;
 
-use crate::rig::{MEMBER_BYTES, Plan, Rig, SOON, lazy, same, survive};
+use crate::rig::{KINDS, MEMBER_BYTES, Plan, Rig, SOON, lazy, newest, same, survive};
 
 const BLOCKS: u64 = 48;
-const KINDS: [Crash; 2] = [Crash::PowerCut, Crash::ProcessKill];
 
 fn two_copies(members: usize) -> Plan {
     Plan { members, copies: 2, ..Plan::default() }
-}
-
-/// Each block has been written and flushed; some are overwritten, destaged, or written again.
-fn written(rig: &Rc<Rig>) -> Result<(), String> {
-    for block in 0..BLOCKS {
-        rig.write(2, block, 1)?;
-    }
-    rig.destage()?;
-    for block in (0..BLOCKS).step_by(2) {
-        rig.write(3, block, 1)?;
-    }
-    rig.flush()
-}
-
-fn newest(block: u64) -> u64 {
-    3 - block % 2
 }
 
 fn verify(rig: &Rc<Rig>, when: &str) -> Result<(), String> {
@@ -65,7 +48,7 @@ fn losing_any_one_member_at_a_crash_loses_nothing() {
         let mut reappended = 0;
         for (members, lost) in [(2, 0), (2, 1), (3, 0), (3, 1), (3, 2)] {
             let rig = Rig::new(seed, two_copies(members));
-            written(&rig)?;
+            rig.rewrite(BLOCKS)?;
             rig.offer(&without(members, lost));
             rig.restart(KINDS[(seed % 2) as usize])?;
             assert!(rig.was_told("is missing; the pool goes on without it in epoch 2"));
@@ -111,7 +94,7 @@ fn losing_two_of_three_members_loses_nothing_with_three_copies() {
     survive(6, |seed| {
         for left in 0..3 {
             let rig = Rig::new(seed, Plan { copies: 3, ..two_copies(3) });
-            written(&rig)?;
+            rig.rewrite(BLOCKS)?;
             rig.offer(&[left]);
             rig.restart(KINDS[(seed % 2) as usize])?;
             verify(&rig, "with one of three")?;
@@ -126,7 +109,7 @@ fn dirty_data_gets_its_copies_back_and_another_member_may_go() {
     survive(6, |seed| {
         for (first, second) in [(0, 1), (1, 2), (2, 0), (2, 1)] {
             let rig = Rig::new(seed, two_copies(3));
-            written(&rig)?;
+            rig.rewrite(BLOCKS)?;
             rig.offer(&without(3, first));
             rig.restart(Crash::PowerCut)?;
             for _ in 0..20 {
@@ -148,7 +131,7 @@ fn dirty_data_gets_its_copies_back_and_another_member_may_go() {
 fn a_second_member_lost_before_the_copies_are_back_needs_a_decision() {
     survive(3, |seed| {
         let rig = Rig::new(seed, two_copies(3));
-        written(&rig)?;
+        rig.rewrite(BLOCKS)?;
         rig.crash(Crash::PowerCut);
         rig.offer(&[1, 2]);
         let it = Rc::clone(&rig);
@@ -165,7 +148,7 @@ fn a_second_member_lost_before_the_copies_are_back_needs_a_decision() {
 fn a_member_that_returns_stale_is_not_used() {
     survive(6, |seed| {
         let rig = Rig::new(seed, two_copies(2));
-        written(&rig)?;
+        rig.rewrite(BLOCKS)?;
         rig.offer(&[0]);
         rig.restart(Crash::PowerCut)?;
         rig.write(7, 5, 1)?;
@@ -186,7 +169,7 @@ fn a_member_that_returns_stale_is_not_used() {
 fn a_stale_member_alone_needs_a_decision_with_and_without_a_witness() {
     survive(3, |seed| {
         let rig = Rig::new(seed, two_copies(2));
-        written(&rig)?;
+        rig.rewrite(BLOCKS)?;
         let old = rig.recall();
         rig.offer(&[0]);
         rig.restart(Crash::PowerCut)?;
@@ -213,7 +196,7 @@ fn a_stale_member_alone_needs_a_decision_with_and_without_a_witness() {
 fn a_slot_that_cannot_be_read_may_tell_of_a_newer_epoch() {
     survive(3, |seed| {
         let rig = Rig::new(seed, two_copies(2));
-        written(&rig)?;
+        rig.rewrite(BLOCKS)?;
         rig.offer(&[0]);
         let (at, other) = (Layout::superblock_offset(0), Layout::superblock_offset(1));
         let older = rig.members[0].peek(other, SUPERBLOCK_BYTES);
@@ -245,7 +228,7 @@ fn a_slot_that_cannot_be_read_may_tell_of_a_newer_epoch() {
 fn half_of_the_members_without_a_witness_need_a_decision_and_more_do_not() {
     survive(3, |seed| {
         let rig = Rig::new(seed, two_copies(2));
-        written(&rig)?;
+        rig.rewrite(BLOCKS)?;
         rig.crash(Crash::PowerCut);
         rig.remember(None);
         rig.offer(&[0]);
@@ -254,7 +237,7 @@ fn half_of_the_members_without_a_witness_need_a_decision_and_more_do_not() {
         rig.open()?;
         verify(&rig, "with all members")?;
         let rig = Rig::new(seed, two_copies(3));
-        written(&rig)?;
+        rig.rewrite(BLOCKS)?;
         rig.crash(Crash::PowerCut);
         rig.remember(None);
         rig.offer(&[0, 2]);
@@ -267,7 +250,7 @@ fn half_of_the_members_without_a_witness_need_a_decision_and_more_do_not() {
 fn groups_that_went_on_without_each_other_are_told_apart() {
     survive(3, |seed| {
         let rig = Rig::new(seed, two_copies(2));
-        written(&rig)?;
+        rig.rewrite(BLOCKS)?;
         let old = rig.recall();
         rig.offer(&[0]);
         rig.restart(Crash::PowerCut)?;
@@ -294,7 +277,7 @@ fn groups_that_went_on_without_each_other_are_told_apart() {
 fn a_copy_of_a_member_is_refused() {
     survive(1, |seed| {
         let rig = Rig::new(seed, two_copies(2));
-        written(&rig)?;
+        rig.rewrite(BLOCKS)?;
         rig.offer(&[0, 1, 1]);
         refused(rig.restart(Crash::PowerCut), "two cache devices claim to be")
     });
@@ -442,7 +425,7 @@ fn accepting_the_loss_opens_and_names_what_is_lost() {
     survive(6, |seed| {
         for lost in 0..2 {
             let rig = Rig::new(seed, Plan { members: 2, ..Plan::default() });
-            written(&rig)?;
+            rig.rewrite(BLOCKS)?;
             rig.try_stop()?;
             rig.offer(&[1 - lost]);
             refused(rig.open(), "may hold the only copy of writes to volume \"v\"")?;
@@ -491,7 +474,7 @@ fn a_crash_at_any_io_of_a_start_without_a_member_loses_nothing() {
     survive(3, |seed| {
         for after in 1..400 {
             let rig = Rig::new(seed ^ after << 8, two_copies(3));
-            written(&rig)?;
+            rig.rewrite(BLOCKS)?;
             rig.crash(Crash::PowerCut);
             rig.offer(&without(3, (seed % 3) as usize));
             rig.world.crash_at(Some(rig.world.io_count() + after));
@@ -511,7 +494,7 @@ fn a_crash_at_any_io_of_a_start_without_a_member_loses_nothing() {
 fn with_too_few_members_left_a_volume_that_did_not_agree_is_written_through() {
     survive(3, |seed| {
         let rig = Rig::new(seed, Plan { agreed: false, ..two_copies(2) });
-        written(&rig)?;
+        rig.rewrite(BLOCKS)?;
         rig.offer(&[1]);
         rig.restart(Crash::PowerCut)?;
         assert!(rig.was_told("is written through until there are members enough"));
@@ -532,7 +515,7 @@ fn a_long_life_without_a_member_reuses_its_segments() {
         let tuning =
             Tuning { lap_percent: 20, flush_bytes: 256 << 10, destage_when_idle: true, ..lazy() };
         let rig = Rig::new(seed, Plan { tuning, ..two_copies(3) });
-        written(&rig)?;
+        rig.rewrite(BLOCKS)?;
         rig.offer(&without(3, (seed % 3) as usize));
         rig.restart(Crash::PowerCut)?;
         for version in 10..400 {
@@ -581,7 +564,7 @@ impl Witness for Unwritable {
 fn after_a_loss_the_pool_opens_only_if_the_witness_learns_of_it() {
     survive(1, |seed| {
         let rig = Rig::new(seed, two_copies(3));
-        written(&rig)?;
+        rig.rewrite(BLOCKS)?;
         rig.crash(Crash::PowerCut);
         rig.offer(&[0, 1]);
         let (runtime, devices) = (Rc::clone(&rig.world) as _, rig.devices());
@@ -665,7 +648,7 @@ fn a_start_that_failed_does_nothing_more() {
         let tuning = Tuning { flush_interval: SOON, ..lazy() };
         for reads in 0.. {
             let rig = Rig::new(seed, Plan { tuning: tuning.clone(), ..two_copies(3) });
-            written(&rig)?;
+            rig.rewrite(BLOCKS)?;
             let segments = rig.pool().superblock().segments_offset..MEMBER_BYTES;
             rig.crash(Crash::PowerCut);
             rig.offer(&[0, 1]);
@@ -696,7 +679,7 @@ fn a_start_that_failed_does_nothing_more() {
 fn accepting_a_loss_agrees_to_no_single_copy() {
     survive(2, |seed| {
         let rig = Rig::new(seed, Plan { agreed: false, ..two_copies(2) });
-        written(&rig)?;
+        rig.rewrite(BLOCKS)?;
         rig.offer(&[1]);
         rig.accepts.set(true);
         rig.restart(Crash::PowerCut)?;
@@ -713,7 +696,7 @@ fn accepting_a_loss_agrees_to_no_single_copy() {
 fn a_witness_of_a_later_format_is_neither_passed_over_nor_replaced() {
     survive(1, |seed| {
         let rig = Rig::new(seed, two_copies(2));
-        written(&rig)?;
+        rig.rewrite(BLOCKS)?;
         rig.crash(Crash::PowerCut);
         let mut later = rig.recall().ok_or("the witness is there")?;
         later[8] += 1;

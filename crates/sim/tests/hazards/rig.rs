@@ -434,6 +434,19 @@ impl Rig {
             .map_err(|error| error.to_string())
     }
 
+    /// Writes and flushes some blocks: of those in old sets and in images one in two is written again,
+    /// the others are only on the origin by now. See [`newest`].
+    pub fn rewrite(&self, blocks: u64) -> Result<(), String> {
+        for block in 0..blocks {
+            self.write(2, block, 1)?;
+        }
+        self.destage()?;
+        for block in (0..blocks).step_by(2) {
+            self.write(3, block, 1)?;
+        }
+        self.flush()
+    }
+
     pub fn start_read(&self, block: u64) {
         let volume = self.volume();
         self.world.spawn(Box::pin(async move {
@@ -496,6 +509,11 @@ pub fn version(block: u64, bytes: &[u8]) -> Result<u64, String> {
     }
 }
 
+/// The version of a block after [`Rig::rewrite`].
+pub fn newest(block: u64) -> u64 {
+    3 - block % 2
+}
+
 pub fn same(what: &str, found: u64, expected: u64) -> Result<u64, String> {
     if found == expected {
         return Ok(found);
@@ -528,3 +546,6 @@ pub fn survive(seeds: u64, script: fn(u64) -> Result<(), String>) {
 }
 
 pub const SOON: Nanos = 100 * MILLISECOND;
+
+/// How a run may end.
+pub const KINDS: [Crash; 2] = [Crash::PowerCut, Crash::ProcessKill];
