@@ -86,7 +86,7 @@ pub(crate) struct Core {
     pub tuning: Tuning,
     /// Those that the epoch of the start names. Their places here stay theirs if they fail.
     pub members: Vec<Member>,
-    /// Woken when an epoch has begun.
+    /// Woken when a member fails, when an epoch has begun, and when a root speaks for it.
     pub epoch_begun: WaitQueue,
     /// The newest epoch of which the index names no place that is gone.
     pub swept_epoch: Cell<u64>,

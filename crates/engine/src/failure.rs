@@ -109,6 +109,7 @@ impl Core {
         self.log.wake_all();
         self.room.wake_all();
         self.housekeeping.wake_all();
+        self.epoch_begun.wake_all();
     }
 
     /// Waits until no epoch that counts names a member that has failed.
@@ -209,7 +210,7 @@ pub(crate) async fn guardian(core: Rc<Core>) {
     loop {
         let due = || core.is_failing() || core.swept_epoch.get() < core.log.epoch.get();
         let over = || core.latched.get() || core.log.is_retired();
-        core.housekeeping.until(|| due() || over()).await;
+        core.epoch_begun.until(|| due() || over()).await;
         // Its error has latched the pool and is an event.
         if core.latched.get() || !due() || core.go_on().await.is_err() {
             return;

@@ -575,6 +575,7 @@ impl Pool {
         core.await_closed().await?;
         core.lap(true).await?;
         core.log.retire();
+        core.epoch_begun.wake_all();
         core.housekeeping.wake_all();
         core.throttle.wake();
         core.quiet.until(|| core.tasks.get() == 0 || core.latched.get()).await;
