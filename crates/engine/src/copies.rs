@@ -198,7 +198,7 @@ impl Core {
     fn has_fewer(&self, copies: u8) -> bool {
         self.sets.borrow().iter().any(|set| {
             let fed = matches!(set.state, SetState::Open | SetState::Closing);
-            let owes = set.owed_blocks > 0 || (fed && set.stream == Stream::Dirty);
+            let owes = set.owed_blocks > 0 || (fed && set.stream.is_dirty());
             owes && set.segments.len() < usize::from(copies)
         })
     }
@@ -206,6 +206,7 @@ impl Core {
     /// Lets destaging go on for a while; what is open with fewer copies is not fed any more.
     async fn destage_fewer(self: &Rc<Self>) -> Result<()> {
         self.close_short(Stream::Dirty).await;
+        self.close_short(Stream::Rewritten).await;
         self.flush_members().await?;
         let volumes: Vec<_> = self.volumes.borrow().values().cloned().collect();
         let draining: Vec<_> = volumes.iter().map(|v| Drain::new(v)).collect();

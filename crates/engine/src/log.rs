@@ -120,7 +120,7 @@ impl StreamLog {
 
 /// The log writer's state.
 pub(crate) struct Log {
-    streams: [StreamLog; 5],
+    streams: [StreamLog; 6],
     /// Sets that wait for their footers.
     closing: RefCell<Vec<Rc<OpenSet>>>,
     next_sequence: Cell<u64>,
@@ -154,6 +154,7 @@ impl Log {
                 StreamLog::new(Stream::Main),
                 StreamLog::new(Stream::Facts),
                 StreamLog::new(Stream::Metadata),
+                StreamLog::new(Stream::Rewritten),
             ],
             closing: RefCell::default(),
             next_sequence: Cell::new(1),
@@ -237,7 +238,7 @@ impl Log {
     /// entries, or more, will be back when that ends: groups of synchronous writers, each with an
     /// append and a flush of its own, so become one. An append waits for one flush at the most.
     fn is_held(&self, log: &StreamLog) -> bool {
-        if log.stream != Stream::Dirty || self.flush_waiters.get() < log.queue.borrow().len() {
+        if !log.stream.is_dirty() || self.flush_waiters.get() < log.queue.borrow().len() {
             return false;
         }
         if log.held_until.get().is_none() {
@@ -322,7 +323,7 @@ impl Core {
             (usize::from(dirty), usize::from(superblock.clean_copies))
         };
         match stream {
-            Stream::Dirty => members.min(dirty),
+            Stream::Dirty | Stream::Rewritten => members.min(dirty),
             Stream::Probation | Stream::Main => members.min(clean),
             Stream::Facts => members,
             Stream::Metadata => members.min(dirty.max(2)),
@@ -335,10 +336,10 @@ impl Core {
         // not what facts and the last images need.
         let taken_as = || {
             let alone = self.recovering.get() || self.settled.get();
-            if alone && stream == Stream::Dirty { Stream::Facts } else { stream }
+            if alone && stream.is_dirty() { Stream::Facts } else { stream }
         };
         let waits = match stream {
-            Stream::Dirty => !self.restoring.get(),
+            Stream::Dirty | Stream::Rewritten => !self.restoring.get(),
             Stream::Facts | Stream::Metadata => true,
             Stream::Main | Stream::Probation => false,
         };
@@ -409,8 +410,9 @@ impl Core {
             return left;
         }
         let (closing, sets) = (self.log.closing.borrow(), self.sets.borrow());
-        let open = self.log.stream(Stream::Dirty).open.borrow().clone();
-        for set in closing.iter().chain(&open).filter(|set| set.stream == Stream::Dirty) {
+        let open = Stream::DIRTY.map(|stream| self.log.stream(stream).open.borrow().clone());
+        let open = open.iter().flatten();
+        for set in closing.iter().chain(open).filter(|set| set.stream.is_dirty()) {
             set.segments.iter().for_each(|&segment| left[sets.member_of(segment)] += 1);
         }
         left

@@ -167,7 +167,7 @@ impl Core {
     fn is_closing_short(&self) -> bool {
         self.sets.borrow().iter().any(|set| {
             let closing = matches!(set.state, SetState::Open | SetState::Closing);
-            closing && set.stream == Stream::Dirty && set.segments.len() < self.copies_wanted(set)
+            closing && set.stream.is_dirty() && set.segments.len() < self.copies_wanted(set)
         })
     }
 

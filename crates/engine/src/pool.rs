@@ -545,6 +545,7 @@ impl Pool {
         core.check_latch()?;
         core.keep_hot_frames().await?;
         core.until_idle(Stream::Dirty).await?;
+        core.until_idle(Stream::Rewritten).await?;
         core.settled.set(true);
         core.housekeeping.wake_all();
         core.room.wake_all();
@@ -560,7 +561,8 @@ impl Pool {
             core.clear_may_be_dirty(v).await?;
             fingerprint::take(core, v).await?;
         }
-        let streams = [Stream::Dirty, Stream::Probation, Stream::Main, Stream::Facts];
+        let streams =
+            [Stream::Dirty, Stream::Rewritten, Stream::Probation, Stream::Main, Stream::Facts];
         for stream in streams {
             core.until_idle(stream).await?;
         }

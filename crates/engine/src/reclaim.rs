@@ -52,7 +52,7 @@ impl Set {
     /// The queue that a data set belongs to; `None` for facts and metadata.
     fn queue(&self) -> Option<Queue> {
         match self.stream {
-            Stream::Dirty | Stream::Probation => Some(Queue::Probation),
+            Stream::Dirty | Stream::Rewritten | Stream::Probation => Some(Queue::Probation),
             Stream::Main => Some(Queue::Main),
             Stream::Facts | Stream::Metadata => None,
         }
@@ -106,6 +106,12 @@ impl Core {
         let mut sets = self.sets.borrow_mut();
         let start = sets.location(id, 0);
         sets.pin(start)
+    }
+
+    /// Where what is dirty in a set is moved to.
+    fn dirty_stream_of(&self, id: SegmentId) -> Stream {
+        let stream = self.sets.borrow().get(id).map(|set| set.stream);
+        stream.filter(|stream| stream.is_dirty()).unwrap_or(Stream::Dirty)
     }
 
     async fn empty_set(self: &Rc<Self>, id: SegmentId, queue: Queue) -> Result<()> {
@@ -197,7 +203,7 @@ impl Core {
         self.policy.borrow_mut().spend(0, blocks);
         self.spawn_background(async move {
             // Its error has latched the pool and is an event.
-            core.move_runs(runs, Stream::Dirty).await.ok();
+            core.move_runs(runs, core.dirty_stream_of(id)).await.ok();
             core.unpin(pinned);
             core.moving.set(core.moving.get() - 1);
             core.reclaim_stuck.set(false);

@@ -88,7 +88,7 @@ impl Set {
 
     /// Whether it holds blocks of volumes.
     pub(crate) fn holds_data(&self) -> bool {
-        matches!(self.stream, Stream::Dirty | Stream::Probation | Stream::Main)
+        !matches!(self.stream, Stream::Facts | Stream::Metadata)
     }
 
     /// Whether the next root, or one soon after it, makes the set free.
@@ -145,11 +145,14 @@ pub(crate) const OWED_LEVELS: usize = 33;
 /// See [`SetTable::outlook`]; all in segments.
 #[derive(Clone)]
 pub(crate) struct Outlook {
+    /// All but those of [`Stream::Rewritten`], of which overwriting makes room.
     pub total: u64,
     /// What live data would fill.
     pub live: u64,
     /// What writes can have without destaging.
     pub free: u64,
+    /// Blocks, not segments, that an origin may lack in sets of [`Stream::Rewritten`].
+    pub rewritten_blocks: u64,
     /// Those with owed data, by its part of a segment: the last level is full of it.
     pub owed: Levels,
 }
@@ -358,7 +361,7 @@ impl SetTable {
         match stream {
             Stream::Metadata => 0,
             Stream::Facts => reserve / 8 * 3,
-            Stream::Dirty => reserve / 4 * 3,
+            Stream::Dirty | Stream::Rewritten => reserve / 4 * 3,
             Stream::Main | Stream::Probation => reserve / 4 * 3 + 1,
         }
     }
@@ -443,7 +446,7 @@ impl SetTable {
     pub(crate) fn outlook(&self) -> Outlook {
         let (total, owed) = (self.total_count() as u64, [0; OWED_LEVELS]);
         let live = self.occupied_blocks / u64::from(self.segment_blocks);
-        let mut outlook = Outlook { total, live, free: 0, owed };
+        let mut outlook = Outlook { total, live, free: 0, rewritten_blocks: 0, owed };
         for m in self.there() {
             let floor = self.floor(m, Stream::Dirty);
             outlook.free += self.free[m].len().saturating_sub(floor) as u64;
@@ -452,6 +455,10 @@ impl SetTable {
             let segments = set.segments.len() as u64;
             match (set.owed_blocks, set.state) {
                 (0, SetState::Open | SetState::Closing) => {}
+                _ if set.stream == Stream::Rewritten => {
+                    outlook.total -= segments;
+                    outlook.rewritten_blocks += u64::from(set.owed_blocks);
+                }
                 (0, _) => outlook.free += segments,
                 (owed, _) => {
                     let level = owed as usize * (OWED_LEVELS - 1) / self.segment_blocks as usize;

@@ -23,6 +23,13 @@ pub(crate) struct Writing {
     counted_at: Cell<Nanos>,
 }
 
+impl Writing {
+    /// Whether more than one volume writes, as of late.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.volumes.get() > 1
+    }
+}
+
 /// Of a volume: what it has in the log.
 #[derive(Default)]
 pub(crate) struct InService {

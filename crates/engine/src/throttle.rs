@@ -8,6 +8,8 @@
 //!   wrong shifts the place where the two meet, and nothing else; every term has bounds.
 //! * Each volume that has to wait gets the same share of it, and each client of a volume the same share
 //!   of that. Whoever asks for less than its share does not wait for those who ask for more.
+//! * While several volumes write, what one of them only rewrites is neither held to what destaging makes
+//!   room for nor counted in it: those sets become free by being overwritten ([`Stream::Rewritten`]).
 //! * Nothing is held while a writer waits, no range lock and no place in a queue of the log; reads do
 //!   not come here.
 //! * A pool that stops or has latched lets everybody go on at once.
@@ -22,10 +24,12 @@ use forebay_device::{Io, Nanos};
 
 use crate::core::Core;
 use crate::counters::add;
+use crate::format::Stream;
 use crate::ids::BLOCK_BYTES;
 use crate::limits::{
     THROTTLE_AHEAD, THROTTLE_RATE_MIN, THROTTLE_SPAN, THROTTLE_TOGETHER, THROTTLE_TOGETHER_BYTES,
 };
+use crate::read::blocks_of;
 use crate::segment::{OWED_LEVELS, Outlook};
 use crate::volume::VolumeState;
 use crate::wait::WaitQueue;
@@ -71,6 +75,8 @@ struct Pacer {
     service: u64,
     /// Where the furthest of all writes so far ends.
     furthest: u64,
+    /// Since when room has been very short.
+    crowded_since: Option<Nanos>,
     /// When `service` was right.
     now: Nanos,
     /// When and at what count of bytes `rate` was right.
@@ -91,6 +97,7 @@ impl Pacer {
             rate: THROTTLE_RATE_MIN,
             service: 0,
             furthest: 0,
+            crowded_since: None,
             now: 0,
             measured: (0, 0),
             held: false,
@@ -103,6 +110,17 @@ impl Pacer {
     /// Bytes a second that each waiting volume may write.
     fn share(&self) -> u64 {
         (allowance(self.rate, self.shortage).min(self.limit) / self.volumes_waiting.max(1)).max(1)
+    }
+
+    /// What a write counts for. One that rewrites takes nothing of what origins make room for, only of
+    /// the log's.
+    fn charge(&self, bytes: u64, rewrites: bool) -> u64 {
+        let room = allowance(self.rate, self.shortage);
+        if !rewrites || self.limit >= room {
+            return bytes;
+        }
+        let part = u128::from(bytes) * u128::from(self.limit) / u128::from(room);
+        u64::try_from(part).unwrap_or(bytes)
     }
 
     fn is_short(&self) -> bool {
@@ -144,11 +162,21 @@ impl Pacer {
             self.held = !self.waiters.is_empty();
         }
         self.shortage = shortage;
+        let since = self.crowded_since.unwrap_or(now);
+        self.crowded_since = (shortage > FULL / 2).then_some(since);
     }
 
     /// Whether a write may go on at once; else it is to wait.
-    fn passes(&mut self, now: Nanos, volume: &Flow, client: &Flow, bytes: u64) -> Result<(), u64> {
+    fn passes(
+        &mut self,
+        now: Nanos,
+        volume: &Flow,
+        client: &Flow,
+        bytes: u64,
+        rewrites: bool,
+    ) -> Result<(), u64> {
         self.advance(now);
+        let bytes = self.charge(bytes, rewrites);
         // Whoever was let go together with others was late by as much, and makes up for it.
         let behind = THROTTLE_TOGETHER_BYTES * PARTS;
         let start = client.finish.get().max(self.service.saturating_sub(behind));
@@ -346,6 +374,10 @@ pub(crate) struct Throttle {
     forecast: RefCell<Forecast>,
     /// Whether a write has to ask.
     active: Cell<bool>,
+    /// Bytes written to [`Stream::Dirty`].
+    written: Cell<u64>,
+    /// Segments of it that hold what an origin may lack.
+    owing: Cell<u64>,
     work: WaitQueue,
 }
 
@@ -355,6 +387,8 @@ impl Throttle {
             pacer: RefCell::new(Pacer::new()),
             forecast: RefCell::new(Forecast::new()),
             active: Cell::new(false),
+            written: Cell::new(0),
+            owing: Cell::new(0),
             work: WaitQueue::default(),
         }
     }
@@ -364,9 +398,24 @@ impl Throttle {
         self.pacer.borrow().shortage
     }
 
+    /// Since when room has been very short without a break.
+    pub(crate) fn crowded_since(&self) -> Option<Nanos> {
+        self.pacer.borrow().crowded_since
+    }
+
     /// Whether writers are held to what destaging makes room for.
     pub(crate) fn is_limiting(&self) -> bool {
         self.pacer.borrow().limit < ALLOWANCE_MAX
+    }
+
+    /// Notes a write that origins must make room for.
+    pub(crate) fn note_dirty(&self, bytes: u64) {
+        self.written.set(self.written.get() + bytes);
+    }
+
+    /// Segments of [`Stream::Dirty`] that hold what an origin may lack, as of late.
+    pub(crate) fn owing_segments(&self) -> u64 {
+        self.owing.get()
     }
 
     /// Whether a writer waits for its turn.
@@ -382,14 +431,15 @@ impl Throttle {
 
 impl Core {
     /// Waits until it is a write's turn; not at all while there is room.
-    pub(crate) async fn pace(&self, v: &VolumeState, client: &Rc<Flow>, bytes: u64) {
+    pub(crate) async fn pace(&self, v: &VolumeState, client: &Rc<Flow>, offset: u64, bytes: u64) {
         if !self.throttle.active.get() || self.is_letting_go() {
             return;
         }
         let began = self.rt.now();
+        let rewrites = self.rewrites(v, offset, bytes);
         let turn = {
             let mut pacer = self.throttle.pacer.borrow_mut();
-            match pacer.passes(began, &v.flow, client, bytes) {
+            match pacer.passes(began, &v.flow, client, bytes, rewrites) {
                 Ok(()) => return,
                 Err(at) => pacer.wait(at, &v.flow, client),
             }
@@ -404,6 +454,16 @@ impl Core {
             add(writes, 1);
             add(nanos, span);
         }
+    }
+
+    /// Whether a write will go to [`Stream::Rewritten`], as far as can be said before its turn.
+    fn rewrites(&self, v: &VolumeState, offset: u64, bytes: u64) -> bool {
+        let (first, count) = blocks_of(offset, bytes);
+        let mut owed = 0;
+        self.shard(v.id, first).index.borrow().lookup(v.id, first, count, |m| {
+            owed += if m.state.is_owed() { m.count } else { 0 };
+        });
+        self.dirty_stream(owed, count) == Stream::Rewritten
     }
 
     /// Whether what may be refused is to leave the log to writers: one of them waits, or room is nearly
@@ -427,10 +487,12 @@ impl Core {
             let mut forecast = self.throttle.forecast.borrow_mut();
             limit = self.throttle.pacer.borrow().limit;
             if now - forecast.seen.0 >= FORECAST_INTERVAL {
-                let destaged = self.counters.destage_bytes.get();
-                let owed = self.owed_blocks() * BLOCK_BYTES;
-                forecast.look(now, self.is_pressed(), destaged, written, owed);
                 let outlook = self.sets.borrow().outlook();
+                self.throttle.owing.set(outlook.owed.iter().sum());
+                let destaged = self.counters.destage_bytes.get();
+                let owed = self.owed_blocks().saturating_sub(outlook.rewritten_blocks);
+                let (written, owed) = (self.throttle.written.get(), owed * BLOCK_BYTES);
+                forecast.look(now, self.is_pressed(), destaged, written, owed);
                 let percent = self.tuning.owed_segments_percent;
                 limit = forecast.limit(&outlook, percent, self.segment_bytes as f64);
             }
@@ -487,7 +549,7 @@ mod tests {
         let volumes: Vec<Rc<Flow>> = clients.iter().map(|_| Rc::default()).collect();
         let mut waiting: Vec<(usize, Rc<Flow>, Io)> = Vec::new();
         let ask = |pacer: &mut Pacer, now, v: usize, client: Rc<Flow>, done: &mut Vec<u64>| loop {
-            match pacer.passes(now, &volumes[v], &client, 4096) {
+            match pacer.passes(now, &volumes[v], &client, 4096, false) {
                 Ok(()) => done[v] += 4096,
                 Err(at) => break (v, Rc::clone(&client), pacer.wait(at, &volumes[v], &client)),
             }
@@ -547,7 +609,7 @@ mod tests {
         let mut pacer = short(FULL / 2, 8 * MIB);
         let (greedy, modest): (Rc<Flow>, Rc<Flow>) = (Rc::default(), Rc::default());
         let client = Rc::default();
-        while let Err(at) = pacer.passes(0, &greedy, &client, 64 << 10) {
+        while let Err(at) = pacer.passes(0, &greedy, &client, 64 << 10, false) {
             drop(pacer.wait(at, &greedy, &client));
             if pacer.arrivals == 100 {
                 break;
@@ -555,9 +617,28 @@ mod tests {
         }
         let mine = Rc::default();
         for tick in 1..1000 {
-            assert!(pacer.passes(tick * MILLISECOND, &modest, &mine, 4096).is_ok(), "{tick}");
+            assert!(
+                pacer.passes(tick * MILLISECOND, &modest, &mine, 4096, false).is_ok(),
+                "{tick}"
+            );
             while pacer.next(tick * MILLISECOND).is_some() {}
         }
+    }
+
+    #[test]
+    fn who_rewrites_waits_for_the_log_and_not_for_origins() {
+        let client = Rc::default();
+        let rewrite = |pacer: &mut Pacer, volume: &Rc<Flow>| {
+            (0..1000).take_while(|_| pacer.passes(0, volume, &client, MIB, true).is_ok()).count()
+        };
+        // Origins take next to nothing.
+        let mut pacer = Pacer { limit: 4096, ..Pacer::new() };
+        let (greedy, other): (Rc<Flow>, Rc<Flow>) = (Rc::default(), Rc::default());
+        while pacer.passes(0, &greedy, &Rc::default(), MIB, false).is_ok() {}
+        assert_eq!(rewrite(&mut pacer, &other), 1000);
+        // The log is nearly full.
+        let mut pacer = Pacer { limit: 4096, ..short(FULL, 8 * MIB) };
+        assert!(rewrite(&mut pacer, &other) < 10);
     }
 
     #[test]
@@ -566,7 +647,7 @@ mod tests {
         let (volume, client) = (Rc::default(), Rc::default());
         let mut turns = Vec::new();
         while turns.len() < 5 {
-            if let Err(at) = pacer.passes(0, &volume, &client, 4096) {
+            if let Err(at) = pacer.passes(0, &volume, &client, 4096, false) {
                 turns.push(pacer.wait(at, &volume, &client));
             }
         }
@@ -578,7 +659,7 @@ mod tests {
             block_on_ready(turn.done()).unwrap();
         }
         assert!(pacer.due().is_none() && pacer.volumes_waiting == 0);
-        assert!(pacer.passes(MILLISECOND, &volume, &client, 1 << 30).is_ok());
+        assert!(pacer.passes(MILLISECOND, &volume, &client, 1 << 30, false).is_ok());
     }
 
     #[test]
@@ -595,7 +676,7 @@ mod tests {
         assert_eq!(pacer.rate, known, "a night without writes says nothing");
         pacer.shortage = FULL;
         let (volume, client) = (Rc::default(), Rc::default());
-        while pacer.passes(1000 * SECOND, &volume, &client, MIB).is_ok() {}
+        while pacer.passes(1000 * SECOND, &volume, &client, MIB, false).is_ok() {}
         let _turn = pacer.wait(u64::MAX, &volume, &client);
         for second in 1001..1100 {
             pacer.update(second * SECOND, FULL, ALLOWANCE_MAX, written);
@@ -606,7 +687,7 @@ mod tests {
     fn outlook(free: u64, owed: &[(usize, u64)]) -> Outlook {
         let mut levels = [0; OWED_LEVELS];
         owed.iter().for_each(|&(level, count)| levels[level] = count);
-        Outlook { total: 1000, live: 900, free, owed: levels }
+        Outlook { total: 1000, live: 900, free, rewritten_blocks: 0, owed: levels }
     }
 
     #[test]

@@ -79,17 +79,18 @@ impl Core {
         data: Data,
     ) -> Result<()> {
         if self.mode_of(v) == Mode::Writeback {
-            self.pace(v, client, data.len() as u64).await;
+            self.pace(v, client, offset, data.len() as u64).await;
         }
         let (first, count) = blocks_of(offset, data.len() as u64);
         let shard = self.shard(v.id, first);
         let _guard = shard.locks.lock(&self.ram, v.id, first, u64::from(count)).await;
-        let (mut mapped, mut owed) = (0, false);
+        let (mut mapped, mut owed, mut lost) = (0, 0, false);
         {
             let mut index = shard.index.borrow_mut();
             index.lookup(v.id, first, count, |m| {
                 mapped += m.count;
-                owed |= m.state.is_owed() || m.state == State::Lost;
+                owed += if m.state.is_owed() { m.count } else { 0 };
+                lost |= m.state == State::Lost;
             });
             if mapped > 0 {
                 index.touch(v.id, first, count);
@@ -97,8 +98,9 @@ impl Core {
         }
         self.note_access(v, first, count, Access::Write, mapped == count);
         add(&self.counters.write_hits, u64::from(mapped == count));
-        if self.mode_of(v) == Mode::Writeback || owed {
-            self.write_logged(v, offset, data.clone()).await?;
+        if self.mode_of(v) == Mode::Writeback || owed > 0 || lost {
+            let stream = self.dirty_stream(owed, count);
+            self.write_logged(v, stream, offset, data.clone()).await?;
             self.refresh_ram(v, offset, &data);
             Ok(())
         } else {
@@ -106,16 +108,34 @@ impl Core {
         }
     }
 
+    /// The stream for a write of `count` blocks of which so many are owed.
+    pub(crate) fn dirty_stream(&self, owed: u32, count: u32) -> Stream {
+        if owed == count && self.writing.is_shared() {
+            seen("write kept apart: rewritten");
+            return Stream::Rewritten;
+        }
+        Stream::Dirty
+    }
+
     /// Logs a write. The caller holds the range lock.
-    async fn write_logged(&self, v: &Rc<VolumeState>, offset: u64, data: Data) -> Result<()> {
+    async fn write_logged(
+        &self,
+        v: &Rc<VolumeState>,
+        stream: Stream,
+        offset: u64,
+        data: Data,
+    ) -> Result<()> {
         let _logging = Logging::begin(v);
         self.admit_write(v).await?;
         add(&self.counters.write_logged_bytes, data.len() as u64);
+        if stream == Stream::Dirty {
+            self.throttle.note_dirty(data.len() as u64);
+        }
         let end = offset + data.len() as u64;
         let body_start = offset.next_multiple_of(BLOCK_BYTES);
         let body_end = end / BLOCK_BYTES * BLOCK_BYTES;
         if body_start == offset && body_end == end {
-            return self.log_blocks(v, offset / BLOCK_BYTES, data).await;
+            return self.log_blocks(v, stream, offset / BLOCK_BYTES, data).await;
         }
         let part =
             |from: u64, to: u64| data.slice((from - offset) as usize..(to - offset) as usize);
@@ -124,7 +144,7 @@ impl Core {
         }
         if body_start < body_end {
             let body = part(body_start, body_end);
-            self.log_blocks(v, body_start / BLOCK_BYTES, body).await?;
+            self.log_blocks(v, stream, body_start / BLOCK_BYTES, body).await?;
         }
         if body_end >= body_start && body_end < end {
             self.log_partial(v, body_end, part(body_end, end)).await?;
@@ -151,7 +171,13 @@ impl Core {
     }
 
     /// Logs whole blocks from `first` on.
-    async fn log_blocks(&self, v: &VolumeState, first: u64, data: Data) -> Result<()> {
+    async fn log_blocks(
+        &self,
+        v: &VolumeState,
+        stream: Stream,
+        first: u64,
+        data: Data,
+    ) -> Result<()> {
         let end = first + (data.len() / BLOCK) as u64;
         self.policy.borrow_mut().spend(end - first, 0);
         let mut max = u64::from(self.record_data_blocks());
@@ -173,12 +199,12 @@ impl Core {
             if let Some(share) = share {
                 seen("write served by its volume's share");
                 let _served = v.service.serve(share, part.len() as u64).await;
-                let append = self.log.append(Stream::Dirty, entry, Some(part));
+                let append = self.log.append(stream, entry, Some(part));
                 append.done().await.map_err(|e| append_error("writing to the log", e))?;
                 at = until;
                 continue;
             }
-            let append = self.log.append(Stream::Dirty, entry, Some(part));
+            let append = self.log.append(stream, entry, Some(part));
             if at == first && until == end {
                 return append.done().await.map_err(|e| append_error("writing to the log", e));
             }

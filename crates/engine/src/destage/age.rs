@@ -139,13 +139,25 @@ impl Core {
     /// Of which age data is to be destaged now: what has been dirty since then or before. `None`:
     /// nothing is.
     pub(super) fn destaged_since(&self, v: &VolumeState) -> Option<Nanos> {
-        let leaving = self.mode_of(v) != Mode::Writeback;
-        let demanded = v.drain.get() > 0 || self.mode_of(v) != v.mode.get() || self.is_pressed();
-        let background = self.tuning.destage_when_idle && (leaving || self.is_background_time(v));
-        if demanded || background {
+        let rests = self.rt.now() < v.elevator.rests_until.get() && self.may_spare_rewritten();
+        if self.is_asked_for(v) || (self.is_pressed() && !rests) {
             return Some(Nanos::MAX);
         }
         self.due_since(v)
+    }
+
+    /// Whether all of a volume is to be destaged, however much room there is.
+    fn is_asked_for(&self, v: &VolumeState) -> bool {
+        let leaving = self.mode_of(v) != Mode::Writeback;
+        let background = self.tuning.destage_when_idle && (leaving || self.is_background_time(v));
+        v.drain.get() > 0 || self.mode_of(v) != v.mode.get() || background
+    }
+
+    /// Whether what has been dirty `since` then would stay if there were room.
+    pub(super) fn is_for_room_alone(&self, v: &VolumeState, since: Nanos) -> bool {
+        let age_max = Nanos::from(v.settings.get().dirty_age_max_s) * SECOND;
+        let old = age_max > 0 && since <= self.rt.now().saturating_sub(age_max);
+        !old && !self.is_asked_for(v)
     }
 
     /// Whether what can wait is destaged now.

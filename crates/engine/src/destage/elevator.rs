@@ -23,7 +23,7 @@ use super::age::{Age, LONG_AGO};
 use super::{Group, Run};
 use crate::core::{Core, STRIPE_BLOCKS};
 use crate::event::EventKind;
-use crate::format::State;
+use crate::format::{State, Stream};
 use crate::ids::{BLOCK_BYTES, Location, SECTORS_ALL};
 use crate::index::Mapping;
 use crate::limits::{DESTAGE_BYTES_MAX, ORIGIN_WRITE_BLOCKS_MAX};
@@ -47,6 +47,9 @@ const PLAN_GROUPS_MAX: usize = 1024;
 /// last one: an array that has them together reads old data and parity once.
 const STRIPE_GROUPS_MAX: usize = 64;
 
+/// Time after which an elevator that has found nothing else looks again.
+const SPARING_REST: Nanos = SECOND;
+
 /// What an elevator is at.
 #[derive(Default)]
 pub(crate) struct Elevator {
@@ -65,6 +68,10 @@ pub(crate) struct Elevator {
     /// The stripe of 4 MiB that is being gone through from its beginning without a gap, and since when.
     pub(super) sweep: Cell<Option<(u64, Nanos)>>,
     pub age: Age,
+    /// Whether something was left where it is since this was looked at last.
+    spared: Cell<bool>,
+    /// Until when nothing is looked for but for another reason: all that there is was left.
+    pub(super) rests_until: Cell<Nanos>,
 }
 
 impl Elevator {
@@ -164,7 +171,11 @@ impl Core {
                 break;
             }
         }
+        let spared = elevator.spared.replace(false);
         let Some(last) = groups.last() else {
+            if spared {
+                elevator.rests_until.set(self.rt.now() + SPARING_REST);
+            }
             self.note_none_due(v);
             return false;
         };
@@ -236,6 +247,7 @@ impl Core {
             sweep.set(Some((stripe, self.rt.now())));
         }
         let shard = self.shard(v.id, stripe * STRIPE_BLOCKS);
+        let spared = self.is_for_room_alone(v, since) && self.may_spare_rewritten();
         while !is_enough(groups, at, plan_unit(v)) {
             let next = shard.index.borrow().next_matching(v.id, at, State::needs_destage);
             let Some(mapping) = next.filter(|m| m.block < end) else {
@@ -252,8 +264,20 @@ impl Core {
             if !self.is_durable(&mapping) {
                 continue;
             }
+            if spared && self.is_rewritten(&mapping) {
+                // It stays as old as it is.
+                sweep.set(None);
+                v.elevator.spared.set(true);
+                continue;
+            }
             self.collect_run(v, &mapping, since, groups);
         }
+    }
+
+    fn is_rewritten(&self, m: &Mapping) -> bool {
+        let sets = self.sets.borrow();
+        let set = sets.get(sets.split(m.location).0);
+        m.state.has_data() && set.is_some_and(|set| set.stream == Stream::Rewritten)
     }
 
     /// Puts a run, cut where stripes of the origin end, to the groups; its set is pinned.

@@ -1,7 +1,18 @@
 //! How much room dirty data leaves.
 
+use forebay_device::Nanos;
+use forebay_device::runtime::SECOND;
+
 use crate::core::Core;
 use crate::limits::PARTIALS_MAX;
+
+/// Part of the pool, in percent, that others than rewritten data must owe to origins for that to be left
+/// where it is.
+const SPARING_PERCENT: u64 = 10;
+
+/// Time for which room may be very short before it comes from there as well. What is destaged is clean,
+/// and then leaves the cache, although it is hot.
+const SPARING_PATIENCE: Nanos = SECOND;
 
 /// Why writers are held back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,11 +40,28 @@ impl Core {
             // Nothing but destaging makes room, or writers wait for it.
             return 1.0;
         }
-        let index = self.index_bytes.get() as f64 / self.index_memory_max as f64;
         let segments = owed as f64 / (limit + 1) as f64;
+        segments.max(self.side_pressure()).clamp(0.0, 1.0)
+    }
+
+    /// The same of what is not room in the log: partial blocks and the index.
+    fn side_pressure(&self) -> f64 {
+        let index = self.index_bytes.get() as f64 / self.index_memory_max as f64;
         let partials = self.partials.get() as f64 / (PARTIALS_MAX as f64 * 0.75);
         // From 90 % on nothing is populated, and up to there it says nothing of what is dirty.
-        segments.max(partials).max((index - 0.90) / 0.05).clamp(0.0, 1.0)
+        partials.max((index - 0.90) / 0.05)
+    }
+
+    /// Whether what is rewritten all the time may be left where it is: the sets of it become free without
+    /// origins, and others hold enough that origins lack. Where room stays short all the same (the
+    /// others' origin may have failed), it comes from wherever it can.
+    pub(super) fn may_spare_rewritten(&self) -> bool {
+        let total = self.sets.borrow().total_count() as u64;
+        let since = self.throttle.crowded_since();
+        let is_crowded = since.is_some_and(|since| self.rt.now() >= since + SPARING_PATIENCE);
+        self.throttle.owing_segments() * 100 >= total * SPARING_PERCENT
+            && !is_crowded
+            && self.side_pressure() < 1.0
     }
 
     /// Whether room must be made: many segments hold owed data, free ones are few, or a side table

@@ -226,7 +226,7 @@ fn encode_trailer(trailer: &FooterTrailer, body_checksum: u32, block: &mut [u8])
     put_u32(block, at::ENTRY_COUNT, trailer.entry_count);
     put_u32(block, at::BODY_BYTES, trailer.body_bytes);
     put_u32(block, at::END_OFFSET_BLOCKS, trailer.end_offset_blocks);
-    block[at::STREAM] = trailer.stream as u8;
+    block[at::STREAM] = trailer.stream.number();
     seal(block);
 }
 

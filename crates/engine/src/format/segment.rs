@@ -43,10 +43,16 @@ pub enum Stream {
     Facts = 4,
     /// Shard images.
     Metadata = 5,
+    /// As [`Dirty`](Self::Dirty), of what was dirty when it was written, while several volumes wrote. Those
+    /// who only rewrite their own so have sets of their own, which become free without an origin.
+    Rewritten = 6,
 }
 
 impl Stream {
-    /// The stream with this number.
+    /// Those of what only the log holds.
+    pub const DIRTY: [Stream; 2] = [Stream::Dirty, Stream::Rewritten];
+
+    /// The stream with this number on members.
     pub fn from_number(number: u8) -> Option<Stream> {
         Some(match number {
             1 => Stream::Dirty,
@@ -56,6 +62,20 @@ impl Stream {
             5 => Stream::Metadata,
             _ => return None,
         })
+    }
+
+    /// Its number on members. What is rewritten stands there as dirty: where it came from matters to
+    /// nobody after a start.
+    pub fn number(self) -> u8 {
+        match self {
+            Stream::Rewritten => Stream::Dirty as u8,
+            other => other as u8,
+        }
+    }
+
+    /// Whether it collects what only the log holds.
+    pub fn is_dirty(self) -> bool {
+        Stream::DIRTY.contains(&self)
     }
 
     pub(super) fn decode(number: u8) -> Result<Stream, FormatError> {
@@ -96,7 +116,7 @@ impl SegmentHeader {
         let mut out = vec![0; BLOCK];
         begin(&mut out, MAGIC);
         out[at::PARTNER_COUNT] = self.partners.len() as u8;
-        out[at::STREAM] = self.stream as u8;
+        out[at::STREAM] = self.stream.number();
         put_bytes(&mut out, at::POOL, &self.pool.0);
         put_bytes(&mut out, at::DEVICE, &self.device.0);
         put_u32(&mut out, at::SEGMENT, self.segment.0);

@@ -64,6 +64,7 @@ impl Core {
                 self.log.progress.wake_all();
                 // After the clients, whose next writes belong to what was held for them.
                 self.log.stream(Stream::Dirty).work.wake_all();
+                self.log.stream(Stream::Rewritten).work.wake_all();
                 continue;
             }
             let flushed = || self.log.flushed.get() >= target || self.may_begin_flush(target);
@@ -248,7 +249,7 @@ impl Core {
         let Some(set) = sets.get_mut(id) else { return };
         set.transition(SetState::Closed);
         set.durable_blocks = segment_blocks;
-        let data = matches!(set.stream, Stream::Dirty | Stream::Probation | Stream::Main);
+        let data = set.holds_data();
         if data && set.is_empty() {
             sets.empty(id, self.log.take_sequence());
         }

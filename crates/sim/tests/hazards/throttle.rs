@@ -1,10 +1,13 @@
-//! Writers that are held back: everything dirty and a slow origin, a stop, a removal, a latch.
+//! Writers that are held back: everything dirty and a slow origin, a volume whose origin hangs beside one that
+//! only rewrites, a stop, a removal, a latch.
 
 use std::rc::Rc;
 
+use forebay_device::model::disk::{DiskSettings, SimDisk};
 use forebay_device::runtime::{MILLISECOND, SECOND};
-use forebay_device::{Request, Runtime};
-use forebay_engine::Tuning;
+use forebay_device::{BlockDevice, Buf, Request, Runtime};
+use forebay_engine::planted::take_seen;
+use forebay_engine::{Mode, Tuning, VolumeSpec};
 
 use crate::rig::{Plan, Rig, lazy, same, survive};
 
@@ -75,7 +78,7 @@ fn a_stop_lets_delayed_writers_go_on_and_ends() {
     survive(4, |seed| {
         let rig = full(seed)?;
         // Less than the log holds, so that only the throttle holds them back.
-        let writes = writes(&rig, 2, BLOCKS / 3);
+        let writes = writes(&rig, 2, BLOCKS / 10);
         rig.pause(20 * MILLISECOND);
         *rig.volume.borrow_mut() = None;
         let pool = rig.pool.take().ok_or("no pool")?;
@@ -137,5 +140,60 @@ fn a_latch_wakes_every_delayed_writer() {
             (true, left) => Err(format!("{left} writers wait in a pool that has latched")),
             (false, _) => Err("the pool did not latch".into()),
         }
+    });
+}
+
+/// What a volume rewrites has sets of its own, which are not destaged while others hold enough that origins
+/// lack. If the others' origin takes nothing any more, that must not stop who has a good one.
+#[test]
+fn who_rewrites_goes_on_beside_a_volume_whose_origin_hangs() {
+    survive(4, |seed| {
+        let rig = full(seed)?;
+        let other = SimDisk::new(&rig.world, DiskSettings::origin(1 << 20, 512, true), seed);
+        let pool = rig.pool();
+        let spec = VolumeSpec {
+            name: "w".into(),
+            origin: "w".into(),
+            mode: Mode::Writeback,
+            cache_block_bytes: 4096,
+            accept_data_loss_on_ssd_failure: true,
+        };
+        let origin = Rc::clone(&other) as Rc<dyn BlockDevice>;
+        let added = rig.run(async move { pool.add_volume(&spec, origin).await })?;
+        let volume = Rc::new(added.map_err(|error| error.to_string())?);
+        // Much of the first is dirty and stays so.
+        let stuck = writes(&rig, 2, BLOCKS / 10);
+        let rewrite = |version: u64| {
+            let (volume, seed) = (Rc::clone(&volume), seed);
+            rig.run(async move {
+                for number in 0..64 {
+                    let mut data = Buf::new(4096);
+                    data.fill((version ^ seed) as u8);
+                    volume.write(number * 4096, data.freeze(), false).await?;
+                }
+                volume.flush().await
+            })?
+            .map_err(|error| error.to_string())
+        };
+        // Many times what the pool holds.
+        let mut more = Vec::new();
+        for version in 0..100 {
+            more.push(rig.start_write(2, version % 64 * 7 % BLOCKS, 1));
+            rewrite(version).map_err(|e| format!("pass {version}: {e}"))?;
+        }
+        let apart = take_seen().contains_key("write kept apart: rewritten");
+        if !apart {
+            return Err("nothing was kept apart".into());
+        }
+        rig.origin_gate.hold(0, is_write);
+        drip(&rig, SECOND, || stuck.iter().chain(&more).all(|done| done.get()))?;
+        let last = Rc::clone(&volume);
+        let read = rig.run(async move {
+            last.destage().await?;
+            let (buf, result) = last.read(63 * 4096, Buf::new(4096)).await;
+            result.map(|()| buf[0])
+        })?;
+        let byte = read.map_err(|error| error.to_string())?;
+        same("after all", u64::from(byte), 99 ^ seed).map(drop)
     });
 }
