@@ -157,6 +157,15 @@ pub(crate) struct Outlook {
     pub owed: Levels,
 }
 
+/// Sets of `copies` segments that can be made of what members have. Copies lie on distinct members, so
+/// what one has more than the others is of no use.
+fn sets_of(mut above: [usize; MEMBERS_MAX], copies: usize) -> usize {
+    above.sort_unstable();
+    let of =
+        |others: usize| above[..MEMBERS_MAX - others].iter().sum::<usize>() / (copies - others);
+    (0..copies).map(of).min().unwrap_or(0)
+}
+
 /// Segments by level.
 pub(crate) type Levels = [u64; OWED_LEVELS];
 
@@ -277,21 +286,31 @@ impl SetTable {
         self.sets.iter().filter_map(|set| set.as_deref())
     }
 
-    /// Takes `copies` segments from the members that have the most above what `stream` leaves to
-    /// others, and what the next start is left; `None` if there are not enough.
+    /// Takes `copies` segments from distinct members, above what `stream` leaves to others and what the
+    /// next start is left; `None` if there are not enough. Members fill up together, each in proportion
+    /// to its size; but who has as many left as there can be sets is part of every one, so that
+    /// nothing remains of a large member that a smaller one could have made a set of.
     pub(crate) fn allocate(
         &mut self,
         copies: usize,
         stream: Stream,
         left: &[usize; MEMBERS_MAX],
     ) -> Option<Vec<SegmentId>> {
-        let above = |m: usize| self.free[m].len().saturating_sub(self.floor(m, stream) + left[m]);
-        let mut order: Vec<usize> = (0..self.members.len()).filter(|&m| above(m) > 0).collect();
-        order.sort_by_key(|&m| std::cmp::Reverse(above(m)));
-        order.truncate(copies);
-        if order.len() < copies {
+        let mut above = [0; MEMBERS_MAX];
+        for (m, free) in self.free.iter().enumerate() {
+            above[m] = free.len().saturating_sub(self.floor(m, stream) + left[m]);
+        }
+        let possible = sets_of(above, copies);
+        if possible == 0 {
             return None;
         }
+        let mut order: Vec<usize> = (0..self.members.len()).filter(|&m| above[m] > 0).collect();
+        let size = |m: usize| self.members[m].count as usize;
+        order.sort_by(|&a, &b| {
+            let needed = (above[b] >= possible).cmp(&(above[a] >= possible));
+            needed.then((above[b] * size(a)).cmp(&(above[a] * size(b))))
+        });
+        order.truncate(copies);
         Some(order.into_iter().filter_map(|m| self.free[m].pop_front()).collect())
     }
 
@@ -415,14 +434,7 @@ impl SetTable {
             for m in self.there() {
                 above[m] = count(m).saturating_sub(bottom(m));
             }
-            // Copies lie on distinct members, so what one has more than the others is of no use.
-            above.sort_unstable();
-            (0..copies)
-                .map(|others| {
-                    above[..MEMBERS_MAX - others].iter().sum::<usize>() / (copies - others)
-                })
-                .min()
-                .unwrap_or(0) as u64
+            sets_of(above, copies) as u64
         };
         let missing = |have: u64, want: u64| {
             if have >= want { 0 } else { (want - have) * FULL / want }
@@ -629,6 +641,40 @@ mod tests {
         assert_eq!((table.free[0].len(), table.free[1].len()), (9, 9));
         assert!(table.allocate(1, Stream::Dirty, &left).is_some_and(|taken| taken[0].0 < 40));
         assert!(table.allocate(2, Stream::Facts, &left).is_some());
+    }
+
+    #[test]
+    fn all_of_members_of_any_sizes_is_used() {
+        for counts in [&[100, 60, 60][..], &[10, 90, 30], &[7, 7, 7, 5], &[50, 1, 1, 1], &[64, 512]]
+        {
+            for copies in 1..=counts.len().min(3) {
+                let mut table = table(counts);
+                let mut made = 0;
+                let left = [0; MEMBERS_MAX];
+                while let Some(set) = table.allocate(copies, Stream::Metadata, &left) {
+                    let mut members: Vec<_> = set.iter().map(|&s| table.member_of(s)).collect();
+                    members.sort_unstable();
+                    members.dedup();
+                    assert_eq!(members.len(), copies, "two copies are never on one member");
+                    made += 1;
+                }
+                // As many sets as there can be: each takes one of a member, so no more than there
+                // are sets is of use.
+                let fits =
+                    |sets: u32| counts.iter().map(|&c| c.min(sets)).sum::<u32>() / copies as u32;
+                let most = (0..=counts.iter().sum()).take_while(|&sets| fits(sets) >= sets).last();
+                assert_eq!(Some(made), most, "{counts:?} in {copies} copies");
+            }
+        }
+    }
+
+    #[test]
+    fn members_fill_up_in_proportion_to_their_sizes() {
+        let mut table = table(&[100, 50]);
+        for _ in 0..30 {
+            table.allocate(1, Stream::Metadata, &[0; MEMBERS_MAX]).unwrap();
+        }
+        assert_eq!((table.free[0].len(), table.free[1].len()), (80, 40));
     }
 
     #[test]
