@@ -39,6 +39,11 @@ impl Core {
         self.log.bytes_since_lap.set(0);
         self.close_stream(Stream::Metadata).await;
         let metadata_before = self.log.open_counter.get() + 1;
+        // Before the images, so that they say of these sets that nothing in them is owed.
+        let surplus = match clean_stop || self.recovering.get() {
+            true => Vec::new(),
+            false => self.sets.borrow().surplus(self.stream_copies(Stream::Main)),
+        };
         let mut images = Vec::with_capacity(self.shards.len());
         for shard in 0..self.shards.len() {
             images.push(self.write_image(shard).await?);
@@ -53,7 +58,7 @@ impl Core {
         }
         let lowest = images.iter().map(|image| image.watermark).min().unwrap_or_default();
         self.free_sets(lowest, metadata_before).await;
-        Ok(())
+        self.give_back_surplus(surplus, lowest).await
     }
 
     /// The chunks of a shard's image and its watermark, both of this instant.

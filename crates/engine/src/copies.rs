@@ -11,24 +11,36 @@
 //!   more and what was appended till then is published, a lap is written: its images are on as many
 //!   members, name nothing owed in such a set, and no record of one is behind them. Then it is promised.
 //!   Whatever is cut off, the next start finds the old promise and goes on.
+//! * A set of which everything has become clean keeps `clean_copies` copies and gives the others back
+//!   (INV-43). The images of a durable root say by then that nothing in it is owed, and are past all of
+//!   its records. First the headers of what stays are written again, naming no others, and flushed; then
+//!   the headers of the others are overwritten, and flushed; then these are discarded and free. So at each
+//!   instant one header at least is whole; and as long as one of those that go is, all that it names is
+//!   there, so of the headers of one set a start believes the one that names the most.
 
 use std::cell::Cell;
 use std::rc::Rc;
 
+use forebay_device::Buf;
 use forebay_device::runtime::MILLISECOND;
 
 use crate::core::Core;
+use crate::counters::add;
 use crate::destage::Drain;
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::EventKind;
-use crate::format::{Mode, Stream};
-use crate::ids::{BLOCK_BYTES, Location};
+use crate::format::{Mode, SegmentHeader, Stream};
+use crate::ids::{BLOCK_BYTES, Incarnation, Location, SegmentId, Sequence};
 use crate::limits::{CLEAN_COPIES_MAX, COPIES_MAX};
 use crate::planted::{self, Bug};
 use crate::segment::SetState;
 
 /// How often it is looked whether anything is still dirty with fewer copies.
 const LOOK_INTERVAL: u64 = 50 * MILLISECOND;
+
+/// Sets that give copies back together: two flushes serve them all, and their headers, one write each,
+/// fit the queue of any device.
+const SHRINKING_MAX: usize = 64;
 
 /// What a member has to do for clients and appends, in requests. Requests of all sizes count alike: up
 /// to some 100 KiB an SSD spends more on there being one than on its bytes.
@@ -163,6 +175,7 @@ impl Core {
             }
         })
         .await?;
+        self.sets.borrow_mut().clean_copies = self.stream_copies(Stream::Main);
         for v in self.volumes.borrow().values().filter(|v| v.mode.get() == Mode::Writeback) {
             v.accept_single_copy.set(v.accept_single_copy.get() || accepts);
         }
@@ -239,6 +252,118 @@ impl Core {
         let what = format!("all dirty data has {copies} copies from now on");
         self.event(EventKind::CopiesRaised, what);
         Ok(())
+    }
+}
+
+/// A set that gives copies back.
+struct Shrunk {
+    /// What stays, with its new headers.
+    headers: Vec<SegmentHeader>,
+    surplus: Vec<SegmentId>,
+}
+
+impl Core {
+    /// Gives back what `sets` have more than clean data needs; they had it before the images of the
+    /// root that is durable now were taken, the lowest of them at `watermark`.
+    ///
+    /// # Errors
+    /// If a member fails (the pool has latched then).
+    pub(crate) async fn give_back_surplus(
+        &self,
+        sets: Vec<(SegmentId, Incarnation)>,
+        watermark: Sequence,
+    ) -> Result<()> {
+        for sets in sets.chunks(SHRINKING_MAX) {
+            let mut shrunk = Vec::new();
+            for &set in sets {
+                shrunk.extend(self.shrink(set, watermark).await);
+            }
+            if !shrunk.is_empty() {
+                self.give_back_copies(&shrunk).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Frees what nobody reads any more.
+    async fn give_back_copies(&self, shrunk: &[Shrunk]) -> Result<()> {
+        let headers = shrunk.iter().flat_map(|set| &set.headers);
+        if !planted::is(Bug::SurplusStillNamed) {
+            self.write_headers(headers.map(|h| (h.segment, h.encode().to_vec()))).await?;
+        }
+        let surplus = || shrunk.iter().flat_map(|set| &set.surplus).copied();
+        self.write_headers(surplus().map(|segment| (segment, vec![0; BLOCK_BYTES as usize])))
+            .await?;
+        for segment in surplus() {
+            let (member, at) = self.place(segment, 0);
+            if member.is_serving() {
+                // A failed discard costs the SSD some work and nothing else.
+                member.device.discard(at, self.segment_bytes).done().await.ok();
+            }
+            self.sets.borrow_mut().give_back(segment);
+            planted::seen("surplus copy given back");
+        }
+        self.note_room();
+        self.room.wake_all();
+        Ok(())
+    }
+
+    /// Takes surplus copies from one set, so that nobody reads them from now on.
+    async fn shrink(&self, set: (SegmentId, Incarnation), watermark: Sequence) -> Option<Shrunk> {
+        let copies = self.stream_copies(Stream::Main);
+        let (id, incarnation) = set;
+        let kept: Vec<_> = {
+            let sets = self.sets.borrow();
+            let set = sets.get(id).filter(|set| set.incarnation == incarnation)?;
+            set.segments.iter().take(copies).copied().collect()
+        };
+        let mut headers = Vec::with_capacity(kept.len());
+        for &segment in &kept {
+            let (member, at) = self.place(segment, 0);
+            let outcome = member.device.read(at, Buf::new(BLOCK_BYTES as usize)).await;
+            let header = outcome.result.ok().and(outcome.buf);
+            let header = header.and_then(|bytes| SegmentHeader::decode(&bytes).ok());
+            let own =
+                |h: &SegmentHeader| (h.segment, h.set, h.incarnation) == (segment, id, incarnation);
+            match header.filter(own) {
+                Some(header) => headers.push(SegmentHeader { partners: kept.clone(), ..header }),
+                None => {
+                    let mut sets = self.sets.borrow_mut();
+                    sets.get_mut(id).filter(|set| set.incarnation == incarnation)?.stuck = true;
+                    return None;
+                }
+            }
+        }
+        let mut sets = self.sets.borrow_mut();
+        // Copies may have gone with a member meanwhile.
+        sets.get(id).filter(|set| set.segments.starts_with(&kept))?;
+        let surplus = sets.shrink(set, copies, watermark)?;
+        Some(Shrunk { headers, surplus })
+    }
+
+    /// Writes the first blocks of segments, durably.
+    async fn write_headers(
+        &self,
+        headers: impl Iterator<Item = (SegmentId, Vec<u8>)>,
+    ) -> Result<()> {
+        let mut writes = Vec::new();
+        for (segment, bytes) in headers {
+            let member = self.sets.borrow().member_of(segment);
+            let (device, at) = self.place(segment, 0);
+            // One that has failed meanwhile is read by nobody any more.
+            if device.is_serving() {
+                writes.push((member, device.device.write(at, Buf::copy_of(&bytes).freeze())));
+            }
+        }
+        add(&self.counters.ssd_header_bytes, writes.len() as u64 * BLOCK_BYTES);
+        for (member, write) in writes {
+            let outcome = write.done().await;
+            self.members[member].unflushed.set(true);
+            if let Err(error) = outcome {
+                self.fail_member(member, "writing to", error);
+            }
+        }
+        self.flush_all("the headers of segments").await
     }
 }
 

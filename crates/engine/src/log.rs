@@ -379,6 +379,7 @@ impl Core {
             pins: 0,
             last_sequence: Sequence(0),
             durable_blocks: 0,
+            stuck: false,
         });
         self.note_room();
         self.housekeeping.wake_all();

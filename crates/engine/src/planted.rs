@@ -54,6 +54,8 @@ pub enum Bug {
     GrownBeforeDurable,
     /// More copies of dirty data are promised while some of it has fewer.
     CopiesPromisedEarly,
+    /// Copies are given back although the headers of their sets go on to name them.
+    SurplusStillNamed,
     /// A request that was cut before its volume grew writes around the log what may be cached now.
     TailOfOldSize,
 }

@@ -111,6 +111,7 @@ pub async fn open_with(
             return Err(error);
         }
     };
+    core.sets.borrow_mut().clean_copies = core.stream_copies(Stream::Main);
     core.note_fallbacks();
     core.start_rebuild();
     core.start_raise();

@@ -468,9 +468,6 @@ impl Core {
     /// Segments that a root would free. Facts count too: where they alone have taken what data may
     /// not, nothing else is there to be emptied, and what they say is in the images.
     pub(crate) fn freed_by_root(&self) -> usize {
-        let watermark = self.log.watermark();
-        let sets = self.sets.borrow();
-        let freed = sets.iter().filter(|set| set.is_freed_by(watermark));
-        freed.map(|set| set.segments.len()).sum()
+        self.sets.borrow().coming(self.log.watermark(), false).count()
     }
 }

@@ -284,7 +284,9 @@ impl Core {
 
     /// Builds the set table: the newest header that names a segment decides whose it is.
     fn adopt_sets(&self, mut headers: Vec<SegmentHeader>) {
-        headers.sort_by_key(|header| std::cmp::Reverse(header.incarnation));
+        // Of those of one set the header that names the most: as long as a copy that was to be given back
+        // has a header, none was.
+        headers.sort_by_key(|h| std::cmp::Reverse((h.incarnation, h.partners.len())));
         let mut claimed = BTreeSet::new();
         let mut sets = self.sets.borrow_mut();
         for header in headers {
@@ -309,6 +311,7 @@ impl Core {
                 pins: 0,
                 last_sequence: Sequence(0),
                 durable_blocks: self.segment_blocks,
+                stuck: false,
             });
         }
         sets.claim(&claimed);

@@ -16,7 +16,7 @@ use std::collections::{BTreeSet, VecDeque};
 
 use crate::format::{State, Stream};
 use crate::ids::{Incarnation, Location, SegmentId, Sequence};
-use crate::limits::{MEMBERS_MAX, RESERVE_SEGMENTS_MIN};
+use crate::limits::{COPIES_MAX, MEMBERS_MAX, RESERVE_SEGMENTS_MIN};
 use crate::throttle::FULL;
 
 /// The life of a set.
@@ -73,6 +73,8 @@ pub(crate) struct Set {
     pub last_sequence: Sequence,
     /// Blocks from the start that a completed member flush covers.
     pub durable_blocks: u32,
+    /// Its header cannot be read, so none that names fewer copies can be written.
+    pub stuck: bool,
 }
 
 impl Set {
@@ -89,6 +91,28 @@ impl Set {
     /// Whether it holds blocks of volumes.
     pub(crate) fn holds_data(&self) -> bool {
         !matches!(self.stream, Stream::Facts | Stream::Metadata)
+    }
+
+    /// Segments that it has beyond `copies` and that nothing needs any more: no origin lacks what is in
+    /// it. The first one names it and stays.
+    fn surplus(&self, copies: usize) -> &[SegmentId] {
+        let clean = self.holds_data() && self.owed_blocks == 0 && self.live_blocks > 0;
+        let idle = self.state == SetState::Closed && self.pins == 0 && !self.stuck;
+        if clean && idle && self.segments.first() == Some(&self.id) {
+            return self.segments.get(copies..).unwrap_or_default();
+        }
+        &[]
+    }
+
+    /// The segments that a root with images past `watermark` makes free, of all or of surplus copies;
+    /// `soon` after it included.
+    fn coming(&self, watermark: Sequence, copies: usize, soon: bool) -> &[SegmentId] {
+        let all = if soon { self.awaits_root(watermark) } else { self.is_freed_by(watermark) };
+        match all {
+            true => &self.segments,
+            false if self.last_sequence <= watermark => self.surplus(copies),
+            false => &[],
+        }
     }
 
     /// Whether the next root, or one soon after it, makes the set free.
@@ -182,6 +206,8 @@ pub(crate) struct SetTable {
     occupied_blocks: u64,
     /// Segments of sets that hold owed blocks.
     owed_segments: usize,
+    /// Copies that a set keeps once all of it is clean.
+    pub clean_copies: usize,
     /// Whether counts are kept; recovery turns it on once the index is complete.
     pub accounting: bool,
 }
@@ -201,6 +227,7 @@ impl SetTable {
             free,
             occupied_blocks: 0,
             owed_segments: 0,
+            clean_copies: COPIES_MAX,
             accounting: false,
         }
     }
@@ -333,10 +360,12 @@ impl SetTable {
         self.free_count() < before
     }
 
-    /// Undoes one [`SetTable::withhold`].
+    /// Makes a segment that no set has free, as one that was withheld.
     pub(crate) fn give_back(&mut self, segment: SegmentId) {
         let member = self.member_of(segment);
-        self.free[member].push_back(segment);
+        if !self.is_lost(member) {
+            self.free[member].push_back(segment);
+        }
     }
 
     /// Takes back a set that was opened and that nothing was written to, not even its header.
@@ -401,6 +430,40 @@ impl SetTable {
         self.there().any(|m| self.free[m].len() < self.reserve(m))
     }
 
+    /// Segments that a root with images past `watermark`, or one `soon` after it, makes free.
+    pub(crate) fn coming(
+        &self,
+        watermark: Sequence,
+        soon: bool,
+    ) -> impl Iterator<Item = SegmentId> + '_ {
+        let copies = self.clean_copies;
+        self.iter().flat_map(move |set| set.coming(watermark, copies, soon)).copied()
+    }
+
+    /// Sets that have more copies than `copies` and need no more, with their incarnations.
+    pub(crate) fn surplus(&self, copies: usize) -> Vec<(SegmentId, Incarnation)> {
+        let sets = self.iter().filter(|set| !set.surplus(copies).is_empty());
+        sets.map(|set| (set.id, set.incarnation)).collect()
+    }
+
+    /// Takes the surplus copies from a set of which the images of a durable root say that nothing in it
+    /// is owed. They are in no set then, and not free.
+    pub(crate) fn shrink(
+        &mut self,
+        (id, incarnation): (SegmentId, Incarnation),
+        copies: usize,
+        watermark: Sequence,
+    ) -> Option<Vec<SegmentId>> {
+        let set = self.get_mut(id).filter(|set| set.incarnation == incarnation)?;
+        if set.last_sequence > watermark || set.surplus(copies).is_empty() {
+            return None;
+        }
+        let surplus = set.segments.split_off(copies);
+        let blocks = u64::from(set.live_blocks) * surplus.len() as u64;
+        self.occupied_blocks -= blocks;
+        Some(surplus)
+    }
+
     /// The members on which room must be made, even if what a root would free now is counted: twice
     /// the reserve is kept, so that a root frees many at once, and writers who outrun reclaim meet the
     /// throttle before they meet the floor. Each member is
@@ -408,8 +471,8 @@ impl SetTable {
     /// and where some starve, they alone are named, for reclaim could go on for ever on the others.
     pub(crate) fn lacking(&self, watermark: Sequence) -> MemberMask {
         let mut coming = [0; MEMBERS_MAX];
-        for set in self.iter().filter(|set| set.awaits_root(watermark)) {
-            set.segments.iter().for_each(|&segment| coming[self.member_of(segment)] += 1);
+        for segment in self.coming(watermark, true) {
+            coming[self.member_of(segment)] += 1;
         }
         let (mut starving, mut low) = (0, 0);
         for m in self.there() {
@@ -445,8 +508,8 @@ impl SetTable {
             return 0;
         }
         let mut coming = [0; MEMBERS_MAX];
-        for set in self.iter().filter(|set| set.awaits_root(watermark)) {
-            set.segments.iter().for_each(|&segment| coming[self.member_of(segment)] += 1);
+        for segment in self.coming(watermark, true) {
+            coming[self.member_of(segment)] += 1;
         }
         let expected = sets(&|m| self.free[m].len() + coming[m]);
         // A root that is on its way takes its time: what is free until then must last.
@@ -607,6 +670,7 @@ mod tests {
             pins: 0,
             last_sequence: Sequence(5),
             durable_blocks: 0,
+            stuck: false,
         });
         id
     }
@@ -675,6 +739,30 @@ mod tests {
             table.allocate(1, Stream::Metadata, &[0; MEMBERS_MAX]).unwrap();
         }
         assert_eq!((table.free[0].len(), table.free[1].len()), (80, 40));
+    }
+
+    #[test]
+    fn a_copy_too_many_is_given_back_when_nothing_needs_it() {
+        let mut table = table(&[40, 40]);
+        table.accounting = true;
+        let id = put(&mut table, 2, Stream::Dirty, SetState::Closed);
+        let at = table.location(id, 1);
+        table.add(at, 3, State::Dirty);
+        assert!(table.surplus(1).is_empty() && table.outlook().live == 0);
+        table.sub(at, 3, State::Dirty);
+        table.get_mut(id).unwrap().state = SetState::Closed;
+        table.add(at, 3, State::Clean);
+        assert_eq!(table.occupied_blocks, 6);
+        let [surplus] = table.surplus(1)[..] else { panic!("one set has a copy too many") };
+        assert!(table.surplus(2).is_empty());
+        let pinned = table.pin(at);
+        assert!(table.shrink(surplus, 1, Sequence(5)).is_none());
+        assert!(table.unpin(pinned).is_none());
+        assert!(table.shrink(surplus, 1, Sequence(4)).is_none(), "a record is behind the images");
+        let given = table.shrink(surplus, 1, Sequence(5)).unwrap();
+        assert_eq!((given.len(), table.occupied_blocks), (1, 3));
+        assert_ne!(table.member_of(given[0]), table.member_of(id));
+        assert!(table.surplus(1).is_empty());
     }
 
     #[test]

@@ -283,3 +283,153 @@ fn a_volume_is_written_back_only_once_more_copies_are_promised() {
     rig.ask_for(1).unwrap();
     assert!(set(Mode::Writeback).is_err());
 }
+
+/// Two copies of dirty data; laps come often, and clean sets keep one copy.
+fn mirrored() -> Plan {
+    let tuning = Tuning { lap_percent: 4, flush_interval: SOON, ..lazy() };
+    Plan { copies: 2, tuning, ..one_copy(2) }
+}
+
+/// Blocks that are written once more than the first ones.
+const MORE: u64 = 48;
+
+fn settle(rig: &Rc<Rig>) -> Result<(), String> {
+    rig.world.run_for(2 * SOON).map_err(|stopped| stopped.to_string())
+}
+
+/// Segments that are free once much has been destaged, and as much written as makes a lap due.
+fn free_when_destaged(rig: &Rc<Rig>) -> Result<usize, String> {
+    for version in [2, 3] {
+        for block in 0..BLOCKS {
+            rig.write(version, block, 1)?;
+        }
+    }
+    for block in BLOCKS..BLOCKS + MORE {
+        rig.write(4, block, 1)?;
+    }
+    rig.destage()?;
+    settle(rig)?;
+    for block in 128..208 {
+        rig.write(5, block, 1)?;
+    }
+    rig.flush()?;
+    settle(rig)?;
+    Ok(rig.pool().segments().0)
+}
+
+fn all_is_there(rig: &Rc<Rig>, when: &str) -> Result<(), String> {
+    for block in 0..BLOCKS {
+        same(&format!("block {block} {when}"), rig.read(block)?, 3)?;
+    }
+    for block in BLOCKS..BLOCKS + MORE {
+        same(&format!("block {block} {when}"), rig.read(block)?, 4)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_set_that_has_become_clean_gives_its_surplus_copies_back() {
+    survive(6, |seed| {
+        let free = |clean_copies| {
+            let rig = Rig::new(seed, Plan { clean_copies, ..mirrored() });
+            free_when_destaged(&rig).map(|free| (rig, free))
+        };
+        let ((rig, one), (_, two)) = (free(1)?, free(2)?);
+        assert!(one >= two + 4, "{one} segments are free with one copy, {two} with two");
+        // All of it is in the cache, also after a crash.
+        rig.origin_broken.failing.arm(Trigger::one_in(Ops::Reads, 1));
+        all_is_there(&rig, "at first")?;
+        rig.restart(KINDS[(seed % 2) as usize])?;
+        all_is_there(&rig, "after a crash")?;
+        rig.origin_broken.mend();
+        rig.offer(&[(seed % 2) as usize]);
+        rig.restart(KINDS[(seed % 2) as usize])?;
+        all_is_there(&rig, "with one member")
+    });
+}
+
+/// While copies are given back, and while what was given back is used again.
+#[test]
+fn giving_surplus_copies_back_is_cut_off_at_every_io() {
+    survive(1, |seed| {
+        for ios in (1..).step_by(3) {
+            let rig = Rig::new(seed, mirrored());
+            rig.world.crash_at(Some(rig.world.io_count() + ios));
+            let ended = free_when_destaged(&rig).and_then(|_| {
+                for block in (0..BLOCKS).chain(0..BLOCKS) {
+                    rig.write(3, block, 1)?;
+                }
+                rig.flush()
+            });
+            rig.world.crash_at(None);
+            let member = (ios % 3) as usize;
+            if member < 2 {
+                rig.offer(&[member]);
+            }
+            rig.restart(KINDS[(ios % 2) as usize])?;
+            if ended.is_ok() {
+                return all_is_there(&rig, "at the end");
+            }
+            // Whatever was there is what the origin gets.
+            for block in (0..BLOCKS + MORE).step_by(5) {
+                rig.settled(block).map_err(|error| format!("after {ios} I/Os: {error}"))?;
+            }
+        }
+        Ok(())
+    });
+}
+
+/// While copies are given back, a member fails at each of its writes and flushes in turn.
+#[test]
+fn a_member_fails_while_surplus_copies_are_given_back() {
+    survive(1, |seed| {
+        for after in 0..60 {
+            let failed = (after % 2) as usize;
+            let rig = Rig::new(seed, Plan { agreed: after % 4 < 2, ..mirrored() });
+            for block in 0..BLOCKS {
+                rig.write(3, block, 1)?;
+            }
+            rig.destage()?;
+            settle(&rig)?;
+            let ops = [Ops::Writes, Ops::Flushes][(after / 2 % 2) as usize];
+            let trigger = Trigger::every(ops).after(after / 2);
+            rig.broken[failed].failing.arm(trigger);
+            let at = |error: String| format!("after {after}: {error}");
+            for block in 128..208 {
+                rig.write(5, block, 1).map_err(at)?;
+            }
+            rig.flush().map_err(at)?;
+            settle(&rig)?;
+            assert!(!rig.pool().is_latched());
+            let verify = || {
+                let same = |block, version| same("a block", rig.read(block)?, version).map(drop);
+                (0..BLOCKS).try_for_each(|block| same(block, 3))?;
+                (128..208).try_for_each(|block| same(block, 5))
+            };
+            verify().map_err(at)?;
+            rig.crash(KINDS[(after / 8 % 2) as usize]);
+            rig.broken[failed].mend();
+            rig.open().map_err(at)?;
+            verify().map_err(at)?;
+            rig.destage().map_err(at)?;
+            (0..208).step_by(5).try_for_each(|block| rig.settled(block)).map_err(at)?;
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn a_surplus_copy_that_its_set_still_names_is_caught() {
+    provoke(Bug::SurplusStillNamed, 4, |seed| {
+        let rig = Rig::new(seed, mirrored());
+        free_when_destaged(&rig)?;
+        rig.origin_broken.failing.arm(Trigger::one_in(Ops::Reads, 1));
+        rig.restart(Crash::ProcessKill)?;
+        for block in 0..BLOCKS {
+            // While one copy is read, the other one has less to do.
+            rig.start_read(block);
+            same(&format!("block {block}"), rig.read(block)?, 3)?;
+        }
+        Ok(())
+    });
+}
