@@ -111,6 +111,8 @@ fn right_requests(root: &str) -> Vec<(&'static str, &'static str, Value)> {
         ("POST", "/api/v1/import", json!({"pool": "other", "accept_missing": true})),
         ("POST", "/api/v1/pools/fast/destroy", json!({"confirm": "fast"})),
         ("POST", "/api/v1/pools/fast/export", json!({})),
+        ("POST", "/api/v1/pools/fast/devices/remove", json!({"device": at("ssd-0")})),
+        ("POST", "/api/v1/pools/fast/devices/remove", json!({"device": at("none")})),
         ("POST", volumes, json!({"name": "vm", "origin": at("other-origin")})),
         ("POST", volumes, json!({"name": "two", "origin": at("other-origin"), "mode": "readonly"})),
         ("POST", volumes, json!({"name": "two", "origin": at("ssd-0"), "dry_run": true})),

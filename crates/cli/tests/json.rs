@@ -27,13 +27,17 @@ fn leaves() -> BTreeSet<String> {
 fn every_command_answers_in_json_with_the_version_of_its_form() {
     let daemon = Daemon::new("json");
     let (ssd, dir) = (daemon.ssd("ssd-0"), daemon.dir.path("demo"));
+    let more = daemon.ssd("ssd-1");
     let origin = daemon.dir.sparse("origin", VOLUME_BYTES as u64);
     let (ssd, origin, dir) =
         (ssd.to_str().unwrap(), origin.to_str().unwrap(), dir.to_str().unwrap());
+    let more = more.to_str().unwrap();
+    let two = ["--ssd", ssd, "--ssd", more, "--dirty-copies", "1", "--clean-copies", "1"];
+    let create = [&["pool", "create"][..], &two, &["--accept-data-loss-on-ssd-failure", "fast"]];
     // In an order in which each can be done; what begins with "--" ends the command's name.
     let asked: Vec<Vec<&str>> = vec![
         vec!["pool", "create", "--ssd", ssd, "--dry-run", "fast"],
-        vec!["pool", "create", "--ssd", ssd, "--accept-data-loss-on-ssd-failure", "fast"],
+        create.concat(),
         vec!["pool", "list", "--"],
         vec!["pool", "show", "--", "fast"],
         vec!["pool", "set", "--", "fast", "write_amplification_max_percent=200"],
@@ -52,6 +56,7 @@ fn every_command_answers_in_json_with_the_version_of_its_form() {
         vec!["job", "list", "--"],
         vec!["job", "show", "--", "1"],
         vec!["export", "remove", "--", "fast/vm"],
+        vec!["pool", "device", "remove", "--yes", "fast", more],
         vec!["volume", "remove", "--yes", "fast/vm"],
         vec!["pool", "export", "--", "fast"],
         vec!["pool", "import", "--"],

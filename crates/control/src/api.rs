@@ -474,6 +474,15 @@ pub struct ImportPool {
     pub accept_missing: bool,
 }
 
+/// `POST /api/v1/pools/{pool}/devices/remove`: take a cache device out of a pool in use. What it holds
+/// goes to the others in the [`Job`] that is the answer; it can be cancelled until the end.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RemoveDevice {
+    /// Its path as the pool shows it, or its identity.
+    pub device: String,
+}
+
 /// `POST /api/v1/pools/{pool}/destroy`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -492,6 +501,13 @@ pub enum Change {
     ExportPool(Name),
     /// The pool.
     DestroyPool(Name),
+    /// See [`RemoveDevice`].
+    RemoveDevice {
+        /// The pool.
+        pool: Name,
+        /// The cache device.
+        device: String,
+    },
     /// The volume.
     FlushVolume(VolumeName),
     /// See [`SetVolume`].

@@ -45,6 +45,7 @@ pub enum Call {
     Importable(Reply<api::Many<api::Pool>>),
     ExportPool(Name, Reply<api::Done>),
     DestroyPool(Name, api::Confirm, Reply<api::Done>),
+    RemoveDevice(Name, api::RemoveDevice, Reply<api::One<api::Job>>),
     Plan(api::Change, Reply<api::Plan>),
     Volumes(Reply<api::Many<api::Volume>>),
     Volume(VolumeName, Reply<api::One<api::Volume>>),

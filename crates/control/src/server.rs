@@ -209,6 +209,14 @@ async fn destroy_pool(
     desk.change(|reply| Call::DestroyPool(name, body, reply)).await
 }
 
+async fn remove_device(
+    State(desk): D,
+    At(name): At<Name>,
+    Body(body): Body<api::RemoveDevice>,
+) -> Response {
+    desk.change(|reply| Call::RemoveDevice(name, body, reply)).await
+}
+
 async fn plan(State(desk): D, Body(body): Body<api::Change>) -> Response {
     desk.ask(|reply| Call::Plan(body, reply)).await
 }
@@ -309,6 +317,7 @@ pub fn router(calls: Sender<Call>) -> Router {
         .route("/pools/{pool}", get(pool).patch(set_pool))
         .route("/pools/{pool}/export", post(export_pool))
         .route("/pools/{pool}/destroy", post(destroy_pool))
+        .route("/pools/{pool}/devices/remove", post(remove_device))
         .route("/plan", post(plan))
         .route("/volumes", get(volumes))
         .route("/pools/{pool}/volumes", post(add_volume))

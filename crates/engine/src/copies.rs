@@ -124,7 +124,7 @@ impl Core {
 impl Core {
     /// See [`Pool::check_copies`](crate::Pool::check_copies).
     pub(crate) fn check_copies_change(&self, change: &CopiesChange) -> Result<()> {
-        check_copies(change, self.serving().count())?;
+        check_copies(change, self.staying_count())?;
         let superblock = self.superblock.borrow();
         let agreed = change.accept_data_loss_on_ssd_failure || superblock.accept_single_copy;
         if change.dirty != Some(1) || agreed {
@@ -194,10 +194,10 @@ impl Core {
     /// Goes on with raising the copies of dirty data, if that was asked for.
     pub(crate) fn start_raise(self: &Rc<Self>) {
         let Some(copies) = self.copies_awaited() else { return };
-        if usize::from(copies) > self.serving().count() {
+        if usize::from(copies) > self.staying_count() {
             let what = format!(
                 "{copies} copies of dirty data were asked for, and {} members are left: it stays with {}",
-                self.serving().count(),
+                self.staying_count(),
                 self.dirty_copies()
             );
             return self.event(EventKind::CopiesShort, what);
@@ -241,7 +241,7 @@ impl Core {
         self.lap(false).await?;
         let _control = self.control.lock().await;
         let wanted = self.copies_awaited() == Some(copies) && !self.has_fewer(copies);
-        if !wanted || usize::from(copies) > self.serving().count() {
+        if !wanted || usize::from(copies) > self.staying_count() {
             return Ok(());
         }
         self.write_superblocks(|superblock| {
@@ -370,7 +370,7 @@ impl Core {
 /// Brings the copies of dirty data to what was asked for.
 async fn raiser(core: Rc<Core>) {
     while !core.settled.get() && !core.latched.get() {
-        let possible = core.copies_awaited().filter(|&n| usize::from(n) <= core.serving().count());
+        let possible = core.copies_awaited().filter(|&n| usize::from(n) <= core.staying_count());
         let Some(copies) = possible else { break };
         if core.raise(copies).await.is_err() {
             // It has latched the pool and is an event.

@@ -94,6 +94,12 @@ pub(crate) struct Core {
     pub root_epoch: Cell<u64>,
     /// Whether somebody gives dirty data its copies back.
     pub rebuilding: Cell<bool>,
+    /// Whether somebody empties a member that is to leave.
+    pub emptying: Cell<bool>,
+    /// Whether nothing is left on the member that is to leave.
+    pub emptied: Cell<bool>,
+    /// Set while the epoch without that member is being written.
+    pub departing: Cell<bool>,
     /// The cache devices in the order in which whoever opened the pool named them.
     pub devices_given: Vec<Rc<dyn BlockDevice>>,
     pub segment_bytes: u64,

@@ -11,6 +11,8 @@ pub enum EventKind {
     Latched,
     /// A member failed while the pool was in use, which goes on without it.
     MemberFailed,
+    /// A member was taken out, as was asked for.
+    MemberRemoved,
     /// The pool opens without a member.
     MemberMissing,
     /// A member is there that the pool has gone on without.
@@ -45,10 +47,11 @@ pub enum EventKind {
 
 impl EventKind {
     /// All of them.
-    pub const ALL: [EventKind; 18] = [
+    pub const ALL: [EventKind; 19] = [
         EventKind::Opened,
         EventKind::Latched,
         EventKind::MemberFailed,
+        EventKind::MemberRemoved,
         EventKind::MemberMissing,
         EventKind::MemberStale,
         EventKind::LossAccepted,
@@ -72,6 +75,7 @@ impl EventKind {
             EventKind::Opened => "pool-opened",
             EventKind::Latched => "pool-latched",
             EventKind::MemberFailed => "member-failed",
+            EventKind::MemberRemoved => "member-removed",
             EventKind::MemberMissing => "member-missing",
             EventKind::MemberStale => "member-stale",
             EventKind::LossAccepted => "loss-accepted",

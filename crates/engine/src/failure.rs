@@ -31,12 +31,17 @@ use crate::wait::yield_once;
 ///
 /// ```text
 /// Serving -> Failed -> Gone
+///   |  ^       ^        ^
+///   v  |       |        |
+/// Leaving -----+--------+
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Standing {
     /// It has done all that it was asked for.
     #[default]
     Serving,
+    /// It is being emptied: no set is opened on it (see [`crate::departure`]).
+    Leaving,
     /// It has failed and is used no more; nothing counts until an epoch without it has begun.
     Failed,
     /// A durable epoch has left it behind.
@@ -45,15 +50,26 @@ pub(crate) enum Standing {
 
 impl Standing {
     fn may_become(self, next: Standing) -> bool {
-        use Standing::{Failed, Gone, Serving};
-        matches!((self, next), (Serving, Failed) | (Failed, Gone))
+        use Standing::{Failed, Gone, Leaving, Serving};
+        matches!(
+            (self, next),
+            (Serving | Leaving, Failed)
+                | (Serving, Leaving)
+                | (Leaving, Serving)
+                | (Failed | Leaving, Gone)
+        )
     }
 }
 
 impl Member {
     /// Whether requests may go to it.
     pub(crate) fn is_serving(&self) -> bool {
-        self.standing.get() == Standing::Serving
+        matches!(self.standing.get(), Standing::Serving | Standing::Leaving)
+    }
+
+    /// Whether it is on its way out of the pool.
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.standing.get() == Standing::Leaving
     }
 
     /// Whether it has failed and the epoch still names it.
@@ -65,7 +81,7 @@ impl Member {
     ///
     /// # Panics
     /// If the diagram has no such arrow.
-    fn transition(&self, next: Standing) {
+    pub(crate) fn transition(&self, next: Standing) {
         let now = self.standing.replace(next);
         assert!(now.may_become(next), "member {}: {now:?} to {next:?}", self.id);
     }
@@ -97,7 +113,10 @@ impl Core {
         // Nothing that an origin may lack is ever on one member alone in these rows; if it were so
         // all the same, only a start could tell what is lost.
         let needed = self.sets.borrow().is_needed(index);
-        if self.recovering.get() || needed || !self.superblock.borrow().may_lose(failed + 1) {
+        // The epoch without it is being written, and it is empty.
+        let departs = self.departing.get() && member.is_leaving();
+        let may_lose = departs || self.superblock.borrow().may_lose(failed + 1);
+        if self.recovering.get() || needed || !may_lose {
             return self.latch(&what, error);
         }
         planted::seen("member failed in use");
@@ -106,6 +125,8 @@ impl Core {
         if !planted::is(Bug::FailedMemberKept) {
             self.sets.borrow_mut().lose(index);
         }
+        // What is left may be too little for the copies that were asked for.
+        self.keep_members();
         self.log.wake_all();
         self.room.wake_all();
         self.housekeeping.wake_all();
@@ -224,13 +245,15 @@ mod tests {
 
     #[test]
     fn a_member_that_has_failed_never_serves_again() {
-        use Standing::{Failed, Gone, Serving};
-        let all = [Serving, Failed, Gone];
+        use Standing::{Failed, Gone, Leaving, Serving};
+        let all = [Serving, Leaving, Failed, Gone];
         let legal: Vec<_> = all
             .iter()
             .flat_map(|&a| all.map(|b| (a, b)))
             .filter(|(a, b)| a.may_become(*b))
             .collect();
-        assert_eq!(legal, [(Serving, Failed), (Failed, Gone)]);
+        let leaving = [(Leaving, Serving), (Leaving, Failed), (Leaving, Gone)];
+        let serving = [(Serving, Leaving), (Serving, Failed)];
+        assert_eq!(legal, [&serving[..], &leaving, &[(Failed, Gone)]].concat());
     }
 }

@@ -148,14 +148,7 @@ pub(crate) struct Log {
 impl Log {
     pub(crate) fn new() -> Self {
         Self {
-            streams: [
-                StreamLog::new(Stream::Dirty),
-                StreamLog::new(Stream::Probation),
-                StreamLog::new(Stream::Main),
-                StreamLog::new(Stream::Facts),
-                StreamLog::new(Stream::Metadata),
-                StreamLog::new(Stream::Rewritten),
-            ],
+            streams: Stream::ALL.map(StreamLog::new),
             closing: RefCell::default(),
             next_sequence: Cell::new(1),
             inflight: RefCell::default(),
@@ -316,7 +309,7 @@ impl Core {
 
     /// Copies that a stream's new sets have.
     pub(crate) fn stream_copies(&self, stream: Stream) -> usize {
-        let members = self.serving().count();
+        let members = self.staying_count();
         let (dirty, clean) = {
             let superblock = self.superblock.borrow();
             let dirty = superblock.dirty_copies.max(superblock.dirty_copies_next);

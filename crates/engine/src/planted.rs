@@ -56,6 +56,8 @@ pub enum Bug {
     CopiesPromisedEarly,
     /// Copies are given back although the headers of their sets go on to name them.
     SurplusStillNamed,
+    /// A member leaves before what it holds has gone to the others.
+    DepartedEarly,
     /// A request that was cut before its volume grew writes around the log what may be cached now.
     TailOfOldSize,
 }

@@ -94,12 +94,26 @@ impl Core {
         let Some((id, queue)) = self.choose_victim() else { return Ok(false) };
         let (before, moving) =
             (self.sets.borrow().get(id).map_or(0, |set| set.live_blocks), self.moving.get());
+        self.move_or_drop(id, queue).await?;
+        let after = self.sets.borrow().get(id).map_or(0, |set| set.live_blocks);
+        Ok(after < before || self.moving.get() > moving)
+    }
+
+    /// Moves what is dirty or worth keeping in a closed set, and drops the rest.
+    async fn move_or_drop(self: &Rc<Self>, id: SegmentId, queue: Queue) -> Result<()> {
         let pinned = self.pin_set(id);
         let result = self.empty_set(id, queue).await;
         self.unpin(pinned);
-        result?;
-        let after = self.sets.borrow().get(id).map_or(0, |set| set.live_blocks);
-        Ok(after < before || self.moving.get() > moving)
+        result
+    }
+
+    /// The same with a clean set that reclaim would not have chosen.
+    pub(crate) async fn vacate(self: &Rc<Self>, id: SegmentId) -> Result<()> {
+        let queue = self.sets.borrow().get(id).and_then(Set::queue);
+        match queue {
+            Some(queue) => self.move_or_drop(id, queue).await,
+            None => Ok(()),
+        }
     }
 
     fn pin_set(&self, id: SegmentId) -> SegmentId {

@@ -199,6 +199,8 @@ pub(crate) struct SetTable {
     members: Vec<MemberSegments>,
     /// Members that have failed since the pool was opened.
     lost: MemberMask,
+    /// One on which nothing is opened any more, because it is to leave.
+    leaving: Option<usize>,
     /// Indexed by the number of a set's first segment.
     sets: Vec<Option<Box<Set>>>,
     free: Vec<VecDeque<SegmentId>>,
@@ -223,6 +225,7 @@ impl SetTable {
             segment_blocks,
             members,
             lost: MemberMask(0),
+            leaving: None,
             sets,
             free,
             occupied_blocks: 0,
@@ -235,6 +238,7 @@ impl SetTable {
     /// Takes a member and the copies on it out of the table.
     pub(crate) fn lose(&mut self, member: usize) {
         self.lost.0 |= 1 << member;
+        self.leaving = self.leaving.filter(|&leaving| leaving != member);
         self.free[member].clear();
         let MemberSegments { base, count } = self.members[member];
         for set in self.sets.iter_mut().flatten() {
@@ -244,6 +248,36 @@ impl SetTable {
             self.owed_segments -= if set.owed_blocks > 0 { gone } else { 0 };
             self.occupied_blocks -= u64::from(set.live_blocks) * gone as u64;
         }
+    }
+
+    /// Opens nothing on a member any more, or does again on all.
+    pub(crate) fn set_leaving(&mut self, member: Option<usize>) {
+        self.leaving = member;
+    }
+
+    /// The sets with a copy on a member.
+    pub(crate) fn on(&self, member: usize) -> impl Iterator<Item = &Set> {
+        self.iter().filter(move |set| set.segments.iter().any(|&at| self.member_of(at) == member))
+    }
+
+    /// Whether the next root, or one soon after it, frees the copy of a set on a member.
+    pub(crate) fn is_given_up(&self, set: &Set, member: usize) -> bool {
+        let no_data = set.state == SetState::Closed && !set.holds_data();
+        let surplus = set.surplus(self.clean_copies);
+        no_data
+            || matches!(set.state, SetState::Emptied(_))
+            || surplus.iter().any(|&segment| self.member_of(segment) == member)
+    }
+
+    /// How many sets of `copies` segments the others could hold without a member, above what writes
+    /// leave to others.
+    pub(crate) fn sets_without(&self, member: usize, copies: usize) -> usize {
+        let mut above = [0; MEMBERS_MAX];
+        for m in self.there().filter(|&m| m != member) {
+            let count = self.members[m].count as usize;
+            above[m] = count.saturating_sub(self.floor(m, Stream::Dirty));
+        }
+        sets_of(above, copies)
     }
 
     /// Whether blocks that an origin may lack lie on this member alone.
@@ -261,9 +295,9 @@ impl SetTable {
         self.lost.0 >> member & 1 == 1
     }
 
-    /// The members that have not failed, by number.
+    /// The members that give segments to new sets, by number.
     fn there(&self) -> impl Iterator<Item = usize> {
-        (0..self.members.len()).filter(|&m| !self.is_lost(m))
+        (0..self.members.len()).filter(|&m| !self.is_lost(m) && self.leaving != Some(m))
     }
 
     /// The member that holds a segment.
@@ -324,8 +358,8 @@ impl SetTable {
         left: &[usize; MEMBERS_MAX],
     ) -> Option<Vec<SegmentId>> {
         let mut above = [0; MEMBERS_MAX];
-        for (m, free) in self.free.iter().enumerate() {
-            above[m] = free.len().saturating_sub(self.floor(m, stream) + left[m]);
+        for m in self.there() {
+            above[m] = self.free[m].len().saturating_sub(self.floor(m, stream) + left[m]);
         }
         let possible = sets_of(above, copies);
         if possible == 0 {
@@ -549,9 +583,9 @@ impl SetTable {
         set.segments.iter().any(|&segment| members.0 >> self.member_of(segment) & 1 == 1)
     }
 
-    /// Free segments of all members.
+    /// Free segments of all members that give any.
     pub(crate) fn free_count(&self) -> usize {
-        self.free.iter().map(VecDeque::len).sum()
+        self.there().map(|m| self.free[m].len()).sum()
     }
 
     /// Segments of sets that hold owed blocks.
@@ -559,7 +593,7 @@ impl SetTable {
         self.owed_segments
     }
 
-    /// Segments of all members that are there.
+    /// Segments of all members that give any.
     pub(crate) fn total_count(&self) -> usize {
         self.there().map(|m| self.members[m].count as usize).sum()
     }

@@ -163,7 +163,9 @@ impl Core {
             self.leave_behind(&mut next, &mut left)?;
             next.generation += 1;
             for slot in 0..2 {
-                for (index, member) in self.serving() {
+                let named = |id: DeviceId| next.members.iter().any(|record| record.device == id);
+                let members: Vec<_> = self.serving().filter(|(_, m)| named(m.id)).collect();
+                for (index, member) in members {
                     next.device = member.id;
                     if let Err(error) = write_slot(&*member.device, &next, slot).await {
                         self.fail_member(index, "writing the superblock of", error);
@@ -207,14 +209,18 @@ impl Core {
         if leaving.is_empty() {
             return Ok(());
         }
-        if !next.may_lose(leaving.len()) {
-            self.latch("going on without so many cache devices", IoErrorKind::Other.into());
-            return self.check_latch();
-        }
-        let lost: BTreeSet<DeviceId> =
+        let mut lost: BTreeSet<DeviceId> =
             leaving.iter().map(|&index| self.members[index].id).collect();
-        next.lose(&lost);
-        next.epoch += 1;
+        // One that was on its way out may have failed at the last moment.
+        lost.retain(|id| next.members.iter().any(|record| record.device == *id));
+        if !lost.is_empty() {
+            if !next.may_lose(lost.len()) {
+                self.latch("going on without so many cache devices", IoErrorKind::Other.into());
+                return self.check_latch();
+            }
+            next.lose(&lost);
+            next.epoch += 1;
+        }
         left.extend(leaving);
         Ok(())
     }

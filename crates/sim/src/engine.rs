@@ -13,8 +13,8 @@ use forebay_engine as engine;
 use forebay_engine::planted::{self, BUGS};
 use forebay_engine::witness::WitnessFuture;
 use forebay_engine::{
-    Client, CopiesChange, CreateOptions, Event, Place, Pool, Tuning, Volume, VolumeSettings,
-    VolumeSpec, Witness,
+    Client, CopiesChange, CreateOptions, ErrorKind, Event, Place, Pool, Tuning, Volume,
+    VolumeSettings, VolumeSpec, Witness,
 };
 
 use crate::content::SECTOR;
@@ -38,6 +38,11 @@ const WITNESS_UNIT: usize = 4096;
 /// through a pool.
 const LATE_ONE_IN: u64 = 4;
 const LATE_MAX: Nanos = 500 * MILLISECOND;
+
+/// How often it is looked whether a member that is to leave is empty, and how many times: five seconds,
+/// in which most come to their end. Where an origin fails they may not.
+const DEPARTURE_LOOK: Nanos = 50 * MILLISECOND;
+const DEPARTURE_LOOKS: u64 = 100;
 
 /// A running pool with a volume for each origin.
 pub struct Engine {
@@ -186,14 +191,27 @@ fn plant(env: &Env) {
 
 /// The cache devices as another reactor reads them: now and then so late that what it was told of
 /// them could be long gone.
-fn slow_members(env: &Env) -> Vec<Rc<dyn BlockDevice>> {
+async fn slow_members(env: &Env) -> Vec<Rc<dyn BlockDevice>> {
     let slow = |inner: &Rc<dyn BlockDevice>| {
         let faults = Faults::new(env.runtime.random());
         faults.arm(Trigger::one_in(Ops::Reads, LATE_ONE_IN));
         let (inner, runtime) = (Rc::clone(inner), Rc::clone(&env.runtime));
         Rc::new(Delaying { inner, faults, delay_max: LATE_MAX, runtime }) as Rc<dyn BlockDevice>
     };
-    env.offered().iter().map(slow).collect()
+    offered(env).await.iter().map(slow).collect()
+}
+
+/// The cache devices that are there, without one whose superblock was erased, or is being erased.
+async fn offered(env: &Env) -> Vec<Rc<dyn BlockDevice>> {
+    let mut offered = env.offered();
+    if let Some(departs) = env.config.departs {
+        let device = &env.members[departs];
+        let found = engine::read_superblock(&**device).await;
+        if found.is_err_and(|e| matches!(e.kind, ErrorKind::NotFound | ErrorKind::Damaged)) {
+            offered.retain(|other| !Rc::ptr_eq(other, device));
+        }
+    }
+    offered
 }
 
 fn witness(env: &Env) -> Rc<DiskWitness> {
@@ -206,7 +224,8 @@ fn volume_name(volume: usize) -> String {
 
 async fn open(env: &Env) -> Result<Pool, SubjectError> {
     let runtime = Rc::clone(&env.runtime);
-    engine::open(runtime, env.offered(), witness(env), tuning(env)).await.map_err(error)
+    let offered = offered(env).await;
+    engine::open(runtime, offered, witness(env), tuning(env)).await.map_err(error)
 }
 
 impl Subject for Engine {
@@ -256,10 +275,10 @@ impl Subject for Engine {
         }
         count_recovery(&pool);
         let mut views = vec![volumes.iter().map(Volume::client).collect()];
-        views.extend((1..env.config.reactors).map(|_| {
-            let devices = slow_members(env);
-            volumes.iter().map(|volume| volume.share().open(devices.clone())).collect()
-        }));
+        for _ in 1..env.config.reactors {
+            let devices = slow_members(env).await;
+            views.push(volumes.iter().map(|v| v.share().open(devices.clone())).collect());
+        }
         Ok(Self { pool: Some(pool), volumes, views, trace: env.trace })
     }
 
@@ -339,6 +358,21 @@ impl Subject for Engine {
         let (dirty, clean) = (Some(dirty as u8), Some(clean as u8));
         let change = CopiesChange { dirty, clean, accept_data_loss_on_ssd_failure: false };
         pool.set_copies(&change).await.map_err(error)
+    }
+
+    async fn remove_member(&self, env: &Env, member: usize) -> Result<bool, SubjectError> {
+        let Some(pool) = &self.pool else { return Ok(false) };
+        let found = engine::read_superblock(&*env.members[member]).await.map_err(error)?;
+        let departure = pool.begin_departure(found.device).map_err(error)?;
+        for _ in 0..DEPARTURE_LOOKS {
+            if departure.left_bytes() == 0 {
+                count("member removed", 1);
+                return departure.end().await.map_err(error).map(|()| true);
+            }
+            env.runtime.sleep(DEPARTURE_LOOK).await.result.unwrap_or(());
+        }
+        count("member called back", 1);
+        Ok(false)
     }
 
     async fn destage(&self) -> Result<(), SubjectError> {

@@ -296,11 +296,21 @@ async fn change_copies<S: Subject>(shared: &Shared, machine: &Machine, subject: 
         if let Err(error) = outcome
             && !shared.errors_expected.get()
             && shared.config.loss.is_none()
+            && shared.config.departs.is_none()
             && machine.armoury.failed() == 0
         {
             shared.fail(format!("the copies cannot be changed: {error}"));
         }
     }
+}
+
+/// Takes a member out at some time.
+async fn remove_member<S: Subject>(shared: &Shared, machine: &Machine, subject: &S, member: usize) {
+    let mut luck = Rng::new(shared.config.seed ^ 0xDE9B ^ shared.world.io_count());
+    pause(shared, &mut luck).await;
+    // It may be refused: too few would be left for the copies, or too small ones for what is dirty.
+    let outcome = subject.remove_member(&machine.env, member).await;
+    shared.trace(|| format!("member {member} is taken out -> {outcome:?}"));
 }
 
 /// Changes the size of the RAM tier now and then.
@@ -371,6 +381,17 @@ pub(crate) async fn serve<S: Subject>(
         let armed = Rc::clone(machine);
         machine.env.runtime.spawn(Box::pin(async move {
             change_copies(&shared, &armed, &*subject).await;
+            drop(subject);
+            completer.done(Ok(()));
+        }));
+    }
+    if let Some(member) = shared.config.departs.filter(|_| !quiet) {
+        let (completer, end) = pair();
+        ends.push(end);
+        let (shared, subject) = (Rc::clone(shared), Rc::clone(&subject));
+        let theirs = Rc::clone(machine);
+        machine.env.runtime.spawn(Box::pin(async move {
+            remove_member(&shared, &theirs, &*subject, member).await;
             drop(subject);
             completer.done(Ok(()));
         }));

@@ -151,6 +151,15 @@ pub trait Subject: Sized + 'static {
         async { Ok(()) }
     }
 
+    /// Takes a member out if that can be done within some time; whether it could.
+    fn remove_member(
+        &self,
+        _env: &Env,
+        _member: usize,
+    ) -> impl Future<Output = Result<bool, SubjectError>> {
+        async { Ok(false) }
+    }
+
     /// Waits until every volume's origin is complete, current and flushed. Nobody writes meanwhile.
     fn destage(&self) -> impl Future<Output = Result<(), SubjectError>>;
 

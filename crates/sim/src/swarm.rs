@@ -129,6 +129,8 @@ pub struct Config {
     /// Copies of dirty and of clean data that are asked for, one after the other, while clients are at
     /// work.
     pub copies: Vec<(usize, usize)>,
+    /// The member that is taken out while clients are at work.
+    pub departs: Option<usize>,
     /// Whether write-back with a single copy was agreed to.
     pub agreed: bool,
     /// Size of a segment.
@@ -236,6 +238,7 @@ impl Config {
         // Of two members that are lost one after the other the second may have the last copy.
         let loss = Self::loss(seed, members, dirty_copies, crashes).filter(|_| strike.is_none());
         let copies = Self::copies(seed, members, loss.is_some() || strike.is_some());
+        let departs = Self::departs(seed, members).filter(|_| loss.is_none());
         // From numbers of its own, too.
         let mut arrays = Rng::new(seed ^ 0x57F1);
         let mut settings = Rng::new(seed ^ 0xA6E);
@@ -245,6 +248,7 @@ impl Config {
             seed,
             loss,
             strike,
+            departs,
             // From numbers of its own, too.
             flush_fails_one_in: if Rng::new(seed ^ 0xF1A5).one_in(4) { 2 } else { 0 },
             ram_bytes: Self::ram(seed),
@@ -307,6 +311,7 @@ impl Config {
             .strike
             .filter(|strike| strike.member < self.members)
             .map(|strike| Strike { after: strike.after % SHORT_STRIKE, ..strike });
+        self.departs = self.departs.filter(|member| *member < self.members);
         self.clean_copies = self.clean_copies.min(self.members);
         for (dirty, clean) in &mut self.copies {
             (*dirty, *clean) = ((*dirty).min(self.members), (*clean).min(self.members));
@@ -346,6 +351,12 @@ impl Config {
             (dirty, rng.between(1, members.min(2) as u64) as usize)
         };
         (0..3).map(|_| change()).collect()
+    }
+
+    /// From numbers of its own, too.
+    fn departs(seed: u64, members: usize) -> Option<usize> {
+        let mut rng = Rng::new(seed ^ 0xDE9A);
+        (members > 1 && rng.one_in(3)).then(|| rng.below(members as u64) as usize)
     }
 
     /// From numbers of its own, too.

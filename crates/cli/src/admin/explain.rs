@@ -69,6 +69,11 @@ pub(crate) const CODES: &[(&str, &str, &str)] = &[
         "Leave the other devices in place until `copies-restored`, or until nothing is dirty. Take the failed one away; if it comes back it is stale and is not used.",
     ),
     (
+        "member-removed",
+        "A cache device was taken out of a pool, as was asked for: the others have all that it held, and its superblock is erased.",
+        "It can be taken away. The daemon lets go of it when it opens the pool the next time.",
+    ),
+    (
         "member-missing",
         "The pool was opened without one of its cache devices and goes on without it for good.",
         "One that comes back is stale: it must be erased, and cannot be added again in this version.",

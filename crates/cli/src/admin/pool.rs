@@ -1,12 +1,12 @@
 //! `forebay pool`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use forebay_control::api::{
-    Change, Confirm, CreatePool, Done, ImportPool, Many, MemberState, One, Pool, PoolPlan,
-    PoolState, PoolUsage,
+    Change, Confirm, CreatePool, Done, ImportPool, Job, Many, MemberState, One, Pool, PoolPlan,
+    PoolState, PoolUsage, RemoveDevice,
 };
 use forebay_control::name::Name;
 use forebay_control::profile::Profile;
@@ -64,6 +64,9 @@ pub(crate) enum Command {
         #[arg(long)]
         dry_run: bool,
     },
+    /// Take cache devices out of a pool while it serves
+    #[command(subcommand)]
+    Device(Device),
     /// Open a pool whose devices are here; without a name list those that could be
     Import {
         /// Its name or its identity
@@ -97,6 +100,50 @@ pub(crate) enum Command {
         #[arg(long)]
         dry_run: bool,
     },
+}
+
+/// What can be done to the cache devices of a pool.
+#[derive(Subcommand)]
+pub(crate) enum Device {
+    /// Move what a cache device holds to the others, then go on without it; it is erased
+    Remove {
+        /// The pool
+        pool: Name,
+        /// Its path or its identity, as `forebay pool show` has it
+        device: String,
+        /// Do not ask
+        #[arg(long)]
+        yes: bool,
+        /// Only say what would be done
+        #[arg(long)]
+        dry_run: bool,
+    },
+}
+
+/// What is meant by the name of a device: the path from the root on, or the identity.
+fn designation(device: String) -> Result<String> {
+    let is_id = device.len() == 32 && device.chars().all(|c| c.is_ascii_hexdigit());
+    if is_id {
+        return Ok(device);
+    }
+    Ok(absolute(Path::new(&device))?.display().to_string())
+}
+
+fn run_device(command: Device, daemon: &Daemon<'_>) -> Result<()> {
+    let Device::Remove { pool, device, yes, dry_run } = command;
+    let device = designation(device)?;
+    if dry_run {
+        return daemon.plan(&Change::RemoveDevice { pool, device });
+    }
+    let what = format!("Cache device {device} leaves pool \"{pool}\" and is erased");
+    confirm(pool.as_str(), &what, yes)?;
+    let at = format!("/api/v1/pools/{pool}/devices/remove");
+    let job: One<Job> = daemon.post(&at, &RemoveDevice { device: device.clone() })?;
+    let job = daemon.follow(job)?;
+    daemon.print(&job, |_| {
+        tell(format_args!("{device} is no cache device of pool \"{pool}\" any more"));
+    });
+    Ok(())
 }
 
 fn state_name(state: PoolState) -> &'static str {
@@ -161,6 +208,7 @@ pub(crate) fn run(command: Command, asking: &Asking) -> Result<()> {
                 print_pool(&pool.item);
             });
         }
+        Command::Device(command) => run_device(command, &daemon)?,
         Command::Import { pool: None, .. } => {
             let pools: Many<Pool> = daemon.get("/api/v1/import")?;
             daemon.print(&pools, |pools| print_list(&pools.items));

@@ -59,6 +59,11 @@ impl Daemon {
             Call::Plan(change, reply) => {
                 self.change(reply, |it| async move { it.plan(change).await });
             }
+            Call::RemoveDevice(pool, body, reply) => {
+                self.change(reply, |it| async move {
+                    it.remove_device(&pool, &body.device).map(One::of)
+                });
+            }
             Call::AddVolume(pool, body, reply) => {
                 self.change(
                     reply,

@@ -7,9 +7,10 @@ use std::rc::Rc;
 
 use forebay_control::api::{Done, Job as Description, JobState, Mode};
 use forebay_control::error::{ApiError, Code};
-use forebay_control::name::VolumeName;
+use forebay_control::name::{Name, VolumeName};
 use forebay_device::real::reactor::Reactor;
 use forebay_device::runtime::{Nanos, Runtime, SECOND};
+use forebay_engine::ids::DeviceId;
 
 use super::describe::mode_name;
 use crate::Result;
@@ -26,30 +27,51 @@ pub(super) enum Aim {
     /// What was dirty before a volume got another mode is destaged.
     Mode(VolumeName, Mode),
     Remove(VolumeName),
+    /// A cache device, by its identity, leaves a pool.
+    RemoveDevice(Name, DeviceId),
     /// All pools are destaged, then the daemon ends.
     Stop,
 }
 
 impl Aim {
-    /// The volume that it is about, if it is not about all.
+    /// The volume that it is about, if it is about one.
     fn volume(&self) -> Option<&VolumeName> {
         match self {
             Aim::Flush(volume) | Aim::Mode(volume, _) | Aim::Remove(volume) => Some(volume),
-            Aim::Stop => None,
+            Aim::RemoveDevice(..) | Aim::Stop => None,
         }
     }
 
     fn is_of_pool(&self, pool: &str) -> bool {
-        self.volume().is_none_or(|volume| volume.pool.as_str() == pool)
+        match self {
+            Aim::Flush(volume) | Aim::Mode(volume, _) | Aim::Remove(volume) => {
+                volume.pool.as_str() == pool
+            }
+            Aim::RemoveDevice(name, _) => name.as_str() == pool,
+            Aim::Stop => true,
+        }
+    }
+
+    /// What it is about, for people.
+    fn subject(&self) -> String {
+        match self {
+            Aim::Flush(volume) | Aim::Mode(volume, _) | Aim::Remove(volume) => {
+                format!("volume \"{volume}\"")
+            }
+            Aim::RemoveDevice(pool, _) => format!("pool \"{pool}\""),
+            Aim::Stop => "the daemon".to_owned(),
+        }
     }
 
     /// Whether this must not begin while `other` is under way. A flush waits for the same as a change
-    /// of mode, and neither minds the other.
+    /// of mode, and neither minds the other. Volumes do not mind a cache device that leaves; the engine
+    /// lets one go at a time.
     fn is_kept_by(&self, other: &Aim) -> bool {
         match (self, other) {
             (Aim::Stop, _) => false,
             (Aim::Flush(_), Aim::Mode(..)) | (Aim::Mode(..), Aim::Flush(_)) => false,
-            _ => other.volume().is_none_or(|volume| Some(volume) == self.volume()),
+            (_, Aim::Stop) => true,
+            _ => self.volume().is_some() && self.volume() == other.volume(),
         }
     }
 }
@@ -62,6 +84,9 @@ impl fmt::Display for Aim {
                 write!(f, "change of volume \"{volume}\" to {}", mode_name(*mode))
             }
             Aim::Remove(volume) => write!(f, "removal of volume \"{volume}\""),
+            Aim::RemoveDevice(pool, device) => {
+                write!(f, "removal of cache device {device} from pool \"{pool}\"")
+            }
             Aim::Stop => f.write_str("destaging of all pools before the end"),
         }
     }
@@ -246,18 +271,16 @@ impl Jobs {
     /// The job that does just this, to join; nothing if there is none.
     ///
     /// # Errors
-    /// `Busy` if another one is under way on the volume.
+    /// `Busy` if another one is under way that keeps it from beginning.
     pub(super) fn join(&self, aim: &Aim) -> Result<Option<Description>> {
         let running = self.running();
         if let Some(same) = running.iter().find(|job| job.aim == *aim) {
             return Ok(Some(Description { joined: true, ..self.look(same) }));
         }
-        let (Some(volume), Some(job)) =
-            (aim.volume(), running.iter().find(|job| aim.is_kept_by(&job.aim)))
-        else {
+        let Some(job) = running.iter().find(|job| aim.is_kept_by(&job.aim)) else {
             return Ok(None);
         };
-        Err(Failure::coded(Code::Busy, format!("volume \"{volume}\" is busy: {}", job.aim))
+        Err(Failure::coded(Code::Busy, format!("{} is busy: {}", aim.subject(), job.aim))
             .hint(format!("wait until that has ended, or `forebay job cancel {}`", job.number)))
     }
 

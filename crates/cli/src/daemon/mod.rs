@@ -12,6 +12,7 @@ pub(crate) mod config;
 mod creation;
 mod daytime;
 mod describe;
+mod devices;
 mod ending;
 mod exports;
 mod jobs;

@@ -34,6 +34,7 @@ impl Daemon {
             Change::ImportPool(body) => self.plan_import(&body).await,
             Change::ExportPool(name) => self.plan_export_pool(&name),
             Change::DestroyPool(name) => self.plan_destroy(&name),
+            Change::RemoveDevice { pool, device } => self.plan_remove_device(&pool, &device),
             Change::FlushVolume(name) => self.plan_flush(&name),
             Change::SetVolume { volume, mode } => self.plan_set(&volume, mode),
             Change::SetVolumeSettings { volume, settings } => {
@@ -101,6 +102,29 @@ impl Daemon {
             format!("its superblocks are overwritten on {}", plural(ssds.len(), "cache device")),
         ];
         Ok(Plan { erased: ssds, ..plan(format!("pool \"{name}\" would be destroyed"), steps) })
+    }
+
+    fn plan_remove_device(&self, pool: &Name, device: &str) -> Result<Plan> {
+        let leaving = self.device_of(pool, device)?;
+        let (_, open) = self.open(pool.as_str())?;
+        let held = text::bytes(open.pool.check_departure(leaving.id)?);
+        let superblock = open.pool.superblock();
+        let others = || superblock.present().filter(|member| member.device != leaving.id);
+        let segments: u64 = others().map(|member| u64::from(member.segment_count)).sum();
+        let steps = vec![
+            "nothing new is put there".to_owned(),
+            format!(
+                "what it holds, {held} with what is unused in between, goes to {}: dirty data first, \
+                 clean data as far as it is worth it",
+                plural(others().count(), "other cache device")
+            ),
+            format!(
+                "the pool goes on without it and has {} then",
+                text::bytes(segments * u64::from(superblock.segment_bytes))
+            ),
+        ];
+        let what = format!("{} would be removed from pool \"{pool}\"", leaving.path.display());
+        Ok(Plan { erased: vec![leaving.path], ..plan(what, steps) })
     }
 
     fn plan_flush(&self, name: &VolumeName) -> Result<Plan> {

@@ -309,7 +309,7 @@ impl Daemon {
         for event in open.notes.news(&open.pool) {
             let code = event.kind.code();
             match event.kind {
-                EventKind::CopiesRestored | EventKind::CopiesRaised => {
+                EventKind::CopiesRestored | EventKind::CopiesRaised | EventKind::MemberRemoved => {
                     self.journal.note(code, name, event.what)
                 }
                 _ => self.journal.warn(code, name, event.what),

@@ -49,6 +49,16 @@ pub enum Stream {
 }
 
 impl Stream {
+    /// All of them, by number in memory.
+    pub const ALL: [Stream; 6] = [
+        Stream::Dirty,
+        Stream::Probation,
+        Stream::Main,
+        Stream::Facts,
+        Stream::Metadata,
+        Stream::Rewritten,
+    ];
+
     /// Those of what only the log holds.
     pub const DIRTY: [Stream; 2] = [Stream::Dirty, Stream::Rewritten];
 

@@ -156,7 +156,7 @@ impl Core {
         if let Some(set) = open {
             if !set.records.borrow().is_empty() {
                 self.begin_close(set);
-            } else if self.lacks_copies(&set) {
+            } else if self.lacks_copies(&set) || self.is_on_leaving(&set) {
                 self.sets.borrow_mut().withdraw(set.id);
             } else {
                 // Nothing was appended, so nothing tells of this set: its place is free again.
@@ -168,6 +168,23 @@ impl Core {
     /// Whether a set has fewer copies than it would be opened with now.
     fn lacks_copies(&self, set: &OpenSet) -> bool {
         set.segments.len() < self.stream_copies(set.stream)
+    }
+
+    /// Whether a copy of a set is on a member that is to leave.
+    fn is_on_leaving(&self, set: &OpenSet) -> bool {
+        let sets = self.sets.borrow();
+        set.segments.iter().any(|&segment| self.members[sets.member_of(segment)].is_leaving())
+    }
+
+    /// Ends appending to whatever set a stream has open on a member that is to leave.
+    pub(crate) async fn close_leaving(self: &Rc<Self>, stream: Stream) {
+        let leaving = {
+            let open = self.log.stream(stream).open.borrow();
+            open.as_ref().is_some_and(|set| self.is_on_leaving(set))
+        };
+        if leaving {
+            self.close_stream(stream).await;
+        }
     }
 
     /// Ends appending to whatever set a stream has open with fewer copies than new ones have.

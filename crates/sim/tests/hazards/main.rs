@@ -6,6 +6,7 @@ mod age;
 mod believed;
 mod copies;
 mod crafted;
+mod departure;
 mod failing;
 mod flush;
 mod growth;

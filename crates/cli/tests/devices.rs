@@ -1,0 +1,77 @@
+//! A cache device that is taken out of a pool while its volume is served.
+
+#![allow(clippy::unwrap_used, reason = "a test may fail")]
+
+mod common;
+
+use common::Client;
+use common::daemon::{Daemon, VOLUME_BYTES, content, read_all, until, until_served};
+
+/// What every client sees and the origin gets in the end.
+fn written(daemon: &Daemon, seed: u64) -> Vec<u8> {
+    let all = content(seed, VOLUME_BYTES);
+    let mut client = Client::connect(&daemon.dir.path("nbd"));
+    for (index, chunk) in all.chunks(1 << 20).enumerate() {
+        client.write((index << 20) as u64, chunk).unwrap();
+    }
+    client.flush().unwrap();
+    all
+}
+
+#[test]
+fn a_cache_device_leaves_a_pool_that_serves() {
+    let mut daemon = Daemon::new("devices");
+    let ssds = ["ssd-0", "ssd-1", "ssd-2"].map(|name| daemon.ssd(name));
+    let ssds = ssds.each_ref().map(|path| path.to_str().unwrap());
+    let (origin, socket) = (daemon.dir.path("origin"), daemon.dir.path("nbd"));
+    std::fs::write(&origin, content(1, VOLUME_BYTES)).unwrap();
+    let create = ["pool", "create", "fast", "--ssd", ssds[0], "--ssd", ssds[1], "--ssd", ssds[2]];
+    daemon.tell(&create);
+    daemon.tell(&["volume", "add", "fast/vm", "--origin", origin.to_str().unwrap()]);
+    daemon.tell(&["export", "add", "fast/vm", "--socket", socket.to_str().unwrap()]);
+    let newest = written(&daemon, 2);
+    let members = || daemon.json(&["pool", "show", "fast"])["members"].as_array().unwrap().clone();
+    assert_eq!(members().len(), 3);
+
+    let remove = ["pool", "device", "remove", "fast"];
+    let refused = |device: &str, what: &str, hint: &str| {
+        for how in ["--dry-run", "--yes"] {
+            daemon.refused(&[&remove[..], &[device, how]].concat(), what, hint);
+        }
+    };
+    refused("/none", "has no cache device /none", "pool show fast");
+    refused(origin.to_str().unwrap(), "has no cache device", "pool show fast");
+    daemon.refused(&[&remove[..], &[ssds[1]]].concat(), "needs a confirmation", "--yes");
+    let plan = daemon.json(&[&remove[..], &[ssds[1], "--dry-run"]].concat());
+    assert_eq!((&plan["done"], &plan["erased"][0]), (&false.into(), &ssds[1].into()), "{plan}");
+    assert_eq!(members().len(), 3, "a plan changes nothing");
+
+    let job = daemon.json(&[&remove[..], &[ssds[1], "--yes"]].concat());
+    assert!(job["state"] == "done" && job["left_bytes"] == 0, "{job}");
+    assert!(job["total_bytes"].as_u64().unwrap() > 0, "{job}");
+    let left = members();
+    assert!(left.len() == 2 && left.iter().all(|member| member["path"] != ssds[1]), "{left:?}");
+    until("the event is told", || daemon.tell(&["events"]).contains("member-removed"));
+    assert_eq!(daemon.json(&["pool", "show", "fast"])["state"], "online");
+    assert!(read_all(&socket) == newest, "nothing is missing");
+    refused(ssds[1], "has no cache device", "pool show fast");
+    // Two copies were asked for.
+    refused(ssds[0], "2 copies were asked for, and 1 of 2 cache devices would be left", "pool set");
+    let id = left[0]["id"].as_str().unwrap();
+    refused(id, "2 copies were asked for", "pool set");
+
+    // Neither a kill nor a start with the device brings it back, and it can be used for another pool.
+    let newest = {
+        let newer = written(&daemon, 3);
+        daemon.kill();
+        newer
+    };
+    daemon.start();
+    until_served(&daemon);
+    assert_eq!(daemon.json(&["pool", "show", "fast"])["members"].as_array().unwrap().len(), 2);
+    assert!(read_all(&socket) == newest);
+    daemon.tell(&["pool", "create", "other", "--ssd", ssds[1]]);
+    daemon.tell(&["volume", "flush", "fast/vm"]);
+    assert!(std::fs::read(&origin).unwrap() == newest);
+    daemon.stop();
+}

@@ -1,0 +1,332 @@
+//! A member is taken out of a pool in use: nothing that was acknowledged is lost, whatever is cut off,
+//! fails or is called off meanwhile, and it is never taken for a member again.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use forebay_device::model::fault::{Ops, Trigger};
+use forebay_device::runtime::{Runtime, SECOND};
+use forebay_engine::ids::DeviceId;
+use forebay_engine::planted::Bug;
+use forebay_engine::{Error, ErrorKind, EventKind, Mode, Tuning};
+
+use crate::rig::{KINDS, Plan, Rig, SOON, lazy, provoke, same, survive};
+
+const BLOCKS: u64 = 60;
+
+/// Origins are flushed soon, so that what is destaged can go.
+fn plan(members: usize, copies: u8) -> Plan {
+    let tuning = Tuning { origin_flush_interval: SOON, flush_interval: SOON, ..lazy() };
+    Plan { members, copies, tuning, ..Plan::default() }
+}
+
+fn id_of(rig: &Rig, member: usize) -> DeviceId {
+    rig.pool().superblock().members[member].device
+}
+
+/// Dirty, clean and rewritten blocks.
+fn fill(rig: &Rc<Rig>) -> Result<(), String> {
+    for block in 0..BLOCKS {
+        rig.write(2, block, 1)?;
+    }
+    rig.destage()?;
+    for block in 0..BLOCKS / 2 {
+        rig.write(3, 2 * block, 1)?;
+    }
+    rig.flush()?;
+    for block in BLOCKS..BLOCKS + 20 {
+        rig.read(block)?;
+    }
+    rig.flush()
+}
+
+fn newest(block: u64) -> u64 {
+    match block {
+        0..BLOCKS if block.is_multiple_of(2) => 3,
+        0..BLOCKS => 2,
+        _ => 1,
+    }
+}
+
+fn verify(rig: &Rc<Rig>, when: &str) -> Result<(), String> {
+    (0..BLOCKS + 20).try_for_each(|block| {
+        same(&format!("block {block} {when}"), rig.read(block)?, newest(block)).map(drop)
+    })
+}
+
+/// Takes a member out; an error of the engine in the inner result.
+fn remove(rig: &Rc<Rig>, id: DeviceId) -> Result<Result<(), Error>, String> {
+    let pool = rig.pool();
+    rig.run(async move { pool.begin_departure(id)?.end().await })
+}
+
+/// Opens the pool with all devices that are still cache devices; how many there were.
+fn open_with_all(rig: &Rc<Rig>, members: usize, gone: usize) -> Result<usize, String> {
+    rig.offer(&(0..members).collect::<Vec<_>>());
+    match rig.open() {
+        Err(error) if error.contains("not a Forebay cache device") => {
+            rig.offer(&others(members, gone));
+            rig.open().map(|()| members - 1)
+        }
+        other => other.map(|()| members),
+    }
+}
+
+fn others(members: usize, gone: usize) -> Vec<usize> {
+    (0..members).filter(|&member| member != gone).collect()
+}
+
+#[test]
+fn a_member_is_taken_out_and_the_others_have_everything() {
+    survive(6, |seed| {
+        let (members, copies) = [(3, 2), (2, 1), (4, 3)][(seed % 3) as usize];
+        for gone in 0..members {
+            let rig = Rig::new(seed, plan(members, copies));
+            fill(&rig)?;
+            let id = id_of(&rig, gone);
+            remove(&rig, id)?.map_err(|error| error.to_string())?;
+            assert_eq!(rig.pool().superblock().present().count(), members - 1);
+            assert!(rig.pool().events().iter().any(|e| e.kind == EventKind::MemberRemoved));
+            // Whatever it is asked for fails from now on.
+            rig.broken[gone].gone.set(true);
+            verify(&rig, "at once")?;
+            rig.write(2, 1, 1)?;
+            rig.flush()?;
+            verify(&rig, "after a write")?;
+            rig.crash(KINDS[(seed % 2) as usize]);
+            rig.broken[gone].gone.set(false);
+            rig.offer(&[gone]);
+            assert!(rig.open().unwrap_err().contains("not a Forebay cache device"));
+            rig.offer(&others(members, gone));
+            rig.open()?;
+            verify(&rig, "after a crash")?;
+            rig.destage()?;
+            (0..BLOCKS).try_for_each(|block| rig.settled(block))?;
+            rig.stop()?;
+            rig.open()?;
+            verify(&rig, "after a stop")?;
+        }
+        Ok(())
+    });
+}
+
+/// All that is warm on the others stays warm, and what is hot comes along as far as reclaim may move.
+#[test]
+fn what_is_cached_on_the_others_is_not_dropped() {
+    survive(4, |seed| {
+        let rig = Rig::new(seed, plan(3, 2));
+        fill(&rig)?;
+        let before = rig.pool().blocks().0;
+        let id = id_of(&rig, (seed % 3) as usize);
+        remove(&rig, id)?.map_err(|error| error.to_string())?;
+        let after = rig.pool().blocks().0;
+        assert!(after >= before / 3, "{after} blocks of {before} are left");
+        Ok(())
+    });
+}
+
+/// Whatever was durable of it.
+#[test]
+fn a_removal_is_cut_off_at_every_io() {
+    survive(2, |seed| {
+        let (members, copies) = [(3, 2), (2, 1)][(seed % 2) as usize];
+        let (mut stayed, mut left) = (0, 0);
+        for ios in 1.. {
+            let luck = seed + ios;
+            let gone = (luck % members as u64) as usize;
+            let rig = Rig::new(seed, plan(members, copies));
+            fill(&rig)?;
+            let id = id_of(&rig, gone);
+            rig.world.crash_at(Some(rig.world.io_count() + ios));
+            let ended = remove(&rig, id).is_ok();
+            rig.world.crash_at(None);
+            rig.crash(KINDS[(luck / 4 % 2) as usize]);
+            let at = |error: String| format!("after {ios} I/Os: {error}");
+            open_with_all(&rig, members, gone).map_err(at)?;
+            match rig.pool().superblock().present().count() {
+                all if all == members => stayed += 1,
+                _ => left += 1,
+            }
+            verify(&rig, "after a crash").map_err(at)?;
+            // Asked for again, or gone already.
+            match remove(&rig, id)? {
+                Err(error) if error.kind != ErrorKind::NotFound => {
+                    return Err(at(error.to_string()));
+                }
+                _ => {}
+            }
+            verify(&rig, "at last").map_err(at)?;
+            rig.crash(KINDS[(luck / 8 % 2) as usize]);
+            rig.offer(&others(members, gone));
+            rig.open().map_err(at)?;
+            verify(&rig, "without it").map_err(at)?;
+            rig.destage().map_err(at)?;
+            (0..BLOCKS).step_by(7).try_for_each(|block| rig.settled(block)).map_err(at)?;
+            if ended {
+                assert!(stayed > 10 && left > 2, "stayed {stayed}, left {left}");
+                return Ok(());
+            }
+        }
+        Ok(())
+    });
+}
+
+/// It or another one, at each of its writes or flushes in turn.
+#[test]
+fn a_member_fails_while_one_is_taken_out() {
+    survive(2, |seed| {
+        let (mut done, mut refused) = (0, 0);
+        for after in 0.. {
+            let luck = seed + after;
+            let (gone, failed) = ((luck % 3) as usize, (luck / 2 % 3) as usize);
+            let rig = Rig::new(seed, plan(3, 2));
+            fill(&rig)?;
+            let id = id_of(&rig, gone);
+            let ops = [Ops::Writes, Ops::Flushes][(luck / 3 % 2) as usize];
+            let faults = Rc::clone(&rig.broken[failed].failing);
+            faults.arm(Trigger::every(ops).after(after / 3));
+            let at = |error: String| format!("{failed} after {after}, {gone} leaves: {error}");
+            match remove(&rig, id).map_err(at)? {
+                Ok(()) => done += 1,
+                Err(error) if error.kind == ErrorKind::Refused => refused += 1,
+                Err(error) => return Err(at(error.to_string())),
+            }
+            assert!(!rig.pool().is_latched(), "{failed} after {after}, {gone} leaves");
+            let hit = faults.hits() > 0;
+            verify(&rig, "at once").map_err(at)?;
+            rig.write(2, 1, 1).map_err(at)?;
+            rig.flush().map_err(at)?;
+            rig.crash(KINDS[(luck / 4 % 2) as usize]);
+            rig.broken[failed].mend();
+            open_with_all(&rig, 3, gone).map_err(at)?;
+            verify(&rig, "after a crash").map_err(at)?;
+            rig.destage().map_err(at)?;
+            (0..BLOCKS).step_by(7).try_for_each(|block| rig.settled(block)).map_err(at)?;
+            if !hit && after > 200 {
+                assert!(done > 10 && refused > 10, "done {done}, refused {refused}");
+                return Ok(());
+            }
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn a_removal_that_is_called_off_leaves_a_member_like_any_other() {
+    survive(12, |seed| {
+        let rig = Rig::new(seed, plan(3, 2));
+        fill(&rig)?;
+        let id = id_of(&rig, (seed % 3) as usize);
+        let total = rig.pool().segments().1;
+        let departure = rig.pool().begin_departure(id).unwrap();
+        let again = rig.pool().begin_departure(id).err().map(|error| error.kind);
+        assert_eq!(again, Some(ErrorKind::Refused), "one at a time");
+        rig.pause(seed * SOON / 8);
+        drop(departure);
+        verify(&rig, "at once")?;
+        assert_eq!(rig.pool().segments().1, total, "it takes new sets again");
+        rig.restart(KINDS[(seed % 2) as usize])?;
+        verify(&rig, "after a crash")?;
+        // One of the others may be lost, also for what was written meanwhile.
+        rig.write(2, 1, 1)?;
+        rig.flush()?;
+        rig.crash(KINDS[(seed / 2 % 2) as usize]);
+        rig.offer(&others(3, (seed / 3 % 3) as usize));
+        rig.open()?;
+        verify(&rig, "with two")?;
+        remove(&rig, id).map(drop)
+    });
+}
+
+/// While clients write.
+#[test]
+fn clients_go_on_while_a_member_is_taken_out() {
+    survive(6, |seed| {
+        let rig = Rig::new(seed, plan(3, 2));
+        fill(&rig)?;
+        let id = id_of(&rig, (seed % 3) as usize);
+        let (pool, outcome) = (rig.pool(), Rc::new(RefCell::new(None)));
+        let ended = Rc::clone(&outcome);
+        rig.world.spawn(Box::pin(async move {
+            let result = pool.begin_departure(id).unwrap().end().await;
+            *ended.borrow_mut() = Some(result.map_err(|error| error.to_string()));
+        }));
+        for round in 0..40 {
+            for block in 0..BLOCKS {
+                rig.write(2 + round, block, 1)?;
+            }
+            rig.flush()?;
+            if outcome.borrow().is_some() {
+                break;
+            }
+        }
+        rig.pause(10 * SECOND);
+        outcome.take().expect("it comes to an end while clients write")?;
+        let last = rig.read(0)?;
+        rig.crash(KINDS[(seed % 2) as usize]);
+        rig.offer(&others(3, (seed % 3) as usize));
+        rig.open()?;
+        (0..BLOCKS).try_for_each(|block| same("a block", rig.read(block)?, last).map(drop))
+    });
+}
+
+#[test]
+fn what_the_others_could_not_hold_is_refused() {
+    let refused = |rig: &Rc<Rig>, id: DeviceId| {
+        let error = rig.pool().check_departure(id).unwrap_err();
+        assert_eq!(rig.pool().begin_departure(id).err().map(|e| e.kind), Some(error.kind));
+        (error.kind, error.what)
+    };
+    let says = |found: (ErrorKind, String), what: &str| {
+        assert!(found.0 == ErrorKind::Refused && found.1.contains(what), "{found:?}");
+    };
+    let alone = Rig::new(1, plan(1, 1));
+    says(refused(&alone, id_of(&alone, 0)), "is the only one");
+    let mirror = Rig::new(1, plan(2, 2));
+    says(refused(&mirror, id_of(&mirror, 1)), "2 copies were asked for");
+    assert_eq!(refused(&mirror, DeviceId([7; 16])).0, ErrorKind::NotFound);
+    mirror.ask_for(1).unwrap();
+    assert!(mirror.pool().check_departure(id_of(&mirror, 1)).is_ok());
+    // More copies cannot be asked for while one is on its way out.
+    let departure = mirror.pool().begin_departure(id_of(&mirror, 1)).unwrap();
+    assert!(mirror.ask_for(2).unwrap_err().contains("2 dirty copies on 1 cache device"));
+    drop(departure);
+    let full = Rig::new(1, Plan { mode: Mode::Writeback, origin_bytes: 4 << 20, ..plan(2, 1) });
+    // Less than what is destaged by itself, and more than one can hold.
+    (0..60).try_for_each(|run| full.write(2, 8 * run, 8)).unwrap();
+    says(refused(&full, id_of(&full, 0)), "would fill too much");
+    let lost = Rig::new(1, plan(3, 2));
+    fill(&lost).unwrap();
+    lost.broken[0].gone.set(true);
+    lost.write(2, 1, 1).unwrap();
+    says(refused(&lost, id_of(&lost, 1)), "was lost");
+    let runtime = Rc::clone(&lost.world) as Rc<dyn Runtime>;
+    let pool = lost.pool();
+    let healed = async move {
+        while pool.superblock().members.iter().any(|m| is_failed(m.state)) {
+            runtime.sleep(SOON).await.result.ok();
+        }
+    };
+    lost.run(healed).unwrap();
+    says(refused(&lost, id_of(&lost, 1)), "2 copies were asked for");
+}
+
+fn is_failed(state: forebay_engine::format::MemberState) -> bool {
+    state == forebay_engine::format::MemberState::Failed
+}
+
+#[test]
+fn a_member_that_leaves_with_what_only_it_has_is_caught() {
+    provoke(Bug::DepartedEarly, 4, |seed| {
+        let rig = Rig::new(seed, plan(2, 1));
+        fill(&rig)?;
+        let gone = (seed % 2) as usize;
+        let id = id_of(&rig, gone);
+        remove(&rig, id)?.map_err(|error| error.to_string())?;
+        verify(&rig, "at once")?;
+        rig.crash(KINDS[(seed % 2) as usize]);
+        rig.offer(&others(2, gone));
+        rig.open()?;
+        verify(&rig, "after a crash")
+    });
+}
