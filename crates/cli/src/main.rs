@@ -64,6 +64,8 @@ enum Command {
     Export(Asks<admin::export::Command>),
     /// Jobs: long work of the daemon
     Job(Asks<admin::job::Command>),
+    /// Read all copies of what a pool holds, and heal what is damaged
+    Scrub(Asks<admin::scrub::Command>),
     /// End the daemon; what is dirty stays in the cache, unless it is told to destage
     Stop(admin::stop::Options),
     /// List what has happened since the daemon was started
@@ -102,6 +104,7 @@ fn main() -> ExitCode {
         Command::Pool(Asks { asking, command }) => admin::pool::run(command, &asking),
         Command::Volume(Asks { asking, command }) => admin::volume::run(command, &asking),
         Command::Export(Asks { asking, command }) => admin::export::run(command, &asking),
+        Command::Scrub(Asks { asking, command }) => admin::scrub::run(command, &asking),
         Command::Job(Asks { asking, command }) => admin::job::run(command, &asking),
         Command::Stop(options) => admin::stop::run(&options),
         Command::Events(options) => admin::status::events(&options),

@@ -99,6 +99,8 @@ fn every_change_says_what_it_would_do_and_does_not_do_it() {
     let text = plan(&daemon, &["pool", "export", "fast"]);
     assert!(text.contains("(1 export)") && text.contains("2 cache devices can be moved"), "{text}");
     assert!(text.ends_with("Nothing would be erased.\n"), "{text}");
+    assert!(plan(&daemon, &["scrub", "start", "fast"]).contains("at most 8 MiB a second"));
+    assert!(plan(&daemon, &["scrub", "stop", "fast"]).contains("no scrub of pool"));
     daemon.tell(&["export", "remove", "fast/vm"]);
     assert!(plan(&daemon, &["volume", "remove", "fast/vm"]).contains("is the plain disk"));
 

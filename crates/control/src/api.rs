@@ -14,6 +14,8 @@ use crate::hours::DestageHours;
 use crate::name::{Name, VolumeName};
 use crate::profile::Profile;
 
+pub use crate::scrub::{Scrub, Verify};
+
 /// Version of the answers, in each of them as `schema`.
 pub const SCHEMA: u32 = 1;
 
@@ -133,6 +135,12 @@ pub struct SetPool {
     /// Says both instead.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub profile: Option<Profile>,
+    /// Bytes a second that a scrub reads, 64 KiB to 1 TiB; 0: none is begun.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scrub_rate_bytes_per_s: Option<u64>,
+    /// What of what cache devices return is checked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub verify: Option<Verify>,
     /// Agrees to write-back with one copy of dirty data, for the volumes to come; with `dirty_copies` 1,
     /// for those that are written back, too.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -245,6 +253,12 @@ pub struct PoolUsage {
     /// The tier in RAM.
     #[serde(default)]
     pub ram: RamUsage,
+    /// The reading of all copies.
+    #[serde(default)]
+    pub scrub: Scrub,
+    /// What else is checked.
+    #[serde(default)]
+    pub verify: Verify,
     /// Read requests so far.
     pub read_requests: u64,
     /// Of those, served by the cache alone, RAM or cache devices.
@@ -290,6 +304,9 @@ pub struct Member {
     pub path: Option<PathBuf>,
     /// `present`, `missing`, or `lost` if the pool went on without it.
     pub state: MemberState,
+    /// Blocks of 4 KiB that it has returned damaged since the pool was opened.
+    #[serde(default)]
+    pub damaged_blocks: u64,
 }
 
 /// How a cache device is.
@@ -508,6 +525,10 @@ pub enum Change {
         /// The cache device.
         device: String,
     },
+    /// The pool.
+    StartScrub(Name),
+    /// The pool.
+    StopScrub(Name),
     /// The volume.
     FlushVolume(VolumeName),
     /// See [`SetVolume`].

@@ -46,6 +46,8 @@ pub enum Call {
     ExportPool(Name, Reply<api::Done>),
     DestroyPool(Name, api::Confirm, Reply<api::Done>),
     RemoveDevice(Name, api::RemoveDevice, Reply<api::One<api::Job>>),
+    StartScrub(Name, Reply<api::One<api::Job>>),
+    StopScrub(Name, Reply<api::Done>),
     Plan(api::Change, Reply<api::Plan>),
     Volumes(Reply<api::Many<api::Volume>>),
     Volume(VolumeName, Reply<api::One<api::Volume>>),

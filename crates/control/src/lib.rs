@@ -17,5 +17,6 @@ pub mod error;
 pub mod hours;
 pub mod name;
 pub mod profile;
+mod scrub;
 pub mod server;
 pub mod socket;

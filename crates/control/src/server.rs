@@ -217,6 +217,14 @@ async fn remove_device(
     desk.change(|reply| Call::RemoveDevice(name, body, reply)).await
 }
 
+async fn start_scrub(State(desk): D, At(name): At<Name>) -> Response {
+    desk.change(|reply| Call::StartScrub(name, reply)).await
+}
+
+async fn stop_scrub(State(desk): D, At(name): At<Name>) -> Response {
+    desk.change(|reply| Call::StopScrub(name, reply)).await
+}
+
 async fn plan(State(desk): D, Body(body): Body<api::Change>) -> Response {
     desk.ask(|reply| Call::Plan(body, reply)).await
 }
@@ -318,6 +326,7 @@ pub fn router(calls: Sender<Call>) -> Router {
         .route("/pools/{pool}/export", post(export_pool))
         .route("/pools/{pool}/destroy", post(destroy_pool))
         .route("/pools/{pool}/devices/remove", post(remove_device))
+        .route("/pools/{pool}/scrub", post(start_scrub).delete(stop_scrub))
         .route("/plan", post(plan))
         .route("/volumes", get(volumes))
         .route("/pools/{pool}/volumes", post(add_volume))

@@ -52,6 +52,10 @@ impl Queue {
         self.0.set(self.0.get() + 1);
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.get() == 0
+    }
+
     pub(crate) fn leave(&self) {
         self.0.set(self.0.get() - 1);
     }

@@ -23,6 +23,7 @@ use crate::log::Log;
 use crate::planted::{self, Bug};
 use crate::policy::Policy;
 use crate::ram::Ram;
+use crate::scrub::Scrub;
 use crate::segment::{Set, SetTable};
 use crate::share::Writing;
 use crate::throttle::Throttle;
@@ -45,6 +46,8 @@ pub(crate) struct Member {
     /// Clients' reads and appends under way; see [`crate::copies`].
     pub queue: Queue,
     pub standing: Cell<Standing>,
+    /// Blocks that it has returned damaged since the pool was opened.
+    pub damaged: Cell<u64>,
     /// What it failed at, for people.
     pub failure: RefCell<String>,
 }
@@ -179,6 +182,9 @@ pub(crate) struct Core {
     pub writing: Writing,
     /// Sets whose dirty data is being moved.
     pub moving: Cell<u32>,
+    pub scrub: Scrub,
+    /// Whether what is read from a member is checked before a client sees it.
+    pub verify_reads: Cell<bool>,
     /// Who holds writers back when room is short.
     pub throttle: Throttle,
 }

@@ -100,8 +100,22 @@ counters! {
         ssd_fact_bytes,
         /// Bytes written to cache devices, per copy: images and roots.
         ssd_checkpoint_bytes,
-        /// Blocks that failed verification.
+        /// Times that what a copy returned did not fit its checksums, or could not be read.
         verify_failures,
+        /// Bytes that scrubs have read, all copies.
+        scrub_bytes,
+        /// Live blocks that scrubs have found damaged in some copy.
+        scrub_damaged_blocks,
+        /// Of those, clean ones that were dropped.
+        scrub_dropped_blocks,
+        /// Of those, blocks that were copied again from a good copy.
+        scrub_copied_blocks,
+        /// Of those, dirty ones that are good in no copy.
+        scrub_unhealed_blocks,
+        /// Records of facts and images that scrubs have found damaged and replaced.
+        scrub_replaced_records,
+        /// Laps of scrubs that have come to their end.
+        scrub_laps,
         /// Checkpoint laps.
         laps,
         /// Times that a write waited for room.

@@ -12,8 +12,8 @@ use crate::format::{
 };
 use crate::ids::{DeviceId, PoolId, SECTOR_BYTES, Sequence};
 use crate::limits::{
-    INDEX_BYTES_PER_GIB, INDEX_MEMORY_MIN, MEMBERS_MAX, NAME_BYTES_MAX, SEGMENT_BYTES_MAX,
-    SEGMENT_BYTES_MIN, SHARDS_MAX, SHARDS_MIN,
+    INDEX_BYTES_PER_GIB, INDEX_MEMORY_MIN, MEMBERS_MAX, NAME_BYTES_MAX, SCRUB_RATE_DEFAULT,
+    SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SHARDS_MAX, SHARDS_MIN,
 };
 use crate::pool::Pool;
 use crate::superblock::witness_of;
@@ -38,6 +38,10 @@ pub struct CreateOptions {
     /// Bytes of the tier in RAM, a multiple of 4 KiB; the product uses whole chunks of 2 MiB
     /// ([`RAM_STEP_BYTES`](crate::limits::RAM_STEP_BYTES)), the simulator less. 0: none.
     pub ram_bytes: u64,
+    /// Bytes a second that a scrub reads; 0: none.
+    pub scrub_rate_bytes_per_s: u64,
+    /// Whether reads from members are checked before clients see them.
+    pub verify_reads: bool,
 }
 
 impl CreateOptions {
@@ -51,6 +55,8 @@ impl CreateOptions {
             write_amplification_max_percent: 150,
             segment_bytes: None,
             ram_bytes: 0,
+            scrub_rate_bytes_per_s: SCRUB_RATE_DEFAULT,
+            verify_reads: false,
         }
     }
 }
@@ -157,6 +163,7 @@ fn lay_out(
     let percent = options.write_amplification_max_percent;
     check_write_amplification(percent)?;
     Pool::check_ram_bytes(options.ram_bytes)?;
+    Pool::check_scrub_rate(options.scrub_rate_bytes_per_s)?;
     let smallest = devices.iter().map(|d| d.geometry().size_bytes).min().unwrap_or(0);
     let by_size = || {
         let bytes = segment_bytes_for(smallest).and_then(|bytes| u32::try_from(bytes).ok());
@@ -221,6 +228,10 @@ fn lay_out(
         clean_copies: options.clean_copies,
         write_amplification_max_percent: percent,
         ram_bytes: options.ram_bytes,
+        scrub_rate_bytes_per_s: options.scrub_rate_bytes_per_s,
+        scrub_begun_unix_s: 0,
+        scrub_next: 0,
+        verify_reads: options.verify_reads,
         sector_bytes: SECTOR_BYTES as u32,
         accept_single_copy: false,
         own_roots: true,

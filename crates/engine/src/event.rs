@@ -43,11 +43,17 @@ pub enum EventKind {
     DestageFailed,
     /// There is no memory for the RAM tier.
     RamRefused,
+    /// A member has returned data that is not what was written.
+    DamageFound,
+    /// Dirty data is good in no copy.
+    DamageUnhealed,
+    /// A scrub has come to its end.
+    ScrubEnded,
 }
 
 impl EventKind {
     /// All of them.
-    pub const ALL: [EventKind; 19] = [
+    pub const ALL: [EventKind; 22] = [
         EventKind::Opened,
         EventKind::Latched,
         EventKind::MemberFailed,
@@ -67,6 +73,9 @@ impl EventKind {
         EventKind::OriginFlushFailed,
         EventKind::DestageFailed,
         EventKind::RamRefused,
+        EventKind::DamageFound,
+        EventKind::DamageUnhealed,
+        EventKind::ScrubEnded,
     ];
 
     /// Its name for programs, which never changes.
@@ -91,6 +100,9 @@ impl EventKind {
             EventKind::OriginFlushFailed => "origin-flush-failed",
             EventKind::DestageFailed => "destage-failed",
             EventKind::RamRefused => "ram-refused",
+            EventKind::DamageFound => "damage-found",
+            EventKind::DamageUnhealed => "damage-unhealed",
+            EventKind::ScrubEnded => "scrub-ended",
         }
     }
 }

@@ -101,6 +101,36 @@ pub const GRANULE_BLOCKS: u64 = (64 << 10) / crate::ids::BLOCK_BYTES;
 /// (256 KiB). A client's append waits behind them on the device.
 pub const WALK_AHEAD_BLOCKS: u32 = 64;
 
+/// Blocks from a record's header to a block of it up to which one device read takes both, where the
+/// checksum is compared: as many more take an SSD no longer than another request.
+pub const VERIFY_TOGETHER_BLOCKS: u32 = 2;
+
+/// Bytes a second that a scrub reads from all cache devices of a pool, where nothing else is said: a few
+/// percent of what the slowest SSD reads, and a lap through 1 TiB in a day and a half.
+pub const SCRUB_RATE_DEFAULT: u64 = 8 << 20;
+
+/// Lowest rate of a scrub, in bytes a second: at less a lap through the smallest pool takes hours, and
+/// whoever wants that wants none.
+pub const SCRUB_RATE_MIN: u64 = 64 << 10;
+
+/// Highest rate of a scrub, in bytes a second: above what any set of members reads.
+pub const SCRUB_RATE_MAX: u64 = 1 << 40;
+
+/// Time between the beginnings of two laps of a scrub, unless one takes longer: what has gone bad is
+/// found within a week, while another copy is likely to be good.
+pub const SCRUB_LAP_SECONDS: u64 = 7 * 24 * 3600;
+
+/// Time after which the place that a scrub has come to is durable, at the most: what a crash costs is to
+/// read so much again.
+pub const SCRUB_STORE_INTERVAL: Nanos = 600 * SECOND;
+
+/// Blocks that a scrub reads at a time (256 KiB): a client's request waits behind them.
+pub const SCRUB_READ_BLOCKS: u32 = 64;
+
+/// Parts of its rate that a scrub keeps while clients have requests on the members that it reads: one in
+/// so many. It goes on, for what nobody reads is what rots unseen.
+pub const SCRUB_BUSY_PART: u32 = 10;
+
 /// Blocks between two live runs of a record up to which one device read takes both (64 KiB): they
 /// take about as long as another read.
 pub const WALK_GAP_BLOCKS_MAX: u32 = 16;

@@ -58,6 +58,10 @@ pub enum Bug {
     SurplusStillNamed,
     /// A member leaves before what it holds has gone to the others.
     DepartedEarly,
+    /// A scrub takes the bytes of the first copy for good.
+    HealedFromBadCopy,
+    /// A scrub writes a block again instead of moving it: over what is newer.
+    HealedAsWrite,
     /// A request that was cut before its volume grew writes around the log what may be cached now.
     TailOfOldSize,
 }
@@ -85,6 +89,7 @@ pub const BUGS: &[(&str, Bug)] = &[
     ("failed-member-kept", Bug::FailedMemberKept),
     ("ram-frame-survives-write", Bug::RamFrameSurvivesWrite),
     ("ram-fill-overtaken", Bug::RamFillOvertaken),
+    ("healed-from-bad-copy", Bug::HealedFromBadCopy),
 ];
 
 #[cfg(feature = "planted")]

@@ -25,6 +25,7 @@ use crate::origin::Origin;
 use crate::policy::{S3Fifo, S3FifoConfig};
 use crate::ram::RamStatus;
 use crate::recovery::RecoveryReport;
+use crate::scrub::{Scrub, scrubber};
 use crate::segment::{MemberSegments, SetTable};
 use crate::sequential::Streams;
 use crate::share::{InService, Writing};
@@ -116,6 +117,7 @@ pub async fn open_with(
     core.start_rebuild();
     core.start_raise();
     core.spawn(guardian(Rc::clone(&core)));
+    core.spawn_background(scrubber(Rc::clone(&core)));
     core.start_ram();
     Ok(Pool { core, report })
 }
@@ -162,6 +164,7 @@ fn new_core(
             unflushed: Cell::new(false),
             queue: Queue::default(),
             standing: Cell::default(),
+            damaged: Cell::new(0),
             failure: RefCell::default(),
         })
         .collect();
@@ -199,6 +202,8 @@ fn new_core(
         raising: Cell::new(false),
         resizing: TaskMutex::default(),
         index_memory_max: superblock.index_memory_max,
+        scrub: Scrub::resume(superblock.scrub_next, superblock.scrub_begun_unix_s),
+        verify_reads: Cell::new(superblock.verify_reads),
         superblock: RefCell::new(superblock),
         control: TaskMutex::default(),
         attaching: TaskMutex::default(),

@@ -248,7 +248,7 @@ impl Core {
     /// The copy of a run to read straight into the client's buffer, if one can be.
     fn plain_copy(&self, v: &VolumeState, m: &Mapping, offset: u64, len: u64) -> Option<usize> {
         let whole = m.state.has_data() && m.sectors == SECTORS_ALL && self.may_serve(v, m.state);
-        if !whole || self.tuning.verify_reads {
+        if !whole || self.verify_reads.get() {
             return None;
         }
         self.idlest_copy_for(m.location, offset | len)
@@ -280,7 +280,7 @@ impl Core {
         let answer = match outcome.result {
             Ok(()) => {
                 if wanted {
-                    self.fill_from_log(v, m, offset, &buf);
+                    self.fill_from_log(v, m, offset, &buf, false);
                 }
                 (buf, Ok(()))
             }
@@ -454,6 +454,7 @@ impl Core {
         }
         add(&self.counters.read_cache_bytes, run.len);
         let within = (run.offset - m.block * BLOCK_BYTES) as usize;
+        let verified = self.verify_reads.get();
         let bytes = if m.sectors == SECTORS_ALL {
             self.read_raw(m).await
         } else {
@@ -466,7 +467,7 @@ impl Core {
                 let (first, count) = blocks_of(run.offset, run.len);
                 let whole = m.sectors == SECTORS_ALL;
                 if whole && !passing && self.is_wanted_in_ram(v, first, count) {
-                    self.fill_from_log(v, m, run.offset, &buf);
+                    self.fill_from_log(v, m, run.offset, &buf, verified);
                 }
                 (buf, Ok(()))
             }
@@ -481,7 +482,7 @@ impl Core {
 
     /// The bytes of a whole run, from any copy that can be read.
     async fn read_raw(&self, m: &Mapping) -> Result<Data> {
-        if self.tuning.verify_reads {
+        if self.verify_reads.get() {
             return self.read_verified(m.location, m.distance, m.count).await;
         }
         if let Some((member, at)) = self.copy_of(m.location, self.idlest_copy(m.location)) {

@@ -42,7 +42,7 @@ const MOVE_BATCH_BLOCKS: u32 = 32;
 const MOVES_MAX: usize = 64;
 
 /// Sets whose dirty data is being moved at a time: each takes room before it gives any.
-const SETS_MOVING_MAX: u32 = 4;
+pub(crate) const SETS_MOVING_MAX: u32 = 4;
 
 /// The granule that was retained last while a set is emptied, and the heat that it had.
 #[derive(Default)]
@@ -116,7 +116,7 @@ impl Core {
         }
     }
 
-    fn pin_set(&self, id: SegmentId) -> SegmentId {
+    pub(crate) fn pin_set(&self, id: SegmentId) -> SegmentId {
         let mut sets = self.sets.borrow_mut();
         let start = sets.location(id, 0);
         sets.pin(start)
@@ -140,7 +140,7 @@ impl Core {
     }
 
     /// What is live in a closed set.
-    async fn runs_of(&self, id: SegmentId) -> Vec<Run> {
+    pub(crate) async fn runs_of(&self, id: SegmentId) -> Vec<Run> {
         match self.read_footer(id).await {
             Some(records) => self.live_runs(id, &records),
             None => self.find_runs(id),
@@ -306,7 +306,10 @@ impl Core {
     }
 
     /// Waits for the oldest of the moves under way.
-    async fn finish_move(&self, moving: &mut VecDeque<(VolumeId, Mapping, Io)>) -> Result<()> {
+    pub(crate) async fn finish_move(
+        &self,
+        moving: &mut VecDeque<(VolumeId, Mapping, Io)>,
+    ) -> Result<()> {
         let Some((volume, m, append)) = moving.pop_front() else { return Ok(()) };
         if append.done().await.is_err() {
             self.check_latch()?;
@@ -318,7 +321,7 @@ impl Core {
     }
 
     /// Whether all of a run is still as it was found.
-    fn is_still(&self, volume: VolumeId, m: &Mapping) -> bool {
+    pub(crate) fn is_still(&self, volume: VolumeId, m: &Mapping) -> bool {
         let mut same = false;
         self.shard(volume, m.block).index.borrow().lookup(volume, m.block, m.count, |now| {
             same = now.location == m.location && now.count == m.count && now.state == m.state;

@@ -347,6 +347,11 @@ impl SetTable {
         self.sets.iter().filter_map(|set| set.as_deref())
     }
 
+    /// Those with this number or a higher one.
+    pub(crate) fn iter_from(&self, first: SegmentId) -> impl Iterator<Item = &Set> {
+        self.sets.iter().skip(first.0 as usize).filter_map(|set| set.as_deref())
+    }
+
     /// Takes `copies` segments from distinct members, above what `stream` leaves to others and what the
     /// next start is left; `None` if there are not enough. Members fill up together, each in proportion
     /// to its size; but who has as many left as there can be sets is part of every one, so that

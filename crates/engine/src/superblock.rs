@@ -158,6 +158,7 @@ impl Core {
         self.check_latch()?;
         let mut next = self.superblock.borrow().clone();
         change(&mut next);
+        (next.scrub_next, next.scrub_begun_unix_s) = self.scrub.place();
         let mut left = Vec::new();
         loop {
             self.leave_behind(&mut next, &mut left)?;

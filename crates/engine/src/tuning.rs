@@ -24,9 +24,6 @@ pub struct Tuning {
     pub owed_segments_percent: u32,
     /// Percent of the pool appended after which a checkpoint lap is started.
     pub lap_percent: u64,
-    /// Whether every read from a cache device is checked before a client sees it. Costs a second
-    /// device read per hit.
-    pub verify_reads: bool,
     /// Bytes that are read one after the other after which what follows is not cached; 0 caches all.
     pub sequential_cutoff_bytes: u64,
     /// Whether destaging starts by itself when a volume is idle.
@@ -44,7 +41,6 @@ impl Default for Tuning {
             destage_depth: 512,
             owed_segments_percent: 60,
             lap_percent: 4,
-            verify_reads: false,
             sequential_cutoff_bytes: 1 << 20,
             destage_when_idle: true,
         }

@@ -1,12 +1,22 @@
 //! Reading log data back with its checksums checked, from whichever copy is good.
+//!
+//! * A block's checksum stands in its record's header, and that is read with the block: in one device
+//!   read where the header is near, else beside it. To keep the checksums in the index would save that
+//!   and cost 1 MiB per GiB of cache (`docs/internals/performance.md` has what was measured).
+//! * What no copy holds as a whole is put together from the blocks that are good in any of them
+//!   ([`Core::inspect`]).
+
+use std::slice::from_ref;
 
 use forebay_device::{Buf, Data};
 
 use crate::core::Core;
 use crate::counters::add;
 use crate::error::{Error, ErrorKind, Result};
+use crate::event::EventKind;
 use crate::format::{RecordHeader, checksum, decode_checksums};
 use crate::ids::{BLOCK_BYTES, Location};
+use crate::limits::VERIFY_TOGETHER_BLOCKS;
 
 const BLOCK: usize = BLOCK_BYTES as usize;
 
@@ -15,7 +25,7 @@ impl Core {
     /// header, and checks each against the header. Damaged copies are passed over.
     ///
     /// # Errors
-    /// [`ErrorKind::Io`] if no copy is good.
+    /// [`ErrorKind::Io`] if a block is good in no copy.
     pub(crate) async fn read_verified(
         &self,
         location: Location,
@@ -34,6 +44,12 @@ impl Core {
                 }
                 None => add(&self.counters.verify_failures, 1),
             }
+        }
+        if found.is_none() && (count > 1 || copies > 1) {
+            let header = Location(location.0 - u64::from(distance));
+            let first = u32::from(distance);
+            let inspected = self.inspect(header, first, from_ref(&(first..first + count))).await;
+            found = inspected.and_then(|inspection| joined(&inspection.blocks));
         }
         self.unpin(pinned);
         found.ok_or_else(|| {
@@ -58,6 +74,29 @@ impl Core {
         copy: usize,
     ) -> Option<Data> {
         let header = Location(location.0 - u64::from(distance));
+        let (head, data) = if u32::from(distance) <= VERIFY_TOGETHER_BLOCKS {
+            let whole = self.read_place(header, u32::from(distance) + count, copy).await?;
+            (whole.clone(), whole.slice(usize::from(distance) * BLOCK..whole.len()))
+        } else {
+            self.read_apart(header, location, count, copy).await?
+        };
+        if self.is_good(header, &head, distance, &data) {
+            return Some(data);
+        }
+        let (segment, _) = self.segment_of(header, copy)?;
+        let member = self.sets.borrow().member_of(segment);
+        self.note_damage(member, 1);
+        None
+    }
+
+    /// A record's header, all of it, and some of its blocks.
+    async fn read_apart(
+        &self,
+        header: Location,
+        location: Location,
+        count: u32,
+        copy: usize,
+    ) -> Option<(Data, Data)> {
         let (member, at) = self.copy_of(header, copy)?;
         let _queued = member.queue.guard();
         let head_io = member.device.read(at, Buf::new(BLOCK));
@@ -65,17 +104,40 @@ impl Core {
         let data_io = member.device.read(data_at, Buf::new(count as usize * BLOCK));
         let (head, data) = (head_io.await, data_io.await);
         head.result.ok().and(data.result.ok())?;
-        let (first, data) = (head.buf?, data.buf?);
-        let peeked = RecordHeader::peek(&first).ok()?;
-        let bytes = usize::from(peeked.header_blocks) * BLOCK;
-        let whole = if bytes == BLOCK {
-            first
-        } else {
-            let outcome = member.device.read(at, Buf::new(bytes)).await;
-            outcome.result.ok()?;
-            outcome.buf?
-        };
-        self.is_good(header, &whole, distance, &data).then(|| data.freeze())
+        let (first, data) = (head.buf?.freeze(), data.buf?.freeze());
+        match RecordHeader::peek(&first) {
+            Ok(peeked) if peeked.header_blocks > 1 => {
+                let whole = self.read_place(header, peeked.header_blocks.into(), copy).await?;
+                Some((whole, data))
+            }
+            _ => Some((first, data)),
+        }
+    }
+
+    /// Blocks of one copy, whatever they are.
+    async fn read_place(&self, at: Location, count: u32, copy: usize) -> Option<Data> {
+        let (member, at) = self.copy_of(at, copy)?;
+        let _queued = member.queue.guard();
+        let outcome = member.device.read(at, Buf::new(count as usize * BLOCK)).await;
+        outcome.result.ok()?;
+        outcome.buf.map(Buf::freeze)
+    }
+
+    /// Notes that a member has returned blocks that are not what was written: an event for the first
+    /// one, the tenth, the hundredth, ..., for a device that rots does so by the thousand.
+    pub(crate) fn note_damage(&self, member: usize, blocks: u64) {
+        let member = &self.members[member];
+        let before = member.damaged.get();
+        member.damaged.set(before + blocks);
+        if (before + blocks).checked_ilog10() > before.checked_ilog10() {
+            let what = format!(
+                "cache device {} has returned {} blocks of 4 KiB that are not what was written there; \
+                 they were found by their checksums",
+                member.id,
+                before + blocks
+            );
+            self.event(EventKind::DamageFound, what);
+        }
     }
 
     /// Whether blocks are what the header of their record, `distance` blocks before them, says.
@@ -107,4 +169,13 @@ impl Core {
             && record.offset_blocks == block
             && record.pool == self.superblock.borrow().pool
     }
+}
+
+/// Blocks one behind the other; nothing if one is missing.
+pub(crate) fn joined(blocks: &[Option<Data>]) -> Option<Data> {
+    let mut whole = Buf::new(blocks.len() * BLOCK);
+    for (place, block) in whole.chunks_exact_mut(BLOCK).zip(blocks) {
+        place.copy_from_slice(block.as_ref()?);
+    }
+    Some(whole.freeze())
 }

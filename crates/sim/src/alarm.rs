@@ -33,6 +33,7 @@ const KNOWN: &[(&str, u64)] = &[
     ("failed-member-kept", 7),
     ("ram-frame-survives-write", 2),
     ("ram-fill-overtaken", 7),
+    ("healed-from-bad-copy", 17),
 ];
 
 /// How a bug was caught.

@@ -44,6 +44,8 @@ const EXPECTED: &[(&str, u64, u64)] = &[
     ("origin flush failed: dirty again", 1, 3),
     ("origin flush failed: provisional", 1, 1),
     ("verify_failures", 1, 5),
+    ("scrub: begun", 1, 20),
+    ("scrub_laps", 1, 20),
     ("start: sets scanned", 2, 40),
     ("start: torn record", 1, 25),
     ("start: record behind a hole", 1, 7),

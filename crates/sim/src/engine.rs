@@ -13,8 +13,8 @@ use forebay_engine as engine;
 use forebay_engine::planted::{self, BUGS};
 use forebay_engine::witness::WitnessFuture;
 use forebay_engine::{
-    Client, CopiesChange, CreateOptions, ErrorKind, Event, Place, Pool, Tuning, Volume,
-    VolumeSettings, VolumeSpec, Witness,
+    Client, CopiesChange, CreateOptions, ErrorKind, Event, Place, Pool, Volume, VolumeSettings,
+    VolumeSpec, Witness,
 };
 
 use crate::content::SECTOR;
@@ -177,13 +177,6 @@ fn mode(mode: Mode) -> engine::Mode {
     }
 }
 
-/// The seed's paces. What a device returns wrong must not reach a client.
-fn tuning(env: &Env) -> Tuning {
-    let config = &env.config;
-    let verify_reads = config.tuning.verify_reads || config.faults.member_flip > 0;
-    Tuning { verify_reads, ..config.tuning.clone() }
-}
-
 fn plant(env: &Env) {
     let bug = env.bug.as_deref().and_then(|name| BUGS.iter().find(|(known, _)| *known == name));
     planted::plant(bug.map(|(_, bug)| *bug));
@@ -224,8 +217,8 @@ fn volume_name(volume: usize) -> String {
 
 async fn open(env: &Env) -> Result<Pool, SubjectError> {
     let runtime = Rc::clone(&env.runtime);
-    let offered = offered(env).await;
-    engine::open(runtime, offered, witness(env), tuning(env)).await.map_err(error)
+    let (offered, tuning) = (offered(env).await, env.config.tuning.clone());
+    engine::open(runtime, offered, witness(env), tuning).await.map_err(error)
 }
 
 impl Subject for Engine {
@@ -238,6 +231,9 @@ impl Subject for Engine {
             clean_copies: env.config.clean_copies as u8,
             segment_bytes: Some(env.config.segment_bytes as u32),
             ram_bytes: env.config.ram_bytes[0],
+            scrub_rate_bytes_per_s: env.config.scrub_rate,
+            // What a device returns wrong must not reach a client.
+            verify_reads: env.config.verify_reads || env.config.faults.member_flip > 0,
             write_amplification_max_percent: env.config.write_amplification_max_percent,
             ..CreateOptions::named("simulated")
         };
@@ -373,6 +369,11 @@ impl Subject for Engine {
         }
         count("member called back", 1);
         Ok(false)
+    }
+
+    fn start_scrub(&self) -> Result<(), SubjectError> {
+        let Some(pool) = &self.pool else { return Ok(()) };
+        pool.start_scrub().map_err(error).map(|begun| count("scrub: begun", u64::from(begun)))
     }
 
     async fn destage(&self) -> Result<(), SubjectError> {

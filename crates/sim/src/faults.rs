@@ -6,7 +6,7 @@ use forebay_device::model::fault::{Delaying, Failing, Faults, Flipping, Inner, O
 use forebay_device::model::world::{Rng, World};
 use forebay_device::{IoErrorKind, Runtime};
 
-use crate::swarm::{Config, Strike, StrikeKind};
+use crate::swarm::{Config, MEMBER_HEAD_BYTES, Strike, StrikeKind};
 
 /// What else happens when a flush fails.
 pub type Lose = Box<dyn Fn()>;
@@ -74,15 +74,27 @@ impl Armoury {
         self.harmful |= faults.iter().any(|(_, one_in)| *one_in > 0);
     }
 
+    /// What a cache device stores wrong, the segments only: a pool does not open with superblocks that
+    /// nobody can read.
+    fn rotting(&mut self, world: &Rc<World>, config: &Config, index: usize, disk: Inner) -> Inner {
+        let Some(rot) = config.rot.filter(|rot| rot.member == index) else { return disk };
+        let segments = MEMBER_HEAD_BYTES..config.member_bytes;
+        let trigger = Trigger::one_in(Ops::Writes, rot.one_in).within(segments);
+        let faults = Faults::new(config.seed ^ 0x2078);
+        self.layers.push((Rc::clone(&faults), vec![trigger]));
+        Rc::new(Flipping { inner: disk, faults, runtime: clock(world) })
+    }
+
     /// Wraps a cache device.
     pub fn member(
         &mut self,
         world: &Rc<World>,
         config: &Config,
-        disk: Inner,
+        (index, disk): (usize, Inner),
         lose: Lose,
         rng: &mut Rng,
     ) -> Inner {
+        let disk = self.rotting(world, config, index, disk);
         let mix = &config.faults;
         let errors = [
             (Ops::Reads, mix.member_read_error),

@@ -156,10 +156,10 @@ impl Machine {
         };
         let mut armoury = Armoury::default();
         let mut members = Vec::new();
-        for sector in &config.member_sector_bytes {
+        for (index, sector) in config.member_sector_bytes.iter().enumerate() {
             let (disk, recorded) = disk(DiskSettings::ssd(config.member_bytes, *sector), rng);
             let lose = Box::new(move || disk.fail_flush());
-            members.push(armoury.member(world, config, recorded, lose, rng));
+            members.push(armoury.member(world, config, (index, recorded), lose, rng));
         }
         let (mut origins, mut wrapped) = (Vec::new(), Vec::new());
         for (volume, c) in config.volumes.iter().enumerate() {

@@ -328,6 +328,17 @@ async fn resize_ram<S: Subject>(shared: &Shared, subject: &S) {
     }
 }
 
+/// Begins scrubs now and then.
+async fn begin_scrubs<S: Subject>(shared: &Shared, subject: &S) {
+    let mut luck = Rng::new(shared.config.seed ^ 0x5C2C ^ shared.world.io_count());
+    for _ in 0..shared.config.scrubs {
+        pause(shared, &mut luck).await;
+        if let Err(error) = subject.start_scrub() {
+            shared.fail(format!("a scrub cannot be begun: {error}"));
+        }
+    }
+}
+
 /// Opens the subject and lets all clients run to their end.
 pub(crate) async fn serve<S: Subject>(
     shared: &Rc<Shared>,
@@ -370,6 +381,16 @@ pub(crate) async fn serve<S: Subject>(
         let (shared, subject) = (Rc::clone(shared), Rc::clone(&subject));
         machine.env.runtime.spawn(Box::pin(async move {
             resize_ram(&shared, &*subject).await;
+            drop(subject);
+            completer.done(Ok(()));
+        }));
+    }
+    if !quiet && shared.config.scrubs > 0 {
+        let (completer, end) = pair();
+        ends.push(end);
+        let (shared, subject) = (Rc::clone(shared), Rc::clone(&subject));
+        machine.env.runtime.spawn(Box::pin(async move {
+            begin_scrubs(&shared, &*subject).await;
             drop(subject);
             completer.done(Ok(()));
         }));
@@ -547,7 +568,8 @@ impl Seed {
         let (shared, machine) = (Rc::clone(&self.shared), Rc::clone(&self.machine));
         // From numbers of its own, so that everything else of a seed is as it would be without.
         let mut luck = Rng::new(shared.config.seed ^ 0x57A7 ^ self.crashes << 32);
-        if !luck.one_in(TROUBLE_ONE_IN) {
+        // Where one member stores what it should not, another one must not lose what has its only copy.
+        if !luck.one_in(TROUBLE_ONE_IN) || shared.config.rot.is_some() {
             return Ok(());
         }
         let failed = machine.armoury.failed();

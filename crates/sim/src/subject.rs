@@ -160,6 +160,14 @@ pub trait Subject: Sized + 'static {
         async { Ok(false) }
     }
 
+    /// Begins to go through all copies of what is cached, behind the clients.
+    ///
+    /// # Errors
+    /// If that is refused.
+    fn start_scrub(&self) -> Result<(), SubjectError> {
+        Ok(())
+    }
+
     /// Waits until every volume's origin is complete, current and flushed. Nobody writes meanwhile.
     fn destage(&self) -> impl Future<Output = Result<(), SubjectError>>;
 

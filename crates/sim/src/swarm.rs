@@ -145,6 +145,14 @@ pub struct Config {
     pub ram_bytes: Vec<u64>,
     /// Reactors that clients are spread over; the first one is the pool's.
     pub reactors: usize,
+    /// Whether the engine checks what it reads from cache devices before clients see it.
+    pub verify_reads: bool,
+    /// Bytes a second that a scrub reads, and how many are begun while clients are at work.
+    pub scrub_rate: u64,
+    /// See `scrub_rate`.
+    pub scrubs: u64,
+    /// A member that stores what it should not.
+    pub rot: Option<Rot>,
     /// Paces of the engine.
     pub tuning: Tuning,
     /// The volumes.
@@ -202,6 +210,16 @@ pub enum StrikeKind {
     All,
 }
 
+/// A member that now and then stores data with a bit flipped, and says nothing. All data has another
+/// copy, so nobody may notice.
+#[derive(Clone, Copy, Debug)]
+pub struct Rot {
+    /// Which one, counted from 0.
+    pub member: usize,
+    /// One in so many writes to its segments suffers it.
+    pub one_in: u64,
+}
+
 /// A member that is there no more; dirty data has another copy.
 #[derive(Clone, Copy, Debug)]
 pub struct Loss {
@@ -214,7 +232,7 @@ pub struct Loss {
 }
 
 /// Room for superblocks and roots in front of the segments of a member.
-const MEMBER_HEAD_BYTES: u64 = 1 << 20;
+pub(crate) const MEMBER_HEAD_BYTES: u64 = 1 << 20;
 
 impl Config {
     /// The configuration that `seed` stands for.
@@ -242,6 +260,7 @@ impl Config {
         // From numbers of its own, too.
         let mut arrays = Rng::new(seed ^ 0x57F1);
         let mut settings = Rng::new(seed ^ 0xA6E);
+        let mut scrub = Rng::new(seed ^ 0x5C2B);
         let stripe = |(bytes, chunk_bytes)| Stripe { bytes, chunk_bytes };
         let stripes = [(12 << 10, 4 << 10), (128 << 10, 32 << 10), (5 << 20, 1 << 20)].map(stripe);
         Self {
@@ -287,8 +306,32 @@ impl Config {
                 sequential_cutoff_bytes: *Rng::new(seed ^ 0x5EA0).pick(&[0, 64 << 10, 1 << 20]),
                 ..Self::tuning(&mut rng)
             },
+            verify_reads: rng.one_in(8),
+            scrub_rate: *scrub.pick(&[256 << 10, 4 << 20, 1 << 30]),
+            scrubs: if scrub.one_in(2) { scrub.between(1, 3) } else { 0 },
+            rot: None,
             reactors: *rng.pick(&[1, 2, 4]),
         }
+        .with_rot()
+    }
+
+    /// From numbers of its own, too, where nothing else is wrong with members: then everything has a
+    /// copy on another one.
+    fn with_rot(mut self) -> Self {
+        let mut rng = Rng::new(self.seed ^ 0x2077);
+        let mix = &self.faults;
+        let faults = mix.member_write_error + mix.member_read_error + mix.member_flip;
+        let sound = faults + self.flush_fails_one_in == 0 && self.copies.is_empty();
+        let alone = self.loss.is_none() && self.strike.is_none();
+        if self.dirty_copies > 1 && sound && alone {
+            let member = rng.below(self.members as u64) as usize;
+            self.rot = Some(Rot { member, one_in: rng.between(2, 8) });
+            self.clean_copies = 2;
+            self.verify_reads = true;
+            self.scrubs = self.scrubs.max(rng.between(2, 4));
+            self.scrub_rate = 1 << 30;
+        }
+        self
     }
 
     /// The session of a client, counted from 0: clients of one reactor share it.
@@ -304,6 +347,7 @@ impl Config {
         self.volumes[0].size_bytes = self.volumes[0].size_bytes.min(512 << 10);
         self.loss = None;
         self.flush_fails_one_in = 0;
+        self.rot = None;
         self.members = self.members.min(2);
         self.dirty_copies = self.dirty_copies.min(self.members);
         self.agreed |= self.dirty_copies < 2;
@@ -471,7 +515,6 @@ impl Config {
             destage_depth: *rng.pick(&[1, 4, 16]),
             owed_segments_percent: *rng.pick(&[20, 40, 60]),
             lap_percent: *rng.pick(&[4, 10, 30]),
-            verify_reads: rng.one_in(8),
             destage_when_idle: !rng.one_in(4),
             sequential_cutoff_bytes: 0,
         }
@@ -527,5 +570,7 @@ mod tests {
         assert!(configs.iter().any(|c| c.ram_bytes == [0]));
         assert!(configs.iter().any(|c| c.ram_bytes.len() > 3));
         assert!(configs.iter().any(|c| c.loss.is_some_and(|loss| loss.returns)));
+        assert!(configs.iter().any(|c| c.rot.is_some() && c.scrubs > 1));
+        assert!(configs.iter().any(|c| c.rot.is_none() && c.scrubs > 1));
     }
 }

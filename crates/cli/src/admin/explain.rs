@@ -140,6 +140,27 @@ pub(crate) const CODES: &[(&str, &str, &str)] = &[
         "There was no memory for a pool's RAM tier when it was opened: it serves without one.",
         "Free memory or raise the limit of locked memory and start again, or `forebay pool set NAME ram=SIZE`.",
     ),
+    (
+        "damage-found",
+        "A cache device has returned data that is not what was written there: its checksum does not fit. The text counts the blocks of 4 KiB since the pool was opened, at the first one, the tenth, the hundredth and so on. Data with another copy is served and copied again from that, clean data from its origin; nothing damaged is written to an origin.",
+        "One or two blocks a year happen. If it goes on, replace the device: bring its data home first (`forebay volume flush`). `forebay scrub start POOL` looks through all of it; `verify=reads` keeps damaged data from clients.",
+    ),
+    (
+        "damage-unhealed",
+        "Dirty data is damaged in every copy, and its origin has an older version. Nothing takes its place. It fails to be read with `verify=reads`, and is not destaged.",
+        "Write it anew through the volume, from a backup; overwriting the range named by the text heals it. Until then the volume cannot be brought home in full.",
+    ),
+    ("scrub-started", "Somebody has started a scrub.", "Nothing."),
+    (
+        "scrub-stopped",
+        "Somebody has ended a scrub before its end.",
+        "Nothing: the next one begins when it is due.",
+    ),
+    (
+        "scrub-ended",
+        "A scrub has read all copies of what a pool holds; the text says what it found and healed.",
+        "If something was damaged, see `damage-found`.",
+    ),
     ("pool-set", "A setting of a pool was changed.", "Nothing."),
     ("pool-stopped", "A pool was closed in order.", "Nothing."),
     (

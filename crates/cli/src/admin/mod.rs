@@ -7,6 +7,7 @@ pub(crate) mod explain;
 pub(crate) mod export;
 pub(crate) mod job;
 pub(crate) mod pool;
+pub(crate) mod scrub;
 pub(crate) mod stats;
 pub(crate) mod status;
 pub(crate) mod stop;

@@ -6,7 +6,7 @@ use clap::Subcommand;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use forebay_control::api::{
     Change, Confirm, CreatePool, Done, ImportPool, Job, Many, MemberState, One, Pool, PoolPlan,
-    PoolState, PoolUsage, RemoveDevice,
+    PoolState, PoolUsage, RemoveDevice, Verify,
 };
 use forebay_control::name::Name;
 use forebay_control::profile::Profile;
@@ -57,7 +57,7 @@ pub(crate) enum Command {
     Set {
         /// Its name
         name: Name,
-        /// `dirty_copies=1..3`, `clean_copies=1..2`, `profile=LEVEL`, `ram=SIZE`, `write_amplification_max_percent=100..400`, `accept_data_loss_on_ssd_failure=true|false`
+        /// `dirty_copies=1..3`, `clean_copies=1..2`, `profile=LEVEL`, `ram=SIZE`, `scrub_rate=SIZE`, `verify=off|reads`, `write_amplification_max_percent=100..400`, `accept_data_loss_on_ssd_failure=true|false`
         #[arg(value_name = "KEY=VALUE", required = true)]
         settings: Vec<String>,
         /// Only say whether it could be done
@@ -257,10 +257,10 @@ fn profile_parser() -> impl TypedValueParser<Value = Profile> {
 }
 
 /// A size as people write it.
-fn size(text: &str) -> Result<serde_json::Value> {
+fn size(key: &str, text: &str, example: &str) -> Result<serde_json::Value> {
     let bytes = parse_bytes(text).map_err(|why| {
-        Failure::new(format!("ram={text} is no size: {why}"))
-            .hint("write it as ram=4G; ram=0 is none")
+        Failure::new(format!("{key}={text} is no size: {why}"))
+            .hint(format!("write it as {key}={example}; {key}=0 is none"))
     })?;
     Ok(bytes.into())
 }
@@ -274,7 +274,10 @@ fn settings_of(settings: &[String]) -> Result<serde_json::Map<String, serde_json
                 .hint("write KEY=VALUE, as write_amplification_max_percent=200"));
         };
         let (key, value) = match key {
-            "ram" | "ram_bytes" => ("ram_bytes".to_owned(), size(value)?),
+            "ram" | "ram_bytes" => ("ram_bytes".to_owned(), size("ram", value, "4G")?),
+            "scrub_rate" | "scrub-rate" | "scrub_rate_bytes_per_s" => {
+                ("scrub_rate_bytes_per_s".to_owned(), size("scrub_rate", value, "8M")?)
+            }
             // As an option would be written, too.
             _ => {
                 let value = serde_json::from_str(value).unwrap_or_else(|_| value.into());
@@ -413,6 +416,12 @@ pub(super) fn print_pool(pool: &Pool) {
         if usage.ram.size_bytes > 0 {
             say(format_args!("ram      {}", ram_line(usage)));
         }
+        if let Some(line) = super::scrub::line(&usage.scrub) {
+            say(text::beside("scrub    ", &line));
+        }
+        if usage.verify == Verify::Reads {
+            say("verify   what clients read is compared with its checksums");
+        }
         say(format_args!(
             "reclaim  writes up to {} % of what is admitted",
             usage.write_amplification_max_percent
@@ -430,7 +439,11 @@ pub(super) fn print_pool(pool: &Pool) {
             MemberState::Missing => "missing",
             MemberState::Lost => "lost",
         };
-        say(format_args!("ssd      {state:8} {place}  {}", member.id));
+        let damaged = match member.damaged_blocks {
+            0 => String::new(),
+            blocks => format!("; has returned {blocks} damaged blocks"),
+        };
+        say(format_args!("ssd      {state:8} {place}  {}{damaged}", member.id));
     }
     for volume in &pool.volumes {
         super::volume::print_line(volume);

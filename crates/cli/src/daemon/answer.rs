@@ -56,6 +56,12 @@ impl Daemon {
             Call::DestroyPool(name, body, reply) => {
                 self.change(reply, |it| async move { it.destroy_pool(name.as_str(), &body).await });
             }
+            Call::StartScrub(name, reply) => {
+                self.change(reply, |it| async move { it.start_scrub(&name).map(One::of) });
+            }
+            Call::StopScrub(name, reply) => {
+                self.change(reply, |it| async move { it.stop_scrub(&name) });
+            }
             Call::Plan(change, reply) => {
                 self.change(reply, |it| async move { it.plan(change).await });
             }

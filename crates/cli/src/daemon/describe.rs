@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use forebay_control::api::{
     self, Export, Member, MemberState, Mode, PoolState, PoolUsage, RamUsage, SCHEMA, Status,
-    VolumeState,
+    Verify, VolumeState,
 };
 use forebay_control::error::Code;
 use forebay_control::name::VolumeName;
@@ -54,7 +54,7 @@ fn members_of(superblock: &Superblock, found: &[&Found]) -> Vec<Member> {
             _ => MemberState::Lost,
         };
         let path = place.filter(|_| state == MemberState::Present).map(|found| found.path.clone());
-        Member { id: member.device.to_string(), path, state }
+        Member { id: member.device.to_string(), path, state, damaged_blocks: 0 }
     });
     members.collect()
 }
@@ -86,6 +86,8 @@ fn usage(open: &Open, superblock: &Superblock, record: &Record) -> PoolUsage {
             overlap_bytes: ram.overlap_bytes,
             memory_bytes: ram.memory_bytes,
         },
+        scrub: super::scrub::describe(open),
+        verify: if superblock.verify_reads { Verify::Reads } else { Verify::Off },
         read_requests: counters.read_requests.get(),
         read_hits: counters.read_hits.get(),
         read_ram_hits: counters.read_ram_hits.get(),
@@ -148,7 +150,7 @@ impl Daemon {
             Some(open) => Some(open.pool.superblock()),
             None => newest(&seen).cloned(),
         };
-        let members = match &superblock {
+        let mut members = match &superblock {
             Some(superblock) => members_of(superblock, &seen),
             None => record
                 .ssds
@@ -157,9 +159,15 @@ impl Daemon {
                     id: String::new(),
                     path: Some(path.clone()),
                     state: MemberState::Missing,
+                    damaged_blocks: 0,
                 })
                 .collect(),
         };
+        let damaged = open.as_ref().map_or(Vec::new(), |open| open.pool.damaged_blocks());
+        for (id, blocks) in damaged {
+            let of_it = |member: &&mut Member| member.id == id.to_string();
+            members.iter_mut().filter(of_it).for_each(|member| member.damaged_blocks = blocks);
+        }
         let records = superblock.as_ref().map_or(&[][..], |superblock| &superblock.volumes);
         let volumes =
             records.iter().filter_map(|v| self.describe_record(slot, open.as_deref(), v)).collect();
@@ -219,8 +227,16 @@ impl Daemon {
             "" => held,
             delay => format!("{held} {delay}"),
         };
+        let unhealed = open.pool.scrub().found.unhealed;
+        let held = match unhealed {
+            0 => held,
+            blocks => format!("{held} {blocks} dirty blocks are good in no copy."),
+        };
         let state = if lost > 0 { PoolState::Degraded } else { PoolState::Online };
         let action = match offline.first() {
+            _ if unhealed > 0 => "see `forebay events` for where they are, then `forebay explain \
+                                  damage-unhealed`"
+                .to_owned(),
             None if lost > 0 => "one that is back is stale; adding cache devices is not in this \
                                  version: remove the volumes, then make the pool anew"
                 .to_owned(),
@@ -228,6 +244,7 @@ impl Daemon {
             Some(first) => format!("attach the origin; `forebay volume show {first}` says why"),
         };
         let summary = match (lost, offline.len()) {
+            (0, 0) if unhealed > 0 => held,
             (0, 0) => format!("Healthy. {held}"),
             (0, count) => format!("{} without origin. {held}", plural(count, "volume")),
             (lost, _) => {

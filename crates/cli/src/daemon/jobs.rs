@@ -29,6 +29,8 @@ pub(super) enum Aim {
     Remove(VolumeName),
     /// A cache device, by its identity, leaves a pool.
     RemoveDevice(Name, DeviceId),
+    /// All copies of what a pool holds are read. It minds nothing that is done to the pool.
+    Scrub(Name),
     /// All pools are destaged, then the daemon ends.
     Stop,
 }
@@ -38,7 +40,7 @@ impl Aim {
     fn volume(&self) -> Option<&VolumeName> {
         match self {
             Aim::Flush(volume) | Aim::Mode(volume, _) | Aim::Remove(volume) => Some(volume),
-            Aim::RemoveDevice(..) | Aim::Stop => None,
+            Aim::RemoveDevice(..) | Aim::Scrub(_) | Aim::Stop => None,
         }
     }
 
@@ -48,6 +50,7 @@ impl Aim {
                 volume.pool.as_str() == pool
             }
             Aim::RemoveDevice(name, _) => name.as_str() == pool,
+            Aim::Scrub(_) => false,
             Aim::Stop => true,
         }
     }
@@ -58,7 +61,7 @@ impl Aim {
             Aim::Flush(volume) | Aim::Mode(volume, _) | Aim::Remove(volume) => {
                 format!("volume \"{volume}\"")
             }
-            Aim::RemoveDevice(pool, _) => format!("pool \"{pool}\""),
+            Aim::RemoveDevice(pool, _) | Aim::Scrub(pool) => format!("pool \"{pool}\""),
             Aim::Stop => "the daemon".to_owned(),
         }
     }
@@ -68,7 +71,7 @@ impl Aim {
     /// lets one go at a time.
     fn is_kept_by(&self, other: &Aim) -> bool {
         match (self, other) {
-            (Aim::Stop, _) => false,
+            (Aim::Stop | Aim::Scrub(_), _) | (_, Aim::Scrub(_)) => false,
             (Aim::Flush(_), Aim::Mode(..)) | (Aim::Mode(..), Aim::Flush(_)) => false,
             (_, Aim::Stop) => true,
             _ => self.volume().is_some() && self.volume() == other.volume(),
@@ -87,6 +90,7 @@ impl fmt::Display for Aim {
             Aim::RemoveDevice(pool, device) => {
                 write!(f, "removal of cache device {device} from pool \"{pool}\"")
             }
+            Aim::Scrub(pool) => write!(f, "scrub of pool \"{pool}\""),
             Aim::Stop => f.write_str("destaging of all pools before the end"),
         }
     }
@@ -282,6 +286,11 @@ impl Jobs {
         };
         Err(Failure::coded(Code::Busy, format!("{} is busy: {}", aim.subject(), job.aim))
             .hint(format!("wait until that has ended, or `forebay job cancel {}`", job.number)))
+    }
+
+    /// Ends the job that does just this, if there is one.
+    pub(super) fn cancel_aim(&self, aim: &Aim) {
+        self.running().iter().filter(|job| job.aim == *aim).for_each(|job| job.cancelled.raise());
     }
 
     /// Ends all jobs and waits for that.

@@ -25,6 +25,7 @@ mod plan;
 mod pools;
 mod progress;
 mod scan;
+mod scrub;
 mod shelf;
 mod state;
 mod stats;

@@ -15,7 +15,7 @@ use super::{Attached, Daemon, Open};
 use crate::Result;
 use crate::text;
 
-fn plan(what: impl Into<String>, steps: Vec<String>) -> Plan {
+pub(super) fn plan(what: impl Into<String>, steps: Vec<String>) -> Plan {
     Plan { schema: SCHEMA, done: false, what: what.into(), steps, erased: Vec::new() }
 }
 
@@ -35,6 +35,8 @@ impl Daemon {
             Change::ExportPool(name) => self.plan_export_pool(&name),
             Change::DestroyPool(name) => self.plan_destroy(&name),
             Change::RemoveDevice { pool, device } => self.plan_remove_device(&pool, &device),
+            Change::StartScrub(name) => self.plan_start_scrub(&name),
+            Change::StopScrub(name) => self.plan_stop_scrub(&name),
             Change::FlushVolume(name) => self.plan_flush(&name),
             Change::SetVolume { volume, mode } => self.plan_set(&volume, mode),
             Change::SetVolumeSettings { volume, settings } => {

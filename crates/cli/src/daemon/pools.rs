@@ -309,16 +309,17 @@ impl Daemon {
         for event in open.notes.news(&open.pool) {
             let code = event.kind.code();
             match event.kind {
-                EventKind::CopiesRestored | EventKind::CopiesRaised | EventKind::MemberRemoved => {
-                    self.journal.note(code, name, event.what)
-                }
+                EventKind::CopiesRestored
+                | EventKind::CopiesRaised
+                | EventKind::MemberRemoved
+                | EventKind::ScrubEnded => self.journal.note(code, name, event.what),
                 _ => self.journal.warn(code, name, event.what),
             }
         }
     }
 
     /// Opens what can be opened now, and looks for what is missing.
-    pub(super) async fn look_after(&self) {
+    pub(super) async fn look_after(self: &Rc<Self>) {
         self.members.forget_brought();
         let slots: Vec<_> = self
             .slots
@@ -334,6 +335,11 @@ impl Daemon {
             }
             if let Some(open) = slot.open() {
                 self.tell_news(&name, &open);
+                if open.pool.scrub().running {
+                    let name = slot.record.borrow().name.clone();
+                    // That it has one already is no error here.
+                    self.note_scrub(&name, &open).ok();
+                }
                 self.attach_volumes(&slot, &open).await;
                 self.retry_exports(&slot, &open).await;
             } else if due {
@@ -492,6 +498,9 @@ impl Daemon {
         if let Some(percent) = body.write_amplification_max_percent {
             Pool::check_write_amplification_max(percent)?;
         }
+        if let Some(rate) = body.scrub_rate_bytes_per_s {
+            Pool::check_scrub_rate(rate)?;
+        }
         if let Some(bytes) = body.ram_bytes {
             self.check_ram(bytes, open.pool.ram().memory_bytes)?;
         }
@@ -515,6 +524,20 @@ impl Daemon {
         if let Some(percent) = body.write_amplification_max_percent {
             open.pool.set_write_amplification_max(percent).await?;
             changed.push(format!("write_amplification_max_percent {percent}"));
+        }
+        if let Some(rate) = body.scrub_rate_bytes_per_s {
+            open.pool.set_scrub_rate(rate).await?;
+            changed.push(match rate {
+                0 => "no scrub".to_owned(),
+                rate => format!("a scrub of at most {} a second", text::bytes(rate)),
+            });
+        }
+        if let Some(verify) = body.verify {
+            open.pool.set_verify_reads(verify == api::Verify::Reads).await?;
+            changed.push(match verify {
+                api::Verify::Reads => "checked reads".to_owned(),
+                api::Verify::Off => "reads that are not checked".to_owned(),
+            });
         }
         if let Some(accept) = body.accept_data_loss_on_ssd_failure {
             let mut record = slot.record.borrow().clone();

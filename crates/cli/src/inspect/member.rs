@@ -246,6 +246,11 @@ fn print_superblock(slot: usize, s: &Superblock, out: &mut dyn Write) -> io::Res
         "  sector_bytes {}, index_memory_max {}, next_volume {}",
         s.sector_bytes, s.index_memory_max, s.next_volume
     )?;
+    writeln!(
+        out,
+        "  scrub_rate_bytes_per_s {}, scrub_begun_unix_s {}, scrub_next {}, verify_reads {}",
+        s.scrub_rate_bytes_per_s, s.scrub_begun_unix_s, s.scrub_next, s.verify_reads
+    )?;
     for member in &s.members {
         writeln!(
             out,

@@ -11,8 +11,8 @@ use super::slots::{SlotChoice, Slotted, choose_slot};
 use super::volume::{self, VolumeRecord, name_valid};
 use crate::ids::{BLOCK_BYTES, DeviceId, PoolId, SECTOR_BYTES};
 use crate::limits::{
-    CLEAN_COPIES_MAX, COPIES_MAX, MEMBERS_MAX, NAME_BYTES_MAX, RAM_BYTES_MAX, SHARDS_MAX,
-    SHARDS_MIN, VOLUMES_MAX,
+    CLEAN_COPIES_MAX, COPIES_MAX, MEMBERS_MAX, NAME_BYTES_MAX, RAM_BYTES_MAX, SCRUB_RATE_MAX,
+    SHARDS_MAX, SHARDS_MIN, VOLUMES_MAX,
 };
 
 pub(super) const MAGIC: &[u8; 8] = b"FBYSUPER";
@@ -47,6 +47,10 @@ structure!(at, "Superblock", 131_072, {
     DIRTY_COPIES_NEXT @ 135: 1,
     NAME @ 136: 63,
     RAM_BYTES @ 200: 8,
+    SCRUB_RATE_BYTES_PER_S @ 232: 8,
+    SCRUB_BEGUN_UNIX_S @ 240: 8,
+    SCRUB_NEXT @ 248: 4,
+    VERIFY_READS @ 252: 1,
     MEMBERS @ 256: 512,
     VOLUMES @ 4096: 126_976,
 });
@@ -141,6 +145,14 @@ pub struct Superblock {
     pub write_amplification_max_percent: u16,
     /// Bytes of the tier in RAM; 0 is none, as in pools of older versions.
     pub ram_bytes: u64,
+    /// Bytes a second that a scrub reads; 0 is none, as in pools of older versions.
+    pub scrub_rate_bytes_per_s: u64,
+    /// When the scrub's lap under way or its last one began, in seconds since 1970; 0: never.
+    pub scrub_begun_unix_s: u64,
+    /// One more than the number of the set at which the lap under way goes on; 0: none is.
+    pub scrub_next: u32,
+    /// Whether reads from members are checked before clients see them; not in older versions.
+    pub verify_reads: bool,
     /// Logical sector of the volumes' exports, 512 or 4096 bytes.
     pub sector_bytes: u32,
     /// Whether dirty data with fewer copies than asked was agreed to.
@@ -210,6 +222,10 @@ impl Superblock {
         out[at::NAME_BYTES] = self.name.len() as u8;
         put_bytes(out, at::NAME, self.name.as_bytes());
         put_u64(out, at::RAM_BYTES, self.ram_bytes);
+        put_u64(out, at::SCRUB_RATE_BYTES_PER_S, self.scrub_rate_bytes_per_s);
+        put_u64(out, at::SCRUB_BEGUN_UNIX_S, self.scrub_begun_unix_s);
+        put_u32(out, at::SCRUB_NEXT, self.scrub_next);
+        out[at::VERIFY_READS] = u8::from(self.verify_reads);
     }
 
     /// Decodes a slot.
@@ -238,6 +254,10 @@ impl Superblock {
             clean_copies: bytes[at::CLEAN_COPIES],
             write_amplification_max_percent: get_u16(bytes, at::WRITE_AMPLIFICATION_MAX_PERCENT),
             ram_bytes: get_u64(bytes, at::RAM_BYTES),
+            scrub_rate_bytes_per_s: get_u64(bytes, at::SCRUB_RATE_BYTES_PER_S),
+            scrub_begun_unix_s: get_u64(bytes, at::SCRUB_BEGUN_UNIX_S),
+            scrub_next: get_u32(bytes, at::SCRUB_NEXT),
+            verify_reads: get_bool(bytes, at::VERIFY_READS, "verify_reads")?,
             sector_bytes: get_u32(bytes, at::SECTOR_BYTES),
             accept_single_copy: get_bool(bytes, at::ACCEPT_SINGLE_COPY, "accept_single_copy")?,
             own_roots: has_feature(bytes, FEATURE_OWN_ROOTS),
@@ -274,6 +294,8 @@ impl Superblock {
         check((100..=400).contains(&percent), "write_amplification_max_percent")?;
         let ram = self.ram_bytes;
         check(ram <= RAM_BYTES_MAX && ram.is_multiple_of(BLOCK_BYTES), "ram_bytes")?;
+        check(self.scrub_rate_bytes_per_s <= SCRUB_RATE_MAX, "scrub_rate_bytes_per_s")?;
+        check(self.scrub_next <= SEGMENTS_MAX, "scrub_next")?;
         let sector = u64::from(self.sector_bytes);
         check(sector == SECTOR_BYTES || sector == BLOCK_BYTES, "sector_bytes")?;
         self.validate_members()?;

@@ -117,6 +117,8 @@ pub(crate) struct Ram {
     volumes: BTreeMap<VolumeId, u32>,
     stale: u32,
     backed: u32,
+    /// Whether what came here unchecked is not read.
+    only_verified: bool,
 }
 
 /// The finisher of SplitMix64, as in `index::shard_of`.
@@ -167,9 +169,20 @@ impl Ram {
         self.volumes.contains_key(&volume)
     }
 
-    /// Whether a block's newest version is here.
+    /// The frame that may be read for a block.
+    fn find_served(&self, volume: VolumeId, block: u64) -> Option<u32> {
+        let found = self.find_fresh(volume, block);
+        found.filter(|&slot| !self.only_verified || !self.frames[slot].is(UNVERIFIED))
+    }
+
+    /// Whether a block's newest version is here and may be read.
     pub(crate) fn holds(&self, volume: VolumeId, block: u64) -> bool {
-        self.find_fresh(volume, block).is_some()
+        self.find_served(volume, block).is_some()
+    }
+
+    /// Says whether only what is known to be right may be read from here.
+    pub(crate) fn serve_only_verified(&mut self, only: bool) {
+        self.only_verified = only;
     }
 
     /// The frame with a block's newest version, if its bytes are known to be right.
@@ -208,7 +221,7 @@ impl Ram {
             return false;
         }
         for block in first..=last {
-            let Some(slot) = self.find_fresh(volume, block) else { return false };
+            let Some(slot) = self.find_served(volume, block) else { return false };
             let start = block * BLOCK_BYTES;
             let (from, to) = (start.max(offset), (start + BLOCK_BYTES).min(end));
             let part = &self.bytes(slot)[(from - start) as usize..(to - start) as usize];
@@ -255,15 +268,16 @@ impl Ram {
         true
     }
 
-    /// Gives a frame that is stale its block's newest version. What a writer has just written is at
+    /// Gives a frame that is stale, or not known to be right, its block's newest version. What a writer has just written is at
     /// hand, and who rewrites what is read a lot is read again; but a write brings nothing here that
     /// nobody reads.
     pub(crate) fn refresh(&mut self, volume: VolumeId, block: u64, bytes: &[u8], source: Source) {
         let Some(slot) = self.find(volume, block) else { return };
-        if self.frames[slot].is(STALE) {
+        let stale = self.frames[slot].is(STALE);
+        if stale || (self.frames[slot].is(UNVERIFIED) && source != Source::LogUnverified) {
             self.bytes_mut(slot).copy_from_slice(bytes);
             self.frames[slot].word &= !STALE;
-            self.stale -= 1;
+            self.stale -= u32::from(stale);
             self.set_source(slot, source);
         }
     }

@@ -70,8 +70,16 @@ impl Core {
     }
 
     /// Brings the whole blocks of what was read from a run of the log, which is pinned, into RAM, if
-    /// the index still says that they are there and nobody is about to change them (INV-37).
-    pub(crate) fn fill_from_log(&self, v: &VolumeState, m: &Mapping, offset: u64, bytes: &[u8]) {
+    /// the index still says that they are there and nobody is about to change them (INV-37). `verified`
+    /// says how they were read.
+    pub(crate) fn fill_from_log(
+        &self,
+        v: &VolumeState,
+        m: &Mapping,
+        offset: u64,
+        bytes: &[u8],
+        verified: bool,
+    ) {
         let first = offset.div_ceil(BLOCK_BYTES);
         let end = (offset + bytes.len() as u64) / BLOCK_BYTES;
         if first >= end {
@@ -83,7 +91,6 @@ impl Core {
             return seen("RAM: not filled, overtaken");
         }
         seen("RAM: filled from the log");
-        let verified = self.tuning.verify_reads;
         let source = if verified { Source::LogVerified } else { Source::LogUnverified };
         for block in first..end {
             let at = (block * BLOCK_BYTES - offset) as usize;

@@ -150,6 +150,19 @@ fn only_what_is_known_to_be_right_may_stand_in_for_the_log() {
     }
 }
 
+#[test]
+fn where_reads_are_checked_what_came_unchecked_is_not_served() {
+    for source in SOURCES {
+        let mut ram = sized(4);
+        assert!(ram.enter(V, 1, &content(1), source));
+        ram.serve_only_verified(true);
+        let right = source != Source::LogUnverified;
+        assert_eq!((ram.holds(V, 1), here(&mut ram, 2) == [1]), (right, right));
+        assert!(ram.enter(V, 1, &content(1), Source::LogVerified));
+        assert!(ram.holds(V, 1) && here(&mut ram, 2) == [1], "it was checked meanwhile");
+    }
+}
+
 /// Against a plain map, whatever is done.
 #[test]
 fn it_holds_what_was_put_in_and_no_more() {

@@ -45,9 +45,9 @@ const VOLUME_BYTES: u64 = 32 << 20;
 const READ: u64 = 4096;
 const READERS: u64 = 64;
 
-/// Virtual time in which `READERS` clients at a time read all of a cached volume, 4 KiB by 4 KiB,
-/// anywhere; `dirty` or clean.
-fn time_to_read(members: u8, dirty: bool) -> Nanos {
+/// Virtual time in which `depth` clients at a time read all of a cached volume, 4 KiB by 4 KiB,
+/// anywhere; `dirty` or clean, checked or not.
+fn time_to_read(members: u8, dirty: bool, verify_reads: bool, depth: u64) -> Nanos {
     let world = World::new(3);
     world.set_limits(Limits { steps: u64::MAX, nanos: 1_000 * SECOND });
     let runtime = Rc::clone(&world) as Rc<dyn Runtime>;
@@ -65,11 +65,11 @@ fn time_to_read(members: u8, dirty: bool) -> Nanos {
         let options = CreateOptions {
             dirty_copies: members,
             clean_copies: members,
+            verify_reads,
             ..CreateOptions::named("pool")
         };
         create(&*rt, &given, &*witness, &options).await.unwrap();
-        let tuning = Tuning { verify_reads: false, ..lazy() };
-        let pool = open(rt, given, witness, tuning).await.unwrap();
+        let pool = open(rt, given, witness, lazy()).await.unwrap();
         let spec = VolumeSpec {
             name: "v".into(),
             origin: "origin".into(),
@@ -90,7 +90,7 @@ fn time_to_read(members: u8, dirty: bool) -> Nanos {
     let (pool, volume) = opened.unwrap();
     let (begun, left) = (world.now(), Rc::new(Cell::new(VOLUME_BYTES / READ)));
     let mut readers = Vec::new();
-    for reader in 0..READERS {
+    for reader in 0..depth {
         let (completer, end) = forebay_device::io::pair();
         let (volume, left, mut rng) = (Rc::clone(&volume), Rc::clone(&left), Rng::new(reader));
         readers.push(end);
@@ -120,10 +120,26 @@ fn time_to_read(members: u8, dirty: bool) -> Nanos {
 #[test]
 fn two_mirrored_ssds_read_almost_twice_as_much_as_one() {
     for dirty in [true, false] {
-        let (one, two) = (time_to_read(1, dirty), time_to_read(2, dirty));
+        let time = |members| time_to_read(members, dirty, false, READERS);
+        let (one, two) = (time(1), time(2));
         let times = one as f64 / two as f64;
         assert!(times >= 1.8, "two read {times:.2} x what one does; dirty: {dirty}");
     }
+}
+
+/// What it costs to read a header with each block (`docs/internals/performance.md` has the figures).
+#[test]
+fn checked_reads_cost_one_more_device_read() {
+    let times = |depth| {
+        let time = |verify| time_to_read(1, true, verify, depth) as f64;
+        time(true) / time(false)
+    };
+    let (alone, many) = (times(1), times(READERS));
+    println!(
+        "checked reads take {alone:.2} x as long one by one, {many:.2} x with {READERS} at a time"
+    );
+    assert!((1.0..1.3).contains(&alone), "both reads are begun at once: {alone:.2}");
+    assert!((1.5..2.2).contains(&many), "twice as many device reads: {many:.2}");
 }
 
 const BLOCKS: u64 = 24;

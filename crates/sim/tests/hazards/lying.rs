@@ -35,8 +35,9 @@ fn restart(rig: &Rc<Rig>, crash: Crash, liar: usize) -> Result<(), String> {
 
 /// One of two members lies about every fourth write, from before the first block of data on.
 fn lies(seed: u64, how: fn(&Breakage) -> &Rc<Faults>) -> Result<(), String> {
-    let tuning = Tuning { verify_reads: true, lap_percent: 20, ..lazy() };
-    let rig = Rig::new(seed, Plan { members: 2, copies: 2, tuning, ..Plan::default() });
+    let tuning = Tuning { lap_percent: 20, ..lazy() };
+    let plan = Plan { members: 2, copies: 2, tuning, verify_reads: true, ..Plan::default() };
+    let rig = Rig::new(seed, plan);
     let liar = (seed / 2 % 2) as usize;
     let faults = how(&rig.broken[liar]);
     faults.arm(Trigger::one_in(Ops::Writes, 4));

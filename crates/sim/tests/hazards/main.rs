@@ -18,6 +18,7 @@ mod ram;
 mod remote;
 mod removal;
 mod rig;
+mod scrub;
 mod start;
 mod status;
 mod stop;

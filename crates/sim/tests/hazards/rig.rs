@@ -184,7 +184,6 @@ pub fn lazy() -> Tuning {
         destage_depth: 8,
         owed_segments_percent: 60,
         lap_percent: 90,
-        verify_reads: false,
         destage_when_idle: false,
         sequential_cutoff_bytes: 1 << 20,
     }
@@ -199,6 +198,7 @@ pub struct Plan {
     pub origin_bytes: u64,
     pub write_amplification_max_percent: u16,
     pub ram_bytes: u64,
+    pub verify_reads: bool,
     /// Whether write-back with a single copy is agreed to.
     pub agreed: bool,
 }
@@ -215,6 +215,7 @@ impl Default for Plan {
             origin_bytes,
             write_amplification_max_percent: 150,
             ram_bytes: 0,
+            verify_reads: false,
             agreed: true,
         }
     }
@@ -261,6 +262,7 @@ impl Rig {
             write_amplification_max_percent: plan.write_amplification_max_percent,
             segment_bytes: Some(SEGMENT_BYTES as u32),
             ram_bytes: plan.ram_bytes,
+            verify_reads: plan.verify_reads,
             ..CreateOptions::named("pool")
         };
         let spec = VolumeSpec {

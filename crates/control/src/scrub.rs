@@ -1,0 +1,44 @@
+//! What looks for damage on cache devices, in the words of the API.
+
+use serde::{Deserialize, Serialize};
+
+/// What of what cache devices return is compared with its checksum, beside what is written to origins
+/// or copied, which always is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verify {
+    /// Nothing.
+    #[default]
+    Off,
+    /// What clients read, too.
+    Reads,
+}
+
+/// How the scrub of an open pool is.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Scrub {
+    /// Bytes a second that it may read; 0: off.
+    pub rate_bytes_per_s: u64,
+    /// Whether one is under way.
+    pub running: bool,
+    /// What it waits for; empty if it does not.
+    pub waits_for: String,
+    /// When it or the last one began, in seconds since 1970; 0: never.
+    pub begun_unix_s: u64,
+    /// Bytes that it has read since the pool was opened.
+    pub read_bytes: u64,
+    /// Bytes that it still has to read, as far as that is known.
+    pub left_bytes: u64,
+    /// Seconds that this takes at its rate; `null` if it waits or none is under way.
+    pub left_s: Option<u64>,
+    /// Blocks of 4 KiB that were damaged in some copy, since the pool was opened.
+    pub damaged_blocks: u64,
+    /// Of those, copied again from a good copy.
+    pub copied_blocks: u64,
+    /// Of those, dropped: their origin has them.
+    pub dropped_blocks: u64,
+    /// Of those, dirty and good in no copy.
+    pub unhealed_blocks: u64,
+    /// Records of metadata that were damaged in some copy and are needed no more.
+    pub replaced_records: u64,
+}

@@ -1,0 +1,682 @@
+//! The scrub: reads every copy of what closed sets hold, at a set rate, and heals what is damaged while
+//! another copy, or the origin, still has it.
+//!
+//! * A lap goes through the sets in the order of their numbers, record by record; what is live is looked
+//!   up anew for each record. Its place is durable (a lap through a large pool takes weeks, and would
+//!   never come to its end if each start began another one), what it has found is not.
+//! * Clean data with a good copy is moved, without one it is dropped: the origin has it. Dirty data with
+//!   a good copy is moved. A move is an append like any other (INV-15, INV-28), so it changes nothing if
+//!   the block was overwritten, trimmed, destaged or moved meanwhile (INV-70). What is dirty and good in
+//!   no copy is counted and told, and nothing takes its place.
+//! * What was copied again counts as healed only behind a root (INV-71): in a replay a move of dirty
+//!   data needs the record that it copied, and that is what is damaged.
+//! * Facts and images that are damaged are healed by a lap of the checkpoint: behind its root nobody
+//!   needs them. Footers are not looked at: they only spare a start the reading of a set.
+//! * It yields: a part of its rate is left while clients read the same members ([`SCRUB_BUSY_PART`]); it
+//!   pauses while members are left behind or dirty data gets other copies, and heals nothing while room
+//!   is short.
+
+mod inspect;
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeSet, VecDeque};
+use std::ops::Range;
+use std::rc::Rc;
+use std::slice::from_ref;
+
+use forebay_device::runtime::SECOND;
+use forebay_device::{Data, Nanos};
+
+use crate::core::Core;
+use crate::counters::add;
+use crate::creation::invalid;
+use crate::error::Result;
+use crate::event::EventKind;
+use crate::format::{Entry, EntryKind, State, Stream};
+use crate::ids::{BLOCK_BYTES, Incarnation, Location, SegmentId, VolumeId};
+use crate::index::Mapping;
+use crate::limits::{
+    SCRUB_BUSY_PART, SCRUB_LAP_SECONDS, SCRUB_RATE_MAX, SCRUB_RATE_MIN, SCRUB_STORE_INTERVAL,
+};
+use crate::log::new_entry;
+use crate::planted::{self, Bug};
+use crate::pool::Pool;
+use crate::reclaim::SETS_MOVING_MAX;
+use crate::scrub::inspect::Inspection;
+use crate::segment::{Set, SetState};
+use crate::verify::joined;
+use crate::walk::Run;
+
+/// How often it is looked whether there is something to do, or whether it may go on.
+const LOOK_INTERVAL: Nanos = SECOND;
+
+/// What a lap has found, in blocks of 4 KiB.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ScrubFound {
+    /// Live blocks that are damaged in some copy.
+    pub damaged: u64,
+    /// Of those, clean ones that were dropped: the origin has them.
+    pub dropped: u64,
+    /// Of those, blocks that were copied again from a good copy.
+    pub copied: u64,
+    /// Of those, dirty ones that are good in no copy.
+    pub unhealed: u64,
+    /// Records of facts and images that were damaged in some copy, and are needed no more.
+    pub replaced: u64,
+}
+
+/// How the scrub of a pool is.
+#[derive(Clone, Debug, Default)]
+pub struct ScrubStatus {
+    /// Bytes a second that it may read; 0: off.
+    pub rate_bytes_per_s: u64,
+    /// Whether a lap is under way.
+    pub running: bool,
+    /// Why it waits, if it does.
+    pub waits_for: &'static str,
+    /// When the lap under way or the last one began, in seconds since 1970; 0: never.
+    pub begun_unix_s: u64,
+    /// Bytes that the lap under way has read since the pool was opened.
+    pub read_bytes: u64,
+    /// Bytes that it still has to read, as far as that is known.
+    pub left_bytes: u64,
+    /// What the lap under way has found since the pool was opened, or else the last one.
+    pub found: ScrubFound,
+}
+
+/// A lap that is under way.
+#[derive(Clone, Copy)]
+struct Lap {
+    /// Tells laps of one start apart.
+    number: u64,
+    /// The set at which it goes on.
+    next: u32,
+    read_bytes: u64,
+}
+
+/// What the scrub knows.
+#[derive(Default)]
+pub(crate) struct Scrub {
+    lap: Cell<Option<Lap>>,
+    laps: Cell<u64>,
+    begun_unix_s: Cell<u64>,
+    found: RefCell<ScrubFound>,
+    /// Since when there are moves of dirty data that no root's images know.
+    healed_since: Cell<Option<Nanos>>,
+    /// When its place was stored, and whether it has to be as soon as possible.
+    stored: Cell<Nanos>,
+    is_new: Cell<bool>,
+}
+
+impl Scrub {
+    /// Goes on where the superblock says that the last start was.
+    pub(crate) fn resume(next: u32, begun_unix_s: u64) -> Scrub {
+        let scrub = Scrub::default();
+        scrub.begun_unix_s.set(begun_unix_s);
+        let lap = next.checked_sub(1).map(|next| Lap { number: 0, next, read_bytes: 0 });
+        scrub.lap.set(lap);
+        scrub
+    }
+
+    /// Where it is and when the lap began, as the superblock has it: behind the place 0 is none.
+    pub(crate) fn place(&self) -> (u32, u64) {
+        let next = self.lap.get().map_or(0, |lap| lap.next + 1);
+        (next, self.begun_unix_s.get())
+    }
+
+    fn begin(&self, unix_s: u64) {
+        self.laps.set(self.laps.get() + 1);
+        self.lap.set(Some(Lap { number: self.laps.get(), next: 0, read_bytes: 0 }));
+        self.begun_unix_s.set(unix_s);
+        self.found.take();
+        self.is_new.set(true);
+    }
+
+    fn end(&self) {
+        self.lap.set(None);
+        self.is_new.set(true);
+    }
+
+    /// Changes the lap, if it is still the same.
+    fn change(&self, number: u64, change: impl FnOnce(&mut Lap)) {
+        if let Some(mut lap) = self.lap.get().filter(|lap| lap.number == number) {
+            change(&mut lap);
+            self.lap.set(Some(lap));
+        }
+    }
+}
+
+/// What is to be looked at of one record.
+struct Item {
+    header: Location,
+    /// Blocks of its header, at the most.
+    head: u32,
+    content: Content,
+}
+
+enum Content {
+    /// Runs that were live when the set was looked at.
+    Runs(Vec<Run>),
+    /// Data blocks of an image; a record of facts has none.
+    Blocks(Range<u32>),
+}
+
+/// A set that a lap is at.
+#[derive(Clone, Copy)]
+struct At {
+    lap: u64,
+    set: SegmentId,
+    incarnation: Incarnation,
+}
+
+/// Whether a lap is due by the calendar, of a pool in which one was `begun` last, or never. A clock that
+/// was ahead once must not put it off for years.
+fn is_due(begun: u64, created: u64, now: u64) -> bool {
+    let last = if begun > 0 { begun } else { created };
+    now < last || now - last >= SCRUB_LAP_SECONDS
+}
+
+impl Core {
+    fn is_scrub_due(&self) -> bool {
+        let superblock = self.superblock.borrow();
+        let (begun, now) = (self.scrub.begun_unix_s.get(), self.rt.unix_seconds());
+        superblock.scrub_rate_bytes_per_s > 0 && is_due(begun, superblock.created_unix_s, now)
+    }
+
+    fn is_scrub_over(&self) -> bool {
+        self.settled.get() || self.stopping.get() || self.latched.get()
+    }
+
+    /// Why a lap waits, if it does.
+    fn scrub_waits_for(&self) -> &'static str {
+        if self.superblock.borrow().scrub_rate_bytes_per_s == 0 {
+            return "a rate";
+        }
+        if self.is_failing() || self.swept_epoch.get() < self.log.epoch.get() {
+            return "a cache device to be left behind";
+        }
+        if self.rebuilding.get() || self.raising.get() {
+            return "dirty data to get its copies";
+        }
+        ""
+    }
+
+    fn may_scrub(&self, lap: u64) -> bool {
+        !self.is_scrub_over()
+            && self.scrub_waits_for().is_empty()
+            && self.scrub.lap.get().is_some_and(|now| now.number == lap)
+    }
+
+    /// Whether a set is closed and still in the same life.
+    fn is_at(&self, at: At) -> bool {
+        let sets = self.sets.borrow();
+        sets.get(at.set)
+            .is_some_and(|set| set.incarnation == at.incarnation && set.state == SetState::Closed)
+    }
+
+    /// Makes durable where the scrub is, if that is due.
+    async fn store_scrub(&self, in_any_case: bool) {
+        let now = self.rt.now();
+        let running = self.scrub.lap.get().is_some();
+        let old = running && now - self.scrub.stored.get() >= SCRUB_STORE_INTERVAL;
+        if !(self.scrub.is_new.get() || old || (running && in_any_case)) || self.latched.get() {
+            return;
+        }
+        let _control = self.control.lock().await;
+        self.scrub.is_new.set(false);
+        self.scrub.stored.set(now);
+        // Each superblock says it; an error has latched the pool and is an event.
+        self.write_superblocks(|_| ()).await.ok();
+    }
+
+    /// Writes images that know what was copied again, if that is due.
+    async fn prove_healed(self: &Rc<Self>, in_any_case: bool) {
+        let Some(since) = self.scrub.healed_since.get() else { return };
+        if in_any_case || self.rt.now() - since >= SCRUB_STORE_INTERVAL {
+            self.scrub.healed_since.set(None);
+            // Its error has latched the pool and is an event.
+            self.lap(false).await.ok();
+        }
+    }
+
+    /// The set that a lap goes on with.
+    fn next_to_scrub(&self, lap: Lap) -> Option<At> {
+        let sets = self.sets.borrow();
+        let worth = |set: &&Set| {
+            let held = set.live_blocks > 0 || !set.holds_data();
+            set.state == SetState::Closed && held && !set.has_no_copy()
+        };
+        let set = sets.iter_from(SegmentId(lap.next)).find(worth)?;
+        Some(At { lap: lap.number, set: set.id, incarnation: set.incarnation })
+    }
+
+    /// Goes through one set; false if something came between, so that it has to be done again.
+    async fn scrub_set(self: &Rc<Self>, at: At) -> bool {
+        let mut damaged = 0;
+        for item in self.items_of(at.set).await {
+            if !self.is_at(at) {
+                break;
+            }
+            if !self.may_scrub(at.lap) {
+                return false;
+            }
+            let bytes = match &item.content {
+                Content::Runs(runs) => {
+                    let pinned = self.pin_set(at.set);
+                    let bytes = self.scrub_runs(&item, runs, at).await;
+                    self.unpin(pinned);
+                    bytes
+                }
+                Content::Blocks(blocks) => {
+                    let pinned = self.pin_set(at.set);
+                    let found = self.inspect(item.header, item.head, from_ref(blocks)).await;
+                    // Without live data it is not emptied by being let go; a root frees it.
+                    let _ = self.sets.borrow_mut().unpin(pinned);
+                    let bad = |found: &Inspection| {
+                        found.bad_headers != 0 || found.bad.iter().any(|bad| *bad != 0)
+                    };
+                    if let Some(found) = found.as_ref().filter(|found| bad(found) && self.is_at(at))
+                    {
+                        damaged += 1;
+                        self.note_bad_copies(at.set, found);
+                    }
+                    Some(found.map_or(0, |found| found.bytes))
+                }
+            };
+            let Some(bytes) = bytes else { return false };
+            add(&self.counters.scrub_bytes, bytes);
+            self.scrub.change(at.lap, |lap| lap.read_bytes += bytes);
+            self.pace_scrub(at, bytes).await;
+        }
+        if damaged > 0 && self.lap(false).await.is_ok() {
+            planted::seen("scrub: facts or images replaced");
+            add(&self.counters.scrub_replaced_records, damaged);
+            self.scrub.found.borrow_mut().replaced += damaged;
+        }
+        true
+    }
+
+    /// What there is to look at in a set.
+    async fn items_of(&self, id: SegmentId) -> Vec<Item> {
+        if self.sets.borrow().get(id).is_some_and(Set::holds_data) {
+            let mut runs = self.runs_of(id).await;
+            runs.sort_by_key(|(_, m)| m.location);
+            let header = |(_, m): &Run| Location(m.location.0 - u64::from(m.distance));
+            let records = runs.chunk_by(|a, b| header(a) == header(b));
+            return records
+                .map(|runs| Item {
+                    header: header(&runs[0]),
+                    head: u32::from(runs[0].1.distance),
+                    content: Content::Runs(runs.to_vec()),
+                })
+                .collect();
+        }
+        let records = self.read_footer(id).await.unwrap_or_default();
+        records
+            .iter()
+            .map(|record| {
+                let head = u32::from(record.header_blocks);
+                Item {
+                    header: self.sets.borrow().location(id, record.offset_blocks),
+                    head,
+                    content: Content::Blocks(head..head + u32::from(record.data_blocks)),
+                }
+            })
+            .collect()
+    }
+
+    /// What of some runs is still where it was.
+    fn still_live(&self, runs: &[Run]) -> Vec<Run> {
+        let mut live = Vec::new();
+        for (volume, run) in runs {
+            let index = self.shard(*volume, run.block).index.borrow();
+            index.lookup(*volume, run.block, run.count, |m| {
+                let place = run.location.0 + (m.block - run.block);
+                if m.state.has_data() && m.location.0 == place {
+                    live.push((*volume, m));
+                }
+            });
+        }
+        live.sort_by_key(|(_, m)| m.location);
+        live
+    }
+
+    /// Looks at what is live of a record, and heals it; nothing if that has to wait. What waits for an
+    /// origin flush cannot be moved, and becomes clean by one.
+    async fn scrub_runs(self: &Rc<Self>, item: &Item, runs: &[Run], at: At) -> Option<u64> {
+        let (mut left, mut bytes) = (runs.to_vec(), 0);
+        for _ in 0..2 {
+            let live = self.still_live(&left);
+            let range = |m: &Mapping| u32::from(m.distance)..u32::from(m.distance) + m.count;
+            let ranges: Vec<_> = live.iter().map(|(_, m)| range(m)).collect();
+            if live.is_empty() {
+                break;
+            }
+            let Some(found) = self.inspect(item.header, item.head, &ranges).await else { break };
+            bytes += found.bytes;
+            if found.bad.iter().all(|bad| *bad == 0) {
+                break;
+            }
+            self.note_bad_copies(at.set, &found);
+            left = self.heal(&live, &found).await?;
+            let volumes: BTreeSet<VolumeId> = left.iter().map(|(volume, _)| *volume).collect();
+            for v in volumes.into_iter().filter_map(|volume| self.volume(volume)) {
+                // Its error is an event; what is dirty again is healed as such.
+                self.flush_origin(&v).await.ok();
+            }
+        }
+        Some(bytes)
+    }
+
+    /// Notes for each member what it has returned.
+    fn note_bad_copies(&self, set: SegmentId, found: &Inspection) {
+        for copy in 0..8 {
+            let blocks = found.bad.iter().filter(|bad| **bad >> copy & 1 == 1).count() as u64;
+            let blocks = blocks.max(u64::from(found.bad_headers >> copy & 1));
+            let segment = {
+                let sets = self.sets.borrow();
+                let segments = sets.get(set).map_or(&[][..], |set| &set.segments);
+                segments.get(copy).map(|segment| sets.member_of(*segment))
+            };
+            if let Some(member) = segment.filter(|_| blocks > 0) {
+                self.note_damage(member, blocks);
+            }
+        }
+    }
+
+    /// Heals the damaged blocks of runs; nothing if there is no room for that now. Returns what waits for
+    /// an origin flush or has changed meanwhile.
+    async fn heal(&self, live: &[Run], found: &Inspection) -> Option<Vec<Run>> {
+        let is_dirty = |(_, m): &Run| m.state == State::Dirty;
+        let tight = self.sets.borrow().is_starving() || self.moving.get() >= SETS_MOVING_MAX;
+        if tight && live.iter().any(is_dirty) {
+            return None;
+        }
+        let (mut left, mut moves, mut first) = (Vec::new(), Vec::new(), 0);
+        for (volume, m) in live {
+            let count = m.count as usize;
+            let bad = &found.bad[first..first + count];
+            let blocks = &found.blocks[first..first + count];
+            first += count;
+            if !self.is_still(*volume, m) {
+                left.push((*volume, *m));
+                continue;
+            }
+            let fate = |i: usize| (bad[i] != 0, blocks[i].is_some());
+            let mut from = 0;
+            while from < count {
+                let is_bad = bad[from] != 0;
+                let until = (from..count).find(|&i| fate(i) != fate(from)).unwrap_or(count);
+                let data = joined(&blocks[from..until]);
+                let part = Mapping {
+                    block: m.block + from as u64,
+                    count: (until - from) as u32,
+                    location: Location(m.location.0 + from as u64),
+                    distance: m.distance.wrapping_add(from as u8),
+                    ..*m
+                };
+                from = until;
+                match (m.state, data) {
+                    _ if !is_bad => {}
+                    (State::Written, _) => left.push((*volume, part)),
+                    (State::Clean, Some(data)) => moves.push((Stream::Main, *volume, part, data)),
+                    (State::Dirty, Some(data)) => moves.push((Stream::Dirty, *volume, part, data)),
+                    (State::Dirty, None) => self.note_unhealed(*volume, &part),
+                    _ => self.drop_damaged(*volume, &part),
+                }
+            }
+        }
+        self.moving.set(self.moving.get() + 1);
+        for (stream, volume, part, data) in moves {
+            self.copy_again(stream, volume, part, data).await;
+        }
+        self.moving.set(self.moving.get() - 1);
+        self.housekeeping.wake_all();
+        Some(left)
+    }
+
+    /// Moves good bytes of damaged blocks.
+    async fn copy_again(&self, stream: Stream, volume: VolumeId, part: Mapping, data: Data) {
+        planted::seen("scrub: copied again");
+        self.note_found(part.count, |found| &mut found.copied);
+        add(&self.counters.scrub_copied_blocks, part.count.into());
+        let since = self.scrub.healed_since.get().unwrap_or(self.rt.now());
+        self.scrub.healed_since.set(Some(since));
+        if planted::is(Bug::HealedAsWrite) {
+            let entry = new_entry(EntryKind::Write, volume, part.block, part.count);
+            let entry = Entry { sectors: part.sectors, ..entry };
+            self.log.append(stream, entry, Some(data)).done().await.ok();
+            return;
+        }
+        let mut under_way = VecDeque::new();
+        self.append_moves(stream, &mut vec![(volume, part, data)], &mut under_way);
+        // Its error has latched the pool and is an event.
+        self.finish_move(&mut under_way).await.ok();
+    }
+
+    /// Drops clean data that is good in no copy.
+    fn drop_damaged(&self, volume: VolumeId, part: &Mapping) {
+        planted::seen("scrub: dropped");
+        self.note_found(part.count, |found| &mut found.dropped);
+        add(&self.counters.scrub_dropped_blocks, part.count.into());
+        self.evict(volume, part.block, part.count, part.location);
+    }
+
+    fn note_found(&self, blocks: u32, of: impl Fn(&mut ScrubFound) -> &mut u64) {
+        let mut found = self.scrub.found.borrow_mut();
+        found.damaged += u64::from(blocks);
+        *of(&mut found) += u64::from(blocks);
+        add(&self.counters.scrub_damaged_blocks, u64::from(blocks));
+    }
+
+    /// Dirty data that no copy has: nobody may take anything else for it.
+    fn note_unhealed(&self, volume: VolumeId, part: &Mapping) {
+        planted::seen("scrub: good in no copy");
+        self.note_found(part.count, |found| &mut found.unhealed);
+        add(&self.counters.scrub_unhealed_blocks, part.count.into());
+        let name = self.volume(volume).map_or_else(|| volume.0.to_string(), |v| v.name.clone());
+        let (at, bytes) = (part.block * BLOCK_BYTES, u64::from(part.count) * BLOCK_BYTES);
+        let what = format!(
+            "{bytes} B of volume \"{name}\" at {at} are good in no copy, and its origin lacks them"
+        );
+        self.event(EventKind::DamageUnhealed, what);
+    }
+
+    /// Waits for as long as what was read is to take.
+    async fn pace_scrub(&self, at: At, bytes: u64) {
+        let rate = self.superblock.borrow().scrub_rate_bytes_per_s.max(1);
+        let span = u128::from(bytes) * u128::from(SECOND) / u128::from(rate);
+        let span = u64::try_from(span).unwrap_or(u64::MAX);
+        for _ in 0..SCRUB_BUSY_PART {
+            let timer = self.rt.sleep(span);
+            self.housekeeping.until_or(|| !self.may_scrub(at.lap), timer).await;
+            let busy = {
+                let sets = self.sets.borrow();
+                let segments = sets.get(at.set).map_or(&[][..], |set| &set.segments);
+                segments.iter().any(|at| !self.members[sets.member_of(*at)].queue.is_empty())
+            };
+            if !busy {
+                return;
+            }
+        }
+    }
+
+    /// Ends a lap that has come to its end.
+    fn end_scrub(&self) {
+        self.scrub.end();
+        add(&self.counters.scrub_laps, 1);
+        let found = *self.scrub.found.borrow();
+        let what = match found {
+            ScrubFound { damaged: 0, replaced: 0, .. } => {
+                "all copies were read, and nothing is damaged".to_owned()
+            }
+            ScrubFound { damaged, dropped, copied, unhealed, replaced } => format!(
+                "all copies were read; of {damaged} damaged blocks of 4 KiB {copied} were copied \
+                 again, {dropped} dropped because their origin has them, and {unhealed} are dirty and \
+                 good in no copy; {replaced} records of metadata were replaced"
+            ),
+        };
+        self.event(EventKind::ScrubEnded, what);
+    }
+
+    /// How much a lap still has to read, in bytes.
+    fn scrub_left(&self, lap: Lap) -> u64 {
+        let sets = self.sets.borrow();
+        let sets_left = sets.iter_from(SegmentId(lap.next));
+        let left = sets_left.filter(|set| set.state == SetState::Closed);
+        let blocks: u64 =
+            left.map(|set| u64::from(set.live_blocks) * set.segments.len() as u64).sum();
+        blocks * BLOCK_BYTES
+    }
+
+    fn scrub_status(&self) -> ScrubStatus {
+        let lap = self.scrub.lap.get();
+        ScrubStatus {
+            rate_bytes_per_s: self.superblock.borrow().scrub_rate_bytes_per_s,
+            running: lap.is_some(),
+            waits_for: if lap.is_some() { self.scrub_waits_for() } else { "" },
+            begun_unix_s: self.scrub.begun_unix_s.get(),
+            read_bytes: lap.map_or(0, |lap| lap.read_bytes),
+            left_bytes: lap.map_or(0, |lap| self.scrub_left(lap)),
+            found: *self.scrub.found.borrow(),
+        }
+    }
+}
+
+/// Makes laps when they are due or asked for.
+pub(crate) async fn scrubber(core: Rc<Core>) {
+    while !core.is_scrub_over() {
+        core.store_scrub(false).await;
+        core.prove_healed(false).await;
+        let lap = match core.scrub.lap.get() {
+            None if core.is_scrub_due() => {
+                core.scrub.begin(core.rt.unix_seconds());
+                continue;
+            }
+            lap => lap.filter(|_| core.scrub_waits_for().is_empty()),
+        };
+        let at = lap.and_then(|lap| core.next_to_scrub(lap));
+        let done = match (lap, at) {
+            (Some(lap), Some(at)) => {
+                let done = core.scrub_set(at).await;
+                if done {
+                    core.scrub.change(lap.number, |now| now.next = at.set.0 + 1);
+                }
+                done
+            }
+            (Some(_), None) => {
+                core.prove_healed(true).await;
+                core.end_scrub();
+                true
+            }
+            (None, _) => false,
+        };
+        if !done {
+            let timer = core.rt.sleep(LOOK_INTERVAL);
+            let new = || core.scrub.is_new.get() || core.is_scrub_over();
+            core.housekeeping.until_or(new, timer).await;
+        }
+    }
+    core.store_scrub(true).await;
+}
+
+impl Pool {
+    /// How the scrub is.
+    pub fn scrub(&self) -> ScrubStatus {
+        self.core.scrub_status()
+    }
+
+    /// Whether a scrub may read so many bytes a second.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid).
+    pub fn check_scrub_rate(bytes_per_s: u64) -> Result<()> {
+        if bytes_per_s == 0 || (SCRUB_RATE_MIN..=SCRUB_RATE_MAX).contains(&bytes_per_s) {
+            return Ok(());
+        }
+        Err(invalid(
+            format!("a scrub of {bytes_per_s} B a second"),
+            "use 64 KiB to 1 TiB a second; 0 is none",
+        ))
+    }
+
+    /// Changes how many bytes a second a scrub reads; 0: none is begun, and one under way waits. It is
+    /// durable on every member when this returns.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid); [`ErrorKind::Io`](crate::ErrorKind::Io) if the
+    /// superblocks cannot be written.
+    pub async fn set_scrub_rate(&self, bytes_per_s: u64) -> Result<()> {
+        Pool::check_scrub_rate(bytes_per_s)?;
+        let _control = self.core.control.lock().await;
+        let change = |superblock: &mut crate::format::Superblock| {
+            superblock.scrub_rate_bytes_per_s = bytes_per_s
+        };
+        self.core.write_superblocks(change).await?;
+        self.core.housekeeping.wake_all();
+        Ok(())
+    }
+
+    /// Begins a lap now; false if one is under way.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if the pool has no rate for it.
+    pub fn start_scrub(&self) -> Result<bool> {
+        let core = &self.core;
+        if core.superblock.borrow().scrub_rate_bytes_per_s == 0 {
+            return Err(invalid("the scrub of this pool has no rate", "set one, as scrub_rate=8M"));
+        }
+        if core.scrub.lap.get().is_some() {
+            return Ok(false);
+        }
+        core.scrub.begin(core.rt.unix_seconds());
+        core.housekeeping.wake_all();
+        Ok(true)
+    }
+
+    /// Ends the lap under way where it is, until the next one is due; false if there is none.
+    pub fn stop_scrub(&self) -> bool {
+        let running = self.core.scrub.lap.get().is_some();
+        if running {
+            self.core.scrub.end();
+            self.core.housekeeping.wake_all();
+        }
+        running
+    }
+
+    /// Changes whether each read from a cache device is checked before a client sees it. It is durable
+    /// on every member when this returns.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Io`](crate::ErrorKind::Io) if the superblocks cannot be written.
+    pub async fn set_verify_reads(&self, verify: bool) -> Result<()> {
+        let _control = self.core.control.lock().await;
+        self.core.write_superblocks(|superblock| superblock.verify_reads = verify).await?;
+        self.core.verify_reads.set(verify);
+        self.core.ram.borrow_mut().serve_only_verified(verify);
+        Ok(())
+    }
+
+    /// Blocks that each member has returned damaged since the pool was opened.
+    pub fn damaged_blocks(&self) -> Vec<(crate::ids::DeviceId, u64)> {
+        self.core.members.iter().map(|member| (member.id, member.damaged.get())).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lap_is_due_a_week_after_the_last_one_whatever_the_clock_was() {
+        const WEEK: u64 = SCRUB_LAP_SECONDS;
+        let created = 10 * WEEK;
+        assert!(!is_due(0, created, created) && is_due(0, created, 11 * WEEK));
+        assert!(
+            !is_due(12 * WEEK, created, 13 * WEEK - 1) && is_due(12 * WEEK, created, 13 * WEEK)
+        );
+        // The clock was ahead when the pool was made, then when a lap began: one lap each, no more.
+        assert!(is_due(0, created, WEEK) && !is_due(WEEK, created, WEEK + 1));
+        assert!(is_due(900 * WEEK, created, 20 * WEEK) && !is_due(20 * WEEK, created, 20 * WEEK));
+    }
+}

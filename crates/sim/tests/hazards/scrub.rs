@@ -1,0 +1,370 @@
+//! Copies that rot at rest: found and healed by a scrub while another copy has what they lack, served
+//! from elsewhere by reads that are checked, and never guessed.
+
+use std::rc::Rc;
+
+use forebay_device::model::fault::{Faults, Ops, Trigger};
+use forebay_device::model::world::Crash;
+use forebay_device::runtime::{MILLISECOND, SECOND};
+use forebay_device::{Request, Runtime};
+use forebay_engine::format::{SUPERBLOCK_BYTES, Superblock};
+use forebay_engine::planted::Bug;
+use forebay_engine::{EventKind, Mode, ScrubStatus};
+
+use crate::rig::{Breakage, KINDS, MEMBER_BYTES, Plan, Rig, SOON, provoke, same, survive};
+
+/// Blocks that are damaged, and so many more that fill the sets which they are in.
+const DAMAGED: u64 = 32;
+const BLOCKS: u64 = 96;
+
+fn segments_offset(rig: &Rig) -> u64 {
+    rig.pool().superblock().segments_offset
+}
+
+/// What is written into segments is stored wrong, lost or put elsewhere.
+fn spoil(rig: &Rig, member: usize, how: fn(&Breakage) -> &Rc<Faults>) {
+    let segments = segments_offset(rig)..MEMBER_BYTES;
+    how(&rig.broken[member]).arm(Trigger::every(Ops::Writes).within(segments));
+}
+
+/// Two copies of dirty data, of which those of some blocks are spoilt on `members`.
+fn spoilt(
+    seed: u64,
+    members: &[usize],
+    how: fn(&Breakage) -> &Rc<Faults>,
+) -> Result<Rc<Rig>, String> {
+    let plan = Plan { members: 2, copies: 2, verify_reads: true, ..Plan::default() };
+    let rig = Rig::new(seed, plan);
+    for block in 0..4 {
+        rig.write(2, BLOCKS + block, 1)?;
+    }
+    members.iter().for_each(|&member| spoil(&rig, member, how));
+    for block in 0..DAMAGED {
+        rig.write(2, block, 1)?;
+    }
+    rig.broken.iter().for_each(Breakage::mend);
+    for block in DAMAGED..BLOCKS {
+        rig.write(2, block, 1)?;
+    }
+    rig.flush()?;
+    rig.flush()?;
+    Ok(rig)
+}
+
+impl Rig {
+    /// Goes through all copies once.
+    fn scrub(&self) -> Result<ScrubStatus, String> {
+        let (pool, world) = (self.pool(), Rc::clone(&self.world));
+        pool.start_scrub().map_err(|error| error.to_string())?;
+        self.run(async move {
+            while pool.scrub().running {
+                let runtime: &dyn Runtime = &*world;
+                runtime.sleep(MILLISECOND).await.result.ok();
+            }
+            pool.scrub()
+        })
+    }
+
+    fn told(&self, kind: EventKind) -> usize {
+        self.pool().events().iter().filter(|event| event.kind == kind).count()
+    }
+
+    /// All blocks, each as it was written.
+    fn is_whole(&self, when: &str) -> Result<(), String> {
+        for block in 0..BLOCKS {
+            same(&format!("block {block} {when}"), self.read(block)?, 2)?;
+        }
+        Ok(())
+    }
+}
+
+fn healed(seed: u64, how: fn(&Breakage) -> &Rc<Faults>) -> Result<(), String> {
+    let bad = (seed % 2) as usize;
+    let rig = spoilt(seed, &[bad], how)?;
+    let found = rig.scrub()?.found;
+    if found.copied < DAMAGED || found.unhealed + found.dropped > 0 {
+        return Err(format!("{found:?}"));
+    }
+    assert!(rig.told(EventKind::DamageFound) > 0);
+    rig.flush()?;
+    // Whoever has lost the good one finds everything on the other.
+    rig.offer(&[bad]);
+    rig.restart(KINDS[(seed / 2 % 2) as usize])?;
+    rig.is_whole("without the good member")?;
+    rig.destage()?;
+    (0..BLOCKS).try_for_each(|block| rig.settled(block))
+}
+
+#[test]
+fn what_one_copy_has_wrong_is_copied_again_from_the_other() {
+    provoke(Bug::HealedFromBadCopy, 8, |seed| healed(seed, |broken| &broken.flipping));
+}
+
+#[test]
+fn what_one_copy_never_got_is_copied_again_from_the_other() {
+    survive(8, |seed| healed(seed, |broken| &broken.losing));
+}
+
+#[test]
+fn what_one_copy_has_elsewhere_is_copied_again_from_the_other() {
+    survive(8, |seed| {
+        let bad = (seed % 2) as usize;
+        let rig = spoilt(seed, &[bad], |broken| &broken.misdirecting)?;
+        // It may have overwritten its own superblocks or other data, so the other one stays.
+        rig.scrub()?;
+        rig.is_whole("after the scrub")
+    });
+}
+
+#[test]
+fn a_second_scrub_finds_nothing() {
+    survive(6, |seed| {
+        let rig = spoilt(seed, &[(seed % 2) as usize], |broken| &broken.flipping)?;
+        rig.scrub()?;
+        rig.flush()?;
+        assert_eq!(rig.scrub()?.found.damaged, 0);
+        assert_eq!(rig.told(EventKind::ScrubEnded), 2);
+        Ok(())
+    });
+}
+
+fn is_segment_write(request: &Request) -> bool {
+    // Superblocks and roots end before this in a pool of this size.
+    matches!(request, Request::Write { offset, .. } if *offset >= 320 << 10)
+}
+
+#[test]
+fn healing_does_not_undo_what_is_written_meanwhile() {
+    provoke(Bug::HealedAsWrite, 4, |seed| {
+        let bad = (seed % 2) as usize;
+        let rig = spoilt(seed, &[bad], |broken| &broken.flipping)?;
+        assert!(segments_offset(&rig) >= 320 << 10);
+        rig.gates[bad].hold(1, is_segment_write);
+        let pool = rig.pool();
+        pool.start_scrub().unwrap();
+        rig.pause(SOON);
+        assert_eq!(rig.gates[bad].held(), 1, "a block is on its way to its new place");
+        let done: Vec<_> = (0..DAMAGED).map(|block| rig.start_write(3, block, 1)).collect();
+        rig.pause(SOON);
+        rig.gates[bad].release();
+        rig.pause(2 * SECOND);
+        assert!(done.iter().all(|done| done.get()) && !pool.scrub().running);
+        for block in 0..DAMAGED {
+            same(&format!("block {block}"), rig.read(block)?, 3)?;
+        }
+        rig.flush()?;
+        rig.restart(KINDS[(seed / 2 % 2) as usize])?;
+        for block in 0..DAMAGED {
+            same(&format!("block {block} after a crash"), rig.read(block)?, 3)?;
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn healing_can_be_cut_off_at_every_io() {
+    survive(2, |seed| {
+        let bad = (seed % 2) as usize;
+        let mut ios = 1;
+        loop {
+            let rig = spoilt(seed, &[bad], |broken| &broken.flipping)?;
+            rig.world.crash_at(Some(rig.world.io_count() + ios));
+            let cut = rig.scrub().is_err();
+            rig.world.crash_at(None);
+            rig.restart(KINDS[(ios % 2) as usize])?;
+            rig.is_whole(&format!("cut off at I/O {ios}"))?;
+            if !cut {
+                break;
+            }
+            assert_eq!(rig.scrub()?.found.unhealed, 0);
+            rig.flush()?;
+            rig.offer(&[bad]);
+            rig.restart(Crash::PowerCut)?;
+            rig.is_whole(&format!("without the good member, cut off at I/O {ios}"))?;
+            ios += 3;
+        }
+        assert!(ios > 60, "{ios} I/Os only");
+        Ok(())
+    });
+}
+
+#[test]
+fn what_is_dirty_and_good_in_no_copy_is_told_and_never_guessed() {
+    survive(4, |seed| {
+        let rig = spoilt(seed, &[0, 1], |broken| &broken.losing)?;
+        let found = rig.scrub()?.found;
+        assert!(found.unhealed >= DAMAGED && found.copied == 0, "{found:?}");
+        assert!(rig.told(EventKind::DamageUnhealed) > 0);
+        assert!(!rig.pool().is_latched());
+        for block in 0..BLOCKS {
+            let read = rig.read(block);
+            assert_eq!(read.is_err(), block < DAMAGED, "block {block}: {read:?}");
+        }
+        // Overwritten, it is whole again.
+        for block in 0..DAMAGED {
+            rig.write(2, block, 1)?;
+        }
+        rig.is_whole("overwritten")?;
+        rig.destage()?;
+        (0..BLOCKS).try_for_each(|block| rig.settled(block))
+    });
+}
+
+#[test]
+fn clean_data_that_is_damaged_is_dropped_and_read_from_the_origin() {
+    survive(6, |seed| {
+        let rig = Rig::new(seed, Plan { mode: Mode::Readonly, ..Plan::default() });
+        spoil(&rig, 0, |broken| &broken.flipping);
+        for block in 0..DAMAGED {
+            rig.read(block)?;
+        }
+        rig.flush()?;
+        rig.broken[0].mend();
+        for block in DAMAGED..BLOCKS {
+            rig.read(block)?;
+        }
+        rig.flush()?;
+        rig.flush()?;
+        let found = rig.scrub()?.found;
+        assert!(found.dropped >= DAMAGED / 2 && found.copied + found.unhealed == 0, "{found:?}");
+        (0..BLOCKS).try_for_each(|block| same("a block", rig.read(block)?, 1).map(drop))
+    });
+}
+
+#[test]
+fn clean_data_with_a_good_copy_is_copied_again() {
+    survive(4, |seed| {
+        let plan = Plan { members: 2, clean_copies: 2, mode: Mode::Readonly, ..Plan::default() };
+        let rig = Rig::new(seed, plan);
+        spoil(&rig, (seed % 2) as usize, |broken| &broken.flipping);
+        for block in 0..DAMAGED {
+            rig.read(block)?;
+        }
+        rig.flush()?;
+        rig.broken.iter().for_each(Breakage::mend);
+        for block in DAMAGED..BLOCKS {
+            rig.read(block)?;
+        }
+        rig.flush()?;
+        rig.flush()?;
+        let found = rig.scrub()?.found;
+        assert!(found.copied >= DAMAGED / 2 && found.dropped + found.unhealed == 0, "{found:?}");
+        let misses = rig.pool().counters().read_misses.get();
+        (0..DAMAGED).try_for_each(|block| same("a block", rig.read(block)?, 1).map(drop))?;
+        assert_eq!(rig.pool().counters().read_misses.get(), misses);
+        Ok(())
+    });
+}
+
+#[test]
+fn facts_that_are_damaged_are_replaced_by_images() {
+    survive(4, |seed| {
+        let plan = Plan { members: 2, copies: 2, mode: Mode::Readonly, ..Plan::default() };
+        let rig = Rig::new(seed, plan);
+        for block in 0..BLOCKS {
+            rig.read(block)?;
+        }
+        rig.flush()?;
+        let bad = (seed % 2) as usize;
+        spoil(&rig, bad, |broken| &broken.flipping);
+        // Each logs a tombstone.
+        for block in 0..BLOCKS / 2 {
+            rig.write(2, block, 1)?;
+        }
+        rig.broken[bad].mend();
+        rig.flush()?;
+        rig.flush()?;
+        assert!(rig.scrub()?.found.replaced > 0);
+        rig.offer(&[bad]);
+        rig.restart(KINDS[(seed / 2 % 2) as usize])?;
+        for block in 0..BLOCKS {
+            let newest = if block < BLOCKS / 2 { 2 } else { 1 };
+            same(&format!("block {block} without the good member"), rig.read(block)?, newest)?;
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn a_lap_goes_on_where_the_last_start_was() {
+    let rig = spoilt(1, &[0], |broken| &broken.flipping).unwrap();
+    let pool = rig.pool();
+    rig.run(async move { pool.set_scrub_rate(64 << 10).await }).unwrap().unwrap();
+    rig.pool().start_scrub().unwrap();
+    assert!(!rig.pool().start_scrub().unwrap(), "there is one");
+    let all = rig.pool().scrub().left_bytes;
+    rig.pause(8 * SECOND);
+    let begun = rig.pool().scrub();
+    assert!(begun.running && begun.left_bytes < all, "{begun:?}");
+    // A clean stop keeps the place.
+    rig.stop().unwrap();
+    rig.open().unwrap();
+    let now = rig.pool().scrub();
+    assert!(now.running && now.left_bytes < all && now.begun_unix_s == begun.begun_unix_s);
+    assert!(rig.pool().stop_scrub() && !rig.pool().stop_scrub());
+    rig.pause(2 * SECOND);
+    rig.restart(Crash::PowerCut).unwrap();
+    assert!(!rig.pool().scrub().running, "that it was ended is durable");
+}
+
+#[test]
+fn a_lap_begins_by_itself_when_it_is_due_and_not_without_a_rate() {
+    let rig = Rig::new(1, Plan::default());
+    let laps = || {
+        rig.pause(3 * SECOND);
+        rig.pool().counters().scrub_laps.get()
+    };
+    assert_eq!(laps(), 0, "the pool is new");
+    for (rate, expected) in [(8 << 20, 1), (0, 0)] {
+        let pool = rig.pool();
+        rig.run(async move { pool.set_scrub_rate(rate).await }).unwrap().unwrap();
+        rig.stop().unwrap();
+        // As if the last one had begun long ago.
+        for slot in [0, SUPERBLOCK_BYTES as u64] {
+            let mut found =
+                Superblock::decode(&rig.members[0].peek(slot, SUPERBLOCK_BYTES)).unwrap();
+            found.scrub_begun_unix_s = 1;
+            rig.members[0].poke(slot, &found.encode());
+        }
+        rig.open().unwrap();
+        assert_eq!(laps(), expected, "at {rate} B a second");
+    }
+    assert!(rig.pool().start_scrub().is_err());
+}
+
+/// Both copies have damaged blocks, none of them the same.
+#[test]
+fn what_no_copy_has_as_a_whole_is_put_together() {
+    survive(4, |seed| {
+        let plan = Plan { members: 2, copies: 2, verify_reads: true, ..Plan::default() };
+        let rig = Rig::new(seed, plan);
+        rig.write(2, 0, 12)?;
+        rig.flush()?;
+        // The record's header is the first block of the segment behind its own.
+        for (member, block) in [(0, 3), (1, 8)] {
+            let at = find(&rig, member, block);
+            let mut bytes = rig.members[member].peek(at, 512);
+            bytes[100] ^= 4;
+            rig.members[member].poke(at, &bytes);
+        }
+        let volume = rig.volume();
+        let (buf, result) =
+            rig.run(async move { volume.read(0, forebay_device::Buf::new(12 * 4096)).await })?;
+        result.map_err(|error| error.to_string())?;
+        for block in 0..12 {
+            let bytes = &buf[block * 4096..(block + 1) * 4096];
+            same("a block", crate::rig::version(block as u64, bytes)?, 2)?;
+        }
+        rig.destage()?;
+        (0..12).try_for_each(|block| rig.settled(block))
+    });
+}
+
+/// Where a member has a block of the volume.
+fn find(rig: &Rig, member: usize, block: u64) -> u64 {
+    let is_it = |at: &u64| {
+        let bytes = rig.members[member].peek(*at, 4096);
+        crate::rig::version(block, &bytes) == Ok(2)
+    };
+    (segments_offset(rig)..MEMBER_BYTES).step_by(4096).find(is_it).expect("it is there")
+}
