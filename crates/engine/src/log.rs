@@ -76,6 +76,8 @@ struct OpenSet {
     /// recovery does not find the set.
     header_done: Cell<bool>,
     records: RefCell<Vec<OpenRecord>>,
+    /// How many of them, from the first on, a completed member flush covers.
+    durable_records: Cell<usize>,
 }
 
 /// Everything needed to write one record.
@@ -386,6 +388,7 @@ impl Core {
             header_written: Cell::new(false),
             header_done: Cell::new(false),
             records: RefCell::default(),
+            durable_records: Cell::new(0),
         })))
     }
 

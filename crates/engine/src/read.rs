@@ -138,7 +138,8 @@ impl Core {
                 };
                 add(in_pool, 1);
                 add(in_volume, 1);
-                self.read_runs(v, runs, buf, passing).await
+                // Apart, so that what a hit needs stays small: it is moved about before it begins.
+                Box::pin(self.read_runs(v, runs, buf, passing)).await
             }
         }
     }

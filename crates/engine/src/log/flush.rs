@@ -63,8 +63,11 @@ impl Core {
                 self.flush_once().await;
                 self.log.progress.wake_all();
                 // After the clients, whose next writes belong to what was held for them.
-                self.log.stream(Stream::Dirty).work.wake_all();
-                self.log.stream(Stream::Rewritten).work.wake_all();
+                for log in Stream::DIRTY.map(|stream| self.log.stream(stream)) {
+                    if !log.queue.borrow().is_empty() {
+                        log.work.wake_all();
+                    }
+                }
                 continue;
             }
             let flushed = || self.log.flushed.get() >= target || self.may_begin_flush(target);
@@ -121,9 +124,14 @@ impl Core {
         let closing = self.log.closing.borrow();
         for set in open.chain(closing.iter().cloned()) {
             let records = set.records.borrow();
-            let covered = records.iter().take_while(|r| r.marker.is_some_and(|m| m <= marker));
-            let Some(last) = covered.last() else { continue };
-            let footer = &last.footer;
+            let is_covered = |r: &&super::OpenRecord| r.marker.is_some_and(|m| m <= marker);
+            let known = set.durable_records.get();
+            let durable = known + records.iter().skip(known).take_while(is_covered).count();
+            if durable == known {
+                continue;
+            }
+            set.durable_records.set(durable);
+            let footer = &records[durable - 1].footer;
             let end = footer.offset_blocks
                 + u32::from(footer.header_blocks)
                 + u32::from(footer.data_blocks);
