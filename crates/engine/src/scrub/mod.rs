@@ -36,7 +36,8 @@ use crate::format::{Entry, EntryKind, State, Stream};
 use crate::ids::{BLOCK_BYTES, Incarnation, Location, SegmentId, VolumeId};
 use crate::index::Mapping;
 use crate::limits::{
-    SCRUB_BUSY_PART, SCRUB_LAP_SECONDS, SCRUB_RATE_MAX, SCRUB_RATE_MIN, SCRUB_STORE_INTERVAL,
+    MEMBERS_MAX, SCRUB_BUSY_PART, SCRUB_LAP_SECONDS, SCRUB_RATE_MAX, SCRUB_RATE_MIN,
+    SCRUB_STORE_INTERVAL,
 };
 use crate::log::new_entry;
 use crate::planted::{self, Bug};
@@ -370,7 +371,7 @@ impl Core {
 
     /// Notes for each member what it has returned.
     fn note_bad_copies(&self, set: SegmentId, found: &Inspection) {
-        for copy in 0..8 {
+        for copy in 0..MEMBERS_MAX {
             let blocks = found.bad.iter().filter(|bad| **bad >> copy & 1 == 1).count() as u64;
             let blocks = blocks.max(u64::from(found.bad_headers >> copy & 1));
             let segment = {
