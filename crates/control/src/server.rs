@@ -118,7 +118,11 @@ fn nearest_field(why: &str) -> String {
     let mut named = why.split('`').skip(1).step_by(2);
     let unknown = named.next().filter(|_| why.starts_with("unknown field"));
     let nearest = unknown
-        .and_then(|unknown| named.min_by_key(|known| strsim::damerau_levenshtein(known, unknown)));
+        // What was begun right is nearer than what only looks alike.
+        .and_then(|unknown| {
+            let distance = |known: &str| strsim::damerau_levenshtein(known, unknown);
+            named.min_by_key(|known| (!known.starts_with(unknown), distance(known)))
+        });
     nearest.map_or_else(
         || "docs/user/reference.md lists the fields".to_owned(),
         |nearest| format!("did you mean `{nearest}`? docs/user/reference.md lists the fields"),
