@@ -1,7 +1,7 @@
 //! The ghost: granules evicted of late, remembered by fingerprint only.
 //!
-//! A fixed table of buckets, as in the S3-FIFO authors' implementation: no list and no removal; an
-//! entry is forgotten once as many granules were inserted after it as the ghost may remember.
+//! A fixed table of buckets, as in the S3-FIFO authors' implementation: no list; an entry
+//! is forgotten once as many granules were inserted after it as the ghost may remember.
 //! Where theirs keeps a 32-bit stamp, this keeps 8 bits: age is counted in ticks of 1/128 of the
 //! capacity. That makes 5 bytes per place, and the table a third smaller.
 //!
@@ -64,6 +64,18 @@ impl Ghost {
         let place = bucket.find(fingerprint).unwrap_or_else(|| bucket.victim(tick, lifetime_ticks));
         bucket.fingerprints[place] = fingerprint;
         bucket.ticks[place] = tick;
+    }
+
+    /// Remembers a granule no more.
+    pub fn remove(&mut self, granule: Granule) {
+        if self.buckets.is_empty() {
+            return;
+        }
+        let (at, fingerprint) = self.place_of(granule);
+        let bucket = &mut self.buckets[at];
+        if let Some(place) = bucket.find(fingerprint) {
+            bucket.fingerprints[place] = 0;
+        }
     }
 
     /// Is the granule remembered?
@@ -203,6 +215,17 @@ mod tests {
         ghost.insert(granule(1));
         assert!(!ghost.contains(granule(1)) && ghost.is_empty());
         assert_eq!(ghost.heap_bytes(), 0);
+    }
+
+    #[test]
+    fn what_is_removed_is_forgotten_and_leaves_its_place() {
+        let mut ghost = Ghost::new(7);
+        (0..7).for_each(|number| ghost.insert(granule(number)));
+        ghost.remove(granule(6));
+        ghost.remove(granule(100));
+        assert!(!ghost.contains(granule(6)) && ghost.contains(granule(5)));
+        assert_eq!(ghost.len(), 6);
+        Ghost::new(0).remove(granule(1));
     }
 
     #[test]

@@ -103,6 +103,79 @@ fn what_was_evicted_of_late_comes_back_into_main() {
     assert_eq!(policy.ghost_hits(), 2);
 }
 
+/// Share of the live space, in whole percent, up to which probation is left alone.
+fn share_percent(policy: &mut dyn Policy) -> Option<u64> {
+    let mut is_left_alone = |&percent: &u64| {
+        let oldest = [unit(0, Queue::Probation, 200), unit(1, Queue::Main, 200)];
+        policy.choose(&Survey::of_oldest(oldest, percent * 100, 10_000)) == Some(1)
+    };
+    (0..=100).rev().find(|percent| is_left_alone(percent))
+}
+
+/// A granule is evicted from a queue and missed so often.
+fn miss_after_leaving(policy: &mut S3Fifo, queue: Queue, times: u32) {
+    assert!(!policy.retain(granule(1), queue, 0, 16));
+    (0..times).for_each(|_| policy.access(granule(1), Access::Read, false));
+}
+
+#[test]
+fn the_queue_grows_whose_ghost_knows_what_is_missed() {
+    let mut policy = s3fifo();
+    assert_eq!(share_percent(&mut policy), Some(10));
+    // Half of 64 granules: 3.1 % for each.
+    miss_after_leaving(&mut policy, Queue::Probation, 3);
+    assert_eq!(share_percent(&mut policy), Some(19));
+    policy.access(granule(1), Access::Write, false);
+    assert_eq!(share_percent(&mut policy), Some(22), "a write teaches as a read does");
+    miss_after_leaving(&mut policy, Queue::Main, 2);
+    assert_eq!(share_percent(&mut policy), Some(16), "it is known by the queue that it left last");
+    miss_after_leaving(&mut policy, Queue::Probation, 1);
+    assert_eq!(share_percent(&mut policy), Some(19), "both ways round");
+}
+
+#[test]
+fn hits_and_what_no_ghost_knows_teach_nothing() {
+    let mut policy = s3fifo();
+    miss_after_leaving(&mut policy, Queue::Probation, 0);
+    policy.access(granule(1), Access::Read, true);
+    policy.access(granule(2), Access::Read, false);
+    assert_eq!(share_percent(&mut policy), Some(10));
+}
+
+#[test]
+fn the_share_has_both_bounds_and_comes_back_from_them() {
+    let mut policy = s3fifo();
+    for (queue, bound, next) in [(Queue::Probation, 50, 46), (Queue::Main, 5, 8)] {
+        miss_after_leaving(&mut policy, queue, 1000);
+        assert_eq!(share_percent(&mut policy), Some(bound));
+        let other = if queue == Queue::Main { Queue::Probation } else { Queue::Main };
+        miss_after_leaving(&mut policy, other, 1);
+        assert_eq!(share_percent(&mut policy), Some(next));
+    }
+}
+
+#[test]
+fn while_the_pool_fills_main_takes_what_exceeds_the_share_of_probation() {
+    let mut policy = s3fifo();
+    policy.spend(409, 0);
+    assert_eq!(policy.admit(granule(1)), Some(Queue::Probation));
+    policy.spend(1, 0);
+    assert_eq!(policy.admit(granule(2)), Some(Queue::Main), "410 of 4096 blocks");
+    assert_eq!(policy.ghost_hits(), 0);
+    assert!(choose(&mut policy, &[unit(1, Queue::Main, 200)]).is_some());
+    assert_eq!(policy.admit(granule(3)), Some(Queue::Probation), "the pool has been full");
+}
+
+#[test]
+fn two_ghosts_take_the_memory_of_one() {
+    for ghost_granules in [0, 1, 13, 64, 1 << 20] {
+        let config = S3FifoConfig { ghost_granules, ..S3FifoConfig::for_pool(4096) };
+        let bytes = S3Fifo::new(config).memory_bytes() - size_of::<S3Fifo>();
+        let one = Ghost::new(ghost_granules).heap_bytes();
+        assert!(bytes <= one + Ghost::new(1).heap_bytes(), "{ghost_granules}: {bytes} {one}");
+    }
+}
+
 #[test]
 fn reuse_is_retained_within_the_budget() {
     let mut policy = s3fifo();
@@ -221,6 +294,20 @@ proptest! {
                 prop_assert_eq!(apply(&mut *one, call), apply(&mut *other, call));
             }
         }
+    }
+
+    #[test]
+    fn the_share_of_probation_stays_within_its_bounds(
+        calls in proptest::collection::vec(any_call(), 0..400),
+        ghost_granules in 0..300u32,
+    ) {
+        let config = S3FifoConfig { ghost_granules, ..S3FifoConfig::for_pool(4096) };
+        let mut policy = S3Fifo::new(config);
+        for call in &calls {
+            apply(&mut policy, call);
+        }
+        let percent = share_percent(&mut policy);
+        prop_assert!(percent.is_some_and(|percent| (5..=50).contains(&percent)), "{:?}", percent);
     }
 
     #[test]
