@@ -4,20 +4,20 @@
 //!   no pins, and an awaited discard (INV-6).
 //! * `live_blocks` and `owed_blocks` are changed only together with the index, by
 //!   [`crate::apply`].
-//! * A wait for room ends (INV-29). Writes and facts wait, and room is made on the very members
-//!   that lack it: nobody who need not wait takes a member's last segments above what writes leave
-//!   to others ([`SetTable::floor`]), reclaim empties sets that lie on such a member before any
-//!   else ([`SetTable::lacking`]), and whatever a root would free there is reason enough for one.
-//!   So each set emptied there brings a waiter closer, whatever is moved or populated elsewhere.
+//! * What room there is, and for whom, is told in `segment/room.rs`.
 //! * A member that fails takes its copies with it at once ([`SetTable::lose`]): nothing is read from it
 //!   any more, and a set that has no copy left is one that nothing can be read from.
+
+mod room;
 
 use std::collections::{BTreeSet, VecDeque};
 
 use crate::format::{State, Stream};
 use crate::ids::{Incarnation, Location, SegmentId, Sequence};
-use crate::limits::{COPIES_MAX, MEMBERS_MAX, RESERVE_SEGMENTS_MIN};
-use crate::throttle::FULL;
+use crate::limits::{COPIES_MAX, MEMBERS_MAX};
+
+use room::sets_of;
+pub(crate) use room::{MemberMask, OWED_LEVELS, Outlook};
 
 /// The life of a set.
 ///
@@ -144,54 +144,12 @@ impl Set {
     }
 }
 
-/// Some of the members, as bits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct MemberMask(u8);
-
-const _: () = assert!(MEMBERS_MAX <= u8::BITS as usize);
-
-impl MemberMask {
-    pub(crate) fn is_empty(self) -> bool {
-        self.0 == 0
-    }
-}
-
 /// Where a member's segments lie in the pool's numbering and on the device.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MemberSegments {
     pub base: u32,
     pub count: u32,
 }
-
-/// Levels by which sets are told apart: none, up to all of them full of owed data.
-pub(crate) const OWED_LEVELS: usize = 33;
-
-/// See [`SetTable::outlook`]; all in segments.
-#[derive(Clone)]
-pub(crate) struct Outlook {
-    /// All but those of [`Stream::Rewritten`], of which overwriting makes room.
-    pub total: u64,
-    /// What live data would fill.
-    pub live: u64,
-    /// What writes can have without destaging.
-    pub free: u64,
-    /// Blocks, not segments, that an origin may lack in sets of [`Stream::Rewritten`].
-    pub rewritten_blocks: u64,
-    /// Those with owed data, by its part of a segment: the last level is full of it.
-    pub owed: Levels,
-}
-
-/// Sets of `copies` segments that can be made of what members have. Copies lie on distinct members, so
-/// what one has more than the others is of no use.
-fn sets_of(mut above: [usize; MEMBERS_MAX], copies: usize) -> usize {
-    above.sort_unstable();
-    let of =
-        |others: usize| above[..MEMBERS_MAX - others].iter().sum::<usize>() / (copies - others);
-    (0..copies).map(of).min().unwrap_or(0)
-}
-
-/// Segments by level.
-pub(crate) type Levels = [u64; OWED_LEVELS];
 
 /// All sets, and the free segments of each member.
 pub(crate) struct SetTable {
@@ -267,17 +225,6 @@ impl SetTable {
         no_data
             || matches!(set.state, SetState::Emptied(_))
             || surplus.iter().any(|&segment| self.member_of(segment) == member)
-    }
-
-    /// How many sets of `copies` segments the others could hold without a member, above what writes
-    /// leave to others.
-    pub(crate) fn sets_without(&self, member: usize, copies: usize) -> usize {
-        let mut above = [0; MEMBERS_MAX];
-        for m in self.there().filter(|&m| m != member) {
-            let count = self.members[m].count as usize;
-            above[m] = count.saturating_sub(self.floor(m, Stream::Dirty));
-        }
-        sets_of(above, copies)
     }
 
     /// Whether blocks that an origin may lack lie on this member alone.
@@ -433,52 +380,6 @@ impl SetTable {
         }
     }
 
-    /// Free segments of a member below which room is made: 5 % of it.
-    fn reserve(&self, member: usize) -> usize {
-        (self.members[member].count as usize / 20).max(RESERVE_SEGMENTS_MIN)
-    }
-
-    /// Free segments of a member that a stream leaves to others. Images may take all: they lead to
-    /// the root that makes room. Facts leave some to them, and data leaves some to facts. What
-    /// may be refused, populations and moves of clean data, leaves more than writes do: were it
-    /// otherwise, reclaim could give the segment that it has just freed to the data it moves
-    /// there, again and again, before a write that waits for one on several members finds them.
-    fn floor(&self, member: usize, stream: Stream) -> usize {
-        let reserve = self.reserve(member);
-        match stream {
-            Stream::Metadata => 0,
-            Stream::Facts => reserve / 8 * 3,
-            Stream::Dirty | Stream::Rewritten => reserve / 4 * 3,
-            Stream::Main | Stream::Probation => reserve / 4 * 3 + 1,
-        }
-    }
-
-    /// Segments that are worth a root of their own while writers wait for room: a quarter of the
-    /// reserve. One root for each set that is emptied costs more time than emptying it.
-    pub(crate) fn root_batch(&self) -> usize {
-        self.there().map(|m| self.reserve(m) / 4).sum()
-    }
-
-    /// Whether some member has so few free segments that nothing is populated or moved there.
-    pub(crate) fn is_starving(&self) -> bool {
-        self.there().any(|m| self.free[m].len() <= self.floor(m, Stream::Probation))
-    }
-
-    /// Whether some member has less free than its reserve.
-    pub(crate) fn is_low(&self) -> bool {
-        self.there().any(|m| self.free[m].len() < self.reserve(m))
-    }
-
-    /// Segments that a root with images past `watermark`, or one `soon` after it, makes free.
-    pub(crate) fn coming(
-        &self,
-        watermark: Sequence,
-        soon: bool,
-    ) -> impl Iterator<Item = SegmentId> + '_ {
-        let copies = self.clean_copies;
-        self.iter().flat_map(move |set| set.coming(watermark, copies, soon)).copied()
-    }
-
     /// Sets that have more copies than `copies` and need no more, with their incarnations.
     pub(crate) fn surplus(&self, copies: usize) -> Vec<(SegmentId, Incarnation)> {
         let sets = self.iter().filter(|set| !set.surplus(copies).is_empty());
@@ -501,106 +402,6 @@ impl SetTable {
         let blocks = u64::from(set.live_blocks) * surplus.len() as u64;
         self.occupied_blocks -= blocks;
         Some(surplus)
-    }
-
-    /// The members on which room must be made, even if what a root would free now is counted: twice
-    /// the reserve is kept, so that a root frees many at once, and writers who outrun reclaim meet the
-    /// throttle before they meet the floor. Each member is
-    /// looked at by itself, for what is free on one is of no use to a write that needs another;
-    /// and where some starve, they alone are named, for reclaim could go on for ever on the others.
-    pub(crate) fn lacking(&self, watermark: Sequence) -> MemberMask {
-        let mut coming = [0; MEMBERS_MAX];
-        for segment in self.coming(watermark, true) {
-            coming[self.member_of(segment)] += 1;
-        }
-        let (mut starving, mut low) = (0, 0);
-        for m in self.there() {
-            let expected = self.free[m].len() + coming[m];
-            starving |= u8::from(expected <= self.floor(m, Stream::Probation)) << m;
-            low |= u8::from(expected < self.reserve(m) * 2) << m;
-        }
-        MemberMask(if starving != 0 { starving } else { low })
-    }
-
-    /// How short room for sets of `copies` segments is, up to [`FULL`]: none where reclaim keeps what
-    /// it means to keep and roots make that free in time. `left` is what writes leave to the next start.
-    pub(crate) fn shortage(
-        &self,
-        copies: usize,
-        left: &[usize; MEMBERS_MAX],
-        watermark: Sequence,
-    ) -> u64 {
-        let bottom = |m: usize| self.floor(m, Stream::Dirty) + left[m];
-        let sets = |count: &dyn Fn(usize) -> usize| {
-            let mut above = [0; MEMBERS_MAX];
-            for m in self.there() {
-                above[m] = count(m).saturating_sub(bottom(m));
-            }
-            sets_of(above, copies) as u64
-        };
-        let missing = |have: u64, want: u64| {
-            if have >= want { 0 } else { (want - have) * FULL / want }
-        };
-        let free = sets(&|m| self.free[m].len());
-        let goal = sets(&|m| self.reserve(m) * 2);
-        if free >= goal {
-            return 0;
-        }
-        let mut coming = [0; MEMBERS_MAX];
-        for segment in self.coming(watermark, true) {
-            coming[self.member_of(segment)] += 1;
-        }
-        let expected = sets(&|m| self.free[m].len() + coming[m]);
-        // A root that is on its way takes its time: what is free until then must last.
-        let until_root = sets(&|m| self.reserve(m)) / 2;
-        missing(expected, goal).max(missing(free, until_root.max(1)))
-    }
-
-    /// What room there is without destaging, and how far destaging is from making more.
-    pub(crate) fn outlook(&self) -> Outlook {
-        let (total, owed) = (self.total_count() as u64, [0; OWED_LEVELS]);
-        let live = self.occupied_blocks / u64::from(self.segment_blocks);
-        let mut outlook = Outlook { total, live, free: 0, rewritten_blocks: 0, owed };
-        for m in self.there() {
-            let floor = self.floor(m, Stream::Dirty);
-            outlook.free += self.free[m].len().saturating_sub(floor) as u64;
-        }
-        for set in self.iter().filter(|set| set.holds_data()) {
-            let segments = set.segments.len() as u64;
-            match (set.owed_blocks, set.state) {
-                (0, SetState::Open | SetState::Closing) => {}
-                _ if set.stream == Stream::Rewritten => {
-                    outlook.total -= segments;
-                    outlook.rewritten_blocks += u64::from(set.owed_blocks);
-                }
-                (0, _) => outlook.free += segments,
-                (owed, _) => {
-                    let level = owed as usize * (OWED_LEVELS - 1) / self.segment_blocks as usize;
-                    outlook.owed[level] += segments;
-                }
-            }
-        }
-        outlook
-    }
-
-    /// Whether a set lies, with one of its copies, on one of these members.
-    pub(crate) fn touches(&self, set: &Set, members: MemberMask) -> bool {
-        set.segments.iter().any(|&segment| members.0 >> self.member_of(segment) & 1 == 1)
-    }
-
-    /// Free segments of all members that give any.
-    pub(crate) fn free_count(&self) -> usize {
-        self.there().map(|m| self.free[m].len()).sum()
-    }
-
-    /// Segments of sets that hold owed blocks.
-    pub(crate) fn owed_segments(&self) -> usize {
-        self.owed_segments
-    }
-
-    /// Segments of all members that give any.
-    pub(crate) fn total_count(&self) -> usize {
-        self.there().map(|m| self.members[m].count as usize).sum()
     }
 
     /// Counts blocks that became live.
