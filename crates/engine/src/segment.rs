@@ -606,6 +606,38 @@ mod tests {
     }
 
     #[test]
+    fn what_overwriting_frees_is_room_once_nothing_in_it_is_owed() {
+        let mut table = table(&[40, 40]);
+        table.accounting = true;
+        let before = table.outlook();
+        let id = put(&mut table, 2, Stream::Rewritten, SetState::Closed);
+        let at = table.location(id, 1);
+        table.add(at, 3, State::Dirty);
+        let owing = table.outlook();
+        assert_eq!((owing.total, owing.free, owing.rewritten_blocks), (78, before.free - 2, 3));
+        table.sub(at, 3, State::Dirty);
+        let clean = table.outlook();
+        assert_eq!((clean.total, clean.free, clean.rewritten_blocks), (80, before.free, 0));
+    }
+
+    #[test]
+    fn what_lies_on_a_member_that_is_to_leave_is_no_room_of_the_others() {
+        let mut table = table(&[40, 40]);
+        table.accounting = true;
+        for stream in [Stream::Rewritten, Stream::Dirty, Stream::Main] {
+            for _ in 0..5 {
+                let id = put(&mut table, 2, stream, SetState::Closed);
+                let state = if stream == Stream::Main { State::Clean } else { State::Dirty };
+                table.add(table.location(id, 1), 15, state);
+            }
+        }
+        table.set_leaving(Some(1));
+        let others = table.outlook();
+        assert_eq!((others.total, others.free), (35, 25 - 6 + 5));
+        assert_eq!(others.owed.iter().sum::<u64>(), 5);
+    }
+
+    #[test]
     fn a_small_member_has_a_reserve_of_its_own() {
         let mut table = table(&[100_000, 512]);
         assert!(table.allocate(2, Stream::Dirty, &[0; MEMBERS_MAX]).is_some());

@@ -19,7 +19,7 @@ pub(crate) const OWED_LEVELS: usize = 33;
 /// See [`SetTable::outlook`]; all in segments.
 #[derive(Clone)]
 pub(crate) struct Outlook {
-    /// All but those of [`Stream::Rewritten`], of which overwriting makes room.
+    /// All but those of [`Stream::Rewritten`] with owed data, of which overwriting makes room.
     pub total: u64,
     /// What live data would fill.
     pub live: u64,
@@ -165,14 +165,14 @@ impl SetTable {
             outlook.free += self.free[m].len().saturating_sub(floor) as u64;
         }
         for set in self.iter().filter(|set| set.holds_data()) {
-            let segments = set.segments.len() as u64;
+            let segments = self.giving(set);
             match (set.owed_blocks, set.state) {
                 (0, SetState::Open | SetState::Closing) => {}
-                _ if set.stream == Stream::Rewritten => {
-                    outlook.total -= segments;
-                    outlook.rewritten_blocks += u64::from(set.owed_blocks);
-                }
                 (0, _) => outlook.free += segments,
+                (owed, _) if set.stream == Stream::Rewritten => {
+                    outlook.total -= segments;
+                    outlook.rewritten_blocks += u64::from(owed);
+                }
                 (owed, _) => {
                     let level = owed as usize * (OWED_LEVELS - 1) / self.segment_blocks as usize;
                     outlook.owed[level] += segments;
@@ -180,6 +180,15 @@ impl SetTable {
             }
         }
         outlook
+    }
+
+    /// Segments of a set on members that give any.
+    fn giving(&self, set: &Set) -> u64 {
+        let gives = |&&segment: &&SegmentId| self.leaving != Some(self.member_of(segment));
+        match self.leaving {
+            None => set.segments.len() as u64,
+            Some(_) => set.segments.iter().filter(gives).count() as u64,
+        }
     }
 
     /// Whether a set lies, with one of its copies, on one of these members.
