@@ -295,7 +295,8 @@ impl Superblock {
         let ram = self.ram_bytes;
         check(ram <= RAM_BYTES_MAX && ram.is_multiple_of(BLOCK_BYTES), "ram_bytes")?;
         check(self.scrub_rate_bytes_per_s <= SCRUB_RATE_MAX, "scrub_rate_bytes_per_s")?;
-        check(self.scrub_next <= SEGMENTS_MAX, "scrub_next")?;
+        // Behind the last set of the largest pool a lap stands at `SEGMENTS_MAX`, and ends.
+        check(self.scrub_next <= SEGMENTS_MAX + 1, "scrub_next")?;
         let sector = u64::from(self.sector_bytes);
         check(sector == SECTOR_BYTES || sector == BLOCK_BYTES, "sector_bytes")?;
         self.validate_members()?;

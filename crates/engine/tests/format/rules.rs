@@ -143,6 +143,13 @@ fn an_empty_footer_and_an_empty_chunk_round_trip() {
 }
 
 #[test]
+fn a_scrub_may_stand_behind_the_last_set_that_a_pool_can_have() {
+    let behind_the_last = SEGMENTS_MAX - 1 + 1;
+    let superblock = Superblock { scrub_next: behind_the_last + 1, ..samples::superblock() };
+    assert_eq!(Superblock::decode(&superblock.encode()).unwrap(), superblock);
+}
+
+#[test]
 fn overlapping_members_and_reused_volume_numbers_are_refused() {
     let refused = |change: fn(&mut Superblock)| {
         let mut superblock = samples::superblock();
@@ -155,4 +162,5 @@ fn overlapping_members_and_reused_volume_numbers_are_refused() {
     refused(|s| s.device = samples::device(9));
     refused(|s| s.segments_offset += 4096);
     refused(|s| s.name = "x".repeat(64));
+    refused(|s| s.scrub_next = SEGMENTS_MAX + 2);
 }
