@@ -21,8 +21,13 @@ use crate::format::{
 use crate::ids::{BLOCK_BYTES, Location, Sequence, VolumeId};
 use crate::log::{Pending, append_error, new_entry};
 use crate::planted::{self, Bug};
+use crate::wait::{all_of, yield_once};
 
 const BLOCK: usize = BLOCK_BYTES as usize;
+
+/// Shards whose images are on their way at a time: 64 small ones are then 8 waits, and of large ones no
+/// more than 8 MiB is held in memory.
+const IMAGES_TOGETHER: usize = 8;
 
 /// How often housekeeping looks for work if nobody wakes it.
 const LOOK_INTERVAL: u64 = 50 * MILLISECOND;
@@ -44,10 +49,7 @@ impl Core {
             true => Vec::new(),
             false => self.sets.borrow().surplus(self.stream_copies(Stream::Main)),
         };
-        let mut images = Vec::with_capacity(self.shards.len());
-        for shard in 0..self.shards.len() {
-            images.push(self.write_image(shard).await?);
-        }
+        let images = self.write_images().await?;
         if !planted::is(Bug::RootBeforeImages) {
             self.flush_members().await?;
         }
@@ -90,9 +92,32 @@ impl Core {
         (chunks, watermark)
     }
 
+    /// Appends the images of all shards, a few at a time, so that small ones share records and none waits
+    /// for the one before it.
+    async fn write_images(&self) -> Result<Vec<ImageRef>> {
+        let mut images = Vec::with_capacity(self.shards.len());
+        while images.len() < self.shards.len() {
+            let first = images.len();
+            let mut taken = Vec::with_capacity(IMAGES_TOGETHER);
+            for shard in first..self.shards.len().min(first + IMAGES_TOGETHER) {
+                taken.push((shard, self.snapshot(shard)));
+                // To look through a shard takes its time, in which nobody else is served.
+                yield_once().await;
+            }
+            let writes = taken.into_iter().map(|(shard, of)| self.write_image(shard, of));
+            for image in all_of(writes).await {
+                images.push(image?);
+            }
+        }
+        Ok(images)
+    }
+
     /// Appends a shard's image as a chain of records.
-    async fn write_image(&self, shard: usize) -> Result<ImageRef> {
-        let (chunks, watermark) = self.snapshot(shard);
+    async fn write_image(
+        &self,
+        shard: usize,
+        (chunks, watermark): (Vec<Vec<u8>>, Sequence),
+    ) -> Result<ImageRef> {
         let mut image = ImageRef { location: Location(0), sequence: Sequence(0), watermark };
         let mut previous = None;
         for chunk in chunks {
@@ -192,9 +217,9 @@ impl Core {
         let pool = self.sets.borrow().total_count() as u64 * self.segment_bytes;
         let appended = self.log.bytes_since_lap.get();
         let freed = self.freed_by_root();
-        let (starving, low, batch) = {
+        let (urgent, low, batch) = {
             let sets = self.sets.borrow();
-            (sets.is_starving(), sets.is_low(), sets.root_batch())
+            (sets.is_starving() || self.needs_root(), sets.is_low(), sets.root_batch())
         };
         // A root for every emptied set would cost more bytes than the set holds: as many as reclaim
         // keeps ready are freed together, and while somebody waits as many as are worth it, unless
@@ -204,7 +229,7 @@ impl Core {
         let behind = self.root_epoch.get() < self.swept_epoch.get() && !self.recovering.get();
         behind
             || appended >= pool / 100 * self.tuning.lap_percent
-            || (freed > 0 && starving && (freed >= batch || !reclaiming))
+            || (freed > 0 && urgent && (freed >= batch || !reclaiming))
             || (freed > 0 && low && !self.is_reclaim_due())
             || (low && freed >= 3 * batch)
     }
@@ -234,40 +259,68 @@ pub(crate) async fn flusher(core: Rc<Core>) {
 /// Sets that may wait for a flush and their footers before one is asked for.
 const CLOSING_MAX: usize = 4;
 
-/// Makes room and writes checkpoints.
-pub(crate) async fn housekeeper(core: Rc<Core>) {
-    while !core.closing.get() && !core.latched.get() {
+/// Empties sets while there is too little room.
+async fn reclaimer(core: Rc<Core>) {
+    while !core.is_housekeeping_over() {
+        let tight = core.index_bytes.get() >= core.index_memory_max / 100 * 95;
+        let due = core.is_reclaim_due() || tight;
+        let progress = due && core.reclaim_one().await.unwrap_or(false);
+        let stuck = due && !progress;
+        if core.reclaim_stuck.replace(stuck) != stuck || progress {
+            // A root may be worth it now.
+            core.housekeeping.wake_all();
+        }
+        core.note_more_room();
+        if !progress {
+            let timer = core.rt.sleep(LOOK_INTERVAL);
+            let due = || core.is_reclaim_due() && !core.reclaim_stuck.get();
+            core.housekeeping.until_or(|| core.is_housekeeping_over() || due(), timer).await;
+        }
+    }
+    core.end_housekeeping();
+}
+
+/// Writes checkpoints. Sets are emptied meanwhile, so that the next root has something to free.
+async fn checkpointer(core: Rc<Core>) {
+    while !core.is_housekeeping_over() {
         if planted::is(Bug::SegmentReusedBeforeRoot) {
             core.free_sets(Sequence(0), 0).await;
         }
-        let tight = core.index_bytes.get() >= core.index_memory_max / 100 * 95;
-        let mut progress = false;
-        if core.is_reclaim_due() || tight {
-            progress = core.reclaim_one().await.unwrap_or(false);
-            if core.reclaim_stuck.replace(!progress) == progress {
-                core.housekeeping.wake_all();
-            }
-        } else {
-            core.reclaim_stuck.set(false);
-        }
-        if core.is_lap_due() {
-            // Its error has latched the pool and is an event.
-            progress |= core.lap(false).await.is_ok();
-        }
-        core.note_room();
-        // Whoever waits for memory looks again: evictions and destaging give it back piece by piece.
-        core.room.wake_all();
-        if !progress {
+        // Its error has latched the pool and is an event.
+        let written = core.is_lap_due() && core.lap(false).await.is_ok();
+        core.note_more_room();
+        if !written {
             let timer = core.rt.sleep(LOOK_INTERVAL);
-            let due = || {
-                let reclaim = core.is_reclaim_due() && !core.reclaim_stuck.get();
-                core.closing.get() || core.latched.get() || core.is_lap_due() || reclaim
-            };
+            let due = || core.is_housekeeping_over() || core.is_lap_due();
             core.housekeeping.until_or(due, timer).await;
         }
     }
-    core.housekept.set(false);
-    core.quiet.wake_all();
+    core.end_housekeeping();
+}
+
+impl Core {
+    /// Begins to make room and to write checkpoints.
+    pub(crate) fn begin_housekeeping(self: &Rc<Self>) {
+        self.housekeepers.set(2);
+        self.spawn(reclaimer(Rc::clone(self)));
+        self.spawn(checkpointer(Rc::clone(self)));
+    }
+
+    fn is_housekeeping_over(&self) -> bool {
+        self.closing.get() || self.latched.get()
+    }
+
+    /// There may be more room than before.
+    fn note_more_room(&self) {
+        self.note_room();
+        // Whoever waits for memory looks again: evictions and destaging give it back piece by piece.
+        self.room.wake_all();
+    }
+
+    fn end_housekeeping(&self) {
+        self.housekeepers.set(self.housekeepers.get() - 1);
+        self.quiet.wake_all();
+    }
 }
 
 /// Byte offset of root slot 0 or 1 on every member.

@@ -148,8 +148,8 @@ pub(crate) struct Core {
     pub settled: Cell<bool>,
     /// Set when a stopping pool appends nothing more but the last images.
     pub closing: Cell<bool>,
-    /// Whether housekeeping has not ended.
-    pub housekept: Cell<bool>,
+    /// Tasks that make room or write checkpoints and have not ended.
+    pub housekeepers: Cell<u32>,
     /// Elevators and moves that have not ended.
     pub background: Cell<u64>,
     /// Client requests under way.

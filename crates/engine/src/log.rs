@@ -377,6 +377,8 @@ impl Core {
             stuck: false,
         });
         self.note_room();
+        // What was admitted meanwhile lets reclaim move more.
+        self.reclaim_stuck.set(false);
         self.housekeeping.wake_all();
         Ok(Some(Rc::new(OpenSet {
             id,
@@ -397,6 +399,12 @@ impl Core {
         let left = self.left_to_start(Stream::Dirty);
         let copies = self.stream_copies(Stream::Dirty);
         self.sets.borrow().shortage(copies, &left, self.log.watermark())
+    }
+
+    /// Whether room for writes lasts no longer than a root takes.
+    pub(crate) fn needs_root(&self) -> bool {
+        let left = self.left_to_start(Stream::Dirty);
+        self.sets.borrow().needs_root(self.stream_copies(Stream::Dirty), &left)
     }
 
     /// Segments of each member that a stream leaves to the next start: one for each set of dirty data

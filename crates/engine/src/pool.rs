@@ -221,7 +221,7 @@ fn new_core(
         recovering: Cell::new(true),
         restoring: Cell::new(false),
         closing: Cell::new(false),
-        housekept: Cell::new(false),
+        housekeepers: Cell::default(),
         background: Cell::new(0),
         minute_of_day: Cell::new(None),
         requests: Cell::new(0),
@@ -577,7 +577,7 @@ impl Pool {
         }
         core.closing.set(true);
         core.housekeeping.wake_all();
-        core.quiet.until(|| !core.housekept.get() || core.latched.get()).await;
+        core.quiet.until(|| core.housekeepers.get() == 0 || core.latched.get()).await;
         for stream in streams {
             core.until_idle(stream).await?;
             core.close_stream(stream).await;

@@ -27,7 +27,7 @@ use forebay_device::{Buf, Io, IoErrorKind};
 
 use crate::adoption::{Adoption, RecordFacts, adopt};
 use crate::apply::RecordPlace;
-use crate::checkpoint::{flusher, housekeeper, root_offset};
+use crate::checkpoint::{flusher, root_offset};
 use crate::core::Core;
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::EventKind;
@@ -134,8 +134,7 @@ impl Core {
         let lacking = self.restore_open(&open, &mut report).await?;
         // Before, a lap's images would name what may be lost.
         self.spawn(flusher(Rc::clone(self)));
-        self.housekept.set(true);
-        self.spawn(housekeeper(Rc::clone(self)));
+        self.begin_housekeeping();
         self.spawn(pacer(Rc::clone(self)));
         if lacking {
             self.make_room(&open, &mut report).await?;

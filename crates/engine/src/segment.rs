@@ -115,9 +115,10 @@ impl Set {
         }
     }
 
-    /// Whether the next root, or one soon after it, makes the set free.
+    /// Whether the next root, one soon after it, or the one just written makes the set free.
     fn awaits_root(&self, watermark: Sequence) -> bool {
-        matches!(self.state, SetState::Emptied(_)) || self.is_freed_by(watermark)
+        matches!(self.state, SetState::Emptied(_) | SetState::Discarding)
+            || self.is_freed_by(watermark)
     }
 
     /// Whether a root whose images are past `watermark` makes the set free.

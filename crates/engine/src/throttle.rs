@@ -325,10 +325,9 @@ impl Forecast {
             return ALLOWANCE_MAX;
         }
         let eased = (above / RAMP).min(1.0);
-        // Where much is overwritten, sets that are half empty are moved together.
-        let packs = outlook.live * 10 < outlook.total * 6;
-        let most = if packs { ((self.overwritten - 0.45) / 0.15).clamp(0.0, 1.0) } else { 0.0 };
-        let few = OWED_FEW + (OWED_HALF - OWED_FEW) * most;
+        // Where much of the log is overwritten, sets that are half empty are moved together.
+        let roomy = (ROOMY - outlook.live as f64 / total) / ROOMY_RAMP;
+        let few = OWED_FEW + (OWED_HALF - OWED_FEW) * roomy.clamp(0.0, 1.0);
         let limit = self.sustained(outlook, few) / (eased * eased);
         (limit.min(ALLOWANCE_MAX as f64) as u64).max(THROTTLE_RATE_MIN / 4)
     }
@@ -349,6 +348,11 @@ const OWED_FEW: f64 = 0.04;
 
 /// The same where the pool has room to pack half empty segments together.
 const OWED_HALF: f64 = 0.45;
+
+/// Part of the pool that live data fills where there is no such room ([`crate::policy`] says so too), and
+/// part of it over which it comes.
+const ROOMY: f64 = 0.6;
+const ROOMY_RAMP: f64 = 0.1;
 
 /// Part of a segment that is clients' data: the rest are headers, the footer, and what checkpoints and
 /// facts take.

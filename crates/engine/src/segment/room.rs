@@ -129,14 +129,7 @@ impl SetTable {
         left: &[usize; MEMBERS_MAX],
         watermark: Sequence,
     ) -> u64 {
-        let bottom = |m: usize| self.floor(m, Stream::Dirty) + left[m];
-        let sets = |count: &dyn Fn(usize) -> usize| {
-            let mut above = [0; MEMBERS_MAX];
-            for m in self.there() {
-                above[m] = count(m).saturating_sub(bottom(m));
-            }
-            sets_of(above, copies) as u64
-        };
+        let sets = |count: &dyn Fn(usize) -> usize| self.sets_above(copies, left, count);
         let missing = |have: u64, want: u64| {
             if have >= want { 0 } else { (want - have) * FULL / want }
         };
@@ -150,9 +143,32 @@ impl SetTable {
             coming[self.member_of(segment)] += 1;
         }
         let expected = sets(&|m| self.free[m].len() + coming[m]);
-        // A root that is on its way takes its time: what is free until then must last.
-        let until_root = sets(&|m| self.reserve(m)) / 2;
-        missing(expected, goal).max(missing(free, until_root.max(1)))
+        missing(expected, goal).max(missing(free, self.until_root(copies, left)))
+    }
+
+    /// Sets of `copies` segments that writes can have where members have so many segments free.
+    fn sets_above(
+        &self,
+        copies: usize,
+        left: &[usize; MEMBERS_MAX],
+        free: &dyn Fn(usize) -> usize,
+    ) -> u64 {
+        let mut above = [0; MEMBERS_MAX];
+        for m in self.there() {
+            above[m] = free(m).saturating_sub(self.floor(m, Stream::Dirty) + left[m]);
+        }
+        sets_of(above, copies) as u64
+    }
+
+    /// Sets that must be free when a root begins: it takes its time, and they last until then.
+    fn until_root(&self, copies: usize, left: &[usize; MEMBERS_MAX]) -> u64 {
+        (self.sets_above(copies, left, &|m| self.reserve(m)) / 2).max(1)
+    }
+
+    /// Whether what is free lasts no longer than a root takes; writers are slowed down if it is less.
+    pub(crate) fn needs_root(&self, copies: usize, left: &[usize; MEMBERS_MAX]) -> bool {
+        let free = self.sets_above(copies, left, &|m| self.free[m].len());
+        free <= self.until_root(copies, left)
     }
 
     /// What room there is without destaging, and how far destaging is from making more.

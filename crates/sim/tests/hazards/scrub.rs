@@ -11,7 +11,7 @@ use forebay_engine::format::{SUPERBLOCK_BYTES, Superblock};
 use forebay_engine::planted::Bug;
 use forebay_engine::{EventKind, Mode, ScrubStatus};
 
-use crate::rig::{Breakage, KINDS, MEMBER_BYTES, Plan, Rig, SOON, provoke, same, survive};
+use crate::rig::{BLOCK, Breakage, KINDS, MEMBER_BYTES, Plan, Rig, SOON, provoke, same, survive};
 
 /// Blocks that are damaged, and so many more that fill the sets which they are in.
 const DAMAGED: u64 = 32;
@@ -128,9 +128,11 @@ fn a_second_scrub_finds_nothing() {
     });
 }
 
-fn is_segment_write(request: &Request) -> bool {
-    // Superblocks and roots end before this in a pool of this size.
-    matches!(request, Request::Write { offset, .. } if *offset >= 320 << 10)
+/// Whether a record is written.
+fn is_record_write(request: &Request) -> bool {
+    // Superblocks and roots end before this in a pool of this size; a segment's header is one block.
+    matches!(request, Request::Write { offset, data }
+        if *offset >= 320 << 10 && data.len() > BLOCK)
 }
 
 #[test]
@@ -139,7 +141,9 @@ fn healing_does_not_undo_what_is_written_meanwhile() {
         let bad = (seed % 2) as usize;
         let rig = spoilt(seed, &[bad], |broken| &broken.flipping)?;
         assert!(segments_offset(&rig) >= 320 << 10);
-        rig.gates[bad].hold(1, is_segment_write);
+        // No checkpoint is due then.
+        rig.pause(2 * SECOND);
+        rig.gates[bad].hold(1, is_record_write);
         let pool = rig.pool();
         pool.start_scrub().unwrap();
         rig.pause(SOON);
