@@ -56,7 +56,8 @@ impl Front {
         let (front, calls) = Front::new();
         hand.run(move |reactor| {
             let open = |member: Reader| Rc::new(member.open(reactor)) as Rc<dyn BlockDevice>;
-            let volume = port.open(members.into_iter().map(open).collect());
+            let members = members.into_iter().map(open).collect();
+            let volume = port.open(&**reactor, members);
             if let Ok((exports, settings)) = exports(volume, &terms) {
                 reactor.spawn(Box::pin(serve(Rc::clone(reactor), exports, settings, calls)));
             }

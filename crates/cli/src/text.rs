@@ -132,6 +132,28 @@ pub(crate) fn duration(seconds: u32) -> String {
     format!("{}{unit}", seconds / length)
 }
 
+/// Milliseconds, in the largest unit that leaves nothing over.
+pub(crate) fn millis(ms: u64) -> String {
+    match u32::try_from(ms / 1_000) {
+        Ok(seconds) if ms.is_multiple_of(1_000) => duration(seconds),
+        _ => format!("{ms}ms"),
+    }
+}
+
+/// A short duration as people type it, in milliseconds: `500ms`, `5s`, `1m`.
+///
+/// # Errors
+/// A sentence that says what is wrong.
+pub(crate) fn parse_millis(text: &str) -> Result<u32, String> {
+    let wrong = || "a time is a number and one of ms, s, m, as 5s or 500ms".to_owned();
+    let ms = match text.strip_suffix("ms") {
+        Some(digits) if digits.bytes().all(|byte| byte.is_ascii_digit()) => digits.parse().ok(),
+        Some(_) => None,
+        None => parse_duration(text).map_err(|_| wrong())?.checked_mul(1_000),
+    };
+    ms.ok_or_else(wrong)
+}
+
 /// Seconds to go, no finer than anybody can know.
 pub(crate) fn left(seconds: u64) -> String {
     match seconds {
@@ -215,5 +237,15 @@ mod tests {
         assert_eq!(span(1_234), "1.23 us");
         assert_eq!(span(45_600_000), "45.6 ms");
         assert_eq!(span(2 * SECOND), "2.00 s");
+    }
+
+    #[test]
+    fn short_durations_are_read_and_written_in_milliseconds() {
+        for (text, ms) in [("5s", 5_000), ("500ms", 500), ("2m", 120_000), ("1500ms", 1_500)] {
+            assert_eq!((parse_millis(text), millis(ms.into()).as_str()), (Ok(ms), text));
+        }
+        for text in ["", "ms", "s", "5", "-5s", "5 s", "+5ms", "5xs", "99999999999ms", "4000000s"] {
+            assert!(parse_millis(text).is_err(), "{text}");
+        }
     }
 }

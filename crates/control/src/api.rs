@@ -56,6 +56,9 @@ pub struct CreatePool {
     /// Size of the tier in RAM in front of them, a multiple of 2 MiB; without it there is none.
     #[serde(default)]
     pub ram_bytes: u64,
+    /// Milliseconds that a cache device may take to answer, 100 to 600,000; without it 5,000.
+    #[serde(default)]
+    pub device_deadline_ms: Option<u32>,
     /// Agrees to write-back with one copy of dirty data, for the volumes to come.
     #[serde(default)]
     pub accept_data_loss_on_ssd_failure: bool,
@@ -126,6 +129,9 @@ pub struct SetPool {
     /// Size of the tier in RAM, a multiple of 2 MiB; 0: none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ram_bytes: Option<u64>,
+    /// Milliseconds that a cache device may take to answer, 100 to 600,000.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device_deadline_ms: Option<u32>,
     /// Copies of dirty data, 1 to 3.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dirty_copies: Option<u8>,
@@ -220,6 +226,12 @@ pub struct Pool {
 pub struct PoolUsage {
     /// Copies of dirty data.
     pub dirty_copies: u8,
+    /// Milliseconds that a cache device may take to answer before the pool goes on without it.
+    #[serde(default)]
+    pub device_deadline_ms: u64,
+    /// Requests that cache devices have not answered in time and still have, each with its memory.
+    #[serde(default)]
+    pub requests_given_up: u64,
     /// Copies that were asked for and that not all dirty data has yet; 0: none.
     #[serde(default)]
     pub dirty_copies_next: u8,

@@ -147,19 +147,18 @@ impl Buf {
         rest
     }
 
-    /// Undoes [`Buf::split_off`]: appends the neighbour that was split from this buffer. False if
-    /// `next` is another one, which came in place of a neighbour that a device did not give back:
-    /// this is a buffer of both lengths then, and its content is unspecified.
-    #[must_use]
-    pub fn join(&mut self, next: Buf) -> bool {
+    /// Undoes [`Buf::split_off`]: appends the neighbour that was split from this buffer.
+    ///
+    /// # Errors
+    /// `next`, if it is another one: one that came in place of a neighbour which a device has kept.
+    pub fn join(&mut self, next: Buf) -> Result<(), Buf> {
         let end = self.offset + self.len;
-        let follows = Arc::ptr_eq(&self.allocation, &next.allocation) && end == next.offset;
-        if follows {
+        if Arc::ptr_eq(&self.allocation, &next.allocation) && end == next.offset {
             self.len += next.len;
+            Ok(())
         } else {
-            *self = Buf::new(self.len + next.len);
+            Err(next)
         }
-        follows
     }
 
     /// Makes the bytes read-only and shareable.
@@ -251,7 +250,7 @@ mod tests {
         head.fill(1);
         tail.fill(2);
         assert_eq!((head.len(), tail.len()), (4096, 4096));
-        assert!(head.join(tail));
+        assert!(head.join(tail).is_ok());
         assert!(head[..4096].iter().all(|&b| b == 1) && head[4096..].iter().all(|&b| b == 2));
     }
 
@@ -280,11 +279,12 @@ mod tests {
     }
 
     #[test]
-    fn a_stranger_in_place_of_a_neighbour_gives_a_buffer_of_the_same_length() {
+    fn a_stranger_in_place_of_a_neighbour_comes_back() {
         let mut one = Buf::new(8192);
         let two = one.split_off(4096);
-        assert!(!one.join(Buf::new(512)));
-        assert_eq!((one.len(), two.len()), (4608, 4096));
+        assert_eq!(one.join(Buf::new(512)).map_err(|stranger| stranger.len()), Err(512));
+        assert_eq!((one.len(), two.len()), (4096, 4096));
+        assert!(one.join(two).is_ok());
     }
 
     #[test]

@@ -1,11 +1,13 @@
 //! One request's way back: a completer for the device, a future for whoever waits.
 //!
-//! The cell between them comes from a pool of the thread, so a request allocates nothing.
+//! * The cell between them comes from a pool of the thread, so a request allocates nothing.
+//! * A request that was given up ([`crate::watched`]) ends for whoever waits. The device keeps its side
+//!   and the buffer until it answers, and nothing comes of that answer.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::pin::Pin;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::task::{Context, Poll, Waker};
 
 use crate::buf::Buf;
@@ -15,6 +17,8 @@ const CELLS_POOLED_MAX: usize = 4096;
 
 thread_local! {
     static CELLS: RefCell<Vec<Rc<IoCell>>> = const { RefCell::new(Vec::new()) };
+    /// All cells of the thread, in use or not; some of these are gone.
+    static KNOWN: RefCell<Vec<Weak<IoCell>>> = const { RefCell::new(Vec::new()) };
 }
 
 /// What went wrong with a device request.
@@ -82,20 +86,35 @@ impl std::fmt::Display for IoError {
 
 impl std::error::Error for IoError {}
 
-/// How a request ended. A read's buffer comes back whatever the result.
+/// How a request ended. A read's buffer comes back whatever the result, if the device has answered.
 #[derive(Debug)]
 pub struct Outcome {
     /// Success or the error.
     pub result: Result<(), IoError>,
-    /// The buffer of a read.
+    /// The buffer of a read, unless that was given up: then the device has it still.
     pub buf: Option<Buf>,
+}
+
+/// How far a request is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Progress {
+    /// The device has it.
+    #[default]
+    Open,
+    /// The device has answered.
+    Ended,
+    /// Nobody waits for it any more, and the device still has it.
+    GivenUp,
 }
 
 #[derive(Default)]
 struct IoCell {
     outcome: Cell<Option<Outcome>>,
     waker: Cell<Option<Waker>>,
-    closed: Cell<bool>,
+    progress: Cell<Progress>,
+    /// Who watches the request, 0 for nobody, and its number there.
+    watcher: Cell<u32>,
+    number: Cell<u64>,
 }
 
 /// The device's side: completes the request exactly once. Dropped without an answer (a device
@@ -108,8 +127,57 @@ pub struct Io(Option<Rc<IoCell>>);
 
 /// A connected pair for one request.
 pub fn pair() -> (Completer, Io) {
-    let cell = CELLS.try_with(|cells| cells.borrow_mut().pop()).ok().flatten().unwrap_or_default();
+    let cell = CELLS.try_with(|cells| cells.borrow_mut().pop()).ok().flatten();
+    let cell = cell.unwrap_or_else(new_cell);
     (Completer(Some(Rc::clone(&cell))), Io(Some(cell)))
+}
+
+#[cold]
+fn new_cell() -> Rc<IoCell> {
+    let cell = Rc::new(IoCell::default());
+    let _ = KNOWN.try_with(|known| {
+        let mut known = known.borrow_mut();
+        if known.len() == known.capacity() {
+            // Those that are gone make room first, so there are never more than twice those in use.
+            known.retain(|cell| cell.strong_count() > 0);
+            let more = known.len().max(64);
+            known.reserve(more);
+        }
+        known.push(Rc::downgrade(&cell));
+    });
+    cell
+}
+
+/// The requests that one watcher has to do with, in the order of their numbers.
+fn watched_by(watcher: u32, progress: Progress) -> Vec<Rc<IoCell>> {
+    let ours = |cell: &Rc<IoCell>| cell.watcher.get() == watcher && cell.progress.get() == progress;
+    let found = KNOWN.try_with(|known| {
+        known.borrow().iter().filter_map(Weak::upgrade).filter(ours).collect::<Vec<_>>()
+    });
+    let mut found = found.unwrap_or_default();
+    found.sort_unstable_by_key(|cell| cell.number.get());
+    found
+}
+
+/// Number of the oldest request of a watcher that the device has not answered.
+pub(crate) fn oldest_of(watcher: u32) -> Option<u64> {
+    watched_by(watcher, Progress::Open).first().map(|cell| cell.number.get())
+}
+
+/// Ends all requests of a watcher for those who wait for them.
+pub(crate) fn give_up(watcher: u32, error: IoError) {
+    for cell in watched_by(watcher, Progress::Open) {
+        cell.progress.set(Progress::GivenUp);
+        cell.outcome.set(Some(Outcome { result: Err(error), buf: None }));
+        if let Some(waker) = cell.waker.take() {
+            waker.wake();
+        }
+    }
+}
+
+/// Requests of a watcher that were given up and that the device still has.
+pub(crate) fn given_up_count(watcher: u32) -> usize {
+    watched_by(watcher, Progress::GivenUp).len()
 }
 
 fn recycle(cell: Rc<IoCell>) {
@@ -118,7 +186,8 @@ fn recycle(cell: Rc<IoCell>) {
     }
     cell.outcome.take();
     cell.waker.take();
-    cell.closed.set(false);
+    cell.progress.set(Progress::Open);
+    cell.watcher.set(0);
     let _ = CELLS.try_with(|cells| {
         let mut cells = cells.borrow_mut();
         if cells.len() < CELLS_POOLED_MAX {
@@ -143,12 +212,24 @@ impl Completer {
         self.0.as_ref().is_none_or(|cell| Rc::strong_count(cell) == 1)
     }
 
+    /// Puts the request under a number that one watcher has for it.
+    pub(crate) fn watch(&self, watcher: u32, number: u64) {
+        if let Some(cell) = &self.0 {
+            cell.watcher.set(watcher);
+            cell.number.set(number);
+        }
+    }
+
     fn finish(&mut self, outcome: Outcome) {
         let Some(cell) = self.0.take() else { return };
-        cell.closed.set(true);
-        cell.outcome.set(Some(outcome));
-        if let Some(waker) = cell.waker.take() {
-            waker.wake();
+        if cell.progress.replace(Progress::Ended) == Progress::GivenUp {
+            // Who waited has been told already; the buffer is free only now.
+            drop(outcome);
+        } else {
+            cell.outcome.set(Some(outcome));
+            if let Some(waker) = cell.waker.take() {
+                waker.wake();
+            }
         }
         recycle(cell);
     }
@@ -187,7 +268,8 @@ impl Future for Io {
                 Poll::Ready(outcome)
             }
             None => {
-                assert!(!cell.closed.get(), "a completed request keeps its outcome");
+                let is_open = cell.progress.get() == Progress::Open;
+                assert!(is_open, "a completed request keeps its outcome");
                 cell.waker.set(Some(cx.waker().clone()));
                 Poll::Pending
             }

@@ -5,6 +5,7 @@
 //! * [`chunk`]: large memory that stays.
 //! * [`executor`]: the single-threaded task set under both worlds.
 //! * [`relay`], [`post`]: calls and messages from one reactor to another.
+//! * [`watched`]: whether a device answers, and giving up what it does not answer.
 //! * [`real`]: io_uring, files and block devices.
 //! * [`model`]: modelled disks, fault layers and virtual time.
 //!
@@ -20,9 +21,11 @@ pub mod post;
 pub mod real;
 pub mod relay;
 pub mod runtime;
+pub mod watched;
 
 pub use buf::{Buf, Data};
 pub use chunk::{CHUNK_BYTES, Chunk};
 pub use device::{BlockDevice, Geometry, Request, Stripe};
 pub use io::{Completer, Io, IoError, IoErrorKind};
 pub use runtime::{Nanos, Runtime};
+pub use watched::Watched;

@@ -13,19 +13,57 @@
 //!   the same from every reactor.
 
 use std::cell::{Cell, RefCell};
-use std::rc::Rc;
+use std::collections::BTreeMap;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use forebay_device::post::{Sender, post};
+use forebay_device::post::{Receiver, Sender, post};
 use forebay_device::relay::{Caller, relay};
-use forebay_device::{BlockDevice, Buf, Data};
+use forebay_device::{BlockDevice, Buf, Data, IoErrorKind, Runtime, Watched};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::VolumeId;
 use crate::limits::REMOTE_REQUESTS_MAX;
 use crate::status::Extent;
 use crate::volume::{Hit, Volume};
+
+/// Other reactors that read a pool's cache devices by themselves, and what the pool tells them.
+#[derive(Default)]
+pub(crate) struct Elsewhere {
+    /// Each with what it is told by: the place of a device whose requests are to be given up.
+    lines: RefCell<BTreeMap<u64, Sender<usize>>>,
+    lines_begun: Cell<u64>,
+    /// The devices that are used no more, a bit for each in the order in which the pool was opened with
+    /// them. What comes behind the last bit is never believed.
+    unused: Arc<AtomicU64>,
+}
+
+fn bit_of(device: usize) -> u64 {
+    1u64.checked_shl(device as u32).unwrap_or(0)
+}
+
+impl Elsewhere {
+    /// Has all that wait for a device wait no longer; `unused` tells whether its answers are believed no
+    /// more.
+    pub(crate) fn give_up(&self, device: usize, unused: bool) {
+        if unused {
+            self.unused.fetch_or(bit_of(device), Ordering::Release);
+        }
+        self.lines.borrow().values().for_each(|line| line.send(device));
+    }
+
+    fn begin(&self) -> (u64, Receiver<usize>) {
+        let number = self.lines_begun.replace(self.lines_begun.get() + 1);
+        let (sender, receiver) = post();
+        self.lines.borrow_mut().insert(number, sender);
+        (number, receiver)
+    }
+
+    fn end(&self, number: u64) {
+        self.lines.borrow_mut().remove(&number);
+    }
+}
 
 /// A client's view, as both sides name it.
 #[derive(Clone, Copy)]
@@ -187,6 +225,8 @@ async fn answer(volume: &Volume, request: Request, way_back: &Sender<Hit>) -> An
 pub struct Port {
     caller: Caller<Call, Answer>,
     begun: Sender<SessionId>,
+    given_up: Receiver<usize>,
+    unused: Arc<AtomicU64>,
     id: VolumeId,
     name: String,
     size: Arc<AtomicU64>,
@@ -195,12 +235,24 @@ pub struct Port {
 impl Port {
     /// On the reactor that shall use the volume from now on: its first client's view. `devices` are
     /// the pool's cache devices for reading, in the order in which the pool was opened with them;
-    /// without any, all reads are done by the pool's reactor.
-    pub fn open(self, devices: Vec<Rc<dyn BlockDevice>>) -> Client {
+    /// without any, all reads are done by the pool's reactor. `runtime` is that reactor's.
+    pub fn open(self, runtime: &dyn Runtime, devices: Vec<Rc<dyn BlockDevice>>) -> Client {
+        let devices: Vec<_> = devices.into_iter().map(Watched::new).collect();
+        let watched: Vec<_> = devices.iter().map(Rc::downgrade).collect();
+        let given_up = self.given_up;
+        runtime.spawn(Box::pin(async move {
+            // Until the pool has ended, or this line.
+            while let Some(device) = given_up.next().await {
+                if let Some(device) = watched.get(device).and_then(Weak::upgrade) {
+                    device.give_up(IoErrorKind::TimedOut.into());
+                }
+            }
+        }));
         let line = Rc::new(Line {
             caller: self.caller,
             begun: self.begun,
-            devices,
+            reading: devices.iter().map(|device| Rc::clone(device) as _).collect(),
+            unused: self.unused,
             id: self.id,
             name: self.name,
             size: self.size,
@@ -237,7 +289,9 @@ impl Volume {
                 known.begin(&first, id);
             }
         }));
-        let spawner = Rc::clone(&runtime);
+        let (core, spawner) = (Rc::clone(self.core()), Rc::clone(&runtime));
+        let (number, given_up) = core.elsewhere.begin();
+        let unused = Arc::clone(&core.elsewhere.unused);
         spawner.spawn(Box::pin(async move {
             let handler = move |call: Call| {
                 let session = sessions.get(&volume, call.session);
@@ -245,9 +299,10 @@ impl Volume {
                 async move { answer(&session, call.request, &way_back).await }
             };
             server.serve(&*runtime, handler).await;
+            core.elsewhere.end(number);
         }));
         let (id, name, size) = (self.id(), self.name().to_owned(), self.shared_size());
-        Port { caller, begun, id, name, size }
+        Port { caller, begun, given_up, unused, id, name, size }
     }
 }
 
@@ -257,7 +312,10 @@ struct Line {
     /// Tells the pool of a session before its first request: from then on it is to be told of failed
     /// flushes.
     begun: Sender<SessionId>,
-    devices: Vec<Rc<dyn BlockDevice>>,
+    /// The cache devices.
+    reading: Vec<Rc<dyn BlockDevice>>,
+    /// Those that the pool uses no more.
+    unused: Arc<AtomicU64>,
     id: VolumeId,
     name: String,
     size: Arc<AtomicU64>,
@@ -292,21 +350,21 @@ impl Remote {
     }
 
     async fn read(&self, offset: u64, buf: Buf) -> Answer {
-        let locate = !self.line.devices.is_empty();
+        let (locate, len) = (!self.line.reading.is_empty(), buf.len());
         let (pinned, buf) = match self.call(Request::Read { offset, buf, locate }).await {
             Answer { hit: Some(pinned), buf: Some(buf), .. } => (pinned, buf),
             answer => return answer,
         };
-        let outcome = self.line.devices[pinned.hit.device].read(pinned.hit.at, buf).await;
+        let device = pinned.hit.device;
+        let outcome = self.line.reading[device].read(pinned.hit.at, buf).await;
         drop(pinned);
-        match (outcome.result, outcome.buf) {
-            (Ok(()), buf) => Answer::ended(buf, Ok(())),
-            // The pool knows of other copies, and what to do without one.
-            (Err(_), Some(buf)) => self.call(Request::Read { offset, buf, locate: false }).await,
-            (Err(error), None) => {
-                Answer::ended(None, Err(Error::io("reading a cache device", error)))
-            }
+        let used = !self.line.unused.load(Ordering::Acquire);
+        if outcome.result.is_ok() && used & bit_of(device) != 0 {
+            return Answer::ended(outcome.buf, Ok(()));
         }
+        // The pool knows of other copies, and what to do without one.
+        let buf = outcome.buf.unwrap_or_else(|| Buf::new(len));
+        self.call(Request::Read { offset, buf, locate: false }).await
     }
 }
 

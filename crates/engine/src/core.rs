@@ -6,10 +6,12 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use forebay_device::{BlockDevice, IoError, Nanos, Runtime};
+use forebay_device::{BlockDevice, IoError, Nanos, Runtime, Watched};
 
+use crate::client::Elsewhere;
 use crate::copies::Queue;
 use crate::counters::{Counters, Latency};
+use crate::deadline::Deadline;
 use crate::destage::Owed;
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::{Event, EventKind};
@@ -38,6 +40,10 @@ pub(crate) const STRIPE_BLOCKS: u64 = STRIPE_BYTES / BLOCK_BYTES;
 /// One SSD of the pool.
 pub(crate) struct Member {
     pub device: Rc<dyn BlockDevice>,
+    /// The same, as the one who watches it.
+    pub watched: Rc<Watched>,
+    /// Its place among the devices that the pool was opened with.
+    pub place: usize,
     pub id: DeviceId,
     pub segment_base: u32,
     pub segments_offset: u64,
@@ -103,8 +109,10 @@ pub(crate) struct Core {
     pub emptied: Cell<bool>,
     /// Set while the epoch without that member is being written.
     pub departing: Cell<bool>,
-    /// The cache devices in the order in which whoever opened the pool named them.
-    pub devices_given: Vec<Rc<dyn BlockDevice>>,
+    /// Watches whether the cache devices answer.
+    pub deadline: Rc<Deadline>,
+    /// Who reads cache devices on other reactors.
+    pub elsewhere: Elsewhere,
     pub segment_bytes: u64,
     pub segment_blocks: u32,
     pub record_blocks_max: u32,

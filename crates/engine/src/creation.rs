@@ -6,6 +6,7 @@ use forebay_device::{BlockDevice, Buf, Runtime};
 
 use crate::checkpoint::root_offset;
 use crate::copies::{CopiesChange, check_copies};
+use crate::deadline::check_device_deadline;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::{
     ImageRef, Layout, MemberRecord, MemberState, Root, SEGMENTS_MAX, Superblock, segment_bytes_for,
@@ -42,6 +43,8 @@ pub struct CreateOptions {
     pub scrub_rate_bytes_per_s: u64,
     /// Whether reads from members are checked before clients see them.
     pub verify_reads: bool,
+    /// Milliseconds that a cache device may take to answer, 100..=600,000; 0 is the default, 5 s.
+    pub device_deadline_ms: u32,
 }
 
 impl CreateOptions {
@@ -57,6 +60,7 @@ impl CreateOptions {
             ram_bytes: 0,
             scrub_rate_bytes_per_s: SCRUB_RATE_DEFAULT,
             verify_reads: false,
+            device_deadline_ms: 0,
         }
     }
 }
@@ -164,6 +168,9 @@ fn lay_out(
     check_write_amplification(percent)?;
     Pool::check_ram_bytes(options.ram_bytes)?;
     Pool::check_scrub_rate(options.scrub_rate_bytes_per_s)?;
+    if options.device_deadline_ms > 0 {
+        check_device_deadline(options.device_deadline_ms)?;
+    }
     let smallest = devices.iter().map(|d| d.geometry().size_bytes).min().unwrap_or(0);
     let by_size = || {
         let bytes = segment_bytes_for(smallest).and_then(|bytes| u32::try_from(bytes).ok());
@@ -232,6 +239,7 @@ fn lay_out(
         scrub_begun_unix_s: 0,
         scrub_next: 0,
         verify_reads: options.verify_reads,
+        device_deadline_ms: options.device_deadline_ms,
         sector_bytes: SECTOR_BYTES as u32,
         accept_single_copy: false,
         own_roots: true,

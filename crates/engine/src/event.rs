@@ -13,6 +13,8 @@ pub enum EventKind {
     MemberFailed,
     /// A member was taken out, as was asked for.
     MemberRemoved,
+    /// A member has not answered within the pool's deadline.
+    MemberHung,
     /// The pool opens without a member.
     MemberMissing,
     /// A member is there that the pool has gone on without.
@@ -53,11 +55,12 @@ pub enum EventKind {
 
 impl EventKind {
     /// All of them.
-    pub const ALL: [EventKind; 22] = [
+    pub const ALL: [EventKind; 23] = [
         EventKind::Opened,
         EventKind::Latched,
         EventKind::MemberFailed,
         EventKind::MemberRemoved,
+        EventKind::MemberHung,
         EventKind::MemberMissing,
         EventKind::MemberStale,
         EventKind::LossAccepted,
@@ -85,6 +88,7 @@ impl EventKind {
             EventKind::Latched => "pool-latched",
             EventKind::MemberFailed => "member-failed",
             EventKind::MemberRemoved => "member-removed",
+            EventKind::MemberHung => "member-hung",
             EventKind::MemberMissing => "member-missing",
             EventKind::MemberStale => "member-stale",
             EventKind::LossAccepted => "loss-accepted",

@@ -127,6 +127,8 @@ impl Core {
         }
         // What is left may be too little for the copies that were asked for.
         self.keep_members();
+        // Nothing that it answers from now on is believed: what it reads may be what a flush has lost.
+        self.give_up(index, error.kind);
         self.log.wake_all();
         self.room.wake_all();
         self.housekeeping.wake_all();

@@ -12,6 +12,7 @@ mod client;
 mod copies;
 mod core;
 mod creation;
+mod deadline;
 mod departure;
 mod destage;
 mod direct;

@@ -35,6 +35,19 @@ pub const PREFETCH_STEP_BYTES: u64 = 1 << 20;
 /// distance to its record's header must fit 8 bits.
 pub const RECORD_BYTES_MAX: u64 = 1 << 20;
 
+/// Nanoseconds in a millisecond, in which deadlines are set.
+pub(crate) const MILLIS: Nanos = MILLISECOND;
+
+/// How long a cache device may take to answer a request where nothing else is said. SSDs pause for tens
+/// of milliseconds, cheap ones for a second or two in a flush; clients of a disk give up after 30 s.
+pub const DEVICE_DEADLINE_DEFAULT: Nanos = 5 * SECOND;
+
+/// The shortest such deadline: below it, an SSD that collects its garbage would be left behind.
+pub const DEVICE_DEADLINE_MIN: Nanos = 100 * MILLISECOND;
+
+/// The longest: who waits longer waits for ever.
+pub const DEVICE_DEADLINE_MAX: Nanos = 600 * SECOND;
+
 /// Members of a pool: the partner list of a segment header has this many places.
 pub const MEMBERS_MAX: usize = 8;
 

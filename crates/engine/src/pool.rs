@@ -7,17 +7,19 @@ use std::sync::Arc;
 
 use forebay_device::{BlockDevice, Runtime};
 
+use crate::client::Elsewhere;
 use crate::copies::{CopiesChange, Queue};
 use crate::core::{Core, Member, ShardState};
 use crate::counters::{Counters, Latency, VolumeCounters};
 use crate::creation::{check_name, check_write_amplification, invalid};
+use crate::deadline::{Deadline, check_device_deadline};
 use crate::destage::{Delay, Elevator, elevator};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::{Event, EventKind};
 use crate::failure::guardian;
 use crate::fingerprint;
 use crate::format::{Mode, Stream, Superblock, VOLUME_BLOCKS_MAX, VolumeRecord, VolumeSettings};
-use crate::ids::{BLOCK_BYTES, SECTOR_BYTES, VolumeId};
+use crate::ids::{BLOCK_BYTES, DeviceId, SECTOR_BYTES, VolumeId};
 use crate::limits::{ORIGIN_BYTES_MAX, RAM_BYTES_MAX, RECORD_BYTES_MAX, STRIPE_BYTES, VOLUMES_MAX};
 use crate::log::Log;
 use crate::membership::{OpenOptions, Opened, Opening, assess};
@@ -84,8 +86,22 @@ pub async fn open_with(
     tuning: Tuning,
     options: OpenOptions,
 ) -> Result<Pool> {
-    let given = devices.clone();
-    let opening = assess(devices, &*witness, options).await?;
+    let deadline = Deadline::begin(&rt, devices);
+    let opened = start(rt, &deadline, witness, tuning, options).await;
+    if opened.is_err() {
+        deadline.end().await;
+    }
+    opened
+}
+
+async fn start(
+    rt: Rc<dyn Runtime>,
+    deadline: &Rc<Deadline>,
+    witness: Rc<dyn Witness>,
+    tuning: Tuning,
+    options: OpenOptions,
+) -> Result<Pool> {
+    let opening = assess(deadline.devices(), &*witness, options).await?;
     let Opening { superblock, members, missing, epoch, accepted, notes } = opening;
     for member in &members {
         check_size(&superblock, member)?;
@@ -97,8 +113,8 @@ pub async fn open_with(
         let settled = slots.settle(&**device).await;
         settled.map_err(|error| Error::io("making sure of a superblock", error))?;
     }
-    let core = Core { devices_given: given, ..new_core(rt, superblock, members, witness, tuning) };
-    let core = Rc::new(core);
+    let core = Rc::new(new_core(rt, superblock, members, witness, tuning, deadline));
+    deadline.tell(&core);
     core.accepted.set(accepted);
     core.event(EventKind::Opened, "pool opened".to_owned());
     for (kind, note) in notes {
@@ -143,6 +159,7 @@ fn new_core(
     opened: Vec<Opened>,
     witness: Rc<dyn Witness>,
     tuning: Tuning,
+    deadline: &Rc<Deadline>,
 ) -> Core {
     let segment_bytes = u64::from(superblock.segment_bytes);
     let segment_blocks = (segment_bytes / BLOCK_BYTES) as u32;
@@ -156,8 +173,11 @@ fn new_core(
     let numbers = superblock.members.iter().map(|m| m.segment_base + m.segment_count).max();
     let members = opened
         .into_iter()
-        .map(|Opened { record, device, .. }| Member {
+        .map(|Opened { record, device, .. }| (record, deadline.find(&device), device))
+        .map(|(record, (place, watched), device)| Member {
             device,
+            watched,
+            place,
             id: record.device,
             segment_base: record.segment_base,
             segments_offset: superblock.segments_offset,
@@ -187,7 +207,8 @@ fn new_core(
         emptying: Cell::new(false),
         emptied: Cell::new(false),
         departing: Cell::new(false),
-        devices_given: Vec::new(),
+        deadline: Rc::clone(deadline),
+        elsewhere: Elsewhere::default(),
         segment_bytes,
         segment_blocks,
         record_blocks_max,
@@ -433,6 +454,31 @@ impl Pool {
         self.core.set_copies(change).await
     }
 
+    /// Whether a pool may have this device deadline, in milliseconds.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`].
+    pub fn check_device_deadline(ms: u32) -> Result<()> {
+        check_device_deadline(ms)
+    }
+
+    /// Changes how long a cache device may take to answer, in milliseconds, 100..=600,000. It is durable
+    /// on every member when this returns, and counts from then on.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`]; [`ErrorKind::Io`] if the superblocks cannot be written.
+    pub async fn set_device_deadline(&self, ms: u32) -> Result<()> {
+        check_device_deadline(ms)?;
+        self.core.set_device_deadline(ms).await
+    }
+
+    /// Requests to cache devices that were given up because the device did not answer, and that it still
+    /// has, each with its buffer: by device.
+    pub fn given_up(&self) -> Vec<(DeviceId, usize)> {
+        let members = self.core.members.iter();
+        members.map(|member| (member.id, member.watched.given_up_count())).collect()
+    }
+
     /// Whether a pool may have a RAM tier of this size, as far as the engine is concerned.
     ///
     /// # Errors
@@ -590,6 +636,7 @@ impl Pool {
         core.housekeeping.wake_all();
         core.throttle.wake();
         core.quiet.until(|| core.tasks.get() == 0 || core.latched.get()).await;
+        core.deadline.end().await;
         Ok(core.owed_blocks())
     }
 }

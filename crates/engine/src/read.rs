@@ -362,14 +362,14 @@ impl Core {
             }
             started.push(self.start_run(v, run, part, passing));
         }
-        let mut whole: Option<Buf> = None;
+        let mut whole = Parts::default();
         let mut result = Ok(());
         for item in started {
             let (part, outcome) = self.finish_run(v, item, passing).await;
             result = result.and(outcome);
-            result = result.and(append_part(&mut whole, part));
+            whole.push(part);
         }
-        (whole.unwrap_or_else(|| Buf::new(0)), result)
+        (whole.join(), result)
     }
 
     /// Starts a run's read at once if it can go straight into its part of the buffer. Runs that
@@ -635,25 +635,40 @@ impl Core {
     }
 }
 
-/// Puts the next part of a request's buffer behind those before it.
-///
-/// # Errors
-/// If a device has not given one of them back, which is an error of its own as well.
-pub(crate) fn append_part(whole: &mut Option<Buf>, part: Buf) -> Result<()> {
-    let complete = match whole {
-        Some(whole) => whole.join(part),
-        None => {
-            *whole = Some(part);
-            true
-        }
-    };
-    if complete {
-        return Ok(());
+/// The parts of a request's buffer on their way back, in order.
+#[derive(Default)]
+pub(crate) struct Parts {
+    whole: Option<Buf>,
+    /// From the first one on that is not memory behind the part before it.
+    others: Vec<Buf>,
+}
+
+impl Parts {
+    /// The next part.
+    pub(crate) fn push(&mut self, part: Buf) {
+        let part = match &mut self.whole {
+            None => return self.whole = Some(part),
+            Some(whole) if self.others.is_empty() => whole.join(part),
+            Some(_) => Err(part),
+        };
+        self.others.extend(part.err());
     }
-    Err(Error::io(
-        "reading: a buffer came back from no device",
-        forebay_device::IoErrorKind::Other.into(),
-    ))
+
+    /// All of it: the memory that it was, unless a device that does not answer has kept a part.
+    pub(crate) fn join(self) -> Buf {
+        let whole = self.whole.unwrap_or_else(|| Buf::new(0));
+        if self.others.is_empty() {
+            return whole;
+        }
+        let parts = std::iter::once(&whole).chain(&self.others);
+        let mut copy = Buf::new(parts.clone().map(|part| part.len()).sum());
+        let mut at = 0;
+        for part in parts {
+            copy[at..at + part.len()].copy_from_slice(part);
+            at += part.len();
+        }
+        copy
+    }
 }
 
 /// Copies those sectors of a block that `mask` names.

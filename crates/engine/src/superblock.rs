@@ -83,6 +83,12 @@ pub(crate) async fn find_superblock(device: &dyn BlockDevice) -> Result<Slots> {
         if outcome.result.is_err() {
             outcome = device.read(at, Buf::new(SUPERBLOCK_BYTES)).await;
         }
+        if outcome.result == Err(IoErrorKind::TimedOut.into()) {
+            // All else would only take as long again.
+            return Err(Error::new(ErrorKind::Io, "a cache device does not answer").hint(
+                "look at it with `dmesg`; without it the pool opens if all has other copies",
+            ));
+        }
         let (Ok(()), Some(buf)) = (outcome.result, outcome.buf) else {
             complete = false;
             slots.push(Err(crate::format::FormatError::Truncated));

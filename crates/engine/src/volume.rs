@@ -19,7 +19,7 @@ use crate::ids::{BLOCK_BYTES, SECTOR_BYTES, SegmentId, VolumeId};
 use crate::limits::{PREFETCH_BYTES_MAX, REQUEST_BYTES_MAX, ZERO_DIRECT_BYTES_MIN};
 use crate::origin::Origin;
 use crate::planted::{self, Bug};
-use crate::read::{Located, append_part};
+use crate::read::{Located, Parts};
 use crate::sequential::Streams;
 use crate::share::InService;
 use crate::status::Extent;
@@ -165,6 +165,8 @@ pub(crate) struct Hit {
     member: usize,
     set: SegmentId,
     started: Nanos,
+    /// What the watch of the member knows it by.
+    turn: u8,
 }
 
 impl Volume {
@@ -182,6 +184,10 @@ impl Volume {
     /// The runtime of the pool's reactor.
     pub(crate) fn runtime(&self) -> Rc<dyn Runtime> {
         Rc::clone(&self.core.rt)
+    }
+
+    pub(crate) fn core(&self) -> &Rc<Core> {
+        &self.core
     }
 
     /// The volume's identity.
@@ -335,7 +341,7 @@ impl Volume {
         let started = self.core.rt.now();
         self.count_read(len);
         let mut rest = Some(buf);
-        let mut done: Option<Buf> = None;
+        let mut done = Parts::default();
         let mut result = Ok(());
         for piece in self.pieces(offset, len) {
             let Some(mut part) = rest.take() else { break };
@@ -347,16 +353,17 @@ impl Volume {
             } else {
                 self.core.read_piece(&self.state, piece.offset, part, passing).await
             };
-            result = outcome.and(append_part(&mut done, part));
+            done.push(part);
+            result = outcome;
             if result.is_err() {
                 break;
             }
         }
         if let Some(rest) = rest {
-            result = result.and(append_part(&mut done, rest));
+            done.push(rest);
         }
         self.core.read_latency.record(self.core.rt.now() - started);
-        (done.unwrap_or_else(|| Buf::new(0)), result)
+        (done.join(), result)
     }
 
     /// Where the bytes of a read, which was noted, lie, if one run on a cache device has them all: for
@@ -373,19 +380,19 @@ impl Volume {
         let Located { member, at, set } = core.locate(&self.state, offset, len, passing)?;
         self.state.last_request.set(started);
         self.count_read(len);
-        let read = &core.members[member].device;
-        let device = core.devices_given.iter().position(|given| Rc::ptr_eq(given, read));
-        let device = device.expect("a member is one of the devices given");
+        let (device, turn) = (core.members[member].place, core.members[member].watched.begin());
         planted::seen("read by another reactor");
         if planted::is(Bug::RemoteHitUnpinned) {
             core.unpin(set);
         }
-        Some(Hit { device, at, member, set, started })
+        Some(Hit { device, at, member, set, started, turn })
     }
 
     /// Ends what [`Volume::locate`] began.
     pub(crate) fn release(&self, hit: &Hit) {
-        self.core.members[hit.member].queue.leave();
+        let member = &self.core.members[hit.member];
+        member.queue.leave();
+        member.watched.end(hit.turn);
         if !planted::is(Bug::RemoteHitUnpinned) {
             self.core.unpin(hit.set);
         }

@@ -273,7 +273,8 @@ impl Subject for Engine {
         let mut views = vec![volumes.iter().map(Volume::client).collect()];
         for _ in 1..env.config.reactors {
             let devices = slow_members(env).await;
-            views.push(volumes.iter().map(|v| v.share().open(devices.clone())).collect());
+            let open = |v: &Volume| v.share().open(&*env.runtime, devices.clone());
+            views.push(volumes.iter().map(open).collect());
         }
         Ok(Self { pool: Some(pool), volumes, views, trace: env.trace })
     }

@@ -2,7 +2,9 @@
 
 use std::rc::Rc;
 
-use forebay_device::model::fault::{Delaying, Failing, Faults, Flipping, Inner, Ops, Trigger};
+use forebay_device::model::fault::{
+    Delaying, Failing, Faults, Flipping, Hanging, Inner, Ops, Stuck, Trigger,
+};
 use forebay_device::model::world::{Rng, World};
 use forebay_device::{IoErrorKind, Runtime};
 
@@ -17,6 +19,8 @@ pub struct Armoury {
     layers: Vec<(Rc<Faults>, Vec<Trigger>)>,
     /// What fails requests of the cache devices, in their order.
     members: Vec<Rc<Faults>>,
+    /// What keeps them from answering, what they have not answered, and the device behind.
+    hanging: Vec<(Rc<Faults>, Rc<Stuck>, Inner)>,
     harmful: bool,
 }
 
@@ -50,24 +54,37 @@ impl Armoury {
             StrikeKind::Flush => self.fail_flush(member, after),
             StrikeKind::Write => faults.arm(Trigger::every(Ops::Writes).after(after).times(1)),
             StrikeKind::Writes => faults.arm(Trigger::every(Ops::Writes).after(after)),
+            StrikeKind::Hang => self.hanging[member].0.arm(Trigger::every(Ops::All).after(after)),
             StrikeKind::All => faults.arm(Trigger::every(Ops::All).after(after)),
         }
     }
 
-    /// Requests of cache devices that have failed so far.
+    fn hits(&self, member: usize) -> u64 {
+        self.members[member].hits() + self.hanging[member].0.hits()
+    }
+
+    /// Requests of cache devices that have failed or hung so far.
     pub fn failed(&self) -> u64 {
-        self.members.iter().map(|faults| faults.hits()).sum()
+        (0..self.members.len()).map(|member| self.hits(member)).sum()
     }
 
     /// Whether a request of another cache device than this one has failed so far.
     pub fn has_failed_beside(&self, member: usize) -> bool {
-        let others = self.members.iter().enumerate().filter(|(other, _)| *other != member);
-        others.map(|(_, faults)| faults.hits()).sum::<u64>() > 0
+        (0..self.members.len()).any(|other| other != member && self.hits(other) > 0)
     }
 
-    /// Switches all faults off.
+    /// Switches all faults off; what has hung is answered.
     pub fn disarm(&self) {
         self.layers.iter().for_each(|(handle, _)| handle.disarm());
+        for (faults, stuck, inner) in &self.hanging {
+            faults.disarm();
+            stuck.release(inner);
+        }
+    }
+
+    /// Drops what has hung, after a crash.
+    pub fn forget(&self) {
+        self.hanging.iter().for_each(|(_, stuck, _)| stuck.forget());
     }
 
     fn harm(&mut self, faults: &[(Ops, u64)]) {
@@ -106,6 +123,10 @@ impl Armoury {
         self.harm(&flips);
         let failing = self.failing(world, disk, lose, rng, &errors);
         self.members.extend(self.layers.last().map(|(faults, _)| Rc::clone(faults)));
+        let (faults, stuck) = (Faults::new(config.seed ^ self.members.len() as u64), Rc::default());
+        self.hanging.push((Rc::clone(&faults), Rc::clone(&stuck), Rc::clone(&failing)));
+        let failing: Inner =
+            Rc::new(Hanging { inner: failing, faults, stuck, runtime: clock(world) });
         let faults = self.layer(rng.bits(), &flips);
         let flipping: Inner = Rc::new(Flipping { inner: failing, faults, runtime: clock(world) });
         self.delaying(world, config, flipping, rng, mix.member_delay)

@@ -549,6 +549,7 @@ impl Seed {
         shared.trace(|| format!("crash: {crash:?}"));
         shared.oracle.borrow_mut().crash(crash);
         shared.world.crash(crash);
+        self.machine.armoury.forget();
         self.machine.armoury.disarm();
         shared.errors_expected.set(false);
         self.crashes += 1;

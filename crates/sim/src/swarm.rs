@@ -208,6 +208,8 @@ pub enum StrikeKind {
     Writes,
     /// Everything fails: it is pulled out.
     All,
+    /// Nothing is answered any more.
+    Hang,
 }
 
 /// A member that now and then stores data with a bit flipped, and says nothing. All data has another
@@ -405,12 +407,12 @@ impl Config {
 
     /// From numbers of its own, too.
     fn strike(seed: u64, members: usize, copies: usize) -> Option<Strike> {
-        use StrikeKind::{All, Flush, Write, Writes};
+        use StrikeKind::{All, Flush, Hang, Write, Writes};
         let mut rng = Rng::new(seed ^ 0xFA11);
         if copies < 2 || !rng.one_in(2) {
             return None;
         }
-        let kind = *rng.pick(&[Flush, Flush, Write, Writes, All]);
+        let kind = *rng.pick(&[Flush, Flush, Write, Writes, All, Hang]);
         let most = if kind == Flush { 20 } else { *rng.pick(&[10, 100, 600]) };
         Some(Strike { member: rng.below(members as u64) as usize, kind, after: rng.below(most) })
     }

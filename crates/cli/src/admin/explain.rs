@@ -60,18 +60,23 @@ pub(crate) const CODES: &[(&str, &str, &str)] = &[
     ),
     (
         "pool-latched",
-        "A cache device failed on a write or a flush, so what it holds is not certain, and the pool may not go on without it: it is the last one, may hold the only copy of dirty data, or the witness cannot be written. The pool has stopped writing; what can be read is served.",
+        "A cache device failed on a write or a flush, or did not answer in time, so what it holds is not certain, and the pool may not go on without it: it is the last one, may hold the only copy of dirty data, or the witness cannot be written. The pool has stopped writing; what can be read is served.",
         "See `dmesg` for the device. Mend it, or take it away if dirty data has another copy, then restart the daemon.",
     ),
     (
         "member-failed",
-        "A cache device failed on a write or a flush while the pool was in use, and the pool goes on without it for good. Nothing is lost; the text says how much dirty data has fewer copies than asked, and until when.",
+        "A cache device failed on a write or a flush, or did not answer in time, while the pool was in use, and the pool goes on without it for good. Nothing is lost; the text says how much dirty data has fewer copies than asked, and until when.",
         "Leave the other devices in place until `copies-restored`, or until nothing is dirty. Take the failed one away; if it comes back it is stale and is not used.",
     ),
     (
         "member-removed",
         "A cache device was taken out of a pool, as was asked for: the others have all that it held, and its superblock is erased.",
         "It can be taken away. The daemon lets go of it when it opens the pool the next time.",
+    ),
+    (
+        "member-hung",
+        "A cache device has not answered a request within the pool's device deadline. Whoever waited for it goes on without it; what was sent to it stays with it, and nothing comes of a late answer. `member-failed` or `pool-latched` follows.",
+        "See `dmesg` and the cabling; `forebay pool show` tells whether it has answered since. If it is only slow, raise the limit: `forebay pool set NAME device_deadline=30s`.",
     ),
     (
         "member-missing",

@@ -14,7 +14,7 @@ use forebay_control::profile::Profile;
 use super::{Asking, Daemon, absolute, confirm, table};
 use crate::Result;
 use crate::failure::Failure;
-use crate::text::{self, parse_bytes, say, tell};
+use crate::text::{self, parse_bytes, parse_millis, say, tell};
 
 /// See the head of the file.
 #[derive(Subcommand)]
@@ -39,6 +39,9 @@ pub(crate) enum Command {
         /// Keep what is hottest in so much RAM in front of them, in steps of 2M [default: none]
         #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
         ram: Option<u64>,
+        /// Go on without a cache device that takes longer to answer [default: 5s]
+        #[arg(long, value_name = "TIME", value_parser = parse_millis)]
+        device_deadline: Option<u32>,
         /// Write volumes back although the death of one SSD loses what is dirty
         #[arg(long)]
         accept_data_loss_on_ssd_failure: bool,
@@ -57,7 +60,7 @@ pub(crate) enum Command {
     Set {
         /// Its name
         name: Name,
-        /// `dirty_copies=1..3`, `clean_copies=1..2`, `profile=LEVEL`, `ram=SIZE`, `scrub_rate=SIZE`, `verify=off|reads`, `write_amplification_max_percent=100..400`, `accept_data_loss_on_ssd_failure=true|false`
+        /// `dirty_copies=1..3`, `clean_copies=1..2`, `profile=LEVEL`, `ram=SIZE`, `device_deadline=TIME`, `scrub_rate=SIZE`, `verify=off|reads`, `write_amplification_max_percent=100..400`, `accept_data_loss_on_ssd_failure=true|false`
         #[arg(value_name = "KEY=VALUE", required = true)]
         settings: Vec<String>,
         /// Only say whether it could be done
@@ -169,6 +172,7 @@ pub(crate) fn run(command: Command, asking: &Asking) -> Result<()> {
             clean_copies,
             profile,
             ram,
+            device_deadline,
             accept_data_loss_on_ssd_failure,
             dry_run,
         } => {
@@ -180,6 +184,7 @@ pub(crate) fn run(command: Command, asking: &Asking) -> Result<()> {
                 clean_copies,
                 profile,
                 ram_bytes: ram.unwrap_or(0),
+                device_deadline_ms: device_deadline,
                 accept_data_loss_on_ssd_failure,
                 dry_run,
             };
@@ -265,6 +270,15 @@ fn size(key: &str, text: &str, example: &str) -> Result<serde_json::Value> {
     Ok(bytes.into())
 }
 
+/// A short time as people write it.
+fn time(key: &str, text: &str) -> Result<serde_json::Value> {
+    let ms = parse_millis(text).map_err(|why| {
+        Failure::new(format!("{key}={text} is no time: {why}"))
+            .hint(format!("write it as {key}=5s"))
+    })?;
+    Ok(ms.into())
+}
+
 /// Settings as people write them, as a body; what they mean is up to the daemon.
 fn settings_of(settings: &[String]) -> Result<serde_json::Map<String, serde_json::Value>> {
     let mut body = serde_json::Map::new();
@@ -277,6 +291,9 @@ fn settings_of(settings: &[String]) -> Result<serde_json::Map<String, serde_json
             "ram" | "ram_bytes" => ("ram_bytes".to_owned(), size("ram", value, "4G")?),
             "scrub_rate" | "scrub-rate" | "scrub_rate_bytes_per_s" => {
                 ("scrub_rate_bytes_per_s".to_owned(), size("scrub_rate", value, "8M")?)
+            }
+            "device_deadline" | "device-deadline" => {
+                ("device_deadline_ms".to_owned(), time(key, value)?)
             }
             // As an option would be written, too.
             _ => {
@@ -426,6 +443,16 @@ pub(super) fn print_pool(pool: &Pool) {
             "reclaim  writes up to {} % of what is admitted",
             usage.write_amplification_max_percent
         ));
+        say(format_args!(
+            "answers  a cache device that takes longer than {} is left behind",
+            text::millis(usage.device_deadline_ms)
+        ));
+        if usage.requests_given_up > 0 {
+            say(format_args!(
+                "         {} requests, given up, are still with one that does not answer",
+                text::thousands(usage.requests_given_up)
+            ));
+        }
         say(format_args!(
             "index    {} of at most {}",
             text::bytes(usage.index_bytes),

@@ -8,7 +8,7 @@ use forebay_control::api::{
 };
 use forebay_control::error::Code;
 use forebay_control::name::VolumeName;
-use forebay_device::runtime::SECOND;
+use forebay_device::runtime::{MILLISECOND, SECOND};
 use forebay_engine::format::{MemberState as OnDisk, Superblock, VolumeRecord};
 
 use super::scan::{Found, newest};
@@ -65,6 +65,8 @@ fn usage(open: &Open, superblock: &Superblock, record: &Record) -> PoolUsage {
     let (index_bytes, index_bytes_max) = pool.index_memory();
     let (counters, ram) = (pool.counters(), pool.ram());
     PoolUsage {
+        device_deadline_ms: superblock.device_deadline() / MILLISECOND,
+        requests_given_up: pool.given_up().iter().map(|(_, count)| *count as u64).sum(),
         dirty_copies: superblock.dirty_copies,
         dirty_copies_next: superblock.dirty_copies_next,
         clean_copies: superblock.clean_copies,

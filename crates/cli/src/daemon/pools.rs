@@ -166,8 +166,16 @@ impl Daemon {
         let clean_copies = clean.unwrap_or(1);
         let ram_bytes = body.ram_bytes;
         self.check_ram(ram_bytes, 0)?;
-        let options =
-            CreateOptions { dirty_copies, clean_copies, ram_bytes, ..CreateOptions::named(name) };
+        if let Some(ms) = body.device_deadline_ms {
+            Pool::check_device_deadline(ms)?;
+        }
+        let options = CreateOptions {
+            dirty_copies,
+            clean_copies,
+            ram_bytes,
+            device_deadline_ms: body.device_deadline_ms.unwrap_or(0),
+            ..CreateOptions::named(name)
+        };
         let used = self.identities();
         let check = move |path: &Path| {
             if Identity::of(path).is_some_and(|identity| used.contains(&identity)) {
@@ -504,6 +512,9 @@ impl Daemon {
         if let Some(bytes) = body.ram_bytes {
             self.check_ram(bytes, open.pool.ram().memory_bytes)?;
         }
+        if let Some(ms) = body.device_deadline_ms {
+            Pool::check_device_deadline(ms)?;
+        }
         let (dirty, clean) = copies_of(body.profile, body.dirty_copies, body.clean_copies)?;
         let accept_data_loss_on_ssd_failure = body.accept_data_loss_on_ssd_failure == Some(true);
         let copies = CopiesChange { dirty, clean, accept_data_loss_on_ssd_failure };
@@ -520,6 +531,10 @@ impl Daemon {
         if let Some(bytes) = body.ram_bytes {
             open.pool.set_ram_bytes(bytes).await?;
             changed.push(format!("a RAM tier of {}", text::bytes(bytes)));
+        }
+        if let Some(ms) = body.device_deadline_ms {
+            open.pool.set_device_deadline(ms).await?;
+            changed.push(format!("{} for a cache device to answer", text::millis(ms.into())));
         }
         if let Some(percent) = body.write_amplification_max_percent {
             open.pool.set_write_amplification_max(percent).await?;

@@ -70,6 +70,7 @@ fn superblock(s: &Superblock) -> Value {
         "scrub_begun_unix_s": s.scrub_begun_unix_s,
         "scrub_next": s.scrub_next,
         "verify_reads": s.verify_reads,
+        "device_deadline_ms": s.device_deadline_ms,
         "next_volume": s.next_volume,
         "members": s.members.iter().map(member_record).collect::<Vec<_>>(),
         "volumes": s.volumes.iter().map(volume).collect::<Vec<_>>(),

@@ -227,6 +227,69 @@ impl BlockDevice for Delaying {
     }
 }
 
+/// What a [`Hanging`] layer has not answered.
+#[derive(Default)]
+pub struct Stuck {
+    /// Requests that the device below has not seen.
+    unseen: RefCell<Vec<(Request, Completer)>>,
+    /// Requests that it has carried out.
+    done: RefCell<Vec<(Completer, Outcome)>>,
+}
+
+impl Stuck {
+    /// Requests without an answer.
+    pub fn count(&self) -> usize {
+        self.unseen.borrow().len() + self.done.borrow().len()
+    }
+
+    /// Answers all of them after all, `inner` being the device below.
+    pub fn release(&self, inner: &Inner) {
+        for (completer, outcome) in self.done.take() {
+            completer.complete(outcome.result, outcome.buf);
+        }
+        for (request, completer) in self.unseen.take() {
+            inner.submit(request, completer);
+        }
+    }
+
+    /// Drops them, after a crash.
+    pub fn forget(&self) {
+        self.unseen.take();
+        self.done.take();
+    }
+}
+
+/// Does not answer what it hits; half of that is performed all the same.
+pub struct Hanging {
+    /// The device below.
+    pub inner: Inner,
+    /// What is hit.
+    pub faults: Rc<Faults>,
+    /// What it has not answered; shared with the test.
+    pub stuck: Rc<Stuck>,
+    /// For waiting.
+    pub runtime: Rc<dyn Runtime>,
+}
+
+impl BlockDevice for Hanging {
+    fn geometry(&self) -> Geometry {
+        self.inner.geometry()
+    }
+
+    fn submit(&self, request: Request, completer: Completer) {
+        if !self.faults.hit(&request) {
+            return self.inner.submit(request, completer);
+        }
+        let stuck = Rc::clone(&self.stuck);
+        if self.faults.below(2) == 0 {
+            return stuck.unseen.borrow_mut().push((request, completer));
+        }
+        submit_then(&self.runtime, &self.inner, request, move |outcome| {
+            stuck.done.borrow_mut().push((completer, outcome));
+        });
+    }
+}
+
 /// A device that can be pulled out: requests in hand and new ones fail until it is back.
 pub struct Vanishing {
     /// The device below.
@@ -508,6 +571,26 @@ mod tests {
         assert_eq!(b.disk.peek(4096, 1), [0]);
         gone.set(false);
         assert_eq!(b.write(device(&b), 2), Ok(()));
+    }
+
+    #[test]
+    fn what_hangs_is_answered_when_it_is_released() {
+        let b = bench();
+        let faults = b.arm(Ops::Writes);
+        let stuck = Rc::new(Stuck::default());
+        let device =
+            Hanging { inner: b.inner(), faults, stuck: Rc::clone(&stuck), runtime: b.runtime() };
+        let device: Inner = Rc::new(device);
+        let writes: Vec<_> =
+            (0..20).map(|at| device.write(at * 4096, Buf::copy_of(&[7; 4096]).freeze())).collect();
+        b.world.run_until_idle().unwrap();
+        let performed = || (0..20).filter(|at| b.disk.peek(at * 4096, 1) == [7]).count();
+        assert!(stuck.count() == 20 && (5..15).contains(&performed()));
+        stuck.release(&b.inner());
+        for write in writes {
+            assert_eq!(b.world.run_until(write.done()).unwrap(), Ok(()));
+        }
+        assert_eq!((stuck.count(), performed()), (0, 20));
     }
 
     #[test]

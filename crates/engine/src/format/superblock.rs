@@ -1,6 +1,8 @@
 //! The superblock: identity of pool and member, all members, all volumes, what is fixed at
 //! creation. Two slots of 128 KiB at the start of every member.
 
+use forebay_device::Nanos;
+
 use super::codec::{
     FEATURE_OWN_ROOTS, FEATURES_KNOWN, FormatError, begin, check, get_bool, get_bytes, get_text,
     get_u16, get_u32, get_u64, has_feature, open_knowing, put_bytes, put_features, put_u16,
@@ -11,8 +13,8 @@ use super::slots::{SlotChoice, Slotted, choose_slot};
 use super::volume::{self, VolumeRecord, name_valid};
 use crate::ids::{BLOCK_BYTES, DeviceId, PoolId, SECTOR_BYTES};
 use crate::limits::{
-    CLEAN_COPIES_MAX, COPIES_MAX, MEMBERS_MAX, NAME_BYTES_MAX, RAM_BYTES_MAX, SCRUB_RATE_MAX,
-    SHARDS_MAX, SHARDS_MIN, VOLUMES_MAX,
+    CLEAN_COPIES_MAX, COPIES_MAX, DEVICE_DEADLINE_MAX, DEVICE_DEADLINE_MIN, MEMBERS_MAX, MILLIS,
+    NAME_BYTES_MAX, RAM_BYTES_MAX, SCRUB_RATE_MAX, SHARDS_MAX, SHARDS_MIN, VOLUMES_MAX,
 };
 
 pub(super) const MAGIC: &[u8; 8] = b"FBYSUPER";
@@ -47,6 +49,7 @@ structure!(at, "Superblock", 131_072, {
     DIRTY_COPIES_NEXT @ 135: 1,
     NAME @ 136: 63,
     RAM_BYTES @ 200: 8,
+    DEVICE_DEADLINE_MS @ 208: 4,
     SCRUB_RATE_BYTES_PER_S @ 232: 8,
     SCRUB_BEGUN_UNIX_S @ 240: 8,
     SCRUB_NEXT @ 248: 4,
@@ -153,6 +156,8 @@ pub struct Superblock {
     pub scrub_next: u32,
     /// Whether reads from members are checked before clients see them; not in older versions.
     pub verify_reads: bool,
+    /// Milliseconds that a member may take to answer; 0 is the default, as in pools of older versions.
+    pub device_deadline_ms: u32,
     /// Logical sector of the volumes' exports, 512 or 4096 bytes.
     pub sector_bytes: u32,
     /// Whether dirty data with fewer copies than asked was agreed to.
@@ -226,6 +231,7 @@ impl Superblock {
         put_u64(out, at::SCRUB_BEGUN_UNIX_S, self.scrub_begun_unix_s);
         put_u32(out, at::SCRUB_NEXT, self.scrub_next);
         out[at::VERIFY_READS] = u8::from(self.verify_reads);
+        put_u32(out, at::DEVICE_DEADLINE_MS, self.device_deadline_ms);
     }
 
     /// Decodes a slot.
@@ -258,6 +264,7 @@ impl Superblock {
             scrub_begun_unix_s: get_u64(bytes, at::SCRUB_BEGUN_UNIX_S),
             scrub_next: get_u32(bytes, at::SCRUB_NEXT),
             verify_reads: get_bool(bytes, at::VERIFY_READS, "verify_reads")?,
+            device_deadline_ms: get_u32(bytes, at::DEVICE_DEADLINE_MS),
             sector_bytes: get_u32(bytes, at::SECTOR_BYTES),
             accept_single_copy: get_bool(bytes, at::ACCEPT_SINGLE_COPY, "accept_single_copy")?,
             own_roots: has_feature(bytes, FEATURE_OWN_ROOTS),
@@ -297,6 +304,9 @@ impl Superblock {
         check(self.scrub_rate_bytes_per_s <= SCRUB_RATE_MAX, "scrub_rate_bytes_per_s")?;
         // Behind the last set of the largest pool a lap stands at `SEGMENTS_MAX`, and ends.
         check(self.scrub_next <= SEGMENTS_MAX + 1, "scrub_next")?;
+        let deadline = Nanos::from(self.device_deadline_ms) * MILLIS;
+        let usual = (DEVICE_DEADLINE_MIN..=DEVICE_DEADLINE_MAX).contains(&deadline);
+        check(deadline == 0 || usual, "device_deadline_ms")?;
         let sector = u64::from(self.sector_bytes);
         check(sector == SECTOR_BYTES || sector == BLOCK_BYTES, "sector_bytes")?;
         self.validate_members()?;

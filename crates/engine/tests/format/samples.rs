@@ -75,6 +75,7 @@ pub fn superblock() -> Superblock {
         sector_bytes: 512,
         accept_single_copy: false,
         ram_bytes: 0,
+        device_deadline_ms: 0,
         own_roots: false,
         next_volume: 6,
         members: vec![member(1, MemberState::Failed), member(2, MemberState::Present)],

@@ -123,6 +123,7 @@ prop_compose! {
             scrub_begun_unix_s: numbers.1,
             scrub_next: (numbers.2 % (1 << 20)) as u32,
             verify_reads: single != big,
+            device_deadline_ms: if more > 0 { u32::from(percent) } else { 0 },
             sector_bytes: if big { 4096 } else { 512 },
             accept_single_copy: single,
             own_roots,

@@ -273,10 +273,15 @@ impl<T: Transport, E: Export, G: 'static> Connection<T, E, G> {
         let mut message = Buf::new(REPLY_HEADROOM_BYTES + len as usize);
         let body = message.split_off(REPLY_HEADROOM_BYTES);
         let (body, result) = self.export.read(offset, body).await;
-        let whole = body.len() == len as usize && message.join(body);
+        let whole = body.len() == len as usize;
         if let Err(error) = result.and(if whole { Ok(()) } else { Err(ExportError::Io) }) {
             let header = self.header(&request, Err(error.into()));
             return Reply { header, data: None, cost };
+        }
+        if let Err(body) = message.join(body) {
+            // A device that does not answer has kept the memory.
+            message = Buf::new(REPLY_HEADROOM_BYTES + len as usize);
+            message[REPLY_HEADROOM_BYTES..].copy_from_slice(&body);
         }
         let header = ReplyHeader::data(self.session.form, &request, len);
         Reply { header, data: Some(message), cost }

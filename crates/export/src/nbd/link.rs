@@ -116,7 +116,7 @@ impl Ahead {
     #[must_use]
     fn join(&mut self, room: Buf, rest: Buf, count: usize) -> bool {
         self.range.end += count;
-        self.buf.join(room) && self.buf.join(rest)
+        self.buf.join(room).and_then(|()| self.buf.join(rest)).is_ok()
     }
 }
 
@@ -247,7 +247,8 @@ impl<T: Transport> Link<T> {
             return Ok(buf);
         }
         let rest = self.receive_rest(buf.split_off(have)).await?;
-        if buf.join(rest) { Ok(buf) } else { Err(Some(Fault::BrokenOff)) }
+        buf.join(rest).map_err(|_| Some(Fault::BrokenOff))?;
+        Ok(buf)
     }
 
     /// Whether the server has waited in vain for the client to take its replies.

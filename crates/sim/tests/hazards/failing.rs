@@ -60,22 +60,26 @@ fn nothing_counts_before_the_epoch_without_a_failed_member() {
 }
 
 /// A short life: writes, rewrites, misses, destaging, a root. Every request must succeed.
-fn live(rig: &Rc<Rig>) -> Result<(), String> {
-    for block in 0..6 {
-        rig.write(2, 2 * block, 1)?;
-    }
-    rig.flush()?;
-    rig.read(20)?;
-    rig.read(20)?;
+/// `each` carries out every step.
+pub fn live(rig: &Rc<Rig>, each: &Each) -> Result<(), String> {
+    let write = |version, block, count| each(rig, &mut |rig| rig.write(version, block, count));
+    let flush = || each(rig, &mut |rig| rig.flush());
+    let read = |block| each(rig, &mut |rig| rig.read(block).map(drop));
+    (0..6).try_for_each(|block| write(2, 2 * block, 1))?;
+    flush()?;
+    read(20)?;
+    read(20)?;
     rig.pause(SOON);
-    rig.write(3, 2, 3)?;
-    rig.destage()?;
-    rig.write(4, 8, 1)?;
-    rig.flush()?;
-    rig.read(21)?;
-    rig.write(5, 10, 1)?;
-    rig.flush()
+    write(3, 2, 3)?;
+    each(rig, &mut |rig| rig.destage())?;
+    write(4, 8, 1)?;
+    flush()?;
+    read(21)?;
+    write(5, 10, 1)?;
+    flush()
 }
+
+type Each = dyn Fn(&Rc<Rig>, &mut dyn FnMut(&Rc<Rig>) -> Result<(), String>) -> Result<(), String>;
 
 fn newest(block: u64) -> u64 {
     match block {
@@ -87,7 +91,7 @@ fn newest(block: u64) -> u64 {
     }
 }
 
-fn verify(rig: &Rc<Rig>, when: &str) -> Result<(), String> {
+pub fn verify(rig: &Rc<Rig>, when: &str) -> Result<(), String> {
     (0..24).try_for_each(|block| {
         same(&format!("block {block} {when}"), rig.read(block)?, newest(block)).map(drop)
     })
@@ -106,7 +110,7 @@ fn fails_everywhere(seed: u64, members: usize) -> Result<(), String> {
             let faults = Rc::clone(&rig.broken[failed].failing);
             faults.arm(failures(after)[kind].clone());
             let at = |error: String| format!("way {kind} after {after} on {failed}: {error}");
-            live(&rig).map_err(at)?;
+            live(&rig, &|rig, step| step(rig)).map_err(at)?;
             verify(&rig, "at once").map_err(at)?;
             let hit = faults.hits() > 0;
             let noticed = has_failed(&rig);
@@ -172,7 +176,7 @@ fn write_on(rig: &Rc<Rig>) -> [Told; 4] {
 /// The process or the power ends at any request while the pool goes on without a member. Whoever of
 /// them is there at the next start, with a host that remembers the witness: nothing that was
 /// acknowledged is missing, or the pool does not open by itself.
-fn ends_while_going_on(seed: u64, members: usize) -> Result<(), String> {
+fn ends_while_going_on(seed: u64, members: usize, hangs: bool) -> Result<(), String> {
     let mut opened = [0; 3];
     for ios in 1..120 {
         let luck = seed + ios;
@@ -180,8 +184,12 @@ fn ends_while_going_on(seed: u64, members: usize) -> Result<(), String> {
         let rig = Rig::new(seed, Plan { members, copies: 2, agreed: true, ..Plan::default() });
         rig.write(1, 0, 12)?;
         rig.flush()?;
-        let trigger = failures(seed % 5)[(seed / 5 % 4) as usize].clone();
-        rig.broken[failed].failing.arm(trigger);
+        if hangs {
+            rig.broken[failed].hanging.arm(Trigger::every(Ops::All).after(seed % 5));
+        } else {
+            let trigger = failures(seed % 5)[(seed / 5 % 4) as usize].clone();
+            rig.broken[failed].failing.arm(trigger);
+        }
         rig.world.crash_at(Some(rig.world.io_count() + ios));
         let told = write_on(&rig);
         let crash = KINDS[(luck % 2) as usize];
@@ -214,12 +222,63 @@ fn ends_while_going_on(seed: u64, members: usize) -> Result<(), String> {
 
 #[test]
 fn a_crash_while_one_of_two_is_left_behind_takes_nothing() {
-    survive(10, |seed| ends_while_going_on(seed, 2));
+    survive(10, |seed| ends_while_going_on(seed, 2, false));
 }
 
 #[test]
 fn a_crash_while_one_of_three_is_left_behind_takes_nothing() {
-    survive(5, |seed| ends_while_going_on(seed, 3));
+    survive(5, |seed| ends_while_going_on(seed, 3, false));
+}
+
+#[test]
+fn a_crash_while_one_of_two_hangs_takes_nothing() {
+    survive(5, |seed| ends_while_going_on(seed, 2, true));
+}
+
+#[test]
+fn a_crash_while_one_of_three_hangs_takes_nothing() {
+    survive(5, |seed| ends_while_going_on(seed, 3, true));
+}
+
+/// With the old witness the failed member would be believed if it came back alone: nothing more is
+/// acknowledged, so there is nothing that it lacks.
+#[test]
+fn a_member_that_fails_while_the_witness_cannot_be_written_latches_the_pool() {
+    survive(12, |seed| {
+        let rig = Rig::new(seed, Plan { members: 2, copies: 2, ..Plan::default() });
+        let failed = (seed % 2) as usize;
+        rig.write(2, 3, 8)?;
+        rig.flush()?;
+        rig.witness_refuses.set(true);
+        if seed / 2 % 2 == 0 {
+            rig.broken[failed].failing.arm(Trigger::every(Ops::Writes));
+            rig.write(3, 3, 1).unwrap_err();
+        } else {
+            rig.write(3, 3, 1)?;
+            rig.broken[failed].failing.arm(Trigger::every(Ops::Flushes));
+        }
+        rig.flush().unwrap_err();
+        rig.write(4, 5, 1).unwrap_err();
+        assert!(rig.pool().is_latched() && !has_failed(&rig));
+        assert!(rig.was_told("the witness cannot be written: read-only"));
+        assert!(rig.was_told("without a cache device and without a witness"));
+        same("read from a pool that has latched", rig.read(7)?, 2)?;
+        rig.crash(KINDS[(seed / 4 % 2) as usize]);
+        rig.broken[failed].mend();
+        rig.witness_refuses.set(false);
+        // The failed one alone, the other one alone, or both.
+        rig.offer(&[vec![failed], vec![1 - failed], vec![0, 1]][(seed % 3) as usize]);
+        rig.open()?;
+        let found = rig.read(3)?;
+        if ![2, 3].contains(&found) {
+            return Err(format!("version {found}"));
+        }
+        (4..11)
+            .filter(|block| *block != 5)
+            .try_for_each(|block| same("what was acknowledged", rig.read(block)?, 2).map(drop))?;
+        rig.destage()?;
+        (3..11).try_for_each(|block| rig.settled(block))
+    });
 }
 
 /// A part of a block is written while the rest of it, clean, is on a member that has just failed.

@@ -6,12 +6,13 @@ use std::rc::Rc;
 use forebay_device::io::{Completer, Outcome, pair};
 use forebay_device::model::disk::{DiskSettings, SimDisk};
 use forebay_device::model::fault::{
-    Failing, Faults, Flipping, LosingWrites, Misdirecting, Tearing, Vanishing,
+    Failing, Faults, Flipping, Hanging, LosingWrites, Misdirecting, Stuck, Tearing, Vanishing,
 };
 use forebay_device::model::world::{Crash, World};
 use forebay_device::runtime::{MILLISECOND, SECOND};
 use forebay_device::{BlockDevice, Buf, Geometry, IoErrorKind, Nanos, Request, Runtime};
 use forebay_engine::planted::{Bug, plant};
+use forebay_engine::witness::WitnessFuture;
 use forebay_engine::{
     CopiesChange, CreateOptions, MemoryWitness, Mode, OpenOptions, Pool, Tuning, Volume,
     VolumeSpec, Witness, open_with,
@@ -114,19 +115,26 @@ pub struct Breakage {
     pub misdirecting: Rc<Faults>,
     /// Whether it is pulled out.
     pub gone: Rc<Cell<bool>>,
+    pub hanging: Rc<Faults>,
+    /// What it has not answered, and the device that it is kept from.
+    pub stuck: Rc<Stuck>,
+    behind: Rc<dyn BlockDevice>,
 }
 
 impl Breakage {
     /// A flush that fails may lose what it should have covered.
     fn around(world: &Rc<World>, seed: u64, disk: &Rc<SimDisk>) -> (Breakage, Rc<dyn BlockDevice>) {
         let faults = || Faults::new(seed);
-        let it = Breakage {
+        let mut it = Breakage {
             failing: faults(),
             flipping: faults(),
             losing: faults(),
             tearing: faults(),
             misdirecting: faults(),
             gone: Rc::default(),
+            hanging: faults(),
+            stuck: Rc::default(),
+            behind: Rc::clone(disk) as _,
         };
         let lossy = Rc::clone(disk);
         it.failing.at_failed_flush(Box::new(move || lossy.fail_flush()));
@@ -141,7 +149,15 @@ impl Breakage {
         let (faults, error) = (Rc::clone(&it.failing), IoErrorKind::Media);
         let inner = Rc::new(Failing { inner, faults, error, runtime: clock() });
         let gone = Rc::clone(&it.gone);
-        (it, Rc::new(Vanishing { inner, gone, runtime: clock() }))
+        it.behind = Rc::new(Vanishing { inner, gone, runtime: clock() });
+        let (inner, faults) = (Rc::clone(&it.behind), Rc::clone(&it.hanging));
+        let device = Hanging { inner, faults, stuck: Rc::clone(&it.stuck), runtime: clock() };
+        (it, Rc::new(device))
+    }
+
+    /// Answers what has hung so far.
+    pub fn answer(&self) {
+        self.stuck.release(&self.behind);
     }
 
     pub fn mend(&self) {
@@ -151,6 +167,26 @@ impl Breakage {
         self.tearing.disarm();
         self.misdirecting.disarm();
         self.gone.set(false);
+        self.hanging.disarm();
+    }
+}
+
+/// A witness that is not written while it refuses.
+struct Refusing {
+    inner: Rc<MemoryWitness>,
+    refuses: Rc<Cell<bool>>,
+}
+
+impl Witness for Refusing {
+    fn load(&self) -> WitnessFuture<'_, Result<Option<Vec<u8>>, String>> {
+        self.inner.load()
+    }
+
+    fn store(&self, bytes: Vec<u8>) -> WitnessFuture<'_, Result<(), String>> {
+        if self.refuses.get() {
+            return Box::pin(async { Err("read-only".to_owned()) });
+        }
+        self.inner.store(bytes)
     }
 }
 
@@ -164,6 +200,8 @@ pub struct Rig {
     pub origin_gate: Rc<Gate>,
     pub origin_broken: Breakage,
     pub witness: RefCell<Rc<MemoryWitness>>,
+    /// Whether it cannot be written.
+    pub witness_refuses: Rc<Cell<bool>>,
     /// The members that are there at the next start, by number.
     pub offered: RefCell<Vec<usize>>,
     /// Whether the next start accepts what is lost.
@@ -201,6 +239,7 @@ pub struct Plan {
     pub verify_reads: bool,
     /// Whether write-back with a single copy is agreed to.
     pub agreed: bool,
+    pub device_deadline_ms: u32,
 }
 
 impl Default for Plan {
@@ -217,6 +256,7 @@ impl Default for Plan {
             ram_bytes: 0,
             verify_reads: false,
             agreed: true,
+            device_deadline_ms: 0,
         }
     }
 }
@@ -250,6 +290,7 @@ impl Rig {
             origin_gate,
             origin_broken,
             witness: RefCell::default(),
+            witness_refuses: Rc::default(),
             offered: RefCell::new((0..plan.members).collect()),
             accepts: Cell::new(false),
             tuning: plan.tuning,
@@ -263,6 +304,7 @@ impl Rig {
             segment_bytes: Some(SEGMENT_BYTES as u32),
             ram_bytes: plan.ram_bytes,
             verify_reads: plan.verify_reads,
+            device_deadline_ms: plan.device_deadline_ms,
             ..CreateOptions::named("pool")
         };
         let spec = VolumeSpec {
@@ -339,7 +381,8 @@ impl Rig {
 
     /// Opens the pool without its volume.
     pub async fn open_pool(&self) -> Result<Pool, String> {
-        let witness = Rc::clone(&self.witness.borrow()) as _;
+        let refuses = Rc::clone(&self.witness_refuses);
+        let witness = Rc::new(Refusing { inner: Rc::clone(&self.witness.borrow()), refuses });
         let options = OpenOptions { accept_missing: self.accepts.get() };
         let (runtime, tuning) = (self.runtime(), self.tuning.clone());
         let pool = open_with(runtime, self.devices(), witness, tuning, options);
@@ -370,6 +413,7 @@ impl Rig {
         self.world.crash(crash);
         self.origin_gate.held.take();
         self.gates.iter().for_each(|gate| drop(gate.held.take()));
+        self.broken.iter().chain([&self.origin_broken]).for_each(|broken| broken.stuck.forget());
     }
 
     pub fn open(self: &Rc<Self>) -> Result<(), String> {

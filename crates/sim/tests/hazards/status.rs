@@ -131,7 +131,7 @@ fn nothing_is_said_to_be_zeroes_once_writing_has_stopped() {
 fn another_reactor_is_told_the_same() {
     let rig = mixed(Mode::Writeback);
     let expected = places(&rig, 0, 8 * B);
-    let client = rig.volume().share().open(Vec::new());
+    let client = rig.volume().share().open(&*rig.world, Vec::new());
     let ask = async move {
         let (extents, result) = client.status(0, 8 * B, Vec::new()).await;
         result.map(|()| extents)
@@ -243,7 +243,11 @@ fn a_flush_covers_what_was_acknowledged_to_other_clients() {
         let rig = Rig::new(seed, Plan { mode, tuning: lazy(), ..Plan::default() });
         let client = |far: bool| -> Client {
             let devices = || vec![Rc::clone(&rig.gates[0]) as Rc<dyn BlockDevice>];
-            if far { rig.volume().share().open(devices()) } else { rig.volume().client() }
+            if far {
+                rig.volume().share().open(&*rig.world, devices())
+            } else {
+                rig.volume().client()
+            }
         };
         let (writer, flusher) = (client(seed % 2 == 0), client(seed % 4 < 2));
         let work = async move {

@@ -1,0 +1,228 @@
+//! A device whose requests are watched: whether it answers, and what becomes of those that wait if it
+//! does not.
+//!
+//! * Requests are numbered. Whoever watches looks at equal intervals and notes how far the numbers are
+//!   at each; what is older than the note of [`LOOKS`] looks ago is late. So no request has a timer, and
+//!   none costs more than its number.
+//! * Only looks count as time. A process that was stopped, or a machine that slept, does not take a
+//!   device for dead: behind the pause comes one look, and what has been answered meanwhile is taken
+//!   before the next.
+//! * A request that is given up ends with an error for whoever waits. The device keeps its buffer until
+//!   it answers; nothing comes of that answer, however late. Until it has answered all of them it gets no
+//!   further request: those end with an error at once. So what it keeps is bounded by what it had.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use crate::device::{BlockDevice, Geometry, Request};
+use crate::io::{self, Completer, IoError, IoErrorKind};
+
+/// Looks that a request may see before it is late. With more, lateness is noticed closer to the time
+/// that is meant: here at most an eighth behind it.
+pub const LOOKS: usize = 8;
+
+thread_local! {
+    static WATCHERS: Cell<u32> = const { Cell::new(0) };
+}
+
+/// See the head of the file.
+pub struct Watched {
+    inner: Rc<dyn BlockDevice>,
+    /// Its number among the watched devices of the thread.
+    watcher: u32,
+    /// Requests so far.
+    begun: Cell<u64>,
+    looks: Cell<usize>,
+    /// `begun` at each of the last looks.
+    notes: RefCell<[u64; LOOKS]>,
+    /// Requests that others carry out, by the look that they began before.
+    elsewhere: RefCell<[u32; LOOKS + 1]>,
+    /// Whether requests were given up, and perhaps not answered yet.
+    silent: Cell<bool>,
+}
+
+impl Watched {
+    /// Watches what goes to `inner` through here.
+    pub fn new(inner: Rc<dyn BlockDevice>) -> Rc<Watched> {
+        let watcher = WATCHERS.get() + 1;
+        WATCHERS.set(watcher);
+        Rc::new(Watched {
+            inner,
+            watcher,
+            begun: Cell::new(0),
+            looks: Cell::new(0),
+            notes: RefCell::default(),
+            elsewhere: RefCell::default(),
+            silent: Cell::new(false),
+        })
+    }
+
+    /// One look; whether a request has been waiting since [`LOOKS`] looks ago.
+    pub fn look(&self) -> bool {
+        let looks = self.looks.get();
+        self.looks.set(looks + 1);
+        let before =
+            std::mem::replace(&mut self.notes.borrow_mut()[looks % LOOKS], self.begun.get());
+        // The place of the requests that begin from now on had those of as many looks ago.
+        let elsewhere = self.elsewhere.borrow()[(looks + 1) % (LOOKS + 1)];
+        elsewhere > 0 || io::oldest_of(self.watcher).is_some_and(|oldest| oldest <= before)
+    }
+
+    /// Has all requests that are under way begin now, as far as they are counted here.
+    pub fn start_over(&self) {
+        self.notes.take();
+    }
+
+    /// Ends all requests that the device has not answered with `error`.
+    pub fn give_up(&self, error: IoError) {
+        self.silent.set(true);
+        io::give_up(self.watcher, error);
+    }
+
+    /// Requests that were given up and that the device still has, each with its buffer.
+    pub fn given_up_count(&self) -> usize {
+        io::given_up_count(self.watcher)
+    }
+
+    /// Notes a request that is carried out elsewhere, past this; to be ended by [`Watched::end`].
+    pub fn begin(&self) -> u8 {
+        let place = self.looks.get() % (LOOKS + 1);
+        self.elsewhere.borrow_mut()[place] += 1;
+        place as u8
+    }
+
+    /// Ends what [`Watched::begin`] has noted.
+    pub fn end(&self, place: u8) {
+        self.elsewhere.borrow_mut()[usize::from(place)] -= 1;
+    }
+}
+
+impl BlockDevice for Watched {
+    fn geometry(&self) -> Geometry {
+        self.inner.geometry()
+    }
+
+    fn submit(&self, request: Request, completer: Completer) {
+        if self.silent.get() {
+            if self.given_up_count() > 0 {
+                return request.finish(Err(IoErrorKind::TimedOut.into()), completer);
+            }
+            self.silent.set(false);
+        }
+        let number = self.begun.get() + 1;
+        self.begun.set(number);
+        completer.watch(self.watcher, number);
+        self.inner.submit(request, completer);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::buf::Buf;
+    use crate::executor::block_on_ready;
+
+    /// Keeps all requests.
+    #[derive(Default)]
+    struct Silent(RefCell<Vec<(Request, Completer)>>);
+
+    impl Silent {
+        fn answer(&self, at: usize) {
+            let (request, completer) = self.0.borrow_mut().remove(at);
+            request.finish(Ok(()), completer);
+        }
+    }
+
+    impl BlockDevice for Silent {
+        fn geometry(&self) -> Geometry {
+            Geometry { size_bytes: 1 << 20, sector_bytes: 512, discard: true, stripe: None }
+        }
+
+        fn submit(&self, request: Request, completer: Completer) {
+            self.0.borrow_mut().push((request, completer));
+        }
+    }
+
+    fn watched() -> (Rc<Silent>, Rc<Watched>, Rc<dyn BlockDevice>) {
+        let silent = Rc::new(Silent::default());
+        let watched = Watched::new(Rc::clone(&silent) as _);
+        (silent, Rc::clone(&watched), watched)
+    }
+
+    #[test]
+    fn a_request_is_late_after_so_many_whole_intervals() {
+        let (silent, watched, device) = watched();
+        assert!((0..20).all(|_| !watched.look()));
+        let first = device.flush();
+        assert!((0..LOOKS).all(|_| !watched.look()));
+        let second = device.flush();
+        assert!(watched.look() && watched.look());
+        silent.answer(0);
+        assert_eq!(block_on_ready(first.done()), Ok(()));
+        assert!((0..LOOKS - 2).all(|_| !watched.look()), "the second one began later");
+        assert!(watched.look());
+        silent.answer(0);
+        assert!(!watched.look());
+        drop(second);
+    }
+
+    #[test]
+    fn the_time_starts_over_for_what_is_under_way() {
+        let (_, watched, device) = watched();
+        let flush = device.flush();
+        assert!((0..LOOKS).all(|_| !watched.look()));
+        watched.start_over();
+        assert!((0..LOOKS).all(|_| !watched.look()) && watched.look());
+        drop(flush);
+    }
+
+    #[test]
+    fn what_is_given_up_ends_once_and_its_answer_is_nobodys() {
+        let (silent, watched, device) = watched();
+        let (_, others, other) = self::watched();
+        let (read, flush, elsewhere) =
+            (device.read(0, Buf::new(512)), device.flush(), other.flush());
+        watched.give_up(IoErrorKind::TimedOut.into());
+        let outcome = block_on_ready(read);
+        assert_eq!(outcome.result, Err(IoErrorKind::TimedOut.into()));
+        assert!(outcome.buf.is_none(), "the device may still write to it");
+        assert_eq!((watched.given_up_count(), others.given_up_count()), (2, 0));
+        silent.answer(0);
+        assert_eq!(watched.given_up_count(), 1);
+        // Nothing more is sent as long as it keeps something.
+        assert_eq!(block_on_ready(device.flush().done()), Err(IoErrorKind::TimedOut.into()));
+        assert_eq!(silent.0.borrow().len(), 1);
+        silent.answer(0);
+        assert_eq!(block_on_ready(flush.done()), Err(IoErrorKind::TimedOut.into()));
+        assert_eq!(watched.given_up_count(), 0);
+        let next = device.flush();
+        silent.answer(0);
+        assert_eq!(block_on_ready(next.done()), Ok(()));
+        drop(elsewhere);
+    }
+
+    #[test]
+    fn a_request_that_nobody_waits_for_is_late_all_the_same() {
+        let (silent, watched, device) = watched();
+        drop(device.flush());
+        assert!((0..LOOKS).all(|_| !watched.look()) && watched.look());
+        watched.give_up(IoErrorKind::TimedOut.into());
+        assert!(!watched.look() && watched.given_up_count() == 1);
+        silent.answer(0);
+        assert_eq!(watched.given_up_count(), 0);
+    }
+
+    #[test]
+    fn what_is_carried_out_elsewhere_is_late_as_well() {
+        let (_, watched, _) = watched();
+        for skipped in 0..2 * LOOKS {
+            (0..skipped).for_each(|_| assert!(!watched.look()));
+            let place = watched.begin();
+            assert!((0..LOOKS - 1).all(|_| !watched.look()));
+            let at_last = watched.look() || watched.look();
+            assert!(at_last);
+            watched.end(place);
+            assert!(!watched.look());
+        }
+    }
+}

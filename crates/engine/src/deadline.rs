@@ -1,0 +1,175 @@
+//! Members that do not answer.
+//!
+//! * Every request to a member is watched ([`forebay_device::watched`]), from the first look at its
+//!   superblock on. A member that lets one wait for the pool's `device_deadline` has failed like one that
+//!   answers with an error ([`crate::failure`]), and all that it has of ours is given up at once: who
+//!   waits for it goes on, from another copy, from the origin, or with the copies that are left.
+//! * What was given up stays with the device, buffer and all, until that answers, and the answer counts
+//!   for nothing (INV-60). It is no more than was under way at that instant, for nothing further is sent.
+//! * The same goes for what other reactors read by themselves: they are told of a member that is used no
+//!   more, give up what they wait for, and do not believe what arrives afterwards (INV-61).
+//! * A pool that has latched goes on reading from all members. One that does not answer is asked again
+//!   only when it has answered all that it had; what would be read from it fails at once until then.
+
+use std::cell::{Cell, RefCell};
+use std::rc::{Rc, Weak};
+
+use forebay_device::watched::LOOKS;
+use forebay_device::{BlockDevice, IoErrorKind, Nanos, Runtime, Watched};
+
+use crate::core::Core;
+use crate::creation::invalid;
+use crate::error::Result;
+use crate::event::EventKind;
+use crate::format::Superblock;
+use crate::limits::{DEVICE_DEADLINE_DEFAULT, DEVICE_DEADLINE_MAX, DEVICE_DEADLINE_MIN, MILLIS};
+use crate::planted;
+use crate::wait::WaitQueue;
+
+/// Watches the cache devices that a pool was given.
+pub(crate) struct Deadline {
+    /// In the order in which they were given.
+    devices: Vec<Rc<Watched>>,
+    span: Cell<Nanos>,
+    /// Nothing until it is known which of them are members.
+    core: RefCell<Weak<Core>>,
+    over: Cell<bool>,
+    /// Whether the task that looks has ended.
+    ended: Cell<bool>,
+    /// Woken when something of the above changes.
+    changed: WaitQueue,
+}
+
+impl Deadline {
+    /// Watches from now on.
+    pub(crate) fn begin(rt: &Rc<dyn Runtime>, devices: Vec<Rc<dyn BlockDevice>>) -> Rc<Deadline> {
+        let it = Rc::new(Deadline {
+            devices: devices.into_iter().map(Watched::new).collect(),
+            span: Cell::new(DEVICE_DEADLINE_DEFAULT),
+            core: RefCell::default(),
+            over: Cell::new(false),
+            ended: Cell::new(false),
+            changed: WaitQueue::default(),
+        });
+        rt.spawn(Box::pin(watch(Rc::clone(&it), Rc::clone(rt))));
+        it
+    }
+
+    /// The devices, watched.
+    pub(crate) fn devices(&self) -> Vec<Rc<dyn BlockDevice>> {
+        self.devices.iter().map(|device| Rc::clone(device) as _).collect()
+    }
+
+    /// The place among those given of one of [`Deadline::devices`], and its watch.
+    ///
+    /// # Panics
+    /// If it is none of them.
+    pub(crate) fn find(&self, device: &Rc<dyn BlockDevice>) -> (usize, Rc<Watched>) {
+        let same = |it: &Rc<Watched>| std::ptr::addr_eq(Rc::as_ptr(it), Rc::as_ptr(device));
+        let place =
+            self.devices.iter().position(same).expect("a member is one of the devices given");
+        (place, Rc::clone(&self.devices[place]))
+    }
+
+    /// Tells a pool from now on.
+    pub(crate) fn tell(&self, core: &Rc<Core>) {
+        *self.core.borrow_mut() = Rc::downgrade(core);
+        self.set(core.superblock.borrow().device_deadline());
+    }
+
+    /// Changes how long a device may take.
+    pub(crate) fn set(&self, span: Nanos) {
+        self.span.set(span);
+        self.changed.wake_all();
+    }
+
+    /// Ends the watch; nothing of it has the devices any more when this returns.
+    pub(crate) async fn end(&self) {
+        self.over.set(true);
+        self.changed.wake_all();
+        self.changed.until(|| self.ended.get()).await;
+    }
+}
+
+async fn watch(it: Rc<Deadline>, rt: Rc<dyn Runtime>) {
+    while !it.over.get() {
+        let span = it.span.get();
+        let changed = || it.over.get() || it.span.get() != span;
+        it.changed.until_or(changed, rt.sleep(span / LOOKS as Nanos)).await;
+        if changed() {
+            // What is under way has the new time, all of it.
+            it.devices.iter().for_each(|device| device.start_over());
+            continue;
+        }
+        for (place, device) in it.devices.iter().enumerate() {
+            if !device.look() {
+                continue;
+            }
+            let core = it.core.borrow().upgrade();
+            match core {
+                Some(core) => core.note_hung(place),
+                None => device.give_up(IoErrorKind::TimedOut.into()),
+            }
+        }
+    }
+    it.ended.set(true);
+    it.changed.wake_all();
+}
+
+impl Superblock {
+    /// How long a member may take to answer.
+    pub fn device_deadline(&self) -> Nanos {
+        match self.device_deadline_ms {
+            0 => DEVICE_DEADLINE_DEFAULT,
+            ms => Nanos::from(ms) * MILLIS,
+        }
+    }
+}
+
+/// Whether a pool may have this deadline, in milliseconds.
+///
+/// # Errors
+/// [`crate::ErrorKind::Invalid`].
+pub(crate) fn check_device_deadline(ms: u32) -> Result<()> {
+    if (DEVICE_DEADLINE_MIN..=DEVICE_DEADLINE_MAX).contains(&(Nanos::from(ms) * MILLIS)) {
+        return Ok(());
+    }
+    Err(invalid(
+        format!("a device deadline of {ms} ms"),
+        "use 100ms to 10m; SSDs pause for tens of milliseconds by themselves",
+    ))
+}
+
+impl Core {
+    /// The device at this place has not answered in time.
+    fn note_hung(&self, place: usize) {
+        let Some(index) = self.members.iter().position(|member| member.place == place) else {
+            // One that the pool does not use.
+            return self.deadline.devices[place].give_up(IoErrorKind::TimedOut.into());
+        };
+        let member = &self.members[index];
+        if member.is_serving() && !self.latched.get() {
+            planted::seen("member did not answer");
+            let ms = self.deadline.span.get() / MILLIS;
+            let what = format!("cache device {} has not answered for {ms} ms", member.id);
+            self.event(EventKind::MemberHung, what);
+            self.fail_member(index, "waiting for", IoErrorKind::TimedOut.into());
+        }
+        self.give_up(index, IoErrorKind::TimedOut);
+    }
+
+    /// Ends all requests that a member has not answered, on all reactors.
+    pub(crate) fn give_up(&self, index: usize, error: IoErrorKind) {
+        let member = &self.members[index];
+        member.watched.give_up(error.into());
+        self.elsewhere.give_up(member.place, !member.is_serving());
+    }
+
+    /// Changes how long a member may take to answer.
+    pub(crate) async fn set_device_deadline(&self, ms: u32) -> Result<()> {
+        let _control = self.control.lock().await;
+        self.write_superblocks(|superblock| superblock.device_deadline_ms = ms).await?;
+        self.deadline.set(self.superblock.borrow().device_deadline());
+        Ok(())
+    }
+}
