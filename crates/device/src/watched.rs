@@ -28,6 +28,8 @@ thread_local! {
 /// See the head of the file.
 pub struct Watched {
     inner: Rc<dyn BlockDevice>,
+    /// As it was at the beginning: asked several times for each request, and a cache device does not grow.
+    geometry: Geometry,
     /// Its number among the watched devices of the thread.
     watcher: u32,
     /// Requests so far.
@@ -47,6 +49,7 @@ impl Watched {
         let watcher = WATCHERS.get() + 1;
         WATCHERS.set(watcher);
         Rc::new(Watched {
+            geometry: inner.geometry(),
             inner,
             watcher,
             begun: Cell::new(0),
@@ -99,7 +102,7 @@ impl Watched {
 
 impl BlockDevice for Watched {
     fn geometry(&self) -> Geometry {
-        self.inner.geometry()
+        self.geometry
     }
 
     fn submit(&self, request: Request, completer: Completer) {
