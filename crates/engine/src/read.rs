@@ -637,34 +637,41 @@ impl Core {
 
 /// The parts of a request's buffer on their way back, in order.
 #[derive(Default)]
-pub(crate) struct Parts {
-    whole: Option<Buf>,
-    /// From the first one on that is not memory behind the part before it.
-    others: Vec<Buf>,
+pub(crate) enum Parts {
+    #[default]
+    None,
+    /// The memory that it was, as far as it is here.
+    Whole(Buf),
+    /// Not all of it: a device that does not answer has kept a part.
+    Several(Vec<Buf>),
 }
 
 impl Parts {
     /// The next part.
     pub(crate) fn push(&mut self, part: Buf) {
-        let part = match &mut self.whole {
-            None => return self.whole = Some(part),
-            Some(whole) if self.others.is_empty() => whole.join(part),
-            Some(_) => Err(part),
-        };
-        self.others.extend(part.err());
+        match self {
+            Parts::None => *self = Parts::Whole(part),
+            Parts::Several(parts) => parts.push(part),
+            Parts::Whole(whole) => {
+                let Err(part) = whole.join(part) else { return };
+                if let Parts::Whole(whole) = std::mem::take(self) {
+                    *self = Parts::Several(vec![whole, part]);
+                }
+            }
+        }
     }
 
-    /// All of it: the memory that it was, unless a device that does not answer has kept a part.
+    /// All of it.
     pub(crate) fn join(self) -> Buf {
-        let whole = self.whole.unwrap_or_else(|| Buf::new(0));
-        if self.others.is_empty() {
-            return whole;
-        }
-        let parts = std::iter::once(&whole).chain(&self.others);
-        let mut copy = Buf::new(parts.clone().map(|part| part.len()).sum());
+        let parts = match self {
+            Parts::None => return Buf::new(0),
+            Parts::Whole(whole) => return whole,
+            Parts::Several(parts) => parts,
+        };
+        let mut copy = Buf::new(parts.iter().map(|part| part.len()).sum());
         let mut at = 0;
         for part in parts {
-            copy[at..at + part.len()].copy_from_slice(part);
+            copy[at..at + part.len()].copy_from_slice(&part);
             at += part.len();
         }
         copy
