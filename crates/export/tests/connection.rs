@@ -42,6 +42,32 @@ fn every_command_is_answered_in_both_reply_forms() {
 }
 
 #[test]
+fn a_read_that_comes_back_in_other_memory_is_answered() {
+    for structured in [false, true] {
+        let rig = Rig::new(MemoryExport::delayed);
+        for (at, byte) in rig.export.bytes().iter_mut().enumerate() {
+            *byte = (at / 512 + at % 251) as u8;
+        }
+        let expected = rig.export.bytes()[..1 << 20].to_vec();
+        let mut client = rig.open(structured);
+        for len in [512, 4096, 65_536, 1 << 20] {
+            for kept in [true, false, true] {
+                rig.export.keeps_memory.set(kept);
+                let asked = [request(0, 0, 7, 0, len), request(0, 0, 8, 512, 4096)].concat();
+                let len_of = move |cookie| if cookie == 7 { len as usize } else { 4096 };
+                let (same, replies) = rig.ask(client, asked, 2, len_of);
+                client = same;
+                assert_eq!(errors(&replies), [0, 0]);
+                assert!(replies[0].data == expected[..len as usize], "{len} {kept}");
+                assert!(replies[1].data == expected[512..4608], "behind {len} {kept}");
+            }
+        }
+        drop(client);
+        rig.assert_idle();
+    }
+}
+
+#[test]
 fn it_does_not_matter_in_what_pieces_requests_arrive() {
     let pattern = |n: u64, len: u32| -> Vec<u8> {
         (0..u64::from(len)).map(|at| (at * 7 + n * 13 + 1) as u8).collect()

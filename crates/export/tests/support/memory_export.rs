@@ -21,6 +21,8 @@ pub struct MemoryExport {
     pub delay_max: Nanos,
     /// What every request fails with.
     pub fault: Cell<Option<ExportError>>,
+    /// Whether what a read was given stays behind and its answer is in other memory.
+    pub keeps_memory: Cell<bool>,
     /// Requests in progress, and the most that there have been.
     pub inflight: Cell<usize>,
     pub inflight_peak: Cell<usize>,
@@ -53,6 +55,7 @@ impl MemoryExport {
             needs_tls: false,
             delay_max: 0,
             fault: Cell::new(None),
+            keeps_memory: Cell::new(false),
             inflight: Cell::new(0),
             inflight_peak: Cell::new(0),
             finished: Arc::default(),
@@ -134,6 +137,10 @@ impl Export for MemoryExport {
         assert_eq!(buf.as_mut_ptr() as usize % 4096, 0, "fit for direct I/O");
         let result = self.enter(Some((offset, buf.len() as u64)), false).await;
         let (start, len) = (offset as usize, buf.len());
+        if self.keeps_memory.get() {
+            buf.fill(0xEE);
+            buf = Buf::new(len);
+        }
         buf.copy_from_slice(&self.bytes.borrow()[start..start + len]);
         (buf, result)
     }
