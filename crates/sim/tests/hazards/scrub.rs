@@ -116,6 +116,36 @@ fn what_one_copy_has_elsewhere_is_copied_again_from_the_other() {
     });
 }
 
+/// The damaged one, at each tenth of its reads: what it does not answer is no damage, and the other one has
+/// everything.
+#[test]
+fn a_scrub_goes_on_without_a_member_that_hangs() {
+    survive(4, |seed| {
+        let hung = (seed % 2) as usize;
+        for after in (0..).step_by(10) {
+            let rig = spoilt(seed, &[hung], |broken| &broken.flipping)?;
+            rig.broken[hung].hanging.arm(Trigger::every(Ops::Reads).after(after));
+            let found = rig.scrub()?.found;
+            assert_eq!((found.unhealed, found.dropped), (0, 0), "after {after}");
+            assert!(!rig.pool().is_latched(), "after {after}");
+            let hit = rig.broken[hung].hanging.hits() > 0;
+            assert_eq!(rig.told(EventKind::MemberHung), usize::from(hit), "after {after}");
+            rig.broken[hung].answer();
+            rig.is_whole("after the scrub")?;
+            rig.broken[hung].mend();
+            rig.restart(KINDS[(seed / 2 % 2) as usize])?;
+            rig.is_whole("after a crash")?;
+            rig.destage()?;
+            (0..BLOCKS).try_for_each(|block| rig.settled(block))?;
+            if !hit {
+                assert!(after > 20, "it had something to hang at");
+                break;
+            }
+        }
+        Ok(())
+    });
+}
+
 #[test]
 fn a_second_scrub_finds_nothing() {
     survive(6, |seed| {
