@@ -4,13 +4,13 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use forebay_device::model::fault::{Ops, Trigger};
+use forebay_device::model::fault::{Faults, Ops, Trigger};
 use forebay_device::runtime::{Runtime, SECOND};
 use forebay_engine::ids::DeviceId;
 use forebay_engine::planted::Bug;
 use forebay_engine::{Error, ErrorKind, EventKind, Mode, Tuning};
 
-use crate::rig::{KINDS, Plan, Rig, SOON, lazy, provoke, same, survive};
+use crate::rig::{Breakage, KINDS, Plan, Rig, SOON, lazy, provoke, same, survive};
 
 const BLOCKS: u64 = 60;
 
@@ -171,42 +171,70 @@ fn a_removal_is_cut_off_at_every_io() {
     });
 }
 
-/// It or another one, at each of its writes or flushes in turn.
+/// It or another one, at each of its requests of a kind in turn; how many requests were given up.
+fn one_breaks(
+    seed: u64,
+    kinds: &[Ops],
+    how: fn(&Breakage) -> &Rc<Faults>,
+) -> Result<usize, String> {
+    let (mut done, mut refused, mut kept) = (0, 0, 0);
+    for after in 0.. {
+        let luck = seed + after;
+        let (gone, failed) = ((luck % 3) as usize, (luck / 2 % 3) as usize);
+        let rig = Rig::new(seed, plan(3, 2));
+        fill(&rig)?;
+        let id = id_of(&rig, gone);
+        let ops = kinds[(luck / 3) as usize % kinds.len()];
+        let broken = &rig.broken[failed];
+        how(broken).arm(Trigger::every(ops).after(after / 3));
+        let at = |error: String| format!("{failed} after {after}, {gone} leaves: {error}");
+        match remove(&rig, id).map_err(at)? {
+            Ok(()) => done += 1,
+            Err(error) if error.kind == ErrorKind::Refused => refused += 1,
+            Err(error) => return Err(at(error.to_string())),
+        }
+        assert!(!rig.pool().is_latched(), "{failed} after {after}, {gone} leaves");
+        let hit = how(broken).hits() > 0;
+        verify(&rig, "at once").map_err(at)?;
+        rig.write(2, 1, 1).map_err(at)?;
+        rig.flush().map_err(at)?;
+        let given_up: usize = rig.pool().given_up().iter().map(|(_, count)| count).sum();
+        // What began just now is not late yet.
+        assert!(given_up <= broken.stuck.count(), "{failed} after {after}, {gone} leaves");
+        kept += given_up;
+        if (luck / 8).is_multiple_of(2) {
+            // What hung is answered after all.
+            broken.mend();
+            broken.answer();
+            verify(&rig, "after an answer").map_err(at)?;
+        }
+        rig.crash(KINDS[(luck / 4 % 2) as usize]);
+        broken.mend();
+        open_with_all(&rig, 3, gone).map_err(at)?;
+        verify(&rig, "after a crash").map_err(at)?;
+        rig.destage().map_err(at)?;
+        (0..BLOCKS).step_by(7).try_for_each(|block| rig.settled(block)).map_err(at)?;
+        if !hit && after > 200 {
+            assert!(done > 10 && refused > 10, "done {done}, refused {refused}");
+            return Ok(kept);
+        }
+    }
+    Ok(kept)
+}
+
 #[test]
 fn a_member_fails_while_one_is_taken_out() {
     survive(2, |seed| {
-        let (mut done, mut refused) = (0, 0);
-        for after in 0.. {
-            let luck = seed + after;
-            let (gone, failed) = ((luck % 3) as usize, (luck / 2 % 3) as usize);
-            let rig = Rig::new(seed, plan(3, 2));
-            fill(&rig)?;
-            let id = id_of(&rig, gone);
-            let ops = [Ops::Writes, Ops::Flushes][(luck / 3 % 2) as usize];
-            let faults = Rc::clone(&rig.broken[failed].failing);
-            faults.arm(Trigger::every(ops).after(after / 3));
-            let at = |error: String| format!("{failed} after {after}, {gone} leaves: {error}");
-            match remove(&rig, id).map_err(at)? {
-                Ok(()) => done += 1,
-                Err(error) if error.kind == ErrorKind::Refused => refused += 1,
-                Err(error) => return Err(at(error.to_string())),
-            }
-            assert!(!rig.pool().is_latched(), "{failed} after {after}, {gone} leaves");
-            let hit = faults.hits() > 0;
-            verify(&rig, "at once").map_err(at)?;
-            rig.write(2, 1, 1).map_err(at)?;
-            rig.flush().map_err(at)?;
-            rig.crash(KINDS[(luck / 4 % 2) as usize]);
-            rig.broken[failed].mend();
-            open_with_all(&rig, 3, gone).map_err(at)?;
-            verify(&rig, "after a crash").map_err(at)?;
-            rig.destage().map_err(at)?;
-            (0..BLOCKS).step_by(7).try_for_each(|block| rig.settled(block)).map_err(at)?;
-            if !hit && after > 200 {
-                assert!(done > 10 && refused > 10, "done {done}, refused {refused}");
-                return Ok(());
-            }
-        }
+        one_breaks(seed, &[Ops::Writes, Ops::Flushes], |broken| &broken.failing).map(drop)
+    });
+}
+
+#[test]
+fn a_member_hangs_while_one_is_taken_out() {
+    survive(2, |seed| {
+        let kinds = [Ops::Writes, Ops::Flushes, Ops::Reads];
+        let kept = one_breaks(seed, &kinds, |broken| &broken.hanging)?;
+        assert!(kept > 10, "{kept} requests were given up");
         Ok(())
     });
 }
