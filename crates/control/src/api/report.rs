@@ -1,0 +1,126 @@
+//! What a daemon says of itself and of all that it has.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Destaging, Export, Pool};
+use crate::name::VolumeName;
+
+/// The daemon's memory.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Memory {
+    /// Whether it is kept from being swapped out.
+    pub locked: bool,
+    /// Why not.
+    pub locked_reason: String,
+    /// Whether the kernel makes room for it without I/O, which could wait for us.
+    pub io_flusher: bool,
+    /// Why not.
+    pub io_flusher_reason: String,
+    /// Bytes in memory now, the program included; `null` where the system does not tell.
+    pub resident_bytes: Option<u64>,
+    /// Bytes of the indexes of open pools now.
+    pub index_bytes: u64,
+    /// The most that they take.
+    pub index_bytes_max: u64,
+    /// Bytes of the tiers in RAM of open pools now.
+    #[serde(default)]
+    pub ram_bytes: u64,
+    /// The most that they take, at their sizes as they are set.
+    #[serde(default)]
+    pub ram_bytes_max: u64,
+    /// The most that requests of clients, populations and destaging take.
+    pub buffers_bytes_max: u64,
+    /// The most of all three.
+    pub total_bytes_max: u64,
+}
+
+/// `GET /api/v1/status`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Status {
+    /// See [`SCHEMA`].
+    pub schema: u32,
+    /// The daemon's version.
+    pub version: String,
+    /// Its process.
+    pub pid: u32,
+    /// All in one sentence.
+    pub summary: String,
+    /// Its memory.
+    pub memory: Memory,
+    /// All pools.
+    pub pools: Vec<Pool>,
+    /// All exports.
+    pub exports: Vec<Export>,
+}
+
+/// `GET /api/v1/stats`: what was counted, for whoever looks twice and takes the difference.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Stats {
+    /// See [`SCHEMA`].
+    pub schema: u32,
+    /// The daemon's clock, in nanoseconds: it only goes forward, and begins anywhere.
+    pub clock_ns: u64,
+    /// Pools that are open.
+    pub pools: Vec<PoolStats>,
+}
+
+/// What an open pool has counted since it was opened.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct PoolStats {
+    /// Its name.
+    pub name: String,
+    /// By their names in the engine; none falls while the pool is open.
+    pub counters: BTreeMap<String, u64>,
+    /// Read requests by the time they took: item i counts those below 2^i microseconds that are in
+    /// no item before; the last one the rest.
+    pub read_latency: Vec<u64>,
+    /// The same of write requests.
+    pub write_latency: Vec<u64>,
+    /// Bytes that origins lack.
+    pub dirty_bytes: u64,
+    /// How fast that becomes less.
+    #[serde(default)]
+    pub destage: Destaging,
+    /// Its volumes whose origins are attached.
+    pub volumes: Vec<VolumeStats>,
+}
+
+/// What a volume has counted since its origin was attached.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct VolumeStats {
+    /// Its name, with its pool's.
+    pub name: VolumeName,
+    /// As those of the pool.
+    pub counters: BTreeMap<String, u64>,
+    /// Bytes that its origin lacks.
+    pub dirty_bytes: u64,
+    /// How fast that becomes less.
+    #[serde(default)]
+    pub destage: Destaging,
+}
+
+/// `GET /api/v1/events?after=N`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EventsQuery {
+    /// Only events with a higher number.
+    #[serde(default)]
+    pub after: u64,
+}
+
+/// Something a person should know.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Event {
+    /// Counts the events of a daemon's life from 1.
+    pub number: u64,
+    /// When, in seconds since 1970.
+    pub unix_s: u64,
+    /// What kind; `forebay explain` knows them.
+    pub code: String,
+    /// The pool, or nothing.
+    pub pool: String,
+    /// What happened, on what.
+    pub what: String,
+}
