@@ -2,14 +2,18 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::future::poll_fn;
 use std::ops::Range;
+use std::pin::pin;
 use std::rc::Rc;
+use std::task::Poll;
 
 use forebay_device::io::Outcome;
 use forebay_device::model::fault::{Delaying, Faults, Ops, Trigger};
 use forebay_device::runtime::MILLISECOND;
 use forebay_device::{BlockDevice, Buf, Data, IoError, IoErrorKind, Nanos};
 use forebay_engine as engine;
+use forebay_engine::format::Superblock;
 use forebay_engine::planted::{self, BUGS};
 use forebay_engine::witness::WitnessFuture;
 use forebay_engine::{
@@ -43,6 +47,10 @@ const LATE_MAX: Nanos = 500 * MILLISECOND;
 /// in which most come to their end. Where an origin fails they may not.
 const DEPARTURE_LOOK: Nanos = 50 * MILLISECOND;
 const DEPARTURE_LOOKS: u64 = 100;
+
+/// How long the superblock of a member that is to leave is waited for: it may hang, and nobody watches
+/// whoever asks it past the pool.
+const SUPERBLOCK_WAIT: Nanos = 10_000 * MILLISECOND;
 
 /// A running pool with a volume for each origin.
 pub struct Engine {
@@ -83,6 +91,19 @@ impl Drop for Engine {
                 eprintln!("{:>12.3} ms  event: {what}", at as f64 / 1e6);
             }
         }
+    }
+}
+
+async fn superblock_of(env: &Env, member: usize) -> Result<Superblock, SubjectError> {
+    let mut read = pin!(engine::read_superblock(&*env.members[member]));
+    let mut timer = pin!(env.runtime.sleep(SUPERBLOCK_WAIT));
+    let found = poll_fn(|cx| match read.as_mut().poll(cx) {
+        Poll::Ready(found) => Poll::Ready(Some(found)),
+        Poll::Pending => timer.as_mut().poll(cx).map(|_| None),
+    });
+    match found.await {
+        Some(found) => found.map_err(error),
+        None => Err(SubjectError(format!("member {member} does not answer"))),
     }
 }
 
@@ -359,7 +380,7 @@ impl Subject for Engine {
 
     async fn remove_member(&self, env: &Env, member: usize) -> Result<bool, SubjectError> {
         let Some(pool) = &self.pool else { return Ok(false) };
-        let found = engine::read_superblock(&*env.members[member]).await.map_err(error)?;
+        let found = superblock_of(env, member).await?;
         let departure = pool.begin_departure(found.device).map_err(error)?;
         for _ in 0..DEPARTURE_LOOKS {
             if departure.left_bytes() == 0 {
