@@ -88,7 +88,9 @@ impl Core {
         let alone = self.named_count() == 1;
         if logged && !alone {
             self.check_latch()?;
-            self.log_tombstones(v, first, count).await?;
+            let said = self.log_tombstones(v, first, count).await;
+            self.note_unless_void(v, first, &said);
+            said?;
         }
         let mut provisional = Vec::new();
         if keeps && !self.index_is_tight() {
@@ -118,6 +120,21 @@ impl Core {
     /// Makes sure that nothing older about a range can come back from the log: a durable
     /// tombstone, unless durable provisional entries say the same already.
     async fn void(&self, v: &VolumeState, first: u64, count: u32, said: bool) -> Result<()> {
+        let durable = self.make_void(v, first, count, said).await;
+        self.note_unless_void(v, first, &durable);
+        durable
+    }
+
+    /// Remembers that what was void in the index already may not be so durably: nothing goes around the
+    /// log there. The caller holds the range lock.
+    fn note_unless_void(&self, v: &VolumeState, first: u64, durable: &Result<()>) {
+        if durable.is_err() {
+            planted::seen("void, and not durably");
+            self.note_drop(v.id, first);
+        }
+    }
+
+    async fn make_void(&self, v: &VolumeState, first: u64, count: u32, said: bool) -> Result<()> {
         self.check_latch()?;
         if !said {
             self.log_tombstones(v, first, count).await?;

@@ -10,7 +10,7 @@ use forebay_device::{Buf, Request, Runtime};
 use forebay_engine::{Mode, Volume};
 use forebay_sim::content::{Found, SECTOR, fill, identify};
 
-use crate::rig::{BLOCK, Plan, Rig, SOON, same, survive};
+use crate::rig::{BLOCK, Plan, Rig, SOON, same, survive, version};
 
 fn is_write(request: &Request) -> bool {
     matches!(request, Request::Write { .. })
@@ -276,5 +276,28 @@ fn an_origin_that_we_wrote_ourselves_was_not_changed_behind_our_back() {
         rig.restart(Crash::PowerCut)?;
         same("destaged", rig.read(3)?, 2)?;
         same("dirty", rig.read(5)?, 3).map(drop)
+    });
+}
+
+/// A flush fails that should make sure that what is cached of a block is void. The write behind it fails,
+/// and so does the next one: nothing durable says yet that the cache has something older.
+#[test]
+fn what_a_failed_flush_may_not_have_voided_is_not_written_around_the_log() {
+    survive(12, |seed| {
+        let rig = Rig::new(seed, Plan { mode: Mode::Writethrough, ..Plan::default() });
+        for _ in 0..2 {
+            (0..8).try_for_each(|block| same("filled", rig.read(block)?, 1).map(drop))?;
+            rig.pause(SOON);
+        }
+        rig.flush()?;
+        rig.broken[0].failing.arm(Trigger::every(Ops::Flushes).times(1));
+        rig.write(2, 3, 1).unwrap_err();
+        assert!(rig.pool().is_latched());
+        let around = rig.write(3, 3, 1);
+        rig.crash(Crash::PowerCut);
+        rig.broken[0].mend();
+        rig.open()?;
+        let origin = version(3, &rig.origin.peek(3 * BLOCK as u64, BLOCK))?;
+        same(&format!("cached, after {around:?}"), rig.read(3)?, origin).map(drop)
     });
 }
