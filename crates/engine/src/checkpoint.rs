@@ -217,9 +217,9 @@ impl Core {
         let pool = self.sets.borrow().total_count() as u64 * self.segment_bytes;
         let appended = self.log.bytes_since_lap.get();
         let freed = self.freed_by_root();
-        let (urgent, low, batch) = {
+        let (low, batch) = {
             let sets = self.sets.borrow();
-            (sets.is_starving() || self.needs_root(), sets.is_low(), sets.root_batch())
+            (sets.is_low(), sets.root_batch())
         };
         // A root for every emptied set would cost more bytes than the set holds: as many as reclaim
         // keeps ready are freed together, and while somebody waits as many as are worth it, unless
@@ -227,9 +227,10 @@ impl Core {
         let reclaiming = self.is_reclaim_due() && !self.reclaim_stuck.get();
         // After a member has failed, its images have one copy less.
         let behind = self.root_epoch.get() < self.swept_epoch.get() && !self.recovering.get();
+        let urgent = || self.needs_root() || self.is_starving();
         behind
             || appended >= pool / 100 * self.tuning.lap_percent
-            || (freed > 0 && urgent && (freed >= batch || !reclaiming))
+            || (freed > 0 && (freed >= batch || !reclaiming) && urgent())
             || (freed > 0 && low && !self.is_reclaim_due())
             || (low && freed >= 3 * batch)
     }

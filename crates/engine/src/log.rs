@@ -409,7 +409,7 @@ impl Core {
 
     /// Segments of each member that a stream leaves to the next start: one for each set of dirty data
     /// there that has no footer yet. What is in those it appends again, before it can make any room.
-    fn left_to_start(&self, stream: Stream) -> [usize; MEMBERS_MAX] {
+    pub(crate) fn left_to_start(&self, stream: Stream) -> [usize; MEMBERS_MAX] {
         let mut left = [0; MEMBERS_MAX];
         if stream == Stream::Metadata || self.restoring.get() {
             return left;

@@ -29,7 +29,7 @@ use crate::limits::GRANULE_BLOCKS;
 use crate::log::{data_location, new_entry};
 use crate::planted::{self, Bug};
 use crate::policy::{Granule, Queue, Survey, Unit};
-use crate::segment::{Set, SetState};
+use crate::segment::{MemberMask, Set, SetState};
 use crate::walk::{Run, Walk};
 
 const BLOCK: usize = BLOCK_BYTES as usize;
@@ -63,8 +63,8 @@ impl Core {
     /// The closed set to reclaim next, if there is one worth it.
     fn choose_victim(&self) -> Option<(SegmentId, Queue)> {
         let sets = self.sets.borrow();
-        let spare = !sets.is_starving() && self.moving.get() < SETS_MOVING_MAX;
-        let lacking = sets.lacking(self.log.watermark());
+        let spare = !self.is_starving() && self.moving.get() < SETS_MOVING_MAX;
+        let lacking = self.lacking();
         let size_blocks = self.segment_blocks;
         let units = sets.iter().filter_map(|set| {
             let queue = set.queue()?;
@@ -479,7 +479,17 @@ impl Core {
 
     /// Whether too few segments are free even if those that only wait for a root are counted.
     pub(crate) fn is_reclaim_due(&self) -> bool {
-        !self.sets.borrow().lacking(self.log.watermark()).is_empty()
+        !self.lacking().is_empty()
+    }
+
+    fn lacking(&self) -> MemberMask {
+        let left = self.left_to_start(Stream::Main);
+        self.sets.borrow().lacking(self.log.watermark(), &left)
+    }
+
+    /// See [`crate::segment::SetTable::is_starving`].
+    pub(crate) fn is_starving(&self) -> bool {
+        self.sets.borrow().is_starving(&self.left_to_start(Stream::Main))
     }
 
     /// Segments that a root would free. Facts count too: where they alone have taken what data may

@@ -474,6 +474,21 @@ impl SetTable {
 mod tests {
     use super::*;
 
+    const NONE_LEFT: [usize; MEMBERS_MAX] = [0; MEMBERS_MAX];
+
+    #[test]
+    fn a_member_starves_before_writes_wait_there_whatever_the_next_start_is_left() {
+        for (free, left) in (0..40).flat_map(|free| (0..8).map(move |left| (free, left))) {
+            let mut table = table(&[40]);
+            let all_left = [left; MEMBERS_MAX];
+            table.free[0].truncate(free);
+            let (starving, low) =
+                (table.is_starving(&all_left), !table.lacking(Sequence(0), &all_left).is_empty());
+            let waits = table.allocate(1, Stream::Dirty, &all_left).is_none();
+            assert!(!waits || (starving && low), "{free} free, {left} left");
+        }
+    }
+
     #[test]
     fn the_life_of_a_set_has_no_other_arrows() {
         use SetState::{Closed, Closing, Discarding, Emptied, Open};
@@ -642,8 +657,8 @@ mod tests {
     fn a_small_member_has_a_reserve_of_its_own() {
         let mut table = table(&[100_000, 512]);
         assert!(table.allocate(2, Stream::Dirty, &[0; MEMBERS_MAX]).is_some());
-        assert!(!table.is_low() && !table.is_starving());
-        assert!(table.lacking(Sequence(0)).is_empty());
+        assert!(!table.is_low() && !table.is_starving(&NONE_LEFT));
+        assert!(table.lacking(Sequence(0), &NONE_LEFT).is_empty());
     }
 
     #[test]
@@ -672,7 +687,11 @@ mod tests {
         assert_eq!((table.get(pair).unwrap().segments.len(), table.owed_segments()), (1, 1));
         let last = table.member_of(table.get(pair).unwrap().segments[0]);
         assert!(table.is_needed(last), "dirty, and without another copy");
-        assert!(!table.is_low() && !table.is_starving() && table.lacking(Sequence(0)).is_empty());
+        assert!(
+            !table.is_low()
+                && !table.is_starving(&NONE_LEFT)
+                && table.lacking(Sequence(0), &NONE_LEFT).is_empty()
+        );
         assert_eq!((table.total_count(), table.free_count()), (40, 39));
         assert!(table.allocate(2, Stream::Facts, &[0; MEMBERS_MAX]).is_none());
         let emptied = table.sub(table.location(alone, 1), 2, State::Clean);
@@ -690,15 +709,23 @@ mod tests {
         let first = put(&mut table, 1, Stream::Probation, SetState::Closed);
         let facts = put(&mut table, 2, Stream::Facts, SetState::Closed);
         table.free[1].truncate(10);
-        let lacking = table.lacking(Sequence(4));
+        let lacking = table.lacking(Sequence(4), &NONE_LEFT);
         assert_eq!(lacking, MemberMask(0b10));
         assert!(table.touches(table.get(both).unwrap(), lacking));
         assert!(!table.touches(table.get(first).unwrap(), lacking));
         assert!(!table.get(facts).unwrap().awaits_root(Sequence(4)));
-        assert_eq!(table.lacking(Sequence(5)), MemberMask(0b10), "10 free and 1 coming of 12");
+        assert_eq!(
+            table.lacking(Sequence(5), &NONE_LEFT),
+            MemberMask(0b10),
+            "10 free and 1 coming of 12"
+        );
         table.free[0].truncate(9);
-        assert_eq!(table.lacking(Sequence(5)), MemberMask(0b11));
+        assert_eq!(table.lacking(Sequence(5), &NONE_LEFT), MemberMask(0b11));
         table.free[1].truncate(6);
-        assert_eq!(table.lacking(Sequence(5)), MemberMask(0b10), "the other one can wait");
+        assert_eq!(
+            table.lacking(Sequence(5), &NONE_LEFT),
+            MemberMask(0b10),
+            "the other one can wait"
+        );
     }
 }

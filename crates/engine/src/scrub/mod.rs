@@ -389,7 +389,7 @@ impl Core {
     /// an origin flush or has changed meanwhile.
     async fn heal(&self, live: &[Run], found: &Inspection) -> Option<Vec<Run>> {
         let is_dirty = |(_, m): &Run| m.state == State::Dirty;
-        let tight = self.sets.borrow().is_starving() || self.moving.get() >= SETS_MOVING_MAX;
+        let tight = self.is_starving() || self.moving.get() >= SETS_MOVING_MAX;
         if tight && live.iter().any(is_dirty) {
             return None;
         }

@@ -82,9 +82,10 @@ impl SetTable {
         self.there().map(|m| self.reserve(m) / 4).sum()
     }
 
-    /// Whether some member has so few free segments that nothing is populated or moved there.
-    pub(crate) fn is_starving(&self) -> bool {
-        self.there().any(|m| self.free[m].len() <= self.floor(m, Stream::Probation))
+    /// Whether some member has so few free segments that nothing is populated or moved there, `left` to
+    /// the next start. Before a write waits for a set there this is so, and a root is due (INV-29).
+    pub(crate) fn is_starving(&self, left: &[usize; MEMBERS_MAX]) -> bool {
+        self.there().any(|m| self.free[m].len() <= self.floor(m, Stream::Probation) + left[m])
     }
 
     /// Whether some member has less free than its reserve.
@@ -107,7 +108,7 @@ impl SetTable {
     /// throttle before they meet the floor. Each member is
     /// looked at by itself, for what is free on one is of no use to a write that needs another;
     /// and where some starve, they alone are named, for reclaim could go on for ever on the others.
-    pub(crate) fn lacking(&self, watermark: Sequence) -> MemberMask {
+    pub(crate) fn lacking(&self, watermark: Sequence, left: &[usize; MEMBERS_MAX]) -> MemberMask {
         let mut coming = [0; MEMBERS_MAX];
         for segment in self.coming(watermark, true) {
             coming[self.member_of(segment)] += 1;
@@ -115,7 +116,7 @@ impl SetTable {
         let (mut starving, mut low) = (0, 0);
         for m in self.there() {
             let expected = self.free[m].len() + coming[m];
-            starving |= u8::from(expected <= self.floor(m, Stream::Probation)) << m;
+            starving |= u8::from(expected <= self.floor(m, Stream::Probation) + left[m]) << m;
             low |= u8::from(expected < self.reserve(m) * 2) << m;
         }
         MemberMask(if starving != 0 { starving } else { low })
