@@ -222,8 +222,9 @@ impl Core {
 
     /// Lets destaging go on for a while; what is open with fewer copies is not fed any more.
     async fn destage_fewer(self: &Rc<Self>) -> Result<()> {
-        self.close_short(Stream::Dirty).await;
-        self.close_short(Stream::Rewritten).await;
+        for stream in Stream::DIRTY {
+            self.close_short(stream).await;
+        }
         self.flush_members().await?;
         let volumes: Vec<_> = self.volumes.borrow().values().cloned().collect();
         let draining: Vec<_> = volumes.iter().map(|v| Drain::new(v)).collect();

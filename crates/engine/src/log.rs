@@ -122,7 +122,7 @@ impl StreamLog {
 
 /// The log writer's state.
 pub(crate) struct Log {
-    streams: [StreamLog; 6],
+    streams: [StreamLog; 7],
     /// Sets that wait for their footers.
     closing: RefCell<Vec<Rc<OpenSet>>>,
     next_sequence: Cell<u64>,
@@ -318,7 +318,7 @@ impl Core {
             (usize::from(dirty), usize::from(superblock.clean_copies))
         };
         match stream {
-            Stream::Dirty | Stream::Rewritten => members.min(dirty),
+            Stream::Dirty | Stream::Rewritten | Stream::DirtyMain => members.min(dirty),
             Stream::Probation | Stream::Main => members.min(clean),
             Stream::Facts => members,
             Stream::Metadata => members.min(dirty.max(2)),
@@ -334,7 +334,7 @@ impl Core {
             if alone && stream.is_dirty() { Stream::Facts } else { stream }
         };
         let waits = match stream {
-            Stream::Dirty | Stream::Rewritten => !self.restoring.get(),
+            Stream::Dirty | Stream::Rewritten | Stream::DirtyMain => !self.restoring.get(),
             Stream::Facts | Stream::Metadata => true,
             Stream::Main | Stream::Probation => false,
         };

@@ -599,8 +599,9 @@ impl Pool {
         core.quiet.until(|| core.requests.get() == 0 || core.latched.get()).await;
         core.check_latch()?;
         core.keep_hot_frames().await?;
-        core.until_idle(Stream::Dirty).await?;
-        core.until_idle(Stream::Rewritten).await?;
+        for stream in Stream::DIRTY {
+            core.until_idle(stream).await?;
+        }
         core.settled.set(true);
         core.housekeeping.wake_all();
         core.room.wake_all();
@@ -616,9 +617,9 @@ impl Pool {
             core.clear_may_be_dirty(v).await?;
             fingerprint::take(core, v).await?;
         }
-        let streams =
-            [Stream::Dirty, Stream::Rewritten, Stream::Probation, Stream::Main, Stream::Facts];
-        for stream in streams {
+        let clean = [Stream::Probation, Stream::Main, Stream::Facts];
+        let streams: Vec<Stream> = Stream::DIRTY.into_iter().chain(clean).collect();
+        for &stream in &streams {
             core.until_idle(stream).await?;
         }
         core.closing.set(true);

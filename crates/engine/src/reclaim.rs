@@ -50,10 +50,10 @@ struct Warmth(Option<(Granule, u8)>);
 
 impl Set {
     /// The queue that a data set belongs to; `None` for facts and metadata.
-    fn queue(&self) -> Option<Queue> {
+    pub(crate) fn queue(&self) -> Option<Queue> {
         match self.stream {
             Stream::Dirty | Stream::Rewritten | Stream::Probation => Some(Queue::Probation),
-            Stream::Main => Some(Queue::Main),
+            Stream::Main | Stream::DirtyMain => Some(Queue::Main),
             Stream::Facts | Stream::Metadata => None,
         }
     }

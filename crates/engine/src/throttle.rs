@@ -9,7 +9,7 @@
 //! * Each volume that has to wait gets the same share of it, and each client of a volume the same share
 //!   of that. Whoever asks for less than its share does not wait for those who ask for more.
 //! * While several volumes write, what one of them only rewrites is neither held to what destaging makes
-//!   room for nor counted in it: those sets become free by being overwritten ([`Stream::Rewritten`]).
+//!   room for nor counted in it: those sets become free by being overwritten ([`crate::format::Stream::Rewritten`]).
 //! * Nothing is held while a writer waits, no range lock and no place in a queue of the log; reads do
 //!   not come here.
 //! * A pool that stops or has latched lets everybody go on at once.
@@ -24,7 +24,6 @@ use forebay_device::{Io, Nanos};
 
 use crate::core::Core;
 use crate::counters::add;
-use crate::format::Stream;
 use crate::ids::BLOCK_BYTES;
 use crate::limits::{
     THROTTLE_AHEAD, THROTTLE_RATE_MIN, THROTTLE_SPAN, THROTTLE_TOGETHER, THROTTLE_TOGETHER_BYTES,
@@ -460,14 +459,14 @@ impl Core {
         }
     }
 
-    /// Whether a write will go to [`Stream::Rewritten`], as far as can be said before its turn.
+    /// Whether a write will go to [`crate::format::Stream::Rewritten`], as far as can be said before its turn.
     fn rewrites(&self, v: &VolumeState, offset: u64, bytes: u64) -> bool {
         let (first, count) = blocks_of(offset, bytes);
         let mut owed = 0;
         self.shard(v.id, first).index.borrow().lookup(v.id, first, count, |m| {
             owed += if m.state.is_owed() { m.count } else { 0 };
         });
-        self.dirty_stream(owed, count) == Stream::Rewritten
+        self.is_kept_apart(owed, count)
     }
 
     /// Whether what may be refused is to leave the log to writers: one of them waits, or room is nearly

@@ -12,12 +12,12 @@ use crate::core::Core;
 use crate::counters::add;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::{Entry, EntryKind, Mode, State, Stream};
-use crate::ids::{BLOCK_BYTES, SECTOR_BYTES, SECTORS_ALL};
+use crate::ids::{BLOCK_BYTES, Location, SECTOR_BYTES, SECTORS_ALL};
 use crate::index::Mapping;
-use crate::limits::{PARTIALS_MAX, REGION_BLOCKS};
+use crate::limits::{GRANULE_BLOCKS, PARTIALS_MAX, REGION_BLOCKS};
 use crate::log::{append_error, new_entry};
 use crate::planted::{self, Bug, seen};
-use crate::policy::Access;
+use crate::policy::{Access, Granule, Queue};
 use crate::read::{blocks_of, origin_error, overlay};
 use crate::throttle::Flow;
 use crate::volume::VolumeState;
@@ -84,13 +84,14 @@ impl Core {
         let (first, count) = blocks_of(offset, data.len() as u64);
         let shard = self.shard(v.id, first);
         let _guard = shard.locks.lock(&self.ram, v.id, first, u64::from(count)).await;
-        let (mut mapped, mut owed, mut lost) = (0, 0, false);
+        let (mut mapped, mut owed, mut lost, mut lies_at) = (0, 0, false, None);
         {
             let mut index = shard.index.borrow_mut();
             index.lookup(v.id, first, count, |m| {
                 mapped += m.count;
                 owed += if m.state.is_owed() { m.count } else { 0 };
                 lost |= m.state == State::Lost;
+                lies_at = Some(m.location).filter(|_| mapped == count);
             });
             if mapped > 0 {
                 index.touch(v.id, first, count);
@@ -99,7 +100,11 @@ impl Core {
         self.note_access(v, first, count, Access::Write, mapped == count);
         add(&self.counters.write_hits, u64::from(mapped == count));
         if self.mode_of(v) == Mode::Writeback || owed > 0 || lost {
-            let stream = self.dirty_stream(owed, count);
+            let stream = if self.is_kept_apart(owed, count) {
+                Stream::Rewritten
+            } else {
+                self.dirty_stream(v, first, lies_at)
+            };
             self.write_logged(v, stream, offset, data.clone()).await?;
             self.refresh_ram(v, offset, &data);
             Ok(())
@@ -108,13 +113,27 @@ impl Core {
         }
     }
 
-    /// The stream for a write of `count` blocks of which so many are owed.
-    pub(crate) fn dirty_stream(&self, owed: u32, count: u32) -> Stream {
-        if owed == count && self.writing.is_shared() {
+    /// Whether a write of `count` blocks of which so many are owed goes to [`Stream::Rewritten`].
+    pub(crate) fn is_kept_apart(&self, owed: u32, count: u32) -> bool {
+        let apart = owed == count && self.writing.is_shared();
+        if apart {
             seen("write kept apart: rewritten");
-            return Stream::Rewritten;
         }
-        Stream::Dirty
+        apart
+    }
+
+    /// The stream for another write, of what ends at `lies_at` if all of it is cached.
+    fn dirty_stream(&self, v: &VolumeState, first: u64, lies_at: Option<Location>) -> Stream {
+        let sets = self.sets.borrow();
+        let queue = lies_at.and_then(|location| sets.get(sets.split(location).0)?.queue());
+        let granule = Granule { volume: v.id, number: first / GRANULE_BLOCKS };
+        match self.policy.borrow_mut().place(granule, queue) {
+            Queue::Probation => Stream::Dirty,
+            Queue::Main => {
+                seen("write to main");
+                Stream::DirtyMain
+            }
+        }
     }
 
     /// Logs a write. The caller holds the range lock.
@@ -128,7 +147,7 @@ impl Core {
         let _logging = Logging::begin(v);
         self.admit_write(v).await?;
         add(&self.counters.write_logged_bytes, data.len() as u64);
-        if stream == Stream::Dirty {
+        if stream != Stream::Rewritten {
             self.throttle.note_dirty(data.len() as u64);
         }
         let end = offset + data.len() as u64;

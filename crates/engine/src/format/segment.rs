@@ -46,21 +46,25 @@ pub enum Stream {
     /// As [`Dirty`](Self::Dirty), of what was dirty when it was written, while several volumes wrote. Those
     /// who only rewrite their own so have sets of their own, which become free without an origin.
     Rewritten = 6,
+    /// As [`Dirty`](Self::Dirty), of what was cached in main or remembered when it was written: main's when it is
+    /// clean.
+    DirtyMain = 7,
 }
 
 impl Stream {
     /// All of them, by number in memory.
-    pub const ALL: [Stream; 6] = [
+    pub const ALL: [Stream; 7] = [
         Stream::Dirty,
         Stream::Probation,
         Stream::Main,
         Stream::Facts,
         Stream::Metadata,
         Stream::Rewritten,
+        Stream::DirtyMain,
     ];
 
     /// Those of what only the log holds.
-    pub const DIRTY: [Stream; 2] = [Stream::Dirty, Stream::Rewritten];
+    pub const DIRTY: [Stream; 3] = [Stream::Dirty, Stream::Rewritten, Stream::DirtyMain];
 
     /// The stream with this number on members.
     pub fn from_number(number: u8) -> Option<Stream> {
@@ -74,11 +78,11 @@ impl Stream {
         })
     }
 
-    /// Its number on members. What is rewritten stands there as dirty: where it came from matters to
-    /// nobody after a start.
+    /// Its number on members. All that is dirty stands there as one: why it was written where it is
+    /// matters to nobody after a start, and the policy learns anew.
     pub fn number(self) -> u8 {
         match self {
-            Stream::Rewritten => Stream::Dirty as u8,
+            Stream::Rewritten | Stream::DirtyMain => Stream::Dirty as u8,
             other => other as u8,
         }
     }

@@ -123,8 +123,15 @@ pub trait Policy {
 
     /// May a missed read be populated, and into which stream? `None`: leave it on the origin.
     ///
-    /// A write is logged in any case; asked for one, only the stream of the answer matters.
+    /// A write is logged in any case: see [`place`](Policy::place).
     fn admit(&mut self, granule: Granule) -> Option<Queue>;
+
+    /// Into which stream does a write of a granule go, `from` where what it covers lies if all of
+    /// that is cached? It stays there: what is written over and over earns no place in main by that
+    /// alone, and what has one keeps it. Anything else goes where a missed read would go.
+    fn place(&mut self, granule: Granule, from: Option<Queue>) -> Queue {
+        from.or_else(|| self.admit(granule)).unwrap_or(Queue::Probation)
+    }
 
     /// Which of the closed units that were surveyed to reclaim next, if any can be.
     ///

@@ -37,6 +37,22 @@ fn choose(policy: &mut dyn Policy, units: &[Unit]) -> Option<u32> {
 }
 
 #[test]
+fn a_write_stays_where_its_blocks_lie_and_a_new_one_goes_where_a_read_would() {
+    for queue in [Queue::Probation, Queue::Main] {
+        for mut policy in policies() {
+            assert_eq!(policy.place(granule(1), Some(queue)), queue);
+        }
+    }
+    let mut policy = s3fifo();
+    // Room has been needed: nothing fills main any more.
+    policy.choose(&Survey::default());
+    assert_eq!(policy.place(granule(1), None), Queue::Probation);
+    assert!(!policy.retain(granule(1), Queue::Probation, 0, 16));
+    assert_eq!(policy.place(granule(1), None), Queue::Main);
+    assert_eq!(policy.place(granule(1), Some(Queue::Probation)), Queue::Probation);
+}
+
+#[test]
 fn empty_units_go_first() {
     let units =
         [unit(1, Queue::Probation, 200), unit(2, Queue::Main, 200), unit(3, Queue::Main, 0)];

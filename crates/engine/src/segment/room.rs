@@ -71,7 +71,7 @@ impl SetTable {
         match stream {
             Stream::Metadata => 0,
             Stream::Facts => reserve / 8 * 3,
-            Stream::Dirty | Stream::Rewritten => reserve / 4 * 3,
+            Stream::Dirty | Stream::Rewritten | Stream::DirtyMain => reserve / 4 * 3,
             Stream::Main | Stream::Probation => reserve / 4 * 3 + 1,
         }
     }
