@@ -421,6 +421,11 @@ impl Throttle {
         self.owing.get()
     }
 
+    /// Whether writes are asked for their turn.
+    pub(crate) fn is_active(&self) -> bool {
+        self.active.get()
+    }
+
     /// Whether a writer waits for its turn.
     pub(crate) fn is_holding(&self) -> bool {
         !self.pacer.borrow().waiters.is_empty()

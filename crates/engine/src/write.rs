@@ -122,8 +122,12 @@ impl Core {
         apart
     }
 
-    /// The stream for another write, of what ends at `lies_at` if all of it is cached.
+    /// The stream for another write, of what ends at `lies_at` if all of it is cached. While room is short
+    /// there is one for all: records of two would be half as long, each with a header of its own.
     fn dirty_stream(&self, v: &VolumeState, first: u64, lies_at: Option<Location>) -> Stream {
+        if self.throttle.is_active() {
+            return Stream::Dirty;
+        }
         let sets = self.sets.borrow();
         let queue = lies_at.and_then(|location| sets.get(sets.split(location).0)?.queue());
         let granule = Granule { volume: v.id, number: first / GRANULE_BLOCKS };

@@ -144,7 +144,7 @@ impl SetTable {
             coming[self.member_of(segment)] += 1;
         }
         let expected = sets(&|m| self.free[m].len() + coming[m]);
-        missing(expected, goal).max(missing(free, self.until_root(copies, left)))
+        missing(expected, goal).max(missing(free, self.until_root(copies)))
     }
 
     /// Sets of `copies` segments that writes can have where members have so many segments free.
@@ -162,14 +162,14 @@ impl SetTable {
     }
 
     /// Sets that must be free when a root begins: it takes its time, and they last until then.
-    fn until_root(&self, copies: usize, left: &[usize; MEMBERS_MAX]) -> u64 {
-        (self.sets_above(copies, left, &|m| self.reserve(m)) / 2).max(1)
+    fn until_root(&self, copies: usize) -> u64 {
+        (self.sets_above(copies, &[0; MEMBERS_MAX], &|m| self.reserve(m)) / 2).max(1)
     }
 
     /// Whether what is free lasts no longer than a root takes; writers are slowed down if it is less.
     pub(crate) fn needs_root(&self, copies: usize, left: &[usize; MEMBERS_MAX]) -> bool {
         let free = self.sets_above(copies, left, &|m| self.free[m].len());
-        free <= self.until_root(copies, left)
+        free <= self.until_root(copies)
     }
 
     /// What room there is without destaging, and how far destaging is from making more.
