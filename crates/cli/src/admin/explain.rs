@@ -152,8 +152,8 @@ pub(crate) const CODES: &[(&str, &str, &str)] = &[
     ),
     (
         "damage-unhealed",
-        "Dirty data is damaged in every copy, and its origin has an older version. Nothing takes its place. It fails to be read with `verify=reads`, and is not destaged.",
-        "Write it anew through the volume, from a backup; overwriting the range named by the text heals it. Until then the volume cannot be brought home in full.",
+        "Dirty data is damaged in every copy, and its origin has an older version. Nothing takes its place. It fails to be read with `verify=reads`; where destaging comes to it, the pool stops writing.",
+        "Write it anew through the volume, from a backup: overwriting the range named by the text heals it. Do so before destaging comes there; a pool that has stopped writing goes on reading, and takes writes again after a restart.",
     ),
     ("scrub-started", "Somebody has started a scrub.", "Nothing."),
     (

@@ -186,22 +186,17 @@ impl Core {
 
     /// Ends appending to whatever set a stream has open on a member that is to leave.
     pub(crate) async fn close_leaving(self: &Rc<Self>, stream: Stream) {
-        let leaving = {
-            let open = self.log.stream(stream).open.borrow();
-            open.as_ref().is_some_and(|set| self.is_on_leaving(set))
-        };
-        if leaving {
-            self.close_stream(stream).await;
-        }
+        self.close_if(stream, |set| self.is_on_leaving(set)).await;
     }
 
     /// Ends appending to whatever set a stream has open with fewer copies than new ones have.
     pub(crate) async fn close_short(self: &Rc<Self>, stream: Stream) {
-        let short = {
-            let open = self.log.stream(stream).open.borrow();
-            open.as_ref().is_some_and(|set| self.lacks_copies(set))
-        };
-        if short {
+        self.close_if(stream, |set| self.lacks_copies(set)).await;
+    }
+
+    async fn close_if(self: &Rc<Self>, stream: Stream, unfit: impl Fn(&OpenSet) -> bool) {
+        let unfit = self.log.stream(stream).open.borrow().as_deref().is_some_and(unfit);
+        if unfit {
             self.close_stream(stream).await;
         }
     }

@@ -268,9 +268,9 @@ impl Ram {
         true
     }
 
-    /// Gives a frame that is stale, or not known to be right, its block's newest version. What a writer has just written is at
-    /// hand, and who rewrites what is read a lot is read again; but a write brings nothing here that
-    /// nobody reads.
+    /// Gives a frame that is stale, or not known to be right, its block's newest version. What a writer
+    /// has just written is at hand, and what is read a lot and rewritten is read again; but a write
+    /// brings nothing here that nobody reads.
     pub(crate) fn refresh(&mut self, volume: VolumeId, block: u64, bytes: &[u8], source: Source) {
         let Some(slot) = self.find(volume, block) else { return };
         let stale = self.frames[slot].is(STALE);
