@@ -9,7 +9,8 @@
 //! * Each volume that has to wait gets the same share of it, and each client of a volume the same share
 //!   of that. Whoever asks for less than its share does not wait for those who ask for more.
 //! * While several volumes write, what one of them only rewrites is neither held to what destaging makes
-//!   room for nor counted in it: those sets become free by being overwritten ([`crate::format::Stream::Rewritten`]).
+//!   room for nor counted in it: those sets become free by being overwritten
+//!   ([`crate::format::Stream::Rewritten`]).
 //! * Nothing is held while a writer waits, no range lock and no place in a queue of the log; reads do
 //!   not come here.
 //! * A pool that stops or has latched lets everybody go on at once.
@@ -464,7 +465,7 @@ impl Core {
         }
     }
 
-    /// Whether a write will go to [`crate::format::Stream::Rewritten`], as far as can be said before its turn.
+    /// Whether a write will be kept apart as rewritten, as far as can be said before its turn.
     fn rewrites(&self, v: &VolumeState, offset: u64, bytes: u64) -> bool {
         let (first, count) = blocks_of(offset, bytes);
         let mut owed = 0;

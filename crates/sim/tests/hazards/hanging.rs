@@ -10,7 +10,7 @@ use forebay_device::runtime::{MILLISECOND, SECOND};
 use forebay_device::{Buf, Nanos, Request, Runtime};
 use forebay_engine::{EventKind, Mode, Tuning};
 
-use crate::failing::{live, verify};
+use crate::failing::{goes_on, live, verify};
 use crate::rig::{BLOCK, KINDS, Plan, Rig, SOON, lazy, same, survive, version};
 
 const DEADLINE: Nanos = SECOND;
@@ -87,18 +87,8 @@ fn hangs_everywhere(seed: u64, members: usize) -> Result<(), String> {
                 verify(&rig, "after an answer").map_err(at)?;
             }
             rig.crash(KINDS[(luck / 8 % 2) as usize]);
-            broken.mend();
-            let others: Vec<usize> = (0..members).filter(|&i| i != hung).collect();
-            if hit && (luck / 16).is_multiple_of(2) {
-                rig.offer(&others);
-            }
-            rig.open().map_err(at)?;
-            verify(&rig, "after a crash").map_err(at)?;
-            rig.destage().map_err(at)?;
-            (0..24).try_for_each(|block| rig.settled(block)).map_err(at)?;
-            rig.stop().map_err(at)?;
-            rig.open().map_err(at)?;
-            verify(&rig, "after a stop").map_err(at)?;
+            let without = hit && (luck / 16).is_multiple_of(2);
+            goes_on(&rig, members, hung, without).map_err(at)?;
             missed = if hit { 0 } else { missed + 1 };
             if missed == members {
                 assert!(after > 3, "they had something to hang at");

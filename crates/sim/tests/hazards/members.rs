@@ -616,7 +616,7 @@ fn what_was_moved_as_clean_and_is_dirty_after_all_has_all_its_copies() {
             };
             let rig = Rig::new(seed, plan);
             rig.origin_gate.hold(1, |request| matches!(request, Request::Flush));
-            for at in (0..30).map(|number| 12 * number) {
+            for at in (0..26).map(|number| 12 * number) {
                 rig.write(2, at, 12)?;
                 (0..4).try_for_each(|_| rig.read(at).map(drop))?;
             }
