@@ -244,7 +244,7 @@ mod tests {
         for (text, ms) in [("5s", 5_000), ("500ms", 500), ("2m", 120_000), ("1500ms", 1_500)] {
             assert_eq!((parse_millis(text), millis(ms.into()).as_str()), (Ok(ms), text));
         }
-        for text in ["", "ms", "s", "5", "-5s", "5 s", "+5ms", "5xs", "99999999999ms", "4000000s"] {
+        for text in ["", "ms", "s", "5", "-5s", "5 s", "+5ms", "5xs", "99999999999ms", "5000000s"] {
             assert!(parse_millis(text).is_err(), "{text}");
         }
     }
