@@ -27,7 +27,8 @@ thread_local! {
 
 /// See the head of the file.
 pub struct Watched {
-    inner: Rc<dyn BlockDevice>,
+    /// None once it was let go of.
+    inner: RefCell<Option<Rc<dyn BlockDevice>>>,
     /// As it was at the beginning: asked several times for each request, and a cache device does not grow.
     geometry: Geometry,
     /// Its number among the watched devices of the thread.
@@ -50,7 +51,7 @@ impl Watched {
         WATCHERS.set(watcher);
         Rc::new(Watched {
             geometry: inner.geometry(),
-            inner,
+            inner: RefCell::new(Some(inner)),
             watcher,
             begun: Cell::new(0),
             looks: Cell::new(0),
@@ -58,6 +59,16 @@ impl Watched {
             elsewhere: RefCell::default(),
             silent: Cell::new(false),
         })
+    }
+
+    /// Whether this is the device that is watched.
+    pub fn is(&self, device: &Rc<dyn BlockDevice>) -> bool {
+        self.inner.borrow().as_ref().is_some_and(|inner| Rc::ptr_eq(inner, device))
+    }
+
+    /// Lets go of the device, so that others may have it. What is asked of it from now on fails.
+    pub fn release(&self) {
+        self.inner.take();
     }
 
     /// One look; whether a request has been waiting since [`LOOKS`] looks ago.
@@ -112,10 +123,14 @@ impl BlockDevice for Watched {
             }
             self.silent.set(false);
         }
+        let inner = self.inner.borrow();
+        let Some(inner) = &*inner else {
+            return request.finish(Err(IoErrorKind::Vanished.into()), completer);
+        };
         let number = self.begun.get() + 1;
         self.begun.set(number);
         completer.watch(self.watcher, number);
-        self.inner.submit(request, completer);
+        inner.submit(request, completer);
     }
 }
 
@@ -202,6 +217,21 @@ mod tests {
         silent.answer(0);
         assert_eq!(block_on_ready(next.done()), Ok(()));
         drop(elsewhere);
+    }
+
+    #[test]
+    fn a_device_that_was_let_go_of_gets_nothing_more() {
+        let (silent, watched, device) = watched();
+        let before = device.flush();
+        watched.release();
+        assert_eq!(Rc::strong_count(&silent), 1);
+        assert_eq!(block_on_ready(device.flush().done()), Err(IoErrorKind::Vanished.into()));
+        assert_eq!(silent.0.borrow().len(), 1);
+        // What it had it still answers, or is late with.
+        assert!((0..LOOKS).all(|_| !watched.look()) && watched.look());
+        silent.answer(0);
+        assert_eq!(block_on_ready(before.done()), Ok(()));
+        assert!(!watched.look());
     }
 
     #[test]

@@ -12,7 +12,7 @@ use std::rc::Rc;
 use forebay_device::runtime::MILLISECOND;
 use forebay_device::{Buf, Io, io};
 
-use crate::core::{Core, Member};
+use crate::core::Core;
 use crate::counters::add;
 use crate::error::Result;
 use crate::format::{
@@ -20,6 +20,7 @@ use crate::format::{
 };
 use crate::ids::{BLOCK_BYTES, Location, Sequence, VolumeId};
 use crate::log::{Pending, append_error, new_entry};
+use crate::member::Member;
 use crate::planted::{self, Bug};
 use crate::wait::{all_of, yield_once};
 
@@ -263,7 +264,7 @@ const CLOSING_MAX: usize = 4;
 /// Empties sets while there is too little room.
 async fn reclaimer(core: Rc<Core>) {
     while !core.is_housekeeping_over() {
-        let tight = core.index_bytes.get() >= core.index_memory_max / 100 * 95;
+        let tight = core.index_bytes.get() >= core.index_memory_max.get() / 100 * 95;
         let due = core.is_reclaim_due() || tight;
         let progress = due && core.reclaim_one().await.unwrap_or(false);
         let stuck = due && !progress;

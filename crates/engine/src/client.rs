@@ -14,7 +14,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::rc::{Rc, Weak};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -34,10 +34,13 @@ pub(crate) struct Elsewhere {
     /// Each with what it is told by: the place of a device whose requests are to be given up.
     lines: RefCell<BTreeMap<u64, Sender<usize>>>,
     lines_begun: Cell<u64>,
-    /// The devices that are used no more, a bit for each in the order in which the pool was opened with
+    /// The devices that are used no more, a bit for each in the order in which the pool was given
     /// them. What comes behind the last bit is never believed.
     unused: Arc<AtomicU64>,
 }
+
+/// Devices that other reactors can be told of.
+pub(crate) const PLACES_TOLD_MAX: usize = u64::BITS as usize;
 
 fn bit_of(device: usize) -> u64 {
     1u64.checked_shl(device as u32).unwrap_or(0)
@@ -221,6 +224,41 @@ async fn answer(volume: &Volume, request: Request, way_back: &Sender<Hit>) -> An
     }
 }
 
+/// Cache devices that a reactor reads by itself, by the numbers that the pool knows them by: those it
+/// was opened with, then those that were added.
+#[derive(Default)]
+pub struct Readers(RefCell<Vec<Option<Rc<Watched>>>>);
+
+impl Readers {
+    /// From now on this is the device of that number; without one the pool reads it.
+    pub fn set(&self, number: usize, device: Option<Rc<dyn BlockDevice>>) {
+        let mut devices = self.0.borrow_mut();
+        if devices.len() <= number {
+            devices.resize_with(number + 1, || None);
+        }
+        devices[number] = device.map(Watched::new);
+    }
+
+    fn watched(&self, number: usize) -> Option<Rc<Watched>> {
+        self.0.borrow().get(number)?.clone()
+    }
+
+    fn get(&self, number: usize) -> Option<Rc<dyn BlockDevice>> {
+        Some(self.watched(number)?)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.borrow().is_empty()
+    }
+}
+
+impl FromIterator<Option<Rc<dyn BlockDevice>>> for Readers {
+    fn from_iter<T: IntoIterator<Item = Option<Rc<dyn BlockDevice>>>>(devices: T) -> Self {
+        let watched = |device: Option<_>| device.map(Watched::new);
+        Readers(RefCell::new(devices.into_iter().map(watched).collect()))
+    }
+}
+
 /// The way of one other reactor to a volume; to be sent there and opened.
 pub struct Port {
     caller: Caller<Call, Answer>,
@@ -237,13 +275,17 @@ impl Port {
     /// the pool's cache devices for reading, in the order in which the pool was opened with them;
     /// without any, all reads are done by the pool's reactor. `runtime` is that reactor's.
     pub fn open(self, runtime: &dyn Runtime, devices: Vec<Rc<dyn BlockDevice>>) -> Client {
-        let devices: Vec<_> = devices.into_iter().map(Watched::new).collect();
-        let watched: Vec<_> = devices.iter().map(Rc::downgrade).collect();
-        let given_up = self.given_up;
+        self.open_with(runtime, Rc::new(devices.into_iter().map(Some).collect()))
+    }
+
+    /// The same with devices that may become more and fewer.
+    pub fn open_with(self, runtime: &dyn Runtime, devices: Rc<Readers>) -> Client {
+        let (given_up, watched) = (self.given_up, Rc::downgrade(&devices));
         runtime.spawn(Box::pin(async move {
             // Until the pool has ended, or this line.
-            while let Some(device) = given_up.next().await {
-                if let Some(device) = watched.get(device).and_then(Weak::upgrade) {
+            while let Some(number) = given_up.next().await {
+                let devices = watched.upgrade();
+                if let Some(device) = devices.and_then(|devices| devices.watched(number)) {
                     device.give_up(IoErrorKind::TimedOut.into());
                 }
             }
@@ -251,7 +293,7 @@ impl Port {
         let line = Rc::new(Line {
             caller: self.caller,
             begun: self.begun,
-            reading: devices.iter().map(|device| Rc::clone(device) as _).collect(),
+            reading: devices,
             unused: self.unused,
             id: self.id,
             name: self.name,
@@ -313,7 +355,7 @@ struct Line {
     /// flushes.
     begun: Sender<SessionId>,
     /// The cache devices.
-    reading: Vec<Rc<dyn BlockDevice>>,
+    reading: Rc<Readers>,
     /// Those that the pool uses no more.
     unused: Arc<AtomicU64>,
     id: VolumeId,
@@ -355,11 +397,16 @@ impl Remote {
             Answer { hit: Some(pinned), buf: Some(buf), .. } => (pinned, buf),
             answer => return answer,
         };
-        let device = pinned.hit.device;
-        let outcome = self.line.reading[device].read(pinned.hit.at, buf).await;
+        let number = pinned.hit.device;
+        let Some(device) = self.line.reading.get(number) else {
+            // It has just been added, or is on its way out.
+            drop(pinned);
+            return self.call(Request::Read { offset, buf, locate: false }).await;
+        };
+        let outcome = device.read(pinned.hit.at, buf).await;
         drop(pinned);
         let used = !self.line.unused.load(Ordering::Acquire);
-        if outcome.result.is_ok() && used & bit_of(device) != 0 {
+        if outcome.result.is_ok() && used & bit_of(number) != 0 {
             return Answer::ended(outcome.buf, Ok(()));
         }
         // The pool knows of other copies, and what to do without one.

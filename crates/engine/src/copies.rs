@@ -240,6 +240,7 @@ impl Core {
         if self.has_fewer(copies) {
             return self.destage_fewer().await;
         }
+        self.close_short(Stream::Facts).await;
         // So that the images are past every record of a set with fewer: replayed without one that a
         // lost member had, an older version that it superseded would come back.
         self.until_published(self.log.last_sequence()).await?;

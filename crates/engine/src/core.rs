@@ -6,22 +6,21 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use forebay_device::{BlockDevice, IoError, Nanos, Runtime, Watched};
+use forebay_device::{IoError, Nanos, Runtime};
 
 use crate::client::Elsewhere;
-use crate::copies::Queue;
 use crate::counters::{Counters, Latency};
 use crate::deadline::Deadline;
 use crate::destage::Owed;
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::{Event, EventKind};
-use crate::failure::Standing;
 use crate::format::Superblock;
-use crate::ids::{BLOCK_BYTES, DeviceId, Location, SegmentId, Sequence, VolumeId};
+use crate::ids::{BLOCK_BYTES, Location, SegmentId, Sequence, VolumeId};
 use crate::index::{Mapping, Shard, shard_of};
 use crate::limits::STRIPE_BYTES;
 use crate::lock::RangeLocks;
 use crate::log::Log;
+use crate::member::{Member, Members};
 use crate::planted::{self, Bug};
 use crate::policy::Policy;
 use crate::ram::Ram;
@@ -36,27 +35,6 @@ use crate::witness::Witness;
 
 /// Blocks of one stripe: the address space that hashes to one shard as a whole.
 pub(crate) const STRIPE_BLOCKS: u64 = STRIPE_BYTES / BLOCK_BYTES;
-
-/// One SSD of the pool.
-pub(crate) struct Member {
-    pub device: Rc<dyn BlockDevice>,
-    /// The same, as the one who watches it.
-    pub watched: Rc<Watched>,
-    /// Its place among the devices that the pool was opened with.
-    pub place: usize,
-    pub id: DeviceId,
-    pub segment_base: u32,
-    pub segments_offset: u64,
-    /// Whether a write has completed since the last flush began.
-    pub unflushed: Cell<bool>,
-    /// Clients' reads and appends under way; see [`crate::copies`].
-    pub queue: Queue,
-    pub standing: Cell<Standing>,
-    /// Blocks that it has returned damaged since the pool was opened.
-    pub damaged: Cell<u64>,
-    /// What it failed at, for people.
-    pub failure: RefCell<String>,
-}
 
 /// One virtual shard and what orders requests in it.
 #[derive(Default)]
@@ -93,8 +71,8 @@ impl Doubtful {
 pub(crate) struct Core {
     pub rt: Rc<dyn Runtime>,
     pub tuning: Tuning,
-    /// Those that the epoch of the start names. Their places here stay theirs if they fail.
-    pub members: Vec<Member>,
+    /// Those that the epoch of the start names, and those added since.
+    pub members: Members,
     /// Woken when a member fails, when an epoch has begun, and when a root speaks for it.
     pub epoch_begun: WaitQueue,
     /// The newest epoch of which the index names no place that is gone.
@@ -113,6 +91,8 @@ pub(crate) struct Core {
     pub deadline: Rc<Deadline>,
     /// Who reads cache devices on other reactors.
     pub elsewhere: Elsewhere,
+    /// Places of devices that the pool was given, when it was opened and since.
+    pub places_given: Cell<usize>,
     pub segment_bytes: u64,
     pub segment_blocks: u32,
     pub record_blocks_max: u32,
@@ -180,8 +160,8 @@ pub(crate) struct Core {
     pub events: RefCell<std::collections::VecDeque<Event>>,
     /// Bytes that all shards occupy.
     pub index_bytes: Cell<u64>,
-    /// Bound of `index_bytes`, fixed at creation.
-    pub index_memory_max: u64,
+    /// Bound of `index_bytes`, by what the pool can hold.
+    pub index_memory_max: Cell<u64>,
     /// Partial blocks in the side tables of all shards.
     pub partials: Cell<u64>,
     /// Bytes of populations on their way into the log, those that RAM gave up among them.

@@ -132,6 +132,11 @@ pub(crate) fn check_write_amplification(percent: u16) -> Result<()> {
     Err(invalid(format!("write amplification limit {percent} %"), "use 100 to 400"))
 }
 
+/// Bound of the index of a pool of so many bytes, where nothing else is said.
+pub(crate) fn index_memory_for(bytes: u64) -> u64 {
+    (bytes >> 30).saturating_mul(INDEX_BYTES_PER_GIB).max(INDEX_MEMORY_MIN)
+}
+
 /// What [`create`] would write: members with their segments, copies, bounds. Nothing is written; the
 /// identities are other ones each time.
 ///
@@ -188,10 +193,8 @@ fn lay_out(
         ));
     }
     let total: u64 = devices.iter().map(|d| d.geometry().size_bytes).sum();
-    let index_memory_max = options
-        .index_memory_max
-        .unwrap_or_else(|| (total >> 30).saturating_mul(INDEX_BYTES_PER_GIB))
-        .max(INDEX_MEMORY_MIN);
+    let index_memory_max =
+        options.index_memory_max.unwrap_or_else(|| index_memory_for(total)).max(INDEX_MEMORY_MIN);
     let shard_count = (index_memory_max >> 20).clamp(SHARDS_MIN.into(), SHARDS_MAX.into()) as u32;
     let mut layouts = Vec::new();
     let mut members = Vec::new();
@@ -243,6 +246,7 @@ fn lay_out(
         sector_bytes: SECTOR_BYTES as u32,
         accept_single_copy: false,
         own_roots: true,
+        whole_since: 0,
         next_volume: 1,
         members,
         volumes: Vec::new(),
@@ -250,7 +254,7 @@ fn lay_out(
     Ok((superblock, layouts))
 }
 
-fn random_id(rt: &dyn Runtime) -> [u8; 16] {
+pub(crate) fn random_id(rt: &dyn Runtime) -> [u8; 16] {
     let mut id = [0; 16];
     id[..8].copy_from_slice(&rt.random().to_le_bytes());
     id[8..].copy_from_slice(&rt.random().to_le_bytes());

@@ -21,15 +21,17 @@ use crate::core::Core;
 use crate::creation::invalid;
 use crate::error::Result;
 use crate::event::EventKind;
+use crate::failure::Standing;
 use crate::format::Superblock;
 use crate::limits::{DEVICE_DEADLINE_DEFAULT, DEVICE_DEADLINE_MAX, DEVICE_DEADLINE_MIN, MILLIS};
+use crate::member::Member;
 use crate::planted;
 use crate::wait::WaitQueue;
 
 /// Watches the cache devices that a pool was given.
 pub(crate) struct Deadline {
     /// In the order in which they were given.
-    devices: Vec<Rc<Watched>>,
+    devices: RefCell<Vec<Rc<Watched>>>,
     span: Cell<Nanos>,
     /// Nothing until it is known which of them are members.
     core: RefCell<Weak<Core>>,
@@ -44,7 +46,7 @@ impl Deadline {
     /// Watches from now on.
     pub(crate) fn begin(rt: &Rc<dyn Runtime>, devices: Vec<Rc<dyn BlockDevice>>) -> Rc<Deadline> {
         let it = Rc::new(Deadline {
-            devices: devices.into_iter().map(Watched::new).collect(),
+            devices: RefCell::new(devices.into_iter().map(Watched::new).collect()),
             span: Cell::new(DEVICE_DEADLINE_DEFAULT),
             core: RefCell::default(),
             over: Cell::new(false),
@@ -57,7 +59,19 @@ impl Deadline {
 
     /// The devices, watched.
     pub(crate) fn devices(&self) -> Vec<Rc<dyn BlockDevice>> {
-        self.devices.iter().map(|device| Rc::clone(device) as _).collect()
+        self.devices.borrow().iter().map(|device| Rc::clone(device) as _).collect()
+    }
+
+    /// Watches another one.
+    pub(crate) fn add(&self, device: Rc<dyn BlockDevice>) -> Rc<Watched> {
+        let watched = Watched::new(device);
+        self.devices.borrow_mut().push(Rc::clone(&watched));
+        watched
+    }
+
+    /// Watches it no more.
+    pub(crate) fn forget(&self, watched: &Rc<Watched>) {
+        self.devices.borrow_mut().retain(|it| !Rc::ptr_eq(it, watched));
     }
 
     /// The place among those given of one of [`Deadline::devices`], and its watch.
@@ -66,9 +80,9 @@ impl Deadline {
     /// If it is none of them.
     pub(crate) fn find(&self, device: &Rc<dyn BlockDevice>) -> (usize, Rc<Watched>) {
         let same = |it: &Rc<Watched>| std::ptr::addr_eq(Rc::as_ptr(it), Rc::as_ptr(device));
-        let place =
-            self.devices.iter().position(same).expect("a member is one of the devices given");
-        (place, Rc::clone(&self.devices[place]))
+        let devices = self.devices.borrow();
+        let place = devices.iter().position(same).expect("a member is one of the devices given");
+        (place, Rc::clone(&devices[place]))
     }
 
     /// Tells a pool from now on.
@@ -98,16 +112,14 @@ async fn watch(it: Rc<Deadline>, rt: Rc<dyn Runtime>) {
         it.changed.until_or(changed, rt.sleep(span / LOOKS as Nanos)).await;
         if changed() {
             // What is under way has the new time, all of it.
-            it.devices.iter().for_each(|device| device.start_over());
+            it.devices.borrow().iter().for_each(|device| device.start_over());
             continue;
         }
-        for (place, device) in it.devices.iter().enumerate() {
-            if !device.look() {
-                continue;
-            }
+        let late: Vec<_> = it.devices.borrow().iter().filter(|it| it.look()).cloned().collect();
+        for device in late {
             let core = it.core.borrow().upgrade();
             match core {
-                Some(core) => core.note_hung(place),
+                Some(core) => core.note_hung(&device),
                 None => device.give_up(IoErrorKind::TimedOut.into()),
             }
         }
@@ -141,11 +153,12 @@ pub(crate) fn check_device_deadline(ms: u32) -> Result<()> {
 }
 
 impl Core {
-    /// The device at this place has not answered in time.
-    fn note_hung(&self, place: usize) {
-        let Some(index) = self.members.iter().position(|member| member.place == place) else {
-            // One that the pool does not use.
-            return self.deadline.devices[place].give_up(IoErrorKind::TimedOut.into());
+    /// The device has not answered in time.
+    fn note_hung(&self, device: &Rc<Watched>) {
+        let own = |member: &Member| Rc::ptr_eq(&member.watched, device);
+        let Some(index) = self.members.iter().position(own) else {
+            // One that the pool does not use, or not yet.
+            return device.give_up(IoErrorKind::TimedOut.into());
         };
         let member = &self.members[index];
         if member.is_serving() && !self.latched.get() {
@@ -162,6 +175,10 @@ impl Core {
     pub(crate) fn give_up(&self, index: usize, error: IoErrorKind) {
         let member = &self.members[index];
         member.watched.give_up(error.into());
+        if member.standing.get() == Standing::Joining {
+            // Nobody else reads it yet, and another one may get its place.
+            return;
+        }
         self.elsewhere.give_up(member.place, !member.is_serving());
     }
 

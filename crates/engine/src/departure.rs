@@ -16,7 +16,7 @@
 use std::rc::Rc;
 
 use forebay_device::runtime::MILLISECOND;
-use forebay_device::{Buf, IoError};
+use forebay_device::{BlockDevice, Buf, IoError};
 
 use crate::core::Core;
 use crate::error::{Error, ErrorKind, Result};
@@ -258,7 +258,7 @@ impl Core {
     async fn depart(&self, index: usize) -> Result<()> {
         let member = &self.members[index];
         let (erased, lagging) = {
-            let _held = self.lock_for_departure().await?;
+            let _held = self.lock_for_members().await?;
             self.check_leaving(index)?;
             let is_empty = self.sets.borrow().on(index).next().is_none();
             if !is_empty && !planted::is(Bug::DepartedEarly) {
@@ -270,6 +270,7 @@ impl Core {
             self.departing.set(true);
             let without = self.write_superblocks(|superblock| {
                 superblock.epoch += 1;
+                superblock.whole_since = 0;
                 superblock.members.retain(|record| record.device != member.id);
             });
             let written = without.await;
@@ -284,7 +285,9 @@ impl Core {
             planted::seen("member removed in use");
             self.epoch_begun.wake_all();
             self.housekeeping.wake_all();
-            (self.erase_superblock(index).await, self.witness_lags.get())
+            let erased = erase_superblock(&*member.device).await;
+            member.watched.release();
+            (erased, self.witness_lags.get())
         };
         if let Err(error) = &erased
             && lagging
@@ -308,8 +311,8 @@ impl Core {
     }
 
     /// Takes `control` once a root speaks for the newest epoch, with no lap under way: one could write
-    /// to the member although it has left.
-    async fn lock_for_departure(&self) -> Result<(TaskGuard<'_>, TaskGuard<'_>)> {
+    /// to a member that has left, or pass over one that has come.
+    pub(crate) async fn lock_for_members(&self) -> Result<(TaskGuard<'_>, TaskGuard<'_>)> {
         loop {
             drop(self.lock_settled(|_| false).await?);
             // In this order, as whoever holds the second one never waits for the first.
@@ -321,15 +324,15 @@ impl Core {
             }
         }
     }
+}
 
-    async fn erase_superblock(&self, index: usize) -> std::result::Result<(), IoError> {
-        let device = &self.members[index].device;
-        for slot in 0..2 {
-            let blank = Buf::zeroed(SUPERBLOCK_BYTES).freeze();
-            device.write(Layout::superblock_offset(slot), blank).done().await?;
-        }
-        device.flush().done().await
+/// Zeroes both superblock slots of a device, durably.
+pub(crate) async fn erase_superblock(device: &dyn BlockDevice) -> std::result::Result<(), IoError> {
+    for slot in 0..2 {
+        let blank = Buf::zeroed(SUPERBLOCK_BYTES).freeze();
+        device.write(Layout::superblock_offset(slot), blank).done().await?;
     }
+    device.flush().done().await
 }
 
 /// Empties members on their way out, until none is.

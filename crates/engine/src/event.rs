@@ -11,6 +11,8 @@ pub enum EventKind {
     Latched,
     /// A member failed while the pool was in use, which goes on without it.
     MemberFailed,
+    /// A member was added.
+    MemberAdded,
     /// A member was taken out, as was asked for.
     MemberRemoved,
     /// A member has not answered within the pool's deadline.
@@ -55,10 +57,11 @@ pub enum EventKind {
 
 impl EventKind {
     /// All of them.
-    pub const ALL: [EventKind; 23] = [
+    pub const ALL: [EventKind; 24] = [
         EventKind::Opened,
         EventKind::Latched,
         EventKind::MemberFailed,
+        EventKind::MemberAdded,
         EventKind::MemberRemoved,
         EventKind::MemberHung,
         EventKind::MemberMissing,
@@ -87,6 +90,7 @@ impl EventKind {
             EventKind::Opened => "pool-opened",
             EventKind::Latched => "pool-latched",
             EventKind::MemberFailed => "member-failed",
+            EventKind::MemberAdded => "member-added",
             EventKind::MemberRemoved => "member-removed",
             EventKind::MemberHung => "member-hung",
             EventKind::MemberMissing => "member-missing",

@@ -19,10 +19,11 @@ use std::rc::Rc;
 
 use forebay_device::{IoError, IoErrorKind};
 
-use crate::core::{Core, Member};
+use crate::core::Core;
 use crate::error::Result;
 use crate::event::EventKind;
 use crate::ids::BLOCK_BYTES;
+use crate::member::Member;
 use crate::planted::{self, Bug};
 use crate::recovery::mappings;
 use crate::wait::yield_once;
@@ -30,13 +31,18 @@ use crate::wait::yield_once;
 /// How a running pool stands to a member.
 ///
 /// ```text
-/// Serving -> Failed -> Gone
-///   |  ^       ^        ^
-///   v  |       |        |
-/// Leaving -----+--------+
+/// Joining ---------------> Gone
+///   |                       ^ ^
+///   v                       | |
+/// Serving ------> Failed ---+ |
+///   |  ^            ^         |
+///   v  |            |         |
+/// Leaving ----------+---------+
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Standing {
+    /// It is made ready; no epoch that counts names it (see [`crate::addition`]).
+    Joining,
     /// It has done all that it was asked for.
     #[default]
     Serving,
@@ -50,13 +56,13 @@ pub(crate) enum Standing {
 
 impl Standing {
     fn may_become(self, next: Standing) -> bool {
-        use Standing::{Failed, Gone, Leaving, Serving};
+        use Standing::{Failed, Gone, Joining, Leaving, Serving};
         matches!(
             (self, next),
-            (Serving | Leaving, Failed)
+            (Joining | Leaving, Serving)
+                | (Serving | Leaving, Failed)
                 | (Serving, Leaving)
-                | (Leaving, Serving)
-                | (Failed | Leaving, Gone)
+                | (Joining | Failed | Leaving, Gone)
         )
     }
 }
@@ -95,7 +101,9 @@ impl Core {
 
     /// How many members the durable epoch names.
     pub(crate) fn named_count(&self) -> usize {
-        self.members.iter().filter(|member| member.standing.get() != Standing::Gone).count()
+        let named =
+            |member: &&Member| !matches!(member.standing.get(), Standing::Joining | Standing::Gone);
+        self.members.iter().filter(named).count()
     }
 
     pub(crate) fn is_failing(&self) -> bool {
@@ -151,6 +159,7 @@ impl Core {
         for &index in left {
             let member = &self.members[index];
             member.transition(Standing::Gone);
+            member.watched.release();
             self.event(EventKind::MemberFailed, self.failure_note(member));
         }
         self.epoch_begun.wake_all();
@@ -247,8 +256,8 @@ mod tests {
 
     #[test]
     fn a_member_that_has_failed_never_serves_again() {
-        use Standing::{Failed, Gone, Leaving, Serving};
-        let all = [Serving, Leaving, Failed, Gone];
+        use Standing::{Failed, Gone, Joining, Leaving, Serving};
+        let all = [Joining, Serving, Leaving, Failed, Gone];
         let legal: Vec<_> = all
             .iter()
             .flat_map(|&a| all.map(|b| (a, b)))
@@ -256,6 +265,7 @@ mod tests {
             .collect();
         let leaving = [(Leaving, Serving), (Leaving, Failed), (Leaving, Gone)];
         let serving = [(Serving, Leaving), (Serving, Failed)];
-        assert_eq!(legal, [&serving[..], &leaving, &[(Failed, Gone)]].concat());
+        let joining = [(Joining, Serving), (Joining, Gone)];
+        assert_eq!(legal, [&joining[..], &serving, &leaving, &[(Failed, Gone)]].concat());
     }
 }

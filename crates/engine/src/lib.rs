@@ -4,6 +4,7 @@
 //! ([`forebay_device`]), so the code that runs in production is the code that is simulated.
 #![forbid(unsafe_code)]
 
+mod addition;
 mod adoption;
 mod apply;
 mod checkpoint;
@@ -25,6 +26,7 @@ mod images;
 mod lock;
 mod log;
 mod losses;
+mod member;
 mod membership;
 mod origin;
 mod ram;
@@ -57,7 +59,7 @@ pub mod tuning;
 pub mod volume;
 pub mod witness;
 
-pub use client::{Client, Port};
+pub use client::{Client, Port, Readers};
 pub use copies::CopiesChange;
 pub use creation::{CreateOptions, create, plan};
 pub use departure::Departure;

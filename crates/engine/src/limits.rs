@@ -51,6 +51,10 @@ pub const DEVICE_DEADLINE_MAX: Nanos = 600 * SECOND;
 /// Members of a pool: the partner list of a segment header has this many places.
 pub const MEMBERS_MAX: usize = 8;
 
+/// Members that a pool has had since it was opened, those that have left it included: each keeps its
+/// place until the next start. Beyond that none is added before one; a few hundred bytes each.
+pub const PLACES_MAX: usize = 32;
+
 /// Copies of a segment set.
 pub const COPIES_MAX: usize = 3;
 

@@ -26,7 +26,7 @@ use crate::format::{
     encode_record_header, footer_blocks_for, header_blocks_for,
 };
 use crate::ids::{BLOCK_BYTES, Incarnation, Location, SECTORS_ALL, SegmentId, Sequence, VolumeId};
-use crate::limits::{APART_BLOCKS_MIN, APPEND_COALESCE_BLOCKS, APPENDS_INFLIGHT_MAX, MEMBERS_MAX};
+use crate::limits::{APART_BLOCKS_MIN, APPEND_COALESCE_BLOCKS, APPENDS_INFLIGHT_MAX, PLACES_MAX};
 use crate::lock::Population;
 use crate::planted::{self, Bug};
 use crate::segment::{Set, SetState};
@@ -375,6 +375,7 @@ impl Core {
             last_sequence: Sequence(0),
             durable_blocks: 0,
             stuck: false,
+            names_gone: false,
         });
         self.note_room();
         // What was admitted meanwhile lets reclaim move more.
@@ -409,8 +410,8 @@ impl Core {
 
     /// Segments of each member that a stream leaves to the next start: one for each set of dirty data
     /// there that has no footer yet. What is in those it appends again, before it can make any room.
-    pub(crate) fn left_to_start(&self, stream: Stream) -> [usize; MEMBERS_MAX] {
-        let mut left = [0; MEMBERS_MAX];
+    pub(crate) fn left_to_start(&self, stream: Stream) -> [usize; PLACES_MAX] {
+        let mut left = [0; PLACES_MAX];
         if stream == Stream::Metadata || self.restoring.get() {
             return left;
         }

@@ -193,7 +193,11 @@ impl Core {
 
     /// Notes durably that what these members held has all its copies again. Others may fail meanwhile.
     async fn note_rebuilt(self: &Rc<Self>, lost: &BTreeSet<DeviceId>) {
-        // No image may name a place that only fewer copies hold.
+        // No image may name a place that only fewer copies hold, and none may be behind a record of
+        // one: facts, too, may have had a single member to be on.
+        if self.until_published(self.log.last_sequence()).await.is_err() {
+            return;
+        }
         if self.lap(false).await.is_err() || self.is_short() {
             return;
         }
@@ -220,6 +224,7 @@ async fn rebuilder(core: &Rc<Core>) {
         if lost.is_empty() || core.is_short() {
             return;
         }
+        core.close_all_short().await;
         let mut after = None;
         let mut any = core.is_closing_short();
         while let Some(id) = core.next_short(after) {

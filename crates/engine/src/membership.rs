@@ -434,6 +434,7 @@ impl Superblock {
     pub(crate) fn lose(&mut self, lost: &BTreeSet<DeviceId>) {
         for member in self.members.iter_mut().filter(|member| lost.contains(&member.device)) {
             member.state = MemberState::Failed;
+            self.whole_since = 0;
         }
     }
 
@@ -484,7 +485,8 @@ fn trust(epochs: u64, covered: bool, clean_stop: bool, may_be_dirty: bool) -> Tr
 
 /// What may be believed of what a root names and of the records behind it.
 pub(crate) fn trust_in(superblock: &Superblock, root: &Root, clean_stop: bool) -> Trust {
-    let epochs = superblock.epoch.saturating_sub(root.epoch);
+    let whole = superblock.whole_since > 0 && root.epoch >= superblock.whole_since;
+    let epochs = if whole { 0 } else { superblock.epoch.saturating_sub(root.epoch) };
     trust(epochs, superblock.is_covered(), clean_stop, superblock.may_be_dirty())
 }
 

@@ -58,6 +58,10 @@ pub enum Bug {
     SurplusStillNamed,
     /// A member leaves before what it holds has gone to the others.
     DepartedEarly,
+    /// The others hear of a new member before its superblock is written.
+    JoinedUnprepared,
+    /// A new member gets the numbers of one that is gone although sets bear them.
+    NumbersReused,
     /// A scrub takes the bytes of the first copy for good.
     HealedFromBadCopy,
     /// A scrub writes a block again instead of moving it: over what is newer.

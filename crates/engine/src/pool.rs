@@ -8,20 +8,21 @@ use std::sync::Arc;
 use forebay_device::{BlockDevice, Runtime};
 
 use crate::client::Elsewhere;
-use crate::copies::{CopiesChange, Queue};
-use crate::core::{Core, Member, ShardState};
+use crate::copies::CopiesChange;
+use crate::core::{Core, ShardState};
 use crate::counters::{Counters, Latency, VolumeCounters};
 use crate::creation::{check_name, check_write_amplification, invalid};
 use crate::deadline::{Deadline, check_device_deadline};
 use crate::destage::{Delay, Elevator, elevator};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::{Event, EventKind};
-use crate::failure::guardian;
+use crate::failure::{Standing, guardian};
 use crate::fingerprint;
 use crate::format::{Mode, Stream, Superblock, VOLUME_BLOCKS_MAX, VolumeRecord, VolumeSettings};
 use crate::ids::{BLOCK_BYTES, DeviceId, SECTOR_BYTES, VolumeId};
 use crate::limits::{ORIGIN_BYTES_MAX, RAM_BYTES_MAX, RECORD_BYTES_MAX, STRIPE_BYTES, VOLUMES_MAX};
 use crate::log::Log;
+use crate::member::Member;
 use crate::membership::{OpenOptions, Opened, Opening, assess};
 use crate::origin::Origin;
 use crate::policy::{S3Fifo, S3FifoConfig};
@@ -173,19 +174,9 @@ fn new_core(
     let numbers = superblock.members.iter().map(|m| m.segment_base + m.segment_count).max();
     let members = opened
         .into_iter()
-        .map(|Opened { record, device, .. }| (record, deadline.find(&device), device))
-        .map(|(record, (place, watched), device)| Member {
-            device,
-            watched,
-            place,
-            id: record.device,
-            segment_base: record.segment_base,
-            segments_offset: superblock.segments_offset,
-            unflushed: Cell::new(false),
-            queue: Queue::default(),
-            standing: Cell::default(),
-            damaged: Cell::new(0),
-            failure: RefCell::default(),
+        .map(|Opened { record, device, .. }| {
+            let (place, watched) = deadline.find(&device);
+            Member::new(&record, watched, place, superblock.segments_offset, Standing::Serving)
         })
         .collect();
     let config = S3FifoConfig::for_pool(segments * u64::from(segment_blocks));
@@ -209,6 +200,7 @@ fn new_core(
         departing: Cell::new(false),
         deadline: Rc::clone(deadline),
         elsewhere: Elsewhere::default(),
+        places_given: Cell::new(deadline.devices().len()),
         segment_bytes,
         segment_blocks,
         record_blocks_max,
@@ -222,7 +214,7 @@ fn new_core(
         ram: RefCell::default(),
         raising: Cell::new(false),
         resizing: TaskMutex::default(),
-        index_memory_max: superblock.index_memory_max,
+        index_memory_max: Cell::new(superblock.index_memory_max),
         scrub: Scrub::resume(superblock.scrub_next, superblock.scrub_begun_unix_s),
         verify_reads: Cell::new(superblock.verify_reads),
         superblock: RefCell::new(superblock),
@@ -308,7 +300,7 @@ impl Pool {
 
     /// Bytes of memory that the index occupies, and its bound.
     pub fn index_memory(&self) -> (u64, u64) {
-        (self.core.index_bytes.get(), self.core.index_memory_max)
+        (self.core.index_bytes.get(), self.core.index_memory_max.get())
     }
 
     /// Blocks cached, and of those the blocks that origins may lack.

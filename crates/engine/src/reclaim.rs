@@ -335,7 +335,7 @@ impl Core {
         let mut index = self.shard(volume, part.block).index.borrow_mut();
         let before = warmth.0.filter(|(other, _)| *other == granule).map(|(_, heat)| heat);
         let heat = before.unwrap_or_else(|| index.heat(volume, part.block));
-        let tight = self.index_bytes.get() >= self.index_memory_max / 100 * 95;
+        let tight = self.index_bytes.get() >= self.index_memory_max.get() / 100 * 95;
         let retained = self.policy.borrow_mut().retain(granule, queue, heat, part.count);
         if retained && !tight && before.is_none() {
             index.cool(volume, part.block);

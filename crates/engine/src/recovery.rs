@@ -160,7 +160,7 @@ impl Core {
         };
         let count = self.shards.len();
         let mut found: Vec<[Option<Root>; 2]> = Vec::new();
-        for member in &self.members {
+        for member in self.members.iter() {
             let mut slots = Vec::new();
             for slot in 0..2 {
                 let buf = Buf::new(bytes as usize);
@@ -297,7 +297,9 @@ impl Core {
             }
             claimed.extend(header.partners.iter().copied());
             let mut segments = header.partners;
+            let named = segments.len();
             segments.retain(|&segment| sets.knows(segment));
+            let names_gone = segments.len() < named;
             sets.put(Set {
                 id: header.set,
                 segments,
@@ -311,6 +313,7 @@ impl Core {
                 last_sequence: Sequence(0),
                 durable_blocks: self.segment_blocks,
                 stuck: false,
+                names_gone,
             });
         }
         sets.claim(&claimed);

@@ -14,7 +14,7 @@ use std::collections::{BTreeSet, VecDeque};
 
 use crate::format::{State, Stream};
 use crate::ids::{Incarnation, Location, SegmentId, Sequence};
-use crate::limits::{COPIES_MAX, MEMBERS_MAX};
+use crate::limits::{COPIES_MAX, PLACES_MAX};
 
 use room::sets_of;
 pub(crate) use room::{MemberMask, OWED_LEVELS, Outlook};
@@ -75,6 +75,9 @@ pub(crate) struct Set {
     pub durable_blocks: u32,
     /// Its header cannot be read, so none that names fewer copies can be written.
     pub stuck: bool,
+    /// Whether its headers name a segment of a member that is gone, as those of a set do that has lost
+    /// a copy: such a number must not come to stand for another one.
+    pub names_gone: bool,
 }
 
 impl Set {
@@ -204,9 +207,42 @@ impl SetTable {
             let before = set.segments.len();
             set.segments.retain(|segment| !(base..base + count).contains(&segment.0));
             let gone = before - set.segments.len();
+            set.names_gone |= gone > 0;
             self.owed_segments -= if set.owed_blocks > 0 { gone } else { 0 };
             self.occupied_blocks -= u64::from(set.live_blocks) * gone as u64;
         }
+    }
+
+    /// Makes room for a member's segments, so that [`SetTable::join`] has nothing to allocate but what
+    /// is of the size of its own.
+    pub(crate) fn expect(&mut self, span: MemberSegments) {
+        let more = (span.base + span.count) as usize;
+        self.sets.reserve_exact(more.saturating_sub(self.sets.len()));
+    }
+
+    /// Takes in a member, at the place that it has in the pool. All of it is free. What was of members
+    /// that are gone and that nobody names any more may be its own now.
+    pub(crate) fn join(&mut self, member: usize, span: MemberSegments) {
+        let numbers = span.base + span.count;
+        self.sets.resize_with(self.sets.len().max(numbers as usize), || None);
+        let overlaps = |m: &MemberSegments| m.base < numbers && span.base < m.base + m.count;
+        for (other, m) in self.members.iter_mut().enumerate().filter(|(_, m)| overlaps(m)) {
+            assert!(self.lost.0 >> other & 1 == 1, "two members with one segment");
+            *m = MemberSegments { base: 0, count: 0 };
+        }
+        // Those that were to join and failed before have a place in the pool and none here.
+        for other in self.members.len()..member {
+            self.lost.0 |= 1 << other;
+            self.members.push(MemberSegments { base: 0, count: 0 });
+            self.free.push(VecDeque::new());
+        }
+        self.members.push(span);
+        self.free.push((span.base..numbers).map(SegmentId).collect());
+    }
+
+    /// Whether some set is known by, or its headers name, a segment of a member that is gone.
+    pub(crate) fn names_gone(&self) -> bool {
+        self.iter().any(|set| set.names_gone)
     }
 
     /// Opens nothing on a member any more, or does again on all.
@@ -308,9 +344,9 @@ impl SetTable {
         &mut self,
         copies: usize,
         stream: Stream,
-        left: &[usize; MEMBERS_MAX],
+        left: &[usize; PLACES_MAX],
     ) -> Option<Vec<SegmentId>> {
-        let mut above = [0; MEMBERS_MAX];
+        let mut above = [0; PLACES_MAX];
         for m in self.there() {
             above[m] = self.free[m].len().saturating_sub(self.floor(m, stream) + left[m]);
         }
@@ -474,13 +510,13 @@ impl SetTable {
 mod tests {
     use super::*;
 
-    const NONE_LEFT: [usize; MEMBERS_MAX] = [0; MEMBERS_MAX];
+    const NONE_LEFT: [usize; PLACES_MAX] = [0; PLACES_MAX];
 
     #[test]
     fn a_member_starves_before_writes_wait_there_whatever_the_next_start_is_left() {
         for (free, left) in (0..40).flat_map(|free| (0..8).map(move |left| (free, left))) {
             let mut table = table(&[40]);
-            let all_left = [left; MEMBERS_MAX];
+            let all_left = [left; PLACES_MAX];
             table.free[0].truncate(free);
             let (starving, low) =
                 (table.is_starving(&all_left), !table.lacking(Sequence(0), &all_left).is_empty());
@@ -512,7 +548,7 @@ mod tests {
     }
 
     fn put(table: &mut SetTable, copies: usize, stream: Stream, state: SetState) -> SegmentId {
-        let segments = table.allocate(copies, stream, &[0; MEMBERS_MAX]).unwrap();
+        let segments = table.allocate(copies, stream, &[0; PLACES_MAX]).unwrap();
         let id = segments[0];
         table.put(Set {
             id,
@@ -527,6 +563,7 @@ mod tests {
             last_sequence: Sequence(5),
             durable_blocks: 0,
             stuck: false,
+            names_gone: false,
         });
         id
     }
@@ -534,28 +571,28 @@ mod tests {
     #[test]
     fn copies_lie_on_distinct_members_and_leave_the_floor() {
         let mut table = table(&[10, 9, 9]);
-        let pair = table.allocate(2, Stream::Dirty, &[0; MEMBERS_MAX]).unwrap();
+        let pair = table.allocate(2, Stream::Dirty, &[0; PLACES_MAX]).unwrap();
         assert_ne!(table.member_of(pair[0]), table.member_of(pair[1]));
-        while table.allocate(1, Stream::Dirty, &[0; MEMBERS_MAX]).is_some() {}
+        while table.allocate(1, Stream::Dirty, &[0; PLACES_MAX]).is_some() {}
         assert!(table.free.iter().all(|free| free.len() == 6));
-        assert!(table.allocate(3, Stream::Facts, &[0; MEMBERS_MAX]).is_some());
-        assert!(table.allocate(4, Stream::Metadata, &[0; MEMBERS_MAX]).is_none());
+        assert!(table.allocate(3, Stream::Facts, &[0; PLACES_MAX]).is_some());
+        assert!(table.allocate(4, Stream::Metadata, &[0; PLACES_MAX]).is_none());
     }
 
     #[test]
     fn what_may_be_refused_leaves_a_write_its_last_segment() {
         let mut table = table(&[40, 40]);
-        while table.allocate(1, Stream::Probation, &[0; MEMBERS_MAX]).is_some() {}
-        assert!(table.allocate(1, Stream::Main, &[0; MEMBERS_MAX]).is_none());
-        assert!(table.allocate(2, Stream::Dirty, &[0; MEMBERS_MAX]).is_some());
-        assert!(table.allocate(2, Stream::Dirty, &[0; MEMBERS_MAX]).is_none());
-        assert!(table.allocate(2, Stream::Facts, &[0; MEMBERS_MAX]).is_some());
+        while table.allocate(1, Stream::Probation, &[0; PLACES_MAX]).is_some() {}
+        assert!(table.allocate(1, Stream::Main, &[0; PLACES_MAX]).is_none());
+        assert!(table.allocate(2, Stream::Dirty, &[0; PLACES_MAX]).is_some());
+        assert!(table.allocate(2, Stream::Dirty, &[0; PLACES_MAX]).is_none());
+        assert!(table.allocate(2, Stream::Facts, &[0; PLACES_MAX]).is_some());
     }
 
     #[test]
     fn what_the_next_start_needs_is_left_on_its_member() {
         let mut table = table(&[40, 40]);
-        let mut left = [0; MEMBERS_MAX];
+        let mut left = [0; PLACES_MAX];
         left[1] = 3;
         while table.allocate(2, Stream::Dirty, &left).is_some() {}
         assert_eq!((table.free[0].len(), table.free[1].len()), (9, 9));
@@ -570,7 +607,7 @@ mod tests {
             for copies in 1..=counts.len().min(3) {
                 let mut table = table(counts);
                 let mut made = 0;
-                let left = [0; MEMBERS_MAX];
+                let left = [0; PLACES_MAX];
                 while let Some(set) = table.allocate(copies, Stream::Metadata, &left) {
                     let mut members: Vec<_> = set.iter().map(|&s| table.member_of(s)).collect();
                     members.sort_unstable();
@@ -592,7 +629,7 @@ mod tests {
     fn members_fill_up_in_proportion_to_their_sizes() {
         let mut table = table(&[100, 50]);
         for _ in 0..30 {
-            table.allocate(1, Stream::Metadata, &[0; MEMBERS_MAX]).unwrap();
+            table.allocate(1, Stream::Metadata, &[0; PLACES_MAX]).unwrap();
         }
         assert_eq!((table.free[0].len(), table.free[1].len()), (80, 40));
     }
@@ -656,7 +693,7 @@ mod tests {
     #[test]
     fn a_small_member_has_a_reserve_of_its_own() {
         let mut table = table(&[100_000, 512]);
-        assert!(table.allocate(2, Stream::Dirty, &[0; MEMBERS_MAX]).is_some());
+        assert!(table.allocate(2, Stream::Dirty, &[0; PLACES_MAX]).is_some());
         assert!(!table.is_low() && !table.is_starving(&NONE_LEFT));
         assert!(table.lacking(Sequence(0), &NONE_LEFT).is_empty());
     }
@@ -668,7 +705,7 @@ mod tests {
         assert_eq!([8, 9, 10, 11].map(absent), [false, true, true, false]);
         assert!(!table.withhold(SegmentId(9)));
         assert_eq!((table.total_count(), table.free_count()), (9, 9));
-        assert!(table.allocate(3, Stream::Metadata, &[0; MEMBERS_MAX]).is_none());
+        assert!(table.allocate(3, Stream::Metadata, &[0; PLACES_MAX]).is_none());
     }
 
     #[test]
@@ -693,7 +730,7 @@ mod tests {
                 && table.lacking(Sequence(0), &NONE_LEFT).is_empty()
         );
         assert_eq!((table.total_count(), table.free_count()), (40, 39));
-        assert!(table.allocate(2, Stream::Facts, &[0; MEMBERS_MAX]).is_none());
+        assert!(table.allocate(2, Stream::Facts, &[0; PLACES_MAX]).is_none());
         let emptied = table.sub(table.location(alone, 1), 2, State::Clean);
         assert_eq!(emptied, Some(alone));
         table.empty(alone, Sequence(6));

@@ -24,7 +24,7 @@ use crate::volume::{VolumeState, cutoff_bytes};
 use crate::wait::TaskGuard;
 
 /// Writes a superblock to a slot, without flushing.
-async fn write_slot(
+pub(crate) async fn write_slot(
     device: &dyn BlockDevice,
     superblock: &Superblock,
     slot: usize,
@@ -242,6 +242,9 @@ impl Core {
         let _control = self.control.lock().await;
         self.write_superblocks(|superblock| {
             superblock.start_number += 1;
+            if superblock.epoch != epoch {
+                superblock.whole_since = 0;
+            }
             superblock.epoch = epoch;
             superblock.own_roots = true;
             superblock.lose(missing);

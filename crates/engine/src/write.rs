@@ -182,7 +182,7 @@ impl Core {
             self.set_may_be_dirty(v).await?;
         }
         let full = || {
-            self.index_bytes.get() >= self.index_memory_max
+            self.index_bytes.get() >= self.index_memory_max.get()
                 || self.partials.get() >= PARTIALS_MAX as u64
         };
         if full() {

@@ -393,6 +393,13 @@ impl Subject for Engine {
         Ok(false)
     }
 
+    async fn add_member(&self, env: &Env, member: usize) -> Result<(), SubjectError> {
+        let Some(pool) = &self.pool else { return Ok(()) };
+        pool.add_member(Rc::clone(&env.members[member])).await.map_err(error)?;
+        count("member added", 1);
+        Ok(())
+    }
+
     fn start_scrub(&self) -> Result<(), SubjectError> {
         let Some(pool) = &self.pool else { return Ok(()) };
         pool.start_scrub().map_err(error).map(|begun| count("scrub: begun", u64::from(begun)))

@@ -304,13 +304,18 @@ async fn change_copies<S: Subject>(shared: &Shared, machine: &Machine, subject: 
     }
 }
 
-/// Takes a member out at some time.
+/// Takes a member out at some time, and adds it again now and then.
 async fn remove_member<S: Subject>(shared: &Shared, machine: &Machine, subject: &S, member: usize) {
     let mut luck = Rng::new(shared.config.seed ^ 0xDE9B ^ shared.world.io_count());
     pause(shared, &mut luck).await;
     // It may be refused: too few would be left for the copies, or too small ones for what is dirty.
     let outcome = subject.remove_member(&machine.env, member).await;
     shared.trace(|| format!("member {member} is taken out -> {outcome:?}"));
+    if luck.one_in(2) {
+        pause(shared, &mut luck).await;
+        let outcome = subject.add_member(&machine.env, member).await;
+        shared.trace(|| format!("member {member} is added -> {outcome:?}"));
+    }
 }
 
 /// Changes the size of the RAM tier now and then.

@@ -160,6 +160,15 @@ pub trait Subject: Sized + 'static {
         async { Ok(false) }
     }
 
+    /// Adds a device that is no member any more.
+    fn add_member(
+        &self,
+        _env: &Env,
+        _member: usize,
+    ) -> impl Future<Output = Result<(), SubjectError>> {
+        async { Ok(()) }
+    }
+
     /// Begins to go through all copies of what is cached, behind the clients.
     ///
     /// # Errors

@@ -69,9 +69,14 @@ pub(crate) const CODES: &[(&str, &str, &str)] = &[
         "Leave the other devices in place until `copies-restored`, or until nothing is dirty. Take the failed one away; if it comes back it is stale and is not used.",
     ),
     (
+        "member-added",
+        "A cache device was added to a pool, as was asked for. New data goes to it from now on; what has fewer copies than asked is copied there.",
+        "Nothing. If one was lost before, wait for `copies-restored`.",
+    ),
+    (
         "member-removed",
         "A cache device was taken out of a pool, as was asked for: the others have all that it held, and its superblock is erased.",
-        "It can be taken away. The daemon lets go of it when it opens the pool the next time.",
+        "It can be taken away, or be added again.",
     ),
     (
         "member-hung",
@@ -81,7 +86,7 @@ pub(crate) const CODES: &[(&str, &str, &str)] = &[
     (
         "member-missing",
         "The pool was opened without one of its cache devices and goes on without it for good.",
-        "One that comes back is stale: it must be erased, and cannot be added again in this version.",
+        "Add another one (`forebay pool device add`). One that comes back is stale: it can be added again once it is erased.",
     ),
     (
         "member-stale",
@@ -101,7 +106,7 @@ pub(crate) const CODES: &[(&str, &str, &str)] = &[
     (
         "copies-short",
         "Fewer cache devices are left than dirty data has copies; the text says how the volume is served.",
-        "Bring its data home (`forebay volume flush`) and make a new pool when it suits.",
+        "Add a cache device (`forebay pool device add`), or bring its data home (`forebay volume flush`).",
     ),
     ("copies-restored", "Dirty data has all its copies again.", "Nothing."),
     ("copies-raised", "All dirty data has the copies that were asked for last.", "Nothing."),

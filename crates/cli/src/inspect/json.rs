@@ -53,6 +53,7 @@ fn superblock(s: &Superblock) -> Value {
         "device": s.device.to_string(),
         "created_unix_s": s.created_unix_s,
         "epoch": s.epoch,
+        "whole_since": s.whole_since,
         "start_number": s.start_number,
         "features": features(s.own_roots),
         "segment_bytes": s.segment_bytes,

@@ -216,9 +216,10 @@ fn print_superblock(slot: usize, s: &Superblock, out: &mut dyn Write) -> io::Res
     writeln!(out, "  pool {} \"{}\", device {}", s.pool, s.name, s.device)?;
     writeln!(
         out,
-        "  created_unix_s {}, epoch {}, start_number {}, features {}",
+        "  created_unix_s {}, epoch {}, whole_since {}, start_number {}, features {}",
         s.created_unix_s,
         s.epoch,
+        s.whole_since,
         s.start_number,
         features(s.own_roots)
     )?;

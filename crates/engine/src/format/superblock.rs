@@ -50,6 +50,7 @@ structure!(at, "Superblock", 131_072, {
     NAME @ 136: 63,
     RAM_BYTES @ 200: 8,
     DEVICE_DEADLINE_MS @ 208: 4,
+    WHOLE_SINCE @ 224: 8,
     SCRUB_RATE_BYTES_PER_S @ 232: 8,
     SCRUB_BEGUN_UNIX_S @ 240: 8,
     SCRUB_NEXT @ 248: 4,
@@ -167,6 +168,9 @@ pub struct Superblock {
     pub own_roots: bool,
     /// Number of the next volume; larger than every number ever given.
     pub next_volume: u32,
+    /// Since this epoch no member was lost, only added: a root of it, or of a later one, speaks for the
+    /// newest, too. 0: a root must be of the newest, as in pools of older versions.
+    pub whole_since: u64,
     /// 1..=8 members, this one among them.
     pub members: Vec<MemberRecord>,
     /// Up to 124 volumes.
@@ -227,6 +231,7 @@ impl Superblock {
         out[at::NAME_BYTES] = self.name.len() as u8;
         put_bytes(out, at::NAME, self.name.as_bytes());
         put_u64(out, at::RAM_BYTES, self.ram_bytes);
+        put_u64(out, at::WHOLE_SINCE, self.whole_since);
         put_u64(out, at::SCRUB_RATE_BYTES_PER_S, self.scrub_rate_bytes_per_s);
         put_u64(out, at::SCRUB_BEGUN_UNIX_S, self.scrub_begun_unix_s);
         put_u32(out, at::SCRUB_NEXT, self.scrub_next);
@@ -260,6 +265,7 @@ impl Superblock {
             clean_copies: bytes[at::CLEAN_COPIES],
             write_amplification_max_percent: get_u16(bytes, at::WRITE_AMPLIFICATION_MAX_PERCENT),
             ram_bytes: get_u64(bytes, at::RAM_BYTES),
+            whole_since: get_u64(bytes, at::WHOLE_SINCE),
             scrub_rate_bytes_per_s: get_u64(bytes, at::SCRUB_RATE_BYTES_PER_S),
             scrub_begun_unix_s: get_u64(bytes, at::SCRUB_BEGUN_UNIX_S),
             scrub_next: get_u32(bytes, at::SCRUB_NEXT),
@@ -307,6 +313,7 @@ impl Superblock {
         let deadline = Nanos::from(self.device_deadline_ms) * MILLIS;
         let usual = (DEVICE_DEADLINE_MIN..=DEVICE_DEADLINE_MAX).contains(&deadline);
         check(deadline == 0 || usual, "device_deadline_ms")?;
+        check(self.whole_since <= self.epoch, "whole_since")?;
         let sector = u64::from(self.sector_bytes);
         check(sector == SECTOR_BYTES || sector == BLOCK_BYTES, "sector_bytes")?;
         self.validate_members()?;

@@ -52,6 +52,11 @@ impl Budget {
         self.extra_percent = u64::from(write_amplification_max_percent) - 100;
     }
 
+    /// Another window from now on; what is in the old one stays.
+    pub fn set_window(&mut self, window_blocks: u64) {
+        self.step_blocks = window_blocks.div_ceil(STEPS as u64).max(1);
+    }
+
     /// Reserves `blocks` for moving if they are within the budget.
     pub fn promise(&mut self, blocks: u64) -> bool {
         let committed = self.moved_blocks() + self.promised_blocks() + blocks;

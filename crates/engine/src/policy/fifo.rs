@@ -39,6 +39,8 @@ impl Policy for Fifo {
 
     fn set_write_amplification_max(&mut self, _percent: u32) {}
 
+    fn resize(&mut self, _pool_blocks: u64) {}
+
     fn counts(&self) -> Counts {
         self.counts
     }

@@ -6,7 +6,7 @@
 //! * A policy never chooses a pinned unit (INV-21).
 //! * What retention moves stays within the write budget (INV-22); owed blocks are moved whatever
 //!   the budget says, because their only copy is there.
-//! * Memory is fixed at construction (INV-23).
+//! * Memory is fixed at construction, and when the pool gets another size (INV-23).
 //! * The same calls give the same answers.
 
 mod budget;
@@ -154,6 +154,9 @@ pub trait Policy {
 
     /// Another maximum of bytes written per byte admitted from now on, in percent from 100 on.
     fn set_write_amplification_max(&mut self, percent: u32);
+
+    /// The pool has so many blocks from now on. What was learnt may be forgotten.
+    fn resize(&mut self, pool_blocks: u64);
 
     /// Accesses told so far.
     fn counts(&self) -> Counts;

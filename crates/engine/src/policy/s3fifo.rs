@@ -232,6 +232,21 @@ impl Policy for S3Fifo {
         self.budget.set_max(percent);
     }
 
+    fn resize(&mut self, pool_blocks: u64) {
+        let fresh = S3FifoConfig::for_pool(pool_blocks);
+        self.config = S3FifoConfig {
+            window_blocks: fresh.window_blocks,
+            ghost_granules: fresh.ghost_granules,
+            pool_blocks,
+            ..self.config
+        };
+        let ghost_granules = self.config.ghost_granules.div_ceil(2);
+        self.probation_ghost = Ghost::new(ghost_granules);
+        self.main_ghost = Ghost::new(ghost_granules);
+        self.share_step = (WHOLE / u64::from(ghost_granules.max(1))).max(1);
+        self.budget.set_window(fresh.window_blocks);
+    }
+
     fn counts(&self) -> Counts {
         self.counts
     }

@@ -10,7 +10,7 @@
 use super::{Set, SetState, SetTable};
 use crate::format::Stream;
 use crate::ids::{SegmentId, Sequence};
-use crate::limits::{MEMBERS_MAX, RESERVE_SEGMENTS_MIN};
+use crate::limits::{PLACES_MAX, RESERVE_SEGMENTS_MIN};
 use crate::throttle::FULL;
 
 /// Levels by which sets are told apart: none, up to all of them full of owed data.
@@ -36,9 +36,9 @@ pub(crate) type Levels = [u64; OWED_LEVELS];
 
 /// Some of the members, as bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct MemberMask(pub(super) u8);
+pub(crate) struct MemberMask(pub(super) u32);
 
-const _: () = assert!(MEMBERS_MAX <= u8::BITS as usize);
+const _: () = assert!(PLACES_MAX <= u32::BITS as usize);
 
 impl MemberMask {
     pub(crate) fn is_empty(self) -> bool {
@@ -48,10 +48,9 @@ impl MemberMask {
 
 /// Sets of `copies` segments that can be made of what members have. Copies lie on distinct members, so
 /// what one has more than the others is of no use.
-pub(super) fn sets_of(mut above: [usize; MEMBERS_MAX], copies: usize) -> usize {
+pub(super) fn sets_of(mut above: [usize; PLACES_MAX], copies: usize) -> usize {
     above.sort_unstable();
-    let of =
-        |others: usize| above[..MEMBERS_MAX - others].iter().sum::<usize>() / (copies - others);
+    let of = |others: usize| above[..PLACES_MAX - others].iter().sum::<usize>() / (copies - others);
     (0..copies).map(of).min().unwrap_or(0)
 }
 
@@ -84,7 +83,7 @@ impl SetTable {
 
     /// Whether some member has so few free segments that nothing is populated or moved there, `left` to
     /// the next start. Before a write waits for a set there this is so, and a root is due (INV-29).
-    pub(crate) fn is_starving(&self, left: &[usize; MEMBERS_MAX]) -> bool {
+    pub(crate) fn is_starving(&self, left: &[usize; PLACES_MAX]) -> bool {
         self.there().any(|m| self.free[m].len() <= self.floor(m, Stream::Probation) + left[m])
     }
 
@@ -108,16 +107,16 @@ impl SetTable {
     /// throttle before they meet the floor. Each member is
     /// looked at by itself, for what is free on one is of no use to a write that needs another;
     /// and where some starve, they alone are named, for reclaim could go on for ever on the others.
-    pub(crate) fn lacking(&self, watermark: Sequence, left: &[usize; MEMBERS_MAX]) -> MemberMask {
-        let mut coming = [0; MEMBERS_MAX];
+    pub(crate) fn lacking(&self, watermark: Sequence, left: &[usize; PLACES_MAX]) -> MemberMask {
+        let mut coming = [0; PLACES_MAX];
         for segment in self.coming(watermark, true) {
             coming[self.member_of(segment)] += 1;
         }
         let (mut starving, mut low) = (0, 0);
         for m in self.there() {
             let expected = self.free[m].len() + coming[m];
-            starving |= u8::from(expected <= self.floor(m, Stream::Probation) + left[m]) << m;
-            low |= u8::from(expected < self.reserve(m) * 2) << m;
+            starving |= u32::from(expected <= self.floor(m, Stream::Probation) + left[m]) << m;
+            low |= u32::from(expected < self.reserve(m) * 2) << m;
         }
         MemberMask(if starving != 0 { starving } else { low })
     }
@@ -127,7 +126,7 @@ impl SetTable {
     pub(crate) fn shortage(
         &self,
         copies: usize,
-        left: &[usize; MEMBERS_MAX],
+        left: &[usize; PLACES_MAX],
         watermark: Sequence,
     ) -> u64 {
         let sets = |count: &dyn Fn(usize) -> usize| self.sets_above(copies, left, count);
@@ -139,7 +138,7 @@ impl SetTable {
         if free >= goal {
             return 0;
         }
-        let mut coming = [0; MEMBERS_MAX];
+        let mut coming = [0; PLACES_MAX];
         for segment in self.coming(watermark, true) {
             coming[self.member_of(segment)] += 1;
         }
@@ -151,10 +150,10 @@ impl SetTable {
     fn sets_above(
         &self,
         copies: usize,
-        left: &[usize; MEMBERS_MAX],
+        left: &[usize; PLACES_MAX],
         free: &dyn Fn(usize) -> usize,
     ) -> u64 {
-        let mut above = [0; MEMBERS_MAX];
+        let mut above = [0; PLACES_MAX];
         for m in self.there() {
             above[m] = free(m).saturating_sub(self.floor(m, Stream::Dirty) + left[m]);
         }
@@ -163,11 +162,11 @@ impl SetTable {
 
     /// Sets that must be free when a root begins: it takes its time, and they last until then.
     fn until_root(&self, copies: usize) -> u64 {
-        (self.sets_above(copies, &[0; MEMBERS_MAX], &|m| self.reserve(m)) / 2).max(1)
+        (self.sets_above(copies, &[0; PLACES_MAX], &|m| self.reserve(m)) / 2).max(1)
     }
 
     /// Whether what is free lasts no longer than a root takes; writers are slowed down if it is less.
-    pub(crate) fn needs_root(&self, copies: usize, left: &[usize; MEMBERS_MAX]) -> bool {
+    pub(crate) fn needs_root(&self, copies: usize, left: &[usize; PLACES_MAX]) -> bool {
         let free = self.sets_above(copies, left, &|m| self.free[m].len());
         free <= self.until_root(copies)
     }
@@ -216,7 +215,7 @@ impl SetTable {
     /// How many sets of `copies` segments the others could hold without a member, above what writes
     /// leave to others.
     pub(crate) fn sets_without(&self, member: usize, copies: usize) -> usize {
-        let mut above = [0; MEMBERS_MAX];
+        let mut above = [0; PLACES_MAX];
         for m in self.there().filter(|&m| m != member) {
             let count = self.members[m].count as usize;
             above[m] = count.saturating_sub(self.floor(m, Stream::Dirty));

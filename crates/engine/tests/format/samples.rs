@@ -77,6 +77,7 @@ pub fn superblock() -> Superblock {
         ram_bytes: 0,
         device_deadline_ms: 0,
         own_roots: false,
+        whole_since: 0,
         next_volume: 6,
         members: vec![member(1, MemberState::Failed), member(2, MemberState::Present)],
         volumes: vec![

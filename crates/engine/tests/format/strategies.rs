@@ -127,6 +127,7 @@ prop_compose! {
             sector_bytes: if big { 4096 } else { 512 },
             accept_single_copy: single,
             own_roots,
+            whole_since: numbers.2 % 6,
             next_volume: volumes.len() as u32 + 30,
             members,
             volumes,

@@ -13,7 +13,7 @@ use forebay_engine::{EventKind, Mode, Tuning};
 use crate::failing::{goes_on, live, verify};
 use crate::rig::{BLOCK, KINDS, Plan, Rig, SOON, lazy, same, survive, version};
 
-const DEADLINE: Nanos = SECOND;
+pub const DEADLINE: Nanos = SECOND;
 
 /// Longest that a client may wait: the deadline, the eighth by which it is noticed late, and what it
 /// takes to begin an epoch.
@@ -24,7 +24,7 @@ fn plan(members: usize, tuning: Tuning) -> Plan {
     Plan { members, copies: 2, tuning, device_deadline_ms, ..Plan::default() }
 }
 
-fn has_hung(rig: &Rig) -> bool {
+pub fn has_hung(rig: &Rig) -> bool {
     rig.pool().events().iter().any(|event| event.kind == EventKind::MemberHung)
 }
 
@@ -33,7 +33,7 @@ fn is_flush(request: &Request) -> bool {
 }
 
 /// Carries something out; an error if it took longer than a client may wait.
-fn in_time<T>(
+pub fn in_time<T>(
     rig: &Rc<Rig>,
     what: &str,
     action: impl FnOnce(&Rc<Rig>) -> Result<T, String>,

@@ -2,6 +2,7 @@
 //! survived with the planted bug that undoes what protects from it.
 #![allow(clippy::unwrap_used)]
 
+mod addition;
 mod age;
 mod believed;
 mod copies;

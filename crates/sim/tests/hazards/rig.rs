@@ -229,6 +229,10 @@ pub fn lazy() -> Tuning {
 
 pub struct Plan {
     pub members: usize,
+    /// Devices that are no members yet.
+    pub spares: usize,
+    /// Segments that fit those.
+    pub spare_segments: u64,
     pub copies: u8,
     pub clean_copies: u8,
     pub mode: Mode,
@@ -247,6 +251,8 @@ impl Default for Plan {
         let (mode, origin_bytes) = (Mode::Writeback, 1 << 20);
         Self {
             members: 1,
+            spares: 0,
+            spare_segments: SEGMENTS,
             copies: 1,
             clean_copies: 1,
             mode,
@@ -264,9 +270,12 @@ impl Default for Plan {
 impl Rig {
     pub fn new(seed: u64, plan: Plan) -> Rc<Rig> {
         let world = World::new(seed);
-        let members: Vec<_> = (0..plan.members as u64)
+        let members: Vec<_> = (0..(plan.members + plan.spares) as u64)
             .map(|i| {
-                let settings = DiskSettings::ssd(MEMBER_BYTES, 512);
+                let spare = i >= plan.members as u64;
+                let segments = if spare { plan.spare_segments } else { SEGMENTS };
+                let bytes = MEMBER_BYTES + segments * SEGMENT_BYTES - SEGMENTS * SEGMENT_BYTES;
+                let settings = DiskSettings::ssd(bytes, 512);
                 SimDisk::new(&world, settings, seed ^ i << 32)
             })
             .collect();

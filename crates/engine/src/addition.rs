@@ -1,0 +1,329 @@
+//! Adding a member to a pool that is in use.
+//!
+//! * The new member is made ready while nobody knows of it: its superblock slots are zeroed, it gets the
+//!   roots, then the superblock of an epoch that names it. Only then do the others hear of that epoch.
+//!   So whoever starts in it finds the new member as well, and whoever does not find it starts in the
+//!   epoch before, in which nothing is on it (INV-51).
+//! * It takes sets from the instant in which the epoch is durable on all and in the witness. What is open
+//!   with fewer copies than it could have now is closed.
+//! * No member was lost with such an epoch, so a root of the one before speaks for it, too
+//!   (`Superblock::whole_since`).
+//! * Segment numbers of members that are gone are given out again only when no set in use is known by
+//!   one, and no header of such a set names one (INV-52). What no set needs, no root and nothing
+//!   behind one names.
+//! * It is watched from the first request on ([`crate::deadline`]), so one that hangs is refused, or left
+//!   behind once it is a member.
+//! * If the new member fails before the others have heard of it, the pool is what it was. If its
+//!   superblock cannot be erased then, the pool leaves the epoch out that stands there.
+
+use std::rc::Rc;
+
+use forebay_device::{BlockDevice, Buf, Watched};
+
+use crate::checkpoint::root_offset;
+use crate::client::PLACES_TOLD_MAX;
+use crate::core::Core;
+use crate::creation::{index_memory_for, random_id};
+use crate::departure::erase_superblock;
+use crate::error::{Error, ErrorKind, Result};
+use crate::event::EventKind;
+use crate::failure::Standing;
+use crate::format::{Layout, MemberRecord, MemberState, Root, SEGMENTS_MAX, Stream, Superblock};
+use crate::ids::{BLOCK_BYTES, DeviceId};
+use crate::limits::{MEMBERS_MAX, SEGMENTS_PER_MEMBER_MIN};
+use crate::member::Member;
+use crate::planted::{self, Bug};
+use crate::pool::Pool;
+use crate::segment::MemberSegments;
+use crate::superblock::write_slot;
+
+impl Pool {
+    /// What the superblock would say if a cache device were added. Nothing is written; the identity is
+    /// another one each time.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Refused`] if the device is one of the pool's, too small, or too large, or the pool
+    /// can have no more; [`ErrorKind::Stopping`]; [`ErrorKind::Io`] if the pool has latched.
+    pub fn plan_addition(&self, device: &Rc<dyn BlockDevice>) -> Result<Superblock> {
+        self.core.grown_by(device)
+    }
+
+    /// Adds a cache device; whatever it held is gone. The pool serves on, and knows the device by the
+    /// number after the last one that it was given. When this returns, the epoch
+    /// that names it is durable on all members, and new data goes to it. To be driven to its end.
+    ///
+    /// # Errors
+    /// Those of [`Pool::plan_addition`]; [`ErrorKind::Io`] if the device fails: the pool is without it.
+    pub async fn add_member(&self, device: Rc<dyn BlockDevice>) -> Result<DeviceId> {
+        self.core.add_member(device).await
+    }
+}
+
+/// The lowest number from which on so many segments are nobody's.
+fn free_base(members: &[MemberRecord], count: u32) -> Option<u32> {
+    let mut taken: Vec<_> = members.iter().map(|m| (m.segment_base, m.segment_count)).collect();
+    taken.sort_unstable();
+    let mut base = 0;
+    for (first, len) in taken {
+        if first >= base && first - base >= count {
+            break;
+        }
+        base = base.max(first + len);
+    }
+    base.checked_add(count).filter(|&end| end <= SEGMENTS_MAX).map(|_| base)
+}
+
+impl Core {
+    /// The superblock with another member, or why there can be none.
+    fn grown_by(&self, device: &Rc<dyn BlockDevice>) -> Result<Superblock> {
+        self.check_latch()?;
+        if self.stopping.get() {
+            return Err(Error::new(ErrorKind::Stopping, "the pool is stopping"));
+        }
+        let refused =
+            |what: String, hint: &str| Err(Error::new(ErrorKind::Refused, what).hint(hint));
+        let superblock = self.superblock.borrow();
+        let name = &superblock.name;
+        if self.members.have(device) {
+            return refused(
+                format!("it is a cache device of pool \"{name}\" already"),
+                "add another one",
+            );
+        }
+        if superblock.present().count() >= MEMBERS_MAX {
+            return refused(
+                format!("pool \"{name}\" has {MEMBERS_MAX} cache devices, as many as it can"),
+                "remove one first: `forebay pool device remove`",
+            );
+        }
+        if self.members.is_full() || self.places_given.get() >= PLACES_TOLD_MAX {
+            let what = format!(
+                "pool \"{name}\" has had as many cache devices since it was opened as it can tell \
+                 apart"
+            );
+            return refused(what, "restart the daemon first");
+        }
+        let mut next = superblock.clone();
+        if !self.sets.borrow().names_gone() || planted::is(Bug::NumbersReused) {
+            next.members.retain(|member| member.state != MemberState::Removed);
+        }
+        if next.members.len() >= MEMBERS_MAX {
+            let gone = next.members.len() - superblock.present().count();
+            return refused(
+                format!(
+                    "pool \"{name}\" has room for {MEMBERS_MAX} cache devices, and {gone} that were \
+                     lost still count: clean data or copies that are being made bear their numbers"
+                ),
+                "wait for the event `copies-restored`; else restart the daemon after some use",
+            );
+        }
+        let segment_bytes = u64::from(next.segment_bytes);
+        let size = device.geometry().size_bytes;
+        let layout = Layout::new(size, next.segment_bytes, next.shard_count);
+        let present = || next.present().map(|member| u64::from(member.segment_count));
+        let least = present().min().unwrap_or(0).min(SEGMENTS_PER_MEMBER_MIN);
+        let found = layout.map_or(0, |layout| u64::from(layout.segment_count));
+        if found < least {
+            let least_bytes = next.segments_offset + least * segment_bytes;
+            return refused(
+                format!(
+                    "a cache device of {size} B is too small: pool \"{name}\" has segments of \
+                     {segment_bytes} B, and needs {least} of them on each device"
+                ),
+                &format!("use one of at least {} MiB", least_bytes.div_ceil(1 << 20)),
+            );
+        }
+        let base = layout.and_then(|layout| free_base(&next.members, layout.segment_count));
+        let (Some(layout), Some(base)) = (layout, base) else {
+            return refused(
+                format!(
+                    "a cache device of {size} B is too large: with segments of {segment_bytes} B a \
+                     pool has at most {SEGMENTS_MAX} of them"
+                ),
+                "use a smaller one",
+            );
+        };
+        let capacity = (present().sum::<u64>() + found) * segment_bytes;
+        next.index_memory_max = next.index_memory_max.max(index_memory_for(capacity));
+        if next.whole_since == 0 {
+            next.whole_since = next.epoch;
+        }
+        next.epoch += 1;
+        next.generation += 1;
+        next.members.push(MemberRecord {
+            device: DeviceId(random_id(&*self.rt)),
+            segment_base: base,
+            segment_count: layout.segment_count,
+            joined_epoch: next.epoch,
+            state: MemberState::Present,
+        });
+        Ok(next)
+    }
+
+    async fn add_member(self: &Rc<Self>, device: Rc<dyn BlockDevice>) -> Result<DeviceId> {
+        self.grown_by(&device)?;
+        let watched = self.deadline.add(Rc::clone(&device));
+        let added = self.add_watched(&device, &watched).await;
+        if !self.members.have(&device) {
+            self.deadline.forget(&watched);
+        }
+        added
+    }
+
+    async fn add_watched(
+        self: &Rc<Self>,
+        device: &Rc<dyn BlockDevice>,
+        watched: &Rc<Watched>,
+    ) -> Result<DeviceId> {
+        // Before anything waits for it: one that hangs is found out here.
+        let erased = erase_superblock(&**watched).await;
+        erased.map_err(|error| Error::io("preparing a new cache device", error))?;
+        let _held = self.lock_for_members().await?;
+        let next = self.grown_by(device)?;
+        let record = next.members[next.members.len() - 1];
+        let (watched, place) = (Rc::clone(watched), self.places_given.get());
+        let joining = Member::new(&record, watched, place, next.segments_offset, Standing::Joining);
+        let index = self.members.push(joining).expect("there is a place, as was looked at");
+        if let Err(error) = self.prepare(index, &next).await {
+            return Err(self.leave_out(index, error).await);
+        }
+        let span = MemberSegments { base: record.segment_base, count: record.segment_count };
+        self.sets.borrow_mut().expect(span);
+        self.write_superblocks(|superblock| *superblock = next.clone()).await?;
+        self.take_in(index, span);
+        if self.superblock.borrow().epoch > next.epoch {
+            // Another member was left behind by the same update.
+            self.write_superblocks(|_| ()).await?;
+        }
+        planted::seen("member added in use");
+        let (id, epoch, count) = (record.device, self.log.epoch.get(), self.staying_count());
+        let what = format!(
+            "cache device {id} was added; the pool has {count} of them from epoch {epoch} on"
+        );
+        self.event(EventKind::MemberAdded, what);
+        let core = Rc::clone(self);
+        // Whoever appends may wait for room, and that is none of the caller's business.
+        self.spawn_background(async move {
+            core.close_all_short().await;
+            core.start_raise();
+        });
+        Ok(id)
+    }
+
+    /// Writes all that is on a member to a device that nobody knows of yet: the superblock last.
+    async fn prepare(&self, index: usize, next: &Superblock) -> Result<()> {
+        let member = &self.members[index];
+        let failed = |error| Error::io("preparing a new cache device", error);
+        let root = Buf::copy_of(&self.read_root().await?.encode()).freeze();
+        for slot in 0..2 {
+            let at = root_offset(next.root_bytes, slot);
+            member.device.write(at, root.clone()).done().await.map_err(failed)?;
+        }
+        member.device.flush().done().await.map_err(failed)?;
+        if planted::is(Bug::JoinedUnprepared) {
+            return Ok(());
+        }
+        let own = Superblock { device: member.id, ..next.clone() };
+        for slot in 0..2 {
+            write_slot(&*member.device, &own, slot).await.map_err(failed)?;
+            member.device.flush().done().await.map_err(failed)?;
+        }
+        Ok(())
+    }
+
+    /// The newest root, from whichever member has it. The caller holds `lap_lock`.
+    async fn read_root(&self) -> Result<Root> {
+        let (pool, bytes) = {
+            let superblock = self.superblock.borrow();
+            (superblock.pool, superblock.root_bytes)
+        };
+        for slot in 0..2 {
+            for (_, member) in self.serving() {
+                let buf = Buf::new(bytes as usize);
+                let outcome = member.device.read(root_offset(bytes, slot), buf).await;
+                let found = outcome.result.ok().and(outcome.buf);
+                let found = found.and_then(|buf| Root::decode(&buf).ok()).filter(|root| {
+                    root.pool == pool && root.generation == self.root_generation.get()
+                });
+                if let Some(root) = found {
+                    return Ok(root);
+                }
+            }
+        }
+        let what = "the newest root cannot be read from any cache device";
+        Err(Error::new(ErrorKind::Io, what).hint("see `dmesg` for the devices, then try again"))
+    }
+
+    /// Goes on without a device that could not be made ready. The others have not heard of it.
+    async fn leave_out(&self, index: usize, error: Error) -> Error {
+        let member = &self.members[index];
+        member.transition(Standing::Gone);
+        if erase_superblock(&*member.device).await.is_err() {
+            // It may name itself in the next epoch; so the next one is another.
+            let beyond = self.write_superblocks(|superblock| {
+                if superblock.whole_since == 0 {
+                    superblock.whole_since = superblock.epoch;
+                }
+                superblock.epoch += 2;
+            });
+            // Its error has latched the pool and is an event.
+            beyond.await.ok();
+            self.epoch_begun.wake_all();
+        }
+        member.watched.release();
+        error
+    }
+
+    /// From here on a member is one like any other.
+    fn take_in(&self, index: usize, span: MemberSegments) {
+        self.members[index].transition(Standing::Serving);
+        self.places_given.set(self.places_given.get() + 1);
+        let blocks = {
+            let mut sets = self.sets.borrow_mut();
+            sets.join(index, span);
+            sets.total_count() as u64 * (self.segment_bytes / BLOCK_BYTES)
+        };
+        self.index_memory_max.set(self.superblock.borrow().index_memory_max);
+        self.policy.borrow_mut().resize(blocks);
+        // What was lost may be made good now, and who waited may have room.
+        self.epoch_begun.wake_all();
+        self.room.wake_all();
+        self.housekeeping.wake_all();
+        self.throttle.wake();
+    }
+
+    /// Ends appending to all sets with fewer copies than new ones have.
+    pub(crate) async fn close_all_short(self: &Rc<Self>) {
+        for stream in Stream::ALL {
+            self.close_short(stream).await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_gap_that_is_large_enough_gives_the_numbers() {
+        let member = |(segment_base, segment_count)| MemberRecord {
+            device: DeviceId([segment_base as u8; 16]),
+            segment_base,
+            segment_count,
+            joined_epoch: 1,
+            state: MemberState::Present,
+        };
+        let base = |taken: &[(u32, u32)], count| {
+            let members: Vec<_> = taken.iter().copied().map(member).collect();
+            free_base(&members, count)
+        };
+        assert_eq!(base(&[(0, 10)], 5), Some(10));
+        assert_eq!(base(&[(10, 5), (0, 4)], 6), Some(4));
+        assert_eq!(base(&[(10, 5), (0, 4)], 7), Some(15));
+        assert_eq!(base(&[(10, 5)], 10), Some(0));
+        // One that is gone may stand where another one is now.
+        assert_eq!(base(&[(0, 20), (5, 5), (30, 5)], 10), Some(20));
+        assert_eq!(base(&[(0, SEGMENTS_MAX - 4)], 4), Some(SEGMENTS_MAX - 4));
+        assert_eq!(base(&[(0, SEGMENTS_MAX - 4)], 5), None);
+    }
+}

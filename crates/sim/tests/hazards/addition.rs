@@ -1,0 +1,614 @@
+//! A member is added to a pool in use: the pool serves on, what was acknowledged stays, whatever is cut
+//! off or fails meanwhile, and what had too few copies gets them back.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use forebay_device::model::fault::{Ops, Trigger};
+use forebay_device::runtime::{MILLISECOND, Runtime, SECOND};
+use forebay_device::{BlockDevice, Buf, Request};
+use forebay_engine::format::{MemberRecord, MemberState, SUPERBLOCK_BYTES};
+use forebay_engine::ids::DeviceId;
+use forebay_engine::planted::Bug;
+use forebay_engine::{Error, ErrorKind, EventKind, Readers, Tuning};
+
+use crate::hanging::{DEADLINE, has_hung, in_time};
+use crate::rig::{BLOCK, KINDS, Plan, Rig, SOON, lazy, provoke, same, survive, version};
+
+const BLOCKS: u64 = 60;
+
+/// Origins are flushed soon, so that what is destaged can go.
+fn plan(members: usize, copies: u8) -> Plan {
+    let tuning = Tuning { origin_flush_interval: SOON, flush_interval: SOON, ..lazy() };
+    Plan { members, spares: 2, copies, tuning, ..Plan::default() }
+}
+
+/// Dirty, clean and rewritten blocks.
+fn fill(rig: &Rc<Rig>) -> Result<(), String> {
+    for block in 0..BLOCKS {
+        rig.write(2, block, 1)?;
+    }
+    rig.destage()?;
+    for block in 0..BLOCKS / 2 {
+        rig.write(3, 2 * block, 1)?;
+    }
+    rig.flush()?;
+    for block in BLOCKS..BLOCKS + 20 {
+        rig.read(block)?;
+    }
+    rig.flush()
+}
+
+fn newest(block: u64) -> u64 {
+    match block {
+        0..BLOCKS if block.is_multiple_of(2) => 3,
+        0..BLOCKS => 2,
+        _ => 1,
+    }
+}
+
+fn verify(rig: &Rc<Rig>, when: &str) -> Result<(), String> {
+    (0..BLOCKS + 20).try_for_each(|block| {
+        same(&format!("block {block} {when}"), rig.read(block)?, newest(block)).map(drop)
+    })
+}
+
+/// Adds a device; an error of the engine in the inner result.
+fn add(rig: &Rc<Rig>, spare: usize) -> Result<Result<DeviceId, Error>, String> {
+    let (pool, device) = (rig.pool(), Rc::clone(&rig.gates[spare]) as Rc<dyn BlockDevice>);
+    rig.run(async move { pool.add_member(device).await })
+}
+
+fn remove(rig: &Rc<Rig>, id: DeviceId) -> Result<(), String> {
+    let pool = rig.pool();
+    let ended = rig.run(async move { pool.begin_departure(id)?.end().await })?;
+    ended.map_err(|error| error.to_string())
+}
+
+fn told(rig: &Rc<Rig>, kind: EventKind) -> bool {
+    rig.pool().events().iter().any(|event| event.kind == kind)
+}
+
+/// Waits until what was lost is made good.
+fn until_restored(rig: &Rc<Rig>) -> Result<(), String> {
+    for _ in 0..100 {
+        if told(rig, EventKind::CopiesRestored) {
+            return Ok(());
+        }
+        rig.pause(SOON);
+    }
+    Err("the copies are not restored".into())
+}
+
+fn all_but(devices: usize, gone: usize) -> Vec<usize> {
+    (0..devices).filter(|&device| device != gone).collect()
+}
+
+/// Opens the pool with its members, and the new one if that is a cache device by now; whether it is.
+fn open_with_spare(rig: &Rc<Rig>, members: usize) -> Result<bool, String> {
+    rig.offer(&(0..=members).collect::<Vec<_>>());
+    match rig.open() {
+        Err(error)
+            if error.contains("not a Forebay cache device")
+                || error.contains("no readable superblock") =>
+        {
+            rig.offer(&(0..members).collect::<Vec<_>>());
+            rig.open().map(|()| false)
+        }
+        other => other.map(|()| rig.pool().superblock().present().count() > members),
+    }
+}
+
+#[test]
+fn a_member_is_added_and_takes_part_in_everything() {
+    survive(6, |seed| {
+        let (members, copies) = [(3, 2), (1, 1), (2, 2)][(seed % 3) as usize];
+        let segments = [40, 24, 90][(seed / 2 % 3) as usize];
+        let least = Rig::new(seed, plan(members, copies)).pool().segments().1 / members;
+        let rig = Rig::new(seed, Plan { spare_segments: segments, ..plan(members, copies) });
+        fill(&rig)?;
+        let total = rig.pool().segments().1;
+        let added = add(&rig, members)?;
+        if segments < 40 {
+            let error = added.unwrap_err();
+            assert!(error.what.contains("too small"), "{least} segments: {error}");
+            return verify(&rig, "afterwards");
+        }
+        let id = added.map_err(|error| error.to_string())?;
+        assert!(rig.pool().segments().1 > total && told(&rig, EventKind::MemberAdded));
+        assert!(rig.pool().superblock().present().any(|member| member.device == id));
+        verify(&rig, "at once")?;
+        for round in 0..8 {
+            (0..BLOCKS / 2).try_for_each(|block| rig.write(3 + round, 2 * block, 1))?;
+            rig.flush()?;
+        }
+        (0..BLOCKS / 2).try_for_each(|block| rig.write(3, 2 * block, 1))?;
+        rig.flush()?;
+        rig.pause(10 * SECOND);
+        let log = rig.members[members].peek(1 << 20, 1 << 20);
+        assert!(log.iter().any(|&byte| byte > 0), "nothing was written to it");
+        rig.crash(KINDS[(seed % 2) as usize]);
+        rig.offer(&(0..=members).collect::<Vec<_>>());
+        rig.open()?;
+        verify(&rig, "after a crash")?;
+        if copies > 1 {
+            rig.crash(KINDS[(seed / 2 % 2) as usize]);
+            rig.offer(&all_but(members + 1, (seed / 3) as usize % (members + 1)));
+            rig.open()?;
+            verify(&rig, "with one less")?;
+        }
+        rig.destage()?;
+        (0..BLOCKS).try_for_each(|block| rig.settled(block))?;
+        rig.stop()?;
+        rig.open()?;
+        verify(&rig, "after a stop")
+    });
+}
+
+/// What a failed member took has two copies again, and then either of the two may be lost.
+#[test]
+fn copies_come_back_with_a_new_member() {
+    survive(12, |seed| {
+        let lost = (seed % 2) as usize;
+        let rig = Rig::new(seed, Plan { agreed: seed % 4 < 2, ..plan(2, 2) });
+        fill(&rig)?;
+        rig.broken[lost].gone.set(true);
+        rig.write(2, 1, 1)?;
+        rig.flush()?;
+        if seed % 3 == 0 {
+            rig.pause(SECOND);
+        }
+        assert!(!rig.pool().short_bytes().1, "there are members enough");
+        add(&rig, 2)?.map_err(|error| error.to_string())?;
+        assert!(rig.pool().short_bytes().1, "there are too few members");
+        verify(&rig, "at once")?;
+        until_restored(&rig)?;
+        assert_eq!(rig.pool().short_bytes(), (0, true));
+        rig.write(2, 3, 1)?;
+        rig.flush()?;
+        // Entries without data, too.
+        let volume = rig.volume();
+        rig.run(async move { volume.write_zeroes(BLOCKS * 4096, 4096, true).await })?
+            .map_err(|error| error.to_string())?;
+        rig.crash(KINDS[(seed / 2 % 2) as usize]);
+        let left = if seed / 4 % 2 == 0 { 2 } else { 1 - lost };
+        rig.offer(&[left]);
+        rig.open()?;
+        (0..BLOCKS).try_for_each(|block| {
+            same(&format!("block {block} with {left}"), rig.read(block)?, newest(block)).map(drop)
+        })?;
+        same("zeroes", rig.read(BLOCKS)?, 0)?;
+        rig.destage()
+    });
+}
+
+/// Whatever was durable of it, and whether the new one is offered at the next start or not.
+#[test]
+fn an_addition_is_cut_off_at_every_io() {
+    survive(4, |seed| {
+        let (members, copies) = [(2, 2), (1, 1), (3, 2), (2, 1)][(seed % 4) as usize];
+        let (mut without, mut with) = (0, 0);
+        for ios in 1.. {
+            let luck = seed + ios;
+            let rig = Rig::new(seed, plan(members, copies));
+            fill(&rig)?;
+            rig.world.crash_at(Some(rig.world.io_count() + ios));
+            let ended = add(&rig, members).is_ok();
+            rig.world.crash_at(None);
+            rig.crash(KINDS[(luck % 2) as usize]);
+            let at = |error: String| format!("after {ios} I/Os: {error}");
+            // As long as nobody was told that it is added, or nothing is missing, the pool opens.
+            match open_with_spare(&rig, members).map_err(at)? {
+                true => with += 1,
+                false => without += 1,
+            }
+            assert!(!ended || rig.pool().superblock().present().count() > members);
+            verify(&rig, "after a crash").map_err(at)?;
+            if rig.pool().superblock().present().count() == members {
+                add(&rig, members)?.map_err(|error| at(error.to_string()))?;
+            }
+            rig.write(2, 1, 1).map_err(at)?;
+            rig.flush().map_err(at)?;
+            verify(&rig, "at last").map_err(at)?;
+            rig.crash(KINDS[(luck / 2 % 2) as usize]);
+            rig.offer(&match copies {
+                1 => (0..=members).collect(),
+                _ => all_but(members + 1, luck as usize % (members + 1)),
+            });
+            rig.open().map_err(at)?;
+            verify(&rig, "in the end").map_err(at)?;
+            rig.destage().map_err(at)?;
+            (0..BLOCKS).step_by(7).try_for_each(|block| rig.settled(block)).map_err(at)?;
+            if ended {
+                assert!(with > 5 && without > 5, "with it {with}, without {without}");
+                return Ok(());
+            }
+        }
+        Ok(())
+    });
+}
+
+/// From the moment in which one is asked for until its copies are made.
+#[test]
+fn copies_that_come_back_are_cut_off_at_every_io() {
+    survive(2, |seed| {
+        let lost = (seed % 2) as usize;
+        let mut cut_off = [0; 2];
+        for ios in (1 + seed..).step_by(3) {
+            let rig = Rig::new(seed, plan(2, 2));
+            fill(&rig)?;
+            rig.broken[lost].gone.set(true);
+            rig.write(2, 1, 1)?;
+            rig.flush()?;
+            rig.world.crash_at(Some(rig.world.io_count() + ios));
+            let ended = add(&rig, 2).is_ok() && rig.run(restored(&rig)).is_ok();
+            rig.world.crash_at(None);
+            rig.crash(KINDS[(ios / 3 % 2) as usize]);
+            let at = |error: String| format!("after {ios} I/Os: {error}");
+            rig.offer(&[1 - lost, 2]);
+            let added = match rig.open() {
+                Err(error) if error.contains("superblock") || error.contains("not a Forebay") => {
+                    rig.offer(&[1 - lost]);
+                    rig.open().map(|()| false)
+                }
+                other => other.map(|()| true),
+            };
+            let added = added.map_err(at)?;
+            verify(&rig, "after a crash").map_err(at)?;
+            let known = rig.pool().superblock().present().count() == 2;
+            assert_eq!(added, known, "after {ios} I/Os");
+            cut_off[usize::from(added)] += 1;
+            if !added {
+                add(&rig, 2)?.map_err(|error| at(error.to_string()))?;
+            }
+            rig.run(restored(&rig)).map_err(at)?;
+            rig.write(2, 3, 1).map_err(at)?;
+            rig.flush().map_err(at)?;
+            rig.crash(KINDS[(ios / 6 % 2) as usize]);
+            rig.offer(&[[1 - lost, 2][(ios / 12 % 2) as usize]]);
+            rig.open().map_err(at)?;
+            (0..BLOCKS).try_for_each(|block| {
+                let found = rig.read(block).map_err(at)?;
+                same(&format!("block {block} with one"), found, newest(block)).map(drop).map_err(at)
+            })?;
+            if ended {
+                assert!(cut_off.iter().all(|&times| times > 3), "cut off {cut_off:?}");
+                return Ok(());
+            }
+        }
+        Ok(())
+    });
+}
+
+/// Ends once nothing that was lost is to be made good any more.
+fn restored(rig: &Rc<Rig>) -> impl Future<Output = ()> + use<> {
+    let (pool, runtime) = (rig.pool(), Rc::clone(&rig.world) as Rc<dyn Runtime>);
+    async move {
+        let is_failed = |m: &MemberRecord| m.state == MemberState::Failed;
+        while pool.superblock().members.iter().any(is_failed) {
+            runtime.sleep(SOON / 10).await.result.ok();
+        }
+    }
+}
+
+/// One that was to be added and is not there when the pool goes on: it is never taken for a member.
+#[test]
+fn one_that_was_cut_off_and_comes_back_later_is_stale() {
+    survive(2, |seed| {
+        let (mut left, mut asked) = (0, 0);
+        for ios in 1.. {
+            let rig = Rig::new(seed, plan(2, 2));
+            fill(&rig)?;
+            rig.world.crash_at(Some(rig.world.io_count() + ios));
+            let ended = add(&rig, 2).is_ok();
+            rig.world.crash_at(None);
+            rig.crash(KINDS[(ios % 2) as usize]);
+            let at = |error: String| format!("after {ios} I/Os: {error}");
+            rig.offer(&[0, 1]);
+            match rig.open() {
+                Ok(()) => left += 1,
+                // Some have heard of it, and nobody knows whether it went further.
+                Err(error) if error.starts_with("NeedsDecision") => {
+                    asked += 1;
+                    rig.offer(&[0, 1, 2]);
+                    rig.open().map_err(at)?;
+                    verify(&rig, "with it").map_err(at)?;
+                    continue;
+                }
+                Err(error) => return Err(at(error)),
+            }
+            verify(&rig, "without it").map_err(at)?;
+            // The other one that may be added has the same epoch to begin.
+            add(&rig, 3)?.map_err(|error| at(error.to_string()))?;
+            rig.write(2, 1, 1).map_err(at)?;
+            rig.flush().map_err(at)?;
+            rig.crash(KINDS[(ios / 2 % 2) as usize]);
+            rig.offer(&[0, 1, 2, 3]);
+            if rig
+                .open()
+                .is_err_and(|error| error.contains("superblock") || error.contains("device"))
+            {
+                rig.offer(&[0, 1, 3]);
+                rig.open().map_err(at)?;
+            }
+            assert_eq!(rig.pool().superblock().present().count(), 3);
+            verify(&rig, "with all").map_err(at)?;
+            if ended {
+                assert!(left > 10 && asked > 0, "left {left}, asked {asked}");
+                return Ok(());
+            }
+        }
+        Ok(())
+    });
+}
+
+/// It or another one, at each of its writes or flushes in turn.
+#[test]
+fn a_member_fails_while_one_is_added() {
+    survive(3, |seed| {
+        let (mut done, mut refused) = (0, 0);
+        for after in 0.. {
+            let luck = seed + after;
+            let failed = [2, 0, 2, 1][(luck % 4) as usize];
+            let rig = Rig::new(seed, plan(2, 2));
+            fill(&rig)?;
+            let ops = [Ops::Writes, Ops::Flushes][(luck / 4 % 2) as usize];
+            let faults = Rc::clone(&rig.broken[failed].failing);
+            faults.arm(Trigger::every(ops).after(after / 8));
+            let at = |error: String| format!("{failed} after {after}: {error}");
+            match add(&rig, 2).map_err(at)? {
+                Ok(_) => done += 1,
+                Err(error) if error.kind == ErrorKind::Io => refused += 1,
+                Err(error) => return Err(at(error.to_string())),
+            }
+            assert!(!rig.pool().is_latched(), "{failed} after {after}");
+            let hit = faults.hits() > 0;
+            verify(&rig, "at once").map_err(at)?;
+            rig.write(2, 1, 1).map_err(at)?;
+            rig.flush().map_err(at)?;
+            rig.crash(KINDS[(luck / 3 % 2) as usize]);
+            rig.broken[failed].mend();
+            open_with_spare(&rig, 2).map_err(at)?;
+            verify(&rig, "after a crash").map_err(at)?;
+            rig.destage().map_err(at)?;
+            (0..BLOCKS).step_by(7).try_for_each(|block| rig.settled(block)).map_err(at)?;
+            if !hit && after > 100 {
+                assert!(done > 10 && refused > 5, "done {done}, refused {refused}");
+                return Ok(());
+            }
+        }
+        Ok(())
+    });
+}
+
+/// A pool of two whose members may take so long to answer.
+fn impatient() -> Plan {
+    Plan { device_deadline_ms: (DEADLINE / MILLISECOND) as u32, ..plan(2, 2) }
+}
+
+/// It gives no answer from each of its requests on, in turn: it is refused, or left behind like any other.
+#[test]
+fn one_that_hangs_is_not_waited_for() {
+    survive(3, |seed| {
+        let (mut refused, mut left) = (0, 0);
+        for after in 0.. {
+            let luck = seed + after;
+            let rig = Rig::new(seed, impatient());
+            fill(&rig)?;
+            let broken = &rig.broken[2];
+            broken.hanging.arm(Trigger::every(Ops::All).after(after));
+            let at = |error: String| format!("after {after}: {error}");
+            let added = match in_time(&rig, "adding it", |rig| add(rig, 2)).map_err(at)? {
+                Ok(_) => true,
+                Err(error) if error.kind == ErrorKind::Io => false,
+                Err(error) => return Err(at(error.to_string())),
+            };
+            in_time(&rig, "a write", |rig| rig.write(2, 1, 1)).map_err(at)?;
+            in_time(&rig, "a flush", |rig| rig.flush()).map_err(at)?;
+            in_time(&rig, "reading all", |rig| verify(rig, "at once")).map_err(at)?;
+            rig.pause(2 * DEADLINE);
+            let hit = broken.hanging.hits() > 0;
+            assert_eq!((has_hung(&rig), rig.pool().is_latched()), (hit && added, false), "{after}");
+            let members = rig.pool().superblock().present().count();
+            assert_eq!(members, if hit { 2 } else { 3 }, "after {after}");
+            refused += u32::from(!added);
+            left += u32::from(hit && added);
+            if (luck / 2).is_multiple_of(2) {
+                broken.mend();
+                broken.answer();
+                rig.pause(SOON);
+                verify(&rig, "after an answer").map_err(at)?;
+            }
+            // Its place is another's.
+            add(&rig, 3)?.map_err(|error| at(error.to_string()))?;
+            verify(&rig, "with another one").map_err(at)?;
+            rig.crash(KINDS[(luck / 4 % 2) as usize]);
+            broken.mend();
+            rig.offer(if hit { &[0, 1, 3] } else { &[0, 1, 2, 3] });
+            rig.open().map_err(at)?;
+            verify(&rig, "after a crash").map_err(at)?;
+            rig.destage().map_err(at)?;
+            (0..BLOCKS).step_by(7).try_for_each(|block| rig.settled(block)).map_err(at)?;
+            if !hit {
+                assert!(refused > 5 && left > 5, "refused {refused}, left {left}");
+                return Ok(());
+            }
+        }
+        Ok(())
+    });
+}
+
+/// Nor is it by a reactor that reads it by itself. One that failed before it had its place first.
+#[test]
+fn another_reactor_reads_one_that_was_added_and_does_not_wait_for_it() {
+    survive(4, |seed| {
+        let rig = Rig::new(seed, impatient());
+        fill(&rig)?;
+        let readers: Rc<Readers> = Rc::new(rig.devices().into_iter().map(Some).collect());
+        let client = Rc::new(rig.volume().share().open_with(&*rig.world, Rc::clone(&readers)));
+        rig.broken[3].hanging.arm(Trigger::every(Ops::All).after(3 + seed));
+        assert!(in_time(&rig, "adding one that hangs", |rig| add(rig, 3))?.is_err());
+        add(&rig, 2)?.map_err(|error| error.to_string())?;
+        for block in 0..BLOCKS {
+            rig.write(4, block, 1)?;
+        }
+        rig.flush()?;
+        let read_all = |when: &str| {
+            (0..BLOCKS).try_for_each(|block| {
+                let (client, at) = (Rc::clone(&client), block * BLOCK as u64);
+                let read =
+                    |rig: &Rc<Rig>| rig.run(async move { client.read(at, Buf::new(BLOCK)).await });
+                let (buf, result) = in_time(&rig, "a read", read)?;
+                result.map_err(|error| error.to_string())?;
+                same(when, version(block, &buf)?, 4).map(drop)
+            })
+        };
+        // What the reactor has not been given yet the pool reads.
+        read_all("before it is known there")?;
+        readers.set(2, Some(Rc::clone(&rig.gates[2]) as _));
+        read_all("there")?;
+        rig.broken[2].hanging.arm(Trigger::every(Ops::Reads));
+        read_all("while it hangs")?;
+        assert!(has_hung(&rig) && rig.broken[2].stuck.count() > 0);
+        Ok(())
+    });
+}
+
+/// While clients write.
+#[test]
+fn clients_go_on_while_a_member_is_added() {
+    survive(6, |seed| {
+        let rig = Rig::new(seed, plan(2, 2));
+        fill(&rig)?;
+        let (pool, outcome) = (rig.pool(), Rc::new(RefCell::new(None)));
+        let (ended, device) = (Rc::clone(&outcome), Rc::clone(&rig.gates[2]) as _);
+        rig.world.spawn(Box::pin(async move {
+            let result = pool.add_member(device).await;
+            *ended.borrow_mut() = Some(result.map_err(|error| error.to_string()));
+        }));
+        for round in 0..40 {
+            for block in 0..BLOCKS {
+                rig.write(2 + round, block, 1)?;
+            }
+            rig.flush()?;
+            if outcome.borrow().is_some() {
+                break;
+            }
+        }
+        outcome.take().expect("it comes to an end while clients write")?;
+        let last = rig.read(0)?;
+        rig.crash(KINDS[(seed % 2) as usize]);
+        rig.offer(&all_but(3, (seed % 3) as usize));
+        rig.open()?;
+        (0..BLOCKS).try_for_each(|block| same("a block", rig.read(block)?, last).map(drop))
+    });
+}
+
+/// The same two devices, in turn. What one held before means nothing when it comes back.
+#[test]
+fn a_member_that_was_taken_out_is_added_again() {
+    survive(4, |seed| {
+        let rig = Rig::new(seed, Plan { spares: 1, ..plan(2, 1) });
+        fill(&rig)?;
+        for round in 0..8 {
+            let (old, new) = ((round % 3) as usize, ((round + 2) % 3) as usize);
+            let id = add(&rig, new)?.map_err(|error| error.to_string())?;
+            assert!(rig.pool().superblock().present().any(|member| member.device == id));
+            let id = rig.run(identity(&rig, old))?;
+            remove(&rig, id)?;
+            let staying = all_but(3, old);
+            verify(&rig, &format!("in round {round}"))?;
+            if (seed + round) % 3 == 0 {
+                rig.crash(KINDS[(round % 2) as usize]);
+                rig.offer(&staying);
+                rig.open()?;
+                verify(&rig, &format!("after a crash in round {round}"))?;
+            }
+        }
+        let members = rig.pool().superblock().members;
+        assert!(members.iter().all(|m| m.segment_base < 120), "numbers are given out again");
+        rig.destage()
+    });
+}
+
+fn identity(rig: &Rig, member: usize) -> impl Future<Output = DeviceId> + use<> {
+    let device = Rc::clone(&rig.gates[member]);
+    async move { forebay_engine::read_superblock(&*device).await.unwrap().device }
+}
+
+/// A set that has lost a copy goes on to be known by its number, or its header to name it.
+#[test]
+fn the_numbers_of_a_lost_member_are_not_given_out_while_they_mean_something() {
+    provoke(Bug::NumbersReused, 6, |seed| {
+        let lost = (seed % 2) as usize;
+        let rig = Rig::new(seed, Plan { clean_copies: 2, ..plan(2, 2) });
+        fill(&rig)?;
+        rig.pause(SECOND);
+        rig.broken[lost].gone.set(true);
+        rig.write(2, 1, 1)?;
+        rig.flush()?;
+        add(&rig, 2)?.map_err(|error| error.to_string())?;
+        until_restored(&rig)?;
+        add(&rig, 3)?.map_err(|error| error.to_string())?;
+        verify(&rig, "at once")?;
+        for round in 0..4 {
+            (0..BLOCKS / 2).try_for_each(|block| rig.write(4 + round, 2 * block, 1))?;
+            rig.flush()?;
+        }
+        (0..BLOCKS / 2).try_for_each(|block| rig.write(3, 2 * block, 1))?;
+        rig.flush()?;
+        rig.crash(KINDS[(seed / 2 % 2) as usize]);
+        rig.offer(&all_but(4, lost));
+        rig.open()?;
+        verify(&rig, "after a crash")?;
+        let warm = rig.pool().blocks().0;
+        if warm < BLOCKS {
+            return Err(format!("{warm} blocks are left"));
+        }
+        Ok(())
+    });
+}
+
+fn is_superblock(request: &Request) -> bool {
+    matches!(request, Request::Write { offset, .. } if *offset < 2 * SUPERBLOCK_BYTES as u64)
+}
+
+/// Were it the other way round, a start would miss one of its members.
+#[test]
+fn the_others_hear_of_a_member_that_is_ready() {
+    provoke(Bug::JoinedUnprepared, 2, |seed| {
+        let rig = Rig::new(seed, plan(1, 1));
+        fill(&rig)?;
+        rig.gates[0].hold(1, is_superblock);
+        let (pool, device) = (rig.pool(), Rc::clone(&rig.gates[1]) as _);
+        rig.world.spawn(Box::pin(async move {
+            pool.add_member(device).await.ok();
+        }));
+        rig.pause(SOON);
+        assert_eq!(rig.gates[0].held(), 1, "the epoch is on its way");
+        rig.crash(KINDS[(seed % 2) as usize]);
+        open_with_spare(&rig, 1)?;
+        verify(&rig, "after a crash")
+    });
+}
+
+#[test]
+fn what_cannot_be_a_member_is_refused() {
+    let rig = Rig::new(1, plan(2, 2));
+    let refused = |device: usize, what: &str| {
+        let device = Rc::clone(&rig.gates[device]) as Rc<dyn BlockDevice>;
+        let error = rig.pool().plan_addition(&device).unwrap_err();
+        assert!(error.kind == ErrorKind::Refused && error.what.contains(what), "{error}");
+    };
+    refused(0, "is a cache device of pool \"pool\" already");
+    let plan = rig.pool().plan_addition(&(Rc::clone(&rig.gates[2]) as _)).unwrap();
+    assert_eq!((plan.present().count(), plan.epoch), (3, rig.pool().superblock().epoch + 1));
+    let full = Rig::new(1, plan_of_eight());
+    let device = Rc::clone(&full.gates[8]) as Rc<dyn BlockDevice>;
+    let error = full.pool().plan_addition(&device).unwrap_err();
+    assert!(error.what.contains("has 8 cache devices"), "{error}");
+}
+
+fn plan_of_eight() -> Plan {
+    Plan { spares: 1, ..plan(8, 2) }
+}
