@@ -200,9 +200,9 @@ impl Serve {
         }
         let members = Members::open(reactor, &self.caches).await?;
         let origin: Rc<dyn BlockDevice> =
-            origin::open(reactor, &self.origin, &members.identities, PATIENCE).await?;
+            origin::open(reactor, &self.origin, &members.identities(), PATIENCE).await?;
         let origin = if self.modelled { origin::modelled(reactor, origin)? } else { origin };
-        let mut used = members.identities.clone();
+        let mut used = members.identities();
         used.extend(Identity::of(&self.origin));
         let witness = FileWitness::at(reactor, &self.witness, &used).await?;
         if self.create {
@@ -250,7 +250,8 @@ impl Serve {
         let volume = self.attach(pool, origin).await?;
         let crew = Crew::start(self.reactors.unwrap_or_else(reactors_default))?;
         let access = if self.read_only { Access::ReadOnly } else { Access::ReadWrite };
-        let host = Host::start(reactor, doors, members, &volume, &access.into(), &crew).await?;
+        let readers = (pool.superblock().pool, members.readers_for(&crew)?);
+        let host = Host::start(reactor, doors, readers, &volume, &access.into(), &crew).await?;
         for uri in &host.uris {
             say(format_args!("serving {uri}"));
         }

@@ -1,13 +1,14 @@
 //! What serves clients of a volume on one reactor: the pool's own, or one on another thread.
 
-use std::cell::Cell;
-use std::rc::Rc;
+use std::cell::{Cell, RefCell};
+use std::rc::{Rc, Weak};
 
 use forebay_device::real::file::Reader;
 use forebay_device::real::net::{Socket, Stream};
 use forebay_device::real::reactor::Reactor;
 use forebay_device::relay::{self, Caller, Gone, Reply};
 use forebay_device::{BlockDevice, Buf, Data, IoError, Runtime};
+use forebay_engine::ids::PoolId;
 use forebay_engine::{Client, Port};
 use forebay_export::nbd::limits::CONNECTIONS_MAX;
 use forebay_export::nbd::{Exports, Server, Settings, Share};
@@ -18,6 +19,7 @@ use crate::crew::Hand;
 use crate::export::{Terms, VolumeExport};
 use crate::failure::Failure;
 use crate::flag::Flag;
+use crate::members::Readers;
 use crate::text::tell;
 
 /// See the head of the file. Its server ends when this is dropped.
@@ -52,12 +54,19 @@ impl Front {
 
     /// Serves clients on another reactor of the crew. The volume's name has been accepted by
     /// [`Front::here`].
-    pub(crate) fn there(hand: &Hand, port: Port, members: Vec<Reader>, terms: Terms) -> Front {
+    pub(crate) fn there(
+        hand: &Hand,
+        pool: PoolId,
+        port: Port,
+        readers: Readers,
+        terms: Terms,
+    ) -> Front {
         let (front, calls) = Front::new();
         hand.run(move |reactor| {
-            let open = |member: Reader| Rc::new(member.open(reactor)) as Rc<dyn BlockDevice>;
-            let members = members.into_iter().map(open).collect();
-            let volume = port.open(&**reactor, members);
+            let open = |reader: Reader| Rc::new(reader.open(reactor)) as Rc<dyn BlockDevice>;
+            let devices = Rc::new(readers.into_iter().map(|it| it.map(open)).collect());
+            remember(pool, &devices);
+            let volume = port.open_with(&**reactor, devices);
             if let Ok((exports, settings)) = exports(volume, &terms) {
                 reactor.spawn(Box::pin(serve(Rc::clone(reactor), exports, settings, calls)));
             }
@@ -107,7 +116,31 @@ impl Front {
     }
 }
 
+/// Gives a hand another cache device of a pool to read, or has it let go of one, by the number that the
+/// pool knows it by.
+pub(crate) fn set_reader(hand: &Hand, pool: PoolId, number: usize, reader: Option<Reader>) {
+    hand.run(move |reactor| {
+        let device = reader.map(|reader| Rc::new(reader.open(reactor)) as Rc<dyn BlockDevice>);
+        READERS.with_borrow(|known| {
+            let own = known.iter().filter(|(of, _)| *of == pool);
+            for devices in own.filter_map(|(_, devices)| devices.upgrade()) {
+                devices.set(number, device.clone());
+            }
+        });
+    });
+}
+
+/// Keeps what a reactor reads of a pool within the reach of [`set_reader`].
+fn remember(pool: PoolId, devices: &Rc<forebay_engine::Readers>) {
+    READERS.with_borrow_mut(|known| {
+        known.retain(|(_, devices)| devices.strong_count() > 0);
+        known.push((pool, Rc::downgrade(devices)));
+    });
+}
+
 thread_local! {
+    /// What this reactor reads by itself, by pool; one for each volume that is exported.
+    static READERS: RefCell<Vec<(PoolId, Weak<forebay_engine::Readers>)>> = const { RefCell::new(Vec::new()) };
     /// All exports of a reactor have the memory and the places of one.
     static SHARE: Rc<Share> = Rc::default();
 }

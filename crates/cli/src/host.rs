@@ -13,6 +13,7 @@ use forebay_device::real::reactor::Reactor;
 use forebay_device::real::signal::Signals;
 use forebay_device::runtime::{MILLISECOND, Nanos, Runtime};
 use forebay_engine::Volume;
+use forebay_engine::ids::PoolId;
 use forebay_export::is_of_one_client;
 
 use crate::Result;
@@ -21,7 +22,7 @@ use crate::export::Terms;
 use crate::failure::Failure;
 use crate::flag::Flag;
 use crate::front::Front;
-use crate::members::{Members, PATIENCE};
+use crate::members::{PATIENCE, Readers};
 
 /// Exit code after a second signal, as a shell reports an interrupted command.
 const EXIT_INTERRUPTED: i32 = 130;
@@ -66,22 +67,22 @@ pub(crate) struct Doors {
 }
 
 impl Host {
-    /// Serves `volume`. `reactor` is the pool's; the crew's share the clients with it.
+    /// Serves `volume`. `reactor` is the pool's; the crew's share the clients with it, and each has
+    /// `readers` of the cache devices.
     ///
     /// # Errors
-    /// If there are no descriptors left; nothing is left running then.
+    /// If the volume's name cannot be an export's; nothing is left running then.
     pub(crate) async fn start(
         reactor: &Rc<Reactor>,
         doors: Doors,
-        members: &Members,
+        (pool, readers): (PoolId, Vec<Readers>),
         volume: &Volume,
         terms: &Terms,
         crew: &Crew,
     ) -> Result<Host> {
-        let readers: Result<Vec<_>> = crew.hands().iter().map(|_| members.readers()).collect();
         let mut list = vec![Front::here(reactor, volume.client(), terms)?];
-        for (hand, members) in crew.hands().iter().zip(readers?) {
-            list.push(Front::there(hand, volume.share(), members, terms.clone()));
+        for (hand, readers) in crew.hands().iter().zip(readers) {
+            list.push(Front::there(hand, pool, volume.share(), readers, terms.clone()));
         }
         // The pool's reactor has most to do: of those with as few clients it gets the next one last.
         list.rotate_left(1);

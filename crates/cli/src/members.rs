@@ -16,7 +16,9 @@ use forebay_engine::{CreateOptions, ErrorKind, Pool, Tuning, read_superblock};
 
 use crate::Result;
 use crate::blocking::on_thread;
+use crate::crew::Crew;
 use crate::failure::Failure;
+use crate::front::set_reader;
 use crate::notes::Notes;
 use crate::patience::Pending;
 use crate::text::{self, tell};
@@ -44,6 +46,12 @@ impl Identity {
         })
     }
 }
+
+/// What a device is looked at for.
+const CREATE: &str = "create a pool on";
+
+/// Cache devices on their way to another reactor, by number.
+pub(crate) type Readers = Vec<Option<Reader>>;
 
 /// An open cache device.
 pub(crate) struct Member {
@@ -95,10 +103,8 @@ async fn open_member(
 /// Open cache devices.
 pub(crate) struct Members {
     paths: Vec<PathBuf>,
-    devices: Vec<Rc<dyn BlockDevice>>,
-    files: Vec<Rc<FileDevice>>,
-    /// For the check that an origin is none of them.
-    pub(crate) identities: Vec<Identity>,
+    /// In the order in which the pool was given them; none where one has been let go of.
+    members: Vec<Option<Member>>,
 }
 
 impl Members {
@@ -118,10 +124,9 @@ impl Members {
         paths: &[PathBuf],
         check: impl Fn(&Path) -> Result<()> + Send + Clone + 'static,
     ) -> Result<Members> {
-        let mut members =
-            Members { paths: paths.to_vec(), devices: vec![], files: vec![], identities: vec![] };
+        let mut members = Members { paths: paths.to_vec(), members: Vec::new() };
         for path in paths {
-            let known: Vec<_> = paths.iter().cloned().zip(members.identities.clone()).collect();
+            let known: Vec<_> = paths.iter().cloned().zip(members.identities()).collect();
             let check = check.clone();
             let look = move |path: &Path| {
                 refuse_twice(path, &known)?;
@@ -133,21 +138,67 @@ impl Members {
                 Err(Failure::new(format!("{} does not answer", path.display()))
                     .hint("see `dmesg` for the device, or `mount` for its file system"))
             });
-            let Member { file, identity } = found?;
-            members.devices.push(Rc::clone(&file) as Rc<dyn BlockDevice>);
-            members.files.push(file);
-            members.identities.push(identity);
+            members.members.push(Some(found?));
         }
         Ok(members)
     }
 
-    /// The devices for another reactor, in the order in which the pool has them.
+    /// Which files and devices they are, for the check that an origin is none of them.
+    pub(crate) fn identities(&self) -> Vec<Identity> {
+        self.members.iter().flatten().map(|member| member.identity).collect()
+    }
+
+    /// The devices for each reactor of a crew, by the numbers that the pool knows them by.
     ///
     /// # Errors
     /// If there are no descriptors left.
-    pub(crate) fn readers(&self) -> Result<Vec<Reader>> {
-        let readers: std::io::Result<_> = self.files.iter().map(|file| file.reader()).collect();
+    pub(crate) fn readers_for(&self, crew: &Crew) -> Result<Vec<Readers>> {
+        crew.hands().iter().map(|_| self.readers()).collect()
+    }
+
+    fn readers(&self) -> Result<Readers> {
+        let reader = |member: &Option<Member>| {
+            member.as_ref().map(|member| member.file.reader()).transpose()
+        };
+        let readers: std::io::Result<_> = self.members.iter().map(reader).collect();
         readers.map_err(|error| Failure::system("open the cache devices again", &error))
+    }
+
+    /// The one that was opened.
+    ///
+    /// # Panics
+    /// If there are none.
+    pub(crate) fn only(&self) -> Rc<dyn BlockDevice> {
+        self.devices().next().expect("one was opened")
+    }
+
+    /// Puts those that the pool was given since behind the others.
+    pub(crate) fn append(&mut self, more: Members) {
+        self.paths.extend(more.paths);
+        self.members.extend(more.members);
+    }
+
+    /// Has a crew read the last one, too. What cannot be read there the pool reads.
+    pub(crate) fn share_last(&self, pool: PoolId, crew: &Crew) {
+        let Some(Some(member)) = self.members.last() else { return };
+        for hand in crew.hands() {
+            set_reader(hand, pool, self.members.len() - 1, member.file.reader().ok());
+        }
+    }
+
+    /// Lets go of one that has left the pool, on all reactors; the others keep their numbers.
+    pub(crate) fn release(&mut self, path: &Path, pool: PoolId, crew: &Crew) {
+        let named =
+            |(known, member): &(&PathBuf, &Option<Member>)| *known == path && member.is_some();
+        let Some(number) = self.paths.iter().zip(&self.members).position(|at| named(&at)) else {
+            return;
+        };
+        self.members[number] = None;
+        crew.hands().iter().for_each(|hand| set_reader(hand, pool, number, None));
+    }
+
+    fn devices(&self) -> impl Iterator<Item = Rc<dyn BlockDevice>> {
+        self.members.iter().flatten().map(|m| Rc::clone(&m.file) as Rc<dyn BlockDevice>)
     }
 
     /// Writes a new pool onto the members.
@@ -160,9 +211,10 @@ impl Members {
         witness: &FileWitness,
         options: &CreateOptions,
     ) -> Result<PoolId> {
-        self.refuse_used().await?;
+        self.refuse_used(CREATE).await?;
         let runtime: &dyn Runtime = &**reactor;
-        Ok(forebay_engine::create(runtime, &self.devices, witness, options).await?)
+        let devices: Vec<_> = self.devices().collect();
+        Ok(forebay_engine::create(runtime, &devices, witness, options).await?)
     }
 
     /// What [`Members::create`] would make; its identities are other ones.
@@ -174,22 +226,26 @@ impl Members {
         reactor: &Rc<Reactor>,
         options: &CreateOptions,
     ) -> Result<Superblock> {
-        self.refuse_used().await?;
+        self.refuse_used(CREATE).await?;
         let runtime: &dyn Runtime = &**reactor;
-        Ok(forebay_engine::plan(runtime, &self.devices, options)?)
+        let devices: Vec<_> = self.devices().collect();
+        Ok(forebay_engine::plan(runtime, &devices, options)?)
     }
 
-    /// Refuses devices that hold anything that somebody may want to keep.
-    async fn refuse_used(&self) -> Result<()> {
-        for (path, device) in self.paths.iter().zip(&self.devices) {
-            refuse_used(path, &**device).await?;
+    /// Refuses devices that hold anything that somebody may want to keep; `doing` says what for.
+    pub(crate) async fn refuse_used(&self, doing: &str) -> Result<()> {
+        for (path, device) in self.list() {
+            refuse_used(path, &*device, doing).await?;
         }
         Ok(())
     }
 
     /// The devices with their paths.
-    pub(crate) fn list(&self) -> impl Iterator<Item = (&Path, &Rc<dyn BlockDevice>)> {
-        self.paths.iter().map(PathBuf::as_path).zip(&self.devices)
+    pub(crate) fn list(&self) -> impl Iterator<Item = (&Path, Rc<dyn BlockDevice>)> {
+        let there = self.paths.iter().zip(&self.members);
+        there.filter_map(|(path, member)| {
+            Some((path.as_path(), Rc::clone(&member.as_ref()?.file) as Rc<dyn BlockDevice>))
+        })
     }
 
     /// Opens the pool on the members, with what a person has decided.
@@ -204,17 +260,17 @@ impl Members {
         decided: forebay_engine::OpenOptions,
     ) -> Result<Opened> {
         let started = reactor.now();
-        for (path, device) in self.paths.iter().zip(&self.devices) {
-            let found = read_superblock(&**device).await;
+        for (path, device) in self.list() {
+            let found = read_superblock(&*device).await;
             found.map_err(|error| {
                 Failure::from(error)
                     .on(format!("cache device {}", path.display()))
                     .or_hint("check the path; a pool is made before it is opened")
             })?;
-            note_slots(path, &**device).await;
+            note_slots(path, &*device).await;
         }
         let runtime = Rc::clone(reactor) as Rc<dyn Runtime>;
-        let devices = self.devices.clone();
+        let devices = self.devices().collect();
         let witness = Rc::new(witness);
         let pool = forebay_engine::open_with(runtime, devices, witness, tuning, decided).await?;
         let notes = Notes::default();
@@ -252,8 +308,8 @@ impl Opened {
 }
 
 /// Refuses a device that holds a pool, or anything else known.
-async fn refuse_used(path: &Path, device: &dyn BlockDevice) -> Result<()> {
-    let subject = format!("cannot create a pool on {}", path.display());
+async fn refuse_used(path: &Path, device: &dyn BlockDevice, doing: &str) -> Result<()> {
+    let subject = format!("cannot {doing} {}", path.display());
     let refused = |what: String, hint: String| Err(Failure::new(what).on(&subject).hint(hint));
     match read_superblock(device).await {
         Ok(superblock) => refused(

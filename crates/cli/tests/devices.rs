@@ -1,4 +1,4 @@
-//! A cache device that is taken out of a pool while its volume is served.
+//! Cache devices that are taken out of a pool, or added to it, while its volume is served.
 
 #![allow(clippy::unwrap_used, reason = "a test may fail")]
 
@@ -71,6 +71,72 @@ fn a_cache_device_leaves_a_pool_that_serves() {
     assert_eq!(daemon.json(&["pool", "show", "fast"])["members"].as_array().unwrap().len(), 2);
     assert!(read_all(&socket) == newest);
     daemon.tell(&["pool", "create", "other", "--ssd", ssds[1]]);
+    daemon.tell(&["volume", "flush", "fast/vm"]);
+    assert!(std::fs::read(&origin).unwrap() == newest);
+    daemon.stop();
+}
+
+#[test]
+fn a_cache_device_is_added_to_a_pool_that_serves() {
+    let mut daemon = Daemon::new("more-devices");
+    let ssds = ["ssd-0", "ssd-1", "ssd-2"].map(|name| daemon.ssd(name));
+    let ssds = ssds.each_ref().map(|path| path.to_str().unwrap());
+    let (origin, socket) = (daemon.dir.path("origin"), daemon.dir.path("nbd"));
+    std::fs::write(&origin, content(1, VOLUME_BYTES)).unwrap();
+    let agreed = ["pool", "create", "fast", "--ssd", ssds[0], "--accept-data-loss-on-ssd-failure"];
+    daemon.tell(&agreed);
+    daemon.tell(&["volume", "add", "fast/vm", "--origin", origin.to_str().unwrap()]);
+    daemon.tell(&["export", "add", "fast/vm", "--socket", socket.to_str().unwrap()]);
+    let newest = written(&daemon, 2);
+    let show = || daemon.json(&["pool", "show", "fast"]);
+
+    let add = ["pool", "device", "add", "fast"];
+    let refused = |device: &str, what: &str, hint: &str| {
+        for how in [&[][..], &["--dry-run"]] {
+            daemon.refused(&[&add[..], &[device], how].concat(), what, hint);
+        }
+    };
+    refused("/none", "/none", "");
+    refused(ssds[0], "is a cache device of an open pool", "use another one");
+    refused(origin.to_str().unwrap(), "in use", "");
+    let small = daemon.dir.full("small", 64 << 20);
+    refused(small.to_str().unwrap(), "is too small", "use one of at least");
+    let holes = daemon.dir.sparse("holes", 600 << 20);
+    refused(holes.to_str().unwrap(), "has holes", "dd if=");
+    daemon.tell(&["pool", "create", "other", "--ssd", ssds[2]]);
+    refused(ssds[2], "is a cache device of an open pool", "use another one");
+    daemon.tell(&["pool", "export", "other"]);
+    refused(ssds[2], "it belongs to pool \"other\"", "pool import");
+
+    let before = show();
+    let plan = daemon.json(&[&add[..], &[ssds[1], "--dry-run"]].concat());
+    assert_eq!((&plan["done"], &plan["erased"][0]), (&false.into(), &ssds[1].into()), "{plan}");
+    assert_eq!(show()["members"], before["members"], "a plan changes nothing");
+    let shown = daemon.json(&[&add[..], &[ssds[1]]].concat());
+    assert_eq!(shown["members"].as_array().unwrap().len(), 2, "{shown}");
+    assert!(shown["usage"]["segments"].as_u64() > before["usage"]["segments"].as_u64(), "{shown}");
+    until("the event is told", || daemon.tell(&["events"]).contains("member-added"));
+    refused(ssds[1], "is a cache device of an open pool", "use another one");
+    assert!(read_all(&socket) == newest, "nothing is missing");
+
+    // From now on there can be two copies, and the new device is looked for at each start.
+    daemon.tell(&["pool", "set", "fast", "dirty_copies=2"]);
+    until("two copies are promised", || show()["usage"]["dirty_copies"] == 2);
+    let newest = written(&daemon, 3);
+    daemon.kill();
+    daemon.start();
+    until_served(&daemon);
+    assert!(read_all(&socket) == newest);
+    assert_eq!(daemon.json(&["pool", "show", "fast"])["members"].as_array().unwrap().len(), 2);
+
+    // It is let go of when it leaves, and comes back as a new one.
+    daemon.tell(&["pool", "set", "fast", "dirty_copies=1"]);
+    for _ in 0..2 {
+        daemon.tell(&["pool", "device", "remove", "fast", ssds[1], "--yes"]);
+        daemon.tell(&["pool", "device", "add", "fast", ssds[1]]);
+    }
+    daemon.tell(&["pool", "device", "remove", "fast", ssds[0], "--yes"]);
+    assert!(read_all(&socket) == newest);
     daemon.tell(&["volume", "flush", "fast/vm"]);
     assert!(std::fs::read(&origin).unwrap() == newest);
     daemon.stop();

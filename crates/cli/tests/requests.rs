@@ -113,6 +113,7 @@ const TARGETS: &[(&str, &str)] = &[
     ("POST", "/api/v1/pools"),
     ("POST", "/api/v1/import"),
     ("POST", "/api/v1/pools/fast/destroy"),
+    ("POST", "/api/v1/pools/fast/devices/add"),
     ("POST", "/api/v1/pools/fast/devices/remove"),
     ("POST", "/api/v1/pools/none/export"),
     ("POST", "/api/v1/pools/fast/volumes"),

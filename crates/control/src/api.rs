@@ -13,6 +13,7 @@ use crate::hours::DestageHours;
 use crate::name::{Name, VolumeName};
 use crate::profile::Profile;
 
+pub use crate::devices::{AddDevice, RemoveDevice};
 pub use crate::scrub::{Scrub, Verify};
 pub use report::{Event, EventsQuery, Memory, PoolStats, Stats, Status, VolumeStats};
 
@@ -505,15 +506,6 @@ pub struct ImportPool {
     pub accept_missing: bool,
 }
 
-/// `POST /api/v1/pools/{pool}/devices/remove`: take a cache device out of a pool in use. What it holds
-/// goes to the others in the [`Job`] that is the answer; it can be cancelled until the end.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct RemoveDevice {
-    /// Its path as the pool shows it, or its identity.
-    pub device: String,
-}
-
 /// `POST /api/v1/pools/{pool}/destroy`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -532,6 +524,13 @@ pub enum Change {
     ExportPool(Name),
     /// The pool.
     DestroyPool(Name),
+    /// See [`AddDevice`].
+    AddDevice {
+        /// The pool.
+        pool: Name,
+        /// The cache device.
+        ssd: PathBuf,
+    },
     /// See [`RemoveDevice`].
     RemoveDevice {
         /// The pool.

@@ -45,6 +45,7 @@ pub enum Call {
     Importable(Reply<api::Many<api::Pool>>),
     ExportPool(Name, Reply<api::Done>),
     DestroyPool(Name, api::Confirm, Reply<api::Done>),
+    AddDevice(Name, api::AddDevice, Reply<api::One<api::Pool>>),
     RemoveDevice(Name, api::RemoveDevice, Reply<api::One<api::Job>>),
     StartScrub(Name, Reply<api::One<api::Job>>),
     StopScrub(Name, Reply<api::Done>),

@@ -13,6 +13,7 @@
 pub mod api;
 pub mod call;
 pub mod client;
+mod devices;
 pub mod error;
 pub mod hours;
 pub mod name;

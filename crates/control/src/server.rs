@@ -213,6 +213,14 @@ async fn destroy_pool(
     desk.change(|reply| Call::DestroyPool(name, body, reply)).await
 }
 
+async fn add_device(
+    State(desk): D,
+    At(name): At<Name>,
+    Body(body): Body<api::AddDevice>,
+) -> Response {
+    desk.change(|reply| Call::AddDevice(name, body, reply)).await
+}
+
 async fn remove_device(
     State(desk): D,
     At(name): At<Name>,
@@ -329,6 +337,7 @@ pub fn router(calls: Sender<Call>) -> Router {
         .route("/pools/{pool}", get(pool).patch(set_pool))
         .route("/pools/{pool}/export", post(export_pool))
         .route("/pools/{pool}/destroy", post(destroy_pool))
+        .route("/pools/{pool}/devices/add", post(add_device))
         .route("/pools/{pool}/devices/remove", post(remove_device))
         .route("/pools/{pool}/scrub", post(start_scrub).delete(stop_scrub))
         .route("/plan", post(plan))

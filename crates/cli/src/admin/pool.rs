@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use clap::Subcommand;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use forebay_control::api::{
-    Change, Confirm, CreatePool, Done, ImportPool, Job, Many, MemberState, One, Pool, PoolPlan,
-    PoolState, PoolUsage, RemoveDevice, Verify,
+    AddDevice, Change, Confirm, CreatePool, Done, ImportPool, Job, Many, MemberState, One, Pool,
+    PoolPlan, PoolState, PoolUsage, RemoveDevice, Verify,
 };
 use forebay_control::name::Name;
 use forebay_control::profile::Profile;
@@ -67,7 +67,7 @@ pub(crate) enum Command {
         #[arg(long)]
         dry_run: bool,
     },
-    /// Take cache devices out of a pool while it serves
+    /// Add cache devices to a pool or take them out of it while it serves
     #[command(subcommand)]
     Device(Device),
     /// Open a pool whose devices are here; without a name list those that could be
@@ -108,6 +108,17 @@ pub(crate) enum Command {
 /// What can be done to the cache devices of a pool.
 #[derive(Subcommand)]
 pub(crate) enum Device {
+    /// Add a cache device; what is on it is erased
+    Add {
+        /// The pool
+        pool: Name,
+        /// A disk, a partition, or a file written in full
+        #[arg(value_name = "PATH")]
+        ssd: PathBuf,
+        /// Only say what would be done
+        #[arg(long)]
+        dry_run: bool,
+    },
     /// Move what a cache device holds to the others, then go on without it; it is erased
     Remove {
         /// The pool
@@ -133,7 +144,10 @@ fn designation(device: String) -> Result<String> {
 }
 
 fn run_device(command: Device, daemon: &Daemon<'_>) -> Result<()> {
-    let Device::Remove { pool, device, yes, dry_run } = command;
+    let (pool, device, yes, dry_run) = match command {
+        Device::Add { pool, ssd, dry_run } => return add_device(pool, &ssd, dry_run, daemon),
+        Device::Remove { pool, device, yes, dry_run } => (pool, device, yes, dry_run),
+    };
     let device = designation(device)?;
     if dry_run {
         return daemon.plan(&Change::RemoveDevice { pool, device });
@@ -146,6 +160,17 @@ fn run_device(command: Device, daemon: &Daemon<'_>) -> Result<()> {
     daemon.print(&job, |_| {
         tell(format_args!("{device} is no cache device of pool \"{pool}\" any more"));
     });
+    Ok(())
+}
+
+fn add_device(pool: Name, ssd: &Path, dry_run: bool, daemon: &Daemon<'_>) -> Result<()> {
+    let ssd = absolute(ssd)?;
+    if dry_run {
+        return daemon.plan(&Change::AddDevice { pool, ssd });
+    }
+    let at = format!("/api/v1/pools/{pool}/devices/add");
+    let shown: One<Pool> = daemon.post(&at, &AddDevice { ssd })?;
+    daemon.print(&shown, |pool| print_pool(&pool.item));
     Ok(())
 }
 

@@ -65,6 +65,11 @@ impl Daemon {
             Call::Plan(change, reply) => {
                 self.change(reply, |it| async move { it.plan(change).await });
             }
+            Call::AddDevice(pool, body, reply) => {
+                self.change(reply, |it| async move {
+                    it.add_device(&pool, &body.ssd).await.map(One::of)
+                });
+            }
             Call::RemoveDevice(pool, body, reply) => {
                 self.change(reply, |it| async move {
                     it.remove_device(&pool, &body.device).map(One::of)

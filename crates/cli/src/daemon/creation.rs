@@ -59,7 +59,7 @@ impl Daemon {
         self.state.intend(intent).await?;
         let made: Result<Record> = async {
             let witness = self.state.witness_new().await?;
-            let witness = FileWitness::at(&self.reactor, &witness, &members.identities).await?;
+            let witness = FileWitness::at(&self.reactor, &witness, &members.identities()).await?;
             let id = members.create(&self.reactor, &witness, options).await?.to_string();
             self.state.adopt_new(&id).await?;
             let record = record_of(intent, id);
@@ -83,13 +83,13 @@ impl Daemon {
     /// Takes a pool that was never opened off its devices again.
     async fn take_back(&self, intent: &Intent, members: &Members) {
         for (path, device) in members.list() {
-            let Ok(superblock) = read_superblock(&**device).await else { continue };
+            let Ok(superblock) = read_superblock(&*device).await else { continue };
             if !is_unopened(&superblock, &intent.name) {
                 continue;
             }
             let pool = intent.name.as_str();
             let path = path.display();
-            match erase(&**device).await {
+            match erase(&*device).await {
                 Ok(()) => {
                     let what = format!("pool \"{pool}\" was not made; {path} is empty again");
                     self.journal.warn("pool-not-made", pool, what);
@@ -157,14 +157,14 @@ impl Daemon {
     pub(super) async fn erase(&self, ssds: &[PathBuf], id: &str) -> Result<()> {
         let members = self.open_members(ssds).await?;
         for (path, device) in members.list() {
-            let found = read_superblock(&**device).await?;
+            let found = read_superblock(&*device).await?;
             if found.pool.to_string() != id {
                 let what = format!("{} is of another pool by now", path.display());
                 return Err(Failure::new(what));
             }
         }
         for (path, device) in members.list() {
-            let erased = erase(&**device).await;
+            let erased = erase(&*device).await;
             erased.map_err(|error| Failure::io(format!("erase {}", path.display()), error))?;
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! Cache devices that leave a pool in use.
+//! Cache devices that come to a pool in use, or leave it.
 
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -6,13 +6,17 @@ use std::rc::Rc;
 use forebay_control::api;
 use forebay_control::error::Code;
 use forebay_control::name::Name;
+use forebay_engine::format::Superblock;
 use forebay_engine::ids::DeviceId;
 
 use super::Daemon;
 use super::jobs::Aim;
+use super::pools::check_absolute;
+use super::scan::Found;
 use super::volumes::cancelled;
 use crate::Result;
 use crate::failure::Failure;
+use crate::members::Members;
 
 /// A cache device of an open pool.
 pub(super) struct Device {
@@ -38,6 +42,44 @@ impl Daemon {
                 .hint(format!("`forebay pool show {pool}` shows their paths and identities"))
         })?;
         Ok(Device { id: found.superblock.device, path: found.path.clone() })
+    }
+
+    /// Opens what is to become a cache device of a pool, for ourselves alone.
+    pub(super) async fn open_new(&self, path: &Path) -> Result<Members> {
+        check_absolute(path)?;
+        let (paths, check) = ([path.to_owned()], self.device_check());
+        let members = Members::open_with(&self.reactor, &self.members, &paths, check).await?;
+        members.refuse_used("add to the pool").await?;
+        Ok(members)
+    }
+
+    /// Adds a cache device to a pool; the caller holds `changing`.
+    pub(super) async fn add_device(&self, pool: &Name, path: &Path) -> Result<api::Pool> {
+        let (slot, open) = self.open(pool.as_str())?;
+        let joining = self.open_new(path).await?;
+        let device = joining.only();
+        open.pool.plan_addition(&device)?;
+        // Before a superblock names it: a start must look for it where it is.
+        let before = slot.record.borrow().clone();
+        let mut record = before.clone();
+        record.ssds.push(path.to_owned());
+        self.state.store(&record).await?;
+        *slot.record.borrow_mut() = record;
+        let id = match open.pool.add_member(device).await {
+            Ok(id) => id,
+            Err(error) => {
+                *slot.record.borrow_mut() = before.clone();
+                // It only says where to look.
+                self.state.store(&before).await.ok();
+                return Err(error.into());
+            }
+        };
+        let superblock = Superblock { device: id, ..open.pool.superblock() };
+        open.members.borrow_mut().append(joining);
+        open.members.borrow().share_last(superblock.pool, &self.crew);
+        slot.seen.borrow_mut().push(Found { path: path.to_owned(), superblock });
+        self.tell_news(pool.as_str(), &open);
+        self.describe_pool(pool.as_str())
     }
 
     /// Begins to take a cache device out of a pool: what it holds goes to the others, then the pool
@@ -66,6 +108,10 @@ impl Daemon {
     /// Nobody looks for a device any more that has left its pool; the caller holds `changing`.
     async fn forget_device(&self, pool: &Name, gone: &Device) -> Result<()> {
         let slot = self.slot(pool.as_str())?;
+        if let Some(open) = slot.open() {
+            let pool = open.pool.superblock().pool;
+            open.members.borrow_mut().release(&gone.path, pool, &self.crew);
+        }
         slot.seen.borrow_mut().retain(|found| found.superblock.device != gone.id);
         slot.record.borrow_mut().ssds.retain(|path| *path != gone.path);
         let record = slot.record.borrow().clone();

@@ -98,7 +98,9 @@ impl Daemon {
                 doors
             }
         };
-        Host::start(&self.reactor, doors, &open.members, &volume, &terms, &self.crew).await
+        let readers = open.members.borrow().readers_for(&self.crew)?;
+        let readers = (open.pool.superblock().pool, readers);
+        Host::start(&self.reactor, doors, readers, &volume, &terms, &self.crew).await
     }
 
     /// How and where an export is to be served.

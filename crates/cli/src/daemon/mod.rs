@@ -119,7 +119,7 @@ enum State {
 /// An open pool. Who clones the `Rc` across an `await` holds `changing`.
 struct Open {
     pool: Pool,
-    members: Members,
+    members: RefCell<Members>,
     notes: Notes,
     volumes: RefCell<BTreeMap<String, Attached>>,
     /// Their origins' devices, of those that are online.

@@ -1,11 +1,14 @@
 //! What a change would do, without doing it. A plan fails as the change would: both look with the
 //! same checks.
 
+use std::path::Path;
+
 use forebay_control::api::{
     AddExport, Change, ImportPool, MemberState, Mode, Place, Plan, SCHEMA, SetVolumeSettings,
     TlsUse,
 };
 use forebay_control::name::{Name, VolumeName};
+use forebay_engine::format::Superblock;
 
 use super::describe::{mode_name, plural};
 use super::pools::check_absolute;
@@ -17,6 +20,12 @@ use crate::text;
 
 pub(super) fn plan(what: impl Into<String>, steps: Vec<String>) -> Plan {
     Plan { schema: SCHEMA, done: false, what: what.into(), steps, erased: Vec::new() }
+}
+
+/// Bytes that the members of a superblock hold, each copy by itself.
+fn capacity(superblock: &Superblock) -> u64 {
+    let segments: u64 = superblock.present().map(|m| u64::from(m.segment_count)).sum();
+    segments * u64::from(superblock.segment_bytes)
 }
 
 /// Bytes of a volume that its origin lacks, as a person reads them.
@@ -34,6 +43,7 @@ impl Daemon {
             Change::ImportPool(body) => self.plan_import(&body).await,
             Change::ExportPool(name) => self.plan_export_pool(&name),
             Change::DestroyPool(name) => self.plan_destroy(&name),
+            Change::AddDevice { pool, ssd } => self.plan_add_device(&pool, &ssd).await,
             Change::RemoveDevice { pool, device } => self.plan_remove_device(&pool, &device),
             Change::StartScrub(name) => self.plan_start_scrub(&name),
             Change::StopScrub(name) => self.plan_stop_scrub(&name),
@@ -104,6 +114,37 @@ impl Daemon {
             format!("its superblocks are overwritten on {}", plural(ssds.len(), "cache device")),
         ];
         Ok(Plan { erased: ssds, ..plan(format!("pool \"{name}\" would be destroyed"), steps) })
+    }
+
+    async fn plan_add_device(&self, pool: &Name, path: &Path) -> Result<Plan> {
+        let (_, open) = self.open(pool.as_str())?;
+        let joining = self.open_new(path).await?;
+        let device = joining.only();
+        let (was, is) = (open.pool.superblock(), open.pool.plan_addition(&device)?);
+        let added = is.members.last().map_or(0, |member| u64::from(member.segment_count));
+        let (count, segment) = (is.present().count(), u64::from(is.segment_bytes));
+        let (bytes_before, bytes_after) = (capacity(&was), capacity(&is));
+        let index = |superblock: &Superblock| text::bytes(superblock.index_memory_max);
+        let mut steps = vec![
+            format!("it is erased and laid out: {added} segments of {}", text::bytes(segment)),
+            format!(
+                "the pool has {} then, and {} instead of {}",
+                plural(count, "cache device"),
+                text::bytes(bytes_after),
+                text::bytes(bytes_before)
+            ),
+            format!("its index takes at most {} of RAM, before {}", index(&is), index(&was)),
+        ];
+        let (short, _) = open.pool.short_bytes();
+        let copies = usize::from(is.dirty_copies);
+        if was.present().count() < copies && count >= copies {
+            steps.push(format!(
+                "dirty data gets its {copies} copies again: {} lack one now",
+                text::bytes(short)
+            ));
+        }
+        let what = format!("{} would be added to pool \"{pool}\"", path.display());
+        Ok(Plan { erased: vec![path.to_owned()], ..plan(what, steps) })
     }
 
     fn plan_remove_device(&self, pool: &Name, device: &str) -> Result<Plan> {

@@ -145,7 +145,7 @@ impl Daemon {
     pub(super) fn identities(&self) -> Vec<Identity> {
         let slots = self.slots.borrow();
         let open = slots.values().filter_map(|slot| slot.open());
-        open.flat_map(|open| open.members.identities.clone()).collect()
+        open.flat_map(|open| open.members.borrow().identities()).collect()
     }
 
     fn refuse_taken(&self, name: &str) -> Result<()> {
@@ -154,6 +154,21 @@ impl Daemon {
         }
         Err(Failure::coded(Code::Exists, format!("there is a pool \"{name}\" already"))
             .hint("choose another name; `forebay pool list` shows those that are taken"))
+    }
+
+    /// Looks at a path before it is opened to become a cache device.
+    pub(super) fn device_check(&self) -> impl Fn(&Path) -> Result<()> + Send + Clone + 'static {
+        let used = self.identities();
+        move |path: &Path| {
+            if Identity::of(path).is_some_and(|identity| used.contains(&identity)) {
+                let what = format!("{} is a cache device of an open pool", path.display());
+                return Err(Failure::new(what).hint("use another one"));
+            }
+            refuse_sparse(path, |bytes| {
+                let path = path.display();
+                format!("write it in full: `dd if=/dev/zero of={path} bs=1M count={}`", bytes >> 20)
+            })
+        }
     }
 
     /// Makes a pool, or says what it would be.
@@ -176,17 +191,7 @@ impl Daemon {
             device_deadline_ms: body.device_deadline_ms.unwrap_or(0),
             ..CreateOptions::named(name)
         };
-        let used = self.identities();
-        let check = move |path: &Path| {
-            if Identity::of(path).is_some_and(|identity| used.contains(&identity)) {
-                let what = format!("{} is a cache device of an open pool", path.display());
-                return Err(Failure::new(what).hint("use another one"));
-            }
-            refuse_sparse(path, |bytes| {
-                let path = path.display();
-                format!("write it in full: `dd if=/dev/zero of={path} bs=1M count={}`", bytes >> 20)
-            })
-        };
+        let check = self.device_check();
         let members = Members::open_with(&self.reactor, &self.members, &body.ssds, check).await?;
         let plan = members.plan(&self.reactor, &options).await?;
         let plan = plan_of(&body.name, &plan, &members);
@@ -282,6 +287,7 @@ impl Daemon {
         };
         let paths: Vec<PathBuf> = members.list().map(|(path, _)| path.to_owned()).collect();
         let (volumes, origins, exports, progress) = Default::default();
+        let members = RefCell::new(members);
         let open = Rc::new(Open { pool, members, notes, volumes, origins, exports, progress });
         *slot.state.borrow_mut() = State::Open(Rc::clone(&open));
         self.tell_time(&open);
@@ -308,7 +314,7 @@ impl Daemon {
         let paths = paths_of(record, found)?;
         let members = self.open_members(&paths).await?;
         let witness = self.state.witness(&record.id).await?;
-        let witness = FileWitness::at(&self.reactor, &witness, &members.identities).await?;
+        let witness = FileWitness::at(&self.reactor, &witness, &members.identities()).await?;
         members.open_pool(&self.reactor, witness, Tuning::default(), decided).await
     }
 
@@ -319,6 +325,7 @@ impl Daemon {
             match event.kind {
                 EventKind::CopiesRestored
                 | EventKind::CopiesRaised
+                | EventKind::MemberAdded
                 | EventKind::MemberRemoved
                 | EventKind::ScrubEnded => self.journal.note(code, name, event.what),
                 _ => self.journal.warn(code, name, event.what),

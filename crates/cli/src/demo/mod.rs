@@ -159,7 +159,8 @@ async fn show(
     let result = notes.beside(&**reactor, &pool, async {
         let crew = Crew::start(reactors_default())?;
         let terms = Access::ReadWrite.into();
-        let host = Host::start(reactor, doors, &members, &volume, &terms, &crew).await?;
+        let readers = (pool.superblock().pool, members.readers_for(&crew)?);
+        let host = Host::start(reactor, doors, readers, &volume, &terms, &crew).await?;
         let (window, json) = (options.seconds * SECOND, options.json);
         let tour = Tour { reactor, end, window, json };
         let result = tour.show(&pool, volume).await;

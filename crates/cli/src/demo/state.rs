@@ -124,9 +124,9 @@ impl State {
             self.make_files(reactor, options, end, found).await?;
         }
         let members = Members::open(reactor, &self.caches()).await?;
-        let origin = origin::open(reactor, &self.origin(), &members.identities, PATIENCE).await?;
+        let origin = origin::open(reactor, &self.origin(), &members.identities(), PATIENCE).await?;
         let origin = origin::modelled(reactor, origin)?;
-        let mut used = members.identities.clone();
+        let mut used = members.identities();
         used.extend(Identity::of(&self.origin()));
         let witness = FileWitness::at(reactor, &self.witness(), &used)
             .await
