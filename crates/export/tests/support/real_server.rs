@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::task::{Poll, Waker};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use forebay_device::Runtime;
 use forebay_device::real::net::{Listener, TcpOptions};
@@ -23,6 +24,9 @@ pub const SIZE: usize = 64 << 20;
 
 /// The longest that one client may run, in seconds; `timeout` ends it then by its process id.
 const CLIENT_SECONDS_MAX: &str = "120";
+
+/// The longest wait for a complaint: beyond it there will be none.
+const COMPLAINT_WAIT_MAX: Duration = Duration::from_secs(60);
 
 /// A word to the server's thread.
 #[derive(Default)]
@@ -55,7 +59,7 @@ pub struct RealServer {
     /// Requests that `jitter` has finished.
     pub progress: Arc<AtomicUsize>,
     /// What the server has had to say of its clients.
-    pub complaints: Arc<Mutex<Vec<String>>>,
+    pub complaints: mpsc::Receiver<String>,
     stop: Arc<Stop>,
     thread: Option<JoinHandle<Vec<u8>>>,
 }
@@ -74,11 +78,16 @@ impl RealServer {
         let stop = Arc::<Stop>::default();
         let (stopping, path) = (Arc::clone(&stop), directory.join("nbd.sock"));
         let (sender, receiver) = mpsc::channel();
-        let complaints = Arc::<Mutex<Vec<String>>>::default();
-        let heard = Arc::clone(&complaints);
-        let thread = std::thread::spawn(move || serve(&path, tls, heard, &stopping, &sender));
+        let (complain, complaints) = mpsc::channel();
+        let thread = std::thread::spawn(move || serve(&path, tls, complain, &stopping, &sender));
         let (tcp, progress) = receiver.recv().expect("the server starts");
         Self { directory, tcp, progress, complaints, stop, thread: Some(thread) }
+    }
+
+    /// The next complaint, once there is one: a client may well be gone before the server has
+    /// noticed.
+    pub fn complaint(&self) -> String {
+        self.complaints.recv_timeout(COMPLAINT_WAIT_MAX).expect("the server complains")
     }
 
     pub fn socket(&self) -> PathBuf {
@@ -124,7 +133,7 @@ impl Drop for RealServer {
 fn serve(
     path: &Path,
     tls: Option<Tls>,
-    complaints: Arc<Mutex<Vec<String>>>,
+    complaints: mpsc::Sender<String>,
     stop: &Stop,
     ready: &mpsc::Sender<(SocketAddr, Arc<AtomicUsize>)>,
 ) -> Vec<u8> {
@@ -141,7 +150,7 @@ fn serve(
     let settings = Settings { tls, ..Settings::default() };
     let server = Server::new(Rc::clone(&runtime), exports, settings, move |it| {
         eprintln!("note: {it}");
-        complaints.lock().unwrap().push(it.to_string());
+        let _ = complaints.send(it.to_string());
     });
     let unix = Listener::unix(&reactor, path).expect("a Unix socket");
     let any_port = SocketAddr::from(([127, 0, 0, 1], 0));
