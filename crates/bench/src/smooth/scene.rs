@@ -41,7 +41,7 @@ fn text(error: impl std::fmt::Display) -> String {
 
 /// A world without anything in it.
 fn empty_world() -> Rc<World> {
-    let world = World::new(SEED);
+    let world = World::in_turn(SEED);
     world.set_limits(Limits { steps: u64::MAX, nanos: VIRTUAL_TIME_MAX });
     world
 }

@@ -1,7 +1,8 @@
 //! A deterministic world: one thread, virtual time, every choice taken from a seed.
 //!
 //! * The same seed and the same code give the same run, step for step.
-//! * Which ready task runs next, and whether a due timer fires before it, is drawn from the seed.
+//! * Which ready task runs next, and whether a due timer fires before it, is drawn from the seed; in
+//!   a world for measuring it is the one that was woken first, as with the real reactor.
 //!   Each poll costs a little virtual time, so completions arrive while tasks are waiting to run.
 //! * When nothing is ready, time jumps to the next timer. When there is none, the run has
 //!   deadlocked and says so: no run ever hangs.
@@ -167,6 +168,8 @@ pub struct World {
     /// engine does not change the schedule by itself.
     schedule: RefCell<Rng>,
     engine: RefCell<Rng>,
+    /// Whether tasks run in the order in which they were woken, and timers as soon as they are due.
+    in_turn: bool,
     io_count: Cell<u64>,
     crash_at: Cell<Option<u64>>,
     /// Set between the chosen I/O and the end of `crash`: nothing is accepted any more.
@@ -179,6 +182,17 @@ pub struct World {
 impl World {
     /// A world for `seed` at time 0.
     pub fn new(seed: u64) -> Rc<World> {
+        Self::with_order(seed, false)
+    }
+
+    /// The same, but its tasks run in the order in which they were woken, as with the real reactor. What
+    /// is measured in it is not the work of an order that no machine has; to find faults, use
+    /// [`World::new`].
+    pub fn in_turn(seed: u64) -> Rc<World> {
+        Self::with_order(seed, true)
+    }
+
+    fn with_order(seed: u64, in_turn: bool) -> Rc<World> {
         let mut rng = Rng::new(seed);
         Rc::new(World {
             tasks: TaskSet::new(Box::new(|| ())),
@@ -189,6 +203,7 @@ impl World {
             limits: Cell::default(),
             schedule: RefCell::new(rng.fork()),
             engine: RefCell::new(rng.fork()),
+            in_turn,
             io_count: Cell::new(0),
             crash_at: Cell::new(None),
             down: Cell::new(false),
@@ -258,8 +273,12 @@ impl World {
         let now = self.now.get();
         let ready = self.tasks.ready_count() > 0;
         let timer_now = self.due().is_some_and(|deadline| deadline <= now);
-        if ready && !(timer_now && self.schedule.borrow_mut().one_in(2)) {
-            self.tasks.run_one(|count| self.schedule.borrow_mut().below(count as u64) as usize);
+        let timer_first = timer_now && (self.in_turn || self.schedule.borrow_mut().one_in(2));
+        if ready && !timer_first {
+            self.tasks.run_one(|count| match self.in_turn {
+                true => 0,
+                false => self.schedule.borrow_mut().below(count as u64) as usize,
+            });
             self.now.set(now + self.schedule.borrow_mut().below(POLL_NANOS_MAX));
         } else if self.due().is_some_and(|deadline| deadline <= until) {
             let Some(((deadline, _), timer)) = self.timers.borrow_mut().pop_first() else {

@@ -75,10 +75,10 @@ impl SetTable {
         }
     }
 
-    /// Segments that are worth a root of their own while writers wait for room: a quarter of the
-    /// reserve. One root for each set that is emptied costs more time than emptying it.
+    /// Segments that are worth a root of their own while writers wait for room: half of the
+    /// reserve. One root for each set that is emptied costs more than emptying it, in time and in bytes.
     pub(crate) fn root_batch(&self) -> usize {
-        self.there().map(|m| self.reserve(m) / 4).sum()
+        self.there().map(|m| self.reserve(m) / 2).sum()
     }
 
     /// Whether some member has so few free segments that nothing is populated or moved there, `left` to
