@@ -117,14 +117,7 @@ impl Core {
             return;
         }
         let what = format!("{doing} cache device {}", member.id);
-        let failed = self.members.iter().filter(|member| member.is_failed()).count();
-        // Nothing that an origin may lack is ever on one member alone in these rows; if it were so
-        // all the same, only a start could tell what is lost.
-        let needed = self.sets.borrow().is_needed(index);
-        // The epoch without it is being written, and it is empty.
-        let departs = self.departing.get() && member.is_leaving();
-        let may_lose = departs || self.superblock.borrow().may_lose(failed + 1);
-        if self.recovering.get() || needed || !may_lose {
+        if self.recovering.get() || self.held_by(index).is_some() {
             return self.latch(&what, error);
         }
         planted::seen("member failed in use");

@@ -596,6 +596,16 @@ impl Volume {
         self.core.drain(&self.state).await
     }
 
+    /// Makes it durable that nothing is dirty, if nothing is: what has only one copy of dirty data can then
+    /// do without any of its members. To be driven to its end.
+    ///
+    /// # Errors
+    /// If the superblocks cannot be written.
+    pub async fn note_clean(&self) -> Result<()> {
+        let _request = self.begin()?;
+        self.core.clear_may_be_dirty(&self.state).await
+    }
+
     /// Whether [`Volume::set_mode`] would take a mode.
     ///
     /// # Errors

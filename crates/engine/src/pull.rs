@@ -1,0 +1,130 @@
+//! What a pool would be without one of its members: asked before somebody pulls it, and when it fails.
+//!
+//! * [`Core::held_by`] is the one place that decides whether the pool goes on without a member by itself. What
+//!   [`Pool::can_pull`] answers is what would happen at that instant.
+//! * Nothing waits and nothing is changed, so the answer may be old as soon as it is given: a write can make
+//!   dirty what was clean. It stays true as long as `held_by` is empty because all dirty data has two copies.
+
+use crate::core::Core;
+use crate::error::{Error, ErrorKind, Result};
+use crate::failure::Standing;
+use crate::format::Mode;
+use crate::ids::{BLOCK_BYTES, DeviceId};
+use crate::pool::Pool;
+
+/// Why a pool cannot do without a member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hold {
+    /// There is no other one.
+    Last,
+    /// What an origin lacks is there and nowhere else.
+    OnlyCopy,
+    /// Others were lost before, and dirty data has not all its copies since.
+    NotRestored,
+    /// Dirty data has one copy, and nothing durable says that nothing is dirty.
+    Unproven,
+    /// The witness cannot be written: without it nobody could tell later that the member is stale.
+    Witness,
+    /// The pool has stopped writing already.
+    Latched,
+}
+
+/// What would be if a member were pulled now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pull {
+    /// Why it must stay; none if nothing would be lost and the pool would go on.
+    pub held_by: Option<Hold>,
+    /// Bytes that origins lack and that no other member has.
+    pub only_dirty_bytes: u64,
+    /// Bytes of clean data that no other member has: they would be read from the origins again.
+    pub only_clean_bytes: u64,
+    /// Bytes that origins lack and that would have a copy less than now.
+    pub short_bytes: u64,
+    /// Whether others are enough to copy these again; else they are destaged.
+    pub copied_again: bool,
+    /// The volumes that would be written through from then on, though they are written back now.
+    pub written_through: Vec<String>,
+    /// Whether it is on its way out of the pool.
+    pub leaves: bool,
+    /// Whether the pool uses it no more, because it has failed just now.
+    pub has_failed: bool,
+}
+
+impl Pool {
+    /// What would be if a member were pulled now.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] if it is none.
+    pub fn can_pull(&self, id: DeviceId) -> Result<Pull> {
+        let core = &self.core;
+        let is_named = |standing| !matches!(standing, Standing::Joining | Standing::Gone);
+        let mut named = core.members.iter().enumerate().filter(|(_, m)| is_named(m.standing.get()));
+        let Some((index, member)) = named.find(|(_, member)| member.id == id) else {
+            let what = format!("cache device {id} is none of the pool's");
+            return Err(Error::new(ErrorKind::NotFound, what)
+                .hint("see `forebay pool show` for its cache devices"));
+        };
+        let has_failed = member.is_failed();
+        let held_by = match () {
+            () if core.latched.get() => Some(Hold::Latched),
+            () if has_failed => None,
+            () if core.witness_lags.get() => Some(Hold::Witness),
+            () => core.held_by(index),
+        };
+        let [only_dirty, only_clean, short] = core.sets.borrow().blocks_on(index);
+        // One that is on its way out stays when another one fails.
+        let others = core.serving().filter(|(other, _)| *other != index).count();
+        let copies = usize::from(core.dirty_copies());
+        Ok(Pull {
+            held_by,
+            only_dirty_bytes: only_dirty * BLOCK_BYTES,
+            only_clean_bytes: only_clean * BLOCK_BYTES,
+            short_bytes: short * BLOCK_BYTES,
+            copied_again: others >= copies,
+            written_through: core.written_through_with(others),
+            leaves: member.is_leaving(),
+            has_failed,
+        })
+    }
+}
+
+impl Core {
+    /// Why the pool would not go on by itself if this member, which serves, failed now: dirty data may be
+    /// on it alone, or a start would ask a person whether it may be left behind.
+    pub(crate) fn held_by(&self, index: usize) -> Option<Hold> {
+        // The epoch without it is being written, and it is empty.
+        let departs = self.departing.get() && self.members[index].is_leaving();
+        if self.serving().count() < 2 && !departs {
+            return Some(Hold::Last);
+        }
+        // Nothing that an origin may lack is ever on one member alone where the rows of the opening let
+        // the pool go on; if it were so all the same, only a start could tell what is lost.
+        if self.sets.borrow().is_needed(index) {
+            return Some(Hold::OnlyCopy);
+        }
+        if departs {
+            return None;
+        }
+        let failing = self.members.iter().filter(|member| member.is_failed()).count();
+        let superblock = self.superblock.borrow();
+        match superblock.may_lose(failing + 1) {
+            true => None,
+            false if failing + superblock.failed_count() > 0 => Some(Hold::NotRestored),
+            false => Some(Hold::Unproven),
+        }
+    }
+
+    /// The volumes that are written back now and would not be with so many members.
+    fn written_through_with(&self, members: usize) -> Vec<String> {
+        let superblock = self.superblock.borrow();
+        if self.is_short() || members >= usize::from(superblock.dirty_copies) {
+            return Vec::new();
+        }
+        let agreed = |accepts: bool| accepts || superblock.accept_single_copy;
+        let ends = superblock
+            .volumes
+            .iter()
+            .filter(|v| v.mode == Mode::Writeback && !agreed(v.accept_single_copy));
+        ends.map(|v| v.name.clone()).collect()
+    }
+}

@@ -1,0 +1,206 @@
+//! Whether a member can be pulled: what is answered is what happens. And what the answer rests on with one copy:
+//! that nothing is dirty is noted durably, whatever is written or cut off meanwhile.
+
+use std::rc::Rc;
+
+use forebay_device::Runtime;
+use forebay_engine::ids::DeviceId;
+use forebay_engine::{Error, ErrorKind, EventKind, Hold, Mode, Pull, Tuning};
+
+use crate::rig::{KINDS, Plan, Rig, SOON, lazy, same, survive};
+
+const BLOCKS: u64 = 40;
+
+fn plan(members: usize, copies: u8) -> Plan {
+    let tuning = Tuning { origin_flush_interval: SOON, flush_interval: SOON, ..lazy() };
+    Plan { members, copies, tuning, ..Plan::default() }
+}
+
+fn write_all(rig: &Rc<Rig>, version: u64) -> Result<(), String> {
+    (0..BLOCKS).try_for_each(|block| rig.write(version, block, 1))?;
+    rig.flush()
+}
+
+fn verify(rig: &Rc<Rig>, version: u64, when: &str) -> Result<(), String> {
+    (0..BLOCKS).try_for_each(|block| {
+        same(&format!("block {block} {when}"), rig.read(block)?, version).map(drop)
+    })
+}
+
+fn id_of(rig: &Rig, member: usize) -> DeviceId {
+    rig.pool().superblock().members[member].device
+}
+
+fn ask(rig: &Rig, member: usize) -> Pull {
+    rig.pool().can_pull(id_of(rig, member)).unwrap()
+}
+
+fn note_clean(rig: &Rc<Rig>) -> Result<Result<(), Error>, String> {
+    let volume = rig.volume();
+    rig.run(async move { volume.note_clean().await })
+}
+
+/// Has the pool use every member.
+fn touch(rig: &Rc<Rig>) -> bool {
+    let pool = rig.pool();
+    rig.run(async move { pool.set_write_amplification_max(200).await }).unwrap().is_ok()
+}
+
+#[test]
+fn what_is_answered_is_what_happens() {
+    survive(96, |seed| {
+        let (members, copies) = [(1, 1), (2, 1), (2, 2), (3, 2), (3, 1), (3, 3)][seed as usize % 6];
+        let rig = Rig::new(seed, Plan { agreed: true, ..plan(members, copies) });
+        write_all(&rig, 2)?;
+        if seed / 6 % 2 == 1 {
+            rig.destage()?;
+        }
+        if seed / 12 % 2 == 1 {
+            note_clean(&rig)?.map_err(|error| error.to_string())?;
+        }
+        let pulled = (seed / 3) as usize % members;
+        // Another one before, which may be made good by then.
+        if seed / 24 % 2 == 1 && members > 1 {
+            let other = (pulled + 1) % members;
+            let safe = ask(&rig, other).held_by.is_none();
+            rig.broken[other].gone.set(safe);
+            touch(&rig);
+            if safe && seed / 48 % 2 == 1 {
+                rig.pause(100 * SOON);
+            }
+        }
+        let pull = ask(&rig, pulled);
+        rig.broken[pulled].gone.set(true);
+        let goes_on = touch(&rig);
+        assert_eq!(goes_on, pull.held_by.is_none(), "{pull:?}");
+        assert_eq!(rig.pool().is_latched(), !goes_on, "{pull:?}");
+        if !goes_on {
+            return Ok(());
+        }
+        assert_eq!(pull.only_dirty_bytes, 0);
+        let restored = |event: &forebay_engine::Event| event.kind == EventKind::CopiesRestored;
+        let has_copies = pull.short_bytes == 0 || pull.copied_again;
+        verify(&rig, 2, "without it")?;
+        write_all(&rig, 3)?;
+        rig.pause(100 * SOON);
+        let is_restored = rig.pool().events().iter().any(restored);
+        assert!(is_restored || !pull.copied_again, "{pull:?}");
+        assert!(has_copies || rig.pool().short_bytes().0 > 0 || rig.pool().blocks().1 == 0);
+        verify(&rig, 3, "in the end")
+    });
+}
+
+/// Each answer for the reason that it has.
+#[test]
+fn each_reason_is_the_one_that_counts() {
+    survive(2, |seed| {
+        let why = |rig: &Rig, member| ask(rig, member).held_by;
+        let rig = Rig::new(seed, plan(1, 1));
+        assert_eq!(why(&rig, 0), Some(Hold::Last));
+
+        let rig = Rig::new(seed, plan(2, 1));
+        assert_eq!((why(&rig, 0), why(&rig, 1)), (None, None), "nothing was ever dirty");
+        write_all(&rig, 2)?;
+        let both = [0, 1].map(|member| ask(&rig, member));
+        let only: u64 = both.iter().map(|pull| pull.only_dirty_bytes).sum();
+        assert_eq!(only, BLOCKS * 4096, "each block is on one of them");
+        for pull in both {
+            let expected = if pull.only_dirty_bytes > 0 { Hold::OnlyCopy } else { Hold::Unproven };
+            assert_eq!(pull.held_by, Some(expected));
+        }
+        rig.destage()?;
+        assert_eq!(why(&rig, 0), Some(Hold::Unproven));
+        note_clean(&rig)?.map_err(|error| error.to_string())?;
+        assert_eq!((why(&rig, 0), why(&rig, 1)), (None, None));
+        let clean: u64 = [0, 1].map(|member| ask(&rig, member).only_clean_bytes).iter().sum();
+        assert_eq!(clean, BLOCKS * 4096);
+
+        let rig = Rig::new(seed, Plan { agreed: false, ..plan(2, 2) });
+        write_all(&rig, 2)?;
+        let pull = ask(&rig, 0);
+        assert_eq!((pull.held_by, pull.only_dirty_bytes), (None, 0));
+        assert_eq!((pull.short_bytes, pull.copied_again), (BLOCKS * 4096, false));
+        assert_eq!(pull.written_through, ["v"], "with one copy it is not written back");
+        rig.broken[1].gone.set(true);
+        assert!(touch(&rig));
+        assert_eq!(why(&rig, 0), Some(Hold::Last));
+        let gone = rig.pool().can_pull(id_of(&rig, 1)).unwrap_err();
+        assert_eq!(gone.kind, ErrorKind::NotFound);
+
+        let rig = Rig::new(seed, Plan { agreed: false, ..plan(3, 2) });
+        write_all(&rig, 2)?;
+        let pull = ask(&rig, 0);
+        assert!(pull.copied_again && pull.written_through.is_empty() && pull.held_by.is_none());
+        rig.broken[1].gone.set(true);
+        assert!(touch(&rig));
+        let held: Vec<_> = [0, 2].map(|member| why(&rig, member)).into();
+        assert!(held.iter().all(|hold| hold.is_some()), "until copies are restored: {held:?}");
+        assert!(held.contains(&Some(Hold::NotRestored)) || held.contains(&Some(Hold::OnlyCopy)));
+        rig.pause(100 * SOON);
+        assert_eq!((why(&rig, 0), why(&rig, 2)), (None, None));
+        rig.witness_refuses.set(true);
+        touch(&rig);
+        assert_eq!(why(&rig, 0), Some(Hold::Witness));
+        rig.broken[0].gone.set(true);
+        assert!(!touch(&rig) && rig.pool().is_latched());
+        assert_eq!(why(&rig, 2), Some(Hold::Latched));
+        Ok(())
+    });
+}
+
+/// With writes beside it, cut off at every I/O: what was acknowledged is there, and where it was noted that
+/// nothing is dirty, one of the two may be missing.
+#[test]
+fn that_nothing_is_dirty_is_noted_while_clients_write() {
+    survive(2, |seed| {
+        let (mut asked, mut missing) = (0, 0);
+        for ios in 1.. {
+            let luck = seed + ios;
+            let rig = Rig::new(seed, Plan { mode: Mode::Writeback, ..plan(2, 1) });
+            write_all(&rig, 2)?;
+            rig.destage()?;
+            rig.world.crash_at(Some(rig.world.io_count() + ios));
+            let volume = rig.volume();
+            let writes = luck % 3 == 0;
+            let done = writes.then(|| rig.start_write(3, luck % BLOCKS, 1));
+            let noted = rig.run(async move { volume.note_clean().await });
+            let runtime = Rc::clone(&rig.world) as Rc<dyn Runtime>;
+            rig.run(async move { runtime.sleep(SOON).await.result.ok() }).ok();
+            let done = done.is_some_and(|done| done.get());
+            let flushed = rig.flush().is_ok();
+            let acknowledged = done && flushed;
+            rig.world.crash_at(None);
+            rig.crash(KINDS[(luck / 3 % 2) as usize]);
+            let at = |error: String| format!("after {ios} I/Os: {error}");
+            let without = (luck / 6 % 2) as usize;
+            rig.offer(&[1 - without]);
+            match rig.open() {
+                Ok(()) if acknowledged => return Err(at("dirty, and nobody was asked".into())),
+                Ok(()) => missing += 1,
+                Err(error) if error.starts_with("NeedsDecision") => {
+                    asked += 1;
+                    rig.offer(&[0, 1]);
+                    rig.open().map_err(at)?;
+                }
+                Err(error) => return Err(at(error)),
+            }
+            for block in 0..BLOCKS {
+                let is_new = writes && block == luck % BLOCKS;
+                let found = rig.read(block).map_err(at)?;
+                let fits = match is_new {
+                    true if acknowledged => found == 3,
+                    true => found == 2 || found == 3,
+                    false => found == 2,
+                };
+                if !fits {
+                    return Err(at(format!("block {block} is {found}")));
+                }
+            }
+            if noted.is_ok() && flushed && ios > 60 {
+                assert!(asked > 9 && missing > 9, "asked {asked}, missing {missing}");
+                return Ok(());
+            }
+        }
+        Ok(())
+    });
+}
