@@ -12,11 +12,15 @@ use forebay_engine::ErrorKind;
 
 use crate::text::tell;
 
+/// Of a question that was answered with no.
+pub(crate) const EXIT_NO: u8 = 3;
+
 /// What a command ends with.
-pub(crate) const EXIT_CODES: [(u8, &str); 4] = [
+pub(crate) const EXIT_CODES: [(u8, &str); 5] = [
     (0, "done"),
     (1, "failed, or interrupted before the end of what was asked"),
     (2, "the command line makes no sense"),
+    (EXIT_NO, "the answer to what was asked is no: `pool device can-i-pull`"),
     (130, "ended at once by a second SIGINT or SIGTERM; a pool recovers as after a crash"),
 ];
 

@@ -116,6 +116,8 @@ fn right_requests(root: &str) -> Vec<(&'static str, &'static str, Value)> {
         ("POST", "/api/v1/pools/fast/devices/add", json!({"ssd": "/dev/null"})),
         ("POST", "/api/v1/pools/fast/devices/remove", json!({"device": at("ssd-0")})),
         ("POST", "/api/v1/pools/fast/devices/remove", json!({"device": at("none")})),
+        ("POST", "/api/v1/pools/fast/devices/can-i-pull", json!({"device": at("ssd-0")})),
+        ("POST", "/api/v1/pools/fast/devices/can-i-pull", json!({"device": ""})),
         ("POST", volumes, json!({"name": "vm", "origin": at("other-origin")})),
         ("POST", volumes, json!({"name": "two", "origin": at("other-origin"), "mode": "readonly"})),
         ("POST", volumes, json!({"name": "two", "origin": at("ssd-0"), "dry_run": true})),

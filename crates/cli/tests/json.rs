@@ -62,6 +62,7 @@ fn every_command_answers_in_json_with_the_version_of_its_form() {
         vec!["pool", "device", "remove", "--yes", "fast", more],
         vec!["pool", "device", "add", "--dry-run", "fast", more],
         vec!["pool", "device", "add", "--", "fast", more],
+        vec!["pool", "device", "can-i-pull", "--", "fast", more],
         vec!["volume", "remove", "--yes", "fast/vm"],
         vec!["pool", "export", "--", "fast"],
         vec!["pool", "import", "--"],

@@ -245,6 +245,7 @@ fn tables_and_errors() {
     world.show(&["pool", "list"]);
     world.show(&["pool", "import"]);
     world.show(&["volume", "flush", "fast/vm"]);
+    world.show(&["pool", "device", "can-i-pull", "fast", &first]);
     world.show(&["explain", "origin-missing"]);
     assert_narrow(&world.all);
     // Longer than a line: one fact or one sentence each, whatever the terminal.
@@ -259,6 +260,7 @@ fn tables_and_errors() {
     world.show(&["pool", "create", "other", "--ssd", &disk]);
     world.show(&["pool", "create", "other", "--ssd", "/dev/null"]);
     world.show(&["pool", "show", "fats"]);
+    world.show(&["pool", "device", "can-i-pull", "fast", &format!("{first}0")]);
     world.show(&["pool", "import", "slow"]);
     world.show(&["pool", "destroy", "fast"]);
     world.show(&["pool", "destroy", "fast", "--yes"]);

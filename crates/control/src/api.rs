@@ -13,7 +13,7 @@ use crate::hours::DestageHours;
 use crate::name::{Name, VolumeName};
 use crate::profile::Profile;
 
-pub use crate::devices::{AddDevice, RemoveDevice};
+pub use crate::devices::{AddDevice, CanIPull, Pull, RemoveDevice};
 pub use crate::scrub::{Scrub, Verify};
 pub use report::{Event, EventsQuery, Memory, PoolStats, Stats, Status, VolumeStats};
 

@@ -21,3 +21,37 @@ pub struct RemoveDevice {
     /// Its path as the pool shows it, or its identity.
     pub device: String,
 }
+
+/// `POST /api/v1/pools/{pool}/devices/can-i-pull`: whether a cache device can be pulled now. Nothing is changed.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CanIPull {
+    /// Its path as the pool shows it, or its identity.
+    pub device: String,
+}
+
+/// What would be if a cache device were pulled now.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Pull {
+    /// Its path, or what was asked for if it is nowhere.
+    pub device: String,
+    /// Its identity; empty while it has none.
+    pub id: String,
+    /// Whether nothing is lost and the pool goes on.
+    pub safe: bool,
+    /// The same in one sentence, with the reason.
+    pub summary: String,
+    /// What to do first; empty if it is safe.
+    pub action: String,
+    /// Seconds until it is safe, at the present rate; 0 if it is, `null` if nobody can tell, or if that takes
+    /// more than waiting.
+    pub wait_s: Option<u64>,
+    /// Bytes that origins lack and that no other cache device has.
+    pub only_dirty_bytes: u64,
+    /// Bytes of clean data that no other cache device has.
+    pub only_clean_bytes: u64,
+    /// Whether volumes would be written through from then on.
+    pub ends_write_back: bool,
+    /// What else would be different, a sentence each.
+    pub notes: Vec<String>,
+}

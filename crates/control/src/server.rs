@@ -229,6 +229,14 @@ async fn remove_device(
     desk.change(|reply| Call::RemoveDevice(name, body, reply)).await
 }
 
+async fn can_i_pull(
+    State(desk): D,
+    At(name): At<Name>,
+    Body(body): Body<api::CanIPull>,
+) -> Response {
+    desk.ask(|reply| Call::CanIPull(name, body, reply)).await
+}
+
 async fn start_scrub(State(desk): D, At(name): At<Name>) -> Response {
     desk.change(|reply| Call::StartScrub(name, reply)).await
 }
@@ -339,6 +347,7 @@ pub fn router(calls: Sender<Call>) -> Router {
         .route("/pools/{pool}/destroy", post(destroy_pool))
         .route("/pools/{pool}/devices/add", post(add_device))
         .route("/pools/{pool}/devices/remove", post(remove_device))
+        .route("/pools/{pool}/devices/can-i-pull", post(can_i_pull))
         .route("/pools/{pool}/scrub", post(start_scrub).delete(stop_scrub))
         .route("/plan", post(plan))
         .route("/volumes", get(volumes))

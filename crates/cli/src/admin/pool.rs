@@ -5,15 +5,15 @@ use std::path::{Path, PathBuf};
 use clap::Subcommand;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use forebay_control::api::{
-    AddDevice, Change, Confirm, CreatePool, Done, ImportPool, Job, Many, MemberState, One, Pool,
-    PoolPlan, PoolState, PoolUsage, RemoveDevice, Verify,
+    AddDevice, CanIPull, Change, Confirm, CreatePool, Done, ImportPool, Job, Many, MemberState,
+    One, Pool, PoolPlan, PoolState, PoolUsage, Pull, RemoveDevice, Verify,
 };
 use forebay_control::name::Name;
 use forebay_control::profile::Profile;
 
 use super::{Asking, Daemon, absolute, confirm, table};
 use crate::Result;
-use crate::failure::Failure;
+use crate::failure::{EXIT_NO, Failure};
 use crate::text::{self, parse_bytes, parse_millis, say, tell};
 
 /// See the head of the file.
@@ -67,7 +67,7 @@ pub(crate) enum Command {
         #[arg(long)]
         dry_run: bool,
     },
-    /// Add cache devices to a pool or take them out of it while it serves
+    /// The cache devices of a pool: add one, take one out, ask whether one can be pulled
     #[command(subcommand)]
     Device(Device),
     /// Open a pool whose devices are here; without a name list those that could be
@@ -119,6 +119,14 @@ pub(crate) enum Device {
         #[arg(long)]
         dry_run: bool,
     },
+    /// Say whether a cache device can be pulled out now, and if not, how long to wait; exit code 3: no
+    #[command(name = "can-i-pull")]
+    CanIPull {
+        /// The pool
+        pool: Name,
+        /// Its path or its identity, as `forebay pool show` has it
+        device: String,
+    },
     /// Move what a cache device holds to the others, then go on without it; it is erased
     Remove {
         /// The pool
@@ -146,6 +154,7 @@ fn designation(device: String) -> Result<String> {
 fn run_device(command: Device, daemon: &Daemon<'_>) -> Result<()> {
     let (pool, device, yes, dry_run) = match command {
         Device::Add { pool, ssd, dry_run } => return add_device(pool, &ssd, dry_run, daemon),
+        Device::CanIPull { pool, device } => return can_i_pull(&pool, device, daemon),
         Device::Remove { pool, device, yes, dry_run } => (pool, device, yes, dry_run),
     };
     let device = designation(device)?;
@@ -161,6 +170,32 @@ fn run_device(command: Device, daemon: &Daemon<'_>) -> Result<()> {
         tell(format_args!("{device} is no cache device of pool \"{pool}\" any more"));
     });
     Ok(())
+}
+
+/// Ends with an exit code of its own if the answer is no.
+fn can_i_pull(pool: &Name, device: String, daemon: &Daemon<'_>) -> Result<()> {
+    let at = format!("/api/v1/pools/{pool}/devices/can-i-pull");
+    let answer: One<Pull> = daemon.post(&at, &CanIPull { device: designation(device)? })?;
+    daemon.print(&answer, |answer| print_pull(&answer.item));
+    match answer.item.safe {
+        true => Ok(()),
+        false => std::process::exit(EXIT_NO.into()),
+    }
+}
+
+fn print_pull(pull: &Pull) {
+    say(&pull.summary);
+    if !pull.safe {
+        let wait = match pull.wait_s {
+            Some(seconds) => format!("about {}", text::left(seconds)),
+            None => "waiting alone does not help, or nobody can tell".to_owned(),
+        };
+        say(text::beside("wait     ", &wait));
+        say(text::beside("action   ", &pull.action));
+    }
+    for note in &pull.notes {
+        say(text::beside("then     ", note));
+    }
 }
 
 fn add_device(pool: Name, ssd: &Path, dry_run: bool, daemon: &Daemon<'_>) -> Result<()> {

@@ -56,6 +56,9 @@ impl Daemon {
             Call::DestroyPool(name, body, reply) => {
                 self.change(reply, |it| async move { it.destroy_pool(name.as_str(), &body).await });
             }
+            Call::CanIPull(name, body, reply) => {
+                send(reply, self.can_i_pull(&name, &body.device).map(One::of));
+            }
             Call::StartScrub(name, reply) => {
                 self.change(reply, |it| async move { it.start_scrub(&name).map(One::of) });
             }

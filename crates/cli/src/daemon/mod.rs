@@ -24,6 +24,7 @@ mod patience;
 mod plan;
 mod pools;
 mod progress;
+mod pull;
 mod scan;
 mod scrub;
 mod shelf;

@@ -117,6 +117,8 @@ fn sentence(why: Delay) -> &'static str {
 #[derive(Default)]
 pub(super) struct Progress {
     pool: Meter,
+    /// What has fewer copies than asked; nothing of it is destaged by that.
+    short: Meter,
     volumes: BTreeMap<String, Meter>,
     delayed: Delayed,
 }
@@ -125,6 +127,11 @@ impl Progress {
     /// The pool's.
     pub(super) fn pool(&self) -> Destaging {
         self.pool.read()
+    }
+
+    /// Seconds until all dirty data has its copies again, if that goes on as it does.
+    pub(super) fn restored_in(&self) -> Option<u64> {
+        self.short.read().left_s
     }
 
     /// A volume's.
@@ -149,6 +156,8 @@ impl Open {
             owed_bytes: blocks * BLOCK_BYTES,
         };
         progress.pool.note(look(counters.destage_bytes.get(), self.pool.blocks().1));
+        let (owed_bytes, _) = self.pool.short_bytes();
+        progress.short.note(Look { at: now, destaged_bytes: 0, owed_bytes });
         let volumes = self.volumes.borrow();
         progress.volumes.retain(|name, _| volumes.contains_key(name));
         for (name, volume) in volumes.iter() {

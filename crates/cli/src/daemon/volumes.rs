@@ -15,7 +15,7 @@ use forebay_engine::{
 };
 
 use super::describe::mode_name;
-use super::jobs::Aim;
+use super::jobs::{Aim, Job};
 use super::pools::check_absolute;
 use super::{Attached, Daemon, Open, Slot};
 use crate::Result;
@@ -139,6 +139,13 @@ pub(super) fn cancelled() -> Failure {
 pub(super) fn no_volume(name: &VolumeName) -> Failure {
     Failure::coded(Code::NotFound, format!("there is no volume \"{name}\""))
         .hint("`forebay volume list` shows those that are there")
+}
+
+/// Brings everything of a volume to its origin and makes it durable that nothing is dirty.
+async fn destage(job: &Job, volume: &Volume) -> Result<()> {
+    job.unless_cancelled(volume.destage()).await.ok_or_else(cancelled)??;
+    // Short, and not to be cut off.
+    Ok(volume.note_clean().await?)
 }
 
 impl Daemon {
@@ -305,10 +312,9 @@ impl Daemon {
             if !comes_home {
                 return Ok(());
             }
-            let destaged = job.unless_cancelled(volume.destage()).await.ok_or_else(cancelled)?;
-            destaged.map_err(|error| {
-                Failure::from(error).on(format!("it is {mode}, but what was dirty still is"))
-            })
+            destage(&job, &volume)
+                .await
+                .map_err(|failure| failure.on(format!("it is {mode}, but what was dirty still is")))
         });
         Ok(self.jobs.look(&job))
     }
@@ -370,12 +376,7 @@ impl Daemon {
         }
         let owed = Rc::clone(&volume);
         let left = move || owed.unproven_blocks() * BLOCK_BYTES;
-        let job = self.jobs.begin(aim, left, |job| async move {
-            job.unless_cancelled(volume.destage())
-                .await
-                .ok_or_else(cancelled)?
-                .map_err(Failure::from)
-        });
+        let job = self.jobs.begin(aim, left, |job| async move { destage(&job, &volume).await });
         Ok(self.jobs.look(&job))
     }
 

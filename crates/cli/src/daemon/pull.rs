@@ -1,0 +1,183 @@
+//! Whether a cache device can be pulled: what the engine says, in sentences, and how long to wait.
+
+use std::path::Path;
+
+use forebay_control::api;
+use forebay_control::name::Name;
+use forebay_engine::format::{MemberState, Superblock};
+use forebay_engine::{Hold, Pull};
+
+use super::describe::plural;
+use super::volumes::BLOCK_BYTES;
+use super::{Daemon, Open, Slot};
+use crate::Result;
+use crate::text;
+
+/// Why not, what to do, and how long that takes.
+fn reason(name: &Name, open: &Open, pull: &Pull, hold: Hold) -> (String, String, Option<u64>) {
+    let superblock = open.pool.superblock();
+    let flush: Vec<String> = superblock
+        .volumes
+        .iter()
+        .filter(|volume| volume.may_be_dirty)
+        .map(|volume| format!("`forebay volume flush {name}/{}`", volume.name))
+        .collect();
+    let flush = flush.join(", ");
+    let progress = open.progress.borrow();
+    let (_, copied_again) = open.pool.short_bytes();
+    let add = "add another one first: `forebay pool device add`";
+    match hold {
+        Hold::Last => {
+            ("it is the only one, and the pool would stop writing".to_owned(), add.to_owned(), None)
+        }
+        Hold::OnlyCopy => (
+            format!("{} are dirty and on it alone", text::bytes(pull.only_dirty_bytes)),
+            format!("bring them home: {flush}; or have it emptied: `forebay pool device remove`"),
+            progress.pool().left_s,
+        ),
+        Hold::NotRestored if copied_again => (
+            "one was lost before, and dirty data has not all its copies yet".to_owned(),
+            "wait for the event `copies-restored`".to_owned(),
+            progress.restored_in(),
+        ),
+        Hold::NotRestored => (
+            "one was lost before, and what is dirty has no copy to spare".to_owned(),
+            format!("{add}; or bring what is dirty home: {flush}"),
+            progress.pool().left_s,
+        ),
+        Hold::Unproven => (
+            "dirty data has one copy, and it is not noted that nothing is dirty".to_owned(),
+            format!("bring it home, which notes it: {flush}"),
+            progress.pool().left_s.filter(|_| open.pool.unproven_blocks() > 0),
+        ),
+        Hold::Witness => (
+            "the witness cannot be written, and without it one that is stale may be believed"
+                .to_owned(),
+            "make the state directory writable".to_owned(),
+            None,
+        ),
+        Hold::Latched => (
+            "the pool has stopped writing, and may need it".to_owned(),
+            "see `forebay events`, and restart the daemon before anything else".to_owned(),
+            None,
+        ),
+    }
+}
+
+/// What would be different, a sentence each.
+fn notes(name: &Name, open: &Open, pull: &Pull, left: usize) -> Vec<String> {
+    let (bytes, mut notes) = (text::bytes, Vec::new());
+    if pull.leaves {
+        notes.push("It is being removed: wait for that, and nothing goes with it.".to_owned());
+    }
+    if !pull.written_through.is_empty() {
+        let volumes: Vec<_> =
+            pull.written_through.iter().map(|volume| format!("{name}/{volume}")).collect();
+        notes.push(format!(
+            "Write-back ends until there is another one: {} {} written through, and what is dirty is \
+             destaged.",
+            volumes.join(", "),
+            if volumes.len() == 1 { "is" } else { "are" },
+        ));
+    }
+    if pull.short_bytes > 0 {
+        let how = match pull.copied_again {
+            true => format!("is copied again ({} left)", plural(left, "cache device")),
+            false => "is destaged".to_owned(),
+        };
+        notes.push(format!(
+            "{} of dirty data have a copy less until that {how}.",
+            bytes(pull.short_bytes)
+        ));
+    }
+    if pull.only_clean_bytes > 0 {
+        let cached = (open.pool.blocks().0 * BLOCK_BYTES).max(1);
+        let share = 100.0 * pull.only_clean_bytes as f64 / cached as f64;
+        notes.push(format!(
+            "{} of clean data go with it, {share:.0} % of what is cached: they are read from origins \
+             again.",
+            bytes(pull.only_clean_bytes)
+        ));
+    }
+    notes
+}
+
+/// An answer about a device that the pool does not use.
+fn unused(device: &str, id: String, summary: &str, action: &str) -> api::Pull {
+    api::Pull {
+        device: device.to_owned(),
+        id,
+        safe: action.is_empty(),
+        summary: summary.to_owned(),
+        action: action.to_owned(),
+        wait_s: Some(0).filter(|_| action.is_empty()),
+        only_dirty_bytes: 0,
+        only_clean_bytes: 0,
+        ends_write_back: false,
+        notes: Vec::new(),
+    }
+}
+
+/// One that the pool has gone on without, or that it does not have yet.
+fn not_in_use(slot: &Slot, superblock: &Superblock, wanted: &str) -> Option<api::Pull> {
+    let seen = slot.seen.borrow();
+    let gone = superblock.members.iter().filter(|member| member.state != MemberState::Present);
+    let mut places = gone.map(|member| {
+        let id = member.device;
+        (id, seen.iter().find(|found| found.superblock.device == id))
+    });
+    let gone = places.find(|(id, found)| {
+        id.to_string() == wanted || found.is_some_and(|found| found.path == Path::new(wanted))
+    });
+    if let Some((id, found)) = gone {
+        let device = found.map_or(wanted.to_owned(), |found| found.path.display().to_string());
+        let summary = "Safe to pull: the pool has gone on without it.";
+        return Some(unused(&device, id.to_string(), summary, ""));
+    }
+    let is_new = slot.record.borrow().ssds.iter().any(|path| path == Path::new(wanted))
+        && seen.iter().all(|found| found.path != Path::new(wanted));
+    is_new.then(|| {
+        let summary = "Not safe to pull: it is being added just now.";
+        unused(wanted, String::new(), summary, "ask again when that has ended")
+    })
+}
+
+impl Daemon {
+    /// Whether a cache device can be pulled now.
+    pub(super) fn can_i_pull(&self, name: &Name, wanted: &str) -> Result<api::Pull> {
+        let (slot, open) = self.open(name.as_str())?;
+        let superblock = open.pool.superblock();
+        let device = match self.device_of(name, wanted) {
+            Ok(device) => device,
+            Err(failure) => return not_in_use(&slot, &superblock, wanted).ok_or(failure),
+        };
+        let pull = open.pool.can_pull(device.id)?;
+        let (summary, action, wait_s) = match pull.held_by {
+            Some(hold) => {
+                let (why, action, wait_s) = reason(name, &open, &pull, hold);
+                (format!("Not safe to pull: {why}."), action, wait_s)
+            }
+            None => {
+                let why = match () {
+                    () if pull.has_failed => "it has failed, and the pool goes on without it",
+                    () if open.pool.unproven_blocks() == 0 => "every origin has all of its data",
+                    () => "all that is dirty is on another cache device, too",
+                };
+                (format!("Safe to pull: {why}."), String::new(), Some(0))
+            }
+        };
+        let left = superblock.present().count() - 1;
+        Ok(api::Pull {
+            device: device.path.display().to_string(),
+            id: device.id.to_string(),
+            safe: pull.held_by.is_none(),
+            summary,
+            action,
+            wait_s,
+            only_dirty_bytes: pull.only_dirty_bytes,
+            only_clean_bytes: pull.only_clean_bytes,
+            ends_write_back: !pull.written_through.is_empty(),
+            notes: notes(name, &open, &pull, left),
+        })
+    }
+}
