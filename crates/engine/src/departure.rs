@@ -22,8 +22,8 @@ use crate::core::Core;
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::EventKind;
 use crate::failure::Standing;
-use crate::format::{Layout, SUPERBLOCK_BYTES, Stream};
-use crate::ids::{DeviceId, SegmentId};
+use crate::format::{Layout, MemberRecord, SUPERBLOCK_BYTES, Stream, Superblock};
+use crate::ids::{BLOCK_BYTES, DeviceId, SegmentId};
 use crate::planted::{self, Bug};
 use crate::pool::Pool;
 use crate::segment::{Set, SetState};
@@ -57,7 +57,29 @@ impl Pool {
     /// are too few for the copies that were asked for, are too small for what is dirty, or members were
     /// lost and what they held has not all its copies yet; [`ErrorKind::Stopping`].
     pub fn check_departure(&self, id: DeviceId) -> Result<u64> {
-        self.core.may_depart(id).map(|index| self.core.bytes_on(index))
+        self.core.may_depart(id, None).map(|index| self.core.bytes_on(index))
+    }
+
+    /// Whether a device could take the place of a member: it is added ([`Pool::add_member`]), then the
+    /// member is taken out ([`Pool::begin_departure`]). What the superblock would say in between, as
+    /// [`Pool::plan_addition`] has it, and bytes of segments on the member that are in use.
+    ///
+    /// # Errors
+    /// Those of [`Pool::plan_addition`], and of [`Pool::check_departure`] with the device added.
+    pub fn plan_replacement(
+        &self,
+        id: DeviceId,
+        device: &Rc<dyn BlockDevice>,
+    ) -> Result<(Superblock, u64)> {
+        let next = self.plan_addition(device)?;
+        let index = self.core.may_depart(id, next.members.last())?;
+        Ok((next, self.core.bytes_on(index)))
+    }
+
+    /// Whether what was under way for a departure that has been called off has not ended yet. Until then
+    /// none can begin; it takes as long as moving one set.
+    pub fn is_calling_off(&self) -> bool {
+        self.core.emptying.get() && self.core.leaving().is_none()
     }
 
     /// Begins to take a member out: nothing new is put there, and what it holds goes to the others.
@@ -66,7 +88,7 @@ impl Pool {
     /// Those of [`Pool::check_departure`].
     pub fn begin_departure(&self, id: DeviceId) -> Result<Departure> {
         let core = &self.core;
-        let index = core.may_depart(id)?;
+        let index = core.may_depart(id, None)?;
         core.members[index].transition(Standing::Leaving);
         core.sets.borrow_mut().set_leaving(Some(index));
         core.emptied.set(false);
@@ -117,8 +139,8 @@ impl Core {
         self.sets.borrow().on(index).count() as u64 * self.segment_bytes
     }
 
-    /// The place of a member that may be taken out.
-    fn may_depart(&self, id: DeviceId) -> Result<usize> {
+    /// The place of a member that may be taken out, once `added` is there.
+    fn may_depart(&self, id: DeviceId, added: Option<&MemberRecord>) -> Result<usize> {
         self.check_latch()?;
         if self.stopping.get() {
             return Err(Error::new(ErrorKind::Stopping, "the pool is stopping"));
@@ -144,7 +166,7 @@ impl Core {
                 "wait for the event `copies-restored`, or flush the volumes",
             );
         }
-        let others = self.serving().count() - 1;
+        let others = self.serving().count() - 1 + usize::from(added.is_some());
         if others == 0 {
             return refused(
                 format!("cache device {id} is the only one of pool \"{}\"", superblock.name),
@@ -163,12 +185,22 @@ impl Core {
             );
         }
         let sets = self.sets.borrow();
-        let room = sets.sets_without(index, usize::from(dirty)) as u64 * DIRTY_PERCENT_MAX / 100;
+        let left = sets.sets_without(index, added.map(|added| added.segment_count), dirty.into());
+        let room = left as u64 * DIRTY_PERCENT_MAX / 100;
         let owed: u64 = sets.iter().map(|set| u64::from(set.owed_blocks)).sum();
         if owed.div_ceil(u64::from(self.segment_blocks)) > room {
+            let mib = |bytes: u64| bytes.div_ceil(1 << 20);
             return refused(
-                "what is dirty would fill too much of the cache devices that are left".to_owned(),
-                "destage first: `forebay volume flush`",
+                format!(
+                    "what is dirty would fill too much of the cache devices that are left: {} MiB are \
+                     dirty, and they may take {} MiB of that",
+                    mib(owed * BLOCK_BYTES),
+                    mib(room * self.segment_bytes)
+                ),
+                match added {
+                    Some(_) => "destage first: `forebay volume flush`; or use a larger one",
+                    None => "destage first: `forebay volume flush`",
+                },
             );
         }
         Ok(index)

@@ -54,10 +54,26 @@ pub(super) fn sets_of(mut above: [usize; PLACES_MAX], copies: usize) -> usize {
     (0..copies).map(of).min().unwrap_or(0)
 }
 
+/// See [`SetTable::reserve`], for a member of so many segments.
+fn reserve_of(count: u32) -> usize {
+    (count as usize / 20).max(RESERVE_SEGMENTS_MIN)
+}
+
+/// See [`SetTable::floor`], for a member of so many segments.
+fn floor_of(count: u32, stream: Stream) -> usize {
+    let reserve = reserve_of(count);
+    match stream {
+        Stream::Metadata => 0,
+        Stream::Facts => reserve / 8 * 3,
+        Stream::Dirty | Stream::Rewritten | Stream::DirtyMain => reserve / 4 * 3,
+        Stream::Main | Stream::Probation => reserve / 4 * 3 + 1,
+    }
+}
+
 impl SetTable {
     /// Free segments of a member below which room is made: 5 % of it.
     fn reserve(&self, member: usize) -> usize {
-        (self.members[member].count as usize / 20).max(RESERVE_SEGMENTS_MIN)
+        reserve_of(self.members[member].count)
     }
 
     /// Free segments of a member that a stream leaves to others. Images may take all: they lead to
@@ -66,13 +82,7 @@ impl SetTable {
     /// otherwise, reclaim could give the segment that it has just freed to the data it moves
     /// there, again and again, before a write that waits for one on several members finds them.
     pub(super) fn floor(&self, member: usize, stream: Stream) -> usize {
-        let reserve = self.reserve(member);
-        match stream {
-            Stream::Metadata => 0,
-            Stream::Facts => reserve / 8 * 3,
-            Stream::Dirty | Stream::Rewritten | Stream::DirtyMain => reserve / 4 * 3,
-            Stream::Main | Stream::Probation => reserve / 4 * 3 + 1,
-        }
+        floor_of(self.members[member].count, stream)
     }
 
     /// Segments that are worth a root of their own while writers wait for room: half of the
@@ -213,13 +223,15 @@ impl SetTable {
     }
 
     /// How many sets of `copies` segments the others could hold without a member, above what writes
-    /// leave to others.
-    pub(crate) fn sets_without(&self, member: usize, copies: usize) -> usize {
+    /// leave to others; with one more that has so many segments.
+    pub(crate) fn sets_without(&self, member: usize, more: Option<u32>, copies: usize) -> usize {
         let mut above = [0; PLACES_MAX];
+        let room = |count: u32| (count as usize).saturating_sub(floor_of(count, Stream::Dirty));
         for m in self.there().filter(|&m| m != member) {
-            let count = self.members[m].count as usize;
-            above[m] = count.saturating_sub(self.floor(m, Stream::Dirty));
+            above[m] = room(self.members[m].count);
         }
+        // That place is the member's own.
+        above[member] = more.map_or(0, room);
         sets_of(above, copies)
     }
 

@@ -20,6 +20,7 @@ mod pull;
 mod ram;
 mod remote;
 mod removal;
+mod replacement;
 mod rig;
 mod scrub;
 mod start;
