@@ -116,6 +116,16 @@ fn right_requests(root: &str) -> Vec<(&'static str, &'static str, Value)> {
         ("POST", "/api/v1/pools/fast/devices/add", json!({"ssd": "/dev/null"})),
         ("POST", "/api/v1/pools/fast/devices/remove", json!({"device": at("ssd-0")})),
         ("POST", "/api/v1/pools/fast/devices/remove", json!({"device": at("none")})),
+        (
+            "POST",
+            "/api/v1/pools/fast/devices/replace",
+            json!({"old": at("ssd-0"), "new": at("ssd-0")}),
+        ),
+        (
+            "POST",
+            "/api/v1/pools/fast/devices/replace",
+            json!({"old": at("ssd-0"), "new": at("none")}),
+        ),
         ("POST", "/api/v1/pools/fast/devices/can-i-pull", json!({"device": at("ssd-0")})),
         ("POST", "/api/v1/pools/fast/devices/can-i-pull", json!({"device": ""})),
         ("POST", volumes, json!({"name": "vm", "origin": at("other-origin")})),

@@ -28,6 +28,8 @@ fn every_command_answers_in_json_with_the_version_of_its_form() {
     let daemon = Daemon::new("json");
     let (ssd, dir) = (daemon.ssd("ssd-0"), daemon.dir.path("demo"));
     let more = daemon.ssd("ssd-1");
+    let third = daemon.ssd("ssd-2");
+    let third = third.to_str().unwrap();
     let origin = daemon.dir.sparse("origin", VOLUME_BYTES as u64);
     let (ssd, origin, dir) =
         (ssd.to_str().unwrap(), origin.to_str().unwrap(), dir.to_str().unwrap());
@@ -62,7 +64,9 @@ fn every_command_answers_in_json_with_the_version_of_its_form() {
         vec!["pool", "device", "remove", "--yes", "fast", more],
         vec!["pool", "device", "add", "--dry-run", "fast", more],
         vec!["pool", "device", "add", "--", "fast", more],
-        vec!["pool", "device", "can-i-pull", "--", "fast", more],
+        vec!["pool", "device", "replace", "--dry-run", "fast", more, third],
+        vec!["pool", "device", "replace", "--yes", "fast", more, third],
+        vec!["pool", "device", "can-i-pull", "--", "fast", third],
         vec!["volume", "remove", "--yes", "fast/vm"],
         vec!["pool", "export", "--", "fast"],
         vec!["pool", "import", "--"],

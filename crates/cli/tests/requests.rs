@@ -115,6 +115,7 @@ const TARGETS: &[(&str, &str)] = &[
     ("POST", "/api/v1/pools/fast/destroy"),
     ("POST", "/api/v1/pools/fast/devices/add"),
     ("POST", "/api/v1/pools/fast/devices/remove"),
+    ("POST", "/api/v1/pools/fast/devices/replace"),
     ("POST", "/api/v1/pools/fast/devices/can-i-pull"),
     ("POST", "/api/v1/pools/none/export"),
     ("POST", "/api/v1/pools/fast/volumes"),

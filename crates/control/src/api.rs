@@ -13,7 +13,7 @@ use crate::hours::DestageHours;
 use crate::name::{Name, VolumeName};
 use crate::profile::Profile;
 
-pub use crate::devices::{AddDevice, CanIPull, Pull, RemoveDevice};
+pub use crate::devices::{AddDevice, CanIPull, Pull, RemoveDevice, ReplaceDevice};
 pub use crate::scrub::{Scrub, Verify};
 pub use report::{Event, EventsQuery, Memory, PoolStats, Stats, Status, VolumeStats};
 
@@ -530,6 +530,15 @@ pub enum Change {
         pool: Name,
         /// The cache device.
         ssd: PathBuf,
+    },
+    /// See [`ReplaceDevice`].
+    ReplaceDevice {
+        /// The pool.
+        pool: Name,
+        /// The old cache device.
+        old: String,
+        /// The new one.
+        new: PathBuf,
     },
     /// See [`RemoveDevice`].
     RemoveDevice {

@@ -22,6 +22,18 @@ pub struct RemoveDevice {
     pub device: String,
 }
 
+/// `POST /api/v1/pools/{pool}/devices/replace`: a cache device takes the place of another one, which may be
+/// gone; whatever is on it is erased. What the old one holds goes to it and to the others in the
+/// [`Job`](crate::api::Job) that is the answer.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ReplaceDevice {
+    /// The old one: its path as the pool shows it, the path that it last had, or its identity.
+    pub old: String,
+    /// The new one; an absolute path.
+    pub new: PathBuf,
+}
+
 /// `POST /api/v1/pools/{pool}/devices/can-i-pull`: whether a cache device can be pulled now. Nothing is changed.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

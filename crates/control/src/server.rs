@@ -229,6 +229,14 @@ async fn remove_device(
     desk.change(|reply| Call::RemoveDevice(name, body, reply)).await
 }
 
+async fn replace_device(
+    State(desk): D,
+    At(name): At<Name>,
+    Body(body): Body<api::ReplaceDevice>,
+) -> Response {
+    desk.change(|reply| Call::ReplaceDevice(name, body, reply)).await
+}
+
 async fn can_i_pull(
     State(desk): D,
     At(name): At<Name>,
@@ -347,6 +355,7 @@ pub fn router(calls: Sender<Call>) -> Router {
         .route("/pools/{pool}/destroy", post(destroy_pool))
         .route("/pools/{pool}/devices/add", post(add_device))
         .route("/pools/{pool}/devices/remove", post(remove_device))
+        .route("/pools/{pool}/devices/replace", post(replace_device))
         .route("/pools/{pool}/devices/can-i-pull", post(can_i_pull))
         .route("/pools/{pool}/scrub", post(start_scrub).delete(stop_scrub))
         .route("/plan", post(plan))

@@ -6,7 +6,7 @@ use clap::Subcommand;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use forebay_control::api::{
     AddDevice, CanIPull, Change, Confirm, CreatePool, Done, ImportPool, Job, Many, MemberState,
-    One, Pool, PoolPlan, PoolState, PoolUsage, Pull, RemoveDevice, Verify,
+    One, Pool, PoolPlan, PoolState, PoolUsage, Pull, RemoveDevice, ReplaceDevice, Verify,
 };
 use forebay_control::name::Name;
 use forebay_control::profile::Profile;
@@ -67,7 +67,7 @@ pub(crate) enum Command {
         #[arg(long)]
         dry_run: bool,
     },
-    /// The cache devices of a pool: add one, take one out, ask whether one can be pulled
+    /// The cache devices of a pool: add, replace, take out, ask whether one can be pulled
     #[command(subcommand)]
     Device(Device),
     /// Open a pool whose devices are here; without a name list those that could be
@@ -127,6 +127,22 @@ pub(crate) enum Device {
         /// Its path or its identity, as `forebay pool show` has it
         device: String,
     },
+    /// Put a cache device in the place of another one, which may be gone; both are erased
+    Replace {
+        /// The pool
+        pool: Name,
+        /// The old one: its path, also the one that it last had, or its identity
+        old: String,
+        /// The new one: a disk, a partition, or a file written in full
+        #[arg(value_name = "PATH")]
+        new: PathBuf,
+        /// Do not ask
+        #[arg(long)]
+        yes: bool,
+        /// Only say what would be done
+        #[arg(long)]
+        dry_run: bool,
+    },
     /// Move what a cache device holds to the others, then go on without it; it is erased
     Remove {
         /// The pool
@@ -154,6 +170,9 @@ fn designation(device: String) -> Result<String> {
 fn run_device(command: Device, daemon: &Daemon<'_>) -> Result<()> {
     let (pool, device, yes, dry_run) = match command {
         Device::Add { pool, ssd, dry_run } => return add_device(pool, &ssd, dry_run, daemon),
+        Device::Replace { pool, old, new, yes, dry_run } => {
+            return replace_device(pool, old, &new, yes, dry_run, daemon);
+        }
         Device::CanIPull { pool, device } => return can_i_pull(&pool, device, daemon),
         Device::Remove { pool, device, yes, dry_run } => (pool, device, yes, dry_run),
     };
@@ -168,6 +187,37 @@ fn run_device(command: Device, daemon: &Daemon<'_>) -> Result<()> {
     let job = daemon.follow(job)?;
     daemon.print(&job, |_| {
         tell(format_args!("{device} is no cache device of pool \"{pool}\" any more"));
+    });
+    Ok(())
+}
+
+fn replace_device(
+    pool: Name,
+    old: String,
+    new: &Path,
+    yes: bool,
+    dry_run: bool,
+    daemon: &Daemon<'_>,
+) -> Result<()> {
+    let (old, new) = (designation(old)?, absolute(new)?);
+    if dry_run {
+        return daemon.plan(&Change::ReplaceDevice { pool, old, new });
+    }
+    let place = new.display().to_string();
+    let what = format!(
+        "{place} takes the place of cache device {old} in pool \"{pool}\"; what is on both is erased"
+    );
+    confirm(pool.as_str(), &what, yes)?;
+    let at = format!("/api/v1/pools/{pool}/devices/replace");
+    let job: One<Job> = daemon.post(&at, &ReplaceDevice { old: old.clone(), new })?;
+    let job = daemon.follow(job).map_err(|failure| {
+        failure.or_hint(
+            "the new one is a part of the pool, and so is the old one unless it is gone; ask again and it \
+             goes on, or take one of them out: `forebay pool device remove`",
+        )
+    })?;
+    daemon.print(&job, |_| {
+        tell(format_args!("{place} has taken the place of {old} in pool \"{pool}\""));
     });
     Ok(())
 }

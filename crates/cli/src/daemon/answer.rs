@@ -56,6 +56,11 @@ impl Daemon {
             Call::DestroyPool(name, body, reply) => {
                 self.change(reply, |it| async move { it.destroy_pool(name.as_str(), &body).await });
             }
+            Call::ReplaceDevice(pool, body, reply) => {
+                self.change(reply, |it| async move {
+                    it.replace_device(&pool, &body.old, &body.new).await.map(One::of)
+                });
+            }
             Call::CanIPull(name, body, reply) => {
                 send(reply, self.can_i_pull(&name, &body.device).map(One::of));
             }

@@ -5,6 +5,7 @@
 //! carries the creation to its end or takes back what it has written. Only a pool that was never
 //! opened is erased like that: there is nothing in it.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::rc::Rc;
 
@@ -35,6 +36,9 @@ fn record_of(intent: &Intent, id: String) -> Record {
         ssds: intent.ssds.clone(),
         accept_data_loss_on_ssd_failure: intent.accept_data_loss_on_ssd_failure,
         exports: Vec::new(),
+        places: BTreeMap::new(),
+        replacing: None,
+        replaced: BTreeSet::new(),
     }
 }
 

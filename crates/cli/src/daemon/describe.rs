@@ -11,6 +11,7 @@ use forebay_control::name::VolumeName;
 use forebay_device::runtime::{MILLISECOND, SECOND};
 use forebay_engine::format::{MemberState as OnDisk, Superblock, VolumeRecord};
 
+use super::pools::lost_of;
 use super::scan::{Found, newest};
 use super::state::Record;
 use super::volumes::{BLOCK_BYTES, api_mode, cutoff_bytes, destage_hours, no_volume};
@@ -45,8 +46,13 @@ fn slowest(pools: &[api::Pool]) -> Option<u64> {
 }
 
 /// The members that a superblock names, with where they were found.
-fn members_of(superblock: &Superblock, found: &[&Found]) -> Vec<Member> {
-    let members = superblock.members.iter().map(|member| {
+fn members_of(superblock: &Superblock, found: &[&Found], record: Option<&Record>) -> Vec<Member> {
+    let replaced = |id: &str| record.is_some_and(|record| record.replaced.contains(id));
+    let members = superblock
+        .members
+        .iter()
+        .filter(|member| member.state == OnDisk::Present || !replaced(&member.device.to_string()));
+    let members = members.map(|member| {
         let place = found.iter().find(|found| found.superblock.device == member.device);
         let state = match (member.state, place) {
             (OnDisk::Present, Some(_)) => MemberState::Present,
@@ -153,7 +159,7 @@ impl Daemon {
             None => newest(&seen).cloned(),
         };
         let mut members = match &superblock {
-            Some(superblock) => members_of(superblock, &seen),
+            Some(superblock) => members_of(superblock, &seen, Some(&record)),
             None => record
                 .ssds
                 .iter()
@@ -209,7 +215,8 @@ impl Daemon {
             );
         }
         let superblock = open.pool.superblock();
-        let lost = superblock.members.len() - superblock.present().count();
+        let lost_ids: Vec<_> = lost_of(&superblock, &slot.record.borrow().replaced).collect();
+        let lost = lost_ids.len();
         let offline: Vec<String> = open
             .volumes
             .borrow()
@@ -239,10 +246,14 @@ impl Daemon {
             _ if unhealed > 0 => "see `forebay events` for where they are, then `forebay explain \
                                   damage-unhealed`"
                 .to_owned(),
-            None if lost > 0 => "one that is back is stale; adding cache devices is not in this \
-                                 version: remove the volumes, then make the pool anew"
-                .to_owned(),
-            None => String::new(),
+            None => match (self.unfinished(slot, name), lost_ids.first()) {
+                (Some(unfinished), _) => unfinished,
+                (None, Some(id)) => format!(
+                    "put another one in its place: `forebay pool device replace {name} {id} PATH`; \
+                     one that is back is stale, and must be erased first"
+                ),
+                (None, None) => String::new(),
+            },
             Some(first) => format!("attach the origin; `forebay volume show {first}` says why"),
         };
         let summary = match (lost, offline.len()) {
@@ -277,7 +288,7 @@ impl Daemon {
             id: superblock.pool.to_string(),
             state: PoolState::Exported,
             summary: "Its cache devices are here.".to_owned(),
-            members: members_of(superblock, found),
+            members: members_of(superblock, found, None),
             volumes: Vec::new(),
             usage: None,
         })

@@ -6,13 +6,15 @@ use std::rc::Rc;
 use forebay_control::api;
 use forebay_control::error::Code;
 use forebay_control::name::Name;
+use forebay_engine::Departure;
 use forebay_engine::format::Superblock;
 use forebay_engine::ids::DeviceId;
 
 use super::Daemon;
-use super::jobs::Aim;
+use super::jobs::{Aim, Job};
 use super::pools::check_absolute;
 use super::scan::Found;
+use super::state::Replacing;
 use super::volumes::cancelled;
 use crate::Result;
 use crate::failure::Failure;
@@ -59,14 +61,30 @@ impl Daemon {
 
     /// Adds a cache device to a pool; the caller holds `changing`.
     pub(super) async fn add_device(&self, pool: &Name, path: &Path) -> Result<api::Pool> {
-        let (slot, open) = self.open(pool.as_str())?;
+        let (_, open) = self.open(pool.as_str())?;
         let joining = self.open_new(path).await?;
+        open.pool.plan_addition(&joining.only())?;
+        drop(open);
+        self.join_device(pool, path, joining, None).await?;
+        self.describe_pool(pool.as_str())
+    }
+
+    /// Has a pool take in a device that was looked at, as part of a replacement or not; the caller holds
+    /// `changing`.
+    pub(super) async fn join_device(
+        &self,
+        pool: &Name,
+        path: &Path,
+        joining: Members,
+        replacing: Option<Replacing>,
+    ) -> Result<()> {
+        let (slot, open) = self.open(pool.as_str())?;
         let device = joining.only();
-        open.pool.plan_addition(&device)?;
         // Before a superblock names it: a start must look for it where it is.
         let before = slot.record.borrow().clone();
         let mut record = before.clone();
         record.ssds.push(path.to_owned());
+        record.replacing = replacing.or(record.replacing);
         self.state.store(&record).await?;
         *slot.record.borrow_mut() = record;
         let id = match open.pool.add_member(device).await {
@@ -82,8 +100,10 @@ impl Daemon {
         open.members.borrow_mut().append(joining);
         open.members.borrow().share_last(superblock.pool, &self.crew);
         slot.seen.borrow_mut().push(Found { path: path.to_owned(), superblock });
+        slot.record.borrow_mut().places.insert(id.to_string(), path.to_owned());
         self.tell_news(pool.as_str(), &open);
-        self.describe_pool(pool.as_str())
+        self.keep_record(&slot).await;
+        Ok(())
     }
 
     /// Begins to take a cache device out of a pool: what it holds goes to the others, then the pool
@@ -101,12 +121,23 @@ impl Daemon {
         let (it, pool) = (Rc::clone(self), pool.clone());
         let left = move || counted.left_bytes();
         let job = self.jobs.begin(aim, left, |job| async move {
-            job.unless_cancelled(departure.emptied()).await.ok_or_else(cancelled)??;
-            let _held = job.unless_cancelled(it.changing.lock()).await.ok_or_else(cancelled)?;
-            departure.end().await?;
-            it.forget_device(&pool, &leaving).await
+            it.depart(&job, &pool, &leaving, &departure).await
         });
         Ok(self.jobs.look(&job))
+    }
+
+    /// Empties a cache device, then has its pool go on without it.
+    pub(super) async fn depart(
+        &self,
+        job: &Job,
+        pool: &Name,
+        leaving: &Device,
+        departure: &Departure,
+    ) -> Result<()> {
+        job.unless_cancelled(departure.emptied()).await.ok_or_else(cancelled)??;
+        let _held = job.unless_cancelled(self.changing.lock()).await.ok_or_else(cancelled)?;
+        departure.end().await?;
+        self.forget_device(pool, leaving).await
     }
 
     /// Nobody looks for a device any more that has left its pool; the caller holds `changing`.
@@ -117,12 +148,16 @@ impl Daemon {
             open.members.borrow_mut().release(&gone.path, pool, &self.crew);
         }
         slot.seen.borrow_mut().retain(|found| found.superblock.device != gone.id);
-        slot.record.borrow_mut().ssds.retain(|path| *path != gone.path);
-        let record = slot.record.borrow().clone();
-        // Where they are is looked up at each start anyway.
-        if let Err(failure) = self.state.store(&record).await {
-            self.journal.warn("state-unwritable", pool.as_str(), failure.what());
+        {
+            let mut record = slot.record.borrow_mut();
+            record.ssds.retain(|path| *path != gone.path);
+            record.places.remove(&gone.id.to_string());
+            // One of the two of a replacement: it has come to its end, or is given up.
+            let id = gone.id.to_string();
+            let is_of = |known: &Replacing| known.old == id || known.new == gone.path;
+            record.replacing = record.replacing.take().filter(|known| !is_of(known));
         }
+        self.keep_record(&slot).await;
         Ok(())
     }
 }

@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::fmt;
+use std::path::PathBuf;
 use std::rc::Rc;
 
 use forebay_control::api::{Done, Job as Description, JobState, Mode};
@@ -29,6 +30,8 @@ pub(super) enum Aim {
     Remove(VolumeName),
     /// A cache device, by its identity, leaves a pool.
     RemoveDevice(Name, DeviceId),
+    /// A device, at a path, takes the place of a cache device, by its identity, of a pool.
+    ReplaceDevice(Name, DeviceId, PathBuf),
     /// All copies of what a pool holds are read. It minds nothing that is done to the pool.
     Scrub(Name),
     /// All pools are destaged, then the daemon ends.
@@ -40,7 +43,15 @@ impl Aim {
     fn volume(&self) -> Option<&VolumeName> {
         match self {
             Aim::Flush(volume) | Aim::Mode(volume, _) | Aim::Remove(volume) => Some(volume),
-            Aim::RemoveDevice(..) | Aim::Scrub(_) | Aim::Stop => None,
+            Aim::RemoveDevice(..) | Aim::ReplaceDevice(..) | Aim::Scrub(_) | Aim::Stop => None,
+        }
+    }
+
+    /// The pool that a cache device is to leave.
+    fn left_pool(&self) -> Option<&Name> {
+        match self {
+            Aim::RemoveDevice(pool, _) | Aim::ReplaceDevice(pool, ..) => Some(pool),
+            _ => None,
         }
     }
 
@@ -49,7 +60,7 @@ impl Aim {
             Aim::Flush(volume) | Aim::Mode(volume, _) | Aim::Remove(volume) => {
                 volume.pool.as_str() == pool
             }
-            Aim::RemoveDevice(name, _) => name.as_str() == pool,
+            Aim::RemoveDevice(name, _) | Aim::ReplaceDevice(name, ..) => name.as_str() == pool,
             Aim::Scrub(_) => false,
             Aim::Stop => true,
         }
@@ -61,20 +72,25 @@ impl Aim {
             Aim::Flush(volume) | Aim::Mode(volume, _) | Aim::Remove(volume) => {
                 format!("volume \"{volume}\"")
             }
-            Aim::RemoveDevice(pool, _) | Aim::Scrub(pool) => format!("pool \"{pool}\""),
+            Aim::RemoveDevice(pool, _) | Aim::ReplaceDevice(pool, ..) | Aim::Scrub(pool) => {
+                format!("pool \"{pool}\"")
+            }
             Aim::Stop => "the daemon".to_owned(),
         }
     }
 
     /// Whether this must not begin while `other` is under way. A flush waits for the same as a change
-    /// of mode, and neither minds the other. Volumes do not mind a cache device that leaves; the engine
-    /// lets one go at a time.
+    /// of mode, and neither minds the other. Volumes do not mind a cache device that leaves; a pool lets one
+    /// go at a time.
     fn is_kept_by(&self, other: &Aim) -> bool {
         match (self, other) {
             (Aim::Stop | Aim::Scrub(_), _) | (_, Aim::Scrub(_)) => false,
             (Aim::Flush(_), Aim::Mode(..)) | (Aim::Mode(..), Aim::Flush(_)) => false,
             (_, Aim::Stop) => true,
-            _ => self.volume().is_some() && self.volume() == other.volume(),
+            _ => {
+                (self.volume().is_some() && self.volume() == other.volume())
+                    || (self.left_pool().is_some() && self.left_pool() == other.left_pool())
+            }
         }
     }
 }
@@ -89,6 +105,10 @@ impl fmt::Display for Aim {
             Aim::Remove(volume) => write!(f, "removal of volume \"{volume}\""),
             Aim::RemoveDevice(pool, device) => {
                 write!(f, "removal of cache device {device} from pool \"{pool}\"")
+            }
+            Aim::ReplaceDevice(pool, device, new) => {
+                let new = new.display();
+                write!(f, "replacement of cache device {device} of pool \"{pool}\" by {new}")
             }
             Aim::Scrub(pool) => write!(f, "scrub of pool \"{pool}\""),
             Aim::Stop => f.write_str("destaging of all pools before the end"),
@@ -123,6 +143,10 @@ impl Job {
     /// Runs `work` unless the job is cancelled first; `None` then.
     pub(super) async fn unless_cancelled<T>(&self, work: impl Future<Output = T>) -> Option<T> {
         self.cancelled.cut(work).await
+    }
+
+    pub(super) fn is_cancelled(&self) -> bool {
+        self.cancelled.is_raised()
     }
 
     fn describe(&self, now: Nanos) -> Description {
@@ -288,6 +312,11 @@ impl Jobs {
             .hint(format!("wait until that has ended, or `forebay job cancel {}`", job.number)))
     }
 
+    /// Whether one is under way whose aim is like this.
+    pub(super) fn is_running(&self, is_like: impl Fn(&Aim) -> bool) -> bool {
+        self.running().iter().any(|job| is_like(&job.aim))
+    }
+
     /// Ends the job that does just this, if there is one.
     pub(super) fn cancel_aim(&self, aim: &Aim) {
         self.running().iter().filter(|job| job.aim == *aim).for_each(|job| job.cancelled.raise());
@@ -301,6 +330,24 @@ impl Jobs {
         }
         for job in jobs {
             job.ended.wait().await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pool_lets_one_cache_device_go_at_a_time() {
+        let pool = |name: &str| name.parse::<Name>().unwrap();
+        let remove = |name, id| Aim::RemoveDevice(pool(name), DeviceId([id; 16]));
+        let replace = |name, id| Aim::ReplaceDevice(pool(name), DeviceId([id; 16]), "/new".into());
+        for other in [remove("fast", 1), replace("fast", 1)] {
+            assert!(remove("fast", 2).is_kept_by(&other) && replace("fast", 2).is_kept_by(&other));
+            assert!(!remove("slow", 2).is_kept_by(&other), "it is of another pool");
+            assert!(!Aim::Flush("fast/vm".parse().unwrap()).is_kept_by(&other));
+            assert!(other.is_of_pool("fast") && !other.is_of_pool("slow"));
         }
     }
 }

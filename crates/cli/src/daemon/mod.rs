@@ -25,6 +25,7 @@ mod plan;
 mod pools;
 mod progress;
 mod pull;
+mod replace;
 mod scan;
 mod scrub;
 mod shelf;

@@ -23,7 +23,7 @@ pub(super) fn plan(what: impl Into<String>, steps: Vec<String>) -> Plan {
 }
 
 /// Bytes that the members of a superblock hold, each copy by itself.
-fn capacity(superblock: &Superblock) -> u64 {
+pub(super) fn capacity(superblock: &Superblock) -> u64 {
     let segments: u64 = superblock.present().map(|m| u64::from(m.segment_count)).sum();
     segments * u64::from(superblock.segment_bytes)
 }
@@ -44,6 +44,7 @@ impl Daemon {
             Change::ExportPool(name) => self.plan_export_pool(&name),
             Change::DestroyPool(name) => self.plan_destroy(&name),
             Change::AddDevice { pool, ssd } => self.plan_add_device(&pool, &ssd).await,
+            Change::ReplaceDevice { pool, old, new } => self.plan_replace(&pool, &old, &new).await,
             Change::RemoveDevice { pool, device } => self.plan_remove_device(&pool, &device),
             Change::StartScrub(name) => self.plan_start_scrub(&name),
             Change::StopScrub(name) => self.plan_stop_scrub(&name),

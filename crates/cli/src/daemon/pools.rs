@@ -1,7 +1,7 @@
 //! Pools: made, found, opened, let go.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -11,7 +11,8 @@ use forebay_control::name::{Name, VolumeName};
 use forebay_control::profile::Profile;
 use forebay_device::Runtime;
 use forebay_device::runtime::{Nanos, SECOND};
-use forebay_engine::format::Superblock;
+use forebay_engine::format::{MemberState as OnDisk, Superblock};
+use forebay_engine::ids::DeviceId;
 use forebay_engine::limits::{
     INDEX_BYTES_PER_GIB, INDEX_BYTES_PER_GIB_SPARSE, INDEX_BYTES_PER_GIB_USUAL,
 };
@@ -100,6 +101,17 @@ impl Slot {
         }
     }
 
+    /// Where each of a pool's cache devices was seen last, also of those that were lost.
+    pub(super) fn places_of(&self, superblock: &Superblock) -> BTreeMap<String, PathBuf> {
+        let (seen, record) = (self.seen.borrow(), self.record.borrow());
+        let place = |id: DeviceId| {
+            let found = seen.iter().find(|found| found.superblock.device == id);
+            let path = found.map(|found| &found.path).or(record.places.get(&id.to_string()));
+            path.map(|path| (id.to_string(), path.clone()))
+        };
+        superblock.members.iter().filter_map(|member| place(member.device)).collect()
+    }
+
     /// The pool, if it is open.
     pub(super) fn open(&self) -> Option<Rc<Open>> {
         match &*self.state.borrow() {
@@ -107,6 +119,15 @@ impl Slot {
             _ => None,
         }
     }
+}
+
+/// The cache devices that a pool has lost, but for those that were replaced.
+pub(super) fn lost_of<'a>(
+    superblock: &'a Superblock,
+    replaced: &'a BTreeSet<String>,
+) -> impl Iterator<Item = DeviceId> + 'a {
+    let lost = superblock.members.iter().filter(|member| member.state != OnDisk::Present);
+    lost.map(|member| member.device).filter(|id| !replaced.contains(&id.to_string()))
 }
 
 /// Where the devices of a pool are.
@@ -292,17 +313,31 @@ impl Daemon {
         *slot.state.borrow_mut() = State::Open(Rc::clone(&open));
         self.tell_time(&open);
         self.tell_news(&name, &open);
-        if paths != record.ssds {
-            slot.record.borrow_mut().ssds = paths;
-            let record = slot.record.borrow().clone();
-            // Where they are is looked up again anyway.
-            if let Err(failure) = self.state.store(&record).await {
-                self.journal.warn("state-unwritable", &name, failure.what());
-            }
+        let superblock = open.pool.superblock();
+        let known = Record {
+            ssds: paths,
+            places: slot.places_of(&superblock),
+            replaced: lost_of(&superblock, &BTreeSet::new())
+                .map(|id| id.to_string())
+                .filter(|id| record.replaced.contains(id))
+                .collect(),
+            ..record.clone()
+        };
+        if known != record {
+            *slot.record.borrow_mut() = known;
+            self.keep_record(slot).await;
         }
         self.attach_volumes(slot, &open).await;
         self.tell_pool_memory(&name);
         Ok(open)
+    }
+
+    /// Stores what is known of a pool, where a start looks it up again anyway.
+    pub(super) async fn keep_record(&self, slot: &Slot) {
+        let record = slot.record.borrow().clone();
+        if let Err(failure) = self.state.store(&record).await {
+            self.journal.warn("state-unwritable", record.name.as_str(), failure.what());
+        }
     }
 
     async fn try_open(
@@ -614,8 +649,17 @@ impl Daemon {
         let (id, name) = self.find_pool(wanted, found)?;
         let ssds = of_pool(found, &id).iter().map(|found| found.path.clone()).collect();
         let accept_data_loss_on_ssd_failure = false;
-        let record =
-            Record { name, id, ssds, accept_data_loss_on_ssd_failure, exports: Vec::new() };
+        let (exports, places, replacing, replaced) = Default::default();
+        let record = Record {
+            name,
+            id,
+            ssds,
+            accept_data_loss_on_ssd_failure,
+            exports,
+            places,
+            replacing,
+            replaced,
+        };
         self.state.store(&record).await?;
         Ok(self.add_slot(record))
     }

@@ -9,6 +9,7 @@
 //! system that does not answer makes changes fail, and nothing else. The directory is locked while a
 //! daemon uses it.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{DirBuilder, File, TryLockError};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::DirBuilderExt;
@@ -39,6 +40,26 @@ pub(super) struct Record {
     pub(super) accept_data_loss_on_ssd_failure: bool,
     #[serde(default)]
     pub(super) exports: Vec<ExportRecord>,
+    /// Where each of its cache devices was last, by identity; for people, who know one that is gone by
+    /// that.
+    #[serde(default)]
+    pub(super) places: BTreeMap<String, PathBuf>,
+    /// A replacement that has not come to its end.
+    #[serde(default)]
+    pub(super) replacing: Option<Replacing>,
+    /// Cache devices that were lost and replaced, as long as the pool's superblock still has their numbers.
+    #[serde(default)]
+    pub(super) replaced: BTreeSet<String>,
+}
+
+/// A device that takes the place of a cache device: stored with the place where the new one is, before that
+/// is a part of the pool, so that whoever asks again goes on.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Replacing {
+    /// The identity of the old one, and where it was.
+    pub(super) old: String,
+    pub(super) old_path: PathBuf,
+    pub(super) new: PathBuf,
 }
 
 /// An export that is there after each start.
