@@ -102,6 +102,7 @@ enum ModeName {
     Writeback,
     Writethrough,
     Readonly,
+    Writeonly,
     Bypass,
 }
 
@@ -111,6 +112,7 @@ impl From<ModeName> for Mode {
             ModeName::Writeback => Mode::Writeback,
             ModeName::Writethrough => Mode::Writethrough,
             ModeName::Readonly => Mode::Readonly,
+            ModeName::Writeonly => Mode::Writeonly,
             ModeName::Bypass => Mode::Bypass,
         }
     }

@@ -108,7 +108,7 @@ fn random_requests_get_the_answers_of_nbdkit() {
     if !have("nbdkit") || !have("nbdinfo") {
         return;
     }
-    let modes = ["writeback", "writethrough", "readonly", "bypass"];
+    let modes = ["writeback", "writethrough", "readonly", "writeonly", "bypass"];
     for (seed, mode) in (1..).zip(modes) {
         let dir = Dir::new("oracle");
         let mut command = create(&dir);

@@ -34,8 +34,7 @@ pub enum Mode {
     Readonly,
     /// Nothing is cached.
     Bypass,
-    /// Reads do not populate; not available in this version.
-    #[serde(skip_deserializing)]
+    /// As writeback, but reads do not populate.
     Writeonly,
 }
 

@@ -29,7 +29,7 @@ use crate::counters::add;
 use crate::destage::Drain;
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::EventKind;
-use crate::format::{Mode, SegmentHeader, Stream};
+use crate::format::{SegmentHeader, Stream};
 use crate::ids::{BLOCK_BYTES, Incarnation, Location, SegmentId, Sequence};
 use crate::limits::{CLEAN_COPIES_MAX, COPIES_MAX};
 use crate::planted::{self, Bug};
@@ -134,7 +134,7 @@ impl Core {
         if change.dirty != Some(1) || agreed {
             return Ok(());
         }
-        let written_back = superblock.volumes.iter().filter(|v| v.mode == Mode::Writeback);
+        let written_back = superblock.volumes.iter().filter(|v| v.mode.writes_back());
         let names: Vec<_> = written_back
             .filter(|v| !v.accept_single_copy)
             .map(|v| format!("\"{}\"", v.name))
@@ -175,12 +175,12 @@ impl Core {
                 None => {}
             }
             for volume in superblock.volumes.iter_mut() {
-                volume.accept_single_copy |= accepts && volume.mode == Mode::Writeback;
+                volume.accept_single_copy |= accepts && volume.mode.writes_back();
             }
         })
         .await?;
         self.sets.borrow_mut().clean_copies = self.stream_copies(Stream::Main);
-        for v in self.volumes.borrow().values().filter(|v| v.mode.get() == Mode::Writeback) {
+        for v in self.volumes.borrow().values().filter(|v| v.mode.get().writes_back()) {
             v.accept_single_copy.set(v.accept_single_copy.get() || accepts);
         }
         drop(control);

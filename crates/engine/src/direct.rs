@@ -260,7 +260,7 @@ impl Core {
         let count = (end - first) as u32;
         let shard = self.shard(v.id, first);
         let _guard = shard.locks.lock(&self.ram, v.id, first, u64::from(count)).await;
-        let logs_clean = self.mode_of(v) == Mode::Writeback;
+        let logs_clean = self.mode_of(v).writes_back();
         let (mut zero, mut rest) = (Vec::new(), Vec::new());
         let mut at = first;
         shard.index.borrow().lookup(v.id, first, count, |m| {
@@ -305,7 +305,7 @@ impl Core {
         let (first, count) = blocks_of(offset, len);
         let shard = self.shard(v.id, first);
         let _guard = shard.locks.lock(&self.ram, v.id, first, u64::from(count)).await;
-        let short = self.mode_of(v) == Mode::Writeback && request_len <= ZERO_DIRECT_BYTES_MIN;
+        let short = self.mode_of(v).writes_back() && request_len <= ZERO_DIRECT_BYTES_MIN;
         let body_first = offset.div_ceil(BLOCK_BYTES);
         let body_end = ((offset + len) / BLOCK_BYTES).max(body_first);
         let (body_start_byte, body_end_byte) = (body_first * BLOCK_BYTES, body_end * BLOCK_BYTES);

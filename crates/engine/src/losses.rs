@@ -121,7 +121,7 @@ impl Core {
     pub(crate) fn mode_of(&self, v: &VolumeState) -> Mode {
         let mode = v.mode.get();
         let agreed = || v.accept_single_copy.get() || self.superblock.borrow().accept_single_copy;
-        if mode == Mode::Writeback && self.is_short() && !agreed() {
+        if mode.writes_back() && self.is_short() && !agreed() {
             return Mode::Writethrough;
         }
         mode
@@ -133,7 +133,7 @@ impl Core {
             return;
         }
         let superblock = self.superblock.borrow();
-        for v in superblock.volumes.iter().filter(|v| v.mode == Mode::Writeback) {
+        for v in superblock.volumes.iter().filter(|v| v.mode.writes_back()) {
             let how = if v.accept_single_copy || superblock.accept_single_copy {
                 "is written back with fewer copies, as was agreed to"
             } else {

@@ -594,8 +594,7 @@ impl Core {
 
     /// Whether anything that is read may be populated now.
     pub(crate) fn may_populate(&self, v: &VolumeState) -> bool {
-        let mode = self.mode_of(v);
-        let populates = matches!(mode, Mode::Writeback | Mode::Writethrough | Mode::Readonly);
+        let populates = !matches!(v.mode.get(), Mode::Writeonly | Mode::Bypass);
         populates && !self.latched.get() && !self.index_is_tight() && !self.is_holding_back()
     }
 

@@ -373,16 +373,11 @@ fn mark_dirty(superblock: &mut Superblock, v: &VolumeState, dirty: bool) {
 
 /// Whether a mode may be used as asked.
 pub(crate) fn check_mode(mode: Mode, dirty_copies: u8, accept_single_copy: bool) -> Result<()> {
-    match mode {
-        Mode::Writeonly => Err(Error::new(ErrorKind::Invalid, "mode writeonly is not available")
-            .hint("use writeback, writethrough, readonly or bypass")),
-        Mode::Writeback if dirty_copies < 2 && !accept_single_copy => Err(Error::new(
-            ErrorKind::Invalid,
-            "writeback with one dirty copy loses data when the SSD dies",
-        )
-        .hint(
-            "use two cache devices with --dirty-copies 2, or say --accept-data-loss-on-ssd-failure",
-        )),
-        _ => Ok(()),
+    if !mode.writes_back() || dirty_copies >= 2 || accept_single_copy {
+        return Ok(());
     }
+    let what = "writing back with one dirty copy loses data when the SSD dies";
+    Err(Error::new(ErrorKind::Invalid, what).hint(
+        "use two cache devices with --dirty-copies 2, or say --accept-data-loss-on-ssd-failure",
+    ))
 }

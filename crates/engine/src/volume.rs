@@ -550,7 +550,7 @@ impl Volume {
     /// # Errors
     /// As there.
     pub async fn write_zeroes_fast(&self, offset: u64, len: u64, durable: bool) -> Result<()> {
-        if self.mode() != Mode::Writeback || len > ZERO_DIRECT_BYTES_MIN {
+        if !self.mode().writes_back() || len > ZERO_DIRECT_BYTES_MIN {
             return Err(Error::new(ErrorKind::Unsupported, "these zeroes go to the origin"));
         }
         self.write_zeroes(offset, len, durable).await

@@ -11,7 +11,7 @@ use forebay_device::{Buf, Data, Io};
 use crate::core::Core;
 use crate::counters::add;
 use crate::error::{Error, ErrorKind, Result};
-use crate::format::{Entry, EntryKind, Mode, State, Stream};
+use crate::format::{Entry, EntryKind, State, Stream};
 use crate::ids::{BLOCK_BYTES, Location, SECTOR_BYTES, SECTORS_ALL};
 use crate::index::Mapping;
 use crate::limits::{GRANULE_BLOCKS, PARTIALS_MAX, REGION_BLOCKS};
@@ -78,7 +78,7 @@ impl Core {
         offset: u64,
         data: Data,
     ) -> Result<()> {
-        if self.mode_of(v) == Mode::Writeback {
+        if self.mode_of(v).writes_back() {
             self.pace(v, client, offset, data.len() as u64).await;
         }
         let (first, count) = blocks_of(offset, data.len() as u64);
@@ -99,7 +99,7 @@ impl Core {
         }
         self.note_access(v, first, count, Access::Write, mapped == count);
         add(&self.counters.write_hits, u64::from(mapped == count));
-        if self.mode_of(v) == Mode::Writeback || owed > 0 || lost {
+        if self.mode_of(v).writes_back() || owed > 0 || lost {
             let stream = if self.is_kept_apart(owed, count) {
                 Stream::Rewritten
             } else {

@@ -194,6 +194,7 @@ fn mode(mode: Mode) -> engine::Mode {
         Mode::Writeback => engine::Mode::Writeback,
         Mode::Writethrough => engine::Mode::Writethrough,
         Mode::Readonly => engine::Mode::Readonly,
+        Mode::Writeonly => engine::Mode::Writeonly,
         Mode::Bypass => engine::Mode::Bypass,
     }
 }

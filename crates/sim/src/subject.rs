@@ -23,11 +23,18 @@ pub enum Mode {
     Readonly,
     /// Everything goes to the origin.
     Bypass,
+    /// Writes are acknowledged from the cache, and reads bring nothing there.
+    Writeonly,
 }
 
 impl Mode {
     /// All of them.
-    pub const ALL: [Mode; 4] = [Mode::Writeback, Mode::Writethrough, Mode::Readonly, Mode::Bypass];
+    pub const ALL: [Mode; 5] =
+        [Mode::Writeback, Mode::Writethrough, Mode::Readonly, Mode::Bypass, Mode::Writeonly];
+
+    /// All but the last.
+    pub const USUAL: [Mode; 4] =
+        [Mode::Writeback, Mode::Writethrough, Mode::Readonly, Mode::Bypass];
 }
 
 /// Why a subject could not be created, opened, stopped or reconfigured, for people.

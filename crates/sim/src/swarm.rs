@@ -263,6 +263,7 @@ impl Config {
         let mut arrays = Rng::new(seed ^ 0x57F1);
         let mut settings = Rng::new(seed ^ 0xA6E);
         let mut scrub = Rng::new(seed ^ 0x5C2B);
+        let mut population = Rng::new(seed ^ 0x909);
         let stripe = |(bytes, chunk_bytes)| Stripe { bytes, chunk_bytes };
         let stripes = [(12 << 10, 4 << 10), (128 << 10, 32 << 10), (5 << 20, 1 << 20)].map(stripe);
         Self {
@@ -287,10 +288,13 @@ impl Config {
             cache_block_bytes: *rng.pick(&[4096, 16 << 10, 64 << 10]),
             write_amplification_max_percent: *rng.pick(&[100, 150, 400]),
             volumes: (0..rng.between(1, if feast { 2 } else { 3 }))
-                .map(|_| VolumeConfig {
-                    stripe: arrays.one_in(2).then(|| *arrays.pick(&stripes)),
-                    settings: Self::settings(&mut settings),
-                    ..Self::volume(&mut rng, diet)
+                .map(|_| {
+                    let volume = VolumeConfig {
+                        stripe: arrays.one_in(2).then(|| *arrays.pick(&stripes)),
+                        settings: Self::settings(&mut settings),
+                        ..Self::volume(&mut rng, diet)
+                    };
+                    Self::with_population(volume, &mut population)
                 })
                 .collect(),
             diet,
@@ -462,9 +466,18 @@ impl Config {
             stripe: None,
             write_cache: rng.one_in(2),
             settings: VolumeSettings::default(),
-            mode: if rng.one_in(2) { Mode::Writeback } else { *rng.pick(&Mode::ALL) },
+            mode: if rng.one_in(2) { Mode::Writeback } else { *rng.pick(&Mode::USUAL) },
             filled: rng.one_in(2),
         }
+    }
+
+    /// What brings blocks into the cache.
+    fn with_population(mut volume: VolumeConfig, rng: &mut Rng) -> VolumeConfig {
+        let writeonly = rng.one_in(6);
+        if volume.mode == Mode::Writeback && writeonly {
+            volume.mode = Mode::Writeonly;
+        }
+        volume
     }
 
     fn faults(rng: &mut Rng) -> FaultMix {
@@ -572,6 +585,9 @@ mod tests {
         assert!(configs.iter().any(|c| c.ram_bytes == [0]));
         assert!(configs.iter().any(|c| c.ram_bytes.len() > 3));
         assert!(configs.iter().any(|c| c.loss.is_some_and(|loss| loss.returns)));
+        for mode in Mode::ALL {
+            assert!(configs.iter().any(|c| c.volumes.iter().any(|v| v.mode == mode)));
+        }
         assert!(configs.iter().any(|c| c.rot.is_some() && c.scrubs > 1));
         assert!(configs.iter().any(|c| c.rot.is_none() && c.scrubs > 1));
     }

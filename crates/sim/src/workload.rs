@@ -150,7 +150,13 @@ impl Iterator for Workload {
             }
             70..79 => Op::Trim(volume, self.range(volume)),
             79..88 => Op::WriteZeroes(volume, self.range(volume)),
-            88..92 if self.mode_changes => Op::SetMode(volume, *self.rng.pick(&Mode::ALL)),
+            88..92 if self.mode_changes => {
+                let mode = match *self.rng.pick(&Mode::USUAL) {
+                    Mode::Writeback if self.left.is_multiple_of(2) => Mode::Writeonly,
+                    mode => mode,
+                };
+                Op::SetMode(volume, mode)
+            }
             88..98 => Op::Pause(self.rng.below(20 * MILLISECOND)),
             98 => Op::Pause(self.rng.below(20 * SECOND)),
             _ => Op::Read(volume, self.range(volume)),

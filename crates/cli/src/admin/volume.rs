@@ -67,7 +67,7 @@ pub(crate) enum Command {
     Set {
         /// POOL/NAME
         volume: VolumeName,
-        /// A mode (`writeback`, `writethrough`, `readonly`, `bypass`), or
+        /// A mode (`writeback`, `writethrough`, `readonly`, `writeonly`, `bypass`), or
         /// `destage-hours=HH:MM-HH:MM|any`, `dirty-age-max=TIME|off`, `sequential-cutoff=SIZE|off`
         #[arg(value_name = "MODE|KEY=VALUE", required = true, value_parser = parse_setting)]
         settings: Vec<Setting>,
@@ -96,6 +96,8 @@ pub(crate) enum Mode {
     Writethrough,
     /// Writes go to the origin only
     Readonly,
+    /// As writeback, but reads that miss bring nothing into the cache
+    Writeonly,
     /// Nothing is cached
     Bypass,
 }
@@ -106,6 +108,7 @@ impl From<Mode> for api::Mode {
             Mode::Writeback => api::Mode::Writeback,
             Mode::Writethrough => api::Mode::Writethrough,
             Mode::Readonly => api::Mode::Readonly,
+            Mode::Writeonly => api::Mode::Writeonly,
             Mode::Bypass => api::Mode::Bypass,
         }
     }
@@ -276,6 +279,9 @@ fn set_mode(daemon: &Daemon<'_>, volume: &VolumeName, mode: Mode) -> Result<()> 
     })?;
     daemon.print(&job, |_| match mode {
         Mode::Writeback => tell(format_args!("volume \"{volume}\" is written back")),
+        Mode::Writeonly => tell(format_args!(
+            "volume \"{volume}\" is written back, and reads that miss bring nothing into the cache"
+        )),
         mode => tell(format_args!(
             "volume \"{volume}\" is {}; its origin has all of its data",
             mode_name(mode.into())

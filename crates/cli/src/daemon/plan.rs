@@ -185,7 +185,7 @@ impl Daemon {
         volume.check_mode(engine_mode(mode))?;
         let (was, is) = (self.describe_volume(name)?.mode, mode_name(mode));
         let mut steps = vec![format!("it is served as {is} instead of {}", mode_name(was))];
-        if mode != Mode::Writeback {
+        if !engine_mode(mode).writes_back() {
             let origin = self.describe_volume(name)?.origin;
             steps.push(format!("{} go to {origin}; clients may go on", dirty(&open, name)));
         }

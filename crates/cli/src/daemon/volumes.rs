@@ -305,7 +305,7 @@ impl Daemon {
         let mode = mode_name(body.mode);
         let what = format!("volume \"{name}\" is now {mode}");
         self.journal.note("volume-mode", name.pool.as_str(), what);
-        let comes_home = body.mode != ApiMode::Writeback;
+        let comes_home = !engine_mode(body.mode).writes_back();
         let owed = Rc::clone(&volume);
         let left = move || if comes_home { owed.unproven_blocks() * BLOCK_BYTES } else { 0 };
         let job = self.jobs.begin(aim, left, |job| async move {

@@ -18,7 +18,6 @@ use forebay_device::runtime::SECOND;
 
 use super::Group;
 use crate::core::{Core, STRIPE_BLOCKS};
-use crate::format::Mode;
 use crate::ids::VolumeId;
 use crate::planted;
 use crate::volume::VolumeState;
@@ -148,7 +147,7 @@ impl Core {
 
     /// Whether all of a volume is to be destaged, however much room there is.
     fn is_asked_for(&self, v: &VolumeState) -> bool {
-        let leaving = self.mode_of(v) != Mode::Writeback;
+        let leaving = !self.mode_of(v).writes_back();
         let background = self.tuning.destage_when_idle && (leaving || self.is_background_time(v));
         v.drain.get() > 0 || self.mode_of(v) != v.mode.get() || background
     }

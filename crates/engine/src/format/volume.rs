@@ -57,6 +57,11 @@ pub enum Mode {
 }
 
 impl Mode {
+    /// Whether writes are acknowledged from the log, so that dirty data comes into being.
+    pub fn writes_back(self) -> bool {
+        matches!(self, Mode::Writeback | Mode::Writeonly)
+    }
+
     /// The mode with this number.
     pub fn from_number(number: u8) -> Option<Mode> {
         Some(match number {

@@ -16,6 +16,7 @@ mod lives;
 mod lying;
 mod members;
 mod origin;
+mod populate;
 mod pull;
 mod ram;
 mod remote;
