@@ -292,6 +292,7 @@ impl Serve {
             origin: self.origin.display().to_string(),
             mode: mode.unwrap_or(Mode::Writeback),
             cache_block_bytes: u32::try_from(self.cache_block_bytes).unwrap_or(u32::MAX),
+            settings: Default::default(),
             accept_data_loss_on_ssd_failure: self.accept_data_loss_on_ssd_failure,
         };
         Ok(pool.add_volume(&spec, origin).await?)

@@ -181,6 +181,7 @@ mod tests {
             origin: "origin".into(),
             mode: Mode::Readonly,
             cache_block_bytes: 4096,
+            settings: Default::default(),
             accept_data_loss_on_ssd_failure: true,
         };
         let volume = pool.expect("open").add_volume(&spec, origin).await.expect("add");

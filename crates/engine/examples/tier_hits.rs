@@ -123,6 +123,7 @@ fn pool(ram_bytes: u64, exponent: f64) -> f64 {
             origin: "o".into(),
             mode: Mode::Writeback,
             cache_block_bytes: BLOCK as u32,
+            settings: Default::default(),
             accept_data_loss_on_ssd_failure: true,
         };
         let origin = Rc::new(MemoryStore::new(BLOCKS * BLOCK, 512));

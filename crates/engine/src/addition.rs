@@ -285,6 +285,7 @@ impl Core {
         };
         self.index_memory_max.set(self.superblock.borrow().index_memory_max);
         self.policy.borrow_mut().resize(blocks);
+        self.resize_touches(blocks);
         // What was lost may be made good now, and who waited may have room.
         self.epoch_begun.wake_all();
         self.room.wake_all();

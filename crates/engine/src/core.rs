@@ -22,7 +22,7 @@ use crate::lock::RangeLocks;
 use crate::log::Log;
 use crate::member::{Member, Members};
 use crate::planted::{self, Bug};
-use crate::policy::Policy;
+use crate::policy::{Policy, Touches};
 use crate::ram::Ram;
 use crate::scrub::Scrub;
 use crate::segment::{Set, SetTable};
@@ -105,6 +105,8 @@ pub(crate) struct Core {
     /// Blocks per volume that are destaged but not yet known to be durable on the origin.
     pub written: RefCell<BTreeMap<VolumeId, u64>>,
     pub policy: RefCell<Box<dyn Policy>>,
+    /// Accesses to cache blocks of volumes that want more than one of them.
+    pub touches: RefCell<Touches>,
     pub ram: RefCell<Ram>,
     /// Whether dirty data is on the way to more copies.
     pub raising: Cell<bool>,

@@ -58,6 +58,9 @@ counters! {
         write_logged_bytes,
         /// Bytes that writes put straight onto the origin because of the volume's mode.
         bypass_mode_bytes,
+        /// Bytes of requests that went to the origin because their cache blocks had not been read or
+        /// written often enough.
+        bypass_profile_bytes,
         /// Bytes of long sequential reads that came from the origin and were not cached.
         bypass_sequential_bytes,
         /// Bytes zeroed straight on the origin because the request was long.

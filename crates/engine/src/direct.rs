@@ -13,7 +13,7 @@ use forebay_device::{Buf, Data, Io, io};
 use crate::core::{Core, STRIPE_BLOCKS};
 use crate::counters::add;
 use crate::error::Result;
-use crate::format::{Entry, EntryKind, Mode, State, Stream};
+use crate::format::{Entry, EntryKind, State, Stream};
 use crate::ids::BLOCK_BYTES;
 use crate::index::Mapping;
 use crate::limits::{REGION_BLOCKS, ZERO_DIRECT_BYTES_MIN};
@@ -71,18 +71,24 @@ impl Core {
         v.origin.note_direct(first / STRIPE_BLOCKS, failures);
     }
 
-    /// Writes straight to the origin. The caller holds the range lock and knows that nothing of
-    /// the range is owed.
+    /// Writes straight to the origin, and to the log as well if it `keeps` that. The caller holds the
+    /// range lock and knows that nothing of the range is owed.
     pub(crate) async fn write_direct(
         &self,
         v: &Rc<VolumeState>,
         offset: u64,
         data: Data,
+        keeps: bool,
     ) -> Result<()> {
-        add(&self.counters.bypass_mode_bytes, data.len() as u64);
+        if self.mode_of(v).writes_back() || (!keeps && v.thresholds.get().write > 1) {
+            planted::seen("write around the log: not written often enough");
+            add(&self.counters.bypass_profile_bytes, data.len() as u64);
+        } else {
+            add(&self.counters.bypass_mode_bytes, data.len() as u64);
+        }
         let (first, count) = blocks_of(offset, data.len() as u64);
         let logged = self.may_be_logged(v, first, count);
-        let keeps = self.mode_of(v) == Mode::Writethrough && !self.latched.get();
+        let keeps = keeps && !self.latched.get();
         // A provisional entry may be lost with its member, and what it superseded be found on
         // another: only where there is no other does it say what a tombstone says.
         let alone = self.named_count() == 1;

@@ -20,7 +20,7 @@ use crate::failure::{Standing, guardian};
 use crate::fingerprint;
 use crate::format::{Mode, Stream, Superblock, VOLUME_BLOCKS_MAX, VolumeRecord, VolumeSettings};
 use crate::ids::{BLOCK_BYTES, DeviceId, SECTOR_BYTES, VolumeId};
-use crate::limits::{ORIGIN_BYTES_MAX, RAM_BYTES_MAX, RECORD_BYTES_MAX, STRIPE_BYTES, VOLUMES_MAX};
+use crate::limits::{ORIGIN_BYTES_MAX, RAM_BYTES_MAX, RECORD_BYTES_MAX, VOLUMES_MAX};
 use crate::log::Log;
 use crate::member::Member;
 use crate::membership::{OpenOptions, Opened, Opening, assess};
@@ -51,6 +51,8 @@ pub struct VolumeSpec {
     pub mode: Mode,
     /// Unit of population, a power of two from 4 KiB to 4 MiB.
     pub cache_block_bytes: u32,
+    /// What may be changed of it at any time.
+    pub settings: VolumeSettings,
     /// Agrees to write-back with one dirty copy.
     pub accept_data_loss_on_ssd_failure: bool,
 }
@@ -211,6 +213,7 @@ fn new_core(
         owed: RefCell::new(BTreeMap::new()),
         written: RefCell::default(),
         policy: RefCell::new(Box::new(policy)),
+        touches: RefCell::default(),
         ram: RefCell::default(),
         raising: Cell::new(false),
         resizing: TaskMutex::default(),
@@ -347,7 +350,7 @@ impl Pool {
             may_be_dirty: false,
             accept_single_copy: spec.accept_data_loss_on_ssd_failure,
             cache_block_bytes: spec.cache_block_bytes,
-            settings: VolumeSettings::default(),
+            settings: spec.settings,
             fingerprint: None,
         };
         if record.size_bytes < BLOCK_BYTES {
@@ -392,13 +395,8 @@ impl Pool {
         if !(1..=ORIGIN_BYTES_MAX).contains(&origin.len()) || origin.chars().any(char::is_control) {
             return Err(invalid("the origin's designation cannot be used", "use 1 to 511 bytes"));
         }
-        let block = u64::from(spec.cache_block_bytes);
-        if !block.is_power_of_two() || !(BLOCK_BYTES..=STRIPE_BYTES).contains(&block) {
-            return Err(invalid(
-                format!("cache block of {block} B"),
-                "use a power of two from 4 KiB to 4 MiB",
-            ));
-        }
+        crate::populate::check_cache_block(spec.cache_block_bytes)?;
+        crate::populate::check(spec.settings.populate, spec.mode)?;
         check_mode(spec.mode, superblock.dirty_copies, spec.accept_data_loss_on_ssd_failure)
     }
 
@@ -550,9 +548,10 @@ impl Pool {
             id: record.id,
             name: record.name.clone(),
             size: Arc::new(record.size_bytes.into()),
-            cache_block: u64::from(record.cache_block_bytes) / BLOCK_BYTES,
+            cache_block: Cell::new(u64::from(record.cache_block_bytes) / BLOCK_BYTES),
             mode: Cell::new(record.mode),
             settings: Cell::new(record.settings),
+            thresholds: Cell::new(record.settings.populate.thresholds(record.mode)),
             cutoff_bytes: Cell::new(cutoff_bytes(&record.settings, &self.core.tuning)),
             accept_single_copy: Cell::new(record.accept_single_copy),
             origin: Origin::new(origin, rt, self.core.tuning.destage_depth),
@@ -572,6 +571,7 @@ impl Pool {
             flow: Rc::new(Flow::default()),
         });
         self.core.volumes.borrow_mut().insert(record.id, Rc::clone(&state));
+        self.core.start_counting(&state);
         self.core.spawn_background(elevator(Rc::clone(&self.core), Rc::clone(&state)));
         Ok(Volume::new(Rc::clone(&self.core), state))
     }

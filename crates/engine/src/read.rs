@@ -138,6 +138,9 @@ impl Core {
                 };
                 add(in_pool, 1);
                 add(in_volume, 1);
+                if !passing {
+                    self.note_missed_read(v, first, count);
+                }
                 // Apart, so that what a hit needs stays small: it is moved about before it begins.
                 Box::pin(self.read_runs(v, runs, buf, passing)).await
             }
@@ -223,10 +226,11 @@ impl Core {
             let len = run.len.min(PREFETCH_STEP_BYTES);
             let (first, count) = blocks_of(run.offset, len);
             self.note_access(v, first, count, Access::Read, false);
+            self.note_wanted(v, first, count);
             let (_, result) = self.read_miss(v, run.offset, Buf::new(len as usize), false).await;
             result?;
             // Whole cache blocks are on their way into the index.
-            at = (run.offset + len).next_multiple_of(v.cache_block * BLOCK_BYTES);
+            at = (run.offset + len).next_multiple_of(v.cache_block.get() * BLOCK_BYTES);
         }
         Ok(())
     }
@@ -557,12 +561,18 @@ impl Core {
             return None;
         }
         let (first, count) = blocks_of(offset, len as u64);
-        let start = first / v.cache_block * v.cache_block;
+        let asked_end = first + u64::from(count);
+        let (head, tail) = (self.is_read_enough(v, first), self.is_read_enough(v, asked_end - 1));
+        let size = v.cache_block.get();
+        let start = if head { first / size * size } else { first };
         let stripe = first / STRIPE_BLOCKS;
-        let end = (first + u64::from(count))
-            .next_multiple_of(v.cache_block)
-            .min(v.blocks())
-            .min((stripe + 1) * STRIPE_BLOCKS);
+        let end = if tail { asked_end.next_multiple_of(size) } else { asked_end };
+        let end = end.min(v.blocks()).min((stripe + 1) * STRIPE_BLOCKS);
+        if !head && !tail && !self.is_any_read_enough(v, first, asked_end) {
+            planted::seen("miss left where it is: not read often enough");
+            add(&self.counters.bypass_profile_bytes, len as u64);
+            return None;
+        }
         let flushed =
             planted::is(Bug::ProvisionalTakenForClean) || !v.origin.is_stripe_volatile(stripe);
         let room = self.populating_bytes.get() + (end - start) * BLOCK_BYTES <= POPULATE_BYTES_MAX;
@@ -579,8 +589,11 @@ impl Core {
         let mut missing_until = |until: u64, next: u64| {
             while at < until {
                 let border = (at / REGION_BLOCKS + 1) * REGION_BLOCKS;
-                let part_end = until.min(border).min(at + max);
-                parts.push((at, (part_end - at) as u32));
+                let (wanted, alike) = self.alike(v, at, until.min(border));
+                let part_end = alike.min(at + max);
+                if wanted {
+                    parts.push((at, (part_end - at) as u32));
+                }
                 at = part_end;
             }
             at = next;
@@ -590,6 +603,25 @@ impl Core {
         });
         missing_until(end, end);
         Some(Plan { population, block: start, count: (end - start) as u32, queue, parts })
+    }
+
+    /// Whether block `at` has been read often enough, and how far before `until` the same is true of those
+    /// behind it.
+    fn alike(&self, v: &VolumeState, at: u64, until: u64) -> (bool, u64) {
+        if !v.thresholds.get().count() {
+            return (true, until);
+        }
+        let (wanted, size) = (self.is_read_enough(v, at), v.cache_block.get());
+        let mut next = (at / size + 1) * size;
+        while next < until && self.is_read_enough(v, next) == wanted {
+            next += size;
+        }
+        (wanted, next.min(until))
+    }
+
+    fn is_any_read_enough(&self, v: &VolumeState, first: u64, end: u64) -> bool {
+        let (wanted, next) = self.alike(v, first, end);
+        wanted || next < end
     }
 
     /// Whether anything that is read may be populated now.

@@ -19,7 +19,7 @@ use crate::format::{
     Layout, Mode, SUPERBLOCK_BYTES, SlotChoice, Superblock, VolumeSettings, Witness as WitnessFile,
     WitnessVolume,
 };
-use crate::ids::DeviceId;
+use crate::ids::{BLOCK_BYTES, DeviceId};
 use crate::volume::{VolumeState, cutoff_bytes};
 use crate::wait::TaskGuard;
 
@@ -329,6 +329,7 @@ impl Core {
     pub(crate) async fn set_mode(&self, v: &Rc<VolumeState>, mode: Mode) -> Result<()> {
         let _control = self.control.lock().await;
         check_mode(mode, self.dirty_copies(), v.accept_single_copy.get())?;
+        crate::populate::check(v.settings.get().populate, mode)?;
         self.write_superblocks(|superblock| {
             for record in superblock.volumes.iter_mut().filter(|record| record.id == v.id) {
                 record.mode = mode;
@@ -336,6 +337,7 @@ impl Core {
         })
         .await?;
         v.mode.set(mode);
+        self.start_counting(v);
         self.housekeeping.wake_all();
         Ok(())
     }
@@ -345,15 +347,21 @@ impl Core {
         &self,
         v: &Rc<VolumeState>,
         settings: VolumeSettings,
+        cache_block_bytes: u32,
     ) -> Result<()> {
         let _control = self.control.lock().await;
+        crate::populate::check(settings.populate, v.mode.get())?;
+        crate::populate::check_cache_block(cache_block_bytes)?;
         self.write_superblocks(|superblock| {
             for record in superblock.volumes.iter_mut().filter(|record| record.id == v.id) {
                 record.settings = settings;
+                record.cache_block_bytes = cache_block_bytes;
             }
         })
         .await?;
         v.settings.set(settings);
+        v.cache_block.set(u64::from(cache_block_bytes) / BLOCK_BYTES);
+        self.start_counting(v);
         v.cutoff_bytes.set(cutoff_bytes(&settings, &self.tuning));
         v.elevator.age.look_anew();
         self.housekeeping.wake_all();

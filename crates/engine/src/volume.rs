@@ -19,6 +19,7 @@ use crate::ids::{BLOCK_BYTES, SECTOR_BYTES, SegmentId, VolumeId};
 use crate::limits::{PREFETCH_BYTES_MAX, REQUEST_BYTES_MAX, ZERO_DIRECT_BYTES_MIN};
 use crate::origin::Origin;
 use crate::planted::{self, Bug};
+use crate::policy::Thresholds;
 use crate::read::{Located, Parts};
 use crate::sequential::Streams;
 use crate::share::InService;
@@ -34,9 +35,11 @@ pub(crate) struct VolumeState {
     /// Bytes that a client can address; it may grow. Other reactors look at it, and at nothing else.
     pub size: Arc<AtomicU64>,
     /// Unit of population, in blocks.
-    pub cache_block: u64,
+    pub cache_block: Cell<u64>,
     pub mode: Cell<Mode>,
     pub settings: Cell<VolumeSettings>,
+    /// What of them and of the mode says what is brought in.
+    pub thresholds: Cell<Thresholds>,
     /// Bytes of a stream of reads behind which nothing is cached any more.
     pub cutoff_bytes: Cell<u64>,
     /// Whether write-back with one dirty copy was agreed to.
@@ -612,7 +615,8 @@ impl Volume {
     /// If it is not available, or not safe and that was not agreed to.
     pub fn check_mode(&self, mode: Mode) -> Result<()> {
         let accepted = self.state.accept_single_copy.get();
-        crate::superblock::check_mode(mode, self.core.dirty_copies(), accepted)
+        crate::superblock::check_mode(mode, self.core.dirty_copies(), accepted)?;
+        crate::populate::check(self.settings().populate, mode)
     }
 
     /// What is set for it now.
@@ -620,13 +624,35 @@ impl Volume {
         self.state.settings.get()
     }
 
+    /// Bytes of what a miss brings in.
+    pub fn cache_block_bytes(&self) -> u32 {
+        (self.state.cache_block.get() * BLOCK_BYTES) as u32
+    }
+
+    /// Whether [`Volume::set_with`] would take them.
+    ///
+    /// # Errors
+    /// If they are out of range, or do not fit the mode.
+    pub fn check_settings(&self, settings: &VolumeSettings, cache_block_bytes: u32) -> Result<()> {
+        crate::populate::check_cache_block(cache_block_bytes)?;
+        crate::populate::check(settings.populate, self.mode())
+    }
+
     /// Changes what may be changed at any time. It is durable on every member when this returns.
     ///
     /// # Errors
-    /// If the superblocks cannot be written.
+    /// Those of [`Volume::check_settings`], and if the superblocks cannot be written.
     pub async fn set(&self, settings: VolumeSettings) -> Result<()> {
+        self.set_with(settings, self.cache_block_bytes()).await
+    }
+
+    /// The same, and what a miss brings in from then on: what is cached stays.
+    ///
+    /// # Errors
+    /// As there, and if that is not a power of two from 4 KiB to 4 MiB.
+    pub async fn set_with(&self, settings: VolumeSettings, cache_block_bytes: u32) -> Result<()> {
         let _request = self.begin()?;
-        self.core.set_volume(&self.state, settings).await
+        self.core.set_volume(&self.state, settings, cache_block_bytes).await
     }
 
     /// Changes the mode; requests under way end in the old one.

@@ -78,10 +78,11 @@ impl Core {
         offset: u64,
         data: Data,
     ) -> Result<()> {
-        if self.mode_of(v).writes_back() {
+        let (first, count) = blocks_of(offset, data.len() as u64);
+        let wanted = self.is_written_enough(v, first, count);
+        if self.mode_of(v).writes_back() && (wanted || self.holds(v, first, count)) {
             self.pace(v, client, offset, data.len() as u64).await;
         }
-        let (first, count) = blocks_of(offset, data.len() as u64);
         let shard = self.shard(v.id, first);
         let _guard = shard.locks.lock(&self.ram, v.id, first, u64::from(count)).await;
         let (mut mapped, mut owed, mut lost, mut lies_at) = (0, 0, false, None);
@@ -99,7 +100,10 @@ impl Core {
         }
         self.note_access(v, first, count, Access::Write, mapped == count);
         add(&self.counters.write_hits, u64::from(mapped == count));
-        if self.mode_of(v).writes_back() || owed > 0 || lost {
+        // What is cached is written there, however seldom that is.
+        let cached = mapped == count && v.thresholds.get().write > 0;
+        let keeps = wanted || cached;
+        if (self.mode_of(v).writes_back() && keeps) || owed > 0 || lost {
             let stream = if self.is_kept_apart(owed, count) {
                 Stream::Rewritten
             } else {
@@ -109,8 +113,15 @@ impl Core {
             self.refresh_ram(v, offset, &data);
             Ok(())
         } else {
-            self.write_direct(v, offset, data).await
+            self.write_direct(v, offset, data, keeps).await
         }
+    }
+
+    /// Whether the log holds anything of every block of a range.
+    fn holds(&self, v: &VolumeState, first: u64, count: u32) -> bool {
+        let mut mapped = 0;
+        self.shard(v.id, first).index.borrow().lookup(v.id, first, count, |m| mapped += m.count);
+        mapped == count
     }
 
     /// Whether a write of `count` blocks of which so many are owed goes to [`Stream::Rewritten`].

@@ -94,6 +94,7 @@ async fn warm_pool(
         origin: "o".into(),
         mode: Mode::Writeback,
         cache_block_bytes: BLOCK as u32,
+        settings: Default::default(),
         accept_data_loss_on_ssd_failure: true,
     };
     let origin = Rc::new(MemoryStore::new(BLOCKS * BLOCK as u64, 512));

@@ -10,7 +10,8 @@ use std::time::Duration;
 use forebay_engine::ids::VolumeId;
 use forebay_engine::index::HEAT_MAX;
 use forebay_engine::policy::{
-    Access, GRANULE_BYTES_MIN, Granule, Policy, Queue, S3Fifo, S3FifoConfig, Survey, Unit,
+    Access, GRANULE_BYTES_MIN, Granule, Policy, Queue, S3Fifo, S3FifoConfig, Survey, Thresholds,
+    Touches, Unit,
 };
 use rustc_hash::FxHashMap;
 
@@ -35,6 +36,10 @@ pub struct Settings {
     pub granule_blocks: u64,
     /// Bytes written per byte admitted, in percent, at the most; `None` for no limit.
     pub write_amplification_max_percent: Option<u32>,
+    /// Accesses from which on what is missed is brought in.
+    pub thresholds: Thresholds,
+    /// Blocks for which they are counted together.
+    pub cache_block_blocks: u64,
 }
 
 impl Settings {
@@ -45,6 +50,8 @@ impl Settings {
             unit_blocks: 1,
             granule_blocks: 1,
             write_amplification_max_percent: None,
+            thresholds: Thresholds::FIRST,
+            cache_block_blocks: 1,
         }
     }
 
@@ -57,6 +64,7 @@ impl Settings {
             unit_blocks: (pool_blocks / UNITS_MIN).clamp(1, SEGMENT_BLOCKS),
             granule_blocks: GRANULE_BYTES_MIN / BLOCK_BYTES,
             write_amplification_max_percent: Some(150),
+            cache_block_blocks: GRANULE_BYTES_MIN / BLOCK_BYTES,
             ..Self::ideal(pool_blocks)
         }
     }
@@ -96,6 +104,8 @@ pub struct Report {
     pub bytes: Share,
     /// Blocks populated.
     pub populated_blocks: u64,
+    /// Blocks that were missed and left to the origin: not asked for often enough.
+    pub passed_blocks: u64,
     /// Blocks moved by reclaim.
     pub moved_blocks: u64,
     /// Blocks written to the SSD, all in all.
@@ -159,6 +169,9 @@ struct Log<'a> {
     heat: Vec<u8>,
     /// Live blocks of each granule: heat is kept only where something is.
     mapped: Vec<u32>,
+    /// Cache block of each block, by number, and which of them a request has counted already.
+    cache_blocks: Vec<Granule>,
+    touches: Touches,
     report: Report,
     scratch: Vec<u32>,
 }
@@ -191,6 +204,14 @@ impl<'a> Log<'a> {
             })
         });
         let granules: Vec<u32> = granules.collect();
+        let cache_block = |&(volume, block): &(u32, u64)| Granule {
+            volume: VolumeId(volume + 1),
+            number: block / settings.cache_block_blocks,
+        };
+        let counts = settings.thresholds.count();
+        let cache_blocks = workload.blocks.iter().filter(|_| counts).map(cache_block).collect();
+        let pool_blocks = settings.pool_blocks as u64;
+        let touches = if counts { Touches::for_pool(pool_blocks) } else { Touches::default() };
         let reserve = if settings.unit_blocks == 1 { 1 } else { units * RESERVE_PERCENT / 100 };
         Self {
             settings,
@@ -207,6 +228,8 @@ impl<'a> Log<'a> {
             mapped: vec![0; names.len()],
             granules,
             names,
+            cache_blocks,
+            touches,
             report: Report::default(),
             scratch: Vec::new(),
         }
@@ -406,17 +429,21 @@ impl<'a> Log<'a> {
         if hits.contains(&true) {
             self.touch(blocks[0]);
         }
-        if write {
-            let from = hits.iter().all(|&hit| hit).then(|| self.queue_of(blocks[blocks.len() - 1]));
+        let cached = !hits.contains(&false);
+        if write && !self.is_brought_in(blocks[0], Access::Write, cached) {
+            self.report.passed_blocks += blocks.len() as u64;
+            blocks.iter().for_each(|&block| self.forget(block));
+        } else if write {
+            let from = cached.then(|| self.queue_of(blocks[blocks.len() - 1]));
             let queue = self.policy.place(name, from);
             for &block in blocks {
                 self.make_room()?;
                 self.policy.spend(1, 0);
                 self.append(block, queue);
             }
-        } else if hits.contains(&false)
-            && let Some(queue) = self.policy.admit(name)
-        {
+        } else if !cached && !self.is_brought_in(blocks[0], Access::Read, false) {
+            self.report.passed_blocks += hits.iter().filter(|&&hit| !hit).count() as u64;
+        } else if !cached && let Some(queue) = self.policy.admit(name) {
             for (&block, _) in blocks.iter().zip(hits).filter(|&(_, &hit)| !hit) {
                 self.make_room()?;
                 self.append(block, queue);
@@ -425,6 +452,36 @@ impl<'a> Log<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Whether the cache block of this one has been asked for often enough, or is there.
+    fn is_brought_in(&self, block: u32, access: Access, cached: bool) -> bool {
+        let thresholds = self.settings.thresholds;
+        match thresholds.of(access) {
+            0 => false,
+            1 => true,
+            _ if cached => true,
+            _ => thresholds.reached(&self.touches, self.cache_blocks[block as usize], access),
+        }
+    }
+
+    /// Counts a request once for each cache block that it touches, if that is not cached as a whole.
+    fn count(&mut self, blocks: &[u32], write: bool) {
+        let access = if write { Access::Write } else { Access::Read };
+        if self.settings.thresholds.of(access) <= 1 {
+            return;
+        }
+        let mut counted = None;
+        if blocks.iter().all(|&block| self.holds(block)) {
+            return;
+        }
+        for &block in blocks {
+            let name = self.cache_blocks[block as usize];
+            if counted != Some(name) {
+                self.touches.note(name, access);
+                counted = Some(name);
+            }
+        }
     }
 }
 
@@ -437,6 +494,9 @@ pub fn run(
     settings: Settings,
     clock: &dyn Fn() -> Duration,
 ) -> Result<Report> {
+    if settings.cache_block_blocks == 0 {
+        return Err(Error::new("a cache block of nothing", "take 4 KiB or more"));
+    }
     if settings.unit_blocks == 0 || settings.pool_blocks / settings.unit_blocks < 8 {
         return Err(Error::new(
             format!(
@@ -467,6 +527,7 @@ pub fn run(
             rest = after;
             parts.push(part);
         }
+        log.count(accesses, request.write);
         for part in parts.drain(..) {
             log.ask(part, request.write, &mut hits)?;
         }
@@ -483,8 +544,9 @@ pub fn run(
     #[cfg(test)]
     log.check();
     let mut report = log.report;
+    let policy_bytes = log.touches.heap_bytes();
     report.took = clock().saturating_sub(from);
-    report.policy_bytes = policy.memory_bytes();
+    report.policy_bytes = policy_bytes + policy.memory_bytes();
     Ok(report)
 }
 
@@ -598,6 +660,9 @@ mod tests {
             unit_blocks in 1..20usize,
             granule_blocks in prop_oneof![Just(1u64), Just(16)],
             percent in 100..300u32,
+            read in 1..=4u8,
+            write in 0..=4u8,
+            cache_block_blocks in prop_oneof![Just(1u64), Just(4), Just(16)],
         ) {
             let workload = workload(requests.iter().copied());
             let report = ran(&workload, Settings {
@@ -605,6 +670,8 @@ mod tests {
                 unit_blocks,
                 granule_blocks,
                 write_amplification_max_percent: Some(percent),
+                thresholds: Thresholds { read, write },
+                cache_block_blocks,
             });
             let sum = |write| {
                 let of_kind = requests.iter().filter(|request| request.0 == write);
@@ -614,8 +681,12 @@ mod tests {
             prop_assert_eq!(report.writes.all, sum(true));
             prop_assert_eq!(report.requests.all, requests.len() as u64);
             prop_assert_eq!(report.bytes.all, (sum(false) + sum(true)) * BLOCK_BYTES);
-            let admitted = sum(true) + report.populated_blocks;
-            prop_assert_eq!(report.appended_blocks, admitted + report.moved_blocks);
+            let admitted = report.appended_blocks - report.moved_blocks;
+            let writes = admitted - report.populated_blocks;
+            prop_assert!(write != 1 || writes == sum(true));
+            prop_assert!(writes <= sum(true) && (write > 0 || writes == 0));
+            prop_assert!(report.passed_blocks == 0 || read > 1 || write != 1);
+            prop_assert!(write != 1 || read != 1 || admitted == sum(true) + report.reads.missed);
             prop_assert!(report.moved_blocks * 100 <= admitted * u64::from(percent - 100));
         }
     }

@@ -17,8 +17,7 @@ use forebay_engine::format::Superblock;
 use forebay_engine::planted::{self, BUGS};
 use forebay_engine::witness::WitnessFuture;
 use forebay_engine::{
-    Client, CopiesChange, CreateOptions, ErrorKind, Event, Place, Pool, Volume, VolumeSettings,
-    VolumeSpec, Witness,
+    Client, CopiesChange, CreateOptions, ErrorKind, Event, Place, Pool, Volume, VolumeSpec, Witness,
 };
 
 use crate::content::SECTOR;
@@ -269,12 +268,10 @@ impl Subject for Engine {
                 origin: format!("origin-{i}"),
                 mode: mode(volume.mode),
                 cache_block_bytes: env.config.cache_block_bytes,
+                settings: volume.settings,
                 accept_data_loss_on_ssd_failure: env.config.agreed,
             };
-            let added = pool.add_volume(&spec, Rc::clone(origin)).await.map_err(error)?;
-            if volume.settings != VolumeSettings::default() {
-                added.set(volume.settings).await.map_err(error)?;
-            }
+            pool.add_volume(&spec, Rc::clone(origin)).await.map_err(error)?;
         }
         pool.stop().await.map_err(error).map(|_| ())
     }

@@ -11,7 +11,7 @@ use forebay_device::model::world::{Crash, Rng};
 use forebay_device::runtime::{MILLISECOND, Nanos};
 
 use forebay_engine::format::DAY_MINUTES;
-use forebay_engine::{CUTOFF_NEVER, Hours, Tuning, VolumeSettings};
+use forebay_engine::{CUTOFF_NEVER, Hours, Populate, Tuning, VolumeSettings};
 
 use crate::subject::Mode;
 
@@ -445,6 +445,7 @@ impl Config {
             dirty_age_max_s: rng.below(3) as u32,
             destage_hours: Hours::new(from as u16, until as u16).filter(|_| rng.one_in(2)),
             sequential_cutoff_bytes: *rng.pick(&[0, 32 << 10, CUTOFF_NEVER]),
+            populate: Populate::Auto,
         }
     }
 
@@ -477,6 +478,18 @@ impl Config {
         if volume.mode == Mode::Writeback && writeonly {
             volume.mode = Mode::Writeonly;
         }
+        let on_read = *rng.pick(&[None, Some(1), Some(2), Some(4)]);
+        let counts = match volume.mode {
+            Mode::Readonly | Mode::Writethrough => &[None, Some(0), Some(1), Some(2), Some(3)],
+            _ => &[None, Some(1), Some(2), Some(2), Some(4)],
+        };
+        let custom = Populate::Custom { on_read, on_write: *rng.pick(counts) };
+        let profile = *rng.pick(&[Populate::Database, Populate::FileSystem, Populate::Web]);
+        volume.settings.populate = match rng.below(12) {
+            0..7 => Populate::Auto,
+            7..11 => custom,
+            _ => profile,
+        };
         volume
     }
 

@@ -52,6 +52,7 @@ pub(crate) fn volume_spec() -> VolumeSpec {
         origin: "memory".into(),
         mode: Mode::Writeback,
         cache_block_bytes: 64 << 10,
+        settings: Default::default(),
         accept_data_loss_on_ssd_failure: true,
     }
 }

@@ -173,6 +173,7 @@ async fn prepare(runtime: Rc<dyn Runtime>, options: WorkOptions) -> Result<Ready
         origin: "memory".into(),
         mode: Mode::Writeback,
         cache_block_bytes: BLOCK as u32,
+        settings: Default::default(),
         accept_data_loss_on_ssd_failure: true,
     };
     let volume = pool.add_volume(&spec, memory(blocks * BLOCK)).await.map_err(text)?;

@@ -177,6 +177,7 @@ impl Scene {
                     origin: "modelled".into(),
                     mode: Mode::Writeback,
                     cache_block_bytes: 64 << 10,
+                    settings: Default::default(),
                     accept_data_loss_on_ssd_failure: true,
                 };
                 let volume = pool.add_volume(&spec, Rc::new(slice)).await.map_err(text)?;

@@ -258,6 +258,7 @@ impl Daemon {
             origin: origin_path.to_owned(),
             mode: body.mode.map_or(usual, engine_mode),
             cache_block_bytes: body.cache_block_bytes.unwrap_or(CACHE_BLOCK_BYTES),
+            settings: VolumeSettings::default(),
             accept_data_loss_on_ssd_failure: accept,
         };
         let origin = self.open_origin(&body.origin, PATIENCE).await?;

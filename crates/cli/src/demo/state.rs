@@ -182,6 +182,7 @@ impl State {
                 origin: self.origin().display().to_string(),
                 mode: Mode::Writeback,
                 cache_block_bytes: CACHE_BLOCK_BYTES,
+                settings: Default::default(),
                 accept_data_loss_on_ssd_failure: false,
             };
             pool.add_volume(&spec, origin).await?

@@ -95,6 +95,7 @@ fn volume(v: &VolumeRecord) -> Value {
         "mode": format!("{:?}", v.mode),
         "size_bytes": v.size_bytes,
         "cache_block_bytes": v.cache_block_bytes,
+        "populate": format!("{:?}", v.settings.populate),
         "origin": v.origin,
         "may_be_dirty": v.may_be_dirty,
         "accept_single_copy": v.accept_single_copy,

@@ -47,6 +47,7 @@ fn images() -> Vec<Vec<u8>> {
             origin: "memory".to_owned(),
             mode: Mode::Writeback,
             cache_block_bytes: 64 << 10,
+            settings: Default::default(),
             accept_data_loss_on_ssd_failure: false,
         };
         let volume = pool.add_volume(&spec, origin).await.unwrap();

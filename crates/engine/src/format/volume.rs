@@ -7,6 +7,7 @@ use super::codec::{
 use super::entry::VOLUME_BLOCKS_MAX;
 use crate::ids::{BLOCK_BYTES, SECTOR_BYTES, VolumeId};
 use crate::limits::{NAME_BYTES_MAX, ORIGIN_BYTES_MAX, STRIPE_BYTES};
+use crate::policy::Populate;
 
 structure!(at, "Volume record", 1024, {
     ID @ 0: 4,
@@ -20,6 +21,9 @@ structure!(at, "Volume record", 1024, {
     DESTAGE_FROM_MINUTE @ 28: 2,
     DESTAGE_UNTIL_MINUTE @ 30: 2,
     SEQUENTIAL_CUTOFF_BYTES @ 32: 8,
+    PROFILE @ 40: 1,
+    POPULATE_ON_READ @ 41: 1,
+    POPULATE_ON_WRITE @ 42: 1,
     NAME @ 64: 63,
     ORIGIN @ 128: 511,
     FINGERPRINT @ 640: 304,
@@ -135,6 +139,8 @@ pub struct VolumeSettings {
     /// Bytes that are read one after the other after which what follows is not cached; 0: what the
     /// tuning says, [`CUTOFF_NEVER`]: all of it is.
     pub sequential_cutoff_bytes: u64,
+    /// What brings blocks into the cache.
+    pub populate: Populate,
 }
 
 /// No stream of reads is this long.
@@ -192,6 +198,10 @@ impl VolumeRecord {
         put_u16(out, at::DESTAGE_FROM_MINUTE, from);
         put_u16(out, at::DESTAGE_UNTIL_MINUTE, until);
         put_u64(out, at::SEQUENTIAL_CUTOFF_BYTES, settings.sequential_cutoff_bytes);
+        let (profile, on_read, on_write) = encode_populate(settings.populate);
+        out[at::PROFILE] = profile;
+        out[at::POPULATE_ON_READ] = on_read;
+        out[at::POPULATE_ON_WRITE] = on_write;
         put_bytes(out, at::NAME, self.name.as_bytes());
         put_bytes(out, at::ORIGIN, self.origin.as_bytes());
         if let Some(fingerprint) = &self.fingerprint {
@@ -218,6 +228,7 @@ impl VolumeRecord {
                 dirty_age_max_s: get_u32(bytes, at::DIRTY_AGE_MAX_S),
                 destage_hours: decode_hours(bytes)?,
                 sequential_cutoff_bytes: get_u64(bytes, at::SEQUENTIAL_CUTOFF_BYTES),
+                populate: decode_populate(bytes)?,
             },
             fingerprint: (flags & FLAG_FINGERPRINT != 0)
                 .then(|| Fingerprint::decode(&bytes[at::FINGERPRINT..])),
@@ -235,7 +246,8 @@ impl VolumeRecord {
         check(sizes.contains(&self.size_bytes) && whole, "volume size_bytes")?;
         let cache_block = u64::from(self.cache_block_bytes);
         let fits = (BLOCK_BYTES..=STRIPE_BYTES).contains(&cache_block);
-        check(fits && cache_block.is_power_of_two(), "volume cache_block_bytes")
+        check(fits && cache_block.is_power_of_two(), "volume cache_block_bytes")?;
+        check(self.settings.populate.fits(self.mode), "volume populate")
     }
 }
 
@@ -247,6 +259,35 @@ fn decode_hours(bytes: &[u8]) -> Result<Option<Hours>, FormatError> {
     }
     let hours = Hours::new(minutes.0, minutes.1);
     hours.map(Some).ok_or(FormatError::Invalid { field: "volume destage hours" })
+}
+
+/// Number of the profile, and its two numbers, each one more than it is; 0: automatic.
+fn encode_populate(populate: Populate) -> (u8, u8, u8) {
+    let number = |count: Option<u8>| count.map_or(0, |count| count + 1);
+    match populate {
+        Populate::Auto => (0, 0, 0),
+        Populate::Database => (1, 0, 0),
+        Populate::FileSystem => (2, 0, 0),
+        Populate::Web => (3, 0, 0),
+        Populate::Custom { on_read, on_write } => (4, number(on_read), number(on_write)),
+    }
+}
+
+fn decode_populate(bytes: &[u8]) -> Result<Populate, FormatError> {
+    let (on_read, on_write) = (bytes[at::POPULATE_ON_READ], bytes[at::POPULATE_ON_WRITE]);
+    let populate = match bytes[at::PROFILE] {
+        0 => Populate::Auto,
+        1 => Populate::Database,
+        2 => Populate::FileSystem,
+        3 => Populate::Web,
+        4 => {
+            Populate::Custom { on_read: on_read.checked_sub(1), on_write: on_write.checked_sub(1) }
+        }
+        _ => return Err(FormatError::Invalid { field: "volume profile" }),
+    };
+    let alone = matches!(populate, Populate::Custom { .. }) || (on_read, on_write) == (0, 0);
+    check(alone, "volume populate")?;
+    Ok(populate)
 }
 
 impl Fingerprint {

@@ -12,16 +12,20 @@
 mod budget;
 mod fifo;
 mod ghost;
+mod populate;
 mod s3fifo;
 #[cfg(test)]
 mod tests;
 mod tier;
+mod touches;
 
 pub use budget::Budget;
 pub use fifo::Fifo;
 pub use ghost::Ghost;
+pub use populate::{Populate, Thresholds};
 pub use s3fifo::{S3Fifo, S3FifoConfig};
 pub use tier::{NODE_BYTES as TIER_NODE_BYTES, Tier};
+pub use touches::{TOUCHES_MAX, Touches};
 
 use crate::ids::VolumeId;
 

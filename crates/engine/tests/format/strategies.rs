@@ -1,5 +1,6 @@
 //! Round trips of arbitrary values.
 
+use forebay_engine::Populate;
 use forebay_engine::format::*;
 use forebay_engine::ids::*;
 use forebay_engine::limits::RAM_BYTES_MAX;
@@ -41,8 +42,18 @@ fn fingerprint() -> impl Strategy<Value = Fingerprint> {
 
 fn settings() -> impl Strategy<Value = VolumeSettings> {
     let hours = (0..DAY_MINUTES, 1..=DAY_MINUTES).prop_map(|(from, until)| Hours::new(from, until));
-    (any::<u32>(), hours, any::<u64>()).prop_map(|(dirty_age_max_s, destage_hours, cutoff)| {
-        VolumeSettings { dirty_age_max_s, destage_hours, sequential_cutoff_bytes: cutoff }
+    let counts = (prop::option::of(1..=4_u8), prop::option::of(1..=4_u8));
+    let custom = counts.prop_map(|(on_read, on_write)| Populate::Custom { on_read, on_write });
+    let populate = prop_oneof![
+        Just(Populate::Auto),
+        Just(Populate::Database),
+        Just(Populate::FileSystem),
+        Just(Populate::Web),
+        custom,
+    ];
+    let all = (any::<u32>(), hours, any::<u64>(), populate);
+    all.prop_map(|(dirty_age_max_s, destage_hours, sequential_cutoff_bytes, populate)| {
+        VolumeSettings { dirty_age_max_s, destage_hours, sequential_cutoff_bytes, populate }
     })
 }
 

@@ -75,6 +75,7 @@ fn time_to_read(members: u8, dirty: bool, verify_reads: bool, depth: u64) -> Nan
             origin: "origin".into(),
             mode: Mode::Writeback,
             cache_block_bytes: 4096,
+            settings: Default::default(),
             accept_data_loss_on_ssd_failure: true,
         };
         let volume = pool.add_volume(&spec, origin).await.unwrap();

@@ -1,9 +1,10 @@
 //! What brings blocks into the cache, and what does not.
 
 use forebay_device::model::world::Crash;
-use forebay_engine::Mode;
+use forebay_engine::planted::Bug;
+use forebay_engine::{Mode, Populate, VolumeSettings};
 
-use super::rig::{Plan, Rig, SOON, same};
+use super::rig::{Plan, Rig, SOON, provoke, same};
 
 /// A rig whose volume has this mode.
 fn rig(seed: u64, mode: Mode, ram_bytes: u64) -> std::rc::Rc<Rig> {
@@ -66,4 +67,189 @@ fn writeonly_with_one_copy_has_to_be_agreed_to() {
     let volume = rig.volume();
     let refused = rig.run(async move { volume.set_mode(Mode::Writeonly).await }).unwrap();
     assert!(refused.unwrap_err().to_string().contains("one dirty copy"));
+}
+
+/// What is set with these numbers.
+fn custom(on_read: Option<u8>, on_write: Option<u8>) -> VolumeSettings {
+    VolumeSettings { populate: Populate::Custom { on_read, on_write }, ..Default::default() }
+}
+
+fn set(rig: &Rig, settings: VolumeSettings) -> Result<(), String> {
+    let volume = rig.volume();
+    let set = rig.run(async move { volume.set(settings).await }).unwrap();
+    set.map_err(|error| error.to_string())
+}
+
+fn passed(rig: &Rig) -> u64 {
+    rig.pool().counters().bypass_profile_bytes.get() / 4096
+}
+
+#[test]
+fn a_block_comes_in_with_the_read_that_is_asked_for() {
+    for on_read in 1..=4 {
+        for ram_bytes in [0, 1 << 20] {
+            let rig = rig(4, Mode::Writeback, ram_bytes);
+            set(&rig, custom(Some(on_read), None)).unwrap();
+            for read in 1..=6_u8 {
+                let before = rig.pool().counters().read_origin_bytes.get();
+                same("read", rig.read(3).unwrap(), 1).unwrap();
+                rig.pause(SOON);
+                let missed = rig.pool().counters().read_origin_bytes.get() > before;
+                assert_eq!(missed, read <= on_read, "read {read} of {on_read}");
+            }
+            assert_eq!(passed(&rig), u64::from(on_read) - 1);
+        }
+    }
+}
+
+#[test]
+fn a_cache_block_counts_as_one_and_comes_in_as_one() {
+    let rig = rig(5, Mode::Writeback, 0);
+    let volume = rig.volume();
+    let large = custom(Some(2), None);
+    rig.run(async move { volume.set_with(large, 64 << 10).await }).unwrap().unwrap();
+    assert_eq!(rig.volume().cache_block_bytes(), 64 << 10);
+    rig.read(0).unwrap();
+    rig.pause(SOON);
+    assert_eq!(rig.pool().counters().populate_bytes.get(), 0);
+    rig.read(15).unwrap();
+    rig.pause(SOON);
+    assert_eq!(rig.pool().counters().populate_bytes.get(), 64 << 10);
+    // Across two cache blocks of which one was read before: that one comes in, and no more.
+    rig.read(31).unwrap();
+    let volume = rig.volume();
+    let both = async move { volume.read(31 * 4096, forebay_device::Buf::new(8192)).await.1 };
+    rig.run(both).unwrap().unwrap();
+    rig.pause(SOON);
+    assert_eq!(rig.pool().counters().populate_bytes.get(), 128 << 10);
+    assert_eq!(read_twice(&rig, 16, 1), 0);
+    assert_eq!(read_twice(&rig, 33, 1), 4096, "its second read");
+    rig.restart(Crash::ProcessKill).unwrap();
+    assert_eq!(rig.volume().cache_block_bytes(), 64 << 10, "durable");
+    assert_eq!(rig.volume().settings(), large);
+}
+
+#[test]
+fn a_prefetch_does_not_wait_for_reads() {
+    let rig = rig(6, Mode::Writeback, 0);
+    set(&rig, custom(Some(4), None)).unwrap();
+    let volume = rig.volume();
+    rig.run(async move { volume.prefetch(0, 8 * 4096).await }).unwrap().unwrap();
+    rig.pause(SOON);
+    assert!((0..8).all(|block| read_twice(&rig, block, 1) == 0));
+}
+
+/// What a write over what the cache holds in each way leaves, through a power cut, whatever the origin
+/// has kept of it.
+#[test]
+fn a_write_around_the_cache_is_what_is_read_from_then_on() {
+    for (seed, ram_bytes) in (0..24).flat_map(|seed| [(seed, 0), (seed, 256 << 10)]) {
+        let rig = rig(seed, Mode::Writeback, ram_bytes);
+        // The log has blocks 0 to 3 clean, 4 and 5 dirty; 6 and 9 are there or in RAM.
+        rig.write(2, 0, 4).unwrap();
+        rig.destage().unwrap();
+        rig.write(3, 4, 2).unwrap();
+        rig.read(6).unwrap();
+        rig.read(9).unwrap();
+        rig.pause(SOON);
+        set(&rig, custom(Some(1), Some(4))).unwrap();
+        let logged = rig.pool().counters().write_logged_bytes.get();
+        let writes = [(4, 1), (2, 2), (5, 2), (6, 2), (8, 1), (9, 2)];
+        for (number, &(block, count)) in writes.iter().enumerate() {
+            rig.write(10 + number as u64, block, count).unwrap();
+        }
+        let went = (rig.pool().counters().write_logged_bytes.get() - logged) / 4096;
+        assert_eq!((went, passed(&rig)), (7, 3), "over what is dirty or all cached: logged");
+        // Over a range of which a part is cached clean.
+        rig.write(20, 1, 1).unwrap();
+        rig.write(21, 0, 1).unwrap();
+        rig.flush().unwrap();
+        let newest = [21, 20, 11, 11, 10, 12, 13, 13, 14, 15, 15];
+        let check = || {
+            for (block, &version) in newest.iter().enumerate() {
+                same("read", rig.read(block as u64).unwrap(), version).unwrap();
+            }
+        };
+        check();
+        rig.restart(Crash::PowerCut).unwrap();
+        check();
+        rig.destage().unwrap();
+        check();
+    }
+}
+
+#[test]
+fn a_write_over_what_is_partly_cached_voids_that_before_the_origin_has_it() {
+    provoke(Bug::TombstoneForgotten, 40, |seed| {
+        let rig = Rig::new(seed, Plan { members: 1, ..Plan::default() });
+        rig.write(2, 0, 2)?;
+        rig.destage()?;
+        rig.flush()?;
+        set(&rig, custom(Some(1), Some(3)))?;
+        rig.write(3, 1, 2)?;
+        same("in use", rig.read(1)?, 3)?;
+        rig.flush()?;
+        rig.restart(Crash::PowerCut)?;
+        for (block, version) in [(0, 2), (1, 3), (2, 3)] {
+            same("after the power cut", rig.read(block)?, version)?;
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn a_population_does_not_overtake_a_write_around_the_cache() {
+    provoke(Bug::PopulationAfterWrite, 1, |_| {
+        super::population_racing(
+            |rig| {
+                set(rig, custom(None, Some(2)))?;
+                rig.write(2, 3, 1).map(|()| 2)
+            },
+            Mode::Writeback,
+        )
+    });
+}
+
+#[test]
+fn writes_bring_in_as_many_as_are_asked_for_in_every_mode() {
+    for mode in [Mode::Writeback, Mode::Writeonly, Mode::Writethrough, Mode::Readonly] {
+        for on_write in 0..=4_u8 {
+            let rig = rig(u64::from(on_write), mode, 0);
+            let done = set(&rig, custom(None, Some(on_write)));
+            if on_write == 0 && mode.writes_back() {
+                assert!(done.unwrap_err().contains("populate_on_write cannot be 0"));
+                continue;
+            }
+            done.unwrap();
+            for write in 1..=4_u8 {
+                rig.write(u64::from(write) + 1, 3, 1).unwrap();
+            }
+            let before = rig.pool().counters().read_origin_bytes.get();
+            same("read", rig.read(3).unwrap(), 5).unwrap();
+            let missed = rig.pool().counters().read_origin_bytes.get() > before;
+            assert_eq!(missed, on_write == 0, "{mode:?}, {on_write}");
+            rig.flush().unwrap();
+            rig.restart(Crash::PowerCut).unwrap();
+            same("after the power cut", rig.read(3).unwrap(), 5).unwrap();
+        }
+    }
+}
+
+#[test]
+fn numbers_that_a_mode_cannot_have_are_refused_with_either() {
+    let rig = rig(7, Mode::Readonly, 0);
+    for (on_read, on_write) in [(Some(0), None), (Some(5), None), (None, Some(5))] {
+        assert!(set(&rig, custom(on_read, on_write)).unwrap_err().contains("cannot be"));
+    }
+    set(&rig, custom(Some(2), Some(0))).unwrap();
+    let volume = rig.volume();
+    let refused = rig.run(async move { volume.set_mode(Mode::Writeback).await }).unwrap();
+    assert!(refused.unwrap_err().to_string().contains("populate_on_write cannot be 0"));
+    let volume = rig.volume();
+    let refused =
+        rig.run(async move { volume.set_with(Default::default(), 12 << 10).await }).unwrap();
+    assert!(refused.unwrap_err().to_string().contains("cache block of 12288 B"));
+    set(&rig, custom(Some(2), Some(1))).unwrap();
+    let volume = rig.volume();
+    rig.run(async move { volume.set_mode(Mode::Writeback).await }).unwrap().unwrap();
 }

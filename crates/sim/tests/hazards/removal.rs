@@ -143,6 +143,7 @@ fn what_is_left_of_a_removed_volume_never_meets_the_next_one_on_its_origin() {
             origin: "origin".into(),
             mode: Mode::Writeback,
             cache_block_bytes: 4096,
+            settings: Default::default(),
             accept_data_loss_on_ssd_failure: true,
         };
         let added = rig.run(async move { pool.add_volume(&spec, origin).await })?;

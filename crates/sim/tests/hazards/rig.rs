@@ -321,6 +321,7 @@ impl Rig {
             origin: "origin".into(),
             mode: plan.mode,
             cache_block_bytes: 4096,
+            settings: Default::default(),
             accept_data_loss_on_ssd_failure: plan.agreed,
         };
         let it = Rc::clone(&rig);

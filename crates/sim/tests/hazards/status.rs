@@ -178,6 +178,7 @@ fn an_answer_about_an_empty_volume_has_bounds_too() {
         origin: "nothing".into(),
         mode: Mode::Writeback,
         cache_block_bytes: 4096,
+        settings: Default::default(),
         accept_data_loss_on_ssd_failure: true,
     };
     let pool = rig.pool();

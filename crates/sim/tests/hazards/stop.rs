@@ -40,6 +40,7 @@ fn spec(name: &str) -> VolumeSpec {
         origin: name.into(),
         mode: Mode::Writeback,
         cache_block_bytes: 4096,
+        settings: Default::default(),
         accept_data_loss_on_ssd_failure: true,
     }
 }

@@ -156,6 +156,7 @@ fn who_rewrites_goes_on_beside_a_volume_whose_origin_hangs() {
             origin: "w".into(),
             mode: Mode::Writeback,
             cache_block_bytes: 4096,
+            settings: Default::default(),
             accept_data_loss_on_ssd_failure: true,
         };
         let origin = Rc::clone(&other) as Rc<dyn BlockDevice>;
