@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand, ValueEnum};
+use forebay_engine::policy::Thresholds;
 use forebay_lab::baseline::Baseline;
 use forebay_lab::run::{Report, Settings};
 use forebay_lab::trace::{Format, Options as Reading, Reader};
@@ -43,6 +44,18 @@ pub(crate) struct Options {
     #[arg(long, value_name = "PERCENT", default_value_t = 150,
         value_parser = clap::value_parser!(u32).range(100..=100_000))]
     write_amplification_max: u32,
+    /// Bring a missed read in with the Nth read of its cache block (`populate_on_read` of a volume)
+    #[arg(long, value_name = "N", default_value_t = 1,
+        value_parser = clap::value_parser!(u8).range(1..=4))]
+    populate_on_read: u8,
+    /// The same of writes; with 0 they bring in nothing (`populate_on_write`)
+    #[arg(long, value_name = "N", default_value_t = 1,
+        value_parser = clap::value_parser!(u8).range(0..=4))]
+    populate_on_write: u8,
+    /// What such accesses are counted for together, a power of two from 4K to 4M. What is brought in is
+    /// what was missed, not all of it
+    #[arg(long, value_name = "SIZE", value_parser = parse_cache_block, default_value = "64K")]
+    cache_block: u64,
     /// Another policy to show beside it; repeat it for more
     #[arg(long = "beside", value_name = "POLICY")]
     beside: Vec<BaselineName>,
@@ -64,6 +77,13 @@ fn parse_size(text: &str) -> std::result::Result<Size, String> {
     match percent.parse::<f64>() {
         Ok(percent) if percent > 0.0 && percent <= 100.0 => Ok(Size::Percent(percent)),
         _ => Err("a share of the footprint is above 0% and at most 100%".to_owned()),
+    }
+}
+
+fn parse_cache_block(text: &str) -> std::result::Result<u64, String> {
+    match parse_bytes(text)? {
+        bytes if bytes.is_power_of_two() && (BLOCK_BYTES..=4 << 20).contains(&bytes) => Ok(bytes),
+        _ => Err("a cache block is a power of two from 4K to 4M".to_owned()),
     }
 }
 
@@ -147,6 +167,11 @@ impl Options {
             let blocks = size.blocks(workload.footprint());
             let settings = Settings {
                 write_amplification_max_percent: Some(self.write_amplification_max),
+                thresholds: Thresholds {
+                    read: self.populate_on_read,
+                    write: self.populate_on_write,
+                },
+                cache_block_blocks: self.cache_block / BLOCK_BYTES,
                 ..Settings::daemon(blocks)
             };
             let unit_blocks = self.unit_blocks.map_or(settings.unit_blocks, |n| n as usize);
@@ -208,7 +233,8 @@ fn in_json((blocks, settings, report, beside): &Run) -> serde_json::Value {
             "write": report.writes.ratio(), "request": report.requests.ratio(),
             "byte": report.bytes.ratio(),
         },
-        "populated_blocks": report.populated_blocks, "moved_blocks": report.moved_blocks,
+        "populated_blocks": report.populated_blocks, "passed_blocks": report.passed_blocks,
+        "moved_blocks": report.moved_blocks,
         "ssd_bytes_per_client_byte": report.ssd_bytes_per_client_byte(),
         "policy_bytes": report.policy_bytes, "ns_per_access": report.ns_per_access(),
         "beside": beside.iter().copied().collect::<std::collections::BTreeMap<_, _>>(),

@@ -484,6 +484,31 @@ fn settings_of_a_volume_are_changed_while_it_serves_kept_and_refused() {
     let off = shown(&daemon);
     assert_eq!((&off["dirty_age_max_s"], &off["destage_hours"]), (&0.into(), &"any".into()));
     assert_eq!(off["sequential_cutoff_bytes"], 0);
+    let population = |daemon: &Daemon| {
+        let population = &shown(daemon)["population"];
+        let of = |key: &str| population[key].clone();
+        (of("profile"), of("populate_on_read"), of("populate_on_write"), of("cache_block_bytes"))
+    };
+    let is = |daemon: &Daemon, profile: &str, read: u8, write: u8, block: u32| {
+        let wanted = (profile.into(), read.into(), write.into(), block.into());
+        assert_eq!(population(daemon), wanted);
+    };
+    is(&daemon, "auto", 1, 1, 64 << 10);
+    daemon.tell(&with(&["profile=web"]));
+    is(&daemon, "web", 2, 1, 4 << 20);
+    daemon.tell(&with(&["populate_on_write=3", "cache_block=8K"]));
+    is(&daemon, "custom", 2, 3, 8 << 10);
+    daemon.kill();
+    daemon.start();
+    is(&daemon, "custom", 2, 3, 8 << 10);
+    daemon.refused(&with(&["populate_on_write=0"]), "populate_on_write cannot be 0", "readonly");
+    daemon.refused(&with(&["profile=web", "populate_on_read=3"]), "of its own", "custom");
+    daemon.tell(&with(&["readonly"]));
+    daemon.tell(&with(&["populate_on_write=0"]));
+    is(&daemon, "custom", 2, 0, 8 << 10);
+    daemon.refused(&with(&["writeback"]), "populate_on_write cannot be 0", "1 to 4");
+    daemon.tell(&with(&["profile=auto"]));
+    is(&daemon, "auto", 1, 0, 64 << 10);
     daemon.refused(&with(&["dirty-age-max=1m", "dirty-age-max=2m"]), "twice", "once");
     daemon.refused(&with(&["bypass", "dirty-age-max=1m"]), "by itself", "volume set");
     assert!(daemon.tell(&["events"]).contains("volume-set"));

@@ -93,6 +93,13 @@ fn usage_errors() {
         &["volume", "set", "fast/vm", "dirty-age-max=10"],
         &["volume", "set", "fast/vm", "sequential-cutoff=1Q"],
         &["volume", "set", "fast/vm", "dirty-age=10m"],
+        &["volume", "set", "fast/vm", "profile=fast"],
+        &["volume", "set", "fast/vm", "populate_on_read=5"],
+        &["volume", "set", "fast/vm", "populate_on_write=-1"],
+        &["volume", "set", "fast/vm", "cache_block=64Q"],
+        &["volume", "add", "fast/vm", "--origin", "/dev/sdb", "--profile", "mail"],
+        &["lab", "trace", "trace.csv", "--populate-on-read", "0"],
+        &["lab", "trace", "trace.csv", "--cache-block", "8M"],
         &["export", "add", "fast/vm", "--port", "65536"],
         &["export", "add", "fast/vm", "--port", "1", "--socket", "/s"],
         &["stats", "0"],
@@ -242,6 +249,10 @@ fn tables_and_errors() {
     world.show(&["volume", "list"]);
     world.show(&["volume", "show", "fast/vm"]);
     world.show(&["volume", "set", "fast/vm", "readonly", "--dry-run"]);
+    world.show(&["volume", "set", "fast/vm", "profile=database", "--dry-run"]);
+    world.show(&["volume", "set", "fast/vm", "populate_on_read=3", "cache_block=16K"]);
+    world.show(&["volume", "set", "fast/vm", "profile=auto"]);
+    world.show(&["volume", "set", "fast/vm", "writeonly", "--dry-run"]);
     world.show(&["pool", "list"]);
     world.show(&["pool", "import"]);
     world.show(&["volume", "flush", "fast/vm"]);
@@ -267,6 +278,12 @@ fn tables_and_errors() {
     world.show(&["volume", "add", "fast/vm", "--origin", &disk]);
     world.show(&["volume", "add", "fast/vm2", "--origin", &absent]);
     world.show(&["volume", "add", "fast/vm2", "--origin", &other, "--cache-block", "3K"]);
+    let zero = ["--populate-on-write", "0", "--mode", "writeback"];
+    world.show(&[&["volume", "add", "fast/vm2", "--origin", &other][..], &zero].concat());
+    let two = ["--profile", "web", "--populate-on-read", "3"];
+    world.show(&[&["volume", "add", "fast/vm2", "--origin", &other][..], &two].concat());
+    world.show(&["volume", "set", "fast/vm", "populate_on_read=0"]);
+    world.show(&["volume", "set", "fast/vm", "cache_block=3K"]);
     world.show(&["volume", "add", "none/vm", "--origin", &disk]);
     world.show(&["volume", "show", "fast/none"]);
     world.show(&["volume", "remove", "fast/vm", "--yes"]);

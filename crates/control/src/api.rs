@@ -14,6 +14,7 @@ use crate::name::{Name, VolumeName};
 use crate::profile::Profile;
 
 pub use crate::devices::{AddDevice, CanIPull, Pull, RemoveDevice, ReplaceDevice};
+pub use crate::population::{CacheProfile, Population};
 pub use crate::scrub::{Scrub, Verify};
 pub use report::{Event, EventsQuery, Memory, PoolStats, Stats, Status, VolumeStats};
 
@@ -347,7 +348,17 @@ pub struct AddVolume {
     /// accepted, else writethrough.
     #[serde(default)]
     pub mode: Option<Mode>,
-    /// What a miss brings in; without it 64 KiB.
+    /// What brings blocks into the cache, by a name; without it `auto`, or `custom` with a number.
+    #[serde(default)]
+    pub profile: Option<CacheProfile>,
+    /// Reads of a cache block from which on what is missed of it is brought in, 1 to 4.
+    #[serde(default)]
+    pub populate_on_read: Option<u8>,
+    /// The same of writes, 1 to 4; in modes `readonly` and `writethrough` also 0: none are.
+    #[serde(default)]
+    pub populate_on_write: Option<u8>,
+    /// What a miss brings in, and is counted for together; without it what the profile says, 64 KiB with
+    /// `auto` and `custom`.
     #[serde(default)]
     pub cache_block_bytes: Option<u32>,
     /// Agrees to write-back with one copy of dirty data.
@@ -380,6 +391,18 @@ pub struct SetVolumeSettings {
     /// Bytes that are read one after the other after which what follows is not cached; 0: never.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sequential_cutoff_bytes: Option<u64>,
+    /// What brings blocks into the cache, by a name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub profile: Option<CacheProfile>,
+    /// Reads of a cache block from which on what is missed of it is brought in, 1 to 4.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub populate_on_read: Option<u8>,
+    /// The same of writes, 1 to 4; in modes `readonly` and `writethrough` also 0: none are.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub populate_on_write: Option<u8>,
+    /// What a miss brings in, and is counted for together; a profile that is named sets it too.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cache_block_bytes: Option<u32>,
 }
 
 /// How a volume is.
@@ -429,6 +452,9 @@ pub struct Volume {
     /// Bytes that are read one after the other after which what follows is not cached; 0: never.
     #[serde(default)]
     pub sequential_cutoff_bytes: u64,
+    /// What brings blocks into the cache.
+    #[serde(default)]
+    pub population: Population,
     /// Where clients reach it.
     pub exports: Vec<String>,
 }

@@ -17,6 +17,7 @@ mod devices;
 pub mod error;
 pub mod hours;
 pub mod name;
+pub mod population;
 pub mod profile;
 mod scrub;
 pub mod server;

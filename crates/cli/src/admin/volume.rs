@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Subcommand, ValueEnum};
 use forebay_control::api::{
-    self, AddVolume, Change, Destaging, Job, Many, One, SetVolume, SetVolumeSettings, Volume,
-    VolumeState,
+    self, AddVolume, CacheProfile, Change, Destaging, Job, Many, One, SetVolume, SetVolumeSettings,
+    Volume, VolumeState,
 };
 use forebay_control::hours::DestageHours;
 use forebay_control::name::VolumeName;
@@ -29,7 +29,16 @@ pub(crate) enum Command {
         /// How it is served [default: writeback where dirty data is safe, else writethrough]
         #[arg(long)]
         mode: Option<Mode>,
-        /// What a miss brings in, a power of two from 4K to 4M [default: 64K]
+        /// What brings blocks into the cache: auto, database, file-system, web or custom
+        #[arg(long, value_name = "PROFILE", value_parser = str::parse::<CacheProfile>)]
+        profile: Option<CacheProfile>,
+        /// Bring a missed read in with the Nth read of its cache block, 1 to 4 [default: the profile's]
+        #[arg(long, value_name = "N", value_parser = parse_count)]
+        populate_on_read: Option<u8>,
+        /// The same of writes; with 0, in modes readonly and writethrough, they bring in nothing
+        #[arg(long, value_name = "N", value_parser = parse_count)]
+        populate_on_write: Option<u8>,
+        /// What a miss brings in, a power of two from 4K to 4M [default: the profile's, 64K with auto]
         #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
         cache_block: Option<u64>,
         /// Write back although the death of one SSD loses what is dirty
@@ -68,7 +77,9 @@ pub(crate) enum Command {
         /// POOL/NAME
         volume: VolumeName,
         /// A mode (`writeback`, `writethrough`, `readonly`, `writeonly`, `bypass`), or
-        /// `destage-hours=HH:MM-HH:MM|any`, `dirty-age-max=TIME|off`, `sequential-cutoff=SIZE|off`
+        /// `destage-hours=HH:MM-HH:MM|any`, `dirty-age-max=TIME|off`, `sequential-cutoff=SIZE|off`,
+        /// `profile=auto|database|file-system|web|custom`, `populate_on_read=1..4`,
+        /// `populate_on_write=0..4`, `cache_block=SIZE`
         #[arg(value_name = "MODE|KEY=VALUE", required = true, value_parser = parse_setting)]
         settings: Vec<Setting>,
         /// Only say what would be done
@@ -114,11 +125,19 @@ impl From<Mode> for api::Mode {
     }
 }
 
+/// The most that is counted of accesses.
+const COUNT_MAX: u8 = forebay_engine::policy::TOUCHES_MAX;
+
 /// One change as people write it.
 #[derive(Clone, Debug)]
 pub(crate) enum Setting {
     Mode(Mode),
     Key(SetVolumeSettings),
+}
+
+fn parse_count(text: &str) -> std::result::Result<u8, String> {
+    let count = text.parse().ok().filter(|count| *count <= COUNT_MAX);
+    count.ok_or_else(|| format!("{text:?} is no number from 0 to {COUNT_MAX}"))
 }
 
 fn parse_setting(text: &str) -> std::result::Result<Setting, String> {
@@ -139,8 +158,20 @@ fn parse_setting(text: &str) -> std::result::Result<Setting, String> {
             let bytes = if value == "off" { 0 } else { parse_bytes(value)? };
             SetVolumeSettings { sequential_cutoff_bytes: Some(bytes), ..nothing }
         }
+        "profile" => SetVolumeSettings { profile: Some(value.parse()?), ..nothing },
+        "populate_on_read" => {
+            SetVolumeSettings { populate_on_read: Some(parse_count(value)?), ..nothing }
+        }
+        "populate_on_write" => {
+            SetVolumeSettings { populate_on_write: Some(parse_count(value)?), ..nothing }
+        }
+        "cache_block" => {
+            let bytes = u32::try_from(parse_bytes(value)?).unwrap_or(u32::MAX);
+            SetVolumeSettings { cache_block_bytes: Some(bytes), ..nothing }
+        }
         _ => {
-            let keys = "destage-hours, dirty-age-max, sequential-cutoff";
+            let keys = "destage-hours, dirty-age-max, sequential-cutoff, profile, \
+                        populate_on_read, populate_on_write, cache_block";
             return Err(format!("there is no setting {key:?}; there are {keys}"));
         }
     }))
@@ -169,6 +200,10 @@ fn joined(settings: &[Setting]) -> Result<Setting> {
         take(&mut all.destage_hours, one.destage_hours, "destage-hours")?;
         let cutoff = one.sequential_cutoff_bytes;
         take(&mut all.sequential_cutoff_bytes, cutoff, "sequential-cutoff")?;
+        take(&mut all.profile, one.profile, "profile")?;
+        take(&mut all.populate_on_read, one.populate_on_read, "populate_on_read")?;
+        take(&mut all.populate_on_write, one.populate_on_write, "populate_on_write")?;
+        take(&mut all.cache_block_bytes, one.cache_block_bytes, "cache_block")?;
     }
     Ok(Setting::Key(all))
 }
@@ -185,6 +220,9 @@ pub(crate) fn run(command: Command, asking: &Asking) -> Result<()> {
             volume,
             origin,
             mode,
+            profile,
+            populate_on_read,
+            populate_on_write,
             cache_block,
             accept_data_loss_on_ssd_failure,
             dry_run,
@@ -193,6 +231,9 @@ pub(crate) fn run(command: Command, asking: &Asking) -> Result<()> {
                 name: volume.volume.clone(),
                 origin: absolute(&origin)?,
                 mode: mode.map(api::Mode::from),
+                profile,
+                populate_on_read,
+                populate_on_write,
                 cache_block_bytes: cache_block
                     .map(|bytes| u32::try_from(bytes).unwrap_or(u32::MAX)),
                 accept_data_loss_on_ssd_failure,
@@ -311,13 +352,14 @@ fn print_list(volumes: &[Volume]) {
                 volume.name.to_string(),
                 state_name(volume.state).to_owned(),
                 mode_name(volume.mode).to_owned(),
+                volume.population.profile.to_string(),
                 text::bytes(volume.size_bytes),
                 dirty(volume),
                 volume.origin.clone(),
             ]
         })
         .collect();
-    say(table(&["VOLUME", "STATE", "MODE", "SIZE", "DIRTY", "ORIGIN"], &rows));
+    say(table(&["VOLUME", "STATE", "MODE", "PROFILE", "SIZE", "DIRTY", "ORIGIN"], &rows));
 }
 
 /// What is dirty, since when, and how fast it goes.
@@ -394,6 +436,16 @@ fn print_volume(volume: &Volume) {
     say(text::beside("dirty    ", &dirt(volume)));
     say(text::beside("destage  ", &destaged(volume)));
     say(format_args!("reads    {}", streams(volume)));
+    let population = &volume.population;
+    let block = text::bytes(population.cache_block_bytes.into());
+    let what = format!(
+        "{}, cache blocks of {block}, populate_on_read {}, populate_on_write {}: {}",
+        population.profile,
+        population.populate_on_read,
+        population.populate_on_write,
+        population.reason
+    );
+    say(text::beside("profile  ", &what));
     for uri in &volume.exports {
         say(format_args!("export   {uri}"));
     }

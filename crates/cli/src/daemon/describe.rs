@@ -12,6 +12,7 @@ use forebay_device::runtime::{MILLISECOND, SECOND};
 use forebay_engine::format::{MemberState as OnDisk, Superblock, VolumeRecord};
 
 use super::pools::lost_of;
+use super::population;
 use super::scan::{Found, newest};
 use super::state::Record;
 use super::volumes::{BLOCK_BYTES, api_mode, cutoff_bytes, destage_hours, no_volume};
@@ -348,6 +349,11 @@ impl Daemon {
             dirty_age_max_s: record.settings.dirty_age_max_s,
             destage_hours: destage_hours(&record.settings),
             sequential_cutoff_bytes: cutoff_bytes(&record.settings),
+            population: population::describe(
+                online.map_or(record.settings, |(_, volume)| volume.settings()).populate,
+                record.cache_block_bytes,
+                mode,
+            ),
             exports: exports.into_iter().map(|export| export.uri).collect(),
         })
     }

@@ -23,6 +23,7 @@ mod notify;
 mod patience;
 mod plan;
 mod pools;
+mod population;
 mod progress;
 mod pull;
 mod replace;

@@ -194,7 +194,8 @@ impl Daemon {
 
     fn plan_settings(&self, name: &VolumeName, change: &SetVolumeSettings) -> Result<Plan> {
         let (_, open) = self.open(name.pool.as_str())?;
-        let (_, steps) = changed(open.volume(name)?.settings(), change)?;
+        let volume = open.volume(name)?;
+        let (_, _, steps) = changed(&volume, change)?;
         Ok(plan(format!("volume \"{name}\" would be set"), steps))
     }
 

@@ -11,12 +11,14 @@ use forebay_device::BlockDevice;
 use forebay_device::real::file::FileDevice;
 use forebay_device::runtime::{Nanos, Runtime, SECOND};
 use forebay_engine::{
-    CUTOFF_NEVER, Hours, Mode, Tuning, Volume, VolumeSettings, VolumeSpec, read_superblock,
+    CUTOFF_NEVER, Hours, Mode, Populate, Tuning, Volume, VolumeSettings, VolumeSpec,
+    read_superblock,
 };
 
 use super::describe::mode_name;
 use super::jobs::{Aim, Job};
 use super::pools::check_absolute;
+use super::population::{self, Asked};
 use super::{Attached, Daemon, Open, Slot};
 use crate::Result;
 use crate::failure::Failure;
@@ -76,9 +78,10 @@ pub(super) fn cutoff_bytes(settings: &VolumeSettings) -> u64 {
 /// # Errors
 /// If nothing is to be changed, or hours are none.
 pub(super) fn changed(
-    mut settings: VolumeSettings,
+    volume: &Volume,
     body: &api::SetVolumeSettings,
-) -> Result<(VolumeSettings, Vec<String>)> {
+) -> Result<(VolumeSettings, u32, Vec<String>)> {
+    let (mut settings, mut cache_block_bytes) = (volume.settings(), volume.cache_block_bytes());
     let mut what = Vec::new();
     if let Some(seconds) = body.dirty_age_max_s {
         settings.dirty_age_max_s = seconds;
@@ -110,11 +113,25 @@ pub(super) fn changed(
             _ => format!("of reads that follow each other {} are cached", text::bytes(bytes)),
         });
     }
+    let asked = Asked {
+        profile: body.profile,
+        on_read: body.populate_on_read,
+        on_write: body.populate_on_write,
+        cache_block_bytes: body.cache_block_bytes,
+    };
+    if !asked.is_nothing() {
+        (settings.populate, cache_block_bytes) =
+            asked.beside(settings.populate, cache_block_bytes)?;
+        let now = population::describe(settings.populate, cache_block_bytes, volume.mode());
+        let block = text::bytes(cache_block_bytes.into());
+        what.push(format!("{}, in cache blocks of {block}", now.reason));
+    }
     if what.is_empty() {
         return Err(Failure::coded(Code::BadRequest, "nothing is to be changed")
             .hint("name a setting; `forebay volume set --help` lists them"));
     }
-    Ok((settings, what))
+    volume.check_settings(&settings, cache_block_bytes)?;
+    Ok((settings, cache_block_bytes, what))
 }
 
 impl Open {
@@ -253,12 +270,19 @@ impl Daemon {
             let what = format!("the path {} is not UTF-8", body.origin.display());
             return Err(Failure::coded(Code::BadRequest, what).hint("give it another name"));
         };
+        let asked = Asked {
+            profile: body.profile,
+            on_read: body.populate_on_read,
+            on_write: body.populate_on_write,
+            cache_block_bytes: body.cache_block_bytes,
+        };
+        let (populate, cache_block_bytes) = asked.beside(Populate::Auto, CACHE_BLOCK_BYTES)?;
         let spec = VolumeSpec {
             name: name.volume.to_string(),
             origin: origin_path.to_owned(),
             mode: body.mode.map_or(usual, engine_mode),
-            cache_block_bytes: body.cache_block_bytes.unwrap_or(CACHE_BLOCK_BYTES),
-            settings: VolumeSettings::default(),
+            cache_block_bytes,
+            settings: VolumeSettings { populate, ..VolumeSettings::default() },
             accept_data_loss_on_ssd_failure: accept,
         };
         let origin = self.open_origin(&body.origin, PATIENCE).await?;
@@ -276,7 +300,8 @@ impl Daemon {
                 dirty_for_s: None,
                 dirty_age_max_s: 0,
                 destage_hours: DestageHours::Any,
-                sequential_cutoff_bytes: cutoff_bytes(&VolumeSettings::default()),
+                sequential_cutoff_bytes: cutoff_bytes(&spec.settings),
+                population: population::describe(populate, cache_block_bytes, spec.mode),
                 exports: Vec::new(),
             });
         }
@@ -328,8 +353,8 @@ impl Daemon {
     ) -> Result<api::Volume> {
         let (_, open) = self.open(name.pool.as_str())?;
         let volume = open.volume(name)?;
-        let (settings, what) = changed(volume.settings(), body)?;
-        volume.set(settings).await?;
+        let (settings, cache_block_bytes, what) = changed(&volume, body)?;
+        volume.set_with(settings, cache_block_bytes).await?;
         let what = format!("volume \"{name}\": {}", what.join("; "));
         self.journal.note("volume-set", name.pool.as_str(), what);
         self.describe_volume(name)
