@@ -10,7 +10,10 @@ use std::time::Duration;
 
 use common::daemon::{Daemon, VOLUME_BYTES, content, read_all, served, until, until_served};
 use common::held::HeldOrigin;
-use common::{have, run, signal};
+use common::{Client, have, run, signal};
+
+/// Writes of an origin that hang at a time: the deepest that destaging goes.
+const WRITES_HELD: u64 = 512;
 
 /// A file that its file system's process shows; while that is stopped, opening the file hangs.
 struct Fuse {
@@ -142,5 +145,39 @@ fn an_origin_that_hangs_at_its_first_request_is_missing_until_it_answers() {
     assert_eq!(slow(&daemon)["state"], "origin-missing");
     origin.release();
     until("it is online", || slow(&daemon)["state"] == "online");
+    daemon.stop();
+}
+
+#[test]
+fn an_origin_that_hangs_while_it_is_destaged_to_holds_up_nobody_else() {
+    let mut daemon = served("hung-destage");
+    let Some(origin) = HeldOrigin::new(&daemon.dir) else { return };
+    daemon.tell(&["volume", "add", "fast/slow", "--origin", origin.path.to_str().unwrap()]);
+    daemon.tell(&["volume", "set", "fast/slow", "destage-hours=00:00-00:01"]);
+    let socket = daemon.dir.path("nbd-slow");
+    daemon.tell(&["export", "add", "fast/slow", "--socket", socket.to_str().unwrap()]);
+    let mut client = Client::connect(&socket);
+    // More writes than there are threads that could wait for them, none beside another.
+    for at in 0..WRITES_HELD {
+        client.write((at * 64) << 10, &content(at, 4096)).unwrap();
+    }
+    client.flush().unwrap();
+    origin.hold();
+    let flush = {
+        let mut command = daemon.command_of(&["volume", "flush", "fast/slow"]);
+        command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+    };
+    until("it is destaged to", || {
+        let jobs = daemon.json(&["job", "list"]);
+        jobs["items"].as_array().unwrap().iter().any(|job| job["state"] == "running")
+    });
+    let mut other = Client::connect(&daemon.dir.path("nbd"));
+    for at in 0..20 {
+        other.write(at * 4096, &content(at, 4096)).unwrap();
+        other.flush().unwrap();
+    }
+    client.flush().unwrap();
+    origin.release();
+    assert!(flush.wait_with_output().unwrap().status.success());
     daemon.stop();
 }

@@ -68,7 +68,7 @@ impl FileDevice {
     pub fn of(reactor: &Rc<Reactor>, opened: Opened) -> FileDevice {
         let handle = match opened.is_block {
             true => Handle::new(opened.fd),
-            false => Handle::new_locked(opened.fd),
+            false => Handle::new_locked(opened.fd, opened.may_block),
         };
         FileDevice(Rc::new(Inner {
             reactor: Rc::clone(reactor),

@@ -29,17 +29,19 @@ const RETRIES_MAX: u32 = 1000;
 pub(super) struct Handle {
     fd: OwnedFd,
     is_locked: bool,
+    may_block: bool,
 }
 
 impl Handle {
     pub(super) fn new(fd: OwnedFd) -> Rc<Handle> {
-        Rc::new(Handle { fd, is_locked: false })
+        Rc::new(Handle { fd, is_locked: false, may_block: false })
     }
 
     /// A file with a lock, which goes with the last operation. The descriptor's end alone would
-    /// not do: a worker of the ring may hold the file a moment longer than its answer is out.
-    pub(super) fn new_locked(fd: OwnedFd) -> Rc<Handle> {
-        Rc::new(Handle { fd, is_locked: true })
+    /// not do: a worker of the ring may hold the file a moment longer than its answer is out. If it
+    /// `may_block` those who hand requests over, the kernel's workers do that.
+    pub(super) fn new_locked(fd: OwnedFd, may_block: bool) -> Rc<Handle> {
+        Rc::new(Handle { fd, is_locked: true, may_block })
     }
 
     /// Another descriptor of the same open file, without a part in its lock.
@@ -302,7 +304,7 @@ impl Op {
         let len = self.remaining().min(TRANSFER_BYTES_MAX) as u32;
         let done = self.progress;
         let fd = types::Fd(self.handle.raw());
-        match &mut self.kind {
+        let entry = match &mut self.kind {
             Kind::Read { offset, buf, .. } => {
                 let (at, offset) = (buf[done..].as_mut_ptr(), *offset + done as u64);
                 opcode::Read::new(fd, at, len).offset(offset).build()
@@ -343,7 +345,8 @@ impl Op {
             Kind::Signal { buf, .. } | Kind::Bell { buf } => {
                 opcode::Read::new(fd, buf.as_mut_ptr(), len).build()
             }
-        }
+        };
+        if self.handle.may_block { entry.flags(squeue::Flags::ASYNC) } else { entry }
     }
 
     /// Takes the kernel's answer in; `None` means that [`Op::entry`] must be submitted again.

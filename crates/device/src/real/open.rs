@@ -196,6 +196,8 @@ impl From<StartError> for OpenError {
 pub struct Opened {
     pub(super) fd: OwnedFd,
     pub(super) is_block: bool,
+    /// Whether handing over a request may take as long as the device does.
+    pub(super) may_block: bool,
     pub(super) direct: bool,
     pub(super) size_bytes: u64,
     pub(super) sector_bytes: u32,
@@ -232,7 +234,8 @@ pub fn open(path: &Path, options: &OpenOptions) -> Result<Opened, OpenError> {
     }
     let told = direct_alignment(&file);
     // A block device's node lies in memory (devtmpfs), its bytes do not.
-    let no_direct = told.is_some_and(|(align_bytes, _)| align_bytes == 0) || is_in_memory(&file);
+    let no_direct =
+        told.is_some_and(|(align_bytes, _)| align_bytes == 0) || lies_in(&file, &IN_MEMORY);
     let direct = direct && (is_block || !no_direct);
     let (size_bytes, own_sector, discard) = if is_block {
         if !options.read_only && block_u32(&file, BLKROGET, path)? != 0 {
@@ -261,6 +264,7 @@ pub fn open(path: &Path, options: &OpenOptions) -> Result<Opened, OpenError> {
         return Err(OpenError::Size { path: path.to_owned(), size_bytes, sector_bytes });
     }
     Ok(Opened {
+        may_block: !is_block && !lies_in(&file, &NEVER_BLOCKING) && !lies_in(&file, &IN_MEMORY),
         fd: file.into(),
         is_block,
         direct,
@@ -379,14 +383,29 @@ pub(super) fn size_of(file: &File, is_block: bool) -> io::Result<u64> {
     Ok(value)
 }
 
-/// Whether the file lies in tmpfs or ramfs: they accept O_DIRECT since 6.6, and copy all the same.
-fn is_in_memory(file: &File) -> bool {
-    const RAMFS_MAGIC: u32 = 0x8584_58f6;
+/// File systems in memory (linux/magic.h): they accept O_DIRECT since 6.6, and copy all the same.
+const IN_MEMORY: [u32; 2] = [libc::TMPFS_MAGIC as u32, 0x8584_58f6];
+
+/// Local file systems that keep the promise of a request that must not wait: ext2 to 4, XFS, Btrfs, F2FS,
+/// bcachefs, ZFS, overlayfs. Others may break it: FUSE waits, in the caller's thread, while more requests
+/// than it wants (12 by default) have no answer. There is no list of those that do.
+const NEVER_BLOCKING: [u32; 7] = [
+    libc::EXT4_SUPER_MAGIC as u32,
+    libc::XFS_SUPER_MAGIC as u32,
+    libc::BTRFS_SUPER_MAGIC as u32,
+    libc::F2FS_SUPER_MAGIC as u32,
+    0xca45_1a4e,
+    0x2fc1_2fc1,
+    libc::OVERLAYFS_SUPER_MAGIC as u32,
+];
+
+/// Whether the file lies in one of these file systems.
+fn lies_in(file: &File, systems: &[u32]) -> bool {
     // SAFETY: `statfs` is plain numbers; zeroes are a valid value.
     let mut answer: libc::statfs = unsafe { std::mem::zeroed() };
     // SAFETY: the descriptor is open, and `answer` is written.
     let result = unsafe { libc::fstatfs(file.as_raw_fd(), &raw mut answer) };
-    result == 0 && [libc::TMPFS_MAGIC as u32, RAMFS_MAGIC].contains(&(answer.f_type as u32))
+    result == 0 && systems.contains(&(answer.f_type as u32))
 }
 
 /// The alignment that O_DIRECT asks of a file where the kernel does not tell: what a read of one
@@ -442,7 +461,7 @@ mod tests {
         let (fd, direct) = opened.unwrap();
         let file = File::from(fd);
         match direct_alignment(&file) {
-            Some((told, _)) if direct && told > 0 && !is_in_memory(&file) => {
+            Some((told, _)) if direct && told > 0 && !lies_in(&file, &IN_MEMORY) => {
                 let tried = tried_alignment(|buf| file.read_at(buf, 0));
                 assert_eq!(tried, told.max(CLASSIC_SECTOR_BYTES));
             }

@@ -53,6 +53,8 @@ impl Ring {
     /// Sets up a ring, with the newest of the flags that the kernel knows.
     pub(super) fn new(entries: u32, submit_after: usize) -> std::io::Result<Ring> {
         let uring = build(entries)?;
+        // Unknown before 5.15, where the kernel's own limit holds.
+        uring.submitter().register_iowq_max_workers(&mut [WORKERS_MAX, 0]).ok();
         Ok(Ring {
             uring,
             slots: Vec::new(),
@@ -279,6 +281,12 @@ impl Ring {
 pub(super) fn vanished() -> crate::io::IoError {
     crate::io::IoErrorKind::Vanished.into()
 }
+
+/// Threads of the kernel that wait in place of the ring's: for each flush, for each request that a device's full
+/// queue does not take, and for each one of a file that may block. By itself the kernel has four to a core: as
+/// many requests of one origin that hangs would keep each flush of all others. Now that takes several times
+/// the deepest queue of destaging. They are made when they are needed.
+const WORKERS_MAX: u32 = 4096;
 
 /// One thread submits and reaps, and runs the kernel's deferred work when it asks for answers:
 /// DEFER_TASKRUN (6.1), then COOP_TASKRUN (5.19), then neither.
