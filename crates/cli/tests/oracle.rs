@@ -143,7 +143,8 @@ fn random_requests_get_the_answers_of_nbdkit() {
             }
         }
         assert_eq!(covered as u64, SIZE);
-        assert_eq!(zeroes > 0, mode == "writeback", "{mode}: {zeroes} B");
+        let logs_zeroes = ["writeback", "writeonly"].contains(&mode);
+        assert_eq!(zeroes > 0, logs_zeroes, "{mode}: {zeroes} B");
         server.stop();
     }
 }
