@@ -10,64 +10,11 @@ use forebay_device::{BlockDevice, Buf, Request};
 use forebay_engine::format::{MemberRecord, MemberState, SUPERBLOCK_BYTES};
 use forebay_engine::ids::DeviceId;
 use forebay_engine::planted::Bug;
-use forebay_engine::{Error, ErrorKind, EventKind, Readers, Tuning};
+use forebay_engine::{ErrorKind, EventKind, Readers};
 
+use crate::changing::{BLOCKS, add, all_but, fill, plan, remove, told, verify};
 use crate::hanging::{DEADLINE, has_hung, in_time};
-use crate::rig::{BLOCK, KINDS, Plan, Rig, SOON, lazy, provoke, same, survive, version};
-
-const BLOCKS: u64 = 60;
-
-/// Origins are flushed soon, so that what is destaged can go.
-fn plan(members: usize, copies: u8) -> Plan {
-    let tuning = Tuning { origin_flush_interval: SOON, flush_interval: SOON, ..lazy() };
-    Plan { members, spares: 2, copies, tuning, ..Plan::default() }
-}
-
-/// Dirty, clean and rewritten blocks.
-fn fill(rig: &Rc<Rig>) -> Result<(), String> {
-    for block in 0..BLOCKS {
-        rig.write(2, block, 1)?;
-    }
-    rig.destage()?;
-    for block in 0..BLOCKS / 2 {
-        rig.write(3, 2 * block, 1)?;
-    }
-    rig.flush()?;
-    for block in BLOCKS..BLOCKS + 20 {
-        rig.read(block)?;
-    }
-    rig.flush()
-}
-
-fn newest(block: u64) -> u64 {
-    match block {
-        0..BLOCKS if block.is_multiple_of(2) => 3,
-        0..BLOCKS => 2,
-        _ => 1,
-    }
-}
-
-fn verify(rig: &Rc<Rig>, when: &str) -> Result<(), String> {
-    (0..BLOCKS + 20).try_for_each(|block| {
-        same(&format!("block {block} {when}"), rig.read(block)?, newest(block)).map(drop)
-    })
-}
-
-/// Adds a device; an error of the engine in the inner result.
-fn add(rig: &Rc<Rig>, spare: usize) -> Result<Result<DeviceId, Error>, String> {
-    let (pool, device) = (rig.pool(), Rc::clone(&rig.gates[spare]) as Rc<dyn BlockDevice>);
-    rig.run(async move { pool.add_member(device).await })
-}
-
-fn remove(rig: &Rc<Rig>, id: DeviceId) -> Result<(), String> {
-    let pool = rig.pool();
-    let ended = rig.run(async move { pool.begin_departure(id)?.end().await })?;
-    ended.map_err(|error| error.to_string())
-}
-
-fn told(rig: &Rc<Rig>, kind: EventKind) -> bool {
-    rig.pool().events().iter().any(|event| event.kind == kind)
-}
+use crate::rig::{BLOCK, KINDS, Plan, Rig, SOON, newest, provoke, same, survive, version};
 
 /// Waits until what was lost is made good.
 fn until_restored(rig: &Rc<Rig>) -> Result<(), String> {
@@ -78,10 +25,6 @@ fn until_restored(rig: &Rc<Rig>) -> Result<(), String> {
         rig.pause(SOON);
     }
     Err("the copies are not restored".into())
-}
-
-fn all_but(devices: usize, gone: usize) -> Vec<usize> {
-    (0..devices).filter(|&device| device != gone).collect()
 }
 
 /// Opens the pool with its members, and the new one if that is a cache device by now; whether it is.
@@ -104,8 +47,8 @@ fn a_member_is_added_and_takes_part_in_everything() {
     survive(6, |seed| {
         let (members, copies) = [(3, 2), (1, 1), (2, 2)][(seed % 3) as usize];
         let segments = [40, 24, 90][(seed / 2 % 3) as usize];
-        let least = Rig::new(seed, plan(members, copies)).pool().segments().1 / members;
-        let rig = Rig::new(seed, Plan { spare_segments: segments, ..plan(members, copies) });
+        let least = Rig::new(seed, plan(members, 2, copies)).pool().segments().1 / members;
+        let rig = Rig::new(seed, Plan { spare_segments: segments, ..plan(members, 2, copies) });
         fill(&rig)?;
         let total = rig.pool().segments().1;
         let added = add(&rig, members)?;
@@ -150,7 +93,7 @@ fn a_member_is_added_and_takes_part_in_everything() {
 fn copies_come_back_with_a_new_member() {
     survive(12, |seed| {
         let lost = (seed % 2) as usize;
-        let rig = Rig::new(seed, Plan { agreed: seed % 4 < 2, ..plan(2, 2) });
+        let rig = Rig::new(seed, Plan { agreed: seed % 4 < 2, ..plan(2, 2, 2) });
         fill(&rig)?;
         rig.broken[lost].gone.set(true);
         rig.write(2, 1, 1)?;
@@ -190,7 +133,7 @@ fn an_addition_is_cut_off_at_every_io() {
         let (mut without, mut with) = (0, 0);
         for ios in 1.. {
             let luck = seed + ios;
-            let rig = Rig::new(seed, plan(members, copies));
+            let rig = Rig::new(seed, plan(members, 2, copies));
             fill(&rig)?;
             rig.world.crash_at(Some(rig.world.io_count() + ios));
             let ended = add(&rig, members).is_ok();
@@ -235,7 +178,7 @@ fn copies_that_come_back_are_cut_off_at_every_io() {
         let lost = (seed % 2) as usize;
         let mut cut_off = [0; 2];
         for ios in (1 + seed..).step_by(3) {
-            let rig = Rig::new(seed, plan(2, 2));
+            let rig = Rig::new(seed, plan(2, 2, 2));
             fill(&rig)?;
             rig.broken[lost].gone.set(true);
             rig.write(2, 1, 1)?;
@@ -297,7 +240,7 @@ fn one_that_was_cut_off_and_comes_back_later_is_stale() {
     survive(2, |seed| {
         let (mut left, mut asked) = (0, 0);
         for ios in 1.. {
-            let rig = Rig::new(seed, plan(2, 2));
+            let rig = Rig::new(seed, plan(2, 2, 2));
             fill(&rig)?;
             rig.world.crash_at(Some(rig.world.io_count() + ios));
             let ended = add(&rig, 2).is_ok();
@@ -350,7 +293,7 @@ fn a_member_fails_while_one_is_added() {
         for after in 0.. {
             let luck = seed + after;
             let failed = [2, 0, 2, 1][(luck % 4) as usize];
-            let rig = Rig::new(seed, plan(2, 2));
+            let rig = Rig::new(seed, plan(2, 2, 2));
             fill(&rig)?;
             let ops = [Ops::Writes, Ops::Flushes][(luck / 4 % 2) as usize];
             let faults = Rc::clone(&rig.broken[failed].failing);
@@ -383,7 +326,7 @@ fn a_member_fails_while_one_is_added() {
 
 /// A pool of two whose members may take so long to answer.
 fn impatient() -> Plan {
-    Plan { device_deadline_ms: (DEADLINE / MILLISECOND) as u32, ..plan(2, 2) }
+    Plan { device_deadline_ms: (DEADLINE / MILLISECOND) as u32, ..plan(2, 2, 2) }
 }
 
 /// It gives no answer from each of its requests on, in turn: it is refused, or left behind like any other.
@@ -478,7 +421,7 @@ fn another_reactor_reads_one_that_was_added_and_does_not_wait_for_it() {
 #[test]
 fn clients_go_on_while_a_member_is_added() {
     survive(6, |seed| {
-        let rig = Rig::new(seed, plan(2, 2));
+        let rig = Rig::new(seed, plan(2, 2, 2));
         fill(&rig)?;
         let (pool, outcome) = (rig.pool(), Rc::new(RefCell::new(None)));
         let (ended, device) = (Rc::clone(&outcome), Rc::clone(&rig.gates[2]) as _);
@@ -508,14 +451,14 @@ fn clients_go_on_while_a_member_is_added() {
 #[test]
 fn a_member_that_was_taken_out_is_added_again() {
     survive(4, |seed| {
-        let rig = Rig::new(seed, Plan { spares: 1, ..plan(2, 1) });
+        let rig = Rig::new(seed, plan(2, 1, 1));
         fill(&rig)?;
         for round in 0..8 {
             let (old, new) = ((round % 3) as usize, ((round + 2) % 3) as usize);
             let id = add(&rig, new)?.map_err(|error| error.to_string())?;
             assert!(rig.pool().superblock().present().any(|member| member.device == id));
             let id = rig.run(identity(&rig, old))?;
-            remove(&rig, id)?;
+            remove(&rig, id)?.map_err(|error| error.to_string())?;
             let staying = all_but(3, old);
             verify(&rig, &format!("in round {round}"))?;
             if (seed + round) % 3 == 0 {
@@ -541,7 +484,7 @@ fn identity(rig: &Rig, member: usize) -> impl Future<Output = DeviceId> + use<> 
 fn the_numbers_of_a_lost_member_are_not_given_out_while_they_mean_something() {
     provoke(Bug::NumbersReused, 6, |seed| {
         let lost = (seed % 2) as usize;
-        let rig = Rig::new(seed, Plan { clean_copies: 2, ..plan(2, 2) });
+        let rig = Rig::new(seed, Plan { clean_copies: 2, ..plan(2, 2, 2) });
         fill(&rig)?;
         rig.pause(SECOND);
         rig.broken[lost].gone.set(true);
@@ -577,7 +520,7 @@ fn is_superblock(request: &Request) -> bool {
 #[test]
 fn the_others_hear_of_a_member_that_is_ready() {
     provoke(Bug::JoinedUnprepared, 2, |seed| {
-        let rig = Rig::new(seed, plan(1, 1));
+        let rig = Rig::new(seed, plan(1, 2, 1));
         fill(&rig)?;
         rig.gates[0].hold(1, is_superblock);
         let (pool, device) = (rig.pool(), Rc::clone(&rig.gates[1]) as _);
@@ -594,7 +537,7 @@ fn the_others_hear_of_a_member_that_is_ready() {
 
 #[test]
 fn what_cannot_be_a_member_is_refused() {
-    let rig = Rig::new(1, plan(2, 2));
+    let rig = Rig::new(1, plan(2, 2, 2));
     let refused = |device: usize, what: &str| {
         let device = Rc::clone(&rig.gates[device]) as Rc<dyn BlockDevice>;
         let error = rig.pool().plan_addition(&device).unwrap_err();
@@ -610,5 +553,5 @@ fn what_cannot_be_a_member_is_refused() {
 }
 
 fn plan_of_eight() -> Plan {
-    Plan { spares: 1, ..plan(8, 2) }
+    plan(8, 1, 2)
 }

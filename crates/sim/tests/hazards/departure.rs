@@ -8,72 +8,21 @@ use forebay_device::model::fault::{Faults, Ops, Trigger};
 use forebay_device::runtime::{Runtime, SECOND};
 use forebay_engine::ids::DeviceId;
 use forebay_engine::planted::Bug;
-use forebay_engine::{Error, ErrorKind, EventKind, Mode, Tuning};
+use forebay_engine::{ErrorKind, EventKind, Mode};
 
-use crate::rig::{Breakage, KINDS, Plan, Rig, SOON, lazy, provoke, same, survive};
-
-const BLOCKS: u64 = 60;
-
-/// Origins are flushed soon, so that what is destaged can go.
-fn plan(members: usize, copies: u8) -> Plan {
-    let tuning = Tuning { origin_flush_interval: SOON, flush_interval: SOON, ..lazy() };
-    Plan { members, copies, tuning, ..Plan::default() }
-}
-
-fn id_of(rig: &Rig, member: usize) -> DeviceId {
-    rig.pool().superblock().members[member].device
-}
-
-/// Dirty, clean and rewritten blocks.
-fn fill(rig: &Rc<Rig>) -> Result<(), String> {
-    for block in 0..BLOCKS {
-        rig.write(2, block, 1)?;
-    }
-    rig.destage()?;
-    for block in 0..BLOCKS / 2 {
-        rig.write(3, 2 * block, 1)?;
-    }
-    rig.flush()?;
-    for block in BLOCKS..BLOCKS + 20 {
-        rig.read(block)?;
-    }
-    rig.flush()
-}
-
-fn newest(block: u64) -> u64 {
-    match block {
-        0..BLOCKS if block.is_multiple_of(2) => 3,
-        0..BLOCKS => 2,
-        _ => 1,
-    }
-}
-
-fn verify(rig: &Rc<Rig>, when: &str) -> Result<(), String> {
-    (0..BLOCKS + 20).try_for_each(|block| {
-        same(&format!("block {block} {when}"), rig.read(block)?, newest(block)).map(drop)
-    })
-}
-
-/// Takes a member out; an error of the engine in the inner result.
-fn remove(rig: &Rc<Rig>, id: DeviceId) -> Result<Result<(), Error>, String> {
-    let pool = rig.pool();
-    rig.run(async move { pool.begin_departure(id)?.end().await })
-}
+use crate::changing::{BLOCKS, all_but, fill, id_of, plan, remove, verify};
+use crate::rig::{Breakage, KINDS, Plan, Rig, SOON, provoke, same, survive};
 
 /// Opens the pool with all devices that are still cache devices; how many there were.
 fn open_with_all(rig: &Rc<Rig>, members: usize, gone: usize) -> Result<usize, String> {
     rig.offer(&(0..members).collect::<Vec<_>>());
     match rig.open() {
         Err(error) if error.contains("not a Forebay cache device") => {
-            rig.offer(&others(members, gone));
+            rig.offer(&all_but(members, gone));
             rig.open().map(|()| members - 1)
         }
         other => other.map(|()| members),
     }
-}
-
-fn others(members: usize, gone: usize) -> Vec<usize> {
-    (0..members).filter(|&member| member != gone).collect()
 }
 
 #[test]
@@ -81,7 +30,7 @@ fn a_member_is_taken_out_and_the_others_have_everything() {
     survive(6, |seed| {
         let (members, copies) = [(3, 2), (2, 1), (4, 3)][(seed % 3) as usize];
         for gone in 0..members {
-            let rig = Rig::new(seed, plan(members, copies));
+            let rig = Rig::new(seed, plan(members, 0, copies));
             fill(&rig)?;
             let id = id_of(&rig, gone);
             remove(&rig, id)?.map_err(|error| error.to_string())?;
@@ -97,7 +46,7 @@ fn a_member_is_taken_out_and_the_others_have_everything() {
             rig.broken[gone].gone.set(false);
             rig.offer(&[gone]);
             assert!(rig.open().unwrap_err().contains("not a Forebay cache device"));
-            rig.offer(&others(members, gone));
+            rig.offer(&all_but(members, gone));
             rig.open()?;
             verify(&rig, "after a crash")?;
             rig.destage()?;
@@ -114,7 +63,7 @@ fn a_member_is_taken_out_and_the_others_have_everything() {
 #[test]
 fn what_is_cached_on_the_others_is_not_dropped() {
     survive(4, |seed| {
-        let rig = Rig::new(seed, plan(3, 2));
+        let rig = Rig::new(seed, plan(3, 0, 2));
         fill(&rig)?;
         let before = rig.pool().blocks().0;
         let id = id_of(&rig, (seed % 3) as usize);
@@ -134,7 +83,7 @@ fn a_removal_is_cut_off_at_every_io() {
         for ios in 1.. {
             let luck = seed + ios;
             let gone = (luck % members as u64) as usize;
-            let rig = Rig::new(seed, plan(members, copies));
+            let rig = Rig::new(seed, plan(members, 0, copies));
             fill(&rig)?;
             let id = id_of(&rig, gone);
             rig.world.crash_at(Some(rig.world.io_count() + ios));
@@ -157,7 +106,7 @@ fn a_removal_is_cut_off_at_every_io() {
             }
             verify(&rig, "at last").map_err(at)?;
             rig.crash(KINDS[(luck / 8 % 2) as usize]);
-            rig.offer(&others(members, gone));
+            rig.offer(&all_but(members, gone));
             rig.open().map_err(at)?;
             verify(&rig, "without it").map_err(at)?;
             rig.destage().map_err(at)?;
@@ -181,7 +130,7 @@ fn one_breaks(
     for after in 0.. {
         let luck = seed + after;
         let (gone, failed) = ((luck % 3) as usize, (luck / 2 % 3) as usize);
-        let rig = Rig::new(seed, plan(3, 2));
+        let rig = Rig::new(seed, plan(3, 0, 2));
         fill(&rig)?;
         let id = id_of(&rig, gone);
         let ops = kinds[(luck / 3) as usize % kinds.len()];
@@ -242,7 +191,7 @@ fn a_member_hangs_while_one_is_taken_out() {
 #[test]
 fn a_removal_that_is_called_off_leaves_a_member_like_any_other() {
     survive(12, |seed| {
-        let rig = Rig::new(seed, plan(3, 2));
+        let rig = Rig::new(seed, plan(3, 0, 2));
         fill(&rig)?;
         let id = id_of(&rig, (seed % 3) as usize);
         let total = rig.pool().segments().1;
@@ -259,7 +208,7 @@ fn a_removal_that_is_called_off_leaves_a_member_like_any_other() {
         rig.write(2, 1, 1)?;
         rig.flush()?;
         rig.crash(KINDS[(seed / 2 % 2) as usize]);
-        rig.offer(&others(3, (seed / 3 % 3) as usize));
+        rig.offer(&all_but(3, (seed / 3 % 3) as usize));
         rig.open()?;
         verify(&rig, "with two")?;
         remove(&rig, id).map(drop)
@@ -270,7 +219,7 @@ fn a_removal_that_is_called_off_leaves_a_member_like_any_other() {
 #[test]
 fn clients_go_on_while_a_member_is_taken_out() {
     survive(6, |seed| {
-        let rig = Rig::new(seed, plan(3, 2));
+        let rig = Rig::new(seed, plan(3, 0, 2));
         fill(&rig)?;
         let id = id_of(&rig, (seed % 3) as usize);
         let (pool, outcome) = (rig.pool(), Rc::new(RefCell::new(None)));
@@ -292,7 +241,7 @@ fn clients_go_on_while_a_member_is_taken_out() {
         outcome.take().expect("it comes to an end while clients write")?;
         let last = rig.read(0)?;
         rig.crash(KINDS[(seed % 2) as usize]);
-        rig.offer(&others(3, (seed % 3) as usize));
+        rig.offer(&all_but(3, (seed % 3) as usize));
         rig.open()?;
         (0..BLOCKS).try_for_each(|block| same("a block", rig.read(block)?, last).map(drop))
     });
@@ -308,9 +257,9 @@ fn what_the_others_could_not_hold_is_refused() {
     let says = |found: (ErrorKind, String), what: &str| {
         assert!(found.0 == ErrorKind::Refused && found.1.contains(what), "{found:?}");
     };
-    let alone = Rig::new(1, plan(1, 1));
+    let alone = Rig::new(1, plan(1, 0, 1));
     says(refused(&alone, id_of(&alone, 0)), "is the only one");
-    let mirror = Rig::new(1, plan(2, 2));
+    let mirror = Rig::new(1, plan(2, 0, 2));
     says(refused(&mirror, id_of(&mirror, 1)), "2 copies were asked for");
     assert_eq!(refused(&mirror, DeviceId([7; 16])).0, ErrorKind::NotFound);
     mirror.ask_for(1).unwrap();
@@ -319,11 +268,11 @@ fn what_the_others_could_not_hold_is_refused() {
     let departure = mirror.pool().begin_departure(id_of(&mirror, 1)).unwrap();
     assert!(mirror.ask_for(2).unwrap_err().contains("2 dirty copies on 1 cache device"));
     drop(departure);
-    let full = Rig::new(1, Plan { mode: Mode::Writeback, origin_bytes: 4 << 20, ..plan(2, 1) });
+    let full = Rig::new(1, Plan { mode: Mode::Writeback, origin_bytes: 4 << 20, ..plan(2, 0, 1) });
     // Less than what is destaged by itself, and more than one can hold.
     (0..60).try_for_each(|run| full.write(2, 8 * run, 8)).unwrap();
     says(refused(&full, id_of(&full, 0)), "would fill too much");
-    let lost = Rig::new(1, plan(3, 2));
+    let lost = Rig::new(1, plan(3, 0, 2));
     fill(&lost).unwrap();
     lost.broken[0].gone.set(true);
     lost.write(2, 1, 1).unwrap();
@@ -346,14 +295,14 @@ fn is_failed(state: forebay_engine::format::MemberState) -> bool {
 #[test]
 fn a_member_that_leaves_with_what_only_it_has_is_caught() {
     provoke(Bug::DepartedEarly, 4, |seed| {
-        let rig = Rig::new(seed, plan(2, 1));
+        let rig = Rig::new(seed, plan(2, 0, 1));
         fill(&rig)?;
         let gone = (seed % 2) as usize;
         let id = id_of(&rig, gone);
         remove(&rig, id)?.map_err(|error| error.to_string())?;
         verify(&rig, "at once")?;
         rig.crash(KINDS[(seed % 2) as usize]);
-        rig.offer(&others(2, gone));
+        rig.offer(&all_but(2, gone));
         rig.open()?;
         verify(&rig, "after a crash")
     });

@@ -5,6 +5,7 @@
 mod addition;
 mod age;
 mod believed;
+mod changing;
 mod copies;
 mod crafted;
 mod departure;

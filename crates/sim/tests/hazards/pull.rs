@@ -4,17 +4,12 @@
 use std::rc::Rc;
 
 use forebay_device::Runtime;
-use forebay_engine::ids::DeviceId;
-use forebay_engine::{Error, ErrorKind, EventKind, Hold, Mode, Pull, Tuning};
+use forebay_engine::{ErrorKind, EventKind, Hold, Mode, Pull};
 
-use crate::rig::{KINDS, Plan, Rig, SOON, lazy, same, survive};
+use crate::changing::{id_of, note_clean, plan};
+use crate::rig::{KINDS, Plan, Rig, SOON, same, survive};
 
 const BLOCKS: u64 = 40;
-
-fn plan(members: usize, copies: u8) -> Plan {
-    let tuning = Tuning { origin_flush_interval: SOON, flush_interval: SOON, ..lazy() };
-    Plan { members, copies, tuning, ..Plan::default() }
-}
 
 fn write_all(rig: &Rc<Rig>, version: u64) -> Result<(), String> {
     (0..BLOCKS).try_for_each(|block| rig.write(version, block, 1))?;
@@ -27,17 +22,8 @@ fn verify(rig: &Rc<Rig>, version: u64, when: &str) -> Result<(), String> {
     })
 }
 
-fn id_of(rig: &Rig, member: usize) -> DeviceId {
-    rig.pool().superblock().members[member].device
-}
-
 fn ask(rig: &Rig, member: usize) -> Pull {
     rig.pool().can_pull(id_of(rig, member)).unwrap()
-}
-
-fn note_clean(rig: &Rc<Rig>) -> Result<Result<(), Error>, String> {
-    let volume = rig.volume();
-    rig.run(async move { volume.note_clean().await })
 }
 
 /// Has the pool use every member.
@@ -50,7 +36,7 @@ fn touch(rig: &Rc<Rig>) -> bool {
 fn what_is_answered_is_what_happens() {
     survive(96, |seed| {
         let (members, copies) = [(1, 1), (2, 1), (2, 2), (3, 2), (3, 1), (3, 3)][seed as usize % 6];
-        let rig = Rig::new(seed, Plan { agreed: true, ..plan(members, copies) });
+        let rig = Rig::new(seed, Plan { agreed: true, ..plan(members, 0, copies) });
         write_all(&rig, 2)?;
         if seed / 6 % 2 == 1 {
             rig.destage()?;
@@ -95,10 +81,10 @@ fn what_is_answered_is_what_happens() {
 fn each_reason_is_the_one_that_counts() {
     survive(2, |seed| {
         let why = |rig: &Rig, member| ask(rig, member).held_by;
-        let rig = Rig::new(seed, plan(1, 1));
+        let rig = Rig::new(seed, plan(1, 0, 1));
         assert_eq!(why(&rig, 0), Some(Hold::Last));
 
-        let rig = Rig::new(seed, plan(2, 1));
+        let rig = Rig::new(seed, plan(2, 0, 1));
         assert_eq!((why(&rig, 0), why(&rig, 1)), (None, None), "nothing was ever dirty");
         write_all(&rig, 2)?;
         let both = [0, 1].map(|member| ask(&rig, member));
@@ -115,7 +101,7 @@ fn each_reason_is_the_one_that_counts() {
         let clean: u64 = [0, 1].map(|member| ask(&rig, member).only_clean_bytes).iter().sum();
         assert_eq!(clean, BLOCKS * 4096);
 
-        let rig = Rig::new(seed, Plan { agreed: false, ..plan(2, 2) });
+        let rig = Rig::new(seed, Plan { agreed: false, ..plan(2, 0, 2) });
         write_all(&rig, 2)?;
         let pull = ask(&rig, 0);
         assert_eq!((pull.held_by, pull.only_dirty_bytes), (None, 0));
@@ -127,7 +113,7 @@ fn each_reason_is_the_one_that_counts() {
         let gone = rig.pool().can_pull(id_of(&rig, 1)).unwrap_err();
         assert_eq!(gone.kind, ErrorKind::NotFound);
 
-        let rig = Rig::new(seed, Plan { agreed: false, ..plan(3, 2) });
+        let rig = Rig::new(seed, Plan { agreed: false, ..plan(3, 0, 2) });
         write_all(&rig, 2)?;
         let pull = ask(&rig, 0);
         assert!(pull.copied_again && pull.written_through.is_empty() && pull.held_by.is_none());
@@ -156,7 +142,7 @@ fn that_nothing_is_dirty_is_noted_while_clients_write() {
         let (mut asked, mut missing) = (0, 0);
         for ios in 1.. {
             let luck = seed + ios;
-            let rig = Rig::new(seed, Plan { mode: Mode::Writeback, ..plan(2, 1) });
+            let rig = Rig::new(seed, Plan { mode: Mode::Writeback, ..plan(2, 0, 1) });
             write_all(&rig, 2)?;
             rig.destage()?;
             rig.world.crash_at(Some(rig.world.io_count() + ios));

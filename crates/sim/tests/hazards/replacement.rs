@@ -7,31 +7,10 @@ use forebay_device::model::fault::{Ops, Trigger};
 use forebay_device::{BlockDevice, Runtime};
 use forebay_engine::format::{MemberRecord, MemberState};
 use forebay_engine::ids::DeviceId;
-use forebay_engine::{Error, ErrorKind, Tuning};
+use forebay_engine::{Error, ErrorKind};
 
-use crate::rig::{KINDS, Plan, Rig, SOON, lazy, same, survive};
-
-const BLOCKS: u64 = 40;
-
-fn plan(members: usize, copies: u8) -> Plan {
-    let tuning = Tuning { origin_flush_interval: SOON, flush_interval: SOON, ..lazy() };
-    Plan { members, spares: 1, copies, tuning, ..Plan::default() }
-}
-
-/// Dirty, clean and rewritten blocks.
-fn fill(rig: &Rc<Rig>) -> Result<(), String> {
-    (0..BLOCKS).try_for_each(|block| rig.write(2, block, 1))?;
-    rig.destage()?;
-    (0..BLOCKS).step_by(2).try_for_each(|block| rig.write(3, block, 1))?;
-    rig.flush()
-}
-
-fn verify(rig: &Rc<Rig>, when: &str) -> Result<(), String> {
-    (0..BLOCKS).try_for_each(|block| {
-        let newest = if block % 2 == 0 { 3 } else { 2 };
-        same(&format!("block {block} {when}"), rig.read(block)?, newest).map(drop)
-    })
-}
+use crate::changing::{BLOCKS, fill, id_of, plan, verify};
+use crate::rig::{KINDS, Plan, Rig, SOON, same, survive};
 
 fn is_named(rig: &Rc<Rig>, id: DeviceId) -> bool {
     rig.pool().superblock().present().any(|member| member.device == id)
@@ -109,9 +88,9 @@ fn a_replacement_is_cut_off_at_every_io() {
         for ios in 1.. {
             let luck = seed + ios;
             let old = (luck % members as u64) as usize;
-            let rig = Rig::new(seed, plan(members, copies));
+            let rig = Rig::new(seed, plan(members, 1, copies));
             fill(&rig)?;
-            let id = rig.pool().superblock().members[old].device;
+            let id = id_of(&rig, old);
             rig.world.crash_at(Some(rig.world.io_count() + ios));
             let ended = replace(&rig, id, members).is_ok_and(|ended| ended.is_ok());
             rig.world.crash_at(None);
@@ -160,10 +139,10 @@ fn the_old_one_vanishes_on_the_way() {
         let mut vanished = 0;
         for ios in (0..).step_by(2) {
             let luck = seed + ios / 2;
-            let rig = Rig::new(seed, plan(2, 2));
+            let rig = Rig::new(seed, plan(2, 1, 2));
             fill(&rig)?;
             let old = (luck % 2) as usize;
-            let id = rig.pool().superblock().members[old].device;
+            let id = id_of(&rig, old);
             let at = |error: String| format!("after {ios} I/Os: {error}");
             if ios == 0 {
                 rig.broken[old].gone.set(true);
@@ -196,9 +175,9 @@ fn the_old_one_vanishes_on_the_way() {
 #[test]
 fn one_that_is_too_small_for_what_is_dirty_is_refused_before_anything() {
     survive(2, |seed| {
-        let large = Plan { origin_bytes: 8 << 20, spare_segments: 160, ..plan(2, 1) };
+        let large = Plan { origin_bytes: 8 << 20, spare_segments: 160, ..plan(2, 1, 1) };
         let rig = Rig::new(seed, large);
-        let small = rig.pool().superblock().members[1].device;
+        let small = id_of(&rig, 1);
         replace(&rig, small, 2)?.map_err(|error| error.to_string())?;
         let mut block = 0;
         // More than two of the smaller size may hold.
