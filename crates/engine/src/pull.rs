@@ -10,6 +10,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::failure::Standing;
 use crate::format::Mode;
 use crate::ids::{BLOCK_BYTES, DeviceId};
+use crate::member::Member;
 use crate::pool::Pool;
 
 /// Why a pool cannot do without a member.
@@ -92,9 +93,9 @@ impl Core {
     /// Why the pool would not go on by itself if this member, which serves, failed now: dirty data may be
     /// on it alone, or a start would ask a person whether it may be left behind.
     pub(crate) fn held_by(&self, index: usize) -> Option<Hold> {
-        // The epoch without it is being written, and it is empty.
-        let departs = self.departing.get() && self.members[index].is_leaving();
-        if self.serving().count() < 2 && !departs {
+        // The epoch without one is being written, and it is empty.
+        let departs = |member: &Member| self.departing.get() && member.is_leaving();
+        if self.serving().all(|(other, member)| other == index || departs(member)) {
             return Some(Hold::Last);
         }
         // Nothing that an origin may lack is ever on one member alone where the rows of the opening let
@@ -102,7 +103,7 @@ impl Core {
         if self.sets.borrow().is_needed(index) {
             return Some(Hold::OnlyCopy);
         }
-        if departs {
+        if departs(&self.members[index]) {
             return None;
         }
         let failing = self.members.iter().filter(|member| member.is_failed()).count();

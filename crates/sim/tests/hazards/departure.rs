@@ -10,7 +10,7 @@ use forebay_engine::ids::DeviceId;
 use forebay_engine::planted::Bug;
 use forebay_engine::{ErrorKind, EventKind, Mode};
 
-use crate::changing::{BLOCKS, all_but, fill, id_of, plan, remove, verify};
+use crate::changing::{BLOCKS, all_but, fill, id_of, note_clean, plan, remove, verify};
 use crate::rig::{Breakage, KINDS, Plan, Rig, SOON, provoke, same, survive};
 
 /// Opens the pool with all devices that are still cache devices; how many there were.
@@ -184,6 +184,46 @@ fn a_member_hangs_while_one_is_taken_out() {
         let kinds = [Ops::Writes, Ops::Flushes, Ops::Reads];
         let kept = one_breaks(seed, &kinds, |broken| &broken.hanging)?;
         assert!(kept > 10, "{kept} requests were given up");
+        Ok(())
+    });
+}
+
+/// Until the epoch without the other one is on its way it goes on with that; from then on it is the last one, though
+/// nothing is dirty.
+#[test]
+fn the_one_that_stays_fails_while_the_other_one_is_taken_out() {
+    survive(4, |seed| {
+        let (mut went_on, mut latched) = (0, 0);
+        for ops in [Ops::Writes, Ops::Flushes] {
+            for after in 0.. {
+                let luck = seed + after;
+                let gone = (luck % 2) as usize;
+                let rig = Rig::new(seed, plan(2, 0, 1));
+                fill(&rig)?;
+                rig.destage()?;
+                note_clean(&rig)?.map_err(|error| error.to_string())?;
+                let (id, last) = (id_of(&rig, gone), id_of(&rig, 1 - gone));
+                let stays = &rig.broken[1 - gone];
+                stays.failing.arm(Trigger::every(ops).after(after));
+                let at = |error: String| format!("{ops:?} after {after}, {gone} leaves: {error}");
+                let ended = remove(&rig, id).map_err(at)?;
+                let hit = stays.failing.hits() > 0;
+                went_on += u32::from(hit && !rig.pool().is_latched());
+                latched += u32::from(rig.pool().is_latched());
+                if rig.pool().is_latched() && !rig.was_told(&format!("cache device {last}")) {
+                    return Err(at("the pool does not say which one failed".into()));
+                }
+                stays.mend();
+                rig.crash(KINDS[(luck / 2 % 2) as usize]);
+                open_with_all(&rig, 2, gone).map_err(at)?;
+                verify(&rig, "after a crash").map_err(at)?;
+                if !hit {
+                    ended.map_err(|error| at(error.to_string()))?;
+                    break;
+                }
+            }
+        }
+        assert!(went_on > 2 && latched > 2, "{went_on} went on, {latched} latched");
         Ok(())
     });
 }
