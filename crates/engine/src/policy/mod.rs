@@ -13,6 +13,7 @@ mod budget;
 mod fifo;
 mod ghost;
 mod populate;
+mod recent;
 mod s3fifo;
 #[cfg(test)]
 mod tests;

@@ -1,16 +1,13 @@
 //! How often cache blocks were asked for that are not, or not wholly, cached: for volumes of which only
 //! what is asked for again and again is brought in.
 //!
-//! A fixed table of buckets, like [`Ghost`](super::Ghost)'s: a cache block is forgotten once as many others
-//! as the table is for came after its last count. What is cached needs no count.
-//!
-//! * Never more than `capacity` cache blocks are remembered; the memory is there before the first count
-//!   (INV-75).
+//! * A cache block is forgotten once as many others as the table is for came after its last count. Never
+//!   more are remembered; the memory is there before the first count (INV-75). What is cached needs no count.
 //! * A count never exceeds [`TOUCHES_MAX`].
 //! * Two cache blocks share a count with a chance of 8 in 2^16: one is then brought in too early, which
 //!   costs its place in the cache and nothing else.
 
-use super::ghost::mix;
+use super::recent::Recent;
 use super::{Access, Granule};
 
 /// The most that is counted, and the largest threshold: behind it what is used often hardly gets into
@@ -24,37 +21,13 @@ const POOL_BLOCKS_PER_CACHE_BLOCK: u64 = 128;
 /// Cache blocks that are remembered for the smallest pool.
 const CAPACITY_MIN: u32 = 1024;
 
-const PLACES: usize = 8;
-/// Places of a bucket that are in use on average when the table is full.
-const PLACES_USED: u32 = 7;
-/// Ticks that an entry lives without being counted; half of what 8 bits tell apart.
-const TICKS: u32 = 128;
 const WRITES_SHIFT: u32 = 4;
 
-#[derive(Clone, Copy, Debug)]
-struct Bucket {
-    /// 0 is a free place.
-    fingerprints: [u16; PLACES],
-    ticks: [u8; PLACES],
-    /// Reads in the lower half, writes in the upper.
-    counts: [u8; PLACES],
-}
-
-const FREE: Bucket = Bucket { fingerprints: [0; PLACES], ticks: [0; PLACES], counts: [0; PLACES] };
-const _: () = assert!(size_of::<Bucket>() == PLACES * 4);
 const _: () = assert!(TOUCHES_MAX < 1 << WRITES_SHIFT);
 
-/// A bounded, forgetful table of counts.
+/// A bounded, forgetful table of counts: reads in the lower half of a byte, writes in the upper.
 #[derive(Debug)]
-pub struct Touches {
-    buckets: Box<[Bucket]>,
-    tick_insertions: u32,
-    lifetime_ticks: u8,
-    /// Entries made or made young again since the last tick.
-    insertions: u32,
-    tick: u8,
-    swept: usize,
-}
+pub struct Touches(Recent<u16, u8>);
 
 impl Default for Touches {
     /// A table that remembers nothing and takes no memory.
@@ -66,10 +39,7 @@ impl Default for Touches {
 impl Touches {
     /// An empty table for at most `capacity` cache blocks.
     pub fn new(capacity: u32) -> Self {
-        let tick_insertions = capacity.div_ceil(TICKS).max(1);
-        let lifetime_ticks = (capacity / tick_insertions) as u8;
-        let buckets = vec![FREE; capacity.div_ceil(PLACES_USED) as usize].into_boxed_slice();
-        Self { buckets, tick_insertions, lifetime_ticks, insertions: 0, tick: 0, swept: 0 }
+        Self(Recent::new(capacity))
     }
 
     /// An empty table for a pool of so many blocks.
@@ -80,7 +50,7 @@ impl Touches {
 
     /// Whether there is no table.
     pub fn is_off(&self) -> bool {
-        self.buckets.is_empty()
+        self.0.is_off()
     }
 
     /// Counts an access to a cache block.
@@ -95,24 +65,17 @@ impl Touches {
 
     /// Accesses of this kind that are remembered, up to [`TOUCHES_MAX`].
     pub fn count(&self, block: Granule, access: Access) -> u8 {
-        if self.buckets.is_empty() {
-            return 0;
-        }
-        let (at, fingerprint) = self.place_of(block);
-        let bucket = &self.buckets[at];
-        let known = bucket.find(fingerprint).filter(|&place| self.is_live(bucket, place));
-        known.map_or(0, |place| bucket.count(place, access))
+        self.0.get(block).map_or(0, |counts| counts >> shift_of(access) & 0xF)
     }
 
     /// Bytes of the table.
     pub fn heap_bytes(&self) -> usize {
-        size_of_val(&*self.buckets)
+        self.0.heap_bytes()
     }
 
     /// Cache blocks remembered now; walks the table.
     pub fn len(&self) -> usize {
-        let live = |bucket: &Bucket| (0..PLACES).filter(|&at| self.is_live(bucket, at)).count();
-        self.buckets.iter().map(live).sum()
+        self.0.len()
     }
 
     /// Is nothing remembered?
@@ -121,83 +84,22 @@ impl Touches {
     }
 
     fn add(&mut self, block: Granule, access: Access, count: u8) {
-        if self.buckets.is_empty() {
-            return;
+        // Within a tick the same block is young once.
+        if !self.0.is_youngest(block) {
+            self.0.turn();
         }
-        let (at, fingerprint) = self.place_of(block);
-        let find = |it: &Self| {
-            let known = it.buckets[at].find(fingerprint);
-            known.filter(|&place| it.is_live(&it.buckets[at], place))
-        };
-        // As much as is remembered has been counted of late.
-        if find(self).is_none_or(|place| self.buckets[at].ticks[place] != self.tick) {
-            self.turn();
-        }
-        let place = find(self).unwrap_or_else(|| {
-            let place = self.buckets[at].find(fingerprint).unwrap_or_else(|| self.victim(at));
-            self.buckets[at].fingerprints[place] = fingerprint;
-            self.buckets[at].counts[place] = 0;
-            place
-        });
-        let bucket = &mut self.buckets[at];
-        bucket.ticks[place] = self.tick;
-        let sum = (bucket.count(place, access) + count).min(TOUCHES_MAX);
-        let (shift, other) = shifts(access);
-        bucket.counts[place] = sum << shift | bucket.counts[place] & 0xF << other;
-    }
-
-    /// An entry becomes young: time goes on, and one bucket is rid of what has expired, long before the
-    /// ticks of that come round.
-    fn turn(&mut self) {
-        self.insertions += 1;
-        if self.insertions > self.tick_insertions {
-            self.insertions = 1;
-            self.tick = self.tick.wrapping_add(1);
-        }
-        self.swept = (self.swept + 1) % self.buckets.len();
-        for place in 0..PLACES {
-            if !self.is_live(&self.buckets[self.swept], place) {
-                self.buckets[self.swept].fingerprints[place] = 0;
-            }
-        }
-    }
-
-    /// A free or expired place of a bucket, else the one counted longest ago.
-    fn victim(&self, at: usize) -> usize {
-        let bucket = &self.buckets[at];
-        let unused = (0..PLACES).find(|&place| !self.is_live(bucket, place));
-        let oldest = (0..PLACES).max_by_key(|&place| self.tick.wrapping_sub(bucket.ticks[place]));
-        unused.or(oldest).unwrap_or(0)
-    }
-
-    fn is_live(&self, bucket: &Bucket, place: usize) -> bool {
-        let age = self.tick.wrapping_sub(bucket.ticks[place]);
-        bucket.fingerprints[place] != 0 && age < self.lifetime_ticks
-    }
-
-    /// Bucket from the upper half of the hash, fingerprint from the lower.
-    fn place_of(&self, block: Granule) -> (usize, u16) {
-        let hash = mix(mix(u64::from(block.volume.0)) ^ block.number);
-        let bucket = ((hash >> 32) * self.buckets.len() as u64) >> 32;
-        (bucket as usize, (hash as u16).max(1))
+        let shift = shift_of(access);
+        let counts = self.0.get(block).unwrap_or(0);
+        let sum = ((counts >> shift & 0xF) + count).min(TOUCHES_MAX);
+        self.0.put(block, counts & !(0xF << shift) | sum << shift);
     }
 }
 
-/// Where the count of this kind begins in a byte, and where the other one's does.
-fn shifts(access: Access) -> (u32, u32) {
+/// Where the count of this kind begins in a byte.
+fn shift_of(access: Access) -> u32 {
     match access {
-        Access::Read => (0, WRITES_SHIFT),
-        Access::Write => (WRITES_SHIFT, 0),
-    }
-}
-
-impl Bucket {
-    fn find(&self, fingerprint: u16) -> Option<usize> {
-        self.fingerprints.iter().position(|&other| other == fingerprint)
-    }
-
-    fn count(&self, place: usize, access: Access) -> u8 {
-        self.counts[place] >> shifts(access).0 & 0xF
+        Access::Read => 0,
+        Access::Write => WRITES_SHIFT,
     }
 }
 
