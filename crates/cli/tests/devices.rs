@@ -4,19 +4,7 @@
 
 mod common;
 
-use common::Client;
-use common::daemon::{Daemon, VOLUME_BYTES, content, read_all, until, until_served};
-
-/// What every client sees and the origin gets in the end.
-fn written(daemon: &Daemon, seed: u64) -> Vec<u8> {
-    let all = content(seed, VOLUME_BYTES);
-    let mut client = Client::connect(&daemon.dir.path("nbd"));
-    for (index, chunk) in all.chunks(1 << 20).enumerate() {
-        client.write((index << 20) as u64, chunk).unwrap();
-    }
-    client.flush().unwrap();
-    all
-}
+use common::daemon::{Daemon, VOLUME_BYTES, content, read_all, until, until_served, written};
 
 #[test]
 fn a_cache_device_leaves_a_pool_that_serves() {

@@ -4,20 +4,9 @@
 
 mod common;
 
-use common::daemon::{Daemon, VOLUME_BYTES, content, read_all, until, until_served};
-use common::{Client, stderr};
+use common::daemon::{Daemon, VOLUME_BYTES, content, read_all, until, until_served, written};
+use common::stderr;
 use serde_json::Value;
-
-/// Written and flushed; what clients see from then on.
-fn written(daemon: &Daemon, seed: u64) -> Vec<u8> {
-    let all = content(seed, VOLUME_BYTES);
-    let mut client = Client::connect(&daemon.dir.path("nbd"));
-    for (index, chunk) in all.chunks(1 << 20).enumerate() {
-        client.write((index << 20) as u64, chunk).unwrap();
-    }
-    client.flush().unwrap();
-    all
-}
 
 /// The answer, which ends with the exit code that goes with it.
 fn can_i_pull(daemon: &Daemon, device: &str) -> Value {

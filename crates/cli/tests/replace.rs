@@ -7,27 +7,9 @@ mod common;
 
 use std::process::{Child, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
-use common::Client;
-use common::daemon::{Daemon, VOLUME_BYTES, content, read_all, served, until, until_served};
+use common::daemon::{Daemon, read_all, served, until, until_served, write_all, written};
 use serde_json::Value;
-
-/// With a pause after each MiB.
-fn write_all(daemon: &Daemon, all: &[u8], pause_ms: u64) {
-    let mut client = Client::connect(&daemon.dir.path("nbd"));
-    for (index, chunk) in all.chunks(1 << 20).enumerate() {
-        client.write((index << 20) as u64, chunk).unwrap();
-        std::thread::sleep(Duration::from_millis(pause_ms));
-    }
-    client.flush().unwrap();
-}
-
-fn written(daemon: &Daemon, seed: u64) -> Vec<u8> {
-    let all = content(seed, VOLUME_BYTES);
-    write_all(daemon, &all, 0);
-    all
-}
 
 fn show(daemon: &Daemon) -> Value {
     daemon.json(&["pool", "show", "fast"])

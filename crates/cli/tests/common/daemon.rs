@@ -57,6 +57,24 @@ pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
     panic!("never: {what}");
 }
 
+/// Writes the volume from its begin on, with a pause after each MiB, and flushes.
+#[allow(clippy::disallowed_methods, reason = "a test waits")]
+pub fn write_all(daemon: &Daemon, all: &[u8], pause_ms: u64) {
+    let mut client = Client::connect(&daemon.dir.path("nbd"));
+    for (index, chunk) in all.chunks(1 << 20).enumerate() {
+        client.write((index << 20) as u64, chunk).unwrap();
+        std::thread::sleep(Duration::from_millis(pause_ms));
+    }
+    client.flush().unwrap();
+}
+
+/// Written and flushed; what clients see from then on, and the origin gets in the end.
+pub fn written(daemon: &Daemon, seed: u64) -> Vec<u8> {
+    let all = content(seed, VOLUME_BYTES);
+    write_all(daemon, &all, 0);
+    all
+}
+
 pub fn read_all(socket: &Path) -> Vec<u8> {
     let mut bytes = vec![0; VOLUME_BYTES];
     let mut client = Client::connect(socket);
