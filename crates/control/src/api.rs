@@ -265,6 +265,9 @@ pub struct PoolUsage {
     pub index_bytes: u64,
     /// Its bound.
     pub index_bytes_max: u64,
+    /// Memory in which it is remembered what is asked for often.
+    #[serde(default)]
+    pub policy_bytes: u64,
     /// The tier in RAM.
     #[serde(default)]
     pub ram: RamUsage,

@@ -306,6 +306,12 @@ impl Pool {
         (self.core.index_bytes.get(), self.core.index_memory_max.get())
     }
 
+    /// Bytes of memory in which it is remembered what is asked for often.
+    pub fn policy_memory(&self) -> u64 {
+        let policy = self.core.policy.borrow().memory_bytes();
+        (policy + self.core.touches.borrow().heap_bytes()) as u64
+    }
+
     /// Blocks cached, and of those the blocks that origins may lack.
     pub fn blocks(&self) -> (u64, u64) {
         let cached = self.core.shards.iter().map(|s| s.index.borrow().block_count()).sum();

@@ -42,10 +42,14 @@ pub(crate) fn check_cache_block(bytes: u32) -> Result<()> {
 }
 
 impl Core {
-    /// Whether a mode or settings that have changed want accesses counted; the table is made here, and
-    /// goes with the last volume that wants it.
+    /// Takes over a mode or settings that have changed.
     pub(crate) fn start_counting(&self, v: &VolumeState) {
         v.thresholds.set(v.settings.get().populate.thresholds(v.mode.get()));
+        self.keep_touches();
+    }
+
+    /// Makes the table if a volume wants accesses counted, and gives it back if none does any more.
+    pub(crate) fn keep_touches(&self) {
         let wanted = self.volumes.borrow().values().any(|v| v.thresholds.get().count());
         if wanted == self.touches.borrow().is_off() {
             let segment_blocks = self.segment_bytes / BLOCK_BYTES;

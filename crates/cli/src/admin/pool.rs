@@ -564,9 +564,10 @@ pub(super) fn print_pool(pool: &Pool) {
             ));
         }
         say(format_args!(
-            "index    {} of at most {}",
+            "index    {} of at most {}; policy {}",
             text::bytes(usage.index_bytes),
-            text::bytes(usage.index_bytes_max)
+            text::bytes(usage.index_bytes_max),
+            text::bytes(usage.policy_bytes)
         ));
     }
     for member in &pool.members {

@@ -88,6 +88,7 @@ fn usage(open: &Open, superblock: &Superblock, record: &Record) -> PoolUsage {
         delay: open.progress.borrow().delay().to_owned(),
         index_bytes,
         index_bytes_max,
+        policy_bytes: pool.policy_memory(),
         ram: RamUsage {
             size_bytes: ram.size_bytes,
             used_bytes: ram.used_bytes,

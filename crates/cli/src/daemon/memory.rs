@@ -34,13 +34,14 @@ impl Daemon {
     /// How much memory the daemon has, and the most that it takes.
     pub(super) fn memory(&self) -> Memory {
         let (mut index, mut index_max, mut buffers_max, mut serves) = (0, 0, 0, false);
-        let (mut ram, mut ram_max) = (0, 0);
+        let (mut policy, mut ram, mut ram_max) = (0, 0, 0);
         let reactors = self.crew.hands().len() as u64 + 1;
         for slot in self.slots.borrow().values() {
             let Some(open) = slot.open() else { continue };
             let (now, most) = open.pool.index_memory();
             index += now;
             index_max += most;
+            policy += open.pool.policy_memory();
             ram += open.pool.ram().memory_bytes;
             ram_max += Pool::ram_memory_bytes(open.pool.superblock().ram_bytes);
             serves |= open.exports.borrow().values().any(|one| matches!(one, Serving::Live(_)));
@@ -59,10 +60,11 @@ impl Daemon {
             resident_bytes: memory::resident_bytes(),
             index_bytes: index,
             index_bytes_max: index_max,
+            policy_bytes: policy,
             ram_bytes: ram,
             ram_bytes_max: ram_max,
             buffers_bytes_max: buffers_max,
-            total_bytes_max: index_max + ram_max + buffers_max,
+            total_bytes_max: index_max + policy + ram_max + buffers_max,
         }
     }
 

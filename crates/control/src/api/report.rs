@@ -24,6 +24,9 @@ pub struct Memory {
     pub index_bytes: u64,
     /// The most that they take.
     pub index_bytes_max: u64,
+    /// Bytes in which open pools remember what is asked for often.
+    #[serde(default)]
+    pub policy_bytes: u64,
     /// Bytes of the tiers in RAM of open pools now.
     #[serde(default)]
     pub ram_bytes: u64,
@@ -32,7 +35,7 @@ pub struct Memory {
     pub ram_bytes_max: u64,
     /// The most that requests of clients, populations and destaging take.
     pub buffers_bytes_max: u64,
-    /// The most of all three.
+    /// The most of all of these.
     pub total_bytes_max: u64,
 }
 

@@ -253,3 +253,14 @@ fn numbers_that_a_mode_cannot_have_are_refused_with_either() {
     let volume = rig.volume();
     rig.run(async move { volume.set_mode(Mode::Writeback).await }).unwrap().unwrap();
 }
+
+#[test]
+fn the_table_of_counts_goes_with_the_last_volume_that_wants_it() {
+    let rig = rig(8, Mode::Writeback, 0);
+    let without = rig.pool().policy_memory();
+    set(&rig, custom(Some(2), None)).unwrap();
+    assert!(rig.pool().policy_memory() > without);
+    let pool = rig.pool();
+    rig.run(async move { pool.remove_volume("v").await }).unwrap().unwrap();
+    assert_eq!(rig.pool().policy_memory(), without);
+}
