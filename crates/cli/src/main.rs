@@ -14,6 +14,7 @@ mod export;
 mod failure;
 mod flag;
 mod front;
+mod health;
 mod host;
 mod inspect;
 mod lab;

@@ -325,6 +325,50 @@ pub struct Member {
     /// Blocks of 4 KiB that it has returned damaged since the pool was opened.
     #[serde(default)]
     pub damaged_blocks: u64,
+    /// What the SSD says of itself; `null` if it was not asked (yet).
+    #[serde(default)]
+    pub health: Option<Health>,
+}
+
+/// How an SSD is. The order is from bad news for nobody to the worst.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum HealthVerdict {
+    /// It does not say.
+    #[default]
+    Unknown,
+    /// As it should be.
+    Good,
+    /// It should be replaced soon, or cooled.
+    Warning,
+    /// It should be replaced now.
+    Failing,
+}
+
+/// What an SSD says of itself, by smartctl or nvme-cli.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Health {
+    /// All of it in one word.
+    pub verdict: HealthVerdict,
+    /// The same in words; why, if it is `unknown`.
+    pub summary: String,
+    /// The disk that was asked; `null` if nobody knows on which one the device is.
+    pub disk: Option<PathBuf>,
+    /// When, in seconds since 1970.
+    pub asked_unix_s: u64,
+    /// Degrees Celsius.
+    pub temperature_c: Option<u64>,
+    /// What is left of its spare blocks.
+    pub spare_percent: Option<u64>,
+    /// What is used of the life that its maker gives it; may exceed 100.
+    pub life_used_percent: Option<u64>,
+    /// How often it could not read what it holds, since it was made.
+    pub media_errors: Option<u64>,
+    /// Bytes written to it since it was made.
+    pub written_bytes: Option<u64>,
+    /// Days until its life is used up: at what it is written today once that was seen for an hour, before
+    /// at its mean so far.
+    pub days_left: Option<u64>,
 }
 
 /// How a cache device is.

@@ -69,6 +69,17 @@ pub(crate) const CODES: &[(&str, &str, &str)] = &[
         "Leave the other devices in place until `copies-restored`, or until nothing is dirty. Take the failed one away; if it comes back it is stale and is not used.",
     ),
     (
+        "ssd-warning",
+        "An SSD of a pool says of itself that it is worn, too hot, or could not read what it holds; the text says which. It works.",
+        "Cool it, or plan for another one: `forebay pool device replace POOL OLD NEW`. `forebay pool show` has the figures.",
+    ),
+    (
+        "ssd-failing",
+        "An SSD of a pool says of itself that it is failing, or takes no writes any more. It is used as long as it answers without errors.",
+        "Put another one in its place now: `forebay pool device replace POOL OLD NEW`. Dirty data with one copy may be lost with it: `forebay volume flush`.",
+    ),
+    ("ssd-well", "What an SSD had to complain of is gone.", "Nothing."),
+    (
         "member-added",
         "A cache device was added to a pool, as was asked for. New data goes to it from now on; what has fewer copies than asked is copied there.",
         "Nothing. If one was lost before, wait for `copies-restored`.",
@@ -342,6 +353,7 @@ mod tests {
             include_str!("../daemon/pools.rs"),
             include_str!("../daemon/volumes.rs"),
             include_str!("../daemon/exports.rs"),
+            include_str!("../daemon/health.rs"),
         ];
         let mut noted = 0;
         for source in sources {

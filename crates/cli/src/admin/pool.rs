@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 use clap::Subcommand;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use forebay_control::api::{
-    AddDevice, CanIPull, Change, Confirm, CreatePool, Done, ImportPool, Job, Many, MemberState,
-    One, Pool, PoolPlan, PoolState, PoolUsage, Pull, RemoveDevice, ReplaceDevice, Verify,
+    AddDevice, CanIPull, Change, Confirm, CreatePool, Done, HealthVerdict, ImportPool, Job, Many,
+    MemberState, One, Pool, PoolPlan, PoolState, PoolUsage, Pull, RemoveDevice, ReplaceDevice,
+    Verify,
 };
 use forebay_control::name::Name;
 use forebay_control::profile::Profile;
@@ -582,6 +583,15 @@ pub(super) fn print_pool(pool: &Pool) {
             blocks => format!("; has returned {blocks} damaged blocks"),
         };
         say(format_args!("ssd      {state:8} {place}  {}{damaged}", member.id));
+        if let Some(health) = &member.health {
+            let verdict = match health.verdict {
+                HealthVerdict::Unknown => "health unknown",
+                HealthVerdict::Good => "good",
+                HealthVerdict::Warning => "warning",
+                HealthVerdict::Failing => "failing",
+            };
+            say(text::beside("         ", &format!("{verdict}: {}", health.summary)));
+        }
     }
     for volume in &pool.volumes {
         super::volume::print_line(volume);

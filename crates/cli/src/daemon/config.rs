@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Result;
 use crate::failure::Failure;
+use crate::health::Tools;
 
 /// Where the file is looked for if nobody says.
 pub(crate) const CONFIG_PATH: &str = "/etc/forebay/forebay.toml";
@@ -84,6 +85,12 @@ section! {
         /// How many seconds a start waits for a pool's missing devices before it goes on without
         /// them.
         wait_s: u64,
+        /// After how many seconds SSDs are asked again how they are; 0 is never.
+        health_s: u64,
+        /// The program that asks them, of smartmontools.
+        smartctl: PathBuf,
+        /// The program that asks those on NVMe where that one fails, of nvme-cli.
+        nvme: PathBuf,
     }
 }
 
@@ -199,7 +206,15 @@ impl Default for Control {
 impl Default for Devices {
     fn default() -> Self {
         // Disks that are slow to appear at boot are there well within half a minute.
-        Self { scan: vec!["/dev/disk/by-id/*".into()], wait_s: 30 }
+        let tools = Tools::default();
+        Self {
+            scan: vec!["/dev/disk/by-id/*".into()],
+            wait_s: 30,
+            // What changes in an SSD changes in hours; asking takes milliseconds.
+            health_s: 600,
+            smartctl: tools.smartctl,
+            nvme: tools.nvme,
+        }
     }
 }
 
@@ -359,7 +374,8 @@ mod tests {
     /// A text that sets everything.
     const WHOLE: &str = "state_dir = \"/x\"\nrun_dir = \"/y\"\nreactors = 2\n\
         [control]\nsocket = \"/s\"\nmode = \"0660\"\n\
-        [devices]\nscan = [\"/dev/disk/by-id/*\"]\nwait_s = 3\n[exports]\nidle_s = 60\n\
+        [devices]\nscan = [\"/dev/disk/by-id/*\"]\nwait_s = 3\n\
+        health_s = 60\nsmartctl = \"/usr/sbin/smartctl\"\nnvme = \"/usr/sbin/nvme\"\n[exports]\nidle_s = 60\n\
         [tls]\ncertificate = \"/c\"\nkey = \"/k\"\nclient_ca = \"/a\"\nmode = \"offered\"\n";
 
     /// Refused with what is wrong and what to do, or taken.

@@ -3,8 +3,8 @@
 use std::rc::Rc;
 
 use forebay_control::api::{
-    self, Export, Member, MemberState, Mode, PoolState, PoolUsage, RamUsage, SCHEMA, Status,
-    Verify, VolumeState,
+    self, Export, HealthVerdict, Member, MemberState, Mode, PoolState, PoolUsage, RamUsage, SCHEMA,
+    Status, Verify, VolumeState,
 };
 use forebay_control::error::Code;
 use forebay_control::name::VolumeName;
@@ -47,7 +47,11 @@ fn slowest(pools: &[api::Pool]) -> Option<u64> {
 }
 
 /// The members that a superblock names, with where they were found.
-fn members_of(superblock: &Superblock, found: &[&Found], record: Option<&Record>) -> Vec<Member> {
+pub(super) fn members_of(
+    superblock: &Superblock,
+    found: &[&Found],
+    record: Option<&Record>,
+) -> Vec<Member> {
     let replaced = |id: &str| record.is_some_and(|record| record.replaced.contains(id));
     let members = superblock
         .members
@@ -61,9 +65,36 @@ fn members_of(superblock: &Superblock, found: &[&Found], record: Option<&Record>
             _ => MemberState::Lost,
         };
         let path = place.filter(|_| state == MemberState::Present).map(|found| found.path.clone());
-        Member { id: member.device.to_string(), path, state, damaged_blocks: 0 }
+        Member { id: member.device.to_string(), path, state, damaged_blocks: 0, health: None }
     });
     members.collect()
+}
+
+/// A verdict on a pool, with what the worst of its SSDs says of itself.
+fn with_health(
+    (state, summary, action): (PoolState, String, String),
+    members: &[Member],
+    pool: &str,
+) -> (PoolState, String, String) {
+    let said =
+        members.iter().filter_map(|member| Some((member.path.as_ref()?, member.health.as_ref()?)));
+    let bad = said.filter(|(_, health)| health.verdict >= HealthVerdict::Warning);
+    let Some((path, health)) = bad.max_by_key(|(_, health)| health.verdict) else {
+        return (state, summary, action);
+    };
+    let path = path.display();
+    let (doing, advice) = match health.verdict {
+        HealthVerdict::Failing => (
+            "is failing",
+            format!(
+                "put another one in its place: `forebay pool device replace {pool} {path} NEW`"
+            ),
+        ),
+        _ => ("needs a look", "`forebay explain ssd-warning`".to_owned()),
+    };
+    let rest = summary.strip_prefix("Healthy. ").unwrap_or(&summary);
+    let summary = format!("SSD {path} {doing}: {}. {rest}", health.summary);
+    (state, summary, if action.is_empty() { advice } else { action })
 }
 
 fn usage(open: &Open, superblock: &Superblock, record: &Record) -> PoolUsage {
@@ -154,7 +185,6 @@ impl Daemon {
         let seen = slot.seen.borrow();
         let seen: Vec<&Found> = seen.iter().collect();
         let name = record.name.to_string();
-        let (state, summary, action) = self.judge(slot, &name);
         let open = slot.open();
         let superblock = match &open {
             Some(open) => Some(open.pool.superblock()),
@@ -170,6 +200,7 @@ impl Daemon {
                     path: Some(path.clone()),
                     state: MemberState::Missing,
                     damaged_blocks: 0,
+                    health: None,
                 })
                 .collect(),
         };
@@ -178,6 +209,10 @@ impl Daemon {
             let of_it = |member: &&mut Member| member.id == id.to_string();
             members.iter_mut().filter(of_it).for_each(|member| member.damaged_blocks = blocks);
         }
+        for member in members.iter_mut().filter(|member| member.state == MemberState::Present) {
+            member.health = self.health_of(&member.id);
+        }
+        let (state, summary, action) = with_health(self.judge(slot, &name), &members, &name);
         let records = superblock.as_ref().map_or(&[][..], |superblock| &superblock.volumes);
         let volumes =
             records.iter().filter_map(|v| self.describe_record(slot, open.as_deref(), v)).collect();

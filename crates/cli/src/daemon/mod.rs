@@ -15,6 +15,7 @@ mod describe;
 mod devices;
 mod ending;
 mod exports;
+mod health;
 mod jobs;
 mod journal;
 mod log;
@@ -175,6 +176,7 @@ struct Daemon {
     kept: Kept,
     /// Set when it will end as soon as who asked for it knows; nothing is changed any more.
     is_leaving: Cell<bool>,
+    health: self::health::Patients,
     /// When missing devices are looked for again.
     scan_next: Cell<Nanos>,
     /// Until when that is at every look: devices come at the beginning.
@@ -248,6 +250,7 @@ async fn serve(
         phase: Cell::new(Phase::Starting),
         kept,
         is_leaving: Cell::new(false),
+        health: Default::default(),
         scan_next: Cell::new(0),
         scan_often_until: reactor.now().saturating_add(wait),
     });
@@ -265,6 +268,7 @@ async fn serve(
     reactor.spawn(Box::pin(Rc::clone(&daemon).beat()));
     reactor.spawn(Box::pin(Rc::clone(&daemon).keep_time()));
     reactor.spawn(Box::pin(Rc::clone(&daemon).keep_looking()));
+    reactor.spawn(Box::pin(Rc::clone(&daemon).keep_asking()));
     let watched = Rc::new(Flag::default());
     let (it, done) = (Rc::clone(&daemon), Rc::clone(&watched));
     reactor.spawn(Box::pin(async move {

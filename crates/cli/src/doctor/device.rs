@@ -13,9 +13,12 @@ use forebay_device::real::reactor::Reactor;
 use forebay_engine::format::segment_bytes_for;
 use forebay_engine::limits::INDEX_BYTES_PER_GIB;
 
+use forebay_control::api::HealthVerdict;
+
 use super::latency::{reads, syncs};
 use super::machine::memory_available;
 use super::{Findings, Verdict};
+use crate::health::{Known, Tools, ask};
 use crate::inspect::superblock_at;
 use crate::members::refuse_sparse;
 use crate::text;
@@ -61,6 +64,7 @@ pub(super) fn look(path: &Path, reactor: Option<&Rc<Reactor>>, findings: &mut Fi
         }
         None => look_at_holes(subject, path, findings),
     }
+    look_at_health(subject, path, findings);
     let Some(size_bytes) = size_bytes else { return };
     look_at_content(subject, path, &file, size_bytes, findings);
     match reads(path, size_bytes) {
@@ -193,6 +197,29 @@ fn look_at_queue(subject: &str, queue: &Path, findings: &mut Findings) {
             let what = "it cannot: an SSD that is not told what is free wears sooner".to_owned();
             findings.add(subject, "discard", Verdict::Ok, what);
         }
+    }
+}
+
+/// What the disk below says of itself.
+fn look_at_health(subject: &str, path: &Path, findings: &mut Findings) {
+    let mut known = Known::default();
+    known.learn(ask(&Tools::default(), path), 0);
+    let health = known.health();
+    let disk = health.disk.as_ref().map_or(String::new(), |disk| format!("{}: ", disk.display()));
+    let verdict = match health.verdict {
+        HealthVerdict::Unknown => Verdict::Skipped,
+        HealthVerdict::Good => Verdict::Ok,
+        HealthVerdict::Warning => Verdict::Warn,
+        HealthVerdict::Failing => Verdict::Problem,
+    };
+    findings.add(subject, "health", verdict, format!("{disk}{}", health.summary));
+    match verdict {
+        Verdict::Skipped if health.disk.is_some() => {
+            findings.hint("smartctl (smartmontools) and nvme (nvme-cli) ask disks, as root");
+        }
+        Verdict::Warn => findings.hint("it works; as a cache device it is written to a lot"),
+        Verdict::Problem => findings.hint("do not trust it with data"),
+        _ => {}
     }
 }
 

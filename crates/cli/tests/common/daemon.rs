@@ -107,7 +107,12 @@ impl Daemon {
              [control]\nsocket = \"{root}/control.sock\"\n\
              [devices]\nscan = [\"{root}/ssd-*\"]\nwait_s = 2\n"
         );
-        config.push_str(&more(&dir));
+        let more = more(&dir);
+        if !more.contains("health_s") {
+            // Tables would differ by the machine's disks.
+            config.push_str("health_s = 0\n");
+        }
+        config.push_str(&more);
         std::fs::write(dir.path("forebay.toml"), config).unwrap();
         let mut daemon = Daemon { dir, child: None };
         daemon.start();

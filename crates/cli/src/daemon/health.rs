@@ -1,0 +1,116 @@
+//! Asking the SSDs of open pools how they are.
+//!
+//! * One after the other, each once every `devices.health_s`; a new one within a second. What is found is
+//!   shown beside the device and said when it gets worse ([`crate::health`]).
+//! * A disk that does not answer holds nobody up: its thread is left waiting, and it is not asked anew before
+//!   that has returned.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::rc::Rc;
+
+use forebay_control::api::{Health, HealthVerdict, MemberState};
+use forebay_device::Runtime;
+use forebay_device::runtime::{Nanos, SECOND};
+
+use super::Daemon;
+use super::describe::members_of;
+use crate::blocking::on_thread;
+use crate::health::{Answer, Change, Known, Tools, ask};
+use crate::patience::Pending;
+
+/// How often it is looked whether an SSD is to be asked.
+const LOOK_INTERVAL: Nanos = SECOND;
+
+/// Who is asked.
+#[derive(Default)]
+pub(super) struct Patients {
+    /// By identity.
+    known: RefCell<BTreeMap<String, Patient>>,
+    pending: Pending<Option<Answer>>,
+}
+
+#[derive(Default)]
+struct Patient {
+    known: Known,
+    next: Nanos,
+}
+
+/// An SSD of an open pool.
+struct Ssd {
+    pool: String,
+    id: String,
+    path: PathBuf,
+}
+
+impl Daemon {
+    /// Asks SSDs until the reactor is closed; whatever else is under way.
+    pub(super) async fn keep_asking(self: Rc<Self>) {
+        let interval = self.config.devices.health_s.saturating_mul(SECOND);
+        while interval > 0 && self.runtime().sleep(LOOK_INTERVAL).await.result.is_ok() {
+            let all = self.ssds();
+            self.health.known.borrow_mut().retain(|id, _| all.iter().any(|ssd| ssd.id == *id));
+            let now = self.reactor.now();
+            for ssd in all {
+                let is_due = {
+                    let mut known = self.health.known.borrow_mut();
+                    let patient = known.entry(ssd.id.clone()).or_default();
+                    let is_due = patient.next <= now;
+                    if is_due {
+                        patient.next = now.saturating_add(interval);
+                    }
+                    is_due
+                };
+                if is_due {
+                    self.examine(&ssd).await;
+                }
+            }
+        }
+    }
+
+    /// What an SSD has said of itself.
+    pub(super) fn health_of(&self, id: &str) -> Option<Health> {
+        let known = self.health.known.borrow();
+        let health = known.get(id)?.known.health();
+        (health.asked_unix_s > 0).then(|| health.clone())
+    }
+
+    fn ssds(&self) -> Vec<Ssd> {
+        let mut all = Vec::new();
+        for slot in self.slots.borrow().values() {
+            let Some(open) = slot.open() else { continue };
+            let (record, seen) = (slot.record.borrow(), slot.seen.borrow());
+            let seen: Vec<_> = seen.iter().collect();
+            let members = members_of(&open.pool.superblock(), &seen, Some(&record));
+            let present = members.into_iter().filter(|it| it.state == MemberState::Present);
+            all.extend(present.filter_map(|member| {
+                Some(Ssd { pool: record.name.to_string(), id: member.id, path: member.path? })
+            }));
+        }
+        all
+    }
+
+    async fn examine(&self, ssd: &Ssd) {
+        let devices = &self.config.devices;
+        let tools = Tools { smartctl: devices.smartctl.clone(), nvme: devices.nvme.clone() };
+        let path = ssd.path.clone();
+        let call = move || async move { on_thread(move || ask(&tools, &path)).await.ok() };
+        let asked = self.health.pending.ask(&self.reactor, &ssd.path, call, self.end.wait()).await;
+        // Without a thread to ask it is asked next time.
+        let Some(answer) = asked.unwrap_or_else(|| Some(Answer::none())) else { return };
+        let mut known = self.health.known.borrow_mut();
+        let Some(patient) = known.get_mut(&ssd.id) else { return };
+        let change = patient.known.learn(answer, self.reactor.unix_seconds());
+        let what =
+            format!("cache device {}: {}", ssd.path.display(), patient.known.health().summary);
+        match change {
+            Some(Change::Worse(HealthVerdict::Failing)) => {
+                self.journal.warn("ssd-failing", &ssd.pool, what);
+            }
+            Some(Change::Worse(_)) => self.journal.warn("ssd-warning", &ssd.pool, what),
+            Some(Change::Well) => self.journal.note("ssd-well", &ssd.pool, what),
+            None => {}
+        }
+    }
+}

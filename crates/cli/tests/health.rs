@@ -1,0 +1,99 @@
+//! What SSDs say of themselves, asked by the daemon and by `doctor`; the tools are scripts that print what such
+//! tools print.
+
+#![allow(clippy::unwrap_used, reason = "a test may fail")]
+
+mod common;
+
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
+
+use common::daemon::{Daemon, until};
+use common::{Dir, forebay, run};
+use serde_json::Value;
+
+const WELL: &str = include_str!("../src/health/fixtures/smartctl-nvme.json");
+
+/// A smartctl that prints what is in the file "smart".
+fn tool(dir: &Dir) -> String {
+    let script = format!("#!/bin/sh\ncat {}\nexit 4\n", dir.path("smart").display());
+    let path = dir.path("smartctl");
+    std::fs::write(&path, script).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    path.display().to_string()
+}
+
+/// Whether /sys tells on which disk files here are: not in every container.
+fn has_disk(path: &Path) -> bool {
+    let number = std::fs::metadata(path).unwrap().dev();
+    let (major, minor) = (number >> 8 & 0xFFF, number & 0xFF | number >> 12 & 0xFFF00);
+    Path::new(&format!("/sys/dev/block/{major}:{minor}")).exists()
+}
+
+fn health(daemon: &Daemon) -> Value {
+    daemon.json(&["pool", "show", "fast"])["members"][0]["health"].clone()
+}
+
+#[test]
+fn an_ssd_that_is_failing_is_said_to_be_and_what_to_do() {
+    let daemon = Daemon::with("health", |dir| {
+        std::fs::write(dir.path("smart"), WELL).unwrap();
+        let tool = tool(dir);
+        format!("health_s = 1\nsmartctl = \"{tool}\"\nnvme = \"/nowhere/nvme\"\n")
+    });
+    let ssd = daemon.ssd("ssd-0");
+    daemon.tell(&["pool", "create", "fast", "--ssd", ssd.to_str().unwrap()]);
+    until("it was asked", || !health(&daemon).is_null());
+    if !has_disk(&ssd) {
+        assert_eq!(health(&daemon)["verdict"], "unknown");
+        return eprintln!("files here have no disk that /sys knows: the rest is not tested");
+    }
+    let told = health(&daemon);
+    assert_eq!((&told["verdict"], &told["life_used_percent"]), (&"good".into(), &12.into()));
+    let shown = daemon.tell(&["pool", "show", "fast"]);
+    assert!(shown.contains("good: 12 % of its life used"), "{shown}");
+    assert!(shown.contains("Healthy."), "{shown}");
+
+    std::fs::write(daemon.dir.path("smart"), WELL.replace("\"passed\": true", "\"passed\": false"))
+        .unwrap();
+    until("it is failing", || health(&daemon)["verdict"] == "failing");
+    let pool = daemon.json(&["pool", "show", "fast"]);
+    assert!(pool["summary"].as_str().unwrap().contains("is failing"), "{pool}");
+    assert!(pool["action"].as_str().unwrap().contains("pool device replace fast"), "{pool}");
+    assert!(daemon.tell(&["status"]).starts_with("A look is needed"));
+
+    std::fs::write(daemon.dir.path("smart"), "smartctl: something is wrong\n").unwrap();
+    until("nobody knows", || health(&daemon)["verdict"] == "unknown");
+    assert_eq!(health(&daemon)["summary"], "it printed: smartctl: something is wrong");
+    std::fs::write(daemon.dir.path("smart"), WELL).unwrap();
+    until("it is well", || health(&daemon)["verdict"] == "good");
+    let events = daemon.json(&["events"]).to_string();
+    assert_eq!(events.matches("\"ssd-failing\"").count(), 1, "{events}");
+    assert_eq!(events.matches("\"ssd-well\"").count(), 1, "{events}");
+}
+
+#[test]
+fn doctor_asks_the_disk_below() {
+    let dir = Dir::new("health-doctor");
+    std::fs::write(
+        dir.path("smart"),
+        WELL.replace("\"percentage_used\": 12", "\"percentage_used\": 97"),
+    )
+    .unwrap();
+    tool(&dir);
+    let disk = dir.path("disk");
+    std::fs::write(&disk, vec![1; 1 << 20]).unwrap();
+    let mut command = forebay();
+    let path = std::env::var("PATH").unwrap_or_default();
+    command.env("PATH", format!("{}:{path}", dir.0.display()));
+    let output = run(command.args(["doctor", "--json"]).arg(&disk));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let findings = report["findings"].as_array().unwrap();
+    let found = findings.iter().find(|finding| finding["check"] == "health").unwrap();
+    if has_disk(&disk) {
+        assert_eq!(found["verdict"], "warn", "{found}");
+        assert!(found["what"].as_str().unwrap().contains("97 % of its life are used"), "{found}");
+    } else {
+        assert_eq!(found["verdict"], "skipped", "{found}");
+    }
+}
