@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test instructions lint bench bench-arrays bench-engine bench-nbd bench-smooth
+.PHONY: help demo test instructions lint bench bench-arrays bench-engine bench-nbd bench-smooth bench-faults
 .PHONY: bench-policy profile soak setup
 
 ARGS ?=
@@ -48,7 +48,7 @@ lint: ## Format, clippy, shellcheck, file sizes, crate layers
 	scripts/check-files.sh
 
 bench: ## All benchmarks; one with a missed row does not keep the others from running
-	@$(MAKE) --keep-going bench-engine bench-nbd bench-smooth
+	@$(MAKE) --keep-going bench-engine bench-nbd bench-smooth bench-faults
 
 bench-engine: ## Benchmarks of the engine alone, beside fio
 	@scripts/setup.sh bench
@@ -62,6 +62,10 @@ bench-nbd: ## Benchmarks of serving over NBD, beside qemu-nbd and nbdkit
 bench-arrays: ## Modelled arrays of hard disks beside published figures, in virtual time
 	@scripts/setup.sh demo
 	cargo run $(LOCKED) -p forebay-bench -- arrays
+
+bench-faults: ## Benchmarks of SSDs that hang, die, are copied anew or taken out
+	@scripts/setup.sh bench
+	cargo run $(LOCKED) -p forebay-bench -- faults $(ARGS)
 
 bench-smooth: ## Benchmarks of a cache that is full, busy or shared, on modelled disks
 	@scripts/setup.sh bench

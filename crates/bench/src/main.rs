@@ -39,6 +39,9 @@ enum Command {
     /// Full, busy, shared: in virtual time on modelled disks, and on real files.
     #[command(after_help = smooth::PLAN.help())]
     Smooth(smooth::SmoothOptions),
+    /// SSDs that hang, die, are copied anew, taken out, scrubbed: in virtual time on modelled devices.
+    #[command(after_help = smooth::faults::PLAN.help())]
+    Faults(bench::Options),
     /// The daemon's policy on recorded traces, beside well-known ones.
     Policy,
     /// A fixed number of cache hits on a device that costs nothing, for callgrind.
@@ -66,6 +69,7 @@ fn main() -> ExitCode {
         Command::Nbd(options) => nbd::run(&options),
         Command::Arrays => Ok(arrays::run()),
         Command::Smooth(options) => smooth::run(&options),
+        Command::Faults(options) => smooth::faults::run(&options),
         Command::Policy => policy::bench(),
         Command::EngineHits(options) => engine::hits(&options).map(|()| true),
         Command::Instructions(options) => instructions::check(&options),

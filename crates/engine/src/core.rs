@@ -87,6 +87,8 @@ pub(crate) struct Core {
     pub emptied: Cell<bool>,
     /// Set while the epoch without that member is being written.
     pub departing: Cell<bool>,
+    /// Requests of clients when a move in the background looked last.
+    pub asked_before: Cell<u64>,
     /// Watches whether the cache devices answer.
     pub deadline: Rc<Deadline>,
     /// Who reads cache devices on other reactors.

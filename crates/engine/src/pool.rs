@@ -200,6 +200,7 @@ fn new_core(
         emptying: Cell::new(false),
         emptied: Cell::new(false),
         departing: Cell::new(false),
+        asked_before: Cell::new(0),
         deadline: Rc::clone(deadline),
         elsewhere: Elsewhere::default(),
         places_given: Cell::new(deadline.devices().len()),

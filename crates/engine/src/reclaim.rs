@@ -13,7 +13,8 @@
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-use forebay_device::{Buf, Data, Io};
+use forebay_device::runtime::MILLISECOND;
+use forebay_device::{Buf, Data, Io, Nanos};
 
 use crate::apply::RecordPlace;
 use crate::core::Core;
@@ -23,7 +24,7 @@ use crate::format::{
     Entry, EntryKind, FooterRecord, FooterTrailer, State, Stream, decode_footer_body,
     decode_footer_trailer,
 };
-use crate::ids::{BLOCK_BYTES, Location, SegmentId, VolumeId};
+use crate::ids::{BLOCK_BYTES, SegmentId, VolumeId};
 use crate::index::Mapping;
 use crate::limits::GRANULE_BLOCKS;
 use crate::log::{data_location, new_entry};
@@ -38,15 +39,57 @@ const BLOCK: usize = BLOCK_BYTES as usize;
 /// client's append does not wait long behind it.
 const MOVE_BATCH_BLOCKS: u32 = 32;
 
-/// Moves in flight before the oldest is waited for: two records' worth of single blocks.
-const MOVES_MAX: usize = 64;
+/// Blocks in flight before the oldest move is waited for: while one batch is written the next is built, and a
+/// client's append waits behind no more than that.
+const MOVING_BLOCKS_MAX: u32 = 2 * MOVE_BATCH_BLOCKS;
 
 /// Sets whose dirty data is being moved at a time: each takes room before it gives any.
 pub(crate) const SETS_MOVING_MAX: u32 = 4;
 
+/// Rests between the batches of a move that nobody waits for, while clients ask for something: so many times as
+/// long as the batch took (`forebay-bench faults --rows rebuild,evacuation`, docs/internals/performance.md).
+const MOVE_RESTS: u64 = 2;
+
+/// The longest such rest: a batch that took long has met something else than clients.
+const MOVE_REST_MAX: Nanos = 20 * MILLISECOND;
+
+/// Who waits for a move.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Haste {
+    /// Writers, for the room that it makes.
+    Awaited,
+    /// Nobody: clients go first.
+    Background,
+}
+
 /// The granule that was retained last while a set is emptied, and the heat that it had.
 #[derive(Default)]
 struct Warmth(Option<(Granule, u8)>);
+
+/// The same runs in the order of their places, cut into batches of [`MOVE_BATCH_BLOCKS`].
+fn batches(mut runs: Vec<Run>) -> Vec<Vec<Run>> {
+    runs.sort_unstable_by_key(|(_, m)| m.location);
+    let (mut all, mut batch, mut blocks) = (Vec::new(), Vec::new(), 0);
+    for (volume, m) in runs {
+        let mut at = 0;
+        while at < m.count {
+            let count = (m.count - at).min(MOVE_BATCH_BLOCKS - blocks);
+            batch.push((volume, m.part(at, count)));
+            (at, blocks) = (at + count, blocks + count);
+            if blocks == MOVE_BATCH_BLOCKS {
+                all.push(std::mem::take(&mut batch));
+                blocks = 0;
+            }
+        }
+    }
+    all.push(batch);
+    all
+}
+
+/// Blocks of moves under way.
+fn blocks_in(moving: &VecDeque<(VolumeId, Mapping, Io)>) -> u32 {
+    moving.iter().map(|(_, m, _)| m.count).sum()
+}
 
 impl Set {
     /// The queue that a data set belongs to; `None` for facts and metadata.
@@ -94,15 +137,20 @@ impl Core {
         let Some((id, queue)) = self.choose_victim() else { return Ok(false) };
         let (before, moving) =
             (self.sets.borrow().get(id).map_or(0, |set| set.live_blocks), self.moving.get());
-        self.move_or_drop(id, queue).await?;
+        self.move_or_drop(id, queue, Haste::Awaited).await?;
         let after = self.sets.borrow().get(id).map_or(0, |set| set.live_blocks);
         Ok(after < before || self.moving.get() > moving)
     }
 
     /// Moves what is dirty or worth keeping in a closed set, and drops the rest.
-    async fn move_or_drop(self: &Rc<Self>, id: SegmentId, queue: Queue) -> Result<()> {
+    async fn move_or_drop(
+        self: &Rc<Self>,
+        id: SegmentId,
+        queue: Queue,
+        haste: Haste,
+    ) -> Result<()> {
         let pinned = self.pin_set(id);
-        let result = self.empty_set(id, queue).await;
+        let result = self.empty_set(id, queue, haste).await;
         self.unpin(pinned);
         result
     }
@@ -111,7 +159,7 @@ impl Core {
     pub(crate) async fn vacate(self: &Rc<Self>, id: SegmentId) -> Result<()> {
         let queue = self.sets.borrow().get(id).and_then(Set::queue);
         match queue {
-            Some(queue) => self.move_or_drop(id, queue).await,
+            Some(queue) => self.move_or_drop(id, queue, Haste::Background).await,
             None => Ok(()),
         }
     }
@@ -128,7 +176,7 @@ impl Core {
         stream.filter(|stream| stream.is_dirty()).unwrap_or(Stream::Dirty)
     }
 
-    async fn empty_set(self: &Rc<Self>, id: SegmentId, queue: Queue) -> Result<()> {
+    async fn empty_set(self: &Rc<Self>, id: SegmentId, queue: Queue, haste: Haste) -> Result<()> {
         let runs = self.runs_of(id).await;
         let (dirty, runs): (Vec<_>, Vec<_>) =
             runs.into_iter().partition(|(_, m)| m.state == State::Dirty);
@@ -136,7 +184,7 @@ impl Core {
             self.move_in_background(id, dirty);
         }
         let kept = self.keep_or_evict(runs, queue);
-        self.move_runs(kept, Stream::Main).await
+        self.move_runs(kept, Stream::Main, haste).await
     }
 
     /// What is live in a closed set.
@@ -159,13 +207,7 @@ impl Core {
                 let block = m.block + u64::from(at);
                 let granule_end = (block / GRANULE_BLOCKS + 1) * GRANULE_BLOCKS;
                 let count = ((granule_end - block) as u32).min(m.count - at);
-                let part = Mapping {
-                    block,
-                    count,
-                    location: Location(m.location.0 + u64::from(at)),
-                    distance: m.distance.wrapping_add(at as u8),
-                    ..m
-                };
+                let part = m.part(at, count);
                 at += count;
                 match part.state {
                     State::Clean if self.is_kept(volume, &part, queue, &mut warmth) => {
@@ -193,16 +235,14 @@ impl Core {
         while at < part.count {
             let taken = in_ram(at);
             let count = (at..part.count).take_while(|&other| in_ram(other) == taken).count() as u32;
-            let block = part.block + u64::from(at);
-            let location = Location(part.location.0 + u64::from(at));
+            let piece = part.part(at, count);
             if taken {
                 planted::seen("reclaim: left to RAM");
                 add(&self.counters.ram_take_over_blocks, u64::from(count));
-                self.evict(volume, block, count, location);
+                self.evict(volume, piece.block, count, piece.location);
             } else {
-                let distance = part.distance.wrapping_add(at as u8);
                 self.policy.borrow_mut().spend(0, u64::from(count));
-                kept.push((volume, Mapping { block, count, location, distance, ..part }));
+                kept.push((volume, piece));
             }
             at += count;
         }
@@ -217,7 +257,7 @@ impl Core {
         self.policy.borrow_mut().spend(0, blocks);
         self.spawn_background(async move {
             // Its error has latched the pool and is an event.
-            core.move_runs(runs, core.dirty_stream_of(id)).await.ok();
+            core.move_runs(runs, core.dirty_stream_of(id), Haste::Awaited).await.ok();
             core.unpin(pinned);
             core.moving.set(core.moving.get() - 1);
             core.reclaim_stuck.set(false);
@@ -231,7 +271,7 @@ impl Core {
         let pinned = self.pin_set(id);
         let dirty = |(_, m): &Run| m.state == State::Dirty;
         let runs = self.runs_of(id).await.into_iter().filter(dirty).collect();
-        self.move_runs(runs, Stream::Dirty).await.ok();
+        self.move_runs(runs, Stream::Dirty, Haste::Background).await.ok();
         self.unpin(pinned);
         self.housekeeping.wake_all();
     }
@@ -241,7 +281,22 @@ impl Core {
     ///
     /// # Errors
     /// If the pool has latched, for instance because dirty data cannot be read any more.
-    async fn move_runs(&self, runs: Vec<Run>, stream: Stream) -> Result<()> {
+    async fn move_runs(&self, runs: Vec<Run>, stream: Stream, haste: Haste) -> Result<()> {
+        if haste == Haste::Awaited {
+            return self.move_at_once(runs, stream).await;
+        }
+        for batch in batches(runs) {
+            let begun = self.rt.now();
+            self.move_at_once(batch, stream).await?;
+            if self.settled.get() || self.latched.get() {
+                break;
+            }
+            self.let_clients_pass(begun).await;
+        }
+        Ok(())
+    }
+
+    async fn move_at_once(&self, runs: Vec<Run>, stream: Stream) -> Result<()> {
         let mut walk = Walk::new(runs);
         let (mut ready, mut ready_blocks) = (Vec::new(), 0);
         let mut moving = VecDeque::new();
@@ -270,7 +325,7 @@ impl Core {
                 self.append_moves(stream, &mut ready, &mut moving);
                 ready_blocks = 0;
             }
-            while moving.len() > MOVES_MAX {
+            while blocks_in(&moving) > MOVING_BLOCKS_MAX {
                 self.finish_move(&mut moving).await?;
             }
         }
@@ -279,6 +334,15 @@ impl Core {
             self.finish_move(&mut moving).await?;
         }
         Ok(())
+    }
+
+    /// Rests after a batch that was begun then, if clients have asked for anything of late.
+    async fn let_clients_pass(&self, begun: Nanos) {
+        let asked = self.counters.read_requests.get() + self.counters.write_requests.get();
+        if self.asked_before.replace(asked) != asked {
+            let took = self.rt.now() - begun;
+            self.rt.sleep((took * MOVE_RESTS).min(MOVE_REST_MAX)).await.result.ok();
+        }
     }
 
     /// Appends moves, all at once, so that they share records.
@@ -496,5 +560,35 @@ impl Core {
     /// not, nothing else is there to be emptied, and what they say is in the images.
     pub(crate) fn freed_by_root(&self) -> usize {
         self.sets.borrow().coming(self.log.watermark(), false).count()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::Location;
+
+    #[test]
+    fn batches_have_every_block_once_and_in_order() {
+        let run = |block: u64, location: u64, count: u32, distance: u8| {
+            let location = Location(location);
+            let m =
+                Mapping { block, count, state: State::Dirty, location, distance, sectors: u8::MAX };
+            (VolumeId(1), m)
+        };
+        let runs = vec![run(500, 1_000, 100, 7), run(3, 40, 5, 1), run(900, 2_000, 1, 200)];
+        let batches = batches(runs);
+        let sizes: Vec<u32> =
+            batches.iter().map(|batch| batch.iter().map(|(_, m)| m.count).sum()).collect();
+        assert_eq!(sizes, [32, 32, 32, 10]);
+        let flat = batches.iter().flatten().flat_map(|(_, m)| {
+            (0..m.count).map(|i| {
+                let one = m.part(i, 1);
+                (one.block, one.location.0, one.distance)
+            })
+        });
+        let first = (0..5).map(|i| (3 + i, 40 + i, 1 + i as u8));
+        let second = (0..100).map(|i| (500 + i, 1_000 + i, 7 + i as u8));
+        assert!(flat.eq(first.chain(second).chain([(900, 2_000, 200)])));
     }
 }

@@ -56,8 +56,15 @@ fn foreground(bench: &mut Bench, disks: &ArrayParameters) -> Result<[(f64, [Stri
     let span_blocks = 4 * count as u64;
     let volume_blocks = (1_u64 << 40) / BLOCK;
     let dirty = Rc::new(scattered(count, span_blocks as u32, 1));
-    let scene =
-        || Scene::new(&Setting { disks, pool_bytes: 12 << 30, ram_bytes: 0, volumes: &[1 << 40] });
+    let scene = || {
+        Scene::new(&Setting {
+            disks,
+            pool_bytes: 12 << 30,
+            ram_bytes: 0,
+            volumes: &[1 << 40],
+            ssds: Default::default(),
+        })
+    };
     let reads = || random_reads(Kind::ReadBlank, span_blocks, volume_blocks, 5);
 
     let quiet = scene()?;
@@ -109,8 +116,13 @@ const SEQUENTIAL: [Part; 1] = [(
 /// Costs a quarter of a minute of CPU and 50 MiB of memory.
 fn sequential(bench: &mut Bench, disks: &ArrayParameters) -> Result<[(f64, [String; 2]); 1]> {
     let hot_bytes = 1 << 30;
-    let scene =
-        Scene::new(&Setting { disks, pool_bytes: 4 << 30, ram_bytes: 0, volumes: &[1 << 40] })?;
+    let scene = Scene::new(&Setting {
+        disks,
+        pool_bytes: 4 << 30,
+        ram_bytes: 0,
+        volumes: &[1 << 40],
+        ssds: Default::default(),
+    })?;
     scene.play(0, 4, filling(hot_bytes, 1 << 20))?;
     scene.destage(0)?;
     let spans = if bench.options.quick { [2, 4] } else { [10, 20] };
@@ -170,7 +182,13 @@ fn fair(bench: &mut Bench, disks: &ArrayParameters) -> Result<[(f64, [String; 2]
     let (pool_bytes, own_bytes) = (4 << 30, 32 << 20);
     let mut sizes = vec![own_bytes; GOOD];
     sizes.push(4 * pool_bytes);
-    let scene = Scene::new(&Setting { disks, pool_bytes, ram_bytes: 0, volumes: &sizes })?;
+    let scene = Scene::new(&Setting {
+        disks,
+        pool_bytes,
+        ram_bytes: 0,
+        volumes: &sizes,
+        ssds: Default::default(),
+    })?;
     for volume in 0..GOOD {
         scene.play(volume, 4, filling(own_bytes, 1 << 20))?;
         scene.destage(volume)?;

@@ -51,6 +51,7 @@ impl Sizes {
             pool_bytes: self.pool_bytes,
             ram_bytes: 0,
             volumes: &[self.volume_bytes],
+            ssds: Default::default(),
         })
     }
 }

@@ -67,8 +67,13 @@ fn measure(bench: &mut Bench, disks: &ArrayParameters, case: &Case) -> Result<Ro
     let shrink = if bench.options.quick { 8 } else { 1 };
     let span_bytes = case.span_bytes / shrink;
     let blocks = Rc::new(scattered((1 << 20) / shrink as usize, (span_bytes / BLOCK) as u32, 1));
-    let scene =
-        Scene::new(&Setting { disks, pool_bytes: 12 << 30, ram_bytes: 0, volumes: &[span_bytes] })?;
+    let scene = Scene::new(&Setting {
+        disks,
+        pool_bytes: 12 << 30,
+        ram_bytes: 0,
+        volumes: &[span_bytes],
+        ssds: Default::default(),
+    })?;
     let filled = scene.play(0, WRITERS, writes(Rc::clone(&blocks)))?;
     let owed = scene.owed_blocks();
     let took = scene.destage(0)?;

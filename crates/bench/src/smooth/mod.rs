@@ -9,6 +9,7 @@
 mod beside;
 mod burst;
 mod destage;
+pub(crate) mod faults;
 mod files;
 mod load;
 mod measure;

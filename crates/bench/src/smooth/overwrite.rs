@@ -144,7 +144,13 @@ fn gib(bytes: u64) -> f64 {
 fn half(bench: &mut Bench, disks: &ArrayParameters) -> Result<Figures> {
     let pool_bytes = pool_bytes(bench);
     let set_bytes = pool_bytes / 2;
-    let scene = Scene::new(&Setting { disks, pool_bytes, ram_bytes: 0, volumes: &[set_bytes] })?;
+    let scene = Scene::new(&Setting {
+        disks,
+        pool_bytes,
+        ram_bytes: 0,
+        volumes: &[set_bytes],
+        ssds: Default::default(),
+    })?;
     scene.play(0, 4, filling(set_bytes, 1 << 20))?;
     let (before, counters) = (scene.ssd_bytes(), scene.pool.counters().list());
     let seen = scene.play(0, WRITERS, random_writes(LAPS * pool_bytes, set_bytes))?;
@@ -169,7 +175,13 @@ fn double(bench: &mut Bench, disks: &ArrayParameters) -> Result<Figures> {
     let (set_bytes, lap) = (2 * pool_bytes, pool_bytes / BLOCK);
     let count = LAPS * lap;
     let blocks = set_bytes / BLOCK;
-    let scene = Scene::new(&Setting { disks, pool_bytes, ram_bytes: 0, volumes: &[set_bytes] })?;
+    let scene = Scene::new(&Setting {
+        disks,
+        pool_bytes,
+        ram_bytes: 0,
+        volumes: &[set_bytes],
+        ssds: Default::default(),
+    })?;
     let ends: Rc<std::cell::RefCell<Vec<Nanos>>> = Rc::default();
     let (clock, starts, mut drawn) = (scene.runtime(), Rc::clone(&ends), 0_u64);
     let started = scene.now();

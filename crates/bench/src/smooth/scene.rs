@@ -1,4 +1,4 @@
-//! A pool on modelled devices in virtual time: one SSD, and one array of disks below all volumes.
+//! A pool on modelled devices in virtual time: an SSD or several, and one array of disks below all volumes.
 //!
 //! * SSD: the SATA data-centre drive (480 MB/s of writes, 97K/s of reads), of the pool's size. A
 //!   faster one would only make the loads longer: what is asked is what happens beside the disks.
@@ -12,6 +12,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use forebay_device::model::array::{ArrayModel, ArrayParameters, Level};
+use forebay_device::model::fault::{Faults, Hanging, Vanishing};
 use forebay_device::model::hdd::HddParameters;
 use forebay_device::model::modelled::Modelled;
 use forebay_device::model::ssd::{SsdModel, SsdParameters};
@@ -121,12 +122,53 @@ impl BlockDevice for Slice {
 pub(super) struct Setting<'a> {
     /// The disks below the volumes.
     pub(super) disks: &'a ArrayParameters,
-    /// Bytes of the cache device.
+    /// Bytes of a cache device.
     pub(super) pool_bytes: u64,
     /// Bytes of the tier in RAM.
     pub(super) ram_bytes: u64,
     /// Bytes of each volume.
     pub(super) volumes: &'a [u64],
+    pub(super) ssds: Ssds,
+}
+
+/// The cache devices.
+#[derive(Clone, Copy)]
+pub(super) struct Ssds {
+    /// Members, of `pool_bytes` each.
+    pub(super) count: usize,
+    pub(super) dirty_copies: u8,
+    pub(super) clean_copies: u8,
+    /// 0 is the usual one.
+    pub(super) device_deadline_ms: u32,
+}
+
+impl Default for Ssds {
+    /// One, with the only copy.
+    fn default() -> Self {
+        Self { count: 1, dirty_copies: 1, clean_copies: 1, device_deadline_ms: 0 }
+    }
+}
+
+/// What can be done to a cache device.
+pub(super) struct Breakage {
+    /// Set while it is pulled out.
+    pub(super) gone: Rc<Cell<bool>>,
+    pub(super) hanging: Rc<Faults>,
+}
+
+/// A cache device; one of several can be broken.
+fn ssd(world: &Rc<World>, bytes: u64, alone: bool) -> (Rc<dyn BlockDevice>, Breakage) {
+    let runtime = || Rc::clone(world) as Rc<dyn Runtime>;
+    let store = Rc::new(ThriftyStore::new(bytes, 4096));
+    let drive = SsdModel::new(SsdParameters::sata_data_centre(), SEED);
+    let drive: Rc<dyn BlockDevice> = Rc::new(Modelled::new(runtime(), store, drive));
+    let broken = Breakage { gone: Rc::default(), hanging: Faults::new(SEED) };
+    if alone {
+        return (drive, broken);
+    }
+    let (gone, faults) = (Rc::clone(&broken.gone), Rc::clone(&broken.hanging));
+    let inner = Rc::new(Vanishing { inner: drive, gone, runtime: runtime() });
+    (Rc::new(Hanging { inner, faults, stuck: Rc::default(), runtime: runtime() }), broken)
 }
 
 /// See the head of the file.
@@ -134,6 +176,8 @@ pub(super) struct Scene {
     world: Rc<World>,
     pub(super) pool: Rc<Pool>,
     pub(super) volumes: Vec<Rc<Volume>>,
+    /// Of each cache device; of one alone nothing comes.
+    pub(super) broken: Vec<Breakage>,
     origin: Rc<Counted>,
     origin_store: Rc<ThriftyStore>,
 }
@@ -143,10 +187,9 @@ impl Scene {
     pub(super) fn new(setting: &Setting) -> Result<Self> {
         let world = empty_world();
         let runtime = Rc::clone(&world) as Rc<dyn Runtime>;
-        let store = Rc::new(ThriftyStore::new(setting.pool_bytes, 4096));
-        let drive = SsdModel::new(SsdParameters::sata_data_centre(), SEED);
-        let ssd: Rc<dyn BlockDevice> =
-            Rc::new(Modelled::new(Rc::clone(&runtime), Rc::clone(&store) as _, drive));
+        let ssds = setting.ssds;
+        let made = (0..ssds.count).map(|_| ssd(&world, setting.pool_bytes, ssds.count == 1));
+        let (devices, broken): (Vec<_>, _) = made.unzip();
         let origin_store = Rc::new(ThriftyStore::new(setting.volumes.iter().sum(), 512));
         let origin = Rc::new(Counted {
             array: array(&world, setting.disks, Rc::clone(&origin_store)),
@@ -157,12 +200,14 @@ impl Scene {
         let (sizes, ram_bytes) = (setting.volumes.to_vec(), setting.ram_bytes);
         let below = Rc::clone(&origin);
         let (pool, volumes) = run(&world, async move {
-            let devices = vec![ssd];
             let witness = Rc::new(MemoryWitness::default());
             // Scattered blocks take the most memory: a bound by the size alone would rule here.
             let options = CreateOptions {
                 index_memory_max: Some(256 << 20),
                 ram_bytes,
+                dirty_copies: ssds.dirty_copies,
+                clean_copies: ssds.clean_copies,
+                device_deadline_ms: ssds.device_deadline_ms,
                 ..CreateOptions::named("bench")
             };
             engine::create(&*runtime, &devices, &*witness, &options).await.map_err(text)?;
@@ -185,7 +230,7 @@ impl Scene {
             }
             Ok((Rc::new(pool), volumes))
         })?;
-        Ok(Self { world, pool, volumes, origin, origin_store })
+        Ok(Self { world, pool, volumes, broken, origin, origin_store })
     }
 
     /// The clock and the rest of it.
@@ -320,8 +365,13 @@ mod tests {
     /// Writes blocks at random and destages them, one part of the volume being read meanwhile.
     fn run() -> Ran {
         let (disks, size) = (disks(false), 256 << 20);
-        let setting =
-            Setting { disks: &disks, pool_bytes: 512 << 20, ram_bytes: 0, volumes: &[size] };
+        let setting = Setting {
+            disks: &disks,
+            pool_bytes: 512 << 20,
+            ram_bytes: 0,
+            volumes: &[size],
+            ssds: Default::default(),
+        };
         let scene = Scene::new(&setting).unwrap();
         let blocks = Rc::new(scattered(500, (size / BLOCK / 2) as u32, 1));
         scene.play(0, 8, writes(Rc::clone(&blocks))).unwrap();
@@ -363,6 +413,7 @@ mod tests {
             pool_bytes: 512 << 20,
             ram_bytes: 0,
             volumes: &[1 << 20, 2 << 20],
+            ssds: Default::default(),
         };
         let scene = Scene::new(&setting).unwrap();
         let one = |offset| Order { kind: Kind::Write, offset, len: BLOCK };

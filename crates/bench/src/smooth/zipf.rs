@@ -95,10 +95,20 @@ fn measure(bench: &mut Bench, disks: &ArrayParameters) -> Result<Row> {
     let ssd = if bench.options.quick { 512 << 20 } else { 2 << 30 };
     let volumes = &[4 * ssd];
     let count = 8 * volumes[0] / PLACE;
-    let (ours, from_ram) =
-        hit_ratio(&Setting { disks, pool_bytes: ssd, ram_bytes: ssd / 16, volumes }, count)?;
-    let (one, _) =
-        hit_ratio(&Setting { disks, pool_bytes: ssd + ssd / 16, ram_bytes: 0, volumes }, count)?;
+    let (ours, from_ram) = hit_ratio(
+        &Setting { disks, pool_bytes: ssd, ram_bytes: ssd / 16, volumes, ssds: Default::default() },
+        count,
+    )?;
+    let (one, _) = hit_ratio(
+        &Setting {
+            disks,
+            pool_bytes: ssd + ssd / 16,
+            ram_bytes: 0,
+            volumes,
+            ssds: Default::default(),
+        },
+        count,
+    )?;
     bench.keep(&json!({ "row": NAME, "ours": ours, "ram": from_ram, "one": one }))?;
     let percent = |ratio: f64| format!("{:.1} %", ratio * 100.0);
     let mut row = Row::judged(NAME, WHAT, &[ours / one], BAR, "", bench.options.quick);

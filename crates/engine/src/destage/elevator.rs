@@ -24,7 +24,7 @@ use super::{Group, Run};
 use crate::core::{Core, STRIPE_BLOCKS};
 use crate::event::EventKind;
 use crate::format::{State, Stream};
-use crate::ids::{BLOCK_BYTES, Location, SECTORS_ALL};
+use crate::ids::{BLOCK_BYTES, SECTORS_ALL};
 use crate::index::Mapping;
 use crate::limits::{DESTAGE_BYTES_MAX, ORIGIN_WRITE_BLOCKS_MAX};
 use crate::planted::{self, Bug};
@@ -115,17 +115,6 @@ fn range_of(group: &Group) -> (u64, u64) {
 
 fn bytes_of((start, end): (u64, u64)) -> u64 {
     (end - start) * BLOCK_BYTES
-}
-
-/// The part of a run from its block `skip` on, `count` blocks.
-fn part_of(m: &Mapping, skip: u64, count: u32) -> Mapping {
-    Mapping {
-        block: m.block + skip,
-        count,
-        location: Location(m.location.0 + skip),
-        distance: m.distance.wrapping_add(skip as u8),
-        ..*m
-    }
 }
 
 /// Whether a run continues a group: neighbours on the origin, of one kind, in one of its stripes.
@@ -294,7 +283,7 @@ impl Core {
                 _ if !data => *m,
                 stripe => {
                     let border = (block / stripe + 1) * stripe;
-                    part_of(m, skip, left.min(border - block) as u32)
+                    m.part(skip as u32, left.min(border - block) as u32)
                 }
             };
             skip += u64::from(part.count);

@@ -78,6 +78,21 @@ pub struct Mapping {
     pub sectors: u8,
 }
 
+impl Mapping {
+    /// `count` of its blocks, `at` behind its first; of one with data.
+    pub(crate) fn part(&self, at: u32, count: u32) -> Mapping {
+        debug_assert!(at + count <= self.count);
+        Mapping {
+            block: self.block + u64::from(at),
+            count,
+            location: Location(self.location.0 + u64::from(at)),
+            // A record has at most 255 blocks.
+            distance: self.distance.wrapping_add(at as u8),
+            ..*self
+        }
+    }
+}
+
 /// The virtual shard of a block, below `shard_count`. Part of the disk format: the images of a
 /// pool's shards are read back by the shard that this function names, so it never changes.
 ///

@@ -409,13 +409,7 @@ impl Core {
                 let is_bad = bad[from] != 0;
                 let until = (from..count).find(|&i| fate(i) != fate(from)).unwrap_or(count);
                 let data = joined(&blocks[from..until]);
-                let part = Mapping {
-                    block: m.block + from as u64,
-                    count: (until - from) as u32,
-                    location: Location(m.location.0 + from as u64),
-                    distance: m.distance.wrapping_add(from as u8),
-                    ..*m
-                };
+                let part = m.part(from as u32, (until - from) as u32);
                 from = until;
                 match (m.state, data) {
                     _ if !is_bad => {}
