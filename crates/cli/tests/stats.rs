@@ -56,6 +56,22 @@ fn rates_of_pools_and_volumes_are_reported_while_clients_work() {
     let first: Vec<_> = text.lines().map(|line| line.split(' ').next().unwrap()).collect();
     assert_eq!(first, ["", "fast", "fast/vm"], "{text}");
     assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+    let text = daemon.tell(&["stats", "--bypass"]);
+    let lines: Vec<_> = text.lines().collect();
+    assert_eq!(lines.len(), 3, "nothing went past the cache: {text}");
+    assert!(lines[2].starts_with("fast/vm") && lines[2].contains("all requests"), "{text}");
+    daemon.tell(&["volume", "set", "fast/vm", "readonly"]);
+    let text = daemon.tell(&["stats", "--bypass", "1", "1", "--json"]);
+    let report: Value = serde_json::from_str(&text).unwrap();
+    let pool = &report["pools"][0];
+    for all in [pool, &pool["volumes"][0]] {
+        let (past, reasons) = (&all["bypass"]["mode"], all["bypass"].as_object().unwrap().len());
+        assert!(past["write_requests"].as_u64().unwrap() > 0 && reasons == 12, "{all}");
+        // What is under way at a look is in one and not yet in the other.
+        let (past, asked) = (&past["write_bytes"], &all["requests"]["write_bytes"]);
+        let apart = past.as_u64().unwrap().abs_diff(asked.as_u64().unwrap());
+        assert!(apart <= 4096, "{all}");
+    }
     // Whoever reads no more ends it: `forebay stats 1 | head -1`.
     let mut command = forebay();
     command.args(["stats", "1"]).env("FOREBAY_CONTROL", daemon.dir.path("control.sock"));

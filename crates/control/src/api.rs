@@ -16,7 +16,7 @@ use crate::profile::Profile;
 pub use crate::devices::{AddDevice, CanIPull, Pull, RemoveDevice, ReplaceDevice};
 pub use crate::population::{CacheProfile, Population};
 pub use crate::scrub::{Scrub, Verify};
-pub use report::{Event, EventsQuery, Memory, PoolStats, Stats, Status, VolumeStats};
+pub use report::{Bypassed, Event, EventsQuery, Memory, PoolStats, Stats, Status, VolumeStats};
 
 mod report;
 

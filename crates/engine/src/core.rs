@@ -8,6 +8,7 @@ use std::rc::Rc;
 
 use forebay_device::{IoError, Nanos, Runtime};
 
+use crate::bypass::BypassCounters;
 use crate::client::Elsewhere;
 use crate::counters::{Counters, Latency};
 use crate::deadline::Deadline;
@@ -126,6 +127,8 @@ pub(crate) struct Core {
     pub accepted: Cell<bool>,
     pub root_generation: Cell<u64>,
     pub counters: Counters,
+    /// What went past the cache.
+    pub bypass: BypassCounters,
     pub read_latency: Latency,
     pub write_latency: Latency,
     pub latched: Cell<bool>,

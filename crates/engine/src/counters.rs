@@ -56,21 +56,10 @@ counters! {
         write_hits,
         /// Bytes that writes put into the log.
         write_logged_bytes,
-        /// Bytes that writes put straight onto the origin because of the volume's mode.
-        bypass_mode_bytes,
-        /// Bytes of requests that went to the origin because their cache blocks had not been read or
-        /// written often enough.
-        bypass_profile_bytes,
-        /// Bytes of long sequential reads that came from the origin and were not cached.
-        bypass_sequential_bytes,
-        /// Bytes zeroed straight on the origin because the request was long.
-        bypass_zero_bytes,
         /// Bytes copied into the cache after a miss.
         populate_bytes,
         /// Populations given up because the blocks changed meanwhile.
         populate_voided,
-        /// Missed reads that were not populated, for whatever reason.
-        populate_refused,
         /// Blocks brought into RAM by reads.
         ram_fill_blocks,
         /// Blocks that RAM gave up.
@@ -151,6 +140,20 @@ counters! {
         throttled_writes,
         /// Nanoseconds that writes were held back because room was short.
         throttle_delay_ns,
+    }
+}
+
+counters! {
+    /// What went past the cache for one reason; see [`crate::bypass`].
+    ReasonCounters {
+        /// Read requests.
+        read_requests,
+        /// Bytes of them that came from the origin and stayed out of the cache.
+        read_bytes,
+        /// Write and WRITE ZEROES requests.
+        write_requests,
+        /// Bytes of them that the origin took before they were acknowledged.
+        write_bytes,
     }
 }
 

@@ -10,8 +10,8 @@ use std::rc::Rc;
 
 use forebay_device::{Buf, Data, Io, io};
 
+use crate::bypass::{Reason, Way};
 use crate::core::{Core, STRIPE_BLOCKS};
-use crate::counters::add;
 use crate::error::Result;
 use crate::format::{Entry, EntryKind, State, Stream};
 use crate::ids::BLOCK_BYTES;
@@ -76,16 +76,12 @@ impl Core {
     pub(crate) async fn write_direct(
         &self,
         v: &Rc<VolumeState>,
+        way: &Way,
         offset: u64,
         data: Data,
         keeps: bool,
     ) -> Result<()> {
-        if self.mode_of(v).writes_back() || (!keeps && v.thresholds.get().write > 1) {
-            planted::seen("write around the log: not written often enough");
-            add(&self.counters.bypass_profile_bytes, data.len() as u64);
-        } else {
-            add(&self.counters.bypass_mode_bytes, data.len() as u64);
-        }
+        self.past(v, way, self.why_direct(v, way, keeps), data.len() as u64);
         let (first, count) = blocks_of(offset, data.len() as u64);
         let logged = self.may_be_logged(v, first, count);
         let keeps = keeps && !self.latched.get();
@@ -304,6 +300,7 @@ impl Core {
     pub(crate) async fn zero_piece(
         &self,
         v: &Rc<VolumeState>,
+        way: &Way,
         offset: u64,
         len: u64,
         request_len: u64,
@@ -328,7 +325,12 @@ impl Core {
             }
             return self.log_zeroes(v, body_first, (body_end - body_first) as u32).await;
         }
-        add(&self.counters.bypass_zero_bytes, len);
+        let why = if self.mode_of(v).writes_back() {
+            Reason::Zeroes
+        } else {
+            self.why_direct(v, way, true)
+        };
+        self.past(v, way, why, len);
         if self.may_be_logged(v, first, count) {
             self.void(v, first, count, false).await?;
         }

@@ -48,6 +48,7 @@ mod wait;
 mod walk;
 mod write;
 
+pub mod bypass;
 pub mod counters;
 pub mod format;
 pub mod ids;

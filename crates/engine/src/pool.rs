@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use forebay_device::{BlockDevice, Runtime};
 
+use crate::bypass::BypassCounters;
 use crate::client::Elsewhere;
 use crate::copies::CopiesChange;
 use crate::core::{Core, ShardState};
@@ -229,6 +230,7 @@ fn new_core(
         accepted: Cell::new(false),
         root_generation: Cell::new(0),
         counters: Counters::default(),
+        bypass: BypassCounters::default(),
         read_latency: Latency::default(),
         write_latency: Latency::default(),
         latched: Cell::new(false),
@@ -272,6 +274,11 @@ impl Pool {
     /// Counts at the source.
     pub fn counters(&self) -> &Counters {
         &self.core.counters
+    }
+
+    /// What went past the cache, of all volumes that are or were there.
+    pub fn bypass(&self) -> &BypassCounters {
+        &self.core.bypass
     }
 
     /// Latencies of read requests and of write requests.
@@ -573,6 +580,7 @@ impl Pool {
             gone: Cell::new(false),
             untold: Cell::new(None),
             counters: VolumeCounters::default(),
+            bypass: BypassCounters::default(),
             streams: Streams::default(),
             service: InService::default(),
             flow: Rc::new(Flow::default()),

@@ -9,6 +9,7 @@ use std::rc::Rc;
 
 use forebay_device::{Buf, Data, Io, io};
 
+use crate::bypass::{Kind, Reason, Way};
 use crate::copies::Queued;
 use crate::core::{Core, STRIPE_BLOCKS};
 use crate::counters::add;
@@ -69,6 +70,17 @@ pub(crate) struct Plan {
     pub parts: Vec<(u64, u32)>,
 }
 
+impl Plan {
+    /// Bytes of a range that are populated.
+    fn kept(&self, offset: u64, len: u64) -> u64 {
+        let kept = |&(first, count): &(u64, u32)| {
+            let (start, end) = (first * BLOCK_BYTES, (first + u64::from(count)) * BLOCK_BYTES);
+            end.min(offset + len).saturating_sub(start.max(offset))
+        };
+        self.parts.iter().map(kept).sum()
+    }
+}
+
 /// Blocks touched by a byte range: the first, and how many.
 pub(crate) fn blocks_of(offset: u64, len: u64) -> (u64, u32) {
     let first = offset / BLOCK_BYTES;
@@ -80,13 +92,15 @@ impl Core {
     pub(crate) async fn read_tail(
         &self,
         v: &Rc<VolumeState>,
+        way: &Way,
         offset: u64,
         buf: Buf,
     ) -> (Buf, Result<()>) {
         if offset / BLOCK_BYTES < v.blocks() {
             // The volume has grown since the request was cut.
-            return self.read_piece(v, offset, buf, false).await;
+            return self.read_piece(v, way, offset, buf).await;
         }
+        self.past(v, way, Reason::Tail, buf.len() as u64);
         let (buf, result) = v.origin.read(offset, buf).await;
         (buf, result.map_err(|error| origin_error(v, "reading", error)))
     }
@@ -96,11 +110,11 @@ impl Core {
     pub(crate) async fn read_piece(
         &self,
         v: &Rc<VolumeState>,
+        way: &Way,
         offset: u64,
         buf: Buf,
-        passing: bool,
     ) -> (Buf, Result<()>) {
-        let len = buf.len() as u64;
+        let (len, passing) = (buf.len() as u64, way.passing);
         let (first, count) = blocks_of(offset, len);
         if self.latched.get() && self.is_doubtful(v.id, first, count) {
             let what = format!("reading volume \"{}\" at {offset}: a write there failed", v.name);
@@ -142,7 +156,7 @@ impl Core {
                     self.note_missed_read(v, first, count);
                 }
                 // Apart, so that what a hit needs stays small: it is moved about before it begins.
-                Box::pin(self.read_runs(v, runs, buf, passing)).await
+                Box::pin(self.read_runs(v, way, runs, buf)).await
             }
         }
     }
@@ -227,8 +241,8 @@ impl Core {
             let (first, count) = blocks_of(run.offset, len);
             self.note_access(v, first, count, Access::Read, false);
             self.note_wanted(v, first, count);
-            let (_, result) = self.read_miss(v, run.offset, Buf::new(len as usize), false).await;
-            result?;
+            let buf = Buf::new(len as usize);
+            self.read_miss(v, &Way::new(Kind::Prefetch, false), run.offset, buf).await.1?;
             // Whole cache blocks are on their way into the index.
             at = (run.offset + len).next_multiple_of(v.cache_block.get() * BLOCK_BYTES);
         }
@@ -353,9 +367,9 @@ impl Core {
     async fn read_runs(
         &self,
         v: &Rc<VolumeState>,
+        way: &Way,
         runs: Vec<Run>,
         buf: Buf,
-        passing: bool,
     ) -> (Buf, Result<()>) {
         let mut rest = Some(buf);
         let mut started = Vec::with_capacity(runs.len());
@@ -364,12 +378,12 @@ impl Core {
             if (part.len() as u64) > run.len {
                 rest = Some(part.split_off(run.len as usize));
             }
-            started.push(self.start_run(v, run, part, passing));
+            started.push(self.start_run(v, run, part, way.passing));
         }
         let mut whole = Parts::default();
         let mut result = Ok(());
         for item in started {
-            let (part, outcome) = self.finish_run(v, item, passing).await;
+            let (part, outcome) = self.finish_run(v, way, item).await;
             result = result.and(outcome);
             whole.push(part);
         }
@@ -406,8 +420,8 @@ impl Core {
     async fn finish_run(
         &self,
         v: &Rc<VolumeState>,
+        way: &Way,
         started: Started<'_>,
-        passing: bool,
     ) -> (Buf, Result<()>) {
         let Started { run, io, pinned, buf } = started;
         let answer = match (&run.source, io, buf) {
@@ -422,10 +436,10 @@ impl Core {
                 }
             }
             (Source::Mapped(m), None, Some(buf)) => {
-                self.read_indirect(v, &run, m, buf, passing).await
+                self.read_indirect(v, &run, m, buf, way.passing).await
             }
             (Source::Ram, _, Some(buf)) => (buf, Ok(())),
-            (Source::Origin, _, Some(buf)) => self.read_miss(v, run.offset, buf, passing).await,
+            (Source::Origin, _, Some(buf)) => self.read_miss(v, way, run.offset, buf).await,
             (_, _, None) => unreachable!("a run has its buffer or a read"),
         };
         if let Some(set) = pinned {
@@ -515,22 +529,28 @@ impl Core {
     async fn read_miss(
         &self,
         v: &Rc<VolumeState>,
+        way: &Way,
         offset: u64,
         buf: Buf,
-        passing: bool,
     ) -> (Buf, Result<()>) {
-        add(&self.counters.read_origin_bytes, buf.len() as u64);
-        let wanted = (!passing).then(|| self.plan_population(v, offset, buf.len())).flatten();
-        let Some(plan) = wanted else {
-            let why = if passing {
-                (&self.counters.bypass_sequential_bytes, buf.len() as u64)
-            } else {
-                (&self.counters.populate_refused, 1)
-            };
-            add(why.0, why.1);
-            let (buf, result) = v.origin.read(offset, buf).await;
-            return (buf, result.map_err(|error| origin_error(v, "reading", error)));
+        let len = buf.len() as u64;
+        add(&self.counters.read_origin_bytes, len);
+        let planned = match way.passing {
+            true => Err(Reason::Sequential),
+            false => self.plan_population(v, offset, len as usize),
         };
+        let plan = match planned {
+            Ok(plan) => plan,
+            Err(why) => {
+                self.past(v, way, why, len);
+                let (buf, result) = v.origin.read(offset, buf).await;
+                return (buf, result.map_err(|error| origin_error(v, "reading", error)));
+            }
+        };
+        let kept = plan.kept(offset, len);
+        if kept < len {
+            self.past(v, way, Reason::Profile, len - kept);
+        }
         let mut buf = buf;
         let wide = Buf::new(plan.count as usize * BLOCK);
         let (wide, result) = v.origin.read(plan.block * BLOCK_BYTES, wide).await;
@@ -556,9 +576,14 @@ impl Core {
     /// Decides what to read around a miss: whole cache blocks. Only blocks that are missing now,
     /// before the origin is read, may be populated: one that is cached now may be destaged and
     /// dropped while the origin's answer, from before, is still on its way (INV-10).
-    fn plan_population(&self, v: &VolumeState, offset: u64, len: usize) -> Option<Plan> {
-        if !self.may_populate(v) {
-            return None;
+    fn plan_population(
+        &self,
+        v: &VolumeState,
+        offset: u64,
+        len: usize,
+    ) -> std::result::Result<Plan, Reason> {
+        if let Some(why) = self.populates_nothing(v) {
+            return Err(why);
         }
         let (first, count) = blocks_of(offset, len as u64);
         let asked_end = first + u64::from(count);
@@ -569,20 +594,21 @@ impl Core {
         let end = if tail { asked_end.next_multiple_of(size) } else { asked_end };
         let end = end.min(v.blocks()).min((stripe + 1) * STRIPE_BLOCKS);
         if !head && !tail && !self.is_any_read_enough(v, first, asked_end) {
-            planted::seen("miss left where it is: not read often enough");
-            add(&self.counters.bypass_profile_bytes, len as u64);
-            return None;
+            return Err(Reason::Profile);
         }
         let flushed =
             planted::is(Bug::ProvisionalTakenForClean) || !v.origin.is_stripe_volatile(stripe);
-        let room = self.populating_bytes.get() + (end - start) * BLOCK_BYTES <= POPULATE_BYTES_MAX;
-        if !flushed || !room {
-            return None;
+        if !flushed {
+            return Err(Reason::Unflushed);
+        }
+        if self.populating_bytes.get() + (end - start) * BLOCK_BYTES > POPULATE_BYTES_MAX {
+            return Err(Reason::Busy);
         }
         let granule = Granule { volume: v.id, number: first / GRANULE_BLOCKS };
-        let queue = self.policy.borrow_mut().admit(granule)?;
+        let queue = self.policy.borrow_mut().admit(granule).ok_or(Reason::Profile)?;
         let shard = self.shard(v.id, first);
-        let population = shard.locks.populate(v.id, start, end - start)?;
+        let population = shard.locks.populate(v.id, start, end - start);
+        let population = population.ok_or(Reason::Overlap)?;
         let mut parts = Vec::new();
         let mut at = start;
         let max = u64::from(self.record_data_blocks());
@@ -602,7 +628,7 @@ impl Core {
             missing_until(m.block, m.block + u64::from(m.count));
         });
         missing_until(end, end);
-        Some(Plan { population, block: start, count: (end - start) as u32, queue, parts })
+        Ok(Plan { population, block: start, count: (end - start) as u32, queue, parts })
     }
 
     /// Whether block `at` has been read often enough, and how far before `until` the same is true of those
@@ -626,8 +652,7 @@ impl Core {
 
     /// Whether anything that is read may be populated now.
     pub(crate) fn may_populate(&self, v: &VolumeState) -> bool {
-        let populates = !matches!(v.mode.get(), Mode::Writeonly | Mode::Bypass);
-        populates && !self.latched.get() && !self.index_is_tight() && !self.is_holding_back()
+        self.populates_nothing(v).is_none()
     }
 
     /// Hands what was read to the log, behind the reply.

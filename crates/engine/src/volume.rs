@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use forebay_device::{BlockDevice, Buf, Data, Nanos, Runtime};
 
+use crate::bypass::{BypassCounters, Kind, Way};
 use crate::core::{Core, STRIPE_BLOCKS};
 use crate::counters::{VolumeCounters, add};
 use crate::destage::Elevator;
@@ -65,6 +66,8 @@ pub(crate) struct VolumeState {
     /// The next client may be the same one with a new connection, and hears it.
     pub untold: Cell<Option<u64>>,
     pub counters: VolumeCounters,
+    /// What went past the cache.
+    pub bypass: BypassCounters,
     /// What it has in the log's queue.
     pub service: InService,
     /// Who reads it from front to back.
@@ -223,6 +226,11 @@ impl Volume {
         &self.state.counters
     }
 
+    /// What went past the cache, of all clients.
+    pub fn bypass(&self) -> &BypassCounters {
+        &self.state.bypass
+    }
+
     /// Blocks that the origin does not have yet.
     pub fn owed_blocks(&self) -> u64 {
         let range = (self.state.id, 0)..=(self.state.id, u64::MAX);
@@ -343,6 +351,7 @@ impl Volume {
         };
         let started = self.core.rt.now();
         self.count_read(len);
+        let way = Way::new(Kind::Read, passing);
         let mut rest = Some(buf);
         let mut done = Parts::default();
         let mut result = Ok(());
@@ -352,9 +361,9 @@ impl Volume {
                 rest = Some(part.split_off(piece.len as usize));
             }
             let (part, outcome) = if piece.tail {
-                self.core.read_tail(&self.state, piece.offset, part).await
+                self.core.read_tail(&self.state, &way, piece.offset, part).await
             } else {
-                self.core.read_piece(&self.state, piece.offset, part, passing).await
+                self.core.read_piece(&self.state, &way, piece.offset, part).await
             };
             done.push(part);
             result = outcome;
@@ -417,13 +426,14 @@ impl Volume {
         add(&self.core.counters.write_bytes, len);
         add(&self.state.counters.write_requests, 1);
         add(&self.state.counters.write_bytes, len);
+        let way = Way::new(Kind::Write, false);
         for piece in self.pieces(offset, len) {
             let start = (piece.offset - offset) as usize;
             let part = data.slice(start..start + piece.len as usize);
             if piece.tail {
-                self.core.write_tail(&self.state, &self.flow, piece.offset, part).await?;
+                self.core.write_tail(&self.state, &way, &self.flow, piece.offset, part).await?;
             } else {
-                self.core.write_piece(&self.state, &self.flow, piece.offset, part).await?;
+                self.core.write_piece(&self.state, &way, &self.flow, piece.offset, part).await?;
             }
         }
         if durable {
@@ -532,12 +542,13 @@ impl Volume {
         let _request = self.begin()?;
         let before = self.witnessed();
         add(&self.core.counters.zero_requests, 1);
+        let way = Way::new(Kind::Write, false);
         for piece in self.pieces(offset, len) {
             if piece.tail {
                 let zeroes = Buf::zeroed(piece.len as usize).freeze();
-                self.core.write_tail(&self.state, &self.flow, piece.offset, zeroes).await?;
+                self.core.write_tail(&self.state, &way, &self.flow, piece.offset, zeroes).await?;
             } else {
-                self.core.zero_piece(&self.state, piece.offset, piece.len, len).await?;
+                self.core.zero_piece(&self.state, &way, piece.offset, piece.len, len).await?;
             }
         }
         if durable {

@@ -8,6 +8,7 @@ use std::rc::Rc;
 
 use forebay_device::{Buf, Data, Io};
 
+use crate::bypass::{Reason, Way};
 use crate::core::Core;
 use crate::counters::add;
 use crate::error::{Error, ErrorKind, Result};
@@ -52,6 +53,7 @@ impl Core {
     pub(crate) async fn write_tail(
         &self,
         v: &Rc<VolumeState>,
+        way: &Way,
         client: &Rc<Flow>,
         offset: u64,
         data: Data,
@@ -61,8 +63,9 @@ impl Core {
         if first < v.blocks() && !planted::is(Bug::TailOfOldSize) {
             // The volume has grown since the request was cut.
             drop(guard);
-            return self.write_piece(v, client, offset, data).await;
+            return self.write_piece(v, way, client, offset, data).await;
         }
+        self.past(v, way, Reason::Tail, data.len() as u64);
         let failures = v.origin.failures.get();
         let result = v.origin.write(offset, data).await;
         // Also for the day when these bytes are part of a block (INV-41).
@@ -74,6 +77,7 @@ impl Core {
     pub(crate) async fn write_piece(
         &self,
         v: &Rc<VolumeState>,
+        way: &Way,
         client: &Rc<Flow>,
         offset: u64,
         data: Data,
@@ -113,7 +117,7 @@ impl Core {
             self.refresh_ram(v, offset, &data);
             Ok(())
         } else {
-            self.write_direct(v, offset, data, keeps).await
+            self.write_direct(v, way, offset, data, keeps).await
         }
     }
 

@@ -19,7 +19,7 @@ const EXPECTED: &[(&str, u64, u64)] = &[
     ("throttle_delay_ns", 1, 10),
     ("write kept apart: rewritten", 1, 6),
     ("write to main", 1, 6),
-    ("bypass_sequential_bytes", 1, 20),
+    ("past the cache: sequential", 1, 20),
     ("populate_voided", 1, 20),
     ("provisional mapped", 1, 10),
     ("range lock waited", 1, 20),

@@ -13,6 +13,7 @@ use forebay_device::model::fault::{Delaying, Faults, Ops, Trigger};
 use forebay_device::runtime::MILLISECOND;
 use forebay_device::{BlockDevice, Buf, Data, IoError, IoErrorKind, Nanos};
 use forebay_engine as engine;
+use forebay_engine::counters::ReasonCounters;
 use forebay_engine::format::Superblock;
 use forebay_engine::planted::{self, BUGS};
 use forebay_engine::witness::WitnessFuture;
@@ -79,8 +80,7 @@ fn count(name: &'static str, amount: u64) {
 impl Drop for Engine {
     fn drop(&mut self) {
         let Some(pool) = &self.pool else { return };
-        count_raises(pool);
-        pool.counters().list().into_iter().for_each(|(name, value)| count(name, value));
+        count_pool(pool);
         if self.trace {
             let ((blocks, owed), (free, segments)) = (pool.blocks(), pool.segments());
             eprintln!(
@@ -106,9 +106,20 @@ async fn superblock_of(env: &Env, member: usize) -> Result<Superblock, SubjectEr
     }
 }
 
-fn count_raises(pool: &Pool) {
+fn count_pool(pool: &Pool) {
+    pool.counters().list().into_iter().for_each(|(name, value)| count(name, value));
     let raised = |event: &&Event| event.kind == engine::EventKind::CopiesRaised;
     count("copies: more promised", pool.events().iter().filter(raised).count() as u64);
+}
+
+/// No request has gone past the cache twice, and none that nobody made.
+fn check_bypass(pool: &Pool) {
+    let (all, past) = (pool.counters(), pool.bypass());
+    let sum = |of: fn(&ReasonCounters) -> u64| past.iter().map(|(_, it)| of(it)).sum::<u64>();
+    assert!(sum(|it| it.read_requests.get()) <= all.read_requests.get());
+    assert!(sum(|it| it.read_bytes.get()) <= all.read_bytes.get());
+    let writes = all.write_requests.get() + all.zero_requests.get();
+    assert!(sum(|it| it.write_requests.get()) <= writes);
 }
 
 fn count_recovery(pool: &Pool) {
@@ -423,8 +434,8 @@ impl Subject for Engine {
     async fn stop(mut self) -> Result<(), SubjectError> {
         let Some(pool) = self.pool.take() else { return Ok(()) };
         self.views.clear();
-        count_raises(&pool);
-        pool.counters().list().into_iter().for_each(|(name, value)| count(name, value));
+        count_pool(&pool);
+        check_bypass(&pool);
         pool.stop().await.map(|_| ()).map_err(error)
     }
 }

@@ -3,6 +3,7 @@
 //! What was asked for goes to standard output, as text or with `--json` as the API's answer; what
 //! is said about it, to standard error.
 
+mod bypass;
 pub(crate) mod explain;
 pub(crate) mod export;
 pub(crate) mod job;

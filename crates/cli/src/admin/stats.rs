@@ -8,7 +8,7 @@ use forebay_control::api::{PoolStats, SCHEMA, Stats};
 use forebay_device::runtime::{MICROSECOND, Nanos, SECOND};
 use serde::Serialize;
 
-use super::{Asking, wait};
+use super::{Asking, bypass, wait};
 use crate::Result;
 use crate::text::{self, say_on, tell};
 
@@ -24,6 +24,9 @@ pub(crate) struct Options {
     /// Reports; without it until it is interrupted
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
+    /// What went past the cache, and why: since the pool was opened; with INTERVAL what was added
+    #[arg(long)]
+    bypass: bool,
     #[command(flatten)]
     asking: Asking,
 }
@@ -77,6 +80,11 @@ struct Report {
 /// Runs the command.
 pub(crate) fn run(options: &Options) -> Result<()> {
     let daemon = options.asking.daemon()?;
+    if options.bypass && options.interval.is_none() {
+        let all: Stats = daemon.get("/api/v1/stats")?;
+        say_on(told(options, &bypass::since(None, &all), bypass::lines));
+        return Ok(());
+    }
     let interval = Duration::from_secs(options.interval.unwrap_or(1));
     let count = options.count.or(options.interval.is_none().then_some(1));
     let mut before: Stats = daemon.get("/api/v1/stats")?;
@@ -87,11 +95,11 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     while count.is_none_or(|count| number < count) {
         wait(interval);
         let after: Stats = daemon.get("/api/v1/stats")?;
-        let report = compare(&before, &after);
-        let lines = if options.asking.json {
-            serde_json::to_string(&report).unwrap_or_default()
+        let lines = if options.bypass {
+            told(options, &bypass::since(Some(&before), &after), bypass::lines)
         } else {
-            lines(&report, number.is_multiple_of(REPORTS_PER_HEAD))
+            let with_head = number.is_multiple_of(REPORTS_PER_HEAD);
+            told(options, &compare(&before, &after), |report| lines(report, with_head))
         };
         if !say_on(lines) {
             break;
@@ -99,6 +107,14 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         (before, number) = (after, number + 1);
     }
     Ok(())
+}
+
+/// A report as it was asked for.
+fn told<T: Serialize>(options: &Options, report: &T, lines: impl Fn(&T) -> String) -> String {
+    match options.asking.json {
+        true => serde_json::to_string(report).unwrap_or_default(),
+        false => lines(report),
+    }
 }
 
 /// The differences of two looks.
@@ -123,7 +139,7 @@ fn compare(before: &Stats, after: &Stats) -> Report {
 
 /// What was added. A value that is lower than before was counted from zero anew: the pool was opened
 /// again.
-fn added(before: Option<u64>, after: u64) -> u64 {
+pub(super) fn added(before: Option<u64>, after: u64) -> u64 {
     before.filter(|before| *before <= after).map_or(after, |before| after - before)
 }
 
@@ -246,6 +262,7 @@ mod tests {
         let pool = PoolStats {
             name: "fast".to_owned(),
             counters,
+            bypass: BTreeMap::new(),
             read_latency: buckets.to_vec(),
             write_latency: vec![0; 4],
             dirty_bytes: 3 << 20,

@@ -1,14 +1,26 @@
 //! What was counted, as it is; differences are for whoever asks twice.
 
-use forebay_control::api::{PoolStats, SCHEMA, Stats, VolumeStats};
+use forebay_control::api::{Bypassed, PoolStats, SCHEMA, Stats, VolumeStats};
 use forebay_control::name::VolumeName;
 use forebay_device::Runtime;
+use forebay_engine::bypass::BypassCounters;
+use forebay_engine::counters::ReasonCounters;
 
 use super::volumes::BLOCK_BYTES;
 use super::{Attached, Daemon, Open, Slot};
 
 fn counters(list: Vec<(&'static str, u64)>) -> std::collections::BTreeMap<String, u64> {
     list.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+}
+
+fn bypass(all: &BypassCounters) -> std::collections::BTreeMap<String, Bypassed> {
+    let one = |counters: &ReasonCounters| Bypassed {
+        read_requests: counters.read_requests.get(),
+        read_bytes: counters.read_bytes.get(),
+        write_requests: counters.write_requests.get(),
+        write_bytes: counters.write_bytes.get(),
+    };
+    all.iter().map(|(reason, counters)| (reason.name().to_owned(), one(counters))).collect()
 }
 
 impl Daemon {
@@ -29,6 +41,7 @@ fn pool_stats(slot: &Slot, open: &Open) -> PoolStats {
         Some(VolumeStats {
             name: VolumeName { pool: record.name.clone(), volume: name.parse().ok()? },
             counters: counters(volume.counters().list()),
+            bypass: bypass(volume.bypass()),
             dirty_bytes: volume.unproven_blocks() * BLOCK_BYTES,
             destage: progress.volume(name),
         })
@@ -36,6 +49,7 @@ fn pool_stats(slot: &Slot, open: &Open) -> PoolStats {
     PoolStats {
         name: record.name.to_string(),
         counters: counters(open.pool.counters().list()),
+        bypass: bypass(open.pool.bypass()),
         read_latency: read.buckets().to_vec(),
         write_latency: write.buckets().to_vec(),
         dirty_bytes: open.pool.unproven_blocks() * BLOCK_BYTES,

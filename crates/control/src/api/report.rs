@@ -69,6 +69,19 @@ pub struct Stats {
     pub pools: Vec<PoolStats>,
 }
 
+/// What went past the cache for one reason.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Bypassed {
+    /// Read requests.
+    pub read_requests: u64,
+    /// Bytes of them that came from the origin and stayed out of the cache.
+    pub read_bytes: u64,
+    /// Write and WRITE ZEROES requests.
+    pub write_requests: u64,
+    /// Bytes of them that the origin took before they were acknowledged.
+    pub write_bytes: u64,
+}
+
 /// What an open pool has counted since it was opened.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct PoolStats {
@@ -76,6 +89,9 @@ pub struct PoolStats {
     pub name: String,
     /// By their names in the engine; none falls while the pool is open.
     pub counters: BTreeMap<String, u64>,
+    /// What went past the cache, by the reason; a request counts under one alone.
+    #[serde(default)]
+    pub bypass: BTreeMap<String, Bypassed>,
     /// Read requests by the time they took: item i counts those below 2^i microseconds that are in
     /// no item before; the last one the rest.
     pub read_latency: Vec<u64>,
@@ -97,6 +113,9 @@ pub struct VolumeStats {
     pub name: VolumeName,
     /// As those of the pool.
     pub counters: BTreeMap<String, u64>,
+    /// As that of the pool.
+    #[serde(default)]
+    pub bypass: BTreeMap<String, Bypassed>,
     /// Bytes that its origin lacks.
     pub dirty_bytes: u64,
     /// How fast that becomes less.

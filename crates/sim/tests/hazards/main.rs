@@ -5,6 +5,7 @@
 mod addition;
 mod age;
 mod believed;
+mod bypass;
 mod changing;
 mod copies;
 mod crafted;

@@ -1,6 +1,7 @@
 //! What brings blocks into the cache, and what does not.
 
 use forebay_device::model::world::Crash;
+use forebay_engine::bypass::Reason;
 use forebay_engine::planted::Bug;
 use forebay_engine::{Mode, Populate, VolumeSettings};
 
@@ -27,7 +28,7 @@ fn in_writeonly_mode_reads_bring_nothing_and_writes_stay() {
         let rig = rig(1, Mode::Writeonly, ram_bytes);
         assert_eq!(read_twice(&rig, 3, 1), 2 * 4096, "a miss stays one");
         rig.write(2, 5, 1).unwrap();
-        assert_eq!(rig.pool().counters().bypass_mode_bytes.get(), 0);
+        assert_eq!(rig.pool().bypass().of(Reason::Mode).write_requests.get(), 0);
         assert_eq!(rig.volume().owed_blocks(), 1, "dirty, not on the origin");
         assert_eq!(read_twice(&rig, 5, 2), 0);
         rig.destage().unwrap();
@@ -81,7 +82,9 @@ fn set(rig: &Rig, settings: VolumeSettings) -> Result<(), String> {
 }
 
 fn passed(rig: &Rig) -> u64 {
-    rig.pool().counters().bypass_profile_bytes.get() / 4096
+    let pool = rig.pool();
+    let past = pool.bypass().of(Reason::Profile);
+    (past.read_bytes.get() + past.write_bytes.get()) / 4096
 }
 
 #[test]

@@ -1,0 +1,201 @@
+//! What goes past the cache, and why: every reason that the engine has, counted here alone.
+//!
+//! * A read went past if the origin answered it, or a part of it, and what it fetched stayed out of the
+//!   cache; a write if the origin had to take it before it was acknowledged, also where the cache keeps
+//!   a copy. WRITE ZEROES are writes; TRIM, and reads that a failing cache device sends on, are neither.
+//! * A request counts once, under the first reason met, with all of its bytes that went past.
+//! * What is served and logged whatever the reason, because the origin lacks it, does not count.
+
+use std::cell::Cell;
+
+use crate::core::Core;
+use crate::counters::{ReasonCounters, add};
+use crate::format::Mode;
+use crate::planted::seen;
+use crate::volume::VolumeState;
+
+/// Why a request goes past the cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Reason {
+    /// The volume's mode: writes in all modes but `writeback` and `writeonly`, reads in `writeonly` and
+    /// `bypass`.
+    Mode,
+    /// It belongs to a stream that is longer than the cutoff.
+    Sequential,
+    /// Its cache blocks have not been read, or written, as often as the volume's profile asks.
+    Profile,
+    /// Too few members are left for the copies of dirty data: the volume is written through.
+    Protection,
+    /// Room in the log is short: writers are held back, or nearly.
+    Room,
+    /// More is on its way into the log than the SSDs keep up with.
+    Busy,
+    /// The index has nearly as much memory as it may take.
+    Memory,
+    /// The origin may still lose what it returns: it was written there and not flushed since.
+    Unflushed,
+    /// The same blocks were being written or fetched by another request.
+    Overlap,
+    /// WRITE ZEROES of a long range.
+    Zeroes,
+    /// Behind the last whole block, where nothing is cached.
+    Tail,
+    /// The pool has stopped writing after a failure.
+    Latched,
+}
+
+impl Reason {
+    /// All of them, each at its number.
+    pub const ALL: [Reason; 12] = [
+        Reason::Mode,
+        Reason::Sequential,
+        Reason::Profile,
+        Reason::Protection,
+        Reason::Room,
+        Reason::Busy,
+        Reason::Memory,
+        Reason::Unflushed,
+        Reason::Overlap,
+        Reason::Zeroes,
+        Reason::Tail,
+        Reason::Latched,
+    ];
+
+    /// Its name for people and programs.
+    pub fn name(self) -> &'static str {
+        match self {
+            Reason::Mode => "mode",
+            Reason::Sequential => "sequential",
+            Reason::Profile => "profile",
+            Reason::Protection => "protection",
+            Reason::Room => "room",
+            Reason::Busy => "busy",
+            Reason::Memory => "memory",
+            Reason::Unflushed => "unflushed",
+            Reason::Overlap => "overlap",
+            Reason::Zeroes => "zeroes",
+            Reason::Tail => "tail",
+            Reason::Latched => "latched",
+        }
+    }
+
+    /// What the simulator's coverage knows it by.
+    fn seen(self) -> &'static str {
+        match self {
+            Reason::Mode => "past the cache: mode",
+            Reason::Sequential => "past the cache: sequential",
+            Reason::Profile => "past the cache: profile",
+            Reason::Protection => "past the cache: protection",
+            Reason::Room => "past the cache: room",
+            Reason::Busy => "past the cache: busy",
+            Reason::Memory => "past the cache: memory",
+            Reason::Unflushed => "past the cache: unflushed",
+            Reason::Overlap => "past the cache: overlap",
+            Reason::Zeroes => "past the cache: zeroes",
+            Reason::Tail => "past the cache: tail",
+            Reason::Latched => "past the cache: latched",
+        }
+    }
+}
+
+/// The counts of all reasons.
+#[derive(Default)]
+pub struct BypassCounters([ReasonCounters; Reason::ALL.len()]);
+
+impl BypassCounters {
+    /// Those of one reason.
+    pub fn of(&self, reason: Reason) -> &ReasonCounters {
+        &self.0[reason as usize]
+    }
+
+    /// All of them, in the order of [`Reason::ALL`].
+    pub fn iter(&self) -> impl Iterator<Item = (Reason, &ReasonCounters)> {
+        Reason::ALL.into_iter().zip(&self.0)
+    }
+}
+
+/// Whose requests are counted apart.
+#[derive(Clone, Copy)]
+pub(crate) enum Kind {
+    Read,
+    Write,
+    /// Not at all.
+    Prefetch,
+}
+
+/// One request of a client. Three bytes and no more: each hit carries it along.
+pub(crate) struct Way {
+    kind: Kind,
+    /// Whether it belongs to a stream that only passes by.
+    pub passing: bool,
+    /// Why something of it went past the cache, if it has.
+    reason: Cell<Option<Reason>>,
+}
+
+impl Way {
+    pub(crate) fn new(kind: Kind, passing: bool) -> Self {
+        Self { kind, passing, reason: Cell::new(None) }
+    }
+}
+
+impl Core {
+    /// So many bytes of a request go past the cache.
+    pub(crate) fn past(&self, v: &VolumeState, way: &Way, why: Reason, count: u64) {
+        let first = way.reason.get().is_none();
+        let reason = way.reason.get().unwrap_or(why);
+        way.reason.set(Some(reason));
+        seen(reason.seen());
+        for counters in [&self.bypass, &v.bypass] {
+            let counters = counters.of(reason);
+            let (requests, bytes) = match way.kind {
+                Kind::Read => (&counters.read_requests, &counters.read_bytes),
+                Kind::Write => (&counters.write_requests, &counters.write_bytes),
+                Kind::Prefetch => return,
+            };
+            add(requests, u64::from(first));
+            add(bytes, count);
+        }
+    }
+
+    /// What keeps all that is read from being populated now, if anything does.
+    pub(crate) fn populates_nothing(&self, v: &VolumeState) -> Option<Reason> {
+        if matches!(v.mode.get(), Mode::Writeonly | Mode::Bypass) {
+            return Some(Reason::Mode);
+        }
+        if self.latched.get() {
+            return Some(Reason::Latched);
+        }
+        if self.index_is_tight() {
+            return Some(Reason::Memory);
+        }
+        self.is_holding_back().then_some(Reason::Room)
+    }
+
+    /// Why a write goes straight to the origin that owes nothing; whether the log `keeps` it as well.
+    pub(crate) fn why_direct(&self, v: &VolumeState, way: &Way, keeps: bool) -> Reason {
+        if self.mode_of(v).writes_back() {
+            return if way.passing { Reason::Sequential } else { Reason::Profile };
+        }
+        if v.mode.get().writes_back() {
+            return Reason::Protection;
+        }
+        let counts = v.thresholds.get().write > 1;
+        if counts && !keeps { Reason::Profile } else { Reason::Mode }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_reason_has_its_number_and_a_name_of_its_own() {
+        for (number, reason) in Reason::ALL.into_iter().enumerate() {
+            assert_eq!(reason as usize, number);
+            assert!(reason.seen().ends_with(reason.name()));
+        }
+        let names: std::collections::BTreeSet<_> = Reason::ALL.map(Reason::name).into();
+        assert_eq!(names.len(), Reason::ALL.len());
+    }
+}

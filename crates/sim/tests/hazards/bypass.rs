@@ -1,0 +1,233 @@
+//! What goes past the cache, and how it is counted.
+
+use std::rc::Rc;
+
+use forebay_device::model::fault::{Ops, Trigger};
+use forebay_device::model::world::Rng;
+use forebay_device::runtime::SECOND;
+use forebay_device::{Buf, Request};
+use forebay_engine::bypass::{BypassCounters, Reason};
+use forebay_engine::{Mode, Populate, VolumeSettings};
+
+use super::rig::{BLOCK, Plan, Rig, SOON};
+
+const MIB: u64 = 1 << 20;
+
+/// Requests and bytes that went past for a reason: reads, then writes.
+type Past = (u64, u64, u64, u64);
+
+fn of(counters: &BypassCounters, reason: Reason) -> Past {
+    let it = counters.of(reason);
+    let (reads, writes) = (&it.read_requests, &it.write_requests);
+    (reads.get(), it.read_bytes.get(), writes.get(), it.write_bytes.get())
+}
+
+fn sum(counters: &BypassCounters) -> Past {
+    Reason::ALL
+        .into_iter()
+        .map(|reason| of(counters, reason))
+        .fold((0, 0, 0, 0), |all, one| (all.0 + one.0, all.1 + one.1, all.2 + one.2, all.3 + one.3))
+}
+
+/// All that has gone past went for this reason; of the pool as of its volume.
+fn only(rig: &Rig, reason: Reason, expected: Past) {
+    let (pool, volume) = (rig.pool(), rig.volume());
+    for counters in [pool.bypass(), volume.bypass()] {
+        assert_eq!(of(counters, reason), expected, "{reason:?}");
+        assert_eq!(sum(counters), expected, "nothing but {reason:?}");
+    }
+}
+
+fn rig(mode: Mode) -> Rc<Rig> {
+    Rig::new(1, Plan { mode, origin_bytes: 8 * MIB, ..Plan::default() })
+}
+
+fn set(rig: &Rig, settings: VolumeSettings) {
+    let volume = rig.volume();
+    rig.run(async move { volume.set(settings).await }).unwrap().unwrap();
+}
+
+fn read_bytes(rig: &Rig, offset: u64, len: u64) {
+    let volume = rig.volume();
+    let read = async move { volume.read(offset, Buf::new(len as usize)).await.1 };
+    rig.run(read).unwrap().unwrap();
+    rig.pause(SOON);
+}
+
+fn write_bytes(rig: &Rig, offset: u64, len: u64) {
+    let volume = rig.volume();
+    let data = Buf::zeroed(len as usize).freeze();
+    rig.run(async move { volume.write(offset, data, false).await }).unwrap().unwrap();
+}
+
+fn zero(rig: &Rig, len: u64) {
+    let volume = rig.volume();
+    rig.run(async move { volume.write_zeroes(0, len, false).await }).unwrap().unwrap();
+}
+
+#[test]
+fn a_mode_sends_past_what_it_says() {
+    for (mode, reads, writes) in [
+        (Mode::Writeback, 0, 0),
+        (Mode::Writeonly, 1, 0),
+        (Mode::Writethrough, 0, 1),
+        (Mode::Readonly, 0, 1),
+        (Mode::Bypass, 1, 1),
+    ] {
+        let rig = rig(mode);
+        read_bytes(&rig, 5 * MIB, 8192);
+        write_bytes(&rig, 0, 4096);
+        only(&rig, Reason::Mode, (reads, reads * 8192, writes, writes * 4096));
+    }
+}
+
+#[test]
+fn long_zeroes_go_past_and_short_ones_do_not() {
+    let rig = rig(Mode::Writeback);
+    zero(&rig, MIB);
+    only(&rig, Reason::Zeroes, (0, 0, 0, 0));
+    rig.destage().unwrap();
+    zero(&rig, 2 * MIB);
+    only(&rig, Reason::Zeroes, (0, 0, 1, 2 * MIB));
+}
+
+#[test]
+fn a_stream_of_reads_goes_past_from_its_cutoff_on_and_hits_do_not() {
+    let rig = rig(Mode::Writeback);
+    read_bytes(&rig, 5 * MIB / 4, 64 << 10);
+    for at in (0..2 * MIB).step_by(256 << 10) {
+        read_bytes(&rig, at, 256 << 10);
+    }
+    // Of the fifth a quarter was cached.
+    only(&rig, Reason::Sequential, (4, MIB - (64 << 10), 0, 0));
+}
+
+#[test]
+fn what_is_not_asked_for_often_enough_goes_past() {
+    let rig = rig(Mode::Writeback);
+    let populate = Populate::Custom { on_read: Some(3), on_write: Some(2) };
+    set(&rig, VolumeSettings { populate, ..Default::default() });
+    for _ in 0..5 {
+        read_bytes(&rig, 5 * MIB, 4096);
+        write_bytes(&rig, 0, 4096);
+    }
+    only(&rig, Reason::Profile, (2, 2 * 4096, 1, 4096));
+}
+
+#[test]
+fn what_the_origin_may_lose_goes_past_until_it_is_flushed() {
+    let rig = rig(Mode::Writeback);
+    zero(&rig, 2 * MIB);
+    read_bytes(&rig, MIB, 4096);
+    let pool = rig.pool();
+    assert_eq!(of(pool.bypass(), Reason::Unflushed), (1, 4096, 0, 0));
+    rig.flush().unwrap();
+    read_bytes(&rig, MIB, 4096);
+    assert_eq!(of(pool.bypass(), Reason::Unflushed), (1, 4096, 0, 0));
+}
+
+#[test]
+fn the_second_of_two_reads_of_the_same_miss_goes_past() {
+    let rig = rig(Mode::Writeback);
+    rig.origin_gate.hold(2, |request| matches!(request, Request::Read { .. }));
+    rig.start_read(3);
+    rig.start_read(3);
+    rig.pause(SOON);
+    rig.origin_gate.release();
+    rig.pause(SOON);
+    only(&rig, Reason::Overlap, (1, 4096, 0, 0));
+}
+
+#[test]
+fn the_part_of_a_block_at_the_end_is_never_cached() {
+    let rig = Rig::new(1, Plan { origin_bytes: MIB + 512, ..Plan::default() });
+    read_bytes(&rig, MIB, 512);
+    write_bytes(&rig, MIB - 4096, 4096 + 512);
+    only(&rig, Reason::Tail, (1, 512, 1, 512));
+}
+
+/// Two reasons of one request: it counts once, with all of its bytes.
+#[test]
+fn a_request_counts_under_its_first_reason_alone() {
+    let rig = Rig::new(1, Plan { mode: Mode::Bypass, origin_bytes: MIB + 512, ..Plan::default() });
+    read_bytes(&rig, MIB - 4096, 4096 + 512);
+    write_bytes(&rig, MIB - 4096, 4096 + 512);
+    only(&rig, Reason::Mode, (1, 4608, 1, 4608));
+}
+
+#[test]
+fn with_too_few_members_writes_go_past_for_protection() {
+    let plan = Plan { members: 2, copies: 2, agreed: false, ..Plan::default() };
+    let rig = Rig::new(1, plan);
+    rig.write(2, 0, 4).unwrap();
+    rig.broken[1].failing.arm(Trigger::every(Ops::Flushes).times(1));
+    rig.flush().unwrap();
+    rig.pause(20 * SECOND);
+    rig.write(3, 0, 4).unwrap();
+    only(&rig, Reason::Protection, (0, 0, 1, 4 * 4096));
+}
+
+#[test]
+fn a_pool_that_has_stopped_writing_populates_nothing() {
+    let rig = Rig::new(1, Plan::default());
+    rig.broken[0].failing.arm(Trigger::every(Ops::Writes));
+    rig.write(2, 0, 1).unwrap_err();
+    assert!(rig.pool().is_latched());
+    rig.read(9).unwrap();
+    only(&rig, Reason::Latched, (1, 4096, 0, 0));
+}
+
+/// While writers wait, what is missed is not populated.
+#[test]
+fn while_room_is_short_misses_go_past() {
+    let rig = Rig::new(1, Plan { origin_bytes: 8 * MIB, ..Plan::default() });
+    let writes: Vec<_> = (0..800).map(|block| rig.start_write(2, block, 1)).collect();
+    rig.pause(SOON);
+    assert!(writes.iter().any(|done| !done.get()), "the pool is full of dirty data");
+    rig.read(2000).unwrap();
+    only(&rig, Reason::Room, (1, 4096, 0, 0));
+}
+
+/// One request at a time, each of one kind of way: what was logged, served, populated and went past is
+/// what was asked for, to the byte.
+#[test]
+fn every_byte_has_gone_one_way() {
+    let modes =
+        [Mode::Writeback, Mode::Writethrough, Mode::Readonly, Mode::Writeonly, Mode::Bypass];
+    for (seed, mode) in (0..4).flat_map(|seed| modes.map(|mode| (seed, mode))) {
+        let (rig, mut rng) = (rig(mode), Rng::new(seed));
+        let least = u8::from(mode.writes_back());
+        let number = |least, number| Some(number).filter(|&number| number >= least);
+        let populate = Populate::Custom {
+            on_read: number(1, rng.below(4) as u8),
+            on_write: number(least, rng.below(4) as u8),
+        };
+        set(
+            &rig,
+            VolumeSettings { populate, sequential_cutoff_bytes: 32 << 10, ..Default::default() },
+        );
+        let mut at = 0;
+        for _ in 0..300 {
+            let stripe = if rng.one_in(3) { at } else { rng.below(2) * 4 * MIB };
+            let offset = stripe + if stripe == at { 0 } else { rng.below(64) * BLOCK as u64 };
+            let len = rng.between(1, 4) * BLOCK as u64;
+            at = (offset + len) % (4 * MIB);
+            match rng.below(8) {
+                0..4 => read_bytes(&rig, offset, len),
+                4..7 => write_bytes(&rig, offset, len),
+                _ => rig.flush().unwrap(),
+            }
+        }
+        let pool = rig.pool();
+        let (counters, past) = (pool.counters(), sum(pool.bypass()));
+        assert_eq!(past, sum(rig.volume().bypass()), "one volume is all");
+        let missed = counters.read_origin_bytes.get();
+        let served = counters.read_cache_bytes.get();
+        assert_eq!(missed + served, counters.read_bytes.get());
+        assert_eq!(past.1 + counters.populate_bytes.get(), missed, "{mode:?}, seed {seed}");
+        let logged = counters.write_logged_bytes.get();
+        assert_eq!(past.3 + logged, counters.write_bytes.get(), "{mode:?}, seed {seed}");
+        assert!(past.0 <= counters.read_requests.get() && past.0 * 4096 <= past.1);
+        assert!(past.2 <= counters.write_requests.get() && past.2 * 4096 <= past.3);
+    }
+}
