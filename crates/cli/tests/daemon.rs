@@ -469,9 +469,14 @@ fn settings_of_a_volume_are_changed_while_it_serves_kept_and_refused() {
     let plan = daemon.tell(&with(&["dirty-age-max=15m", "--dry-run"]));
     assert!(plan.contains("would be set") && plan.contains("dirty for 15m"), "{plan}");
     assert_eq!(shown(&daemon), usual);
+    assert_eq!(usual["sequential_writes"], "cache");
+    assert_eq!(usual["sequential_when"], "always");
     let all = ["destage-hours=22:30-06:00", "dirty-age-max=15m", "sequential-cutoff=4M"];
-    let text = daemon.tell(&with(&all));
-    for what in ["22:30-06:00, local time", "dirty for 15m", "behind 4 MiB"] {
+    let streams = ["sequential-writes=bypass", "sequential-when=full"];
+    let text = daemon.tell(&with(&[&all[..], &streams].concat()));
+    let full =
+        "reads and writes are not cached behind 4 MiB that follow each other while the cache is";
+    for what in ["22:30-06:00, local time", "dirty for 15m", "behind 4 MiB", full] {
         assert!(text.contains(what), "{what}: {text}");
     }
     daemon.kill();
@@ -480,6 +485,10 @@ fn settings_of_a_volume_are_changed_while_it_serves_kept_and_refused() {
     assert_eq!(kept["dirty_age_max_s"], 900);
     assert_eq!(kept["destage_hours"], "22:30-06:00");
     assert_eq!(kept["sequential_cutoff_bytes"], 4 << 20);
+    assert_eq!(
+        (&kept["sequential_writes"], &kept["sequential_when"]),
+        (&"bypass".into(), &"full".into())
+    );
     daemon.tell(&with(&["sequential-cutoff=off", "dirty-age-max=off", "destage-hours=any"]));
     let off = shown(&daemon);
     assert_eq!((&off["dirty_age_max_s"], &off["destage_hours"]), (&0.into(), &"any".into()));

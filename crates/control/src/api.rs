@@ -39,6 +39,28 @@ pub enum Mode {
     Writeonly,
 }
 
+/// What becomes of writes that follow each other for more than the cutoff.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SequentialWrites {
+    /// They are cached as all writes are.
+    #[default]
+    Cache,
+    /// They go straight to the origin, as reads do.
+    Bypass,
+}
+
+/// When what follows each other for more than the cutoff goes past the cache.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SequentialWhen {
+    /// At any time.
+    #[default]
+    Always,
+    /// Only while the cache has no free room.
+    Full,
+}
+
 /// `POST /api/v1/pools`: make a pool.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -435,9 +457,15 @@ pub struct SetVolumeSettings {
     /// When it is destaged in the background, in the local time of the daemon's machine.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub destage_hours: Option<DestageHours>,
-    /// Bytes that are read one after the other after which what follows is not cached; 0: never.
+    /// Bytes of a stream after which what follows is not cached; 0: never.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sequential_cutoff_bytes: Option<u64>,
+    /// What becomes of streams of writes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sequential_writes: Option<SequentialWrites>,
+    /// When streams go past the cache.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sequential_when: Option<SequentialWhen>,
     /// What brings blocks into the cache, by a name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub profile: Option<CacheProfile>,
@@ -496,9 +524,15 @@ pub struct Volume {
     /// When it is destaged in the background, in the local time of the daemon's machine.
     #[serde(default)]
     pub destage_hours: DestageHours,
-    /// Bytes that are read one after the other after which what follows is not cached; 0: never.
+    /// Bytes of a stream after which what follows is not cached; 0: never.
     #[serde(default)]
     pub sequential_cutoff_bytes: u64,
+    /// What becomes of streams of writes.
+    #[serde(default)]
+    pub sequential_writes: SequentialWrites,
+    /// When streams go past the cache.
+    #[serde(default)]
+    pub sequential_when: SequentialWhen,
     /// What brings blocks into the cache.
     #[serde(default)]
     pub population: Population,

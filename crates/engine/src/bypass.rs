@@ -174,14 +174,17 @@ impl Core {
 
     /// Why a write goes straight to the origin that owes nothing; whether the log `keeps` it as well.
     pub(crate) fn why_direct(&self, v: &VolumeState, way: &Way, keeps: bool) -> Reason {
-        if self.mode_of(v).writes_back() {
-            return if way.passing { Reason::Sequential } else { Reason::Profile };
-        }
-        if v.mode.get().writes_back() {
+        let mode = self.mode_of(v);
+        if v.mode.get().writes_back() && !mode.writes_back() {
             return Reason::Protection;
         }
+        let would_keep = matches!(mode, Mode::Writeback | Mode::Writeonly | Mode::Writethrough);
+        if way.passing && !keeps && would_keep {
+            seen("write around the log: stream");
+            return Reason::Sequential;
+        }
         let counts = v.thresholds.get().write > 1;
-        if counts && !keeps { Reason::Profile } else { Reason::Mode }
+        if mode.writes_back() || (counts && !keeps) { Reason::Profile } else { Reason::Mode }
     }
 }
 

@@ -203,11 +203,11 @@ pub const THROTTLE_TOGETHER_BYTES: u64 = 64 << 10;
 /// See [`THROTTLE_TOGETHER_BYTES`].
 pub const THROTTLE_TOGETHER: Nanos = 10 * MILLISECOND;
 
-/// Reads of others that a long stream is remembered for, at the most.
-pub const STREAM_READS_MAX: u64 = 1 << 16;
+/// Requests of others that a long stream is remembered for, at the most.
+pub const STREAM_REQUESTS_MAX: u64 = 1 << 16;
 
-/// Streams of reads that a volume remembers: 16 scans at a time, in 400 bytes that each read looks
-/// through.
+/// Streams of reads, and of writes, that a volume remembers: 16 at a time, in 400 bytes that each request
+/// looks through.
 pub const STREAMS_MAX: usize = 16;
 
 /// Bytes that all volumes together have in the log's queue while more than one of them writes: what
@@ -231,6 +231,10 @@ pub const ZERO_DIRECT_BYTES_MIN: u64 = 1 << 20;
 /// Stripes remembered as written directly since the last good origin flush; at the limit nothing
 /// is populated until a flush. 65,536 stripes are 256 GiB written between two flushes.
 pub const VOLATILE_STRIPES_MAX: usize = 65_536;
+
+/// Reserves of free segments below which a member counts as full, 15 % of it: reclaim keeps two of them
+/// free, and a root may make some more free at once.
+pub const FULL_RESERVES: usize = 3;
 
 /// Fewest free segments of a member that make up the reserve (5 % of them where that is more):
 /// facts, an image lap and their successors, twice.

@@ -31,7 +31,6 @@ use crate::ram::RamStatus;
 use crate::recovery::RecoveryReport;
 use crate::scrub::{Scrub, scrubber};
 use crate::segment::{MemberSegments, SetTable};
-use crate::sequential::Streams;
 use crate::share::{InService, Writing};
 use crate::sound::check_counter;
 use crate::superblock::check_mode;
@@ -566,7 +565,7 @@ impl Pool {
             mode: Cell::new(record.mode),
             settings: Cell::new(record.settings),
             thresholds: Cell::new(record.settings.populate.thresholds(record.mode)),
-            cutoff_bytes: Cell::new(cutoff_bytes(&record.settings, &self.core.tuning)),
+            cutoff_bytes: cutoff_bytes(&record.settings, &self.core.tuning).map(Cell::new),
             accept_single_copy: Cell::new(record.accept_single_copy),
             origin: Origin::new(origin, rt, self.core.tuning.destage_depth),
             may_be_dirty: Cell::new(record.may_be_dirty),
@@ -581,7 +580,7 @@ impl Pool {
             untold: Cell::new(None),
             counters: VolumeCounters::default(),
             bypass: BypassCounters::default(),
-            streams: Streams::default(),
+            streams: Default::default(),
             service: InService::default(),
             flow: Rc::new(Flow::default()),
         });

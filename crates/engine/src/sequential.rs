@@ -1,62 +1,66 @@
-//! Streams of reads that go through a volume from front to back: a backup, a scan, a copy. Caching them
-//! helps nobody, for they do not come back before the pool has turned over, and it would push out what
-//! does.
+//! Streams of requests that go through a volume from front to back: a backup, a scan, a copy, an upload.
+//! Caching them helps nobody, for they do not come back before the pool has turned over, and it would push
+//! out what does.
 //!
-//! * A read belongs to a stream if it begins where the stream's last one ended. Once a stream is longer
-//!   than the cutoff, what it misses is not populated, and what it hits is served and not counted as use.
+//! * A request belongs to a stream if it begins where the stream's last one ended. Once a stream of reads is
+//!   longer than the cutoff, what it misses is not populated, and what it hits is served and not counted as
+//!   use.
+//! * Streams of writes are told apart from those, and pass by only where the volume says so: the origin has
+//!   to be waited for, and FLUSH waits for its flush. Such a write is a direct write as any other (INV-8,
+//!   INV-11): what the log owes the origin or has as a whole is logged as ever.
 //! * A volume remembers a fixed number of streams; a new one takes the place of the one that was not
-//!   read for the longest time, where each sector of a run counts as a read in its favour.
+//!   asked for the longest time, where each sector of a run counts as a request in its favour.
 
 use std::cell::{Cell, RefCell};
 
 use crate::ids::SECTOR_BYTES;
-use crate::limits::{STREAM_READS_MAX, STREAMS_MAX};
+use crate::limits::{STREAM_REQUESTS_MAX, STREAMS_MAX};
 
-/// What is remembered, by stream: three arrays, because each read goes through one or two of them.
+/// What is remembered, by stream: three arrays, because each request goes through one or two of them.
 struct Table {
     /// Where it goes on, in bytes; [`NOWHERE`] where there is no stream.
     next: [u64; STREAMS_MAX],
-    /// Bytes that were read one after the other.
+    /// Bytes that followed each other.
     run: [u64; STREAMS_MAX],
-    /// Up to which read it is remembered in any case.
+    /// Up to which request it is remembered in any case.
     until: [u64; STREAMS_MAX],
 }
 
-/// No read begins here.
+/// No request begins here.
 const NOWHERE: u64 = u64::MAX;
 
-/// The streams of one volume.
+/// The streams of reads, or of writes, of one volume.
 pub(crate) struct Streams {
     all: RefCell<Table>,
-    reads: Cell<u64>,
+    requests: Cell<u64>,
 }
 
 impl Default for Streams {
     fn default() -> Self {
         let none = [0; STREAMS_MAX];
         let all = Table { next: [NOWHERE; STREAMS_MAX], run: none, until: none };
-        Self { all: RefCell::new(all), reads: Cell::new(0) }
+        Self { all: RefCell::new(all), requests: Cell::new(0) }
     }
 }
 
 impl Streams {
-    /// Notes a read; the bytes of its stream, its own included.
+    /// Notes a request; the bytes of its stream, its own included.
     pub(crate) fn note(&self, offset: u64, len: u64) -> u64 {
-        let number = self.reads.get() + 1;
-        self.reads.set(number);
+        let number = self.requests.get() + 1;
+        self.requests.set(number);
         let mut all = self.all.borrow_mut();
         let Table { next, run, until } = &mut *all;
         let known = next.iter().position(|&at| at == offset);
         let place = known.unwrap_or_else(|| {
             let oldest = until.iter().copied().fold(u64::MAX, u64::min);
-            until.iter().position(|&read| read == oldest).unwrap_or(0)
+            until.iter().position(|&request| request == oldest).unwrap_or(0)
         });
         let bytes = if known.is_some() { run[place].saturating_add(len) } else { len };
-        // A read behind the end of all volumes is refused later.
+        // A request behind the end of all volumes is refused later.
         next[place] = offset.saturating_add(len);
         run[place] = bytes;
-        // A longer stream is missed for longer: random reads do not push it out.
-        until[place] = number + (bytes / SECTOR_BYTES).min(STREAM_READS_MAX);
+        // A longer stream is missed for longer: random ones do not push it out.
+        until[place] = number + (bytes / SECTOR_BYTES).min(STREAM_REQUESTS_MAX);
         bytes
     }
 }

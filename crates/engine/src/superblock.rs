@@ -362,7 +362,8 @@ impl Core {
         v.settings.set(settings);
         v.cache_block.set(u64::from(cache_block_bytes) / BLOCK_BYTES);
         self.start_counting(v);
-        v.cutoff_bytes.set(cutoff_bytes(&settings, &self.tuning));
+        let cutoffs = cutoff_bytes(&settings, &self.tuning);
+        v.cutoff_bytes.iter().zip(cutoffs).for_each(|(cell, cutoff)| cell.set(cutoff));
         v.elevator.age.look_anew();
         self.housekeeping.wake_all();
         Ok(())

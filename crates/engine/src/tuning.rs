@@ -24,7 +24,7 @@ pub struct Tuning {
     pub owed_segments_percent: u32,
     /// Percent of the pool appended after which a checkpoint lap is started.
     pub lap_percent: u64,
-    /// Bytes that are read one after the other after which what follows is not cached; 0 caches all.
+    /// Bytes of a stream after which what follows is not cached; 0 caches all.
     pub sequential_cutoff_bytes: u64,
     /// Whether destaging starts by itself when a volume is idle.
     pub destage_when_idle: bool,

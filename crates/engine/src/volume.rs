@@ -41,8 +41,8 @@ pub(crate) struct VolumeState {
     pub settings: Cell<VolumeSettings>,
     /// What of them and of the mode says what is brought in.
     pub thresholds: Cell<Thresholds>,
-    /// Bytes of a stream of reads behind which nothing is cached any more.
-    pub cutoff_bytes: Cell<u64>,
+    /// Bytes of a stream of reads, and of one of writes, behind which nothing is cached any more.
+    pub cutoff_bytes: [Cell<u64>; 2],
     /// Whether write-back with one dirty copy was agreed to.
     pub accept_single_copy: Cell<bool>,
     pub origin: Origin,
@@ -70,8 +70,8 @@ pub(crate) struct VolumeState {
     pub bypass: BypassCounters,
     /// What it has in the log's queue.
     pub service: InService,
-    /// Who reads it from front to back.
-    pub streams: Streams,
+    /// Who reads it from front to back, and who writes it so.
+    pub streams: [Streams; 2],
     /// Its share of what writers get when room is short.
     pub flow: Rc<Flow>,
 }
@@ -93,14 +93,15 @@ impl VolumeState {
     }
 }
 
-/// Bytes of a stream of reads behind which nothing is cached any more, as set for a volume, else for
-/// all of them.
-pub(crate) fn cutoff_bytes(settings: &VolumeSettings, tuning: &Tuning) -> u64 {
-    match (settings.sequential_cutoff_bytes, tuning.sequential_cutoff_bytes) {
+/// Bytes of a stream of reads, and of one of writes, behind which nothing is cached any more, as set for
+/// a volume, else for all of them.
+pub(crate) fn cutoff_bytes(settings: &VolumeSettings, tuning: &Tuning) -> [u64; 2] {
+    let cutoff = match (settings.sequential_cutoff_bytes, tuning.sequential_cutoff_bytes) {
         (0, 0) => CUTOFF_NEVER,
         (0, usual) => usual,
         (set, _) => set,
-    }
+    };
+    [cutoff, if settings.sequential_writes { cutoff } else { CUTOFF_NEVER }]
 }
 
 /// A client's view of a volume. Its requests must be driven to their end; dropping one half way is
@@ -323,7 +324,23 @@ impl Volume {
 
     /// Notes a read; whether it belongs to a stream that only passes by.
     pub(crate) fn is_passing(&self, offset: u64, len: u64) -> bool {
-        self.state.streams.note(offset, len) > self.state.cutoff_bytes.get()
+        let [reads, _] = &self.state.streams;
+        let [cutoff, _] = &self.state.cutoff_bytes;
+        reads.note(offset, len) > cutoff.get() && self.lets_streams_pass()
+    }
+
+    /// The same of a write. One with FUA never passes by: it would have to wait for a flush of the origin.
+    fn is_passing_write(&self, offset: u64, len: u64, durable: bool) -> bool {
+        let [_, writes] = &self.state.streams;
+        let [_, cutoff] = &self.state.cutoff_bytes;
+        cutoff.get() != CUTOFF_NEVER
+            && writes.note(offset, len) > cutoff.get()
+            && !durable
+            && self.lets_streams_pass()
+    }
+
+    fn lets_streams_pass(&self) -> bool {
+        !self.state.settings.get().sequential_when_full || self.core.sets.borrow().is_full()
     }
 
     /// Fills `buf` from byte `offset`. The buffer comes back whatever the result; after an error
@@ -426,7 +443,8 @@ impl Volume {
         add(&self.core.counters.write_bytes, len);
         add(&self.state.counters.write_requests, 1);
         add(&self.state.counters.write_bytes, len);
-        let way = Way::new(Kind::Write, false);
+        let passing = self.is_passing_write(offset, len, durable);
+        let way = Way::new(Kind::Write, passing);
         for piece in self.pieces(offset, len) {
             let start = (piece.offset - offset) as usize;
             let part = data.slice(start..start + piece.len as usize);

@@ -83,7 +83,7 @@ impl Core {
         data: Data,
     ) -> Result<()> {
         let (first, count) = blocks_of(offset, data.len() as u64);
-        let wanted = self.is_written_enough(v, first, count);
+        let wanted = !way.passing && self.is_written_enough(v, first, count);
         if self.mode_of(v).writes_back() && (wanted || self.holds(v, first, count)) {
             self.pace(v, client, offset, data.len() as u64).await;
         }
@@ -98,11 +98,13 @@ impl Core {
                 lost |= m.state == State::Lost;
                 lies_at = Some(m.location).filter(|_| mapped == count);
             });
-            if mapped > 0 {
+            if mapped > 0 && !way.passing {
                 index.touch(v.id, first, count);
             }
         }
-        self.note_access(v, first, count, Access::Write, mapped == count);
+        if !way.passing {
+            self.note_access(v, first, count, Access::Write, mapped == count);
+        }
         add(&self.counters.write_hits, u64::from(mapped == count));
         // What is cached is written there, however seldom that is.
         let cached = mapped == count && v.thresholds.get().write > 0;

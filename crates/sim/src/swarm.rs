@@ -264,6 +264,7 @@ impl Config {
         let mut settings = Rng::new(seed ^ 0xA6E);
         let mut scrub = Rng::new(seed ^ 0x5C2B);
         let mut population = Rng::new(seed ^ 0x909);
+        let mut streams = Rng::new(seed ^ 0x57EA);
         let stripe = |(bytes, chunk_bytes)| Stripe { bytes, chunk_bytes };
         let stripes = [(12 << 10, 4 << 10), (128 << 10, 32 << 10), (5 << 20, 1 << 20)].map(stripe);
         Self {
@@ -294,7 +295,7 @@ impl Config {
                         settings: Self::settings(&mut settings),
                         ..Self::volume(&mut rng, diet)
                     };
-                    Self::with_population(volume, &mut population)
+                    Self::with_streams(Self::with_population(volume, &mut population), &mut streams)
                 })
                 .collect(),
             diet,
@@ -445,8 +446,21 @@ impl Config {
             dirty_age_max_s: rng.below(3) as u32,
             destage_hours: Hours::new(from as u16, until as u16).filter(|_| rng.one_in(2)),
             sequential_cutoff_bytes: *rng.pick(&[0, 32 << 10, CUTOFF_NEVER]),
+            sequential_writes: false,
+            sequential_when_full: false,
             populate: Populate::Auto,
         }
+    }
+
+    /// Where writes pass by, what is a stream is short: there is little that follows each other.
+    fn with_streams(mut volume: VolumeConfig, rng: &mut Rng) -> VolumeConfig {
+        let settings = &mut volume.settings;
+        settings.sequential_writes = rng.one_in(6);
+        settings.sequential_when_full = rng.one_in(3);
+        if settings.sequential_writes && rng.one_in(2) {
+            settings.sequential_cutoff_bytes = *rng.pick(&[512, 4 << 10, 16 << 10]);
+        }
+        volume
     }
 
     fn volume(rng: &mut Rng, diet: Diet) -> VolumeConfig {

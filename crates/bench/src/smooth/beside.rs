@@ -1,8 +1,11 @@
-//! Loads beside each other: reads beside destaging, hits beside a stream, fifteen volumes beside one.
+//! Loads beside each other: reads beside destaging, hits beside a stream and beside uploads, fifteen volumes
+//! beside one.
 
 use forebay_device::model::array::ArrayParameters;
 use forebay_device::model::world::Rng;
 use forebay_device::runtime::SECOND;
+use forebay_engine::VolumeSettings;
+use forebay_engine::bypass::Reason;
 use serde_json::json;
 
 use std::rc::Rc;
@@ -162,6 +165,104 @@ fn sequential(bench: &mut Bench, disks: &ArrayParameters) -> Result<[(f64, [Stri
     Ok([(after as f64 / before as f64, figures)])
 }
 
+const UPLOADS: [Part; 2] = [
+    (
+        "uploads",
+        "editors' 64K reads beside two uploads past the cache: p99, to undisturbed",
+        Bar::AtMost(1.3),
+    ),
+    (
+        "uploads",
+        "the same beside uploads that are cached, as usual: p99, to undisturbed",
+        Bar::AtMost(1.3),
+    ),
+];
+
+/// Bytes of an editor's read.
+const EDIT_BYTES: u64 = 64 << 10;
+
+/// What editors read beside uploads, what the uploads wrote, and what of that went past the cache.
+struct Edited {
+    undisturbed: Seen,
+    disturbed: Seen,
+    uploads: Seen,
+    past_bytes: u64,
+}
+
+/// After QNAP's white paper on over-provisioning (2018), section 6: editors who read at random beside
+/// two uploads at a time, whose blocks lie side by side in the cache, which is full. Two clients read
+/// 64 KiB each at random from 1 GiB that the SSD has, a pool of 4 GiB that has been written over once: 10 s
+/// alone, and then 20 s beside two streams of 1 MiB writes, two of each in flight.
+fn edit(bench: &Bench, disks: &ArrayParameters, sequential_writes: bool) -> Result<Edited> {
+    let (hot_bytes, pool_bytes) = (1 << 30, 4 << 30);
+    let scene = Scene::new(&Setting { disks, pool_bytes, ram_bytes: 0, volumes: &[1 << 40] })?;
+    let mut at = 2 * pool_bytes;
+    let other = Box::new(move || {
+        at += 1 << 20;
+        (at <= 3 * pool_bytes).then(|| Order {
+            kind: Kind::Write,
+            offset: at - (1 << 20),
+            len: 1 << 20,
+        })
+    });
+    scene.play(0, 4, other)?;
+    scene.destage(0)?;
+    scene.play(0, 4, filling(hot_bytes, 1 << 20))?;
+    scene.destage(0)?;
+    scene.set(0, VolumeSettings { sequential_writes, ..VolumeSettings::default() })?;
+    let spans = if bench.options.quick { [2, 4] } else { [10, 20] };
+    let mut rng = Rng::new(5);
+    let editing = Box::new(move || {
+        let offset = rng.below(hot_bytes / EDIT_BYTES) * EDIT_BYTES;
+        Some(Order { kind: Kind::Read, offset, len: EDIT_BYTES })
+    });
+    let editors = scene.load(0, 2, editing);
+    scene.pass(SECOND)?;
+    editors.look();
+    scene.pass(spans[0] * SECOND)?;
+    let undisturbed = editors.seen()?;
+    let mut next = [1_u64 << 38, 1 << 39];
+    let uploads = Box::new(move || {
+        next.swap(0, 1);
+        next[0] += 1 << 20;
+        Some(Order { kind: Kind::Write, offset: next[0] - (1 << 20), len: 1 << 20 })
+    });
+    let uploads = scene.load(0, 4, uploads);
+    editors.look();
+    scene.pass(spans[1] * SECOND)?;
+    let (disturbed, uploaded) = (editors.seen()?, uploads.seen()?);
+    scene.run(async move { editors.stop().await.and(uploads.stop().await) })?;
+    let past = scene.pool.bypass().of(Reason::Sequential).write_bytes.get();
+    Ok(Edited { undisturbed, disturbed, uploads: uploaded, past_bytes: past })
+}
+
+/// See [`edit`]; with uploads that go past the cache, and with some that are cached.
+///
+/// Costs half a minute of CPU and 100 MiB of memory.
+fn uploads(bench: &mut Bench, disks: &ArrayParameters) -> Result<[(f64, [String; 2]); 2]> {
+    let (past, cached) = (edit(bench, disks, true)?, edit(bench, disks, false)?);
+    let json = |it: &Edited| {
+        json!({
+            "undisturbed": it.undisturbed.to_json(), "disturbed": it.disturbed.to_json(),
+            "uploads": it.uploads.to_json(), "past_bytes": it.past_bytes,
+        })
+    };
+    bench.keep(&json!({ "row": "uploads", "past": json(&past), "cached": json(&cached) }))?;
+    let text = |seen: &Seen| -> Result<String> {
+        Ok(format!("{}, {}", span(seen.percentile(99.0)?), rate(seen.rate())))
+    };
+    let beside = |it: &Edited| -> Result<String> {
+        let of_it = it.past_bytes * 100 / it.uploads.bytes.max(1);
+        Ok(format!("{}; uploads {}, {of_it} % past", text(&it.disturbed)?, rate(it.uploads.rate())))
+    };
+    let p99 = |seen: &Seen| -> Result<f64> { Ok(seen.percentile(99.0)? as f64) };
+    let line = |it: &Edited| -> Result<(f64, [String; 2])> {
+        let ratio = p99(&it.disturbed)? / p99(&it.undisturbed)?;
+        Ok((ratio, [beside(it)?, text(&it.undisturbed)?]))
+    };
+    Ok([line(&past)?, line(&cached)?])
+}
+
 const FAIR: [Part; 1] = [(
     "fair",
     "15 volumes beside one abusive writer: the slowest, to undisturbed",
@@ -272,6 +373,10 @@ pub(super) fn run(bench: &mut Bench, disks: &ArrayParameters) -> Result<()> {
     if bench.wants(&["sequential"]) {
         let result = sequential(bench, disks);
         finish(bench, &SEQUENTIAL, result)?;
+    }
+    if bench.wants(&["uploads"]) {
+        let result = uploads(bench, disks);
+        finish(bench, &UPLOADS, result)?;
     }
     if bench.wants(&["fair"]) {
         let result = fair(bench, disks);

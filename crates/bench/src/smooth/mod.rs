@@ -43,6 +43,7 @@ pub(crate) const PLAN: Plan = Plan {
         "burst",
         "zipf",
         "sequential",
+        "uploads",
         "fair",
     ],
     sides: &["ours", "compared with"],

@@ -21,7 +21,9 @@ use forebay_device::model::world::{Crash, Limits, World};
 use forebay_device::runtime::SECOND;
 use forebay_device::{BlockDevice, Completer, Geometry, Nanos, Request, Runtime, io};
 use forebay_engine as engine;
-use forebay_engine::{CreateOptions, MemoryWitness, Mode, Place, Pool, Tuning, Volume, VolumeSpec};
+use forebay_engine::{
+    CreateOptions, MemoryWitness, Mode, Place, Pool, Tuning, Volume, VolumeSettings, VolumeSpec,
+};
 
 use super::load::{Load, Orders, Target};
 use super::measure::Seen;
@@ -266,6 +268,12 @@ impl Scene {
     pub(super) fn play(&self, volume: usize, clients: usize, orders: Orders) -> Result<Seen> {
         let load = self.load(volume, clients, orders);
         self.run(load.end())
+    }
+
+    /// Changes what may be changed of a volume at any time.
+    pub(super) fn set(&self, volume: usize, settings: VolumeSettings) -> Result<()> {
+        let volume = Rc::clone(&self.volumes[volume]);
+        self.run(async move { volume.set(settings).await.map_err(text) })
     }
 
     /// Brings everything of a volume to the origin; returns how long that took.

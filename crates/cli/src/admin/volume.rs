@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Subcommand, ValueEnum};
 use forebay_control::api::{
-    self, AddVolume, CacheProfile, Change, Destaging, Job, Many, One, SetVolume, SetVolumeSettings,
-    Volume, VolumeState,
+    self, AddVolume, CacheProfile, Change, Destaging, Job, Many, One, SequentialWhen,
+    SequentialWrites, SetVolume, SetVolumeSettings, Volume, VolumeState,
 };
 use forebay_control::hours::DestageHours;
 use forebay_control::name::VolumeName;
@@ -78,6 +78,7 @@ pub(crate) enum Command {
         volume: VolumeName,
         /// A mode (`writeback`, `writethrough`, `readonly`, `writeonly`, `bypass`), or
         /// `destage-hours=HH:MM-HH:MM|any`, `dirty-age-max=TIME|off`, `sequential-cutoff=SIZE|off`,
+        /// `sequential-writes=cache|bypass`, `sequential-when=always|full`,
         /// `profile=auto|database|file-system|web|custom`, `populate_on_read=1..4`,
         /// `populate_on_write=0..4`, `cache_block=SIZE`
         #[arg(value_name = "MODE|KEY=VALUE", required = true, value_parser = parse_setting)]
@@ -158,6 +159,22 @@ fn parse_setting(text: &str) -> std::result::Result<Setting, String> {
             let bytes = if value == "off" { 0 } else { parse_bytes(value)? };
             SetVolumeSettings { sequential_cutoff_bytes: Some(bytes), ..nothing }
         }
+        "sequential-writes" => {
+            let what = match value {
+                "cache" => SequentialWrites::Cache,
+                "bypass" => SequentialWrites::Bypass,
+                _ => return Err(format!("{value:?} is neither `cache` nor `bypass`")),
+            };
+            SetVolumeSettings { sequential_writes: Some(what), ..nothing }
+        }
+        "sequential-when" => {
+            let when = match value {
+                "always" => SequentialWhen::Always,
+                "full" => SequentialWhen::Full,
+                _ => return Err(format!("{value:?} is neither `always` nor `full`")),
+            };
+            SetVolumeSettings { sequential_when: Some(when), ..nothing }
+        }
         "profile" => SetVolumeSettings { profile: Some(value.parse()?), ..nothing },
         "populate_on_read" => {
             SetVolumeSettings { populate_on_read: Some(parse_count(value)?), ..nothing }
@@ -170,8 +187,8 @@ fn parse_setting(text: &str) -> std::result::Result<Setting, String> {
             SetVolumeSettings { cache_block_bytes: Some(bytes), ..nothing }
         }
         _ => {
-            let keys = "destage-hours, dirty-age-max, sequential-cutoff, profile, \
-                        populate_on_read, populate_on_write, cache_block";
+            let keys = "destage-hours, dirty-age-max, sequential-cutoff, sequential-writes, \
+                        sequential-when, profile, populate_on_read, populate_on_write, cache_block";
             return Err(format!("there is no setting {key:?}; there are {keys}"));
         }
     }))
@@ -200,6 +217,8 @@ fn joined(settings: &[Setting]) -> Result<Setting> {
         take(&mut all.destage_hours, one.destage_hours, "destage-hours")?;
         let cutoff = one.sequential_cutoff_bytes;
         take(&mut all.sequential_cutoff_bytes, cutoff, "sequential-cutoff")?;
+        take(&mut all.sequential_writes, one.sequential_writes, "sequential-writes")?;
+        take(&mut all.sequential_when, one.sequential_when, "sequential-when")?;
         take(&mut all.profile, one.profile, "profile")?;
         take(&mut all.populate_on_read, one.populate_on_read, "populate_on_read")?;
         take(&mut all.populate_on_write, one.populate_on_write, "populate_on_write")?;
@@ -400,12 +419,21 @@ fn destaged(volume: &Volume) -> String {
     }
 }
 
-/// What becomes of long reads, in words.
+/// What becomes of streams, in words.
 fn streams(volume: &Volume) -> String {
-    match volume.sequential_cutoff_bytes {
-        0 => "cached however many follow each other".to_owned(),
-        most => format!("not cached behind {} that follow each other", text::bytes(most)),
+    if volume.sequential_cutoff_bytes == 0 {
+        return "cached however long they are".to_owned();
     }
+    let which = match volume.sequential_writes {
+        SequentialWrites::Cache => "reads",
+        SequentialWrites::Bypass => "reads and writes",
+    };
+    let when = match volume.sequential_when {
+        SequentialWhen::Always => "",
+        SequentialWhen::Full => " while the cache is full",
+    };
+    let most = text::bytes(volume.sequential_cutoff_bytes);
+    format!("{which} are not cached behind {most} that follow each other{when}")
 }
 
 /// A volume on one line, below its pool.
@@ -435,7 +463,7 @@ fn print_volume(volume: &Volume) {
     say(format_args!("origin   {}", volume.origin));
     say(text::beside("dirty    ", &dirt(volume)));
     say(text::beside("destage  ", &destaged(volume)));
-    say(format_args!("reads    {}", streams(volume)));
+    say(text::beside("streams  ", &streams(volume)));
     let population = &volume.population;
     let block = text::bytes(population.cache_block_bytes.into());
     let what = format!(

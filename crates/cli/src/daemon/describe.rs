@@ -15,7 +15,7 @@ use super::pools::lost_of;
 use super::population;
 use super::scan::{Found, newest};
 use super::state::Record;
-use super::volumes::{BLOCK_BYTES, api_mode, cutoff_bytes, destage_hours, no_volume};
+use super::volumes::{BLOCK_BYTES, api_mode, cutoff_bytes, destage_hours, no_volume, sequential};
 use super::{Attached, Daemon, Open, Serving, Slot, State};
 use crate::Result;
 use crate::text;
@@ -372,6 +372,7 @@ impl Daemon {
             },
         };
         let exports = self.uris(slot, open, &record.name);
+        let (sequential_writes, sequential_when) = sequential(&record.settings);
         Some(api::Volume {
             name,
             origin: record.origin.clone(),
@@ -385,6 +386,8 @@ impl Daemon {
             dirty_age_max_s: record.settings.dirty_age_max_s,
             destage_hours: destage_hours(&record.settings),
             sequential_cutoff_bytes: cutoff_bytes(&record.settings),
+            sequential_writes,
+            sequential_when,
             population: population::describe(
                 online.map_or(record.settings, |(_, volume)| volume.settings()).populate,
                 record.cache_block_bytes,

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::rc::Rc;
 
-use forebay_control::api::{self, Mode as ApiMode, VolumeState};
+use forebay_control::api::{self, Mode as ApiMode, SequentialWhen, SequentialWrites, VolumeState};
 use forebay_control::error::Code;
 use forebay_control::hours::DestageHours;
 use forebay_control::name::{Name, VolumeName};
@@ -64,7 +64,20 @@ pub(super) fn destage_hours(settings: &VolumeSettings) -> DestageHours {
     })
 }
 
-/// Bytes of a stream of reads behind which nothing is cached; 0: everything is.
+/// What becomes of streams of writes, and when streams pass by.
+pub(super) fn sequential(settings: &VolumeSettings) -> (SequentialWrites, SequentialWhen) {
+    let writes = match settings.sequential_writes {
+        true => SequentialWrites::Bypass,
+        false => SequentialWrites::Cache,
+    };
+    let when = match settings.sequential_when_full {
+        true => SequentialWhen::Full,
+        false => SequentialWhen::Always,
+    };
+    (writes, when)
+}
+
+/// Bytes of a stream behind which nothing is cached; 0: everything is.
 pub(super) fn cutoff_bytes(settings: &VolumeSettings) -> u64 {
     match settings.sequential_cutoff_bytes {
         0 => Tuning::default().sequential_cutoff_bytes,
@@ -109,8 +122,24 @@ pub(super) fn changed(
     if let Some(bytes) = body.sequential_cutoff_bytes {
         settings.sequential_cutoff_bytes = if bytes == 0 { CUTOFF_NEVER } else { bytes };
         what.push(match bytes {
-            0 => "reads are cached however many follow each other".to_owned(),
-            _ => format!("of reads that follow each other {} are cached", text::bytes(bytes)),
+            0 => "streams are cached however long they are".to_owned(),
+            _ => format!("of a stream {} are cached", text::bytes(bytes)),
+        });
+    }
+    if let Some(writes) = body.sequential_writes {
+        settings.sequential_writes = writes == SequentialWrites::Bypass;
+        what.push(match writes {
+            SequentialWrites::Cache => "streams of writes are cached".to_owned(),
+            SequentialWrites::Bypass => {
+                "streams of writes go to the origin, and FLUSH waits for it".to_owned()
+            }
+        });
+    }
+    if let Some(when) = body.sequential_when {
+        settings.sequential_when_full = when == SequentialWhen::Full;
+        what.push(match when {
+            SequentialWhen::Always => "streams go past the cache at any time".to_owned(),
+            SequentialWhen::Full => "streams go past the cache while it is full".to_owned(),
         });
     }
     let asked = Asked {
@@ -301,6 +330,8 @@ impl Daemon {
                 dirty_age_max_s: 0,
                 destage_hours: DestageHours::Any,
                 sequential_cutoff_bytes: cutoff_bytes(&spec.settings),
+                sequential_writes: SequentialWrites::Cache,
+                sequential_when: SequentialWhen::Always,
                 population: population::describe(populate, cache_block_bytes, spec.mode),
                 exports: Vec::new(),
             });

@@ -24,6 +24,7 @@ structure!(at, "Volume record", 1024, {
     PROFILE @ 40: 1,
     POPULATE_ON_READ @ 41: 1,
     POPULATE_ON_WRITE @ 42: 1,
+    SEQUENTIAL @ 43: 1,
     NAME @ 64: 63,
     ORIGIN @ 128: 511,
     FINGERPRINT @ 640: 304,
@@ -39,6 +40,9 @@ structure!(print, "Fingerprint", 304, {
 const FLAG_MAY_BE_DIRTY: u8 = 1;
 const FLAG_ACCEPT_SINGLE_COPY: u8 = 2;
 const FLAG_FINGERPRINT: u8 = 4;
+
+const SEQUENTIAL_WRITES: u8 = 1;
+const SEQUENTIAL_WHEN_FULL: u8 = 2;
 
 const _: () = assert!(at::ORIGIN - at::NAME > NAME_BYTES_MAX);
 const _: () = assert!(at::FINGERPRINT - at::ORIGIN > ORIGIN_BYTES_MAX);
@@ -136,14 +140,18 @@ pub struct VolumeSettings {
     pub dirty_age_max_s: u32,
     /// When it is destaged in the background; `None`: whenever it is idle.
     pub destage_hours: Option<Hours>,
-    /// Bytes that are read one after the other after which what follows is not cached; 0: what the
-    /// tuning says, [`CUTOFF_NEVER`]: all of it is.
+    /// Bytes of a stream after which what follows is not cached; 0: what the tuning says,
+    /// [`CUTOFF_NEVER`]: all of it is.
     pub sequential_cutoff_bytes: u64,
+    /// Whether what is written one after the other is not cached from there on, too.
+    pub sequential_writes: bool,
+    /// Whether streams are cached as long as the cache has free room.
+    pub sequential_when_full: bool,
     /// What brings blocks into the cache.
     pub populate: Populate,
 }
 
-/// No stream of reads is this long.
+/// No stream is this long.
 pub const CUTOFF_NEVER: u64 = u64::MAX;
 
 /// One volume of the pool.
@@ -202,6 +210,8 @@ impl VolumeRecord {
         out[at::PROFILE] = profile;
         out[at::POPULATE_ON_READ] = on_read;
         out[at::POPULATE_ON_WRITE] = on_write;
+        out[at::SEQUENTIAL] = if settings.sequential_writes { SEQUENTIAL_WRITES } else { 0 }
+            | if settings.sequential_when_full { SEQUENTIAL_WHEN_FULL } else { 0 };
         put_bytes(out, at::NAME, self.name.as_bytes());
         put_bytes(out, at::ORIGIN, self.origin.as_bytes());
         if let Some(fingerprint) = &self.fingerprint {
@@ -213,6 +223,9 @@ impl VolumeRecord {
         let flags = bytes[at::FLAGS];
         let known = FLAG_MAY_BE_DIRTY | FLAG_ACCEPT_SINGLE_COPY | FLAG_FINGERPRINT;
         check(flags & !known == 0, "volume flags")?;
+        let sequential = bytes[at::SEQUENTIAL];
+        let known = SEQUENTIAL_WRITES | SEQUENTIAL_WHEN_FULL;
+        check(sequential & !known == 0, "volume sequential")?;
         let name_bytes = usize::from(bytes[at::NAME_BYTES]);
         let origin_bytes = usize::from(get_u16(bytes, at::ORIGIN_BYTES));
         let volume = VolumeRecord {
@@ -228,6 +241,8 @@ impl VolumeRecord {
                 dirty_age_max_s: get_u32(bytes, at::DIRTY_AGE_MAX_S),
                 destage_hours: decode_hours(bytes)?,
                 sequential_cutoff_bytes: get_u64(bytes, at::SEQUENTIAL_CUTOFF_BYTES),
+                sequential_writes: sequential & SEQUENTIAL_WRITES != 0,
+                sequential_when_full: sequential & SEQUENTIAL_WHEN_FULL != 0,
                 populate: decode_populate(bytes)?,
             },
             fingerprint: (flags & FLAG_FINGERPRINT != 0)
@@ -329,9 +344,8 @@ mod tests {
         }
     }
 
-    #[test]
-    fn hours_that_are_none_are_refused() {
-        let record = VolumeRecord {
+    fn record(settings: VolumeSettings) -> VolumeRecord {
+        VolumeRecord {
             id: VolumeId(1),
             name: "v".into(),
             origin: "/dev/sdb".into(),
@@ -340,9 +354,14 @@ mod tests {
             may_be_dirty: false,
             accept_single_copy: false,
             cache_block_bytes: 4096,
-            settings: VolumeSettings::default(),
+            settings,
             fingerprint: None,
-        };
+        }
+    }
+
+    #[test]
+    fn hours_that_are_none_are_refused() {
+        let record = record(VolumeSettings::default());
         let mut bytes = [0; at::SIZE];
         record.encode(&mut bytes);
         assert_eq!(VolumeRecord::decode(&bytes), Ok(record));
@@ -350,6 +369,26 @@ mod tests {
             put_u16(&mut bytes, at::DESTAGE_FROM_MINUTE, from);
             put_u16(&mut bytes, at::DESTAGE_UNTIL_MINUTE, until);
             let refused = FormatError::Invalid { field: "volume destage hours" };
+            assert_eq!(VolumeRecord::decode(&bytes), Err(refused));
+        }
+    }
+
+    #[test]
+    fn what_becomes_of_streams_is_kept_and_other_bits_are_refused() {
+        for (bits, writes, when_full) in
+            [(0, false, false), (1, true, false), (2, false, true), (3, true, true)]
+        {
+            let settings = VolumeSettings {
+                sequential_writes: writes,
+                sequential_when_full: when_full,
+                ..VolumeSettings::default()
+            };
+            let mut bytes = [0; at::SIZE];
+            record(settings).encode(&mut bytes);
+            assert_eq!(bytes[at::SEQUENTIAL], bits);
+            assert_eq!(VolumeRecord::decode(&bytes).map(|record| record.settings), Ok(settings));
+            bytes[at::SEQUENTIAL] |= 4;
+            let refused = FormatError::Invalid { field: "volume sequential" };
             assert_eq!(VolumeRecord::decode(&bytes), Err(refused));
         }
     }

@@ -10,7 +10,7 @@
 use super::{Set, SetState, SetTable};
 use crate::format::Stream;
 use crate::ids::{SegmentId, Sequence};
-use crate::limits::{PLACES_MAX, RESERVE_SEGMENTS_MIN};
+use crate::limits::{FULL_RESERVES, PLACES_MAX, RESERVE_SEGMENTS_MIN};
 use crate::throttle::FULL;
 
 /// Levels by which sets are told apart: none, up to all of them full of owed data.
@@ -110,6 +110,12 @@ impl SetTable {
     ) -> impl Iterator<Item = SegmentId> + '_ {
         let copies = self.clean_copies;
         self.iter().flat_map(move |set| set.coming(watermark, copies, soon)).copied()
+    }
+
+    /// Whether some member has hardly more free than reclaim keeps: what is brought in pushes something
+    /// out.
+    pub(crate) fn is_full(&self) -> bool {
+        self.there().any(|m| self.free[m].len() < self.reserve(m) * FULL_RESERVES)
     }
 
     /// The members on which room must be made, even if what a root would free now is counted: twice

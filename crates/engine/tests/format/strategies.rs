@@ -51,9 +51,18 @@ fn settings() -> impl Strategy<Value = VolumeSettings> {
         Just(Populate::Web),
         custom,
     ];
-    let all = (any::<u32>(), hours, any::<u64>(), populate);
-    all.prop_map(|(dirty_age_max_s, destage_hours, sequential_cutoff_bytes, populate)| {
-        VolumeSettings { dirty_age_max_s, destage_hours, sequential_cutoff_bytes, populate }
+    let streams = (any::<u64>(), any::<bool>(), any::<bool>());
+    let all = (any::<u32>(), hours, streams, populate);
+    all.prop_map(|(dirty_age_max_s, destage_hours, streams, populate)| {
+        let (sequential_cutoff_bytes, sequential_writes, sequential_when_full) = streams;
+        VolumeSettings {
+            dirty_age_max_s,
+            destage_hours,
+            sequential_cutoff_bytes,
+            sequential_writes,
+            sequential_when_full,
+            populate,
+        }
     })
 }
 

@@ -3,13 +3,14 @@
 use std::rc::Rc;
 
 use forebay_device::model::fault::{Ops, Trigger};
-use forebay_device::model::world::Rng;
+use forebay_device::model::world::{Crash, Rng};
 use forebay_device::runtime::SECOND;
 use forebay_device::{Buf, Request};
 use forebay_engine::bypass::{BypassCounters, Reason};
-use forebay_engine::{Mode, Populate, VolumeSettings};
+use forebay_engine::planted::Bug;
+use forebay_engine::{Mode, Populate, Tuning, VolumeSettings};
 
-use super::rig::{BLOCK, Plan, Rig, SOON};
+use super::rig::{BLOCK, Plan, Rig, SOON, lazy, provoke, same, survive};
 
 const MIB: u64 = 1 << 20;
 
@@ -230,4 +231,200 @@ fn every_byte_has_gone_one_way() {
         assert!(past.0 <= counters.read_requests.get() && past.0 * 4096 <= past.1);
         assert!(past.2 <= counters.write_requests.get() && past.2 * 4096 <= past.3);
     }
+}
+
+/// Streams of writes pass by behind a cutoff of one block.
+fn passing(sequential_when_full: bool) -> VolumeSettings {
+    VolumeSettings {
+        sequential_cutoff_bytes: BLOCK as u64,
+        sequential_writes: true,
+        sequential_when_full,
+        ..Default::default()
+    }
+}
+
+fn logged(rig: &Rig) -> u64 {
+    rig.pool().counters().write_logged_bytes.get()
+}
+
+#[test]
+fn several_streams_of_writes_go_past_at_once_and_other_writes_do_not() {
+    let rig = rig(Mode::Writeback);
+    set(&rig, VolumeSettings { sequential_cutoff_bytes: 64 << 10, ..passing(false) });
+    let (step, mut rng) = (16 << 10, Rng::new(1));
+    for at in (0..256 << 10).step_by(step as usize) {
+        (0..3).for_each(|stream| write_bytes(&rig, 2 * MIB * stream + at, step));
+        write_bytes(&rig, 6 * MIB + rng.below(256) * 2 * BLOCK as u64, BLOCK as u64);
+    }
+    // Of each the first 64 KiB are logged.
+    only(&rig, Reason::Sequential, (0, 0, 3 * 12, 3 * 12 * step));
+    assert_eq!(logged(&rig), 3 * (64 << 10) + 16 * BLOCK as u64);
+    set(&rig, VolumeSettings::default());
+    (0..64).for_each(|write| write_bytes(&rig, write * step, step));
+    only(&rig, Reason::Sequential, (0, 0, 3 * 12, 3 * 12 * step));
+}
+
+#[test]
+fn streams_go_past_a_cache_that_is_full_and_into_one_that_is_not() {
+    let plan = Plan {
+        tuning: Tuning { lap_percent: 4, ..lazy() },
+        origin_bytes: 8 * MIB,
+        ..Plan::default()
+    };
+    let rig = Rig::new(1, plan);
+    set(&rig, passing(true));
+    let step = 32 << 10;
+    for at in (0..MIB / 4).step_by(step as usize) {
+        write_bytes(&rig, at, step);
+        read_bytes(&rig, 4 * MIB + at, step);
+    }
+    only(&rig, Reason::Sequential, (0, 0, 0, 0));
+    rig.destage().unwrap();
+    for at in (MIB / 4..MIB).step_by(step as usize) {
+        write_bytes(&rig, at, step);
+        read_bytes(&rig, 4 * MIB + at, step);
+    }
+    let pool = rig.pool();
+    let (free, all) = pool.segments();
+    assert!(free < all * 3 / 5, "{free} of {all}: three reserves of 8 are not free");
+    let (reads, _, writes, _) = of(pool.bypass(), Reason::Sequential);
+    assert!(
+        (1..24).contains(&reads) && (1..24).contains(&writes),
+        "{reads} reads, {writes} writes"
+    );
+    let before = logged(&rig);
+    write_bytes(&rig, MIB, step);
+    assert_eq!(logged(&rig), before, "past");
+    set(&rig, VolumeSettings { sequential_when_full: false, ..passing(true) });
+    write_bytes(&rig, MIB + step, step);
+    assert_eq!(logged(&rig), before, "full or not");
+}
+
+#[test]
+fn a_request_longer_than_the_cutoff_is_a_stream_by_itself() {
+    let rig = rig(Mode::Writeback);
+    let settings = VolumeSettings { sequential_cutoff_bytes: 256 << 10, ..passing(false) };
+    set(&rig, settings);
+    for offset in [4 * MIB, 7 * MIB] {
+        read_bytes(&rig, offset, 256 << 10);
+        write_bytes(&rig, offset - 4 * MIB, 256 << 10);
+    }
+    only(&rig, Reason::Sequential, (0, 0, 0, 0));
+    read_bytes(&rig, 6 * MIB, 512 << 10);
+    write_bytes(&rig, 2 * MIB, 512 << 10);
+    only(&rig, Reason::Sequential, (1, 512 << 10, 1, 512 << 10));
+}
+
+#[test]
+fn a_write_with_fua_does_not_pass_by() {
+    let rig = rig(Mode::Writeback);
+    set(&rig, VolumeSettings { sequential_cutoff_bytes: 64 << 10, ..passing(false) });
+    write_bytes(&rig, 0, 64 << 10);
+    let volume = rig.volume();
+    let data = Buf::zeroed(64 << 10).freeze();
+    rig.run(async move { volume.write(64 << 10, data, true).await }).unwrap().unwrap();
+    only(&rig, Reason::Sequential, (0, 0, 0, 0));
+    write_bytes(&rig, 128 << 10, 64 << 10);
+    only(&rig, Reason::Sequential, (0, 0, 1, 64 << 10));
+}
+
+/// What a stream of writes leaves where the cache held something in each way: clean, dirty, dirty in a
+/// part of a request, a part of a block; through a crash, whatever the origin had kept of it.
+fn stream_over_all(seed: u64, crash: Crash) -> Result<(), String> {
+    let rig = Rig::new(seed, Plan { ram_bytes: (seed % 2) << 18, ..Plan::default() });
+    rig.write(2, 0, 24)?;
+    rig.destage()?;
+    (0..8).try_for_each(|i| rig.write(3, 8 + 5 * i, 2))?;
+    rig.read(60)?;
+    rig.pause(SOON);
+    rig.flush()?;
+    set(&rig, passing(false));
+    let past = || rig.pool().bypass().of(Reason::Sequential).write_requests.get();
+    let mut rng = Rng::new(seed);
+    let (mut at, mut newest) = (0, Vec::new());
+    while at < 80 {
+        let count = rng.between(1, 5);
+        let version = 10 + at;
+        rig.write(version, at, count as usize)?;
+        newest.extend((0..count).map(|_| version));
+        at += count;
+    }
+    assert!(past() > 5, "a stream");
+    let check = |rig: &Rig| -> Result<(), String> {
+        let mut blocks = newest.iter().enumerate();
+        blocks.try_for_each(|(block, &version)| {
+            same("block", rig.read(block as u64)?, version).map(drop)
+        })
+    };
+    check(&rig)?;
+    rig.flush()?;
+    rig.restart(crash)?;
+    check(&rig)?;
+    rig.destage()?;
+    check(&rig)?;
+    (0..newest.len() as u64).try_for_each(|block| rig.settled(block))
+}
+
+#[test]
+fn a_stream_of_writes_is_what_is_read_from_then_on_whatever_was_cached() {
+    survive(40, |seed| {
+        stream_over_all(seed, Crash::PowerCut)?;
+        stream_over_all(seed, Crash::ProcessKill)
+    });
+}
+
+#[test]
+fn a_stream_of_writes_voids_what_is_cached_before_the_origin_has_it() {
+    for bug in [Bug::TombstoneForgotten, Bug::TombstoneNotDurable] {
+        provoke(bug, 40, |seed| {
+            let rig = Rig::new(seed, Plan::default());
+            rig.write(2, 0, 2)?;
+            rig.destage()?;
+            rig.flush()?;
+            set(&rig, passing(false));
+            // The second request covers a block that is cached, clean, and one that is not.
+            rig.write(3, 0, 1)?;
+            rig.write(3, 1, 2)?;
+            assert_eq!(rig.pool().bypass().of(Reason::Sequential).write_requests.get(), 1);
+            same("in use", rig.read(1)?, 3)?;
+            rig.crash(Crash::PowerCut);
+            rig.open()?;
+            rig.settled(1)?;
+            rig.settled(2)
+        });
+    }
+}
+
+#[test]
+fn a_population_does_not_overtake_a_stream_of_writes() {
+    provoke(Bug::PopulationAfterWrite, 1, |_| {
+        super::population_racing(
+            |rig| {
+                set(rig, passing(false));
+                rig.write(2, 2, 1)?;
+                rig.write(2, 3, 1)?;
+                assert_eq!(rig.volume().bypass().of(Reason::Sequential).write_requests.get(), 1);
+                Ok(2)
+            },
+            Mode::Writeback,
+        )
+    });
+}
+
+/// FLUSH answers for what went past, and an origin's flush that fails is told.
+#[test]
+fn a_flush_makes_a_stream_of_writes_durable_on_the_origin() {
+    survive(20, |seed| {
+        let rig = Rig::new(seed, Plan::default());
+        set(&rig, passing(false));
+        (0..20).try_for_each(|block| rig.write(2, block, 1))?;
+        rig.flush()?;
+        rig.restart(Crash::PowerCut)?;
+        (0..20).try_for_each(|block| same("flushed", rig.read(block)?, 2).map(drop))?;
+        (20..40).try_for_each(|block| rig.write(3, block, 1))?;
+        rig.origin_broken.failing.arm(Trigger::every(Ops::Flushes).times(1));
+        let told = rig.flush().unwrap_err();
+        assert!(told.contains("flush"), "{told}");
+        rig.flush()
+    });
 }
