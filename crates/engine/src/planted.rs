@@ -68,10 +68,12 @@ pub enum Bug {
     HealedAsWrite,
     /// A request that was cut before its volume grew writes around the log what may be cached now.
     TailOfOldSize,
+    /// A stream of writes goes past the cache although the log owes the origin what is below it.
+    StreamPastDirty,
 }
 
 /// Those that the simulator's seeds reach, with the names used on its command line. Volumes are
-/// removed and grow, and a second member is lost, by scripts only (`crates/sim/tests/hazards`).
+/// removed and grow, a second member is lost, and streams meet what is owed, by scripts only (`crates/sim/tests/hazards`).
 pub const BUGS: &[(&str, Bug)] = &[
     ("flush-skips-second-member", Bug::FlushSkipsSecondMember),
     ("segment-reused-before-root", Bug::SegmentReusedBeforeRoot),

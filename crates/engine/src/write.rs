@@ -109,7 +109,8 @@ impl Core {
         // What is cached is written there, however seldom that is.
         let cached = mapped == count && v.thresholds.get().write > 0;
         let keeps = wanted || cached;
-        if (self.mode_of(v).writes_back() && keeps) || owed > 0 || lost {
+        let owes = owed > 0 && !(way.passing && planted::is(Bug::StreamPastDirty));
+        if (self.mode_of(v).writes_back() && keeps) || owes || lost {
             let stream = if self.is_kept_apart(owed, count) {
                 Stream::Rewritten
             } else {

@@ -395,6 +395,25 @@ fn a_stream_of_writes_voids_what_is_cached_before_the_origin_has_it() {
     }
 }
 
+/// What was flushed, and is dirty, is not given up for what the origin may lose.
+#[test]
+fn a_stream_of_writes_over_what_is_dirty_is_logged() {
+    provoke(Bug::StreamPastDirty, 40, |seed| {
+        let rig = Rig::new(seed, Plan::default());
+        rig.write(2, 1, 1)?;
+        rig.flush()?;
+        set(&rig, passing(false));
+        rig.write(3, 0, 1)?;
+        rig.write(3, 1, 2)?;
+        same("in use", rig.read(1)?, 3)?;
+        rig.restart(Crash::PowerCut)?;
+        match rig.read(1)? {
+            2 | 3 => rig.settled(1),
+            older => Err(format!("version {older} after the power cut, and 2 was flushed")),
+        }
+    });
+}
+
 #[test]
 fn a_population_does_not_overtake_a_stream_of_writes() {
     provoke(Bug::PopulationAfterWrite, 1, |_| {
