@@ -339,6 +339,8 @@ impl Volume {
             && self.lets_streams_pass()
     }
 
+    // Apart from what every hit goes through.
+    #[cold]
     fn lets_streams_pass(&self) -> bool {
         !self.state.settings.get().sequential_when_full || self.core.sets.borrow().is_full()
     }
