@@ -15,6 +15,8 @@
 //!   behind once it is a member.
 //! * If the new member fails before the others have heard of it, the pool is what it was. If its
 //!   superblock cannot be erased then, the pool leaves the epoch out that stands there.
+//! * A spare keeps its mark until its own superblock is written, and gets it back if it cannot be a member
+//!   ([`crate::spare`]). The superblock that names the new member says as well whose place it has taken.
 
 use std::rc::Rc;
 
@@ -24,7 +26,6 @@ use crate::checkpoint::root_offset;
 use crate::client::PLACES_TOLD_MAX;
 use crate::core::Core;
 use crate::creation::{index_memory_for, random_id};
-use crate::departure::erase_superblock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::EventKind;
 use crate::failure::Standing;
@@ -35,6 +36,7 @@ use crate::member::Member;
 use crate::planted::{self, Bug};
 use crate::pool::Pool;
 use crate::segment::MemberSegments;
+use crate::spare::Blank;
 use crate::superblock::write_slot;
 
 impl Pool {
@@ -45,7 +47,19 @@ impl Pool {
     /// [`ErrorKind::Refused`] if the device is one of the pool's, too small, or too large, or the pool
     /// can have no more; [`ErrorKind::Stopping`]; [`ErrorKind::Io`] if the pool has latched.
     pub fn plan_addition(&self, device: &Rc<dyn BlockDevice>) -> Result<Superblock> {
-        self.core.grown_by(device)
+        self.core.grown_by(device, None)
+    }
+
+    /// The same in the place of one that was lost, see [`Pool::add_member_for`].
+    ///
+    /// # Errors
+    /// Those of [`Pool::plan_addition`].
+    pub fn plan_addition_for(
+        &self,
+        device: &Rc<dyn BlockDevice>,
+        lost: DeviceId,
+    ) -> Result<Superblock> {
+        self.core.grown_by(device, Some(lost))
     }
 
     /// Adds a cache device; whatever it held is gone. The pool serves on, and knows the device by the
@@ -55,7 +69,20 @@ impl Pool {
     /// # Errors
     /// Those of [`Pool::plan_addition`]; [`ErrorKind::Io`] if the device fails: the pool is without it.
     pub async fn add_member(&self, device: Rc<dyn BlockDevice>) -> Result<DeviceId> {
-        self.core.add_member(device).await
+        self.core.add_member(device, None).await
+    }
+
+    /// [`Pool::add_member`] in the place of one that was lost: with the epoch that names the new one it is
+    /// durable that `lost` is replaced. One that the pool still has, or has forgotten, is left as it is.
+    ///
+    /// # Errors
+    /// Those of [`Pool::add_member`].
+    pub async fn add_member_for(
+        &self,
+        device: Rc<dyn BlockDevice>,
+        lost: DeviceId,
+    ) -> Result<DeviceId> {
+        self.core.add_member(device, Some(lost)).await
     }
 }
 
@@ -73,23 +100,50 @@ fn free_base(members: &[MemberRecord], count: u32) -> Option<u32> {
     base.checked_add(count).filter(|&end| end <= SEGMENTS_MAX).map(|_| base)
 }
 
+/// Segments of the smallest member, which may have been the one that was lost.
+pub(crate) fn smallest(superblock: &Superblock, lost: Option<DeviceId>) -> u64 {
+    let counts =
+        |member: &MemberRecord| member.state == MemberState::Present || Some(member.device) == lost;
+    let counted = superblock.members.iter().filter(|member| counts(member));
+    counted.map(|member| u64::from(member.segment_count)).min().unwrap_or(0)
+}
+
+/// How a further device of so many bytes is laid out and numbered; it is to have `least` segments.
+pub(crate) fn place_for(
+    superblock: &Superblock,
+    size_bytes: u64,
+    least: u64,
+) -> Result<(Layout, u32)> {
+    let (name, segment_bytes) = (&superblock.name, u64::from(superblock.segment_bytes));
+    let layout = Layout::new(size_bytes, superblock.segment_bytes, superblock.shard_count);
+    let found = layout.map_or(0, |layout| u64::from(layout.segment_count));
+    if found < least {
+        let least_bytes = superblock.segments_offset + least * segment_bytes;
+        let what = format!(
+            "a cache device of {size_bytes} B is too small: pool \"{name}\" has segments of \
+             {segment_bytes} B, and needs {least} of them on each device"
+        );
+        let hint = format!("use one of at least {} MiB", least_bytes.div_ceil(1 << 20));
+        return Err(Error::new(ErrorKind::Refused, what).hint(hint));
+    }
+    let base = layout.and_then(|layout| free_base(&superblock.members, layout.segment_count));
+    layout.zip(base).ok_or_else(|| {
+        let what = format!(
+            "a cache device of {size_bytes} B is too large: with segments of {segment_bytes} B a \
+             pool has at most {SEGMENTS_MAX} of them"
+        );
+        Error::new(ErrorKind::Refused, what).hint("use a smaller one")
+    })
+}
+
 impl Core {
-    /// The superblock with another member, or why there can be none.
-    fn grown_by(&self, device: &Rc<dyn BlockDevice>) -> Result<Superblock> {
-        self.check_latch()?;
-        if self.stopping.get() {
-            return Err(Error::new(ErrorKind::Stopping, "the pool is stopping"));
-        }
+    /// The superblock with another member, or why there can be none. `lost` is the one whose place it takes.
+    fn grown_by(&self, device: &Rc<dyn BlockDevice>, lost: Option<DeviceId>) -> Result<Superblock> {
+        self.check_joining(device)?;
         let refused =
             |what: String, hint: &str| Err(Error::new(ErrorKind::Refused, what).hint(hint));
         let superblock = self.superblock.borrow();
         let name = &superblock.name;
-        if self.members.have(device) {
-            return refused(
-                format!("it is a cache device of pool \"{name}\" already"),
-                "add another one",
-            );
-        }
         if superblock.present().count() >= MEMBERS_MAX {
             return refused(
                 format!("pool \"{name}\" has {MEMBERS_MAX} cache devices, as many as it can"),
@@ -117,34 +171,15 @@ impl Core {
                 "wait for the event `copies-restored`; else restart the daemon after some use",
             );
         }
-        let segment_bytes = u64::from(next.segment_bytes);
-        let size = device.geometry().size_bytes;
-        let layout = Layout::new(size, next.segment_bytes, next.shard_count);
-        let present = || next.present().map(|member| u64::from(member.segment_count));
-        let least = present().min().unwrap_or(0).min(SEGMENTS_PER_MEMBER_MIN);
-        let found = layout.map_or(0, |layout| u64::from(layout.segment_count));
-        if found < least {
-            let least_bytes = next.segments_offset + least * segment_bytes;
-            return refused(
-                format!(
-                    "a cache device of {size} B is too small: pool \"{name}\" has segments of \
-                     {segment_bytes} B, and needs {least} of them on each device"
-                ),
-                &format!("use one of at least {} MiB", least_bytes.div_ceil(1 << 20)),
-            );
-        }
-        let base = layout.and_then(|layout| free_base(&next.members, layout.segment_count));
-        let (Some(layout), Some(base)) = (layout, base) else {
-            return refused(
-                format!(
-                    "a cache device of {size} B is too large: with segments of {segment_bytes} B a \
-                     pool has at most {SEGMENTS_MAX} of them"
-                ),
-                "use a smaller one",
-            );
-        };
-        let capacity = (present().sum::<u64>() + found) * segment_bytes;
+        let least = smallest(&superblock, lost).min(SEGMENTS_PER_MEMBER_MIN);
+        let (layout, base) = place_for(&next, device.geometry().size_bytes, least)?;
+        let count: u64 = next.present().map(|member| u64::from(member.segment_count)).sum();
+        let capacity = (count + u64::from(layout.segment_count)) * u64::from(next.segment_bytes);
         next.index_memory_max = next.index_memory_max.max(index_memory_for(capacity));
+        let is_replaced = |member: &&mut MemberRecord| {
+            member.state != MemberState::Present && Some(member.device) == lost
+        };
+        next.members.iter_mut().filter(is_replaced).for_each(|member| member.replaced = true);
         if next.whole_since == 0 {
             next.whole_since = next.epoch;
         }
@@ -156,14 +191,33 @@ impl Core {
             segment_count: layout.segment_count,
             joined_epoch: next.epoch,
             state: MemberState::Present,
+            replaced: false,
         });
         Ok(next)
     }
 
-    async fn add_member(self: &Rc<Self>, device: Rc<dyn BlockDevice>) -> Result<DeviceId> {
-        self.grown_by(&device)?;
+    /// Refuses what no device can become part of at all, and what is part of it already.
+    pub(crate) fn check_joining(&self, device: &Rc<dyn BlockDevice>) -> Result<()> {
+        self.check_latch()?;
+        if self.stopping.get() {
+            return Err(Error::new(ErrorKind::Stopping, "the pool is stopping"));
+        }
+        if !self.members.have(device) {
+            return Ok(());
+        }
+        let name = &self.superblock.borrow().name;
+        let what = format!("it is a cache device of pool \"{name}\" already");
+        Err(Error::new(ErrorKind::Refused, what).hint("add another one"))
+    }
+
+    async fn add_member(
+        self: &Rc<Self>,
+        device: Rc<dyn BlockDevice>,
+        lost: Option<DeviceId>,
+    ) -> Result<DeviceId> {
+        self.grown_by(&device, lost)?;
         let watched = self.deadline.add(Rc::clone(&device));
-        let added = self.add_watched(&device, &watched).await;
+        let added = self.add_watched(&device, &watched, lost).await;
         if !self.members.have(&device) {
             self.deadline.forget(&watched);
         }
@@ -174,18 +228,20 @@ impl Core {
         self: &Rc<Self>,
         device: &Rc<dyn BlockDevice>,
         watched: &Rc<Watched>,
+        lost: Option<DeviceId>,
     ) -> Result<DeviceId> {
         // Before anything waits for it: one that hangs is found out here.
-        let erased = erase_superblock(&**watched).await;
+        let blank = self.blank_of(&**watched).await?;
+        let erased = blank.write(&**watched).await;
         erased.map_err(|error| Error::io("preparing a new cache device", error))?;
         let _held = self.lock_for_members().await?;
-        let next = self.grown_by(device)?;
+        let next = self.grown_by(device, lost)?;
         let record = next.members[next.members.len() - 1];
         let (watched, place) = (Rc::clone(watched), self.places_given.get());
         let joining = Member::new(&record, watched, place, next.segments_offset, Standing::Joining);
         let index = self.members.push(joining).expect("there is a place, as was looked at");
         if let Err(error) = self.prepare(index, &next).await {
-            return Err(self.leave_out(index, error).await);
+            return Err(self.leave_out(index, &blank, error).await);
         }
         let span = MemberSegments { base: record.segment_base, count: record.segment_count };
         self.sets.borrow_mut().expect(span);
@@ -255,10 +311,10 @@ impl Core {
     }
 
     /// Goes on without a device that could not be made ready. The others have not heard of it.
-    async fn leave_out(&self, index: usize, error: Error) -> Error {
+    async fn leave_out(&self, index: usize, blank: &Blank, error: Error) -> Error {
         let member = &self.members[index];
         member.transition(Standing::Gone);
-        if erase_superblock(&*member.device).await.is_err() {
+        if blank.write(&*member.device).await.is_err() {
             // It may name itself in the next epoch; so the next one is another.
             let beyond = self.write_superblocks(|superblock| {
                 if superblock.whole_since == 0 {
@@ -313,6 +369,7 @@ mod tests {
             segment_count,
             joined_epoch: 1,
             state: MemberState::Present,
+            replaced: false,
         };
         let base = |taken: &[(u32, u32)], count| {
             let members: Vec<_> = taken.iter().copied().map(member).collect();

@@ -216,6 +216,7 @@ fn lay_out(
             segment_count: layout.segment_count,
             joined_epoch: 1,
             state: MemberState::Present,
+            replaced: false,
         });
         base += layout.segment_count;
         layouts.push(layout);

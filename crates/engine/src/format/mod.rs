@@ -15,6 +15,7 @@ mod record;
 mod root;
 mod segment;
 mod slots;
+mod spare;
 mod superblock;
 mod volume;
 mod witness;
@@ -39,6 +40,7 @@ pub use record::{
 pub use root::{ImageRef, Root};
 pub use segment::{SegmentHeader, Stream};
 pub use slots::SlotChoice;
+pub use spare::{SPARE_BYTES, Spare};
 pub use superblock::{MemberRecord, MemberState, SUPERBLOCK_BYTES, Superblock};
 pub use volume::{
     CUTOFF_NEVER, DAY_MINUTES, Fingerprint, Hours, Mode, VolumeRecord, VolumeSettings,
@@ -62,6 +64,7 @@ pub const STRUCTURES: &[Structure] = &[
     footer::item::STRUCTURE,
     image::at::STRUCTURE,
     image::item::STRUCTURE,
+    spare::at::STRUCTURE,
     witness::at::STRUCTURE,
     witness::item::STRUCTURE,
 ];

@@ -38,7 +38,8 @@ pub(super) trait Slotted: PartialEq {
     fn generation(&self) -> u64;
 }
 
-fn needs_newer<T>(slot: &Result<T, FormatError>) -> Option<FormatError> {
+/// Why a newer Forebay is needed to read a slot, if one is.
+pub(super) fn needs_newer<T>(slot: &Result<T, FormatError>) -> Option<FormatError> {
     match slot {
         Err(error @ (FormatError::FutureVersion { .. } | FormatError::UnknownFeatures { .. })) => {
             Some(*error)

@@ -65,6 +65,7 @@ structure!(member, "Member record", 64, {
     SEGMENT_BASE @ 24: 4,
     SEGMENT_COUNT @ 28: 4,
     STATE @ 32: 1,
+    REPLACED @ 33: 1,
 });
 
 const _: () = assert!(at::SIZE == SUPERBLOCK_BYTES);
@@ -109,6 +110,8 @@ pub struct MemberRecord {
     pub joined_epoch: u64,
     /// What became of it.
     pub state: MemberState,
+    /// Whether another one has taken its place since it was lost; not in pools of older versions.
+    pub replaced: bool,
 }
 
 /// See the module's words. Everything but `device` is the same on all members of an epoch.
@@ -197,6 +200,7 @@ impl Superblock {
             put_u32(place, member::SEGMENT_BASE, record.segment_base);
             put_u32(place, member::SEGMENT_COUNT, record.segment_count);
             place[member::STATE] = record.state as u8;
+            place[member::REPLACED] = u8::from(record.replaced);
         }
         let places = out[at::VOLUMES..].chunks_exact_mut(volume::at::SIZE);
         for (record, place) in self.volumes.iter().zip(places) {
@@ -328,6 +332,8 @@ impl Superblock {
             let end = u64::from(member.segment_base) + u64::from(member.segment_count);
             check(end <= u64::from(SEGMENTS_MAX), "member segment_base")?;
             check(member.joined_epoch <= self.epoch, "member joined_epoch")?;
+            let is_gone = member.state != MemberState::Present;
+            check(is_gone || !member.replaced, "member replaced")?;
             for other in &self.members[..index] {
                 check(member.device != other.device, "member device")?;
                 check(!member.overlaps(other), "member segment_base")?;
@@ -373,6 +379,7 @@ fn decode_members(bytes: &[u8]) -> Result<Vec<MemberRecord>, FormatError> {
                 joined_epoch: get_u64(place, member::JOINED_EPOCH),
                 state: MemberState::from_number(place[member::STATE])
                     .ok_or(FormatError::Invalid { field: "member state" })?,
+                replaced: get_bool(place, member::REPLACED, "member replaced")?,
             })
         })
         .collect()

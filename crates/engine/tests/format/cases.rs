@@ -118,8 +118,18 @@ fn witnesses() -> Case {
     }
 }
 
-pub fn cases() -> [fn() -> Case; 7] {
-    [superblocks, roots, segment_headers, record_headers, footers, image_chunks, witnesses]
+fn spares() -> Case {
+    let newer = Spare { device: samples::device(8), name: "other".into(), ..samples::spare() };
+    Case {
+        name: "spare",
+        older: samples::spare().encode(),
+        newer: newer.encode(),
+        reencode: |bytes| Spare::decode(bytes).map(|spare| spare.encode()),
+    }
+}
+
+pub fn cases() -> [fn() -> Case; 8] {
+    [superblocks, roots, segment_headers, record_headers, footers, image_chunks, spares, witnesses]
 }
 
 /// Puts right checksums into changed bytes, as a writer with a bug would.

@@ -107,7 +107,7 @@ fn a_damaged_body_does_not_spoil_the_trailer() {
 proptest! {
     #[test]
     fn hostile_bytes_with_right_checksums_never_panic(
-        which in 0..7_usize,
+        which in 0..8_usize,
         changes in prop::collection::vec((0..256_usize, any::<Index>(), any::<u8>()), 1..6),
         far in any::<bool>(),
         cut in prop::option::weighted(0.2, any::<Index>()),
@@ -132,7 +132,7 @@ proptest! {
 
     #[test]
     fn noise_is_rejected(
-        which in 0..7_usize,
+        which in 0..8_usize,
         bytes in prop::collection::vec(any::<u8>(), 0..9000),
     ) {
         let sample = samples::all().remove(which);

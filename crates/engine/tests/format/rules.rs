@@ -94,6 +94,48 @@ fn exactly_one_row_decides_between_two_slots() {
     }
 }
 
+/// A device is a spare or a member, whatever a crash has left of the one under the other.
+#[test]
+fn a_mark_counts_only_where_no_superblock_does() {
+    let (mark, superblock) = (samples::spare(), samples::superblock().encode());
+    let slot = |block: Vec<u8>| {
+        let mut slot = block;
+        slot.resize(SUPERBLOCK_BYTES, 0);
+        slot
+    };
+    let marked = slot(mark.encode());
+    let newer = |bytes: &[u8]| {
+        let mut bytes = bytes.to_vec();
+        bytes[8] = 2;
+        bytes[16..20].fill(0);
+        let sum = checksum(&bytes);
+        bytes[16..20].copy_from_slice(&sum.to_le_bytes());
+        bytes
+    };
+    let torn = [&superblock[..4096], &marked[4096..]].concat();
+    let late = [&marked[..4096], &superblock[4096..]].concat();
+    let zeroes = vec![0; SUPERBLOCK_BYTES];
+    let neither = Err(FormatError::BadMagic);
+    let later = Err(FormatError::FutureVersion { found: 2 });
+    let other = slot(Spare { device: samples::device(8), ..mark.clone() }.encode());
+    for (first, second, found) in [
+        (&marked, &marked, Ok(mark.clone())),
+        (&marked, &zeroes, Ok(mark.clone())),
+        (&marked, &other, Ok(mark.clone())),
+        (&zeroes, &marked, Ok(mark.clone())),
+        (&torn, &marked, Ok(mark.clone())),
+        (&late, &marked, Ok(mark)),
+        (&superblock, &marked, neither.clone()),
+        (&marked, &superblock, neither.clone()),
+        (&newer(&superblock), &marked, neither.clone()),
+        (&zeroes, &zeroes, neither),
+        (&marked, &slot(newer(&samples::spare().encode())), later.clone()),
+        (&slot(newer(&samples::spare().encode())), &marked, later),
+    ] {
+        assert_eq!(Spare::choose([first, second]), found);
+    }
+}
+
 #[test]
 fn a_head_is_trusted_without_the_rest_of_its_header() {
     let entries = vec![samples::entry(EntryKind::Tombstone, 1, 1, NO_DATA); 101];

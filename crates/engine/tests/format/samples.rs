@@ -26,6 +26,7 @@ pub fn all() -> Vec<Sample> {
         sample("record_header", record(&entries(), 20), |b| decode_record(b).map(drop)),
         sample("footer", footer(), |b| decode_footer(b).map(drop)),
         sample("image_chunk", image_chunk(&regions()), |b| decode_chunk(b).map(drop)),
+        sample("spare", spare().encode(), |b| Spare::decode(b).map(drop)),
         sample("witness", witness().encode(), |b| Witness::decode(b).map(drop)),
     ]
 }
@@ -41,6 +42,10 @@ pub fn featured() -> Vec<Sample> {
     ]
 }
 
+pub fn spare() -> Spare {
+    Spare { pool: POOL, device: device(9), name: "fast".into() }
+}
+
 /// As versions without features wrote it.
 pub fn superblock() -> Superblock {
     let layout = Layout::new(600 << 20, 1 << 20, 64).unwrap();
@@ -50,6 +55,7 @@ pub fn superblock() -> Superblock {
         segment_count: layout.segment_count,
         joined_epoch: 1,
         state,
+        replaced: false,
     };
     Superblock {
         pool: POOL,

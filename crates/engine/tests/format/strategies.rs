@@ -119,6 +119,7 @@ prop_compose! {
                 segment_count: count,
                 joined_epoch: epoch,
                 state: MemberState::from_number(state).unwrap(),
+                replaced: state > 1 && count % 2 == 0,
             }
         }).collect();
         Superblock {
@@ -277,7 +278,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn superblocks_and_witnesses_round_trip(superblock in superblock()) {
+    fn superblocks_witnesses_and_spares_round_trip(superblock in superblock()) {
         let bytes = superblock.encode();
         prop_assert_eq!(bytes.len(), SUPERBLOCK_BYTES);
         let witness = Witness {
@@ -294,6 +295,9 @@ proptest! {
             }).collect(),
         };
         prop_assert_eq!(Witness::decode(&witness.encode()), Ok(witness));
+        let (pool, device, name) = (superblock.pool, superblock.device, superblock.name.clone());
+        let spare = Spare { pool, device, name };
+        prop_assert_eq!(Spare::decode(&spare.encode()), Ok(spare));
         prop_assert_eq!(Superblock::decode(&bytes), Ok(superblock));
     }
 

@@ -26,6 +26,7 @@ mod removal;
 mod replacement;
 mod rig;
 mod scrub;
+mod spare;
 mod start;
 mod status;
 mod stop;
