@@ -12,7 +12,7 @@ use forebay_device::runtime::{MILLISECOND, Nanos, Runtime, SECOND};
 use forebay_device::{BlockDevice, Buf};
 use forebay_engine::format::{FormatError, Layout, SUPERBLOCK_BYTES, Superblock};
 use forebay_engine::ids::PoolId;
-use forebay_engine::{CreateOptions, ErrorKind, Pool, Tuning, read_superblock};
+use forebay_engine::{CreateOptions, ErrorKind, Pool, Tuning, read_spare, read_superblock};
 
 use crate::Result;
 use crate::blocking::on_thread;
@@ -54,6 +54,7 @@ const CREATE: &str = "create a pool on";
 pub(crate) type Readers = Vec<Option<Reader>>;
 
 /// An open cache device.
+#[derive(Clone)]
 pub(crate) struct Member {
     file: Rc<FileDevice>,
     identity: Identity,
@@ -101,6 +102,7 @@ async fn open_member(
 }
 
 /// Open cache devices.
+#[derive(Clone)]
 pub(crate) struct Members {
     paths: Vec<PathBuf>,
     /// In the order in which the pool was given them; none where one has been let go of.
@@ -211,7 +213,7 @@ impl Members {
         witness: &FileWitness,
         options: &CreateOptions,
     ) -> Result<PoolId> {
-        self.refuse_used(CREATE).await?;
+        self.refuse_used(CREATE, None).await?;
         let runtime: &dyn Runtime = &**reactor;
         let devices: Vec<_> = self.devices().collect();
         Ok(forebay_engine::create(runtime, &devices, witness, options).await?)
@@ -226,16 +228,17 @@ impl Members {
         reactor: &Rc<Reactor>,
         options: &CreateOptions,
     ) -> Result<Superblock> {
-        self.refuse_used(CREATE).await?;
+        self.refuse_used(CREATE, None).await?;
         let runtime: &dyn Runtime = &**reactor;
         let devices: Vec<_> = self.devices().collect();
         Ok(forebay_engine::plan(runtime, &devices, options)?)
     }
 
-    /// Refuses devices that hold anything that somebody may want to keep; `doing` says what for.
-    pub(crate) async fn refuse_used(&self, doing: &str) -> Result<()> {
+    /// Refuses devices that hold anything that somebody may want to keep; `doing` says what for. A spare of
+    /// the pool `own` holds nothing.
+    pub(crate) async fn refuse_used(&self, doing: &str, own: Option<PoolId>) -> Result<()> {
         for (path, device) in self.list() {
-            refuse_used(path, &*device, doing).await?;
+            refuse_used(path, &*device, doing, own).await?;
         }
         Ok(())
     }
@@ -308,7 +311,12 @@ impl Opened {
 }
 
 /// Refuses a device that holds a pool, or anything else known.
-async fn refuse_used(path: &Path, device: &dyn BlockDevice, doing: &str) -> Result<()> {
+async fn refuse_used(
+    path: &Path,
+    device: &dyn BlockDevice,
+    doing: &str,
+    own: Option<PoolId>,
+) -> Result<()> {
     let subject = format!("cannot {doing} {}", path.display());
     let refused = |what: String, hint: String| Err(Failure::new(what).on(&subject).hint(hint));
     match read_superblock(device).await {
@@ -320,6 +328,17 @@ async fn refuse_used(path: &Path, device: &dyn BlockDevice, doing: &str) -> Resu
         ),
         Err(error) if error.kind == ErrorKind::Future => refused(error.what, error.hint),
         Err(error) => {
+            let spare = read_spare(device).await?;
+            if let Some(spare) = spare.as_ref().filter(|spare| Some(spare.pool) != own) {
+                let (name, path) = (&spare.name, path.display());
+                return refused(
+                    format!("it is a spare of pool \"{name}\" ({})", spare.pool),
+                    format!(
+                        "take it from there: `forebay pool device remove {name} {path}`; or, if that pool is \
+                         no more, erase the first 256 KiB"
+                    ),
+                );
+            }
             let found = probe(device)
                 .await
                 .map_err(|error| Failure::io(format!("read {}", path.display()), error))?;
@@ -329,7 +348,7 @@ async fn refuse_used(path: &Path, device: &dyn BlockDevice, doing: &str) -> Resu
                     "use another one; or, if its data is not needed, `wipefs` it".to_owned(),
                 ),
                 // Both superblocks of a pool whose log is whole may look like this.
-                None if error.kind != ErrorKind::NotFound => refused(
+                None if error.kind != ErrorKind::NotFound && spare.is_none() => refused(
                     error.what,
                     format!(
                         "a pool may be there that can still be saved, with data that is nowhere \

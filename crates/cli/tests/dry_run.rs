@@ -69,6 +69,10 @@ fn every_change_says_what_it_would_do_and_does_not_do_it() {
     let erased = text.split_once("Erased: ").unwrap().1;
     assert_eq!(erased.trim(), ssds.join(", "));
 
+    let spare = daemon.ssd("ssd-2").to_str().unwrap().to_owned();
+    let text = plan(&daemon, &["pool", "device", "spare", "fast", &spare]);
+    assert!(text.contains("marked as a spare") && text.contains("511 segments"), "{text}");
+    assert!(text.ends_with(&format!("Erased: {spare}\n")), "{text}");
     daemon.tell(&["volume", "add", "fast/vm", "--origin", origin]);
     let text = plan(&daemon, &["export", "add", "fast/vm", "--socket", socket.to_str().unwrap()]);
     assert!(text.contains("served at") && !socket.exists(), "{text}");

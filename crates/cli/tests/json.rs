@@ -62,6 +62,8 @@ fn every_command_answers_in_json_with_the_version_of_its_form() {
         vec!["scrub", "stop", "--", "fast"],
         vec!["export", "remove", "--", "fast/vm"],
         vec!["pool", "device", "remove", "--yes", "fast", more],
+        vec!["pool", "device", "spare", "--dry-run", "fast", more],
+        vec!["pool", "device", "spare", "--", "fast", more],
         vec!["pool", "device", "add", "--dry-run", "fast", more],
         vec!["pool", "device", "add", "--", "fast", more],
         vec!["pool", "device", "replace", "--dry-run", "fast", more, third],

@@ -13,7 +13,9 @@ use crate::hours::DestageHours;
 use crate::name::{Name, VolumeName};
 use crate::profile::Profile;
 
-pub use crate::devices::{AddDevice, CanIPull, Pull, RemoveDevice, ReplaceDevice};
+pub use crate::devices::{
+    AddDevice, AddSpare, CanIPull, Pull, RemoveDevice, ReplaceDevice, Spare, SpareState,
+};
 pub use crate::population::{CacheProfile, Population};
 pub use crate::scrub::{Scrub, Verify};
 pub use report::{Bypassed, Event, EventsQuery, Memory, PoolStats, Stats, Status, VolumeStats};
@@ -240,6 +242,9 @@ pub struct Pool {
     pub action: String,
     /// Its cache devices.
     pub members: Vec<Member>,
+    /// Its spares.
+    #[serde(default)]
+    pub spares: Vec<Spare>,
     /// Its volumes.
     pub volumes: Vec<Volume>,
     /// What is known while it is open.
@@ -280,6 +285,9 @@ pub struct PoolUsage {
     /// How fast that becomes less.
     #[serde(default)]
     pub destage: Destaging,
+    /// How far it is with making the copies that were lost with a cache device.
+    #[serde(default)]
+    pub rebuild: Rebuild,
     /// Why writers are delayed, in one sentence; empty if they are not.
     #[serde(default)]
     pub delay: String,
@@ -317,6 +325,17 @@ pub struct Destaging {
     pub rate_bytes_per_s: u64,
     /// Seconds until nothing is dirty, if that goes on as it does and as much is written; `null` if
     /// nobody can tell, because it does not become less.
+    pub left_s: Option<u64>,
+}
+
+/// Copies of dirty data that are made again after a cache device was lost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rebuild {
+    /// Bytes that lacked a copy at the worst, since the last time when none did; 0: none do.
+    pub total_bytes: u64,
+    /// Bytes that lack one now.
+    pub left_bytes: u64,
+    /// Seconds until none do, if that goes on as it does; `null` if nobody can tell.
     pub left_s: Option<u64>,
 }
 
@@ -635,6 +654,13 @@ pub enum Change {
         /// The pool.
         pool: Name,
         /// The cache device.
+        ssd: PathBuf,
+    },
+    /// See [`AddSpare`].
+    AddSpare {
+        /// The pool.
+        pool: Name,
+        /// The device.
         ssd: PathBuf,
     },
     /// See [`ReplaceDevice`].

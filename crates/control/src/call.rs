@@ -46,6 +46,7 @@ pub enum Call {
     ExportPool(Name, Reply<api::Done>),
     DestroyPool(Name, api::Confirm, Reply<api::Done>),
     AddDevice(Name, api::AddDevice, Reply<api::One<api::Pool>>),
+    AddSpare(Name, api::AddSpare, Reply<api::One<api::Pool>>),
     RemoveDevice(Name, api::RemoveDevice, Reply<api::One<api::Job>>),
     ReplaceDevice(Name, api::ReplaceDevice, Reply<api::One<api::Job>>),
     CanIPull(Name, api::CanIPull, Reply<api::One<api::Pull>>),

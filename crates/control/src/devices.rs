@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::api::Health;
+
 /// `POST /api/v1/pools/{pool}/devices/add`: add a cache device to a pool in use; whatever is on it is
 /// erased.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -13,8 +15,48 @@ pub struct AddDevice {
     pub ssd: PathBuf,
 }
 
+/// `POST /api/v1/pools/{pool}/devices/spare`: give a pool in use a device that it takes by itself when it loses
+/// a cache device; whatever is on it is erased.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AddSpare {
+    /// The device; an absolute path.
+    pub ssd: PathBuf,
+}
+
+/// One spare of a pool.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Spare {
+    /// Its identity; as a cache device it gets another one.
+    pub id: String,
+    /// Where it is, or was last.
+    pub path: PathBuf,
+    /// How it is.
+    pub state: SpareState,
+    /// Why it is not ready; empty if it is.
+    pub reason: String,
+    /// Its size; `null` while nobody knows.
+    pub size_bytes: Option<u64>,
+    /// What it says of itself; `null` if it was not asked.
+    #[serde(default)]
+    pub health: Option<Health>,
+}
+
+/// How a spare is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SpareState {
+    /// It is there, and is taken when a cache device is lost.
+    Ready,
+    /// It is not there, or cannot be used at present; it is looked for.
+    Missing,
+    /// It has failed when it was to be taken, and is not tried again before the next start.
+    Failed,
+}
+
 /// `POST /api/v1/pools/{pool}/devices/remove`: take a cache device out of a pool in use. What it holds
-/// goes to the others in the [`Job`](crate::api::Job) that is the answer; it can be cancelled until the end.
+/// goes to the others in the [`Job`](crate::api::Job) that is the answer; it can be cancelled until the end. A
+/// spare holds nothing, and its job ends at once.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RemoveDevice {

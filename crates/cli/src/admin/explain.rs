@@ -90,6 +90,33 @@ pub(crate) const CODES: &[(&str, &str, &str)] = &[
         "It can be taken away, or be added again.",
     ),
     (
+        "spare-added",
+        "A pool was given a spare: it holds nothing, and takes the place of a cache device that is lost.",
+        "Nothing.",
+    ),
+    ("spare-removed", "A pool has given a spare up, as was asked for.", "It can be taken away."),
+    (
+        "spare-taken",
+        "A cache device was lost, and a spare has taken its place by itself. What was dirty there gets its copies again, and volumes that were written through for want of cache devices are written back again.",
+        "Leave the others in place until `copies-restored`. Take the lost one away, and give the pool another spare: `forebay pool device spare`.",
+    ),
+    (
+        "spare-failed",
+        "A spare could not be made a cache device; the text says why. The next spare is tried. This one is not tried again before the next start.",
+        "See `dmesg` for the device. Replace it: `forebay pool device remove`, then `forebay pool device spare`.",
+    ),
+    (
+        "spare-missing",
+        "A spare of a pool is not there, or is not what it was; the text says why. The pool goes on without it, and it is looked for.",
+        "Attach it; or take it off the list: `forebay pool device remove`.",
+    ),
+    ("spare-found", "A spare that was missing is there again.", "Nothing."),
+    (
+        "spare-waiting",
+        "A cache device was lost, and no spare can be taken yet; the text says why. It is tried again every second.",
+        "See the text. What is missing can be done by hand: `forebay pool device add`.",
+    ),
+    (
         "member-hung",
         "A cache device has not answered a request within the pool's device deadline. Whoever waited for it goes on without it; what was sent to it stays with it, and nothing comes of a late answer. `member-failed` or `pool-latched` follows.",
         "See `dmesg` and the cabling; `forebay pool show` tells whether it has answered since. If it is only slow, raise the limit: `forebay pool set NAME device_deadline=30s`.",
@@ -351,6 +378,7 @@ mod tests {
             include_str!("../daemon/ending.rs"),
             include_str!("../daemon/memory.rs"),
             include_str!("../daemon/pools.rs"),
+            include_str!("../daemon/spares.rs"),
             include_str!("../daemon/volumes.rs"),
             include_str!("../daemon/exports.rs"),
             include_str!("../daemon/health.rs"),

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use clap::Subcommand;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use forebay_control::api::{
-    AddDevice, CanIPull, Change, Confirm, CreatePool, Done, HealthVerdict, ImportPool, Job, Many,
-    MemberState, One, Pool, PoolPlan, PoolState, PoolUsage, Pull, RemoveDevice, ReplaceDevice,
-    Verify,
+    AddDevice, AddSpare, CanIPull, Change, Confirm, CreatePool, Done, Health, HealthVerdict,
+    ImportPool, Job, Many, MemberState, One, Pool, PoolPlan, PoolState, PoolUsage, Pull,
+    RemoveDevice, ReplaceDevice, SpareState, Verify,
 };
 use forebay_control::name::Name;
 use forebay_control::profile::Profile;
@@ -68,7 +68,7 @@ pub(crate) enum Command {
         #[arg(long)]
         dry_run: bool,
     },
-    /// The cache devices of a pool: add, replace, take out, ask whether one can be pulled
+    /// The cache devices of a pool: add, replace, take out, keep spares, ask whether one can be pulled
     #[command(subcommand)]
     Device(Device),
     /// Open a pool whose devices are here; without a name list those that could be
@@ -120,6 +120,17 @@ pub(crate) enum Device {
         #[arg(long)]
         dry_run: bool,
     },
+    /// Give a pool a spare, which takes the place of a cache device that is lost; what is on it is erased
+    Spare {
+        /// The pool
+        pool: Name,
+        /// A disk, a partition, or a file written in full
+        #[arg(value_name = "PATH")]
+        ssd: PathBuf,
+        /// Only say what would be done
+        #[arg(long)]
+        dry_run: bool,
+    },
     /// Say whether a cache device can be pulled out now, and if not, how long to wait; exit code 3: no
     #[command(name = "can-i-pull")]
     CanIPull {
@@ -144,7 +155,7 @@ pub(crate) enum Device {
         #[arg(long)]
         dry_run: bool,
     },
-    /// Move what a cache device holds to the others, then go on without it; it is erased
+    /// Move what a cache device holds to the others, then go on without it, or give a spare up; it is erased
     Remove {
         /// The pool
         pool: Name,
@@ -171,6 +182,7 @@ fn designation(device: String) -> Result<String> {
 fn run_device(command: Device, daemon: &Daemon<'_>) -> Result<()> {
     let (pool, device, yes, dry_run) = match command {
         Device::Add { pool, ssd, dry_run } => return add_device(pool, &ssd, dry_run, daemon),
+        Device::Spare { pool, ssd, dry_run } => return add_spare(pool, &ssd, dry_run, daemon),
         Device::Replace { pool, old, new, yes, dry_run } => {
             return replace_device(pool, old, &new, yes, dry_run, daemon);
         }
@@ -256,6 +268,17 @@ fn add_device(pool: Name, ssd: &Path, dry_run: bool, daemon: &Daemon<'_>) -> Res
     }
     let at = format!("/api/v1/pools/{pool}/devices/add");
     let shown: One<Pool> = daemon.post(&at, &AddDevice { ssd })?;
+    daemon.print(&shown, |pool| print_pool(&pool.item));
+    Ok(())
+}
+
+fn add_spare(pool: Name, ssd: &Path, dry_run: bool, daemon: &Daemon<'_>) -> Result<()> {
+    let ssd = absolute(ssd)?;
+    if dry_run {
+        return daemon.plan(&Change::AddSpare { pool, ssd });
+    }
+    let at = format!("/api/v1/pools/{pool}/devices/spare");
+    let shown: One<Pool> = daemon.post(&at, &AddSpare { ssd })?;
     daemon.print(&shown, |pool| print_pool(&pool.item));
     Ok(())
 }
@@ -508,6 +531,18 @@ fn ram_line(usage: &PoolUsage) -> String {
     )
 }
 
+/// What an SSD says of itself.
+fn print_health(health: Option<&Health>) {
+    let Some(health) = health else { return };
+    let verdict = match health.verdict {
+        HealthVerdict::Unknown => "health unknown",
+        HealthVerdict::Good => "good",
+        HealthVerdict::Warning => "warning",
+        HealthVerdict::Failing => "failing",
+    };
+    say(text::beside("         ", &format!("{verdict}: {}", health.summary)));
+}
+
 /// A pool as `status` and `pool show` print it.
 pub(super) fn print_pool(pool: &Pool) {
     say(format_args!("pool     {}  ({})", pool.name, pool.id));
@@ -583,15 +618,17 @@ pub(super) fn print_pool(pool: &Pool) {
             blocks => format!("; has returned {blocks} damaged blocks"),
         };
         say(format_args!("ssd      {state:8} {place}  {}{damaged}", member.id));
-        if let Some(health) = &member.health {
-            let verdict = match health.verdict {
-                HealthVerdict::Unknown => "health unknown",
-                HealthVerdict::Good => "good",
-                HealthVerdict::Warning => "warning",
-                HealthVerdict::Failing => "failing",
-            };
-            say(text::beside("         ", &format!("{verdict}: {}", health.summary)));
-        }
+        print_health(member.health.as_ref());
+    }
+    for spare in &pool.spares {
+        let state = match spare.state {
+            SpareState::Ready => "ready",
+            SpareState::Missing => "missing",
+            SpareState::Failed => "failed",
+        };
+        let size = spare.size_bytes.map_or(spare.reason.clone(), text::bytes);
+        say(format_args!("spare    {state:8} {}  {}  {size}", spare.path.display(), spare.id));
+        print_health(spare.health.as_ref());
     }
     for volume in &pool.volumes {
         super::volume::print_line(volume);

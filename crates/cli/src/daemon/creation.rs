@@ -37,6 +37,7 @@ fn record_of(intent: &Intent, id: String) -> Record {
         accept_data_loss_on_ssd_failure: intent.accept_data_loss_on_ssd_failure,
         exports: Vec::new(),
         places: BTreeMap::new(),
+        spares: BTreeMap::new(),
         replacing: None,
         replaced: BTreeSet::new(),
     }
@@ -128,7 +129,7 @@ impl Daemon {
                 return Err(Failure::new(format!("{what} is not there")));
             }
         }
-        let found = self.scan(&intent.ssds).await;
+        let found = self.scan(&intent.ssds).await.members;
         let known = self.known_ids();
         let own: Vec<_> = found
             .iter()

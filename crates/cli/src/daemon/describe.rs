@@ -9,7 +9,7 @@ use forebay_control::api::{
 use forebay_control::error::Code;
 use forebay_control::name::VolumeName;
 use forebay_device::runtime::{MILLISECOND, SECOND};
-use forebay_engine::format::{MemberState as OnDisk, Superblock, VolumeRecord};
+use forebay_engine::format::{MemberRecord, MemberState as OnDisk, Superblock, VolumeRecord};
 
 use super::pools::lost_of;
 use super::population;
@@ -46,17 +46,44 @@ fn slowest(pools: &[api::Pool]) -> Option<u64> {
     dirty.map(|usage| usage.destage.left_s).try_fold(0, |most, left| Some(most.max(left?)))
 }
 
+/// What of the dirty data lacks copies, and until when, as a further sentence.
+fn fewer_copies(open: &Open) -> String {
+    let rebuild = open.progress.borrow().rebuild();
+    let progress = || {
+        let done = rebuild.total_bytes.saturating_sub(rebuild.left_bytes) * 100;
+        let done = done.checked_div(rebuild.total_bytes)?;
+        let left =
+            rebuild.left_s.map_or(String::new(), |s| format!(", about {} to go", text::left(s)));
+        Some(format!(": {done} % done{left}"))
+    };
+    match open.pool.short_bytes() {
+        (0, _) => String::new(),
+        (short, true) => format!(
+            " {} of it have fewer copies than asked until that is copied again{}.",
+            text::bytes(short),
+            progress().unwrap_or_default()
+        ),
+        (short, false) => format!(
+            " {} of it have fewer copies than asked until that is destaged.",
+            text::bytes(short)
+        ),
+    }
+}
+
 /// The members that a superblock names, with where they were found.
 pub(super) fn members_of(
     superblock: &Superblock,
     found: &[&Found],
     record: Option<&Record>,
 ) -> Vec<Member> {
-    let replaced = |id: &str| record.is_some_and(|record| record.replaced.contains(id));
+    let replaced = |member: &MemberRecord| {
+        let known = |record: &Record| record.replaced.contains(&member.device.to_string());
+        member.replaced || record.is_some_and(known)
+    };
     let members = superblock
         .members
         .iter()
-        .filter(|member| member.state == OnDisk::Present || !replaced(&member.device.to_string()));
+        .filter(|member| member.state == OnDisk::Present || !replaced(member));
     let members = members.map(|member| {
         let place = found.iter().find(|found| found.superblock.device == member.device);
         let state = match (member.state, place) {
@@ -116,6 +143,7 @@ fn usage(open: &Open, superblock: &Superblock, record: &Record) -> PoolUsage {
         cached_bytes: cached * BLOCK_BYTES,
         dirty_bytes: pool.unproven_blocks() * BLOCK_BYTES,
         destage: open.progress.borrow().pool(),
+        rebuild: open.progress.borrow().rebuild(),
         delay: open.progress.borrow().delay().to_owned(),
         index_bytes,
         index_bytes_max,
@@ -217,7 +245,11 @@ impl Daemon {
         let volumes =
             records.iter().filter_map(|v| self.describe_record(slot, open.as_deref(), v)).collect();
         let usage = open.as_ref().zip(superblock.as_ref()).map(|(open, s)| usage(open, s, &record));
-        api::Pool { name, id: record.id.clone(), state, summary, action, members, volumes, usage }
+        let (id, mut spares) = (record.id.clone(), slot.describe_spares(open.as_deref()));
+        for spare in &mut spares {
+            spare.health = self.health_of(&spare.id);
+        }
+        api::Pool { name, id, state, summary, action, members, spares, volumes, usage }
     }
 
     /// State, sentence, and what to do.
@@ -278,38 +310,38 @@ impl Daemon {
             0 => held,
             blocks => format!("{held} {blocks} dirty blocks are good in no copy."),
         };
-        let state = if lost > 0 { PoolState::Degraded } else { PoolState::Online };
+        let is_whole = lost == 0 && open.is_made_good();
+        let state = if is_whole { PoolState::Online } else { PoolState::Degraded };
         let action = match offline.first() {
             _ if unhealed > 0 => "see `forebay events` for where they are, then `forebay explain \
                                   damage-unhealed`"
                 .to_owned(),
             None => match (self.unfinished(slot, name), lost_ids.first()) {
                 (Some(unfinished), _) => unfinished,
+                (None, Some(_)) if open.spares.are_ready() => open.spares.obstacle(),
                 (None, Some(id)) => format!(
                     "put another one in its place: `forebay pool device replace {name} {id} PATH`; \
                      one that is back is stale, and must be erased first"
                 ),
-                (None, None) => String::new(),
+                (None, None) => slot.mend_spare(&open, name),
             },
             Some(first) => format!("attach the origin; `forebay volume show {first}` says why"),
         };
         let summary = match (lost, offline.len()) {
+            (0, _) if !is_whole => format!(
+                "Another cache device is in the place of one that was lost. {held}{}",
+                fewer_copies(&open)
+            ),
             (0, 0) if unhealed > 0 => held,
             (0, 0) => format!("Healthy. {held}"),
             (0, count) => format!("{} without origin. {held}", plural(count, "volume")),
             (lost, _) => {
-                let risk = match open.pool.short_bytes() {
-                    (0, _) => String::new(),
-                    (short, true) => format!(
-                        " {} of it have fewer copies than asked until that is copied again.",
-                        text::bytes(short)
-                    ),
-                    (short, false) => format!(
-                        " {} of it have fewer copies than asked until that is destaged.",
-                        text::bytes(short)
-                    ),
+                let spare = match open.spares.are_ready() && open.spares.obstacle().is_empty() {
+                    true => " A spare is about to take its place.",
+                    false => "",
                 };
-                format!("It has gone on without {}. {held}{risk}", plural(lost, "cache device"))
+                let (count, risk) = (plural(lost, "cache device"), fewer_copies(&open));
+                format!("It has gone on without {count}.{spare} {held}{risk}")
             }
         };
         (state, summary, action)
@@ -326,6 +358,7 @@ impl Daemon {
             state: PoolState::Exported,
             summary: "Its cache devices are here.".to_owned(),
             members: members_of(superblock, found, None),
+            spares: Vec::new(),
             volumes: Vec::new(),
             usage: None,
         })

@@ -10,12 +10,12 @@ use forebay_engine::Departure;
 use forebay_engine::format::Superblock;
 use forebay_engine::ids::DeviceId;
 
-use super::Daemon;
 use super::jobs::{Aim, Job};
-use super::pools::check_absolute;
+use super::pools::{check_absolute, lost_of};
 use super::scan::Found;
 use super::state::Replacing;
 use super::volumes::cancelled;
+use super::{Daemon, Open};
 use crate::Result;
 use crate::failure::Failure;
 use crate::members::Members;
@@ -50,36 +50,45 @@ impl Daemon {
         Ok(Device { id: found.superblock.device, path: found.path.clone() })
     }
 
-    /// Opens what is to become a cache device of a pool, for ourselves alone.
-    pub(super) async fn open_new(&self, path: &Path) -> Result<Members> {
+    /// Opens what is to become a cache device of a pool, for ourselves alone; a spare of that pool is already.
+    pub(super) async fn open_new(&self, open: &Open, path: &Path) -> Result<Members> {
         check_absolute(path)?;
-        let (paths, check) = ([path.to_owned()], self.device_check());
-        let members = Members::open_with(&self.reactor, &self.members, &paths, check).await?;
-        members.refuse_used("add to the pool").await?;
+        let members = match open.spares.at(path) {
+            Some((_, members)) => members,
+            None => {
+                let (paths, check) = ([path.to_owned()], self.device_check());
+                Members::open_with(&self.reactor, &self.members, &paths, check).await?
+            }
+        };
+        let own = Some(open.pool.superblock().pool);
+        members.refuse_used("add to the pool", own).await?;
         Ok(members)
     }
 
     /// Adds a cache device to a pool; the caller holds `changing`.
     pub(super) async fn add_device(&self, pool: &Name, path: &Path) -> Result<api::Pool> {
-        let (_, open) = self.open(pool.as_str())?;
-        let joining = self.open_new(path).await?;
+        let (slot, open) = self.open(pool.as_str())?;
+        let joining = self.open_new(&open, path).await?;
         open.pool.plan_addition(&joining.only())?;
+        // A pool that lacks one does so no more.
+        let lost = lost_of(&open.pool.superblock(), &slot.record.borrow().replaced).next();
         drop(open);
-        self.join_device(pool, path, joining, None).await?;
+        self.join_device(pool, path, joining, None, lost).await?;
         self.describe_pool(pool.as_str())
     }
 
-    /// Has a pool take in a device that was looked at, as part of a replacement or not; the caller holds
-    /// `changing`.
+    /// Has a pool take in a device that was looked at, as part of a replacement or not, and in the place of
+    /// one that was lost or not; the caller holds `changing`.
     pub(super) async fn join_device(
         &self,
         pool: &Name,
         path: &Path,
         joining: Members,
         replacing: Option<Replacing>,
+        lost: Option<DeviceId>,
     ) -> Result<()> {
         let (slot, open) = self.open(pool.as_str())?;
-        let device = joining.only();
+        let (device, spare) = (joining.only(), open.spares.at(path));
         // Before a superblock names it: a start must look for it where it is.
         let before = slot.record.borrow().clone();
         let mut record = before.clone();
@@ -87,7 +96,11 @@ impl Daemon {
         record.replacing = replacing.or(record.replacing);
         self.state.store(&record).await?;
         *slot.record.borrow_mut() = record;
-        let id = match open.pool.add_member(device).await {
+        let added = match lost {
+            Some(lost) => open.pool.add_member_for(device, lost).await,
+            None => open.pool.add_member(device).await,
+        };
+        let id = match added {
             Ok(id) => id,
             Err(error) => {
                 *slot.record.borrow_mut() = before.clone();
@@ -101,6 +114,10 @@ impl Daemon {
         open.members.borrow().share_last(superblock.pool, &self.crew);
         slot.seen.borrow_mut().push(Found { path: path.to_owned(), superblock });
         slot.record.borrow_mut().places.insert(id.to_string(), path.to_owned());
+        if let Some((spare, _)) = spare {
+            slot.record.borrow_mut().spares.remove(&spare);
+            open.spares.forget(&spare);
+        }
         self.tell_news(pool.as_str(), &open);
         self.keep_record(&slot).await;
         Ok(())
@@ -109,6 +126,9 @@ impl Daemon {
     /// Begins to take a cache device out of a pool: what it holds goes to the others, then the pool
     /// goes on without it.
     pub(super) fn remove_device(self: &Rc<Self>, pool: &Name, wanted: &str) -> Result<api::Job> {
+        if let Some((spare, _)) = self.open(pool.as_str())?.0.spare_of(wanted) {
+            return self.remove_spare(pool, &spare);
+        }
         let leaving = self.device_of(pool, wanted)?;
         let aim = Aim::RemoveDevice(pool.clone(), leaving.id);
         if let Some(job) = self.jobs.join(&aim)? {
@@ -121,9 +141,23 @@ impl Daemon {
         let (it, pool) = (Rc::clone(self), pool.clone());
         let left = move || counted.left_bytes();
         let job = self.jobs.begin(aim, left, |job| async move {
-            it.depart(&job, &pool, &leaving, &departure).await
+            let left = it.depart(&job, &pool, &leaving, &departure).await;
+            if left.is_err() {
+                it.note_unwanted(&pool, leaving.id).await;
+            }
+            left
         });
         Ok(self.jobs.look(&job))
+    }
+
+    /// One that has failed on its way out is not missed: no other is to take its place.
+    async fn note_unwanted(&self, pool: &Name, device: DeviceId) {
+        let _held = self.changing.lock().await;
+        let Ok((slot, open)) = self.open(pool.as_str()) else { return };
+        if !open.has(device) {
+            slot.record.borrow_mut().replaced.insert(device.to_string());
+            self.keep_record(&slot).await;
+        }
     }
 
     /// Empties a cache device, then has its pool go on without it.

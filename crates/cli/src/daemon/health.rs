@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::rc::Rc;
 
-use forebay_control::api::{Health, HealthVerdict, MemberState};
+use forebay_control::api::{Health, HealthVerdict, MemberState, SpareState};
 use forebay_device::Runtime;
 use forebay_device::runtime::{Nanos, SECOND};
 
@@ -37,8 +37,9 @@ struct Patient {
     next: Nanos,
 }
 
-/// An SSD of an open pool.
+/// An SSD of an open pool, or a spare.
 struct Ssd {
+    kind: &'static str,
     pool: String,
     id: String,
     path: PathBuf,
@@ -85,7 +86,14 @@ impl Daemon {
             let members = members_of(&open.pool.superblock(), &seen, Some(&record));
             let present = members.into_iter().filter(|it| it.state == MemberState::Present);
             all.extend(present.filter_map(|member| {
-                Some(Ssd { pool: record.name.to_string(), id: member.id, path: member.path? })
+                let (pool, path) = (record.name.to_string(), member.path?);
+                Some(Ssd { kind: "cache device", pool, id: member.id, path })
+            }));
+            let spares = slot.describe_spares(Some(&open)).into_iter();
+            let ready = spares.filter(|spare| spare.state == SpareState::Ready);
+            all.extend(ready.map(|spare| {
+                let (pool, id) = (record.name.to_string(), spare.id);
+                Ssd { kind: "spare", pool, id, path: spare.path }
             }));
         }
         all
@@ -103,7 +111,7 @@ impl Daemon {
         let Some(patient) = known.get_mut(&ssd.id) else { return };
         let change = patient.known.learn(answer, self.reactor.unix_seconds());
         let what =
-            format!("cache device {}: {}", ssd.path.display(), patient.known.health().summary);
+            format!("{} {}: {}", ssd.kind, ssd.path.display(), patient.known.health().summary);
         match change {
             Some(Change::Worse(HealthVerdict::Failing)) => {
                 self.journal.warn("ssd-failing", &ssd.pool, what);

@@ -30,6 +30,8 @@ pub(super) enum Aim {
     Remove(VolumeName),
     /// A cache device, by its identity, leaves a pool.
     RemoveDevice(Name, DeviceId),
+    /// A spare, by its identity, is given up.
+    RemoveSpare(Name, String),
     /// A device, at a path, takes the place of a cache device, by its identity, of a pool.
     ReplaceDevice(Name, DeviceId, PathBuf),
     /// All copies of what a pool holds are read. It minds nothing that is done to the pool.
@@ -43,12 +45,16 @@ impl Aim {
     fn volume(&self) -> Option<&VolumeName> {
         match self {
             Aim::Flush(volume) | Aim::Mode(volume, _) | Aim::Remove(volume) => Some(volume),
-            Aim::RemoveDevice(..) | Aim::ReplaceDevice(..) | Aim::Scrub(_) | Aim::Stop => None,
+            Aim::RemoveDevice(..)
+            | Aim::RemoveSpare(..)
+            | Aim::ReplaceDevice(..)
+            | Aim::Scrub(_)
+            | Aim::Stop => None,
         }
     }
 
     /// The pool that a cache device is to leave.
-    fn left_pool(&self) -> Option<&Name> {
+    pub(super) fn left_pool(&self) -> Option<&Name> {
         match self {
             Aim::RemoveDevice(pool, _) | Aim::ReplaceDevice(pool, ..) => Some(pool),
             _ => None,
@@ -60,7 +66,9 @@ impl Aim {
             Aim::Flush(volume) | Aim::Mode(volume, _) | Aim::Remove(volume) => {
                 volume.pool.as_str() == pool
             }
-            Aim::RemoveDevice(name, _) | Aim::ReplaceDevice(name, ..) => name.as_str() == pool,
+            Aim::RemoveDevice(name, _)
+            | Aim::RemoveSpare(name, _)
+            | Aim::ReplaceDevice(name, ..) => name.as_str() == pool,
             Aim::Scrub(_) => false,
             Aim::Stop => true,
         }
@@ -72,7 +80,10 @@ impl Aim {
             Aim::Flush(volume) | Aim::Mode(volume, _) | Aim::Remove(volume) => {
                 format!("volume \"{volume}\"")
             }
-            Aim::RemoveDevice(pool, _) | Aim::ReplaceDevice(pool, ..) | Aim::Scrub(pool) => {
+            Aim::RemoveDevice(pool, _)
+            | Aim::RemoveSpare(pool, _)
+            | Aim::ReplaceDevice(pool, ..)
+            | Aim::Scrub(pool) => {
                 format!("pool \"{pool}\"")
             }
             Aim::Stop => "the daemon".to_owned(),
@@ -105,6 +116,9 @@ impl fmt::Display for Aim {
             Aim::Remove(volume) => write!(f, "removal of volume \"{volume}\""),
             Aim::RemoveDevice(pool, device) => {
                 write!(f, "removal of cache device {device} from pool \"{pool}\"")
+            }
+            Aim::RemoveSpare(pool, spare) => {
+                write!(f, "removal of spare {spare} from pool \"{pool}\"")
             }
             Aim::ReplaceDevice(pool, device, new) => {
                 let new = new.display();

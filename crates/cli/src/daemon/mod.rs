@@ -31,6 +31,7 @@ mod replace;
 mod scan;
 mod scrub;
 mod shelf;
+mod spares;
 mod state;
 mod stats;
 mod volumes;
@@ -63,6 +64,7 @@ use self::patience::Found as Origin;
 use self::progress::Progress;
 use self::scan::{Found, Place};
 use self::shelf::Shelf;
+use self::spares::Spares;
 use self::state::{Record, StateDir};
 use crate::Result;
 use crate::crew::{Crew, reactors_default};
@@ -130,6 +132,7 @@ struct Open {
     origins: RefCell<BTreeMap<String, Rc<FileDevice>>>,
     exports: RefCell<BTreeMap<String, Serving>>,
     progress: RefCell<Progress>,
+    spares: Spares,
 }
 
 /// A volume of an open pool.

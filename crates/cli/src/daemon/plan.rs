@@ -44,6 +44,7 @@ impl Daemon {
             Change::ExportPool(name) => self.plan_export_pool(&name),
             Change::DestroyPool(name) => self.plan_destroy(&name),
             Change::AddDevice { pool, ssd } => self.plan_add_device(&pool, &ssd).await,
+            Change::AddSpare { pool, ssd } => self.plan_spare(&pool, &ssd).await,
             Change::ReplaceDevice { pool, old, new } => self.plan_replace(&pool, &old, &new).await,
             Change::RemoveDevice { pool, device } => self.plan_remove_device(&pool, &device),
             Change::StartScrub(name) => self.plan_start_scrub(&name),
@@ -109,17 +110,24 @@ impl Daemon {
     fn plan_destroy(&self, name: &Name) -> Result<Plan> {
         let slot = self.may_destroy(name.as_str())?;
         self.may_close(name.as_str())?;
-        let ssds = slot.record.borrow().ssds.clone();
-        let steps = vec![
+        let (mut ssds, spares) = {
+            let record = slot.record.borrow();
+            (record.ssds.clone(), record.spares.clone())
+        };
+        let mut steps = vec![
             "it is closed and forgotten".to_owned(),
             format!("its superblocks are overwritten on {}", plural(ssds.len(), "cache device")),
         ];
+        if !spares.is_empty() {
+            steps.push(format!("so are the marks on {}", plural(spares.len(), "spare")));
+        }
+        ssds.extend(spares.into_values());
         Ok(Plan { erased: ssds, ..plan(format!("pool \"{name}\" would be destroyed"), steps) })
     }
 
     async fn plan_add_device(&self, pool: &Name, path: &Path) -> Result<Plan> {
         let (_, open) = self.open(pool.as_str())?;
-        let joining = self.open_new(path).await?;
+        let joining = self.open_new(&open, path).await?;
         let device = joining.only();
         let (was, is) = (open.pool.superblock(), open.pool.plan_addition(&device)?);
         let added = is.members.last().map_or(0, |member| u64::from(member.segment_count));
@@ -149,8 +157,13 @@ impl Daemon {
     }
 
     fn plan_remove_device(&self, pool: &Name, device: &str) -> Result<Plan> {
+        let (slot, open) = self.open(pool.as_str())?;
+        if let Some((_, path)) = slot.spare_of(device) {
+            let steps = vec!["it is a spare and holds nothing; its mark is erased".to_owned()];
+            let what = format!("{} would be no spare of pool \"{pool}\" any more", path.display());
+            return Ok(Plan { erased: vec![path], ..plan(what, steps) });
+        }
         let leaving = self.device_of(pool, device)?;
-        let (_, open) = self.open(pool.as_str())?;
         let held = text::bytes(open.pool.check_departure(leaving.id)?);
         let superblock = open.pool.superblock();
         let others = || superblock.present().filter(|member| member.device != leaving.id);

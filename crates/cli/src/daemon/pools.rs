@@ -18,7 +18,7 @@ use forebay_engine::limits::{
 };
 use forebay_engine::{CopiesChange, CreateOptions, EventKind, OpenOptions, Pool, Tuning};
 
-use super::scan::{self, Found, Place, Scan, is_complete, of_pool};
+use super::scan::{self, Found, Place, Scan, Sight, is_complete, of_pool};
 use super::state::{Intent, Record};
 use super::{Daemon, Open, Slot, State};
 use crate::Result;
@@ -121,13 +121,15 @@ impl Slot {
     }
 }
 
-/// The cache devices that a pool has lost, but for those that were replaced.
+/// The cache devices that a pool has lost, but for those that were replaced: what is known of that on the
+/// others, and what was learned later.
 pub(super) fn lost_of<'a>(
     superblock: &'a Superblock,
     replaced: &'a BTreeSet<String>,
 ) -> impl Iterator<Item = DeviceId> + 'a {
     let lost = superblock.members.iter().filter(|member| member.state != OnDisk::Present);
-    lost.map(|member| member.device).filter(|id| !replaced.contains(&id.to_string()))
+    let lost = lost.filter(|member| !member.replaced).map(|member| member.device);
+    lost.filter(|id| !replaced.contains(&id.to_string()))
 }
 
 /// Where the devices of a pool are.
@@ -162,11 +164,13 @@ impl Daemon {
         Ok((slot, open))
     }
 
-    /// Cache devices of all open pools, which nobody may use as anything else.
+    /// Cache devices and spares of all open pools, which nobody may use as anything else.
     pub(super) fn identities(&self) -> Vec<Identity> {
         let slots = self.slots.borrow();
         let open = slots.values().filter_map(|slot| slot.open());
-        open.flat_map(|open| open.members.borrow().identities()).collect()
+        let mut all: Vec<_> = open.flat_map(|open| open.members.borrow().identities()).collect();
+        all.extend(self.spare_identities());
+        all
     }
 
     fn refuse_taken(&self, name: &str) -> Result<()> {
@@ -179,8 +183,13 @@ impl Daemon {
 
     /// Looks at a path before it is opened to become a cache device.
     pub(super) fn device_check(&self) -> impl Fn(&Path) -> Result<()> + Send + Clone + 'static {
-        let used = self.identities();
+        let (used, spares) = (self.identities(), self.spare_identities());
         move |path: &Path| {
+            if Identity::of(path).is_some_and(|identity| spares.contains(&identity)) {
+                let what = format!("{} is a spare of an open pool", path.display());
+                return Err(Failure::new(what)
+                    .hint("take it from there first: `forebay pool device remove`"));
+            }
             if Identity::of(path).is_some_and(|identity| used.contains(&identity)) {
                 let what = format!("{} is a cache device of an open pool", path.display());
                 return Err(Failure::new(what).hint("use another one"));
@@ -246,10 +255,11 @@ impl Daemon {
     }
 
     /// Looks for cache devices where the configuration says, where they were last, and at `more`.
-    pub(super) async fn scan(&self, more: &[PathBuf]) -> Vec<Found> {
+    pub(super) async fn scan(&self, more: &[PathBuf]) -> Sight {
         let mut known = more.to_vec();
         for slot in self.slots.borrow().values() {
-            known.extend(slot.record.borrow().ssds.iter().cloned());
+            let record = slot.record.borrow();
+            known.extend(record.ssds.iter().chain(record.spares.values()).cloned());
         }
         let patterns = self.config.devices.scan.iter().cloned().map(Place::Like);
         let places = known.into_iter().map(Place::At).chain(patterns);
@@ -288,10 +298,10 @@ impl Daemon {
     async fn start_pool(
         &self,
         slot: &Rc<Slot>,
-        found: &[Found],
+        sight: &Sight,
         decided: OpenOptions,
     ) -> Result<Rc<Open>> {
-        let record = slot.record.borrow().clone();
+        let (record, found) = (slot.record.borrow().clone(), &sight.members);
         let name = record.name.to_string();
         *slot.seen.borrow_mut() = of_pool(found, &record.id).into_iter().cloned().collect();
         let opened = self.try_open(&record, found, decided).await;
@@ -307,9 +317,10 @@ impl Daemon {
             }
         };
         let paths: Vec<PathBuf> = members.list().map(|(path, _)| path.to_owned()).collect();
-        let (volumes, origins, exports, progress) = Default::default();
+        let (volumes, origins, exports, progress, spares) = Default::default();
         let members = RefCell::new(members);
-        let open = Rc::new(Open { pool, members, notes, volumes, origins, exports, progress });
+        let open =
+            Rc::new(Open { pool, members, notes, volumes, origins, exports, progress, spares });
         *slot.state.borrow_mut() = State::Open(Rc::clone(&open));
         self.tell_time(&open);
         self.tell_news(&name, &open);
@@ -328,6 +339,7 @@ impl Daemon {
             self.keep_record(slot).await;
         }
         self.attach_volumes(slot, &open).await;
+        self.look_for_spares(slot, &open, sight).await;
         self.tell_pool_memory(&name);
         Ok(open)
     }
@@ -377,8 +389,9 @@ impl Daemon {
             .iter()
             .map(|(name, slot)| (name.clone(), Rc::clone(slot)))
             .collect();
-        let due = slots.iter().any(|(_, slot)| slot.open().is_none()) && self.is_scan_due();
-        let found = if due { self.scan(&[]).await } else { Vec::new() };
+        let lacks = |slot: &Slot| slot.open().is_none_or(|open| open.spares.lack(slot));
+        let due = slots.iter().any(|(_, slot)| lacks(slot)) && self.is_scan_due();
+        let sight = if due { self.scan(&[]).await } else { Sight::default() };
         for (name, slot) in slots {
             if self.end.is_raised() {
                 return;
@@ -392,13 +405,18 @@ impl Daemon {
                 }
                 self.attach_volumes(&slot, &open).await;
                 self.retry_exports(&slot, &open).await;
+                if due {
+                    self.look_for_spares(&slot, &open, &sight).await;
+                }
+                self.look_at_spares(&slot, &open).await;
+                self.begin_taking(&slot, &open);
             } else if due {
-                self.wait_again_if_changed(&slot, &found);
+                self.wait_again_if_changed(&slot, &sight.members);
                 let until = match &*slot.state.borrow() {
                     State::Waiting { until } => *until,
                     _ => continue,
                 };
-                self.open_if_due(&slot, &found, until).await;
+                self.open_if_due(&slot, &sight, until).await;
             }
         }
     }
@@ -436,13 +454,13 @@ impl Daemon {
     }
 
     /// Opens a pool whose devices are all there, or some of them once it has waited long enough.
-    async fn open_if_due(&self, slot: &Rc<Slot>, found: &[Found], until: Nanos) {
+    async fn open_if_due(&self, slot: &Rc<Slot>, sight: &Sight, until: Nanos) {
         let (name, id) = (slot.record.borrow().name.to_string(), slot.record.borrow().id.clone());
-        let own = of_pool(found, &id);
+        let own = of_pool(&sight.members, &id);
         let is_over = self.reactor.now() >= until;
         if is_complete(&own) || (is_over && !own.is_empty()) {
             // A failure is the pool's state from now on.
-            let _ = self.start_pool(slot, found, OpenOptions::default()).await;
+            let _ = self.start_pool(slot, sight, OpenOptions::default()).await;
             return;
         }
         *slot.seen.borrow_mut() = own.into_iter().cloned().collect();
@@ -454,7 +472,7 @@ impl Daemon {
 
     /// Pools on devices that are here and that nobody has imported.
     pub(super) async fn importable(&self) -> Vec<api::Pool> {
-        let found = self.scan(&[]).await;
+        let found = self.scan(&[]).await.members;
         let known = self.known_ids();
         let mut ids: Vec<String> = found.iter().map(|f| f.superblock.pool.to_string()).collect();
         ids.sort();
@@ -490,7 +508,7 @@ impl Daemon {
         body: &api::ImportPool,
     ) -> Result<(api::Pool, bool)> {
         body.ssds.iter().try_for_each(|path| check_absolute(path))?;
-        let found = self.scan(&body.ssds).await;
+        let found = self.scan(&body.ssds).await.members;
         let known = self.known_closed(&body.pool)?;
         let id = match &known {
             Some(slot) => {
@@ -508,16 +526,16 @@ impl Daemon {
     /// Opens a pool that is known and not open, or that is on devices which are here.
     pub(super) async fn import_pool(&self, body: api::ImportPool) -> Result<api::Pool> {
         body.ssds.iter().try_for_each(|path| check_absolute(path))?;
-        let found = self.scan(&body.ssds).await;
+        let sight = self.scan(&body.ssds).await;
         let decided = OpenOptions { accept_missing: body.accept_missing };
         let (slot, is_new) = match self.known_closed(&body.pool)? {
             Some(slot) => (slot, false),
-            None => (self.adopt_found(&body.pool, &found).await?, true),
+            None => (self.adopt_found(&body.pool, &sight).await?, true),
         };
         let name = slot.record.borrow().name.to_string();
         // With none of its devices it goes on being looked for.
-        paths_of(&slot.record.borrow(), &found)?;
-        let Err(failure) = self.start_pool(&slot, &found, decided).await else {
+        paths_of(&slot.record.borrow(), &sight.members)?;
+        let Err(failure) = self.start_pool(&slot, &sight, decided).await else {
             return self.describe_pool(&name);
         };
         if is_new {
@@ -645,9 +663,12 @@ impl Daemon {
     }
 
     /// Makes a pool that was found the daemon's own.
-    async fn adopt_found(&self, wanted: &str, found: &[Found]) -> Result<Rc<Slot>> {
-        let (id, name) = self.find_pool(wanted, found)?;
-        let ssds = of_pool(found, &id).iter().map(|found| found.path.clone()).collect();
+    async fn adopt_found(&self, wanted: &str, sight: &Sight) -> Result<Rc<Slot>> {
+        let (id, name) = self.find_pool(wanted, &sight.members)?;
+        let own = of_pool(&sight.members, &id);
+        let ssds = own.iter().map(|found| found.path.clone()).collect();
+        let spares = sight.spares_of(&id);
+        let spares = spares.map(|s| (s.mark.device.to_string(), s.path.clone())).collect();
         let accept_data_loss_on_ssd_failure = false;
         let (exports, places, replacing, replaced) = Default::default();
         let record = Record {
@@ -657,6 +678,7 @@ impl Daemon {
             accept_data_loss_on_ssd_failure,
             exports,
             places,
+            spares,
             replacing,
             replaced,
         };
@@ -748,6 +770,9 @@ impl Daemon {
             return Err(Failure::coded(Code::BadRequest, what).hint("say its name as `confirm`"));
         }
         let (record, ssds) = (slot.record.borrow().clone(), slot.record.borrow().ssds.clone());
+        if let Some(open) = slot.open() {
+            self.unmark_spares(&slot, &open).await;
+        }
         self.close_slot(name).await?;
         self.erase(&ssds, &record.id).await?;
         self.state.forget(&record.id, true).await?;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
-use forebay_control::api::Destaging;
+use forebay_control::api::{Destaging, Rebuild};
 use forebay_device::Runtime;
 use forebay_device::runtime::{Nanos, SECOND};
 use forebay_engine::Delay;
@@ -119,6 +119,8 @@ pub(super) struct Progress {
     pool: Meter,
     /// What has fewer copies than asked; nothing of it is destaged by that.
     short: Meter,
+    /// The most that was so since the last time when nothing was.
+    short_bytes_max: u64,
     volumes: BTreeMap<String, Meter>,
     delayed: Delayed,
 }
@@ -132,6 +134,18 @@ impl Progress {
     /// Seconds until all dirty data has its copies again, if that goes on as it does.
     pub(super) fn restored_in(&self) -> Option<u64> {
         self.short.read().left_s
+    }
+
+    /// How far the copies are that are made again.
+    pub(super) fn rebuild(&self) -> Rebuild {
+        let left_bytes = self.short.0.back().map_or(0, |look| look.owed_bytes);
+        Rebuild { total_bytes: self.short_bytes_max, left_bytes, left_s: self.restored_in() }
+    }
+
+    fn note_short(&mut self, look: Look) {
+        let most = self.short_bytes_max.max(look.owed_bytes);
+        self.short_bytes_max = if look.owed_bytes > 0 { most } else { 0 };
+        self.short.note(look);
     }
 
     /// A volume's.
@@ -157,7 +171,7 @@ impl Open {
         };
         progress.pool.note(look(counters.destage_bytes.get(), self.pool.blocks().1));
         let (owed_bytes, _) = self.pool.short_bytes();
-        progress.short.note(Look { at: now, destaged_bytes: 0, owed_bytes });
+        progress.note_short(Look { at: now, destaged_bytes: 0, owed_bytes });
         let volumes = self.volumes.borrow();
         progress.volumes.retain(|name, _| volumes.contains_key(name));
         for (name, volume) in volumes.iter() {

@@ -58,12 +58,12 @@ async fn read_rate(runtime: &dyn Runtime, device: &dyn BlockDevice) -> Option<u6
 
 impl Open {
     /// Whether the pool has a cache device that serves.
-    fn has(&self, id: DeviceId) -> bool {
+    pub(super) fn has(&self, id: DeviceId) -> bool {
         self.pool.can_pull(id).is_ok_and(|pull| !pull.has_failed)
     }
 
     /// Whether dirty data lacks copies since members were lost.
-    fn is_made_good(&self) -> bool {
+    pub(super) fn is_made_good(&self) -> bool {
         self.pool.superblock().members.iter().all(|member| member.state != MemberState::Failed)
     }
 
@@ -71,6 +71,17 @@ impl Open {
         let superblock = self.pool.superblock();
         let lost = superblock.members.iter().filter(|m| m.state != MemberState::Present);
         lost.map(|member| member.device.to_string()).collect()
+    }
+}
+
+impl Slot {
+    /// Whether somebody has put another cache device in the place of this one, as a part of a replacement that
+    /// has not come to its end.
+    pub(super) fn is_being_replaced(&self, old: DeviceId) -> bool {
+        let (record, seen) = (self.record.borrow(), self.seen.borrow());
+        let (Some(known), Some(open)) = (&record.replacing, self.open()) else { return false };
+        let mut new = seen.iter().filter(|found| found.path == known.new);
+        known.old == old.to_string() && new.any(|found| open.has(found.superblock.device))
     }
 }
 
@@ -119,16 +130,9 @@ impl Daemon {
 
     /// Whether this replacement was begun before, and the new device is a part of the pool since.
     fn goes_on(&self, slot: &Slot, old: &Old, new: &Path) -> bool {
-        let known = slot.record.borrow().replacing.clone();
         let is_known =
-            known.is_some_and(|known| known.old == old.device.id.to_string() && known.new == new);
-        let Some(open) = slot.open() else { return false };
-        let is_new = |open: &Open| {
-            let seen = slot.seen.borrow();
-            let own = seen.iter().filter(|found| found.path == new);
-            own.map(|found| found.superblock.device).any(|id| open.has(id))
-        };
-        is_known && is_new(&open)
+            slot.record.borrow().replacing.as_ref().is_some_and(|known| known.new == new);
+        is_known && slot.is_being_replaced(old.device.id)
     }
 
     /// What the new device is, once all that can be refused has been.
@@ -140,11 +144,11 @@ impl Daemon {
             let what = format!("{} cannot take its own place", new.display());
             return Err(Failure::new(what).hint("name the new cache device second"));
         }
-        let joining = self.open_new(new).await?;
+        let joining = self.open_new(&open, new).await?;
         let device = joining.only();
         match old.is_there {
             true => drop(open.pool.plan_replacement(old.device.id, &device)?),
-            false => drop(open.pool.plan_addition(&device)?),
+            false => drop(open.pool.plan_addition_for(&device, old.device.id)?),
         }
         Ok(joining)
     }
@@ -166,7 +170,9 @@ impl Daemon {
             let joining = self.new_device(name, &old, new).await?;
             let (id, path) = (old.device.id.to_string(), old.device.path.clone());
             let replacing = Replacing { old: id, old_path: path, new: new.to_owned() };
-            self.join_device(name, new, joining, Some(replacing)).await?;
+            // Only one that is lost by then counts as replaced by that.
+            let lost = Some(old.device.id);
+            self.join_device(name, new, joining, Some(replacing), lost).await?;
         }
         let departure = match open.has(old.device.id) {
             true => Some(Rc::new(self.begin_departure(&open, old.device.id, new).await?)),
@@ -280,7 +286,7 @@ impl Daemon {
         }
         let joining = self.new_device(name, &old, new).await?;
         let device = joining.only();
-        let is = open.pool.plan_addition(&device)?;
+        let is = open.pool.plan_addition_for(&device, old.device.id)?;
         let added = is.members.last().map_or(0, |member| u64::from(member.segment_count));
         let segment = u64::from(is.segment_bytes);
         let old_record = was.present().find(|m| m.device == old.device.id && old.is_there);

@@ -9,7 +9,9 @@ use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use forebay_engine::format::{FormatError, Layout, SUPERBLOCK_BYTES, SlotChoice, Superblock};
+use forebay_engine::format::{
+    FormatError, Layout, SUPERBLOCK_BYTES, SlotChoice, Spare, Superblock,
+};
 
 use crate::members::Identity;
 
@@ -20,25 +22,48 @@ pub(super) struct Found {
     pub(super) superblock: Superblock,
 }
 
-/// The superblock of what is at `path`; `None` for whatever has none, or cannot be read.
-fn look(path: &Path) -> Option<Superblock> {
+/// A device with the mark of a spare.
+#[derive(Clone, Debug)]
+pub(super) struct Marked {
+    pub(super) path: PathBuf,
+    pub(super) mark: Spare,
+}
+
+/// What a scan has found.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Sight {
+    pub(super) members: Vec<Found>,
+    pub(super) spares: Vec<Marked>,
+}
+
+/// What a device is.
+enum Kind {
+    Member(Superblock),
+    Spare(Spare),
+}
+
+/// What is at `path`; `None` for whatever is neither, or cannot be read.
+fn look(path: &Path) -> Option<Kind> {
     let kind = std::fs::metadata(path).ok()?.file_type();
     // Opening a pipe or a terminal could hang or do something.
     if !kind.is_file() && !kind.is_block_device() {
         return None;
     }
     let file = File::open(path).ok()?;
-    let mut slots = (0..2).map(|slot| {
+    let slots = [0, 1].map(|slot| {
         let mut bytes = vec![0; SUPERBLOCK_BYTES];
-        match file.read_exact_at(&mut bytes, Layout::superblock_offset(slot)) {
-            Ok(()) => Superblock::decode(&bytes),
-            Err(_) => Err(FormatError::Truncated),
-        }
+        file.read_exact_at(&mut bytes, Layout::superblock_offset(slot)).ok().map(|()| bytes)
     });
-    let (first, second) = (slots.next()?, slots.next()?);
-    match Superblock::choose(&first, &second) {
-        SlotChoice::Slot0 => first.ok(),
-        SlotChoice::Slot1 => second.ok(),
+    let decode = |slot: &Option<Vec<u8>>| {
+        slot.as_deref().map_or(Err(FormatError::Truncated), Superblock::decode)
+    };
+    let (first, second) = (decode(&slots[0]), decode(&slots[1]));
+    match (Superblock::choose(&first, &second), &slots) {
+        (SlotChoice::Slot0, _) => first.ok().map(Kind::Member),
+        (SlotChoice::Slot1, _) => second.ok().map(Kind::Member),
+        (SlotChoice::Neither, [Some(first), Some(second)]) => {
+            Spare::choose([first, second]).ok().map(Kind::Spare)
+        }
         _ => None,
     }
 }
@@ -71,7 +96,7 @@ pub(super) struct Trail {
     avoided: BTreeSet<Place>,
     /// Devices that were looked at: one that has several names is found once, under the first.
     seen: Vec<Identity>,
-    found: Vec<Found>,
+    found: Sight,
 }
 
 /// A scan, for those who walk and for who waits.
@@ -103,7 +128,7 @@ impl Scan {
     }
 
     /// What has been found so far.
-    pub(super) fn take(&self) -> Vec<Found> {
+    pub(super) fn take(&self) -> Sight {
         std::mem::take(&mut self.trail().found)
     }
 
@@ -171,9 +196,13 @@ pub(super) fn walk(scan: &Scan) {
             }
             Place::At(path) => {
                 if Identity::of(&path).is_some_and(|identity| scan.is_new(identity))
-                    && let Some(superblock) = look(&path)
+                    && let Some(kind) = look(&path)
                 {
-                    scan.trail().found.push(Found { path, superblock });
+                    let found = &mut scan.trail().found;
+                    match kind {
+                        Kind::Member(superblock) => found.members.push(Found { path, superblock }),
+                        Kind::Spare(mark) => found.spares.push(Marked { path, mark }),
+                    }
                 }
             }
         }
@@ -183,6 +212,13 @@ pub(super) fn walk(scan: &Scan) {
 /// What of a scan belongs to one pool.
 pub(super) fn of_pool<'a>(found: &'a [Found], id: &str) -> Vec<&'a Found> {
     found.iter().filter(|found| found.superblock.pool.to_string() == id).collect()
+}
+
+impl Sight {
+    /// The spares of one pool.
+    pub(super) fn spares_of(&self, id: &str) -> impl Iterator<Item = &Marked> {
+        self.spares.iter().filter(move |marked| marked.mark.pool.to_string() == id)
+    }
 }
 
 /// The newest superblock among these; with it goes what a pool is.

@@ -44,6 +44,10 @@ pub(super) struct Record {
     /// that.
     #[serde(default)]
     pub(super) places: BTreeMap<String, PathBuf>,
+    /// Its spares by identity, and where each was last. A device that says that it is one and that is not
+    /// known here is left alone.
+    #[serde(default)]
+    pub(super) spares: BTreeMap<String, PathBuf>,
     /// A replacement that has not come to its end.
     #[serde(default)]
     pub(super) replacing: Option<Replacing>,

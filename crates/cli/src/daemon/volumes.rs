@@ -11,7 +11,7 @@ use forebay_device::BlockDevice;
 use forebay_device::real::file::FileDevice;
 use forebay_device::runtime::{Nanos, Runtime, SECOND};
 use forebay_engine::{
-    CUTOFF_NEVER, Hours, Mode, Populate, Tuning, Volume, VolumeSettings, VolumeSpec,
+    CUTOFF_NEVER, Hours, Mode, Populate, Tuning, Volume, VolumeSettings, VolumeSpec, read_spare,
     read_superblock,
 };
 
@@ -204,6 +204,12 @@ impl Daemon {
                 superblock.name,
                 superblock.pool
             );
+            return Err(Failure::new(what)
+                .hint("an origin is the slow disk with your data; check the path"));
+        }
+        if let Ok(Some(spare)) = read_spare(&*origin).await {
+            let (path, name) = (path.display(), &spare.name);
+            let what = format!("{path} is a spare of pool \"{name}\" ({})", spare.pool);
             return Err(Failure::new(what)
                 .hint("an origin is the slow disk with your data; check the path"));
         }

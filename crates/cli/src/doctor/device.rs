@@ -19,7 +19,7 @@ use super::latency::{reads, syncs};
 use super::machine::memory_available;
 use super::{Findings, Verdict};
 use crate::health::{Known, Tools, ask};
-use crate::inspect::superblock_at;
+use crate::inspect::{spare_at, superblock_at};
 use crate::members::refuse_sparse;
 use crate::text;
 
@@ -254,6 +254,12 @@ fn look_at_content(
         let what = format!("a cache device of pool \"{name}\" ({})", superblock.pool);
         findings.add(subject, "content", Verdict::Ok, what);
         findings.hint(format!("`forebay pool import {name}` opens the pool"));
+        return;
+    }
+    if let Ok(Some(spare)) = spare_at(path) {
+        let what = format!("a spare of pool \"{}\" ({})", spare.name, spare.pool);
+        findings.add(subject, "content", Verdict::Ok, what);
+        findings.hint("it holds nothing; `forebay pool device remove` gives it up");
         return;
     }
     match probe_with(size_bytes, |buf, offset| file.read_exact_at(buf, offset)) {

@@ -40,6 +40,11 @@ pub(super) fn device(member: &Member) -> Value {
         "path": member.path().to_string(),
         "superblocks": member.slots().iter().map(|s| or_damage(s, superblock)).collect::<Vec<_>>(),
         "superblock_slot": counts,
+        "spare": member.spare().map(|spare| json!({
+            "pool": spare.pool.to_string(),
+            "device": spare.device.to_string(),
+            "name": spare.name,
+        })),
         "roots": member.roots().iter().map(|r| or_damage(r, root)).collect::<Vec<_>>(),
         "segments": segments,
     })
@@ -85,6 +90,7 @@ fn member_record(m: &MemberRecord) -> Value {
         "segment_base": m.segment_base,
         "segment_count": m.segment_count,
         "joined_epoch": m.joined_epoch,
+        "replaced": m.replaced,
     })
 }
 

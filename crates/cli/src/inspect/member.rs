@@ -6,7 +6,8 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use forebay_engine::format::{
-    FormatError, Layout, MemberRecord, Root, SUPERBLOCK_BYTES, SlotChoice, Superblock, VolumeRecord,
+    FormatError, Layout, MemberRecord, Root, SUPERBLOCK_BYTES, SlotChoice, Spare, Superblock,
+    VolumeRecord,
 };
 use forebay_engine::ids::{BLOCK_BYTES, Location, SegmentId};
 
@@ -125,12 +126,23 @@ impl Member {
         self.slots[index].as_ref().ok()
     }
 
+    /// The mark, if it is a spare.
+    pub(super) fn spare(&self) -> Option<Spare> {
+        let slot = |slot| self.read(Layout::superblock_offset(slot), SUPERBLOCK_BYTES).ok();
+        let (first, second) = (slot(0)?, slot(1)?);
+        Spare::choose([&first, &second]).ok()
+    }
+
     /// Why there is no superblock to go by, and what can be done.
     pub(super) fn why_unreadable(&self) -> Failure {
         let failure = |what: String| Failure::new(what).on(self.path());
         if let SlotChoice::Refused(error) = self.choice {
             return failure(format!("the superblock cannot be read: {error}"))
                 .hint("use the Forebay version that wrote it, or a later one");
+        }
+        if let Some(spare) = self.spare() {
+            let what = format!("it is a spare of pool \"{}\" ({})", spare.name, spare.pool);
+            return failure(what).hint("there is nothing on it but its mark");
         }
         let is_foreign = |slot: &_| matches!(slot, Err(Damage::Format(FormatError::BadMagic)));
         if self.slots.iter().all(is_foreign) {
@@ -195,6 +207,9 @@ impl Member {
             }
             SlotChoice::Neither => writeln!(out, "superblock: no slot can be read")?,
         }
+        if let Some(Spare { pool, device, name }) = self.spare() {
+            writeln!(out, "spare: pool {pool} \"{name}\", device {device}")?;
+        }
         for (slot, root) in self.roots().iter().enumerate() {
             let name = ['A', 'B'][slot];
             match root {
@@ -255,12 +270,13 @@ fn print_superblock(slot: usize, s: &Superblock, out: &mut dyn Write) -> io::Res
     for member in &s.members {
         writeln!(
             out,
-            "  member {}: {:?}, segments {}..{}, joined_epoch {}",
+            "  member {}: {:?}, segments {}..{}, joined_epoch {}{}",
             member.device,
             member.state,
             member.segment_base,
             u64::from(member.segment_base) + u64::from(member.segment_count),
-            member.joined_epoch
+            member.joined_epoch,
+            if member.replaced { ", replaced" } else { "" },
         )?;
     }
     s.volumes.iter().try_for_each(|volume| print_volume(volume, out))

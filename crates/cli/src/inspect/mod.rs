@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use forebay_control::api::SCHEMA;
-use forebay_engine::format::Superblock;
+use forebay_engine::format::{Spare, Superblock};
 
 use self::member::Member;
 use crate::Result;
@@ -70,6 +70,14 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 /// If it cannot be opened.
 pub(crate) fn superblock_at(path: &Path) -> Result<Option<Superblock>> {
     Ok(Member::open(path)?.superblock().cloned())
+}
+
+/// The mark of a device that is a spare.
+///
+/// # Errors
+/// If it cannot be opened.
+pub(crate) fn spare_at(path: &Path) -> Result<Option<Spare>> {
+    Ok(Member::open(path)?.spare())
 }
 
 /// What was asked for, as JSON.

@@ -3,6 +3,7 @@
 
 pub mod daemon;
 pub mod held;
+pub mod looped;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
