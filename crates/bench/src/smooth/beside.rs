@@ -195,7 +195,13 @@ struct Edited {
 /// alone, and then 20 s beside two streams of 1 MiB writes, two of each in flight.
 fn edit(bench: &Bench, disks: &ArrayParameters, sequential_writes: bool) -> Result<Edited> {
     let (hot_bytes, pool_bytes) = (1 << 30, 4 << 30);
-    let scene = Scene::new(&Setting { disks, pool_bytes, ram_bytes: 0, volumes: &[1 << 40] })?;
+    let scene = Scene::new(&Setting {
+        disks,
+        pool_bytes,
+        ram_bytes: 0,
+        volumes: &[1 << 40],
+        ssds: Default::default(),
+    })?;
     let mut at = 2 * pool_bytes;
     let other = Box::new(move || {
         at += 1 << 20;
