@@ -282,7 +282,10 @@ pub struct PoolUsage {
     pub cached_bytes: u64,
     /// Bytes that origins lack.
     pub dirty_bytes: u64,
-    /// How fast that becomes less.
+    /// Bytes that died with cache devices: reads of them fail until they are overwritten.
+    #[serde(default)]
+    pub lost_bytes: u64,
+    /// How fast what is dirty becomes less.
     #[serde(default)]
     pub destage: Destaging,
     /// How far it is with making the copies that were lost with a cache device.
@@ -530,7 +533,10 @@ pub struct Volume {
     pub reason: String,
     /// Bytes that its origin lacks; `null` while nobody knows.
     pub dirty_bytes: Option<u64>,
-    /// How fast that goes to the origin; `null` while nobody knows.
+    /// Bytes that died with cache devices: reads of them fail until they are overwritten.
+    #[serde(default)]
+    pub lost_bytes: u64,
+    /// How fast what is dirty goes to the origin; `null` while nobody knows.
     #[serde(default)]
     pub destage: Option<Destaging>,
     /// For how many seconds the oldest dirty data has been, as far as this start knows; `null` if

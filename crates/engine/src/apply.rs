@@ -200,6 +200,9 @@ impl Core {
             {
                 *count -= u64::from(old.count);
             }
+            if old.state == State::Lost && sets.accounting {
+                *self.lost.borrow_mut().entry(volume).or_default() -= u64::from(old.count);
+            }
             if old.state.needs_destage()
                 && sets.accounting
                 && let Some(left) = owed.get_mut(&key)
@@ -237,6 +240,9 @@ impl Core {
             let key = (volume, mapping.block / STRIPE_BLOCKS);
             let mut owed = self.owed.borrow_mut();
             owed.entry(key).or_insert_with(|| self.fresh()).blocks += mapping.count;
+        }
+        if mapping.state == State::Lost {
+            *self.lost.borrow_mut().entry(volume).or_default() += u64::from(mapping.count);
         }
         if is_written(mapping.state) {
             *self.written.borrow_mut().entry(volume).or_default() += u64::from(mapping.count);

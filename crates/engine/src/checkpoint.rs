@@ -40,6 +40,24 @@ impl Core {
     /// If a member fails (the pool has latched then).
     pub(crate) async fn lap(self: &Rc<Self>, clean_stop: bool) -> Result<()> {
         let _held = self.lap_lock.lock().await;
+        loop {
+            let loss = self.losses.get();
+            let written = self.write_lap(clean_stop).await;
+            // What it had imaged may be lost since.
+            let again = loss != self.losses.get() && !self.latched.get();
+            match written {
+                Ok(false) => {}
+                Err(_) if again => {}
+                Ok(true) => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// See [`Core::lap`]; false if a member was lost on the way and the root counts for nothing.
+    async fn write_lap(self: &Rc<Self>, clean_stop: bool) -> Result<bool> {
+        self.settle_members().await?;
+        let loss = self.losses.get();
         // Members that fail from here on may take with them what the images name.
         let epoch = self.swept_epoch.get();
         self.log.bytes_since_lap.set(0);
@@ -54,14 +72,18 @@ impl Core {
         if !planted::is(Bug::RootBeforeImages) {
             self.flush_members().await?;
         }
-        self.write_root(images.clone(), epoch, clean_stop).await?;
+        let root = self.next_root(images.clone(), epoch, clean_stop);
+        if !self.store_root(&root, loss).await? {
+            return Ok(false);
+        }
         add(&self.counters.laps, 1);
         for (shard, image) in images.iter().enumerate() {
             self.forget_drops(shard, image.watermark);
         }
         let lowest = images.iter().map(|image| image.watermark).min().unwrap_or_default();
         self.free_sets(lowest, metadata_before).await;
-        self.give_back_surplus(surplus, lowest).await
+        self.give_back_surplus(surplus, lowest).await?;
+        Ok(true)
     }
 
     /// The chunks of a shard's image and its watermark, both of this instant.
@@ -95,7 +117,7 @@ impl Core {
 
     /// Appends the images of all shards, a few at a time, so that small ones share records and none waits
     /// for the one before it.
-    async fn write_images(&self) -> Result<Vec<ImageRef>> {
+    pub(crate) async fn write_images(&self) -> Result<Vec<ImageRef>> {
         let mut images = Vec::with_capacity(self.shards.len());
         while images.len() < self.shards.len() {
             let first = images.len();
@@ -153,11 +175,11 @@ impl Core {
         Ok(image)
     }
 
-    /// Writes a root to both slots of every member.
-    async fn write_root(&self, images: Vec<ImageRef>, epoch: u64, clean_stop: bool) -> Result<()> {
+    /// The root of the next generation.
+    pub(crate) fn next_root(&self, images: Vec<ImageRef>, epoch: u64, clean_stop: bool) -> Root {
         let generation = self.root_generation.get() + 1;
         self.root_generation.set(generation);
-        let root = Root {
+        Root {
             pool: self.superblock.borrow().pool,
             generation,
             epoch,
@@ -166,18 +188,24 @@ impl Core {
             open_counter: self.log.open_counter.get(),
             clean_stop,
             own_roots: true,
+            marks: false,
             images,
-        };
-        self.store_root(&root).await
+        }
     }
 
     /// Puts a root into slot 0, flushes, into slot 1, flushes. Slot 1 is durable before (recovery has
-    /// seen to that), so a slot 0 that is torn leaves it.
-    pub(crate) async fn store_root(&self, root: &Root) -> Result<()> {
+    /// seen to that), so a slot 0 that is torn leaves it. False, and it counts for nothing, if members
+    /// were lost since `loss`.
+    pub(crate) async fn store_root(&self, root: &Root, loss: u64) -> Result<bool> {
         let root_bytes = self.superblock.borrow().root_bytes;
         let data = Buf::copy_of(&root.encode()).freeze();
         for slot in 0..2 {
             let at = root_offset(root_bytes, slot);
+            let held = self.root_lock.lock().await;
+            if loss != self.losses.get() {
+                planted::seen("root given up with a member");
+                return Ok(false);
+            }
             let writes: Vec<(usize, Io)> = self
                 .serving()
                 .map(|(index, member)| (index, member.device.write(at, data.clone())))
@@ -188,11 +216,17 @@ impl Core {
                     self.fail_member(index, "writing a root to", error);
                 }
             }
-            self.flush_all("a root").await?;
+            self.flush_each("a root on").await?;
+            // Whoever notes what is lost writes a root of its own meanwhile.
+            drop(held);
+            self.settle_members().await?;
+        }
+        if loss != self.losses.get() {
+            return Ok(false);
         }
         self.root_epoch.set(root.epoch);
         self.epoch_begun.wake_all();
-        Ok(())
+        Ok(true)
     }
 
     /// Flushes every member, whatever was appended. It counts once no epoch names one that failed.

@@ -78,6 +78,15 @@ pub(crate) struct Core {
     pub epoch_begun: WaitQueue,
     /// The newest epoch of which the index names no place that is gone.
     pub swept_epoch: Cell<u64>,
+    /// Counts the members that may have taken the only copy of something with them: what was on its way
+    /// into the log by then is handed back.
+    pub losses: Cell<u64>,
+    /// Whether that is being noted: but for images, nothing is appended.
+    pub marking: Cell<bool>,
+    /// What has been noted and not told yet, in blocks per volume.
+    pub lost_now: RefCell<BTreeMap<VolumeId, u64>>,
+    /// Held while a slot of the roots is written.
+    pub root_lock: TaskMutex,
     /// The epoch that the newest durable root speaks for.
     pub root_epoch: Cell<u64>,
     /// Whether somebody gives dirty data its copies back.
@@ -107,6 +116,8 @@ pub(crate) struct Core {
     pub owed: RefCell<BTreeMap<(VolumeId, u64), Owed>>,
     /// Blocks per volume that are destaged but not yet known to be durable on the origin.
     pub written: RefCell<BTreeMap<VolumeId, u64>>,
+    /// Blocks per volume that are lost.
+    pub lost: RefCell<BTreeMap<VolumeId, u64>>,
     pub policy: RefCell<Box<dyn Policy>>,
     /// Accesses to cache blocks of volumes that want more than one of them.
     pub touches: RefCell<Touches>,

@@ -84,6 +84,7 @@ pub async fn create(
         open_counter: 0,
         clean_stop: true,
         own_roots: true,
+        marks: false,
         images: vec![ImageRef::default(); superblock.shard_count as usize],
     };
     let bytes = Buf::copy_of(&root.encode()).freeze();
@@ -248,6 +249,7 @@ fn lay_out(
         accept_single_copy: false,
         own_roots: true,
         whole_since: 0,
+        marking_root: 0,
         next_volume: 1,
         members,
         volumes: Vec::new(),

@@ -1,5 +1,4 @@
-//! A member that fails while the pool is in use: the pool goes on without it where a start would do so
-//! by itself, and latches where a person would be asked.
+//! A member that fails while the pool is in use: the pool goes on without it, unless it is the last one.
 //!
 //! * A member that has failed a write or a flush gets no further request, not even a read: a flush that
 //!   failed may have lost what was written, whatever the device returns. Its copies leave the set table
@@ -8,8 +7,9 @@
 //!   is durable on the others and in the witness (INV-19). Then they count with the copies that are left.
 //!   So who comes back with the failed member alone has either everything that was acknowledged, or an
 //!   epoch that others have left behind.
-//! * The table of the opening decides (`docs/internals/recovery.md`): rows B and C go on; in row D the
-//!   member may hold the only copy of something, so the pool latches and keeps reading from it.
+//! * The table of the opening decides (`docs/internals/recovery.md`): in rows B and C everything has another
+//!   copy; in row D the member may hold the only copy of something, and what that is is durably noted
+//!   as lost before the epoch without it begins ([`crate::marks`]).
 //! * Clean data that only the failed member had is read from the origin. Its mappings are swept out of
 //!   the index; a root speaks for the new epoch only if all of its images are from after that. A start
 //!   that finds an older root treats the rest as [`crate::losses`] says.
@@ -110,14 +110,14 @@ impl Core {
         self.members.iter().any(Member::is_failed)
     }
 
-    /// Notes that a member has failed: the pool goes on without it, or latches.
+    /// Notes that a member has failed: the pool goes on without it, or latches if it is the last one.
     pub(crate) fn fail_member(&self, index: usize, doing: &str, error: IoError) {
         let member = &self.members[index];
         if !member.is_serving() {
             return;
         }
         let what = format!("{doing} cache device {}", member.id);
-        if self.recovering.get() || self.held_by(index).is_some() {
+        if self.recovering.get() || self.is_last(index) {
             return self.latch(&what, error);
         }
         planted::seen("member failed in use");
@@ -130,6 +130,9 @@ impl Core {
         self.keep_members();
         // Nothing that it answers from now on is believed: what it reads may be what a flush has lost.
         self.give_up(index, error.kind);
+        if self.marking.get() {
+            self.note_loss();
+        }
         self.log.wake_all();
         self.room.wake_all();
         self.housekeeping.wake_all();
@@ -148,12 +151,12 @@ impl Core {
     }
 
     /// Notes that the members at these places are left behind by the epoch that has begun.
-    pub(crate) fn note_gone(&self, left: &[usize]) {
+    pub(crate) fn note_gone(&self, left: &[usize], lost: bool) {
         for &index in left {
             let member = &self.members[index];
             member.transition(Standing::Gone);
             member.watched.release();
-            self.event(EventKind::MemberFailed, self.failure_note(member));
+            self.event(EventKind::MemberFailed, self.failure_note(member, lost));
         }
         self.epoch_begun.wake_all();
         self.room.wake_all();
@@ -167,7 +170,7 @@ impl Core {
     }
 
     /// What happened, what is at risk, and until when.
-    fn failure_note(&self, member: &Member) -> String {
+    fn failure_note(&self, member: &Member, lost: bool) -> String {
         let (cause, epoch, short) =
             (member.failure.borrow(), self.log.epoch.get(), self.short_bytes());
         let until = if self.is_short() { "it is destaged" } else { "it is copied again" };
@@ -177,7 +180,8 @@ impl Core {
                 format!("{short} B that origins lack have fewer copies than asked until {until}")
             }
         };
-        format!("{cause}; nothing is lost, the pool goes on without it in epoch {epoch}; {risk}")
+        let loss = if lost { "data is lost with it" } else { "nothing is lost" };
+        format!("{cause}; {loss}, the pool goes on without it in epoch {epoch}; {risk}")
     }
 
     /// Drops the mappings to places that nothing can be read from; false if another member failed on
@@ -193,6 +197,10 @@ impl Core {
                 let (set, _) = self.sets.borrow().split(m.location);
                 if !self.is_stray(set) {
                     continue;
+                }
+                if m.state.is_owed() && self.is_failing() {
+                    // It has failed meanwhile; what it takes is noted with the next epoch.
+                    return false;
                 }
                 if m.state.is_owed() {
                     let what = "dirty data has no copy left";

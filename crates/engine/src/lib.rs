@@ -26,6 +26,7 @@ mod images;
 mod lock;
 mod log;
 mod losses;
+mod marks;
 mod member;
 mod membership;
 mod origin;

@@ -90,6 +90,8 @@ struct Batch {
     parts: Vec<Data>,
     header: bool,
     pending: Vec<Pending>,
+    /// Value of `losses` when it was built.
+    loss: u64,
 }
 
 /// One stream: its queue, and the set that it fills.
@@ -250,6 +252,11 @@ impl Log {
         io
     }
 
+    /// Whether nothing that has a sequence is on its way.
+    fn is_quiet(&self) -> bool {
+        self.inflight.borrow().is_empty()
+    }
+
     /// Whether a set is still being filled or waits for its footer.
     pub(crate) fn closing_count(&self) -> usize {
         self.closing.borrow().len()
@@ -342,14 +349,16 @@ impl Core {
             let (copies, left) = (self.stream_copies(stream), self.left_to_start(stream));
             self.sets.borrow_mut().allocate(copies, taken_as(), &left)
         };
+        // No root makes room while what is lost is being noted.
+        let is_barren = || self.marking.get() && stream == Stream::Metadata;
         let mut segments = allocate();
-        if segments.is_none() && waits {
+        if segments.is_none() && waits && !is_barren() {
             self.housekeeping.wake_all();
             add(&self.counters.throttled_writes, 1);
             self.room
                 .until(|| {
                     segments = allocate();
-                    segments.is_some() || self.latched.get()
+                    segments.is_some() || self.latched.get() || is_barren()
                 })
                 .await;
         }
@@ -464,6 +473,12 @@ impl Core {
             let (count, data_blocks) = self.fitting(log, &set);
             if count == 0 && log.queue.borrow().is_empty() {
                 return Ok(None);
+            }
+            if count > 0 && self.marking.get() && log.stream != Stream::Metadata {
+                // What is lost is noted as of an instant in which nothing is on its way.
+                self.epoch_begun.until(|| !self.marking.get() || self.latched.get()).await;
+                self.check_latch()?;
+                continue;
             }
             if count > 0 {
                 return Ok(Some(self.build(log, set, count, data_blocks)));
@@ -582,7 +597,8 @@ impl Core {
         });
         let header = !set.header_written.replace(true);
         let parts = [buf.freeze()].into_iter().chain(apart).collect();
-        Batch { set, index, place, sequence, parts, header, pending }
+        let loss = self.losses.get();
+        Batch { set, index, place, sequence, parts, header, pending, loss }
     }
 
     fn count_bytes(&self, stream: Stream, pending: &[Pending], headers: usize, set: &OpenSet) {
@@ -611,7 +627,7 @@ impl Core {
 
     /// Writes a record to all copies; publishes and acknowledges it.
     async fn write_batch(&self, batch: Batch) {
-        let Batch { set, index, place, sequence, parts, header, pending } = batch;
+        let Batch { set, index, place, sequence, parts, header, pending, loss } = batch;
         let mut writes: Vec<(usize, Io)> = Vec::with_capacity(3 * set.segments.len());
         let (_, offset) = self.sets.borrow().split(place.header);
         for (member, segment) in self.places_of(&set.segments) {
@@ -630,12 +646,13 @@ impl Core {
             let bytes = BLOCK_BYTES * set.segments.len() as u64;
             add(&self.counters.ssd_header_bytes, bytes);
         }
-        let mut result = self.await_writes(set.id, writes).await;
+        let mut result = self.await_writes(&set, writes, loss).await;
+        let is_void = || loss != self.losses.get() && !self.latched.get();
         if header {
             set.header_done.set(result.is_ok());
             self.log.progress.wake_all();
         } else if !set.header_done.get() {
-            let over = || self.latched.get() || self.is_stray(set.id);
+            let over = || self.latched.get() || self.is_stray(set.id) || is_void();
             self.log.progress.until(|| set.header_done.get() || over()).await;
             if !set.header_done.get() {
                 result = Err(IoErrorKind::Other.into());
@@ -645,6 +662,9 @@ impl Core {
         self.log.inflight.borrow_mut().remove(&sequence.0);
         if !self.latched.get() {
             set.records.borrow_mut()[index].marker = Some(self.log.appended.get());
+        }
+        if is_void() && !planted::is(Bug::InFlightKept) {
+            return self.hand_back(set.stream, place, &parts, pending);
         }
         if result.is_ok() {
             if let Some(set) = self.sets.borrow_mut().get_mut(set.id) {

@@ -91,7 +91,7 @@ impl Core {
         }
     }
 
-    fn lose(&self, volume: VolumeId, m: Mapping) {
+    pub(crate) fn lose(&self, volume: VolumeId, m: Mapping) {
         self.map_insert(
             volume,
             Mapping { state: State::Lost, distance: 0, sectors: SECTORS_ALL, ..m },

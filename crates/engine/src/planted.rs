@@ -72,10 +72,17 @@ pub enum Bug {
     TailOfOldSize,
     /// A stream of writes goes past the cache although the log owes the origin what is below it.
     StreamPastDirty,
+    /// What is lost with a member is read from the origin, which has it as it was before.
+    LossNotMarked,
+    /// An epoch without what only a lost member held begins with nothing but a root of the one before.
+    LossNotDurable,
+    /// Records on their way into the log count although a member was lost that they were written to.
+    InFlightKept,
 }
 
 /// Those that the simulator's seeds reach, with the names used on its command line. Volumes are
-/// removed and grow, a second member is lost, and streams meet what is owed, by scripts only (`crates/sim/tests/hazards`).
+/// removed and grow, a second member is lost, streams meet what is owed, and the power goes right behind a
+/// loss, by scripts only (`crates/sim/tests/hazards`).
 pub const BUGS: &[(&str, Bug)] = &[
     ("flush-skips-second-member", Bug::FlushSkipsSecondMember),
     ("segment-reused-before-root", Bug::SegmentReusedBeforeRoot),
@@ -98,6 +105,7 @@ pub const BUGS: &[(&str, Bug)] = &[
     ("ram-frame-survives-write", Bug::RamFrameSurvivesWrite),
     ("ram-fill-overtaken", Bug::RamFillOvertaken),
     ("healed-from-bad-copy", Bug::HealedFromBadCopy),
+    ("loss-not-marked", Bug::LossNotMarked),
 ];
 
 #[cfg(feature = "planted")]

@@ -194,6 +194,10 @@ fn new_core(
         tuning,
         members,
         epoch_begun: WaitQueue::default(),
+        losses: Cell::new(0),
+        marking: Cell::new(false),
+        lost_now: RefCell::default(),
+        root_lock: TaskMutex::default(),
         swept_epoch: Cell::new(0),
         root_epoch: Cell::new(0),
         rebuilding: Cell::new(false),
@@ -213,6 +217,7 @@ fn new_core(
         volumes: RefCell::default(),
         owed: RefCell::new(BTreeMap::new()),
         written: RefCell::default(),
+        lost: RefCell::default(),
         policy: RefCell::new(Box::new(policy)),
         touches: RefCell::default(),
         ram: RefCell::default(),
@@ -329,6 +334,11 @@ impl Pool {
     /// and those that were and wait for a flush.
     pub fn unproven_blocks(&self) -> u64 {
         self.core.owed_blocks() + self.core.written.borrow().values().sum::<u64>()
+    }
+
+    /// Blocks that died with cache devices, the only copy of them: reads fail until they are overwritten.
+    pub fn lost_blocks(&self) -> u64 {
+        self.core.lost.borrow().values().sum()
     }
 
     /// Bytes that origins lack and that have fewer copies than asked, since members were lost; and
@@ -568,6 +578,8 @@ impl Pool {
             cutoff_bytes: cutoff_bytes(&record.settings, &self.core.tuning).map(Cell::new),
             accept_single_copy: Cell::new(record.accept_single_copy),
             origin: Origin::new(origin, rt, self.core.tuning.destage_depth),
+            losses: Cell::new(0),
+            loss_notice: Cell::new(0),
             may_be_dirty: Cell::new(record.may_be_dirty),
             flag_lock: TaskMutex::default(),
             logging: Cell::new(0),

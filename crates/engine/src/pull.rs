@@ -1,7 +1,7 @@
 //! What a pool would be without one of its members: asked before somebody pulls it, and when it fails.
 //!
-//! * [`Core::held_by`] is the one place that decides whether the pool goes on without a member by itself. What
-//!   [`Pool::can_pull`] answers is what would happen at that instant.
+//! * What [`Pool::can_pull`] answers is what would happen at that instant, by the same table of sets and the
+//!   same [`Core::is_last`] as decide when a member fails (INV-73).
 //! * Nothing waits and nothing is changed, so the answer may be old as soon as it is given: a write can make
 //!   dirty what was clean. It stays true as long as `held_by` is empty because all dirty data has two copies.
 
@@ -13,17 +13,13 @@ use crate::ids::{BLOCK_BYTES, DeviceId};
 use crate::member::Member;
 use crate::pool::Pool;
 
-/// Why a pool cannot do without a member.
+/// Why a member should not be pulled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hold {
     /// There is no other one.
     Last,
-    /// What an origin lacks is there and nowhere else.
+    /// What an origin lacks is there and nowhere else. The pool would go on, and it would be lost.
     OnlyCopy,
-    /// Others were lost before, and dirty data has not all its copies since.
-    NotRestored,
-    /// Dirty data has one copy, and nothing durable says that nothing is dirty.
-    Unproven,
     /// The witness cannot be written: without it nobody could tell later that the member is stale.
     Witness,
     /// The pool has stopped writing already.
@@ -90,29 +86,21 @@ impl Pool {
 }
 
 impl Core {
-    /// Why the pool would not go on by itself if this member, which serves, failed now: dirty data may be
-    /// on it alone, or a start would ask a person whether it may be left behind.
-    pub(crate) fn held_by(&self, index: usize) -> Option<Hold> {
-        // The epoch without one is being written, and it is empty.
+    /// Whether no other member would be left if this one, which serves, failed now.
+    pub(crate) fn is_last(&self, index: usize) -> bool {
+        // The epoch without one that departs is being written, and it is empty.
         let departs = |member: &Member| self.departing.get() && member.is_leaving();
-        if self.serving().all(|(other, member)| other == index || departs(member)) {
+        self.serving().all(|(other, member)| other == index || departs(member))
+    }
+
+    /// Why this member, which serves, should stay: without it the pool would stop writing, or go on with
+    /// less than it has. What the index says of this instant decides, not what is durable: the pool
+    /// begins an epoch without the member that agrees with the index ([`crate::marks`]).
+    fn held_by(&self, index: usize) -> Option<Hold> {
+        if self.is_last(index) {
             return Some(Hold::Last);
         }
-        // Nothing that an origin may lack is ever on one member alone where the rows of the opening let
-        // the pool go on; if it were so all the same, only a start could tell what is lost.
-        if self.sets.borrow().is_needed(index) {
-            return Some(Hold::OnlyCopy);
-        }
-        if departs(&self.members[index]) {
-            return None;
-        }
-        let failing = self.members.iter().filter(|member| member.is_failed()).count();
-        let superblock = self.superblock.borrow();
-        match superblock.may_lose(failing + 1) {
-            true => None,
-            false if failing + superblock.failed_count() > 0 => Some(Hold::NotRestored),
-            false => Some(Hold::Unproven),
-        }
+        self.sets.borrow().is_needed(index).then_some(Hold::OnlyCopy)
     }
 
     /// The volumes that are written back now and would not be with so many members.

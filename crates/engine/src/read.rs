@@ -280,7 +280,7 @@ impl Core {
 
     async fn read_hit(
         &self,
-        v: &VolumeState,
+        v: &Rc<VolumeState>,
         m: &Mapping,
         copy: usize,
         offset: u64,
@@ -312,7 +312,7 @@ impl Core {
     /// A cache device failed to read: another copy, or the origin if that has the data.
     async fn read_other_copy(
         &self,
-        v: &VolumeState,
+        v: &Rc<VolumeState>,
         m: &Mapping,
         offset: u64,
         mut buf: Buf,
@@ -323,6 +323,9 @@ impl Core {
             buf.copy_from_slice(&data[within..within + len]);
             return (buf, Ok(()));
         }
+        if m.state.is_owed() && self.is_stray_at(m.location) {
+            return Box::pin(self.read_after_loss(v, offset, buf)).await;
+        }
         if m.state.is_owed() {
             let what = format!("reading volume \"{}\": no good copy on any cache device", v.name);
             return (buf, Err(Error::new(ErrorKind::Io, what)));
@@ -330,6 +333,23 @@ impl Core {
         self.evict(v.id, m.block, m.count, m.location);
         let (buf, result) = v.origin.read(offset, buf).await;
         (buf, result.map_err(|error| origin_error(v, "reading", error)))
+    }
+
+    /// Reads again what was on a member alone that has failed, once it is durable whether it is lost
+    /// (INV-62).
+    async fn read_after_loss(
+        &self,
+        v: &Rc<VolumeState>,
+        offset: u64,
+        buf: Buf,
+    ) -> (Buf, Result<()>) {
+        planted::seen("read of what was on a failed member alone");
+        if let Err(error) = self.until_marked().await {
+            return (buf, Err(error));
+        }
+        // What a failing cache device sends on has not gone past the cache.
+        let way = Way::new(Kind::Prefetch, true);
+        Box::pin(self.read_piece(v, &way, offset, buf)).await
     }
 
     /// The runs of a piece, in order, without gaps.
@@ -451,7 +471,7 @@ impl Core {
     /// Runs without data, partial blocks, and runs not aligned to the cache device's sectors.
     async fn read_indirect(
         &self,
-        v: &VolumeState,
+        v: &Rc<VolumeState>,
         run: &Run,
         m: &Mapping,
         mut buf: Buf,
@@ -489,6 +509,9 @@ impl Core {
                     self.fill_from_log(v, m, run.offset, &buf, verified);
                 }
                 (buf, Ok(()))
+            }
+            Err(_) if m.state.is_owed() && self.is_stray_at(m.location) => {
+                Box::pin(self.read_after_loss(v, run.offset, buf)).await
             }
             Err(error) if m.state.is_owed() || m.sectors != SECTORS_ALL => (buf, Err(error)),
             Err(_) => {

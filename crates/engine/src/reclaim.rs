@@ -308,6 +308,8 @@ impl Core {
             for ((volume, m), data) in record {
                 match data {
                     _ if !self.is_still(volume, &m) => {}
+                    // What becomes of it is for whoever leaves the member behind.
+                    Err(_) if self.is_stray_at(m.location) => {}
                     Ok(data) => {
                         ready_blocks += m.count;
                         ready.push((volume, m, data));

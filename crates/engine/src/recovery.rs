@@ -98,7 +98,6 @@ impl Core {
         let mut report = RecoveryReport::default();
         let slots = self.newest_root().await?;
         let mut root = slots.newest;
-        check_counter("generation of the root", root.generation)?;
         // The root may be in a volatile cache only; what it frees must not be reused before it is
         // durable.
         self.flush_all("what the last run left").await?;
@@ -106,7 +105,6 @@ impl Core {
         // Only the start right after it may believe it: a later one may have appended and crashed.
         report.clean_stop = root.clean_stop && root.start_number == self.log.start_number.get() - 1;
         let trust = trust_in(&self.superblock.borrow(), &root, report.clean_stop);
-        self.root_generation.set(root.generation);
         let mut headers = self.read_headers(&mut report).await?;
         let newest = headers.iter().map(|h| h.incarnation.counter).max().unwrap_or(0);
         let newest = newest.max(root.open_counter);
@@ -180,18 +178,25 @@ impl Core {
             let mut slots = slots.into_iter().map(|slot| slot.ok().filter(|r| r.pool == pool));
             found.push([slots.next().flatten(), slots.next().flatten()]);
         }
-        let newest = found.iter().flatten().flatten().max_by_key(|root| root.generation).cloned();
+        let all = || found.iter().flatten().flatten();
+        // Also of those that do not count: no number is given out twice.
+        self.root_generation.set(all().map(|root| root.generation).max().unwrap_or(0));
+        check_counter("generation of the root", self.root_generation.get())?;
+        let marking = self.superblock.borrow().marking_root;
+        let newest = newest_of(all(), marking);
         let newest = newest.filter(|root| root.images.len() == count).ok_or_else(|| {
             Error::new(ErrorKind::Damaged, "no readable root on any cache device")
                 .hint("see both root slots with `forebay inspect`; nothing has been changed")
         })?;
         let (mut renewed, mut alike) = (Vec::new(), true);
         for (member, [first, second]) in found.into_iter().enumerate() {
-            let renew = first.is_some() && (second.is_none() || first == second);
+            // The superblocks that name a root were written behind a good flush of slot 0.
+            let named = first.as_ref().is_some_and(|root| root.is_named(marking));
+            let renew = first.is_some() && (second.is_none() || first == second || named);
             alike &= renew && first.as_ref() == Some(&newest);
             renewed.extend(first.filter(|_| renew).map(|root| (member, root)));
         }
-        Ok(RootSlots { newest, renewed, alike })
+        Ok(RootSlots { newest: newest.settled(marking), renewed, alike })
     }
 
     /// Makes sure that slot 1 of every member is whole and durable, so that slot 0 may be written: it
@@ -213,9 +218,10 @@ impl Core {
     /// Puts the chosen root into all slots, under another generation: what it frees is reused from now
     /// on, so nobody may fall back to the older one that some slots hold.
     async fn repeat_root(&self, root: Root) -> Result<()> {
-        let generation = root.generation + 1;
+        let generation = self.root_generation.get() + 1;
         self.root_generation.set(generation);
-        self.store_root(&Root { generation, ..root }).await
+        // A member that fails during a start latches the pool, so no loss comes between.
+        self.store_root(&Root { generation, ..root }, self.losses.get()).await.map(drop)
     }
 
     /// Makes the root that a clean stop has left that of this start.
@@ -686,6 +692,31 @@ impl Core {
                 sets.empty(id, self.log.take_sequence());
             }
         }
+    }
+}
+
+/// The root that counts: the newest but for those that note what was lost for an epoch that did not come
+/// to be, and none from before what `marking` names. Where none is left, somebody has agreed to lose the
+/// members that had one: then the newest of the others knows most.
+fn newest_of<'a>(all: impl Iterator<Item = &'a Root> + Clone, marking: u64) -> Option<Root> {
+    let counts = |root: &&Root| match root.marks {
+        true => root.is_named(marking),
+        false => root.generation >= marking,
+    };
+    let newest = all.clone().filter(counts).max_by_key(|root| root.generation);
+    newest.or_else(|| all.filter(|root| root.marks).max_by_key(|root| root.generation)).cloned()
+}
+
+impl Root {
+    /// Whether it is the one that notes what was lost when an epoch began.
+    fn is_named(&self, marking: u64) -> bool {
+        self.marks && self.generation == marking
+    }
+
+    /// The same as one like any other; of no epoch that a superblock knows if none names it.
+    fn settled(self, marking: u64) -> Root {
+        let epoch = if self.marks && !self.is_named(marking) { 0 } else { self.epoch };
+        Root { marks: false, epoch, ..self }
     }
 }
 

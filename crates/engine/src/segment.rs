@@ -286,6 +286,11 @@ impl SetTable {
         self.iter().any(|set| set.live_blocks > 0 && set.has_no_copy())
     }
 
+    /// Whether some of that is what an origin may lack.
+    pub(crate) fn has_owed_strays(&self) -> bool {
+        self.iter().any(|set| set.owed_blocks > 0 && set.has_no_copy())
+    }
+
     fn is_lost(&self, member: usize) -> bool {
         self.lost.0 >> member & 1 == 1
     }

@@ -20,6 +20,8 @@ use crate::format::{
     WitnessVolume,
 };
 use crate::ids::{BLOCK_BYTES, DeviceId};
+use crate::marks::Marks;
+use crate::planted::{self, Bug};
 use crate::volume::{VolumeState, cutoff_bytes};
 use crate::wait::TaskGuard;
 
@@ -165,9 +167,9 @@ impl Core {
         let mut next = self.superblock.borrow().clone();
         change(&mut next);
         (next.scrub_next, next.scrub_begun_unix_s) = self.scrub.place();
-        let mut left = Vec::new();
+        let (mut left, mut marks) = (Vec::new(), None);
         loop {
-            self.leave_behind(&mut next, &mut left)?;
+            self.leave_behind(&mut next, &mut left, &mut marks).await?;
             next.generation += 1;
             for slot in 0..2 {
                 let named = |id: DeviceId| next.members.iter().any(|record| record.device == id);
@@ -199,7 +201,11 @@ impl Core {
         }
         self.log.epoch.set(next.epoch);
         *self.superblock.borrow_mut() = next;
-        self.note_gone(&left);
+        let lost = match marks {
+            Some(marks) => Box::pin(self.end_marking(marks)).await?,
+            None => false,
+        };
+        self.note_gone(&left, lost);
         Ok(())
     }
 
@@ -210,26 +216,40 @@ impl Core {
     }
 
     /// Leaves the members that have failed out of a superblock that is to be written, in an epoch of
-    /// its own: each has named one group of members, and some may have heard of the last one.
-    fn leave_behind(&self, next: &mut Superblock, left: &mut Vec<usize>) -> Result<()> {
-        let leaving = self.failed_beside(left);
-        if leaving.is_empty() {
+    /// its own: each has named one group of members, and some may have heard of the last one. Where they
+    /// may have had the only copy of something, what is lost is durably noted first (INV-62).
+    async fn leave_behind<'a>(
+        &'a self,
+        next: &mut Superblock,
+        left: &mut Vec<usize>,
+        marks: &mut Option<Marks<'a>>,
+    ) -> Result<()> {
+        loop {
+            let leaving = self.failed_beside(left);
+            let mut lost: BTreeSet<DeviceId> =
+                leaving.iter().map(|&index| self.members[index].id).collect();
+            // One that was on its way out may have failed at the last moment.
+            lost.retain(|id| next.members.iter().any(|record| record.device == *id));
+            let certain = next.may_lose(lost.len()) && !self.sets.borrow().has_owed_strays();
+            if !lost.is_empty() && !certain {
+                let epoch = next.epoch + 1;
+                if !marks.as_ref().is_some_and(|marks| marks.is_of(self, epoch)) {
+                    // Apart, as each write that may be the first one holds the room for this.
+                    let marking = Box::pin(self.mark_losses(marks.take(), epoch));
+                    *marks = Some(marking.await?);
+                    // Others may have failed meanwhile.
+                    continue;
+                }
+                let root = marks.as_ref().map_or(0, |marks| marks.root.generation);
+                next.marking_root = if planted::is(Bug::LossNotDurable) { 0 } else { root };
+            }
+            if !lost.is_empty() {
+                next.lose(&lost);
+                next.epoch += 1;
+            }
+            left.extend(leaving);
             return Ok(());
         }
-        let mut lost: BTreeSet<DeviceId> =
-            leaving.iter().map(|&index| self.members[index].id).collect();
-        // One that was on its way out may have failed at the last moment.
-        lost.retain(|id| next.members.iter().any(|record| record.device == *id));
-        if !lost.is_empty() {
-            if !next.may_lose(lost.len()) {
-                self.latch("going on without so many cache devices", IoErrorKind::Other.into());
-                return self.check_latch();
-            }
-            next.lose(&lost);
-            next.epoch += 1;
-        }
-        left.extend(leaving);
-        Ok(())
     }
 
     /// Raises the start number, and begins a new epoch without `missing` if there are any: from
@@ -273,7 +293,7 @@ impl Core {
             return Ok(());
         }
         let _control = self.lock_settled(Superblock::is_covered).await?;
-        self.write_superblocks(|superblock| mark_dirty(superblock, v, true)).await?;
+        Box::pin(self.write_superblocks(|superblock| mark_dirty(superblock, v, true))).await?;
         if self.witness_lags.get() {
             // With no member there it would be served from its origin as if nothing were missing.
             let what = format!("volume \"{}\" cannot be written back without a witness", v.name);

@@ -46,6 +46,10 @@ pub(crate) struct VolumeState {
     /// Whether write-back with one dirty copy was agreed to.
     pub accept_single_copy: Cell<bool>,
     pub origin: Origin,
+    /// Counts the times that some of it was lost with a member in use.
+    pub losses: Cell<u64>,
+    /// The origin's notice that told of the last time.
+    pub loss_notice: Cell<u64>,
     /// What the superblocks say: dirty records may exist.
     pub may_be_dirty: Cell<bool>,
     /// Held while `may_be_dirty` is made to agree with the superblocks.
@@ -152,6 +156,7 @@ impl Drop for InFlight<'_> {
 struct Witnessed {
     direct: u64,
     failures: u64,
+    losses: u64,
 }
 
 /// A part of a request that lies in one shard, or in the uncached tail.
@@ -248,6 +253,11 @@ impl Volume {
     pub fn unproven_blocks(&self) -> u64 {
         let written = self.core.written.borrow().get(&self.state.id).copied();
         self.owed_blocks() + written.unwrap_or(0)
+    }
+
+    /// Blocks that died with cache devices, the only copy of them: reads fail until they are overwritten.
+    pub fn lost_blocks(&self) -> u64 {
+        self.core.lost_blocks(self.state.id)
     }
 
     fn refuse_if_stopping(&self) -> Result<()> {
@@ -479,11 +489,16 @@ impl Volume {
         if origin.flushed.get() < origin.direct.get() {
             result = self.core.flush_origin(&self.state).await;
         }
-        let notices = origin.notices.get();
+        let (mut notices, losses) = (origin.notices.get(), self.state.losses.get());
         if notices != told {
             result = Err(self.flush_failed());
         }
         let flushed = self.flush_log().await;
+        if self.state.losses.get() != losses {
+            // A member was lost meanwhile, and with it what this should have made durable.
+            result = Err(self.flush_failed());
+            notices = origin.notices.get();
+        }
         self.notices_told.set(notices.max(self.notices_told.get()));
         flushed.and(result)
     }
@@ -492,7 +507,8 @@ impl Volume {
     fn witnessed(&self) -> Witnessed {
         self.wrote.set(true);
         let origin = &self.state.origin;
-        Witnessed { direct: origin.direct.get(), failures: origin.failures.get() }
+        let (direct, failures) = (origin.direct.get(), origin.failures.get());
+        Witnessed { direct, failures, losses: self.state.losses.get() }
     }
 
     /// Ends a change. A flush that failed on its way may have lost it, and clients were perhaps told
@@ -518,7 +534,11 @@ impl Volume {
                 return Err(self.flush_failed());
             }
         }
-        self.flush_log().await
+        self.flush_log().await?;
+        if self.state.losses.get() != before.losses {
+            return Err(self.flush_failed());
+        }
+        Ok(())
     }
 
     async fn flush_log(&self) -> Result<()> {
@@ -529,6 +549,12 @@ impl Volume {
     }
 
     fn flush_failed(&self) -> Error {
+        if self.notices_told.get() < self.state.loss_notice.get() {
+            let what =
+                format!("data of volume \"{}\" was lost with a cache device", self.state.name);
+            return Error::new(ErrorKind::Io, what)
+                .hint("write again what was not flushed; restore what cannot be read");
+        }
         let what = format!("a flush of the origin of \"{}\" failed", self.state.name);
         Error::new(ErrorKind::Io, what)
             .hint("writes since the last good flush may be lost; check the origin")

@@ -294,6 +294,10 @@ impl Core {
                 let mut whole = Buf::zeroed(BLOCK);
                 match self.read_verified(m.location, m.distance, 1).await {
                     Ok(old) => overlay(&mut whole, &old, m.sectors),
+                    Err(_) if m.state.is_owed() && self.is_stray_at(m.location) => {
+                        Box::pin(self.until_marked()).await?;
+                        return Box::pin(self.known_part(v, block)).await;
+                    }
                     Err(error) if m.state.is_owed() => return Err(error),
                     Err(_) => {
                         // The origin has the rest.

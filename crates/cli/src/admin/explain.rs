@@ -60,12 +60,12 @@ pub(crate) const CODES: &[(&str, &str, &str)] = &[
     ),
     (
         "pool-latched",
-        "A cache device failed on a write or a flush, or did not answer in time, so what it holds is not certain, and the pool may not go on without it: it is the last one, may hold the only copy of dirty data, or the witness cannot be written. The pool has stopped writing; what can be read is served.",
+        "A cache device failed on a write or a flush, or did not answer in time, so what it holds is not certain, and the pool cannot go on without it: it is the last one, its pool was being opened, or the witness cannot be written. The pool has stopped writing; what can be read is served.",
         "See `dmesg` for the device. Mend it, or take it away if dirty data has another copy, then restart the daemon.",
     ),
     (
         "member-failed",
-        "A cache device failed on a write or a flush, or did not answer in time, while the pool was in use, and the pool goes on without it for good. Nothing is lost; the text says how much dirty data has fewer copies than asked, and until when.",
+        "A cache device failed on a write or a flush, or did not answer in time, while the pool was in use, and the pool goes on without it for good. The text says whether anything is lost, how much dirty data has fewer copies than asked, and until when.",
         "Leave the other devices in place until `copies-restored`, or until nothing is dirty. Take the failed one away; if it comes back it is stale and is not used.",
     ),
     (
@@ -138,8 +138,8 @@ pub(crate) const CODES: &[(&str, &str, &str)] = &[
     ),
     (
         "blocks-lost",
-        "Blocks were only on cache devices that are gone. Reading them fails until they are overwritten.",
-        "Restore them from a backup, through the volume.",
+        "Dirty data had its only copy on cache devices that have failed or are gone; the text says how much of which volume. Reading it fails until it is overwritten, over restarts, too; what is older is never read instead. The next FLUSH of each client fails, once. All else is served.",
+        "Write it anew through the volume, in whole blocks of 4 KiB: from a backup, or by a repair of the file system. `forebay volume show` says how much is left.",
     ),
     (
         "copies-short",

@@ -561,6 +561,9 @@ pub(super) fn print_pool(pool: &Pool) {
             text::bytes(used),
             text::bytes(usage.segments * usage.segment_bytes),
         ));
+        if usage.lost_bytes > 0 {
+            say(format_args!("lost     {}", text::bytes(usage.lost_bytes)));
+        }
         if usage.dirty_bytes > 0 {
             say(format_args!("destage  {}", super::volume::progress(&usage.destage)));
         }

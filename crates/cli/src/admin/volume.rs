@@ -387,6 +387,10 @@ fn dirt(volume: &Volume) -> String {
     if let Some(seconds) = volume.dirty_for_s {
         text.push_str(&format!(", the oldest for {}", text::left(seconds)));
     }
+    if volume.lost_bytes > 0 {
+        let lost = text::bytes(volume.lost_bytes);
+        text.push_str(&format!("; {lost} lost, reads of them fail until they are overwritten"));
+    }
     match &volume.destage {
         Some(destage) if volume.dirty_bytes.is_some_and(|bytes| bytes > 0) => {
             format!("{text}; {}", progress(destage))

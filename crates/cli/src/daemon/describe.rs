@@ -142,6 +142,7 @@ fn usage(open: &Open, superblock: &Superblock, record: &Record) -> PoolUsage {
         segments_free: free as u64,
         cached_bytes: cached * BLOCK_BYTES,
         dirty_bytes: pool.unproven_blocks() * BLOCK_BYTES,
+        lost_bytes: pool.lost_blocks() * BLOCK_BYTES,
         destage: open.progress.borrow().pool(),
         rebuild: open.progress.borrow().rebuild(),
         delay: open.progress.borrow().delay().to_owned(),
@@ -310,12 +311,23 @@ impl Daemon {
             0 => held,
             blocks => format!("{held} {blocks} dirty blocks are good in no copy."),
         };
+        let lost_bytes = open.pool.lost_blocks() * BLOCK_BYTES;
+        let held = match lost_bytes {
+            0 => held,
+            bytes => format!(
+                "{held} {} were lost with a cache device: reading them fails until they are overwritten.",
+                text::bytes(bytes)
+            ),
+        };
         let is_whole = lost == 0 && open.is_made_good();
         let state = if is_whole { PoolState::Online } else { PoolState::Degraded };
         let action = match offline.first() {
             _ if unhealed > 0 => "see `forebay events` for where they are, then `forebay explain \
                                   damage-unhealed`"
                 .to_owned(),
+            None if lost_bytes > 0 && lost == 0 => {
+                "restore what is lost through the volume: `forebay explain blocks-lost`".to_owned()
+            }
             None => match (self.unfinished(slot, name), lost_ids.first()) {
                 (Some(unfinished), _) => unfinished,
                 (None, Some(_)) if open.spares.are_ready() => open.spares.obstacle(),
@@ -332,7 +344,7 @@ impl Daemon {
                 "Another cache device is in the place of one that was lost. {held}{}",
                 fewer_copies(&open)
             ),
-            (0, 0) if unhealed > 0 => held,
+            (0, 0) if unhealed > 0 || lost_bytes > 0 => held,
             (0, 0) => format!("Healthy. {held}"),
             (0, count) => format!("{} without origin. {held}", plural(count, "volume")),
             (lost, _) => {
@@ -414,6 +426,7 @@ impl Daemon {
             state,
             reason,
             dirty_bytes,
+            lost_bytes: online.as_ref().map_or(0, |(_, v)| v.lost_blocks() * BLOCK_BYTES),
             destage,
             dirty_for_s: dirty_for.map(|span| span / SECOND),
             dirty_age_max_s: record.settings.dirty_age_max_s,

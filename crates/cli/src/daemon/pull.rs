@@ -24,32 +24,29 @@ fn reason(name: &Name, open: &Open, pull: &Pull, hold: Hold) -> (String, String,
         .collect();
     let flush = flush.join(", ");
     let progress = open.progress.borrow();
-    let (_, copied_again) = open.pool.short_bytes();
     let add = "add another one first: `forebay pool device add`";
     match hold {
         Hold::Last => {
             ("it is the only one, and the pool would stop writing".to_owned(), add.to_owned(), None)
         }
-        Hold::OnlyCopy => (
-            format!("{} are dirty and on it alone", text::bytes(pull.only_dirty_bytes)),
-            format!("bring them home: {flush}; or have it emptied: `forebay pool device remove`"),
-            progress.pool().left_s,
-        ),
-        Hold::NotRestored if copied_again => (
-            "one was lost before, and dirty data has not all its copies yet".to_owned(),
-            "wait for the event `copies-restored`".to_owned(),
-            progress.restored_in(),
-        ),
-        Hold::NotRestored => (
-            "one was lost before, and what is dirty has no copy to spare".to_owned(),
-            format!("{add}; or bring what is dirty home: {flush}"),
-            progress.pool().left_s,
-        ),
-        Hold::Unproven => (
-            "dirty data has one copy, and it is not noted that nothing is dirty".to_owned(),
-            format!("bring it home, which notes it: {flush}"),
-            progress.pool().left_s.filter(|_| open.pool.unproven_blocks() > 0),
-        ),
+        Hold::OnlyCopy => {
+            let (_, copied_again) = open.pool.short_bytes();
+            let why = format!(
+                "{} are dirty and on it alone, and would be lost",
+                text::bytes(pull.only_dirty_bytes)
+            );
+            let wait = match superblock.dirty_copies {
+                1 => None,
+                _ if copied_again => Some("wait for the event `copies-restored`"),
+                _ => Some(add),
+            };
+            let wait = wait.map_or(String::new(), |wait| format!("{wait}; or "));
+            let action = format!(
+                "{wait}bring them home: {flush}; or have it emptied: `forebay pool device remove`"
+            );
+            let restored = progress.restored_in().filter(|_| superblock.dirty_copies > 1);
+            (why, action, restored.or(progress.pool().left_s))
+        }
         Hold::Witness => (
             "the witness cannot be written, and without it one that is stale may be believed"
                 .to_owned(),

@@ -331,6 +331,7 @@ impl Daemon {
                 state: VolumeState::Planned,
                 reason: String::new(),
                 dirty_bytes: Some(0),
+                lost_bytes: 0,
                 destage: None,
                 dirty_for_s: None,
                 dirty_age_max_s: 0,

@@ -222,8 +222,13 @@ impl Member {
 }
 
 /// The features that a superblock or a root uses, by name.
-pub(super) fn features(own_roots: bool) -> &'static str {
-    if own_roots { "own_roots" } else { "none" }
+pub(super) fn features(own_roots: bool, marks: bool) -> &'static str {
+    match (own_roots, marks) {
+        (true, true) => "own_roots, marks",
+        (true, false) => "own_roots",
+        (false, true) => "marks",
+        (false, false) => "none",
+    }
 }
 
 fn print_superblock(slot: usize, s: &Superblock, out: &mut dyn Write) -> io::Result<()> {
@@ -231,12 +236,13 @@ fn print_superblock(slot: usize, s: &Superblock, out: &mut dyn Write) -> io::Res
     writeln!(out, "  pool {} \"{}\", device {}", s.pool, s.name, s.device)?;
     writeln!(
         out,
-        "  created_unix_s {}, epoch {}, whole_since {}, start_number {}, features {}",
+        "  created_unix_s {}, epoch {}, whole_since {}, marking_root {}, start_number {}, features {}",
         s.created_unix_s,
         s.epoch,
         s.whole_since,
+        s.marking_root,
         s.start_number,
-        features(s.own_roots)
+        features(s.own_roots, false)
     )?;
     writeln!(
         out,
@@ -318,7 +324,7 @@ fn print_root(
         root.sequence.0,
         root.open_counter,
         u8::from(root.clean_stop),
-        features(root.own_roots),
+        features(root.own_roots, root.marks),
         if stranger { ", of another pool" } else { "" },
     )?;
     writeln!(

@@ -203,8 +203,15 @@ impl Core {
             true => group.iter().for_each(|run| self.note_written(v, &run.mapping, completed)),
             false => self.stay_old(v, group),
         }
+        // What is lost with a member is told elsewhere; the rest of the group is planned again.
+        let is_gone = result.is_err() && group.iter().any(|run| self.is_gone(run));
         self.unpin_group(group);
-        result
+        if is_gone { Ok(()) } else { result }
+    }
+
+    /// Whether a run was on members alone that have failed.
+    fn is_gone(&self, run: &Run) -> bool {
+        run.mapping.state.has_data() && self.is_stray_at(run.mapping.location)
     }
 
     fn unpin_group(&self, group: &Group) {
@@ -253,6 +260,10 @@ impl Core {
             for read in all_of(reads).await {
                 match read {
                     Ok(data) => parts.push(data),
+                    Err(error) if group.iter().any(|run| self.is_gone(run)) => {
+                        self.settle_members().await?;
+                        return Err(error);
+                    }
                     Err(error) => {
                         // The only good copy may be gone: nothing more is written until somebody
                         // looks.

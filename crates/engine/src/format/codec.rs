@@ -10,9 +10,13 @@ use crate::ids::BLOCK_BYTES;
 pub const FORMAT_VERSION: u32 = 1;
 /// Feature of superblocks and roots: each start writes a root of its own before it serves anybody.
 pub const FEATURE_OWN_ROOTS: u32 = 1;
-/// Incompatible features of superblocks and roots that this code understands; with any other bit they
-/// are refused. No other structure has any.
+/// Of a root: it counts only where a superblock names it.
+pub const FEATURE_MARKS: u32 = 2;
+/// Incompatible features of superblocks that this code understands; with any other bit they are
+/// refused. Roots have the marks besides, and no other structure has any.
 pub const FEATURES_KNOWN: u32 = FEATURE_OWN_ROOTS;
+/// The same of roots.
+pub const ROOT_FEATURES_KNOWN: u32 = FEATURES_KNOWN | FEATURE_MARKS;
 /// One block, as a length in memory.
 pub(super) const BLOCK: usize = BLOCK_BYTES as usize;
 

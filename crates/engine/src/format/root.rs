@@ -1,8 +1,9 @@
 //! The root: names the newest durable image of every shard.
 
 use super::codec::{
-    FEATURE_OWN_ROOTS, FEATURES_KNOWN, FormatError, begin, check, get_bool, get_bytes, get_u32,
-    get_u64, has_feature, open_knowing, put_bytes, put_features, put_u32, put_u64, seal, structure,
+    FEATURE_MARKS, FEATURE_OWN_ROOTS, FormatError, ROOT_FEATURES_KNOWN, begin, check, get_bool,
+    get_bytes, get_u32, get_u64, has_feature, open_knowing, put_bytes, put_features, put_u32,
+    put_u64, seal, structure,
 };
 use super::geometry::root_bytes_for;
 use super::slots::{SlotChoice, Slotted, choose_slot};
@@ -76,6 +77,9 @@ pub struct Root {
     /// Each start since writes a root of its own before it serves anybody (a feature; roots of older
     /// versions do not have it).
     pub own_roots: bool,
+    /// It notes what is lost with members, for the epoch without them that is about to begin: it counts
+    /// only for a superblock that names it by its generation (a feature).
+    pub marks: bool,
     /// One per shard, by its number.
     pub images: Vec<ImageRef>,
 }
@@ -91,7 +95,9 @@ impl Root {
         }
         let mut out = vec![0; root_bytes_for(self.images.len() as u32) as usize];
         begin(&mut out, MAGIC);
-        put_features(&mut out, if self.own_roots { FEATURE_OWN_ROOTS } else { 0 });
+        let features = [(self.own_roots, FEATURE_OWN_ROOTS), (self.marks, FEATURE_MARKS)];
+        let used = features.iter().filter(|(used, _)| *used);
+        put_features(&mut out, used.fold(0, |bits, (_, bit)| bits | bit));
         put_u32(&mut out, at::IMAGE_COUNT, self.images.len() as u32);
         put_bytes(&mut out, at::POOL, &self.pool.0);
         put_u64(&mut out, at::GENERATION, self.generation);
@@ -115,7 +121,7 @@ impl Root {
     /// # Errors
     /// If the bytes are not an intact root that this code knows.
     pub fn decode(bytes: &[u8]) -> Result<Root, FormatError> {
-        open_knowing(FEATURES_KNOWN, bytes, at::SIZE, MAGIC)?;
+        open_knowing(ROOT_FEATURES_KNOWN, bytes, at::SIZE, MAGIC)?;
         let image_count = get_u32(bytes, at::IMAGE_COUNT);
         check((SHARDS_MIN..=SHARDS_MAX).contains(&image_count), "image_count")?;
         if bytes.len() != root_bytes_for(image_count) as usize {
@@ -139,6 +145,7 @@ impl Root {
             open_counter: get_u64(bytes, at::OPEN_COUNTER),
             clean_stop: get_bool(bytes, at::CLEAN_STOP, "clean_stop")?,
             own_roots: has_feature(bytes, FEATURE_OWN_ROOTS),
+            marks: has_feature(bytes, FEATURE_MARKS),
             images,
         };
         root.validate()?;

@@ -50,6 +50,7 @@ structure!(at, "Superblock", 131_072, {
     NAME @ 136: 63,
     RAM_BYTES @ 200: 8,
     DEVICE_DEADLINE_MS @ 208: 4,
+    MARKING_ROOT @ 216: 8,
     WHOLE_SINCE @ 224: 8,
     SCRUB_RATE_BYTES_PER_S @ 232: 8,
     SCRUB_BEGUN_UNIX_S @ 240: 8,
@@ -174,6 +175,9 @@ pub struct Superblock {
     /// Since this epoch no member was lost, only added: a root of it, or of a later one, speaks for the
     /// newest, too. 0: a root must be of the newest, as in pools of older versions.
     pub whole_since: u64,
+    /// Generation of the root that notes what was lost with members when an epoch began: no older root
+    /// counts. 0: none, as in pools of older versions.
+    pub marking_root: u64,
     /// 1..=8 members, this one among them.
     pub members: Vec<MemberRecord>,
     /// Up to 124 volumes.
@@ -235,6 +239,7 @@ impl Superblock {
         out[at::NAME_BYTES] = self.name.len() as u8;
         put_bytes(out, at::NAME, self.name.as_bytes());
         put_u64(out, at::RAM_BYTES, self.ram_bytes);
+        put_u64(out, at::MARKING_ROOT, self.marking_root);
         put_u64(out, at::WHOLE_SINCE, self.whole_since);
         put_u64(out, at::SCRUB_RATE_BYTES_PER_S, self.scrub_rate_bytes_per_s);
         put_u64(out, at::SCRUB_BEGUN_UNIX_S, self.scrub_begun_unix_s);
@@ -269,6 +274,7 @@ impl Superblock {
             clean_copies: bytes[at::CLEAN_COPIES],
             write_amplification_max_percent: get_u16(bytes, at::WRITE_AMPLIFICATION_MAX_PERCENT),
             ram_bytes: get_u64(bytes, at::RAM_BYTES),
+            marking_root: get_u64(bytes, at::MARKING_ROOT),
             whole_since: get_u64(bytes, at::WHOLE_SINCE),
             scrub_rate_bytes_per_s: get_u64(bytes, at::SCRUB_RATE_BYTES_PER_S),
             scrub_begun_unix_s: get_u64(bytes, at::SCRUB_BEGUN_UNIX_S),

@@ -2,23 +2,19 @@
 
 use std::rc::Rc;
 
-use forebay_device::{Io, IoError, IoErrorKind};
+use forebay_device::{Data, Io, IoError, IoErrorKind};
 
-use super::{OpenSet, StreamLog};
+use super::{BLOCK, OpenSet, Pending, StreamLog};
+use crate::apply::RecordPlace;
 use crate::core::Core;
+use crate::error::Result;
+use crate::format::{NO_DATA, Stream};
 use crate::ids::SegmentId;
+use crate::planted::{self, Bug};
 
 impl Core {
-    /// Awaits what is written to a set. It counts once all members have it that an epoch names which is
-    /// durable (INV-19).
-    ///
-    /// # Errors
-    /// If no member is left that has it, or the pool has latched.
-    pub(super) async fn await_writes(
-        &self,
-        id: SegmentId,
-        writes: Vec<(usize, Io)>,
-    ) -> std::result::Result<(), IoError> {
+    /// Awaits what is written to members.
+    pub(super) async fn await_members(&self, writes: Vec<(usize, Io)>) {
         writes.iter().for_each(|(member, _)| self.members[*member].queue.enter());
         for (member, write) in writes {
             let outcome = write.done().await;
@@ -29,11 +25,73 @@ impl Core {
                 self.fail_member(member, "writing to", error);
             }
         }
-        let settled = self.settle_members().await;
-        if settled.is_err() || self.is_stray(id) {
+    }
+
+    /// Awaits a record. It counts once all members have it that an epoch names which is durable
+    /// (INV-19); one of an image, while losses are noted, at once: the epoch that names the root will be.
+    ///
+    /// # Errors
+    /// If no member is left that has it, or the pool has latched.
+    pub(super) async fn await_writes(
+        &self,
+        set: &OpenSet,
+        writes: Vec<(usize, Io)>,
+        loss: u64,
+    ) -> std::result::Result<(), IoError> {
+        self.await_members(writes).await;
+        if self.is_failing() && !planted::is(Bug::EpochNotAwaited) {
+            let noting = || self.marking.get() && set.stream == Stream::Metadata;
+            let is_void = || loss != self.losses.get();
+            let over = || !self.is_failing() || noting() || is_void() || self.latched.get();
+            self.epoch_begun.until(over).await;
+        }
+        if self.latched.get() || self.is_stray(set.id) {
             return Err(IoErrorKind::Other.into());
         }
         Ok(())
+    }
+
+    /// Puts the entries of a record back into their queue, in front: what it is written to may be lost, or
+    /// what it follows. Populations are dropped; a start may find them.
+    pub(super) fn hand_back(
+        &self,
+        stream: Stream,
+        place: RecordPlace,
+        parts: &[Data],
+        pending: Vec<Pending>,
+    ) {
+        planted::seen("record handed back");
+        let whole = match parts {
+            [whole] => whole.slice(place.header_blocks as usize * BLOCK..whole.len()),
+            [_, apart, ..] => apart.clone(),
+            [] => return,
+        };
+        let log = self.log.stream(stream);
+        for mut item in pending.into_iter().rev() {
+            if item.population.is_some() {
+                self.note_drop(item.entry.volume, item.entry.block);
+                self.finish_pending(item, Err(IoErrorKind::Other.into()));
+                continue;
+            }
+            if item.entry.data != NO_DATA {
+                let from = usize::from(item.entry.data) * BLOCK;
+                item.data = Some(whole.slice(from..from + item.entry.count as usize * BLOCK));
+                item.entry.data = NO_DATA;
+            }
+            log.queued_blocks.set(log.queued_blocks.get() + item.data_blocks());
+            log.queue.borrow_mut().push_front(item);
+        }
+        self.log.progress.wake_all();
+    }
+
+    /// Waits until all that was on its way into the log when a member was lost has been handed back.
+    ///
+    /// # Errors
+    /// If the pool has latched.
+    pub(crate) async fn until_handed_back(&self) -> Result<()> {
+        let kept = planted::is(Bug::InFlightKept);
+        self.log.progress.until(|| self.log.is_quiet() || self.latched.get() || kept).await;
+        self.check_latch()
     }
 
     /// The members of these segments that have not failed, each with its segment.

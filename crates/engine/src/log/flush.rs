@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use forebay_device::{Buf, IoError};
+use forebay_device::{Buf, IoError, IoErrorKind};
 
 use super::{BLOCK, OpenSet};
 use crate::core::Core;
@@ -227,9 +227,13 @@ impl Core {
             writes.push((member, device.device.write(at, data.clone())));
         }
         add(&self.counters.ssd_header_bytes, (bytes.len() * segments.len()) as u64);
-        let result = self.await_writes(set, writes).await;
+        self.await_members(writes).await;
+        let settled = self.settle_members().await;
         self.note_append(bytes.len() as u64);
-        result
+        if settled.is_err() || self.is_stray(set) {
+            return Err(IoErrorKind::Other.into());
+        }
+        Ok(())
     }
 }
 

@@ -83,6 +83,7 @@ pub fn superblock() -> Superblock {
         ram_bytes: 0,
         device_deadline_ms: 0,
         own_roots: false,
+        marking_root: 0,
         whole_since: 0,
         next_volume: 6,
         members: vec![member(1, MemberState::Failed), member(2, MemberState::Present)],
@@ -135,6 +136,7 @@ pub fn root() -> Root {
         open_counter: 1240,
         clean_stop: true,
         own_roots: false,
+        marks: false,
         images,
     }
 }

@@ -148,6 +148,7 @@ prop_compose! {
             sector_bytes: if big { 4096 } else { 512 },
             accept_single_copy: single,
             own_roots,
+            marking_root: numbers.2 % 7,
             whole_since: numbers.2 % 6,
             next_volume: volumes.len() as u32 + 30,
             members,
@@ -177,6 +178,7 @@ prop_compose! {
             open_counter: numbers.3,
             clean_stop: numbers.4,
             own_roots: numbers.5,
+            marks: numbers.5 && numbers.4,
             images: images.into_iter().map(reference).collect(),
         }
     }

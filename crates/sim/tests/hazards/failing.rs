@@ -384,10 +384,10 @@ fn one_member_after_the_other_fails_with_time_between() {
     });
 }
 
-/// What has a single copy on the member that fails is a person's to decide about: the pool latches, goes
-/// on reading, and has everything at the next start.
+/// The pool latches if the last one fails before it is durable what is lost with the other: then nothing
+/// is, and the next start has everything.
 #[test]
-fn a_member_with_the_only_copy_of_something_latches_the_pool() {
+fn members_that_all_fail_latch_the_pool_and_take_nothing() {
     survive(8, |seed| {
         let rig = Rig::new(seed, Plan { members: 2, copies: 1, ..Plan::default() });
         for block in 0..30 {
@@ -400,7 +400,9 @@ fn a_member_with_the_only_copy_of_something_latches_the_pool() {
         both(&Trigger::every(Ops::Writes));
         rig.write(3, 3, 1).unwrap_err();
         assert!(rig.pool().is_latched() && !has_failed(&rig));
-        same("read from a pool that has latched", rig.read(7)?, 2)?;
+        let read = (4..30).filter_map(|block| rig.read(block).ok());
+        let read: Vec<u64> = read.collect();
+        assert!(!read.is_empty() && read.iter().all(|&version| version == 2));
         rig.crash(KINDS[(seed % 2) as usize]);
         rig.broken.iter().for_each(crate::rig::Breakage::mend);
         rig.open()?;

@@ -15,6 +15,7 @@ mod flush;
 mod growth;
 mod hanging;
 mod lives;
+mod lost;
 mod lying;
 mod members;
 mod origin;

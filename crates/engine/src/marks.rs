@@ -1,0 +1,197 @@
+//! What is lost with members that fail in use and held the only copy: noted durably before anybody is
+//! told of it, and before the epoch without them begins (INV-62).
+//!
+//! * Records of what is lost would not do. What only the failed member has may have overtaken something
+//!   older that another one has, and a replay would bring that back. So all shards are imaged, and a start
+//!   in the coming epoch replays nothing from before.
+//! * For that nothing may be on its way into the log. What is in flight is handed back and goes into the
+//!   log again once the epoch has begun, with the bytes that are still in memory ([`crate::log`]).
+//! * The root with these images counts only for the superblock that names it. As long as none does, a
+//!   start with the failed member finds the epoch before, with the root that slot 1 still has, and nothing
+//!   is lost. Slot 1 has the new one before any other root is written.
+//! * If another member fails meanwhile, all of it is done once more.
+
+use std::collections::BTreeMap;
+
+use forebay_device::{Buf, IoErrorKind};
+
+use crate::checkpoint::root_offset;
+use crate::core::Core;
+use crate::counters::add;
+use crate::error::{Error, ErrorKind, Result};
+use crate::event::EventKind;
+use crate::format::Root;
+use crate::ids::{BLOCK_BYTES, Location, VolumeId};
+use crate::planted::{self, Bug};
+use crate::recovery::mappings;
+use crate::wait::{TaskGuard, yield_once};
+
+/// The root that notes what is lost, durable in slot 0 of all members that serve.
+pub(crate) struct Marks<'a> {
+    pub root: Root,
+    /// The loss that it is about.
+    loss: u64,
+    _roots: TaskGuard<'a>,
+}
+
+impl Marks<'_> {
+    /// Whether it says all that is lost until now, for this epoch.
+    pub(crate) fn is_of(&self, core: &Core, epoch: u64) -> bool {
+        self.loss == core.losses.get() && self.root.epoch == epoch
+    }
+}
+
+impl Core {
+    /// Has everything on its way into the log handed back: a member is gone that may have the only copy
+    /// of something.
+    pub(crate) fn note_loss(&self) {
+        self.losses.set(self.losses.get() + 1);
+        self.log.wake_all();
+        self.room.wake_all();
+        self.epoch_begun.wake_all();
+    }
+
+    /// Notes as lost what only members held that have failed, durably, for the epoch that comes.
+    ///
+    /// # Errors
+    /// If the pool has latched.
+    pub(crate) async fn mark_losses<'a>(
+        &'a self,
+        before: Option<Marks<'a>>,
+        epoch: u64,
+    ) -> Result<Marks<'a>> {
+        if !self.marking.replace(true) {
+            self.note_loss();
+        }
+        let roots = match before {
+            Some(marks) => marks._roots,
+            None => self.root_lock.lock().await,
+        };
+        loop {
+            let loss = self.losses.get();
+            self.until_handed_back().await?;
+            self.lose_strays().await;
+            let images = match self.write_images().await {
+                Ok(images) => images,
+                Err(_) if loss != self.losses.get() => continue,
+                Err(error) => {
+                    self.latch(&error.what, IoErrorKind::Other.into());
+                    return Err(error);
+                }
+            };
+            self.flush_each("what is left on").await?;
+            let root = Root { marks: true, ..self.next_root(images, epoch, false) };
+            self.write_marks(&root, 0).await?;
+            if loss == self.losses.get() {
+                planted::seen("losses marked");
+                return Ok(Marks { root, loss, _roots: roots });
+            }
+        }
+    }
+
+    /// Takes what nothing can be read from out of the index: what an origin may lack is lost, the rest is
+    /// read from there.
+    async fn lose_strays(&self) {
+        for shard in &self.shards {
+            if !self.sets.borrow().has_strays() {
+                return;
+            }
+            let found = mappings(&shard.index.borrow());
+            for (volume, m) in found.into_iter().filter(|(_, m)| m.state.has_data()) {
+                if !self.is_stray_at(m.location) {
+                    continue;
+                }
+                if !m.state.is_owed() {
+                    self.evict(volume, m.block, m.count, m.location);
+                    continue;
+                }
+                if planted::is(Bug::LossNotMarked) {
+                    self.map_remove(volume, m.block, m.count);
+                    continue;
+                }
+                self.ram.borrow_mut().void(volume, m.block, m.count.into());
+                self.lose(volume, m);
+                let mut lost = self.lost_now.borrow_mut();
+                *lost.entry(volume).or_default() += u64::from(m.count);
+            }
+            yield_once().await;
+        }
+    }
+
+    /// Writes the root that notes what is lost to a slot of all members that serve, durably.
+    async fn write_marks(&self, root: &Root, slot: u64) -> Result<()> {
+        if planted::is(Bug::LossNotDurable) {
+            return Ok(());
+        }
+        let at = root_offset(self.superblock.borrow().root_bytes, slot);
+        let data = Buf::copy_of(&root.encode()).freeze();
+        let serving: Vec<_> = self.serving().collect();
+        for (index, member) in serving {
+            add(&self.counters.ssd_checkpoint_bytes, data.len() as u64);
+            if let Err(error) = member.device.write(at, data.clone()).done().await {
+                self.fail_member(index, "writing a root to", error);
+            }
+        }
+        self.flush_each("a root on").await
+    }
+
+    /// The epoch that names the root has begun: the log goes on, and who asks for what is lost is told.
+    /// Whether anything is.
+    pub(crate) async fn end_marking(&self, marks: Marks<'_>) -> Result<bool> {
+        self.write_marks(&marks.root, 1).await?;
+        if marks.root.epoch == self.log.epoch.get() {
+            self.swept_epoch.set(marks.root.epoch);
+            self.root_epoch.set(marks.root.epoch);
+        }
+        self.marking.set(false);
+        let lost = std::mem::take(&mut *self.lost_now.borrow_mut());
+        for volume in lost.keys().filter_map(|&id| self.volume(id)) {
+            // Each client's next FLUSH fails: it may have relied on what is lost.
+            volume.losses.set(volume.losses.get() + 1);
+            volume.origin.notices.set(volume.origin.notices.get() + 1);
+            volume.loss_notice.set(volume.origin.notices.get());
+        }
+        if !lost.is_empty() {
+            self.event(EventKind::BlocksLost, self.loss_note(&lost));
+        }
+        Ok(!lost.is_empty())
+    }
+
+    fn loss_note(&self, lost: &BTreeMap<VolumeId, u64>) -> String {
+        let superblock = self.superblock.borrow();
+        let of = |id: VolumeId| superblock.volumes.iter().find(|v| v.id == id);
+        let each = lost.iter().map(|(&id, blocks)| {
+            let name = of(id).map_or_else(String::new, |v| v.name.clone());
+            format!("{} B of volume \"{name}\"", blocks * BLOCK_BYTES)
+        });
+        let each: Vec<_> = each.collect();
+        format!(
+            "{} had their only copy on a cache device that has failed, and are lost: reading them fails \
+             until they are overwritten; all else is served",
+            each.join(", ")
+        )
+    }
+
+    /// Waits until it is durable what is lost.
+    ///
+    /// # Errors
+    /// If the pool has latched, or something is nowhere and has not been noted as lost.
+    pub(crate) async fn until_marked(&self) -> Result<()> {
+        self.settle_members().await?;
+        if self.sets.borrow().has_owed_strays() && !self.is_failing() {
+            return Err(Error::new(ErrorKind::Io, "it is on no cache device that is there"));
+        }
+        Ok(())
+    }
+
+    /// Whether nothing can be read from where this location is.
+    pub(crate) fn is_stray_at(&self, location: Location) -> bool {
+        let (set, _) = self.sets.borrow().split(location);
+        self.is_stray(set)
+    }
+
+    /// Blocks of a volume that are lost.
+    pub(crate) fn lost_blocks(&self, volume: VolumeId) -> u64 {
+        self.lost.borrow().get(&volume).copied().unwrap_or(0)
+    }
+}
