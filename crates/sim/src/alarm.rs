@@ -34,6 +34,7 @@ const KNOWN: &[(&str, u64)] = &[
     ("ram-frame-survives-write", 2),
     ("ram-fill-overtaken", 96),
     ("healed-from-bad-copy", 96),
+    ("loss-not-marked", 20),
 ];
 
 /// How a bug was caught.

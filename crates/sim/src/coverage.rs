@@ -37,6 +37,8 @@ const EXPECTED: &[(&str, u64, u64)] = &[
     ("copies: more promised", 1, 4),
     ("member failed in use", 1, 8),
     ("clean data dropped with a member", 1, 2),
+    ("losses marked", 1, 2),
+    ("record handed back", 1, 1),
     ("reclaim: left to RAM", 1, 1),
     ("sub-block write: new partial block", 1, 25),
     ("sub-block write: partial block grows", 1, 9),

@@ -367,6 +367,26 @@ impl Subject for Engine {
         zeroes
     }
 
+    fn lost(&self, volume: usize, range: Range<u64>) -> Vec<Range<u64>> {
+        let (mut extents, mut lost, mut at) = (Vec::new(), Vec::new(), range.start);
+        let sector = SECTOR as u64;
+        while at < range.end {
+            let left = (range.end - at) * sector;
+            let said = self.volumes[volume].status(at * sector, left, &mut extents);
+            if said.is_err() || extents.is_empty() {
+                break;
+            }
+            for extent in &extents {
+                let end = at + extent.len / sector;
+                if extent.place == Place::Lost {
+                    lost.push(at..end);
+                }
+                at = end;
+            }
+        }
+        lost
+    }
+
     async fn set_mode(&self, volume: usize, to: Mode) -> Result<(), SubjectError> {
         self.volumes[volume].set_mode(mode(to)).await.map_err(error)
     }

@@ -379,6 +379,12 @@ impl Oracle {
         self.volumes[volume].doubtful.extend(doubtful);
     }
 
+    /// Whether somebody has written to these sectors, or begun to.
+    pub fn was_written(&self, volume: usize, range: Range<u64>) -> bool {
+        let sectors = &self.volumes[volume].sectors[range.start as usize..range.end as usize];
+        sectors.iter().flatten().any(|version| version.start > 0)
+    }
+
     /// Everything acknowledged so far is durable: a clean stop, or destaging, has succeeded.
     pub fn all_durable(&mut self) {
         let now = self.tick();

@@ -115,6 +115,8 @@ pub(crate) struct Shared {
     seen: RefCell<BTreeMap<&'static str, u64>>,
     /// Requests may fail: faults are armed that do more than delay.
     errors_expected: Cell<bool>,
+    /// Whether that has been so: then a cache device may have failed with the only copy of something.
+    may_have_lost: Cell<bool>,
     trace: bool,
 }
 
@@ -160,6 +162,26 @@ impl Shared {
         for (_, kind) in kinds.into_iter().filter(|(is, _)| *is) {
             *self.seen.borrow_mut().entry(kind).or_default() += 1;
         }
+    }
+
+    /// Whether something of a range is lost. That must be where somebody wrote, and a cache device must
+    /// have failed with its only copy.
+    fn is_lost<S: Subject>(&self, subject: &S, volume: usize, range: Range<u64>) -> bool {
+        let size = self.config.volumes[volume].size_bytes / SECTOR as u64;
+        let start = range.start / BLOCK_SECTORS * BLOCK_SECTORS;
+        let end = range.end.next_multiple_of(BLOCK_SECTORS).min(size);
+        let lost = subject.lost(volume, start..end);
+        if !lost.is_empty() && !self.may_have_lost.get() {
+            self.fail(format!("volume {volume}: {lost:?} lost though everything has other copies"));
+        }
+        let blocks = lost.iter().flat_map(|range| range.clone().step_by(BLOCK_SECTORS as usize));
+        for block in blocks {
+            let sectors = block..(block + BLOCK_SECTORS).min(size);
+            if !self.oracle.borrow().was_written(volume, sectors) {
+                self.fail(format!("volume {volume}: sector {block} is lost and was never written"));
+            }
+        }
+        !lost.is_empty()
     }
 
     fn judge(&self, client: usize, op: &dyn fmt::Debug, result: Result<(), IoError>) {
@@ -229,6 +251,15 @@ async fn request<S: Subject>(shared: &Shared, subject: &S, client: usize, op: Op
             return runtime.sleep(*span).await.result.unwrap_or(());
         }
     };
+    let result = match &op {
+        Op::Read(volume, range) | Op::Write(volume, range, _) | Op::WriteZeroes(volume, range)
+            if result.is_err() && shared.is_lost(subject, *volume, range.clone()) =>
+        {
+            *shared.seen.borrow_mut().entry("request of what is lost").or_default() += 1;
+            Ok(())
+        }
+        _ => result,
+    };
     shared.judge(client, &op, result);
 }
 
@@ -271,10 +302,28 @@ async fn verify<S: Subject>(shared: &Shared, subject: &S) {
         while start < sectors && shared.failure.borrow().is_none() {
             let end = (start + VERIFY_SECTORS).min(sectors);
             let result = read(shared, subject, VERIFIER, volume, start..end).await;
-            if let Err(error) = result {
+            if let Err(error) = result
+                && !shared.is_lost(subject, volume, start..end)
+            {
                 shared.judge(VERIFIER, &format!("verify {volume} {start}..{end}"), Err(error));
             }
             start = end;
+        }
+    }
+}
+
+/// Writes what is lost anew.
+async fn restore<S: Subject>(shared: &Shared, subject: &S) {
+    for (volume, config) in shared.config.volumes.iter().enumerate() {
+        let sectors = config.size_bytes / SECTOR as u64;
+        if !shared.is_lost(subject, volume, 0..sectors) {
+            continue;
+        }
+        for lost in subject.lost(volume, 0..sectors) {
+            for start in lost.clone().step_by(VERIFY_SECTORS as usize) {
+                let end = lost.end.min(start + VERIFY_SECTORS);
+                request(shared, subject, VERIFIER, Op::Write(volume, start..end, false)).await;
+            }
         }
     }
 }
@@ -375,7 +424,10 @@ pub(crate) async fn serve<S: Subject>(
         shared.trace(|| format!("{strike:?}"));
         machine.armoury.strike(strike);
     }
-    shared.errors_expected.set(harmful || fails || strike.as_ref().is_some_and(second));
+    let alone = strike.is_some() && shared.config.dirty_copies < 2;
+    let expected = harmful || fails || alone || strike.as_ref().is_some_and(second);
+    shared.errors_expected.set(expected);
+    shared.may_have_lost.set(shared.may_have_lost.get() || expected);
     // At the end sometimes nobody comes: what the last crash left is what is judged.
     let quiet = last && rng.one_in(3);
     let clients = if quiet { 0 } else { shared.config.clients };
@@ -456,6 +508,7 @@ pub(crate) async fn settle<S: Subject>(
     machine: &Rc<Machine>,
     subject: Rc<S>,
 ) -> Result<(), Failure> {
+    restore(shared, &*subject).await;
     verify(shared, &*subject).await;
     subject.destage().await?;
     shared.oracle.borrow_mut().all_durable();
@@ -529,6 +582,8 @@ impl Seed {
         rng: Rng,
         options: &Options,
     ) -> Self {
+        // Of a run that goes on from a copy: it has been struck before.
+        let alone = config.strike.is_some() && config.dirty_copies < 2;
         let shared = Rc::new(Shared {
             world,
             config,
@@ -538,6 +593,7 @@ impl Seed {
             failure: RefCell::default(),
             seen: RefCell::default(),
             errors_expected: Cell::new(false),
+            may_have_lost: Cell::new(alone),
             trace: options.trace,
         });
         machine.watch.begin(&shared);

@@ -140,6 +140,11 @@ pub trait Subject: Sized + 'static {
         Vec::new()
     }
 
+    /// The parts of a range, in sectors of the volume, that died with cache devices: reads of them fail.
+    fn lost(&self, _volume: usize, _range: Range<u64>) -> Vec<Range<u64>> {
+        Vec::new()
+    }
+
     /// Changes a volume's mode.
     fn set_mode(&self, volume: usize, mode: Mode)
     -> impl Future<Output = Result<(), SubjectError>>;

@@ -186,7 +186,7 @@ pub struct Config {
 /// Of a short workload, requests before the member fails.
 const SHORT_STRIKE: u64 = 20;
 
-/// A member that fails in one of the runs; dirty data has another copy, so nobody may notice.
+/// A member that fails in one of the runs; where dirty data has another copy, nobody may notice.
 #[derive(Clone, Copy, Debug)]
 pub struct Strike {
     /// Which one, counted from 0.
@@ -414,7 +414,9 @@ impl Config {
     fn strike(seed: u64, members: usize, copies: usize) -> Option<Strike> {
         use StrikeKind::{All, Flush, Hang, Write, Writes};
         let mut rng = Rng::new(seed ^ 0xFA11);
-        if copies < 2 || !rng.one_in(2) {
+        // With one copy something is lost, and exactly that.
+        let one_in = if copies < 2 { 4 } else { 2 };
+        if members < 2 || !rng.one_in(one_in) {
             return None;
         }
         let kind = *rng.pick(&[Flush, Flush, Write, Writes, All, Hang]);
