@@ -13,9 +13,9 @@ pub const SEEDS_MAX: u64 = 500;
 /// A change of the swarm or of the schedule moves them; then the search finds the new ones, and
 /// `--alarm` prints what belongs here.
 const KNOWN: &[(&str, u64)] = &[
-    ("flush-skips-second-member", 37),
+    ("flush-skips-second-member", 111),
     ("segment-reused-before-root", 8),
-    ("population-after-write", 6),
+    ("population-after-write", 23),
     ("tombstone-forgotten", 23),
     ("torn-record-adopted", 57),
     ("reclaim-without-origin-flush", 59),
@@ -26,10 +26,10 @@ const KNOWN: &[(&str, u64)] = &[
     ("provisional-taken-for-clean", 27),
     ("range-lock-skipped", 17),
     ("root-before-images", 90),
-    ("flush-acknowledged-early", 142),
-    ("tombstone-not-durable", 718),
-    ("remote-hit-unpinned", 67),
-    ("open-sets-believed", 116),
+    ("flush-acknowledged-early", 34),
+    ("tombstone-not-durable", 1234),
+    ("remote-hit-unpinned", 111),
+    ("open-sets-believed", 117),
     ("failed-member-kept", 22),
     ("ram-frame-survives-write", 2),
     ("ram-fill-overtaken", 96),

@@ -80,10 +80,11 @@ impl Budget {
         let mut rest = admitted_blocks.min(self.step_blocks * (STEPS as u64 + 1));
         while rest > 0 {
             let step = &mut self.steps[self.now];
-            let taken = rest.min(self.step_blocks - step.admitted_blocks);
+            // One that was begun in a larger window may be too long already.
+            let taken = rest.min(self.step_blocks.saturating_sub(step.admitted_blocks));
             step.admitted_blocks += taken;
             rest -= taken;
-            if step.admitted_blocks == self.step_blocks {
+            if step.admitted_blocks >= self.step_blocks {
                 self.now = (self.now + 1) % STEPS;
                 self.steps[self.now] = Step::default();
             }
@@ -144,6 +145,17 @@ mod tests {
         budget.spend(1_000_000, 0);
         assert!(budget.admitted_blocks() <= 1600);
         assert!(!budget.promise(801));
+    }
+
+    #[test]
+    fn a_window_that_shrinks_ends_the_step_that_is_too_long_for_it() {
+        let mut budget = Budget::new(150, 1600);
+        budget.spend(99, 0);
+        budget.set_window(160);
+        budget.spend(5, 0);
+        assert_eq!(budget.admitted_blocks(), 104);
+        budget.spend(160, 0);
+        assert!(budget.admitted_blocks() <= 160);
     }
 
     #[test]
