@@ -20,7 +20,6 @@ use crate::format::{
 };
 use crate::ids::{BLOCK_BYTES, Location, Sequence, VolumeId};
 use crate::log::{Pending, append_error, new_entry};
-use crate::member::Member;
 use crate::planted::{self, Bug};
 use crate::wait::{all_of, yield_once};
 
@@ -233,19 +232,6 @@ impl Core {
     pub(crate) async fn flush_all(&self, what: &str) -> Result<()> {
         self.flush_each(&format!("{what} on")).await?;
         self.settle_members().await
-    }
-
-    /// Flushes every member. One that fails is still named by the epoch.
-    pub(crate) async fn flush_each(&self, what: &str) -> Result<()> {
-        let flush = |(index, member): (usize, &Member)| (index, member.device.flush());
-        let flushes: Vec<(usize, Io)> = self.serving().map(flush).collect();
-        for (index, flush) in flushes {
-            add(&self.counters.member_flushes, 1);
-            if let Err(error) = flush.done().await {
-                self.fail_member(index, &format!("flushing {what}"), error);
-            }
-        }
-        self.check_latch()
     }
 
     fn is_lap_due(&self) -> bool {

@@ -133,8 +133,10 @@ pub(crate) struct Log {
     appended: Cell<u64>,
     /// Value of `appended` that the last good flush covers.
     flushed: Cell<u64>,
-    /// Member flushes under way, in the order of their beginning and of their markers.
+    /// Member flushes under way, in the order of their beginning.
     flushes: RefCell<VecDeque<flush::MemberFlush>>,
+    /// Flushes begun so far.
+    flush_number: Cell<u64>,
     /// Clients that wait for a member flush.
     flush_waiters: Cell<usize>,
     /// Woken when an append or a flush ends.
@@ -159,6 +161,7 @@ impl Log {
             appended: Cell::new(0),
             flushed: Cell::new(0),
             flushes: RefCell::default(),
+            flush_number: Cell::new(0),
             flush_waiters: Cell::new(0),
             progress: WaitQueue::default(),
             bytes_since_flush: Cell::new(0),
@@ -239,7 +242,8 @@ impl Log {
             return false;
         }
         if log.held_until.get().is_none() {
-            log.held_until.set(self.flushes.borrow().back().map(flush::MemberFlush::marker));
+            let markers = self.flushes.borrow().iter().map(flush::MemberFlush::marker).max();
+            log.held_until.set(markers.filter(|&marker| marker > 0));
         }
         log.held_until.get().is_some_and(|marker| self.flushed.get() < marker)
     }

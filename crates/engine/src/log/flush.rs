@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use forebay_device::{Buf, IoError, IoErrorKind};
+use forebay_device::{Buf, Io, IoError, IoErrorKind};
 
 use super::{BLOCK, OpenSet};
 use crate::core::Core;
@@ -11,13 +11,18 @@ use crate::error::Result;
 use crate::format::{FooterRecord, FooterTrailer, Stream, encode_footer};
 use crate::ids::{Incarnation, SegmentId};
 use crate::limits::FLUSHES_INFLIGHT_MAX;
+use crate::member::Member;
 use crate::planted::{self, Bug};
 use crate::segment::SetState;
 
-/// A flush of every member appended to since the flush before it.
+/// A flush of members under way.
 pub(super) struct MemberFlush {
-    /// Value of `appended` at its beginning: the appends that it covers.
+    number: u64,
+    /// Value of `appended` at its beginning, if it is of every member appended to since the flush before
+    /// it: the appends that it covers. 0 for one of something else.
     marker: u64,
+    /// Whether the members have answered, and those that failed have been noted.
+    answered: bool,
     done: bool,
 }
 
@@ -78,13 +83,14 @@ impl Core {
     /// Whether no flush under way covers `target`, and another one may begin beside them.
     fn may_begin_flush(&self, target: u64) -> bool {
         let flushes = self.log.flushes.borrow();
-        let covered = flushes.back().is_some_and(|flush| flush.marker >= target);
-        !covered && flushes.len() < FLUSHES_INFLIGHT_MAX
+        let covered = flushes.iter().any(|flush| flush.marker >= target);
+        let count = flushes.iter().filter(|flush| flush.marker > 0).count();
+        !covered && count < FLUSHES_INFLIGHT_MAX
     }
 
     async fn flush_once(&self) {
         let marker = self.log.appended.get();
-        self.log.flushes.borrow_mut().push_back(MemberFlush { marker, done: false });
+        let number = self.begin_flush(marker);
         self.log.bytes_since_flush.set(0);
         let mut flushes = Vec::with_capacity(self.members.len());
         for (index, member) in self.serving() {
@@ -100,22 +106,65 @@ impl Core {
                 self.fail_member(index, "flushing", error);
             }
         }
+        self.answer_flush(number);
         if self.settle_members().await.is_ok() {
-            self.end_flush(marker);
+            self.end_flush(number);
         }
     }
 
-    /// A flush counts only once all that began before it have ended too: it may have left out a
-    /// member that one of them is still flushing.
-    fn end_flush(&self, marker: u64) {
+    fn begin_flush(&self, marker: u64) -> u64 {
+        let number = self.log.flush_number.get() + 1;
+        self.log.flush_number.set(number);
+        let flush = MemberFlush { number, marker, answered: false, done: false };
+        self.log.flushes.borrow_mut().push_back(flush);
+        number
+    }
+
+    fn answer_flush(&self, number: u64) {
         let mut flushes = self.log.flushes.borrow_mut();
-        if let Some(own) = flushes.iter_mut().find(|flush| flush.marker == marker) {
+        let own = flushes.iter_mut().find(|flush| flush.number == number);
+        own.into_iter().for_each(|flush| flush.answered = true);
+        self.log.progress.wake_all();
+    }
+
+    /// A flush counts only once all that began before it have ended too: it may have left out a
+    /// member that one of them is still flushing; or one that is going to fail may have lost already
+    /// what it should have covered, so that nothing was left for this one to fail at.
+    fn end_flush(&self, number: u64) {
+        let mut flushes = self.log.flushes.borrow_mut();
+        if let Some(own) = flushes.iter_mut().find(|flush| flush.number == number) {
             own.done = true;
         }
         while let Some(first) = flushes.pop_front_if(|flush| flush.done) {
-            self.log.flushed.set(first.marker);
-            self.note_durable(first.marker);
+            let marker = first.marker.max(self.log.flushed.get());
+            self.log.flushed.set(marker);
+            self.note_durable(marker);
         }
+    }
+
+    /// Flushes every member, whatever was appended. One that fails is still named by the epoch.
+    ///
+    /// # Errors
+    /// If the pool has latched.
+    pub(crate) async fn flush_each(&self, what: &str) -> Result<()> {
+        let number = self.begin_flush(0);
+        let flush = |(index, member): (usize, &Member)| (index, member.device.flush());
+        let flushes: Vec<(usize, Io)> = self.serving().map(flush).collect();
+        for (index, flush) in flushes {
+            add(&self.counters.member_flushes, 1);
+            if let Err(error) = flush.done().await {
+                self.fail_member(index, &format!("flushing {what}"), error);
+            }
+        }
+        self.answer_flush(number);
+        let earlier = || {
+            let flushes = self.log.flushes.borrow();
+            flushes.iter().take_while(|f| f.number < number).all(|flush| flush.answered)
+        };
+        self.log.progress.until(|| earlier() || self.latched.get()).await;
+        self.end_flush(number);
+        self.log.progress.wake_all();
+        self.check_latch()
     }
 
     /// Advances what is known to be durable of the sets that are not closed.

@@ -1,11 +1,12 @@
 //! Flushes that fail. What they should have covered may be lost for good, although the device returns
 //! it until the power goes and later flushes succeed.
 
+use std::cell::Cell;
 use std::rc::Rc;
 
-use forebay_device::Request;
 use forebay_device::model::fault::{Ops, Trigger};
 use forebay_device::model::world::Crash;
+use forebay_device::{Request, Runtime};
 use forebay_engine::{Client, Mode};
 
 use crate::rig::{BLOCK, Breakage, Plan, Rig, SOON, same, survive};
@@ -145,5 +146,32 @@ fn what_a_failed_flush_of_the_origin_may_have_lost_of_dirty_data_is_written_agai
         let origin = rig.origin.peek(3 * BLOCK as u64, BLOCK);
         same("on the origin", crate::rig::version(3, &origin)?, 2)?;
         rig.settled(3)
+    });
+}
+
+/// Where one of the superblocks' flushes has lost what was appended before, nothing is left of it that a
+/// client's flush could fail at.
+#[test]
+fn a_flush_of_an_ssd_does_not_count_while_one_that_began_before_may_fail() {
+    survive(SEEDS, |seed| {
+        let rig = Rig::new(seed, Plan::default());
+        rig.write(2, 3, 1)?;
+        fail_one(&rig.broken[0]);
+        rig.gates[0].hold(1, |request| matches!(request, Request::Flush));
+        let pool = rig.pool();
+        rig.world.spawn(Box::pin(async move {
+            pool.set_write_amplification_max(200).await.unwrap_err();
+        }));
+        rig.pause(SOON);
+        assert_eq!(rig.gates[0].held(), 1, "it has failed, and nobody knows");
+        let (volume, flushed) = (rig.volume(), Rc::new(Cell::new(None)));
+        let ended = Rc::clone(&flushed);
+        rig.world.spawn(Box::pin(async move { ended.set(Some(volume.flush().await.is_ok())) }));
+        rig.pause(SOON);
+        assert_eq!(flushed.get(), None, "what it says may be gone");
+        rig.gates[0].release();
+        rig.pause(SOON);
+        assert_eq!(flushed.get(), Some(false));
+        Ok(())
     });
 }
