@@ -249,6 +249,7 @@ impl Core {
         self.take_in(index, span);
         if self.superblock.borrow().epoch > next.epoch {
             // Another member was left behind by the same update.
+            self.renew_root(index, &next).await?;
             self.write_superblocks(|_| ()).await?;
         }
         planted::seen("member added in use");
@@ -283,6 +284,24 @@ impl Core {
         for slot in 0..2 {
             write_slot(&*member.device, &own, slot).await.map_err(failed)?;
             member.device.flush().done().await.map_err(failed)?;
+        }
+        Ok(())
+    }
+
+    /// Gives a member that has joined the root that superblocks name since it was prepared, before its own
+    /// does.
+    async fn renew_root(&self, index: usize, prepared: &Superblock) -> Result<()> {
+        if self.superblock.borrow().marking_root == prepared.marking_root {
+            return Ok(());
+        }
+        let root = self.read_root().await?;
+        let (data, member) = (Buf::copy_of(&root.encode()).freeze(), &self.members[index]);
+        for slot in 0..2 {
+            let at = root_offset(prepared.root_bytes, slot);
+            if let Err(error) = member.device.write(at, data.clone()).done().await {
+                self.fail_member(index, "writing a root to", error);
+            }
+            self.flush_each("a root on").await?;
         }
         Ok(())
     }

@@ -9,7 +9,8 @@
 //! * The root with these images counts only for the superblock that names it. As long as none does, a
 //!   start with the failed member finds the epoch before, with the root that slot 1 still has, and nothing
 //!   is lost. Slot 1 has the new one before any other root is written.
-//! * If another member fails meanwhile, all of it is done once more.
+//! * If another member fails meanwhile, all of it is done once more. Where superblocks name the first root
+//!   by then, slot 1 has that one before the second is written over it.
 
 use std::collections::BTreeMap;
 
@@ -119,7 +120,7 @@ impl Core {
     }
 
     /// Writes the root that notes what is lost to a slot of all members that serve, durably.
-    async fn write_marks(&self, root: &Root, slot: u64) -> Result<()> {
+    pub(crate) async fn write_marks(&self, root: &Root, slot: u64) -> Result<()> {
         if planted::is(Bug::LossNotDurable) {
             return Ok(());
         }

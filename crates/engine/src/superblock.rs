@@ -234,6 +234,11 @@ impl Core {
             if !lost.is_empty() && !certain {
                 let epoch = next.epoch + 1;
                 if !marks.as_ref().is_some_and(|marks| marks.is_of(self, epoch)) {
+                    let named = |marks: &&Marks| marks.root.generation == next.marking_root;
+                    if let Some(marks) = marks.as_ref().filter(named) {
+                        // Superblocks name it by now, and the next one is written over it.
+                        Box::pin(self.write_marks(&marks.root, 1)).await?;
+                    }
                     // Apart, as each write that may be the first one holds the room for this.
                     let marking = Box::pin(self.mark_losses(marks.take(), epoch));
                     *marks = Some(marking.await?);

@@ -513,10 +513,15 @@ impl Volume {
 
     /// Ends a change. A flush that failed on its way may have lost it, and clients were perhaps told
     /// of that before it was acknowledged: what they heard speaks of what was acknowledged before.
+    /// Likewise of a member that took a part of it.
     fn end_change(&self, before: Witnessed) {
         let origin = &self.state.origin;
         if origin.direct.get() != before.direct && origin.failures.get() != before.failures {
             origin.notices.set(origin.notices.get() + 1);
+        }
+        if self.state.losses.get() != before.losses {
+            origin.notices.set(origin.notices.get() + 1);
+            self.state.loss_notice.set(origin.notices.get());
         }
     }
 

@@ -648,6 +648,10 @@ impl Seed {
         }
         if hit {
             *shared.seen.borrow_mut().entry("start: a flush failed").or_default() += 1;
+            // It may have failed behind the start, when a pool goes on.
+            let config = &shared.config;
+            let alone = config.dirty_copies < 2 || config.loss.is_some() || config.strike.is_some();
+            shared.may_have_lost.set(shared.may_have_lost.get() || alone);
         }
         self.crash(*luck.pick(&[Crash::ProcessKill, Crash::ProcessKill, Crash::PowerCut]));
         Ok(())

@@ -10,6 +10,7 @@ use forebay_device::model::world::Crash;
 use forebay_engine::planted::Bug;
 use forebay_engine::{EventKind, Hold, Place, Tuning};
 
+use crate::changing::add;
 use crate::rig::{BLOCK, KINDS, Plan, Rig, SOON, lazy, provoke, same, survive, version};
 
 const BLOCKS: u64 = 12;
@@ -408,5 +409,102 @@ fn the_last_member_and_one_without_a_witness_latch_the_pool() {
         comes_home(&rig)?;
         let origin = rig.origin.peek(0, BLOCK);
         version(0, &origin).map(drop)
+    });
+}
+
+/// All is written twice, so that the root is older than some of it.
+fn written(rig: &Rc<Rig>) -> Result<(), String> {
+    for round in 2..4 {
+        (0..BLOCKS).try_for_each(|block| rig.write(round, block, 1))?;
+        rig.flush()?;
+    }
+    Ok(())
+}
+
+/// The power is cut; then this member is all that is left, and what others took is accepted.
+fn opens_alone(rig: &Rc<Rig>, member: usize) -> Result<(), String> {
+    rig.crash(Crash::PowerCut);
+    rig.broken.iter().for_each(crate::rig::Breakage::mend);
+    rig.offer(&[member]);
+    rig.accepts.set(true);
+    rig.open()
+}
+
+/// The root that notes what the second one took is written over the one that superblocks name by then.
+#[test]
+fn a_second_loss_may_be_cut_off_while_it_is_noted() {
+    survive(4, |seed| {
+        for (after, ios) in (5..8).flat_map(|after| (15..24).map(move |ios| (after, ios))) {
+            let luck = (seed + after + ios) as usize;
+            let (first, second) = (luck % 3, (luck + 1) % 3);
+            let rig = Rig::new(seed, plan(3));
+            written(&rig)?;
+            rig.broken[first].failing.arm(Trigger::every(Ops::All));
+            rig.broken[second].failing.arm(Trigger::every(Ops::Writes).after(after));
+            rig.world.crash_at(Some(rig.world.io_count() + after + ios));
+            for block in 0..BLOCKS {
+                rig.write(4, block, 1).ok();
+            }
+            rig.flush().ok();
+            let at = |error| format!("after {after}, cut off at {ios}: {error}");
+            opens_alone(&rig, 3 - first - second).map_err(at)?;
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn who_joins_while_a_loss_is_noted_has_the_root_that_counts() {
+    survive(2, |seed| {
+        for (after, ios) in (0..4).flat_map(|after| (30..60).map(move |ios| (after, ios))) {
+            let rig = Rig::new(seed, Plan { spares: 1, ..plan(2) });
+            written(&rig)?;
+            rig.broken[seed as usize % 2].failing.arm(Trigger::every(Ops::Writes).after(after));
+            rig.world.crash_at(Some(rig.world.io_count() + ios));
+            add(&rig, 2).map(drop).ok();
+            rig.world.run_for(SOON).ok();
+            match opens_alone(&rig, 2) {
+                Err(error) if error.contains("no readable root") => {
+                    return Err(format!("after {after}, cut off at {ios}: {error}"));
+                }
+                // It may not have joined by then.
+                _ => {}
+            }
+        }
+        Ok(())
+    });
+}
+
+/// One piece of a write is published on the member that fails at the next piece, and a FLUSH beside it is told
+/// of that before the write is acknowledged.
+#[test]
+fn a_write_that_lost_a_part_on_its_way_is_told_of_by_the_flush_behind_it() {
+    survive(4, |seed| {
+        let mut told = 0;
+        for (failed, after) in (0..2).flat_map(|failed| (0..4).map(move |after| (failed, after))) {
+            let rig = Rig::new(seed, Plan { origin_bytes: 8 << 20, ..plan(2) });
+            (1020..1028).try_for_each(|block| rig.write(2, block, 1))?;
+            rig.flush()?;
+            rig.broken[failed].failing.arm(Trigger::every(Ops::Writes).after(after));
+            // A stripe ends in the middle.
+            let done = rig.start_write(4, 1022, 4);
+            let mut beside = Ok(());
+            while !done.get() && beside.is_ok() {
+                beside = rig.flush();
+            }
+            rig.pause(100 * SOON);
+            assert!(done.get());
+            if beside.is_ok() {
+                continue;
+            }
+            told += 1;
+            let behind = rig.flush();
+            let whole = (1022..1026).all(|block| rig.read(block) == Ok(4));
+            if behind.is_ok() && !whole {
+                return Err(format!("{failed} fails after {after}: durable, and it is not"));
+            }
+        }
+        assert!(told > 0);
+        Ok(())
     });
 }
