@@ -203,6 +203,18 @@ fn bytes(range: &Range<u64>) -> (u64, u64) {
 async fn request<S: Subject>(shared: &Shared, subject: &S, client: usize, op: Op) {
     shared.trace(|| format!("client {client}: {op:?} ..."));
     shared.note(&op);
+    let asked = match &op {
+        Op::Read(volume, range) | Op::Write(volume, range, _) | Op::WriteZeroes(volume, range) => {
+            Some((*volume, range.clone()))
+        }
+        _ => None,
+    };
+    let is_lost = || {
+        let asked = asked.clone();
+        asked.is_some_and(|(volume, range)| shared.is_lost(subject, volume, range))
+    };
+    // Others may overwrite it before this has ended.
+    let was_lost = shared.may_have_lost.get() && is_lost();
     let oracle = &shared.oracle;
     let result = match &op {
         Op::Read(volume, range) => read(shared, subject, client, *volume, range.clone()).await,
@@ -251,14 +263,12 @@ async fn request<S: Subject>(shared: &Shared, subject: &S, client: usize, op: Op
             return runtime.sleep(*span).await.result.unwrap_or(());
         }
     };
-    let result = match &op {
-        Op::Read(volume, range) | Op::Write(volume, range, _) | Op::WriteZeroes(volume, range)
-            if result.is_err() && shared.is_lost(subject, *volume, range.clone()) =>
-        {
+    let result = match result {
+        Err(_) if was_lost || is_lost() => {
             *shared.seen.borrow_mut().entry("request of what is lost").or_default() += 1;
             Ok(())
         }
-        _ => result,
+        result => result,
     };
     shared.judge(client, &op, result);
 }
