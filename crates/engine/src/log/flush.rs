@@ -66,17 +66,22 @@ impl Core {
             }
             if self.may_begin_flush(target) {
                 self.flush_once().await;
-                self.log.progress.wake_all();
-                // After the clients, whose next writes belong to what was held for them.
-                for log in Stream::DIRTY.map(|stream| self.log.stream(stream)) {
-                    if !log.queue.borrow().is_empty() {
-                        log.work.wake_all();
-                    }
-                }
+                self.note_flushed();
                 continue;
             }
             let flushed = || self.log.flushed.get() >= target || self.may_begin_flush(target);
             self.log.progress.until(|| flushed() || self.latched.get()).await;
+        }
+    }
+
+    /// Wakes whoever waits for a flush to count.
+    fn note_flushed(&self) {
+        self.log.progress.wake_all();
+        // After the clients, whose next writes belong to what was held for them.
+        for log in Stream::DIRTY.map(|stream| self.log.stream(stream)) {
+            if !log.queue.borrow().is_empty() {
+                log.work.wake_all();
+            }
         }
     }
 
@@ -163,7 +168,8 @@ impl Core {
         };
         self.log.progress.until(|| earlier() || self.latched.get()).await;
         self.end_flush(number);
-        self.log.progress.wake_all();
+        // One that clients wait for may have waited for this.
+        self.note_flushed();
         self.check_latch()
     }
 
