@@ -175,3 +175,30 @@ fn a_flush_of_an_ssd_does_not_count_while_one_that_began_before_may_fail() {
         Ok(())
     });
 }
+
+/// Appends of synchronous writers wait for the flush under way; where that had to wait for one of the
+/// superblocks, they go on when both are over.
+#[test]
+fn what_is_held_for_a_flush_goes_on_when_that_had_to_wait_for_another_one() {
+    survive(SEEDS, |seed| {
+        let rig = Rig::new(seed, Plan::default());
+        rig.write(2, 3, 1)?;
+        rig.gates[0].hold(1, |request| matches!(request, Request::Flush));
+        let (pool, first, second) = (rig.pool(), rig.volume(), rig.volume());
+        rig.world.spawn(Box::pin(async move {
+            pool.set_write_amplification_max(200).await.unwrap();
+        }));
+        rig.pause(SOON);
+        assert_eq!(rig.gates[0].held(), 1);
+        rig.world.spawn(Box::pin(async move { first.flush().await.unwrap() }));
+        rig.world.spawn(Box::pin(async move { second.flush().await.unwrap() }));
+        rig.pause(SOON);
+        let done = rig.start_write(4, 5, 1);
+        rig.pause(SOON);
+        let held = !done.get();
+        rig.gates[0].release();
+        rig.pause(SOON);
+        assert!(held && done.get(), "held {held}, done {}", done.get());
+        Ok(())
+    });
+}
