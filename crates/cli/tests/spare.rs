@@ -286,6 +286,25 @@ fn one_that_is_missing_at_a_start_costs_one_spare() {
     daemon.stop();
 }
 
+/// A cache device that was moved to where a spare was last is not that spare.
+#[test]
+fn one_that_is_away_is_not_forgotten_for_what_stands_in_its_place() {
+    let mut daemon = patient("spare-place");
+    let path = |name: &str| daemon.dir.0.join(name);
+    let (spare, away, member) = (daemon.ssd("ssd-2"), path("away"), path("ssd-1"));
+    daemon.tell(&[&SPARE[..], &[text(&spare)]].concat());
+    daemon.stop();
+    std::fs::rename(&spare, &away).unwrap();
+    std::fs::rename(&member, &spare).unwrap();
+    daemon.start();
+    until_served(&daemon);
+    assert_eq!(members(&daemon).len(), 2);
+    assert_eq!(spares(&daemon), [(text(&spare).to_owned(), "missing".to_owned())]);
+    std::fs::rename(&away, &member).unwrap();
+    until("it is found", || spares(&daemon) == [(text(&member).to_owned(), READY.to_owned())]);
+    daemon.stop();
+}
+
 /// It may need the one that has failed.
 #[test]
 fn a_pool_that_has_stopped_writing_takes_no_spare() {

@@ -325,9 +325,11 @@ impl Daemon {
         self.tell_time(&open);
         self.tell_news(&name, &open);
         let superblock = open.pool.superblock();
+        let places = slot.places_of(&superblock);
         let known = Record {
             ssds: paths,
-            places: slot.places_of(&superblock),
+            spares: slot.spares_beside(&places),
+            places,
             replaced: lost_of(&superblock, &BTreeSet::new())
                 .map(|id| id.to_string())
                 .filter(|id| record.replaced.contains(id))

@@ -105,6 +105,20 @@ impl Spares {
 }
 
 impl Slot {
+    /// The spares that a start goes on with, given the places of the pool's cache devices: without those that
+    /// were taken when the last run ended. Where such a one was, there is a cache device that the record does
+    /// not know.
+    pub(super) fn spares_beside(
+        &self,
+        places: &BTreeMap<String, PathBuf>,
+    ) -> BTreeMap<String, PathBuf> {
+        let record = self.record.borrow();
+        let new = places.iter().filter(|(id, _)| !record.places.contains_key(*id));
+        let taken: Vec<_> = new.map(|(_, path)| path).collect();
+        let left = record.spares.iter().filter(|(_, path)| !taken.contains(path));
+        left.map(|(id, path)| (id.clone(), path.clone())).collect()
+    }
+
     /// The spare that has this path, or had it last, or this identity.
     pub(super) fn spare_of(&self, wanted: &str) -> Option<(String, PathBuf)> {
         let record = self.record.borrow();
@@ -318,7 +332,6 @@ impl Daemon {
     pub(super) async fn look_for_spares(&self, slot: &Slot, open: &Open, sight: &Sight) {
         let (name, pool) = (slot.record.borrow().name.to_string(), open.pool.superblock().pool);
         let known = slot.record.borrow().spares.clone();
-        let is_member = |path: &PathBuf| slot.seen.borrow().iter().any(|found| found.path == *path);
         let mut moved = false;
         for (id, last) in known {
             if matches!(open.spares.held.borrow().get(&id), Some(Held::Ready(_) | Held::Failed(_)))
@@ -334,13 +347,6 @@ impl Daemon {
                     moved |= path != last;
                     slot.record.borrow_mut().spares.insert(id.clone(), path);
                     held
-                }
-                // It was taken when the last run ended.
-                None if is_member(&last) => {
-                    slot.record.borrow_mut().spares.remove(&id);
-                    open.spares.forget(&id);
-                    moved = true;
-                    continue;
                 }
                 None => Held::Missing("it is not there".to_owned()),
             };
