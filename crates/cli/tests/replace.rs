@@ -8,27 +8,10 @@ mod common;
 use std::process::{Child, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use common::daemon::{Daemon, read_all, served, until, until_served, write_all, written};
+use common::daemon::{
+    Daemon, members, patient, read_all, show, until, until_served, write_all, written,
+};
 use serde_json::Value;
-
-fn show(daemon: &Daemon) -> Value {
-    daemon.json(&["pool", "show", "fast"])
-}
-
-/// The paths of the cache devices that the pool has.
-fn members(daemon: &Daemon) -> Vec<String> {
-    let shown = show(daemon);
-    let members = shown["members"].as_array().unwrap();
-    let present = members.iter().filter(|member| member["state"] == "present");
-    present.map(|member| member["path"].as_str().unwrap().to_owned()).collect()
-}
-
-/// Tests share a disk with whatever else runs, and may wait long for it.
-fn patient(name: &str) -> Daemon {
-    let daemon = served(name);
-    daemon.tell(&["pool", "set", "fast", "device_deadline=5m"]);
-    daemon
-}
 
 const REPLACE: [&str; 4] = ["pool", "device", "replace", "fast"];
 

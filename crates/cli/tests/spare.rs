@@ -9,22 +9,11 @@ use std::time::Duration;
 
 use common::Client;
 use common::daemon::{
-    Daemon, SSD_BYTES, VOLUME_BYTES, content, read_all, served, until, until_served, written,
+    Daemon, PATIENT, SSD_BYTES, VOLUME_BYTES, content, members, patient, read_all, show, until,
+    until_served, written,
 };
 use common::looped::LoopSsd;
 use serde_json::Value;
-
-fn show(daemon: &Daemon) -> Value {
-    daemon.json(&["pool", "show", "fast"])
-}
-
-/// The paths of the cache devices that the pool has.
-fn members(daemon: &Daemon) -> Vec<String> {
-    let shown = show(daemon);
-    let members = shown["members"].as_array().unwrap();
-    let present = members.iter().filter(|member| member["state"] == "present");
-    present.map(|member| member["path"].as_str().unwrap().to_owned()).collect()
-}
 
 /// Paths and states of its spares.
 fn spares(daemon: &Daemon) -> Vec<(String, String)> {
@@ -40,15 +29,6 @@ fn spares(daemon: &Daemon) -> Vec<(String, String)> {
 fn told(daemon: &Daemon, code: &str) -> usize {
     let events = daemon.json(&["events"])["items"].as_array().unwrap().clone();
     events.iter().filter(|event| event["code"] == code).count()
-}
-
-/// Tests share a disk with whatever else runs, and may wait long for it.
-const PATIENT: [&str; 4] = ["pool", "set", "fast", "device_deadline=5m"];
-
-fn patient(name: &str) -> Daemon {
-    let daemon = served(name);
-    daemon.tell(&PATIENT);
-    daemon
 }
 
 fn text(path: &Path) -> &str {

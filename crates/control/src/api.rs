@@ -18,8 +18,10 @@ pub use crate::devices::{
 };
 pub use crate::population::{CacheProfile, Population};
 pub use crate::scrub::{Scrub, Verify};
+pub use job::{Done, Job, JobState, Stop, Stopping};
 pub use report::{Bypassed, Event, EventsQuery, Memory, PoolStats, Stats, Status, VolumeStats};
 
+mod job;
 mod report;
 
 /// Version of the answers, in each of them as `schema`.
@@ -760,81 +762,5 @@ impl<T> Many<T> {
     /// The answer with these things.
     pub fn of(items: Vec<T>) -> Many<T> {
         Many { schema: SCHEMA, items }
-    }
-}
-
-/// How long work goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum JobState {
-    /// It is under way.
-    Running,
-    /// It has reached its end, and what it did is durable.
-    Done,
-    /// It has failed.
-    Failed,
-    /// Somebody has ended it before.
-    Cancelled,
-}
-
-/// Long work.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Job {
-    /// Its number.
-    pub number: u64,
-    /// What it does.
-    pub what: String,
-    /// How it is.
-    pub state: JobState,
-    /// Bytes that were to be moved when it began; more may have come.
-    pub total_bytes: u64,
-    /// Bytes that are left.
-    pub left_bytes: u64,
-    /// Bytes a second so far.
-    pub rate_bytes_per_s: u64,
-    /// Seconds to go at this rate; `null` while nobody can tell.
-    pub left_s: Option<u64>,
-    /// Why it failed.
-    pub error: Option<crate::error::ApiError>,
-    /// Whether somebody else had begun it when it was asked for.
-    #[serde(default)]
-    pub joined: bool,
-}
-
-/// `POST /api/v1/stop`: end the daemon.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Stop {
-    /// Bring all dirty data to the origins first.
-    #[serde(default)]
-    pub destage: bool,
-}
-
-/// What an asked end begins with.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Stopping {
-    /// See [`SCHEMA`].
-    pub schema: u32,
-    /// The process that ends.
-    pub pid: u32,
-    /// Bytes that origins lack now.
-    pub dirty_bytes: u64,
-    /// What has to be done first; without it the daemon is ending.
-    pub job: Option<Job>,
-}
-
-/// An answer with nothing in it.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct Done {
-    /// See [`SCHEMA`].
-    pub schema: u32,
-    /// What was done, for people.
-    pub what: String,
-}
-
-impl Done {
-    /// The answer that says this.
-    pub fn of(what: impl Into<String>) -> Done {
-        Done { schema: SCHEMA, what: what.into() }
     }
 }

@@ -135,6 +135,12 @@ fn gib(bytes: u64) -> f64 {
     bytes as f64 / (1_u64 << 30) as f64
 }
 
+/// One volume on the disks, behind one SSD and no RAM.
+fn scene(disks: &ArrayParameters, pool_bytes: u64, set_bytes: u64) -> Result<Scene> {
+    let ssds = Default::default();
+    Scene::new(&Setting { disks, pool_bytes, ram_bytes: 0, volumes: &[set_bytes], ssds })
+}
+
 /// A working set of half the pool is written once from front to back; then ten times the pool's
 /// bytes are written into it at random, 4 KiB each, by 32 clients. Everything from there on counts:
 /// the rate of the worst second, the latencies, and what the SSD was given for it, moves and
@@ -144,13 +150,7 @@ fn gib(bytes: u64) -> f64 {
 fn half(bench: &mut Bench, disks: &ArrayParameters) -> Result<Figures> {
     let pool_bytes = pool_bytes(bench);
     let set_bytes = pool_bytes / 2;
-    let scene = Scene::new(&Setting {
-        disks,
-        pool_bytes,
-        ram_bytes: 0,
-        volumes: &[set_bytes],
-        ssds: Default::default(),
-    })?;
+    let scene = scene(disks, pool_bytes, set_bytes)?;
     scene.play(0, 4, filling(set_bytes, 1 << 20))?;
     let (before, counters) = (scene.ssd_bytes(), scene.pool.counters().list());
     let seen = scene.play(0, WRITERS, random_writes(LAPS * pool_bytes, set_bytes))?;
@@ -175,13 +175,7 @@ fn double(bench: &mut Bench, disks: &ArrayParameters) -> Result<Figures> {
     let (set_bytes, lap) = (2 * pool_bytes, pool_bytes / BLOCK);
     let count = LAPS * lap;
     let blocks = set_bytes / BLOCK;
-    let scene = Scene::new(&Setting {
-        disks,
-        pool_bytes,
-        ram_bytes: 0,
-        volumes: &[set_bytes],
-        ssds: Default::default(),
-    })?;
+    let scene = scene(disks, pool_bytes, set_bytes)?;
     let ends: Rc<std::cell::RefCell<Vec<Nanos>>> = Rc::default();
     let (clock, starts, mut drawn) = (scene.runtime(), Rc::clone(&ends), 0_u64);
     let started = scene.now();

@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
+use serde_json::Value;
+
 use super::{Client, Dir, forebay, run, signal, stderr};
 
 pub const VOLUME_BYTES: usize = 32 << 20;
@@ -44,6 +46,29 @@ pub fn until_served(daemon: &Daemon) {
             && volume["exports"][0].as_str().is_some_and(|uri| !uri.is_empty())
     });
 }
+
+/// What `pool show` says of the pool.
+pub fn show(daemon: &Daemon) -> Value {
+    daemon.json(&["pool", "show", "fast"])
+}
+
+/// The paths of the cache devices that the pool has.
+pub fn members(daemon: &Daemon) -> Vec<String> {
+    let shown = show(daemon);
+    let members = shown["members"].as_array().unwrap();
+    let present = members.iter().filter(|member| member["state"] == "present");
+    present.map(|member| member["path"].as_str().unwrap().to_owned()).collect()
+}
+
+/// As [`served`]; its SSDs may take long, for tests share a disk with whatever else runs.
+pub fn patient(name: &str) -> Daemon {
+    let daemon = served(name);
+    daemon.tell(&PATIENT);
+    daemon
+}
+
+/// Lets the SSDs of the pool take long.
+pub const PATIENT: [&str; 4] = ["pool", "set", "fast", "device_deadline=5m"];
 
 /// Waits for something that the daemon does by itself.
 #[allow(clippy::disallowed_methods, reason = "a test waits")]
@@ -202,10 +227,10 @@ impl Daemon {
     }
 
     /// The same as JSON.
-    pub fn json(&self, arguments: &[&str]) -> serde_json::Value {
+    pub fn json(&self, arguments: &[&str]) -> Value {
         let mut arguments = arguments.to_vec();
         arguments.push("--json");
-        let value: serde_json::Value = serde_json::from_str(&self.tell(&arguments)).unwrap();
+        let value: Value = serde_json::from_str(&self.tell(&arguments)).unwrap();
         assert_eq!(value["schema"], 1, "{arguments:?}");
         value
     }
