@@ -90,7 +90,7 @@ impl Core {
         let alone = self.named_count() == 1;
         if logged && !alone {
             self.check_latch()?;
-            let said = self.log_tombstones(v, first, count).await;
+            let said = self.log_tombstones(v, &[(first, count)]).await;
             self.note_unless_void(v, first, &said);
             said?;
         }
@@ -129,7 +129,7 @@ impl Core {
 
     /// Remembers that what was void in the index already may not be so durably: nothing goes around the
     /// log there. The caller holds the range lock.
-    fn note_unless_void(&self, v: &VolumeState, first: u64, durable: &Result<()>) {
+    pub(crate) fn note_unless_void(&self, v: &VolumeState, first: u64, durable: &Result<()>) {
         if durable.is_err() {
             planted::seen("void, and not durably");
             self.note_drop(v.id, first);
@@ -139,7 +139,7 @@ impl Core {
     async fn make_void(&self, v: &VolumeState, first: u64, count: u32, said: bool) -> Result<()> {
         self.check_latch()?;
         if !said {
-            self.log_tombstones(v, first, count).await?;
+            self.log_tombstones(v, &[(first, count)]).await?;
         }
         if planted::is(Bug::TombstoneNotDurable) || planted::is(Bug::TombstoneForgotten) {
             return Ok(());
@@ -147,18 +147,20 @@ impl Core {
         self.flush_members().await
     }
 
-    /// Logs that whatever the log holds of a range is void; volatile until the next flush.
-    async fn log_tombstones(&self, v: &VolumeState, first: u64, count: u32) -> Result<()> {
+    /// Logs that whatever the log holds of these runs of blocks is void; volatile until the next flush. The
+    /// caller holds the range lock.
+    pub(crate) async fn log_tombstones(&self, v: &VolumeState, runs: &[(u64, u32)]) -> Result<()> {
         if planted::is(Bug::TombstoneForgotten) {
-            self.map_remove(v.id, first, count);
+            runs.iter().for_each(|&(first, count)| self.map_remove(v.id, first, count));
             return Ok(());
         }
         planted::seen("tombstone");
-        let mut appends = Vec::new();
-        for (block, count) in region_parts(first, count) {
+        let parts = runs.iter().flat_map(|&(first, count)| region_parts(first, count));
+        let append = |(block, count)| {
             let entry = new_entry(EntryKind::Tombstone, v.id, block, count);
-            appends.push(self.log.append(Stream::Facts, entry, None));
-        }
+            self.log.append(Stream::Facts, entry, None)
+        };
+        let appends: Vec<_> = parts.map(append).collect();
         for append in appends {
             append.done().await.map_err(|error| append_error("writing a tombstone", error))?;
         }

@@ -4,6 +4,7 @@
 //! ([`forebay_device`]), so the code that runs in production is the code that is simulated.
 #![forbid(unsafe_code)]
 
+mod acceptance;
 mod addition;
 mod adoption;
 mod apply;

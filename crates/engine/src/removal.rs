@@ -10,9 +10,9 @@
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
+use crate::acceptance::{lost_in, regions_of};
 use crate::core::Core;
 use crate::error::{Error, ErrorKind, Result};
-use crate::format::State;
 use crate::ids::VolumeId;
 use crate::limits::REGION_BLOCKS;
 use crate::planted::{self, Bug};
@@ -111,13 +111,7 @@ impl Core {
         without.await?;
         drop(control);
         for shard in &self.shards {
-            let mut regions = Vec::new();
-            shard.index.borrow().for_each_region(|volume, region, _, _, _| {
-                if volume == id {
-                    regions.push(u64::from(region) * REGION_BLOCKS);
-                }
-            });
-            for first in regions {
+            for first in regions_of(shard, id) {
                 self.map_remove(id, first, REGION_BLOCKS as u32);
             }
             shard.dropped.borrow_mut().retain(|(volume, _), _| *volume != id);
@@ -129,30 +123,19 @@ impl Core {
 
     /// Refuses if blocks of a volume are nowhere: its origin is not the volume then.
     fn refuse_lost(&self, id: VolumeId, name: &str) -> Result<()> {
-        let mut lost = None;
-        for shard in &self.shards {
-            let index = shard.index.borrow();
-            let mut regions = Vec::new();
-            index.for_each_region(|volume, region, _, _, _| {
-                if volume == id {
-                    regions.push(u64::from(region) * REGION_BLOCKS);
-                }
-            });
-            for first in regions {
-                index.lookup(id, first, REGION_BLOCKS as u32, |m| {
-                    if m.state == State::Lost {
-                        lost = Some(m.block);
-                    }
-                });
-            }
-        }
-        let Some(block) = lost else { return Ok(()) };
+        let lost = self.shards.iter().find_map(|shard| {
+            let mut regions = regions_of(shard, id).into_iter();
+            regions.find_map(|region| lost_in(shard, id, region).first().copied())
+        });
+        let Some((block, _)) = lost else { return Ok(()) };
         let what = format!(
             "volume \"{name}\" has lost blocks, among them number {block}: its origin has older data \
              there"
         );
-        Err(Error::new(ErrorKind::NeedsDecision, what)
-            .hint("overwrite them through the volume, from a backup; then remove it"))
+        Err(Error::new(ErrorKind::NeedsDecision, what).hint(
+            "overwrite them through the volume, from a backup, or accept the older data: \
+                   `forebay volume accept-lost`; then remove it",
+        ))
     }
 
     /// Drops what the log still says of volumes that were removed.

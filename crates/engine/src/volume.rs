@@ -112,7 +112,7 @@ pub(crate) fn cutoff_bytes(settings: &VolumeSettings, tuning: &Tuning) -> [u64; 
 /// for a pool that is thrown away as a whole.
 pub struct Volume {
     core: Rc<Core>,
-    state: Rc<VolumeState>,
+    pub(crate) state: Rc<VolumeState>,
     /// How many of the origin's notices this client has been told of.
     notices_told: Cell<u64>,
     /// Whether it has changed anything since its last FLUSH.
@@ -271,7 +271,7 @@ impl Volume {
         Ok(())
     }
 
-    fn begin(&self) -> Result<InFlight<'_>> {
+    pub(crate) fn begin(&self) -> Result<InFlight<'_>> {
         self.refuse_if_stopping()?;
         self.state.last_request.set(self.core.rt.now());
         Ok(InFlight::new(&self.core, &self.state))

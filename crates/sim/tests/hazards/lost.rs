@@ -508,3 +508,75 @@ fn a_write_that_lost_a_part_on_its_way_is_told_of_by_the_flush_behind_it() {
         Ok(())
     });
 }
+
+/// What is lost and was accepted is what the origin has, for good: whatever crash comes, and also with what is older
+/// in the log of those who are left.
+#[test]
+fn what_is_accepted_as_lost_is_the_origins_from_then_on() {
+    provoke(Bug::TombstoneForgotten, 8, |seed| {
+        let rig = Rig::new(seed, plan(2 + (seed / 4 % 2) as usize));
+        spread(&rig, 4)?;
+        let failed = (seed % 2) as usize;
+        strike(&rig, failed, [1, 3, 4][seed as usize % 3], 0);
+        touch(&rig);
+        rig.pause(100 * SOON);
+        let gone = lost(&rig);
+        let volume = rig.volume();
+        let accepted = rig.run(async move { volume.accept_lost().await }).unwrap().unwrap();
+        assert_eq!((accepted, rig.volume().lost_blocks()), (gone.len() as u64, 0));
+        let expected = |block| if gone.contains(&block) { 1 } else { 4 };
+        let holds = |when: &str| {
+            let right = |block| same(when, rig.read(block)?, expected(block)).map(drop);
+            (0..BLOCKS).try_for_each(right)
+        };
+        holds("at once")?;
+        for turn in 0..2 {
+            rig.crash(KINDS[((seed + turn) % 2) as usize]);
+            rig.broken[failed].mend();
+            let members = rig.members.len();
+            let others: Vec<usize> = (0..members).filter(|&i| i != failed).collect();
+            rig.offer(&if turn == 0 { others } else { (0..members).collect() });
+            rig.open()?;
+            assert_eq!(lost(&rig), BTreeSet::new(), "at start {turn}");
+            holds("after a crash")?;
+        }
+        rig.flush().ok();
+        comes_home(&rig)?;
+        holds("at home")
+    });
+}
+
+/// The process or the power ends at any request of an acceptance: what was lost is lost, or the origin's.
+#[test]
+fn a_crash_in_the_middle_of_an_acceptance_leaves_lost_what_was_not_accepted() {
+    survive(4, |seed| {
+        let mut opened = [0; 2];
+        for ios in 1..40 {
+            let rig = Rig::new(seed, plan(2));
+            spread(&rig, 4)?;
+            let failed = (seed % 2) as usize;
+            strike(&rig, failed, 3, 0);
+            touch(&rig);
+            rig.pause(100 * SOON);
+            let gone = lost(&rig);
+            rig.world.crash_at(Some(rig.world.io_count() + ios));
+            let volume = rig.volume();
+            let accepted = rig.run(async move { volume.accept_lost().await });
+            let accepted = accepted.is_ok_and(|accepted| accepted.is_ok());
+            rig.crash(KINDS[(ios % 2) as usize]);
+            rig.broken[failed].mend();
+            rig.open()?;
+            let left = lost(&rig);
+            opened[usize::from(accepted)] += 1;
+            assert!(left.is_subset(&gone) && (!accepted || left.is_empty()), "{ios}: {left:?}");
+            for block in (0..BLOCKS).filter(|block| !left.contains(block)) {
+                let expected = if gone.contains(&block) { 1 } else { 4 };
+                same("after a crash", rig.read(block)?, expected)?;
+            }
+            rig.flush().ok();
+            comes_home(&rig)?;
+        }
+        assert!(opened[0] > 0 && opened[1] > 0, "{opened:?}");
+        Ok(())
+    });
+}
