@@ -50,6 +50,7 @@ fn every_command_answers_in_json_with_the_version_of_its_form() {
         vec!["volume", "set", "--", "fast/vm", "readonly"],
         vec!["volume", "flush", "--", "fast/vm"],
         vec!["volume", "grow", "--", "fast/vm"],
+        vec!["volume", "accept-lost", "--", "fast/vm"],
         vec!["export", "add", "--", "fast/vm"],
         vec!["export", "list", "--"],
         vec!["status", "--"],

@@ -38,14 +38,30 @@ fn the_reference_is_written_from_the_definitions() {
 fn the_reference_has_every_address_of_the_api() {
     let server = std::fs::read_to_string(root().join("crates/control/src/server.rs")).unwrap();
     let quoted = server.split('"').skip(1).step_by(2);
-    let addresses: Vec<_> = quoted.filter(|text| text.starts_with('/')).collect();
+    let volume_at = "/pools/{pool}/volumes/{volume}";
+    assert!(server.contains(&format!("let volume_at = \"{volume_at}\";")));
+    let whole = quoted.map(|text| text.replace("{volume_at}", volume_at));
+    let addresses: Vec<_> = whole.filter(|text| text.starts_with('/')).collect();
     assert!(addresses.len() >= 12, "{addresses:?}");
     let reference = reference();
-    for address in addresses.into_iter().filter(|address| *address != "/api/v1") {
+    for address in addresses.into_iter().filter(|address| address != "/api/v1") {
         let named =
             address.replace("{pool}", "POOL").replace("{volume}", "NAME").replace("{number}", "N");
         let is_there = ["`", "?"].iter().any(|end| reference.contains(&format!("{named}{end}")));
         assert!(is_there, "{named}");
+    }
+}
+
+/// What can be planned is known by the words that the API expects.
+#[test]
+fn the_reference_has_every_change_that_can_be_planned() {
+    let error = serde_json::from_str::<forebay_control::api::Change>("{\"none\": 1}").unwrap_err();
+    let (error, reference) = (error.to_string(), reference());
+    let expected: Vec<&str> = error.split('`').skip(3).step_by(2).collect();
+    assert!(expected.len() > 15, "{error}");
+    let row = reference.lines().find(|line| line.starts_with("| `POST /plan`")).unwrap();
+    for change in expected {
+        assert!(row.contains(&format!("`{change}`")), "{change}");
     }
 }
 

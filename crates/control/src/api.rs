@@ -710,6 +710,8 @@ pub enum Change {
     /// The volume.
     GrowVolume(VolumeName),
     /// The volume.
+    AcceptLost(VolumeName),
+    /// The volume.
     RemoveVolume(VolumeName),
     /// See [`AddExport`].
     AddExport(AddExport),

@@ -60,6 +60,7 @@ pub enum Call {
     SetVolumeSettings(VolumeName, api::SetVolumeSettings, Reply<api::One<api::Volume>>),
     FlushVolume(VolumeName, Reply<api::One<api::Job>>),
     GrowVolume(VolumeName, Reply<api::One<api::Volume>>),
+    AcceptLost(VolumeName, Reply<api::One<api::Volume>>),
     RemoveVolume(VolumeName, Reply<api::One<api::Job>>),
     Exports(Reply<api::Many<api::Export>>),
     AddExport(api::AddExport, Reply<api::One<api::Export>>),

@@ -306,6 +306,10 @@ async fn grow_volume(State(desk): D, At((pool, volume)): At<(Name, Name)>) -> Re
     desk.change(|reply| Call::GrowVolume(VolumeName { pool, volume }, reply)).await
 }
 
+async fn accept_lost(State(desk): D, At((pool, volume)): At<(Name, Name)>) -> Response {
+    desk.change(|reply| Call::AcceptLost(VolumeName { pool, volume }, reply)).await
+}
+
 async fn remove_volume(State(desk): D, At((pool, volume)): At<(Name, Name)>) -> Response {
     desk.change(|reply| Call::RemoveVolume(VolumeName { pool, volume }, reply)).await
 }
@@ -374,6 +378,7 @@ pub fn router(calls: Sender<Call>) -> Router {
         .route(&format!("{volume_at}/settings"), axum::routing::patch(set_volume_settings))
         .route(&format!("{volume_at}/flush"), post(flush_volume))
         .route(&format!("{volume_at}/grow"), post(grow_volume))
+        .route(&format!("{volume_at}/accept-lost"), post(accept_lost))
         .route("/exports", get(exports).post(add_export))
         .route("/exports/{pool}/{volume}", axum::routing::delete(remove_export))
         .route("/stop", post(stop))

@@ -139,7 +139,12 @@ pub(crate) const CODES: &[(&str, &str, &str)] = &[
     (
         "blocks-lost",
         "Dirty data had its only copy on cache devices that have failed or are gone; the text says how much of which volume. Reading it fails until it is overwritten, over restarts, too; what is older is never read instead. The next FLUSH of each client fails, once. All else is served.",
-        "Write it anew through the volume, in whole blocks of 4 KiB: from a backup, or by a repair of the file system. `forebay volume show` says how much is left.",
+        "Write it anew through the volume, in whole blocks of 4 KiB: from a backup, or by a repair of the file system. If older data is better than an error, `forebay volume accept-lost`. `forebay volume show` says how much is left.",
+    ),
+    (
+        "lost-accepted",
+        "A person has given up what is lost of a volume: reads of it return what the origin has there, which is older than what was written, of another age from block to block.",
+        "Check what is on the volume: repair the file system, have the database verify its pages.",
     ),
     (
         "copies-short",

@@ -87,6 +87,17 @@ pub(crate) enum Command {
         #[arg(long)]
         dry_run: bool,
     },
+    /// Give up what was lost with cache devices: reads of it return the origin's older data instead of an error
+    AcceptLost {
+        /// POOL/NAME
+        volume: VolumeName,
+        /// Do not ask
+        #[arg(long)]
+        yes: bool,
+        /// Only say what would be done
+        #[arg(long)]
+        dry_run: bool,
+    },
     /// Bring all dirty data to the origin, then take the volume away: the origin is the plain disk
     Remove {
         /// POOL/NAME
@@ -306,6 +317,12 @@ pub(crate) fn run(command: Command, asking: &Asking) -> Result<()> {
                 daemon.print(&volume, |volume| print_volume(&volume.item));
             }
         },
+        Command::AcceptLost { volume, dry_run: true, .. } => {
+            return daemon.plan(&Change::AcceptLost(volume));
+        }
+        Command::AcceptLost { volume, yes, dry_run: false } => {
+            accept_lost(&daemon, &volume, yes)?;
+        }
         Command::Remove { volume, dry_run: true, .. } => {
             return daemon.plan(&Change::RemoveVolume(volume));
         }
@@ -323,6 +340,23 @@ pub(crate) fn run(command: Command, asking: &Asking) -> Result<()> {
             });
         }
     }
+    Ok(())
+}
+
+/// Nothing is asked where nothing is lost.
+fn accept_lost(daemon: &Daemon<'_>, volume: &VolumeName, yes: bool) -> Result<()> {
+    let known: One<Volume> = daemon.get(&at(volume))?;
+    let lost = known.item.lost_bytes;
+    if lost > 0 {
+        let what = format!(
+            "{} of volume \"{volume}\" will be what {} has there: older data than was written",
+            text::bytes(lost),
+            known.item.origin
+        );
+        confirm(&volume.to_string(), &what, yes)?;
+    }
+    let shown: One<Volume> = daemon.post(&format!("{}/accept-lost", at(volume)), &())?;
+    daemon.print(&shown, |volume| print_volume(&volume.item));
     Ok(())
 }
 
@@ -389,7 +423,9 @@ fn dirt(volume: &Volume) -> String {
     }
     if volume.lost_bytes > 0 {
         let lost = text::bytes(volume.lost_bytes);
-        text.push_str(&format!("; {lost} lost, reads of them fail until they are overwritten"));
+        text.push_str(&format!(
+            "; {lost} lost, reads of them fail until they are overwritten or accepted"
+        ));
     }
     match &volume.destage {
         Some(destage) if volume.dirty_bytes.is_some_and(|bytes| bytes > 0) => {

@@ -111,6 +111,9 @@ impl Daemon {
             Call::GrowVolume(name, reply) => {
                 self.change(reply, |it| async move { it.grow_volume(&name).await.map(One::of) });
             }
+            Call::AcceptLost(name, reply) => {
+                self.change(reply, |it| async move { it.accept_lost(&name).await.map(One::of) });
+            }
             Call::RemoveVolume(name, reply) => {
                 self.change(reply, |it| async move { it.remove_volume(&name).await.map(One::of) });
             }

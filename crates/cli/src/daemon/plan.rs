@@ -55,6 +55,7 @@ impl Daemon {
                 self.plan_settings(&volume, &settings)
             }
             Change::GrowVolume(name) => self.plan_grow(&name).await,
+            Change::AcceptLost(name) => self.plan_accept_lost(&name),
             Change::RemoveVolume(name) => self.plan_remove_volume(&name),
             Change::AddExport(body) => self.plan_add_export(body),
             Change::RemoveExport(name) => self.plan_remove_export(&name),
@@ -222,6 +223,23 @@ impl Daemon {
         let what = match is > was {
             true => format!("volume \"{name}\" would grow by {}", text::bytes(is - was)),
             false => format!("volume \"{name}\" is as large as its origin already"),
+        };
+        Ok(plan(what, steps))
+    }
+
+    fn plan_accept_lost(&self, name: &VolumeName) -> Result<Plan> {
+        let (_, open) = self.open(name.pool.as_str())?;
+        let lost = open.volume(name)?.lost_blocks() * BLOCK_BYTES;
+        let origin = self.describe_volume(name)?.origin;
+        let (what, steps) = match text::bytes(lost) {
+            _ if lost == 0 => (format!("volume \"{name}\" has lost nothing"), Vec::new()),
+            lost => (
+                format!("{lost} of volume \"{name}\" would be accepted as lost"),
+                vec![
+                    format!("reads of them return what {origin} has there: older data"),
+                    "it stays so over restarts, also if the cache device comes back".to_owned(),
+                ],
+            ),
         };
         Ok(plan(what, steps))
     }

@@ -429,6 +429,20 @@ impl Daemon {
         self.describe_volume(name)
     }
 
+    /// Gives up what is lost of a volume: its origin's older data is read there from then on.
+    pub(super) async fn accept_lost(&self, name: &VolumeName) -> Result<api::Volume> {
+        let (_, open) = self.open(name.pool.as_str())?;
+        let accepted = open.volume(name)?.accept_lost().await? * BLOCK_BYTES;
+        if accepted > 0 {
+            let what = format!(
+                "{} of volume \"{name}\" are accepted as lost: its origin's older data is read there",
+                text::bytes(accepted)
+            );
+            self.journal.warn("lost-accepted", name.pool.as_str(), what);
+        }
+        self.describe_volume(name)
+    }
+
     /// Begins to bring everything of a volume to its origin, or joins who does.
     pub(super) fn flush_volume(&self, name: &VolumeName) -> Result<api::Job> {
         let (_, open) = self.open(name.pool.as_str())?;
