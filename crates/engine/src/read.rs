@@ -15,7 +15,7 @@ use crate::core::{Core, STRIPE_BLOCKS};
 use crate::counters::add;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::{EntryKind, Mode, State, Stream};
-use crate::ids::{BLOCK_BYTES, SECTOR_BYTES, SECTORS_ALL, SECTORS_PER_BLOCK, SegmentId};
+use crate::ids::{BLOCK_BYTES, Location, SECTOR_BYTES, SECTORS_ALL, SECTORS_PER_BLOCK, SegmentId};
 use crate::index::Mapping;
 use crate::limits::{GRANULE_BLOCKS, POPULATE_BYTES_MAX, PREFETCH_STEP_BYTES, REGION_BLOCKS};
 use crate::lock::Population;
@@ -175,10 +175,19 @@ impl Core {
             mapped += mapping.count;
             last = Some(mapping);
         });
-        if mapped > 0 && !passing {
+        if !passing && last.is_some_and(|m| self.is_reuse(m.location)) {
             index.touch(v.id, first, count);
         }
         (last, mapped)
+    }
+
+    /// Whether a hit there says that a block is asked for again.
+    pub(crate) fn is_reuse(&self, at: Location) -> bool {
+        let sets = self.sets.borrow();
+        let set = sets.get(sets.split(at).0);
+        let Some((set, queue)) = set.and_then(|set| Some((set, set.queue()?))) else { return true };
+        let age = self.log.open_counter.get() - set.incarnation.counter;
+        self.policy.borrow().is_reuse(queue, age * u64::from(self.segment_blocks))
     }
 
     /// Where a piece lies as a whole, for a reactor that reads cache devices by itself; its set is
@@ -205,7 +214,9 @@ impl Core {
                 return None;
             }
             if !passing {
-                index.touch(v.id, first, count);
+                if self.is_reuse(whole.location) {
+                    index.touch(v.id, first, count);
+                }
                 self.note_access(v, first, count, Access::Read, true);
             }
             (whole, copy)

@@ -89,19 +89,20 @@ impl Core {
         }
         let shard = self.shard(v.id, first);
         let _guard = shard.locks.lock(&self.ram, v.id, first, u64::from(count)).await;
-        let (mut mapped, mut owed, mut lost, mut lies_at) = (0, 0, false, None);
+        let (mut mapped, mut owed, mut lost, mut last) = (0, 0, false, None);
         {
             let mut index = shard.index.borrow_mut();
             index.lookup(v.id, first, count, |m| {
                 mapped += m.count;
                 owed += if m.state.is_owed() { m.count } else { 0 };
                 lost |= m.state == State::Lost;
-                lies_at = Some(m.location).filter(|_| mapped == count);
+                last = Some(m.location);
             });
-            if mapped > 0 && !way.passing {
+            if !way.passing && last.is_some_and(|at| self.is_reuse(at)) {
                 index.touch(v.id, first, count);
             }
         }
+        let lies_at = last.filter(|_| mapped == count);
         if !way.passing {
             self.note_access(v, first, count, Access::Write, mapped == count);
         }

@@ -249,6 +249,14 @@ impl<'a> Log<'a> {
         self.pieces[unit as usize].queue
     }
 
+    /// Whether a hit in a block says that it is asked for again.
+    fn is_reuse(&self, block: u32) -> bool {
+        let unit = self.places[block as usize] / self.settings.unit_blocks as u64;
+        let piece = &self.pieces[unit as usize];
+        let age_blocks = (self.opened - piece.opened) * self.settings.unit_blocks as u64;
+        self.policy.is_reuse(piece.queue, age_blocks)
+    }
+
     fn touch(&mut self, block: u32) {
         let heat = &mut self.heat[self.granules[block as usize] as usize];
         *heat = (*heat + 1).min(HEAT_MAX);
@@ -426,7 +434,9 @@ impl<'a> Log<'a> {
         let hits = &hits[from..];
         let access = if write { Access::Write } else { Access::Read };
         self.policy.access(name, access, hits.iter().all(|&hit| hit));
-        if hits.contains(&true) {
+        // As in the daemon: where the last of them lies.
+        let hit = hits.iter().rposition(|&hit| hit);
+        if hit.is_some_and(|at| self.is_reuse(blocks[at])) {
             self.touch(blocks[0]);
         }
         let cached = !hits.contains(&false);
@@ -634,11 +644,12 @@ mod tests {
 
     #[test]
     fn what_main_holds_stays_there_when_it_is_written() {
-        // Read twice, so in main once the pool has turned over; then written, beside a scan.
+        // Read again later, so in main once the pool has turned over; then written, beside a scan.
         let hot = |write| (0..20).map(move |block| (write, block, 1));
         let scan = |from: u64, blocks| (from..from + blocks).map(|block| (false, block, 1));
         let rounds = (0..10).flat_map(|round| hot(true).chain(scan(5000 + round * 60, 60)));
-        let filled = hot(false).chain(hot(false)).chain(hot(false)).chain(scan(1000, 200));
+        let again = || scan(900, 10).chain(hot(false));
+        let filled = hot(false).chain(again()).chain(again()).chain(scan(1000, 200));
         let report = ran(&workload(filled.chain(rounds)), Settings::ideal(100));
         assert_eq!(report.writes, Share { missed: 0, all: 200 });
     }

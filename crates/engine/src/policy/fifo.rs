@@ -25,6 +25,10 @@ impl Policy for Fifo {
         Some(Queue::Probation)
     }
 
+    fn is_reuse(&self, _queue: Queue, _age_blocks: u64) -> bool {
+        true
+    }
+
     fn choose(&mut self, survey: &Survey) -> Option<u32> {
         // Units of Main are here if the pool ran under another policy before.
         let clean = [survey.probation.0, survey.main.0].into_iter().flatten().min();

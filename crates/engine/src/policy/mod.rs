@@ -138,6 +138,10 @@ pub trait Policy {
         from.or_else(|| self.admit(granule)).unwrap_or(Queue::Probation)
     }
 
+    /// Whether a hit in a unit of `queue` makes its granule hotter, where units of so many blocks were opened since
+    /// that was. What is hit soon is most likely asked for by whoever brought it in, and is no reuse.
+    fn is_reuse(&self, queue: Queue, age_blocks: u64) -> bool;
+
     /// Which of the closed units that were surveyed to reclaim next, if any can be.
     ///
     /// A unit with owed blocks is named only if no other unit is left and they are few, or if it is half

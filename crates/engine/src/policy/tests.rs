@@ -74,8 +74,18 @@ fn s3fifo_drains_probation_while_it_is_large() {
     units.extend((0..8).map(|id| unit(id, Queue::Main, 200)));
     assert_eq!(choose(&mut s3fifo(), &units), Some(20));
     units.remove(0);
-    units.push(unit(8, Queue::Main, 200));
-    assert_eq!(choose(&mut s3fifo(), &units), Some(0), "at 10 % Main gives way");
+    units.extend((8..14).map(|id| unit(id, Queue::Main, 200)));
+    assert_eq!(choose(&mut s3fifo(), &units), Some(0), "below 7 % Main gives way");
+}
+
+#[test]
+fn a_hit_soon_after_is_no_reuse() {
+    // Of 4096 blocks: 8 % are 327, 6 % are 245.
+    for (queue, young) in [(Queue::Probation, 327), (Queue::Main, 245)] {
+        let policy = s3fifo();
+        assert!(!policy.is_reuse(queue, young - 1) && policy.is_reuse(queue, young));
+        assert!(Fifo::new().is_reuse(queue, 0));
+    }
 }
 
 #[test]
@@ -137,16 +147,16 @@ fn miss_after_leaving(policy: &mut S3Fifo, queue: Queue, times: u32) {
 #[test]
 fn the_queue_grows_whose_ghost_knows_what_is_missed() {
     let mut policy = s3fifo();
-    assert_eq!(share_percent(&mut policy), Some(10));
+    assert_eq!(share_percent(&mut policy), Some(7));
     // Half of 64 granules: 3.1 % for each.
     miss_after_leaving(&mut policy, Queue::Probation, 3);
-    assert_eq!(share_percent(&mut policy), Some(19));
+    assert_eq!(share_percent(&mut policy), Some(16));
     policy.access(granule(1), Access::Write, false);
-    assert_eq!(share_percent(&mut policy), Some(22), "a write teaches as a read does");
+    assert_eq!(share_percent(&mut policy), Some(19), "a write teaches as a read does");
     miss_after_leaving(&mut policy, Queue::Main, 2);
-    assert_eq!(share_percent(&mut policy), Some(16), "it is known by the queue that it left last");
+    assert_eq!(share_percent(&mut policy), Some(13), "it is known by the queue that it left last");
     miss_after_leaving(&mut policy, Queue::Probation, 1);
-    assert_eq!(share_percent(&mut policy), Some(19), "both ways round");
+    assert_eq!(share_percent(&mut policy), Some(16), "both ways round");
 }
 
 #[test]
@@ -155,13 +165,13 @@ fn hits_and_what_no_ghost_knows_teach_nothing() {
     miss_after_leaving(&mut policy, Queue::Probation, 0);
     policy.access(granule(1), Access::Read, true);
     policy.access(granule(2), Access::Read, false);
-    assert_eq!(share_percent(&mut policy), Some(10));
+    assert_eq!(share_percent(&mut policy), Some(7));
 }
 
 #[test]
 fn the_share_has_both_bounds_and_comes_back_from_them() {
     let mut policy = s3fifo();
-    for (queue, bound, next) in [(Queue::Probation, 50, 46), (Queue::Main, 5, 8)] {
+    for (queue, bound, next) in [(Queue::Probation, 50, 46), (Queue::Main, 1, 4)] {
         miss_after_leaving(&mut policy, queue, 1000);
         assert_eq!(share_percent(&mut policy), Some(bound));
         let other = if queue == Queue::Main { Queue::Probation } else { Queue::Main };
@@ -173,10 +183,10 @@ fn the_share_has_both_bounds_and_comes_back_from_them() {
 #[test]
 fn while_the_pool_fills_main_takes_what_exceeds_the_share_of_probation() {
     let mut policy = s3fifo();
-    policy.spend(409, 0);
+    policy.spend(286, 0);
     assert_eq!(policy.admit(granule(1)), Some(Queue::Probation));
     policy.spend(1, 0);
-    assert_eq!(policy.admit(granule(2)), Some(Queue::Main), "410 of 4096 blocks");
+    assert_eq!(policy.admit(granule(2)), Some(Queue::Main), "287 of 4096 blocks");
     assert_eq!(policy.ghost_hits(), 0);
     assert!(choose(&mut policy, &[unit(1, Queue::Main, 200)]).is_some());
     assert_eq!(policy.admit(granule(3)), Some(Queue::Probation), "the pool has been full");
@@ -197,8 +207,8 @@ fn reuse_is_retained_within_the_budget() {
     let mut policy = s3fifo();
     assert!(!policy.retain(granule(1), Queue::Main, 3, 16), "nothing admitted, nothing moved");
     policy.spend(64, 0);
-    assert!(!policy.retain(granule(1), Queue::Probation, 1, 16), "one hit is not reuse");
-    assert!(policy.retain(granule(1), Queue::Probation, 2, 16));
+    assert!(!policy.retain(granule(1), Queue::Probation, 0, 16), "nobody has asked again");
+    assert!(policy.retain(granule(1), Queue::Probation, 1, 16));
     assert!(policy.retain(granule(2), Queue::Main, 1, 16));
     assert!(!policy.retain(granule(3), Queue::Main, 9, 16), "both halves are promised");
     assert_eq!(policy.admit(granule(3)), Some(Queue::Main), "what cost forbade is remembered");
@@ -323,7 +333,7 @@ proptest! {
             apply(&mut policy, call);
         }
         let percent = share_percent(&mut policy);
-        prop_assert!(percent.is_some_and(|percent| (5..=50).contains(&percent)), "{:?}", percent);
+        prop_assert!(percent.is_some_and(|percent| (1..=50).contains(&percent)), "{:?}", percent);
     }
 
     #[test]
