@@ -5,7 +5,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .PHONY: help demo test instructions lint bench bench-arrays bench-engine bench-nbd bench-smooth bench-faults
-.PHONY: bench-policy profile soak setup
+.PHONY: bench-policy lab-papers profile soak setup
 
 ARGS ?=
 SEEDS ?= 0..300
@@ -74,6 +74,10 @@ bench-smooth: ## Benchmarks of a cache that is full, busy or shared, on modelled
 bench-policy: ## The policy on recorded traces beside well-known ones (FOREBAY_TRACES names their folder)
 	@scripts/setup.sh demo
 	cargo run $(LOCKED) -p forebay-bench -- policy
+
+lab-papers: ## Published measurements replayed in virtual time (ARGS=--full: the papers' sizes)
+	@scripts/setup.sh demo
+	cargo run $(LOCKED) -p forebay-cli -- lab papers --html target/papers.html $(ARGS)
 
 profile: ## Flame graphs of a hit, a write, a destaged block, into target/profile
 	@scripts/setup.sh bench

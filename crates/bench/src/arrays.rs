@@ -6,43 +6,19 @@
 //! * What a source does not say is one assumption for all of its rows, and the second table shows
 //!   how much hangs on it. docs/internals/models.md has the sources.
 
-use forebay_device::model::array::{ArrayModel, ArrayParameters, Level};
 use forebay_device::model::hdd::{HddModel, HddParameters};
 use forebay_device::model::modelled::{
     Command, Figures, Model, Operation, closed_loop, closed_loop_after,
 };
-use forebay_device::model::world::Rng;
+use forebay_lab::papers::array::{Pattern as Test, System};
+use forebay_lab::papers::{qsan, synology};
 
 use crate::verdict;
 
 /// A row with a bar may be this far from what was published.
 const DEVIATION_MAX: f64 = 0.25;
 
-/// No paper says it. For blocks of 4 and 8 KiB it makes no difference.
-const CHUNK_BYTES: u64 = 64 << 10;
-
-/// Requests that are measured, after the warm-up.
-const COUNT: u64 = 40_000;
-
 const GB: u64 = 1_000_000_000;
-
-/// What a test was run on.
-#[derive(Clone)]
-struct System {
-    /// Arrays of this kind side by side, each with a load of its own.
-    groups: u64,
-    disks: usize,
-    member: HddParameters,
-}
-
-/// What was done to each array of it, at random places.
-#[derive(Clone, Copy)]
-struct Test {
-    block_bytes: u64,
-    read_percent: u64,
-    span_bytes: u64,
-    depth: usize,
-}
 
 /// One published figure.
 struct Published {
@@ -54,20 +30,6 @@ struct Published {
     bar: bool,
     /// Why it does not, if it does not.
     note: &'static str,
-}
-
-/// QSAN, "XCubeSAN Series White Paper, SSD Cache 2.0" (2018): IOmeter, 128 outstanding, volumes at
-/// the start of the pool. That the disks' own write caches are off is assumed: two controllers
-/// mirror theirs, and could not answer for data that a disk has acknowledged and not written.
-fn qsan(disks: usize) -> System {
-    let member = HddParameters::st500nm0001().without_write_cache();
-    System { groups: 16 / disks as u64, disks, member }
-}
-
-/// Synology, "SSD cache white paper" (2022), model SA3600. Span and queue are not said: 100 GB is
-/// the paper's example of hot data, 128 is QSAN's. A disk's write cache is on unless turned off.
-fn synology(disks: usize) -> System {
-    System { groups: 1, disks, member: HddParameters::st6000ne0023() }
 }
 
 fn random(read_percent: u64, span_gb: u64) -> Test {
@@ -82,17 +44,17 @@ const RAM_MIX: &str = "more than the same system reads or writes alone: both are
 fn published() -> Vec<Published> {
     let eight_k = Test { block_bytes: 8192, ..random(67, 90) };
     let rows: [(_, _, _, _, _, &'static str); 11] = [
-        ("QSAN table 9", qsan(16), random(100, 90), 4_512.0, true, ""),
-        ("QSAN table 10", qsan(16), random(0, 60), 1_660.0, true, ""),
-        ("QSAN table 11", qsan(16), eight_k, 2_799.0, false, ""),
-        ("QSAN table 12", qsan(8), random(100, 90), 4_986.0, false, ""),
-        ("QSAN table 13", qsan(8), random(0, 90), 1_268.0, false, ""),
-        ("Synology test A", synology(12), random(100, 100), 6_581.0, true, ""),
-        ("Synology test A", synology(12), random(0, 100), 6_284.0, false, RAM_WRITES),
-        ("Synology test A", synology(12), random(70, 100), 9_253.0, false, RAM_MIX),
-        ("Synology test B", synology(10), random(100, 100), 4_594.0, false, ""),
-        ("Synology test B", synology(10), random(0, 100), 2_267.0, false, ""),
-        ("Synology test B", synology(10), random(70, 100), 6_570.0, false, RAM_MIX),
+        ("QSAN table 9", qsan::disks(16), random(100, 90), 4_512.0, true, ""),
+        ("QSAN table 10", qsan::disks(16), random(0, 60), 1_660.0, true, ""),
+        ("QSAN table 11", qsan::disks(16), eight_k, 2_799.0, false, ""),
+        ("QSAN table 12", qsan::disks(8), random(100, 90), 4_986.0, false, ""),
+        ("QSAN table 13", qsan::disks(8), random(0, 90), 1_268.0, false, ""),
+        ("Synology test A", synology::disks(12), random(100, 100), 6_581.0, true, ""),
+        ("Synology test A", synology::disks(12), random(0, 100), 6_284.0, false, RAM_WRITES),
+        ("Synology test A", synology::disks(12), random(70, 100), 9_253.0, false, RAM_MIX),
+        ("Synology test B", synology::disks(10), random(100, 100), 4_594.0, false, ""),
+        ("Synology test B", synology::disks(10), random(0, 100), 2_267.0, false, ""),
+        ("Synology test B", synology::disks(10), random(70, 100), 6_570.0, false, RAM_MIX),
     ];
     let row = |(source, system, test, iops, bar, note)| Published {
         source,
@@ -103,58 +65,6 @@ fn published() -> Vec<Published> {
         note,
     };
     rows.into_iter().map(row).collect()
-}
-
-impl System {
-    fn text(&self) -> String {
-        let groups = if self.groups == 1 { String::new() } else { format!("{} x ", self.groups) };
-        let cache = if self.member.write_cache_bytes == 0 { ", caches off" } else { "" };
-        format!("{groups}{} {} in RAID 5{cache}", self.disks, self.member.name)
-    }
-
-    /// Requests until the members' write caches are as full as they will be: each write goes to
-    /// two of them.
-    fn warm_up(&self, test: Test) -> u64 {
-        let cached = self.member.write_cache_bytes * self.disks as u64 / test.block_bytes;
-        let writes = cached / 2 * 100 / (100 - test.read_percent).max(1);
-        COUNT / 4 + if test.read_percent == 100 { 0 } else { writes }
-    }
-
-    /// Requests per second that the model gives.
-    fn iops(&self, test: Test) -> f64 {
-        let group = |group: u64| {
-            let (disks, member) = (self.disks, self.member.clone());
-            let level = Level::Raid5;
-            let parameters = ArrayParameters { level, disks, chunk_bytes: CHUNK_BYTES, member };
-            let mut array = ArrayModel::new(parameters, group);
-            let next = test.commands(group);
-            closed_loop_after(&mut array, test.depth, self.warm_up(test), COUNT, next).iops
-        };
-        (1..=self.groups).map(group).sum()
-    }
-}
-
-impl Test {
-    fn text(&self) -> String {
-        let kind = match self.read_percent {
-            100 => "read".to_owned(),
-            0 => "write".to_owned(),
-            percent => format!("{percent} % read"),
-        };
-        let (kib, gb) = (self.block_bytes >> 10, self.span_bytes / GB);
-        format!("{kib}K {kind}, {gb} GB, queue {}", self.depth)
-    }
-
-    /// The same commands for the same seed.
-    fn commands(self, seed: u64) -> impl FnMut() -> Command {
-        let mut rng = Rng::new(seed);
-        move || {
-            let read = rng.below(100) < self.read_percent;
-            let operation = if read { Operation::Read } else { Operation::Write };
-            let offset = rng.below(self.span_bytes / self.block_bytes) * self.block_bytes;
-            Command { operation, offset, len: self.block_bytes }
-        }
-    }
 }
 
 impl Published {

@@ -1,4 +1,6 @@
-//! `forebay lab`: recorded traces run against the policy that decides in the daemon.
+//! `forebay lab`: recorded traces run against the policy that decides in the daemon; papers replayed.
+
+mod papers;
 
 use std::path::{Path, PathBuf};
 
@@ -18,6 +20,13 @@ use crate::text::{bytes, parse_bytes, say, tell, thousands};
 pub(crate) enum Command {
     /// Run traces through the daemon's policy and others, and print what each misses
     Trace(Options),
+    /// Replay published measurements in virtual time, on models of their disks and SSDs
+    ///
+    /// The engine that ships runs in virtual time on modelled disks and SSDs of the papers' models, and is
+    /// charged the processor's time that it was measured to take. Prints the paper's figures beside ours:
+    /// requests per second without and with a cache, the factor between them, and the time to become warm.
+    /// The same figures every time, on every machine.
+    Papers(papers::Options),
 }
 
 #[derive(Args)]
@@ -149,8 +158,10 @@ impl From<forebay_lab::Error> for Failure {
 }
 
 pub(crate) fn run(command: &Command) -> Result<()> {
-    let Command::Trace(options) = command;
-    options.run()
+    match command {
+        Command::Trace(options) => options.run(),
+        Command::Papers(options) => options.run(),
+    }
 }
 
 #[allow(clippy::disallowed_methods, reason = "what is measured is this machine, without a reactor")]

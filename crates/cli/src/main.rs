@@ -88,7 +88,7 @@ enum Command {
     Demo(demo::Options),
     /// Print what is on cache devices; only reads, also beside a running pool
     Inspect(inspect::Options),
-    /// The lab: what a cache would have done with recorded traces
+    /// The lab: what a cache would have done with recorded traces, and does with published tests
     Lab {
         #[command(subcommand)]
         command: lab::Command,

@@ -100,6 +100,8 @@ fn usage_errors() {
         &["volume", "add", "fast/vm", "--origin", "/dev/sdb", "--profile", "mail"],
         &["lab", "trace", "trace.csv", "--populate-on-read", "0"],
         &["lab", "trace", "trace.csv", "--cache-block", "8M"],
+        &["lab", "papers", "--scale", "0"],
+        &["lab", "papers", "--scale", "4", "--full"],
         &["export", "add", "fast/vm", "--port", "65536"],
         &["export", "add", "fast/vm", "--port", "1", "--socket", "/s"],
         &["stats", "0"],

@@ -1,12 +1,15 @@
-//! The lab: recorded block traces run against the policy that ships, beside well-known ones.
+//! The lab: recorded block traces run against the policy that ships, beside well-known ones; published
+//! measurements replayed by the engine that ships, on modelled devices.
 //!
 //! Nothing here is on a client's path.
 #![forbid(unsafe_code)]
 
 pub mod baseline;
 mod error;
+pub mod papers;
 pub mod reference;
 pub mod run;
+pub mod scene;
 pub mod trace;
 pub mod workload;
 

@@ -10,12 +10,12 @@ use serde_json::json;
 
 use std::rc::Rc;
 
-use super::destage::scattered;
-use super::load::{BLOCK, Kind, Load, Order, Orders, filling, writes};
-use super::measure::{Seen, span};
-use super::scene::{Scene, Setting};
+use super::measure::{Raw as _, span};
 use crate::bench::{Bench, Result};
 use crate::verdict::{Bar, Row, rate};
+use forebay_lab::scene::Seen;
+use forebay_lab::scene::load::{BLOCK, Kind, Load, Order, Orders, filling, scattered, writes};
+use forebay_lab::scene::{Scene, Setting};
 
 /// One line of the table: what, its bar, its unit.
 type Part = (&'static str, &'static str, Bar);
@@ -66,6 +66,7 @@ fn foreground(bench: &mut Bench, disks: &ArrayParameters) -> Result<[(f64, [Stri
             ram_bytes: 0,
             volumes: &[1 << 40],
             ssds: Default::default(),
+            serving: Default::default(),
         })
     };
     let reads = || random_reads(Kind::ReadBlank, span_blocks, volume_blocks, 5);
@@ -125,6 +126,7 @@ fn sequential(bench: &mut Bench, disks: &ArrayParameters) -> Result<[(f64, [Stri
         ram_bytes: 0,
         volumes: &[1 << 40],
         ssds: Default::default(),
+        serving: Default::default(),
     })?;
     scene.play(0, 4, filling(hot_bytes, 1 << 20))?;
     scene.destage(0)?;
@@ -201,6 +203,7 @@ fn edit(bench: &Bench, disks: &ArrayParameters, sequential_writes: bool) -> Resu
         ram_bytes: 0,
         volumes: &[1 << 40],
         ssds: Default::default(),
+        serving: Default::default(),
     })?;
     let mut at = 2 * pool_bytes;
     let other = Box::new(move || {
@@ -295,6 +298,7 @@ fn fair(bench: &mut Bench, disks: &ArrayParameters) -> Result<[(f64, [String; 2]
         ram_bytes: 0,
         volumes: &sizes,
         ssds: Default::default(),
+        serving: Default::default(),
     })?;
     for volume in 0..GOOD {
         scene.play(volume, 4, filling(own_bytes, 1 << 20))?;

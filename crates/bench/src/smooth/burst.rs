@@ -7,13 +7,14 @@ use forebay_device::model::array::ArrayParameters;
 use forebay_device::runtime::SECOND;
 use serde_json::json;
 
-use super::destage::scattered;
-use super::load::{BLOCK, Kind, Order, Orders};
-use super::measure::{Seen, span};
+use super::FULL_DEPTH;
+use super::measure::{Raw as _, span};
 use super::overwrite::joined;
-use super::scene::{FULL_DEPTH, Scene, Setting, array_alone};
 use crate::bench::{Bench, Result};
 use crate::verdict::{Bar, Row, rate};
+use forebay_lab::scene::Seen;
+use forebay_lab::scene::load::{BLOCK, Kind, Order, Orders, scattered};
+use forebay_lab::scene::{Scene, Setting, array_alone};
 
 const NAME: &str = "burst";
 const ABSORBED: (&str, Bar) =
@@ -52,6 +53,7 @@ impl Sizes {
             ram_bytes: 0,
             volumes: &[self.volume_bytes],
             ssds: Default::default(),
+            serving: Default::default(),
         })
     }
 }

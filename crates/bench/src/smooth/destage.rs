@@ -4,32 +4,18 @@ use std::rc::Rc;
 
 use forebay_device::Nanos;
 use forebay_device::model::array::ArrayParameters;
-use forebay_device::model::world::Rng;
 use forebay_device::runtime::SECOND;
 use serde_json::json;
 
-use super::load;
-use super::load::{BLOCK, writes};
-use super::scene::{Scene, Setting, array_alone};
+use super::measure::Raw as _;
 use crate::bench::{Bench, Result};
 use crate::verdict::{Bar, Row, rate};
+use forebay_lab::scene::load;
+use forebay_lab::scene::load::{BLOCK, scattered, writes};
+use forebay_lab::scene::{Scene, Setting, array_alone};
 
 /// Clients of the load that makes the blocks dirty.
 const WRITERS: usize = 32;
-
-/// `count` blocks out of `span`, each once, in random order.
-pub(super) fn scattered(count: usize, span_blocks: u32, seed: u64) -> Vec<u32> {
-    let mut rng = Rng::new(seed);
-    let mut taken = vec![false; span_blocks as usize];
-    let mut blocks = Vec::with_capacity(count);
-    while blocks.len() < count {
-        let block = rng.below(u64::from(span_blocks));
-        if !std::mem::replace(&mut taken[block as usize], true) {
-            blocks.push(block as u32);
-        }
-    }
-    blocks
-}
 
 struct Case {
     name: &'static str,
@@ -73,6 +59,7 @@ fn measure(bench: &mut Bench, disks: &ArrayParameters, case: &Case) -> Result<Ro
         ram_bytes: 0,
         volumes: &[span_bytes],
         ssds: Default::default(),
+        serving: Default::default(),
     })?;
     let filled = scene.play(0, WRITERS, writes(Rc::clone(&blocks)))?;
     let owed = scene.owed_blocks();

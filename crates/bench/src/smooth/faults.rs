@@ -16,13 +16,14 @@ use forebay_device::runtime::{MILLISECOND, SECOND};
 use forebay_engine::EventKind;
 use serde_json::json;
 
-use super::destage::scattered;
-use super::load::{BLOCK, Kind, Load, Order, filling, writes};
-use super::measure::{Seen, span};
+use super::FULL_DEPTH;
+use super::measure::{Raw as _, span};
 use super::overwrite::joined;
-use super::scene::{self, FULL_DEPTH, Scene, Setting, Ssds, array_alone};
 use crate::bench::{self, Bench, Plan, Result};
 use crate::verdict::{Bar, Row, rate};
+use forebay_lab::scene::Seen;
+use forebay_lab::scene::load::{BLOCK, Kind, Load, Order, filling, scattered, writes};
+use forebay_lab::scene::{Scene, Setting, Ssds, array_alone};
 
 /// The rows.
 pub(crate) const PLAN: Plan = Plan {
@@ -82,11 +83,22 @@ fn compared(before: &Seen, after: &Seen) -> Result<(f64, Vec<String>)> {
 
 impl Stage {
     fn new(disks: &ArrayParameters, sizes: &Sizes, deadline_ms: u32) -> Result<Self> {
-        let ssds =
-            Ssds { count: 3, dirty_copies: 2, clean_copies: 2, device_deadline_ms: deadline_ms };
+        let ssds = Ssds {
+            count: 3,
+            dirty_copies: 2,
+            clean_copies: 2,
+            device_deadline_ms: deadline_ms,
+            ..Ssds::default()
+        };
         let (pool_bytes, volume) = (sizes.ssd_bytes, sizes.hot_bytes + 4 * sizes.dirty_bytes);
-        let scene =
-            Scene::new(&Setting { disks, pool_bytes, ram_bytes: 0, volumes: &[volume], ssds })?;
+        let scene = Scene::new(&Setting {
+            disks,
+            pool_bytes,
+            ram_bytes: 0,
+            volumes: &[volume],
+            ssds,
+            serving: Default::default(),
+        })?;
         scene.play(0, 4, filling(sizes.hot_bytes, 1 << 20))?;
         scene.destage(0)?;
         let (mut rng, places) = (Rng::new(5), sizes.hot_bytes / BLOCK);
@@ -283,9 +295,16 @@ fn protection(bench: &mut Bench, disks: &ArrayParameters) -> Result<Row> {
     let sizes = Sizes::of(bench);
     let count = (sizes.dirty_bytes / BLOCK) as usize;
     let blocks = Rc::new(scattered(count, 4 * count as u32, 3));
-    let ssds = Ssds { count: 2, dirty_copies: 2, clean_copies: 1, device_deadline_ms: 0 };
+    let ssds = Ssds { count: 2, dirty_copies: 2, clean_copies: 1, ..Ssds::default() };
     let (pool_bytes, volume) = (sizes.ssd_bytes, 4 * sizes.dirty_bytes);
-    let scene = Scene::new(&Setting { disks, pool_bytes, ram_bytes: 0, volumes: &[volume], ssds })?;
+    let scene = Scene::new(&Setting {
+        disks,
+        pool_bytes,
+        ram_bytes: 0,
+        volumes: &[volume],
+        ssds,
+        serving: Default::default(),
+    })?;
     scene.play(0, 32, writes(Rc::clone(&blocks)))?;
     scene.broken[1].gone.set(true);
     // Whoever uses it next finds out.
@@ -321,7 +340,7 @@ fn protection(bench: &mut Bench, disks: &ArrayParameters) -> Result<Row> {
 /// # Errors
 /// If the bench itself cannot work: no directory.
 pub(crate) fn run(options: &bench::Options) -> Result<bool> {
-    let disks = scene::disks(false);
+    let disks = super::disks(false);
     Bench::run(options, &PLAN, |bench| {
         let failed =
             |name, what, bar, error: &str| Row::failed(name, what, Bar::AtMost(bar), error);

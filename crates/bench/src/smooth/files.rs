@@ -12,10 +12,11 @@ use forebay_engine as engine;
 use forebay_engine::{CreateOptions, MemoryWitness, Pool, Tuning, Volume};
 use serde_json::json;
 
-use super::load::{Load, Target, filling};
+use super::measure::Raw as _;
 use super::overwrite::{Figures, LAPS, WRITERS, half_figures, random_writes};
 use crate::bench::{Bench, Result};
 use crate::engine::{reactor, text, volume_spec, write_file};
+use forebay_lab::scene::load::{Load, Target, filling};
 
 async fn open(reactor: &Rc<Reactor>, path: &Path, set_bytes: u64) -> Result<(Pool, Rc<Volume>)> {
     let runtime = Rc::clone(reactor) as Rc<dyn Runtime>;

@@ -8,12 +8,14 @@ use forebay_device::model::world::Rng;
 use forebay_device::runtime::SECOND;
 use serde_json::json;
 
+use super::FULL_DEPTH;
 use super::files;
-use super::load::{BLOCK, Kind, Order, Orders, filling};
-use super::measure::{Seen, span};
-use super::scene::{FULL_DEPTH, Scene, Setting, array_alone};
+use super::measure::{Raw as _, span};
 use crate::bench::{Bench, Result};
 use crate::verdict::{Bar, Row, rate};
+use forebay_lab::scene::Seen;
+use forebay_lab::scene::load::{BLOCK, Kind, Order, Orders, filling};
+use forebay_lab::scene::{Scene, Setting, array_alone};
 
 /// Clients of the writing loads.
 pub(super) const WRITERS: usize = 32;
@@ -137,8 +139,8 @@ fn gib(bytes: u64) -> f64 {
 
 /// One volume on the disks, behind one SSD and no RAM.
 fn scene(disks: &ArrayParameters, pool_bytes: u64, set_bytes: u64) -> Result<Scene> {
-    let ssds = Default::default();
-    Scene::new(&Setting { disks, pool_bytes, ram_bytes: 0, volumes: &[set_bytes], ssds })
+    let (ssds, serving) = (Default::default(), Default::default());
+    Scene::new(&Setting { disks, pool_bytes, ram_bytes: 0, volumes: &[set_bytes], ssds, serving })
 }
 
 /// A working set of half the pool is written once from front to back; then ten times the pool's

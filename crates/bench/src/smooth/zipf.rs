@@ -8,11 +8,10 @@ use forebay_device::model::world::Rng;
 use forebay_engine::Pool;
 use serde_json::json;
 
-use super::destage::scattered;
-use super::load::{BLOCK, Kind, Order, Orders};
-use super::scene::{Scene, Setting};
 use crate::bench::{Bench, Result};
 use crate::verdict::{Bar, Row};
+use forebay_lab::scene::load::{BLOCK, Kind, Order, Orders, scattered};
+use forebay_lab::scene::{Scene, Setting};
 
 const NAME: &str = "zipf";
 const WHAT: &str = "zipf 0.9 reads of 4 x the SSD, RAM 1/16 of it: hit ratio, to one cache of both";
@@ -96,7 +95,14 @@ fn measure(bench: &mut Bench, disks: &ArrayParameters) -> Result<Row> {
     let volumes = &[4 * ssd];
     let count = 8 * volumes[0] / PLACE;
     let (ours, from_ram) = hit_ratio(
-        &Setting { disks, pool_bytes: ssd, ram_bytes: ssd / 16, volumes, ssds: Default::default() },
+        &Setting {
+            disks,
+            pool_bytes: ssd,
+            ram_bytes: ssd / 16,
+            volumes,
+            ssds: Default::default(),
+            serving: Default::default(),
+        },
         count,
     )?;
     let (one, _) = hit_ratio(
@@ -106,6 +112,7 @@ fn measure(bench: &mut Bench, disks: &ArrayParameters) -> Result<Row> {
             ram_bytes: 0,
             volumes,
             ssds: Default::default(),
+            serving: Default::default(),
         },
         count,
     )?;

@@ -221,7 +221,7 @@ fn confirm(name: &str, what: &str, yes: bool) -> Result<()> {
 }
 
 /// Rows with their columns below each other, the last one as long as it is.
-fn table(head: &[&str], rows: &[Vec<String>]) -> String {
+pub(crate) fn table(head: &[&str], rows: &[Vec<String>]) -> String {
     let mut all = vec![head.iter().map(|cell| (*cell).to_owned()).collect::<Vec<_>>()];
     all.extend(rows.iter().cloned());
     let widths: Vec<usize> = (0..head.len())

@@ -7,38 +7,49 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use forebay_device::model::world::mix;
+use forebay_device::model::world::{Rng, mix};
 use forebay_device::{BlockDevice, Buf, Data, Io, Nanos, Runtime, io};
 use forebay_engine::Volume;
 
-use super::measure::Seen;
-use crate::bench::Result;
+use super::Result;
+use super::cpu::{Cpu, Work};
+use super::seen::Seen;
 
 /// Bytes of a block.
-pub(super) const BLOCK: u64 = 4096;
+pub const BLOCK: u64 = 4096;
 
 /// What is requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub enum Kind {
     /// A read of what was written.
     Read,
     /// A read of what never was.
     ReadBlank,
+    /// A read of what may have been written, or not.
+    ReadEither,
+    /// A write.
     Write,
 }
 
 /// One request.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Order {
-    pub(super) kind: Kind,
-    pub(super) offset: u64,
-    pub(super) len: u64,
+pub struct Order {
+    /// What.
+    pub kind: Kind,
+    /// First byte.
+    pub offset: u64,
+    /// Bytes, whole blocks.
+    pub len: u64,
 }
 
 /// Whom it is requested of.
 #[derive(Clone)]
-pub(super) enum Target {
+pub enum Target {
+    /// A volume.
     Volume(Rc<Volume>),
+    /// A volume whose requests take their time of a processor first.
+    Charged(Rc<Volume>, Rc<Cpu>),
+    /// A device.
     Device(Rc<dyn BlockDevice>),
 }
 
@@ -46,6 +57,10 @@ impl Target {
     async fn write(&self, offset: u64, data: Data) -> Result<()> {
         match self {
             Self::Volume(volume) => {
+                volume.write(offset, data, false).await.map_err(|e| e.to_string())
+            }
+            Self::Charged(volume, cpu) => {
+                cpu.spend(Work::Write, data.len() as u64).await;
                 volume.write(offset, data, false).await.map_err(|e| e.to_string())
             }
             Self::Device(device) => {
@@ -60,6 +75,11 @@ impl Target {
                 let (buf, result) = volume.read(offset, buf).await;
                 result.map(|()| buf).map_err(|e| e.to_string())
             }
+            Self::Charged(volume, cpu) => {
+                cpu.spend(Work::Read, buf.len() as u64).await;
+                let (buf, result) = volume.read(offset, buf).await;
+                result.map(|()| buf).map_err(|e| e.to_string())
+            }
             Self::Device(device) => {
                 let outcome = device.read(offset, buf).await;
                 outcome.result.map_err(|e| e.to_string())?;
@@ -69,16 +89,21 @@ impl Target {
     }
 
     /// Makes what was written durable.
-    pub(super) async fn flush(&self) -> Result<()> {
+    ///
+    /// # Errors
+    /// The target's.
+    pub async fn flush(&self) -> Result<()> {
         match self {
-            Self::Volume(volume) => volume.flush().await.map_err(|e| e.to_string()),
+            Self::Volume(volume) | Self::Charged(volume, _) => {
+                volume.flush().await.map_err(|e| e.to_string())
+            }
             Self::Device(device) => device.flush().done().await.map_err(|e| e.to_string()),
         }
     }
 }
 
 /// The word that a block holds once it is written: never zero, which is what blank ones hold.
-pub(super) fn word(block: u64) -> u64 {
+pub fn word(block: u64) -> u64 {
     mix(block) | 1
 }
 
@@ -92,13 +117,18 @@ fn fill(offset: u64, bytes: &mut [u8]) {
 /// The first block of a read that does not hold what it should.
 fn wrong_block(order: &Order, bytes: &[u8]) -> Option<u64> {
     bytes.chunks_exact(BLOCK as usize).zip(order.offset / BLOCK..).find_map(|(bytes, block)| {
-        let expected = if order.kind == Kind::Read { word(block) } else { 0 }.to_le_bytes();
+        let expected = match order.kind {
+            Kind::Read => word(block),
+            Kind::ReadEither if bytes[..8] != [0; 8] => word(block),
+            _ => 0,
+        };
+        let expected = expected.to_le_bytes();
         bytes.chunks_exact(8).any(|found| found != expected).then_some(block)
     })
 }
 
 /// What is to be done, one request after the other.
-pub(super) type Orders = Box<dyn FnMut() -> Option<Order>>;
+pub type Orders = Box<dyn FnMut() -> Option<Order>>;
 
 struct Shared {
     runtime: Rc<dyn Runtime>,
@@ -147,14 +177,14 @@ impl Shared {
 }
 
 /// A load that goes on.
-pub(super) struct Load {
+pub struct Load {
     shared: Rc<Shared>,
     ends: Vec<Io>,
 }
 
 impl Load {
     /// Starts `clients` clients.
-    pub(super) fn start(
+    pub fn start(
         runtime: &Rc<dyn Runtime>,
         target: Target,
         clients: usize,
@@ -184,7 +214,7 @@ impl Load {
     }
 
     /// Forgets what was seen until now. What is under way counts when it ends, in full.
-    pub(super) fn look(&self) {
+    pub fn look(&self) {
         self.shared.started.set(self.shared.runtime.now());
         self.shared.seen.take();
     }
@@ -193,7 +223,7 @@ impl Load {
     ///
     /// # Errors
     /// That of the first request that failed.
-    pub(super) fn seen(&self) -> Result<Seen> {
+    pub fn seen(&self) -> Result<Seen> {
         if let Some(error) = &*self.shared.error.borrow() {
             return Err(error.clone());
         }
@@ -206,13 +236,19 @@ impl Load {
     }
 
     /// Lets every client end its request, and none begin another.
-    pub(super) async fn stop(self) -> Result<Seen> {
+    ///
+    /// # Errors
+    /// That of the first request that failed.
+    pub async fn stop(self) -> Result<Seen> {
         self.shared.stop.set(true);
         self.end().await
     }
 
     /// Waits until everything is done.
-    pub(super) async fn end(self) -> Result<Seen> {
+    ///
+    /// # Errors
+    /// That of the first request that failed.
+    pub async fn end(self) -> Result<Seen> {
         for end in self.ends {
             let _ = end.await;
         }
@@ -223,8 +259,22 @@ impl Load {
     }
 }
 
+/// `count` blocks out of `span`, each once, in random order.
+pub fn scattered(count: usize, span_blocks: u32, seed: u64) -> Vec<u32> {
+    let mut rng = Rng::new(seed);
+    let mut taken = vec![false; span_blocks as usize];
+    let mut blocks = Vec::with_capacity(count);
+    while blocks.len() < count {
+        let block = rng.below(u64::from(span_blocks));
+        if !std::mem::replace(&mut taken[block as usize], true) {
+            blocks.push(block as u32);
+        }
+    }
+    blocks
+}
+
 /// Writes of one block each, in this order.
-pub(super) fn writes(blocks: Rc<Vec<u32>>) -> Orders {
+pub fn writes(blocks: Rc<Vec<u32>>) -> Orders {
     let mut next = 0;
     Box::new(move || {
         let block = u64::from(*blocks.get(next)?);
@@ -234,7 +284,7 @@ pub(super) fn writes(blocks: Rc<Vec<u32>>) -> Orders {
 }
 
 /// Writes of the first `bytes` in pieces of `len`, from front to back.
-pub(super) fn filling(bytes: u64, len: u64) -> Orders {
+pub fn filling(bytes: u64, len: u64) -> Orders {
     let mut at = 0;
     Box::new(move || {
         let offset = at;
@@ -253,9 +303,12 @@ mod tests {
         fill(7 * BLOCK, &mut bytes);
         let order = |kind| Order { kind, offset: 7 * BLOCK, len: 3 * BLOCK };
         assert_eq!(wrong_block(&order(Kind::Read), &bytes), None);
+        assert_eq!(wrong_block(&order(Kind::ReadEither), &bytes), None);
+        assert_eq!(wrong_block(&order(Kind::ReadEither), &[0; 3 * BLOCK as usize]), None);
         assert_eq!(wrong_block(&order(Kind::ReadBlank), &bytes), Some(7));
         bytes[3 * BLOCK as usize - 1] ^= 1;
         assert_eq!(wrong_block(&order(Kind::Read), &bytes), Some(9));
+        assert_eq!(wrong_block(&order(Kind::ReadEither), &bytes), Some(9));
     }
 
     #[test]

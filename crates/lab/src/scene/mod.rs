@@ -1,19 +1,21 @@
 //! A pool on modelled devices in virtual time: an SSD or several, and one array of disks below all volumes.
 //!
-//! * SSD: the SATA data-centre drive (480 MB/s of writes, 97K/s of reads), of the pool's size. A
-//!   faster one would only make the loads longer: what is asked is what happens beside the disks.
-//! * Origin: the array of the bars, 12 disks ST6000NE0023 in RAID 5 with chunks of 64 KiB. The disks'
-//!   own write caches are off, as behind a controller that answers for what was acknowledged; with
-//!   `--disk-caches` they are on, as Linux md leaves them. Volumes are slices of its outer edge.
-//! * Nothing else is different from the product: its tuning, cache blocks of 64 KiB, its code.
+//! * Nothing is different from the product but the devices and the clock: its tuning, its code.
+//! * Volumes are slices of the array's outer edge.
+//! * Data is a word to a block ([`ThriftyStore`]), so gibibytes of cache take megabytes.
+//! * Code takes no time but the half microsecond of a poll, unless [`Serving::costs`] says what requests
+//!   cost a processor.
 //! * The same seed gives the same run, to the nanosecond.
+
+pub mod cpu;
+pub mod load;
+mod seen;
 
 use std::cell::Cell;
 use std::rc::Rc;
 
-use forebay_device::model::array::{ArrayModel, ArrayParameters, Level};
+use forebay_device::model::array::{ArrayModel, ArrayParameters};
 use forebay_device::model::fault::{Faults, Hanging, Vanishing};
-use forebay_device::model::hdd::HddParameters;
 use forebay_device::model::modelled::Modelled;
 use forebay_device::model::ssd::{SsdModel, SsdParameters};
 use forebay_device::model::thrifty::ThriftyStore;
@@ -22,21 +24,30 @@ use forebay_device::runtime::SECOND;
 use forebay_device::{BlockDevice, Completer, Geometry, Nanos, Request, Runtime, io};
 use forebay_engine as engine;
 use forebay_engine::{
-    CreateOptions, MemoryWitness, Mode, Place, Pool, Tuning, Volume, VolumeSettings, VolumeSpec,
+    CreateOptions, MemoryWitness, Mode, Place, Pool, Populate, Tuning, Volume, VolumeSettings,
+    VolumeSpec,
 };
 
-use super::load::{Load, Orders, Target};
-use super::measure::Seen;
-use crate::bench::Result;
+pub use self::seen::Seen;
+
+use self::cpu::{Costs, Cpu};
+use self::load::{Load, Orders, Target};
+
+/// What a call of this module ends with; the error is for a person.
+pub type Result<T> = std::result::Result<T, String>;
 
 /// Any number would do; another one gives other figures within a percent or two.
 const SEED: u64 = 12;
 
 /// Ends a run that hangs: longer than any row, and soon reached by timers alone.
-const VIRTUAL_TIME_MAX: Nanos = 20_000 * SECOND;
+const VIRTUAL_TIME_MAX: Nanos = 40_000 * SECOND;
 
-/// Commands that the array's members see at a time, all together: its full queue.
-pub(super) const FULL_DEPTH: usize = 12 * 32;
+/// Least bound of the index, in bytes. Scattered blocks take the most memory: the product's bound, which
+/// goes by the size alone, would decide here.
+const INDEX_MEMORY_MIN: u64 = 256 << 20;
+
+/// What the sparsest blocks take of it for a GiB of cache.
+const INDEX_MEMORY_PER_GIB: u64 = 4608 << 10;
 
 fn text(error: impl std::fmt::Display) -> String {
     error.to_string()
@@ -47,13 +58,6 @@ fn empty_world() -> Rc<World> {
     let world = World::in_turn(SEED);
     world.set_limits(Limits { steps: u64::MAX, nanos: VIRTUAL_TIME_MAX });
     world
-}
-
-/// The array of all rows.
-pub(super) fn disks(write_caches: bool) -> ArrayParameters {
-    let member = HddParameters::st6000ne0023();
-    let member = if write_caches { member } else { member.without_write_cache() };
-    ArrayParameters { level: Level::Raid5, disks: 12, chunk_bytes: 64 << 10, member }
 }
 
 fn array(
@@ -121,48 +125,92 @@ impl BlockDevice for Slice {
 }
 
 /// What a scene is made of.
-pub(super) struct Setting<'a> {
+pub struct Setting<'a> {
     /// The disks below the volumes.
-    pub(super) disks: &'a ArrayParameters,
+    pub disks: &'a ArrayParameters,
     /// Bytes of a cache device.
-    pub(super) pool_bytes: u64,
+    pub pool_bytes: u64,
     /// Bytes of the tier in RAM.
-    pub(super) ram_bytes: u64,
+    pub ram_bytes: u64,
     /// Bytes of each volume.
-    pub(super) volumes: &'a [u64],
-    pub(super) ssds: Ssds,
+    pub volumes: &'a [u64],
+    /// The cache devices.
+    pub ssds: Ssds,
+    /// How volumes are served.
+    pub serving: Serving,
 }
 
 /// The cache devices.
-#[derive(Clone, Copy)]
-pub(super) struct Ssds {
+#[derive(Clone, Debug)]
+pub struct Ssds {
     /// Members, of `pool_bytes` each.
-    pub(super) count: usize,
-    pub(super) dirty_copies: u8,
-    pub(super) clean_copies: u8,
+    pub count: usize,
+    /// The model of each.
+    pub drive: SsdParameters,
+    /// Copies of dirty data.
+    pub dirty_copies: u8,
+    /// Copies of clean data.
+    pub clean_copies: u8,
     /// 0 is the usual one.
-    pub(super) device_deadline_ms: u32,
+    pub device_deadline_ms: u32,
+    /// In percent.
+    pub write_amplification_max_percent: u16,
 }
 
 impl Default for Ssds {
-    /// One, with the only copy.
+    /// One SATA drive for data centres (480 MB/s of writes, 97K/s of reads), with the only copy. A faster
+    /// one would only make loads longer where it is asked what happens beside the disks.
     fn default() -> Self {
-        Self { count: 1, dirty_copies: 1, clean_copies: 1, device_deadline_ms: 0 }
+        Self {
+            count: 1,
+            drive: SsdParameters::sata_data_centre(),
+            dirty_copies: 1,
+            clean_copies: 1,
+            device_deadline_ms: 0,
+            write_amplification_max_percent: 150,
+        }
+    }
+}
+
+/// How volumes are served.
+#[derive(Clone, Debug)]
+pub struct Serving {
+    /// What is cached.
+    pub mode: Mode,
+    /// Bytes that a miss brings in.
+    pub cache_block_bytes: u32,
+    /// From which access on.
+    pub populate: Populate,
+    /// What requests cost a processor; `None`: nothing.
+    pub costs: Option<Costs>,
+}
+
+impl Default for Serving {
+    /// The product's defaults, and code that costs nothing.
+    fn default() -> Self {
+        let populate = Populate::default();
+        Self { mode: Mode::Writeback, cache_block_bytes: 64 << 10, populate, costs: None }
     }
 }
 
 /// What can be done to a cache device.
-pub(super) struct Breakage {
+pub struct Breakage {
     /// Set while it is pulled out.
-    pub(super) gone: Rc<Cell<bool>>,
-    pub(super) hanging: Rc<Faults>,
+    pub gone: Rc<Cell<bool>>,
+    /// Makes its requests hang.
+    pub hanging: Rc<Faults>,
 }
 
 /// A cache device; one of several can be broken.
-fn ssd(world: &Rc<World>, bytes: u64, alone: bool) -> (Rc<dyn BlockDevice>, Breakage) {
+fn ssd(
+    world: &Rc<World>,
+    drive: &SsdParameters,
+    bytes: u64,
+    alone: bool,
+) -> (Rc<dyn BlockDevice>, Breakage) {
     let runtime = || Rc::clone(world) as Rc<dyn Runtime>;
     let store = Rc::new(ThriftyStore::new(bytes, 4096));
-    let drive = SsdModel::new(SsdParameters::sata_data_centre(), SEED);
+    let drive = SsdModel::new(drive.clone(), SEED);
     let drive: Rc<dyn BlockDevice> = Rc::new(Modelled::new(runtime(), store, drive));
     let broken = Breakage { gone: Rc::default(), hanging: Faults::new(SEED) };
     if alone {
@@ -174,23 +222,30 @@ fn ssd(world: &Rc<World>, bytes: u64, alone: bool) -> (Rc<dyn BlockDevice>, Brea
 }
 
 /// See the head of the file.
-pub(super) struct Scene {
+pub struct Scene {
     world: Rc<World>,
-    pub(super) pool: Rc<Pool>,
-    pub(super) volumes: Vec<Rc<Volume>>,
+    /// The pool.
+    pub pool: Rc<Pool>,
+    /// Its volumes, in the order of their sizes in the setting.
+    pub volumes: Vec<Rc<Volume>>,
+    cpu: Option<Rc<Cpu>>,
     /// Of each cache device; of one alone nothing comes.
-    pub(super) broken: Vec<Breakage>,
+    pub broken: Vec<Breakage>,
     origin: Rc<Counted>,
     origin_store: Rc<ThriftyStore>,
 }
 
 impl Scene {
     /// A new pool; nothing is cached.
-    pub(super) fn new(setting: &Setting) -> Result<Self> {
+    ///
+    /// # Errors
+    /// If the engine refuses the setting.
+    pub fn new(setting: &Setting) -> Result<Self> {
         let world = empty_world();
         let runtime = Rc::clone(&world) as Rc<dyn Runtime>;
-        let ssds = setting.ssds;
-        let made = (0..ssds.count).map(|_| ssd(&world, setting.pool_bytes, ssds.count == 1));
+        let ssds = setting.ssds.clone();
+        let made =
+            (0..ssds.count).map(|_| ssd(&world, &ssds.drive, setting.pool_bytes, ssds.count == 1));
         let (devices, broken): (Vec<_>, _) = made.unzip();
         let origin_store = Rc::new(ThriftyStore::new(setting.volumes.iter().sum(), 512));
         let origin = Rc::new(Counted {
@@ -200,16 +255,19 @@ impl Scene {
             writes_max: Cell::new(0),
         });
         let (sizes, ram_bytes) = (setting.volumes.to_vec(), setting.ram_bytes);
+        let gib = (setting.pool_bytes * ssds.count as u64).div_ceil(1 << 30);
+        let index_memory_max = INDEX_MEMORY_MIN.max(gib * INDEX_MEMORY_PER_GIB);
+        let serving = setting.serving.clone();
         let below = Rc::clone(&origin);
         let (pool, volumes) = run(&world, async move {
             let witness = Rc::new(MemoryWitness::default());
-            // Scattered blocks take the most memory: a bound by the size alone would rule here.
             let options = CreateOptions {
-                index_memory_max: Some(256 << 20),
+                index_memory_max: Some(index_memory_max),
                 ram_bytes,
                 dirty_copies: ssds.dirty_copies,
                 clean_copies: ssds.clean_copies,
                 device_deadline_ms: ssds.device_deadline_ms,
+                write_amplification_max_percent: ssds.write_amplification_max_percent,
                 ..CreateOptions::named("bench")
             };
             engine::create(&*runtime, &devices, &*witness, &options).await.map_err(text)?;
@@ -222,9 +280,12 @@ impl Scene {
                 let spec = VolumeSpec {
                     name: format!("volume-{number}"),
                     origin: "modelled".into(),
-                    mode: Mode::Writeback,
-                    cache_block_bytes: 64 << 10,
-                    settings: Default::default(),
+                    mode: serving.mode,
+                    cache_block_bytes: serving.cache_block_bytes,
+                    settings: VolumeSettings {
+                        populate: serving.populate,
+                        ..VolumeSettings::default()
+                    },
                     accept_data_loss_on_ssd_failure: true,
                 };
                 let volume = pool.add_volume(&spec, Rc::new(slice)).await.map_err(text)?;
@@ -232,69 +293,91 @@ impl Scene {
             }
             Ok((Rc::new(pool), volumes))
         })?;
-        Ok(Self { world, pool, volumes, broken, origin, origin_store })
+        let costs = setting.serving.costs.clone();
+        let runtime = Rc::clone(&world) as Rc<dyn Runtime>;
+        let cpu = costs.map(|costs| Rc::new(Cpu::new(runtime, Rc::clone(&pool), costs)));
+        Ok(Self { world, pool, volumes, cpu, broken, origin, origin_store })
     }
 
     /// The clock and the rest of it.
-    pub(super) fn runtime(&self) -> Rc<dyn Runtime> {
+    pub fn runtime(&self) -> Rc<dyn Runtime> {
         Rc::clone(&self.world) as Rc<dyn Runtime>
     }
 
     /// Virtual time.
-    pub(super) fn now(&self) -> Nanos {
+    pub fn now(&self) -> Nanos {
         self.world.now()
     }
 
     /// Lets virtual time pass until `work` is done.
-    pub(super) fn run<T: 'static>(
-        &self,
-        work: impl Future<Output = Result<T>> + 'static,
-    ) -> Result<T> {
+    ///
+    /// # Errors
+    /// The engine's, and a run that cannot come to its end.
+    pub fn run<T: 'static>(&self, work: impl Future<Output = Result<T>> + 'static) -> Result<T> {
         run(&self.world, work)
     }
 
     /// Lets virtual time pass.
-    pub(super) fn pass(&self, span: Nanos) -> Result<()> {
+    ///
+    /// # Errors
+    /// The engine's, and a run that cannot come to its end.
+    pub fn pass(&self, span: Nanos) -> Result<()> {
         self.world.run_for(span).map_err(text)
     }
 
     /// Starts a load on a volume.
-    pub(super) fn load(&self, volume: usize, clients: usize, orders: Orders) -> Load {
-        let target = Target::Volume(Rc::clone(&self.volumes[volume]));
+    pub fn load(&self, volume: usize, clients: usize, orders: Orders) -> Load {
+        let volume = Rc::clone(&self.volumes[volume]);
+        let target = match &self.cpu {
+            Some(cpu) => Target::Charged(volume, Rc::clone(cpu)),
+            None => Target::Volume(volume),
+        };
         Load::start(&self.runtime(), target, clients, orders)
     }
 
     /// Plays a load on a volume to its end.
-    pub(super) fn play(&self, volume: usize, clients: usize, orders: Orders) -> Result<Seen> {
+    ///
+    /// # Errors
+    /// The engine's, and a run that cannot come to its end.
+    pub fn play(&self, volume: usize, clients: usize, orders: Orders) -> Result<Seen> {
         let load = self.load(volume, clients, orders);
         self.run(load.end())
     }
 
     /// Changes what may be changed of a volume at any time.
-    pub(super) fn set(&self, volume: usize, settings: VolumeSettings) -> Result<()> {
+    ///
+    /// # Errors
+    /// The engine's, and a run that cannot come to its end.
+    pub fn set(&self, volume: usize, settings: VolumeSettings) -> Result<()> {
         let volume = Rc::clone(&self.volumes[volume]);
         self.run(async move { volume.set(settings).await.map_err(text) })
     }
 
     /// Brings everything of a volume to the origin; returns how long that took.
-    pub(super) fn destage(&self, volume: usize) -> Result<Nanos> {
+    ///
+    /// # Errors
+    /// The engine's, and a run that cannot come to its end.
+    pub fn destage(&self, volume: usize) -> Result<Nanos> {
         let (volume, before) = (Rc::clone(&self.volumes[volume]), self.now());
         self.run(async move { volume.destage().await.map_err(text) })?;
         Ok(self.now() - before)
     }
 
     /// Most writes that the origin had at a time.
-    pub(super) fn origin_writes_max(&self) -> usize {
+    pub fn origin_writes_max(&self) -> usize {
         self.origin.writes_max.get()
     }
 
     /// The word that a block of the origin (of its first volume) repeats.
-    pub(super) fn origin_word(&self, block: u64) -> Option<u64> {
+    pub fn origin_word(&self, block: u64) -> Option<u64> {
         self.origin_store.word(block)
     }
 
     /// Bytes that the origin may lack: offset and length, ascending.
-    pub(super) fn dirty(&self, volume: usize) -> Result<Vec<(u64, u64)>> {
+    ///
+    /// # Errors
+    /// The engine's, and a run that cannot come to its end.
+    pub fn dirty(&self, volume: usize) -> Result<Vec<(u64, u64)>> {
         let volume = &self.volumes[volume];
         let (mut dirty, mut answer, mut at) = (Vec::new(), Vec::new(), 0);
         while at < volume.size_bytes() {
@@ -310,12 +393,24 @@ impl Scene {
     }
 
     /// Blocks that the origin lacks.
-    pub(super) fn owed_blocks(&self) -> u64 {
+    pub fn owed_blocks(&self) -> u64 {
         self.pool.blocks().1
     }
 
-    /// Bytes written to the cache device.
-    pub(super) fn ssd_bytes(&self) -> u64 {
+    /// Lets what the engine has done so far cost no time of a processor.
+    pub fn forgive(&self) {
+        if let Some(cpu) = &self.cpu {
+            cpu.forgive();
+        }
+    }
+
+    /// Time that the processor has been busy with requests, if they cost any.
+    pub fn cpu_spent(&self) -> Nanos {
+        self.cpu.as_ref().map_or(0, |cpu| cpu.spent())
+    }
+
+    /// Bytes written to the cache devices.
+    pub fn ssd_bytes(&self) -> u64 {
         let list = self.pool.counters().list();
         list.iter().filter(|(name, _)| name.starts_with("ssd_")).map(|(_, value)| value).sum()
     }
@@ -337,7 +432,10 @@ fn run<T: 'static>(
 
 /// A fresh array alone, without a cache: what the engine is compared with. Plays a load at this
 /// depth and then flushes; returns what it took.
-pub(super) fn array_alone(
+///
+/// # Errors
+/// The array's.
+pub fn array_alone(
     disks: &ArrayParameters,
     size_bytes: u64,
     depth: usize,
@@ -358,9 +456,15 @@ pub(super) fn array_alone(
 
 #[cfg(test)]
 mod tests {
-    use super::super::destage::scattered;
-    use super::super::load::{BLOCK, Kind, Order, word, writes};
+    use super::load::{BLOCK, Kind, Order, scattered, word, writes};
     use super::*;
+    use forebay_device::model::array::Level;
+    use forebay_device::model::hdd::HddParameters;
+
+    fn disks() -> ArrayParameters {
+        let member = HddParameters::st6000ne0023().without_write_cache();
+        ArrayParameters { level: Level::Raid5, disks: 12, chunk_bytes: 64 << 10, member }
+    }
 
     #[derive(Debug, PartialEq)]
     struct Ran {
@@ -372,13 +476,14 @@ mod tests {
 
     /// Writes blocks at random and destages them, one part of the volume being read meanwhile.
     fn run() -> Ran {
-        let (disks, size) = (disks(false), 256 << 20);
+        let (disks, size) = (disks(), 256 << 20);
         let setting = Setting {
             disks: &disks,
             pool_bytes: 512 << 20,
             ram_bytes: 0,
             volumes: &[size],
             ssds: Default::default(),
+            serving: Default::default(),
         };
         let scene = Scene::new(&setting).unwrap();
         let blocks = Rc::new(scattered(500, (size / BLOCK / 2) as u32, 1));
@@ -415,13 +520,14 @@ mod tests {
 
     #[test]
     fn a_slice_begins_where_the_last_one_ends() {
-        let disks = disks(false);
+        let disks = disks();
         let setting = Setting {
             disks: &disks,
             pool_bytes: 512 << 20,
             ram_bytes: 0,
             volumes: &[1 << 20, 2 << 20],
             ssds: Default::default(),
+            serving: Default::default(),
         };
         let scene = Scene::new(&setting).unwrap();
         let one = |offset| Order { kind: Kind::Write, offset, len: BLOCK };
@@ -437,7 +543,7 @@ mod tests {
     #[test]
     fn the_array_alone_takes_longer_with_one_write_at_a_time() {
         let blocks = Rc::new(scattered(300, 1 << 15, 1));
-        let took = |depth| array_alone(&disks(false), 128 << 20, depth, writes(Rc::clone(&blocks)));
+        let took = |depth| array_alone(&disks(), 128 << 20, depth, writes(Rc::clone(&blocks)));
         let (one, many) = (took(1).unwrap(), took(64).unwrap());
         assert!(many * 4 < one, "{many} ns at depth 64, {one} at depth 1");
     }

@@ -1,0 +1,158 @@
+//! `forebay lab papers`: published measurements, replayed by the engine on modelled devices.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use forebay_lab::papers::{self, Outcome, SCALE_DEFAULT, SCALE_MAX, Test, Verdict, html};
+use serde_json::{Value, json};
+
+use super::clock;
+use crate::Result;
+use crate::admin::table;
+use crate::failure::Failure;
+use crate::progress::Progress;
+use crate::text::{left, say, tell, thousands};
+
+#[derive(Args)]
+pub(crate) struct Options {
+    /// Rows to play (qsan-1), or single tests of them (qsan-1/4); without any, all
+    #[arg(value_name = "ROW")]
+    rows: Vec<String>,
+    /// Play 1/N of the papers' sizes; times are scaled back
+    #[arg(long, value_name = "N", default_value_t = SCALE_DEFAULT,
+        value_parser = clap::value_parser!(u64).range(1..=SCALE_MAX), conflicts_with = "full")]
+    scale: u64,
+    /// Play the papers' sizes: hours
+    #[arg(long)]
+    full: bool,
+    /// Tests at a time
+    #[arg(long, value_name = "N", default_value_t = 2,
+        value_parser = clap::value_parser!(u64).range(1..=64))]
+    jobs: u64,
+    /// Write the table and all curves to this file, as a page by itself
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Print JSON instead of a table
+    #[arg(long)]
+    json: bool,
+}
+
+impl Options {
+    pub(super) fn run(&self) -> Result<()> {
+        let tests = self.tests()?;
+        let scale = if self.full { 1 } else { self.scale };
+        let outcomes = self.play(&tests, scale);
+        let mut played = Vec::new();
+        for (test, outcome) in tests.into_iter().zip(outcomes) {
+            match outcome {
+                Ok(outcome) => played.push((test, outcome)),
+                Err(error) => {
+                    return Err(Failure::new(format!("{}: {error}", test.name))
+                        .hint("this is a fault of Forebay's, as it comes the same every time"));
+                }
+            }
+        }
+        if let Some(path) = &self.html {
+            std::fs::write(path, html::page(&played, scale)).map_err(|error| {
+                Failure::new(format!("cannot write {}: {error}", path.display()))
+                    .hint("name a file in a directory that you can write to")
+            })?;
+            tell(format_args!("the curves are in {}", path.display()));
+        }
+        if self.json {
+            let tests: Vec<_> = played.iter().map(in_json).collect();
+            say(json!({ "schema": 1, "scale": scale, "tests": tests }));
+        } else {
+            print(&played, scale);
+        }
+        Ok(())
+    }
+
+    /// What was asked for, in the usual order.
+    fn tests(&self) -> Result<Vec<Test>> {
+        let all = papers::all();
+        let names = || all.iter().flat_map(|test| [test.row, test.name]);
+        for wanted in &self.rows {
+            if names().any(|name| name == wanted) {
+                continue;
+            }
+            let nearest = names().min_by_key(|name| strsim::damerau_levenshtein(name, wanted));
+            let rows = papers::rows().join(", ");
+            return Err(Failure::new(format!("no row \"{wanted}\"")).hint(format!(
+                "did you mean {}? The rows are {rows}",
+                nearest.unwrap_or_default()
+            )));
+        }
+        let is_wanted = |test: &Test| {
+            self.rows.is_empty() || self.rows.iter().any(|row| row == test.row || row == test.name)
+        };
+        Ok(all.into_iter().filter(is_wanted).collect())
+    }
+
+    fn play(&self, tests: &[Test], scale: u64) -> Vec<std::result::Result<Outcome, String>> {
+        let work: u64 = tests.iter().map(Test::work).sum();
+        let (progress, elapsed) = (Progress::watch("playing"), clock());
+        let (mut done, mut ended) = (0, 0);
+        let about = |share: f64, elapsed: Duration| {
+            left((elapsed.as_secs_f64() * (1.0 - share) / share.max(1e-9)).ceil() as u64)
+        };
+        let outcomes = papers::play_all(tests, scale, self.jobs as usize, |number| {
+            ended += 1;
+            done += tests[number].work();
+            let (took, count) = (elapsed(), tests.len());
+            let rest = about(done as f64 / work.max(1) as f64, took);
+            let name = tests[number].name;
+            let rest = if ended < count { format!("; about {rest} left") } else { String::new() };
+            let message = format!("{name} has ended, {ended} of {count}{rest}");
+            progress.tell(took.as_nanos() as u64, &message);
+        });
+        progress.finish();
+        outcomes
+    }
+}
+
+fn print(played: &[(Test, Outcome)], scale: u64) {
+    let sizes = if scale == 1 { "the papers' sizes".to_owned() } else { format!("1/{scale}") };
+    say(format_args!(
+        "Requests per second; first the paper's figure, then ours. Sizes: {sizes}.\n"
+    ));
+    let (head, lines) = html::table(played);
+    say(table(&head, &lines));
+    for tests in
+        played.chunk_by(|one, two| one.0.source.split(' ').next() == two.0.source.split(' ').next())
+    {
+        say(format_args!("\n{}: assumed", tests[0].0.source.split(' ').next().unwrap_or_default()));
+        tests[0].0.assumed.iter().for_each(|assumed| say(format_args!("- {assumed}")));
+    }
+    for (test, outcome) in played {
+        if test.bar.judge(&test.published, outcome) == Verdict::Missed {
+            say(format_args!("\n{} missed: {}", test.name, test.cause));
+        }
+    }
+    let requests: u64 = played.iter().map(|(_, outcome)| outcome.requests).sum();
+    tell(format_args!("{} requests played", thousands(requests)));
+}
+
+fn in_json((test, outcome): &(Test, Outcome)) -> Value {
+    let seconds = |nanos: Option<u64>| nanos.map(|nanos| nanos as f64 / 1e9);
+    let curve: Vec<_> =
+        outcome.curve.iter().map(|point| json!([seconds(Some(point.at)), point.iops])).collect();
+    json!({
+        "row": test.row, "test": test.name, "what": test.what, "source": test.source,
+        "disks": test.system.text(), "assumed": test.assumed,
+        "paper": {
+            "iops_without": test.published.without, "iops_with": test.published.with,
+            "factor": test.published.factor(), "warm_up_s": seconds(test.published.warm_up),
+        },
+        "ours": {
+            "iops_without": outcome.without, "iops_with": outcome.with,
+            "factor": outcome.factor(), "warm_up_s": seconds(outcome.warm_up),
+            "hit_ratio": outcome.hit_ratio, "ssd_bytes_per_byte_admitted": outcome.write_amplification,
+            "cpu_share": outcome.cpu_share, "requests": outcome.requests,
+        },
+        "bar": test.bar.text(&test.published),
+        "verdict": test.bar.judge(&test.published, outcome).word(),
+        "curve": curve,
+    })
+}

@@ -1,0 +1,227 @@
+//! Everything on one page: a table, and for each row a drawing of its curves. It needs nothing beside itself.
+
+use std::fmt::Write;
+
+use forebay_device::Nanos;
+
+use super::{MINUTE, Outcome, Test};
+
+const WIDTH: f64 = 760.0;
+const HEIGHT: f64 = 260.0;
+const LEFT: f64 = 64.0;
+const BOTTOM: f64 = 32.0;
+const TOP: f64 = 12.0;
+const RIGHT: f64 = 12.0;
+
+/// Points of a drawn curve at the most: more cannot be told apart.
+const POINTS_MAX: usize = 400;
+
+/// Colours that can be told apart by most people, and in grey (after Okabe and Ito).
+const COLOURS: [&str; 6] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"];
+
+const STYLE: &str = "body{font:15px/1.4 sans-serif;margin:2em auto;max-width:60em;padding:0 1em;\
+    color:#222;background:#fff}table{border-collapse:collapse;font-size:13px}\
+    th,td{padding:.2em .6em;text-align:right;border-bottom:1px solid #ddd}\
+    th:first-child,td:first-child{text-align:left}.missed{color:#b00020;font-weight:bold}\
+    .met{color:#00662b}svg{max-width:100%;height:auto}text{font:11px sans-serif;fill:#444}\
+    li{margin:.2em 0}";
+
+/// A text as HTML has it.
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+/// Where things are in a drawing: time from the left, rates by their logarithm from below.
+struct Axes {
+    minutes: f64,
+    /// Powers of ten.
+    low: f64,
+    high: f64,
+}
+
+impl Axes {
+    fn of(tests: &[(&Test, &Outcome)]) -> Self {
+        let mut minutes: f64 = 1.0;
+        let (mut least, mut most) = (f64::INFINITY, 1.0_f64);
+        for (test, outcome) in tests {
+            let rates = [test.published.without, test.published.with, outcome.without];
+            let curve = outcome.curve.iter().map(|point| point.iops);
+            for rate in rates.into_iter().chain(curve).filter(|&rate| rate >= 1.0) {
+                (least, most) = (least.min(rate), most.max(rate));
+            }
+            let end = outcome.curve.last().map_or(0, |point| point.at);
+            minutes = minutes.max(end.max(test.published.warm_up.unwrap_or(0)) as f64 / MINUTE);
+        }
+        Self { minutes, low: least.log10().floor(), high: most.log10().ceil().max(1.0) }
+    }
+
+    fn x(&self, at: Nanos) -> f64 {
+        LEFT + (at as f64 / MINUTE / self.minutes) * (WIDTH - LEFT - RIGHT)
+    }
+
+    fn y(&self, rate: f64) -> f64 {
+        let share = (rate.max(1.0).log10() - self.low) / (self.high - self.low).max(1.0);
+        HEIGHT - BOTTOM - share.clamp(0.0, 1.0) * (HEIGHT - BOTTOM - TOP)
+    }
+
+    fn draw(&self, svg: &mut String) {
+        let right = WIDTH - RIGHT;
+        for power in self.low as i32..=self.high as i32 {
+            let (rate, y) = (10_f64.powi(power), self.y(10_f64.powi(power)));
+            let _ = write!(
+                svg,
+                "<line x1=\"{LEFT}\" y1=\"{y:.1}\" x2=\"{right}\" y2=\"{y:.1}\" stroke=\"#ddd\"/>\
+                 <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{rate:.0}/s</text>",
+                LEFT - 6.0,
+                y + 4.0
+            );
+        }
+        let step = [1.0, 2.0, 5.0, 10.0, 20.0, 60.0, 120.0, 240.0];
+        let step = step.into_iter().find(|step| self.minutes / step <= 10.0).unwrap_or(600.0);
+        let mut at = 0.0;
+        while at <= self.minutes {
+            let x = self.x((at * MINUTE) as Nanos);
+            let _ = write!(
+                svg,
+                "<text x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{at:.0} min</text>",
+                HEIGHT - 10.0
+            );
+            at += step;
+        }
+    }
+}
+
+fn curve(svg: &mut String, axes: &Axes, outcome: &Outcome, colour: &str) {
+    let step = outcome.curve.len().div_ceil(POINTS_MAX).max(1);
+    let mut points = String::new();
+    for part in outcome.curve.chunks(step) {
+        let rate = part.iter().map(|point| point.iops).sum::<f64>() / part.len() as f64;
+        let at = part[part.len() - 1].at;
+        let _ = write!(points, "{:.1},{:.1} ", axes.x(at), axes.y(rate));
+    }
+    let _ = write!(
+        svg,
+        "<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"1.5\"/>",
+        points.trim_end()
+    );
+}
+
+/// The paper's final rate, dashed, from its warm-up on.
+fn published(svg: &mut String, axes: &Axes, test: &Test, colour: &str) {
+    let (x, y) = (axes.x(test.published.warm_up.unwrap_or(0)), axes.y(test.published.with));
+    let _ = write!(
+        svg,
+        "<line x1=\"{x:.1}\" y1=\"{y:.1}\" x2=\"{:.1}\" y2=\"{y:.1}\" stroke=\"{colour}\" \
+         stroke-dasharray=\"5 4\"/>",
+        WIDTH - RIGHT
+    );
+}
+
+fn drawing(tests: &[(&Test, &Outcome)]) -> String {
+    let axes = Axes::of(tests);
+    let mut svg = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" \
+         width=\"{WIDTH}\" height=\"{HEIGHT}\" role=\"img\">"
+    );
+    axes.draw(&mut svg);
+    for (number, (test, outcome)) in tests.iter().enumerate() {
+        let colour = COLOURS[number % COLOURS.len()];
+        published(&mut svg, &axes, test, colour);
+        curve(&mut svg, &axes, outcome, colour);
+    }
+    svg.push_str("</svg>");
+    svg
+}
+
+/// Heads and cells of the table, which people read in a terminal, too.
+pub fn table(tests: &[(Test, Outcome)]) -> (Vec<&'static str>, Vec<Vec<String>>) {
+    let head = vec![
+        "test", "without", "model", "", "with", "ours", "factor", "ours", "warm-up", "ours",
+        "verdict",
+    ];
+    let minutes = |warm_up: Option<Nanos>| {
+        warm_up.map_or("-".to_owned(), |span| format!("{:.1} min", span as f64 / MINUTE))
+    };
+    let line = |(test, outcome): &(Test, Outcome)| {
+        let published = &test.published;
+        vec![
+            test.name.to_owned(),
+            format!("{:.0}", published.without),
+            format!("{:.0}", outcome.without),
+            format!("{:+.0} %", (outcome.without / published.without - 1.0) * 100.0),
+            format!("{:.0}", published.with),
+            format!("{:.0}", outcome.with),
+            format!("{:.1}", published.factor()),
+            format!("{:.1}", outcome.factor()),
+            minutes(published.warm_up),
+            minutes(outcome.warm_up),
+            test.bar.judge(published, outcome).word().to_owned(),
+        ]
+    };
+    (head, tests.iter().map(line).collect())
+}
+
+fn table_html(page: &mut String, tests: &[(Test, Outcome)]) {
+    let (head, lines) = table(tests);
+    page.push_str("<table><thead><tr>");
+    for cell in head {
+        let _ = write!(page, "<th>{cell}</th>");
+    }
+    page.push_str("</tr></thead><tbody>");
+    for line in lines {
+        page.push_str("<tr>");
+        for cell in line {
+            let class = if cell == "met" || cell == "missed" { cell.as_str() } else { "" };
+            let _ = write!(page, "<td class=\"{class}\">{}</td>", escaped(&cell));
+        }
+        page.push_str("</tr>");
+    }
+    page.push_str("</tbody></table>");
+}
+
+fn section(page: &mut String, row: &str, tests: &[(&Test, &Outcome)]) {
+    let _ = write!(page, "<h2 id=\"{row}\">{row}</h2>{}<ul>", drawing(tests));
+    for (number, (test, outcome)) in tests.iter().enumerate() {
+        let _ = write!(
+            page,
+            "<li><span style=\"color:{}\">&#9632;</span> {}: {} ({}), {}. Bar: {}. Served without the \
+             disks {:.1} %, {:.2} bytes to the SSDs per byte admitted, processor {:.0} % busy.</li>",
+            COLOURS[number % COLOURS.len()],
+            test.name,
+            escaped(&test.what),
+            test.source,
+            escaped(&test.system.text()),
+            escaped(&test.bar.text(&test.published)),
+            outcome.hit_ratio * 100.0,
+            outcome.write_amplification,
+            outcome.cpu_share * 100.0
+        );
+    }
+    page.push_str("</ul><p>Assumed:</p><ul>");
+    for assumed in tests[0].0.assumed {
+        let _ = write!(page, "<li>{}</li>", escaped(assumed));
+    }
+    page.push_str("</ul>");
+}
+
+/// The page of these tests, which were played at 1/`scale` of the papers' sizes.
+pub fn page(tests: &[(Test, Outcome)], scale: u64) -> String {
+    let sizes = match scale {
+        1 => "The papers' sizes.".to_owned(),
+        _ => format!("1/{scale} of the papers' sizes, disks included; times are scaled back."),
+    };
+    let mut page = format!(
+        "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"/>\
+         <title>Papers, replayed</title><style>{STYLE}</style></head><body>\
+         <h1>Papers, replayed</h1><p>The engine in virtual time on models of the papers' disks and \
+         SSDs. {sizes} Requests per second; the model's disks without a cache are always those of \
+         the paper. Solid: ours. Dashed: the paper's rate, from its warm-up on.</p>"
+    );
+    table_html(&mut page, tests);
+    for tests in tests.chunk_by(|one, two| one.0.row == two.0.row) {
+        let tests: Vec<_> = tests.iter().map(|(test, outcome)| (test, outcome)).collect();
+        section(&mut page, tests[0].0.row, &tests);
+    }
+    page.push_str("</body></html>\n");
+    page
+}

@@ -1,0 +1,203 @@
+//! The measurements of published papers, replayed: the engine that ships, in virtual time, on models of the
+//! papers' disks and SSDs, beside what the papers report.
+//!
+//! * One table for each paper (`qsan.rs`, `synology.rs`): what it says of a test, and its figures. What it
+//!   does not say is an assumption, which stands beside the test and is the same for all of a paper.
+//! * Disks are the calibrated sets of [`HddParameters`](forebay_device::model::hdd::HddParameters), SSDs the
+//!   data sheets' (`drives.rs`). Nothing is fitted to a test.
+//! * Every request is charged what the engine's code takes of a processor ([`Costs::measured`]).
+//! * Sizes may be scaled down, those of the disks' tracks too; times are scaled back. The disks without
+//!   a cache are always those of the paper.
+
+pub mod array;
+pub mod drives;
+pub mod html;
+mod play;
+pub mod qsan;
+pub mod synology;
+
+use forebay_device::model::ssd::SsdParameters;
+use forebay_device::{Nanos, runtime};
+use forebay_engine::{Mode, Populate};
+
+use self::array::{Pattern, System};
+pub use self::play::{Outcome, Point, play, play_all};
+
+const GB: u64 = 1_000_000_000;
+
+/// A minute in nanoseconds, for the papers' figures.
+const MINUTE: f64 = 60.0 * runtime::SECOND as f64;
+
+/// Bytes that stand for one request of a test that only reads, in estimates.
+const BLOCK_OF_A_READ: u64 = 16 << 10;
+
+/// Smallest part of the papers' sizes: below it 100 GB are too little for a pool.
+pub const SCALE_MAX: u64 = 128;
+
+/// The usual part of the papers' sizes, as its inverse.
+pub const SCALE_DEFAULT: u64 = 16;
+
+/// A cache as a paper has it, in our terms.
+#[derive(Clone, Debug)]
+pub struct Cache {
+    /// The SSD.
+    pub drive: SsdParameters,
+    /// How many for each engine.
+    pub ssds: usize,
+    /// Bytes of each.
+    pub ssd_bytes: u64,
+    /// Copies of dirty data.
+    pub dirty_copies: u8,
+    /// Copies of clean data.
+    pub clean_copies: u8,
+    /// Bytes of the tier in RAM.
+    pub ram_bytes: u64,
+    /// What is cached.
+    pub mode: Mode,
+    /// From which access on.
+    pub populate: Populate,
+    /// Bytes that a miss brings in.
+    pub cache_block_bytes: u32,
+    /// In percent.
+    pub write_amplification_max_percent: u16,
+}
+
+/// What a paper reports.
+#[derive(Clone, Copy, Debug)]
+pub struct Published {
+    /// Requests per second without a cache.
+    pub without: f64,
+    /// With it, once it is warm.
+    pub with: f64,
+    /// How long that took.
+    pub warm_up: Option<Nanos>,
+}
+
+/// What we want to reach.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Bar {
+    /// The paper's factor, in at most the paper's time.
+    Paper,
+    /// So many requests per second.
+    AtLeast(f64),
+    /// Nothing: the test stands beside another one that has a bar.
+    Shown,
+}
+
+/// One test of a paper: one line of ours.
+#[derive(Clone, Debug)]
+pub struct Test {
+    /// The row that it belongs to.
+    pub row: &'static str,
+    /// Its own name.
+    pub name: &'static str,
+    /// What is done, on what.
+    pub what: String,
+    /// Where the figures stand.
+    pub source: &'static str,
+    /// The disks; each group of them has an engine of its own.
+    pub system: System,
+    /// The cache of each engine.
+    pub cache: Cache,
+    /// Volumes of each engine, which share its span and its queue.
+    pub volumes: usize,
+    /// What is done to each engine.
+    pub pattern: Pattern,
+    /// Whether the cache can hold the span.
+    pub fits: bool,
+    /// Whether the span is in the cache before anything counts.
+    pub prefilled: bool,
+    /// How often the span is written over before the figures are final.
+    pub laps: u64,
+    /// What the paper reports.
+    pub published: Published,
+    /// What we want.
+    pub bar: Bar,
+    /// What the paper does not say.
+    pub assumed: &'static [&'static str],
+    /// Why the bar is missed, if it is.
+    pub cause: &'static str,
+}
+
+impl Test {
+    /// About how long it takes beside others: requests at the papers' sizes.
+    pub fn work(&self) -> u64 {
+        let pattern = &self.pattern;
+        let written = self.laps * pattern.span_bytes / pattern.block_bytes;
+        // What is only read is a few seconds of hits, whatever the span.
+        let each = match pattern.read_percent {
+            100 => pattern.span_bytes / BLOCK_OF_A_READ,
+            reads => written * 100 / (100 - reads),
+        };
+        each * self.system.groups
+    }
+}
+
+/// What became of a bar.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Cleared.
+    Met,
+    /// Not cleared.
+    Missed,
+    /// There is none.
+    None,
+}
+
+impl Verdict {
+    /// In a table.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Met => "met",
+            Self::Missed => "missed",
+            Self::None => "-",
+        }
+    }
+}
+
+impl Published {
+    /// How many times as much with the cache.
+    pub fn factor(&self) -> f64 {
+        self.with / self.without
+    }
+}
+
+impl Bar {
+    /// In words; the figure is the test's.
+    pub fn text(self, published: &Published) -> String {
+        match self {
+            Self::Paper => format!("factor >= {:.1}", published.factor()),
+            Self::AtLeast(iops) => format!(">= {iops:.0}/s"),
+            Self::Shown => "-".to_owned(),
+        }
+    }
+
+    /// What an outcome makes of it.
+    pub fn judge(self, published: &Published, outcome: &Outcome) -> Verdict {
+        let is_met = match self {
+            Self::Shown => return Verdict::None,
+            Self::AtLeast(iops) => outcome.with >= iops,
+            Self::Paper => {
+                let in_time = published
+                    .warm_up
+                    .is_none_or(|limit| outcome.warm_up.is_some_and(|took| took <= limit));
+                outcome.factor() >= published.factor() && in_time
+            }
+        };
+        if is_met { Verdict::Met } else { Verdict::Missed }
+    }
+}
+
+/// All tests, in the order in which they are shown.
+pub fn all() -> Vec<Test> {
+    let mut all = synology::tests();
+    all.extend(qsan::tests());
+    all
+}
+
+/// The names of all rows, in the same order.
+pub fn rows() -> Vec<&'static str> {
+    let mut rows: Vec<_> = all().iter().map(|test| test.row).collect();
+    rows.dedup();
+    rows
+}
