@@ -119,10 +119,11 @@ mod tests {
             let (span_bytes, depth) = (96 * GB, 128);
             let pattern = Pattern { block_bytes: 4096, read_percent, span_bytes, depth };
             let whole = system.iops(pattern);
-            for scale in [4, 16, 64] {
+            // The smaller the part, the fewer tracks a zone has.
+            for (scale, bound) in [(4, 0.05), (16, 0.05), (64, 0.08)] {
                 let part = Pattern { span_bytes: span_bytes / scale, ..pattern };
                 let share = system.scaled(scale).iops(part) / whole;
-                assert!((0.95..1.05).contains(&share), "{}, 1/{scale}: {share}", system.text());
+                assert!((share - 1.0).abs() < bound, "{}, 1/{scale}: {share}", system.text());
             }
         }
     }

@@ -1,7 +1,7 @@
 //! The measurements of published papers, replayed: the engine that ships, in virtual time, on models of the
 //! papers' disks and SSDs, beside what the papers report.
 //!
-//! * One table for each paper (`qsan.rs`, `synology.rs`): what it says of a test, and its figures. What it
+//! * One table for each paper (`qsan.rs`, `synology.rs`, `blog.rs`): what it says of a test, and its figures. What it
 //!   does not say is an assumption, which stands beside the test and is the same for all of a paper.
 //! * Disks are the calibrated sets of [`HddParameters`](forebay_device::model::hdd::HddParameters), SSDs the
 //!   data sheets' (`drives.rs`). Nothing is fitted to a test.
@@ -10,6 +10,7 @@
 //!   a cache are always those of the paper.
 
 pub mod array;
+pub mod blog;
 pub mod drives;
 pub mod html;
 mod play;
@@ -192,6 +193,7 @@ impl Bar {
 pub fn all() -> Vec<Test> {
     let mut all = synology::tests();
     all.extend(qsan::tests());
+    all.extend(blog::tests());
     all
 }
 
@@ -200,4 +202,53 @@ pub fn rows() -> Vec<&'static str> {
     let mut rows: Vec<_> = all().iter().map(|test| test.row).collect();
     rows.dedup();
     rows
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn outcome(without: f64, with: f64, warm_up: Option<Nanos>) -> Outcome {
+        let (hit_ratio, write_amplification, cpu_share) = (1.0, 1.0, 0.1);
+        let (curve, requests) = (Vec::new(), 1);
+        Outcome {
+            without,
+            with,
+            warm_up,
+            curve,
+            hit_ratio,
+            write_amplification,
+            cpu_share,
+            requests,
+        }
+    }
+
+    #[test]
+    fn a_bar_is_missed_by_the_factor_or_by_the_warm_up() {
+        let published = Published { without: 100.0, with: 1_000.0, warm_up: Some(60) };
+        let judge = |bar: Bar, outcome| bar.judge(&published, &outcome);
+        assert_eq!(judge(Bar::Paper, outcome(50.0, 500.0, Some(60))), Verdict::Met);
+        assert_eq!(judge(Bar::Paper, outcome(200.0, 1_900.0, Some(60))), Verdict::Missed);
+        assert_eq!(judge(Bar::Paper, outcome(50.0, 500.0, Some(61))), Verdict::Missed);
+        assert_eq!(judge(Bar::Paper, outcome(50.0, 500.0, None)), Verdict::Missed);
+        assert_eq!(judge(Bar::AtLeast(500.0), outcome(50.0, 499.0, None)), Verdict::Missed);
+        assert_eq!(judge(Bar::AtLeast(500.0), outcome(50.0, 500.0, None)), Verdict::Met);
+        assert_eq!(judge(Bar::Shown, outcome(50.0, 1.0, None)), Verdict::None);
+    }
+
+    #[test]
+    fn names_are_the_rows_and_nobody_has_anothers() {
+        let all = all();
+        let mut names: Vec<_> = all.iter().map(|test| test.name).collect();
+        assert!(all.iter().all(|test| test.name.starts_with(test.row)));
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), all.len());
+        // A row is one drawing, so its tests stand together.
+        let mut rows = rows();
+        let count = rows.len();
+        rows.sort_unstable();
+        rows.dedup();
+        assert_eq!(rows.len(), count);
+    }
 }

@@ -56,7 +56,7 @@ fn test(
         published: Published { without, with, warm_up: None },
         bar: Bar::Paper,
         assumed: &ASSUMED,
-        cause: "not analysed",
+        cause: "no bar of these was missed when it was last looked at",
     }
 }
 

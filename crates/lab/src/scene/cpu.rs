@@ -3,10 +3,10 @@
 //!
 //! * One processor for a pool, as one reactor has it in the product. What clients of other reactors cost
 //!   those, and what a server's connections cost, is not in it.
-//! * What the engine does behind the requests (bringing in, moving, destaging) is taken from its counters
-//!   and holds up the requests after it.
+//! * While requests and destaging both have work, each gets half of it: a reactor's tasks take turns, and
+//!   neither is free because the other one is busy. What reclaim moves is taken from the engine's counters.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use forebay_device::{Nanos, Runtime};
@@ -14,13 +14,17 @@ use forebay_engine::Pool;
 
 use super::load::BLOCK;
 
-/// What a client asks for.
+/// What takes time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
-    /// A read.
+    /// A client's read.
     Read,
-    /// A write.
+    /// A client's write.
     Write,
+    /// A read of the origin, for a client and to be brought in.
+    Miss,
+    /// A write to the origin.
+    Destage,
 }
 
 /// Time of a processor, in nanoseconds.
@@ -61,75 +65,143 @@ impl Costs {
     }
 }
 
-/// What the engine has done behind the requests.
-#[derive(Clone, Copy, Default)]
-struct Behind {
-    misses: u64,
-    populated: u64,
-    moved: u64,
-    destaged: u64,
-}
-
-impl Behind {
-    fn of(pool: &Pool) -> Self {
-        let counters = pool.counters();
-        Self {
-            misses: counters.read_misses.get() + counters.read_partial_hits.get(),
-            populated: counters.populate_bytes.get() / BLOCK,
-            moved: counters.move_blocks.get(),
-            destaged: counters.destage_bytes.get() / BLOCK,
-        }
-    }
-
-    fn cost_since(&self, before: &Self, costs: &Costs) -> Nanos {
-        (self.misses - before.misses) * costs.miss_ns
-            + (self.populated - before.populated) * costs.further_ns
-            + (self.moved - before.moved) * costs.move_ns
-            + (self.destaged - before.destaged) * costs.destage_ns
-    }
+/// Where work waits for the processor.
+#[derive(Clone, Copy)]
+enum Lane {
+    Front,
+    Behind,
 }
 
 /// See the head of the file.
 pub struct Cpu {
     runtime: Rc<dyn Runtime>,
-    pool: Rc<Pool>,
     costs: Costs,
-    free_at: Cell<Nanos>,
-    behind: Cell<Behind>,
+    pool: RefCell<Option<Rc<Pool>>>,
+    moved: Cell<u64>,
+    /// When each lane has done what it was given.
+    free_at: [Cell<Nanos>; 2],
     spent: Cell<Nanos>,
 }
 
 impl Cpu {
     /// An idle one.
-    pub fn new(runtime: Rc<dyn Runtime>, pool: Rc<Pool>, costs: Costs) -> Self {
-        let behind = Cell::new(Behind::of(&pool));
-        Self { runtime, pool, costs, free_at: Cell::new(0), behind, spent: Cell::new(0) }
+    pub fn new(runtime: Rc<dyn Runtime>, costs: Costs) -> Self {
+        let (pool, moved) = (RefCell::default(), Cell::new(0));
+        Self { runtime, costs, pool, moved, free_at: Default::default(), spent: Cell::new(0) }
     }
 
-    /// Time that it has been busy since the start.
+    /// Takes the work of this pool's reclaim, too.
+    pub fn watch(&self, pool: &Rc<Pool>) {
+        *self.pool.borrow_mut() = Some(Rc::clone(pool));
+    }
+
+    /// Time that it has been given work for since the start.
     pub fn spent(&self) -> Nanos {
         self.spent.get()
     }
 
-    /// Lets what the engine has done so far cost nothing: the time before what is measured.
-    pub fn forgive(&self) {
-        self.behind.set(Behind::of(&self.pool));
+    /// Gives it work; returns when that is done.
+    fn give(&self, lane: Lane, cost: Nanos) -> Nanos {
+        let now = self.runtime.now();
+        let (own, other) = match lane {
+            Lane::Front => (&self.free_at[0], &self.free_at[1]),
+            Lane::Behind => (&self.free_at[1], &self.free_at[0]),
+        };
+        let shares = if other.get() > now { 2 } else { 1 };
+        own.set(own.get().max(now) + cost * shares);
+        self.spent.set(self.spent.get() + cost);
+        own.get()
     }
 
-    /// Waits until it has done what a request of so many bytes costs.
+    /// Waits until it has done what so many bytes of this cost.
     pub async fn spend(&self, work: Work, bytes: u64) {
-        let first = match work {
-            Work::Read => self.costs.read_ns,
-            Work::Write => self.costs.write_ns,
+        let moves = self.pool.borrow().as_ref().map_or(0, |pool| pool.counters().move_blocks.get());
+        let moved = moves - self.moved.replace(moves);
+        if moved > 0 {
+            self.give(Lane::Behind, moved * self.costs.move_ns);
+        }
+        let blocks = bytes.div_ceil(BLOCK).max(1);
+        let further = (blocks - 1) * self.costs.further_ns;
+        let done = match work {
+            Work::Read => self.give(Lane::Front, self.costs.read_ns + further),
+            Work::Write => self.give(Lane::Front, self.costs.write_ns + further),
+            Work::Miss => self.give(Lane::Front, self.costs.miss_ns + further),
+            Work::Destage => self.give(Lane::Behind, self.costs.destage_ns * blocks),
         };
-        let further = (bytes / BLOCK).saturating_sub(1) * self.costs.further_ns;
-        let behind = Behind::of(&self.pool);
-        let owed = behind.cost_since(&self.behind.replace(behind), &self.costs);
-        let cost = first + further + owed;
-        let now = self.runtime.now();
-        self.free_at.set(self.free_at.get().max(now) + cost);
-        self.spent.set(self.spent.get() + cost);
-        // That it ends is the runtime's doing: nothing can go wrong.
-        let _ = self.runtime.sleep(self.free_at.get() - now).await;
+        // That a sleep ends is the runtime's doing: nothing can go wrong.
+        let _ = self.runtime.sleep(done - self.runtime.now()).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::load::{filling, scattered, writes};
+    use super::super::{Scene, Serving, Setting, Ssds};
+    use super::*;
+    use forebay_device::model::array::{ArrayParameters, Level};
+    use forebay_device::model::hdd::HddParameters;
+    use forebay_device::model::world::World;
+    use forebay_device::runtime::MILLISECOND;
+
+    /// Time of 200 writes by 8 clients, and how long the processor was busy.
+    fn took(costs: Option<Costs>) -> (Nanos, Nanos) {
+        let member = HddParameters::st500nm0001();
+        let (disks, chunk_bytes) = (4, 64 << 10);
+        let disks = ArrayParameters { level: Level::Raid5, disks, chunk_bytes, member };
+        let scene = Scene::new(&Setting {
+            disks: &disks,
+            pool_bytes: 512 << 20,
+            ram_bytes: 0,
+            volumes: &[64 << 20],
+            ssds: Ssds::default(),
+            serving: Serving { costs, ..Serving::default() },
+        })
+        .unwrap();
+        let blocks = Rc::new(scattered(200, 1 << 14, 3));
+        let seen = scene.play(0, 8, writes(blocks)).unwrap();
+        (seen.span, scene.cpu_spent())
+    }
+
+    #[test]
+    fn requests_wait_for_the_processor_one_after_the_other() {
+        let free = took(None);
+        assert!(free.0 < 100 * MILLISECOND && free.1 == 0, "{free:?}");
+        let costs = Costs { write_ns: MILLISECOND, ..Costs::measured() };
+        let charged = took(Some(costs));
+        assert!((200..230).contains(&(charged.0 / MILLISECOND)), "{charged:?}");
+        assert!(charged.1 >= 200 * MILLISECOND, "{charged:?}");
+    }
+
+    #[test]
+    fn what_is_brought_to_the_origin_takes_its_time_too() {
+        let costs = Costs { destage_ns: MILLISECOND, ..Costs::measured() };
+        let member = HddParameters::st500nm0001();
+        let disks = ArrayParameters { level: Level::Raid5, disks: 4, chunk_bytes: 65536, member };
+        let destaged = |costs| {
+            let scene = Scene::new(&Setting {
+                disks: &disks,
+                pool_bytes: 512 << 20,
+                ram_bytes: 0,
+                volumes: &[64 << 20],
+                ssds: Ssds::default(),
+                serving: Serving { costs, ..Serving::default() },
+            })
+            .unwrap();
+            scene.play(0, 1, filling(1 << 20, 4096)).unwrap();
+            scene.destage(0).unwrap()
+        };
+        let (free, charged) = (destaged(None), destaged(Some(costs)));
+        assert!(free < 200 * MILLISECOND, "{free}");
+        assert!(charged >= 256 * MILLISECOND, "256 blocks: {charged}");
+    }
+
+    #[test]
+    fn two_that_have_work_get_half_each() {
+        let runtime = World::new(1) as Rc<dyn Runtime>;
+        let cpu = Cpu::new(runtime, Costs::measured());
+        assert_eq!(cpu.give(Lane::Front, 100), 100);
+        assert_eq!(cpu.give(Lane::Behind, 1_000), 2_000);
+        assert_eq!(cpu.give(Lane::Front, 100), 300);
+        assert_eq!(cpu.spent(), 1_200);
     }
 }

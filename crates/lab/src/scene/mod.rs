@@ -30,7 +30,7 @@ use forebay_engine::{
 
 pub use self::seen::Seen;
 
-use self::cpu::{Costs, Cpu};
+use self::cpu::{Costs, Cpu, Work};
 use self::load::{Load, Orders, Target};
 
 /// What a call of this module ends with; the error is for a person.
@@ -75,6 +75,23 @@ struct Counted {
     runtime: Rc<dyn Runtime>,
     writes: Cell<usize>,
     writes_max: Cell<usize>,
+    /// Takes its time before each request, if there is one.
+    cpu: Option<Rc<Cpu>>,
+}
+
+impl Counted {
+    /// Hands a request on when the processor has had time for it.
+    fn pass_on(self: &Rc<Self>, work: Option<Work>, request: Request, completer: Completer) {
+        let (Some(work), Some(cpu)) = (work, self.cpu.clone()) else {
+            return self.array.submit(request, completer);
+        };
+        let len = request.range().map_or(0, |range| range.end - range.start);
+        let whole = Rc::clone(self);
+        self.runtime.spawn(Box::pin(async move {
+            cpu.spend(work, len).await;
+            whole.array.submit(request, completer);
+        }));
+    }
 }
 
 /// A part of it.
@@ -96,26 +113,30 @@ impl BlockDevice for Slice {
         if let Err(error) = request.check(&self.geometry()) {
             return request.finish(Err(error), completer);
         }
-        let writes = match &mut request {
-            Request::Read { offset, .. } | Request::Discard { offset, .. } => {
+        let work = match &mut request {
+            Request::Read { offset, .. } => {
                 *offset += self.start;
-                false
+                Some(Work::Miss)
+            }
+            Request::Discard { offset, .. } => {
+                *offset += self.start;
+                None
             }
             Request::Write { offset, .. } | Request::WriteZeroes { offset, .. } => {
                 *offset += self.start;
-                true
+                Some(Work::Destage)
             }
-            Request::Flush => false,
+            Request::Flush => None,
         };
-        if !writes {
-            return self.whole.array.submit(request, completer);
+        if work != Some(Work::Destage) {
+            return self.whole.pass_on(work, request, completer);
         }
         let whole = Rc::clone(&self.whole);
         let count = whole.writes.get() + 1;
         whole.writes.set(count);
         whole.writes_max.set(whole.writes_max.get().max(count));
         let (inner, end) = io::pair();
-        self.whole.array.submit(request, inner);
+        self.whole.pass_on(work, request, inner);
         self.whole.runtime.spawn(Box::pin(async move {
             let outcome = end.await;
             whole.writes.set(whole.writes.get() - 1);
@@ -248,7 +269,10 @@ impl Scene {
             (0..ssds.count).map(|_| ssd(&world, &ssds.drive, setting.pool_bytes, ssds.count == 1));
         let (devices, broken): (Vec<_>, _) = made.unzip();
         let origin_store = Rc::new(ThriftyStore::new(setting.volumes.iter().sum(), 512));
+        let costs = setting.serving.costs.clone();
+        let cpu = costs.map(|costs| Rc::new(Cpu::new(Rc::clone(&runtime), costs)));
         let origin = Rc::new(Counted {
+            cpu: cpu.clone(),
             array: array(&world, setting.disks, Rc::clone(&origin_store)),
             runtime: Rc::clone(&runtime),
             writes: Cell::new(0),
@@ -293,9 +317,9 @@ impl Scene {
             }
             Ok((Rc::new(pool), volumes))
         })?;
-        let costs = setting.serving.costs.clone();
-        let runtime = Rc::clone(&world) as Rc<dyn Runtime>;
-        let cpu = costs.map(|costs| Rc::new(Cpu::new(runtime, Rc::clone(&pool), costs)));
+        if let Some(cpu) = &cpu {
+            cpu.watch(&pool);
+        }
         Ok(Self { world, pool, volumes, cpu, broken, origin, origin_store })
     }
 
@@ -395,13 +419,6 @@ impl Scene {
     /// Blocks that the origin lacks.
     pub fn owed_blocks(&self) -> u64 {
         self.pool.blocks().1
-    }
-
-    /// Lets what the engine has done so far cost no time of a processor.
-    pub fn forgive(&self) {
-        if let Some(cpu) = &self.cpu {
-            cpu.forgive();
-        }
     }
 
     /// Time that the processor has been busy with requests, if they cost any.
