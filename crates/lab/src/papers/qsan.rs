@@ -45,13 +45,12 @@ fn cause(name: &str) -> &'static str {
             "90 of 100 GB do not fit the log of one SSD, which keeps 7 % free and packs the rest to \
              93 %; each miss brings in 4 MiB and pushes out as much"
         }
-        "qsan-2/8" | "qsan-2/4" => {
-            "once 60 % of the log is owed, the engine's one processor is busy with destaging (16 us a \
-             block) as much as with writers"
+        "qsan-2/8" => {
+            "not known for certain; the engine's one processor is 92 % busy, with destaging (16 us a \
+             block) and writers"
         }
-        "qsan-3/120" => {
-            "what is dirty is destaged in the order of addresses while the log is full, and writers \
-             wait for whole segments of it"
+        "qsan-3/90" | "qsan-3/90-4" | "qsan-3/120" => {
+            "not looked at by itself; most likely what qsan-3/60 misses by"
         }
         _ => {
             "dirty data fills the log; reclaim may move half a block for each one written, destaging in \
