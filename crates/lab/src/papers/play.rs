@@ -122,8 +122,8 @@ impl<'a> Bench<'a> {
         let volume_bytes = volume_bytes.next_multiple_of(1 << 20);
         let scene = Scene::new(&Setting {
             disks: &system.scaled(scale).array(),
-            pool_bytes: cache.ssd_bytes / scale >> 20 << 20,
-            ram_bytes: cache.ram_bytes / scale >> 21 << 21,
+            pool_bytes: (cache.ssd_bytes / scale) & !((1 << 20) - 1),
+            ram_bytes: (cache.ram_bytes / scale) & !((2 << 20) - 1),
             volumes: &vec![volume_bytes; test.volumes],
             ssds: Ssds {
                 count: cache.ssds,
