@@ -458,6 +458,46 @@ fn settings_of_a_pool_are_changed_while_it_serves_or_refused() {
 }
 
 #[test]
+fn what_a_volume_has_of_the_cache_is_set_shown_kept_and_refused() {
+    let mut daemon = served("volume-space");
+    let set = |what: &[&'static str]| [&["volume", "set", "fast/vm"][..], what].concat();
+    let space = |daemon: &Daemon| daemon.json(&["volume", "show", "fast/vm"])["space"].clone();
+    let usual = space(&daemon);
+    assert_eq!((&usual["reservation_bytes"], &usual["limit_bytes"]), (&0.into(), &0.into()));
+    assert_eq!(usual["priority"], "normal");
+    let plan = daemon.tell(&set(&["reservation=64M", "limit=100M", "priority=high", "--dry-run"]));
+    for what in ["64 MiB of the cache are reserved", "at most 100 MiB", "twice what a normal"] {
+        assert!(plan.contains(what), "{what}: {plan}");
+    }
+    assert_eq!(space(&daemon), usual);
+    let text = daemon.tell(&set(&["reservation=64M", "limit=100M", "priority=high"]));
+    let line = "held, 64 MiB reserved, at most 100 MiB, priority high";
+    assert!(text.contains(line), "{text}");
+    assert!(daemon.tell(&["status"]).contains(line));
+    daemon.kill();
+    daemon.start();
+    let kept = space(&daemon);
+    assert_eq!(kept["reservation_bytes"], 64 << 20);
+    assert_eq!((&kept["limit_bytes"], &kept["priority"]), (&(100 << 20).into(), &"high".into()));
+    assert_eq!(kept["reserved_bytes"], 64 << 20);
+    let list = daemon.tell(&["volume", "list"]);
+    assert!(list.contains("(64 MiB-100 MiB)"), "{list}");
+    let stats = daemon.json(&["stats"]);
+    assert!(stats.to_string().contains("reserved_bytes"), "{stats}");
+    daemon.refused(&set(&["reservation=63M"]), "is too small", "67108864 bytes, 64 segments");
+    daemon.refused(&set(&["limit=1M"]), "is too small", "67108864 bytes");
+    daemon.refused(&set(&["reservation=101M"]), "cannot have", "make the limit larger");
+    daemon.refused(&set(&["limit=off", "reservation=1T"]), "bytes are left", "add a cache device");
+    let highest = stderr(&daemon.ask(&set(&["priority=highest"])));
+    assert!(highest.contains("is no priority: there are low, normal, high"), "{highest}");
+    assert_eq!(space(&daemon), kept);
+    daemon.tell(&set(&["reservation=off", "limit=off", "priority=normal"]));
+    let off = space(&daemon);
+    assert_eq!((&off["reservation_bytes"], &off["limit_bytes"]), (&0.into(), &0.into()));
+    daemon.stop();
+}
+
+#[test]
 fn settings_of_a_volume_are_changed_while_it_serves_kept_and_refused() {
     let mut daemon = served("volume-set");
     let shown = |daemon: &Daemon| daemon.json(&["volume", "show", "fast/vm"]);

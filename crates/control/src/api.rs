@@ -18,6 +18,7 @@ pub use crate::devices::{
 };
 pub use crate::population::{CacheProfile, Population};
 pub use crate::scrub::{Scrub, Verify};
+pub use crate::space::{Priority, Space};
 pub use job::{Done, Job, JobState, Stop, Stopping};
 pub use report::{Bypassed, Event, EventsQuery, Memory, PoolStats, Stats, Status, VolumeStats};
 
@@ -502,6 +503,15 @@ pub struct SetVolumeSettings {
     /// What a miss brings in, and is counted for together; a profile that is named sets it too.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cache_block_bytes: Option<u32>,
+    /// Bytes of the cache that other volumes do not take from it; 0: none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reservation_bytes: Option<u64>,
+    /// Bytes of the cache that it holds at the most; 0: as many as there are.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit_bytes: Option<u64>,
+    /// What it gets where there is not enough for all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub priority: Option<Priority>,
 }
 
 /// How a volume is.
@@ -563,6 +573,9 @@ pub struct Volume {
     /// What brings blocks into the cache.
     #[serde(default)]
     pub population: Population,
+    /// What it has of the cache.
+    #[serde(default)]
+    pub space: Space,
     /// Where clients reach it.
     pub exports: Vec<String>,
 }

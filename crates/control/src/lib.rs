@@ -22,3 +22,4 @@ pub mod profile;
 mod scrub;
 pub mod server;
 pub mod socket;
+mod space;

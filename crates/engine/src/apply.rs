@@ -193,6 +193,9 @@ impl Core {
         let mut emptied = Vec::new();
         action(&mut index, &mut |old| {
             emptied.extend(sets.sub(old.location, old.count, old.state));
+            if sets.accounting {
+                self.space.sub(volume, &old);
+            }
             let key = (volume, old.block / STRIPE_BLOCKS);
             if is_written(old.state)
                 && sets.accounting
@@ -236,6 +239,7 @@ impl Core {
             return;
         }
         sets.add(mapping.location, mapping.count, mapping.state);
+        self.space.add(volume, mapping);
         if mapping.state.needs_destage() {
             let key = (volume, mapping.block / STRIPE_BLOCKS);
             let mut owed = self.owed.borrow_mut();

@@ -29,6 +29,8 @@ pub enum Reason {
     Protection,
     /// Room in the log is short: writers are held back, or nearly.
     Room,
+    /// Its volume holds as much as its limit allows.
+    Limit,
     /// More is on its way into the log than the SSDs keep up with.
     Busy,
     /// The index has nearly as much memory as it may take.
@@ -47,12 +49,13 @@ pub enum Reason {
 
 impl Reason {
     /// All of them, each at its number.
-    pub const ALL: [Reason; 12] = [
+    pub const ALL: [Reason; 13] = [
         Reason::Mode,
         Reason::Sequential,
         Reason::Profile,
         Reason::Protection,
         Reason::Room,
+        Reason::Limit,
         Reason::Busy,
         Reason::Memory,
         Reason::Unflushed,
@@ -70,6 +73,7 @@ impl Reason {
             Reason::Profile => "profile",
             Reason::Protection => "protection",
             Reason::Room => "room",
+            Reason::Limit => "limit",
             Reason::Busy => "busy",
             Reason::Memory => "memory",
             Reason::Unflushed => "unflushed",
@@ -88,6 +92,7 @@ impl Reason {
             Reason::Profile => "past the cache: profile",
             Reason::Protection => "past the cache: protection",
             Reason::Room => "past the cache: room",
+            Reason::Limit => "past the cache: limit",
             Reason::Busy => "past the cache: busy",
             Reason::Memory => "past the cache: memory",
             Reason::Unflushed => "past the cache: unflushed",
@@ -169,7 +174,7 @@ impl Core {
         if self.index_is_tight() {
             return Some(Reason::Memory);
         }
-        self.is_holding_back().then_some(Reason::Room)
+        (self.is_holding_back() || self.is_left_to_moves()).then_some(Reason::Room)
     }
 
     /// Why a write goes straight to the origin that owes nothing; whether the log `keeps` it as well.

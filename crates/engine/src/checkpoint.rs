@@ -248,7 +248,7 @@ impl Core {
         let reclaiming = self.is_reclaim_due() && !self.reclaim_stuck.get();
         // After a member has failed, its images have one copy less.
         let behind = self.root_epoch.get() < self.swept_epoch.get() && !self.recovering.get();
-        let urgent = || self.needs_root() || self.is_starving();
+        let urgent = || self.needs_root() || self.is_starving() || self.is_left_to_moves();
         behind
             || appended >= pool / 100 * self.tuning.lap_percent
             || (freed > 0 && (freed >= batch || !reclaiming) && urgent())
@@ -286,6 +286,11 @@ async fn reclaimer(core: Rc<Core>) {
     while !core.is_housekeeping_over() {
         let tight = core.index_bytes.get() >= core.index_memory_max.get() / 100 * 95;
         let due = core.is_reclaim_due() || tight;
+        if let Some(v) = core.to_trim()
+            && core.trim(&v).await
+        {
+            continue;
+        }
         let progress = due && core.reclaim_one().await.unwrap_or(false);
         let stuck = due && !progress;
         if core.reclaim_stuck.replace(stuck) != stuck || progress {
@@ -295,7 +300,8 @@ async fn reclaimer(core: Rc<Core>) {
         core.note_more_room();
         if !progress {
             let timer = core.rt.sleep(LOOK_INTERVAL);
-            let due = || core.is_reclaim_due() && !core.reclaim_stuck.get();
+            let due =
+                || (core.is_reclaim_due() && !core.reclaim_stuck.get()) || core.to_trim().is_some();
             core.housekeeping.until_or(|| core.is_housekeeping_over() || due(), timer).await;
         }
     }

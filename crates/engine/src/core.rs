@@ -28,6 +28,7 @@ use crate::ram::Ram;
 use crate::scrub::Scrub;
 use crate::segment::{Set, SetTable};
 use crate::share::Writing;
+use crate::space::Space;
 use crate::throttle::Throttle;
 use crate::tuning::Tuning;
 use crate::volume::VolumeState;
@@ -186,6 +187,8 @@ pub(crate) struct Core {
     pub populating_bytes: Cell<u64>,
     /// How many volumes write at present.
     pub writing: Writing,
+    /// What each volume holds and may hold.
+    pub space: Space,
     /// Sets whose dirty data is being moved.
     pub moving: Cell<u32>,
     pub scrub: Scrub,

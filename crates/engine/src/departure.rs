@@ -186,6 +186,25 @@ impl Core {
         }
         let sets = self.sets.borrow();
         let left = sets.sets_without(index, added.map(|added| added.segment_count), dirty.into());
+        let count = added.map_or(0, |added| added.segment_count);
+        let all = sets.sets_in_all(dirty.into(), Some((index, count)));
+        let beyond = self.overpromised_bytes(all);
+        if beyond > 0 {
+            return refused(
+                format!(
+                    "{beyond} bytes more are reserved for volumes than the cache devices that are left \
+                     can promise"
+                ),
+                match added {
+                    Some(_) => {
+                        "make reservations smaller: `forebay volume set`; or use a larger one"
+                    }
+                    None => {
+                        "make reservations smaller: `forebay volume set`; or add a cache device"
+                    }
+                },
+            );
+        }
         let room = left as u64 * DIRTY_PERCENT_MAX / 100;
         let owed: u64 = sets.iter().map(|set| u64::from(set.owed_blocks)).sum();
         if owed.div_ceil(u64::from(self.segment_blocks)) > room {

@@ -224,6 +224,22 @@ pub const SERVICE_MEMORY: Nanos = 20 * MILLISECOND;
 /// How often volumes that write are counted.
 pub const SERVICE_LOOK: Nanos = MILLISECOND;
 
+/// Fewest segments of a reservation or a limit: what a volume has is in pieces of many segments, and below
+/// this its share would be a matter of luck.
+pub const SPACE_SEGMENTS_MIN: u32 = 64;
+
+/// Percent of the segments by which what volumes are promised ends before dirty data is at its limit: where
+/// writers are slowed down.
+pub const PROMISE_EARLIER_PERCENT: u64 = 10;
+
+/// Percent of a segment that counts as data in what volumes are promised: the rest are headers, the footer,
+/// and what checkpoints and facts take.
+pub const PROMISE_PACKED_PERCENT: u64 = 80;
+
+/// Time without an answer after which an origin counts as hung: what it was given and has not proven is dirty
+/// again then, and keeps no segment from being emptied. Disks that are woken take longer, and lose nothing by it.
+pub const ORIGIN_SILENCE: Nanos = SECOND;
+
 /// WRITE ZEROES requests above this many bytes go straight to the origin where nothing is owed:
 /// they are how disks are prepared, and caching them helps nobody.
 pub const ZERO_DIRECT_BYTES_MIN: u64 = 1 << 20;

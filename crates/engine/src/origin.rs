@@ -44,8 +44,9 @@ pub(crate) struct Traffic {
     gone: Cell<u64>,
     /// The elevator's writes under way.
     pub writes: Cell<usize>,
-    /// When the last of them ended.
+    /// When the last of them ended, and when the last one began.
     pub wrote: Cell<Nanos>,
+    pub began: Cell<Nanos>,
     /// The elevator's writes begun so far.
     pub writes_begun: Cell<u64>,
     pub pace: RefCell<Pace>,
@@ -64,6 +65,7 @@ impl Traffic {
             gone: Cell::new(0),
             writes: Cell::new(0),
             wrote: Cell::new(0),
+            began: Cell::new(0),
             writes_begun: Cell::new(0),
             held: Cell::new(false),
             moved: WaitQueue::default(),
@@ -144,6 +146,8 @@ pub(crate) struct Origin {
     /// What a flush would prove, with the value of `completed` after its write.
     pub unproven: RefCell<Vec<(u64, Unproven)>>,
     pub flush_lock: TaskMutex,
+    /// Since when a flush is under way.
+    pub flushing: Cell<Option<Nanos>>,
 }
 
 impl Origin {
@@ -173,12 +177,22 @@ impl Origin {
             overflow: Cell::new(0),
             unproven: RefCell::default(),
             flush_lock: TaskMutex::default(),
+            flushing: Cell::new(None),
         }
     }
 
     /// Whether anything written has not been flushed.
     pub(crate) fn is_volatile(&self) -> bool {
         self.flushed.get() < self.completed.get()
+    }
+
+    /// Whether it has been asked for something by the elevator, and has answered nothing for so long.
+    pub(crate) fn is_silent(&self, now: Nanos, span: Nanos) -> bool {
+        let traffic = &self.traffic;
+        let silent = |since: Nanos| now >= since + span;
+        let writes = traffic.writes.get() > 0;
+        (writes && silent(traffic.wrote.get().max(traffic.began.get())))
+            || self.flushing.get().is_some_and(silent)
     }
 
     /// Whether what a stripe returns may still be lost in a power cut.

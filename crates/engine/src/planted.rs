@@ -72,6 +72,10 @@ pub enum Bug {
     TailOfOldSize,
     /// A stream of writes goes past the cache although the log owes the origin what is below it.
     StreamPastDirty,
+    /// What is reserved for a volume is taken by others.
+    ReservationForgotten,
+    /// A volume holds more than its limit.
+    LimitForgotten,
     /// What is lost with a member is read from the origin, which has it as it was before.
     LossNotMarked,
     /// An epoch without what only a lost member held begins with nothing but a root of the one before.

@@ -33,6 +33,7 @@ use crate::scrub::{Scrub, scrubber};
 use crate::segment::{MemberSegments, SetTable};
 use crate::share::{InService, Writing};
 use crate::sound::check_counter;
+use crate::space::{Claims, Share, Space};
 use crate::superblock::check_mode;
 use crate::throttle::{Flow, Throttle};
 use crate::tuning::Tuning;
@@ -259,6 +260,7 @@ fn new_core(
         partials: Cell::new(0),
         populating_bytes: Cell::new(0),
         writing: Writing::default(),
+        space: Space::default(),
         moving: Cell::new(0),
         throttle: Throttle::new(),
     }
@@ -353,6 +355,16 @@ impl Pool {
         (sets.free_count(), sets.total_count())
     }
 
+    /// What a volume holds and may hold, attached or not.
+    pub fn space(&self, volume: VolumeId) -> Share {
+        self.core.space_of(volume)
+    }
+
+    /// Bytes, one copy of each, that the reservations of all volumes may have together.
+    pub fn promised_bytes(&self) -> u64 {
+        self.core.promised_blocks() * BLOCK_BYTES
+    }
+
     /// Adds a volume and attaches it.
     ///
     /// # Errors
@@ -420,6 +432,7 @@ impl Pool {
         }
         crate::populate::check_cache_block(spec.cache_block_bytes)?;
         crate::populate::check(spec.settings.populate, spec.mode)?;
+        self.core.check_space(None, &spec.settings)?;
         check_mode(spec.mode, superblock.dirty_copies, spec.accept_data_loss_on_ssd_failure)
     }
 
@@ -594,10 +607,12 @@ impl Pool {
             bypass: BypassCounters::default(),
             streams: Default::default(),
             service: InService::default(),
-            flow: Rc::new(Flow::default()),
+            claims: Claims::default(),
+            flow: Rc::new(Flow::of(record.settings.priority)),
         });
         self.core.volumes.borrow_mut().insert(record.id, Rc::clone(&state));
         self.core.start_counting(&state);
+        self.core.apportion();
         self.core.spawn_background(elevator(Rc::clone(&self.core), Rc::clone(&state)));
         Ok(Volume::new(Rc::clone(&self.core), state))
     }

@@ -635,6 +635,9 @@ impl Core {
         if !flushed {
             return Err(Reason::Unflushed);
         }
+        if !self.may_hold(v, end - start) {
+            return Err(Reason::Limit);
+        }
         if self.populating_bytes.get() + (end - start) * BLOCK_BYTES > POPULATE_BYTES_MAX {
             return Err(Reason::Busy);
         }

@@ -21,7 +21,7 @@ use crate::core::Core;
 use crate::counters::add;
 use crate::error::Result;
 use crate::format::{
-    Entry, EntryKind, FooterRecord, FooterTrailer, State, Stream, decode_footer_body,
+    Entry, EntryKind, FooterRecord, FooterTrailer, Priority, State, Stream, decode_footer_body,
     decode_footer_trailer,
 };
 use crate::ids::{BLOCK_BYTES, SegmentId, VolumeId};
@@ -103,12 +103,13 @@ impl Set {
 }
 
 impl Core {
-    /// The closed set to reclaim next, if there is one worth it.
-    fn choose_victim(&self) -> Option<(SegmentId, Queue)> {
+    /// The closed set to reclaim next, if there is one worth it; with `sparing`, none in which most of what can
+    /// be kept is reserved.
+    fn choose_victim(&self, sparing: bool) -> Option<(SegmentId, Queue)> {
         let sets = self.sets.borrow();
         let spare = !self.is_starving() && self.moving.get() < SETS_MOVING_MAX;
         let lacking = self.lacking();
-        let size_blocks = self.segment_blocks;
+        let (size_blocks, opened) = (self.segment_blocks, self.log.open_counter.get());
         let units = sets.iter().filter_map(|set| {
             let queue = set.queue()?;
             let movable = set.owed_blocks == 0 || (spare && set.written_blocks == 0);
@@ -124,17 +125,77 @@ impl Core {
                 packed_blocks: self.log.packed_blocks.get().min(size_blocks),
                 // Emptied elsewhere, it would make no room where there is none.
                 pinned: set.pins > 0
+                    || (sparing && self.space.is_spared(set, opened))
                     || set.has_no_copy()
                     || !(lacking.is_empty() || sets.touches(set, lacking)),
             })
         });
-        let id = SegmentId(self.policy.borrow_mut().choose(&Survey::of(units))?);
+        let survey = Survey::of(units);
+        let chosen = self.policy.borrow_mut().choose(&survey);
+        let id = SegmentId(chosen.or_else(|| self.choose_owed(&survey))?);
         Some((id, sets.get(id)?.queue()?))
+    }
+
+    /// What to pack together where nothing else can be reclaimed and some volume has a reservation: its
+    /// room must not wait for what other origins take.
+    fn choose_owed(&self, survey: &Survey) -> Option<u32> {
+        if !self.space.has_reservations() {
+            return None;
+        }
+        let id = survey.fewest_owed()?;
+        planted::seen("reclaim: owed blocks packed for a reservation");
+        Some(id)
+    }
+
+    /// The same in a pool with reservations: what is mostly reserved is left where it is, for to move it gains
+    /// next to nothing, and the budget for that would be gone. Only where nothing else can be emptied
+    /// it is its turn.
+    async fn choose_beside_reservations(&self) -> Option<(SegmentId, Queue)> {
+        let mut has_let_go = false;
+        loop {
+            match self.choose_victim(true) {
+                Some(victim) if !self.is_mostly_reserved(victim.0).await => {
+                    // It may have been emptied meanwhile.
+                    let state = self.sets.borrow().get(victim.0).map(|set| set.state);
+                    if state == Some(SetState::Closed) {
+                        return Some(victim);
+                    }
+                }
+                Some((id, _)) => {
+                    planted::seen("reclaim: left alone, mostly reserved");
+                    let span = self.sets.borrow().total_count() as u64 / 2;
+                    let sets = self.sets.borrow();
+                    if let Some(set) = sets.get(id) {
+                        self.space.spare(set, self.log.open_counter.get(), span);
+                    }
+                }
+                None if !has_let_go => {
+                    has_let_go = true;
+                    self.let_go_of_silent();
+                }
+                None => return self.choose_victim(false),
+            }
+        }
+    }
+
+    /// Whether more than half of what a closed set can hold is clean and reserved for its volumes.
+    async fn is_mostly_reserved(&self, id: SegmentId) -> bool {
+        let pinned = self.pin_set(id);
+        let runs = self.runs_of(id).await;
+        self.unpin(pinned);
+        let reserved =
+            runs.iter().filter(|(volume, m)| m.state == State::Clean && self.is_reserved(*volume));
+        let blocks: u32 = reserved.map(|(_, m)| m.count).sum();
+        blocks > self.log.packed_blocks.get().min(self.segment_blocks) / 2
     }
 
     /// Empties one set as far as possible; false if there was none to choose.
     pub(crate) async fn reclaim_one(self: &Rc<Self>) -> Result<bool> {
-        let Some((id, queue)) = self.choose_victim() else { return Ok(false) };
+        let victim = match self.space.has_reservations() {
+            true => self.choose_beside_reservations().await,
+            false => self.choose_victim(false),
+        };
+        let Some((id, queue)) = victim else { return Ok(false) };
         let (before, moving) =
             (self.sets.borrow().get(id).map_or(0, |set| set.live_blocks), self.moving.get());
         self.move_or_drop(id, queue, Haste::Awaited).await?;
@@ -210,6 +271,9 @@ impl Core {
                 let part = m.part(at, count);
                 at += count;
                 match part.state {
+                    State::Clean if self.is_kept_for_reservation(volume, count) => {
+                        kept.push((volume, part));
+                    }
                     State::Clean if self.is_kept(volume, &part, queue, &mut warmth) => {
                         self.keep_unless_in_ram(volume, part, &mut kept);
                     }
@@ -401,13 +465,39 @@ impl Core {
         let mut index = self.shard(volume, part.block).index.borrow_mut();
         let before = warmth.0.filter(|(other, _)| *other == granule).map(|(_, heat)| heat);
         let heat = before.unwrap_or_else(|| index.heat(volume, part.block));
-        let tight = self.index_bytes.get() >= self.index_memory_max.get() / 100 * 95;
-        let retained = self.policy.borrow_mut().retain(granule, queue, heat, part.count);
+        let tight = self.is_index_crowded();
+        let weighed = self.weighed(volume, heat);
+        let retained = self.policy.borrow_mut().retain(granule, queue, weighed, part.count);
         if retained && !tight && before.is_none() {
             index.cool(volume, part.block);
             warmth.0 = Some((granule, heat));
         }
         retained && !tight
+    }
+
+    /// Whether blocks of a volume stay because they are within its reservation, however cold they are.
+    fn is_kept_for_reservation(&self, volume: VolumeId, count: u32) -> bool {
+        let kept = self.is_reserved(volume)
+            && !self.is_index_crowded()
+            && self.policy.borrow_mut().retain_reserved(count);
+        if kept {
+            planted::seen("reclaim: kept for a reservation");
+        }
+        kept
+    }
+
+    /// Whether the index has so much memory that what costs most of it has to go.
+    fn is_index_crowded(&self) -> bool {
+        self.index_bytes.get() >= self.index_memory_max.get() / 100 * 95
+    }
+
+    /// What the hits of a volume's granule are worth beside those of others.
+    fn weighed(&self, volume: VolumeId, heat: u8) -> u8 {
+        match self.volume(volume).map(|v| v.settings.get().priority) {
+            Some(Priority::High) => heat * 2,
+            Some(Priority::Low) => heat / 2,
+            Some(Priority::Normal) | None => heat,
+        }
     }
 
     /// The records of a closed set, from any copy of its footer.

@@ -4,6 +4,7 @@
 //!   under way would make each short one of another volume wait behind all of them. So while more than
 //!   one volume writes, each has at most its share of [`SERVICE_BYTES_MAX`] in the log, and at least one
 //!   append; what is more waits where it stops nobody else.
+//! * Of what they share, each has a part by the weight of its priority.
 //! * A volume that writes alone is not asked.
 
 use std::cell::{Cell, RefCell};
@@ -20,6 +21,8 @@ use crate::volume::VolumeState;
 #[derive(Default)]
 pub(crate) struct Writing {
     volumes: Cell<u64>,
+    /// Their weights together.
+    weights: Cell<u64>,
     counted_at: Cell<Nanos>,
 }
 
@@ -41,9 +44,10 @@ pub(crate) struct InService {
     waiters: RefCell<VecDeque<(u64, Completer)>>,
 }
 
-/// Bytes that each of so many volumes that write may have in the log; `None` for one alone.
-fn share_among(volumes: u64) -> Option<u64> {
-    (volumes > 1).then(|| (SERVICE_BYTES_MAX / volumes).max(SERVICE_BYTES_MIN))
+/// Bytes that a volume of this weight may have in the log while so many write, `weights` together; `None`
+/// for one alone.
+fn share_among(volumes: u64, weights: u64, weight: u64) -> Option<u64> {
+    (volumes > 1).then(|| (SERVICE_BYTES_MAX * weight / weights.max(weight)).max(SERVICE_BYTES_MIN))
 }
 
 impl InService {
@@ -96,11 +100,13 @@ impl Core {
                 v.service.bytes.get() > 0
                     || v.service.wrote_at.get().is_some_and(|at| at + SERVICE_MEMORY >= now)
             };
-            let count = volumes.values().filter(|v| writes(v)).count();
-            self.writing.volumes.set(count as u64);
+            let weights = volumes.values().filter(|v| writes(v)).map(|v| v.flow.weight());
+            let (count, sum) = weights.fold((0, 0), |(count, sum), one| (count + 1, sum + one));
+            self.writing.volumes.set(count);
+            self.writing.weights.set(sum);
             self.writing.counted_at.set(now);
         }
-        share_among(self.writing.volumes.get())
+        share_among(self.writing.volumes.get(), self.writing.weights.get(), v.flow.weight())
     }
 }
 
@@ -120,9 +126,10 @@ mod tests {
 
     #[test]
     fn the_queue_is_shared_and_nobodys_share_is_nothing() {
-        assert_eq!(share_among(1), None);
-        assert_eq!(share_among(2), Some(SERVICE_BYTES_MAX / 2));
-        assert_eq!(share_among(1000), Some(SERVICE_BYTES_MIN));
+        assert_eq!(share_among(1, 2, 2), None);
+        assert_eq!(share_among(2, 4, 2), Some(SERVICE_BYTES_MAX / 2));
+        assert_eq!(share_among(2, 5, 4), Some(SERVICE_BYTES_MAX * 4 / 5));
+        assert_eq!(share_among(1000, 2000, 2), Some(SERVICE_BYTES_MIN));
     }
 
     #[test]

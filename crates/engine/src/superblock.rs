@@ -377,6 +377,7 @@ impl Core {
         let _control = self.control.lock().await;
         crate::populate::check(settings.populate, v.mode.get())?;
         crate::populate::check_cache_block(cache_block_bytes)?;
+        self.check_space(Some(v.id), &settings)?;
         self.write_superblocks(|superblock| {
             for record in superblock.volumes.iter_mut().filter(|record| record.id == v.id) {
                 record.settings = settings;
@@ -390,6 +391,9 @@ impl Core {
         let cutoffs = cutoff_bytes(&settings, &self.tuning);
         v.cutoff_bytes.iter().zip(cutoffs).for_each(|(cell, cutoff)| cell.set(cutoff));
         v.elevator.age.look_anew();
+        self.throttle.set_priority(&v.flow, settings.priority);
+        self.apportion();
+        self.room.wake_all();
         self.housekeeping.wake_all();
         Ok(())
     }

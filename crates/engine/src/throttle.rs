@@ -6,8 +6,8 @@
 //!   further, and nobody is stopped.
 //! * That rate is measured: it is what writers have got while they were held back. An estimate that is
 //!   wrong shifts the place where the two meet, and nothing else; every term has bounds.
-//! * Each volume that has to wait gets the same share of it, and each client of a volume the same share
-//!   of that. Whoever asks for less than its share does not wait for those who ask for more.
+//! * Each volume that has to wait gets a share of it by the weight of its priority, and each client of a
+//!   volume the same share of that. Whoever asks for less than its share does not wait for those who ask for more.
 //! * While several volumes write, what one of them only rewrites is neither held to what destaging makes
 //!   room for nor counted in it: those sets become free by being overwritten
 //!   ([`crate::format::Stream::Rewritten`]).
@@ -25,6 +25,7 @@ use forebay_device::{Io, Nanos};
 
 use crate::core::Core;
 use crate::counters::add;
+use crate::format::Priority;
 use crate::ids::BLOCK_BYTES;
 use crate::limits::{
     THROTTLE_AHEAD, THROTTLE_RATE_MIN, THROTTLE_SPAN, THROTTLE_TOGETHER, THROTTLE_TOGETHER_BYTES,
@@ -50,16 +51,40 @@ const EARLY: u64 = 3;
 /// What counts as any rate, in bytes a second: 1 PiB, which leaves room for arithmetic.
 const ALLOWANCE_MAX: u64 = 1 << 50;
 
+/// Weight of a volume of which nothing else is said.
+const WEIGHT_USUAL: u64 = 2;
+
+const _: () = assert!(ALLOWANCE_MAX <= u64::MAX / WEIGHT_USUAL);
+
 /// How long the one who waits longest sleeps at the most before it is looked again.
 const LOOK_INTERVAL: Nanos = 50 * MILLISECOND;
 
 /// A volume, or a client of one, as far as waiting is concerned.
-#[derive(Default)]
 pub(crate) struct Flow {
+    /// Of a volume: its part of what all that wait get.
+    weight: Cell<u64>,
     /// Where in the pool's service its writes so far end.
     finish: Cell<u64>,
     /// Of a client: its writes that wait; of a volume: its clients that do.
     waiting: Cell<u64>,
+}
+
+impl Default for Flow {
+    fn default() -> Self {
+        Self::of(Priority::default())
+    }
+}
+
+impl Flow {
+    /// That of a volume with a priority.
+    pub(crate) fn of(priority: Priority) -> Self {
+        let weight = Cell::new(priority.weight());
+        Self { weight, finish: Cell::default(), waiting: Cell::default() }
+    }
+
+    pub(crate) fn weight(&self) -> u64 {
+        self.weight.get()
+    }
 }
 
 struct Waiter {
@@ -90,7 +115,8 @@ struct Pacer {
     /// By the service at which they may go on, and in the order of their coming.
     waiters: BTreeMap<(u64, u64), Waiter>,
     arrivals: u64,
-    volumes_waiting: u64,
+    /// Weights of the volumes with writes that wait.
+    weight_waiting: u64,
 }
 
 impl Pacer {
@@ -107,13 +133,14 @@ impl Pacer {
             held: false,
             waiters: BTreeMap::new(),
             arrivals: 0,
-            volumes_waiting: 0,
+            weight_waiting: 0,
         }
     }
 
-    /// Bytes a second that each waiting volume may write.
+    /// Bytes a second that each waiting volume of [`WEIGHT_USUAL`] may write.
     fn share(&self) -> u64 {
-        (allowance(self.rate, self.shortage).min(self.limit) / self.volumes_waiting.max(1)).max(1)
+        let all = allowance(self.rate, self.shortage).min(self.limit);
+        (all * WEIGHT_USUAL / self.weight_waiting.max(WEIGHT_USUAL)).max(1)
     }
 
     /// What a write counts for. One that rewrites takes nothing of what origins make room for, only of
@@ -184,7 +211,8 @@ impl Pacer {
         // Whoever was let go together with others was late by as much, and makes up for it.
         let behind = THROTTLE_TOGETHER_BYTES * PARTS;
         let start = client.finish.get().max(self.service.saturating_sub(behind));
-        let finish = start + bytes * PARTS * volume.waiting.get().max(1);
+        let parts = bytes * PARTS * volume.waiting.get().max(1);
+        let finish = start + parts * WEIGHT_USUAL / volume.weight.get();
         client.finish.set(finish);
         self.furthest = self.furthest.max(finish);
         let ahead = u128::from(self.share()) * u128::from(THROTTLE_AHEAD) * u128::from(PARTS);
@@ -200,7 +228,7 @@ impl Pacer {
         if client.waiting.replace(client.waiting.get() + 1) == 0
             && volume.waiting.replace(volume.waiting.get() + 1) == 0
         {
-            self.volumes_waiting += 1;
+            self.weight_waiting += volume.weight.get();
         }
         self.held = true;
         self.arrivals += 1;
@@ -216,7 +244,7 @@ impl Pacer {
         let span = (missing * u128::from(SECOND)).div_ceil(u128::from(self.share() * PARTS));
         // Those who come next go on together, so that they share a record.
         let together = THROTTLE_TOGETHER_BYTES * SECOND
-            / self.share().saturating_mul(self.volumes_waiting).max(1);
+            / self.share().saturating_mul((self.weight_waiting / WEIGHT_USUAL).max(1)).max(1);
         let span =
             u64::try_from(span).unwrap_or(u64::MAX).saturating_add(together.min(THROTTLE_TOGETHER));
         let span = span.min(LOOK_INTERVAL);
@@ -235,7 +263,9 @@ impl Pacer {
         client.waiting.set(client.waiting.get() - 1);
         if client.waiting.get() == 0 {
             volume.waiting.set(volume.waiting.get() - 1);
-            self.volumes_waiting -= u64::from(volume.waiting.get() == 0);
+            if volume.waiting.get() == 0 {
+                self.weight_waiting -= volume.weight.get();
+            }
         }
         Some(turn)
     }
@@ -437,6 +467,15 @@ impl Throttle {
         !self.pacer.borrow().waiters.is_empty()
     }
 
+    /// Gives a volume another part of what all that wait get.
+    pub(crate) fn set_priority(&self, volume: &Flow, priority: Priority) {
+        let before = volume.weight.replace(priority.weight());
+        if volume.waiting.get() > 0 {
+            let mut pacer = self.pacer.borrow_mut();
+            pacer.weight_waiting = pacer.weight_waiting - before + priority.weight();
+        }
+    }
+
     /// Lets the pacer look at the pool again.
     pub(crate) fn wake(&self) {
         self.work.wake_all();
@@ -460,7 +499,11 @@ impl Core {
         };
         self.throttle.wake();
         turn.await.result.ok();
-        let span = self.rt.now() - began;
+        self.note_throttled(v, self.rt.now() - began);
+    }
+
+    /// Counts a write that has been held back for so long.
+    pub(crate) fn note_throttled(&self, v: &VolumeState, span: Nanos) {
         for (writes, nanos) in [
             (&self.counters.throttled_writes, &self.counters.throttle_delay_ns),
             (&v.counters.throttled_writes, &v.counters.throttle_delay_ns),
@@ -470,14 +513,15 @@ impl Core {
         }
     }
 
-    /// Whether a write will be kept apart as rewritten, as far as can be said before its turn.
+    /// Whether a write needs nothing that origins make room for, as far as can be said before its turn: it
+    /// will be kept apart as rewritten, or it stays within what is reserved for its volume.
     fn rewrites(&self, v: &VolumeState, offset: u64, bytes: u64) -> bool {
         let (first, count) = blocks_of(offset, bytes);
         let mut owed = 0;
         self.shard(v.id, first).index.borrow().lookup(v.id, first, count, |m| {
             owed += if m.state.is_owed() { m.count } else { 0 };
         });
-        self.is_kept_apart(owed, count)
+        self.is_kept_apart(owed, count) || self.is_within_reservation(v, count)
     }
 
     /// Whether what may be refused is to leave the log to writers: one of them waits, or room is nearly
@@ -487,7 +531,7 @@ impl Core {
             && (self.throttle.is_holding() || self.throttle.shortage() > FULL / 2)
     }
 
-    fn is_letting_go(&self) -> bool {
+    pub(crate) fn is_letting_go(&self) -> bool {
         self.stopping.get() || self.latched.get() || self.log.is_retired()
     }
 
@@ -501,6 +545,7 @@ impl Core {
             let mut forecast = self.throttle.forecast.borrow_mut();
             limit = self.throttle.pacer.borrow().limit;
             if now - forecast.seen.0 >= FORECAST_INTERVAL {
+                self.apportion();
                 let outlook = self.sets.borrow().outlook();
                 self.throttle.owing.set(outlook.owed.iter().sum());
                 let destaged = self.counters.destage_bytes.get();
@@ -559,8 +604,15 @@ mod tests {
 
     /// Lets `clients` of each volume write 4 KiB each time after time until `until`; the bytes of each.
     fn play(pacer: &mut Pacer, clients: &[usize], until: Nanos) -> Vec<u64> {
+        let volumes: Vec<_> = clients.iter().map(|&clients| (clients, Priority::Normal)).collect();
+        play_with(pacer, &volumes, until)
+    }
+
+    /// The same with volumes of these priorities.
+    fn play_with(pacer: &mut Pacer, clients: &[(usize, Priority)], until: Nanos) -> Vec<u64> {
         let mut done = vec![0; clients.len()];
-        let volumes: Vec<Rc<Flow>> = clients.iter().map(|_| Rc::default()).collect();
+        let volumes: Vec<_> =
+            clients.iter().map(|(_, priority)| Rc::new(Flow::of(*priority))).collect();
         let mut waiting: Vec<(usize, Rc<Flow>, Io)> = Vec::new();
         let ask = |pacer: &mut Pacer, now, v: usize, client: Rc<Flow>, done: &mut Vec<u64>| loop {
             match pacer.passes(now, &volumes[v], &client, 4096, false) {
@@ -568,7 +620,7 @@ mod tests {
                 Err(at) => break (v, Rc::clone(&client), pacer.wait(at, &volumes[v], &client)),
             }
         };
-        for (v, &clients) in clients.iter().enumerate() {
+        for (v, &(clients, _)) in clients.iter().enumerate() {
             for _ in 0..clients {
                 waiting.push(ask(pacer, pacer.now, v, Rc::default(), &mut done));
             }
@@ -616,6 +668,38 @@ mod tests {
         assert!((all as f64 / (10 * allowed) as f64 - 1.0).abs() < 0.07, "{all} of {allowed}");
         let (most, least) = (done.iter().max().unwrap(), done.iter().min().unwrap());
         assert!(*least as f64 > 0.85 * *most as f64, "{done:?}");
+    }
+
+    #[test]
+    fn volumes_get_shares_by_their_priorities_however_many_clients_they_have() {
+        use Priority::{High, Low, Normal};
+        let allowed = allowance(8 * MIB, FULL / 2);
+        let volumes = [(8, Low), (1, Normal), (1, High)];
+        let done = play_with(&mut short(FULL / 2, 8 * MIB), &volumes, 10 * SECOND);
+        let all: u64 = done.iter().sum();
+        assert!((all as f64 / (10 * allowed) as f64 - 1.0).abs() < 0.07, "{all} of {allowed}");
+        let part = |v: usize| done[v] as f64 * 7.0 / all as f64;
+        for (v, wanted) in [1.0, 2.0, 4.0].into_iter().enumerate() {
+            assert!((part(v) / wanted - 1.0).abs() < 0.15, "{done:?}");
+        }
+    }
+
+    #[test]
+    fn a_priority_that_changes_while_writes_wait_counts_from_then_on() {
+        let throttle = Throttle::new();
+        *throttle.pacer.borrow_mut() = short(FULL, MIB);
+        let (volume, client) = (Rc::<Flow>::default(), Rc::default());
+        let mut pacer = throttle.pacer.borrow_mut();
+        while let Ok(()) = pacer.passes(0, &volume, &client, 4096, false) {}
+        let turn = pacer.wait(u64::MAX, &volume, &client);
+        drop(pacer);
+        throttle.set_priority(&volume, Priority::High);
+        assert_eq!(throttle.pacer.borrow().weight_waiting, 4);
+        let mut pacer = throttle.pacer.borrow_mut();
+        pacer.update(MILLISECOND, 0, ALLOWANCE_MAX, 0);
+        pacer.next(MILLISECOND).unwrap().done(Ok(()));
+        block_on_ready(turn.done()).unwrap();
+        assert_eq!(pacer.weight_waiting, 0);
     }
 
     #[test]
@@ -672,7 +756,7 @@ mod tests {
             pacer.next(MILLISECOND).unwrap().done(Ok(()));
             block_on_ready(turn.done()).unwrap();
         }
-        assert!(pacer.due().is_none() && pacer.volumes_waiting == 0);
+        assert!(pacer.due().is_none() && pacer.weight_waiting == 0);
         assert!(pacer.passes(MILLISECOND, &volume, &client, 1 << 30, false).is_ok());
     }
 

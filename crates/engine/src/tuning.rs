@@ -3,6 +3,8 @@
 use forebay_device::Nanos;
 use forebay_device::runtime::{MILLISECOND, SECOND};
 
+use crate::limits::SPACE_SEGMENTS_MIN;
+
 /// Rates and delays of the engine's background work. The defaults are for real devices; the
 /// simulator makes them small so that everything happens within a short run.
 #[derive(Clone, Debug)]
@@ -26,6 +28,8 @@ pub struct Tuning {
     pub lap_percent: u64,
     /// Bytes of a stream after which what follows is not cached; 0 caches all.
     pub sequential_cutoff_bytes: u64,
+    /// Fewest segments of a reservation or a limit.
+    pub space_segments_min: u32,
     /// Whether destaging starts by itself when a volume is idle.
     pub destage_when_idle: bool,
 }
@@ -42,6 +46,7 @@ impl Default for Tuning {
             owed_segments_percent: 60,
             lap_percent: 4,
             sequential_cutoff_bytes: 1 << 20,
+            space_segments_min: SPACE_SEGMENTS_MIN,
             destage_when_idle: true,
         }
     }

@@ -24,6 +24,7 @@ use crate::policy::Thresholds;
 use crate::read::{Located, Parts};
 use crate::sequential::Streams;
 use crate::share::InService;
+use crate::space::{Claims, Share};
 use crate::status::Extent;
 use crate::throttle::Flow;
 use crate::tuning::Tuning;
@@ -76,6 +77,8 @@ pub(crate) struct VolumeState {
     pub service: InService,
     /// Who reads it from front to back, and who writes it so.
     pub streams: [Streams; 2],
+    /// Who waits for its space.
+    pub claims: Claims,
     /// Its share of what writers get when room is short.
     pub flow: Rc<Flow>,
 }
@@ -686,6 +689,11 @@ impl Volume {
         self.state.settings.get()
     }
 
+    /// What it holds of the cache, and may hold.
+    pub fn space(&self) -> Share {
+        self.core.space_of(self.state.id)
+    }
+
     /// Bytes of what a miss brings in.
     pub fn cache_block_bytes(&self) -> u32 {
         (self.state.cache_block.get() * BLOCK_BYTES) as u32
@@ -697,7 +705,8 @@ impl Volume {
     /// If they are out of range, or do not fit the mode.
     pub fn check_settings(&self, settings: &VolumeSettings, cache_block_bytes: u32) -> Result<()> {
         crate::populate::check_cache_block(cache_block_bytes)?;
-        crate::populate::check(settings.populate, self.mode())
+        crate::populate::check(settings.populate, self.mode())?;
+        self.core.check_space(Some(self.state.id), settings)
     }
 
     /// Changes what may be changed at any time. It is durable on every member when this returns.

@@ -84,7 +84,10 @@ impl Core {
     ) -> Result<()> {
         let (first, count) = blocks_of(offset, data.len() as u64);
         let wanted = !way.passing && self.is_written_enough(v, first, count);
+        // Until it is published, or fails.
+        let mut coming = None;
         if self.mode_of(v).writes_back() && (wanted || self.holds(v, first, count)) {
+            coming = self.claim(v, first, count).await;
             self.pace(v, client, offset, data.len() as u64).await;
         }
         let shard = self.shard(v.id, first);
@@ -111,18 +114,23 @@ impl Core {
         let cached = mapped == count && v.thresholds.get().write > 0;
         let keeps = wanted || cached;
         let owes = owed > 0 && !(way.passing && planted::is(Bug::StreamPastDirty));
-        if (self.mode_of(v).writes_back() && keeps) || owes || lost {
+        let written = if (self.mode_of(v).writes_back() && keeps) || owes || lost {
             let stream = if self.is_kept_apart(owed, count) {
                 Stream::Rewritten
             } else {
                 self.dirty_stream(v, first, lies_at)
             };
-            self.write_logged(v, stream, offset, data.clone()).await?;
-            self.refresh_ram(v, offset, &data);
-            Ok(())
+            let logged = self.write_logged(v, stream, offset, data.clone()).await;
+            if logged.is_ok() {
+                self.refresh_ram(v, offset, &data);
+            }
+            logged
         } else {
+            let keeps = keeps && self.may_hold(v, count.into());
             self.write_direct(v, way, offset, data, keeps).await
-        }
+        };
+        drop(coming);
+        written
     }
 
     /// Whether the log holds anything of every block of a range.

@@ -23,6 +23,7 @@ use forebay_engine::{
 
 use crate::content::SECTOR;
 use crate::subject::{Env, Mode, Subject, SubjectError};
+use crate::workload::Space;
 
 /// Names of the planted bugs, in the order of [`BUGS`].
 const NAMES: &[&str] = &{
@@ -389,6 +390,22 @@ impl Subject for Engine {
 
     async fn set_mode(&self, volume: usize, to: Mode) -> Result<(), SubjectError> {
         self.volumes[volume].set_mode(mode(to)).await.map_err(error)
+    }
+
+    async fn set_space(&self, volume: usize, space: Space) -> Result<(), SubjectError> {
+        let Some(pool) = &self.pool else { return Ok(()) };
+        let volume = &self.volumes[volume];
+        let segment_bytes = u64::from(pool.superblock().segment_bytes);
+        let settings = engine::VolumeSettings {
+            reservation_bytes: space.reservation * segment_bytes,
+            limit_bytes: space.limit * segment_bytes,
+            priority: space.priority,
+            ..volume.settings()
+        };
+        // Some are too large, which is what is refused.
+        volume.set(settings).await.map_err(error)?;
+        count("space of a volume changed", 1);
+        Ok(())
     }
 
     async fn set_ram(&self, bytes: u64) -> Result<(), SubjectError> {

@@ -258,6 +258,12 @@ async fn request<S: Subject>(shared: &Shared, subject: &S, client: usize, op: Op
             }
             return;
         }
+        Op::SetSpace(volume, space) => {
+            if let Err(error) = subject.set_space(*volume, *space).await {
+                shared.trace(|| format!("client {client}: set_space: {error}"));
+            }
+            return;
+        }
         Op::Pause(span) => {
             let runtime: &dyn Runtime = &*shared.world;
             return runtime.sleep(*span).await.result.unwrap_or(());

@@ -11,6 +11,7 @@ use forebay_device::io::Outcome;
 use forebay_device::{BlockDevice, Data, IoError, Runtime};
 
 use crate::swarm::Config;
+use crate::workload::Space;
 
 /// How a volume uses the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -148,6 +149,15 @@ pub trait Subject: Sized + 'static {
     /// Changes a volume's mode.
     fn set_mode(&self, volume: usize, mode: Mode)
     -> impl Future<Output = Result<(), SubjectError>>;
+
+    /// Changes what a volume has of the cache.
+    fn set_space(
+        &self,
+        _volume: usize,
+        _space: Space,
+    ) -> impl Future<Output = Result<(), SubjectError>> {
+        async { Ok(()) }
+    }
 
     /// Changes the size of the RAM tier.
     fn set_ram(&self, _bytes: u64) -> impl Future<Output = Result<(), SubjectError>> {

@@ -14,6 +14,7 @@ use forebay_engine::format::DAY_MINUTES;
 use forebay_engine::{CUTOFF_NEVER, Hours, Populate, Tuning, VolumeSettings};
 
 use crate::subject::Mode;
+use crate::workload::Space;
 
 /// One volume.
 #[derive(Clone, Debug)]
@@ -169,6 +170,8 @@ pub struct Config {
     pub fua_one_in: u64,
     /// Whether clients change modes.
     pub mode_changes: bool,
+    /// Whether clients change reservations, limits and priorities.
+    pub space_changes: bool,
     /// Faults while clients are at work.
     pub faults: FaultMix,
     /// One in so many runs has a flush of a cache device fail; 0 is none.
@@ -265,6 +268,7 @@ impl Config {
         let mut scrub = Rng::new(seed ^ 0x5C2B);
         let mut population = Rng::new(seed ^ 0x909);
         let mut streams = Rng::new(seed ^ 0x57EA);
+        let mut space = Rng::new(seed ^ 0x11417);
         let stripe = |(bytes, chunk_bytes)| Stripe { bytes, chunk_bytes };
         let stripes = [(12 << 10, 4 << 10), (128 << 10, 32 << 10), (5 << 20, 1 << 20)].map(stripe);
         Self {
@@ -295,7 +299,9 @@ impl Config {
                         settings: Self::settings(&mut settings),
                         ..Self::volume(&mut rng, diet)
                     };
-                    Self::with_streams(Self::with_population(volume, &mut population), &mut streams)
+                    let volume = Self::with_population(volume, &mut population);
+                    let volume = Self::with_streams(volume, &mut streams);
+                    Self::with_limit(volume, &mut space, segment_bytes)
                 })
                 .collect(),
             diet,
@@ -305,6 +311,8 @@ impl Config {
             flush_percent: *rng.pick(&[0, 1, 5, 15, 30]),
             fua_one_in: *rng.pick(&[0, 0, 30, 8]),
             mode_changes: rng.one_in(4),
+            // From numbers of its own, too.
+            space_changes: Rng::new(seed ^ 0x5BACE).one_in(3),
             faults: Self::faults(&mut rng),
             delay_max: *rng.pick(&[MILLISECOND, 50 * MILLISECOND, 3_000 * MILLISECOND]),
             crashes: (0..crashes).map(|_| Self::crash(&mut rng, diet)).collect(),
@@ -451,6 +459,7 @@ impl Config {
             sequential_writes: false,
             sequential_when_full: false,
             populate: Populate::Auto,
+            ..VolumeSettings::default()
         }
     }
 
@@ -461,6 +470,16 @@ impl Config {
         settings.sequential_when_full = rng.one_in(3);
         if settings.sequential_writes && rng.one_in(2) {
             settings.sequential_cutoff_bytes = *rng.pick(&[512, 4 << 10, 16 << 10]);
+        }
+        volume
+    }
+
+    /// What is reserved comes while clients are at work: a volume for which too much is, is not added.
+    fn with_limit(mut volume: VolumeConfig, rng: &mut Rng, segment_bytes: u64) -> VolumeConfig {
+        if rng.one_in(6) {
+            let drawn = Space::draw(rng);
+            volume.settings.limit_bytes = drawn.limit * segment_bytes;
+            volume.settings.priority = drawn.priority;
         }
         volume
     }
@@ -561,6 +580,7 @@ impl Config {
             lap_percent: *rng.pick(&[4, 10, 30]),
             destage_when_idle: !rng.one_in(4),
             sequential_cutoff_bytes: 0,
+            space_segments_min: 1,
         }
     }
 }

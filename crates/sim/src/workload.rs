@@ -5,6 +5,8 @@ use std::ops::Range;
 use forebay_device::model::world::Rng;
 use forebay_device::runtime::{MILLISECOND, Nanos, SECOND};
 
+use forebay_engine::Priority;
+
 use crate::content::SECTOR;
 use crate::subject::Mode;
 use crate::swarm::{Config, Diet};
@@ -24,8 +26,30 @@ pub enum Op {
     WriteZeroes(usize, Range<u64>),
     /// Change a volume's mode.
     SetMode(usize, Mode),
+    /// Change what a volume has of the cache.
+    SetSpace(usize, Space),
     /// Do nothing for a while.
     Pause(Nanos),
+}
+
+/// What a volume has of the cache, in segments; 0 is nothing that is set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Space {
+    /// Segments that others do not take from it.
+    pub reservation: u64,
+    /// Segments that it holds at the most.
+    pub limit: u64,
+    /// What it gets where there is not enough for all.
+    pub priority: Priority,
+}
+
+impl Space {
+    /// Any.
+    pub fn draw(rng: &mut Rng) -> Space {
+        let (reservation, limit) =
+            (*rng.pick(&[0, 0, 1, 2, 4, 8]), *rng.pick(&[0, 0, 1, 2, 4, 8, 16]));
+        Space { reservation, limit, priority: *rng.pick(&Priority::ALL) }
+    }
 }
 
 /// Longest request, in sectors: 1 MiB.
@@ -61,6 +85,7 @@ pub struct Workload {
     flush_percent: u64,
     fua_one_in: u64,
     mode_changes: bool,
+    space_changes: bool,
     left: u64,
 }
 
@@ -77,6 +102,7 @@ impl Workload {
             flush_percent: config.flush_percent,
             fua_one_in: config.fua_one_in,
             mode_changes: config.mode_changes,
+            space_changes: config.space_changes,
             left: config.operations,
             rng,
         }
@@ -157,6 +183,7 @@ impl Iterator for Workload {
                 };
                 Op::SetMode(volume, mode)
             }
+            92..95 if self.space_changes => Op::SetSpace(volume, Space::draw(&mut self.rng)),
             88..98 => Op::Pause(self.rng.below(20 * MILLISECOND)),
             98 => Op::Pause(self.rng.below(20 * SECOND)),
             _ => Op::Read(volume, self.range(volume)),

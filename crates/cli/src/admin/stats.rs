@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use clap::Args;
-use forebay_control::api::{PoolStats, SCHEMA, Stats};
+use forebay_control::api::{PoolStats, SCHEMA, Space, Stats};
 use forebay_device::runtime::{MICROSECOND, Nanos, SECOND};
 use serde::Serialize;
 
@@ -48,6 +48,8 @@ struct Rates {
     clean_in_s: Option<u64>,
     /// Bytes that origins lack, at the end.
     dirty_bytes: u64,
+    /// Of a volume, at the end: what it has of the cache, and may have; `null` for a pool.
+    space: Option<Space>,
     /// Of a pool; `null` for a volume.
     latency: Option<Latencies>,
 }
@@ -126,7 +128,8 @@ fn compare(before: &Stats, after: &Stats) -> Report {
             let old = old.and_then(|old| old.volumes.iter().find(|old| old.name == volume.name));
             let counters = (old.map(|old| &old.counters), &volume.counters);
             let dirt = (volume.dirty_bytes, volume.destage.left_s);
-            rates(volume.name.to_string(), span, counters, dirt)
+            let space = Some(volume.space);
+            Rates { space, ..rates(volume.name.to_string(), span, counters, dirt) }
         });
         let counters = (old.map(|old| &old.counters), &pool.counters);
         let dirt = (pool.dirty_bytes, pool.destage.left_s);
@@ -170,6 +173,7 @@ fn rates(
         destage_bytes_per_s: per_s("destage_bytes"),
         clean_in_s,
         dirty_bytes,
+        space: None,
         latency: None,
     }
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Subcommand, ValueEnum};
 use forebay_control::api::{
-    self, AddVolume, CacheProfile, Change, Destaging, Job, Many, One, SequentialWhen,
+    self, AddVolume, CacheProfile, Change, Destaging, Job, Many, One, Priority, SequentialWhen,
     SequentialWrites, SetVolume, SetVolumeSettings, Volume, VolumeState,
 };
 use forebay_control::hours::DestageHours;
@@ -80,7 +80,8 @@ pub(crate) enum Command {
         /// `destage-hours=HH:MM-HH:MM|any`, `dirty-age-max=TIME|off`, `sequential-cutoff=SIZE|off`,
         /// `sequential-writes=cache|bypass`, `sequential-when=always|full`,
         /// `profile=auto|database|file-system|web|custom`, `populate_on_read=1..4`,
-        /// `populate_on_write=0..4`, `cache_block=SIZE`
+        /// `populate_on_write=0..4`, `cache_block=SIZE`, `reservation=SIZE|off`, `limit=SIZE|off`,
+        /// `priority=low|normal|high`
         #[arg(value_name = "MODE|KEY=VALUE", required = true, value_parser = parse_setting)]
         settings: Vec<Setting>,
         /// Only say what would be done
@@ -152,6 +153,10 @@ fn parse_count(text: &str) -> std::result::Result<u8, String> {
     count.ok_or_else(|| format!("{text:?} is no number from 0 to {COUNT_MAX}"))
 }
 
+fn parse_size_or_off(text: &str) -> std::result::Result<u64, String> {
+    if text == "off" { Ok(0) } else { parse_bytes(text) }
+}
+
 fn parse_setting(text: &str) -> std::result::Result<Setting, String> {
     let nothing = SetVolumeSettings::default();
     let Some((key, value)) = text.split_once('=') else {
@@ -167,8 +172,8 @@ fn parse_setting(text: &str) -> std::result::Result<Setting, String> {
             SetVolumeSettings { dirty_age_max_s: Some(seconds), ..nothing }
         }
         "sequential-cutoff" => {
-            let bytes = if value == "off" { 0 } else { parse_bytes(value)? };
-            SetVolumeSettings { sequential_cutoff_bytes: Some(bytes), ..nothing }
+            let bytes = Some(parse_size_or_off(value)?);
+            SetVolumeSettings { sequential_cutoff_bytes: bytes, ..nothing }
         }
         "sequential-writes" => {
             let what = match value {
@@ -197,9 +202,15 @@ fn parse_setting(text: &str) -> std::result::Result<Setting, String> {
             let bytes = u32::try_from(parse_bytes(value)?).unwrap_or(u32::MAX);
             SetVolumeSettings { cache_block_bytes: Some(bytes), ..nothing }
         }
+        "reservation" => {
+            SetVolumeSettings { reservation_bytes: Some(parse_size_or_off(value)?), ..nothing }
+        }
+        "limit" => SetVolumeSettings { limit_bytes: Some(parse_size_or_off(value)?), ..nothing },
+        "priority" => SetVolumeSettings { priority: Some(value.parse()?), ..nothing },
         _ => {
             let keys = "destage-hours, dirty-age-max, sequential-cutoff, sequential-writes, \
-                        sequential-when, profile, populate_on_read, populate_on_write, cache_block";
+                        sequential-when, profile, populate_on_read, populate_on_write, cache_block, \
+                        reservation, limit, priority";
             return Err(format!("there is no setting {key:?}; there are {keys}"));
         }
     }))
@@ -234,6 +245,9 @@ fn joined(settings: &[Setting]) -> Result<Setting> {
         take(&mut all.populate_on_read, one.populate_on_read, "populate_on_read")?;
         take(&mut all.populate_on_write, one.populate_on_write, "populate_on_write")?;
         take(&mut all.cache_block_bytes, one.cache_block_bytes, "cache_block")?;
+        take(&mut all.reservation_bytes, one.reservation_bytes, "reservation")?;
+        take(&mut all.limit_bytes, one.limit_bytes, "limit")?;
+        take(&mut all.priority, one.priority, "priority")?;
     }
     Ok(Setting::Key(all))
 }
@@ -397,6 +411,41 @@ fn dirty(volume: &Volume) -> String {
     volume.dirty_bytes.map_or("-".to_owned(), text::bytes)
 }
 
+/// What the SSDs hold of a volume.
+fn held(volume: &Volume) -> String {
+    volume.space.held_bytes.map_or("-".to_owned(), text::bytes)
+}
+
+/// The same with what is reserved and what is the most, as `5 MiB (64 MiB-1 GiB)`.
+fn held_within(volume: &Volume) -> String {
+    let some = |bytes: u64| if bytes == 0 { String::new() } else { text::bytes(bytes) };
+    match (volume.space.reservation_bytes, volume.space.limit_bytes) {
+        (0, 0) => held(volume),
+        (reserved, limit) => format!("{} ({}-{})", held(volume), some(reserved), some(limit)),
+    }
+}
+
+/// What a volume has of the cache, and may have.
+fn space(volume: &Volume) -> String {
+    let space = &volume.space;
+    let mut text = format!("{} held", held(volume));
+    if space.reservation_bytes > 0 {
+        text.push_str(&format!(", {} reserved", text::bytes(space.reservation_bytes)));
+        let now = space.reserved_bytes.unwrap_or(space.reservation_bytes);
+        if now < space.reservation_bytes {
+            let now = text::bytes(now);
+            text.push_str(&format!(" (the pool has become too small: {now} at present)"));
+        }
+    }
+    if space.limit_bytes > 0 {
+        text.push_str(&format!(", at most {}", text::bytes(space.limit_bytes)));
+    }
+    if space.priority != Priority::Normal {
+        text.push_str(&format!(", priority {}", space.priority));
+    }
+    text
+}
+
 fn print_list(volumes: &[Volume]) {
     let rows: Vec<_> = volumes
         .iter()
@@ -408,11 +457,13 @@ fn print_list(volumes: &[Volume]) {
                 volume.population.profile.to_string(),
                 text::bytes(volume.size_bytes),
                 dirty(volume),
+                held_within(volume),
                 volume.origin.clone(),
             ]
         })
         .collect();
-    say(table(&["VOLUME", "STATE", "MODE", "PROFILE", "SIZE", "DIRTY", "ORIGIN"], &rows));
+    let head = ["VOLUME", "STATE", "MODE", "PROFILE", "SIZE", "DIRTY", "HELD", "ORIGIN"];
+    say(table(&head, &rows));
 }
 
 /// What is dirty, since when, and how fast it goes.
@@ -480,10 +531,11 @@ fn streams(volume: &Volume) -> String {
 pub(super) fn print_line(volume: &Volume) {
     let (state, mode) = (state_name(volume.state), mode_name(volume.mode));
     let mut line = format!(
-        "volume   {state:8} {}  {mode}, {}, {} dirty, origin {}",
+        "volume   {state:8} {}  {mode}, {}, {} dirty, {}, origin {}",
         volume.name,
         text::bytes(volume.size_bytes),
         dirty(volume),
+        space(volume),
         volume.origin
     );
     if !volume.reason.is_empty() {
@@ -502,6 +554,7 @@ fn print_volume(volume: &Volume) {
     say(format_args!("size     {}", text::bytes(volume.size_bytes)));
     say(format_args!("origin   {}", volume.origin));
     say(text::beside("dirty    ", &dirt(volume)));
+    say(text::beside("cache    ", &space(volume)));
     say(text::beside("destage  ", &destaged(volume)));
     say(text::beside("streams  ", &streams(volume)));
     let population = &volume.population;

@@ -15,7 +15,9 @@ use super::pools::lost_of;
 use super::population;
 use super::scan::{Found, newest};
 use super::state::Record;
-use super::volumes::{BLOCK_BYTES, api_mode, cutoff_bytes, destage_hours, no_volume, sequential};
+use super::volumes::{
+    BLOCK_BYTES, api_mode, cutoff_bytes, destage_hours, no_volume, sequential, space,
+};
 use super::{Attached, Daemon, Open, Serving, Slot, State};
 use crate::Result;
 use crate::text;
@@ -439,6 +441,7 @@ impl Daemon {
                 record.cache_block_bytes,
                 mode,
             ),
+            space: space(&record.settings, open.map(|open| open.pool.space(record.id))),
             exports: exports.into_iter().map(|export| export.uri).collect(),
         })
     }

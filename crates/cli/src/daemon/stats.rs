@@ -6,7 +6,7 @@ use forebay_device::Runtime;
 use forebay_engine::bypass::BypassCounters;
 use forebay_engine::counters::ReasonCounters;
 
-use super::volumes::BLOCK_BYTES;
+use super::volumes::{BLOCK_BYTES, space};
 use super::{Attached, Daemon, Open, Slot};
 
 fn counters(list: Vec<(&'static str, u64)>) -> std::collections::BTreeMap<String, u64> {
@@ -43,6 +43,7 @@ fn pool_stats(slot: &Slot, open: &Open) -> PoolStats {
             counters: counters(volume.counters().list()),
             bypass: bypass(volume.bypass()),
             dirty_bytes: volume.unproven_blocks() * BLOCK_BYTES,
+            space: space(&volume.settings(), Some(open.pool.space(volume.id()))),
             destage: progress.volume(name),
         })
     });

@@ -11,8 +11,8 @@ use forebay_device::BlockDevice;
 use forebay_device::real::file::FileDevice;
 use forebay_device::runtime::{Nanos, Runtime, SECOND};
 use forebay_engine::{
-    CUTOFF_NEVER, Hours, Mode, Populate, Tuning, Volume, VolumeSettings, VolumeSpec, read_spare,
-    read_superblock,
+    CUTOFF_NEVER, Hours, Mode, Populate, Priority, Share, Tuning, Volume, VolumeSettings,
+    VolumeSpec, read_spare, read_superblock,
 };
 
 use super::describe::mode_name;
@@ -75,6 +75,78 @@ pub(super) fn sequential(settings: &VolumeSettings) -> (SequentialWrites, Sequen
         false => SequentialWhen::Always,
     };
     (writes, when)
+}
+
+fn api_priority(priority: Priority) -> api::Priority {
+    match priority {
+        Priority::Low => api::Priority::Low,
+        Priority::Normal => api::Priority::Normal,
+        Priority::High => api::Priority::High,
+    }
+}
+
+/// What a volume has of the cache, if that is known.
+pub(super) fn space(settings: &VolumeSettings, share: Option<Share>) -> api::Space {
+    api::Space {
+        reservation_bytes: settings.reservation_bytes,
+        limit_bytes: settings.limit_bytes,
+        priority: api_priority(settings.priority),
+        held_bytes: share.map(|share| share.held_bytes),
+        reserved_bytes: share.map(|share| share.reserved_bytes),
+    }
+}
+
+/// Takes over what is asked for of a volume's space, and says what comes of it.
+fn change_space(
+    settings: &mut VolumeSettings,
+    body: &api::SetVolumeSettings,
+    share: Share,
+    what: &mut Vec<String>,
+) {
+    if let Some(bytes) = body.reservation_bytes {
+        settings.reservation_bytes = bytes;
+        what.push(match bytes {
+            0 => "nothing of the cache is reserved for it".to_owned(),
+            _ => format!(
+                "{} of the cache are reserved for it, whatever other volumes do; what is dirty of \
+                 those has as much less room",
+                text::bytes(bytes)
+            ),
+        });
+    }
+    if let Some(bytes) = body.limit_bytes {
+        settings.limit_bytes = bytes;
+        let held = text::bytes(share.held_bytes);
+        what.push(match bytes {
+            0 => "it may hold as much of the cache as there is".to_owned(),
+            _ => format!(
+                "it holds at most {} of the cache ({held} now): beyond that clean data is given up, \
+                 and writes wait for the origin",
+                text::bytes(bytes)
+            ),
+        });
+    }
+    if let Some(priority) = body.priority {
+        settings.priority = match priority {
+            api::Priority::Low => Priority::Low,
+            api::Priority::Normal => Priority::Normal,
+            api::Priority::High => Priority::High,
+        };
+        what.push(
+            match priority {
+                api::Priority::Low => {
+                    "where there is not enough for all, it gets half of what a normal volume gets"
+                }
+                api::Priority::Normal => {
+                    "where there is not enough for all, it gets as much as other normal volumes"
+                }
+                api::Priority::High => {
+                    "where there is not enough for all, it gets twice what a normal volume gets"
+                }
+            }
+            .to_owned(),
+        );
+    }
 }
 
 /// Bytes of a stream behind which nothing is cached; 0: everything is.
@@ -142,6 +214,7 @@ pub(super) fn changed(
             SequentialWhen::Full => "streams go past the cache while it is full".to_owned(),
         });
     }
+    change_space(&mut settings, body, volume.space(), &mut what);
     let asked = Asked {
         profile: body.profile,
         on_read: body.populate_on_read,
@@ -340,6 +413,7 @@ impl Daemon {
                 sequential_writes: SequentialWrites::Cache,
                 sequential_when: SequentialWhen::Always,
                 population: population::describe(populate, cache_block_bytes, spec.mode),
+                space: space(&spec.settings, None),
                 exports: Vec::new(),
             });
         }

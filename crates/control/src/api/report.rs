@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Destaging, Export, Pool};
+use super::{Destaging, Export, Pool, Space};
 use crate::name::VolumeName;
 
 /// The daemon's memory.
@@ -118,6 +118,9 @@ pub struct VolumeStats {
     pub bypass: BTreeMap<String, Bypassed>,
     /// Bytes that its origin lacks.
     pub dirty_bytes: u64,
+    /// What it has of the cache.
+    #[serde(default)]
+    pub space: Space,
     /// How fast that becomes less.
     #[serde(default)]
     pub destage: Destaging,

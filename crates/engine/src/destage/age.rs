@@ -139,7 +139,7 @@ impl Core {
     /// nothing is.
     pub(super) fn destaged_since(&self, v: &VolumeState) -> Option<Nanos> {
         let rests = self.rt.now() < v.elevator.rests_until.get() && self.may_spare_rewritten();
-        if self.is_asked_for(v) || (self.is_pressed() && !rests) {
+        if self.is_asked_for(v) || (self.is_pressed() && !rests) || self.is_squeezed(v) {
             return Some(Nanos::MAX);
         }
         self.due_since(v)
@@ -156,7 +156,7 @@ impl Core {
     pub(super) fn is_for_room_alone(&self, v: &VolumeState, since: Nanos) -> bool {
         let age_max = Nanos::from(v.settings.get().dirty_age_max_s) * SECOND;
         let old = age_max > 0 && since <= self.rt.now().saturating_sub(age_max);
-        !old && !self.is_asked_for(v)
+        !old && !self.is_asked_for(v) && !self.is_squeezed(v)
     }
 
     /// Whether what can wait is destaged now.

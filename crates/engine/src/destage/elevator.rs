@@ -291,7 +291,8 @@ impl Core {
                 continue;
             }
             let pinned = data.then(|| self.sets.borrow_mut().pin(part.location));
-            let run = Run { mapping: part, since, pinned };
+            let opened = pinned.and_then(|id| Some(self.sets.borrow().get(id)?.incarnation));
+            let run = Run { mapping: part, since, opened, pinned: Cell::new(pinned) };
             match groups.last_mut() {
                 Some(group) if joins(group, &part, stripe_blocks) => group.push(run),
                 _ => groups.push(vec![run]),
@@ -300,7 +301,7 @@ impl Core {
     }
 
     /// Gives back what is planned and not begun.
-    fn drop_plans(&self, v: &VolumeState) {
+    pub(super) fn drop_plans(&self, v: &VolumeState) {
         let planned = std::mem::take(&mut *v.elevator.planned.borrow_mut());
         if let Some(first) = planned.iter().map(|group| range_of(group).0).min() {
             v.elevator.cursor.set(first);
@@ -349,7 +350,7 @@ impl Core {
         let (now, traffic) = (self.rt.now(), &v.origin.traffic);
         // What has fewer copies than were promised is brought home at any price.
         let protecting = self.mode_of(v) != v.mode.get();
-        let pressure = if protecting { 1.0 } else { self.pressure() };
+        let pressure = if protecting { 1.0 } else { self.pressure().max(self.squeeze(v)) };
         let mut pace = traffic.pace.borrow_mut();
         pace.step(now, pressure, None);
         let waited = traffic.oldest_read().map_or(0, |began| now - began);
@@ -367,6 +368,7 @@ impl Core {
         let traffic = &v.origin.traffic;
         traffic.writes.set(traffic.writes.get() + 1);
         traffic.writes_begun.set(traffic.writes_begun.get() + 1);
+        traffic.began.set(self.rt.now());
         let (core, v) = (Rc::clone(self), Rc::clone(v));
         self.spawn(async move {
             // One event says it for all that were under way.
@@ -395,7 +397,7 @@ impl Core {
     /// and nothing could be begun.
     async fn flush_if_due(&self, v: &VolumeState, last: &mut Flushed, resting: bool) -> bool {
         let bytes = v.counters.destage_bytes.get() - last.bytes;
-        let pressed = self.is_pressed();
+        let pressed = self.is_pressed() || self.is_squeezed(v);
         let bytes_max =
             if pressed { self.pressed_flush_bytes() } else { self.tuning.origin_flush_bytes };
         let waited = self.rt.now() - last.at >= self.tuning.origin_flush_interval;

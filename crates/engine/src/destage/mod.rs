@@ -15,6 +15,7 @@ mod elevator;
 mod pressure;
 mod rate;
 
+use std::cell::Cell;
 use std::rc::Rc;
 
 use forebay_device::{Buf, Data, IoError, Nanos, io};
@@ -31,25 +32,30 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::event::EventKind;
 use crate::format::{Entry, EntryKind, State, Stream};
 use crate::ids::{
-    BLOCK_BYTES, Location, SECTOR_BYTES, SECTORS_ALL, SECTORS_PER_BLOCK, SegmentId, VolumeId,
+    BLOCK_BYTES, Incarnation, Location, SECTOR_BYTES, SECTORS_ALL, SECTORS_PER_BLOCK, SegmentId,
+    VolumeId,
 };
 use crate::index::Mapping;
-use crate::limits::DESTAGE_READS_MAX;
+use crate::limits::{DESTAGE_READS_MAX, ORIGIN_SILENCE};
 use crate::log::{Pending, new_entry};
 use crate::origin::Unproven;
 use crate::planted::{self, Bug};
 use crate::read::origin_error;
+use crate::segment::{Set, SetState};
 use crate::volume::VolumeState;
 use crate::wait::all_of;
 
 const BLOCK: usize = BLOCK_BYTES as usize;
 
-/// A run to destage; if it has data, its set is pinned since the look at the index.
+/// A run to destage; if it has data, its set is pinned from the look at the index until that was read.
 struct Run {
     mapping: Mapping,
     /// Since when something of its stripe was dirty when it was planned.
     since: Nanos,
-    pinned: Option<SegmentId>,
+    /// What the set was opened as.
+    opened: Option<Incarnation>,
+    /// Held until the data has been read.
+    pinned: Cell<Option<SegmentId>>,
 }
 
 /// Neighbouring runs that make one origin write.
@@ -87,7 +93,9 @@ impl Core {
         }
         let marker = origin.completed.get();
         add(&self.counters.origin_flushes, 1);
+        origin.flushing.set(Some(self.rt.now()));
         let result = origin.device.flush().done().await;
+        origin.flushing.set(None);
         match result {
             Ok(()) => {
                 origin.note_flushed(marker);
@@ -200,7 +208,7 @@ impl Core {
         // A flush that failed meanwhile may have lost what of the group it should have covered.
         let certain = result.is_ok() && failures == v.origin.failures.get();
         match certain {
-            true => group.iter().for_each(|run| self.note_written(v, &run.mapping, completed)),
+            true => group.iter().for_each(|run| self.note_written(v, run, completed)),
             false => self.stay_old(v, group),
         }
         // What is lost with a member is told elsewhere; the rest of the group is planned again.
@@ -215,10 +223,45 @@ impl Core {
     }
 
     fn unpin_group(&self, group: &Group) {
-        group.iter().filter_map(|run| run.pinned).for_each(|set| self.unpin(set));
+        group.iter().filter_map(|run| run.pinned.take()).for_each(|set| self.unpin(set));
     }
 
-    fn note_written(&self, v: &VolumeState, m: &Mapping, completed: u64) {
+    /// Whether the set of a run still is what it was when the run was planned.
+    fn is_in_same_life(&self, run: &Run) -> bool {
+        let sets = self.sets.borrow();
+        let set = sets.get(sets.split(run.mapping.location).0);
+        let lives = |set: &Set| {
+            let freed = matches!(set.state, SetState::Emptied(_) | SetState::Discarding);
+            !freed && run.opened == Some(set.incarnation)
+        };
+        !run.mapping.state.has_data() || set.is_some_and(lives)
+    }
+
+    /// An origin has not answered for long: nothing that it was given and has not proven keeps sets from
+    /// being emptied any more. What is under way was read; what was written is dirty again; if it was
+    /// written after all, it is written once more.
+    pub(crate) fn let_go_of_silent(&self) {
+        let now = self.rt.now();
+        let volumes: Vec<_> = self.volumes.borrow().values().cloned().collect();
+        for v in volumes.iter().filter(|v| v.origin.is_silent(now, ORIGIN_SILENCE)) {
+            self.drop_plans(v);
+            let unproven: Vec<_> = {
+                let mut all = v.origin.unproven.borrow_mut();
+                all.extract_if(.., |(_, item)| item.state == State::Written).collect()
+            };
+            for (_, item) in unproven {
+                planted::seen("silent origin: dirty again");
+                self.undo_unproven(v, &item);
+            }
+        }
+    }
+
+    fn note_written(&self, v: &VolumeState, run: &Run, completed: u64) {
+        let m = &run.mapping;
+        if !self.is_in_same_life(run) {
+            // Moved meanwhile, or overwritten; another one may stand at its place.
+            return planted::seen("destaged from a set that was emptied meanwhile");
+        }
         let (from, to) = match m.state {
             State::Zero => (State::Zero, State::ZeroWritten),
             _ => (State::Dirty, State::Written),
@@ -273,6 +316,8 @@ impl Core {
                 }
             }
         }
+        // An origin may take its time, and who reclaims need not wait for it.
+        self.unpin_group(group);
         if first.sectors != SECTORS_ALL {
             return self.write_sectors(v, offset, &parts[0], first.sectors).await.map_err(failed);
         }

@@ -43,7 +43,7 @@ pub use slots::SlotChoice;
 pub use spare::{SPARE_BYTES, Spare};
 pub use superblock::{MemberRecord, MemberState, SUPERBLOCK_BYTES, Superblock};
 pub use volume::{
-    CUTOFF_NEVER, DAY_MINUTES, Fingerprint, Hours, Mode, VolumeRecord, VolumeSettings,
+    CUTOFF_NEVER, DAY_MINUTES, Fingerprint, Hours, Mode, Priority, VolumeRecord, VolumeSettings,
 };
 pub use witness::{Witness, WitnessVolume};
 

@@ -157,6 +157,12 @@ pub trait Policy {
     /// [`spend`](Policy::spend) of moved blocks.
     fn retain(&mut self, granule: Granule, queue: Queue, heat: u8, blocks: u32) -> bool;
 
+    /// May so many blocks be kept because space is reserved for their volume, however cold they are? Beside
+    /// what [`retain`](Policy::retain) grants; reserves them likewise.
+    fn retain_reserved(&mut self, _blocks: u32) -> bool {
+        false
+    }
+
     /// Blocks were appended: `admitted_blocks` for clients (writes and populations),
     /// `moved_blocks` by reclaim, owed ones included.
     fn spend(&mut self, admitted_blocks: u64, moved_blocks: u64);
@@ -202,6 +208,9 @@ pub struct Survey {
     main: Oldest,
     /// Owed blocks, age and id of the unit with the fewest owed blocks, if those are few.
     nearly_clean: Option<(u32, u64, u32)>,
+    /// Owed blocks, age and id of the unit with the fewest owed ones, of those that hold any and of which
+    /// moving them gains room.
+    fewest_owed: Option<(u32, u64, u32)>,
     /// Live blocks, owed blocks, age and id of the unit with the fewest live ones, owed or not, if they are at most half
     /// of its size, and moving them gains room: at most three quarters of what a set holds in the
     /// end. With short records that may be less than half of its size, and then reclaim would
@@ -248,6 +257,10 @@ impl Survey {
             let candidate = (unit.live_blocks, unit.owed_blocks, unit.opened, unit.id);
             self.emptiest = Some(self.emptiest.map_or(candidate, |b| b.min(candidate)));
         }
+        if unit.owed_blocks > 0 && unit.owed_blocks * 4 <= unit.packed_blocks * 3 {
+            let candidate = (unit.owed_blocks, unit.opened, unit.id);
+            self.fewest_owed = Some(self.fewest_owed.map_or(candidate, |b| b.min(candidate)));
+        }
         match (unit.live_blocks, unit.owed_blocks, unit.queue) {
             (0, ..) => self.empty.offer(unit),
             (_, 0, Queue::Probation) => self.probation.offer(unit),
@@ -259,6 +272,12 @@ impl Survey {
             }
             _ => {}
         }
+    }
+
+    /// The unit with the fewest owed blocks, if moving them gains room: a quarter of what a set holds, at
+    /// least.
+    pub fn fewest_owed(&self) -> Option<u32> {
+        self.fewest_owed.map(|(_, _, id)| id)
     }
 
     fn nearly_clean_id(&self) -> Option<u32> {

@@ -24,6 +24,9 @@ const PROBATION_PERCENT_MAX: u8 = 50;
 const YOUNG_PERCENT_PROBATION: u64 = 8;
 const YOUNG_PERCENT_MAIN: u64 = 6;
 
+/// Bytes written per byte admitted, in percent, of what reservations alone keep.
+const RESERVED_PERCENT: u32 = 200;
+
 /// A whole, in the parts that probation's share is counted in: more than a ghost has granules below
 /// 100 TiB. Beyond that the share moves by one part all the same.
 const WHOLE: u64 = 1_000_000_000;
@@ -97,6 +100,9 @@ pub struct S3Fifo {
     /// Blocks admitted while the pool fills: until room has to be made.
     filling: Option<u64>,
     budget: Budget,
+    /// What is kept for reservations alone: at most as much as is admitted. Where half of what is reclaimed
+    /// is reserved, which is the most that is promised, no more is needed.
+    reserved: Budget,
     counts: Counts,
     ghost_hits: u64,
     /// Whether the last choice was made to compact.
@@ -119,6 +125,7 @@ impl S3Fifo {
             share_step: (WHOLE / u64::from(ghost_granules.max(1))).max(1),
             filling: Some(0),
             budget: Budget::new(config.write_amplification_max_percent, config.window_blocks),
+            reserved: Budget::new(RESERVED_PERCENT, config.window_blocks),
             counts: Counts::default(),
             ghost_hits: 0,
             compacting: false,
@@ -234,7 +241,16 @@ impl Policy for S3Fifo {
         false
     }
 
+    fn retain_reserved(&mut self, blocks: u32) -> bool {
+        let granted = self.reserved.promise(blocks.into());
+        if granted {
+            self.reserved.spend(0, blocks.into());
+        }
+        granted
+    }
+
     fn spend(&mut self, admitted_blocks: u64, moved_blocks: u64) {
+        self.reserved.spend(admitted_blocks, 0);
         self.budget.spend(admitted_blocks, moved_blocks);
         if let Some(blocks) = &mut self.filling {
             *blocks += admitted_blocks;
@@ -258,6 +274,7 @@ impl Policy for S3Fifo {
         self.main_ghost = Ghost::new(ghost_granules);
         self.share_step = (WHOLE / u64::from(ghost_granules.max(1))).max(1);
         self.budget.set_window(fresh.window_blocks);
+        self.reserved.set_window(fresh.window_blocks);
     }
 
     fn counts(&self) -> Counts {

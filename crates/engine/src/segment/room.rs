@@ -241,6 +241,27 @@ impl SetTable {
         sets_of(above, copies)
     }
 
+    /// Sets of `copies` segments that all members together could hold; with a change, a member has
+    /// another number of segments.
+    pub(crate) fn sets_in_all(&self, copies: usize, change: Option<(usize, u32)>) -> usize {
+        let mut counts = [0; PLACES_MAX];
+        for m in self.there() {
+            counts[m] = self.members[m].count as usize;
+        }
+        if let Some((member, count)) = change {
+            counts[member] = count as usize;
+        }
+        sets_of(counts, copies.max(1))
+    }
+
+    /// Leaves half of each member's reserve above what populations leave to others anyway: room to keep
+    /// what is reserved until the next root frees what was emptied.
+    pub(crate) fn leave_to_moves(&self, left: &mut [usize; PLACES_MAX]) {
+        for m in self.there() {
+            left[m] += self.reserve(m) / 2;
+        }
+    }
+
     /// Free segments of all members that give any.
     pub(crate) fn free_count(&self) -> usize {
         self.there().map(|m| self.free[m].len()).sum()

@@ -224,6 +224,7 @@ pub fn lazy() -> Tuning {
         lap_percent: 90,
         destage_when_idle: false,
         sequential_cutoff_bytes: 1 << 20,
+        space_segments_min: 1,
     }
 }
 

@@ -1,0 +1,338 @@
+//! Volumes that share a pool: what is reserved for one is not taken by others, whatever becomes of their
+//! origins; a limit holds; priorities show.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use forebay_device::model::disk::{DiskSettings, SimDisk};
+use forebay_device::runtime::{MILLISECOND, SECOND};
+use forebay_device::{BlockDevice, Buf, Request, Runtime};
+use forebay_engine::planted::{Bug, take_seen};
+use forebay_engine::{Mode, Priority, Tuning, Volume, VolumeSettings, VolumeSpec};
+
+use crate::rig::{BLOCK, Plan, Rig, SEGMENT_BYTES, lazy, provoke, same, survive};
+
+/// Blocks of the first volume: twice what the pool holds.
+const BLOCKS: u64 = 1280;
+
+/// Blocks of the second one.
+const OTHER: u64 = 256;
+
+fn is_write(request: &Request) -> bool {
+    matches!(request, Request::Write { .. })
+}
+
+fn is_flush(request: &Request) -> bool {
+    matches!(request, Request::Flush)
+}
+
+fn reserved(segments: u64) -> VolumeSettings {
+    VolumeSettings { reservation_bytes: segments * SEGMENT_BYTES, ..Default::default() }
+}
+
+fn limited(segments: u64) -> VolumeSettings {
+    VolumeSettings { limit_bytes: segments * SEGMENT_BYTES, ..Default::default() }
+}
+
+fn pool(seed: u64) -> Rc<Rig> {
+    let tuning = Tuning { flush_interval: SECOND, lap_percent: 10, ..lazy() };
+    Rig::new(seed, Plan { tuning, origin_bytes: BLOCKS * BLOCK as u64, ..Plan::default() })
+}
+
+/// A second volume, with an origin of its own.
+fn second(rig: &Rig, seed: u64, settings: VolumeSettings) -> Result<Rc<Volume>, String> {
+    let settings_of = DiskSettings::origin(OTHER * BLOCK as u64, 512, true);
+    let origin = SimDisk::new(&rig.world, settings_of, seed);
+    let spec = VolumeSpec {
+        name: "w".into(),
+        origin: "w".into(),
+        mode: Mode::Writeback,
+        cache_block_bytes: 4096,
+        settings,
+        accept_data_loss_on_ssd_failure: true,
+    };
+    let (pool, origin) = (rig.pool(), origin as Rc<dyn BlockDevice>);
+    let added = rig.run(async move { pool.add_volume(&spec, origin).await })?;
+    added.map(Rc::new).map_err(|error| error.to_string())
+}
+
+fn set(rig: &Rig, volume: &Rc<Volume>, settings: VolumeSettings) -> Result<(), String> {
+    let volume = Rc::clone(volume);
+    rig.run(async move { volume.set(settings).await })?.map_err(|error| error.to_string())
+}
+
+/// Starts writes of single blocks, and tells how many have ended.
+fn start(
+    rig: &Rig,
+    volume: &Rc<Volume>,
+    byte: u8,
+    blocks: impl Iterator<Item = u64>,
+) -> Rc<Cell<u64>> {
+    let ended = Rc::new(Cell::new(0));
+    for block in blocks {
+        let (volume, ended) = (Rc::clone(volume), Rc::clone(&ended));
+        rig.world.spawn(Box::pin(async move {
+            let mut data = Buf::new(BLOCK);
+            data.fill(byte);
+            if volume.write(block * BLOCK as u64, data.freeze(), false).await.is_ok() {
+                ended.set(ended.get() + 1);
+            }
+        }));
+    }
+    ended
+}
+
+/// Waits for so many of them, and no longer than a minute.
+fn until(rig: &Rig, ended: &Cell<u64>, count: u64, what: &str) -> Result<(), String> {
+    for _ in 0..6_000 {
+        if ended.get() >= count {
+            return Ok(());
+        }
+        rig.pause(10 * MILLISECOND);
+    }
+    Err(format!("{what}: {} of {count} writes after a minute", ended.get()))
+}
+
+/// The origin of one volume takes nothing any more, neither writes nor flushes, and its clients go on until they
+/// are stopped. Many times what is reserved for the other one is written there, all of it new.
+fn hung(seed: u64, wanted: fn(&Request) -> bool) -> Result<(), String> {
+    let rig = pool(seed);
+    let other = second(&rig, seed, reserved(6))?;
+    // Some is under way at any instant when it hangs.
+    let first = start(&rig, &rig.volume(), 1, (0..100 + seed % 50).map(|i| i * 11 % BLOCKS));
+    rig.pause(20 * MILLISECOND);
+    rig.origin_gate.hold(usize::MAX, wanted);
+    let stuck = start(&rig, &rig.volume(), 2, (0..BLOCKS).map(|i| i * 7 % BLOCKS));
+    rig.pause(SECOND);
+    for pass in 0..20 {
+        // What was seen before says nothing of what the others needed.
+        if pass == 0 {
+            take_seen();
+        }
+        let blocks = (0..OTHER / 8).map(|i| (pass * 97 + i * 5) % OTHER);
+        let ended = start(&rig, &other, pass as u8, blocks);
+        until(&rig, &ended, OTHER / 8, &format!("pass {pass}"))?;
+    }
+    let seen = take_seen();
+    let packed = "reclaim: owed blocks packed for a reservation";
+    if !seen.contains_key(packed) && other.settings().reservation_bytes > 0 {
+        return Err("nothing was in the way of the other".into());
+    }
+    if stuck.get() == BLOCKS {
+        return Err("twice the pool was acknowledged, and the origin has nothing".into());
+    }
+    rig.origin_gate.hold(0, wanted);
+    rig.origin_gate.release();
+    until(&rig, &stuck, BLOCKS, "the first, once its origin answers")?;
+    until(&rig, &first, 100 + seed % 50, "what was written before")?;
+    let (one, two) = (rig.volume(), Rc::clone(&other));
+    rig.run(async move {
+        one.destage().await?;
+        two.destage().await
+    })?
+    .map_err(|error| error.to_string())?;
+    for block in 0..BLOCKS {
+        let byte = rig.origin.peek(block * BLOCK as u64, 1)[0];
+        same("of the first, on its origin", byte.into(), 2)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn an_origin_that_hangs_does_not_stop_who_has_a_reservation() {
+    provoke(Bug::ReservationForgotten, 6, |seed| hung(seed, is_write));
+}
+
+#[test]
+fn one_whose_flushes_hang_does_not_either() {
+    provoke(Bug::ReservationForgotten, 6, |seed| hung(seed, is_flush));
+}
+
+/// Blocks of a volume that the cache serves.
+fn cached(rig: &Rig, volume: &Rc<Volume>, blocks: u64) -> Result<u64, String> {
+    let mut count = 0;
+    for block in 0..blocks {
+        let mut extents = Vec::new();
+        let status = volume.status(block * BLOCK as u64, BLOCK as u64, &mut extents);
+        status.map_err(|error| error.to_string())?;
+        count += u64::from(extents[0].place != forebay_engine::Place::Origin);
+    }
+    rig.pause(MILLISECOND);
+    Ok(count)
+}
+
+fn read_all(rig: &Rig, volume: &Rc<Volume>, blocks: u64) -> Result<(), String> {
+    let volume = Rc::clone(volume);
+    rig.run(async move {
+        for block in 0..blocks {
+            volume.read(block * BLOCK as u64, Buf::new(BLOCK)).await.1?;
+        }
+        Ok::<_, forebay_engine::Error>(())
+    })?
+    .map_err(|error| error.to_string())
+}
+
+/// What was read once and is within a reservation stays, however much others read.
+#[test]
+fn what_is_reserved_is_not_pushed_out_by_others() {
+    provoke(Bug::ReservationForgotten, 4, |seed| {
+        let rig = pool(seed);
+        let other = second(&rig, seed, reserved(8))?;
+        set(&rig, &other, VolumeSettings { sequential_cutoff_bytes: u64::MAX, ..reserved(8) })?;
+        let scan = VolumeSettings { sequential_cutoff_bytes: u64::MAX, ..Default::default() };
+        set(&rig, &rig.volume(), scan)?;
+        read_all(&rig, &other, 100)?;
+        rig.pause(SECOND);
+        let mut left = vec![cached(&rig, &other, 100)?];
+        for _ in 0..3 {
+            read_all(&rig, &rig.volume(), BLOCKS)?;
+            left.push(cached(&rig, &other, 100)?);
+        }
+        // Segments of sixteen blocks leave reclaim little room to pack what is kept.
+        match left.iter().all(|&left| left >= 90) {
+            true => Ok(()),
+            false => Err(format!("of 100 blocks were cached, pass by pass: {left:?}")),
+        }
+    });
+}
+
+/// A volume with a limit never holds more, is served all the same, and leaves the pool to others.
+#[test]
+fn a_limit_holds_and_nobody_is_refused() {
+    provoke(Bug::LimitForgotten, 4, |seed| {
+        let rig = pool(seed);
+        let scan = VolumeSettings { sequential_cutoff_bytes: u64::MAX, ..limited(6) };
+        set(&rig, &rig.volume(), scan)?;
+        // One write is let go where nothing is dirty.
+        let most = 6 * SEGMENT_BYTES + BLOCK as u64;
+        let mut stalls = 0;
+        for pass in 0..6 {
+            let reads = (seed + pass) % 2 == 0;
+            if reads {
+                read_all(&rig, &rig.volume(), 600)?;
+            } else {
+                let ended = start(&rig, &rig.volume(), pass as u8, (0..600).map(|i| i * 2));
+                while ended.get() < 600 {
+                    rig.pause(10 * MILLISECOND);
+                    let held = rig.volume().space().held_bytes;
+                    if held > most {
+                        return Err(format!("{held} B held of {most}"));
+                    }
+                    stalls += 1;
+                    if stalls > 100_000 {
+                        return Err("writes wait for ever".into());
+                    }
+                }
+            }
+            let held = rig.volume().space().held_bytes;
+            if held > most || held * 2 < most {
+                return Err(format!("{held} B held of {most} after pass {pass}"));
+            }
+        }
+        // They are counted as the index has them.
+        let held = rig.volume().space().held_bytes / BLOCK as u64;
+        same("blocks held", held, cached(&rig, &rig.volume(), BLOCKS)?).map(drop)
+    });
+}
+
+/// What was read twice is worth more or less, by the priority of its volume.
+fn kept_beside_a_scan(seed: u64, priority: Priority) -> Result<u64, String> {
+    let rig = pool(seed);
+    let settings = |priority| VolumeSettings {
+        sequential_cutoff_bytes: u64::MAX,
+        priority,
+        ..Default::default()
+    };
+    let other = second(&rig, seed, settings(priority))?;
+    set(&rig, &rig.volume(), settings(Priority::Normal))?;
+    for _ in 0..2 {
+        read_all(&rig, &other, 60)?;
+    }
+    let volume = rig.volume();
+    rig.run(async move {
+        for block in 128..BLOCKS {
+            volume.read(block * BLOCK as u64, Buf::new(BLOCK)).await.1?;
+        }
+        Ok::<_, forebay_engine::Error>(())
+    })?
+    .map_err(|error| error.to_string())?;
+    cached(&rig, &other, 60)
+}
+
+#[test]
+fn what_is_kept_follows_priorities() {
+    survive(4, |seed| {
+        let [low, normal, high] = Priority::ALL.map(|priority| kept_beside_a_scan(seed, priority));
+        let (low, normal, high) = (low?, normal?, high?);
+        match low <= normal && normal <= high && low + 20 <= high {
+            true => Ok(()),
+            false => Err(format!("of low, normal and high {low}, {normal} and {high}")),
+        }
+    });
+}
+
+/// What is refused says what would do.
+#[test]
+fn what_cannot_be_set_is_refused_with_what_can() {
+    survive(1, |seed| {
+        let rig = pool(seed);
+        let other = second(&rig, seed, Default::default())?;
+        let refused = |volume: &Rc<Volume>, settings: VolumeSettings, what: &str| {
+            let error = set(&rig, volume, settings).expect_err("it is refused");
+            assert!(error.contains(what), "{error}: {what}");
+        };
+        let promise = rig.pool().promised_bytes();
+        let least = SEGMENT_BYTES;
+        let small = VolumeSettings { reservation_bytes: least - 4096, ..Default::default() };
+        refused(&other, small, "is too small");
+        let small = VolumeSettings { limit_bytes: least - 1, ..Default::default() };
+        refused(&other, small, "is too small");
+        let crossed = VolumeSettings { limit_bytes: least, ..reserved(2) };
+        refused(&other, crossed, "cannot have");
+        refused(&other, reserved(1000), &format!("{promise} bytes are left"));
+        set(&rig, &rig.volume(), reserved(3))?;
+        let left = promise - 3 * SEGMENT_BYTES;
+        let all = |bytes| VolumeSettings { reservation_bytes: bytes, ..Default::default() };
+        refused(&other, all(left + 4096), &format!("{left} bytes are left"));
+        set(&rig, &other, all(left))?;
+        // What has it may keep it, or take less.
+        set(&rig, &other, all(left))?;
+        set(&rig, &other, all(left - 4096))
+    });
+}
+
+/// A pool that has lost a cache device keeps to its reservations in proportion; one may not be taken out.
+#[test]
+fn a_pool_that_shrinks_reserves_in_proportion() {
+    survive(4, |seed| {
+        let tuning = Tuning { flush_interval: SECOND, lap_percent: 10, ..lazy() };
+        let rig = Rig::new(seed, Plan { members: 2, copies: 1, tuning, ..Plan::default() });
+        let other = second(&rig, seed, Default::default())?;
+        let promise = rig.pool().promised_bytes();
+        let part = |parts: u64| VolumeSettings {
+            reservation_bytes: promise / 4 / 4096 * 4096 * parts,
+            ..Default::default()
+        };
+        set(&rig, &rig.volume(), part(3))?;
+        set(&rig, &other, part(1))?;
+        let reserved = || [rig.volume().space().reserved_bytes, other.space().reserved_bytes];
+        assert_eq!(reserved(), [part(3), part(1)].map(|it| it.reservation_bytes));
+        let (pool, device) = (rig.pool(), rig.pool().superblock().members[1].device);
+        let leaves = pool.check_departure(device).map(drop);
+        let refused = leaves.expect_err("it is refused").to_string();
+        assert!(refused.contains("are reserved for volumes"), "{refused}");
+        rig.gates[1].fail_next(|request| matches!(request, Request::Write { .. } | Request::Flush));
+        for block in 0..64 {
+            start(&rig, &other, 1, std::iter::once(block));
+            rig.pause(50 * MILLISECOND);
+        }
+        let [one, two] = reserved();
+        let (now, half) = (rig.pool().promised_bytes(), promise / 2);
+        assert_eq!(now, half);
+        let near = |bytes: u64, wanted: u64| bytes.abs_diff(wanted) <= 4096;
+        match near(one, half / 4 * 3) && near(two, half / 4) {
+            true => Ok(()),
+            false => Err(format!("{one} and {two} of {half}")),
+        }
+    });
+}
