@@ -2,6 +2,7 @@
 //!
 //! * [`device`], [`runtime`]: the traits that the engine is written against.
 //! * [`buf`], [`io`]: aligned, pooled buffers, owned by a device until it completes the request.
+//! * [`gate`]: until when devices may be used.
 //! * [`chunk`]: large memory that stays.
 //! * [`executor`]: the single-threaded task set under both worlds.
 //! * [`relay`], [`post`]: calls and messages from one reactor to another.
@@ -15,6 +16,7 @@ pub mod buf;
 pub mod chunk;
 pub mod device;
 pub mod executor;
+pub mod gate;
 pub mod io;
 pub mod model;
 pub mod post;
@@ -26,6 +28,7 @@ pub mod watched;
 pub use buf::{Buf, Data};
 pub use chunk::{CHUNK_BYTES, Chunk};
 pub use device::{BlockDevice, Geometry, Request, Stripe};
+pub use gate::Gate;
 pub use io::{Completer, Io, IoError, IoErrorKind};
 pub use runtime::{Nanos, Runtime};
 pub use watched::Watched;

@@ -15,6 +15,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use crate::device::{BlockDevice, Geometry, Request};
+use crate::gate::Gate;
 use crate::io::{self, Completer, IoError, IoErrorKind};
 
 /// Looks that a request may see before it is late. With more, lateness is noticed closer to the time
@@ -29,6 +30,8 @@ thread_local! {
 pub struct Watched {
     /// None once it was let go of.
     inner: RefCell<Option<Rc<dyn BlockDevice>>>,
+    /// What is in front of it.
+    gate: Option<Rc<Gate>>,
     /// As it was at the beginning: asked several times for each request, and a cache device does not grow.
     geometry: Geometry,
     /// Its number among the watched devices of the thread.
@@ -47,11 +50,17 @@ pub struct Watched {
 impl Watched {
     /// Watches what goes to `inner` through here.
     pub fn new(inner: Rc<dyn BlockDevice>) -> Rc<Watched> {
+        Watched::behind(None, inner)
+    }
+
+    /// The same behind a gate.
+    pub fn behind(gate: Option<Rc<Gate>>, inner: Rc<dyn BlockDevice>) -> Rc<Watched> {
         let watcher = WATCHERS.get() + 1;
         WATCHERS.set(watcher);
         Rc::new(Watched {
             geometry: inner.geometry(),
             inner: RefCell::new(Some(inner)),
+            gate,
             watcher,
             begun: Cell::new(0),
             looks: Cell::new(0),
@@ -98,6 +107,11 @@ impl Watched {
         io::given_up_count(self.watcher)
     }
 
+    /// The same device past its gate.
+    pub fn past_gate(self: &Rc<Self>) -> Rc<dyn BlockDevice> {
+        Rc::new(PastGate(Rc::clone(self)))
+    }
+
     /// Notes a request that is carried out elsewhere, past this; to be ended by [`Watched::end`].
     pub fn begin(&self) -> u8 {
         let place = self.looks.get() % (LOOKS + 1);
@@ -109,14 +123,10 @@ impl Watched {
     pub fn end(&self, place: u8) {
         self.elsewhere.borrow_mut()[usize::from(place)] -= 1;
     }
-}
 
-impl BlockDevice for Watched {
-    fn geometry(&self) -> Geometry {
-        self.geometry
-    }
-
-    fn submit(&self, request: Request, completer: Completer) {
+    // Each call that this is not copied into copies the request once more.
+    #[inline(always)]
+    fn submit_if(&self, is_open: bool, request: Request, completer: Completer) {
         if self.silent.get() {
             if self.given_up_count() > 0 {
                 return request.finish(Err(IoErrorKind::TimedOut.into()), completer);
@@ -130,7 +140,34 @@ impl BlockDevice for Watched {
         let number = self.begun.get() + 1;
         self.begun.set(number);
         completer.watch(self.watcher, number);
-        inner.submit(request, completer);
+        match &self.gate {
+            Some(gate) if !is_open => gate.hold(inner, request, completer),
+            _ => inner.submit(request, completer),
+        }
+    }
+}
+
+impl BlockDevice for Watched {
+    fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    fn submit(&self, request: Request, completer: Completer) {
+        let is_open = self.gate.as_ref().is_none_or(|gate| gate.is_open());
+        self.submit_if(is_open, request, completer);
+    }
+}
+
+/// See [`Watched::past_gate`].
+struct PastGate(Rc<Watched>);
+
+impl BlockDevice for PastGate {
+    fn geometry(&self) -> Geometry {
+        self.0.geometry
+    }
+
+    fn submit(&self, request: Request, completer: Completer) {
+        self.0.submit_if(true, request, completer);
     }
 }
 
