@@ -40,7 +40,7 @@ impl Volume {
     /// [`Stopping`](crate::ErrorKind::Stopping); [`Io`](crate::ErrorKind::Io) if the pool has latched or latches:
     /// what was not given up before is lost as it was.
     pub async fn accept_lost(&self) -> Result<u64> {
-        let _request = self.begin()?;
+        let _request = self.begin().await?;
         let (core, v) = (self.core(), &self.state);
         let mut accepted = 0;
         for shard in &core.shards {

@@ -9,6 +9,7 @@
 //! * A request and its answer carry the client's buffers; no byte is copied on the way.
 //! * The one thing that is read across reactors without asking is a volume's size, a single number
 //!   that only grows.
+//! * What such a read brings counts only while this host has the pool ([`crate::lease`]).
 //! * A request is answered only once the pool has carried it out, so what a client may rely on is
 //!   the same from every reactor.
 
@@ -18,6 +19,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use forebay_device::gate::Until;
 use forebay_device::post::{Receiver, Sender, post};
 use forebay_device::relay::{Caller, relay};
 use forebay_device::{BlockDevice, Buf, Data, IoErrorKind, Runtime, Watched};
@@ -265,6 +267,7 @@ pub struct Port {
     begun: Sender<SessionId>,
     given_up: Receiver<usize>,
     unused: Arc<AtomicU64>,
+    lease: Until,
     id: VolumeId,
     name: String,
     size: Arc<AtomicU64>,
@@ -274,12 +277,12 @@ impl Port {
     /// On the reactor that shall use the volume from now on: its first client's view. `devices` are
     /// the pool's cache devices for reading, in the order in which the pool was opened with them;
     /// without any, all reads are done by the pool's reactor. `runtime` is that reactor's.
-    pub fn open(self, runtime: &dyn Runtime, devices: Vec<Rc<dyn BlockDevice>>) -> Client {
+    pub fn open(self, runtime: Rc<dyn Runtime>, devices: Vec<Rc<dyn BlockDevice>>) -> Client {
         self.open_with(runtime, Rc::new(devices.into_iter().map(Some).collect()))
     }
 
     /// The same with devices that may become more and fewer.
-    pub fn open_with(self, runtime: &dyn Runtime, devices: Rc<Readers>) -> Client {
+    pub fn open_with(self, runtime: Rc<dyn Runtime>, devices: Rc<Readers>) -> Client {
         let (given_up, watched) = (self.given_up, Rc::downgrade(&devices));
         runtime.spawn(Box::pin(async move {
             // Until the pool has ended, or this line.
@@ -295,6 +298,8 @@ impl Port {
             begun: self.begun,
             reading: devices,
             unused: self.unused,
+            lease: self.lease,
+            runtime,
             id: self.id,
             name: self.name,
             size: self.size,
@@ -334,6 +339,7 @@ impl Volume {
         let (core, spawner) = (Rc::clone(self.core()), Rc::clone(&runtime));
         let (number, given_up) = core.elsewhere.begin();
         let unused = Arc::clone(&core.elsewhere.unused);
+        let lease = core.gate.until();
         spawner.spawn(Box::pin(async move {
             let handler = move |call: Call| {
                 let session = sessions.get(&volume, call.session);
@@ -344,7 +350,7 @@ impl Volume {
             core.elsewhere.end(number);
         }));
         let (id, name, size) = (self.id(), self.name().to_owned(), self.shared_size());
-        Port { caller, begun, given_up, unused, id, name, size }
+        Port { caller, begun, given_up, unused, lease, id, name, size }
     }
 }
 
@@ -358,6 +364,9 @@ struct Line {
     reading: Rc<Readers>,
     /// Those that the pool uses no more.
     unused: Arc<AtomicU64>,
+    /// Until when this host may use them.
+    lease: Until,
+    runtime: Rc<dyn Runtime>,
     id: VolumeId,
     name: String,
     size: Arc<AtomicU64>,
@@ -406,7 +415,8 @@ impl Remote {
         let outcome = device.read(pinned.hit.at, buf).await;
         drop(pinned);
         let used = !self.line.unused.load(Ordering::Acquire);
-        if outcome.result.is_ok() && used & bit_of(number) != 0 {
+        let holds = self.line.lease.holds(|| self.line.runtime.now());
+        if outcome.result.is_ok() && used & bit_of(number) != 0 && holds {
             return Answer::ended(outcome.buf, Ok(()));
         }
         // The pool knows of other copies, and what to do without one.

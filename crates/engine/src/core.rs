@@ -6,7 +6,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use forebay_device::{IoError, Nanos, Runtime};
+use forebay_device::{Gate, IoError, Nanos, Runtime};
 
 use crate::bypass::BypassCounters;
 use crate::client::Elsewhere;
@@ -18,6 +18,7 @@ use crate::event::{Event, EventKind};
 use crate::format::Superblock;
 use crate::ids::{BLOCK_BYTES, Location, SegmentId, Sequence, VolumeId};
 use crate::index::{Mapping, Shard, shard_of};
+use crate::lease::Lease;
 use crate::limits::STRIPE_BYTES;
 use crate::lock::RangeLocks;
 use crate::log::Log;
@@ -102,6 +103,9 @@ pub(crate) struct Core {
     pub asked_before: Cell<u64>,
     /// Watches whether the cache devices answer.
     pub deadline: Rc<Deadline>,
+    /// Until when this host may use members and origins.
+    pub gate: Rc<Gate>,
+    pub lease: Lease,
     /// Who reads cache devices on other reactors.
     pub elsewhere: Elsewhere,
     /// Places of devices that the pool was given, when it was opened and since.
@@ -207,6 +211,7 @@ impl Core {
 
     /// The error to give if the pool has latched.
     pub(crate) fn check_latch(&self) -> Result<()> {
+        self.lease.check()?;
         if self.latched.get() {
             return Err(Error::new(
                 ErrorKind::Io,
@@ -220,6 +225,11 @@ impl Core {
     /// Stops all writing for good: a device failed in a way that leaves its content unknown.
     pub(crate) fn latch(&self, what: &str, error: IoError) {
         self.event(EventKind::Latched, format!("{what}: {error}; the pool stops writing"));
+        self.stop_writing();
+    }
+
+    /// Nothing is appended any more, and nobody waits for it.
+    pub(crate) fn stop_writing(&self) {
         self.latched.set(true);
         self.log.wake_all();
         self.room.wake_all();
@@ -233,6 +243,7 @@ impl Core {
     pub(crate) async fn abandon(&self) {
         self.latched.set(true);
         self.log.retire();
+        self.lease.wake();
         self.housekeeping.wake_all();
         self.room.wake_all();
         self.throttle.wake();
@@ -253,6 +264,10 @@ impl Core {
 
     /// Notes an event.
     pub(crate) fn event(&self, kind: EventKind, what: String) {
+        if self.lease.is_lost() {
+            // What fails without a lease says nothing of devices.
+            return;
+        }
         let mut events = self.events.borrow_mut();
         if events.len() == EVENTS_MAX {
             events.pop_front();

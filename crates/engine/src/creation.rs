@@ -10,6 +10,7 @@ use crate::deadline::check_device_deadline;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::{
     ImageRef, Layout, MemberRecord, MemberState, Root, SEGMENTS_MAX, Superblock, segment_bytes_for,
+    shards_with_claims,
 };
 use crate::ids::{DeviceId, PoolId, SECTOR_BYTES, Sequence};
 use crate::limits::{
@@ -196,7 +197,8 @@ fn lay_out(
     let total: u64 = devices.iter().map(|d| d.geometry().size_bytes).sum();
     let index_memory_max =
         options.index_memory_max.unwrap_or_else(|| index_memory_for(total)).max(INDEX_MEMORY_MIN);
-    let shard_count = (index_memory_max >> 20).clamp(SHARDS_MIN.into(), SHARDS_MAX.into()) as u32;
+    let shards = (index_memory_max >> 20).clamp(SHARDS_MIN.into(), SHARDS_MAX.into()) as u32;
+    let shard_count = shards_with_claims(shards, segment_bytes);
     let mut layouts = Vec::new();
     let mut members = Vec::new();
     let mut base = 0;

@@ -15,7 +15,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 
 use forebay_device::watched::LOOKS;
-use forebay_device::{BlockDevice, IoErrorKind, Nanos, Runtime, Watched};
+use forebay_device::{BlockDevice, Gate, IoErrorKind, Nanos, Runtime, Watched};
 
 use crate::core::Core;
 use crate::creation::invalid;
@@ -32,6 +32,8 @@ use crate::wait::WaitQueue;
 pub(crate) struct Deadline {
     /// In the order in which they were given.
     devices: RefCell<Vec<Rc<Watched>>>,
+    /// What all of them are behind.
+    gate: Rc<Gate>,
     span: Cell<Nanos>,
     /// Nothing until it is known which of them are members.
     core: RefCell<Weak<Core>>,
@@ -45,8 +47,11 @@ pub(crate) struct Deadline {
 impl Deadline {
     /// Watches from now on.
     pub(crate) fn begin(rt: &Rc<dyn Runtime>, devices: Vec<Rc<dyn BlockDevice>>) -> Rc<Deadline> {
+        let gate = Gate::new(Rc::clone(rt));
+        let behind = |device| Watched::behind(Some(Rc::clone(&gate)), device);
         let it = Rc::new(Deadline {
-            devices: RefCell::new(devices.into_iter().map(Watched::new).collect()),
+            devices: RefCell::new(devices.into_iter().map(behind).collect()),
+            gate: Rc::clone(&gate),
             span: Cell::new(DEVICE_DEADLINE_DEFAULT),
             core: RefCell::default(),
             over: Cell::new(false),
@@ -62,9 +67,14 @@ impl Deadline {
         self.devices.borrow().iter().map(|device| Rc::clone(device) as _).collect()
     }
 
+    /// What all of them are behind.
+    pub(crate) fn gate(&self) -> Rc<Gate> {
+        Rc::clone(&self.gate)
+    }
+
     /// Watches another one.
     pub(crate) fn add(&self, device: Rc<dyn BlockDevice>) -> Rc<Watched> {
-        let watched = Watched::new(device);
+        let watched = Watched::behind(Some(Rc::clone(&self.gate)), device);
         self.devices.borrow_mut().push(Rc::clone(&watched));
         watched
     }

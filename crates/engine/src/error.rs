@@ -21,6 +21,8 @@ pub enum ErrorKind {
     Future,
     /// Opening needs a person's decision.
     NeedsDecision,
+    /// Another host has the pool open.
+    Held,
     /// There is no such pool, volume or device.
     NotFound,
     /// The pool is stopping.

@@ -53,11 +53,17 @@ pub enum EventKind {
     DamageUnhealed,
     /// A scrub has come to its end.
     ScrubEnded,
+    /// The pool was taken from a host that did not keep it.
+    TakenOver,
+    /// Another host has taken the pool.
+    LeaseLost,
+    /// The pool has no room to say who has it open.
+    Unclaimed,
 }
 
 impl EventKind {
     /// All of them.
-    pub const ALL: [EventKind; 24] = [
+    pub const ALL: [EventKind; 27] = [
         EventKind::Opened,
         EventKind::Latched,
         EventKind::MemberFailed,
@@ -82,6 +88,9 @@ impl EventKind {
         EventKind::DamageFound,
         EventKind::DamageUnhealed,
         EventKind::ScrubEnded,
+        EventKind::TakenOver,
+        EventKind::LeaseLost,
+        EventKind::Unclaimed,
     ];
 
     /// Its name for programs, which never changes.
@@ -111,6 +120,9 @@ impl EventKind {
             EventKind::DamageFound => "damage-found",
             EventKind::DamageUnhealed => "damage-unhealed",
             EventKind::ScrubEnded => "scrub-ended",
+            EventKind::TakenOver => "pool-taken-over",
+            EventKind::LeaseLost => "lease-lost",
+            EventKind::Unclaimed => "pool-unclaimed",
         }
     }
 }

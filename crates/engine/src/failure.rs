@@ -113,7 +113,7 @@ impl Core {
     /// Notes that a member has failed: the pool goes on without it, or latches if it is the last one.
     pub(crate) fn fail_member(&self, index: usize, doing: &str, error: IoError) {
         let member = &self.members[index];
-        if !member.is_serving() {
+        if !member.is_serving() || self.lease.is_lost() {
             return;
         }
         let what = format!("{doing} cache device {}", member.id);

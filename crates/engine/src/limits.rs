@@ -48,6 +48,39 @@ pub const DEVICE_DEADLINE_MIN: Nanos = 100 * MILLISECOND;
 /// The longest: who waits longer waits for ever.
 pub const DEVICE_DEADLINE_MAX: Nanos = 600 * SECOND;
 
+/// What another host waits for before it takes a pool over, with no time for cache devices that hang: a few
+/// rounds of the heartbeat on a host that is busy.
+pub const LEASE_BASE: Nanos = 4 * SECOND;
+
+/// Device deadlines that it waits for besides: two rounds in each of which a cache device hangs must not
+/// cost the one who has the pool three quarters of the lease.
+pub const LEASE_DEADLINES: Nanos = 4;
+
+/// The longest lease, by the longest device deadline.
+pub const LEASE_MAX: Nanos = LEASE_BASE + LEASE_DEADLINES * DEVICE_DEADLINE_MAX;
+
+/// Rounds of the heartbeat in a lease. Each reads and writes 4 or 8 KiB of each cache device.
+pub const LEASE_ROUNDS: Nanos = 12;
+
+/// How often a host is looked at within its lease before it is taken for dead: seldom enough that its
+/// heartbeat comes between any two looks, twice at least in all of them.
+pub const LEASE_LOOKS: Nanos = 6;
+
+/// Time from a look at who has a pool to the claim of who found nobody. SSDs that pause take a part of it. Who
+/// is slower waits as long as a lease.
+pub const CLAIM_TIME: Nanos = 2 * SECOND;
+
+/// How long who takes a pool that another host has closed waits behind its claim: as long as a claim by
+/// whoever looked at the same time can take, and a short lease behind it.
+pub const CLAIM_WAIT: Nanos = 2 * CLAIM_TIME;
+
+// Two rounds with a member that hangs, noticed an eighth late, and the pauses in front of them.
+const _: () = {
+    let (lease, deadline) = (LEASE_MAX, DEVICE_DEADLINE_MAX);
+    assert!(2 * (deadline / 8 * 9 + lease / LEASE_ROUNDS) < lease / 4 * 3);
+    assert!(CLAIM_TIME <= LEASE_BASE / 4 * 3 && LEASE_LOOKS * 2 <= LEASE_ROUNDS);
+};
+
 /// Members of a pool: the partner list of a segment header has this many places.
 pub const MEMBERS_MAX: usize = 8;
 

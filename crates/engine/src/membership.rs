@@ -25,17 +25,22 @@ use forebay_device::BlockDevice;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::EventKind;
-use crate::format::{MemberRecord, MemberState, Root, Superblock, Witness as WitnessFile};
+use crate::format::{Host, MemberRecord, MemberState, Root, Superblock, Witness as WitnessFile};
 use crate::ids::DeviceId;
 use crate::superblock::{Slots, find_superblock};
 use crate::witness::{Witness, unreadable};
 
 /// What a person may say when a pool is opened.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OpenOptions {
     /// Open although members are missing whose loss may cost data. What is lost is told by events
     /// and by [`crate::RecoveryReport`]; the members that are missing are never taken back.
     pub accept_missing: bool,
+    /// Take the pool from a host that has it open and is dead: one that is alive is found out, and the
+    /// pool stays with it.
+    pub take_over: bool,
+    /// Who opens it. Without one nobody is told, and nobody who has it open is noticed.
+    pub host: Option<Host>,
 }
 
 /// How many of the newest epoch's members are missing.
@@ -223,7 +228,7 @@ fn check_readable(newest: &Superblock, found: &[Found]) -> Result<()> {
 pub(crate) async fn assess(
     devices: Vec<Rc<dyn BlockDevice>>,
     witness: &dyn Witness,
-    options: OpenOptions,
+    options: &OpenOptions,
 ) -> Result<Opening> {
     let found = look(devices).await?;
     let Some(first) = found.first() else {
@@ -296,7 +301,7 @@ fn facts(
     found: &[Found],
     witness: Option<&WitnessFile>,
     one_line: bool,
-    options: OpenOptions,
+    options: &OpenOptions,
 ) -> Facts {
     let members = named(superblock);
     let there = |f: &&Found| members.contains(&f.slots.superblock.device);

@@ -82,6 +82,12 @@ pub enum Bug {
     LossNotDurable,
     /// Records on their way into the log count although a member was lost that they were written to.
     InFlightKept,
+    /// Requests go out although the lease has ended.
+    LeaseIgnored,
+    /// The heartbeat does not look whether somebody else has claimed the pool.
+    ClaimUnchecked,
+    /// Who takes a pool over uses it right behind its claim.
+    ClaimNotAwaited,
 }
 
 /// Those that the simulator's seeds reach, with the names used on its command line. Volumes are

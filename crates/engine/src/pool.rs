@@ -1,13 +1,15 @@
 //! The face of the engine: open a pool, attach volumes, change it, stop it.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
 
+use forebay_device::gate::Gated;
 use forebay_device::{BlockDevice, Runtime};
 
 use crate::bypass::BypassCounters;
+use crate::claim::{self, Taken};
 use crate::client::Elsewhere;
 use crate::copies::CopiesChange;
 use crate::core::{Core, ShardState};
@@ -19,8 +21,11 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::event::{Event, EventKind};
 use crate::failure::{Standing, guardian};
 use crate::fingerprint;
-use crate::format::{Mode, Stream, Superblock, VOLUME_BLOCKS_MAX, VolumeRecord, VolumeSettings};
+use crate::format::{
+    Claim, Host, Mode, Stream, Superblock, VOLUME_BLOCKS_MAX, VolumeRecord, VolumeSettings,
+};
 use crate::ids::{BLOCK_BYTES, DeviceId, SECTOR_BYTES, VolumeId};
+use crate::lease::Lease;
 use crate::limits::{ORIGIN_BYTES_MAX, RAM_BYTES_MAX, RECORD_BYTES_MAX, VOLUMES_MAX};
 use crate::log::Log;
 use crate::member::Member;
@@ -91,7 +96,7 @@ pub async fn open_with(
     options: OpenOptions,
 ) -> Result<Pool> {
     let deadline = Deadline::begin(&rt, devices);
-    let opened = start(rt, &deadline, witness, tuning, options).await;
+    let opened = start(rt, &deadline, witness, tuning, &options).await;
     if opened.is_err() {
         deadline.end().await;
     }
@@ -103,9 +108,9 @@ async fn start(
     deadline: &Rc<Deadline>,
     witness: Rc<dyn Witness>,
     tuning: Tuning,
-    options: OpenOptions,
+    options: &OpenOptions,
 ) -> Result<Pool> {
-    let opening = assess(deadline.devices(), &*witness, options).await?;
+    let (opening, taken) = claimed(&rt, deadline, &*witness, options).await?;
     let Opening { superblock, members, missing, epoch, accepted, notes } = opening;
     for member in &members {
         check_size(&superblock, member)?;
@@ -113,22 +118,21 @@ async fn start(
     check_counter("generation of the superblock", superblock.generation)?;
     check_counter("start number", superblock.start_number)?;
     check_counter("epoch", epoch)?;
-    for Opened { slots, device, .. } in &members {
-        let settled = slots.settle(&**device).await;
-        settled.map_err(|error| Error::io("making sure of a superblock", error))?;
-    }
-    let core = Rc::new(new_core(rt, superblock, members, witness, tuning, deadline));
+    let core = Rc::new(new_core(rt, superblock, &members, witness, tuning, deadline));
     deadline.tell(&core);
     core.accepted.set(accepted);
     core.event(EventKind::Opened, "pool opened".to_owned());
     for (kind, note) in notes {
         core.event(kind, note);
     }
-    core.begin_start(&missing, epoch).await?;
-    let report = match core.recover().await {
+    if let Some(taken) = taken {
+        core.begin_lease(taken);
+    }
+    let report = match recovered(&core, &members, &missing, epoch).await {
         Ok(report) => report,
         Err(error) => {
             core.abandon().await;
+            core.release().await;
             return Err(error);
         }
     };
@@ -140,6 +144,52 @@ async fn start(
     core.spawn_background(scrubber(Rc::clone(&core)));
     core.start_ram();
     Ok(Pool { core, report })
+}
+
+/// What the pool opens with, and the claim of it, if it is claimed.
+async fn claimed(
+    rt: &Rc<dyn Runtime>,
+    deadline: &Rc<Deadline>,
+    witness: &dyn Witness,
+    options: &OpenOptions,
+) -> Result<(Opening, Option<Taken>)> {
+    let mut opening = assess(deadline.devices(), witness, options).await?;
+    let Some(host) = &options.host else { return Ok((opening, None)) };
+    let Some(taken) = claim::take(rt, &opening, host, options).await? else {
+        let what = "the pool has no room to say who has it open: never let two hosts open it";
+        opening.notes.push((EventKind::Unclaimed, what.to_owned()));
+        return Ok((opening, None));
+    };
+    // Whoever had it may have changed it until the claim.
+    let claimed = opening;
+    let mut opening = assess(deadline.devices(), witness, options).await?;
+    let ids = |opening: &Opening| -> Vec<_> {
+        opening.members.iter().map(|member| member.record.device).collect()
+    };
+    if ids(&claimed) != ids(&opening) {
+        let what = "the members of the pool have changed while it was being claimed";
+        return Err(Error::new(ErrorKind::Io, what).hint("open it once more"));
+    }
+    if let Some(Host { name, .. }) = &taken.from {
+        let what = format!("the pool was taken over from host \"{name}\", which did not keep it");
+        opening.notes.push((EventKind::TakenOver, what));
+    }
+    Ok((opening, Some(taken)))
+}
+
+/// Begins the start on the members, and rebuilds what they hold.
+async fn recovered(
+    core: &Rc<Core>,
+    members: &[Opened],
+    missing: &BTreeSet<DeviceId>,
+    epoch: u64,
+) -> Result<RecoveryReport> {
+    for (index, Opened { slots, .. }) in members.iter().enumerate() {
+        let settled = slots.settle(&*core.members[index].device).await;
+        settled.map_err(|error| Error::io("making sure of a superblock", error))?;
+    }
+    core.begin_start(missing, epoch).await?;
+    core.recover().await
 }
 
 fn check_size(superblock: &Superblock, member: &Opened) -> Result<()> {
@@ -160,7 +210,7 @@ fn check_size(superblock: &Superblock, member: &Opened) -> Result<()> {
 fn new_core(
     rt: Rc<dyn Runtime>,
     superblock: Superblock,
-    opened: Vec<Opened>,
+    opened: &[Opened],
     witness: Rc<dyn Witness>,
     tuning: Tuning,
     deadline: &Rc<Deadline>,
@@ -176,10 +226,10 @@ fn new_core(
     // The numbers of members that are gone stay theirs: images and headers may still name them.
     let numbers = superblock.members.iter().map(|m| m.segment_base + m.segment_count).max();
     let members = opened
-        .into_iter()
+        .iter()
         .map(|Opened { record, device, .. }| {
-            let (place, watched) = deadline.find(&device);
-            Member::new(&record, watched, place, superblock.segments_offset, Standing::Serving)
+            let (place, watched) = deadline.find(device);
+            Member::new(record, watched, place, superblock.segments_offset, Standing::Serving)
         })
         .collect();
     let config = S3FifoConfig::for_pool(segments * u64::from(segment_blocks));
@@ -207,6 +257,8 @@ fn new_core(
         departing: Cell::new(false),
         asked_before: Cell::new(0),
         deadline: Rc::clone(deadline),
+        gate: deadline.gate(),
+        lease: Lease::default(),
         elsewhere: Elsewhere::default(),
         places_given: Cell::new(deadline.devices().len()),
         segment_bytes,
@@ -313,6 +365,16 @@ impl Pool {
     /// Whether a device error has stopped all writing.
     pub fn is_latched(&self) -> bool {
         self.core.latched.get()
+    }
+
+    /// The claim that this host has on the pool, if pools are claimed here.
+    pub fn claim(&self) -> Option<Claim> {
+        self.core.lease.own()
+    }
+
+    /// The host that has taken the pool from this one, by name: nothing works here any more.
+    pub fn lost_to(&self) -> Option<String> {
+        self.core.lease.lost_to()
     }
 
     /// Bytes of memory that the index occupies, and its bound.
@@ -580,6 +642,8 @@ impl Pool {
         let flushed = origin.flush().done().await;
         flushed.map_err(|e| Error::io(format!("flushing the origin of \"{}\"", record.name), e))?;
         let rt = Rc::clone(&self.core.rt);
+        let gate = Rc::clone(&self.core.gate);
+        let origin: Rc<dyn BlockDevice> = Rc::new(Gated { inner: origin, gate });
         let state = Rc::new(VolumeState {
             id: record.id,
             name: record.name.clone(),
@@ -625,6 +689,7 @@ impl Pool {
     pub async fn stop(self) -> Result<u64> {
         let core = &self.core;
         core.stopping.set(true);
+        core.lease.wake();
         core.housekeeping.wake_all();
         core.room.wake_all();
         core.throttle.wake();
@@ -669,7 +734,11 @@ impl Pool {
         core.epoch_begun.wake_all();
         core.housekeeping.wake_all();
         core.throttle.wake();
+        core.lease.wake();
         core.quiet.until(|| core.tasks.get() == 0 || core.latched.get()).await;
+        if !core.latched.get() {
+            core.release().await;
+        }
         core.deadline.end().await;
         Ok(core.owed_blocks())
     }

@@ -4,6 +4,7 @@
 //! pieces go through [`crate::read`], [`crate::write`] and [`crate::direct`].
 
 use std::cell::Cell;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -274,9 +275,26 @@ impl Volume {
         Ok(())
     }
 
-    pub(crate) fn begin(&self) -> Result<InFlight<'_>> {
+    /// Begins a request. Reads and writes do the same by themselves: a future more costs each a hundred
+    /// instructions.
+    pub(crate) async fn begin(&self) -> Result<InFlight<'_>> {
+        let now = self.core.rt.now();
+        if let Some(lease) = self.lease_awaited(now) {
+            lease.await?;
+        }
+        self.begin_at(now)
+    }
+
+    /// What to wait for before a request begins that came at `now`.
+    #[inline]
+    fn lease_awaited(&self, now: Nanos) -> Option<Pin<Box<dyn Future<Output = Result<()>> + '_>>> {
+        if self.core.gate.was_open(now) { None } else { Some(Box::pin(self.core.await_lease())) }
+    }
+
+    #[inline]
+    fn begin_at(&self, now: Nanos) -> Result<InFlight<'_>> {
         self.refuse_if_stopping()?;
-        self.state.last_request.set(self.core.rt.now());
+        self.state.last_request.set(now);
         Ok(InFlight::new(&self.core, &self.state))
     }
 
@@ -377,11 +395,16 @@ impl Volume {
         if let Err(error) = self.check_transfer(offset, len) {
             return (buf, Err(error));
         }
-        let _request = match self.begin() {
+        let started = self.core.rt.now();
+        if let Some(lease) = self.lease_awaited(started)
+            && let Err(error) = lease.await
+        {
+            return (buf, Err(error));
+        }
+        let _request = match self.begin_at(started) {
             Ok(request) => request,
             Err(error) => return (buf, Err(error)),
         };
-        let started = self.core.rt.now();
         self.count_read(len);
         let way = Way::new(Kind::Read, passing);
         let mut rest = Some(buf);
@@ -414,13 +437,13 @@ impl Volume {
     /// a client whose reactor reads the device by itself. To be given back by [`Volume::release`].
     pub(crate) fn locate(&self, offset: u64, len: u64, passing: bool) -> Option<Hit> {
         let core = &self.core;
-        let open = !core.stopping.get() && !self.state.leaving.get();
+        let started = core.rt.now();
+        let open = !core.stopping.get() && !self.state.leaving.get() && core.gate.was_open(started);
         let fits = open && self.check_transfer(offset, len).is_ok();
         let piece = self.pieces(offset, len).next().filter(|piece| fits && piece.len == len)?;
         if piece.tail {
             return None;
         }
-        let started = core.rt.now();
         let Located { member, at, set } = core.locate(&self.state, offset, len, passing)?;
         self.state.last_request.set(started);
         self.count_read(len);
@@ -451,9 +474,12 @@ impl Volume {
     pub async fn write(&self, offset: u64, data: Data, durable: bool) -> Result<()> {
         let len = data.len() as u64;
         self.check_transfer(offset, len)?;
-        let _request = self.begin()?;
-        let before = self.witnessed();
         let started = self.core.rt.now();
+        if let Some(lease) = self.lease_awaited(started) {
+            lease.await?;
+        }
+        let _request = self.begin_at(started)?;
+        let before = self.witnessed();
         add(&self.core.counters.write_requests, 1);
         add(&self.core.counters.write_bytes, len);
         add(&self.state.counters.write_requests, 1);
@@ -483,7 +509,11 @@ impl Volume {
     /// Also once after an origin flush on behalf of anybody has failed since this client's last
     /// FLUSH: what it wrote directly may be lost. Those under way at the same time are all told.
     pub async fn flush(&self) -> Result<()> {
-        let _request = self.begin()?;
+        let now = self.core.rt.now();
+        if let Some(lease) = self.lease_awaited(now) {
+            lease.await?;
+        }
+        let _request = self.begin_at(now)?;
         add(&self.core.counters.flush_requests, 1);
         let origin = &self.state.origin;
         self.wrote.set(false);
@@ -574,7 +604,7 @@ impl Volume {
     /// On invalid ranges and failing devices.
     pub async fn trim(&self, offset: u64, len: u64, durable: bool) -> Result<()> {
         self.check(offset, len)?;
-        let _request = self.begin()?;
+        let _request = self.begin().await?;
         let before = self.witnessed();
         add(&self.core.counters.trim_requests, 1);
         for piece in self.pieces(offset, len).filter(|piece| !piece.tail) {
@@ -593,7 +623,7 @@ impl Volume {
     /// Afterwards each sector holds its old content or zeroes.
     pub async fn write_zeroes(&self, offset: u64, len: u64, durable: bool) -> Result<()> {
         self.check(offset, len)?;
-        let _request = self.begin()?;
+        let _request = self.begin().await?;
         let before = self.witnessed();
         add(&self.core.counters.zero_requests, 1);
         let way = Way::new(Kind::Write, false);
@@ -629,11 +659,12 @@ impl Volume {
     /// and it does not count as an access.
     ///
     /// # Errors
-    /// On invalid ranges, and when the pool is stopping.
+    /// On invalid ranges, when the pool is stopping, and while another host may be using it.
     pub fn status(&self, offset: u64, len: u64, extents: &mut Vec<Extent>) -> Result<()> {
         extents.clear();
         self.check(offset, len)?;
         self.refuse_if_stopping()?;
+        self.core.check_lease()?;
         self.core.status(&self.state, offset, len, extents);
         Ok(())
     }
@@ -645,7 +676,7 @@ impl Volume {
     /// On invalid ranges, and if the origin cannot be read.
     pub async fn prefetch(&self, offset: u64, len: u64) -> Result<()> {
         self.check(offset, len)?;
-        let _request = self.begin()?;
+        let _request = self.begin().await?;
         add(&self.core.counters.prefetch_requests, 1);
         let len = len.min(PREFETCH_BYTES_MAX);
         for piece in self.pieces(offset, len).filter(|piece| !piece.tail) {
@@ -660,7 +691,7 @@ impl Volume {
     /// # Errors
     /// If the origin or the pool fails.
     pub async fn destage(&self) -> Result<()> {
-        let _request = self.begin()?;
+        let _request = self.begin().await?;
         self.core.drain(&self.state).await
     }
 
@@ -670,7 +701,7 @@ impl Volume {
     /// # Errors
     /// If the superblocks cannot be written.
     pub async fn note_clean(&self) -> Result<()> {
-        let _request = self.begin()?;
+        let _request = self.begin().await?;
         self.core.clear_may_be_dirty(&self.state).await
     }
 
@@ -722,7 +753,7 @@ impl Volume {
     /// # Errors
     /// As there, and if that is not a power of two from 4 KiB to 4 MiB.
     pub async fn set_with(&self, settings: VolumeSettings, cache_block_bytes: u32) -> Result<()> {
-        let _request = self.begin()?;
+        let _request = self.begin().await?;
         self.core.set_volume(&self.state, settings, cache_block_bytes).await
     }
 
@@ -731,7 +762,7 @@ impl Volume {
     /// # Errors
     /// If the mode is not available or the superblocks cannot be written.
     pub async fn set_mode(&self, mode: Mode) -> Result<()> {
-        let _request = self.begin()?;
+        let _request = self.begin().await?;
         self.core.set_mode(&self.state, mode).await
     }
 }

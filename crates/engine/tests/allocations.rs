@@ -135,11 +135,14 @@ fn a_hit_allocates_nothing() {
     let (pool, volume) = tasks.run(warm_pool(Rc::clone(&tasks), Rc::clone(&device), 0));
     assert_eq!(allocations(&tasks, &pool, volume.client(), 1000), 0);
     // The pin's way back is a queue that grows by blocks of some thirty places.
-    let remote = volume.share().open(&*tasks, vec![Rc::clone(&device)]);
+    let remote = volume.share().open(Rc::clone(&tasks) as _, vec![Rc::clone(&device)]);
     let count = allocations(&tasks, &pool, remote, 1000);
     assert!(count <= 1000 / 30, "{count} allocations for 1000 hits of another reactor");
     // Without devices of its own the reactor asks the pool's to read.
-    assert_eq!(allocations(&tasks, &pool, volume.share().open(&*tasks, Vec::new()), 1000), 0);
+    assert_eq!(
+        allocations(&tasks, &pool, volume.share().open(Rc::clone(&tasks) as _, Vec::new()), 1000),
+        0
+    );
 }
 
 #[test]
@@ -152,7 +155,7 @@ fn a_hit_in_ram_allocates_nothing_nor_does_one_that_comes_there() {
     assert_eq!(allocations(&tasks, &pool, volume.client(), 1000), 0);
     assert_eq!(ram_hits(), BLOCKS + 1000, "all but the first reads");
     // Of another reactor too: the pool's copies into the buffer that came along.
-    let remote = volume.share().open(&*tasks, vec![device]);
+    let remote = volume.share().open(Rc::clone(&tasks) as _, vec![device]);
     assert_eq!(allocations(&tasks, &pool, remote, 1000), 0);
     assert_eq!(ram_hits(), 2000 + 3 * BLOCKS);
     // Half of the blocks have a frame: the others come from the device, and some come to stay.

@@ -304,7 +304,7 @@ impl Subject for Engine {
         let mut views = vec![volumes.iter().map(Volume::client).collect()];
         for _ in 1..env.config.reactors {
             let devices = slow_members(env).await;
-            let open = |v: &Volume| v.share().open(&*env.runtime, devices.clone());
+            let open = |v: &Volume| v.share().open(Rc::clone(&env.runtime), devices.clone());
             views.push(volumes.iter().map(open).collect());
         }
         Ok(Self { pool: Some(pool), volumes, views, trace: env.trace })

@@ -25,7 +25,7 @@ const BLOCK_BYTES: u64 = 4096;
 async fn read(reactor: Rc<Reactor>, port: Port, cache_bytes: u64, count: u64) -> Result<()> {
     let device = Rc::new(ZeroCost::new(cache_bytes));
     device.instant.set(true);
-    let volume = Rc::new(port.open(&*reactor, vec![device as Rc<dyn BlockDevice>]));
+    let volume = Rc::new(port.open(Rc::clone(&reactor) as _, vec![device as Rc<dyn BlockDevice>]));
     let error = Rc::new(std::cell::RefCell::new(None));
     let mut ends = Vec::new();
     for number in 0..CLIENTS {

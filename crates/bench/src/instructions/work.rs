@@ -14,7 +14,10 @@ use forebay_device::model::world::{Crash, Limits, World};
 use forebay_device::runtime::SECOND;
 use forebay_device::{BlockDevice, Buf, Completer, Geometry, Request, Runtime};
 use forebay_engine as engine;
-use forebay_engine::{CreateOptions, MemoryWitness, Mode, Pool, Tuning, Volume, VolumeSpec};
+use forebay_engine::format::Host;
+use forebay_engine::{
+    CreateOptions, MemoryWitness, Mode, OpenOptions, Pool, Tuning, Volume, VolumeSpec,
+};
 
 use crate::bench::Result;
 
@@ -163,7 +166,11 @@ async fn prepare(runtime: Rc<dyn Runtime>, options: WorkOptions) -> Result<Ready
     let named = CreateOptions { ram_bytes, ..CreateOptions::named("bench") };
     engine::create(&*runtime, &devices, &*witness, &named).await.map_err(text)?;
     let tuning = Tuning { destage_when_idle: false, ..Tuning::default() };
-    let pool = engine::open(Rc::clone(&runtime), devices, witness, tuning).await.map_err(text)?;
+    // With a lease, as in the daemon.
+    let host = Host { id: [1; 16], boot: [1; 16], name: "bench".into() };
+    let options_of = OpenOptions { host: Some(host), ..OpenOptions::default() };
+    let opened = engine::open_with(Rc::clone(&runtime), devices, witness, tuning, options_of);
+    let pool = opened.await.map_err(text)?;
     // A quarter of the blocks is used, whatever the count: neighbours are as frequent.
     let hits = matches!(options.kind, Kind::Hit | Kind::Ram);
     let used = if hits { HITS } else { options.count };

@@ -1,5 +1,6 @@
 //! Where things stand on a member.
 
+use super::claim::CLAIM_BYTES;
 use super::root;
 use super::superblock::SUPERBLOCK_BYTES;
 use crate::ids::BLOCK_BYTES;
@@ -87,6 +88,16 @@ pub fn root_bytes_for(shard_count: u32) -> u32 {
     assert!((SHARDS_MIN..=SHARDS_MAX).contains(&shard_count), "{shard_count} shards");
     let used = root::used_bytes(shard_count as usize);
     used.next_multiple_of(BLOCK_BYTES as usize) as u32
+}
+
+/// The most shards up to `shards` that leave room for claims behind the roots: a few numbers do not.
+pub(crate) fn shards_with_claims(shards: u32, segment_bytes: u32) -> u32 {
+    let has_room = |&shards: &u32| {
+        let root_bytes = root_bytes_for(shards);
+        let used = 2 * (SUPERBLOCK_BYTES as u64 + u64::from(root_bytes));
+        segments_offset_for(segment_bytes, root_bytes) >= used + 2 * CLAIM_BYTES as u64
+    };
+    (SHARDS_MIN..=shards).rev().find(has_room).unwrap_or(shards)
 }
 
 /// Byte offset of the first segment: behind the roots, at a multiple of 1 MiB or of a smaller

@@ -5,6 +5,7 @@
 //! - Bytes between fields are reserved: written as zero, covered by the checksum, not looked at.
 
 mod checksum;
+mod claim;
 mod codec;
 mod entry;
 mod extent;
@@ -21,6 +22,7 @@ mod volume;
 mod witness;
 
 pub use checksum::checksum;
+pub use claim::{CLAIM_BYTES, Claim, Host};
 pub use codec::{FEATURE_OWN_ROOTS, FEATURES_KNOWN, FORMAT_VERSION, Field, FormatError, Structure};
 pub use entry::{ENTRY_BYTES, Entry, EntryKind, NO_DATA, RECORD_BLOCKS_MAX, VOLUME_BLOCKS_MAX};
 pub use extent::{Extent, State};
@@ -28,6 +30,7 @@ pub use footer::{
     FooterRecord, FooterTrailer, decode_footer_body, decode_footer_trailer, encode_footer,
     footer_blocks_for,
 };
+pub(crate) use geometry::shards_with_claims;
 pub use geometry::{Layout, SEGMENTS_MAX, root_bytes_for, segment_bytes_for};
 pub use image::{
     IMAGE_CHUNK_HEAD_BYTES, IMAGE_REGION_BYTES_MAX, ImageChunk, ImageChunkWriter, ImageRegion,
@@ -65,6 +68,7 @@ pub const STRUCTURES: &[Structure] = &[
     image::at::STRUCTURE,
     image::item::STRUCTURE,
     spare::at::STRUCTURE,
+    claim::at::STRUCTURE,
     witness::at::STRUCTURE,
     witness::item::STRUCTURE,
 ];

@@ -128,8 +128,28 @@ fn spares() -> Case {
     }
 }
 
-pub fn cases() -> [fn() -> Case; 8] {
-    [superblocks, roots, segment_headers, record_headers, footers, image_chunks, spares, witnesses]
+fn claims() -> Case {
+    let newer = Claim { beat: 346, released: true, ..samples::claim() };
+    Case {
+        name: "claim",
+        older: samples::claim().encode(),
+        newer: newer.encode(),
+        reencode: |bytes| Claim::decode(bytes).map(|claim| claim.encode()),
+    }
+}
+
+pub fn cases() -> [fn() -> Case; 9] {
+    [
+        superblocks,
+        roots,
+        segment_headers,
+        record_headers,
+        footers,
+        image_chunks,
+        spares,
+        claims,
+        witnesses,
+    ]
 }
 
 /// Puts right checksums into changed bytes, as a writer with a bug would.

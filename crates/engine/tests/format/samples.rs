@@ -27,6 +27,7 @@ pub fn all() -> Vec<Sample> {
         sample("footer", footer(), |b| decode_footer(b).map(drop)),
         sample("image_chunk", image_chunk(&regions()), |b| decode_chunk(b).map(drop)),
         sample("spare", spare().encode(), |b| Spare::decode(b).map(drop)),
+        sample("claim", claim().encode(), |b| Claim::decode(b).map(drop)),
         sample("witness", witness().encode(), |b| Witness::decode(b).map(drop)),
     ]
 }
@@ -40,6 +41,19 @@ pub fn featured() -> Vec<Sample> {
         sample("superblock_own_roots", superblock.encode(), |b| Superblock::decode(b).map(drop)),
         sample("root_own_roots", root.encode(), |b| Root::decode(b).map(drop)),
     ]
+}
+
+pub fn claim() -> Claim {
+    Claim {
+        pool: POOL,
+        claim: [3; 16],
+        number: 12,
+        beat: 345,
+        beat_unix_s: 1_800_000_000,
+        lease_ms: 24_000,
+        released: false,
+        host: Host { id: [4; 16], boot: [5; 16], name: "nas".into() },
+    }
 }
 
 pub fn spare() -> Spare {

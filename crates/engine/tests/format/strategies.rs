@@ -287,7 +287,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn superblocks_witnesses_and_spares_round_trip(superblock in superblock()) {
+    fn superblocks_witnesses_spares_and_claims_round_trip(superblock in superblock()) {
         let bytes = superblock.encode();
         prop_assert_eq!(bytes.len(), SUPERBLOCK_BYTES);
         let witness = Witness {
@@ -307,6 +307,12 @@ proptest! {
         let (pool, device, name) = (superblock.pool, superblock.device, superblock.name.clone());
         let spare = Spare { pool, device, name };
         prop_assert_eq!(Spare::decode(&spare.encode()), Ok(spare));
+        let host = Host { id: device.0, boot: pool.0, name: superblock.name.clone() };
+        let (number, beat, beat_unix_s) =
+            (superblock.generation >> 2, superblock.epoch, superblock.created_unix_s);
+        let (claim, lease_ms, released) = (pool.0, superblock.sector_bytes, beat.is_multiple_of(2));
+        let claim = Claim { pool, claim, number, beat, beat_unix_s, lease_ms, released, host };
+        prop_assert_eq!(Claim::decode(&claim.encode()), Ok(claim));
         prop_assert_eq!(Superblock::decode(&bytes), Ok(superblock));
     }
 

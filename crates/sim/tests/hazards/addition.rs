@@ -388,7 +388,7 @@ fn another_reactor_reads_one_that_was_added_and_does_not_wait_for_it() {
         let rig = Rig::new(seed, impatient());
         fill(&rig)?;
         let readers: Rc<Readers> = Rc::new(rig.devices().into_iter().map(Some).collect());
-        let client = Rc::new(rig.volume().share().open_with(&*rig.world, Rc::clone(&readers)));
+        let client = Rc::new(rig.volume().share().open_with(rig.runtime(), Rc::clone(&readers)));
         rig.broken[3].hanging.arm(Trigger::every(Ops::All).after(3 + seed));
         assert!(in_time(&rig, "adding one that hangs", |rig| add(rig, 3))?.is_err());
         add(&rig, 2)?.map_err(|error| error.to_string())?;

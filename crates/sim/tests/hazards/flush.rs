@@ -115,7 +115,7 @@ fn a_client_of_another_reactor_is_told_of_what_failed_before_its_first_request()
     survive(3, |seed| {
         let rig = readonly(seed);
         let port = rig.volume().share();
-        let client = Rc::new(port.open(&*rig.world, Vec::new()));
+        let client = Rc::new(port.open(rig.runtime(), Vec::new()));
         rig.pause(SOON);
         rig.write(2, 3, 1)?;
         fail_one(&rig.origin_broken);

@@ -154,7 +154,7 @@ fn a_read_of_another_reactor_is_late_as_well() {
         }
         rig.flush()?;
         let hung = (seed % 2) as usize;
-        let client = Rc::new(rig.volume().share().open(&*rig.world, rig.devices()));
+        let client = Rc::new(rig.volume().share().open(rig.runtime(), rig.devices()));
         rig.broken[hung].hanging.arm(Trigger::every(Ops::Reads));
         for block in 0..20 {
             let client = Rc::clone(&client);
@@ -182,7 +182,7 @@ fn what_a_member_returns_after_a_failed_flush_is_not_believed() {
         }
         let far = seed / 2 % 2 == 1;
         let client = if far {
-            rig.volume().share().open(&*rig.world, rig.devices())
+            rig.volume().share().open(rig.runtime(), rig.devices())
         } else {
             rig.volume().client()
         };

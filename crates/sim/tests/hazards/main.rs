@@ -14,6 +14,7 @@ mod failing;
 mod flush;
 mod growth;
 mod hanging;
+mod hosts;
 mod lives;
 mod lost;
 mod lying;

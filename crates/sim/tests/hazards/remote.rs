@@ -53,8 +53,10 @@ fn what_another_reactor_reads_is_not_reused_meanwhile() {
         let rig = Rig::new(seed, Plan { tuning, ..Plan::default() });
         rig.write(2, 3, 1)?;
         let device = Late::new(&rig);
-        let client =
-            rig.volume().share().open(&*rig.world, vec![Rc::clone(&device) as Rc<dyn BlockDevice>]);
+        let client = rig
+            .volume()
+            .share()
+            .open(rig.runtime(), vec![Rc::clone(&device) as Rc<dyn BlockDevice>]);
         let client = Rc::new(client);
         let read = Rc::new(RefCell::new(None));
         let (slot, reader) = (Rc::clone(&read), Rc::clone(&client));
@@ -99,7 +101,7 @@ fn a_reactor_that_cannot_read_a_device_asks_the_pool() {
         let rig = Rig::new(seed, Plan::default());
         rig.write(2, 3, 1)?;
         let device = Broken(Rc::clone(&rig.members[0]) as Rc<dyn BlockDevice>);
-        let client = rig.volume().share().open(&*rig.world, vec![Rc::new(device)]);
+        let client = rig.volume().share().open(rig.runtime(), vec![Rc::new(device)]);
         let (buf, result) =
             rig.run(async move { client.read(3 * BLOCK as u64, Buf::new(BLOCK)).await })?;
         result.map_err(|error| error.to_string())?;
@@ -112,7 +114,7 @@ fn each_client_of_another_reactor_learns_of_a_failed_origin_flush_once() {
     survive(1, |seed| {
         let mode = forebay_engine::Mode::Readonly;
         let rig = Rig::new(seed, Plan { mode, ..Plan::default() });
-        let first = Rc::new(rig.volume().share().open(&*rig.world, Vec::new()));
+        let first = Rc::new(rig.volume().share().open(rig.runtime(), Vec::new()));
         let second = Rc::new(first.session());
         let flush = |client: &Rc<forebay_engine::Client>| {
             let client = Rc::clone(client);

@@ -339,7 +339,7 @@ impl Rig {
         rig
     }
 
-    fn runtime(&self) -> Rc<dyn Runtime> {
+    pub fn runtime(&self) -> Rc<dyn Runtime> {
         Rc::clone(&self.world) as _
     }
 
@@ -394,7 +394,7 @@ impl Rig {
     pub async fn open_pool(&self) -> Result<Pool, String> {
         let refuses = Rc::clone(&self.witness_refuses);
         let witness = Rc::new(Refusing { inner: Rc::clone(&self.witness.borrow()), refuses });
-        let options = OpenOptions { accept_missing: self.accepts.get() };
+        let options = OpenOptions { accept_missing: self.accepts.get(), ..OpenOptions::default() };
         let (runtime, tuning) = (self.runtime(), self.tuning.clone());
         let pool = open_with(runtime, self.devices(), witness, tuning, options);
         pool.await.map_err(|error| format!("{:?}: {error}", error.kind))

@@ -131,7 +131,7 @@ fn nothing_is_said_to_be_zeroes_once_writing_has_stopped() {
 fn another_reactor_is_told_the_same() {
     let rig = mixed(Mode::Writeback);
     let expected = places(&rig, 0, 8 * B);
-    let client = rig.volume().share().open(&*rig.world, Vec::new());
+    let client = rig.volume().share().open(rig.runtime(), Vec::new());
     let ask = async move {
         let (extents, result) = client.status(0, 8 * B, Vec::new()).await;
         result.map(|()| extents)
@@ -245,7 +245,7 @@ fn a_flush_covers_what_was_acknowledged_to_other_clients() {
         let client = |far: bool| -> Client {
             let devices = || vec![Rc::clone(&rig.gates[0]) as Rc<dyn BlockDevice>];
             if far {
-                rig.volume().share().open(&*rig.world, devices())
+                rig.volume().share().open(rig.runtime(), devices())
             } else {
                 rig.volume().client()
             }

@@ -1,0 +1,317 @@
+//! Who has a pool open: found out and put down before anything else is written.
+//!
+//! * Each opening writes a claim into both places of every member it opens with. It looks before: what is
+//!   this host's own, or nobody's, it may take; another host's it may not, unless a person says so, and
+//!   not even then if that host turns out to be alive.
+//! * Between a look and a claim others may do the same, and no device offers to compare and write. So who
+//!   takes what another host had last waits behind its claim and looks again ([`crate::lease`] has the
+//!   other half): as long as anybody may use the pool who has not seen it (INV-80).
+//! * A host takes what it had itself without waiting: a restart is not the time for it. Its first leases
+//!   are short instead.
+//! * Of several claims the highest number counts; a late heartbeat of an older one changes nothing.
+
+use std::rc::Rc;
+
+use forebay_device::{BlockDevice, Buf, IoError, Nanos, Runtime};
+
+use crate::creation::random_id;
+use crate::error::{Error, ErrorKind, Result};
+use crate::format::{CLAIM_BYTES, Claim, FormatError, Host, Superblock};
+use crate::limits::{CLAIM_TIME, CLAIM_WAIT, LEASE_LOOKS, MILLIS};
+use crate::membership::{OpenOptions, Opening};
+use crate::planted::{self, Bug};
+use crate::wait::all_of;
+
+/// A claim that was made, and has not been seen to be contradicted.
+pub(crate) struct Taken {
+    pub claim: Claim,
+    /// When the last look at the other claims began.
+    pub looked: Nanos,
+    /// Until when leases are short.
+    pub short_until: Nanos,
+    /// The host that had it and was taken for dead.
+    pub from: Option<Host>,
+}
+
+/// What was found of those who have a pool open.
+#[derive(Debug, PartialEq, Eq)]
+enum Holder {
+    /// This host had it last; or nobody has claimed it yet.
+    Own,
+    /// Another one had it last and has closed it; or nobody can tell any more.
+    Nobody,
+    /// Another one has it.
+    Other(Box<Claim>),
+}
+
+/// Where the claims of a pool's members stand.
+pub(crate) fn places(superblock: &Superblock) -> Option<[u64; 2]> {
+    Some([Claim::offset(superblock, 0)?, Claim::offset(superblock, 1)?])
+}
+
+/// The claims of one member. Whoever takes a pool writes both places before it counts, so one is enough.
+pub(crate) async fn read_claims(
+    device: &dyn BlockDevice,
+    places: [u64; 2],
+) -> std::result::Result<Vec<std::result::Result<Claim, FormatError>>, IoError> {
+    let (mut found, mut failed) = (Vec::new(), None);
+    for at in places {
+        let outcome = device.read(at, Buf::new(CLAIM_BYTES)).await;
+        match (outcome.result, outcome.buf) {
+            (Ok(()), Some(buf)) => found.push(Claim::decode(&buf)),
+            (result, _) => failed = result.err(),
+        }
+    }
+    match failed {
+        Some(error) if found.is_empty() => Err(error),
+        _ => Ok(found),
+    }
+}
+
+/// Writes a claim into some places of a device, without flushing.
+pub(crate) async fn write_claim(
+    device: &dyn BlockDevice,
+    places: &[u64],
+    claim: &Claim,
+) -> std::result::Result<(), IoError> {
+    let block = Buf::copy_of(&claim.encode()).freeze();
+    for &at in places {
+        device.write(at, block.clone()).done().await?;
+    }
+    Ok(())
+}
+
+impl Claim {
+    /// Whether this says that who made `own` does not have the pool, or not alone.
+    pub(crate) fn contradicts(&self, own: &Claim) -> bool {
+        self.claim != own.claim && (self.pool != own.pool || self.number >= own.number)
+    }
+}
+
+/// What was found in the places of all members.
+#[derive(Default)]
+struct Seen {
+    claims: Vec<Claim>,
+    /// Whether in some of them something stands that was a claim.
+    is_damaged: bool,
+}
+
+/// Who has the pool, by what was found; `own` is who asks.
+fn holder(Seen { claims, is_damaged }: &Seen, own: &Host) -> Holder {
+    let newest = claims.iter().map(|claim| claim.number).max();
+    let newest = || claims.iter().filter(|claim| Some(claim.number) == newest);
+    let released =
+        |claim: &Claim| claims.iter().any(|other| other.claim == claim.claim && other.released);
+    let is_known = newest().next().is_some() || !is_damaged;
+    if is_known && newest().all(|claim| claim.host.is_same(own)) {
+        return Holder::Own;
+    }
+    let others = newest().filter(|claim| !claim.host.is_same(own) && !released(claim));
+    match others.max_by_key(|claim| claim.beat) {
+        Some(claim) => Holder::Other(Box::new(claim.clone())),
+        None => Holder::Nobody,
+    }
+}
+
+fn held(superblock: &Superblock, claim: &Claim, what: &str, hint: String, now: u64) -> Error {
+    let Claim { host, beat_unix_s, .. } = claim;
+    let ago = now.saturating_sub(*beat_unix_s);
+    let what = format!(
+        "pool \"{}\" is open on host \"{}\", which said so {ago} s ago{what}",
+        superblock.name, host.name
+    );
+    Error::new(ErrorKind::Held, what).hint(hint)
+}
+
+/// One who is about to open a pool.
+struct Claimant<'a> {
+    rt: &'a Rc<dyn Runtime>,
+    superblock: &'a Superblock,
+    devices: Vec<&'a dyn BlockDevice>,
+    places: [u64; 2],
+    host: &'a Host,
+}
+
+impl Claimant<'_> {
+    async fn look(&self) -> Result<Seen> {
+        let reads = self.devices.iter().map(|device| read_claims(*device, self.places));
+        let mut seen = Seen::default();
+        for found in all_of(reads).await {
+            let found = found.map_err(|error| Error::io("reading who has the pool open", error))?;
+            for claim in found {
+                match claim {
+                    Ok(claim) if claim.pool == self.superblock.pool => {
+                        seen.claims.push(claim);
+                    }
+                    Err(
+                        error @ (FormatError::FutureVersion { .. }
+                        | FormatError::UnknownFeatures { .. }),
+                    ) => {
+                        let what = format!("who has the pool open cannot be read: {error}");
+                        return Err(Error::new(ErrorKind::Future, what)
+                            .hint("use the Forebay version that wrote it, or a later one"));
+                    }
+                    Err(FormatError::BadChecksum) => seen.is_damaged = true,
+                    _ => {}
+                }
+            }
+        }
+        Ok(seen)
+    }
+
+    /// Watches a holder for as long as its lease.
+    async fn watch(&self, claim: &Claim) -> Result<()> {
+        let span = Nanos::from(claim.lease_ms) * MILLIS / LEASE_LOOKS;
+        for _ in 0..LEASE_LOOKS {
+            let _ = self.rt.sleep(span).await;
+            let now = holder(&self.look().await?, self.host);
+            if now != Holder::Other(Box::new(claim.clone())) {
+                let what = " and is alive: its claim changed while it was watched";
+                let hint = "stop the pool there first; nothing has been changed".to_owned();
+                return Err(self.held(claim, what, hint));
+            }
+        }
+        Ok(())
+    }
+
+    fn held(&self, claim: &Claim, what: &str, hint: String) -> Error {
+        held(self.superblock, claim, what, hint, self.rt.unix_seconds())
+    }
+
+    async fn write(&self, claim: &Claim) -> Result<()> {
+        let one = |device| async move {
+            write_claim(device, &self.places, claim).await?;
+            device.flush().done().await
+        };
+        for written in all_of(self.devices.iter().map(|device| one(*device))).await {
+            written.map_err(|error| Error::io("claiming the pool", error))?;
+        }
+        Ok(())
+    }
+
+    async fn take(&self, take_over: bool) -> Result<Taken> {
+        let lease_ms = self.superblock.lease_ms();
+        if take_over && let Holder::Other(claim) = holder(&self.look().await?, self.host) {
+            self.watch(&claim).await?;
+        }
+        let mut looked = self.rt.now();
+        let seen = self.look().await?;
+        let found = holder(&seen, self.host);
+        if let Holder::Other(claim) = &found
+            && !take_over
+        {
+            let name = &self.superblock.name;
+            let hint = format!(
+                "stop it there: `forebay pool export {name}`; if that host is dead: `forebay pool import \
+                 {name} --take-over`"
+            );
+            return Err(self.held(claim, "", hint));
+        }
+        let newest = seen.claims.iter().map(|claim| claim.number).max().unwrap_or(0);
+        crate::sound::check_counter("number of the claim", newest)?;
+        let claim = Claim {
+            pool: self.superblock.pool,
+            claim: random_id(&**self.rt),
+            number: newest + 1,
+            beat: 0,
+            beat_unix_s: self.rt.unix_seconds(),
+            lease_ms,
+            released: false,
+            host: self.host.clone(),
+        };
+        self.write(&claim).await?;
+        let claimed = self.rt.now();
+        let lease = seen.claims.iter().map(|claim| claim.lease_ms).max().unwrap_or(0).max(lease_ms);
+        let wait = match found {
+            // Somebody may have begun to use it since the look, whoever had it then.
+            _ if claimed - looked > CLAIM_TIME => Nanos::from(lease) * MILLIS,
+            Holder::Own => 0,
+            Holder::Nobody => CLAIM_WAIT,
+            Holder::Other(_) => Nanos::from(lease) * MILLIS,
+        };
+        let mut short_until = claimed + CLAIM_WAIT;
+        if wait > 0 && !planted::is(Bug::ClaimNotAwaited) {
+            let _ = self.rt.sleep(wait).await;
+            (looked, short_until) = (self.rt.now(), 0);
+            let seen = self.look().await?;
+            if let Some(other) = seen.claims.iter().find(|other| other.contradicts(&claim)) {
+                let what = " and claimed it at the same time";
+                let hint = "try again on one of the two".to_owned();
+                return Err(self.held(other, what, hint));
+            }
+        }
+        let from = match found {
+            Holder::Other(claim) => Some(claim.host),
+            _ => None,
+        };
+        Ok(Taken { claim, looked, short_until, from })
+    }
+}
+
+/// Claims a pool for a host; `None` if the pool has no room for claims.
+///
+/// # Errors
+/// [`ErrorKind::Held`] if another host has it or claims it at the same time; [`ErrorKind::NeedsDecision`] for a
+/// takeover without all members; [`ErrorKind::Future`], [`ErrorKind::Io`].
+pub(crate) async fn take(
+    rt: &Rc<dyn Runtime>,
+    opening: &Opening,
+    host: &Host,
+    options: &OpenOptions,
+) -> Result<Option<Taken>> {
+    let superblock = &opening.superblock;
+    let Some(places) = places(superblock) else { return Ok(None) };
+    if options.take_over && !opening.missing.is_empty() && !options.accept_missing {
+        let what = "a pool is taken over from another host only with all of its cache devices: that \
+                    host may be using those that are missing here";
+        return Err(Error::new(ErrorKind::NeedsDecision, what));
+    }
+    let devices = opening.members.iter().map(|member| &*member.device).collect();
+    let claimant = Claimant { rt, superblock, devices, places, host };
+    claimant.take(options.take_over).await.map(Some)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::PoolId;
+
+    fn host(id: u8, boot: u8, name: &str) -> Host {
+        Host { id: [id; 16], boot: [boot; 16], name: name.to_owned() }
+    }
+
+    fn claim(number: u64, id: u8, host: &Host, released: bool) -> Claim {
+        let (claim, host) = ([id; 16], host.clone());
+        let (pool, beat, beat_unix_s, lease_ms) = (PoolId([1; 16]), 0, 0, 1000);
+        Claim { pool, claim, number, beat, beat_unix_s, lease_ms, released, host }
+    }
+
+    #[test]
+    fn a_host_has_what_it_had_last_and_nobody_what_was_released() {
+        let (own, other) = (host(1, 1, "own"), host(2, 1, "other"));
+        let old = claim(7, 1, &other, false);
+        let held = |claim: &Claim| Holder::Other(Box::new(claim.clone()));
+        let holder = |claims: &[&Claim], is_damaged| {
+            let claims = claims.iter().map(|&claim| claim.clone()).collect();
+            holder(&Seen { claims, is_damaged }, &own)
+        };
+        assert_eq!((holder(&[], false), holder(&[], true)), (Holder::Own, Holder::Nobody));
+        assert_eq!(holder(&[&old], false), held(&old));
+        assert_eq!(holder(&[&claim(7, 1, &other, true), &old], false), Holder::Nobody);
+        let newer = claim(8, 2, &own, false);
+        assert_eq!(holder(&[&old, &newer], true), Holder::Own);
+        // Two who claimed at the same time.
+        let same = claim(8, 3, &other, false);
+        assert_eq!(holder(&[&newer, &same], false), held(&same));
+        assert!(same.contradicts(&newer) && newer.contradicts(&same));
+        assert!(!old.contradicts(&newer) && newer.contradicts(&old));
+    }
+
+    #[test]
+    fn a_copy_of_a_machine_is_another_one() {
+        let own = host(1, 1, "own");
+        assert!(own.is_same(&host(1, 2, "own")), "it was started again");
+        assert!(own.is_same(&host(1, 1, "renamed")));
+        assert!(!own.is_same(&host(1, 2, "copy")) && !own.is_same(&host(2, 1, "own")));
+    }
+}

@@ -1,0 +1,247 @@
+//! Holding a pool that other hosts might open: until when this one may use it.
+//!
+//! * A round of the heartbeat looks at the claims of all members that serve, and writes its own again. It counts
+//!   if none contradicts it, as a lease from the beginning of the look. So whoever writes a claim and
+//!   waits for longer than a lease knows that all others have seen it since, or have stopped (INV-80).
+//! * Behind the lease nothing goes out to members or origins ([`forebay_device::gate`]), and nobody is answered
+//!   from memory. That lasts until a round counts again: a pool whose host slept, and that nobody took
+//!   meanwhile, goes on as if nothing had been.
+//! * A round needs every member that serves. One that hangs or fails is left behind within `device_deadline`, as
+//!   ever, and a lease is longer than two such rounds; one that serves is looked at, for it may be the only one
+//!   that whoever takes over has seen, too.
+//! * Whoever finds another's claim has lost the pool for good: everything fails from then on, and nothing that
+//!   fails is held against a device.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use forebay_device::{IoError, Nanos};
+
+use crate::claim::{self, Taken, read_claims, write_claim};
+use crate::core::Core;
+use crate::error::{Error, ErrorKind, Result};
+use crate::event::EventKind;
+use crate::format::{Claim, FormatError, Superblock};
+use crate::limits::{CLAIM_TIME, LEASE_BASE, LEASE_DEADLINES, LEASE_ROUNDS, MILLIS};
+use crate::planted::{self, Bug};
+use crate::wait::{WaitQueue, all_of};
+
+/// See the head of the file.
+#[derive(Default)]
+pub(crate) struct Lease {
+    /// None where nobody claims the pool.
+    own: RefCell<Option<Claim>>,
+    short_until: Cell<Nanos>,
+    /// Who has taken it, for people.
+    lost_to: RefCell<Option<String>>,
+    /// Woken when a round has counted, when the lease is lost, and when the pool stops.
+    changed: WaitQueue,
+}
+
+impl Superblock {
+    /// Milliseconds that others wait before they take a pool over that is opened now.
+    pub(crate) fn lease_ms(&self) -> u32 {
+        ((LEASE_BASE + LEASE_DEADLINES * self.device_deadline()) / MILLIS) as u32
+    }
+}
+
+/// Time for which a round counts: what others wait for is a third longer, for clocks that differ and for what
+/// was given to a device at the last moment.
+fn span_of(claim: &Claim) -> Nanos {
+    Nanos::from(claim.lease_ms) * MILLIS / 4 * 3
+}
+
+impl Lease {
+    /// The claim that the pool was opened with.
+    pub(crate) fn own(&self) -> Option<Claim> {
+        self.own.borrow().clone()
+    }
+
+    pub(crate) fn is_lost(&self) -> bool {
+        self.lost_to.borrow().is_some()
+    }
+
+    /// Who has taken the pool.
+    pub(crate) fn lost_to(&self) -> Option<String> {
+        self.lost_to.borrow().clone()
+    }
+
+    /// The error to give once the pool is somebody else's.
+    pub(crate) fn check(&self) -> Result<()> {
+        let Some(host) = self.lost_to() else { return Ok(()) };
+        let what = format!("host \"{host}\" has taken the pool over; nothing is written from here");
+        Err(Error::new(ErrorKind::Io, what)
+            .hint("use it there; to have it back, stop it there and restart the daemon here"))
+    }
+
+    /// Lets whoever waits look again.
+    pub(crate) fn wake(&self) {
+        self.changed.wake_all();
+    }
+}
+
+impl Core {
+    /// Holds the pool from now on.
+    pub(crate) fn begin_lease(self: &Rc<Self>, taken: Taken) {
+        self.lease.short_until.set(taken.short_until);
+        *self.lease.own.borrow_mut() = Some(taken.claim);
+        self.extend_lease(taken.looked);
+        self.spawn(heartbeat(Rc::clone(self)));
+    }
+
+    /// A look that began at `looked` has found nobody else's claim.
+    fn extend_lease(&self, looked: Nanos) {
+        let Some(own) = self.lease.own() else { return };
+        let is_short = looked < self.lease.short_until.get();
+        let span = if is_short { CLAIM_TIME.min(span_of(&own)) } else { span_of(&own) };
+        if !planted::is(Bug::LeaseIgnored) {
+            self.gate.open_until(looked + span);
+        }
+        self.lease.wake();
+    }
+
+    /// The error to give to whoever cannot wait for a lease.
+    pub(crate) fn check_lease(&self) -> Result<()> {
+        if self.gate.is_open() {
+            return Ok(());
+        }
+        self.lease.check()?;
+        Err(Error::new(ErrorKind::Io, "the pool's lease has run out; it is being renewed"))
+    }
+
+    /// Waits for the next lease.
+    ///
+    /// # Errors
+    /// If there is none.
+    #[cold]
+    pub(crate) async fn await_lease(&self) -> Result<()> {
+        planted::seen("lease awaited");
+        let over = || self.gate.is_open() || self.stopping.get() || self.lease.is_lost();
+        self.lease.changed.until(over).await;
+        self.lease.check()
+    }
+
+    /// Whether a member's claims are no others than those of `own`.
+    async fn look_at_claims(
+        &self,
+        index: usize,
+        own: &Claim,
+    ) -> std::result::Result<Option<String>, IoError> {
+        let Some(places) = claim::places(&self.superblock.borrow()) else { return Ok(None) };
+        let found = read_claims(&*self.members[index].watched.past_gate(), places).await?;
+        let other = found.iter().find_map(|found| match found {
+            Ok(claim) if claim.contradicts(own) => Some(claim.host.name.clone()),
+            Err(FormatError::FutureVersion { .. } | FormatError::UnknownFeatures { .. }) => {
+                Some("(of a later version)".to_owned())
+            }
+            _ => None,
+        });
+        Ok(other.filter(|_| !planted::is(Bug::ClaimUnchecked)))
+    }
+
+    async fn write_own(
+        &self,
+        index: usize,
+        slots: std::ops::Range<usize>,
+        own: &Claim,
+    ) -> std::result::Result<(), IoError> {
+        let Some(places) = claim::places(&self.superblock.borrow()) else { return Ok(()) };
+        let device = self.members[index].watched.past_gate();
+        write_claim(&*device, &places[slots], own).await?;
+        if own.released { device.flush().done().await } else { Ok(()) }
+    }
+
+    /// One round; whether it counts.
+    async fn beat(&self) -> bool {
+        let looked = self.rt.now();
+        let Some(mut own) = self.lease.own() else { return false };
+        let round: Vec<usize> = self.serving().map(|(index, _)| index).collect();
+        let mut is_whole = !round.is_empty();
+        for (index, found) in self.in_round(&round, |index| self.look_at_claims(index, &own)).await
+        {
+            match found {
+                Ok(Some(host)) => {
+                    self.lose_lease(host);
+                    return false;
+                }
+                Ok(None) => {}
+                Err(error) => is_whole &= !self.drop_out(index, "reading the claim of", error),
+            }
+        }
+        own.beat += 1;
+        own.beat_unix_s = self.rt.unix_seconds();
+        *self.lease.own.borrow_mut() = Some(own.clone());
+        let slot = (own.beat % 2) as usize;
+        let write = |index| self.write_own(index, slot..slot + 1, &own);
+        for (index, written) in self.in_round(&round, write).await {
+            if let Err(error) = written {
+                is_whole &= !self.drop_out(index, "writing the claim of", error);
+            }
+        }
+        if is_whole && !self.lease.is_lost() {
+            self.extend_lease(looked);
+        }
+        is_whole
+    }
+
+    /// Does something on all members of a round that still serve.
+    async fn in_round<T, F: Future<Output = T>>(
+        &self,
+        round: &[usize],
+        one: impl Fn(usize) -> F,
+    ) -> Vec<(usize, T)> {
+        let serving = round.iter().filter(|&&index| self.members[index].is_serving());
+        let serving: Vec<usize> = serving.copied().collect();
+        let outcomes = all_of(serving.iter().map(|&index| one(index))).await;
+        serving.into_iter().zip(outcomes).collect()
+    }
+
+    /// A member has failed in a round; whether it still has a say.
+    fn drop_out(&self, index: usize, doing: &str, error: IoError) -> bool {
+        if !self.latched.get() {
+            self.fail_member(index, doing, error);
+        }
+        self.members[index].is_serving()
+    }
+
+    /// The pool is another host's.
+    fn lose_lease(&self, host: String) {
+        planted::seen("lease lost");
+        let what = format!(
+            "host \"{host}\" has taken the pool over while this one did not keep it; nothing is written \
+             from here any more"
+        );
+        self.event(EventKind::LeaseLost, what);
+        *self.lease.lost_to.borrow_mut() = Some(host);
+        self.stop_writing();
+        self.gate.shut();
+        self.lease.wake();
+    }
+
+    /// Tells other hosts that this one has closed the pool. Nothing may be under way any more.
+    pub(crate) async fn release(&self) {
+        let Some(mut own) = self.lease.own().filter(|_| !self.lease.is_lost()) else { return };
+        if self.serving().any(|(_, member)| member.watched.given_up_count() > 0) {
+            // What was given up may still arrive.
+            return;
+        }
+        own.beat += 1;
+        own.released = true;
+        let round: Vec<usize> = self.serving().map(|(index, _)| index).collect();
+        // Where it fails, the pool counts as this host's, as after a crash.
+        self.in_round(&round, |index| self.write_own(index, 0..2, &own)).await;
+    }
+}
+
+/// Renews the lease for as long as the pool is open.
+async fn heartbeat(core: Rc<Core>) {
+    let Some(own) = core.lease.own() else { return };
+    let usual = Nanos::from(own.lease_ms) * MILLIS / LEASE_ROUNDS;
+    let over = || core.log.is_retired() || core.lease.is_lost();
+    while !over() {
+        let counts = core.beat().await;
+        let is_short = !counts || core.rt.now() < core.lease.short_until.get();
+        let pause = if is_short { usual.min(CLAIM_TIME / 4) } else { usual };
+        core.lease.changed.until_or(over, core.rt.sleep(pause)).await;
+    }
+}
