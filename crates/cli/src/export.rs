@@ -62,9 +62,11 @@ fn told(error: &Error) -> ExportError {
         ErrorKind::OutOfRange | ErrorKind::Invalid => ExportError::Invalid,
         ErrorKind::Stopping => ExportError::ShuttingDown,
         ErrorKind::Unsupported => ExportError::Unsupported,
-        ErrorKind::Refused | ErrorKind::Future | ErrorKind::NeedsDecision | ErrorKind::NotFound => {
-            ExportError::Io
-        }
+        ErrorKind::Refused
+        | ErrorKind::Future
+        | ErrorKind::NeedsDecision
+        | ErrorKind::Held
+        | ErrorKind::NotFound => ExportError::Io,
     }
 }
 

@@ -116,6 +116,7 @@ impl From<forebay_engine::Error> for Failure {
             ErrorKind::OutOfRange | ErrorKind::Invalid | ErrorKind::Unsupported => Code::BadRequest,
             ErrorKind::Refused | ErrorKind::Damaged | ErrorKind::Future => Code::Refused,
             ErrorKind::NeedsDecision => Code::NeedsDecision,
+            ErrorKind::Held => Code::HeldElsewhere,
             ErrorKind::NotFound => Code::NotFound,
             ErrorKind::Stopping => Code::Stopping,
         };

@@ -66,7 +66,7 @@ impl Front {
             let open = |reader: Reader| Rc::new(reader.open(reactor)) as Rc<dyn BlockDevice>;
             let devices = Rc::new(readers.into_iter().map(|it| it.map(open)).collect());
             remember(pool, &devices);
-            let volume = port.open_with(&**reactor, devices);
+            let volume = port.open_with(Rc::clone(reactor) as _, devices);
             if let Ok((exports, settings)) = exports(volume, &terms) {
                 reactor.spawn(Box::pin(serve(Rc::clone(reactor), exports, settings, calls)));
             }

@@ -18,6 +18,7 @@ mod health;
 mod host;
 mod inspect;
 mod lab;
+mod machine;
 mod man;
 mod members;
 mod notes;

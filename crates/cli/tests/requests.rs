@@ -166,6 +166,7 @@ fn body() -> impl Strategy<Value = Vec<u8>> {
         "place",
         "pool",
         "accept_missing",
+        "take_over",
         "[a-z_]{1,9}"
     ];
     prop_oneof![

@@ -198,9 +198,10 @@ impl Drop for World {
     }
 }
 
-/// Without what depends on the machine's memory and its limits.
+/// Without what depends on the machine's memory and its limits, and without its name.
 fn without_machine(text: &str) -> String {
-    let stays = |line: &&str| !line.starts_with("memory   ") && !line.contains("  daemon-memory  ");
+    let named = |line: &str| line.starts_with("memory   ") || line.starts_with("host     ");
+    let stays = |line: &&str| !named(line) && !line.contains("  daemon-memory  ");
     text.lines().filter(stays).map(|line| format!("{line}\n")).collect()
 }
 

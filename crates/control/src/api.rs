@@ -224,6 +224,10 @@ pub enum PoolState {
     Waiting,
     /// Opening it needs a person's decision.
     NeedsDecision,
+    /// Another host has it open.
+    HeldElsewhere,
+    /// Another host has taken it from this one.
+    LeaseLost,
     /// It cannot be opened.
     Failed,
     /// Its cache devices are here, and it was not imported.
@@ -243,6 +247,9 @@ pub struct Pool {
     pub summary: String,
     /// What to do; empty if nothing is.
     pub action: String,
+    /// The host that has it open, by name; empty if that is none, or not this one.
+    #[serde(default)]
+    pub host: String,
     /// Its cache devices.
     pub members: Vec<Member>,
     /// Its spares.
@@ -650,6 +657,10 @@ pub struct ImportPool {
     /// Accepts that writes which only missing members held are lost.
     #[serde(default)]
     pub accept_missing: bool,
+    /// Takes it from a host that has it open and is dead; it takes as long as one that is alive could go
+    /// unheard, twice.
+    #[serde(default)]
+    pub take_over: bool,
 }
 
 /// `POST /api/v1/pools/{pool}/destroy`.

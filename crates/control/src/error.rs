@@ -20,6 +20,8 @@ pub enum Code {
     Refused,
     /// A person has to decide.
     NeedsDecision,
+    /// Another host has the pool open.
+    HeldElsewhere,
     /// Another change is under way, or clients are connected.
     Busy,
     /// A device failed.
@@ -29,7 +31,7 @@ pub enum Code {
 }
 
 /// Every code with its HTTP status and its name on the wire.
-pub const CODES: [(Code, u16, &str); 10] = [
+pub const CODES: [(Code, u16, &str); 11] = [
     (Code::BadRequest, 400, "bad-request"),
     (Code::NotFound, 404, "not-found"),
     (Code::BadMethod, 405, "bad-method"),
@@ -37,6 +39,7 @@ pub const CODES: [(Code, u16, &str); 10] = [
     (Code::Exists, 409, "exists"),
     (Code::Refused, 409, "refused"),
     (Code::NeedsDecision, 409, "needs-decision"),
+    (Code::HeldElsewhere, 409, "held-elsewhere"),
     (Code::Busy, 409, "busy"),
     (Code::Io, 500, "io"),
     (Code::Stopping, 503, "stopping"),

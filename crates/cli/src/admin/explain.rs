@@ -132,6 +132,31 @@ pub(crate) const CODES: &[(&str, &str, &str)] = &[
         "Take it away, or erase it for another use.",
     ),
     (
+        "pool-held-elsewhere",
+        "A pool was not opened, because another host has it open or did not close it.",
+        "Stop it there: `forebay pool export NAME`. If that host is dead: `forebay pool import NAME --take-over`.",
+    ),
+    (
+        "pool-taken-over",
+        "A pool was taken from another host that had not closed it and was not heard of for as long as it would have kept it. If it comes back it writes nothing.",
+        "Nothing, if that host was dead. If it was not, find out why it could not reach the cache devices.",
+    ),
+    (
+        "lease-lost",
+        "Event, and state of a pool: another host has taken it while this one did not keep it, for it stood still or could not reach the cache devices. Nothing is served or written here any more; what was not acknowledged is lost.",
+        "Use the pool there. To have it back: `forebay pool export NAME` there, then restart the daemon here.",
+    ),
+    (
+        "pool-unclaimed",
+        "It cannot be said on the cache devices who has a pool open: the pool was made by an older version with just no room for it, or this machine has no identity.",
+        "Without /etc/machine-id set `host_id` in the configuration. Never let two machines open the pool.",
+    ),
+    (
+        "held-elsewhere",
+        "State of a pool, or error 409: another host has it open or did not close it.",
+        "Stop it there: `forebay pool export NAME`. If that host is dead: `forebay pool import NAME --take-over`.",
+    ),
+    (
         "loss-accepted",
         "The pool was opened with --accept-missing although writes that only missing devices held may be lost.",
         "Check what is on the volumes that the text names.",

@@ -81,6 +81,9 @@ pub(crate) enum Command {
         /// Go on without missing devices for good: writes that only they hold are lost
         #[arg(long, requires = "pool")]
         accept_missing: bool,
+        /// Take it from another host that has it open and is dead; refused if that is alive
+        #[arg(long, requires = "pool")]
+        take_over: bool,
         /// Only say what would be done
         #[arg(long)]
         dry_run: bool,
@@ -290,6 +293,8 @@ fn state_name(state: PoolState) -> &'static str {
         PoolState::Latched => "latched",
         PoolState::Waiting => "waiting",
         PoolState::NeedsDecision => "needs-decision",
+        PoolState::HeldElsewhere => "held-elsewhere",
+        PoolState::LeaseLost => "lease-lost",
         PoolState::Failed => "failed",
         PoolState::Exported => "exported",
     }
@@ -357,9 +362,9 @@ pub(crate) fn run(command: Command, asking: &Asking) -> Result<()> {
                 );
             }
         }
-        Command::Import { pool: Some(pool), ssds, accept_missing, dry_run } => {
+        Command::Import { pool: Some(pool), ssds, accept_missing, take_over, dry_run } => {
             let ssds = ssds.iter().map(|path| absolute(path)).collect::<Result<_>>()?;
-            let body = ImportPool { pool, ssds, accept_missing };
+            let body = ImportPool { pool, ssds, accept_missing, take_over };
             if dry_run {
                 return daemon.plan(&Change::ImportPool(body));
             }
@@ -550,6 +555,9 @@ pub(super) fn print_pool(pool: &Pool) {
     say(text::beside("state    ", &state));
     if !pool.action.is_empty() {
         say(text::beside("action   ", &pool.action));
+    }
+    if !pool.host.is_empty() {
+        say(format_args!("host     {}", pool.host));
     }
     if let Some(usage) = &pool.usage {
         let used = usage.segments.saturating_sub(usage.segments_free) * usage.segment_bytes;

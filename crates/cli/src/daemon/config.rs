@@ -4,12 +4,14 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
 use forebay_device::runtime::{Nanos, SECOND};
+use forebay_engine::format::Host;
 use forebay_export::nbd::{Tls, TlsFiles, TlsMode};
 use serde::{Deserialize, Serialize};
 
 use crate::Result;
 use crate::failure::Failure;
 use crate::health::Tools;
+use crate::machine;
 
 /// Where the file is looked for if nobody says.
 pub(crate) const CONFIG_PATH: &str = "/etc/forebay/forebay.toml";
@@ -53,6 +55,9 @@ section! {
         run_dir: PathBuf,
         /// Threads that serve clients, at most 256; without it one per core.
         reactors: Option<NonZeroUsize>,
+        /// Which machine this is, by which other hosts see who has a pool open: 32 hexadecimal digits;
+        /// without it those of /etc/machine-id. For machines that were copied with that file.
+        host_id: Option<String>,
         /// Who may ask.
         control: Control,
         /// Where cache devices are looked for.
@@ -189,6 +194,7 @@ impl Default for Config {
             state_dir: "/var/lib/forebay".into(),
             run_dir: "/run/forebay".into(),
             reactors: None,
+            host_id: None,
             control: Control::default(),
             devices: Devices::default(),
             exports: Exports::default(),
@@ -267,6 +273,10 @@ impl Config {
             return Err(Failure::new(format!("reactors is more than {REACTORS_MAX}"))
                 .hint("one per core is the most that is of use; leave the key out"));
         }
+        if config.host_id.as_ref().is_some_and(|id| machine::parse_id(id).is_none()) {
+            return Err(Failure::new("host_id is not 32 hexadecimal digits")
+                .hint("make one with `uuidgen | tr -d -`"));
+        }
         for pattern in &config.devices.scan {
             glob::Pattern::new(pattern).map_err(|error| {
                 Failure::new(format!("the pattern {pattern:?} in devices.scan: {error}"))
@@ -294,6 +304,11 @@ impl Config {
             Failure::new(error.to_string()).on("[tls] in the configuration").hint(error.hint())
         })?;
         Ok(Some(loaded))
+    }
+
+    /// Who opens pools here; none if nobody can tell.
+    pub(super) fn machine(&self) -> Option<Host> {
+        machine::this(self.host_id.as_deref())
     }
 
     /// How long a client may ask for nothing.

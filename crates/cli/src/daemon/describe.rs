@@ -252,7 +252,10 @@ impl Daemon {
         for spare in &mut spares {
             spare.health = self.health_of(&spare.id);
         }
-        api::Pool { name, id, state, summary, action, members, spares, volumes, usage }
+        let claim = open.as_ref().and_then(|open| open.pool.claim());
+        let host = claim.filter(|_| state != PoolState::LeaseLost);
+        let host = host.map_or(String::new(), |claim| claim.host.name);
+        api::Pool { name, id, state, summary, action, host, members, spares, volumes, usage }
     }
 
     /// State, sentence, and what to do.
@@ -269,16 +272,26 @@ impl Daemon {
             State::Failed(failure) => {
                 let state = match failure.code() {
                     Code::NeedsDecision => PoolState::NeedsDecision,
+                    Code::HeldElsewhere => PoolState::HeldElsewhere,
                     _ => PoolState::Failed,
                 };
-                let action = format!(
-                    "{}; then `forebay pool import {name}`",
-                    failure.hint_text().trim_end_matches('.')
-                );
+                let hint = failure.hint_text().trim_end_matches('.');
+                let action = match state {
+                    PoolState::HeldElsewhere => hint.to_owned(),
+                    _ => format!("{hint}; then `forebay pool import {name}`"),
+                };
                 return (state, format!("It is not open: {}.", failure.what()), action);
             }
             State::Open(open) => Rc::clone(open),
         };
+        if let Some(host) = open.pool.lost_to() {
+            return (
+                PoolState::LeaseLost,
+                format!("Host \"{host}\" has taken it over; nothing is served or written here."),
+                "use it there; to have it back, export it there, then restart the daemon here"
+                    .to_owned(),
+            );
+        }
         if open.pool.is_latched() {
             return (
                 PoolState::Latched,
@@ -371,6 +384,7 @@ impl Daemon {
             id: superblock.pool.to_string(),
             state: PoolState::Exported,
             summary: "Its cache devices are here.".to_owned(),
+            host: String::new(),
             members: members_of(superblock, found, None),
             spares: Vec::new(),
             volumes: Vec::new(),

@@ -50,6 +50,7 @@ use forebay_device::real::file::FileDevice;
 use forebay_device::real::passed::Passed;
 use forebay_device::real::reactor::{self, Reactor};
 use forebay_device::runtime::{Nanos, Runtime, SECOND};
+use forebay_engine::format::Host as Machine;
 use forebay_engine::{Pool, Volume};
 use forebay_export::nbd::Tls;
 
@@ -171,6 +172,8 @@ struct Daemon {
     stuck: RefCell<BTreeMap<Place, Box<dyn Fn() -> bool>>>,
     slots: RefCell<BTreeMap<String, Rc<Slot>>>,
     journal: Journal,
+    /// Who opens pools here.
+    machine: Option<Machine>,
     jobs: Jobs,
     changing: tokio::sync::Mutex<()>,
     /// Raised when the daemon is to end.
@@ -225,6 +228,7 @@ async fn serve(
     shelf: Shelf,
 ) -> Result<()> {
     let tls = config.load_tls()?;
+    let machine = config.machine();
     let state = StateDir::open(reactor, &config.state_dir).await?;
     make_dir(&config.run_dir)?;
     let passed = shelf.count();
@@ -247,6 +251,7 @@ async fn serve(
         stuck: RefCell::default(),
         slots: RefCell::default(),
         journal: Journal::new(reactor),
+        machine,
         jobs: Jobs::new(reactor),
         changing: tokio::sync::Mutex::new(()),
         end: Rc::clone(&end),
@@ -266,6 +271,10 @@ async fn serve(
     daemon.journal.note("daemon-started", "", what);
     for what in daemon.shelf.complaints(|name| daemon.is_exported(name)) {
         daemon.journal.warn("socket-unused", "", what);
+    }
+    if daemon.machine.is_none() {
+        let what = "nobody can tell which machine this is: other hosts do not see which pools are open here";
+        daemon.journal.warn("pool-unclaimed", "", what);
     }
     daemon.tell_memory();
     reactor.spawn(Box::pin(Rc::clone(&daemon).beat()));

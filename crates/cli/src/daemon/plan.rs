@@ -83,6 +83,13 @@ impl Daemon {
                 plural(missing + present, "cache device")
             ),
         });
+        if body.take_over {
+            steps.push(
+                "if another host has it open, that one is watched, then waited for; if it is alive, \
+                 nothing is changed"
+                    .to_owned(),
+            );
+        }
         steps.push("its volumes are attached at the origins' paths".to_owned());
         Ok(plan(format!("pool \"{}\" ({}) would be imported", pool.name, pool.id), steps))
     }

@@ -237,7 +237,7 @@ impl Daemon {
         let id = record.id.clone();
         let slot = self.add_slot(record);
         let found = self.scan(&[]).await;
-        self.start_pool(&slot, &found, OpenOptions::default()).await?;
+        self.start_pool(&slot, &found, self.claiming()).await?;
         Ok(PoolPlan { id, done: true, ..plan })
     }
 
@@ -294,6 +294,11 @@ impl Daemon {
         }
     }
 
+    /// A pool is opened for this host.
+    fn claiming(&self) -> OpenOptions {
+        OpenOptions { host: self.machine.clone(), ..OpenOptions::default() }
+    }
+
     /// Opens a pool with those of its devices that were found.
     async fn start_pool(
         &self,
@@ -311,7 +316,11 @@ impl Daemon {
                 opened
             }
             Err(failure) => {
-                self.journal.warn("pool-failed", &name, failure.what());
+                let code = match failure.code() {
+                    Code::HeldElsewhere => "pool-held-elsewhere",
+                    _ => "pool-failed",
+                };
+                self.journal.warn(code, &name, failure.what());
                 *slot.state.borrow_mut() = State::Failed(failure.clone());
                 return Err(failure);
             }
@@ -462,7 +471,7 @@ impl Daemon {
         let is_over = self.reactor.now() >= until;
         if is_complete(&own) || (is_over && !own.is_empty()) {
             // A failure is the pool's state from now on.
-            let _ = self.start_pool(slot, sight, OpenOptions::default()).await;
+            let _ = self.start_pool(slot, sight, self.claiming()).await;
             return;
         }
         *slot.seen.borrow_mut() = own.into_iter().cloned().collect();
@@ -529,7 +538,8 @@ impl Daemon {
     pub(super) async fn import_pool(&self, body: api::ImportPool) -> Result<api::Pool> {
         body.ssds.iter().try_for_each(|path| check_absolute(path))?;
         let sight = self.scan(&body.ssds).await;
-        let decided = OpenOptions { accept_missing: body.accept_missing };
+        let (accept_missing, take_over) = (body.accept_missing, body.take_over);
+        let decided = OpenOptions { accept_missing, take_over, ..self.claiming() };
         let (slot, is_new) = match self.known_closed(&body.pool)? {
             Some(slot) => (slot, false),
             None => (self.adopt_found(&body.pool, &sight).await?, true),

@@ -45,6 +45,14 @@ pub(super) fn device(member: &Member) -> Value {
             "device": spare.device.to_string(),
             "name": spare.name,
         })),
+        "claims": member.claims().iter().map(|claim| json!({
+            "host": claim.host.name,
+            "number": claim.number,
+            "beat": claim.beat,
+            "beat_unix_s": claim.beat_unix_s,
+            "lease_ms": claim.lease_ms,
+            "released": claim.released,
+        })).collect::<Vec<_>>(),
         "roots": member.roots().iter().map(|r| or_damage(r, root)).collect::<Vec<_>>(),
         "segments": segments,
     })

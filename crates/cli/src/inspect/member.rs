@@ -6,8 +6,8 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use forebay_engine::format::{
-    FormatError, Layout, MemberRecord, Root, SUPERBLOCK_BYTES, SlotChoice, Spare, Superblock,
-    VolumeRecord,
+    CLAIM_BYTES, Claim, FormatError, Layout, MemberRecord, Root, SUPERBLOCK_BYTES, SlotChoice,
+    Spare, Superblock, VolumeRecord,
 };
 use forebay_engine::ids::{BLOCK_BYTES, Location, SegmentId};
 
@@ -126,6 +126,14 @@ impl Member {
         self.slots[index].as_ref().ok()
     }
 
+    /// The claims of those who have the pool open, or had it.
+    pub(super) fn claims(&self) -> Vec<Claim> {
+        let superblock = self.superblock();
+        let offsets = [0, 1].map(|slot| Claim::offset(superblock?, slot));
+        let read = |at: u64| Claim::decode(&self.read(at, CLAIM_BYTES).ok()?).ok();
+        offsets.into_iter().flatten().filter_map(read).collect()
+    }
+
     /// The mark, if it is a spare.
     pub(super) fn spare(&self) -> Option<Spare> {
         let slot = |slot| self.read(Layout::superblock_offset(slot), SUPERBLOCK_BYTES).ok();
@@ -209,6 +217,15 @@ impl Member {
         }
         if let Some(Spare { pool, device, name }) = self.spare() {
             writeln!(out, "spare: pool {pool} \"{name}\", device {device}")?;
+        }
+        for claim in self.claims() {
+            let Claim { number, beat, beat_unix_s, lease_ms, released, host, .. } = &claim;
+            writeln!(
+                out,
+                "claim: host \"{}\", number {number}, beat {beat}, beat_unix_s {beat_unix_s}, \
+                 lease_ms {lease_ms}, released {released}",
+                host.name
+            )?;
         }
         for (slot, root) in self.roots().iter().enumerate() {
             let name = ['A', 'B'][slot];

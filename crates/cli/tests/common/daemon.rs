@@ -114,6 +114,8 @@ pub const SSD_BYTES: usize = 512 << 20;
 
 pub struct Daemon {
     pub dir: Dir,
+    /// What it sees elsewhere than it is: each path with what stands there for it.
+    views: Vec<(PathBuf, PathBuf)>,
     child: Option<Child>,
 }
 
@@ -125,10 +127,26 @@ impl Daemon {
 
     /// The same; `more` is put at the end of its configuration.
     pub fn with(name: &str, more: impl FnOnce(&Dir) -> String) -> Daemon {
+        Daemon::of(name, "", more, Vec::new())
+    }
+
+    /// One that takes itself for another machine, in a mount namespace of its own if other files stand at
+    /// some paths there: that takes root.
+    pub fn on_machine(name: &str, number: u8, views: Vec<(PathBuf, PathBuf)>) -> Daemon {
+        let id = format!("host_id = \"{number:032x}\"\n");
+        Daemon::of(name, &id, |_| String::new(), views)
+    }
+
+    fn of(
+        name: &str,
+        first: &str,
+        more: impl FnOnce(&Dir) -> String,
+        views: Vec<(PathBuf, PathBuf)>,
+    ) -> Daemon {
         let dir = Dir::new(name);
         let root = dir.0.display();
         let mut config = format!(
-            "state_dir = \"{root}/state\"\nrun_dir = \"{root}/run\"\n\
+            "{first}state_dir = \"{root}/state\"\nrun_dir = \"{root}/run\"\n\
              [control]\nsocket = \"{root}/control.sock\"\n\
              [devices]\nscan = [\"{root}/ssd-*\"]\nwait_s = 2\n"
         );
@@ -139,7 +157,7 @@ impl Daemon {
         }
         config.push_str(&more);
         std::fs::write(dir.path("forebay.toml"), config).unwrap();
-        let mut daemon = Daemon { dir, child: None };
+        let mut daemon = Daemon { dir, views, child: None };
         daemon.start();
         daemon
     }
@@ -147,6 +165,15 @@ impl Daemon {
     /// `forebay serve` on this directory.
     pub fn command(&self) -> Command {
         let mut command = forebay();
+        if !self.views.is_empty() {
+            let bind = |(path, view): &(PathBuf, PathBuf)| {
+                format!("mount --bind '{}' '{}' && ", view.display(), path.display())
+            };
+            let binds: String = self.views.iter().map(bind).collect();
+            let program = command.get_program().to_owned();
+            command = Command::new("unshare");
+            command.args(["-m", "sh", "-c", &format!("{binds} exec \"$0\" \"$@\"")]).arg(program);
+        }
         command.arg("serve").arg("--config").arg(self.dir.path("forebay.toml"));
         command.env("FOREBAY_LOG", "warn").stdin(Stdio::null());
         command
