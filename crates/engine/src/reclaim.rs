@@ -494,9 +494,8 @@ impl Core {
     /// What the hits of a volume's granule are worth beside those of others.
     fn weighed(&self, volume: VolumeId, heat: u8) -> u8 {
         match self.volume(volume).map(|v| v.settings.get().priority) {
-            Some(Priority::High) => heat * 2,
             Some(Priority::Low) => heat / 2,
-            Some(Priority::Normal) | None => heat,
+            Some(Priority::Normal | Priority::High) | None => heat,
         }
     }
 
