@@ -133,7 +133,7 @@ fn a_cache_device_that_does_not_answer_holds_nobody_up() {
 #[test]
 fn an_origin_that_hangs_at_its_first_request_is_missing_until_it_answers() {
     let mut daemon = served("hung-io");
-    let Some(origin) = HeldOrigin::new(&daemon.dir) else { return };
+    let Some(mut origin) = HeldOrigin::new(&daemon.dir) else { return };
     daemon.tell(&["volume", "add", "fast/slow", "--origin", origin.path.to_str().unwrap()]);
     daemon.stop();
     origin.hold();
@@ -151,7 +151,7 @@ fn an_origin_that_hangs_at_its_first_request_is_missing_until_it_answers() {
 #[test]
 fn an_origin_that_hangs_while_it_is_destaged_to_holds_up_nobody_else() {
     let mut daemon = served("hung-destage");
-    let Some(origin) = HeldOrigin::new(&daemon.dir) else { return };
+    let Some(mut origin) = HeldOrigin::new(&daemon.dir) else { return };
     daemon.tell(&["volume", "add", "fast/slow", "--origin", origin.path.to_str().unwrap()]);
     daemon.tell(&["volume", "set", "fast/slow", "destage-hours=00:00-00:01"]);
     let socket = daemon.dir.path("nbd-slow");

@@ -91,7 +91,7 @@ fn stop_with_destage_leaves_the_whole_origin_behind() {
 #[test]
 fn a_cancelled_stop_goes_on_serving() {
     let mut daemon = Daemon::new("cancel");
-    let Some(origin) = HeldOrigin::new(&daemon.dir) else { return };
+    let Some(mut origin) = HeldOrigin::new(&daemon.dir) else { return };
     add_held(&daemon, &origin);
     let stop = spawn(&daemon, &["stop", "--destage", "--yes"]);
     until_following(&stop);
@@ -120,7 +120,7 @@ fn a_cancelled_stop_goes_on_serving() {
 #[test]
 fn a_job_is_cancelled_by_who_began_it_or_by_number() {
     let mut daemon = Daemon::new("jobs");
-    let Some(origin) = HeldOrigin::new(&daemon.dir) else { return };
+    let Some(mut origin) = HeldOrigin::new(&daemon.dir) else { return };
     add_held(&daemon, &origin);
     let flush = ["volume", "flush", "slow/vm"];
     let first = spawn(&daemon, &flush);
@@ -160,7 +160,7 @@ fn a_job_is_cancelled_by_who_began_it_or_by_number() {
 #[test]
 fn a_new_mode_holds_at_once_and_is_done_when_nothing_is_dirty() {
     let mut daemon = Daemon::new("mode-job");
-    let Some(origin) = HeldOrigin::new(&daemon.dir) else { return };
+    let Some(mut origin) = HeldOrigin::new(&daemon.dir) else { return };
     add_held(&daemon, &origin);
     let volume = || daemon.json(&["volume", "show", "slow/vm"]);
     let set = ["volume", "set", "slow/vm", "writethrough"];

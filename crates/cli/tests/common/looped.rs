@@ -1,6 +1,6 @@
 //! A cache device whose writes can be made to fail: a loop device that is set read-only while it is in use.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::{Dir, run, stderr};
@@ -12,9 +12,14 @@ pub struct LoopSsd {
 impl LoopSsd {
     /// One of so many bytes; `None` where the machine has none, with the reason printed.
     pub fn new(dir: &Dir, name: &str, bytes: usize) -> Option<LoopSsd> {
-        let file = dir.full(name, bytes);
+        LoopSsd::on(&dir.full(name, bytes))
+    }
+
+    /// One on this file.
+    pub fn on(file: &Path) -> Option<LoopSsd> {
         let mut command = Command::new("losetup");
-        command.args(["--find", "--show"]).arg(&file);
+        // What it is asked for goes to the file, and no cache stands between.
+        command.args(["--find", "--show", "--direct-io=on"]).arg(file);
         let Ok(output) = command.output() else {
             println!("skipped: there is no losetup");
             return None;
