@@ -388,6 +388,7 @@ mod tests {
 
     /// A text that sets everything.
     const WHOLE: &str = "state_dir = \"/x\"\nrun_dir = \"/y\"\nreactors = 2\n\
+        host_id = \"0123456789abcdef0123456789abcdef\"\n\
         [control]\nsocket = \"/s\"\nmode = \"0660\"\n\
         [devices]\nscan = [\"/dev/disk/by-id/*\"]\nwait_s = 3\n\
         health_s = 60\nsmartctl = \"/usr/sbin/smartctl\"\nnvme = \"/usr/sbin/nvme\"\n[exports]\nidle_s = 60\n\
@@ -445,6 +446,7 @@ mod tests {
     #[test]
     fn wrong_values_are_refused() {
         assert!(refused("reactors = 0").0.starts_with("line 1, column 12"));
+        assert!(refused("host_id = \"machine\"").1.contains("uuidgen"));
         assert!(refused("state_dir = 7").0.contains("line 1, column 13"));
         assert!(refused("[control]\nmode = \"rw\"").1.contains("0600"));
         assert!(refused("[devices]\nscan = [\"/dev/***\"]").0.contains("devices.scan"));
