@@ -82,11 +82,21 @@ impl Gate {
 
     /// Lets nothing out any more; what waited fails.
     pub fn shut(&self) {
-        self.is_shut.set(true);
         self.until.0.store(0, Ordering::Release);
+        self.end();
+    }
+
+    /// What waits fails; there may be more time later.
+    pub fn refuse(&self) {
         for Held { request, completer, .. } in self.held.take() {
             request.finish(Err(IoErrorKind::Vanished.into()), completer);
         }
+    }
+
+    /// There will be no more time than there is: what comes behind it fails, and nothing waits.
+    pub fn end(&self) {
+        self.is_shut.set(true);
+        self.refuse();
     }
 
     /// Gives a request to its device, now or later.

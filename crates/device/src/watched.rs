@@ -12,7 +12,7 @@
 //!   further request: those end with an error at once. So what it keeps is bounded by what it had.
 
 use std::cell::{Cell, RefCell};
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 
 use crate::device::{BlockDevice, Geometry, Request};
 use crate::gate::Gate;
@@ -32,6 +32,7 @@ pub struct Watched {
     inner: RefCell<Option<Rc<dyn BlockDevice>>>,
     /// What is in front of it.
     gate: Option<Rc<Gate>>,
+    me: Weak<Watched>,
     /// As it was at the beginning: asked several times for each request, and a cache device does not grow.
     geometry: Geometry,
     /// Its number among the watched devices of the thread.
@@ -57,10 +58,11 @@ impl Watched {
     pub fn behind(gate: Option<Rc<Gate>>, inner: Rc<dyn BlockDevice>) -> Rc<Watched> {
         let watcher = WATCHERS.get() + 1;
         WATCHERS.set(watcher);
-        Rc::new(Watched {
+        Rc::new_cyclic(|me| Watched {
             geometry: inner.geometry(),
             inner: RefCell::new(Some(inner)),
             gate,
+            me: me.clone(),
             watcher,
             begun: Cell::new(0),
             looks: Cell::new(0),
@@ -124,9 +126,16 @@ impl Watched {
         self.elsewhere.borrow_mut()[usize::from(place)] -= 1;
     }
 
+    /// Keeps a request until there is time for it.
+    #[cold]
+    fn park(&self, gate: &Gate, request: Request, completer: Completer) {
+        let me: Rc<dyn BlockDevice> = self.me.upgrade().expect("whoever asks has it");
+        gate.hold(&me, request, completer);
+    }
+
     // Each call that this is not copied into copies the request once more.
     #[inline(always)]
-    fn submit_if(&self, is_open: bool, request: Request, completer: Completer) {
+    fn pass(&self, request: Request, completer: Completer) {
         if self.silent.get() {
             if self.given_up_count() > 0 {
                 return request.finish(Err(IoErrorKind::TimedOut.into()), completer);
@@ -140,10 +149,7 @@ impl Watched {
         let number = self.begun.get() + 1;
         self.begun.set(number);
         completer.watch(self.watcher, number);
-        match &self.gate {
-            Some(gate) if !is_open => gate.hold(inner, request, completer),
-            _ => inner.submit(request, completer),
-        }
+        inner.submit(request, completer);
     }
 }
 
@@ -153,8 +159,11 @@ impl BlockDevice for Watched {
     }
 
     fn submit(&self, request: Request, completer: Completer) {
-        let is_open = self.gate.as_ref().is_none_or(|gate| gate.is_open());
-        self.submit_if(is_open, request, completer);
+        match &self.gate {
+            // The device has nothing of it yet, and is not late with it.
+            Some(gate) if !gate.is_open() => self.park(gate, request, completer),
+            _ => self.pass(request, completer),
+        }
     }
 }
 
@@ -167,7 +176,7 @@ impl BlockDevice for PastGate {
     }
 
     fn submit(&self, request: Request, completer: Completer) {
-        self.0.submit_if(true, request, completer);
+        self.0.pass(request, completer);
     }
 }
 
@@ -176,6 +185,8 @@ mod tests {
     use super::*;
     use crate::buf::Buf;
     use crate::executor::block_on_ready;
+    use crate::model::world::World;
+    use crate::runtime::Runtime;
 
     /// Keeps all requests.
     #[derive(Default)]
@@ -219,6 +230,23 @@ mod tests {
         silent.answer(0);
         assert!(!watched.look());
         drop(second);
+    }
+
+    #[test]
+    fn what_waits_at_the_gate_is_not_late() {
+        let world = World::new(1);
+        let runtime = Rc::clone(&world) as Rc<dyn Runtime>;
+        let (silent, gate) = (Rc::new(Silent::default()), Gate::new(runtime));
+        let watched = Watched::behind(Some(Rc::clone(&gate)), Rc::clone(&silent) as _);
+        let device = Rc::clone(&watched) as Rc<dyn BlockDevice>;
+        gate.open_until(world.now());
+        let flush = device.flush();
+        assert!((0..4 * LOOKS).all(|_| !watched.look()), "the device has not seen it");
+        gate.open_until(world.now() + 1);
+        assert_eq!(silent.0.borrow().len(), 1);
+        assert!((0..LOOKS).all(|_| !watched.look()) && watched.look());
+        silent.answer(0);
+        assert_eq!(block_on_ready(flush.done()), Ok(()));
     }
 
     #[test]

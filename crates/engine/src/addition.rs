@@ -276,6 +276,7 @@ impl Core {
             let at = root_offset(next.root_bytes, slot);
             member.device.write(at, root.clone()).done().await.map_err(failed)?;
         }
+        self.claim_member(index).await.map_err(failed)?;
         member.device.flush().done().await.map_err(failed)?;
         if planted::is(Bug::JoinedUnprepared) {
             return Ok(());

@@ -96,6 +96,13 @@ struct Seen {
     is_damaged: bool,
 }
 
+/// Whether the newest claims were made by who was cut off before it had the pool: nobody has renewed one.
+/// What was found by whoever made them is not known any more.
+fn is_unfinished(claims: &[Claim]) -> bool {
+    let newest = claims.iter().map(|claim| claim.number).max();
+    newest.is_some() && claims.iter().all(|claim| Some(claim.number) != newest || claim.beat == 0)
+}
+
 /// Who has the pool, by what was found; `own` is who asks.
 fn holder(Seen { claims, is_damaged }: &Seen, own: &Host) -> Holder {
     let newest = claims.iter().map(|claim| claim.number).max();
@@ -215,16 +222,17 @@ impl Claimant<'_> {
             number: newest + 1,
             beat: 0,
             beat_unix_s: self.rt.unix_seconds(),
-            lease_ms,
+            // Who was cut off here must find how long to wait.
+            lease_ms: seen.claims.iter().map(|claim| claim.lease_ms).fold(lease_ms, u32::max),
             released: false,
             host: self.host.clone(),
         };
         self.write(&claim).await?;
-        let claimed = self.rt.now();
-        let lease = seen.claims.iter().map(|claim| claim.lease_ms).max().unwrap_or(0).max(lease_ms);
+        let (claimed, lease) = (self.rt.now(), claim.lease_ms);
         let wait = match found {
             // Somebody may have begun to use it since the look, whoever had it then.
             _ if claimed - looked > CLAIM_TIME => Nanos::from(lease) * MILLIS,
+            Holder::Own if is_unfinished(&seen.claims) => Nanos::from(lease) * MILLIS,
             Holder::Own => 0,
             Holder::Nobody => CLAIM_WAIT,
             Holder::Other(_) => Nanos::from(lease) * MILLIS,
@@ -244,7 +252,7 @@ impl Claimant<'_> {
             Holder::Other(claim) => Some(claim.host),
             _ => None,
         };
-        Ok(Taken { claim, looked, short_until, from })
+        Ok(Taken { claim: Claim { lease_ms, ..claim }, looked, short_until, from })
     }
 }
 

@@ -15,7 +15,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use forebay_device::{IoError, Nanos};
+use forebay_device::{BlockDevice, IoError, Nanos};
 
 use crate::claim::{self, Taken, read_claims, write_claim};
 use crate::core::Core;
@@ -32,6 +32,8 @@ pub(crate) struct Lease {
     /// None where nobody claims the pool.
     own: RefCell<Option<Claim>>,
     short_until: Cell<Nanos>,
+    /// Whether the last round could not look at a member that nobody goes on without.
+    is_blind: Cell<bool>,
     /// Who has taken it, for people.
     lost_to: RefCell<Option<String>>,
     /// Woken when a round has counted, when the lease is lost, and when the pool stops.
@@ -116,9 +118,21 @@ impl Core {
     #[cold]
     pub(crate) async fn await_lease(&self) -> Result<()> {
         planted::seen("lease awaited");
-        let over = || self.gate.is_open() || self.stopping.get() || self.lease.is_lost();
-        self.lease.changed.until(over).await;
-        self.lease.check()
+        let is_over = || self.stopping.get() || self.lease.is_lost() || self.is_beyond_lease();
+        self.lease.changed.until(|| self.gate.is_open() || is_over()).await;
+        self.lease.check()?;
+        if self.is_beyond_lease() { self.check_latch() } else { Ok(()) }
+    }
+
+    /// Whether there is no lease, and none to wait for: a pool that has latched leaves no member behind.
+    fn is_beyond_lease(&self) -> bool {
+        self.latched.get() && self.lease.is_blind.get() && !self.gate.is_open()
+    }
+
+    /// Puts the claim down on a member that is to join: what stands there may be of another pool.
+    pub(crate) async fn claim_member(&self, index: usize) -> std::result::Result<(), IoError> {
+        let Some(own) = self.lease.own() else { return Ok(()) };
+        self.write_own(Rc::clone(&self.members[index].watched) as _, 0..2, &own).await
     }
 
     /// Whether a member's claims are no others than those of `own`.
@@ -141,12 +155,11 @@ impl Core {
 
     async fn write_own(
         &self,
-        index: usize,
+        device: Rc<dyn BlockDevice>,
         slots: std::ops::Range<usize>,
         own: &Claim,
     ) -> std::result::Result<(), IoError> {
         let Some(places) = claim::places(&self.superblock.borrow()) else { return Ok(()) };
-        let device = self.members[index].watched.past_gate();
         write_claim(&*device, &places[slots], own).await?;
         if own.released { device.flush().done().await } else { Ok(()) }
     }
@@ -172,14 +185,22 @@ impl Core {
         own.beat_unix_s = self.rt.unix_seconds();
         *self.lease.own.borrow_mut() = Some(own.clone());
         let slot = (own.beat % 2) as usize;
-        let write = |index| self.write_own(index, slot..slot + 1, &own);
+        let write = |index: usize| {
+            self.write_own(self.members[index].watched.past_gate(), slot..slot + 1, &own)
+        };
         for (index, written) in self.in_round(&round, write).await {
+            // Others may take this host for dead then, but none that the look has not found.
             if let Err(error) = written {
-                is_whole &= !self.drop_out(index, "writing the claim of", error);
+                self.drop_out(index, "writing the claim of", error);
             }
         }
         if is_whole && !self.lease.is_lost() {
             self.extend_lease(looked);
+        }
+        self.lease.is_blind.set(!is_whole);
+        if self.is_beyond_lease() {
+            self.gate.refuse();
+            self.lease.wake();
         }
         is_whole
     }
@@ -228,8 +249,13 @@ impl Core {
         own.beat += 1;
         own.released = true;
         let round: Vec<usize> = self.serving().map(|(index, _)| index).collect();
-        // Where it fails, the pool counts as this host's, as after a crash.
-        self.in_round(&round, |index| self.write_own(index, 0..2, &own)).await;
+        // Not past the gate: behind the lease it would hide the claim of whoever took the pool. Where it fails,
+        // the pool counts as this host's, as after a crash.
+        let write = |index: usize| {
+            let device: Rc<dyn BlockDevice> = Rc::clone(&self.members[index].watched) as _;
+            self.write_own(device, 0..2, &own)
+        };
+        self.in_round(&round, write).await;
     }
 }
 
@@ -239,9 +265,13 @@ async fn heartbeat(core: Rc<Core>) {
     let usual = Nanos::from(own.lease_ms) * MILLIS / LEASE_ROUNDS;
     let over = || core.log.is_retired() || core.lease.is_lost();
     while !over() {
+        let began = core.rt.now();
         let counts = core.beat().await;
-        let is_short = !counts || core.rt.now() < core.lease.short_until.get();
+        // A round that took longer than the time that it brought is worth as much as none.
+        let is_short = !counts || began < core.lease.short_until.get() || !core.gate.is_open();
         let pause = if is_short { usual.min(CLAIM_TIME / 4) } else { usual };
         core.lease.changed.until_or(over, core.rt.sleep(pause)).await;
     }
+    // Nobody renews it any more.
+    core.gate.end();
 }

@@ -9,8 +9,9 @@ use std::task::{Context, Poll, Waker};
 use forebay_device::model::disk::{DiskSettings, SimDisk};
 use forebay_device::model::world::{Crash, World};
 use forebay_device::runtime::{MILLISECOND, SECOND, Task};
-use forebay_device::{BlockDevice, Buf, Completer, Geometry, Nanos, Request, Runtime};
+use forebay_device::{BlockDevice, Buf, Completer, Geometry, IoErrorKind, Nanos, Request, Runtime};
 use forebay_engine::format::{Claim, Host, Mode};
+use forebay_engine::ids::PoolId;
 use forebay_engine::planted::{Bug, take_seen};
 use forebay_engine::{
     CreateOptions, MemoryWitness, OpenOptions, Pool, Tuning, Volume, VolumeSpec, open_with,
@@ -85,6 +86,15 @@ impl Runtime for Machine {
     }
 }
 
+/// What of the cache devices a host sees fail.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Broken {
+    #[default]
+    Nothing,
+    Changes,
+    All,
+}
+
 /// Counts what one host changes on a device, and lets its first changes take their time.
 struct Counting {
     inner: Rc<SimDisk>,
@@ -93,6 +103,8 @@ struct Counting {
     slow: Rc<Cell<(u64, Nanos)>>,
     /// While this is set nothing is answered.
     hangs: Rc<Cell<bool>>,
+    /// What fails.
+    broken: Rc<Cell<Broken>>,
     unanswered: RefCell<Vec<(Request, Completer)>>,
 }
 
@@ -105,7 +117,12 @@ impl BlockDevice for Counting {
         if self.hangs.get() {
             return self.unanswered.borrow_mut().push((request, completer));
         }
-        if !matches!(request, Request::Read { .. } | Request::Flush) {
+        let is_change = !matches!(request, Request::Read { .. } | Request::Flush);
+        let broken = self.broken.get();
+        if broken == Broken::All || (broken == Broken::Changes && is_change) {
+            return request.finish(Err(IoErrorKind::Media.into()), completer);
+        }
+        if is_change {
             self.changes.set(self.changes.get() + 1);
             let (left, delay) = self.slow.get();
             if left > 0 {
@@ -130,6 +147,8 @@ struct Site {
     slow: Rc<Cell<(u64, Nanos)>>,
     /// Whether its last member hangs.
     hangs: Rc<Cell<bool>>,
+    /// What of its members fails.
+    broken: Rc<Cell<Broken>>,
     witness: Rc<MemoryWitness>,
     tuning: Tuning,
     /// What the last attempt to open it came to.
@@ -204,6 +223,10 @@ const LEASE: Nanos = 24 * SECOND;
 impl Pair {
     /// Host A has made the pool, with nothing in it; nobody has it open.
     fn new(seed: u64, members: usize) -> Pair {
+        Pair::with(seed, members, 0)
+    }
+
+    fn with(seed: u64, members: usize, device_deadline_ms: u32) -> Pair {
         let world = World::new(seed);
         let disk = |i: u64| {
             SimDisk::new(&world, DiskSettings::ssd(MEMBER_BYTES, 512), seed ^ (i + 1) << 32)
@@ -217,13 +240,16 @@ impl Pair {
             let changes = Rc::<Cell<u64>>::default();
             let slow = Rc::<Cell<_>>::default();
             let hangs = Rc::<Cell<bool>>::default();
+            let broken = Rc::<Cell<_>>::default();
             let seen = |disk: &Rc<SimDisk>| {
                 let (inner, changes) = (Rc::clone(disk), Rc::clone(&changes));
                 let (world, slow) = (Rc::clone(&world), Rc::clone(&slow));
                 let is_last = disks.last().is_some_and(|last| Rc::ptr_eq(last, disk));
                 let hangs = if is_last { Rc::clone(&hangs) } else { Rc::default() };
+                let is_member = disks.iter().any(|member| Rc::ptr_eq(member, disk));
+                let broken = if is_member { Rc::clone(&broken) } else { Rc::default() };
                 let unanswered = RefCell::default();
-                Rc::new(Counting { inner, changes, world, slow, hangs, unanswered })
+                Rc::new(Counting { inner, changes, world, slow, hangs, broken, unanswered })
                     as Rc<dyn BlockDevice>
             };
             let host = Host { id: [number; 16], boot: [number; 16], name: name.to_owned() };
@@ -236,6 +262,7 @@ impl Pair {
                 changes,
                 slow,
                 hangs,
+                broken,
                 witness: Rc::default(),
                 tuning: lazy(),
                 outcome: RefCell::default(),
@@ -248,6 +275,7 @@ impl Pair {
         let options = CreateOptions {
             dirty_copies: members as u8,
             segment_bytes: Some(SEGMENT_BYTES as u32),
+            device_deadline_ms,
             ..CreateOptions::named("pool")
         };
         let site = Rc::clone(&it.a);
@@ -308,6 +336,39 @@ impl Pair {
         let (buf, result) = self.run(read)?;
         result.map_err(|error| error.to_string())?;
         version(block, &buf)
+    }
+
+    /// A read that may not end; what it came to in so much time.
+    fn read_within(&self, site: &Rc<Site>, block: u64, span: Nanos) -> Option<Result<u64, String>> {
+        let (volume, answer) = (site.volume(), Rc::<RefCell<_>>::default());
+        let told = Rc::clone(&answer);
+        site.machine.spawn(Box::pin(async move {
+            let (buf, result) = volume.read(block * BLOCK as u64, Buf::new(BLOCK)).await;
+            let found = result.map_err(|error| error.to_string());
+            told.replace(Some(found.and_then(|()| version(block, &buf))));
+        }));
+        self.pause(span);
+        answer.take()
+    }
+
+    /// The same host with a daemon that was started again.
+    fn restarted(&self, site: &Site) -> Rc<Site> {
+        let machine = Machine { world: Rc::clone(&self.world), pulse: Rc::default() };
+        Rc::new(Site {
+            machine: Rc::new(machine),
+            host: RefCell::new(site.host.borrow().clone()),
+            members: site.members.clone(),
+            origin: Rc::clone(&site.origin),
+            changes: Rc::clone(&site.changes),
+            slow: Rc::clone(&site.slow),
+            hangs: Rc::clone(&site.hangs),
+            broken: Rc::clone(&site.broken),
+            witness: Rc::clone(&site.witness),
+            tuning: site.tuning.clone(),
+            outcome: RefCell::default(),
+            pool: RefCell::default(),
+            volume: RefCell::default(),
+        })
     }
 
     fn destage(&self, site: &Rc<Site>) -> Result<(), String> {
@@ -568,4 +629,129 @@ fn the_mark_of_who_has_it_is_never_the_first_segment() {
     let superblock = pool.superblock();
     let last = Claim::offset(&superblock, 1).unwrap() + 4096;
     assert!(last <= superblock.segments_offset);
+}
+
+/// Rounds take their time, and one of them is under way when the short leases end.
+fn ends_its_short_leases(seed: u64) -> Result<(), String> {
+    let pair = Pair::with(seed, 1, 60_000);
+    let a = &pair.a;
+    pair.open(a, false)?;
+    a.slow.set((u64::MAX, (200 + 37 * seed) * MILLISECOND));
+    for _ in 0..400 {
+        pair.pause(100 * MILLISECOND);
+        if !a.serves() {
+            return Err(format!("the lease has run out at {} ns", pair.world.now()));
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_host_that_is_well_keeps_its_lease_when_the_short_ones_end() {
+    survive(16, ends_its_short_leases);
+}
+
+/// The only member takes no writes any more, as SSDs at their end; then it does not answer anything.
+fn breaks(seed: u64) -> Result<(), String> {
+    let pair = Pair::new(seed, 1);
+    let a = &pair.a;
+    pair.open(a, false)?;
+    pair.write(a, 2, 7)?;
+    pair.pause(5 * SECOND + seed * 300 * MILLISECOND);
+    a.broken.set(Broken::Changes);
+    if pair.write(a, 3, 6).is_ok() {
+        return Err("it was written".to_owned());
+    }
+    pair.pause(3 * LEASE);
+    let read = pair.read_within(a, 7, SECOND).ok_or("a read waits for ever")?;
+    same("from a device that takes no writes", read?, 2)?;
+    a.broken.set(Broken::All);
+    let mut waiting = 0;
+    for _ in 0..30 {
+        let read = pair.read_within(a, 7, 5 * SECOND);
+        match read {
+            Some(Ok(_)) => return Err("something was read".to_owned()),
+            Some(Err(_)) => waiting = 0,
+            None => waiting += 1,
+        }
+        if waiting > 4 {
+            return Err("a read waits for ever".to_owned());
+        }
+    }
+    a.broken.set(Broken::Nothing);
+    pair.pause(SECOND);
+    same("once it answers", pair.read_within(a, 7, SECOND).ok_or("a read waits for ever")??, 2)
+        .map(drop)
+}
+
+#[test]
+fn what_can_be_read_of_a_pool_that_has_latched_is_and_nothing_waits_for_ever() {
+    survive(6, breaks);
+}
+
+#[test]
+fn a_device_that_was_another_pools_joins() {
+    survive(4, |seed| {
+        let pair = Pair::new(seed, 1);
+        let a = &pair.a;
+        pair.open(a, false)?;
+        let pool = Rc::clone(a.pool.borrow().as_ref().unwrap());
+        let superblock = pool.superblock();
+        let old = Claim {
+            pool: PoolId([9; 16]),
+            claim: [9; 16],
+            number: seed,
+            beat: 7,
+            beat_unix_s: 7,
+            lease_ms: 24_000,
+            released: true,
+            host: a.host.borrow().clone(),
+        };
+        let disk = SimDisk::new(&pair.world, DiskSettings::ssd(MEMBER_BYTES, 512), seed);
+        for slot in 0..2 {
+            disk.poke(Claim::offset(&superblock, slot).unwrap(), &old.encode());
+        }
+        pair.run(async move { pool.add_member(disk).await.map(drop) })?
+            .map_err(|error| error.to_string())?;
+        pair.pause(2 * LEASE);
+        if !a.serves() || a.was_told("lease-lost") {
+            return Err("the pool was lost to one that is no more".to_owned());
+        }
+        Ok(())
+    });
+}
+
+/// B is killed in the middle of its takeover and started again, and A is alive after all.
+fn killed(seed: u64) -> Result<(), String> {
+    let pair = Pair::new(seed, 1);
+    let (a, b) = (&pair.a, &pair.b);
+    pair.open(a, false)?;
+    pair.write(a, 2, 7)?;
+    pair.pause(5 * SECOND + seed * 100 * MILLISECOND);
+    a.pulse().freeze();
+    pair.pause(10 * MILLISECOND);
+    b.slow.set((1, 400 * MILLISECOND));
+    b.start_open(true);
+    while b.changes.get() == 0 {
+        pair.pause(10 * MILLISECOND);
+    }
+    a.pulse().thaw();
+    pair.pause(600 * MILLISECOND);
+    b.pulse().freeze();
+    let again = pair.restarted(b);
+    again.start_open(false);
+    for _ in 0..4_000 {
+        pair.pause(10 * MILLISECOND);
+        if a.serves() && again.serves() {
+            return Err("both have the pool".to_owned());
+        }
+    }
+    again.volume.take();
+    again.pool.take();
+    Ok(())
+}
+
+#[test]
+fn who_was_cut_off_in_a_takeover_waits_as_it_would_have() {
+    survive(12, killed);
 }
