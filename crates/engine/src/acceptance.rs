@@ -4,13 +4,21 @@
 //!   owner can know whether it is of use, so nothing is accepted that was not asked for.
 //! * A durable tombstone says it (INV-8), so it stays accepted over crashes. What a crash leaves without one
 //!   is lost as before.
+//! * An origin write that was under way when its block was lost may still arrive. Whoever writes around the
+//!   log after the acceptance would be overtaken by it (INV-9), so it is awaited first.
+
+use forebay_device::Nanos;
+use forebay_device::runtime::MILLISECOND;
 
 use crate::core::{Core, ShardState};
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::format::State;
 use crate::ids::VolumeId;
-use crate::limits::REGION_BLOCKS;
+use crate::limits::{ORIGIN_SILENCE, REGION_BLOCKS};
+use crate::planted;
 use crate::volume::{Volume, VolumeState};
+/// How often it is looked whether what is under way to the origin has arrived.
+const LOOK_INTERVAL: Nanos = 5 * MILLISECOND;
 
 /// Regions of a shard in which something of a volume is, by their first block.
 pub(crate) fn regions_of(shard: &ShardState, volume: VolumeId) -> Vec<u64> {
@@ -38,7 +46,8 @@ impl Volume {
     ///
     /// # Errors
     /// [`Stopping`](crate::ErrorKind::Stopping); [`Io`](crate::ErrorKind::Io) if the pool has latched or latches:
-    /// what was not given up before is lost as it was.
+    /// what was not given up before is lost as it was. [`Refused`](crate::ErrorKind::Refused) if the origin does
+    /// not answer, and may still take what is lost.
     pub async fn accept_lost(&self) -> Result<u64> {
         let _request = self.begin().await?;
         let (core, v) = (self.core(), &self.state);
@@ -57,9 +66,15 @@ impl Core {
         if lost_in(shard, v.id, region).is_empty() {
             return Ok(0);
         }
-        let _guard = shard.locks.lock(&self.ram, v.id, region, REGION_BLOCKS).await;
-        // Some of it may have been overwritten meanwhile.
-        let lost = lost_in(shard, v.id, region);
+        let (_guard, lost) = loop {
+            self.until_arrived(v, &lost_in(shard, v.id, region)).await?;
+            let guard = shard.locks.lock(&self.ram, v.id, region, REGION_BLOCKS).await;
+            // Some of it may have been overwritten meanwhile, and more of it lost.
+            let lost = lost_in(shard, v.id, region);
+            if !is_under_way(v, &lost) {
+                break (guard, lost);
+            }
+        };
         let void = async {
             self.check_latch()?;
             self.log_tombstones(v, &lost).await?;
@@ -70,4 +85,27 @@ impl Core {
         durable?;
         Ok(lost.iter().map(|(_, count)| u64::from(*count)).sum())
     }
+
+    /// Waits until no origin write of any of these runs is under way. Nothing that is lost is begun anew.
+    async fn until_arrived(&self, v: &VolumeState, lost: &[(u64, u32)]) -> Result<()> {
+        while is_under_way(v, lost) {
+            planted::seen("acceptance waited for the origin");
+            self.check_latch()?;
+            if v.origin.is_silent(self.rt.now(), ORIGIN_SILENCE) {
+                let what = format!(
+                    "the origin of \"{}\" does not answer, and may still take what is lost",
+                    v.name
+                );
+                return Err(Error::new(ErrorKind::Refused, what).hint("ask again once it answers"));
+            }
+            let timer = self.rt.sleep(LOOK_INTERVAL);
+            v.origin.traffic.moved.until_or(|| !is_under_way(v, lost), timer).await;
+        }
+        Ok(())
+    }
+}
+
+/// Whether some of these runs is planned to be written to the origin, or is on its way there.
+fn is_under_way(v: &VolumeState, runs: &[(u64, u32)]) -> bool {
+    runs.iter().any(|&(first, count)| v.elevator.since_taken(first, count).is_some())
 }

@@ -48,17 +48,21 @@ struct Holding {
     volume: VolumeId,
     held: u64,
     dirty: u64,
+    /// Blocks of writes that were let go and are not published.
+    coming: u64,
     reserved: u64,
     limit: u64,
 }
 
 impl Holding {
     fn new(volume: VolumeId) -> Self {
-        Self { volume, held: 0, dirty: 0, reserved: 0, limit: u64::MAX }
+        Self { volume, held: 0, dirty: 0, coming: 0, reserved: 0, limit: u64::MAX }
     }
 
+    /// What is dirty beyond the reservation, or about to be: writers that begin together must not each find
+    /// the same room.
     fn excess(&self) -> u64 {
-        self.dirty.saturating_sub(self.reserved)
+        (self.dirty + self.coming).saturating_sub(self.reserved)
     }
 }
 
@@ -87,8 +91,6 @@ impl Default for Space {
 /// Of a volume: who waits for its space.
 #[derive(Default)]
 pub(crate) struct Claims {
-    /// Blocks of writes that were let go and are not published.
-    coming: Cell<u64>,
     /// First come, first served.
     turn: TaskMutex,
     waiting: Cell<u64>,
@@ -99,12 +101,15 @@ pub(crate) struct Claims {
 }
 
 /// What a write is about to add, until dropped.
-pub(crate) struct Coming<'a>(&'a VolumeState, u64);
+pub(crate) struct Coming<'a> {
+    space: &'a Space,
+    volume: VolumeId,
+    count: u64,
+}
 
 impl Drop for Coming<'_> {
     fn drop(&mut self) {
-        let coming = &self.0.claims.coming;
-        coming.set(coming.get() - self.1);
+        self.space.with(self.volume, |it| it.coming -= self.count);
     }
 }
 
@@ -289,7 +294,7 @@ impl Core {
         self.space.common.set(common);
         self.space.bounded.set(bounded);
         let known = |it: &Holding| superblock.volumes.iter().any(|v| v.id == it.volume);
-        self.space.all.borrow_mut().retain(|it| it.held > 0 || known(it));
+        self.space.all.borrow_mut().retain(|it| it.held + it.coming > 0 || known(it));
     }
 
     /// What a volume holds and may hold.
@@ -303,20 +308,34 @@ impl Core {
     }
 
     /// Waits until a volume may hold what a write adds.
-    pub(crate) async fn claim<'a>(
+    pub(crate) async fn claim(
         &self,
-        v: &'a VolumeState,
+        v: &VolumeState,
         first: u64,
         count: u32,
-    ) -> Option<Coming<'a>> {
+    ) -> Option<Coming<'_>> {
         if !self.space.bounded.get() {
             return None;
         }
-        if v.claims.waiting.get() > 0 || !self.fits(v, first, count) {
+        // What overwrites what is dirty adds nothing, and waits behind nobody.
+        let queues = || v.claims.waiting.get() > 0 && self.mapped(v, first, count).1 < count;
+        if queues() || !self.fits(v, first, count) {
             Box::pin(self.await_space(v, first, count)).await;
         }
-        v.claims.coming.set(v.claims.coming.get() + u64::from(count));
-        Some(Coming(v, count.into()))
+        let count = u64::from(count);
+        self.space.with(v.id, |it| it.coming += count);
+        Some(Coming { space: &self.space, volume: v.id, count })
+    }
+
+    /// Blocks of a range that the SSDs hold, and those of them that the origin is not known to have.
+    fn mapped(&self, v: &VolumeState, first: u64, count: u32) -> (u32, u32) {
+        let (mut mapped, mut owed) = (0, 0);
+        self.shard(v.id, first).index.borrow().lookup(v.id, first, count, |m| {
+            let data = if m.state.has_data() { m.count } else { 0 };
+            mapped += data;
+            owed += if m.state.is_owed() { data } else { 0 };
+        });
+        (mapped, owed)
     }
 
     async fn await_space(&self, v: &VolumeState, first: u64, count: u32) {
@@ -342,13 +361,9 @@ impl Core {
     /// Whether a volume may hold what a write of so many blocks adds. One is let go whatever its length,
     /// where nothing else of its volume is dirty.
     fn fits(&self, v: &VolumeState, first: u64, count: u32) -> bool {
-        let (mut mapped, mut owed) = (0, 0);
-        self.shard(v.id, first).index.borrow().lookup(v.id, first, count, |m| {
-            let data = if m.state.has_data() { m.count } else { 0 };
-            mapped += data;
-            owed += if m.state.is_owed() { data } else { 0 };
-        });
-        let (it, coming) = (self.space.get(v.id), v.claims.coming.get());
+        let (mapped, owed) = self.mapped(v, first, count);
+        let it = self.space.get(v.id);
+        let coming = it.coming;
         let dirty = it.dirty + coming + u64::from(count - owed);
         let held = it.held + coming + u64::from(count - mapped);
         owed == count
@@ -390,7 +405,7 @@ impl Core {
             return true;
         }
         let it = self.space.get(v.id);
-        let holds = it.held + v.claims.coming.get() + count <= it.limit;
+        let holds = it.held + it.coming + count <= it.limit;
         if !holds {
             self.housekeeping.wake_all();
         }

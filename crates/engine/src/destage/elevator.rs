@@ -76,7 +76,7 @@ pub(crate) struct Elevator {
 
 impl Elevator {
     /// Since when something of a range was dirty that is planned or under way.
-    pub(super) fn since_taken(&self, block: u64, count: u32) -> Option<Nanos> {
+    pub(crate) fn since_taken(&self, block: u64, count: u32) -> Option<Nanos> {
         let end = block + u64::from(count);
         let before = self.taken.borrow().range(..end).next_back().map(|(_, &taken)| taken);
         before.filter(|(until, _)| *until > block).map(|(_, since)| since)

@@ -5,10 +5,11 @@
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
+use forebay_device::Runtime;
 use forebay_device::model::fault::{Ops, Trigger};
 use forebay_device::model::world::Crash;
 use forebay_engine::planted::Bug;
-use forebay_engine::{EventKind, Hold, Place, Tuning};
+use forebay_engine::{EventKind, Hold, Mode, Place, Tuning};
 
 use crate::changing::add;
 use crate::rig::{BLOCK, KINDS, Plan, Rig, SOON, lazy, provoke, same, survive, version};
@@ -577,6 +578,59 @@ fn a_crash_in_the_middle_of_an_acceptance_leaves_lost_what_was_not_accepted() {
             comes_home(&rig)?;
         }
         assert!(opened[0] > 0 && opened[1] > 0, "{opened:?}");
+        Ok(())
+    });
+}
+
+/// A write to the origin that was under way when its block was lost may arrive at any time. What is written
+/// around the log after the loss was accepted is newer.
+#[test]
+fn what_was_on_its_way_to_the_origin_does_not_overtake_what_is_written_after_an_acceptance() {
+    survive(8, |seed| {
+        let rig = Rig::new(seed, plan(2));
+        spread(&rig, 4)?;
+        let failed = (seed % 2) as usize;
+        // Some of it arrives, some of it is kept.
+        rig.origin_broken.hanging.arm(Trigger::every(Ops::Writes));
+        let volume = rig.volume();
+        rig.world.spawn(Box::pin(async move {
+            volume.destage().await.ok();
+        }));
+        rig.pause(SOON);
+        assert!(rig.origin_broken.stuck.count() > 0);
+        rig.origin_broken.hanging.disarm();
+        strike(&rig, failed, 3, 0);
+        touch(&rig);
+        rig.pause(100 * SOON);
+        let gone = lost(&rig);
+        if gone.is_empty() {
+            return Err("nothing was lost".into());
+        }
+        // An origin that is silent may still take what is lost: who accepts is told, and asks again.
+        let accept = || {
+            let volume = rig.volume();
+            rig.run(async move { volume.accept_lost().await })
+        };
+        let mut accepted = accept()?;
+        if accepted.is_err() {
+            rig.origin_broken.answer();
+            rig.pause(SOON);
+            accepted = accept()?;
+        }
+        same("accepted", accepted.map_err(|error| error.to_string())?, gone.len() as u64)?;
+        let volume = rig.volume();
+        rig.run(async move { volume.set_mode(Mode::Writethrough).await })?
+            .map_err(|error| error.to_string())?;
+        for &block in &gone {
+            rig.write(5, block, 1)?;
+        }
+        rig.origin_broken.answer();
+        rig.pause(SOON);
+        rig.flush().ok();
+        for &block in &gone {
+            same("newest", rig.read(block)?, 5)?;
+            rig.settled(block)?;
+        }
         Ok(())
     });
 }

@@ -40,7 +40,7 @@ pub struct Gate {
 }
 
 impl Gate {
-    fn new(world: &Rc<World>, inner: Rc<dyn BlockDevice>) -> Rc<Gate> {
+    pub fn new(world: &Rc<World>, inner: Rc<dyn BlockDevice>) -> Rc<Gate> {
         Rc::new_cyclic(|me| Gate {
             inner,
             world: Rc::clone(world),

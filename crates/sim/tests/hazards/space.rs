@@ -10,7 +10,7 @@ use forebay_device::{BlockDevice, Buf, Request, Runtime};
 use forebay_engine::planted::{Bug, take_seen};
 use forebay_engine::{Mode, Priority, Tuning, Volume, VolumeSettings, VolumeSpec};
 
-use crate::rig::{BLOCK, Plan, Rig, SEGMENT_BYTES, lazy, provoke, same, survive};
+use crate::rig::{BLOCK, Gate, Plan, Rig, SEGMENT_BYTES, lazy, provoke, same, survive};
 
 /// Blocks of the first volume: twice what the pool holds.
 const BLOCKS: u64 = 1280;
@@ -334,5 +334,105 @@ fn a_pool_that_shrinks_reserves_in_proportion() {
             true => Ok(()),
             false => Err(format!("{one} and {two} of {half}")),
         }
+    });
+}
+
+/// Another volume, whose origin is behind a gate of its own.
+fn gated(rig: &Rig, seed: u64, name: &str, mode: Mode) -> Result<(Rc<Volume>, Rc<Gate>), String> {
+    let settings_of = DiskSettings::origin(BLOCKS * BLOCK as u64, 512, true);
+    let origin = Gate::new(&rig.world, SimDisk::new(&rig.world, settings_of, seed) as _);
+    let spec = VolumeSpec {
+        name: name.into(),
+        origin: name.into(),
+        mode,
+        cache_block_bytes: 4096,
+        settings: Default::default(),
+        accept_data_loss_on_ssd_failure: true,
+    };
+    let (pool, device) = (rig.pool(), Rc::clone(&origin) as Rc<dyn BlockDevice>);
+    let added = rig.run(async move { pool.add_volume(&spec, device).await })?;
+    Ok((Rc::new(added.map_err(|error| error.to_string())?), origin))
+}
+
+/// What is written through keeps a copy in the log until a flush of its origin has proven it. A flush that
+/// never ends must not keep the log full of them.
+#[test]
+fn what_is_written_through_to_an_origin_whose_flushes_hang_takes_no_reserved_room() {
+    survive(4, |seed| {
+        let rig = pool(seed);
+        let other = second(&rig, seed, reserved(6))?;
+        let (through, gate) = gated(&rig, seed, "x", Mode::Writethrough)?;
+        gate.hold(usize::MAX, is_flush);
+        let written = start(&rig, &through, 2, (0..BLOCKS).map(|i| i * 7 % BLOCKS));
+        until(&rig, &written, BLOCKS, "written through")?;
+        rig.pause(2 * SECOND);
+        for pass in 0..20 {
+            let blocks = (0..OTHER / 8).map(|i| (pass * 97 + i * 5) % OTHER);
+            let ended = start(&rig, &other, pass as u8, blocks);
+            until(&rig, &ended, OTHER / 8, &format!("pass {pass}"))?;
+        }
+        gate.hold(0, is_flush);
+        gate.release();
+        Ok(())
+    });
+}
+
+/// Volumes that begin to write at the same instant share what is common like those that come one by one.
+#[test]
+fn bursts_of_many_volumes_at_once_leave_what_is_reserved() {
+    survive(4, |seed| {
+        let rig = pool(seed);
+        let other = second(&rig, seed, reserved(6))?;
+        let promise = rig.pool().promised_bytes();
+        let mut others = Vec::new();
+        for name in ["x", "y", "z", "u"] {
+            let (volume, gate) = gated(&rig, seed, name, Mode::Writeback)?;
+            gate.hold(usize::MAX, is_write);
+            others.push((volume, gate));
+        }
+        let begun: Vec<_> = others
+            .iter()
+            .map(|(volume, _)| start(&rig, volume, 2, (0..BLOCKS).map(|i| i * 7 % BLOCKS)))
+            .collect();
+        rig.pause(SECOND);
+        let dirty: u64 = others.iter().map(|(volume, _)| volume.space().dirty_bytes).sum();
+        let common = promise - 6 * SEGMENT_BYTES;
+        // One write of each is let go.
+        if dirty > common + others.len() as u64 * BLOCK as u64 {
+            return Err(format!("{dirty} B dirty of {common} B that are common"));
+        }
+        for pass in 0..20 {
+            let blocks = (0..OTHER / 8).map(|i| (pass * 97 + i * 5) % OTHER);
+            let ended = start(&rig, &other, pass as u8, blocks);
+            until(&rig, &ended, OTHER / 8, &format!("pass {pass}"))?;
+        }
+        for (volume, gate) in &others {
+            assert!(volume.space().dirty_bytes > 0);
+            gate.hold(0, is_write);
+            gate.release();
+        }
+        for begun in begun {
+            until(&rig, &begun, BLOCKS, "the others, once their origins answer")?;
+        }
+        Ok(())
+    });
+}
+
+/// What overwrites dirty data adds nothing, and does not wait behind what does.
+#[test]
+fn overwriting_what_is_dirty_does_not_wait_at_a_limit() {
+    survive(4, |seed| {
+        let rig = pool(seed);
+        set(&rig, &rig.volume(), limited(6))?;
+        rig.origin_gate.hold(usize::MAX, is_write);
+        until(&rig, &start(&rig, &rig.volume(), 1, 0..8), 8, "what is overwritten")?;
+        let stuck = start(&rig, &rig.volume(), 1, 8..200);
+        rig.pause(SECOND);
+        assert!(stuck.get() > 10 && stuck.get() < 192, "{}", stuck.get());
+        let over = start(&rig, &rig.volume(), 2, 0..8);
+        until(&rig, &over, 8, "overwriting")?;
+        rig.origin_gate.hold(0, is_write);
+        rig.origin_gate.release();
+        until(&rig, &stuck, 192, "the rest")
     });
 }
