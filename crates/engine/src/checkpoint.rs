@@ -286,10 +286,8 @@ async fn reclaimer(core: Rc<Core>) {
     while !core.is_housekeeping_over() {
         let tight = core.index_bytes.get() >= core.index_memory_max.get() / 100 * 95;
         let due = core.is_reclaim_due() || tight;
-        if let Some(v) = core.to_trim()
-            && core.trim(&v).await
-        {
-            continue;
+        if let Some(v) = core.to_trim() {
+            core.trim(&v).await;
         }
         let progress = due && core.reclaim_one().await.unwrap_or(false);
         let stuck = due && !progress;

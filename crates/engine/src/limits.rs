@@ -265,6 +265,10 @@ pub const SPACE_SEGMENTS_MIN: u32 = 64;
 /// writers are slowed down.
 pub const PROMISE_EARLIER_PERCENT: u64 = 10;
 
+/// Percent of what is promised that reservations may have: the rest stays common, for who has none would write one
+/// block after the other, each at the speed of its origin.
+pub const RESERVABLE_PERCENT: u64 = 75;
+
 /// Percent of a segment that counts as data in what volumes are promised: the rest are headers, the footer,
 /// and what checkpoints and facts take.
 pub const PROMISE_PACKED_PERCENT: u64 = 80;

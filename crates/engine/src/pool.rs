@@ -423,8 +423,8 @@ impl Pool {
     }
 
     /// Bytes, one copy of each, that the reservations of all volumes may have together.
-    pub fn promised_bytes(&self) -> u64 {
-        self.core.promised_blocks() * BLOCK_BYTES
+    pub fn reservable_bytes(&self) -> u64 {
+        Core::reservable_of(self.core.promised_blocks()) * BLOCK_BYTES
     }
 
     /// Adds a volume and attaches it.

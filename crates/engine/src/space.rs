@@ -25,6 +25,7 @@ use crate::ids::{BLOCK_BYTES, SegmentId, VolumeId};
 use crate::index::Mapping;
 use crate::limits::{
     GRANULE_BLOCKS, PROMISE_EARLIER_PERCENT, PROMISE_PACKED_PERCENT, REGION_BLOCKS,
+    RESERVABLE_PERCENT,
 };
 use crate::planted::{self, Bug, seen};
 use crate::segment::Set;
@@ -217,6 +218,11 @@ impl Core {
         sets as u64 * u64::from(self.segment_blocks) * percent / 100 / 100
     }
 
+    /// Blocks of a promise that reservations may have.
+    pub(crate) fn reservable_of(promise: u64) -> u64 {
+        promise * RESERVABLE_PERCENT / 100
+    }
+
     /// Whether a volume, or a new one, could have such a reservation and limit.
     pub(crate) fn check_space(&self, of: Option<VolumeId>, wanted: &VolumeSettings) -> Result<()> {
         let least = u64::from(self.tuning.space_segments_min) * self.segment_bytes;
@@ -245,12 +251,12 @@ impl Core {
             let volumes = superblock.volumes.iter().filter(move |v| is_other(v.id) != own);
             volumes.fold(0_u64, |sum, v| sum.saturating_add(v.settings.reservation_bytes))
         };
-        let promise = self.promised_blocks() * BLOCK_BYTES;
-        let left = promise.saturating_sub(reserved_for(false));
+        let reservable = Self::reservable_of(self.promised_blocks()) * BLOCK_BYTES;
+        let left = reservable.saturating_sub(reserved_for(false));
         if reservation > left.max(reserved_for(true)) {
             let what = format!("{reservation} bytes cannot be reserved: {left} bytes are left");
             let hint = format!(
-                "all reservations of this pool may have {promise} bytes together; make others \
+                "all reservations of this pool may have {reservable} bytes together; make others \
                  smaller, or add a cache device"
             );
             return invalid(what, hint);
@@ -258,12 +264,12 @@ impl Core {
         Ok(())
     }
 
-    /// Bytes that are reserved for volumes beyond what a pool of so many sets could promise.
+    /// Bytes that are reserved for volumes beyond what they could be in a pool of so many sets.
     pub(crate) fn overpromised_bytes(&self, sets: usize) -> u64 {
         let superblock = self.superblock.borrow();
         let reserved = superblock.volumes.iter().map(|v| v.settings.reservation_bytes);
         let reserved = reserved.fold(0, u64::saturating_add);
-        reserved.saturating_sub(self.promised_of(sets) * BLOCK_BYTES)
+        reserved.saturating_sub(Self::reservable_of(self.promised_of(sets)) * BLOCK_BYTES)
     }
 
     /// Takes over what was set, or what the pool has become.
@@ -280,9 +286,10 @@ impl Core {
             return;
         }
         let promise = if asked > 0 { self.promised_blocks() } else { u64::MAX };
+        let reservable = Self::reservable_of(self.promised_blocks());
         for v in &superblock.volumes {
             let wanted = blocks(v.settings.reservation_bytes);
-            let part = u128::from(wanted) * u128::from(promise) / u128::from(asked.max(1));
+            let part = u128::from(wanted) * u128::from(reservable) / u128::from(asked.max(1));
             let reserved = wanted.min(u64::try_from(part).unwrap_or(u64::MAX));
             let limit = match v.settings.limit_bytes {
                 0 => u64::MAX,
@@ -290,7 +297,7 @@ impl Core {
             };
             self.space.with(v.id, |it| (it.reserved, it.limit) = (reserved, limit));
         }
-        let common = if asked > 0 { promise.saturating_sub(asked) } else { u64::MAX };
+        let common = if asked > 0 { promise - asked.min(reservable) } else { u64::MAX };
         self.space.common.set(common);
         self.space.bounded.set(bounded);
         let known = |it: &Holding| superblock.volumes.iter().any(|v| v.id == it.volume);
@@ -445,14 +452,17 @@ impl Core {
     }
 
     /// Gives up clean data of a volume near its limit: a hand goes round its part of the index, as in
-    /// CLOCK, takes a hit from what was hit, and evicts what was not. Whether it has given up anything.
-    pub(crate) async fn trim(&self, v: &VolumeState) -> bool {
-        let before = self.space.get(v.id).held;
+    /// CLOCK, takes a hit from what was hit, and evicts what was not. Where that gives up less than half of what is
+    /// wanted, it is not tried again at once.
+    pub(crate) async fn trim(&self, v: &VolumeState) {
+        let before = self.space.get(v.id);
         let target = |it: &Holding| it.limit - it.limit / TRIM_PARTS * 2;
         // Heat is at most 3: after as many rounds nothing is hot any more.
         for _ in 0..4 * self.shards.len() {
             let it = self.space.get(v.id);
-            if it.held <= target(&it) || self.latched.get() || self.closing.get() {
+            // What is dirty is not given up.
+            let is_over = it.held <= target(&it).max(it.dirty);
+            if is_over || self.latched.get() || self.closing.get() {
                 break;
             }
             let shard = v.claims.shard.get();
@@ -461,11 +471,10 @@ impl Core {
             yield_once().await;
         }
         self.room.wake_all();
-        let gave = self.space.get(v.id).held < before;
-        if !gave {
+        let given = before.held.saturating_sub(self.space.get(v.id).held);
+        if given < before.held.saturating_sub(target(&before)) / 2 {
             v.claims.rests_until.set(self.rt.now() + TRIM_REST);
         }
-        gave
     }
 
     /// Does that in one shard, for about so many blocks.
