@@ -27,7 +27,7 @@ const KNOWN: &[(&str, u64)] = &[
     ("range-lock-skipped", 19),
     ("root-before-images", 60),
     ("flush-acknowledged-early", 54),
-    ("tombstone-not-durable", 1234),
+    ("tombstone-not-durable", 1491),
     ("remote-hit-unpinned", 210),
     ("open-sets-believed", 490),
     ("failed-member-kept", 22),
