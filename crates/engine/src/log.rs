@@ -385,6 +385,7 @@ impl Core {
             owed_blocks: 0,
             written_blocks: 0,
             pins: 0,
+            moves: 0,
             last_sequence: Sequence(0),
             durable_blocks: 0,
             stuck: false,

@@ -112,19 +112,24 @@ impl Core {
         let (size_blocks, opened) = (self.segment_blocks, self.log.open_counter.get());
         let units = sets.iter().filter_map(|set| {
             let queue = set.queue()?;
-            let movable = set.owed_blocks == 0 || (spare && set.written_blocks == 0);
-            let usable = set.state == SetState::Closed && movable;
-            usable.then_some(Unit {
+            // What is written stays where it is, and is clean after the origin's next flush.
+            let movable = match set.owed_blocks {
+                0 => set.live_blocks > 0 || set.pins == 0,
+                _ => spare && set.dirty_blocks() > 0,
+            };
+            (set.state == SetState::Closed).then_some(Unit {
                 id: set.id.0,
                 queue,
                 opened: set.incarnation.counter,
                 live_blocks: set.live_blocks,
-                owed_blocks: set.owed_blocks,
+                dirty_blocks: set.dirty_blocks(),
+                written_blocks: set.written_blocks,
                 copies: set.segments.len() as u32,
                 size_blocks,
                 packed_blocks: self.log.packed_blocks.get().min(size_blocks),
                 // Emptied elsewhere, it would make no room where there is none.
-                pinned: set.pins > 0
+                pinned: !movable
+                    || set.moves > 0
                     || (sparing && self.space.is_spared(set, opened))
                     || set.has_no_copy()
                     || !(lacking.is_empty() || sets.touches(set, lacking)),
@@ -142,7 +147,7 @@ impl Core {
         if !self.space.has_reservations() {
             return None;
         }
-        let id = survey.fewest_owed()?;
+        let id = survey.fewest_dirty()?;
         planted::seen("reclaim: owed blocks packed for a reservation");
         Some(id)
     }
@@ -210,9 +215,9 @@ impl Core {
         queue: Queue,
         haste: Haste,
     ) -> Result<()> {
-        let pinned = self.pin_set(id);
+        let pinned = self.begin_move(id);
         let result = self.empty_set(id, queue, haste).await;
-        self.unpin(pinned);
+        self.end_move(pinned);
         result
     }
 
@@ -229,6 +234,22 @@ impl Core {
         let mut sets = self.sets.borrow_mut();
         let start = sets.location(id, 0);
         sets.pin(start)
+    }
+
+    /// Pins a set that nothing else is to be moved out of meanwhile.
+    fn begin_move(&self, id: SegmentId) -> SegmentId {
+        let pinned = self.pin_set(id);
+        if let Some(set) = self.sets.borrow_mut().get_mut(pinned) {
+            set.moves += 1;
+        }
+        pinned
+    }
+
+    fn end_move(&self, pinned: SegmentId) {
+        if let Some(set) = self.sets.borrow_mut().get_mut(pinned) {
+            set.moves -= 1;
+        }
+        self.unpin(pinned);
     }
 
     /// Where what is dirty in a set is moved to.
@@ -315,14 +336,14 @@ impl Core {
     /// Moves the few dirty blocks of a set forward, in the background.
     fn move_in_background(self: &Rc<Self>, id: SegmentId, runs: Vec<Run>) {
         let core = Rc::clone(self);
-        let pinned = self.pin_set(id);
+        let pinned = self.begin_move(id);
         self.moving.set(self.moving.get() + 1);
         let blocks = runs.iter().map(|(_, m)| u64::from(m.count)).sum();
         self.policy.borrow_mut().spend(0, blocks);
         self.spawn_background(async move {
             // Its error has latched the pool and is an event.
             core.move_runs(runs, core.dirty_stream_of(id), Haste::Awaited).await.ok();
-            core.unpin(pinned);
+            core.end_move(pinned);
             core.moving.set(core.moving.get() - 1);
             core.reclaim_stuck.set(false);
             core.housekeeping.wake_all();
@@ -332,11 +353,11 @@ impl Core {
     /// Moves what is dirty in a closed set to one with all its copies. What is destaged and waits
     /// for an origin flush stays.
     pub(crate) async fn move_owed(self: &Rc<Self>, id: SegmentId) {
-        let pinned = self.pin_set(id);
+        let pinned = self.begin_move(id);
         let dirty = |(_, m): &Run| m.state == State::Dirty;
         let runs = self.runs_of(id).await.into_iter().filter(dirty).collect();
         self.move_runs(runs, Stream::Dirty, Haste::Background).await.ok();
-        self.unpin(pinned);
+        self.end_move(pinned);
         self.housekeeping.wake_all();
     }
 

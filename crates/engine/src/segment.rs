@@ -69,6 +69,8 @@ pub(crate) struct Set {
     pub written_blocks: u32,
     /// Reads and moves under way that rely on the content.
     pub pins: u32,
+    /// Moves under way out of it.
+    pub moves: u32,
     /// Highest sequence appended to it.
     pub last_sequence: Sequence,
     /// Blocks from the start that a completed member flush covers.
@@ -89,6 +91,16 @@ impl Set {
     /// Whether every member that it lay on has failed.
     pub(crate) fn has_no_copy(&self) -> bool {
         self.segments.is_empty()
+    }
+
+    /// Blocks that no origin has been given: they can be moved, and not dropped.
+    pub(crate) fn dirty_blocks(&self) -> u32 {
+        self.owed_blocks - self.written_blocks
+    }
+
+    /// Whether all that it still owes has been written to origins: with their next flush it is clean.
+    pub(crate) fn awaits_flush(&self) -> bool {
+        self.state == SetState::Closed && self.owed_blocks > 0 && self.dirty_blocks() == 0
     }
 
     /// Whether it holds blocks of volumes.
@@ -576,6 +588,7 @@ mod tests {
             owed_blocks: 0,
             written_blocks: 0,
             pins: 0,
+            moves: 0,
             last_sequence: Sequence(5),
             durable_blocks: 0,
             stuck: false,

@@ -417,6 +417,8 @@ pub(crate) struct Throttle {
     written: Cell<u64>,
     /// Segments of it that hold what an origin may lack.
     owing: Cell<u64>,
+    /// Segments that become clean with an origin's next flush.
+    awaiting_flush: Cell<u64>,
     work: WaitQueue,
 }
 
@@ -428,6 +430,7 @@ impl Throttle {
             active: Cell::new(false),
             written: Cell::new(0),
             owing: Cell::new(0),
+            awaiting_flush: Cell::new(0),
             work: WaitQueue::default(),
         }
     }
@@ -455,6 +458,11 @@ impl Throttle {
     /// Segments of [`Stream::Dirty`] that hold what an origin may lack, as of late.
     pub(crate) fn owing_segments(&self) -> u64 {
         self.owing.get()
+    }
+
+    /// Segments that become clean with an origin's next flush, as of late.
+    pub(crate) fn awaiting_flush(&self) -> u64 {
+        self.awaiting_flush.get()
     }
 
     /// Whether writes are asked for their turn.
@@ -548,6 +556,7 @@ impl Core {
                 self.apportion();
                 let outlook = self.sets.borrow().outlook();
                 self.throttle.owing.set(outlook.owed.iter().sum());
+                self.throttle.awaiting_flush.set(outlook.awaiting_flush);
                 let destaged = self.counters.destage_bytes.get();
                 let owed = self.owed_blocks().saturating_sub(outlook.rewritten_blocks);
                 let (written, owed) = (self.throttle.written.get(), owed * BLOCK_BYTES);
@@ -785,7 +794,14 @@ mod tests {
     fn outlook(free: u64, owed: &[(usize, u64)]) -> Outlook {
         let mut levels = [0; OWED_LEVELS];
         owed.iter().for_each(|&(level, count)| levels[level] = count);
-        Outlook { total: 1000, live: 900, free, rewritten_blocks: 0, owed: levels }
+        Outlook {
+            total: 1000,
+            awaiting_flush: 0,
+            live: 900,
+            free,
+            rewritten_blocks: 0,
+            owed: levels,
+        }
     }
 
     #[test]

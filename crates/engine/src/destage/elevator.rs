@@ -398,8 +398,11 @@ impl Core {
     async fn flush_if_due(&self, v: &VolumeState, last: &mut Flushed, resting: bool) -> bool {
         let bytes = v.counters.destage_bytes.get() - last.bytes;
         let pressed = self.is_pressed() || self.is_squeezed(v);
-        let bytes_max =
-            if pressed { self.pressed_flush_bytes() } else { self.tuning.origin_flush_bytes };
+        let bytes_max = match pressed {
+            true if self.is_room_behind_flush() => self.pressed_flush_bytes() / 8,
+            true => self.pressed_flush_bytes(),
+            false => self.tuning.origin_flush_bytes,
+        };
         let waited = self.rt.now() - last.at >= self.tuning.origin_flush_interval;
         let idle = resting && (self.is_owing(v.id) || pressed || v.drain.get() > 0 || bytes > 0);
         if !v.origin.is_volatile() || !(bytes >= bytes_max || waited || idle) {

@@ -70,6 +70,11 @@ impl Core {
         self.pressure() >= 1.0
     }
 
+    /// Whether enough sets for a root of their own wait for nothing but an origin's flush.
+    pub(super) fn is_room_behind_flush(&self) -> bool {
+        self.throttle.awaiting_flush() >= self.sets.borrow().root_batch() as u64
+    }
+
     /// Bytes destaged under pressure after which the origin is flushed: 1 % of the pool, so that
     /// room comes in time, and an origin that is slow to flush is not asked for every segment.
     pub(super) fn pressed_flush_bytes(&self) -> u64 {

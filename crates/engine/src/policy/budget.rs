@@ -2,7 +2,8 @@
 //!
 //! * At every promise, blocks moved and promised in the window, that promise included, are at most
 //!   (`write_amplification_max` - 1) times the blocks admitted in it (INV-22). As this holds in
-//!   every window, it holds for the life of the SSD, apart from owed blocks.
+//!   every window, it holds for the life of the SSD, apart from the few dirty
+//!   blocks of a unit that is nearly clean.
 //! * There is no clock: the window is measured in admitted blocks, so an idle night saves up
 //!   nothing for a burst of moves in the morning.
 
@@ -65,6 +66,12 @@ impl Budget {
         }
         self.steps[self.now].promised_blocks += blocks;
         true
+    }
+
+    /// Whether moving so many blocks for each that room is `gained` for stays within the maximum in the long
+    /// run, if all of that room is admitted to.
+    pub fn pays(&self, moved: u64, gained: u64) -> bool {
+        moved * 100 <= gained * self.extra_percent
     }
 
     /// Records what was appended. Any moved blocks settle all promises: the engine reports them

@@ -4,8 +4,8 @@
 //! clock. So the code that decides in production is the code that the trace simulator measures.
 //!
 //! * A policy never chooses a pinned unit (INV-21).
-//! * What retention moves stays within the write budget (INV-22); owed blocks are moved whatever
-//!   the budget says, because their only copy is there.
+//! * What retention moves stays within the write budget (INV-22); the few dirty blocks of a unit are
+//!   moved whatever the budget says, because their only copy is there.
 //! * Memory is fixed at construction, and when the pool gets another size (INV-23).
 //! * The same calls give the same answers.
 
@@ -71,10 +71,12 @@ pub struct Unit {
     pub queue: Queue,
     /// Open counter of its incarnation: smaller is older.
     pub opened: u64,
-    /// Blocks that the index still points at, owed ones included.
+    /// Blocks that the index still points at, dirty and written ones included.
     pub live_blocks: u32,
-    /// Blocks that are dirty or written: they cannot be dropped, only moved.
-    pub owed_blocks: u32,
+    /// Blocks that are dirty: they cannot be dropped, only moved.
+    pub dirty_blocks: u32,
+    /// Blocks that wait for an origin's flush: neither dropped nor moved before it.
+    pub written_blocks: u32,
     /// Members on which it lies: it takes the space of so many.
     pub copies: u32,
     /// Blocks that it can hold.
@@ -144,13 +146,14 @@ pub trait Policy {
 
     /// Which of the closed units that were surveyed to reclaim next, if any can be.
     ///
-    /// A unit with owed blocks is named only if no other unit is left and they are few, or if it is half
-    /// empty, the pool is roomy and the write budget has room for them; the
+    /// A unit with dirty blocks is named only if no other unit is left and they are few, or moving them
+    /// pays and the write budget has room for them; or if it is half
+    /// empty, the pool is roomy and the write budget has room for them. The
     /// engine then moves them. `None`: nothing can be freed before something is destaged or a
     /// pin goes away.
     fn choose(&mut self, survey: &Survey) -> Option<u32>;
 
-    /// A unit of `queue` is being reclaimed and `blocks` of the granule that are not owed are live
+    /// A unit of `queue` is being reclaimed and `blocks` of the granule that are clean are live
     /// in it: `true` to append them again to [`Queue::Main`], `false` to drop them.
     ///
     /// `true` reserves the write budget of these blocks until the next
@@ -164,7 +167,7 @@ pub trait Policy {
     }
 
     /// Blocks were appended: `admitted_blocks` for clients (writes and populations),
-    /// `moved_blocks` by reclaim, owed ones included.
+    /// `moved_blocks` by reclaim, dirty ones included.
     fn spend(&mut self, admitted_blocks: u64, moved_blocks: u64);
 
     /// Another maximum of bytes written per byte admitted from now on, in percent from 100 on.
@@ -180,7 +183,7 @@ pub trait Policy {
     fn memory_bytes(&self) -> usize;
 }
 
-/// Share of a unit, in percent, up to which owed blocks count as few. Moving an eighth of a unit
+/// Share of a unit, in percent, up to which dirty blocks count as few. Moving an eighth of a unit
 /// to free seven eighths adds 0.14 to write amplification; above that, destaging first is better.
 const OWED_FEW_PERCENT: u64 = 12;
 
@@ -200,22 +203,33 @@ impl Oldest {
     }
 }
 
+/// A unit that is worth packing, in the order in which they are.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Emptiest {
+    /// It becomes free with an origin's flush, and not at once.
+    waits: bool,
+    live_blocks: u32,
+    dirty_blocks: u32,
+    opened: u64,
+    id: u32,
+}
+
 /// What one pass over the closed units found.
 #[derive(Default)]
 pub struct Survey {
     empty: Oldest,
     probation: Oldest,
     main: Oldest,
-    /// Owed blocks, age and id of the unit with the fewest owed blocks, if those are few.
+    /// Dirty blocks, age and id of the unit with the fewest dirty blocks, if those are few.
     nearly_clean: Option<(u32, u64, u32)>,
-    /// Owed blocks, age and id of the unit with the fewest owed ones, of those that hold any and of which
-    /// moving them gains room.
-    fewest_owed: Option<(u32, u64, u32)>,
-    /// Live blocks, owed blocks, age and id of the unit with the fewest live ones, owed or not, if they are at most half
+    /// Dirty blocks, age, id and packed blocks of the unit with the fewest dirty ones, of those that hold any
+    /// and of which moving them gains room.
+    fewest_dirty: Option<(u32, u64, u32, u32)>,
+    /// The unit with the fewest live blocks, dirty or not, if they are at most half
     /// of its size, and moving them gains room: at most three quarters of what a set holds in the
     /// end. With short records that may be less than half of its size, and then reclaim would
     /// move the same blocks from set to set for ever.
-    emptiest: Option<(u32, u32, u64, u32)>,
+    emptiest: Option<Emptiest>,
     /// In all copies, as in the next.
     probation_live_blocks: u64,
     live_blocks: u64,
@@ -241,7 +255,7 @@ impl Survey {
     }
 
     fn add(&mut self, unit: &Unit) {
-        assert!(unit.owed_blocks <= unit.live_blocks && unit.live_blocks <= unit.size_blocks);
+        assert!(unit.dirty_blocks <= unit.live_blocks && unit.live_blocks <= unit.size_blocks);
         let occupied = u64::from(unit.live_blocks) * u64::from(unit.copies);
         self.live_blocks += occupied;
         if unit.queue == Queue::Probation {
@@ -254,19 +268,25 @@ impl Survey {
         let half_empty = unit.live_blocks > 0 && unit.live_blocks * 2 <= unit.size_blocks;
         let gains = unit.live_blocks * 4 <= unit.packed_blocks * 3;
         if half_empty && gains {
-            let candidate = (unit.live_blocks, unit.owed_blocks, unit.opened, unit.id);
+            let candidate = Emptiest {
+                waits: unit.written_blocks > 0,
+                live_blocks: unit.live_blocks,
+                dirty_blocks: unit.dirty_blocks,
+                opened: unit.opened,
+                id: unit.id,
+            };
             self.emptiest = Some(self.emptiest.map_or(candidate, |b| b.min(candidate)));
         }
-        if unit.owed_blocks > 0 && unit.owed_blocks * 4 <= unit.packed_blocks * 3 {
-            let candidate = (unit.owed_blocks, unit.opened, unit.id);
-            self.fewest_owed = Some(self.fewest_owed.map_or(candidate, |b| b.min(candidate)));
+        if unit.dirty_blocks > 0 && unit.dirty_blocks * 4 <= unit.packed_blocks * 3 {
+            let candidate = (unit.dirty_blocks, unit.opened, unit.id, unit.packed_blocks);
+            self.fewest_dirty = Some(self.fewest_dirty.map_or(candidate, |b| b.min(candidate)));
         }
-        match (unit.live_blocks, unit.owed_blocks, unit.queue) {
+        match (unit.live_blocks, unit.dirty_blocks, unit.queue) {
             (0, ..) => self.empty.offer(unit),
             (_, 0, Queue::Probation) => self.probation.offer(unit),
             (_, 0, Queue::Main) => self.main.offer(unit),
-            (_, owed, _) if u64::from(owed) * 100 <= few => {
-                let candidate = (owed, unit.opened, unit.id);
+            (_, dirty, _) if u64::from(dirty) * 100 <= few => {
+                let candidate = (dirty, unit.opened, unit.id);
                 let best = self.nearly_clean.map_or(candidate, |best| best.min(candidate));
                 self.nearly_clean = Some(best);
             }
@@ -274,10 +294,10 @@ impl Survey {
         }
     }
 
-    /// The unit with the fewest owed blocks, if moving them gains room: a quarter of what a set holds, at
+    /// The unit with the fewest dirty blocks, if moving them gains room: a quarter of what a set holds, at
     /// least.
-    pub fn fewest_owed(&self) -> Option<u32> {
-        self.fewest_owed.map(|(_, _, id)| id)
+    pub fn fewest_dirty(&self) -> Option<u32> {
+        self.fewest_dirty.map(|(_, _, id, _)| id)
     }
 
     fn nearly_clean_id(&self) -> Option<u32> {

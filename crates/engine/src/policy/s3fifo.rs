@@ -9,7 +9,7 @@
 //! in ARC each queue has its own ghost, and the queue whose ghost knows what is missed grows. The
 //! share is found anew after every start; nothing of it is on the SSD.
 
-use super::{Access, Budget, Counts, Ghost, Granule, Policy, Queue, Survey};
+use super::{Access, Budget, Counts, Emptiest, Ghost, Granule, Policy, Queue, Survey};
 
 /// Share of the live space, in percent, that probation keeps at the least. What only rewrites, in rounds, wants
 /// none of it; a ghost's hit brings back more.
@@ -161,6 +161,14 @@ impl S3Fifo {
         self.filling.is_some_and(|blocks| exceeds(blocks, self.share, self.config.pool_blocks))
     }
 
+    /// The unit with the fewest dirty blocks, if moving them gains as much as the budget could pay for
+    /// again and again: so much that it is what admissions take and the moves themselves.
+    fn pack(&mut self, survey: &Survey) -> Option<u32> {
+        let (dirty, _, id, packed) = survey.fewest_dirty?;
+        let pays = self.budget.pays(dirty.into(), packed.saturating_sub(dirty).into());
+        (pays && self.budget.promise(dirty.into())).then_some(id)
+    }
+
     fn is_hot(&self, queue: Queue, heat: u8) -> bool {
         match queue {
             Queue::Probation => heat >= self.config.promote_heat,
@@ -212,8 +220,8 @@ impl Policy for S3Fifo {
             return survey.empty.id();
         }
         if self.compacting
-            && let Some((_, owed, _, id)) = survey.emptiest
-            && (owed == 0 || self.budget.promise(u64::from(owed)))
+            && let Some(Emptiest { dirty_blocks, id, .. }) = survey.emptiest
+            && (dirty_blocks == 0 || self.budget.promise(dirty_blocks.into()))
         {
             return Some(id);
         }
@@ -224,7 +232,8 @@ impl Policy for S3Fifo {
         } else {
             (&survey.main, &survey.probation)
         };
-        survey.empty.id().or(first.id()).or(second.id()).or(survey.nearly_clean_id())
+        let clean = survey.empty.id().or(first.id()).or(second.id());
+        clean.or(survey.nearly_clean_id()).or_else(|| self.pack(survey))
     }
 
     fn retain(&mut self, granule: Granule, queue: Queue, heat: u8, blocks: u32) -> bool {

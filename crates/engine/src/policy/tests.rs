@@ -12,7 +12,8 @@ fn unit(id: u32, queue: Queue, live_blocks: u32) -> Unit {
         queue,
         opened: u64::from(id),
         live_blocks,
-        owed_blocks: 0,
+        dirty_blocks: 0,
+        written_blocks: 0,
         copies: 1,
         size_blocks: 256,
         packed_blocks: 240,
@@ -101,22 +102,39 @@ fn s3fifo_compacts_only_where_that_gains_room() {
 }
 
 #[test]
-fn s3fifo_takes_the_other_stream_before_owed_blocks() {
+fn s3fifo_takes_the_other_stream_before_dirty_blocks() {
     let mut dirty = unit(1, Queue::Probation, 200);
-    dirty.owed_blocks = 1;
+    dirty.dirty_blocks = 1;
     let units = [dirty, unit(2, Queue::Main, 200)];
     assert_eq!(choose(&mut s3fifo(), &units), Some(2));
 }
 
 #[test]
-fn few_owed_blocks_are_the_last_resort_and_many_are_none() {
-    let with_owed =
-        |id, owed_blocks| Unit { owed_blocks, ..unit(id, Queue::Probation, owed_blocks + 9) };
+fn few_dirty_blocks_are_the_last_resort_and_many_are_none() {
+    let with_dirty =
+        |id, dirty_blocks| Unit { dirty_blocks, ..unit(id, Queue::Probation, dirty_blocks + 9) };
     for mut policy in policies() {
-        let units = [with_owed(1, 30), with_owed(2, 4), with_owed(3, 5)];
+        let units = [with_dirty(1, 30), with_dirty(2, 4), with_dirty(3, 5)];
         assert_eq!(choose(&mut *policy, &units), Some(2));
-        assert_eq!(choose(&mut *policy, &[with_owed(1, 31)]), None);
+        assert_eq!(choose(&mut *policy, &[with_dirty(1, 31)]), None);
     }
+}
+
+#[test]
+fn s3fifo_packs_what_has_the_fewest_dirty_blocks_within_its_budget() {
+    let with_dirty = |id, dirty_blocks| Unit { dirty_blocks, ..unit(id, Queue::Probation, 200) };
+    let units = [with_dirty(1, 150), with_dirty(2, 80), with_dirty(3, 85)];
+    let mut policy = s3fifo();
+    assert_eq!(choose(&mut policy, &units), None, "nothing was admitted");
+    policy.spend(200, 0);
+    assert_eq!(choose(&mut policy, &units), Some(2), "80 of the 100 that may be moved");
+    assert_eq!(choose(&mut policy, &units), None);
+    policy.spend(800, 0);
+    assert_eq!(choose(&mut policy, &[with_dirty(1, 86)]), None, "86 moved for room for 170");
+    policy.set_write_amplification_max(200);
+    assert_eq!(choose(&mut policy, &[with_dirty(1, 86)]), Some(1));
+    let clean = Unit { dirty_blocks: 0, ..unit(4, Queue::Main, 200) };
+    assert_eq!(choose(&mut policy, &[units[1], clean]), Some(4));
 }
 
 #[test]
@@ -239,9 +257,9 @@ fn any_units() -> impl Strategy<Value = Vec<Unit>> {
     proptest::collection::vec(fields, 0..40).prop_map(|fields| {
         let numbered = fields.into_iter().zip(0..);
         numbered
-            .map(|((queue, opened, live_blocks, owed, pinned), id)| {
-                let owed_blocks = if owed % 2 == 0 { 0 } else { owed.min(live_blocks) };
-                Unit { opened, owed_blocks, pinned, ..unit(id, queue, live_blocks) }
+            .map(|((queue, opened, live_blocks, dirty, pinned), id)| {
+                let dirty_blocks = if dirty % 2 == 0 { 0 } else { dirty.min(live_blocks) };
+                Unit { opened, dirty_blocks, pinned, ..unit(id, queue, live_blocks) }
             })
             .collect()
     })
@@ -297,7 +315,7 @@ proptest! {
         for mut policy in policies() {
             let free = |unit: &&Unit| !unit.pinned;
             let Some(id) = choose(&mut *policy, &units) else {
-                prop_assert!(units.iter().filter(free).all(|unit| unit.owed_blocks > 0));
+                prop_assert!(units.iter().filter(free).all(|unit| unit.dirty_blocks > 0));
                 continue;
             };
             let chosen = units[id as usize];
@@ -305,10 +323,10 @@ proptest! {
             if units.iter().filter(free).any(|unit| unit.live_blocks == 0) {
                 prop_assert_eq!(chosen.live_blocks, 0);
             }
-            if units.iter().filter(free).any(|unit| unit.owed_blocks == 0) {
-                prop_assert_eq!(chosen.owed_blocks, 0);
+            if units.iter().filter(free).any(|unit| unit.dirty_blocks == 0) {
+                prop_assert_eq!(chosen.dirty_blocks, 0);
             } else {
-                prop_assert!(chosen.owed_blocks * 8 <= chosen.size_blocks);
+                prop_assert!(chosen.dirty_blocks * 8 <= chosen.size_blocks);
             }
         }
     }

@@ -21,6 +21,8 @@ pub(crate) const OWED_LEVELS: usize = 33;
 pub(crate) struct Outlook {
     /// All but those of [`Stream::Rewritten`] with owed data, of which overwriting makes room.
     pub total: u64,
+    /// Those that an origin's flush makes clean.
+    pub awaiting_flush: u64,
     /// What live data would fill.
     pub live: u64,
     /// What writes can have without destaging.
@@ -191,13 +193,15 @@ impl SetTable {
     pub(crate) fn outlook(&self) -> Outlook {
         let (total, owed) = (self.total_count() as u64, [0; OWED_LEVELS]);
         let live = self.occupied_blocks / u64::from(self.segment_blocks);
-        let mut outlook = Outlook { total, live, free: 0, rewritten_blocks: 0, owed };
+        let mut outlook =
+            Outlook { total, awaiting_flush: 0, live, free: 0, rewritten_blocks: 0, owed };
         for m in self.there() {
             let floor = self.floor(m, Stream::Dirty);
             outlook.free += self.free[m].len().saturating_sub(floor) as u64;
         }
         for set in self.iter().filter(|set| set.holds_data()) {
             let segments = self.giving(set);
+            outlook.awaiting_flush += if set.awaits_flush() { segments } else { 0 };
             match (set.owed_blocks, set.state) {
                 (0, SetState::Open | SetState::Closing) => {}
                 (0, _) => outlook.free += segments,

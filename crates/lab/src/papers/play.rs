@@ -319,3 +319,19 @@ pub fn play_all(
 
 /// Blocks are the unit of all of it.
 const _: () = assert!(PREFETCH_BYTES.is_multiple_of(BLOCK));
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::papers::qsan;
+
+    #[test]
+    fn random_overwriting_never_falls_below_the_disks_alone() {
+        let tests = qsan::tests();
+        let test = tests.iter().find(|test| test.name == "qsan-2/2").expect("it is among them");
+        let outcome = play(test, 128).expect("it can be played");
+        let slowest = outcome.curve.iter().map(|point| point.iops).fold(f64::INFINITY, f64::min);
+        assert!(outcome.requests > 200_000, "the log has been written through");
+        assert!(slowest >= outcome.without, "{slowest} of {}", outcome.without);
+    }
+}
