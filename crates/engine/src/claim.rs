@@ -279,6 +279,29 @@ pub(crate) async fn take(
     claimant.take(options.take_over).await.map(Some)
 }
 
+/// Takes back a claim behind which the pool could not be opened, if nobody has claimed it since. Nothing was
+/// written behind it, and [`take`] has waited for all who had the pool before. Where it fails, the pool counts as
+/// this host's, as after a crash.
+pub(crate) async fn withdraw(opening: &Opening, own: &Claim) {
+    let Some(places) = places(&opening.superblock) else { return };
+    let own = Claim { beat: own.beat + 1, released: true, ..own.clone() };
+    let devices = opening.members.iter().map(|member| &member.device);
+    for found in all_of(devices.clone().map(|device| read_claims(&**device, places))).await {
+        let is_own = |claim: &Claim| !claim.contradicts(&own);
+        if !found.is_ok_and(|claims| claims.iter().flatten().all(is_own)) {
+            return;
+        }
+    }
+    let write = |device: &Rc<dyn BlockDevice>| {
+        let (device, own) = (Rc::clone(device), own.clone());
+        async move {
+            write_claim(&*device, &places, &own).await?;
+            device.flush().done().await
+        }
+    };
+    all_of(devices.map(write)).await;
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

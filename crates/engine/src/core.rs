@@ -239,14 +239,11 @@ impl Core {
         self.epoch_begun.wake_all();
     }
 
-    /// Ends all tasks of a pool that could not be opened: whoever tries again has it alone.
+    /// Ends all tasks of a pool that is closed, or could not be opened: whoever opens it next has it alone.
     pub(crate) async fn abandon(&self) {
-        self.latched.set(true);
         self.log.retire();
+        self.stop_writing();
         self.lease.wake();
-        self.housekeeping.wake_all();
-        self.room.wake_all();
-        self.throttle.wake();
         self.quiet.until(|| self.tasks.get() == 0).await;
     }
 

@@ -112,12 +112,6 @@ async fn start(
 ) -> Result<Pool> {
     let (opening, taken) = claimed(&rt, deadline, &*witness, options).await?;
     let Opening { superblock, members, missing, epoch, accepted, notes } = opening;
-    for member in &members {
-        check_size(&superblock, member)?;
-    }
-    check_counter("generation of the superblock", superblock.generation)?;
-    check_counter("start number", superblock.start_number)?;
-    check_counter("epoch", epoch)?;
     let core = Rc::new(new_core(rt, superblock, &members, witness, tuning, deadline));
     deadline.tell(&core);
     core.accepted.set(accepted);
@@ -153,28 +147,60 @@ async fn claimed(
     witness: &dyn Witness,
     options: &OpenOptions,
 ) -> Result<(Opening, Option<Taken>)> {
-    let mut opening = assess(deadline.devices(), witness, options).await?;
+    let mut opening = assessed(deadline, witness, options).await?;
     let Some(host) = &options.host else { return Ok((opening, None)) };
     let Some(taken) = claim::take(rt, &opening, host, options).await? else {
         let what = "the pool has no room to say who has it open: never let two hosts open it";
         opening.notes.push((EventKind::Unclaimed, what.to_owned()));
         return Ok((opening, None));
     };
-    // Whoever had it may have changed it until the claim.
-    let claimed = opening;
-    let mut opening = assess(deadline.devices(), witness, options).await?;
-    let ids = |opening: &Opening| -> Vec<_> {
-        opening.members.iter().map(|member| member.record.device).collect()
+    let mut opening = match assessed_again(deadline, witness, options, &opening).await {
+        Ok(opening) => opening,
+        Err(error) => {
+            claim::withdraw(&opening, &taken.claim).await;
+            return Err(error);
+        }
     };
-    if ids(&claimed) != ids(&opening) {
-        let what = "the members of the pool have changed while it was being claimed";
-        return Err(Error::new(ErrorKind::Io, what).hint("open it once more"));
-    }
     if let Some(Host { name, .. }) = &taken.from {
         let what = format!("the pool was taken over from host \"{name}\", which did not keep it");
         opening.notes.push((EventKind::TakenOver, what));
     }
     Ok((opening, Some(taken)))
+}
+
+/// What the pool opens with, now that nobody else changes it: whoever had it may have until the claim.
+async fn assessed_again(
+    deadline: &Rc<Deadline>,
+    witness: &dyn Witness,
+    options: &OpenOptions,
+    claimed: &Opening,
+) -> Result<Opening> {
+    let opening = assessed(deadline, witness, options).await?;
+    let ids = |opening: &Opening| -> Vec<_> {
+        opening.members.iter().map(|member| member.record.device).collect()
+    };
+    if ids(claimed) != ids(&opening) {
+        let what = "the members of the pool have changed while it was being claimed";
+        return Err(Error::new(ErrorKind::Io, what).hint("open it once more"));
+    }
+    Ok(opening)
+}
+
+/// What the pool opens with, if it can be used.
+async fn assessed(
+    deadline: &Rc<Deadline>,
+    witness: &dyn Witness,
+    options: &OpenOptions,
+) -> Result<Opening> {
+    let opening = assess(deadline.devices(), witness, options).await?;
+    let superblock = &opening.superblock;
+    for member in &opening.members {
+        check_size(superblock, member)?;
+    }
+    check_counter("generation of the superblock", superblock.generation)?;
+    check_counter("start number", superblock.start_number)?;
+    check_counter("epoch", opening.epoch)?;
+    Ok(opening)
 }
 
 /// Begins the start on the members, and rebuilds what they hold.
@@ -685,8 +711,21 @@ impl Pool {
     /// lack stays in the cache. Returns how many blocks that are.
     ///
     /// # Errors
-    /// If a member fails on the way; the next start recovers as after a crash.
+    /// If a member fails on the way; the next start recovers as after a crash. The pool is as closed then as
+    /// otherwise: nothing of it goes on in the background, and another host may have it.
     pub async fn stop(self) -> Result<u64> {
+        let core = &self.core;
+        let closed = self.close().await;
+        core.abandon().await;
+        // What a client still has under way would reach an origin behind whoever has the pool next.
+        if core.requests.get() == 0 {
+            core.release().await;
+        }
+        core.deadline.end().await;
+        closed
+    }
+
+    async fn close(&self) -> Result<u64> {
         let core = &self.core;
         core.stopping.set(true);
         core.lease.wake();
@@ -730,16 +769,6 @@ impl Pool {
         core.flush_members().await?;
         core.await_closed().await?;
         core.lap(true).await?;
-        core.log.retire();
-        core.epoch_begun.wake_all();
-        core.housekeeping.wake_all();
-        core.throttle.wake();
-        core.lease.wake();
-        core.quiet.until(|| core.tasks.get() == 0 || core.latched.get()).await;
-        if !core.latched.get() {
-            core.release().await;
-        }
-        core.deadline.end().await;
         Ok(core.owed_blocks())
     }
 }

@@ -21,6 +21,7 @@ mod lying;
 mod many;
 mod members;
 mod origin;
+mod pair;
 mod populate;
 mod pull;
 mod ram;
