@@ -292,7 +292,7 @@ pub struct PoolUsage {
     pub cached_bytes: u64,
     /// Bytes that origins lack.
     pub dirty_bytes: u64,
-    /// Bytes that died with cache devices: reads of them fail until they are overwritten.
+    /// Bytes of which no cache device has a good copy: reads of them fail until they are overwritten.
     #[serde(default)]
     pub lost_bytes: u64,
     /// How fast what is dirty becomes less.
@@ -552,7 +552,7 @@ pub struct Volume {
     pub reason: String,
     /// Bytes that its origin lacks; `null` while nobody knows.
     pub dirty_bytes: Option<u64>,
-    /// Bytes that died with cache devices: reads of them fail until they are overwritten.
+    /// Bytes of which no cache device has a good copy: reads of them fail until they are overwritten.
     #[serde(default)]
     pub lost_bytes: u64,
     /// How fast what is dirty goes to the origin; `null` while nobody knows.

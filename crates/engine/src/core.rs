@@ -121,6 +121,8 @@ pub(crate) struct Core {
     pub owed: RefCell<BTreeMap<(VolumeId, u64), Owed>>,
     /// Blocks per volume that are destaged but not yet known to be durable on the origin.
     pub written: RefCell<BTreeMap<VolumeId, u64>>,
+    /// How many are noting what is good in no copy as lost.
+    pub losing: Cell<u32>,
     /// Blocks per volume that are lost.
     pub lost: RefCell<BTreeMap<VolumeId, u64>>,
     pub policy: RefCell<Box<dyn Policy>>,

@@ -352,7 +352,7 @@ impl Core {
 }
 
 /// A run of blocks, cut where regions begin.
-fn region_parts(first: u64, count: u32) -> impl Iterator<Item = (u64, u32)> {
+pub(crate) fn region_parts(first: u64, count: u32) -> impl Iterator<Item = (u64, u32)> {
     let end = first + u64::from(count);
     let mut at = first;
     std::iter::from_fn(move || {

@@ -49,7 +49,7 @@ pub enum EventKind {
     RamRefused,
     /// A member has returned data that is not what was written.
     DamageFound,
-    /// Dirty data is good in no copy.
+    /// Dirty data is good in no copy of members that serve: it is lost.
     DamageUnhealed,
     /// A scrub has come to its end.
     ScrubEnded,

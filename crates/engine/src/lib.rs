@@ -65,6 +65,7 @@ pub mod policy;
 pub mod pool;
 mod populate;
 pub mod tuning;
+mod unreadable;
 pub mod volume;
 pub mod witness;
 

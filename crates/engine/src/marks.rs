@@ -146,16 +146,20 @@ impl Core {
         }
         self.marking.set(false);
         let lost = std::mem::take(&mut *self.lost_now.borrow_mut());
-        for volume in lost.keys().filter_map(|&id| self.volume(id)) {
-            // Each client's next FLUSH fails: it may have relied on what is lost.
-            volume.losses.set(volume.losses.get() + 1);
-            volume.origin.notices.set(volume.origin.notices.get() + 1);
-            volume.loss_notice.set(volume.origin.notices.get());
-        }
+        self.tell_flushes(&lost);
         if !lost.is_empty() {
             self.event(EventKind::BlocksLost, self.loss_note(&lost));
         }
         Ok(!lost.is_empty())
+    }
+
+    /// Each client's next FLUSH fails: it may have relied on what is lost.
+    pub(crate) fn tell_flushes(&self, lost: &BTreeMap<VolumeId, u64>) {
+        for volume in lost.keys().filter_map(|&id| self.volume(id)) {
+            volume.losses.set(volume.losses.get() + 1);
+            volume.origin.notices.set(volume.origin.notices.get() + 1);
+            volume.loss_notice.set(volume.origin.notices.get());
+        }
     }
 
     fn loss_note(&self, lost: &BTreeMap<VolumeId, u64>) -> String {

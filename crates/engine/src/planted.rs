@@ -78,6 +78,10 @@ pub enum Bug {
     LimitForgotten,
     /// What is lost with a member is read from the origin, which has it as it was before.
     LossNotMarked,
+    /// What is good in no copy is read from the origin, which has it as it was before.
+    DamageNotLost,
+    /// What is good in no copy is told to be lost before that is durable.
+    DamageNotDurable,
     /// An epoch without what only a lost member held begins with nothing but a root of the one before.
     LossNotDurable,
     /// Records on their way into the log count although a member was lost that they were written to.
@@ -116,6 +120,7 @@ pub const BUGS: &[(&str, Bug)] = &[
     ("ram-fill-overtaken", Bug::RamFillOvertaken),
     ("healed-from-bad-copy", Bug::HealedFromBadCopy),
     ("loss-not-marked", Bug::LossNotMarked),
+    ("damage-not-lost", Bug::DamageNotLost),
 ];
 
 #[cfg(feature = "planted")]

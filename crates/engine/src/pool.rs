@@ -296,6 +296,7 @@ fn new_core(
         volumes: RefCell::default(),
         owed: RefCell::new(BTreeMap::new()),
         written: RefCell::default(),
+        losing: Cell::new(0),
         lost: RefCell::default(),
         policy: RefCell::new(Box::new(policy)),
         touches: RefCell::default(),
@@ -426,7 +427,7 @@ impl Pool {
         self.core.owed_blocks() + self.core.written.borrow().values().sum::<u64>()
     }
 
-    /// Blocks that died with cache devices, the only copy of them: reads fail until they are overwritten.
+    /// Blocks of which no cache device has a good copy, and that origins lack: reads fail until they are overwritten.
     pub fn lost_blocks(&self) -> u64 {
         self.core.lost.borrow().values().sum()
     }

@@ -339,7 +339,7 @@ impl Core {
         }
         if m.state.is_owed() {
             let what = format!("reading volume \"{}\": no good copy on any cache device", v.name);
-            return (buf, Err(Error::new(ErrorKind::Io, what)));
+            return self.read_damaged(v, m, offset, buf, Error::new(ErrorKind::Io, what)).await;
         }
         self.evict(v.id, m.block, m.count, m.location);
         let (buf, result) = v.origin.read(offset, buf).await;
@@ -494,8 +494,9 @@ impl Core {
                 return (buf, Ok(()));
             }
             State::Lost => {
+                self.until_losses_noted().await;
                 let what = format!(
-                    "reading volume \"{}\" at {}: the only copy died with its SSD",
+                    "reading volume \"{}\" at {}: it is lost, for no SSD has a good copy",
                     v.name, run.offset
                 );
                 return (buf, Err(Error::new(ErrorKind::Io, what)));
@@ -524,7 +525,9 @@ impl Core {
             Err(_) if m.state.is_owed() && self.is_stray_at(m.location) => {
                 Box::pin(self.read_after_loss(v, run.offset, buf)).await
             }
-            Err(error) if m.state.is_owed() || m.sectors != SECTORS_ALL => (buf, Err(error)),
+            Err(error) if m.state.is_owed() || m.sectors != SECTORS_ALL => {
+                self.read_damaged(v, m, run.offset, buf, error).await
+            }
             Err(_) => {
                 self.evict(v.id, m.block, m.count, m.location);
                 let (buf, result) = v.origin.read(run.offset, buf).await;

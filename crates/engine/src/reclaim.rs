@@ -31,6 +31,7 @@ use crate::log::{data_location, new_entry};
 use crate::planted::{self, Bug};
 use crate::policy::{Granule, Queue, Survey, Unit};
 use crate::segment::{MemberMask, Set, SetState};
+use crate::unreadable::Holding;
 use crate::walk::{Run, Walk};
 
 const BLOCK: usize = BLOCK_BYTES as usize;
@@ -402,9 +403,13 @@ impl Core {
                     Err(_) if m.state == State::Clean => {
                         self.evict(volume, m.block, m.count, m.location);
                     }
-                    Err(error) => {
-                        self.latch(&error.what, forebay_device::IoErrorKind::Media.into());
-                        return Err(error);
+                    // What is good of it stays, and is moved the next time.
+                    Err(_) => {
+                        let settled = self.give_up_damaged(volume, &m, Holding::Nothing).await;
+                        if let Err(error) = settled {
+                            self.latch(&error.what, forebay_device::IoErrorKind::Media.into());
+                            return Err(error);
+                        }
                     }
                 }
             }

@@ -31,7 +31,7 @@ pub enum Place {
     Dirty,
     /// It reads as zeroes. The cache knows that, the origin may not yet.
     Zeroes,
-    /// Nowhere: the only copy died with its SSD, and reads fail.
+    /// Nowhere: the only copy died with its SSD, or is damaged, and reads fail.
     Lost,
 }
 

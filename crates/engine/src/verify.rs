@@ -3,8 +3,8 @@
 //! * A block's checksum stands in its record's header, and that is read with the block: in one device
 //!   read where the header is near, else beside it. To keep the checksums in the index would save that
 //!   and cost 1 MiB per GiB of cache (`docs/internals/performance.md` has what was measured).
-//! * What no copy holds as a whole is put together from the blocks that are good in any of them
-//!   ([`Core::inspect`]).
+//! * What no copy returns as a whole is put together from the blocks that are good in any of them
+//!   ([`Core::inspect`]); a bad sector between a block and its header is passed over so, too.
 
 use std::slice::from_ref;
 
@@ -45,7 +45,7 @@ impl Core {
                 None => add(&self.counters.verify_failures, 1),
             }
         }
-        if found.is_none() && (count > 1 || copies > 1) {
+        if found.is_none() {
             let header = Location(location.0 - u64::from(distance));
             let first = u32::from(distance);
             let inspected = self.inspect(header, first, from_ref(&(first..first + count))).await;

@@ -259,7 +259,7 @@ impl Volume {
         self.owed_blocks() + written.unwrap_or(0)
     }
 
-    /// Blocks that died with cache devices, the only copy of them: reads fail until they are overwritten.
+    /// Blocks of which no cache device has a good copy, and that origins lack: reads fail until they are overwritten.
     pub fn lost_blocks(&self) -> u64 {
         self.core.lost_blocks(self.state.id)
     }

@@ -21,6 +21,7 @@ use crate::planted::{self, Bug, seen};
 use crate::policy::{Access, Granule, Queue};
 use crate::read::{blocks_of, origin_error, overlay};
 use crate::throttle::Flow;
+use crate::unreadable::Holding;
 use crate::volume::VolumeState;
 
 const BLOCK: usize = BLOCK_BYTES as usize;
@@ -307,7 +308,13 @@ impl Core {
                         Box::pin(self.until_marked()).await?;
                         return Box::pin(self.known_part(v, block)).await;
                     }
-                    Err(error) if m.state.is_owed() => return Err(error),
+                    Err(error) if m.state.is_owed() => {
+                        let damaged = self.give_up_damaged(v.id, &m, Holding::Lock);
+                        return match Box::pin(damaged).await {
+                            Ok(true) => Box::pin(self.known_part(v, block)).await,
+                            _ => Err(error),
+                        };
+                    }
                     Err(_) => {
                         // The origin has the rest.
                         self.evict(v.id, m.block, m.count, m.location);

@@ -35,6 +35,7 @@ const KNOWN: &[(&str, u64)] = &[
     ("ram-fill-overtaken", 96),
     ("healed-from-bad-copy", 96),
     ("loss-not-marked", 20),
+    ("damage-not-lost", 1),
 ];
 
 /// How a bug was caught.

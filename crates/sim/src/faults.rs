@@ -10,6 +10,9 @@ use forebay_device::{IoErrorKind, Runtime};
 
 use crate::swarm::{Config, MEMBER_HEAD_BYTES, Strike, StrikeKind};
 
+/// What goes bad together.
+const BAD_BYTES: u64 = 4096;
+
 /// What else happens when a flush fails.
 pub type Lose = Box<dyn Fn()>;
 
@@ -21,6 +24,8 @@ pub struct Armoury {
     members: Vec<Rc<Faults>>,
     /// What keeps them from answering, what they have not answered, and the device behind.
     hanging: Vec<(Rc<Faults>, Rc<Stuck>, Inner)>,
+    /// What damages the only copy of something, in the last run.
+    damaging: Vec<(Rc<Faults>, Vec<Trigger>)>,
     harmful: bool,
 }
 
@@ -39,6 +44,14 @@ impl Armoury {
             triggers.iter().for_each(|trigger| handle.arm(trigger.clone()));
         }
         self.harmful
+    }
+
+    /// Has the only copy of something damaged from now on, if the seed is about that. Returns whether it is.
+    pub fn damage(&self) -> bool {
+        for (handle, triggers) in &self.damaging {
+            triggers.iter().for_each(|trigger| handle.arm(trigger.clone()));
+        }
+        !self.damaging.is_empty()
     }
 
     /// Has one flush of a cache device fail, after so many others.
@@ -75,7 +88,7 @@ impl Armoury {
 
     /// Switches all faults off; what has hung is answered.
     pub fn disarm(&self) {
-        self.layers.iter().for_each(|(handle, _)| handle.disarm());
+        self.layers.iter().chain(&self.damaging).for_each(|(handle, _)| handle.disarm());
         for (faults, stuck, inner) in &self.hanging {
             faults.disarm();
             stuck.release(inner);
@@ -96,10 +109,22 @@ impl Armoury {
     fn rotting(&mut self, world: &Rc<World>, config: &Config, index: usize, disk: Inner) -> Inner {
         let Some(rot) = config.rot.filter(|rot| rot.member == index) else { return disk };
         let segments = MEMBER_HEAD_BYTES..config.member_bytes;
-        let trigger = Trigger::one_in(Ops::Writes, rot.one_in).within(segments);
+        let trigger = Trigger::one_in(Ops::Writes, rot.one_in).within(segments.clone());
         let faults = Faults::new(config.seed ^ 0x2078);
-        self.layers.push((Rc::clone(&faults), vec![trigger]));
-        Rc::new(Flipping { inner: disk, faults, runtime: clock(world) })
+        let flipped = (Rc::clone(&faults), vec![trigger]);
+        let flipping: Inner = Rc::new(Flipping { inner: disk, faults, runtime: clock(world) });
+        if !rot.alone {
+            self.layers.push(flipped);
+            return flipping;
+        }
+        let (faults, mut luck) = (Faults::new(config.seed), Rng::new(config.seed ^ 0x2079));
+        let sectors = segments.step_by(BAD_BYTES as usize);
+        let bad = sectors.filter(|_| rot.bad_one_in > 0 && luck.one_in(rot.bad_one_in));
+        let fails = |at| Trigger::every(Ops::Reads).within(at..at + BAD_BYTES);
+        let triggers = bad.map(fails).collect();
+        self.damaging.extend([flipped, (Rc::clone(&faults), triggers)]);
+        let (error, runtime) = (IoErrorKind::Media, clock(world));
+        Rc::new(Failing { inner: flipping, faults, error, runtime })
     }
 
     /// Wraps a cache device.

@@ -22,6 +22,10 @@ use crate::subject::{Subject, SubjectError};
 use crate::swarm::{Config, CrashPlan, Strike};
 use crate::workload::{BLOCK_SECTORS, Op, STRIPE_SECTORS, Workload};
 
+mod settle;
+
+pub(crate) use settle::{reopen, settle};
+
 /// The stamp of what a filled origin holds before the first write.
 pub(crate) const STAMP_FIRST: u64 = 1;
 /// Who reads whole volumes.
@@ -328,22 +332,6 @@ async fn verify<S: Subject>(shared: &Shared, subject: &S) {
     }
 }
 
-/// Writes what is lost anew.
-async fn restore<S: Subject>(shared: &Shared, subject: &S) {
-    for (volume, config) in shared.config.volumes.iter().enumerate() {
-        let sectors = config.size_bytes / SECTOR as u64;
-        if !shared.is_lost(subject, volume, 0..sectors) {
-            continue;
-        }
-        for lost in subject.lost(volume, 0..sectors) {
-            for start in lost.clone().step_by(VERIFY_SECTORS as usize) {
-                let end = lost.end.min(start + VERIFY_SECTORS);
-                request(shared, subject, VERIFIER, Op::Write(volume, start..end, false)).await;
-            }
-        }
-    }
-}
-
 async fn pause(shared: &Shared, luck: &mut Rng) {
     let most = *luck.pick(&PAUSES);
     let runtime: &dyn Runtime = &*shared.world;
@@ -426,6 +414,7 @@ pub(crate) async fn serve<S: Subject>(
         verify(shared, &*subject).await;
     }
     let harmful = machine.armoury.arm();
+    let damaged = last && machine.armoury.damage();
     let mut luck = Rng::new(shared.config.seed ^ 0xF1A5 ^ shared.world.io_count());
     let one_in = shared.config.flush_fails_one_in;
     let fails = one_in > 0 && luck.one_in(one_in);
@@ -441,7 +430,7 @@ pub(crate) async fn serve<S: Subject>(
         machine.armoury.strike(strike);
     }
     let alone = strike.is_some() && shared.config.dirty_copies < 2;
-    let expected = harmful || fails || alone || strike.as_ref().is_some_and(second);
+    let expected = harmful || fails || alone || damaged || strike.as_ref().is_some_and(second);
     shared.errors_expected.set(expected);
     shared.may_have_lost.set(shared.may_have_lost.get() || expected);
     // At the end sometimes nobody comes: what the last crash left is what is judged.
@@ -509,6 +498,9 @@ pub(crate) async fn serve<S: Subject>(
     for end in ends {
         end.await.result.map_err(|_| Failure("a client was dropped".into()))?;
     }
+    if damaged && subject.has_given_up() {
+        return Err(Failure("the pool has latched, although all of its members serve".into()));
+    }
     machine.armoury.disarm();
     if shared.errors_expected.replace(false) {
         // A request that was hit before may still be on its way to its error.
@@ -516,33 +508,6 @@ pub(crate) async fn serve<S: Subject>(
         runtime.sleep(shared.config.delay_max + SECOND).await.result.unwrap_or(());
     }
     Ok(subject)
-}
-
-/// Faults off: everything must be there, must reach the origin, and must stop.
-pub(crate) async fn settle<S: Subject>(
-    shared: &Rc<Shared>,
-    machine: &Rc<Machine>,
-    subject: Rc<S>,
-) -> Result<(), Failure> {
-    restore(shared, &*subject).await;
-    verify(shared, &*subject).await;
-    subject.destage().await?;
-    shared.oracle.borrow_mut().all_durable();
-    machine.check_origins(shared, "after destaging");
-    let subject = Rc::try_unwrap(subject);
-    let subject = subject.map_err(|_| Failure("the subject is still in use".into()))?;
-    subject.stop().await?;
-    shared.trace(|| "stopped".into());
-    Ok(())
-}
-
-pub(crate) async fn reopen<S: Subject>(
-    shared: &Rc<Shared>,
-    machine: &Rc<Machine>,
-) -> Result<(), Failure> {
-    let subject = S::open(&machine.env).await?;
-    verify(shared, &subject).await;
-    subject.stop().await.map_err(Failure::from)
 }
 
 pub(crate) struct Seed {
@@ -647,7 +612,8 @@ impl Seed {
         // From numbers of its own, so that everything else of a seed is as it would be without.
         let mut luck = Rng::new(shared.config.seed ^ 0x57A7 ^ self.crashes << 32);
         // Where one member stores what it should not, another one must not lose what has its only copy.
-        if !luck.one_in(TROUBLE_ONE_IN) || shared.config.rot.is_some() {
+        let rots = shared.config.rot.is_some_and(|rot| !rot.alone);
+        if !luck.one_in(TROUBLE_ONE_IN) || rots {
             return Ok(());
         }
         let failed = machine.armoury.failed();

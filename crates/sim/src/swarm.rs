@@ -215,14 +215,19 @@ pub enum StrikeKind {
     Hang,
 }
 
-/// A member that now and then stores data with a bit flipped, and says nothing. All data has another
-/// copy, so nobody may notice.
+/// A member that now and then stores data with a bit flipped, and says nothing. Where all data has another
+/// copy, nobody may notice; else exactly that is lost.
 #[derive(Clone, Copy, Debug)]
 pub struct Rot {
     /// Which one, counted from 0.
     pub member: usize,
     /// One in so many writes to its segments suffers it.
     pub one_in: u64,
+    /// Whether it stores the only copy. Then it does so in the last run alone: at a crash nobody can tell what has
+    /// rotted from what never was written as a whole.
+    pub alone: bool,
+    /// Of a member with the only copy, sectors of 4 KiB that it cannot read then: one in so many; 0 is none.
+    pub bad_one_in: u64,
 }
 
 /// A member that is there no more; dirty data has another copy.
@@ -340,11 +345,17 @@ impl Config {
         let alone = self.loss.is_none() && self.strike.is_none();
         if self.dirty_copies > 1 && sound && alone {
             let member = rng.below(self.members as u64) as usize;
-            self.rot = Some(Rot { member, one_in: rng.between(2, 8) });
+            let one_in = rng.between(2, 8);
+            self.rot = Some(Rot { member, one_in, alone: false, bad_one_in: 0 });
             self.clean_copies = 2;
             self.verify_reads = true;
             self.scrubs = self.scrubs.max(rng.between(2, 4));
             self.scrub_rate = 1 << 30;
+        } else if self.dirty_copies == 1 && sound && alone && rng.one_in(3) {
+            let member = rng.below(self.members as u64) as usize;
+            let (one_in, bad_one_in) = (rng.between(4, 40), *rng.pick(&[0, 20, 200]));
+            self.rot = Some(Rot { member, one_in, alone: true, bad_one_in });
+            self.verify_reads = true;
         }
         self
     }
@@ -638,6 +649,7 @@ mod tests {
             assert!(configs.iter().any(|c| c.volumes.iter().any(|v| v.mode == mode)));
         }
         assert!(configs.iter().any(|c| c.rot.is_some() && c.scrubs > 1));
+        assert!(configs.iter().any(|c| c.rot.is_some_and(|rot| rot.alone && rot.bad_one_in > 0)));
         assert!(configs.iter().any(|c| c.rot.is_none() && c.scrubs > 1));
     }
 }

@@ -163,7 +163,7 @@ pub(crate) const CODES: &[(&str, &str, &str)] = &[
     ),
     (
         "blocks-lost",
-        "Dirty data had its only copy on cache devices that have failed or are gone; the text says how much of which volume. Reading it fails until it is overwritten, over restarts, too; what is older is never read instead. The next FLUSH of each client fails, once. All else is served.",
+        "Dirty data had its only copy on cache devices that have failed or are gone; the text says how much of which volume. (`damage-unhealed` is the same of devices that serve.) Reading it fails until it is overwritten, over restarts, too; what is older is never read instead. The next FLUSH of each client fails, once. All else is served.",
         "Write it anew through the volume, in whole blocks of 4 KiB: from a backup, or by a repair of the file system. If older data is better than an error, `forebay volume accept-lost`. `forebay volume show` says how much is left.",
     ),
     (
@@ -225,8 +225,8 @@ pub(crate) const CODES: &[(&str, &str, &str)] = &[
     ),
     (
         "damage-unhealed",
-        "Dirty data is damaged in every copy, and its origin has an older version. Nothing takes its place. It fails to be read with `verify=reads`; where destaging comes to it, the pool stops writing.",
-        "Write it anew through the volume, from a backup: overwriting the range named by the text heals it. Do so before destaging comes there; a pool that has stopped writing goes on reading, and takes writes again after a restart.",
+        "Dirty data can be read from none of its copies, or is damaged in all of them, and its origin has an older version. The blocks that the text names are lost: reading them fails until they are overwritten, over restarts, too; what is older is never read instead. The next FLUSH of each client fails, once. All else is served.",
+        "Write it anew through the volume, in whole blocks of 4 KiB, from a backup; if older data is better than an error, `forebay volume accept-lost`. Replace the device if it goes on: bring its data home first (`forebay volume flush`).",
     ),
     ("scrub-started", "Somebody has started a scrub.", "Nothing."),
     (

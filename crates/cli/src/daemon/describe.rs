@@ -330,7 +330,7 @@ impl Daemon {
         let held = match lost_bytes {
             0 => held,
             bytes => format!(
-                "{held} {} were lost with a cache device: reading them fails until they are overwritten.",
+                "{held} {} are lost, for no cache device has a good copy: reading them fails until they are overwritten.",
                 text::bytes(bytes)
             ),
         };

@@ -42,6 +42,7 @@ use crate::origin::Unproven;
 use crate::planted::{self, Bug};
 use crate::read::origin_error;
 use crate::segment::{Set, SetState};
+use crate::unreadable::Holding;
 use crate::volume::VolumeState;
 use crate::wait::all_of;
 
@@ -206,7 +207,7 @@ impl Core {
         let result = self.write_group(v, group).await;
         let completed = v.origin.completed.get();
         // A flush that failed meanwhile may have lost what of the group it should have covered.
-        let certain = result.is_ok() && failures == v.origin.failures.get();
+        let certain = matches!(result, Ok(true)) && failures == v.origin.failures.get();
         match certain {
             true => group.iter().for_each(|run| self.note_written(v, run, completed)),
             false => self.stay_old(v, group),
@@ -214,7 +215,7 @@ impl Core {
         // What is lost with a member is told elsewhere; the rest of the group is planned again.
         let is_gone = result.is_err() && group.iter().any(|run| self.is_gone(run));
         self.unpin_group(group);
-        if is_gone { Ok(()) } else { result }
+        if is_gone { Ok(()) } else { result.map(drop) }
     }
 
     /// Whether a run was on members alone that have failed.
@@ -284,7 +285,8 @@ impl Core {
         }
     }
 
-    async fn write_group(&self, v: &VolumeState, group: &Group) -> Result<()> {
+    /// False if some of it is good in no copy: the rest is planned again.
+    async fn write_group(&self, v: &VolumeState, group: &Group) -> Result<bool> {
         let failed = |error: IoError| origin_error(v, "destaging to", error);
         let first = &group[0].mapping;
         let offset = first.block * BLOCK_BYTES;
@@ -292,40 +294,52 @@ impl Core {
         add(&self.counters.destage_bytes, bytes);
         add(&v.counters.destage_bytes, bytes);
         if first.state == State::Zero {
-            return v.origin.write_zeroes(offset, bytes).await.map_err(failed);
+            return v.origin.write_zeroes(offset, bytes).await.map(|()| true).map_err(failed);
         }
-        let mut parts = Vec::with_capacity(group.len());
+        let (mut parts, mut is_whole) = (Vec::with_capacity(group.len()), true);
         for runs in group.chunks(DESTAGE_READS_MAX) {
             let reads = runs.iter().map(|run| {
                 let m = &run.mapping;
                 self.read_verified(m.location, m.distance, m.count)
             });
-            for read in all_of(reads).await {
+            for (run, read) in runs.iter().zip(all_of(reads).await) {
                 match read {
                     Ok(data) => parts.push(data),
                     Err(error) if group.iter().any(|run| self.is_gone(run)) => {
                         self.settle_members().await?;
                         return Err(error);
                     }
-                    Err(error) => {
-                        // The only good copy may be gone: nothing more is written until somebody
-                        // looks.
-                        self.latch(&error.what, forebay_device::IoErrorKind::Media.into());
-                        return Err(error);
+                    Err(_) => {
+                        is_whole = false;
+                        self.give_up_run(v, &run.mapping).await?;
                     }
                 }
             }
         }
+        if !is_whole {
+            return Ok(false);
+        }
         // An origin may take its time, and who reclaims need not wait for it.
         self.unpin_group(group);
         if first.sectors != SECTORS_ALL {
-            return self.write_sectors(v, offset, &parts[0], first.sectors).await.map_err(failed);
+            let written = self.write_sectors(v, offset, &parts[0], first.sectors).await;
+            return written.map(|()| true).map_err(failed);
         }
         let data = match parts.len() {
             1 => parts.swap_remove(0),
             _ => joined(&parts, bytes as usize),
         };
-        v.origin.write(offset, data).await.map_err(failed)
+        v.origin.write(offset, data).await.map(|()| true).map_err(failed)
+    }
+
+    /// Settles what becomes of a run that cannot be read.
+    async fn give_up_run(&self, v: &VolumeState, m: &Mapping) -> Result<()> {
+        let settled = self.give_up_damaged(v.id, m, Holding::Nothing).await;
+        if let Err(error) = &settled {
+            // The only good copy may be gone: nothing more is written until somebody looks.
+            self.latch(&error.what, forebay_device::IoErrorKind::Media.into());
+        }
+        settled.map(drop)
     }
 
     /// Writes those sectors of a block that `mask` names.

@@ -5,16 +5,19 @@
 //! * Bytes that fit the checksum in any good header are right, whatever copy they come from: the header
 //!   says by its own checksum to which life of which set it belongs.
 //! * What does not fit is read a second time before it counts: a bit may have been flipped on its way.
+//! * Where a device cannot read several blocks together, each is read alone: one bad sector is no reason to do
+//!   without its neighbours.
 
 use std::ops::Range;
 
 use forebay_device::{Buf, Data, IoErrorKind};
 
 use crate::core::Core;
-use crate::format::{checksum, decode_checksums};
+use crate::format::{RecordHeader, checksum, decode_checksums};
 use crate::ids::{BLOCK_BYTES, Location};
 use crate::limits::SCRUB_READ_BLOCKS;
 use crate::planted::{self, Bug};
+use crate::verify::joined;
 
 const BLOCK: usize = BLOCK_BYTES as usize;
 
@@ -108,35 +111,67 @@ impl Core {
             if first > 0 && wanted.iter().all(|range| within(range).is_empty()) {
                 continue;
             }
-            let (member, at) = self.copy_of(Location(header.0 + u64::from(first)), copy)?;
-            let queued = member.queue.guard();
-            let outcome = member.device.read(at, Buf::new((until - first) as usize * BLOCK)).await;
-            drop(queued);
             look.bytes += u64::from(until - first) * BLOCK_BYTES;
-            let piece = match (outcome.result, outcome.buf) {
-                (Ok(()), Some(buf)) => Some(buf.freeze()),
-                (Err(error), _) if error.kind == IoErrorKind::Media => None,
-                _ => return None,
+            let at = |block: u32| Location(header.0 + u64::from(block));
+            let piece = match self.read_part(at(first), until - first, copy).await? {
+                Some(piece) => (0..until - first).map(|i| Some(block_of(&piece, i))).collect(),
+                None => {
+                    let is_wanted = |block: u32| {
+                        block < head || wanted.iter().any(|range| range.contains(&block))
+                    };
+                    let mut piece = Vec::new();
+                    for block in first..until {
+                        let alone = match is_wanted(block) {
+                            true => self.read_part(at(block), 1, copy).await?,
+                            false => None,
+                        };
+                        piece.push(alone);
+                    }
+                    piece
+                }
             };
             if first == 0 {
-                look.sums = piece.as_ref().and_then(|piece| self.sums(header, piece, wanted));
+                look.sums = self.sums(header, &piece, wanted);
             }
-            for block in wanted.iter().flat_map(within) {
-                let at = (block - first) as usize * BLOCK;
-                look.blocks.push(piece.as_ref().map(|piece| piece.slice(at..at + BLOCK)));
-            }
+            let blocks = wanted.iter().flat_map(within);
+            look.blocks.extend(blocks.map(|block| piece[(block - first) as usize].clone()));
         }
         Some(look)
     }
 
+    /// Blocks of one copy; nothing in it if the device cannot read all of them, and nothing at all if it does not
+    /// answer.
+    async fn read_part(&self, at: Location, count: u32, copy: usize) -> Option<Option<Data>> {
+        let (member, at) = self.copy_of(at, copy)?;
+        let _queued = member.queue.guard();
+        let outcome = member.device.read(at, Buf::new(count as usize * BLOCK)).await;
+        match (outcome.result, outcome.buf) {
+            (Ok(()), Some(buf)) => Some(Some(buf.freeze())),
+            (Err(error), _) if error.kind == IoErrorKind::Media => Some(None),
+            _ => None,
+        }
+    }
+
     /// The checksums that a record's header has for blocks, if it is the one that belongs there.
-    fn sums(&self, at: Location, bytes: &[u8], wanted: &[Range<u32>]) -> Option<Vec<u32>> {
-        let (record, sums) = decode_checksums(bytes).ok()?;
+    fn sums(
+        &self,
+        at: Location,
+        blocks: &[Option<Data>],
+        wanted: &[Range<u32>],
+    ) -> Option<Vec<u32>> {
+        let count = RecordHeader::peek(blocks.first()?.as_ref()?).ok()?.header_blocks;
+        let bytes = joined(blocks.get(..usize::from(count))?)?;
+        let (record, sums) = decode_checksums(&bytes).ok()?;
         let (head, all) = (u32::from(record.header_blocks), sums.collect::<Vec<_>>());
         let sum = |block: u32| all.get(block.checked_sub(head)? as usize).copied();
         let found = wanted.iter().cloned().flatten().map(sum).collect::<Option<Vec<_>>>()?;
         self.is_record_at(&record, at).then_some(found)
     }
+}
+
+fn block_of(piece: &Data, index: u32) -> Data {
+    let at = index as usize * BLOCK;
+    piece.slice(at..at + BLOCK)
 }
 
 fn compare(looks: &[Look]) -> Inspection {

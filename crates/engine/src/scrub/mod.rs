@@ -45,6 +45,7 @@ use crate::pool::Pool;
 use crate::reclaim::SETS_MOVING_MAX;
 use crate::scrub::inspect::Inspection;
 use crate::segment::{Set, SetState};
+use crate::unreadable::Holding;
 use crate::verify::joined;
 use crate::walk::Run;
 
@@ -393,7 +394,7 @@ impl Core {
         if tight && live.iter().any(is_dirty) {
             return None;
         }
-        let (mut left, mut moves, mut first) = (Vec::new(), Vec::new(), 0);
+        let (mut left, mut moves, mut lost, mut first) = (Vec::new(), Vec::new(), Vec::new(), 0);
         for (volume, m) in live {
             let count = m.count as usize;
             let bad = &found.bad[first..first + count];
@@ -416,7 +417,7 @@ impl Core {
                     (State::Written, _) => left.push((*volume, part)),
                     (State::Clean, Some(data)) => moves.push((Stream::Main, *volume, part, data)),
                     (State::Dirty, Some(data)) => moves.push((Stream::Dirty, *volume, part, data)),
-                    (State::Dirty, None) => self.note_unhealed(*volume, &part),
+                    (State::Dirty, None) => lost.push((*volume, part)),
                     _ => self.drop_damaged(*volume, &part),
                 }
             }
@@ -424,6 +425,9 @@ impl Core {
         self.moving.set(self.moving.get() + 1);
         for (stream, volume, part, data) in moves {
             self.copy_again(stream, volume, part, data).await;
+        }
+        for (volume, part) in lost {
+            self.note_unhealed(volume, &part).await;
         }
         self.moving.set(self.moving.get() - 1);
         self.housekeeping.wake_all();
@@ -465,16 +469,12 @@ impl Core {
     }
 
     /// Dirty data that no copy has: nobody may take anything else for it.
-    fn note_unhealed(&self, volume: VolumeId, part: &Mapping) {
+    async fn note_unhealed(&self, volume: VolumeId, part: &Mapping) {
         planted::seen("scrub: good in no copy");
         self.note_found(part.count, |found| &mut found.unhealed);
         add(&self.counters.scrub_unhealed_blocks, part.count.into());
-        let name = self.volume(volume).map_or_else(|| volume.0.to_string(), |v| v.name.clone());
-        let (at, bytes) = (part.block * BLOCK_BYTES, u64::from(part.count) * BLOCK_BYTES);
-        let what = format!(
-            "{bytes} B of volume \"{name}\" at {at} are good in no copy, and its origin lacks them"
-        );
-        self.event(EventKind::DamageUnhealed, what);
+        // Where it cannot be said, whoever needs the data asks again.
+        self.give_up_damaged(volume, part, Holding::Nothing).await.ok();
     }
 
     /// Waits for as long as what was read is to take.

@@ -9,6 +9,7 @@ mod bypass;
 mod changing;
 mod copies;
 mod crafted;
+mod damaged;
 mod departure;
 mod failing;
 mod flush;

@@ -1,0 +1,217 @@
+//! What is good in no copy although its members serve: a sector has gone bad, or something was stored wrong. It
+//! costs exactly these blocks, and the pool goes on (INV-86).
+//!
+//! * Whoever reads the log and finds it asks here: clients' reads and writes, destaging, moves, scrubs. Block by
+//!   block it is looked at again; what is good in any copy stays, and is moved or destaged as ever.
+//! * Clean blocks are dropped. Of written ones the origin is flushed first: behind that it has them. What is dirty
+//!   is lost: nobody has it, and what the origin has is older.
+//! * *Lost* is a fact in the log, durable before anybody is told. The range lock orders it with writes of the same
+//!   blocks; a move that is under way finds nothing any more where it copied from.
+//! * A member that does not even return its superblock has not lost just this: nothing is noted then.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::slice::from_ref;
+
+use forebay_device::Buf;
+
+use crate::bypass::{Kind, Way};
+use crate::core::{Core, ShardState};
+use crate::direct::region_parts;
+use crate::error::{Error, ErrorKind, Result};
+use crate::event::EventKind;
+use crate::format::{EntryKind, State, Stream};
+use crate::ids::{BLOCK_BYTES, Location, VolumeId};
+use crate::index::Mapping;
+use crate::log::{append_error, new_entry};
+use crate::planted::{self, Bug};
+use crate::volume::VolumeState;
+
+/// Who asks what becomes of blocks.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Holding {
+    /// Holds the range lock of the blocks.
+    Lock,
+    Nothing,
+}
+
+impl Core {
+    /// Settles what becomes of a run that could not be read: what of it is good in no copy is dropped or durably
+    /// lost when this returns. False if all of it can be read now and nothing has changed.
+    ///
+    /// # Errors
+    /// If it cannot be said what is good: a member does not answer, or returns nothing at all; or the pool has
+    /// latched.
+    pub(crate) async fn give_up_damaged(
+        &self,
+        volume: VolumeId,
+        m: &Mapping,
+        holding: Holding,
+    ) -> Result<bool> {
+        self.check_latch()?;
+        if !self.is_still(volume, m) || self.is_stray_at(m.location) {
+            return Ok(true);
+        }
+        let pinned = self.sets.borrow_mut().pin(m.location);
+        let settled = self.settle_damaged(volume, m, holding).await;
+        self.unpin(pinned);
+        settled
+    }
+
+    async fn settle_damaged(
+        &self,
+        volume: VolumeId,
+        m: &Mapping,
+        holding: Holding,
+    ) -> Result<bool> {
+        let damaged = self.damaged_parts(m).await?;
+        if damaged.is_empty() {
+            return Ok(false);
+        }
+        if m.state == State::Written
+            && let Some(v) = self.volume(volume)
+        {
+            // Its error is an event, and the blocks are dirty again then.
+            self.flush_origin(&v).await.ok();
+            self.until_idle(Stream::Facts).await?;
+        }
+        let shard = self.shard(volume, m.block);
+        let _guard = match holding {
+            Holding::Lock => None,
+            Holding::Nothing => {
+                Some(shard.locks.lock(&self.ram, volume, m.block, m.count.into()).await)
+            }
+        };
+        self.losing.set(self.losing.get() + 1);
+        let noted = self.drop_or_lose(shard, volume, &damaged).await;
+        self.losing.set(self.losing.get() - 1);
+        self.quiet.wake_all();
+        noted.map(|()| true)
+    }
+
+    /// The parts of a run that are good in no copy.
+    async fn damaged_parts(&self, m: &Mapping) -> Result<Vec<Mapping>> {
+        let header = Location(m.location.0 - u64::from(m.distance));
+        let first = u32::from(m.distance);
+        let inspected = self.inspect(header, first, from_ref(&(first..first + m.count))).await;
+        let unknown = || {
+            let what = format!("no good copy of the log's block {}", m.location.0);
+            Error::new(ErrorKind::Io, what)
+                .hint("look at the cache devices; what they do not return may be dirty data")
+        };
+        let blocks = inspected.ok_or_else(unknown)?.blocks;
+        let parts: Vec<Mapping> = (0..m.count)
+            .zip(&blocks)
+            .filter(|(_, block)| block.is_none())
+            .map(|(at, _)| m.part(at, 1))
+            .collect();
+        if !parts.is_empty() && !self.returns_anything(header).await {
+            return Err(unknown());
+        }
+        Ok(parts)
+    }
+
+    /// Whether one of the members with a copy returns its superblock.
+    async fn returns_anything(&self, at: Location) -> bool {
+        for copy in 0..self.copies(at) {
+            let Some((member, _)) = self.copy_of(at, copy) else { continue };
+            let outcome = member.device.read(0, Buf::new(BLOCK_BYTES as usize)).await;
+            if outcome.result.is_ok() {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// The caller holds the range lock. What was overwritten or moved meanwhile is left alone.
+    async fn drop_or_lose(
+        &self,
+        shard: &ShardState,
+        volume: VolumeId,
+        damaged: &[Mapping],
+    ) -> Result<()> {
+        let mut lost: Vec<(u64, u32)> = Vec::new();
+        for part in damaged {
+            let mut live = None;
+            shard.index.borrow().lookup(volume, part.block, 1, |m| live = Some(m));
+            let Some(m) = live.filter(|m| m.state.has_data() && m.location == part.location) else {
+                continue;
+            };
+            if !m.state.is_owed() {
+                planted::seen("damaged: dropped");
+                self.evict(volume, m.block, m.count, m.location);
+                continue;
+            }
+            self.ram.borrow_mut().void(volume, m.block, m.count.into());
+            if planted::is(Bug::DamageNotLost) {
+                self.map_remove(volume, m.block, m.count);
+                continue;
+            }
+            planted::seen("damaged: lost");
+            self.lose(volume, m);
+            match lost.last_mut() {
+                Some((first, count)) if *first + u64::from(*count) == m.block => *count += 1,
+                _ => lost.push((m.block, 1)),
+            }
+        }
+        if lost.is_empty() {
+            return Ok(());
+        }
+        self.log_lost(volume, &lost).await?;
+        self.tell_damaged(volume, &lost);
+        Ok(())
+    }
+
+    /// Notes durably that runs of blocks are lost.
+    async fn log_lost(&self, volume: VolumeId, lost: &[(u64, u32)]) -> Result<()> {
+        if planted::is(Bug::DamageNotDurable) {
+            return Ok(());
+        }
+        let parts = lost.iter().flat_map(|&(first, count)| region_parts(first, count));
+        let append = |(block, count)| {
+            self.log.append(Stream::Facts, new_entry(EntryKind::Lost, volume, block, count), None)
+        };
+        let appends: Vec<_> = parts.map(append).collect();
+        for append in appends {
+            append.done().await.map_err(|error| append_error("noting what is lost", error))?;
+        }
+        self.flush_members().await
+    }
+
+    fn tell_damaged(&self, volume: VolumeId, lost: &[(u64, u32)]) {
+        let name = self.volume(volume).map_or_else(|| volume.0.to_string(), |v| v.name.clone());
+        for &(first, count) in lost {
+            let (at, bytes) = (first * BLOCK_BYTES, u64::from(count) * BLOCK_BYTES);
+            let what = format!(
+                "{bytes} B of volume \"{name}\" at {at} are good in no copy, its origin lacks them, and they \
+                 are lost: reading them fails until they are overwritten"
+            );
+            self.event(EventKind::DamageUnhealed, what);
+        }
+        let blocks = lost.iter().map(|(_, count)| u64::from(*count)).sum();
+        self.tell_flushes(&BTreeMap::from([(volume, blocks)]));
+    }
+
+    /// Reads again what could not be read, once it is settled what becomes of it (INV-86); else the error.
+    pub(crate) async fn read_damaged(
+        &self,
+        v: &Rc<VolumeState>,
+        m: &Mapping,
+        offset: u64,
+        buf: Buf,
+        error: Error,
+    ) -> (Buf, Result<()>) {
+        match Box::pin(self.give_up_damaged(v.id, m, Holding::Nothing)).await {
+            Ok(true) => {
+                let way = Way::new(Kind::Prefetch, true);
+                Box::pin(self.read_piece(v, &way, offset, buf)).await
+            }
+            _ => (buf, Err(error)),
+        }
+    }
+
+    /// Waits until what is lost is durably noted.
+    pub(crate) async fn until_losses_noted(&self) {
+        self.quiet.until(|| self.losing.get() == 0 || self.latched.get()).await;
+    }
+}

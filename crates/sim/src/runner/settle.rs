@@ -1,0 +1,66 @@
+//! The end of a seed: faults are off, and everything must come home.
+
+use std::rc::Rc;
+
+use super::{Failure, Shared, VERIFIER, VERIFY_SECTORS, request, verify};
+use crate::content::SECTOR;
+use crate::machine::Machine;
+use crate::subject::Subject;
+use crate::workload::Op;
+
+/// Rounds of reading, destaging and writing anew what is lost, until nothing is.
+const SETTLE_ROUNDS_MAX: u32 = 4;
+
+/// Writes what is lost anew.
+async fn restore<S: Subject>(shared: &Shared, subject: &S) {
+    for (volume, config) in shared.config.volumes.iter().enumerate() {
+        let sectors = config.size_bytes / SECTOR as u64;
+        if !shared.is_lost(subject, volume, 0..sectors) {
+            continue;
+        }
+        for lost in subject.lost(volume, 0..sectors) {
+            for start in lost.clone().step_by(VERIFY_SECTORS as usize) {
+                let end = lost.end.min(start + VERIFY_SECTORS);
+                request(shared, subject, VERIFIER, Op::Write(volume, start..end, false)).await;
+            }
+        }
+    }
+}
+
+/// Faults off: everything must be there, must reach the origin, and must stop.
+pub(crate) async fn settle<S: Subject>(
+    shared: &Rc<Shared>,
+    machine: &Rc<Machine>,
+    subject: Rc<S>,
+) -> Result<(), Failure> {
+    // What has rotted is found by whoever comes to it, at the latest here.
+    for round in 1.. {
+        restore(shared, &*subject).await;
+        verify(shared, &*subject).await;
+        subject.destage().await?;
+        let size = |volume: usize| shared.config.volumes[volume].size_bytes / SECTOR as u64;
+        let mut volumes = 0..shared.config.volumes.len();
+        if volumes.all(|volume| subject.lost(volume, 0..size(volume)).is_empty()) {
+            break;
+        }
+        if round == SETTLE_ROUNDS_MAX {
+            return Err(Failure("more and more is lost although nothing fails".into()));
+        }
+    }
+    shared.oracle.borrow_mut().all_durable();
+    machine.check_origins(shared, "after destaging");
+    let subject = Rc::try_unwrap(subject);
+    let subject = subject.map_err(|_| Failure("the subject is still in use".into()))?;
+    subject.stop().await?;
+    shared.trace(|| "stopped".into());
+    Ok(())
+}
+
+pub(crate) async fn reopen<S: Subject>(
+    shared: &Rc<Shared>,
+    machine: &Rc<Machine>,
+) -> Result<(), Failure> {
+    let subject = S::open(&machine.env).await?;
+    verify(shared, &subject).await;
+    subject.stop().await.map_err(Failure::from)
+}

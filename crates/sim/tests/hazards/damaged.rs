@@ -1,0 +1,258 @@
+//! What is dirty and good in no copy, on members that serve: a sector that has gone bad, or bytes that rotted. It
+//! costs exactly these blocks, whoever finds it, and nothing older is given in their place.
+
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+use forebay_device::Runtime;
+use forebay_device::model::fault::{Ops, Trigger};
+use forebay_device::runtime::MILLISECOND;
+use forebay_engine::Place;
+use forebay_engine::planted::Bug;
+
+use crate::changing::id_of;
+use crate::rig::{BLOCK, KINDS, MEMBER_BYTES, Plan, Rig, SOON, provoke, same, survive};
+
+/// Blocks that are written, and of those the ones that are in sets which are closed by then: of what is open at a
+/// crash a start adopts only what is whole.
+const BLOCKS: u64 = 64;
+const CLOSED: u64 = 28;
+/// Blocks of a write, so that some are damaged beside others of the same record.
+const RECORD: u64 = 4;
+
+/// How a block is damaged.
+#[derive(Clone, Copy, Debug)]
+enum Damage {
+    /// The device fails to read it.
+    Sector,
+    /// It returns something else.
+    Rot,
+}
+
+/// Who comes to it.
+#[derive(Clone, Copy, Debug)]
+enum Finder {
+    Read,
+    PartialWrite,
+    Destage,
+    Scrub,
+    Move,
+}
+
+const FINDERS: [Finder; 5] =
+    [Finder::Read, Finder::PartialWrite, Finder::Destage, Finder::Scrub, Finder::Move];
+
+/// One copy of dirty data, all of version 2.
+fn written(seed: u64, members: usize) -> Result<Rc<Rig>, String> {
+    let plan = Plan { members, verify_reads: true, ..Plan::default() };
+    let rig = Rig::new(seed, plan);
+    for block in (0..BLOCKS).step_by(RECORD as usize) {
+        rig.write(2, block, RECORD as usize)?;
+    }
+    rig.flush()?;
+    rig.flush()?;
+    Ok(rig)
+}
+
+/// Where version 2 of a block lies: the member, and the first byte there.
+fn place(rig: &Rig, block: u64) -> (usize, u64) {
+    let mut wanted = vec![0; BLOCK];
+    forebay_sim::content::fill(2, 0, block * 8, &mut wanted);
+    let all = (0..rig.members.len())
+        .flat_map(|i| (0..MEMBER_BYTES).step_by(BLOCK).map(move |at| (i, at)));
+    let mut found = all.filter(|&(i, at)| rig.members[i].peek(at, BLOCK) == wanted);
+    found.next().expect("it was written")
+}
+
+/// Damages a few blocks, some of them neighbours.
+fn damage(rig: &Rig, seed: u64, how: Damage) -> BTreeSet<u64> {
+    let blocks: BTreeSet<u64> =
+        [seed % 7, 9 + seed % 5, 10 + seed % 5, 20 + seed % 8].into_iter().collect();
+    assert!(blocks.iter().all(|block| *block < CLOSED));
+    for &block in &blocks {
+        let (member, at) = place(rig, block);
+        match how {
+            Damage::Rot => rig.members[member].poke(at + seed % 4096, &[0xA5; 3]),
+            Damage::Sector => {
+                let sector = Trigger::every(Ops::Reads).within(at..at + BLOCK as u64);
+                rig.broken[member].failing.arm(sector);
+            }
+        }
+    }
+    blocks
+}
+
+/// The blocks that are lost.
+fn lost(rig: &Rig) -> BTreeSet<u64> {
+    let is_lost = |block: &u64| {
+        let mut extents = Vec::new();
+        rig.volume().status(block * BLOCK as u64, BLOCK as u64, &mut extents).unwrap();
+        extents.iter().any(|extent| extent.place == Place::Lost)
+    };
+    (0..BLOCKS).filter(is_lost).collect()
+}
+
+fn find(rig: &Rc<Rig>, bad: &BTreeSet<u64>, finder: Finder) -> Result<(), String> {
+    match finder {
+        Finder::Read => bad.iter().try_for_each(|&block| match rig.read(block) {
+            Err(_) => Ok(()),
+            Ok(version) => Err(format!("block {block} was read as {version}")),
+        }),
+        Finder::PartialWrite => bad.iter().try_for_each(|&block| {
+            let outcome = rig.start_write_sector(3, block * 8 + 1);
+            rig.pause(SOON);
+            match outcome.get() {
+                Some(false) => Ok(()),
+                other => Err(format!("a part of block {block} was written: {other:?}")),
+            }
+        }),
+        Finder::Destage => rig.destage(),
+        Finder::Scrub => {
+            let (pool, world) = (rig.pool(), Rc::clone(&rig.world));
+            pool.start_scrub().map_err(|error| error.to_string())?;
+            rig.run(async move {
+                while pool.scrub().running {
+                    let runtime: &dyn Runtime = &*world;
+                    runtime.sleep(MILLISECOND).await.result.ok();
+                }
+            })
+        }
+        Finder::Move => {
+            let (pool, id) = (rig.pool(), id_of(rig, 0));
+            rig.run(async move { pool.begin_departure(id)?.end().await })?
+                .map_err(|error| error.to_string())
+        }
+    }
+}
+
+/// All blocks: those that are lost fail, the others have what was written.
+fn judge(rig: &Rc<Rig>, bad: &BTreeSet<u64>, when: &str) -> Result<(), String> {
+    for block in 0..BLOCKS {
+        match (rig.read(block), bad.contains(&block)) {
+            (Err(_), true) => {}
+            (Ok(version), false) => drop(same(&format!("block {block} {when}"), version, 2)?),
+            other => return Err(format!("block {block} {when}: {other:?}")),
+        }
+    }
+    if rig.pool().is_latched() {
+        return Err(format!("latched {when}"));
+    }
+    let lost = lost(rig);
+    if lost == *bad { Ok(()) } else { Err(format!("{when}: {lost:?} lost, not {bad:?}")) }
+}
+
+/// Found in one way, or else by a read, over a crash, until it is written anew.
+fn found(seed: u64, finder: Finder, how: Damage) -> Result<(), String> {
+    let rig = written(seed, 2)?;
+    let first: BTreeSet<u64> = (0..CLOSED).filter(|block| place(&rig, *block).0 == 0).collect();
+    let bad = damage(&rig, seed, how);
+    find(&rig, &bad, finder)?;
+    let is_moved = matches!(finder, Finder::Move);
+    if !rig.was_told("good in no copy") && (!is_moved || !first.is_disjoint(&bad)) {
+        return Err("nobody was told".into());
+    }
+    judge(&rig, &bad, "when it was found")?;
+    // It tells whoever relied on it.
+    rig.flush().ok();
+    rig.flush()?;
+    if is_moved {
+        rig.offer(&[1]);
+    }
+    rig.restart(KINDS[(seed % 2) as usize])?;
+    judge(&rig, &bad, "after a crash")?;
+    bad.iter().try_for_each(|&block| rig.write(2, block, 1))?;
+    judge(&rig, &BTreeSet::new(), "written anew")?;
+    (0..BLOCKS).try_for_each(|block| rig.settled(block))
+}
+
+#[test]
+fn what_is_good_in_no_copy_is_lost_and_nothing_else_whoever_finds_it() {
+    provoke(Bug::DamageNotLost, 8, |seed| {
+        for finder in FINDERS {
+            for how in [Damage::Sector, Damage::Rot] {
+                found(seed, finder, how).map_err(|error| format!("{finder:?} {how:?}: {error}"))?;
+            }
+        }
+        Ok(())
+    });
+}
+
+/// Told to be lost once, it stays so, also when the device has changed its mind; and whatever is cut off, nothing
+/// older is read.
+fn cut_off(seed: u64) -> Result<(), String> {
+    for ios in 1.. {
+        let rig = written(seed, 1)?;
+        let bad = damage(&rig, seed, Damage::Sector);
+        let end = rig.world.io_count() + ios;
+        rig.world.crash_at(Some(end));
+        let told: Vec<u64> = bad
+            .iter()
+            .copied()
+            .take_while(|&block| {
+                let answer = rig.read(block);
+                answer.is_err_and(|error| error.contains("lost"))
+            })
+            .collect();
+        rig.world.crash_at(None);
+        let ended = rig.world.io_count() < end;
+        rig.broken[0].mend();
+        rig.restart(KINDS[(ios % 2) as usize])?;
+        for block in 0..BLOCKS {
+            match rig.read(block) {
+                Ok(2) if !told.contains(&block) => {}
+                Err(_) if bad.contains(&block) => {}
+                other => {
+                    return Err(format!("after {ios}: block {block} {other:?}, told {told:?}"));
+                }
+            }
+        }
+        if ended {
+            return if told.len() == bad.len() { Ok(()) } else { Err(format!("told {told:?}")) };
+        }
+    }
+    unreachable!()
+}
+
+#[test]
+fn what_was_told_to_be_lost_stays_lost_whatever_is_cut_off() {
+    provoke(Bug::DamageNotDurable, 4, cut_off);
+}
+
+/// A device that returns nothing at all has not lost just this.
+#[test]
+fn a_device_that_reads_nothing_latches_the_pool_and_loses_nothing() {
+    survive(6, |seed| {
+        let rig = written(seed, 1)?;
+        rig.broken[0].failing.arm(Trigger::every(Ops::Reads));
+        let read = rig.read(3);
+        if read.is_ok() {
+            return Err("it was read".into());
+        }
+        rig.destage().ok();
+        if !rig.pool().is_latched() {
+            return Err("it goes on".into());
+        }
+        rig.broken[0].mend();
+        rig.restart(KINDS[(seed % 2) as usize])?;
+        judge(&rig, &BTreeSet::new(), "when it reads again")
+    });
+}
+
+/// What is written anew while it is being noted wins.
+#[test]
+fn what_is_written_while_it_is_found_is_not_lost() {
+    survive(20, |seed| {
+        let rig = written(seed, 1)?;
+        let bad = damage(&rig, seed, Damage::Rot);
+        bad.iter().for_each(|&block| rig.start_read(block));
+        rig.pause(seed * 3 * MILLISECOND / 10);
+        let writes: Vec<_> = bad.iter().map(|&block| rig.start_write(2, block, 1)).collect();
+        rig.pause(SOON);
+        assert!(writes.iter().all(|write| write.get()));
+        judge(&rig, &BTreeSet::new(), "written anew")?;
+        rig.flush().ok();
+        rig.flush()?;
+        rig.restart(KINDS[(seed % 2) as usize])?;
+        judge(&rig, &BTreeSet::new(), "after a crash")
+    });
+}
