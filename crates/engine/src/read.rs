@@ -338,8 +338,7 @@ impl Core {
             return Box::pin(self.read_after_loss(v, offset, buf)).await;
         }
         if m.state.is_owed() {
-            let what = format!("reading volume \"{}\": no good copy on any cache device", v.name);
-            return self.read_damaged(v, m, offset, buf, Error::new(ErrorKind::Io, what)).await;
+            return Box::pin(self.read_damaged(v, m, offset, buf)).await;
         }
         self.evict(v.id, m.block, m.count, m.location);
         let (buf, result) = v.origin.read(offset, buf).await;
@@ -494,7 +493,7 @@ impl Core {
                 return (buf, Ok(()));
             }
             State::Lost => {
-                self.until_losses_noted().await;
+                Box::pin(self.until_losses_noted()).await;
                 let what = format!(
                     "reading volume \"{}\" at {}: it is lost, for no SSD has a good copy",
                     v.name, run.offset
@@ -525,8 +524,8 @@ impl Core {
             Err(_) if m.state.is_owed() && self.is_stray_at(m.location) => {
                 Box::pin(self.read_after_loss(v, run.offset, buf)).await
             }
-            Err(error) if m.state.is_owed() || m.sectors != SECTORS_ALL => {
-                self.read_damaged(v, m, run.offset, buf, error).await
+            Err(_) if m.state.is_owed() || m.sectors != SECTORS_ALL => {
+                Box::pin(self.read_damaged(v, m, run.offset, buf)).await
             }
             Err(_) => {
                 self.evict(v.id, m.block, m.count, m.location);

@@ -192,21 +192,24 @@ impl Core {
         self.tell_flushes(&BTreeMap::from([(volume, blocks)]));
     }
 
-    /// Reads again what could not be read, once it is settled what becomes of it (INV-86); else the error.
+    /// Reads again what could not be read, once it is settled what becomes of it (INV-86); else an error.
     pub(crate) async fn read_damaged(
         &self,
         v: &Rc<VolumeState>,
         m: &Mapping,
         offset: u64,
         buf: Buf,
-        error: Error,
     ) -> (Buf, Result<()>) {
-        match Box::pin(self.give_up_damaged(v.id, m, Holding::Nothing)).await {
+        match self.give_up_damaged(v.id, m, Holding::Nothing).await {
             Ok(true) => {
                 let way = Way::new(Kind::Prefetch, true);
                 Box::pin(self.read_piece(v, &way, offset, buf)).await
             }
-            _ => (buf, Err(error)),
+            Err(error) => (buf, Err(error)),
+            Ok(false) => {
+                let what = format!("reading volume \"{}\" at {offset} failed", v.name);
+                (buf, Err(Error::new(ErrorKind::Io, what)))
+            }
         }
     }
 

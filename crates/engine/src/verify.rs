@@ -48,7 +48,9 @@ impl Core {
         if found.is_none() {
             let header = Location(location.0 - u64::from(distance));
             let first = u32::from(distance);
-            let inspected = self.inspect(header, first, from_ref(&(first..first + count))).await;
+            let range = first..first + count;
+            // Apart, so that what a hit needs stays small: it is moved about before it begins.
+            let inspected = Box::pin(self.inspect(header, first, from_ref(&range))).await;
             found = inspected.and_then(|inspection| joined(&inspection.blocks));
         }
         self.unpin(pinned);
