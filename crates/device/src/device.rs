@@ -1,6 +1,9 @@
 //! What a block device looks like to everything above it.
 
+use std::rc::Rc;
+
 use crate::buf::{Buf, Data};
+use crate::gate::Gate;
 use crate::io::{Completer, Io, IoError, IoErrorKind, pair};
 
 /// Size and abilities of a device. While it is open the size may grow, and nothing else changes.
@@ -109,6 +112,10 @@ pub trait BlockDevice {
 
     /// Starts `request`; never blocks. The outcome arrives through `completer`.
     fn submit(&self, request: Request, completer: Completer);
+
+    /// Says what requests must pass that go out later than they were submitted: those of a device that
+    /// may send one again. Others have nothing to do.
+    fn fence(&self, _gate: &Rc<Gate>) {}
 }
 
 impl dyn BlockDevice + '_ {

@@ -86,6 +86,11 @@ impl Gate {
         self.end();
     }
 
+    /// Whether there will be no more time than there is.
+    pub fn is_shut(&self) -> bool {
+        self.is_shut.get()
+    }
+
     /// What waits fails; there may be more time later.
     pub fn refuse(&self) {
         for Held { request, completer, .. } in self.held.take() {

@@ -670,6 +670,7 @@ impl Pool {
         flushed.map_err(|e| Error::io(format!("flushing the origin of \"{}\"", record.name), e))?;
         let rt = Rc::clone(&self.core.rt);
         let gate = Rc::clone(&self.core.gate);
+        origin.fence(&gate);
         let origin: Rc<dyn BlockDevice> = Rc::new(Gated { inner: origin, gate });
         let state = Rc::new(VolumeState {
             id: record.id,

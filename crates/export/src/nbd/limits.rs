@@ -1,4 +1,4 @@
-//! Every limit of the NBD server, once.
+//! Every limit of the NBD server, and of the client for origins, once.
 
 use forebay_device::runtime::{MILLISECOND, Nanos, SECOND};
 
@@ -107,6 +107,56 @@ pub const COMPLAINTS_SPAN: Nanos = 60 * SECOND;
 /// Pause after a failed accept: the usual reason is a lack of file descriptors, which passes.
 pub const ACCEPT_PAUSE: Nanos = 100 * MILLISECOND;
 
+/// Largest unit of requests that an origin's server may ask for, in bytes: a sector of 4096, as of any
+/// other origin. One that asks for more is refused.
+pub const ORIGIN_BLOCK_BYTES_MAX: u32 = 4096;
+
+/// Time to connect to an origin's server and to agree with it; after that the next attempt begins.
+pub const ORIGIN_CONNECT_TIME_MAX: Nanos = 5 * SECOND;
+
+/// Time for which requests wait for an origin's server that is gone: Linux gives a disk as long for one
+/// request. A restart of a server takes a few seconds. Behind it they fail, as all others do until the server
+/// is back; what is dirty stays in the cache. One attempt to connect may make it longer.
+pub const ORIGIN_RECONNECT_TIME_MAX: Nanos = 30 * SECOND;
+
+/// Pause before the second attempt to connect again; the first one is made at once. Each further pause is
+/// twice as long, …
+pub const ORIGIN_RECONNECT_PAUSE: Nanos = 50 * MILLISECOND;
+/// … up to this one: who comes back waits for us no longer than that.
+pub const ORIGIN_RECONNECT_PAUSE_MAX: Nanos = SECOND;
+
+/// How often a request is sent again because its connection broke. One that meets more breaks in a row may be
+/// what the server dies of, and fails.
+pub const RESENDS_MAX: u32 = 4;
+
+/// Requests that go to an origin's server in one call of the system.
+pub const ORIGIN_BATCH_MAX: usize = 64;
+
+/// Bytes that are received ahead of replies of an origin's server: a queue of 15 reads of a page each.
+pub const ORIGIN_AHEAD_BYTES: usize = 64 << 10;
+
+/// Pieces in which the reply to a read may come, unless they follow each other: as many as the longest
+/// read has sectors. With more the connection is given up.
+pub const CHUNKS_MAX: usize = (REQUEST_BYTES_MAX / SECTOR_BYTES) as usize;
+
+/// Longest part of a reply that tells of an error, in bytes: the protocol's limit for strings, and what is around
+/// it. A server that announces more is given up.
+pub const ERROR_BYTES_MAX: u32 = 8192;
+
+/// Answers to one option of the negotiation: more kinds of information than there are.
+pub const OPTION_ANSWERS_MAX: usize = 64;
+
+/// Zeroes that are written at once to a server that has no command for it, …
+pub const ZEROES_BYTES: u32 = 1 << 20;
+/// … and parts of one request under way at the same time: a server's disk is kept busy and not flooded.
+pub const PARTS_INFLIGHT_MAX: usize = 4;
+
+/// How often it is looked whether requests may go out while they may not.
+pub const GATE_LOOK_INTERVAL: Nanos = 50 * MILLISECOND;
+
+const _: () = assert!(ORIGIN_RECONNECT_PAUSE <= ORIGIN_RECONNECT_PAUSE_MAX);
+// Two parts to each request of a batch; `Stream::send_parts` takes 1024.
+const _: () = assert!(2 * ORIGIN_BATCH_MAX <= 1024);
 const _: () = assert!(REPLY_HEADROOM_BYTES.is_multiple_of(forebay_device::buf::BUF_ALIGN_BYTES));
 const _: () = assert!(REQUEST_BYTES_MAX.is_multiple_of(PREFERRED_BYTES));
 const _: () = assert!(PREFERRED_BYTES.is_multiple_of(SECTOR_BYTES));

@@ -98,7 +98,7 @@ impl Ahead {
     }
 
     /// The memory behind what there is: what more makes it `most` bytes, and the rest.
-    fn split(&mut self, most: usize) -> (Buf, Buf) {
+    pub(crate) fn split(&mut self, most: usize) -> (Buf, Buf) {
         if self.buf.len() < most {
             let mut larger = Buf::new(most);
             larger[..self.range.len()].copy_from_slice(self.bytes());
@@ -114,7 +114,7 @@ impl Ahead {
 
     /// Undoes the split, with `count` bytes more; false if the memory did not come back.
     #[must_use]
-    fn join(&mut self, room: Buf, rest: Buf, count: usize) -> bool {
+    pub(crate) fn join(&mut self, room: Buf, rest: Buf, count: usize) -> bool {
         self.range.end += count;
         self.buf.join(room).and_then(|()| self.buf.join(rest)).is_ok()
     }

@@ -1,4 +1,4 @@
-//! A server for the network block device protocol, fixed newstyle.
+//! A server for the network block device protocol, fixed newstyle, and a [`client`] for origins.
 //!
 //! The protocol is specified in `doc/proto.md` of the NetworkBlockDevice/nbd project.
 //!
@@ -11,6 +11,7 @@
 //! * [`Server`]: listeners, connections, stopping.
 
 mod channel;
+pub mod client;
 mod command;
 mod complaint;
 mod connection;

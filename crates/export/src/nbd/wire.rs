@@ -59,7 +59,8 @@ pub(crate) mod option_reply {
     pub(crate) const SERVER: u32 = 2;
     pub(crate) const INFO: u32 = 3;
     pub(crate) const META_CONTEXT: u32 = 4;
-    const ERROR: u32 = 1 << 31;
+    /// Set in whatever is a refusal.
+    pub(crate) const ERROR: u32 = 1 << 31;
     pub(crate) const ERR_UNSUP: u32 = ERROR + 1;
     pub(crate) const ERR_POLICY: u32 = ERROR + 2;
     pub(crate) const ERR_INVALID: u32 = ERROR + 3;
@@ -100,13 +101,16 @@ pub(crate) mod command_flag {
 }
 
 /// Structured replies.
-mod chunk {
-    pub(super) const FLAG_DONE: u16 = 1 << 0;
-    pub(super) const NONE: u16 = 0;
-    pub(super) const OFFSET_DATA: u16 = 1;
-    pub(super) const BLOCK_STATUS: u16 = 5;
-    pub(super) const BLOCK_STATUS_EXT: u16 = 6;
-    pub(super) const ERROR: u16 = (1 << 15) + 1;
+pub(crate) mod chunk {
+    pub(crate) const FLAG_DONE: u16 = 1 << 0;
+    pub(crate) const NONE: u16 = 0;
+    pub(crate) const OFFSET_DATA: u16 = 1;
+    pub(crate) const OFFSET_HOLE: u16 = 2;
+    pub(crate) const BLOCK_STATUS: u16 = 5;
+    pub(crate) const BLOCK_STATUS_EXT: u16 = 6;
+    /// Set in the kind of whatever tells of an error.
+    pub(crate) const IS_ERROR: u16 = 1 << 15;
+    pub(crate) const ERROR: u16 = IS_ERROR + 1;
 }
 
 /// An error as the protocol numbers it.
@@ -165,9 +169,12 @@ pub(crate) enum Form {
 impl Form {
     /// Bytes of a request's header.
     pub(crate) fn request_header_bytes(self) -> usize {
-        if self == Form::Extended { 32 } else { 28 }
+        if self == Form::Extended { 32 } else { REQUEST_HEADER_BYTES }
     }
 }
+
+/// Bytes of a request's header in the old form.
+pub(crate) const REQUEST_HEADER_BYTES: usize = 28;
 
 /// A request's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -194,6 +201,19 @@ impl Request {
             offset: fields.u64()?,
             len: if extended { fields.u64()? } else { u64::from(fields.u32()?) },
         })
+    }
+
+    /// The header, in the old form.
+    pub(crate) fn encode(&self) -> [u8; REQUEST_HEADER_BYTES] {
+        let mut out = [0; REQUEST_HEADER_BYTES];
+        let len = u32::try_from(self.len).expect("a request without an extended header is short");
+        out[0..4].copy_from_slice(&MAGIC_REQUEST.to_be_bytes());
+        out[4..6].copy_from_slice(&self.flags.to_be_bytes());
+        out[6..8].copy_from_slice(&self.kind.to_be_bytes());
+        out[8..16].copy_from_slice(&self.cookie.to_be_bytes());
+        out[16..24].copy_from_slice(&self.offset.to_be_bytes());
+        out[24..28].copy_from_slice(&len.to_be_bytes());
+        out
     }
 
     /// How many bytes of payload follow the header. A write has always some; with extended headers
@@ -371,6 +391,7 @@ mod tests {
             Request { flags: 1, kind: 1, cookie: 0x0102_0304_0506_0708, offset: 4096, len: 512 };
         assert_eq!(decode(&bytes), Some(expected));
         assert_eq!(Request::decode(&bytes, Form::Structured), Some(expected));
+        assert_eq!(expected.encode(), bytes);
         assert_eq!(Request::decode(&bytes, Form::Extended), None);
         let mut wrong = bytes;
         wrong[3] = 0x14;
