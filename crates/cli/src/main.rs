@@ -26,6 +26,7 @@ mod origin;
 mod patience;
 mod progress;
 mod reference;
+mod remote;
 mod text;
 mod witness;
 

@@ -15,6 +15,34 @@ use forebay_device::runtime::Nanos;
 use crate::Result;
 use crate::failure::Failure;
 use crate::members::Identity;
+use crate::remote::Nbd;
+
+/// The slow device of a volume of the daemon's.
+#[derive(Clone)]
+pub(crate) enum Origin {
+    /// A file or block device.
+    File(Rc<FileDevice>),
+    /// An export of a server.
+    Nbd(Rc<Nbd>),
+}
+
+impl Origin {
+    /// As the engine sees it.
+    pub(crate) fn device(&self) -> Rc<dyn BlockDevice> {
+        match self {
+            Origin::File(device) => Rc::clone(device) as _,
+            Origin::Nbd(device) => Rc::clone(device) as _,
+        }
+    }
+
+    /// Why the server of an export that is open cannot be used at present.
+    pub(crate) fn trouble(&self) -> Option<String> {
+        match self {
+            Origin::File(_) => None,
+            Origin::Nbd(device) => device.trouble().map(|why| why.to_string()),
+        }
+    }
+}
 
 /// Sets the platters of the modelled disks turning out of step; any number would do.
 const ARRAY_SEED: u64 = 8;

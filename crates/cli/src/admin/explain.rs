@@ -279,7 +279,7 @@ pub(crate) const CODES: &[(&str, &str, &str)] = &[
     (
         "origin-missing",
         "The origin of a volume cannot be used. What is cached of it is safe, dirty data too.",
-        "Attach it at its path; the daemon looks every second, and if something else is wrong with it every ten. One that does not answer (a dead path, a hung file system) comes online when it does.",
+        "Attach it at its path; the daemon looks every second, and if something else is wrong with it every ten. One that does not answer (a dead path, a hung file system) comes online when it does. If it is an export of another server, look there: the text says what is wrong.",
     ),
     ("export-added", "A volume is served.", "Nothing."),
     ("export-removed", "A volume is not served any more.", "Nothing."),

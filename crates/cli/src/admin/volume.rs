@@ -1,6 +1,6 @@
 //! `forebay volume`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Subcommand, ValueEnum};
 use forebay_control::api::{
@@ -9,6 +9,7 @@ use forebay_control::api::{
 };
 use forebay_control::hours::DestageHours;
 use forebay_control::name::VolumeName;
+use forebay_export::nbd::client::Place as NbdPlace;
 
 use super::{Asking, Daemon, absolute, confirm, table};
 use crate::Result;
@@ -23,8 +24,8 @@ pub(crate) enum Command {
     Add {
         /// POOL/NAME
         volume: VolumeName,
-        /// The slow disk; nothing is written to it but what clients write
-        #[arg(long, value_name = "PATH")]
+        /// The slow disk, or nbd://HOST:PORT/EXPORT or nbd+unix:///EXPORT?socket=PATH; nothing is written to it but what clients write
+        #[arg(long, value_name = "PATH|URI")]
         origin: PathBuf,
         /// How it is served [default: writeback where dirty data is safe, else writethrough]
         #[arg(long)]
@@ -252,6 +253,11 @@ fn joined(settings: &[Setting]) -> Result<Setting> {
     Ok(Setting::Key(all))
 }
 
+/// Whether an origin is written as a URI; the daemon knows which.
+fn is_uri(origin: &Path) -> bool {
+    origin.to_str().is_some_and(NbdPlace::is_meant)
+}
+
 fn at(volume: &VolumeName) -> String {
     format!("/api/v1/pools/{}/volumes/{}", volume.pool, volume.volume)
 }
@@ -273,7 +279,7 @@ pub(crate) fn run(command: Command, asking: &Asking) -> Result<()> {
         } => {
             let body = AddVolume {
                 name: volume.volume.clone(),
-                origin: absolute(&origin)?,
+                origin: if is_uri(&origin) { origin } else { absolute(&origin)? },
                 mode: mode.map(api::Mode::from),
                 profile,
                 populate_on_read,

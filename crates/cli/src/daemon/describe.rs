@@ -20,6 +20,7 @@ use super::volumes::{
 };
 use super::{Attached, Daemon, Open, Serving, Slot, State};
 use crate::Result;
+use crate::origin::Origin;
 use crate::text;
 
 /// A mode's name.
@@ -306,7 +307,11 @@ impl Daemon {
             .volumes
             .borrow()
             .iter()
-            .filter(|(_, volume)| matches!(volume, Attached::Missing { .. }))
+            .filter(|(name, volume)| {
+                let is_cut_off =
+                    || open.origins.borrow().get(*name).and_then(Origin::trouble).is_some();
+                matches!(volume, Attached::Missing { .. }) || is_cut_off()
+            })
             .map(|(volume, _)| format!("{name}/{volume}"))
             .collect();
         let dirty = open.pool.unproven_blocks() * BLOCK_BYTES;
@@ -419,8 +424,12 @@ impl Daemon {
             None => (VolumeState::Offline, "its pool is not open".to_owned(), None, record.mode),
             Some(open) => match open.volumes.borrow().get(&record.name) {
                 Some(Attached::Online(volume)) => {
-                    let dirty = volume.unproven_blocks() * BLOCK_BYTES;
-                    (VolumeState::Online, String::new(), Some(dirty), volume.mode())
+                    let dirty = Some(volume.unproven_blocks() * BLOCK_BYTES);
+                    let origins = open.origins.borrow();
+                    match origins.get(&record.name).and_then(Origin::trouble) {
+                        Some(why) => (VolumeState::OriginMissing, why, dirty, volume.mode()),
+                        None => (VolumeState::Online, String::new(), dirty, volume.mode()),
+                    }
                 }
                 Some(Attached::Missing { why, .. }) => {
                     let reason = why.what().to_owned();

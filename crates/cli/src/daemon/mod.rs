@@ -46,7 +46,6 @@ use clap::Args;
 use forebay_control::server::Server;
 use forebay_control::socket::ControlSocket;
 use forebay_device::post::post;
-use forebay_device::real::file::FileDevice;
 use forebay_device::real::passed::Passed;
 use forebay_device::real::reactor::{self, Reactor};
 use forebay_device::runtime::{Nanos, Runtime, SECOND};
@@ -61,7 +60,7 @@ use self::journal::Journal;
 use self::log::Log;
 use self::memory::Kept;
 use self::notify::Phase;
-use self::patience::Found as Origin;
+use self::patience::Found as FoundOrigin;
 use self::progress::Progress;
 use self::scan::{Found, Place};
 use self::shelf::Shelf;
@@ -74,6 +73,7 @@ use crate::flag::Flag;
 use crate::host::{Host, end_on_signals, when_free};
 use crate::members::{Member, Members, PATIENCE};
 use crate::notes::Notes;
+use crate::origin::Origin;
 use crate::patience::Pending;
 
 /// How often the daemon looks after its pools.
@@ -129,11 +129,22 @@ struct Open {
     members: RefCell<Members>,
     notes: Notes,
     volumes: RefCell<BTreeMap<String, Attached>>,
-    /// Their origins' devices, of those that are online.
-    origins: RefCell<BTreeMap<String, Rc<FileDevice>>>,
+    /// Their origins, of those that are online.
+    origins: RefCell<BTreeMap<String, Origin>>,
+    /// Of these, what was told to be wrong with their servers.
+    troubles: RefCell<BTreeMap<String, String>>,
     exports: RefCell<BTreeMap<String, Serving>>,
     progress: RefCell<Progress>,
     spares: Spares,
+}
+
+impl Open {
+    /// A pool of which nothing is attached yet.
+    fn new(pool: Pool, members: Members, notes: Notes) -> Open {
+        let (volumes, origins, troubles, exports, progress, spares) = Default::default();
+        let members = RefCell::new(members);
+        Open { pool, members, notes, volumes, origins, troubles, exports, progress, spares }
+    }
 }
 
 /// A volume of an open pool.
@@ -165,7 +176,7 @@ struct Daemon {
     state: StateDir,
     shelf: Shelf,
     /// Origins that are being opened, and do not answer.
-    opening: Pending<Origin>,
+    opening: Pending<FoundOrigin>,
     /// The same of cache devices.
     members: Pending<Result<Member>>,
     /// Where scans are stuck; each tells whether its thread has returned.

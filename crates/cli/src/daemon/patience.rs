@@ -1,12 +1,13 @@
 //! Opening origins that may not answer; see [`crate::patience`]. The volume is `origin-missing` then.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use forebay_control::error::Code;
 use forebay_device::BlockDevice;
 use forebay_device::real::file::FileDevice;
 use forebay_device::real::open::{OpenError, open};
+use forebay_device::real::reactor::Reactor;
 use forebay_device::runtime::{MILLISECOND, Nanos, Runtime};
 use forebay_engine::read_superblock;
 
@@ -15,23 +16,34 @@ use crate::Result;
 use crate::blocking::{begin, on_thread};
 use crate::failure::Failure;
 use crate::flag::race;
-use crate::origin;
+use crate::members::Identity;
+use crate::origin::{self, Origin};
 use crate::patience::ANSWER_TIME_MAX;
+use crate::remote;
 
 /// How often a device in use is tried again: a claim that ends by itself ends in milliseconds.
 const IN_USE_INTERVAL: Nanos = 20 * MILLISECOND;
 
 /// What opening has come to; a failure if the path is not even to be tried, or it cannot be used.
-pub(super) type Found = Result<std::result::Result<Rc<FileDevice>, OpenError>>;
+pub(super) type Found = Result<std::result::Result<Origin, OpenError>>;
 
 fn no_thread(error: &std::io::Error) -> Failure {
     Failure::system("start a thread", error)
 }
 
+async fn open_file(reactor: &Rc<Reactor>, at: PathBuf, caches: Vec<Identity>) -> Found {
+    let call = move || {
+        origin::refuse_cache(&at, &caches)?;
+        Ok::<_, Failure>(open(&at, &origin::options()))
+    };
+    let opened = on_thread(call).await.map_err(|error| no_thread(&error))??;
+    Ok(opened.map(|opened| Origin::File(Rc::new(FileDevice::of(reactor, opened)))))
+}
+
 impl Daemon {
     /// Opens an origin; while it is in use, tries for as long as `patience` says. Code
     /// [`Code::NotFound`] if nothing is there.
-    pub(super) async fn open_device(&self, path: &Path, patience: Nanos) -> Result<Rc<FileDevice>> {
+    pub(super) async fn open_device(&self, path: &Path, patience: Nanos) -> Result<Origin> {
         let until = self.reactor.now().saturating_add(patience);
         loop {
             match self.open_patiently(path).await? {
@@ -49,33 +61,33 @@ impl Daemon {
         }
     }
 
-    /// Opens the origin at a path, and has it answer a read and a flush: one that hangs is found out
-    /// here, where nobody waits behind it.
+    /// Opens an origin, and has it answer a read and a flush: one that hangs is found out here, where
+    /// nobody waits behind it.
     async fn open_patiently(&self, path: &Path) -> Found {
+        let place = path.to_str().map_or(Ok(None), remote::place)?;
+        if let Some(place) = &place {
+            self.refuse_own(place)?;
+        }
         let (caches, reactor) = (self.identities(), Rc::clone(&self.reactor));
         let owned = path.to_owned();
         let call = move || async move {
-            let at = owned.clone();
-            let call = move || {
-                origin::refuse_cache(&at, &caches)?;
-                Ok::<_, Failure>(open(&at, &origin::options()))
+            let opened = match place {
+                Some(place) => Ok(Origin::Nbd(remote::open(&reactor, &place).await?)),
+                None => open_file(&reactor, owned.clone(), caches).await?,
             };
-            let opened = on_thread(call).await.map_err(|error| no_thread(&error))??;
-            let device = match opened {
-                Ok(opened) => Rc::new(FileDevice::of(&reactor, opened)),
-                Err(error) => return Ok(Err(error)),
-            };
+            let Ok(origin) = opened else { return Ok(opened) };
+            let device = origin.device();
             // What is on it is for the caller to judge.
             let _ = read_superblock(&*device).await;
             let flushed = (&*device as &dyn BlockDevice).flush().done().await;
             flushed.map_err(|error| Failure::io(format!("flush {}", owned.display()), error))?;
-            Ok(Ok(device))
+            Ok(Ok(origin))
         };
         let found = self.opening.ask(&self.reactor, path, call, self.end.wait()).await;
         found.unwrap_or_else(|| {
             Err(Failure::new(format!("{} does not answer", path.display())).hint(
-                "see `dmesg` for the device, or `mount` for its file system; it is tried again by \
-                 itself",
+                "see `dmesg` for the device, `mount` for its file system, or the log of its server; \
+                 it is tried again by itself",
             ))
         })
     }

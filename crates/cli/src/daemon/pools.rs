@@ -326,10 +326,7 @@ impl Daemon {
             }
         };
         let paths: Vec<PathBuf> = members.list().map(|(path, _)| path.to_owned()).collect();
-        let (volumes, origins, exports, progress, spares) = Default::default();
-        let members = RefCell::new(members);
-        let open =
-            Rc::new(Open { pool, members, notes, volumes, origins, exports, progress, spares });
+        let open = Rc::new(Open::new(pool, members, notes));
         *slot.state.borrow_mut() = State::Open(Rc::clone(&open));
         self.tell_time(&open);
         self.tell_news(&name, &open);
@@ -415,6 +412,7 @@ impl Daemon {
                     self.note_scrub(&name, &open).ok();
                 }
                 self.attach_volumes(&slot, &open).await;
+                self.look_at_origins(&slot, &open);
                 self.retry_exports(&slot, &open).await;
                 if due {
                     self.look_for_spares(&slot, &open, &sight).await;
@@ -702,7 +700,7 @@ impl Daemon {
     pub(super) async fn stop_pool(&self, name: &str, open: Rc<Open>) -> Result<()> {
         self.stop_exports(&open).await;
         drop(open.volumes.take());
-        drop(open.origins.take());
+        drop((open.origins.take(), open.troubles.take()));
         for volume in open.pool.superblock().volumes {
             self.opening.forget(Path::new(&volume.origin));
         }

@@ -1,5 +1,6 @@
 //! Volumes: added, attached, changed, taken away.
 
+use std::net::IpAddr;
 use std::path::Path;
 use std::rc::Rc;
 
@@ -8,12 +9,12 @@ use forebay_control::error::Code;
 use forebay_control::hours::DestageHours;
 use forebay_control::name::{Name, VolumeName};
 use forebay_device::BlockDevice;
-use forebay_device::real::file::FileDevice;
 use forebay_device::runtime::{Nanos, Runtime, SECOND};
 use forebay_engine::{
     CUTOFF_NEVER, Hours, Mode, Populate, Priority, Share, Tuning, Volume, VolumeSettings,
     VolumeSpec, read_spare, read_superblock,
 };
+use forebay_export::nbd::client::{Host, Place as NbdPlace};
 
 use super::describe::mode_name;
 use super::jobs::{Aim, Job};
@@ -23,6 +24,8 @@ use super::{Attached, Daemon, Open, Slot};
 use crate::Result;
 use crate::failure::Failure;
 use crate::members::PATIENCE;
+use crate::origin::Origin;
+use crate::remote;
 use crate::text;
 
 /// What a miss brings in unless somebody says: one chunk of the usual array.
@@ -267,10 +270,35 @@ async fn destage(job: &Job, volume: &Volume) -> Result<()> {
     Ok(volume.note_clean().await?)
 }
 
+/// Whether an export's clients connect where an origin's server is, as far as that can be told without
+/// asking anybody.
+fn is_at(own: &api::Place, host: &Host) -> bool {
+    let same_file = |a: &Path, b: &Path| {
+        a.canonicalize().ok().is_some_and(|a| b.canonicalize().is_ok_and(|b| a == b))
+    };
+    match (own, host) {
+        (api::Place::Socket(own), Host::Unix(path)) => own == path || same_file(own, path),
+        (api::Place::Port(own), Host::Tcp(name, port)) => own == port && is_this_machine(name),
+        (api::Place::Address(own), Host::Tcp(name, port)) => {
+            let is_same = name.parse() == Ok(own.ip());
+            own.port() == *port && (is_same || is_this_machine(name))
+        }
+        _ => false,
+    }
+}
+
+fn is_this_machine(name: &str) -> bool {
+    name == "localhost"
+        || name
+            .parse::<IpAddr>()
+            .is_ok_and(|ip| ip.is_unspecified() || ip.to_canonical().is_loopback())
+}
+
 impl Daemon {
-    async fn open_origin(&self, path: &Path, patience: Nanos) -> Result<Rc<FileDevice>> {
+    async fn open_origin(&self, path: &Path, patience: Nanos) -> Result<Origin> {
         let origin = self.open_device(path, patience).await?;
-        if let Ok(superblock) = read_superblock(&*origin).await {
+        let device = origin.device();
+        if let Ok(superblock) = read_superblock(&*device).await {
             let what = format!(
                 "{} is a cache device of pool \"{}\" ({})",
                 path.display(),
@@ -280,7 +308,7 @@ impl Daemon {
             return Err(Failure::new(what)
                 .hint("an origin is the slow disk with your data; check the path"));
         }
-        if let Ok(Some(spare)) = read_spare(&*origin).await {
+        if let Ok(Some(spare)) = read_spare(&*device).await {
             let (path, name) = (path.display(), &spare.name);
             let what = format!("{path} is a spare of pool \"{name}\" ({})", spare.pool);
             return Err(Failure::new(what)
@@ -306,7 +334,7 @@ impl Daemon {
             let patience = if known.is_none() { PATIENCE } else { 0 };
             let attached: Result<_> = async {
                 let origin = self.open_origin(path, patience).await?;
-                Ok((open.pool.attach(&record.name, Rc::clone(&origin) as _).await?, origin))
+                Ok((open.pool.attach(&record.name, origin.device()).await?, origin))
             }
             .await;
             let place = match attached {
@@ -314,7 +342,8 @@ impl Daemon {
                     let name = format!("\"{pool}/{}\"", record.name);
                     let what = format!("volume {name} is online");
                     self.journal.note("volume-online", pool.as_str(), what);
-                    let more = origin.geometry().size_bytes / 512 * 512 - volume.size_bytes();
+                    let more =
+                        origin.device().geometry().size_bytes / 512 * 512 - volume.size_bytes();
                     if more > 0 {
                         let more = text::bytes(more);
                         let what = format!("the origin of volume {name} is {more} larger");
@@ -341,6 +370,44 @@ impl Daemon {
         }
     }
 
+    /// Tells of origins whose servers have gone or come back.
+    pub(super) fn look_at_origins(&self, slot: &Slot, open: &Open) {
+        let pool = slot.record.borrow().name.clone();
+        let mut told = open.troubles.borrow_mut();
+        for (volume, origin) in &*open.origins.borrow() {
+            let name = format!("\"{pool}/{volume}\"");
+            match origin.trouble() {
+                Some(why) if told.get(volume) != Some(&why) => {
+                    let what = format!("volume {name}: {why}");
+                    self.journal.warn("origin-missing", pool.as_str(), what);
+                    told.insert(volume.clone(), why);
+                }
+                None if told.remove(volume).is_some() => {
+                    let what = format!("volume {name} is online");
+                    self.journal.note("volume-online", pool.as_str(), what);
+                }
+                _ => (),
+            }
+        }
+    }
+
+    /// Refuses an export of this very daemon: its requests would wait for each other.
+    pub(super) fn refuse_own(&self, place: &NbdPlace) -> Result<()> {
+        let slots = self.slots.borrow();
+        for slot in slots.values() {
+            let record = slot.record.borrow();
+            let own = record.exports.iter().find(|export| is_at(&export.place, &place.host));
+            if let Some(export) = own {
+                let name = format!("{}/{}", record.name, export.volume);
+                let what = format!("{place} is an export of this daemon, that of \"{name}\"");
+                return Err(Failure::new(what).hint(
+                    "an origin is the slow disk with your data: give the volume another one",
+                ));
+            }
+        }
+        Ok(())
+    }
+
     /// Refuses an origin that is a volume's already: who uses it then is this very daemon.
     fn refuse_shared(&self, origin: &Path) -> Result<()> {
         let volumes = self.describe_volumes();
@@ -359,7 +426,15 @@ impl Daemon {
         body: api::AddVolume,
     ) -> Result<api::Volume> {
         let (slot, open) = self.open(pool.as_str())?;
-        check_absolute(&body.origin)?;
+        let Some(origin) = body.origin.to_str() else {
+            let what = format!("the path {} is not UTF-8", body.origin.display());
+            return Err(Failure::coded(Code::BadRequest, what).hint("give it another name"));
+        };
+        // Two spellings of one export are one origin.
+        let origin_path = match remote::place(origin)? {
+            Some(place) => place.to_string(),
+            None => check_absolute(&body.origin).map(|()| origin.to_owned())?,
+        };
         let name = VolumeName { pool: pool.clone(), volume: body.name };
         let superblock = open.pool.superblock();
         if superblock.volumes.iter().any(|v| v.name == name.volume.as_str()) {
@@ -369,15 +444,11 @@ impl Daemon {
             )
             .hint("choose another name; `forebay volume list` shows those that are taken"));
         }
-        self.refuse_shared(&body.origin)?;
+        self.refuse_shared(Path::new(&origin_path))?;
         let accept = body.accept_data_loss_on_ssd_failure
             || slot.record.borrow().accept_data_loss_on_ssd_failure;
         let safe = superblock.dirty_copies > 1 || accept;
         let usual = if safe { Mode::Writeback } else { Mode::Writethrough };
-        let Some(origin_path) = body.origin.to_str() else {
-            let what = format!("the path {} is not UTF-8", body.origin.display());
-            return Err(Failure::coded(Code::BadRequest, what).hint("give it another name"));
-        };
         let asked = Asked {
             profile: body.profile,
             on_read: body.populate_on_read,
@@ -387,19 +458,19 @@ impl Daemon {
         let (populate, cache_block_bytes) = asked.beside(Populate::Auto, CACHE_BLOCK_BYTES)?;
         let spec = VolumeSpec {
             name: name.volume.to_string(),
-            origin: origin_path.to_owned(),
+            origin: origin_path,
             mode: body.mode.map_or(usual, engine_mode),
             cache_block_bytes,
             settings: VolumeSettings { populate, ..VolumeSettings::default() },
             accept_data_loss_on_ssd_failure: accept,
         };
-        let origin = self.open_origin(&body.origin, PATIENCE).await?;
+        let origin = self.open_origin(Path::new(&spec.origin), PATIENCE).await?;
         if body.dry_run {
             open.pool.check_spec(&spec)?;
             return Ok(api::Volume {
                 name,
                 origin: spec.origin,
-                size_bytes: origin.geometry().size_bytes / 512 * 512,
+                size_bytes: origin.device().geometry().size_bytes / 512 * 512,
                 mode: api_mode(spec.mode),
                 state: VolumeState::Planned,
                 reason: String::new(),
@@ -417,7 +488,7 @@ impl Daemon {
                 exports: Vec::new(),
             });
         }
-        let volume = open.pool.add_volume(&spec, Rc::clone(&origin) as _).await?;
+        let volume = open.pool.add_volume(&spec, origin.device()).await?;
         open.origins.borrow_mut().insert(spec.name.clone(), origin);
         let online = Attached::Online(Rc::new(volume));
         open.volumes.borrow_mut().insert(spec.name.clone(), online);
@@ -472,22 +543,34 @@ impl Daemon {
         self.describe_volume(name)
     }
 
+    /// How large an origin is now. An export is as large as it was when it was opened.
+    async fn size_of(&self, origin: &Origin, path: String) -> Result<u64> {
+        let failed = |error| Failure::system("ask the origin for its size", &error);
+        match origin {
+            Origin::File(device) => {
+                self.patiently(path, device.sizer().map_err(failed)?).await?.map_err(failed)
+            }
+            Origin::Nbd(device) => Ok(device.geometry().size_bytes),
+        }
+    }
+
     /// The size of a volume, and the size that its origin would give it now.
     pub(super) async fn grown_size(&self, name: &VolumeName) -> Result<(u64, u64)> {
         let (_, open) = self.open(name.pool.as_str())?;
         let volume = open.volume(name)?;
         let origin = open.origins.borrow().get(name.volume.as_str()).cloned();
         let origin = origin.ok_or_else(|| no_volume(name))?;
-        let failed = |error| Failure::system("ask the origin for its size", &error);
         let path = self.describe_volume(name)?.origin;
-        let size = self.patiently(path, origin.sizer().map_err(failed)?).await?.map_err(failed)?;
+        let size = self.size_of(&origin, path).await?;
         if size < volume.size_bytes() {
             let (size, was) = (text::bytes(size), text::bytes(volume.size_bytes()));
             let what = format!("the origin of volume \"{name}\" has {size}, the volume {was}");
             return Err(Failure::coded(Code::Refused, what)
                 .hint("a volume never becomes smaller; give the origin its size back"));
         }
-        origin.grow(size);
+        if let Origin::File(device) = &origin {
+            device.grow(size);
+        }
         Ok((volume.size_bytes(), open.pool.grown_size(name.volume.as_str())?))
     }
 
@@ -586,6 +669,7 @@ impl Daemon {
         }
         open.volumes.borrow_mut().remove(name.volume.as_str());
         open.origins.borrow_mut().remove(name.volume.as_str());
+        open.troubles.borrow_mut().remove(name.volume.as_str());
         let what = format!("volume \"{name}\" was removed; its origin is the plain disk");
         self.journal.note("volume-removed", name.pool.as_str(), what);
         Ok(())

@@ -1,0 +1,90 @@
+//! Origins that are exports of NBD servers: connecting to them.
+
+use std::io;
+use std::net::{TcpStream, ToSocketAddrs};
+use std::os::unix::net::UnixStream;
+use std::rc::Rc;
+use std::time::Duration;
+
+use forebay_control::error::Code;
+use forebay_device::Runtime;
+use forebay_device::real::net::Stream;
+use forebay_device::real::reactor::Reactor;
+use forebay_export::nbd::client::{Dial, Host, Place, PlaceError, Remote, RemoteError};
+
+use crate::Result;
+use crate::blocking::on_thread;
+use crate::failure::Failure;
+
+/// How long one address of a name may take to answer: with the second one, what all of a connection
+/// may take.
+const ADDRESS_TIME_MAX: Duration = Duration::from_secs(2);
+
+/// An export as a device.
+pub(crate) type Nbd = Remote<Dialer>;
+
+/// The way to a server. What blocks is on a thread.
+pub(crate) struct Dialer {
+    reactor: Rc<Reactor>,
+    host: Host,
+}
+
+fn connect_tcp(name: &str, port: u16) -> io::Result<TcpStream> {
+    let mut result = Err(io::Error::new(io::ErrorKind::NotFound, "the name has no address"));
+    for address in (name, port).to_socket_addrs()? {
+        result = TcpStream::connect_timeout(&address, ADDRESS_TIME_MAX);
+        if result.is_ok() {
+            break;
+        }
+    }
+    result
+}
+
+impl Dial for Dialer {
+    type Stream = Stream;
+
+    async fn dial(&self) -> io::Result<Stream> {
+        match self.host.clone() {
+            Host::Tcp(name, port) => {
+                let socket = on_thread(move || connect_tcp(&name, port)).await??;
+                Stream::from_tcp(&self.reactor, socket)
+            }
+            Host::Unix(path) => {
+                let socket = on_thread(move || UnixStream::connect(path)).await??;
+                Stream::from_unix(&self.reactor, socket)
+            }
+        }
+    }
+}
+
+/// Where an origin is that a person has written as a URI; `None` if it is a path.
+///
+/// # Errors
+/// If it is no place that an origin can be at.
+pub(crate) fn place(origin: &str) -> Result<Option<Place>> {
+    if !Place::is_meant(origin) {
+        return Ok(None);
+    }
+    let wrong = |PlaceError { what, hint }| {
+        Failure::coded(Code::BadRequest, format!("the origin {origin} {what}")).hint(hint)
+    };
+    origin.parse().map(Some).map_err(wrong)
+}
+
+/// Connects to an export.
+///
+/// # Errors
+/// If it cannot be reached, which has the code [`Code::NotFound`], or cannot be an origin.
+pub(crate) async fn open(reactor: &Rc<Reactor>, place: &Place) -> Result<Rc<Nbd>> {
+    let runtime = Rc::clone(reactor) as Rc<dyn Runtime>;
+    let dialer = Dialer { reactor: Rc::clone(reactor), host: place.host.clone() };
+    Remote::open(&runtime, dialer, &place.export).await.map(Rc::new).map_err(|error| {
+        let code = match error {
+            RemoteError::Unreachable(_) | RemoteError::Silent | RemoteError::Closed => {
+                Code::NotFound
+            }
+            _ => Code::Refused,
+        };
+        Failure::coded(code, format!("cannot use {place}: {error}")).hint(error.hint())
+    })
+}
