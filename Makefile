@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test instructions lint bench bench-arrays bench-engine bench-nbd bench-smooth bench-faults
+.PHONY: help demo test instructions lint bench bench-arrays bench-engine bench-nbd bench-peers bench-smooth bench-faults
 .PHONY: bench-policy lab-papers profile soak setup
 
 ARGS ?=
@@ -58,6 +58,11 @@ bench-nbd: ## Benchmarks of serving over NBD, beside qemu-nbd and nbdkit
 	@scripts/setup.sh bench
 	cargo build $(LOCKED) -p forebay-cli
 	cargo run $(LOCKED) -p forebay-bench -- nbd $(ARGS)
+
+bench-peers: ## Benchmarks of caching a slow NBD export, beside nbdkit's cache
+	@scripts/setup.sh bench
+	cargo build $(LOCKED) -p forebay-cli
+	cargo run $(LOCKED) -p forebay-bench -- peers $(ARGS)
 
 bench-arrays: ## Modelled arrays of hard disks beside published figures, in virtual time
 	@scripts/setup.sh demo

@@ -7,6 +7,9 @@ use serde_json::Value;
 
 use crate::bench::Result;
 
+/// Random reads, and three writes to seven of them.
+pub(crate) const MIXED: &str = "randrw";
+
 /// A kind of load.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Job {
@@ -87,6 +90,9 @@ impl Fio {
         if job.sync {
             command.arg(self.sync);
         }
+        if job.rw == MIXED {
+            command.arg("--rwmixread=70");
+        }
         let output = command.output().map_err(|e| format!("running fio: {e}"))?;
         if !output.status.success() {
             let text = String::from_utf8_lossy(&output.stderr);
@@ -103,10 +109,15 @@ fn rates(text: &str, job: Job) -> Result<Answer> {
     let json = text.find('{').map_or("", |at| &text[at..]);
     let value: Value =
         serde_json::from_str(json).map_err(|e| format!("fio's answer is no JSON: {e}"))?;
-    let side = if job.rw.ends_with("read") { "read" } else { "write" };
+    let sides: &[&str] = match job.rw {
+        MIXED => &["read", "write"],
+        rw if rw.ends_with("read") => &["read"],
+        _ => &["write"],
+    };
     let jobs = value["jobs"].as_array().map_or(&[][..], Vec::as_slice);
-    let rates: Option<Vec<f64>> =
-        jobs.iter().map(|job| job[side]["iops"].as_f64().filter(|&rate| rate > 0.0)).collect();
+    let iops = |job: &Value, side: &str| job[side]["iops"].as_f64().filter(|&rate| rate > 0.0);
+    let both = |job| sides.iter().map(|side| iops(job, side)).sum::<Option<f64>>();
+    let rates: Option<Vec<f64>> = jobs.iter().map(both).collect();
     let rates = rates.filter(|rates| rates.len() == job.jobs as usize);
     rates.map(|rates| Answer { rates }).ok_or_else(|| "fio's answer has no rate".to_owned())
 }
@@ -125,5 +136,9 @@ mod tests {
         assert!(rates(&text(ten), job).is_err(), "one of two");
         assert!(rates(&text(&format!(r#"{ten},{{"write": {{"iops": 0}}}}"#)), job).is_err());
         assert!(rates("no JSON", job).is_err());
+        let mixed = Job { rw: MIXED, jobs: 1, ..job };
+        let both = r#"{"read": {"iops": 7}, "write": {"iops": 3}}"#;
+        assert_eq!(rates(&text(both), mixed).expect("a rate").rate(), 10.0);
+        assert!(rates(&text(ten), mixed).is_err(), "it has not read");
     }
 }

@@ -34,6 +34,9 @@ enum Command {
     /// Serving over NBD, beside qemu-nbd and nbdkit on bare files.
     #[command(after_help = nbd::PLAN.help())]
     Nbd(nbd::NbdOptions),
+    /// Caches in front of a slow NBD export, beside nbdkit's.
+    #[command(after_help = nbd::peers::PLAN.help())]
+    Peers(nbd::NbdOptions),
     /// Modelled arrays of hard disks beside published measurements, in virtual time.
     Arrays,
     /// Full, busy, shared: in virtual time on modelled disks, and on real files.
@@ -67,6 +70,7 @@ fn main() -> ExitCode {
     let result = match Args::parse().command {
         Command::Engine(options) => engine::run(&options),
         Command::Nbd(options) => nbd::run(&options),
+        Command::Peers(options) => nbd::peers::run(&options),
         Command::Arrays => Ok(arrays::run()),
         Command::Smooth(options) => smooth::run(&options),
         Command::Faults(options) => smooth::faults::run(&options),

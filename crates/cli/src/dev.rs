@@ -20,6 +20,7 @@ use crate::host::{Doors, Host, Places, end_on_signals, loopback};
 use crate::members::{Identity, Members, Opened, PATIENCE, refuse_sparse};
 use crate::origin;
 use crate::progress::Progress;
+use crate::remote;
 use crate::text::{parse_bytes, say, tell};
 use crate::witness::FileWitness;
 use crate::{blocking, reference};
@@ -50,8 +51,8 @@ struct Serve {
     /// A cache device; repeat it for each
     #[arg(long = "cache", value_name = "FILE", required = true)]
     caches: Vec<PathBuf>,
-    /// The disk behind the cache
-    #[arg(long, value_name = "FILE")]
+    /// The disk behind the cache, or the URI of an NBD export
+    #[arg(long, value_name = "FILE|URI")]
     origin: PathBuf,
     /// Where the witness is kept
     #[arg(long, value_name = "FILE")]
@@ -201,8 +202,7 @@ impl Serve {
             self.prepare(reactor, end, written).await?;
         }
         let members = Members::open(reactor, &self.caches).await?;
-        let origin: Rc<dyn BlockDevice> =
-            origin::open(reactor, &self.origin, &members.identities(), PATIENCE).await?;
+        let origin = self.open_origin(reactor, &members).await?;
         let origin = if self.modelled { origin::modelled(reactor, origin)? } else { origin };
         let mut used = members.identities();
         used.extend(Identity::of(&self.origin));
@@ -215,6 +215,17 @@ impl Serve {
         opened.notes.tell(&opened.pool);
         say(opened.summary());
         Ok((opened, origin))
+    }
+
+    async fn open_origin(
+        &self,
+        reactor: &Rc<Reactor>,
+        members: &Members,
+    ) -> Result<Rc<dyn BlockDevice>> {
+        match self.origin.to_str().map_or(Ok(None), remote::place)? {
+            Some(place) => Ok(remote::open(reactor, &place).await?),
+            None => Ok(origin::open(reactor, &self.origin, &members.identities(), PATIENCE).await?),
+        }
     }
 
     /// Writes the cache files that are not there; the others must be whole.

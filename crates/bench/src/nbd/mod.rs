@@ -10,6 +10,7 @@
 //! * A round measures all sides, one after the other, in alternating order. Whoever is not measured
 //!   has nothing to do: ours has destaged, and what nbdkit left in the page cache has been synced.
 
+pub(crate) mod peers;
 mod rows;
 mod server;
 

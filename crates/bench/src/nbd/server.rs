@@ -24,10 +24,13 @@ const LOOKS_MAX: u32 = 1200;
 /// Clock ticks of `/proc/PID/stat` in a second, on every architecture of Linux.
 const TICKS_PER_SECOND: f64 = 100.0;
 
+/// The cache that a pool has whose only volume goes past it.
+const DISK_CACHE_BYTES: u64 = 64 << 20;
+
 /// A running server.
 pub(super) struct Server {
     process: Process,
-    uri: String,
+    pub uri: String,
     _socket: Files,
 }
 
@@ -88,9 +91,14 @@ impl Server {
         flag: &str,
         args: &[String],
     ) -> Result<Self> {
-        let files = Files::new(&[socket]);
         let args = [&[flag.to_owned(), socket.display().to_string()], args].concat();
-        let process = Process::start(Path::new(program), &args, Stdio::null())?;
+        Self::start(clock, socket, program, &args)
+    }
+
+    /// The same, with all arguments.
+    fn start(clock: &Rc<Reactor>, socket: &Path, program: &str, args: &[String]) -> Result<Self> {
+        let files = Files::new(&[socket]);
+        let process = Process::start(Path::new(program), args, Stdio::null())?;
         let mut server = Self { process, uri: uri("", socket), _socket: files };
         for _ in 0..LOOKS_MAX {
             if let Ok(Some(status)) = server.process.0.try_wait() {
@@ -117,6 +125,22 @@ impl Server {
         let socket = dir.join(format!("nbdkit-{plugin}.sock"));
         let args = ["--foreground", plugin, arg].map(str::to_owned);
         Self::peer(clock, &socket, "nbdkit", "-U", &args)
+    }
+
+    /// nbdkit's cache in front of an export, in a mode of its own, with its file in `dir`.
+    pub(super) fn cached(
+        clock: &Rc<Reactor>,
+        dir: &Path,
+        mode: &str,
+        origin: &str,
+    ) -> Result<Self> {
+        let socket = dir.join(format!("nbdkit-{mode}.sock"));
+        // env becomes the program, which keeps its file where this says; -U is the last of its own.
+        let mut args = vec![format!("TMPDIR={}", dir.display())];
+        args.extend(["nbdkit", "--foreground", "--filter=cache", "nbd"].map(str::to_owned));
+        args.extend([format!("uri={origin}"), format!("cache={mode}")]);
+        args.extend(["cache-on-read=true", "-U"].map(str::to_owned));
+        Self::start(clock, &socket, "env", &[&args[..], &[socket.display().to_string()]].concat())
     }
 
     /// The first `size_bytes` of what it serves.
@@ -183,6 +207,44 @@ impl Ours {
         name: &str,
         ram_bytes: u64,
     ) -> Result<Self> {
+        let origin = options.origin_dir.join(format!("forebay-bench-{name}.bin"));
+        let mut files = Files::new(&[&origin]);
+        write_file(clock, &origin, sizes.volume)?;
+        let cache = [("--cache-bytes", sizes.cache), ("--ram", ram_bytes)];
+        let cache = cache.map(|(flag, bytes)| [flag.to_owned(), bytes.to_string()]).concat();
+        let mut ours = Self::before(clock, options, name, &origin.display().to_string(), &cache)?;
+        ours._files.0.append(&mut files.0);
+        Ok(ours)
+    }
+
+    /// A disk of the modelled kind, served by our program without a cache: its file is in memory.
+    pub(super) fn disk(
+        clock: &Rc<Reactor>,
+        options: &NbdOptions,
+        name: &str,
+        size_bytes: u64,
+    ) -> Result<Self> {
+        let sizes = Sizes { cache: DISK_CACHE_BYTES, volume: size_bytes, written: 0 };
+        let origin = options.origin_dir.join(format!("forebay-bench-{name}.bin"));
+        let mut files = Files::new(&[&origin]);
+        write_file(clock, &origin, sizes.volume)?;
+        let mut more = vec!["--cache-bytes".to_owned(), sizes.cache.to_string()];
+        more.extend(
+            ["--segment-bytes", "256K", "--mode", "bypass", "--modelled"].map(String::from),
+        );
+        let mut disk = Self::before(clock, options, name, &origin.display().to_string(), &more)?;
+        disk._files.0.append(&mut files.0);
+        Ok(disk)
+    }
+
+    /// A new pool with one volume in front of `origin`, with `more` arguments.
+    pub(super) fn before(
+        clock: &Rc<Reactor>,
+        options: &NbdOptions,
+        name: &str,
+        origin: &str,
+        more: &[String],
+    ) -> Result<Self> {
         let beside = || Some(std::env::current_exe().ok()?.with_file_name("forebay"));
         let program = options.server.clone().or_else(beside).unwrap_or_default();
         if !program.exists() {
@@ -192,18 +254,14 @@ impl Ours {
         let dir = &options.bench.dir;
         let file = |what: &str| dir.join(format!("{name}-{what}"));
         let (cache, witness, socket) = (file("cache.bin"), file("witness"), file("sock"));
-        let origin = options.origin_dir.join(format!("forebay-bench-{name}.bin"));
-        let files = Files::new(&[&cache, &witness, &origin]);
-        write_file(clock, &origin, sizes.volume)?;
+        let files = Files::new(&[&cache, &witness]);
         let mut args: Vec<String> = "dev serve --create --dirty-copies 1 --reactors 1"
             .split(' ')
-            .chain(["--accept-data-loss-on-ssd-failure"])
+            .chain(["--accept-data-loss-on-ssd-failure", "--origin", origin])
             .map(str::to_owned)
             .collect();
-        args.extend(["--cache-bytes".to_owned(), sizes.cache.to_string()]);
-        args.extend(["--ram".to_owned(), ram_bytes.to_string()]);
-        let paths = [("cache", &cache), ("origin", &origin)];
-        for (flag, path) in paths.iter().chain(&[("witness", &witness), ("socket", &socket)]) {
+        args.extend_from_slice(more);
+        for (flag, path) in [("cache", &cache), ("witness", &witness), ("socket", &socket)] {
             args.extend([format!("--{flag}"), path.display().to_string()]);
         }
         let place = Files::new(&[&socket]);
