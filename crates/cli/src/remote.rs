@@ -10,6 +10,7 @@ use forebay_control::error::Code;
 use forebay_device::Runtime;
 use forebay_device::real::net::Stream;
 use forebay_device::real::reactor::Reactor;
+use forebay_device::runtime::{MILLISECOND, Nanos};
 use forebay_export::nbd::client::{Dial, Host, Place, PlaceError, Remote, RemoteError};
 
 use crate::Result;
@@ -19,6 +20,9 @@ use crate::failure::Failure;
 /// How long one address of a name may take to answer: with the second one, what all of a connection
 /// may take.
 const ADDRESS_TIME_MAX: Duration = Duration::from_secs(2);
+
+/// What takes longer than this to fail is not tried every second.
+const AT_ONCE: Nanos = 200 * MILLISECOND;
 
 /// An export as a device.
 pub(crate) type Nbd = Remote<Dialer>;
@@ -74,13 +78,15 @@ pub(crate) fn place(origin: &str) -> Result<Option<Place>> {
 /// Connects to an export.
 ///
 /// # Errors
-/// If it cannot be reached, which has the code [`Code::NotFound`], or cannot be an origin.
+/// If it cannot be reached, or cannot be an origin. [`Code::NotFound`] if that was known at once: it costs
+/// nothing to look often.
 pub(crate) async fn open(reactor: &Rc<Reactor>, place: &Place) -> Result<Rc<Nbd>> {
+    let until = reactor.now().saturating_add(AT_ONCE);
     let runtime = Rc::clone(reactor) as Rc<dyn Runtime>;
     let dialer = Dialer { reactor: Rc::clone(reactor), host: place.host.clone() };
     Remote::open(&runtime, dialer, &place.export).await.map(Rc::new).map_err(|error| {
         let code = match error {
-            RemoteError::Unreachable(_) | RemoteError::Silent | RemoteError::Closed => {
+            RemoteError::Unreachable(_) | RemoteError::Closed if reactor.now() < until => {
                 Code::NotFound
             }
             _ => Code::Refused,

@@ -341,6 +341,8 @@ fn what_cannot_be_an_origin_is_refused_with_a_reason() {
     stranger(&daemon.dir.path("mail"));
     let uri = |socket: &str| format!("nbd+unix:///?socket={}", daemon.dir.path(socket).display());
     refused(&uri("mail"), "does not speak the NBD protocol", "10809");
+    let _silent = UnixListener::bind(daemon.dir.path("silent")).unwrap();
+    refused(&uri("silent"), "does not answer", "start the server");
 
     let origin = daemon.dir.full("plain", VOLUME_BYTES);
     daemon.tell(&["volume", "add", "fast/vm", "--origin", origin.to_str().unwrap()]);

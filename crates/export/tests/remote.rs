@@ -503,7 +503,7 @@ fn a_server_that_is_silent_is_given_up() {
     let world = World::new(3);
     let server = Server::start(&World::new(1));
     assert_eq!(open(&world, &server).err(), Some(RemoteError::Silent));
-    assert!((5 * SECOND..6 * SECOND).contains(&world.now()));
+    assert!((4 * SECOND..5 * SECOND).contains(&world.now()));
 }
 
 /// Answers to a read of 1024 bytes that are none.

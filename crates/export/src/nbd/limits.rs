@@ -111,8 +111,9 @@ pub const ACCEPT_PAUSE: Nanos = 100 * MILLISECOND;
 /// other origin. One that asks for more is refused.
 pub const ORIGIN_BLOCK_BYTES_MAX: u32 = 4096;
 
-/// Time to connect to an origin's server and to agree with it; after that the next attempt begins.
-pub const ORIGIN_CONNECT_TIME_MAX: Nanos = 5 * SECOND;
+/// Time to connect to an origin's server and to agree with it; after that the next attempt begins. It is less
+/// than the 5 seconds that the daemon waits for any origin, so that the reason is known by then.
+pub const ORIGIN_CONNECT_TIME_MAX: Nanos = 4 * SECOND;
 
 /// Time for which requests wait for an origin's server that is gone: Linux gives a disk as long for one
 /// request. A restart of a server takes a few seconds. Behind it they fail, as all others do until the server
