@@ -200,6 +200,11 @@ impl Core {
         offset: u64,
         buf: Buf,
     ) -> (Buf, Result<()>) {
+        if self.latched.get() {
+            // Nothing is noted any more, and what is wrong with this block is more to the point than that.
+            let what = format!("reading volume \"{}\": no good copy on any cache device", v.name);
+            return (buf, Err(Error::new(ErrorKind::Io, what)));
+        }
         match self.give_up_damaged(v.id, m, Holding::Nothing).await {
             Ok(true) => {
                 let way = Way::new(Kind::Prefetch, true);

@@ -5,7 +5,7 @@
 //! * A write that is acknowledged and not flushed may be gone with the connection, for the server may have
 //!   been started again. No later FLUSH can bring it back: so the next one fails, whether it was on its way
 //!   or comes later, and whoever asked takes for unwritten what the last good one does not cover
-//!   (INV-86). One such answer is enough, if somebody waits for it.
+//!   (INV-87). One such answer is enough, if somebody waits for it.
 
 use std::collections::VecDeque;
 

@@ -1,7 +1,7 @@
 //! A client of the protocol: an export of another server as a block device, for origins.
 //!
 //! * One connection, with as many requests in flight as there are; replies come in any order.
-//! * `commands`: what has no answer yet, and what the server may still lose (INV-86).
+//! * `commands`: what has no answer yet, and what the server may still lose (INV-87).
 //! * `offer`: the negotiation. `flow`: the connection, and the next one when it breaks.
 //! * When the connection breaks, requests wait for the next one, for [`ORIGIN_RECONNECT_TIME_MAX`]; then they
 //!   fail until the server is back. Nothing but the very same export is taken then.
