@@ -46,15 +46,16 @@ fn cause(name: &str) -> &'static str {
              93 %; each miss brings in 4 MiB and pushes out as much"
         }
         "qsan-2/8" => {
-            "not known for certain; the engine's one processor is 92 % busy, with destaging (16 us a \
-             block) and writers"
+            "the engine's one processor is busy all the time, most of it with destaging (16 us a block): \
+             sets with little dirty data in them count as much as full ones"
         }
         "qsan-3/90" | "qsan-3/90-4" | "qsan-3/120" => {
-            "not looked at by itself; most likely what qsan-3/60 misses by"
+            "5 to 15 % of the requests miss, and disks that are destaged to serve these slowly; what would \
+             help has not been looked into"
         }
         _ => {
-            "dirty data fills the log; reclaim may move half a block for each one written, destaging in \
-             the order of addresses leaves every segment partly dirty, and writers wait meanwhile"
+            "while the elevator goes round for the first time after the log is full, writers get what \
+             destaging and moving make room for"
         }
     }
 }
