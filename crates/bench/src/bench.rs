@@ -8,9 +8,9 @@ use std::rc::Rc;
 use clap::Args;
 use forebay_device::Runtime;
 use forebay_device::real::reactor::{Config, Reactor};
+use forebay_lab::machine;
 use serde_json::{Value, json};
 
-use crate::machine;
 use crate::verdict::{self, Bar, Row, Verdict, is_decided};
 
 /// An error for people.

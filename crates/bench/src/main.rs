@@ -7,7 +7,6 @@ mod callgrind;
 mod engine;
 mod fio;
 mod instructions;
-mod machine;
 mod nbd;
 mod policy;
 mod profile;

@@ -4,12 +4,13 @@ use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{ChildStdout, Command, Stdio};
 use std::rc::Rc;
 
 use forebay_device::real::prepare::prepare_file;
 use forebay_device::runtime::{MILLISECOND, Nanos};
 use forebay_device::{Runtime, real::reactor::Reactor};
+use forebay_lab::process::Process;
 
 use super::NbdOptions;
 use crate::bench::{Result, Sizes};
@@ -34,35 +35,17 @@ pub(super) struct Server {
     _socket: Files,
 }
 
-/// A process that ends when it is dropped or when this one does.
-struct Process(Child);
-
-impl Process {
-    fn start(program: &Path, args: &[String], stdout: Stdio) -> Result<Self> {
-        // The signal comes even if this process is killed. setpriv becomes the program.
-        let mut command = Command::new("setpriv");
-        command.args(["--pdeathsig", "KILL", "--"]).arg(program).args(args);
-        let child = command.stdin(Stdio::null()).stdout(stdout).stderr(Stdio::null()).spawn();
-        child.map(Self).map_err(|e| format!("running setpriv, of util-linux: {e}"))
-    }
-
-    fn id(&self) -> String {
-        self.0.id().to_string()
-    }
-
-    /// CPU seconds of all of its threads so far, user and system together.
-    fn cpu_seconds(&self) -> Result<f64> {
-        let path = format!("/proc/{}/stat", self.id());
-        let text = std::fs::read_to_string(&path).map_err(|e| format!("{path}: {e}"))?;
-        ticks(&text).map(|t| t / TICKS_PER_SECOND).ok_or_else(|| format!("{path} has no CPU time"))
-    }
+/// CPU seconds of all threads of a process so far, user and system together.
+fn cpu_seconds(process: &Process) -> Result<f64> {
+    let path = format!("/proc/{}/stat", process.id());
+    let text = std::fs::read_to_string(&path).map_err(|e| format!("{path}: {e}"))?;
+    ticks(&text).map(|t| t / TICKS_PER_SECOND).ok_or_else(|| format!("{path} has no CPU time"))
 }
 
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+/// Starts a program whose errors nobody reads.
+fn start(program: &Path, args: &[String], stdout: Stdio) -> Result<Process> {
+    let started = Process::start(program, args, stdout, Stdio::null());
+    started.map_err(|e| format!("running setpriv, of util-linux: {e}"))
 }
 
 /// utime and stime of a `/proc/PID/stat`; fields are counted from after the name.
@@ -98,10 +81,10 @@ impl Server {
     /// The same, with all arguments.
     fn start(clock: &Rc<Reactor>, socket: &Path, program: &str, args: &[String]) -> Result<Self> {
         let files = Files::new(&[socket]);
-        let process = Process::start(Path::new(program), args, Stdio::null())?;
+        let process = start(Path::new(program), args, Stdio::null())?;
         let mut server = Self { process, uri: uri("", socket), _socket: files };
         for _ in 0..LOOKS_MAX {
-            if let Ok(Some(status)) = server.process.0.try_wait() {
+            if let Ok(Some(status)) = server.process.ended() {
                 return Err(format!("{program} ended at once: {status}"));
             }
             if UnixStream::connect(socket).is_ok() {
@@ -150,9 +133,9 @@ impl Server {
 
     /// Runs `job` on the first `size_bytes` for a time.
     pub(super) fn measure(&self, job: Job, size_bytes: u64, span_ms: u64) -> Result<Figure> {
-        let before = self.process.cpu_seconds()?;
+        let before = cpu_seconds(&self.process)?;
         let answer = self.fio(size_bytes).run(job, span_ms)?;
-        let cpu = self.process.cpu_seconds()? - before;
+        let cpu = cpu_seconds(&self.process)? - before;
         let rate = answer.rate();
         let cpu_us = cpu * 1e6 / (rate * span_ms as f64 / 1e3);
         Ok(Figure { rate, cpu_us, fairness: answer.fairness() })
@@ -265,8 +248,8 @@ impl Ours {
             args.extend([format!("--{flag}"), path.display().to_string()]);
         }
         let place = Files::new(&[&socket]);
-        let mut process = Process::start(&program, &args, Stdio::piped())?;
-        let stdout = process.0.stdout.take().ok_or("our server has no output")?;
+        let mut process = start(&program, &args, Stdio::piped())?;
+        let stdout = process.stdout().ok_or("our server has no output")?;
         let server = Server { process, uri: uri("dev", &socket), _socket: place };
         let lines = BufReader::new(stdout);
         let mut ours = Self { server, lines, clock: Rc::clone(clock), _files: files };
@@ -288,7 +271,7 @@ impl Ours {
 
     /// One of its counters.
     pub(super) fn counter(&mut self, name: &str) -> Result<u64> {
-        let id = self.server.process.id();
+        let id = self.server.process.id().to_string();
         let asked = Command::new("kill").args(["-USR1", &id]).status();
         if !asked.is_ok_and(|status| status.success()) {
             return Err("our server has ended".to_owned());

@@ -5,6 +5,7 @@ use std::fmt::Write;
 use forebay_device::Nanos;
 
 use super::{MINUTE, Outcome, Test};
+use crate::page::{self, COLOURS, escaped};
 
 const WIDTH: f64 = 760.0;
 const HEIGHT: f64 = 260.0;
@@ -15,21 +16,6 @@ const RIGHT: f64 = 12.0;
 
 /// Points of a drawn curve at the most: more cannot be told apart.
 const POINTS_MAX: usize = 400;
-
-/// Colours that can be told apart by most people, and in grey (after Okabe and Ito).
-const COLOURS: [&str; 6] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"];
-
-const STYLE: &str = "body{font:15px/1.4 sans-serif;margin:2em auto;max-width:60em;padding:0 1em;\
-    color:#222;background:#fff}table{border-collapse:collapse;font-size:13px}\
-    th,td{padding:.2em .6em;text-align:right;border-bottom:1px solid #ddd}\
-    th:first-child,td:first-child{text-align:left}.missed{color:#b00020;font-weight:bold}\
-    .met{color:#00662b}svg{max-width:100%;height:auto}text{font:11px sans-serif;fill:#444}\
-    li{margin:.2em 0}";
-
-/// A text as HTML has it.
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
-}
 
 /// Where things are in a drawing: time from the left, rates by their logarithm from below.
 struct Axes {
@@ -119,10 +105,7 @@ fn published(svg: &mut String, axes: &Axes, test: &Test, colour: &str) {
 
 fn drawing(tests: &[(&Test, &Outcome)]) -> String {
     let axes = Axes::of(tests);
-    let mut svg = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" \
-         width=\"{WIDTH}\" height=\"{HEIGHT}\" role=\"img\">"
-    );
+    let mut svg = page::drawing(WIDTH, HEIGHT);
     axes.draw(&mut svg);
     for (number, (test, outcome)) in tests.iter().enumerate() {
         let colour = COLOURS[number % COLOURS.len()];
@@ -161,24 +144,6 @@ pub fn table(tests: &[(Test, Outcome)]) -> (Vec<&'static str>, Vec<Vec<String>>)
     (head, tests.iter().map(line).collect())
 }
 
-fn table_html(page: &mut String, tests: &[(Test, Outcome)]) {
-    let (head, lines) = table(tests);
-    page.push_str("<table><thead><tr>");
-    for cell in head {
-        let _ = write!(page, "<th>{cell}</th>");
-    }
-    page.push_str("</tr></thead><tbody>");
-    for line in lines {
-        page.push_str("<tr>");
-        for cell in line {
-            let class = if cell == "met" || cell == "missed" { cell.as_str() } else { "" };
-            let _ = write!(page, "<td class=\"{class}\">{}</td>", escaped(&cell));
-        }
-        page.push_str("</tr>");
-    }
-    page.push_str("</tbody></table>");
-}
-
 fn section(page: &mut String, row: &str, tests: &[(&Test, &Outcome)]) {
     let _ = write!(page, "<h2 id=\"{row}\">{row}</h2>{}<ul>", drawing(tests));
     for (number, (test, outcome)) in tests.iter().enumerate() {
@@ -210,18 +175,18 @@ pub fn page(tests: &[(Test, Outcome)], scale: u64) -> String {
         1 => "The papers' sizes.".to_owned(),
         _ => format!("1/{scale} of the papers' sizes, disks included; times are scaled back."),
     };
-    let mut page = format!(
-        "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"/>\
-         <title>Papers, replayed</title><style>{STYLE}</style></head><body>\
-         <h1>Papers, replayed</h1><p>The engine in virtual time on models of the papers' disks and \
-         SSDs. {sizes} Requests per second; the model's disks without a cache are always those of \
-         the paper. Solid: ours. Dashed: the paper's rate, from its warm-up on.</p>"
+    let mut page = page::begin("Papers, replayed");
+    let _ = write!(
+        page,
+        "<p>The engine in virtual time on models of the papers' disks and SSDs. {sizes} Requests per \
+         second; the model's disks without a cache are always those of the paper. Solid: ours. Dashed: the \
+         paper's rate, from its warm-up on.</p>"
     );
-    table_html(&mut page, tests);
+    let (head, lines) = table(tests);
+    page::table(&mut page, &head, &lines);
     for tests in tests.chunk_by(|one, two| one.0.row == two.0.row) {
         let tests: Vec<_> = tests.iter().map(|(test, outcome)| (test, outcome)).collect();
         section(&mut page, tests[0].0.row, &tests);
     }
-    page.push_str("</body></html>\n");
-    page
+    page::end(page)
 }

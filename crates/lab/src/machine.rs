@@ -1,4 +1,4 @@
-//! Where and when.
+//! Where and when something was measured.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -42,16 +42,17 @@ fn date() -> String {
     run.map_or_else(|_| String::new(), |o| String::from_utf8_lossy(&o.stdout).trim().to_owned())
 }
 
-/// What a program says of itself.
-fn version(tool: &str) -> String {
+/// What a program says of its version, in its first line.
+pub fn version(tool: impl AsRef<Path>) -> String {
+    let tool = tool.as_ref();
     let run = Command::new(tool).arg("--version").output();
     let text = run.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
     let line = text.ok().and_then(|text| text.lines().next().map(|line| line.trim().to_owned()));
-    line.unwrap_or_else(|| format!("no {tool}"))
+    line.unwrap_or_else(|| format!("no {}", tool.display()))
 }
 
 /// One line about the machine and the programs that take part.
-pub(crate) fn facts(dir: &Path, tools: &[&str]) -> String {
+pub fn facts(dir: &Path, tools: &[&str]) -> String {
     let versions: Vec<String> = tools.iter().map(|tool| version(tool)).collect();
     let cores = std::thread::available_parallelism().map_or(0, usize::from);
     format!(
