@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 mod admin;
+mod bench;
 mod blocking;
 mod crew;
 mod daemon;
@@ -88,6 +89,11 @@ enum Command {
     Man(man::Options),
     /// Try Forebay: a pool on files in front of a modelled slow array, served over NBD
     Demo(demo::Options),
+    /// Measure what Forebay gives on this machine: loads known by name, run by fio
+    ///
+    /// Makes pools on new files in a directory of an SSD, serves them over NBD, and runs fio on them: cold, warming,
+    /// steady. Beside them stand the slow device alone and the SSD alone. All files are removed at the end.
+    Bench(bench::Options),
     /// Print what is on cache devices; only reads, also beside a running pool
     Inspect(inspect::Options),
     /// The lab: what a cache would have done with recorded traces, and does with published tests
@@ -120,6 +126,7 @@ fn main() -> ExitCode {
         }
         Command::Man(options) => man::run(&options, Cli::command()),
         Command::Demo(options) => demo::run(options),
+        Command::Bench(options) => bench::run(&options),
         Command::Inspect(options) => inspect::run(&options),
         Command::Lab { command } => lab::run(&command),
         Command::Dev(options) => dev::run(options, Cli::command()),

@@ -91,6 +91,11 @@ pub(crate) fn thousands(number: u64) -> String {
     out
 }
 
+/// A ratio as a percentage that never rounds up to 100.
+pub(crate) fn percent(ratio: f64) -> String {
+    format!("{:.1} %", (ratio * 1000.0).floor() / 10.0)
+}
+
 /// A span of time with about three digits.
 pub(crate) fn span(nanos: Nanos) -> String {
     let (value, unit) = match nanos {

@@ -135,7 +135,7 @@ fn run_script(name: &str, script: &str) {
 
 /// Whether documents can be run here; says why not.
 fn is_fit() -> bool {
-    let programs = ["nbdfuse", "nbdinfo", "nbdcopy", "mkfs.ext4", "e2fsck", "losetup"];
+    let programs = ["nbdfuse", "nbdinfo", "nbdcopy", "mkfs.ext4", "e2fsck", "losetup", "fio"];
     if !programs.iter().all(|program| have(program)) {
         return false;
     }

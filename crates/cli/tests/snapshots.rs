@@ -109,6 +109,12 @@ fn usage_errors() {
         &["completion", "tcsh"],
         &["inspect"],
         &["inspect", "/dev/sdb", "--segment", "1", "--images"],
+        &["bench"],
+        &["bench", "slq"],
+        &["bench", "sql", "--cache", "1M"],
+        &["bench", "sql", "--distribution", "normal"],
+        &["bench", "sql", "--origin", "model:tape"],
+        &["bench", "sql", "--working-set", "0"],
         &["demo", "--seconds", "0"],
         &["demo", "--jsno"],
     ];

@@ -43,7 +43,7 @@ fn date() -> String {
 }
 
 /// What a program says of its version, in its first line.
-pub fn version(tool: impl AsRef<Path>) -> String {
+fn version(tool: impl AsRef<Path>) -> String {
     let tool = tool.as_ref();
     let run = Command::new(tool).arg("--version").output();
     let text = run.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
@@ -53,7 +53,7 @@ pub fn version(tool: impl AsRef<Path>) -> String {
 
 /// One line about the machine and the programs that take part.
 pub fn facts(dir: &Path, tools: &[&str]) -> String {
-    let versions: Vec<String> = tools.iter().map(|tool| version(tool)).collect();
+    let versions: Vec<String> = tools.iter().map(version).collect();
     let cores = std::thread::available_parallelism().map_or(0, usize::from);
     format!(
         "{}; Linux {}; {}, {cores} cores, load {}; {}, {}; {}",

@@ -23,7 +23,7 @@ use forebay_engine::{Pool, Volume};
 
 use self::load::{Load, READ_PERCENT, REQUEST_BYTES, Target, WORKERS};
 
-use self::report::{Hits, Row, measured, percent, table};
+use self::report::{Hits, Row, measured, table};
 use self::state::{NAME, State};
 use crate::Result;
 use crate::admin::say_json;
@@ -35,7 +35,7 @@ use crate::host::{Doors, Host, Places, end_on_signals, loopback};
 use crate::members::Opened;
 use crate::origin;
 use crate::progress::Progress;
-use crate::text::{self, parse_bytes, say, tell};
+use crate::text::{self, parse_bytes, percent, say, tell};
 
 /// Bytes of a 4 KiB block, the engine's unit.
 const BLOCK_BYTES: u64 = 4096;
@@ -109,7 +109,11 @@ fn cache_bytes(text: &str) -> std::result::Result<u64, String> {
     }
 }
 
-fn ram_bytes(text: &str) -> std::result::Result<u64, String> {
+/// The size of a tier in RAM.
+///
+/// # Errors
+/// A sentence that says what is wrong.
+pub(crate) fn ram_bytes(text: &str) -> std::result::Result<u64, String> {
     match parse_bytes(text)? {
         bytes if bytes.is_multiple_of(RAM_STEP_BYTES) => Ok(bytes),
         _ => Err("the size is not a multiple of 2 MiB".to_owned()),

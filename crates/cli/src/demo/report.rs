@@ -6,7 +6,7 @@ use forebay_control::api::SCHEMA;
 use serde_json::{Value, json};
 
 use super::load::{Figures, Histogram};
-use crate::text;
+use crate::text::{self, percent};
 
 /// How reads were served, from the engine's counters.
 #[derive(Clone, Copy, Default)]
@@ -53,11 +53,6 @@ impl Row {
 fn percentiles(histogram: &Histogram) -> String {
     let part = |percent| histogram.percentile(percent).map_or("-".to_owned(), text::span);
     format!("{:>9} {:>9}", part(50.0), part(99.0))
-}
-
-/// A ratio as a percentage that never rounds up to 100.
-pub(crate) fn percent(ratio: f64) -> String {
-    format!("{:.1} %", (ratio * 1000.0).floor() / 10.0)
 }
 
 /// The table; the first row is what the others are compared with.

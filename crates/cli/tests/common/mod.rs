@@ -4,6 +4,7 @@
 pub mod daemon;
 pub mod held;
 pub mod looped;
+pub mod page;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;

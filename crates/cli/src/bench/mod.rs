@@ -1,0 +1,392 @@
+//! `forebay bench`: what Forebay gives on this machine, under loads that people know by name.
+//!
+//! * The loads are fio's; job files are shown and can be kept. What is served is `forebay dev serve` in a
+//!   process of its own on new files, so another build of it can stand beside this one.
+//! * Beside a pool stand its origin alone, served by the same program without a cache, and a file on
+//!   the cache's disk, which fio uses directly.
+//! * Everything is in a directory that was made for it and goes away with it. Nothing else is written to,
+//!   but for an origin whose owner has agreed.
+
+mod fio;
+mod measure;
+mod page;
+mod profile;
+mod report;
+mod served;
+mod session;
+
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use clap::{Args, ValueEnum};
+use forebay_control::api::SCHEMA;
+use forebay_device::real::reactor::{Config, Reactor};
+use forebay_lab::machine;
+use serde_json::{Value, json};
+
+use self::measure::Measuring;
+use self::profile::{Distribution, Profile, Terms, parse, parse_distribution};
+use self::served::{Folder, Origin};
+use self::session::{Session, write_error};
+use crate::Result;
+use crate::admin::say_json;
+use crate::failure::Failure;
+use crate::host::end_on_signals;
+use crate::origin;
+use crate::text::{self, parse_bytes, parse_duration, say, tell};
+
+/// Smallest cache: a pool has at least so many of the smallest segments.
+const CACHE_BYTES_MIN: u64 = 64 << 20;
+
+/// Working sets are made of these.
+const SET_STEP_BYTES: u64 = 1 << 20;
+
+/// Smallest working set: some requests of every profile, side by side.
+const SET_BYTES_MIN: u64 = 16 << 20;
+
+/// What else is written beside pools and origins: logs.
+const OTHER_BYTES: u64 = 64 << 20;
+
+/// See the head of the file.
+#[derive(Args)]
+#[command(after_help = profile::help())]
+pub(crate) struct Options {
+    /// Loads to run, of those that --help lists at its end
+    #[arg(value_name = "PROFILE", required = true, value_parser = parse)]
+    profiles: Vec<&'static Profile>,
+    /// How the volume is cached; several are measured one after the other
+    #[arg(long, value_name = "MODE", value_delimiter = ',', default_value = "writeback")]
+    mode: Vec<ModeName>,
+    /// How fio reaches it: over NBD at a Unix socket, or at a TCP port of this machine
+    #[arg(long, value_name = "EXPORT", value_delimiter = ',', default_value = "unix")]
+    export: Vec<ExportName>,
+    /// What is measured beside it
+    #[arg(long, value_name = "WHAT", value_delimiter = ',', default_value = "origin,ssd")]
+    beside: Vec<Beside>,
+    /// Size of the cache
+    #[arg(long, value_name = "SIZE", value_parser = cache_bytes, default_value = "1G")]
+    cache: u64,
+    /// Keep what is hottest in so much RAM in front of it, in steps of 2M [default: none]
+    #[arg(long, value_name = "SIZE", value_parser = crate::demo::ram_bytes)]
+    ram: Option<u64>,
+    /// What the load works on, as a multiple of the cache
+    #[arg(long, value_name = "FACTOR", value_delimiter = ',', default_value = "0.5", value_parser = factor)]
+    working_set: Vec<f64>,
+    /// Which places are asked for how often: uniform, zipf:THETA, pareto:POWER
+    #[arg(long, value_name = "NAME", default_value = "uniform", value_parser = parse_distribution)]
+    distribution: Distribution,
+    /// A flush after every write
+    #[arg(long)]
+    sync: bool,
+    /// Requests in flight [default: the profile's]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    depth: Option<u32>,
+    /// How long each is measured once it is steady; the cold cache a fifth of it
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = seconds)]
+    duration: u32,
+    /// How long a cache may take to become warm; it is measured as it is then
+    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = seconds)]
+    warm_up_max: u32,
+    /// The slow device: model:hdd-raid5 (eight modelled disks), a path, or the URI of an NBD export
+    #[arg(long, value_name = "ORIGIN", default_value = "model:hdd-raid5", value_parser = parse_origin)]
+    origin: Origin,
+    /// Let the loads write to the origin that is given: what it holds is lost
+    #[arg(long)]
+    overwrite_origin: bool,
+    /// Directory on the SSD to measure; files are made in a new one below it, and removed
+    #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
+    dir: PathBuf,
+    /// Make this directory, and keep job files, fio's answers and logs, and the results there
+    #[arg(long, value_name = "DIR")]
+    keep: Option<PathBuf>,
+    /// Write tables, curves, commands and job files to this file, as a page by itself
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Print JSON instead of tables
+    #[arg(long, display_order = 901)]
+    json: bool,
+}
+
+/// How a volume is cached, as `forebay volume` has it.
+#[derive(Clone, Copy, PartialEq, ValueEnum)]
+enum ModeName {
+    Writeback,
+    Writethrough,
+    Readonly,
+    Writeonly,
+}
+
+impl ModeName {
+    fn text(self) -> &'static str {
+        match self {
+            ModeName::Writeback => "writeback",
+            ModeName::Writethrough => "writethrough",
+            ModeName::Readonly => "readonly",
+            ModeName::Writeonly => "writeonly",
+        }
+    }
+
+    /// Whether writes go to the log.
+    fn logs_writes(self) -> bool {
+        self != ModeName::Readonly
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, ValueEnum)]
+enum ExportName {
+    Unix,
+    Tcp,
+}
+
+#[derive(Clone, Copy, PartialEq, ValueEnum)]
+enum Beside {
+    /// The origin alone, over NBD as well
+    Origin,
+    /// A file on the cache's disk
+    Ssd,
+    /// Nothing
+    None,
+}
+
+fn cache_bytes(text: &str) -> std::result::Result<u64, String> {
+    match parse_bytes(text)? {
+        bytes if bytes < CACHE_BYTES_MIN => {
+            Err(format!("a cache has at least {}", text::bytes(CACHE_BYTES_MIN)))
+        }
+        bytes if !bytes.is_multiple_of(SET_STEP_BYTES) => {
+            Err("the size is not a multiple of 1 MiB".to_owned())
+        }
+        bytes => Ok(bytes),
+    }
+}
+
+fn factor(text: &str) -> std::result::Result<f64, String> {
+    let number = text.parse().ok().filter(|number| (0.01..=100.0).contains(number));
+    number.ok_or_else(|| "a working set is 0.01 to 100 times the cache".to_owned())
+}
+
+fn seconds(text: &str) -> std::result::Result<u32, String> {
+    match parse_duration(text)? {
+        0 => Err("it has to last for a second at least".to_owned()),
+        seconds if seconds > 86_400 => Err("it may last for a day at most".to_owned()),
+        seconds => Ok(seconds),
+    }
+}
+
+fn parse_origin(text: &str) -> std::result::Result<Origin, String> {
+    match text.strip_prefix("model:") {
+        Some("hdd-raid5") => Ok(Origin::Model),
+        Some(_) => Err("there is one model: model:hdd-raid5".to_owned()),
+        None => Ok(Origin::Given(text.to_owned())),
+    }
+}
+
+impl Options {
+    /// The bytes of a working set.
+    fn set_bytes(&self, factor: f64) -> u64 {
+        let steps = (self.cache as f64 * factor / SET_STEP_BYTES as f64).round() as u64;
+        (steps * SET_STEP_BYTES).max(SET_BYTES_MIN)
+    }
+
+    fn terms(&self) -> Terms {
+        Terms { distribution: self.distribution, sync: self.sync, depth: self.depth }
+    }
+
+    /// What was measured, with all that is needed to do it again.
+    fn answer(&self, fio: &str, machine: &str, items: Vec<Value>, session: &Session) -> Value {
+        let jobs: Vec<_> = session
+            .jobs()
+            .iter()
+            .map(|(name, text)| json!({ "name": name, "text": text }))
+            .collect();
+        json!({
+            "schema": SCHEMA, "version": env!("CARGO_PKG_VERSION"), "fio": fio, "machine": machine,
+            "command": std::env::args().collect::<Vec<_>>(), "cache_bytes": self.cache,
+            "ram_bytes": self.ram.unwrap_or(0), "distribution": self.distribution.text(),
+            "sync": self.sync, "items": items, "commands": session.commands(), "jobs": jobs,
+        })
+    }
+
+    /// What is known to be impossible before anything is made.
+    fn check(&self) -> Result<()> {
+        let sets: Vec<_> = self.working_set.iter().map(|&factor| self.set_bytes(factor)).collect();
+        let largest = sets.iter().copied().max().unwrap_or(0);
+        let needed = self.needed_bytes(largest);
+        match &self.origin {
+            Origin::Model => {
+                let most = origin::array().size_bytes();
+                if largest > most {
+                    let most = text::bytes(most);
+                    return Err(Failure::new(format!("the modelled array holds {most}"))
+                        .hint("choose a smaller --working-set, or an --origin of your own"));
+                }
+            }
+            Origin::Given(place) => self.check_given(place, largest)?,
+        }
+        if let Some(page) = self.html.as_deref().and_then(Path::parent) {
+            let dir = if page.as_os_str().is_empty() { Path::new(".") } else { page };
+            if !dir.is_dir() {
+                return Err(Failure::new(format!("there is no directory {}", dir.display()))
+                    .hint("name a file of a directory that is there with --html"));
+            }
+        }
+        check_path(&self.dir)?;
+        self.keep.as_deref().map_or(Ok(()), check_path)?;
+        check_room(&self.dir, needed)
+    }
+
+    /// What the files take at the most at one time.
+    fn needed_bytes(&self, set_bytes: u64) -> u64 {
+        let origin = if matches!(self.origin, Origin::Model) { set_bytes } else { 0 };
+        let bare = if self.beside.contains(&Beside::Ssd) { set_bytes } else { 0 };
+        bare.max(self.cache + origin) + OTHER_BYTES
+    }
+
+    fn check_given(&self, place: &str, largest: u64) -> Result<()> {
+        let writing: Vec<_> = self.profiles.iter().filter(|profile| profile.writes()).collect();
+        if let (Some(profile), false) = (writing.first(), self.overwrite_origin) {
+            let what = format!("{} writes, and {place} is yours", profile.name);
+            return Err(Failure::new(what).hint(
+                "give an origin whose data may be lost, with --overwrite-origin; or leave --origin out \
+                 for a modelled one",
+            ));
+        }
+        let meta = std::fs::metadata(place).ok().filter(std::fs::Metadata::is_file);
+        if let Some(meta) = meta.filter(|meta| meta.len() < largest) {
+            let (size, largest) = (text::bytes(meta.len()), text::bytes(largest));
+            let what = format!("{place} has {size}, and the working set is {largest}");
+            return Err(Failure::new(what).hint("choose a smaller --working-set or --cache"));
+        }
+        Ok(())
+    }
+}
+
+/// Job files have words of their own for other characters, and so have URIs.
+fn check_path(path: &Path) -> Result<()> {
+    let is_plain =
+        |text: &str| text.chars().all(|c| c.is_ascii_alphanumeric() || "/._-+".contains(c));
+    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    if absolute.to_str().is_some_and(is_plain) {
+        return Ok(());
+    }
+    Err(Failure::new(format!("fio cannot be told of the path {}", absolute.display()))
+        .hint("choose one of letters, digits and / . _ - +"))
+}
+
+fn check_room(dir: &Path, needed: u64) -> Result<()> {
+    let room = rustix::fs::statvfs(dir).map_err(|error| {
+        Failure::system(format!("use {}", dir.display()), &error.into())
+            .hint("choose another directory with --dir")
+    })?;
+    let available = room.f_bavail.saturating_mul(room.f_frsize);
+    if available >= needed {
+        return Ok(());
+    }
+    let (needed, available) = (text::bytes(needed), text::bytes(available));
+    let what = format!("{} has {available}, and the files take {needed}", dir.display());
+    Err(Failure::new(what).hint("choose a smaller --cache or --working-set, or another --dir"))
+}
+
+pub(crate) fn run(options: &Options) -> Result<()> {
+    options.check()?;
+    let fio = fio::version()?;
+    let reactor = Reactor::new(Config::default())?;
+    let result = reactor.block_on(bench(&reactor, options, &fio));
+    reactor.close();
+    result
+}
+
+async fn bench(reactor: &Rc<Reactor>, options: &Options, fio: &str) -> Result<()> {
+    let end = end_on_signals(reactor, || ())?;
+    let dir = std::path::absolute(&options.dir)
+        .map_err(|error| Failure::system(format!("use {}", options.dir.display()), &error))?;
+    let folder = Folder::new(dir.join(format!("forebay-bench-{}", std::process::id())))?;
+    let kept = options.keep.as_deref().map(keep).transpose()?;
+    let machine = machine::facts(&folder.0, &["fio"]);
+    tell(&machine);
+    let session = Session::new(reactor, end, options.terms(), folder, kept);
+    let measuring = Measuring::new(&session, options)?;
+    let rows = measuring.all().await?;
+    let items = rows.iter().map(report::Row::to_json).collect();
+    let answer = options.answer(fio, &machine, items, &session);
+    let explanation = report::explanation(options.distribution, options.sync);
+    if let Some(path) = &options.html {
+        let facts = page::Facts {
+            machine: &machine,
+            explanation: &explanation,
+            commands: &session.commands(),
+            jobs: &session.jobs(),
+        };
+        write(path, &page::page(&rows, &facts))?;
+        tell(format_args!("the curves are in {}", path.display()));
+    }
+    if let Some(kept) = session.kept() {
+        write(&kept.join("results.json"), &format!("{answer:#}\n"))?;
+        tell(format_args!("kept: {}", kept.display()));
+    }
+    match options.json {
+        true => say_json(&answer),
+        false => {
+            say(report::text(&rows));
+            say(explanation);
+        }
+    }
+    Ok(())
+}
+
+fn write(path: &Path, text: &str) -> Result<()> {
+    std::fs::write(path, text).map_err(|error| write_error(path, &error))
+}
+
+/// Makes the directory for what is kept.
+fn keep(dir: &Path) -> Result<PathBuf> {
+    let made = std::path::absolute(dir).and_then(|dir| std::fs::create_dir(&dir).map(|()| dir));
+    made.map_err(|error| {
+        Failure::system(format!("create {}", dir.display()), &error)
+            .hint("--keep makes a new directory: name one that is not there yet")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_plain_paths_are_fit_for_job_files() {
+        assert!(check_path(Path::new("/var/tmp/a-b_c.d+e")).is_ok());
+        for path in ["/a b", "/a:b", "/a;b", "/a$b", "/a\nb", "/a#b", "/a%20", "/a?b", "/\u{e4}"] {
+            assert!(check_path(Path::new(path)).is_err(), "{path}");
+        }
+    }
+
+    #[test]
+    fn numbers_on_the_command_line_have_limits() {
+        assert_eq!(cache_bytes("64M"), Ok(64 << 20));
+        assert!(cache_bytes("63M").is_err() && cache_bytes("65537K").is_err());
+        assert_eq!(factor("0.5"), Ok(0.5));
+        for text in ["0", "-1", "NaN", "inf", "101", ""] {
+            assert!(factor(text).is_err(), "{text}");
+        }
+        assert!(seconds("0s").is_err() && seconds("2d").is_err() && seconds("1s") == Ok(1));
+    }
+
+    #[test]
+    fn there_is_one_model_and_all_else_is_a_place() {
+        assert!(matches!(parse_origin("model:hdd-raid5"), Ok(Origin::Model)));
+        assert!(parse_origin("model:tape").is_err());
+        assert!(
+            matches!(parse_origin("/dev/sdb"), Ok(Origin::Given(place)) if place == "/dev/sdb")
+        );
+    }
+
+    #[test]
+    fn no_room_is_found_out_before_anything_is_written() {
+        let dir = std::env::temp_dir();
+        assert!(check_room(&dir, 0).is_ok());
+        assert!(
+            check_room(&dir, u64::MAX)
+                .is_err_and(|failure| failure.what().contains("the files take"))
+        );
+        assert!(check_room(Path::new("/nowhere/at/all"), 0).is_err());
+    }
+}

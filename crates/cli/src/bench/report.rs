@@ -1,0 +1,184 @@
+//! Tables and JSON of what was measured.
+
+use serde_json::{Value, json};
+
+use super::profile::{Distribution, Profile};
+use super::session::Ran;
+use crate::admin::table;
+use crate::text::{self, percent};
+
+/// A load on a target.
+pub(crate) struct Row {
+    pub(crate) profile: &'static Profile,
+    pub(crate) set_bytes: u64,
+    /// The same over the cache's size.
+    pub(crate) factor: f64,
+    /// What the load ran on.
+    pub(crate) target: String,
+    pub(crate) phase: &'static str,
+    pub(crate) ran: Ran,
+}
+
+/// Marks a cache that was still becoming warm when its time was over.
+const UNSETTLED: &str = "*";
+
+impl Row {
+    /// Whether both are of the same load and working set.
+    pub(crate) fn is_beside(&self, other: &Row) -> bool {
+        self.profile.name == other.profile.name && self.set_bytes == other.set_bytes
+    }
+
+    fn is_unsettled(&self) -> bool {
+        self.phase == "warming" && self.ran.is_whole
+    }
+
+    /// How many times as fast as the origin alone.
+    fn factor_over_origin(&self, rows: &[Row]) -> Option<f64> {
+        let origin = rows.iter().find(|row| row.target == "origin alone" && row.is_beside(self))?;
+        Some(self.ran.answer.iops() / origin.ran.answer.iops())
+    }
+
+    /// For `--json`.
+    pub(crate) fn to_json(&self) -> Value {
+        let (answer, after) = (&self.ran.answer, &self.ran.after);
+        let since = |name: &str| {
+            let before = self.ran.before.get(name).copied().unwrap_or(0);
+            after.get(name).map(|now| now.saturating_sub(before))
+        };
+        let curve: Vec<_> = answer
+            .curve
+            .iter()
+            .map(|point| json!([point.at_ms, point.iops, point.latency_ns]))
+            .collect();
+        json!({
+            "profile": self.profile.name, "working_set_bytes": self.set_bytes,
+            "target": self.target, "phase": self.phase,
+            "time_ms": answer.span_ms, "iops": answer.iops(),
+            "reads": answer.reads.to_json(), "writes": answer.writes.to_json(),
+            "read_hit_ratio": self.ran.reads().ratio(),
+            "read_origin_bytes": since("read_origin_bytes"), "destage_bytes": since("destage_bytes"),
+            "dirty_blocks": after.get("dirty_blocks"), "throttle_delay_ns": since("throttle_delay_ns"),
+            "is_settled": !self.is_unsettled(), "curve": curve, "read_hit_curve": self.ran.hits,
+        })
+    }
+
+    fn cells(&self, rows: &[Row]) -> Vec<String> {
+        let answer = &self.ran.answer;
+        let span = |ns: Option<u64>| ns.map_or("-".to_owned(), text::span);
+        let mib = (answer.reads.bytes_per_s + answer.writes.bytes_per_s) / f64::from(1 << 20);
+        let mark = if self.is_unsettled() { UNSETTLED } else { "" };
+        vec![
+            self.target.clone(),
+            format!("{}{mark}", self.phase),
+            format!("{:.0} s", answer.span_ms as f64 / 1e3),
+            text::thousands(answer.iops().round() as u64),
+            self.factor_over_origin(rows).map_or("-".to_owned(), times),
+            format!("{mib:.1}"),
+            span(answer.reads.p50_ns),
+            span(answer.reads.p99_ns),
+            span(answer.writes.p50_ns),
+            span(answer.writes.p99_ns),
+            self.ran.reads().ratio().map_or("-".to_owned(), percent),
+        ]
+    }
+}
+
+/// A factor with about three digits.
+fn times(factor: f64) -> String {
+    match factor {
+        it if it < 10.0 => format!("{it:.2}"),
+        it if it < 100.0 => format!("{it:.1}"),
+        it => format!("{it:.0}"),
+    }
+}
+
+/// Heads of the columns.
+pub(crate) const HEAD: [&str; 11] = [
+    "",
+    "phase",
+    "time",
+    "IOPS",
+    "factor",
+    "MiB/s",
+    "read p50",
+    "p99",
+    "write p50",
+    "p99",
+    "read hits",
+];
+
+/// Rows of one load and working set after the other, with a line about each.
+pub(crate) fn groups(rows: &[Row]) -> Vec<(String, Vec<Vec<String>>)> {
+    let group = |group: &[Row]| {
+        let first = &group[0];
+        let (set, factor) = (text::bytes(first.set_bytes), times(first.factor));
+        let title = format!(
+            "{}: {}\nworking set {set}, {factor} x the cache",
+            first.profile.name, first.profile.what
+        );
+        (title, group.iter().map(|row| row.cells(rows)).collect())
+    };
+    rows.chunk_by(Row::is_beside).map(group).collect()
+}
+
+/// Tables for people.
+pub(crate) fn text(rows: &[Row]) -> String {
+    let mut parts: Vec<_> = groups(rows)
+        .into_iter()
+        .map(|(title, lines)| format!("\n{title}\n\n{}", table(&HEAD, &lines)))
+        .collect();
+    if rows.iter().any(Row::is_unsettled) {
+        parts.push(format!(
+            "\n{UNSETTLED} still becoming warm when --warm-up-max was over; \"steady\" is what came then."
+        ));
+    }
+    parts.join("\n")
+}
+
+/// What the figures mean.
+pub(crate) fn explanation(distribution: Distribution, sync: bool) -> String {
+    let flushes = match sync {
+        true => "A write counts with its flush, and its latency is without it.",
+        false => "Writes are volatile until a flush, with Forebay as without.",
+    };
+    format!(
+        "\nPlaces: {}. Factor: over the origin alone. The pool has one SSD and one copy of dirty data.\n\
+         Read hits: reads served from the cache alone, of all reads. {flushes}",
+        distribution.text()
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::fio::{Answer, Side};
+    use crate::bench::profile::parse;
+
+    fn row(target: &str, phase: &'static str, iops: f64) -> Row {
+        let reads = Side { requests: 1, iops, ..Side::default() };
+        let answer = Answer { span_ms: 1_000, reads, ..Answer::default() };
+        let ran = Ran { answer, is_whole: true, ..Ran::default() };
+        let profile = parse("web").unwrap();
+        Row { profile, set_bytes: 1 << 20, factor: 0.5, target: target.to_owned(), phase, ran }
+    }
+
+    #[test]
+    fn factors_are_over_the_origin_of_the_same_load() {
+        let mut rows =
+            vec![row("origin alone", "steady", 200.0), row("writeback", "steady", 9_000.0)];
+        assert_eq!(rows[1].factor_over_origin(&rows), Some(45.0));
+        rows[1].set_bytes = 2 << 20;
+        assert_eq!(rows[1].factor_over_origin(&rows), None);
+        assert_eq!(groups(&rows).len(), 2);
+        assert!(text(&rows).contains("working set 2 MiB, 0.50 x the cache"));
+    }
+
+    #[test]
+    fn what_never_became_warm_is_marked() {
+        let mut rows = vec![row("writeback", "warming", 1.0)];
+        assert!(text(&rows).contains("warming*") && text(&rows).contains("--warm-up-max"));
+        assert_eq!(rows[0].to_json()["is_settled"], false);
+        rows[0].ran.is_whole = false;
+        assert!(!text(&rows).contains('*'));
+    }
+}

@@ -1,0 +1,243 @@
+//! What is measured over NBD: `forebay dev serve` of a program, in a process of its own, on files of its own.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use forebay_lab::process::Process;
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::measure::BYPASS;
+use super::session::{Session, write_error};
+use crate::Result;
+use crate::failure::Failure;
+use crate::text::tell;
+
+/// A program that does not say that it serves, or how its counters stand, in so long a time is given up.
+const ANSWER_TIME_MAX_MS: u64 = 60_000;
+
+/// How often its words are looked at.
+const LOOK_MS: u64 = 20;
+
+/// The cache of a pool whose only volume goes past it; the smallest segments.
+const BYPASS_BYTES: u64 = 64 << 20;
+const SMALL_SEGMENT: &str = "256K";
+
+/// Below this size a cache does not hold as many segments of the usual size as a pool has to have.
+const USUAL_CACHE_BYTES: u64 = 512 << 20;
+
+/// Behind the cache.
+#[derive(Clone, Debug)]
+pub(crate) enum Origin {
+    /// A new file with the timing of modelled disks.
+    Model,
+    /// The user's: a path or the URI of an NBD export.
+    Given(String),
+}
+
+/// What is served.
+pub(crate) struct Setup<'a> {
+    pub(crate) program: &'a Path,
+    pub(crate) origin: &'a Origin,
+    /// Bytes of a modelled origin.
+    pub(crate) volume_bytes: u64,
+    pub(crate) mode: &'a str,
+    pub(crate) cache_bytes: u64,
+    pub(crate) ram_bytes: u64,
+    /// Whether clients come over TCP.
+    pub(crate) is_tcp: bool,
+    /// Whether nobody may write.
+    pub(crate) is_read_only: bool,
+}
+
+/// All counters of a pool.
+pub(crate) type Counters = BTreeMap<String, u64>;
+
+/// A directory that goes away with everything in it; we made it.
+pub(crate) struct Folder(pub(crate) PathBuf);
+
+impl Folder {
+    /// Makes it, for this user alone.
+    ///
+    /// # Errors
+    /// If it is there, or cannot be made.
+    pub(crate) fn new(path: PathBuf) -> Result<Folder> {
+        use std::os::unix::fs::DirBuilderExt;
+        match std::fs::DirBuilder::new().mode(0o700).create(&path) {
+            Ok(()) => Ok(Folder(path)),
+            Err(error) => Err(Failure::system(format!("create {}", path.display()), &error)
+                .hint("choose another directory with --dir")),
+        }
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        if let Err(error) = std::fs::remove_dir_all(&self.0) {
+            tell(format_args!("note: cannot remove {}: {error}", self.0.display()));
+        }
+    }
+}
+
+/// A running server. It is killed at the end: all that it has is made for this measurement.
+pub(crate) struct Served {
+    process: Process,
+    /// Where clients connect.
+    pub(crate) uri: String,
+    /// Lines of its output that were read.
+    seen: usize,
+    /// Behind the process, which has it open.
+    folder: Folder,
+}
+
+impl Setup<'_> {
+    fn arguments(&self, folder: &Path) -> Vec<String> {
+        let file = |name: &str| folder.join(name).display().to_string();
+        let origin = match self.origin {
+            Origin::Model => file("origin"),
+            Origin::Given(place) => place.clone(),
+        };
+        let cache_bytes = if self.mode == BYPASS { BYPASS_BYTES } else { self.cache_bytes };
+        let mut arguments: Vec<String> = ["dev", "serve", "--create"].map(String::from).to_vec();
+        for (flag, value) in [
+            ("--cache", file("cache")),
+            ("--cache-bytes", cache_bytes.to_string()),
+            ("--origin", origin),
+            ("--witness", file("witness")),
+            ("--socket", file("nbd.sock")),
+            ("--mode", self.mode.to_owned()),
+            ("--dirty-copies", "1".to_owned()),
+        ] {
+            arguments.extend([flag.to_owned(), value]);
+        }
+        let mut add = |is_wanted: bool, words: &[&str]| {
+            if is_wanted {
+                arguments.extend(words.iter().map(|&word| word.to_owned()));
+            }
+        };
+        add(true, &["--accept-data-loss-on-ssd-failure"]);
+        add(cache_bytes < USUAL_CACHE_BYTES, &["--segment-bytes", SMALL_SEGMENT]);
+        add(self.ram_bytes > 0, &["--ram", &self.ram_bytes.to_string()]);
+        add(self.is_tcp, &["--port", "0"]);
+        add(self.is_read_only, &["--read-only"]);
+        add(matches!(self.origin, Origin::Model), &["--modelled"]);
+        arguments
+    }
+}
+
+impl Served {
+    /// Starts the server with a new pool, and waits until it serves.
+    ///
+    /// # Errors
+    /// If it ends instead, with what it said last.
+    pub(crate) async fn start(session: &Session<'_>, setup: &Setup<'_>) -> Result<Served> {
+        let folder = session.folder()?;
+        if matches!(setup.origin, Origin::Model) {
+            let origin = folder.0.join("origin");
+            let made = File::create_new(&origin).and_then(|file| file.set_len(setup.volume_bytes));
+            made.map_err(|error| write_error(&origin, &error))?;
+        }
+        let arguments = setup.arguments(&folder.0);
+        session.note_command(setup.program, &arguments);
+        let output = |name: &str| {
+            let path = folder.0.join(name);
+            File::create_new(&path).map_err(|error| write_error(&path, &error))
+        };
+        let (out, err) = (output("stdout")?, output("stderr")?);
+        let process = Process::start(setup.program, &arguments, out.into(), err.into());
+        let process =
+            process.map_err(|error| Failure::system("run setpriv, of util-linux", &error))?;
+        let mut served = Served { process, uri: String::new(), seen: 0, folder };
+        let start = if setup.is_tcp { "serving nbd://" } else { "serving nbd+unix://" };
+        let line = served.line(session, start).await?;
+        served.uri = line.trim_start_matches("serving ").to_owned();
+        Ok(served)
+    }
+
+    /// Waits for the next line that begins like this.
+    async fn line(&mut self, session: &Session<'_>, start: &str) -> Result<String> {
+        let path = self.folder.0.join("stdout");
+        for _ in 0..ANSWER_TIME_MAX_MS / LOOK_MS {
+            let text = std::fs::read_to_string(&path).unwrap_or_default();
+            // What stands behind the last end of a line is not whole.
+            let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+            let lines: Vec<_> = whole.lines().skip(self.seen).collect();
+            if let Some(at) = lines.iter().position(|line| line.starts_with(start)) {
+                self.seen += at + 1;
+                return Ok(lines[at].to_owned());
+            }
+            if let Ok(Some(status)) = self.process.ended() {
+                return Err(self.failed(&format!("the server has ended ({status})")));
+            }
+            session.pause(LOOK_MS).await?;
+        }
+        Err(self.failed(&format!("the server does not say \"{start}\"")))
+    }
+
+    /// With what it said of it.
+    fn failed(&self, what: &str) -> Failure {
+        let said = std::fs::read_to_string(self.folder.0.join("stderr")).unwrap_or_default();
+        let find = |start: &str| said.lines().rev().find_map(|line| line.strip_prefix(start));
+        let why = find("error: ").or_else(|| said.lines().last()).unwrap_or("it does not say why");
+        Failure::new(format!("{what}: {why}"))
+            .hint(find("hint: ").unwrap_or("look whether `forebay doctor` finds anything"))
+    }
+
+    /// The pool's counters as they are now.
+    ///
+    /// # Errors
+    /// If the server has ended.
+    pub(crate) async fn counters(&mut self, session: &Session<'_>) -> Result<Counters> {
+        let pid = i32::try_from(self.process.id()).ok().and_then(Pid::from_raw);
+        let asked = pid.map(|pid| kill_process(pid, Signal::USR1));
+        if !matches!(asked, Some(Ok(()))) {
+            return Err(self.failed("the server has ended"));
+        }
+        let line = self.line(session, "counters: ").await?;
+        Ok(parse_counters(&line))
+    }
+}
+
+/// Words of the form `name=number`; others are of no interest.
+fn parse_counters(line: &str) -> Counters {
+    let pair = |word: &str| {
+        let (name, value) = word.split_once('=')?;
+        Some((name.to_owned(), value.parse().ok()?))
+    };
+    line.split_whitespace().filter_map(pair).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_are_words_with_numbers() {
+        let counters = parse_counters("counters: read_hits=12 latched=false x= =3 dirty_blocks=0");
+        let expected =
+            [("".to_owned(), 3), ("dirty_blocks".to_owned(), 0), ("read_hits".to_owned(), 12)];
+        assert_eq!(counters, Counters::from(expected));
+    }
+
+    #[test]
+    fn only_a_modelled_origin_is_made_and_slowed_down() {
+        let given = Origin::Given("/dev/sdb".to_owned());
+        let setup = |origin, mode| Setup {
+            program: Path::new("forebay"),
+            origin,
+            volume_bytes: 1 << 20,
+            mode,
+            cache_bytes: 1 << 30,
+            ram_bytes: 0,
+            is_tcp: false,
+            is_read_only: true,
+        };
+        let text = |setup: Setup| setup.arguments(Path::new("/x")).join(" ");
+        let line = text(setup(&given, "writeback"));
+        assert!(line.contains("--origin /dev/sdb ") && line.contains("--read-only"), "{line}");
+        assert!(!line.contains("--modelled") && !line.contains("--segment-bytes"), "{line}");
+        let line = text(setup(&Origin::Model, BYPASS));
+        assert!(line.contains("--origin /x/origin ") && line.contains("--modelled"), "{line}");
+        assert!(line.contains("--cache-bytes 67108864 ") && line.contains("--segment-bytes 256K"));
+    }
+}
