@@ -189,6 +189,64 @@ fn an_interrupted_bench_fails_and_leaves_nothing() {
 }
 
 #[test]
+fn warming_ends_when_the_cache_is_warm() {
+    if !is_fit() {
+        return;
+    }
+    let dir = Dir::new("warming");
+    let mut command = forebay();
+    command.args(["bench", "synology-read", "--cache", "64M", "--working-set", "0.25", "--json"]);
+    command
+        .args(["--duration", "1s", "--warm-up-max", "5m", "--beside", "none", "--dir"])
+        .arg(&dir.0);
+    let answer = measured(&run(&mut command));
+    let warming = &answer["items"][1];
+    assert_eq!((&warming["phase"], &warming["is_settled"]), (&"warming".into(), &true.into()));
+    assert!(warming["time_ms"].as_u64() < Some(300_000), "fio was told to end: {warming}");
+}
+
+#[test]
+fn two_builds_take_turns_and_get_a_verdict() {
+    if !is_fit() {
+        return;
+    }
+    let dir = Dir::new("builds");
+    let other = env!("CARGO_BIN_EXE_forebay");
+    let page = dir.path("page.html");
+    let ab = ["--ab", other, "--rounds", "6", "--json", "--html", page.to_str().unwrap()];
+    let answer = measured(&run(bench(&dir, &ab).arg("synology-read")));
+    let pairs = answer["items"].as_array().unwrap();
+    assert_eq!(pairs.len(), 1);
+    assert_eq!(pairs[0]["rounds"].as_array().unwrap().len(), 6);
+    let value = |name: &str| pairs[0][name].as_f64().unwrap();
+    assert!(value("ratio_low") <= value("ratio") && value("ratio") <= value("ratio_high"));
+    assert!((0.95..1.0).contains(&value("confidence")));
+    assert!(pairs[0]["verdict"].is_string());
+    // Four stretches become warm; then this one and the other, the other and this one.
+    let jobs: Vec<_> = answer["jobs"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|job| job["name"].as_str().unwrap())
+        .collect();
+    let order: Vec<_> = jobs[4..8].iter().map(|name| name.contains(" on this, round ")).collect();
+    assert_eq!((jobs.len(), order), (4 + 12, vec![true, false, false, true]), "{jobs:?}");
+    assert!(is_well_formed(&std::fs::read_to_string(page).unwrap()));
+    assert_eq!(names(&dir.0), ["page.html"]);
+    // What is no Forebay says so itself.
+    let output = run(bench(&dir, &["--ab", "/bin/false"]).arg("synology-read"));
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        stderr(&output).contains("error: /bin/false: the server has ended"),
+        "{}",
+        stderr(&output)
+    );
+    let output = run(bench(&dir, &["--ab", other, "--origin", other]).arg("synology-read"));
+    assert!(stderr(&output).contains("two builds cannot both have"), "{}", stderr(&output));
+    assert_eq!(names(&dir.0), ["page.html"]);
+}
+
+#[test]
 fn without_fio_it_says_how_to_get_it() {
     let dir = Dir::new("no-fio");
     let output = run(bench(&dir, &["sql"]).env("PATH", &dir.0));

@@ -115,6 +115,7 @@ fn usage_errors() {
         &["bench", "sql", "--distribution", "normal"],
         &["bench", "sql", "--origin", "model:tape"],
         &["bench", "sql", "--working-set", "0"],
+        &["bench", "sql", "--ab", "/forebay", "--rounds", "5"],
         &["demo", "--seconds", "0"],
         &["demo", "--jsno"],
     ];

@@ -43,12 +43,11 @@ fn date() -> String {
 }
 
 /// What a program says of its version, in its first line.
-fn version(tool: impl AsRef<Path>) -> String {
-    let tool = tool.as_ref();
+fn version(tool: &&str) -> String {
     let run = Command::new(tool).arg("--version").output();
     let text = run.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
     let line = text.ok().and_then(|text| text.lines().next().map(|line| line.trim().to_owned()));
-    line.unwrap_or_else(|| format!("no {}", tool.display()))
+    line.unwrap_or_else(|| format!("no {tool}"))
 }
 
 /// One line about the machine and the programs that take part.

@@ -8,20 +8,26 @@ use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 /// A process that ends when it is dropped or when this one does.
 pub struct Process(Child);
 
+/// What programs are told with.
+const DEFAULT_SIGNALS: &str = "--default-signal=INT,TERM,USR1";
+
 impl Process {
     /// Starts a program. It is in a group of its own: an interrupt at the terminal is for who started it.
     ///
     /// # Errors
-    /// If there is no setpriv, of util-linux. A program that there is not ends at once with code 127.
+    /// If there is no env, of coreutils. Where there is no setpriv, of util-linux, or no such program, the
+    /// process ends at once with code 127.
     pub fn start(
         program: &Path,
         args: &[String],
         stdout: Stdio,
         stderr: Stdio,
     ) -> io::Result<Process> {
-        // The signal comes even if this process is killed. setpriv becomes the program.
-        let mut command = Command::new("setpriv");
-        command.args(["--pdeathsig", "KILL", "--"]).arg(program).args(args).process_group(0);
+        // The signal comes even if this process is killed. env becomes setpriv, and that the program. What
+        // this process has blocked, to receive it, a program inherits as blocked.
+        let mut command = Command::new("env");
+        command.args([DEFAULT_SIGNALS, "setpriv", "--pdeathsig", "KILL", "--"]);
+        command.arg(program).args(args).process_group(0);
         command.stdin(Stdio::null()).stdout(stdout).stderr(stderr).spawn().map(Process)
     }
 

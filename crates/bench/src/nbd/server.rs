@@ -45,7 +45,7 @@ fn cpu_seconds(process: &Process) -> Result<f64> {
 /// Starts a program whose errors nobody reads.
 fn start(program: &Path, args: &[String], stdout: Stdio) -> Result<Process> {
     let started = Process::start(program, args, stdout, Stdio::null());
-    started.map_err(|e| format!("running setpriv, of util-linux: {e}"))
+    started.map_err(|e| format!("running env, of coreutils: {e}"))
 }
 
 /// utime and stime of a `/proc/PID/stat`; fields are counted from after the name.

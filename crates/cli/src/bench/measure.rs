@@ -35,10 +35,17 @@ pub(crate) struct Way {
 pub(crate) struct Phase {
     pub(crate) name: &'static str,
     /// See [`Stretch::seed`].
-    pub(crate) seed: u32,
-    pub(crate) span_ms: u64,
+    seed: u32,
+    span_ms: u64,
     /// Whether it ends as soon as the cache is warm.
     ends_warm: bool,
+}
+
+impl Phase {
+    /// The same at other places.
+    pub(crate) fn seeded(self, seed: u32) -> Phase {
+        Phase { seed, ..self }
+    }
 }
 
 /// The seed of what is steady.
@@ -99,6 +106,14 @@ impl<'a> Measuring<'a> {
         self.options.working_set.iter().map(|&factor| self.options.set_bytes(factor)).collect()
     }
 
+    pub(super) fn profiles(&self) -> &'a [&'static Profile] {
+        &self.options.profiles
+    }
+
+    pub(super) fn session(&self) -> &'a Session<'a> {
+        self.session
+    }
+
     pub(super) fn span_ms(&self) -> u64 {
         u64::from(self.options.duration) * 1_000
     }
@@ -120,6 +135,13 @@ impl<'a> Measuring<'a> {
         let cached: u64 = self.phases().iter().map(|phase| phase.span_ms + AROUND_MS).sum();
         beside * (self.span_ms() + AROUND_MS) * self.loads()
             + cached * self.loads() * self.ways_count()
+    }
+
+    /// The same for two builds.
+    pub(super) fn plan_both(&self, rounds: u64) {
+        let warm: u64 = self.phases()[..2].iter().map(|phase| phase.span_ms + AROUND_MS).sum();
+        let each = 2 * warm + 2 * rounds * (self.span_ms() + AROUND_MS);
+        self.session.plan(each * self.loads() * self.ways_count());
     }
 
     fn loads(&self) -> u64 {

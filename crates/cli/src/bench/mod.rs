@@ -7,6 +7,7 @@
 //! * Everything is in a directory that was made for it and goes away with it. Nothing else is written to,
 //!   but for an origin whose owner has agreed.
 
+mod ab;
 mod fio;
 mod measure;
 mod page;
@@ -96,6 +97,13 @@ pub(crate) struct Options {
     /// Directory on the SSD to measure; files are made in a new one below it, and removed
     #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
     dir: PathBuf,
+    /// Measure another build beside this one instead, in turns: ratio, confidence, verdict
+    #[arg(long, value_name = "PROGRAM", conflicts_with = "beside")]
+    ab: Option<PathBuf>,
+    /// Rounds of each load with --ab
+    #[arg(long, value_name = "N", default_value_t = 9, requires = "ab",
+        value_parser = clap::value_parser!(u64).range(ab::ROUNDS_MIN..=999))]
+    rounds: u64,
     /// Make this directory, and keep job files, fio's answers and logs, and the results there
     #[arg(long, value_name = "DIR")]
     keep: Option<PathBuf>,
@@ -192,8 +200,16 @@ impl Options {
         Terms { distribution: self.distribution, sync: self.sync, depth: self.depth }
     }
 
+    async fn measure(&self, session: &Session<'_>) -> Result<Measured> {
+        let measuring = Measuring::new(session, self)?;
+        Ok(match &self.ab {
+            Some(other) => Measured::Both(measuring.both(other, self.rounds).await?),
+            None => Measured::Alone(measuring.all().await?),
+        })
+    }
+
     /// What was measured, with all that is needed to do it again.
-    fn answer(&self, fio: &str, machine: &str, items: Vec<Value>, session: &Session) -> Value {
+    fn answer(&self, fio: &str, machine: &str, measured: &Measured, session: &Session) -> Value {
         let jobs: Vec<_> = session
             .jobs()
             .iter()
@@ -203,7 +219,7 @@ impl Options {
             "schema": SCHEMA, "version": env!("CARGO_PKG_VERSION"), "fio": fio, "machine": machine,
             "command": std::env::args().collect::<Vec<_>>(), "cache_bytes": self.cache,
             "ram_bytes": self.ram.unwrap_or(0), "distribution": self.distribution.text(),
-            "sync": self.sync, "items": items, "commands": session.commands(), "jobs": jobs,
+            "sync": self.sync, "items": measured.items(), "commands": session.commands(), "jobs": jobs,
         })
     }
 
@@ -239,10 +255,15 @@ impl Options {
     fn needed_bytes(&self, set_bytes: u64) -> u64 {
         let origin = if matches!(self.origin, Origin::Model) { set_bytes } else { 0 };
         let bare = if self.beside.contains(&Beside::Ssd) { set_bytes } else { 0 };
-        bare.max(self.cache + origin) + OTHER_BYTES
+        let pools = if self.ab.is_some() { 2 } else { 1 };
+        bare.max(pools * (self.cache + origin)) + OTHER_BYTES
     }
 
     fn check_given(&self, place: &str, largest: u64) -> Result<()> {
+        if self.ab.is_some() {
+            let what = format!("two builds cannot both have {place} as their origin");
+            return Err(Failure::new(what).hint("leave --origin out: each gets a modelled one"));
+        }
         let writing: Vec<_> = self.profiles.iter().filter(|profile| profile.writes()).collect();
         if let (Some(profile), false) = (writing.first(), self.overwrite_origin) {
             let what = format!("{} writes, and {place} is yours", profile.name);
@@ -302,14 +323,14 @@ async fn bench(reactor: &Rc<Reactor>, options: &Options, fio: &str) -> Result<()
         .map_err(|error| Failure::system(format!("use {}", options.dir.display()), &error))?;
     let folder = Folder::new(dir.join(format!("forebay-bench-{}", std::process::id())))?;
     let kept = options.keep.as_deref().map(keep).transpose()?;
-    let machine = machine::facts(&folder.0, &["fio"]);
+    let other = options.ab.as_deref().and_then(Path::to_str);
+    let tools: Vec<_> = ["fio"].into_iter().chain(other).collect();
+    let machine = machine::facts(&folder.0, &tools);
     tell(&machine);
     let session = Session::new(reactor, end, options.terms(), folder, kept);
-    let measuring = Measuring::new(&session, options)?;
-    let rows = measuring.all().await?;
-    let items = rows.iter().map(report::Row::to_json).collect();
-    let answer = options.answer(fio, &machine, items, &session);
-    let explanation = report::explanation(options.distribution, options.sync);
+    let measured = options.measure(&session).await?;
+    let answer = options.answer(fio, &machine, &measured, &session);
+    let explanation = measured.explanation(options);
     if let Some(path) = &options.html {
         let facts = page::Facts {
             machine: &machine,
@@ -317,8 +338,8 @@ async fn bench(reactor: &Rc<Reactor>, options: &Options, fio: &str) -> Result<()
             commands: &session.commands(),
             jobs: &session.jobs(),
         };
-        write(path, &page::page(&rows, &facts))?;
-        tell(format_args!("the curves are in {}", path.display()));
+        write(path, &page::page(&measured.page(), &facts))?;
+        tell(format_args!("the page is {}", path.display()));
     }
     if let Some(kept) = session.kept() {
         write(&kept.join("results.json"), &format!("{answer:#}\n"))?;
@@ -326,12 +347,47 @@ async fn bench(reactor: &Rc<Reactor>, options: &Options, fio: &str) -> Result<()
     }
     match options.json {
         true => say_json(&answer),
-        false => {
-            say(report::text(&rows));
-            say(explanation);
-        }
+        false => say(format_args!("{}\n{explanation}", measured.text())),
     }
     Ok(())
+}
+
+/// What came of it.
+enum Measured {
+    /// This build, beside its origin and the bare SSD.
+    Alone(Vec<report::Row>),
+    /// Two builds.
+    Both(Vec<ab::Pair>),
+}
+
+impl Measured {
+    fn items(&self) -> Vec<Value> {
+        match self {
+            Measured::Alone(rows) => rows.iter().map(report::Row::to_json).collect(),
+            Measured::Both(pairs) => pairs.iter().map(ab::Pair::to_json).collect(),
+        }
+    }
+
+    fn text(&self) -> String {
+        match self {
+            Measured::Alone(rows) => report::text(rows),
+            Measured::Both(pairs) => ab::text(pairs),
+        }
+    }
+
+    fn page(&self) -> String {
+        match self {
+            Measured::Alone(rows) => page::of_rows(rows),
+            Measured::Both(pairs) => page::of_pairs(pairs),
+        }
+    }
+
+    fn explanation(&self, options: &Options) -> String {
+        match self {
+            Measured::Alone(_) => report::explanation(options.distribution, options.sync),
+            Measured::Both(_) => ab::EXPLANATION.to_owned(),
+        }
+    }
 }
 
 fn write(path: &Path, text: &str) -> Result<()> {

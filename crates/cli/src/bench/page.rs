@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use forebay_lab::page::{self, COLOURS, drawing, escaped};
 
+use super::ab::{self, Pair};
 use super::report::{HEAD, Row, groups};
 
 const WIDTH: f64 = 760.0;
@@ -227,7 +228,7 @@ fn charts(page: &mut String, rows: &[&Row]) {
     [Kind::Rate, Kind::Latency, Kind::Share].iter().for_each(|&kind| chart(page, kind, &all));
 }
 
-/// What stands beside the rows.
+/// What stands beside the results.
 pub(crate) struct Facts<'a> {
     pub(crate) machine: &'a str,
     pub(crate) explanation: &'a str,
@@ -236,17 +237,30 @@ pub(crate) struct Facts<'a> {
     pub(crate) jobs: &'a [(String, String)],
 }
 
-/// The page.
-pub(crate) fn page(rows: &[Row], facts: &Facts) -> String {
+/// Tables and charts of rows.
+pub(crate) fn of_rows(rows: &[Row]) -> String {
+    let mut part = String::new();
+    for (group, (title, lines)) in rows.chunk_by(Row::is_beside).zip(groups(rows)) {
+        let _ = write!(part, "<h2>{}</h2>", escaped(&title));
+        page::table(&mut part, &HEAD, &lines);
+        charts(&mut part, &group.iter().collect::<Vec<_>>());
+    }
+    part
+}
+
+/// The table of two builds.
+pub(crate) fn of_pairs(pairs: &[Pair]) -> String {
+    let mut part = String::new();
+    page::table(&mut part, &ab::HEAD, &ab::lines(pairs));
+    part
+}
+
+/// The page with what was measured.
+pub(crate) fn page(measured: &str, facts: &Facts) -> String {
     let mut page = page::begin("Forebay on this machine");
     let version = env!("CARGO_PKG_VERSION");
     let (machine, explanation) = (escaped(facts.machine), escaped(facts.explanation));
-    let _ = write!(page, "<p>Forebay {version}. {machine}</p><p>{explanation}</p>");
-    for (group, (title, lines)) in rows.chunk_by(Row::is_beside).zip(groups(rows)) {
-        let _ = write!(page, "<h2>{}</h2>", escaped(&title));
-        page::table(&mut page, &HEAD, &lines);
-        charts(&mut page, &group.iter().collect::<Vec<_>>());
-    }
+    let _ = write!(page, "<p>Forebay {version}. {machine}</p><p>{explanation}</p>{measured}");
     let commands = escaped(&facts.commands.join("\n"));
     let _ = write!(page, "<h2>Commands</h2><pre>{commands}</pre><h2>Job files</h2>");
     for (name, text) in facts.jobs {

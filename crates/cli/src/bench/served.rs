@@ -36,6 +36,7 @@ pub(crate) enum Origin {
 }
 
 /// What is served.
+#[derive(Clone, Copy)]
 pub(crate) struct Setup<'a> {
     pub(crate) program: &'a Path,
     pub(crate) origin: &'a Origin,
@@ -145,8 +146,7 @@ impl Served {
         };
         let (out, err) = (output("stdout")?, output("stderr")?);
         let process = Process::start(setup.program, &arguments, out.into(), err.into());
-        let process =
-            process.map_err(|error| Failure::system("run setpriv, of util-linux", &error))?;
+        let process = process.map_err(|error| Failure::system("run env, of coreutils", &error))?;
         let mut served = Served { process, uri: String::new(), seen: 0, folder };
         let start = if setup.is_tcp { "serving nbd://" } else { "serving nbd+unix://" };
         let line = served.line(session, start).await?;

@@ -281,7 +281,7 @@ impl<'a> Session<'a> {
         let file = File::create(&said).map_err(|error| write_error(&said, &error))?;
         let out = file.try_clone().map_err(|error| write_error(&said, &error))?;
         let process = Process::start(Path::new("fio"), &arguments, out.into(), file.into())
-            .map_err(|error| Failure::system("run setpriv, of util-linux", &error))?;
+            .map_err(|error| Failure::system("run env, of coreutils", &error))?;
         Ok(Fio { process, dir, name, is_interrupted: false })
     }
 }
