@@ -152,6 +152,10 @@ fn counters(pool: &Pool) -> String {
     for (name, value) in pool.counters().list() {
         line.push_str(&format!(" {name}={value}"));
     }
+    for (reason, counters) in pool.bypass().iter() {
+        let bytes = counters.read_bytes.get() + counters.write_bytes.get();
+        line.push_str(&format!(" bypass_{}_bytes={bytes}", reason.name()));
+    }
     line
 }
 

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use common::page::{is_well_formed, needs_nothing_else};
-use common::{Dir, forebay, have, run, signal, stderr};
+use common::{Dir, Server, create, forebay, have, run, signal, stderr};
 use serde_json::Value;
 
 /// A second of everything, on a cache of the smallest size; the working set is a quarter of it.
@@ -83,6 +83,7 @@ fn every_phase_has_figures_and_only_what_is_asked_for_stays() {
         assert!(!row["curve"].as_array().unwrap().is_empty(), "{row}");
         let has_cache = row["target"].as_str().unwrap().starts_with("writeback");
         assert_eq!(row["read_hit_ratio"].as_f64().is_some(), has_cache, "{row}");
+        assert!(row["bypass_bytes"].is_object(), "{row}");
     }
     let commands = answer["commands"].to_string();
     assert!(
@@ -150,8 +151,18 @@ fn the_users_origin_is_written_to_only_if_that_is_allowed() {
     let answer = measured(&run(bench(&dir, &given).arg("synology-read")));
     assert_eq!(answer["items"].as_array().unwrap().len(), 4);
     assert!(std::fs::read(&origin).unwrap() == vec![7; 16 << 20], "it was only read");
-    let output = run(bench(&dir, &given).args(["--working-set", "1", "synology-read"]));
-    assert!(stderr(&output).contains("the working set is 64 MiB"), "{}", stderr(&output));
+    let too_large = |place: &str| {
+        let more = ["--origin", place, "--working-set", "1", "synology-read"];
+        let output = run(&mut bench(&dir, &more));
+        let words = "has 16 MiB, and the working set is 64 MiB";
+        assert!(stderr(&output).contains(words), "{}", stderr(&output));
+    };
+    too_large(origin.to_str().unwrap());
+    let files = Dir::new("given-export");
+    std::fs::copy(&origin, files.path("origin")).unwrap();
+    let server = Server::start(create(&files), &files);
+    too_large(&format!("nbd+unix:///dev?socket={}", files.path("sock").display()));
+    drop(server);
     run(bench(&dir, &given).args([
         "--mode",
         "writethrough",

@@ -1,7 +1,10 @@
 //! What is measured, one after the other: the bare SSD, the origin alone, and caches from cold to steady.
 
+use std::fs::File;
+use std::io::{Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
+use forebay_device::BlockDevice;
 use forebay_device::real::prepare::prepare_file;
 
 use super::profile::{Profile, Stretch, Target};
@@ -12,6 +15,8 @@ use super::{Beside, ExportName, ModeName, Options};
 use crate::Result;
 use crate::failure::Failure;
 use crate::progress::Progress;
+use crate::remote;
+use crate::text;
 
 /// The mode that goes past the cache.
 pub(super) const BYPASS: &str = "bypass";
@@ -65,11 +70,34 @@ impl<'a> Measuring<'a> {
         Ok(Measuring { session, options, program })
     }
 
+    /// Looks whether the user's origin has room for the largest set: fio takes what there is, and says nothing.
+    async fn check_origin(&self) -> Result<()> {
+        let Origin::Given(origin) = &self.options.origin else { return Ok(()) };
+        let has = match remote::place(origin)? {
+            Some(place) => {
+                let open = remote::open(self.session.reactor(), &place);
+                self.session.unless_ended(open).await??.geometry().size_bytes
+            }
+            None => File::open(origin)
+                .and_then(|mut file| file.seek(SeekFrom::End(0)))
+                .map_err(|error| Failure::system(format!("open {origin}"), &error))?,
+        };
+        match self.sets().into_iter().max() {
+            Some(largest) if largest > has => {
+                let (has, largest) = (text::bytes(has), text::bytes(largest));
+                let what = format!("{origin} has {has}, and the working set is {largest}");
+                Err(Failure::new(what).hint("choose a smaller --working-set or --cache"))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Measures everything that was asked for.
     ///
     /// # Errors
     /// If fio or a server fails, or all of it is to end.
     pub(crate) async fn all(&self) -> Result<Vec<Row>> {
+        self.check_origin().await?;
         self.session.plan(self.planned_ms());
         let mut rows = Vec::new();
         for set_bytes in self.sets() {

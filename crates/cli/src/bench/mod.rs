@@ -237,7 +237,7 @@ impl Options {
                         .hint("choose a smaller --working-set, or an --origin of your own"));
                 }
             }
-            Origin::Given(place) => self.check_given(place, largest)?,
+            Origin::Given(place) => self.check_given(place)?,
         }
         if let Some(page) = self.html.as_deref().and_then(Path::parent) {
             let dir = if page.as_os_str().is_empty() { Path::new(".") } else { page };
@@ -259,7 +259,7 @@ impl Options {
         bare.max(pools * (self.cache + origin)) + OTHER_BYTES
     }
 
-    fn check_given(&self, place: &str, largest: u64) -> Result<()> {
+    fn check_given(&self, place: &str) -> Result<()> {
         if self.ab.is_some() {
             let what = format!("two builds cannot both have {place} as their origin");
             return Err(Failure::new(what).hint("leave --origin out: each gets a modelled one"));
@@ -271,12 +271,6 @@ impl Options {
                 "give an origin whose data may be lost, with --overwrite-origin; or leave --origin out \
                  for a modelled one",
             ));
-        }
-        let meta = std::fs::metadata(place).ok().filter(std::fs::Metadata::is_file);
-        if let Some(meta) = meta.filter(|meta| meta.len() < largest) {
-            let (size, largest) = (text::bytes(meta.len()), text::bytes(largest));
-            let what = format!("{place} has {size}, and the working set is {largest}");
-            return Err(Failure::new(what).hint("choose a smaller --working-set or --cache"));
         }
         Ok(())
     }

@@ -41,10 +41,6 @@ impl Row {
     /// For `--json`.
     pub(crate) fn to_json(&self) -> Value {
         let (answer, after) = (&self.ran.answer, &self.ran.after);
-        let since = |name: &str| {
-            let before = self.ran.before.get(name).copied().unwrap_or(0);
-            after.get(name).map(|now| now.saturating_sub(before))
-        };
         let curve: Vec<_> = answer
             .curve
             .iter()
@@ -56,8 +52,8 @@ impl Row {
             "time_ms": answer.span_ms, "iops": answer.iops(),
             "reads": answer.reads.to_json(), "writes": answer.writes.to_json(),
             "read_hit_ratio": self.ran.reads().ratio(),
-            "read_origin_bytes": since("read_origin_bytes"), "destage_bytes": since("destage_bytes"),
-            "dirty_blocks": after.get("dirty_blocks"), "throttle_delay_ns": since("throttle_delay_ns"),
+            "read_origin_bytes": self.ran.since("read_origin_bytes"), "destage_bytes": self.ran.since("destage_bytes"),
+            "bypass_bytes": self.ran.bypassed(), "dirty_blocks": after.get("dirty_blocks"), "throttle_delay_ns": self.ran.since("throttle_delay_ns"),
             "is_settled": !self.is_unsettled(), "curve": curve, "read_hit_curve": self.ran.hits,
         })
     }
@@ -79,7 +75,15 @@ impl Row {
             span(answer.writes.p50_ns),
             span(answer.writes.p99_ns),
             self.ran.reads().ratio().map_or("-".to_owned(), percent),
+            self.bypassed().map_or("-".to_owned(), percent),
         ]
+    }
+
+    /// What went past the cache, of all bytes that clients read and wrote.
+    fn bypassed(&self) -> Option<f64> {
+        let all = self.ran.since("read_bytes")? + self.ran.since("write_bytes")?;
+        let bypassed: u64 = self.ran.bypassed().values().sum();
+        (all > 0).then(|| bypassed as f64 / all as f64)
     }
 }
 
@@ -93,7 +97,7 @@ fn times(factor: f64) -> String {
 }
 
 /// Heads of the columns.
-pub(crate) const HEAD: [&str; 11] = [
+pub(crate) const HEAD: [&str; 12] = [
     "",
     "phase",
     "time",
@@ -105,6 +109,7 @@ pub(crate) const HEAD: [&str; 11] = [
     "write p50",
     "p99",
     "read hits",
+    "bypassed",
 ];
 
 /// Rows of one load and working set after the other, with a line about each.
@@ -143,7 +148,8 @@ pub(crate) fn explanation(distribution: Distribution, sync: bool) -> String {
     };
     format!(
         "\nPlaces: {}. Factor: over the origin alone. The pool has one SSD and one copy of dirty data.\n\
-         Read hits: reads served from the cache alone, of all reads. {flushes}",
+         Read hits: reads served from the cache alone, of all reads. Bypassed: bytes that went past the cache,\n\
+         of all; --json has the reasons. {flushes}",
         distribution.text()
     )
 }
@@ -171,6 +177,20 @@ mod tests {
         assert_eq!(rows[1].factor_over_origin(&rows), None);
         assert_eq!(groups(&rows).len(), 2);
         assert!(text(&rows).contains("working set 2 MiB, 0.50 x the cache"));
+    }
+
+    #[test]
+    fn what_went_past_the_cache_is_shown_by_reason_and_as_a_share() {
+        let mut row = row("writeback", "steady", 1.0);
+        assert_eq!(row.bypassed(), None, "nobody counts");
+        let counters = |values: [u64; 4]| {
+            let names = ["read_bytes", "write_bytes", "bypass_busy_bytes", "bypass_mode_bytes"];
+            names.map(String::from).into_iter().zip(values).collect()
+        };
+        row.ran.before = counters([0, 100, 10, 7]);
+        row.ran.after = counters([300, 200, 110, 7]);
+        assert_eq!(row.bypassed(), Some(0.25));
+        assert_eq!(row.to_json()["bypass_bytes"], json!({ "busy": 100 }));
     }
 
     #[test]

@@ -70,6 +70,21 @@ pub(crate) struct Ran {
 }
 
 impl Ran {
+    /// By how much a counter has risen; `None` if there is none.
+    pub(crate) fn since(&self, name: &str) -> Option<u64> {
+        let before = self.before.get(name).copied().unwrap_or(0);
+        self.after.get(name).map(|now| now.saturating_sub(before))
+    }
+
+    /// Bytes that went past the cache, by reason.
+    pub(crate) fn bypassed(&self) -> Counters {
+        let reason = |name: &String| {
+            let reason = name.strip_prefix("bypass_")?.strip_suffix("_bytes")?;
+            Some((reason.to_owned(), self.since(name)?))
+        };
+        self.after.keys().filter_map(reason).filter(|(_, bytes)| *bytes > 0).collect()
+    }
+
     /// How its reads were served.
     pub(crate) fn reads(&self) -> Reads {
         Reads::of(&self.after).since(Reads::of(&self.before))
