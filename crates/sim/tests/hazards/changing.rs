@@ -55,6 +55,12 @@ pub fn note_clean(rig: &Rc<Rig>) -> Result<Result<(), Error>, String> {
     rig.run(async move { volume.note_clean().await })
 }
 
+/// Has the pool use every member, so that it finds out who has failed.
+pub fn touch(rig: &Rc<Rig>) {
+    let pool = rig.pool();
+    rig.run(async move { pool.set_write_amplification_max(200).await }).unwrap().ok();
+}
+
 /// Whether there was such an event since the start.
 pub fn told(rig: &Rig, kind: EventKind) -> bool {
     rig.pool().events().iter().any(|event| event.kind == kind)

@@ -11,7 +11,7 @@ use forebay_device::model::world::Crash;
 use forebay_engine::planted::Bug;
 use forebay_engine::{EventKind, Hold, Mode, Place, Tuning};
 
-use crate::changing::add;
+use crate::changing::{add, touch};
 use crate::rig::{BLOCK, KINDS, Plan, Rig, SOON, lazy, provoke, same, survive, version};
 
 const BLOCKS: u64 = 12;
@@ -57,12 +57,6 @@ fn spread(rig: &Rc<Rig>, versions: u64) -> Result<(), String> {
         rig.flush()?;
     }
     Ok(())
-}
-
-/// Has the pool use every member, so that it finds out who has failed.
-fn touch(rig: &Rc<Rig>) {
-    let pool = rig.pool();
-    rig.run(async move { pool.set_write_amplification_max(200).await }).unwrap().ok();
 }
 
 /// What is lost fails, all else has this version.

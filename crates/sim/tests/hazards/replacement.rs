@@ -9,8 +9,8 @@ use forebay_engine::format::{MemberRecord, MemberState};
 use forebay_engine::ids::DeviceId;
 use forebay_engine::{Error, ErrorKind};
 
-use crate::changing::{BLOCKS, fill, id_of, plan, verify};
-use crate::rig::{KINDS, Plan, Rig, SOON, same, survive};
+use crate::changing::{BLOCKS, fill, id_of, plan, touch, verify};
+use crate::rig::{KINDS, Plan, Rig, SOON, newest, same, survive};
 
 fn is_named(rig: &Rc<Rig>, id: DeviceId) -> bool {
     rig.pool().superblock().present().any(|member| member.device == id)
@@ -47,7 +47,8 @@ fn replace(rig: &Rc<Rig>, old: DeviceId, new: usize) -> Result<Result<(), Error>
             runtime.sleep(SOON / 10).await.result.ok();
         }
         let is_failed = |m: &MemberRecord| m.state == MemberState::Failed;
-        while pool.superblock().members.iter().any(is_failed) {
+        // With too few left for the copies that were asked for nothing is made good.
+        while pool.superblock().members.iter().any(is_failed) && pool.short_bytes().1 {
             runtime.sleep(SOON / 10).await.result.ok();
         }
         Ok(())
@@ -197,4 +198,54 @@ fn one_that_is_too_small_for_what_is_dirty_is_refused_before_anything() {
         replace(&rig, id, 1)?.map_err(|error| error.to_string())?;
         (0..block).step_by(9).try_for_each(|block| same("kept", rig.read(block)?, 2).map(drop))
     });
+}
+
+/// The new one fails after some of its requests. What it has alone by then is lost with it, as with any
+/// member; where dirty data has two copies that is nothing.
+fn new_one_dies(seed: u64, copies: u8) -> Result<(), String> {
+    let (mut died, mut losses) = (0, 0);
+    for ios in (1..).step_by(3) {
+        let luck = seed + ios;
+        let rig = Rig::new(seed, plan(2, 1, copies));
+        fill(&rig)?;
+        let id = id_of(&rig, (luck % 2) as usize);
+        rig.broken[2].failing.arm(Trigger::every(Ops::All).after(ios));
+        let at = |error: String| format!("after {ios} I/Os: {error}");
+        replace(&rig, id, 2)?.ok();
+        // It may have failed behind the last write to it, and a read that fails is no failure of its member: until
+        // the next write nobody can tell whether it has lost anything.
+        touch(&rig);
+        rig.pause(SOON);
+        let hit = rig.broken[2].failing.hits() > 0;
+        if !hit {
+            rig.broken[2].mend();
+        }
+        died += u64::from(hit);
+        let lost = rig.pool().lost_blocks();
+        if rig.pool().is_latched() || (lost > 0 && (copies > 1 || !hit)) {
+            return Err(at(format!("{lost} blocks are lost")));
+        }
+        losses += lost;
+        let failing: Vec<u64> = (0..BLOCKS).filter(|&block| rig.read(block).is_err()).collect();
+        if failing.len() as u64 != lost {
+            return Err(at(format!("{lost} blocks are lost, and {failing:?} cannot be read")));
+        }
+        for block in failing {
+            rig.write(newest(block), block, 1).map_err(at)?;
+        }
+        verify(&rig, "without it").map_err(at)?;
+        rig.destage().or_else(|_| rig.destage()).map_err(at)?;
+        (0..BLOCKS).step_by(7).try_for_each(|block| rig.settled(block)).map_err(at)?;
+        if !hit {
+            assert!(died > 10 && (losses > 0) == (copies < 2), "{died} died, {losses} lost");
+            return Ok(());
+        }
+    }
+    unreachable!()
+}
+
+#[test]
+fn the_new_one_dies_on_the_way() {
+    survive(2, |seed| new_one_dies(seed, 2));
+    survive(2, |seed| new_one_dies(seed, 1));
 }
