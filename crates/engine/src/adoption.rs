@@ -17,7 +17,8 @@
 //! * D, E: torn by the crash. Its append was never acknowledged as durable, so leaving it out loses
 //!   nothing; taking it would serve bytes that nobody wrote.
 //! * F: whole. It is adopted whether or not it was acknowledged, also behind a hole: later records
-//!   may have been acknowledged while an earlier one was still in flight.
+//!   may have been acknowledged while an earlier one was still in flight. Data that the device cannot read is
+//!   not wrong: it may have been acknowledged, and is found to be lost when it is appended again.
 
 use crate::format::{Entry, RecordHeader};
 
@@ -32,7 +33,7 @@ pub(crate) struct RecordFacts {
     pub fits: bool,
     /// Entries and checksums verify.
     pub entries_valid: bool,
-    /// Every data block matches its checksum.
+    /// Every data block that the device returns matches its checksum.
     pub data_valid: bool,
     /// The record, as far as it could be decoded.
     pub record: Option<(RecordHeader, Vec<Entry>)>,

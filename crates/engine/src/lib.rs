@@ -39,6 +39,7 @@ mod read;
 mod reclaim;
 mod recovery;
 mod removal;
+mod scan;
 mod scrub;
 mod segment;
 mod sequential;

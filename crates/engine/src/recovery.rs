@@ -18,22 +18,20 @@
 //!   it has changed nothing that another would find, and its room is free again (INV-35).
 //! * Behind a start's root, only what that start has appended is replayed. The images have the rest.
 //!
-//! Which records are adopted is decided by [`crate::adoption`].
+//! Which records are adopted is decided by [`crate::adoption`], of what [`crate::scan`] finds.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::rc::Rc;
 
 use forebay_device::{Buf, Io, IoErrorKind};
 
-use crate::adoption::{Adoption, RecordFacts, adopt};
 use crate::apply::RecordPlace;
 use crate::checkpoint::{flusher, root_offset};
 use crate::core::Core;
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::EventKind;
 use crate::format::{
-    Entry, EntryKind, FooterRecord, RecordHeader, Root, SegmentHeader, SlotChoice, State, Stream,
-    checksum, decode_record,
+    Entry, EntryKind, FooterRecord, Root, SegmentHeader, SlotChoice, State, Stream,
 };
 use crate::ids::{BLOCK_BYTES, Incarnation, Location, SegmentId, Sequence, VolumeId};
 use crate::index::{Mapping, shard_of};
@@ -41,9 +39,11 @@ use crate::limits::REGION_BLOCKS;
 use crate::log::{append_error, new_entry};
 use crate::membership::trust_in;
 use crate::planted::{self, Bug};
+use crate::scan::OpenAtCrash;
 use crate::segment::{Set, SetState};
 use crate::sound::check_counter;
 use crate::throttle::pacer;
+use crate::unreadable::Holding;
 use crate::walk::Walk;
 
 const BLOCK: usize = BLOCK_BYTES as usize;
@@ -75,12 +75,6 @@ pub struct RecoveryReport {
     pub blocks_dropped: u64,
     /// Blocks whose only copies are gone, and which the origin may lack: reading them fails.
     pub blocks_lost: u64,
-}
-
-/// A set without a footer, and the records found in it.
-struct OpenAtCrash {
-    id: SegmentId,
-    records: Vec<FooterRecord>,
 }
 
 /// What the root slots of all members hold.
@@ -257,7 +251,7 @@ impl Core {
                 let first = read.await;
                 let bytes = match (first.result, first.buf) {
                     (Ok(()), Some(buf)) => buf,
-                    _ => self.read_again(segment, 0, BLOCK).await?,
+                    _ => self.read_header_again(segment).await?,
                 };
                 let Ok(header) = SegmentHeader::decode(&bytes) else { continue };
                 let member = self.sets.borrow().member_of(segment);
@@ -273,16 +267,15 @@ impl Core {
         Ok(headers)
     }
 
-    /// Reads a part of a segment whose first read failed.
-    async fn read_again(&self, segment: SegmentId, block: u32, len: usize) -> Result<Buf> {
-        let (member, at) = self.place(segment, block);
-        let outcome = member.device.read(at, Buf::new(len)).await;
+    /// Reads a segment's header whose first read failed.
+    async fn read_header_again(&self, segment: SegmentId) -> Result<Buf> {
+        let (member, at) = self.place(segment, 0);
+        let outcome = member.device.read(at, Buf::new(BLOCK)).await;
         match (outcome.result, outcome.buf) {
             (Ok(()), Some(buf)) => Ok(buf),
             (result, _) => {
                 let error = result.err().unwrap_or(IoErrorKind::Other.into());
-                Err(Error::io(format!("reading cache device {} at {at}", member.id), error)
-                    .hint("nothing has been changed; what it does not return may be dirty data"))
+                Err(self.unreturned(segment, 0, error))
             }
         }
     }
@@ -366,7 +359,7 @@ impl Core {
                         set.last_sequence = last;
                     }
                     if !imaged {
-                        self.collect(id, set.records.iter().cloned(), &mut records);
+                        self.collect(id, set.replayed(), &mut records);
                     }
                     open.push(set);
                 }
@@ -437,78 +430,6 @@ impl Core {
             }
         }
         None
-    }
-
-    /// Reads a set without a footer in full and takes every record that is whole on any copy.
-    ///
-    /// # Errors
-    /// If no copy can be read: there may be acknowledged records in it.
-    async fn scan(&self, id: SegmentId, report: &mut RecoveryReport) -> Result<OpenAtCrash> {
-        report.sets_scanned += 1;
-        let segments = self.sets.borrow().get(id).map(|s| s.segments.clone()).unwrap_or_default();
-        let mut found: BTreeMap<u32, FooterRecord> = BTreeMap::new();
-        let mut failure = None;
-        let mut readable = false;
-        for segment in segments {
-            report.bytes_read += self.segment_bytes;
-            match self.read_again(segment, 0, self.segment_bytes as usize).await {
-                Ok(bytes) => {
-                    readable = true;
-                    self.scan_copy(id, &bytes, &mut found);
-                }
-                Err(error) => failure = Some(error),
-            }
-        }
-        match failure {
-            Some(error) if !readable => Err(error),
-            _ => Ok(OpenAtCrash { id, records: found.into_values().collect() }),
-        }
-    }
-
-    fn scan_copy(&self, id: SegmentId, bytes: &[u8], found: &mut BTreeMap<u32, FooterRecord>) {
-        let (mut block, mut hole) = (1, false);
-        while block < self.segment_blocks {
-            let at = block as usize * BLOCK;
-            let facts = self.record_facts(id, block, &bytes[at..]);
-            match (adopt(&facts), facts.record) {
-                (Adoption::Adopt, Some((record, entries))) => {
-                    if hole {
-                        planted::seen("start: record behind a hole");
-                    }
-                    let length = record.blocks();
-                    found.entry(block).or_insert_with(|| FooterRecord::new(&record, entries));
-                    block += length;
-                }
-                _ => (block, hole) = (block + 1, true),
-            }
-        }
-    }
-
-    /// What can be said of the bytes at a place where a record may begin.
-    fn record_facts(&self, id: SegmentId, block: u32, bytes: &[u8]) -> RecordFacts {
-        let none = RecordFacts::default();
-        let Ok(peeked) = RecordHeader::peek(&bytes[..BLOCK]) else { return none };
-        let header = self.sets.borrow().location(id, block);
-        let belongs = self.is_record_at(&peeked, header);
-        let length = peeked.blocks() as usize * BLOCK;
-        let fits = self.is_record_length(block, peeked.blocks()) && length <= bytes.len();
-        let facts = RecordFacts { head_valid: true, belongs, fits, ..none };
-        if !belongs {
-            planted::seen("start: record of an earlier life");
-        }
-        if !belongs || !fits {
-            return facts;
-        }
-        let Ok((record, entries, sums)) = decode_record(&bytes[..peeked.header_bytes()]) else {
-            return facts;
-        };
-        let blocks = bytes[record.header_bytes()..length].chunks_exact(BLOCK);
-        let whole = blocks.zip(&sums).all(|(block, &sum)| checksum(block) == sum);
-        if !whole {
-            planted::seen("start: torn record");
-        }
-        let data_valid = whole || planted::is(Bug::TornRecordAdopted);
-        RecordFacts { entries_valid: true, data_valid, record: Some((record, entries)), ..facts }
     }
 
     /// What nothing proves is taken for the worst: destaged is dirty again, provisional is void.
@@ -596,18 +517,45 @@ impl Core {
         Ok(())
     }
 
-    /// Appends a set's owed data again, or its clean data.
+    /// Appends a set's owed data again, or its clean data. Returns whether room was lacking for owed data.
     async fn restore_set(
         &self,
         set: &OpenAtCrash,
         owed: bool,
         report: &mut RecoveryReport,
     ) -> Result<bool> {
+        loop {
+            let (lacking, damaged) = self.restore_runs(set, owed, report).await?;
+            let Some((_, _, error)) = damaged.first() else { return Ok(lacking) };
+            let error = error.clone();
+            let mut settled = false;
+            for (volume, m, _) in damaged {
+                let (_, first) = self.sets.borrow().split(m.location);
+                for part in set.bad_parts(&m, first) {
+                    settled |= self.give_up_damaged(volume, &part, Holding::Nothing).await?;
+                }
+            }
+            if !settled {
+                // A device that returned it a moment ago fails altogether, or will return it again.
+                return Err(error);
+            }
+            // What is good beside it is still there.
+        }
+    }
+
+    /// The same, and the runs of owed data that could not be read.
+    async fn restore_runs(
+        &self,
+        set: &OpenAtCrash,
+        owed: bool,
+        report: &mut RecoveryReport,
+    ) -> Result<(bool, Vec<(VolumeId, Mapping, Error)>)> {
         let Some(stream) = self.sets.borrow().get(set.id).map(|set| set.stream) else {
-            return Ok(false);
+            return Ok((false, Vec::new()));
         };
         let stream = if owed { Stream::Dirty } else { stream };
         let (mut ready, mut moves, mut lacking) = (Vec::new(), VecDeque::new(), false);
+        let mut damaged = Vec::new();
         let mut runs = self.live_in(set);
         runs.retain(|(_, m)| m.state.is_owed() == owed);
         let mut walk = Walk::new(runs);
@@ -615,7 +563,7 @@ impl Core {
             for ((volume, m), data) in record {
                 match data {
                     Ok(data) => ready.push((volume, m, data)),
-                    Err(error) if owed => return Err(error),
+                    Err(error) if owed => damaged.push((volume, m, error)),
                     Err(_) => self.evict(volume, m.block, m.count, m.location),
                 }
             }
@@ -631,7 +579,7 @@ impl Core {
                 Err(_) => self.evict(volume, m.block, m.count, m.location),
             }
         }
-        Ok(lacking)
+        Ok((lacking, damaged))
     }
 
     /// What the index holds of the records of a set.

@@ -1,8 +1,9 @@
 //! What is good in no copy although its members serve: a sector has gone bad, or something was stored wrong. It
 //! costs exactly these blocks, and the pool goes on (INV-86).
 //!
-//! * Whoever reads the log and finds it asks here: clients' reads and writes, destaging, moves, scrubs. Block by
-//!   block it is looked at again; what is good in any copy stays, and is moved or destaged as ever.
+//! * Whoever reads the log and finds it asks here: clients' reads and writes, destaging, moves, scrubs, and a start
+//!   that appends again what was open. Block by block it is looked at again; what is good in any copy stays, and is
+//!   moved or destaged as ever.
 //! * Clean blocks are dropped. Of written ones the origin is flushed first: behind that it has them. What is dirty
 //!   is lost: nobody has it, and what the origin has is older.
 //! * *Lost* is a fact in the log, durable before anybody is told. The range lock orders it with writes of the same
@@ -179,7 +180,12 @@ impl Core {
     }
 
     fn tell_damaged(&self, volume: VolumeId, lost: &[(u64, u32)]) {
-        let name = self.volume(volume).map_or_else(|| volume.0.to_string(), |v| v.name.clone());
+        // At a start no origin is attached yet.
+        let name = {
+            let superblock = self.superblock.borrow();
+            let of = superblock.volumes.iter().find(|v| v.id == volume);
+            of.map_or_else(|| volume.0.to_string(), |v| v.name.clone())
+        };
         for &(first, count) in lost {
             let (at, bytes) = (first * BLOCK_BYTES, u64::from(count) * BLOCK_BYTES);
             let what = format!(

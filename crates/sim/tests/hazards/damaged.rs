@@ -8,10 +8,14 @@ use forebay_device::Runtime;
 use forebay_device::model::fault::{Ops, Trigger};
 use forebay_device::runtime::MILLISECOND;
 use forebay_engine::Place;
+use forebay_engine::format::{Layout, SUPERBLOCK_BYTES, decode_footer_trailer};
+use forebay_engine::limits::SHARDS_MIN;
 use forebay_engine::planted::Bug;
 
 use crate::changing::id_of;
-use crate::rig::{BLOCK, KINDS, MEMBER_BYTES, Plan, Rig, SOON, provoke, same, survive};
+use crate::rig::{
+    BLOCK, KINDS, MEMBER_BYTES, Plan, Rig, SEGMENT_BYTES, SOON, provoke, same, survive,
+};
 
 /// Blocks that are written, and of those the ones that are in sets which are closed by then: of what is open at a
 /// crash a start adopts only what is whole.
@@ -56,12 +60,35 @@ fn written(seed: u64, members: usize) -> Result<Rc<Rig>, String> {
 
 /// Where version 2 of a block lies: the member, and the first byte there.
 fn place(rig: &Rig, block: u64) -> (usize, u64) {
+    *places(rig, block).first().expect("it was written")
+}
+
+fn places(rig: &Rig, block: u64) -> Vec<(usize, u64)> {
+    places_of(rig, 2, block)
+}
+
+fn places_of(rig: &Rig, version: u64, block: u64) -> Vec<(usize, u64)> {
     let mut wanted = vec![0; BLOCK];
-    forebay_sim::content::fill(2, 0, block * 8, &mut wanted);
+    forebay_sim::content::fill(version, 0, block * 8, &mut wanted);
     let all = (0..rig.members.len())
         .flat_map(|i| (0..MEMBER_BYTES).step_by(BLOCK).map(move |at| (i, at)));
-    let mut found = all.filter(|&(i, at)| rig.members[i].peek(at, BLOCK) == wanted);
-    found.next().expect("it was written")
+    all.filter(|&(i, at)| rig.members[i].peek(at, BLOCK) == wanted).collect()
+}
+
+/// Whether the segment in which a byte of a member lies has no footer.
+fn is_open(rig: &Rig, member: usize, at: u64) -> bool {
+    let first =
+        Layout::new(MEMBER_BYTES, SEGMENT_BYTES as u32, SHARDS_MIN).unwrap().segments_offset;
+    let end = first + ((at - first) / SEGMENT_BYTES + 1) * SEGMENT_BYTES;
+    decode_footer_trailer(&rig.members[member].peek(end - BLOCK as u64, BLOCK)).is_err()
+}
+
+/// The device fails to read these blocks, wherever they are.
+fn spoil(rig: &Rig, blocks: &BTreeSet<u64>) {
+    for (member, at) in blocks.iter().flat_map(|&block| places(rig, block)) {
+        let sector = Trigger::every(Ops::Reads).within(at..at + BLOCK as u64);
+        rig.broken[member].failing.arm(sector);
+    }
 }
 
 /// Damages a few blocks, some of them neighbours.
@@ -254,5 +281,175 @@ fn what_is_written_while_it_is_found_is_not_lost() {
         rig.flush()?;
         rig.restart(KINDS[(seed % 2) as usize])?;
         judge(&rig, &BTreeSet::new(), "after a crash")
+    });
+}
+
+/// What was open at a crash is read in full, and some of it cannot be: that costs what is dirty there, in the
+/// place of which nothing older is read.
+#[test]
+fn a_start_loses_exactly_the_dirty_blocks_that_it_cannot_read() {
+    provoke(Bug::DamageNotLost, 16, |seed| {
+        let rig = written(seed, 1 + (seed % 2) as usize)?;
+        rig.crash(KINDS[(seed / 2 % 2) as usize]);
+        let bad: BTreeSet<u64> = (0..1 + seed % 4).map(|i| (seed * 7 + i * 17) % BLOCKS).collect();
+        spoil(&rig, &bad);
+        rig.open()?;
+        judge(&rig, &bad, "after the start")?;
+        // It tells whoever relied on it.
+        rig.flush().ok();
+        rig.flush()?;
+        rig.broken.iter().for_each(crate::rig::Breakage::mend);
+        rig.restart(KINDS[(seed % 2) as usize])?;
+        judge(&rig, &bad, "after another one")?;
+        bad.iter().try_for_each(|&block| rig.write(2, block, 1))?;
+        judge(&rig, &BTreeSet::new(), "written anew")?;
+        (0..BLOCKS).try_for_each(|block| rig.settled(block))
+    });
+}
+
+/// Such a start is cut off at any of its requests, and the device has changed its mind by then, or has not.
+#[test]
+fn a_start_that_loses_what_it_cannot_read_may_be_cut_off_anywhere() {
+    survive(4, |seed| {
+        for ios in (1..).step_by(3) {
+            let rig = written(seed, 1)?;
+            rig.crash(KINDS[(ios % 2) as usize]);
+            // In a set that was open.
+            let bad = BTreeSet::from([BLOCKS - 1 - seed % 3, BLOCKS - RECORD]);
+            spoil(&rig, &bad);
+            let end = rig.world.io_count() + ios;
+            rig.world.crash_at(Some(end));
+            let ended = rig.open().is_ok();
+            rig.world.crash_at(None);
+            let is_mended = (ios / 2).is_multiple_of(2);
+            if is_mended {
+                rig.broken[0].mend();
+            }
+            rig.restart(KINDS[(ios / 2 % 2) as usize])?;
+            let at = |error: String| format!("after {ios}: {error}");
+            // Lost as soon as the first start's root says so, and else found again, or found good.
+            let now = lost(&rig);
+            if !now.is_empty() && now != bad || now.is_empty() && (ended || !is_mended) {
+                return Err(at(format!("{now:?} lost")));
+            }
+            judge(&rig, &now, "in the end").map_err(at)?;
+            if ended {
+                return Ok(());
+            }
+        }
+        Ok(())
+    });
+}
+
+/// A footer is written twice, so to say: without it the set is read in full.
+#[test]
+fn a_start_needs_no_footer() {
+    survive(4, |seed| {
+        let rig = written(seed, 1)?;
+        rig.crash(KINDS[(seed % 2) as usize]);
+        let first = MEMBER_BYTES - SEGMENT_BYTES * (MEMBER_BYTES / SEGMENT_BYTES - 16);
+        for end in (first..=MEMBER_BYTES).step_by(SEGMENT_BYTES as usize) {
+            let footer = end - BLOCK as u64 * (1 + seed % 2)..end;
+            rig.broken[0].failing.arm(Trigger::every(Ops::Reads).within(footer));
+        }
+        rig.open()?;
+        judge(&rig, &BTreeSet::new(), "without footers")
+    });
+}
+
+/// Where a record begins, nobody knows what was there if that cannot be read.
+#[test]
+fn a_start_that_cannot_tell_what_it_cannot_read_loses_nothing_and_says_what_to_do() {
+    survive(6, |seed| {
+        let rig = written(seed, 1)?;
+        rig.crash(KINDS[(seed % 2) as usize]);
+        // The last records are in a set that was open.
+        let (member, at) = place(&rig, BLOCKS - RECORD * (1 + seed % 3));
+        let header = at - BLOCK as u64..at;
+        rig.broken[member].failing.arm(Trigger::every(Ops::Reads).within(header));
+        match rig.open() {
+            Err(error) if error.contains("reading cache device") => {}
+            other => return Err(format!("{other:?}")),
+        }
+        rig.crash(KINDS[(seed % 2) as usize]);
+        rig.broken[member].mend();
+        rig.open()?;
+        judge(&rig, &BTreeSet::new(), "when it reads again")
+    });
+}
+
+/// A write was cut off before both copies had it, and the one that has it cannot be read in full: nobody was told
+/// of it, and what is older counts.
+#[test]
+fn a_start_loses_nothing_for_a_write_that_was_never_acknowledged() {
+    survive(4, |seed| {
+        let mut met = 0;
+        for ios in 1..8 {
+            let plan = Plan { members: 2, copies: 2, verify_reads: true, ..Plan::default() };
+            let rig = Rig::new(seed, plan);
+            rig.write(2, 0, 8)?;
+            rig.flush()?;
+            rig.world.crash_at(Some(rig.world.io_count() + ios));
+            let written = rig.write(3, 0, 4);
+            rig.world.crash_at(None);
+            rig.crash(KINDS[(seed % 2) as usize]);
+            let found = places_of(&rig, 3, 1);
+            if written.is_ok() || found.len() != 1 {
+                continue;
+            }
+            met += 1;
+            let (member, at) = found[0];
+            let sector = Trigger::every(Ops::Reads).within(at..at + BLOCK as u64);
+            rig.broken[member].failing.arm(sector);
+            rig.open()?;
+            // The other two are in a record of their own.
+            for block in [0, 1, 4, 5, 6, 7] {
+                same(&format!("block {block} after {ios}"), rig.read(block)?, 2)?;
+            }
+        }
+        if met > 0 { Ok(()) } else { Err("no copy had it alone".into()) }
+    });
+}
+
+/// What was being moved when all ended is in two places, and the new one cannot be read.
+#[test]
+fn a_start_finds_what_it_cannot_read_where_it_was_moved_from() {
+    survive(6, |seed| {
+        let mut spoiled = 0;
+        for ios in (10..400).step_by(5) {
+            let rig = written(seed, 2)?;
+            let roots =
+                || [0, 1].map(|i| rig.members[i].peek(2 * SUPERBLOCK_BYTES as u64, 2 * BLOCK));
+            let (pool, id, before) = (rig.pool(), id_of(&rig, 0), roots());
+            rig.world.crash_at(Some(rig.world.io_count() + ios));
+            rig.run(async move { pool.begin_departure(id)?.end().await }).ok();
+            rig.world.crash_at(None);
+            rig.crash(KINDS[(ios % 2) as usize]);
+            if roots() != before {
+                // Behind a root the place that it was moved from may be anything's.
+                break;
+            }
+            let found: Vec<u64> =
+                (0..BLOCKS).filter(|&block| places(&rig, block).len() > 1).collect();
+            let all = found.iter().flat_map(|&block| places(&rig, block));
+            // Of closed sets a start reads no data.
+            let mut count = 0;
+            for at in all.filter(|&(member, at)| member == 1 && is_open(&rig, member, at)) {
+                count += 1;
+                let sector = at.1..at.1 + BLOCK as u64;
+                rig.broken[1].failing.arm(Trigger::every(Ops::Reads).within(sector));
+            }
+            let at = |error: String| format!("after {ios}: {error}");
+            match rig.open() {
+                Ok(()) => spoiled += count,
+                // The data had arrived, and the header that says what it is had not.
+                Err(error) if error.contains("reading cache device") => continue,
+                Err(error) => return Err(at(error)),
+            }
+            // Others may have been written to these sectors since.
+            rig.broken[1].mend();
+            judge(&rig, &BTreeSet::new(), "after the start").map_err(at)?;
+        }
+        if spoiled > 0 { Ok(()) } else { Err("nothing was in two places".into()) }
     });
 }

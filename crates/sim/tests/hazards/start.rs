@@ -325,10 +325,31 @@ fn a_segment_header_that_cannot_be_read_is_not_taken_for_a_free_segment() {
     });
 }
 
+/// What of the first member cannot be read costs so many blocks, where there is no other copy, and nothing
+/// else; nothing older is read.
+fn costs(seed: u64, lost: usize, range: fn(&Rig) -> Range<u64>) -> Result<(), String> {
+    for members in [1, 2] {
+        let rig = dirty(seed, members)?;
+        let broken = &rig.broken[0].failing;
+        broken.arm(Trigger::every(Ops::Reads).within(range(&rig)));
+        rig.open()?;
+        assert!(broken.hits() > 0, "the range was not needed");
+        let mut failed = 0;
+        for block in 0..24 {
+            match rig.read(block) {
+                Ok(version) => drop(same("beside it", version, 2)?),
+                Err(_) => failed += 1,
+            }
+        }
+        assert_eq!(failed, if members == 1 { lost } else { 0 }, "{members} members");
+    }
+    Ok(())
+}
+
 #[test]
 fn a_trailer_that_cannot_be_read_is_not_taken_for_an_empty_segment() {
     survive(5, |seed| {
-        unreadable(seed, |rig| {
+        costs(seed, 0, |rig| {
             let end = dirty_segment(rig, true).end;
             end - BLOCK as u64..end
         })
@@ -339,6 +360,16 @@ fn a_trailer_that_cannot_be_read_is_not_taken_for_an_empty_segment() {
 fn an_open_segment_that_cannot_be_read_is_not_taken_for_an_empty_one() {
     survive(5, |seed| {
         unreadable(seed, |rig| {
+            let range = dirty_segment(rig, false);
+            range.start + BLOCK as u64..range.end
+        })
+    });
+}
+
+#[test]
+fn a_block_of_an_open_segment_that_cannot_be_read_is_not_taken_for_the_end_of_it() {
+    survive(5, |seed| {
+        costs(seed, 1, |rig| {
             let start = dirty_segment(rig, false).start;
             start + 2 * BLOCK as u64..start + 3 * BLOCK as u64
         })
