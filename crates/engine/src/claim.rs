@@ -110,7 +110,8 @@ fn holder(Seen { claims, is_damaged }: &Seen, own: &Host) -> Holder {
     let released =
         |claim: &Claim| claims.iter().any(|other| other.claim == claim.claim && other.released);
     let is_known = newest().next().is_some() || !is_damaged;
-    if is_known && newest().all(|claim| claim.host.is_same(own)) {
+    let is_own = |claim: &Claim| claim.host.is_same(own) || planted::is(Bug::ClaimOverlooked);
+    if is_known && newest().all(is_own) {
         return Holder::Own;
     }
     let others = newest().filter(|claim| !claim.host.is_same(own) && !released(claim));

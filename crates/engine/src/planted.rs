@@ -92,6 +92,8 @@ pub enum Bug {
     ClaimUnchecked,
     /// Who takes a pool over uses it right behind its claim.
     ClaimNotAwaited,
+    /// An opening takes whoever has claimed the pool for itself.
+    ClaimOverlooked,
 }
 
 /// Those that the simulator's seeds reach, with the names used on its command line. Volumes are
@@ -121,6 +123,7 @@ pub const BUGS: &[(&str, Bug)] = &[
     ("healed-from-bad-copy", Bug::HealedFromBadCopy),
     ("loss-not-marked", Bug::LossNotMarked),
     ("damage-not-lost", Bug::DamageNotLost),
+    ("claim-overlooked", Bug::ClaimOverlooked),
 ];
 
 #[cfg(feature = "planted")]

@@ -14,14 +14,16 @@ use forebay_device::runtime::MILLISECOND;
 use forebay_device::{BlockDevice, Buf, Data, IoError, IoErrorKind, Nanos};
 use forebay_engine as engine;
 use forebay_engine::counters::ReasonCounters;
-use forebay_engine::format::Superblock;
+use forebay_engine::format::{Host, Superblock};
 use forebay_engine::planted::{self, BUGS};
 use forebay_engine::witness::WitnessFuture;
 use forebay_engine::{
-    Client, CopiesChange, CreateOptions, ErrorKind, Event, Place, Pool, Volume, VolumeSpec, Witness,
+    Client, CopiesChange, CreateOptions, ErrorKind, Event, OpenOptions, Place, Pool, Volume,
+    VolumeSpec, Witness,
 };
 
 use crate::content::SECTOR;
+use crate::hosts::Tenant;
 use crate::subject::{Env, Mode, Subject, SubjectError};
 use crate::workload::Space;
 
@@ -60,7 +62,7 @@ pub struct Engine {
     volumes: Vec<Volume>,
     /// By reactor, the pool's first, and volume: what that reactor's clients use.
     views: Vec<Vec<Client>>,
-    trace: bool,
+    env: Env,
 }
 
 impl Engine {
@@ -82,7 +84,7 @@ impl Drop for Engine {
     fn drop(&mut self) {
         let Some(pool) = &self.pool else { return };
         count_pool(pool);
-        if self.trace {
+        if self.env.trace {
             let ((blocks, owed), (free, segments)) = (pool.blocks(), pool.segments());
             eprintln!(
                 "the pool ends: {blocks} blocks, {owed} owed; {free} of {segments} segments free"
@@ -241,17 +243,58 @@ async fn offered(env: &Env) -> Vec<Rc<dyn BlockDevice>> {
 }
 
 fn witness(env: &Env) -> Rc<DiskWitness> {
-    Rc::new(DiskWitness { disk: Rc::clone(&env.witness), last: RefCell::new(0) })
+    let disk = Rc::clone(&env.witnesses[env.hosts.opener.get()]);
+    Rc::new(DiskWitness { disk, last: RefCell::new(0) })
 }
 
 fn volume_name(volume: usize) -> String {
     format!("v{volume}")
 }
 
-async fn open(env: &Env) -> Result<Pool, SubjectError> {
+async fn open_with(env: &Env, options: OpenOptions) -> engine::Result<Pool> {
     let runtime = Rc::clone(&env.runtime);
     let (offered, tuning) = (offered(env).await, env.config.tuning.clone());
-    engine::open(runtime, offered, witness(env), tuning).await.map_err(error)
+    engine::open_with(runtime, offered, witness(env), tuning, options).await
+}
+
+/// Opens the pool, on one of the machines that may.
+async fn open(env: &Env) -> Result<Pool, SubjectError> {
+    if env.config.hosts < 2 {
+        return open_with(env, OpenOptions::default()).await.map_err(error);
+    }
+    let host = (env.runtime.random() % env.config.hosts as u64) as usize;
+    env.hosts.opener.set(host);
+    let tenant = env.hosts.tenant.replace(Tenant::Unknown);
+    let is_anothers = matches!(tenant, Tenant::Host(other) if other != host);
+    let name = format!("machine-{host}");
+    let own = Some(Host { id: [host as u8; 16], boot: [1; 16], name });
+    let options = OpenOptions { host: own, ..OpenOptions::default() };
+    let opened = match open_with(env, options.clone()).await {
+        Ok(_) if is_anothers => {
+            let what =
+                format!("machine {host} has opened a pool that is open elsewhere: {tenant:?}");
+            return Err(SubjectError(what));
+        }
+        Err(e) if e.kind == ErrorKind::Held && (is_anothers || tenant == Tenant::Unknown) => {
+            count("pool taken over", 1);
+            open_with(env, OpenOptions { take_over: true, ..options }).await
+        }
+        opened => opened,
+    };
+    let pool = opened.map_err(error)?;
+    env.hosts.tenant.set(Tenant::Host(host));
+    Ok(pool)
+}
+
+/// Stops the pool, which is nobody's then.
+async fn stop(pool: Pool, env: &Env) -> Result<(), SubjectError> {
+    let before = env.hosts.tenant.replace(Tenant::Unknown);
+    pool.stop().await.map_err(error)?;
+    // What a device that hangs was given may still arrive, so the claim stays.
+    if before != Tenant::Unknown && env.config.strike.is_none() {
+        env.hosts.tenant.set(Tenant::Nobody);
+    }
+    Ok(())
 }
 
 impl Subject for Engine {
@@ -285,7 +328,7 @@ impl Subject for Engine {
             };
             pool.add_volume(&spec, Rc::clone(origin)).await.map_err(error)?;
         }
-        pool.stop().await.map_err(error).map(|_| ())
+        stop(pool, env).await
     }
 
     async fn open(env: &Env) -> Result<Self, SubjectError> {
@@ -307,7 +350,7 @@ impl Subject for Engine {
             let open = |v: &Volume| v.share().open(Rc::clone(&env.runtime), devices.clone());
             views.push(volumes.iter().map(open).collect());
         }
-        Ok(Self { pool: Some(pool), volumes, views, trace: env.trace })
+        Ok(Self { pool: Some(pool), volumes, views, env: env.clone() })
     }
 
     async fn read(&self, client: usize, volume: usize, offset: u64, buf: Buf) -> Outcome {
@@ -473,6 +516,6 @@ impl Subject for Engine {
         self.views.clear();
         count_pool(&pool);
         check_bypass(&pool);
-        pool.stop().await.map(|_| ()).map_err(error)
+        stop(pool, &self.env).await
     }
 }

@@ -4,7 +4,7 @@
 //! * [`subject`]: what is tested, and what it is given.
 //! * [`swarm`]: a seed's configuration. [`workload`]: its requests. [`content`]: their bytes.
 //! * [`oracle`]: which contents each sector may have.
-//! * [`faults`]: what breaks meanwhile.
+//! * [`faults`]: what breaks meanwhile. [`hosts`]: whose pool it is.
 //! * [`runner`]: one seed from beginning to end.
 //! * [`jobs`]: many seeds. [`coverage`]: what they reach. [`alarm`]: whether they notice.
 //! * [`every_io`]: one workload, crashed everywhere.
@@ -17,6 +17,7 @@ pub mod coverage;
 pub mod engine;
 pub mod every_io;
 pub mod faults;
+pub mod hosts;
 pub mod jobs;
 mod machine;
 pub mod oracle;

@@ -182,13 +182,15 @@ impl Machine {
             wrapped.push(armoury.origin(world, config, watched, lose, rng));
             origins.push(disk);
         }
-        let (_, witness) = disk(DiskSettings::ssd(WITNESS_BYTES, 512), rng);
+        let mut witness = || disk(DiskSettings::ssd(WITNESS_BYTES, 512), rng).1;
+        let witnesses = (0..config.hosts).map(|_| witness()).collect();
         let env = Env {
             runtime: Rc::clone(world) as Rc<dyn Runtime>,
             members,
             missing: Rc::default(),
             origins: wrapped,
-            witness,
+            witnesses,
+            hosts: Rc::default(),
             config: Rc::clone(config),
             bug: options.bug.clone(),
             trace: options.trace,

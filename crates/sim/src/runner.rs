@@ -591,6 +591,9 @@ impl Seed {
         shared.trace(|| format!("crash: {crash:?}"));
         shared.oracle.borrow_mut().crash(crash);
         shared.world.crash(crash);
+        if crash == Crash::PowerCut {
+            self.machine.env.hosts.lose_power();
+        }
         self.machine.armoury.forget();
         self.machine.armoury.disarm();
         shared.errors_expected.set(false);

@@ -10,6 +10,7 @@ use forebay_device::Buf;
 use forebay_device::io::Outcome;
 use forebay_device::{BlockDevice, Data, IoError, Runtime};
 
+use crate::hosts::Hosts;
 use crate::swarm::Config;
 use crate::workload::Space;
 
@@ -65,8 +66,10 @@ pub struct Env {
     pub missing: Rc<Cell<Option<usize>>>,
     /// The origin of each volume.
     pub origins: Vec<Rc<dyn BlockDevice>>,
-    /// The host's file for the witness: survives crashes like any other disk.
-    pub witness: Rc<dyn BlockDevice>,
+    /// The file for the witness of each machine: survives crashes like any other disk.
+    pub witnesses: Vec<Rc<dyn BlockDevice>>,
+    /// Which machine opens the subject, and which has it open.
+    pub hosts: Rc<Hosts>,
     /// The seed's configuration.
     pub config: Rc<Config>,
     /// The planted bug that is switched on, by name.

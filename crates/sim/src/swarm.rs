@@ -123,6 +123,8 @@ pub struct Config {
     pub member_bytes: u64,
     /// Logical sector of each cache device.
     pub member_sector_bytes: Vec<u32>,
+    /// Machines that may open the pool; see [`crate::hosts`].
+    pub hosts: usize,
     /// Copies of dirty data.
     pub dirty_copies: usize,
     /// Copies of clean data.
@@ -267,6 +269,8 @@ impl Config {
         let loss = Self::loss(seed, members, dirty_copies, crashes).filter(|_| strike.is_none());
         let copies = Self::copies(seed, members, loss.is_some() || strike.is_some());
         let departs = Self::departs(seed, members).filter(|_| loss.is_none());
+        // A pool is taken over with all of its members. From numbers of its own, too.
+        let shared = loss.is_none() && Rng::new(seed ^ 0x1057).one_in(4);
         // From numbers of its own, too.
         let mut arrays = Rng::new(seed ^ 0x57F1);
         let mut settings = Rng::new(seed ^ 0xA6E);
@@ -285,6 +289,7 @@ impl Config {
             flush_fails_one_in: if Rng::new(seed ^ 0xF1A5).one_in(4) { 2 } else { 0 },
             ram_bytes: Self::ram(seed),
             members,
+            hosts: if shared { 2 } else { 1 },
             member_bytes: MEMBER_HEAD_BYTES + segment_bytes * segment_count,
             member_sector_bytes: (0..members).map(|_| *rng.pick(&sectors)).collect(),
             dirty_copies,
@@ -372,6 +377,7 @@ impl Config {
         self.volumes.truncate(1);
         self.volumes[0].size_bytes = self.volumes[0].size_bytes.min(512 << 10);
         self.loss = None;
+        self.hosts = 1;
         self.flush_fails_one_in = 0;
         self.rot = None;
         self.members = self.members.min(2);
@@ -651,5 +657,7 @@ mod tests {
         assert!(configs.iter().any(|c| c.rot.is_some() && c.scrubs > 1));
         assert!(configs.iter().any(|c| c.rot.is_some_and(|rot| rot.alone && rot.bad_one_in > 0)));
         assert!(configs.iter().any(|c| c.rot.is_none() && c.scrubs > 1));
+        assert!(configs.iter().any(|c| c.hosts > 1 && c.strike.is_some()));
+        assert!(configs.iter().all(|c| c.hosts < 2 || c.loss.is_none()));
     }
 }
