@@ -179,7 +179,8 @@ impl Core {
             }
         })
         .await?;
-        self.sets.borrow_mut().clean_copies = self.stream_copies(Stream::Main);
+        let copies = self.stream_copies(Stream::Main);
+        self.sets.borrow_mut().set_clean_copies(copies);
         for v in self.volumes.borrow().values().filter(|v| v.mode.get().writes_back()) {
             v.accept_single_copy.set(v.accept_single_copy.get() || accepts);
         }

@@ -130,7 +130,8 @@ async fn start(
             return Err(error);
         }
     };
-    core.sets.borrow_mut().clean_copies = core.stream_copies(Stream::Main);
+    let copies = core.stream_copies(Stream::Main);
+    core.sets.borrow_mut().set_clean_copies(copies);
     core.note_fallbacks();
     core.start_rebuild();
     core.start_raise();

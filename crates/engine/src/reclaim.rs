@@ -110,6 +110,7 @@ impl Core {
         let sets = self.sets.borrow();
         let spare = !self.is_starving() && self.moving.get() < SETS_MOVING_MAX;
         let lacking = self.lacking();
+        let picky = sets.is_part(lacking);
         let (size_blocks, opened) = (self.segment_blocks, self.log.open_counter.get());
         let units = sets.iter().filter_map(|set| {
             let queue = set.queue()?;
@@ -133,7 +134,7 @@ impl Core {
                     || set.moves > 0
                     || (sparing && self.space.is_spared(set, opened))
                     || set.has_no_copy()
-                    || !(lacking.is_empty() || sets.touches(set, lacking)),
+                    || (picky && !sets.touches(set, lacking)),
             })
         });
         let survey = Survey::of(units);
@@ -631,20 +632,22 @@ impl Core {
             let mut sets = self.sets.borrow_mut();
             let ids: Vec<SegmentId> = sets.iter().map(|set| set.id).collect();
             for id in ids {
-                let Some(set) = sets.get_mut(id) else { continue };
+                let Some(set) = sets.get(id) else { continue };
                 let replaced = set.stream == Stream::Metadata
                     && set.is_empty()
                     && set.incarnation.counter < metadata_before;
                 let too_early = planted::is(Bug::SegmentReusedBeforeRoot)
                     && matches!(set.state, SetState::Emptied(_));
                 if set.is_freed_by(watermark) || replaced || too_early {
-                    if set.state == SetState::Closed {
-                        set.transition(SetState::Emptied(set.last_sequence));
-                    }
-                    set.transition(SetState::Discarding);
+                    let (state, last) = (set.state, set.last_sequence);
                     freed.push((id, set.segments.clone()));
+                    if state == SetState::Closed {
+                        sets.transition(id, SetState::Emptied(last));
+                    }
+                    sets.transition(id, SetState::Discarding);
                 }
             }
+            sets.sift_givers();
         }
         for (id, segments) in freed {
             for segment in segments {

@@ -44,6 +44,7 @@ use crate::segment::{Set, SetState};
 use crate::sound::check_counter;
 use crate::throttle::pacer;
 use crate::unreadable::Holding;
+use crate::wait::all_of;
 use crate::walk::Walk;
 
 const BLOCK: usize = BLOCK_BYTES as usize;
@@ -331,37 +332,45 @@ impl Core {
         let mut records: Vec<(Sequence, RecordPlace, Vec<Entry>)> = Vec::new();
         let mut open = Vec::new();
         let mut highest = root.sequence;
+        let mut asked = Vec::new();
         for id in ids {
-            let (imaged, skipped) = {
-                let sets = self.sets.borrow();
-                let Some(set) = sets.get(id) else { continue };
-                let imaged = root.own_roots && set.incarnation.start < root.start_number;
-                (imaged, set.stream == Stream::Metadata || imaged && !needed.contains(&id))
-            };
+            let sets = self.sets.borrow();
+            let Some(set) = sets.get(id) else { continue };
+            let imaged = root.own_roots && set.incarnation.start < root.start_number;
+            let skipped = set.stream == Stream::Metadata || imaged && !needed.contains(&id);
+            drop(sets);
             if skipped {
                 self.set_closed(id, Sequence(0));
-                continue;
+            } else {
+                asked.push((id, imaged));
             }
-            match self.closed_records(id, lowest, report).await {
-                Some((last, found)) => {
-                    highest = highest.max(last);
-                    self.set_closed(id, last);
-                    if !imaged {
-                        self.collect(id, found.into_iter(), &mut records);
+        }
+        // Together, for a large pool has a million footers, and one after the other each is a wait.
+        for batch in asked.chunks(READS_MAX) {
+            let footers = batch.iter().map(|&(id, _)| self.closed_records(id, lowest));
+            for (&(id, imaged), (bytes, closed)) in batch.iter().zip(all_of(footers).await) {
+                report.bytes_read += bytes;
+                match closed {
+                    Some((last, found)) => {
+                        highest = highest.max(last);
+                        self.set_closed(id, last);
+                        if !imaged {
+                            self.collect(id, found.into_iter(), &mut records);
+                        }
                     }
-                }
-                None => {
-                    let set = self.scan(id, report).await?;
-                    let last = set.records.iter().map(|r| r.sequence).max();
-                    let last = last.unwrap_or_default();
-                    highest = highest.max(last);
-                    if let Some(set) = self.sets.borrow_mut().get_mut(id) {
-                        set.last_sequence = last;
+                    None => {
+                        let set = self.scan(id, report).await?;
+                        let last = set.records.iter().map(|r| r.sequence).max();
+                        let last = last.unwrap_or_default();
+                        highest = highest.max(last);
+                        if let Some(set) = self.sets.borrow_mut().get_mut(id) {
+                            set.last_sequence = last;
+                        }
+                        if !imaged {
+                            self.collect(id, set.replayed(), &mut records);
+                        }
+                        open.push(set);
                     }
-                    if !imaged {
-                        self.collect(id, set.replayed(), &mut records);
-                    }
-                    open.push(set);
                 }
             }
         }
@@ -381,9 +390,10 @@ impl Core {
     }
 
     fn set_closed(&self, id: SegmentId, last: Sequence) {
-        if let Some(set) = self.sets.borrow_mut().get_mut(id) {
+        let mut sets = self.sets.borrow_mut();
+        if let Some(set) = sets.get_mut(id) {
             set.last_sequence = last;
-            set.transition(SetState::Closed);
+            sets.transition(id, SetState::Closed);
         }
     }
 
@@ -403,33 +413,31 @@ impl Core {
         }
     }
 
-    /// The records of a set with a footer, if they reach behind `lowest`; `None` without a footer.
+    /// The records of a set with a footer, if they reach behind `lowest`; `None` without a footer. With the
+    /// bytes that were read for it.
     async fn closed_records(
         &self,
         id: SegmentId,
         lowest: Sequence,
-        report: &mut RecoveryReport,
-    ) -> Option<(Sequence, Vec<FooterRecord>)> {
-        let (segments, incarnation) = {
-            let sets = self.sets.borrow();
-            let set = sets.get(id)?;
-            (set.segments.clone(), set.incarnation)
-        };
+    ) -> (u64, Option<(Sequence, Vec<FooterRecord>)>) {
+        let mut bytes_read = 0;
+        let set = self.sets.borrow().get(id).map(|set| (set.segments.clone(), set.incarnation));
+        let Some((segments, incarnation)) = set else { return (0, None) };
         for segment in segments {
-            report.bytes_read += BLOCK_BYTES;
+            bytes_read += BLOCK_BYTES;
             let Some(trailer) = self.read_trailer(segment).await else { continue };
             if trailer.set != id || trailer.incarnation != incarnation {
                 continue;
             }
             if trailer.last_sequence <= lowest {
-                return Some((trailer.last_sequence, Vec::new()));
+                return (bytes_read, Some((trailer.last_sequence, Vec::new())));
             }
-            report.bytes_read += u64::from(trailer.body_blocks()) * BLOCK_BYTES;
+            bytes_read += u64::from(trailer.body_blocks()) * BLOCK_BYTES;
             if let Some(records) = self.read_footer_body(segment, &trailer).await {
-                return Some((trailer.last_sequence, records));
+                return (bytes_read, Some((trailer.last_sequence, records)));
             }
         }
-        None
+        (bytes_read, None)
     }
 
     /// What nothing proves is taken for the worst: destaged is dirty again, provisional is void.
@@ -628,14 +636,14 @@ impl Core {
         let mut sets = self.sets.borrow_mut();
         let ids: Vec<SegmentId> = sets.iter().map(|set| set.id).collect();
         for id in ids {
-            let Some(set) = sets.get_mut(id) else { continue };
-            let data = set.holds_data();
+            let Some(set) = sets.get(id) else { continue };
+            let (data, last) = (set.holds_data(), set.last_sequence);
             if !set.is_empty() || open.iter().any(|set| set.id == id) {
                 continue;
             }
-            if !needed.contains(&id) && set.last_sequence <= lowest {
-                set.transition(SetState::Emptied(set.last_sequence));
-                set.transition(SetState::Discarding);
+            if !needed.contains(&id) && last <= lowest {
+                sets.transition(id, SetState::Emptied(last));
+                sets.transition(id, SetState::Discarding);
                 sets.release(id);
             } else if data {
                 sets.empty(id, self.log.take_sequence());

@@ -4,10 +4,12 @@
 //!   no pins, and an awaited discard (INV-6).
 //! * `live_blocks` and `owed_blocks` are changed only together with the index, by
 //!   [`crate::apply`].
-//! * What room there is, and for whom, is told in `segment/room.rs`.
+//! * What room there is, and for whom, is told in `segment/room.rs`; which sets a root may make free, in
+//!   `segment/givers.rs`.
 //! * A member that fails takes its copies with it at once ([`SetTable::lose`]): nothing is read from it
 //!   any more, and a set that has no copy left is one that nothing can be read from.
 
+mod givers;
 mod room;
 
 use std::collections::{BTreeSet, VecDeque};
@@ -154,7 +156,7 @@ impl Set {
     ///
     /// # Panics
     /// If the diagram has no such arrow.
-    pub(crate) fn transition(&mut self, next: SetState) {
+    fn transition(&mut self, next: SetState) {
         assert!(self.state.may_become(next), "set {:?}: {:?} to {next:?}", self.id, self.state);
         self.state = next;
     }
@@ -183,7 +185,9 @@ pub(crate) struct SetTable {
     /// Segments of sets that hold owed blocks.
     owed_segments: usize,
     /// Copies that a set keeps once all of it is clean.
-    pub clean_copies: usize,
+    clean_copies: usize,
+    /// Sets that a root may make something of free, and some that have nothing to give any more.
+    givers: BTreeSet<SegmentId>,
     /// Whether counts are kept; recovery turns it on once the index is complete.
     pub accounting: bool,
 }
@@ -205,6 +209,7 @@ impl SetTable {
             occupied_blocks: 0,
             owed_segments: 0,
             clean_copies: COPIES_MAX,
+            givers: BTreeSet::new(),
             accounting: false,
         }
     }
@@ -396,7 +401,9 @@ impl SetTable {
     pub(crate) fn put(&mut self, set: Set) {
         let slot = &mut self.sets[set.id.0 as usize];
         assert!(slot.is_none(), "set {:?} is in use", set.id);
+        let id = set.id;
         *slot = Some(Box::new(set));
+        self.note_giver(id);
     }
 
     /// Takes segments that recovery found in use off the free lists.
@@ -433,6 +440,7 @@ impl SetTable {
     /// Ends a discarded set: its segments are free.
     pub(crate) fn release(&mut self, id: SegmentId) {
         let set = self.sets[id.0 as usize].take().expect("only sets in use are released");
+        self.givers.remove(&id);
         let (pins, live, state) = (set.pins, set.live_blocks, set.state);
         assert!(
             pins == 0 && live == 0 && state == SetState::Discarding,
@@ -507,15 +515,18 @@ impl SetTable {
         let emptied = set.is_empty().then_some(id);
         self.owed_segments -= no_more;
         self.occupied_blocks -= u64::from(count) * copies;
+        if no_more > 1 {
+            self.note_giver(id);
+        }
         emptied
     }
 
     /// Notes that nothing lives in a closed set any more. `sequence` is a fresh one, so an image
     /// whose watermark reaches it was taken afterwards.
     pub(crate) fn empty(&mut self, id: SegmentId, sequence: Sequence) {
-        let set = self.get_mut(id).expect("only sets in use are emptied");
+        let set = self.get(id).expect("only sets in use are emptied");
         assert!(set.is_empty());
-        set.transition(SetState::Emptied(sequence));
+        self.transition(id, SetState::Emptied(sequence));
     }
 
     /// Keeps a set from being freed while its content is used.
@@ -763,7 +774,7 @@ mod tests {
         let emptied = table.sub(table.location(alone, 1), 2, State::Clean);
         assert_eq!(emptied, Some(alone));
         table.empty(alone, Sequence(6));
-        table.get_mut(alone).unwrap().transition(SetState::Discarding);
+        table.transition(alone, SetState::Discarding);
         table.release(alone);
         assert_eq!(table.free_count(), 39, "its segment is nobody's");
     }

@@ -374,8 +374,12 @@ const DRAIN_GUESS: f64 = (8 << 20) as f64;
 /// Time over which what is destaged is averaged.
 const FORECAST_SPAN: Nanos = 5 * SECOND;
 
-/// How often what is to come is looked at: each set is, then.
+/// How often what is to come is looked at: each set is, then. In a pool of more segments than
+/// [`FORECAST_SEGMENTS`] as much less often: it takes as much longer to become another one.
 const FORECAST_INTERVAL: Nanos = 20 * MILLISECOND;
+
+/// Segments that are looked at in a hundredth of that interval (a few ns each).
+const FORECAST_SEGMENTS: u64 = 16_384;
 
 /// Part of a segment up to which owed data is moved, so that the segment need not wait for the rest. The
 /// policy takes three times as much, but not while blocks of it wait for an origin flush.
@@ -552,7 +556,8 @@ impl Core {
             shortage = self.shortage();
             let mut forecast = self.throttle.forecast.borrow_mut();
             limit = self.throttle.pacer.borrow().limit;
-            if now - forecast.seen.0 >= FORECAST_INTERVAL {
+            let segments = self.sets.borrow().total_count() as u64;
+            if now - forecast.seen.0 >= FORECAST_INTERVAL * segments.div_ceil(FORECAST_SEGMENTS) {
                 self.apportion();
                 let outlook = self.sets.borrow().outlook();
                 self.throttle.owing.set(outlook.owed.iter().sum());

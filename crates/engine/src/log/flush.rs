@@ -198,9 +198,7 @@ impl Core {
 
     /// Ends appending to a set; its footer follows in the background.
     pub(super) fn begin_close(self: &Rc<Self>, set: Rc<OpenSet>) {
-        if let Some(set) = self.sets.borrow_mut().get_mut(set.id) {
-            set.transition(SetState::Closing);
-        }
+        self.sets.borrow_mut().transition(set.id, SetState::Closing);
         if set.stream == Stream::Main {
             let records = set.records.borrow();
             let held: u32 = records.iter().map(|r| u32::from(r.footer.data_blocks)).sum();
@@ -325,8 +323,8 @@ impl Core {
     pub(crate) fn note_closed(&self, id: SegmentId) {
         let mut sets = self.sets.borrow_mut();
         let segment_blocks = self.segment_blocks;
+        sets.transition(id, SetState::Closed);
         let Some(set) = sets.get_mut(id) else { return };
-        set.transition(SetState::Closed);
         set.durable_blocks = segment_blocks;
         let data = set.holds_data();
         if data && set.is_empty() {

@@ -111,7 +111,7 @@ impl SetTable {
         soon: bool,
     ) -> impl Iterator<Item = SegmentId> + '_ {
         let copies = self.clean_copies;
-        self.iter().flat_map(move |set| set.coming(watermark, copies, soon)).copied()
+        self.givers().flat_map(move |set| set.coming(watermark, copies, soon)).copied()
     }
 
     /// Whether some member has hardly more free than reclaim keeps: what is brought in pushes something
@@ -225,6 +225,12 @@ impl SetTable {
             None => set.segments.len() as u64,
             Some(_) => set.segments.iter().filter(gives).count() as u64,
         }
+    }
+
+    /// Whether sets may lie on others than these members alone; of none, nothing is said of sets.
+    pub(crate) fn is_part(&self, members: MemberMask) -> bool {
+        let all = self.leaving.is_none() && self.there().all(|m| members.0 >> m & 1 == 1);
+        !members.is_empty() && !all
     }
 
     /// Whether a set lies, with one of its copies, on one of these members.
