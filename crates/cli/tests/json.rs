@@ -93,8 +93,8 @@ fn every_command_answers_in_json_with_the_version_of_its_form() {
     // A job that can still be cancelled is another test's.
     assert!(stderr(&run(forebay().args(["job", "cancel", "--help"]))).is_empty());
     seen.insert("job cancel".to_owned());
-    // Recorded traces, papers and fio's loads are, too.
-    seen.extend(["lab trace", "lab papers", "bench"].map(str::to_owned));
+    // Recorded traces, papers, growth and fio's loads are, too.
+    seen.extend(["lab trace", "lab papers", "lab scale", "bench"].map(str::to_owned));
     until("the daemon has ended", || !daemon.dir.path("control.sock").exists());
     let sizes = ["--size", "16M", "--cache-size", "512M", "--seconds", "1"];
     let demo = [&["demo", "--json", "--once", "--dir", dir][..], &sizes].concat();

@@ -13,6 +13,7 @@ pub mod papers;
 pub mod process;
 pub mod reference;
 pub mod run;
+pub mod scale;
 pub mod scene;
 pub mod trace;
 pub mod workload;
