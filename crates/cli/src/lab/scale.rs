@@ -121,7 +121,7 @@ fn step_text(point: &scale::Point) -> String {
     }
 }
 
-type Column = (&'static str, fn(&Outcome) -> Option<f64>, fn(f64) -> String);
+type Column = (&'static str, scale::Figure, fn(f64) -> String);
 
 fn count(value: f64) -> String {
     thousands(value as u64)

@@ -149,8 +149,7 @@ impl Bench {
     /// Brings in more until reclaim has to make room for it.
     fn fill_up(&self) -> Result<()> {
         let blocks = self.point.pool_bytes / BLOCK;
-        let mut parts = FIRST_FILL..=LAST_FILL;
-        while let Some(part) = parts.next() {
+        for part in FIRST_FILL..=LAST_FILL {
             let (free, total) = self.rig.pool().segments();
             if free * 10 < total {
                 return Ok(());
