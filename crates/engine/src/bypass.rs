@@ -131,7 +131,7 @@ pub(crate) enum Kind {
 
 /// One request of a client. Three bytes and no more: each hit carries it along.
 pub(crate) struct Way {
-    kind: Kind,
+    pub kind: Kind,
     /// Whether it belongs to a stream that only passes by.
     pub passing: bool,
     /// Why something of it went past the cache, if it has.

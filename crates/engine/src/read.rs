@@ -5,6 +5,7 @@
 //! * The common cases are one lookup and a copy, for what RAM holds as a whole, and one lookup and
 //!   one device read, for what one run on a cache device holds.
 
+use std::ops::Range;
 use std::rc::Rc;
 
 use forebay_device::{Buf, Data, Io, io};
@@ -573,7 +574,7 @@ impl Core {
         add(&self.counters.read_origin_bytes, len);
         let planned = match way.passing {
             true => Err(Reason::Sequential),
-            false => self.plan_population(v, offset, len as usize),
+            false => self.plan_population(v, way, offset, len as usize),
         };
         let plan = match planned {
             Ok(plan) => plan,
@@ -609,12 +610,14 @@ impl Core {
         }
     }
 
-    /// Decides what to read around a miss: whole cache blocks. Only blocks that are missing now,
+    /// Decides what to read around a miss: whole cache blocks, or a part of them ([`Core::worth_reading`]).
+    /// Only blocks that are missing now,
     /// before the origin is read, may be populated: one that is cached now may be destaged and
     /// dropped while the origin's answer, from before, is still on its way (INV-10).
     fn plan_population(
         &self,
         v: &VolumeState,
+        way: &Way,
         offset: u64,
         len: usize,
     ) -> std::result::Result<Plan, Reason> {
@@ -629,6 +632,11 @@ impl Core {
         let stripe = first / STRIPE_BLOCKS;
         let end = if tail { asked_end.next_multiple_of(size) } else { asked_end };
         let end = end.min(v.blocks()).min((stripe + 1) * STRIPE_BLOCKS);
+        let (start, end) = match way.kind {
+            // Goes on behind these blocks.
+            Kind::Prefetch => (start, end),
+            _ => self.worth_reading(v, first..asked_end, start..end),
+        };
         if !head && !tail && !self.is_any_read_enough(v, first, asked_end) {
             return Err(Reason::Profile);
         }
@@ -668,6 +676,29 @@ impl Core {
         });
         missing_until(end, end);
         Ok(Plan { population, block: start, count: (end - start) as u32, queue, parts })
+    }
+
+    /// What to read of the cache blocks `whole` for a miss of `asked`: all of them while most is missing, later
+    /// what is missing side by side, and the granules that it lies in, which a disk reads in no more time.
+    /// A full cache would read mebibytes again and again for the few blocks of them that it has lost.
+    fn worth_reading(&self, v: &VolumeState, asked: Range<u64>, whole: Range<u64>) -> (u64, u64) {
+        let (mut cached, mut start, mut end) = (0, whole.start, whole.end);
+        let index = self.shard(v.id, whole.start).index.borrow();
+        index.lookup(v.id, whole.start, (whole.end - whole.start) as u32, |m| {
+            let behind = m.block + u64::from(m.count);
+            cached += u64::from(m.count);
+            if behind <= asked.start {
+                start = behind;
+            } else if m.block >= asked.end {
+                end = end.min(m.block);
+            }
+        });
+        if cached * 2 < whole.end - whole.start {
+            return (whole.start, whole.end);
+        }
+        let near = asked.start / GRANULE_BLOCKS * GRANULE_BLOCKS;
+        let behind = asked.end.next_multiple_of(GRANULE_BLOCKS);
+        (start.min(near).max(whole.start), end.max(behind).min(whole.end))
     }
 
     /// Whether block `at` has been read often enough, and how far before `until` the same is true of those

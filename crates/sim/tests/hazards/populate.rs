@@ -132,6 +132,29 @@ fn a_cache_block_counts_as_one_and_comes_in_as_one() {
     assert_eq!(rig.volume().settings(), large);
 }
 
+/// A cache block of which most is cached is not read again as a whole for each block that it has lost.
+#[test]
+fn of_a_cache_block_that_is_mostly_cached_a_miss_reads_what_is_around_it() {
+    let rig = rig(5, Mode::Writeback, 0);
+    let volume = rig.volume();
+    rig.run(async move { volume.set_with(custom(Some(1), None), 256 << 10).await })
+        .unwrap()
+        .unwrap();
+    let populated = |read: u64| {
+        let before = rig.pool().counters().populate_bytes.get();
+        rig.read(read).unwrap();
+        rig.pause(SOON);
+        (rig.pool().counters().populate_bytes.get() - before) / 4096
+    };
+    assert_eq!(populated(64), 64, "all of one that is missing");
+    // Of 64 blocks 32 are cached; missing are 4, 6 and 8 to 37.
+    let write = |block| rig.write(2, block, 1).unwrap();
+    (0..4).chain([5, 7]).chain(38..64).for_each(write);
+    assert_eq!(populated(6), 1 + 1 + 8, "its 64 KiB");
+    assert_eq!(populated(16), 22, "what is missing side by side");
+    assert_eq!(populated(16), 0);
+}
+
 #[test]
 fn a_prefetch_does_not_wait_for_reads() {
     let rig = rig(6, Mode::Writeback, 0);
