@@ -33,7 +33,7 @@ struct Published {
 }
 
 fn random(read_percent: u64, span_gb: u64) -> Test {
-    Test { block_bytes: 4096, read_percent, span_bytes: span_gb * GB, depth: 128 }
+    Test::random(4096, read_percent, span_gb * GB, 128)
 }
 
 const RAM_WRITES: &str = "not the disks: at four commands a write, each disk would do over 2,000 \

@@ -74,6 +74,8 @@ counters! {
         move_blocks,
         /// Bytes written to the origin by the destage elevator.
         destage_bytes,
+        /// Runs of blocks that lay together in the log of which that was made.
+        destage_runs,
         /// Origin flushes.
         origin_flushes,
         /// Member flushes.

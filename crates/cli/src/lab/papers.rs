@@ -142,8 +142,9 @@ fn in_json((test, outcome): &(Test, Outcome)) -> Value {
         "row": test.row, "test": test.name, "what": test.what, "source": test.source,
         "disks": test.system.text(), "assumed": test.assumed,
         "paper": {
-            "iops_without": test.published.without, "iops_with": test.published.with,
-            "factor": test.published.factor(), "warm_up_s": seconds(test.published.warm_up),
+            "iops_without": test.published.rates.map(|rates| rates.0),
+            "iops_with": test.published.rates.map(|rates| rates.1),
+            "factor": test.published.factor, "warm_up_s": seconds(test.published.warm_up),
         },
         "ours": {
             "iops_without": outcome.without, "iops_with": outcome.with,

@@ -293,6 +293,7 @@ impl Core {
         let bytes: u64 = group.iter().map(|run| u64::from(run.mapping.count) * BLOCK_BYTES).sum();
         add(&self.counters.destage_bytes, bytes);
         add(&v.counters.destage_bytes, bytes);
+        add(&self.counters.destage_runs, group.len() as u64);
         if first.state == State::Zero {
             return v.origin.write_zeroes(offset, bytes).await.map(|()| true).map_err(failed);
         }

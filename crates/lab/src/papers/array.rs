@@ -24,7 +24,7 @@ pub struct System {
     pub member: HddParameters,
 }
 
-/// What was done to each array of it, at random places.
+/// What was done to each array of it.
 #[derive(Clone, Copy, Debug)]
 pub struct Pattern {
     /// Bytes of a request.
@@ -35,6 +35,10 @@ pub struct Pattern {
     pub span_bytes: u64,
     /// Requests at a time.
     pub depth: usize,
+    /// So many streams, each from front to back of its part of the span, again and again; 0: random places.
+    pub streams: u64,
+    /// Requests per second that are not exceeded; `None`: as many as are answered.
+    pub per_s_max: Option<u64>,
 }
 
 impl System {
@@ -79,6 +83,11 @@ impl System {
 }
 
 impl Pattern {
+    /// At random places, as fast as it goes.
+    pub fn random(block_bytes: u64, read_percent: u64, span_bytes: u64, depth: usize) -> Self {
+        Self { block_bytes, read_percent, span_bytes, depth, streams: 0, per_s_max: None }
+    }
+
     /// In words.
     pub fn text(&self) -> String {
         let (kib, gb) = (self.block_bytes >> 10, self.span_bytes / GB);
@@ -94,13 +103,31 @@ impl Pattern {
         }
     }
 
-    /// The same commands for the same seed.
-    pub fn commands(self, seed: u64) -> impl FnMut() -> Command {
-        let mut rng = Rng::new(seed);
+    /// Whether a request reads, and its offset in the first `span_bytes`; the same for the same seed.
+    pub fn requests(self, span_bytes: u64, seed: u64) -> impl FnMut() -> (bool, u64) {
+        let (mut rng, mut number) = (Rng::new(seed), 0);
+        let places = (span_bytes / self.block_bytes).max(1);
         move || {
-            let read = rng.below(100) < self.read_percent;
-            let operation = if read { Operation::Read } else { Operation::Write };
-            let offset = rng.below(self.span_bytes / self.block_bytes) * self.block_bytes;
+            let reads = rng.below(100) < self.read_percent;
+            let place = match self.streams {
+                0 => rng.below(places),
+                streams => {
+                    let (stream, at) = (number % streams, number / streams);
+                    let length = (places / streams).max(1);
+                    (stream * length + at % length) % places
+                }
+            };
+            number += 1;
+            (reads, place * self.block_bytes)
+        }
+    }
+
+    /// The same for the disks alone.
+    pub fn commands(self, seed: u64) -> impl FnMut() -> Command {
+        let mut next = self.requests(self.span_bytes, seed);
+        move || {
+            let (reads, offset) = next();
+            let operation = if reads { Operation::Read } else { Operation::Write };
             Command { operation, offset, len: self.block_bytes }
         }
     }
@@ -112,12 +139,20 @@ mod tests {
     use super::*;
 
     #[test]
+    fn streams_go_from_front_to_back_side_by_side() {
+        let pattern = Pattern { streams: 2, ..Pattern::random(4096, 0, 6 * 4096, 1) };
+        let mut next = pattern.requests(pattern.span_bytes, 1);
+        let places: Vec<u64> = (0..8).map(|_| next().1 / 4096).collect();
+        assert_eq!(places, [0, 3, 1, 4, 2, 5, 0, 3]);
+    }
+
+    #[test]
     fn a_part_of_a_disk_is_as_fast_over_its_part_of_the_span() {
         for (system, read_percent) in
             [(qsan::disks(16), 100), (qsan::disks(16), 0), (synology::disks(12), 100)]
         {
             let (span_bytes, depth) = (96 * GB, 128);
-            let pattern = Pattern { block_bytes: 4096, read_percent, span_bytes, depth };
+            let pattern = Pattern::random(4096, read_percent, span_bytes, depth);
             let whole = system.iops(pattern);
             // The smaller the part, the fewer tracks a zone has.
             for (scale, bound) in [(4, 0.05), (16, 0.05), (64, 0.08)] {

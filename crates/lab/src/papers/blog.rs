@@ -27,8 +27,7 @@ fn test(
     threads: usize,
     (without, with): (f64, f64),
 ) -> Test {
-    let pattern =
-        Pattern { block_bytes: 16 << 10, read_percent, span_bytes: 32 * GB, depth: threads };
+    let pattern = Pattern::random(16 << 10, read_percent, 32 * GB, threads);
     Test {
         row: "blog-sysbench",
         name,
@@ -46,13 +45,15 @@ fn test(
             populate: Populate::Auto,
             cache_block_bytes: 64 << 10,
             write_amplification_max_percent: 150,
+            sequential_writes: false,
         },
         volumes: 1,
         pattern,
+        beside: None,
         fits: true,
         prefilled: true,
         laps: 1,
-        published: Published { without, with, warm_up: None },
+        published: Published::rates(without, with),
         bar: Bar::Paper,
         assumed: &ASSUMED,
         cause: "no bar of these was missed when it was last looked at",

@@ -30,9 +30,10 @@ impl Axes {
         let mut minutes: f64 = 1.0;
         let (mut least, mut most) = (f64::INFINITY, 1.0_f64);
         for (test, outcome) in tests {
-            let rates = [test.published.without, test.published.with, outcome.without];
+            let rates = test.published.rates.into_iter().flat_map(|rates| [rates.0, rates.1]);
             let curve = outcome.curve.iter().map(|point| point.iops);
-            for rate in rates.into_iter().chain(curve).filter(|&rate| rate >= 1.0) {
+            let ours = curve.chain([outcome.without]);
+            for rate in rates.chain(ours).filter(|&rate| rate >= 1.0) {
                 (least, most) = (least.min(rate), most.max(rate));
             }
             let end = outcome.curve.last().map_or(0, |point| point.at);
@@ -94,7 +95,8 @@ fn curve(svg: &mut String, axes: &Axes, outcome: &Outcome, colour: &str) {
 
 /// The paper's final rate, dashed, from its warm-up on.
 fn published(svg: &mut String, axes: &Axes, test: &Test, colour: &str) {
-    let (x, y) = (axes.x(test.published.warm_up.unwrap_or(0)), axes.y(test.published.with));
+    let Some((_, with)) = test.published.rates else { return };
+    let (x, y) = (axes.x(test.published.warm_up.unwrap_or(0)), axes.y(with));
     let _ = write!(
         svg,
         "<line x1=\"{x:.1}\" y1=\"{y:.1}\" x2=\"{:.1}\" y2=\"{y:.1}\" stroke=\"{colour}\" \
@@ -125,16 +127,21 @@ pub fn table(tests: &[(Test, Outcome)]) -> (Vec<&'static str>, Vec<Vec<String>>)
     let minutes = |warm_up: Option<Nanos>| {
         warm_up.map_or("-".to_owned(), |span| format!("{:.1} min", span as f64 / MINUTE))
     };
+    let known = |figure: Option<f64>, digits: usize| {
+        figure.map_or("-".to_owned(), |figure| format!("{figure:.digits$}"))
+    };
     let line = |(test, outcome): &(Test, Outcome)| {
         let published = &test.published;
+        let (without, with) = published.rates.unzip();
+        let deviation = without.map(|without| (outcome.without / without - 1.0) * 100.0);
         vec![
             test.name.to_owned(),
-            format!("{:.0}", published.without),
+            known(without, 0),
             format!("{:.0}", outcome.without),
-            format!("{:+.0} %", (outcome.without / published.without - 1.0) * 100.0),
-            format!("{:.0}", published.with),
+            deviation.map_or("-".to_owned(), |percent| format!("{percent:+.0} %")),
+            known(with, 0),
             format!("{:.0}", outcome.with),
-            format!("{:.1}", published.factor()),
+            known(published.factor, 1),
             format!("{:.1}", outcome.factor()),
             minutes(published.warm_up),
             minutes(outcome.warm_up),

@@ -1,7 +1,7 @@
 //! The measurements of published papers, replayed: the engine that ships, in virtual time, on models of the
 //! papers' disks and SSDs, beside what the papers report.
 //!
-//! * One table for each paper (`qsan.rs`, `synology.rs`, `blog.rs`): what it says of a test, and its figures. What it
+//! * One table for each paper (`qsan.rs`, `synology.rs`, `review.rs`, `blog.rs`, `qnap.rs`): what it says of a test, and its figures. What it
 //!   does not say is an assumption, which stands beside the test and is the same for all of a paper.
 //! * Disks are the calibrated sets of [`HddParameters`](forebay_device::model::hdd::HddParameters), SSDs the
 //!   data sheets' (`drives.rs`). Nothing is fitted to a test.
@@ -14,7 +14,9 @@ pub mod blog;
 pub mod drives;
 pub mod html;
 mod play;
+pub mod qnap;
 pub mod qsan;
+pub mod review;
 pub mod synology;
 
 use forebay_device::model::ssd::SsdParameters;
@@ -61,15 +63,17 @@ pub struct Cache {
     pub cache_block_bytes: u32,
     /// In percent.
     pub write_amplification_max_percent: u16,
+    /// Whether streams of writes go past it.
+    pub sequential_writes: bool,
 }
 
 /// What a paper reports.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Published {
-    /// Requests per second without a cache.
-    pub without: f64,
-    /// With it, once it is warm.
-    pub with: f64,
+    /// Requests per second without a cache and, once it is warm, with it; `None` if they are only in drawings.
+    pub rates: Option<(f64, f64)>,
+    /// How many times as much that is.
+    pub factor: Option<f64>,
     /// How long that took.
     pub warm_up: Option<Nanos>,
 }
@@ -104,6 +108,8 @@ pub struct Test {
     pub volumes: usize,
     /// What is done to each engine.
     pub pattern: Pattern,
+    /// What is done beside it, to another volume of the same engine; its requests are in no figure.
+    pub beside: Option<Pattern>,
     /// Whether the cache can hold the span.
     pub fits: bool,
     /// Whether the span is in the cache before anything counts.
@@ -123,14 +129,12 @@ pub struct Test {
 impl Test {
     /// About how long it takes beside others: requests at the papers' sizes.
     pub fn work(&self) -> u64 {
-        let pattern = &self.pattern;
-        let written = self.laps * pattern.span_bytes / pattern.block_bytes;
         // What is only read is a few seconds of hits, whatever the span.
-        let each = match pattern.read_percent {
+        let of = |pattern: Pattern| match pattern.read_percent {
             100 => pattern.span_bytes / BLOCK_OF_A_READ,
-            reads => written * 100 / (100 - reads),
+            reads => self.laps * pattern.span_bytes / pattern.block_bytes * 100 / (100 - reads),
         };
-        each * self.system.groups
+        (of(self.pattern) + self.beside.map_or(0, of)) * self.system.groups
     }
 }
 
@@ -157,9 +161,9 @@ impl Verdict {
 }
 
 impl Published {
-    /// How many times as much with the cache.
-    pub fn factor(&self) -> f64 {
-        self.with / self.without
+    /// Both rates, and what follows from them.
+    pub fn rates(without: f64, with: f64) -> Self {
+        Self { rates: Some((without, with)), factor: Some(with / without), warm_up: None }
     }
 }
 
@@ -167,7 +171,13 @@ impl Bar {
     /// In words; the figure is the test's.
     pub fn text(self, published: &Published) -> String {
         match self {
-            Self::Paper => format!("factor >= {:.1}", published.factor()),
+            Self::Paper => {
+                let factor = published.factor.map(|factor| format!("factor >= {factor:.1}"));
+                let warm_up = published
+                    .warm_up
+                    .map(|span| format!("warm in {:.1} min", span as f64 / MINUTE));
+                [factor, warm_up].into_iter().flatten().collect::<Vec<_>>().join(", ")
+            }
             Self::AtLeast(iops) => format!(">= {iops:.0}/s"),
             Self::Shown => "-".to_owned(),
         }
@@ -182,7 +192,7 @@ impl Bar {
                 let in_time = published
                     .warm_up
                     .is_none_or(|limit| outcome.warm_up.is_some_and(|took| took <= limit));
-                outcome.factor() >= published.factor() && in_time
+                published.factor.is_none_or(|least| outcome.factor() >= least) && in_time
             }
         };
         if is_met { Verdict::Met } else { Verdict::Missed }
@@ -193,7 +203,9 @@ impl Bar {
 pub fn all() -> Vec<Test> {
     let mut all = synology::tests();
     all.extend(qsan::tests());
+    all.extend(review::tests());
     all.extend(blog::tests());
+    all.extend(qnap::tests());
     all
 }
 
@@ -225,7 +237,7 @@ mod tests {
 
     #[test]
     fn a_bar_is_missed_by_the_factor_or_by_the_warm_up() {
-        let published = Published { without: 100.0, with: 1_000.0, warm_up: Some(60) };
+        let published = Published { warm_up: Some(60), ..Published::rates(100.0, 1_000.0) };
         let judge = |bar: Bar, outcome| bar.judge(&published, &outcome);
         assert_eq!(judge(Bar::Paper, outcome(50.0, 500.0, Some(60))), Verdict::Met);
         assert_eq!(judge(Bar::Paper, outcome(200.0, 1_900.0, Some(60))), Verdict::Missed);

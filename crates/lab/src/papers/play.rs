@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 
 use forebay_device::Nanos;
-use forebay_device::model::world::Rng;
 use forebay_device::runtime::SECOND;
+use forebay_engine::VolumeSettings;
 
 use super::Test;
 use super::array::{Pattern, System};
@@ -76,18 +76,13 @@ impl Outcome {
     }
 }
 
-/// Random requests without an end.
+/// Requests without an end.
 fn orders(pattern: Pattern, span_bytes: u64, seed: u64) -> Orders {
-    let mut rng = Rng::new(seed);
-    let places = span_bytes / pattern.block_bytes;
+    let mut next = pattern.requests(span_bytes, seed);
     Box::new(move || {
-        let read = rng.below(100) < pattern.read_percent;
-        let kind = if read { Kind::ReadEither } else { Kind::Write };
-        Some(Order {
-            kind,
-            offset: rng.below(places) * pattern.block_bytes,
-            len: pattern.block_bytes,
-        })
+        let (reads, offset) = next();
+        let kind = if reads { Kind::ReadEither } else { Kind::Write };
+        Some(Order { kind, offset, len: pattern.block_bytes })
     })
 }
 
@@ -109,6 +104,8 @@ struct Bench<'a> {
     scale: u64,
     scene: Scene,
     loads: Vec<Load>,
+    /// What goes on beside them.
+    beside: Option<Load>,
     requests: u64,
     curve: Vec<Point>,
     /// When the load began.
@@ -118,13 +115,15 @@ struct Bench<'a> {
 impl<'a> Bench<'a> {
     fn new(test: &'a Test, system: &System, scale: u64, engine: u64) -> Result<Self> {
         let cache = &test.cache;
-        let volume_bytes = test.pattern.span_bytes / scale / test.volumes as u64;
-        let volume_bytes = volume_bytes.next_multiple_of(1 << 20);
+        let part = |span_bytes: u64| (span_bytes / scale).next_multiple_of(1 << 20);
+        let volume_bytes = part(test.pattern.span_bytes / test.volumes as u64);
+        let mut volumes = vec![volume_bytes; test.volumes];
+        volumes.extend(test.beside.map(|pattern| part(pattern.span_bytes)));
         let scene = Scene::new(&Setting {
             disks: &system.scaled(scale).array(),
             pool_bytes: (cache.ssd_bytes / scale) & !((1 << 20) - 1),
             ram_bytes: (cache.ram_bytes / scale) & !((2 << 20) - 1),
-            volumes: &vec![volume_bytes; test.volumes],
+            volumes: &volumes,
             ssds: Ssds {
                 count: cache.ssds,
                 drive: cache.drive.clone(),
@@ -136,23 +135,29 @@ impl<'a> Bench<'a> {
             serving: Serving {
                 mode: cache.mode,
                 cache_block_bytes: cache.cache_block_bytes,
-                populate: cache.populate,
+                settings: VolumeSettings {
+                    populate: cache.populate,
+                    sequential_writes: cache.sequential_writes,
+                    ..VolumeSettings::default()
+                },
                 costs: Some(Costs::measured()),
             },
         })?;
         let (loads, curve, whole) = (Vec::new(), Vec::new(), Counts::default());
-        let mut bench = Self { test, scale, scene, loads, requests: 0, curve, whole };
+        let mut bench = Self { test, scale, scene, loads, beside: None, requests: 0, curve, whole };
         if test.prefilled {
             bench.prefill()?;
         }
         bench.whole = bench.counts();
+        let start = |volume: usize, pattern: Pattern, clients: usize| {
+            let seed = engine * 100 + volume as u64 + 1;
+            let pace = pattern.per_s_max.map_or(0, |rate| SECOND / rate);
+            bench.scene.paced(volume, clients, pace, orders(pattern, volumes[volume], seed))
+        };
         let clients = test.pattern.depth / test.volumes;
-        bench.loads = (0..test.volumes)
-            .map(|volume| {
-                let seed = engine * 100 + volume as u64 + 1;
-                bench.scene.load(volume, clients, orders(test.pattern, volume_bytes, seed))
-            })
-            .collect();
+        let loads = (0..test.volumes).map(|volume| start(volume, test.pattern, clients)).collect();
+        let beside = test.beside.map(|pattern| start(test.volumes, pattern, pattern.depth));
+        (bench.loads, bench.beside) = (loads, beside);
         Ok(bench)
     }
 
@@ -194,6 +199,8 @@ impl<'a> Bench<'a> {
             requests += load.seen()?.requests();
             load.look();
         }
+        // Only its errors count.
+        self.beside.as_ref().map_or(Ok(()), |load| load.seen().map(|_| load.look()))?;
         self.requests += requests;
         let span = (self.scene.now() - start).max(1);
         let at = self.curve.last().map_or(0, |point| point.at) + span * self.scale;
@@ -217,10 +224,10 @@ impl<'a> Bench<'a> {
         }
         let first = self.curve.len();
         let mut counts = vec![before];
-        let owed = match self.test.pattern.read_percent {
-            100 => 0,
-            _ => self.test.laps * self.test.pattern.span_bytes / self.scale,
-        };
+        let patterns = [Some(self.test.pattern), self.test.beside].into_iter().flatten();
+        let written = patterns.filter(|pattern| pattern.read_percent < 100);
+        let span = written.map(|pattern| pattern.span_bytes).sum::<u64>();
+        let owed = self.test.laps * span / self.scale;
         while counts.len() <= STEADY_BINS
             || counts[counts.len() - 1].written < owed && self.elapsed() < TOTAL_MAX
         {

@@ -35,6 +35,7 @@ fn cache(ssds: usize, mode: Mode, populate: Populate, cache_block_bytes: u32) ->
         populate,
         cache_block_bytes,
         write_amplification_max_percent: 150,
+        sequential_writes: false,
     }
 }
 
@@ -42,16 +43,15 @@ fn cache(ssds: usize, mode: Mode, populate: Populate, cache_block_bytes: u32) ->
 fn cause(name: &str) -> &'static str {
     match name {
         "qsan-1/1" => {
-            "90 of 100 GB do not fit the log of one SSD, which keeps 7 % free and packs the rest to \
-             93 %; each miss brings in 4 MiB and pushes out as much"
+            "90 of 100 GB do not fit the log of one SSD, which keeps 7 % free and packs the rest to 93 %"
         }
         "qsan-2/8" => {
             "the engine's one processor is busy all the time, most of it with destaging (16 us a block): \
              sets with little dirty data in them count as much as full ones"
         }
         "qsan-3/90" | "qsan-3/90-4" | "qsan-3/120" => {
-            "5 to 15 % of the requests miss, and disks that are destaged to serve these slowly; what would \
-             help has not been looked into"
+            "3 to 16 % of the requests miss, and all clients wait for these: the disks' time goes to what is \
+             destaged, two blocks at a time with their parity"
         }
         _ => {
             "while the elevator goes round for the first time after the log is full, writers get what \
@@ -88,16 +88,15 @@ impl Case {
             system: disks(self.disks),
             cache: self.cache,
             volumes: 2,
-            pattern: Pattern {
-                block_bytes: self.block_bytes,
-                read_percent: self.read_percent,
-                span_bytes: self.span_gb * GB,
-                depth: 128,
-            },
+            pattern: Pattern::random(self.block_bytes, self.read_percent, self.span_gb * GB, 128),
+            beside: None,
             fits: self.span_gb <= 100,
             prefilled: false,
             laps: self.laps,
-            published: Published { without, with, warm_up: minutes.map(|m| (m * MINUTE) as u64) },
+            published: Published {
+                warm_up: minutes.map(|m| (m * MINUTE) as u64),
+                ..Published::rates(without, with)
+            },
             bar: self.bar,
             assumed: &ASSUMED,
             cause: cause(self.name),

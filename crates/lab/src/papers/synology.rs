@@ -28,7 +28,7 @@ fn test(
     read_percent: u64,
     (without, with): (f64, f64),
 ) -> Test {
-    let pattern = Pattern { block_bytes: 4096, read_percent, span_bytes: 100 * GB, depth: 128 };
+    let pattern = Pattern::random(4096, read_percent, 100 * GB, 128);
     let what = format!("4K random {}, 2 x {} twice", pattern.kind(), drive.name);
     Test {
         row,
@@ -47,13 +47,15 @@ fn test(
             populate: Populate::Auto,
             cache_block_bytes: 64 << 10,
             write_amplification_max_percent: 150,
+            sequential_writes: false,
         },
         volumes: 1,
         pattern,
+        beside: None,
         fits: true,
         prefilled: true,
         laps: 1,
-        published: Published { without, with, warm_up: None },
+        published: Published::rates(without, with),
         bar: Bar::Paper,
         assumed: &ASSUMED,
         cause: "no bar of these was missed when it was last looked at",

@@ -11,6 +11,7 @@ use std::rc::Rc;
 
 use forebay_device::{Nanos, Runtime};
 use forebay_engine::Pool;
+use forebay_engine::counters::Counters;
 
 use super::load::BLOCK;
 
@@ -36,11 +37,11 @@ pub struct Costs {
     pub write_ns: Nanos,
     /// A piece of a read that the origin answers, beyond what a hit costs.
     pub miss_ns: Nanos,
-    /// Each further block of a request, and each block that is brought in.
+    /// Each further block of a request or of a destaged run, and each block that is brought in.
     pub further_ns: Nanos,
     /// A block that reclaim moves.
     pub move_ns: Nanos,
-    /// A block that is brought to the origin.
+    /// A block that is brought to the origin, or a run of them that lie together in the log: the first of it.
     pub destage_ns: Nanos,
 }
 
@@ -78,6 +79,8 @@ pub struct Cpu {
     costs: Costs,
     pool: RefCell<Option<Rc<Pool>>>,
     moved: Cell<u64>,
+    /// Runs that were destaged when it was looked last.
+    runs: Cell<u64>,
     /// When each lane has done what it was given.
     free_at: [Cell<Nanos>; 2],
     spent: Cell<Nanos>,
@@ -86,8 +89,8 @@ pub struct Cpu {
 impl Cpu {
     /// An idle one.
     pub fn new(runtime: Rc<dyn Runtime>, costs: Costs) -> Self {
-        let (pool, moved) = (RefCell::default(), Cell::new(0));
-        Self { runtime, costs, pool, moved, free_at: Default::default(), spent: Cell::new(0) }
+        let (pool, moved, runs) = (RefCell::default(), Cell::new(0), Cell::new(0));
+        Self { runtime, costs, pool, moved, runs, free_at: Default::default(), spent: Cell::new(0) }
     }
 
     /// Takes the work of this pool's reclaim, too.
@@ -115,7 +118,10 @@ impl Cpu {
 
     /// Waits until it has done what so many bytes of this cost.
     pub async fn spend(&self, work: Work, bytes: u64) {
-        let moves = self.pool.borrow().as_ref().map_or(0, |pool| pool.counters().move_blocks.get());
+        let count = |counter: fn(&Counters) -> &Cell<u64>| {
+            self.pool.borrow().as_ref().map_or(0, |pool| counter(pool.counters()).get())
+        };
+        let moves = count(|counters| &counters.move_blocks);
         let moved = moves - self.moved.replace(moves);
         if moved > 0 {
             self.give(Lane::Behind, moved * self.costs.move_ns);
@@ -126,7 +132,13 @@ impl Cpu {
             Work::Read => self.give(Lane::Front, self.costs.read_ns + further),
             Work::Write => self.give(Lane::Front, self.costs.write_ns + further),
             Work::Miss => self.give(Lane::Front, self.costs.miss_ns + further),
-            Work::Destage => self.give(Lane::Behind, self.costs.destage_ns * blocks),
+            Work::Destage => {
+                // Those of writes that begin together are charged to the first of them.
+                let runs = count(|counters| &counters.destage_runs);
+                let runs = runs - self.runs.replace(runs);
+                let further = blocks.saturating_sub(runs) * self.costs.further_ns;
+                self.give(Lane::Behind, runs * self.costs.destage_ns + further)
+            }
         };
         // That a sleep ends is the runtime's doing: nothing can go wrong.
         let _ = self.runtime.sleep(done - self.runtime.now()).await;

@@ -136,6 +136,10 @@ struct Shared {
     orders: RefCell<Orders>,
     stop: Cell<bool>,
     started: Cell<Nanos>,
+    /// Least time between the starts of two requests.
+    pace: Nanos,
+    /// When the next one may begin.
+    turn: Cell<Nanos>,
     /// When each client began what it waits for.
     waiting_since: Vec<Cell<Option<Nanos>>>,
     seen: RefCell<Seen>,
@@ -161,8 +165,20 @@ impl Shared {
         }
     }
 
+    /// What is late is not made up for.
+    async fn wait_for_its_turn(&self) {
+        let now = self.runtime.now();
+        let turn = self.turn.get().max(now);
+        self.turn.set(turn + self.pace);
+        if turn > now {
+            // That a sleep ends is the runtime's doing: nothing can go wrong.
+            let _ = self.runtime.sleep(turn - now).await;
+        }
+    }
+
     async fn client(self: Rc<Self>, number: usize) {
         while let Some(order) = self.next() {
+            self.wait_for_its_turn().await;
             let begun = self.runtime.now();
             self.waiting_since[number].set(Some(begun));
             let result = self.carry_out(&order).await;
@@ -183,17 +199,30 @@ pub struct Load {
 }
 
 impl Load {
-    /// Starts `clients` clients.
+    /// Starts `clients` clients, as fast as it goes.
     pub fn start(
         runtime: &Rc<dyn Runtime>,
         target: Target,
         clients: usize,
         orders: Orders,
     ) -> Self {
+        Self::paced(runtime, target, clients, 0, orders)
+    }
+
+    /// The same, but together they begin a request every `pace` nanoseconds at the most.
+    pub fn paced(
+        runtime: &Rc<dyn Runtime>,
+        target: Target,
+        clients: usize,
+        pace: Nanos,
+        orders: Orders,
+    ) -> Self {
         let shared = Rc::new(Shared {
             runtime: Rc::clone(runtime),
             target,
             orders: RefCell::new(orders),
+            pace,
+            turn: Cell::new(0),
             stop: Cell::new(false),
             started: Cell::new(runtime.now()),
             waiting_since: vec![Cell::new(None); clients],

@@ -24,8 +24,7 @@ use forebay_device::runtime::SECOND;
 use forebay_device::{BlockDevice, Completer, Geometry, Nanos, Request, Runtime, io};
 use forebay_engine as engine;
 use forebay_engine::{
-    CreateOptions, MemoryWitness, Mode, Place, Pool, Populate, Tuning, Volume, VolumeSettings,
-    VolumeSpec,
+    CreateOptions, MemoryWitness, Mode, Place, Pool, Tuning, Volume, VolumeSettings, VolumeSpec,
 };
 
 pub use self::seen::Seen;
@@ -200,8 +199,8 @@ pub struct Serving {
     pub mode: Mode,
     /// Bytes that a miss brings in.
     pub cache_block_bytes: u32,
-    /// From which access on.
-    pub populate: Populate,
+    /// What may be changed of each volume.
+    pub settings: VolumeSettings,
     /// What requests cost a processor; `None`: nothing.
     pub costs: Option<Costs>,
 }
@@ -209,8 +208,8 @@ pub struct Serving {
 impl Default for Serving {
     /// The product's defaults, and code that costs nothing.
     fn default() -> Self {
-        let populate = Populate::default();
-        Self { mode: Mode::Writeback, cache_block_bytes: 64 << 10, populate, costs: None }
+        let settings = VolumeSettings::default();
+        Self { mode: Mode::Writeback, cache_block_bytes: 64 << 10, settings, costs: None }
     }
 }
 
@@ -268,7 +267,11 @@ impl Scene {
         let made =
             (0..ssds.count).map(|_| ssd(&world, &ssds.drive, setting.pool_bytes, ssds.count == 1));
         let (devices, broken): (Vec<_>, _) = made.unzip();
-        let origin_store = Rc::new(ThriftyStore::new(setting.volumes.iter().sum(), 512));
+        // Volumes begin where stripes do, as an administrator would have it.
+        let stripe_bytes = setting.disks.stripe_bytes();
+        let room = |size_bytes: &u64| size_bytes.next_multiple_of(stripe_bytes);
+        let origin_bytes = setting.volumes.iter().map(room).sum();
+        let origin_store = Rc::new(ThriftyStore::new(origin_bytes, 512));
         let costs = setting.serving.costs.clone();
         let cpu = costs.map(|costs| Rc::new(Cpu::new(Rc::clone(&runtime), costs)));
         let origin = Rc::new(Counted {
@@ -300,16 +303,13 @@ impl Scene {
             let (mut volumes, mut start) = (Vec::new(), 0);
             for (number, size_bytes) in sizes.into_iter().enumerate() {
                 let slice = Slice { whole: Rc::clone(&below), start, size_bytes };
-                start += size_bytes;
+                start += size_bytes.next_multiple_of(stripe_bytes);
                 let spec = VolumeSpec {
                     name: format!("volume-{number}"),
                     origin: "modelled".into(),
                     mode: serving.mode,
                     cache_block_bytes: serving.cache_block_bytes,
-                    settings: VolumeSettings {
-                        populate: serving.populate,
-                        ..VolumeSettings::default()
-                    },
+                    settings: serving.settings,
                     accept_data_loss_on_ssd_failure: true,
                 };
                 let volume = pool.add_volume(&spec, Rc::new(slice)).await.map_err(text)?;
@@ -349,14 +349,19 @@ impl Scene {
         self.world.run_for(span).map_err(text)
     }
 
-    /// Starts a load on a volume.
+    /// Starts a load on a volume, as fast as it goes.
     pub fn load(&self, volume: usize, clients: usize, orders: Orders) -> Load {
+        self.paced(volume, clients, 0, orders)
+    }
+
+    /// The same with a request every `pace` nanoseconds at the most.
+    pub fn paced(&self, volume: usize, clients: usize, pace: Nanos, orders: Orders) -> Load {
         let volume = Rc::clone(&self.volumes[volume]);
         let target = match &self.cpu {
             Some(cpu) => Target::Charged(volume, Rc::clone(cpu)),
             None => Target::Volume(volume),
         };
-        Load::start(&self.runtime(), target, clients, orders)
+        Load::paced(&self.runtime(), target, clients, pace, orders)
     }
 
     /// Plays a load on a volume to its end.
