@@ -4,7 +4,6 @@
 //! It reports ranges over the threads in words; the lower end is taken for 1 thread, the upper one for 64.
 
 use forebay_device::model::hdd::HddParameters;
-use forebay_engine::{Mode, Populate};
 
 use super::array::{Pattern, System};
 use super::{Bar, Cache, GB, Published, Test, drives};
@@ -34,19 +33,7 @@ fn test(
         what: format!("16K random {}, {threads} threads", pattern.kind()),
         source: "blog",
         system: disks(),
-        cache: Cache {
-            drive: drives::sat5200_960(),
-            ssds: 2,
-            ssd_bytes: 960 * GB,
-            dirty_copies: 2,
-            clean_copies: 2,
-            ram_bytes: 0,
-            mode: Mode::Writeback,
-            populate: Populate::Auto,
-            cache_block_bytes: 64 << 10,
-            write_amplification_max_percent: 150,
-            sequential_writes: false,
-        },
+        cache: Cache::of(drives::sat5200_960(), 2, 960),
         volumes: 1,
         pattern,
         beside: None,

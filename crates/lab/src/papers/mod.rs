@@ -67,6 +67,26 @@ pub struct Cache {
     pub sequential_writes: bool,
 }
 
+impl Cache {
+    /// Everything as often as there are SSDs for it, up to twice, and else what the product does by default.
+    fn of(drive: SsdParameters, ssds: usize, gigabytes: u64) -> Self {
+        let copies = if ssds > 1 { 2 } else { 1 };
+        Self {
+            drive,
+            ssds,
+            ssd_bytes: gigabytes * GB,
+            dirty_copies: copies,
+            clean_copies: copies,
+            ram_bytes: 0,
+            mode: Mode::Writeback,
+            populate: Populate::Auto,
+            cache_block_bytes: 64 << 10,
+            write_amplification_max_percent: 150,
+            sequential_writes: false,
+        }
+    }
+}
+
 /// What a paper reports.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Published {

@@ -7,7 +7,6 @@
 //! past the cache.
 
 use forebay_device::model::hdd::HddParameters;
-use forebay_engine::{Mode, Populate};
 
 use super::array::{Pattern, System};
 use super::{Bar, Cache, GB, Published, Test, drives};
@@ -55,17 +54,9 @@ fn test(
         source: "QNAP section 6",
         system: System { groups: 1, disks: 20, member: HddParameters::st6000ne0023() },
         cache: Cache {
-            drive: drives::samsung_850_pro_512(),
-            ssds: 4,
-            ssd_bytes: 512 * GB,
-            dirty_copies: 2,
             clean_copies: 1,
-            ram_bytes: 0,
-            mode: Mode::Writeback,
-            populate: Populate::Auto,
-            cache_block_bytes: 64 << 10,
-            write_amplification_max_percent: 150,
             sequential_writes,
+            ..Cache::of(drives::samsung_850_pro_512(), 4, 512)
         },
         volumes: 1,
         pattern,

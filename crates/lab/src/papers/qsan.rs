@@ -25,17 +25,12 @@ const ASSUMED: [&str; 3] = [
 /// Read cache (NRAID+) or read-write cache (NRAID 1+, dirty data twice) of so many SSDs in each controller.
 fn cache(ssds: usize, mode: Mode, populate: Populate, cache_block_bytes: u32) -> Cache {
     Cache {
-        drive: drives::ssd800mh_100(),
-        ssds,
-        ssd_bytes: 100 * GB,
         dirty_copies: if mode.writes_back() { 2 } else { 1 },
         clean_copies: 1,
-        ram_bytes: 0,
         mode,
         populate,
         cache_block_bytes,
-        write_amplification_max_percent: 150,
-        sequential_writes: false,
+        ..Cache::of(drives::ssd800mh_100(), ssds, 100)
     }
 }
 

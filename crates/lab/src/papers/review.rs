@@ -5,7 +5,7 @@
 //! 10 to 15 minutes, and that SSDs are faster and take 3 to 4 minutes. A test without a bar has no figure there.
 
 use forebay_device::model::hdd::HddParameters;
-use forebay_engine::{Mode, Populate};
+use forebay_engine::Mode;
 
 use super::array::{Pattern, System};
 use super::{Bar, Cache, GB, MINUTE, Published, Test, drives};
@@ -50,17 +50,9 @@ fn test(
         source: "review",
         system: System { groups: 1, disks: 12, member: HddParameters::st6000ne0023() },
         cache: Cache {
-            drive: drives::sat5200_960(),
-            ssds,
-            ssd_bytes: 960 * GB,
-            dirty_copies: if ssds > 1 { 2 } else { 1 },
-            clean_copies: if ssds > 1 { 2 } else { 1 },
             ram_bytes,
             mode: if ssds > 1 { Mode::Writeback } else { Mode::Readonly },
-            populate: Populate::Auto,
-            cache_block_bytes: 64 << 10,
-            write_amplification_max_percent: 150,
-            sequential_writes: false,
+            ..Cache::of(drives::sat5200_960(), ssds, 960)
         },
         volumes: 1,
         pattern,

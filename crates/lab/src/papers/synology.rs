@@ -5,7 +5,6 @@
 
 use forebay_device::model::hdd::HddParameters;
 use forebay_device::model::ssd::SsdParameters;
-use forebay_engine::{Mode, Populate};
 
 use super::array::{Pattern, System};
 use super::{Bar, Cache, GB, Published, Test, drives};
@@ -36,19 +35,7 @@ fn test(
         what,
         source: if row == "synology-a" { "Synology test A" } else { "Synology test B" },
         system,
-        cache: Cache {
-            drive,
-            ssds: 2,
-            ssd_bytes: ssd_gb * GB,
-            dirty_copies: 2,
-            clean_copies: 2,
-            ram_bytes: 0,
-            mode: Mode::Writeback,
-            populate: Populate::Auto,
-            cache_block_bytes: 64 << 10,
-            write_amplification_max_percent: 150,
-            sequential_writes: false,
-        },
+        cache: Cache::of(drive, 2, ssd_gb),
         volumes: 1,
         pattern,
         beside: None,
