@@ -29,7 +29,7 @@ use crate::ids::{BLOCK_BYTES, Incarnation, Location, SECTORS_ALL, SegmentId, Seq
 use crate::limits::{APART_BLOCKS_MIN, APPEND_COALESCE_BLOCKS, APPENDS_INFLIGHT_MAX, PLACES_MAX};
 use crate::lock::Population;
 use crate::planted::{self, Bug};
-use crate::segment::{Set, SetState};
+use crate::segment::Set;
 use crate::wait::{TaskMutex, WaitQueue, yield_once};
 
 const BLOCK: usize = BLOCK_BYTES as usize;
@@ -375,22 +375,7 @@ impl Core {
         }
         let incarnation = Incarnation { start: self.log.start_number.get(), counter };
         let id = segments[0];
-        self.sets.borrow_mut().put(Set {
-            id,
-            segments: segments.clone(),
-            incarnation,
-            stream,
-            state: SetState::Open,
-            live_blocks: 0,
-            owed_blocks: 0,
-            written_blocks: 0,
-            pins: 0,
-            moves: 0,
-            last_sequence: Sequence(0),
-            durable_blocks: 0,
-            stuck: false,
-            names_gone: false,
-        });
+        self.sets.borrow_mut().put(Set::opened(id, segments.clone(), incarnation, stream));
         self.note_room();
         // What was admitted meanwhile lets reclaim move more.
         self.reclaim_stuck.set(false);

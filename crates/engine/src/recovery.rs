@@ -301,20 +301,10 @@ impl Core {
             segments.retain(|&segment| sets.knows(segment));
             let names_gone = segments.len() < named;
             sets.put(Set {
-                id: header.set,
-                segments,
-                incarnation: header.incarnation,
-                stream: header.stream,
                 state: SetState::Closing,
-                live_blocks: 0,
-                owed_blocks: 0,
-                written_blocks: 0,
-                pins: 0,
-                moves: 0,
-                last_sequence: Sequence(0),
                 durable_blocks: self.segment_blocks,
-                stuck: false,
                 names_gone,
+                ..Set::opened(header.set, segments, header.incarnation, header.stream)
             });
         }
         sets.claim(&claimed);

@@ -121,6 +121,31 @@ impl Set {
         &[]
     }
 
+    /// An empty one.
+    pub(crate) fn opened(
+        id: SegmentId,
+        segments: Vec<SegmentId>,
+        incarnation: Incarnation,
+        stream: Stream,
+    ) -> Self {
+        Self {
+            id,
+            segments,
+            incarnation,
+            stream,
+            state: SetState::Open,
+            live_blocks: 0,
+            owed_blocks: 0,
+            written_blocks: 0,
+            pins: 0,
+            moves: 0,
+            last_sequence: Sequence(0),
+            durable_blocks: 0,
+            stuck: false,
+            names_gone: false,
+        }
+    }
+
     /// The segments that a root with images past `watermark` makes free, of all or of surplus copies;
     /// `soon` after it included.
     fn coming(&self, watermark: Sequence, copies: usize, soon: bool) -> &[SegmentId] {
@@ -589,22 +614,9 @@ mod tests {
     fn put(table: &mut SetTable, copies: usize, stream: Stream, state: SetState) -> SegmentId {
         let segments = table.allocate(copies, stream, &[0; PLACES_MAX]).unwrap();
         let id = segments[0];
-        table.put(Set {
-            id,
-            segments,
-            incarnation: Incarnation { start: 1, counter: u64::from(id.0) },
-            stream,
-            state,
-            live_blocks: 0,
-            owed_blocks: 0,
-            written_blocks: 0,
-            pins: 0,
-            moves: 0,
-            last_sequence: Sequence(5),
-            durable_blocks: 0,
-            stuck: false,
-            names_gone: false,
-        });
+        let incarnation = Incarnation { start: 1, counter: u64::from(id.0) };
+        let opened = Set::opened(id, segments, incarnation, stream);
+        table.put(Set { state, last_sequence: Sequence(5), ..opened });
         id
     }
 

@@ -84,7 +84,8 @@ pub struct Unit {
     /// Blocks of data that a set of [`Queue::Main`] held of late when it was full: what is left
     /// of its size by headers, the footer, and records that did not fit any more.
     pub packed_blocks: u32,
-    /// Somebody holds it (a read in flight, a checkpoint, a pinned volume): not to be chosen.
+    /// Not to be chosen: blocks are being moved out of it already, or emptying it would make no room where there
+    /// is none.
     pub pinned: bool,
 }
 

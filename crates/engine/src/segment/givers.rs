@@ -74,22 +74,9 @@ mod tests {
     /// A set on the first segments of two members, closed.
     fn close(table: &mut SetTable, number: u32, stream: Stream) -> SegmentId {
         let id = SegmentId(number);
-        table.put(Set {
-            id,
-            segments: vec![id, SegmentId(number + 100)],
-            incarnation: Incarnation { start: 1, counter: u64::from(number) },
-            stream,
-            state: SetState::Open,
-            live_blocks: 0,
-            owed_blocks: 0,
-            written_blocks: 0,
-            pins: 0,
-            moves: 0,
-            last_sequence: Sequence(1),
-            durable_blocks: 0,
-            stuck: false,
-            names_gone: false,
-        });
+        let incarnation = Incarnation { start: 1, counter: u64::from(number) };
+        let opened = Set::opened(id, vec![id, SegmentId(number + 100)], incarnation, stream);
+        table.put(Set { last_sequence: Sequence(1), ..opened });
         table.add(table.location(id, 1), 2, State::Dirty);
         table.transition(id, SetState::Closing);
         table.transition(id, SetState::Closed);
