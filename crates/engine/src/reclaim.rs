@@ -406,7 +406,7 @@ impl Core {
                     }
                     // What is good of it stays, and is moved the next time.
                     Err(_) => {
-                        let settled = self.give_up_damaged(volume, &m, Holding::Nothing).await;
+                        let settled = self.give_up_damaged(volume, &m, Holding::Passing).await;
                         if let Err(error) = settled {
                             self.latch(&error.what, forebay_device::IoErrorKind::Media.into());
                             return Err(error);

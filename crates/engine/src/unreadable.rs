@@ -7,14 +7,16 @@
 //! * Clean blocks are dropped. Of written ones the origin is flushed first: behind that it has them. What is dirty
 //!   is lost: nobody has it, and what the origin has is older.
 //! * *Lost* is a fact in the log, durable before anybody is told. The range lock orders it with writes of the same
-//!   blocks; a move that is under way finds nothing any more where it copied from.
+//!   blocks; a move that is under way finds nothing any more where it copied from. Who is to make room for writes does
+//!   not wait for it, for a write that waits for room may have it.
 //! * A member that does not even return its superblock has not lost just this: nothing is noted then.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::slice::from_ref;
 
-use forebay_device::Buf;
+use forebay_device::runtime::MILLISECOND;
+use forebay_device::{Buf, Nanos};
 
 use crate::bypass::{Kind, Way};
 use crate::core::{Core, ShardState};
@@ -28,17 +30,24 @@ use crate::log::{append_error, new_entry};
 use crate::planted::{self, Bug};
 use crate::volume::VolumeState;
 
+/// Rest of who leaves blocks to somebody else: it would come back to them at once.
+const PASSING_REST: Nanos = 5 * MILLISECOND;
+
 /// Who asks what becomes of blocks.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Holding {
     /// Holds the range lock of the blocks.
     Lock,
     Nothing,
+    /// Nor waits for it: who has it may wait for the room that the one who asks is to make (INV-29), and writes these
+    /// blocks anew then.
+    Passing,
 }
 
 impl Core {
     /// Settles what becomes of a run that could not be read: what of it is good in no copy is dropped or durably
-    /// lost when this returns. False if all of it can be read now and nothing has changed.
+    /// lost when this returns; or it is left to whoever holds its blocks ([`Holding::Passing`]). False if all of it can
+    /// be read now and nothing has changed.
     ///
     /// # Errors
     /// If it cannot be said what is good: a member does not answer, or returns nothing at all; or the pool has
@@ -77,9 +86,14 @@ impl Core {
             self.until_idle(Stream::Facts).await?;
         }
         let shard = self.shard(volume, m.block);
+        if holding == Holding::Passing && shard.locks.is_held(volume, m.block, m.count.into()) {
+            planted::seen("damaged: held by somebody else");
+            self.rt.sleep(PASSING_REST).await.result.ok();
+            return Ok(true);
+        }
         let _guard = match holding {
             Holding::Lock => None,
-            Holding::Nothing => {
+            Holding::Nothing | Holding::Passing => {
                 Some(shard.locks.lock(&self.ram, volume, m.block, m.count.into()).await)
             }
         };

@@ -335,7 +335,7 @@ impl Core {
 
     /// Settles what becomes of a run that cannot be read.
     async fn give_up_run(&self, v: &VolumeState, m: &Mapping) -> Result<()> {
-        let settled = self.give_up_damaged(v.id, m, Holding::Nothing).await;
+        let settled = self.give_up_damaged(v.id, m, Holding::Passing).await;
         if let Err(error) = &settled {
             // The only good copy may be gone: nothing more is written until somebody looks.
             self.latch(&error.what, forebay_device::IoErrorKind::Media.into());

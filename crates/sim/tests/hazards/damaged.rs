@@ -4,17 +4,17 @@
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use forebay_device::Runtime;
 use forebay_device::model::fault::{Ops, Trigger};
 use forebay_device::runtime::MILLISECOND;
-use forebay_engine::Place;
+use forebay_device::{Request, Runtime};
 use forebay_engine::format::{Layout, SUPERBLOCK_BYTES, decode_footer_trailer};
 use forebay_engine::limits::SHARDS_MIN;
 use forebay_engine::planted::Bug;
+use forebay_engine::{Place, Tuning};
 
 use crate::changing::id_of;
 use crate::rig::{
-    BLOCK, KINDS, MEMBER_BYTES, Plan, Rig, SEGMENT_BYTES, SOON, provoke, same, survive,
+    BLOCK, KINDS, MEMBER_BYTES, Plan, Rig, SEGMENT_BYTES, SOON, lazy, provoke, same, survive,
 };
 
 /// Blocks that are written, and of those the ones that are in sets which are closed by then: of what is open at a
@@ -408,6 +408,39 @@ fn a_start_loses_nothing_for_a_write_that_was_never_acknowledged() {
             }
         }
         if met > 0 { Ok(()) } else { Err("no copy had it alone".into()) }
+    });
+}
+
+/// Who writes such blocks anew waits for room, and what brings data home to make it comes to them first.
+#[test]
+fn a_write_over_what_cannot_be_read_does_not_keep_others_from_making_room() {
+    survive(4, |seed| {
+        let tuning = Tuning { destage_depth: 1, ..lazy() };
+        let plan = Plan { tuning, origin_bytes: 8 << 20, verify_reads: true, ..Plan::default() };
+        let rig = Rig::new(seed, plan);
+        (0..256).step_by(16).try_for_each(|block| rig.write(2, block, 16))?;
+        rig.flush()?;
+        spoil(&rig, &(0..256).step_by(4).map(|block| block + seed).collect());
+        rig.origin_gate.hold(usize::MAX, |request| matches!(request, Request::Write { .. }));
+        // Wherever the room ends, some of those that come to what is damaged are the next to get any.
+        let writes: Vec<_> = (0..128)
+            .flat_map(|i| {
+                let other = rig.start_write(2, 256 + i * 8, 8);
+                let over = (i % 2 == 0).then(|| rig.start_write(2, i / 2 % 64 * 4, 4));
+                rig.pause(MILLISECOND);
+                [Some(other), over].into_iter().flatten()
+            })
+            .collect();
+        rig.pause(SOON);
+        assert!(writes.iter().any(|write| !write.get()), "there is room");
+        rig.origin_gate.hold(0, |_| false);
+        rig.origin_gate.release();
+        rig.pause(100 * SOON);
+        let left = writes.iter().filter(|write| !write.get()).count();
+        if left > 0 {
+            return Err(format!("{left} writes wait for room"));
+        }
+        same("what was written anew", rig.read(seed)?, 2).map(drop)
     });
 }
 
