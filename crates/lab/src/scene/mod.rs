@@ -1,7 +1,7 @@
 //! A pool on modelled devices in virtual time: an SSD or several, and one array of disks below all volumes.
 //!
 //! * Nothing is different from the product but the devices and the clock: its tuning, its code.
-//! * Volumes are slices of the array's outer edge.
+//! * Volumes are slices of the array's outer edge; each begins with a stripe.
 //! * Data is a word to a block ([`ThriftyStore`]), so gibibytes of cache take megabytes.
 //! * Code takes no time but the half microsecond of a poll, unless [`Serving::costs`] says what requests
 //!   cost a processor.
@@ -541,7 +541,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slice_begins_where_the_last_one_ends() {
+    fn a_slice_begins_with_the_first_stripe_behind_the_last_one() {
         let disks = disks();
         let setting = Setting {
             disks: &disks,
@@ -556,7 +556,8 @@ mod tests {
         let mut orders = vec![one(8 * BLOCK)].into_iter();
         scene.play(1, 1, Box::new(move || orders.next())).unwrap();
         scene.destage(1).unwrap();
-        let start = (1 << 20) / BLOCK;
+        let start = (1_u64 << 20).next_multiple_of(disks.stripe_bytes()) / BLOCK;
+        assert!(start > (1 << 20) / BLOCK, "the first one ends within a stripe");
         assert_eq!(scene.origin_word(start + 8), Some(word(8)));
         assert_eq!(scene.origin_word(8), Some(0));
         assert!(scene.origin_writes_max() == 1);
