@@ -5,24 +5,21 @@
 //! * The common cases are one lookup and a copy, for what RAM holds as a whole, and one lookup and
 //!   one device read, for what one run on a cache device holds.
 
-use std::ops::Range;
 use std::rc::Rc;
 
-use forebay_device::{Buf, Data, Io, io};
+use forebay_device::{Buf, Data, Io};
 
 use crate::bypass::{Kind, Reason, Way};
 use crate::copies::Queued;
 use crate::core::{Core, STRIPE_BLOCKS};
 use crate::counters::add;
 use crate::error::{Error, ErrorKind, Result};
-use crate::format::{EntryKind, Mode, State, Stream};
+use crate::format::{Mode, State};
 use crate::ids::{BLOCK_BYTES, Location, SECTOR_BYTES, SECTORS_ALL, SECTORS_PER_BLOCK, SegmentId};
 use crate::index::Mapping;
-use crate::limits::{GRANULE_BLOCKS, POPULATE_BYTES_MAX, PREFETCH_STEP_BYTES, REGION_BLOCKS};
-use crate::lock::Population;
-use crate::log::{Pending, new_entry};
-use crate::planted::{self, Bug};
-use crate::policy::{Access, Granule, Queue};
+use crate::limits::{GRANULE_BLOCKS, PREFETCH_STEP_BYTES};
+use crate::planted;
+use crate::policy::{Access, Granule};
 use crate::volume::VolumeState;
 
 const BLOCK: usize = BLOCK_BYTES as usize;
@@ -59,27 +56,6 @@ pub(crate) struct Located {
     pub at: u64,
     /// The set that it lies in, pinned.
     pub set: SegmentId,
-}
-
-/// What is read around a miss, and which of it is populated.
-pub(crate) struct Plan {
-    pub population: Rc<Population>,
-    pub block: u64,
-    pub count: u32,
-    pub queue: Queue,
-    /// Runs that were missing before the origin was read: first block, count.
-    pub parts: Vec<(u64, u32)>,
-}
-
-impl Plan {
-    /// Bytes of a range that are populated.
-    fn kept(&self, offset: u64, len: u64) -> u64 {
-        let kept = |&(first, count): &(u64, u32)| {
-            let (start, end) = (first * BLOCK_BYTES, (first + u64::from(count)) * BLOCK_BYTES);
-            end.min(offset + len).saturating_sub(start.max(offset))
-        };
-        self.parts.iter().map(kept).sum()
-    }
 }
 
 /// Blocks touched by a byte range: the first, and how many.
@@ -607,151 +583,6 @@ impl Core {
                 let (buf, result) = v.origin.read(offset, buf).await;
                 (buf, result.map_err(|error| origin_error(v, "reading", error)))
             }
-        }
-    }
-
-    /// Decides what to read around a miss: whole cache blocks, or a part of them ([`Core::worth_reading`]).
-    /// Only blocks that are missing now,
-    /// before the origin is read, may be populated: one that is cached now may be destaged and
-    /// dropped while the origin's answer, from before, is still on its way (INV-10).
-    fn plan_population(
-        &self,
-        v: &VolumeState,
-        way: &Way,
-        offset: u64,
-        len: usize,
-    ) -> std::result::Result<Plan, Reason> {
-        if let Some(why) = self.populates_nothing(v) {
-            return Err(why);
-        }
-        let (first, count) = blocks_of(offset, len as u64);
-        let asked_end = first + u64::from(count);
-        let (head, tail) = (self.is_read_enough(v, first), self.is_read_enough(v, asked_end - 1));
-        let size = v.cache_block.get();
-        let start = if head { first / size * size } else { first };
-        let stripe = first / STRIPE_BLOCKS;
-        let end = if tail { asked_end.next_multiple_of(size) } else { asked_end };
-        let end = end.min(v.blocks()).min((stripe + 1) * STRIPE_BLOCKS);
-        let (start, end) = match way.kind {
-            // Goes on behind these blocks.
-            Kind::Prefetch => (start, end),
-            _ => self.worth_reading(v, first..asked_end, start..end),
-        };
-        if !head && !tail && !self.is_any_read_enough(v, first, asked_end) {
-            return Err(Reason::Profile);
-        }
-        let flushed =
-            planted::is(Bug::ProvisionalTakenForClean) || !v.origin.is_stripe_volatile(stripe);
-        if !flushed {
-            return Err(Reason::Unflushed);
-        }
-        if !self.may_hold(v, end - start) {
-            return Err(Reason::Limit);
-        }
-        if self.populating_bytes.get() + (end - start) * BLOCK_BYTES > POPULATE_BYTES_MAX {
-            return Err(Reason::Busy);
-        }
-        let granule = Granule { volume: v.id, number: first / GRANULE_BLOCKS };
-        let queue = self.policy.borrow_mut().admit(granule).ok_or(Reason::Profile)?;
-        let shard = self.shard(v.id, first);
-        let population = shard.locks.populate(v.id, start, end - start);
-        let population = population.ok_or(Reason::Overlap)?;
-        let mut parts = Vec::new();
-        let mut at = start;
-        let max = u64::from(self.record_data_blocks());
-        let mut missing_until = |until: u64, next: u64| {
-            while at < until {
-                let border = (at / REGION_BLOCKS + 1) * REGION_BLOCKS;
-                let (wanted, alike) = self.alike(v, at, until.min(border));
-                let part_end = alike.min(at + max);
-                if wanted {
-                    parts.push((at, (part_end - at) as u32));
-                }
-                at = part_end;
-            }
-            at = next;
-        };
-        shard.index.borrow().lookup(v.id, start, (end - start) as u32, |m| {
-            missing_until(m.block, m.block + u64::from(m.count));
-        });
-        missing_until(end, end);
-        Ok(Plan { population, block: start, count: (end - start) as u32, queue, parts })
-    }
-
-    /// What to read of the cache blocks `whole` for a miss of `asked`: all of them while most is missing, later
-    /// what is missing side by side, and the granules that it lies in, which a disk reads in no more time.
-    /// A full cache would read mebibytes again and again for the few blocks of them that it has lost.
-    fn worth_reading(&self, v: &VolumeState, asked: Range<u64>, whole: Range<u64>) -> (u64, u64) {
-        let (mut cached, mut start, mut end) = (0, whole.start, whole.end);
-        let index = self.shard(v.id, whole.start).index.borrow();
-        index.lookup(v.id, whole.start, (whole.end - whole.start) as u32, |m| {
-            let behind = m.block + u64::from(m.count);
-            cached += u64::from(m.count);
-            if behind <= asked.start {
-                start = behind;
-            } else if m.block >= asked.end {
-                end = end.min(m.block);
-            }
-        });
-        if cached * 2 < whole.end - whole.start {
-            return (whole.start, whole.end);
-        }
-        let near = asked.start / GRANULE_BLOCKS * GRANULE_BLOCKS;
-        let behind = asked.end.next_multiple_of(GRANULE_BLOCKS);
-        (start.min(near).max(whole.start), end.max(behind).min(whole.end))
-    }
-
-    /// Whether block `at` has been read often enough, and how far before `until` the same is true of those
-    /// behind it.
-    fn alike(&self, v: &VolumeState, at: u64, until: u64) -> (bool, u64) {
-        if !v.thresholds.get().count() {
-            return (true, until);
-        }
-        let (wanted, size) = (self.is_read_enough(v, at), v.cache_block.get());
-        let mut next = (at / size + 1) * size;
-        while next < until && self.is_read_enough(v, next) == wanted {
-            next += size;
-        }
-        (wanted, next.min(until))
-    }
-
-    fn is_any_read_enough(&self, v: &VolumeState, first: u64, end: u64) -> bool {
-        let (wanted, next) = self.alike(v, first, end);
-        wanted || next < end
-    }
-
-    /// Whether anything that is read may be populated now.
-    pub(crate) fn may_populate(&self, v: &VolumeState) -> bool {
-        self.populates_nothing(v).is_none()
-    }
-
-    /// Hands what was read to the log, behind the reply.
-    pub(crate) fn populate(&self, v: &VolumeState, plan: &Plan, data: &Data) {
-        let locks = &self.shard(v.id, plan.block).locks;
-        let valid = plan.population.is_valid() || planted::is(Bug::PopulationAfterWrite);
-        if !valid || plan.parts.is_empty() {
-            add(&self.counters.populate_voided, u64::from(!valid));
-            return locks.end_population(&plan.population);
-        }
-        plan.population.begin_append(plan.parts.len() as u32);
-        let stream = if plan.queue == Queue::Main { Stream::Main } else { Stream::Probation };
-        for &(start, blocks) in &plan.parts {
-            let from = (start - plan.block) as usize * BLOCK;
-            let part = data.slice(from..from + blocks as usize * BLOCK);
-            add(&self.counters.populate_bytes, part.len() as u64);
-            add(&self.populating_bytes, part.len() as u64);
-            self.policy.borrow_mut().spend(u64::from(blocks), 0);
-            let (completer, _) = io::pair();
-            self.log.enqueue(
-                stream,
-                Pending {
-                    entry: new_entry(EntryKind::Populate, v.id, start, blocks),
-                    data: Some(part),
-                    completer,
-                    population: Some(Rc::clone(&plan.population)),
-                    placed: None,
-                },
-            );
         }
     }
 

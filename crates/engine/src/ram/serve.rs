@@ -12,8 +12,9 @@ use crate::limits::{
 };
 use crate::planted::{self, Bug, seen};
 use crate::policy::{Granule, Queue};
+use crate::populate::Plan;
 use crate::ram::Source;
-use crate::read::{Plan, blocks_of};
+use crate::read::blocks_of;
 use crate::volume::VolumeState;
 
 const BLOCK: usize = BLOCK_BYTES as usize;
