@@ -15,11 +15,14 @@ use common::daemon::{
 use common::looped::LoopSsd;
 use serde_json::Value;
 
-/// Paths and states of its spares.
+/// Paths and states of its spares, once they were looked for: a start serves its volumes first.
 fn spares(daemon: &Daemon) -> Vec<(String, String)> {
-    let shown = show(daemon);
+    let mut spares = Vec::new();
+    until("its spares were looked for", || {
+        spares = show(daemon)["spares"].as_array().unwrap().clone();
+        spares.iter().all(|spare| spare["reason"] != "it is being looked for")
+    });
     let text = |value: &Value| value.as_str().unwrap().to_owned();
-    let spares = shown["spares"].as_array().unwrap();
     let mut spares: Vec<_> =
         spares.iter().map(|spare| (text(&spare["path"]), text(&spare["state"]))).collect();
     spares.sort();
@@ -121,6 +124,7 @@ fn a_spare_is_kept_known_again_and_given_up() {
     daemon.stop();
     daemon.start();
     until_served(&daemon);
+    assert_eq!(spares(&daemon).len(), 1);
     daemon.tell(&["pool", "create", "else", "--ssd", text(&other)]);
     daemon.refused(
         &["pool", "device", "spare", "else", text(&spare)],
