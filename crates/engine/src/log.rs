@@ -8,6 +8,7 @@
 //! * A member whose write or flush fails is used no more; what was on its way goes on with the copies
 //!   that are left, once an epoch without it is durable ([`crate::failure`]). Nothing is retried.
 
+mod before;
 mod failing;
 mod flush;
 
@@ -139,6 +140,8 @@ pub(crate) struct Log {
     flush_number: Cell<u64>,
     /// Clients that wait for a member flush.
     flush_waiters: Cell<usize>,
+    /// Blocks that facts are being noted about.
+    noting: RefCell<Vec<before::Noting>>,
     /// Woken when an append or a flush ends.
     progress: WaitQueue,
     pub bytes_since_flush: Cell<u64>,
@@ -163,6 +166,7 @@ impl Log {
             flushes: RefCell::default(),
             flush_number: Cell::new(0),
             flush_waiters: Cell::new(0),
+            noting: RefCell::default(),
             progress: WaitQueue::default(),
             bytes_since_flush: Cell::new(0),
             bytes_since_lap: Cell::new(0),
@@ -428,7 +432,7 @@ impl Core {
         let room = self.segment_blocks - set.next_block.get();
         let records = set.records.borrow().len() + 1;
         let (mut count, mut data) = (0, 0);
-        for pending in log.queue.borrow().iter() {
+        for pending in log.queue.borrow().iter().take_while(|item| !self.log.is_kept(item)) {
             let blocks = data + pending.data_blocks();
             let header = header_blocks_for(count + 1, blocks as usize) as u32;
             let total = header + blocks;
@@ -460,6 +464,13 @@ impl Core {
                 continue;
             }
             self.purge(log);
+            let is_kept = || log.queue.borrow().front().is_some_and(|item| self.log.is_kept(item));
+            if is_kept() {
+                planted::seen("append: behind a fact");
+                self.log.progress.until(|| !is_kept() || self.latched.get()).await;
+                self.check_latch()?;
+                continue;
+            }
             let (count, data_blocks) = self.fitting(log, &set);
             if count == 0 && log.queue.borrow().is_empty() {
                 return Ok(None);

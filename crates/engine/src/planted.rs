@@ -82,6 +82,8 @@ pub enum Bug {
     DamageNotLost,
     /// What is good in no copy is told to be lost before that is durable.
     DamageNotDurable,
+    /// A write that waits gets its place in the log before a fact that was to stand before it.
+    WriteBeforeFact,
     /// An epoch without what only a lost member held begins with nothing but a root of the one before.
     LossNotDurable,
     /// Records on their way into the log count although a member was lost that they were written to.

@@ -31,7 +31,6 @@ use crate::log::{data_location, new_entry};
 use crate::planted::{self, Bug};
 use crate::policy::{Granule, Queue, Survey, Unit};
 use crate::segment::{MemberMask, Set, SetState};
-use crate::unreadable::Holding;
 use crate::walk::{Run, Walk};
 
 const BLOCK: usize = BLOCK_BYTES as usize;
@@ -406,7 +405,7 @@ impl Core {
                     }
                     // What is good of it stays, and is moved the next time.
                     Err(_) => {
-                        let settled = self.give_up_damaged(volume, &m, Holding::Passing).await;
+                        let settled = self.give_up_damaged(volume, &m).await;
                         if let Err(error) = settled {
                             self.latch(&error.what, forebay_device::IoErrorKind::Media.into());
                             return Err(error);

@@ -43,7 +43,6 @@ use crate::scan::OpenAtCrash;
 use crate::segment::{Set, SetState};
 use crate::sound::check_counter;
 use crate::throttle::pacer;
-use crate::unreadable::Holding;
 use crate::wait::all_of;
 use crate::walk::Walk;
 
@@ -530,7 +529,7 @@ impl Core {
             for (volume, m, _) in damaged {
                 let (_, first) = self.sets.borrow().split(m.location);
                 for part in set.bad_parts(&m, first) {
-                    settled |= self.give_up_damaged(volume, &part, Holding::Nothing).await?;
+                    settled |= self.give_up_damaged(volume, &part).await?;
                 }
             }
             if !settled {

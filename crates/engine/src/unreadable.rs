@@ -6,9 +6,10 @@
 //!   moved or destaged as ever.
 //! * Clean blocks are dropped. Of written ones the origin is flushed first: behind that it has them. What is dirty
 //!   is lost: nobody has it, and what the origin has is older.
-//! * *Lost* is a fact in the log, durable before anybody is told. The range lock orders it with writes of the same
-//!   blocks; a move that is under way finds nothing any more where it copied from. Who is to make room for writes does
-//!   not wait for it, for a write that waits for room may have it.
+//! * *Lost* is a fact in the log, durable before anybody is told. What is on its way to give the blocks another
+//!   content wins over it, and no write of them gets its place in the log while it is noted; a move that is under way
+//!   finds nothing any more where it copied from. No lock is taken: a write that waits for room may have it, and whoever
+//!   makes that room may come here.
 //! * A member that does not even return its superblock has not lost just this: nothing is noted then.
 
 use std::collections::BTreeMap;
@@ -19,7 +20,7 @@ use forebay_device::runtime::MILLISECOND;
 use forebay_device::{Buf, Nanos};
 
 use crate::bypass::{Kind, Way};
-use crate::core::{Core, ShardState};
+use crate::core::Core;
 use crate::direct::region_parts;
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::EventKind;
@@ -27,54 +28,32 @@ use crate::format::{EntryKind, State, Stream};
 use crate::ids::{BLOCK_BYTES, Location, VolumeId};
 use crate::index::Mapping;
 use crate::log::{append_error, new_entry};
-use crate::planted::{self, Bug};
+use crate::planted::{self, Bug, seen};
 use crate::volume::VolumeState;
 
-/// Rest of who leaves blocks to somebody else: it would come back to them at once.
-const PASSING_REST: Nanos = 5 * MILLISECOND;
-
-/// Who asks what becomes of blocks.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Holding {
-    /// Holds the range lock of the blocks.
-    Lock,
-    Nothing,
-    /// Nor waits for it: who has it may wait for the room that the one who asks is to make (INV-29), and writes these
-    /// blocks anew then.
-    Passing,
-}
+/// Rest of who finds blocks that are about to be overwritten: it would come back to them at once.
+const OVERWRITTEN_REST: Nanos = 5 * MILLISECOND;
 
 impl Core {
     /// Settles what becomes of a run that could not be read: what of it is good in no copy is dropped or durably
-    /// lost when this returns; or it is left to whoever holds its blocks ([`Holding::Passing`]). False if all of it can
-    /// be read now and nothing has changed.
+    /// lost when this returns, or is given another content. False if all of it can be read now and nothing has changed.
     ///
     /// # Errors
     /// If it cannot be said what is good: a member does not answer, or returns nothing at all; or the pool has
     /// latched.
-    pub(crate) async fn give_up_damaged(
-        &self,
-        volume: VolumeId,
-        m: &Mapping,
-        holding: Holding,
-    ) -> Result<bool> {
+    pub(crate) async fn give_up_damaged(&self, volume: VolumeId, m: &Mapping) -> Result<bool> {
         self.check_latch()?;
         if !self.is_still(volume, m) || self.is_stray_at(m.location) {
             return Ok(true);
         }
         let pinned = self.sets.borrow_mut().pin(m.location);
-        let settled = self.settle_damaged(volume, m, holding).await;
+        let settled = self.settle_damaged(volume, m).await;
         self.unpin(pinned);
         settled
     }
 
-    async fn settle_damaged(
-        &self,
-        volume: VolumeId,
-        m: &Mapping,
-        holding: Holding,
-    ) -> Result<bool> {
-        let damaged = self.damaged_parts(m).await?;
+    async fn settle_damaged(&self, volume: VolumeId, m: &Mapping) -> Result<bool> {
+        let mut damaged = self.damaged_parts(m).await?;
         if damaged.is_empty() {
             return Ok(false);
         }
@@ -85,20 +64,20 @@ impl Core {
             self.flush_origin(&v).await.ok();
             self.until_idle(Stream::Facts).await?;
         }
-        let shard = self.shard(volume, m.block);
-        if holding == Holding::Passing && shard.locks.is_held(volume, m.block, m.count.into()) {
-            planted::seen("damaged: held by somebody else");
-            self.rt.sleep(PASSING_REST).await.result.ok();
+        let mut before = Vec::with_capacity(damaged.len());
+        damaged.retain(|part| {
+            let free = self.log.before_writes(volume, part.block);
+            let is_free = free.is_some();
+            before.extend(free);
+            is_free
+        });
+        if damaged.is_empty() {
+            seen("damaged: on its way to be overwritten");
+            self.rt.sleep(OVERWRITTEN_REST).await.result.ok();
             return Ok(true);
         }
-        let _guard = match holding {
-            Holding::Lock => None,
-            Holding::Nothing | Holding::Passing => {
-                Some(shard.locks.lock(&self.ram, volume, m.block, m.count.into()).await)
-            }
-        };
         self.losing.set(self.losing.get() + 1);
-        let noted = self.drop_or_lose(shard, volume, &damaged).await;
+        let noted = self.drop_or_lose(volume, &damaged).await;
         self.losing.set(self.losing.get() - 1);
         self.quiet.wake_all();
         noted.map(|()| true)
@@ -138,22 +117,18 @@ impl Core {
         false
     }
 
-    /// The caller holds the range lock. What was overwritten or moved meanwhile is left alone.
-    async fn drop_or_lose(
-        &self,
-        shard: &ShardState,
-        volume: VolumeId,
-        damaged: &[Mapping],
-    ) -> Result<()> {
+    /// What was overwritten or moved meanwhile is left alone.
+    async fn drop_or_lose(&self, volume: VolumeId, damaged: &[Mapping]) -> Result<()> {
         let mut lost: Vec<(u64, u32)> = Vec::new();
         for part in damaged {
             let mut live = None;
+            let shard = self.shard(volume, part.block);
             shard.index.borrow().lookup(volume, part.block, 1, |m| live = Some(m));
             let Some(m) = live.filter(|m| m.state.has_data() && m.location == part.location) else {
                 continue;
             };
             if !m.state.is_owed() {
-                planted::seen("damaged: dropped");
+                seen("damaged: dropped");
                 self.evict(volume, m.block, m.count, m.location);
                 continue;
             }
@@ -162,7 +137,7 @@ impl Core {
                 self.map_remove(volume, m.block, m.count);
                 continue;
             }
-            planted::seen("damaged: lost");
+            seen("damaged: lost");
             self.lose(volume, m);
             match lost.last_mut() {
                 Some((first, count)) if *first + u64::from(*count) == m.block => *count += 1,
@@ -225,7 +200,7 @@ impl Core {
             let what = format!("reading volume \"{}\": no good copy on any cache device", v.name);
             return (buf, Err(Error::new(ErrorKind::Io, what)));
         }
-        match self.give_up_damaged(v.id, m, Holding::Nothing).await {
+        match self.give_up_damaged(v.id, m).await {
             Ok(true) => {
                 let way = Way::new(Kind::Prefetch, true);
                 Box::pin(self.read_piece(v, &way, offset, buf)).await

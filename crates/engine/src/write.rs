@@ -21,7 +21,6 @@ use crate::planted::{self, Bug, seen};
 use crate::policy::{Access, Granule, Queue};
 use crate::read::{blocks_of, origin_error, overlay};
 use crate::throttle::Flow;
-use crate::unreadable::Holding;
 use crate::volume::VolumeState;
 
 const BLOCK: usize = BLOCK_BYTES as usize;
@@ -294,6 +293,7 @@ impl Core {
         match m.state {
             State::Zero | State::ZeroWritten => Ok((Buf::zeroed(BLOCK), SECTORS_ALL)),
             State::Lost => {
+                Box::pin(self.until_losses_noted()).await;
                 let what = format!("block {block} of volume \"{}\" is lost", v.name);
                 Err(Error::new(ErrorKind::Io, what)
                     .hint("overwrite it in whole blocks of 4 KiB, or restore it"))
@@ -309,7 +309,7 @@ impl Core {
                         return Box::pin(self.known_part(v, block)).await;
                     }
                     Err(error) if m.state.is_owed() => {
-                        let damaged = self.give_up_damaged(v.id, &m, Holding::Lock);
+                        let damaged = self.give_up_damaged(v.id, &m);
                         return match Box::pin(damaged).await {
                             Ok(true) => Box::pin(self.known_part(v, block)).await,
                             _ => Err(error),

@@ -42,7 +42,6 @@ use crate::origin::Unproven;
 use crate::planted::{self, Bug};
 use crate::read::origin_error;
 use crate::segment::{Set, SetState};
-use crate::unreadable::Holding;
 use crate::volume::VolumeState;
 use crate::wait::all_of;
 
@@ -335,7 +334,7 @@ impl Core {
 
     /// Settles what becomes of a run that cannot be read.
     async fn give_up_run(&self, v: &VolumeState, m: &Mapping) -> Result<()> {
-        let settled = self.give_up_damaged(v.id, m, Holding::Passing).await;
+        let settled = self.give_up_damaged(v.id, m).await;
         if let Err(error) = &settled {
             // The only good copy may be gone: nothing more is written until somebody looks.
             self.latch(&error.what, forebay_device::IoErrorKind::Media.into());

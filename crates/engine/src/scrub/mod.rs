@@ -45,7 +45,6 @@ use crate::pool::Pool;
 use crate::reclaim::SETS_MOVING_MAX;
 use crate::scrub::inspect::Inspection;
 use crate::segment::{Set, SetState};
-use crate::unreadable::Holding;
 use crate::verify::joined;
 use crate::walk::Run;
 
@@ -474,7 +473,7 @@ impl Core {
         self.note_found(part.count, |found| &mut found.unhealed);
         add(&self.counters.scrub_unhealed_blocks, part.count.into());
         // Where it cannot be said, whoever needs the data asks again.
-        self.give_up_damaged(volume, part, Holding::Nothing).await.ok();
+        self.give_up_damaged(volume, part).await.ok();
     }
 
     /// Waits for as long as what was read is to take.

@@ -444,6 +444,91 @@ fn a_write_over_what_cannot_be_read_does_not_keep_others_from_making_room() {
     });
 }
 
+/// All that could make room is damaged, and held by who waits for it: what the write has replaced so far, and what it
+/// is to replace.
+#[test]
+fn a_write_over_what_cannot_be_read_makes_room_for_itself() {
+    survive(4, |seed| {
+        let end = 232 + 8 * seed;
+        let plan =
+            Plan { tuning: lazy(), origin_bytes: 8 << 20, verify_reads: true, ..Plan::default() };
+        let rig = Rig::new(seed, plan);
+        let rot = |version: u64| -> BTreeSet<u64> {
+            let found = (0..end).step_by(2).map(|block| (block, places_of(&rig, version, block)));
+            let found: Vec<_> = found.filter(|(_, places)| !places.is_empty()).collect();
+            for &(member, at) in found.iter().flat_map(|(_, places)| places) {
+                rig.members[member].poke(at, &[0xA5; 3]);
+            }
+            found.into_iter().map(|(block, _)| block).collect()
+        };
+        rig.origin_gate.hold(usize::MAX, |request| matches!(request, Request::Write { .. }));
+        // Scattered: each set has something of what is replaced last.
+        (0..end / 2).try_for_each(|i| rig.write(2, i * 37 % (end / 2) * 2, 2))?;
+        rot(2);
+        let over = rig.start_write(3, 0, end as usize);
+        rig.pause(SOON);
+        assert!(!over.get(), "there is room");
+        let bad = rot(3);
+        assert!((10..end as usize / 2).contains(&bad.len()), "{}", bad.len());
+        rig.origin_gate.hold(0, |_| false);
+        rig.origin_gate.release();
+        rig.pause(100 * SOON);
+        if !over.get() {
+            return Err("it waits for room".into());
+        }
+        let judged = |when: &str| {
+            (0..end).try_for_each(|block| match rig.read(block) {
+                Err(_) if bad.contains(&block) => Ok(()),
+                other => same(&format!("block {block} {when}"), other?, 3).map(drop),
+            })
+        };
+        judged("as it was written")?;
+        assert!(rig.flush().is_err(), "nobody was told");
+        rig.flush()?;
+        rig.crash(KINDS[(seed % 2) as usize]);
+        rig.open()?;
+        judged("after a start")
+    });
+}
+
+/// A write over what is damaged waits for its place in the log behind another; so does the note of what is lost,
+/// behind other facts.
+fn noted_beside_a_write(seed: u64) -> Result<(), String> {
+    let rig = Rig::new(seed, Plan { tuning: lazy(), verify_reads: true, ..Plan::default() });
+    rig.write(2, 0, 4)?;
+    rig.flush()?;
+    let (member, at) = place(&rig, 1);
+    rig.members[member].poke(at, &[0xA5; 3]);
+    rig.gates[0].hold(2, |request| matches!(request, Request::Write { .. }));
+    let volume = rig.volume();
+    rig.world.spawn(Box::pin(async move {
+        volume.write_zeroes(40 * BLOCK as u64, BLOCK as u64, false).await.ok();
+    }));
+    // Of one record each.
+    let other = rig.start_write(2, 20, 2);
+    rig.pause(MILLISECOND);
+    assert_eq!(rig.gates[0].held(), 2, "a fact and a write");
+    let over = rig.start_write(3, 0, 2);
+    let volume = rig.volume();
+    rig.world.spawn(Box::pin(async move { volume.destage().await.unwrap_or_default() }));
+    rig.pause(SOON);
+    assert!(!other.get() && !over.get());
+    rig.gates[0].release();
+    rig.pause(SOON);
+    assert!(other.get() && over.get());
+    // The first one tells of what is lost.
+    assert!(rig.flush().is_err());
+    rig.flush()?;
+    rig.crash(KINDS[(seed % 2) as usize]);
+    rig.open()?;
+    (0..2).try_for_each(|block| same(&format!("block {block}"), rig.read(block)?, 3).map(drop))
+}
+
+#[test]
+fn what_is_noted_of_blocks_stands_before_the_write_that_waits_for_its_place() {
+    provoke(Bug::WriteBeforeFact, 16, noted_beside_a_write);
+}
+
 /// What was being moved when all ended is in two places, and the new one cannot be read.
 #[test]
 fn a_start_finds_what_it_cannot_read_where_it_was_moved_from() {
