@@ -180,21 +180,31 @@ impl Members {
         self.members.extend(more.members);
     }
 
-    /// Has a crew read the last one, too. What cannot be read there the pool reads.
-    pub(crate) fn share_last(&self, pool: PoolId, crew: &Crew) {
-        let Some(Some(member)) = self.members.last() else { return };
+    /// Has a crew read the one at a path, too, as large as it is now. What cannot be read there the pool
+    /// reads.
+    pub(crate) fn share(&self, path: &Path, pool: PoolId, crew: &Crew) {
+        let Some((number, member)) = self.at(path) else { return };
         for hand in crew.hands() {
-            set_reader(hand, pool, self.members.len() - 1, member.file.reader().ok());
+            set_reader(hand, pool, number, member.file.reader().ok());
         }
+    }
+
+    /// The one at a path, by the number that the pool knows it by.
+    fn at(&self, path: &Path) -> Option<(usize, &Member)> {
+        let mut all = self.paths.iter().zip(&self.members).enumerate();
+        all.find_map(|(number, (known, member))| {
+            member.as_ref().filter(|_| *known == path).map(|member| (number, member))
+        })
+    }
+
+    /// The open device at a path.
+    pub(crate) fn file(&self, path: &Path) -> Option<Rc<FileDevice>> {
+        self.at(path).map(|(_, member)| Rc::clone(&member.file))
     }
 
     /// Lets go of one that has left the pool, on all reactors; the others keep their numbers.
     pub(crate) fn release(&mut self, path: &Path, pool: PoolId, crew: &Crew) {
-        let named =
-            |(known, member): &(&PathBuf, &Option<Member>)| *known == path && member.is_some();
-        let Some(number) = self.paths.iter().zip(&self.members).position(|at| named(&at)) else {
-            return;
-        };
+        let Some((number, _)) = self.at(path) else { return };
         self.members[number] = None;
         crew.hands().iter().for_each(|hand| set_reader(hand, pool, number, None));
     }

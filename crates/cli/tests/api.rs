@@ -114,6 +114,8 @@ fn right_requests(root: &str) -> Vec<(&'static str, &'static str, Value)> {
         ("POST", "/api/v1/pools/fast/devices/add", json!({"ssd": at("ssd-0")})),
         ("POST", "/api/v1/pools/fast/devices/add", json!({"ssd": at("none")})),
         ("POST", "/api/v1/pools/fast/devices/add", json!({"ssd": "/dev/null"})),
+        ("POST", "/api/v1/pools/fast/devices/grow", json!({"device": at("ssd-0")})),
+        ("POST", "/api/v1/pools/fast/devices/grow", json!({"device": at("none")})),
         ("POST", "/api/v1/pools/fast/devices/spare", json!({"ssd": at("ssd-0")})),
         ("POST", "/api/v1/pools/fast/devices/spare", json!({"ssd": "relative"})),
         ("POST", "/api/v1/pools/fast/devices/remove", json!({"device": at("ssd-0")})),

@@ -4,7 +4,12 @@
 
 mod common;
 
-use common::daemon::{Daemon, VOLUME_BYTES, content, read_all, until, until_served, written};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use common::daemon::{
+    Daemon, SSD_BYTES, VOLUME_BYTES, content, read_all, served, show, until, until_served, written,
+};
+use common::{Client, forebay, stderr};
 
 #[test]
 fn a_cache_device_leaves_a_pool_that_serves() {
@@ -128,4 +133,121 @@ fn a_cache_device_is_added_to_a_pool_that_serves() {
     daemon.tell(&["volume", "flush", "fast/vm"]);
     assert!(std::fs::read(&origin).unwrap() == newest);
     daemon.stop();
+}
+
+/// Makes a file so much longer, written in full or not.
+fn lengthen(path: &str, bytes: usize, in_full: bool) {
+    let mut file = std::fs::File::options().append(true).open(path).unwrap();
+    match in_full {
+        true => std::io::Write::write_all(&mut file, &vec![0; bytes]).unwrap(),
+        false => file.set_len(file.metadata().unwrap().len() + bytes as u64).unwrap(),
+    }
+}
+
+/// Clients go on while it does, nothing is lost by a kill, and what is not used yet is told at a start.
+#[test]
+fn a_cache_device_grows_while_its_pool_serves() {
+    const MORE: usize = 96 << 20;
+    let mut daemon = served("grown-device");
+    let ssds = ["ssd-0", "ssd-1"].map(|name| daemon.dir.path(name).display().to_string());
+    let socket = daemon.dir.path("nbd");
+    let newest = written(&daemon, 2);
+    let usage = |daemon: &Daemon, what: &str| show(daemon)["usage"][what].as_u64().unwrap();
+    let unused = |daemon: &Daemon, member: usize| {
+        show(daemon)["members"][member]["unused_bytes"].as_u64().unwrap()
+    };
+    let grow = ["pool", "device", "grow", "fast"];
+    let refused = |daemon: &Daemon, device: &str, what: &str, hint: &str| {
+        for how in [&[][..], &["--dry-run"]] {
+            daemon.refused(&[&grow[..], &[device], how].concat(), what, hint);
+        }
+    };
+    refused(&daemon, "/none", "has no cache device /none", "pool show fast");
+    refused(&daemon, &ssds[0], "has no room for a further segment", "make the device larger");
+
+    // With holes it is refused; what the hint says fills them, and nothing else.
+    lengthen(&ssds[0], MORE, false);
+    refused(&daemon, &ssds[0], "has holes", "and nothing before it: `dd if=/dev/zero");
+    let hint = stderr(&daemon.ask(&[&grow[..], &[&ssds[0]]].concat()));
+    let fill = hint.split('`').nth(1).unwrap();
+    let filled = std::process::Command::new("sh").args(["-c", fill]).output().unwrap();
+    assert!(filled.status.success(), "{fill}: {}", stderr(&filled));
+    assert!(read_all(&socket) == newest, "what it held is there");
+    let before = usage(&daemon, "segments");
+    let plan = daemon.json(&[&grow[..], &[&ssds[0], "--dry-run"]].concat());
+    assert!(plan["done"] == false && plan["erased"].as_array().unwrap().is_empty(), "{plan}");
+    assert_eq!((usage(&daemon, "segments"), unused(&daemon, 0)), (before, MORE as u64));
+
+    // Under load.
+    let (ended, newest) = (AtomicBool::new(false), content(3, VOLUME_BYTES));
+    std::thread::scope(|scope| {
+        let (socket, ended, newest) = (&socket, &ended, &newest);
+        let clients: Vec<_> = (0..2)
+            .map(|part| {
+                scope.spawn(move || {
+                    let mut client = Client::connect(socket);
+                    let mut rounds = 0;
+                    while rounds < 2 || !ended.load(Ordering::Relaxed) {
+                        let half = part * VOLUME_BYTES / 2;
+                        for at in (half..half + VOLUME_BYTES / 2).step_by(64 << 10) {
+                            client.write(at as u64, &newest[at..at + (64 << 10)]).unwrap();
+                        }
+                        client.flush().unwrap();
+                        rounds += 1;
+                    }
+                })
+            })
+            .collect();
+        let shown = daemon.json(&[&grow[..], &[&ssds[0]]].concat());
+        assert_eq!(shown["usage"]["segments"].as_u64(), Some(before + (MORE >> 20) as u64));
+        ended.store(true, Ordering::Relaxed);
+        clients.into_iter().for_each(|client| client.join().unwrap());
+    });
+    until("the event is told", || daemon.tell(&["events"]).contains("member-grown"));
+    assert_eq!(unused(&daemon, 0), 0);
+    let after = usage(&daemon, "segments");
+    assert!(read_all(&socket) == newest);
+    daemon.kill();
+    daemon.start();
+    until_served(&daemon);
+    assert_eq!(usage(&daemon, "segments"), after);
+    assert!(read_all(&socket) == newest);
+
+    // The other one has grown while nobody looked: the start says so, and by how much.
+    daemon.stop();
+    lengthen(&ssds[1], MORE, true);
+    daemon.start();
+    until_served(&daemon);
+    assert_eq!(unused(&daemon, 1), MORE as u64);
+    assert!(daemon.tell(&["events"]).contains("member-larger"));
+    let shown = daemon.tell(&["pool", "show", "fast"]);
+    assert!(shown.contains("96 MiB of it are not used: `forebay pool device grow"), "{shown}");
+    let id = show(&daemon)["members"][1]["id"].as_str().unwrap().to_owned();
+    daemon.tell(&[&grow[..], &[&id]].concat());
+    assert_eq!(usage(&daemon, "segments"), after + (MORE >> 20) as u64);
+    let newest = written(&daemon, 4);
+    assert!(read_all(&socket) == newest);
+    daemon.stop();
+
+    // One that is smaller again is not used, and nothing is changed.
+    let file = std::fs::File::options().write(true).open(&ssds[1]).unwrap();
+    let whole = file.metadata().unwrap().len();
+    let tail = std::fs::read(&ssds[1]).unwrap().split_off(SSD_BYTES);
+    file.set_len(SSD_BYTES as u64).unwrap();
+    daemon.start();
+    until("the pool is refused", || show(&daemon)["state"] == "failed");
+    let why = show(&daemon)["summary"].as_str().unwrap().to_owned();
+    assert!(why.contains("has shrunk"), "{why}");
+    lengthen(&ssds[1], tail.len(), false);
+    std::os::unix::fs::FileExt::write_all_at(&file, &tail, SSD_BYTES as u64).unwrap();
+    assert_eq!(file.metadata().unwrap().len(), whole);
+    daemon.tell(&["pool", "import", "fast"]);
+    until_served(&daemon);
+    assert!(read_all(&socket) == newest);
+    daemon.tell(&["volume", "flush", "fast/vm"]);
+    assert!(std::fs::read(daemon.dir.path("origin")).unwrap() == newest);
+    daemon.stop();
+    let said = forebay().args(["inspect", &ssds[0]]).output().unwrap();
+    let said = String::from_utf8(said.stdout).unwrap();
+    assert!(said.contains("features own_roots, grown"), "{said}");
 }

@@ -5,6 +5,7 @@
 mod common;
 
 use std::collections::BTreeSet;
+use std::io::Write;
 
 use common::daemon::{Daemon, VOLUME_BYTES, until};
 use common::{commands, forebay, run, stderr};
@@ -62,6 +63,8 @@ fn every_command_answers_in_json_with_the_version_of_its_form() {
         vec!["scrub", "status", "--", "fast"],
         vec!["scrub", "stop", "--", "fast"],
         vec!["export", "remove", "--", "fast/vm"],
+        vec!["pool", "device", "grow", "--dry-run", "fast", more],
+        vec!["pool", "device", "grow", "--", "fast", more],
         vec!["pool", "device", "remove", "--yes", "fast", more],
         vec!["pool", "device", "spare", "--dry-run", "fast", more],
         vec!["pool", "device", "spare", "--", "fast", more],
@@ -82,6 +85,10 @@ fn every_command_answers_in_json_with_the_version_of_its_form() {
     ];
     let mut seen = BTreeSet::new();
     for words in &asked {
+        if words.starts_with(&["pool", "device", "grow"]) {
+            let file = std::fs::File::options().append(true).open(more);
+            file.unwrap().write_all(&vec![0; 8 << 20]).unwrap();
+        }
         let end = words.iter().position(|word| word.starts_with("--")).unwrap();
         seen.insert(words[..end].join(" "));
         let mut arguments = words.clone();

@@ -14,7 +14,7 @@ use crate::name::{Name, VolumeName};
 use crate::profile::Profile;
 
 pub use crate::devices::{
-    AddDevice, AddSpare, CanIPull, Pull, RemoveDevice, ReplaceDevice, Spare, SpareState,
+    AddDevice, AddSpare, CanIPull, GrowDevice, Pull, RemoveDevice, ReplaceDevice, Spare, SpareState,
 };
 pub use crate::population::{CacheProfile, Population};
 pub use crate::scrub::{Scrub, Verify};
@@ -379,6 +379,9 @@ pub struct Member {
     /// Blocks of 4 KiB that it has returned damaged since the pool was opened.
     #[serde(default)]
     pub damaged_blocks: u64,
+    /// Bytes that the device has behind what the pool uses of it.
+    #[serde(default)]
+    pub unused_bytes: u64,
     /// What the SSD says of itself; `null` if it was not asked (yet).
     #[serde(default)]
     pub health: Option<Health>,
@@ -703,6 +706,13 @@ pub enum Change {
         old: String,
         /// The new one.
         new: PathBuf,
+    },
+    /// See [`GrowDevice`].
+    GrowDevice {
+        /// The pool.
+        pool: Name,
+        /// The cache device.
+        device: String,
     },
     /// See [`RemoveDevice`].
     RemoveDevice {

@@ -47,6 +47,7 @@ pub enum Call {
     DestroyPool(Name, api::Confirm, Reply<api::Done>),
     AddDevice(Name, api::AddDevice, Reply<api::One<api::Pool>>),
     AddSpare(Name, api::AddSpare, Reply<api::One<api::Pool>>),
+    GrowDevice(Name, api::GrowDevice, Reply<api::One<api::Pool>>),
     RemoveDevice(Name, api::RemoveDevice, Reply<api::One<api::Job>>),
     ReplaceDevice(Name, api::ReplaceDevice, Reply<api::One<api::Job>>),
     CanIPull(Name, api::CanIPull, Reply<api::One<api::Pull>>),

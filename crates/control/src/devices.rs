@@ -15,6 +15,15 @@ pub struct AddDevice {
     pub ssd: PathBuf,
 }
 
+/// `POST /api/v1/pools/{pool}/devices/grow`: have a pool in use take all of a cache device that has become
+/// larger.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GrowDevice {
+    /// Its path as the pool shows it, or its identity.
+    pub device: String,
+}
+
 /// `POST /api/v1/pools/{pool}/devices/spare`: give a pool in use a device that it takes by itself when it loses
 /// a cache device; whatever is on it is erased.
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -221,6 +221,14 @@ async fn add_device(
     desk.change(|reply| Call::AddDevice(name, body, reply)).await
 }
 
+async fn grow_device(
+    State(desk): D,
+    At(name): At<Name>,
+    Body(body): Body<api::GrowDevice>,
+) -> Response {
+    desk.change(|reply| Call::GrowDevice(name, body, reply)).await
+}
+
 async fn add_spare(
     State(desk): D,
     At(name): At<Name>,
@@ -366,6 +374,7 @@ pub fn router(calls: Sender<Call>) -> Router {
         .route("/pools/{pool}/export", post(export_pool))
         .route("/pools/{pool}/destroy", post(destroy_pool))
         .route("/pools/{pool}/devices/add", post(add_device))
+        .route("/pools/{pool}/devices/grow", post(grow_device))
         .route("/pools/{pool}/devices/spare", post(add_spare))
         .route("/pools/{pool}/devices/remove", post(remove_device))
         .route("/pools/{pool}/devices/replace", post(replace_device))

@@ -33,8 +33,8 @@ pub struct Watched {
     /// What is in front of it.
     gate: Option<Rc<Gate>>,
     me: Weak<Watched>,
-    /// As it was at the beginning: asked several times for each request, and a cache device does not grow.
-    geometry: Geometry,
+    /// As it was when it was looked at last: asked several times for each request.
+    geometry: Cell<Geometry>,
     /// Its number among the watched devices of the thread.
     watcher: u32,
     /// Requests so far.
@@ -59,7 +59,7 @@ impl Watched {
         let watcher = WATCHERS.get() + 1;
         WATCHERS.set(watcher);
         Rc::new_cyclic(|me| Watched {
-            geometry: inner.geometry(),
+            geometry: Cell::new(inner.geometry()),
             inner: RefCell::new(Some(inner)),
             gate,
             me: me.clone(),
@@ -75,6 +75,14 @@ impl Watched {
     /// Whether this is the device that is watched.
     pub fn is(&self, device: &Rc<dyn BlockDevice>) -> bool {
         self.inner.borrow().as_ref().is_some_and(|inner| Rc::ptr_eq(inner, device))
+    }
+
+    /// Looks at the device's size again, which may have become larger; the size, in bytes.
+    pub fn measure(&self) -> u64 {
+        if let Some(inner) = &*self.inner.borrow() {
+            self.geometry.set(inner.geometry());
+        }
+        self.geometry.get().size_bytes
     }
 
     /// Lets go of the device, so that others may have it. What is asked of it from now on fails.
@@ -155,7 +163,7 @@ impl Watched {
 
 impl BlockDevice for Watched {
     fn geometry(&self) -> Geometry {
-        self.geometry
+        self.geometry.get()
     }
 
     fn submit(&self, request: Request, completer: Completer) {
@@ -172,7 +180,7 @@ struct PastGate(Rc<Watched>);
 
 impl BlockDevice for PastGate {
     fn geometry(&self) -> Geometry {
-        self.0.geometry
+        self.0.geometry.get()
     }
 
     fn submit(&self, request: Request, completer: Completer) {

@@ -29,13 +29,14 @@ use crate::creation::{index_memory_for, random_id};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::EventKind;
 use crate::failure::Standing;
-use crate::format::{Layout, MemberRecord, MemberState, Root, SEGMENTS_MAX, Stream, Superblock};
+use crate::format::{
+    Layout, MemberRecord, MemberState, NumberRange, Numbers, Root, SEGMENTS_MAX, Stream, Superblock,
+};
 use crate::ids::{BLOCK_BYTES, DeviceId};
 use crate::limits::{MEMBERS_MAX, SEGMENTS_PER_MEMBER_MIN};
 use crate::member::Member;
 use crate::planted::{self, Bug};
 use crate::pool::Pool;
-use crate::segment::MemberSegments;
 use crate::spare::Blank;
 use crate::superblock::write_slot;
 
@@ -87,17 +88,24 @@ impl Pool {
 }
 
 /// The lowest number from which on so many segments are nobody's.
-fn free_base(members: &[MemberRecord], count: u32) -> Option<u32> {
-    let mut taken: Vec<_> = members.iter().map(|m| (m.segment_base, m.segment_count)).collect();
-    taken.sort_unstable();
+pub(crate) fn free_base(members: &[MemberRecord], count: u32) -> Option<u32> {
+    let mut taken: Vec<_> = members.iter().flat_map(|member| member.segments.ranges()).collect();
+    taken.sort_unstable_by_key(|range| range.base);
     let mut base = 0;
-    for (first, len) in taken {
-        if first >= base && first - base >= count {
+    for range in taken {
+        if range.base >= base && range.base - base >= count {
             break;
         }
-        base = base.max(first + len);
+        base = base.max(range.end());
     }
     base.checked_add(count).filter(|&end| end <= SEGMENTS_MAX).map(|_| base)
+}
+
+/// Bounds the index by what a pool of the size that it is to have needs, or by what it had before.
+pub(crate) fn widen_index(superblock: &mut Superblock) {
+    let segments: u64 = superblock.present().map(|member| u64::from(member.segments.count())).sum();
+    let capacity = segments * u64::from(superblock.segment_bytes);
+    superblock.index_memory_max = superblock.index_memory_max.max(index_memory_for(capacity));
 }
 
 /// Segments of the smallest member, which may have been the one that was lost.
@@ -105,7 +113,7 @@ pub(crate) fn smallest(superblock: &Superblock, lost: Option<DeviceId>) -> u64 {
     let counts =
         |member: &MemberRecord| member.state == MemberState::Present || Some(member.device) == lost;
     let counted = superblock.members.iter().filter(|member| counts(member));
-    counted.map(|member| u64::from(member.segment_count)).min().unwrap_or(0)
+    counted.map(|member| u64::from(member.segments.count())).min().unwrap_or(0)
 }
 
 /// How a further device of so many bytes is laid out and numbered; it is to have `least` segments.
@@ -173,9 +181,6 @@ impl Core {
         }
         let least = smallest(&superblock, lost).min(SEGMENTS_PER_MEMBER_MIN);
         let (layout, base) = place_for(&next, device.geometry().size_bytes, least)?;
-        let count: u64 = next.present().map(|member| u64::from(member.segment_count)).sum();
-        let capacity = (count + u64::from(layout.segment_count)) * u64::from(next.segment_bytes);
-        next.index_memory_max = next.index_memory_max.max(index_memory_for(capacity));
         let is_replaced = |member: &&mut MemberRecord| {
             member.state != MemberState::Present && Some(member.device) == lost
         };
@@ -187,21 +192,18 @@ impl Core {
         next.generation += 1;
         next.members.push(MemberRecord {
             device: DeviceId(random_id(&*self.rt)),
-            segment_base: base,
-            segment_count: layout.segment_count,
+            segments: Numbers::new(base, layout.segment_count),
             joined_epoch: next.epoch,
             state: MemberState::Present,
             replaced: false,
         });
+        widen_index(&mut next);
         Ok(next)
     }
 
     /// Refuses what no device can become part of at all, and what is part of it already.
     pub(crate) fn check_joining(&self, device: &Rc<dyn BlockDevice>) -> Result<()> {
-        self.check_latch()?;
-        if self.stopping.get() {
-            return Err(Error::new(ErrorKind::Stopping, "the pool is stopping"));
-        }
+        self.check_running()?;
         if !self.members.have(device) {
             return Ok(());
         }
@@ -243,10 +245,10 @@ impl Core {
         if let Err(error) = self.prepare(index, &next).await {
             return Err(self.leave_out(index, &blank, error).await);
         }
-        let span = MemberSegments { base: record.segment_base, count: record.segment_count };
-        self.sets.borrow_mut().expect(span);
+        let range = record.segments.ranges().next().expect("a new member has segments");
+        self.sets.borrow_mut().expect(range);
         self.write_superblocks(|superblock| *superblock = next.clone()).await?;
-        self.take_in(index, span);
+        self.take_in(index, range);
         if self.superblock.borrow().epoch > next.epoch {
             // Another member was left behind by the same update.
             self.renew_root(index, &next).await?;
@@ -351,19 +353,23 @@ impl Core {
     }
 
     /// From here on a member is one like any other.
-    fn take_in(&self, index: usize, span: MemberSegments) {
+    fn take_in(&self, index: usize, range: NumberRange) {
         self.members[index].transition(Standing::Serving);
         self.places_given.set(self.places_given.get() + 1);
-        let blocks = {
-            let mut sets = self.sets.borrow_mut();
-            sets.join(index, span);
-            sets.total_count() as u64 * (self.segment_bytes / BLOCK_BYTES)
-        };
+        self.sets.borrow_mut().join(index, range);
+        self.use_more();
+        // What was lost may be made good now.
+        self.epoch_begun.wake_all();
+    }
+
+    /// Has everything that goes by the size of the pool go by what it has become.
+    pub(crate) fn use_more(&self) {
+        let segments = self.sets.borrow().total_count() as u64;
+        let blocks = segments * (self.segment_bytes / BLOCK_BYTES);
         self.index_memory_max.set(self.superblock.borrow().index_memory_max);
         self.policy.borrow_mut().resize(blocks);
         self.resize_touches(blocks);
-        // What was lost may be made good now, and who waited may have room.
-        self.epoch_begun.wake_all();
+        // Who waited may have room.
         self.room.wake_all();
         self.housekeeping.wake_all();
         self.throttle.wake();
@@ -383,10 +389,9 @@ mod tests {
 
     #[test]
     fn the_first_gap_that_is_large_enough_gives_the_numbers() {
-        let member = |(segment_base, segment_count)| MemberRecord {
-            device: DeviceId([segment_base as u8; 16]),
-            segment_base,
-            segment_count,
+        let member = |(base, count)| MemberRecord {
+            device: DeviceId([base as u8; 16]),
+            segments: Numbers::new(base, count),
             joined_epoch: 1,
             state: MemberState::Present,
             replaced: false,

@@ -211,6 +211,15 @@ impl Core {
         &self.shards[shard_of(volume, block, count) as usize]
     }
 
+    /// Whether the pool goes on writing and is not asked to stop.
+    pub(crate) fn check_running(&self) -> Result<()> {
+        self.check_latch()?;
+        match self.stopping.get() {
+            true => Err(Error::new(ErrorKind::Stopping, "the pool is stopping")),
+            false => Ok(()),
+        }
+    }
+
     /// The error to give if the pool has latched.
     pub(crate) fn check_latch(&self) -> Result<()> {
         self.lease.check()?;
@@ -276,8 +285,8 @@ impl Core {
 
     /// A member's device and the byte offset of a block of a segment on it.
     pub(crate) fn place(&self, segment: SegmentId, block: u32) -> (&Member, u64) {
-        let member = &self.members[self.sets.borrow().member_of(segment)];
-        let within = u64::from(segment.0 - member.segment_base) * self.segment_bytes;
+        let (member, place) = self.sets.borrow().place_of(segment);
+        let (member, within) = (&self.members[member], u64::from(place) * self.segment_bytes);
         (member, member.segments_offset + within + u64::from(block) * BLOCK_BYTES)
     }
 

@@ -9,8 +9,8 @@ use crate::copies::{CopiesChange, check_copies};
 use crate::deadline::check_device_deadline;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::{
-    ImageRef, Layout, MemberRecord, MemberState, Root, SEGMENTS_MAX, Superblock, segment_bytes_for,
-    shards_with_claims,
+    ImageRef, Layout, MemberRecord, MemberState, Numbers, Root, SEGMENTS_MAX, Superblock,
+    segment_bytes_for, shards_with_claims,
 };
 use crate::ids::{DeviceId, PoolId, SECTOR_BYTES, Sequence};
 use crate::limits::{
@@ -215,8 +215,7 @@ fn lay_out(
         }
         members.push(MemberRecord {
             device: DeviceId(random_id(rt)),
-            segment_base: base,
-            segment_count: layout.segment_count,
+            segments: Numbers::new(base, layout.segment_count),
             joined_epoch: 1,
             state: MemberState::Present,
             replaced: false,

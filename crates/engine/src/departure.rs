@@ -24,6 +24,7 @@ use crate::event::EventKind;
 use crate::failure::Standing;
 use crate::format::{Layout, MemberRecord, SUPERBLOCK_BYTES, Stream, Superblock};
 use crate::ids::{BLOCK_BYTES, DeviceId, SegmentId};
+use crate::member::Member;
 use crate::planted::{self, Bug};
 use crate::pool::Pool;
 use crate::segment::{Set, SetState};
@@ -135,21 +136,22 @@ impl Core {
         self.serving().filter(|(_, member)| !member.is_leaving()).count()
     }
 
+    /// The member with this identity that the pool uses, and its place.
+    pub(crate) fn member_in_use(&self, id: DeviceId) -> Result<(usize, &Member)> {
+        self.serving().find(|(_, member)| member.id == id).ok_or_else(|| {
+            Error::new(ErrorKind::NotFound, format!("cache device {id} is not in use by the pool"))
+                .hint("see `forebay pool show` for its cache devices")
+        })
+    }
+
     fn bytes_on(&self, index: usize) -> u64 {
         self.sets.borrow().on(index).count() as u64 * self.segment_bytes
     }
 
     /// The place of a member that may be taken out, once `added` is there.
     fn may_depart(&self, id: DeviceId, added: Option<&MemberRecord>) -> Result<usize> {
-        self.check_latch()?;
-        if self.stopping.get() {
-            return Err(Error::new(ErrorKind::Stopping, "the pool is stopping"));
-        }
-        let found = self.serving().find(|(_, member)| member.id == id);
-        let (index, _) = found.ok_or_else(|| {
-            Error::new(ErrorKind::NotFound, format!("cache device {id} is not in use by the pool"))
-                .hint("see `forebay pool show` for its cache devices")
-        })?;
+        self.check_running()?;
+        let (index, _) = self.member_in_use(id)?;
         let refused =
             |what: String, hint: &str| Err(Error::new(ErrorKind::Refused, what).hint(hint));
         if self.members.iter().any(|member| member.is_leaving()) || self.emptying.get() {
@@ -185,8 +187,9 @@ impl Core {
             );
         }
         let sets = self.sets.borrow();
-        let left = sets.sets_without(index, added.map(|added| added.segment_count), dirty.into());
-        let count = added.map_or(0, |added| added.segment_count);
+        let left =
+            sets.sets_without(index, added.map(|added| added.segments.count()), dirty.into());
+        let count = added.map_or(0, |added| added.segments.count());
         let all = sets.sets_in_all(dirty.into(), Some((index, count)));
         let beyond = self.overpromised_bytes(all);
         if beyond > 0 {
@@ -227,10 +230,7 @@ impl Core {
 
     /// Whether a member is still on its way out.
     fn check_leaving(&self, index: usize) -> Result<()> {
-        self.check_latch()?;
-        if self.stopping.get() {
-            return Err(Error::new(ErrorKind::Stopping, "the pool is stopping"));
-        }
+        self.check_running()?;
         let member = &self.members[index];
         if member.is_leaving() {
             return Ok(());

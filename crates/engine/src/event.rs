@@ -13,6 +13,8 @@ pub enum EventKind {
     MemberFailed,
     /// A member was added.
     MemberAdded,
+    /// A member uses more of its device, as was asked for.
+    MemberGrown,
     /// A member was taken out, as was asked for.
     MemberRemoved,
     /// A member has not answered within the pool's deadline.
@@ -63,11 +65,12 @@ pub enum EventKind {
 
 impl EventKind {
     /// All of them.
-    pub const ALL: [EventKind; 27] = [
+    pub const ALL: [EventKind; 28] = [
         EventKind::Opened,
         EventKind::Latched,
         EventKind::MemberFailed,
         EventKind::MemberAdded,
+        EventKind::MemberGrown,
         EventKind::MemberRemoved,
         EventKind::MemberHung,
         EventKind::MemberMissing,
@@ -100,6 +103,7 @@ impl EventKind {
             EventKind::Latched => "pool-latched",
             EventKind::MemberFailed => "member-failed",
             EventKind::MemberAdded => "member-added",
+            EventKind::MemberGrown => "member-grown",
             EventKind::MemberRemoved => "member-removed",
             EventKind::MemberHung => "member-hung",
             EventKind::MemberMissing => "member-missing",

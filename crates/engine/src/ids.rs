@@ -51,7 +51,7 @@ impl fmt::Debug for DeviceId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct VolumeId(pub u32);
 
-/// A segment, numbered across the pool: its member's `segment_base` plus its place on the member.
+/// A segment, numbered across the pool; [`Numbers`](crate::format::Numbers) says where on which member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct SegmentId(pub u32);
 

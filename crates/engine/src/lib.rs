@@ -21,6 +21,7 @@ mod destage;
 mod direct;
 mod error;
 mod event;
+mod extension;
 mod failure;
 mod fingerprint;
 mod growth;

@@ -21,7 +21,6 @@ pub(crate) struct Member {
     /// reactors that read cache devices by themselves know it.
     pub place: usize,
     pub id: DeviceId,
-    pub segment_base: u32,
     pub segments_offset: u64,
     /// Whether a write has completed since the last flush began.
     pub unflushed: Cell<bool>,
@@ -47,7 +46,6 @@ impl Member {
             watched,
             place,
             id: record.device,
-            segment_base: record.segment_base,
             segments_offset,
             unflushed: Cell::new(false),
             queue: Queue::default(),

@@ -60,6 +60,8 @@ pub enum Bug {
     DepartedEarly,
     /// The others hear of a new member before its superblock is written.
     JoinedUnprepared,
+    /// Sets are opened in what is new of a member before its superblocks say so.
+    ExtendedBeforeDurable,
     /// A spare that is taken loses its mark before it has a superblock.
     SpareErased,
     /// A new member gets the numbers of one that is gone although sets bear them.

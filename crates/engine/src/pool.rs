@@ -22,7 +22,8 @@ use crate::event::{Event, EventKind};
 use crate::failure::{Standing, guardian};
 use crate::fingerprint;
 use crate::format::{
-    Claim, Host, Mode, Stream, Superblock, VOLUME_BLOCKS_MAX, VolumeRecord, VolumeSettings,
+    Claim, Host, MemberRecord, Mode, Numbers, Stream, Superblock, VOLUME_BLOCKS_MAX, VolumeRecord,
+    VolumeSettings,
 };
 use crate::ids::{BLOCK_BYTES, DeviceId, SECTOR_BYTES, VolumeId};
 use crate::lease::Lease;
@@ -35,7 +36,7 @@ use crate::policy::{S3Fifo, S3FifoConfig};
 use crate::ram::RamStatus;
 use crate::recovery::RecoveryReport;
 use crate::scrub::{Scrub, scrubber};
-use crate::segment::{MemberSegments, SetTable};
+use crate::segment::SetTable;
 use crate::share::{InService, Writing};
 use crate::sound::check_counter;
 use crate::space::{Claims, Share, Space};
@@ -196,7 +197,7 @@ async fn assessed(
     let opening = assess(deadline.devices(), witness, options).await?;
     let superblock = &opening.superblock;
     for member in &opening.members {
-        check_size(superblock, member)?;
+        check_size(superblock, &member.record, member.device.geometry().size_bytes)?;
     }
     check_counter("generation of the superblock", superblock.generation)?;
     check_counter("start number", superblock.start_number)?;
@@ -219,11 +220,10 @@ async fn recovered(
     core.recover().await
 }
 
-fn check_size(superblock: &Superblock, member: &Opened) -> Result<()> {
-    let size = member.device.geometry().size_bytes;
-    let record = &member.record;
+/// Whether a member's device has all that a superblock says of it.
+pub(crate) fn check_size(superblock: &Superblock, record: &MemberRecord, size: u64) -> Result<()> {
     let needed = superblock.segments_offset
-        + u64::from(record.segment_count) * u64::from(superblock.segment_bytes);
+        + u64::from(record.segments.count()) * u64::from(superblock.segment_bytes);
     if size >= needed {
         return Ok(());
     }
@@ -245,13 +245,10 @@ fn new_core(
     let segment_bytes = u64::from(superblock.segment_bytes);
     let segment_blocks = (segment_bytes / BLOCK_BYTES) as u32;
     let record_blocks_max = ((RECORD_BYTES_MAX / BLOCK_BYTES) as u32).min(segment_blocks / 4);
-    let spans: Vec<MemberSegments> = opened
-        .iter()
-        .map(|m| MemberSegments { base: m.record.segment_base, count: m.record.segment_count })
-        .collect();
-    let segments: u64 = spans.iter().map(|span| u64::from(span.count)).sum();
+    let given: Vec<Numbers> = opened.iter().map(|member| member.record.segments).collect();
+    let segments: u64 = given.iter().map(|numbers| u64::from(numbers.count())).sum();
     // The numbers of members that are gone stay theirs: images and headers may still name them.
-    let numbers = superblock.members.iter().map(|m| m.segment_base + m.segment_count).max();
+    let numbers = superblock.members.iter().map(|member| member.segments.end()).max();
     let members = opened
         .iter()
         .map(|Opened { record, device, .. }| {
@@ -292,7 +289,7 @@ fn new_core(
         segment_blocks,
         record_blocks_max,
         shards,
-        sets: RefCell::new(SetTable::new(segment_blocks, spans, numbers.unwrap_or(0))),
+        sets: RefCell::new(SetTable::new(segment_blocks, given, numbers.unwrap_or(0))),
         log: Log::new(),
         volumes: RefCell::default(),
         owed: RefCell::new(BTreeMap::new()),

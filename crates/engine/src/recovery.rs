@@ -232,9 +232,7 @@ impl Core {
     async fn read_headers(&self, report: &mut RecoveryReport) -> Result<Vec<SegmentHeader>> {
         let mut segments = Vec::new();
         for member in self.superblock.borrow().present() {
-            segments.extend(
-                (member.segment_base..member.segment_base + member.segment_count).map(SegmentId),
-            );
+            segments.extend(member.segments.iter());
         }
         let pool = self.superblock.borrow().pool;
         let mut headers = Vec::new();

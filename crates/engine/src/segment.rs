@@ -14,7 +14,7 @@ mod room;
 
 use std::collections::{BTreeSet, VecDeque};
 
-use crate::format::{State, Stream};
+use crate::format::{NumberRange, Numbers, State, Stream};
 use crate::ids::{Incarnation, Location, SegmentId, Sequence};
 use crate::limits::{COPIES_MAX, PLACES_MAX};
 
@@ -187,17 +187,11 @@ impl Set {
     }
 }
 
-/// Where a member's segments lie in the pool's numbering and on the device.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct MemberSegments {
-    pub base: u32,
-    pub count: u32,
-}
-
 /// All sets, and the free segments of each member.
 pub(crate) struct SetTable {
     segment_blocks: u32,
-    members: Vec<MemberSegments>,
+    /// Which segments are whose.
+    members: Vec<Numbers>,
     /// Members that have failed since the pool was opened.
     lost: MemberMask,
     /// One on which nothing is opened any more, because it is to leave.
@@ -220,9 +214,8 @@ pub(crate) struct SetTable {
 impl SetTable {
     /// A table in which every segment of the members that are there is free. `numbers` counts the
     /// segments of all members that the pool ever had.
-    pub(crate) fn new(segment_blocks: u32, members: Vec<MemberSegments>, numbers: u32) -> Self {
-        let free =
-            members.iter().map(|m| (m.base..m.base + m.count).map(SegmentId).collect()).collect();
+    pub(crate) fn new(segment_blocks: u32, members: Vec<Numbers>, numbers: u32) -> Self {
+        let free = members.iter().map(|member| member.iter().collect()).collect();
         let sets = (0..numbers).map(|_| None).collect();
         Self {
             segment_blocks,
@@ -244,10 +237,10 @@ impl SetTable {
         self.lost.0 |= 1 << member;
         self.leaving = self.leaving.filter(|&leaving| leaving != member);
         self.free[member].clear();
-        let MemberSegments { base, count } = self.members[member];
+        let own = self.members[member];
         for set in self.sets.iter_mut().flatten() {
             let before = set.segments.len();
-            set.segments.retain(|segment| !(base..base + count).contains(&segment.0));
+            set.segments.retain(|&segment| own.place_of(segment).is_none());
             let gone = before - set.segments.len();
             set.names_gone |= gone > 0;
             self.owed_segments -= if set.owed_blocks > 0 { gone } else { 0 };
@@ -255,31 +248,37 @@ impl SetTable {
         }
     }
 
-    /// Makes room for a member's segments, so that [`SetTable::join`] has nothing to allocate but what
-    /// is of the size of its own.
-    pub(crate) fn expect(&mut self, span: MemberSegments) {
-        let more = (span.base + span.count) as usize;
-        self.sets.reserve_exact(more.saturating_sub(self.sets.len()));
+    /// Makes room for a member's segments, so that [`SetTable::join`] and [`SetTable::extend`] have
+    /// nothing to allocate but what is of the size of its own.
+    pub(crate) fn expect(&mut self, range: NumberRange) {
+        self.sets.reserve_exact((range.end() as usize).saturating_sub(self.sets.len()));
     }
 
-    /// Takes in a member, at the place that it has in the pool. All of it is free. What was of members
-    /// that are gone and that nobody names any more may be its own now.
-    pub(crate) fn join(&mut self, member: usize, span: MemberSegments) {
-        let numbers = span.base + span.count;
-        self.sets.resize_with(self.sets.len().max(numbers as usize), || None);
-        let overlaps = |m: &MemberSegments| m.base < numbers && span.base < m.base + m.count;
-        for (other, m) in self.members.iter_mut().enumerate().filter(|(_, m)| overlaps(m)) {
-            assert!(self.lost.0 >> other & 1 == 1, "two members with one segment");
-            *m = MemberSegments { base: 0, count: 0 };
-        }
+    /// Takes in a member, at the place that it has in the pool. All of it is free.
+    pub(crate) fn join(&mut self, member: usize, range: NumberRange) {
         // Those that were to join and failed before have a place in the pool and none here.
         for other in self.members.len()..member {
             self.lost.0 |= 1 << other;
-            self.members.push(MemberSegments { base: 0, count: 0 });
+            self.members.push(Numbers::default());
             self.free.push(VecDeque::new());
         }
-        self.members.push(span);
-        self.free.push((span.base..numbers).map(SegmentId).collect());
+        self.members.push(Numbers::default());
+        self.free.push(VecDeque::new());
+        self.extend(member, Numbers::new(range.base, range.count), range);
+    }
+
+    /// Goes on with more segments of a member, which are free. What was of members that are gone and that
+    /// nobody names any more may be its own now.
+    pub(crate) fn extend(&mut self, member: usize, numbers: Numbers, more: NumberRange) {
+        self.sets.resize_with(self.sets.len().max(more.end() as usize), || None);
+        for (other, theirs) in self.members.iter_mut().enumerate() {
+            if theirs.overlap(more) {
+                assert!(self.lost.0 >> other & 1 == 1, "two members with one segment");
+                *theirs = Numbers::default();
+            }
+        }
+        self.members[member] = numbers;
+        self.free[member].extend((more.base..more.end()).map(SegmentId));
     }
 
     /// Whether some set is known by, or its headers name, a segment of a member that is gone.
@@ -344,9 +343,14 @@ impl SetTable {
 
     /// The member that holds a segment.
     pub(crate) fn member_of(&self, segment: SegmentId) -> usize {
-        self.members
-            .iter()
-            .position(|m| (m.base..m.base + m.count).contains(&segment.0))
+        self.place_of(segment).0
+    }
+
+    /// The member that holds a segment, and its place there, counted in segments.
+    pub(crate) fn place_of(&self, segment: SegmentId) -> (usize, u32) {
+        let mut members = self.members.iter().enumerate();
+        members
+            .find_map(|(member, numbers)| Some((member, numbers.place_of(segment)?)))
             .expect("segment ids are validated when they enter")
     }
 
@@ -362,7 +366,7 @@ impl SetTable {
 
     /// Whether a member that is there has such a segment.
     pub(crate) fn knows(&self, segment: SegmentId) -> bool {
-        self.members.iter().any(|m| (m.base..m.base + m.count).contains(&segment.0))
+        self.members.iter().any(|numbers| numbers.place_of(segment).is_some())
     }
 
     /// The set of a location and the block within it.
@@ -413,7 +417,7 @@ impl SetTable {
             return None;
         }
         let mut order: Vec<usize> = (0..self.members.len()).filter(|&m| above[m] > 0).collect();
-        let size = |m: usize| self.members[m].count as usize;
+        let size = |m: usize| self.members[m].count() as usize;
         order.sort_by(|&a, &b| {
             let needed = (above[b] >= possible).cmp(&(above[a] >= possible));
             needed.then((above[b] * size(a)).cmp(&(above[a] * size(b))))
@@ -604,7 +608,7 @@ mod tests {
         let mut base = 0;
         let members = counts.iter().map(|&count| {
             base += count;
-            MemberSegments { base: base - count, count }
+            Numbers::new(base - count, count)
         });
         let members = members.collect();
         // As if a further member with two segments had been lost.

@@ -85,6 +85,16 @@ pub(crate) const CODES: &[(&str, &str, &str)] = &[
         "Nothing. If one was lost before, wait for `copies-restored`.",
     ),
     (
+        "member-grown",
+        "A pool uses more of a cache device that has become larger, as was asked for. New data goes there from now on.",
+        "Nothing.",
+    ),
+    (
+        "member-larger",
+        "A cache device is larger than what its pool uses of it; the text says by how much.",
+        "`forebay pool device grow` has the pool use all of it; nothing happens without that.",
+    ),
+    (
         "member-removed",
         "A cache device was taken out of a pool, as was asked for: the others have all that it held, and its superblock is erased.",
         "It can be taken away, or be added again.",

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use clap::Subcommand;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use forebay_control::api::{
-    AddDevice, AddSpare, CanIPull, Change, Confirm, CreatePool, Done, Health, HealthVerdict,
-    ImportPool, Job, Many, MemberState, One, Pool, PoolPlan, PoolState, PoolUsage, Pull,
-    RemoveDevice, ReplaceDevice, SpareState, Verify,
+    AddDevice, AddSpare, CanIPull, Change, Confirm, CreatePool, Done, GrowDevice, Health,
+    HealthVerdict, ImportPool, Job, Many, MemberState, One, Pool, PoolPlan, PoolState, PoolUsage,
+    Pull, RemoveDevice, ReplaceDevice, SpareState, Verify,
 };
 use forebay_control::name::Name;
 use forebay_control::profile::Profile;
@@ -68,7 +68,7 @@ pub(crate) enum Command {
         #[arg(long)]
         dry_run: bool,
     },
-    /// The cache devices of a pool: add, replace, take out, keep spares, ask whether one can be pulled
+    /// The cache devices of a pool: add, grow, replace, take out, keep spares, ask whether one can be pulled
     #[command(subcommand)]
     Device(Device),
     /// Open a pool whose devices are here; without a name list those that could be
@@ -119,6 +119,16 @@ pub(crate) enum Device {
         /// A disk, a partition, or a file written in full
         #[arg(value_name = "PATH")]
         ssd: PathBuf,
+        /// Only say what would be done
+        #[arg(long)]
+        dry_run: bool,
+    },
+    /// Use all of a cache device that has become larger, while the pool serves
+    Grow {
+        /// The pool
+        pool: Name,
+        /// Its path or its identity, as `forebay pool show` has it
+        device: String,
         /// Only say what would be done
         #[arg(long)]
         dry_run: bool,
@@ -185,6 +195,9 @@ fn designation(device: String) -> Result<String> {
 fn run_device(command: Device, daemon: &Daemon<'_>) -> Result<()> {
     let (pool, device, yes, dry_run) = match command {
         Device::Add { pool, ssd, dry_run } => return add_device(pool, &ssd, dry_run, daemon),
+        Device::Grow { pool, device, dry_run } => {
+            return grow_device(pool, device, dry_run, daemon);
+        }
         Device::Spare { pool, ssd, dry_run } => return add_spare(pool, &ssd, dry_run, daemon),
         Device::Replace { pool, old, new, yes, dry_run } => {
             return replace_device(pool, old, &new, yes, dry_run, daemon);
@@ -271,6 +284,17 @@ fn add_device(pool: Name, ssd: &Path, dry_run: bool, daemon: &Daemon<'_>) -> Res
     }
     let at = format!("/api/v1/pools/{pool}/devices/add");
     let shown: One<Pool> = daemon.post(&at, &AddDevice { ssd })?;
+    daemon.print(&shown, |pool| print_pool(&pool.item));
+    Ok(())
+}
+
+fn grow_device(pool: Name, device: String, dry_run: bool, daemon: &Daemon<'_>) -> Result<()> {
+    let device = designation(device)?;
+    if dry_run {
+        return daemon.plan(&Change::GrowDevice { pool, device });
+    }
+    let at = format!("/api/v1/pools/{pool}/devices/grow");
+    let shown: One<Pool> = daemon.post(&at, &GrowDevice { device })?;
     daemon.print(&shown, |pool| print_pool(&pool.item));
     Ok(())
 }
@@ -629,6 +653,14 @@ pub(super) fn print_pool(pool: &Pool) {
             blocks => format!("; has returned {blocks} damaged blocks"),
         };
         say(format_args!("ssd      {state:8} {place}  {}{damaged}", member.id));
+        if member.unused_bytes > 0 {
+            let unused = text::bytes(member.unused_bytes);
+            let grow = format!(
+                "{unused} of it are not used: `forebay pool device grow {} {place}`",
+                pool.name
+            );
+            say(text::beside("         ", &grow));
+        }
         print_health(member.health.as_ref());
     }
     for spare in &pool.spares {

@@ -78,6 +78,11 @@ impl Daemon {
                     it.add_device(&pool, &body.ssd).await.map(One::of)
                 });
             }
+            Call::GrowDevice(pool, body, reply) => {
+                self.change(reply, |it| async move {
+                    it.grow_device(&pool, &body.device).await.map(One::of)
+                });
+            }
             Call::AddSpare(pool, body, reply) => {
                 self.change(reply, |it| async move {
                     it.add_spare(&pool, &body.ssd).await.map(One::of)

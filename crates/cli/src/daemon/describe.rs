@@ -95,7 +95,8 @@ pub(super) fn members_of(
             _ => MemberState::Lost,
         };
         let path = place.filter(|_| state == MemberState::Present).map(|found| found.path.clone());
-        Member { id: member.device.to_string(), path, state, damaged_blocks: 0, health: None }
+        let id = member.device.to_string();
+        Member { id, path, state, damaged_blocks: 0, unused_bytes: 0, health: None }
     });
     members.collect()
 }
@@ -232,6 +233,7 @@ impl Daemon {
                     path: Some(path.clone()),
                     state: MemberState::Missing,
                     damaged_blocks: 0,
+                    unused_bytes: 0,
                     health: None,
                 })
                 .collect(),
@@ -240,6 +242,11 @@ impl Daemon {
         for (id, blocks) in damaged {
             let of_it = |member: &&mut Member| member.id == id.to_string();
             members.iter_mut().filter(of_it).for_each(|member| member.damaged_blocks = blocks);
+        }
+        let unused = open.as_ref().map_or(Vec::new(), |open| open.pool.unused_bytes());
+        for (id, bytes) in unused {
+            let of_it = |member: &&mut Member| member.id == id.to_string();
+            members.iter_mut().filter(of_it).for_each(|member| member.unused_bytes = bytes);
         }
         for member in members.iter_mut().filter(|member| member.state == MemberState::Present) {
             member.health = self.health_of(&member.id);

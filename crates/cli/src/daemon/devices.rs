@@ -6,6 +6,7 @@ use std::rc::Rc;
 use forebay_control::api;
 use forebay_control::error::Code;
 use forebay_control::name::Name;
+use forebay_device::BlockDevice;
 use forebay_engine::Departure;
 use forebay_engine::format::Superblock;
 use forebay_engine::ids::DeviceId;
@@ -18,12 +19,30 @@ use super::volumes::cancelled;
 use super::{Daemon, Open};
 use crate::Result;
 use crate::failure::Failure;
-use crate::members::Members;
+use crate::members::{Members, refuse_sparse};
+use crate::text;
 
 /// A cache device of an open pool.
 pub(super) struct Device {
     pub(super) id: DeviceId,
     pub(super) path: PathBuf,
+}
+
+/// Bytes from a cache device's start that its pool uses.
+fn used_bytes(superblock: &Superblock, id: DeviceId) -> u64 {
+    let record = superblock.members.iter().find(|member| member.device == id);
+    let segments = record.map_or(0, |member| u64::from(member.segments.count()));
+    superblock.segments_offset + segments * u64::from(superblock.segment_bytes)
+}
+
+/// How to write a file in full behind the bytes that a pool uses of it, and nothing before.
+fn fill_behind(path: &Path, used: u64, size: u64) -> String {
+    let more = size.saturating_sub(used);
+    format!(
+        "write its new part in full, and nothing before it: `dd if=/dev/zero of={} bs=1M \
+         iflag=count_bytes oflag=seek_bytes conv=notrunc seek={used} count={more}`",
+        path.display()
+    )
 }
 
 impl Daemon {
@@ -111,7 +130,7 @@ impl Daemon {
         };
         let superblock = Superblock { device: id, ..open.pool.superblock() };
         open.members.borrow_mut().append(joining);
-        open.members.borrow().share_last(superblock.pool, &self.crew);
+        open.members.borrow().share(path, superblock.pool, &self.crew);
         slot.seen.borrow_mut().push(Found { path: path.to_owned(), superblock });
         slot.record.borrow_mut().places.insert(id.to_string(), path.to_owned());
         if let Some((spare, _)) = spare {
@@ -121,6 +140,58 @@ impl Daemon {
         self.tell_news(pool.as_str(), &open);
         self.keep_record(&slot).await;
         Ok(())
+    }
+
+    /// A cache device of an open pool, as large as it is now, and what the superblock says if the pool uses
+    /// all of it.
+    pub(super) async fn larger_device(
+        &self,
+        pool: &Name,
+        wanted: &str,
+    ) -> Result<(Device, Superblock)> {
+        let device = self.device_of(pool, wanted)?;
+        let (_, open) = self.open(pool.as_str())?;
+        let file = open.members.borrow().file(&device.path);
+        let file = file.ok_or_else(|| Failure::new("the cache device has just left the pool"))?;
+        let failed = |error| Failure::system("ask the cache device for its size", &error);
+        let (path, sizer) = (device.path.clone(), file.sizer().map_err(failed)?);
+        let used = used_bytes(&open.pool.superblock(), device.id);
+        let look = move || {
+            let size = sizer().map_err(failed)?;
+            refuse_sparse(&path, |_| fill_behind(&path, used, size)).map(|()| size)
+        };
+        let (size, known) =
+            (self.patiently(device.path.display(), look).await??, file.geometry().size_bytes);
+        if size < known {
+            let (path, size, known) =
+                (device.path.display(), text::bytes(size), text::bytes(known));
+            let what = format!("cache device {path} has shrunk: {size} of {known}");
+            return Err(Failure::coded(Code::Refused, what)
+                .hint("restore its size; nothing has been changed"));
+        }
+        file.grow(size);
+        let next = open.pool.plan_extension(device.id)?;
+        Ok((device, next))
+    }
+
+    /// Has a pool use all of a cache device that has become larger; the caller holds `changing`.
+    pub(super) async fn grow_device(&self, pool: &Name, wanted: &str) -> Result<api::Pool> {
+        let (device, next) = self.larger_device(pool, wanted).await?;
+        let (_, open) = self.open(pool.as_str())?;
+        open.members.borrow().share(&device.path, next.pool, &self.crew);
+        open.pool.extend_member(device.id).await?;
+        self.tell_news(pool.as_str(), &open);
+        self.describe_pool(pool.as_str())
+    }
+
+    /// Tells which cache devices are larger than what a pool that has just been opened uses of them.
+    pub(super) fn tell_larger(&self, pool: &str, open: &Open) {
+        for (id, bytes) in open.pool.unused_bytes() {
+            let bytes = text::bytes(bytes);
+            let what =
+                format!("cache device {id} is {bytes} larger than what pool \"{pool}\" uses");
+            self.journal.note("member-larger", pool, what);
+        }
     }
 
     /// Begins to take a cache device out of a pool: what it holds goes to the others, then the pool

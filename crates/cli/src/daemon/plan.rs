@@ -24,8 +24,14 @@ pub(super) fn plan(what: impl Into<String>, steps: Vec<String>) -> Plan {
 
 /// Bytes that the members of a superblock hold, each copy by itself.
 pub(super) fn capacity(superblock: &Superblock) -> u64 {
-    let segments: u64 = superblock.present().map(|m| u64::from(m.segment_count)).sum();
+    let segments: u64 = superblock.present().map(|m| u64::from(m.segments.count())).sum();
     segments * u64::from(superblock.segment_bytes)
+}
+
+/// What a pool that becomes larger costs in RAM, as a step.
+fn index_step(was: &Superblock, is: &Superblock) -> String {
+    let index = |superblock: &Superblock| text::bytes(superblock.index_memory_max);
+    format!("its index takes at most {} of RAM, before {}", index(is), index(was))
 }
 
 /// Bytes of a volume that its origin lacks, as a person reads them.
@@ -44,6 +50,7 @@ impl Daemon {
             Change::ExportPool(name) => self.plan_export_pool(&name),
             Change::DestroyPool(name) => self.plan_destroy(&name),
             Change::AddDevice { pool, ssd } => self.plan_add_device(&pool, &ssd).await,
+            Change::GrowDevice { pool, device } => self.plan_grow_device(&pool, &device).await,
             Change::AddSpare { pool, ssd } => self.plan_spare(&pool, &ssd).await,
             Change::ReplaceDevice { pool, old, new } => self.plan_replace(&pool, &old, &new).await,
             Change::RemoveDevice { pool, device } => self.plan_remove_device(&pool, &device),
@@ -138,10 +145,9 @@ impl Daemon {
         let joining = self.open_new(&open, path).await?;
         let device = joining.only();
         let (was, is) = (open.pool.superblock(), open.pool.plan_addition(&device)?);
-        let added = is.members.last().map_or(0, |member| u64::from(member.segment_count));
+        let added = is.members.last().map_or(0, |member| u64::from(member.segments.count()));
         let (count, segment) = (is.present().count(), u64::from(is.segment_bytes));
         let (bytes_before, bytes_after) = (capacity(&was), capacity(&is));
-        let index = |superblock: &Superblock| text::bytes(superblock.index_memory_max);
         let mut steps = vec![
             format!("it is erased and laid out: {added} segments of {}", text::bytes(segment)),
             format!(
@@ -150,7 +156,7 @@ impl Daemon {
                 text::bytes(bytes_after),
                 text::bytes(bytes_before)
             ),
-            format!("its index takes at most {} of RAM, before {}", index(&is), index(&was)),
+            index_step(&was, &is),
         ];
         let (short, _) = open.pool.short_bytes();
         let copies = usize::from(is.dirty_copies);
@@ -164,6 +170,19 @@ impl Daemon {
         Ok(Plan { erased: vec![path.to_owned()], ..plan(what, steps) })
     }
 
+    async fn plan_grow_device(&self, pool: &Name, device: &str) -> Result<Plan> {
+        let (_, open) = self.open(pool.as_str())?;
+        let (grown, is) = self.larger_device(pool, device).await?;
+        let was = open.pool.superblock();
+        let (before, after) = (capacity(&was), capacity(&is));
+        let steps = vec![
+            format!("what it holds stays there; {} more are used", text::bytes(after - before)),
+            format!("the pool has {} then instead of {}", text::bytes(after), text::bytes(before)),
+            index_step(&was, &is),
+        ];
+        Ok(plan(format!("{} would grow in pool \"{pool}\"", grown.path.display()), steps))
+    }
+
     fn plan_remove_device(&self, pool: &Name, device: &str) -> Result<Plan> {
         let (slot, open) = self.open(pool.as_str())?;
         if let Some((_, path)) = slot.spare_of(device) {
@@ -175,7 +194,7 @@ impl Daemon {
         let held = text::bytes(open.pool.check_departure(leaving.id)?);
         let superblock = open.pool.superblock();
         let others = || superblock.present().filter(|member| member.device != leaving.id);
-        let segments: u64 = others().map(|member| u64::from(member.segment_count)).sum();
+        let segments: u64 = others().map(|member| u64::from(member.segments.count())).sum();
         let steps = vec![
             "nothing new is put there".to_owned(),
             format!(

@@ -63,9 +63,9 @@ fn plan_of(name: &Name, superblock: &Superblock, members: &Members) -> PoolPlan 
     let planned = devices.map(|((path, device), member)| PlannedMember {
         path: path.to_owned(),
         size_bytes: device.geometry().size_bytes,
-        segments: member.segment_count,
+        segments: member.segments.count(),
     });
-    let segments: u64 = superblock.members.iter().map(|m| u64::from(m.segment_count)).sum();
+    let segments: u64 = superblock.members.iter().map(|m| u64::from(m.segments.count())).sum();
     let capacity_bytes = segments * u64::from(superblock.segment_bytes);
     // In MiB, which no pool has too many of to be multiplied.
     let index_bytes = |per_gib: u64| ((capacity_bytes >> 20) * per_gib) >> 10;
@@ -330,6 +330,7 @@ impl Daemon {
         *slot.state.borrow_mut() = State::Open(Rc::clone(&open));
         self.tell_time(&open);
         self.tell_news(&name, &open);
+        self.tell_larger(&name, &open);
         let superblock = open.pool.superblock();
         let places = slot.places_of(&superblock);
         let known = Record {
@@ -381,6 +382,7 @@ impl Daemon {
                 EventKind::CopiesRestored
                 | EventKind::CopiesRaised
                 | EventKind::MemberAdded
+                | EventKind::MemberGrown
                 | EventKind::MemberRemoved
                 | EventKind::ScrubEnded => self.journal.note(code, name, event.what),
                 _ => self.journal.warn(code, name, event.what),

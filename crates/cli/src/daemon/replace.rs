@@ -287,10 +287,10 @@ impl Daemon {
         let joining = self.new_device(name, &old, new).await?;
         let device = joining.only();
         let is = open.pool.plan_addition_for(&device, old.device.id)?;
-        let added = is.members.last().map_or(0, |member| u64::from(member.segment_count));
+        let added = is.members.last().map_or(0, |member| u64::from(member.segments.count()));
         let segment = u64::from(is.segment_bytes);
         let old_record = was.present().find(|m| m.device == old.device.id && old.is_there);
-        let leaving = old_record.map_or(0, |member| u64::from(member.segment_count) * segment);
+        let leaving = old_record.map_or(0, |member| u64::from(member.segments.count()) * segment);
         let (bytes_before, bytes_after) = (capacity(&was), capacity(&is) - leaving);
         let mut steps = vec![
             format!("{place} is erased and laid out: {added} segments of {}", text::bytes(segment)),

@@ -244,7 +244,7 @@ impl Daemon {
         let layout = open.pool.plan_spare(&members.only())?;
         let (superblock, segment) = (open.pool.superblock(), u64::from(layout.segment_bytes));
         let larger =
-            superblock.present().filter(|m| m.segment_count > layout.segment_count).count();
+            superblock.present().filter(|m| m.segments.count() > layout.segment_count).count();
         let covers = match larger {
             0 => {
                 "it covers the loss of any one cache device: as much fits then as before".to_owned()
@@ -477,7 +477,7 @@ impl Daemon {
         let Ok(Some(lost)) = self.lost_without_spare(name.as_str()) else { return false };
         let superblock = open.pool.superblock();
         let record = superblock.members.iter().find(|member| member.device == lost);
-        let segments = record.map_or(0, |member| member.segment_count);
+        let segments = record.map_or(0, |member| member.segments.count());
         let wanted = u64::from(segments) * u64::from(superblock.segment_bytes);
         let Some((id, members)) = choose(open.spares.ready(), wanted) else { return false };
         let (_, path) = slot.name_and_spare(&id);

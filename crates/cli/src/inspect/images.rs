@@ -62,8 +62,8 @@ fn places(members: &[Member]) -> Places<'_> {
     let mut places = Places::new();
     for member in members {
         let Some(record) = member.record() else { continue };
-        for number in record.segment_base..record.segment_base + record.segment_count {
-            let Some(offset) = member.segment_offset(SegmentId(number)) else { continue };
+        for segment in record.segments.iter() {
+            let Some(offset) = member.segment_offset(segment) else { continue };
             let header = member.read(offset, BLOCK).ok();
             let header = header.and_then(|bytes| SegmentHeader::decode(&bytes).ok());
             if let Some(header) = header {

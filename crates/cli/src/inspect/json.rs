@@ -7,7 +7,7 @@ use forebay_engine::format::{
 use forebay_engine::ids::BLOCK_BYTES;
 use serde_json::{Value, json};
 
-use super::member::{Damage, Member, features};
+use super::member::{Damage, Member, root_features, superblock_features};
 use super::segments::{self, Ends, Found, Piece, Record, life};
 
 fn or_damage<T>(found: &Result<T, Damage>, show: impl FnOnce(&T) -> Value) -> Value {
@@ -69,7 +69,7 @@ fn superblock(s: &Superblock) -> Value {
         "whole_since": s.whole_since,
         "marking_root": s.marking_root,
         "start_number": s.start_number,
-        "features": features(s.own_roots, false),
+        "features": superblock_features(s),
         "segment_bytes": s.segment_bytes,
         "segments_offset": s.segments_offset,
         "root_bytes": s.root_bytes,
@@ -93,11 +93,14 @@ fn superblock(s: &Superblock) -> Value {
 }
 
 fn member_record(m: &MemberRecord) -> Value {
+    let mut ranges = m.segments.ranges();
+    let first = ranges.next();
     json!({
         "device": m.device.to_string(),
         "state": format!("{:?}", m.state),
-        "segment_base": m.segment_base,
-        "segment_count": m.segment_count,
+        "segment_base": first.map(|range| range.base),
+        "segment_count": first.map(|range| range.count),
+        "more_segments": ranges.map(|range| [range.base, range.count]).collect::<Vec<_>>(),
         "joined_epoch": m.joined_epoch,
         "replaced": m.replaced,
     })
@@ -127,7 +130,7 @@ fn root(r: &Root) -> Value {
         "sequence": r.sequence.0,
         "open_counter": r.open_counter,
         "clean_stop": r.clean_stop,
-        "features": features(r.own_roots, r.marks),
+        "features": root_features(r),
         "images": r.images.len(),
         "images_empty": r.images.iter().filter(|image| image.is_empty()).count(),
     })

@@ -172,10 +172,9 @@ impl Member {
     /// Where a segment of this member starts.
     pub(super) fn segment_offset(&self, segment: SegmentId) -> Option<u64> {
         let (superblock, record) = (self.superblock()?, self.record()?);
-        let index = segment.0.checked_sub(record.segment_base)?;
-        let inside = index < record.segment_count;
-        let offset = u64::from(index) * u64::from(superblock.segment_bytes);
-        inside.then_some(superblock.segments_offset + offset)
+        let place = record.segments.place_of(segment)?;
+        let offset = u64::from(place) * u64::from(superblock.segment_bytes);
+        Some(superblock.segments_offset + offset)
     }
 
     /// The set and the block within it that a location names.
@@ -238,14 +237,20 @@ impl Member {
     }
 }
 
-/// The features that a superblock or a root uses, by name.
-pub(super) fn features(own_roots: bool, marks: bool) -> &'static str {
-    match (own_roots, marks) {
-        (true, true) => "own_roots, marks",
-        (true, false) => "own_roots",
-        (false, true) => "marks",
-        (false, false) => "none",
-    }
+/// The features that are in use, by name.
+fn features(used: &[(bool, &'static str)]) -> String {
+    let names: Vec<_> = used.iter().filter(|(used, _)| *used).map(|(_, name)| *name).collect();
+    if names.is_empty() { "none".to_owned() } else { names.join(", ") }
+}
+
+/// Those of a superblock.
+pub(super) fn superblock_features(s: &Superblock) -> String {
+    features(&[(s.own_roots, "own_roots"), (s.has_grown(), "grown")])
+}
+
+/// Those of a root.
+pub(super) fn root_features(root: &Root) -> String {
+    features(&[(root.own_roots, "own_roots"), (root.marks, "marks")])
 }
 
 fn print_superblock(slot: usize, s: &Superblock, out: &mut dyn Write) -> io::Result<()> {
@@ -259,7 +264,7 @@ fn print_superblock(slot: usize, s: &Superblock, out: &mut dyn Write) -> io::Res
         s.whole_since,
         s.marking_root,
         s.start_number,
-        features(s.own_roots, false)
+        superblock_features(s)
     )?;
     writeln!(
         out,
@@ -291,13 +296,14 @@ fn print_superblock(slot: usize, s: &Superblock, out: &mut dyn Write) -> io::Res
         s.scrub_rate_bytes_per_s, s.scrub_begun_unix_s, s.scrub_next, s.verify_reads
     )?;
     for member in &s.members {
+        let ranges = member.segments.ranges();
+        let ranges: Vec<_> = ranges.map(|r| format!("{}..{}", r.base, r.end())).collect();
         writeln!(
             out,
-            "  member {}: {:?}, segments {}..{}, joined_epoch {}{}",
+            "  member {}: {:?}, segments {}, joined_epoch {}{}",
             member.device,
             member.state,
-            member.segment_base,
-            u64::from(member.segment_base) + u64::from(member.segment_count),
+            ranges.join(", "),
             member.joined_epoch,
             if member.replaced { ", replaced" } else { "" },
         )?;
@@ -341,7 +347,7 @@ fn print_root(
         root.sequence.0,
         root.open_counter,
         u8::from(root.clean_stop),
-        features(root.own_roots, root.marks),
+        root_features(root),
         if stranger { ", of another pool" } else { "" },
     )?;
     writeln!(

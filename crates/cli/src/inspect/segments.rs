@@ -3,8 +3,8 @@
 use std::io::{self, Write};
 
 use forebay_engine::format::{
-    Entry, FooterTrailer, FormatError, RecordHeader, SegmentHeader, Superblock, checksum,
-    decode_footer_body, decode_footer_trailer, decode_record,
+    Entry, FooterTrailer, FormatError, NumberRange, RecordHeader, SegmentHeader, Superblock,
+    checksum, decode_footer_body, decode_footer_trailer, decode_record,
 };
 use forebay_engine::ids::{BLOCK_BYTES, Incarnation, PoolId, SegmentId};
 
@@ -123,9 +123,19 @@ pub(super) fn each(
     let (Some(superblock), Some(record)) = (member.superblock(), member.record()) else {
         return Ok(());
     };
+    record.segments.ranges().try_for_each(|range| each_in(member, range, superblock, tell))
+}
+
+/// The same for those of one range of numbers.
+fn each_in(
+    member: &Member,
+    NumberRange { base, count }: NumberRange,
+    superblock: &Superblock,
+    tell: &mut dyn FnMut(Found) -> io::Result<()>,
+) -> io::Result<()> {
     let mut blank_from = None;
-    let end = record.segment_base + record.segment_count;
-    for number in record.segment_base..end {
+    let end = base + count;
+    for number in base..end {
         let segment = SegmentId(number);
         let Some(offset) = member.segment_offset(segment) else { break };
         let ends = Ends::read(member, offset, superblock.segment_bytes.into());

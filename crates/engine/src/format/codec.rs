@@ -12,11 +12,13 @@ pub const FORMAT_VERSION: u32 = 1;
 pub const FEATURE_OWN_ROOTS: u32 = 1;
 /// Of a root: it counts only where a superblock names it.
 pub const FEATURE_MARKS: u32 = 2;
+/// Of a superblock: a member has grown, and has further ranges of segment numbers.
+pub const FEATURE_GROWN: u32 = 4;
 /// Incompatible features of superblocks that this code understands; with any other bit they are
-/// refused. Roots have the marks besides, and no other structure has any.
-pub const FEATURES_KNOWN: u32 = FEATURE_OWN_ROOTS;
+/// refused. Roots have others, and no other structure has any.
+pub const FEATURES_KNOWN: u32 = FEATURE_OWN_ROOTS | FEATURE_GROWN;
 /// The same of roots.
-pub const ROOT_FEATURES_KNOWN: u32 = FEATURES_KNOWN | FEATURE_MARKS;
+pub const ROOT_FEATURES_KNOWN: u32 = FEATURE_OWN_ROOTS | FEATURE_MARKS;
 /// One block, as a length in memory.
 pub(super) const BLOCK: usize = BLOCK_BYTES as usize;
 
@@ -195,9 +197,10 @@ pub(super) fn begin(bytes: &mut [u8], magic: &[u8; 8]) {
     put_u32(bytes, prefix::FEATURES, 0);
 }
 
-/// Sets incompatible features, after [`begin`].
-pub(super) fn put_features(bytes: &mut [u8], features: u32) {
-    put_u32(bytes, prefix::FEATURES, features);
+/// Sets the incompatible features that are in use, after [`begin`].
+pub(super) fn put_features(bytes: &mut [u8], features: &[(bool, u32)]) {
+    let used = features.iter().filter(|(used, _)| *used);
+    put_u32(bytes, prefix::FEATURES, used.fold(0, |bits, (_, bit)| bits | bit));
 }
 
 /// Whether a feature is in use.

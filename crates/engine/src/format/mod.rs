@@ -12,6 +12,7 @@ mod extent;
 mod footer;
 mod geometry;
 mod image;
+mod numbers;
 mod record;
 mod root;
 mod segment;
@@ -23,7 +24,9 @@ mod witness;
 
 pub use checksum::checksum;
 pub use claim::{CLAIM_BYTES, Claim, Host};
-pub use codec::{FEATURE_OWN_ROOTS, FEATURES_KNOWN, FORMAT_VERSION, Field, FormatError, Structure};
+pub use codec::{
+    FEATURE_GROWN, FEATURE_OWN_ROOTS, FEATURES_KNOWN, FORMAT_VERSION, Field, FormatError, Structure,
+};
 pub use entry::{ENTRY_BYTES, Entry, EntryKind, NO_DATA, RECORD_BLOCKS_MAX, VOLUME_BLOCKS_MAX};
 pub use extent::{Extent, State};
 pub use footer::{
@@ -36,6 +39,7 @@ pub use image::{
     IMAGE_CHUNK_HEAD_BYTES, IMAGE_REGION_BYTES_MAX, ImageChunk, ImageChunkWriter, ImageRegion,
     ImageRegions, append_image_region,
 };
+pub use numbers::{NumberRange, Numbers, RANGES_MAX};
 pub use record::{
     RECORD_HEAD_BYTES, RecordHeader, decode_checksums, decode_record, encode_record_header,
     header_blocks_for,

@@ -96,8 +96,7 @@ impl Root {
         let mut out = vec![0; root_bytes_for(self.images.len() as u32) as usize];
         begin(&mut out, MAGIC);
         let features = [(self.own_roots, FEATURE_OWN_ROOTS), (self.marks, FEATURE_MARKS)];
-        let used = features.iter().filter(|(used, _)| *used);
-        put_features(&mut out, used.fold(0, |bits, (_, bit)| bits | bit));
+        put_features(&mut out, &features);
         put_u32(&mut out, at::IMAGE_COUNT, self.images.len() as u32);
         put_bytes(&mut out, at::POOL, &self.pool.0);
         put_u64(&mut out, at::GENERATION, self.generation);

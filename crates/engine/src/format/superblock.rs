@@ -4,11 +4,12 @@
 use forebay_device::Nanos;
 
 use super::codec::{
-    FEATURE_OWN_ROOTS, FEATURES_KNOWN, FormatError, begin, check, get_bool, get_bytes, get_text,
-    get_u16, get_u32, get_u64, has_feature, open_knowing, put_bytes, put_features, put_u16,
-    put_u32, put_u64, seal, structure,
+    FEATURE_GROWN, FEATURE_OWN_ROOTS, FEATURES_KNOWN, FormatError, begin, check, get_bool,
+    get_bytes, get_text, get_u16, get_u32, get_u64, has_feature, open_knowing, put_bytes,
+    put_features, put_u16, put_u32, put_u64, seal, structure,
 };
 use super::geometry::{SEGMENTS_MAX, root_bytes_for, segment_bytes_valid, segments_offset_for};
+use super::numbers::{NumberRange, Numbers, RANGES_MAX};
 use super::slots::{SlotChoice, Slotted, choose_slot};
 use super::volume::{self, VolumeRecord, name_valid};
 use crate::ids::{BLOCK_BYTES, DeviceId, PoolId, SECTOR_BYTES};
@@ -67,12 +68,17 @@ structure!(member, "Member record", 64, {
     SEGMENT_COUNT @ 28: 4,
     STATE @ 32: 1,
     REPLACED @ 33: 1,
+    MORE_SEGMENTS @ 36: 24,
 });
+
+/// Bytes of a range of numbers.
+const RANGE_BYTES: usize = 8;
 
 const _: () = assert!(at::SIZE == SUPERBLOCK_BYTES);
 const _: () = assert!(at::MEMBERS + MEMBERS_MAX * member::SIZE <= at::VOLUMES);
 const _: () = assert!(at::VOLUMES + VOLUMES_MAX * volume::at::SIZE == SUPERBLOCK_BYTES);
 const _: () = assert!(at::MEMBERS - at::NAME > NAME_BYTES_MAX);
+const _: () = assert!(member::MORE_SEGMENTS + (RANGES_MAX - 1) * RANGE_BYTES <= member::SIZE);
 
 /// What became of a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -103,10 +109,8 @@ impl MemberState {
 pub struct MemberRecord {
     /// Its identity.
     pub device: DeviceId,
-    /// Number of its first segment within the pool.
-    pub segment_base: u32,
-    /// Its segments.
-    pub segment_count: u32,
+    /// The numbers of its segments within the pool.
+    pub segments: Numbers,
     /// The epoch that first named it.
     pub joined_epoch: u64,
     /// What became of it.
@@ -195,14 +199,17 @@ impl Superblock {
         }
         let mut out = vec![0; SUPERBLOCK_BYTES];
         begin(&mut out, MAGIC);
-        put_features(&mut out, if self.own_roots { FEATURE_OWN_ROOTS } else { 0 });
+        let grown = self.has_grown();
+        put_features(&mut out, &[(self.own_roots, FEATURE_OWN_ROOTS), (grown, FEATURE_GROWN)]);
         self.encode_head(&mut out);
         let places = out[at::MEMBERS..].chunks_exact_mut(member::SIZE);
         for (record, place) in self.members.iter().zip(places) {
             put_bytes(place, member::DEVICE, &record.device.0);
             put_u64(place, member::JOINED_EPOCH, record.joined_epoch);
-            put_u32(place, member::SEGMENT_BASE, record.segment_base);
-            put_u32(place, member::SEGMENT_COUNT, record.segment_count);
+            for (index, range) in record.segments.places().iter().enumerate() {
+                put_u32(place, range_at(index), range.base);
+                put_u32(place, range_at(index) + 4, range.count);
+            }
             place[member::STATE] = record.state as u8;
             place[member::REPLACED] = u8::from(record.replaced);
         }
@@ -300,6 +307,11 @@ impl Superblock {
         choose_slot(slot0, slot1)
     }
 
+    /// Whether a version that knows one range of numbers of each member must refuse it.
+    pub fn has_grown(&self) -> bool {
+        self.members.iter().any(|member| member.segments.are_split())
+    }
+
     fn validate(&self) -> Result<(), FormatError> {
         check(name_valid(&self.name), "name")?;
         check((SHARDS_MIN..=SHARDS_MAX).contains(&self.shard_count), "shard_count")?;
@@ -334,9 +346,7 @@ impl Superblock {
         check((1..=MEMBERS_MAX).contains(&self.members.len()), "member_count")?;
         check(self.members.iter().any(|member| member.device == self.device), "device")?;
         for (index, member) in self.members.iter().enumerate() {
-            check(member.segment_count > 0, "member segment_count")?;
-            let end = u64::from(member.segment_base) + u64::from(member.segment_count);
-            check(end <= u64::from(SEGMENTS_MAX), "member segment_base")?;
+            member.segments.validate()?;
             check(member.joined_epoch <= self.epoch, "member joined_epoch")?;
             let is_gone = member.state != MemberState::Present;
             check(is_gone || !member.replaced, "member replaced")?;
@@ -366,9 +376,7 @@ impl MemberRecord {
     /// Whether two members that are not removed claim the same segment numbers.
     fn overlaps(&self, other: &MemberRecord) -> bool {
         let gone = [self.state, other.state].contains(&MemberState::Removed);
-        !gone
-            && self.segment_base < other.segment_base + other.segment_count
-            && other.segment_base < self.segment_base + self.segment_count
+        !gone && other.segments.ranges().any(|range| self.segments.overlap(range))
     }
 }
 
@@ -380,8 +388,7 @@ fn decode_members(bytes: &[u8]) -> Result<Vec<MemberRecord>, FormatError> {
         .map(|place| {
             Ok(MemberRecord {
                 device: DeviceId(get_bytes(place, member::DEVICE)),
-                segment_base: get_u32(place, member::SEGMENT_BASE),
-                segment_count: get_u32(place, member::SEGMENT_COUNT),
+                segments: decode_numbers(place, has_feature(bytes, FEATURE_GROWN)),
                 joined_epoch: get_u64(place, member::JOINED_EPOCH),
                 state: MemberState::from_number(place[member::STATE])
                     .ok_or(FormatError::Invalid { field: "member state" })?,
@@ -389,6 +396,25 @@ fn decode_members(bytes: &[u8]) -> Result<Vec<MemberRecord>, FormatError> {
             })
         })
         .collect()
+}
+
+/// The numbers in a member record; without the feature no more than the first range.
+fn decode_numbers(place: &[u8], grown: bool) -> Numbers {
+    let mut ranges = [NumberRange::default(); RANGES_MAX];
+    let used = if grown { RANGES_MAX } else { 1 };
+    for (index, range) in ranges.iter_mut().enumerate().take(used) {
+        let at = range_at(index);
+        *range = NumberRange { base: get_u32(place, at), count: get_u32(place, at + 4) };
+    }
+    Numbers::of(ranges)
+}
+
+/// Where a range of numbers stands in a member record: the first one apart from the others.
+fn range_at(index: usize) -> usize {
+    match index {
+        0 => member::SEGMENT_BASE,
+        _ => member::MORE_SEGMENTS + (index - 1) * RANGE_BYTES,
+    }
 }
 
 fn decode_volumes(bytes: &[u8]) -> Result<Vec<VolumeRecord>, FormatError> {

@@ -66,9 +66,8 @@ impl SetTable {
 
 #[cfg(test)]
 mod tests {
-    use super::super::MemberSegments;
     use super::*;
-    use crate::format::{State, Stream};
+    use crate::format::{Numbers, State, Stream};
     use crate::ids::{Incarnation, Sequence};
 
     /// A set on the first segments of two members, closed.
@@ -89,7 +88,7 @@ mod tests {
 
     #[test]
     fn of_many_sets_those_are_known_that_have_something_to_give() {
-        let members = [0, 100].map(|base| MemberSegments { base, count: 100 }).to_vec();
+        let members = [0, 100].map(|base| Numbers::new(base, 100)).to_vec();
         let mut table = SetTable::new(16, members, 200);
         table.accounting = true;
         table.set_clean_copies(1);

@@ -75,7 +75,7 @@ fn floor_of(count: u32, stream: Stream) -> usize {
 impl SetTable {
     /// Free segments of a member below which room is made: 5 % of it.
     fn reserve(&self, member: usize) -> usize {
-        reserve_of(self.members[member].count)
+        reserve_of(self.members[member].count())
     }
 
     /// Free segments of a member that a stream leaves to others. Images may take all: they lead to
@@ -84,7 +84,7 @@ impl SetTable {
     /// otherwise, reclaim could give the segment that it has just freed to the data it moves
     /// there, again and again, before a write that waits for one on several members finds them.
     pub(super) fn floor(&self, member: usize, stream: Stream) -> usize {
-        floor_of(self.members[member].count, stream)
+        floor_of(self.members[member].count(), stream)
     }
 
     /// Segments that are worth a root of their own while writers wait for room: half of the
@@ -244,7 +244,7 @@ impl SetTable {
         let mut above = [0; PLACES_MAX];
         let room = |count: u32| (count as usize).saturating_sub(floor_of(count, Stream::Dirty));
         for m in self.there().filter(|&m| m != member) {
-            above[m] = room(self.members[m].count);
+            above[m] = room(self.members[m].count());
         }
         // That place is the member's own.
         above[member] = more.map_or(0, room);
@@ -256,7 +256,7 @@ impl SetTable {
     pub(crate) fn sets_in_all(&self, copies: usize, change: Option<(usize, u32)>) -> usize {
         let mut counts = [0; PLACES_MAX];
         for m in self.there() {
-            counts[m] = self.members[m].count as usize;
+            counts[m] = self.members[m].count() as usize;
         }
         if let Some((member, count)) = change {
             counts[member] = count as usize;
@@ -284,6 +284,6 @@ impl SetTable {
 
     /// Segments of all members that give any.
     pub(crate) fn total_count(&self) -> usize {
-        self.there().map(|m| self.members[m].count as usize).sum()
+        self.there().map(|m| self.members[m].count() as usize).sum()
     }
 }

@@ -1,6 +1,8 @@
 //! Damaged and hostile bytes.
 
-use forebay_engine::format::{FEATURE_OWN_ROOTS, FormatError, checksum, decode_footer_trailer};
+use forebay_engine::format::{
+    FEATURE_GROWN, FEATURE_OWN_ROOTS, FormatError, Superblock, checksum, decode_footer_trailer,
+};
 use proptest::prelude::*;
 use proptest::sample::Index;
 
@@ -85,6 +87,47 @@ fn superblocks_and_roots_alone_use_features() {
             None => assert_eq!((sample.decode)(&other), refused, "{}", sample.name),
         }
     }
+}
+
+/// What a version that knows one range of each member must not look away from, and what a superblock
+/// of such a version has in its reserved bytes.
+#[test]
+fn further_ranges_count_with_their_feature_alone() {
+    let sample = |name: &str| samples::featured().into_iter().find(|s| s.name == name).unwrap();
+    let grown = sample("superblock_grown");
+    assert_eq!(grown.bytes[12], (FEATURE_OWN_ROOTS | FEATURE_GROWN) as u8);
+    let read = Superblock::decode(&grown.bytes).unwrap().members[1].segments;
+    assert_eq!((read.ranges().count(), read.end()), (4, 5001));
+    let mut without = grown.bytes.clone();
+    without[12] = FEATURE_OWN_ROOTS as u8;
+    reseal(&grown, &mut without);
+    let read = Superblock::decode(&without).unwrap().members[1].segments;
+    assert_eq!(read, samples::superblock().members[1].segments);
+    let root = sample("root_own_roots");
+    let mut other = root.bytes.clone();
+    other[12] |= FEATURE_GROWN as u8;
+    reseal(&root, &mut other);
+    assert_eq!((root.decode)(&other), Err(FormatError::UnknownFeatures { bits: FEATURE_GROWN }));
+}
+
+/// Ranges as no writer leaves them: with a hole between them, without segments, or over each other.
+#[test]
+fn further_ranges_that_no_writer_writes_are_refused() {
+    let grown = samples::featured().into_iter().find(|s| s.name == "superblock_grown").unwrap();
+    let at = |range: usize| 256 + 64 + 36 + (range - 1) * 8;
+    let changed = |offset: usize, value: u32| {
+        let mut bytes = grown.bytes.clone();
+        bytes[offset..offset + 4].copy_from_slice(&value.to_le_bytes());
+        reseal(&grown, &mut bytes);
+        (grown.decode)(&bytes)
+    };
+    let refused = Err(FormatError::Invalid { field: "member more_segments" });
+    assert_eq!(changed(at(2) + 4, 0), refused, "a base without a count, and one behind it");
+    assert_eq!(changed(at(3) + 4, 0), refused, "a base without a count");
+    assert_eq!(changed(at(3), 3099), refused, "its own numbers twice");
+    let refused = Err(FormatError::Invalid { field: "member segment_base" });
+    assert_eq!(changed(at(3), u32::MAX), refused);
+    assert_eq!(changed(at(3), 1000), refused, "another member's");
 }
 
 #[test]

@@ -193,16 +193,23 @@ fn a_scrub_may_stand_behind_the_last_set_that_a_pool_can_have() {
 
 #[test]
 fn overlapping_members_and_reused_volume_numbers_are_refused() {
-    let refused = |change: fn(&mut Superblock)| {
+    let refused = |change: &dyn Fn(&mut Superblock)| {
         let mut superblock = samples::superblock();
         change(&mut superblock);
         assert!(std::panic::catch_unwind(|| superblock.encode()).is_err());
     };
-    refused(|s| s.members[1].segment_base = s.members[0].segment_base + 1);
-    refused(|s| s.next_volume = 5);
-    refused(|s| s.volumes[1].name = s.volumes[0].name.clone());
-    refused(|s| s.device = samples::device(9));
-    refused(|s| s.segments_offset += 4096);
-    refused(|s| s.name = "x".repeat(64));
-    refused(|s| s.scrub_next = SEGMENTS_MAX + 2);
+    refused(&|s| s.members[1].segments = Numbers::new(s.members[0].segments.end() - 1, 1));
+    let more = |s: &mut Superblock, base, count| {
+        let segments = &mut s.members[1].segments;
+        *segments = segments.with(NumberRange { base, count }).unwrap();
+    };
+    refused(&|s| more(s, s.members[0].segments.end() - 1, 1));
+    refused(&|s| more(s, s.members[1].segments.end() - 1, 1));
+    refused(&|s| more(s, SEGMENTS_MAX - 1, 2));
+    refused(&|s| s.next_volume = 5);
+    refused(&|s| s.volumes[1].name = s.volumes[0].name.clone());
+    refused(&|s| s.device = samples::device(9));
+    refused(&|s| s.segments_offset += 4096);
+    refused(&|s| s.name = "x".repeat(64));
+    refused(&|s| s.scrub_next = SEGMENTS_MAX + 2);
 }

@@ -36,9 +36,15 @@ pub fn all() -> Vec<Sample> {
 pub fn featured() -> Vec<Sample> {
     let superblock = Superblock { own_roots: true, ..superblock() };
     let root = Root { own_roots: true, ..root() };
+    let mut grown = superblock.clone();
+    for (base, count) in [(3000, 100), (50, 7), (5000, 1)] {
+        let segments = &mut grown.members[1].segments;
+        *segments = segments.with(NumberRange { base, count }).unwrap();
+    }
     let sample = |name, bytes, decode| Sample { name, bytes, decode };
     vec![
         sample("superblock_own_roots", superblock.encode(), |b| Superblock::decode(b).map(drop)),
+        sample("superblock_grown", grown.encode(), |b| Superblock::decode(b).map(drop)),
         sample("root_own_roots", root.encode(), |b| Root::decode(b).map(drop)),
     ]
 }
@@ -65,8 +71,7 @@ pub fn superblock() -> Superblock {
     let layout = Layout::new(600 << 20, 1 << 20, 64).unwrap();
     let member = |number: u8, state| MemberRecord {
         device: device(number),
-        segment_base: u32::from(number) * 1000,
-        segment_count: layout.segment_count,
+        segments: Numbers::new(u32::from(number) * 1000, layout.segment_count),
         joined_epoch: 1,
         state,
         replaced: false,

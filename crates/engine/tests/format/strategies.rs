@@ -101,6 +101,18 @@ fn volumes() -> impl Strategy<Value = Vec<VolumeRecord>> {
     })
 }
 
+/// The numbers of a member in one to four ranges, the last ones first.
+fn split(base: u32, count: u32) -> Numbers {
+    let ranges = (count % 5).min(count).max(1);
+    let part = count / ranges;
+    let first = count - part * (ranges - 1);
+    (1..ranges).fold(Numbers::new(base + count - first, first), |numbers, range| {
+        let base = base + count - first - range * part;
+        let more = NumberRange { base, count: part };
+        numbers.with(more).expect("there is room for it")
+    })
+}
+
 fn member() -> impl Strategy<Value = (u32, u64, u8)> {
     (1..100_000_u32, 0..5_u64, 1..=3_u8)
 }
@@ -122,8 +134,7 @@ prop_compose! {
             base += count;
             MemberRecord {
                 device: samples::device(number),
-                segment_base: base - count,
-                segment_count: count,
+                segments: split(base - count, count),
                 joined_epoch: epoch,
                 state: MemberState::from_number(state).unwrap(),
                 replaced: state > 1 && count % 2 == 0,

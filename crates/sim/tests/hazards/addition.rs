@@ -469,7 +469,7 @@ fn a_member_that_was_taken_out_is_added_again() {
             }
         }
         let members = rig.pool().superblock().members;
-        assert!(members.iter().all(|m| m.segment_base < 120), "numbers are given out again");
+        assert!(members.iter().all(|m| m.segments.end() < 160), "numbers are given out again");
         rig.destage()
     });
 }

@@ -11,6 +11,7 @@ mod copies;
 mod crafted;
 mod damaged;
 mod departure;
+mod extension;
 mod failing;
 mod flush;
 mod growth;

@@ -1,0 +1,168 @@
+//! Growing a member of a pool that is in use: its device has become larger.
+//!
+//! * What it has stays where it is; its new segments lie behind the others. Their numbers are the ones
+//!   behind its last one where those are nobody's, else the first that are free
+//!   ([`crate::format::Numbers`]); a superblock with such a member is one that older versions refuse.
+//! * Its device is flushed first: a size that a power cut takes back must stand in no superblock.
+//! * The new numbers are durable on all members before a set is opened on one of them (INV-89). A crash
+//!   before leaves the member as it was or grown, and nothing in what is new.
+//! * No epoch begins, for the members are the same: whoever has not heard of it was left behind by the
+//!   same update, in an epoch before.
+//! * What the device has in its new part is not erased. A header that stands there is none of this pool,
+//!   this device and this number: the device never had the number.
+
+use crate::addition::{free_base, widen_index};
+use crate::core::Core;
+use crate::error::{Error, ErrorKind, Result};
+use crate::event::EventKind;
+use crate::format::{Layout, NumberRange, Numbers, SEGMENTS_MAX, Superblock};
+use crate::ids::DeviceId;
+use crate::member::Member;
+use crate::planted::{self, Bug};
+use crate::pool::{Pool, check_size};
+
+/// What a member could grow to.
+struct Extension {
+    index: usize,
+    /// All of its numbers then, and those that are new.
+    segments: Numbers,
+    more: NumberRange,
+    next: Superblock,
+}
+
+impl Pool {
+    /// What the superblock would say if a member used all of its device, as large as that is now.
+    /// Nothing is written.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] if it is none; [`ErrorKind::Refused`] if not one more segment fits on the
+    /// device, it is smaller than it was, the pool has no numbers for it, or it is on its way out;
+    /// [`ErrorKind::Stopping`]; [`ErrorKind::Io`] if the pool has latched.
+    pub fn plan_extension(&self, id: DeviceId) -> Result<Superblock> {
+        self.core.extended(id).map(|extension| extension.next)
+    }
+
+    /// Has a member use all of its device, as large as that is now. The pool serves on. When this
+    /// returns, the new size is durable on all members, and new data goes there. To be driven to its end.
+    ///
+    /// # Errors
+    /// Those of [`Pool::plan_extension`]; [`ErrorKind::Io`] if the member fails: the pool is without it.
+    pub async fn extend_member(&self, id: DeviceId) -> Result<()> {
+        self.core.extend_member(id).await
+    }
+
+    /// Bytes of whole segments behind what each member uses of its device, as large as that was when it
+    /// was looked at last, by member; those that have none are left out.
+    pub fn unused_bytes(&self) -> Vec<(DeviceId, u64)> {
+        let superblock = self.core.superblock.borrow();
+        let unused = |(_, member): (usize, &Member)| {
+            let layout = layout_of(&superblock, member)?;
+            let record = superblock.present().find(|record| record.device == member.id)?;
+            let more = layout.segment_count.checked_sub(record.segments.count())?;
+            Some((member.id, u64::from(more) * u64::from(superblock.segment_bytes)))
+        };
+        self.core.serving().filter_map(unused).filter(|(_, bytes)| *bytes > 0).collect()
+    }
+}
+
+/// How a member's device would be laid out if all of it were used.
+fn layout_of(superblock: &Superblock, member: &Member) -> Option<Layout> {
+    let size_bytes = member.watched.measure();
+    Layout::new(size_bytes, superblock.segment_bytes, superblock.shard_count)
+}
+
+impl Core {
+    /// Where a member would grow to, or why it cannot.
+    fn extended(&self, id: DeviceId) -> Result<Extension> {
+        self.check_running()?;
+        let refused =
+            |what: String, hint: &str| Err(Error::new(ErrorKind::Refused, what).hint(hint));
+        let (index, member) = self.member_in_use(id)?;
+        if member.is_leaving() {
+            let what = format!("cache device {id} is on its way out of the pool");
+            return refused(what, "wait for the end of that, or cancel it");
+        }
+        let mut next = self.superblock.borrow().clone();
+        let size_bytes = member.watched.measure();
+        let (segment_bytes, name) = (u64::from(next.segment_bytes), next.name.clone());
+        let record = next.members.iter().find(|record| record.device == id);
+        let record = *record.expect("a member that serves has a record");
+        check_size(&next, &record, size_bytes)?;
+        let full = || {
+            let what = format!(
+                "cache device {id} of {size_bytes} B is too large: with segments of {segment_bytes} B a \
+                 pool has at most {SEGMENTS_MAX} of them"
+            );
+            Error::new(ErrorKind::Refused, what).hint("make another pool with the rest of it")
+        };
+        let layout = layout_of(&next, member).ok_or_else(full)?;
+        let count = layout.segment_count - record.segments.count();
+        if count == 0 {
+            let used = next.segments_offset + u64::from(layout.segment_count) * segment_bytes;
+            let what = format!(
+                "cache device {id} of {size_bytes} B has no room for a further segment of \
+                 {segment_bytes} B: pool \"{name}\" uses {used} B of it"
+            );
+            return refused(what, "make the device larger first, by a segment at the least");
+        }
+        let behind = NumberRange { base: record.segments.end_of_last(), count };
+        let is_free = u64::from(behind.base) + u64::from(count) <= u64::from(SEGMENTS_MAX)
+            && !next.members.iter().any(|other| other.segments.overlap(behind));
+        let more = match is_free {
+            true => behind,
+            false => {
+                let base = free_base(&next.members, count).ok_or_else(full)?;
+                NumberRange { base, count }
+            }
+        };
+        let Some(segments) = record.segments.with(more) else {
+            let what = format!(
+                "cache device {id} has grown in turn with others so often that pool \"{name}\" has no \
+                 room to note it once more"
+            );
+            return refused(
+                what,
+                "take it out, then add it again: `forebay pool device remove`, `forebay pool device add`",
+            );
+        };
+        let own = next.members.iter_mut().filter(|record| record.device == id);
+        own.for_each(|record| record.segments = segments);
+        widen_index(&mut next);
+        Ok(Extension { index, segments, more, next })
+    }
+
+    async fn extend_member(&self, id: DeviceId) -> Result<()> {
+        self.extended(id)?;
+        let _held = self.lock_for_members().await?;
+        let Extension { index, segments, more, next } = self.extended(id)?;
+        let early = planted::is(Bug::ExtendedBeforeDurable);
+        if early {
+            self.use_extension(index, segments, more);
+        }
+        self.flush_each("the new size of").await?;
+        self.sets.borrow_mut().expect(more);
+        self.write_superblocks(|superblock| *superblock = next.clone()).await?;
+        if !self.members[index].is_serving() {
+            let what = format!("cache device {id} has failed while it was to grow");
+            return Err(Error::new(ErrorKind::Io, what).hint("the pool has gone on without it"));
+        }
+        if !early {
+            self.use_extension(index, segments, more);
+        }
+        planted::seen("member grown in use");
+        let what = format!(
+            "cache device {id} has grown: {} more segments of {} B, {} in all",
+            more.count,
+            next.segment_bytes,
+            segments.count()
+        );
+        self.event(EventKind::MemberGrown, what);
+        Ok(())
+    }
+
+    /// From here on sets are opened in what is new of a member.
+    fn use_extension(&self, index: usize, segments: Numbers, more: NumberRange) {
+        self.sets.borrow_mut().extend(index, segments, more);
+        self.use_more();
+    }
+}
