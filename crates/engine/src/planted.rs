@@ -62,6 +62,8 @@ pub enum Bug {
     JoinedUnprepared,
     /// Sets are opened in what is new of a member before its superblocks say so.
     ExtendedBeforeDurable,
+    /// Superblocks count on the size of a device that a power cut can still take back.
+    SizeNotFlushed,
     /// A spare that is taken loses its mark before it has a superblock.
     SpareErased,
     /// A new member gets the numbers of one that is gone although sets bear them.
@@ -101,7 +103,7 @@ pub enum Bug {
 }
 
 /// Those that the simulator's seeds reach, with the names used on its command line. Volumes are
-/// removed and grow, a second member is lost, streams meet what is owed, and the power goes right behind a
+/// removed and grow, the power goes while a member grows, a second member is lost, streams meet what is owed, and the power goes right behind a
 /// loss, by scripts only (`crates/sim/tests/hazards`).
 pub const BUGS: &[(&str, Bug)] = &[
     ("flush-skips-second-member", Bug::FlushSkipsSecondMember),

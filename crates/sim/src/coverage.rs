@@ -41,6 +41,7 @@ const EXPECTED: &[(&str, u64, u64)] = &[
     ("copies: more of dirty data", 1, 6),
     ("copies: more promised", 1, 4),
     ("pool taken over", 1, 5),
+    ("member grown in use", 1, 9),
     ("member failed in use", 1, 8),
     ("clean data dropped with a member", 1, 2),
     ("losses marked", 1, 2),

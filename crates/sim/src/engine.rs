@@ -489,6 +489,12 @@ impl Subject for Engine {
         Ok(())
     }
 
+    async fn grow_member(&self, env: &Env, member: usize) -> Result<(), SubjectError> {
+        let Some(pool) = &self.pool else { return Ok(()) };
+        let found = superblock_of(env, member).await?;
+        pool.extend_member(found.device).await.map_err(error)
+    }
+
     fn start_scrub(&self) -> Result<(), SubjectError> {
         let Some(pool) = &self.pool else { return Ok(()) };
         pool.start_scrub().map_err(error).map(|begun| count("scrub: begun", u64::from(begun)))

@@ -127,6 +127,7 @@ impl BlockDevice for Recording {
 
 /// The devices of a seed.
 pub(crate) struct Machine {
+    members: Vec<Rc<SimDisk>>,
     origins: Vec<Rc<SimDisk>>,
     pub(crate) armoury: Armoury,
     pub(crate) recorder: Rc<Recorder>,
@@ -155,9 +156,10 @@ impl Machine {
             (disk, Rc::new(recorded) as Inner)
         };
         let mut armoury = Armoury::default();
-        let mut members = Vec::new();
+        let (mut members, mut disks) = (Vec::new(), Vec::new());
         for (index, sector) in config.member_sector_bytes.iter().enumerate() {
             let (disk, recorded) = disk(DiskSettings::ssd(config.member_bytes, *sector), rng);
+            disks.push(Rc::clone(&disk));
             let lose = Box::new(move || disk.fail_flush());
             members.push(armoury.member(world, config, (index, recorded), lose, rng));
         }
@@ -195,7 +197,13 @@ impl Machine {
             bug: options.bug.clone(),
             trace: options.trace,
         };
-        Self { origins, armoury, recorder, watch, env }
+        Self { members: disks, origins, armoury, recorder, watch, env }
+    }
+
+    /// Makes a cache device larger, as a file becomes.
+    pub(crate) fn enlarge(&self, member: usize, bytes: u64) {
+        let disk = &self.members[member];
+        disk.grow_file(disk.geometry().size_bytes + bytes);
     }
 
     /// Compares each origin, as it is, with what its volume should contain.

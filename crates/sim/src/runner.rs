@@ -371,6 +371,19 @@ async fn remove_member<S: Subject>(shared: &Shared, machine: &Machine, subject: 
     }
 }
 
+/// Makes the device of a member larger at some time, and has the pool use it.
+async fn grow_member<S: Subject>(shared: &Shared, machine: &Machine, subject: &S, member: usize) {
+    let mut luck = Rng::new(shared.config.seed ^ 0x6121 ^ shared.world.io_count());
+    for _ in 0..luck.between(1, 4) {
+        pause(shared, &mut luck).await;
+        // Now and then less than a segment, which is refused.
+        machine.enlarge(member, luck.between(0, 12) * shared.config.segment_bytes + 4096);
+        // It may also have been taken out, be lost, or fail at that very moment.
+        let outcome = subject.grow_member(&machine.env, member).await;
+        shared.trace(|| format!("member {member} grows -> {outcome:?}"));
+    }
+}
+
 /// Changes the size of the RAM tier now and then.
 async fn resize_ram<S: Subject>(shared: &Shared, subject: &S) {
     let mut luck = Rng::new(shared.config.seed ^ 0x4A4 ^ shared.world.io_count());
@@ -475,6 +488,17 @@ pub(crate) async fn serve<S: Subject>(
         let theirs = Rc::clone(machine);
         machine.env.runtime.spawn(Box::pin(async move {
             remove_member(&shared, &theirs, &*subject, member).await;
+            drop(subject);
+            completer.done(Ok(()));
+        }));
+    }
+    if let Some(member) = shared.config.grows.filter(|_| !quiet) {
+        let (completer, end) = pair();
+        ends.push(end);
+        let (shared, subject) = (Rc::clone(shared), Rc::clone(&subject));
+        let theirs = Rc::clone(machine);
+        machine.env.runtime.spawn(Box::pin(async move {
+            grow_member(&shared, &theirs, &*subject, member).await;
             drop(subject);
             completer.done(Ok(()));
         }));

@@ -194,6 +194,15 @@ pub trait Subject: Sized + 'static {
         async { Ok(()) }
     }
 
+    /// Uses all of a member's device, which has become larger.
+    fn grow_member(
+        &self,
+        _env: &Env,
+        _member: usize,
+    ) -> impl Future<Output = Result<(), SubjectError>> {
+        async { Ok(()) }
+    }
+
     /// Begins to go through all copies of what is cached, behind the clients.
     ///
     /// # Errors

@@ -134,6 +134,8 @@ pub struct Config {
     pub copies: Vec<(usize, usize)>,
     /// The member that is taken out while clients are at work.
     pub departs: Option<usize>,
+    /// The member whose device becomes larger while clients are at work.
+    pub grows: Option<usize>,
     /// Whether write-back with a single copy was agreed to.
     pub agreed: bool,
     /// Size of a segment.
@@ -285,6 +287,7 @@ impl Config {
             loss,
             strike,
             departs,
+            grows: Self::grows(seed, members),
             // From numbers of its own, too.
             flush_fails_one_in: if Rng::new(seed ^ 0xF1A5).one_in(4) { 2 } else { 0 },
             ram_bytes: Self::ram(seed),
@@ -388,6 +391,7 @@ impl Config {
             .filter(|strike| strike.member < self.members)
             .map(|strike| Strike { after: strike.after % SHORT_STRIKE, ..strike });
         self.departs = self.departs.filter(|member| *member < self.members);
+        self.grows = self.grows.filter(|member| *member < self.members);
         self.clean_copies = self.clean_copies.min(self.members);
         for (dirty, clean) in &mut self.copies {
             (*dirty, *clean) = ((*dirty).min(self.members), (*clean).min(self.members));
@@ -433,6 +437,12 @@ impl Config {
     fn departs(seed: u64, members: usize) -> Option<usize> {
         let mut rng = Rng::new(seed ^ 0xDE9A);
         (members > 1 && rng.one_in(3)).then(|| rng.below(members as u64) as usize)
+    }
+
+    /// From numbers of its own, too.
+    fn grows(seed: u64, members: usize) -> Option<usize> {
+        let mut rng = Rng::new(seed ^ 0x6120);
+        rng.one_in(4).then(|| rng.below(members as u64) as usize)
     }
 
     /// From numbers of its own, too.

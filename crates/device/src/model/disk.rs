@@ -12,7 +12,7 @@
 //!   It spares what another flush covers that was under way: that one may have told of it by now.
 //! * A killed process leaves what completed; what was in flight happened or did not.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::rc::{Rc, Weak};
@@ -168,6 +168,9 @@ enum Fate {
 pub struct DiskState {
     current: Image,
     durable: Image,
+    size_bytes: u64,
+    /// What a power cut leaves of the size.
+    durable_bytes: u64,
     /// Effects on `current` that `durable` may lack, in the order in which they happened.
     unflushed: Vec<Effect>,
     /// Parts of writes in flight that have not taken effect, by number.
@@ -227,7 +230,6 @@ impl DiskSettings {
 pub struct SimDisk {
     world: Rc<World>,
     settings: DiskSettings,
-    size_bytes: Cell<u64>,
     rng: RefCell<Rng>,
     state: RefCell<DiskState>,
     me: Weak<SimDisk>,
@@ -240,6 +242,8 @@ impl SimDisk {
         let state = DiskState {
             current: image.clone(),
             durable: image,
+            size_bytes: settings.geometry.size_bytes,
+            durable_bytes: settings.geometry.size_bytes,
             unflushed: Vec::new(),
             pending: BTreeMap::new(),
             writes: 0,
@@ -261,7 +265,6 @@ impl SimDisk {
         let disk = Rc::new_cyclic(|me| SimDisk {
             world: Rc::clone(world),
             settings,
-            size_bytes: Cell::new(settings.geometry.size_bytes),
             rng: RefCell::new(Rng::new(seed)),
             state: RefCell::new(state),
             me: Weak::clone(me),
@@ -285,10 +288,18 @@ impl SimDisk {
 
     /// Makes the disk larger, as an administrator does; the new part reads as zeroes.
     pub fn grow(&self, size_bytes: u64) {
+        self.grow_file(size_bytes);
+        let mut state = self.state.borrow_mut();
+        state.durable_bytes = state.size_bytes;
+    }
+
+    /// Makes the disk larger as a file becomes: until a flush that begins afterwards has ended, a power
+    /// cut takes that back.
+    pub fn grow_file(&self, size_bytes: u64) {
         let mut state = self.state.borrow_mut();
         state.current.grow(size_bytes);
         state.durable.grow(size_bytes);
-        self.size_bytes.set(size_bytes.max(self.size_bytes.get()));
+        state.size_bytes = size_bytes.max(state.size_bytes);
     }
 
     /// Puts bytes onto the disk, durable, without any request.
@@ -536,6 +547,7 @@ impl SimDisk {
             Self::settle_effect(rng, &effect, fate, &mut state.durable);
         }
         state.current = state.durable.clone();
+        state.size_bytes = state.durable_bytes;
     }
 
     fn process_kill(&self) {
@@ -581,7 +593,7 @@ impl Settle for SimDisk {
 
 impl BlockDevice for SimDisk {
     fn geometry(&self) -> Geometry {
-        Geometry { size_bytes: self.size_bytes.get(), ..self.settings.geometry }
+        Geometry { size_bytes: self.state.borrow().size_bytes, ..self.settings.geometry }
     }
 
     fn submit(&self, request: Request, completer: Completer) {
@@ -597,10 +609,17 @@ impl BlockDevice for SimDisk {
             }
             Request::Discard { offset, len } => self.discard(offset..offset + len, completer),
             Request::Flush => {
-                let mark = self.state.borrow().completions;
-                self.state.borrow_mut().flushing.push(mark);
+                let (mark, size_bytes) = {
+                    let mut state = self.state.borrow_mut();
+                    let mark = state.completions;
+                    state.flushing.push(mark);
+                    (mark, state.size_bytes)
+                };
                 self.later(self.latency(), move |disk| {
                     disk.flush(mark);
+                    let mut state = disk.state.borrow_mut();
+                    state.durable_bytes = state.durable_bytes.max(size_bytes);
+                    drop(state);
                     completer.done(Ok(()));
                 });
             }

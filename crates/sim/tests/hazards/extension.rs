@@ -20,7 +20,7 @@ use crate::rig::{KINDS, MEMBER_BYTES, Plan, Rig, SEGMENT_BYTES, SOON, provoke, s
 fn enlarge(rig: &Rig, member: usize, segments: u64) {
     let (old, part) = (size(rig, member), 4096);
     let whole = (old - MEMBER_BYTES) / SEGMENT_BYTES;
-    rig.members[member].grow(MEMBER_BYTES + (whole + segments) * SEGMENT_BYTES + part);
+    rig.members[member].grow_file(MEMBER_BYTES + (whole + segments) * SEGMENT_BYTES + part);
 }
 
 fn size(rig: &Rig, member: usize) -> u64 {
@@ -122,6 +122,10 @@ fn a_growth_is_cut_off_at_every_io() {
             }
             verify(&rig, "after a crash").map_err(at)?;
             if count(&rig, grown) == before {
+                if rig.pool().unused_bytes().is_empty() {
+                    // The power cut has taken its size back.
+                    enlarge(&rig, grown, 30);
+                }
                 let id = id_of(&rig, grown);
                 grow(&rig, id)?.map_err(|error| at(error.to_string()))?;
             }
@@ -303,7 +307,7 @@ fn nothing_is_put_into_what_is_new_before_that_is_durable() {
 /// A file's size may be gone after a power cut: then a superblock that counts on it must not be there.
 #[test]
 fn a_size_is_durable_before_a_superblock_counts_on_it() {
-    survive(2, |seed| {
+    provoke(Bug::SizeNotFlushed, 2, |seed| {
         let rig = Rig::new(seed, plan(2, 0, 2));
         fill(&rig)?;
         rig.pause(SECOND);
