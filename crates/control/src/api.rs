@@ -14,7 +14,8 @@ use crate::name::{Name, VolumeName};
 use crate::profile::Profile;
 
 pub use crate::devices::{
-    AddDevice, AddSpare, CanIPull, GrowDevice, Pull, RemoveDevice, ReplaceDevice, Spare, SpareState,
+    AddDevice, AddSpare, CanIPull, GrowDevice, MemberState, Pull, RemoveDevice, ReplaceDevice,
+    Spare, SpareState,
 };
 pub use crate::population::{CacheProfile, Population};
 pub use crate::scrub::{Scrub, Verify};
@@ -426,18 +427,6 @@ pub struct Health {
     /// Days until its life is used up: at what it is written today once that was seen for an hour, before
     /// at its mean so far.
     pub days_left: Option<u64>,
-}
-
-/// How a cache device is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum MemberState {
-    /// It is there.
-    Present,
-    /// It belongs to the pool and is not there.
-    Missing,
-    /// The pool has gone on without it.
-    Lost,
 }
 
 /// `POST /api/v1/pools/{pool}/volumes`: put a pool in front of an origin.

@@ -33,6 +33,18 @@ pub struct AddSpare {
     pub ssd: PathBuf,
 }
 
+/// How a cache device is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum MemberState {
+    /// It is there.
+    Present,
+    /// It belongs to the pool and is not there.
+    Missing,
+    /// The pool has gone on without it.
+    Lost,
+}
+
 /// One spare of a pool.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Spare {
