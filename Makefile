@@ -4,8 +4,8 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test instructions lint bench bench-arrays bench-engine bench-nbd bench-peers bench-smooth bench-faults
-.PHONY: bench-policy lab-papers profile soak setup
+.PHONY: help demo test instructions lint bench bench-arrays bench-engine bench-nbd bench-peers bench-kernel bench-smooth
+.PHONY: bench-faults bench-policy lab-papers profile soak setup
 
 ARGS ?=
 SEEDS ?= 0..300
@@ -63,6 +63,12 @@ bench-peers: ## Benchmarks of caching a slow NBD export, beside nbdkit's cache
 	@scripts/setup.sh bench
 	cargo build $(LOCKED) -p forebay-cli
 	cargo run $(LOCKED) -p forebay-bench -- peers $(ARGS)
+
+bench-kernel: ## Benchmarks beside the kernel's caches, in User-Mode Linux (FOREBAY_UML_KERNEL names another)
+	@scripts/setup.sh kernel
+	cargo build $(LOCKED) --release -p forebay-cli
+	cargo run $(LOCKED) -p forebay-bench -- kernel \
+	  --server $(or $(CARGO_TARGET_DIR),target)/release/forebay $(ARGS)
 
 bench-arrays: ## Modelled arrays of hard disks beside published figures, in virtual time
 	@scripts/setup.sh demo

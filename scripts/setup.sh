@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs what a make target needs and is not there yet: `setup.sh demo|lint|test|bench`.
+# Installs what a make target needs and is not there yet: `setup.sh demo|lint|test|bench|kernel`.
 # Says nothing and takes no time when nothing is missing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -59,6 +59,19 @@ find_missing_bench() {
     needs_command valgrind valgrind
     needs_command qemu-nbd qemu-utils
     needs_command nbdkit nbdkit
+}
+
+find_missing_kernel() {
+    missing=()
+    local PATH=$PATH:/usr/sbin:/sbin
+    needs_command fio fio
+    [ -n "${FOREBAY_UML_KERNEL:-}" ] || needs_command linux.uml user-mode-linux
+    needs_command qemu-storage-daemon qemu-system-common
+    needs_command modprobe kmod
+    needs_command dmsetup dmsetup
+    needs_command make-bcache bcache-tools
+    needs_command nbd-client nbd-client
+    needs_command losetup mount
 }
 
 install_missing() {
@@ -136,6 +149,10 @@ test)
 lint)
     find_missing_lint
     install_missing || say "going on without it"
+    ;;
+kernel)
+    find_missing_kernel
+    install_missing || say "going on: what needs them says so"
     ;;
 bench)
     find_missing_bench

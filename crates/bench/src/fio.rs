@@ -66,6 +66,16 @@ impl Fio {
         Self { target, sync: "--fsync=1", size_bytes }
     }
 
+    /// The first `size_bytes` of a block device, with as few system calls as may be: several requests for each,
+    /// and the writers of a job are threads.
+    pub(crate) fn block(path: &Path, size_bytes: u64) -> Self {
+        let fixed = "--ioengine=libaio --direct=1 --thread --iodepth_batch_submit=8 \
+                     --iodepth_batch_complete_min=1 --iodepth_batch_complete_max=32";
+        let mut target: Vec<String> = fixed.split_whitespace().map(str::to_owned).collect();
+        target.push(format!("--filename={}", path.display()));
+        Self { target, sync: "--fdatasync=1", size_bytes }
+    }
+
     /// Runs `job` for a time.
     pub(crate) fn run(&self, job: Job, span_ms: u64) -> Result<Answer> {
         self.start(job, &["--time_based".to_owned(), format!("--runtime={span_ms}ms")])

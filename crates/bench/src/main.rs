@@ -7,6 +7,7 @@ mod callgrind;
 mod engine;
 mod fio;
 mod instructions;
+mod kernel;
 mod nbd;
 mod policy;
 mod profile;
@@ -36,6 +37,12 @@ enum Command {
     /// Caches in front of a slow NBD export, beside nbdkit's.
     #[command(after_help = nbd::peers::PLAN.help())]
     Peers(nbd::NbdOptions),
+    /// The kernel's caches beside ours, in User-Mode Linux.
+    #[command(after_help = kernel::PLAN.help())]
+    Kernel(kernel::KernelOptions),
+    /// What runs in the guest of that.
+    #[command(hide = true)]
+    KernelGuest(kernel::GuestOptions),
     /// Modelled arrays of hard disks beside published measurements, in virtual time.
     Arrays,
     /// Full, busy, shared: in virtual time on modelled disks, and on real files.
@@ -70,6 +77,8 @@ fn main() -> ExitCode {
         Command::Engine(options) => engine::run(&options),
         Command::Nbd(options) => nbd::run(&options),
         Command::Peers(options) => nbd::peers::run(&options),
+        Command::Kernel(options) => kernel::run(&options),
+        Command::KernelGuest(options) => kernel::guest(&options).map(|()| true),
         Command::Arrays => Ok(arrays::run()),
         Command::Smooth(options) => smooth::run(&options),
         Command::Faults(options) => smooth::faults::run(&options),

@@ -1,0 +1,208 @@
+//! The guest as processes of the host: its kernel, and what serves its SSD.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use forebay_device::real::prepare::prepare_file;
+use forebay_lab::process::Process;
+
+use super::engines::{BARE, NAMES};
+use super::guest::{self, GuestOptions};
+use super::protocol::Line;
+use crate::bench::{Bench, Result};
+
+/// How long the guest may say nothing: a side that fills its cache at the speed of the slow disk takes minutes.
+const SILENCE_MAX: Duration = Duration::from_secs(600);
+
+/// How long the SSD's server has to make its socket.
+const SOCKET_MAX: u32 = 50;
+
+/// What the guest has told.
+#[derive(Default)]
+pub(super) struct Said {
+    pub facts: Vec<String>,
+    /// By row and side; those of set-up are under the empty name.
+    pub figures: BTreeMap<(String, usize), Vec<BTreeMap<String, f64>>>,
+    pub missing: BTreeMap<(String, usize), String>,
+}
+
+impl Said {
+    /// Takes a line; true if it was the last.
+    pub(super) fn add(&mut self, line: Line) -> bool {
+        match line {
+            Line::Fact(text) => self.facts.push(text),
+            Line::Figures { row, side, values } => {
+                self.figures.entry((row, side)).or_default().push(values);
+            }
+            Line::Missing { row, side, reason } => {
+                self.missing.entry((row, side)).or_insert(reason);
+            }
+            Line::End => return true,
+        }
+        false
+    }
+}
+
+/// The guest's files, removed with it.
+struct Place(PathBuf);
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A process with others of its own group, which end with it.
+struct Group(Process);
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        // The guest's processes are ones of the host too.
+        let group = format!("-{}", self.0.id());
+        let _ = Command::new("kill").args(["-KILL", "--", &group]).stderr(Stdio::null()).status();
+    }
+}
+
+/// Serves the file to the guest, past the page cache.
+fn serve(file: &Path, socket: &Path) -> Result<Process> {
+    let mut args = Vec::new();
+    args.extend(["--object".to_owned(), "iothread,id=thread".to_owned()]);
+    let (file, path) = (file.display(), socket.display());
+    args.extend([
+        "--blockdev".to_owned(),
+        format!("driver=file,filename={file},node-name=ssd,aio=io_uring,cache.direct=on"),
+        "--export".to_owned(),
+        format!(
+            "type=vhost-user-blk,id=export,node-name=ssd,addr.type=unix,addr.path={path},\
+             writable=on,iothread=thread"
+        ),
+    ]);
+    let program = "qemu-storage-daemon";
+    let started = Process::start(Path::new(program), &args, Stdio::null(), Stdio::null());
+    let mut process = started.map_err(|e| format!("running env, of coreutils: {e}"))?;
+    for _ in 0..SOCKET_MAX {
+        if socket.exists() {
+            return Ok(process);
+        }
+        if let Ok(Some(status)) = process.ended() {
+            return Err(format!("{program} ended at once: {status}; `scripts/setup.sh kernel`"));
+        }
+        thread::sleep(Duration::from_millis(100));
+    }
+    Err(format!("{program} makes no socket"))
+}
+
+/// The kernel's arguments, behind those of env, which runs it.
+fn arguments(
+    kernel: &Path,
+    place: &Path,
+    socket: &Path,
+    asked: &GuestOptions,
+) -> Result<Vec<String>> {
+    let program = std::env::current_exe().map_err(|e| format!("this program: {e}"))?;
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    // Its memory is a file there. This machine's own files are its root, which it only reads.
+    let mut args = vec!["TMPDIR=/dev/shm".to_owned(), kernel.display().to_string()];
+    args.extend("root=none rootfstype=hostfs rootflags=/ ro".split(' ').map(str::to_owned));
+    args.extend("con=null con0=null,fd:1 ssl=null quiet loglevel=3".split(' ').map(str::to_owned));
+    args.extend([
+        format!("mem={}M", asked.memory_mib()),
+        format!("uml_dir={}", place.display()),
+        format!("virtio_uml.device={}:2", socket.display()),
+        format!("init={}", program.display()),
+        // Cheaper system calls, and more than one processor, where the kernel knows them.
+        "seccomp=auto".to_owned(),
+        format!("ncpus={cores}"),
+        format!("brd.rd_nr={BARE}"),
+        format!("brd.rd_size={}", asked.origin_bytes() >> 10),
+        format!("loop.max_loop={BARE}"),
+        "bcache.bch_cutoff_writeback=70".to_owned(),
+        "bcache.bch_cutoff_writeback_sync=90".to_owned(),
+        "umid=guest".to_owned(),
+        "--".to_owned(),
+    ]);
+    args.extend(asked.to_args());
+    Ok(args)
+}
+
+/// Runs the guest to its end.
+///
+/// # Errors
+/// If it does not start, or has not said all when it ends.
+pub(super) fn boot(bench: &mut Bench, kernel: &Path, asked: &GuestOptions) -> Result<Said> {
+    if !kernel.exists() {
+        let path = kernel.display();
+        return Err(format!(
+            "there is no kernel {path}; `scripts/setup.sh kernel` installs Debian's"
+        ));
+    }
+    let dir = bench.options.dir.canonicalize();
+    let place = Place(dir.map_err(|e| format!("the directory: {e}"))?.join("kernel"));
+    // What an aborted run has left is worth nothing.
+    let _ = std::fs::remove_dir_all(&place.0);
+    std::fs::create_dir(&place.0).map_err(|e| format!("making {}: {e}", place.0.display()))?;
+    let (ssd, socket) = (place.0.join("ssd.bin"), place.0.join("ssd.sock"));
+    let written = prepare_file(&bench.clock, &ssd, asked.ssd_bytes(), |_| ());
+    bench.clock.block_on(written).map_err(|e| format!("{e}; {}", e.hint()))?;
+    let _server = serve(&ssd, &socket)?;
+    let args = arguments(kernel, &place.0, &socket, asked)?;
+    let started = Process::start(Path::new("env"), &args, Stdio::piped(), Stdio::null());
+    let mut guest = Group(started.map_err(|e| format!("running env, of coreutils: {e}"))?);
+    let console = guest.0.stdout().ok_or("the guest has no console")?;
+    let (sender, receiver) = mpsc::channel();
+    thread::spawn(move || {
+        // Boot messages need not be text.
+        let lines = BufReader::new(console).split(b'\n').map_while(std::result::Result::ok);
+        for line in lines {
+            if sender.send(String::from_utf8_lossy(&line).into_owned()).is_err() {
+                break;
+            }
+        }
+    });
+    let mut said = Said::default();
+    let price = guest::system_call_ns()? / 1e3;
+    said.facts.push(format!("host: a system call costs {price:.2} us"));
+    let mut last = String::from("nothing");
+    while let Ok(text) = receiver.recv_timeout(SILENCE_MAX) {
+        let Some(line) = Line::parse(&text) else {
+            last = text;
+            continue;
+        };
+        tell(&line);
+        if let Line::Figures { row, side, values } = &line {
+            bench.keep(
+                &serde_json::json!({ "row": row, "side": NAMES.get(*side), "values": values }),
+            )?;
+        }
+        if said.add(line) {
+            return Ok(said);
+        }
+    }
+    let facts = said.facts.last().map_or("", String::as_str);
+    Err(format!("the guest ended, or was silent, before its end: {facts}; last: {}", last.trim()))
+}
+
+/// What of a line somebody who waits wants to know.
+fn tell(line: &Line) {
+    let name = |side: &usize| NAMES.get(*side).copied().unwrap_or("?");
+    match line {
+        Line::Fact(text) => eprintln!("  {text}"),
+        Line::Figures { row, side, values } if row.is_empty() => {
+            let ram = values.get("ram").copied().unwrap_or_default();
+            eprintln!("  {} is warm, with {ram:.0} MiB of memory for a GiB", name(side));
+        }
+        Line::Figures { row, side, values } => {
+            let rate = values.get("rate").copied().unwrap_or_default();
+            eprintln!("  {row}: {} {rate:.0}/s", name(side));
+        }
+        Line::Missing { row, side, reason } => {
+            eprintln!("  {row}: {} failed: {reason}", name(side))
+        }
+        Line::End => {}
+    }
+}
