@@ -36,6 +36,16 @@ pub(crate) struct Answer {
     rates: Vec<f64>,
 }
 
+/// How even a job was.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Evenness {
+    /// Requests per second: over all of it, and in the worst of its seconds.
+    pub rate: f64,
+    pub worst_second: f64,
+    /// What one of a thousand requests takes at least.
+    pub p999_ms: f64,
+}
+
 impl Answer {
     /// Requests per second.
     pub(crate) fn rate(&self) -> f64 {
@@ -86,10 +96,31 @@ impl Fio {
         self.start(job, &[])
     }
 
+    /// The same with more arguments, of which one may be where the requests go.
+    pub(crate) fn run_with(&self, job: Job, span_ms: u64, more: &[&str]) -> Result<Answer> {
+        let span = ["--time_based".to_owned(), format!("--runtime={span_ms}ms")];
+        let more = more.iter().map(|&arg| arg.to_owned());
+        self.start(job, &span.into_iter().chain(more).collect::<Vec<_>>())
+    }
+
+    /// Runs `job` of one process for a time, and looks at how even it is.
+    pub(crate) fn run_evenly(&self, job: Job, span_ms: u64) -> Result<Evenness> {
+        let span = ["--time_based", "--iopsavgtime=1000"].map(str::to_owned);
+        evenness(
+            &self.output(job, &[&span[..], &[format!("--runtime={span_ms}ms")]].concat())?,
+            job,
+        )
+    }
+
     fn start(&self, job: Job, span: &[String]) -> Result<Answer> {
+        rates(&self.output(job, &[span, &["--gtod_reduce=1".to_owned()]].concat())?, job)
+    }
+
+    /// What fio prints.
+    fn output(&self, job: Job, span: &[String]) -> Result<String> {
         let mut command = Command::new("fio");
         command
-            .args(["--name=bench", "--output-format=json", "--gtod_reduce=1", "--randrepeat=0"])
+            .args(["--name=bench", "--output-format=json", "--randrepeat=0"])
             .args(&self.target)
             .args(span)
             .arg(format!("--size={}", self.size_bytes))
@@ -109,16 +140,38 @@ impl Fio {
             let text = text.lines().next().unwrap_or("it does not say why");
             return Err(format!("fio failed: {text}"));
         }
-        rates(&String::from_utf8_lossy(&output.stdout), job)
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
+}
+
+/// The object that fio prints; notes may stand before it.
+fn object(text: &str) -> Result<Value> {
+    let json = text.find('{').map_or("", |at| &text[at..]);
+    serde_json::from_str(json).map_err(|e| format!("fio's answer is no JSON: {e}"))
+}
+
+/// Reads how even a job of one process was.
+fn evenness(text: &str, job: Job) -> Result<Evenness> {
+    const SECOND_NS: f64 = 1e9;
+    let value = object(text)?;
+    let side = &value["jobs"][0][if job.rw.ends_with("read") { "read" } else { "write" }];
+    let latency = &side["clat_ns"];
+    let read = || {
+        let worst = side["iops_min"].as_f64()?;
+        // A second in which nothing ends is none of fio's samples; somebody waited through it.
+        let is_stalled = latency["max"].as_f64()? >= 2.0 * SECOND_NS;
+        Some(Evenness {
+            rate: side["iops"].as_f64().filter(|&rate| rate > 0.0)?,
+            worst_second: if is_stalled { 0.0 } else { worst },
+            p999_ms: latency["percentile"]["99.900000"].as_f64()? / 1e6,
+        })
+    };
+    read().ok_or_else(|| "fio's answer has no latencies".to_owned())
 }
 
 /// Reads fio's answer. A process of the job without a rate makes all of it an error.
 fn rates(text: &str, job: Job) -> Result<Answer> {
-    // Notes may stand before the object.
-    let json = text.find('{').map_or("", |at| &text[at..]);
-    let value: Value =
-        serde_json::from_str(json).map_err(|e| format!("fio's answer is no JSON: {e}"))?;
+    let value = object(text)?;
     let sides: &[&str] = match job.rw {
         MIXED => &["read", "write"],
         rw if rw.ends_with("read") => &["read"],
@@ -135,6 +188,23 @@ fn rates(text: &str, job: Job) -> Result<Answer> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_stalled_second_is_the_worst_one() {
+        let job = Job { rw: "randwrite", block_bytes: 4096, depth: 32, jobs: 1, sync: false };
+        let text = |max: &str| {
+            format!(
+                r#"fio: a note
+{{"jobs": [{{"write": {{"iops": 812.5, "iops_min": 120, "clat_ns":
+    {{"max": {max}, "percentile": {{"99.000000": 1000000, "99.900000": 2500000}}}}}}}}]}}"#
+            )
+        };
+        let even = Evenness { rate: 812.5, worst_second: 120.0, p999_ms: 2.5 };
+        assert_eq!(evenness(&text("1900000000"), job), Ok(even));
+        let stalled = evenness(&text("2100000000"), job).expect("an answer");
+        assert_eq!(stalled.worst_second, 0.0);
+        assert!(evenness(r#"{"jobs": [{"write": {"iops": 8}}]}"#, job).is_err());
+    }
 
     #[test]
     fn a_job_without_a_rate_is_no_answer() {

@@ -22,23 +22,38 @@ pub(super) struct Engine {
     /// Keeps it from working in the background, and lets it go on.
     pub pause: &'static str,
     pub resume: &'static str,
+    /// Makes it write back as fast as it does.
+    pub destage: &'static str,
+    /// Ends it in order, with what is dirty left in the cache.
+    pub stop: &'static str,
+    /// Starts it again.
+    pub again: &'static str,
 }
 
 const OURS: Engine = Engine {
     device: "/dev/nbd0",
     modules: &["nbd"],
     start: r#"
-"$FOREBAY" dev serve --create --dirty-copies 1 --reactors 1 --accept-data-loss-on-ssd-failure \
-    --cache $SSD --origin $ORIGIN --witness witness --socket socket >ours.log 2>&1 &
+cat >serve <<'END'
+rm -f socket
+"$FOREBAY" dev serve "$@" --reactors 1 --cache $SSD --origin $ORIGIN --witness witness --socket socket >ours.log 2>&1 &
 echo $! >pid
-until [ -S socket ] && grep -q ^serving ours.log; do
+until grep -q ^serving ours.log; do
     kill -0 $! || { cat ours.log >&2; exit 1; }
-    sleep 0.1
+    sleep 0.02
 done
-nbd-client -unix socket -N dev /dev/nbd0"#,
+nbd-client -unix socket -N dev /dev/nbd0
+END
+sh -e serve --create --dirty-copies 1 --accept-data-loss-on-ssd-failure"#,
     warm: "",
     pause: "kill -STOP $(cat pid)",
     resume: "kill -CONT $(cat pid)",
+    destage: "",
+    stop: "
+nbd-client -d /dev/nbd0
+kill -INT $(cat pid)
+while grep -q '^State:.[^Z]' /proc/$(cat pid)/status; do sleep 0.02; done",
+    again: "sh -e serve",
 };
 
 /// Its cutoffs are raised where the kernel is started, or a cache that is half dirty takes no write any more. Neither long
@@ -58,6 +73,13 @@ for set in cache/congested_*_threshold_us; do echo 0 >$set; done",
     warm: "",
     pause: "echo 0 >/sys/block/bcache0/bcache/writeback_running",
     resume: "echo 1 >/sys/block/bcache0/bcache/writeback_running",
+    destage: "echo 0 >/sys/block/bcache0/bcache/writeback_percent",
+    stop: "
+echo 1 | tee /sys/block/bcache0/bcache/stop /sys/fs/bcache/*-*/stop
+while [ -b /dev/bcache0 ] || ls /sys/fs/bcache/*-*; do sleep 0.02; done",
+    again: "
+for device in $SSD $ORIGIN; do echo $device >/sys/fs/bcache/register; done
+until [ -b /dev/bcache0 ]; do sleep 0.02; done",
 };
 
 /// It promotes little at a time by default, which is set again once it is warm.
@@ -78,6 +100,9 @@ done
 dmsetup message dmcache 0 migration_threshold 2048",
     pause: "dmsetup suspend dmcache",
     resume: "dmsetup resume dmcache",
+    destage: "",
+    stop: "dmsetup table dmcache >table; dmsetup remove dmcache",
+    again: "dmsetup create dmcache <table",
 };
 
 /// It writes back from 90 % on, down to 80 %.
@@ -91,6 +116,9 @@ dmsetup create writecache --table "0 $SECTORS writecache s $ORIGIN $SSD 4096 4 \
     warm: "",
     pause: "dmsetup suspend writecache",
     resume: "dmsetup resume writecache",
+    destage: "dmsetup message writecache 0 cleaner",
+    stop: "dmsetup table writecache >table; dmsetup remove writecache",
+    again: "dmsetup create writecache <table",
 };
 
 /// All sides, in the order of their names.
@@ -99,5 +127,15 @@ pub(super) const ALL: [Engine; 5] = [
     BCACHE,
     DM_CACHE,
     DM_WRITECACHE,
-    Engine { device: "/dev/mapper/ssd4", modules: &[], start: "", warm: "", pause: "", resume: "" },
+    Engine {
+        device: "/dev/mapper/ssd4",
+        modules: &[],
+        start: "",
+        warm: "",
+        pause: "",
+        resume: "",
+        destage: "",
+        stop: "",
+        again: "",
+    },
 ];

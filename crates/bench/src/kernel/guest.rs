@@ -29,6 +29,11 @@ const SECTOR_BYTES: u64 = 512;
 const SPINDLES: u32 = 4;
 const ACCESS_MS: u32 = 8;
 
+/// How much longer than a round the rows without rounds are: twice that for the first, of which half is warm-up, and
+/// overwriting, which has to come to a full log.
+const LONG_SPANS: u64 = 4;
+const OVERWRITE_SPANS: u64 = 12;
+
 /// What is asked of the guest, on its kernel's command line.
 #[derive(Args, Clone, Debug)]
 pub struct GuestOptions {
@@ -99,10 +104,13 @@ impl GuestOptions {
     }
 }
 
+/// Seconds that a step of setting up may take; warming dm-cache is the longest.
+const STEP_MAX: &str = "180";
+
 /// Runs lines of shell; the last thing that it said is the error.
 fn shell(text: &str, variables: &[(&str, String)]) -> Result<String> {
-    let mut command = Command::new("sh");
-    command.args(["-ec", text]).current_dir(DIR).stdin(Stdio::null());
+    let mut command = Command::new("timeout");
+    command.args(["-k", "5", STEP_MAX, "sh", "-ec", text]).current_dir(DIR).stdin(Stdio::null());
     command.env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").env("DM_DISABLE_UDEV", "1");
     // What stays in the background must not hold the pipes.
     let (out, errors) = (Path::new(DIR).join("out"), Path::new(DIR).join("errors"));
@@ -117,11 +125,23 @@ fn shell(text: &str, variables: &[(&str, String)]) -> Result<String> {
     Err(format!("{status}: {}", said.lines().rev().take(3).collect::<Vec<_>>().join(" / ")))
 }
 
-/// Nanoseconds of a system call: a read of one byte.
+type Values = BTreeMap<String, f64>;
+
+fn values<const N: usize>(values: [(&str, f64); N]) -> Values {
+    values.map(|(key, value)| (key.to_owned(), value)).into()
+}
+
+/// Nanoseconds of a system call, a read of one byte: the least of some spans, since others want the processor too.
 pub(super) fn system_call_ns() -> Result<f64> {
+    const SPANS: usize = 5;
+    let spans = (0..SPANS).map(|_| system_call_once_ns()).collect::<Result<Vec<_>>>()?;
+    Ok(spans.into_iter().fold(f64::INFINITY, f64::min))
+}
+
+fn system_call_once_ns() -> Result<f64> {
     // The clock that is at hand tells hundredths of a second.
-    const CALLS: u32 = 10_000;
-    const SPAN_S: f64 = 0.5;
+    const CALLS: u32 = 1_000;
+    const SPAN_S: f64 = 0.2;
     let failed = |e| format!("/dev/zero: {e}");
     let mut zero = File::open("/dev/zero").map_err(failed)?;
     let (mut byte, mut calls) = ([0], 0);
@@ -159,6 +179,11 @@ fn busy_seconds(stat: &str) -> Option<f64> {
     Some(ticks.into_iter().sum::<Option<f64>>()? / TICKS_PER_SECOND)
 }
 
+fn busy() -> Result<f64> {
+    let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
+    busy_seconds(&stat).ok_or_else(|| "/proc/stat tells no time".to_owned())
+}
+
 /// MiB that could still be had.
 fn free_mib() -> Result<f64> {
     // What is kept of files and directories is not a cache's doing.
@@ -183,6 +208,7 @@ struct Place {
     /// Names in sysfs.
     ssd: String,
     origin: Option<String>,
+    slow: Option<String>,
 }
 
 struct Guest {
@@ -190,6 +216,8 @@ struct Guest {
     places: Vec<Place>,
     /// Whoever could not start has no further part.
     running: Vec<usize>,
+    /// What fio takes to start and to end, which is no request's.
+    fio_busy_s: f64,
 }
 
 /// The last of the kernel's messages, which are behind an error of its caches.
@@ -223,14 +251,17 @@ const SLICE: &str = r#"
 dmsetup create ssd$SIDE --table "0 $((META + DATA)) linear /dev/vda $(((META + DATA) * SIDE))"
 dmsetup info -c --noheadings -o minor ssd$SIDE"#;
 
-/// A disk without a queue of its own and a loop device that hands it so many requests at a time. Its
-/// memory is taken now, so that it does not count as the cache's.
+/// A disk without a queue of its own and a loop device that hands it so many requests at a time. It has a write cache
+/// because the loop device below it says so; nothing else that keeps its bytes in memory does. Its memory is
+/// taken now, so that it does not count as the cache's.
 const ORIGIN: &str = r#"
 dd if=/dev/zero of=/dev/ram$SIDE bs=1M count=$((SECTORS / 2048))
-dmsetup create slow$SIDE --table "0 $SECTORS delay /dev/ram$SIDE 0 $ACCESS_MS"
+losetup --direct-io=on $BELOW /dev/ram$SIDE
+dmsetup create slow$SIDE --table "0 $SECTORS delay $BELOW 0 $ACCESS_MS"
 losetup --direct-io=on $ORIGIN /dev/mapper/slow$SIDE
 echo none >/sys/block/loop$SIDE/queue/scheduler
-echo $SPINDLES >/sys/block/loop$SIDE/queue/nr_requests"#;
+echo $SPINDLES >/sys/block/loop$SIDE/queue/nr_requests
+dmsetup info -c --noheadings -o minor slow$SIDE"#;
 
 impl Place {
     fn make(side: usize, options: &GuestOptions) -> Result<Self> {
@@ -241,6 +272,7 @@ impl Place {
             ("META", sectors(META_BYTES)),
             ("DATA", sectors(options.cache_bytes)),
             ("ORIGIN", format!("/dev/loop{side}")),
+            ("BELOW", format!("/dev/loop{}", side + ALL.len())),
             ("SECTORS", sectors(options.origin_bytes())),
             ("SPINDLES", SPINDLES.to_string()),
             ("ACCESS_MS", ACCESS_MS.to_string()),
@@ -249,11 +281,13 @@ impl Place {
             ("FOREBAY", options.server.display().to_string()),
         ];
         let minor = shell(SLICE, &variables)?;
-        let origin = (side != BARE).then(|| format!("loop{side}"));
-        if origin.is_some() {
-            shell(ORIGIN, &variables)?;
+        let device = |minor: &str| format!("dm-{}", minor.trim());
+        let (ssd, mut origin, mut slow) = (device(&minor), None, None);
+        if side != BARE {
+            slow = Some(device(&shell(ORIGIN, &variables)?));
+            origin = Some(format!("loop{side}"));
         }
-        Ok(Self { variables, ssd: format!("dm-{}", minor.trim()), origin })
+        Ok(Self { variables, ssd, origin, slow })
     }
 }
 
@@ -280,7 +314,14 @@ impl Guest {
         .print();
         let places = (0..ALL.len()).map(|side| Place::make(side, &options));
         let places = places.collect::<Result<_>>()?;
-        Ok(Self { options, places, running: Vec::new() })
+        let mut guest = Self { options, places, running: Vec::new(), fio_busy_s: 0.0 };
+        // The first time it comes from the host.
+        for _ in 0..2 {
+            let before = busy()?;
+            Fio::block(Path::new(ALL[BARE].device), cases::READS.block_bytes).lap(cases::READS)?;
+            guest.fio_busy_s = busy()? - before;
+        }
+        Ok(guest)
     }
 
     fn fio(&self, side: usize) -> Fio {
@@ -310,7 +351,7 @@ impl Guest {
             match self.set_up(side) {
                 Ok(mib) => {
                     let gib = self.options.cache_bytes as f64 / (1u64 << 30) as f64;
-                    let values = BTreeMap::from([("ram".to_owned(), mib / gib)]);
+                    let values = values([("ram", mib / gib)]);
                     Line::Figures { row, side, values }.print();
                     self.running.push(side);
                 }
@@ -320,14 +361,12 @@ impl Guest {
     }
 
     /// One side of a round.
-    fn measure(&self, side: usize, case: &Case) -> Result<BTreeMap<String, f64>> {
+    fn measure(&self, side: usize, case: &Case) -> Result<Values> {
         let (engine, place) = (&ALL[side], &self.places[side]);
         shell(engine.resume, &place.variables)?;
         let look = || -> Result<(f64, f64, f64)> {
-            let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
-            let busy = busy_seconds(&stat).ok_or("/proc/stat tells no time")?;
             let origin = place.origin.as_ref().map_or(Ok((0.0, 0.0)), |name| done(name))?;
-            Ok((busy, origin.0, done(&place.ssd)?.1))
+            Ok((busy()?, origin.0, done(&place.ssd)?.1))
         };
         let before = look()?;
         let rate = self.fio(side).run(case.job, self.options.span_ms)?.rate();
@@ -335,15 +374,124 @@ impl Guest {
         shell(engine.pause, &place.variables)?;
         let requests = rate * self.options.span_ms as f64 / 1e3;
         let ssd_bytes = (after.2 - before.2) * SECTOR_BYTES as f64;
-        Ok(BTreeMap::from([
-            ("rate".to_owned(), rate),
-            ("cpu".to_owned(), (after.0 - before.0) * 1e6 / requests),
-            ("origin_reads".to_owned(), (after.1 - before.1) / requests),
-            ("ssd".to_owned(), ssd_bytes / (requests * case.job.block_bytes as f64)),
+        Ok(values([
+            ("rate", rate),
+            ("cpu", (after.0 - before.0 - self.fio_busy_s) * 1e6 / requests),
+            ("origin_reads", (after.1 - before.1) / requests),
+            ("ssd", ssd_bytes / (requests * case.job.block_bytes as f64)),
         ]))
     }
 
+    /// What one side comes to in a row without rounds.
+    fn measure_once(&self, side: usize, row: &str) -> Result<Values> {
+        let variables = &self.places[side].variables;
+        shell(ALL[side].resume, variables)?;
+        let values = match row {
+            "zipf" => self.zipf(side),
+            "overwrite" => self.overwrite(side),
+            "destage" => self.destage(side),
+            _ => self.restart(side),
+        };
+        shell(ALL[side].pause, variables)?;
+        values
+    }
+
+    /// Reads of twice as much as there is room for; the bare slice has half of it.
+    fn zipf(&self, side: usize) -> Result<Values> {
+        let bytes = match side {
+            BARE => self.options.cache_bytes,
+            _ => self.options.origin_bytes(),
+        };
+        let fio = Fio::block(Path::new(ALL[side].device), bytes);
+        let zipf = ["--random_distribution=zipf:1.1", "--norandommap"];
+        fio.run_with(cases::READS, LONG_SPANS * self.options.span_ms, &zipf)?;
+        let rate = fio.run_with(cases::READS, LONG_SPANS * self.options.span_ms, &zipf)?.rate();
+        Ok(values([("rate", rate)]))
+    }
+
+    /// Overwrites what is cached, as much as ten times the cache or as long as there is time.
+    fn overwrite(&self, side: usize) -> Result<Values> {
+        let span_ms = OVERWRITE_SPANS * self.options.span_ms;
+        let even = self.fio(side).run_evenly(cases::WRITES, span_ms)?;
+        let bytes = even.rate * span_ms as f64 / 1e3 * cases::WRITES.block_bytes as f64;
+        Ok(values([
+            ("rate", even.rate),
+            ("worst", even.worst_second),
+            ("p999", even.p999_ms),
+            ("caches", bytes / self.options.cache_bytes as f64),
+        ]))
+    }
+
+    /// Reads of what is cached while what was overwritten goes to the slow disk.
+    fn destage(&self, side: usize) -> Result<Values> {
+        let place = &self.places[side];
+        shell(ALL[side].destage, &place.variables)?;
+        let span_ms = LONG_SPANS * self.options.span_ms;
+        let origin = || place.origin.as_ref().map_or(Ok((0.0, 0.0)), |name| done(name));
+        let (before, start) = (origin()?, seconds()?);
+        let rate = self.fio(side).run(cases::READS, span_ms)?.rate();
+        let after = origin()?;
+        let mib = (after.1 - before.1) * SECTOR_BYTES as f64 / f64::from(1 << 20);
+        let reads = (after.0 - before.0) / (rate * span_ms as f64 / 1e3);
+        let destaged = mib / (seconds()? - start);
+        Ok(values([("rate", rate), ("destaged", destaged), ("origin_reads", reads)]))
+    }
+
+    /// Ends a cache in order and starts it again, with a first read; ours after a kill as well.
+    fn restart(&self, side: usize) -> Result<Values> {
+        let (engine, variables) = (&ALL[side], &self.places[side].variables);
+        let read = Job { depth: 1, ..cases::READS };
+        let read = || Fio::block(Path::new(engine.device), read.block_bytes).lap(read);
+        let start = seconds()?;
+        read()?;
+        let alone = seconds()? - start;
+        let timed = |text: &str| -> Result<f64> {
+            let start = seconds()?;
+            shell(text, variables).map_err(|e| format!("{e}; {}", kernel_said()))?;
+            Ok(seconds()? - start)
+        };
+        let stop = timed(engine.stop)?;
+        let start = timed(engine.again)?;
+        let first = seconds()?;
+        read()?;
+        // What fio takes to start is not the cache's.
+        let first = (seconds()? - first - alone).max(0.0);
+        let mut values = values([("stop", stop), ("start", start + first)]);
+        if side == 0 {
+            shell("nbd-client -d /dev/nbd0; kill -KILL $(cat pid); sleep 1", variables)?;
+            values.insert("killed".to_owned(), timed(engine.again)?);
+        }
+        Ok(values)
+    }
+
+    fn once(&self, row: &str) {
+        // The bare slice has nothing to write back, and nothing to start.
+        let is_cache = |&&side: &&usize| side != BARE || matches!(row, "zipf" | "overwrite");
+        for &side in self.running.iter().filter(is_cache) {
+            let row = row.to_owned();
+            match self.measure_once(side, &row) {
+                Ok(values) => Line::Figures { row, side, values }.print(),
+                Err(reason) => Line::Missing { row, side, reason }.print(),
+            }
+        }
+    }
+
+    /// Gives the slow disks a write cache or takes it: what a FLUSH costs them.
+    fn set_disk_caches(&self, has: bool) -> Result<()> {
+        let kind = if has { "write back" } else { "write through" };
+        let slow = self.places.iter().filter_map(|place| place.slow.as_ref());
+        slow.map(|name| format!("/sys/block/{name}/queue/write_cache"))
+            .try_for_each(|path| fs::write(&path, kind).map_err(|e| format!("{path}: {e}")))
+    }
+
     fn rounds(&self, case: &Case) {
+        if let Err(reason) = self.set_disk_caches(case.disk_cache) {
+            for side in 0..ALL.len() {
+                let (row, reason) = (case.name.to_owned(), reason.clone());
+                Line::Missing { row, side, reason }.print();
+            }
+            return;
+        }
         for round in 0..self.options.rounds {
             let mut order = self.running.clone();
             if !round.is_multiple_of(2) {
@@ -371,6 +519,11 @@ pub fn run(options: &GuestOptions) -> Result<()> {
             let cases = cases::hot();
             let wanted = cases.iter().filter(|case| options.wants(case.name));
             wanted.for_each(|case| guest.rounds(case));
+            let once = cases::NAMES[cases.len()..].iter().filter(|row| options.wants(row));
+            if let Err(reason) = guest.set_disk_caches(false) {
+                Line::Fact(format!("the slow disks keep their write caches: {reason}")).print();
+            }
+            once.for_each(|row| guest.once(row));
             Line::End.print();
         }
         Err(reason) => Line::Fact(format!("the guest cannot work: {reason}")).print(),

@@ -55,3 +55,34 @@ impl Line {
         Some(Self::Figures { row, side, values: values.collect::<Option<_>>()? })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A console as it comes: messages of the kernel between the lines, and carriage returns.
+    const CONSOLE: &str = "\
+Checking PROT_EXEC mmap in /dev/shm...OK\r
+@@{\"fact\":\"guest: Linux 6.1.176\"}\r
+[    1.2] null: @@{\"row\":\"read\",\"side\":1,\"values\":{\"rate\":31359.5,\"ssd\":0}}\r
+@@{\"row\":\"\",\"side\":2,\"missing\":\"starting: no module\"}\r
+@@{\"row\":\"read\",\"side\":1,\"values\":{\"rate\":3135\r
+@@{\"row\":\"read\",\"side\":1,\"values\":{\"rate\":null}}\r
+@@{\"end\":true}\r
+reboot: Power down\r
+";
+
+    #[test]
+    fn what_is_not_for_the_host_or_cut_is_no_line() {
+        let lines: Vec<Line> = CONSOLE.lines().filter_map(Line::parse).collect();
+        let values = BTreeMap::from([("rate".to_owned(), 31359.5), ("ssd".to_owned(), 0.0)]);
+        let (row, reason) = (String::new(), "starting: no module".to_owned());
+        let expected = [
+            Line::Fact("guest: Linux 6.1.176".to_owned()),
+            Line::Figures { row: "read".to_owned(), side: 1, values },
+            Line::Missing { row, side: 2, reason },
+            Line::End,
+        ];
+        assert_eq!(lines, expected);
+    }
+}

@@ -6,7 +6,9 @@ use super::uml::Said;
 use crate::verdict::{Bar, Row, median, rate};
 
 /// What the tables do not have, and why.
-pub(super) const NOT_MEASURED: &str = "not measured: the start after a kill (a kernel's cache dies with its kernel, and these slow disks with it)";
+pub(super) const NOT_MEASURED: &str = "\
+not measured: the others' start after a kill (they die with their kernel, and these slow disks with it);
+anything without User-Mode Linux (it would take root, the modules and disks to give away)";
 
 /// A row of the table: a figure of a load.
 struct Shown {
@@ -33,6 +35,14 @@ fn shown() -> Vec<Shown> {
         let what = case.what.to_owned();
         shown.push(Shown { row: case.name, what, key: "rate", kind: Kind::Rate, bar });
     }
+    for (row, what, key) in [
+        ("zipf", "4K zipf 1.1 reads of 2 x the cache", "rate"),
+        ("overwrite", "4K overwriting, queue 32", "rate"),
+        ("overwrite", "its worst second", "worst"),
+        ("destage", "4K hits, queue 32, while it writes back", "rate"),
+    ] {
+        shown.push(Shown { row, what: what.into(), key, kind: Kind::Rate, bar: None });
+    }
     let mut cost = |row, what: &str, key, unit| {
         let what = what.to_owned();
         shown.push(Shown { row, what, key, kind: Kind::Cost(unit), bar: None });
@@ -42,6 +52,12 @@ fn shown() -> Vec<Shown> {
     cost("flush1", "CPU for a durable write, client included", "cpu", " us");
     cost("write", "SSD bytes for a client's byte, 4K writes", "ssd", "");
     cost("flush1", "SSD bytes for a client's byte, durable", "ssd", "");
+    cost("overwrite", "overwriting, 99.9 % of the requests", "p999", " ms");
+    cost("overwrite", "caches overwritten meanwhile", "caches", "");
+    cost("destage", "written back meanwhile", "destaged", " MiB/s");
+    cost("restart", "end in order, dirty", "stop", " s");
+    cost("restart", "start after that", "start", " s");
+    cost("restart", "start after a kill", "killed", " s");
     cost("", "RAM for a GiB of cache", "ram", " MiB");
     shown
 }
@@ -60,7 +76,9 @@ fn to_best(sides: &[Vec<f64>], kind: Kind) -> Vec<f64> {
         peers.reduce(better)
     };
     let rounds = sides[0].iter().enumerate();
-    rounds.filter_map(|(round, ours)| Some(ours / best(round)?)).filter(|v| v.is_finite()).collect()
+    // What is too small to be told from noise is nothing to compare with.
+    let best = |round| best(round).filter(|&best| best > 0.0);
+    rounds.filter_map(|(round, ours)| Some(ours / best(round)?)).collect()
 }
 
 fn figure(sides: &[Vec<f64>], side: usize, kind: Kind) -> String {
@@ -89,7 +107,11 @@ fn row(said: &Said, shown: &Shown, quick: bool) -> Row {
         of("").or_else(|| of(shown.row))
     };
     let ratios = to_best(&sides, shown.kind);
-    let mut row = if sides[0].is_empty() || ratios.is_empty() {
+    let is_alone = ratios.is_empty() && shown.bar.is_none();
+    let mut row = if is_alone && !sides[0].is_empty() {
+        let own = Row::judged(name, &shown.what, &sides[0], bar, "", quick);
+        Row { ratio: "-".into(), ..own }
+    } else if sides[0].is_empty() || ratios.is_empty() {
         let reason = reason(0).map_or("no cache of the kernel's to compare with", String::as_str);
         Row::failed(name, &shown.what, bar, reason)
     } else {
@@ -120,4 +142,62 @@ pub(super) fn rows(said: &Said, quick: bool, wants: &dyn Fn(&str) -> bool) -> Ve
     let all = shown();
     let wanted = all.iter().filter(|shown| shown.row.is_empty() || wants(shown.row));
     wanted.map(|shown| row(said, shown, quick)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel::protocol::Line;
+    use crate::verdict::Verdict;
+
+    fn said(lines: &[&str]) -> Said {
+        let mut said = Said::default();
+        for line in lines {
+            assert!(!said.add(Line::parse(line).expect("a line")));
+        }
+        said
+    }
+
+    fn flush1(said: &Said) -> Row {
+        rows(said, false, &|name| name == "flush1").remove(0)
+    }
+
+    const OURS: &str = r#"@@{"row":"flush1","side":0,"values":{"rate":3000}}"#;
+    const BARE_SSD: &str = r#"@@{"row":"flush1","side":4,"values":{"rate":2000}}"#;
+
+    #[test]
+    fn the_best_of_the_others_counts() {
+        let row = flush1(&said(&[
+            OURS,
+            r#"@@{"row":"flush1","side":1,"values":{"rate":500}}"#,
+            r#"@@{"row":"flush1","side":3,"values":{"rate":1200,"origin_reads":0.5}}"#,
+            BARE_SSD,
+        ]));
+        assert_eq!((row.ratio.as_str(), row.verdict), ("2.50", Verdict::Met));
+        assert_eq!(row.figures[..3], ["3000/s (1.50)", "500/s (0.25)", "-"].map(str::to_owned));
+        assert_eq!(row.note, "dm-writecache: 50.0 % of requests read the slow disk");
+    }
+
+    #[test]
+    fn a_row_without_ours_is_missed_and_says_why() {
+        let peer = r#"@@{"row":"flush1","side":1,"values":{"rate":500}}"#;
+        let reason = r#"@@{"row":"","side":0,"missing":"starting: no nbd"}"#;
+        let row = flush1(&said(&[peer, reason, BARE_SSD]));
+        assert_eq!(row.verdict, Verdict::Missed);
+        assert_eq!(row.note, "did not run: starting: no nbd");
+    }
+
+    #[test]
+    fn what_only_ours_has_is_shown_without_a_ratio() {
+        let said = said(&[r#"@@{"row":"restart","side":0,"values":{"killed":0.7}}"#]);
+        let rows = rows(&said, false, &|name| name == "restart");
+        let row = rows.iter().find(|row| row.what.contains("kill")).expect("a row");
+        assert_eq!((row.ratio.as_str(), row.verdict), ("-", Verdict::Met));
+    }
+
+    #[test]
+    fn a_row_without_another_cache_is_no_comparison() {
+        let row = flush1(&said(&[OURS, BARE_SSD]));
+        assert_eq!(row.verdict, Verdict::Missed);
+    }
 }

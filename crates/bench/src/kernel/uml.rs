@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
@@ -57,14 +58,26 @@ impl Drop for Place {
     }
 }
 
+/// Runs a program with processes of its own, all of which end when it does, or when the pipe is closed: also by the end of
+/// this process, whatever it dies of. A kernel's helpers do not end with it.
+const KEEPER: &str = r#"("$@" </dev/null; kill -KILL 0) & cat >/dev/null; kill -KILL 0"#;
+
 /// A process with others of its own group, which end with it.
-struct Group(Process);
+struct Group(Child);
+
+impl Group {
+    fn start(program: &str, args: &[String]) -> Result<Self> {
+        let mut command = Command::new("sh");
+        command.args(["-c", KEEPER, "sh", program]).args(args).process_group(0);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        command.spawn().map(Self).map_err(|e| format!("running sh: {e}"))
+    }
+}
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // The guest's processes are ones of the host too.
-        let group = format!("-{}", self.0.id());
-        let _ = Command::new("kill").args(["-KILL", "--", &group]).stderr(Stdio::null()).status();
+        drop(self.0.stdin.take());
+        let _ = self.0.wait();
     }
 }
 
@@ -105,7 +118,8 @@ fn arguments(
     asked: &GuestOptions,
 ) -> Result<Vec<String>> {
     let program = std::env::current_exe().map_err(|e| format!("this program: {e}"))?;
-    let cores = thread::available_parallelism().map_or(1, usize::from);
+    // One is left for the SSD. A processor of the guest that has to wait for one of the host may hold a lock.
+    let cores = thread::available_parallelism().map_or(1, usize::from).saturating_sub(1).max(1);
     // Its memory is a file there. This machine's own files are its root, which it only reads.
     let mut args = vec!["TMPDIR=/dev/shm".to_owned(), kernel.display().to_string()];
     args.extend("root=none rootfstype=hostfs rootflags=/ ro".split(' ').map(str::to_owned));
@@ -120,7 +134,7 @@ fn arguments(
         format!("ncpus={cores}"),
         format!("brd.rd_nr={BARE}"),
         format!("brd.rd_size={}", asked.origin_bytes() >> 10),
-        format!("loop.max_loop={BARE}"),
+        format!("loop.max_loop={}", 2 * NAMES.len()),
         "bcache.bch_cutoff_writeback=70".to_owned(),
         "bcache.bch_cutoff_writeback_sync=90".to_owned(),
         "umid=guest".to_owned(),
@@ -151,9 +165,8 @@ pub(super) fn boot(bench: &mut Bench, kernel: &Path, asked: &GuestOptions) -> Re
     bench.clock.block_on(written).map_err(|e| format!("{e}; {}", e.hint()))?;
     let _server = serve(&ssd, &socket)?;
     let args = arguments(kernel, &place.0, &socket, asked)?;
-    let started = Process::start(Path::new("env"), &args, Stdio::piped(), Stdio::null());
-    let mut guest = Group(started.map_err(|e| format!("running env, of coreutils: {e}"))?);
-    let console = guest.0.stdout().ok_or("the guest has no console")?;
+    let mut guest = Group::start("env", &args)?;
+    let console = guest.0.stdout.take().ok_or("the guest has no console")?;
     let (sender, receiver) = mpsc::channel();
     thread::spawn(move || {
         // Boot messages need not be text.
@@ -204,5 +217,31 @@ fn tell(line: &Line) {
             eprintln!("  {row}: {} failed: {reason}", name(side))
         }
         Line::End => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn helpers_of_a_guest_end_with_it() {
+        let script = "sleep 600 & echo $!; sleep 600";
+        let mut group = Group::start("sh", &["-c".to_owned(), script.to_owned()]).expect("a group");
+        let mut line = String::new();
+        let console = group.0.stdout.take().expect("a console");
+        BufReader::new(console).read_line(&mut line).expect("a line");
+        let helper = PathBuf::from(format!("/proc/{}/stat", line.trim()));
+        assert!(helper.exists());
+        drop(group);
+        // Its parent is dead: whoever inherits it has to take notice, or it stays as a zombie.
+        let is_gone =
+            || std::fs::read_to_string(&helper).map_or(true, |stat| stat.contains(") Z "));
+        let mut looks = 0;
+        while !is_gone() && looks < 100 {
+            thread::sleep(Duration::from_millis(20));
+            looks += 1;
+        }
+        assert!(is_gone());
     }
 }
