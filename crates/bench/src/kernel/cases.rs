@@ -15,7 +15,7 @@ pub(super) struct Case {
 }
 
 /// Names of the rows that can be asked for.
-pub(super) const NAMES: [&str; 13] = [
+pub(super) const NAMES: [&str; 14] = [
     "flush1",
     "flush16",
     "cached1",
@@ -23,8 +23,9 @@ pub(super) const NAMES: [&str; 13] = [
     "read",
     "write",
     "mixed",
-    "seqread",
+    "scattered",
     "seqwrite",
+    "seqread",
     "zipf",
     "overwrite",
     "destage",
@@ -39,7 +40,7 @@ pub(super) const READS: Job =
 pub(super) const WRITES: Job = Job { rw: "randwrite", ..READS };
 
 /// Loads on what is cached, in their order.
-pub(super) fn hot() -> [Case; 9] {
+pub(super) fn hot() -> [Case; 10] {
     let durable = |jobs| Job { jobs, sync: true, depth: 1, ..WRITES };
     let sequential = |rw| Job { rw, block_bytes: M1, depth: 4, jobs: 1, sync: false };
     let case = |name, what, job| Case { name, what, job, disk_cache: false };
@@ -52,8 +53,10 @@ pub(super) fn hot() -> [Case; 9] {
         case("read", "4K random read, hits, queue 32", READS),
         case("write", "4K random write, queue 32", WRITES),
         case("mixed", "4K random, 70 % reads, queue 32", Job { rw: MIXED, ..READS }),
-        case("seqread", "1M sequential read, hits, queue 4", sequential("read")),
+        // The first of these finds what the rows before have written at random, the last what was written in order.
+        case("scattered", "1M read after random overwriting, queue 4", sequential("read")),
         case("seqwrite", "1M sequential write, queue 4", sequential("write")),
+        case("seqread", "1M sequential read, hits, queue 4", sequential("read")),
     ]
 }
 
@@ -63,6 +66,6 @@ mod tests {
 
     #[test]
     fn every_load_has_a_name_that_can_be_asked_for() {
-        assert_eq!(hot().map(|case| case.name), NAMES[..9]);
+        assert_eq!(hot().map(|case| case.name), NAMES[..10]);
     }
 }

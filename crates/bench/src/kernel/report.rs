@@ -8,6 +8,7 @@ use crate::verdict::{Bar, Row, median, rate};
 /// What the tables do not have, and why.
 pub(super) const NOT_MEASURED: &str = "\
 not measured: the others' start after a kill (they die with their kernel, and these slow disks with it);
+CPU for a durable write (fio takes longer to start than a round has writes);
 anything without User-Mode Linux (it would take root, the modules and disks to give away)";
 
 /// A row of the table: a figure of a load.
@@ -47,9 +48,8 @@ fn shown() -> Vec<Shown> {
         let what = what.to_owned();
         shown.push(Shown { row, what, key, kind: Kind::Cost(unit), bar: None });
     };
-    cost("read", "CPU for a hit, client included", "cpu", " us");
-    cost("write", "CPU for a write, client included", "cpu", " us");
-    cost("flush1", "CPU for a durable write, client included", "cpu", " us");
+    cost("read", "CPU for a hit, with fio and its start", "cpu", " us");
+    cost("write", "CPU for a write, with fio and its start", "cpu", " us");
     cost("write", "SSD bytes for a client's byte, 4K writes", "ssd", "");
     cost("flush1", "SSD bytes for a client's byte, durable", "ssd", "");
     cost("overwrite", "overwriting, 99.9 % of the requests", "p999", " ms");

@@ -5,11 +5,15 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::rc::Rc;
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
+use forebay_device::Runtime;
 use forebay_device::real::prepare::prepare_file;
+use forebay_device::real::reactor::Reactor;
+use forebay_device::runtime::{MILLISECOND, Nanos};
 use forebay_lab::process::Process;
 
 use super::engines::{BARE, NAMES};
@@ -20,8 +24,9 @@ use crate::bench::{Bench, Result};
 /// How long the guest may say nothing: a side that fills its cache at the speed of the slow disk takes minutes.
 const SILENCE_MAX: Duration = Duration::from_secs(600);
 
-/// How long the SSD's server has to make its socket.
-const SOCKET_MAX: u32 = 50;
+/// How often the SSD's server is looked at until it has made its socket, and how many times: ten seconds.
+const LOOK_EVERY: Nanos = 100 * MILLISECOND;
+const LOOKS_MAX: u32 = 100;
 
 /// What the guest has told.
 #[derive(Default)]
@@ -82,7 +87,7 @@ impl Drop for Group {
 }
 
 /// Serves the file to the guest, past the page cache.
-fn serve(file: &Path, socket: &Path) -> Result<Process> {
+fn serve(clock: &Rc<Reactor>, file: &Path, socket: &Path) -> Result<Process> {
     let mut args = Vec::new();
     args.extend(["--object".to_owned(), "iothread,id=thread".to_owned()]);
     let (file, path) = (file.display(), socket.display());
@@ -98,14 +103,15 @@ fn serve(file: &Path, socket: &Path) -> Result<Process> {
     let program = "qemu-storage-daemon";
     let started = Process::start(Path::new(program), &args, Stdio::null(), Stdio::null());
     let mut process = started.map_err(|e| format!("running env, of coreutils: {e}"))?;
-    for _ in 0..SOCKET_MAX {
+    for _ in 0..LOOKS_MAX {
         if socket.exists() {
             return Ok(process);
         }
         if let Ok(Some(status)) = process.ended() {
             return Err(format!("{program} ended at once: {status}; `scripts/setup.sh kernel`"));
         }
-        thread::sleep(Duration::from_millis(100));
+        let runtime: &dyn Runtime = &**clock;
+        let _ = clock.block_on(runtime.sleep(LOOK_EVERY));
     }
     Err(format!("{program} makes no socket"))
 }
@@ -163,7 +169,7 @@ pub(super) fn boot(bench: &mut Bench, kernel: &Path, asked: &GuestOptions) -> Re
     let (ssd, socket) = (place.0.join("ssd.bin"), place.0.join("ssd.sock"));
     let written = prepare_file(&bench.clock, &ssd, asked.ssd_bytes(), |_| ());
     bench.clock.block_on(written).map_err(|e| format!("{e}; {}", e.hint()))?;
-    let _server = serve(&ssd, &socket)?;
+    let _server = serve(&bench.clock, &ssd, &socket)?;
     let args = arguments(kernel, &place.0, &socket, asked)?;
     let mut guest = Group::start("env", &args)?;
     let console = guest.0.stdout.take().ok_or("the guest has no console")?;
@@ -239,7 +245,8 @@ mod tests {
             || std::fs::read_to_string(&helper).map_or(true, |stat| stat.contains(") Z "));
         let mut looks = 0;
         while !is_gone() && looks < 100 {
-            thread::sleep(Duration::from_millis(20));
+            let slept = Command::new("sleep").arg("0.02").status();
+            assert!(slept.is_ok_and(|status| status.success()));
             looks += 1;
         }
         assert!(is_gone());
