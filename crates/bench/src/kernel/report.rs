@@ -27,6 +27,8 @@ enum Kind {
     Rate,
     /// Of which less is better, with its unit.
     Cost(&'static str),
+    /// Of which more is better, with its unit.
+    Amount(&'static str),
 }
 
 fn shown() -> Vec<Shown> {
@@ -53,12 +55,17 @@ fn shown() -> Vec<Shown> {
     cost("write", "SSD bytes for a client's byte, 4K writes", "ssd", "");
     cost("flush1", "SSD bytes for a client's byte, durable", "ssd", "");
     cost("overwrite", "overwriting, 99.9 % of the requests", "p999", " ms");
-    cost("overwrite", "caches overwritten meanwhile", "caches", "");
-    cost("destage", "written back meanwhile", "destaged", " MiB/s");
     cost("restart", "end in order, dirty", "stop", " s");
     cost("restart", "start after that", "start", " s");
     cost("restart", "start after a kill", "killed", " s");
     cost("", "RAM for a GiB of cache", "ram", " MiB");
+    for (row, what, key, unit) in [
+        ("overwrite", "caches overwritten meanwhile", "caches", ""),
+        ("destage", "written back meanwhile", "destaged", " MiB/s"),
+    ] {
+        let kind = Kind::Amount(unit);
+        shown.push(Shown { row, what: what.into(), key, kind, bar: None });
+    }
     shown
 }
 
@@ -70,7 +77,7 @@ fn values(said: &Said, shown: &Shown, side: usize) -> Vec<f64> {
 
 /// Our figure beside that of the best of the kernel's, round by round.
 fn to_best(sides: &[Vec<f64>], kind: Kind) -> Vec<f64> {
-    let better = |a: f64, b: f64| if kind == Kind::Rate { a.max(b) } else { a.min(b) };
+    let better = |a: f64, b: f64| if matches!(kind, Kind::Cost(_)) { a.min(b) } else { a.max(b) };
     let best = |round: usize| {
         let peers = sides[1..BARE].iter().filter_map(|side| side.get(round).copied());
         peers.reduce(better)
@@ -87,13 +94,13 @@ fn figure(sides: &[Vec<f64>], side: usize, kind: Kind) -> String {
     }
     let middle = median(&sides[side]);
     match kind {
-        Kind::Rate if side == BARE => rate(middle),
+        Kind::Rate if side == BARE || sides[BARE].is_empty() => rate(middle),
         Kind::Rate => {
             let rounds = sides[side].iter().zip(&sides[BARE]);
             let to_bare: Vec<f64> = rounds.map(|(own, bare)| own / bare).collect();
             format!("{} ({:.2})", rate(middle), median(&to_bare))
         }
-        Kind::Cost(unit) => format!("{middle:.1}{unit}"),
+        Kind::Cost(unit) | Kind::Amount(unit) => format!("{middle:.1}{unit}"),
     }
 }
 
