@@ -36,7 +36,7 @@ const OVERWRITTEN_REST: Nanos = 5 * MILLISECOND;
 
 impl Core {
     /// Settles what becomes of a run that could not be read: what of it is good in no copy is dropped or durably
-    /// lost when this returns, or is given another content. False if all of it can be read now and nothing has changed.
+    /// lost when this returns, or is about to be overwritten. False if all of it can be read now and nothing has changed.
     ///
     /// # Errors
     /// If it cannot be said what is good: a member does not answer, or returns nothing at all; or the pool has
@@ -66,9 +66,9 @@ impl Core {
         }
         let mut before = Vec::with_capacity(damaged.len());
         damaged.retain(|part| {
-            let free = self.log.before_writes(volume, part.block);
-            let is_free = free.is_some();
-            before.extend(free);
+            let noting = self.log.before_writes(volume, part.block);
+            let is_free = noting.is_some();
+            before.extend(noting);
             is_free
         });
         if damaged.is_empty() {
@@ -200,6 +200,8 @@ impl Core {
             let what = format!("reading volume \"{}\": no good copy on any cache device", v.name);
             return (buf, Err(Error::new(ErrorKind::Io, what)));
         }
+        // Else it would come here again and again, from within itself.
+        self.log.until_published(v.id, m.block..m.block + u64::from(m.count), &self.latched).await;
         match self.give_up_damaged(v.id, m).await {
             Ok(true) => {
                 let way = Way::new(Kind::Prefetch, true);

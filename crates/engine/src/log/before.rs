@@ -6,40 +6,56 @@
 //!   that gives them another content is given a sequence: it stands behind the fact, and wins over it in a replay as in
 //!   the index.
 
+use std::cell::Cell;
+use std::ops::Range;
+
 use super::{Log, OpenSet, Pending, StreamLog};
 use crate::format::{Entry, EntryKind};
 use crate::ids::{Sequence, VolumeId};
 use crate::planted::{self, Bug};
 
-/// A block that a fact is being noted about.
-#[derive(Clone, Copy, PartialEq, Eq)]
+/// Blocks that a fact is being noted about.
+#[derive(Clone, PartialEq, Eq)]
 pub(super) struct Noting {
     volume: VolumeId,
-    block: u64,
+    blocks: Range<u64>,
 }
 
 impl Noting {
     fn concerns(&self, entry: &Entry) -> bool {
-        let within = self.block.checked_sub(entry.block).is_some_and(|at| at < entry.count.into());
+        let end = entry.block + u64::from(entry.count);
+        let within = entry.block < self.blocks.end && self.blocks.start < end;
         within && entry.volume == self.volume && entry.kind.supersedes()
     }
 }
 
-/// While it lives, nothing that gives its block another content is given a sequence.
+/// While it lives, nothing that gives its blocks another content is given a sequence.
 pub(crate) struct Before<'a> {
     log: &'a Log,
     noting: Noting,
 }
 
 impl Log {
+    /// Waits until nothing is on its way that gives blocks another content, but for writes that have no sequence yet.
+    /// Not for who makes room: facts may wait for that.
+    pub(crate) async fn until_published(
+        &self,
+        volume: VolumeId,
+        blocks: Range<u64>,
+        latched: &Cell<bool>,
+    ) {
+        let noting = Noting { volume, blocks };
+        self.progress.until(|| latched.get() || !self.is_on_its_way(&noting)).await;
+    }
+
     /// From now on, until what it returns is dropped, a fact that is appended about a block stands before whatever gives
     /// it another content and is published later. `None` if something that does is on its way already.
     pub(crate) fn before_writes(&self, volume: VolumeId, block: u64) -> Option<Before<'_>> {
-        let noting = Noting { volume, block };
+        let noting = Noting { volume, blocks: block..block + 1 };
         if self.is_on_its_way(&noting) {
             return None;
         }
-        self.noting.borrow_mut().push(noting);
+        self.noting.borrow_mut().push(noting.clone());
         Some(Before { log: self, noting })
     }
 

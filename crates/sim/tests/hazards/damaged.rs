@@ -1,12 +1,13 @@
 //! What is dirty and good in no copy, on members that serve: a sector that has gone bad, or bytes that rotted. It
 //! costs exactly these blocks, whoever finds it, and nothing older is given in their place.
 
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use forebay_device::model::fault::{Ops, Trigger};
-use forebay_device::runtime::MILLISECOND;
-use forebay_device::{Request, Runtime};
+use forebay_device::runtime::{MILLISECOND, SECOND};
+use forebay_device::{Buf, Request, Runtime};
 use forebay_engine::format::{Layout, SUPERBLOCK_BYTES, decode_footer_trailer};
 use forebay_engine::limits::SHARDS_MIN;
 use forebay_engine::planted::Bug;
@@ -527,6 +528,41 @@ fn noted_beside_a_write(seed: u64) -> Result<(), String> {
 #[test]
 fn what_is_noted_of_blocks_stands_before_the_write_that_waits_for_its_place() {
     provoke(Bug::WriteBeforeFact, 16, noted_beside_a_write);
+}
+
+/// It is waited for, as long as it takes, and nothing grows meanwhile.
+#[test]
+fn a_read_of_what_is_damaged_waits_for_a_write_that_is_on_its_way() {
+    survive(2, |seed| {
+        let plan = Plan {
+            tuning: lazy(),
+            verify_reads: true,
+            device_deadline_ms: 600_000,
+            ..Plan::default()
+        };
+        let rig = Rig::new(seed, plan);
+        rig.write(2, 0, 2)?;
+        rig.flush()?;
+        let (member, at) = place(&rig, 1);
+        rig.members[member].poke(at, &[0xA5; 3]);
+        rig.gates[0].hold(1, |request| matches!(request, Request::Write { .. }));
+        let over = rig.start_write(3, 0, 2);
+        rig.pause(MILLISECOND);
+        assert!(!over.get() && rig.gates[0].held() == 1, "it is on its way");
+        let (volume, read) = (rig.volume(), Rc::new(Cell::new(false)));
+        let ended = Rc::clone(&read);
+        rig.world.spawn(Box::pin(async move {
+            let (_, result) = volume.read(BLOCK as u64, Buf::new(BLOCK)).await;
+            ended.set(result.is_ok());
+        }));
+        rig.pause(300 * SECOND);
+        assert!(!read.get() && lost(&rig).is_empty());
+        rig.gates[0].release();
+        rig.pause(SOON);
+        assert!(over.get() && read.get());
+        rig.flush()?;
+        same("what was written", rig.read(1)?, 3).map(drop)
+    });
 }
 
 /// What was being moved when all ended is in two places, and the new one cannot be read.
