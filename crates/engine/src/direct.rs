@@ -65,12 +65,6 @@ impl Core {
         owed
     }
 
-    /// Notes a completed direct write: FLUSH must flush the origin, and until it has, nothing is
-    /// populated from there. `failures` is from before the write.
-    pub(crate) fn note_direct(&self, v: &VolumeState, first: u64, failures: u64) {
-        v.origin.note_direct(first / STRIPE_BLOCKS, failures);
-    }
-
     /// Writes straight to the origin, and to the log as well if it `keeps` that. The caller holds the
     /// range lock and knows that nothing of the range is owed.
     pub(crate) async fn write_direct(
@@ -113,7 +107,7 @@ impl Core {
         let failures = v.origin.failures.get();
         let result = v.origin.write(offset, data).await;
         let completed = v.origin.completed.get();
-        self.note_direct(v, first, failures);
+        v.origin.note_direct(first..first + u64::from(count), failures);
         let written = result.is_ok().then_some((completed, failures));
         self.map_provisional(v, provisional, written).await;
         result.map_err(|error| origin_error(v, "writing", error))
@@ -292,7 +286,7 @@ impl Core {
             let bytes = u64::from(count) * BLOCK_BYTES;
             let failures = v.origin.failures.get();
             let result = v.origin.discard(block * BLOCK_BYTES, bytes).await;
-            self.note_direct(v, block, failures);
+            v.origin.note_direct(block..block + u64::from(count), failures);
             result.map_err(|error| origin_error(v, "discarding on", error))?;
         }
         Ok(())
@@ -346,7 +340,7 @@ impl Core {
             let bytes = body_end_byte - body_start_byte;
             result = result.and(v.origin.write_zeroes(body_start_byte, bytes).await);
         }
-        self.note_direct(v, first, failures);
+        v.origin.note_direct(first..first + u64::from(count), failures);
         result.map_err(|error| origin_error(v, "zeroing on", error))
     }
 }

@@ -281,8 +281,8 @@ pub const ORIGIN_SILENCE: Nanos = SECOND;
 /// they are how disks are prepared, and caching them helps nobody.
 pub const ZERO_DIRECT_BYTES_MIN: u64 = 1 << 20;
 
-/// Stripes remembered as written directly since the last good origin flush; at the limit nothing
-/// is populated until a flush. 65,536 stripes are 256 GiB written between two flushes.
+/// Stripes of which it is remembered what was written directly since the last good origin flush; at the limit
+/// nothing is populated until a flush. 65,536 stripes are 256 GiB, and take 4 MiB of memory.
 pub const VOLATILE_STRIPES_MAX: usize = 65_536;
 
 /// Reserves of free segments below which a member counts as full, 15 % of it: reclaim keeps two of them

@@ -2,15 +2,17 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 use std::rc::Rc;
 
 use forebay_device::runtime::MILLISECOND;
 use forebay_device::{BlockDevice, Buf, Data, IoError, Nanos, Runtime, Stripe};
 
+use crate::core::STRIPE_BLOCKS;
 use crate::destage::Pace;
 use crate::format::State;
 use crate::ids::{BLOCK_BYTES, Location, SECTOR_BYTES};
-use crate::limits::{ORIGIN_STRIPE_BYTES_MAX, VOLATILE_STRIPES_MAX};
+use crate::limits::{GRANULE_BLOCKS, ORIGIN_STRIPE_BYTES_MAX, VOLATILE_STRIPES_MAX};
 use crate::wait::{TaskMutex, WaitQueue};
 
 /// Destaged or provisional blocks that the next good origin flush proves. If they have data, their
@@ -27,9 +29,71 @@ pub(crate) struct Unproven {
     pub drop: bool,
 }
 
-/// No flush proves what a stripe returns: one that should have has failed, and the next one does not
+/// No flush proves what a granule returns: one that should have has failed, and the next one does not
 /// cover what that may have lost. A cached copy could outlive the origin's, and be evicted later.
 const DOUBTFUL: u64 = u64::MAX;
+
+const _: () = assert!(STRIPE_BLOCKS / GRANULE_BLOCKS == u64::BITS as u64, "a bit for each granule");
+
+/// The granules of a stripe that were written directly and that no flush has proven since, a bit for each.
+#[derive(Clone, Copy, Default)]
+struct Written {
+    /// Those before the last flush began, and the value of `completed` after the last of them.
+    before: u64,
+    before_until: u64,
+    /// Those since.
+    since: u64,
+    since_until: u64,
+    /// Those that no flush proves ([`DOUBTFUL`]).
+    doubtful: u64,
+}
+
+impl Written {
+    fn all(&self) -> u64 {
+        self.before | self.since | self.doubtful
+    }
+
+    /// Notes granules, written when `until` writes had completed, or in doubt; the last flush began at `began`.
+    fn note(&mut self, granules: u64, until: u64, began: u64) {
+        if until == DOUBTFUL {
+            self.doubtful |= granules;
+            return;
+        }
+        if self.since_until <= began {
+            self.before |= std::mem::take(&mut self.since);
+            self.before_until = self.before_until.max(self.since_until);
+        }
+        self.since |= granules;
+        self.since_until = self.since_until.max(until);
+    }
+
+    /// A flush that began when `marker` writes had completed has succeeded. Whether anything is left.
+    fn prove(&mut self, marker: u64) -> bool {
+        if self.before_until <= marker {
+            self.before = 0;
+        }
+        if self.since_until <= marker {
+            self.since = 0;
+        }
+        self.all() != 0
+    }
+}
+
+/// The granules of a stripe that some blocks lie in, a bit for each.
+fn granules(stripe: u64, blocks: &Range<u64>) -> u64 {
+    let first = stripe * STRIPE_BLOCKS;
+    let start = blocks.start.max(first) - first;
+    let end = blocks.end.min(first + STRIPE_BLOCKS).saturating_sub(first);
+    if start >= end {
+        return 0;
+    }
+    let (low, high) = (start / GRANULE_BLOCKS, end.div_ceil(GRANULE_BLOCKS));
+    (u64::MAX >> (u64::BITS as u64 - (high - low))) << low
+}
+
+fn stripes(blocks: &Range<u64>) -> Range<u64> {
+    blocks.start / STRIPE_BLOCKS..blocks.end.div_ceil(STRIPE_BLOCKS)
+}
 
 /// Time after the elevator's last write from which a read counts as undisturbed.
 const SETTLED: Nanos = 50 * MILLISECOND;
@@ -136,13 +200,14 @@ pub(crate) struct Origin {
     /// end of each direct write that it met on its way. Whoever is told before that end has not been
     /// told of that write.
     pub notices: Cell<u64>,
-    /// Stripes written directly, with the value of `completed` after the last such write. Nothing
-    /// is populated from them before a flush, for the origin could still lose what it returns; after
-    /// a flush that failed, never ([`DOUBTFUL`]).
-    pub volatile_stripes: RefCell<BTreeMap<u64, u64>>,
+    /// What was written directly, by stripe. Nothing is populated from there before a flush, for the origin
+    /// could still lose what it returns; after a flush that failed, never.
+    volatile: RefCell<BTreeMap<u64, Written>>,
     /// Value of `completed` after a direct write for which the table had no room: until a flush
-    /// covers it, every stripe counts as written directly.
-    pub overflow: Cell<u64>,
+    /// covers it, everything counts as written directly.
+    overflow: Cell<u64>,
+    /// Value of `completed` when the last flush began.
+    began: Cell<u64>,
     /// What a flush would prove, with the value of `completed` after its write.
     pub unproven: RefCell<Vec<(u64, Unproven)>>,
     pub flush_lock: TaskMutex,
@@ -173,8 +238,9 @@ impl Origin {
             direct: Cell::new(0),
             failures: Cell::new(0),
             notices: Cell::new(0),
-            volatile_stripes: RefCell::default(),
+            volatile: RefCell::default(),
             overflow: Cell::new(0),
+            began: Cell::new(0),
             unproven: RefCell::default(),
             flush_lock: TaskMutex::default(),
             flushing: Cell::new(None),
@@ -195,24 +261,34 @@ impl Origin {
             || self.flushing.get().is_some_and(silent)
     }
 
-    /// Whether what a stripe returns may still be lost in a power cut.
-    pub(crate) fn is_stripe_volatile(&self, stripe: u64) -> bool {
-        self.flushed.get() < self.overflow.get()
-            || self.volatile_stripes.borrow().contains_key(&stripe)
+    /// Whether what some blocks return may still be lost in a power cut.
+    pub(crate) fn may_lose(&self, blocks: Range<u64>) -> bool {
+        let volatile = self.volatile.borrow();
+        let is_written =
+            |(stripe, written): (&u64, &Written)| written.all() & granules(*stripe, &blocks) != 0;
+        self.flushed.get() < self.overflow.get() || volatile.range(stripes(&blocks)).any(is_written)
     }
 
-    /// Notes that a stripe was written directly; `failures` is from before that.
-    pub(crate) fn note_direct(&self, stripe: u64, failures: u64) {
+    /// Notes that blocks were written directly; `failures` is from before that.
+    pub(crate) fn note_direct(&self, blocks: Range<u64>, failures: u64) {
         let completed = self.completed.get();
         self.direct.set(completed);
         let until = if failures == self.failures.get() { completed } else { DOUBTFUL };
-        let mut stripes = self.volatile_stripes.borrow_mut();
-        if stripes.len() < VOLATILE_STRIPES_MAX || stripes.contains_key(&stripe) {
-            let known = stripes.entry(stripe).or_default();
-            *known = until.max(*known);
-        } else {
-            self.overflow.set(until.max(self.overflow.get()));
+        let mut volatile = self.volatile.borrow_mut();
+        for stripe in stripes(&blocks) {
+            if volatile.len() < VOLATILE_STRIPES_MAX || volatile.contains_key(&stripe) {
+                let written = volatile.entry(stripe).or_default();
+                written.note(granules(stripe, &blocks), until, self.began.get());
+            } else {
+                self.overflow.set(until.max(self.overflow.get()));
+            }
         }
+    }
+
+    /// Notes that a flush begins; what its success proves.
+    pub(crate) fn begin_flush(&self) -> u64 {
+        self.began.set(self.completed.get());
+        self.began.get()
     }
 
     /// Notes a failed flush: what was written directly since the last good one may be lost for good,
@@ -220,7 +296,9 @@ impl Origin {
     pub(crate) fn note_failed(&self) {
         self.failures.set(self.failures.get() + 1);
         self.notices.set(self.notices.get() + 1);
-        self.volatile_stripes.borrow_mut().values_mut().for_each(|until| *until = DOUBTFUL);
+        for written in self.volatile.borrow_mut().values_mut() {
+            *written = Written { doubtful: written.all(), ..Written::default() };
+        }
         if self.flushed.get() < self.overflow.get() {
             self.overflow.set(DOUBTFUL);
         }
@@ -229,7 +307,7 @@ impl Origin {
     /// Notes a good flush that began when `marker` writes had completed.
     pub(crate) fn note_flushed(&self, marker: u64) {
         self.flushed.set(marker);
-        self.volatile_stripes.borrow_mut().retain(|_, completed| *completed > marker);
+        self.volatile.borrow_mut().retain(|_, written| written.prove(marker));
     }
 
     fn widened(&self, offset: u64, len: u64) -> (u64, u64) {
@@ -322,51 +400,87 @@ mod tests {
         }
     }
 
+    const STRIPES_MAX: u64 = VOLATILE_STRIPES_MAX as u64;
+
+    fn origin() -> Origin {
+        Origin::new(Rc::new(NoDevice), World::new(1), 8)
+    }
+
+    /// Writes a block of a granule.
+    fn write(origin: &Origin, granule: u64, failures: u64) {
+        origin.completed.set(origin.completed.get() + 1);
+        let block = granule * GRANULE_BLOCKS + granule % GRANULE_BLOCKS;
+        origin.note_direct(block..block + 1, failures);
+    }
+
+    fn may_lose(origin: &Origin, granule: u64) -> bool {
+        origin.may_lose(granule * GRANULE_BLOCKS..(granule + 1) * GRANULE_BLOCKS)
+    }
+
+    fn flush(origin: &Origin) {
+        let marker = origin.begin_flush();
+        origin.note_flushed(marker);
+    }
+
     #[test]
-    fn a_full_table_of_volatile_stripes_counts_all_as_volatile_until_a_flush_covers_the_overflow() {
-        let origin = Origin::new(Rc::new(NoDevice), World::new(1), 8);
-        let stripes = VOLATILE_STRIPES_MAX as u64;
-        let write = |stripe| {
-            origin.completed.set(origin.completed.get() + 1);
-            origin.note_direct(stripe, 0);
-        };
-        (0..stripes).for_each(write);
-        assert!(origin.is_stripe_volatile(7) && !origin.is_stripe_volatile(stripes + 7));
-        let before = origin.completed.get();
+    fn what_is_written_is_volatile_until_a_flush_that_began_after_it_and_nothing_beside_it() {
+        let origin = origin();
+        (10..75).for_each(|granule| write(&origin, granule, 0));
+        let volatile = || (0..200).filter(|&it| may_lose(&origin, it)).collect::<Vec<_>>();
+        assert_eq!(volatile(), (10..75).collect::<Vec<_>>());
+        let marker = origin.begin_flush();
+        // In the same stripe, and once more what the flush covers.
+        [7, 20].into_iter().for_each(|granule| write(&origin, granule, 0));
+        assert_eq!(volatile().len(), 66);
+        origin.note_flushed(marker);
+        assert_eq!(volatile(), [7, 20]);
+        flush(&origin);
+        assert!(volatile().is_empty() && origin.volatile.borrow().is_empty());
+        origin.completed.set(origin.completed.get() + 1);
+        origin.note_direct(GRANULE_BLOCKS - 1..2 * STRIPE_BLOCKS + 1, 0);
+        assert_eq!(volatile(), (0..129).collect::<Vec<_>>(), "over several stripes");
+    }
+
+    #[test]
+    fn a_full_table_counts_all_as_volatile_until_a_flush_covers_what_it_had_no_room_for() {
+        let origin = origin();
+        let stripe = |stripe: u64| stripe * STRIPE_BLOCKS / GRANULE_BLOCKS;
+        (0..STRIPES_MAX).for_each(|it| write(&origin, stripe(it), 0));
+        let beyond = stripe(STRIPES_MAX + 7);
+        assert!(may_lose(&origin, stripe(7)) && !may_lose(&origin, beyond));
+        let before = origin.begin_flush();
         // One that is in the table needs no room; the next one has none.
-        write(7);
-        assert!(!origin.is_stripe_volatile(stripes + 7));
-        write(stripes + 1);
-        assert!(origin.is_stripe_volatile(stripes + 1) && origin.is_stripe_volatile(stripes + 7));
+        write(&origin, stripe(7), 0);
+        assert!(!may_lose(&origin, beyond));
+        write(&origin, stripe(STRIPES_MAX + 1), 0);
+        assert!(may_lose(&origin, stripe(STRIPES_MAX + 1)) && may_lose(&origin, beyond));
         origin.note_flushed(before);
-        assert!(origin.volatile_stripes.borrow().len() == 1, "there is room again");
-        assert!(origin.is_stripe_volatile(stripes + 1), "written after the flush began");
-        origin.note_flushed(origin.completed.get());
-        assert!(!origin.is_stripe_volatile(stripes + 1) && !origin.is_stripe_volatile(7));
+        assert!(origin.volatile.borrow().len() == 1, "there is room again");
+        assert!(may_lose(&origin, beyond), "written after the flush began");
+        flush(&origin);
+        assert!(!may_lose(&origin, beyond) && !may_lose(&origin, stripe(7)));
     }
 
     #[test]
     fn no_flush_proves_what_a_failed_one_may_have_lost() {
-        let origin = Origin::new(Rc::new(NoDevice), World::new(1), 8);
-        let write = |stripe, failures| {
-            origin.completed.set(origin.completed.get() + 1);
-            origin.note_direct(stripe, failures);
-        };
-        write(3, 0);
-        origin.note_flushed(origin.completed.get());
-        write(4, 0);
+        let origin = origin();
+        write(&origin, 3, 0);
+        flush(&origin);
+        write(&origin, 4, 0);
+        origin.begin_flush();
         origin.note_failed();
         // On its way while the flush failed, and begun after that.
-        write(5, 0);
-        write(6, 1);
-        write(4, 1);
-        origin.note_flushed(origin.completed.get());
-        let volatile: Vec<_> = (3..8).filter(|&stripe| origin.is_stripe_volatile(stripe)).collect();
+        write(&origin, 5, 0);
+        write(&origin, 6, 1);
+        write(&origin, 4, 1);
+        flush(&origin);
+        let volatile: Vec<_> = (3..8).filter(|&granule| may_lose(&origin, granule)).collect();
         assert_eq!(volatile, [4, 5]);
-        (0..VOLATILE_STRIPES_MAX as u64).for_each(|stripe| write(10 + stripe, 1));
-        assert!(origin.is_stripe_volatile(0));
+        (0..STRIPES_MAX).for_each(|stripe| write(&origin, (10 + stripe) * 64, 1));
+        assert!(may_lose(&origin, 0));
+        origin.begin_flush();
         origin.note_failed();
-        origin.note_flushed(origin.completed.get());
-        assert!(origin.is_stripe_volatile(0), "nobody knows which stripe it was");
+        flush(&origin);
+        assert!(may_lose(&origin, 0), "nobody knows what it was");
     }
 }

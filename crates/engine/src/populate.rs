@@ -169,9 +169,15 @@ impl Core {
         if !head && !tail && !self.is_any_read_enough(v, first, asked_end) {
             return Err(Reason::Profile);
         }
-        let flushed =
-            planted::is(Bug::ProvisionalTakenForClean) || !v.origin.is_stripe_volatile(stripe);
-        if !flushed {
+        let may_lose = |blocks: Range<u64>| {
+            v.origin.may_lose(blocks) && !planted::is(Bug::ProvisionalTakenForClean)
+        };
+        // What was asked for may be flushed where the rest of its cache block is not.
+        let (start, end) = match may_lose(start..end) {
+            true => (start.max(first), end.min(asked_end)),
+            false => (start, end),
+        };
+        if may_lose(start..end) {
             return Err(Reason::Unflushed);
         }
         if !self.may_hold(v, end - start) {

@@ -11,7 +11,7 @@ use forebay_device::{Buf, Data, Io};
 
 use crate::bypass::{Kind, Reason, Way};
 use crate::copies::Queued;
-use crate::core::{Core, STRIPE_BLOCKS};
+use crate::core::Core;
 use crate::counters::add;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::{Mode, State};
@@ -218,10 +218,10 @@ impl Core {
         len: u64,
     ) -> Result<()> {
         let (first, count) = blocks_of(offset, len);
-        let end = (first + u64::from(count)) * BLOCK_BYTES;
+        let blocks = first..first + u64::from(count);
+        let end = blocks.end * BLOCK_BYTES;
         let mut at = first * BLOCK_BYTES;
-        let stripe = first / STRIPE_BLOCKS;
-        while at < end && self.may_populate(v) && !v.origin.is_stripe_volatile(stripe) {
+        while at < end && self.may_populate(v) && !v.origin.may_lose(blocks.clone()) {
             let runs = self.plan(v, at, end - at);
             let missing = runs.into_iter().find(|run| matches!(run.source, Source::Origin));
             let Some(run) = missing else { break };

@@ -69,7 +69,7 @@ impl Core {
         let failures = v.origin.failures.get();
         let result = v.origin.write(offset, data).await;
         // Also for the day when these bytes are part of a block (INV-41).
-        self.note_direct(v, first, failures);
+        v.origin.note_direct(first..first + 1, failures);
         result.map_err(|error| origin_error(v, "writing", error))
     }
 

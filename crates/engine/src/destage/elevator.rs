@@ -21,6 +21,7 @@ use forebay_device::runtime::{MILLISECOND, SECOND};
 
 use super::age::{Age, LONG_AGO};
 use super::{Group, Run};
+use crate::bypass::Reason;
 use crate::core::{Core, STRIPE_BLOCKS};
 use crate::event::EventKind;
 use crate::format::{State, Stream};
@@ -386,10 +387,23 @@ impl Core {
     }
 }
 
-/// When an origin was flushed last, and what had been destaged by then.
+/// The part of the usual time between flushes, as its inverse, after which an origin is flushed whose reads
+/// could not be cached before that.
+const REFUSED_SOONER: u64 = 10;
+
+/// When an origin was flushed last; what had been destaged by then, and how much of what was read had not been
+/// cached because the origin could still lose it.
 struct Flushed {
-    at: u64,
+    at: Nanos,
     bytes: u64,
+    refused: u64,
+}
+
+impl Flushed {
+    fn now(core: &Core, v: &VolumeState) -> Self {
+        let refused = v.bypass.of(Reason::Unflushed).read_bytes.get();
+        Self { at: core.rt.now(), bytes: v.counters.destage_bytes.get(), refused }
+    }
 }
 
 impl Core {
@@ -403,17 +417,19 @@ impl Core {
             true => self.pressed_flush_bytes(),
             false => self.tuning.origin_flush_bytes,
         };
-        let waited = self.rt.now() - last.at >= self.tuning.origin_flush_interval;
+        let refused = v.bypass.of(Reason::Unflushed).read_bytes.get() > last.refused;
+        let sooner = if refused { REFUSED_SOONER } else { 1 };
+        let waited = self.rt.now() - last.at >= self.tuning.origin_flush_interval / sooner;
         let idle = resting && (self.is_owing(v.id) || pressed || v.drain.get() > 0 || bytes > 0);
         if !v.origin.is_volatile() || !(bytes >= bytes_max || waited || idle) {
             return false;
         }
         // Its error is an event, and told to the clients by their next FLUSH.
-        let bytes = v.counters.destage_bytes.get();
+        let before = Flushed::now(self, v);
         if self.flush_origin(v).await.is_err() {
             self.rt.sleep(ERROR_PAUSE).await.result.ok();
         }
-        *last = Flushed { at: self.rt.now(), bytes };
+        *last = Flushed { at: self.rt.now(), ..before };
         self.quiet.wake_all();
         self.reclaim_stuck.set(false);
         self.housekeeping.wake_all();
@@ -442,7 +458,7 @@ impl Core {
 
 /// The elevator of one volume.
 pub(crate) async fn elevator(core: Rc<Core>, v: Rc<VolumeState>) {
-    let mut last = Flushed { at: core.rt.now(), bytes: v.counters.destage_bytes.get() };
+    let mut last = Flushed::now(&core, &v);
     let writes = || v.origin.traffic.writes.get();
     while !core.settled.get() && !v.gone.get() && !core.latched.get() {
         let wanted = core.is_owing(v.id).then(|| core.destaged_since(&v)).flatten();

@@ -91,7 +91,7 @@ impl Core {
         if origin.flushed.get() >= target && origin.failures.get() == failures {
             return Ok(());
         }
-        let marker = origin.completed.get();
+        let marker = origin.begin_flush();
         add(&self.counters.origin_flushes, 1);
         origin.flushing.set(Some(self.rt.now()));
         let result = origin.device.flush().done().await;

@@ -2,7 +2,7 @@
 
 use forebay_device::Buf;
 
-use crate::core::{Core, STRIPE_BLOCKS};
+use crate::core::Core;
 use crate::counters::add;
 use crate::format::Mode;
 use crate::ids::{BLOCK_BYTES, Location, SECTORS_ALL, VolumeId};
@@ -186,7 +186,7 @@ impl Core {
         shard.index.borrow().lookup(volume, block, 1, |_| mapped = true);
         let bytes = self.populating_bytes.get() + BLOCK_BYTES;
         let room = bytes <= RAM_DEMOTE_BYTES_MAX.min(POPULATE_BYTES_MAX);
-        let volatile = v.origin.is_stripe_volatile(block / STRIPE_BLOCKS);
+        let volatile = v.origin.may_lose(block..block + 1);
         if mapped || !room || volatile || !self.may_populate(&v) {
             return None;
         }

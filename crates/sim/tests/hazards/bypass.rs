@@ -115,6 +115,23 @@ fn what_is_not_asked_for_often_enough_goes_past() {
     only(&rig, Reason::Profile, (2, 2 * 4096, 1, 4096));
 }
 
+/// Else a volume whose clients write around the log and never flush would cache next to nothing.
+#[test]
+fn an_origin_is_flushed_soon_where_reads_wait_for_it_to_be_cached() {
+    let tuning = Tuning { origin_flush_interval: 2 * SECOND, ..lazy() };
+    let rig = Rig::new(1, Plan { tuning, origin_bytes: 8 * MIB, ..Plan::default() });
+    zero(&rig, 2 * MIB);
+    rig.pause(SECOND / 2);
+    let refused = |rig: &Rig| of(rig.pool().bypass(), Reason::Unflushed).1;
+    read_bytes(&rig, MIB, 4096);
+    assert_eq!(refused(&rig), 4096, "nobody needed a flush till then");
+    rig.pause(SECOND / 2);
+    read_bytes(&rig, MIB, 4096);
+    read_bytes(&rig, MIB, 4096);
+    assert_eq!(refused(&rig), 4096);
+    assert_eq!(rig.pool().counters().read_hits.get(), 1);
+}
+
 #[test]
 fn what_the_origin_may_lose_goes_past_until_it_is_flushed() {
     let rig = rig(Mode::Writeback);
