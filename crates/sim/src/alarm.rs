@@ -14,9 +14,9 @@ pub const SEEDS_MAX: u64 = 500;
 /// `--alarm` prints what belongs here.
 const KNOWN: &[(&str, u64)] = &[
     ("flush-skips-second-member", 111),
-    ("segment-reused-before-root", 8),
+    ("segment-reused-before-root", 29),
     ("population-after-write", 10),
-    ("tombstone-forgotten", 0),
+    ("tombstone-forgotten", 47),
     ("torn-record-adopted", 60),
     ("reclaim-without-origin-flush", 40),
     ("footer-before-flush", 89),
@@ -27,7 +27,7 @@ const KNOWN: &[(&str, u64)] = &[
     ("range-lock-skipped", 19),
     ("root-before-images", 354),
     ("flush-acknowledged-early", 54),
-    ("tombstone-not-durable", 1491),
+    ("tombstone-not-durable", 726),
     ("remote-hit-unpinned", 210),
     ("open-sets-believed", 126),
     ("failed-member-kept", 22),
