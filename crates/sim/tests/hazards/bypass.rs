@@ -8,7 +8,7 @@ use forebay_device::runtime::SECOND;
 use forebay_device::{Buf, Request};
 use forebay_engine::bypass::{BypassCounters, Reason};
 use forebay_engine::planted::Bug;
-use forebay_engine::{Mode, Populate, Tuning, VolumeSettings};
+use forebay_engine::{Mode, Place, Populate, Tuning, VolumeSettings};
 
 use super::rig::{BLOCK, Plan, Rig, SOON, lazy, provoke, same, survive};
 
@@ -142,6 +142,28 @@ fn what_the_origin_may_lose_goes_past_until_it_is_flushed() {
     rig.flush().unwrap();
     read_bytes(&rig, MIB, 4096);
     assert_eq!(of(pool.bypass(), Reason::Unflushed), (1, 4096, 0, 0));
+}
+
+/// Beside it, in the same 4 MiB and even in the same cache block, what was asked for is cached.
+#[test]
+fn what_the_origin_may_lose_keeps_nothing_beside_it_from_being_cached() {
+    let rig = rig(Mode::Writeback);
+    let volume = rig.volume();
+    let set = async move { volume.set_with(VolumeSettings::default(), 1 << 20).await };
+    rig.run(set).unwrap().unwrap();
+    zero(&rig, 2 * MIB + (64 << 10));
+    for (hits, offset) in [(1, 3 * MIB), (2, 2 * MIB + (512 << 10))] {
+        read_bytes(&rig, offset, 4096);
+        read_bytes(&rig, offset, 4096);
+        assert_eq!(rig.pool().counters().read_hits.get(), hits, "at {offset}");
+    }
+    assert_eq!(of(rig.pool().bypass(), Reason::Unflushed), (0, 0, 0, 0));
+    let cached = |offset| {
+        let mut extents = Vec::new();
+        rig.volume().status(offset, 4096, &mut extents).unwrap();
+        extents.iter().any(|extent| extent.place == Place::Clean)
+    };
+    assert!(!cached(2 * MIB + (32 << 10)) && cached(2 * MIB + (512 << 10)));
 }
 
 #[test]
