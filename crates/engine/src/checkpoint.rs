@@ -65,7 +65,7 @@ impl Core {
         // Before the images, so that they say of these sets that nothing in them is owed.
         let surplus = match clean_stop || self.recovering.get() {
             true => Vec::new(),
-            false => self.sets.borrow().surplus(self.stream_copies(Stream::Main)),
+            false => self.sets.borrow().surplus(),
         };
         let images = self.write_images().await?;
         if !planted::is(Bug::RootBeforeImages) {

@@ -179,8 +179,8 @@ impl Core {
             }
         })
         .await?;
-        let copies = self.stream_copies(Stream::Main);
-        self.sets.borrow_mut().set_clean_copies(copies);
+        let copies = self.superblock.borrow().clean_copies;
+        self.sets.borrow_mut().set_clean_copies(copies.into());
         for v in self.volumes.borrow().values().filter(|v| v.mode.get().writes_back()) {
             v.accept_single_copy.set(v.accept_single_copy.get() || accepts);
         }
@@ -317,12 +317,11 @@ impl Core {
 
     /// Takes surplus copies from one set, so that nobody reads them from now on.
     async fn shrink(&self, set: (SegmentId, Incarnation), watermark: Sequence) -> Option<Shrunk> {
-        let copies = self.stream_copies(Stream::Main);
         let (id, incarnation) = set;
         let kept: Vec<_> = {
             let sets = self.sets.borrow();
             let set = sets.get(id).filter(|set| set.incarnation == incarnation)?;
-            set.segments.iter().take(copies).copied().collect()
+            set.segments.iter().take(sets.clean_copies()).copied().collect()
         };
         let mut headers = Vec::with_capacity(kept.len());
         for &segment in &kept {
@@ -343,8 +342,9 @@ impl Core {
         }
         let mut sets = self.sets.borrow_mut();
         // Copies may have gone with a member meanwhile.
-        sets.get(id).filter(|set| set.segments.starts_with(&kept))?;
-        let surplus = sets.shrink(set, copies, watermark)?;
+        sets.get(id)
+            .filter(|set| set.segments.starts_with(&kept) && kept.len() == sets.clean_copies())?;
+        let surplus = sets.shrink(set, watermark)?;
         Some(Shrunk { headers, surplus })
     }
 

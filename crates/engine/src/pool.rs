@@ -131,8 +131,8 @@ async fn start(
             return Err(error);
         }
     };
-    let copies = core.stream_copies(Stream::Main);
-    core.sets.borrow_mut().set_clean_copies(copies);
+    let copies = core.superblock.borrow().clean_copies;
+    core.sets.borrow_mut().set_clean_copies(copies.into());
     core.note_fallbacks();
     core.start_rebuild();
     core.start_raise();

@@ -482,9 +482,9 @@ impl SetTable {
         }
     }
 
-    /// Sets that have more copies than `copies` and need no more, with their incarnations.
-    pub(crate) fn surplus(&self, copies: usize) -> Vec<(SegmentId, Incarnation)> {
-        let sets = self.iter().filter(|set| !set.surplus(copies).is_empty());
+    /// Sets that have more copies than clean data needs, with their incarnations.
+    pub(crate) fn surplus(&self) -> Vec<(SegmentId, Incarnation)> {
+        let sets = self.givers().filter(|set| !set.surplus(self.clean_copies).is_empty());
         sets.map(|set| (set.id, set.incarnation)).collect()
     }
 
@@ -493,9 +493,9 @@ impl SetTable {
     pub(crate) fn shrink(
         &mut self,
         (id, incarnation): (SegmentId, Incarnation),
-        copies: usize,
         watermark: Sequence,
     ) -> Option<Vec<SegmentId>> {
+        let copies = self.clean_copies;
         let set = self.get_mut(id).filter(|set| set.incarnation == incarnation)?;
         if set.last_sequence > watermark || set.surplus(copies).is_empty() {
             return None;
@@ -694,24 +694,27 @@ mod tests {
     fn a_copy_too_many_is_given_back_when_nothing_needs_it() {
         let mut table = table(&[40, 40]);
         table.accounting = true;
+        table.set_clean_copies(1);
         let id = put(&mut table, 2, Stream::Dirty, SetState::Closed);
         let at = table.location(id, 1);
         table.add(at, 3, State::Dirty);
-        assert!(table.surplus(1).is_empty() && table.outlook().live == 0);
+        assert!(table.surplus().is_empty() && table.outlook().live == 0);
         table.sub(at, 3, State::Dirty);
         table.get_mut(id).unwrap().state = SetState::Closed;
         table.add(at, 3, State::Clean);
         assert_eq!(table.occupied_blocks, 6);
-        let [surplus] = table.surplus(1)[..] else { panic!("one set has a copy too many") };
-        assert!(table.surplus(2).is_empty());
+        let [surplus] = table.surplus()[..] else { panic!("one set has a copy too many") };
+        table.set_clean_copies(2);
+        assert!(table.surplus().is_empty());
+        table.set_clean_copies(1);
         let pinned = table.pin(at);
-        assert!(table.shrink(surplus, 1, Sequence(5)).is_none());
+        assert!(table.shrink(surplus, Sequence(5)).is_none());
         assert!(table.unpin(pinned).is_none());
-        assert!(table.shrink(surplus, 1, Sequence(4)).is_none(), "a record is behind the images");
-        let given = table.shrink(surplus, 1, Sequence(5)).unwrap();
+        assert!(table.shrink(surplus, Sequence(4)).is_none(), "a record is behind the images");
+        let given = table.shrink(surplus, Sequence(5)).unwrap();
         assert_eq!((given.len(), table.occupied_blocks), (1, 3));
         assert_ne!(table.member_of(given[0]), table.member_of(id));
-        assert!(table.surplus(1).is_empty());
+        assert!(table.surplus().is_empty());
     }
 
     #[test]

@@ -39,7 +39,12 @@ impl SetTable {
         }
     }
 
-    /// Copies that a set keeps once all of it is clean.
+    /// Copies that a set keeps once all of it is clean, where there are members for them.
+    pub(crate) fn clean_copies(&self) -> usize {
+        self.clean_copies
+    }
+
+    /// See [`SetTable::clean_copies`].
     pub(crate) fn set_clean_copies(&mut self, copies: usize) {
         self.clean_copies = copies;
         self.givers = self.iter().filter(|set| set.may_give(copies)).map(|set| set.id).collect();
@@ -113,7 +118,7 @@ mod tests {
         table.release(SegmentId(31));
         table.set_clean_copies(1);
         assert_eq!(found(&table), [7]);
-        table.shrink((SegmentId(7), Incarnation { start: 1, counter: 7 }), 1, Sequence(1)).unwrap();
+        table.shrink((SegmentId(7), Incarnation { start: 1, counter: 7 }), Sequence(1)).unwrap();
         table.sift_givers();
         assert_eq!(found(&table), [0; 0]);
     }

@@ -14,7 +14,9 @@ use forebay_engine::{ErrorKind, EventKind, Readers};
 
 use crate::changing::{BLOCKS, add, all_but, fill, plan, remove, told, verify};
 use crate::hanging::{DEADLINE, has_hung, in_time};
-use crate::rig::{BLOCK, KINDS, Plan, Rig, SOON, newest, provoke, same, survive, version};
+use crate::rig::{
+    BLOCK, KINDS, Plan, Rig, SEGMENT_BYTES, SEGMENTS, SOON, newest, provoke, same, survive, version,
+};
 
 /// Waits until what was lost is made good.
 fn until_restored(rig: &Rc<Rig>) -> Result<(), String> {
@@ -85,6 +87,34 @@ fn a_member_is_added_and_takes_part_in_everything() {
         rig.stop()?;
         rig.open()?;
         verify(&rig, "after a stop")
+    });
+}
+
+/// Opened with one member, the pool had one copy of clean data. Nobody waits for second ones to be given back once
+/// it has two.
+#[test]
+fn clean_data_keeps_its_copies_once_there_are_members_for_them() {
+    survive(4, |seed| {
+        let plan = Plan { clean_copies: 2, origin_bytes: 4 << 20, ..plan(2, 2, 2) };
+        let rig = Rig::new(seed, plan);
+        fill(&rig)?;
+        rig.crash(KINDS[(seed % 2) as usize]);
+        rig.offer(&[(seed / 2) as usize]);
+        rig.open()?;
+        add(&rig, 2)?.map_err(|error| error.to_string())?;
+        for block in 0..4 * SEGMENTS * SEGMENT_BYTES / BLOCK as u64 {
+            rig.write(4, block % 1024, 1)?;
+            if block % 64 == 0 {
+                rig.destage()?;
+            }
+        }
+        rig.destage()?;
+        rig.pause(SECOND);
+        let (laps, (free, segments)) = (rig.pool().counters().laps.get(), rig.pool().segments());
+        assert!(free < segments / 2, "{free} of {segments} segments are free");
+        rig.pause(SECOND);
+        assert_eq!(rig.pool().counters().laps.get(), laps, "roots that free nothing");
+        Ok(())
     });
 }
 

@@ -22,7 +22,7 @@ use forebay_sim::jobs::alone;
 
 pub const BLOCK: usize = 4096;
 pub const SEGMENT_BYTES: u64 = 64 << 10;
-const SEGMENTS: u64 = 40;
+pub const SEGMENTS: u64 = 40;
 pub const MEMBER_BYTES: u64 = (1 << 20) + SEGMENTS * SEGMENT_BYTES;
 
 /// Which requests are meant.
