@@ -157,11 +157,8 @@ impl Core {
             let placed = Rc::new(Cell::new(None));
             let (completer, io) = io::pair();
             let pending = Pending {
-                entry,
-                data: Some(Buf::copy_of(&chunk).freeze()),
-                completer,
-                population: None,
                 placed: Some(Rc::clone(&placed)),
+                ..Pending::new(entry, Some(Buf::copy_of(&chunk).freeze()), completer)
             };
             self.log.enqueue(Stream::Metadata, pending);
             io.done().await.map_err(|error| append_error("writing an image", error))?;

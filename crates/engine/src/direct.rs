@@ -178,11 +178,8 @@ impl Core {
                 let placed = Rc::new(Cell::new(None));
                 let (completer, io) = io::pair();
                 let pending = Pending {
-                    entry,
-                    data: Some(part),
-                    completer,
-                    population: None,
                     placed: Some(Rc::clone(&placed)),
+                    ..Pending::new(entry, Some(part), completer)
                 };
                 self.log.enqueue(Stream::Probation, pending);
                 out.push(Provisional { entry, io: Some(io), logged: false, placed });

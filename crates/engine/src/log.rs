@@ -49,9 +49,16 @@ pub(crate) struct Pending {
     pub population: Option<Rc<Population>>,
     /// Receives the location of its data and the distance back to the record's header.
     pub placed: Option<Rc<Placed>>,
+    /// Whether a record with it was written and handed back: until an epoch leaves those members behind that have it, a
+    /// start may find it.
+    pub written: bool,
 }
 
 impl Pending {
+    pub(crate) fn new(entry: Entry, data: Option<Data>, completer: Completer) -> Self {
+        Self { entry, data, completer, population: None, placed: None, written: false }
+    }
+
     fn data_blocks(&self) -> u32 {
         self.data.as_ref().map_or(0, |data| (data.len() / BLOCK) as u32)
     }
@@ -255,7 +262,7 @@ impl Log {
     /// Appends one entry; resolves once it is published.
     pub(crate) fn append(&self, stream: Stream, entry: Entry, data: Option<Data>) -> Io {
         let (completer, io) = io::pair();
-        let pending = Pending { entry, data, completer, population: None, placed: None };
+        let pending = Pending::new(entry, data, completer);
         self.enqueue(stream, pending);
         io
     }
@@ -519,6 +526,12 @@ impl Core {
         {
             self.release_unproven(from, state);
         }
+        let Entry { kind, volume, block, count, .. } = item.entry;
+        // What only members held that are gone is never found.
+        if item.written && result.is_err() && self.latched.get() && kind.names_blocks() {
+            let supersedes = kind.supersedes();
+            self.doubtful.borrow_mut().push(Doubtful { volume, block, count, supersedes });
+        }
         item.completer.done(result);
     }
 
@@ -683,13 +696,8 @@ impl Core {
                 self.pin_provisional(&item.entry, place);
             }
         }
-        for item in pending {
-            let Entry { kind, volume, block, count, .. } = item.entry;
-            // What only members held that are gone is never found.
-            if result.is_err() && self.latched.get() && kind.names_blocks() {
-                let supersedes = kind.supersedes();
-                self.doubtful.borrow_mut().push(Doubtful { volume, block, count, supersedes });
-            }
+        for mut item in pending {
+            item.written = true;
             self.finish_pending(item, result);
         }
         self.log.progress.wake_all();

@@ -280,16 +280,12 @@ impl Core {
             add(&self.populating_bytes, part.len() as u64);
             self.policy.borrow_mut().spend(u64::from(blocks), 0);
             let (completer, _) = io::pair();
-            self.log.enqueue(
-                stream,
-                Pending {
-                    entry: new_entry(EntryKind::Populate, v.id, start, blocks),
-                    data: Some(part),
-                    completer,
-                    population: Some(Rc::clone(&plan.population)),
-                    placed: None,
-                },
-            );
+            let entry = new_entry(EntryKind::Populate, v.id, start, blocks);
+            let pending = Pending {
+                population: Some(Rc::clone(&plan.population)),
+                ..Pending::new(entry, Some(part), completer)
+            };
+            self.log.enqueue(stream, pending);
         }
     }
 }

@@ -132,7 +132,7 @@ impl Core {
             ..new_entry(EntryKind::CleanFact, v.id, item.block, item.count)
         };
         let (completer, _) = io::pair();
-        let pending = Pending { entry, data: None, completer, population: None, placed: None };
+        let pending = Pending::new(entry, None, completer);
         self.log.enqueue(Stream::Facts, pending);
     }
 

@@ -78,6 +78,7 @@ impl Core {
                 item.data = Some(whole.slice(from..from + item.entry.count as usize * BLOCK));
                 item.entry.data = NO_DATA;
             }
+            item.written = true;
             log.queued_blocks.set(log.queued_blocks.get() + item.data_blocks());
             log.queue.borrow_mut().push_front(item);
         }

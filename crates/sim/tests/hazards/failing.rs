@@ -287,6 +287,41 @@ fn a_member_that_fails_while_the_witness_cannot_be_written_latches_the_pool() {
     });
 }
 
+/// A write whose record has come to a member, and is to be written once more since another one has failed with the only
+/// copy of something: if the last one fails meanwhile, a start may find that record, so nobody is told what was before.
+#[test]
+fn what_a_start_may_find_of_a_write_that_failed_is_not_read_before() {
+    survive(4, |seed| {
+        let mut failed = 0;
+        for after in 0..40 {
+            let rig = Rig::new(seed, Plan { members: 2, ..Plan::default() });
+            for round in 0..2 {
+                (0..24).try_for_each(|block| rig.write(2, block, 1))?;
+                rig.flush()?;
+                rig.pause(round * SOON);
+            }
+            let first = (seed % 2) as usize;
+            rig.broken[first].failing.arm(Trigger::every(Ops::Writes));
+            rig.broken[1 - first].failing.arm(Trigger::every(Ops::Writes).after(after));
+            (0..24).for_each(|block| drop(rig.start_write(3, block, 1)));
+            rig.pause(SECOND);
+            let read: Vec<_> = (0..24).map(|block| rig.read(block)).collect();
+            failed += u32::from(rig.pool().is_latched());
+            rig.crash(Crash::ProcessKill);
+            rig.broken.iter().for_each(|broken| broken.mend());
+            rig.open()?;
+            for (block, read) in (0..).zip(read) {
+                // It may be noted by now that it is lost.
+                if let (Ok(read), Ok(found)) = (read, rig.read(block)) {
+                    same(&format!("block {block} after {after}"), found, read)?;
+                }
+            }
+        }
+        assert!(failed > 4, "{failed} times both failed");
+        Ok(())
+    });
+}
+
 /// A part of a block is written while the rest of it, clean, is on a member that has just failed.
 #[test]
 fn a_part_of_a_block_that_failed_with_its_member_is_completed_from_the_origin() {
