@@ -182,6 +182,7 @@ impl Core {
                     ..Pending::new(entry, Some(part), completer)
                 };
                 self.log.enqueue(Stream::Probation, pending);
+                self.policy.borrow_mut().spend(blocks.into(), 0);
                 out.push(Provisional { entry, io: Some(io), logged: false, placed });
                 done += blocks;
             }

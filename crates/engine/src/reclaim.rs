@@ -124,7 +124,7 @@ impl Core {
                 opened: set.incarnation.counter,
                 live_blocks: set.live_blocks,
                 dirty_blocks: set.dirty_blocks(),
-                written_blocks: set.written_blocks,
+                unflushed_blocks: set.written_blocks + set.provisional_blocks,
                 copies: set.segments.len() as u32,
                 size_blocks,
                 packed_blocks: self.log.packed_blocks.get().min(size_blocks),

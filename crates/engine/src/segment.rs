@@ -69,6 +69,8 @@ pub(crate) struct Set {
     pub owed_blocks: u32,
     /// Of those, blocks that are destaged and wait for an origin flush: they cannot be moved.
     pub written_blocks: u32,
+    /// Blocks that were written through and wait for an origin flush: worth nothing to a start before it.
+    pub provisional_blocks: u32,
     /// Reads and moves under way that rely on the content.
     pub pins: u32,
     /// Moves under way out of it.
@@ -137,6 +139,7 @@ impl Set {
             live_blocks: 0,
             owed_blocks: 0,
             written_blocks: 0,
+            provisional_blocks: 0,
             pins: 0,
             moves: 0,
             last_sequence: Sequence(0),
@@ -519,6 +522,7 @@ impl SetTable {
         set.owed_blocks += if state.is_owed() { count } else { 0 };
         let newly = if before == 0 && set.owed_blocks > 0 { set.segments.len() } else { 0 };
         set.written_blocks += if state == State::Written { count } else { 0 };
+        set.provisional_blocks += if state == State::Provisional { count } else { 0 };
         self.owed_segments += newly;
         self.occupied_blocks += u64::from(count) * copies;
     }
@@ -540,6 +544,7 @@ impl SetTable {
         let before = set.owed_blocks;
         set.owed_blocks -= if state.is_owed() { count } else { 0 };
         set.written_blocks -= if state == State::Written { count } else { 0 };
+        set.provisional_blocks -= if state == State::Provisional { count } else { 0 };
         let no_more = if before > 0 && set.owed_blocks == 0 { set.segments.len() } else { 0 };
         let emptied = set.is_empty().then_some(id);
         self.owed_segments -= no_more;
@@ -715,6 +720,23 @@ mod tests {
         assert_eq!((given.len(), table.occupied_blocks), (1, 3));
         assert_ne!(table.member_of(given[0]), table.member_of(id));
         assert!(table.surplus().is_empty());
+    }
+
+    #[test]
+    fn what_was_written_through_counts_until_the_origin_has_it() {
+        let mut table = table(&[40, 40]);
+        table.accounting = true;
+        let id = put(&mut table, 2, Stream::Probation, SetState::Closed);
+        let at = table.location(id, 1);
+        let counted = |table: &SetTable| {
+            let set = table.get(id).unwrap();
+            (set.live_blocks, set.provisional_blocks, set.owed_blocks)
+        };
+        table.add(at, 3, State::Provisional);
+        assert_eq!(counted(&table), (3, 3, 0));
+        table.sub(at, 3, State::Provisional);
+        table.add(at, 3, State::Clean);
+        assert_eq!(counted(&table), (3, 0, 0));
     }
 
     #[test]

@@ -334,7 +334,7 @@ impl<'a> Log<'a> {
             opened: piece.opened,
             live_blocks: piece.live,
             dirty_blocks: 0,
-            written_blocks: 0,
+            unflushed_blocks: 0,
             size_blocks,
             packed_blocks: size_blocks,
             copies: 1,

@@ -11,6 +11,7 @@ mod burst;
 mod destage;
 pub(crate) mod faults;
 mod files;
+mod fits;
 mod measure;
 mod overwrite;
 mod zipf;
@@ -45,6 +46,8 @@ pub(crate) const PLAN: Plan = Plan {
         "sequential",
         "uploads",
         "fair",
+        "fits",
+        "fits-through",
     ],
     sides: &["ours", "compared with"],
     tools: &[],
@@ -73,6 +76,7 @@ pub fn run(options: &SmoothOptions) -> Result<bool> {
         beside::run(bench, &disks)?;
         overwrite::run(bench, &disks)?;
         burst::run(bench, &disks)?;
+        fits::run(bench, &disks)?;
         zipf::run(bench, &disks)
     });
     if options.disk_caches {

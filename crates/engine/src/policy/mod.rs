@@ -75,8 +75,9 @@ pub struct Unit {
     pub live_blocks: u32,
     /// Blocks that are dirty: they cannot be dropped, only moved.
     pub dirty_blocks: u32,
-    /// Blocks that wait for an origin's flush: neither dropped nor moved before it.
-    pub written_blocks: u32,
+    /// Blocks that wait for an origin's flush: destaged ones can neither be dropped nor moved before it, and those that
+    /// were written through only dropped.
+    pub unflushed_blocks: u32,
     /// Members on which it lies: it takes the space of so many.
     pub copies: u32,
     /// Blocks that it can hold.
@@ -149,7 +150,7 @@ pub trait Policy {
     ///
     /// A unit with dirty blocks is named only if no other unit is left and they are few, or moving them
     /// pays and the write budget has room for them; or if it is half
-    /// empty, the pool is roomy and the write budget has room for them. The
+    /// empty, the pool is roomy and the write budget, or what compaction has beyond it, has room for them. The
     /// engine then moves them. `None`: nothing can be freed before something is destaged or a
     /// pin goes away.
     fn choose(&mut self, survey: &Survey) -> Option<u32>;
@@ -157,7 +158,7 @@ pub trait Policy {
     /// A unit of `queue` is being reclaimed and `blocks` of the granule that are clean are live
     /// in it: `true` to append them again to [`Queue::Main`], `false` to drop them.
     ///
-    /// `true` reserves the write budget of these blocks until the next
+    /// `true` reserves the write budget of these blocks, or what may be moved beyond it, until the next
     /// [`spend`](Policy::spend) of moved blocks.
     fn retain(&mut self, granule: Granule, queue: Queue, heat: u8, blocks: u32) -> bool;
 
@@ -207,7 +208,7 @@ impl Oldest {
 /// A unit that is worth packing, in the order in which they are.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Emptiest {
-    /// It becomes free with an origin's flush, and not at once.
+    /// It becomes free with an origin's flush, and not at once; or loses what could be kept after it.
     waits: bool,
     live_blocks: u32,
     dirty_blocks: u32,
@@ -270,7 +271,7 @@ impl Survey {
         let gains = unit.live_blocks * 4 <= unit.packed_blocks * 3;
         if half_empty && gains {
             let candidate = Emptiest {
-                waits: unit.written_blocks > 0,
+                waits: unit.unflushed_blocks > 0,
                 live_blocks: unit.live_blocks,
                 dirty_blocks: unit.dirty_blocks,
                 opened: unit.opened,

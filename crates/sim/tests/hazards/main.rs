@@ -46,7 +46,7 @@ use forebay_device::{Buf, Request, Runtime};
 use forebay_engine::planted::Bug;
 use forebay_engine::{Mode, Tuning};
 
-use rig::{BLOCK, Plan, Rig, SOON, lazy, provoke, same, survive};
+use rig::{BLOCK, Plan, Rig, SEGMENT_BYTES, SOON, lazy, provoke, same, survive};
 
 fn is_read(request: &Request) -> bool {
     matches!(request, Request::Read { .. })
@@ -235,6 +235,30 @@ fn provisional_data_is_void_after_a_power_cut() {
         rig.write(2, 3, 1)?;
         rig.restart(Crash::PowerCut)?;
         rig.settled(3)
+    });
+}
+
+/// What is written through is admitted like any write: the write budget comes from it, too.
+#[test]
+fn what_is_written_through_pays_for_moves() {
+    survive(2, |seed| {
+        let tuning = Tuning { origin_flush_interval: SOON, flush_interval: SOON, ..lazy() };
+        let mode = Mode::Writethrough;
+        let rig = Rig::new(seed, Plan { mode, tuning, ..Plan::default() });
+        let segments = rig.pool().segments().1 as u64;
+        for count in 0..2 * segments * SEGMENT_BYTES / BLOCK as u64 {
+            // Half of what lies together is overwritten soon, the rest stays for most of a lap.
+            let block = if count % 2 == 0 { count / 2 % 130 } else { 200 + count % 8 };
+            rig.write(3, block, 1)?;
+            if count % 50 == 0 {
+                rig.pause(SOON);
+            }
+        }
+        let pool = rig.pool();
+        let moved = pool.counters().move_blocks.get();
+        assert_eq!(pool.counters().populate_bytes.get(), 0);
+        assert!(moved > 50, "{moved} were moved");
+        Ok(())
     });
 }
 
