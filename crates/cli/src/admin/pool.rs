@@ -620,12 +620,8 @@ pub(super) fn print_pool(pool: &Pool) {
         if usage.verify == Verify::Reads {
             say("verify   what clients read is compared with its checksums");
         }
-        let more = match usage.write_amplification_max_percent {
-            100 => "",
-            _ => ", more to pack what is asked for",
-        };
         say(format_args!(
-            "reclaim  writes up to {} % of what is admitted{more}",
+            "reclaim  writes up to {} % of what is admitted",
             usage.write_amplification_max_percent
         ));
         say(format_args!(

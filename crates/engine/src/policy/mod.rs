@@ -150,7 +150,7 @@ pub trait Policy {
     ///
     /// A unit with dirty blocks is named only if no other unit is left and they are few, or moving them
     /// pays and the write budget has room for them; or if it is half
-    /// empty, the pool is roomy and the write budget, or what compaction has beyond it, has room for them. The
+    /// empty, the pool is roomy and the write budget has room for them. The
     /// engine then moves them. `None`: nothing can be freed before something is destaged or a
     /// pin goes away.
     fn choose(&mut self, survey: &Survey) -> Option<u32>;
@@ -158,7 +158,7 @@ pub trait Policy {
     /// A unit of `queue` is being reclaimed and `blocks` of the granule that are clean are live
     /// in it: `true` to append them again to [`Queue::Main`], `false` to drop them.
     ///
-    /// `true` reserves the write budget of these blocks, or what may be moved beyond it, until the next
+    /// `true` reserves the write budget of these blocks until the next
     /// [`spend`](Policy::spend) of moved blocks.
     fn retain(&mut self, granule: Granule, queue: Queue, heat: u8, blocks: u32) -> bool;
 

@@ -27,11 +27,6 @@ const YOUNG_PERCENT_MAIN: u64 = 6;
 /// Bytes written per byte admitted, in percent, of what reservations alone keep.
 const RESERVED_PERCENT: u32 = 200;
 
-/// What compaction may move beyond the write budget, in such budgets. To drop what is asked for costs the write that it
-/// would have been to move it, when it is missed and comes in again; so the bound saves nothing there, and is only
-/// there to hold whatever a workload does.
-const COMPACTION_BUDGETS: u32 = 2;
-
 /// A whole, in the parts that probation's share is counted in: more than a ghost has granules below
 /// 100 TiB. Beyond that the share moves by one part all the same.
 const WHOLE: u64 = 1_000_000_000;
@@ -45,8 +40,7 @@ pub struct S3FifoConfig {
     /// Heat from which a granule is promoted when its probation ends. One hit is reuse, since those of the first
     /// time count for nothing ([`Policy::is_reuse`]).
     pub promote_heat: u8,
-    /// Bytes written per byte admitted, in percent, at the most; from 100 (never retain). Compaction of what is
-    /// asked for may take twice as much again.
+    /// Bytes written per byte admitted, in percent, at the most; from 100 (never retain).
     pub write_amplification_max_percent: u32,
     /// Length of the budget's window, in admitted blocks: about the blocks of the pool, one lap.
     pub window_blocks: u64,
@@ -106,10 +100,6 @@ pub struct S3Fifo {
     /// Blocks admitted while the pool fills: until room has to be made.
     filling: Option<u64>,
     budget: Budget,
-    /// What compaction moves beyond it.
-    beyond: Budget,
-    /// Blocks granted by that for the unit that was chosen last, and not moved yet.
-    beyond_granted: u64,
     /// What is kept for reservations alone: at most as much as is admitted. Where half of what is reclaimed
     /// is reserved, which is the most that is promised, no more is needed.
     reserved: Budget,
@@ -135,11 +125,6 @@ impl S3Fifo {
             share_step: (WHOLE / u64::from(ghost_granules.max(1))).max(1),
             filling: Some(0),
             budget: Budget::new(config.write_amplification_max_percent, config.window_blocks),
-            beyond: Budget::new(
-                beyond_percent(config.write_amplification_max_percent),
-                config.window_blocks,
-            ),
-            beyond_granted: 0,
             reserved: Budget::new(RESERVED_PERCENT, config.window_blocks),
             counts: Counts::default(),
             ghost_hits: 0,
@@ -184,24 +169,12 @@ impl S3Fifo {
         (pays && self.budget.promise(dirty.into())).then_some(id)
     }
 
-    /// May so many blocks of a unit that is at most half live be moved although the budget is spent? They are
-    /// dirty or have been asked for.
-    fn promise_beyond(&mut self, blocks: u64) -> bool {
-        let granted = self.compacting && self.beyond.promise(blocks);
-        self.beyond_granted += if granted { blocks } else { 0 };
-        granted
-    }
-
     fn is_hot(&self, queue: Queue, heat: u8) -> bool {
         match queue {
             Queue::Probation => heat >= self.config.promote_heat,
             Queue::Main => heat >= 1,
         }
     }
-}
-
-fn beyond_percent(write_amplification_max_percent: u32) -> u32 {
-    100 + COMPACTION_BUDGETS * (write_amplification_max_percent - 100)
 }
 
 fn parts(percent: u8) -> u64 {
@@ -241,7 +214,6 @@ impl Policy for S3Fifo {
 
     fn choose(&mut self, survey: &Survey) -> Option<u32> {
         self.filling = None;
-        self.beyond_granted = 0;
         let roomy = self.config.pool_blocks / 100 * u64::from(self.config.roomy_percent);
         self.compacting = survey.live_blocks < roomy && survey.emptiest.is_some();
         if self.compacting && survey.empty.id().is_some() {
@@ -249,9 +221,7 @@ impl Policy for S3Fifo {
         }
         if self.compacting
             && let Some(Emptiest { dirty_blocks, id, .. }) = survey.emptiest
-            && (dirty_blocks == 0
-                || self.budget.promise(dirty_blocks.into())
-                || self.promise_beyond(dirty_blocks.into()))
+            && (dirty_blocks == 0 || self.budget.promise(dirty_blocks.into()))
         {
             return Some(id);
         }
@@ -267,10 +237,8 @@ impl Policy for S3Fifo {
     }
 
     fn retain(&mut self, granule: Granule, queue: Queue, heat: u8, blocks: u32) -> bool {
-        let is_hot = self.is_hot(queue, heat);
-        if (is_hot || self.compacting) && self.budget.promise(blocks.into())
-            || is_hot && self.promise_beyond(blocks.into())
-        {
+        let wanted = self.compacting || self.is_hot(queue, heat);
+        if wanted && self.budget.promise(u64::from(blocks)) {
             return true;
         }
         let (into, other) = match queue {
@@ -292,10 +260,7 @@ impl Policy for S3Fifo {
 
     fn spend(&mut self, admitted_blocks: u64, moved_blocks: u64) {
         self.reserved.spend(admitted_blocks, 0);
-        let beyond = moved_blocks.min(self.beyond_granted);
-        self.beyond_granted -= beyond;
-        self.beyond.spend(admitted_blocks, beyond);
-        self.budget.spend(admitted_blocks, moved_blocks - beyond);
+        self.budget.spend(admitted_blocks, moved_blocks);
         if let Some(blocks) = &mut self.filling {
             *blocks += admitted_blocks;
         }
@@ -303,7 +268,6 @@ impl Policy for S3Fifo {
 
     fn set_write_amplification_max(&mut self, percent: u32) {
         self.budget.set_max(percent);
-        self.beyond.set_max(beyond_percent(percent));
     }
 
     fn resize(&mut self, pool_blocks: u64) {
@@ -319,7 +283,6 @@ impl Policy for S3Fifo {
         self.main_ghost = Ghost::new(ghost_granules);
         self.share_step = (WHOLE / u64::from(ghost_granules.max(1))).max(1);
         self.budget.set_window(fresh.window_blocks);
-        self.beyond.set_window(fresh.window_blocks);
         self.reserved.set_window(fresh.window_blocks);
     }
 
