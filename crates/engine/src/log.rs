@@ -11,27 +11,27 @@
 mod before;
 mod failing;
 mod flush;
+mod record;
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, VecDeque};
 use std::rc::Rc;
 
-use forebay_device::{Buf, Completer, Data, Io, IoError, IoErrorKind, io};
+use forebay_device::{Completer, Data, Io, IoError, IoErrorKind, io};
 
 use crate::apply::RecordPlace;
 use crate::core::{Core, Doubtful};
 use crate::counters::add;
 use crate::error::{Error, Result};
-use crate::format::{
-    Entry, EntryKind, FooterRecord, NO_DATA, RecordHeader, SegmentHeader, Stream, checksum,
-    encode_record_header, footer_blocks_for, header_blocks_for,
-};
+use crate::format::{Entry, EntryKind, FooterRecord, NO_DATA, Stream, header_blocks_for};
 use crate::ids::{BLOCK_BYTES, Incarnation, Location, SECTORS_ALL, SegmentId, Sequence, VolumeId};
-use crate::limits::{APART_BLOCKS_MIN, APPEND_COALESCE_BLOCKS, APPENDS_INFLIGHT_MAX, PLACES_MAX};
+use crate::limits::{APPEND_COALESCE_BLOCKS, APPENDS_INFLIGHT_MAX, PLACES_MAX};
 use crate::lock::Population;
 use crate::planted::{self, Bug};
 use crate::segment::Set;
 use crate::wait::{TaskMutex, WaitQueue, yield_once};
+
+use record::Batch;
 
 const BLOCK: usize = BLOCK_BYTES as usize;
 
@@ -86,20 +86,6 @@ struct OpenSet {
     records: RefCell<Vec<OpenRecord>>,
     /// How many of them, from the first on, a completed member flush covers.
     durable_records: Cell<usize>,
-}
-
-/// Everything needed to write one record.
-struct Batch {
-    set: Rc<OpenSet>,
-    index: usize,
-    place: RecordPlace,
-    sequence: Sequence,
-    /// The record: as one piece, or header and data apart.
-    parts: Vec<Data>,
-    header: bool,
-    pending: Vec<Pending>,
-    /// Value of `losses` when it was built.
-    loss: u64,
 }
 
 /// One stream: its queue, and the set that it fills.
@@ -434,86 +420,6 @@ impl Core {
         left
     }
 
-    /// How many entries at the head of a queue fit one record in what is left of a set.
-    fn fitting(&self, log: &StreamLog, set: &OpenSet) -> (usize, u32) {
-        let room = self.segment_blocks - set.next_block.get();
-        let records = set.records.borrow().len() + 1;
-        let (mut count, mut data) = (0, 0);
-        for pending in log.queue.borrow().iter().take_while(|item| !self.log.is_kept(item)) {
-            let blocks = data + pending.data_blocks();
-            let header = header_blocks_for(count + 1, blocks as usize) as u32;
-            let total = header + blocks;
-            let footer = footer_blocks_for(records, set.entries.get() as usize + count + 1);
-            // A record of nothing but facts would be all header, whose length is kept in 8 bits.
-            let fits = header <= u32::from(u8::MAX) && total <= self.record_blocks_max;
-            if !fits || total + footer > room {
-                break;
-            }
-            (count, data) = (count + 1, blocks);
-        }
-        (count, data)
-    }
-
-    /// Takes what is due from a stream's queue and makes a record of it. The builder's lock is
-    /// held by the caller.
-    async fn next_batch(self: &Rc<Self>, log: &StreamLog) -> Result<Option<Batch>> {
-        loop {
-            let current = log.open.borrow().clone();
-            let Some(set) = current else {
-                match self.open_set(log.stream).await? {
-                    Some(set) => *log.open.borrow_mut() = Some(set),
-                    None => return Ok(None),
-                }
-                continue;
-            };
-            if self.is_degraded(&set) {
-                self.end_degraded(log);
-                continue;
-            }
-            self.purge(log);
-            let is_kept = || log.queue.borrow().front().is_some_and(|item| self.log.is_kept(item));
-            if is_kept() {
-                planted::seen("append: behind a fact");
-                self.log.progress.until(|| !is_kept() || self.latched.get()).await;
-                self.check_latch()?;
-                continue;
-            }
-            let (count, data_blocks) = self.fitting(log, &set);
-            if count == 0 && log.queue.borrow().is_empty() {
-                return Ok(None);
-            }
-            if count > 0 && self.marking.get() && log.stream != Stream::Metadata {
-                // What is lost is noted as of an instant in which nothing is on its way.
-                self.epoch_begun.until(|| !self.marking.get() || self.latched.get()).await;
-                self.check_latch()?;
-                continue;
-            }
-            if count > 0 {
-                return Ok(Some(self.build(log, set, count, data_blocks)));
-            }
-            assert!(!set.records.borrow().is_empty(), "every entry fits an empty set");
-            log.open.borrow_mut().take();
-            self.begin_close(set);
-        }
-    }
-
-    /// Drops queued populations that a writer has overtaken: in the log they would stand behind the
-    /// write and win over it in replay.
-    fn purge(&self, log: &StreamLog) {
-        let void = |item: &Pending| item.population.as_ref().is_some_and(|p| !p.is_valid());
-        if !log.queue.borrow().iter().any(void) || planted::is(Bug::PopulationAfterWrite) {
-            return;
-        }
-        let queue = std::mem::take(&mut *log.queue.borrow_mut());
-        let (voided, kept): (Vec<_>, Vec<_>) = queue.into_iter().partition(void);
-        *log.queue.borrow_mut() = kept.into();
-        for item in voided {
-            log.queued_blocks.set(log.queued_blocks.get() - item.data_blocks());
-            add(&self.counters.populate_voided, 1);
-            self.finish_pending(item, Err(IoErrorKind::Other.into()));
-        }
-    }
-
     /// Tells whoever waits for an entry how it ended.
     fn finish_pending(&self, item: Pending, result: std::result::Result<(), IoError>) {
         if let Some(population) = &item.population {
@@ -543,100 +449,6 @@ impl Core {
             self.finish_pending(pending, Err(kind.into()));
         }
         self.log.progress.wake_all();
-    }
-
-    fn build(&self, log: &StreamLog, set: Rc<OpenSet>, count: usize, data_blocks: u32) -> Batch {
-        let mut pending: Vec<Pending> = log.queue.borrow_mut().drain(..count).collect();
-        log.queued_blocks.set(log.queued_blocks.get() - data_blocks);
-        log.held_until.set(None);
-        let header_blocks = header_blocks_for(count, data_blocks as usize);
-        let apart = match &mut pending[..] {
-            [only] if data_blocks >= APART_BLOCKS_MIN => only.data.clone(),
-            _ => None,
-        };
-        let copied = if apart.is_some() { 0 } else { data_blocks as usize };
-        let mut buf = Buf::new((header_blocks + copied) * BLOCK);
-        let mut checksums = Vec::with_capacity(data_blocks as usize);
-        let mut entries = Vec::with_capacity(count);
-        for item in &mut pending {
-            if let Some(data) = item.data.take() {
-                item.entry.data = checksums.len() as u16;
-                for block in data.chunks_exact(BLOCK) {
-                    if apart.is_none() {
-                        let at = (header_blocks + checksums.len()) * BLOCK;
-                        buf[at..at + BLOCK].copy_from_slice(block);
-                    }
-                    checksums.push(checksum(block));
-                }
-            }
-            entries.push(item.entry);
-        }
-        let offset = set.next_block.get();
-        let sequence = self.log.take_sequence();
-        self.log.inflight.borrow_mut().insert(sequence.0);
-        let head = RecordHeader {
-            pool: self.superblock.borrow().pool,
-            set: set.id,
-            incarnation: set.incarnation,
-            offset_blocks: offset,
-            sequence,
-            header_blocks: header_blocks as u8,
-            data_blocks: data_blocks as u16,
-            entry_count: count as u16,
-        };
-        encode_record_header(&head, &entries, &checksums, &mut buf[..header_blocks * BLOCK]);
-        let place = RecordPlace {
-            header: self.sets.borrow().location(set.id, offset),
-            header_blocks: header_blocks as u32,
-        };
-        for item in &pending {
-            if let Some(placed) = &item.placed {
-                let data = data_location(place, &item.entry);
-                placed.set(Some((data, (data.0 - place.header.0) as u8, sequence)));
-            }
-        }
-        self.count_bytes(log.stream, &pending, header_blocks, &set);
-        set.next_block.set(offset + header_blocks as u32 + data_blocks);
-        set.entries.set(set.entries.get() + count as u32);
-        let index = set.records.borrow().len();
-        set.records.borrow_mut().push(OpenRecord {
-            footer: FooterRecord {
-                sequence,
-                offset_blocks: offset,
-                header_blocks: header_blocks as u8,
-                data_blocks: data_blocks as u16,
-                entries,
-            },
-            marker: None,
-        });
-        let header = !set.header_written.replace(true);
-        let parts = [buf.freeze()].into_iter().chain(apart).collect();
-        let loss = self.losses.get();
-        Batch { set, index, place, sequence, parts, header, pending, loss }
-    }
-
-    fn count_bytes(&self, stream: Stream, pending: &[Pending], headers: usize, set: &OpenSet) {
-        let copies = set.segments.len() as u64;
-        let c = &self.counters;
-        add(&c.records, 1);
-        let header = headers as u64 * BLOCK_BYTES * copies;
-        match stream {
-            Stream::Facts => add(&c.ssd_fact_bytes, header),
-            Stream::Metadata => add(&c.ssd_checkpoint_bytes, header),
-            _ => add(&c.ssd_header_bytes, header),
-        }
-        for item in pending {
-            if item.entry.data == NO_DATA {
-                continue;
-            }
-            let counter = match item.entry.kind {
-                EntryKind::Populate => &c.ssd_populate_bytes,
-                EntryKind::Move => &c.ssd_move_bytes,
-                EntryKind::Image => &c.ssd_checkpoint_bytes,
-                _ => &c.ssd_write_bytes,
-            };
-            add(counter, u64::from(item.entry.count) * BLOCK_BYTES * copies);
-        }
     }
 
     /// Writes a record to all copies; publishes and acknowledges it.
@@ -719,20 +531,6 @@ impl Core {
         if self.log.bytes_since_flush.get() >= self.tuning.flush_bytes {
             self.housekeeping.wake_all();
         }
-    }
-
-    fn segment_header(&self, set: &OpenSet, segment: SegmentId, member: usize) -> Data {
-        let header = SegmentHeader {
-            pool: self.superblock.borrow().pool,
-            device: self.members[member].id,
-            segment,
-            set: set.id,
-            incarnation: set.incarnation,
-            stream: set.stream,
-            epoch: self.log.epoch.get(),
-            partners: set.segments.clone(),
-        };
-        Buf::copy_of(&header.encode()).freeze()
     }
 }
 
