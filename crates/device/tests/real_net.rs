@@ -255,6 +255,30 @@ fn an_abandoned_message_keeps_its_memory_to_itself() {
 }
 
 #[test]
+fn a_reply_longer_than_a_sockets_usual_buffer_does_not_wait_for_its_reader() {
+    let reactor = reactor();
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let stream = Stream::from_unix(&reactor, ours).unwrap();
+    // More than the 208 KiB that Linux gives without being asked.
+    let reply = Buf::new(256 << 10).freeze();
+    let sent = Rc::new(Cell::new(false));
+    let told = Rc::clone(&sent);
+    reactor.spawn(Box::pin(async move {
+        stream.send_all(reply).await.unwrap();
+        told.set(true);
+    }));
+    reactor.block_on(async {
+        for _ in 0..1000 {
+            if !sent.get() {
+                (&*reactor as &dyn Runtime).sleep(MILLISECOND).await;
+            }
+        }
+    });
+    assert!(sent.get(), "nobody has read anything");
+    drop(theirs);
+}
+
+#[test]
 fn dropping_a_stream_ends_what_it_waits_for() {
     let reactor = reactor();
     let (ours, theirs) = UnixStream::pair().unwrap();

@@ -25,6 +25,11 @@ use crate::real::ring::Key;
 /// Parts that one call of the system sends: `UIO_MAXIOV` of Linux.
 const PARTS_MAX: usize = 1024;
 
+/// What is asked for as the send buffer of a Unix socket; the kernel doubles it, and gives no more than
+/// `net.core.wmem_max` allows (208 KiB by default, doubled as well). With the 208 KiB that a socket has otherwise, sender
+/// and receiver of a reply of 1 MiB wait for each other five times. TCP finds its own size.
+const SEND_BUFFER_BYTES: libc::c_int = 256 << 10;
+
 /// Settings of a TCP listener.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TcpOptions {
@@ -290,6 +295,8 @@ impl Stream {
             let peer = Peer::Tcp(socket.peer_addr()?);
             (OwnedFd::from(socket), peer)
         } else {
+            let bytes = SEND_BUFFER_BYTES;
+            set_option(&descriptor, libc::SOL_SOCKET, libc::SO_SNDBUF, bytes)?;
             let uid = peer_uid(&descriptor);
             (descriptor, Peer::Unix { uid })
         };
@@ -435,21 +442,22 @@ const KEEPALIVE_INTERVAL_S: libc::c_int = 10;
 const KEEPALIVE_COUNT: libc::c_int = 6;
 
 fn keep_alive(socket: &TcpStream) -> io::Result<()> {
-    for (level, name, value) in [
-        (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, KEEPALIVE_IDLE_S),
-        (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, KEEPALIVE_INTERVAL_S),
-        (libc::IPPROTO_TCP, libc::TCP_KEEPCNT, KEEPALIVE_COUNT),
-        (libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1),
-    ] {
-        let len = size_of::<libc::c_int>() as libc::socklen_t;
-        let fd = socket.as_raw_fd();
-        // SAFETY: `value` is `len` bytes long and outlives the call; the descriptor is open.
-        let result = unsafe { libc::setsockopt(fd, level, name, (&raw const value).cast(), len) };
-        if result != 0 {
-            return Err(io::Error::last_os_error());
-        }
-    }
-    Ok(())
+    set_option(socket, libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, KEEPALIVE_IDLE_S)?;
+    set_option(socket, libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, KEEPALIVE_INTERVAL_S)?;
+    set_option(socket, libc::IPPROTO_TCP, libc::TCP_KEEPCNT, KEEPALIVE_COUNT)?;
+    set_option(socket, libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1)
+}
+
+fn set_option(
+    socket: &impl AsRawFd,
+    level: libc::c_int,
+    name: libc::c_int,
+    value: libc::c_int,
+) -> io::Result<()> {
+    let (fd, len) = (socket.as_raw_fd(), size_of::<libc::c_int>() as libc::socklen_t);
+    // SAFETY: `value` is `len` bytes long and outlives the call; the descriptor is open.
+    let result = unsafe { libc::setsockopt(fd, level, name, (&raw const value).cast(), len) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 fn peer_uid(socket: &OwnedFd) -> Option<u32> {

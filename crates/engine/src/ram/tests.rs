@@ -205,6 +205,19 @@ fn it_holds_what_was_put_in_and_no_more() {
 }
 
 #[test]
+fn blocks_at_the_same_place_of_their_runs_are_spread_as_well() {
+    for stride in [1, 7, 16, 256, 1 << 20] {
+        let ram = sized(4096);
+        let mut buckets = vec![0; 4096];
+        for block in (0..4096).map(|n| n * stride) {
+            buckets[ram.bucket_of(hash(V, block)) as usize] += 1;
+        }
+        // By chance alone, one of 4,096 with as many on average has ten with a probability of 0.0005.
+        assert!(buckets.iter().all(|&chained| chained <= 10), "every {stride}th block");
+    }
+}
+
+#[test]
 fn what_only_passes_by_does_not_make_hot() {
     let mut ram = sized(4);
     enter(&mut ram, 1);
