@@ -17,7 +17,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::format::{Mode, State};
 use crate::ids::{BLOCK_BYTES, Location, SECTOR_BYTES, SECTORS_ALL, SECTORS_PER_BLOCK, SegmentId};
 use crate::index::Mapping;
-use crate::limits::{GRANULE_BLOCKS, PREFETCH_STEP_BYTES};
+use crate::limits::{GRANULE_BLOCKS, PREFETCH_STEP_BYTES, RAM_FILL_BLOCKS_MAX};
 use crate::planted;
 use crate::policy::{Access, Granule};
 use crate::volume::VolumeState;
@@ -35,7 +35,7 @@ struct Run {
 /// Where a run's newest version is.
 enum Source {
     Mapped(Mapping),
-    /// In RAM alone.
+    /// In RAM, whether the log holds it or not.
     Ram,
     Origin,
 }
@@ -46,6 +46,8 @@ struct Started<'a> {
     io: Option<(Io, Queued<'a>)>,
     pinned: Option<SegmentId>,
     buf: Option<Buf>,
+    /// Whether what is read from the log shall be brought into RAM.
+    wanted: bool,
 }
 
 /// Where a whole request lies on a cache device.
@@ -349,7 +351,10 @@ impl Core {
             if let Some(mapping) = mapping
                 && until > at
             {
-                runs.push(Run { offset: at, len: until - at, source: Source::Mapped(mapping) });
+                let (first, count) = blocks_of(at, until - at);
+                let in_ram = mapping.state.has_data() && self.is_in_ram(v, first, count);
+                let source = if in_ram { Source::Ram } else { Source::Mapped(mapping) };
+                runs.push(Run { offset: at, len: until - at, source });
                 at = until;
             }
             while at < until {
@@ -378,6 +383,9 @@ impl Core {
         runs: Vec<Run>,
         buf: Buf,
     ) -> (Buf, Result<()>) {
+        // Neither a long read nor one that passes by is RAM's guest, in however many places it lies.
+        let blocks = blocks_of(runs.first().map_or(0, |run| run.offset), buf.len() as u64).1;
+        let guest = !way.passing && blocks <= RAM_FILL_BLOCKS_MAX;
         let mut rest = Some(buf);
         let mut started = Vec::with_capacity(runs.len());
         for run in runs {
@@ -385,7 +393,7 @@ impl Core {
             if (part.len() as u64) > run.len {
                 rest = Some(part.split_off(run.len as usize));
             }
-            started.push(self.start_run(v, run, part, way.passing));
+            started.push(self.start_run(v, run, part, way.passing, guest));
         }
         let mut whole = Parts::default();
         let mut result = Ok(());
@@ -399,9 +407,20 @@ impl Core {
 
     /// Starts a run's read at once if it can go straight into its part of the buffer. Runs that
     /// need more than that are only pinned.
-    fn start_run(&self, v: &VolumeState, run: Run, mut buf: Buf, passing: bool) -> Started<'_> {
+    fn start_run(
+        &self,
+        v: &VolumeState,
+        run: Run,
+        mut buf: Buf,
+        passing: bool,
+        guest: bool,
+    ) -> Started<'_> {
+        let mut wanted = false;
         let (io, pinned, buf) = match &run.source {
             Source::Mapped(m) if m.state.has_data() => {
+                let (first, count) = blocks_of(run.offset, run.len);
+                let whole = m.sectors == SECTORS_ALL;
+                wanted = guest && whole && self.is_wanted_in_ram(v, first, count);
                 let pinned = Some(self.sets.borrow_mut().pin(m.location));
                 let copy = self.plain_copy(v, m, run.offset, run.len);
                 match copy.and_then(|copy| self.copy_of(m.location, copy)) {
@@ -421,7 +440,7 @@ impl Core {
             }
             Source::Mapped(_) | Source::Origin => (None, None, Some(buf)),
         };
-        Started { run, io, pinned, buf }
+        Started { run, io, pinned, buf, wanted }
     }
 
     async fn finish_run(
@@ -430,7 +449,7 @@ impl Core {
         way: &Way,
         started: Started<'_>,
     ) -> (Buf, Result<()>) {
-        let Started { run, io, pinned, buf } = started;
+        let Started { run, io, pinned, buf, wanted } = started;
         let answer = match (&run.source, io, buf) {
             (Source::Mapped(m), Some((io, queued)), _) => {
                 let outcome = io.await;
@@ -438,12 +457,17 @@ impl Core {
                 add(&self.counters.read_cache_bytes, run.len);
                 let buf = outcome.buf.unwrap_or_else(|| Buf::zeroed(run.len as usize));
                 match outcome.result {
-                    Ok(()) => (buf, Ok(())),
+                    Ok(()) => {
+                        if wanted {
+                            self.fill_from_log(v, m, run.offset, &buf, false);
+                        }
+                        (buf, Ok(()))
+                    }
                     Err(_) => self.read_other_copy(v, m, run.offset, buf).await,
                 }
             }
             (Source::Mapped(m), None, Some(buf)) => {
-                self.read_indirect(v, &run, m, buf, way.passing).await
+                self.read_indirect(v, &run, m, buf, wanted).await
             }
             (Source::Ram, _, Some(buf)) => (buf, Ok(())),
             (Source::Origin, _, Some(buf)) => self.read_miss(v, way, run.offset, buf).await,
@@ -462,7 +486,7 @@ impl Core {
         run: &Run,
         m: &Mapping,
         mut buf: Buf,
-        passing: bool,
+        wanted: bool,
     ) -> (Buf, Result<()>) {
         match m.state {
             State::Zero | State::ZeroWritten => {
@@ -491,9 +515,7 @@ impl Core {
             Ok(bytes) => {
                 let len = buf.len();
                 buf.copy_from_slice(&bytes[within..within + len]);
-                let (first, count) = blocks_of(run.offset, run.len);
-                let whole = m.sectors == SECTORS_ALL;
-                if whole && !passing && self.is_wanted_in_ram(v, first, count) {
+                if wanted {
                     self.fill_from_log(v, m, run.offset, &buf, verified);
                 }
                 (buf, Ok(()))

@@ -1,5 +1,7 @@
 //! Hazards of the tier in RAM: nothing there may outlive what it is a copy of.
 
+use std::rc::Rc;
+
 use forebay_device::model::fault::{Ops, Trigger};
 use forebay_device::{Buf, Request, Runtime};
 use forebay_engine::Mode;
@@ -79,6 +81,62 @@ fn what_a_cache_device_returned_before_a_write_does_not_come_into_ram_after_it()
         rig.gates[0].release();
         rig.pause(SOON);
         same("read after both", rig.read(3)?, 3).map(drop)
+    });
+}
+
+/// Blocks 3 and 4 lie in records of their own.
+fn in_two_places(seed: u64) -> Result<Rc<Rig>, String> {
+    let rig = Rig::new(seed, with_ram(Mode::Writeback));
+    rig.pause(SOON);
+    rig.write(2, 4, 1)?;
+    rig.write(2, 3, 1)?;
+    Ok(rig)
+}
+
+fn read_both(rig: &Rig) -> Result<[u64; 2], String> {
+    let volume = rig.volume();
+    let read = async move { volume.read(3 * BLOCK as u64, Buf::new(2 * BLOCK)).await };
+    let (buf, result) = rig.run(read)?;
+    result.map_err(|error| error.to_string())?;
+    Ok([version(3, &buf[..BLOCK])?, version(4, &buf[BLOCK..])?])
+}
+
+#[test]
+fn what_lies_in_several_places_comes_into_ram_and_is_read_from_there_in_part() {
+    survive(1, |seed| {
+        let rig = in_two_places(seed)?;
+        assert_eq!(read_both(&rig)?, [2, 2]);
+        assert_eq!(rig.pool().ram().overlap_bytes, 2 * BLOCK as u64);
+        let before = counter(&rig, "read_cache_bytes");
+        assert_eq!((read_both(&rig)?, counter(&rig, "read_ram_hits")), ([2, 2], 1));
+        assert_eq!(counter(&rig, "read_cache_bytes"), before);
+        // Room for one frame: the other block is read from the log.
+        set_ram(&rig, BLOCK as u64)?;
+        let before = counter(&rig, "read_cache_bytes");
+        assert_eq!(read_both(&rig)?, [2, 2]);
+        assert_eq!(counter(&rig, "read_cache_bytes"), before + BLOCK as u64);
+        Ok(())
+    });
+}
+
+#[test]
+fn what_several_places_returned_before_a_write_does_not_come_into_ram_after_it() {
+    provoke(Bug::RamFillOvertaken, 1, |seed| {
+        let rig = in_two_places(seed)?;
+        rig.gates[0].hold(2, is_read);
+        let volume = rig.volume();
+        rig.world.spawn(Box::pin(async move {
+            let (buf, result) = volume.read(3 * BLOCK as u64, Buf::new(2 * BLOCK)).await;
+            result.unwrap();
+            assert_eq!(version(3, &buf[..BLOCK]), Ok(2), "it was the newest when the read began");
+        }));
+        rig.pause(SOON);
+        assert_eq!(rig.gates[0].held(), 2);
+        rig.write(3, 3, 1)?;
+        rig.gates[0].release();
+        rig.pause(SOON);
+        same("read after both", rig.read(3)?, 3)?;
+        same("of which one was written", rig.read(4)?, 2).map(drop)
     });
 }
 
