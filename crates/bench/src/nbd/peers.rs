@@ -6,6 +6,8 @@
 //!   so in a file of its own there, through the page cache: it has no other way. It runs twice,
 //!   writing back and writing through, and keeps what it has read.
 //! * qemu-nbd and nbdkit's file plugin serve bare, written files of the same disk: what is there to be had.
+//! * All that nbdkit caches is in RAM as well, by the page cache. Ours runs a second time with a RAM tier of
+//!   the volume's size, into which it was read: the bars are that one's, the first shows the SSD by itself.
 //! * Before a round everybody is brought to the same state: all of the volume is cached, nothing is dirty.
 //! * Ours is a log: before the rows of reads it is written in order, as `bench-nbd` does, but for the row
 //!   "scattered", before which all of it is overwritten at random.
@@ -23,7 +25,7 @@ use crate::verdict::{Bar, Row, median, rate};
 /// The rows and the sides.
 pub(crate) const PLAN: Plan = Plan {
     rows: &["read", "seqread", "write", "mixed", "flush1", "flush16", "scattered", "seqwrite"],
-    sides: &["ours", "nbdkit back", "nbdkit through", "bare qemu-nbd", "bare nbdkit"],
+    sides: &["ours, SSD", "ours", "nbdkit back", "nbdkit through", "bare qemu-nbd", "bare nbdkit"],
     tools: &["fio", "qemu-nbd", "nbdkit"],
 };
 
@@ -32,6 +34,10 @@ const SHARE: u64 = 4;
 
 const K4: u64 = 4 << 10;
 const M1: u64 = 1 << 20;
+
+/// What of the sides ours are, by their places in the plan.
+const SSD: usize = 0;
+const OURS: usize = 1;
 
 /// A load: its row, what it is, and how.
 type Case = (&'static str, &'static str, Job);
@@ -57,13 +63,14 @@ fn sequential(rw: &'static str, sync: bool) -> Job {
 
 /// All sides; what each caches is served by a disk of its own.
 struct Sides {
-    ours: Ours,
+    /// On the SSD alone, and with RAM in front of it.
+    ours: [Ours; 2],
     back: Server,
     through: Server,
     qemu: Server,
     bare: Server,
     bare_path: std::path::PathBuf,
-    _disks: [Ours; 3],
+    _disks: [Ours; 4],
     _files: Files,
 }
 
@@ -75,11 +82,16 @@ impl Sides {
         write_file(clock, &qemu_path, sizes.volume)?;
         write_file(clock, &bare_path, sizes.volume)?;
         let disk = |name| Ours::disk(clock, options, name, sizes.volume);
-        let disks = [disk("disk-ours")?, disk("disk-back")?, disk("disk-through")?];
-        let [own, back, through] = disks.each_ref().map(|disk| disk.server.uri.as_str());
-        let cache = ["--cache-bytes".to_owned(), sizes.cache.to_string()];
+        let [ssd, ram] = ["disk-ssd", "disk-ram"].map(disk);
+        let disks = [ssd?, ram?, disk("disk-back")?, disk("disk-through")?];
+        let [ssd, ram, back, through] = disks.each_ref().map(|disk| disk.server.uri.as_str());
+        let ours = |name, origin, ram_bytes: u64| {
+            let sizes = [("--cache-bytes", sizes.cache), ("--ram", ram_bytes)];
+            let args = sizes.map(|(flag, bytes)| [flag.to_owned(), bytes.to_string()]).concat();
+            Ours::before(clock, options, name, origin, &args)
+        };
         let mut sides = Self {
-            ours: Ours::before(clock, options, "ours", own, &cache)?,
+            ours: [ours("ours-ssd", ssd, 0)?, ours("ours", ram, sizes.volume)?],
             back: Server::cached(clock, dir, "writeback", back)?,
             through: Server::cached(clock, dir, "writethrough", through)?,
             qemu: Server::qemu(clock, dir, &qemu_path)?,
@@ -88,7 +100,7 @@ impl Sides {
             _disks: disks,
             _files: files,
         };
-        for side in 0..3 {
+        for side in 0..4 {
             eprintln!("filling the cache of {} ...", PLAN.sides[side]);
             let lap = Job { depth: 1, ..sequential("write", false) };
             sides.server(side).fio(sizes.volume).lap(lap)?;
@@ -100,10 +112,10 @@ impl Sides {
 
     fn server(&self, side: usize) -> &Server {
         match side {
-            0 => &self.ours.server,
-            1 => &self.back,
-            2 => &self.through,
-            3 => &self.qemu,
+            SSD | OURS => &self.ours[side].server,
+            2 => &self.back,
+            3 => &self.through,
+            4 => &self.qemu,
             _ => &self.bare,
         }
     }
@@ -111,9 +123,9 @@ impl Sides {
     /// Leaves nothing behind that would take the next one's time.
     fn settle(&mut self, side: usize) -> Result<()> {
         match side {
-            0 => self.ours.settle(),
-            3 => Ok(()),
-            4 => sync_file(&self.bare_path),
+            SSD | OURS => self.ours[side].settle(),
+            4 => Ok(()),
+            5 => sync_file(&self.bare_path),
             // One write, and a flush behind it.
             _ => {
                 let flush = Job { depth: 1, block_bytes: K4, ..sequential("write", true) };
@@ -122,21 +134,35 @@ impl Sides {
         }
     }
 
-    /// Lays out what ours has as the row says. The others have it in place, whatever was written.
+    /// Lays out what ours has as the row says, and brings it into RAM. The others have it in place, whatever was written.
     fn lay_out(&mut self, name: &str, sizes: &Sizes) -> Result<()> {
         let job = match name {
-            "read" | "seqread" => sequential("write", false),
-            "scattered" => Job { block_bytes: K4, depth: 32, ..sequential("randwrite", false) },
-            _ => return Ok(()),
+            "read" | "seqread" => Some(sequential("write", false)),
+            "scattered" => {
+                Some(Job { block_bytes: K4, depth: 32, ..sequential("randwrite", false) })
+            }
+            _ => None,
         };
-        self.ours.server.fio(sizes.volume).lap(job)?;
-        self.ours.settle()
+        for ours in &mut self.ours {
+            if let Some(job) = job {
+                ours.server.fio(sizes.volume).lap(job)?;
+                ours.settle()?;
+            }
+        }
+        // Neither longer reads nor a scan would be guests of RAM.
+        let lap = Job { block_bytes: 16 * K4, ..sequential("randread", false) };
+        self.server(OURS).fio(sizes.volume).lap(lap).map(|_| ())
     }
 
     fn measure(&mut self, side: usize, job: Job, sizes: &Sizes, span_ms: u64) -> Result<Figure> {
-        let missed = self.ours.misses(false)?;
+        let misses = |sides: &mut Self| match side {
+            // What is being written is read from the log meanwhile.
+            SSD | OURS => sides.ours[side].misses(side == OURS && job.rw.ends_with("read")),
+            _ => Ok(0),
+        };
+        let missed = misses(self)?;
         let figure = self.server(side).measure(job, sizes.volume, span_ms)?;
-        let missed = self.ours.misses(false)? - missed;
+        let missed = misses(self)? - missed;
         if missed > 0 {
             return Err(format!("{missed} reads were no hits"));
         }
@@ -165,7 +191,7 @@ pub(crate) fn run(options: &NbdOptions) -> Result<bool> {
 
 /// Our rate beside that of the better cache.
 fn to_best(round: &[Figure]) -> f64 {
-    round[0].rate / round[1].rate.max(round[2].rate)
+    round[OURS].rate / round[2].rate.max(round[3].rate)
 }
 
 const BAR: Bar = Bar::AtLeast(1.0);
@@ -217,7 +243,7 @@ fn finish(bench: &mut Bench, case: &Case, measured: Result<Vec<Vec<Figure>>>) ->
     let mut row = Row::judged(name, what, &values, BAR, "", bench.options.quick);
     let sides = 0..PLAN.sides.len();
     row.figures = sides.map(|side| rate(median(&of(&|round| round[side].rate)))).collect();
-    let bare = median(&of(&|round| round[0].rate / round[3].rate.max(round[4].rate)));
-    row.note = format!("ours to the better bare file: {bare:.2}");
+    let ssd = median(&of(&|round| round[SSD].rate / round[4].rate));
+    row.note = format!("ours without RAM to qemu-nbd on the bare file: {ssd:.2}");
     bench.finish(row)
 }
