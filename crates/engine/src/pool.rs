@@ -133,6 +133,8 @@ async fn start(
     };
     let copies = core.superblock.borrow().clean_copies;
     core.sets.borrow_mut().set_clean_copies(copies.into());
+    let percent = core.superblock.borrow().write_amplification_max_percent;
+    core.sets.borrow_mut().set_write_amplification_max(percent.into());
     core.note_fallbacks();
     core.start_rebuild();
     core.start_raise();
@@ -544,6 +546,7 @@ impl Pool {
         };
         self.core.write_superblocks(change).await?;
         self.core.policy.borrow_mut().set_write_amplification_max(percent.into());
+        self.core.sets.borrow_mut().set_write_amplification_max(percent.into());
         self.core.housekeeping.wake_all();
         Ok(())
     }

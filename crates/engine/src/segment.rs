@@ -18,8 +18,8 @@ use crate::format::{NumberRange, Numbers, State, Stream};
 use crate::ids::{Incarnation, Location, SegmentId, Sequence};
 use crate::limits::{COPIES_MAX, PLACES_MAX};
 
-use room::sets_of;
 pub(crate) use room::{MemberMask, OWED_LEVELS, Outlook};
+use room::{PACKABLE_USUAL_PERCENT, Packing, Totals, sets_of};
 
 /// The life of a set.
 ///
@@ -105,6 +105,16 @@ impl Set {
     /// Whether all that it still owes has been written to origins: with their next flush it is clean.
     pub(crate) fn awaits_flush(&self) -> bool {
         self.state == SetState::Closed && self.owed_blocks > 0 && self.dirty_blocks() == 0
+    }
+
+    /// What it comes to in the totals of a table.
+    fn totals(&self, packing: Packing) -> Totals {
+        let copies = self.segments.len();
+        Totals {
+            occupied_blocks: u64::from(self.live_blocks) * copies as u64,
+            owed_segments: if self.owed_blocks > 0 { copies } else { 0 },
+            unpackable_blocks: packing.unpackable(self.owed_blocks) * copies as u64,
+        }
     }
 
     /// Whether it holds blocks of volumes.
@@ -202,10 +212,8 @@ pub(crate) struct SetTable {
     /// Indexed by the number of a set's first segment.
     sets: Vec<Option<Box<Set>>>,
     free: Vec<VecDeque<SegmentId>>,
-    /// Blocks of live data in all sets, each copy by itself.
-    occupied_blocks: u64,
-    /// Segments of sets that hold owed blocks.
-    owed_segments: usize,
+    packing: Packing,
+    totals: Totals,
     /// Copies that a set keeps once all of it is clean.
     clean_copies: usize,
     /// Sets that a root may make something of free, and some that have nothing to give any more.
@@ -227,8 +235,8 @@ impl SetTable {
             leaving: None,
             sets,
             free,
-            occupied_blocks: 0,
-            owed_segments: 0,
+            packing: Packing { segment_blocks, percent: PACKABLE_USUAL_PERCENT },
+            totals: Totals::default(),
             clean_copies: COPIES_MAX,
             givers: BTreeSet::new(),
             accounting: false,
@@ -242,12 +250,10 @@ impl SetTable {
         self.free[member].clear();
         let own = self.members[member];
         for set in self.sets.iter_mut().flatten() {
-            let before = set.segments.len();
+            let (before, totals) = (set.segments.len(), set.totals(self.packing));
             set.segments.retain(|&segment| own.place_of(segment).is_none());
-            let gone = before - set.segments.len();
-            set.names_gone |= gone > 0;
-            self.owed_segments -= if set.owed_blocks > 0 { gone } else { 0 };
-            self.occupied_blocks -= u64::from(set.live_blocks) * gone as u64;
+            set.names_gone |= set.segments.len() < before;
+            self.totals.replace(totals, set.totals(self.packing));
         }
     }
 
@@ -503,10 +509,18 @@ impl SetTable {
         if set.last_sequence > watermark || set.surplus(copies).is_empty() {
             return None;
         }
-        let surplus = set.segments.split_off(copies);
-        let blocks = u64::from(set.live_blocks) * surplus.len() as u64;
-        self.occupied_blocks -= blocks;
-        Some(surplus)
+        Some(self.change(id, |set| set.segments.split_off(copies)))
+    }
+
+    /// Changes the counts or the copies of a set in use, and the totals with them.
+    fn change<T>(&mut self, id: SegmentId, change: impl FnOnce(&mut Set) -> T) -> T {
+        let packing = self.packing;
+        let set = self.get_mut(id).expect("live data lies in a set in use");
+        let before = set.totals(packing);
+        let answer = change(set);
+        let after = set.totals(packing);
+        self.totals.replace(before, after);
+        answer
     }
 
     /// Counts blocks that became live.
@@ -515,16 +529,12 @@ impl SetTable {
             return;
         }
         let (id, _) = self.split(location);
-        let set = self.get_mut(id).expect("live data lies in a set in use");
-        set.live_blocks += count;
-        let copies = set.segments.len() as u64;
-        let before = set.owed_blocks;
-        set.owed_blocks += if state.is_owed() { count } else { 0 };
-        let newly = if before == 0 && set.owed_blocks > 0 { set.segments.len() } else { 0 };
-        set.written_blocks += if state == State::Written { count } else { 0 };
-        set.provisional_blocks += if state == State::Provisional { count } else { 0 };
-        self.owed_segments += newly;
-        self.occupied_blocks += u64::from(count) * copies;
+        self.change(id, |set| {
+            set.live_blocks += count;
+            set.owed_blocks += if state.is_owed() { count } else { 0 };
+            set.written_blocks += if state == State::Written { count } else { 0 };
+            set.provisional_blocks += if state == State::Provisional { count } else { 0 };
+        });
     }
 
     /// Counts blocks that are live no more; returns the set if that emptied a closed one.
@@ -538,18 +548,16 @@ impl SetTable {
             return None;
         }
         let (id, _) = self.split(location);
-        let set = self.get_mut(id).expect("live data lies in a set in use");
-        set.live_blocks -= count;
-        let copies = set.segments.len() as u64;
-        let before = set.owed_blocks;
-        set.owed_blocks -= if state.is_owed() { count } else { 0 };
-        set.written_blocks -= if state == State::Written { count } else { 0 };
-        set.provisional_blocks -= if state == State::Provisional { count } else { 0 };
-        let no_more = if before > 0 && set.owed_blocks == 0 { set.segments.len() } else { 0 };
-        let emptied = set.is_empty().then_some(id);
-        self.owed_segments -= no_more;
-        self.occupied_blocks -= u64::from(count) * copies;
-        if no_more > 1 {
+        let (emptied, may_give) = self.change(id, |set| {
+            let before = set.owed_blocks;
+            set.live_blocks -= count;
+            set.owed_blocks -= if state.is_owed() { count } else { 0 };
+            set.written_blocks -= if state == State::Written { count } else { 0 };
+            set.provisional_blocks -= if state == State::Provisional { count } else { 0 };
+            let clean = before > 0 && set.owed_blocks == 0;
+            (set.is_empty().then_some(id), clean && set.segments.len() > 1)
+        });
+        if may_give {
             self.note_giver(id);
         }
         emptied
@@ -707,7 +715,7 @@ mod tests {
         table.sub(at, 3, State::Dirty);
         table.get_mut(id).unwrap().state = SetState::Closed;
         table.add(at, 3, State::Clean);
-        assert_eq!(table.occupied_blocks, 6);
+        assert_eq!(table.totals.occupied_blocks, 6);
         let [surplus] = table.surplus()[..] else { panic!("one set has a copy too many") };
         table.set_clean_copies(2);
         assert!(table.surplus().is_empty());
@@ -717,9 +725,34 @@ mod tests {
         assert!(table.unpin(pinned).is_none());
         assert!(table.shrink(surplus, Sequence(4)).is_none(), "a record is behind the images");
         let given = table.shrink(surplus, Sequence(5)).unwrap();
-        assert_eq!((given.len(), table.occupied_blocks), (1, 3));
+        assert_eq!((given.len(), table.totals.occupied_blocks), (1, 3));
         assert_ne!(table.member_of(given[0]), table.member_of(id));
         assert!(table.surplus().is_empty());
+    }
+
+    #[test]
+    fn what_a_little_dirty_sets_count_for_follows_the_write_budget() {
+        let mut table = table(&[40, 40]);
+        table.accounting = true;
+        let id = put(&mut table, 2, Stream::Dirty, SetState::Closed);
+        let at = table.location(id, 1);
+        table.add(at, 4, State::Dirty);
+        let counted = |table: &mut SetTable, percent| {
+            table.set_write_amplification_max(percent);
+            (table.unpackable_segments() * 16.0).round() as u64
+        };
+        // Blocks of two copies, 32 in all.
+        assert_eq!([100, 150, 200, 400].map(|max| counted(&mut table, max)), [32, 24, 16, 10]);
+        assert_eq!(table.owed_segments(), 2);
+        // The same when they are counted one by one.
+        table.sub(at, 1, State::Dirty);
+        table.add(at, 1, State::Dirty);
+        assert_eq!(counted(&mut table, 400), 10);
+        let copies = table.get(id).unwrap().segments.clone();
+        table.lose(table.member_of(copies[1]));
+        assert_eq!((counted(&mut table, 400), table.owed_segments()), (5, 1));
+        table.sub(at, 4, State::Dirty);
+        assert_eq!((counted(&mut table, 400), table.owed_segments()), (0, 0));
     }
 
     #[test]

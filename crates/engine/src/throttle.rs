@@ -351,18 +351,19 @@ impl Forecast {
     /// Bytes a second that writers may have, where dirty data may take `percent` of the segments
     /// before anybody is held back.
     fn limit(&self, outlook: &Outlook, percent: u32, segment_bytes: f64) -> u64 {
-        let owed: u64 = outlook.owed.iter().sum();
+        let part = |level: usize| level as f64 / (OWED_LEVELS - 1) as f64;
+        let counted = |(level, &count): (usize, &u64)| count as f64 * outlook.counted(part(level));
+        let owed: f64 = outlook.owed.iter().enumerate().map(counted).sum();
         let total = outlook.total as f64;
         let early = f64::from(percent) / 100.0 - EARLIER;
         let late = (1.0 - BURST_ROOM_BYTES / (total * segment_bytes)).min(LATEST);
-        let above = owed as f64 / total - early.max(late);
+        let above = owed / total - early.max(late);
         if above <= 0.0 {
             return ALLOWANCE_MAX;
         }
         let eased = (above / RAMP).min(1.0);
         // Where much of the log is overwritten, sets that are half empty are moved together.
-        let roomy = (ROOMY - outlook.live as f64 / total) / ROOMY_RAMP;
-        let few = OWED_FEW + (OWED_HALF - OWED_FEW) * roomy.clamp(0.0, 1.0);
+        let few = OWED_FEW + (OWED_HALF - OWED_FEW) * outlook.roominess();
         let limit = self.sustained(outlook, few) / (eased * eased);
         (limit.min(ALLOWANCE_MAX as f64) as u64).max(THROTTLE_RATE_MIN / 4)
     }
@@ -387,11 +388,6 @@ const OWED_FEW: f64 = 0.04;
 
 /// The same where the pool has room to pack half empty segments together.
 const OWED_HALF: f64 = 0.45;
-
-/// Part of the pool that live data fills where there is no such room ([`crate::policy`] says so too), and
-/// part of it over which it comes.
-const ROOMY: f64 = 0.6;
-const ROOMY_RAMP: f64 = 0.1;
 
 /// Part of a segment that is clients' data: the rest are headers, the footer, and what checkpoints and
 /// facts take.
@@ -806,7 +802,26 @@ mod tests {
             free,
             rewritten_blocks: 0,
             owed: levels,
+            packable: 0.33,
         }
+    }
+
+    #[test]
+    fn sparse_sets_count_for_less_where_there_is_room_to_pack_them() {
+        let (part, full) = (8.0 / 32.0, OWED_LEVELS - 1);
+        let roomy = |live| Outlook { live, ..outlook(0, &[(8, 600)]) };
+        assert!((roomy(150).counted(part) - 0.25 / 0.33).abs() < 1e-9);
+        assert_eq!((roomy(150).counted(0.5), roomy(150).counted(0.0)), (1.0, 0.0));
+        assert_eq!((roomy(600).counted(part), roomy(900).counted(0.0)), (1.0, 1.0));
+        assert!((0..1000).all(|live| roomy(live).counted(part) <= roomy(live + 1).counted(part)));
+        let never = Outlook { packable: 0.0, ..roomy(150) };
+        assert_eq!(never.counted(part), 1.0, "nothing may be moved");
+        // A pool of sets that are a quarter dirty is no nearer to its limit than with 0.76 as many full ones.
+        let limit = |outlook: &Outlook| Forecast::new().limit(outlook, 60, MIB as f64);
+        let many = |live, level, count| Outlook { live, ..outlook(300, &[(level, count)]) };
+        assert_eq!(limit(&many(150, 8, 600)), ALLOWANCE_MAX);
+        assert!(limit(&many(900, 8, 600)) < ALLOWANCE_MAX);
+        assert!(limit(&many(150, full, 600)) < ALLOWANCE_MAX);
     }
 
     #[test]

@@ -31,7 +31,8 @@ impl Core {
     }
 
     /// How near dirty data is to what it may take: 0 with none of it, 1 where room must be made at any
-    /// price. Of segments with owed data, partial blocks and the index, what is fullest counts.
+    /// price. Of segments with owed data that packing cannot free, partial blocks and the index, what is
+    /// fullest counts.
     pub(crate) fn pressure(&self) -> f64 {
         let sets = self.sets.borrow();
         let owed = sets.owed_segments();
@@ -40,7 +41,7 @@ impl Core {
             // Nothing but destaging makes room, or writers wait for it.
             return 1.0;
         }
-        let segments = owed as f64 / (limit + 1) as f64;
+        let segments = sets.unpackable_segments() / (limit + 1) as f64;
         segments.max(self.side_pressure()).clamp(0.0, 1.0)
     }
 

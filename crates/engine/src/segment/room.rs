@@ -31,6 +31,76 @@ pub(crate) struct Outlook {
     pub rewritten_blocks: u64,
     /// Those with owed data, by its part of a segment: the last level is full of it.
     pub owed: Levels,
+    /// Part of a segment up to which owed data is packed within the write budget.
+    pub packable: f64,
+}
+
+impl Outlook {
+    /// What a segment counts for as dirty that holds this part of owed data. Those that are packed within
+    /// the write budget count for less, where there is room to pack them.
+    pub(crate) fn counted(&self, part: f64) -> f64 {
+        let unpackable = if part < self.packable { part / self.packable } else { 1.0 };
+        1.0 - self.roominess() * (1.0 - unpackable)
+    }
+
+    /// See [`roominess`].
+    pub(crate) fn roominess(&self) -> f64 {
+        roominess(self.live as f64, self.total as f64)
+    }
+}
+
+/// How far half empty sets can be packed together in a pool of so many segments of which live data would
+/// fill some: 1 as far as one likes, 0 not at all.
+fn roominess(live: f64, total: f64) -> f64 {
+    ((ROOMY - live / total) / ROOMY_RAMP).clamp(0.0, 1.0)
+}
+
+/// Part of the pool that live data fills where there is no such room ([`crate::policy`] says so too), and
+/// part of it over which it comes.
+const ROOMY: f64 = 0.6;
+const ROOMY_RAMP: f64 = 0.1;
+
+/// How much of a set may be owed so that sets like it can be packed together for ever within the write
+/// budget: with a part d, d / (1 - d) bytes are moved for each byte that is written.
+#[derive(Clone, Copy)]
+pub(super) struct Packing {
+    pub segment_blocks: u32,
+    /// That part, in percent.
+    pub percent: u32,
+}
+
+/// That of the usual `write_amplification_max`, 1.5.
+pub(super) const PACKABLE_USUAL_PERCENT: u32 = 33;
+
+impl Packing {
+    /// What a segment with so many owed blocks counts for as dirty, in blocks.
+    pub fn unpackable(self, owed_blocks: u32) -> u64 {
+        let most = u64::from(self.segment_blocks);
+        let scaled = (u64::from(owed_blocks) * 100).checked_div(u64::from(self.percent));
+        if owed_blocks == 0 { 0 } else { scaled.map_or(most, |blocks| blocks.min(most)) }
+    }
+}
+
+/// What sets come to, each copy by itself.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Totals {
+    /// Blocks of live data.
+    pub occupied_blocks: u64,
+    /// Segments that hold owed blocks.
+    pub owed_segments: usize,
+    /// What those count for, see [`Packing::unpackable`].
+    pub unpackable_blocks: u64,
+}
+
+impl Totals {
+    /// One set comes to something else.
+    pub fn replace(&mut self, before: Self, after: Self) {
+        self.occupied_blocks =
+            self.occupied_blocks + after.occupied_blocks - before.occupied_blocks;
+        self.owed_segments = self.owed_segments + after.owed_segments - before.owed_segments;
+        self.unpackable_blocks =
+            self.unpackable_blocks + after.unpackable_blocks - before.unpackable_blocks;
+    }
 }
 
 /// Segments by level.
@@ -192,9 +262,17 @@ impl SetTable {
     /// What room there is without destaging, and how far destaging is from making more.
     pub(crate) fn outlook(&self) -> Outlook {
         let (total, owed) = (self.total_count() as u64, [0; OWED_LEVELS]);
-        let live = self.occupied_blocks / u64::from(self.segment_blocks);
-        let mut outlook =
-            Outlook { total, awaiting_flush: 0, live, free: 0, rewritten_blocks: 0, owed };
+        let live = self.totals.occupied_blocks / u64::from(self.segment_blocks);
+        let packable = f64::from(self.packing.percent) / 100.0;
+        let mut outlook = Outlook {
+            total,
+            awaiting_flush: 0,
+            live,
+            free: 0,
+            rewritten_blocks: 0,
+            owed,
+            packable,
+        };
         for m in self.there() {
             let floor = self.floor(m, Stream::Dirty);
             outlook.free += self.free[m].len().saturating_sub(floor) as u64;
@@ -279,7 +357,26 @@ impl SetTable {
 
     /// Segments of sets that hold owed blocks.
     pub(crate) fn owed_segments(&self) -> usize {
-        self.owed_segments
+        self.totals.owed_segments
+    }
+
+    /// What they count for as dirty, in segments: less than their number where those that hold little of
+    /// it can be packed together.
+    pub(crate) fn unpackable_segments(&self) -> f64 {
+        let segments = |blocks: u64| blocks as f64 / f64::from(self.segment_blocks);
+        let owed = self.totals.owed_segments as f64;
+        let roomy =
+            roominess(segments(self.totals.occupied_blocks), self.total_count().max(1) as f64);
+        owed - roomy * (owed - segments(self.totals.unpackable_blocks))
+    }
+
+    /// Says how many bytes the SSDs may get for one admitted, in percent.
+    pub(crate) fn set_write_amplification_max(&mut self, percent: u32) {
+        self.packing.percent = (percent.max(100) - 100) * 100 / percent.max(100);
+        self.totals = Totals::default();
+        for set in self.sets.iter().flatten() {
+            self.totals.replace(Totals::default(), set.totals(self.packing));
+        }
     }
 
     /// Segments of all members that give any.
