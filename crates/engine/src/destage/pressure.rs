@@ -41,7 +41,10 @@ impl Core {
             // Nothing but destaging makes room, or writers wait for it.
             return 1.0;
         }
-        let segments = sets.unpackable_segments() / (limit + 1) as f64;
+        // Where reclaim has nothing that it may take, nothing is packed.
+        let packs = !self.reclaim_stuck.get();
+        let segments = if packs { sets.unpackable_segments() } else { owed as f64 };
+        let segments = segments / (limit + 1) as f64;
         segments.max(self.side_pressure()).clamp(0.0, 1.0)
     }
 

@@ -61,7 +61,8 @@ const ROOMY: f64 = 0.6;
 const ROOMY_RAMP: f64 = 0.1;
 
 /// How much of a set may be owed so that sets like it can be packed together for ever within the write
-/// budget: with a part d, d / (1 - d) bytes are moved for each byte that is written.
+/// budget: with a part d, d / (1 - d) bytes are moved for each byte that is written. Headers and clean data take their
+/// part of both; where packing has to stop, all of the set counts ([`crate::core::Core::pressure`]).
 #[derive(Clone, Copy)]
 pub(super) struct Packing {
     pub segment_blocks: u32,

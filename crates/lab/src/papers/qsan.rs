@@ -40,10 +40,6 @@ fn cause(name: &str) -> &'static str {
         "qsan-1/1" => {
             "90 of 100 GB do not fit the log of one SSD, which keeps 7 % free and packs the rest to 93 %"
         }
-        "qsan-2/8" => {
-            "the engine's one processor is busy all the time, most of it with destaging (16 us a block): \
-             sets with little dirty data in them count as much as full ones"
-        }
         "qsan-3/90" | "qsan-3/90-4" | "qsan-3/120" => {
             "3 to 16 % of the requests miss, and all clients wait for these: the disks' time goes to what is \
              destaged, two blocks at a time with their parity"

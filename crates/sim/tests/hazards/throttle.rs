@@ -198,3 +198,68 @@ fn who_rewrites_goes_on_beside_a_volume_whose_origin_hangs() {
         same("after all", u64::from(byte), 99 ^ seed).map(drop)
     });
 }
+
+/// Two volumes rewrite a small working set, so that nearly every set holds a little that is dirty and an open set
+/// of each stream is kept for the next start. Somebody reads all the while, so that nothing counts as idle.
+#[test]
+fn writers_of_a_small_working_set_do_not_wait_for_ever() {
+    survive(8, |seed| {
+        let tuning = Tuning {
+            flush_interval: SECOND / 10,
+            lap_percent: 10,
+            idle_after: 200 * MILLISECOND,
+            destage_when_idle: true,
+            ..lazy()
+        };
+        let rig = Rig::new(seed, Plan { tuning, origin_bytes: BLOCKS * 4096, ..Plan::default() });
+        let other = SimDisk::new(&rig.world, DiskSettings::origin(1 << 20, 512, true), seed);
+        let pool = rig.pool();
+        let spec = VolumeSpec {
+            name: "w".into(),
+            origin: "w".into(),
+            mode: Mode::Writeback,
+            cache_block_bytes: 4096,
+            settings: Default::default(),
+            accept_data_loss_on_ssd_failure: true,
+        };
+        let origin = Rc::clone(&other) as Rc<dyn BlockDevice>;
+        let added = rig.run(async move { pool.add_volume(&spec, origin).await })?;
+        let volume = Rc::new(added.map_err(|error| error.to_string())?);
+        let mut state = (seed + 1) * 7919;
+        let mut random = move || {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state
+        };
+        for round in 0..1000 {
+            let mut writes: Vec<_> =
+                (0..16).map(|_| rig.start_write(2, random() % 150, 1)).collect();
+            if random() % 3 == 0 {
+                let (done, volume) = (Rc::new(std::cell::Cell::new(false)), Rc::clone(&volume));
+                let at = random() % 20 * 4096;
+                writes.push(Rc::clone(&done));
+                rig.world.spawn(Box::pin(async move {
+                    volume.write(at, Buf::new(4096).freeze(), false).await.unwrap();
+                    done.set(true);
+                }));
+            }
+            let begun = rig.world.now();
+            while !writes.iter().all(|done| done.get()) {
+                rig.pause(10 * MILLISECOND);
+                let reader = Rc::clone(&volume);
+                rig.read(BLOCKS - 1)?;
+                rig.run(async move { reader.read(255 * 4096, Buf::new(4096)).await.1 })?
+                    .map_err(|error| error.to_string())?;
+                if rig.world.now() - begun > 300 * SECOND {
+                    let waiting = writes.iter().filter(|done| !done.get()).count();
+                    let destaged = rig.pool().counters().destage_bytes.get();
+                    return Err(format!(
+                        "round {round}: {waiting} writers wait for 300 s, {destaged} bytes destaged"
+                    ));
+                }
+            }
+        }
+        Ok(())
+    });
+}
