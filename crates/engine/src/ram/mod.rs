@@ -132,7 +132,7 @@ fn hash(volume: VolumeId, block: u64) -> u32 {
     let mut x = run.wrapping_add((u64::from(volume.0) + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15));
     x = (x ^ x >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     x = (x ^ x >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-    (x ^ x >> 31 ^ block % RUN_BLOCKS) as u32
+    (x ^ x >> 31 ^ (block % RUN_BLOCKS)) as u32
 }
 
 fn id(volume: VolumeId, block: u64) -> Granule {
