@@ -1,0 +1,284 @@
+use super::*;
+
+const NONE_LEFT: [usize; PLACES_MAX] = [0; PLACES_MAX];
+
+#[test]
+fn a_member_starves_before_writes_wait_there_whatever_the_next_start_is_left() {
+    for (free, left) in (0..40).flat_map(|free| (0..8).map(move |left| (free, left))) {
+        let mut table = table(&[40]);
+        let all_left = [left; PLACES_MAX];
+        table.free[0].truncate(free);
+        let (starving, low) =
+            (table.is_starving(&all_left), !table.lacking(Sequence(0), &all_left).is_empty());
+        let waits = table.allocate(1, Stream::Dirty, &all_left).is_none();
+        assert!(!waits || (starving && low), "{free} free, {left} left");
+    }
+}
+
+#[test]
+fn the_life_of_a_set_has_no_other_arrows() {
+    use SetState::{Closed, Closing, Discarding, Emptied, Open};
+    let all = [Open, Closing, Closed, Emptied(Sequence(1)), Discarding];
+    let legal: Vec<(usize, usize)> = (0..5)
+        .flat_map(|a| (0..5).map(move |b| (a, b)))
+        .filter(|&(a, b)| all[a].may_become(all[b]))
+        .collect();
+    assert_eq!(legal, [(0, 1), (1, 2), (2, 3), (3, 4)]);
+}
+
+fn table(counts: &[u32]) -> SetTable {
+    let mut base = 0;
+    let members = counts.iter().map(|&count| {
+        base += count;
+        Numbers::new(base - count, count)
+    });
+    let members = members.collect();
+    // As if a further member with two segments had been lost.
+    SetTable::new(16, members, base + 2)
+}
+
+fn put(table: &mut SetTable, copies: usize, stream: Stream, state: SetState) -> SegmentId {
+    let segments = table.allocate(copies, stream, &[0; PLACES_MAX]).unwrap();
+    let id = segments[0];
+    let incarnation = Incarnation { start: 1, counter: u64::from(id.0) };
+    let opened = Set::opened(id, segments, incarnation, stream);
+    table.put(Set { state, last_sequence: Sequence(5), ..opened });
+    id
+}
+
+#[test]
+fn copies_lie_on_distinct_members_and_leave_the_floor() {
+    let mut table = table(&[10, 9, 9]);
+    let pair = table.allocate(2, Stream::Dirty, &[0; PLACES_MAX]).unwrap();
+    assert_ne!(table.member_of(pair[0]), table.member_of(pair[1]));
+    while table.allocate(1, Stream::Dirty, &[0; PLACES_MAX]).is_some() {}
+    assert!(table.free.iter().all(|free| free.len() == 6));
+    assert!(table.allocate(3, Stream::Facts, &[0; PLACES_MAX]).is_some());
+    assert!(table.allocate(4, Stream::Metadata, &[0; PLACES_MAX]).is_none());
+}
+
+#[test]
+fn what_may_be_refused_leaves_a_write_its_last_segment() {
+    let mut table = table(&[40, 40]);
+    while table.allocate(1, Stream::Probation, &[0; PLACES_MAX]).is_some() {}
+    assert!(table.allocate(1, Stream::Main, &[0; PLACES_MAX]).is_none());
+    assert!(table.allocate(2, Stream::Dirty, &[0; PLACES_MAX]).is_some());
+    assert!(table.allocate(2, Stream::Dirty, &[0; PLACES_MAX]).is_none());
+    assert!(table.allocate(2, Stream::Facts, &[0; PLACES_MAX]).is_some());
+}
+
+#[test]
+fn what_the_next_start_needs_is_left_on_its_member() {
+    let mut table = table(&[40, 40]);
+    let mut left = [0; PLACES_MAX];
+    left[1] = 3;
+    while table.allocate(2, Stream::Dirty, &left).is_some() {}
+    assert_eq!((table.free[0].len(), table.free[1].len()), (9, 9));
+    assert!(table.allocate(1, Stream::Dirty, &left).is_some_and(|taken| taken[0].0 < 40));
+    assert!(table.allocate(2, Stream::Facts, &left).is_some());
+}
+
+#[test]
+fn all_of_members_of_any_sizes_is_used() {
+    for counts in [&[100, 60, 60][..], &[10, 90, 30], &[7, 7, 7, 5], &[50, 1, 1, 1], &[64, 512]] {
+        for copies in 1..=counts.len().min(3) {
+            let mut table = table(counts);
+            let mut made = 0;
+            let left = [0; PLACES_MAX];
+            while let Some(set) = table.allocate(copies, Stream::Metadata, &left) {
+                let mut members: Vec<_> = set.iter().map(|&s| table.member_of(s)).collect();
+                members.sort_unstable();
+                members.dedup();
+                assert_eq!(members.len(), copies, "two copies are never on one member");
+                made += 1;
+            }
+            // As many sets as there can be: each takes one of a member, so no more than there
+            // are sets is of use.
+            let fits = |sets: u32| counts.iter().map(|&c| c.min(sets)).sum::<u32>() / copies as u32;
+            let most = (0..=counts.iter().sum()).take_while(|&sets| fits(sets) >= sets).last();
+            assert_eq!(Some(made), most, "{counts:?} in {copies} copies");
+        }
+    }
+}
+
+#[test]
+fn members_fill_up_in_proportion_to_their_sizes() {
+    let mut table = table(&[100, 50]);
+    for _ in 0..30 {
+        table.allocate(1, Stream::Metadata, &[0; PLACES_MAX]).unwrap();
+    }
+    assert_eq!((table.free[0].len(), table.free[1].len()), (80, 40));
+}
+
+#[test]
+fn a_copy_too_many_is_given_back_when_nothing_needs_it() {
+    let mut table = table(&[40, 40]);
+    table.accounting = true;
+    table.set_clean_copies(1);
+    let id = put(&mut table, 2, Stream::Dirty, SetState::Closed);
+    let at = table.location(id, 1);
+    table.add(at, 3, State::Dirty);
+    assert!(table.surplus().is_empty() && table.outlook().live == 0);
+    table.sub(at, 3, State::Dirty);
+    table.get_mut(id).unwrap().state = SetState::Closed;
+    table.add(at, 3, State::Clean);
+    assert_eq!(table.totals.occupied_blocks, 6);
+    let [surplus] = table.surplus()[..] else { panic!("one set has a copy too many") };
+    table.set_clean_copies(2);
+    assert!(table.surplus().is_empty());
+    table.set_clean_copies(1);
+    let pinned = table.pin(at);
+    assert!(table.shrink(surplus, Sequence(5)).is_none());
+    assert!(table.unpin(pinned).is_none());
+    assert!(table.shrink(surplus, Sequence(4)).is_none(), "a record is behind the images");
+    let given = table.shrink(surplus, Sequence(5)).unwrap();
+    assert_eq!((given.len(), table.totals.occupied_blocks), (1, 3));
+    assert_ne!(table.member_of(given[0]), table.member_of(id));
+    assert!(table.surplus().is_empty());
+}
+
+#[test]
+fn what_a_little_dirty_sets_count_for_follows_the_write_budget() {
+    let mut table = table(&[40, 40]);
+    table.accounting = true;
+    let id = put(&mut table, 2, Stream::Dirty, SetState::Closed);
+    let at = table.location(id, 1);
+    table.add(at, 4, State::Dirty);
+    let counted = |table: &mut SetTable, percent| {
+        table.set_write_amplification_max(percent);
+        (table.unpackable_segments() * 16.0).round() as u64
+    };
+    // Blocks of two copies, 32 in all.
+    assert_eq!([100, 150, 200, 400].map(|max| counted(&mut table, max)), [32, 24, 16, 10]);
+    assert_eq!(table.owed_segments(), 2);
+    // The same when they are counted one by one.
+    table.sub(at, 1, State::Dirty);
+    table.add(at, 1, State::Dirty);
+    assert_eq!(counted(&mut table, 400), 10);
+    let copies = table.get(id).unwrap().segments.clone();
+    table.lose(table.member_of(copies[1]));
+    assert_eq!((counted(&mut table, 400), table.owed_segments()), (5, 1));
+    table.sub(at, 4, State::Dirty);
+    assert_eq!((counted(&mut table, 400), table.owed_segments()), (0, 0));
+}
+
+#[test]
+fn what_was_written_through_counts_until_the_origin_has_it() {
+    let mut table = table(&[40, 40]);
+    table.accounting = true;
+    let id = put(&mut table, 2, Stream::Probation, SetState::Closed);
+    let at = table.location(id, 1);
+    let counted = |table: &SetTable| {
+        let set = table.get(id).unwrap();
+        (set.live_blocks, set.provisional_blocks, set.owed_blocks)
+    };
+    table.add(at, 3, State::Provisional);
+    assert_eq!(counted(&table), (3, 3, 0));
+    table.sub(at, 3, State::Provisional);
+    table.add(at, 3, State::Clean);
+    assert_eq!(counted(&table), (3, 0, 0));
+}
+
+#[test]
+fn what_overwriting_frees_is_room_once_nothing_in_it_is_owed() {
+    let mut table = table(&[40, 40]);
+    table.accounting = true;
+    let before = table.outlook();
+    let id = put(&mut table, 2, Stream::Rewritten, SetState::Closed);
+    let at = table.location(id, 1);
+    table.add(at, 3, State::Dirty);
+    let owing = table.outlook();
+    assert_eq!((owing.total, owing.free, owing.rewritten_blocks), (78, before.free - 2, 3));
+    table.sub(at, 3, State::Dirty);
+    let clean = table.outlook();
+    assert_eq!((clean.total, clean.free, clean.rewritten_blocks), (80, before.free, 0));
+}
+
+#[test]
+fn what_lies_on_a_member_that_is_to_leave_is_no_room_of_the_others() {
+    let mut table = table(&[40, 40]);
+    table.accounting = true;
+    for stream in [Stream::Rewritten, Stream::Dirty, Stream::Main] {
+        for _ in 0..5 {
+            let id = put(&mut table, 2, stream, SetState::Closed);
+            let state = if stream == Stream::Main { State::Clean } else { State::Dirty };
+            table.add(table.location(id, 1), 15, state);
+        }
+    }
+    table.set_leaving(Some(1));
+    let others = table.outlook();
+    assert_eq!((others.total, others.free), (35, 25 - 6 + 5));
+    assert_eq!(others.owed.iter().sum::<u64>(), 5);
+}
+
+#[test]
+fn a_small_member_has_a_reserve_of_its_own() {
+    let mut table = table(&[100_000, 512]);
+    assert!(table.allocate(2, Stream::Dirty, &[0; PLACES_MAX]).is_some());
+    assert!(!table.is_low() && !table.is_starving(&NONE_LEFT));
+    assert!(table.lacking(Sequence(0), &NONE_LEFT).is_empty());
+}
+
+#[test]
+fn the_numbers_of_a_member_that_is_gone_are_neither_free_nor_anybodys() {
+    let mut table = table(&[6, 3]);
+    let absent = |n| table.is_absent(SegmentId(n));
+    assert_eq!([8, 9, 10, 11].map(absent), [false, true, true, false]);
+    assert!(!table.withhold(SegmentId(9)));
+    assert_eq!((table.total_count(), table.free_count()), (9, 9));
+    assert!(table.allocate(3, Stream::Metadata, &[0; PLACES_MAX]).is_none());
+}
+
+#[test]
+fn a_member_that_fails_takes_its_copies_and_its_room() {
+    let mut table = table(&[40, 40, 40]);
+    let pair = put(&mut table, 2, Stream::Dirty, SetState::Closed);
+    let alone = put(&mut table, 1, Stream::Probation, SetState::Closed);
+    table.accounting = true;
+    table.add(table.location(pair, 1), 3, State::Dirty);
+    table.add(table.location(alone, 1), 2, State::Clean);
+    let member = table.member_of(alone);
+    assert!(!table.is_needed(table.member_of(pair)) && !table.is_needed(member));
+    table.lose(member);
+    assert!(table.has_strays() && table.get(alone).unwrap().has_no_copy());
+    table.lose(table.member_of(pair));
+    assert_eq!((table.get(pair).unwrap().segments.len(), table.owed_segments()), (1, 1));
+    let last = table.member_of(table.get(pair).unwrap().segments[0]);
+    assert!(table.is_needed(last), "dirty, and without another copy");
+    assert!(
+        !table.is_low()
+            && !table.is_starving(&NONE_LEFT)
+            && table.lacking(Sequence(0), &NONE_LEFT).is_empty()
+    );
+    assert_eq!((table.total_count(), table.free_count()), (40, 39));
+    assert!(table.allocate(2, Stream::Facts, &[0; PLACES_MAX]).is_none());
+    let emptied = table.sub(table.location(alone, 1), 2, State::Clean);
+    assert_eq!(emptied, Some(alone));
+    table.empty(alone, Sequence(6));
+    table.transition(alone, SetState::Discarding);
+    table.release(alone);
+    assert_eq!(table.free_count(), 39, "its segment is nobody's");
+}
+
+#[test]
+fn room_is_made_on_the_members_that_lack_it() {
+    let mut table = table(&[40, 24]);
+    let both = put(&mut table, 2, Stream::Dirty, SetState::Closed);
+    let first = put(&mut table, 1, Stream::Probation, SetState::Closed);
+    let facts = put(&mut table, 2, Stream::Facts, SetState::Closed);
+    table.free[1].truncate(10);
+    let lacking = table.lacking(Sequence(4), &NONE_LEFT);
+    assert_eq!(lacking, MemberMask(0b10));
+    assert!(table.touches(table.get(both).unwrap(), lacking));
+    assert!(!table.touches(table.get(first).unwrap(), lacking));
+    assert!(!table.get(facts).unwrap().awaits_root(Sequence(4)));
+    assert_eq!(
+        table.lacking(Sequence(5), &NONE_LEFT),
+        MemberMask(0b10),
+        "10 free and 1 coming of 12"
+    );
+    table.free[0].truncate(9);
+    assert_eq!(table.lacking(Sequence(5), &NONE_LEFT), MemberMask(0b11));
+    table.free[1].truncate(6);
+    assert_eq!(table.lacking(Sequence(5), &NONE_LEFT), MemberMask(0b10), "the other one can wait");
+}
