@@ -5,9 +5,9 @@ use std::rc::Rc;
 
 use forebay_device::model::disk::{DiskSettings, SimDisk};
 use forebay_device::runtime::{MILLISECOND, SECOND};
-use forebay_device::{BlockDevice, Buf, Request, Runtime};
+use forebay_device::{Buf, Request, Runtime};
 use forebay_engine::planted::take_seen;
-use forebay_engine::{Mode, Tuning, VolumeSpec};
+use forebay_engine::{Mode, Tuning, Volume, VolumeSpec};
 
 use crate::rig::{Plan, Rig, lazy, same, survive};
 
@@ -143,25 +143,29 @@ fn a_latch_wakes_every_delayed_writer() {
     });
 }
 
+/// A second volume, with an origin of its own that nothing is wrong with.
+fn second_volume(rig: &Rig, seed: u64) -> Result<Rc<Volume>, String> {
+    let origin = SimDisk::new(&rig.world, DiskSettings::origin(1 << 20, 512, true), seed);
+    let spec = VolumeSpec {
+        name: "w".into(),
+        origin: "w".into(),
+        mode: Mode::Writeback,
+        cache_block_bytes: 4096,
+        settings: Default::default(),
+        accept_data_loss_on_ssd_failure: true,
+    };
+    let pool = rig.pool();
+    let added = rig.run(async move { pool.add_volume(&spec, origin).await })?;
+    added.map(Rc::new).map_err(|error| error.to_string())
+}
+
 /// What a volume rewrites has sets of its own, which are not destaged while others hold enough that origins
 /// lack. If the others' origin takes nothing any more, that must not stop who has a good one.
 #[test]
 fn who_rewrites_goes_on_beside_a_volume_whose_origin_hangs() {
     survive(4, |seed| {
         let rig = full(seed)?;
-        let other = SimDisk::new(&rig.world, DiskSettings::origin(1 << 20, 512, true), seed);
-        let pool = rig.pool();
-        let spec = VolumeSpec {
-            name: "w".into(),
-            origin: "w".into(),
-            mode: Mode::Writeback,
-            cache_block_bytes: 4096,
-            settings: Default::default(),
-            accept_data_loss_on_ssd_failure: true,
-        };
-        let origin = Rc::clone(&other) as Rc<dyn BlockDevice>;
-        let added = rig.run(async move { pool.add_volume(&spec, origin).await })?;
-        let volume = Rc::new(added.map_err(|error| error.to_string())?);
+        let volume = second_volume(&rig, seed)?;
         // Much of the first is dirty and stays so.
         let stuck = writes(&rig, 2, BLOCKS / 10);
         let rewrite = |version: u64| {
@@ -212,19 +216,7 @@ fn writers_of_a_small_working_set_do_not_wait_for_ever() {
             ..lazy()
         };
         let rig = Rig::new(seed, Plan { tuning, origin_bytes: BLOCKS * 4096, ..Plan::default() });
-        let other = SimDisk::new(&rig.world, DiskSettings::origin(1 << 20, 512, true), seed);
-        let pool = rig.pool();
-        let spec = VolumeSpec {
-            name: "w".into(),
-            origin: "w".into(),
-            mode: Mode::Writeback,
-            cache_block_bytes: 4096,
-            settings: Default::default(),
-            accept_data_loss_on_ssd_failure: true,
-        };
-        let origin = Rc::clone(&other) as Rc<dyn BlockDevice>;
-        let added = rig.run(async move { pool.add_volume(&spec, origin).await })?;
-        let volume = Rc::new(added.map_err(|error| error.to_string())?);
+        let volume = second_volume(&rig, seed)?;
         let mut state = (seed + 1) * 7919;
         let mut random = move || {
             state ^= state << 13;
