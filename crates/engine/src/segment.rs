@@ -21,7 +21,7 @@ use crate::ids::{Incarnation, Location, SegmentId, Sequence};
 use crate::limits::{COPIES_MAX, PLACES_MAX};
 
 pub(crate) use room::{MemberMask, OWED_LEVELS, Outlook};
-use room::{PACKABLE_USUAL_PERCENT, Packing, Totals, sets_of};
+use room::{Packing, Totals, sets_of};
 
 /// The life of a set.
 ///
@@ -237,7 +237,7 @@ impl SetTable {
             leaving: None,
             sets,
             free,
-            packing: Packing { segment_blocks, percent: PACKABLE_USUAL_PERCENT },
+            packing: Packing { segment_blocks, percent: 0 },
             totals: Totals::default(),
             clean_copies: COPIES_MAX,
             givers: BTreeSet::new(),

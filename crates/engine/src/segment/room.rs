@@ -66,12 +66,9 @@ const ROOMY_RAMP: f64 = 0.1;
 #[derive(Clone, Copy)]
 pub(super) struct Packing {
     pub segment_blocks: u32,
-    /// That part, in percent.
+    /// That part, in percent; 0, by which every set counts in full, until the budget is known.
     pub percent: u32,
 }
-
-/// That of the usual `write_amplification_max`, 1.5.
-pub(super) const PACKABLE_USUAL_PERCENT: u32 = 33;
 
 impl Packing {
     /// What a segment with so many owed blocks counts for as dirty, in blocks.
