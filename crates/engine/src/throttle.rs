@@ -15,6 +15,7 @@
 //!   not come here.
 //! * A pool that stops or has latched lets everybody go on at once.
 
+mod forecast;
 #[cfg(test)]
 mod tests;
 
@@ -34,9 +35,9 @@ use crate::limits::{
     THROTTLE_AHEAD, THROTTLE_RATE_MIN, THROTTLE_SPAN, THROTTLE_TOGETHER, THROTTLE_TOGETHER_BYTES,
 };
 use crate::read::blocks_of;
-use crate::segment::{OWED_LEVELS, Outlook};
 use crate::volume::VolumeState;
 use crate::wait::WaitQueue;
+use forecast::Forecast;
 
 /// The shortage at which the next write would wait for a segment.
 pub(crate) const FULL: u64 = 1 << 10;
@@ -287,129 +288,6 @@ fn allowance(rate: u64, shortage: u64) -> u64 {
     u64::try_from(allowed).unwrap_or(ALLOWANCE_MAX).min(ALLOWANCE_MAX)
 }
 
-/// What destaging can do, and what it makes possible.
-struct Forecast {
-    /// Bytes a second that are destaged where room must be made.
-    drained: f64,
-    /// Part of what is written that overwrites owed data.
-    overwritten: f64,
-    /// When and at what counts the two were right: bytes destaged, bytes written, bytes owed.
-    seen: (Nanos, u64, u64, u64),
-    /// Since when destaging has made room without a break.
-    since: Option<Nanos>,
-}
-
-impl Forecast {
-    fn new() -> Self {
-        Self { drained: DRAIN_GUESS, overwritten: 0.0, seen: (0, 0, 0, 0), since: None }
-    }
-
-    /// Takes a look at what has been done since the last one.
-    fn look(&mut self, now: Nanos, pressed: bool, destaged: u64, written: u64, owed: u64) {
-        let (then, destaged_then, written_then, owed_then) = self.seen;
-        self.seen = (now, destaged, written, owed);
-        let since = *self.since.get_or_insert(now);
-        if !pressed {
-            self.since = None;
-            return;
-        }
-        if now == since || now == then {
-            return;
-        }
-        let span = (now - then) as f64;
-        let weight = span / (span.max((now - since).min(FORECAST_SPAN) as f64));
-        let drained = (destaged - destaged_then) as f64 * SECOND as f64 / span;
-        self.drained += (drained - self.drained) * weight;
-        self.drained = self.drained.max(THROTTLE_RATE_MIN as f64 / 4.0);
-        let wrote = (written - written_then) as f64;
-        if wrote > 0.0 {
-            let kept = owed as f64 - owed_then as f64 + (destaged - destaged_then) as f64;
-            let overwritten = (1.0 - kept / wrote).clamp(0.0, 1.0);
-            self.overwritten += (overwritten - self.overwritten) * weight;
-        }
-    }
-
-    /// Bytes a second that can be written for as long as one likes: whenever a set becomes free, what
-    /// was written until then has fitted what was free before. The elevator goes through the addresses
-    /// while sets hold random ones: so what is left of each is destaged at the same speed, all of a
-    /// full one in the time that as much as all sets together takes; what is overwritten meanwhile
-    /// leaves them in proportion. A set with `few` owed blocks is emptied without destaging them.
-    fn sustained(&self, outlook: &Outlook, few: f64) -> f64 {
-        let part = |level: usize| level as f64 / (OWED_LEVELS - 1) as f64;
-        let levels = || outlook.owed.iter().enumerate().filter(|(_, count)| **count > 0);
-        let segments: u64 = outlook.owed.iter().sum();
-        let owed: f64 = levels().map(|(level, &count)| part(level) * count as f64).sum();
-        let (mut room, mut factor) = (PACKED * outlook.free as f64, f64::INFINITY);
-        for (level, &count) in levels() {
-            let overwritten = (self.overwritten * room / owed.max(1.0)).exp();
-            let swept = part(level) - few * overwritten;
-            if swept > 0.0 {
-                factor = factor.min(room / (swept * segments as f64));
-            }
-            room += PACKED * count as f64 * (1.0 - few.min(part(level)));
-        }
-        factor * self.drained
-    }
-
-    /// Bytes a second that writers may have, where dirty data may take `percent` of the segments
-    /// before anybody is held back.
-    fn limit(&self, outlook: &Outlook, percent: u32, segment_bytes: f64) -> u64 {
-        let part = |level: usize| level as f64 / (OWED_LEVELS - 1) as f64;
-        let counted = |(level, &count): (usize, &u64)| count as f64 * outlook.counted(part(level));
-        let owed: f64 = outlook.owed.iter().enumerate().map(counted).sum();
-        let total = outlook.total as f64;
-        let early = f64::from(percent) / 100.0 - EARLIER;
-        let late = (1.0 - BURST_ROOM_BYTES / (total * segment_bytes)).min(LATEST);
-        let above = owed / total - early.max(late);
-        if above <= 0.0 {
-            return ALLOWANCE_MAX;
-        }
-        let eased = (above / RAMP).min(1.0);
-        // Where much of the log is overwritten, sets that are half empty are moved together.
-        let few = OWED_FEW + (OWED_HALF - OWED_FEW) * outlook.roominess();
-        let limit = self.sustained(outlook, few) / (eased * eased);
-        (limit.min(ALLOWANCE_MAX as f64) as u64).max(THROTTLE_RATE_MIN / 4)
-    }
-}
-
-/// Bytes a second that an origin is taken to do before it was seen at work: a few disks.
-const DRAIN_GUESS: f64 = (8 << 20) as f64;
-
-/// Time over which what is destaged is averaged.
-const FORECAST_SPAN: Nanos = 5 * SECOND;
-
-/// How often what is to come is looked at: each set is, then. In a pool of more segments than
-/// [`FORECAST_SEGMENTS`] as much less often: it takes as much longer to become another one.
-const FORECAST_INTERVAL: Nanos = 20 * MILLISECOND;
-
-/// Segments that are looked at in a hundredth of that interval (a few ns each).
-const FORECAST_SEGMENTS: u64 = 16_384;
-
-/// Part of a segment up to which owed data is moved, so that the segment need not wait for the rest. The
-/// policy takes three times as much, but not while blocks of it wait for an origin flush.
-const OWED_FEW: f64 = 0.04;
-
-/// The same where the pool has room to pack half empty segments together.
-const OWED_HALF: f64 = 0.45;
-
-/// Part of a segment that is clients' data: the rest are headers, the footer, and what checkpoints and
-/// facts take.
-const PACKED: f64 = 0.8;
-
-/// Part of the pool by which writers are slowed down before dirty data is at its limit: an elevator
-/// that begins with all sets full of it frees the first one only at its end, and what is left for
-/// writers until then must be about as much as there is to destage.
-const EARLIER: f64 = 0.1;
-
-/// Bytes that are kept for that in a pool where it is much less, and the part of the segments up to
-/// which dirty data then gets at any speed: a burst of half a minute into a half-dirty pool.
-const BURST_ROOM_BYTES: f64 = (4_u64 << 30) as f64;
-/// See [`BURST_ROOM_BYTES`].
-const LATEST: f64 = 0.85;
-
-/// Part of the pool over which writers are slowed down from any rate to what can be sustained.
-const RAMP: f64 = 0.06;
-
 /// The pool's pacer and who runs it.
 pub(crate) struct Throttle {
     pacer: RefCell<Pacer>,
@@ -556,7 +434,7 @@ impl Core {
             let mut forecast = self.throttle.forecast.borrow_mut();
             limit = self.throttle.pacer.borrow().limit;
             let segments = self.sets.borrow().total_count() as u64;
-            if now - forecast.seen.0 >= FORECAST_INTERVAL * segments.div_ceil(FORECAST_SEGMENTS) {
+            if forecast.is_due(now, segments) {
                 self.apportion();
                 let outlook = self.sets.borrow().outlook();
                 self.throttle.owing.set(outlook.owed.iter().sum());

@@ -31,21 +31,14 @@ pub(crate) struct Outlook {
     pub rewritten_blocks: u64,
     /// Those with owed data, by its part of a segment: the last level is full of it.
     pub owed: Levels,
-    /// Part of a segment up to which owed data is packed within the write budget.
-    pub packable: f64,
+    /// What those count for as dirty, see [`SetTable::unpackable_segments`].
+    pub unpackable: f64,
 }
 
 impl Outlook {
-    /// What a segment counts for as dirty that holds this part of owed data. Those that are packed within
-    /// the write budget count for less, where there is room to pack them.
-    pub(crate) fn counted(&self, part: f64) -> f64 {
-        let unpackable = if part < self.packable { part / self.packable } else { 1.0 };
-        1.0 - self.roominess() * (1.0 - unpackable)
-    }
-
     /// See [`roominess`].
     pub(crate) fn roominess(&self) -> f64 {
-        roominess(self.live as f64, self.total as f64)
+        roominess(self.live as f64, self.total.max(1) as f64)
     }
 }
 
@@ -91,6 +84,12 @@ pub(super) struct Totals {
 }
 
 impl Totals {
+    /// What is owed counts for so many segments as dirty, where there is so much [`roominess`].
+    fn unpackable_segments(self, segment_blocks: u32, roominess: f64) -> f64 {
+        let owed = self.owed_segments as f64;
+        owed - roominess * (owed - self.unpackable_blocks as f64 / f64::from(segment_blocks))
+    }
+
     /// One set comes to something else.
     pub fn replace(&mut self, before: Self, after: Self) {
         self.occupied_blocks =
@@ -261,7 +260,6 @@ impl SetTable {
     pub(crate) fn outlook(&self) -> Outlook {
         let (total, owed) = (self.total_count() as u64, [0; OWED_LEVELS]);
         let live = self.totals.occupied_blocks / u64::from(self.segment_blocks);
-        let packable = f64::from(self.packing.percent) / 100.0;
         let mut outlook = Outlook {
             total,
             awaiting_flush: 0,
@@ -269,8 +267,9 @@ impl SetTable {
             free: 0,
             rewritten_blocks: 0,
             owed,
-            packable,
+            unpackable: 0.0,
         };
+        let mut counted = Totals::default();
         for m in self.there() {
             let floor = self.floor(m, Stream::Dirty);
             outlook.free += self.free[m].len().saturating_sub(floor) as u64;
@@ -288,9 +287,12 @@ impl SetTable {
                 (owed, _) => {
                     let level = owed as usize * (OWED_LEVELS - 1) / self.segment_blocks as usize;
                     outlook.owed[level] += segments;
+                    counted.owed_segments += segments as usize;
+                    counted.unpackable_blocks += self.packing.unpackable(owed) * segments;
                 }
             }
         }
+        outlook.unpackable = counted.unpackable_segments(self.segment_blocks, outlook.roominess());
         outlook
     }
 
@@ -361,11 +363,9 @@ impl SetTable {
     /// What they count for as dirty, in segments: less than their number where those that hold little of
     /// it can be packed together.
     pub(crate) fn unpackable_segments(&self) -> f64 {
-        let segments = |blocks: u64| blocks as f64 / f64::from(self.segment_blocks);
-        let owed = self.totals.owed_segments as f64;
-        let roomy =
-            roominess(segments(self.totals.occupied_blocks), self.total_count().max(1) as f64);
-        owed - roomy * (owed - segments(self.totals.unpackable_blocks))
+        let live = self.totals.occupied_blocks as f64 / f64::from(self.segment_blocks);
+        let roominess = roominess(live, self.total_count().max(1) as f64);
+        self.totals.unpackable_segments(self.segment_blocks, roominess)
     }
 
     /// Says how many bytes the SSDs may get for one admitted, in percent.

@@ -146,6 +146,7 @@ fn what_a_little_dirty_sets_count_for_follows_the_write_budget() {
     table.add(at, 4, State::Dirty);
     let counted = |table: &mut SetTable, percent| {
         table.set_write_amplification_max(percent);
+        assert_eq!(table.outlook().unpackable, table.unpackable_segments());
         (table.unpackable_segments() * 16.0).round() as u64
     };
     // Blocks of two copies, 32 in all.
