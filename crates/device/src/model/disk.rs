@@ -28,67 +28,56 @@ pub const TEAR_BYTES: u64 = 512;
 
 const PAGE: usize = 4096;
 
-/// A sparse disk image with copy-on-write pages; absent pages are zero.
-#[derive(Clone)]
+/// A sparse disk image with copy-on-write pages; absent pages are zero, and take nothing.
+#[derive(Clone, Default)]
 pub struct Image {
-    pages: Vec<Option<Rc<[u8; PAGE]>>>,
+    pages: BTreeMap<u64, Rc<[u8; PAGE]>>,
 }
 
 impl Image {
-    /// An image of zeroes.
-    pub fn new(size_bytes: u64) -> Self {
-        Self { pages: vec![None; (size_bytes as usize).div_ceil(PAGE)] }
-    }
-
-    /// Adds zeroes at the end, up to this size.
-    pub fn grow(&mut self, size_bytes: u64) {
-        let pages = (size_bytes as usize).div_ceil(PAGE).max(self.pages.len());
-        self.pages.resize(pages, None);
-    }
-
     /// Copies the bytes at `offset` out.
     pub fn read(&self, offset: u64, out: &mut [u8]) {
-        let mut at = offset as usize;
-        let mut rest = out;
-        while !rest.is_empty() {
-            let within = at % PAGE;
-            let len = rest.len().min(PAGE - within);
-            let (part, tail) = rest.split_at_mut(len);
-            match &self.pages[at / PAGE] {
-                Some(page) => part.copy_from_slice(&page[within..within + len]),
-                None => part.fill(0),
+        for part in pages(offset..offset + out.len() as u64) {
+            let target = &mut out[(part.start - offset) as usize..(part.end - offset) as usize];
+            match self.pages.get(&(part.start / PAGE as u64)) {
+                Some(page) => target.copy_from_slice(&page[within(&part)]),
+                None => target.fill(0),
             }
-            (rest, at) = (tail, at + len);
         }
     }
 
     /// Puts `bytes` at `offset`.
     pub fn write(&mut self, offset: u64, bytes: &[u8]) {
-        let mut at = offset as usize;
-        let mut rest = bytes;
-        while !rest.is_empty() {
-            let within = at % PAGE;
-            let (part, tail) = rest.split_at(rest.len().min(PAGE - within));
-            let page = &mut self.pages[at / PAGE];
-            let page = page.get_or_insert_with(|| Rc::new([0; PAGE]));
-            Rc::make_mut(page)[within..within + part.len()].copy_from_slice(part);
-            (rest, at) = (tail, at + part.len());
+        for part in pages(offset..offset + bytes.len() as u64) {
+            let source = &bytes[(part.start - offset) as usize..(part.end - offset) as usize];
+            let page = self.pages.entry(part.start / PAGE as u64);
+            let page = page.or_insert_with(|| Rc::new([0; PAGE]));
+            Rc::make_mut(page)[within(&part)].copy_from_slice(source);
         }
     }
 
     /// Zeroes `range`.
     pub fn zero(&mut self, range: Range<u64>) {
-        for part in pages(range) {
-            let index = part.start as usize / PAGE;
+        let first = range.start / PAGE as u64;
+        let end = range.end.div_ceil(PAGE as u64);
+        let touched: Vec<u64> =
+            self.pages.range(first..end.max(first)).map(|(&page, _)| page).collect();
+        for page in touched {
+            let at = page * PAGE as u64;
+            let part = range.start.max(at)..range.end.min(at + PAGE as u64);
             if part.end - part.start == PAGE as u64 {
-                self.pages[index] = None;
-            } else if let Some(page) = &mut self.pages[index] {
-                let within = part.start as usize % PAGE;
-                let len = (part.end - part.start) as usize;
-                Rc::make_mut(page)[within..within + len].fill(0);
+                self.pages.remove(&page);
+            } else if let Some(bytes) = self.pages.get_mut(&page) {
+                Rc::make_mut(bytes)[within(&part)].fill(0);
             }
         }
     }
+}
+
+/// Where a part of one page lies in it.
+fn within(part: &Range<u64>) -> Range<usize> {
+    let start = part.start as usize % PAGE;
+    start..start + (part.end - part.start) as usize
 }
 
 /// `range` cut at the boundaries of pages.
@@ -238,10 +227,9 @@ pub struct SimDisk {
 impl SimDisk {
     /// A disk of zeroes in `world`; `seed` decides its latencies and what crashes do to it.
     pub fn new(world: &Rc<World>, settings: DiskSettings, seed: u64) -> Rc<SimDisk> {
-        let image = Image::new(settings.geometry.size_bytes);
         let state = DiskState {
-            current: image.clone(),
-            durable: image,
+            current: Image::default(),
+            durable: Image::default(),
             size_bytes: settings.geometry.size_bytes,
             durable_bytes: settings.geometry.size_bytes,
             unflushed: Vec::new(),
@@ -297,8 +285,6 @@ impl SimDisk {
     /// cut takes that back.
     pub fn grow_file(&self, size_bytes: u64) {
         let mut state = self.state.borrow_mut();
-        state.current.grow(size_bytes);
-        state.durable.grow(size_bytes);
         state.size_bytes = size_bytes.max(state.size_bytes);
     }
 
