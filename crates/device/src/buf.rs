@@ -17,9 +17,10 @@ use std::sync::Arc;
 /// Alignment of every allocation, in bytes: the largest logical sector that O_DIRECT asks for.
 pub const BUF_ALIGN_BYTES: usize = 4096;
 
-/// Memory kept for reuse by one thread and size class, in bytes: about one queue of the largest
-/// records; more is given back to the allocator.
-const POOL_CLASS_BYTES_MAX: usize = 16 << 20;
+/// Memory kept for reuse by one thread, in bytes: what a busy destage and a queue of long requests have under way.
+/// What the allocator gets back of that size it gives back to the kernel, and to get it again costs a page
+/// fault for each 4 KiB, more than all that is done with it.
+const POOL_BYTES_MAX: usize = 160 << 20;
 
 /// Size classes are powers of two from 4 KiB up to this many bytes (the longest request).
 const POOL_ALLOCATION_BYTES_MAX: usize = 32 << 20;
@@ -27,8 +28,49 @@ const POOL_ALLOCATION_BYTES_MAX: usize = 32 << 20;
 const CLASSES: usize = (POOL_ALLOCATION_BYTES_MAX / BUF_ALIGN_BYTES).trailing_zeros() as usize + 1;
 
 thread_local! {
-    static POOL: RefCell<Vec<Vec<Region>>> =
-        RefCell::new((0..CLASSES).map(|_| Vec::new()).collect());
+    static POOL: RefCell<Pool> = RefCell::new(Pool::new(POOL_BYTES_MAX));
+}
+
+/// Regions of one size, the one that was used last on top.
+#[derive(Default)]
+struct Shelf {
+    regions: Vec<Region>,
+    /// When the pool was last asked for one, on its count.
+    asked: u64,
+}
+
+/// Memory that a thread keeps.
+struct Pool {
+    shelves: [Shelf; CLASSES],
+    asked: u64,
+    bytes: usize,
+    bytes_max: usize,
+}
+
+impl Pool {
+    fn new(bytes_max: usize) -> Self {
+        Self { shelves: Default::default(), asked: 0, bytes: 0, bytes_max }
+    }
+
+    fn take(&mut self, class: usize) -> Option<Region> {
+        self.asked += 1;
+        let shelf = &mut self.shelves[class];
+        shelf.asked = self.asked;
+        let region = shelf.regions.pop()?;
+        self.bytes -= region.capacity;
+        Some(region)
+    }
+
+    /// Keeps a region; what was not asked for the longest goes for it.
+    fn put(&mut self, class: usize, region: Region) {
+        self.bytes += region.capacity;
+        self.shelves[class].regions.push(region);
+        while self.bytes > self.bytes_max {
+            let full = self.shelves.iter_mut().filter(|shelf| !shelf.regions.is_empty());
+            let Some(oldest) = full.min_by_key(|shelf| shelf.asked) else { return };
+            self.bytes -= oldest.regions.pop().map_or(0, |region| region.capacity);
+        }
+    }
 }
 
 /// One raw allocation of `capacity` bytes.
@@ -59,7 +101,7 @@ impl Region {
             len.next_multiple_of(BUF_ALIGN_BYTES)
         };
         if let Some(class) = Self::class(capacity) {
-            let reused = POOL.try_with(|pool| pool.borrow_mut()[class].pop()).ok().flatten();
+            let reused = POOL.try_with(|pool| pool.borrow_mut().take(class)).ok().flatten();
             if let Some(region) = reused {
                 return region;
             }
@@ -94,13 +136,8 @@ impl Drop for Allocation {
     fn drop(&mut self) {
         let Some(region) = self.0.take() else { return };
         let Some(class) = Region::class(region.capacity) else { return };
-        // Without room, or with the thread about to end, the closure's drop frees it.
-        let _ = POOL.try_with(move |pool| {
-            let shelf = &mut pool.borrow_mut()[class];
-            if (shelf.len() + 1) * region.capacity <= POOL_CLASS_BYTES_MAX.max(region.capacity) {
-                shelf.push(region);
-            }
-        });
+        // With the thread about to end, the closure's drop frees it.
+        let _ = POOL.try_with(move |pool| pool.borrow_mut().put(class, region));
     }
 }
 
@@ -262,6 +299,31 @@ mod tests {
         drop(first);
         let mut second = Buf::new(8192);
         assert_eq!(second.as_mut_ptr() as usize, address, "the same class is reused");
+    }
+
+    #[test]
+    fn the_pool_keeps_what_is_in_use_and_no_more_than_its_bound() {
+        let all = 10 << 20;
+        let mut pool = Pool::new(all);
+        let capacity = |class: usize| BUF_ALIGN_BYTES << class;
+        let fill = |pool: &mut Pool, class: usize, bytes: usize| {
+            assert!(pool.take(class).is_none());
+            (0..bytes / capacity(class))
+                .for_each(|_| pool.put(class, Region::new(capacity(class))));
+        };
+        let kept = |pool: &Pool, class: usize| pool.shelves[class].regions.len() * capacity(class);
+        let (small, long) = (4, 6);
+        fill(&mut pool, small, all);
+        assert_eq!((kept(&pool, small), pool.bytes), (all, all));
+        // A queue of long ones displaces as much of what nobody asks for any more.
+        fill(&mut pool, long, 4 << 20);
+        assert_eq!((kept(&pool, small), kept(&pool, long)), (6 << 20, 4 << 20));
+        assert!(pool.take(small).is_some());
+        fill(&mut pool, long + 1, 4 << 20);
+        assert_eq!((kept(&pool, small), kept(&pool, long)), ((6 << 20) - capacity(small), 0));
+        assert_eq!(kept(&pool, long + 1), 4 << 20);
+        let sum: usize = (0..CLASSES).map(|class| kept(&pool, class)).sum();
+        assert_eq!(sum, pool.bytes);
     }
 
     #[test]
