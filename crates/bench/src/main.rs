@@ -31,6 +31,9 @@ enum Command {
     /// The engine alone, in this process, against fio on the bare file.
     #[command(after_help = engine::PLAN.help())]
     Engine(bench::Options),
+    /// Processor time of requests, beside what the lab charges for them.
+    #[command(after_help = engine::COSTS_PLAN.help())]
+    Costs(bench::Options),
     /// Serving over NBD, beside qemu-nbd and nbdkit on bare files.
     #[command(after_help = nbd::PLAN.help())]
     Nbd(nbd::NbdOptions),
@@ -75,6 +78,7 @@ enum Command {
 fn main() -> ExitCode {
     let result = match Args::parse().command {
         Command::Engine(options) => engine::run(&options),
+        Command::Costs(options) => engine::costs(&options),
         Command::Nbd(options) => nbd::run(&options),
         Command::Peers(options) => nbd::peers::run(&options),
         Command::Kernel(options) => kernel::run(&options),

@@ -20,7 +20,7 @@ pub const BUF_ALIGN_BYTES: usize = 4096;
 /// Memory kept for reuse by one thread, in bytes: what a busy destage and a queue of long requests have under way.
 /// What the allocator gets back of that size it gives back to the kernel, and to get it again costs a page
 /// fault for each 4 KiB, more than all that is done with it.
-const POOL_BYTES_MAX: usize = 160 << 20;
+pub const POOL_BYTES_MAX: usize = 160 << 20;
 
 /// Size classes are powers of two from 4 KiB up to this many bytes (the longest request).
 const POOL_ALLOCATION_BYTES_MAX: usize = 32 << 20;
@@ -257,6 +257,20 @@ impl Data {
             len: range.end - range.start,
         }
     }
+
+    /// Appends what follows these bytes in the same memory.
+    ///
+    /// # Errors
+    /// `next`, if it lies elsewhere.
+    pub fn join(&mut self, next: Data) -> Result<(), Data> {
+        let end = self.offset + self.len;
+        if Arc::ptr_eq(&self.allocation, &next.allocation) && end == next.offset {
+            self.len += next.len;
+            Ok(())
+        } else {
+            Err(next)
+        }
+    }
 }
 
 impl Deref for Data {
@@ -347,6 +361,21 @@ mod tests {
         assert_eq!(one.join(Buf::new(512)).map_err(|stranger| stranger.len()), Err(512));
         assert_eq!((one.len(), two.len()), (4096, 4096));
         assert!(one.join(two).is_ok());
+    }
+
+    #[test]
+    fn data_joins_what_follows_it_in_memory_and_nothing_else() {
+        let mut head = Buf::zeroed(8192);
+        let mut tail = head.split_off(4096);
+        (head[0], tail[0]) = (1, 2);
+        let (head, tail) = (head.freeze(), tail.freeze());
+        let mut whole = head.clone();
+        assert!(whole.join(tail.clone()).is_ok());
+        assert_eq!((whole.len(), whole[0], whole[4096]), (8192, 1, 2));
+        let mut turned = tail;
+        assert_eq!(turned.join(head).map_err(|other| other.len()), Err(4096));
+        assert_eq!(turned.join(Buf::zeroed(512).freeze()).map_err(|other| other.len()), Err(512));
+        assert_eq!(turned.len(), 4096);
     }
 
     #[test]

@@ -22,6 +22,9 @@ pub struct Tuning {
     /// Origin writes that the elevator keeps in flight at the most; it looks for the depth, up to this,
     /// at which the origin takes most.
     pub destage_depth: usize,
+    /// Runs from so many blocks on are read from the cache to where the origin write needs them, and their
+    /// records' headers apart: one more read of 4 KiB for each, which spares a copy.
+    pub destage_in_place_blocks: u32,
     /// Percent of the segments that may hold owed data before writers are slowed down.
     pub owed_segments_percent: u32,
     /// Percent of the pool appended after which a checkpoint lap is started.
@@ -43,6 +46,8 @@ impl Default for Tuning {
             origin_flush_interval: 10 * SECOND,
             origin_flush_bytes: 256 << 20,
             destage_depth: 512,
+            // 128 KiB, of which a copy takes 12 us, and a read 3 to 4.
+            destage_in_place_blocks: 32,
             owed_segments_percent: 60,
             lap_percent: 4,
             sequential_cutoff_bytes: 1 << 20,

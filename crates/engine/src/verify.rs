@@ -32,12 +32,26 @@ impl Core {
         distance: u8,
         count: u32,
     ) -> Result<Data> {
+        self.read_verified_into(location, distance, count, None).await
+    }
+
+    /// The same into this memory, as long as the blocks; elsewhere if the first copy is not good.
+    ///
+    /// # Errors
+    /// Those of [`Core::read_verified`].
+    pub(crate) async fn read_verified_into(
+        &self,
+        location: Location,
+        distance: u8,
+        count: u32,
+        mut into: Option<Buf>,
+    ) -> Result<Data> {
         let pinned = self.sets.borrow_mut().pin(location);
         let mut found = None;
         let (first, copies) = (self.idlest_copy(location), self.copies(location));
         // Twice: what is flipped on its way may be right the second time.
         for turn in first..first + 2 * copies {
-            match self.read_copy(location, distance, count, turn % copies).await {
+            match self.read_copy(location, distance, count, turn % copies, into.take()).await {
                 Some(data) => {
                     found = Some(data);
                     break;
@@ -74,13 +88,15 @@ impl Core {
         distance: u8,
         count: u32,
         copy: usize,
+        into: Option<Buf>,
     ) -> Option<Data> {
         let header = Location(location.0 - u64::from(distance));
-        let (head, data) = if u32::from(distance) <= VERIFY_TOGETHER_BLOCKS {
+        let (head, data) = if into.is_none() && u32::from(distance) <= VERIFY_TOGETHER_BLOCKS {
             let whole = self.read_place(header, u32::from(distance) + count, copy).await?;
             (whole.clone(), whole.slice(usize::from(distance) * BLOCK..whole.len()))
         } else {
-            self.read_apart(header, location, count, copy).await?
+            let into = into.unwrap_or_else(|| Buf::new(count as usize * BLOCK));
+            self.read_apart(header, location, copy, into).await?
         };
         if self.is_good(header, &head, distance, &data) {
             return Some(data);
@@ -91,19 +107,19 @@ impl Core {
         None
     }
 
-    /// A record's header, all of it, and some of its blocks.
+    /// A record's header, all of it, and as many of its blocks as `into` is long.
     async fn read_apart(
         &self,
         header: Location,
         location: Location,
-        count: u32,
         copy: usize,
+        into: Buf,
     ) -> Option<(Data, Data)> {
         let (member, at) = self.copy_of(header, copy)?;
         let _queued = member.queue.guard();
         let head_io = member.device.read(at, Buf::new(BLOCK));
         let (member, data_at) = self.copy_of(location, copy)?;
-        let data_io = member.device.read(data_at, Buf::new(count as usize * BLOCK));
+        let data_io = member.device.read(data_at, into);
         let (head, data) = (head_io.await, data_io.await);
         head.result.ok().and(data.result.ok())?;
         let (first, data) = (head.buf?.freeze(), data.buf?.freeze());

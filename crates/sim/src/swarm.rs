@@ -332,6 +332,7 @@ impl Config {
             tuning: Tuning {
                 // From numbers of its own, too.
                 sequential_cutoff_bytes: *Rng::new(seed ^ 0x5EA0).pick(&[0, 64 << 10, 1 << 20]),
+                destage_in_place_blocks: *Rng::new(seed ^ 0x1A_91ACE).pick(&[1, 2, 32]),
                 ..Self::tuning(&mut rng)
             },
             verify_reads: rng.one_in(8),
@@ -603,6 +604,7 @@ impl Config {
             origin_flush_interval: *rng.pick(&[20, 50, 2_000]) * MILLISECOND,
             origin_flush_bytes: *rng.pick(&[64 << 10, 128 << 10, 8 << 20]),
             destage_depth: *rng.pick(&[1, 4, 16]),
+            destage_in_place_blocks: 1,
             owed_segments_percent: *rng.pick(&[20, 40, 60]),
             lap_percent: *rng.pick(&[4, 10, 30]),
             destage_when_idle: !rng.one_in(4),

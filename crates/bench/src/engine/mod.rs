@@ -7,6 +7,7 @@
 //! * While fio runs, the engine stands still: its reactor is driven only in its own turns.
 
 mod bare;
+mod costs;
 mod cpu;
 mod devices;
 mod load;
@@ -18,6 +19,8 @@ mod rows;
 mod serial;
 
 pub use bare::{AppendOptions, append_loop};
+pub(crate) use costs::PLAN as COSTS_PLAN;
+pub use costs::costs;
 pub use cpu::{HitsOptions, hits};
 pub use restart::{RestartOptions, step as restart_step};
 pub(crate) use rig::{reactor, text, volume_spec, write_file};

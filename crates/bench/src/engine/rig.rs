@@ -57,10 +57,35 @@ pub(crate) fn volume_spec() -> VolumeSpec {
     }
 }
 
+/// What is behind the cache.
+pub(super) enum Origin<'a> {
+    /// Memory, which costs nothing but a copy.
+    Memory,
+    /// A file of the volume's size.
+    File(&'a Path),
+}
+
+impl Origin<'_> {
+    fn open(&self, reactor: &Rc<Reactor>, volume_bytes: u64) -> Result<Rc<dyn BlockDevice>> {
+        Ok(match self {
+            Self::Memory => Rc::new(MemoryStore::new(volume_bytes, 512)),
+            Self::File(path) => {
+                Rc::new(FileDevice::open(reactor, path, &OpenOptions::default()).map_err(text)?)
+            }
+        })
+    }
+}
+
 impl Rig {
     /// Makes a pool in a new file of `cache_bytes` with a volume of `volume_bytes`, and appends a
     /// full lap.
-    pub(super) fn new(path: &Path, cache_bytes: u64, volume_bytes: u64) -> Result<Self> {
+    pub(super) fn new(
+        path: &Path,
+        cache_bytes: u64,
+        volume_bytes: u64,
+        origin: Origin<'_>,
+        tuning: Tuning,
+    ) -> Result<Self> {
         write_file(path, cache_bytes)?;
         let reactor = reactor()?;
         let runtime: Rc<dyn Runtime> = Rc::clone(&reactor) as Rc<dyn Runtime>;
@@ -70,16 +95,15 @@ impl Rig {
             let witness = Rc::new(MemoryWitness::default());
             let options = CreateOptions::named("bench");
             engine::create(&*runtime, &devices, &*witness, &options).await.map_err(text)?;
-            let tuning = Tuning::default();
             let pool = engine::open(Rc::clone(&runtime), devices, witness, tuning).await;
             let pool = pool.map_err(text)?;
-            let origin = Rc::new(MemoryStore::new(volume_bytes, 512));
+            let origin = origin.open(&reactor, volume_bytes)?;
             let volume = pool.add_volume(&volume_spec(), origin).await.map_err(text)?;
             Ok::<_, String>((pool, Rc::new(volume)))
         })?;
         let rig = Self { reactor, runtime, pool, volume, path: path.to_owned() };
-        let laps = cache_bytes.div_ceil(volume_bytes) + 1;
-        for _ in 0..laps {
+        let fills = (cache_bytes * 3 / 2).div_ceil(volume_bytes);
+        for _ in 0..fills {
             rig.reactor.block_on(load::fill(&rig.runtime, &rig.volume, volume_bytes))?;
         }
         rig.settle()?;

@@ -1,10 +1,11 @@
 //! The rows that compare with fio.
 
+use forebay_engine::Tuning;
 use serde_json::json;
 
 use super::cpu::cpu_ns;
 use super::load::{self, Kind, Load};
-use super::rig::{Rig, write_file};
+use super::rig::{Origin, Rig, write_file};
 use crate::bench::{Bench, Result, Sizes};
 use crate::fio::{Fio, Job};
 use crate::verdict::{Bar, Row, median, rate};
@@ -101,7 +102,7 @@ pub(super) fn run(bench: &mut Bench) -> Result<()> {
     let ready = write_file(&bare, sizes.volume).and_then(|()| {
         // A cache file of an aborted run is worth nothing.
         let _ = std::fs::remove_file(&cache);
-        Rig::new(&cache, sizes.cache, sizes.volume)
+        Rig::new(&cache, sizes.cache, sizes.volume, Origin::Memory, Tuning::default())
     });
     let result = match ready {
         Ok(rig) => run_on(bench, &rig, &sizes, &cases, &amplifications),

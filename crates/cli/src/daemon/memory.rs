@@ -2,6 +2,7 @@
 
 use forebay_control::api::Memory;
 use forebay_control::error::Code;
+use forebay_device::buf::POOL_BYTES_MAX;
 use forebay_device::real::memory;
 use forebay_engine::Pool;
 use forebay_engine::limits::{DESTAGE_BYTES_MAX, POPULATE_BYTES_MAX, RAM_STEP_BYTES};
@@ -36,6 +37,8 @@ impl Daemon {
         let (mut index, mut index_max, mut buffers_max, mut serves) = (0, 0, 0, false);
         let (mut policy, mut ram, mut ram_max) = (0, 0, 0);
         let reactors = self.crew.hands().len() as u64 + 1;
+        // Each keeps some for reuse.
+        buffers_max += reactors * POOL_BYTES_MAX as u64;
         for slot in self.slots.borrow().values() {
             let Some(open) = slot.open() else { continue };
             let (now, most) = open.pool.index_memory();

@@ -297,10 +297,11 @@ impl Core {
             return v.origin.write_zeroes(offset, bytes).await.map(|()| true).map_err(failed);
         }
         let (mut parts, mut is_whole) = (Vec::with_capacity(group.len()), true);
+        let mut places = places(group, bytes as usize, self.tuning.destage_in_place_blocks);
         for runs in group.chunks(DESTAGE_READS_MAX) {
             let reads = runs.iter().map(|run| {
                 let m = &run.mapping;
-                self.read_verified(m.location, m.distance, m.count)
+                self.read_verified_into(m.location, m.distance, m.count, places.next())
             });
             for (run, read) in runs.iter().zip(all_of(reads).await) {
                 match read {
@@ -325,10 +326,7 @@ impl Core {
             let written = self.write_sectors(v, offset, &parts[0], first.sectors).await;
             return written.map(|()| true).map_err(failed);
         }
-        let data = match parts.len() {
-            1 => parts.swap_remove(0),
-            _ => joined(&parts, bytes as usize),
-        };
+        let data = joined(&parts, bytes as usize);
         v.origin.write(offset, data).await.map(|()| true).map_err(failed)
     }
 
@@ -369,9 +367,31 @@ impl Core {
     }
 }
 
+/// Where the runs of an origin write of so many bytes are to be read to, one after the other; nowhere in
+/// particular if there is but one, or some are of fewer than `least` blocks.
+fn places(group: &Group, bytes: usize, least: u32) -> impl Iterator<Item = Buf> {
+    let is_long = |run: &Run| run.mapping.count >= least;
+    let is_worth_it = group.len() > 1 && group.iter().all(is_long);
+    let mut rest = is_worth_it.then(|| Buf::new(bytes));
+    let counts: Vec<_> = group.iter().map(|run| run.mapping.count as usize).collect();
+    counts.into_iter().map_while(move |count| {
+        let mut place = rest.take()?;
+        rest = Some(place.split_off(count * BLOCK));
+        Some(place)
+    })
+}
+
+/// What was read, as one: it is already, or it is copied.
 fn joined(parts: &[Data], bytes: usize) -> Data {
-    let mut whole = Buf::new(bytes);
-    let mut at = 0;
+    if let [one] = parts {
+        return one.clone();
+    }
+    let mut whole = parts[0].clone();
+    if parts[1..].iter().all(|part| whole.join(part.clone()).is_ok()) {
+        planted::seen("destaged in place");
+        return whole;
+    }
+    let (mut whole, mut at) = (Buf::new(bytes), 0);
     for part in parts {
         whole[at..at + part.len()].copy_from_slice(part);
         at += part.len();

@@ -46,7 +46,7 @@ pub struct Costs {
 }
 
 impl Costs {
-    /// What docs/internals/performance.md has measured, on one core of 2026.
+    /// What docs/internals/performance.md has measured, on one core of 2026; `forebay-bench costs` compares.
     ///
     /// * read: "CPU of the pool's reactor per 4K hit of another one", 1.28 us.
     /// * write: 4.6 us of CPU a write with the log full and system calls included, of which 0.12 moves.

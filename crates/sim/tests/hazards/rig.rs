@@ -220,6 +220,7 @@ pub fn lazy() -> Tuning {
         origin_flush_interval: 1_000 * SECOND,
         origin_flush_bytes: 64 << 20,
         destage_depth: 8,
+        destage_in_place_blocks: 32,
         owed_segments_percent: 60,
         lap_percent: 90,
         destage_when_idle: false,
