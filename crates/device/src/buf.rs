@@ -52,6 +52,7 @@ impl Pool {
         Self { shelves: Default::default(), asked: 0, bytes: 0, bytes_max }
     }
 
+    #[inline]
     fn take(&mut self, class: usize) -> Option<Region> {
         self.asked += 1;
         let shelf = &mut self.shelves[class];
@@ -62,14 +63,22 @@ impl Pool {
     }
 
     /// Keeps a region; what was not asked for the longest goes for it.
+    #[inline]
     fn put(&mut self, class: usize, region: Region) {
         self.bytes += region.capacity;
         self.shelves[class].regions.push(region);
         while self.bytes > self.bytes_max {
-            let full = self.shelves.iter_mut().filter(|shelf| !shelf.regions.is_empty());
-            let Some(oldest) = full.min_by_key(|shelf| shelf.asked) else { return };
-            self.bytes -= oldest.regions.pop().map_or(0, |region| region.capacity);
+            self.give_back();
         }
+    }
+
+    /// Frees one of those that were not asked for the longest.
+    #[cold]
+    fn give_back(&mut self) {
+        let full = self.shelves.iter_mut().filter(|shelf| !shelf.regions.is_empty());
+        let oldest = full.min_by_key(|shelf| shelf.asked);
+        self.bytes -=
+            oldest.and_then(|shelf| shelf.regions.pop()).map_or(self.bytes, |r| r.capacity);
     }
 }
 

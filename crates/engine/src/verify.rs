@@ -26,13 +26,14 @@ impl Core {
     ///
     /// # Errors
     /// [`ErrorKind::Io`] if a block is good in no copy.
-    pub(crate) async fn read_verified(
+    pub(crate) fn read_verified(
         &self,
         location: Location,
         distance: u8,
         count: u32,
-    ) -> Result<Data> {
-        self.read_verified_into(location, distance, count, None).await
+    ) -> impl Future<Output = Result<Data>> {
+        // No future around that one: a hit's is moved about before it begins.
+        self.read_verified_into(location, distance, count, None)
     }
 
     /// The same into this memory, as long as the blocks; elsewhere if the first copy is not good.
