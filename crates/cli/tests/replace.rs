@@ -153,6 +153,11 @@ fn an_ssd_that_is_gone_is_replaced_by_one_at_its_place() {
     assert_eq!(shown["state"], "degraded", "{shown}");
     let action = shown["action"].as_str().unwrap();
     assert!(action.contains("forebay pool device replace fast"), "{action}");
+    // Which of the machine's devices that was is what a person has to know.
+    let lost = shown["members"].as_array().unwrap().iter().find(|it| it["state"] != "present");
+    assert_eq!(lost.unwrap()["path"], old, "{shown}");
+    let text = daemon.tell(&["pool", "show", "fast"]);
+    assert!(text.contains(&format!("{old} (was there last)")), "{text}");
     // A new one in the same slot.
     daemon.ssd("ssd-0");
     let plan = daemon.json(&[&REPLACE[..], &[old, old, "--dry-run"]].concat());

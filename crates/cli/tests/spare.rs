@@ -206,6 +206,9 @@ fn a_spare_takes_the_place_of_one_that_fails_in_use() {
     let newest = written(&daemon, 3);
     until("a spare is taken", || told(&daemon, "spare-taken") == 1);
     assert_eq!((told(&daemon, "member-failed"), told(&daemon, "spare-failed")), (1, 1));
+    let events = daemon.json(&["events"])["items"].as_array().unwrap().clone();
+    let failed = events.iter().find(|event| event["code"] == "member-failed").unwrap();
+    assert!(failed["what"].as_str().unwrap().contains(failing.path()), "{failed}");
     assert_eq!(members(&daemon), [text(&other), text(&good)]);
     assert_eq!(spares(&daemon), [(broken.path().to_owned(), "failed".to_owned())]);
     until("the copies are made", || told(&daemon, "copies-restored") == 1);

@@ -373,7 +373,7 @@ pub struct RamUsage {
 pub struct Member {
     /// Its identity.
     pub id: String,
-    /// Where it is; `null` if it is not.
+    /// Where it is, or was seen last; `null` if that is not known.
     pub path: Option<PathBuf>,
     /// `present`, `missing`, or `lost` if the pool went on without it.
     pub state: MemberState,

@@ -66,6 +66,7 @@ pub mod planted;
 pub mod policy;
 pub mod pool;
 mod populate;
+mod protect;
 pub mod tuning;
 mod unreadable;
 pub mod volume;

@@ -44,6 +44,8 @@ pub enum Bug {
     FailedMemberKept,
     /// A lost member's part counts as made good although nothing was copied again.
     RebuildForgotten,
+    /// What is written over dirty data is no more urgent than that, with however few copies.
+    ProtectionWithoutEnd,
     /// A frame of RAM is read on after its block was written.
     RamFrameSurvivesWrite,
     /// What was read before a write is put into RAM after it.

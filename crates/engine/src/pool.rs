@@ -33,6 +33,7 @@ use crate::member::Member;
 use crate::membership::{OpenOptions, Opened, Opening, assess};
 use crate::origin::Origin;
 use crate::policy::{S3Fifo, S3FifoConfig};
+use crate::protect::Urgent;
 use crate::ram::RamStatus;
 use crate::recovery::RecoveryReport;
 use crate::scrub::{Scrub, scrubber};
@@ -691,6 +692,7 @@ impl Pool {
             logging: Cell::new(0),
             last_request: Cell::new(self.core.rt.now()),
             elevator: Elevator::default(),
+            urgent: Urgent::default(),
             drain: Cell::new(0),
             requests: Cell::new(0),
             leaving: Cell::new(false),

@@ -22,6 +22,7 @@ use crate::limits::{PREFETCH_BYTES_MAX, REQUEST_BYTES_MAX, ZERO_DIRECT_BYTES_MIN
 use crate::origin::Origin;
 use crate::planted::{self, Bug};
 use crate::policy::Thresholds;
+use crate::protect::Urgent;
 use crate::read::{Located, Parts};
 use crate::sequential::Streams;
 use crate::share::InService;
@@ -60,6 +61,8 @@ pub(crate) struct VolumeState {
     pub logging: Cell<u32>,
     pub last_request: Cell<Nanos>,
     pub elevator: Elevator,
+    /// What is destaged before all else.
+    pub urgent: Urgent,
     /// How many wait for everything to be destaged.
     pub drain: Cell<u32>,
     /// Client requests under way.

@@ -91,7 +91,14 @@ impl Core {
             self.pace(v, client, offset, data.len() as u64).await;
         }
         let shard = self.shard(v.id, first);
-        let _guard = shard.locks.lock(&self.ram, v.id, first, u64::from(count)).await;
+        let _guard = loop {
+            let guard = shard.locks.lock(&self.ram, v.id, first, u64::from(count)).await;
+            if !self.is_urgent(v, first, count) {
+                break guard;
+            }
+            drop(guard);
+            Box::pin(self.until_not_urgent(v, first, count)).await;
+        };
         let (mut mapped, mut owed, mut lost, mut last) = (0, 0, false, None);
         {
             let mut index = shard.index.borrow_mut();
@@ -120,6 +127,9 @@ impl Core {
             } else {
                 self.dirty_stream(v, first, lies_at)
             };
+            if owes {
+                self.note_urgent(v, first, count);
+            }
             let logged = self.write_logged(v, stream, offset, data.clone()).await;
             if logged.is_ok() {
                 self.refresh_ram(v, offset, &data);

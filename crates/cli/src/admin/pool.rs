@@ -652,7 +652,8 @@ pub(super) fn print_pool(pool: &Pool) {
             0 => String::new(),
             blocks => format!("; has returned {blocks} damaged blocks"),
         };
-        say(format_args!("ssd      {state:8} {place}  {}{damaged}", member.id));
+        let seen = if member.state == MemberState::Present { "" } else { " (was there last)" };
+        say(format_args!("ssd      {state:8} {place}{seen}  {}{damaged}", member.id));
         if member.unused_bytes > 0 {
             let unused = text::bytes(member.unused_bytes);
             let grow = format!(

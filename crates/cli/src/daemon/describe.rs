@@ -94,11 +94,22 @@ pub(super) fn members_of(
             (OnDisk::Present, None) => MemberState::Missing,
             _ => MemberState::Lost,
         };
-        let path = place.filter(|_| state == MemberState::Present).map(|found| found.path.clone());
         let id = member.device.to_string();
+        let known = || record.and_then(|record| record.places.get(&id)).cloned();
+        let path = place.map(|found| found.path.clone()).or_else(known);
         Member { id, path, state, damaged_blocks: 0, unused_bytes: 0, health: None }
     });
     members.collect()
+}
+
+impl Slot {
+    /// The engine knows cache devices by their identities; people find them by where they are, or were.
+    pub(super) fn with_places(&self, mut what: String) -> String {
+        for (id, path) in &self.record.borrow().places {
+            what = what.replacen(id, &format!("{} ({id})", path.display()), 1);
+        }
+        what
+    }
 }
 
 /// A verdict on a pool, with what the worst of its SSDs says of itself.

@@ -376,8 +376,11 @@ impl Daemon {
 
     /// Brings what a pool has reported into the journal.
     pub(super) fn tell_news(&self, name: &str, open: &Open) {
-        for event in open.notes.news(&open.pool) {
+        for mut event in open.notes.news(&open.pool) {
             let code = event.kind.code();
+            if let Some(slot) = self.slots.borrow().get(name) {
+                event.what = slot.with_places(event.what);
+            }
             match event.kind {
                 EventKind::CopiesRestored
                 | EventKind::CopiesRaised

@@ -149,7 +149,7 @@ impl Core {
     fn is_asked_for(&self, v: &VolumeState) -> bool {
         let leaving = !self.mode_of(v).writes_back();
         let background = self.tuning.destage_when_idle && (leaving || self.is_background_time(v));
-        v.drain.get() > 0 || self.mode_of(v) != v.mode.get() || background
+        v.drain.get() > 0 || self.protects(v) || background
     }
 
     /// Whether what has been dirty `since` then would stay if there were room.

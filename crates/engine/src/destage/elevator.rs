@@ -32,7 +32,7 @@ use crate::planted::{self, Bug};
 use crate::volume::VolumeState;
 
 /// How often the elevator looks whether there is a reason to run.
-pub(super) const LOOK_INTERVAL: u64 = 20 * MILLISECOND;
+pub(crate) const LOOK_INTERVAL: u64 = 20 * MILLISECOND;
 
 /// Pause after a failed origin write.
 const ERROR_PAUSE: u64 = SECOND;
@@ -93,6 +93,11 @@ impl Elevator {
 
     fn take(&self, group: &Group) {
         let (start, end) = range_of(group);
+        debug_assert!(
+            self.since_taken(start, (end - start) as u32).is_none()
+                || planted::is(Bug::DestageOverlapping),
+            "blocks {start}..{end} are under way"
+        );
         let since = group.iter().map(|run| run.since).min().unwrap_or(LONG_AGO);
         self.taken.borrow_mut().insert(start, (end, since));
     }
@@ -100,6 +105,11 @@ impl Elevator {
     fn give_back(&self, group: &Group) {
         let (start, _) = range_of(group);
         self.taken.borrow_mut().remove(&start);
+    }
+
+    /// Whether a write has failed a moment ago.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.failed.get()
     }
 
     /// Whether nothing is planned or under way.
@@ -154,6 +164,9 @@ impl Core {
     fn plan_writes(&self, v: &VolumeState, since: Nanos) -> bool {
         let elevator = &v.elevator;
         let mut groups: Vec<Group> = Vec::new();
+        if self.plan_urgent(v) {
+            return true;
+        }
         let cursor = elevator.cursor.get();
         for (from, to) in [(cursor, u64::MAX), (0, cursor)] {
             self.collect_range(v, from..to, since, &mut groups);
@@ -174,6 +187,25 @@ impl Core {
         groups.iter().for_each(|group| elevator.take(group));
         elevator.planned.borrow_mut().extend(groups);
         true
+    }
+
+    /// Plans what cannot wait; whether there is any.
+    fn plan_urgent(&self, v: &VolumeState) -> bool {
+        let urgent = v.urgent.list();
+        if urgent.is_empty() {
+            return false;
+        }
+        let mut planned = v.elevator.planned.borrow_mut();
+        for (first, end) in urgent {
+            let mut groups = Vec::new();
+            self.collect_range(v, first..end, Nanos::MAX, &mut groups);
+            // Before the next range is looked at: a run may go on into that.
+            groups.iter().for_each(|group| v.elevator.take(group));
+            planned.extend(groups);
+        }
+        // No stripe was gone through as a whole.
+        v.elevator.sweep.set(None);
+        !planned.is_empty()
     }
 
     /// Puts a plan, which is in address order, into the order that spares readers.
@@ -350,8 +382,7 @@ impl Core {
     fn keep_pace(&self, v: &VolumeState) -> usize {
         let (now, traffic) = (self.rt.now(), &v.origin.traffic);
         // What has fewer copies than were promised is brought home at any price.
-        let protecting = self.mode_of(v) != v.mode.get();
-        let pressure = if protecting { 1.0 } else { self.pressure().max(self.squeeze(v)) };
+        let pressure = if self.protects(v) { 1.0 } else { self.pressure().max(self.squeeze(v)) };
         let mut pace = traffic.pace.borrow_mut();
         pace.step(now, pressure, None);
         let waited = traffic.oldest_read().map_or(0, |began| now - began);
@@ -421,7 +452,8 @@ impl Core {
         let sooner = if refused { REFUSED_SOONER } else { 1 };
         let waited = self.rt.now() - last.at >= self.tuning.origin_flush_interval / sooner;
         let idle = resting && (self.is_owing(v.id) || pressed || v.drain.get() > 0 || bytes > 0);
-        if !v.origin.is_volatile() || !(bytes >= bytes_max || waited || idle) {
+        let urgent = self.is_urgent_written(v);
+        if !v.origin.is_volatile() || !(bytes >= bytes_max || waited || idle || urgent) {
             return false;
         }
         // Its error is an event, and told to the clients by their next FLUSH.

@@ -22,7 +22,7 @@ use forebay_device::{Buf, Data, IoError, Nanos, io};
 
 use self::age::LONG_AGO;
 pub(crate) use self::age::Owed;
-use self::elevator::LOOK_INTERVAL;
+pub(crate) use self::elevator::LOOK_INTERVAL;
 pub(crate) use self::elevator::{Elevator, elevator};
 pub use self::pressure::Delay;
 pub(crate) use self::rate::Pace;

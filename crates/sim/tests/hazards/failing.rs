@@ -381,6 +381,78 @@ fn with_too_few_members_left_the_pool_protects_what_is_dirty() {
     });
 }
 
+/// Who writes the same blocks again and again does not keep them dirty with fewer copies than were promised: what
+/// is written over dirty data is logged once more, then waits until it is clean, and goes to the origin.
+#[test]
+fn rewriting_what_is_dirty_does_not_keep_protection_from_ending() {
+    provoke(Bug::ProtectionWithoutEnd, 6, |seed| {
+        let plan = Plan { members: 2, copies: 2, agreed: false, ..Plan::default() };
+        let rig = Rig::new(seed, plan);
+        (0..20).try_for_each(|block| rig.write(2, block, 1))?;
+        let failed = (seed % 2) as usize;
+        rig.broken[failed].failing.arm(Trigger::every(Ops::Flushes).times(1));
+        rig.flush()?;
+        let (mut version, mut newest) = (2, [2; 2]);
+        let rewrite = |version: &mut u64, newest: &mut [u64; 2], rounds: u64| {
+            for round in 0..rounds {
+                let block = round % 2;
+                *version += 1;
+                newest[block as usize] = *version;
+                rig.write(*version, block, 1)?;
+                if round % 4 == 3 {
+                    rig.flush()?;
+                }
+            }
+            Ok::<_, String>(())
+        };
+        rewrite(&mut version, &mut newest, 2_000)?;
+        let dirty = rig.pool().blocks().1;
+        if dirty > 0 {
+            return Err(format!("{dirty} blocks stay dirty in one copy"));
+        }
+        // From here on nothing is: not even what is being written.
+        rewrite(&mut version, &mut newest, 40)?;
+        assert_eq!(rig.pool().blocks().1, 0);
+        rig.flush()?;
+        rig.crash(Crash::PowerCut);
+        rig.offer(&[1 - failed]);
+        rig.open()?;
+        (0..2).try_for_each(|block| {
+            same("rewritten", rig.read(block)?, newest[block as usize]).map(drop)
+        })?;
+        (2..20).try_for_each(|block| same("left alone", rig.read(block)?, 2).map(drop))
+    });
+}
+
+/// What was written over dirty data by several writes that share a record is one run in the log, and goes to the
+/// origin once.
+#[test]
+fn neighbours_that_are_written_over_are_destaged_once() {
+    survive(8, |seed| {
+        let plan = Plan { members: 2, copies: 2, agreed: false, ..Plan::default() };
+        let rig = Rig::new(seed, plan);
+        rig.write(2, 0, 12)?;
+        rig.origin_gate.hold(usize::MAX, |request| matches!(request, Request::Write { .. }));
+        let failed = (seed % 2) as usize;
+        rig.broken[failed].failing.arm(Trigger::every(Ops::Flushes).times(1));
+        rig.flush()?;
+        let writes: Vec<_> = (4..4 + seed).map(|block| rig.start_write(3, block, 1)).collect();
+        rig.pause(SOON);
+        assert!(writes.iter().all(|write| write.get()), "logged with the copy that is left");
+        rig.flush()?;
+        rig.origin_gate.hold(0, |_| false);
+        rig.origin_gate.release();
+        rig.pause(20 * SECOND);
+        assert_eq!(rig.pool().blocks().1, 0, "protected, clean");
+        for block in 0..12 {
+            let expected = if (4..4 + seed).contains(&block) { 3 } else { 2 };
+            let found = crate::rig::version(block, &rig.origin.peek(block * 4096, 4096))?;
+            same("on the origin", found, expected)?;
+        }
+        Ok(())
+    });
+}
+
 /// Where enough members are left, dirty data gets its copies back, and another member may fail.
 #[test]
 fn one_member_after_the_other_fails_with_time_between() {
