@@ -181,3 +181,43 @@ fn an_origin_that_hangs_while_it_is_destaged_to_holds_up_nobody_else() {
     assert!(flush.wait_with_output().unwrap().status.success());
     daemon.stop();
 }
+
+#[test]
+fn an_origin_that_fails_is_told_of_and_gets_everything_once_it_is_mended() {
+    let mut daemon = served("failing");
+    let Some(origin) = HeldOrigin::new(&daemon.dir) else { return };
+    daemon.tell(&["volume", "add", "fast/slow", "--origin", origin.path.to_str().unwrap()]);
+    let socket = daemon.dir.path("nbd-slow");
+    daemon.tell(&["export", "add", "fast/slow", "--socket", socket.to_str().unwrap()]);
+    let slow = || daemon.json(&["volume", "show", "fast/slow"]);
+    let mut client = Client::connect(&socket);
+    origin.fail();
+    let data = content(7, 64 << 10);
+    client.write(0, &data).unwrap();
+    client.flush().unwrap();
+    assert!(client.read(1 << 20, &mut [0; 4096]).is_err(), "it has nothing of that");
+    let flush = {
+        let mut command = daemon.command_of(&["volume", "flush", "fast/slow"]);
+        command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+    };
+    until("it is said", || slow()["state"] == "origin-failed");
+    until("it is known what", || slow()["reason"].as_str().unwrap().contains("writing its origin"));
+    until("it is an event", || daemon.tell(&["events"]).contains("origin-failed"));
+    let status = daemon.tell(&["status"]);
+    assert!(status.contains("1 volume with an origin that fails"), "{status}");
+    assert!(status.contains("volume show fast/slow"), "{status}");
+    // What is cached is served, and what is written is kept; the other volume has nothing to do with it.
+    let mut found = vec![0; data.len()];
+    client.read(0, &mut found).unwrap();
+    assert!(found == data);
+    client.write(64 << 10, &data).unwrap();
+    client.flush().unwrap();
+    daemon.tell(&["volume", "flush", "fast/vm"]);
+    origin.mend();
+    assert!(flush.wait_with_output().unwrap().status.success(), "it has waited");
+    until("it is online", || slow()["state"] == "online");
+    let written = std::fs::read(&origin.path).unwrap();
+    assert!(written[..64 << 10] == data && written[64 << 10..128 << 10] == data);
+    drop(client);
+    daemon.stop();
+}

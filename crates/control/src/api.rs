@@ -521,6 +521,8 @@ pub enum VolumeState {
     Online,
     /// Its origin cannot be used; what is cached is safe.
     OriginMissing,
+    /// Its origin is there, and its requests fail or are not answered; what is cached is served, and is safe.
+    OriginFailed,
     /// Its pool is not open.
     Offline,
     /// It is not there yet: a dry run.

@@ -6,6 +6,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use forebay_device::runtime::SECOND;
 use forebay_device::{Gate, IoError, Nanos, Runtime};
 
 use crate::bypass::BypassCounters;
@@ -52,6 +53,10 @@ pub(crate) struct ShardState {
 
 /// Events kept in memory; older ones are dropped. Enough to see what led to a latch.
 const EVENTS_MAX: usize = 256;
+
+/// Time in which an event that recurs as long as its cause is there is not told again: people have read the
+/// first one, and the others would push it out of every list.
+const EVENT_RECURRENCE: Nanos = 600 * SECOND;
 
 /// Blocks of a failed append.
 pub(crate) struct Doubtful {
@@ -281,6 +286,15 @@ impl Core {
             events.pop_front();
         }
         events.push_back(Event { at: self.rt.now(), kind, what });
+    }
+
+    /// Notes an event that may recur as often as something is tried again.
+    pub(crate) fn recurring_event(&self, kind: EventKind, what: String) {
+        let since = self.rt.now().saturating_sub(EVENT_RECURRENCE);
+        let is_told = |event: &Event| event.at >= since && event.kind == kind && event.what == what;
+        if !self.events.borrow().iter().any(is_told) {
+            self.event(kind, what);
+        }
     }
 
     /// A member's device and the byte offset of a block of a segment on it.

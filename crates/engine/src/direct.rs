@@ -255,7 +255,7 @@ impl Core {
         }
         let count = (end - first) as u32;
         let shard = self.shard(v.id, first);
-        let _guard = shard.locks.lock(&self.ram, v.id, first, u64::from(count)).await;
+        let _guard = self.lock_for_change(v, first, count).await;
         let logs_clean = self.mode_of(v).writes_back();
         let (mut zero, mut rest) = (Vec::new(), Vec::new());
         let mut at = first;
@@ -300,8 +300,7 @@ impl Core {
         request_len: u64,
     ) -> Result<()> {
         let (first, count) = blocks_of(offset, len);
-        let shard = self.shard(v.id, first);
-        let _guard = shard.locks.lock(&self.ram, v.id, first, u64::from(count)).await;
+        let _guard = self.lock_for_change(v, first, count).await;
         let short = self.mode_of(v).writes_back() && request_len <= ZERO_DIRECT_BYTES_MIN;
         let body_first = offset.div_ceil(BLOCK_BYTES);
         let body_end = ((offset + len) / BLOCK_BYTES).max(body_first);

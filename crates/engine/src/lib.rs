@@ -81,6 +81,7 @@ pub use error::{Error, ErrorKind, Result};
 pub use event::{Event, EventKind};
 pub use format::{CUTOFF_NEVER, Hours, Mode, Priority, VolumeSettings};
 pub use membership::OpenOptions;
+pub use origin::OriginTrouble;
 pub use policy::Populate;
 pub use pool::{Pool, VolumeSpec, open, open_with};
 pub use pull::{Hold, Pull};

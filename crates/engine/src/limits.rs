@@ -277,6 +277,26 @@ pub const PROMISE_PACKED_PERCENT: u64 = 80;
 /// again then, and keeps no segment from being emptied. Disks that are woken take longer, and lose nothing by it.
 pub const ORIGIN_SILENCE: Nanos = SECOND;
 
+/// Longest time that a change of dirty data waits for its origin where copies are missing, and time without an
+/// answer after which nobody does: a disk that flushes a large cache takes a second or two, and clients give
+/// requests up after thirty.
+pub const PROTECTION_WAIT_MAX: Nanos = 10 * SECOND;
+
+/// Time without an answer after which people are told that an origin does not answer: a disk that is woken
+/// takes up to ten seconds.
+pub const ORIGIN_SILENT_SPAN: Nanos = 15 * SECOND;
+
+/// Time in which all requests of a kind must have failed for an origin to count as failed: the elevator
+/// repeats its own once a second, and a path that is switched over takes about as long.
+pub const ORIGIN_FAILING_SPAN: Nanos = 3 * SECOND;
+
+/// Time after which a failure that nobody has met again says nothing of an origin any more.
+pub const ORIGIN_TROUBLE_SPAN: Nanos = 60 * SECOND;
+
+/// Time between two tries whether an origin can be read again: nobody waits for them, and a second is soon
+/// enough for people.
+pub const ORIGIN_PROBE_INTERVAL: Nanos = SECOND;
+
 /// WRITE ZEROES requests above this many bytes go straight to the origin where nothing is owed:
 /// they are how disks are prepared, and caching them helps nobody.
 pub const ZERO_DIRECT_BYTES_MIN: u64 = 1 << 20;

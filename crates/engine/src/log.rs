@@ -140,6 +140,8 @@ pub(crate) struct Log {
     pub bytes_since_flush: Cell<u64>,
     pub bytes_since_lap: Cell<u64>,
     pub open_counter: Cell<u64>,
+    /// Its value when it was found that fewer members are left than dirty data has copies.
+    pub short_since: Cell<u64>,
     /// Blocks of data that full sets of the main stream held of late; no less is known at first.
     pub packed_blocks: Cell<u32>,
     pub start_number: Cell<u64>,
@@ -164,6 +166,7 @@ impl Log {
             bytes_since_flush: Cell::new(0),
             bytes_since_lap: Cell::new(0),
             open_counter: Cell::new(0),
+            short_since: Cell::new(0),
             packed_blocks: Cell::new(u32::MAX),
             start_number: Cell::new(0),
             epoch: Cell::new(0),

@@ -127,11 +127,12 @@ impl Core {
         mode
     }
 
-    /// Says what [`Core::mode_of`] does, once.
+    /// Says what [`Core::mode_of`] does, once, and notes from when on it does so.
     pub(crate) fn note_fallbacks(&self) {
         if !self.is_short() {
             return;
         }
+        self.log.short_since.set(self.log.open_counter.get());
         let superblock = self.superblock.borrow();
         for v in superblock.volumes.iter().filter(|v| v.mode.writes_back()) {
             let how = if v.accept_single_copy || superblock.accept_single_copy {

@@ -1,5 +1,7 @@
 //! The origin of a volume: reads and writes at 512 B whatever its sectors, and its flushes.
 
+mod standing;
+
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -8,11 +10,15 @@ use std::rc::Rc;
 use forebay_device::runtime::MILLISECOND;
 use forebay_device::{BlockDevice, Buf, Data, IoError, Nanos, Runtime, Stripe};
 
+pub use self::standing::OriginTrouble;
+use self::standing::Standing;
 use crate::core::STRIPE_BLOCKS;
 use crate::destage::Pace;
 use crate::format::State;
 use crate::ids::{BLOCK_BYTES, Location, SECTOR_BYTES};
-use crate::limits::{GRANULE_BLOCKS, ORIGIN_STRIPE_BYTES_MAX, VOLATILE_STRIPES_MAX};
+use crate::limits::{
+    GRANULE_BLOCKS, ORIGIN_SILENT_SPAN, ORIGIN_STRIPE_BYTES_MAX, VOLATILE_STRIPES_MAX,
+};
 use crate::wait::{TaskMutex, WaitQueue};
 
 /// Destaged or provisional blocks that the next good origin flush proves. If they have data, their
@@ -184,6 +190,7 @@ impl Drop for Reading<'_> {
 pub(crate) struct Origin {
     pub device: Rc<dyn BlockDevice>,
     pub traffic: Traffic,
+    standing: Standing,
     sector_bytes: u64,
     /// Blocks of an array's stripe, and of what one disk has of it; 0 if nothing is known.
     pub stripe_blocks: u64,
@@ -230,6 +237,7 @@ impl Origin {
         Self {
             device,
             traffic: Traffic::new(rt, depth_max),
+            standing: Standing::default(),
             sector_bytes,
             stripe_blocks: blocks(|stripe| stripe.bytes),
             chunk_blocks: blocks(|stripe| stripe.chunk_bytes),
@@ -259,6 +267,47 @@ impl Origin {
         let writes = traffic.writes.get() > 0;
         (writes && silent(traffic.wrote.get().max(traffic.began.get())))
             || self.flushing.get().is_some_and(silent)
+    }
+
+    /// What of it does not work, if it has not worked for some time.
+    pub(crate) fn trouble(&self) -> Option<OriginTrouble> {
+        let now = self.traffic.rt.now();
+        let is_waited_for = |since: Nanos| now >= since + ORIGIN_SILENT_SPAN;
+        let is_silent = self.is_silent(now, ORIGIN_SILENT_SPAN)
+            || self.traffic.oldest_read().is_some_and(is_waited_for);
+        if is_silent { Some(OriginTrouble::Silent) } else { self.standing.trouble(now) }
+    }
+
+    /// Whether the last write or flush has failed.
+    pub(crate) fn refuses_writes(&self) -> bool {
+        self.standing.writes.is_doubted() || self.standing.flushes.is_doubted()
+    }
+
+    /// Where to try whether reads work again, if that is due; the try is under way then, until
+    /// [`Origin::probe`] has ended.
+    pub(crate) fn begin_probe(&self) -> Option<u64> {
+        let size = self.device.geometry().size_bytes;
+        self.standing.begin_probe(self.traffic.rt.now(), size, self.sector_bytes)
+    }
+
+    /// Tries a read there.
+    pub(crate) async fn probe(&self, offset: u64) {
+        let outcome = self.device.read(offset, Buf::new(self.sector_bytes as usize)).await;
+        self.standing.end_probe(&outcome.result, self.traffic.rt.now());
+    }
+
+    /// Notes how a flush has ended.
+    pub(crate) fn note_flush(&self, result: &Result<(), IoError>) {
+        self.standing.flushes.note(result, self.traffic.rt.now());
+    }
+
+    /// Notes how something has ended that changes it.
+    fn note_write(&self, result: &Result<(), IoError>) {
+        self.standing.writes.note(result, self.traffic.rt.now());
+    }
+
+    fn note_read(&self, offset: u64, result: &Result<(), IoError>) {
+        self.standing.note_read(offset, result, self.traffic.rt.now());
     }
 
     /// Whether what some blocks return may still be lost in a power cut.
@@ -329,11 +378,13 @@ impl Origin {
         let len = buf.len() as u64;
         if self.is_aligned(offset, len) {
             let outcome = self.device.read(offset, buf).await;
+            self.note_read(offset, &outcome.result);
             let buf = outcome.buf.unwrap_or_else(|| Buf::zeroed(len as usize));
             return (buf, outcome.result);
         }
         let (start, end) = self.widened(offset, len);
         let outcome = self.device.read(start, Buf::new((end - start) as usize)).await;
+        self.note_read(offset, &outcome.result);
         let mut buf = buf;
         if let (Ok(()), Some(wide)) = (outcome.result, outcome.buf) {
             let at = (offset - start) as usize;
@@ -351,6 +402,7 @@ impl Origin {
         } else {
             self.write_widened(offset, data).await
         };
+        self.note_write(&result);
         self.completed.set(self.completed.get() + 1);
         result
     }
@@ -370,6 +422,7 @@ impl Origin {
     /// Zeroes a range of whole blocks.
     pub(crate) async fn write_zeroes(&self, offset: u64, len: u64) -> Result<(), IoError> {
         let result = self.device.write_zeroes(offset, len).done().await;
+        self.note_write(&result);
         self.completed.set(self.completed.get() + 1);
         result
     }
@@ -377,6 +430,7 @@ impl Origin {
     /// Discards a range of whole blocks.
     pub(crate) async fn discard(&self, offset: u64, len: u64) -> Result<(), IoError> {
         let result = self.device.discard(offset, len).done().await;
+        self.note_write(&result);
         self.completed.set(self.completed.get() + 1);
         result
     }

@@ -1,45 +1,56 @@
-//! Bringing home what is dirty with fewer copies than were promised, whatever clients write meanwhile.
+//! Bringing home what is dirty with fewer copies than were promised, whatever clients change meanwhile.
 //!
-//! * All else is written through then ([`Core::mode_of`]). A write over what is dirty is logged once more, with the
-//!   copies that are left: the origin must not get ahead of the log (INV-9). Its range is the elevator's next.
-//! * The next write of that range waits until it is clean, and then meets nothing dirty (INV-90). So each dirty block
-//!   is logged once more at the most, and protection ends.
-//! * Who waits holds no lock. Nobody waits for an origin that takes nothing: better one copy than none.
+//! * All else is written through then ([`Core::mode_of`]). A change of what is dirty is logged once more, with the
+//!   copies that are left: the origin must not get ahead of the log (INV-9).
+//! * The next change of it waits until it is clean, and then meets nothing dirty (INV-90). What is waited for is the
+//!   elevator's next; all else is destaged in the usual order. So protection ends.
+//! * What has been logged since protection began stands in a set that was opened since then: nothing has to be
+//!   remembered for each block.
+//! * Who waits holds no lock, no room, and waits for [`PROTECTION_WAIT_MAX`] at the longest; nobody waits for an
+//!   origin that takes nothing: better one copy than none.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use super::destage::LOOK_INTERVAL;
 use crate::core::Core;
 use crate::format::State;
-use crate::limits::ORIGIN_SILENCE;
+use crate::limits::PROTECTION_WAIT_MAX;
+use crate::lock::RangeGuard;
 use crate::planted::{self, Bug};
 use crate::volume::VolumeState;
 
-/// Ranges of blocks that were written over dirty data since protection began.
+/// Blocks of a volume that somebody waits for. There are no more of them than requests under way.
 #[derive(Default)]
 pub(crate) struct Urgent {
-    /// First block, and the one behind the last. Disjoint: nobody writes what is in here.
-    ranges: RefCell<BTreeMap<u64, u64>>,
-    /// Writers who wait for some of them.
-    waiting: Cell<usize>,
+    /// By a number of each who waits.
+    ranges: RefCell<BTreeMap<u64, Range<u64>>>,
+    waited: Cell<u64>,
 }
 
 impl Urgent {
-    fn is_empty(&self) -> bool {
-        self.ranges.borrow().is_empty()
+    /// The ranges, which may overlap, those first that have been waited for longest.
+    pub(crate) fn list(&self) -> Vec<Range<u64>> {
+        self.ranges.borrow().values().cloned().collect()
     }
 
-    /// The ranges, in the order of addresses.
-    pub(crate) fn list(&self) -> Vec<(u64, u64)> {
-        self.ranges.borrow().iter().map(|(&first, &end)| (first, end)).collect()
+    fn enter(&self, range: Range<u64>) -> Waiting<'_> {
+        let number = self.waited.replace(self.waited.get() + 1);
+        self.ranges.borrow_mut().insert(number, range);
+        Waiting { urgent: self, number }
     }
+}
 
-    /// One that shares blocks with another.
-    fn overlapping(&self, first: u64, count: u32) -> Option<(u64, u64)> {
-        let end = first + u64::from(count);
-        let before = self.ranges.borrow().range(..end).next_back().map(|(&from, &to)| (from, to));
-        before.filter(|&(_, to)| to > first)
+/// Somebody who waits, until dropped.
+struct Waiting<'a> {
+    urgent: &'a Urgent,
+    number: u64,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.urgent.ranges.borrow_mut().remove(&self.number);
     }
 }
 
@@ -50,57 +61,83 @@ impl Core {
         self.mode_of(v) != v.mode.get()
     }
 
-    /// A write over dirty data is about to be logged. The caller holds the range lock.
-    pub(crate) fn note_urgent(&self, v: &VolumeState, first: u64, count: u32) {
-        if self.protects(v) && !planted::is(Bug::ProtectionWithoutEnd) {
-            planted::seen("protection: dirty data written over");
-            v.urgent.ranges.borrow_mut().insert(first, first + u64::from(count));
-            self.housekeeping.wake_all();
+    /// Whether a change has to wait until what it goes over is clean.
+    pub(crate) fn is_urgent(&self, v: &VolumeState, first: u64, count: u32) -> bool {
+        self.protects(v) && self.is_logged_again(v, first, count) && !self.takes_nothing(v)
+    }
+
+    /// Whether some of what is dirty there was logged since protection began.
+    fn is_logged_again(&self, v: &VolumeState, first: u64, count: u32) -> bool {
+        if planted::is(Bug::ProtectionWithoutEnd) {
+            return false;
+        }
+        let (sets, since) = (self.sets.borrow(), self.log.short_since.get());
+        let mut is_again = false;
+        self.shard(v.id, first).index.borrow().lookup(v.id, first, count, |m| {
+            let opened = || sets.get(sets.split(m.location).0).map(|set| set.incarnation.counter);
+            is_again |= m.state.is_owed() && opened().is_some_and(|opened| opened > since);
+        });
+        is_again
+    }
+
+    fn takes_nothing(&self, v: &VolumeState) -> bool {
+        v.origin.refuses_writes()
+            || v.origin.is_silent(self.rt.now(), PROTECTION_WAIT_MAX)
+            || self.is_letting_go()
+    }
+
+    /// Locks blocks that lie in one stripe for a change of them, once that has not to wait any more.
+    pub(crate) async fn lock_for_change(
+        &self,
+        v: &VolumeState,
+        first: u64,
+        count: u32,
+    ) -> RangeGuard<'_> {
+        let mut may_go_on = false;
+        loop {
+            let locks = &self.shard(v.id, first).locks;
+            let guard = locks.lock(&self.ram, v.id, first, u64::from(count)).await;
+            if may_go_on || !self.is_urgent(v, first, count) {
+                return guard;
+            }
+            drop(guard);
+            may_go_on = Box::pin(self.until_not_urgent(v, first, count)).await;
         }
     }
 
-    /// Whether a write has to wait until what it goes over is clean.
-    pub(crate) fn is_urgent(&self, v: &VolumeState, first: u64, count: u32) -> bool {
-        if v.urgent.is_empty() {
-            return false;
+    /// Waits until a change may go on; whether it may in any case, for it has waited long enough.
+    pub(crate) async fn until_not_urgent(&self, v: &VolumeState, first: u64, count: u32) -> bool {
+        planted::seen("protection: a change waits until it is clean");
+        let _waiting = v.urgent.enter(first..first + u64::from(count));
+        let until = self.rt.now() + PROTECTION_WAIT_MAX;
+        if self.log.has_volatile() {
+            // Only what is durable is destaged (INV-7). An error has latched the pool.
+            self.flush_members().await.ok();
         }
-        if !self.protects(v) {
-            v.urgent.ranges.borrow_mut().clear();
-            return false;
-        }
-        while let Some((from, to)) = v.urgent.overlapping(first, count) {
-            if self.finds(v, (from, to), State::is_owed) {
-                let takes_nothing = v.elevator.has_failed()
-                    || v.origin.is_silent(self.rt.now(), ORIGIN_SILENCE)
-                    || self.is_letting_go();
-                return !takes_nothing;
+        self.housekeeping.wake_all();
+        while self.is_urgent(v, first, count) {
+            if self.rt.now() >= until {
+                planted::seen("protection: waited long enough");
+                return true;
             }
-            v.urgent.ranges.borrow_mut().remove(&from);
+            let timer = self.rt.sleep(LOOK_INTERVAL);
+            self.quiet.until_or(|| !self.is_urgent(v, first, count), timer).await;
         }
         false
     }
 
-    /// Waits until a write may go on.
-    pub(crate) async fn until_not_urgent(&self, v: &VolumeState, first: u64, count: u32) {
-        planted::seen("protection: a write waits until it is clean");
-        v.urgent.waiting.set(v.urgent.waiting.get() + 1);
-        while self.is_urgent(v, first, count) {
-            let timer = self.rt.sleep(LOOK_INTERVAL);
-            self.quiet.until_or(|| !self.is_urgent(v, first, count), timer).await;
-        }
-        v.urgent.waiting.set(v.urgent.waiting.get() - 1);
-    }
-
-    /// Whether all that writers wait for has been written to the origin, and waits for its flush.
+    /// Whether something that is waited for has been written to the origin, and needs its flush.
     pub(crate) fn is_urgent_written(&self, v: &VolumeState) -> bool {
-        let is_left = |&range: &(u64, u64)| self.finds(v, range, State::needs_destage);
-        v.urgent.waiting.get() > 0 && !v.urgent.list().iter().any(is_left)
+        let is_written = |range: &Range<u64>| {
+            !self.finds(v, range, State::needs_destage) && self.finds(v, range, State::is_owed)
+        };
+        v.urgent.list().iter().any(is_written)
     }
 
     /// Whether some block of a range, which lies in one stripe, is in such a state.
-    fn finds(&self, v: &VolumeState, (first, end): (u64, u64), want: fn(State) -> bool) -> bool {
-        let shard = self.shard(v.id, first);
-        let next = shard.index.borrow().next_matching(v.id, first, want);
-        next.is_some_and(|m| m.block < end)
+    fn finds(&self, v: &VolumeState, range: &Range<u64>, want: fn(State) -> bool) -> bool {
+        let shard = self.shard(v.id, range.start);
+        let next = shard.index.borrow().next_matching(v.id, range.start, want);
+        next.is_some_and(|m| m.block < range.end)
     }
 }

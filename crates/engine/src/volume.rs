@@ -19,7 +19,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::format::{CUTOFF_NEVER, Mode, VolumeSettings};
 use crate::ids::{BLOCK_BYTES, SECTOR_BYTES, SegmentId, VolumeId};
 use crate::limits::{PREFETCH_BYTES_MAX, REQUEST_BYTES_MAX, ZERO_DIRECT_BYTES_MIN};
-use crate::origin::Origin;
+use crate::origin::{Origin, OriginTrouble};
 use crate::planted::{self, Bug};
 use crate::policy::Thresholds;
 use crate::protect::Urgent;
@@ -260,6 +260,11 @@ impl Volume {
     pub fn unproven_blocks(&self) -> u64 {
         let written = self.core.written.borrow().get(&self.state.id).copied();
         self.owed_blocks() + written.unwrap_or(0)
+    }
+
+    /// What of its origin does not work, if it has not worked for some time.
+    pub fn origin_trouble(&self) -> Option<OriginTrouble> {
+        self.state.origin.trouble()
     }
 
     /// Blocks of which no cache device has a good copy, and that origins lack: reads fail until they are overwritten.

@@ -84,20 +84,21 @@ impl Core {
     ) -> Result<()> {
         let (first, count) = blocks_of(offset, data.len() as u64);
         let wanted = !way.passing && self.is_written_enough(v, first, count);
-        // Until it is published, or fails.
-        let mut coming = None;
-        if self.mode_of(v).writes_back() && (wanted || self.holds(v, first, count)) {
-            coming = self.claim(v, first, count).await;
-            self.pace(v, client, offset, data.len() as u64).await;
-        }
         let shard = self.shard(v.id, first);
-        let _guard = loop {
-            let guard = shard.locks.lock(&self.ram, v.id, first, u64::from(count)).await;
-            if !self.is_urgent(v, first, count) {
-                break guard;
+        let mut may_go_on = false;
+        let (_guard, coming) = loop {
+            // Until it is published, or fails.
+            let mut coming = None;
+            if self.mode_of(v).writes_back() && (wanted || self.holds(v, first, count)) {
+                coming = self.claim(v, first, count).await;
+                self.pace(v, client, offset, data.len() as u64).await;
             }
-            drop(guard);
-            Box::pin(self.until_not_urgent(v, first, count)).await;
+            let guard = shard.locks.lock(&self.ram, v.id, first, u64::from(count)).await;
+            if may_go_on || !self.is_urgent(v, first, count) {
+                break (guard, coming);
+            }
+            drop((guard, coming));
+            may_go_on = Box::pin(self.until_not_urgent(v, first, count)).await;
         };
         let (mut mapped, mut owed, mut lost, mut last) = (0, 0, false, None);
         {
@@ -127,9 +128,6 @@ impl Core {
             } else {
                 self.dirty_stream(v, first, lies_at)
             };
-            if owes {
-                self.note_urgent(v, first, count);
-            }
             let logged = self.write_logged(v, stream, offset, data.clone()).await;
             if logged.is_ok() {
                 self.refresh_ram(v, offset, &data);

@@ -220,7 +220,7 @@ pub(crate) const CODES: &[(&str, &str, &str)] = &[
     ),
     (
         "destage-failed",
-        "Dirty data could not be written to its origin; it stays safe in the cache and is tried again.",
+        "Dirty data could not be written to its origin; it stays safe in the cache and is tried again once a second. The same failure is told once in ten minutes.",
         "See `dmesg` for the origin.",
     ),
     (
@@ -290,6 +290,11 @@ pub(crate) const CODES: &[(&str, &str, &str)] = &[
         "origin-missing",
         "The origin of a volume cannot be used. What is cached of it is safe, dirty data too.",
         "Attach it at its path; the daemon looks every second, and if something else is wrong with it every ten. One that does not answer (a dead path, a hung file system) comes online when it does. If it is an export of another server, look there: the text says what is wrong.",
+    ),
+    (
+        "origin-failed",
+        "The origin of a volume is there, but all reads of it, or all writes and flushes, fail, or it does not answer. What is cached is served; reads of anything else fail exactly there. Dirty data waits safely in the cache, and writes go on as long as there is room.",
+        "See `dmesg` for the origin, and mend it: everything goes on by itself then. `forebay volume show` says what fails.",
     ),
     ("export-added", "A volume is served.", "Nothing."),
     ("export-removed", "A volume is not served any more.", "Nothing."),

@@ -408,6 +408,7 @@ fn state_name(state: VolumeState) -> &'static str {
     match state {
         VolumeState::Online => "online",
         VolumeState::OriginMissing => "origin-missing",
+        VolumeState::OriginFailed => "origin-failed",
         VolumeState::Offline => "offline",
         VolumeState::Planned => "planned",
     }

@@ -20,7 +20,6 @@ use super::volumes::{
 };
 use super::{Attached, Daemon, Open, Serving, Slot, State};
 use crate::Result;
-use crate::origin::Origin;
 use crate::text;
 
 /// A mode's name.
@@ -321,17 +320,29 @@ impl Daemon {
         let superblock = open.pool.superblock();
         let lost_ids: Vec<_> = lost_of(&superblock, &slot.record.borrow().replaced).collect();
         let lost = lost_ids.len();
-        let offline: Vec<String> = open
+        let states: Vec<(String, VolumeState)> = open
             .volumes
             .borrow()
             .iter()
-            .filter(|(name, volume)| {
-                let is_cut_off =
-                    || open.origins.borrow().get(*name).and_then(Origin::trouble).is_some();
-                matches!(volume, Attached::Missing { .. }) || is_cut_off()
+            .filter_map(|(volume, attached)| {
+                let state = match attached {
+                    Attached::Missing { .. } => VolumeState::OriginMissing,
+                    Attached::Online(_) => open.trouble(volume)?.0,
+                };
+                Some((format!("{name}/{volume}"), state))
             })
-            .map(|(volume, _)| format!("{name}/{volume}"))
             .collect();
+        let troubled = states.first();
+        let of_state = |state| states.iter().filter(|(_, found)| *found == state).count();
+        let without: Vec<String> = [
+            (of_state(VolumeState::OriginMissing), "without origin"),
+            (of_state(VolumeState::OriginFailed), "with an origin that fails"),
+        ]
+        .into_iter()
+        .filter(|(count, _)| *count > 0)
+        .map(|(count, how)| format!("{} {how}. ", plural(count, "volume")))
+        .collect();
+        let without = without.concat();
         let dirty = open.pool.unproven_blocks() * BLOCK_BYTES;
         let held = match dirty {
             0 => "Every origin has all of its data.".to_owned(),
@@ -359,7 +370,7 @@ impl Daemon {
         };
         let is_whole = lost == 0 && open.is_made_good();
         let state = if is_whole { PoolState::Online } else { PoolState::Degraded };
-        let action = match offline.first() {
+        let action = match troubled {
             _ if unhealed > 0 => "see `forebay events` for where they are, then `forebay explain \
                                   damage-unhealed`"
                 .to_owned(),
@@ -375,23 +386,28 @@ impl Daemon {
                 ),
                 (None, None) => slot.mend_spare(&open, name),
             },
-            Some(first) => format!("attach the origin; `forebay volume show {first}` says why"),
+            Some((first, VolumeState::OriginFailed)) => format!(
+                "mend the origin, see `dmesg`; `forebay volume show {first}` says what fails"
+            ),
+            Some((first, _)) => {
+                format!("attach the origin; `forebay volume show {first}` says why")
+            }
         };
-        let summary = match (lost, offline.len()) {
+        let summary = match (lost, states.len()) {
             (0, _) if !is_whole => format!(
-                "Another cache device is in the place of one that was lost. {held}{}",
+                "{without}Another cache device is in the place of one that was lost. {held}{}",
                 fewer_copies(&open)
             ),
             (0, 0) if unhealed > 0 || lost_bytes > 0 => held,
             (0, 0) => format!("Healthy. {held}"),
-            (0, count) => format!("{} without origin. {held}", plural(count, "volume")),
+            (0, _) => format!("{without}{held}"),
             (lost, _) => {
                 let spare = match open.spares.are_ready() && open.spares.obstacle().is_empty() {
                     true => " A spare is about to take its place.",
                     false => "",
                 };
                 let (count, risk) = (plural(lost, "cache device"), fewer_copies(&open));
-                format!("It has gone on without {count}.{spare} {held}{risk}")
+                format!("{without}It has gone on without {count}.{spare} {held}{risk}")
             }
         };
         (state, summary, action)
@@ -443,11 +459,9 @@ impl Daemon {
             Some(open) => match open.volumes.borrow().get(&record.name) {
                 Some(Attached::Online(volume)) => {
                     let dirty = Some(volume.unproven_blocks() * BLOCK_BYTES);
-                    let origins = open.origins.borrow();
-                    match origins.get(&record.name).and_then(Origin::trouble) {
-                        Some(why) => (VolumeState::OriginMissing, why, dirty, volume.mode()),
-                        None => (VolumeState::Online, String::new(), dirty, volume.mode()),
-                    }
+                    let well = || (VolumeState::Online, String::new());
+                    let (state, why) = open.trouble(&record.name).unwrap_or_else(well);
+                    (state, why, dirty, volume.mode())
                 }
                 Some(Attached::Missing { why, .. }) => {
                     let reason = why.what().to_owned();

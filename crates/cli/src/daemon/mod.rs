@@ -43,6 +43,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use clap::Args;
+use forebay_control::api::VolumeState;
 use forebay_control::server::Server;
 use forebay_control::socket::ControlSocket;
 use forebay_device::post::post;
@@ -131,8 +132,8 @@ struct Open {
     volumes: RefCell<BTreeMap<String, Attached>>,
     /// Their origins, of those that are online.
     origins: RefCell<BTreeMap<String, Origin>>,
-    /// Of these, what was told to be wrong with their servers.
-    troubles: RefCell<BTreeMap<String, String>>,
+    /// Of these, what was told to be wrong with them.
+    troubles: RefCell<BTreeMap<String, (VolumeState, String)>>,
     exports: RefCell<BTreeMap<String, Serving>>,
     progress: RefCell<Progress>,
     spares: Spares,
@@ -144,6 +145,19 @@ impl Open {
         let (volumes, origins, troubles, exports, progress, spares) = Default::default();
         let members = RefCell::new(members);
         Open { pool, members, notes, volumes, origins, troubles, exports, progress, spares }
+    }
+
+    /// What is wrong with the origin of a volume that is online, and the state that the volume is in.
+    fn trouble(&self, volume: &str) -> Option<(VolumeState, String)> {
+        let cut_off = self.origins.borrow().get(volume).and_then(Origin::trouble);
+        let fails = || match self.volumes.borrow().get(volume) {
+            Some(Attached::Online(volume)) => volume.origin_trouble(),
+            _ => None,
+        };
+        match cut_off {
+            Some(why) => Some((VolumeState::OriginMissing, why)),
+            None => fails().map(|why| (VolumeState::OriginFailed, why.to_string())),
+        }
     }
 }
 

@@ -370,17 +370,26 @@ impl Daemon {
         }
     }
 
-    /// Tells of origins whose servers have gone or come back.
+    /// Tells of origins that do not work any more, or do again.
     pub(super) fn look_at_origins(&self, slot: &Slot, open: &Open) {
+        // Of one that fails, reads and writes may begin to fail one after the other.
+        let is_news = |told: Option<&(VolumeState, String)>, trouble: &(VolumeState, String)| {
+            let is_failing = |it: &(VolumeState, _)| it.0 == VolumeState::OriginFailed;
+            told.is_none_or(|told| told != trouble && !(is_failing(told) && is_failing(trouble)))
+        };
         let pool = slot.record.borrow().name.clone();
         let mut told = open.troubles.borrow_mut();
-        for (volume, origin) in &*open.origins.borrow() {
+        for volume in open.origins.borrow().keys() {
             let name = format!("\"{pool}/{volume}\"");
-            match origin.trouble() {
-                Some(why) if told.get(volume) != Some(&why) => {
-                    let what = format!("volume {name}: {why}");
-                    self.journal.warn("origin-missing", pool.as_str(), what);
-                    told.insert(volume.clone(), why);
+            match open.trouble(volume) {
+                Some(trouble) if is_news(told.get(volume), &trouble) => {
+                    let (state, why) = &trouble;
+                    let code = match state {
+                        VolumeState::OriginFailed => "origin-failed",
+                        _ => "origin-missing",
+                    };
+                    self.journal.warn(code, pool.as_str(), format!("volume {name}: {why}"));
+                    told.insert(volume.clone(), trouble);
                 }
                 None if told.remove(volume).is_some() => {
                     let what = format!("volume {name} is online");

@@ -73,17 +73,30 @@ impl Drop for Shown {
     }
 }
 
-/// An origin whose requests can be held up.
+/// An origin whose requests can be held up, or fail.
 pub struct HeldOrigin {
     pub path: PathBuf,
     shown: Shown,
+    /// What makes its requests fail where it is there.
+    error: PathBuf,
 }
 
 impl HeldOrigin {
     /// `None` where the machine cannot do it.
     pub fn new(dir: &Dir) -> Option<HeldOrigin> {
-        let shown = Shown::new(dir, "held", VOLUME_BYTES, &["memory", "32M"])?;
-        Some(HeldOrigin { path: shown.path.clone(), shown })
+        let error = dir.path("held.error");
+        let when = format!("error-file={}", error.display());
+        let kit = ["--filter=error", "memory", "32M", "error=EIO", "error-rate=1", &when];
+        let shown = Shown::new(dir, "held", VOLUME_BYTES, &kit)?;
+        Some(HeldOrigin { path: shown.path.clone(), shown, error })
+    }
+
+    pub fn fail(&self) {
+        std::fs::write(&self.error, b"").unwrap();
+    }
+
+    pub fn mend(&self) {
+        std::fs::remove_file(&self.error).unwrap();
     }
 
     pub fn hold(&self) {

@@ -145,11 +145,12 @@ impl Core {
         self.due_since(v)
     }
 
-    /// Whether all of a volume is to be destaged, however much room there is.
+    /// Whether all of a volume is to be destaged, however much room there is. Of one whose last write has
+    /// failed it is: that is how it is found out when the origin takes writes again.
     fn is_asked_for(&self, v: &VolumeState) -> bool {
         let leaving = !self.mode_of(v).writes_back();
         let background = self.tuning.destage_when_idle && (leaving || self.is_background_time(v));
-        v.drain.get() > 0 || self.protects(v) || background
+        v.drain.get() > 0 || self.protects(v) || background || v.origin.refuses_writes()
     }
 
     /// Whether what has been dirty `since` then would stay if there were room.

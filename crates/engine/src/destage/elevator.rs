@@ -107,11 +107,6 @@ impl Elevator {
         self.taken.borrow_mut().remove(&start);
     }
 
-    /// Whether a write has failed a moment ago.
-    pub(crate) fn has_failed(&self) -> bool {
-        self.failed.get()
-    }
-
     /// Whether nothing is planned or under way.
     pub(super) fn is_empty(&self) -> bool {
         self.taken.borrow().is_empty()
@@ -189,22 +184,26 @@ impl Core {
         true
     }
 
-    /// Plans what cannot wait; whether there is any.
+    /// Plans what is waited for, as much as fits a plan; whether there is any.
     fn plan_urgent(&self, v: &VolumeState) -> bool {
         let urgent = v.urgent.list();
         if urgent.is_empty() {
             return false;
         }
+        // No stripe is gone through as a whole.
+        v.elevator.sweep.set(None);
         let mut planned = v.elevator.planned.borrow_mut();
-        for (first, end) in urgent {
+        for range in urgent {
+            if planned.len() >= PLAN_GROUPS {
+                break;
+            }
             let mut groups = Vec::new();
-            self.collect_range(v, first..end, Nanos::MAX, &mut groups);
+            self.collect_range(v, range, Nanos::MAX, &mut groups);
+            v.elevator.sweep.set(None);
             // Before the next range is looked at: a run may go on into that.
             groups.iter().for_each(|group| v.elevator.take(group));
             planned.extend(groups);
         }
-        // No stripe was gone through as a whole.
-        v.elevator.sweep.set(None);
         !planned.is_empty()
     }
 
@@ -407,7 +406,7 @@ impl Core {
             if let Err(error) = core.destage_group(&v, &group).await
                 && !v.elevator.failed.replace(true)
             {
-                core.event(EventKind::DestageFailed, error.what);
+                core.recurring_event(EventKind::DestageFailed, error.what);
             }
             v.elevator.give_back(&group);
             v.elevator.bytes.set(v.elevator.bytes.get() - bytes);
@@ -496,6 +495,10 @@ pub(crate) async fn elevator(core: Rc<Core>, v: Rc<VolumeState>) {
         let wanted = core.is_owing(v.id).then(|| core.destaged_since(&v)).flatten();
         let mut barren = false;
         v.origin.traffic.held.set(false);
+        if let Some(offset) = v.origin.begin_probe() {
+            let v = Rc::clone(&v);
+            core.spawn(async move { v.origin.probe(offset).await });
+        }
         if v.elevator.failed.get() {
             core.drop_plans(&v);
             if writes() == 0 {

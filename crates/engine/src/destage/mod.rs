@@ -96,6 +96,7 @@ impl Core {
         origin.flushing.set(Some(self.rt.now()));
         let result = origin.device.flush().done().await;
         origin.flushing.set(None);
+        origin.note_flush(&result);
         match result {
             Ok(()) => {
                 origin.note_flushed(marker);
@@ -113,7 +114,7 @@ impl Core {
                 for (_, item) in unproven {
                     self.undo_unproven(v, &item);
                 }
-                self.event(
+                self.recurring_event(
                     EventKind::OriginFlushFailed,
                     format!("flushing the origin of \"{}\": {error}", v.name),
                 );

@@ -25,6 +25,7 @@ mod members;
 mod origin;
 mod pair;
 mod populate;
+mod protection;
 mod pull;
 mod ram;
 mod remote;

@@ -6,8 +6,9 @@ use std::rc::Rc;
 
 use forebay_device::model::fault::{Ops, Trigger};
 use forebay_device::model::world::Crash;
+use forebay_device::runtime::SECOND;
 use forebay_device::{Buf, Request, Runtime};
-use forebay_engine::{Mode, Volume};
+use forebay_engine::{EventKind, Mode, OriginTrouble, Volume};
 use forebay_sim::content::{Found, SECTOR, fill, identify};
 
 use crate::rig::{BLOCK, Plan, Rig, SOON, same, survive, version};
@@ -299,5 +300,76 @@ fn what_a_failed_flush_may_not_have_voided_is_not_written_around_the_log() {
         rig.open()?;
         let origin = version(3, &rig.origin.peek(3 * BLOCK as u64, BLOCK))?;
         same(&format!("cached, after {around:?}"), rig.read(3)?, origin).map(drop)
+    });
+}
+
+#[test]
+fn an_origin_that_fails_is_told_of_and_what_is_cached_is_served() {
+    survive(5, |seed| {
+        let rig = Rig::new(seed, Plan::default());
+        rig.write(2, 3, 1)?;
+        rig.flush()?;
+        let trouble = || rig.volume().origin_trouble();
+        rig.origin_broken.failing.arm(Trigger::every(Ops::All));
+        rig.read(20).unwrap_err();
+        rig.write(3, 5, 1)?;
+        rig.destage().unwrap_err();
+        assert!(trouble().is_none(), "it may come back at once");
+        rig.pause(30 * SECOND);
+        assert!(matches!(trouble(), Some(OriginTrouble::Writes(_))), "{:?}", trouble());
+        same("a hit", rig.read(3)?, 2)?;
+        same("a write", rig.read(5)?, 3)?;
+        rig.read(21).unwrap_err();
+        let failed = |event: &forebay_engine::Event| event.kind == EventKind::DestageFailed;
+        assert_eq!(rig.pool().events().iter().filter(|event| failed(event)).count(), 1);
+        rig.origin_broken.mend();
+        // Nobody asks for anything that is not cached.
+        rig.pause(5 * SECOND);
+        assert_eq!(trouble(), None);
+        rig.destage()?;
+        rig.settled(3)?;
+        rig.settled(5)
+    });
+}
+
+#[test]
+fn a_bad_place_of_an_origin_is_not_a_failed_origin() {
+    survive(5, |seed| {
+        let rig = readonly(seed);
+        let block = BLOCK as u64;
+        rig.origin_broken.failing.arm(Trigger::every(Ops::Reads).within(20 * block..21 * block));
+        for _ in 0..20 {
+            rig.read(20).unwrap_err();
+            rig.pause(SECOND / 2);
+            assert_eq!(rig.volume().origin_trouble(), None);
+        }
+        // Of one that is gone nothing can be read.
+        rig.origin_broken.failing.arm(Trigger::every(Ops::All));
+        rig.read(20).unwrap_err();
+        rig.pause(10 * SECOND);
+        let trouble = rig.volume().origin_trouble();
+        assert!(matches!(trouble, Some(OriginTrouble::Reads(_))), "{trouble:?}");
+        rig.origin_broken.mend();
+        rig.pause(5 * SECOND);
+        assert_eq!(rig.volume().origin_trouble(), None);
+        Ok(())
+    });
+}
+
+#[test]
+fn an_origin_that_does_not_answer_is_told_of() {
+    survive(3, |seed| {
+        let rig = Rig::new(seed, Plan::default());
+        rig.origin_broken.hanging.arm(Trigger::every(Ops::All));
+        rig.start_read(20);
+        rig.pause(10 * SECOND);
+        assert_eq!(rig.volume().origin_trouble(), None, "a disk may have been asleep");
+        rig.pause(10 * SECOND);
+        assert_eq!(rig.volume().origin_trouble(), Some(OriginTrouble::Silent));
+        rig.origin_broken.mend();
+        rig.origin_broken.answer();
+        rig.pause(SECOND);
+        assert_eq!(rig.volume().origin_trouble(), None);
+        Ok(())
     });
 }

@@ -1,0 +1,225 @@
+//! Whether an origin does what it is asked for.
+//!
+//! * One bad place is not a failed origin: while reads fail, another place is read once a second, and as
+//!   soon as that works, only the requests that met the bad one have failed.
+//! * Writes need no such try: as long as something is dirty the elevator repeats them once a second.
+//! * Where nothing is tried any more, nobody knows, and what has failed long ago is no trouble.
+
+use std::cell::Cell;
+use std::fmt;
+
+use forebay_device::{IoError, IoErrorKind, Nanos};
+
+use crate::limits::{ORIGIN_FAILING_SPAN, ORIGIN_PROBE_INTERVAL, ORIGIN_TROUBLE_SPAN};
+
+/// What of an origin does not work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OriginTrouble {
+    /// Reads have failed for some time, and none has succeeded; how the last one failed.
+    Reads(IoError),
+    /// The same of writes and flushes.
+    Writes(IoError),
+    /// Something that it was asked for has had no answer for long.
+    Silent,
+}
+
+impl fmt::Display for OriginTrouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            OriginTrouble::Reads(error) => write!(f, "reading its origin fails: {error}"),
+            OriginTrouble::Writes(error) => write!(f, "writing its origin fails: {error}"),
+            OriginTrouble::Silent => f.write_str("its origin does not answer"),
+        }
+    }
+}
+
+/// What an origin does of one kind of request.
+///
+/// ```text
+///   Able ---- one fails ----> Doubted ---- one fails, ORIGIN_FAILING_SPAN later ----> Unable
+///    ^ ^---- one succeeds -------'                                                     |
+///    '------ one succeeds -------------------------------------------------------------'
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Ability {
+    /// The last request has succeeded, or there was none.
+    #[default]
+    Able,
+    /// Since then all have failed, which may be their place's fault.
+    Doubted { since: Nanos },
+    /// All have failed for so long that it says something of the device; the last one, and when.
+    Unable { error: IoError, at: Nanos },
+}
+
+impl Ability {
+    fn may_become(self, next: Ability) -> bool {
+        use Ability::{Able, Doubted, Unable};
+        matches!(
+            (self, next),
+            (Able, Doubted { .. })
+                | (Doubted { .. } | Unable { .. }, Unable { .. })
+                | (Doubted { .. } | Unable { .. }, Able)
+        )
+    }
+}
+
+/// One kind of request.
+#[derive(Default)]
+pub(crate) struct Way(Cell<Ability>);
+
+impl Way {
+    /// Notes how a request has ended. One that the device does not know says nothing of it.
+    pub(crate) fn note(&self, result: &Result<(), IoError>, now: Nanos) {
+        let next = match (self.0.get(), result) {
+            (Ability::Able, Ok(())) => return,
+            (_, Ok(())) => Ability::Able,
+            (_, Err(error)) if error.kind == IoErrorKind::Unsupported => return,
+            (Ability::Able, Err(_)) => Ability::Doubted { since: now },
+            (Ability::Doubted { since }, Err(_)) if now < since + ORIGIN_FAILING_SPAN => return,
+            (_, Err(error)) => Ability::Unable { error: *error, at: now },
+        };
+        self.transition(next);
+    }
+
+    fn transition(&self, next: Ability) {
+        assert!(self.0.get().may_become(next), "{:?} to {next:?}", self.0.get());
+        self.0.set(next);
+    }
+
+    /// Whether the last one has failed.
+    pub(crate) fn is_doubted(&self) -> bool {
+        self.0.get() != Ability::Able
+    }
+
+    fn trouble(&self, now: Nanos) -> Option<IoError> {
+        match self.0.get() {
+            Ability::Unable { error, at } if now < at + ORIGIN_TROUBLE_SPAN => Some(error),
+            _ => None,
+        }
+    }
+}
+
+/// See the head of the file.
+#[derive(Default)]
+pub(crate) struct Standing {
+    pub reads: Way,
+    /// Of all that changes it.
+    pub writes: Way,
+    /// By itself: of a device that takes no writes, flushes may succeed, for they have nothing to do.
+    pub flushes: Way,
+    /// Where the last read failed.
+    bad: Cell<u64>,
+    /// When another place was tried last, and whether that try is under way.
+    probed: Cell<Nanos>,
+    probing: Cell<bool>,
+}
+
+impl Standing {
+    /// Notes how a read of a place has ended.
+    pub(crate) fn note_read(&self, offset: u64, result: &Result<(), IoError>, now: Nanos) {
+        if result.is_err() {
+            self.bad.set(offset);
+        }
+        self.reads.note(result, now);
+    }
+
+    /// What does not work.
+    pub(crate) fn trouble(&self, now: Nanos) -> Option<OriginTrouble> {
+        let reads = || self.reads.trouble(now).map(OriginTrouble::Reads);
+        let writes = self.writes.trouble(now).or_else(|| self.flushes.trouble(now));
+        writes.map(OriginTrouble::Writes).or_else(reads)
+    }
+
+    /// Begins to try whether reads work elsewhere, if that is due; where, of so many bytes.
+    pub(crate) fn begin_probe(&self, now: Nanos, size: u64, sector: u64) -> Option<u64> {
+        let is_due = now >= self.probed.get() + ORIGIN_PROBE_INTERVAL;
+        if !self.reads.is_doubted() || self.probing.get() || !is_due {
+            return None;
+        }
+        self.probing.set(true);
+        // A bad place may be some tracks wide, or a whole disk of a concatenation.
+        let is_in_front = self.bad.get() < size / 2;
+        Some(if is_in_front { size / sector * sector - sector } else { 0 })
+    }
+
+    /// Notes how that has ended.
+    pub(crate) fn end_probe(&self, result: &Result<(), IoError>, now: Nanos) {
+        self.probing.set(false);
+        self.probed.set(now);
+        self.reads.note(result, now);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forebay_device::runtime::SECOND;
+
+    const GONE: IoError = IoError::new(IoErrorKind::Vanished);
+    const SIZE: u64 = 1 << 30;
+
+    #[test]
+    fn an_ability_changes_as_its_diagram_says() {
+        let all =
+            [Ability::Able, Ability::Doubted { since: 0 }, Ability::Unable { error: GONE, at: 0 }];
+        let legal = |from: Ability| all.map(|to| from.may_become(to));
+        assert_eq!(legal(all[0]), [false, true, false]);
+        assert_eq!(legal(all[1]), [true, false, true]);
+        assert_eq!(legal(all[2]), [true, false, true]);
+    }
+
+    #[test]
+    fn only_what_fails_for_long_without_a_success_is_trouble() {
+        let standing = Standing::default();
+        let trouble = |now| standing.trouble(now);
+        let fail = |now| standing.writes.note(&Err(GONE), now);
+        fail(SECOND);
+        fail(2 * SECOND);
+        assert_eq!(trouble(2 * SECOND), None, "it may be the place");
+        standing.writes.note(&Ok(()), 3 * SECOND);
+        fail(3 * SECOND);
+        fail(3 * SECOND + ORIGIN_FAILING_SPAN - 1);
+        assert_eq!(trouble(3 * SECOND + ORIGIN_FAILING_SPAN), None, "one has succeeded in between");
+        fail(3 * SECOND + ORIGIN_FAILING_SPAN);
+        assert_eq!(trouble(3 * SECOND + ORIGIN_FAILING_SPAN), Some(OriginTrouble::Writes(GONE)));
+        standing.note_read(0, &Ok(()), 9 * SECOND);
+        standing.flushes.note(&Ok(()), 9 * SECOND);
+        assert!(trouble(9 * SECOND).is_some(), "neither says anything of writes");
+        let other = IoError::new(IoErrorKind::Permission);
+        standing.writes.note(&Err(other), 9 * SECOND);
+        assert_eq!(
+            trouble(9 * SECOND),
+            Some(OriginTrouble::Writes(other)),
+            "the last error counts"
+        );
+        standing.writes.note(&Err(IoErrorKind::Unsupported.into()), 10 * SECOND);
+        assert_eq!(trouble(10 * SECOND), Some(OriginTrouble::Writes(other)));
+        assert_eq!(trouble(9 * SECOND + ORIGIN_TROUBLE_SPAN), None, "it may have been mended");
+        fail(99 * SECOND);
+        assert_eq!(trouble(99 * SECOND), Some(OriginTrouble::Writes(GONE)), "it was not");
+        standing.writes.note(&Ok(()), 99 * SECOND);
+        assert_eq!(trouble(99 * SECOND), None);
+    }
+
+    #[test]
+    fn a_place_that_cannot_be_read_is_told_from_a_device_that_cannot() {
+        let standing = Standing::default();
+        let probe = |now| standing.begin_probe(now, SIZE, 512);
+        assert_eq!(probe(SECOND), None, "nothing has failed");
+        standing.note_read(4096, &Err(GONE), SECOND);
+        assert_eq!(probe(SECOND), Some(SIZE - 512));
+        assert_eq!(probe(9 * SECOND), None, "one is under way");
+        standing.end_probe(&Ok(()), 9 * SECOND);
+        standing.note_read(4096, &Err(GONE), 10 * SECOND);
+        assert_eq!(standing.trouble(10 * SECOND), None, "the other place can be read");
+
+        standing.note_read(SIZE - 4096, &Err(GONE), 11 * SECOND);
+        assert_eq!(probe(11 * SECOND), Some(0));
+        standing.end_probe(&Err(GONE), 20 * SECOND);
+        assert_eq!(standing.trouble(20 * SECOND), Some(OriginTrouble::Reads(GONE)));
+        assert_eq!(probe(20 * SECOND), None, "not at once again");
+        assert_eq!(probe(20 * SECOND + ORIGIN_PROBE_INTERVAL), Some(0));
+        standing.end_probe(&Ok(()), 22 * SECOND);
+        assert_eq!(standing.trouble(22 * SECOND), None);
+    }
+}

@@ -1,0 +1,259 @@
+//! Fewer members are left than dirty data has copies: whatever clients change meanwhile and whatever the origin does,
+//! nobody waits for ever, and protection ends.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use forebay_device::model::fault::{Ops, Trigger};
+use forebay_device::runtime::{MILLISECOND, SECOND};
+use forebay_device::{Buf, Nanos, Request, Runtime};
+use forebay_engine::planted::Bug;
+use forebay_engine::{Mode, Result as EngineResult, Volume};
+
+use crate::rig::{BLOCK, Plan, Rig, SOON, lazy, provoke, survive};
+
+const BLOCK_LEN: u64 = BLOCK as u64;
+
+/// So many dirty blocks, `apart` blocks from each other, whose second copy has been lost. The origin's requests of a
+/// kind are held from before that.
+fn protected(
+    seed: u64,
+    (blocks, apart): (u64, u64),
+    held: fn(&Request) -> bool,
+) -> Result<Rc<Rig>, String> {
+    let (origin_bytes, tuning) = (4 << 20, lazy());
+    let plan =
+        Plan { members: 2, copies: 2, agreed: false, origin_bytes, tuning, ..Plan::default() };
+    let rig = Rig::new(seed, plan);
+    (0..blocks).try_for_each(|block| rig.write(2, block * apart, 1))?;
+    rig.origin_gate.hold(usize::MAX, held);
+    rig.broken[(seed % 2) as usize].failing.arm(Trigger::every(Ops::Flushes).times(1));
+    rig.flush()?;
+    Ok(rig)
+}
+
+fn is_flush(request: &Request) -> bool {
+    matches!(request, Request::Flush)
+}
+
+fn is_write(request: &Request) -> bool {
+    matches!(request, Request::Write { .. })
+}
+
+/// Writes a block until that has to wait: what says whether it has ended.
+fn write_until_waiting(rig: &Rc<Rig>, block: u64) -> Result<Rc<Cell<bool>>, String> {
+    for version in 3..30 {
+        let write = rig.start_write(version, block, 1);
+        rig.pause(SOON);
+        if !write.get() {
+            return Ok(write);
+        }
+    }
+    Err("no write has to wait".to_owned())
+}
+
+fn let_go(rig: &Rig) {
+    rig.origin_gate.hold(0, |_| false);
+    rig.origin_gate.release();
+}
+
+fn dirty(rig: &Rig) -> u64 {
+    rig.pool().blocks().1
+}
+
+#[test]
+fn nobody_waits_for_an_origin_whose_flushes_fail() {
+    survive(4, |seed| {
+        let rig = protected(seed, (20, 1), is_flush)?;
+        rig.origin_broken.failing.arm(Trigger::every(Ops::Flushes));
+        let_go(&rig);
+        let writes: Vec<_> = (3..40)
+            .map(|version| {
+                let write = rig.start_write(version, 0, 1);
+                rig.pause(SOON);
+                write
+            })
+            .collect();
+        rig.pause(SECOND);
+        assert!(writes.iter().all(|write| write.get()), "logged with the copy that is left");
+        // Nor does the end of the volume wait for a client: it says that the origin did not take everything.
+        let (pool, ended) = (rig.pool(), Rc::new(Cell::new(false)));
+        let end = Rc::clone(&ended);
+        rig.world.spawn(Box::pin(async move {
+            pool.remove_volume("v").await.unwrap_err();
+            end.set(true);
+        }));
+        rig.pause(20 * SECOND);
+        assert!(ended.get());
+        rig.origin_broken.mend();
+        rig.destage()?;
+        rig.settled(5)
+    });
+}
+
+/// An origin that takes its time is waited for, and so it comes to its end.
+#[test]
+fn slow_flushes_do_not_keep_protection_from_ending() {
+    provoke(Bug::ProtectionWithoutEnd, 3, |seed| {
+        let rig = protected(seed, (20, 1), is_flush)?;
+        let slow = Rc::clone(&rig);
+        rig.world.spawn(Box::pin(async move {
+            loop {
+                let rt = slow.runtime();
+                while slow.origin_gate.held() == 0 {
+                    rt.sleep(10 * MILLISECOND).await.result.ok();
+                }
+                rt.sleep(1500 * MILLISECOND).await.result.ok();
+                slow.origin_gate.release();
+            }
+        }));
+        let (begun, mut version) = (rig.world.now(), 3);
+        while rig.world.now() - begun < 60 * SECOND {
+            rig.write(version, version % 2, 1)?;
+            rig.pause(MILLISECOND);
+            version += 1;
+        }
+        match dirty(&rig) {
+            0 => Ok(()),
+            blocks => Err(format!("{blocks} blocks stay dirty in one copy")),
+        }
+    });
+}
+
+/// Zeroes or trims two blocks again and again.
+fn change(seed: u64, change: impl Fn(Rc<Volume>, u64) -> Change) -> Result<(), String> {
+    let rig = protected(seed, (20, 1), |_| false)?;
+    for round in 0..4000 {
+        let changed = change(rig.volume(), round % 2 * BLOCK_LEN);
+        rig.run(changed)?.map_err(|error| error.to_string())?;
+        if round % 4 == 3 {
+            rig.flush()?;
+        }
+    }
+    match dirty(&rig) {
+        0 => Ok(()),
+        blocks => Err(format!("{blocks} blocks stay dirty in one copy")),
+    }
+}
+
+type Change = std::pin::Pin<Box<dyn Future<Output = EngineResult<()>>>>;
+
+#[test]
+fn zeroing_what_is_dirty_does_not_keep_protection_from_ending() {
+    provoke(Bug::ProtectionWithoutEnd, 6, |seed| {
+        change(seed, |volume, at| {
+            Box::pin(async move { volume.write_zeroes(at, BLOCK_LEN, false).await })
+        })
+    });
+}
+
+#[test]
+fn trimming_what_is_dirty_does_not_keep_protection_from_ending() {
+    provoke(Bug::ProtectionWithoutEnd, 6, |seed| {
+        change(seed, |volume, at| Box::pin(async move { volume.trim(at, BLOCK_LEN, false).await }))
+    });
+}
+
+/// What somebody waits for is destaged before all that nobody waits for.
+#[test]
+fn who_waits_does_not_wait_for_everything_that_is_dirty() {
+    survive(4, |seed| {
+        let rig = protected(seed, (250, 2), is_write)?;
+        // The last one in address order.
+        let waits = write_until_waiting(&rig, 249 * 2)?;
+        let mut rounds = 0;
+        while !waits.get() {
+            rig.origin_gate.release();
+            rig.pause(SOON);
+            rounds += 1;
+        }
+        assert!(dirty(&rig) > 50, "{} blocks are left after {rounds} rounds", dirty(&rig));
+        let_go(&rig);
+        rig.pause(20 * SECOND);
+        assert_eq!(dirty(&rig), 0);
+        Ok(())
+    });
+}
+
+/// What frees who waits: the span that it may take has passed, or there is nothing to wait for any more.
+fn frees(seed: u64, within: Nanos, act: impl Fn(&Rc<Rig>)) -> Result<(), String> {
+    let rig = protected(seed, (20, 1), is_flush)?;
+    let waits = write_until_waiting(&rig, 0)?;
+    act(&rig);
+    rig.pause(within);
+    if !waits.get() {
+        return Err("it still waits".to_owned());
+    }
+    let_go(&rig);
+    Ok(())
+}
+
+#[test]
+fn who_waits_is_freed_when_the_origin_does_not_answer() {
+    survive(3, |seed| frees(seed, 12 * SECOND, |_| ()));
+}
+
+#[test]
+fn who_waits_is_freed_by_another_mode() {
+    survive(3, |seed| {
+        frees(seed, SECOND, |rig| {
+            let volume = rig.volume();
+            let set = async move { volume.set_mode(Mode::Writethrough).await };
+            rig.run(set).unwrap().unwrap();
+        })
+    });
+}
+
+#[test]
+fn who_waits_is_freed_by_the_end_of_the_pool() {
+    survive(3, |seed| {
+        frees(seed, SECOND, |rig| {
+            *rig.volume.borrow_mut() = None;
+            let pool = rig.pool.take().unwrap();
+            rig.world.spawn(Box::pin(async move {
+                Rc::into_inner(pool).unwrap().stop().await.ok();
+            }));
+        })
+    });
+}
+
+#[test]
+fn who_waits_is_freed_by_a_latch() {
+    survive(3, |seed| {
+        frees(seed, 2 * SECOND, |rig| {
+            rig.broken.iter().for_each(|broken| broken.gone.set(true));
+            rig.start_write(9, 10, 1);
+        })
+    });
+}
+
+/// A request that nobody waits for any more has its origin flushed for nobody.
+#[test]
+fn who_has_left_is_not_waited_for() {
+    survive(3, |seed| {
+        let rig = protected(seed, (20, 1), is_flush)?;
+        write_until_waiting(&rig, 0)?;
+        let (volume, rt) = (rig.volume(), rig.runtime());
+        let waited = rig.run(async move {
+            let mut write = Box::pin(volume.write(0, Buf::zeroed(BLOCK).freeze(), false));
+            let mut timer = rt.sleep(SOON);
+            std::future::poll_fn(|cx| match write.as_mut().poll(cx) {
+                std::task::Poll::Ready(_) => std::task::Poll::Ready(false),
+                std::task::Poll::Pending => std::pin::Pin::new(&mut timer).poll(cx).map(|_| true),
+            })
+            .await
+        })?;
+        assert!(waited);
+        let_go(&rig);
+        rig.pause(20 * SECOND);
+        assert_eq!(dirty(&rig), 0);
+        let flushes = || rig.pool().counters().origin_flushes.get();
+        let before = flushes();
+        for round in 0..100 {
+            rig.write(40 + round, round % 20, 1)?;
+            rig.pause(100 * MILLISECOND);
+        }
+        assert!(flushes() - before < 20, "{} flushes", flushes() - before);
+        Ok(())
+    });
+}
