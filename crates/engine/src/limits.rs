@@ -174,6 +174,10 @@ pub const SCRUB_LAP_SECONDS: u64 = 7 * 24 * 3600;
 /// read so much again.
 pub const SCRUB_STORE_INTERVAL: Nanos = 600 * SECOND;
 
+/// Time after which what was healed is behind a root, so that no replay needs the damaged copy any more: until then a
+/// crash with the loss of the good one would cost it, and each root costs the images of all shards.
+pub const HEALED_PROVEN_SPAN: Nanos = 60 * SECOND;
+
 /// Blocks that a scrub reads at a time (256 KiB): a client's request waits behind them.
 pub const SCRUB_READ_BLOCKS: u32 = 64;
 
@@ -272,6 +276,10 @@ pub const RESERVABLE_PERCENT: u64 = 75;
 /// Percent of a segment that counts as data in what volumes are promised: the rest are headers, the footer,
 /// and what checkpoints and facts take.
 pub const PROMISE_PACKED_PERCENT: u64 = 80;
+
+/// Records that readers have found damaged in some copy, and that wait to be copied again: more than a bad
+/// spot of an SSD has. Of one that rots as a whole the scrub takes care.
+pub const HURT_RECORDS_MAX: usize = 256;
 
 /// Time without an answer after which an origin counts as hung: what it was given and has not proven is dirty
 /// again then, and keeps no segment from being emptied. Disks that are woken take longer, and lose nothing by it.

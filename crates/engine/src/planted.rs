@@ -72,6 +72,8 @@ pub enum Bug {
     NumbersReused,
     /// A scrub takes the bytes of the first copy for good.
     HealedFromBadCopy,
+    /// What a reader could not read in some copy waits for the next scrub.
+    HurtForgotten,
     /// A scrub writes a block again instead of moving it: over what is newer.
     HealedAsWrite,
     /// A request that was cut before its volume grew writes around the log what may be cached now.

@@ -36,7 +36,7 @@ use crate::policy::{S3Fifo, S3FifoConfig};
 use crate::protect::Urgent;
 use crate::ram::RamStatus;
 use crate::recovery::RecoveryReport;
-use crate::scrub::{Scrub, scrubber};
+use crate::scrub::{Scrub, healer, scrubber};
 use crate::segment::SetTable;
 use crate::share::{InService, Writing};
 use crate::sound::check_counter;
@@ -141,6 +141,7 @@ async fn start(
     core.start_raise();
     core.spawn(guardian(Rc::clone(&core)));
     core.spawn_background(scrubber(Rc::clone(&core)));
+    core.spawn_background(healer(Rc::clone(&core)));
     core.start_ram();
     Ok(Pool { core, report })
 }

@@ -307,6 +307,7 @@ impl Core {
         offset: u64,
         mut buf: Buf,
     ) -> (Buf, Result<()>) {
+        self.note_hurt(Location(m.location.0 - u64::from(m.distance)));
         // Boxed, so that a hit, which hardly ever comes here, stays small.
         if let Ok(data) = Box::pin(self.read_verified(m.location, m.distance, m.count)).await {
             let within = (offset - m.block * BLOCK_BYTES) as usize;

@@ -57,7 +57,10 @@ impl Core {
                     found = Some(data);
                     break;
                 }
-                None => add(&self.counters.verify_failures, 1),
+                None => {
+                    add(&self.counters.verify_failures, 1);
+                    self.note_hurt(Location(location.0 - u64::from(distance)));
+                }
             }
         }
         if found.is_none() {
@@ -142,16 +145,16 @@ impl Core {
         outcome.buf.map(Buf::freeze)
     }
 
-    /// Notes that a member has returned blocks that are not what was written: an event for the first
-    /// one, the tenth, the hundredth, ..., for a device that rots does so by the thousand.
+    /// Notes that a member has not returned blocks as they were written: an event for the first one,
+    ///  the tenth, the hundredth, ..., for a device that rots does so by the thousand.
     pub(crate) fn note_damage(&self, member: usize, blocks: u64) {
         let member = &self.members[member];
         let before = member.damaged.get();
         member.damaged.set(before + blocks);
         if (before + blocks).checked_ilog10() > before.checked_ilog10() {
             let what = format!(
-                "cache device {} has returned {} blocks of 4 KiB that are not what was written there; \
-                 they were found by their checksums",
+                "cache device {} could not return {} blocks of 4 KiB as they were written there: it said so, \
+                 or their checksums do",
                 member.id,
                 before + blocks
             );

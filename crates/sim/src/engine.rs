@@ -484,6 +484,9 @@ impl Subject for Engine {
 
     async fn add_member(&self, env: &Env, member: usize) -> Result<(), SubjectError> {
         let Some(pool) = &self.pool else { return Ok(()) };
+        // If it failed before, it may not have answered everything yet, and its lock is held until then: nobody
+        // can open it. A superblock from its former life would arrive behind that of its new one.
+        env.runtime.sleep(env.config.delay_max).await.result.unwrap_or(());
         pool.add_member(Rc::clone(&env.members[member])).await.map_err(error)?;
         count("member added", 1);
         Ok(())

@@ -230,7 +230,7 @@ pub(crate) const CODES: &[(&str, &str, &str)] = &[
     ),
     (
         "damage-found",
-        "A cache device has returned data that is not what was written there: its checksum does not fit. The text counts the blocks of 4 KiB since the pool was opened, at the first one, the tenth, the hundredth and so on. Data with another copy is served from that, and the next scrub copies it again; clean data is served from its origin. Nothing damaged is written to an origin.",
+        "A cache device could not read data, or has returned data that is not what was written there: its checksum does not fit. The text counts the blocks of 4 KiB since the pool was opened, at the first one, the tenth, the hundredth and so on. Data with another copy is served from that, and is copied again within seconds; clean data without one is served from its origin. Nothing damaged is written to an origin.",
         "One or two blocks a year happen. If it goes on, replace the device: bring its data home first (`forebay volume flush`). `forebay scrub start POOL` looks through all of it; `verify=reads` keeps damaged data from clients.",
     ),
     (

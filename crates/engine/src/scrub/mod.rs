@@ -16,36 +16,34 @@
 //!   pauses while members are left behind or dirty data gets other copies, and heals nothing while room
 //!   is short.
 
+mod heal;
 mod inspect;
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::rc::Rc;
 use std::slice::from_ref;
 
+use forebay_device::Nanos;
 use forebay_device::runtime::SECOND;
-use forebay_device::{Data, Nanos};
 
+pub(crate) use self::heal::healer;
 use crate::core::Core;
 use crate::counters::add;
 use crate::creation::invalid;
 use crate::error::Result;
 use crate::event::EventKind;
-use crate::format::{Entry, EntryKind, State, Stream};
 use crate::ids::{BLOCK_BYTES, Incarnation, Location, SegmentId, VolumeId};
 use crate::index::Mapping;
 use crate::limits::{
-    MEMBERS_MAX, SCRUB_BUSY_PART, SCRUB_LAP_SECONDS, SCRUB_RATE_MAX, SCRUB_RATE_MIN,
-    SCRUB_STORE_INTERVAL,
+    HEALED_PROVEN_SPAN, MEMBERS_MAX, SCRUB_BUSY_PART, SCRUB_LAP_SECONDS, SCRUB_RATE_MAX,
+    SCRUB_RATE_MIN, SCRUB_STORE_INTERVAL,
 };
-use crate::log::new_entry;
-use crate::planted::{self, Bug};
+use crate::planted;
 use crate::pool::Pool;
-use crate::reclaim::SETS_MOVING_MAX;
 use crate::scrub::inspect::Inspection;
 use crate::segment::{Set, SetState};
-use crate::verify::joined;
 use crate::walk::Run;
 
 /// How often it is looked whether there is something to do, or whether it may go on.
@@ -104,6 +102,8 @@ pub(crate) struct Scrub {
     found: RefCell<ScrubFound>,
     /// Since when there are moves of dirty data that no root's images know.
     healed_since: Cell<Option<Nanos>>,
+    /// Records that somebody could not read in some copy, by where their headers are.
+    hurt: RefCell<BTreeSet<Location>>,
     /// When its place was stored, and whether it has to be as soon as possible.
     stored: Cell<Nanos>,
     is_new: Cell<bool>,
@@ -193,6 +193,11 @@ impl Core {
         if self.superblock.borrow().scrub_rate_bytes_per_s == 0 {
             return "a rate";
         }
+        self.healing_waits_for()
+    }
+
+    /// Why nothing is healed at present, if that is so.
+    fn healing_waits_for(&self) -> &'static str {
         if self.is_failing() || self.swept_epoch.get() < self.log.epoch.get() {
             return "a cache device to be left behind";
         }
@@ -233,7 +238,7 @@ impl Core {
     /// Writes images that know what was copied again, if that is due.
     async fn prove_healed(self: &Rc<Self>, in_any_case: bool) {
         let Some(since) = self.scrub.healed_since.get() else { return };
-        if in_any_case || self.rt.now() - since >= SCRUB_STORE_INTERVAL {
+        if in_any_case || self.rt.now() - since >= HEALED_PROVEN_SPAN {
             self.scrub.healed_since.set(None);
             // Its error has latched the pool and is an event.
             self.lap(false).await.ok();
@@ -383,97 +388,6 @@ impl Core {
                 self.note_damage(member, blocks);
             }
         }
-    }
-
-    /// Heals the damaged blocks of runs; nothing if there is no room for that now. Returns what waits for
-    /// an origin flush or has changed meanwhile.
-    async fn heal(&self, live: &[Run], found: &Inspection) -> Option<Vec<Run>> {
-        let is_dirty = |(_, m): &Run| m.state == State::Dirty;
-        let tight = self.is_starving() || self.moving.get() >= SETS_MOVING_MAX;
-        if tight && live.iter().any(is_dirty) {
-            return None;
-        }
-        let (mut left, mut moves, mut lost, mut first) = (Vec::new(), Vec::new(), Vec::new(), 0);
-        for (volume, m) in live {
-            let count = m.count as usize;
-            let bad = &found.bad[first..first + count];
-            let blocks = &found.blocks[first..first + count];
-            first += count;
-            if !self.is_still(*volume, m) {
-                left.push((*volume, *m));
-                continue;
-            }
-            let fate = |i: usize| (bad[i] != 0, blocks[i].is_some());
-            let mut from = 0;
-            while from < count {
-                let is_bad = bad[from] != 0;
-                let until = (from..count).find(|&i| fate(i) != fate(from)).unwrap_or(count);
-                let data = joined(&blocks[from..until]);
-                let part = m.part(from as u32, (until - from) as u32);
-                from = until;
-                match (m.state, data) {
-                    _ if !is_bad => {}
-                    (State::Written, _) => left.push((*volume, part)),
-                    (State::Clean, Some(data)) => moves.push((Stream::Main, *volume, part, data)),
-                    (State::Dirty, Some(data)) => moves.push((Stream::Dirty, *volume, part, data)),
-                    (State::Dirty, None) => lost.push((*volume, part)),
-                    _ => self.drop_damaged(*volume, &part),
-                }
-            }
-        }
-        self.moving.set(self.moving.get() + 1);
-        for (stream, volume, part, data) in moves {
-            self.copy_again(stream, volume, part, data).await;
-        }
-        for (volume, part) in lost {
-            self.note_unhealed(volume, &part).await;
-        }
-        self.moving.set(self.moving.get() - 1);
-        self.housekeeping.wake_all();
-        Some(left)
-    }
-
-    /// Moves good bytes of damaged blocks.
-    async fn copy_again(&self, stream: Stream, volume: VolumeId, part: Mapping, data: Data) {
-        planted::seen("scrub: copied again");
-        self.note_found(part.count, |found| &mut found.copied);
-        add(&self.counters.scrub_copied_blocks, part.count.into());
-        let since = self.scrub.healed_since.get().unwrap_or(self.rt.now());
-        self.scrub.healed_since.set(Some(since));
-        if planted::is(Bug::HealedAsWrite) {
-            let entry = new_entry(EntryKind::Write, volume, part.block, part.count);
-            let entry = Entry { sectors: part.sectors, ..entry };
-            self.log.append(stream, entry, Some(data)).done().await.ok();
-            return;
-        }
-        let mut under_way = VecDeque::new();
-        self.append_moves(stream, &mut vec![(volume, part, data)], &mut under_way);
-        // Its error has latched the pool and is an event.
-        self.finish_move(&mut under_way).await.ok();
-    }
-
-    /// Drops clean data that is good in no copy.
-    fn drop_damaged(&self, volume: VolumeId, part: &Mapping) {
-        planted::seen("scrub: dropped");
-        self.note_found(part.count, |found| &mut found.dropped);
-        add(&self.counters.scrub_dropped_blocks, part.count.into());
-        self.evict(volume, part.block, part.count, part.location);
-    }
-
-    fn note_found(&self, blocks: u32, of: impl Fn(&mut ScrubFound) -> &mut u64) {
-        let mut found = self.scrub.found.borrow_mut();
-        found.damaged += u64::from(blocks);
-        *of(&mut found) += u64::from(blocks);
-        add(&self.counters.scrub_damaged_blocks, u64::from(blocks));
-    }
-
-    /// Dirty data that no copy has: nobody may take anything else for it.
-    async fn note_unhealed(&self, volume: VolumeId, part: &Mapping) {
-        planted::seen("scrub: good in no copy");
-        self.note_found(part.count, |found| &mut found.unhealed);
-        add(&self.counters.scrub_unhealed_blocks, part.count.into());
-        // Where it cannot be said, whoever needs the data asks again.
-        self.give_up_damaged(volume, part).await.ok();
     }
 
     /// Waits for as long as what was read is to take.

@@ -146,6 +146,35 @@ fn a_scrub_goes_on_without_a_member_that_hangs() {
     });
 }
 
+/// Reads meet what is damaged in one copy; that is copied again before the other one is lost.
+#[test]
+fn what_a_reader_has_met_is_copied_again_without_a_scrub() {
+    provoke(Bug::HurtForgotten, 8, |seed| {
+        let bad = (seed % 2) as usize;
+        let rig = spoilt(seed, &[bad], |broken| &broken.flipping)?;
+        // The good one has something to do, so the bad one is asked.
+        rig.gates[1 - bad].hold(1, |request| matches!(request, Request::Read { .. }));
+        rig.start_read(BLOCKS);
+        rig.start_read(BLOCKS + 1);
+        rig.pause(MILLISECOND);
+        rig.gates[1 - bad].hold(0, |_| false);
+        // Several times: what is healed meanwhile is read from the bad one, too.
+        for _ in 0..8 {
+            rig.is_whole("from the good copy")?;
+            rig.pause(100 * MILLISECOND);
+        }
+        rig.gates[1 - bad].release();
+        assert!(rig.told(EventKind::DamageFound) > 0);
+        rig.pause(70 * SECOND);
+        rig.flush()?;
+        rig.offer(&[bad]);
+        rig.restart(KINDS[(seed / 2 % 2) as usize])?;
+        rig.is_whole("without the good member")?;
+        rig.destage()?;
+        (0..BLOCKS).try_for_each(|block| rig.settled(block))
+    });
+}
+
 #[test]
 fn a_second_scrub_finds_nothing() {
     survive(6, |seed| {

@@ -1,0 +1,193 @@
+//! Healing: what is damaged in some copy, or cannot be read there, is copied again from another one.
+//!
+//! * A lap of the scrub finds it, or whoever reads ([`Core::note_hurt`]): what has been read from another copy has
+//!   fewer of them than it should, and the next SSD may fail before the next lap.
+//! * What a reader has met is looked at again before anything is done: what was flipped on its way is good.
+
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use forebay_device::Data;
+
+use super::{At, Content, LOOK_INTERVAL};
+use crate::core::Core;
+use crate::counters::add;
+use crate::format::{Entry, EntryKind, State, Stream};
+use crate::ids::{Location, VolumeId};
+use crate::index::Mapping;
+use crate::limits::HURT_RECORDS_MAX;
+use crate::log::new_entry;
+use crate::planted::{self, Bug};
+use crate::reclaim::SETS_MOVING_MAX;
+use crate::scrub::ScrubFound;
+use crate::scrub::inspect::Inspection;
+use crate::segment::SetState;
+use crate::verify::joined;
+use crate::walk::Run;
+
+impl Core {
+    /// Notes that a copy of a record, whose header is there, could not be read or was not what was written.
+    pub(crate) fn note_hurt(&self, header: Location) {
+        let mut hurt = self.scrub.hurt.borrow_mut();
+        // What there is no room for is found by a scrub.
+        if hurt.len() < HURT_RECORDS_MAX && !planted::is(Bug::HurtForgotten) && hurt.insert(header)
+        {
+            self.housekeeping.wake_all();
+        }
+    }
+
+    /// Heals what readers have met, as far as that can be done now; whether it could.
+    async fn heal_hurt(self: &Rc<Self>) -> bool {
+        let all: Vec<Location> = self.scrub.hurt.borrow().iter().copied().collect();
+        let mut is_done = true;
+        for chunk in
+            all.chunk_by(|&a, &b| self.sets.borrow().split(a).0 == self.sets.borrow().split(b).0)
+        {
+            if self.is_scrub_over() || !self.healing_waits_for().is_empty() {
+                return false;
+            }
+            is_done &= self.heal_records(chunk).await;
+        }
+        is_done
+    }
+
+    /// Heals records of one set.
+    async fn heal_records(self: &Rc<Self>, headers: &[Location]) -> bool {
+        let forget = || {
+            let mut hurt = self.scrub.hurt.borrow_mut();
+            hurt.retain(|header| !headers.contains(header));
+        };
+        let (id, _) = self.sets.borrow().split(headers[0]);
+        let found =
+            self.sets.borrow().get(id).map(|set| (set.state, set.incarnation, set.holds_data()));
+        let at = match found {
+            Some((SetState::Closed, incarnation, true)) => At { lap: 0, set: id, incarnation },
+            // It goes on once it is closed, if it is about data.
+            Some((SetState::Open | SetState::Closing, _, true)) => return false,
+            _ => {
+                forget();
+                return true;
+            }
+        };
+        let pinned = self.pin_set(id);
+        let mut is_done = true;
+        for item in self.items_of(id).await {
+            let Content::Runs(runs) = &item.content else { continue };
+            if headers.contains(&item.header) && self.is_at(at) {
+                planted::seen("healed: what a reader has met");
+                is_done &= self.scrub_runs(&item, runs, at).await.is_some();
+            }
+        }
+        self.unpin(pinned);
+        if is_done {
+            forget();
+        }
+        is_done
+    }
+
+    /// Heals the damaged blocks of runs; nothing if there is no room for that now. Returns what waits for
+    /// an origin flush or has changed meanwhile.
+    pub(super) async fn heal(&self, live: &[Run], found: &Inspection) -> Option<Vec<Run>> {
+        let is_dirty = |(_, m): &Run| m.state == State::Dirty;
+        let tight = self.is_starving() || self.moving.get() >= SETS_MOVING_MAX;
+        if tight && live.iter().any(is_dirty) {
+            return None;
+        }
+        let (mut left, mut moves, mut lost, mut first) = (Vec::new(), Vec::new(), Vec::new(), 0);
+        for (volume, m) in live {
+            let count = m.count as usize;
+            let bad = &found.bad[first..first + count];
+            let blocks = &found.blocks[first..first + count];
+            first += count;
+            if !self.is_still(*volume, m) {
+                left.push((*volume, *m));
+                continue;
+            }
+            let fate = |i: usize| (bad[i] != 0, blocks[i].is_some());
+            let mut from = 0;
+            while from < count {
+                let is_bad = bad[from] != 0;
+                let until = (from..count).find(|&i| fate(i) != fate(from)).unwrap_or(count);
+                let data = joined(&blocks[from..until]);
+                let part = m.part(from as u32, (until - from) as u32);
+                from = until;
+                match (m.state, data) {
+                    _ if !is_bad => {}
+                    (State::Written, _) => left.push((*volume, part)),
+                    (State::Clean, Some(data)) => moves.push((Stream::Main, *volume, part, data)),
+                    (State::Dirty, Some(data)) => moves.push((Stream::Dirty, *volume, part, data)),
+                    (State::Dirty, None) => lost.push((*volume, part)),
+                    _ => self.drop_damaged(*volume, &part),
+                }
+            }
+        }
+        self.moving.set(self.moving.get() + 1);
+        for (stream, volume, part, data) in moves {
+            self.copy_again(stream, volume, part, data).await;
+        }
+        for (volume, part) in lost {
+            self.note_unhealed(volume, &part).await;
+        }
+        self.moving.set(self.moving.get() - 1);
+        self.housekeeping.wake_all();
+        Some(left)
+    }
+
+    /// Moves good bytes of damaged blocks.
+    async fn copy_again(&self, stream: Stream, volume: VolumeId, part: Mapping, data: Data) {
+        planted::seen("scrub: copied again");
+        self.note_found(part.count, |found| &mut found.copied);
+        add(&self.counters.scrub_copied_blocks, part.count.into());
+        let since = self.scrub.healed_since.get().unwrap_or(self.rt.now());
+        self.scrub.healed_since.set(Some(since));
+        if planted::is(Bug::HealedAsWrite) {
+            let entry = new_entry(EntryKind::Write, volume, part.block, part.count);
+            let entry = Entry { sectors: part.sectors, ..entry };
+            self.log.append(stream, entry, Some(data)).done().await.ok();
+            return;
+        }
+        let mut under_way = VecDeque::new();
+        self.append_moves(stream, &mut vec![(volume, part, data)], &mut under_way);
+        // Its error has latched the pool and is an event.
+        self.finish_move(&mut under_way).await.ok();
+    }
+
+    /// Drops clean data that is good in no copy.
+    fn drop_damaged(&self, volume: VolumeId, part: &Mapping) {
+        planted::seen("scrub: dropped");
+        self.note_found(part.count, |found| &mut found.dropped);
+        add(&self.counters.scrub_dropped_blocks, part.count.into());
+        self.evict(volume, part.block, part.count, part.location);
+    }
+
+    fn note_found(&self, blocks: u32, of: impl Fn(&mut ScrubFound) -> &mut u64) {
+        let mut found = self.scrub.found.borrow_mut();
+        found.damaged += u64::from(blocks);
+        *of(&mut found) += u64::from(blocks);
+        add(&self.counters.scrub_damaged_blocks, u64::from(blocks));
+    }
+
+    /// Dirty data that no copy has: nobody may take anything else for it.
+    async fn note_unhealed(&self, volume: VolumeId, part: &Mapping) {
+        planted::seen("scrub: good in no copy");
+        self.note_found(part.count, |found| &mut found.unhealed);
+        add(&self.counters.scrub_unhealed_blocks, part.count.into());
+        // Where it cannot be said, whoever needs the data asks again.
+        self.give_up_damaged(volume, part).await.ok();
+    }
+}
+
+/// Heals what readers have met.
+pub(crate) async fn healer(core: Rc<Core>) {
+    while !core.is_scrub_over() {
+        let is_some = || !core.scrub.hurt.borrow().is_empty();
+        if is_some() && core.healing_waits_for().is_empty() && core.heal_hurt().await {
+            continue;
+        }
+        let timer = core.rt.sleep(LOOK_INTERVAL);
+        let had_some = is_some();
+        core.housekeeping
+            .until_or(|| (!had_some && is_some()) || core.is_scrub_over(), timer)
+            .await;
+    }
+}
