@@ -4,9 +4,11 @@
 
 mod common;
 
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use common::daemon::{Daemon, VOLUME_BYTES, content, read_all, served, until, until_served};
 use common::{Client, have, run, stderr};
@@ -660,4 +662,38 @@ fn copies_are_changed_while_a_pool_serves() {
     daemon.tell(&["pool", "set", "fast", "dirty-copies=1", "accept_data_loss_on_ssd_failure=true"]);
     assert_eq!(copies(&usage(&daemon), "dirty_copies"), Some(1));
     daemon.stop();
+}
+
+/// What happens is told while it happens, to who asks for what matters as much.
+#[test]
+fn events_are_followed() {
+    let daemon = served("follow");
+    let follow = |severity: &str| {
+        let asked = ["events", "--follow", "--json", "--severity", severity];
+        let mut command = daemon.command_of(&asked);
+        command.stdout(Stdio::piped()).spawn().unwrap()
+    };
+    let mut followers = ["info", "critical"].map(follow);
+    let lines = |child: &mut Child| {
+        let (sender, lines) = std::sync::mpsc::channel();
+        let stdout = BufReader::new(child.stdout.take().unwrap());
+        std::thread::spawn(move || {
+            stdout.lines().map_while(Result::ok).try_for_each(|line| sender.send(line))
+        });
+        lines
+    };
+    let [all, critical] = followers.each_mut().map(lines);
+    let next = |code: &str| {
+        let line = all.recv_timeout(Duration::from_secs(20)).unwrap();
+        let event: serde_json::Value = serde_json::from_str(&line).unwrap();
+        event["code"] == code && event["severity"] == "info"
+    };
+    while !next("volume-added") {}
+    daemon.tell(&["pool", "set", "fast", "verify=reads"]);
+    while !next("pool-set") {}
+    for follower in &mut followers {
+        follower.kill().unwrap();
+        follower.wait().unwrap();
+    }
+    assert_eq!(critical.iter().count(), 0, "nothing needs anybody to act");
 }

@@ -21,7 +21,9 @@ pub use crate::population::{CacheProfile, Population};
 pub use crate::scrub::{Scrub, Verify};
 pub use crate::space::{Priority, Space};
 pub use job::{Done, Job, JobState, Stop, Stopping};
-pub use report::{Bypassed, Event, EventsQuery, Memory, PoolStats, Stats, Status, VolumeStats};
+pub use report::{
+    Bypassed, Event, EventsQuery, Memory, PoolStats, Severity, Stats, Status, VolumeStats,
+};
 
 mod job;
 mod report;

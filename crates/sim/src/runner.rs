@@ -659,7 +659,12 @@ impl Seed {
             *shared.seen.borrow_mut().entry("start: a flush failed").or_default() += 1;
             // It may have failed behind the start, when a pool goes on.
             let config = &shared.config;
-            let alone = config.dirty_copies < 2 || config.loss.is_some() || config.strike.is_some();
+            let asked = config.copies.iter().map(|&(dirty, _)| dirty);
+            let fewest = asked.fold(config.dirty_copies, Ord::min);
+            let alone = fewest < 2
+                || config.loss.is_some()
+                || config.strike.is_some()
+                || machine.armoury.has_failed_beside(member);
             shared.may_have_lost.set(shared.may_have_lost.get() || alone);
         }
         self.crash(*luck.pick(&[Crash::ProcessKill, Crash::ProcessKill, Crash::PowerCut]));

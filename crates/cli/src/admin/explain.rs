@@ -416,6 +416,13 @@ mod tests {
     }
 
     #[test]
+    fn every_critical_code_is_explained() {
+        for code in crate::daemon::journal::CRITICAL {
+            assert!(CODES.iter().any(|(known, ..)| *known == code), "{code}");
+        }
+    }
+
+    #[test]
     fn every_code_that_the_daemon_notes_is_explained() {
         let sources = [
             include_str!("../daemon/mod.rs"),

@@ -116,6 +116,14 @@ impl Daemon<'_> {
         say_json(answer);
     }
 
+    /// Prints one of many answers, as JSON on a line of its own.
+    fn print_line<T: Serialize>(&self, answer: &T, text: impl FnOnce(&T)) {
+        match serde_json::to_string(answer) {
+            Ok(json) if self.json => say(json),
+            _ => text(answer),
+        }
+    }
+
     /// Asks what a change would do, and prints it.
     fn plan(&self, change: &Change) -> Result<()> {
         let plan: Plan = self.post("/api/v1/plan", change)?;

@@ -1,7 +1,9 @@
 //! `forebay status` and `forebay events`.
 
+use std::time::Duration;
+
 use clap::Args;
-use forebay_control::api::{Event, Many, Status};
+use forebay_control::api::{Event, Many, Severity, Status};
 
 use super::Asking;
 use crate::Result;
@@ -52,21 +54,68 @@ pub(crate) struct Events {
     /// Only events with a higher number
     #[arg(long, value_name = "N", default_value_t = 0)]
     after: u64,
+    /// Only what matters as much, or more: `warning` is what somebody should look at, `critical` what needs
+    /// somebody to act
+    #[arg(long, value_name = "SEVERITY", value_enum, default_value = "info")]
+    severity: Least,
+    /// Go on with what happens from now on, until interrupted; with --json one event a line
+    #[arg(long, short)]
+    follow: bool,
     #[command(flatten)]
     asking: Asking,
 }
 
+/// The least severity that is shown.
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum Least {
+    Info,
+    Warning,
+    Critical,
+}
+
+impl From<Least> for Severity {
+    fn from(least: Least) -> Severity {
+        match least {
+            Least::Info => Severity::Info,
+            Least::Warning => Severity::Warning,
+            Least::Critical => Severity::Critical,
+        }
+    }
+}
+
+/// Time between two questions for what is new: people do not notice less.
+const FOLLOW_INTERVAL: Duration = Duration::from_millis(500);
+
 /// `forebay events`.
 pub(crate) fn events(options: &Events) -> Result<()> {
     let daemon = options.asking.daemon()?;
-    let events: Many<Event> = daemon.get(&format!("/api/v1/events?after={}", options.after))?;
-    daemon.print(&events, |events| {
-        for event in &events.items {
-            let time = date(event.unix_s);
-            say(format_args!("{:>4}  {time}  {:16}  {}", event.number, event.code, event.what));
+    let least = Severity::from(options.severity);
+    let ask = |after: u64| -> Result<(u64, Many<Event>)> {
+        let mut events: Many<Event> = daemon.get(&format!("/api/v1/events?after={after}"))?;
+        let last = events.items.last().map_or(after, |event| event.number);
+        events.items.retain(|event| event.severity >= least);
+        Ok((last, events))
+    };
+    let (mut last, events) = ask(options.after)?;
+    if !options.follow {
+        daemon.print(&events, |events| events.items.iter().for_each(say_event));
+        return Ok(());
+    }
+    let mut news = events.items;
+    loop {
+        for event in &news {
+            daemon.print_line(event, say_event);
         }
-    });
-    Ok(())
+        super::wait(FOLLOW_INTERVAL);
+        let (newest, events) = ask(last)?;
+        (last, news) = (newest, events.items);
+    }
+}
+
+fn say_event(event: &Event) {
+    let (time, severity) = (date(event.unix_s), event.severity.name());
+    let Event { number, code, what, .. } = event;
+    say(format_args!("{number:>4}  {time}  {severity:8}  {code:16}  {what}"));
 }
 
 /// A second since 1970 as a date and a time, UTC.

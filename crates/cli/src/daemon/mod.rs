@@ -17,7 +17,7 @@ mod ending;
 mod exports;
 mod health;
 mod jobs;
-mod journal;
+pub(crate) mod journal;
 mod log;
 mod memory;
 mod notify;

@@ -135,6 +135,33 @@ pub struct EventsQuery {
     pub after: u64,
 }
 
+/// How much an event matters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Severity {
+    /// Something has happened as it should.
+    #[default]
+    Info,
+    /// Somebody should look at it; everything is served.
+    Warning,
+    /// Data is lost, or something is not served or not written, until somebody acts.
+    Critical,
+}
+
+impl Severity {
+    /// All of them, the least first.
+    pub const ALL: [Severity; 3] = [Severity::Info, Severity::Warning, Severity::Critical];
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Severity::Info => "info",
+            Severity::Warning => "warning",
+            Severity::Critical => "critical",
+        }
+    }
+}
+
 /// Something a person should know.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Event {
@@ -142,6 +169,9 @@ pub struct Event {
     pub number: u64,
     /// When, in seconds since 1970.
     pub unix_s: u64,
+    /// How much it matters.
+    #[serde(default)]
+    pub severity: Severity,
     /// What kind; `forebay explain` knows them.
     pub code: String,
     /// The pool, or nothing.
