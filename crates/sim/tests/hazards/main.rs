@@ -25,6 +25,7 @@ mod members;
 mod origin;
 mod pair;
 mod populate;
+mod profiles;
 mod protection;
 mod pull;
 mod ram;
