@@ -14,11 +14,11 @@ use common::daemon::{Daemon, content};
 const BLOCK: usize = 4096;
 const BYTES: usize = 8 << 20;
 
-/// Flips a bit in some of the blocks that a cache device has of this; how many.
-fn rot(ssd: &Path, data: &[u8]) -> u64 {
+/// Flips a bit in each place where a cache device has these blocks; in how many.
+fn rot(ssd: &Path, data: &[u8], blocks: [usize; 3]) -> u64 {
     let file = std::fs::File::options().read(true).write(true).open(ssd).unwrap();
     let len = file.metadata().unwrap().len();
-    let wanted = [20, 100, 700].map(|block| &data[block * BLOCK..(block + 1) * BLOCK]);
+    let wanted = blocks.map(|block| &data[block * BLOCK..(block + 1) * BLOCK]);
     let (mut hit, mut piece) = (0, vec![0; 1 << 20]);
     for at in (0..len).step_by(piece.len()) {
         file.read_exact_at(&mut piece, at).unwrap();
@@ -53,14 +53,8 @@ fn bits_that_flip_reach_nobody_and_are_healed() {
     }
     client.flush().unwrap();
     client.flush().unwrap();
-    assert_eq!(rot(&ssds[0], &data), 3, "each block is there once");
-    let all = |client: &mut Client| {
-        let mut read = vec![0; BYTES];
-        client.read(0, &mut read).unwrap();
-        read
-    };
-    assert!(all(&mut client) == data, "the other copy is served");
-
+    assert_eq!(rot(&ssds[0], &data, [20, 100, 700]), 3, "each block is there once");
+    // No one reads before the lap, so that all of it is the lap's.
     daemon.tell(&["scrub", "start", "fast", "--wait"]);
     let usage = |daemon: &Daemon| daemon.json(&["pool", "show", "fast"])["usage"].clone();
     let found = usage(&daemon)["scrub"].clone();
@@ -71,6 +65,21 @@ fn bits_that_flip_reach_nobody_and_are_healed() {
     let events = daemon.tell(&["events"]);
     assert!(events.contains("damage-found") && events.contains("scrub-ended"), "{events}");
     assert!(daemon.tell(&["pool", "show", "fast"]).contains("damaged blocks"));
+
+    let all = |client: &mut Client| {
+        let mut read = vec![0; BYTES];
+        client.read(0, &mut read).unwrap();
+        read
+    };
+    assert!(all(&mut client) == data);
+    // Readers find it, too, in whichever copy of a set they read.
+    assert!(rot(&ssds[0], &data, [30, 110, 710]) >= 3);
+    assert!(rot(&ssds[1], &data, [31, 111, 711]) >= 3);
+    daemon.until("what readers have met is copied again", |_| {
+        assert!(all(&mut client) == data, "the other copy is served");
+        usage(&daemon)["scrub"]["copied_blocks"].as_u64() > Some(3)
+    });
+    daemon.tell(&["scrub", "start", "fast", "--wait"]);
 
     daemon.tell(&["scrub", "start", "fast", "--wait"]);
     assert_eq!(daemon.json(&["scrub", "status", "fast"])["damaged_blocks"], 0);

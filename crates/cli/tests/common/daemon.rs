@@ -202,7 +202,7 @@ impl Daemon {
 
     /// Waits until it answers, and its status is like this.
     #[allow(clippy::disallowed_methods, reason = "a test waits")]
-    pub fn until(&self, what: &str, holds: impl Fn(&str) -> bool) {
+    pub fn until(&self, what: &str, mut holds: impl FnMut(&str) -> bool) {
         for _ in 0..600 {
             let output = self.ask(&["status", "--json"]);
             let text = String::from_utf8_lossy(&output.stdout);
