@@ -126,9 +126,12 @@ fn missing_ssds_are_waited_for_and_never_keep_the_daemon_from_starting() {
     // With two copies one is enough, by itself.
     std::fs::rename(daemon.dir.path("ssd-x"), daemon.dir.path("away-0")).unwrap();
     daemon.start();
-    assert_eq!(state(&daemon, "fast"), "degraded");
     assert!(daemon.tell(&["status"]).starts_with("A look is needed at 1 of 1 pool."));
     until_served(&daemon);
+    daemon.until("what was dirty has gone home", |_| state(&daemon, "fast") == "protected");
+    let shown = daemon.tell(&["pool", "show", "fast"]);
+    assert!(shown.contains("Protected, clean. It has gone on without 1 cache device."), "{shown}");
+    assert!(daemon.tell(&["events"]).contains("protected-clean"));
     assert!(read_all(&daemon.dir.path("nbd"))[..1 << 20] == data[..]);
     daemon.stop();
 }
@@ -180,7 +183,7 @@ fn a_pool_whose_only_copy_is_missing_waits_for_a_person() {
     std::fs::rename(&second, daemon.dir.path("away")).unwrap();
     daemon.start();
     daemon.tell(&["pool", "import", "fast", "--accept-missing"]);
-    assert_eq!(state(&daemon, "fast"), "degraded");
+    daemon.until("all has its copies", |_| state(&daemon, "fast") == "degraded");
     daemon.stop();
 }
 

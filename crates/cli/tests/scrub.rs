@@ -41,7 +41,9 @@ fn bits_that_flip_reach_nobody_and_are_healed() {
     let paths = ssds.each_ref().map(|path| path.to_str().unwrap().to_owned());
     let origin = daemon.dir.sparse("origin", 32 << 20);
     let socket = daemon.dir.path("nbd");
-    daemon.tell(&["pool", "create", "fast", "--ssd", &paths[0], "--ssd", &paths[1]]);
+    // Two of what is clean, too: else there may be one of everything before it is looked at.
+    let create = ["pool", "create", "fast", "--clean-copies", "2"];
+    daemon.tell(&[&create[..], &["--ssd", &paths[0], "--ssd", &paths[1]]].concat());
     daemon.tell(&["pool", "set", "fast", "verify=reads", "scrub_rate=200M"]);
     daemon.tell(&["volume", "add", "fast/vm", "--origin", origin.to_str().unwrap()]);
     daemon.tell(&["export", "add", "fast/vm", "--socket", socket.to_str().unwrap()]);

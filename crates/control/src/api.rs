@@ -20,6 +20,7 @@ pub use crate::devices::{
 pub use crate::population::{CacheProfile, Population};
 pub use crate::scrub::{Scrub, Verify};
 pub use crate::space::{Priority, Space};
+pub use crate::states::{PoolState, VolumeState};
 pub use job::{Done, Job, JobState, Stop, Stopping};
 pub use report::{
     Bypassed, Event, EventsQuery, Memory, PoolStats, Severity, Stats, Status, VolumeStats,
@@ -211,30 +212,6 @@ impl SetPool {
         ];
         fixed.into_iter().find(|(value, _)| value.is_some()).map(|(_, name)| name)
     }
-}
-
-/// How a pool is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum PoolState {
-    /// All its cache devices are there and it serves.
-    Online,
-    /// It serves without some of its cache devices.
-    Degraded,
-    /// A device error has stopped all writing until the next start.
-    Latched,
-    /// Cache devices are not there yet; they are waited for.
-    Waiting,
-    /// Opening it needs a person's decision.
-    NeedsDecision,
-    /// Another host has it open.
-    HeldElsewhere,
-    /// Another host has taken it from this one.
-    LeaseLost,
-    /// It cannot be opened.
-    Failed,
-    /// Its cache devices are here, and it was not imported.
-    Exported,
 }
 
 /// One pool.
@@ -513,22 +490,6 @@ pub struct SetVolumeSettings {
     /// What it gets where there is not enough for all.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub priority: Option<Priority>,
-}
-
-/// How a volume is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum VolumeState {
-    /// Its origin is attached.
-    Online,
-    /// Its origin cannot be used; what is cached is safe.
-    OriginMissing,
-    /// Its origin is there, and its requests fail or are not answered; what is cached is served, and is safe.
-    OriginFailed,
-    /// Its pool is not open.
-    Offline,
-    /// It is not there yet: a dry run.
-    Planned,
 }
 
 /// One volume.

@@ -23,3 +23,4 @@ mod scrub;
 pub mod server;
 pub mod socket;
 mod space;
+mod states;

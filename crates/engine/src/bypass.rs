@@ -25,7 +25,8 @@ pub enum Reason {
     Sequential,
     /// Its cache blocks have not been read, or written, as often as the volume's profile asks.
     Profile,
-    /// Too few members are left for the copies of dirty data: the volume is written through.
+    /// Too few members are left for the copies of dirty data, or were, and it has not all its copies yet: the
+    /// volume is written through, and nothing is brought in while something is to be brought home.
     Protection,
     /// Room in the log is short: writers are held back, or nearly.
     Room,
@@ -173,6 +174,9 @@ impl Core {
         }
         if self.index_is_tight() {
             return Some(Reason::Memory);
+        }
+        if self.spares_members(v) {
+            return Some(Reason::Protection);
         }
         (self.is_holding_back() || self.is_left_to_moves()).then_some(Reason::Room)
     }

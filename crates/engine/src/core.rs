@@ -27,6 +27,7 @@ use crate::member::{Member, Members};
 use crate::planted::{self, Bug};
 use crate::policy::{Policy, Touches};
 use crate::ram::Ram;
+use crate::redundancy::Redundancy;
 use crate::scrub::Scrub;
 use crate::segment::{Set, SetTable};
 use crate::share::Writing;
@@ -96,6 +97,10 @@ pub(crate) struct Core {
     pub root_lock: TaskMutex,
     /// The epoch that the newest durable root speaks for.
     pub root_epoch: Cell<u64>,
+    /// How the copies of what origins lack are, as of the last look.
+    pub redundancy: Cell<Redundancy>,
+    /// Whether somebody follows it.
+    pub reviewing: Cell<bool>,
     /// Whether somebody gives dirty data its copies back.
     pub rebuilding: Cell<bool>,
     /// Whether somebody empties a member that is to leave.

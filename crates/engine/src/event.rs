@@ -29,6 +29,8 @@ pub enum EventKind {
     BlocksLost,
     /// There are fewer members than copies.
     CopiesShort,
+    /// There are fewer members than copies, and nothing is dirty any more.
+    ProtectedClean,
     /// Dirty data has all its copies again.
     CopiesRestored,
     /// Dirty data has more copies now, as was asked for.
@@ -65,7 +67,7 @@ pub enum EventKind {
 
 impl EventKind {
     /// All of them.
-    pub const ALL: [EventKind; 28] = [
+    pub const ALL: [EventKind; 29] = [
         EventKind::Opened,
         EventKind::Latched,
         EventKind::MemberFailed,
@@ -78,6 +80,7 @@ impl EventKind {
         EventKind::LossAccepted,
         EventKind::BlocksLost,
         EventKind::CopiesShort,
+        EventKind::ProtectedClean,
         EventKind::CopiesRestored,
         EventKind::CopiesRaised,
         EventKind::StartCramped,
@@ -96,6 +99,20 @@ impl EventKind {
         EventKind::Unclaimed,
     ];
 
+    /// Whether nobody has to do anything about it.
+    pub fn is_good_news(self) -> bool {
+        matches!(
+            self,
+            EventKind::ProtectedClean
+                | EventKind::CopiesRestored
+                | EventKind::CopiesRaised
+                | EventKind::MemberAdded
+                | EventKind::MemberGrown
+                | EventKind::MemberRemoved
+                | EventKind::ScrubEnded
+        )
+    }
+
     /// Its name for programs, which never changes.
     pub fn code(self) -> &'static str {
         match self {
@@ -111,6 +128,7 @@ impl EventKind {
             EventKind::LossAccepted => "loss-accepted",
             EventKind::BlocksLost => "blocks-lost",
             EventKind::CopiesShort => "copies-short",
+            EventKind::ProtectedClean => "protected-clean",
             EventKind::CopiesRestored => "copies-restored",
             EventKind::CopiesRaised => "copies-raised",
             EventKind::StartCramped => "start-cramped",

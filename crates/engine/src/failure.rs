@@ -231,6 +231,7 @@ impl Core {
         }
         if self.sweep().await {
             self.note_fallbacks();
+            self.review_redundancy();
             self.start_rebuild();
             self.housekeeping.wake_all();
         }

@@ -7,8 +7,6 @@
 //! * The lap at the end of recovery makes that durable. Until then every start decides the same
 //!   again: the root still is of an older epoch, and the numbers of members that are gone are
 //!   never given to another.
-//! * Where fewer members are left than dirty data has copies, a volume is written back only if its
-//!   owner agreed to a single copy; else it is written through.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -17,14 +15,13 @@ use forebay_device::runtime::MILLISECOND;
 
 use crate::core::{Core, ShardState};
 use crate::event::EventKind;
-use crate::format::{MemberState, Mode, State, Stream};
+use crate::format::{MemberState, State, Stream};
 use crate::ids::{DeviceId, SECTORS_ALL, SegmentId, VolumeId};
 use crate::index::Mapping;
 use crate::membership::Trust;
 use crate::planted::{self, Bug};
 use crate::recovery::{RecoveryReport, mappings};
 use crate::segment::{Set, SetState};
-use crate::volume::VolumeState;
 
 /// How often it is looked whether a set can be rebuilt that could not be before.
 const LOOK_INTERVAL: u64 = 50 * MILLISECOND;
@@ -112,46 +109,6 @@ impl Core {
         self.stream_copies(Stream::Dirty).max(set.segments.len())
     }
 
-    /// Whether fewer members are left than dirty data has copies.
-    pub(crate) fn is_short(&self) -> bool {
-        self.named_count() < usize::from(self.dirty_copies())
-    }
-
-    /// How a volume is served now: it is not written back with fewer copies than were promised.
-    pub(crate) fn mode_of(&self, v: &VolumeState) -> Mode {
-        let mode = v.mode.get();
-        let agreed = || v.accept_single_copy.get() || self.superblock.borrow().accept_single_copy;
-        if mode.writes_back() && self.is_short() && !agreed() {
-            return Mode::Writethrough;
-        }
-        mode
-    }
-
-    /// Says what [`Core::mode_of`] does, once, and notes from when on it does so.
-    pub(crate) fn note_fallbacks(&self) {
-        if !self.is_short() {
-            return;
-        }
-        self.log.short_since.set(self.log.open_counter.get());
-        let superblock = self.superblock.borrow();
-        for v in superblock.volumes.iter().filter(|v| v.mode.writes_back()) {
-            let how = if v.accept_single_copy || superblock.accept_single_copy {
-                "is written back with fewer copies, as was agreed to"
-            } else {
-                "is written through until there are members enough"
-            };
-            self.event(
-                EventKind::CopiesShort,
-                format!(
-                    "volume \"{}\" {how}: {} members are left for {} copies of dirty data",
-                    v.name,
-                    self.named_count(),
-                    superblock.dirty_copies
-                ),
-            );
-        }
-    }
-
     /// Starts giving dirty data its copies back, if members were lost and enough are left.
     pub(crate) fn start_rebuild(self: &Rc<Self>) {
         let due = self.superblock.borrow().failed_count() > 0 && !self.is_short();
@@ -213,6 +170,7 @@ impl Core {
                 EventKind::CopiesRestored,
                 "all dirty data has all its copies again".to_owned(),
             );
+            self.review_redundancy();
         }
     }
 }

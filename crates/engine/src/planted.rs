@@ -46,6 +46,8 @@ pub enum Bug {
     RebuildForgotten,
     /// What is written over dirty data is no more urgent than that, with however few copies.
     ProtectionWithoutEnd,
+    /// Volumes are written back again as soon as there are members enough.
+    WrittenBackTooSoon,
     /// A frame of RAM is read on after its block was written.
     RamFrameSurvivesWrite,
     /// What was read before a write is put into RAM after it.

@@ -36,6 +36,7 @@ use crate::policy::{S3Fifo, S3FifoConfig};
 use crate::protect::Urgent;
 use crate::ram::RamStatus;
 use crate::recovery::RecoveryReport;
+use crate::redundancy::Redundancy;
 use crate::scrub::{Scrub, healer, scrubber};
 use crate::segment::SetTable;
 use crate::share::{InService, Writing};
@@ -137,6 +138,7 @@ async fn start(
     let percent = core.superblock.borrow().write_amplification_max_percent;
     core.sets.borrow_mut().set_write_amplification_max(percent.into());
     core.note_fallbacks();
+    core.review_redundancy();
     core.start_rebuild();
     core.start_raise();
     core.spawn(guardian(Rc::clone(&core)));
@@ -279,6 +281,8 @@ fn new_core(
         root_lock: TaskMutex::default(),
         swept_epoch: Cell::new(0),
         root_epoch: Cell::new(0),
+        redundancy: Cell::default(),
+        reviewing: Cell::new(false),
         rebuilding: Cell::new(false),
         emptying: Cell::new(false),
         emptied: Cell::new(false),
@@ -438,6 +442,11 @@ impl Pool {
     /// whether there are members enough to copy them again, so that they need not be destaged.
     pub fn short_bytes(&self) -> (u64, bool) {
         (self.core.short_bytes(), !self.core.is_short())
+    }
+
+    /// How the copies of what origins lack are, as of a second ago at the latest.
+    pub fn redundancy(&self) -> Redundancy {
+        self.core.redundancy.get()
     }
 
     /// Free segments and segments in all.

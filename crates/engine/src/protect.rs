@@ -55,10 +55,10 @@ impl Drop for Waiting<'_> {
 }
 
 impl Core {
-    /// Whether a volume is written through although it is one that is written back: what is dirty of it
-    /// has fewer copies than were promised.
+    /// Whether a volume is written through because there are fewer members than copies: what is dirty of
+    /// it has to go home.
     pub(crate) fn protects(&self, v: &VolumeState) -> bool {
-        self.mode_of(v) != v.mode.get()
+        self.is_short() && self.mode_of(v) != v.mode.get()
     }
 
     /// Whether a change has to wait until what it goes over is clean.

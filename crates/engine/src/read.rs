@@ -321,7 +321,18 @@ impl Core {
         if m.state.is_owed() {
             return Box::pin(self.read_damaged(v, m, offset, buf)).await;
         }
-        self.evict(v.id, m.block, m.count, m.location);
+        Box::pin(self.read_past_damage(v, m, offset, buf)).await
+    }
+
+    /// Reads clean data from the origin that no copy returns.
+    async fn read_past_damage(
+        &self,
+        v: &VolumeState,
+        m: &Mapping,
+        offset: u64,
+        buf: Buf,
+    ) -> (Buf, Result<()>) {
+        self.drop_met(v.id, m).await;
         let (buf, result) = v.origin.read(offset, buf).await;
         (buf, result.map_err(|error| origin_error(v, "reading", error)))
     }
@@ -528,11 +539,7 @@ impl Core {
             Err(_) if m.state.is_owed() || m.sectors != SECTORS_ALL => {
                 Box::pin(self.read_damaged(v, m, run.offset, buf)).await
             }
-            Err(_) => {
-                self.evict(v.id, m.block, m.count, m.location);
-                let (buf, result) = v.origin.read(run.offset, buf).await;
-                (buf, result.map_err(|error| origin_error(v, "reading", error)))
-            }
+            Err(_) => Box::pin(self.read_past_damage(v, m, run.offset, buf)).await,
         }
     }
 

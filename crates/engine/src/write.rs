@@ -134,7 +134,7 @@ impl Core {
             }
             logged
         } else {
-            let keeps = keeps && self.may_hold(v, count.into());
+            let keeps = keeps && self.may_hold(v, count.into()) && !self.spares_members(v);
             self.write_direct(v, way, offset, data, keeps).await
         };
         drop(coming);
@@ -325,7 +325,7 @@ impl Core {
                     }
                     Err(_) => {
                         // The origin has the rest.
-                        self.evict(v.id, m.block, m.count, m.location);
+                        Box::pin(self.drop_met(v.id, &m)).await;
                         return Ok((whole, 0));
                     }
                 }

@@ -186,7 +186,16 @@ pub(crate) const CODES: &[(&str, &str, &str)] = &[
         "Fewer cache devices are left than dirty data has copies; the text says how the volume is served.",
         "Add a cache device (`forebay pool device add`), or bring its data home (`forebay volume flush`).",
     ),
-    ("copies-restored", "Dirty data has all its copies again.", "Nothing."),
+    (
+        "protected-clean",
+        "After a loss that left fewer cache devices than dirty data has copies, every origin has all of its data. The loss of another one loses none.",
+        "Put another one in the place of the lost one: `forebay pool device replace`.",
+    ),
+    (
+        "copies-restored",
+        "Dirty data has all its copies again. Volumes that were written through for want of cache devices are written back again.",
+        "Nothing.",
+    ),
     ("copies-raised", "All dirty data has the copies that were asked for last.", "Nothing."),
     (
         "start-cramped",
@@ -311,8 +320,23 @@ pub(crate) const CODES: &[(&str, &str, &str)] = &[
     ("online", "State of a pool or volume: it serves.", "Nothing."),
     (
         "degraded",
-        "State of a pool: it serves without some of its cache devices.",
-        "Dirty data has its copies again if enough devices are left; else volumes are written through.",
+        "State of a pool: it serves without some of its cache devices, and what is dirty has all its copies, or as many as its owner agreed to.",
+        "Put another one in the place of the lost one: `forebay pool device replace`.",
+    ),
+    (
+        "rebuilding",
+        "State of a pool: cache devices were lost, and what is dirty gets its copies back. Until then the loss of another one may lose data; the status says how much and how long.",
+        "Leave the other devices in place until `copies-restored`.",
+    ),
+    (
+        "protecting",
+        "State of a pool: fewer cache devices are left than dirty data has copies. Volumes are written through, what is dirty is brought to its origin as fast as that takes it, and nothing new is cached. Until then the loss of another device may lose data; the status says how much and how long.",
+        "Leave the other devices in place until `protected-clean`. Put another one in the place of the lost one: `forebay pool device replace`.",
+    ),
+    (
+        "protected",
+        "State of a pool: fewer cache devices are left than dirty data has copies, and every origin has all of its data: the loss of another device loses none. Volumes are written through until there are enough again and everything has its copies.",
+        "Put another one in the place of the lost one: `forebay pool device replace`.",
     ),
     (
         "latched",

@@ -314,6 +314,9 @@ fn state_name(state: PoolState) -> &'static str {
     match state {
         PoolState::Online => "online",
         PoolState::Degraded => "degraded",
+        PoolState::Rebuilding => "rebuilding",
+        PoolState::Protecting => "protecting",
+        PoolState::Protected => "protected",
         PoolState::Latched => "latched",
         PoolState::Waiting => "waiting",
         PoolState::NeedsDecision => "needs-decision",

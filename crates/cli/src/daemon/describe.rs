@@ -3,22 +3,21 @@
 use std::rc::Rc;
 
 use forebay_control::api::{
-    self, Export, HealthVerdict, Member, MemberState, Mode, PoolState, PoolUsage, RamUsage, SCHEMA,
-    Status, Verify, VolumeState,
+    self, Export, Member, MemberState, Mode, PoolState, PoolUsage, RamUsage, SCHEMA, Status,
+    Verify, VolumeState,
 };
-use forebay_control::error::Code;
 use forebay_control::name::VolumeName;
 use forebay_device::runtime::{MILLISECOND, SECOND};
 use forebay_engine::format::{MemberRecord, MemberState as OnDisk, Superblock, VolumeRecord};
 
-use super::pools::lost_of;
 use super::population;
 use super::scan::{Found, newest};
 use super::state::Record;
+use super::verdict::Verdict;
 use super::volumes::{
     BLOCK_BYTES, api_mode, cutoff_bytes, destage_hours, no_volume, sequential, space,
 };
-use super::{Attached, Daemon, Open, Serving, Slot, State};
+use super::{Attached, Daemon, Open, Serving, Slot};
 use crate::Result;
 use crate::text;
 
@@ -38,7 +37,7 @@ pub(super) fn plural(count: usize, thing: &str) -> String {
 }
 
 /// How long it goes until nothing is dirty, as the end of a sentence.
-fn clean_in(left_s: Option<u64>) -> String {
+pub(super) fn clean_in(left_s: Option<u64>) -> String {
     left_s.map_or(String::new(), |left| format!(", clean in about {}", text::left(left)))
 }
 
@@ -46,30 +45,6 @@ fn clean_in(left_s: Option<u64>) -> String {
 fn slowest(pools: &[api::Pool]) -> Option<u64> {
     let dirty = pools.iter().filter_map(|pool| pool.usage.as_ref()).filter(|u| u.dirty_bytes > 0);
     dirty.map(|usage| usage.destage.left_s).try_fold(0, |most, left| Some(most.max(left?)))
-}
-
-/// What of the dirty data lacks copies, and until when, as a further sentence.
-fn fewer_copies(open: &Open) -> String {
-    let rebuild = open.progress.borrow().rebuild();
-    let progress = || {
-        let done = rebuild.total_bytes.saturating_sub(rebuild.left_bytes) * 100;
-        let done = done.checked_div(rebuild.total_bytes)?;
-        let left =
-            rebuild.left_s.map_or(String::new(), |s| format!(", about {} to go", text::left(s)));
-        Some(format!(": {done} % done{left}"))
-    };
-    match open.pool.short_bytes() {
-        (0, _) => String::new(),
-        (short, true) => format!(
-            " {} of it have fewer copies than asked until that is copied again{}.",
-            text::bytes(short),
-            progress().unwrap_or_default()
-        ),
-        (short, false) => format!(
-            " {} of it have fewer copies than asked until that is destaged.",
-            text::bytes(short)
-        ),
-    }
 }
 
 /// The members that a superblock names, with where they were found.
@@ -109,33 +84,6 @@ impl Slot {
         }
         what
     }
-}
-
-/// A verdict on a pool, with what the worst of its SSDs says of itself.
-fn with_health(
-    (state, summary, action): (PoolState, String, String),
-    members: &[Member],
-    pool: &str,
-) -> (PoolState, String, String) {
-    let said =
-        members.iter().filter_map(|member| Some((member.path.as_ref()?, member.health.as_ref()?)));
-    let bad = said.filter(|(_, health)| health.verdict >= HealthVerdict::Warning);
-    let Some((path, health)) = bad.max_by_key(|(_, health)| health.verdict) else {
-        return (state, summary, action);
-    };
-    let path = path.display();
-    let (doing, advice) = match health.verdict {
-        HealthVerdict::Failing => (
-            "is failing",
-            format!(
-                "put another one in its place: `forebay pool device replace {pool} {path} NEW`"
-            ),
-        ),
-        _ => ("needs a look", "`forebay explain ssd-warning`".to_owned()),
-    };
-    let rest = summary.strip_prefix("Healthy. ").unwrap_or(&summary);
-    let summary = format!("SSD {path} {doing}: {}. {rest}", health.summary);
-    (state, summary, if action.is_empty() { advice } else { action })
 }
 
 fn usage(open: &Open, superblock: &Superblock, record: &Record) -> PoolUsage {
@@ -261,7 +209,7 @@ impl Daemon {
         for member in members.iter_mut().filter(|member| member.state == MemberState::Present) {
             member.health = self.health_of(&member.id);
         }
-        let (state, summary, action) = with_health(self.judge(slot, &name), &members, &name);
+        let verdict = self.verdict(slot, &name, &members);
         let records = superblock.as_ref().map_or(&[][..], |superblock| &superblock.volumes);
         let volumes =
             records.iter().filter_map(|v| self.describe_record(slot, open.as_deref(), v)).collect();
@@ -271,146 +219,10 @@ impl Daemon {
             spare.health = self.health_of(&spare.id);
         }
         let claim = open.as_ref().and_then(|open| open.pool.claim());
-        let host = claim.filter(|_| state != PoolState::LeaseLost);
+        let host = claim.filter(|_| verdict.state != PoolState::LeaseLost);
         let host = host.map_or(String::new(), |claim| claim.host.name);
+        let Verdict { state, summary, action } = verdict;
         api::Pool { name, id, state, summary, action, host, members, spares, volumes, usage }
-    }
-
-    /// State, sentence, and what to do.
-    fn judge(&self, slot: &Slot, name: &str) -> (PoolState, String, String) {
-        let open = match &*slot.state.borrow() {
-            State::Waiting { .. } => {
-                let summary = "It waits for cache devices that are not there.".to_owned();
-                return (
-                    PoolState::Waiting,
-                    summary,
-                    format!("attach them; or do not wait: `forebay pool import {name}`"),
-                );
-            }
-            State::Failed(failure) => {
-                let state = match failure.code() {
-                    Code::NeedsDecision => PoolState::NeedsDecision,
-                    Code::HeldElsewhere => PoolState::HeldElsewhere,
-                    _ => PoolState::Failed,
-                };
-                let hint = failure.hint_text().trim_end_matches('.');
-                let action = match state {
-                    PoolState::HeldElsewhere => hint.to_owned(),
-                    _ => format!("{hint}; then `forebay pool import {name}`"),
-                };
-                return (state, format!("It is not open: {}.", failure.what()), action);
-            }
-            State::Open(open) => Rc::clone(open),
-        };
-        if let Some(host) = open.pool.lost_to() {
-            return (
-                PoolState::LeaseLost,
-                format!("Host \"{host}\" has taken it over; nothing is served or written here."),
-                "use it there; to have it back, export it there, then restart the daemon here"
-                    .to_owned(),
-            );
-        }
-        if open.pool.is_latched() {
-            return (
-                PoolState::Latched,
-                "A device error has stopped all writing; what can be read is served.".to_owned(),
-                "see `forebay events`; mend the device, then restart the daemon".to_owned(),
-            );
-        }
-        let superblock = open.pool.superblock();
-        let lost_ids: Vec<_> = lost_of(&superblock, &slot.record.borrow().replaced).collect();
-        let lost = lost_ids.len();
-        let states: Vec<(String, VolumeState)> = open
-            .volumes
-            .borrow()
-            .iter()
-            .filter_map(|(volume, attached)| {
-                let state = match attached {
-                    Attached::Missing { .. } => VolumeState::OriginMissing,
-                    Attached::Online(_) => open.trouble(volume)?.0,
-                };
-                Some((format!("{name}/{volume}"), state))
-            })
-            .collect();
-        let troubled = states.first();
-        let of_state = |state| states.iter().filter(|(_, found)| *found == state).count();
-        let without: Vec<String> = [
-            (of_state(VolumeState::OriginMissing), "without origin"),
-            (of_state(VolumeState::OriginFailed), "with an origin that fails"),
-        ]
-        .into_iter()
-        .filter(|(count, _)| *count > 0)
-        .map(|(count, how)| format!("{} {how}. ", plural(count, "volume")))
-        .collect();
-        let without = without.concat();
-        let dirty = open.pool.unproven_blocks() * BLOCK_BYTES;
-        let held = match dirty {
-            0 => "Every origin has all of its data.".to_owned(),
-            dirty => {
-                let left = clean_in(open.progress.borrow().pool().left_s);
-                format!("{} exist only on its cache devices{left}.", text::bytes(dirty))
-            }
-        };
-        let held = match open.progress.borrow().delay() {
-            "" => held,
-            delay => format!("{held} {delay}"),
-        };
-        let unhealed = open.pool.scrub().found.unhealed;
-        let held = match unhealed {
-            0 => held,
-            blocks => format!("{held} {blocks} dirty blocks are good in no copy."),
-        };
-        let lost_bytes = open.pool.lost_blocks() * BLOCK_BYTES;
-        let held = match lost_bytes {
-            0 => held,
-            bytes => format!(
-                "{held} {} are lost, for no cache device has a good copy: reading them fails until they are overwritten.",
-                text::bytes(bytes)
-            ),
-        };
-        let is_whole = lost == 0 && open.is_made_good();
-        let state = if is_whole { PoolState::Online } else { PoolState::Degraded };
-        let action = match troubled {
-            _ if unhealed > 0 => "see `forebay events` for where they are, then `forebay explain \
-                                  damage-unhealed`"
-                .to_owned(),
-            None if lost_bytes > 0 && lost == 0 => {
-                "restore what is lost through the volume: `forebay explain blocks-lost`".to_owned()
-            }
-            None => match (self.unfinished(slot, name), lost_ids.first()) {
-                (Some(unfinished), _) => unfinished,
-                (None, Some(_)) if open.spares.are_ready() => open.spares.obstacle(),
-                (None, Some(id)) => format!(
-                    "put another one in its place: `forebay pool device replace {name} {id} PATH`; \
-                     one that is back is stale, and must be erased first"
-                ),
-                (None, None) => slot.mend_spare(&open, name),
-            },
-            Some((first, VolumeState::OriginFailed)) => format!(
-                "mend the origin, see `dmesg`; `forebay volume show {first}` says what fails"
-            ),
-            Some((first, _)) => {
-                format!("attach the origin; `forebay volume show {first}` says why")
-            }
-        };
-        let summary = match (lost, states.len()) {
-            (0, _) if !is_whole => format!(
-                "{without}Another cache device is in the place of one that was lost. {held}{}",
-                fewer_copies(&open)
-            ),
-            (0, 0) if unhealed > 0 || lost_bytes > 0 => held,
-            (0, 0) => format!("Healthy. {held}"),
-            (0, _) => format!("{without}{held}"),
-            (lost, _) => {
-                let spare = match open.spares.are_ready() && open.spares.obstacle().is_empty() {
-                    true => " A spare is about to take its place.",
-                    false => "",
-                };
-                let (count, risk) = (plural(lost, "cache device"), fewer_copies(&open));
-                format!("{without}It has gone on without {count}.{spare} {held}{risk}")
-            }
-        };
-        (state, summary, action)
     }
 
     /// A pool that is here and was not imported.

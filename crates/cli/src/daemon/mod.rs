@@ -34,6 +34,7 @@ mod shelf;
 mod spares;
 mod state;
 mod stats;
+mod verdict;
 mod volumes;
 
 use std::cell::{Cell, RefCell};

@@ -16,7 +16,7 @@ use forebay_engine::ids::DeviceId;
 use forebay_engine::limits::{
     INDEX_BYTES_PER_GIB, INDEX_BYTES_PER_GIB_SPARSE, INDEX_BYTES_PER_GIB_USUAL,
 };
-use forebay_engine::{CopiesChange, CreateOptions, EventKind, OpenOptions, Pool, Tuning};
+use forebay_engine::{CopiesChange, CreateOptions, OpenOptions, Pool, Tuning};
 
 use super::scan::{self, Found, Place, Scan, Sight, is_complete, of_pool};
 use super::state::{Intent, Record};
@@ -381,14 +381,10 @@ impl Daemon {
             if let Some(slot) = self.slots.borrow().get(name) {
                 event.what = slot.with_places(event.what);
             }
-            match event.kind {
-                EventKind::CopiesRestored
-                | EventKind::CopiesRaised
-                | EventKind::MemberAdded
-                | EventKind::MemberGrown
-                | EventKind::MemberRemoved
-                | EventKind::ScrubEnded => self.journal.note(code, name, event.what),
-                _ => self.journal.warn(code, name, event.what),
+            if event.kind.is_good_news() {
+                self.journal.note(code, name, event.what);
+            } else {
+                self.journal.warn(code, name, event.what);
             }
         }
     }

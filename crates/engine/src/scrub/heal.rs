@@ -6,6 +6,7 @@
 
 use std::collections::VecDeque;
 use std::rc::Rc;
+use std::slice::from_ref;
 
 use forebay_device::Data;
 
@@ -150,6 +151,22 @@ impl Core {
         self.append_moves(stream, &mut vec![(volume, part, data)], &mut under_way);
         // Its error has latched the pool and is an event.
         self.finish_move(&mut under_way).await.ok();
+    }
+
+    /// Drops what is good in no copy of clean data that a reader has met; all of it where nobody can tell.
+    pub(crate) async fn drop_met(&self, volume: VolumeId, m: &Mapping) {
+        let (header, first) = (Location(m.location.0 - u64::from(m.distance)), m.distance.into());
+        let Some(found) = self.inspect(header, first, from_ref(&(first..first + m.count))).await
+        else {
+            return self.evict(volume, m.block, m.count, m.location);
+        };
+        let gone = (0..m.count).filter(|&i| found.blocks[i as usize].is_none());
+        for part in gone.map(|i| m.part(i, 1)) {
+            // The healer or another reader may have been here meanwhile.
+            if self.is_still(volume, &part) {
+                self.drop_damaged(volume, &part);
+            }
+        }
     }
 
     /// Drops clean data that is good in no copy.

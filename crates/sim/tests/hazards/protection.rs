@@ -7,10 +7,12 @@ use std::rc::Rc;
 use forebay_device::model::fault::{Ops, Trigger};
 use forebay_device::runtime::{MILLISECOND, SECOND};
 use forebay_device::{Buf, Nanos, Request, Runtime};
+use forebay_engine::bypass::Reason;
 use forebay_engine::planted::Bug;
-use forebay_engine::{Mode, Result as EngineResult, Volume};
+use forebay_engine::{EventKind, Mode, Redundancy, Result as EngineResult, Volume};
 
-use crate::rig::{BLOCK, Plan, Rig, SOON, lazy, provoke, survive};
+use crate::changing::{add, told};
+use crate::rig::{BLOCK, Plan, Rig, SOON, lazy, provoke, same, survive};
 
 const BLOCK_LEN: u64 = BLOCK as u64;
 
@@ -255,5 +257,80 @@ fn who_has_left_is_not_waited_for() {
         }
         assert!(flushes() - before < 20, "{} flushes", flushes() - before);
         Ok(())
+    });
+}
+
+fn past(rig: &Rig) -> u64 {
+    rig.pool().bypass().of(Reason::Protection).write_requests.get()
+}
+
+#[test]
+fn volumes_are_written_back_again_only_when_everything_has_all_its_copies() {
+    provoke(Bug::WrittenBackTooSoon, 4, |seed| {
+        let plan = Plan {
+            members: 2,
+            spares: 1,
+            copies: 2,
+            agreed: false,
+            tuning: lazy(),
+            ..Plan::default()
+        };
+        let rig = Rig::new(seed, plan);
+        (0..20).try_for_each(|block| rig.write(2, block, 1))?;
+        rig.origin_gate.hold(usize::MAX, is_flush);
+        rig.broken[(seed % 2) as usize].failing.arm(Trigger::every(Ops::Flushes).times(1));
+        rig.flush()?;
+        rig.write(2, 30, 1)?;
+        let protecting = past(&rig);
+        assert!(protecting > 0 && rig.pool().redundancy() == Redundancy::Protecting);
+        add(&rig, 2)?.map_err(|error| error.to_string())?;
+        // The member is there; what it should have is not.
+        rig.gates[2].hold(usize::MAX, is_flush);
+        rig.write(2, 31, 1)?;
+        assert!(!told(&rig, EventKind::CopiesRestored));
+        if past(&rig) == protecting {
+            return Err("written back while dirty data lacks copies".to_owned());
+        }
+        rig.pause(2 * SECOND);
+        assert_eq!(rig.pool().redundancy(), Redundancy::Returning);
+        rig.gates[2].hold(0, |_| false);
+        rig.gates[2].release();
+        let_go(&rig);
+        rig.pause(5 * SECOND);
+        assert!(told(&rig, EventKind::CopiesRestored));
+        assert_eq!(rig.pool().redundancy(), Redundancy::Whole);
+        let through = past(&rig);
+        rig.write(2, 32, 1)?;
+        assert_eq!(past(&rig), through, "written back again");
+        Ok(())
+    });
+}
+
+#[test]
+fn nothing_new_is_populated_until_what_is_dirty_has_gone_home() {
+    survive(8, |seed| {
+        let clean_copies = 1 + (seed / 2 % 2) as u8;
+        let agreed = seed >= 4;
+        let plan = Plan { members: 2, copies: 2, clean_copies, agreed, ..Plan::default() };
+        let rig = Rig::new(seed, plan);
+        (0..20).try_for_each(|block| rig.write(2, block, 1))?;
+        rig.origin_gate.hold(usize::MAX, is_flush);
+        rig.broken[(seed % 2) as usize].failing.arm(Trigger::every(Ops::Flushes).times(1));
+        rig.flush()?;
+        let brought_in = || rig.pool().counters().populate_bytes.get();
+        let read = |block| same("read", rig.read(block)?, 1).map(drop);
+        read(40)?;
+        assert_eq!(brought_in() > 0, agreed, "while something is dirty");
+        assert!(!told(&rig, EventKind::ProtectedClean));
+        rig.pause(SOON);
+        let_go(&rig);
+        rig.destage()?;
+        rig.pause(2 * SECOND);
+        assert!(told(&rig, EventKind::ProtectedClean));
+        assert_eq!(rig.pool().redundancy(), Redundancy::Protected);
+        let before = brought_in();
+        read(50)?;
+        assert_eq!(brought_in() > before, clean_copies == 1, "once nothing is");
+        (0..20).try_for_each(|block| same("read", rig.read(block)?, 2).map(drop))
     });
 }

@@ -6,12 +6,14 @@ use std::rc::Rc;
 use forebay_device::model::fault::{Faults, Ops, Trigger};
 use forebay_device::model::world::Crash;
 use forebay_device::runtime::{MILLISECOND, SECOND};
-use forebay_device::{Request, Runtime};
+use forebay_device::{Buf, Request, Runtime};
 use forebay_engine::format::{SUPERBLOCK_BYTES, Superblock};
 use forebay_engine::planted::Bug;
 use forebay_engine::{EventKind, Mode, ScrubStatus};
 
-use crate::rig::{BLOCK, Breakage, KINDS, MEMBER_BYTES, Plan, Rig, SOON, provoke, same, survive};
+use crate::rig::{
+    BLOCK, Breakage, KINDS, MEMBER_BYTES, Plan, Rig, SOON, provoke, same, survive, version,
+};
 
 /// Blocks that are damaged, and so many more that fill the sets which they are in.
 const DAMAGED: u64 = 32;
@@ -172,6 +174,42 @@ fn what_a_reader_has_met_is_copied_again_without_a_scrub() {
         rig.is_whole("without the good member")?;
         rig.destage()?;
         (0..BLOCKS).try_for_each(|block| rig.settled(block))
+    });
+}
+
+/// Clean data in a single copy: what of it is damaged comes from the origin and is dropped, the rest stays.
+#[test]
+fn of_clean_data_in_a_single_copy_only_what_is_damaged_is_dropped() {
+    survive(8, |seed| {
+        let rig = Rig::new(seed, Plan { verify_reads: true, ..Plan::default() });
+        let whole = |wanted: u64| {
+            let volume = rig.volume();
+            let read = async move { volume.read(0, Buf::new(16 * BLOCK)).await };
+            let (buf, result) = rig.run(read)?;
+            result.map_err(|error| error.to_string())?;
+            (0..16).try_for_each(|block| {
+                let at = block as usize * BLOCK;
+                let found = version(block, &buf[at..at + BLOCK])?;
+                same(&format!("block {block}"), found, wanted).map(drop)
+            })
+        };
+        rig.write(2, 0, 16)?;
+        rig.destage()?;
+        let cached = rig.pool().blocks().0;
+        let bad = [3, 4, 11];
+        let mut content = vec![0; BLOCK];
+        for block in bad {
+            forebay_sim::content::fill(2, 0, block * 8, &mut content);
+            let log = rig.members[0].peek(0, MEMBER_BYTES as usize);
+            let at = log.chunks(BLOCK).position(|found| found == content).expect("it is there");
+            rig.members[0].poke((at * BLOCK) as u64 + 99, &[content[99] ^ 4]);
+        }
+        whole(2)?;
+        rig.pause(SECOND);
+        let (found, left) = (rig.pool().scrub().found, rig.pool().blocks().0);
+        assert_eq!((found.dropped, found.damaged, found.copied), (3, 3, 0));
+        assert_eq!(cached - left, 3);
+        whole(2)
     });
 }
 

@@ -1,0 +1,283 @@
+//! How a pool is: a state, a sentence, and what to do.
+
+use forebay_control::api::{HealthVerdict, Member, PoolState, VolumeState};
+use forebay_control::error::Code;
+use forebay_engine::Redundancy;
+use forebay_engine::format::{Superblock, VolumeRecord};
+
+use super::describe::{clean_in, plural};
+use super::pools::lost_of;
+use super::volumes::BLOCK_BYTES;
+use super::{Attached, Daemon, Open, Slot, State};
+use crate::failure::Failure;
+use crate::text;
+
+/// See the head of the file.
+pub(super) struct Verdict {
+    pub state: PoolState,
+    /// One sentence, or some short ones.
+    pub summary: String,
+    /// Empty if nothing is to be done.
+    pub action: String,
+}
+
+impl Verdict {
+    fn new(state: PoolState, summary: impl Into<String>, action: impl Into<String>) -> Verdict {
+        Verdict { state, summary: summary.into(), action: action.into() }
+    }
+
+    /// With what the worst of its SSDs says of itself.
+    fn with_health(self, members: &[Member], pool: &str) -> Verdict {
+        let said = members
+            .iter()
+            .filter_map(|member| Some((member.path.as_ref()?, member.health.as_ref()?)));
+        let bad = said.filter(|(_, health)| health.verdict >= HealthVerdict::Warning);
+        let Some((path, health)) = bad.max_by_key(|(_, health)| health.verdict) else {
+            return self;
+        };
+        let path = path.display();
+        let (doing, advice) = match health.verdict {
+            HealthVerdict::Failing => (
+                "is failing",
+                format!(
+                    "put another one in its place: `forebay pool device replace {pool} {path} NEW`"
+                ),
+            ),
+            _ => ("needs a look", "`forebay explain ssd-warning`".to_owned()),
+        };
+        let rest = self.summary.strip_prefix("Healthy. ").unwrap_or(&self.summary);
+        let summary = format!("SSD {path} {doing}: {}. {rest}", health.summary);
+        Verdict::new(self.state, summary, if self.action.is_empty() { advice } else { self.action })
+    }
+}
+
+/// What of the dirty data lacks copies, and until when, as a further sentence.
+fn fewer_copies(open: &Open) -> String {
+    let rebuild = open.progress.borrow().rebuild();
+    let progress = || {
+        let done = rebuild.total_bytes.saturating_sub(rebuild.left_bytes) * 100;
+        let done = done.checked_div(rebuild.total_bytes)?;
+        let left =
+            rebuild.left_s.map_or(String::new(), |s| format!(", about {} to go", text::left(s)));
+        Some(format!(": {done} % done{left}"))
+    };
+    match open.pool.short_bytes() {
+        (0, _) => String::new(),
+        (short, true) => format!(
+            " {} of it have fewer copies than asked until that is copied again{}.",
+            text::bytes(short),
+            progress().unwrap_or_default()
+        ),
+        (short, false) => format!(
+            " {} of it have fewer copies than asked until that is destaged.",
+            text::bytes(short)
+        ),
+    }
+}
+
+/// Whether some volume is to be written back and is not while there are fewer members than copies.
+fn is_held(superblock: &Superblock) -> bool {
+    let wants = |v: &VolumeRecord| v.mode.writes_back() && !v.accept_single_copy;
+    !superblock.accept_single_copy && superblock.volumes.iter().any(wants)
+}
+
+/// How a pool is that is open here and writes.
+fn state_of(redundancy: Redundancy, is_held: bool, lost: usize) -> PoolState {
+    match redundancy {
+        Redundancy::Whole if lost == 0 => PoolState::Online,
+        Redundancy::Rebuilding | Redundancy::Returning => PoolState::Rebuilding,
+        Redundancy::Protecting if is_held => PoolState::Protecting,
+        Redundancy::Protected if is_held => PoolState::Protected,
+        Redundancy::Whole | Redundancy::Protecting | Redundancy::Protected => PoolState::Degraded,
+    }
+}
+
+/// What of a pool is on no origin, or nowhere.
+fn held(open: &Open) -> String {
+    let progress = open.progress.borrow();
+    let mut held = match open.pool.unproven_blocks() * BLOCK_BYTES {
+        0 => "Every origin has all of its data.".to_owned(),
+        dirty => {
+            let left = clean_in(progress.pool().left_s);
+            format!("{} exist only on its cache devices{left}.", text::bytes(dirty))
+        }
+    };
+    if !progress.delay().is_empty() {
+        held = format!("{held} {}", progress.delay());
+    }
+    match open.pool.scrub().found.unhealed {
+        0 => {}
+        blocks => held.push_str(&format!(" {blocks} dirty blocks are good in no copy.")),
+    }
+    match open.pool.lost_blocks() * BLOCK_BYTES {
+        0 => {}
+        bytes => held.push_str(&format!(
+            " {} are lost, for no cache device has a good copy: reading them fails until they are overwritten.",
+            text::bytes(bytes)
+        )),
+    }
+    held
+}
+
+/// The volumes of a pool whose origins are not what they should be.
+fn troubled(open: &Open, pool: &str) -> Vec<(String, VolumeState)> {
+    let volumes = open.volumes.borrow();
+    let state = |volume: &str, attached: &Attached| match attached {
+        Attached::Missing { .. } => Some(VolumeState::OriginMissing),
+        Attached::Online(_) => Some(open.trouble(volume)?.0),
+    };
+    let troubled = volumes.iter().filter_map(|(volume, attached)| {
+        Some((format!("{pool}/{volume}"), state(volume, attached)?))
+    });
+    troubled.collect()
+}
+
+/// How many volumes lack their origin, and how, as sentences.
+fn without(troubled: &[(String, VolumeState)]) -> String {
+    let of_state = |state| troubled.iter().filter(|(_, found)| *found == state).count();
+    let counts = [
+        (of_state(VolumeState::OriginMissing), "without origin"),
+        (of_state(VolumeState::OriginFailed), "with an origin that fails"),
+    ];
+    let some = counts.into_iter().filter(|(count, _)| *count > 0);
+    some.map(|(count, how)| format!("{} {how}. ", plural(count, "volume"))).collect()
+}
+
+impl Daemon {
+    /// How a pool is, whose devices these are.
+    pub(super) fn verdict(&self, slot: &Slot, name: &str, members: &[Member]) -> Verdict {
+        let verdict = match &*slot.state.borrow() {
+            State::Waiting { .. } => Verdict::new(
+                PoolState::Waiting,
+                "It waits for cache devices that are not there.",
+                format!("attach them; or do not wait: `forebay pool import {name}`"),
+            ),
+            State::Failed(failure) => not_open(failure, name),
+            State::Open(open) => self.judge(slot, open, name),
+        };
+        verdict.with_health(members, name)
+    }
+
+    fn judge(&self, slot: &Slot, open: &Open, name: &str) -> Verdict {
+        if let Some(host) = open.pool.lost_to() {
+            return Verdict::new(
+                PoolState::LeaseLost,
+                format!("Host \"{host}\" has taken it over; nothing is served or written here."),
+                "use it there; to have it back, export it there, then restart the daemon here",
+            );
+        }
+        if open.pool.is_latched() {
+            return Verdict::new(
+                PoolState::Latched,
+                "A device error has stopped all writing; what can be read is served.",
+                "see `forebay events`; mend the device, then restart the daemon",
+            );
+        }
+        let superblock = open.pool.superblock();
+        let lost: Vec<_> = lost_of(&superblock, &slot.record.borrow().replaced).collect();
+        let (redundancy, troubled) = (open.pool.redundancy(), troubled(open, name));
+        let state = state_of(redundancy, is_held(&superblock), lost.len());
+        let (without, held, risk) = (without(&troubled), held(open), fewer_copies(open));
+        let is_amiss = open.pool.scrub().found.unhealed > 0 || open.pool.lost_blocks() > 0;
+        let how = match (state, redundancy) {
+            (PoolState::Protecting | PoolState::Protected, _) => {
+                " Volumes are written through until there are enough again."
+            }
+            (_, Redundancy::Returning) => {
+                " Volumes are written through until everything has its copies again."
+            }
+            _ => "",
+        };
+        let clean = if state == PoolState::Protected { "Protected, clean. " } else { "" };
+        let summary = match lost.len() {
+            0 if state != PoolState::Online => format!(
+                "{without}{clean}Another cache device is in the place of one that was lost.{how} {held}{risk}"
+            ),
+            0 if troubled.is_empty() && !is_amiss => format!("Healthy. {held}"),
+            0 => format!("{without}{held}"),
+            count => {
+                let spare = match open.spares.are_ready() && open.spares.obstacle().is_empty() {
+                    true => " A spare is about to take its place.",
+                    false => "",
+                };
+                let count = plural(count, "cache device");
+                format!("{without}{clean}It has gone on without {count}.{spare}{how} {held}{risk}")
+            }
+        };
+        let first = lost.first().map(ToString::to_string);
+        Verdict::new(state, summary, self.action(slot, open, name, first, troubled.first()))
+    }
+
+    /// What to do about a pool that has lost this cache device, and whose volume is in such a state.
+    fn action(
+        &self,
+        slot: &Slot,
+        open: &Open,
+        name: &str,
+        lost: Option<String>,
+        troubled: Option<&(String, VolumeState)>,
+    ) -> String {
+        if open.pool.scrub().found.unhealed > 0 {
+            return "see `forebay events` for where they are, then `forebay explain damage-unhealed`"
+                .to_owned();
+        }
+        match troubled {
+            Some((first, VolumeState::OriginFailed)) => {
+                return format!(
+                    "mend the origin, see `dmesg`; `forebay volume show {first}` says what fails"
+                );
+            }
+            Some((first, _)) => {
+                return format!("attach the origin; `forebay volume show {first}` says why");
+            }
+            None if open.pool.lost_blocks() > 0 && lost.is_none() => {
+                return "restore what is lost through the volume: `forebay explain blocks-lost`"
+                    .to_owned();
+            }
+            None => {}
+        }
+        match (self.unfinished(slot, name), lost) {
+            (Some(unfinished), _) => unfinished,
+            (None, Some(_)) if open.spares.are_ready() => open.spares.obstacle(),
+            (None, Some(id)) => format!(
+                "put another one in its place: `forebay pool device replace {name} {id} PATH`; \
+                 one that is back is stale, and must be erased first"
+            ),
+            (None, None) => slot.mend_spare(open, name),
+        }
+    }
+}
+
+/// A pool that could not be opened, and why.
+fn not_open(failure: &Failure, name: &str) -> Verdict {
+    let state = match failure.code() {
+        Code::NeedsDecision => PoolState::NeedsDecision,
+        Code::HeldElsewhere => PoolState::HeldElsewhere,
+        _ => PoolState::Failed,
+    };
+    let hint = failure.hint_text().trim_end_matches('.');
+    let action = match state {
+        PoolState::HeldElsewhere => hint.to_owned(),
+        _ => format!("{hint}; then `forebay pool import {name}`"),
+    };
+    Verdict::new(state, format!("It is not open: {}.", failure.what()), action)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn with_fewer_copies_by_agreement_a_pool_is_degraded_and_protects_nothing() {
+        use Redundancy::{Protected, Protecting, Rebuilding, Returning, Whole};
+        assert_eq!(state_of(Whole, true, 0), PoolState::Online);
+        assert_eq!(state_of(Whole, true, 1), PoolState::Degraded);
+        assert_eq!(state_of(Rebuilding, true, 0), PoolState::Rebuilding);
+        assert_eq!(state_of(Returning, true, 0), PoolState::Rebuilding);
+        assert_eq!(state_of(Protecting, true, 1), PoolState::Protecting);
+        assert_eq!(state_of(Protected, true, 1), PoolState::Protected);
+        for redundancy in [Protecting, Protected] {
+            assert_eq!(state_of(redundancy, false, 1), PoolState::Degraded);
+        }
+    }
+}

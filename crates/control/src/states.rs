@@ -1,0 +1,49 @@
+//! How pools and volumes are, each in one word.
+
+use serde::{Deserialize, Serialize};
+
+/// How a pool is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PoolState {
+    /// All its cache devices are there and it serves.
+    Online,
+    /// It serves without some of its cache devices; what is dirty has all its copies, or as many as were agreed to.
+    Degraded,
+    /// Cache devices were lost, and what is dirty gets its copies back.
+    Rebuilding,
+    /// Too few cache devices are left: volumes are written through, and what is dirty is brought to its origin.
+    Protecting,
+    /// The same, and every origin has all of its data.
+    Protected,
+    /// A device error has stopped all writing until the next start.
+    Latched,
+    /// Cache devices are not there yet; they are waited for.
+    Waiting,
+    /// Opening it needs a person's decision.
+    NeedsDecision,
+    /// Another host has it open.
+    HeldElsewhere,
+    /// Another host has taken it from this one.
+    LeaseLost,
+    /// It cannot be opened.
+    Failed,
+    /// Its cache devices are here, and it was not imported.
+    Exported,
+}
+
+/// How a volume is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum VolumeState {
+    /// Its origin is attached.
+    Online,
+    /// Its origin cannot be used; what is cached is safe.
+    OriginMissing,
+    /// Its origin is there, and its requests fail or are not answered; what is cached is served, and is safe.
+    OriginFailed,
+    /// Its pool is not open.
+    Offline,
+    /// It is not there yet: a dry run.
+    Planned,
+}
