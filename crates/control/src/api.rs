@@ -573,6 +573,24 @@ pub struct AddExport {
     pub require_tls: bool,
 }
 
+/// `POST /api/v1/pools/{pool}/volumes/{volume}/accept-origin`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AcceptOrigin {
+    /// What becomes of the dirty data.
+    pub dirty: DirtyData,
+}
+
+/// What becomes of dirty data whose origin was changed while the pool was stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DirtyData {
+    /// It is written over what the origin has there now.
+    Write,
+    /// It is given up: what the origin has is read in its place.
+    Drop,
+}
+
 /// Whether clients use TLS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -699,6 +717,13 @@ pub enum Change {
     GrowVolume(VolumeName),
     /// The volume.
     AcceptLost(VolumeName),
+    /// See [`AcceptOrigin`].
+    AcceptOrigin {
+        /// The volume.
+        volume: VolumeName,
+        /// What becomes of the dirty data.
+        dirty: DirtyData,
+    },
     /// The volume.
     RemoveVolume(VolumeName),
     /// See [`AddExport`].

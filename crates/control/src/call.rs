@@ -62,6 +62,7 @@ pub enum Call {
     FlushVolume(VolumeName, Reply<api::One<api::Job>>),
     GrowVolume(VolumeName, Reply<api::One<api::Volume>>),
     AcceptLost(VolumeName, Reply<api::One<api::Volume>>),
+    AcceptOrigin(VolumeName, api::AcceptOrigin, Reply<api::One<api::Volume>>),
     RemoveVolume(VolumeName, Reply<api::One<api::Job>>),
     Exports(Reply<api::Many<api::Export>>),
     AddExport(api::AddExport, Reply<api::One<api::Export>>),

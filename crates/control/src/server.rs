@@ -318,6 +318,15 @@ async fn accept_lost(State(desk): D, At((pool, volume)): At<(Name, Name)>) -> Re
     desk.change(|reply| Call::AcceptLost(VolumeName { pool, volume }, reply)).await
 }
 
+async fn accept_origin(
+    State(desk): D,
+    At((pool, volume)): At<(Name, Name)>,
+    Body(body): Body<api::AcceptOrigin>,
+) -> Response {
+    let name = VolumeName { pool, volume };
+    desk.change(|reply| Call::AcceptOrigin(name, body, reply)).await
+}
+
 async fn remove_volume(State(desk): D, At((pool, volume)): At<(Name, Name)>) -> Response {
     desk.change(|reply| Call::RemoveVolume(VolumeName { pool, volume }, reply)).await
 }
@@ -388,6 +397,7 @@ pub fn router(calls: Sender<Call>) -> Router {
         .route(&format!("{volume_at}/flush"), post(flush_volume))
         .route(&format!("{volume_at}/grow"), post(grow_volume))
         .route(&format!("{volume_at}/accept-lost"), post(accept_lost))
+        .route(&format!("{volume_at}/accept-origin"), post(accept_origin))
         .route("/exports", get(exports).post(add_export))
         .route("/exports/{pool}/{volume}", axum::routing::delete(remove_export))
         .route("/stop", post(stop))

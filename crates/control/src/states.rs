@@ -40,6 +40,8 @@ pub enum VolumeState {
     Online,
     /// Its origin cannot be used; what is cached is safe.
     OriginMissing,
+    /// Its origin was changed while the pool was stopped, and dirty data waits for it: its owner has to decide.
+    OriginRefused,
     /// Its origin is there, and its requests fail or are not answered; what is cached is served, and is safe.
     OriginFailed,
     /// Its pool is not open.

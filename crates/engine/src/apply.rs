@@ -73,16 +73,23 @@ impl Core {
         self.settle(&emptied);
     }
 
-    /// Unmaps everything of a volume but what is lost: no origin has that.
-    pub(crate) fn forget_volume(&self, volume: VolumeId) {
+    /// Unmaps what of a volume is in such a state, but nothing that is lost: no origin has that. The blocks.
+    pub(crate) fn forget_volume(
+        &self,
+        volume: VolumeId,
+        is_dropped: impl Fn(State) -> bool,
+    ) -> u64 {
+        let mut blocks = 0;
         for shard in &self.shards {
             let mut found = mappings(&shard.index.borrow());
-            found.retain(|(of, m)| *of == volume && m.state != State::Lost);
+            found.retain(|(of, m)| *of == volume && m.state != State::Lost && is_dropped(m.state));
             for (_, m) in found {
                 self.map_remove(volume, m.block, m.count);
                 self.note_drop(volume, m.block);
+                blocks += u64::from(m.count);
             }
         }
+        blocks
     }
 
     /// Changes the state of those blocks that still are where `location` says.

@@ -16,7 +16,7 @@ use crate::deadline::Deadline;
 use crate::destage::Owed;
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::{Event, EventKind};
-use crate::format::Superblock;
+use crate::format::{Superblock, VolumeRecord};
 use crate::ids::{BLOCK_BYTES, Location, SegmentId, Sequence, VolumeId};
 use crate::index::{Mapping, Shard, shard_of};
 use crate::lease::Lease;
@@ -355,6 +355,16 @@ impl Core {
         self.volumes.borrow().get(&id).cloned()
     }
 
+    /// What the superblocks say of a volume.
+    pub(crate) fn record(&self, name: &str) -> Result<VolumeRecord> {
+        let superblock = self.superblock.borrow();
+        let record = superblock.volumes.iter().find(|v| v.name == name).cloned();
+        record.ok_or_else(|| {
+            Error::new(ErrorKind::NotFound, format!("the pool has no volume \"{name}\""))
+                .hint("check the name, or add the volume")
+        })
+    }
+
     /// Starts a background task that ends when the pool stops.
     pub(crate) fn spawn(self: &Rc<Self>, task: impl Future<Output = ()> + 'static) {
         let core = Rc::clone(self);
@@ -379,6 +389,17 @@ impl Core {
     /// Blocks that need destaging, over all volumes.
     pub(crate) fn owed_blocks(&self) -> u64 {
         self.owed.borrow().values().map(|owed| u64::from(owed.blocks)).sum()
+    }
+
+    /// Blocks of a volume that need destaging.
+    pub(crate) fn owed_by(&self, volume: VolumeId) -> u64 {
+        let range = (volume, 0)..=(volume, u64::MAX);
+        self.owed.borrow().range(range).map(|(_, owed)| u64::from(owed.blocks)).sum()
+    }
+
+    /// The same, and those that wait for a flush of its origin.
+    pub(crate) fn unproven_by(&self, volume: VolumeId) -> u64 {
+        self.owed_by(volume) + self.written.borrow().get(&volume).copied().unwrap_or(0)
     }
 
     /// Whether a volume still has blocks that its origin may lack.

@@ -1,5 +1,11 @@
 //! Noticing that an origin was written behind our back: hashes of 64 of its blocks, taken at a
 //! clean stop, compared when it is attached again.
+//!
+//! * If nothing is dirty, what is cached of it is dropped and it is used as it is.
+//! * Dirty data over an origin that is another one than it was written for may destroy what is there now, and
+//!   without it clients lose what they were told is written. Neither is done before its owner has decided
+//!   ([`Pool::accept_origin`]).
+//! * The fingerprint goes last: whatever is cut off before finds the same question again.
 
 use std::rc::Rc;
 
@@ -10,6 +16,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::event::EventKind;
 use crate::format::{Fingerprint, State, VolumeRecord, checksum};
 use crate::ids::{BLOCK_BYTES, VolumeId};
+use crate::planted::{self, Bug};
+use crate::pool::Pool;
 use crate::volume::VolumeState;
 
 /// Blocks that are hashed. The first ones cover the superblocks of common file systems.
@@ -37,16 +45,9 @@ async fn hash(device: &dyn BlockDevice, block: u64) -> Result<u32> {
     }
 }
 
-fn is_owed(core: &Core, volume: VolumeId, block: u64) -> bool {
-    let mut owed = false;
-    core.shard(volume, block).index.borrow().lookup(volume, block, 1, |m| {
-        owed |= m.state.is_owed() || m.state == State::Lost;
-    });
-    owed
-}
-
-/// Notes in the superblocks what a volume's origin looks like. What it could still lose is no
-/// fingerprint.
+/// Notes in the superblocks what a volume's origin looks like, also where dirty data waits for it: a file system's
+/// first blocks are what it writes most, and what another host that mounts it changes first. What the origin could
+/// still lose, or get, is no fingerprint.
 pub(crate) async fn take(core: &Core, v: &Rc<VolumeState>) -> Result<()> {
     if v.blocks() == 0 || v.origin.is_volatile() {
         return Ok(());
@@ -59,7 +60,7 @@ pub(crate) async fn take(core: &Core, v: &Rc<VolumeState>) -> Result<()> {
     };
     for place in 0..PLACES {
         let block = block_of(place, v.blocks());
-        if is_owed(core, v.id, block) {
+        if v.elevator.since_taken(block, 1).is_some() {
             continue;
         }
         // An origin that cannot be read now gives no fingerprint there; that is no reason to fail.
@@ -104,17 +105,78 @@ pub(crate) async fn check(
                     block * BLOCK_BYTES
                 ),
             )
-            .hint("attach the right origin, or restore it; the dirty data stays in the cache"));
+            .hint(
+                "attach the right origin, or restore it; the dirty data stays in the cache. If it is the right one as \
+                 it is, decide what becomes of the dirty data: `forebay volume accept-origin`",
+            ));
         }
         core.event(EventKind::OriginChanged, format!(
             "the origin of \"{}\" was changed while the pool was stopped: its cached data is dropped",
             record.name
         ));
-        core.forget_volume(record.id);
-        // Durable before the fingerprint is cleared: no later start may find the old data again.
-        return core.lap(false).await;
+        return core.forget_durably(record.id, |_| true).await.map(drop);
     }
     Ok(())
+}
+
+/// What becomes of dirty data whose origin was changed behind our back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DirtyData {
+    /// It is written over what the origin has there now.
+    Write,
+    /// It is given up, what the origin has is read in its place.
+    Drop,
+}
+
+impl Pool {
+    /// Accepts the origin of a volume as it is although it was changed under dirty data: [`attach`](Pool::attach)
+    /// said [`ErrorKind::NeedsDecision`], and does not any more. What is clean in the cache is dropped, for it is
+    /// what the origin was. What is lost stays lost. Blocks that were dropped; durable when it returns. To be
+    /// driven to its end.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`]; [`ErrorKind::Refused`] if the origin is attached, or was attached since the last
+    /// clean stop; [`ErrorKind::Io`]: the decision is asked for again then, of what is left.
+    pub async fn accept_origin(&self, name: &str, dirty: DirtyData) -> Result<u64> {
+        let core = &self.core;
+        let _attaching = core.attaching.lock().await;
+        let record = core.record(name)?;
+        if core.volume(record.id).is_some() || record.fingerprint.is_none() {
+            let what = format!("the origin of \"{name}\" is accepted as it is already");
+            return Err(Error::new(ErrorKind::Refused, what).hint("nothing is to be decided"));
+        }
+        let is_kept = |state: State| state.is_owed() && dirty == DirtyData::Write;
+        let dropped = core.forget_durably(record.id, |state| !is_kept(state)).await?;
+        core.clear_fingerprint(record.id).await?;
+        Ok(dropped)
+    }
+}
+
+impl Core {
+    /// Drops what is cached of a volume whose state is such a one. No start finds it again when this returns, and
+    /// no fingerprint may be cleared before.
+    async fn forget_durably(
+        self: &Rc<Self>,
+        volume: VolumeId,
+        is_dropped: impl Fn(State) -> bool,
+    ) -> Result<u64> {
+        let dropped = self.forget_volume(volume, is_dropped);
+        if !planted::is(Bug::ForgottenVolatile) {
+            self.lap(false).await?;
+        }
+        Ok(dropped)
+    }
+
+    /// The origin is in use: what it was says nothing any more.
+    pub(crate) async fn clear_fingerprint(&self, volume: VolumeId) -> Result<()> {
+        let _control = self.control.lock().await;
+        self.write_superblocks(|superblock| {
+            for known in superblock.volumes.iter_mut().filter(|v| v.id == volume) {
+                known.fingerprint = None;
+            }
+        })
+        .await
+    }
 }
 
 #[cfg(test)]

@@ -80,6 +80,7 @@ pub use departure::Departure;
 pub use destage::Delay;
 pub use error::{Error, ErrorKind, Result};
 pub use event::{Event, EventKind};
+pub use fingerprint::DirtyData;
 pub use format::{CUTOFF_NEVER, Hours, Mode, Priority, VolumeSettings};
 pub use membership::OpenOptions;
 pub use origin::OriginTrouble;

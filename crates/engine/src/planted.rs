@@ -54,6 +54,8 @@ pub enum Bug {
     RamFillOvertaken,
     /// A volume is taken out of the pool before its origin has everything.
     RemovedWhileDirty,
+    /// What is dropped because its origin was changed is gone from memory only.
+    ForgottenVolatile,
     /// A volume's new size is told before it is durable.
     GrownBeforeDurable,
     /// More copies of dirty data are promised while some of it has fewer.

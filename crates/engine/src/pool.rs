@@ -433,6 +433,11 @@ impl Pool {
         self.core.owed_blocks() + self.core.written.borrow().values().sum::<u64>()
     }
 
+    /// The same of one volume, attached or not.
+    pub fn unproven_blocks_of(&self, volume: VolumeId) -> u64 {
+        self.core.unproven_by(volume)
+    }
+
     /// Blocks of which no cache device has a good copy, and that origins lack: reads fail until they are overwritten.
     pub fn lost_blocks(&self) -> u64 {
         self.core.lost.borrow().values().sum()
@@ -641,33 +646,19 @@ impl Pool {
     /// Attaches the origin of a volume that the pool knows.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`], or [`ErrorKind::Refused`] if the origin is smaller than the volume
-    /// or was changed while the pool was stopped.
+    /// [`ErrorKind::NotFound`]; [`ErrorKind::Refused`] if the origin is smaller than the volume;
+    /// [`ErrorKind::NeedsDecision`] if it was changed while the pool was stopped and dirty data waits for it, see
+    /// [`accept_origin`](Pool::accept_origin).
     pub async fn attach(&self, name: &str, origin: Rc<dyn BlockDevice>) -> Result<Volume> {
         let _attaching = self.core.attaching.lock().await;
-        let record = {
-            let superblock = self.core.superblock.borrow();
-            superblock.volumes.iter().find(|v| v.name == name).cloned()
-        };
-        let record = record.ok_or_else(|| {
-            Error::new(ErrorKind::NotFound, format!("the pool has no volume \"{name}\""))
-                .hint("check the name, or add the volume")
-        })?;
+        let record = self.core.record(name)?;
         if self.core.volume(record.id).is_some() {
             return Err(invalid(format!("volume \"{name}\" is attached already"), "use it"));
         }
         check_origin(name, record.size_bytes, &*origin)?;
         if record.fingerprint.is_some() {
             fingerprint::check(&self.core, &record, &*origin).await?;
-            let _control = self.core.control.lock().await;
-            // From the first request on it says nothing any more.
-            self.core
-                .write_superblocks(|superblock| {
-                    for known in superblock.volumes.iter_mut().filter(|v| v.id == record.id) {
-                        known.fingerprint = None;
-                    }
-                })
-                .await?;
+            self.core.clear_fingerprint(record.id).await?;
         }
         self.start_volume(&record, origin).await
     }

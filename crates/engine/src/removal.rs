@@ -42,13 +42,7 @@ impl Pool {
         if core.stopping.get() {
             return Err(Error::new(ErrorKind::Stopping, "the pool is stopping"));
         }
-        let record = {
-            let superblock = core.superblock.borrow();
-            superblock.volumes.iter().find(|v| v.name == name).cloned()
-        };
-        let record = record.ok_or_else(|| {
-            Error::new(ErrorKind::NotFound, format!("the pool has no volume \"{name}\""))
-        })?;
+        let record = core.record(name)?;
         let Some(v) = core.volume(record.id) else {
             // Nobody attaches it meanwhile.
             let _attaching = core.attaching.lock().await;

@@ -246,8 +246,7 @@ impl Volume {
 
     /// Blocks that the origin does not have yet.
     pub fn owed_blocks(&self) -> u64 {
-        let range = (self.state.id, 0)..=(self.state.id, u64::MAX);
-        self.core.owed.borrow().range(range).map(|(_, owed)| u64::from(owed.blocks)).sum()
+        self.core.owed_by(self.state.id)
     }
 
     /// How long the oldest dirty data has been dirty; what a start has found counts from there on.
@@ -258,8 +257,7 @@ impl Volume {
 
     /// Blocks that are not known to be durable on the origin.
     pub fn unproven_blocks(&self) -> u64 {
-        let written = self.core.written.borrow().get(&self.state.id).copied();
-        self.owed_blocks() + written.unwrap_or(0)
+        self.core.unproven_by(self.state.id)
     }
 
     /// What of its origin does not work, if it has not worked for some time.

@@ -301,6 +301,16 @@ pub(crate) const CODES: &[(&str, &str, &str)] = &[
         "Attach it at its path; the daemon looks every second, and if something else is wrong with it every ten. One that does not answer (a dead path, a hung file system) comes online when it does. If it is an export of another server, look there: the text says what is wrong.",
     ),
     (
+        "origin-refused",
+        "The origin of a volume was changed while the pool was stopped, and dirty data waits for it: written over what is there now, that could destroy it. Nothing is done, and nothing is lost.",
+        "If another disk is at its path, attach the right one. If somebody has mounted it or restored a backup onto it, decide which of the two counts: `forebay volume accept-origin POOL/NAME --dirty write` brings the dirty data to the origin as it is (blocks that both have written become the cache's: check the file system afterwards), `--dirty drop` gives the dirty data up. `--dry-run` says how much it is.",
+    ),
+    (
+        "origin-accepted",
+        "A person has decided what becomes of dirty data whose origin was changed while the pool was stopped; the text says what. The volume is online.",
+        "Check its file system if the dirty data was written.",
+    ),
+    (
         "origin-failed",
         "The origin of a volume is there, but all reads of it, or all writes and flushes, fail, or it does not answer. What is cached is served; reads of anything else fail exactly there. Dirty data waits safely in the cache, and writes go on as long as there is room.",
         "See `dmesg` for the origin, and mend it: everything goes on by itself then. `forebay volume show` says what fails.",

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use clap::{Subcommand, ValueEnum};
 use forebay_control::api::{
-    self, AddVolume, CacheProfile, Change, Destaging, Job, Many, One, Priority, SequentialWhen,
-    SequentialWrites, SetVolume, SetVolumeSettings, Volume, VolumeState,
+    self, AcceptOrigin, AddVolume, CacheProfile, Change, Destaging, DirtyData, Job, Many, One,
+    Priority, SequentialWhen, SequentialWrites, SetVolume, SetVolumeSettings, Volume, VolumeState,
 };
 use forebay_control::hours::DestageHours;
 use forebay_control::name::VolumeName;
@@ -100,6 +100,21 @@ pub(crate) enum Command {
         #[arg(long)]
         dry_run: bool,
     },
+    /// Use the origin of a volume as it is although it was changed while the pool was stopped and dirty data waits for
+    /// it
+    AcceptOrigin {
+        /// POOL/NAME
+        volume: VolumeName,
+        /// What becomes of the dirty data
+        #[arg(long)]
+        dirty: OfDirty,
+        /// Do not ask
+        #[arg(long)]
+        yes: bool,
+        /// Only say what would be done
+        #[arg(long)]
+        dry_run: bool,
+    },
     /// Bring all dirty data to the origin, then take the volume away: the origin is the plain disk
     Remove {
         /// POOL/NAME
@@ -111,6 +126,23 @@ pub(crate) enum Command {
         #[arg(long)]
         dry_run: bool,
     },
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum OfDirty {
+    /// It is written over what the origin has there now
+    Write,
+    /// It is given up: what the origin has is read in its place
+    Drop,
+}
+
+impl From<OfDirty> for DirtyData {
+    fn from(dirty: OfDirty) -> DirtyData {
+        match dirty {
+            OfDirty::Write => DirtyData::Write,
+            OfDirty::Drop => DirtyData::Drop,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -343,6 +375,12 @@ pub(crate) fn run(command: Command, asking: &Asking) -> Result<()> {
         Command::AcceptLost { volume, yes, dry_run: false } => {
             accept_lost(&daemon, &volume, yes)?;
         }
+        Command::AcceptOrigin { volume, dirty, dry_run: true, .. } => {
+            return daemon.plan(&Change::AcceptOrigin { volume, dirty: dirty.into() });
+        }
+        Command::AcceptOrigin { volume, dirty, yes, dry_run: false } => {
+            accept_origin(&daemon, &volume, dirty.into(), yes)?;
+        }
         Command::Remove { volume, dry_run: true, .. } => {
             return daemon.plan(&Change::RemoveVolume(volume));
         }
@@ -380,6 +418,30 @@ fn accept_lost(daemon: &Daemon<'_>, volume: &VolumeName, yes: bool) -> Result<()
     Ok(())
 }
 
+/// Nothing is asked where nothing is to be decided.
+fn accept_origin(
+    daemon: &Daemon<'_>,
+    volume: &VolumeName,
+    dirty: DirtyData,
+    yes: bool,
+) -> Result<()> {
+    let known: One<Volume> = daemon.get(&at(volume))?;
+    if known.item.state == VolumeState::OriginRefused {
+        let (bytes, origin) = (self::dirty(&known.item), &known.item.origin);
+        let what = match dirty {
+            DirtyData::Write => format!(
+                "{bytes} that only the cache has are written over what {origin} has there now"
+            ),
+            DirtyData::Drop => format!("{bytes} that only the cache has are given up for good"),
+        };
+        confirm(&volume.to_string(), &what, yes)?;
+    }
+    let shown: One<Volume> =
+        daemon.post(&format!("{}/accept-origin", at(volume)), &AcceptOrigin { dirty })?;
+    daemon.print(&shown, |volume| print_volume(&volume.item));
+    Ok(())
+}
+
 /// Changes a mode and waits until what is dirty has come home.
 fn set_mode(daemon: &Daemon<'_>, volume: &VolumeName, mode: Mode) -> Result<()> {
     let body = SetVolume { mode: mode.into() };
@@ -408,6 +470,7 @@ fn state_name(state: VolumeState) -> &'static str {
     match state {
         VolumeState::Online => "online",
         VolumeState::OriginMissing => "origin-missing",
+        VolumeState::OriginRefused => "origin-refused",
         VolumeState::OriginFailed => "origin-failed",
         VolumeState::Offline => "offline",
         VolumeState::Planned => "planned",

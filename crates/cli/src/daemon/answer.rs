@@ -119,6 +119,11 @@ impl Daemon {
             Call::AcceptLost(name, reply) => {
                 self.change(reply, |it| async move { it.accept_lost(&name).await.map(One::of) });
             }
+            Call::AcceptOrigin(name, body, reply) => {
+                self.change(reply, move |it| async move {
+                    it.accept_origin(&name, body.dirty).await.map(One::of)
+                });
+            }
             Call::RemoveVolume(name, reply) => {
                 self.change(reply, |it| async move { it.remove_volume(&name).await.map(One::of) });
             }

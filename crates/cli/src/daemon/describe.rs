@@ -15,7 +15,7 @@ use super::scan::{Found, newest};
 use super::state::Record;
 use super::verdict::Verdict;
 use super::volumes::{
-    BLOCK_BYTES, api_mode, cutoff_bytes, destage_hours, no_volume, sequential, space,
+    BLOCK_BYTES, api_mode, cutoff_bytes, destage_hours, missing_state, no_volume, sequential, space,
 };
 use super::{Attached, Daemon, Open, Serving, Slot};
 use crate::Result;
@@ -266,22 +266,20 @@ impl Daemon {
         });
         let destage = online.as_ref().map(|(open, _)| open.progress.borrow().volume(&record.name));
         let dirty_for = online.as_ref().and_then(|(_, volume)| volume.dirty_for());
-        let (state, reason, dirty_bytes, mode) = match open {
-            None => (VolumeState::Offline, "its pool is not open".to_owned(), None, record.mode),
+        let (state, reason, mode) = match open {
+            None => (VolumeState::Offline, "its pool is not open".to_owned(), record.mode),
             Some(open) => match open.volumes.borrow().get(&record.name) {
                 Some(Attached::Online(volume)) => {
-                    let dirty = Some(volume.unproven_blocks() * BLOCK_BYTES);
                     let well = || (VolumeState::Online, String::new());
                     let (state, why) = open.trouble(&record.name).unwrap_or_else(well);
-                    (state, why, dirty, volume.mode())
+                    (state, why, volume.mode())
                 }
                 Some(Attached::Missing { why, .. }) => {
-                    let reason = why.what().to_owned();
-                    (VolumeState::OriginMissing, reason, None, record.mode)
+                    (missing_state(why), why.what().to_owned(), record.mode)
                 }
                 None => {
                     let reason = "its origin is being attached".to_owned();
-                    (VolumeState::Offline, reason, None, record.mode)
+                    (VolumeState::Offline, reason, record.mode)
                 }
             },
         };
@@ -294,7 +292,7 @@ impl Daemon {
             mode: api_mode(mode),
             state,
             reason,
-            dirty_bytes,
+            dirty_bytes: open.map(|open| open.pool.unproven_blocks_of(record.id) * BLOCK_BYTES),
             lost_bytes: online.as_ref().map_or(0, |(_, v)| v.lost_blocks() * BLOCK_BYTES),
             destage,
             dirty_for_s: dirty_for.map(|span| span / SECOND),

@@ -13,13 +13,14 @@ use forebay_device::real::reactor::Reactor;
 const EVENTS_MAX: usize = 1024;
 
 /// What needs somebody to act: data is lost, or something is not served or not written until then.
-pub(crate) const CRITICAL: [&str; 9] = [
+pub(crate) const CRITICAL: [&str; 10] = [
     "blocks-lost",
     "damage-unhealed",
     "export-failed",
     "lease-lost",
     "origin-failed",
     "origin-missing",
+    "origin-refused",
     "pool-failed",
     "pool-latched",
     "ssd-failing",

@@ -7,6 +7,7 @@
 //! * A pool or an origin that is not there is a state, and is looked for again; it never keeps the
 //!   daemon from starting.
 
+mod acceptance;
 mod answer;
 pub(crate) mod config;
 mod creation;
@@ -68,6 +69,7 @@ use self::scan::{Found, Place};
 use self::shelf::Shelf;
 use self::spares::Spares;
 use self::state::{Record, StateDir};
+use self::volumes::BLOCK_BYTES;
 use crate::Result;
 use crate::crew::{Crew, reactors_default};
 use crate::failure::Failure;
@@ -146,6 +148,13 @@ impl Open {
         let (volumes, origins, troubles, exports, progress, spares) = Default::default();
         let members = RefCell::new(members);
         Open { pool, members, notes, volumes, origins, troubles, exports, progress, spares }
+    }
+
+    /// Bytes of a volume that are not known to be durable on its origin, whether that is attached or not.
+    fn dirty_bytes(&self, volume: &str) -> u64 {
+        let superblock = self.pool.superblock();
+        let id = superblock.volumes.iter().find(|v| v.name == volume).map(|v| v.id);
+        id.map_or(0, |id| self.pool.unproven_blocks_of(id) * BLOCK_BYTES)
     }
 
     /// What is wrong with the origin of a volume that is online, and the state that the volume is in.

@@ -14,7 +14,7 @@ use super::describe::{mode_name, plural};
 use super::pools::check_absolute;
 use super::state::ExportRecord;
 use super::volumes::{BLOCK_BYTES, changed, engine_mode};
-use super::{Attached, Daemon, Open};
+use super::{Daemon, Open};
 use crate::Result;
 use crate::text;
 
@@ -36,10 +36,7 @@ fn index_step(was: &Superblock, is: &Superblock) -> String {
 
 /// Bytes of a volume that its origin lacks, as a person reads them.
 fn dirty(open: &Open, volume: &VolumeName) -> String {
-    match open.volumes.borrow().get(volume.volume.as_str()) {
-        Some(Attached::Online(volume)) => text::bytes(volume.unproven_blocks() * BLOCK_BYTES),
-        _ => "what is dirty".to_owned(),
-    }
+    text::bytes(open.dirty_bytes(volume.volume.as_str()))
 }
 
 impl Daemon {
@@ -63,6 +60,7 @@ impl Daemon {
             }
             Change::GrowVolume(name) => self.plan_grow(&name).await,
             Change::AcceptLost(name) => self.plan_accept_lost(&name),
+            Change::AcceptOrigin { volume, dirty } => self.plan_accept_origin(&volume, dirty),
             Change::RemoveVolume(name) => self.plan_remove_volume(&name),
             Change::AddExport(body) => self.plan_add_export(body),
             Change::RemoveExport(name) => self.plan_remove_export(&name),
@@ -249,23 +247,6 @@ impl Daemon {
         let what = match is > was {
             true => format!("volume \"{name}\" would grow by {}", text::bytes(is - was)),
             false => format!("volume \"{name}\" is as large as its origin already"),
-        };
-        Ok(plan(what, steps))
-    }
-
-    fn plan_accept_lost(&self, name: &VolumeName) -> Result<Plan> {
-        let (_, open) = self.open(name.pool.as_str())?;
-        let lost = open.volume(name)?.lost_blocks() * BLOCK_BYTES;
-        let origin = self.describe_volume(name)?.origin;
-        let (what, steps) = match text::bytes(lost) {
-            _ if lost == 0 => (format!("volume \"{name}\" has lost nothing"), Vec::new()),
-            lost => (
-                format!("{lost} of volume \"{name}\" would be accepted as lost"),
-                vec![
-                    format!("reads of them return what {origin} has there: older data"),
-                    "it stays so over restarts, also if the cache device comes back".to_owned(),
-                ],
-            ),
         };
         Ok(plan(what, steps))
     }

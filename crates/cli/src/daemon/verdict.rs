@@ -7,7 +7,7 @@ use forebay_engine::format::{Superblock, VolumeRecord};
 
 use super::describe::{clean_in, plural};
 use super::pools::lost_of;
-use super::volumes::BLOCK_BYTES;
+use super::volumes::{BLOCK_BYTES, missing_state};
 use super::{Attached, Daemon, Open, Slot, State};
 use crate::failure::Failure;
 use crate::text;
@@ -123,7 +123,7 @@ fn held(open: &Open) -> String {
 fn troubled(open: &Open, pool: &str) -> Vec<(String, VolumeState)> {
     let volumes = open.volumes.borrow();
     let state = |volume: &str, attached: &Attached| match attached {
-        Attached::Missing { .. } => Some(VolumeState::OriginMissing),
+        Attached::Missing { why, .. } => Some(missing_state(why)),
         Attached::Online(_) => Some(open.trouble(volume)?.0),
     };
     let troubled = volumes.iter().filter_map(|(volume, attached)| {
@@ -137,6 +137,7 @@ fn without(troubled: &[(String, VolumeState)]) -> String {
     let of_state = |state| troubled.iter().filter(|(_, found)| *found == state).count();
     let counts = [
         (of_state(VolumeState::OriginMissing), "without origin"),
+        (of_state(VolumeState::OriginRefused), "with an origin that was changed"),
         (of_state(VolumeState::OriginFailed), "with an origin that fails"),
     ];
     let some = counts.into_iter().filter(|(count, _)| *count > 0);
@@ -225,6 +226,11 @@ impl Daemon {
             Some((first, VolumeState::OriginFailed)) => {
                 return format!(
                     "mend the origin, see `dmesg`; `forebay volume show {first}` says what fails"
+                );
+            }
+            Some((first, VolumeState::OriginRefused)) => {
+                return format!(
+                    "attach the right origin, or decide: `forebay volume accept-origin {first}`"
                 );
             }
             Some((first, _)) => {

@@ -294,6 +294,14 @@ fn is_this_machine(name: &str) -> bool {
             .is_ok_and(|ip| ip.is_unspecified() || ip.to_canonical().is_loopback())
 }
 
+/// How a volume is whose origin cannot be used for this reason.
+pub(super) fn missing_state(why: &Failure) -> VolumeState {
+    match why.code() {
+        Code::NeedsDecision => VolumeState::OriginRefused,
+        _ => VolumeState::OriginMissing,
+    }
+}
+
 impl Daemon {
     async fn open_origin(&self, path: &Path, patience: Nanos) -> Result<Origin> {
         let origin = self.open_device(path, patience).await?;
@@ -355,7 +363,11 @@ impl Daemon {
                 Err(why) => {
                     if known.as_deref() != Some(why.what()) {
                         let what = format!("volume \"{pool}/{}\": {}", record.name, why.what());
-                        self.journal.warn("origin-missing", pool.as_str(), what);
+                        let code = match missing_state(&why) {
+                            VolumeState::OriginRefused => "origin-refused",
+                            _ => "origin-missing",
+                        };
+                        self.journal.warn(code, pool.as_str(), what);
                     }
                     let is_there = why.code() != Code::NotFound;
                     let pause = if is_there { RETRY_INTERVAL } else { 0 };
@@ -591,20 +603,6 @@ impl Daemon {
             let size = open.pool.grow_volume(name.volume.as_str()).await?;
             let what = format!("volume \"{name}\" has grown to {}", text::bytes(size));
             self.journal.note("volume-grown", name.pool.as_str(), what);
-        }
-        self.describe_volume(name)
-    }
-
-    /// Gives up what is lost of a volume: its origin's older data is read there from then on.
-    pub(super) async fn accept_lost(&self, name: &VolumeName) -> Result<api::Volume> {
-        let (_, open) = self.open(name.pool.as_str())?;
-        let accepted = open.volume(name)?.accept_lost().await? * BLOCK_BYTES;
-        if accepted > 0 {
-            let what = format!(
-                "{} of volume \"{name}\" are accepted as lost: its origin's older data is read there",
-                text::bytes(accepted)
-            );
-            self.journal.warn("lost-accepted", name.pool.as_str(), what);
         }
         self.describe_volume(name)
     }

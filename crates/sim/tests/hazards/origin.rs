@@ -8,10 +8,11 @@ use forebay_device::model::fault::{Ops, Trigger};
 use forebay_device::model::world::Crash;
 use forebay_device::runtime::SECOND;
 use forebay_device::{Buf, Request, Runtime};
-use forebay_engine::{EventKind, Mode, OriginTrouble, Volume};
+use forebay_engine::planted::Bug;
+use forebay_engine::{DirtyData, EventKind, Mode, OriginTrouble, Volume};
 use forebay_sim::content::{Found, SECTOR, fill, identify};
 
-use crate::rig::{BLOCK, Plan, Rig, SOON, same, survive, version};
+use crate::rig::{BLOCK, Plan, Rig, SOON, provoke, same, survive, version};
 
 fn is_write(request: &Request) -> bool {
     matches!(request, Request::Write { .. })
@@ -263,6 +264,100 @@ fn an_origin_that_was_changed_under_dirty_data_is_refused_and_the_data_stays() {
         same("the dirty block", rig.read(3)?, 2)?;
         rig.settled(3)
     });
+}
+
+/// Blocks 0..8 are cached, 3 and 4 are dirty with version 2; while the pool is stopped, somebody writes version 7 to
+/// the first of these.
+fn changed_under_dirty_data(seed: u64) -> Result<Rc<Rig>, String> {
+    let rig = stopped(seed)?;
+    rig.open()?;
+    rig.write(2, 3, 2)?;
+    assert_eq!(rig.stop()?, 2);
+    tamper(&rig, 7, 3);
+    Ok(rig)
+}
+
+/// Opens the pool, and tells the answer to its question.
+fn accept(rig: &Rc<Rig>, dirty: DirtyData) -> Result<u64, String> {
+    let it = Rc::clone(rig);
+    rig.run(async move {
+        let pool = it.open_pool().await?;
+        let dropped = pool.accept_origin("v", dirty).await;
+        *it.pool.borrow_mut() = Some(Rc::new(pool));
+        dropped.map_err(|error| error.to_string())
+    })?
+}
+
+/// What blocks 3, 4 and 5 have to be then.
+fn after(dirty: DirtyData) -> [(u64, u64); 3] {
+    match dirty {
+        DirtyData::Write => [(3, 2), (4, 2), (5, 1)],
+        DirtyData::Drop => [(3, 7), (4, 1), (5, 1)],
+    }
+}
+
+fn has_become(rig: &Rig, dirty: DirtyData) -> Result<(), String> {
+    for (block, expected) in after(dirty) {
+        same(&format!("block {block}, {dirty:?}"), rig.read(block)?, expected)?;
+        rig.settled(block)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn an_origin_that_was_changed_under_dirty_data_is_used_as_its_owner_decides() {
+    survive(5, |seed| {
+        for dirty in [DirtyData::Write, DirtyData::Drop] {
+            let rig = changed_under_dirty_data(seed)?;
+            let dropped = accept(&rig, dirty)?;
+            assert_eq!(dropped, if dirty == DirtyData::Write { 6 } else { 8 });
+            assert_eq!(rig.pool().unproven_blocks(), 8 - dropped);
+            let (it, pool) = (Rc::clone(&rig), rig.pool());
+            rig.run(async move {
+                pool.accept_origin("v", dirty).await.expect_err("it is asked no more");
+                let volume = pool.attach("v", Rc::clone(&it.origin_gate) as _).await.unwrap();
+                pool.accept_origin("v", dirty).await.expect_err("it is attached");
+                *it.volume.borrow_mut() = Some(Rc::new(volume));
+            })?;
+            has_become(&rig, dirty)?;
+            for crash in [Crash::ProcessKill, Crash::PowerCut] {
+                rig.restart(crash)?;
+                has_become(&rig, dirty)?;
+            }
+        }
+        Ok(())
+    });
+}
+
+fn accepting_is_cut_off(seed: u64) -> Result<(), String> {
+    for dirty in [DirtyData::Write, DirtyData::Drop] {
+        for request in 1.. {
+            let rig = changed_under_dirty_data(seed)?;
+            rig.world.crash_at(Some(rig.world.io_count() + request));
+            let ended = accept(&rig, dirty).is_ok();
+            match rig.restart(Crash::PowerCut) {
+                // Nothing is dirty any more, or it is decided.
+                Ok(()) => has_become(&rig, dirty)?,
+                Err(error) if error.contains("was changed") && !ended => {
+                    rig.crash(Crash::PowerCut);
+                    accept(&rig, dirty)?;
+                    rig.restart(Crash::PowerCut)?;
+                    has_become(&rig, dirty)?;
+                }
+                Err(error) => return Err(error),
+            }
+            if ended {
+                break;
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn accepting_a_changed_origin_may_be_cut_off_anywhere() {
+    survive(3, accepting_is_cut_off);
+    provoke(Bug::ForgottenVolatile, 3, accepting_is_cut_off);
 }
 
 #[test]

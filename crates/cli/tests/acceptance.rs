@@ -1,4 +1,5 @@
-//! Data whose only copy dies with an SSD: reads of it fail, and its owner may give it up.
+//! What only the owner of data can decide: data whose only copy died with an SSD, and dirty data whose origin was
+//! changed behind the daemon's back.
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "a test may fail and wait")]
 
@@ -8,7 +9,8 @@ use std::path::Path;
 
 use common::Client;
 use common::daemon::{
-    Daemon, PATIENT, SSD_BYTES, VOLUME_BYTES, content, until, until_served, written,
+    Daemon, PATIENT, SSD_BYTES, VOLUME_BYTES, content, patient, read_all, show, until,
+    until_served, written,
 };
 use common::looped::LoopSsd;
 
@@ -73,4 +75,53 @@ fn what_died_with_an_ssd_is_an_error_until_its_owner_gives_it_up() {
         until_served(&daemon);
     }
     daemon.stop();
+}
+
+/// What is written, and is on its way to the origin only at night; what is there at a stop stays dirty.
+fn dirty_and_changed(name: &str) -> (Daemon, Vec<u8>, Vec<u8>) {
+    let mut daemon = patient(name);
+    let now = common::run(std::process::Command::new("date").arg("+%H"));
+    let hour: u32 = std::str::from_utf8(&now.stdout).unwrap().trim().parse().unwrap();
+    let hours = format!("destage-hours={:02}:00-{:02}:00", (hour + 4) % 24, (hour + 6) % 24);
+    daemon.tell(&["volume", "set", "fast/vm", &hours]);
+    let newest = written(&daemon, 2);
+    daemon.stop();
+    // A backup was restored onto it, say.
+    let others = content(3, VOLUME_BYTES);
+    std::fs::write(daemon.dir.path("origin"), &others).unwrap();
+    daemon.start();
+    (daemon, newest, others)
+}
+
+#[test]
+fn an_origin_that_was_changed_under_dirty_data_waits_for_its_owner() {
+    let accept = |dirty| ["volume", "accept-origin", "fast/vm", "--dirty", dirty];
+    for dirty in ["write", "drop"] {
+        let (mut daemon, newest, others) = dirty_and_changed(&format!("refused-{dirty}"));
+        let volume = |daemon: &Daemon| daemon.json(&["volume", "show", "fast/vm"]);
+        until("it is refused", || volume(&daemon)["state"] == "origin-refused");
+        assert_eq!(volume(&daemon)["dirty_bytes"], VOLUME_BYTES, "{}", volume(&daemon));
+        let action = show(&daemon)["action"].to_string();
+        assert!(action.contains("forebay volume accept-origin fast/vm"), "{action}");
+        assert!(daemon.tell(&["events", "--severity", "critical"]).contains("origin-refused"));
+        daemon.refused(&accept(dirty), "that only the cache has", "--yes");
+        let plan = daemon.json(&[&accept(dirty)[..], &["--dry-run"]].concat());
+        assert!(plan["steps"][0].to_string().contains("32 MiB"), "{plan}");
+        assert_eq!(volume(&daemon)["state"], "origin-refused", "a plan changes nothing");
+        let shown = daemon.json(&[&accept(dirty)[..], &["--yes"]].concat());
+        assert_eq!(shown["state"], "online", "{shown}");
+        assert!(daemon.tell(&["events"]).contains("origin-accepted"));
+        daemon.refused(&[&accept(dirty)[..], &["--yes"]].concat(), "no decision", "in use");
+        let expected = if dirty == "write" { &newest } else { &others };
+        for _ in 0..2 {
+            until_served(&daemon);
+            assert!(read_all(&daemon.dir.path("nbd")) == *expected, "{dirty}");
+            daemon.kill();
+            daemon.start();
+        }
+        until_served(&daemon);
+        daemon.tell(&["volume", "flush", "fast/vm"]);
+        daemon.stop();
+        assert!(std::fs::read(daemon.dir.path("origin")).unwrap() == *expected, "{dirty}");
+    }
 }
