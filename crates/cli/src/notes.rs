@@ -73,12 +73,18 @@ impl Notes {
 
 #[cfg(test)]
 mod tests {
+    use forebay_engine::Subject;
+
     use super::*;
 
     #[test]
     fn an_event_is_told_once_also_when_older_ones_are_dropped() {
-        let event =
-            |at: Nanos| Event { at, kind: EventKind::CopiesRestored, what: format!("event {at}") };
+        let event = |at: Nanos| Event {
+            at,
+            kind: EventKind::CopiesRestored,
+            subject: Subject::Pool,
+            what: format!("event {at}"),
+        };
         let events: Vec<_> = (10..20).map(event).collect();
         assert_eq!(since(&events, None), events);
         assert_eq!(since(&events, Some(&event(14))), &events[5..]);

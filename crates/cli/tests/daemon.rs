@@ -4,11 +4,9 @@
 
 mod common;
 
-use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::process::Command;
 
 use common::daemon::{Daemon, VOLUME_BYTES, content, read_all, served, until, until_served};
 use common::{Client, have, run, stderr};
@@ -593,34 +591,6 @@ fn what_is_dirty_waits_for_its_hours_and_not_when_it_is_too_old() {
     daemon.stop();
 }
 
-#[test]
-fn events_of_a_pool_have_codes_of_their_own() {
-    let mut daemon = served("codes");
-    let mut client = Client::connect(&daemon.dir.path("nbd"));
-    client.write(0, &content(2, 1 << 20)).unwrap();
-    client.flush().unwrap();
-    drop(client);
-    daemon.stop();
-    // The origin is used behind its back, an SSD is gone, and so is the witness.
-    let origin = daemon.dir.path("origin");
-    let mut bytes = std::fs::read(&origin).unwrap();
-    bytes.iter_mut().for_each(|byte| *byte ^= 1);
-    std::fs::write(&origin, bytes).unwrap();
-    std::fs::rename(daemon.dir.path("ssd-1"), daemon.dir.path("away")).unwrap();
-    daemon.start();
-    let events = daemon.json(&["events"]);
-    let codes: Vec<_> = events["items"].as_array().unwrap().iter().map(|e| &e["code"]).collect();
-    for code in ["member-missing", "copies-short"] {
-        assert!(codes.iter().any(|known| **known == code), "{code}: {events}");
-        assert!(daemon.tell(&["explain", code]).contains("means"));
-    }
-    daemon.stop();
-    std::fs::rename(daemon.dir.path("away"), daemon.dir.path("ssd-1")).unwrap();
-    daemon.start();
-    assert!(daemon.tell(&["events"]).contains("member-stale"));
-    daemon.stop();
-}
-
 /// What is dirty in one copy is destaged, and from then on either SSD may go.
 #[test]
 fn copies_are_changed_while_a_pool_serves() {
@@ -665,38 +635,4 @@ fn copies_are_changed_while_a_pool_serves() {
     daemon.tell(&["pool", "set", "fast", "dirty-copies=1", "accept_data_loss_on_ssd_failure=true"]);
     assert_eq!(copies(&usage(&daemon), "dirty_copies"), Some(1));
     daemon.stop();
-}
-
-/// What happens is told while it happens, to who asks for what matters as much.
-#[test]
-fn events_are_followed() {
-    let daemon = served("follow");
-    let follow = |severity: &str| {
-        let asked = ["events", "--follow", "--json", "--severity", severity];
-        let mut command = daemon.command_of(&asked);
-        command.stdout(Stdio::piped()).spawn().unwrap()
-    };
-    let mut followers = ["info", "critical"].map(follow);
-    let lines = |child: &mut Child| {
-        let (sender, lines) = std::sync::mpsc::channel();
-        let stdout = BufReader::new(child.stdout.take().unwrap());
-        std::thread::spawn(move || {
-            stdout.lines().map_while(Result::ok).try_for_each(|line| sender.send(line))
-        });
-        lines
-    };
-    let [all, critical] = followers.each_mut().map(lines);
-    let next = |code: &str| {
-        let line = all.recv_timeout(Duration::from_secs(20)).unwrap();
-        let event: serde_json::Value = serde_json::from_str(&line).unwrap();
-        event["code"] == code && event["severity"] == "info"
-    };
-    while !next("volume-added") {}
-    daemon.tell(&["pool", "set", "fast", "verify=reads"]);
-    while !next("pool-set") {}
-    for follower in &mut followers {
-        follower.kill().unwrap();
-        follower.wait().unwrap();
-    }
-    assert_eq!(critical.iter().count(), 0, "nothing needs anybody to act");
 }

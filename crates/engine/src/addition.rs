@@ -259,7 +259,7 @@ impl Core {
         let what = format!(
             "cache device {id} was added; the pool has {count} of them from epoch {epoch} on"
         );
-        self.event(EventKind::MemberAdded, what);
+        self.member_event(EventKind::MemberAdded, id, what);
         let core = Rc::clone(self);
         // Whoever appends may wait for room, and that is none of the caller's business.
         self.spawn_background(async move {

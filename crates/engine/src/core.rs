@@ -15,10 +15,11 @@ use crate::counters::{Counters, Latency};
 use crate::deadline::Deadline;
 use crate::destage::Owed;
 use crate::error::{Error, ErrorKind, Result};
-use crate::event::{Event, EventKind};
+use crate::event::{Event, EventKind, Subject};
 use crate::format::{Superblock, VolumeRecord};
-use crate::ids::{BLOCK_BYTES, Location, SegmentId, Sequence, VolumeId};
+use crate::ids::{BLOCK_BYTES, DeviceId, Location, SegmentId, Sequence, VolumeId};
 use crate::index::{Mapping, Shard, shard_of};
+use crate::journal::Journal;
 use crate::lease::Lease;
 use crate::limits::STRIPE_BYTES;
 use crate::lock::RangeLocks;
@@ -208,6 +209,8 @@ pub(crate) struct Core {
     /// Sets whose dirty data is being moved.
     pub moving: Cell<u32>,
     pub scrub: Scrub,
+    /// What was told of the pool.
+    pub journal: Journal,
     /// Whether what is read from a member is checked before a client sees it.
     pub verify_reads: Cell<bool>,
     /// Who holds writers back when room is short.
@@ -265,6 +268,7 @@ impl Core {
         self.log.retire();
         self.stop_writing();
         self.lease.wake();
+        self.journal.wake();
         self.quiet.until(|| self.tasks.get() == 0).await;
     }
 
@@ -280,8 +284,22 @@ impl Core {
         self.doubtful.borrow().iter().any(|range| range.overlaps(volume, block, count))
     }
 
-    /// Notes an event.
+    /// Notes an event of the pool.
     pub(crate) fn event(&self, kind: EventKind, what: String) {
+        self.event_of(Subject::Pool, kind, what);
+    }
+
+    /// Notes an event of a member.
+    pub(crate) fn member_event(&self, kind: EventKind, member: DeviceId, what: String) {
+        self.event_of(Subject::Member(member), kind, what);
+    }
+
+    /// Notes an event of a volume.
+    pub(crate) fn volume_event(&self, kind: EventKind, volume: &str, what: String) {
+        self.event_of(Subject::Volume(volume.to_owned()), kind, what);
+    }
+
+    pub(crate) fn event_of(&self, subject: Subject, kind: EventKind, what: String) {
         if self.lease.is_lost() {
             // What fails without a lease says nothing of devices.
             return;
@@ -290,15 +308,15 @@ impl Core {
         if events.len() == EVENTS_MAX {
             events.pop_front();
         }
-        events.push_back(Event { at: self.rt.now(), kind, what });
+        events.push_back(Event { at: self.rt.now(), kind, subject, what });
     }
 
-    /// Notes an event that may recur as often as something is tried again.
-    pub(crate) fn recurring_event(&self, kind: EventKind, what: String) {
+    /// Notes an event of a volume that may recur as often as something is tried again.
+    pub(crate) fn recurring_event(&self, kind: EventKind, volume: &str, what: String) {
         let since = self.rt.now().saturating_sub(EVENT_RECURRENCE);
         let is_told = |event: &Event| event.at >= since && event.kind == kind && event.what == what;
         if !self.events.borrow().iter().any(is_told) {
-            self.event(kind, what);
+            self.volume_event(kind, volume, what);
         }
     }
 

@@ -175,7 +175,7 @@ impl Core {
             planted::seen("member did not answer");
             let ms = self.deadline.span.get() / MILLIS;
             let what = format!("cache device {} has not answered for {ms} ms", member.id);
-            self.event(EventKind::MemberHung, what);
+            self.member_event(EventKind::MemberHung, member.id, what);
             self.fail_member(index, "waiting for", IoErrorKind::TimedOut.into());
         }
         self.give_up(index, IoErrorKind::TimedOut);

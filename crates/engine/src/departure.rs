@@ -352,8 +352,9 @@ impl Core {
             Err(error) => format!("its superblock could not be erased ({error}); it is stale"),
         };
         let (id, epoch) = (member.id, self.log.epoch.get());
-        self.event(
+        self.member_event(
             EventKind::MemberRemoved,
+            id,
             format!(
                 "cache device {id} was removed; the pool is in epoch {epoch} without it; {note}"
             ),

@@ -2,6 +2,8 @@
 
 use forebay_device::Nanos;
 
+use crate::ids::DeviceId;
+
 /// Of which kind an event is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventKind {
@@ -149,6 +151,17 @@ impl EventKind {
     }
 }
 
+/// What an event is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Subject {
+    /// The pool.
+    Pool,
+    /// One of its members, or a device that was one.
+    Member(DeviceId),
+    /// The volume of this name.
+    Volume(String),
+}
+
 /// Something a person should know, in the order it happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
@@ -156,6 +169,8 @@ pub struct Event {
     pub at: Nanos,
     /// Of which kind it is.
     pub kind: EventKind,
+    /// What it is about.
+    pub subject: Subject,
     /// What happened, on what.
     pub what: String,
 }

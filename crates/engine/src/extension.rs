@@ -158,7 +158,7 @@ impl Core {
             next.segment_bytes,
             segments.count()
         );
-        self.event(EventKind::MemberGrown, what);
+        self.member_event(EventKind::MemberGrown, id, what);
         Ok(())
     }
 

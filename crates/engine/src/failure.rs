@@ -156,7 +156,7 @@ impl Core {
             let member = &self.members[index];
             member.transition(Standing::Gone);
             member.watched.release();
-            self.event(EventKind::MemberFailed, self.failure_note(member, lost));
+            self.member_event(EventKind::MemberFailed, member.id, self.failure_note(member, lost));
         }
         self.epoch_begun.wake_all();
         self.room.wake_all();

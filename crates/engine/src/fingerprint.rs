@@ -110,7 +110,7 @@ pub(crate) async fn check(
                  it is, decide what becomes of the dirty data: `forebay volume accept-origin`",
             ));
         }
-        core.event(EventKind::OriginChanged, format!(
+        core.volume_event(EventKind::OriginChanged, &record.name, format!(
             "the origin of \"{}\" was changed while the pool was stopped: its cached data is dropped",
             record.name
         ));

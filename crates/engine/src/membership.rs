@@ -24,7 +24,7 @@ use std::rc::Rc;
 use forebay_device::BlockDevice;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::event::EventKind;
+use crate::event::{EventKind, Subject};
 use crate::format::{Host, MemberRecord, MemberState, Root, Superblock, Witness as WitnessFile};
 use crate::ids::DeviceId;
 use crate::superblock::{Slots, find_superblock};
@@ -117,7 +117,7 @@ pub(crate) struct Opening {
     /// Whether a person agreed to what is lost.
     pub accepted: bool,
     /// What a person should know.
-    pub notes: Vec<(EventKind, String)>,
+    pub notes: Vec<(EventKind, Subject, String)>,
 }
 
 /// The devices that the epoch of a superblock names.
@@ -263,14 +263,14 @@ pub(crate) async fn assess(
             .hint("see it with `forebay inspect`; nothing has been changed")
     })?;
     let mut notes: Vec<_> =
-        note.into_iter().map(|note| (EventKind::WitnessUnknown, note)).collect();
+        note.into_iter().map(|note| (EventKind::WitnessUnknown, Subject::Pool, note)).collect();
     notes.extend(missing.iter().map(|id| {
         let what =
             format!("cache device {id} is missing; the pool goes on without it in epoch {epoch}");
-        (EventKind::MemberMissing, what)
+        (EventKind::MemberMissing, Subject::Member(*id), what)
     }));
     if matches!(decision, Decision::OpenLosing | Decision::OpenUnknown) {
-        notes.push((EventKind::LossAccepted, accepted_note(&superblock)));
+        notes.push((EventKind::LossAccepted, Subject::Pool, accepted_note(&superblock)));
     }
     let mut members = Vec::new();
     for Found { slots, device } in found {
@@ -286,7 +286,7 @@ pub(crate) async fn assess(
                      without it: it is not used; it must be added anew",
                     own.device, own.epoch
                 );
-                notes.push((EventKind::MemberStale, what));
+                notes.push((EventKind::MemberStale, Subject::Member(own.device), what));
             }
         }
     }

@@ -18,7 +18,7 @@ use crate::creation::{check_name, check_write_amplification, invalid};
 use crate::deadline::{Deadline, check_device_deadline};
 use crate::destage::{Delay, Elevator, elevator};
 use crate::error::{Error, ErrorKind, Result};
-use crate::event::{Event, EventKind};
+use crate::event::{Event, EventKind, Subject};
 use crate::failure::{Standing, guardian};
 use crate::fingerprint;
 use crate::format::{
@@ -26,6 +26,7 @@ use crate::format::{
     VolumeSettings,
 };
 use crate::ids::{BLOCK_BYTES, DeviceId, SECTOR_BYTES, VolumeId};
+use crate::journal::Journal;
 use crate::lease::Lease;
 use crate::limits::{ORIGIN_BYTES_MAX, RAM_BYTES_MAX, RECORD_BYTES_MAX, VOLUMES_MAX};
 use crate::log::Log;
@@ -119,8 +120,8 @@ async fn start(
     deadline.tell(&core);
     core.accepted.set(accepted);
     core.event(EventKind::Opened, "pool opened".to_owned());
-    for (kind, note) in notes {
-        core.event(kind, note);
+    for (kind, subject, note) in notes {
+        core.event_of(subject, kind, note);
     }
     if let Some(taken) = taken {
         core.begin_lease(taken);
@@ -159,7 +160,7 @@ async fn claimed(
     let Some(host) = &options.host else { return Ok((opening, None)) };
     let Some(taken) = claim::take(rt, &opening, host, options).await? else {
         let what = "the pool has no room to say who has it open: never let two hosts open it";
-        opening.notes.push((EventKind::Unclaimed, what.to_owned()));
+        opening.notes.push((EventKind::Unclaimed, Subject::Pool, what.to_owned()));
         return Ok((opening, None));
     };
     let mut opening = match assessed_again(deadline, witness, options, &opening).await {
@@ -171,7 +172,7 @@ async fn claimed(
     };
     if let Some(Host { name, .. }) = &taken.from {
         let what = format!("the pool was taken over from host \"{name}\", which did not keep it");
-        opening.notes.push((EventKind::TakenOver, what));
+        opening.notes.push((EventKind::TakenOver, Subject::Pool, what));
     }
     Ok((opening, Some(taken)))
 }
@@ -345,6 +346,7 @@ fn new_core(
         partials: Cell::new(0),
         populating_bytes: Cell::new(0),
         writing: Writing::default(),
+        journal: Journal::default(),
         space: Space::default(),
         moving: Cell::new(0),
         throttle: Throttle::new(),

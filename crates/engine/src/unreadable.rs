@@ -181,7 +181,7 @@ impl Core {
                 "{bytes} B of volume \"{name}\" at {at} are good in no copy, its origin lacks them, and they \
                  are lost: reading them fails until they are overwritten"
             );
-            self.event(EventKind::DamageUnhealed, what);
+            self.volume_event(EventKind::DamageUnhealed, &name, what);
         }
         let blocks = lost.iter().map(|(_, count)| u64::from(*count)).sum();
         self.tell_flushes(&BTreeMap::from([(volume, blocks)]));

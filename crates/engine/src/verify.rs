@@ -158,7 +158,7 @@ impl Core {
                 member.id,
                 before + blocks
             );
-            self.event(EventKind::DamageFound, what);
+            self.member_event(EventKind::DamageFound, member.id, what);
         }
     }
 

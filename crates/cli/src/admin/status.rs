@@ -51,7 +51,7 @@ pub(crate) fn status(asking: &Asking) -> Result<()> {
 /// `forebay events`.
 #[derive(Args)]
 pub(crate) struct Events {
-    /// Only events with a higher number
+    /// Only events with a higher number; what pools have kept of earlier lives of the daemon has none
     #[arg(long, value_name = "N", default_value_t = 0)]
     after: u64,
     /// Only what matters as much, or more: `warning` is what somebody should look at, `critical` what needs
@@ -115,6 +115,7 @@ pub(crate) fn events(options: &Events) -> Result<()> {
 fn say_event(event: &Event) {
     let (time, severity) = (date(event.unix_s), event.severity.name());
     let Event { number, code, what, .. } = event;
+    let number = if *number == 0 { "-".to_owned() } else { number.to_string() };
     say(format_args!("{number:>4}  {time}  {severity:8}  {code:16}  {what}"));
 }
 

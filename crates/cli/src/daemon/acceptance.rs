@@ -25,7 +25,7 @@ impl Daemon {
                 "{} of volume \"{name}\" are accepted as lost: its origin's older data is read there",
                 text::bytes(accepted)
             );
-            self.journal.warn("lost-accepted", name.pool.as_str(), what);
+            self.journal.warn("lost-accepted", name, what);
         }
         self.describe_volume(name)
     }
@@ -83,7 +83,7 @@ impl Daemon {
             "the origin of volume \"{name}\" is used as it is; dirty data of {} {becomes}",
             text::bytes(bytes)
         );
-        self.journal.warn("origin-accepted", name.pool.as_str(), what);
+        self.journal.warn("origin-accepted", name, what);
         // At once, and not only when it is tried again.
         open.volumes.borrow_mut().remove(name.volume.as_str());
         self.attach_volumes(&slot, &open).await;

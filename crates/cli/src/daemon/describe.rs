@@ -1,5 +1,6 @@
 //! How everything is, in the API's words.
 
+use std::path::PathBuf;
 use std::rc::Rc;
 
 use forebay_control::api::{
@@ -9,6 +10,7 @@ use forebay_control::api::{
 use forebay_control::name::VolumeName;
 use forebay_device::runtime::{MILLISECOND, SECOND};
 use forebay_engine::format::{MemberRecord, MemberState as OnDisk, Superblock, VolumeRecord};
+use forebay_engine::ids::DeviceId;
 
 use super::population;
 use super::scan::{Found, newest};
@@ -77,6 +79,11 @@ pub(super) fn members_of(
 }
 
 impl Slot {
+    /// Where a cache device is, or was last.
+    pub(super) fn place_of(&self, id: DeviceId) -> Option<PathBuf> {
+        self.record.borrow().places.get(&id.to_string()).cloned()
+    }
+
     /// The engine knows cache devices by their identities; people find them by where they are, or were.
     pub(super) fn with_places(&self, mut what: String) -> String {
         for (id, path) in &self.record.borrow().places {

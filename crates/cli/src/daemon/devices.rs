@@ -190,7 +190,7 @@ impl Daemon {
             let bytes = text::bytes(bytes);
             let what =
                 format!("cache device {id} is {bytes} larger than what pool \"{pool}\" uses");
-            self.journal.note("member-larger", pool, what);
+            self.journal.note("member-larger", (pool, id.to_string()), what);
         }
     }
 

@@ -54,7 +54,7 @@ impl Daemon {
             Err(why) => {
                 if known.as_deref() != Some(why.what()) {
                     let what = format!("export of \"{pool}/{volume}\": {}", why.what());
-                    self.journal.warn("export-failed", pool.as_str(), what);
+                    self.journal.warn("export-failed", &name, what);
                 }
                 Serving::Failed { why, retry_at: self.reactor.now() + RETRY_INTERVAL }
             }
@@ -191,7 +191,7 @@ impl Daemon {
         let uri = host.uris.first().cloned().unwrap_or_default();
         open.exports.borrow_mut().insert(volume.to_owned(), Serving::Live(host));
         let what = format!("volume \"{name}\" is served at {uri}");
-        self.journal.note("export-added", name.pool.as_str(), what);
+        self.journal.note("export-added", &name, what);
         Ok(api::Export { volume: name, uri, clients: 0, read_only, tls, reason: String::new() })
     }
 
@@ -223,7 +223,7 @@ impl Daemon {
         }
         self.shelf.forget(name);
         let what = format!("volume \"{name}\" is not exported any more");
-        self.journal.note("export-removed", name.pool.as_str(), &what);
+        self.journal.note("export-removed", name, &what);
         Ok(Done::of(what))
     }
 

@@ -112,12 +112,13 @@ impl Daemon {
         let change = patient.known.learn(answer, self.reactor.unix_seconds());
         let what =
             format!("{} {}: {}", ssd.kind, ssd.path.display(), patient.known.health().summary);
+        let subject = (ssd.pool.as_str(), ssd.path.display().to_string());
         match change {
             Some(Change::Worse(HealthVerdict::Failing)) => {
-                self.journal.warn("ssd-failing", &ssd.pool, what);
+                self.journal.warn("ssd-failing", subject, what);
             }
-            Some(Change::Worse(_)) => self.journal.warn("ssd-warning", &ssd.pool, what),
-            Some(Change::Well) => self.journal.note("ssd-well", &ssd.pool, what),
+            Some(Change::Worse(_)) => self.journal.warn("ssd-warning", subject, what),
+            Some(Change::Well) => self.journal.note("ssd-well", subject, what),
             None => {}
         }
     }

@@ -1,15 +1,21 @@
-//! What a person should know, in the order it happened: in memory for `forebay events`, and in the
-//! log.
+//! What a person should know, in the order it happened: in memory for `forebay events`, in the log, and with the pools
+//! that it is about.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 
 use forebay_control::api::{Event, Severity};
+use forebay_control::name::{Name, VolumeName};
 use forebay_device::Runtime;
 use forebay_device::real::reactor::Reactor;
+use forebay_engine::format::EventRecord;
+use forebay_engine::{self as engine, Pool};
 
-/// Events kept; older ones are only in the log. A bad day of one pool, several times over.
+use super::{Daemon, Open};
+
+/// Events kept of this life of the daemon, and of earlier ones; older ones are only in the log. A bad day of one
+/// pool, several times over.
 const EVENTS_MAX: usize = 1024;
 
 /// What needs somebody to act: data is lost, or something is not served or not written until then.
@@ -26,49 +32,174 @@ pub(crate) const CRITICAL: [&str; 10] = [
     "ssd-failing",
 ];
 
+/// What an event is about.
+pub(super) struct Subject {
+    /// Empty if it is the daemon.
+    pool: String,
+    /// A volume's name, a device's path, or nothing.
+    of_pool: String,
+}
+
+impl From<&str> for Subject {
+    fn from(pool: &str) -> Subject {
+        Subject { pool: pool.to_owned(), of_pool: String::new() }
+    }
+}
+
+impl From<&String> for Subject {
+    fn from(pool: &String) -> Subject {
+        pool.as_str().into()
+    }
+}
+
+impl From<&Name> for Subject {
+    fn from(pool: &Name) -> Subject {
+        pool.as_str().into()
+    }
+}
+
+impl From<&VolumeName> for Subject {
+    fn from(name: &VolumeName) -> Subject {
+        (name.pool.as_str(), name.volume.to_string()).into()
+    }
+}
+
+impl From<(&str, String)> for Subject {
+    fn from((pool, of_pool): (&str, String)) -> Subject {
+        Subject { pool: pool.to_owned(), of_pool }
+    }
+}
+
 /// See the head of the file.
 pub(super) struct Journal {
     reactor: Rc<Reactor>,
     events: RefCell<VecDeque<Event>>,
+    /// What was told before this life of the daemon, in order; found with pools.
+    past: RefCell<Vec<Event>>,
 }
 
 impl Journal {
     pub(super) fn new(reactor: &Rc<Reactor>) -> Journal {
-        Journal { reactor: Rc::clone(reactor), events: RefCell::default() }
+        Journal {
+            reactor: Rc::clone(reactor),
+            events: RefCell::default(),
+            past: RefCell::default(),
+        }
     }
 
     /// Notes that something happened as it should.
-    pub(super) fn note(&self, code: &str, pool: &str, what: impl Into<String>) {
-        let what = what.into();
-        tracing::info!(code, pool, "{what}");
-        self.keep(Severity::Info, code, pool, what);
+    pub(super) fn note(&self, code: &str, subject: impl Into<Subject>, what: impl Into<String>) {
+        let (subject, what) = (subject.into(), what.into());
+        tracing::info!(code, pool = subject.pool, "{what}");
+        self.keep(Severity::Info, code, subject, what);
     }
 
     /// Notes that something needs a look, or more.
-    pub(super) fn warn(&self, code: &str, pool: &str, what: impl Into<String>) {
-        let what = what.into();
+    pub(super) fn warn(&self, code: &str, subject: impl Into<Subject>, what: impl Into<String>) {
+        let (subject, what) = (subject.into(), what.into());
         let is_critical = CRITICAL.contains(&code);
         if is_critical {
-            tracing::error!(code, pool, "{what}");
+            tracing::error!(code, pool = subject.pool, "{what}");
         } else {
-            tracing::warn!(code, pool, "{what}");
+            tracing::warn!(code, pool = subject.pool, "{what}");
         }
         let severity = if is_critical { Severity::Critical } else { Severity::Warning };
-        self.keep(severity, code, pool, what);
+        self.keep(severity, code, subject, what);
     }
 
-    fn keep(&self, severity: Severity, code: &str, pool: &str, what: String) {
+    fn keep(&self, severity: Severity, code: &str, subject: Subject, what: String) {
         let mut events = self.events.borrow_mut();
         let number = events.back().map_or(0, |event| event.number) + 1;
         if events.len() == EVENTS_MAX {
             events.pop_front();
         }
-        let (unix_s, code, pool) = (self.reactor.unix_seconds(), code.to_owned(), pool.to_owned());
-        events.push_back(Event { number, unix_s, severity, code, pool, what });
+        let (unix_s, code) = (self.reactor.unix_seconds(), code.to_owned());
+        let Subject { pool, of_pool: subject } = subject;
+        events.push_back(Event { number, unix_s, severity, code, pool, subject, what });
     }
 
-    /// The events with a higher number.
+    /// The events with a higher number; with 0, those of earlier lives before them.
     pub(super) fn after(&self, number: u64) -> Vec<Event> {
-        self.events.borrow().iter().filter(|event| event.number > number).cloned().collect()
+        let mut found = if number == 0 { self.past.borrow().clone() } else { Vec::new() };
+        found.extend(self.events.borrow().iter().filter(|event| event.number > number).cloned());
+        found
     }
+
+    /// Takes over what was told of a pool before; the number of the event up to which it knows what is told here.
+    pub(super) fn recall(&self, name: &str, told: Vec<EventRecord>) -> u64 {
+        let (mut past, events) = (self.past.borrow_mut(), self.events.borrow());
+        let mut kept = 0;
+        for told in told {
+            // It may have been told in this life: the pool was closed since, and is opened again.
+            let is_it = |event: &&Event| {
+                event.pool == name && event.unix_s == told.unix_s && record(event).cut() == told
+            };
+            match events.iter().rfind(is_it) {
+                Some(known) => kept = kept.max(known.number),
+                None if past.iter().any(|event| is_it(&event)) => {}
+                None => past.push(recalled(name, told)),
+            }
+        }
+        past.sort_by_key(|event| event.unix_s);
+        let surplus = past.len().saturating_sub(EVENTS_MAX);
+        past.drain(..surplus);
+        kept
+    }
+
+    /// Gives a pool what was told of it after the event of this number; the number of the last one.
+    pub(super) fn give(&self, name: &str, pool: &Pool, after: u64) -> u64 {
+        let events = self.events.borrow();
+        for event in events.iter().filter(|event| event.number > after && event.pool == name) {
+            pool.tell(record(event));
+        }
+        events.back().map_or(after, |event| event.number)
+    }
+}
+
+impl Daemon {
+    /// Brings what a pool has reported into the journal, and what was told of it otherwise to the pool.
+    pub(super) fn tell_news(&self, name: &str, open: &Open) {
+        for event in open.notes.news(&open.pool) {
+            let slot = self.slots.borrow().get(name).cloned();
+            let placed = |what: String| match &slot {
+                Some(slot) => slot.with_places(what),
+                None => what,
+            };
+            let subject = match event.subject {
+                engine::Subject::Pool => String::new(),
+                engine::Subject::Volume(volume) => volume,
+                engine::Subject::Member(id) => {
+                    let place = slot.as_ref().and_then(|slot| slot.place_of(id));
+                    place.map_or(id.to_string(), |path| path.display().to_string())
+                }
+            };
+            let (code, subject, what) = (event.kind.code(), (name, subject), placed(event.what));
+            if event.kind.is_good_news() {
+                self.journal.note(code, subject, what);
+            } else {
+                self.journal.warn(code, subject, what);
+            }
+        }
+        open.told.set(self.journal.give(name, &open.pool, open.told.get()));
+    }
+}
+
+fn recalled(pool: &str, told: EventRecord) -> Event {
+    let severity = match told.severity {
+        1 => Severity::Info,
+        2 => Severity::Warning,
+        _ => Severity::Critical,
+    };
+    let EventRecord { unix_s, code, subject, what, .. } = told;
+    Event { number: 0, unix_s, severity, code, pool: pool.to_owned(), subject, what }
+}
+
+fn record(event: &Event) -> EventRecord {
+    let severity = match event.severity {
+        Severity::Info => 1,
+        Severity::Warning => 2,
+        Severity::Critical => 3,
+    };
+    let Event { unix_s, code, subject, what, .. } = event.clone();
+    EventRecord { unix_s, severity, code, subject, what }
 }

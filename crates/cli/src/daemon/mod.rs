@@ -140,14 +140,16 @@ struct Open {
     exports: RefCell<BTreeMap<String, Serving>>,
     progress: RefCell<Progress>,
     spares: Spares,
+    /// Number of the event up to which the pool was given what is told of it.
+    told: Cell<u64>,
 }
 
 impl Open {
     /// A pool of which nothing is attached yet.
     fn new(pool: Pool, members: Members, notes: Notes) -> Open {
         let (volumes, origins, troubles, exports, progress, spares) = Default::default();
-        let members = RefCell::new(members);
-        Open { pool, members, notes, volumes, origins, troubles, exports, progress, spares }
+        let (members, told) = (RefCell::new(members), Cell::default());
+        Open { pool, members, notes, volumes, origins, troubles, exports, progress, spares, told }
     }
 
     /// Bytes of a volume that are not known to be durable on its origin, whether that is attached or not.

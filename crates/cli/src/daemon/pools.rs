@@ -329,6 +329,7 @@ impl Daemon {
         let open = Rc::new(Open::new(pool, members, notes));
         *slot.state.borrow_mut() = State::Open(Rc::clone(&open));
         self.tell_time(&open);
+        open.told.set(self.journal.recall(&name, open.pool.begin_journal().await));
         self.tell_news(&name, &open);
         self.tell_larger(&name, &open);
         let superblock = open.pool.superblock();
@@ -372,21 +373,6 @@ impl Daemon {
         let witness = self.state.witness(&record.id).await?;
         let witness = FileWitness::at(&self.reactor, &witness, &members.identities()).await?;
         members.open_pool(&self.reactor, witness, Tuning::default(), decided).await
-    }
-
-    /// Brings what a pool has reported into the journal.
-    pub(super) fn tell_news(&self, name: &str, open: &Open) {
-        for mut event in open.notes.news(&open.pool) {
-            let code = event.kind.code();
-            if let Some(slot) = self.slots.borrow().get(name) {
-                event.what = slot.with_places(event.what);
-            }
-            if event.kind.is_good_news() {
-                self.journal.note(code, name, event.what);
-            } else {
-                self.journal.warn(code, name, event.what);
-            }
-        }
     }
 
     /// Opens what can be opened now, and looks for what is missing.

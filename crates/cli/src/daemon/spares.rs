@@ -233,7 +233,7 @@ impl Daemon {
         *slot.record.borrow_mut() = record;
         open.spares.held.borrow_mut().insert(id.clone(), Held::Ready(members));
         let what = format!("{} is a spare now ({id})", path.display());
-        self.journal.note("spare-added", pool.as_str(), what);
+        self.journal.note("spare-added", (pool.as_str(), path.display().to_string()), what);
         self.describe_pool(pool.as_str())
     }
 
@@ -312,7 +312,7 @@ impl Daemon {
             format!("; its mark stays ({}), and means nothing here any more", failure.what())
         });
         let what = format!("{} is no spare any more{rest}", path.display());
-        self.journal.note("spare-removed", pool.as_str(), what);
+        self.journal.note("spare-removed", (pool.as_str(), path.display().to_string()), what);
         Ok(())
     }
 
@@ -322,7 +322,7 @@ impl Daemon {
             let (name, path) = slot.name_and_spare(&id);
             if let Err(failure) = self.in_time(open, &path, unmark(&*members.only())).await {
                 let what = format!("{} keeps its mark: {}", path.display(), failure.what());
-                self.journal.warn("spare-failed", &name, what);
+                self.journal.warn("spare-failed", (&*name, path.display().to_string()), what);
             }
             open.spares.forget(&id);
         }
@@ -361,13 +361,18 @@ impl Daemon {
     /// Says that a spare is missing, once, and that it has come back.
     fn tell_of_spare(&self, pool: &str, path: &Path, now: &Held, before: Option<&Held>) {
         let path = path.display();
+        let subject = (pool, path.to_string());
         match (now, before) {
             (Held::Ready(_), Some(_)) => {
-                self.journal.note("spare-found", pool, format!("the spare {path} is there again"));
+                self.journal.note(
+                    "spare-found",
+                    subject,
+                    format!("the spare {path} is there again"),
+                );
             }
             (Held::Missing(why), None) => {
                 let what = format!("the spare {path} cannot be used: {why}");
-                self.journal.warn("spare-missing", pool, what);
+                self.journal.warn("spare-missing", subject, what);
             }
             _ => {}
         }
@@ -432,7 +437,7 @@ impl Daemon {
     fn fail_spare(&self, slot: &Slot, open: &Open, id: &str, failure: &Failure) {
         let (name, path) = slot.name_and_spare(id);
         let what = format!("the spare {} could not be taken: {}", path.display(), failure.what());
-        self.journal.warn("spare-failed", &name, what);
+        self.journal.warn("spare-failed", (&*name, path.display().to_string()), what);
         let failed = Held::Failed(failure.what().to_owned());
         open.spares.held.borrow_mut().insert(id.to_owned(), failed);
     }
@@ -526,7 +531,7 @@ impl Daemon {
             "the spare {} has taken the place of cache device {lost}{place}; {copies}",
             path.display()
         );
-        self.journal.note("spare-taken", record.name.as_str(), what);
+        self.journal.note("spare-taken", (record.name.as_str(), path.display().to_string()), what);
     }
 }
 

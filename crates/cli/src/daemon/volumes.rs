@@ -329,6 +329,7 @@ impl Daemon {
     pub(super) async fn attach_volumes(&self, slot: &Slot, open: &Rc<Open>) {
         let pool = slot.record.borrow().name.clone();
         for record in open.pool.superblock().volumes {
+            let subject = || (pool.as_str(), record.name.clone());
             let path = Path::new(&record.origin);
             let known = match open.volumes.borrow().get(&record.name) {
                 Some(Attached::Online(_)) => continue,
@@ -349,13 +350,13 @@ impl Daemon {
                 Ok((volume, origin)) => {
                     let name = format!("\"{pool}/{}\"", record.name);
                     let what = format!("volume {name} is online");
-                    self.journal.note("volume-online", pool.as_str(), what);
+                    self.journal.note("volume-online", subject(), what);
                     let more =
                         origin.device().geometry().size_bytes / 512 * 512 - volume.size_bytes();
                     if more > 0 {
                         let more = text::bytes(more);
                         let what = format!("the origin of volume {name} is {more} larger");
-                        self.journal.note("origin-grown", pool.as_str(), what);
+                        self.journal.note("origin-grown", subject(), what);
                     }
                     open.origins.borrow_mut().insert(record.name.clone(), origin);
                     Attached::Online(Rc::new(volume))
@@ -367,7 +368,7 @@ impl Daemon {
                             VolumeState::OriginRefused => "origin-refused",
                             _ => "origin-missing",
                         };
-                        self.journal.warn(code, pool.as_str(), what);
+                        self.journal.warn(code, subject(), what);
                     }
                     let is_there = why.code() != Code::NotFound;
                     let pause = if is_there { RETRY_INTERVAL } else { 0 };
@@ -393,6 +394,7 @@ impl Daemon {
         let mut told = open.troubles.borrow_mut();
         for volume in open.origins.borrow().keys() {
             let name = format!("\"{pool}/{volume}\"");
+            let subject = || (pool.as_str(), volume.clone());
             match open.trouble(volume) {
                 Some(trouble) if is_news(told.get(volume), &trouble) => {
                     let (state, why) = &trouble;
@@ -400,12 +402,12 @@ impl Daemon {
                         VolumeState::OriginFailed => "origin-failed",
                         _ => "origin-missing",
                     };
-                    self.journal.warn(code, pool.as_str(), format!("volume {name}: {why}"));
+                    self.journal.warn(code, subject(), format!("volume {name}: {why}"));
                     told.insert(volume.clone(), trouble);
                 }
                 None if told.remove(volume).is_some() => {
                     let what = format!("volume {name} is online");
-                    self.journal.note("volume-online", pool.as_str(), what);
+                    self.journal.note("volume-online", subject(), what);
                 }
                 _ => (),
             }
@@ -514,7 +516,7 @@ impl Daemon {
         let online = Attached::Online(Rc::new(volume));
         open.volumes.borrow_mut().insert(spec.name.clone(), online);
         let what = format!("volume \"{name}\" was put in front of {}", spec.origin);
-        self.journal.note("volume-added", pool.as_str(), what);
+        self.journal.note("volume-added", &name, what);
         self.describe_volume(&name)
     }
 
@@ -534,7 +536,7 @@ impl Daemon {
         volume.set_mode(engine_mode(body.mode)).await?;
         let mode = mode_name(body.mode);
         let what = format!("volume \"{name}\" is now {mode}");
-        self.journal.note("volume-mode", name.pool.as_str(), what);
+        self.journal.note("volume-mode", name, what);
         let comes_home = !engine_mode(body.mode).writes_back();
         let owed = Rc::clone(&volume);
         let left = move || if comes_home { owed.unproven_blocks() * BLOCK_BYTES } else { 0 };
@@ -560,7 +562,7 @@ impl Daemon {
         let (settings, cache_block_bytes, what) = changed(&volume, body)?;
         volume.set_with(settings, cache_block_bytes).await?;
         let what = format!("volume \"{name}\": {}", what.join("; "));
-        self.journal.note("volume-set", name.pool.as_str(), what);
+        self.journal.note("volume-set", name, what);
         self.describe_volume(name)
     }
 
@@ -602,7 +604,7 @@ impl Daemon {
             let (_, open) = self.open(name.pool.as_str())?;
             let size = open.pool.grow_volume(name.volume.as_str()).await?;
             let what = format!("volume \"{name}\" has grown to {}", text::bytes(size));
-            self.journal.note("volume-grown", name.pool.as_str(), what);
+            self.journal.note("volume-grown", name, what);
         }
         self.describe_volume(name)
     }
@@ -678,7 +680,7 @@ impl Daemon {
         open.origins.borrow_mut().remove(name.volume.as_str());
         open.troubles.borrow_mut().remove(name.volume.as_str());
         let what = format!("volume \"{name}\" was removed; its origin is the plain disk");
-        self.journal.note("volume-removed", name.pool.as_str(), what);
+        self.journal.note("volume-removed", name, what);
         Ok(())
     }
 }

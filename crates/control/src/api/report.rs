@@ -130,7 +130,7 @@ pub struct VolumeStats {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EventsQuery {
-    /// Only events with a higher number.
+    /// Only events with a higher number; 0: all, also those of earlier lives.
     #[serde(default)]
     pub after: u64,
 }
@@ -165,7 +165,7 @@ impl Severity {
 /// Something a person should know.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Event {
-    /// Counts the events of a daemon's life from 1.
+    /// Counts the events of a daemon's life from 1; 0 if it was told before that, and was kept with the pool.
     pub number: u64,
     /// When, in seconds since 1970.
     pub unix_s: u64,
@@ -176,6 +176,9 @@ pub struct Event {
     pub code: String,
     /// The pool, or nothing.
     pub pool: String,
+    /// What of the pool it is about: a volume's name, or a device's path or identity; empty if it is all of it.
+    #[serde(default)]
+    pub subject: String,
     /// What happened, on what.
     pub what: String,
 }

@@ -406,7 +406,7 @@ impl Core {
             if let Err(error) = core.destage_group(&v, &group).await
                 && !v.elevator.failed.replace(true)
             {
-                core.recurring_event(EventKind::DestageFailed, error.what);
+                core.recurring_event(EventKind::DestageFailed, &v.name, error.what);
             }
             v.elevator.give_back(&group);
             v.elevator.bytes.set(v.elevator.bytes.get() - bytes);

@@ -116,6 +116,7 @@ impl Core {
                 }
                 self.recurring_event(
                     EventKind::OriginFlushFailed,
+                    &v.name,
                     format!("flushing the origin of \"{}\": {error}", v.name),
                 );
                 Err(origin_error(v, "flushing", error))

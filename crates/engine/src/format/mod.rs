@@ -8,6 +8,7 @@ mod checksum;
 mod claim;
 mod codec;
 mod entry;
+mod events;
 mod extent;
 mod footer;
 mod geometry;
@@ -28,6 +29,7 @@ pub use codec::{
     FEATURE_GROWN, FEATURE_OWN_ROOTS, FEATURES_KNOWN, FORMAT_VERSION, Field, FormatError, Structure,
 };
 pub use entry::{ENTRY_BYTES, Entry, EntryKind, NO_DATA, RECORD_BLOCKS_MAX, VOLUME_BLOCKS_MAX};
+pub use events::{EventPage, EventRecord};
 pub use extent::{Extent, State};
 pub use footer::{
     FooterRecord, FooterTrailer, decode_footer_body, decode_footer_trailer, encode_footer,
@@ -73,6 +75,8 @@ pub const STRUCTURES: &[Structure] = &[
     image::item::STRUCTURE,
     spare::at::STRUCTURE,
     claim::at::STRUCTURE,
+    events::at::STRUCTURE,
+    events::item::STRUCTURE,
     witness::at::STRUCTURE,
     witness::item::STRUCTURE,
 ];

@@ -138,7 +138,18 @@ fn claims() -> Case {
     }
 }
 
-pub fn cases() -> [fn() -> Case; 9] {
+fn event_pages() -> Case {
+    let mut newer = EventPage { written: 4, ..samples::event_page() };
+    newer.events.push(EventRecord { unix_s: 1_800_000_001, ..newer.events[0].clone() });
+    Case {
+        name: "event_page",
+        older: samples::event_page().encode(),
+        newer: newer.encode(),
+        reencode: |bytes| EventPage::decode(bytes).map(|page| page.encode()),
+    }
+}
+
+pub fn cases() -> [fn() -> Case; 10] {
     [
         superblocks,
         roots,
@@ -148,6 +159,7 @@ pub fn cases() -> [fn() -> Case; 9] {
         image_chunks,
         spares,
         claims,
+        event_pages,
         witnesses,
     ]
 }

@@ -28,6 +28,7 @@ pub fn all() -> Vec<Sample> {
         sample("image_chunk", image_chunk(&regions()), |b| decode_chunk(b).map(drop)),
         sample("spare", spare().encode(), |b| Spare::decode(b).map(drop)),
         sample("claim", claim().encode(), |b| Claim::decode(b).map(drop)),
+        sample("event_page", event_page().encode(), |b| EventPage::decode(b).map(drop)),
         sample("witness", witness().encode(), |b| Witness::decode(b).map(drop)),
     ]
 }
@@ -60,6 +61,18 @@ pub fn claim() -> Claim {
         released: false,
         host: Host { id: [4; 16], boot: [5; 16], name: "nas".into() },
     }
+}
+
+pub fn event_page() -> EventPage {
+    let event = |severity, subject: &str| EventRecord {
+        unix_s: 1_800_000_000,
+        severity,
+        code: "member-failed".into(),
+        subject: subject.into(),
+        what: "writing to /dev/sdb: I/O error".into(),
+    };
+    let events = vec![event(2, "/dev/sdb"), event(1, "")];
+    EventPage { pool: POOL, number: 40, written: 3, events }
 }
 
 pub fn spare() -> Spare {

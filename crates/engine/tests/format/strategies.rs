@@ -3,7 +3,7 @@
 use forebay_engine::Populate;
 use forebay_engine::format::*;
 use forebay_engine::ids::*;
-use forebay_engine::limits::RAM_BYTES_MAX;
+use forebay_engine::limits::{COUNTER_MAX, RAM_BYTES_MAX};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -325,6 +325,22 @@ proptest! {
         let claim = Claim { pool, claim, number, beat, beat_unix_s, lease_ms, released, host };
         prop_assert_eq!(Claim::decode(&claim.encode()), Ok(claim));
         prop_assert_eq!(Superblock::decode(&bytes), Ok(superblock));
+    }
+
+    #[test]
+    fn event_pages_round_trip(
+        (number, written) in (0..=COUNTER_MAX, 0..=COUNTER_MAX),
+        told in vec((any::<u64>(), any::<u8>(), "[a-z-]{1,300}", ".{0,300}", ".{0,1500}"), 0..40),
+    ) {
+        let mut page = EventPage { pool: samples::POOL, number, written, events: Vec::new() };
+        for (unix_s, severity, code, subject, what) in told {
+            let event = EventRecord { unix_s, severity, code, subject, what }.cut();
+            prop_assert_eq!(event.clone().cut(), event.clone());
+            if page.has_room(&event) {
+                page.events.push(event);
+            }
+        }
+        prop_assert_eq!(EventPage::decode(&page.encode()), Ok(page));
     }
 
     #[test]

@@ -17,6 +17,7 @@ mod flush;
 mod growth;
 mod hanging;
 mod hosts;
+mod journal;
 mod lives;
 mod lost;
 mod lying;
