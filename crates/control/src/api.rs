@@ -359,6 +359,9 @@ pub struct Member {
     /// Blocks of 4 KiB that it has returned damaged since the pool was opened.
     #[serde(default)]
     pub damaged_blocks: u64,
+    /// Whether it takes much longer than the others: ten times their 99th percentile, for a minute.
+    #[serde(default)]
+    pub slow: bool,
     /// Bytes that the device has behind what the pool uses of it.
     #[serde(default)]
     pub unused_bytes: u64,

@@ -209,6 +209,8 @@ pub(crate) struct Core {
     /// Sets whose dirty data is being moved.
     pub moving: Cell<u32>,
     pub scrub: Scrub,
+    /// When members were compared last.
+    pub compared: Cell<Nanos>,
     /// What was told of the pool.
     pub journal: Journal,
     /// Whether what is read from a member is checked before a client sees it.

@@ -21,6 +21,10 @@ pub enum EventKind {
     MemberRemoved,
     /// A member has not answered within the pool's deadline.
     MemberHung,
+    /// A member takes much longer than its peers.
+    MemberSlow,
+    /// It does no more.
+    MemberQuick,
     /// The pool opens without a member.
     MemberMissing,
     /// A member is there that the pool has gone on without.
@@ -69,7 +73,7 @@ pub enum EventKind {
 
 impl EventKind {
     /// All of them.
-    pub const ALL: [EventKind; 29] = [
+    pub const ALL: [EventKind; 31] = [
         EventKind::Opened,
         EventKind::Latched,
         EventKind::MemberFailed,
@@ -77,6 +81,8 @@ impl EventKind {
         EventKind::MemberGrown,
         EventKind::MemberRemoved,
         EventKind::MemberHung,
+        EventKind::MemberSlow,
+        EventKind::MemberQuick,
         EventKind::MemberMissing,
         EventKind::MemberStale,
         EventKind::LossAccepted,
@@ -109,6 +115,7 @@ impl EventKind {
                 | EventKind::CopiesRestored
                 | EventKind::CopiesRaised
                 | EventKind::MemberAdded
+                | EventKind::MemberQuick
                 | EventKind::MemberGrown
                 | EventKind::MemberRemoved
                 | EventKind::ScrubEnded
@@ -125,6 +132,8 @@ impl EventKind {
             EventKind::MemberGrown => "member-grown",
             EventKind::MemberRemoved => "member-removed",
             EventKind::MemberHung => "member-hung",
+            EventKind::MemberSlow => "member-slow",
+            EventKind::MemberQuick => "member-quick",
             EventKind::MemberMissing => "member-missing",
             EventKind::MemberStale => "member-stale",
             EventKind::LossAccepted => "loss-accepted",

@@ -47,6 +47,7 @@ mod scrub;
 mod segment;
 mod sequential;
 mod share;
+mod slow;
 mod sound;
 mod space;
 mod spare;

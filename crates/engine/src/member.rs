@@ -11,6 +11,7 @@ use crate::failure::Standing;
 use crate::format::MemberRecord;
 use crate::ids::DeviceId;
 use crate::limits::PLACES_MAX;
+use crate::slow::Spans;
 
 /// One SSD of the pool.
 pub(crate) struct Member {
@@ -26,6 +27,8 @@ pub(crate) struct Member {
     pub unflushed: Cell<bool>,
     /// Clients' reads and appends under way; see [`crate::copies`].
     pub queue: Queue,
+    /// How long some of them take.
+    pub spans: Spans,
     pub standing: Cell<Standing>,
     /// Blocks that it has returned damaged since the pool was opened.
     pub damaged: Cell<u64>,
@@ -49,6 +52,7 @@ impl Member {
             segments_offset,
             unflushed: Cell::new(false),
             queue: Queue::default(),
+            spans: Spans::default(),
             standing: Cell::new(standing),
             damaged: Cell::new(0),
             failure: RefCell::default(),

@@ -252,6 +252,7 @@ fn new_core(
     let segment_bytes = u64::from(superblock.segment_bytes);
     let segment_blocks = (segment_bytes / BLOCK_BYTES) as u32;
     let record_blocks_max = ((RECORD_BYTES_MAX / BLOCK_BYTES) as u32).min(segment_blocks / 4);
+    let now = rt.now();
     let given: Vec<Numbers> = opened.iter().map(|member| member.record.segments).collect();
     let segments: u64 = given.iter().map(|numbers| u64::from(numbers.count())).sum();
     // The numbers of members that are gone stay theirs: images and headers may still name them.
@@ -271,7 +272,7 @@ fn new_core(
     let shards: Vec<ShardState> =
         (0..superblock.shard_count).map(|_| ShardState::default()).collect();
     Core {
-        opened: rt.now(),
+        opened: now,
         rt,
         tuning,
         members,
@@ -346,6 +347,7 @@ fn new_core(
         partials: Cell::new(0),
         populating_bytes: Cell::new(0),
         writing: Writing::default(),
+        compared: Cell::new(now),
         journal: Journal::default(),
         space: Space::default(),
         moving: Cell::new(0),

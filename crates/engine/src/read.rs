@@ -281,9 +281,10 @@ impl Core {
         let (member, at) = self.copy_of(m.location, copy).expect("a plain run has a copy");
         let pinned = self.sets.borrow_mut().pin(m.location);
         let within = offset - m.block * BLOCK_BYTES;
-        let queued = member.queue.guard();
+        let (queued, begun) = (member.queue.guard(), member.spans.begin(&*self.rt));
         let outcome = member.device.read(at + within, buf).await;
         drop(queued);
+        member.spans.end(&*self.rt, begun);
         add(&self.counters.read_cache_bytes, len as u64);
         let buf = outcome.buf.unwrap_or_else(|| Buf::zeroed(len));
         let answer = match outcome.result {

@@ -469,7 +469,11 @@ impl Volume {
         if !planted::is(Bug::RemoteHitUnpinned) {
             self.core.unpin(hit.set);
         }
-        self.core.read_latency.record(self.core.rt.now() - hit.started);
+        let span = self.core.rt.now() - hit.started;
+        self.core.read_latency.record(span);
+        if member.spans.is_due() {
+            member.spans.record(span);
+        }
     }
 
     /// Writes `data` at byte `offset`; with `durable` (FUA) it survives a power cut once this

@@ -132,6 +132,16 @@ pub(crate) const CODES: &[(&str, &str, &str)] = &[
         "See `dmesg` and the cabling; `forebay pool show` tells whether it has answered since. If it is only slow, raise the limit: `forebay pool set NAME device_deadline=30s`.",
     ),
     (
+        "member-slow",
+        "A cache device answers, and takes at least ten times as long as the others for the slowest hundredth of its requests, for a minute now. Nothing is lost; clients wait for it where it has the only copy, and writes wait for it always.",
+        "Look at its temperature, its life used and the kernel's log (`forebay pool show`, `dmesg`): an SSD that is hot throttles, one that is worn or failing retries. See with `forebay pool device can-i-pull` whether it may go, and replace it if it goes on: `forebay pool device replace`.",
+    ),
+    (
+        "member-quick",
+        "A cache device that was slow is not any more.",
+        "Nothing; if it comes back, see `member-slow`.",
+    ),
+    (
         "member-missing",
         "The pool was opened without one of its cache devices and goes on without it for good.",
         "Add another one (`forebay pool device add`). One that comes back is stale: it can be added again once it is erased.",

@@ -655,8 +655,9 @@ pub(super) fn print_pool(pool: &Pool) {
             0 => String::new(),
             blocks => format!("; has returned {blocks} damaged blocks"),
         };
+        let slow = if member.slow { "; much slower than the others" } else { "" };
         let seen = if member.state == MemberState::Present { "" } else { " (was there last)" };
-        say(format_args!("ssd      {state:8} {place}{seen}  {}{damaged}", member.id));
+        say(format_args!("ssd      {state:8} {place}{seen}  {}{damaged}{slow}", member.id));
         if member.unused_bytes > 0 {
             let unused = text::bytes(member.unused_bytes);
             let grow = format!(

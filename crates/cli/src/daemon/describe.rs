@@ -73,7 +73,7 @@ pub(super) fn members_of(
         let id = member.device.to_string();
         let known = || record.and_then(|record| record.places.get(&id)).cloned();
         let path = place.map(|found| found.path.clone()).or_else(known);
-        Member { id, path, state, damaged_blocks: 0, unused_bytes: 0, health: None }
+        Member { id, path, state, damaged_blocks: 0, slow: false, unused_bytes: 0, health: None }
     });
     members.collect()
 }
@@ -198,6 +198,7 @@ impl Daemon {
                     path: Some(path.clone()),
                     state: MemberState::Missing,
                     damaged_blocks: 0,
+                    slow: false,
                     unused_bytes: 0,
                     health: None,
                 })
@@ -207,6 +208,10 @@ impl Daemon {
         for (id, blocks) in damaged {
             let of_it = |member: &&mut Member| member.id == id.to_string();
             members.iter_mut().filter(of_it).for_each(|member| member.damaged_blocks = blocks);
+        }
+        for id in open.as_ref().map_or(Vec::new(), |open| open.pool.slow_members()) {
+            let of_it = |member: &&mut Member| member.id == id.to_string();
+            members.iter_mut().filter(of_it).for_each(|member| member.slow = true);
         }
         let unused = open.as_ref().map_or(Vec::new(), |open| open.pool.unused_bytes());
         for (id, bytes) in unused {

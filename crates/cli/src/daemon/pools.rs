@@ -392,6 +392,7 @@ impl Daemon {
                 return;
             }
             if let Some(open) = slot.open() {
+                open.pool.look_for_slow();
                 self.tell_news(&name, &open);
                 if open.pool.scrub().running {
                     let name = slot.record.borrow().name.clone();

@@ -32,21 +32,27 @@ impl Verdict {
             .iter()
             .filter_map(|member| Some((member.path.as_ref()?, member.health.as_ref()?)));
         let bad = said.filter(|(_, health)| health.verdict >= HealthVerdict::Warning);
-        let Some((path, health)) = bad.max_by_key(|(_, health)| health.verdict) else {
-            return self;
-        };
-        let path = path.display();
-        let (doing, advice) = match health.verdict {
-            HealthVerdict::Failing => (
-                "is failing",
-                format!(
+        let slow = members.iter().find(|member| member.slow).and_then(|slow| slow.path.as_ref());
+        let (what, advice) = match (bad.max_by_key(|(_, health)| health.verdict), slow) {
+            (Some((path, health)), _) if health.verdict == HealthVerdict::Failing => {
+                let path = path.display();
+                let advice = format!(
                     "put another one in its place: `forebay pool device replace {pool} {path} NEW`"
-                ),
+                );
+                (format!("SSD {path} is failing: {}", health.summary), advice)
+            }
+            (Some((path, health)), _) => (
+                format!("SSD {} needs a look: {}", path.display(), health.summary),
+                "`forebay explain ssd-warning`".to_owned(),
             ),
-            _ => ("needs a look", "`forebay explain ssd-warning`".to_owned()),
+            (None, Some(path)) => (
+                format!("SSD {} is much slower than the others", path.display()),
+                "`forebay explain member-slow`".to_owned(),
+            ),
+            (None, None) => return self,
         };
         let rest = self.summary.strip_prefix("Healthy. ").unwrap_or(&self.summary);
-        let summary = format!("SSD {path} {doing}: {}. {rest}", health.summary);
+        let summary = format!("{what}. {rest}");
         Verdict::new(self.state, summary, if self.action.is_empty() { advice } else { self.action })
     }
 }

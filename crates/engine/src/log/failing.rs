@@ -16,8 +16,14 @@ impl Core {
     /// Awaits what is written to members.
     pub(super) async fn await_members(&self, writes: Vec<(usize, Io)>) {
         writes.iter().for_each(|(member, _)| self.members[*member].queue.enter());
+        // Whoever is awaited behind another one has taken no longer than that, as far as this can tell.
+        let mut timed = writes.first().map(|(member, _)| &self.members[*member].spans);
+        let begun = timed.and_then(|spans| spans.begin(&*self.rt));
         for (member, write) in writes {
             let outcome = write.done().await;
+            if let Some(spans) = timed.take() {
+                spans.end(&*self.rt, begun);
+            }
             self.members[member].queue.leave();
             // Also after an error: part of it may have arrived.
             self.members[member].unflushed.set(true);

@@ -6,7 +6,8 @@ use std::rc::Rc;
 use forebay_device::io::{Completer, Outcome, pair};
 use forebay_device::model::disk::{DiskSettings, SimDisk};
 use forebay_device::model::fault::{
-    Failing, Faults, Flipping, Hanging, LosingWrites, Misdirecting, Stuck, Tearing, Vanishing,
+    Delaying, Failing, Faults, Flipping, Hanging, LosingWrites, Misdirecting, Stuck, Tearing,
+    Vanishing,
 };
 use forebay_device::model::world::{Crash, World};
 use forebay_device::runtime::{MILLISECOND, SECOND};
@@ -106,6 +107,9 @@ impl BlockDevice for Gate {
     }
 }
 
+/// How much longer a slow device takes at the most.
+pub const SLOWEST: Nanos = 50 * MILLISECOND;
+
 /// What can be broken about a device; the layers lie between its gate and its disk.
 pub struct Breakage {
     pub failing: Rc<Faults>,
@@ -116,6 +120,8 @@ pub struct Breakage {
     /// Whether it is pulled out.
     pub gone: Rc<Cell<bool>>,
     pub hanging: Rc<Faults>,
+    /// What takes up to `SLOWEST` longer.
+    pub slow: Rc<Faults>,
     /// What it has not answered, and the device that it is kept from.
     pub stuck: Rc<Stuck>,
     behind: Rc<dyn BlockDevice>,
@@ -133,6 +139,7 @@ impl Breakage {
             misdirecting: faults(),
             gone: Rc::default(),
             hanging: faults(),
+            slow: faults(),
             stuck: Rc::default(),
             behind: Rc::clone(disk) as _,
         };
@@ -151,7 +158,10 @@ impl Breakage {
         let gone = Rc::clone(&it.gone);
         it.behind = Rc::new(Vanishing { inner, gone, runtime: clock() });
         let (inner, faults) = (Rc::clone(&it.behind), Rc::clone(&it.hanging));
-        let device = Hanging { inner, faults, stuck: Rc::clone(&it.stuck), runtime: clock() };
+        let inner =
+            Rc::new(Hanging { inner, faults, stuck: Rc::clone(&it.stuck), runtime: clock() });
+        let (faults, runtime) = (Rc::clone(&it.slow), clock());
+        let device = Delaying { inner, faults, delay_max: SLOWEST, runtime };
         (it, Rc::new(device))
     }
 
@@ -168,6 +178,7 @@ impl Breakage {
         self.misdirecting.disarm();
         self.gone.set(false);
         self.hanging.disarm();
+        self.slow.disarm();
     }
 }
 

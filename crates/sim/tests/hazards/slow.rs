@@ -1,0 +1,49 @@
+//! A member that takes long is told of, and nothing else comes of it.
+
+use std::rc::Rc;
+
+use forebay_device::model::fault::{Ops, Trigger};
+use forebay_device::runtime::SECOND;
+use forebay_engine::EventKind;
+
+use crate::rig::{Plan, Rig, SOON, survive};
+
+/// A minute in which clients write and read.
+fn a_minute(rig: &Rc<Rig>) -> Result<(), String> {
+    for turn in 0..600 {
+        for block in 0..12 {
+            rig.write(2 + turn, turn * 12 % 192 + block, 1)?;
+        }
+        rig.read(turn % 64)?;
+        rig.pause(SOON);
+        rig.pool().look_for_slow();
+    }
+    rig.pause(SECOND);
+    rig.pool().look_for_slow();
+    Ok(())
+}
+
+fn told(rig: &Rig) -> Vec<EventKind> {
+    let kinds = rig.pool().events().into_iter().map(|event| event.kind);
+    kinds.filter(|kind| matches!(kind, EventKind::MemberSlow | EventKind::MemberQuick)).collect()
+}
+
+#[test]
+fn a_member_that_takes_ten_times_as_long_is_told_of_once() {
+    survive(2, |seed| {
+        let rig = Rig::new(seed, Plan { members: 3, copies: 2, ..Plan::default() });
+        a_minute(&rig)?;
+        assert_eq!(told(&rig), [], "all are alike");
+        rig.broken[1].slow.arm(Trigger::every(Ops::All));
+        // The first minute may have begun before.
+        (0..3).try_for_each(|_| a_minute(&rig))?;
+        assert_eq!(told(&rig), [EventKind::MemberSlow]);
+        let slow = rig.pool().superblock().members[1].device;
+        assert_eq!(rig.pool().slow_members(), [slow]);
+        rig.broken[1].mend();
+        (0..3).try_for_each(|_| a_minute(&rig))?;
+        assert_eq!(told(&rig), [EventKind::MemberSlow, EventKind::MemberQuick]);
+        assert!(rig.pool().slow_members().is_empty());
+        Ok(())
+    });
+}
