@@ -472,7 +472,8 @@ impl Core {
         }
         self.room.wake_all();
         let given = before.held.saturating_sub(self.space.get(v.id).held);
-        if given < before.held.saturating_sub(target(&before)) / 2 {
+        // Also of a single block too many: nothing of it is less than half of it.
+        if 2 * given < before.held.saturating_sub(target(&before)) {
             v.claims.rests_until.set(self.rt.now() + TRIM_REST);
         }
     }

@@ -10,7 +10,7 @@ use forebay_device::{BlockDevice, Buf, Request, Runtime};
 use forebay_engine::planted::{Bug, take_seen};
 use forebay_engine::{Mode, Priority, Tuning, Volume, VolumeSettings, VolumeSpec};
 
-use crate::rig::{BLOCK, Gate, Plan, Rig, SEGMENT_BYTES, lazy, provoke, same, survive};
+use crate::rig::{BLOCK, Gate, Plan, Rig, SEGMENT_BYTES, SOON, lazy, provoke, same, survive};
 
 /// Blocks of the first volume: twice what the pool holds.
 const BLOCKS: u64 = 1280;
@@ -454,5 +454,25 @@ fn overwriting_what_is_dirty_does_not_wait_at_a_limit() {
         rig.origin_gate.hold(0, is_write);
         rig.origin_gate.release();
         until(&rig, &stuck, 192, "the rest")
+    });
+}
+
+/// One block above its limit, and what there is waits for a flush of the origin that does not come.
+#[test]
+fn a_volume_that_can_give_nothing_up_is_not_asked_all_the_time() {
+    survive(3, |seed| {
+        let rig = Rig::new(seed, Plan { mode: Mode::Writethrough, ..Plan::default() });
+        set(&rig, &rig.volume(), limited(1))?;
+        rig.origin_gate.hold(usize::MAX, is_flush);
+        let held = || rig.volume().space().held_bytes / BLOCK as u64;
+        (0..15).try_for_each(|block| rig.write(2, block, 1))?;
+        // Each finds room for itself.
+        [15, 16].iter().for_each(|&block| drop(rig.start_write(2, block, 1)));
+        rig.pause(SOON);
+        same("blocks that are held", held(), 17)?;
+        let begun = rig.world.steps();
+        rig.world.run_for(SECOND).map_err(|stopped| stopped.to_string())?;
+        let steps = rig.world.steps() - begun;
+        if steps > 100_000 { Err(format!("{steps} steps in a second")) } else { Ok(()) }
     });
 }
