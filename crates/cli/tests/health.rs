@@ -8,7 +8,8 @@ mod common;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
-use common::daemon::{Daemon, until};
+use common::daemon::{Daemon, PATIENT, SSD_BYTES, members, until};
+use common::looped::LoopSsd;
 use common::{Dir, forebay, run};
 use serde_json::Value;
 
@@ -70,6 +71,41 @@ fn an_ssd_that_is_failing_is_said_to_be_and_what_to_do() {
     let events = daemon.json(&["events"]).to_string();
     assert_eq!(events.matches("\"ssd-failing\"").count(), 1, "{events}");
     assert_eq!(events.matches("\"ssd-well\"").count(), 1, "{events}");
+}
+
+#[test]
+fn a_spare_takes_the_place_of_an_ssd_that_is_failing_where_that_is_wanted() {
+    let daemon = Daemon::with("relief", |dir| {
+        // A disk is well but for what stands beside the script under its name.
+        let (path, well) = (dir.path("smartctl"), dir.path("well"));
+        std::fs::write(&well, WELL).unwrap();
+        let (told, well) = (dir.path("smart").display().to_string(), well.display().to_string());
+        let script = format!(
+            "#!/bin/sh\nfor last; do :; done\nfile={told}-${{last##*/}}\n\
+             if [ -e \"$file\" ]; then cat \"$file\"; else cat {well}; fi\nexit 4\n"
+        );
+        std::fs::write(&path, script).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let smartctl = format!("smartctl = \"{}\"\n", path.display());
+        format!("health_s = 1\nreplace_failing = true\n{smartctl}nvme = \"/nowhere/nvme\"\n")
+    });
+    let Some(failing) = LoopSsd::new(&daemon.dir, "loop-0", SSD_BYTES) else { return };
+    let [other, spare] = ["ssd-1", "ssd-2"].map(|name| daemon.ssd(name));
+    let [other, spare] = [&other, &spare].map(|path| path.to_str().unwrap());
+    daemon.tell(&["pool", "create", "fast", "--ssd", failing.path(), "--ssd", other]);
+    daemon.tell(&PATIENT);
+    daemon.tell(&["pool", "device", "spare", "fast", spare]);
+    until("it was asked", || !health(&daemon).is_null());
+    let name = failing.path.file_name().unwrap().to_str().unwrap();
+    let says = WELL.replace("\"passed\": true", "\"passed\": false");
+    std::fs::write(daemon.dir.path(&format!("smart-{name}")), says).unwrap();
+    until("the spare is a member, and the other one is not", || members(&daemon) == [other, spare]);
+    let events = daemon.json(&["events"])["items"].as_array().unwrap().clone();
+    let of = |code: &str| events.iter().filter(|event| event["code"] == code).count();
+    assert_eq!((of("ssd-relieved"), of("spare-failed")), (1, 0), "{events:?}");
+    let relieved = events.iter().find(|event| event["code"] == "ssd-relieved").unwrap();
+    assert_eq!(relieved["subject"], failing.path());
+    until("it is well", || daemon.json(&["pool", "show", "fast"])["state"] == "online");
 }
 
 #[test]

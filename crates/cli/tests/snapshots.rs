@@ -138,6 +138,7 @@ fn configuration_errors() {
         "[control]\nmode = \"rw\"\n",
         "reactors = 0\n",
         "state_dir = /x\n",
+        "[devices]\nhealth_s = 0\nreplace_failing = true\n",
     ];
     let dir = Dir::new("configuration");
     let (path, mut all) = (dir.path("forebay.toml"), String::new());

@@ -78,6 +78,11 @@ pub(crate) const CODES: &[(&str, &str, &str)] = &[
         "An SSD of a pool says of itself that it is failing, or takes no writes any more. It is used as long as it answers without errors.",
         "Put another one in its place now: `forebay pool device replace POOL OLD NEW`. Dirty data with one copy may be lost with it: `forebay volume flush`.",
     ),
+    (
+        "ssd-relieved",
+        "An SSD says that it is failing, and a spare takes its place before it does, for `devices.replace_failing` is set. All data has its copies all the time.",
+        "Watch the job: `forebay job list`. Take the old SSD away when it is over, and give the pool another spare: `forebay pool device spare`.",
+    ),
     ("ssd-well", "What an SSD had to complain of is gone.", "Nothing."),
     (
         "member-added",

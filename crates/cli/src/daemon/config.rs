@@ -92,6 +92,8 @@ section! {
         wait_s: u64,
         /// After how many seconds SSDs are asked again how they are; 0 is never.
         health_s: u64,
+        /// Whether a spare takes the place of an SSD that says that it is failing, without being told to.
+        replace_failing: bool,
         /// The program that asks them, of smartmontools.
         smartctl: PathBuf,
         /// The program that asks those on NVMe where that one fails, of nvme-cli.
@@ -218,6 +220,7 @@ impl Default for Devices {
             wait_s: 30,
             // What changes in an SSD changes in hours; asking takes milliseconds.
             health_s: 600,
+            replace_failing: false,
             smartctl: tools.smartctl,
             nvme: tools.nvme,
         }
@@ -276,6 +279,12 @@ impl Config {
         if config.host_id.as_ref().is_some_and(|id| machine::parse_id(id).is_none()) {
             return Err(Failure::new("host_id is not 32 hexadecimal digits")
                 .hint("make one with `uuidgen | tr -d -`"));
+        }
+        if config.devices.replace_failing && config.devices.health_s == 0 {
+            return Err(Failure::new(
+                "devices.replace_failing is set, and SSDs are never asked how they are",
+            )
+            .hint("leave devices.health_s out, or say after how many seconds they are asked"));
         }
         for pattern in &config.devices.scan {
             glob::Pattern::new(pattern).map_err(|error| {
@@ -391,7 +400,7 @@ mod tests {
         host_id = \"0123456789abcdef0123456789abcdef\"\n\
         [control]\nsocket = \"/s\"\nmode = \"0660\"\n\
         [devices]\nscan = [\"/dev/disk/by-id/*\"]\nwait_s = 3\n\
-        health_s = 60\nsmartctl = \"/usr/sbin/smartctl\"\nnvme = \"/usr/sbin/nvme\"\n[exports]\nidle_s = 60\n\
+        health_s = 60\nreplace_failing = true\nsmartctl = \"/usr/sbin/smartctl\"\nnvme = \"/usr/sbin/nvme\"\n[exports]\nidle_s = 60\n\
         [tls]\ncertificate = \"/c\"\nkey = \"/k\"\nclient_ca = \"/a\"\nmode = \"offered\"\n";
 
     /// Refused with what is wrong and what to do, or taken.

@@ -28,6 +28,7 @@ mod pools;
 mod population;
 mod progress;
 mod pull;
+mod relief;
 mod replace;
 mod scan;
 mod scrub;
@@ -39,7 +40,7 @@ mod verdict;
 mod volumes;
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -140,6 +141,8 @@ struct Open {
     exports: RefCell<BTreeMap<String, Serving>>,
     progress: RefCell<Progress>,
     spares: Spares,
+    /// Cache devices that are failing and for which a spare was taken, or could not be.
+    relieved: RefCell<BTreeSet<String>>,
     /// Number of the event up to which the pool was given what is told of it.
     told: Cell<u64>,
 }
@@ -148,8 +151,21 @@ impl Open {
     /// A pool of which nothing is attached yet.
     fn new(pool: Pool, members: Members, notes: Notes) -> Open {
         let (volumes, origins, troubles, exports, progress, spares) = Default::default();
-        let (members, told) = (RefCell::new(members), Cell::default());
-        Open { pool, members, notes, volumes, origins, troubles, exports, progress, spares, told }
+        let members = RefCell::new(members);
+        let (relieved, told) = Default::default();
+        Open {
+            pool,
+            members,
+            notes,
+            volumes,
+            origins,
+            troubles,
+            exports,
+            progress,
+            spares,
+            relieved,
+            told,
+        }
     }
 
     /// Bytes of a volume that are not known to be durable on its origin, whether that is attached or not.

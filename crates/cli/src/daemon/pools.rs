@@ -407,6 +407,7 @@ impl Daemon {
                 }
                 self.look_at_spares(&slot, &open).await;
                 self.begin_taking(&slot, &open);
+                self.begin_relief(&slot, &open);
             } else if due {
                 self.wait_again_if_changed(&slot, &sight.members);
                 let until = match &*slot.state.borrow() {

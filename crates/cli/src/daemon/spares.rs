@@ -66,7 +66,8 @@ impl Spares {
         self.ready().iter().flat_map(|(_, members)| members.identities()).collect()
     }
 
-    fn ready(&self) -> Vec<(String, Members)> {
+    /// Those that can be taken, by their identity.
+    pub(super) fn ready(&self) -> Vec<(String, Members)> {
         let held = self.held.borrow();
         let ready = held.iter().filter_map(|(id, held)| match held {
             Held::Ready(members) => Some((id.clone(), members.clone())),
@@ -536,7 +537,7 @@ impl Daemon {
 }
 
 /// The smallest spare that is as large as what was lost, or the largest of all.
-fn choose(ready: Vec<(String, Members)>, wanted: u64) -> Option<(String, Members)> {
+pub(super) fn choose(ready: Vec<(String, Members)>, wanted: u64) -> Option<(String, Members)> {
     ready.into_iter().min_by_key(|(_, members)| {
         let size = members.only().geometry().size_bytes;
         if size >= wanted { (false, size) } else { (true, u64::MAX - size) }
