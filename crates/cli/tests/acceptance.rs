@@ -101,6 +101,7 @@ fn an_origin_that_was_changed_under_dirty_data_waits_for_its_owner() {
         let volume = |daemon: &Daemon| daemon.json(&["volume", "show", "fast/vm"]);
         until("it is refused", || volume(&daemon)["state"] == "origin-refused");
         assert_eq!(volume(&daemon)["dirty_bytes"], VOLUME_BYTES, "{}", volume(&daemon));
+        assert_eq!(show(&daemon)["health"], "failed");
         let action = show(&daemon)["action"].to_string();
         assert!(action.contains("forebay volume accept-origin fast/vm"), "{action}");
         assert!(daemon.tell(&["events", "--severity", "critical"]).contains("origin-refused"));
@@ -110,6 +111,7 @@ fn an_origin_that_was_changed_under_dirty_data_waits_for_its_owner() {
         assert_eq!(volume(&daemon)["state"], "origin-refused", "a plan changes nothing");
         let shown = daemon.json(&[&accept(dirty)[..], &["--yes"]].concat());
         assert_eq!(shown["state"], "online", "{shown}");
+        assert_eq!(show(&daemon)["health"], "good");
         assert!(daemon.tell(&["events"]).contains("origin-accepted"));
         daemon.refused(&[&accept(dirty)[..], &["--yes"]].concat(), "no decision", "in use");
         let expected = if dirty == "write" { &newest } else { &others };

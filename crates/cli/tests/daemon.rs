@@ -627,6 +627,7 @@ fn copies_are_changed_while_a_pool_serves() {
     std::fs::rename(&first, daemon.dir.path("away")).unwrap();
     daemon.start();
     assert_eq!(state(&daemon, "fast"), "degraded");
+    assert_eq!(daemon.json(&["pool", "show", "fast"])["health"], "degraded");
     until_served(&daemon);
     let found = read_all(&socket);
     assert!(

@@ -61,6 +61,7 @@ fn an_ssd_that_is_failing_is_said_to_be_and_what_to_do() {
     let pool = daemon.json(&["pool", "show", "fast"]);
     assert!(pool["summary"].as_str().unwrap().contains("is failing"), "{pool}");
     assert!(pool["action"].as_str().unwrap().contains("pool device replace fast"), "{pool}");
+    assert_eq!(pool["health"], "degraded");
     assert!(daemon.tell(&["status"]).starts_with("A look is needed"));
 
     std::fs::write(daemon.dir.path("smart"), "smartctl: something is wrong\n").unwrap();

@@ -20,7 +20,7 @@ pub use crate::devices::{
 pub use crate::population::{CacheProfile, Population};
 pub use crate::scrub::{Scrub, Verify};
 pub use crate::space::{Priority, Space};
-pub use crate::states::{PoolState, VolumeState};
+pub use crate::states::{PoolHealth, PoolState, VolumeState};
 pub use job::{Done, Job, JobState, Stop, Stopping};
 pub use report::{
     Bypassed, Event, EventsQuery, Memory, PoolStats, Severity, Stats, Status, VolumeStats,
@@ -223,6 +223,8 @@ pub struct Pool {
     pub id: String,
     /// How it is, in one word.
     pub state: PoolState,
+    /// Whether somebody has to look: its state, its volumes, what is lost and what its SSDs say of themselves.
+    pub health: PoolHealth,
     /// The same in one sentence.
     pub summary: String,
     /// What to do; empty if nothing is.

@@ -39,10 +39,19 @@ pub struct AddSpare {
 pub enum MemberState {
     /// It is there.
     Present,
+    /// It is there and being taken out: what it holds goes to the others.
+    Flushing,
     /// It belongs to the pool and is not there.
     Missing,
     /// The pool has gone on without it.
     Lost,
+}
+
+impl MemberState {
+    /// Whether the device is there and belongs to the pool.
+    pub fn is_there(self) -> bool {
+        matches!(self, MemberState::Present | MemberState::Flushing)
+    }
 }
 
 /// One spare of a pool.

@@ -32,6 +32,36 @@ pub enum PoolState {
     Exported,
 }
 
+/// How a pool is for somebody who only wants to know whether to look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PoolHealth {
+    /// As it should be, or not this host's business.
+    Good,
+    /// Everything is served, with fewer copies or less speed than was asked for.
+    Degraded,
+    /// Data is lost, or something is not served or not written, until somebody acts.
+    Failed,
+}
+
+impl PoolState {
+    /// What it comes to.
+    pub fn health(self) -> PoolHealth {
+        match self {
+            PoolState::Online | PoolState::HeldElsewhere | PoolState::Exported => PoolHealth::Good,
+            PoolState::Degraded
+            | PoolState::Rebuilding
+            | PoolState::Protecting
+            | PoolState::Protected
+            | PoolState::Waiting => PoolHealth::Degraded,
+            PoolState::Latched
+            | PoolState::NeedsDecision
+            | PoolState::LeaseLost
+            | PoolState::Failed => PoolHealth::Failed,
+        }
+    }
+}
+
 /// How a volume is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

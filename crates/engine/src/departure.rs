@@ -51,6 +51,11 @@ impl Drop for Departure {
 }
 
 impl Pool {
+    /// The member that is being taken out.
+    pub fn leaving_member(&self) -> Option<DeviceId> {
+        self.core.leaving().map(|index| self.core.members[index].id)
+    }
+
     /// Whether a member could be taken out; bytes of segments on it that are in use.
     ///
     /// # Errors
@@ -259,7 +264,7 @@ impl Core {
     }
 
     /// The member that is on its way out.
-    fn leaving(&self) -> Option<usize> {
+    pub(crate) fn leaving(&self) -> Option<usize> {
         if self.settled.get() || self.latched.get() {
             return None;
         }

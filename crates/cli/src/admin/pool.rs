@@ -648,6 +648,7 @@ pub(super) fn print_pool(pool: &Pool) {
         let place = member.path.as_ref().map_or("-".to_owned(), |path| path.display().to_string());
         let state = match member.state {
             MemberState::Present => "present",
+            MemberState::Flushing => "flushing",
             MemberState::Missing => "missing",
             MemberState::Lost => "lost",
         };
@@ -656,7 +657,7 @@ pub(super) fn print_pool(pool: &Pool) {
             blocks => format!("; has returned {blocks} damaged blocks"),
         };
         let slow = if member.slow { "; much slower than the others" } else { "" };
-        let seen = if member.state == MemberState::Present { "" } else { " (was there last)" };
+        let seen = if member.state.is_there() { "" } else { " (was there last)" };
         say(format_args!("ssd      {state:8} {place}{seen}  {}{damaged}{slow}", member.id));
         if member.unused_bytes > 0 {
             let unused = text::bytes(member.unused_bytes);

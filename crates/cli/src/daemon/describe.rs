@@ -93,6 +93,25 @@ impl Slot {
     }
 }
 
+/// What an open pool knows of its members.
+fn tell_of_members(open: &Open, members: &mut [Member]) {
+    let pool = &open.pool;
+    let (slow, leaving) = (pool.slow_members(), pool.leaving_member());
+    let of = |all: &[(DeviceId, u64)], id: &str| {
+        all.iter().find(|(known, _)| known.to_string() == id).map_or(0, |(_, amount)| *amount)
+    };
+    let (damaged, unused) = (pool.damaged_blocks(), pool.unused_bytes());
+    for member in members {
+        member.damaged_blocks = of(&damaged, &member.id);
+        member.unused_bytes = of(&unused, &member.id);
+        member.slow = slow.iter().any(|id| id.to_string() == member.id);
+        let is_leaving = leaving.is_some_and(|id| id.to_string() == member.id);
+        if is_leaving && member.state == MemberState::Present {
+            member.state = MemberState::Flushing;
+        }
+    }
+}
+
 fn usage(open: &Open, superblock: &Superblock, record: &Record) -> PoolUsage {
     let pool = &open.pool;
     let ((cached, _), (free, total)) = (pool.blocks(), pool.segments());
@@ -204,21 +223,10 @@ impl Daemon {
                 })
                 .collect(),
         };
-        let damaged = open.as_ref().map_or(Vec::new(), |open| open.pool.damaged_blocks());
-        for (id, blocks) in damaged {
-            let of_it = |member: &&mut Member| member.id == id.to_string();
-            members.iter_mut().filter(of_it).for_each(|member| member.damaged_blocks = blocks);
+        if let Some(open) = &open {
+            tell_of_members(open, &mut members);
         }
-        for id in open.as_ref().map_or(Vec::new(), |open| open.pool.slow_members()) {
-            let of_it = |member: &&mut Member| member.id == id.to_string();
-            members.iter_mut().filter(of_it).for_each(|member| member.slow = true);
-        }
-        let unused = open.as_ref().map_or(Vec::new(), |open| open.pool.unused_bytes());
-        for (id, bytes) in unused {
-            let of_it = |member: &&mut Member| member.id == id.to_string();
-            members.iter_mut().filter(of_it).for_each(|member| member.unused_bytes = bytes);
-        }
-        for member in members.iter_mut().filter(|member| member.state == MemberState::Present) {
+        for member in members.iter_mut().filter(|member| member.state.is_there()) {
             member.health = self.health_of(&member.id);
         }
         let verdict = self.verdict(slot, &name, &members);
@@ -233,8 +241,20 @@ impl Daemon {
         let claim = open.as_ref().and_then(|open| open.pool.claim());
         let host = claim.filter(|_| verdict.state != PoolState::LeaseLost);
         let host = host.map_or(String::new(), |claim| claim.host.name);
-        let Verdict { state, summary, action } = verdict;
-        api::Pool { name, id, state, summary, action, host, members, spares, volumes, usage }
+        let Verdict { state, health, summary, action } = verdict;
+        api::Pool {
+            name,
+            id,
+            state,
+            health,
+            summary,
+            action,
+            host,
+            members,
+            spares,
+            volumes,
+            usage,
+        }
     }
 
     /// A pool that is here and was not imported.
@@ -246,6 +266,7 @@ impl Daemon {
             name,
             id: superblock.pool.to_string(),
             state: PoolState::Exported,
+            health: PoolState::Exported.health(),
             summary: "Its cache devices are here.".to_owned(),
             host: String::new(),
             members: members_of(superblock, found, None),

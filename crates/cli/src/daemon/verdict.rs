@@ -1,6 +1,6 @@
 //! How a pool is: a state, a sentence, and what to do.
 
-use forebay_control::api::{HealthVerdict, Member, PoolState, VolumeState};
+use forebay_control::api::{HealthVerdict, Member, PoolHealth, PoolState, VolumeState};
 use forebay_control::error::Code;
 use forebay_engine::Redundancy;
 use forebay_engine::format::{Superblock, VolumeRecord};
@@ -15,6 +15,7 @@ use crate::text;
 /// See the head of the file.
 pub(super) struct Verdict {
     pub state: PoolState,
+    pub health: PoolHealth,
     /// One sentence, or some short ones.
     pub summary: String,
     /// Empty if nothing is to be done.
@@ -23,7 +24,7 @@ pub(super) struct Verdict {
 
 impl Verdict {
     fn new(state: PoolState, summary: impl Into<String>, action: impl Into<String>) -> Verdict {
-        Verdict { state, summary: summary.into(), action: action.into() }
+        Verdict { state, health: state.health(), summary: summary.into(), action: action.into() }
     }
 
     /// With what the worst of its SSDs says of itself.
@@ -53,7 +54,12 @@ impl Verdict {
         };
         let rest = self.summary.strip_prefix("Healthy. ").unwrap_or(&self.summary);
         let summary = format!("{what}. {rest}");
-        Verdict::new(self.state, summary, if self.action.is_empty() { advice } else { self.action })
+        Verdict {
+            health: self.health.max(PoolHealth::Degraded),
+            summary,
+            action: if self.action.is_empty() { advice } else { self.action },
+            ..self
+        }
     }
 }
 
@@ -212,7 +218,12 @@ impl Daemon {
             }
         };
         let first = lost.first().map(ToString::to_string);
-        Verdict::new(state, summary, self.action(slot, open, name, first, troubled.first()))
+        let action = self.action(slot, open, name, first, troubled.first());
+        let verdict = Verdict::new(state, summary, action);
+        match troubled.is_empty() && !is_amiss {
+            true => verdict,
+            false => Verdict { health: PoolHealth::Failed, ..verdict },
+        }
     }
 
     /// What to do about a pool that has lost this cache device, and whose volume is in such a state.
