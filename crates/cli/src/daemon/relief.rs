@@ -61,14 +61,19 @@ impl Daemon {
 
     /// Has a spare take the place of a cache device that is failing, if that is wanted and possible.
     pub(super) fn begin_relief(self: &Rc<Self>, slot: &Rc<Slot>, open: &Rc<Open>) {
-        if !self.config.devices.replace_failing || self.due_relief(slot, open).is_none() {
+        let is_due = self.config.devices.replace_failing && self.due_relief(slot, open).is_some();
+        if !is_due || open.spares.is_taking.replace(true) {
             return;
         }
         let (it, name) = (Rc::clone(self), slot.record.borrow().name.clone());
+        let watching = Rc::downgrade(open);
         self.runtime().spawn(Box::pin(async move {
             let _held = it.changing.lock().await;
             if !it.is_ending() {
                 it.relieve(&name).await;
+            }
+            if let Some(open) = watching.upgrade() {
+                open.spares.is_taking.set(false);
             }
         }));
     }

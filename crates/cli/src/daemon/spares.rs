@@ -54,8 +54,8 @@ pub(super) struct Spares {
     held: RefCell<BTreeMap<String, Held>>,
     /// When they are looked at the next time.
     look_at: Cell<Nanos>,
-    /// Whether one is being taken.
-    is_taking: Cell<bool>,
+    /// Whether one is being taken, for a cache device that was lost or is failing.
+    pub(super) is_taking: Cell<bool>,
     /// Why none can be taken although one is due; empty if nothing is in the way. It is said once.
     obstacle: RefCell<String>,
 }
