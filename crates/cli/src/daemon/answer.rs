@@ -26,7 +26,7 @@ impl Daemon {
             Call::Status(reply) => send(reply, Ok(self.status())),
             Call::Stats(reply) => send(reply, Ok(self.stats())),
             Call::Events(query, reply) => {
-                send(reply, Ok(Many::of(self.journal.after(query.after))));
+                send(reply, Ok(Many::of(self.events(query.after))));
             }
             Call::Pools(reply) => send(reply, Ok(Many::of(self.describe_pools()))),
             Call::Pool(name, reply) => send(reply, self.describe_pool(name.as_str()).map(One::of)),

@@ -35,7 +35,7 @@ impl Daemon {
         self.is_leaving.get() || self.end.is_raised()
     }
 
-    fn open_pools(&self) -> Vec<(Rc<Slot>, Rc<Open>)> {
+    pub(super) fn open_pools(&self) -> Vec<(Rc<Slot>, Rc<Open>)> {
         let slots = self.slots.borrow();
         slots.values().filter_map(|slot| Some((Rc::clone(slot), slot.open()?))).collect()
     }

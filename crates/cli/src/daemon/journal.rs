@@ -157,6 +157,15 @@ impl Journal {
 }
 
 impl Daemon {
+    /// The events with a higher number, up to this moment: what the pools' states show has been told.
+    pub(super) fn events(&self, after: u64) -> Vec<Event> {
+        for (slot, open) in self.open_pools() {
+            let name = slot.record.borrow().name.to_string();
+            self.tell_news(&name, &open);
+        }
+        self.journal.after(after)
+    }
+
     /// Brings what a pool has reported into the journal, and what was told of it otherwise to the pool.
     pub(super) fn tell_news(&self, name: &str, open: &Open) {
         for event in open.notes.news(&open.pool) {
