@@ -186,6 +186,9 @@ impl Core {
         }
         drop(control);
         self.start_raise();
+        // There may be members enough for them now, or too few.
+        self.review_redundancy();
+        self.start_rebuild();
         Ok(())
     }
 

@@ -14,12 +14,13 @@ use forebay_device::runtime::MILLISECOND;
 use forebay_device::{BlockDevice, Buf, Data, IoError, IoErrorKind, Nanos};
 use forebay_engine as engine;
 use forebay_engine::counters::ReasonCounters;
-use forebay_engine::format::{Host, Superblock};
+use forebay_engine::format::{Host, MemberState, Superblock};
+use forebay_engine::ids::DeviceId;
 use forebay_engine::planted::{self, BUGS};
 use forebay_engine::witness::WitnessFuture;
 use forebay_engine::{
-    Client, CopiesChange, CreateOptions, ErrorKind, Event, OpenOptions, Place, Pool, Volume,
-    VolumeSpec, Witness,
+    Client, CopiesChange, CreateOptions, ErrorKind, Event, OpenOptions, Place, Pool, Redundancy,
+    Volume, VolumeSpec, Witness,
 };
 
 use crate::content::SECTOR;
@@ -51,9 +52,8 @@ const LATE_MAX: Nanos = 500 * MILLISECOND;
 const DEPARTURE_LOOK: Nanos = 50 * MILLISECOND;
 const DEPARTURE_LOOKS: u64 = 100;
 
-/// How long the superblock of a member that is to leave is waited for: it may hang, and nobody watches
-/// whoever asks it past the pool.
-const SUPERBLOCK_WAIT: Nanos = 10_000 * MILLISECOND;
+/// How long a device is waited for that is asked past the pool: it may hang, and nobody watches.
+const ANSWER_WAIT: Nanos = 10_000 * MILLISECOND;
 
 /// A running pool with a volume for each origin.
 pub struct Engine {
@@ -62,6 +62,8 @@ pub struct Engine {
     volumes: Vec<Volume>,
     /// By reactor, the pool's first, and volume: what that reactor's clients use.
     views: Vec<Vec<Client>>,
+    /// What the pool calls its members, by where they stand among the devices, if anybody asks for that.
+    ids: RefCell<BTreeMap<usize, DeviceId>>,
     env: Env,
 }
 
@@ -96,17 +98,26 @@ impl Drop for Engine {
     }
 }
 
-async fn superblock_of(env: &Env, member: usize) -> Result<Superblock, SubjectError> {
-    let mut read = pin!(engine::read_superblock(&*env.members[member]));
-    let mut timer = pin!(env.runtime.sleep(SUPERBLOCK_WAIT));
-    let found = poll_fn(|cx| match read.as_mut().poll(cx) {
-        Poll::Ready(found) => Poll::Ready(Some(found)),
+/// What a device answers that is asked past the pool.
+async fn in_time<T>(
+    env: &Env,
+    member: usize,
+    asking: impl Future<Output = engine::Result<T>>,
+) -> Result<T, SubjectError> {
+    let mut asking = pin!(asking);
+    let mut timer = pin!(env.runtime.sleep(ANSWER_WAIT));
+    let answer = poll_fn(|cx| match asking.as_mut().poll(cx) {
+        Poll::Ready(answer) => Poll::Ready(Some(answer)),
         Poll::Pending => timer.as_mut().poll(cx).map(|_| None),
     });
-    match found.await {
-        Some(found) => found.map_err(error),
+    match answer.await {
+        Some(answer) => answer.map_err(error),
         None => Err(SubjectError(format!("member {member} does not answer"))),
     }
+}
+
+async fn superblock_of(env: &Env, member: usize) -> Result<Superblock, SubjectError> {
+    in_time(env, member, engine::read_superblock(&*env.members[member])).await
 }
 
 fn count_pool(pool: &Pool) {
@@ -229,11 +240,12 @@ async fn slow_members(env: &Env) -> Vec<Rc<dyn BlockDevice>> {
     offered(env).await.iter().map(slow).collect()
 }
 
-/// The cache devices that are there, without one whose superblock was erased, or is being erased.
+/// The cache devices that are there, without those that are spares, or whose superblock was erased, or is being
+/// erased.
 async fn offered(env: &Env) -> Vec<Rc<dyn BlockDevice>> {
     let mut offered = env.offered();
-    if let Some(departs) = env.config.departs {
-        let device = &env.members[departs];
+    for device in env.config.departs.into_iter().chain(env.config.spares()) {
+        let device = &env.members[device];
         let found = engine::read_superblock(&**device).await;
         if found.is_err_and(|e| matches!(e.kind, ErrorKind::NotFound | ErrorKind::Damaged)) {
             offered.retain(|other| !Rc::ptr_eq(other, device));
@@ -313,7 +325,7 @@ impl Subject for Engine {
             write_amplification_max_percent: env.config.write_amplification_max_percent,
             ..CreateOptions::named("simulated")
         };
-        engine::create(&*env.runtime, &env.members, &*witness(env), &options)
+        engine::create(&*env.runtime, &env.members[..env.config.members], &*witness(env), &options)
             .await
             .map_err(error)?;
         let pool = open(env).await?;
@@ -327,6 +339,9 @@ impl Subject for Engine {
                 accept_data_loss_on_ssd_failure: env.config.agreed,
             };
             pool.add_volume(&spec, Rc::clone(origin)).await.map_err(error)?;
+        }
+        for spare in env.config.spares() {
+            pool.mark_spare(&env.members[spare]).await.map_err(error)?;
         }
         stop(pool, env).await
     }
@@ -350,7 +365,17 @@ impl Subject for Engine {
             let open = |v: &Volume| v.share().open(Rc::clone(&env.runtime), devices.clone());
             views.push(volumes.iter().map(open).collect());
         }
-        Ok(Self { pool: Some(pool), volumes, views, env: env.clone() })
+        let mut ids = BTreeMap::new();
+        if env.config.second_strike.is_some() {
+            for member in (0..env.members.len()).filter(|member| Some(*member) != env.missing.get())
+            {
+                // A spare has none.
+                let found = superblock_of(env, member).await.ok();
+                ids.extend(found.map(|superblock| (member, superblock.device)));
+            }
+        }
+        let ids = RefCell::new(ids);
+        Ok(Self { pool: Some(pool), volumes, views, ids, env: env.clone() })
     }
 
     async fn read(&self, client: usize, volume: usize, offset: u64, buf: Buf) -> Outcome {
@@ -487,9 +512,41 @@ impl Subject for Engine {
         // If it failed before, it may not have answered everything yet, and its lock is held until then: nobody
         // can open it. A superblock from its former life would arrive behind that of its new one.
         env.runtime.sleep(env.config.delay_max).await.result.unwrap_or(());
-        pool.add_member(Rc::clone(&env.members[member])).await.map_err(error)?;
+        let id = pool.add_member(Rc::clone(&env.members[member])).await.map_err(error)?;
+        self.ids.borrow_mut().insert(member, id);
         count("member added", 1);
         Ok(())
+    }
+
+    async fn take_spare(&self, env: &Env, spare: usize) -> Result<bool, SubjectError> {
+        let Some(pool) = &self.pool else { return Ok(false) };
+        let superblock = pool.superblock();
+        let mut lost =
+            superblock.members.iter().filter(|member| member.state != MemberState::Present);
+        let Some(lost) = lost.find(|member| !member.replaced) else { return Ok(false) };
+        let device = Rc::clone(&env.members[spare]);
+        if in_time(env, spare, engine::read_spare(&*device)).await?.is_none() {
+            return Err(SubjectError("it has been taken before".into()));
+        }
+        let id = pool.add_member_for(device, lost.device).await.map_err(error)?;
+        self.ids.borrow_mut().insert(spare, id);
+        count("spare taken", 1);
+        Ok(true)
+    }
+
+    fn uses_member(&self, member: usize) -> bool {
+        let (Some(pool), ids) = (&self.pool, self.ids.borrow()) else { return false };
+        ids.get(&member).is_some_and(|id| pool.superblock().present().any(|m| m.device == *id))
+    }
+
+    fn has_all_copies(&self) -> bool {
+        let Some(pool) = &self.pool else { return false };
+        pool.redundancy() == Redundancy::Whole && pool.superblock().dirty_copies > 1
+    }
+
+    fn has_recovered(&self) -> bool {
+        let Some(pool) = &self.pool else { return true };
+        matches!(pool.redundancy(), Redundancy::Whole | Redundancy::Protected)
     }
 
     async fn grow_member(&self, env: &Env, member: usize) -> Result<(), SubjectError> {

@@ -157,7 +157,11 @@ impl Machine {
         };
         let mut armoury = Armoury::default();
         let (mut members, mut disks) = (Vec::new(), Vec::new());
-        for (index, sector) in config.member_sector_bytes.iter().enumerate() {
+        // The spares draw numbers of their own, so that everything else of a seed is as it would be without.
+        let mut apart = Rng::new(config.seed ^ 0x57A8);
+        let sectors = config.member_sector_bytes.iter().chain(&config.spare_sector_bytes);
+        for (index, sector) in sectors.enumerate() {
+            let rng = if index < config.members { &mut *rng } else { &mut apart };
             let (disk, recorded) = disk(DiskSettings::ssd(config.member_bytes, *sector), rng);
             disks.push(Rc::clone(&disk));
             let lose = Box::new(move || disk.fail_flush());

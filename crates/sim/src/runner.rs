@@ -10,9 +10,8 @@ use std::fmt;
 use std::ops::Range;
 use std::rc::Rc;
 
-use forebay_device::io::pair;
 use forebay_device::model::world::{Cause, Crash, Rng, World};
-use forebay_device::runtime::{MILLISECOND, Nanos, SECOND};
+use forebay_device::runtime::{Nanos, SECOND};
 use forebay_device::{Buf, IoError, Runtime};
 
 use crate::content::{SECTOR, fill};
@@ -22,8 +21,10 @@ use crate::subject::{Subject, SubjectError};
 use crate::swarm::{Config, CrashPlan, Strike};
 use crate::workload::{BLOCK_SECTORS, Op, STRIPE_SECTORS, Workload};
 
+mod operator;
 mod settle;
 
+use operator::Stage;
 pub(crate) use settle::{reopen, settle};
 
 /// The stamp of what a filled origin holds before the first write.
@@ -36,9 +37,6 @@ const VERIFY_SECTORS: u64 = 128;
 /// One in so many starts comes after one during which a flush fails, one of the first so many.
 const TROUBLE_ONE_IN: u64 = 4;
 const START_FLUSHES: u64 = 14;
-
-/// Longest pauses between two changes of the pool.
-const PAUSES: [Nanos; 3] = [MILLISECOND, 20 * MILLISECOND, 2 * SECOND];
 
 /// The same of runs that a failed flush ends.
 const RUN_FLUSHES: u64 = 30;
@@ -332,84 +330,6 @@ async fn verify<S: Subject>(shared: &Shared, subject: &S) {
     }
 }
 
-async fn pause(shared: &Shared, luck: &mut Rng) {
-    let most = *luck.pick(&PAUSES);
-    let runtime: &dyn Runtime = &*shared.world;
-    runtime.sleep(luck.below(most)).await.result.unwrap_or(());
-}
-
-/// Changes the number of copies now and then.
-async fn change_copies<S: Subject>(shared: &Shared, machine: &Machine, subject: &S) {
-    let mut luck = Rng::new(shared.config.seed ^ 0xC0B2 ^ shared.world.io_count());
-    for &(dirty, clean) in &shared.config.copies {
-        pause(shared, &mut luck).await;
-        let outcome = subject.set_copies(dirty, clean).await;
-        shared.trace(|| format!("copies: {dirty} dirty, {clean} clean -> {outcome:?}"));
-        // With a member less there may be too few.
-        if let Err(error) = outcome
-            && !shared.errors_expected.get()
-            && shared.config.loss.is_none()
-            && shared.config.departs.is_none()
-            && machine.armoury.failed() == 0
-        {
-            shared.fail(format!("the copies cannot be changed: {error}"));
-        }
-    }
-}
-
-/// Takes a member out at some time, and adds it again now and then.
-async fn remove_member<S: Subject>(shared: &Shared, machine: &Machine, subject: &S, member: usize) {
-    let mut luck = Rng::new(shared.config.seed ^ 0xDE9B ^ shared.world.io_count());
-    pause(shared, &mut luck).await;
-    // It may be refused: too few would be left for the copies, or too small ones for what is dirty.
-    let outcome = subject.remove_member(&machine.env, member).await;
-    shared.trace(|| format!("member {member} is taken out -> {outcome:?}"));
-    if luck.one_in(2) {
-        pause(shared, &mut luck).await;
-        let outcome = subject.add_member(&machine.env, member).await;
-        shared.trace(|| format!("member {member} is added -> {outcome:?}"));
-    }
-}
-
-/// Makes the device of a member larger at some time, and has the pool use it.
-async fn grow_member<S: Subject>(shared: &Shared, machine: &Machine, subject: &S, member: usize) {
-    let mut luck = Rng::new(shared.config.seed ^ 0x6121 ^ shared.world.io_count());
-    for _ in 0..luck.between(1, 4) {
-        pause(shared, &mut luck).await;
-        // Now and then less than a segment, which is refused.
-        machine.enlarge(member, luck.between(0, 12) * shared.config.segment_bytes + 4096);
-        // It may also have been taken out, be lost, or fail at that very moment.
-        let outcome = subject.grow_member(&machine.env, member).await;
-        shared.trace(|| format!("member {member} grows -> {outcome:?}"));
-    }
-}
-
-/// Changes the size of the RAM tier now and then.
-async fn resize_ram<S: Subject>(shared: &Shared, subject: &S) {
-    let mut luck = Rng::new(shared.config.seed ^ 0x4A4 ^ shared.world.io_count());
-    for &bytes in &shared.config.ram_bytes[1..] {
-        pause(shared, &mut luck).await;
-        let outcome = subject.set_ram(bytes).await;
-        shared.trace(|| format!("RAM tier: {bytes} B -> {outcome:?}"));
-        if let Err(error) = outcome
-            && !shared.errors_expected.get()
-        {
-            shared.fail(format!("the RAM tier cannot be resized: {error}"));
-        }
-    }
-}
-
-/// Begins scrubs now and then.
-async fn begin_scrubs<S: Subject>(shared: &Shared, subject: &S) {
-    let mut luck = Rng::new(shared.config.seed ^ 0x5C2C ^ shared.world.io_count());
-    for _ in 0..shared.config.scrubs {
-        pause(shared, &mut luck).await;
-        if let Err(error) = subject.start_scrub() {
-            shared.fail(format!("a scrub cannot be begun: {error}"));
-        }
-    }
-}
-
 /// Opens the subject and lets all clients run to their end.
 pub(crate) async fn serve<S: Subject>(
     shared: &Rc<Shared>,
@@ -449,76 +369,26 @@ pub(crate) async fn serve<S: Subject>(
     // At the end sometimes nobody comes: what the last crash left is what is judged.
     let quiet = last && rng.one_in(3);
     let clients = if quiet { 0 } else { shared.config.clients };
-    let mut ends = Vec::new();
-    if !quiet && shared.config.ram_bytes.len() > 1 {
-        let (completer, end) = pair();
-        ends.push(end);
-        let (shared, subject) = (Rc::clone(shared), Rc::clone(&subject));
-        machine.env.runtime.spawn(Box::pin(async move {
-            resize_ram(&shared, &*subject).await;
-            drop(subject);
-            completer.done(Ok(()));
-        }));
-    }
-    if !quiet && shared.config.scrubs > 0 {
-        let (completer, end) = pair();
-        ends.push(end);
-        let (shared, subject) = (Rc::clone(shared), Rc::clone(&subject));
-        machine.env.runtime.spawn(Box::pin(async move {
-            begin_scrubs(&shared, &*subject).await;
-            drop(subject);
-            completer.done(Ok(()));
-        }));
-    }
-    if !quiet && !shared.config.copies.is_empty() {
-        let (completer, end) = pair();
-        ends.push(end);
-        let (shared, subject) = (Rc::clone(shared), Rc::clone(&subject));
-        let armed = Rc::clone(machine);
-        machine.env.runtime.spawn(Box::pin(async move {
-            change_copies(&shared, &armed, &*subject).await;
-            drop(subject);
-            completer.done(Ok(()));
-        }));
-    }
-    if let Some(member) = shared.config.departs.filter(|_| !quiet) {
-        let (completer, end) = pair();
-        ends.push(end);
-        let (shared, subject) = (Rc::clone(shared), Rc::clone(&subject));
-        let theirs = Rc::clone(machine);
-        machine.env.runtime.spawn(Box::pin(async move {
-            remove_member(&shared, &theirs, &*subject, member).await;
-            drop(subject);
-            completer.done(Ok(()));
-        }));
-    }
-    if let Some(member) = shared.config.grows.filter(|_| !quiet) {
-        let (completer, end) = pair();
-        ends.push(end);
-        let (shared, subject) = (Rc::clone(shared), Rc::clone(&subject));
-        let theirs = Rc::clone(machine);
-        machine.env.runtime.spawn(Box::pin(async move {
-            grow_member(&shared, &theirs, &*subject, member).await;
-            drop(subject);
-            completer.done(Ok(()));
-        }));
-    }
+    let stage = Stage {
+        shared: Rc::clone(shared),
+        machine: Rc::clone(machine),
+        subject: Rc::clone(&subject),
+        clients: Rc::new(Cell::new(clients)),
+    };
+    let mut ends = if quiet { Vec::new() } else { operator::begin(&stage, strike) };
     for client in 0..clients {
-        let (completer, end) = pair();
-        ends.push(end);
         let workload = Workload::new(&shared.config, rng.fork());
-        let (shared, subject) = (Rc::clone(shared), Rc::clone(&subject));
-        machine.env.runtime.spawn(Box::pin(async move {
+        ends.push(stage.spawn(move |Stage { shared, subject, clients, .. }| async move {
             for op in workload {
                 if shared.failure.borrow().is_some() {
                     break;
                 }
                 request(&shared, &*subject, client, op).await;
             }
-            drop(subject);
-            completer.done(Ok(()));
+            clients.set(clients.get() - 1);
         }));
     }
+    drop(stage);
     for end in ends {
         end.await.result.map_err(|_| Failure("a client was dropped".into()))?;
     }

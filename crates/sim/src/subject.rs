@@ -60,7 +60,7 @@ impl From<IoError> for SubjectError {
 pub struct Env {
     /// Clock, timers, tasks, randomness.
     pub runtime: Rc<dyn Runtime>,
-    /// The cache devices.
+    /// The cache devices, and behind them the spares.
     pub members: Vec<Rc<dyn BlockDevice>>,
     /// The one of them that is not there now.
     pub missing: Rc<Cell<Option<usize>>>,
@@ -192,6 +192,30 @@ pub trait Subject: Sized + 'static {
         _member: usize,
     ) -> impl Future<Output = Result<(), SubjectError>> {
         async { Ok(()) }
+    }
+
+    /// Has a spare take the place of a member that was lost, if one was; whether it did.
+    fn take_spare(
+        &self,
+        _env: &Env,
+        _spare: usize,
+    ) -> impl Future<Output = Result<bool, SubjectError>> {
+        async { Ok(false) }
+    }
+
+    /// Whether a device is a member now.
+    fn uses_member(&self, _member: usize) -> bool {
+        false
+    }
+
+    /// Whether everything that origins lack has its copies, more than one: then nothing is lost with any one member.
+    fn has_all_copies(&self) -> bool {
+        false
+    }
+
+    /// Whether nothing is still to be done about members that were lost, as far as it can be with those that are left.
+    fn has_recovered(&self) -> bool {
+        true
     }
 
     /// Uses all of a member's device, which has become larger.

@@ -4,6 +4,7 @@
 //! testing, Groce et al., ISSTA 2012). Geometry is tiny: everything wraps around within a second.
 
 use std::fmt;
+use std::ops::Range;
 use std::str::FromStr;
 
 use forebay_device::Stripe;
@@ -123,6 +124,8 @@ pub struct Config {
     pub member_bytes: u64,
     /// Logical sector of each cache device.
     pub member_sector_bytes: Vec<u32>,
+    /// Logical sector of each spare: a further device that is no member until one is lost or replaced.
+    pub spare_sector_bytes: Vec<u32>,
     /// Machines that may open the pool; see [`crate::hosts`].
     pub hosts: usize,
     /// Copies of dirty data.
@@ -188,6 +191,8 @@ pub struct Config {
     pub loss: Option<Loss>,
     /// A member that fails while clients are at work.
     pub strike: Option<Strike>,
+    /// How another one fails once the pool says that everything has its copies again.
+    pub second_strike: Option<StrikeKind>,
 }
 
 /// Of a short workload, requests before the member fails.
@@ -286,6 +291,7 @@ impl Config {
             seed,
             loss,
             strike,
+            second_strike: Self::second_strike(seed, dirty_copies).filter(|_| strike.is_some()),
             departs,
             grows: Self::grows(seed, members),
             // From numbers of its own, too.
@@ -295,6 +301,7 @@ impl Config {
             hosts: if shared { 2 } else { 1 },
             member_bytes: MEMBER_HEAD_BYTES + segment_bytes * segment_count,
             member_sector_bytes: (0..members).map(|_| *rng.pick(&sectors)).collect(),
+            spare_sector_bytes: Self::spare_sectors(seed, &sectors),
             dirty_copies,
             clean_copies,
             agreed: dirty_copies < 2
@@ -367,6 +374,11 @@ impl Config {
             self.verify_reads = true;
         }
         self
+    }
+
+    /// The spares, by where they stand among the devices of the members: behind those.
+    pub fn spares(&self) -> Range<usize> {
+        self.members..self.members + self.spare_sector_bytes.len()
     }
 
     /// The session of a client, counted from 0: clients of one reactor share it.
@@ -458,6 +470,21 @@ impl Config {
         let kind = *rng.pick(&[Flush, Flush, Write, Writes, All, Hang]);
         let most = if kind == Flush { 20 } else { *rng.pick(&[10, 100, 600]) };
         Some(Strike { member: rng.below(members as u64) as usize, kind, after: rng.below(most) })
+    }
+
+    /// From numbers of its own, too. Only what has another copy may be struck again without a loss.
+    fn second_strike(seed: u64, copies: usize) -> Option<StrikeKind> {
+        use StrikeKind::{All, Flush, Hang, Write, Writes};
+        let mut rng = Rng::new(seed ^ 0x5EC1);
+        let kind = *rng.pick(&[Flush, Write, Writes, All, Hang]);
+        (copies > 1 && !rng.one_in(3)).then_some(kind)
+    }
+
+    /// From numbers of its own, too.
+    fn spare_sectors(seed: u64, sectors: &[u32]) -> Vec<u32> {
+        let mut rng = Rng::new(seed ^ 0x57A9E);
+        let count = *rng.pick(&[0, 0, 0, 1, 1, 2]);
+        (0..count).map(|_| *rng.pick(sectors)).collect()
     }
 
     /// From numbers of its own: none, a few frames that are always being given up, or room for much

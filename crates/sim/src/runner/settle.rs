@@ -2,6 +2,9 @@
 
 use std::rc::Rc;
 
+use forebay_device::Runtime;
+use forebay_device::runtime::SECOND;
+
 use super::{Failure, Shared, VERIFIER, VERIFY_SECTORS, request, verify};
 use crate::content::SECTOR;
 use crate::machine::Machine;
@@ -10,6 +13,9 @@ use crate::workload::Op;
 
 /// Rounds of reading, destaging and writing anew what is lost, until nothing is.
 const SETTLE_ROUNDS_MAX: u32 = 4;
+
+/// Seconds in which a pool that nobody disturbs gets all copies back, or has nothing left that needs them.
+const RECOVERY_LOOKS: u32 = 60;
 
 /// Writes what is lost anew.
 async fn restore<S: Subject>(shared: &Shared, subject: &S) {
@@ -25,6 +31,18 @@ async fn restore<S: Subject>(shared: &Shared, subject: &S) {
             }
         }
     }
+}
+
+/// Waits until what members that were lost have left to do is done.
+async fn recover<S: Subject>(shared: &Shared, subject: &S) -> Result<(), Failure> {
+    let runtime: &dyn Runtime = &*shared.world;
+    for _ in 0..RECOVERY_LOOKS {
+        if subject.has_recovered() {
+            return Ok(());
+        }
+        runtime.sleep(SECOND).await.result.unwrap_or(());
+    }
+    Err(Failure("what members that were lost have left to do does not end".into()))
 }
 
 /// Faults off: everything must be there, must reach the origin, and must stop.
@@ -47,6 +65,7 @@ pub(crate) async fn settle<S: Subject>(
             return Err(Failure("more and more is lost although nothing fails".into()));
         }
     }
+    recover(shared, &*subject).await?;
     shared.oracle.borrow_mut().all_durable();
     machine.check_origins(shared, "after destaging");
     let subject = Rc::try_unwrap(subject);

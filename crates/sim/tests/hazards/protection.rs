@@ -5,11 +5,12 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use forebay_device::model::fault::{Ops, Trigger};
+use forebay_device::model::world::Crash;
 use forebay_device::runtime::{MILLISECOND, SECOND};
 use forebay_device::{Buf, Nanos, Request, Runtime};
 use forebay_engine::bypass::Reason;
 use forebay_engine::planted::Bug;
-use forebay_engine::{EventKind, Mode, Redundancy, Result as EngineResult, Volume};
+use forebay_engine::{CopiesChange, EventKind, Mode, Redundancy, Result as EngineResult, Volume};
 
 use crate::changing::{add, told};
 use crate::rig::{BLOCK, Plan, Rig, SOON, lazy, provoke, same, survive};
@@ -303,6 +304,35 @@ fn volumes_are_written_back_again_only_when_everything_has_all_its_copies() {
         rig.write(2, 32, 1)?;
         assert_eq!(past(&rig), through, "written back again");
         Ok(())
+    });
+}
+
+/// Who agrees to as many copies as there are members left need not wait for a member that may never come.
+#[test]
+fn volumes_are_written_back_again_when_fewer_copies_are_promised() {
+    survive(4, |seed| {
+        let rig = protected(seed, (20, 1), is_flush)?;
+        assert_eq!(rig.pool().redundancy(), Redundancy::Protecting);
+        let pool = rig.pool();
+        let change = CopiesChange {
+            dirty: Some(1),
+            accept_data_loss_on_ssd_failure: true,
+            ..CopiesChange::default()
+        };
+        rig.run(async move { pool.set_copies(&change).await })?
+            .map_err(|error| error.to_string())?;
+        rig.pause(5 * SECOND);
+        assert!(told(&rig, EventKind::CopiesRestored));
+        assert_eq!(rig.pool().redundancy(), Redundancy::Whole);
+        let through = past(&rig);
+        rig.write(2, 30, 1)?;
+        assert_eq!(past(&rig), through, "written back again");
+        let_go(&rig);
+        rig.restart(Crash::ProcessKill)?;
+        assert_eq!(rig.pool().redundancy(), Redundancy::Whole);
+        let read = |block| same("read", rig.read(block)?, 2).map(drop);
+        (0..20).chain([30]).try_for_each(read)?;
+        rig.settled(2)
     });
 }
 
