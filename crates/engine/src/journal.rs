@@ -195,7 +195,7 @@ async fn write(core: Rc<Core>) {
         journal.changed.until(|| journal.has_due() || core.log.is_retired()).await;
         match journal.take_due() {
             Some((page, members)) => core.write_page(&page, &members).await,
-            None if journal.has_due() => {}
+            None if journal.has_due() || !core.log.is_retired() => {}
             None => break,
         }
     }

@@ -45,6 +45,7 @@ const EXPECTED: &[(&str, u64, u64)] = &[
     ("member failed in use", 1, 8),
     ("second member struck", 1, 1),
     ("spare taken", 1, 5),
+    ("witness gone, or an old one", 1, 5),
     ("past the cache: protection", 1, 3),
     ("protection: clean", 1, 1),
     ("protection: members enough again", 1, 2),

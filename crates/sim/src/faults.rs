@@ -3,12 +3,13 @@
 use std::rc::Rc;
 
 use forebay_device::model::fault::{
-    Delaying, Failing, Faults, Flipping, Hanging, Inner, Ops, Stuck, Trigger,
+    Delaying, Failing, Faults, Flipping, Hanging, Inner, LosingWrites, Misdirecting, Ops, Stuck,
+    Trigger,
 };
 use forebay_device::model::world::{Rng, World};
 use forebay_device::{IoErrorKind, Runtime};
 
-use crate::swarm::{Config, MEMBER_HEAD_BYTES, Strike, StrikeKind};
+use crate::swarm::{Config, MEMBER_HEAD_BYTES, RotKind, Strike, StrikeKind};
 
 /// What goes bad together.
 const BAD_BYTES: u64 = 4096;
@@ -111,20 +112,26 @@ impl Armoury {
         let segments = MEMBER_HEAD_BYTES..config.member_bytes;
         let trigger = Trigger::one_in(Ops::Writes, rot.one_in).within(segments.clone());
         let faults = Faults::new(config.seed ^ 0x2078);
-        let flipped = (Rc::clone(&faults), vec![trigger]);
-        let flipping: Inner = Rc::new(Flipping { inner: disk, faults, runtime: clock(world) });
+        let lies = (Rc::clone(&faults), vec![trigger]);
+        let lying: Inner = match rot.kind {
+            RotKind::Flip => Rc::new(Flipping { inner: disk, faults, runtime: clock(world) }),
+            RotKind::Lose => Rc::new(LosingWrites { inner: disk, faults }),
+            RotKind::Misdirect => {
+                Rc::new(Misdirecting { inner: disk, faults, landing: Some(segments.clone()) })
+            }
+        };
         if !rot.alone {
-            self.layers.push(flipped);
-            return flipping;
+            self.layers.push(lies);
+            return lying;
         }
         let (faults, mut luck) = (Faults::new(config.seed), Rng::new(config.seed ^ 0x2079));
         let sectors = segments.step_by(BAD_BYTES as usize);
         let bad = sectors.filter(|_| rot.bad_one_in > 0 && luck.one_in(rot.bad_one_in));
         let fails = |at| Trigger::every(Ops::Reads).within(at..at + BAD_BYTES);
         let triggers = bad.map(fails).collect();
-        self.damaging.extend([flipped, (Rc::clone(&faults), triggers)]);
+        self.damaging.extend([lies, (Rc::clone(&faults), triggers)]);
         let (error, runtime) = (IoErrorKind::Media, clock(world));
-        Rc::new(Failing { inner: flipping, faults, error, runtime })
+        Rc::new(Failing { inner: lying, faults, error, runtime })
     }
 
     /// Wraps a cache device.

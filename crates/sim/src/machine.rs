@@ -129,6 +129,7 @@ impl BlockDevice for Recording {
 pub(crate) struct Machine {
     members: Vec<Rc<SimDisk>>,
     origins: Vec<Rc<SimDisk>>,
+    witnesses: Vec<Rc<SimDisk>>,
     pub(crate) armoury: Armoury,
     pub(crate) recorder: Rc<Recorder>,
     pub(crate) watch: Rc<Watch>,
@@ -188,8 +189,8 @@ impl Machine {
             wrapped.push(armoury.origin(world, config, watched, lose, rng));
             origins.push(disk);
         }
-        let mut witness = || disk(DiskSettings::ssd(WITNESS_BYTES, 512), rng).1;
-        let witnesses = (0..config.hosts).map(|_| witness()).collect();
+        let mut witness = || disk(DiskSettings::ssd(WITNESS_BYTES, 512), rng);
+        let (kept, witnesses) = (0..config.hosts).map(|_| witness()).unzip();
         let env = Env {
             runtime: Rc::clone(world) as Rc<dyn Runtime>,
             members,
@@ -201,7 +202,18 @@ impl Machine {
             bug: options.bug.clone(),
             trace: options.trace,
         };
-        Self { members: disks, origins, armoury, recorder, watch, env }
+        Self { members: disks, origins, witnesses: kept, armoury, recorder, watch, env }
+    }
+
+    /// What the files of all witnesses hold.
+    pub(crate) fn witness_files(&self) -> Vec<Vec<u8>> {
+        self.witnesses.iter().map(|disk| disk.peek(0, WITNESS_BYTES as usize)).collect()
+    }
+
+    /// Puts others in their place, or nothing.
+    pub(crate) fn replace_witness_files(&self, files: Option<Vec<Vec<u8>>>) {
+        let files = files.unwrap_or(vec![vec![0; WITNESS_BYTES as usize]; self.witnesses.len()]);
+        self.witnesses.iter().zip(files).for_each(|(disk, file)| disk.poke(0, &file));
     }
 
     /// Makes a cache device larger, as a file becomes.

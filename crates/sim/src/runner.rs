@@ -409,6 +409,8 @@ pub(crate) struct Seed {
     pub(crate) machine: Rc<Machine>,
     pub(crate) rng: Rng,
     crashes: u64,
+    /// A copy of them that is put back later.
+    witness_files: Option<Vec<Vec<u8>>>,
 }
 
 impl Seed {
@@ -472,7 +474,7 @@ impl Seed {
             trace: options.trace,
         });
         machine.watch.begin(&shared);
-        Self { shared, machine: Rc::new(machine), rng, crashes: 0 }
+        Self { shared, machine: Rc::new(machine), rng, crashes: 0, witness_files: None }
     }
 
     /// Ends all tasks, which hold the world that holds them.
@@ -492,6 +494,16 @@ impl Seed {
         self.machine.armoury.disarm();
         shared.errors_expected.set(false);
         self.crashes += 1;
+        if let Some(loss) = shared.config.witness_loss {
+            if loss.restored && self.crashes + 1 == loss.crash {
+                self.witness_files = Some(self.machine.witness_files());
+            }
+            if self.crashes == loss.crash {
+                shared.trace(|| format!("{loss:?}"));
+                *shared.seen.borrow_mut().entry("witness gone, or an old one").or_default() += 1;
+                self.machine.replace_witness_files(self.witness_files.take());
+            }
+        }
         if let Some(loss) = shared.config.loss.filter(|loss| self.crashes >= loss.crashes) {
             let back = loss.returns && self.crashes > loss.crashes;
             let missing = &self.machine.env.missing;

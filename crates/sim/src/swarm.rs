@@ -187,6 +187,8 @@ pub struct Config {
     pub delay_max: Nanos,
     /// The runs that end with a crash; one more follows them.
     pub crashes: Vec<CrashPlan>,
+    /// What becomes of the witnesses.
+    pub witness_loss: Option<WitnessLoss>,
     /// A member that is gone after a crash.
     pub loss: Option<Loss>,
     /// A member that fails while clients are at work.
@@ -224,12 +226,14 @@ pub enum StrikeKind {
     Hang,
 }
 
-/// A member that now and then stores data with a bit flipped, and says nothing. Where all data has another
+/// A member that now and then stores something else than it was given, and says nothing. Where all data has another
 /// copy, nobody may notice; else exactly that is lost.
 #[derive(Clone, Copy, Debug)]
 pub struct Rot {
     /// Which one, counted from 0.
     pub member: usize,
+    /// What becomes of a write.
+    pub kind: RotKind,
     /// One in so many writes to its segments suffers it.
     pub one_in: u64,
     /// Whether it stores the only copy. Then it does so in the last run alone: at a crash nobody can tell what has
@@ -237,6 +241,26 @@ pub struct Rot {
     pub alone: bool,
     /// Of a member with the only copy, sectors of 4 KiB that it cannot read then: one in so many; 0 is none.
     pub bad_one_in: u64,
+}
+
+/// What a member that lies does with a write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RotKind {
+    /// One bit is flipped.
+    Flip,
+    /// Nothing is written.
+    Lose,
+    /// It is written to another place of its segments.
+    Misdirect,
+}
+
+/// The file system that the witnesses lie on was lost, or is what it was before.
+#[derive(Clone, Copy, Debug)]
+pub struct WitnessLoss {
+    /// After this crash, counted from 1, there are none.
+    pub crash: u64,
+    /// There are those that were there after the crash before, if there was one.
+    pub restored: bool,
 }
 
 /// A member that is there no more; dirty data has another copy.
@@ -289,6 +313,7 @@ impl Config {
         let stripes = [(12 << 10, 4 << 10), (128 << 10, 32 << 10), (5 << 20, 1 << 20)].map(stripe);
         Self {
             seed,
+            witness_loss: Self::witness_loss(seed, crashes).filter(|_| loss.is_none()),
             loss,
             strike,
             second_strike: Self::second_strike(seed, dirty_copies).filter(|_| strike.is_some()),
@@ -362,7 +387,8 @@ impl Config {
         if self.dirty_copies > 1 && sound && alone {
             let member = rng.below(self.members as u64) as usize;
             let one_in = rng.between(2, 8);
-            self.rot = Some(Rot { member, one_in, alone: false, bad_one_in: 0 });
+            let kind = *rng.pick(&[RotKind::Flip, RotKind::Lose, RotKind::Misdirect]);
+            self.rot = Some(Rot { member, kind, one_in, alone: false, bad_one_in: 0 });
             self.clean_copies = 2;
             self.verify_reads = true;
             self.scrubs = self.scrubs.max(rng.between(2, 4));
@@ -370,7 +396,7 @@ impl Config {
         } else if self.dirty_copies == 1 && sound && alone && rng.one_in(3) {
             let member = rng.below(self.members as u64) as usize;
             let (one_in, bad_one_in) = (rng.between(4, 40), *rng.pick(&[0, 20, 200]));
-            self.rot = Some(Rot { member, one_in, alone: true, bad_one_in });
+            self.rot = Some(Rot { member, kind: RotKind::Flip, one_in, alone: true, bad_one_in });
             self.verify_reads = true;
         }
         self
@@ -417,6 +443,13 @@ impl Config {
         };
         self.segment_count = 40;
         self.member_bytes = MEMBER_HEAD_BYTES + self.segment_bytes * self.segment_count;
+    }
+
+    /// From numbers of its own, too. Without one a pool asks for all members that its epoch names.
+    fn witness_loss(seed: u64, crashes: u64) -> Option<WitnessLoss> {
+        let mut rng = Rng::new(seed ^ 0x3177);
+        let lost = crashes > 0 && rng.one_in(4);
+        lost.then(|| WitnessLoss { crash: rng.between(1, crashes), restored: rng.one_in(2) })
     }
 
     /// From numbers of its own, so that everything else of a seed is as it would be without.
@@ -693,9 +726,15 @@ mod tests {
         for mode in Mode::ALL {
             assert!(configs.iter().any(|c| c.volumes.iter().any(|v| v.mode == mode)));
         }
-        assert!(configs.iter().any(|c| c.rot.is_some() && c.scrubs > 1));
+        for kind in [RotKind::Flip, RotKind::Lose, RotKind::Misdirect] {
+            let lies = |c: &Config| c.rot.is_some_and(|rot| rot.kind == kind);
+            assert!(configs.iter().any(|c| lies(c) && c.scrubs > 1));
+        }
         assert!(configs.iter().any(|c| c.rot.is_some_and(|rot| rot.alone && rot.bad_one_in > 0)));
         assert!(configs.iter().any(|c| c.rot.is_none() && c.scrubs > 1));
+        let restored = |c: &Config| c.witness_loss.map(|loss| loss.restored);
+        assert!([true, false].iter().all(|is| configs.iter().any(|c| restored(c) == Some(*is))));
+        assert!(configs.iter().all(|c| c.witness_loss.is_none() || c.loss.is_none()));
         assert!(configs.iter().any(|c| c.hosts > 1 && c.strike.is_some()));
         assert!(configs.iter().all(|c| c.hosts < 2 || c.loss.is_none()));
     }

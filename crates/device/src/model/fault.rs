@@ -426,6 +426,8 @@ pub struct Misdirecting {
     pub inner: Inner,
     /// What is hit.
     pub faults: Rc<Faults>,
+    /// Bytes of the device where such writes land; `None` is anywhere.
+    pub landing: Option<Range<u64>>,
 }
 
 impl BlockDevice for Misdirecting {
@@ -440,8 +442,9 @@ impl BlockDevice for Misdirecting {
         let Request::Write { data, .. } = request else { return };
         let geometry = self.inner.geometry();
         let sector = u64::from(geometry.sector_bytes);
-        let places = (geometry.size_bytes - data.len() as u64) / sector + 1;
-        let offset = self.faults.below(places) * sector;
+        let landing = self.landing.clone().unwrap_or(0..geometry.size_bytes);
+        let places = (landing.end - landing.start - data.len() as u64) / sector + 1;
+        let offset = landing.start + self.faults.below(places) * sector;
         self.inner.submit(Request::Write { offset, data: Data::clone(&data) }, completer);
     }
 }
@@ -633,7 +636,8 @@ mod tests {
     fn a_misdirected_write_lands_elsewhere() {
         let b = bench();
         let faults = b.arm(Ops::Writes);
-        assert_eq!(b.write(Misdirecting { inner: b.inner(), faults }, 7), Ok(()));
+        let astray = Misdirecting { inner: b.inner(), faults, landing: None };
+        assert_eq!(b.write(astray, 7), Ok(()));
         let image = b.disk.peek(0, 1 << 20);
         assert_eq!(image.iter().filter(|&&b| b == 7).count(), 4096);
         assert_ne!(image[4096], 7);

@@ -150,7 +150,8 @@ impl Breakage {
         let inner = Rc::new(LosingWrites { inner, faults: Rc::clone(&it.losing) });
         let (faults, runtime) = (Rc::clone(&it.tearing), clock());
         let inner = Rc::new(Tearing { inner, faults, result: Ok(()), runtime });
-        let inner = Rc::new(Misdirecting { inner, faults: Rc::clone(&it.misdirecting) });
+        let inner =
+            Rc::new(Misdirecting { inner, faults: Rc::clone(&it.misdirecting), landing: None });
         let (faults, runtime) = (Rc::clone(&it.flipping), clock());
         let inner = Rc::new(Flipping { inner, faults, runtime });
         let (faults, error) = (Rc::clone(&it.failing), IoErrorKind::Media);
