@@ -76,7 +76,7 @@ enum Command {
     Events(admin::status::Events),
     /// Print what pools and volumes do, again and again
     Stats(admin::stats::Options),
-    /// Say what a code means and what to do
+    /// Say what a code means, what is at risk and what to do
     Explain(admin::explain::Options),
     /// Look whether this machine and these devices are fit; only reads
     Doctor(doctor::Options),

@@ -79,10 +79,10 @@ fn configuration() -> String {
 }
 
 fn codes() -> String {
-    let rows = CODES
-        .iter()
-        .map(|(code, means, action)| vec![quoted(code), (*means).into(), (*action).into()]);
-    table(&["code", "what it means", "what to do"], rows)
+    let rows = CODES.iter().map(|known| {
+        vec![quoted(known.code), known.means.into(), known.risk.into(), known.action.into()]
+    });
+    table(&["code", "what it means", "what is at risk", "what to do"], rows)
 }
 
 fn quoted(text: &str) -> String {
