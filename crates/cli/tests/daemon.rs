@@ -292,6 +292,15 @@ fn a_pool_moves_with_its_ssds() {
     let mut to = Daemon::new("move-to");
     let ssds = [from.dir.path("ssd-0"), from.dir.path("ssd-1")];
     let ssds = ssds.each_ref().map(|path| path.to_str().unwrap());
+    let copy = to.dir.path("copy-of-an-ssd");
+    std::fs::copy(ssds[0], &copy).unwrap();
+    let copy = copy.to_str().unwrap();
+    let three = ["pool", "import", "fast", "--ssd", ssds[0], "--ssd", ssds[1], "--ssd", copy];
+    for named in [ssds[0], copy, "one is a copy of the other"] {
+        to.refused(&three, named, "detach the copy");
+    }
+    assert_eq!(to.json(&["pool", "list"])["items"].as_array().unwrap().len(), 0);
+    std::fs::remove_file(copy).unwrap();
     to.tell(&["pool", "import", "fast", "--ssd", ssds[0], "--ssd", ssds[1]]);
     until("the volume is online", || volume_state(&to) == "online");
     from.refused(&["pool", "import", "fast"], "in use", "stop who uses it");

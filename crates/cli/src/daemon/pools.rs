@@ -18,7 +18,7 @@ use forebay_engine::limits::{
 };
 use forebay_engine::{CopiesChange, CreateOptions, OpenOptions, Pool, Tuning};
 
-use super::scan::{self, Found, Place, Scan, Sight, is_complete, of_pool};
+use super::scan::{self, Found, Place, Scan, Sight, is_complete, of_pool, refuse_copies};
 use super::state::{Intent, Record};
 use super::{Daemon, Open, Slot, State};
 use crate::Result;
@@ -141,6 +141,7 @@ fn paths_of(record: &Record, found: &[Found]) -> Result<Vec<PathBuf>> {
         return Err(Failure::coded(Code::NotFound, what)
             .hint(format!("attach them; they were last at {}", last.join(", "))));
     }
+    refuse_copies(&own)?;
     Ok(own.iter().map(|found| found.path.clone()).collect())
 }
 
@@ -654,6 +655,7 @@ impl Daemon {
                     .hint(format!("name the one you mean by its identity: {}", ids.join(", "))));
             }
         };
+        refuse_copies(&of_pool(found, &id))?;
         self.refuse_taken(&name)?;
         let name = name.parse::<Name>().map_err(|why| {
             Failure::new(why).hint("this pool was not made by `forebay pool create`")

@@ -3,16 +3,20 @@
 //! Any place may not answer. A [`walk`] goes from one to the next on a thread of its own; if it is stuck,
 //! another one goes on with the rest, and the place is left alone until the first has returned.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs::File;
 use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use forebay_control::error::Code;
 use forebay_engine::format::{
     FormatError, Layout, SUPERBLOCK_BYTES, SlotChoice, Spare, Superblock,
 };
 
+use forebay_engine::ids::DeviceId;
+
+use crate::failure::Failure;
 use crate::members::Identity;
 
 /// A device with a superblock.
@@ -212,6 +216,25 @@ pub(super) fn walk(scan: &Scan) {
 /// What of a scan belongs to one pool.
 pub(super) fn of_pool<'a>(found: &'a [Found], id: &str) -> Vec<&'a Found> {
     found.iter().filter(|found| found.superblock.pool.to_string() == id).collect()
+}
+
+/// Refuses devices of a pool of which one is a copy of another: nobody can tell which of the two is the right one.
+pub(super) fn refuse_copies(own: &[&Found]) -> crate::Result<()> {
+    let mut seen: BTreeMap<DeviceId, &Path> = BTreeMap::new();
+    for Found { path, superblock } in own {
+        let Some(other) = seen.insert(superblock.device, path) else { continue };
+        let what = format!(
+            "{} and {} both claim to be cache device {} of pool \"{}\": one is a copy of the other",
+            other.display(),
+            path.display(),
+            superblock.device,
+            superblock.name
+        );
+        return Err(Failure::coded(Code::Refused, what).hint(
+            "detach the copy, or erase it: what was written since it was made is on the other one alone",
+        ));
+    }
+    Ok(())
 }
 
 impl Sight {
