@@ -130,6 +130,12 @@ fn missing_ssds_are_waited_for_and_never_keep_the_daemon_from_starting() {
     let shown = daemon.tell(&["pool", "show", "fast"]);
     assert!(shown.contains("Protected, clean. It has gone on without 1 cache device."), "{shown}");
     assert!(daemon.tell(&["events"]).contains("protected-clean"));
+    // Whose owner will not wait for another one is written back with as many copies as there can be.
+    let agreed = ["dirty_copies=1", "accept_data_loss_on_ssd_failure=true"];
+    daemon.refused(&["pool", "set", "fast", agreed[0]], "loses data", agreed[1]);
+    daemon.tell(&["pool", "set", "fast", agreed[0], agreed[1]]);
+    daemon.until("it is written back", |_| state(&daemon, "fast") == "degraded");
+    assert!(daemon.tell(&["events"]).contains("copies-restored"));
     assert!(read_all(&daemon.dir.path("nbd"))[..1 << 20] == data[..]);
     daemon.stop();
 }
