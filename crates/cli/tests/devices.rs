@@ -64,6 +64,11 @@ fn a_cache_device_leaves_a_pool_that_serves() {
     assert_eq!(daemon.json(&["pool", "show", "fast"])["members"].as_array().unwrap().len(), 2);
     assert!(read_all(&socket) == newest);
     daemon.tell(&["pool", "create", "other", "--ssd", ssds[1]]);
+    for how in ["--dry-run", "--yes"] {
+        let last = ["pool", "device", "remove", "other", ssds[1], how];
+        daemon.refused(&last, "is the only one of pool \"other\"", "then destroy the pool");
+    }
+    assert_eq!(daemon.json(&["pool", "show", "other"])["state"], "online");
     daemon.tell(&["volume", "flush", "fast/vm"]);
     assert!(std::fs::read(&origin).unwrap() == newest);
     daemon.stop();
