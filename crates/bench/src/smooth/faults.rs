@@ -176,7 +176,7 @@ fn told(scene: &Scene, kind: EventKind) -> bool {
     scene.pool.events().iter().any(|event| event.kind == kind)
 }
 
-/// What clients waited for, in seconds.
+/// What clients waited for, in seconds; beside it what all but the slowest hundredth took at the most.
 fn longest(
     name: &'static str,
     what: &str,
@@ -189,6 +189,8 @@ fn longest(
     let mut row = Row::judged(name, what, &[seconds], Bar::AtMost(bar), " s", quick);
     let figures = |seen: &Seen| format!("{}, {}", span(seen.longest()), rate(seen.rate()));
     row.figures = vec![figures(seen), figures(before)];
+    let p99 = |seen: &Seen| seen.percentile(99.0).map_or("unknown".to_owned(), span);
+    row.note = format!("p99 {}, undisturbed {}", p99(seen), p99(before));
     row
 }
 
@@ -228,7 +230,7 @@ fn loss(bench: &mut Bench, disks: &ArrayParameters) -> Result<[Row; 2]> {
     stage.keep(bench, "rebuild", &before, &seen)?;
     let quick = bench.options.quick;
     let mut loss = longest("loss", LOSS, &first, &before, 1.0, quick);
-    loss.note = "until the pool had gone on without it".into();
+    loss.note += "; until the pool had gone on without it";
     let (ratio, figures) = compared(&before, &seen)?;
     let mut rebuild = Row::judged("rebuild", REBUILD, &[ratio], Bar::AtMost(3.0), "", quick);
     rebuild.figures = figures;
