@@ -162,6 +162,9 @@ fn a_pool_whose_only_copy_is_missing_waits_for_a_person() {
     daemon.tell(&["volume", "add", "fast/vm", "--origin", paths[2]]);
     let volume = daemon.json(&["volume", "show", "fast/vm"]);
     assert_eq!(volume["mode"], "writeback", "as was agreed to at creation");
+    let idle = daemon.dir.path("idle");
+    std::fs::write(&idle, content(2, VOLUME_BYTES)).unwrap();
+    daemon.tell(&["volume", "add", "fast/idle", "--origin", idle.to_str().unwrap()]);
     let socket = daemon.dir.path("nbd");
     daemon.tell(&["export", "add", "fast/vm", "--socket", socket.to_str().unwrap()]);
     let mut client = Client::connect(&socket);
@@ -172,7 +175,9 @@ fn a_pool_whose_only_copy_is_missing_waits_for_a_person() {
     std::fs::rename(&second, daemon.dir.path("away")).unwrap();
     daemon.start();
     assert_eq!(state(&daemon, "fast"), "needs-decision");
-    daemon.refused(&["pool", "import", "fast"], "may hold the only copy", "--accept-missing");
+    let at_risk =
+        "may hold the only copy of writes to volume \"vm\"; nothing is missing of \"idle\"";
+    daemon.refused(&["pool", "import", "fast"], at_risk, "--accept-missing");
     // Once it is there again nobody needs to decide anything.
     std::fs::rename(daemon.dir.path("away"), &second).unwrap();
     until_served(&daemon);

@@ -330,10 +330,10 @@ fn list(ids: &BTreeSet<DeviceId>) -> String {
     ids.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
-/// The volumes that may be dirty, for people.
-fn dirty_volumes(superblock: &Superblock) -> String {
-    let dirty = superblock.volumes.iter().filter(|v| v.may_be_dirty);
-    dirty.map(|v| format!("\"{}\"", v.name)).collect::<Vec<_>>().join(", ")
+/// The volumes that may be dirty, or those that are not, for people.
+fn volumes_that(superblock: &Superblock, may_be_dirty: bool) -> String {
+    let volumes = superblock.volumes.iter().filter(|v| v.may_be_dirty == may_be_dirty);
+    volumes.map(|v| format!("\"{}\"", v.name)).collect::<Vec<_>>().join(", ")
 }
 
 fn accepted_note(superblock: &Superblock) -> String {
@@ -341,7 +341,7 @@ fn accepted_note(superblock: &Superblock) -> String {
         format!(
             "as accepted, the pool opens although members are missing: writes to {} that only \
              they held are lost, and older data may be read instead",
-            dirty_volumes(superblock)
+            volumes_that(superblock, true)
         )
     } else {
         "as accepted, the pool opens although others may have gone on without it".to_owned()
@@ -349,13 +349,17 @@ fn accepted_note(superblock: &Superblock) -> String {
 }
 
 fn undecided(superblock: &Superblock, missing: &BTreeSet<DeviceId>) -> Error {
+    let safe = match volumes_that(superblock, false) {
+        none if none.is_empty() => none,
+        some => format!("; nothing is missing of {some}"),
+    };
     Error::new(
         ErrorKind::NeedsDecision,
         format!(
-            "pool \"{}\" lacks cache device {}, which may hold the only copy of writes to volume {}",
+            "pool \"{}\" lacks cache device {}, which may hold the only copy of writes to volume {}{safe}",
             superblock.name,
             list(missing),
-            dirty_volumes(superblock)
+            volumes_that(superblock, true)
         ),
     )
     .hint("attach it; or accept that these writes are lost and open without it for good")
