@@ -37,6 +37,7 @@ fn a_cache_device_leaves_a_pool_that_serves() {
     daemon.refused(&[&remove[..], &[ssds[1]]].concat(), "needs a confirmation", "--yes");
     let plan = daemon.json(&[&remove[..], &[ssds[1], "--dry-run"]].concat());
     assert_eq!((&plan["done"], &plan["erased"][0]), (&false.into(), &ssds[1].into()), "{plan}");
+    assert!(plan["steps"].to_string().contains("at least, as fast as"), "{plan}");
     assert_eq!(members().len(), 3, "a plan changes nothing");
 
     let job = daemon.json(&[&remove[..], &[ssds[1], "--yes"]].concat());

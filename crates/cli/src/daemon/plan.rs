@@ -8,6 +8,8 @@ use forebay_control::api::{
     TlsUse,
 };
 use forebay_control::name::{Name, VolumeName};
+use forebay_device::runtime::{Nanos, Runtime, SECOND};
+use forebay_device::{BlockDevice, Buf};
 use forebay_engine::format::Superblock;
 
 use super::describe::{mode_name, plural};
@@ -18,6 +20,11 @@ use super::{Daemon, Open};
 use crate::Result;
 use crate::text;
 
+/// How the rate of a device is looked at before anything is moved: reads that are as long as those of a removal,
+/// for long enough to be past its first answer, and not so long that anybody minds.
+const PROBE_READ_BYTES: usize = 1 << 20;
+const PROBE_TIME_MAX: Nanos = SECOND / 4;
+
 pub(super) fn plan(what: impl Into<String>, steps: Vec<String>) -> Plan {
     Plan { schema: SCHEMA, done: false, what: what.into(), steps, erased: Vec::new() }
 }
@@ -26,6 +33,19 @@ pub(super) fn plan(what: impl Into<String>, steps: Vec<String>) -> Plan {
 pub(super) fn capacity(superblock: &Superblock) -> u64 {
     let segments: u64 = superblock.present().map(|m| u64::from(m.segments.count())).sum();
     segments * u64::from(superblock.segment_bytes)
+}
+
+/// Bytes a second that a device returns, one read after the other; `None` if it fails, or has too little.
+async fn read_rate(runtime: &dyn Runtime, device: &dyn BlockDevice) -> Option<u64> {
+    let (begun, size) = (runtime.now(), device.geometry().size_bytes);
+    let (mut at, mut read) = (0, 0);
+    while at + PROBE_READ_BYTES as u64 <= size && runtime.now() - begun < PROBE_TIME_MAX {
+        device.read(at, Buf::new(PROBE_READ_BYTES)).await.result.ok()?;
+        at += PROBE_READ_BYTES as u64;
+        read += PROBE_READ_BYTES as u64;
+    }
+    let span = (runtime.now() - begun).max(1);
+    u64::try_from(u128::from(read) * u128::from(SECOND) / u128::from(span)).ok().filter(|&r| r > 0)
 }
 
 /// What a pool that becomes larger costs in RAM, as a step.
@@ -40,6 +60,20 @@ fn dirty(open: &Open, volume: &VolumeName) -> String {
 }
 
 impl Daemon {
+    /// How long it takes at least to move so many bytes, by the rate of a device that takes part in it.
+    pub(super) async fn time_step(&self, moved: u64, path: &Path, device: &dyn BlockDevice) -> String {
+        let path = path.display();
+        match read_rate(self.runtime(), device).await {
+            Some(rate) => format!(
+                "that takes {} at least, as fast as {path} was read just now ({}/s); clients that use \
+                 them and flushes of origins add to it",
+                text::left((moved / rate).max(1)),
+                text::bytes(rate)
+            ),
+            None => format!("{path} cannot be read; nobody can tell how long that takes"),
+        }
+    }
+
     /// What a change would do.
     pub(super) async fn plan(&self, change: Change) -> Result<Plan> {
         match change {
@@ -50,7 +84,7 @@ impl Daemon {
             Change::GrowDevice { pool, device } => self.plan_grow_device(&pool, &device).await,
             Change::AddSpare { pool, ssd } => self.plan_spare(&pool, &ssd).await,
             Change::ReplaceDevice { pool, old, new } => self.plan_replace(&pool, &old, &new).await,
-            Change::RemoveDevice { pool, device } => self.plan_remove_device(&pool, &device),
+            Change::RemoveDevice { pool, device } => self.plan_remove_device(&pool, &device).await,
             Change::StartScrub(name) => self.plan_start_scrub(&name),
             Change::StopScrub(name) => self.plan_stop_scrub(&name),
             Change::FlushVolume(name) => self.plan_flush(&name),
@@ -163,6 +197,9 @@ impl Daemon {
                 "dirty data gets its {copies} copies again: {} lack one now",
                 text::bytes(short)
             ));
+            steps.push(self.time_step(short, path, &*device).await);
+        } else {
+            steps.push("it is used at once: nothing is moved".to_owned());
         }
         let what = format!("{} would be added to pool \"{pool}\"", path.display());
         Ok(Plan { erased: vec![path.to_owned()], ..plan(what, steps) })
@@ -174,14 +211,17 @@ impl Daemon {
         let was = open.pool.superblock();
         let (before, after) = (capacity(&was), capacity(&is));
         let steps = vec![
-            format!("what it holds stays there; {} more are used", text::bytes(after - before)),
+            format!(
+                "what it holds stays there, nothing is moved; {} more are used at once",
+                text::bytes(after - before)
+            ),
             format!("the pool has {} then instead of {}", text::bytes(after), text::bytes(before)),
             index_step(&was, &is),
         ];
         Ok(plan(format!("{} would grow in pool \"{pool}\"", grown.path.display()), steps))
     }
 
-    fn plan_remove_device(&self, pool: &Name, device: &str) -> Result<Plan> {
+    async fn plan_remove_device(&self, pool: &Name, device: &str) -> Result<Plan> {
         let (slot, open) = self.open(pool.as_str())?;
         if let Some((_, path)) = slot.spare_of(device) {
             let steps = vec!["it is a spare and holds nothing; its mark is erased".to_owned()];
@@ -189,10 +229,16 @@ impl Daemon {
             return Ok(Plan { erased: vec![path], ..plan(what, steps) });
         }
         let leaving = self.device_of(pool, device)?;
-        let held = text::bytes(open.pool.check_departure(leaving.id)?);
+        let moved = open.pool.check_departure(leaving.id)?;
+        let held = text::bytes(moved);
         let superblock = open.pool.superblock();
         let others = || superblock.present().filter(|member| member.device != leaving.id);
         let segments: u64 = others().map(|member| u64::from(member.segments.count())).sum();
+        let file = open.members.borrow().file(&leaving.path);
+        let time = match file {
+            Some(file) => self.time_step(moved, &leaving.path, &*file).await,
+            None => "it has just left the pool".to_owned(),
+        };
         let steps = vec![
             "nothing new is put there".to_owned(),
             format!(
@@ -200,6 +246,7 @@ impl Daemon {
                  clean data as far as it is worth it",
                 plural(others().count(), "other cache device")
             ),
+            time,
             format!(
                 "the pool goes on without it and has {} then",
                 text::bytes(segments * u64::from(superblock.segment_bytes))

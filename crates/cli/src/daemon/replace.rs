@@ -11,8 +11,7 @@ use std::rc::Rc;
 use forebay_control::api::{self, Plan};
 use forebay_control::error::Code;
 use forebay_control::name::Name;
-use forebay_device::runtime::{MILLISECOND, Nanos, Runtime, SECOND};
-use forebay_device::{BlockDevice, Buf};
+use forebay_device::runtime::{MILLISECOND, Nanos, Runtime};
 use forebay_engine::Departure;
 use forebay_engine::format::MemberState;
 use forebay_engine::ids::DeviceId;
@@ -32,28 +31,10 @@ use crate::text;
 /// How often it is looked whether a loss is made good.
 const LOOK_INTERVAL: Nanos = 100 * MILLISECOND;
 
-/// How the rate of a device is looked at before anything is moved: reads that are as long as those of a removal,
-/// for long enough to be past its first answer, and not so long that anybody minds.
-const PROBE_READ_BYTES: usize = 1 << 20;
-const PROBE_TIME_MAX: Nanos = SECOND / 4;
-
 /// The old device, and whether the pool still has it.
 struct Old {
     device: Device,
     is_there: bool,
-}
-
-/// Bytes a second that a device returns, one read after the other; `None` if it fails, or has too little.
-async fn read_rate(runtime: &dyn Runtime, device: &dyn BlockDevice) -> Option<u64> {
-    let (begun, size) = (runtime.now(), device.geometry().size_bytes);
-    let (mut at, mut read) = (0, 0);
-    while at + PROBE_READ_BYTES as u64 <= size && runtime.now() - begun < PROBE_TIME_MAX {
-        device.read(at, Buf::new(PROBE_READ_BYTES)).await.result.ok()?;
-        at += PROBE_READ_BYTES as u64;
-        read += PROBE_READ_BYTES as u64;
-    }
-    let span = (runtime.now() - begun).max(1);
-    u64::try_from(u128::from(read) * u128::from(SECOND) / u128::from(span)).ok().filter(|&r| r > 0)
 }
 
 impl Open {
@@ -328,15 +309,7 @@ impl Daemon {
             }
         };
         steps.push(what_moves);
-        steps.push(match read_rate(self.runtime(), &*device).await {
-            Some(rate) => format!(
-                "that takes {} at least, as fast as {place} was read just now ({}/s); clients that use \
-                 them and flushes of origins add to it",
-                text::left((moved / rate).max(1)),
-                text::bytes(rate)
-            ),
-            None => format!("{place} cannot be read; nobody can tell how long that takes"),
-        });
+        steps.push(self.time_step(moved, new, &*device).await);
         let mut erased = vec![new.to_owned()];
         if old.is_there {
             steps.push(
