@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use forebay_device::real::file::{FileDevice, Reader};
+use forebay_device::real::hardware::on_one_ssd;
 use forebay_device::real::open::{OpenError, OpenOptions, open};
 use forebay_device::real::probe::probe;
 use forebay_device::real::reactor::Reactor;
@@ -66,6 +67,14 @@ fn refuse_twice(path: &Path, known: &[(PathBuf, Identity)]) -> Result<()> {
     let (first, second) = (first.display(), path.display());
     Err(Failure::new(format!("a cache device is given twice: {first} and {second}"))
         .hint("name each device once"))
+}
+
+/// Refuses a second part of one SSD: both copies of a block could lie on it, and die with it. Blocks.
+pub(crate) fn refuse_one_ssd(path: &Path, others: &[PathBuf]) -> Result<()> {
+    let Some((other, ssd)) = on_one_ssd(path, others) else { return Ok(()) };
+    let (path, other) = (path.display(), other.display());
+    Err(Failure::new(format!("{path} and {other} are on one SSD ({ssd}), and would die with it"))
+        .hint("give the pool one part of each SSD, as large as you like"))
 }
 
 /// Opens a device and has it answer a read: one that hangs is found out here. While it is in use, it is

@@ -17,6 +17,8 @@ pub struct Geometry {
     pub discard: bool,
     /// How an array spreads what it holds, if it is one and that is known.
     pub stripe: Option<Stripe>,
+    /// The controller that it is behind, if that is known: a number, the same for all that fail with it.
+    pub controller: Option<u64>,
 }
 
 /// The layout of an array, as far as writers have a use for it. Stripes begin at multiples of their

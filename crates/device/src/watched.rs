@@ -209,7 +209,13 @@ mod tests {
 
     impl BlockDevice for Silent {
         fn geometry(&self) -> Geometry {
-            Geometry { size_bytes: 1 << 20, sector_bytes: 512, discard: true, stripe: None }
+            Geometry {
+                size_bytes: 1 << 20,
+                sector_bytes: 512,
+                discard: true,
+                stripe: None,
+                controller: None,
+            }
         }
 
         fn submit(&self, request: Request, completer: Completer) {

@@ -356,7 +356,11 @@ impl Core {
     fn take_in(&self, index: usize, range: NumberRange) {
         self.members[index].transition(Standing::Serving);
         self.places_given.set(self.places_given.get() + 1);
-        self.sets.borrow_mut().join(index, range);
+        {
+            let mut sets = self.sets.borrow_mut();
+            sets.join(index, range);
+            sets.set_controller(index, self.members[index].device.geometry().controller);
+        }
         self.use_more();
         // What was lost may be made good now.
         self.epoch_begun.wake_all();

@@ -446,7 +446,13 @@ mod tests {
 
     impl BlockDevice for NoDevice {
         fn geometry(&self) -> Geometry {
-            Geometry { size_bytes: 1 << 40, sector_bytes: 512, discard: false, stripe: None }
+            Geometry {
+                size_bytes: 1 << 40,
+                sector_bytes: 512,
+                discard: false,
+                stripe: None,
+                controller: None,
+            }
         }
 
         fn submit(&self, request: Request, completer: Completer) {

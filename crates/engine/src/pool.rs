@@ -257,6 +257,10 @@ fn new_core(
     let segments: u64 = given.iter().map(|numbers| u64::from(numbers.count())).sum();
     // The numbers of members that are gone stay theirs: images and headers may still name them.
     let numbers = superblock.members.iter().map(|member| member.segments.end()).max();
+    let mut sets = SetTable::new(segment_blocks, given, numbers.unwrap_or(0));
+    for (index, member) in opened.iter().enumerate() {
+        sets.set_controller(index, member.device.geometry().controller);
+    }
     let members = opened
         .iter()
         .map(|Opened { record, device, .. }| {
@@ -299,7 +303,7 @@ fn new_core(
         segment_blocks,
         record_blocks_max,
         shards,
-        sets: RefCell::new(SetTable::new(segment_blocks, given, numbers.unwrap_or(0))),
+        sets: RefCell::new(sets),
         log: Log::new(),
         volumes: RefCell::default(),
         owed: RefCell::new(BTreeMap::new()),

@@ -23,6 +23,10 @@ use crate::limits::{COPIES_MAX, PLACES_MAX};
 pub(crate) use room::{MemberMask, OWED_LEVELS, Outlook};
 use room::{Packing, Totals, sets_of};
 
+/// How much less, in proportion, may be free on a member for it to be preferred because of its controller. Where
+/// one controller has fewer SSDs than another, theirs fill up sooner: at this, not long before the others.
+const CONTROLLER_SLACK: usize = 2;
+
 /// The life of a set.
 ///
 /// ```text
@@ -214,6 +218,8 @@ pub(crate) struct SetTable {
     /// Indexed by the number of a set's first segment.
     sets: Vec<Option<Box<Set>>>,
     free: Vec<VecDeque<SegmentId>>,
+    /// What each is behind, if that is known.
+    controllers: [Option<u64>; PLACES_MAX],
     packing: Packing,
     totals: Totals,
     /// Copies that a set keeps once all of it is clean.
@@ -237,12 +243,18 @@ impl SetTable {
             leaving: None,
             sets,
             free,
+            controllers: [None; PLACES_MAX],
             packing: Packing { segment_blocks, percent: 0 },
             totals: Totals::default(),
             clean_copies: COPIES_MAX,
             givers: BTreeSet::new(),
             accounting: false,
         }
+    }
+
+    /// Says which controller a member is behind; members behind the same one fail with it.
+    pub(crate) fn set_controller(&mut self, member: usize, controller: Option<u64>) {
+        self.controllers[member] = controller;
     }
 
     /// Takes a member and the copies on it out of the table.
@@ -412,7 +424,8 @@ impl SetTable {
     /// Takes `copies` segments from distinct members, above what `stream` leaves to others and what the
     /// next start is left; `None` if there are not enough. Members fill up together, each in proportion
     /// to its size; but who has as many left as there can be sets is part of every one, so that
-    /// nothing remains of a large member that a smaller one could have made a set of.
+    /// nothing remains of a large member that a smaller one could have made a set of. Of the others, one
+    /// behind a controller that no copy is behind goes first, as long as it does not fill up much sooner.
     pub(crate) fn allocate(
         &mut self,
         copies: usize,
@@ -433,8 +446,22 @@ impl SetTable {
             let needed = (above[b] >= possible).cmp(&(above[a] >= possible));
             needed.then((above[b] * size(a)).cmp(&(above[a] * size(b))))
         });
-        order.truncate(copies);
-        Some(order.into_iter().filter_map(|m| self.free[m].pop_front()).collect())
+        let mut taken = Vec::with_capacity(copies);
+        while taken.len() < copies && !order.is_empty() {
+            let first = order[0];
+            let shares = |m: usize| {
+                let own = self.controllers[m];
+                own.is_some() && taken.iter().any(|&other: &usize| self.controllers[other] == own)
+            };
+            let fits = |m: usize| {
+                let (own, most) = (above[m] * size(first), above[first] * size(m));
+                !shares(m) && own * CONTROLLER_SLACK >= most
+            };
+            let is_needed = above[first] >= possible;
+            let next = order.iter().position(|&m| fits(m)).filter(|_| !is_needed).unwrap_or(0);
+            taken.push(order.remove(next));
+        }
+        Some(taken.into_iter().filter_map(|m| self.free[m].pop_front()).collect())
     }
 
     /// Puts a set into the table; its segments must not be free any more.

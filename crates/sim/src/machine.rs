@@ -163,7 +163,10 @@ impl Machine {
         let sectors = config.member_sector_bytes.iter().chain(&config.spare_sector_bytes);
         for (index, sector) in sectors.enumerate() {
             let rng = if index < config.members { &mut *rng } else { &mut apart };
-            let (disk, recorded) = disk(DiskSettings::ssd(config.member_bytes, *sector), rng);
+            let settings = DiskSettings::ssd(config.member_bytes, *sector);
+            let controller = config.controllers[index];
+            let geometry = Geometry { controller, ..settings.geometry };
+            let (disk, recorded) = disk(DiskSettings { geometry, ..settings }, rng);
             disks.push(Rc::clone(&disk));
             let lose = Box::new(move || disk.fail_flush());
             members.push(armoury.member(world, config, (index, recorded), lose, rng));

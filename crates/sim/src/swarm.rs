@@ -126,6 +126,8 @@ pub struct Config {
     pub member_sector_bytes: Vec<u32>,
     /// Logical sector of each spare: a further device that is no member until one is lost or replaced.
     pub spare_sector_bytes: Vec<u32>,
+    /// The controller that each of both is behind, where that is known.
+    pub controllers: Vec<Option<u64>>,
     /// Machines that may open the pool; see [`crate::hosts`].
     pub hosts: usize,
     /// Copies of dirty data.
@@ -303,6 +305,7 @@ impl Config {
         // A pool is taken over with all of its members. From numbers of its own, too.
         let shared = loss.is_none() && Rng::new(seed ^ 0x1057).one_in(4);
         // From numbers of its own, too.
+        let spare_sector_bytes = Self::spare_sectors(seed, &sectors);
         let mut arrays = Rng::new(seed ^ 0x57F1);
         let mut settings = Rng::new(seed ^ 0xA6E);
         let mut scrub = Rng::new(seed ^ 0x5C2B);
@@ -326,7 +329,8 @@ impl Config {
             hosts: if shared { 2 } else { 1 },
             member_bytes: MEMBER_HEAD_BYTES + segment_bytes * segment_count,
             member_sector_bytes: (0..members).map(|_| *rng.pick(&sectors)).collect(),
-            spare_sector_bytes: Self::spare_sectors(seed, &sectors),
+            controllers: Self::controllers(seed, members + spare_sector_bytes.len()),
+            spare_sector_bytes,
             dirty_copies,
             clean_copies,
             agreed: dirty_copies < 2
@@ -518,6 +522,14 @@ impl Config {
         let mut rng = Rng::new(seed ^ 0x57A9E);
         let count = *rng.pick(&[0, 0, 0, 1, 1, 2]);
         (0..count).map(|_| *rng.pick(sectors)).collect()
+    }
+
+    /// From numbers of its own: mostly, none is known.
+    fn controllers(seed: u64, devices: usize) -> Vec<Option<u64>> {
+        let mut rng = Rng::new(seed ^ 0xC0_7701);
+        let is_known = rng.one_in(3);
+        let choices = [Some(1), Some(1), Some(2), None];
+        (0..devices).map(|_| *rng.pick(&choices)).map(|one| one.filter(|_| is_known)).collect()
     }
 
     /// From numbers of its own: none, a few frames that are always being given up, or room for much

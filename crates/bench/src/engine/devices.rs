@@ -71,7 +71,13 @@ impl Numbered {
 
 impl BlockDevice for Numbered {
     fn geometry(&self) -> Geometry {
-        Geometry { size_bytes: self.size_bytes, sector_bytes: 4096, discard: false, stripe: None }
+        Geometry {
+            size_bytes: self.size_bytes,
+            sector_bytes: 4096,
+            discard: false,
+            stripe: None,
+            controller: None,
+        }
     }
 
     fn submit(&self, mut request: Request, completer: Completer) {

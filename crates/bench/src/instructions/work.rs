@@ -116,7 +116,7 @@ fn copy(memory: &mut [u8], request: &mut Request) {
 impl BlockDevice for Memory {
     fn geometry(&self) -> Geometry {
         let size_bytes = self.bytes.borrow().len() as u64;
-        Geometry { size_bytes, sector_bytes: 4096, discard: true, stripe: None }
+        Geometry { size_bytes, sector_bytes: 4096, discard: true, stripe: None, controller: None }
     }
 
     fn submit(&self, mut request: Request, completer: Completer) {

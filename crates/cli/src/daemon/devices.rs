@@ -16,7 +16,7 @@ use super::pools::{check_absolute, lost_of};
 use super::scan::Found;
 use super::state::Replacing;
 use super::volumes::cancelled;
-use super::{Daemon, Open};
+use super::{Daemon, Open, Slot};
 use crate::Result;
 use crate::failure::Failure;
 use crate::members::{Members, refuse_sparse};
@@ -45,6 +45,15 @@ fn fill_behind(path: &Path, used: u64, size: u64) -> String {
     )
 }
 
+impl Slot {
+    /// Where the cache devices are that its pool uses, and its spares.
+    pub(super) fn devices(&self, open: &Open) -> Vec<PathBuf> {
+        let (record, seen) = (self.record.borrow(), self.seen.borrow());
+        let used = seen.iter().filter(|found| open.has(found.superblock.device));
+        used.map(|found| &found.path).chain(record.spares.values()).cloned().collect()
+    }
+}
+
 impl Daemon {
     /// The cache device of an open pool that has this path or this identity.
     pub(super) fn device_of(&self, pool: &Name, wanted: &str) -> Result<Device> {
@@ -70,12 +79,13 @@ impl Daemon {
     }
 
     /// Opens what is to become a cache device of a pool, for ourselves alone; a spare of that pool is already.
-    pub(super) async fn open_new(&self, open: &Open, path: &Path) -> Result<Members> {
+    pub(super) async fn open_new(&self, slot: &Slot, open: &Open, path: &Path) -> Result<Members> {
         check_absolute(path)?;
         let members = match open.spares.at(path) {
             Some((_, members)) => members,
             None => {
-                let (paths, check) = ([path.to_owned()], self.device_check());
+                let others = slot.devices(open);
+                let (paths, check) = ([path.to_owned()], self.device_check(others));
                 Members::open_with(&self.reactor, &self.members, &paths, check).await?
             }
         };
@@ -87,7 +97,7 @@ impl Daemon {
     /// Adds a cache device to a pool; the caller holds `changing`.
     pub(super) async fn add_device(&self, pool: &Name, path: &Path) -> Result<api::Pool> {
         let (slot, open) = self.open(pool.as_str())?;
-        let joining = self.open_new(&open, path).await?;
+        let joining = self.open_new(&slot, &open, path).await?;
         open.pool.plan_addition(&joining.only())?;
         // A pool that lacks one does so no more.
         let lost = lost_of(&open.pool.superblock(), &slot.record.borrow().replaced).next();

@@ -61,7 +61,12 @@ fn dirty(open: &Open, volume: &VolumeName) -> String {
 
 impl Daemon {
     /// How long it takes at least to move so many bytes, by the rate of a device that takes part in it.
-    pub(super) async fn time_step(&self, moved: u64, path: &Path, device: &dyn BlockDevice) -> String {
+    pub(super) async fn time_step(
+        &self,
+        moved: u64,
+        path: &Path,
+        device: &dyn BlockDevice,
+    ) -> String {
         let path = path.display();
         match read_rate(self.runtime(), device).await {
             Some(rate) => format!(
@@ -173,8 +178,8 @@ impl Daemon {
     }
 
     async fn plan_add_device(&self, pool: &Name, path: &Path) -> Result<Plan> {
-        let (_, open) = self.open(pool.as_str())?;
-        let joining = self.open_new(&open, path).await?;
+        let (slot, open) = self.open(pool.as_str())?;
+        let joining = self.open_new(&slot, &open, path).await?;
         let device = joining.only();
         let (was, is) = (open.pool.superblock(), open.pool.plan_addition(&device)?);
         let added = is.members.last().map_or(0, |member| u64::from(member.segments.count()));

@@ -25,7 +25,7 @@ use crate::Result;
 use crate::blocking::begin;
 use crate::failure::Failure;
 use crate::flag::race;
-use crate::members::{Identity, Members, Opened, refuse_sparse};
+use crate::members::{Identity, Members, Opened, refuse_one_ssd, refuse_sparse};
 use crate::patience::ANSWER_TIME_MAX;
 use crate::text;
 use crate::witness::FileWitness;
@@ -182,8 +182,11 @@ impl Daemon {
             .hint("choose another name; `forebay pool list` shows those that are taken"))
     }
 
-    /// Looks at a path before it is opened to become a cache device.
-    pub(super) fn device_check(&self) -> impl Fn(&Path) -> Result<()> + Send + Clone + 'static {
+    /// Looks at a path before it is opened to become a cache device, beside the `others` of its pool.
+    pub(super) fn device_check(
+        &self,
+        others: Vec<PathBuf>,
+    ) -> impl Fn(&Path) -> Result<()> + Send + Clone + 'static {
         let (used, spares) = (self.identities(), self.spare_identities());
         move |path: &Path| {
             if Identity::of(path).is_some_and(|identity| spares.contains(&identity)) {
@@ -195,6 +198,7 @@ impl Daemon {
                 let what = format!("{} is a cache device of an open pool", path.display());
                 return Err(Failure::new(what).hint("use another one"));
             }
+            refuse_one_ssd(path, &others)?;
             refuse_sparse(path, |bytes| {
                 let path = path.display();
                 format!("write it in full: `dd if=/dev/zero of={path} bs=1M count={}`", bytes >> 20)
@@ -222,7 +226,7 @@ impl Daemon {
             device_deadline_ms: body.device_deadline_ms.unwrap_or(0),
             ..CreateOptions::named(name)
         };
-        let check = self.device_check();
+        let check = self.device_check(body.ssds.clone());
         let members = Members::open_with(&self.reactor, &self.members, &body.ssds, check).await?;
         let plan = members.plan(&self.reactor, &options).await?;
         let plan = plan_of(&body.name, &plan, &members);

@@ -118,14 +118,14 @@ impl Daemon {
 
     /// What the new device is, once all that can be refused has been.
     async fn new_device(&self, name: &Name, old: &Old, new: &Path) -> Result<Members> {
-        let (_, open) = self.open(name.as_str())?;
+        let (slot, open) = self.open(name.as_str())?;
         let is_same =
             Identity::of(new).is_some_and(|own| Identity::of(&old.device.path) == Some(own));
         if old.is_there && (is_same || new == old.device.path) {
             let what = format!("{} cannot take its own place", new.display());
             return Err(Failure::new(what).hint("name the new cache device second"));
         }
-        let joining = self.open_new(&open, new).await?;
+        let joining = self.open_new(&slot, &open, new).await?;
         let device = joining.only();
         match old.is_there {
             true => drop(open.pool.plan_replacement(old.device.id, &device)?),

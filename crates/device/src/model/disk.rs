@@ -192,7 +192,13 @@ impl DiskSettings {
     /// An SSD of `size_bytes`, which does everything that the traits allow it to do.
     pub fn ssd(size_bytes: u64, sector_bytes: u32) -> Self {
         Self {
-            geometry: Geometry { size_bytes, sector_bytes, discard: true, stripe: None },
+            geometry: Geometry {
+                size_bytes,
+                sector_bytes,
+                discard: true,
+                stripe: None,
+                controller: None,
+            },
             latency_min: 20 * MICROSECOND,
             latency_max: 200 * MICROSECOND,
             garbles: true,
@@ -205,7 +211,13 @@ impl DiskSettings {
     /// garbage. It tears in units of [`TEAR_BYTES`] all the same, also within a larger sector.
     pub fn origin(size_bytes: u64, sector_bytes: u32, discard: bool) -> Self {
         Self {
-            geometry: Geometry { size_bytes, sector_bytes, discard, stripe: None },
+            geometry: Geometry {
+                size_bytes,
+                sector_bytes,
+                discard,
+                stripe: None,
+                controller: None,
+            },
             latency_min: 200 * MICROSECOND,
             latency_max: 8_000 * MICROSECOND,
             garbles: false,

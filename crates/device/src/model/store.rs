@@ -29,7 +29,13 @@ impl MemoryStore {
         assert!(sector_bytes == 512 || sector_bytes == 4096, "sectors are 512 or 4096 bytes");
         assert!(size_bytes.is_multiple_of(u64::from(sector_bytes)), "whole sectors only");
         Self {
-            geometry: Geometry { size_bytes, sector_bytes, discard: true, stripe: None },
+            geometry: Geometry {
+                size_bytes,
+                sector_bytes,
+                discard: true,
+                stripe: None,
+                controller: None,
+            },
             pages: RefCell::default(),
         }
     }

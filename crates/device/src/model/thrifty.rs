@@ -157,7 +157,13 @@ impl ThriftyStore {
         assert!(sector_bytes == 512 || sector_bytes == 4096, "sectors are 512 or 4096 bytes");
         assert!(size_bytes.is_multiple_of(u64::from(sector_bytes)), "whole sectors only");
         Self {
-            geometry: Geometry { size_bytes, sector_bytes, discard: true, stripe: None },
+            geometry: Geometry {
+                size_bytes,
+                sector_bytes,
+                discard: true,
+                stripe: None,
+                controller: None,
+            },
             blocks: RefCell::default(),
         }
     }

@@ -78,6 +78,7 @@ impl FileDevice {
                 sector_bytes: opened.sector_bytes,
                 discard: opened.discard,
                 stripe: opened.stripe,
+                controller: opened.controller,
             }),
             is_block: opened.is_block,
             direct: opened.direct,

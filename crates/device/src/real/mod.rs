@@ -12,6 +12,7 @@ mod bell;
 mod discard;
 pub mod errno;
 pub mod file;
+pub mod hardware;
 mod holders;
 pub mod memory;
 pub mod net;

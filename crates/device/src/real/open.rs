@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 
 use crate::buf::Buf;
 use crate::device::Stripe;
-use crate::real::holders;
 use crate::real::reactor::StartError;
+use crate::real::{hardware, holders};
 
 /// Every disk's classic sector.
 const CLASSIC_SECTOR_BYTES: u32 = 512;
@@ -207,6 +207,7 @@ pub struct Opened {
     pub(super) read_only: bool,
     pub(super) punch: bool,
     pub(super) stripe: Option<Stripe>,
+    pub(super) controller: Option<u64>,
 }
 
 /// Opens the file or block device at `path` for this process alone. Blocks for as long as the system
@@ -275,6 +276,7 @@ pub fn open(path: &Path, options: &OpenOptions) -> Result<Opened, OpenError> {
         read_only: options.read_only,
         punch: options.punch,
         stripe: if is_block { holders::stripe(meta.rdev()) } else { None },
+        controller: if is_block { hardware::controller(meta.rdev()) } else { None },
     })
 }
 

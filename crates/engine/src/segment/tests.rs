@@ -81,8 +81,13 @@ fn what_the_next_start_needs_is_left_on_its_member() {
 #[test]
 fn all_of_members_of_any_sizes_is_used() {
     for counts in [&[100, 60, 60][..], &[10, 90, 30], &[7, 7, 7, 5], &[50, 1, 1, 1], &[64, 512]] {
-        for copies in 1..=counts.len().min(3) {
+        for (copies, controllers) in
+            (1..=counts.len().min(3)).flat_map(|n| [(n, 1), (n, 2), (n, 3)])
+        {
             let mut table = table(counts);
+            for member in 0..counts.len() {
+                table.set_controller(member, Some(member as u64 % controllers));
+            }
             let mut made = 0;
             let left = [0; PLACES_MAX];
             while let Some(set) = table.allocate(copies, Stream::Metadata, &left) {
@@ -99,6 +104,36 @@ fn all_of_members_of_any_sizes_is_used() {
             assert_eq!(Some(made), most, "{counts:?} in {copies} copies");
         }
     }
+}
+
+/// Pairs that are behind one controller, of as many as a table gives.
+fn shared_pairs(table: &mut SetTable, controllers: &[Option<u64>], pairs: usize) -> usize {
+    for (member, controller) in controllers.iter().enumerate() {
+        table.set_controller(member, *controller);
+    }
+    let behind = |table: &SetTable, segment| controllers[table.member_of(segment)];
+    let mut shared = 0;
+    for _ in 0..pairs {
+        let pair = table.allocate(2, Stream::Metadata, &[0; PLACES_MAX]).unwrap();
+        let [one, other] = [behind(table, pair[0]), behind(table, pair[1])];
+        shared += usize::from(one.is_some() && one == other);
+    }
+    shared
+}
+
+#[test]
+fn copies_lie_behind_distinct_controllers_where_there_are_several() {
+    let (a, b) = (Some(1), Some(2));
+    assert_eq!(shared_pairs(&mut table(&[50, 50, 50, 50]), &[a, a, b, b], 100), 0);
+    assert_eq!(shared_pairs(&mut table(&[80, 20, 50, 50]), &[a, a, b, b], 100), 0);
+    assert_eq!(shared_pairs(&mut table(&[50, 50]), &[a, a], 50), 50, "there is no other way");
+    assert_eq!(shared_pairs(&mut table(&[50, 50, 50]), &[a, a, None], 20), 0, "nobody knows");
+    // Two SSDs of three are behind one: the third one does not fill up long before the others.
+    let mut uneven = table(&[90, 90, 90]);
+    let shared = shared_pairs(&mut uneven, &[a, a, b], 75);
+    assert!((1..30).contains(&shared), "{shared}");
+    let free: Vec<usize> = uneven.free.iter().map(VecDeque::len).collect();
+    assert!(free[2] * 2 + 2 >= free[0] && free[0].abs_diff(free[1]) <= 1, "{free:?}");
 }
 
 #[test]

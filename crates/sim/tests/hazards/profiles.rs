@@ -207,3 +207,26 @@ fn raid10() {
 fn raid6() {
     survive(8, |seed| everywhere(Profile { members: 4, dirty: 3, clean: 1 }, seed));
 }
+
+/// Two SSDs behind each of two controllers: one of the controllers dies, with both of its SSDs at once.
+#[test]
+fn a_dead_controller_takes_no_data_along() {
+    survive(8, |seed| {
+        let controllers = &[1, 1, 2, 2];
+        let plan = Plan { members: 4, copies: 2, agreed: false, controllers, ..Plan::default() };
+        let rig = Rig::new(seed, plan);
+        rig.open()?;
+        for version in 1..=4 {
+            for block in (0..240).step_by(4) {
+                rig.write(version, block, 4)?;
+            }
+        }
+        rig.flush()?;
+        let dead = if seed % 2 == 0 { [0, 1] } else { [2, 3] };
+        dead.iter().for_each(|&member| rig.broken[member].gone.set(true));
+        for block in 0..240 {
+            same("behind the dead controller", rig.read(block)?, 4)?;
+        }
+        Ok(())
+    });
+}

@@ -258,6 +258,8 @@ pub struct Plan {
     /// Whether write-back with a single copy is agreed to.
     pub agreed: bool,
     pub device_deadline_ms: u32,
+    /// What they are behind, one after the other; of more than these nothing is known.
+    pub controllers: &'static [u64],
 }
 
 impl Default for Plan {
@@ -277,6 +279,7 @@ impl Default for Plan {
             verify_reads: false,
             agreed: true,
             device_deadline_ms: 0,
+            controllers: &[],
         }
     }
 }
@@ -290,6 +293,9 @@ impl Rig {
                 let segments = if spare { plan.spare_segments } else { SEGMENTS };
                 let bytes = MEMBER_BYTES + segments * SEGMENT_BYTES - SEGMENTS * SEGMENT_BYTES;
                 let settings = DiskSettings::ssd(bytes, 512);
+                let controller = plan.controllers.get(i as usize).copied();
+                let geometry = Geometry { controller, ..settings.geometry };
+                let settings = DiskSettings { geometry, ..settings };
                 SimDisk::new(&world, settings, seed ^ i << 32)
             })
             .collect();

@@ -162,7 +162,13 @@ struct Huge;
 
 impl BlockDevice for Huge {
     fn geometry(&self) -> Geometry {
-        Geometry { size_bytes: 1 << 40, sector_bytes: 512, discard: false, stripe: None }
+        Geometry {
+            size_bytes: 1 << 40,
+            sector_bytes: 512,
+            discard: false,
+            stripe: None,
+            controller: None,
+        }
     }
 
     fn submit(&self, request: Request, completer: Completer) {

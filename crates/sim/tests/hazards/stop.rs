@@ -250,7 +250,13 @@ struct Huge(u64);
 
 impl BlockDevice for Huge {
     fn geometry(&self) -> Geometry {
-        Geometry { size_bytes: self.0, sector_bytes: 512, discard: false, stripe: None }
+        Geometry {
+            size_bytes: self.0,
+            sector_bytes: 512,
+            discard: false,
+            stripe: None,
+            controller: None,
+        }
     }
 
     fn submit(&self, request: Request, completer: Completer) {

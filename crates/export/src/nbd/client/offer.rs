@@ -120,6 +120,7 @@ impl Offer {
             sector_bytes: self.sector_bytes,
             discard: self.can_trim,
             stripe: None,
+            controller: None,
         }
     }
 
