@@ -115,6 +115,12 @@ pub trait BlockDevice {
     /// Starts `request`; never blocks. The outcome arrives through `completer`.
     fn submit(&self, request: Request, completer: Completer);
 
+    /// A hash of what names the hardware (serial number, WWN, UUID), if it has such a name: what is at
+    /// the same place and has another one is another device, whatever is on it.
+    fn identity(&self) -> Option<[u8; 32]> {
+        None
+    }
+
     /// Says what requests must pass that go out later than they were submitted: those of a device that
     /// may send one again. Others have nothing to do.
     fn fence(&self, _gate: &Rc<Gate>) {}

@@ -142,6 +142,10 @@ impl BlockDevice for Gated {
         self.inner.geometry()
     }
 
+    fn identity(&self) -> Option<[u8; 32]> {
+        self.inner.identity()
+    }
+
     fn submit(&self, request: Request, completer: Completer) {
         self.gate.pass(&self.inner, request, completer);
     }

@@ -1,5 +1,5 @@
-//! Noticing that an origin was written behind our back: hashes of 64 of its blocks, taken at a
-//! clean stop, compared when it is attached again.
+//! Noticing that an origin was written behind our back, or is another disk: what names it, and hashes of 64 of its
+//! blocks, taken at a clean stop, compared when it is attached again.
 //!
 //! * If nothing is dirty, what is cached of it is dropped and it is used as it is.
 //! * Dirty data over an origin that is another one than it was written for may destroy what is there now, and
@@ -54,7 +54,7 @@ pub(crate) async fn take(core: &Core, v: &Rc<VolumeState>) -> Result<()> {
     }
     let mut print = Fingerprint {
         size_bytes: v.origin.device.geometry().size_bytes,
-        identity: [0; 32],
+        identity: v.origin.device.identity().unwrap_or([0; 32]),
         taken: 0,
         hashes: [0; PLACES as usize],
     };
@@ -78,6 +78,27 @@ pub(crate) async fn take(core: &Core, v: &Rc<VolumeState>) -> Result<()> {
     .await
 }
 
+/// Whether it has a name, had one, and that was another one.
+fn is_named_otherwise(print: &Fingerprint, origin: &dyn BlockDevice) -> bool {
+    let before = Some(print.identity).filter(|identity| *identity != [0; 32]);
+    before.zip(origin.identity()).is_some_and(|(before, now)| before != now)
+}
+
+/// The first block that is another one than it was.
+async fn first_changed(
+    print: &Fingerprint,
+    origin: &dyn BlockDevice,
+    blocks: u64,
+) -> Result<Option<u64>> {
+    for place in (0..PLACES).filter(|place| print.taken >> place & 1 == 1) {
+        let block = block_of(place, blocks);
+        if hash(origin, block).await? != print.hashes[place as usize] {
+            return Ok(Some(block));
+        }
+    }
+    Ok(None)
+}
+
 /// Compares an origin with its fingerprint. If it was changed while nothing was dirty, the cache
 /// drops what it holds of it; if something is dirty, the origin is refused.
 pub(crate) async fn check(
@@ -90,19 +111,19 @@ pub(crate) async fn check(
     if blocks == 0 {
         return Ok(());
     }
-    for place in (0..PLACES).filter(|place| print.taken >> place & 1 == 1) {
-        let block = block_of(place, blocks);
-        if hash(origin, block).await? == print.hashes[place as usize] {
-            continue;
-        }
+    let difference = match is_named_otherwise(print, origin) {
+        true => Some("is another disk than when the pool was stopped".to_owned()),
+        false => first_changed(print, origin, blocks).await?.map(|block| {
+            format!("was changed at byte {} while the pool was stopped", block * BLOCK_BYTES)
+        }),
+    };
+    if let Some(difference) = difference {
         if core.is_owing(record.id) {
             return Err(Error::new(
                 ErrorKind::NeedsDecision,
                 format!(
-                    "the origin of \"{}\" was changed at byte {} while the pool was stopped, \
-                     and dirty data waits for it",
-                    record.name,
-                    block * BLOCK_BYTES
+                    "the origin of \"{}\" {difference}, and dirty data waits for it",
+                    record.name
                 ),
             )
             .hint(
@@ -110,10 +131,11 @@ pub(crate) async fn check(
                  it is, decide what becomes of the dirty data: `forebay volume accept-origin`",
             ));
         }
-        core.volume_event(EventKind::OriginChanged, &record.name, format!(
-            "the origin of \"{}\" was changed while the pool was stopped: its cached data is dropped",
-            record.name
-        ));
+        core.volume_event(
+            EventKind::OriginChanged,
+            &record.name,
+            format!("the origin of \"{}\" {difference}: its cached data is dropped", record.name),
+        );
         return core.forget_durably(record.id, |_| true).await.map(drop);
     }
     Ok(())

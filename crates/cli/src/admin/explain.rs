@@ -295,7 +295,7 @@ pub(crate) const CODES: &[Code] = &[
     ),
     risky(
         "origin-changed",
-        "The origin of a volume was changed while its pool was stopped: what was cached of it is dropped.",
+        "The origin of a volume was changed while its pool was stopped, or another disk is at its path: what was cached of it is dropped.",
         "None for what was acknowledged. Whoever changed the origin past its volume may have damaged the file system.",
         "Use the origin only through the volume, or remove the volume before.",
     ),
@@ -387,7 +387,7 @@ pub(crate) const CODES: &[Code] = &[
     ),
     risky(
         "origin-refused",
-        "The origin of a volume was changed while the pool was stopped, and dirty data waits for it: written over what is there now, that could destroy it. Nothing is done, and nothing is lost.",
+        "The origin of a volume was changed while the pool was stopped, or another disk is at its path, and dirty data waits for it: written over what is there now, that could destroy it. Nothing is done, and nothing is lost.",
         "None as it stands. Either decision gives something up: what the cache has, or what was changed at the origin.",
         "If another disk is at its path, attach the right one. If somebody has mounted it or restored a backup onto it, decide which of the two counts: `forebay volume accept-origin POOL/NAME --dirty write` brings the dirty data to the origin as it is (blocks that both have written become the cache's: check the file system afterwards), `--dirty drop` gives the dirty data up. `--dry-run` says how much it is.",
     ),

@@ -34,6 +34,8 @@ struct Inner {
     reactor: Rc<Reactor>,
     handle: Rc<Handle>,
     geometry: Cell<Geometry>,
+    /// A hash of what names it, if anything does.
+    identity: Option<[u8; 32]>,
     is_block: bool,
     direct: bool,
     read_only: bool,
@@ -80,6 +82,7 @@ impl FileDevice {
                 stripe: opened.stripe,
                 controller: opened.controller,
             }),
+            identity: opened.identity,
             is_block: opened.is_block,
             direct: opened.direct,
             read_only: opened.read_only,
@@ -185,6 +188,7 @@ impl Reader {
             reactor: Rc::clone(reactor),
             handle: Handle::new(self.fd),
             geometry: Cell::new(self.geometry),
+            identity: None,
             is_block: self.is_block,
             direct: self.direct,
             read_only: true,
@@ -318,6 +322,10 @@ fn unless_unsupported(works: &Cell<bool>, outcome: Result<(), IoError>) -> Resul
 impl BlockDevice for FileDevice {
     fn geometry(&self) -> Geometry {
         self.0.geometry.get()
+    }
+
+    fn identity(&self) -> Option<[u8; 32]> {
+        self.0.identity
     }
 
     fn submit(&self, request: Request, completer: Completer) {

@@ -8,9 +8,15 @@ use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use sha2::{Digest, Sha256};
+
 /// Layers between a block device and its disks that are gone through: more than anybody stacks, and an end
 /// where /sys were to lead in a circle.
 const LAYERS_MAX: usize = 8;
+
+/// Where /sys has a name that stays with a device, by its directory: of an NVMe namespace, of a SCSI or SATA disk,
+/// of the device mapper, of md, of virtio. What they say first counts.
+const NAMES: [&str; 5] = ["wwid", "device/wwid", "dm/uuid", "md/uuid", "serial"];
 
 /// Set in the number of a controller that has no PCI address of its own.
 const SUBSYSTEM: u64 = 1 << 63;
@@ -58,6 +64,25 @@ pub(super) fn controller(number: u64) -> Option<u64> {
     controller_of(&disks_in(Path::new("/sys"), number).ok()?)
 }
 
+/// A hash of what names the block device `number`, the same wherever it is attached; `None` if nothing does.
+pub(super) fn identity(number: u64) -> Option<[u8; 32]> {
+    identity_in(Path::new("/sys"), number)
+}
+
+fn identity_in(sys: &Path, number: u64) -> Option<[u8; 32]> {
+    let mut at = std::fs::canonicalize(node(sys, number)).ok()?;
+    let mut part = String::new();
+    if let Ok(text) = std::fs::read_to_string(at.join("partition")) {
+        part = text.trim().to_owned();
+        at.pop();
+    }
+    NAMES.iter().find_map(|place| {
+        let text = std::fs::read_to_string(at.join(place)).ok()?;
+        let name = Some(text.trim()).filter(|name| !name.is_empty())?;
+        Some(Sha256::digest(format!("{place} {name} {part}")).into())
+    })
+}
+
 fn controller_of(disks: &BTreeSet<PathBuf>) -> Option<u64> {
     let mut all = disks.iter().map(|disk| controller_above(disk));
     let first = all.next()??;
@@ -68,9 +93,13 @@ fn is_block(meta: &Metadata) -> bool {
     meta.file_type().is_block_device()
 }
 
-fn disks_in(sys: &Path, number: u64) -> io::Result<BTreeSet<PathBuf>> {
+fn node(sys: &Path, number: u64) -> PathBuf {
     let (major, minor) = (libc::major(number), libc::minor(number));
-    let first = std::fs::canonicalize(sys.join("dev/block").join(format!("{major}:{minor}")))?;
+    sys.join("dev/block").join(format!("{major}:{minor}"))
+}
+
+fn disks_in(sys: &Path, number: u64) -> io::Result<BTreeSet<PathBuf>> {
+    let first = std::fs::canonicalize(node(sys, number))?;
     let (mut layer, mut disks) = (BTreeSet::from([first]), BTreeSet::new());
     for _ in 0..LAYERS_MAX {
         let mut below = BTreeSet::new();
@@ -224,6 +253,32 @@ mod tests {
         for not in ["0:0:0:0", "pci0000:00", "ata1", "0000:00:20.0", "0000:100:00.0", "::."] {
             assert_eq!(pci_function(not), None, "{not}");
         }
+    }
+
+    #[test]
+    fn a_disk_keeps_its_name_and_each_partition_has_its_own() {
+        let sys = tree("names");
+        let of = |minor| identity_in(&sys.0, libc::makedev(8, minor));
+        let name = |path: &str, text: &str| {
+            let at = sys.0.join("devices").join(path);
+            std::fs::create_dir_all(at.parent().unwrap()).unwrap();
+            std::fs::write(at, text).unwrap();
+        };
+        assert_eq!((of(0), of(1), of(12), of(99)), (None, None, None, None));
+        name(&format!("{SDA}/device/wwid"), "naa.5000c500a1b2c3d4\n");
+        name(&format!("{SDB}/device/wwid"), "naa.5000c500a1b2c3d5\n");
+        name(&format!("{NVME}/nvme0n1/wwid"), "eui.0025385b71b0d1a5\n");
+        name("virtual/block/dm-0/dm/uuid", "\n");
+        let all = [of(0), of(3), of(4), of(1), of(6)];
+        assert!(all.iter().all(Option::is_some), "{all:?}");
+        assert_eq!(all.iter().collect::<BTreeSet<_>>().len(), all.len(), "{all:?}");
+        name(&format!("{SDA}/sda2/partition"), "2\n");
+        assert_ne!(of(1), of(2));
+        assert_eq!((of(8), of(0)), (None, all[0]), "an empty one is none");
+        name("virtual/block/dm-0/dm/uuid", "LVM-xyz\n");
+        let before = of(8);
+        name("virtual/block/dm-0/dm/uuid", "LVM-xyzz\n");
+        assert!(before.is_some() && of(8) != before);
     }
 
     #[test]

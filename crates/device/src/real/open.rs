@@ -208,6 +208,7 @@ pub struct Opened {
     pub(super) punch: bool,
     pub(super) stripe: Option<Stripe>,
     pub(super) controller: Option<u64>,
+    pub(super) identity: Option<[u8; 32]>,
 }
 
 /// Opens the file or block device at `path` for this process alone. Blocks for as long as the system
@@ -277,6 +278,7 @@ pub fn open(path: &Path, options: &OpenOptions) -> Result<Opened, OpenError> {
         punch: options.punch,
         stripe: if is_block { holders::stripe(meta.rdev()) } else { None },
         controller: if is_block { hardware::controller(meta.rdev()) } else { None },
+        identity: if is_block { hardware::identity(meta.rdev()) } else { None },
     })
 }
 

@@ -266,6 +266,42 @@ fn an_origin_that_was_changed_under_dirty_data_is_refused_and_the_data_stays() {
     });
 }
 
+#[test]
+fn another_disk_at_the_place_of_an_origin_is_noticed_whatever_is_on_it() {
+    const ONE: Option<[u8; 32]> = Some([1; 32]);
+    const OTHER: Option<[u8; 32]> = Some([2; 32]);
+    survive(5, |seed| {
+        for (before, now, is_other) in
+            [(ONE, OTHER, true), (ONE, ONE, false), (None, ONE, false), (ONE, None, false)]
+        {
+            let rig = stopped(seed)?;
+            rig.origin_gate.identity.set(before);
+            rig.open()?;
+            rig.read(5)?;
+            rig.stop()?;
+            rig.origin_gate.identity.set(now);
+            // A copy of the origin as it was, which was written further at a place that nobody looks at.
+            tamper(&rig, 7, 100);
+            rig.open()?;
+            assert_eq!(rig.was_told("is another disk"), is_other, "{before:?}, {now:?}");
+            assert_eq!(
+                rig.pool().blocks().0 == 0,
+                is_other,
+                "what was cached was of the other one"
+            );
+            rig.write(2, 3, 1)?;
+            assert_eq!(rig.stop()?, 1);
+            rig.origin_gate.identity.set(before);
+            let opened = rig.open();
+            match is_other {
+                true => assert!(opened.is_err_and(|error| error.contains("is another disk"))),
+                false => opened?,
+            }
+        }
+        Ok(())
+    });
+}
+
 /// Blocks 0..8 are cached, 3 and 4 are dirty with version 2; while the pool is stopped, somebody writes version 7 to
 /// the first of these.
 fn changed_under_dirty_data(seed: u64) -> Result<Rc<Rig>, String> {

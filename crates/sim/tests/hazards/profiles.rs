@@ -215,7 +215,6 @@ fn a_dead_controller_takes_no_data_along() {
         let controllers = &[1, 1, 2, 2];
         let plan = Plan { members: 4, copies: 2, agreed: false, controllers, ..Plan::default() };
         let rig = Rig::new(seed, plan);
-        rig.open()?;
         for version in 1..=4 {
             for block in (0..240).step_by(4) {
                 rig.write(version, block, 4)?;

@@ -37,6 +37,8 @@ pub struct Gate {
     left: Cell<usize>,
     held: RefCell<Vec<(Completer, Outcome)>>,
     failing: Cell<Option<Wanted>>,
+    /// What the device says that it is.
+    pub identity: Cell<Option<[u8; 32]>>,
     me: std::rc::Weak<Gate>,
 }
 
@@ -49,6 +51,7 @@ impl Gate {
             left: Cell::new(0),
             held: RefCell::default(),
             failing: Cell::new(None),
+            identity: Cell::new(None),
             me: me.clone(),
         })
     }
@@ -85,6 +88,10 @@ impl Gate {
 impl BlockDevice for Gate {
     fn geometry(&self) -> Geometry {
         self.inner.geometry()
+    }
+
+    fn identity(&self) -> Option<[u8; 32]> {
+        self.identity.get()
     }
 
     fn submit(&self, request: Request, completer: Completer) {
