@@ -105,14 +105,17 @@ impl Armoury {
         self.harmful |= faults.iter().any(|(_, one_in)| *one_in > 0);
     }
 
-    /// What a cache device stores wrong, the segments only: a pool does not open with superblocks that
-    /// nobody can read.
+    /// What a cache device stores wrong.
     fn rotting(&mut self, world: &Rc<World>, config: &Config, index: usize, disk: Inner) -> Inner {
         let Some(rot) = config.rot.filter(|rot| rot.member == index) else { return disk };
         let segments = MEMBER_HEAD_BYTES..config.member_bytes;
-        let trigger = Trigger::one_in(Ops::Writes, rot.one_in).within(segments.clone());
+        let one_in = |one_in, range| Trigger::one_in(Ops::Writes, one_in).within(range);
+        let mut triggers = vec![one_in(rot.one_in, segments.clone())];
+        if rot.head_one_in > 0 {
+            triggers.push(one_in(rot.head_one_in, 0..MEMBER_HEAD_BYTES));
+        }
         let faults = Faults::new(config.seed ^ 0x2078);
-        let lies = (Rc::clone(&faults), vec![trigger]);
+        let lies = (Rc::clone(&faults), triggers);
         let lying: Inner = match rot.kind {
             RotKind::Flip => Rc::new(Flipping { inner: disk, faults, runtime: clock(world) }),
             RotKind::Lose => Rc::new(LosingWrites { inner: disk, faults }),

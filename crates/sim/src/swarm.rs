@@ -241,6 +241,8 @@ pub struct Rot {
     /// Whether it stores the only copy. Then it does so in the last run alone: at a crash nobody can tell what has
     /// rotted from what never was written as a whole.
     pub alone: bool,
+    /// One in so many writes of superblocks, roots and events does, too; 0 is none.
+    pub head_one_in: u64,
     /// Of a member with the only copy, sectors of 4 KiB that it cannot read then: one in so many; 0 is none.
     pub bad_one_in: u64,
 }
@@ -392,7 +394,10 @@ impl Config {
             let member = rng.below(self.members as u64) as usize;
             let one_in = rng.between(2, 8);
             let kind = *rng.pick(&[RotKind::Flip, RotKind::Lose, RotKind::Misdirect]);
-            self.rot = Some(Rot { member, kind, one_in, alone: false, bad_one_in: 0 });
+            // A superblock that is damaged in both slots is refused, and told of; lost ones may not be noticed.
+            let head_one_in = *Rng::new(self.seed ^ 0x207A).pick(&[0, 0, 1, 2, 3]);
+            let head_one_in = if kind == RotKind::Flip { 0 } else { head_one_in };
+            self.rot = Some(Rot { member, kind, one_in, alone: false, head_one_in, bad_one_in: 0 });
             self.clean_copies = 2;
             self.verify_reads = true;
             self.scrubs = self.scrubs.max(rng.between(2, 4));
@@ -400,7 +405,14 @@ impl Config {
         } else if self.dirty_copies == 1 && sound && alone && rng.one_in(3) {
             let member = rng.below(self.members as u64) as usize;
             let (one_in, bad_one_in) = (rng.between(4, 40), *rng.pick(&[0, 20, 200]));
-            self.rot = Some(Rot { member, kind: RotKind::Flip, one_in, alone: true, bad_one_in });
+            self.rot = Some(Rot {
+                member,
+                kind: RotKind::Flip,
+                one_in,
+                alone: true,
+                head_one_in: 0,
+                bad_one_in,
+            });
             self.verify_reads = true;
         }
         self
