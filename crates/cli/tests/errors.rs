@@ -7,7 +7,7 @@ mod common;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::process::Command;
 
-use common::daemon::served;
+use common::daemon::{served, until};
 use common::{Client, Dir, Server, create, forebay, run, serve, serve_at, stderr};
 use forebay_engine::format::checksum;
 
@@ -203,15 +203,8 @@ fn a_lack_of_space_shows_before_anything_is_written() {
 }
 
 /// What a server has written to standard error, as soon as it holds `words`.
-fn log_with(path: &std::path::Path, words: &str) -> String {
-    loop {
-        let text = std::fs::read_to_string(path).unwrap();
-        if text.contains(words) {
-            return text;
-        }
-        // The test's own time limit ends it if they never come.
-        std::thread::yield_now();
-    }
+fn log_with(path: &std::path::Path, words: &str) {
+    until(words, || std::fs::read_to_string(path).unwrap().contains(words));
 }
 
 #[test]

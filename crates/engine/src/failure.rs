@@ -229,9 +229,10 @@ impl Core {
                 self.write_superblocks(|_| ()).await?;
             }
         }
+        // Requests under way can hold the sweep up.
+        self.review_redundancy();
         if self.sweep().await {
             self.note_fallbacks();
-            self.review_redundancy();
             self.start_rebuild();
             self.housekeeping.wake_all();
         }

@@ -114,7 +114,7 @@ pub(crate) async fn check(
     let difference = match is_named_otherwise(print, origin) {
         true => Some("is another disk than when the pool was stopped".to_owned()),
         false => first_changed(print, origin, blocks).await?.map(|block| {
-            format!("was changed at byte {} while the pool was stopped", block * BLOCK_BYTES)
+            format!("was changed while the pool was stopped, at byte {}", block * BLOCK_BYTES)
         }),
     };
     if let Some(difference) = difference {

@@ -457,8 +457,9 @@ impl Pool {
         (self.core.short_bytes(), !self.core.is_short())
     }
 
-    /// How the copies of what origins lack are, as of a second ago at the latest.
+    /// How the copies of what origins lack are.
     pub fn redundancy(&self) -> Redundancy {
+        self.core.review_redundancy();
         self.core.redundancy.get()
     }
 

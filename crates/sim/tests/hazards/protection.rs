@@ -265,6 +265,41 @@ fn past(rig: &Rig) -> u64 {
     rig.pool().bypass().of(Reason::Protection).write_requests.get()
 }
 
+/// From the very instant on that the pool goes on with too few members, whatever has to be done before it acts on it.
+#[test]
+fn a_pool_of_too_few_members_does_not_say_that_it_is_whole() {
+    survive(8, |seed| {
+        let plan = Plan { members: 2, copies: 2, agreed: false, ..Plan::default() };
+        let rig = Rig::new(seed, plan);
+        // What is clean has one copy, and what is changed just now is locked: the index keeps it for a while.
+        for block in (0..200).chain(0..200) {
+            rig.read(block)?;
+        }
+        rig.write(2, 200, 8)?;
+        let lost = (seed % 2) as usize;
+        rig.broken[1 - lost].slow.arm(Trigger::every(Ops::Writes));
+        (0..200).step_by(2).for_each(|block| drop(rig.start_write(3, block, 2)));
+        rig.broken[lost].failing.arm(Trigger::every(Ops::Flushes).times(1));
+        let (pool, runtime) = (rig.pool(), rig.runtime());
+        let asked = Rc::clone(&rig);
+        rig.run(async move {
+            asked.volume().flush().await.expect("one of two is left");
+            let until = runtime.now() + SECOND;
+            while runtime.now() < until {
+                let left = pool.superblock().present().count();
+                if left < 2 && pool.redundancy() == Redundancy::Whole {
+                    return Err(format!("whole with {left} of 2 members"));
+                }
+                runtime.sleep(SOON / 10_000).await.result.ok();
+            }
+            match pool.superblock().present().count() {
+                1 => Ok(()),
+                left => Err(format!("{left} members are left")),
+            }
+        })?
+    });
+}
+
 #[test]
 fn volumes_are_written_back_again_only_when_everything_has_all_its_copies() {
     provoke(Bug::WrittenBackTooSoon, 4, |seed| {
