@@ -170,7 +170,8 @@ impl Core {
             Redundancy::Returning => planted::seen("protection: members enough again"),
             _ => {}
         }
-        if next != Redundancy::Whole && !self.reviewing.replace(true) {
+        let goes_on = next != Redundancy::Whole && !self.settled.get();
+        if goes_on && !self.reviewing.replace(true) {
             let core = Rc::clone(self);
             self.spawn_background(async move {
                 reviewer(&core).await;

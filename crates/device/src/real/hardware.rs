@@ -124,10 +124,20 @@ fn disks_in(sys: &Path, number: u64) -> io::Result<BTreeSet<PathBuf>> {
     Err(io::Error::other("too many layers are between it and its disks"))
 }
 
-/// The namespaces of one NVMe SSD have its directory in common; any other disk is by itself.
+/// The namespaces of one NVMe SSD have its directory in common; any other disk is by itself, and so is a
+/// namespace that is reached over a network: behind a target may be many SSDs.
 fn ssd_of(disk: &Path) -> &Path {
     let is_nvme = disk.file_name().is_some_and(|name| name.to_string_lossy().starts_with("nvme"));
-    disk.parent().filter(|_| is_nvme).unwrap_or(disk)
+    disk.parent().filter(|parent| is_nvme && is_pcie(parent)).unwrap_or(disk)
+}
+
+/// Whether an NVMe controller, or one of a subsystem's, is a PCI function.
+fn is_pcie(controller: &Path) -> bool {
+    let says = |at: &Path| {
+        std::fs::read_to_string(at.join("transport")).is_ok_and(|text| text.trim() == "pcie")
+    };
+    let beneath = || std::fs::read_dir(controller).into_iter().flatten().flatten();
+    says(controller) || beneath().any(|entry| says(&entry.path()))
 }
 
 /// The last PCI function on the way to a disk, or the NVMe subsystem, in which a disk of several paths is.
@@ -198,6 +208,7 @@ mod tests {
     const SDA: &str = "pci0000:00/0000:00:1f.2/ata1/host0/target0:0:0/0:0:0:0/block/sda";
     const SDB: &str = "pci0000:00/0000:00:1f.2/ata2/host1/target1:0:0/1:0:0:0/block/sdb";
     const NVME: &str = "pci0000:00/0000:00:01.1/0000:01:00.0/nvme/nvme0";
+    const FABRIC: &str = "virtual/nvme-fabrics/ctl/nvme5";
     const SUBSYS: &str = "virtual/nvme-subsystem/nvme-subsys3";
 
     fn tree(name: &str) -> Sys {
@@ -215,6 +226,14 @@ mod tests {
         sys.device(10, &format!("{SUBSYS}/nvme3n1"));
         sys.device(11, &format!("{SUBSYS}/nvme3n2"));
         sys.device(12, "virtual/block/loop0");
+        sys.device(14, &format!("{FABRIC}/nvme5n1"));
+        sys.device(15, &format!("{FABRIC}/nvme5n2"));
+        let transports = [(NVME, "pcie"), (&format!("{SUBSYS}/nvme3"), "pcie"), (FABRIC, "tcp")];
+        for (controller, transport) in transports {
+            let at = sys.0.join("devices").join(controller);
+            std::fs::create_dir_all(&at).unwrap();
+            std::fs::write(at.join("transport"), format!("{transport}\n")).unwrap();
+        }
         sys
     }
 
@@ -299,6 +318,7 @@ mod tests {
         assert_eq!(shared(2, &[3, 1, 4]), Some((1, "sda".to_owned())), "two partitions");
         assert_eq!(shared(4, &[0, 5]), Some((5, "nvme0".to_owned())), "two namespaces");
         assert_eq!(shared(10, &[11]), Some((11, "nvme-subsys3".to_owned())));
+        assert_eq!(shared(14, &[15]), None, "behind a target");
         assert_eq!(shared(8, &[3]), Some((3, "sdb".to_owned())), "below an array");
     }
 }
