@@ -4,6 +4,7 @@
 
 mod common;
 
+use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -196,13 +197,21 @@ fn an_origin_that_fails_is_told_of_and_gets_everything_once_it_is_mended() {
     client.write(0, &data).unwrap();
     client.flush().unwrap();
     assert!(client.read(1 << 20, &mut [0; 4096]).is_err(), "it has nothing of that");
-    let flush = {
+    let mut flush = {
         let mut command = daemon.command_of(&["volume", "flush", "fast/slow"]);
-        command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+        command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap()
     };
     until("it is said", || slow()["state"] == "origin-failed");
     until("it is known what", || slow()["reason"].as_str().unwrap().contains("writing its origin"));
     until("it is an event", || daemon.tell(&["events"]).contains("origin-failed"));
+    let waits = "waits for the origin of volume \"fast/slow\"";
+    until("the flush says why it waits", || {
+        let jobs = daemon.json(&["job", "list"]);
+        let reason = jobs["items"][0]["waits_for"].as_str().unwrap().to_owned();
+        reason.contains("writing its origin") && daemon.tell(&["job", "list"]).contains(waits)
+    });
+    let mut progress = BufReader::new(flush.stderr.take().unwrap()).lines().map_while(Result::ok);
+    assert!(progress.by_ref().take(30).any(|line| line.contains(waits)));
     let status = daemon.tell(&["status"]);
     assert!(status.contains("1 volume with an origin that fails"), "{status}");
     assert!(status.contains("volume show fast/slow"), "{status}");
@@ -214,7 +223,7 @@ fn an_origin_that_fails_is_told_of_and_gets_everything_once_it_is_mended() {
     client.flush().unwrap();
     daemon.tell(&["volume", "flush", "fast/vm"]);
     origin.mend();
-    assert!(flush.wait_with_output().unwrap().status.success(), "it has waited");
+    assert!(flush.wait().unwrap().success(), "it has waited");
     until("it is online", || slow()["state"] == "online");
     let written = std::fs::read(&origin.path).unwrap();
     assert!(written[..64 << 10] == data && written[64 << 10..128 << 10] == data);

@@ -34,10 +34,21 @@ fn state_name(state: JobState) -> &'static str {
     }
 }
 
+/// How far work under way is, or what it waits for.
+pub(super) fn how_far(job: &Job) -> String {
+    let left = text::bytes(job.left_bytes);
+    if !job.waits_for.is_empty() {
+        return format!("{left} left; waits for {}", job.waits_for);
+    }
+    let to_go = job.left_s.map_or("-".to_owned(), |seconds| format!("{seconds} s"));
+    format!("{left} left, {}/s, {to_go} to go", text::bytes(job.rate_bytes_per_s))
+}
+
 fn row(job: &Job) -> Vec<String> {
-    let what = match &job.error {
-        Some(error) => format!("{}: {}", job.what, error.message),
-        None => job.what.clone(),
+    let what = match (&job.error, job.waits_for.as_str()) {
+        (Some(error), _) => format!("{}: {}", job.what, error.message),
+        (None, "") => job.what.clone(),
+        (None, waits_for) => format!("{}: waits for {waits_for}", job.what),
     };
     vec![
         job.number.to_string(),

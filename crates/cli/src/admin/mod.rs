@@ -166,11 +166,7 @@ impl Daemon<'_> {
             elapsed += pause.as_nanos() as u64;
             pause = (pause * 2).min(POLL_INTERVAL);
             job = self.get(&at)?;
-            let left = job.item.left_s.map_or("-".to_owned(), |seconds| format!("{seconds} s"));
-            let (bytes, rate) = (job.item.left_bytes, job.item.rate_bytes_per_s);
-            let message =
-                format!("{} left, {}/s, {left} to go", text::bytes(bytes), text::bytes(rate));
-            progress.tell(elapsed, &message);
+            progress.tell(elapsed, &job::how_far(&job.item));
         }
         progress.finish();
         match (job.item.state, job.item.error.clone()) {

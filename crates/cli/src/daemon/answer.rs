@@ -33,8 +33,13 @@ impl Daemon {
             Call::Volumes(reply) => send(reply, Ok(Many::of(self.describe_volumes()))),
             Call::Volume(name, reply) => send(reply, self.describe_volume(&name).map(One::of)),
             Call::Exports(reply) => send(reply, Ok(Many::of(self.describe_exports()))),
-            Call::Jobs(reply) => send(reply, Ok(Many::of(self.jobs.list()))),
-            Call::Job(number, reply) => send(reply, self.jobs.describe(number).map(One::of)),
+            Call::Jobs(reply) => {
+                send(reply, Ok(Many::of(self.jobs.list(|aim| self.in_the_way_of(aim)))));
+            }
+            Call::Job(number, reply) => {
+                let job = self.jobs.describe(number, |aim| self.in_the_way_of(aim));
+                send(reply, job.map(One::of));
+            }
             Call::CancelJob(number, reply) => send(reply, self.jobs.cancel(number)),
             Call::CreatePool(body, reply) => {
                 self.change(reply, |it| async move { it.create_pool(body).await });

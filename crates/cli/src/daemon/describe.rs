@@ -12,6 +12,7 @@ use forebay_device::runtime::{MILLISECOND, SECOND};
 use forebay_engine::format::{MemberRecord, MemberState as OnDisk, Superblock, VolumeRecord};
 use forebay_engine::ids::DeviceId;
 
+use super::jobs::Aim;
 use super::population;
 use super::scan::{Found, newest};
 use super::state::Record;
@@ -283,6 +284,20 @@ impl Daemon {
     pub(super) fn describe_volume(&self, name: &VolumeName) -> Result<api::Volume> {
         let pool = self.describe_pool(name.pool.as_str())?;
         pool.volumes.into_iter().find(|v| v.name == *name).ok_or_else(|| no_volume(name))
+    }
+
+    /// The origin that keeps a job from going on, with what is wrong with it; empty if none does.
+    pub(super) fn in_the_way_of(&self, aim: &Aim) -> String {
+        let is_meant = |volume: &api::Volume| match aim {
+            Aim::Stop => volume.dirty_bytes.is_some_and(|bytes| bytes > 0),
+            aim => aim.volume() == Some(&volume.name),
+        };
+        let fails = |state| matches!(state, VolumeState::OriginFailed | VolumeState::OriginMissing);
+        let volumes = self.describe_volumes();
+        let found = volumes.iter().find(|volume| is_meant(volume) && fails(volume.state));
+        found.map_or_else(String::new, |volume| {
+            format!("the origin of volume \"{}\": {}", volume.name, volume.reason)
+        })
     }
 
     fn describe_record(

@@ -42,7 +42,7 @@ pub(super) enum Aim {
 
 impl Aim {
     /// The volume that it is about, if it is about one.
-    fn volume(&self) -> Option<&VolumeName> {
+    pub(super) fn volume(&self) -> Option<&VolumeName> {
         match self {
             Aim::Flush(volume) | Aim::Mode(volume, _) | Aim::Remove(volume) => Some(volume),
             Aim::RemoveDevice(..)
@@ -188,6 +188,7 @@ impl Job {
             left_bytes,
             rate_bytes_per_s,
             left_s: left_bytes.checked_div(rate_bytes_per_s),
+            waits_for: String::new(),
             error,
             joined: false,
         }
@@ -273,19 +274,32 @@ impl Jobs {
         })
     }
 
-    /// How a job is; whoever asked knows it then.
-    pub(super) fn describe(&self, number: u64) -> Result<Description> {
+    /// How a job is, and what it waits for as `in_the_way` tells; whoever asked knows it then.
+    pub(super) fn describe(
+        &self,
+        number: u64,
+        in_the_way: impl Fn(&Aim) -> String,
+    ) -> Result<Description> {
         let job = self.get(number)?;
-        let description = self.look(&job);
+        let description = self.explain(&job, in_the_way);
         if description.state != JobState::Running {
             job.told.raise();
         }
         Ok(description)
     }
 
-    /// How all jobs are that are remembered.
-    pub(super) fn list(&self) -> Vec<Description> {
-        self.list.borrow().values().map(|job| self.look(job)).collect()
+    /// How all jobs are that are remembered, and what they wait for as `in_the_way` tells.
+    pub(super) fn list(&self, in_the_way: impl Fn(&Aim) -> String) -> Vec<Description> {
+        self.list.borrow().values().map(|job| self.explain(job, &in_the_way)).collect()
+    }
+
+    fn explain(&self, job: &Job, in_the_way: impl Fn(&Aim) -> String) -> Description {
+        let description = self.look(job);
+        let waits_for = match description.state {
+            JobState::Running => in_the_way(&job.aim),
+            _ => String::new(),
+        };
+        Description { waits_for, ..description }
     }
 
     /// Ends a job where it can be ended.

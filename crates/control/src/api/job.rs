@@ -35,6 +35,9 @@ pub struct Job {
     pub rate_bytes_per_s: u64,
     /// Seconds to go at this rate; `null` while nobody can tell.
     pub left_s: Option<u64>,
+    /// What keeps it from going on; empty if nothing does.
+    #[serde(default)]
+    pub waits_for: String,
     /// Why it failed.
     pub error: Option<crate::error::ApiError>,
     /// Whether somebody else had begun it when it was asked for.
