@@ -48,6 +48,13 @@ pub const DEVICE_DEADLINE_MIN: Nanos = 100 * MILLISECOND;
 /// The longest: who waits longer waits for ever.
 pub const DEVICE_DEADLINE_MAX: Nanos = 600 * SECOND;
 
+/// Longest that a pool which has to go on without a cache device waits for its witness: a file system that
+/// was full or hung for a moment latches no pool, and clients of a disk give up after 30 s.
+pub(crate) const WITNESS_WAIT_MAX: Nanos = 20 * SECOND;
+
+/// How often it is tried to write it meanwhile.
+pub(crate) const WITNESS_RETRY: Nanos = SECOND;
+
 /// What another host waits for before it takes a pool over, with no time for cache devices that hang: a few
 /// rounds of the heartbeat on a host that is busy.
 pub const LEASE_BASE: Nanos = 4 * SECOND;

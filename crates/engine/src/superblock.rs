@@ -20,6 +20,7 @@ use crate::format::{
     WitnessVolume,
 };
 use crate::ids::{BLOCK_BYTES, DeviceId};
+use crate::limits::{WITNESS_RETRY, WITNESS_WAIT_MAX};
 use crate::marks::Marks;
 use crate::planted::{self, Bug};
 use crate::volume::{VolumeState, cutoff_bytes};
@@ -158,7 +159,8 @@ impl Core {
     /// # Errors
     /// If the pool has latched, for instance because it may not go on without a member. A witness that
     /// cannot be written is an event: while all members are there, they know as much. Where one is left
-    /// behind, the pool latches: with the old witness that one would be believed if it came back alone.
+    /// behind, the pool waits for it and latches in the end: with the old witness that one would be believed
+    /// if it came back alone.
     pub(crate) async fn write_superblocks(
         &self,
         change: impl FnOnce(&mut Superblock),
@@ -186,18 +188,10 @@ impl Core {
                 break;
             }
         }
-        let stored = self.witness.store(witness_of(&next)).await;
-        self.witness_lags.set(stored.is_err());
-        if let Err(reason) = stored {
-            self.event(
-                EventKind::WitnessUnwritable,
-                format!("the witness cannot be written: {reason}"),
-            );
-            if !left.is_empty() {
-                let what = "going on without a cache device and without a witness";
-                self.latch(what, IoErrorKind::Other.into());
-                return self.check_latch();
-            }
+        if !self.tell_witness(witness_of(&next), !left.is_empty()).await {
+            let what = "going on without a cache device and without a witness";
+            self.latch(what, IoErrorKind::Other.into());
+            return self.check_latch();
         }
         self.log.epoch.set(next.epoch);
         *self.superblock.borrow_mut() = next;
@@ -207,6 +201,27 @@ impl Core {
         };
         self.note_gone(&left, lost);
         Ok(())
+    }
+
+    /// Brings the witness up to date, or notes that it lags. Where the pool `needs` it, it is tried again for
+    /// [`WITNESS_WAIT_MAX`]: whoever waits for the change waits as long, and what needs no change goes on.
+    /// Whether the change counts.
+    async fn tell_witness(&self, bytes: Vec<u8>, needs: bool) -> bool {
+        let until = self.rt.now() + WITNESS_WAIT_MAX;
+        let mut is_told = false;
+        loop {
+            let stored = self.witness.store(bytes.clone()).await;
+            self.witness_lags.set(stored.is_err());
+            let Err(reason) = stored else { return true };
+            if !std::mem::replace(&mut is_told, true) {
+                let what = format!("the witness cannot be written: {reason}");
+                self.event(EventKind::WitnessUnwritable, what);
+            }
+            if !needs || self.latched.get() || self.lease.is_lost() || self.rt.now() >= until {
+                return !needs;
+            }
+            self.epoch_begun.until_or(|| self.latched.get(), self.rt.sleep(WITNESS_RETRY)).await;
+        }
     }
 
     /// The places of members that have failed, but for these.

@@ -290,7 +290,7 @@ pub(crate) const CODES: &[Code] = &[
     risky(
         "witness-unwritable",
         "The witness cannot be written. Volumes that are clean cannot be written back meanwhile.",
-        "None yet. If a cache device fails meanwhile the pool latches.",
+        "None yet. If a cache device fails meanwhile, writes wait for the witness for 20 seconds, then the pool latches.",
         "Make room in the state directory, or mend its file system.",
     ),
     risky(

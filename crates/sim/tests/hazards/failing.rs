@@ -287,6 +287,33 @@ fn a_member_that_fails_while_the_witness_cannot_be_written_latches_the_pool() {
     });
 }
 
+/// A state directory that is full for a moment: writes wait, reads do not, and the pool goes on without the member once
+/// the witness can be written.
+#[test]
+fn a_witness_that_can_be_written_in_time_latches_nothing() {
+    survive(8, |seed| {
+        let rig = Rig::new(seed, Plan { members: 2, copies: 2, ..Plan::default() });
+        let failed = (seed % 2) as usize;
+        rig.write(2, 3, 8)?;
+        rig.flush()?;
+        rig.witness_refuses.set(true);
+        rig.broken[failed].failing.arm(Trigger::every(Ops::Writes));
+        let writing = rig.start_write(3, 3, 1);
+        rig.pause(50 * SOON);
+        assert!(rig.was_told("the witness cannot be written: read-only"));
+        assert!(!writing.get() && !rig.pool().is_latched() && !has_failed(&rig));
+        same("read meanwhile", rig.read(7)?, 2)?;
+        rig.witness_refuses.set(false);
+        rig.pause(20 * SOON);
+        assert!(writing.get() && has_failed(&rig) && !rig.pool().is_latched());
+        rig.flush()?;
+        rig.crash(KINDS[(seed / 4 % 2) as usize]);
+        rig.offer(&[1 - failed]);
+        rig.open()?;
+        same("after a restart", rig.read(3)?, 3).map(drop)
+    });
+}
+
 /// A write whose record has come to a member, and is to be written once more since another one has failed with the only
 /// copy of something: if the last one fails meanwhile, a start may find that record, so nobody is told what was before.
 #[test]
