@@ -22,7 +22,6 @@ use crate::origin::Unproven;
 use crate::planted::{self, Bug};
 use crate::read::{blocks_of, origin_error};
 use crate::volume::VolumeState;
-use crate::write::Logging;
 
 const BLOCK: usize = BLOCK_BYTES as usize;
 
@@ -256,7 +255,16 @@ impl Core {
         let count = (end - first) as u32;
         let shard = self.shard(v.id, first);
         let _guard = self.lock_for_change(v, first, count).await;
-        let logs_clean = self.mode_of(v).writes_back();
+        let writes_back = self.mode_of(v).writes_back();
+        let mut is_held = false;
+        shard.index.borrow().lookup(v.id, first, count, |m| {
+            is_held |= m.state.is_owed() || m.state == State::Lost || writes_back;
+        });
+        let logging = match is_held {
+            true => self.admit_write(v).await?,
+            false => None,
+        };
+        let logs_clean = writes_back && logging.is_some();
         let (mut zero, mut rest) = (Vec::new(), Vec::new());
         let mut at = first;
         shard.index.borrow().lookup(v.id, first, count, |m| {
@@ -267,10 +275,6 @@ impl Core {
             }
         });
         rest.push((at, (end - at) as u32));
-        let _logging = Logging::begin(v);
-        if !zero.is_empty() {
-            self.admit_write(v).await?;
-        }
         for (block, count) in zero {
             self.log_zeroes(v, block, count).await?;
         }
@@ -310,9 +314,11 @@ impl Core {
         let tail = (body_end_byte.max(offset), offset + len);
         let edges = if inside { [head, tail] } else { [(offset, offset + len), (0, 0)] };
         let edges = edges.into_iter().filter(|(from, to)| from < to);
-        if short || self.owes(v, first, count) {
-            let _logging = Logging::begin(v);
-            self.admit_write(v).await?;
+        let logging = match short || self.owes(v, first, count) {
+            true => self.admit_write(v).await?,
+            false => None,
+        };
+        if let Some(_logging) = logging {
             for (from, to) in edges {
                 self.log_partial(v, from, Buf::zeroed((to - from) as usize).freeze()).await?;
             }

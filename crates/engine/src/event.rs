@@ -49,6 +49,8 @@ pub enum EventKind {
     WitnessUnknown,
     /// The witness cannot be written.
     WitnessUnwritable,
+    /// The witness can be written again.
+    WitnessWritten,
     /// An origin was changed while the pool was stopped.
     OriginChanged,
     /// A flush of an origin failed.
@@ -73,7 +75,7 @@ pub enum EventKind {
 
 impl EventKind {
     /// All of them.
-    pub const ALL: [EventKind; 31] = [
+    pub const ALL: [EventKind; 32] = [
         EventKind::Opened,
         EventKind::Latched,
         EventKind::MemberFailed,
@@ -95,6 +97,7 @@ impl EventKind {
         EventKind::IndexDamaged,
         EventKind::WitnessUnknown,
         EventKind::WitnessUnwritable,
+        EventKind::WitnessWritten,
         EventKind::OriginChanged,
         EventKind::OriginFlushFailed,
         EventKind::DestageFailed,
@@ -119,6 +122,7 @@ impl EventKind {
                 | EventKind::MemberGrown
                 | EventKind::MemberRemoved
                 | EventKind::ScrubEnded
+                | EventKind::WitnessWritten
         )
     }
 
@@ -146,6 +150,7 @@ impl EventKind {
             EventKind::IndexDamaged => "index-damaged",
             EventKind::WitnessUnknown => "witness-unknown",
             EventKind::WitnessUnwritable => "witness-unwritable",
+            EventKind::WitnessWritten => "witness-written",
             EventKind::OriginChanged => "origin-changed",
             EventKind::OriginFlushFailed => "origin-flush-failed",
             EventKind::DestageFailed => "destage-failed",

@@ -44,6 +44,7 @@ use crate::share::{InService, Writing};
 use crate::sound::check_counter;
 use crate::space::{Claims, Share, Space};
 use crate::superblock::check_mode;
+use crate::superblock::witness_keeper;
 use crate::throttle::{Flow, Throttle};
 use crate::tuning::Tuning;
 use crate::volume::{Volume, VolumeState, check_origin, cutoff_bytes};
@@ -143,6 +144,7 @@ async fn start(
     core.start_rebuild();
     core.start_raise();
     core.spawn(guardian(Rc::clone(&core)));
+    core.spawn(witness_keeper(Rc::clone(&core)));
     core.spawn_background(scrubber(Rc::clone(&core)));
     core.spawn_background(healer(Rc::clone(&core)));
     core.start_ram();

@@ -92,12 +92,14 @@ impl Core {
         self.named_count() < usize::from(self.dirty_copies())
     }
 
-    /// How a volume is served now: it is not written back with fewer copies than were promised.
+    /// How a volume is served now: it is not written back with fewer copies than were promised, nor, if it is
+    /// clean, while the witness cannot be told that it may not be.
     pub(crate) fn mode_of(&self, v: &VolumeState) -> Mode {
         let mode = v.mode.get();
         let is_held = self.redundancy.get().is_held() && !planted::is(Bug::WrittenBackTooSoon);
         let held = is_held || self.is_short();
-        if mode.writes_back() && held && !self.is_single_accepted(v) {
+        let is_unwitnessed = self.witness_lags.get() && !v.may_be_dirty.get();
+        if mode.writes_back() && (is_unwitnessed || held && !self.is_single_accepted(v)) {
             return Mode::Writethrough;
         }
         mode

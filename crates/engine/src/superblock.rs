@@ -208,14 +208,23 @@ impl Core {
     /// Whether the change counts.
     async fn tell_witness(&self, bytes: Vec<u8>, needs: bool) -> bool {
         let until = self.rt.now() + WITNESS_WAIT_MAX;
-        let mut is_told = false;
         loop {
             let stored = self.witness.store(bytes.clone()).await;
-            self.witness_lags.set(stored.is_err());
-            let Err(reason) = stored else { return true };
-            if !std::mem::replace(&mut is_told, true) {
-                let what = format!("the witness cannot be written: {reason}");
-                self.event(EventKind::WitnessUnwritable, what);
+            let lagged = self.witness_lags.replace(stored.is_err());
+            let Err(reason) = stored else {
+                if lagged {
+                    self.event(EventKind::WitnessWritten, "the witness is up to date again".into());
+                }
+                return true;
+            };
+            if !lagged {
+                self.event(
+                    EventKind::WitnessUnwritable,
+                    format!(
+                        "the witness cannot be written: {reason}; volumes that are clean are \
+                         written through meanwhile"
+                    ),
+                );
             }
             if !needs || self.latched.get() || self.lease.is_lost() || self.rt.now() >= until {
                 return !needs;
@@ -306,21 +315,19 @@ impl Core {
         Ok(())
     }
 
-    /// Makes `may_be_dirty` durable before a volume's first dirty record.
-    pub(crate) async fn set_may_be_dirty(&self, v: &Rc<VolumeState>) -> Result<()> {
+    /// Makes `may_be_dirty` durable before a volume's first dirty record; false if the witness cannot be told. With
+    /// no member there the volume would then be served from its origin as if nothing were missing.
+    pub(crate) async fn set_may_be_dirty(&self, v: &Rc<VolumeState>) -> Result<bool> {
         let _flag = v.flag_lock.lock().await;
         if v.may_be_dirty.get() {
-            return Ok(());
+            return Ok(true);
         }
         let _control = self.lock_settled(Superblock::is_covered).await?;
-        Box::pin(self.write_superblocks(|superblock| mark_dirty(superblock, v, true))).await?;
-        if self.witness_lags.get() {
-            // With no member there it would be served from its origin as if nothing were missing.
-            let what = format!("volume \"{}\" cannot be written back without a witness", v.name);
-            return Err(Error::new(ErrorKind::Io, what).hint("make the witness file writable"));
+        if !self.witness_lags.get() {
+            Box::pin(self.write_superblocks(|superblock| mark_dirty(superblock, v, true))).await?;
         }
-        v.may_be_dirty.set(true);
-        Ok(())
+        v.may_be_dirty.set(!self.witness_lags.get());
+        Ok(v.may_be_dirty.get())
     }
 
     /// Takes `control` once a root speaks for the newest epoch, unless the superblock says that it may be
@@ -415,6 +422,23 @@ impl Core {
 
     pub(crate) fn dirty_copies(&self) -> u8 {
         self.superblock.borrow().dirty_copies
+    }
+}
+
+/// Brings the witness up to date as soon as it can be written again.
+pub(crate) async fn witness_keeper(core: Rc<Core>) {
+    let over = || core.check_latch().is_err() || core.log.is_retired();
+    loop {
+        core.epoch_begun.until(|| core.witness_lags.get() || over()).await;
+        core.epoch_begun.until_or(over, core.rt.sleep(WITNESS_RETRY)).await;
+        if over() {
+            return;
+        }
+        let _control = core.control.lock().await;
+        if core.witness_lags.get() && !over() {
+            let bytes = witness_of(&core.superblock.borrow());
+            core.tell_witness(bytes, false).await;
+        }
     }
 }
 

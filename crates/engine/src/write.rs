@@ -122,7 +122,11 @@ impl Core {
         let cached = mapped == count && v.thresholds.get().write > 0;
         let keeps = wanted || cached;
         let owes = owed > 0 && !(way.passing && planted::is(Bug::StreamPastDirty));
-        let written = if (self.mode_of(v).writes_back() && keeps) || owes || lost {
+        let logging = match (self.mode_of(v).writes_back() && keeps) || owes || lost {
+            true => self.admit_write(v).await?,
+            false => None,
+        };
+        let written = if let Some(_logging) = logging {
             let stream = if self.is_kept_apart(owed, count) {
                 Stream::Rewritten
             } else {
@@ -175,7 +179,7 @@ impl Core {
         }
     }
 
-    /// Logs a write. The caller holds the range lock.
+    /// Logs a write that is admitted. The caller holds the range lock.
     async fn write_logged(
         &self,
         v: &Rc<VolumeState>,
@@ -183,8 +187,6 @@ impl Core {
         offset: u64,
         data: Data,
     ) -> Result<()> {
-        let _logging = Logging::begin(v);
-        self.admit_write(v).await?;
         add(&self.counters.write_logged_bytes, data.len() as u64);
         if stream != Stream::Rewritten {
             self.throttle.note_dirty(data.len() as u64);
@@ -210,11 +212,17 @@ impl Core {
         Ok(())
     }
 
-    /// Everything that must hold before a dirty record may exist.
-    pub(crate) async fn admit_write(&self, v: &Rc<VolumeState>) -> Result<()> {
+    /// Everything that must hold before a dirty record may exist, as long as what this returns is there. `None` if
+    /// the volume cannot be written back for now; it owes nothing then.
+    pub(crate) async fn admit_write<'a>(
+        &self,
+        v: &'a Rc<VolumeState>,
+    ) -> Result<Option<Logging<'a>>> {
         self.check_latch()?;
-        if !v.may_be_dirty.get() {
-            self.set_may_be_dirty(v).await?;
+        let logging = Logging::begin(v);
+        if !v.may_be_dirty.get() && !self.set_may_be_dirty(v).await? {
+            seen("written through without a witness");
+            return Ok(None);
         }
         let full = || {
             self.index_bytes.get() >= self.index_memory_max.get()
@@ -225,7 +233,8 @@ impl Core {
             self.housekeeping.wake_all();
             self.room.until(|| !full() || self.latched.get()).await;
         }
-        self.check_latch()
+        self.check_latch()?;
+        Ok(Some(logging))
     }
 
     /// Logs whole blocks from `first` on.

@@ -27,7 +27,7 @@ const KNOWN: &[(&str, u64)] = &[
     ("range-lock-skipped", 1),
     ("root-before-images", 33),
     ("flush-acknowledged-early", 54),
-    ("tombstone-not-durable", 947),
+    ("tombstone-not-durable", 3263),
     ("remote-hit-unpinned", 210),
     ("open-sets-believed", 154),
     ("failed-member-kept", 22),

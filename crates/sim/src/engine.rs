@@ -10,7 +10,7 @@ use std::task::Poll;
 
 use forebay_device::io::Outcome;
 use forebay_device::model::fault::{Delaying, Faults, Ops, Trigger};
-use forebay_device::runtime::MILLISECOND;
+use forebay_device::runtime::{MILLISECOND, Runtime};
 use forebay_device::{BlockDevice, Buf, Data, IoError, IoErrorKind, Nanos};
 use forebay_engine as engine;
 use forebay_engine::counters::ReasonCounters;
@@ -38,6 +38,9 @@ const NAMES: &[&str] = &{
     }
     names
 };
+
+/// Where a witness finds its file system full now and then, of how many times that is one.
+const WITNESS_FULL_ONE_IN: u64 = 3;
 
 /// Unit in which the witness's disk is written.
 const WITNESS_UNIT: usize = 4096;
@@ -156,6 +159,8 @@ fn count_recovery(pool: &Pool) {
 struct DiskWitness {
     disk: Rc<dyn BlockDevice>,
     last: RefCell<u64>,
+    /// Refuses one of so many that are to be stored, drawn from here.
+    refusing: Option<(u64, Rc<dyn Runtime>)>,
 }
 
 impl DiskWitness {
@@ -189,6 +194,12 @@ impl Witness for DiskWitness {
 
     fn store(&self, bytes: Vec<u8>) -> WitnessFuture<'_, Result<(), String>> {
         Box::pin(async move {
+            let is_full = |(one_in, runtime): &(u64, Rc<dyn Runtime>)| {
+                runtime.random().is_multiple_of(*one_in)
+            };
+            if self.refusing.as_ref().is_some_and(is_full) {
+                return Err("no space".to_owned());
+            }
             let count = *self.last.borrow() + 1;
             *self.last.borrow_mut() = count;
             let mut out = Vec::new();
@@ -254,9 +265,16 @@ async fn offered(env: &Env) -> Vec<Rc<dyn BlockDevice>> {
     offered
 }
 
-fn witness(env: &Env) -> Rc<DiskWitness> {
+/// The witness of the machine that opens the pool, with a file system that is never full.
+fn sound_witness(env: &Env) -> DiskWitness {
     let disk = Rc::clone(&env.witnesses[env.hosts.opener.get()]);
-    Rc::new(DiskWitness { disk, last: RefCell::new(0) })
+    DiskWitness { disk, last: RefCell::new(0), refusing: None }
+}
+
+fn witness(env: &Env) -> Rc<DiskWitness> {
+    let refusing = || (WITNESS_FULL_ONE_IN, Rc::clone(&env.runtime));
+    let refusing = env.config.witness_refuses.then(refusing);
+    Rc::new(DiskWitness { refusing, ..sound_witness(env) })
 }
 
 fn volume_name(volume: usize) -> String {
@@ -266,7 +284,18 @@ fn volume_name(volume: usize) -> String {
 async fn open_with(env: &Env, options: OpenOptions) -> engine::Result<Pool> {
     let runtime = Rc::clone(&env.runtime);
     let (offered, tuning) = (offered(env).await, env.config.tuning.clone());
-    engine::open_with(runtime, offered, witness(env), tuning, options).await
+    let open = |options: OpenOptions| {
+        let (runtime, members) = (Rc::clone(&runtime), offered.clone());
+        engine::open_with(runtime, members, witness(env), tuning.clone(), options)
+    };
+    loop {
+        match open(options.clone()).await {
+            Err(error) if error.to_string().contains("the witness cannot be written") => {
+                count("start: once more for the witness", 1);
+            }
+            opened => return opened,
+        }
+    }
 }
 
 /// Opens the pool, on one of the machines that may.
@@ -325,9 +354,8 @@ impl Subject for Engine {
             write_amplification_max_percent: env.config.write_amplification_max_percent,
             ..CreateOptions::named("simulated")
         };
-        engine::create(&*env.runtime, &env.members[..env.config.members], &*witness(env), &options)
-            .await
-            .map_err(error)?;
+        let (members, witness) = (&env.members[..env.config.members], sound_witness(env));
+        engine::create(&*env.runtime, members, &witness, &options).await.map_err(error)?;
         let pool = open(env).await?;
         for (i, (volume, origin)) in env.config.volumes.iter().zip(&env.origins).enumerate() {
             let spec = VolumeSpec {

@@ -191,6 +191,8 @@ pub struct Config {
     pub crashes: Vec<CrashPlan>,
     /// What becomes of the witnesses.
     pub witness_loss: Option<WitnessLoss>,
+    /// Whether the file system that they lie on is full now and then.
+    pub witness_refuses: bool,
     /// A member that is gone after a crash.
     pub loss: Option<Loss>,
     /// A member that fails while clients are at work.
@@ -319,6 +321,8 @@ impl Config {
         Self {
             seed,
             witness_loss: Self::witness_loss(seed, crashes).filter(|_| loss.is_none()),
+            // From numbers of its own, too.
+            witness_refuses: Rng::new(seed ^ 0xF011).one_in(5),
             loss,
             strike,
             second_strike: Self::second_strike(seed, dirty_copies).filter(|_| strike.is_some()),
@@ -759,6 +763,7 @@ mod tests {
         let restored = |c: &Config| c.witness_loss.map(|loss| loss.restored);
         assert!([true, false].iter().all(|is| configs.iter().any(|c| restored(c) == Some(*is))));
         assert!(configs.iter().all(|c| c.witness_loss.is_none() || c.loss.is_none()));
+        assert!(configs.iter().any(|c| c.witness_refuses && c.strike.is_some()));
         assert!(configs.iter().any(|c| c.hosts > 1 && c.strike.is_some()));
         assert!(configs.iter().all(|c| c.hosts < 2 || c.loss.is_none()));
     }

@@ -289,9 +289,14 @@ pub(crate) const CODES: &[Code] = &[
     ),
     risky(
         "witness-unwritable",
-        "The witness cannot be written. Volumes that are clean cannot be written back meanwhile.",
+        "The witness cannot be written. Volumes that are clean are written through meanwhile; it is tried again each second.",
         "None yet. If a cache device fails meanwhile, writes wait for the witness for 20 seconds, then the pool latches.",
         "Make room in the state directory, or mend its file system.",
+    ),
+    safe(
+        "witness-written",
+        "The witness could not be written for a while, and is up to date again.",
+        "Nothing; see what filled the state directory.",
     ),
     risky(
         "origin-changed",

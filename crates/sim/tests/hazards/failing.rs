@@ -9,6 +9,7 @@ use forebay_device::model::fault::{Ops, Trigger};
 use forebay_device::model::world::Crash;
 use forebay_device::runtime::SECOND;
 use forebay_engine::format::SUPERBLOCK_BYTES;
+use forebay_engine::ids::BLOCK_BYTES;
 use forebay_engine::planted::Bug;
 use forebay_engine::{EventKind, Mode, Tuning};
 
@@ -284,6 +285,40 @@ fn a_member_that_fails_while_the_witness_cannot_be_written_latches_the_pool() {
             .try_for_each(|block| same("what was acknowledged", rig.read(block)?, 2).map(drop))?;
         rig.destage()?;
         (3..11).try_for_each(|block| rig.settled(block))
+    });
+}
+
+/// A state directory that is full is no reason to fail writes, or to take a volume for clean that is not: a clean one is
+/// written through, one that may be dirty is written back as before.
+#[test]
+fn a_clean_volume_is_written_through_while_the_witness_cannot_be_written() {
+    survive(8, |seed| {
+        let rig = Rig::new(seed, Plan { members: 2, copies: 2, ..Plan::default() });
+        let fresh = seed % 2 == 0;
+        if !fresh {
+            rig.write(2, 3, 8)?;
+        }
+        rig.witness_refuses.set(true);
+        rig.write(3, 3, 4)?;
+        let volume = rig.volume();
+        rig.run(async move {
+            volume.write_zeroes(20 * BLOCK_BYTES, 4 * BLOCK_BYTES, false).await?;
+            volume.trim(30 * BLOCK_BYTES, 4 * BLOCK_BYTES, false).await
+        })?
+        .map_err(|error| error.to_string())?;
+        rig.flush()?;
+        assert!(!rig.pool().is_latched() && rig.was_told("cannot be written: read-only") == fresh);
+        assert_eq!(rig.pool().blocks().1 == 0, fresh, "what is owed");
+        same("read back", rig.read(3)?, 3)?;
+        rig.witness_refuses.set(false);
+        rig.pause(20 * SOON);
+        assert_eq!(rig.was_told("up to date again"), fresh);
+        rig.write(4, 5, 8)?;
+        rig.flush()?;
+        assert!(rig.pool().blocks().1 > 0);
+        rig.restart(KINDS[(seed / 2 % 2) as usize])?;
+        same("before", rig.read(3)?, 3)?;
+        same("after", rig.read(5)?, 4).map(drop)
     });
 }
 
