@@ -63,6 +63,9 @@ pub(crate) struct Options {
     #[arg(long, value_name = "PERCENT", default_value_t = 150,
         value_parser = clap::value_parser!(u32).range(100..=100_000))]
     write_amplification_max: u32,
+    /// Bytes that may be written to the SSD per byte that clients ask for, in percent; without it as many as come
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    write_budget: Option<u32>,
     /// Bring a missed read in with the Nth read of its cache block (`populate_on_read` of a volume)
     #[arg(long, value_name = "N", default_value_t = 1,
         value_parser = clap::value_parser!(u8).range(1..=4))]
@@ -189,6 +192,7 @@ impl Options {
             let blocks = size.blocks(workload.footprint());
             let settings = Settings {
                 write_amplification_max_percent: Some(self.write_amplification_max),
+                write_budget_percent: self.write_budget,
                 thresholds: Thresholds {
                     read: self.populate_on_read,
                     write: self.populate_on_write,

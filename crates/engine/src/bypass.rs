@@ -46,11 +46,13 @@ pub enum Reason {
     Tail,
     /// The pool has stopped writing after a failure.
     Latched,
+    /// The pool's write budget has no room for it.
+    WriteBudget,
 }
 
 impl Reason {
     /// All of them, each at its number.
-    pub const ALL: [Reason; 13] = [
+    pub const ALL: [Reason; 14] = [
         Reason::Mode,
         Reason::Sequential,
         Reason::Profile,
@@ -64,6 +66,7 @@ impl Reason {
         Reason::Zeroes,
         Reason::Tail,
         Reason::Latched,
+        Reason::WriteBudget,
     ];
 
     /// Its name for people and programs.
@@ -82,6 +85,7 @@ impl Reason {
             Reason::Zeroes => "zeroes",
             Reason::Tail => "tail",
             Reason::Latched => "latched",
+            Reason::WriteBudget => "write-budget",
         }
     }
 
@@ -101,6 +105,7 @@ impl Reason {
             Reason::Zeroes => "past the cache: zeroes",
             Reason::Tail => "past the cache: tail",
             Reason::Latched => "past the cache: latched",
+            Reason::WriteBudget => "past the cache: write-budget",
         }
     }
 }

@@ -37,6 +37,7 @@ use crate::throttle::Throttle;
 use crate::tuning::Tuning;
 use crate::volume::VolumeState;
 use crate::wait::{TaskMutex, WaitQueue};
+use crate::wear::Wear;
 use crate::witness::Witness;
 
 /// Blocks of one stripe: the address space that hashes to one shard as a whole.
@@ -139,6 +140,7 @@ pub(crate) struct Core {
     pub policy: RefCell<Box<dyn Policy>>,
     /// Accesses to cache blocks of volumes that want more than one of them.
     pub touches: RefCell<Touches>,
+    pub wear: Wear,
     pub ram: RefCell<Ram>,
     /// Whether dirty data is on the way to more copies.
     pub raising: Cell<bool>,

@@ -42,6 +42,8 @@ pub struct CreateOptions {
     pub ram_bytes: u64,
     /// Bytes a second that a scrub reads; 0: none.
     pub scrub_rate_bytes_per_s: u64,
+    /// Bytes a day that may be written to all members; 0: as many as come.
+    pub write_budget_bytes_per_day: u64,
     /// Whether reads from members are checked before clients see them.
     pub verify_reads: bool,
     /// Milliseconds that a cache device may take to answer, 100..=600,000; 0 is the default, 5 s.
@@ -60,6 +62,7 @@ impl CreateOptions {
             segment_bytes: None,
             ram_bytes: 0,
             scrub_rate_bytes_per_s: SCRUB_RATE_DEFAULT,
+            write_budget_bytes_per_day: 0,
             verify_reads: false,
             device_deadline_ms: 0,
         }
@@ -175,6 +178,7 @@ fn lay_out(
     check_write_amplification(percent)?;
     Pool::check_ram_bytes(options.ram_bytes)?;
     Pool::check_scrub_rate(options.scrub_rate_bytes_per_s)?;
+    Pool::check_write_budget(options.write_budget_bytes_per_day)?;
     if options.device_deadline_ms > 0 {
         check_device_deadline(options.device_deadline_ms)?;
     }
@@ -242,6 +246,7 @@ fn lay_out(
         write_amplification_max_percent: percent,
         ram_bytes: options.ram_bytes,
         scrub_rate_bytes_per_s: options.scrub_rate_bytes_per_s,
+        write_budget_bytes_per_day: options.write_budget_bytes_per_day,
         scrub_begun_unix_s: 0,
         scrub_next: 0,
         verify_reads: options.verify_reads,

@@ -69,12 +69,12 @@ impl Core {
     pub(crate) async fn write_direct(
         &self,
         v: &Rc<VolumeState>,
-        way: &Way,
+        (way, why): (&Way, Reason),
         offset: u64,
         data: Data,
         keeps: bool,
     ) -> Result<()> {
-        self.past(v, way, self.why_direct(v, way, keeps), data.len() as u64);
+        self.past(v, way, why, data.len() as u64);
         let (first, count) = blocks_of(offset, data.len() as u64);
         let logged = self.may_be_logged(v, first, count);
         let keeps = keeps && !self.latched.get();

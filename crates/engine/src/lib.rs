@@ -73,6 +73,7 @@ mod protect;
 pub mod tuning;
 mod unreadable;
 pub mod volume;
+mod wear;
 pub mod witness;
 
 pub use client::{Client, Port, Readers};
@@ -99,4 +100,5 @@ pub use status::{Extent, Place};
 pub use superblock::read_superblock;
 pub use tuning::Tuning;
 pub use volume::Volume;
+pub use wear::WriteBudgetState;
 pub use witness::{MemoryWitness, Witness};

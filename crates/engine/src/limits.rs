@@ -173,6 +173,12 @@ pub const SCRUB_RATE_MIN: u64 = 64 << 10;
 /// Highest rate of a scrub, in bytes a second: above what any set of members reads.
 pub const SCRUB_RATE_MAX: u64 = 1 << 40;
 
+/// The least write budget, bytes a day: below it the roots of a pool at rest take it all.
+pub const WRITE_BUDGET_MIN: u64 = 1 << 20;
+
+/// The most: more than the members of the largest pool can take.
+pub const WRITE_BUDGET_MAX: u64 = 1 << 60;
+
 /// Time between the beginnings of two laps of a scrub, unless one takes longer: what has gone bad is
 /// found within a week, while another copy is likely to be good.
 pub const SCRUB_LAP_SECONDS: u64 = 7 * 24 * 3600;

@@ -49,6 +49,7 @@ use crate::throttle::{Flow, Throttle};
 use crate::tuning::Tuning;
 use crate::volume::{Volume, VolumeState, check_origin, cutoff_bytes};
 use crate::wait::{TaskMutex, WaitQueue};
+use crate::wear::{Wear, wear_keeper};
 use crate::witness::Witness;
 
 /// What a new volume shall be.
@@ -145,6 +146,9 @@ async fn start(
     core.start_raise();
     core.spawn(guardian(Rc::clone(&core)));
     core.spawn(witness_keeper(Rc::clone(&core)));
+    let budget = core.superblock.borrow().write_budget_bytes_per_day;
+    core.start_budget(budget);
+    core.spawn_background(wear_keeper(Rc::clone(&core)));
     core.spawn_background(scrubber(Rc::clone(&core)));
     core.spawn_background(healer(Rc::clone(&core)));
     core.start_ram();
@@ -315,6 +319,7 @@ fn new_core(
         policy: RefCell::new(Box::new(policy)),
         touches: RefCell::default(),
         ram: RefCell::default(),
+        wear: Wear::default(),
         raising: Cell::new(false),
         resizing: TaskMutex::default(),
         index_memory_max: Cell::new(superblock.index_memory_max),

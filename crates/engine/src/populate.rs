@@ -187,7 +187,7 @@ impl Core {
             return Err(Reason::Busy);
         }
         let granule = Granule { volume: v.id, number: first / GRANULE_BLOCKS };
-        let queue = self.policy.borrow_mut().admit(granule).ok_or(Reason::Profile)?;
+        let queue = self.policy.borrow_mut().admit(granule).ok_or(Reason::WriteBudget)?;
         let shard = self.shard(v.id, first);
         let population = shard.locks.populate(v.id, start, end - start);
         let population = population.ok_or(Reason::Overlap)?;

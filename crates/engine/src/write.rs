@@ -83,7 +83,9 @@ impl Core {
         data: Data,
     ) -> Result<()> {
         let (first, count) = blocks_of(offset, data.len() as u64);
-        let wanted = !way.passing && self.is_written_enough(v, first, count);
+        let enough = !way.passing && self.is_written_enough(v, first, count);
+        let left_out = enough && self.is_left_out(v, first);
+        let wanted = enough && !left_out;
         let shard = self.shard(v.id, first);
         let mut may_go_on = false;
         let (_guard, coming) = loop {
@@ -139,7 +141,11 @@ impl Core {
             logged
         } else {
             let keeps = keeps && self.may_hold(v, count.into()) && !self.spares_members(v);
-            self.write_direct(v, way, offset, data, keeps).await
+            let why = match left_out && !keeps {
+                true => Reason::WriteBudget,
+                false => self.why_direct(v, way, keeps),
+            };
+            self.write_direct(v, (way, why), offset, data, keeps).await
         };
         drop(coming);
         written

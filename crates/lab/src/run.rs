@@ -11,7 +11,7 @@ use forebay_engine::ids::VolumeId;
 use forebay_engine::index::HEAT_MAX;
 use forebay_engine::policy::{
     Access, GRANULE_BYTES_MIN, Granule, Policy, Queue, S3Fifo, S3FifoConfig, Survey, Thresholds,
-    Touches, Unit,
+    Thrift, Touches, Unit, WriteBudget,
 };
 use rustc_hash::FxHashMap;
 
@@ -36,6 +36,9 @@ pub struct Settings {
     pub granule_blocks: u64,
     /// Bytes written per byte admitted, in percent, at the most; `None` for no limit.
     pub write_amplification_max_percent: Option<u32>,
+    /// Bytes that may be written to the SSD per byte that clients ask for, in percent, on average; `None` for no
+    /// limit. A day of the daemon's budget is here as much as the pool holds.
+    pub write_budget_percent: Option<u32>,
     /// Accesses from which on what is missed is brought in.
     pub thresholds: Thresholds,
     /// Blocks for which they are counted together.
@@ -50,6 +53,7 @@ impl Settings {
             unit_blocks: 1,
             granule_blocks: 1,
             write_amplification_max_percent: None,
+            write_budget_percent: None,
             thresholds: Thresholds::FIRST,
             cache_block_blocks: 1,
         }
@@ -104,7 +108,8 @@ pub struct Report {
     pub bytes: Share,
     /// Blocks populated.
     pub populated_blocks: u64,
-    /// Blocks that were missed and left to the origin: not asked for often enough.
+    /// Blocks that were missed and left to the origin: not asked for often enough, or the write budget has no
+    /// room for them.
     pub passed_blocks: u64,
     /// Blocks moved by reclaim.
     pub moved_blocks: u64,
@@ -441,7 +446,8 @@ impl<'a> Log<'a> {
             self.touch(blocks[0]);
         }
         let cached = !hits.contains(&false);
-        if write && !self.is_brought_in(blocks[0], Access::Write, cached) {
+        let left_out = |log: &Self| !cached && log.policy.leaves_out(name, true);
+        if write && (!self.is_brought_in(blocks[0], Access::Write, cached) || left_out(self)) {
             self.report.passed_blocks += blocks.len() as u64;
             blocks.iter().for_each(|&block| self.forget(block));
         } else if write {
@@ -453,6 +459,8 @@ impl<'a> Log<'a> {
                 self.append(block, queue);
             }
         } else if !cached && !self.is_brought_in(blocks[0], Access::Read, false) {
+            self.report.passed_blocks += hits.iter().filter(|&&hit| !hit).count() as u64;
+        } else if !cached && self.policy.leaves_out(name, false) {
             self.report.passed_blocks += hits.iter().filter(|&&hit| !hit).count() as u64;
         } else if !cached && let Some(queue) = self.policy.admit(name) {
             for (&block, _) in blocks.iter().zip(hits).filter(|&(_, &hit)| !hit) {
@@ -496,6 +504,29 @@ impl<'a> Log<'a> {
     }
 }
 
+/// A write budget, earned by what clients ask for: a trace has no days.
+struct Wear {
+    percent: u64,
+    budget: WriteBudget,
+    /// Blocks written to the SSD that it knows of.
+    counted: u64,
+}
+
+impl Wear {
+    /// Takes what was written so far, and what so many blocks that are asked for earn.
+    fn look(&mut self, asked_blocks: u64, appended_blocks: u64) -> Thrift {
+        self.budget.earn(asked_blocks * self.percent, self.day());
+        self.budget.spend(appended_blocks - self.counted);
+        self.counted = appended_blocks;
+        self.budget.thrift()
+    }
+
+    /// Blocks asked for, in percent of one, that earn as much as the pool holds.
+    fn day(&self) -> u64 {
+        100 * self.budget.per_day()
+    }
+}
+
 /// Runs the policy of the daemon over a workload. `clock` is for the time it took.
 ///
 /// # Errors
@@ -524,6 +555,11 @@ pub fn run(
         ..config.with_granules_of(settings.granule_blocks as u32)
     });
     let mut log = Log::new(settings, workload, &mut policy);
+    let mut wear = settings.write_budget_percent.map(|percent| Wear {
+        percent: percent.into(),
+        budget: WriteBudget::new(settings.pool_blocks as u64),
+        counted: 0,
+    });
     let from = clock();
     let mut hits = Vec::new();
     let mut parts = Vec::new();
@@ -537,6 +573,10 @@ pub fn run(
             let (part, after) = rest.split_at(count);
             rest = after;
             parts.push(part);
+        }
+        if let Some(wear) = &mut wear {
+            let thrift = wear.look(accesses.len() as u64, log.report.appended_blocks);
+            log.policy.set_thrift(thrift);
         }
         log.count(accesses, request.write);
         for part in parts.drain(..) {
@@ -672,6 +712,7 @@ mod tests {
             unit_blocks in 1..20usize,
             granule_blocks in prop_oneof![Just(1u64), Just(16)],
             percent in 100..300u32,
+            write_budget in proptest::option::of(0..200u32),
             read in 1..=4u8,
             write in 0..=4u8,
             cache_block_blocks in prop_oneof![Just(1u64), Just(4), Just(16)],
@@ -682,6 +723,7 @@ mod tests {
                 unit_blocks,
                 granule_blocks,
                 write_amplification_max_percent: Some(percent),
+                write_budget_percent: write_budget,
                 thresholds: Thresholds { read, write },
                 cache_block_blocks,
             });
@@ -695,10 +737,12 @@ mod tests {
             prop_assert_eq!(report.bytes.all, (sum(false) + sum(true)) * BLOCK_BYTES);
             let admitted = report.appended_blocks - report.moved_blocks;
             let writes = admitted - report.populated_blocks;
-            prop_assert!(write != 1 || writes == sum(true));
+            let thrifty = write_budget.is_some();
+            prop_assert!(write != 1 || thrifty || writes == sum(true));
             prop_assert!(writes <= sum(true) && (write > 0 || writes == 0));
-            prop_assert!(report.passed_blocks == 0 || read > 1 || write != 1);
-            prop_assert!(write != 1 || read != 1 || admitted == sum(true) + report.reads.missed);
+            prop_assert!(report.passed_blocks == 0 || read > 1 || write != 1 || thrifty);
+            let all = write == 1 && read == 1 && !thrifty;
+            prop_assert!(!all || admitted == sum(true) + report.reads.missed);
             prop_assert!(report.moved_blocks * 100 <= admitted * u64::from(percent - 100));
         }
     }

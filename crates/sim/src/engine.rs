@@ -349,6 +349,7 @@ impl Subject for Engine {
             segment_bytes: Some(env.config.segment_bytes as u32),
             ram_bytes: env.config.ram_bytes[0],
             scrub_rate_bytes_per_s: env.config.scrub_rate,
+            write_budget_bytes_per_day: env.config.write_budget,
             // What a device returns wrong must not reach a client.
             verify_reads: env.config.verify_reads || env.config.faults.member_flip > 0,
             write_amplification_max_percent: env.config.write_amplification_max_percent,

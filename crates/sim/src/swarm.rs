@@ -161,6 +161,8 @@ pub struct Config {
     pub scrub_rate: u64,
     /// See `scrub_rate`.
     pub scrubs: u64,
+    /// Bytes a day that may be written to the members; 0: as many as come.
+    pub write_budget: u64,
     /// A member that stores what it should not.
     pub rot: Option<Rot>,
     /// Paces of the engine.
@@ -379,6 +381,7 @@ impl Config {
             },
             verify_reads: rng.one_in(8),
             scrub_rate: *scrub.pick(&[256 << 10, 4 << 20, 1 << 30]),
+            write_budget: Self::write_budget(seed),
             scrubs: if scrub.one_in(2) { scrub.between(1, 3) } else { 0 },
             rot: None,
             reactors: *rng.pick(&[1, 2, 4]),
@@ -463,6 +466,12 @@ impl Config {
         };
         self.segment_count = 40;
         self.member_bytes = MEMBER_HEAD_BYTES + self.segment_bytes * self.segment_count;
+    }
+
+    /// From numbers of its own, too. A run writes a few MiB in seconds: the smallest are in debt soon.
+    fn write_budget(seed: u64) -> u64 {
+        let mut rng = Rng::new(seed ^ 0xDA7);
+        if rng.one_in(8) { *rng.pick(&[4 << 20, 32 << 20, 128 << 20]) } else { 0 }
     }
 
     /// From numbers of its own, too. Without one a pool asks for all members that its epoch names.

@@ -82,6 +82,7 @@ fn superblock(s: &Superblock) -> Value {
         "index_memory_max": s.index_memory_max,
         "ram_bytes": s.ram_bytes,
         "scrub_rate_bytes_per_s": s.scrub_rate_bytes_per_s,
+        "write_budget_bytes_per_day": s.write_budget_bytes_per_day,
         "scrub_begun_unix_s": s.scrub_begun_unix_s,
         "scrub_next": s.scrub_next,
         "verify_reads": s.verify_reads,

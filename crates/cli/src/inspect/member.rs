@@ -295,6 +295,7 @@ fn print_superblock(slot: usize, s: &Superblock, out: &mut dyn Write) -> io::Res
         "  scrub_rate_bytes_per_s {}, scrub_begun_unix_s {}, scrub_next {}, verify_reads {}",
         s.scrub_rate_bytes_per_s, s.scrub_begun_unix_s, s.scrub_next, s.verify_reads
     )?;
+    writeln!(out, "  write_budget_bytes_per_day {}", s.write_budget_bytes_per_day)?;
     for member in &s.members {
         let ranges = member.segments.ranges();
         let ranges: Vec<_> = ranges.map(|r| format!("{}..{}", r.base, r.end())).collect();

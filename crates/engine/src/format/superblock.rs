@@ -16,6 +16,7 @@ use crate::ids::{BLOCK_BYTES, DeviceId, PoolId, SECTOR_BYTES};
 use crate::limits::{
     CLEAN_COPIES_MAX, COPIES_MAX, DEVICE_DEADLINE_MAX, DEVICE_DEADLINE_MIN, MEMBERS_MAX, MILLIS,
     NAME_BYTES_MAX, RAM_BYTES_MAX, SCRUB_RATE_MAX, SHARDS_MAX, SHARDS_MIN, VOLUMES_MAX,
+    WRITE_BUDGET_MAX,
 };
 
 pub(super) const MAGIC: &[u8; 8] = b"FBYSUPER";
@@ -58,6 +59,7 @@ structure!(at, "Superblock", 131_072, {
     SCRUB_NEXT @ 248: 4,
     VERIFY_READS @ 252: 1,
     MEMBERS @ 256: 512,
+    WRITE_BUDGET_BYTES_PER_DAY @ 768: 8,
     VOLUMES @ 4096: 126_976,
 });
 
@@ -159,6 +161,8 @@ pub struct Superblock {
     pub ram_bytes: u64,
     /// Bytes a second that a scrub reads; 0 is none, as in pools of older versions.
     pub scrub_rate_bytes_per_s: u64,
+    /// Bytes a day that may be written to all members; 0: as many as come, as in pools of older versions.
+    pub write_budget_bytes_per_day: u64,
     /// When the scrub's lap under way or its last one began, in seconds since 1970; 0: never.
     pub scrub_begun_unix_s: u64,
     /// One more than the number of the set at which the lap under way goes on; 0: none is.
@@ -249,6 +253,7 @@ impl Superblock {
         put_u64(out, at::MARKING_ROOT, self.marking_root);
         put_u64(out, at::WHOLE_SINCE, self.whole_since);
         put_u64(out, at::SCRUB_RATE_BYTES_PER_S, self.scrub_rate_bytes_per_s);
+        put_u64(out, at::WRITE_BUDGET_BYTES_PER_DAY, self.write_budget_bytes_per_day);
         put_u64(out, at::SCRUB_BEGUN_UNIX_S, self.scrub_begun_unix_s);
         put_u32(out, at::SCRUB_NEXT, self.scrub_next);
         out[at::VERIFY_READS] = u8::from(self.verify_reads);
@@ -284,6 +289,7 @@ impl Superblock {
             marking_root: get_u64(bytes, at::MARKING_ROOT),
             whole_since: get_u64(bytes, at::WHOLE_SINCE),
             scrub_rate_bytes_per_s: get_u64(bytes, at::SCRUB_RATE_BYTES_PER_S),
+            write_budget_bytes_per_day: get_u64(bytes, at::WRITE_BUDGET_BYTES_PER_DAY),
             scrub_begun_unix_s: get_u64(bytes, at::SCRUB_BEGUN_UNIX_S),
             scrub_next: get_u32(bytes, at::SCRUB_NEXT),
             verify_reads: get_bool(bytes, at::VERIFY_READS, "verify_reads")?,
@@ -330,6 +336,8 @@ impl Superblock {
         let ram = self.ram_bytes;
         check(ram <= RAM_BYTES_MAX && ram.is_multiple_of(BLOCK_BYTES), "ram_bytes")?;
         check(self.scrub_rate_bytes_per_s <= SCRUB_RATE_MAX, "scrub_rate_bytes_per_s")?;
+        let budget = self.write_budget_bytes_per_day;
+        check(budget <= WRITE_BUDGET_MAX, "write_budget_bytes_per_day")?;
         // Behind the last set of the largest pool a lap stands at `SEGMENTS_MAX`, and ends.
         check(self.scrub_next <= SEGMENTS_MAX + 1, "scrub_next")?;
         let deadline = Nanos::from(self.device_deadline_ms) * MILLIS;

@@ -1,6 +1,6 @@
 //! Oldest first, nothing retained: the yardstick that a better policy has to beat.
 
-use super::{Access, Counts, Granule, Oldest, Policy, Queue, Survey};
+use super::{Access, Counts, Granule, Oldest, Policy, Queue, Survey, Thrift};
 
 /// Reclaims in the order of the log and never moves what could be dropped. Everything is admitted
 /// into one stream.
@@ -24,6 +24,16 @@ impl Policy for Fifo {
     fn admit(&mut self, _granule: Granule) -> Option<Queue> {
         Some(Queue::Probation)
     }
+
+    fn place(&mut self, _granule: Granule, from: Option<Queue>) -> Queue {
+        from.unwrap_or(Queue::Probation)
+    }
+
+    fn leaves_out(&self, _granule: Granule, _written_back: bool) -> bool {
+        false
+    }
+
+    fn set_thrift(&mut self, _thrift: Thrift) {}
 
     fn is_reuse(&self, _queue: Queue, _age_blocks: u64) -> bool {
         true

@@ -17,6 +17,7 @@ mod recent;
 mod s3fifo;
 #[cfg(test)]
 mod tests;
+mod thrift;
 mod tier;
 mod touches;
 
@@ -25,6 +26,7 @@ pub use fifo::Fifo;
 pub use ghost::Ghost;
 pub use populate::{Populate, Thresholds};
 pub use s3fifo::{S3Fifo, S3FifoConfig};
+pub use thrift::{Offer, Thrift, WriteBudget};
 pub use tier::{NODE_BYTES as TIER_NODE_BYTES, Tier};
 pub use touches::{TOUCHES_MAX, Touches};
 
@@ -130,17 +132,20 @@ pub trait Policy {
     /// A client touched a granule; `hit` if all of it that was asked for was cached.
     fn access(&mut self, granule: Granule, access: Access, hit: bool);
 
-    /// May a missed read be populated, and into which stream? `None`: leave it on the origin.
-    ///
-    /// A write is logged in any case: see [`place`](Policy::place).
+    /// May a missed read be populated, and into which stream? `None`: leave it on the origin, for the sake of the
+    /// write budget.
     fn admit(&mut self, granule: Granule) -> Option<Queue>;
+
+    /// Whether a write of what is not cached goes to the origin alone, for the sake of the write budget.
+    fn leaves_out(&self, granule: Granule, written_back: bool) -> bool;
+
+    /// How much is left out from now on.
+    fn set_thrift(&mut self, thrift: Thrift);
 
     /// Into which stream does a write of a granule go, `from` where what it covers lies if all of
     /// that is cached? It stays there: what is written over and over earns no place in main by that
     /// alone, and what has one keeps it. Anything else goes where a missed read would go.
-    fn place(&mut self, granule: Granule, from: Option<Queue>) -> Queue {
-        from.or_else(|| self.admit(granule)).unwrap_or(Queue::Probation)
-    }
+    fn place(&mut self, granule: Granule, from: Option<Queue>) -> Queue;
 
     /// Whether a hit in a unit of `queue` makes its granule hotter, where units of so many blocks were opened since
     /// that was. What is hit soon is most likely asked for by whoever brought it in, and is no reuse.

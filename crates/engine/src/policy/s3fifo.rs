@@ -9,7 +9,9 @@
 //! in ARC each queue has its own ghost, and the queue whose ghost knows what is missed grows. The
 //! share is found anew after every start; nothing of it is on the SSD.
 
-use super::{Access, Budget, Counts, Emptiest, Ghost, Granule, Policy, Queue, Survey};
+use super::{
+    Access, Budget, Counts, Emptiest, Ghost, Granule, Offer, Policy, Queue, Survey, Thrift,
+};
 
 /// Share of the live space, in percent, that probation keeps at the least. What only rewrites, in rounds, wants
 /// none of it; a ghost's hit brings back more.
@@ -23,6 +25,9 @@ const PROBATION_PERCENT_MAX: u8 = 50;
 /// correlation window. Main has one as well, for what is written anew, or kept, is young again.
 const YOUNG_PERCENT_PROBATION: u64 = 8;
 const YOUNG_PERCENT_MAIN: u64 = 6;
+
+/// Times that it is drawn anew what a write budget leaves out, while as much is missed as the pool has granules.
+const ROUNDS: u32 = 8;
 
 /// Bytes written per byte admitted, in percent, of what reservations alone keep.
 const RESERVED_PERCENT: u32 = 200;
@@ -100,6 +105,9 @@ pub struct S3Fifo {
     /// Blocks admitted while the pool fills: until room has to be made.
     filling: Option<u64>,
     budget: Budget,
+    /// What of all that is offered is left out, and misses after which it is drawn anew what that is.
+    thrift: Thrift,
+    round_misses: u64,
     /// What is kept for reservations alone: at most as much as is admitted. Where half of what is reclaimed
     /// is reserved, which is the most that is promised, no more is needed.
     reserved: Budget,
@@ -125,6 +133,8 @@ impl S3Fifo {
             share_step: (WHOLE / u64::from(ghost_granules.max(1))).max(1),
             filling: Some(0),
             budget: Budget::new(config.write_amplification_max_percent, config.window_blocks),
+            thrift: Thrift::default(),
+            round_misses: u64::from(config.ghost_granules / ROUNDS).max(1),
             reserved: Budget::new(RESERVED_PERCENT, config.window_blocks),
             counts: Counts::default(),
             ghost_hits: 0,
@@ -144,6 +154,16 @@ impl S3Fifo {
             return Some(Queue::Probation);
         }
         self.main_ghost.contains(granule).then_some(Queue::Main)
+    }
+
+    /// Where what is brought in goes. The ghost's entry stays: the other blocks of the granule are still to come,
+    /// each with its own miss, and belong beside this one.
+    fn queue_of(&mut self, granule: Granule) -> Queue {
+        if self.left_from(granule).is_some() {
+            self.ghost_hits += 1;
+            return Queue::Main;
+        }
+        if self.fills_main() { Queue::Main } else { Queue::Probation }
     }
 
     /// The queue that a missed granule left of late should have been larger.
@@ -194,14 +214,29 @@ impl Policy for S3Fifo {
         }
     }
 
-    /// The ghost's entry stays: the other blocks of the granule are still to come, each with its
-    /// own miss, and belong beside this one.
     fn admit(&mut self, granule: Granule) -> Option<Queue> {
-        if self.left_from(granule).is_some() {
-            self.ghost_hits += 1;
-            return Some(Queue::Main);
+        (!self.leaves_out(granule, false)).then(|| self.queue_of(granule))
+    }
+
+    fn leaves_out(&self, granule: Granule, written_back: bool) -> bool {
+        if self.thrift == Thrift::default() {
+            return false;
         }
-        Some(if self.fills_main() { Queue::Main } else { Queue::Probation })
+        let offer = match (written_back, self.left_from(granule)) {
+            (true, _) => Offer::Dirty,
+            (false, Some(_)) => Offer::Known,
+            (false, None) => Offer::New,
+        };
+        let missed = self.counts.read_misses + self.counts.write_misses;
+        self.thrift.leaves_out(granule, offer, missed / self.round_misses)
+    }
+
+    fn set_thrift(&mut self, thrift: Thrift) {
+        self.thrift = thrift;
+    }
+
+    fn place(&mut self, granule: Granule, from: Option<Queue>) -> Queue {
+        from.unwrap_or_else(|| self.queue_of(granule))
     }
 
     fn is_reuse(&self, queue: Queue, age_blocks: u64) -> bool {
@@ -282,6 +317,7 @@ impl Policy for S3Fifo {
         self.probation_ghost = Ghost::new(ghost_granules);
         self.main_ghost = Ghost::new(ghost_granules);
         self.share_step = (WHOLE / u64::from(ghost_granules.max(1))).max(1);
+        self.round_misses = u64::from(fresh.ghost_granules / ROUNDS).max(1);
         self.budget.set_window(fresh.window_blocks);
         self.reserved.set_window(fresh.window_blocks);
     }

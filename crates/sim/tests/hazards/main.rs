@@ -42,6 +42,7 @@ mod start;
 mod status;
 mod stop;
 mod throttle;
+mod wear;
 
 use std::rc::Rc;
 
