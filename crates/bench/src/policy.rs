@@ -29,6 +29,9 @@ const AHEAD_FROM_PERCENT: f64 = 10.0;
 const WORSE_MAX: f64 = 0.02;
 /// What the daemon's geometry and budget may cost, in points.
 const DAEMON_POINTS: f64 = 1.5;
+/// Where write budgets are shown, in percent of what is written to the SSD without one.
+const BUDGETS_AT_PERCENT: f64 = 10.0;
+const BUDGETS: [u32; 4] = [80, 60, 40, 20];
 
 /// A trace, and a size of the cache.
 #[derive(Clone, Debug, PartialEq)]
@@ -80,6 +83,8 @@ fn outcome(who: Who, workload: &Workload, capacity: usize) -> forebay_lab::Resul
 struct Line {
     case: Case,
     found: BTreeMap<Who, Outcome>,
+    /// The daemon with these shares of the bytes that it wrote without a budget.
+    thrifty: Vec<Outcome>,
 }
 
 impl Line {
@@ -121,13 +126,27 @@ fn lines_of(
             });
         }
     });
-    let mut lines: Vec<_> =
-        cases.iter().map(|case| Line { case: case.clone(), found: BTreeMap::new() }).collect();
+    let mut lines: Vec<_> = cases
+        .iter()
+        .map(|case| Line { case: case.clone(), found: BTreeMap::new(), thrifty: Vec::new() })
+        .collect();
     let done = done.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
     for (at, who, outcome) in done {
         lines[at].found.insert(who, outcome?);
     }
     Ok(lines)
+}
+
+/// Runs the daemon with less and less of what it writes to the SSD.
+fn be_thrifty(workload: &Workload, line: &mut Line) -> forebay_lab::Result<()> {
+    let written = line.found[&Who::Daemon].ssd_bytes_per_client_byte;
+    for budget in BUDGETS {
+        let percent = (written * f64::from(budget)).round().max(1.0) as u32;
+        let daemon = Settings::daemon(line.case.capacity);
+        let settings = Settings { write_budget_percent: Some(percent), ..daemon };
+        line.thrifty.push(run(workload, settings, &|| Duration::ZERO)?.into());
+    }
+    Ok(())
 }
 
 /// The cases that the reference has, trace by trace.
@@ -159,13 +178,18 @@ pub(crate) fn bench() -> Result<bool, String> {
     for cases in cases.chunk_by(|one, other| one.trace == other.trace) {
         eprintln!("{}", cases[0].trace);
         let workload = reference::load(&folder, &cases[0].trace).map_err(told)?;
-        lines.extend(lines_of(&workload, cases, &everybody).map_err(told)?);
+        let mut found = lines_of(&workload, cases, &everybody).map_err(told)?;
+        for line in found.iter_mut().filter(|line| line.case.percent == BUDGETS_AT_PERCENT) {
+            be_thrifty(&workload, line).map_err(told)?;
+        }
+        lines.extend(found);
     }
     lines.sort_by(|one, other| one.case.percent.total_cmp(&other.case.percent));
     let mut all_met = check_reference(&lines, &known);
     print_cases(&lines);
     all_met &= print_means(&lines);
     all_met &= print_worst(&lines, Who::Ideal);
+    print_budgets(&lines);
     Ok(all_met)
 }
 
@@ -282,4 +306,35 @@ fn print_worst(lines: &[Line], who: Who) -> bool {
         println!("{percent:>4}% {trace:<33} +{:.1} %", 100.0 * line.worse(who));
     }
     met
+}
+
+/// Misses, and bytes written, against the daemon without a write budget.
+fn print_budgets(lines: &[Line]) {
+    println!(
+        "\n`daemon` at {BUDGETS_AT_PERCENT:.0} %, with a write budget of so much of what it writes to the SSD without\n\
+         one: misses beside those without, and what it writes\n"
+    );
+    print!("{:<33}", "trace");
+    BUDGETS.iter().for_each(|budget| print!(" {:>16}", format!("{budget} %")));
+    println!();
+    let lines: Vec<&Line> = lines.iter().filter(|line| !line.thrifty.is_empty()).collect();
+    let beside = |line: &Line, at: usize| {
+        let (with, without) = (line.thrifty[at], line.found[&Who::Daemon]);
+        let written = with.ssd_bytes_per_client_byte / without.ssd_bytes_per_client_byte;
+        (100.0 * (with.miss_ratio / without.miss_ratio - 1.0), 100.0 * written)
+    };
+    let cell = |(missed, written): (f64, f64)| print!(" {missed:>+7.1} % {written:>4.0} %");
+    for line in &lines {
+        print!("{:<33}", line.case.trace);
+        (0..BUDGETS.len()).for_each(|at| cell(beside(line, at)));
+        println!();
+    }
+    print!("{:<33}", "mean");
+    for at in 0..BUDGETS.len() {
+        let all = lines.iter().map(|line| beside(line, at));
+        let sum = all.fold((0.0, 0.0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
+        let count = lines.len().max(1) as f64;
+        cell((sum.0 / count, sum.1 / count));
+    }
+    println!();
 }

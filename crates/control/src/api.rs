@@ -21,6 +21,7 @@ pub use crate::population::{CacheProfile, Population};
 pub use crate::scrub::{Scrub, Verify};
 pub use crate::space::{Priority, Space};
 pub use crate::states::{PoolHealth, PoolState, VolumeState};
+pub use crate::wear::WriteBudget;
 pub use job::{Done, Job, JobState, Stop, Stopping};
 pub use report::{
     Bypassed, Event, EventsQuery, Memory, PoolStats, Severity, Stats, Status, VolumeStats,
@@ -178,6 +179,9 @@ pub struct SetPool {
     /// Bytes a second that a scrub reads, 64 KiB to 1 TiB; 0: none is begun.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scrub_rate_bytes_per_s: Option<u64>,
+    /// Bytes a day that may be written to all cache devices, 1 MiB to 1 EiB; 0: as many as come.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub write_budget_bytes_per_day: Option<u64>,
     /// What of what cache devices return is checked.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub verify: Option<Verify>,
@@ -262,6 +266,9 @@ pub struct PoolUsage {
     pub clean_copies: u8,
     /// Bytes that reclaim may write for each byte admitted, in percent.
     pub write_amplification_max_percent: u16,
+    /// How it does with its write budget; `null` without one.
+    #[serde(default)]
+    pub write_budget: Option<WriteBudget>,
     /// Whether new volumes may be written back with one copy of dirty data.
     pub accept_data_loss_on_ssd_failure: bool,
     /// Bytes of a segment.

@@ -24,3 +24,4 @@ pub mod server;
 pub mod socket;
 mod space;
 mod states;
+mod wear;

@@ -37,7 +37,7 @@ pub struct Settings {
     /// Bytes written per byte admitted, in percent, at the most; `None` for no limit.
     pub write_amplification_max_percent: Option<u32>,
     /// Bytes that may be written to the SSD per byte that clients ask for, in percent, on average; `None` for no
-    /// limit. A day of the daemon's budget is here as much as the pool holds.
+    /// limit. What the daemon gets in a day is here a quarter of what the pool holds.
     pub write_budget_percent: Option<u32>,
     /// Accesses from which on what is missed is brought in.
     pub thresholds: Thresholds,
@@ -513,17 +513,14 @@ struct Wear {
 }
 
 impl Wear {
-    /// Takes what was written so far, and what so many blocks that are asked for earn.
-    fn look(&mut self, asked_blocks: u64, appended_blocks: u64) -> Thrift {
-        self.budget.earn(asked_blocks * self.percent, self.day());
+    /// Takes what was written so far, and what so many bytes that are asked for earn.
+    fn look(&mut self, asked_bytes: u64, appended_blocks: u64) -> Thrift {
+        // As many as earn what a day brings, in percent of one.
+        let day = 100 * BLOCK_BYTES * self.budget.per_day();
+        self.budget.earn(asked_bytes * self.percent, day);
         self.budget.spend(appended_blocks - self.counted);
         self.counted = appended_blocks;
         self.budget.thrift()
-    }
-
-    /// Blocks asked for, in percent of one, that earn as much as the pool holds.
-    fn day(&self) -> u64 {
-        100 * self.budget.per_day()
     }
 }
 
@@ -557,7 +554,7 @@ pub fn run(
     let mut log = Log::new(settings, workload, &mut policy);
     let mut wear = settings.write_budget_percent.map(|percent| Wear {
         percent: percent.into(),
-        budget: WriteBudget::new(settings.pool_blocks as u64),
+        budget: WriteBudget::new(settings.pool_blocks as u64 / 4),
         counted: 0,
     });
     let from = clock();
@@ -575,7 +572,7 @@ pub fn run(
             parts.push(part);
         }
         if let Some(wear) = &mut wear {
-            let thrift = wear.look(accesses.len() as u64, log.report.appended_blocks);
+            let thrift = wear.look(request.bytes, log.report.appended_blocks);
             log.policy.set_thrift(thrift);
         }
         log.count(accesses, request.write);

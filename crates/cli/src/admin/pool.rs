@@ -61,7 +61,7 @@ pub(crate) enum Command {
     Set {
         /// Its name
         name: Name,
-        /// `dirty_copies=1..3`, `clean_copies=1..2`, `profile=LEVEL`, `ram=SIZE`, `device_deadline=TIME`, `scrub_rate=SIZE`, `verify=off|reads`, `write_amplification_max_percent=100..400`, `accept_data_loss_on_ssd_failure=true|false`
+        /// `dirty_copies=1..3`, `clean_copies=1..2`, `profile=LEVEL`, `ram=SIZE`, `device_deadline=TIME`, `scrub_rate=SIZE`, `verify=off|reads`, `write_budget=SIZE|SIZE/YEARSy|NUMBERdwpd`, `write_amplification_max_percent=100..400`, `accept_data_loss_on_ssd_failure=true|false`
         #[arg(value_name = "KEY=VALUE", required = true)]
         settings: Vec<String>,
         /// Only say whether it could be done
@@ -369,9 +369,14 @@ pub(crate) fn run(command: Command, asking: &Asking) -> Result<()> {
             daemon.print(&pool, |pool| print_pool(&pool.item));
         }
         Command::Set { name, settings, dry_run } => {
-            let mut body = settings_of(&settings)?;
+            let at = format!("/api/v1/pools/{name}");
+            let capacity = || {
+                let pool: One<Pool> = daemon.get(&at)?;
+                Ok(pool.item.usage.map_or(0, |usage| usage.segments * usage.segment_bytes))
+            };
+            let mut body = settings_of(&settings, &capacity)?;
             body.insert("dry_run".to_owned(), dry_run.into());
-            let pool: One<Pool> = daemon.patch(&format!("/api/v1/pools/{name}"), &body)?;
+            let pool: One<Pool> = daemon.patch(&at, &body)?;
             daemon.print(&pool, |pool| {
                 if dry_run {
                     return say(format_args!("pool \"{name}\" would be changed as asked"));
@@ -446,7 +451,10 @@ fn time(key: &str, text: &str) -> Result<serde_json::Value> {
 }
 
 /// Settings as people write them, as a body; what they mean is up to the daemon.
-fn settings_of(settings: &[String]) -> Result<serde_json::Map<String, serde_json::Value>> {
+fn settings_of(
+    settings: &[String],
+    capacity: &dyn Fn() -> Result<u64>,
+) -> Result<serde_json::Map<String, serde_json::Value>> {
     let mut body = serde_json::Map::new();
     for setting in settings {
         let Some((key, value)) = setting.split_once('=') else {
@@ -457,6 +465,10 @@ fn settings_of(settings: &[String]) -> Result<serde_json::Map<String, serde_json
             "ram" | "ram_bytes" => ("ram_bytes".to_owned(), size("ram", value, "4G")?),
             "scrub_rate" | "scrub-rate" | "scrub_rate_bytes_per_s" => {
                 ("scrub_rate_bytes_per_s".to_owned(), size("scrub_rate", value, "8M")?)
+            }
+            "write_budget" | "write-budget" | "write_budget_bytes_per_day" => {
+                let bytes = super::wear::parse(value, capacity)?;
+                ("write_budget_bytes_per_day".to_owned(), bytes.into())
             }
             "device_deadline" | "device-deadline" => {
                 ("device_deadline_ms".to_owned(), time(key, value)?)
@@ -622,6 +634,9 @@ pub(super) fn print_pool(pool: &Pool) {
         }
         if usage.verify == Verify::Reads {
             say("verify   what clients read is compared with its checksums");
+        }
+        if let Some(budget) = &usage.write_budget {
+            say(text::beside("wear     ", &super::wear::line(budget)));
         }
         say(format_args!(
             "reclaim  writes up to {} % of what is admitted",

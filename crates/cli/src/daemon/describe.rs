@@ -125,6 +125,13 @@ fn usage(open: &Open, superblock: &Superblock, record: &Record) -> PoolUsage {
         dirty_copies_next: superblock.dirty_copies_next,
         clean_copies: superblock.clean_copies,
         write_amplification_max_percent: superblock.write_amplification_max_percent,
+        write_budget: pool.write_budget().map(|it| api::WriteBudget {
+            bytes_per_day: it.bytes_per_day,
+            left_bytes: it.left_bytes,
+            new_left_out_permille: it.left_out_permille[0],
+            known_left_out_permille: it.left_out_permille[1],
+            dirty_left_out_permille: it.left_out_permille[2],
+        }),
         accept_data_loss_on_ssd_failure: record.accept_data_loss_on_ssd_failure,
         segment_bytes: superblock.segment_bytes.into(),
         segments: total as u64,

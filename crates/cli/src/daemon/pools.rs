@@ -573,6 +573,9 @@ impl Daemon {
         if let Some(rate) = body.scrub_rate_bytes_per_s {
             Pool::check_scrub_rate(rate)?;
         }
+        if let Some(bytes) = body.write_budget_bytes_per_day {
+            Pool::check_write_budget(bytes)?;
+        }
         if let Some(bytes) = body.ram_bytes {
             self.check_ram(bytes, open.pool.ram().memory_bytes)?;
         }
@@ -609,6 +612,13 @@ impl Daemon {
             changed.push(match rate {
                 0 => "no scrub".to_owned(),
                 rate => format!("a scrub of at most {} a second", text::bytes(rate)),
+            });
+        }
+        if let Some(bytes) = body.write_budget_bytes_per_day {
+            open.pool.set_write_budget(bytes).await?;
+            changed.push(match bytes {
+                0 => "no write budget".to_owned(),
+                bytes => format!("a write budget of {} a day", text::bytes(bytes)),
             });
         }
         if let Some(verify) = body.verify {

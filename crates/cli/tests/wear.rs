@@ -1,0 +1,54 @@
+//! A write budget from the command line.
+
+#![allow(clippy::unwrap_used, reason = "a test may fail")]
+
+mod common;
+
+use common::Client;
+use common::daemon::{content, served, until};
+
+#[test]
+fn a_write_budget_is_kept_shown_and_taken_back() {
+    let mut daemon = served("wear");
+    // A MiB an hour, and an hour's to begin with.
+    daemon.tell(&["pool", "set", "fast", "write_budget=24M"]);
+    let shown = || daemon.tell(&["pool", "show", "fast"]);
+    assert!(shown().contains("24 MiB may be written to the SSDs a day"), "{}", shown());
+    let budget = || daemon.json(&["pool", "show", "fast"])["usage"]["write_budget"].clone();
+    let mut client = Client::connect(&daemon.dir.path("nbd"));
+    let mut at = 0;
+    let mut write = |client: &mut Client, count: u64| {
+        for block in at..at + count {
+            client.write(block * 4096, &content(block, 4096)).unwrap();
+        }
+        at += count;
+    };
+    write(&mut client, 1024);
+    until("it is in debt", || budget()["left_bytes"].as_i64().unwrap() < -(1 << 20));
+    assert_eq!(budget()["dirty_left_out_permille"], 1000);
+    assert!(shown().contains("100 % of what is written over nothing cached"), "{}", shown());
+    write(&mut client, 256);
+    client.flush().unwrap();
+    let stats = daemon.tell(&["stats", "--bypass"]);
+    assert!(stats.contains("write-budget"), "{stats}");
+    for block in 0..1280 {
+        let mut found = vec![0; 4096];
+        client.read(block * 4096, &mut found).unwrap();
+        assert!(found == content(block, 4096), "block {block}");
+    }
+    // It is kept with the pool; what a data sheet says is a budget, too.
+    drop(client);
+    daemon.stop();
+    daemon.start();
+    let budget = || daemon.json(&["pool", "show", "fast"])["usage"]["write_budget"].clone();
+    assert_eq!(budget()["bytes_per_day"], 24 << 20);
+    daemon.tell(&["pool", "set", "fast", "write_budget=600T/5y"]);
+    assert_eq!(budget()["bytes_per_day"].as_u64().unwrap(), (600 << 40) / 1825);
+    daemon.tell(&["pool", "set", "fast", "write_budget=1dwpd"]);
+    assert!(budget()["bytes_per_day"].as_u64().unwrap() > 64 << 20);
+    daemon.refused(&["pool", "set", "fast", "write_budget=much"], "is no budget", "600T/5y");
+    daemon.refused(&["pool", "set", "fast", "write_budget=1K"], "1024 B a day", "1 MiB");
+    daemon.tell(&["pool", "set", "fast", "write_budget=0"]);
+    assert!(budget().is_null());
+    daemon.stop();
+}
