@@ -48,8 +48,9 @@ pub const DEVICE_DEADLINE_MIN: Nanos = 100 * MILLISECOND;
 /// The longest: who waits longer waits for ever.
 pub const DEVICE_DEADLINE_MAX: Nanos = 600 * SECOND;
 
-/// Longest that a pool which has to go on without a cache device waits for its witness: a file system that
-/// was full or hung for a moment latches no pool, and clients of a disk give up after 30 s.
+/// Longest that a pool which has to go on without a cache device tries its witness again: a file system that was
+/// full for a moment latches no pool, and clients of a disk give up after 30 s. One that hangs takes as long as its
+/// first try may.
 pub(crate) const WITNESS_WAIT_MAX: Nanos = 20 * SECOND;
 
 /// How often it is tried to write it meanwhile.
@@ -173,7 +174,7 @@ pub const SCRUB_RATE_MIN: u64 = 64 << 10;
 /// Highest rate of a scrub, in bytes a second: above what any set of members reads.
 pub const SCRUB_RATE_MAX: u64 = 1 << 40;
 
-/// The least write budget, bytes a day: below it the roots of a pool at rest take it all.
+/// The least write budget, bytes a day: anything below is a mistyped unit.
 pub const WRITE_BUDGET_MIN: u64 = 1 << 20;
 
 /// The most: more than the members of the largest pool can take.

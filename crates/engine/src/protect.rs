@@ -80,7 +80,8 @@ impl Core {
         is_again
     }
 
-    fn takes_nothing(&self, v: &VolumeState) -> bool {
+    /// Whether an origin takes nothing, for as long as that is known or as it has been silent.
+    pub(crate) fn takes_nothing(&self, v: &VolumeState) -> bool {
         v.origin.refuses_writes()
             || v.origin.is_silent(self.rt.now(), PROTECTION_WAIT_MAX)
             || self.is_letting_go()

@@ -61,10 +61,17 @@ impl Core {
         all.into_iter().map(Cell::get).sum()
     }
 
-    /// Begins with a budget of so many bytes a day; 0: none.
+    /// Begins with a budget of so many bytes a day, or goes on with it; 0: none.
     pub(crate) fn start_budget(&self, bytes_per_day: u64) {
         let wear = &self.wear;
-        *wear.budget.borrow_mut() = (bytes_per_day > 0).then(|| WriteBudget::new(bytes_per_day));
+        self.look_at_wear();
+        let mut budget = wear.budget.borrow_mut();
+        *budget = match (bytes_per_day, *budget) {
+            (0, _) => None,
+            (per_day, None) => Some(WriteBudget::new(per_day)),
+            (per_day, Some(before)) => Some(before.with(per_day)),
+        };
+        drop(budget);
         wear.counted.set(self.ssd_bytes());
         wear.looked_at.set(self.rt.now());
         self.set_thrift(Thrift::default());
@@ -89,13 +96,16 @@ impl Core {
         self.set_thrift(thrift);
     }
 
-    /// Whether a write that begins in this block goes to the origin alone unless all of it is cached.
+    /// Whether a write that begins in this block goes to the origin alone if nothing of it is cached. What is written
+    /// back does not depend on an origin that takes nothing because of a budget.
     pub(crate) fn is_left_out(&self, v: &VolumeState, block: u64) -> bool {
         if self.wear.thrift.get() == Thrift::default() {
             return false;
         }
+        let written_back = self.mode_of(v).writes_back();
         let granule = Granule { volume: v.id, number: block / GRANULE_BLOCKS };
-        self.policy.borrow().leaves_out(granule, self.mode_of(v).writes_back())
+        self.policy.borrow().leaves_out(granule, written_back)
+            && !(written_back && self.takes_nothing(v))
     }
 }
 

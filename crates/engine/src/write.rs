@@ -84,14 +84,15 @@ impl Core {
     ) -> Result<()> {
         let (first, count) = blocks_of(offset, data.len() as u64);
         let enough = !way.passing && self.is_written_enough(v, first, count);
-        let left_out = enough && self.is_left_out(v, first);
-        let wanted = enough && !left_out;
+        let thrifty = enough && self.is_left_out(v, first);
         let shard = self.shard(v.id, first);
         let mut may_go_on = false;
         let (_guard, coming) = loop {
             // Until it is published, or fails.
             let mut coming = None;
-            if self.mode_of(v).writes_back() && (wanted || self.holds(v, first, count)) {
+            let known = self.known_blocks(v, first, count);
+            let wanted = enough && !(thrifty && known == 0);
+            if self.mode_of(v).writes_back() && (wanted || known == count) {
                 coming = self.claim(v, first, count).await;
                 self.pace(v, client, offset, data.len() as u64).await;
             }
@@ -122,7 +123,8 @@ impl Core {
         add(&self.counters.write_hits, u64::from(mapped == count));
         // What is cached is written there, however seldom that is.
         let cached = mapped == count && v.thresholds.get().write > 0;
-        let keeps = wanted || cached;
+        let left_out = thrifty && mapped == 0;
+        let keeps = (enough && !left_out) || cached;
         let owes = owed > 0 && !(way.passing && planted::is(Bug::StreamPastDirty));
         let logging = match (self.mode_of(v).writes_back() && keeps) || owes || lost {
             true => self.admit_write(v).await?,
@@ -151,11 +153,11 @@ impl Core {
         written
     }
 
-    /// Whether the log holds anything of every block of a range.
-    fn holds(&self, v: &VolumeState, first: u64, count: u32) -> bool {
+    /// Of how many blocks of a range the log holds anything.
+    fn known_blocks(&self, v: &VolumeState, first: u64, count: u32) -> u32 {
         let mut mapped = 0;
         self.shard(v.id, first).index.borrow().lookup(v.id, first, count, |m| mapped += m.count);
-        mapped == count
+        mapped
     }
 
     /// Whether a write of `count` blocks of which so many are owed goes to [`Stream::Rewritten`].

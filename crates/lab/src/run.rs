@@ -446,7 +446,8 @@ impl<'a> Log<'a> {
             self.touch(blocks[0]);
         }
         let cached = !hits.contains(&false);
-        let left_out = |log: &Self| !cached && log.policy.leaves_out(name, true);
+        let nothing = !hits.contains(&true);
+        let left_out = |log: &Self| nothing && log.policy.leaves_out(name, true);
         if write && (!self.is_brought_in(blocks[0], Access::Write, cached) || left_out(self)) {
             self.report.passed_blocks += blocks.len() as u64;
             blocks.iter().for_each(|&block| self.forget(block));
@@ -458,12 +459,14 @@ impl<'a> Log<'a> {
                 self.policy.spend(1, 0);
                 self.append(block, queue);
             }
-        } else if !cached && !self.is_brought_in(blocks[0], Access::Read, false) {
-            self.report.passed_blocks += hits.iter().filter(|&&hit| !hit).count() as u64;
-        } else if !cached && self.policy.leaves_out(name, false) {
-            self.report.passed_blocks += hits.iter().filter(|&&hit| !hit).count() as u64;
-        } else if !cached && let Some(queue) = self.policy.admit(name) {
-            for (&block, _) in blocks.iter().zip(hits).filter(|&(_, &hit)| !hit) {
+        } else if !cached {
+            let missed = blocks.iter().zip(hits).filter(|&(_, &hit)| !hit);
+            let wanted = self.is_brought_in(blocks[0], Access::Read, false);
+            let Some(queue) = wanted.then(|| self.policy.admit(name)).flatten() else {
+                self.report.passed_blocks += missed.count() as u64;
+                return Ok(());
+            };
+            for (&block, _) in missed {
                 self.make_room()?;
                 self.append(block, queue);
                 self.policy.spend(1, 0);

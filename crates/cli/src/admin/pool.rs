@@ -61,7 +61,7 @@ pub(crate) enum Command {
     Set {
         /// Its name
         name: Name,
-        /// `dirty_copies=1..3`, `clean_copies=1..2`, `profile=LEVEL`, `ram=SIZE`, `device_deadline=TIME`, `scrub_rate=SIZE`, `verify=off|reads`, `write_budget=SIZE|SIZE/YEARSy|NUMBERdwpd`, `write_amplification_max_percent=100..400`, `accept_data_loss_on_ssd_failure=true|false`
+        /// `dirty_copies=1..3`, `clean_copies=1..2`, `profile=LEVEL`, `ram=SIZE`, `device_deadline=TIME`, `scrub_rate=SIZE`, `verify=off|reads`, `write_budget=SIZE|NUMBERTBW/YEARSy|NUMBERdwpd`, `write_amplification_max_percent=100..400`, `accept_data_loss_on_ssd_failure=true|false`
         #[arg(value_name = "KEY=VALUE", required = true)]
         settings: Vec<String>,
         /// Only say whether it could be done
@@ -372,7 +372,11 @@ pub(crate) fn run(command: Command, asking: &Asking) -> Result<()> {
             let at = format!("/api/v1/pools/{name}");
             let capacity = || {
                 let pool: One<Pool> = daemon.get(&at)?;
-                Ok(pool.item.usage.map_or(0, |usage| usage.segments * usage.segment_bytes))
+                let usage = pool.item.usage.ok_or_else(|| {
+                    Failure::new(format!("pool \"{name}\" is not open, and its size not known"))
+                        .hint("write the budget as bytes a day, as 200G")
+                })?;
+                Ok(usage.segments * usage.segment_bytes)
             };
             let mut body = settings_of(&settings, &capacity)?;
             body.insert("dry_run".to_owned(), dry_run.into());

@@ -12,33 +12,43 @@ const DWPD_MAX: f64 = 1000.0;
 /// Years of a warranty at the most.
 const YEARS_MAX: u64 = 100;
 
-const DAYS_OF_A_YEAR: u64 = 365;
+const DAYS_OF_A_YEAR: f64 = 365.0;
 
-/// Bytes a day, of a write budget as people write it: so many; what a data sheet promises (TBW) over some years; or
+/// Data sheets count in terabytes of 10^12 bytes.
+const TERABYTE: f64 = 1e12;
+
+/// Above any SSD's.
+const TERABYTES_MAX: f64 = 1e6;
+
+/// Bytes a day, of a write budget as people write it: so many; what data sheets promise (TBW) over some years; or
 /// how often a day the cache devices may be filled (DWPD), of which `capacity` is one time.
 pub(super) fn parse(text: &str, capacity: &dyn Fn() -> Result<u64>) -> Result<u64> {
     let wrong = |why: &str| {
         Failure::new(format!("write_budget={text} is no budget: {why}")).hint(
-            "write it as bytes a day (200G), bytes over some years (600T/5y), or drive writes a day \
-             (0.3dwpd); write_budget=0 is none",
+            "write it for all SSDs of the pool together, as bytes a day (200G), terabytes written over some years \
+             (1200TBW/5y), or drive writes a day (0.3dwpd); write_budget=0 is none",
         )
     };
-    if let Some(times) = text.strip_suffix("dwpd") {
-        let times: f64 = times.trim().parse().map_err(|_| wrong("dwpd needs a number"))?;
-        if !(0.0..=DWPD_MAX).contains(&times) {
-            return Err(wrong(&format!("it is not within 0 and {DWPD_MAX}")));
-        }
-        // What is a budget must not become none; the daemon says what is the least.
-        return Ok(((capacity()? as f64 * times) as u64).max(u64::from(times > 0.0)));
-    }
-    let (size, years) = match text.split_once('/') {
-        Some((size, years)) => (size, years.trim().strip_suffix('y').map(str::parse::<u64>)),
-        None => (text, None),
+    let number = |text: &str, max: f64, unit: &str| {
+        let number = text.trim().parse::<f64>().ok().filter(|it| (0.0..=max).contains(it));
+        number.ok_or_else(|| wrong(&format!("{unit} needs a number up to {max}")))
     };
-    let bytes = parse_bytes(size).map_err(|why| wrong(&why))?;
+    // What is a budget must not become none; the daemon says what is the least.
+    let at_least_some = |bytes: f64| (bytes as u64).max(u64::from(bytes > 0.0));
+    let lower = text.to_ascii_lowercase();
+    if let Some(times) = lower.strip_suffix("dwpd") {
+        return Ok(at_least_some(number(times, DWPD_MAX, "dwpd")? * capacity()? as f64));
+    }
+    let Some((written, years)) = lower.split_once('/') else {
+        return parse_bytes(text).map_err(|why| wrong(&why));
+    };
+    let written = written.strip_suffix("tbw").ok_or_else(|| wrong("TBW goes before the years"))?;
+    let years = years.trim().strip_suffix('y').and_then(|years| years.parse::<u64>().ok());
     match years {
-        Some(Ok(years @ 1..=YEARS_MAX)) => Ok((bytes / (years * DAYS_OF_A_YEAR)).max(bytes.min(1))),
-        None if !text.contains('/') => Ok(bytes),
+        Some(years @ 1..=YEARS_MAX) => {
+            let bytes = number(written, TERABYTES_MAX, "TBW")? * TERABYTE;
+            Ok(at_least_some(bytes / (years as f64 * DAYS_OF_A_YEAR)))
+        }
         _ => Err(wrong(&format!("the years are a number up to {YEARS_MAX} and y, as 5y"))),
     }
 }
@@ -48,7 +58,7 @@ pub(super) fn line(budget: &WriteBudget) -> String {
     let day = format!("{} may be written to the SSDs a day", text::bytes(budget.bytes_per_day));
     let left = match budget.left_bytes {
         left @ 0.. => format!("{} now", text::bytes(left.unsigned_abs())),
-        behind => format!("{} more were", text::bytes(behind.unsigned_abs())),
+        behind => format!("{} behind", text::bytes(behind.unsigned_abs())),
     };
     let percent = |permille: u16| format!("{} %", permille.div_ceil(10));
     let kinds = [
@@ -79,11 +89,22 @@ mod tests {
     fn a_budget_is_bytes_a_day_a_promise_over_years_or_drive_writes() {
         assert_eq!(parsed("0").unwrap(), 0);
         assert_eq!(parsed("200G").unwrap(), 200 << 30);
-        assert_eq!(parsed("600T/5y").unwrap(), (600 << 40) / (5 * 365));
+        assert_eq!(parsed("600TBW/5y").unwrap(), 600_000_000_000_000 / (5 * 365));
         assert_eq!(parsed("0.5dwpd").unwrap(), 1 << 39);
         assert_eq!(parsed("3 dwpd").unwrap(), 3 << 40);
-        assert_eq!((parsed("1/5y").unwrap(), parsed("0.0000000000001dwpd").unwrap()), (1, 1));
-        let wrong = ["", "fast", "-1", "600T/", "600T/5", "600T/0y", "600T/101y", "600T/5y/5y"];
+        assert_eq!(parsed("1200tbw/3y").unwrap(), 1_200_000_000_000_000 / (3 * 365));
+        assert_eq!(parsed("0.0000000000001dwpd").unwrap(), 1);
+        let wrong = [
+            "",
+            "fast",
+            "-1",
+            "600T/5y",
+            "600TBW/",
+            "600TBW/5",
+            "600TBW/0y",
+            "600TBW/101y",
+            "TBW/5y",
+        ];
         for wrong in wrong.into_iter().chain(["dwpd", "-1dwpd", "NaNdwpd", "infdwpd", "1001dwpd"]) {
             let failure = parsed(wrong).unwrap_err();
             assert!(failure.what().contains("is no budget"), "{wrong}: {}", failure.what());
@@ -104,9 +125,7 @@ mod tests {
         budget.left_bytes = -1 << 30;
         (budget.new_left_out_permille, budget.known_left_out_permille) = (1000, 31);
         let behind = line(&budget);
-        assert!(
-            behind.contains("1 GiB more were; left out: 100 % of what is missed for the first")
-        );
+        assert!(behind.contains("1 GiB behind; left out: 100 % of what is missed for the first"));
         assert!(behind.ends_with("4 % of what left the cache of late"), "{behind}");
     }
 }

@@ -70,6 +70,12 @@ impl WriteBudget {
         Self { per_day, level: per_day / RESERVE, rest: 0 }
     }
 
+    /// The same with another budget: who was in debt still is, and what was saved up is not lost.
+    pub fn with(self, per_day: u64) -> Self {
+        let per_day = i128::from(per_day.max(1));
+        Self { per_day, level: self.level.clamp(-per_day, per_day), rest: self.rest }
+    }
+
     /// So many parts of `day` have passed.
     pub fn earn(&mut self, span: u64, day: u64) {
         let earned = self.per_day as u128 * u128::from(span) + self.rest;
@@ -143,6 +149,15 @@ mod tests {
         assert_eq!(budget.level(), -24_000, "a day of debt, and no more");
         budget.earn(10 * DAY, DAY);
         assert_eq!((budget.level(), budget.thrift()), (24_000, Thrift::default()));
+    }
+
+    #[test]
+    fn another_budget_forgives_no_debt() {
+        let mut budget = WriteBudget::new(24_000);
+        assert_eq!(budget.with(24_000).level(), 1_000);
+        budget.spend(3_000);
+        assert_eq!((budget.with(24_000).level(), budget.with(1_000).level()), (-2_000, -1_000));
+        assert_eq!(budget.with(48_000).per_day(), 48_000);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::rc::Rc;
 
+use forebay_device::model::fault::{Ops, Trigger};
 use forebay_device::model::world::Rng;
 use forebay_device::runtime::SECOND;
 use forebay_engine::bypass::Reason;
@@ -105,5 +106,52 @@ fn in_debt_writes_of_what_is_not_cached_go_to_the_origin_and_no_others() {
         let state = rig.pool().write_budget().ok_or("it is kept")?;
         assert_eq!(state.bytes_per_day, 24 * MIB);
         rig.destage()
+    });
+}
+
+/// Debt that cannot be paid off while a test runs.
+fn in_debt(rig: &Rig, blocks: &[u64]) -> Result<(), String> {
+    each(rig, blocks, |block| rig.write(2, block, 1))?;
+    let state = rig.pool().write_budget().ok_or("a budget")?;
+    let most = state.left_out_permille == [1000; 3];
+    most.then_some(()).ok_or_else(|| format!("not enough of a debt: {state:?}"))
+}
+
+#[test]
+fn in_debt_what_is_written_back_does_not_depend_on_an_origin_that_fails() {
+    survive(4, |seed| {
+        let (rig, blocks) = rig(seed, Mode::Writeback);
+        set(&rig, MIB);
+        in_debt(&rig, &blocks[..512])?;
+        rig.origin_broken.failing.arm(Trigger::every(Ops::Writes));
+        // The first one that is left out finds it out, at the most.
+        let failed = blocks[512..640].iter().filter(|&&block| rig.write(3, block, 1).is_err());
+        assert!(failed.count() <= 1);
+        rig.origin_broken.mend();
+        rig.flush()?;
+        blocks[514..640].iter().try_for_each(|&block| same("read", rig.read(block)?, 3).map(drop))
+    });
+}
+
+#[test]
+fn in_debt_a_write_over_what_is_cached_in_part_drops_none_of_it() {
+    survive(2, |seed| {
+        let (rig, blocks) = rig(seed, Mode::Writeback);
+        set(&rig, 0);
+        rig.write(2, 0, 15)?;
+        rig.destage()?;
+        set(&rig, MIB);
+        let elsewhere = |block: &&u64| **block >= 64;
+        let rest: Vec<u64> = blocks.iter().filter(elsewhere).copied().take(512).collect();
+        in_debt(&rig, &rest)?;
+        let before = past(&rig);
+        rig.write(3, 0, 16)?;
+        assert_eq!(past(&rig), before);
+        let mut extents = Vec::new();
+        rig.volume()
+            .status(0, 16 * BLOCK as u64, &mut extents)
+            .map_err(|error| error.to_string())?;
+        assert!(extents.iter().all(|extent| extent.place == Place::Dirty), "{extents:?}");
+        rig.restart(KINDS[(seed % 2) as usize])
     });
 }
