@@ -125,16 +125,16 @@ fn disks_in(sys: &Path, number: u64) -> io::Result<BTreeSet<PathBuf>> {
 }
 
 /// The namespaces of one NVMe SSD have its directory in common; any other disk is by itself, and so is a
-/// namespace that is reached over a network: behind a target may be many SSDs.
+/// namespace that is said to be reached over a network: behind a target may be many SSDs.
 fn ssd_of(disk: &Path) -> &Path {
     let is_nvme = disk.file_name().is_some_and(|name| name.to_string_lossy().starts_with("nvme"));
-    disk.parent().filter(|parent| is_nvme && is_pcie(parent)).unwrap_or(disk)
+    disk.parent().filter(|parent| is_nvme && !is_remote(parent)).unwrap_or(disk)
 }
 
-/// Whether an NVMe controller, or one of a subsystem's, is a PCI function.
-fn is_pcie(controller: &Path) -> bool {
+/// Whether an NVMe controller, or one of a subsystem's, is reached by something else than PCI.
+fn is_remote(controller: &Path) -> bool {
     let says = |at: &Path| {
-        std::fs::read_to_string(at.join("transport")).is_ok_and(|text| text.trim() == "pcie")
+        std::fs::read_to_string(at.join("transport")).is_ok_and(|text| text.trim() != "pcie")
     };
     let beneath = || std::fs::read_dir(controller).into_iter().flatten().flatten();
     says(controller) || beneath().any(|entry| says(&entry.path()))
@@ -228,7 +228,8 @@ mod tests {
         sys.device(12, "virtual/block/loop0");
         sys.device(14, &format!("{FABRIC}/nvme5n1"));
         sys.device(15, &format!("{FABRIC}/nvme5n2"));
-        let transports = [(NVME, "pcie"), (&format!("{SUBSYS}/nvme3"), "pcie"), (FABRIC, "tcp")];
+        // The subsystem says nothing, as with an older kernel.
+        let transports = [(NVME, "pcie"), (FABRIC, "tcp")];
         for (controller, transport) in transports {
             let at = sys.0.join("devices").join(controller);
             std::fs::create_dir_all(&at).unwrap();
