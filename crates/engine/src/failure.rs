@@ -57,13 +57,13 @@ pub(crate) enum Standing {
 impl Standing {
     fn may_become(self, next: Standing) -> bool {
         use Standing::{Failed, Gone, Joining, Leaving, Serving};
-        matches!(
-            (self, next),
-            (Joining | Leaving, Serving)
-                | (Serving | Leaving, Failed)
-                | (Serving, Leaving)
-                | (Joining | Failed | Leaving, Gone)
-        )
+        match self {
+            Joining => matches!(next, Serving | Gone),
+            Serving => matches!(next, Leaving | Failed),
+            Leaving => matches!(next, Serving | Failed | Gone),
+            Failed => matches!(next, Gone),
+            Gone => false,
+        }
     }
 }
 
@@ -88,8 +88,9 @@ impl Member {
     /// # Panics
     /// If the diagram has no such arrow.
     pub(crate) fn transition(&self, next: Standing) {
-        let now = self.standing.replace(next);
+        let now = self.standing.get();
         assert!(now.may_become(next), "member {}: {now:?} to {next:?}", self.id);
+        self.standing.set(next);
     }
 }
 

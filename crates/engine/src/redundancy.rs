@@ -145,6 +145,16 @@ impl Core {
         }
     }
 
+    /// Moves on in the diagram of [`Redundancy`].
+    ///
+    /// # Panics
+    /// If the diagram has no such arrow.
+    fn transition(&self, next: Redundancy) {
+        let now = self.redundancy.get();
+        assert!(now.may_become(next), "{now:?} to {next:?}");
+        self.redundancy.set(next);
+    }
+
     /// Follows what has changed.
     pub(crate) fn review_redundancy(self: &Rc<Self>) {
         let now = self.redundancy.get();
@@ -157,8 +167,7 @@ impl Core {
         if now == next {
             return;
         }
-        assert!(now.may_become(next), "{now:?} to {next:?}");
-        self.redundancy.set(next);
+        self.transition(next);
         match next {
             Redundancy::Protected if now == Redundancy::Protecting => {
                 planted::seen("protection: clean");

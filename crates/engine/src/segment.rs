@@ -53,10 +53,13 @@ pub(crate) enum SetState {
 impl SetState {
     fn may_become(self, next: SetState) -> bool {
         use SetState::{Closed, Closing, Discarding, Emptied, Open};
-        matches!(
-            (self, next),
-            (Open, Closing) | (Closing, Closed) | (Closed, Emptied(_)) | (Emptied(_), Discarding)
-        )
+        match self {
+            Open => matches!(next, Closing),
+            Closing => matches!(next, Closed),
+            Closed => matches!(next, Emptied(_)),
+            Emptied(_) => matches!(next, Discarding),
+            Discarding => false,
+        }
     }
 }
 

@@ -54,12 +54,10 @@ enum Ability {
 impl Ability {
     fn may_become(self, next: Ability) -> bool {
         use Ability::{Able, Doubted, Unable};
-        matches!(
-            (self, next),
-            (Able, Doubted { .. })
-                | (Doubted { .. } | Unable { .. }, Unable { .. })
-                | (Doubted { .. } | Unable { .. }, Able)
-        )
+        match self {
+            Able => matches!(next, Doubted { .. }),
+            Doubted { .. } | Unable { .. } => matches!(next, Able | Unable { .. }),
+        }
     }
 }
 
