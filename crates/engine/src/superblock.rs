@@ -146,6 +146,7 @@ pub(crate) fn witness_of(superblock: &Superblock) -> Vec<u8> {
         generation: superblock.generation,
         epoch: superblock.epoch,
         members: superblock.present().map(|m| m.device).collect(),
+        without_members: false,
         volumes,
     }
     .encode()
@@ -189,6 +190,7 @@ impl Core {
             }
         }
         if !self.tell_witness(witness_of(&next), !left.is_empty()).await {
+            self.check_latch()?;
             let what = "going on without a cache device and without a witness";
             self.latch(what, IoErrorKind::Other.into());
             return self.check_latch();
@@ -225,11 +227,18 @@ impl Core {
                          written through meanwhile"
                     ),
                 );
+                // The keeper of the witness sleeps while it does not lag.
+                self.epoch_begun.wake_all();
             }
-            if !needs || self.latched.get() || self.lease.is_lost() || self.rt.now() >= until {
+            if !needs || self.rt.now() >= until {
                 return !needs;
             }
-            self.epoch_begun.until_or(|| self.latched.get(), self.rt.sleep(WITNESS_RETRY)).await;
+            let over = || self.latched.get() || self.lease.is_lost();
+            self.epoch_begun.until_or(over, self.rt.sleep(WITNESS_RETRY)).await;
+            // A pool that has stopped begins no epoch: what stays behind may have all that was acknowledged.
+            if over() {
+                return false;
+            }
         }
     }
 
@@ -316,18 +325,25 @@ impl Core {
     }
 
     /// Makes `may_be_dirty` durable before a volume's first dirty record; false if the witness cannot be told. With
-    /// no member there the volume would then be served from its origin as if nothing were missing.
+    /// no member there the volume would then be served from its origin as if nothing were missing. The witness is
+    /// told first: what superblocks call dirty it knows, also where a start that cannot write it reads them.
     pub(crate) async fn set_may_be_dirty(&self, v: &Rc<VolumeState>) -> Result<bool> {
         let _flag = v.flag_lock.lock().await;
         if v.may_be_dirty.get() {
             return Ok(true);
         }
         let _control = self.lock_settled(Superblock::is_covered).await?;
+        let mut marked = self.superblock.borrow().clone();
+        mark_dirty(&mut marked, v, true);
         if !self.witness_lags.get() {
-            Box::pin(self.write_superblocks(|superblock| mark_dirty(superblock, v, true))).await?;
+            self.tell_witness(witness_of(&marked), false).await;
         }
-        v.may_be_dirty.set(!self.witness_lags.get());
-        Ok(v.may_be_dirty.get())
+        if self.witness_lags.get() {
+            return Ok(false);
+        }
+        Box::pin(self.write_superblocks(|superblock| mark_dirty(superblock, v, true))).await?;
+        v.may_be_dirty.set(true);
+        Ok(true)
     }
 
     /// Takes `control` once a root speaks for the newest epoch, unless the superblock says that it may be

@@ -360,6 +360,20 @@ pub(crate) const CODES: &[Code] = &[
         "Serve it: `forebay export add`. From now on use the disk only through the volume.",
     ),
     safe("volume-online", "The origin of a volume was attached.", "Nothing."),
+    risky(
+        "volume-without-cache",
+        "A volume's pool does not open, for cache devices are missing. Its origin has all of its data, as the witness \
+         knows, so it is served straight from there (`devices.serve_without`).",
+        "None for data. It is as slow as its origin, and what is cached of its pool has to be brought in anew.",
+        "Attach the cache devices: the pool opens by itself, and clients are disconnected once.",
+    ),
+    risky(
+        "pool-not-served",
+        "A pool does not open, and none of its volumes can be served without it: the witness cannot be read or stored, \
+         or cache devices know more than it.",
+        "Its volumes are not served. What is on its cache devices stays as it is.",
+        "The event says what stands in the way; attach the cache devices.",
+    ),
     safe(
         "origin-grown",
         "The origin of a volume is larger than the volume.",
@@ -476,6 +490,12 @@ pub(crate) const CODES: &[Code] = &[
         "State of a pool: its cache devices are here, and nobody has imported it.",
         "None: everything is as it was.",
         "`forebay pool import NAME`.",
+    ),
+    risky(
+        "without-cache",
+        "State of a volume: its pool is not open, and it is served straight from its origin, which has all of its data.",
+        "None for data. It is as slow as its origin.",
+        "See its pool; `forebay explain volume-without-cache`.",
     ),
     risky(
         "offline",
@@ -648,7 +668,7 @@ mod tests {
             json!([Pool::HeldElsewhere, Pool::LeaseLost, Pool::Failed, Pool::Exported]),
             json!([PoolHealth::Good, PoolHealth::Degraded, PoolHealth::Failed]),
             json!([Volume::Online, Volume::OriginMissing, Volume::OriginRefused]),
-            json!([Volume::OriginFailed, Volume::Offline, Volume::Planned]),
+            json!([Volume::OriginFailed, Volume::Offline, Volume::Planned, Volume::WithoutCache]),
             json!([Member::Present, Member::Flushing, Member::Missing, Member::Lost]),
             json!([Spare::Ready, Spare::Missing, Spare::Failed]),
             json!([Health::Unknown, Health::Good, Health::Warning, Health::Failing]),
@@ -674,6 +694,7 @@ mod tests {
             include_str!("../daemon/memory.rs"),
             include_str!("../daemon/pools.rs"),
             include_str!("../daemon/spares.rs"),
+            include_str!("../daemon/standin.rs"),
             include_str!("../daemon/volumes.rs"),
             include_str!("../daemon/exports.rs"),
             include_str!("../daemon/health.rs"),

@@ -472,6 +472,7 @@ fn state_name(state: VolumeState) -> &'static str {
         VolumeState::OriginMissing => "origin-missing",
         VolumeState::OriginRefused => "origin-refused",
         VolumeState::OriginFailed => "origin-failed",
+        VolumeState::WithoutCache => "without-cache",
         VolumeState::Offline => "offline",
         VolumeState::Planned => "planned",
     }

@@ -90,6 +90,9 @@ section! {
         /// How many seconds a start waits for a pool's missing devices before it goes on without
         /// them.
         wait_s: u64,
+        /// Whether volumes whose origins have all of their data are served straight from these, without a cache, while
+        /// their pool cannot be opened. Not where another host may use these origins as soon as it has the cache devices.
+        serve_without: bool,
         /// After how many seconds SSDs are asked again how they are; 0 is never.
         health_s: u64,
         /// Whether a spare takes the place of an SSD that says that it is failing, without being told to.
@@ -218,6 +221,7 @@ impl Default for Devices {
         Self {
             scan: vec!["/dev/disk/by-id/*".into()],
             wait_s: 30,
+            serve_without: true,
             // What changes in an SSD changes in hours; asking takes milliseconds.
             health_s: 600,
             replace_failing: false,

@@ -33,7 +33,9 @@ mod replace;
 mod scan;
 mod scrub;
 mod shelf;
+mod slot;
 mod spares;
+mod standin;
 mod state;
 mod stats;
 mod verdict;
@@ -69,6 +71,7 @@ use self::progress::Progress;
 use self::scan::{Found, Place};
 use self::shelf::Shelf;
 use self::spares::Spares;
+use self::standin::{Attempts, StandIn};
 use self::state::{Record, StateDir};
 use self::volumes::BLOCK_BYTES;
 use crate::Result;
@@ -113,10 +116,25 @@ struct Slot {
     /// Its devices, as the last scan found them.
     seen: RefCell<Vec<Found>>,
     state: RefCell<State>,
+    /// What serves some of its volumes while it is not open.
+    stand_in: RefCell<Option<StandIn>>,
+    standing: Attempts,
     /// Whether it was said that devices are missing.
     is_told: Cell<bool>,
 }
 
+/// How far it is from being served.
+///
+/// ```text
+///                cannot be opened as it is
+///    Waiting -------------------------------> Failed ---.  a person has decided,
+///     |   ^  <------------------------------    |   ^   |  and it cannot still
+///     |   |      other devices are there        |   '---'
+///     |   '---------------.                     |
+///     |        closed     |                     |
+///     '---------------> Open <------------------'
+///       devices there               a person has decided
+/// ```
 enum State {
     /// Not open, and to be opened when its devices are there.
     Waiting {

@@ -1,7 +1,6 @@
 //! Pools: made, found, opened, let go.
 
-use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -90,36 +89,6 @@ fn plan_of(name: &Name, superblock: &Superblock, members: &Members) -> PoolPlan 
 
 /// Time between two looks for devices that have been missing for long.
 const SCAN_INTERVAL: Nanos = 10 * SECOND;
-
-impl Slot {
-    pub(super) fn new(record: Record, state: State) -> Slot {
-        Slot {
-            record: RefCell::new(record),
-            seen: RefCell::default(),
-            state: RefCell::new(state),
-            is_told: Cell::new(false),
-        }
-    }
-
-    /// Where each of a pool's cache devices was seen last, also of those that were lost.
-    pub(super) fn places_of(&self, superblock: &Superblock) -> BTreeMap<String, PathBuf> {
-        let (seen, record) = (self.seen.borrow(), self.record.borrow());
-        let place = |id: DeviceId| {
-            let found = seen.iter().find(|found| found.superblock.device == id);
-            let path = found.map(|found| &found.path).or(record.places.get(&id.to_string()));
-            path.map(|path| (id.to_string(), path.clone()))
-        };
-        superblock.members.iter().filter_map(|member| place(member.device)).collect()
-    }
-
-    /// The pool, if it is open.
-    pub(super) fn open(&self) -> Option<Rc<Open>> {
-        match &*self.state.borrow() {
-            State::Open(open) => Some(Rc::clone(open)),
-            _ => None,
-        }
-    }
-}
 
 /// The cache devices that a pool has lost, but for those that were replaced: what is known of that on the
 /// others, and what was learned later.
@@ -326,13 +295,15 @@ impl Daemon {
                     _ => "pool-failed",
                 };
                 self.journal.warn(code, &name, failure.what());
-                *slot.state.borrow_mut() = State::Failed(failure.clone());
+                slot.transition(State::Failed(failure.clone()));
                 return Err(failure);
             }
         };
+        // Nothing of what it has served is clean in the cache any more, and nothing of that attached yet.
+        self.end_stand_in(slot).await;
         let paths: Vec<PathBuf> = members.list().map(|(path, _)| path.to_owned()).collect();
         let open = Rc::new(Open::new(pool, members, notes));
-        *slot.state.borrow_mut() = State::Open(Rc::clone(&open));
+        slot.transition(State::Open(Rc::clone(&open)));
         self.tell_time(&open);
         open.told.set(self.journal.recall(&name, open.pool.begin_journal().await));
         self.tell_news(&name, &open);
@@ -413,13 +384,18 @@ impl Daemon {
                 self.look_at_spares(&slot, &open).await;
                 self.begin_taking(&slot, &open);
                 self.begin_relief(&slot, &open);
-            } else if due {
-                self.wait_again_if_changed(&slot, &sight.members);
-                let until = match &*slot.state.borrow() {
-                    State::Waiting { until } => *until,
-                    _ => continue,
-                };
-                self.open_if_due(&slot, &sight, until).await;
+            } else {
+                if due {
+                    self.wait_again_if_changed(&slot, &sight.members);
+                    let until = match &*slot.state.borrow() {
+                        State::Waiting { until } => Some(*until),
+                        _ => None,
+                    };
+                    if let Some(until) = until {
+                        self.open_if_due(&slot, &sight, until).await;
+                    }
+                }
+                self.stand_in_if_due(&slot).await;
             }
         }
     }
@@ -441,7 +417,7 @@ impl Daemon {
         let wait = self.config.devices.wait_s.saturating_mul(SECOND);
         let until = self.reactor.now().saturating_add(wait);
         slot.is_told.set(false);
-        *slot.state.borrow_mut() = State::Waiting { until };
+        slot.transition(State::Waiting { until });
     }
 
     /// Whether to look for devices again: often at first, then at leisure, so that idle disks may
@@ -740,7 +716,8 @@ impl Daemon {
     async fn close_slot(&self, name: &str) -> Result<()> {
         let slot = self.may_close(name)?;
         let until = self.reactor.now();
-        if let State::Open(open) = slot.state.replace(State::Waiting { until }) {
+        self.end_stand_in(&slot).await;
+        if let State::Open(open) = slot.transition(State::Waiting { until }) {
             self.stop_pool(name, open).await?;
         }
         Ok(())

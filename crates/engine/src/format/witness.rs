@@ -21,6 +21,7 @@ structure!(at, "Witness", 192, {
     GENERATION @ 40: 8,
     EPOCH @ 48: 8,
     MEMBER_COUNT @ 56: 1,
+    WITHOUT_MEMBERS @ 57: 1,
     MEMBERS @ 64: 128,
 });
 
@@ -60,8 +61,10 @@ pub struct Witness {
     pub generation: u64,
     /// The newest epoch.
     pub epoch: u64,
-    /// The members of that epoch, 1..=8.
+    /// The members of that epoch, 1..=8; or of the one before, if that is the last one that had any.
     pub members: Vec<DeviceId>,
+    /// Whether the newest epoch has no members: origins were written to while none was there.
+    pub without_members: bool,
     /// Up to 124 volumes.
     pub volumes: Vec<WitnessVolume>,
 }
@@ -82,6 +85,7 @@ impl Witness {
         put_u64(&mut out, at::GENERATION, self.generation);
         put_u64(&mut out, at::EPOCH, self.epoch);
         out[at::MEMBER_COUNT] = self.members.len() as u8;
+        out[at::WITHOUT_MEMBERS] = u8::from(self.without_members);
         for (index, member) in self.members.iter().enumerate() {
             put_bytes(&mut out, at::MEMBERS + 16 * index, &member.0);
         }
@@ -118,10 +122,16 @@ impl Witness {
             members: (0..member_count)
                 .map(|index| DeviceId(get_bytes(bytes, at::MEMBERS + 16 * index)))
                 .collect(),
+            without_members: get_bool(bytes, at::WITHOUT_MEMBERS, "without_members")?,
             volumes: volumes.collect::<Result<_, _>>()?,
         };
         witness.validate()?;
         Ok(witness)
+    }
+
+    /// The newest epoch that has members: those that it names.
+    pub fn members_epoch(&self) -> u64 {
+        self.epoch.saturating_sub(u64::from(self.without_members))
     }
 
     fn validate(&self) -> Result<(), FormatError> {

@@ -324,6 +324,7 @@ pub fn witness() -> Witness {
         may_be_dirty: volume.may_be_dirty,
     });
     Witness {
+        without_members: false,
         pool: POOL,
         generation: 42,
         epoch: 3,

@@ -303,6 +303,7 @@ proptest! {
         let bytes = superblock.encode();
         prop_assert_eq!(bytes.len(), SUPERBLOCK_BYTES);
         let witness = Witness {
+            without_members: superblock.verify_reads,
             pool: superblock.pool,
             generation: superblock.generation,
             epoch: superblock.epoch,

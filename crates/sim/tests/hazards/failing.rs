@@ -11,6 +11,7 @@ use forebay_device::runtime::SECOND;
 use forebay_engine::format::SUPERBLOCK_BYTES;
 use forebay_engine::ids::BLOCK_BYTES;
 use forebay_engine::planted::Bug;
+use forebay_engine::witness::without_members;
 use forebay_engine::{EventKind, Mode, Tuning};
 
 use crate::rig::{KINDS, Plan, Rig, SOON, lazy, provoke, same, survive};
@@ -319,6 +320,26 @@ fn a_clean_volume_is_written_through_while_the_witness_cannot_be_written() {
         rig.restart(KINDS[(seed / 2 % 2) as usize])?;
         same("before", rig.read(3)?, 3)?;
         same("after", rig.read(5)?, 4).map(drop)
+    });
+}
+
+/// What superblocks call dirty the witness knows, also where neither the write nor the start after it could tell it.
+#[test]
+fn a_witness_that_stays_unwritable_over_a_start_takes_no_dirty_volume_for_clean() {
+    survive(4, |seed| {
+        let rig = Rig::new(seed, Plan { members: 2, copies: 2, ..Plan::default() });
+        rig.witness_refuses.set(true);
+        rig.write(2, 3, 8)?;
+        rig.flush()?;
+        rig.restart(KINDS[(seed % 2) as usize])?;
+        rig.write(3, 3, 8)?;
+        rig.flush()?;
+        let known = rig.recall().and_then(|bytes| without_members(&bytes, &[]).ok());
+        let withheld = known.is_some_and(|known| !known.withheld.is_empty());
+        assert!(rig.pool().blocks().1 == 0 || withheld, "the witness has it for clean");
+        same("read back", rig.read(3)?, 3)?;
+        rig.witness_refuses.set(false);
+        rig.destage()
     });
 }
 

@@ -1,0 +1,104 @@
+//! A pool that the daemon was told of, whether it is open or not.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::rc::Rc;
+
+use forebay_engine::format::Superblock;
+use forebay_engine::ids::DeviceId;
+
+use super::standin::Attempts;
+use super::state::Record;
+use super::{Open, Slot, State};
+
+/// A [`State`], without what it holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Waiting,
+    Failed,
+    Open,
+}
+
+impl Kind {
+    fn may_become(self, next: Kind) -> bool {
+        use Kind::{Failed, Open, Waiting};
+        match self {
+            // It is waited anew once others are there, and when a pool is closed that was not open.
+            Waiting => matches!(next, Waiting | Failed | Open),
+            Failed => matches!(next, Waiting | Failed | Open),
+            Open => matches!(next, Waiting),
+        }
+    }
+}
+
+impl State {
+    fn kind(&self) -> Kind {
+        match self {
+            State::Waiting { .. } => Kind::Waiting,
+            State::Failed(_) => Kind::Failed,
+            State::Open(_) => Kind::Open,
+        }
+    }
+}
+
+impl Slot {
+    /// Moves on in the diagram of [`State`]; what it was.
+    ///
+    /// # Panics
+    /// If the diagram has no such arrow: an open pool is closed before it is anything else.
+    pub(super) fn transition(&self, next: State) -> State {
+        let (now, then) = (self.state.borrow().kind(), next.kind());
+        assert!(now.may_become(then), "pool {}: {now:?} to {then:?}", self.record.borrow().name);
+        self.state.replace(next)
+    }
+
+    pub(super) fn new(record: Record, state: State) -> Slot {
+        Slot {
+            record: RefCell::new(record),
+            seen: RefCell::default(),
+            state: RefCell::new(state),
+            stand_in: RefCell::default(),
+            standing: Attempts::default(),
+            is_told: Cell::new(false),
+        }
+    }
+
+    /// Where each of a pool's cache devices was seen last, also of those that were lost.
+    pub(super) fn places_of(&self, superblock: &Superblock) -> BTreeMap<String, PathBuf> {
+        let (seen, record) = (self.seen.borrow(), self.record.borrow());
+        let place = |id: DeviceId| {
+            let found = seen.iter().find(|found| found.superblock.device == id);
+            let path = found.map(|found| &found.path).or(record.places.get(&id.to_string()));
+            path.map(|path| (id.to_string(), path.clone()))
+        };
+        superblock.members.iter().filter_map(|member| place(member.device)).collect()
+    }
+
+    /// The pool, if it is open.
+    pub(super) fn open(&self) -> Option<Rc<Open>> {
+        match &*self.state.borrow() {
+            State::Open(open) => Some(Rc::clone(open)),
+            _ => None,
+        }
+    }
+
+    /// The pool, or what serves some of its volumes while it is not open.
+    pub(super) fn serving(&self) -> Option<Rc<Open>> {
+        self.open().or_else(|| Some(Rc::clone(&self.stand_in.borrow().as_ref()?.open)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Kind::{self, Failed, Open, Waiting};
+
+    #[test]
+    fn a_pool_goes_only_where_the_diagram_has_an_arrow() {
+        let all = [Waiting, Failed, Open];
+        let legal = |from: Kind| all.map(|to| from.may_become(to));
+        assert_eq!(legal(Waiting), [true, true, true]);
+        assert_eq!(legal(Failed), [true, true, true]);
+        assert_eq!(legal(Open), [true, false, false]);
+    }
+}
