@@ -133,7 +133,14 @@ mod tests {
         use forebay_engine::format::Witness as Format;
         use forebay_engine::ids::{DeviceId, PoolId};
         let (pool, members) = (PoolId([1; 16]), vec![DeviceId([2; 16])]);
-        let one = Format { pool, generation: 1, epoch: 1, members, volumes: Vec::new() };
+        let one = Format {
+            pool,
+            generation: 1,
+            epoch: 1,
+            members,
+            without_members: false,
+            volumes: Vec::new(),
+        };
         assert!(one.encode().starts_with(MAGIC));
     }
 }
