@@ -404,13 +404,7 @@ impl Core {
                         self.evict(volume, m.block, m.count, m.location);
                     }
                     // What is good of it stays, and is moved the next time.
-                    Err(_) => {
-                        let settled = self.give_up_damaged(volume, &m).await;
-                        if let Err(error) = settled {
-                            self.latch(&error.what, forebay_device::IoErrorKind::Media.into());
-                            return Err(error);
-                        }
-                    }
+                    Err(_) => self.settle_unreadable(volume, &m).await?,
                 }
             }
             if ready_blocks >= MOVE_BATCH_BLOCKS {

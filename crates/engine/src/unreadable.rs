@@ -10,14 +10,15 @@
 //!   content wins over it, and no write of them gets its place in the log while it is noted; a move that is under way
 //!   finds nothing any more where it copied from. No lock is taken: a write that waits for room may have it, and whoever
 //!   makes that room may come here.
-//! * A member that does not even return its superblock has not lost just this: nothing is noted then.
+//! * A member that does not even return its superblock has not lost just this: nothing is noted then. Who brings data
+//!   home or makes room cannot go on without an answer, so for them it has failed, as if it had failed a write.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::slice::from_ref;
 
 use forebay_device::runtime::MILLISECOND;
-use forebay_device::{Buf, Nanos};
+use forebay_device::{Buf, IoErrorKind, Nanos};
 
 use crate::bypass::{Kind, Way};
 use crate::core::Core;
@@ -25,7 +26,7 @@ use crate::direct::region_parts;
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::EventKind;
 use crate::format::{EntryKind, State, Stream};
-use crate::ids::{BLOCK_BYTES, Location, VolumeId};
+use crate::ids::{BLOCK_BYTES, Location, SegmentId, VolumeId};
 use crate::index::Mapping;
 use crate::log::{append_error, new_entry};
 use crate::planted::{self, Bug, seen};
@@ -81,6 +82,59 @@ impl Core {
         self.losing.set(self.losing.get() - 1);
         self.quiet.wake_all();
         noted.map(|()| true)
+    }
+
+    /// The same for who brings data home or moves it: a member that returns nothing of a run that nobody else has
+    /// is left behind with all that it had alone, and the pool goes on; what becomes of the run is looked at again.
+    ///
+    /// # Errors
+    /// If that was the last member, or it cannot be said what is good: the pool has latched.
+    pub(crate) async fn settle_unreadable(&self, volume: VolumeId, m: &Mapping) -> Result<()> {
+        let before = self.segments_at(m.location);
+        let Err(error) = self.give_up_damaged(volume, m).await else { return Ok(()) };
+        self.check_latch()?;
+        if self.fail_silent(m).await {
+            seen("damaged: a member that returns nothing");
+            return self.check_latch();
+        }
+        if !self.is_still(volume, m) || self.segments_at(m.location) != before {
+            // Moved, or lost with a member, while it was looked at.
+            return Ok(());
+        }
+        // The only good copy may be there: nothing more is written until somebody looks.
+        self.latch(&error.what, IoErrorKind::Media.into());
+        Err(error)
+    }
+
+    fn segments_at(&self, location: Location) -> Vec<SegmentId> {
+        let sets = self.sets.borrow();
+        let (id, _) = sets.split(location);
+        sets.get(id).map_or_else(Vec::new, |set| set.segments.clone())
+    }
+
+    /// Notes that members with a copy of a run have failed if they return neither that nor their superblock; whether
+    /// any has.
+    async fn fail_silent(&self, m: &Mapping) -> bool {
+        let mut has_failed = false;
+        for segment in self.segments_at(m.location) {
+            let index = self.sets.borrow().member_of(segment);
+            let member = &self.members[index];
+            let (_, block) = self.sets.borrow().split(m.location);
+            let (_, at) = self.place(segment, block);
+            let read = |at: u64, blocks: u32| {
+                member.device.read(at, Buf::new(blocks as usize * BLOCK_BYTES as usize))
+            };
+            let error = match read(at, m.count).await.result {
+                // A sector may be bad; a device that is there returns another one.
+                Err(error) if error.kind == IoErrorKind::Media => read(0, 1).await.result.err(),
+                result => result.err(),
+            };
+            if let Some(error) = error {
+                has_failed = true;
+                self.fail_member(index, "reading from", error);
+            }
+        }
+        has_failed
     }
 
     /// The parts of a run that are good in no copy.

@@ -96,7 +96,7 @@ pub(crate) const CODES: &[Code] = &[
     ),
     risky(
         "member-failed",
-        "A cache device failed on a write or a flush, or did not answer in time, while the pool was in use, and the pool goes on without it for good. The text says whether anything is lost, how much dirty data has fewer copies than asked, and until when.",
+        "A cache device failed on a write or a flush, returned nothing any more, or did not answer in time, while the pool was in use, and the pool goes on without it for good. The text says whether anything is lost, how much dirty data has fewer copies than asked, and until when.",
         "The next device that fails may take dirty data, until all of it has its copies again or is destaged; the text says how much and until when.",
         "Leave the other devices in place until `copies-restored`, or until nothing is dirty. Take the failed one away; if it comes back it is stale and is not used.",
     ),

@@ -314,7 +314,7 @@ impl Core {
                     }
                     Err(_) => {
                         is_whole = false;
-                        self.give_up_run(v, &run.mapping).await?;
+                        self.settle_unreadable(v.id, &run.mapping).await?;
                     }
                 }
             }
@@ -330,16 +330,6 @@ impl Core {
         }
         let data = joined(&parts, bytes as usize);
         v.origin.write(offset, data).await.map(|()| true).map_err(failed)
-    }
-
-    /// Settles what becomes of a run that cannot be read.
-    async fn give_up_run(&self, v: &VolumeState, m: &Mapping) -> Result<()> {
-        let settled = self.give_up_damaged(v.id, m).await;
-        if let Err(error) = &settled {
-            // The only good copy may be gone: nothing more is written until somebody looks.
-            self.latch(&error.what, forebay_device::IoErrorKind::Media.into());
-        }
-        settled.map(drop)
     }
 
     /// Writes those sectors of a block that `mask` names.

@@ -11,7 +11,7 @@ use forebay_device::model::world::Crash;
 use forebay_engine::planted::Bug;
 use forebay_engine::{EventKind, Hold, Mode, Place, Tuning};
 
-use crate::changing::{add, touch};
+use crate::changing::{add, id_of, touch};
 use crate::rig::{BLOCK, KINDS, Plan, Rig, SOON, lazy, provoke, same, survive, version};
 
 const BLOCKS: u64 = 12;
@@ -83,6 +83,52 @@ fn comes_home(rig: &Rc<Rig>) -> Result<(), String> {
     (0..BLOCKS).try_for_each(|block| rig.settled(block))
 }
 
+/// The pool goes on without a member that had so many dirty bytes alone: exactly that is lost, now and after
+/// starts, and all else is served, written and brought home.
+fn goes_on_without(
+    rig: &Rc<Rig>,
+    seed: u64,
+    (failed, expected): (usize, u64),
+) -> Result<(), String> {
+    let gone = lost(rig);
+    if rig.pool().is_latched() {
+        return Err("latched".to_owned());
+    }
+    if gone.len() as u64 * BLOCK as u64 != expected {
+        return Err(format!("{gone:?} are lost, and {expected} B were there alone"));
+    }
+    verify(rig, &gone, 4, "at once")?;
+    let told = |kind| rig.pool().events().iter().any(|event| event.kind == kind);
+    assert!(told(EventKind::MemberFailed));
+    assert_eq!(told(EventKind::BlocksLost), !gone.is_empty());
+    assert_eq!(rig.flush().is_err(), !gone.is_empty(), "who writes is told by a FLUSH");
+    rig.flush()?;
+    // A part of a block leaves the rest of it lost; so it is refused.
+    if let Some(&block) = gone.first() {
+        let part = rig.start_write_sector(9, block * 8 + 3);
+        rig.pause(SOON);
+        assert_eq!(part.get(), Some(false));
+    }
+    for turn in 0..2 {
+        rig.crash(KINDS[((seed + turn) % 2) as usize]);
+        rig.broken[failed].mend();
+        let members = rig.members.len();
+        let others: Vec<usize> = (0..members).filter(|&i| i != failed).collect();
+        rig.offer(&if turn == 0 { others } else { (0..members).collect() });
+        rig.open()?;
+        assert_eq!(lost(rig), gone, "at start {turn}");
+        verify(rig, &gone, 4, "after a crash")?;
+    }
+    comes_home(rig)?;
+    rig.stop()?;
+    rig.open()?;
+    assert_eq!(lost(rig), BTreeSet::new());
+    (0..BLOCKS).try_for_each(|block| {
+        let newest = if gone.contains(&block) { 90 } else { 4 };
+        same("in the end", rig.read(block)?, newest).map(drop)
+    })
+}
+
 #[test]
 fn exactly_what_was_on_the_failed_member_alone_is_lost() {
     provoke(Bug::LossNotMarked, 16, |seed| {
@@ -93,40 +139,37 @@ fn exactly_what_was_on_the_failed_member_alone_is_lost() {
         strike(&rig, failed, [1, 3, 4][seed as usize % 3], 0);
         touch(&rig);
         rig.pause(100 * SOON);
-        let gone = lost(&rig);
-        assert!(!rig.pool().is_latched());
-        if gone.len() as u64 * BLOCK as u64 != expected {
-            return Err(format!("{gone:?} are lost, and {expected} B were there alone"));
+        goes_on_without(&rig, seed, (failed, expected))
+    });
+}
+
+/// Nothing is written to it before: destaging or a move is the first to ask it for what it has alone.
+#[test]
+fn a_member_that_returns_nothing_any_more_takes_only_what_it_had_alone() {
+    survive(16, |seed| {
+        let rig = Rig::new(seed, plan(2 + (seed / 8 % 2) as usize));
+        spread(&rig, 4)?;
+        let mut members = (seed as usize..).map(|member| member % rig.members.len());
+        let failed = members.find(|&member| alone_on(&rig, member) > 0).unwrap();
+        let expected = alone_on(&rig, failed);
+        match seed / 2 % 4 {
+            0 => rig.broken[failed].gone.set(true),
+            _ => rig.broken[failed].failing.arm(Trigger::every(Ops::Reads)),
         }
-        verify(&rig, &gone, 4, "at once")?;
-        let told = |kind| rig.pool().events().iter().any(|event| event.kind == kind);
-        assert!(told(EventKind::MemberFailed) && told(EventKind::BlocksLost) != gone.is_empty());
-        assert_eq!(rig.flush().is_err(), !gone.is_empty(), "who writes is told by a FLUSH");
-        rig.flush()?;
-        // A part of a block leaves the rest of it lost; so it is refused.
-        if let Some(&block) = gone.first() {
-            let part = rig.start_write_sector(9, block * 8 + 3);
-            rig.pause(SOON);
-            assert_eq!(part.get(), Some(false));
+        if seed / 2 % 4 < 2 {
+            let volume = rig.volume();
+            rig.world.spawn(Box::pin(async move {
+                volume.destage().await.ok();
+            }));
+        } else {
+            let (pool, id) = (rig.pool(), id_of(&rig, failed));
+            rig.world.spawn(Box::pin(async move {
+                let departure = pool.begin_departure(id).unwrap();
+                departure.end().await.ok();
+            }));
         }
-        for turn in 0..2 {
-            rig.crash(KINDS[((seed + turn) % 2) as usize]);
-            rig.broken[failed].mend();
-            let members = rig.members.len();
-            let others: Vec<usize> = (0..members).filter(|&i| i != failed).collect();
-            rig.offer(&if turn == 0 { others } else { (0..members).collect() });
-            rig.open()?;
-            assert_eq!(lost(&rig), gone, "at start {turn}");
-            verify(&rig, &gone, 4, "after a crash")?;
-        }
-        comes_home(&rig)?;
-        rig.stop()?;
-        rig.open()?;
-        assert_eq!(lost(&rig), BTreeSet::new());
-        (0..BLOCKS).try_for_each(|block| {
-            let newest = if gone.contains(&block) { 90 } else { 4 };
-            same("in the end", rig.read(block)?, newest).map(drop)
-        })
+        rig.pause(100 * SOON);
+        goes_on_without(&rig, seed, (failed, expected))
     });
 }
 
