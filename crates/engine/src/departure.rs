@@ -288,6 +288,10 @@ impl Core {
             self.close_leaving(stream).await;
         }
         self.flush_members().await?;
+        if self.next_on(index, true, None).is_some() {
+            // What an origin was given and does not prove cannot be moved before that is dirty again.
+            self.let_go_of_silent();
+        }
         for owed in [true, false] {
             let mut after = None;
             while let Some(id) =

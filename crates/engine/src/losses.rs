@@ -198,6 +198,8 @@ async fn rebuilder(core: &Rc<Core>) {
             core.note_rebuilt(&lost).await;
             continue;
         }
+        // What an origin was given and does not prove cannot be moved before that is dirty again.
+        core.let_go_of_silent();
         let timer = core.rt.sleep(LOOK_INTERVAL);
         core.housekeeping.until_or(|| core.settled.get() || core.latched.get(), timer).await;
     }

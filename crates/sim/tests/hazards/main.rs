@@ -35,6 +35,7 @@ mod removal;
 mod replacement;
 mod rig;
 mod scrub;
+mod silent;
 mod slow;
 mod space;
 mod spare;
