@@ -105,6 +105,12 @@ fn missing_ssds_are_waited_for_and_never_keep_the_daemon_from_starting() {
     std::fs::rename(&second, daemon.dir.path("away-1")).unwrap();
     daemon.spawn();
     daemon.until("the pool waits", |status| status.contains("\"waiting\""));
+    assert_eq!(daemon.json(&["pool", "show", "fast"])["health"], "failed", "nothing is served");
+    let missing = || {
+        let events = daemon.json(&["events", "--severity", "critical"]);
+        events["items"].as_array().unwrap().iter().filter(|e| e["code"] == "pool-missing").count()
+    };
+    until("it is missed once it has been waited for", || missing() == 1);
     daemon.refused(&["volume", "flush", "fast/vm"], "is not open", "pool show fast");
     daemon.refused(&["pool", "import", "fast"], "no cache device", "were last at");
     // Found by what is on them, under other names.
@@ -112,6 +118,7 @@ fn missing_ssds_are_waited_for_and_never_keep_the_daemon_from_starting() {
     std::fs::rename(daemon.dir.path("away-1"), daemon.dir.path("ssd-y")).unwrap();
     daemon.tell(&["pool", "import", "fast"]);
     assert_eq!(state(&daemon, "fast"), "online");
+    assert_eq!(missing(), 1, "it is told once");
     daemon.stop();
     // One that comes during the wait is not gone on without.
     std::fs::rename(daemon.dir.path("ssd-x"), daemon.dir.path("away-0")).unwrap();

@@ -52,9 +52,9 @@ impl PoolState {
             PoolState::Degraded
             | PoolState::Rebuilding
             | PoolState::Protecting
-            | PoolState::Protected
-            | PoolState::Waiting => PoolHealth::Degraded,
+            | PoolState::Protected => PoolHealth::Degraded,
             PoolState::Latched
+            | PoolState::Waiting
             | PoolState::NeedsDecision
             | PoolState::LeaseLost
             | PoolState::Failed => PoolHealth::Failed,

@@ -83,6 +83,12 @@ pub(crate) const CODES: &[Code] = &[
         "Attach them. One that the pool went on without must be added anew.",
     ),
     risky(
+        "pool-missing",
+        "The wait of `devices.wait_s` for the cache devices of a pool is over, and none of them is there. They are looked for every ten seconds.",
+        "Its volumes are not served. Everything is on the devices as it was, dirty data too.",
+        "Attach them: the pool opens by itself. If they are gone for good, what was dirty is lost; the origins have the rest.",
+    ),
+    risky(
         "pool-failed",
         "A pool could not be opened or stopped; the text says why.",
         "Its volumes are not served. What is cached stays as it is, dirty data too.",

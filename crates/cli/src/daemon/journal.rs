@@ -19,7 +19,7 @@ use super::{Daemon, Open};
 const EVENTS_MAX: usize = 1024;
 
 /// What needs somebody to act: data is lost, or something is not served or not written until then.
-pub(crate) const CRITICAL: [&str; 10] = [
+pub(crate) const CRITICAL: [&str; 11] = [
     "blocks-lost",
     "damage-unhealed",
     "export-failed",
@@ -29,6 +29,7 @@ pub(crate) const CRITICAL: [&str; 10] = [
     "origin-refused",
     "pool-failed",
     "pool-latched",
+    "pool-missing",
     "ssd-failing",
 ];
 

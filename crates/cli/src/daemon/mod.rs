@@ -40,6 +40,7 @@ mod state;
 mod stats;
 mod verdict;
 mod volumes;
+mod waiting;
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -74,6 +75,7 @@ use self::spares::Spares;
 use self::standin::{Attempts, StandIn};
 use self::state::{Record, StateDir};
 use self::volumes::BLOCK_BYTES;
+use self::waiting::Told;
 use crate::Result;
 use crate::crew::{Crew, reactors_default};
 use crate::failure::Failure;
@@ -119,8 +121,8 @@ struct Slot {
     /// What serves some of its volumes while it is not open.
     stand_in: RefCell<Option<StandIn>>,
     standing: Attempts,
-    /// Whether it was said that devices are missing.
-    is_told: Cell<bool>,
+    /// What was said of devices that are missing.
+    told: Cell<Told>,
 }
 
 /// How far it is from being served.

@@ -9,7 +9,6 @@ use forebay_control::error::Code;
 use forebay_control::name::{Name, VolumeName};
 use forebay_control::profile::Profile;
 use forebay_device::Runtime;
-use forebay_device::runtime::{Nanos, SECOND};
 use forebay_engine::format::{MemberState as OnDisk, Superblock};
 use forebay_engine::ids::DeviceId;
 use forebay_engine::limits::{
@@ -17,8 +16,9 @@ use forebay_engine::limits::{
 };
 use forebay_engine::{CopiesChange, CreateOptions, OpenOptions, Pool, Tuning};
 
-use super::scan::{self, Found, Place, Scan, Sight, is_complete, of_pool, refuse_copies};
+use super::scan::{self, Found, Place, Scan, Sight, of_pool, refuse_copies};
 use super::state::{Intent, Record};
+use super::waiting::Told;
 use super::{Daemon, Open, Slot, State};
 use crate::Result;
 use crate::blocking::begin;
@@ -86,9 +86,6 @@ fn plan_of(name: &Name, superblock: &Superblock, members: &Members) -> PoolPlan 
         ram_memory_bytes: Pool::ram_memory_bytes(superblock.ram_bytes),
     }
 }
-
-/// Time between two looks for devices that have been missing for long.
-const SCAN_INTERVAL: Nanos = 10 * SECOND;
 
 /// The cache devices that a pool has lost, but for those that were replaced: what is known of that on the
 /// others, and what was learned later.
@@ -269,12 +266,12 @@ impl Daemon {
     }
 
     /// A pool is opened for this host.
-    fn claiming(&self) -> OpenOptions {
+    pub(super) fn claiming(&self) -> OpenOptions {
         OpenOptions { host: self.machine.clone(), ..OpenOptions::default() }
     }
 
     /// Opens a pool with those of its devices that were found.
-    async fn start_pool(
+    pub(super) async fn start_pool(
         &self,
         slot: &Rc<Slot>,
         sight: &Sight,
@@ -397,55 +394,6 @@ impl Daemon {
                 }
                 self.stand_in_if_due(&slot).await;
             }
-        }
-    }
-
-    /// A pool that could not be opened is tried again once other devices of it are there than were
-    /// then: one that came late, or one that is gone.
-    fn wait_again_if_changed(&self, slot: &Slot, found: &[Found]) {
-        if !matches!(&*slot.state.borrow(), State::Failed(_)) {
-            return;
-        }
-        let own = of_pool(found, &slot.record.borrow().id);
-        let devices = |found: &mut dyn Iterator<Item = &Found>| -> BTreeSet<_> {
-            found.map(|found| (found.superblock.device, found.path.clone())).collect()
-        };
-        let now = devices(&mut own.into_iter());
-        if now == devices(&mut slot.seen.borrow().iter()) {
-            return;
-        }
-        let wait = self.config.devices.wait_s.saturating_mul(SECOND);
-        let until = self.reactor.now().saturating_add(wait);
-        slot.is_told.set(false);
-        slot.transition(State::Waiting { until });
-    }
-
-    /// Whether to look for devices again: often at first, then at leisure, so that idle disks may
-    /// rest.
-    fn is_scan_due(&self) -> bool {
-        let now = self.reactor.now();
-        let is_due = now >= self.scan_next.get();
-        if is_due {
-            let interval = if now < self.scan_often_until { 0 } else { SCAN_INTERVAL };
-            self.scan_next.set(now + interval);
-        }
-        is_due
-    }
-
-    /// Opens a pool whose devices are all there, or some of them once it has waited long enough.
-    async fn open_if_due(&self, slot: &Rc<Slot>, sight: &Sight, until: Nanos) {
-        let (name, id) = (slot.record.borrow().name.to_string(), slot.record.borrow().id.clone());
-        let own = of_pool(&sight.members, &id);
-        let is_over = self.reactor.now() >= until;
-        if is_complete(&own) || (is_over && !own.is_empty()) {
-            // A failure is the pool's state from now on.
-            let _ = self.start_pool(slot, sight, self.claiming()).await;
-            return;
-        }
-        *slot.seen.borrow_mut() = own.into_iter().cloned().collect();
-        if !slot.is_told.replace(true) {
-            let what = format!("pool \"{name}\" waits for cache devices that are not there");
-            self.journal.warn("pool-waiting", &name, what);
         }
     }
 

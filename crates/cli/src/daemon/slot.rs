@@ -10,6 +10,7 @@ use forebay_engine::ids::DeviceId;
 
 use super::standin::Attempts;
 use super::state::Record;
+use super::waiting::Told;
 use super::{Open, Slot, State};
 
 /// A [`State`], without what it holds.
@@ -60,7 +61,7 @@ impl Slot {
             state: RefCell::new(state),
             stand_in: RefCell::default(),
             standing: Attempts::default(),
-            is_told: Cell::new(false),
+            told: Cell::new(Told::Nothing),
         }
     }
 

@@ -19,6 +19,7 @@ use forebay_engine::format::{Superblock, WitnessVolume};
 use forebay_engine::witness::{Witness, without_members};
 use forebay_engine::{CreateOptions, MemoryWitness, Mode, Pool, Tuning, Volume, VolumeSpec};
 
+use super::waiting::Told;
 use super::{Attached, Daemon, Open, Slot, State};
 use crate::Result;
 use crate::failure::Failure;
@@ -51,9 +52,9 @@ pub(super) struct Attempts {
 
 impl Slot {
     /// Whether the pool will not open by itself as things are.
-    fn is_stuck(&self, now: Nanos) -> bool {
+    fn is_stuck(&self) -> bool {
         match &*self.state.borrow() {
-            State::Waiting { until } => now >= *until && self.is_told.get(),
+            State::Waiting { .. } => self.told.get() == Told::Missing,
             State::Failed(failure) => failure.code() == Code::NeedsDecision,
             State::Open(_) => false,
         }
@@ -64,7 +65,7 @@ impl Daemon {
     /// Serves what can be served of a pool that does not open, and looks after that.
     pub(super) async fn stand_in_if_due(&self, slot: &Slot) {
         let now = self.reactor.now();
-        if !self.config.devices.serve_without || !slot.is_stuck(now) {
+        if !self.config.devices.serve_without || !slot.is_stuck() {
             return;
         }
         let is_new = slot.stand_in.borrow().is_none();
