@@ -18,7 +18,6 @@ use forebay_engine::{CopiesChange, CreateOptions, OpenOptions, Pool, Tuning};
 
 use super::scan::{self, Found, Place, Scan, Sight, of_pool, refuse_copies};
 use super::state::{Intent, Record};
-use super::waiting::Told;
 use super::{Daemon, Open, Slot, State};
 use crate::Result;
 use crate::blocking::begin;
