@@ -403,7 +403,7 @@ mod tests {
     const WHOLE: &str = "state_dir = \"/x\"\nrun_dir = \"/y\"\nreactors = 2\n\
         host_id = \"0123456789abcdef0123456789abcdef\"\n\
         [control]\nsocket = \"/s\"\nmode = \"0660\"\n\
-        [devices]\nscan = [\"/dev/disk/by-id/*\"]\nwait_s = 3\n\
+        [devices]\nscan = [\"/dev/disk/by-id/*\"]\nwait_s = 3\nserve_without = false\n\
         health_s = 60\nreplace_failing = true\nsmartctl = \"/usr/sbin/smartctl\"\nnvme = \"/usr/sbin/nvme\"\n[exports]\nidle_s = 60\n\
         [tls]\ncertificate = \"/c\"\nkey = \"/k\"\nclient_ca = \"/a\"\nmode = \"offered\"\n";
 
