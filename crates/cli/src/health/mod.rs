@@ -10,7 +10,7 @@ mod disk;
 mod report;
 
 use std::collections::VecDeque;
-use std::io::Read;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -24,6 +24,8 @@ const TOOL_TIME_MAX_S: &str = "30";
 const KILL_AFTER_S: &str = "5";
 /// Bytes that are read of what a tool prints; all of a disk is a tenth of it.
 const PRINTED_BYTES_MAX: u64 = 256 << 10;
+/// Bytes that are kept of what it complains of: the first line is shown.
+const COMPLAINT_BYTES_MAX: u64 = 4 << 10;
 
 /// Life used, in percent, from which an SSD should be replaced soon.
 const LIFE_USED_MOST_PERCENT: u64 = 90;
@@ -97,10 +99,23 @@ fn printed(tool: &Path, arguments: &[&str], disk: &Path) -> Result<Vec<u8>, Stri
     let name = tool.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let mut command = Command::new("timeout");
     command.args(["-k", KILL_AFTER_S, TOOL_TIME_MAX_S]).arg(tool).args(arguments).arg(disk);
-    command.env("LC_ALL", "C").stdin(Stdio::null()).stderr(Stdio::null()).stdout(Stdio::piped());
+    command.env("LC_ALL", "C").stdin(Stdio::null()).stderr(Stdio::piped()).stdout(Stdio::piped());
     let mut child = command.spawn().map_err(|error| format!("timeout cannot be run: {error}"))?;
-    let mut text = Vec::new();
-    let read = child.stdout.take().map(|out| out.take(PRINTED_BYTES_MAX).read_to_end(&mut text));
+    let (out, mut text) = (child.stdout.take(), Vec::new());
+    let (err, mut complaint) = (child.stderr.take(), Vec::new());
+    // Both at once: a tool waits where nobody reads.
+    let read = std::thread::scope(|scope| {
+        let reader = std::thread::Builder::new().spawn_scoped(scope, || {
+            err.map(|mut err| {
+                let kept = err.by_ref().take(COMPLAINT_BYTES_MAX).read_to_end(&mut complaint);
+                kept.and_then(|_| io::copy(&mut err, &mut io::sink()))
+            })
+        });
+        let read = out.map(|out| out.take(PRINTED_BYTES_MAX).read_to_end(&mut text));
+        // What it complains of is not needed, if it cannot be had.
+        reader.ok().map(|reader| reader.join());
+        read
+    });
     let ended = child.wait().map_err(|error| format!("{name}: {error}"))?;
     if let Some(Err(error)) = read {
         return Err(format!("{name}: {error}"));
@@ -111,7 +126,10 @@ fn printed(tool: &Path, arguments: &[&str], disk: &Path) -> Result<Vec<u8>, Stri
         Some(127) => Err(format!("{name} is not installed")),
         Some(126) => Err(format!("{name} cannot be run")),
         Some(124) => Err(format!("{name} did not end within {TOOL_TIME_MAX_S} s")),
-        _ => Err(format!("{name} printed nothing")),
+        _ => Err(match report::first_line(&complaint) {
+            Some(first) => format!("{name} says: {first}"),
+            None => format!("{name} printed nothing"),
+        }),
     }
 }
 
@@ -379,6 +397,23 @@ mod tests {
         assert_eq!(known.learn(errors(4), DAY), None, "as before nobody knew");
         assert_eq!(known.learn(answer(well()), DAY), Some(Change::Well));
         assert_eq!(known.learn(answer(well()), DAY), None);
+    }
+
+    #[test]
+    fn who_prints_nothing_is_quoted_with_its_complaint() {
+        // `sh -c SCRIPT DEVICE` stands for a tool; the device is its name.
+        let ask = |script: &str| printed(Path::new("sh"), &["-c", script], Path::new("/dev/nvme0"));
+        let denied = r#"echo "$0: Permission denied" >&2; echo more >&2; exit 1"#;
+        assert_eq!(ask(denied).unwrap_err(), "sh says: /dev/nvme0: Permission denied");
+        assert_eq!(
+            ask("echo {}; echo oh >&2; exit 4"),
+            Ok(b"{}\n".to_vec()),
+            "what it prints counts"
+        );
+        assert_eq!(ask("exit 1").unwrap_err(), "sh printed nothing");
+        // More than a pipe holds keeps nobody waiting.
+        let noisy = "head -c 1000000 /dev/zero >&2; echo {}";
+        assert_eq!(ask(noisy), Ok(b"{}\n".to_vec()));
     }
 
     #[test]

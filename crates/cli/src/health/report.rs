@@ -101,7 +101,11 @@ pub(super) fn nvme(text: &[u8]) -> Result<Report, String> {
     let mut report = nvme_log(&log);
     let kelvin = log.get("temperature").and_then(number);
     report.temperature_c = kelvin.and_then(|it| celsius(it.checked_sub(273)?));
-    known(report).ok_or_else(|| "it says nothing of its health".to_owned())
+    known(report).ok_or_else(|| {
+        // Newer versions put what went wrong there, too.
+        let error = log.get("error").and_then(Value::as_str).map(line);
+        error.unwrap_or_else(|| "it says nothing of its health".to_owned())
+    })
 }
 
 /// A temperature that a disk which answers can have; 0 stands for none.
@@ -193,12 +197,16 @@ fn written(all: &Value) -> Option<u64> {
 
 /// Some tools answer in plain words.
 fn not_json(text: &[u8]) -> String {
+    let printed = |first| format!("it printed: {first}");
+    first_line(text).map_or_else(|| "it printed nothing".to_owned(), printed)
+}
+
+/// The first line that says anything: smartctl begins with its version and whose it is.
+pub(super) fn first_line(text: &[u8]) -> Option<String> {
     let text = String::from_utf8_lossy(text);
-    let first = text.lines().map(str::trim).find(|it| !it.is_empty());
-    first.map_or_else(
-        || "it printed nothing".to_owned(),
-        |first| format!("it printed: {}", line(first)),
-    )
+    let said = || text.lines().map(str::trim).filter(|it| !it.is_empty());
+    let is_head = |it: &str| it.starts_with("smartctl ") || it.starts_with("Copyright (C)");
+    said().find(|it| !is_head(it)).or_else(|| said().next()).map(line)
 }
 
 /// One line of what somebody else wrote, safe to print and not longer than two of a terminal.
@@ -217,6 +225,10 @@ mod tests {
     const NEWER: &[u8] = include_bytes!("fixtures/smartctl-newer.json");
     const VIRTUAL: &[u8] = include_bytes!("fixtures/smartctl-virtual.json");
     const CLI: &[u8] = include_bytes!("fixtures/nvme-cli.json");
+    const CLI_ERROR: &[u8] = include_bytes!("fixtures/nvme-cli-error.json");
+    const CLI_USAGE: &[u8] = include_bytes!("fixtures/nvme-cli-usage.txt");
+    const PLAIN: &[u8] = include_bytes!("fixtures/smartctl-plain.txt");
+    const USAGE: &[u8] = include_bytes!("fixtures/smartctl-usage.txt");
 
     #[test]
     fn an_nvme_ssd_says_all_of_it() {
@@ -273,6 +285,17 @@ mod tests {
     }
 
     #[test]
+    fn plain_words_are_quoted_where_they_say_what_is_wrong() {
+        let denied = "it printed: Smartctl open device: /dev/nvme0 failed: Permission denied";
+        assert_eq!(smartctl(PLAIN).unwrap_err(), denied);
+        let unknown = "it printed: =======> UNRECOGNIZED OPTION: json=c";
+        assert_eq!(smartctl(USAGE).unwrap_err(), unknown, "versions before 7.0");
+        assert_eq!(nvme(CLI_ERROR).unwrap_err(), "Failed to open /dev/nvme0n1: Permission denied");
+        assert_eq!(nvme(CLI_USAGE).unwrap_err(), "it printed: nvme-1.8.1");
+        assert_eq!(smartctl(b"smartctl 6.6\n").unwrap_err(), "it printed: smartctl 6.6");
+    }
+
+    #[test]
     fn numbers_come_in_many_ways() {
         let text = r#"{"critical_warning": {"value": 4, "x": 1}, "percent_used": "3",
             "data_units_written": "1,234", "media_errors": 2.0, "avail_spare": -1,
@@ -287,11 +310,12 @@ mod tests {
     proptest! {
         #[test]
         fn nothing_that_is_printed_can_do_harm(
-            which in 0..6usize,
+            which in 0..10usize,
             at in any::<prop::sample::Index>(),
             with in proptest::collection::vec(any::<u8>(), 0..12),
         ) {
-            let mut text = [NVME, SATA, SAS, NEWER, VIRTUAL, CLI][which].to_vec();
+            let words = [CLI_ERROR, CLI_USAGE, PLAIN, USAGE];
+            let mut text = [&[NVME, SATA, SAS, NEWER, VIRTUAL, CLI][..], &words].concat()[which].to_vec();
             let at = at.index(text.len());
             let end = (at + with.len()).min(text.len());
             text.splice(at..end, with);
