@@ -123,3 +123,82 @@ fn every_change_says_what_it_would_do_and_does_not_do_it() {
     daemon.refused(&["pool", "import", "none", "--dry-run"], "was found", "--ssd");
     daemon.stop();
 }
+
+/// What `--dry-run` says of what a pool has after a change of its cache devices, as text and as JSON.
+#[track_caller]
+fn device_plan(daemon: &Daemon, arguments: &[&str], says: &[&str]) -> Value {
+    let text = plan(daemon, arguments);
+    for words in says {
+        assert!(text.contains(words), "{arguments:?} lacks {words:?}: {text}");
+    }
+    daemon.json(&[arguments, &["--dry-run"]].concat())["pool"].clone()
+}
+
+#[test]
+fn each_change_of_devices_says_layout_capacity_copies_and_time() {
+    const SEGMENT: u64 = 1 << 20;
+    let mut daemon = Daemon::new("plan-devices");
+    let ssd = |name: &str| daemon.ssd(name).to_str().unwrap().to_owned();
+    let ssds = ["ssd-0", "ssd-1", "ssd-2"].map(ssd);
+    let more = ssd("ssd-3");
+    let mut create = vec!["pool", "create", "fast"];
+    ssds.iter().for_each(|ssd| create.extend(["--ssd", ssd]));
+    daemon.tell(&create);
+    let origin = daemon.dir.sparse("origin", 32 << 20);
+    daemon.tell(&["volume", "add", "fast/vm", "--origin", origin.to_str().unwrap()]);
+    let socket = daemon.dir.path("nbd");
+    daemon.tell(&["export", "add", "fast/vm", "--socket", socket.to_str().unwrap()]);
+    let mut client = Client::connect(&socket);
+    (0..16).for_each(|mib| client.write(mib << 20, &vec![7; 1 << 20]).unwrap());
+    client.flush().unwrap();
+    // 511 segments of 1 MiB on each, 1 copy of clean data and 2 of dirty data.
+    let held = |count: u64| {
+        let clean = count * 511 * SEGMENT;
+        (clean, clean / 2 / SEGMENT * SEGMENT)
+    };
+    let check = |plan: &Value, when: &str, count: u64| {
+        let room = &plan[when];
+        let (clean, dirty) = held(count);
+        assert_eq!(room["devices"], count, "{plan}");
+        assert_eq!(room["capacity_bytes"], clean, "{plan}");
+        assert_eq!(
+            (&room["clean_copies"], &room["dirty_copies"]),
+            (&1.into(), &2.into()),
+            "{plan}"
+        );
+        assert_eq!((&room["clean_bytes"], &room["dirty_bytes"]), (&clean.into(), &dirty.into()));
+    };
+    let in_copies = "of clean data in 1 copy, or";
+    let both = [in_copies, "of dirty data in 2 copies"];
+    let device = |verb: &'static str, rest: &[&str], says: &[&str]| {
+        let arguments = [&["pool", "device", verb, "fast"][..], rest].concat();
+        let plan = device_plan(&daemon, &arguments, &[&both[..], says].concat());
+        check(&plan, "before", 3);
+        plan
+    };
+    let layout = "511 segments of 1 MiB";
+    let added = device("add", &[&more], &[layout, "nothing has to be copied"]);
+    check(&added, "after", 4);
+    assert_eq!((&added["segments"], &added["segment_bytes"]), (&511.into(), &SEGMENT.into()));
+    assert_eq!((&added["moved_bytes"], &added["time_s"]), (&0.into(), &0.into()));
+    let removed = device("remove", &[&ssds[0]], &[layout, "that takes"]);
+    check(&removed, "after", 2);
+    assert!(removed["time_s"].as_u64().is_some_and(|s| s > 0), "{removed}");
+    let replaced = device("replace", &[&ssds[0], &more], &[layout, "that takes"]);
+    check(&replaced, "after", 3);
+    let spare = device(
+        "spare",
+        &[&more],
+        &[layout, "taking a place takes no time but for that; that takes"],
+    );
+    check(&spare, "after", 3);
+    assert!(spare["time_s"].is_u64(), "{spare}");
+    let file = std::fs::OpenOptions::new().append(true).open(&ssds[2]).unwrap();
+    std::io::Write::write_all(&mut &file, &vec![1; 64 << 20]).unwrap();
+    // To look at it is to know how large it is, which is shown from then on.
+    daemon.tell(&["pool", "device", "grow", "fast", &ssds[2], "--dry-run"]);
+    let grown = device("grow", &[&ssds[2]], &["575 segments of 1 MiB", "nothing has to be copied"]);
+    assert_eq!(grown["after"]["capacity_bytes"], (3 * 511 + 64) * SEGMENT, "{grown}");
+    assert_eq!(grown["after"]["dirty_bytes"], (3 * 511 + 64) / 2 * SEGMENT, "{grown}");
+    daemon.stop();
+}

@@ -23,11 +23,13 @@ pub use crate::space::{Priority, Space};
 pub use crate::states::{PoolHealth, PoolState, VolumeState};
 pub use crate::wear::WriteBudget;
 pub use job::{Done, Job, JobState, Stop, Stopping};
+pub use plan::{DevicePlan, Plan, Room};
 pub use report::{
     Bypassed, Event, EventsQuery, Memory, PoolStats, Severity, Stats, Status, VolumeStats,
 };
 
 mod job;
+mod plan;
 mod report;
 
 /// Version of the answers, in each of them as `schema`.
@@ -742,21 +744,6 @@ pub enum Change {
     AddExport(AddExport),
     /// The volume.
     RemoveExport(VolumeName),
-}
-
-/// What a change would do.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Plan {
-    /// See [`SCHEMA`].
-    pub schema: u32,
-    /// Always false: nothing was changed.
-    pub done: bool,
-    /// The change in one sentence.
-    pub what: String,
-    /// What would happen, in order.
-    pub steps: Vec<String>,
-    /// Devices on which data would be erased.
-    pub erased: Vec<PathBuf>,
 }
 
 /// An answer that is one thing.

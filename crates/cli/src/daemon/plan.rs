@@ -4,13 +4,14 @@
 use std::path::Path;
 
 use forebay_control::api::{
-    AddExport, Change, ImportPool, MemberState, Mode, Place, Plan, SCHEMA, SetVolumeSettings,
-    TlsUse,
+    AddExport, Change, DevicePlan, ImportPool, MemberState, Mode, Place, Plan, Room, SCHEMA,
+    SetVolumeSettings, TlsUse,
 };
 use forebay_control::name::{Name, VolumeName};
 use forebay_device::runtime::{Nanos, Runtime, SECOND};
 use forebay_device::{BlockDevice, Buf};
 use forebay_engine::format::Superblock;
+use forebay_engine::ids::DeviceId;
 
 use super::describe::{mode_name, plural};
 use super::pools::check_absolute;
@@ -26,13 +27,77 @@ const PROBE_READ_BYTES: usize = 1 << 20;
 const PROBE_TIME_MAX: Nanos = SECOND / 4;
 
 pub(super) fn plan(what: impl Into<String>, steps: Vec<String>) -> Plan {
-    Plan { schema: SCHEMA, done: false, what: what.into(), steps, erased: Vec::new() }
+    Plan { schema: SCHEMA, done: false, what: what.into(), steps, erased: Vec::new(), pool: None }
 }
 
-/// Bytes that the members of a superblock hold, each copy by itself.
-pub(super) fn capacity(superblock: &Superblock) -> u64 {
-    let segments: u64 = superblock.present().map(|m| u64::from(m.segments.count())).sum();
-    segments * u64::from(superblock.segment_bytes)
+/// Segments of a cache device.
+pub(super) fn segments_of(superblock: &Superblock, id: DeviceId) -> u64 {
+    let record = superblock.present().find(|member| member.device == id);
+    record.map_or(0, |member| u64::from(member.segments.count()))
+}
+
+/// What the members of a superblock have room for, but for one that is to go.
+pub(super) fn room(superblock: &Superblock, without: Option<DeviceId>) -> Room {
+    let stay = superblock.present().filter(|member| Some(member.device) != without);
+    let segments: Vec<u64> = stay.map(|member| u64::from(member.segments.count())).collect();
+    let bytes = |segments: u64| segments * u64::from(superblock.segment_bytes);
+    let (clean, dirty) = (superblock.clean_copies, superblock.dirty_copies);
+    Room {
+        devices: segments.len() as u64,
+        capacity_bytes: bytes(segments.iter().sum()),
+        clean_copies: clean,
+        clean_bytes: bytes(sets(&segments, clean.into())),
+        dirty_copies: dirty,
+        dirty_bytes: bytes(sets(&segments, dirty.into())),
+    }
+}
+
+/// How many sets of so many copies devices of so many segments have room for: no device has two of a set.
+fn sets(segments: &[u64], copies: u64) -> u64 {
+    let fits = |sets: u64| segments.iter().map(|own| sets.min(*own)).sum::<u64>() >= copies * sets;
+    let (mut found, mut most) = (0, segments.iter().sum::<u64>() / copies.max(1));
+    while found < most {
+        let middle = found + (most - found).div_ceil(2);
+        match fits(middle) {
+            true => found = middle,
+            false => most = middle - 1,
+        }
+    }
+    found
+}
+
+/// What a pool holds, in words.
+fn holds(room: &Room) -> String {
+    let copies =
+        |count: u8| if count == 1 { "1 copy".to_owned() } else { format!("{count} copies") };
+    let of = |what: &str, bytes: u64, count: u8| match bytes {
+        0 => format!("no {what} data in {}", copies(count)),
+        bytes => format!("{} of {what} data in {}", text::bytes(bytes), copies(count)),
+    };
+    let clean = of("clean", room.clean_bytes, room.clean_copies);
+    let dirty = of("dirty", room.dirty_bytes, room.dirty_copies);
+    format!("{clean}, or {dirty}")
+}
+
+/// What becomes of what a pool holds, as a step.
+pub(super) fn room_step(before: &Room, after: &Room) -> String {
+    let devices = |room: &Room| plural(room.devices as usize, "cache device");
+    match before == after {
+        true => format!("the pool has {} as before: {}", devices(after), holds(after)),
+        false => format!(
+            "the pool has {} then: {}; before {}: {}",
+            devices(after),
+            holds(after),
+            devices(before),
+            holds(before)
+        ),
+    }
+}
+
+/// How an SSD that comes is laid out, as a step.
+pub(super) fn layout_step(segments: u64, superblock: &Superblock) -> String {
+    let segment = text::bytes(superblock.segment_bytes.into());
+    format!("it is erased and laid out: {segments} segments of {segment}")
 }
 
 /// Bytes a second that a device returns, one read after the other; `None` if it fails, or has too little.
@@ -66,17 +131,22 @@ impl Daemon {
         moved: u64,
         path: &Path,
         device: &dyn BlockDevice,
-    ) -> String {
-        let path = path.display();
-        match read_rate(self.runtime(), device).await {
-            Some(rate) => format!(
-                "that takes {} at least, as fast as {path} was read just now ({}/s); clients that use \
-                 them and flushes of origins add to it",
-                text::left((moved / rate).max(1)),
-                text::bytes(rate)
-            ),
-            None => format!("{path} cannot be read; nobody can tell how long that takes"),
+    ) -> (String, Option<u64>) {
+        if moved == 0 {
+            return ("nothing has to be copied".to_owned(), Some(0));
         }
+        let path = path.display();
+        let Some(rate) = read_rate(self.runtime(), device).await else {
+            return (format!("{path} cannot be read; nobody can tell how long that takes"), None);
+        };
+        let time_s = (moved / rate).max(1);
+        let step = format!(
+            "that takes {} at least, as fast as {path} was read just now ({}/s); clients that use \
+             them and flushes of origins add to it",
+            text::left(time_s),
+            text::bytes(rate)
+        );
+        (step, Some(time_s))
     }
 
     /// What a change would do.
@@ -183,47 +253,52 @@ impl Daemon {
         let device = joining.only();
         let (was, is) = (open.pool.superblock(), open.pool.plan_addition(&device)?);
         let added = is.members.last().map_or(0, |member| u64::from(member.segments.count()));
-        let (count, segment) = (is.present().count(), u64::from(is.segment_bytes));
-        let (bytes_before, bytes_after) = (capacity(&was), capacity(&is));
-        let mut steps = vec![
-            format!("it is erased and laid out: {added} segments of {}", text::bytes(segment)),
-            format!(
-                "the pool has {} then, and {} instead of {}",
-                plural(count, "cache device"),
-                text::bytes(bytes_after),
-                text::bytes(bytes_before)
-            ),
-            index_step(&was, &is),
-        ];
+        let (before, after) = (room(&was, None), room(&is, None));
+        let mut steps =
+            vec![layout_step(added, &is), room_step(&before, &after), index_step(&was, &is)];
         let (short, _) = open.pool.short_bytes();
-        let copies = usize::from(is.dirty_copies);
-        if was.present().count() < copies && count >= copies {
-            steps.push(format!(
-                "dirty data gets its {copies} copies again: {} lack one now",
-                text::bytes(short)
-            ));
-            steps.push(self.time_step(short, path, &*device).await);
-        } else {
-            steps.push("it is used at once: nothing is moved".to_owned());
-        }
+        let copies = u64::from(is.dirty_copies);
+        let (moved_bytes, time_s) = match before.devices < copies && after.devices >= copies {
+            true => {
+                steps.push(format!(
+                    "dirty data gets its {copies} copies again: {} lack one now",
+                    text::bytes(short)
+                ));
+                let (time, time_s) = self.time_step(short, path, &*device).await;
+                steps.push(time);
+                (short, time_s)
+            }
+            false => {
+                steps.push("it is used at once; nothing has to be copied".to_owned());
+                (0, Some(0))
+            }
+        };
+        let segment_bytes = is.segment_bytes.into();
+        let pool_then =
+            DevicePlan { segments: added, segment_bytes, before, after, moved_bytes, time_s };
         let what = format!("{} would be added to pool \"{pool}\"", path.display());
-        Ok(Plan { erased: vec![path.to_owned()], ..plan(what, steps) })
+        let erased = vec![path.to_owned()];
+        Ok(Plan { erased, pool: Some(pool_then), ..plan(what, steps) })
     }
 
     async fn plan_grow_device(&self, pool: &Name, device: &str) -> Result<Plan> {
         let (_, open) = self.open(pool.as_str())?;
         let (grown, is) = self.larger_device(pool, device).await?;
         let was = open.pool.superblock();
-        let (before, after) = (capacity(&was), capacity(&is));
+        let (before, after) = (room(&was, None), room(&is, None));
+        let (had, has) = (segments_of(&was, grown.id), segments_of(&is, grown.id));
+        let segment_bytes = u64::from(is.segment_bytes);
+        let segment = text::bytes(segment_bytes);
         let steps = vec![
-            format!(
-                "what it holds stays there, nothing is moved; {} more are used at once",
-                text::bytes(after - before)
-            ),
-            format!("the pool has {} then instead of {}", text::bytes(after), text::bytes(before)),
+            format!("what it holds stays there; it has {has} segments of {segment}, before {had}"),
+            room_step(&before, &after),
             index_step(&was, &is),
+            "its new part is used at once; nothing has to be copied".to_owned(),
         ];
-        Ok(plan(format!("{} would grow in pool \"{pool}\"", grown.path.display()), steps))
+        let (moved_bytes, time_s) = (0, Some(0));
+        let then = DevicePlan { segments: has, segment_bytes, before, after, moved_bytes, time_s };
+        let what = format!("{} would grow in pool \"{pool}\"", grown.path.display());
+        Ok(Plan { pool: Some(then), ..plan(what, steps) })
     }
 
     async fn plan_remove_device(&self, pool: &Name, device: &str) -> Result<Plan> {
@@ -237,28 +312,32 @@ impl Daemon {
         let moved = open.pool.check_departure(leaving.id)?;
         let held = text::bytes(moved);
         let superblock = open.pool.superblock();
-        let others = || superblock.present().filter(|member| member.device != leaving.id);
-        let segments: u64 = others().map(|member| u64::from(member.segments.count())).sum();
+        let (before, after) = (room(&superblock, None), room(&superblock, Some(leaving.id)));
+        let segments = segments_of(&superblock, leaving.id);
+        let segment_bytes = u64::from(superblock.segment_bytes);
         let file = open.members.borrow().file(&leaving.path);
-        let time = match file {
+        let (time, time_s) = match file {
             Some(file) => self.time_step(moved, &leaving.path, &*file).await,
-            None => "it has just left the pool".to_owned(),
+            None => ("it has just left the pool".to_owned(), None),
         };
         let steps = vec![
-            "nothing new is put there".to_owned(),
             format!(
-                "what it holds, {held} with what is unused in between, goes to {}: dirty data first, \
-                 clean data as far as it is worth it",
-                plural(others().count(), "other cache device")
+                "nothing new is put on its {segments} segments of {}",
+                text::bytes(segment_bytes)
+            ),
+            format!(
+                "what it holds, {held} with what is unused in between, goes to {}: dirty data first \
+                 and with all its copies, clean data as far as it is worth it",
+                plural(after.devices as usize, "other cache device")
             ),
             time,
-            format!(
-                "the pool goes on without it and has {} then",
-                text::bytes(segments * u64::from(superblock.segment_bytes))
-            ),
+            "the pool goes on without it, and its superblock is erased".to_owned(),
+            room_step(&before, &after),
         ];
+        let then =
+            DevicePlan { segments, segment_bytes, before, after, moved_bytes: moved, time_s };
         let what = format!("{} would be removed from pool \"{pool}\"", leaving.path.display());
-        Ok(Plan { erased: vec![leaving.path], ..plan(what, steps) })
+        Ok(Plan { erased: vec![leaving.path], pool: Some(then), ..plan(what, steps) })
     }
 
     fn plan_flush(&self, name: &VolumeName) -> Result<Plan> {
@@ -352,5 +431,46 @@ impl Daemon {
             "it is served no more".to_owned(),
         ];
         Ok(plan(format!("the export of volume \"{name}\" would be removed"), steps))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{holds, sets};
+    use forebay_control::api::Room;
+
+    #[test]
+    fn no_cache_device_has_two_copies_of_a_set() {
+        assert_eq!(sets(&[100, 100, 100], 1), 300);
+        assert_eq!(sets(&[100, 100, 100], 2), 150);
+        assert_eq!(sets(&[100, 10], 2), 10);
+        assert_eq!(sets(&[100, 10, 20], 2), 30);
+        assert_eq!(sets(&[100, 100, 10], 3), 10);
+        assert_eq!(sets(&[50, 60, 70, 80], 3), 86);
+        assert_eq!((sets(&[100], 2), sets(&[], 1)), (0, 0));
+        // As a packing that takes the fullest devices for each set has it.
+        for (members, copies) in [([7, 3, 9, 4], 2), ([1, 1, 8, 3], 2), ([5, 6, 2, 9], 3)] {
+            let (mut free, mut packed) = (members.to_vec(), 0);
+            while free.iter().filter(|left| **left > 0).count() as u64 >= copies {
+                free.sort_unstable_by(|a, b| b.cmp(a));
+                free.iter_mut().take(copies as usize).for_each(|left| *left -= 1);
+                packed += 1;
+            }
+            assert_eq!(sets(&members, copies), packed, "{members:?}");
+        }
+    }
+
+    #[test]
+    fn a_pool_with_fewer_devices_than_copies_has_no_room_for_dirty_data() {
+        let room = Room {
+            devices: 1,
+            capacity_bytes: 1 << 30,
+            clean_copies: 1,
+            clean_bytes: 1 << 30,
+            dirty_copies: 2,
+            dirty_bytes: 0,
+        };
+        let said = "1 GiB of clean data in 1 copy, or no dirty data in 2 copies";
+        assert_eq!(holds(&room), said);
     }
 }

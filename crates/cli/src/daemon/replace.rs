@@ -8,7 +8,7 @@
 use std::path::Path;
 use std::rc::Rc;
 
-use forebay_control::api::{self, Plan};
+use forebay_control::api::{self, DevicePlan, Plan};
 use forebay_control::error::Code;
 use forebay_control::name::Name;
 use forebay_device::runtime::{MILLISECOND, Nanos, Runtime};
@@ -19,7 +19,7 @@ use forebay_engine::ids::DeviceId;
 use super::describe::plural;
 use super::devices::Device;
 use super::jobs::{Aim, Job};
-use super::plan::{capacity, plan};
+use super::plan::{layout_step, plan, room, room_step};
 use super::state::Replacing;
 use super::volumes::cancelled;
 use super::{Daemon, Open, Slot};
@@ -263,25 +263,15 @@ impl Daemon {
                 }
                 false => format!("{place} is a part of the pool already; copies are made good"),
             };
-            return Ok(plan(what, vec![step]));
+            let leaving = Some(old.device.id).filter(|_| old.is_there);
+            return Ok(plan(what, vec![step, room_step(&room(&was, None), &room(&was, leaving))]));
         }
         let joining = self.new_device(name, &old, new).await?;
         let device = joining.only();
         let is = open.pool.plan_addition_for(&device, old.device.id)?;
-        let added = is.members.last().map_or(0, |member| u64::from(member.segments.count()));
-        let segment = u64::from(is.segment_bytes);
-        let old_record = was.present().find(|m| m.device == old.device.id && old.is_there);
-        let leaving = old_record.map_or(0, |member| u64::from(member.segments.count()) * segment);
-        let (bytes_before, bytes_after) = (capacity(&was), capacity(&is) - leaving);
-        let mut steps = vec![
-            format!("{place} is erased and laid out: {added} segments of {}", text::bytes(segment)),
-            format!(
-                "the pool has {} with both, and in the end {} instead of {}",
-                text::bytes(capacity(&is)),
-                text::bytes(bytes_after),
-                text::bytes(bytes_before)
-            ),
-        ];
+        let segments = is.members.last().map_or(0, |member| u64::from(member.segments.count()));
+        let (before, after) = (room(&was, None), room(&is, Some(old.device.id)));
+        let mut steps = vec![layout_step(segments, &is), room_step(&before, &after)];
         let (moved, what_moves) = match old.is_there {
             true => {
                 let (_, held) = open.pool.plan_replacement(old.device.id, &device)?;
@@ -309,7 +299,8 @@ impl Daemon {
             }
         };
         steps.push(what_moves);
-        steps.push(self.time_step(moved, new, &*device).await);
+        let (time, time_s) = self.time_step(moved, new, &*device).await;
+        steps.push(time);
         let mut erased = vec![new.to_owned()];
         if old.is_there {
             steps.push(
@@ -317,6 +308,8 @@ impl Daemon {
             );
             erased.push(old.device.path);
         }
-        Ok(Plan { erased, ..plan(what, steps) })
+        let (segment_bytes, moved_bytes) = (is.segment_bytes.into(), moved);
+        let then = DevicePlan { segments, segment_bytes, before, after, moved_bytes, time_s };
+        Ok(Plan { erased, pool: Some(then), ..plan(what, steps) })
     }
 }

@@ -20,6 +20,7 @@ use forebay_engine::ids::DeviceId;
 use forebay_engine::{read_spare, unmark};
 
 use super::jobs::Aim;
+use super::plan::{plan, room, room_step};
 use super::pools::{check_absolute, lost_of};
 use super::scan::Sight;
 use super::{Daemon, Open, Slot};
@@ -243,7 +244,12 @@ impl Daemon {
         let members = self.open_marked(pool, path).await?;
         let (_, open) = self.open(pool.as_str())?;
         let layout = open.pool.plan_spare(&members.only())?;
-        let (superblock, segment) = (open.pool.superblock(), u64::from(layout.segment_bytes));
+        let superblock = open.pool.superblock();
+        let (segment_bytes, segments) = (layout.segment_bytes.into(), layout.segment_count);
+        let room = room(&superblock, None);
+        // A device that is full of dirty data, as far as there is room for it here.
+        let largest = superblock.present().map(|m| m.segments.count()).max().unwrap_or(0);
+        let moved_bytes = u64::from(largest.min(segments)) * segment_bytes;
         let larger =
             superblock.present().filter(|m| m.segments.count() > layout.segment_count).count();
         let covers = match larger {
@@ -259,18 +265,30 @@ impl Daemon {
         let mut steps = vec![
             "it is erased and marked as a spare; it holds nothing, and no data goes there"
                 .to_owned(),
+            room_step(&room, &room),
             format!(
-                "when a cache device is lost it takes its place by itself, with {} segments of {}",
-                layout.segment_count,
-                text::bytes(segment)
+                "when a cache device is lost it takes its place by itself, with {segments} segments \
+                 of {}, and dirty data that lacks a copy is copied there: nothing if all is clean, \
+                 {} at the most",
+                text::bytes(segment_bytes),
+                text::bytes(moved_bytes)
             ),
-            covers,
         ];
+        let (time, time_s) = self.time_step(moved_bytes, path, &*members.only()).await;
+        steps.extend([format!("taking a place takes no time but for that; {time}"), covers]);
         if self.lost_without_spare(pool.as_str())?.is_some() {
             steps.push("the pool lacks a cache device now, so it is taken at once".to_owned());
         }
         let what = format!("{} would be a spare of pool \"{pool}\"", path.display());
-        Ok(api::Plan { erased: vec![path.to_owned()], ..super::plan::plan(what, steps) })
+        let then = api::DevicePlan {
+            segments: segments.into(),
+            segment_bytes,
+            before: room.clone(),
+            after: room,
+            moved_bytes,
+            time_s,
+        };
+        Ok(api::Plan { erased: vec![path.to_owned()], pool: Some(then), ..plan(what, steps) })
     }
 
     /// Begins to take a spare away: it holds nothing, so nothing is waited for.
