@@ -3,7 +3,7 @@
 //! * Each `sh` block of a document runs, in order, in one shell. start.md begins with nothing; the
 //!   others go on where it has a file system mounted.
 //! * A block below the comment `<!-- Not run by the tests: REASON -->` is left out, and listed here.
-//! * `forebay ...` in the running text names commands and options that there are.
+//! * `forebay ...` in the running text, and in lines of `text` blocks, names commands and options that there are.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -23,6 +23,9 @@ const NOT_RUN: [(&str, &str); 6] = [
     ("docs/user/start.md", "it builds everything, and takes minutes."),
     ("docs/user/tuning.md", "it records from a disk."),
 ];
+
+/// What is written from the definitions.
+const REFERENCE: &str = "docs/user/reference.md";
 
 /// Where start.md has a file system mounted.
 const MOUNTED_UNTIL: &str = "## Back to the plain disk";
@@ -88,6 +91,24 @@ impl Document {
         names.sort();
         names.insert(0, "README.md".to_owned());
         names.iter().map(|name| Document::read(name)).collect()
+    }
+
+    /// What it shows of commands and no test runs: those in sentences, and lines of blocks of text. The forms that
+    /// reference.md has in blocks are written from the definitions.
+    fn commands(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        let mut add = |asked: &str| found.extend(asked.strip_prefix("forebay ").map(str::to_owned));
+        self.text
+            .split('`')
+            .skip(1)
+            .step_by(2)
+            .filter(|code| !code.contains('\n'))
+            .for_each(&mut add);
+        let is_shown = |block: &&Block| block.language == "text" && self.name != REFERENCE;
+        let shown = self.blocks.iter().filter(is_shown);
+        shown.flat_map(|block| block.text.lines()).for_each(&mut add);
+        found.retain(|asked| !asked.starts_with("dev "));
+        found
     }
 
     /// The blocks that are run, as a script that tells where it is.
@@ -200,27 +221,32 @@ fn commands_in_the_running_text_are_there() {
     let commands = commands();
     let mut seen = 0;
     for document in Document::all() {
-        for code in document.text.split('`').skip(1).step_by(2) {
-            let Some(rest) = code.strip_prefix("forebay ") else { continue };
-            if rest.starts_with("dev ") || rest.contains('\n') {
-                continue;
-            }
+        for asked in document.commands() {
             seen += 1;
-            let words: Vec<_> = rest.split(' ').collect();
+            let words: Vec<_> = asked.split(' ').collect();
             let known = |path: &&Vec<String>| {
                 path.len() <= words.len() && path.iter().zip(&words).all(|(a, b)| a == b)
             };
             let path = commands.iter().filter(known).max_by_key(|path| path.len()).unwrap();
-            assert!(!path.is_empty(), "{}: `{code}`", document.name);
+            assert!(!path.is_empty(), "{}: `{asked}`", document.name);
             let help = run(forebay().args(path).arg("--help"));
             let help = String::from_utf8(help.stdout).unwrap();
             let options = words.iter().filter(|word| word.starts_with("--"));
             for option in options {
-                assert!(help.contains(option), "{}: `{code}`: {option}", document.name);
+                let name = option.split('=').next().unwrap();
+                assert!(help.contains(name), "{}: `{asked}`: {option}", document.name);
             }
             let is_group = help.contains("\nCommands:\n") && words.len() > path.len();
-            assert!(!is_group, "{}: `{code}`", document.name);
+            assert!(!is_group, "{}: `{asked}`", document.name);
         }
     }
-    assert!(seen >= 20, "{seen}");
+    assert!(seen >= 40, "{seen}");
+}
+
+#[test]
+fn commands_are_found_in_sentences_and_in_blocks_that_are_not_run() {
+    let operating = Document::read("docs/user/operating.md").commands();
+    for known in ["pool device grow fast /dev/vg0/cache0 --dry-run", "status", "volume flush"] {
+        assert!(operating.iter().any(|asked| asked == known), "{known}: {operating:?}");
+    }
 }
