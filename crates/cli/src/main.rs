@@ -73,7 +73,7 @@ enum Command {
     /// End the daemon; what is dirty stays in the cache, unless it is told to destage
     Stop(admin::stop::Options),
     /// List what has happened since the daemon was started
-    Events(admin::status::Events),
+    Events(admin::events::Events),
     /// Print what pools and volumes do, again and again
     Stats(admin::stats::Options),
     /// Say what a code means, what is at risk and what to do
@@ -116,7 +116,7 @@ fn main() -> ExitCode {
         Command::Scrub(Asks { asking, command }) => admin::scrub::run(command, &asking),
         Command::Job(Asks { asking, command }) => admin::job::run(command, &asking),
         Command::Stop(options) => admin::stop::run(&options),
-        Command::Events(options) => admin::status::events(&options),
+        Command::Events(options) => admin::events::events(&options),
         Command::Stats(options) => admin::stats::run(&options),
         Command::Explain(options) => admin::explain::run(&options),
         Command::Doctor(options) => doctor::run(&options),

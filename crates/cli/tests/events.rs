@@ -6,6 +6,7 @@ mod common;
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Stdio};
+use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
 use common::Client;
@@ -40,6 +41,16 @@ fn events_of_a_pool_have_codes_of_their_own() {
     daemon.stop();
 }
 
+/// Reads lines of a pipe on a thread of its own.
+fn lines_of(from: impl std::io::Read + Send + 'static) -> Receiver<String> {
+    let (sender, lines) = std::sync::mpsc::channel();
+    let from = BufReader::new(from);
+    std::thread::spawn(move || {
+        from.lines().map_while(Result::ok).try_for_each(|line| sender.send(line))
+    });
+    lines
+}
+
 /// What happens is told while it happens, to who asks for what matters as much.
 #[test]
 fn events_are_followed() {
@@ -50,14 +61,7 @@ fn events_are_followed() {
         command.stdout(Stdio::piped()).spawn().unwrap()
     };
     let mut followers = ["info", "critical"].map(follow);
-    let lines = |child: &mut Child| {
-        let (sender, lines) = std::sync::mpsc::channel();
-        let stdout = BufReader::new(child.stdout.take().unwrap());
-        std::thread::spawn(move || {
-            stdout.lines().map_while(Result::ok).try_for_each(|line| sender.send(line))
-        });
-        lines
-    };
+    let lines = |child: &mut Child| lines_of(child.stdout.take().unwrap());
     let [all, critical] = followers.each_mut().map(lines);
     let next = |code: &str| {
         let line = all.recv_timeout(Duration::from_secs(20)).unwrap();
@@ -72,6 +76,72 @@ fn events_are_followed() {
         follower.wait().unwrap();
     }
     assert_eq!(critical.iter().count(), 0, "nothing needs anybody to act");
+}
+
+/// Who follows hears of each thing once, whatever is restarted.
+#[test]
+fn a_restart_neither_ends_nor_repeats_what_is_followed() {
+    let mut daemon = served("follow-on");
+    let mut command = daemon.command_of(&["events", "--follow", "--json"]);
+    let mut follower = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let told = lines_of(follower.stdout.take().unwrap());
+    let said = lines_of(follower.stderr.take().unwrap());
+    let mut seen: Vec<Value> = Vec::new();
+    let mut follow = |code: &str, is_it: &dyn Fn(&Value) -> bool| {
+        while !seen.last().is_some_and(|event| event["code"] == code && is_it(event)) {
+            let line = told.recv_timeout(Duration::from_secs(20));
+            let line = line.unwrap_or_else(|_| panic!("{code} is missing: {seen:?}"));
+            seen.push(serde_json::from_str(&line).unwrap());
+        }
+        seen.clone()
+    };
+    follow("export-added", &|_| true);
+    for mode in ["readonly", "writeback"] {
+        daemon.stop();
+        let away = said.recv_timeout(Duration::from_secs(20)).unwrap();
+        assert!(away.contains("does not answer"), "{away}");
+        daemon.start();
+        daemon.tell(&["volume", "set", "fast/vm", mode]);
+        let is_now = |event: &Value| event["what"].as_str().unwrap().ends_with(mode);
+        follow("volume-mode", &is_now);
+        let back = said.recv_timeout(Duration::from_secs(20)).unwrap();
+        assert!(back.contains("again"), "{back}");
+    }
+    daemon.tell(&["pool", "set", "fast", "verify=reads"]);
+    let seen = follow("pool-set", &|_| true);
+    let of = |code: &str| seen.iter().filter(|event| event["code"] == code).count();
+    assert_eq!((of("daemon-started"), of("pool-opened")), (3, 2 + of("pool-created")), "{seen:?}");
+    for code in ["pool-created", "volume-added", "export-added"] {
+        assert_eq!(of(code), 1, "{code}: {seen:?}");
+    }
+    assert_eq!(of("volume-mode"), 2, "{seen:?}");
+    follower.kill().unwrap();
+    follower.wait().unwrap();
+    assert!(said.iter().next().is_none(), "each time is said once");
+    daemon.stop();
+}
+
+#[test]
+fn a_number_of_another_life_leaves_nothing_out() {
+    let mut daemon = served("lives");
+    let first = daemon.json(&["events"]);
+    let last =
+        |answer: &Value| answer["items"].as_array().unwrap().last().unwrap()["number"].clone();
+    let (life, number) = (first["life"].as_str().unwrap().to_owned(), last(&first).to_string());
+    let after = |daemon: &Daemon, life: &str, number: &str| {
+        let answer = daemon.json(&["events", "--after", number, "--life", life]);
+        answer["items"].as_array().unwrap().clone()
+    };
+    assert!(after(&daemon, &life, &number).is_empty());
+    daemon.stop();
+    daemon.start();
+    let second = daemon.json(&["events"]);
+    assert_ne!(second["life"], life.as_str());
+    let news = after(&daemon, &life, &number);
+    assert!(news.iter().any(|event| event["number"] == 1), "{news:?}");
+    let (life, number) = (second["life"].as_str().unwrap().to_owned(), last(&second).to_string());
+    assert!(after(&daemon, &life, &number).iter().all(|event| event["number"] != 1));
+    daemon.stop();
 }
 
 fn events(daemon: &Daemon) -> Vec<Value> {

@@ -25,7 +25,7 @@ pub use crate::wear::WriteBudget;
 pub use job::{Done, Job, JobState, Stop, Stopping};
 pub use plan::{DevicePlan, Plan, Room};
 pub use report::{
-    Bypassed, Event, EventsQuery, Memory, PoolStats, Severity, Stats, Status, VolumeStats,
+    Bypassed, Event, Events, EventsQuery, Memory, PoolStats, Severity, Stats, Status, VolumeStats,
 };
 
 mod job;

@@ -36,7 +36,7 @@ pub(crate) fn reply<T>() -> (Reply<T>, impl Future<Output = Result<T>>) {
 pub enum Call {
     Status(Reply<api::Status>),
     Stats(Reply<api::Stats>),
-    Events(api::EventsQuery, Reply<api::Many<api::Event>>),
+    Events(api::EventsQuery, Reply<api::Events>),
     Pools(Reply<api::Many<api::Pool>>),
     Pool(Name, Reply<api::One<api::Pool>>),
     CreatePool(api::CreatePool, Reply<api::PoolPlan>),

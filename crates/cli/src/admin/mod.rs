@@ -4,6 +4,7 @@
 //! is said about it, to standard error.
 
 mod bypass;
+pub(crate) mod events;
 pub(crate) mod explain;
 pub(crate) mod export;
 pub(crate) mod job;
@@ -21,6 +22,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use forebay_control::api::{Change, Done, Job, JobState, One, Plan};
 use forebay_control::client::{self, Client};
+use forebay_control::error::Code;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -95,6 +97,18 @@ impl Daemon<'_> {
 
     fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
         self.explain(self.client.get(path))
+    }
+
+    /// The same; nothing if no daemon is there, or one that is about to end.
+    fn get_if_there<T: DeserializeOwned>(&self, path: &str) -> Result<Option<T>> {
+        match self.client.get(path) {
+            Err(client::Failure::Connect(error)) if error.kind() != ErrorKind::PermissionDenied => {
+                Ok(None)
+            }
+            Err(client::Failure::Broken(_)) => Ok(None),
+            Err(client::Failure::Refused(error)) if error.code == Code::Stopping => Ok(None),
+            answer => self.explain(answer).map(Some),
+        }
     }
 
     fn post<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<T> {

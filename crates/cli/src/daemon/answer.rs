@@ -25,9 +25,7 @@ impl Daemon {
         match call {
             Call::Status(reply) => send(reply, Ok(self.status())),
             Call::Stats(reply) => send(reply, Ok(self.stats())),
-            Call::Events(query, reply) => {
-                send(reply, Ok(Many::of(self.events(query.after))));
-            }
+            Call::Events(query, reply) => send(reply, Ok(self.events(&query))),
             Call::Pools(reply) => send(reply, Ok(Many::of(self.describe_pools()))),
             Call::Pool(name, reply) => send(reply, self.describe_pool(name.as_str()).map(One::of)),
             Call::Volumes(reply) => send(reply, Ok(Many::of(self.describe_volumes()))),

@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-use forebay_control::api::{Event, Severity};
+use forebay_control::api::{Event, Events, EventsQuery, SCHEMA, Severity};
 use forebay_control::name::{Name, VolumeName};
 use forebay_device::Runtime;
 use forebay_device::real::reactor::Reactor;
@@ -74,6 +74,8 @@ impl From<(&str, String)> for Subject {
 /// See the head of the file.
 pub(super) struct Journal {
     reactor: Rc<Reactor>,
+    /// This life of the daemon, in which events are numbered.
+    life: String,
     events: RefCell<VecDeque<Event>>,
     /// What was told before this life of the daemon, in order; found with pools.
     past: RefCell<Vec<Event>>,
@@ -83,6 +85,7 @@ impl Journal {
     pub(super) fn new(reactor: &Rc<Reactor>) -> Journal {
         Journal {
             reactor: Rc::clone(reactor),
+            life: format!("{:016x}", reactor.random()),
             events: RefCell::default(),
             past: RefCell::default(),
         }
@@ -120,7 +123,7 @@ impl Journal {
     }
 
     /// The events with a higher number; with 0, those of earlier lives before them.
-    pub(super) fn after(&self, number: u64) -> Vec<Event> {
+    fn after(&self, number: u64) -> Vec<Event> {
         let mut found = if number == 0 { self.past.borrow().clone() } else { Vec::new() };
         found.extend(self.events.borrow().iter().filter(|event| event.number > number).cloned());
         found
@@ -158,13 +161,17 @@ impl Journal {
 }
 
 impl Daemon {
-    /// The events with a higher number, up to this moment: what the pools' states show has been told.
-    pub(super) fn events(&self, after: u64) -> Vec<Event> {
+    /// The events that are asked for, up to this moment: what the pools' states show has been told.
+    pub(super) fn events(&self, query: &EventsQuery) -> Events {
         for (slot, open) in self.open_pools() {
             let name = slot.record.borrow().name.to_string();
             self.tell_news(&name, &open);
         }
-        self.journal.after(after)
+        let life = self.journal.life.clone();
+        // A number of another life says nothing about this one.
+        let is_of_this = query.life.as_ref().is_none_or(|known| *known == life);
+        let items = self.journal.after(if is_of_this { query.after } else { 0 });
+        Events { schema: SCHEMA, life, items }
     }
 
     /// Brings what a pool has reported into the journal, and what was told of it otherwise to the pool.

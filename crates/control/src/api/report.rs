@@ -126,13 +126,28 @@ pub struct VolumeStats {
     pub destage: Destaging,
 }
 
-/// `GET /api/v1/events?after=N`.
+/// `GET /api/v1/events?after=N&life=LIFE`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EventsQuery {
     /// Only events with a higher number; 0: all, also those of earlier lives.
     #[serde(default)]
     pub after: u64,
+    /// The life of the daemon that the number is of ([`Events::life`]): in another one it counts as 0. None: this
+    /// one.
+    #[serde(default)]
+    pub life: Option<String>,
+}
+
+/// The answer to it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Events {
+    /// See [`SCHEMA`].
+    pub schema: u32,
+    /// Which life of the daemon numbers count in: another one after each start.
+    pub life: String,
+    /// In the order in which they were told.
+    pub items: Vec<Event>,
 }
 
 /// How much an event matters.
