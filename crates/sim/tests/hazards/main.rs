@@ -42,6 +42,7 @@ mod spare;
 mod start;
 mod status;
 mod stop;
+mod subsets;
 mod throttle;
 mod wear;
 
