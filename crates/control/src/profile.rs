@@ -105,4 +105,15 @@ mod tests {
         }
         assert!("raid7".parse::<Profile>().unwrap_err().contains("nraid1+"));
     }
+
+    /// Each of them goes through losses there, by a list of its own: it knows nothing of this crate.
+    #[test]
+    fn the_simulator_has_each_profile_with_its_copies() {
+        let hazards = include_str!("../../sim/tests/hazards/profiles.rs");
+        for profile in Profile::ALL {
+            let entry = format!("\n    profile(\"{profile}\", {:?}, ", profile.copies());
+            assert!(hazards.contains(&entry), "no {entry:?}");
+        }
+        assert_eq!(hazards.matches("\n    profile(\"").count(), Profile::ALL.len());
+    }
 }

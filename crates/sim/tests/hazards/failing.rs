@@ -83,7 +83,8 @@ pub fn live(rig: &Rc<Rig>, each: &Each) -> Result<(), String> {
 
 type Each = dyn Fn(&Rc<Rig>, &mut dyn FnMut(&Rc<Rig>) -> Result<(), String>) -> Result<(), String>;
 
-fn newest(block: u64) -> u64 {
+/// The version of a block after [`live`].
+pub fn newest(block: u64) -> u64 {
     match block {
         2..=4 => 3,
         8 => 4,

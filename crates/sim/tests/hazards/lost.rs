@@ -3,6 +3,7 @@
 //! and never brought to the origin, whoever is there at the next start.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::rc::Rc;
 
 use forebay_device::Runtime;
@@ -34,14 +35,19 @@ fn strike(rig: &Rig, member: usize, kind: u64, after: u64) {
     }
 }
 
-/// The blocks that are lost.
-fn lost(rig: &Rig) -> BTreeSet<u64> {
-    let is_lost = |block: &u64| {
+/// The blocks of these of which something is there.
+pub fn in_place(rig: &Rig, blocks: Range<u64>, place: Place) -> BTreeSet<u64> {
+    let is_there = |block: &u64| {
         let mut extents = Vec::new();
         rig.volume().status(block * BLOCK as u64, BLOCK as u64, &mut extents).unwrap();
-        extents.iter().any(|extent| extent.place == Place::Lost)
+        extents.iter().any(|extent| extent.place == place)
     };
-    (0..BLOCKS).filter(is_lost).collect()
+    blocks.filter(is_there).collect()
+}
+
+/// The blocks that are lost.
+fn lost(rig: &Rig) -> BTreeSet<u64> {
+    in_place(rig, 0..BLOCKS, Place::Lost)
 }
 
 /// Dirty bytes that a member has alone.
@@ -182,11 +188,7 @@ struct Told {
 }
 
 /// Writes versions and flushes; what fails although the pool has not ended is an error.
-fn write_on(
-    rig: &Rc<Rig>,
-    told: &mut [Told],
-    versions: std::ops::Range<u64>,
-) -> Result<(), String> {
+fn write_on(rig: &Rc<Rig>, told: &mut [Told], versions: Range<u64>) -> Result<(), String> {
     let over = |error: &str| error.contains("crashed as asked");
     for version in versions {
         for (block, told) in (0..).zip(told.iter_mut()) {
