@@ -16,6 +16,7 @@ mod failing;
 mod flush;
 mod growth;
 mod hanging;
+mod homeward;
 mod hosts;
 mod journal;
 mod lives;

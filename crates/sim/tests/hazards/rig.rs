@@ -546,6 +546,19 @@ impl Rig {
         version(block, &buf)
     }
 
+    /// The versions of the block's sectors: what goes straight to the origin may be torn between them.
+    pub fn sectors(&self, block: u64) -> Result<Vec<u64>, String> {
+        let volume = self.volume();
+        let (buf, result) =
+            self.run(async move { volume.read(block * BLOCK as u64, Buf::new(BLOCK)).await })?;
+        result.map_err(|error| error.to_string())?;
+        let stamp = |found: &Found| match found {
+            Found::Stamp(stamp) => Ok(*stamp),
+            _ => Err(format!("block {block} has {found:?}")),
+        };
+        found(block, &buf).iter().map(stamp).collect()
+    }
+
     pub fn flush(&self) -> Result<(), String> {
         let volume = self.volume();
         self.run(async move { volume.flush().await })?.map_err(|error| error.to_string())
