@@ -204,7 +204,8 @@ fn an_addition_is_cut_off_at_every_io() {
 /// From the moment in which one is asked for until its copies are made.
 #[test]
 fn copies_that_come_back_are_cut_off_at_every_io() {
-    survive(2, |seed| {
+    // A third of the requests each.
+    survive(3, |seed| {
         let lost = (seed % 2) as usize;
         let mut cut_off = [0; 2];
         for ios in (1 + seed..).step_by(3) {

@@ -10,6 +10,7 @@ use forebay_device::{Buf, Runtime};
 use forebay_engine::format::Claim;
 use forebay_engine::ids::PoolId;
 use forebay_engine::planted::{Bug, take_seen};
+use forebay_sim::jobs::alone;
 
 use crate::pair::{Broken, LEASE, Pair, Site, block_of};
 use crate::rig::{BLOCK, KINDS, MEMBER_BYTES, provoke, same, survive, version};
@@ -142,8 +143,8 @@ fn of_two_hosts_that_claim_a_pool_at_the_same_time_one_has_it_at_most() {
 }
 
 /// The takeover is cut off at some request, and everything with it; then whoever comes first has the pool,
-/// with all that was flushed.
-fn cut_off(seed: u64) -> Result<(), String> {
+/// with all that was flushed. Whether it had ended before.
+fn cut_off(seed: u64) -> Result<bool, String> {
     let crash = KINDS[seed as usize % 2];
     let pair = Pair::new(seed, 2);
     let (a, b) = (&pair.a, &pair.b);
@@ -177,12 +178,24 @@ fn cut_off(seed: u64) -> Result<(), String> {
     // What was closed in order needs nobody's word.
     pair.open(second, false)?;
     same("on the other host", pair.read(second, 3)?, 5)?;
-    Ok(())
+    Ok(taken.is_ok())
 }
 
+/// Until it has ended with each kind of crash and whoever comes first.
 #[test]
 fn a_takeover_that_is_cut_off_at_any_request_leaves_a_pool_for_one() {
-    survive(260, cut_off);
+    let (mut cut, mut ended) = (0, 0);
+    for request in 1.. {
+        match alone(move || cut_off(request)) {
+            Ok(Ok(false)) => (cut, ended) = (cut + 1, 0),
+            Ok(Ok(true)) => ended += 1,
+            failed => panic!("request {request}: {failed:?}"),
+        }
+        if ended == 6 {
+            break;
+        }
+    }
+    assert!(cut > 50, "cut off at {cut} requests");
 }
 
 /// A member hangs, the last one that a takeover could have seen, too.
