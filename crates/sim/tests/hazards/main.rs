@@ -24,6 +24,7 @@ mod lost;
 mod lying;
 mod many;
 mod members;
+mod neighbours;
 mod origin;
 mod pair;
 mod populate;

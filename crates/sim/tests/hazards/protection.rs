@@ -261,7 +261,8 @@ fn who_has_left_is_not_waited_for() {
     });
 }
 
-fn past(rig: &Rig) -> u64 {
+/// Write requests that went past the cache because too few members are left.
+pub fn past(rig: &Rig) -> u64 {
     rig.pool().bypass().of(Reason::Protection).write_requests.get()
 }
 
