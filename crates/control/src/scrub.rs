@@ -41,4 +41,7 @@ pub struct Scrub {
     pub unhealed_blocks: u64,
     /// Records of metadata that were damaged in some copy and are needed no more.
     pub replaced_records: u64,
+    /// Blocks of 4 KiB that no cache device has returned, and of which none has said that it cannot.
+    #[serde(default)]
+    pub unread_blocks: u64,
 }

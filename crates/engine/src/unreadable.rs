@@ -10,8 +10,9 @@
 //!   content wins over it, and no write of them gets its place in the log while it is noted; a move that is under way
 //!   finds nothing any more where it copied from. No lock is taken: a write that waits for room may have it, and whoever
 //!   makes that room may come here.
-//! * A member that does not even return its superblock has not lost just this: nothing is noted then. Who brings data
-//!   home or makes room cannot go on without an answer, so for them it has failed, as if it had failed a write.
+//! * A member that does not even return its superblock has not lost just this: nothing is noted then, nor after an
+//!   error that says nothing about the medium. Who brings data home or makes room cannot go on without an answer, so
+//!   for them it has failed, as if it had failed a write.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -30,6 +31,7 @@ use crate::ids::{BLOCK_BYTES, Location, SegmentId, VolumeId};
 use crate::index::Mapping;
 use crate::log::{append_error, new_entry};
 use crate::planted::{self, Bug, seen};
+use crate::scrub::Inspection;
 use crate::volume::VolumeState;
 
 /// Rest of who finds blocks that are about to be overwritten: it would come back to them at once.
@@ -147,20 +149,20 @@ impl Core {
             Error::new(ErrorKind::Io, what)
                 .hint("look at the cache devices; what they do not return may be dirty data")
         };
-        let blocks = inspected.ok_or_else(unknown)?.blocks;
+        let Inspection { blocks, is_unsure, .. } = inspected.ok_or_else(unknown)?;
         let parts: Vec<Mapping> = (0..m.count)
             .zip(&blocks)
             .filter(|(_, block)| block.is_none())
             .map(|(at, _)| m.part(at, 1))
             .collect();
-        if !parts.is_empty() && !self.returns_anything(header).await {
+        if !parts.is_empty() && (is_unsure || !self.returns_anything(header).await) {
             return Err(unknown());
         }
         Ok(parts)
     }
 
     /// Whether one of the members with a copy returns its superblock.
-    async fn returns_anything(&self, at: Location) -> bool {
+    pub(crate) async fn returns_anything(&self, at: Location) -> bool {
         for copy in 0..self.copies(at) {
             let Some((member, _)) = self.copy_of(at, copy) else { continue };
             let outcome = member.device.read(0, Buf::new(BLOCK_BYTES as usize)).await;

@@ -82,7 +82,7 @@ fn show(daemon: &Daemon<'_>, name: &Name) -> Result<()> {
 
 /// How a scrub goes, in one line; nothing if there is nothing to say.
 pub(super) fn line(scrub: &Scrub) -> Option<String> {
-    if !scrub.running && scrub.damaged_blocks + scrub.replaced_records == 0 {
+    if !scrub.running && is_clean(scrub) {
         return None;
     }
     if !scrub.running {
@@ -97,13 +97,22 @@ pub(super) fn line(scrub: &Scrub) -> Option<String> {
     Some(format!("{left} left to read, {until}; so far {}", found(scrub)))
 }
 
+/// Whether all could be read and was found as it should be.
+fn is_clean(scrub: &Scrub) -> bool {
+    scrub.damaged_blocks + scrub.replaced_records + scrub.unread_blocks == 0
+}
+
 fn found(scrub: &Scrub) -> String {
-    if scrub.damaged_blocks + scrub.replaced_records == 0 {
+    if is_clean(scrub) {
         return "nothing is damaged".to_owned();
     }
+    let unread = match scrub.unread_blocks {
+        0 => String::new(),
+        unread => format!("; {unread} blocks could not be read from any device"),
+    };
     format!(
         "{} damaged blocks: {} copied again, {} dropped, {} good in no copy; {} records of metadata \
-         replaced",
+         replaced{unread}",
         scrub.damaged_blocks,
         scrub.copied_blocks,
         scrub.dropped_blocks,

@@ -35,6 +35,7 @@ pub(super) fn describe(open: &Open) -> api::Scrub {
         dropped_blocks: scrub.found.dropped,
         unhealed_blocks: scrub.found.unhealed,
         replaced_records: scrub.found.replaced,
+        unread_blocks: scrub.found.unread,
     }
 }
 

@@ -72,11 +72,12 @@ impl Core {
         };
         let pinned = self.pin_set(id);
         let mut is_done = true;
-        for item in self.items_of(id).await {
+        for item in self.items_of(id).await.unwrap_or_default() {
             let Content::Runs(runs) = &item.content else { continue };
             if headers.contains(&item.header) && self.is_at(at) {
                 planted::seen("healed: what a reader has met");
-                is_done &= self.scrub_runs(&item, runs, at).await.is_some();
+                let looked = self.scrub_runs(&item, runs, at).await;
+                is_done &= looked.is_some_and(|looked| looked.unread == 0);
             }
         }
         self.unpin(pinned);
@@ -117,6 +118,8 @@ impl Core {
                     (State::Written, _) => left.push((*volume, part)),
                     (State::Clean, Some(data)) => moves.push((Stream::Main, *volume, part, data)),
                     (State::Dirty, Some(data)) => moves.push((Stream::Dirty, *volume, part, data)),
+                    // It may be there the next time.
+                    (State::Dirty, None) if found.is_unsure => {}
                     (State::Dirty, None) => lost.push((*volume, part)),
                     _ => self.drop_damaged(*volume, &part),
                 }

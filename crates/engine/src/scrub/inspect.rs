@@ -7,17 +7,21 @@
 //! * What does not fit is read a second time before it counts: a bit may have been flipped on its way.
 //! * Where a device cannot read several blocks together, each is read alone: one bad sector is no reason to do
 //!   without its neighbours.
+//! * Whatever error a member that serves gives, the block cannot be read there, and is to be had elsewhere. Only
+//!   one that speaks of the medium is reason enough to call the block lost: after any other it may be
+//!   there the next time.
 
 use std::ops::Range;
 
 use forebay_device::{Buf, Data, IoErrorKind};
 
 use crate::core::Core;
-use crate::format::{RecordHeader, checksum, decode_checksums};
+use crate::format::{RecordHeader, State, checksum, decode_checksums};
 use crate::ids::{BLOCK_BYTES, Location};
 use crate::limits::SCRUB_READ_BLOCKS;
 use crate::planted::{self, Bug};
 use crate::verify::joined;
+use crate::walk::Run;
 
 const BLOCK: usize = BLOCK_BYTES as usize;
 
@@ -31,6 +35,8 @@ pub(crate) struct Inspection {
     pub bad_headers: u8,
     /// Bytes read.
     pub bytes: u64,
+    /// Whether an error is among what was met that says nothing about the medium.
+    pub is_unsure: bool,
 }
 
 /// What one copy of a record has returned.
@@ -40,6 +46,36 @@ struct Look {
     /// The wanted blocks, as far as the device can read them.
     blocks: Vec<Option<Data>>,
     bytes: u64,
+    is_unsure: bool,
+}
+
+/// What one read of a copy has returned.
+enum Part {
+    Bytes(Data),
+    /// The medium cannot return them.
+    Unreadable,
+    /// The member serves, and does not say why it cannot.
+    Refused,
+}
+
+impl Part {
+    fn bytes(self) -> Option<Data> {
+        match self {
+            Part::Bytes(bytes) => Some(bytes),
+            Part::Unreadable | Part::Refused => None,
+        }
+    }
+}
+
+impl Inspection {
+    /// Of what was looked at, dirty blocks that are good in no copy and may be there the next time.
+    pub(super) fn unsure_count(&self, live: &[Run]) -> u64 {
+        let states = live.iter().flat_map(|(_, m)| (0..m.count).map(|_| m.state));
+        let gone = states
+            .zip(&self.blocks)
+            .filter(|(state, block)| self.is_unsure && *state == State::Dirty && block.is_none());
+        gone.count() as u64
+    }
 }
 
 fn fits(block: Option<&Data>, sum: u32) -> bool {
@@ -57,6 +93,7 @@ impl Look {
     /// Takes from another look at the same copy what is good only there.
     fn mend(&mut self, other: Look) {
         self.bytes += other.bytes;
+        self.is_unsure = other.is_unsure;
         if self.sums.is_none() {
             self.sums = other.sums;
         }
@@ -71,7 +108,7 @@ impl Look {
 
 impl Core {
     /// Reads `wanted` blocks of a record, counted from its header's first, from every copy. The ranges
-    /// are in order; the header has at most `head` blocks. Nothing if a device did not answer, or the
+    /// are in order; the header has at most `head` blocks. Nothing if a member serves no more, or the
     /// copies are not the same any more.
     pub(crate) async fn inspect(
         &self,
@@ -104,7 +141,7 @@ impl Core {
         copy: usize,
     ) -> Option<Look> {
         let end = wanted.last().map_or(head, |range| range.end);
-        let mut look = Look { sums: None, blocks: Vec::new(), bytes: 0 };
+        let mut look = Look { sums: None, blocks: Vec::new(), bytes: 0, is_unsure: false };
         for first in (0..end).step_by(SCRUB_READ_BLOCKS as usize) {
             let until = end.min(first + SCRUB_READ_BLOCKS);
             let within = |range: &Range<u32>| range.start.max(first)..range.end.min(until);
@@ -114,8 +151,10 @@ impl Core {
             look.bytes += u64::from(until - first) * BLOCK_BYTES;
             let at = |block: u32| Location(header.0 + u64::from(block));
             let piece = match self.read_part(at(first), until - first, copy).await? {
-                Some(piece) => (0..until - first).map(|i| Some(block_of(&piece, i))).collect(),
-                None => {
+                Part::Bytes(piece) => {
+                    (0..until - first).map(|i| Some(block_of(&piece, i))).collect()
+                }
+                Part::Unreadable | Part::Refused => {
                     let is_wanted = |block: u32| {
                         block < head || wanted.iter().any(|range| range.contains(&block))
                     };
@@ -123,9 +162,10 @@ impl Core {
                     for block in first..until {
                         let alone = match is_wanted(block) {
                             true => self.read_part(at(block), 1, copy).await?,
-                            false => None,
+                            false => Part::Unreadable,
                         };
-                        piece.push(alone);
+                        look.is_unsure |= matches!(alone, Part::Refused);
+                        piece.push(alone.bytes());
                     }
                     piece
                 }
@@ -139,16 +179,16 @@ impl Core {
         Some(look)
     }
 
-    /// Blocks of one copy; nothing in it if the device cannot read all of them, and nothing at all if it does not
-    /// answer.
-    async fn read_part(&self, at: Location, count: u32, copy: usize) -> Option<Option<Data>> {
+    /// Blocks of one copy; nothing if its member serves no more. What ends then was given up, or says nothing.
+    async fn read_part(&self, at: Location, count: u32, copy: usize) -> Option<Part> {
         let (member, at) = self.copy_of(at, copy)?;
         let _queued = member.queue.guard();
         let outcome = member.device.read(at, Buf::new(count as usize * BLOCK)).await;
+        let serves = member.is_serving() && !self.latched.get() && !self.lease.is_lost();
         match (outcome.result, outcome.buf) {
-            (Ok(()), Some(buf)) => Some(Some(buf.freeze())),
-            (Err(error), _) if error.kind == IoErrorKind::Media => Some(None),
-            _ => None,
+            (Ok(()), Some(buf)) => Some(Part::Bytes(buf.freeze())),
+            (Err(error), _) if error.kind == IoErrorKind::Media => Some(Part::Unreadable),
+            _ => serves.then_some(Part::Refused),
         }
     }
 
@@ -180,6 +220,7 @@ fn compare(looks: &[Look]) -> Inspection {
         bad: vec![0; looks[0].blocks.len()],
         bad_headers: 0,
         bytes: looks.iter().map(|look| look.bytes).sum(),
+        is_unsure: looks.iter().any(|look| look.is_unsure),
     };
     let sums = looks.iter().find_map(|look| look.sums.as_ref());
     for (copy, look) in looks.iter().enumerate() {
@@ -202,7 +243,7 @@ mod tests {
 
     fn look(sums: Option<Vec<u32>>, blocks: &[u8]) -> Look {
         let block = |byte: &u8| Some(Buf::copy_of(&[*byte; BLOCK]).freeze());
-        Look { sums, blocks: blocks.iter().map(block).collect(), bytes: 0 }
+        Look { sums, blocks: blocks.iter().map(block).collect(), bytes: 0, is_unsure: false }
     }
 
     fn sums(blocks: &[u8]) -> Option<Vec<u32>> {

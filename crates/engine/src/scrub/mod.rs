@@ -12,6 +12,8 @@
 //!   data needs the record that it copied, and that is what is damaged.
 //! * Facts and images that are damaged are healed by a lap of the checkpoint: behind its root nobody
 //!   needs them. Footers are not looked at: they only spare a start the reading of a set.
+//! * What nobody can tell is left as it is, and counted: a lap says that all copies were read only if they were
+//!   (INV-96).
 //! * It yields: a part of its rate is left while clients read the same members ([`SCRUB_BUSY_PART`]); it
 //!   pauses while members are left behind or dirty data gets other copies, and heals nothing while room
 //!   is short.
@@ -29,6 +31,7 @@ use forebay_device::Nanos;
 use forebay_device::runtime::SECOND;
 
 pub(crate) use self::heal::healer;
+pub(crate) use self::inspect::Inspection;
 use crate::core::Core;
 use crate::counters::add;
 use crate::creation::invalid;
@@ -42,7 +45,6 @@ use crate::limits::{
 };
 use crate::planted;
 use crate::pool::Pool;
-use crate::scrub::inspect::Inspection;
 use crate::segment::{Set, SetState};
 use crate::walk::Run;
 
@@ -62,6 +64,8 @@ pub struct ScrubFound {
     pub unhealed: u64,
     /// Records of facts and images that were damaged in some copy, and are needed no more.
     pub replaced: u64,
+    /// Live blocks that no cache device has returned, and of which none has said that it cannot.
+    pub unread: u64,
 }
 
 /// How the scrub of a pool is.
@@ -162,6 +166,14 @@ enum Content {
     Blocks(Range<u32>),
 }
 
+/// What came of a look at a record.
+#[derive(Default)]
+struct Looked {
+    bytes: u64,
+    /// Blocks of which nobody can tell whether they are lost.
+    unread: u64,
+}
+
 /// A set that a lap is at.
 #[derive(Clone, Copy)]
 struct At {
@@ -258,67 +270,90 @@ impl Core {
 
     /// Goes through one set; false if something came between, so that it has to be done again.
     async fn scrub_set(self: &Rc<Self>, at: At) -> bool {
-        let mut damaged = 0;
-        for item in self.items_of(at.set).await {
+        let (mut damaged, mut unread) = (0, 0);
+        let Some(items) = self.items_of(at.set).await else {
+            // What it holds cannot be told. Behind a root nobody needs it.
+            return self.is_at(at) && self.replace_records(1).await;
+        };
+        for item in items {
             if !self.is_at(at) {
                 break;
             }
             if !self.may_scrub(at.lap) {
                 return false;
             }
-            let bytes = match &item.content {
+            let pinned = self.pin_set(at.set);
+            let looked = match &item.content {
                 Content::Runs(runs) => {
-                    let pinned = self.pin_set(at.set);
-                    let bytes = self.scrub_runs(&item, runs, at).await;
+                    let looked = self.scrub_runs(&item, runs, at).await;
                     self.unpin(pinned);
-                    bytes
+                    looked
                 }
                 Content::Blocks(blocks) => {
-                    let pinned = self.pin_set(at.set);
-                    let found = self.inspect(item.header, item.head, from_ref(blocks)).await;
+                    let looked = self.scrub_record(&item, blocks, at, &mut damaged).await;
                     // Without live data it is not emptied by being let go; a root frees it.
                     let _ = self.sets.borrow_mut().unpin(pinned);
-                    let bad = |found: &Inspection| {
-                        found.bad_headers != 0 || found.bad.iter().any(|bad| *bad != 0)
-                    };
-                    if let Some(found) = found.as_ref().filter(|found| bad(found) && self.is_at(at))
-                    {
-                        damaged += 1;
-                        self.note_bad_copies(at.set, found);
-                    }
-                    Some(found.map_or(0, |found| found.bytes))
+                    looked
                 }
             };
-            let Some(bytes) = bytes else { return false };
-            add(&self.counters.scrub_bytes, bytes);
-            self.scrub.change(at.lap, |lap| lap.read_bytes += bytes);
-            self.pace_scrub(at, bytes).await;
+            let Some(looked) = looked else { return false };
+            unread += looked.unread;
+            add(&self.counters.scrub_bytes, looked.bytes);
+            self.scrub.change(at.lap, |lap| lap.read_bytes += looked.bytes);
+            self.pace_scrub(at, looked.bytes).await;
         }
-        if damaged > 0 && self.lap(false).await.is_ok() {
-            planted::seen("scrub: facts or images replaced");
-            add(&self.counters.scrub_replaced_records, damaged);
-            self.scrub.found.borrow_mut().replaced += damaged;
-        }
-        true
+        self.scrub.found.borrow_mut().unread += unread;
+        // Its error has latched the pool and is an event.
+        damaged == 0 || self.replace_records(damaged).await
     }
 
-    /// What there is to look at in a set.
-    async fn items_of(&self, id: SegmentId) -> Vec<Item> {
+    /// Looks at a record of facts, or of an image; nothing if it has to be done again.
+    async fn scrub_record(
+        &self,
+        item: &Item,
+        blocks: &Range<u32>,
+        at: At,
+        damaged: &mut u64,
+    ) -> Option<Looked> {
+        let found = self.inspect(item.header, item.head, from_ref(blocks)).await?;
+        if (found.bad_headers != 0 || found.bad.iter().any(|bad| *bad != 0)) && self.is_at(at) {
+            *damaged += 1;
+            self.note_bad_copies(at.set, &found);
+        }
+        Some(Looked { bytes: found.bytes, unread: 0 })
+    }
+
+    /// Makes so many records of facts and images needless; false if that could not be.
+    async fn replace_records(self: &Rc<Self>, damaged: u64) -> bool {
+        let is_replaced = self.lap(false).await.is_ok();
+        if is_replaced {
+            planted::seen("scrub: facts or images replaced");
+            self.note_replaced(damaged);
+        }
+        is_replaced
+    }
+
+    fn note_replaced(&self, count: u64) {
+        add(&self.counters.scrub_replaced_records, count);
+        self.scrub.found.borrow_mut().replaced += count;
+    }
+
+    /// What there is to look at in a set; nothing if no copy tells what it holds.
+    async fn items_of(&self, id: SegmentId) -> Option<Vec<Item>> {
         if self.sets.borrow().get(id).is_some_and(Set::holds_data) {
             let mut runs = self.runs_of(id).await;
             runs.sort_by_key(|(_, m)| m.location);
             let header = |(_, m): &Run| Location(m.location.0 - u64::from(m.distance));
             let records = runs.chunk_by(|a, b| header(a) == header(b));
-            return records
-                .map(|runs| Item {
-                    header: header(&runs[0]),
-                    head: u32::from(runs[0].1.distance),
-                    content: Content::Runs(runs.to_vec()),
-                })
-                .collect();
+            let items = records.map(|runs| Item {
+                header: header(&runs[0]),
+                head: u32::from(runs[0].1.distance),
+                content: Content::Runs(runs.to_vec()),
+            });
+            return Some(items.collect());
         }
-        let records = self.read_footer(id).await.unwrap_or_default();
-        records
+        let records = self.read_footer(id).await?;
+        let items = records
             .iter()
             .map(|record| {
                 let head = u32::from(record.header_blocks);
@@ -328,7 +363,8 @@ impl Core {
                     content: Content::Blocks(head..head + u32::from(record.data_blocks)),
                 }
             })
-            .collect()
+            .collect();
+        Some(items)
     }
 
     /// What of some runs is still where it was.
@@ -347,10 +383,10 @@ impl Core {
         live
     }
 
-    /// Looks at what is live of a record, and heals it; nothing if that has to wait. What waits for an
-    /// origin flush cannot be moved, and becomes clean by one.
-    async fn scrub_runs(self: &Rc<Self>, item: &Item, runs: &[Run], at: At) -> Option<u64> {
-        let (mut left, mut bytes) = (runs.to_vec(), 0);
+    /// Looks at what is live of a record, and heals it; nothing if that has to wait, or to be done again. What
+    /// waits for an origin flush cannot be moved, and becomes clean by one.
+    async fn scrub_runs(self: &Rc<Self>, item: &Item, runs: &[Run], at: At) -> Option<Looked> {
+        let (mut left, mut looked) = (runs.to_vec(), Looked::default());
         for _ in 0..2 {
             let live = self.still_live(&left);
             let range = |m: &Mapping| u32::from(m.distance)..u32::from(m.distance) + m.count;
@@ -358,20 +394,27 @@ impl Core {
             if live.is_empty() {
                 break;
             }
-            let Some(found) = self.inspect(item.header, item.head, &ranges).await else { break };
-            bytes += found.bytes;
+            let found = self.inspect(item.header, item.head, &ranges).await?;
+            looked.bytes += found.bytes;
             if found.bad.iter().all(|bad| *bad == 0) {
+                break;
+            }
+            let gone = found.blocks.iter().filter(|block| block.is_none()).count() as u64;
+            if gone > 0 && !self.returns_anything(item.header).await {
+                // It has not lost just this, and may be back.
+                looked.unread = gone;
                 break;
             }
             self.note_bad_copies(at.set, &found);
             left = self.heal(&live, &found).await?;
+            looked.unread += found.unsure_count(&live);
             let volumes: BTreeSet<VolumeId> = left.iter().map(|(volume, _)| *volume).collect();
             for v in volumes.into_iter().filter_map(|volume| self.volume(volume)) {
                 // Its error is an event; what is dirty again is healed as such.
                 self.flush_origin(&v).await.ok();
             }
         }
-        Some(bytes)
+        Some(looked)
     }
 
     /// Notes for each member what it has returned.
@@ -413,15 +456,21 @@ impl Core {
     fn end_scrub(&self) {
         self.scrub.end();
         add(&self.counters.scrub_laps, 1);
-        let found = *self.scrub.found.borrow();
-        let what = match found {
-            ScrubFound { damaged: 0, replaced: 0, .. } => {
-                "all copies were read, and nothing is damaged".to_owned()
-            }
-            ScrubFound { damaged, dropped, copied, unhealed, replaced } => format!(
-                "all copies were read; of {damaged} damaged blocks of 4 KiB {copied} were copied \
-                 again, {dropped} dropped because their origin has them, and {unhealed} are dirty and \
-                 good in no copy; {replaced} records of metadata were replaced"
+        let ScrubFound { damaged, dropped, copied, unhealed, replaced, unread } =
+            *self.scrub.found.borrow();
+        let read = match unread {
+            0 => "all copies were read".to_owned(),
+            _ => format!(
+                "{unread} blocks of 4 KiB could not be read now from any cache device; all other \
+                 copies were read"
+            ),
+        };
+        let what = match (damaged, replaced) {
+            (0, 0) => format!("{read}, and nothing is damaged"),
+            _ => format!(
+                "{read}; of {damaged} damaged blocks of 4 KiB {copied} were copied again, {dropped} \
+                 dropped because their origin has them, and {unhealed} are dirty and good in no copy; \
+                 {replaced} records of metadata were replaced"
             ),
         };
         self.event(EventKind::ScrubEnded, what);

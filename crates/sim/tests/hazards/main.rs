@@ -18,6 +18,7 @@ mod growth;
 mod hanging;
 mod homeward;
 mod hosts;
+mod hurt;
 mod journal;
 mod lives;
 mod lost;

@@ -120,6 +120,9 @@ pub const SLOWEST: Nanos = 50 * MILLISECOND;
 /// What can be broken about a device; the layers lie between its gate and its disk.
 pub struct Breakage {
     pub failing: Rc<Faults>,
+    /// What ends with errors that say nothing about the medium.
+    pub timing_out: Rc<Faults>,
+    pub erring: Rc<Faults>,
     pub flipping: Rc<Faults>,
     pub losing: Rc<Faults>,
     pub tearing: Rc<Faults>,
@@ -140,6 +143,8 @@ impl Breakage {
         let faults = || Faults::new(seed);
         let mut it = Breakage {
             failing: faults(),
+            timing_out: faults(),
+            erring: faults(),
             flipping: faults(),
             losing: faults(),
             tearing: faults(),
@@ -162,7 +167,14 @@ impl Breakage {
         let (faults, runtime) = (Rc::clone(&it.flipping), clock());
         let inner = Rc::new(Flipping { inner, faults, runtime });
         let (faults, error) = (Rc::clone(&it.failing), IoErrorKind::Media);
-        let inner = Rc::new(Failing { inner, faults, error, runtime: clock() });
+        let mut inner: Rc<dyn BlockDevice> =
+            Rc::new(Failing { inner, faults, error, runtime: clock() });
+        for (faults, error) in
+            [(&it.timing_out, IoErrorKind::TimedOut), (&it.erring, IoErrorKind::Other)]
+        {
+            let (faults, runtime) = (Rc::clone(faults), clock());
+            inner = Rc::new(Failing { inner, faults, error, runtime });
+        }
         let gone = Rc::clone(&it.gone);
         it.behind = Rc::new(Vanishing { inner, gone, runtime: clock() });
         let (inner, faults) = (Rc::clone(&it.behind), Rc::clone(&it.hanging));
@@ -180,6 +192,8 @@ impl Breakage {
 
     pub fn mend(&self) {
         self.failing.disarm();
+        self.timing_out.disarm();
+        self.erring.disarm();
         self.flipping.disarm();
         self.losing.disarm();
         self.tearing.disarm();

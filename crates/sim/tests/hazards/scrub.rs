@@ -6,18 +6,16 @@ use std::rc::Rc;
 use forebay_device::model::fault::{Faults, Ops, Trigger};
 use forebay_device::model::world::Crash;
 use forebay_device::runtime::{MILLISECOND, SECOND};
-use forebay_device::{Buf, Request, Runtime};
+use forebay_device::{Request, Runtime};
 use forebay_engine::format::{SUPERBLOCK_BYTES, Superblock};
 use forebay_engine::planted::Bug;
 use forebay_engine::{EventKind, Mode, ScrubStatus};
 
-use crate::rig::{
-    BLOCK, Breakage, KINDS, MEMBER_BYTES, Plan, Rig, SOON, provoke, same, survive, version,
-};
+use crate::rig::{BLOCK, Breakage, KINDS, MEMBER_BYTES, Plan, Rig, SOON, provoke, same, survive};
 
 /// Blocks that are damaged, and so many more that fill the sets which they are in.
-const DAMAGED: u64 = 32;
-const BLOCKS: u64 = 96;
+pub const DAMAGED: u64 = 32;
+pub const BLOCKS: u64 = 96;
 
 fn segments_offset(rig: &Rig) -> u64 {
     rig.pool().superblock().segments_offset
@@ -30,7 +28,7 @@ fn spoil(rig: &Rig, member: usize, how: fn(&Breakage) -> &Rc<Faults>) {
 }
 
 /// Two copies of dirty data, of which those of some blocks are spoilt on `members`.
-fn spoilt(
+pub fn spoilt(
     seed: u64,
     members: &[usize],
     how: fn(&Breakage) -> &Rc<Faults>,
@@ -55,7 +53,7 @@ fn spoilt(
 
 impl Rig {
     /// Goes through all copies once.
-    fn scrub(&self) -> Result<ScrubStatus, String> {
+    pub fn scrub(&self) -> Result<ScrubStatus, String> {
         let (pool, world) = (self.pool(), Rc::clone(&self.world));
         pool.start_scrub().map_err(|error| error.to_string())?;
         self.run(async move {
@@ -67,12 +65,12 @@ impl Rig {
         })
     }
 
-    fn told(&self, kind: EventKind) -> usize {
+    pub fn told(&self, kind: EventKind) -> usize {
         self.pool().events().iter().filter(|event| event.kind == kind).count()
     }
 
     /// All blocks, each as it was written.
-    fn is_whole(&self, when: &str) -> Result<(), String> {
+    pub fn is_whole(&self, when: &str) -> Result<(), String> {
         for block in 0..BLOCKS {
             same(&format!("block {block} {when}"), self.read(block)?, 2)?;
         }
@@ -145,71 +143,6 @@ fn a_scrub_goes_on_without_a_member_that_hangs() {
             }
         }
         Ok(())
-    });
-}
-
-/// Reads meet what is damaged in one copy; that is copied again before the other one is lost.
-#[test]
-fn what_a_reader_has_met_is_copied_again_without_a_scrub() {
-    provoke(Bug::HurtForgotten, 8, |seed| {
-        let bad = (seed % 2) as usize;
-        let rig = spoilt(seed, &[bad], |broken| &broken.flipping)?;
-        // The good one has something to do, so the bad one is asked.
-        rig.gates[1 - bad].hold(1, |request| matches!(request, Request::Read { .. }));
-        rig.start_read(BLOCKS);
-        rig.start_read(BLOCKS + 1);
-        rig.pause(MILLISECOND);
-        rig.gates[1 - bad].hold(0, |_| false);
-        // Several times: what is healed meanwhile is read from the bad one, too.
-        for _ in 0..8 {
-            rig.is_whole("from the good copy")?;
-            rig.pause(100 * MILLISECOND);
-        }
-        rig.gates[1 - bad].release();
-        assert!(rig.told(EventKind::DamageFound) > 0);
-        rig.pause(70 * SECOND);
-        rig.flush()?;
-        rig.offer(&[bad]);
-        rig.restart(KINDS[(seed / 2 % 2) as usize])?;
-        rig.is_whole("without the good member")?;
-        rig.destage()?;
-        (0..BLOCKS).try_for_each(|block| rig.settled(block))
-    });
-}
-
-/// Clean data in a single copy: what of it is damaged comes from the origin and is dropped, the rest stays.
-#[test]
-fn of_clean_data_in_a_single_copy_only_what_is_damaged_is_dropped() {
-    survive(8, |seed| {
-        let rig = Rig::new(seed, Plan { verify_reads: true, ..Plan::default() });
-        let whole = |wanted: u64| {
-            let volume = rig.volume();
-            let read = async move { volume.read(0, Buf::new(16 * BLOCK)).await };
-            let (buf, result) = rig.run(read)?;
-            result.map_err(|error| error.to_string())?;
-            (0..16).try_for_each(|block| {
-                let at = block as usize * BLOCK;
-                let found = version(block, &buf[at..at + BLOCK])?;
-                same(&format!("block {block}"), found, wanted).map(drop)
-            })
-        };
-        rig.write(2, 0, 16)?;
-        rig.destage()?;
-        let cached = rig.pool().blocks().0;
-        let bad = [3, 4, 11];
-        let mut content = vec![0; BLOCK];
-        for block in bad {
-            forebay_sim::content::fill(2, 0, block * 8, &mut content);
-            let log = rig.members[0].peek(0, MEMBER_BYTES as usize);
-            let at = log.chunks(BLOCK).position(|found| found == content).expect("it is there");
-            rig.members[0].poke((at * BLOCK) as u64 + 99, &[content[99] ^ 4]);
-        }
-        whole(2)?;
-        rig.pause(SECOND);
-        let (found, left) = (rig.pool().scrub().found, rig.pool().blocks().0);
-        assert_eq!((found.dropped, found.damaged, found.copied), (3, 3, 0));
-        assert_eq!(cached - left, 3);
-        whole(2)
     });
 }
 
@@ -462,10 +395,62 @@ fn what_no_copy_has_as_a_whole_is_put_together() {
 }
 
 /// Where a member has a block of the volume.
-fn find(rig: &Rig, member: usize, block: u64) -> u64 {
+pub fn find(rig: &Rig, member: usize, block: u64) -> u64 {
     let is_it = |at: &u64| {
         let bytes = rig.members[member].peek(*at, 4096);
         crate::rig::version(block, &bytes) == Ok(2)
     };
     (segments_offset(rig)..MEMBER_BYTES).step_by(4096).find(is_it).expect("it is there")
+}
+
+/// Whatever error the device gives for it.
+#[test]
+fn what_one_device_does_not_read_is_copied_again_from_the_other() {
+    survive(8, |seed| {
+        let bad = (seed % 2) as usize;
+        let rig = spoilt(seed, &[], |broken| &broken.flipping)?;
+        let at = find(&rig, bad, 3);
+        let trigger = Trigger::every(Ops::Reads).within(at..at + BLOCK as u64);
+        [&rig.broken[bad].timing_out, &rig.broken[bad].erring][(seed / 2 % 2) as usize]
+            .arm(trigger);
+        let found = rig.scrub()?.found;
+        if found.copied != 1 || found.unhealed + found.dropped > 0 {
+            return Err(format!("{found:?}"));
+        }
+        rig.flush()?;
+        rig.offer(&[bad]);
+        rig.restart(KINDS[(seed / 4 % 2) as usize])?;
+        rig.is_whole("without the member that has read it")?;
+        rig.destage()?;
+        (0..BLOCKS).try_for_each(|block| rig.settled(block))
+    });
+}
+
+/// Clean and dirty data of a device that returns nothing for a while.
+#[test]
+fn a_lap_that_gets_no_answer_does_not_say_that_all_was_read() {
+    survive(6, |seed| {
+        let rig = Rig::new(seed, Plan::default());
+        for block in 0..BLOCKS {
+            rig.write(2, block, 1)?;
+            if block == BLOCKS / 2 {
+                rig.destage()?;
+            }
+        }
+        rig.flush()?;
+        rig.flush()?;
+        let broken = &rig.broken[0];
+        let how = [&broken.failing, &broken.timing_out, &broken.erring][(seed % 3) as usize];
+        let cached = rig.pool().blocks().0;
+        how.arm(Trigger::every(Ops::Reads));
+        let found = rig.scrub()?.found;
+        assert!(!rig.was_told("all copies were read"));
+        assert_eq!((found.unhealed, found.dropped), (0, 0));
+        assert_eq!(rig.pool().blocks().0, cached, "what will be read again stays");
+        rig.broken[0].mend();
+        rig.is_whole("after it")?;
+        assert_eq!(rig.scrub()?.found.damaged, 0);
+        assert!(rig.was_told("all copies were read"));
+        rig.is_whole("after the next one")
+    });
 }

@@ -1,0 +1,103 @@
+//! What readers meet of damage: copied again, dropped or counted, without a scrub.
+
+use std::rc::Rc;
+
+use forebay_device::model::fault::{Ops, Trigger};
+use forebay_device::runtime::{MILLISECOND, SECOND};
+use forebay_device::{Buf, Request};
+use forebay_engine::EventKind;
+use forebay_engine::planted::Bug;
+
+use crate::rig::{BLOCK, KINDS, MEMBER_BYTES, Plan, Rig, provoke, same, survive, version};
+use crate::scrub::{BLOCKS, find, spoilt};
+
+/// Gives a member something to do, so that reads go to the other one, until its gate is released.
+fn occupy(rig: &Rig, member: usize) {
+    rig.gates[member].hold(1, |request| matches!(request, Request::Read { .. }));
+    rig.start_read(BLOCKS);
+    rig.start_read(BLOCKS + 1);
+    rig.pause(MILLISECOND);
+    rig.gates[member].hold(0, |_| false);
+}
+
+/// Whoever has lost the good member finds everything on the bad one.
+fn is_whole_on(rig: &Rc<Rig>, bad: usize, seed: u64) -> Result<(), String> {
+    rig.pause(70 * SECOND);
+    rig.flush()?;
+    rig.offer(&[bad]);
+    rig.restart(KINDS[(seed / 2 % 2) as usize])?;
+    rig.is_whole("without the good member")?;
+    rig.destage()?;
+    (0..BLOCKS).try_for_each(|block| rig.settled(block))
+}
+
+/// Reads meet what is damaged in one copy; that is copied again before the other one is lost.
+#[test]
+fn what_a_reader_has_met_is_copied_again_without_a_scrub() {
+    provoke(Bug::HurtForgotten, 8, |seed| {
+        let bad = (seed % 2) as usize;
+        let rig = spoilt(seed, &[bad], |broken| &broken.flipping)?;
+        occupy(&rig, 1 - bad);
+        // Several times: what is healed meanwhile is read from the bad one, too.
+        for _ in 0..8 {
+            rig.is_whole("from the good copy")?;
+            rig.pause(100 * MILLISECOND);
+        }
+        rig.gates[1 - bad].release();
+        assert!(rig.told(EventKind::DamageFound) > 0);
+        is_whole_on(&rig, bad, seed)
+    });
+}
+
+/// Whatever error the device gives for it.
+#[test]
+fn what_a_reader_gets_no_answer_for_is_copied_again() {
+    survive(8, |seed| {
+        let bad = (seed % 2) as usize;
+        let rig = spoilt(seed, &[], |broken| &broken.flipping)?;
+        let at = find(&rig, bad, 3);
+        let trigger = Trigger::every(Ops::Reads).within(at..at + BLOCK as u64);
+        [&rig.broken[bad].timing_out, &rig.broken[bad].erring][(seed / 4 % 2) as usize]
+            .arm(trigger);
+        occupy(&rig, 1 - bad);
+        rig.is_whole("from the good copy")?;
+        rig.gates[1 - bad].release();
+        is_whole_on(&rig, bad, seed)
+    });
+}
+
+/// Clean data in a single copy: what of it is damaged comes from the origin and is dropped, the rest stays.
+#[test]
+fn of_clean_data_in_a_single_copy_only_what_is_damaged_is_dropped() {
+    survive(8, |seed| {
+        let rig = Rig::new(seed, Plan { verify_reads: true, ..Plan::default() });
+        let whole = |wanted: u64| {
+            let volume = rig.volume();
+            let read = async move { volume.read(0, Buf::new(16 * BLOCK)).await };
+            let (buf, result) = rig.run(read)?;
+            result.map_err(|error| error.to_string())?;
+            (0..16).try_for_each(|block| {
+                let at = block as usize * BLOCK;
+                let found = version(block, &buf[at..at + BLOCK])?;
+                same(&format!("block {block}"), found, wanted).map(drop)
+            })
+        };
+        rig.write(2, 0, 16)?;
+        rig.destage()?;
+        let cached = rig.pool().blocks().0;
+        let bad = [3, 4, 11];
+        let mut content = vec![0; BLOCK];
+        for block in bad {
+            forebay_sim::content::fill(2, 0, block * 8, &mut content);
+            let log = rig.members[0].peek(0, MEMBER_BYTES as usize);
+            let at = log.chunks(BLOCK).position(|found| found == content).expect("it is there");
+            rig.members[0].poke((at * BLOCK) as u64 + 99, &[content[99] ^ 4]);
+        }
+        whole(2)?;
+        rig.pause(SECOND);
+        let (found, left) = (rig.pool().scrub().found, rig.pool().blocks().0);
+        assert_eq!((found.dropped, found.damaged, found.copied), (3, 3, 0));
+        assert_eq!(cached - left, 3);
+        whole(2)
+    });
+}
