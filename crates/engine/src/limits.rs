@@ -292,8 +292,12 @@ pub const RESERVABLE_PERCENT: u64 = 75;
 pub const PROMISE_PACKED_PERCENT: u64 = 80;
 
 /// Records that readers have found damaged in some copy, and that wait to be copied again: more than a bad
-/// spot of an SSD has. Of one that rots as a whole the scrub takes care.
+/// spot of an SSD has. Of further ones the sets are noted, and looked through as a whole.
 pub const HURT_RECORDS_MAX: usize = 256;
+
+/// Bytes a second at which such sets are looked through, whatever the rate of the scrub is: as many as that reads
+/// where nothing else is said.
+pub const HURT_SETS_RATE: u64 = SCRUB_RATE_DEFAULT;
 
 /// Time without an answer after which an origin counts as hung: what it was given and has not proven is dirty
 /// again then, and keeps no segment from being emptied. Disks that are woken take longer, and lose nothing by it.

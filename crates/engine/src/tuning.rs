@@ -3,7 +3,7 @@
 use forebay_device::Nanos;
 use forebay_device::runtime::{MILLISECOND, SECOND};
 
-use crate::limits::SPACE_SEGMENTS_MIN;
+use crate::limits::{HURT_RECORDS_MAX, SPACE_SEGMENTS_MIN};
 
 /// Rates and delays of the engine's background work. The defaults are for real devices; the
 /// simulator makes them small so that everything happens within a short run.
@@ -33,6 +33,9 @@ pub struct Tuning {
     pub sequential_cutoff_bytes: u64,
     /// Fewest segments of a reservation or a limit.
     pub space_segments_min: u32,
+    /// Records that readers have found damaged, and that wait one by one to be copied again; of further ones
+    /// the whole set is looked through.
+    pub hurt_records_max: usize,
     /// Whether destaging starts by itself when a volume is idle.
     pub destage_when_idle: bool,
 }
@@ -52,6 +55,7 @@ impl Default for Tuning {
             lap_percent: 4,
             sequential_cutoff_bytes: 1 << 20,
             space_segments_min: SPACE_SEGMENTS_MIN,
+            hurt_records_max: HURT_RECORDS_MAX,
             destage_when_idle: true,
         }
     }

@@ -105,9 +105,7 @@ impl Core {
         if self.is_good(header, &head, distance, &data) {
             return Some(data);
         }
-        let (segment, _) = self.segment_of(header, copy)?;
-        let member = self.sets.borrow().member_of(segment);
-        self.note_damage(member, 1);
+        self.note_damaged_copy(header, copy);
         None
     }
 

@@ -710,6 +710,7 @@ impl Config {
             destage_when_idle: !rng.one_in(4),
             sequential_cutoff_bytes: 0,
             space_segments_min: 1,
+            hurt_records_max: 4,
         }
     }
 }

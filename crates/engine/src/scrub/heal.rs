@@ -3,8 +3,11 @@
 //! * A lap of the scrub finds it, or whoever reads ([`Core::note_hurt`]): what has been read from another copy has
 //!   fewer of them than it should, and the next SSD may fail before the next lap.
 //! * What a reader has met is looked at again before anything is done: what was flipped on its way is good.
+//! * What readers meet is noted record by record as far as there is room, and beyond that set by set: such a set is
+//!   looked through as a whole, at a rate of its own. So nothing that was met waits for a lap.
 
 use std::collections::VecDeque;
+use std::collections::btree_map::Entry as Slot;
 use std::rc::Rc;
 use std::slice::from_ref;
 
@@ -14,9 +17,8 @@ use super::{At, Content, LOOK_INTERVAL};
 use crate::core::Core;
 use crate::counters::add;
 use crate::format::{Entry, EntryKind, State, Stream};
-use crate::ids::{Location, VolumeId};
+use crate::ids::{Location, SegmentId, VolumeId};
 use crate::index::Mapping;
-use crate::limits::HURT_RECORDS_MAX;
 use crate::log::new_entry;
 use crate::planted::{self, Bug};
 use crate::reclaim::SETS_MOVING_MAX;
@@ -29,17 +31,82 @@ use crate::walk::Run;
 impl Core {
     /// Notes that a copy of a record, whose header is there, could not be read or was not what was written.
     pub(crate) fn note_hurt(&self, header: Location) {
-        let mut hurt = self.scrub.hurt.borrow_mut();
-        // What there is no room for is found by a scrub.
-        if hurt.len() < HURT_RECORDS_MAX && !planted::is(Bug::HurtForgotten) && hurt.insert(header)
-        {
+        let (mut hurt, sets) = (self.scrub.hurt.borrow_mut(), self.sets.borrow());
+        let has_room = hurt.len() < self.tuning.hurt_records_max;
+        let (id, _) = sets.split(header);
+        let Some(set) = sets.get(id).filter(|_| !planted::is(Bug::HurtForgotten)) else { return };
+        let mut hurt_sets = self.scrub.hurt_sets.borrow_mut();
+        let is_new = match hurt.entry(header) {
+            Slot::Occupied(_) => false,
+            Slot::Vacant(slot) if has_room => {
+                slot.insert(0);
+                true
+            }
+            Slot::Vacant(_) => hurt_sets.insert(id, set.incarnation) != Some(set.incarnation),
+        };
+        if is_new {
             self.housekeeping.wake_all();
         }
     }
 
-    /// Heals what readers have met, as far as that can be done now; whether it could.
+    /// Notes that a reader has found a copy of a record damaged. It counts once: whoever heals the record
+    /// counts the rest of it.
+    pub(crate) fn note_damaged_copy(&self, header: Location, copy: usize) {
+        self.note_hurt(header);
+        let Some((segment, _)) = self.segment_of(header, copy) else { return };
+        let is_first = {
+            let mut hurt = self.scrub.hurt.borrow_mut();
+            let counted = hurt.get_mut(&header).filter(|counted| **counted >> copy & 1 == 0);
+            counted.map(|counted| *counted |= 1 << copy).is_some()
+        };
+        if is_first {
+            let member = self.sets.borrow().member_of(segment);
+            self.note_damage(member, 1);
+        }
+    }
+
+    fn is_hurt(&self) -> bool {
+        !self.scrub.hurt.borrow().is_empty() || !self.scrub.hurt_sets.borrow().is_empty()
+    }
+
+    /// Heals what readers have met, as far as that can be done now; whether it could. Of sets one, so that
+    /// what is met meanwhile does not wait for all of them.
     async fn heal_hurt(self: &Rc<Self>) -> bool {
-        let all: Vec<Location> = self.scrub.hurt.borrow().iter().copied().collect();
+        let is_done = self.heal_hurt_records().await;
+        self.heal_hurt_set().await && is_done
+    }
+
+    /// Looks through one of the sets in which there is more than was noted record by record; false if there are
+    /// some and none could be.
+    async fn heal_hurt_set(self: &Rc<Self>) -> bool {
+        let closed: Vec<SegmentId> = {
+            let (mut hurt, sets) = (self.scrub.hurt_sets.borrow_mut(), self.sets.borrow());
+            // An open one waits until it is closed.
+            let has_more =
+                |state| matches!(state, SetState::Open | SetState::Closing | SetState::Closed);
+            hurt.retain(|id, incarnation| {
+                let set = sets.get(*id).filter(|set| set.incarnation == *incarnation);
+                set.is_some_and(|set| has_more(set.state))
+            });
+            let state = |id: &SegmentId| sets.get(*id).map(|set| set.state);
+            hurt.keys().filter(|id| state(id) == Some(SetState::Closed)).copied().collect()
+        };
+        for id in closed {
+            // What is met in it from now on is noted anew.
+            let noted = self.scrub.hurt_sets.borrow_mut().remove(&id);
+            let Some(incarnation) = noted else { continue };
+            planted::seen("healed: a set with more than is noted");
+            if self.scrub_set(At { lap: None, set: id, incarnation }).await {
+                return true;
+            }
+            self.scrub.hurt_sets.borrow_mut().insert(id, incarnation);
+        }
+        self.scrub.hurt_sets.borrow().is_empty()
+    }
+
+    /// See [`Core::heal_hurt`].
+    async fn heal_hurt_records(self: &Rc<Self>) -> bool {
+        let all: Vec<Location> = self.scrub.hurt.borrow().keys().copied().collect();
         let mut is_done = true;
         for chunk in
             all.chunk_by(|&a, &b| self.sets.borrow().split(a).0 == self.sets.borrow().split(b).0)
@@ -56,13 +123,13 @@ impl Core {
     async fn heal_records(self: &Rc<Self>, headers: &[Location]) -> bool {
         let forget = || {
             let mut hurt = self.scrub.hurt.borrow_mut();
-            hurt.retain(|header| !headers.contains(header));
+            hurt.retain(|header, _| !headers.contains(header));
         };
         let (id, _) = self.sets.borrow().split(headers[0]);
         let found =
             self.sets.borrow().get(id).map(|set| (set.state, set.incarnation, set.holds_data()));
         let at = match found {
-            Some((SetState::Closed, incarnation, true)) => At { lap: 0, set: id, incarnation },
+            Some((SetState::Closed, incarnation, true)) => At { lap: None, set: id, incarnation },
             // It goes on once it is closed, if it is about data.
             Some((SetState::Open | SetState::Closing, _, true)) => return false,
             _ => {
@@ -200,7 +267,7 @@ impl Core {
 /// Heals what readers have met.
 pub(crate) async fn healer(core: Rc<Core>) {
     while !core.is_scrub_over() {
-        let is_some = || !core.scrub.hurt.borrow().is_empty();
+        let is_some = || core.is_hurt();
         if is_some() && core.healing_waits_for().is_empty() && core.heal_hurt().await {
             continue;
         }

@@ -22,7 +22,7 @@ mod heal;
 mod inspect;
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::rc::Rc;
 use std::slice::from_ref;
@@ -40,7 +40,7 @@ use crate::event::EventKind;
 use crate::ids::{BLOCK_BYTES, Incarnation, Location, SegmentId, VolumeId};
 use crate::index::Mapping;
 use crate::limits::{
-    HEALED_PROVEN_SPAN, MEMBERS_MAX, SCRUB_BUSY_PART, SCRUB_LAP_SECONDS, SCRUB_RATE_MAX,
+    HEALED_PROVEN_SPAN, HURT_SETS_RATE, SCRUB_BUSY_PART, SCRUB_LAP_SECONDS, SCRUB_RATE_MAX,
     SCRUB_RATE_MIN, SCRUB_STORE_INTERVAL,
 };
 use crate::planted;
@@ -106,8 +106,11 @@ pub(crate) struct Scrub {
     found: RefCell<ScrubFound>,
     /// Since when there are moves of dirty data that no root's images know.
     healed_since: Cell<Option<Nanos>>,
-    /// Records that somebody could not read in some copy, by where their headers are.
-    hurt: RefCell<BTreeSet<Location>>,
+    /// Records that somebody could not read in some copy, by where their headers are; and, as bits, in which copies
+    /// that was counted as damage.
+    hurt: RefCell<BTreeMap<Location, u8>>,
+    /// Sets with more of them than there was room for.
+    hurt_sets: RefCell<BTreeMap<SegmentId, Incarnation>>,
     /// When its place was stored, and whether it has to be as soon as possible.
     stored: Cell<Nanos>,
     is_new: Cell<bool>,
@@ -174,10 +177,11 @@ struct Looked {
     unread: u64,
 }
 
-/// A set that a lap is at.
+/// A set that somebody is at.
 #[derive(Clone, Copy)]
 struct At {
-    lap: u64,
+    /// None: whoever heals what readers have met.
+    lap: Option<u64>,
     set: SegmentId,
     incarnation: Incarnation,
 }
@@ -219,7 +223,10 @@ impl Core {
         ""
     }
 
-    fn may_scrub(&self, lap: u64) -> bool {
+    fn may_scrub(&self, at: At) -> bool {
+        let Some(lap) = at.lap else {
+            return !self.is_scrub_over() && self.healing_waits_for().is_empty();
+        };
         !self.is_scrub_over()
             && self.scrub_waits_for().is_empty()
             && self.scrub.lap.get().is_some_and(|now| now.number == lap)
@@ -265,7 +272,7 @@ impl Core {
             set.state == SetState::Closed && held && !set.has_no_copy()
         };
         let set = sets.iter_from(SegmentId(lap.next)).find(worth)?;
-        Some(At { lap: lap.number, set: set.id, incarnation: set.incarnation })
+        Some(At { lap: Some(lap.number), set: set.id, incarnation: set.incarnation })
     }
 
     /// Goes through one set; false if something came between, so that it has to be done again.
@@ -279,7 +286,7 @@ impl Core {
             if !self.is_at(at) {
                 break;
             }
-            if !self.may_scrub(at.lap) {
+            if !self.may_scrub(at) {
                 return false;
             }
             let pinned = self.pin_set(at.set);
@@ -299,12 +306,16 @@ impl Core {
             let Some(looked) = looked else { return false };
             unread += looked.unread;
             add(&self.counters.scrub_bytes, looked.bytes);
-            self.scrub.change(at.lap, |lap| lap.read_bytes += looked.bytes);
+            if let Some(lap) = at.lap {
+                self.scrub.change(lap, |lap| lap.read_bytes += looked.bytes);
+            }
             self.pace_scrub(at, looked.bytes).await;
         }
-        self.scrub.found.borrow_mut().unread += unread;
+        if at.lap.is_some() {
+            self.scrub.found.borrow_mut().unread += unread;
+        }
         // Its error has latched the pool and is an event.
-        damaged == 0 || self.replace_records(damaged).await
+        (damaged == 0 || self.replace_records(damaged).await) && (at.lap.is_some() || unread == 0)
     }
 
     /// Looks at a record of facts, or of an image; nothing if it has to be done again.
@@ -318,7 +329,7 @@ impl Core {
         let found = self.inspect(item.header, item.head, from_ref(blocks)).await?;
         if (found.bad_headers != 0 || found.bad.iter().any(|bad| *bad != 0)) && self.is_at(at) {
             *damaged += 1;
-            self.note_bad_copies(at.set, &found);
+            self.note_damages(self.bad_copies(at.set, item.header, &found));
         }
         Some(Looked { bytes: found.bytes, unread: 0 })
     }
@@ -405,9 +416,13 @@ impl Core {
                 looked.unread = gone;
                 break;
             }
-            self.note_bad_copies(at.set, &found);
+            let damages = self.bad_copies(at.set, item.header, &found);
             left = self.heal(&live, &found).await?;
             looked.unread += found.unsure_count(&live);
+            // Only now, as what has to wait is looked at again.
+            if looked.unread == 0 || at.lap.is_some() {
+                self.note_damages(damages);
+            }
             let volumes: BTreeSet<VolumeId> = left.iter().map(|(volume, _)| *volume).collect();
             for v in volumes.into_iter().filter_map(|volume| self.volume(volume)) {
                 // Its error is an event; what is dirty again is healed as such.
@@ -417,30 +432,44 @@ impl Core {
         Some(looked)
     }
 
-    /// Notes for each member what it has returned.
-    fn note_bad_copies(&self, set: SegmentId, found: &Inspection) {
-        for copy in 0..MEMBERS_MAX {
+    /// How many blocks each member has returned damaged, or not at all, but for what was counted when a reader
+    /// met it.
+    fn bad_copies(
+        &self,
+        set: SegmentId,
+        header: Location,
+        found: &Inspection,
+    ) -> Vec<(usize, u64)> {
+        let (sets, hurt) = (self.sets.borrow(), self.scrub.hurt.borrow());
+        let counted = hurt.get(&header).copied().unwrap_or(0);
+        let segments = sets.get(set).map_or(&[][..], |set| &set.segments);
+        let mut damages = Vec::with_capacity(segments.len());
+        for (copy, segment) in segments.iter().enumerate() {
             let blocks = found.bad.iter().filter(|bad| **bad >> copy & 1 == 1).count() as u64;
             let blocks = blocks.max(u64::from(found.bad_headers >> copy & 1));
-            let segment = {
-                let sets = self.sets.borrow();
-                let segments = sets.get(set).map_or(&[][..], |set| &set.segments);
-                segments.get(copy).map(|segment| sets.member_of(*segment))
-            };
-            if let Some(member) = segment.filter(|_| blocks > 0) {
-                self.note_damage(member, blocks);
-            }
+            let before = u64::from(counted >> copy & 1);
+            damages.push((sets.member_of(*segment), blocks.saturating_sub(before)));
+        }
+        damages
+    }
+
+    fn note_damages(&self, damages: Vec<(usize, u64)>) {
+        for (member, blocks) in damages.into_iter().filter(|(_, blocks)| *blocks > 0) {
+            self.note_damage(member, blocks);
         }
     }
 
     /// Waits for as long as what was read is to take.
     async fn pace_scrub(&self, at: At, bytes: u64) {
-        let rate = self.superblock.borrow().scrub_rate_bytes_per_s.max(1);
+        let rate = match at.lap {
+            Some(_) => self.superblock.borrow().scrub_rate_bytes_per_s.max(1),
+            None => HURT_SETS_RATE,
+        };
         let span = u128::from(bytes) * u128::from(SECOND) / u128::from(rate);
         let span = u64::try_from(span).unwrap_or(u64::MAX);
         for _ in 0..SCRUB_BUSY_PART {
             let timer = self.rt.sleep(span);
-            self.housekeeping.until_or(|| !self.may_scrub(at.lap), timer).await;
+            self.housekeeping.until_or(|| !self.may_scrub(at), timer).await;
             let busy = {
                 let sets = self.sets.borrow();
                 let segments = sets.get(at.set).map_or(&[][..], |set| &set.segments);

@@ -5,11 +5,11 @@ use std::rc::Rc;
 use forebay_device::model::fault::{Ops, Trigger};
 use forebay_device::runtime::{MILLISECOND, SECOND};
 use forebay_device::{Buf, Request};
-use forebay_engine::EventKind;
 use forebay_engine::planted::Bug;
+use forebay_engine::{EventKind, Tuning};
 
-use crate::rig::{BLOCK, KINDS, MEMBER_BYTES, Plan, Rig, provoke, same, survive, version};
-use crate::scrub::{BLOCKS, find, spoilt};
+use crate::rig::{BLOCK, KINDS, MEMBER_BYTES, Plan, Rig, lazy, provoke, same, survive, version};
+use crate::scrub::{BLOCKS, find, spoilt, spoilt_with};
 
 /// Gives a member something to do, so that reads go to the other one, until its gate is released.
 fn occupy(rig: &Rig, member: usize) {
@@ -18,6 +18,12 @@ fn occupy(rig: &Rig, member: usize) {
     rig.start_read(BLOCKS + 1);
     rig.pause(MILLISECOND);
     rig.gates[member].hold(0, |_| false);
+}
+
+/// Whether a record is written, in a pool of this size.
+fn is_record_write(request: &Request) -> bool {
+    matches!(request, Request::Write { offset, data }
+        if *offset >= 320 << 10 && data.len() > BLOCK)
 }
 
 /// Whoever has lost the good member finds everything on the bad one.
@@ -29,6 +35,10 @@ fn is_whole_on(rig: &Rc<Rig>, bad: usize, seed: u64) -> Result<(), String> {
     rig.is_whole("without the good member")?;
     rig.destage()?;
     (0..BLOCKS).try_for_each(|block| rig.settled(block))
+}
+
+fn damaged(rig: &Rig) -> u64 {
+    rig.pool().damaged_blocks().iter().map(|(_, blocks)| blocks).sum()
 }
 
 /// Reads meet what is damaged in one copy; that is copied again before the other one is lost.
@@ -63,6 +73,66 @@ fn what_a_reader_gets_no_answer_for_is_copied_again() {
         rig.is_whole("from the good copy")?;
         rig.gates[1 - bad].release();
         is_whole_on(&rig, bad, seed)
+    });
+}
+
+/// Each is met once, while none can be copied again.
+#[test]
+fn more_than_are_noted_one_by_one_are_copied_again() {
+    survive(8, |seed| {
+        let bad = (seed % 2) as usize;
+        let tuning = Tuning { hurt_records_max: 2, ..lazy() };
+        let rig = spoilt_with(tuning, seed, &[bad], |broken| &broken.flipping)?;
+        occupy(&rig, 1 - bad);
+        rig.gates[1 - bad].hold(1, is_record_write);
+        rig.is_whole("from the good copy")?;
+        assert_eq!(rig.gates[1 - bad].held(), 2, "the first one is on its way to its new place");
+        rig.gates[1 - bad].release();
+        is_whole_on(&rig, bad, seed)
+    });
+}
+
+/// One block on either member is damaged; reads meet one of the two.
+#[test]
+fn what_is_damaged_counts_once_however_often_it_is_read() {
+    survive(4, |seed| {
+        let plan = Plan { members: 2, copies: 2, verify_reads: true, ..Plan::default() };
+        let rig = Rig::new(seed, plan);
+        for block in 0..BLOCKS / 2 {
+            rig.write(2, block, 1)?;
+        }
+        rig.write(2, BLOCKS / 2, 2)?;
+        for member in 0..2 {
+            let at = find(&rig, member, BLOCKS / 2 + member as u64);
+            let byte = rig.members[member].peek(at + 99, 1)[0];
+            rig.members[member].poke(at + 99, &[byte ^ 4]);
+        }
+        // Its set is open, so it is not copied again yet.
+        for _ in 0..20 {
+            for block in 0..2 {
+                same("a block", rig.read(BLOCKS / 2 + block)?, 2)?;
+            }
+            rig.pause(10 * MILLISECOND);
+        }
+        if damaged(&rig) != 1 {
+            return Err(format!("{} blocks in an open set", damaged(&rig)));
+        }
+        for block in BLOCKS / 2 + 2..BLOCKS {
+            rig.write(2, block, 1)?;
+        }
+        rig.flush()?;
+        rig.flush()?;
+        rig.pause(5 * SECOND);
+        // Whoever copies the record again looks at all of it.
+        if damaged(&rig) != 2 {
+            return Err(format!("{} blocks when it was copied again", damaged(&rig)));
+        }
+        rig.scrub()?;
+        rig.is_whole("at last")?;
+        if damaged(&rig) != 2 {
+            return Err(format!("{} blocks at last", damaged(&rig)));
+        }
+        Ok(())
     });
 }
 

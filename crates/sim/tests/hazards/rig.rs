@@ -259,6 +259,7 @@ pub fn lazy() -> Tuning {
         destage_when_idle: false,
         sequential_cutoff_bytes: 1 << 20,
         space_segments_min: 1,
+        hurt_records_max: 256,
     }
 }
 

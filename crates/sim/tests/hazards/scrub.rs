@@ -9,9 +9,11 @@ use forebay_device::runtime::{MILLISECOND, SECOND};
 use forebay_device::{Request, Runtime};
 use forebay_engine::format::{SUPERBLOCK_BYTES, Superblock};
 use forebay_engine::planted::Bug;
-use forebay_engine::{EventKind, Mode, ScrubStatus};
+use forebay_engine::{EventKind, Mode, ScrubStatus, Tuning};
 
-use crate::rig::{BLOCK, Breakage, KINDS, MEMBER_BYTES, Plan, Rig, SOON, provoke, same, survive};
+use crate::rig::{
+    BLOCK, Breakage, KINDS, MEMBER_BYTES, Plan, Rig, SOON, lazy, provoke, same, survive,
+};
 
 /// Blocks that are damaged, and so many more that fill the sets which they are in.
 pub const DAMAGED: u64 = 32;
@@ -33,7 +35,16 @@ pub fn spoilt(
     members: &[usize],
     how: fn(&Breakage) -> &Rc<Faults>,
 ) -> Result<Rc<Rig>, String> {
-    let plan = Plan { members: 2, copies: 2, verify_reads: true, ..Plan::default() };
+    spoilt_with(lazy(), seed, members, how)
+}
+
+pub fn spoilt_with(
+    tuning: Tuning,
+    seed: u64,
+    members: &[usize],
+    how: fn(&Breakage) -> &Rc<Faults>,
+) -> Result<Rc<Rig>, String> {
+    let plan = Plan { members: 2, copies: 2, verify_reads: true, tuning, ..Plan::default() };
     let rig = Rig::new(seed, plan);
     for block in 0..4 {
         rig.write(2, BLOCKS + block, 1)?;
