@@ -44,4 +44,8 @@ pub struct Scrub {
     /// Blocks of 4 KiB that no cache device has returned, and of which none has said that it cannot.
     #[serde(default)]
     pub unread_blocks: u64,
+    /// Blocks of 4 KiB that were dropped since the pool was opened because no copy of them could be read right,
+    /// whoever met them; their origins have them.
+    #[serde(default)]
+    pub damage_dropped_blocks: u64,
 }

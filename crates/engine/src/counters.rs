@@ -96,6 +96,8 @@ counters! {
         ssd_checkpoint_bytes,
         /// Times that what a copy returned did not fit its checksums, or could not be read.
         verify_failures,
+        /// Blocks dropped from the cache because no copy of them could be read right; their origins have them.
+        damage_dropped_blocks,
         /// Bytes that scrubs have read, all copies.
         scrub_bytes,
         /// Live blocks that scrubs have found damaged in some copy.

@@ -400,9 +400,8 @@ impl Core {
                         ready_blocks += m.count;
                         ready.push((volume, m, data));
                     }
-                    Err(_) if m.state == State::Clean => {
-                        self.evict(volume, m.block, m.count, m.location);
-                    }
+                    // Here, too, only what is bad of it goes.
+                    Err(_) if m.state == State::Clean => self.drop_met(volume, &m).await,
                     // What is good of it stays, and is moved the next time.
                     Err(_) => self.settle_unreadable(volume, &m).await?,
                 }

@@ -559,7 +559,7 @@ impl Core {
                 match data {
                     Ok(data) => ready.push((volume, m, data)),
                     Err(error) if owed => damaged.push((volume, m, error)),
-                    Err(_) => self.evict(volume, m.block, m.count, m.location),
+                    Err(_) => self.drop_unreadable(volume, &m),
                 }
             }
         }

@@ -185,7 +185,7 @@ impl Core {
             };
             if !m.state.is_owed() {
                 seen("damaged: dropped");
-                self.evict(volume, m.block, m.count, m.location);
+                self.drop_unreadable(volume, &m);
                 continue;
             }
             self.ram.borrow_mut().void(volume, m.block, m.count.into());

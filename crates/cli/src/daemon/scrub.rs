@@ -36,6 +36,7 @@ pub(super) fn describe(open: &Open) -> api::Scrub {
         unhealed_blocks: scrub.found.unhealed,
         replaced_records: scrub.found.replaced,
         unread_blocks: scrub.found.unread,
+        damage_dropped_blocks: open.pool.counters().damage_dropped_blocks.get(),
     }
 }
 

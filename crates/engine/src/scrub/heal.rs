@@ -228,7 +228,7 @@ impl Core {
         let (header, first) = (Location(m.location.0 - u64::from(m.distance)), m.distance.into());
         let Some(found) = self.inspect(header, first, from_ref(&(first..first + m.count))).await
         else {
-            return self.evict(volume, m.block, m.count, m.location);
+            return self.drop_unreadable(volume, m);
         };
         let gone = (0..m.count).filter(|&i| found.blocks[i as usize].is_none());
         for part in gone.map(|i| m.part(i, 1)) {
@@ -244,6 +244,12 @@ impl Core {
         planted::seen("scrub: dropped");
         self.note_found(part.count, |found| &mut found.dropped);
         add(&self.counters.scrub_dropped_blocks, part.count.into());
+        self.drop_unreadable(volume, part);
+    }
+
+    /// Drops clean data of which no copy can be read right: whoever does so comes here.
+    pub(crate) fn drop_unreadable(&self, volume: VolumeId, part: &Mapping) {
+        add(&self.counters.damage_dropped_blocks, part.count.into());
         self.evict(volume, part.block, part.count, part.location);
     }
 

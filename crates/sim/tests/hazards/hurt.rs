@@ -136,6 +136,12 @@ fn what_is_damaged_counts_once_however_often_it_is_read() {
     });
 }
 
+/// What is dropped because no copy of it can be read.
+fn damage_dropped(rig: &Rig) -> u64 {
+    let counters = rig.pool().counters().list();
+    counters.iter().find(|(name, _)| *name == "damage_dropped_blocks").map_or(0, |found| found.1)
+}
+
 /// Clean data in a single copy: what of it is damaged comes from the origin and is dropped, the rest stays.
 #[test]
 fn of_clean_data_in_a_single_copy_only_what_is_damaged_is_dropped() {
@@ -167,7 +173,30 @@ fn of_clean_data_in_a_single_copy_only_what_is_damaged_is_dropped() {
         rig.pause(SECOND);
         let (found, left) = (rig.pool().scrub().found, rig.pool().blocks().0);
         assert_eq!((found.dropped, found.damaged, found.copied), (3, 3, 0));
-        assert_eq!(cached - left, 3);
+        assert_eq!((cached - left, damage_dropped(&rig)), (3, 3));
         whole(2)
+    });
+}
+
+/// A device that returns nothing for a while, and what is read meanwhile.
+#[test]
+fn clean_blocks_that_no_device_returns_are_counted_when_they_are_dropped() {
+    survive(6, |seed| {
+        let rig = Rig::new(seed, Plan { verify_reads: seed % 2 == 0, ..Plan::default() });
+        for block in 0..16 {
+            rig.write(2, block, 1)?;
+        }
+        rig.destage()?;
+        let broken = &rig.broken[0];
+        let how = [&broken.failing, &broken.timing_out, &broken.erring][(seed / 2) as usize];
+        how.arm(Trigger::every(Ops::Reads));
+        for block in 0..8 {
+            same("a block", rig.read(block)?, 2)?;
+        }
+        let dropped = damage_dropped(&rig);
+        if dropped != 8 {
+            return Err(format!("{dropped} blocks"));
+        }
+        Ok(())
     });
 }
