@@ -39,7 +39,8 @@ pub struct Scrub {
     pub dropped_blocks: u64,
     /// Of those, dirty and good in no copy.
     pub unhealed_blocks: u64,
-    /// Records of metadata that were damaged in some copy and are needed no more.
+    /// Records of metadata that were damaged in some copy and are needed no more; superblocks, roots and headers of
+    /// segments that were written anew.
     pub replaced_records: u64,
     /// Blocks of 4 KiB that no cache device has returned, and of which none has said that it cannot.
     #[serde(default)]

@@ -352,7 +352,7 @@ impl Core {
     }
 
     /// Writes the first blocks of segments, durably.
-    async fn write_headers(
+    pub(crate) async fn write_headers(
         &self,
         headers: impl Iterator<Item = (SegmentId, Vec<u8>)>,
     ) -> Result<()> {

@@ -11,7 +11,8 @@
 //! * What was copied again counts as healed only behind a root (INV-71): in a replay a move of dirty
 //!   data needs the record that it copied, and that is what is damaged.
 //! * Facts and images that are damaged are healed by a lap of the checkpoint: behind its root nobody
-//!   needs them. Footers are not looked at: they only spare a start the reading of a set.
+//!   needs them. Footers are not looked at: they only spare a start the reading of a set. What else a start depends
+//!   on is written anew ([`metadata`]).
 //! * What nobody can tell is left as it is, and counted: a lap says that all copies were read only if they were
 //!   (INV-96).
 //! * It yields: a part of its rate is left while clients read the same members ([`SCRUB_BUSY_PART`]); it
@@ -20,6 +21,7 @@
 
 mod heal;
 mod inspect;
+mod metadata;
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -62,7 +64,8 @@ pub struct ScrubFound {
     pub copied: u64,
     /// Of those, dirty ones that are good in no copy.
     pub unhealed: u64,
-    /// Records of facts and images that were damaged in some copy, and are needed no more.
+    /// Records of facts and images that were damaged in some copy, and are needed no more; and superblocks, roots
+    /// and headers of segments that were written anew.
     pub replaced: u64,
     /// Live blocks that no cache device has returned, and of which none has said that it cannot.
     pub unread: u64,
@@ -278,6 +281,9 @@ impl Core {
     /// Goes through one set; false if something came between, so that it has to be done again.
     async fn scrub_set(self: &Rc<Self>, at: At) -> bool {
         let (mut damaged, mut unread) = (0, 0);
+        if !self.mend_headers(at).await {
+            return false;
+        }
         let Some(items) = self.items_of(at.set).await else {
             // What it holds cannot be told. Behind a root nobody needs it.
             return self.is_at(at) && self.replace_records(1).await;
@@ -552,7 +558,10 @@ pub(crate) async fn scrubber(core: Rc<Core>) {
             }
             (Some(_), None) => {
                 core.prove_healed(true).await;
-                core.end_scrub();
+                // Its error has latched the pool and is an event.
+                if core.mend_slots().await.is_ok() {
+                    core.end_scrub();
+                }
                 true
             }
             (None, _) => false,

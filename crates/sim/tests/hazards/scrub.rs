@@ -7,12 +7,13 @@ use forebay_device::model::fault::{Faults, Ops, Trigger};
 use forebay_device::model::world::Crash;
 use forebay_device::runtime::{MILLISECOND, SECOND};
 use forebay_device::{Request, Runtime};
-use forebay_engine::format::{SUPERBLOCK_BYTES, Superblock};
+use forebay_engine::format::{Root, SUPERBLOCK_BYTES, Superblock};
 use forebay_engine::planted::Bug;
 use forebay_engine::{EventKind, Mode, ScrubStatus, Tuning};
 
 use crate::rig::{
-    BLOCK, Breakage, KINDS, MEMBER_BYTES, Plan, Rig, SOON, lazy, provoke, same, survive,
+    BLOCK, Breakage, KINDS, MEMBER_BYTES, Plan, Rig, SEGMENT_BYTES, SOON, lazy, provoke, same,
+    survive,
 };
 
 /// Blocks that are damaged, and so many more that fill the sets which they are in.
@@ -463,5 +464,77 @@ fn a_lap_that_gets_no_answer_does_not_say_that_all_was_read() {
         assert_eq!(rig.scrub()?.found.damaged, 0);
         assert!(rig.was_told("all copies were read"));
         rig.is_whole("after the next one")
+    });
+}
+
+/// One slot of the superblocks and one of the roots, on one member: both are read at each start.
+#[test]
+fn a_lap_writes_rotten_superblocks_and_roots_anew() {
+    survive(8, |seed| {
+        let rig = spoilt(seed, &[], |broken| &broken.flipping)?;
+        let (bad, slot) = ((seed % 2) as usize, seed / 2 % 2);
+        let root_bytes = u64::from(rig.pool().superblock().root_bytes);
+        let superblock_at = slot * SUPERBLOCK_BYTES as u64;
+        let root_at = 2 * SUPERBLOCK_BYTES as u64 + (seed / 4 % 2) * root_bytes;
+        // It has a place by now that is stored, so that nothing else writes them.
+        rig.scrub()?;
+        rig.pause(2 * SECOND);
+        let is_sound = || {
+            let superblock = rig.members[bad].peek(superblock_at, SUPERBLOCK_BYTES);
+            let root = rig.members[bad].peek(root_at, root_bytes as usize);
+            (Superblock::decode(&superblock).is_ok(), Root::decode(&root).is_ok())
+        };
+        assert_eq!(is_sound(), (true, true));
+        rig.pool().start_scrub().unwrap();
+        // Its beginning is durable.
+        rig.pause(MILLISECOND);
+        for at in [superblock_at, root_at] {
+            let byte = rig.members[bad].peek(at + 40, 1)[0];
+            rig.members[bad].poke(at + 40, &[byte ^ 4]);
+        }
+        assert_eq!(is_sound(), (false, false));
+        let laps = rig.pool().counters().scrub_laps.get();
+        let mut looks = 0;
+        while rig.pool().counters().scrub_laps.get() == laps {
+            rig.pause(MILLISECOND);
+            looks += 1;
+            assert!(looks < 100_000);
+        }
+        let found = rig.pool().scrub().found;
+        if is_sound() != (true, true) || (found.replaced, found.damaged) != (2, 0) {
+            return Err(format!("{:?}, {found:?}", is_sound()));
+        }
+        rig.is_whole("meanwhile")?;
+        rig.offer(&[bad]);
+        rig.restart(KINDS[(seed % 2) as usize])?;
+        rig.is_whole("from the one with the new ones")
+    });
+}
+
+/// Of sets with one copy and with two; each header names the others.
+#[test]
+fn a_lap_writes_rotten_headers_of_segments_anew() {
+    survive(8, |seed| {
+        let copies = 1 + (seed % 2) as u8;
+        let rig = Rig::new(seed, Plan { members: copies.into(), copies, ..Plan::default() });
+        for block in 0..BLOCKS {
+            rig.write(2, block, 1)?;
+        }
+        rig.flush()?;
+        rig.flush()?;
+        let bad = (seed / 2 % u64::from(copies)) as usize;
+        let at = find(&rig, bad, 3);
+        let at = at - (at - segments_offset(&rig)) % SEGMENT_BYTES;
+        let before = rig.members[bad].peek(at, BLOCK);
+        let byte = rig.members[bad].peek(at + 40, 1)[0];
+        rig.members[bad].poke(at + 40, &[byte ^ 4]);
+        let found = rig.scrub()?.found;
+        assert_eq!(rig.members[bad].peek(at, BLOCK), before, "as it was");
+        assert_eq!((found.replaced, found.damaged), (1, 0));
+        rig.offer(&[bad]);
+        rig.restart(KINDS[(seed / 4 % 2) as usize])?;
+        rig.is_whole("after a start")?;
+        rig.destage()?;
+        (0..BLOCKS).try_for_each(|block| rig.settled(block))
     });
 }
