@@ -126,10 +126,10 @@ impl Core {
             let read = |at: u64, blocks: u32| {
                 member.device.read(at, Buf::new(blocks as usize * BLOCK_BYTES as usize))
             };
+            // Whatever is wrong with this place, a device that is there returns another one.
             let error = match read(at, m.count).await.result {
-                // A sector may be bad; a device that is there returns another one.
-                Err(error) if error.kind == IoErrorKind::Media => read(0, 1).await.result.err(),
-                result => result.err(),
+                Ok(()) => None,
+                Err(_) => read(0, 1).await.result.err(),
             };
             if let Some(error) = error {
                 has_failed = true;
