@@ -1,8 +1,8 @@
 //! Members that answer, and take much longer for it than the others: an SSD that throttles for heat, retries reads, or
 //! is worn or full inside. A pool with copies is as slow as the slowest of its SSDs.
 //!
-//! * Some requests of each member are timed: hits, and appends to the log. Both are spread over members without
-//!   regard to which one it is, so what they take differs only by the device.
+//! * Some requests of each member are timed: hits, what is read to be checked, and appends to the log. All are spread
+//!   over members without regard to which one it is, so what they take differs only by the device.
 //! * Once a minute the 99th percentiles are compared. Nothing is done about a slow member but to tell: reads go to the
 //!   shorter queue anyway where there is a choice ([`crate::copies`]), and one that does not answer is another
 //!   matter ([`crate::deadline`]).

@@ -118,11 +118,12 @@ impl Core {
         into: Buf,
     ) -> Option<(Data, Data)> {
         let (member, at) = self.copy_of(header, copy)?;
-        let _queued = member.queue.guard();
+        let (_queued, begun) = (member.queue.guard(), member.spans.begin(&*self.rt));
         let head_io = member.device.read(at, Buf::new(BLOCK));
         let (member, data_at) = self.copy_of(location, copy)?;
         let data_io = member.device.read(data_at, into);
         let (head, data) = (head_io.await, data_io.await);
+        member.spans.end(&*self.rt, begun);
         head.result.ok().and(data.result.ok())?;
         let (first, data) = (head.buf?.freeze(), data.buf?.freeze());
         match RecordHeader::peek(&first) {
@@ -137,8 +138,9 @@ impl Core {
     /// Blocks of one copy, whatever they are.
     async fn read_place(&self, at: Location, count: u32, copy: usize) -> Option<Data> {
         let (member, at) = self.copy_of(at, copy)?;
-        let _queued = member.queue.guard();
+        let (_queued, begun) = (member.queue.guard(), member.spans.begin(&*self.rt));
         let outcome = member.device.read(at, Buf::new(count as usize * BLOCK)).await;
+        member.spans.end(&*self.rt, begun);
         outcome.result.ok()?;
         outcome.buf.map(Buf::freeze)
     }

@@ -47,3 +47,28 @@ fn a_member_that_takes_ten_times_as_long_is_told_of_once() {
         Ok(())
     });
 }
+
+#[test]
+fn a_slow_member_is_told_of_also_where_every_read_is_checked_and_nobody_writes() {
+    survive(2, |seed| {
+        let rig = Rig::new(seed, Plan { members: 2, copies: 2, ..Plan::default() });
+        for at in 0..32 {
+            rig.write(2, 6 * at, 6)?;
+        }
+        rig.flush()?;
+        let pool = rig.pool();
+        rig.run(async move { pool.set_verify_reads(true).await })?.map_err(|e| e.to_string())?;
+        let slow = (seed % 2) as usize;
+        rig.broken[slow].slow.arm(Trigger::every(Ops::Reads));
+        for turn in 0..1800 {
+            for block in 0..8 {
+                rig.read((turn * 8 + block) % 192)?;
+            }
+            rig.pause(SOON);
+            rig.pool().look_for_slow();
+        }
+        assert_eq!(told(&rig), [EventKind::MemberSlow]);
+        assert_eq!(rig.pool().slow_members(), [rig.pool().superblock().members[slow].device]);
+        Ok(())
+    });
+}
