@@ -174,9 +174,9 @@ impl Core {
             return refused(
                 format!(
                     "pool \"{name}\" has room for {MEMBERS_MAX} cache devices, and {gone} that were \
-                     lost still count: clean data or copies that are being made bear their numbers"
+                     lost still count: data of which copies are being made bears their numbers"
                 ),
-                "wait for the event `copies-restored`; else restart the daemon after some use",
+                "wait until nothing is copied again any more: `forebay status`",
             );
         }
         let least = smallest(&superblock, lost).min(SEGMENTS_PER_MEMBER_MIN);

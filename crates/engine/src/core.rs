@@ -105,6 +105,8 @@ pub(crate) struct Core {
     pub reviewing: Cell<bool>,
     /// Whether somebody gives dirty data its copies back.
     pub rebuilding: Cell<bool>,
+    /// Clean data gets its copies back, see [`crate::recopy`].
+    pub recopying: Cell<bool>,
     /// Whether somebody empties a member that is to leave.
     pub emptying: Cell<bool>,
     /// Whether nothing is left on the member that is to leave.

@@ -39,6 +39,7 @@ mod pull;
 mod ram;
 mod read;
 mod reclaim;
+mod recopy;
 mod recovery;
 mod redundancy;
 mod removal;

@@ -109,7 +109,7 @@ impl Core {
         self.stream_copies(Stream::Dirty).max(set.segments.len())
     }
 
-    /// Starts giving dirty data its copies back, if members were lost and enough are left.
+    /// Starts giving dirty data its copies back, if members were lost and enough are left; clean data behind that.
     pub(crate) fn start_rebuild(self: &Rc<Self>) {
         let due = self.superblock.borrow().failed_count() > 0 && !self.is_short();
         if due && !self.rebuilding.replace(true) {
@@ -117,8 +117,10 @@ impl Core {
             self.spawn_background(async move {
                 rebuilder(&core).await;
                 core.rebuilding.set(false);
+                core.start_recopy();
             });
         }
+        self.start_recopy();
     }
 
     /// Whether dirty data with too few copies is still on its way into a set that is being closed.

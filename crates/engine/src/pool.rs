@@ -296,6 +296,7 @@ fn new_core(
         redundancy: Cell::default(),
         reviewing: Cell::new(false),
         rebuilding: Cell::new(false),
+        recopying: Cell::new(false),
         emptying: Cell::new(false),
         emptied: Cell::new(false),
         departing: Cell::new(false),

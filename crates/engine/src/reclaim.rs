@@ -362,6 +362,27 @@ impl Core {
         self.housekeeping.wake_all();
     }
 
+    /// Copies what is clean in a closed set to others, as long as there is room that nobody lacks; false if there
+    /// is no more. What is left is still there.
+    pub(crate) async fn copy_clean(self: &Rc<Self>, id: SegmentId) -> bool {
+        let pinned = self.begin_move(id);
+        let runs = self.runs_of(id).await.into_iter().filter(|(_, m)| m.state == State::Clean);
+        let mut has_room = true;
+        for batch in batches(runs.collect()) {
+            has_room = !self.is_reclaim_due() && !self.is_starving();
+            if !has_room || self.settled.get() || self.latched.get() {
+                break;
+            }
+            let begun = self.rt.now();
+            planted::seen("clean data copied again");
+            // Its error has latched the pool and is an event.
+            self.move_at_once(batch, Stream::Main).await.ok();
+            self.let_clients_pass(begun).await;
+        }
+        self.end_move(pinned);
+        has_room
+    }
+
     /// Copies runs of one closed and pinned set forward. Clean data that cannot be read any more, or
     /// for which there is no room, is dropped.
     ///

@@ -19,6 +19,7 @@ use std::collections::{BTreeSet, VecDeque};
 use crate::format::{NumberRange, Numbers, State, Stream};
 use crate::ids::{Incarnation, Location, SegmentId, Sequence};
 use crate::limits::{COPIES_MAX, PLACES_MAX};
+use crate::planted;
 
 pub(crate) use room::{MemberMask, OWED_LEVELS, Outlook};
 use room::{Packing, Totals, sets_of};
@@ -140,6 +141,15 @@ impl Set {
             return self.segments.get(copies..).unwrap_or_default();
         }
         &[]
+    }
+
+    /// Whether it has lost a copy and has enough without that: its headers are to name it no more. The first one
+    /// names it and stays.
+    pub(crate) fn may_forget(&self, copies: usize) -> bool {
+        let clean = self.holds_data() && self.owed_blocks == 0 && self.live_blocks > 0;
+        let idle = self.state == SetState::Closed && self.pins == 0 && !self.stuck;
+        let is_named = self.segments.first() == Some(&self.id);
+        self.names_gone && clean && idle && is_named && self.segments.len() >= copies
     }
 
     /// An empty one.
@@ -523,13 +533,17 @@ impl SetTable {
         }
     }
 
-    /// Sets that have more copies than clean data needs, with their incarnations.
+    /// Sets that have more copies than clean data needs, or name one that they have lost, with their incarnations.
     pub(crate) fn surplus(&self) -> Vec<(SegmentId, Incarnation)> {
-        let sets = self.givers().filter(|set| !set.surplus(self.clean_copies).is_empty());
-        sets.map(|set| (set.id, set.incarnation)).collect()
+        let copies = self.clean_copies;
+        let sets = self.givers().filter(|set| !set.surplus(copies).is_empty());
+        // The others have no surplus.
+        let forgetful = self.iter().filter(|set| set.may_forget(copies));
+        let forgetful = forgetful.filter(|set| set.segments.len() == copies);
+        sets.chain(forgetful).map(|set| (set.id, set.incarnation)).collect()
     }
 
-    /// Takes the surplus copies from a set of which the images of a durable root say that nothing in it
+    /// Takes the surplus copies, if any, from a set of which the images of a durable root say that nothing in it
     /// is owed. They are in no set then, and not free.
     pub(crate) fn shrink(
         &mut self,
@@ -538,10 +552,26 @@ impl SetTable {
     ) -> Option<Vec<SegmentId>> {
         let copies = self.clean_copies;
         let set = self.get_mut(id).filter(|set| set.incarnation == incarnation)?;
-        if set.last_sequence > watermark || set.surplus(copies).is_empty() {
+        let is_due = !set.surplus(copies).is_empty() || set.may_forget(copies);
+        if set.last_sequence > watermark || !is_due {
             return None;
         }
         Some(self.change(id, |set| set.segments.split_off(copies)))
+    }
+
+    /// Notes that the headers of a set durably name these segments and no others.
+    pub(crate) fn note_named(
+        &mut self,
+        id: SegmentId,
+        incarnation: Incarnation,
+        named: &[SegmentId],
+    ) {
+        let set = self.get_mut(id).filter(|set| set.incarnation == incarnation);
+        // A copy may have gone with its member meanwhile.
+        let Some(set) = set.filter(|set| set.segments == named) else { return };
+        if std::mem::replace(&mut set.names_gone, false) {
+            planted::seen("lost copy forgotten");
+        }
     }
 
     /// Changes the counts or the copies of a set in use, and the totals with them.

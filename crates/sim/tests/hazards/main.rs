@@ -33,6 +33,7 @@ mod profiles;
 mod protection;
 mod pull;
 mod ram;
+mod recopied;
 mod remote;
 mod removal;
 mod replacement;

@@ -1,0 +1,132 @@
+//! Clean data gets its copies back after members were lost, behind all that is dirty; and no set names them any
+//! more in the end, so that others can come in their place.
+//!
+//! * Closed sets that have lost a copy are meant, and of which nothing is owed. What lies in one with fewer copies
+//!   than clean data is to have is copied to others; so is what lies in one that is known by a number of the lost
+//!   member. What has copies enough stays where it is, and forgets the member behind the next root
+//!   ([`crate::copies`]).
+//! * Clients go first, and dirty data, and reclaim: only while no room has to be made anywhere is anything copied.
+//!   Where a pool is full, that is between one set that is emptied and the next.
+//! * The write budget of retention has no part in it: a loss brings it about, not what is brought in; and it is at
+//!   most what the lost member had and its other copy. What is written counts for the bytes a day.
+//! * It ends: what is copied lies in sets that have lost nothing. Nothing of it is durable: a start finds in the
+//!   headers which sets have lost a copy.
+
+use std::rc::Rc;
+
+use forebay_device::Nanos;
+use forebay_device::runtime::SECOND;
+
+use crate::core::Core;
+use crate::ids::{BLOCK_BYTES, SegmentId};
+use crate::pool::Pool;
+use crate::segment::{Set, SetState, SetTable};
+
+/// How often it is looked whether there is room again, or a set is clean by now.
+const LOOK_INTERVAL: Nanos = SECOND;
+
+/// Time between two roots that are written for this alone: each writes the whole index, and what the first one has
+/// left is held by something that takes its time.
+const ROOT_INTERVAL: Nanos = 60 * SECOND;
+
+impl Set {
+    /// Whether it has lost a copy, and what it holds is to be copied to a set with `copies` of them.
+    fn is_to_be_copied(&self, copies: usize) -> bool {
+        let is_clean = self.state == SetState::Closed && self.holds_data() && self.owed_blocks == 0;
+        // What waits for an origin flush is not clean yet.
+        let has_any = self.live_blocks > self.provisional_blocks && !self.has_no_copy();
+        let may_forget = self.segments.first() == Some(&self.id) && !self.stuck;
+        self.names_gone && is_clean && has_any && (self.segments.len() < copies || !may_forget)
+    }
+
+    /// Whether it names a member that is gone, and will not behind the next root or one soon after.
+    fn is_settled_by_root(&self, copies: usize) -> bool {
+        let is_empty = matches!(self.state, SetState::Emptied(_) | SetState::Discarding);
+        let no_data = self.state == SetState::Closed && !self.holds_data();
+        is_empty || no_data || self.may_forget(copies)
+    }
+}
+
+impl SetTable {
+    /// The next set from a number on that is to be copied, where clean data is to have so many copies.
+    fn next_to_copy(&self, from: SegmentId, copies: usize) -> Option<SegmentId> {
+        let mut found = self.iter_from(from).filter(|set| set.is_to_be_copied(copies));
+        found.find(|set| set.moves == 0).map(|set| set.id)
+    }
+
+    /// Whether a root, or one soon after, lets every set forget what is gone.
+    fn is_all_settled_by_root(&self) -> bool {
+        let copies = self.clean_copies();
+        self.iter().filter(|set| set.names_gone).all(|set| set.is_settled_by_root(copies))
+    }
+}
+
+impl Pool {
+    /// Bytes of clean data that are to be copied, since members were lost.
+    pub fn short_clean_bytes(&self) -> u64 {
+        let (sets, copies) = (self.core.sets.borrow(), self.core.clean_copies_possible());
+        let short = sets.iter().filter(|set| set.is_to_be_copied(copies));
+        short.map(|set| u64::from(set.live_blocks) * BLOCK_BYTES).sum()
+    }
+}
+
+impl Core {
+    /// Copies that clean data can have.
+    fn clean_copies_possible(&self) -> usize {
+        self.sets.borrow().clean_copies().min(self.staying_count())
+    }
+
+    /// Starts giving clean data its copies back, if all dirty data has them.
+    pub(crate) fn start_recopy(self: &Rc<Self>) {
+        if self.is_recopy_due() && !self.recopying.replace(true) {
+            let core = Rc::clone(self);
+            self.spawn_background(async move {
+                recopier(&core).await;
+                core.recopying.set(false);
+            });
+        }
+    }
+
+    fn is_recopy_due(&self) -> bool {
+        self.may_recopy() && self.sets.borrow().names_gone()
+    }
+
+    /// Whether dirty data has its copies, and the pool goes on.
+    fn may_recopy(&self) -> bool {
+        let is_made_good = self.superblock.borrow().failed_count() == 0 && !self.is_failing();
+        let is_over = self.settled.get() || self.latched.get();
+        is_made_good && !self.is_short() && !is_over
+    }
+
+    /// Copies what there is room for; false if some was left because there is none.
+    async fn copy_clean_sets(self: &Rc<Self>) -> bool {
+        let mut from = SegmentId(0);
+        while self.may_recopy() {
+            let copies = self.clean_copies_possible();
+            let next = self.sets.borrow().next_to_copy(from, copies);
+            let Some(id) = next else { return true };
+            if !self.copy_clean(id).await {
+                break;
+            }
+            from = SegmentId(id.0 + 1);
+        }
+        false
+    }
+}
+
+/// Copies clean data and writes roots, until no set names a member that is gone, or another one is lost.
+async fn recopier(core: &Rc<Core>) {
+    let mut next_root = 0;
+    while core.is_recopy_due() {
+        let is_all = core.copy_clean_sets().await;
+        let is_settled = is_all && core.sets.borrow().is_all_settled_by_root();
+        if is_settled && core.rt.now() >= next_root {
+            next_root = core.rt.now() + ROOT_INTERVAL;
+            // Its error has latched the pool and is an event.
+            core.lap(false).await.ok();
+            continue;
+        }
+        let timer = core.rt.sleep(LOOK_INTERVAL);
+        core.housekeeping.until_or(|| !core.may_recopy(), timer).await;
+    }
+}
