@@ -292,6 +292,9 @@ pub struct PoolUsage {
     /// How far it is with making the copies that were lost with a cache device.
     #[serde(default)]
     pub rebuild: Rebuild,
+    /// The same of clean data, which comes behind that.
+    #[serde(default)]
+    pub recopy: Rebuild,
     /// Why writers are delayed, in one sentence; empty if they are not.
     #[serde(default)]
     pub delay: String,
@@ -332,7 +335,7 @@ pub struct Destaging {
     pub left_s: Option<u64>,
 }
 
-/// Copies of dirty data that are made again after a cache device was lost.
+/// Copies that are made again after a cache device was lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rebuild {
     /// Bytes that lacked a copy at the worst, since the last time when none did; 0: none do.

@@ -141,6 +141,7 @@ fn usage(open: &Open, superblock: &Superblock, record: &Record) -> PoolUsage {
         lost_bytes: pool.lost_blocks() * BLOCK_BYTES,
         destage: open.progress.borrow().pool(),
         rebuild: open.progress.borrow().rebuild(),
+        recopy: open.progress.borrow().recopy(),
         delay: open.progress.borrow().delay().to_owned(),
         index_bytes,
         index_bytes_max,

@@ -113,14 +113,34 @@ fn sentence(why: Delay) -> &'static str {
     }
 }
 
+/// What lacks copies; nothing of it is destaged by that.
+#[derive(Default)]
+struct Short {
+    meter: Meter,
+    /// The most that did since the last time when nothing did.
+    most_bytes: u64,
+}
+
+impl Short {
+    fn note(&mut self, at: Nanos, bytes: u64) {
+        self.most_bytes = if bytes > 0 { self.most_bytes.max(bytes) } else { 0 };
+        self.meter.note(Look { at, destaged_bytes: 0, owed_bytes: bytes });
+    }
+
+    fn rebuild(&self) -> Rebuild {
+        let left_bytes = self.meter.0.back().map_or(0, |look| look.owed_bytes);
+        Rebuild { total_bytes: self.most_bytes, left_bytes, left_s: self.meter.read().left_s }
+    }
+}
+
 /// What is known of an open pool.
 #[derive(Default)]
 pub(super) struct Progress {
     pool: Meter,
-    /// What has fewer copies than asked; nothing of it is destaged by that.
-    short: Meter,
-    /// The most that was so since the last time when nothing was.
-    short_bytes_max: u64,
+    /// What is dirty and has fewer copies than asked.
+    short: Short,
+    /// What is clean and is copied again.
+    short_clean: Short,
     volumes: BTreeMap<String, Meter>,
     delayed: Delayed,
 }
@@ -133,19 +153,17 @@ impl Progress {
 
     /// Seconds until all dirty data has its copies again, if that goes on as it does.
     pub(super) fn restored_in(&self) -> Option<u64> {
-        self.short.read().left_s
+        self.short.rebuild().left_s
     }
 
     /// How far the copies are that are made again.
     pub(super) fn rebuild(&self) -> Rebuild {
-        let left_bytes = self.short.0.back().map_or(0, |look| look.owed_bytes);
-        Rebuild { total_bytes: self.short_bytes_max, left_bytes, left_s: self.restored_in() }
+        self.short.rebuild()
     }
 
-    fn note_short(&mut self, look: Look) {
-        let most = self.short_bytes_max.max(look.owed_bytes);
-        self.short_bytes_max = if look.owed_bytes > 0 { most } else { 0 };
-        self.short.note(look);
+    /// The same of clean data.
+    pub(super) fn recopy(&self) -> Rebuild {
+        self.short_clean.rebuild()
     }
 
     /// A volume's.
@@ -170,8 +188,8 @@ impl Open {
             owed_bytes: blocks * BLOCK_BYTES,
         };
         progress.pool.note(look(counters.destage_bytes.get(), self.pool.blocks().1));
-        let (owed_bytes, _) = self.pool.short_bytes();
-        progress.note_short(Look { at: now, destaged_bytes: 0, owed_bytes });
+        progress.short.note(now, self.pool.short_bytes().0);
+        progress.short_clean.note(now, self.pool.short_clean_bytes());
         let volumes = self.volumes.borrow();
         progress.volumes.retain(|name, _| volumes.contains_key(name));
         for (name, volume) in volumes.iter() {

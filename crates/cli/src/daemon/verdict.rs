@@ -1,6 +1,6 @@
 //! How a pool is: a state, a sentence, and what to do.
 
-use forebay_control::api::{HealthVerdict, Member, PoolHealth, PoolState, VolumeState};
+use forebay_control::api::{HealthVerdict, Member, PoolHealth, PoolState, Rebuild, VolumeState};
 use forebay_control::error::Code;
 use forebay_engine::Redundancy;
 use forebay_engine::format::{Superblock, VolumeRecord};
@@ -75,22 +75,34 @@ impl Verdict {
     }
 }
 
+/// How far copies are that are made again, as a part of a sentence.
+fn how_far(rebuild: &Rebuild) -> String {
+    let done = rebuild.total_bytes.saturating_sub(rebuild.left_bytes) * 100;
+    let Some(done) = done.checked_div(rebuild.total_bytes) else { return String::new() };
+    let left = rebuild.left_s.map_or(String::new(), |s| format!(", about {} to go", text::left(s)));
+    format!(": {done} % done{left}")
+}
+
+/// What of the clean data is copied again since a cache device was lost, as a further sentence.
+fn clean_copied_again(open: &Open) -> String {
+    match open.pool.short_clean_bytes() {
+        0 => String::new(),
+        short => format!(
+            " {} of what is clean are copied again behind a cache device that was lost{}.",
+            text::bytes(short),
+            how_far(&open.progress.borrow().recopy())
+        ),
+    }
+}
+
 /// What of the dirty data lacks copies, and until when, as a further sentence.
 fn fewer_copies(open: &Open) -> String {
-    let rebuild = open.progress.borrow().rebuild();
-    let progress = || {
-        let done = rebuild.total_bytes.saturating_sub(rebuild.left_bytes) * 100;
-        let done = done.checked_div(rebuild.total_bytes)?;
-        let left =
-            rebuild.left_s.map_or(String::new(), |s| format!(", about {} to go", text::left(s)));
-        Some(format!(": {done} % done{left}"))
-    };
     match open.pool.short_bytes() {
-        (0, _) => String::new(),
+        (0, _) => clean_copied_again(open),
         (short, true) => format!(
             " {} of it have fewer copies than asked until that is copied again{}.",
             text::bytes(short),
-            progress().unwrap_or_default()
+            how_far(&open.progress.borrow().rebuild())
         ),
         (short, false) => format!(
             " {} of it have fewer copies than asked until that is destaged.",
@@ -218,7 +230,7 @@ impl Daemon {
             0 if state != PoolState::Online => format!(
                 "{without}{clean}Another cache device is in the place of one that was lost.{how} {held}{risk}"
             ),
-            0 if troubled.is_empty() && !is_amiss => format!("Healthy. {held}"),
+            0 if troubled.is_empty() && !is_amiss => format!("Healthy. {held}{risk}"),
             0 => format!("{without}{held}"),
             count => {
                 let spare = match open.spares.are_ready() && open.spares.obstacle().is_empty() {
