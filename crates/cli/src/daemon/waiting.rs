@@ -73,7 +73,8 @@ impl Daemon {
         let missing = format!("pool \"{name}\" waits for cache devices that are not there");
         match now {
             Told::Missing => {
-                let what = format!("{missing}, and serves nothing that may be dirty until they are");
+                let what =
+                    format!("{missing}, and serves nothing that may be dirty until they are");
                 self.journal.warn("pool-missing", &name, what);
             }
             _ => self.journal.warn("pool-waiting", &name, missing),
