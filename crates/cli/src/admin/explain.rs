@@ -349,7 +349,7 @@ pub(crate) const CODES: &[Code] = &[
     ),
     safe(
         "scrub-ended",
-        "A scrub has read all copies of what a pool holds; the text says what it found and healed.",
+        "A scrub has gone through all copies of what a pool holds; the text says what it found and healed, and what could not be read.",
         "If something was damaged, see `damage-found`.",
     ),
     safe("pool-set", "A setting of a pool was changed.", "Nothing."),
