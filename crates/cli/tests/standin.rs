@@ -100,6 +100,7 @@ fn without_cache_devices_what_is_clean_is_served_from_its_origin_and_nothing_els
 }
 
 #[test]
+#[allow(clippy::disallowed_methods, reason = "a test waits")]
 fn nothing_is_served_without_cache_devices_where_that_is_not_wanted() {
     let mut daemon = stopped("standin-not", "serve_without = false\n");
     away(&daemon, true);

@@ -61,8 +61,10 @@ fn a_slow_member_is_told_of_also_where_every_read_is_checked_and_nobody_writes()
         let slow = (seed % 2) as usize;
         rig.broken[slow].slow.arm(Trigger::every(Ops::Reads));
         for turn in 0..1800 {
-            for block in 0..8 {
-                rig.read((turn * 8 + block) % 192)?;
+            for block in 0..4 {
+                // Beside each other, for a lone reader asks the first copy only.
+                rig.start_read((turn * 8 + 2 * block) % 192);
+                rig.read((turn * 8 + 2 * block + 1) % 192)?;
             }
             rig.pause(SOON);
             rig.pool().look_for_slow();
