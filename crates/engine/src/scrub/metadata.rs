@@ -73,17 +73,23 @@ impl Core {
             (superblock.pool, superblock.root_bytes)
         };
         let is_root = |bytes: &[u8]| Root::decode(bytes).is_ok_and(|root| root.pool == pool);
-        let (mut good, mut bad) = (None, Vec::new());
+        let (mut good, mut bad) = (Vec::new(), Vec::new());
         for (index, member) in self.serving() {
             for slot in 0..2 {
                 let at = root_offset(bytes, slot);
                 match self.read_good(member, at, bytes as usize, is_root).await {
-                    Some(found) => good = Some(found),
+                    Some(found) => good.push(found),
                     None => bad.push((slot, index)),
                 }
             }
         }
-        let Some(good) = good.map(Buf::freeze) else { return Ok((0, true)) };
+        let root = |bytes: &Buf| Root::decode(bytes).ok();
+        if good.iter().filter_map(root).any(|root| root.marks) {
+            // An epoch is about to begin, and the slots say different things. The root behind it is due.
+            return Ok((0, false));
+        }
+        let newest = good.into_iter().max_by_key(|bytes| root(bytes).map(|root| root.generation));
+        let Some(good) = newest.map(Buf::freeze) else { return Ok((0, true)) };
         let mut mended = 0;
         for slot in 0..2 {
             let before = mended;
