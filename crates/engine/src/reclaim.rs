@@ -365,9 +365,12 @@ impl Core {
     /// Copies what is clean in a closed set to others, as long as there is room that nobody lacks; false if there
     /// is no more. What is left is still there.
     pub(crate) async fn copy_clean(self: &Rc<Self>, id: SegmentId) -> bool {
+        let mut has_room = !self.is_reclaim_due() && !self.is_starving();
+        if !has_room {
+            return false;
+        }
         let pinned = self.begin_move(id);
         let runs = self.runs_of(id).await.into_iter().filter(|(_, m)| m.state == State::Clean);
-        let mut has_room = true;
         for batch in batches(runs.collect()) {
             has_room = !self.is_reclaim_due() && !self.is_starving();
             if !has_room || self.settled.get() || self.latched.get() {

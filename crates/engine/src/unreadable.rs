@@ -19,20 +19,24 @@ use std::rc::Rc;
 use std::slice::from_ref;
 
 use forebay_device::runtime::MILLISECOND;
-use forebay_device::{Buf, IoErrorKind, Nanos};
+use forebay_device::{Buf, IoError, IoErrorKind, Nanos};
 
 use crate::bypass::{Kind, Way};
 use crate::core::Core;
 use crate::direct::region_parts;
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::EventKind;
-use crate::format::{EntryKind, State, Stream};
+use crate::format::{EntryKind, Layout, State, Stream};
 use crate::ids::{BLOCK_BYTES, Location, SegmentId, VolumeId};
 use crate::index::Mapping;
 use crate::log::{append_error, new_entry};
+use crate::member::Member;
 use crate::planted::{self, Bug, seen};
 use crate::scrub::Inspection;
 use crate::volume::VolumeState;
+
+/// Rest of who cannot tell what is good, before the next look.
+const UNSURE_REST: Nanos = 100 * MILLISECOND;
 
 /// Rest of who finds blocks that are about to be overwritten: it would come back to them at once.
 const OVERWRITTEN_REST: Nanos = 5 * MILLISECOND;
@@ -92,20 +96,28 @@ impl Core {
     /// # Errors
     /// If that was the last member, or it cannot be said what is good: the pool has latched.
     pub(crate) async fn settle_unreadable(&self, volume: VolumeId, m: &Mapping) -> Result<()> {
-        let before = self.segments_at(m.location);
-        let Err(error) = self.give_up_damaged(volume, m).await else { return Ok(()) };
-        self.check_latch()?;
-        if self.fail_silent(m).await {
-            seen("damaged: a member that returns nothing");
-            return self.check_latch();
+        let until = self.rt.now() + self.superblock.borrow().device_deadline();
+        loop {
+            let before = self.segments_at(m.location);
+            let Err(error) = self.give_up_damaged(volume, m).await else { return Ok(()) };
+            self.check_latch()?;
+            if self.fail_silent(m).await {
+                seen("damaged: a member that returns nothing");
+                return self.check_latch();
+            }
+            if !self.is_still(volume, m) || self.segments_at(m.location) != before {
+                // Moved, or lost with a member, while it was looked at.
+                return Ok(());
+            }
+            if self.rt.now() >= until {
+                // The only good copy may be there: nothing more is written until somebody looks.
+                self.latch(&error.what, IoErrorKind::Media.into());
+                return Err(error);
+            }
+            // What was wrong may pass, and whoever asks has time.
+            seen("damaged: looked at once more");
+            self.rt.sleep(UNSURE_REST).await.result.ok();
         }
-        if !self.is_still(volume, m) || self.segments_at(m.location) != before {
-            // Moved, or lost with a member, while it was looked at.
-            return Ok(());
-        }
-        // The only good copy may be there: nothing more is written until somebody looks.
-        self.latch(&error.what, IoErrorKind::Media.into());
-        Err(error)
     }
 
     fn segments_at(&self, location: Location) -> Vec<SegmentId> {
@@ -129,7 +141,7 @@ impl Core {
             // Whatever is wrong with this place, a device that is there returns another one.
             let error = match read(at, m.count).await.result {
                 Ok(()) => None,
-                Err(_) => read(0, 1).await.result.err(),
+                Err(_) => self.silence_of(member).await,
             };
             if let Some(error) = error {
                 has_failed = true;
@@ -139,38 +151,58 @@ impl Core {
         has_failed
     }
 
-    /// The parts of a run that are good in no copy.
+    /// The parts of a run that are good in no copy: twice, and every member with one returns something between.
     async fn damaged_parts(&self, m: &Mapping) -> Result<Vec<Mapping>> {
         let header = Location(m.location.0 - u64::from(m.distance));
         let first = u32::from(m.distance);
-        let inspected = self.inspect(header, first, from_ref(&(first..first + m.count))).await;
         let unknown = || {
             let what = format!("no good copy of the log's block {}", m.location.0);
             Error::new(ErrorKind::Io, what)
                 .hint("look at the cache devices; what they do not return may be dirty data")
         };
-        let Inspection { blocks, is_unsure, .. } = inspected.ok_or_else(unknown)?;
-        let parts: Vec<Mapping> = (0..m.count)
-            .zip(&blocks)
-            .filter(|(_, block)| block.is_none())
-            .map(|(at, _)| m.part(at, 1))
-            .collect();
-        if !parts.is_empty() && (is_unsure || !self.returns_anything(header).await) {
-            return Err(unknown());
+        let mut parts = Vec::new();
+        for look in 0..2 {
+            let inspected = self.inspect(header, first, from_ref(&(first..first + m.count))).await;
+            let Inspection { blocks, is_unsure, .. } = inspected.ok_or_else(unknown)?;
+            parts = (0..m.count)
+                .zip(&blocks)
+                .filter(|(_, block)| block.is_none())
+                .map(|(at, _)| m.part(at, 1))
+                .collect();
+            if parts.is_empty() {
+                break;
+            }
+            if is_unsure || (look == 0 && !self.return_something(header).await) {
+                return Err(unknown());
+            }
         }
         Ok(parts)
     }
 
-    /// Whether one of the members with a copy returns its superblock.
-    pub(crate) async fn returns_anything(&self, at: Location) -> bool {
+    /// Whether every member with a copy returns one of its superblocks: one that is silent has not lost just what
+    /// is asked of it, and may have what is bad elsewhere.
+    pub(crate) async fn return_something(&self, at: Location) -> bool {
         for copy in 0..self.copies(at) {
             let Some((member, _)) = self.copy_of(at, copy) else { continue };
-            let outcome = member.device.read(0, Buf::new(BLOCK_BYTES as usize)).await;
-            if outcome.result.is_ok() {
-                return true;
+            if self.silence_of(member).await.is_some() {
+                return false;
             }
         }
-        false
+        true
+    }
+
+    /// The error of a member that returns none of its superblocks.
+    pub(crate) async fn silence_of(&self, member: &Member) -> Option<IoError> {
+        let mut silence = None;
+        for slot in 0..2 {
+            let at = Layout::superblock_offset(slot);
+            let outcome = member.device.read(at, Buf::new(BLOCK_BYTES as usize)).await;
+            match outcome.result {
+                Ok(()) => return None,
+                Err(error) => silence = Some(error),
+            }
+        }
+        silence
     }
 
     /// What was overwritten or moved meanwhile is left alone.

@@ -72,24 +72,24 @@ impl Core {
             let superblock = self.superblock.borrow();
             (superblock.pool, superblock.root_bytes)
         };
-        let is_root = |bytes: &[u8]| Root::decode(bytes).is_ok_and(|root| root.pool == pool);
-        let (mut good, mut bad) = (Vec::new(), Vec::new());
+        // One that is older, which a write that was lost has left, is as bad as none.
+        let is_root = |bytes: &[u8]| {
+            let current = |root: Root| {
+                root.pool == pool && root.generation == self.root_generation.get() && !root.marks
+            };
+            Root::decode(bytes).is_ok_and(current)
+        };
+        let (mut good, mut bad) = (None, Vec::new());
         for (index, member) in self.serving() {
             for slot in 0..2 {
                 let at = root_offset(bytes, slot);
                 match self.read_good(member, at, bytes as usize, is_root).await {
-                    Some(found) => good.push(found),
+                    Some(found) => good = Some(found),
                     None => bad.push((slot, index)),
                 }
             }
         }
-        let root = |bytes: &Buf| Root::decode(bytes).ok();
-        if good.iter().filter_map(root).any(|root| root.marks) {
-            // An epoch is about to begin, and the slots say different things. The root behind it is due.
-            return Ok((0, false));
-        }
-        let newest = good.into_iter().max_by_key(|bytes| root(bytes).map(|root| root.generation));
-        let Some(good) = newest.map(Buf::freeze) else { return Ok((0, true)) };
+        let Some(good) = good.map(Buf::freeze) else { return Ok((0, true)) };
         let mut mended = 0;
         for slot in 0..2 {
             let before = mended;
@@ -199,13 +199,7 @@ impl Core {
 
     /// Whether what is bad on a member can be put right: it serves, and returns one of its superblocks' first blocks.
     async fn may_mend(&self, member: &Member) -> bool {
-        for slot in 0..2 {
-            let at = Layout::superblock_offset(slot);
-            let outcome = member.device.read(at, Buf::new(BLOCK_BYTES as usize)).await;
-            if outcome.result.is_ok() {
-                return member.is_serving() && !self.latched.get() && !self.lease.is_lost();
-            }
-        }
-        false
+        let is_silent = self.silence_of(member).await.is_some();
+        !is_silent && member.is_serving() && !self.latched.get() && !self.lease.is_lost()
     }
 }

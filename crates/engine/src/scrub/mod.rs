@@ -417,7 +417,7 @@ impl Core {
                 break;
             }
             let gone = found.blocks.iter().filter(|block| block.is_none()).count() as u64;
-            if gone > 0 && !self.returns_anything(item.header).await {
+            if gone > 0 && !self.return_something(item.header).await {
                 // It has not lost just this, and may be back.
                 looked.unread = gone;
                 break;
