@@ -664,3 +664,35 @@ fn copies_are_changed_while_a_pool_serves() {
     assert_eq!(copies(&usage(&daemon), "dirty_copies"), Some(1));
     daemon.stop();
 }
+
+#[test]
+fn sixty_four_volumes_share_a_pool_and_come_back_with_it() {
+    let mut daemon = served("many");
+    let socket = |daemon: &Daemon, number: u64| daemon.dir.path(&format!("v{number}"));
+    for number in 1..64 {
+        let origin = daemon.dir.path(&format!("origin-{number}"));
+        std::fs::write(&origin, content(number, 1 << 20)).unwrap();
+        let (name, at) = (format!("fast/v{number}"), socket(&daemon, number));
+        daemon.tell(&["volume", "add", &name, "--origin", origin.to_str().unwrap()]);
+        daemon.tell(&["export", "add", &name, "--socket", at.to_str().unwrap()]);
+        let mut client = Client::connect(&at);
+        client.write(0, &content(100 + number, 64 << 10)).unwrap();
+        client.flush().unwrap();
+    }
+    daemon.kill();
+    daemon.start();
+    until("all are online", || {
+        let volumes = daemon.json(&["volume", "list"])["items"].clone();
+        let all = volumes.as_array().unwrap();
+        all.len() == 64 && all.iter().all(|volume| volume["state"] == "online")
+    });
+    for number in 1..64 {
+        let (mut found, mut rest) = (vec![0; 64 << 10], vec![0; 4096]);
+        let mut client = Client::connect(&socket(&daemon, number));
+        client.read(0, &mut found).unwrap();
+        client.read(64 << 10, &mut rest).unwrap();
+        assert!(found == content(100 + number, 64 << 10), "volume {number}");
+        assert!(rest[..] == content(number, 1 << 20)[64 << 10..68 << 10], "volume {number}");
+    }
+    daemon.stop();
+}

@@ -40,7 +40,8 @@ const PATIENCE: Nanos = 3_600 * SECOND;
 
 const LONGEST: &str = "an SSD of three hangs, deadline 1 s: longest request";
 const LOSS: &str = "an SSD of three is pulled out: longest request";
-const REBUILD: &str = "while what it held is copied again: p99, to undisturbed";
+const REBUILD: &str =
+    "while what it held is copied again (clean data in two copies): p99, to undisturbed";
 const EVACUATION: &str = "while an SSD of three is taken out: p99, to undisturbed";
 const SCRUB: &str = "beside a scrub: p99, to undisturbed";
 const PROTECTION: &str = "an SSD of two dies, 1 GiB is dirty: time to clean, to the ideal elevator";
