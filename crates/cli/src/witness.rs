@@ -28,7 +28,7 @@ const MAGIC: &[u8] = b"FBYWITNS";
 /// See the head of the file.
 pub(crate) struct FileWitness {
     path: PathBuf,
-    lane: Lane,
+    lane: Rc<Lane>,
 }
 
 fn refused(path: &Path, reason: &dyn std::fmt::Display) -> Failure {
@@ -46,7 +46,15 @@ impl FileWitness {
         path: &Path,
         used: &[Identity],
     ) -> Result<FileWitness> {
-        let lane = Lane::new(reactor);
+        FileWitness::on(&Rc::new(Lane::new(reactor)), path, used).await
+    }
+
+    /// The same on a lane that others share who keep the same file: what of them has not returned comes first.
+    ///
+    /// # Errors
+    /// See [`FileWitness::at`].
+    pub(crate) async fn on(lane: &Rc<Lane>, path: &Path, used: &[Identity]) -> Result<FileWitness> {
+        let lane = Rc::clone(lane);
         let (at, used) = (path.to_owned(), used.to_vec());
         let looked = lane.run(move || Ok(FileWitness::look(&at, &used))).await;
         looked.map_err(|error| refused(path, &error))??;

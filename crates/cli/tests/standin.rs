@@ -55,7 +55,7 @@ fn block(socket: &Path, number: u64) -> Vec<u8> {
 
 #[test]
 fn without_cache_devices_what_is_clean_is_served_from_its_origin_and_nothing_else() {
-    let mut daemon = stopped("standin", "");
+    let mut daemon = stopped("standin", "serve_without = true\n");
     away(&daemon, true);
     daemon.spawn();
     until("it is served straight", || state(&daemon, "fast/clean") == "without-cache");
@@ -102,7 +102,7 @@ fn without_cache_devices_what_is_clean_is_served_from_its_origin_and_nothing_els
 #[test]
 #[allow(clippy::disallowed_methods, reason = "a test waits")]
 fn nothing_is_served_without_cache_devices_where_that_is_not_wanted() {
-    let mut daemon = stopped("standin-not", "serve_without = false\n");
+    let mut daemon = stopped("standin-not", "");
     away(&daemon, true);
     daemon.spawn();
     daemon.until("the pool waits", |status| status.contains("\"waiting\""));

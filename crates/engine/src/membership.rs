@@ -309,7 +309,8 @@ pub(crate) async fn assess(
     }
     let place = |id: DeviceId| superblock.members.iter().position(|m| m.device == id);
     members.sort_by_key(|member| place(member.record.device));
-    let accepted = options.accept_missing;
+    // Where nothing is missing and all is known there is nothing to accept.
+    let accepted = options.accept_missing && decision != Decision::Open;
     Ok(Opening { superblock, members, missing, epoch, accepted, notes })
 }
 

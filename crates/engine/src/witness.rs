@@ -1,13 +1,12 @@
 //! The small file beside the daemon's configuration that remembers what a pool's members may have
 //! taken with them: the newest epoch and which volumes may be dirty.
 
-use std::collections::BTreeSet;
 use std::future::Future;
 use std::pin::Pin;
 
 use crate::error::{Error, ErrorKind};
-use crate::format::{FormatError, Superblock, Witness as WitnessFile, WitnessVolume};
-use crate::ids::{DeviceId, PoolId};
+use crate::format::{FormatError, Witness as WitnessFile, WitnessVolume};
+use crate::ids::PoolId;
 
 /// A future of this module; boxed, for it runs only when a pool's membership or flags change.
 pub type WitnessFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
@@ -27,7 +26,7 @@ pub trait Witness {
     fn store(&self, bytes: Vec<u8>) -> WitnessFuture<'_, Result<(), String>>;
 }
 
-/// What can be served although the pool is not open, by what the witness knows.
+/// What can be served while no member is there, by what the witness knows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WithoutMembers {
     /// The pool.
@@ -41,38 +40,18 @@ pub struct WithoutMembers {
     pub witness: Vec<u8>,
 }
 
-/// Tells from a stored witness what may be served although the pool is not open (INV-19, INV-20): no member is
-/// there, or `seen`, too few. When they are back the pool opens as it would have, and believes nothing of what is
-/// clean.
+/// Tells from a stored witness what may be served although no member is there (INV-19, INV-20). When they are back
+/// the pool opens as it would have, and believes nothing of what is clean.
 ///
 /// # Errors
-/// [`ErrorKind::Damaged`] or [`ErrorKind::Future`] for a witness that cannot be read; [`ErrorKind::NeedsDecision`]
-/// if a member knows more than it, or other members than it names. Then nothing may be served.
-pub fn without_members(bytes: &[u8], seen: &[&Superblock]) -> Result<WithoutMembers, Error> {
+/// [`ErrorKind::Damaged`] or [`ErrorKind::Future`]: then nothing may be served.
+pub fn without_members(bytes: &[u8]) -> Result<WithoutMembers, Error> {
     let known = WitnessFile::decode(bytes).map_err(|error| {
         unreadable(error).hint("attach the cache devices; nothing is served without them")
     })?;
-    for superblock in seen {
-        let named: BTreeSet<DeviceId> = superblock.present().map(|member| member.device).collect();
-        let is_other = superblock.pool != known.pool
-            || superblock.epoch > known.members_epoch()
-            || superblock.epoch == known.members_epoch() && !known.members.iter().eq(&named);
-        if is_other {
-            let what = format!(
-                "cache device {} knows of epoch {}, and the witness does not",
-                superblock.device, superblock.epoch
-            );
-            return Err(Error::new(ErrorKind::NeedsDecision, what)
-                .hint("attach the other cache devices; nothing is served without them"));
-        }
-    }
     let epoch = known.members_epoch().saturating_add(1);
     let next = WitnessFile { epoch, without_members: true, ..known.clone() };
-    let is_owed = |v: &WitnessVolume| {
-        let seen = seen.iter().flat_map(|superblock| &superblock.volumes);
-        v.may_be_dirty || seen.filter(|other| other.id == v.id).any(|other| other.may_be_dirty)
-    };
-    let (withheld, served) = known.volumes.into_iter().partition(is_owed);
+    let (withheld, served) = known.volumes.into_iter().partition(|v| v.may_be_dirty);
     Ok(WithoutMembers { pool: known.pool, served, withheld, witness: next.encode() })
 }
 
@@ -120,6 +99,7 @@ mod tests {
             origin: format!("/dev/origin{id}"),
             mode: Mode::Writeback,
             may_be_dirty,
+            size_bytes: 1 << 20,
         };
         let file = WitnessFile {
             pool: PoolId([7; 16]),
@@ -129,16 +109,16 @@ mod tests {
             without_members: false,
             volumes: vec![volume(1, false), volume(2, true), volume(3, false)],
         };
-        let without = without_members(&file.encode(), &[]).unwrap();
+        let without = without_members(&file.encode()).unwrap();
         assert_eq!(without.served, [volume(1, false), volume(3, false)]);
         assert_eq!(without.withheld, [volume(2, true)]);
         let next = WitnessFile::decode(&without.witness).unwrap();
         assert_eq!(next, WitnessFile { epoch: 5, without_members: true, ..file.clone() });
-        let again = without_members(&without.witness, &[]).unwrap();
+        let again = without_members(&without.witness).unwrap();
         assert_eq!(again.witness, without.witness, "one epoch, however often");
         let mut torn = file.encode();
         torn[100] ^= 1;
-        assert!(without_members(&torn, &[]).is_err_and(|error| error.kind == ErrorKind::Damaged));
-        assert!(without_members(&[], &[]).is_err());
+        assert!(without_members(&torn).is_err_and(|error| error.kind == ErrorKind::Damaged));
+        assert!(without_members(&[]).is_err());
     }
 }

@@ -284,7 +284,7 @@ fn volume_name(volume: usize) -> String {
 /// As if what is clean had been served without the pool, which must not keep it from opening.
 async fn pass_by(witness: &DiskWitness) {
     let Ok(Some(bytes)) = witness.load().await else { return };
-    let Ok(known) = engine::witness::without_members(&bytes, &[]) else { return };
+    let Ok(known) = engine::witness::without_members(&bytes) else { return };
     if witness.store(known.witness).await.is_ok() {
         count("start: behind an epoch without members", 1);
     }

@@ -368,15 +368,15 @@ pub(crate) const CODES: &[Code] = &[
     safe("volume-online", "The origin of a volume was attached.", "Nothing."),
     risky(
         "volume-without-cache",
-        "A volume's pool does not open, for cache devices are missing. Its origin has all of its data, as the witness \
-         knows, so it is served straight from there (`devices.serve_without`).",
+        "None of the cache devices of a volume's pool is there. Its origin has all of its data, as the witness knows, so it \
+         is served straight from there, as `devices.serve_without` says.",
         "None for data. It is as slow as its origin, and what is cached of its pool has to be brought in anew.",
         "Attach the cache devices: the pool opens by itself, and clients are disconnected once.",
     ),
     risky(
         "pool-not-served",
-        "A pool does not open, and none of its volumes can be served without it: the witness cannot be read or stored, \
-         or cache devices know more than it.",
+        "No cache device of a pool is there, and none of its volumes can be served without them, although \
+         `devices.serve_without` says so: the witness cannot be read or stored.",
         "Its volumes are not served. What is on its cache devices stays as it is.",
         "The event says what stands in the way; attach the cache devices.",
     ),

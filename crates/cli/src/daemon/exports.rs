@@ -221,6 +221,7 @@ impl Daemon {
                 host.stop().await;
             }
         }
+        self.let_go_of(&slot, name.volume.as_str());
         self.shelf.forget(name);
         let what = format!("volume \"{name}\" is not exported any more");
         self.journal.note("export-removed", name, &what);

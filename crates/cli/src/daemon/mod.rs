@@ -84,7 +84,7 @@ use crate::host::{Host, end_on_signals, when_free};
 use crate::members::{Member, Members, PATIENCE};
 use crate::notes::Notes;
 use crate::origin::Origin;
-use crate::patience::Pending;
+use crate::patience::{Lane, Pending};
 
 /// How often the daemon looks after its pools.
 const LOOK_INTERVAL: Nanos = SECOND;
@@ -121,6 +121,8 @@ struct Slot {
     /// What serves some of its volumes while it is not open.
     stand_in: RefCell<Option<StandIn>>,
     standing: Attempts,
+    /// On which its witness is read and stored, whoever does it.
+    lane: Rc<Lane>,
     /// What was said of devices that are missing.
     told: Cell<Told>,
 }
@@ -385,7 +387,7 @@ impl Daemon {
         let mut slots = self.slots.borrow_mut();
         for record in records {
             let name = record.name.to_string();
-            slots.insert(name, Rc::new(Slot::new(record, State::Waiting { until })));
+            slots.insert(name, Rc::new(Slot::new(&self.reactor, record, State::Waiting { until })));
         }
     }
 

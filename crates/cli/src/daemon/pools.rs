@@ -18,6 +18,7 @@ use forebay_engine::{CopiesChange, CreateOptions, OpenOptions, Pool, Tuning};
 
 use super::scan::{self, Found, Place, Scan, Sight, of_pool, refuse_copies};
 use super::state::{Intent, Record};
+use super::waiting::Told;
 use super::{Daemon, Open, Slot, State};
 use crate::Result;
 use crate::blocking::begin;
@@ -214,7 +215,7 @@ impl Daemon {
     pub(super) fn add_slot(&self, record: Record) -> Rc<Slot> {
         let name = record.name.to_string();
         let state = State::Waiting { until: self.reactor.now() };
-        let slot = Rc::new(Slot::new(record, state));
+        let slot = Rc::new(Slot::new(&self.reactor, record, state));
         self.slots.borrow_mut().insert(name, Rc::clone(&slot));
         slot
     }
@@ -279,7 +280,9 @@ impl Daemon {
         let (record, found) = (slot.record.borrow().clone(), &sight.members);
         let name = record.name.to_string();
         *slot.seen.borrow_mut() = of_pool(found, &record.id).into_iter().cloned().collect();
-        let opened = self.try_open(&record, found, decided).await;
+        // Before anything is known of what another host has done.
+        self.end_stand_in(slot).await;
+        let opened = self.try_open(slot, &record, found, decided).await;
         let Opened { pool, members, notes, .. } = match opened {
             Ok(opened) => {
                 self.journal.note("pool-opened", &name, opened.summary());
@@ -291,12 +294,13 @@ impl Daemon {
                     _ => "pool-failed",
                 };
                 self.journal.warn(code, &name, failure.what());
+                slot.standing.is_elsewhere.set(failure.code() == Code::HeldElsewhere);
                 slot.transition(State::Failed(failure.clone()));
                 return Err(failure);
             }
         };
-        // Nothing of what it has served is clean in the cache any more, and nothing of that attached yet.
-        self.end_stand_in(slot).await;
+        slot.standing.is_elsewhere.set(false);
+        slot.told.set(Told::Nothing);
         let paths: Vec<PathBuf> = members.list().map(|(path, _)| path.to_owned()).collect();
         let open = Rc::new(Open::new(pool, members, notes));
         slot.transition(State::Open(Rc::clone(&open)));
@@ -336,6 +340,7 @@ impl Daemon {
 
     async fn try_open(
         &self,
+        slot: &Slot,
         record: &Record,
         found: &[Found],
         decided: OpenOptions,
@@ -343,7 +348,7 @@ impl Daemon {
         let paths = paths_of(record, found)?;
         let members = self.open_members(&paths).await?;
         let witness = self.state.witness(&record.id).await?;
-        let witness = FileWitness::at(&self.reactor, &witness, &members.identities()).await?;
+        let witness = FileWitness::on(&slot.lane, &witness, &members.identities()).await?;
         members.open_pool(&self.reactor, witness, Tuning::default(), decided).await
     }
 

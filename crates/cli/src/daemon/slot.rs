@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::rc::Rc;
 
+use forebay_device::real::reactor::Reactor;
 use forebay_engine::format::Superblock;
 use forebay_engine::ids::DeviceId;
 
@@ -12,6 +13,7 @@ use super::standin::Attempts;
 use super::state::Record;
 use super::waiting::Told;
 use super::{Open, Slot, State};
+use crate::patience::Lane;
 
 /// A [`State`], without what it holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,8 +56,9 @@ impl Slot {
         self.state.replace(next)
     }
 
-    pub(super) fn new(record: Record, state: State) -> Slot {
+    pub(super) fn new(reactor: &Rc<Reactor>, record: Record, state: State) -> Slot {
         Slot {
+            lane: Rc::new(Lane::new(reactor)),
             record: RefCell::new(record),
             seen: RefCell::default(),
             state: RefCell::new(state),

@@ -1,10 +1,11 @@
-//! What is served of a pool that is not open: its cache devices are away, or a person has to decide about them.
+//! What is served of a pool none of whose cache devices is there, if that is wanted (`devices.serve_without`).
 //! Volumes of which the witness says that their origins have everything go on straight on these, without a cache.
 //!
-//! * A pool in memory that keeps nothing stands in; its volumes are in mode `bypass`.
+//! * A pool in memory that keeps nothing stands in; its volumes are in mode `bypass`, as large as they were.
 //! * Before the first of them is served, the witness begins an epoch without members: what is clean in the cache
-//!   is not believed when it is back (INV-19).
-//! * It ends when the pool is open, before that attaches its volumes.
+//!   is not believed when it is back (INV-98).
+//! * It ends as soon as a cache device is seen, before anything is done with that.
+//! * Not where another host had the pool when it was last seen: nobody here can tell what that one does now.
 
 use std::cell::{Cell, RefCell};
 use std::path::Path;
@@ -15,17 +16,20 @@ use forebay_control::name::Name;
 use forebay_device::BlockDevice;
 use forebay_device::model::store::MemoryStore;
 use forebay_device::runtime::{Nanos, Runtime, SECOND};
-use forebay_engine::format::{Superblock, WitnessVolume};
+use forebay_engine::format::WitnessVolume;
 use forebay_engine::witness::{Witness, without_members};
 use forebay_engine::{CreateOptions, MemoryWitness, Mode, Pool, Tuning, Volume, VolumeSpec};
 
 use super::waiting::Told;
-use super::{Attached, Daemon, Open, Slot, State};
+use super::{Attached, Daemon, Open, Serving, Slot, State};
 use crate::Result;
 use crate::failure::Failure;
+use crate::flag::{Flag, race};
 use crate::members::{Members, PATIENCE};
 use crate::notes::Notes;
 use crate::origin::Origin;
+use crate::patience::ANSWER_TIME_MAX;
+use crate::text;
 use crate::witness::FileWitness;
 
 /// Bytes of memory in which the pool that keeps nothing has its log: 64 segments of the smallest size.
@@ -48,15 +52,18 @@ pub(super) struct Attempts {
     next: Cell<Nanos>,
     /// Why there is none, as was told.
     told: RefCell<String>,
+    /// Whether another host had the pool when its devices were last seen.
+    pub(super) is_elsewhere: Cell<bool>,
 }
 
 impl Slot {
-    /// Whether the pool will not open by itself as things are.
+    /// Whether none of its cache devices has come, and it was this host's.
     fn is_stuck(&self) -> bool {
         match &*self.state.borrow() {
-            State::Waiting { .. } => self.told.get() == Told::Missing,
-            State::Failed(failure) => failure.code() == Code::NeedsDecision,
-            State::Open(_) => false,
+            State::Waiting { .. } => {
+                self.told.get() == Told::Missing && !self.standing.is_elsewhere.get()
+            }
+            State::Failed(_) | State::Open(_) => false,
         }
     }
 }
@@ -75,7 +82,10 @@ impl Daemon {
             }
             slot.standing.next.set(now + RETRY_INTERVAL);
             match self.begin_stand_in(slot).await {
-                Ok(Some(stand_in)) => *slot.stand_in.borrow_mut() = Some(stand_in),
+                Ok(Some(stand_in)) => {
+                    slot.standing.told.take();
+                    *slot.stand_in.borrow_mut() = Some(stand_in);
+                }
                 Ok(None) => return,
                 Err(failure) => {
                     let name = slot.record.borrow().name.clone();
@@ -100,22 +110,21 @@ impl Daemon {
             self.serve_straight(slot, &open, volume, patience).await;
         }
         self.retry_exports(slot, &open).await;
+        self.look_at_origins(slot, &open);
     }
 
     /// `None` if there is nothing to be served.
     async fn begin_stand_in(&self, slot: &Slot) -> Result<Option<StandIn>> {
         let record = slot.record.borrow().clone();
         let path = self.state.witness(&record.id).await?;
-        let witness = FileWitness::at(&self.reactor, &path, &[]).await?;
+        let witness = FileWitness::on(&slot.lane, &path, &[]).await?;
         let Some(bytes) = witness.load().await.map_err(Failure::new)? else { return Ok(None) };
-        let known = {
-            let seen = slot.seen.borrow();
-            let seen: Vec<&Superblock> = seen.iter().map(|found| &found.superblock).collect();
-            without_members(&bytes, &seen)?
+        let known = without_members(&bytes)?;
+        // One of an older version does not know how large a volume is, and a disk may be another one.
+        let is_served = |v: &WitnessVolume| {
+            v.size_bytes > 0 && record.exports.iter().any(|e| e.volume.as_str() == v.name)
         };
-        let is_exported =
-            |v: &WitnessVolume| record.exports.iter().any(|e| e.volume.as_str() == v.name);
-        let served: Vec<_> = known.served.into_iter().filter(is_exported).collect();
+        let served: Vec<_> = known.served.into_iter().filter(is_served).collect();
         if known.pool.to_string() != record.id || served.is_empty() {
             return Ok(None);
         }
@@ -166,11 +175,15 @@ impl Daemon {
                     let what = format!("volume {name}: {}", why.what());
                     self.journal.warn("origin-missing", subject(), what);
                 }
-                Attached::Missing { why, retry_at: self.reactor.now() + RETRY_INTERVAL }
+                let pause = if why.code() == Code::NotFound { 0 } else { RETRY_INTERVAL };
+                Attached::Missing { why, retry_at: self.reactor.now() + pause }
             }
         };
+        let is_online = matches!(attached, Attached::Online(_));
         open.volumes.borrow_mut().insert(volume.name.clone(), attached);
-        self.start_export(slot, open, &volume.name).await;
+        if is_online {
+            self.start_export(slot, open, &volume.name).await;
+        }
     }
 
     async fn attach_straight(
@@ -180,6 +193,14 @@ impl Daemon {
         patience: Nanos,
     ) -> Result<(Volume, Origin)> {
         let origin = self.open_origin(Path::new(&volume.origin), patience).await?;
+        let size_bytes = origin.device().geometry().size_bytes / 512 * 512;
+        if size_bytes != volume.size_bytes {
+            let (own, known) = (text::bytes(size_bytes), text::bytes(volume.size_bytes));
+            let what = format!("its origin has {own}, the volume {known}");
+            return Err(
+                Failure::new(what).hint("attach the right disk; or attach the cache devices")
+            );
+        }
         let spec = VolumeSpec {
             name: volume.name.clone(),
             origin: volume.origin.clone(),
@@ -194,15 +215,34 @@ impl Daemon {
     /// Ends what serves volumes of a pool that was not open.
     pub(super) async fn end_stand_in(&self, slot: &Slot) {
         let Some(StandIn { open, served }) = slot.stand_in.take() else { return };
-        self.stop_exports(&open).await;
-        drop(open.volumes.take());
-        drop((open.origins.take(), open.troubles.take()));
         for volume in served {
             self.opening.forget(Path::new(&volume.origin));
         }
-        if let Some(open) = Rc::into_inner(open) {
-            // Nothing is in it that could be lost.
-            let _ = open.pool.stop().await;
-        }
+        let ended = Rc::new(Flag::default());
+        let told = Rc::clone(&ended);
+        self.reactor.spawn(Box::pin(async move {
+            for serving in open.exports.take().into_values() {
+                if let Serving::Live(host) = serving {
+                    host.stop().await;
+                }
+            }
+            drop((open.volumes.take(), open.origins.take()));
+            if let Some(open) = Rc::into_inner(open) {
+                // Nothing is in it that could be lost.
+                let _ = open.pool.stop().await;
+            }
+            told.raise();
+        }));
+        // An origin that hangs keeps only itself: it stays in use until it has answered.
+        let _ = race(ended.wait(), self.runtime().sleep(ANSWER_TIME_MAX)).await;
+    }
+
+    /// Ends what stands in for one volume, whose export is gone.
+    pub(super) fn let_go_of(&self, slot: &Slot, volume: &str) {
+        let mut stand_in = slot.stand_in.borrow_mut();
+        let Some(StandIn { open, served }) = &mut *stand_in else { return };
+        served.retain(|known| known.name != volume);
+        open.volumes.borrow_mut().remove(volume);
+        open.origins.borrow_mut().remove(volume);
     }
 }

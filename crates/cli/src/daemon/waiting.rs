@@ -65,6 +65,9 @@ impl Daemon {
             let _ = self.start_pool(slot, sight, self.claiming()).await;
             return;
         }
+        if !own.is_empty() {
+            self.end_stand_in(slot).await;
+        }
         *slot.seen.borrow_mut() = own.into_iter().cloned().collect();
         let now = if is_over { Told::Missing } else { Told::Waits };
         if slot.told.replace(now) == now {

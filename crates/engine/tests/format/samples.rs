@@ -317,6 +317,7 @@ pub fn decode_chunk(bytes: &[u8]) -> Result<Vec<ImageRegion>, FormatError> {
 
 pub fn witness() -> Witness {
     let volumes = superblock().volumes.into_iter().map(|volume| WitnessVolume {
+        size_bytes: 0,
         id: volume.id,
         name: volume.name,
         origin: volume.origin,

@@ -309,6 +309,7 @@ proptest! {
             epoch: superblock.epoch,
             members: superblock.members.iter().map(|member| member.device).collect(),
             volumes: superblock.volumes.iter().map(|volume| WitnessVolume {
+                size_bytes: volume.size_bytes,
                 id: volume.id,
                 name: volume.name.clone(),
                 origin: volume.origin.clone(),

@@ -447,7 +447,7 @@ fn accepting_the_loss_opens_and_names_what_is_lost() {
             assert_eq!(failing(&rig) as u64, gone, "that survives a restart");
             rig.destage()?;
             rig.stop()?;
-            let without = rig.recall().and_then(|bytes| without_members(&bytes, &[]).ok());
+            let without = rig.recall().and_then(|bytes| without_members(&bytes).ok());
             let withheld = without.map_or(0, |without| without.withheld.len());
             assert_eq!(withheld > 0, gone > 0, "the origin has older data of what is lost");
             // Clean data is dropped then; what is lost is not what the origin has.
@@ -583,7 +583,7 @@ fn what_was_served_without_any_member_is_newer_than_what_they_hold() {
     survive(3, |seed| {
         let rig = clean(seed, Mode::Readonly)?;
         rig.try_stop()?;
-        let without = rig.recall().and_then(|bytes| without_members(&bytes, &[]).ok());
+        let without = rig.recall().and_then(|bytes| without_members(&bytes).ok());
         let without = without.ok_or("the witness is there")?;
         assert_eq!((without.served.len(), without.withheld.len()), (1, 0));
         rig.remember(Some(without.witness));
@@ -614,7 +614,7 @@ fn an_epoch_without_members_changes_nothing_about_who_may_open_the_pool() {
         rig.write(3, 3, 8)?;
         rig.flush()?;
         rig.crash(KINDS[(seed / 3) as usize]);
-        let known = rig.recall().and_then(|bytes| without_members(&bytes, &[]).ok());
+        let known = rig.recall().and_then(|bytes| without_members(&bytes).ok());
         let known = known.ok_or("the witness is there")?;
         assert_eq!((known.served.len(), known.withheld.len()), (0, 1));
         rig.remember(Some(known.witness));
