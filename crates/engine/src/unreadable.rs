@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::slice::from_ref;
 
-use forebay_device::runtime::MILLISECOND;
+use forebay_device::runtime::{MILLISECOND, SECOND};
 use forebay_device::{Buf, IoError, IoErrorKind, Nanos};
 
 use crate::bypass::{Kind, Way};
@@ -37,6 +37,10 @@ use crate::volume::VolumeState;
 
 /// Rest of who cannot tell what is good, before the next look.
 const UNSURE_REST: Nanos = 100 * MILLISECOND;
+
+/// How long it is looked before the pool latches: longer than a controller takes to reset. Whoever brings data home or
+/// makes room waits as long, and clients that need that.
+const UNSURE_SPAN_MAX: Nanos = 5 * SECOND;
 
 /// Rest of who finds blocks that are about to be overwritten: it would come back to them at once.
 const OVERWRITTEN_REST: Nanos = 5 * MILLISECOND;
@@ -96,7 +100,7 @@ impl Core {
     /// # Errors
     /// If that was the last member, or it cannot be said what is good: the pool has latched.
     pub(crate) async fn settle_unreadable(&self, volume: VolumeId, m: &Mapping) -> Result<()> {
-        let until = self.rt.now() + self.superblock.borrow().device_deadline();
+        let until = self.rt.now() + UNSURE_SPAN_MAX;
         loop {
             let before = self.segments_at(m.location);
             let Err(error) = self.give_up_damaged(volume, m).await else { return Ok(()) };
