@@ -154,11 +154,6 @@ impl Members {
         Ok(members)
     }
 
-    /// None at all.
-    pub(crate) fn none() -> Members {
-        Members { paths: Vec::new(), members: Vec::new() }
-    }
-
     /// Which files and devices they are, for the check that an origin is none of them.
     pub(crate) fn identities(&self) -> Vec<Identity> {
         self.members.iter().flatten().map(|member| member.identity).collect()

@@ -28,7 +28,7 @@ const MAGIC: &[u8] = b"FBYWITNS";
 /// See the head of the file.
 pub(crate) struct FileWitness {
     path: PathBuf,
-    lane: Rc<Lane>,
+    lane: Lane,
 }
 
 fn refused(path: &Path, reason: &dyn std::fmt::Display) -> Failure {
@@ -46,15 +46,7 @@ impl FileWitness {
         path: &Path,
         used: &[Identity],
     ) -> Result<FileWitness> {
-        FileWitness::on(&Rc::new(Lane::new(reactor)), path, used).await
-    }
-
-    /// The same on a lane that others share who keep the same file: what of them has not returned comes first.
-    ///
-    /// # Errors
-    /// See [`FileWitness::at`].
-    pub(crate) async fn on(lane: &Rc<Lane>, path: &Path, used: &[Identity]) -> Result<FileWitness> {
-        let lane = Rc::clone(lane);
+        let lane = Lane::new(reactor);
         let (at, used) = (path.to_owned(), used.to_vec());
         let looked = lane.run(move || Ok(FileWitness::look(&at, &used))).await;
         looked.map_err(|error| refused(path, &error))??;
@@ -141,14 +133,7 @@ mod tests {
         use forebay_engine::format::Witness as Format;
         use forebay_engine::ids::{DeviceId, PoolId};
         let (pool, members) = (PoolId([1; 16]), vec![DeviceId([2; 16])]);
-        let one = Format {
-            pool,
-            generation: 1,
-            epoch: 1,
-            members,
-            without_members: false,
-            volumes: Vec::new(),
-        };
+        let one = Format { pool, generation: 1, epoch: 1, members, volumes: Vec::new() };
         assert!(one.encode().starts_with(MAGIC));
     }
 }

@@ -74,8 +74,6 @@ pub enum VolumeState {
     OriginRefused,
     /// Its origin is there, and its requests fail or are not answered; what is cached is served, and is safe.
     OriginFailed,
-    /// Its pool is not open, and it is served straight from its origin, which has all of its data.
-    WithoutCache,
     /// Its pool is not open.
     Offline,
     /// It is not there yet: a dry run.

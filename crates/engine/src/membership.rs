@@ -4,8 +4,6 @@
 //! * A pool goes on without a member only in a new epoch, which is durable on the members that are
 //!   left and in the witness before recovery writes anything else (INV-19).
 //! * A device that the newest epoch does not name is reported and not used, whatever it holds.
-//! * An epoch without members, in which origins were written to while the pool could not open, is the witness's
-//!   alone. It keeps no pool from opening: what is clean is not believed then.
 //!
 //! | row | one line of descent | newest epoch known | members missing | a volume may be dirty | loss accepted | decision |
 //! |---|---|---|---|---|---|---|
@@ -27,9 +25,7 @@ use forebay_device::BlockDevice;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::{EventKind, Subject};
-use crate::format::{
-    Host, MemberRecord, MemberState, Root, Superblock, VolumeRecord, Witness as WitnessFile,
-};
+use crate::format::{Host, MemberRecord, MemberState, Root, Superblock, Witness as WitnessFile};
 use crate::ids::DeviceId;
 use crate::superblock::{Slots, find_superblock};
 use crate::witness::{Witness, unreadable};
@@ -61,7 +57,7 @@ struct Facts {
     /// No two devices, and no device and the witness, give one epoch different members.
     one_line: bool,
     /// All members of the newest epoch are there and were read in full, or more than half of them
-    /// say that epoch, or the witness names it; and the witness knows no newer one that has members.
+    /// say that epoch, or the witness names it; and the witness knows no newer one.
     known: bool,
     missing: Missing,
     may_be_dirty: bool,
@@ -194,7 +190,7 @@ fn newest(found: &[Found], witness: Option<&WitnessFile>) -> Option<(Superblock,
     let epoch = found.iter().map(|f| f.slots.superblock.epoch).max()?;
     let latest = || found.iter().map(|f| &f.slots.superblock).filter(|s| s.epoch == epoch);
     let of_witness: Option<BTreeSet<DeviceId>> =
-        witness.filter(|w| w.members_epoch() == epoch).map(|w| w.members.iter().copied().collect());
+        witness.filter(|w| w.epoch == epoch).map(|w| w.members.iter().copied().collect());
     let agrees = |s: &Superblock| of_witness.as_ref().is_none_or(|members| *members == named(s));
     let vouched = latest().filter(|s| agrees(s)).max_by_key(|s| s.generation);
     let Some(chosen) = vouched else {
@@ -250,21 +246,13 @@ pub(crate) async fn assess(
         .collect();
     let decision = decide(facts);
     let known_epoch = witness.as_ref().map_or(0, |w| w.epoch).max(superblock.epoch);
-    let passed_by = witness.as_ref().is_some_and(|w| w.without_members);
-    // One is left out, for those that went on without these members and may still be about, and so that what is
-    // clean is believed of no epoch before.
-    let beyond = known_epoch.checked_add(2);
     let epoch = match decision {
-        Decision::OpenUnknown => beyond,
-        Decision::Open | Decision::OpenWithout | Decision::OpenClean | Decision::OpenLosing
-            if passed_by =>
-        {
-            beyond
-        }
         Decision::Open => Some(superblock.epoch),
         Decision::OpenWithout | Decision::OpenClean | Decision::OpenLosing => {
             superblock.epoch.checked_add(1)
         }
+        // One is left out for those that went on without these members and may still be about.
+        Decision::OpenUnknown => known_epoch.checked_add(2),
         Decision::Undecided => return Err(undecided(&superblock, &missing)),
         Decision::Unknown => return Err(unknown(&superblock, &missing, known_epoch)),
         Decision::Forked => return Err(forked(&superblock)),
@@ -276,11 +264,6 @@ pub(crate) async fn assess(
     })?;
     let mut notes: Vec<_> =
         note.into_iter().map(|note| (EventKind::WitnessUnknown, Subject::Pool, note)).collect();
-    if passed_by {
-        let what = "volumes were served straight from their origins while the pool was not open; what is clean in the \
-                    cache is dropped";
-        notes.push((EventKind::OriginChanged, Subject::Pool, what.to_owned()));
-    }
     notes.extend(missing.iter().map(|id| {
         let what =
             format!("cache device {id} is missing; the pool goes on without it in epoch {epoch}");
@@ -309,8 +292,7 @@ pub(crate) async fn assess(
     }
     let place = |id: DeviceId| superblock.members.iter().position(|m| m.device == id);
     members.sort_by_key(|member| place(member.record.device));
-    // Where nothing is missing and all is known there is nothing to accept.
-    let accepted = options.accept_missing && decision != Decision::Open;
+    let accepted = options.accept_missing;
     Ok(Opening { superblock, members, missing, epoch, accepted, notes })
 }
 
@@ -332,18 +314,12 @@ fn facts(
         .filter(|f| f.slots.complete && f.slots.superblock.epoch == superblock.epoch)
         .count();
     let heard = found.iter().filter(there).filter(|f| f.slots.complete).count() == members.len();
-    let overtaken = witness.is_some_and(|w| w.members_epoch() > superblock.epoch);
-    let witnessed = witness.is_some_and(|w| w.members_epoch() == superblock.epoch);
-    // It was served straight from its origin, and should not have been.
-    let is_torn = |v: &VolumeRecord, w: &WitnessFile| {
-        w.volumes.iter().any(|known| known.id == v.id && v.may_be_dirty && !known.may_be_dirty)
-    };
-    let torn = witness
-        .is_some_and(|w| w.without_members && superblock.volumes.iter().any(|v| is_torn(v, w)));
+    let overtaken = witness.is_some_and(|w| w.epoch > superblock.epoch);
+    let witnessed = witness.is_some_and(|w| w.epoch == superblock.epoch);
     let missing = members.len() - count;
     Facts {
         one_line,
-        known: !overtaken && !torn && (heard || 2 * current > members.len() || witnessed),
+        known: !overtaken && (heard || 2 * current > members.len() || witnessed),
         missing: superblock.missing(missing),
         may_be_dirty: superblock.may_be_dirty(),
         accepted: options.accept_missing,

@@ -139,7 +139,6 @@ pub(crate) fn witness_of(superblock: &Superblock) -> Vec<u8> {
             origin: v.origin.clone(),
             mode: v.mode,
             may_be_dirty: v.may_be_dirty,
-            size_bytes: v.size_bytes,
         })
         .collect();
     WitnessFile {
@@ -147,7 +146,6 @@ pub(crate) fn witness_of(superblock: &Superblock) -> Vec<u8> {
         generation: superblock.generation,
         epoch: superblock.epoch,
         members: superblock.present().map(|m| m.device).collect(),
-        without_members: false,
         volumes,
     }
     .encode()

@@ -35,13 +35,14 @@ pub struct WithoutMembers {
     pub served: Vec<WitnessVolume>,
     /// Volumes whose origins may lack what only the members hold: neither reads nor writes.
     pub withheld: Vec<WitnessVolume>,
-    /// Must be stored durably before the first write to an origin. It begins an epoch without members, so that
-    /// clean data of those before is not believed afterwards.
+    /// Must be stored durably before the first write to an origin. It begins an epoch that names
+    /// no member of before as current, so that their clean data is not believed afterwards.
     pub witness: Vec<u8>,
 }
 
-/// Tells from a stored witness what may be served although no member is there (INV-19, INV-20). When they are back
-/// the pool opens as it would have, and believes nothing of what is clean.
+/// Tells from a stored witness what may be served although no member is there (INV-19, INV-20).
+/// Members that come back find a newer epoch than theirs; the pool opens with them if a person
+/// accepts that ([`crate::OpenOptions`]), and then keeps nothing of their clean data.
 ///
 /// # Errors
 /// [`ErrorKind::Damaged`] or [`ErrorKind::Future`]: then nothing may be served.
@@ -49,8 +50,7 @@ pub fn without_members(bytes: &[u8]) -> Result<WithoutMembers, Error> {
     let known = WitnessFile::decode(bytes).map_err(|error| {
         unreadable(error).hint("attach the cache devices; nothing is served without them")
     })?;
-    let epoch = known.members_epoch().saturating_add(1);
-    let next = WitnessFile { epoch, without_members: true, ..known.clone() };
+    let next = WitnessFile { epoch: known.epoch.saturating_add(1), ..known.clone() };
     let (withheld, served) = known.volumes.into_iter().partition(|v| v.may_be_dirty);
     Ok(WithoutMembers { pool: known.pool, served, withheld, witness: next.encode() })
 }
@@ -99,23 +99,19 @@ mod tests {
             origin: format!("/dev/origin{id}"),
             mode: Mode::Writeback,
             may_be_dirty,
-            size_bytes: 1 << 20,
         };
         let file = WitnessFile {
             pool: PoolId([7; 16]),
             generation: 9,
             epoch: 4,
             members: vec![DeviceId([1; 16])],
-            without_members: false,
             volumes: vec![volume(1, false), volume(2, true), volume(3, false)],
         };
         let without = without_members(&file.encode()).unwrap();
         assert_eq!(without.served, [volume(1, false), volume(3, false)]);
         assert_eq!(without.withheld, [volume(2, true)]);
         let next = WitnessFile::decode(&without.witness).unwrap();
-        assert_eq!(next, WitnessFile { epoch: 5, without_members: true, ..file.clone() });
-        let again = without_members(&without.witness).unwrap();
-        assert_eq!(again.witness, without.witness, "one epoch, however often");
+        assert_eq!(next, WitnessFile { epoch: 5, ..file.clone() });
         let mut torn = file.encode();
         torn[100] ^= 1;
         assert!(without_members(&torn).is_err_and(|error| error.kind == ErrorKind::Damaged));

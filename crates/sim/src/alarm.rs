@@ -25,7 +25,7 @@ const KNOWN: &[(&str, u64)] = &[
     ("watermark-over-inflight", 47),
     ("provisional-taken-for-clean", 35),
     ("range-lock-skipped", 1),
-    ("root-before-images", 33),
+    ("root-before-images", 838),
     ("flush-acknowledged-early", 54),
     ("tombstone-not-durable", 3263),
     ("remote-hit-unpinned", 210),

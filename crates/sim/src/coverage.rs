@@ -46,7 +46,6 @@ const EXPECTED: &[(&str, u64, u64)] = &[
     ("second member struck", 1, 1),
     ("spare taken", 1, 5),
     ("witness gone, or an old one", 1, 5),
-    ("start: behind an epoch without members", 1, 5),
     ("past the cache: write-budget", 1, 2),
     ("start: once more for the witness", 1, 1),
     ("written through without a witness", 1, 2),

@@ -281,15 +281,6 @@ fn volume_name(volume: usize) -> String {
     format!("v{volume}")
 }
 
-/// As if what is clean had been served without the pool, which must not keep it from opening.
-async fn pass_by(witness: &DiskWitness) {
-    let Ok(Some(bytes)) = witness.load().await else { return };
-    let Ok(known) = engine::witness::without_members(&bytes) else { return };
-    if witness.store(known.witness).await.is_ok() {
-        count("start: behind an epoch without members", 1);
-    }
-}
-
 async fn open_with(env: &Env, options: OpenOptions) -> engine::Result<Pool> {
     let runtime = Rc::clone(&env.runtime);
     let (offered, tuning) = (offered(env).await, env.config.tuning.clone());
@@ -297,9 +288,6 @@ async fn open_with(env: &Env, options: OpenOptions) -> engine::Result<Pool> {
         let (runtime, members) = (Rc::clone(&runtime), offered.clone());
         engine::open_with(runtime, members, witness(env), tuning.clone(), options)
     };
-    if env.config.passed_by {
-        pass_by(&sound_witness(env)).await;
-    }
     loop {
         match open(options.clone()).await {
             Err(error) if error.to_string().contains("the witness cannot be written") => {

@@ -161,8 +161,6 @@ pub struct Config {
     pub scrub_rate: u64,
     /// See `scrub_rate`.
     pub scrubs: u64,
-    /// Whether the witness begins an epoch without members before each start.
-    pub passed_by: bool,
     /// Bytes a day that may be written to the members; 0: as many as come.
     pub write_budget: u64,
     /// A member that stores what it should not.
@@ -384,7 +382,6 @@ impl Config {
             verify_reads: rng.one_in(8),
             scrub_rate: *scrub.pick(&[256 << 10, 4 << 20, 1 << 30]),
             write_budget: Self::write_budget(seed),
-            passed_by: Rng::new(seed ^ 0xB1).one_in(8),
             scrubs: if scrub.one_in(2) { scrub.between(1, 3) } else { 0 },
             rot: None,
             reactors: *rng.pick(&[1, 2, 4]),

@@ -366,20 +366,6 @@ pub(crate) const CODES: &[Code] = &[
         "Serve it: `forebay export add`. From now on use the disk only through the volume.",
     ),
     safe("volume-online", "The origin of a volume was attached.", "Nothing."),
-    risky(
-        "volume-without-cache",
-        "None of the cache devices of a volume's pool is there. Its origin has all of its data, as the witness knows, so it \
-         is served straight from there, as `devices.serve_without` says.",
-        "None for data. It is as slow as its origin, and what is cached of its pool has to be brought in anew.",
-        "Attach the cache devices: the pool opens by itself, and clients are disconnected once.",
-    ),
-    risky(
-        "pool-not-served",
-        "No cache device of a pool is there, and none of its volumes can be served without them, although \
-         `devices.serve_without` says so: the witness cannot be read or stored.",
-        "Its volumes are not served. What is on its cache devices stays as it is.",
-        "The event says what stands in the way; attach the cache devices.",
-    ),
     safe(
         "origin-grown",
         "The origin of a volume is larger than the volume.",
@@ -496,12 +482,6 @@ pub(crate) const CODES: &[Code] = &[
         "State of a pool: its cache devices are here, and nobody has imported it.",
         "None: everything is as it was.",
         "`forebay pool import NAME`.",
-    ),
-    risky(
-        "without-cache",
-        "State of a volume: its pool is not open, and it is served straight from its origin, which has all of its data.",
-        "None for data. It is as slow as its origin.",
-        "See its pool; `forebay explain volume-without-cache`.",
     ),
     risky(
         "offline",
@@ -674,7 +654,7 @@ mod tests {
             json!([Pool::HeldElsewhere, Pool::LeaseLost, Pool::Failed, Pool::Exported]),
             json!([PoolHealth::Good, PoolHealth::Degraded, PoolHealth::Failed]),
             json!([Volume::Online, Volume::OriginMissing, Volume::OriginRefused]),
-            json!([Volume::OriginFailed, Volume::Offline, Volume::Planned, Volume::WithoutCache]),
+            json!([Volume::OriginFailed, Volume::Offline, Volume::Planned]),
             json!([Member::Present, Member::Flushing, Member::Missing, Member::Lost]),
             json!([Spare::Ready, Spare::Missing, Spare::Failed]),
             json!([Health::Unknown, Health::Good, Health::Warning, Health::Failing]),

@@ -472,7 +472,6 @@ fn state_name(state: VolumeState) -> &'static str {
         VolumeState::OriginMissing => "origin-missing",
         VolumeState::OriginRefused => "origin-refused",
         VolumeState::OriginFailed => "origin-failed",
-        VolumeState::WithoutCache => "without-cache",
         VolumeState::Offline => "offline",
         VolumeState::Planned => "planned",
     }

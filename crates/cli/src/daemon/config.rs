@@ -90,9 +90,6 @@ section! {
         /// How many seconds a start waits for a pool's missing devices before it goes on without
         /// them.
         wait_s: u64,
-        /// Whether volumes whose origins have all of their data are served straight from these, without a cache, while none
-        /// of their pool's cache devices is there. Not where another host may use these origins.
-        serve_without: bool,
         /// After how many seconds SSDs are asked again how they are; 0 is never.
         health_s: u64,
         /// Whether a spare takes the place of an SSD that says that it is failing, without being told to.
@@ -221,7 +218,6 @@ impl Default for Devices {
         Self {
             scan: vec!["/dev/disk/by-id/*".into()],
             wait_s: 30,
-            serve_without: false,
             // What changes in an SSD changes in hours; asking takes milliseconds.
             health_s: 600,
             replace_failing: false,
@@ -403,7 +399,7 @@ mod tests {
     const WHOLE: &str = "state_dir = \"/x\"\nrun_dir = \"/y\"\nreactors = 2\n\
         host_id = \"0123456789abcdef0123456789abcdef\"\n\
         [control]\nsocket = \"/s\"\nmode = \"0660\"\n\
-        [devices]\nscan = [\"/dev/disk/by-id/*\"]\nwait_s = 3\nserve_without = true\n\
+        [devices]\nscan = [\"/dev/disk/by-id/*\"]\nwait_s = 3\n\
         health_s = 60\nreplace_failing = true\nsmartctl = \"/usr/sbin/smartctl\"\nnvme = \"/usr/sbin/nvme\"\n[exports]\nidle_s = 60\n\
         [tls]\ncertificate = \"/c\"\nkey = \"/k\"\nclient_ca = \"/a\"\nmode = \"offered\"\n";
 

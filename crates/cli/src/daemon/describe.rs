@@ -239,9 +239,7 @@ impl Daemon {
             member.health = self.health_of(&member.id);
         }
         let verdict = self.verdict(slot, &name, &members);
-        let stand_in = slot.stand_in.borrow().as_ref().map(|it| it.open.pool.superblock());
-        let known = superblock.as_ref().or(stand_in.as_ref());
-        let records = known.map_or(&[][..], |superblock| &superblock.volumes);
+        let records = superblock.as_ref().map_or(&[][..], |superblock| &superblock.volumes);
         let volumes =
             records.iter().filter_map(|v| self.describe_record(slot, open.as_deref(), v)).collect();
         let usage = open.as_ref().zip(superblock.as_ref()).map(|(open, s)| usage(open, s, &record));
@@ -324,20 +322,8 @@ impl Daemon {
         });
         let destage = online.as_ref().map(|(open, _)| open.progress.borrow().volume(&record.name));
         let dirty_for = online.as_ref().and_then(|(_, volume)| volume.dirty_for());
-        let serving = slot.serving();
         let (state, reason, mode) = match open {
-            None => {
-                let volumes = serving.as_ref().map(|it| it.volumes.borrow());
-                let straight = volumes.as_ref().and_then(|volumes| volumes.get(&record.name));
-                let (state, reason) = match straight {
-                    Some(Attached::Online(_)) => (VolumeState::WithoutCache, None),
-                    Some(Attached::Missing { why, .. }) => {
-                        (missing_state(why), Some(why.what().to_owned()))
-                    }
-                    None => (VolumeState::Offline, None),
-                };
-                (state, reason.unwrap_or_else(|| "its pool is not open".to_owned()), record.mode)
-            }
+            None => (VolumeState::Offline, "its pool is not open".to_owned(), record.mode),
             Some(open) => match open.volumes.borrow().get(&record.name) {
                 Some(Attached::Online(volume)) => {
                     let well = || (VolumeState::Online, String::new());
@@ -353,7 +339,7 @@ impl Daemon {
                 }
             },
         };
-        let exports = self.uris(slot, serving.as_deref(), &record.name);
+        let exports = self.uris(slot, open, &record.name);
         let (sequential_writes, sequential_when) = sequential(&record.settings);
         Some(api::Volume {
             name,
@@ -405,7 +391,7 @@ impl Daemon {
     pub(super) fn describe_exports(&self) -> Vec<Export> {
         let mut all = Vec::new();
         for slot in self.all_slots() {
-            let open = slot.serving();
+            let open = slot.open();
             let volumes: Vec<String> = {
                 let record = slot.record.borrow();
                 record.exports.iter().map(|export| export.volume.to_string()).collect()

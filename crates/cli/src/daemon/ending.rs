@@ -192,7 +192,6 @@ impl Daemon {
         let mut result = Ok(());
         for (name, slot) in slots {
             let until = self.reactor.now();
-            self.end_stand_in(&slot).await;
             if let State::Open(open) = slot.transition(State::Waiting { until }) {
                 let stopped = self.stop_pool(&name, open).await;
                 if let Err(failure) = stopped {

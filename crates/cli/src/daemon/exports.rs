@@ -215,13 +215,12 @@ impl Daemon {
         let (slot, record) = self.exports_without(name)?;
         self.state.store(&record).await?;
         *slot.record.borrow_mut() = record;
-        if let Some(open) = slot.serving() {
+        if let Some(open) = slot.open() {
             let serving = open.exports.borrow_mut().remove(name.volume.as_str());
             if let Some(Serving::Live(host)) = serving {
                 host.stop().await;
             }
         }
-        self.let_go_of(&slot, name.volume.as_str());
         self.shelf.forget(name);
         let what = format!("volume \"{name}\" is not exported any more");
         self.journal.note("export-removed", name, &what);
@@ -247,7 +246,7 @@ impl Daemon {
 
     /// Refuses while clients are connected to a pool.
     pub(super) fn refuse_clients(&self, slot: &Slot) -> Result<()> {
-        let Some(open) = slot.serving() else { return Ok(()) };
+        let Some(open) = slot.open() else { return Ok(()) };
         let exports = open.exports.borrow();
         let busy = exports.iter().find_map(|(volume, serving)| match serving {
             Serving::Live(host) if host.clients() > 0 => Some((volume, host.clients())),

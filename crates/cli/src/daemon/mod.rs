@@ -35,7 +35,6 @@ mod scrub;
 mod shelf;
 mod slot;
 mod spares;
-mod standin;
 mod state;
 mod stats;
 mod verdict;
@@ -72,7 +71,6 @@ use self::progress::Progress;
 use self::scan::{Found, Place};
 use self::shelf::Shelf;
 use self::spares::Spares;
-use self::standin::{Attempts, StandIn};
 use self::state::{Record, StateDir};
 use self::volumes::BLOCK_BYTES;
 use self::waiting::Told;
@@ -84,7 +82,7 @@ use crate::host::{Host, end_on_signals, when_free};
 use crate::members::{Member, Members, PATIENCE};
 use crate::notes::Notes;
 use crate::origin::Origin;
-use crate::patience::{Lane, Pending};
+use crate::patience::Pending;
 
 /// How often the daemon looks after its pools.
 const LOOK_INTERVAL: Nanos = SECOND;
@@ -118,11 +116,6 @@ struct Slot {
     /// Its devices, as the last scan found them.
     seen: RefCell<Vec<Found>>,
     state: RefCell<State>,
-    /// What serves some of its volumes while it is not open.
-    stand_in: RefCell<Option<StandIn>>,
-    standing: Attempts,
-    /// On which its witness is read and stored, whoever does it.
-    lane: Rc<Lane>,
     /// What was said of devices that are missing.
     told: Cell<Told>,
 }
@@ -387,7 +380,7 @@ impl Daemon {
         let mut slots = self.slots.borrow_mut();
         for record in records {
             let name = record.name.to_string();
-            slots.insert(name, Rc::new(Slot::new(&self.reactor, record, State::Waiting { until })));
+            slots.insert(name, Rc::new(Slot::new(record, State::Waiting { until })));
         }
     }
 

@@ -215,7 +215,7 @@ impl Daemon {
     pub(super) fn add_slot(&self, record: Record) -> Rc<Slot> {
         let name = record.name.to_string();
         let state = State::Waiting { until: self.reactor.now() };
-        let slot = Rc::new(Slot::new(&self.reactor, record, state));
+        let slot = Rc::new(Slot::new(record, state));
         self.slots.borrow_mut().insert(name, Rc::clone(&slot));
         slot
     }
@@ -280,9 +280,7 @@ impl Daemon {
         let (record, found) = (slot.record.borrow().clone(), &sight.members);
         let name = record.name.to_string();
         *slot.seen.borrow_mut() = of_pool(found, &record.id).into_iter().cloned().collect();
-        // Before anything is known of what another host has done.
-        self.end_stand_in(slot).await;
-        let opened = self.try_open(slot, &record, found, decided).await;
+        let opened = self.try_open(&record, found, decided).await;
         let Opened { pool, members, notes, .. } = match opened {
             Ok(opened) => {
                 self.journal.note("pool-opened", &name, opened.summary());
@@ -294,12 +292,10 @@ impl Daemon {
                     _ => "pool-failed",
                 };
                 self.journal.warn(code, &name, failure.what());
-                slot.standing.is_elsewhere.set(failure.code() == Code::HeldElsewhere);
                 slot.transition(State::Failed(failure.clone()));
                 return Err(failure);
             }
         };
-        slot.standing.is_elsewhere.set(false);
         slot.told.set(Told::Nothing);
         let paths: Vec<PathBuf> = members.list().map(|(path, _)| path.to_owned()).collect();
         let open = Rc::new(Open::new(pool, members, notes));
@@ -340,7 +336,6 @@ impl Daemon {
 
     async fn try_open(
         &self,
-        slot: &Slot,
         record: &Record,
         found: &[Found],
         decided: OpenOptions,
@@ -348,7 +343,7 @@ impl Daemon {
         let paths = paths_of(record, found)?;
         let members = self.open_members(&paths).await?;
         let witness = self.state.witness(&record.id).await?;
-        let witness = FileWitness::on(&slot.lane, &witness, &members.identities()).await?;
+        let witness = FileWitness::at(&self.reactor, &witness, &members.identities()).await?;
         members.open_pool(&self.reactor, witness, Tuning::default(), decided).await
     }
 
@@ -396,7 +391,6 @@ impl Daemon {
                         self.open_if_due(&slot, &sight, until).await;
                     }
                 }
-                self.stand_in_if_due(&slot).await;
             }
         }
     }
@@ -668,7 +662,6 @@ impl Daemon {
     async fn close_slot(&self, name: &str) -> Result<()> {
         let slot = self.may_close(name)?;
         let until = self.reactor.now();
-        self.end_stand_in(&slot).await;
         if let State::Open(open) = slot.transition(State::Waiting { until }) {
             self.stop_pool(name, open).await?;
         }

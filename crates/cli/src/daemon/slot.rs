@@ -5,15 +5,12 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::rc::Rc;
 
-use forebay_device::real::reactor::Reactor;
 use forebay_engine::format::Superblock;
 use forebay_engine::ids::DeviceId;
 
-use super::standin::Attempts;
 use super::state::Record;
 use super::waiting::Told;
 use super::{Open, Slot, State};
-use crate::patience::Lane;
 
 /// A [`State`], without what it holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,14 +53,11 @@ impl Slot {
         self.state.replace(next)
     }
 
-    pub(super) fn new(reactor: &Rc<Reactor>, record: Record, state: State) -> Slot {
+    pub(super) fn new(record: Record, state: State) -> Slot {
         Slot {
-            lane: Rc::new(Lane::new(reactor)),
             record: RefCell::new(record),
             seen: RefCell::default(),
             state: RefCell::new(state),
-            stand_in: RefCell::default(),
-            standing: Attempts::default(),
             told: Cell::new(Told::Nothing),
         }
     }
@@ -85,11 +79,6 @@ impl Slot {
             State::Open(open) => Some(Rc::clone(open)),
             _ => None,
         }
-    }
-
-    /// The pool, or what serves some of its volumes while it is not open.
-    pub(super) fn serving(&self) -> Option<Rc<Open>> {
-        self.open().or_else(|| Some(Rc::clone(&self.stand_in.borrow().as_ref()?.open)))
     }
 }
 

@@ -27,18 +27,6 @@ impl Verdict {
         Verdict { state, health: state.health(), summary: summary.into(), action: action.into() }
     }
 
-    /// With what is served although it is not open.
-    fn with_stand_in(mut self, slot: &Slot) -> Verdict {
-        let stand_in = slot.stand_in.borrow();
-        let Some(stand_in) = &*stand_in else { return self };
-        let volumes = stand_in.open.volumes.borrow();
-        let online = |attached: &&Attached| matches!(attached, Attached::Online(_));
-        let count = volumes.values().filter(online).count();
-        let what = plural(count, "volume");
-        self.summary += &format!(" Served straight from their origins, without a cache: {what}.");
-        self
-    }
-
     /// With what the worst of its SSDs says of itself.
     fn with_health(self, members: &[Member], pool: &str) -> Verdict {
         let said = members
@@ -192,7 +180,7 @@ impl Daemon {
             State::Failed(failure) => not_open(failure, name),
             State::Open(open) => self.judge(slot, open, name),
         };
-        verdict.with_stand_in(slot).with_health(members, name)
+        verdict.with_health(members, name)
     }
 
     fn judge(&self, slot: &Slot, open: &Open, name: &str) -> Verdict {

@@ -303,7 +303,7 @@ pub(super) fn missing_state(why: &Failure) -> VolumeState {
 }
 
 impl Daemon {
-    pub(super) async fn open_origin(&self, path: &Path, patience: Nanos) -> Result<Origin> {
+    async fn open_origin(&self, path: &Path, patience: Nanos) -> Result<Origin> {
         let origin = self.open_device(path, patience).await?;
         let device = origin.device();
         if let Ok(superblock) = read_superblock(&*device).await {

@@ -65,9 +65,6 @@ impl Daemon {
             let _ = self.start_pool(slot, sight, self.claiming()).await;
             return;
         }
-        if !own.is_empty() {
-            self.end_stand_in(slot).await;
-        }
         *slot.seen.borrow_mut() = own.into_iter().cloned().collect();
         let now = if is_over { Told::Missing } else { Told::Waits };
         if slot.told.replace(now) == now {
@@ -76,8 +73,7 @@ impl Daemon {
         let missing = format!("pool \"{name}\" waits for cache devices that are not there");
         match now {
             Told::Missing => {
-                let what =
-                    format!("{missing}, and serves nothing that may be dirty until they are");
+                let what = format!("{missing}, and serves nothing until they are");
                 self.journal.warn("pool-missing", &name, what);
             }
             _ => self.journal.warn("pool-waiting", &name, missing),

@@ -21,7 +21,6 @@ structure!(at, "Witness", 192, {
     GENERATION @ 40: 8,
     EPOCH @ 48: 8,
     MEMBER_COUNT @ 56: 1,
-    WITHOUT_MEMBERS @ 57: 1,
     MEMBERS @ 64: 128,
 });
 
@@ -33,7 +32,6 @@ structure!(item, "Witness volume", 640, {
     ORIGIN_BYTES @ 8: 2,
     NAME @ 16: 63,
     ORIGIN @ 80: 511,
-    SIZE_BYTES @ 592: 8,
 });
 
 const _: () = assert!(at::MEMBERS + 16 * MEMBERS_MAX == at::SIZE);
@@ -51,8 +49,6 @@ pub struct WitnessVolume {
     pub mode: Mode,
     /// Whether the log may hold what the origin lacks.
     pub may_be_dirty: bool,
-    /// Bytes of it; 0: an older version wrote this.
-    pub size_bytes: u64,
 }
 
 /// See the module's words.
@@ -64,10 +60,8 @@ pub struct Witness {
     pub generation: u64,
     /// The newest epoch.
     pub epoch: u64,
-    /// The members of that epoch, 1..=8; or of the one before, if that is the last one that had any.
+    /// The members of that epoch, 1..=8.
     pub members: Vec<DeviceId>,
-    /// Whether the newest epoch has no members: origins were written to while none was there.
-    pub without_members: bool,
     /// Up to 124 volumes.
     pub volumes: Vec<WitnessVolume>,
 }
@@ -88,7 +82,6 @@ impl Witness {
         put_u64(&mut out, at::GENERATION, self.generation);
         put_u64(&mut out, at::EPOCH, self.epoch);
         out[at::MEMBER_COUNT] = self.members.len() as u8;
-        out[at::WITHOUT_MEMBERS] = u8::from(self.without_members);
         for (index, member) in self.members.iter().enumerate() {
             put_bytes(&mut out, at::MEMBERS + 16 * index, &member.0);
         }
@@ -101,7 +94,6 @@ impl Witness {
             put_u16(place, item::ORIGIN_BYTES, volume.origin.len() as u16);
             put_bytes(place, item::NAME, volume.name.as_bytes());
             put_bytes(place, item::ORIGIN, volume.origin.as_bytes());
-            put_u64(place, item::SIZE_BYTES, volume.size_bytes);
         }
         seal(&mut out);
         out
@@ -126,16 +118,10 @@ impl Witness {
             members: (0..member_count)
                 .map(|index| DeviceId(get_bytes(bytes, at::MEMBERS + 16 * index)))
                 .collect(),
-            without_members: get_bool(bytes, at::WITHOUT_MEMBERS, "without_members")?,
             volumes: volumes.collect::<Result<_, _>>()?,
         };
         witness.validate()?;
         Ok(witness)
-    }
-
-    /// The newest epoch that has members: those that it names.
-    pub fn members_epoch(&self) -> u64 {
-        self.epoch.saturating_sub(u64::from(self.without_members))
     }
 
     fn validate(&self) -> Result<(), FormatError> {
@@ -164,6 +150,5 @@ fn decode_volume(place: &[u8]) -> Result<WitnessVolume, FormatError> {
         origin: get_text(place, item::ORIGIN, origin_bytes, ORIGIN_BYTES_MAX, "volume origin")?,
         mode: Mode::decode(place[item::MODE])?,
         may_be_dirty: get_bool(place, item::MAY_BE_DIRTY, "volume may_be_dirty")?,
-        size_bytes: get_u64(place, item::SIZE_BYTES),
     })
 }

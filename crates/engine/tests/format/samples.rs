@@ -317,7 +317,6 @@ pub fn decode_chunk(bytes: &[u8]) -> Result<Vec<ImageRegion>, FormatError> {
 
 pub fn witness() -> Witness {
     let volumes = superblock().volumes.into_iter().map(|volume| WitnessVolume {
-        size_bytes: 0,
         id: volume.id,
         name: volume.name,
         origin: volume.origin,
@@ -325,7 +324,6 @@ pub fn witness() -> Witness {
         may_be_dirty: volume.may_be_dirty,
     });
     Witness {
-        without_members: false,
         pool: POOL,
         generation: 42,
         epoch: 3,

@@ -303,13 +303,11 @@ proptest! {
         let bytes = superblock.encode();
         prop_assert_eq!(bytes.len(), SUPERBLOCK_BYTES);
         let witness = Witness {
-            without_members: superblock.verify_reads,
             pool: superblock.pool,
             generation: superblock.generation,
             epoch: superblock.epoch,
             members: superblock.members.iter().map(|member| member.device).collect(),
             volumes: superblock.volumes.iter().map(|volume| WitnessVolume {
-                size_bytes: volume.size_bytes,
                 id: volume.id,
                 name: volume.name.clone(),
                 origin: volume.origin.clone(),
