@@ -90,9 +90,9 @@ impl Core {
         let (_guard, coming) = loop {
             // Until it is published, or fails.
             let mut coming = None;
-            let known = self.known_blocks(v, first, count);
-            let wanted = enough && !(thrifty && known == 0);
-            if self.mode_of(v).writes_back() && (wanted || known == count) {
+            let known = || self.known_blocks(v, first, count);
+            let wanted = || enough && !(thrifty && known() == 0);
+            if self.mode_of(v).writes_back() && (wanted() || known() == count) {
                 coming = self.claim(v, first, count).await;
                 self.pace(v, client, offset, data.len() as u64).await;
             }
