@@ -268,6 +268,41 @@ fn a_device_that_reads_nothing_latches_the_pool_and_loses_nothing() {
 }
 
 /// What is written anew while it is being noted wins.
+/// Of two copies one has rotted, and the member with the other one returns nothing for a moment: nobody may take that
+/// for the loss of the block, however well the first one is. With one copy the moment ends while it is looked for.
+#[test]
+fn what_a_member_does_not_return_for_a_moment_is_not_lost() {
+    survive(24, |seed| {
+        let copies = 1 + (seed % 2) as u8;
+        let members = usize::from(copies);
+        let plan = Plan { members, copies, verify_reads: true, ..Plan::default() };
+        let rig = Rig::new(seed, plan);
+        for block in (0..BLOCKS).step_by(RECORD as usize) {
+            rig.write(2, block, RECORD as usize)?;
+        }
+        rig.flush()?;
+        rig.flush()?;
+        let block = seed % CLOSED;
+        let silent = members - 1;
+        if let [(rotten, at), _] = places(&rig, block)[..] {
+            rig.members[1 - silent].poke(at + 7, &[0xA5; 3]);
+            assert_eq!(rotten, 1 - silent);
+        }
+        rig.broken[silent].failing.arm(Trigger::every(Ops::Reads));
+        for _ in 0..16 {
+            rig.start_read(block);
+        }
+        // From within the first look to long after the last one.
+        rig.pause((1 + seed / 2 * 7) * MILLISECOND / 4);
+        rig.broken[silent].mend();
+        rig.pause(SECOND);
+        assert!(!rig.pool().is_latched());
+        assert_eq!(lost(&rig), BTreeSet::new());
+        same("once it returns", rig.read(block)?, 2)?;
+        rig.destage()
+    });
+}
+
 #[test]
 fn what_is_written_while_it_is_found_is_not_lost() {
     survive(20, |seed| {
