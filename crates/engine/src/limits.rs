@@ -295,6 +295,14 @@ pub const PROMISE_PACKED_PERCENT: u64 = 80;
 /// spot of an SSD has. Of further ones the sets are noted, and looked through as a whole.
 pub const HURT_RECORDS_MAX: usize = 256;
 
+/// Blocks of 4 KiB that a member may return damaged, or not at all, within [`DAMAGE_SPAN`] before it is left behind,
+/// if nothing is there alone: 16 MiB. What is copied to such an SSD again is bad again, and wears out the others; a
+/// bad spot is smaller. (Linux md takes a disk for broken after 20 read errors an hour.)
+pub const DAMAGED_BLOCKS_MAX: u64 = 4096;
+
+/// See [`DAMAGED_BLOCKS_MAX`].
+pub const DAMAGE_SPAN: Nanos = 3600 * SECOND;
+
 /// Bytes a second at which such sets are looked through, whatever the rate of the scrub is: as many as that reads
 /// where nothing else is said.
 pub const HURT_SETS_RATE: u64 = SCRUB_RATE_DEFAULT;

@@ -4,7 +4,7 @@ use std::cell::{Cell, OnceCell, RefCell};
 use std::ops::Index;
 use std::rc::Rc;
 
-use forebay_device::{BlockDevice, Watched};
+use forebay_device::{BlockDevice, Nanos, Watched};
 
 use crate::copies::Queue;
 use crate::failure::Standing;
@@ -32,6 +32,10 @@ pub(crate) struct Member {
     pub standing: Cell<Standing>,
     /// Blocks that it has returned damaged since the pool was opened.
     pub damaged: Cell<u64>,
+    /// When the span began for which damage is counted, and what `damaged` was then.
+    pub damage_span: Cell<(Nanos, u64)>,
+    /// Since when it has returned nothing at all, and when that was seen last, by whoever heals.
+    pub silent: Cell<Option<(Nanos, Nanos)>>,
     /// What it failed at, for people.
     pub failure: RefCell<String>,
 }
@@ -55,6 +59,8 @@ impl Member {
             spans: Spans::default(),
             standing: Cell::new(standing),
             damaged: Cell::new(0),
+            damage_span: Cell::default(),
+            silent: Cell::default(),
             failure: RefCell::default(),
         }
     }

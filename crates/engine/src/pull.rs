@@ -103,6 +103,11 @@ impl Core {
         self.sets.borrow().is_needed(index).then_some(Hold::OnlyCopy)
     }
 
+    /// Whether nothing would be lost without a member, and the pool would go on.
+    pub(crate) fn can_do_without(&self, index: usize) -> bool {
+        !self.latched.get() && !self.witness_lags.get() && self.held_by(index).is_none()
+    }
+
     /// The volumes that are written back now and would not be with so many members.
     fn written_through_with(&self, members: usize) -> Vec<String> {
         let superblock = self.superblock.borrow();

@@ -564,9 +564,19 @@ impl Core {
     async fn read_merged(&self, v: &VolumeState, m: &Mapping) -> Result<Data> {
         planted::seen("partial block read");
         let cached = self.read_raw(m).await?;
+        self.merged(v, m, &cached).await
+    }
+
+    /// What is cached of a partial block, completed from the origin.
+    pub(crate) async fn merged(
+        &self,
+        v: &VolumeState,
+        m: &Mapping,
+        cached: &[u8],
+    ) -> Result<Data> {
         let (mut whole, result) = v.origin.read(m.block * BLOCK_BYTES, Buf::new(BLOCK)).await;
         result.map_err(|error| origin_error(v, "reading", error))?;
-        overlay(&mut whole, &cached, m.sectors);
+        overlay(&mut whole, cached, m.sectors);
         Ok(whole.freeze())
     }
 

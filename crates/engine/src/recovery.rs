@@ -43,6 +43,7 @@ use crate::scan::OpenAtCrash;
 use crate::segment::{Set, SetState};
 use crate::sound::check_counter;
 use crate::throttle::pacer;
+use crate::unreadable::REREADS_MAX;
 use crate::wait::all_of;
 use crate::walk::Walk;
 
@@ -519,6 +520,7 @@ impl Core {
         owed: bool,
         report: &mut RecoveryReport,
     ) -> Result<bool> {
+        let mut rereads = 0;
         loop {
             let (lacking, damaged) = self.restore_runs(set, owed, report).await?;
             let Some((_, _, error)) = damaged.first() else { return Ok(lacking) };
@@ -531,8 +533,11 @@ impl Core {
                 }
             }
             if !settled {
-                // A device that returned it a moment ago fails altogether, or will return it again.
-                return Err(error);
+                // A device that returns it now, or as little as before.
+                rereads += 1;
+                if rereads > REREADS_MAX {
+                    return Err(error);
+                }
             }
             // What is good beside it is still there.
         }

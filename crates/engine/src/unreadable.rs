@@ -19,7 +19,7 @@ use std::rc::Rc;
 use std::slice::from_ref;
 
 use forebay_device::runtime::{MILLISECOND, SECOND};
-use forebay_device::{Buf, IoError, IoErrorKind, Nanos};
+use forebay_device::{Buf, Data, IoError, IoErrorKind, Nanos};
 
 use crate::bypass::{Kind, Way};
 use crate::core::Core;
@@ -27,7 +27,7 @@ use crate::direct::region_parts;
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::EventKind;
 use crate::format::{EntryKind, Layout, State, Stream};
-use crate::ids::{BLOCK_BYTES, Location, SegmentId, VolumeId};
+use crate::ids::{BLOCK_BYTES, Location, SECTORS_ALL, SegmentId, VolumeId};
 use crate::index::Mapping;
 use crate::log::{append_error, new_entry};
 use crate::member::Member;
@@ -40,7 +40,11 @@ const UNSURE_REST: Nanos = 100 * MILLISECOND;
 
 /// How long it is looked before the pool latches: longer than a controller takes to reset. Whoever brings data home or
 /// makes room waits as long, and clients that need that.
-const UNSURE_SPAN_MAX: Nanos = 5 * SECOND;
+pub(crate) const UNSURE_SPAN_MAX: Nanos = 5 * SECOND;
+
+/// How often what looks good is read once more before it counts as unreadable after all: whoever looks and whoever
+/// reads may find different things as often as a device pleases.
+pub(crate) const REREADS_MAX: u32 = 3;
 
 /// Rest of who finds blocks that are about to be overwritten: it would come back to them at once.
 const OVERWRITTEN_REST: Nanos = 5 * MILLISECOND;
@@ -279,13 +283,35 @@ impl Core {
         self.tell_flushes(&BTreeMap::from([(volume, blocks)]));
     }
 
+    /// What of a run that could not be read can be read after all; nothing if it has changed meanwhile, or what is
+    /// good of it in no copy has been given up.
+    ///
+    /// # Errors
+    /// Those of [`Core::give_up_damaged`]; or if it looks good each time and cannot be read.
+    pub(crate) async fn reread(&self, volume: VolumeId, m: &Mapping) -> Result<Option<Data>> {
+        let mut failed = Ok(None);
+        for _ in 0..REREADS_MAX {
+            if self.give_up_damaged(volume, m).await? || !self.is_still(volume, m) {
+                return Ok(None);
+            }
+            match self.read_verified(m.location, m.distance, m.count).await {
+                Ok(bytes) => {
+                    seen("damaged: read after all");
+                    return Ok(Some(bytes));
+                }
+                Err(error) => failed = Err(error),
+            }
+        }
+        failed
+    }
+
     /// Reads again what could not be read, once it is settled what becomes of it (INV-86); else an error.
     pub(crate) async fn read_damaged(
         &self,
         v: &Rc<VolumeState>,
         m: &Mapping,
         offset: u64,
-        buf: Buf,
+        mut buf: Buf,
     ) -> (Buf, Result<()>) {
         if self.latched.get() {
             // Nothing is noted any more, and what is wrong with this block is more to the point than that.
@@ -294,17 +320,19 @@ impl Core {
         }
         // Else it would come here again and again, from within itself.
         self.log.until_published(v.id, m.block..m.block + u64::from(m.count), &self.latched).await;
-        match self.give_up_damaged(v.id, m).await {
-            Ok(true) => {
+        let bytes = match self.reread(v.id, m).await {
+            Ok(None) => {
                 let way = Way::new(Kind::Prefetch, true);
-                Box::pin(self.read_piece(v, &way, offset, buf)).await
+                return Box::pin(self.read_piece(v, &way, offset, buf)).await;
             }
-            Err(error) => (buf, Err(error)),
-            Ok(false) => {
-                let what = format!("reading volume \"{}\" at {offset} failed", v.name);
-                (buf, Err(Error::new(ErrorKind::Io, what)))
-            }
-        }
+            Ok(Some(bytes)) if m.sectors == SECTORS_ALL => Ok(bytes),
+            Ok(Some(bytes)) => self.merged(v, m, &bytes).await,
+            Err(error) => Err(error),
+        };
+        let len = buf.len();
+        let within = (offset - m.block * BLOCK_BYTES) as usize;
+        let outcome = bytes.map(|bytes| buf.copy_from_slice(&bytes[within..within + len]));
+        (buf, outcome)
     }
 
     /// Waits until what is lost is durably noted.

@@ -334,11 +334,11 @@ impl Core {
                         return Box::pin(self.known_part(v, block)).await;
                     }
                     Err(error) if m.state.is_owed() => {
-                        let damaged = self.give_up_damaged(v.id, &m);
-                        return match Box::pin(damaged).await {
-                            Ok(true) => Box::pin(self.known_part(v, block)).await,
-                            _ => Err(error),
-                        };
+                        match Box::pin(self.reread(v.id, &m)).await {
+                            Ok(None) => return Box::pin(self.known_part(v, block)).await,
+                            Ok(Some(old)) => overlay(&mut whole, &old, m.sectors),
+                            Err(_) => return Err(error),
+                        }
                     }
                     Err(_) => {
                         // The origin has the rest.

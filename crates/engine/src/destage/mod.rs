@@ -124,6 +124,28 @@ impl Core {
         }
     }
 
+    /// Flushes an origin for those who cannot go on before; false if it does not answer.
+    pub(crate) async fn flush_unless_silent(self: &Rc<Self>, v: &Rc<VolumeState>) -> bool {
+        let is_silent = || v.origin.is_silent(self.rt.now(), ORIGIN_SILENCE);
+        if is_silent() {
+            return false;
+        }
+        let (core, state, ended) = (Rc::clone(self), Rc::clone(v), Rc::new(Cell::new(false)));
+        let has_ended = Rc::clone(&ended);
+        // By itself: a flush that is given up would be forgotten.
+        self.spawn_background(async move {
+            // Its error is an event.
+            core.flush_origin(&state).await.ok();
+            has_ended.set(true);
+            core.housekeeping.wake_all();
+        });
+        while !ended.get() && !is_silent() && !self.latched.get() {
+            let timer = self.rt.sleep(ORIGIN_SILENCE);
+            self.housekeeping.until_or(|| ended.get() || self.latched.get(), timer).await;
+        }
+        ended.get()
+    }
+
     /// Logs that the origin durably holds a block, and lets go of its pin then. Nobody waits for it: without the fact, recovery
     /// destages once more.
     pub(crate) fn log_clean(&self, v: &VolumeState, item: &Unproven) {

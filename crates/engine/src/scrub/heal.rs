@@ -11,20 +11,22 @@ use std::collections::btree_map::Entry as Slot;
 use std::rc::Rc;
 use std::slice::from_ref;
 
-use forebay_device::Data;
+use forebay_device::{Data, IoErrorKind};
 
-use super::{At, Content, LOOK_INTERVAL};
+use super::{At, Content, LOOK_INTERVAL, Note};
 use crate::core::Core;
 use crate::counters::add;
 use crate::format::{Entry, EntryKind, State, Stream};
 use crate::ids::{Location, SegmentId, VolumeId};
 use crate::index::Mapping;
+use crate::limits::{DAMAGE_SPAN, DAMAGED_BLOCKS_MAX};
 use crate::log::new_entry;
 use crate::planted::{self, Bug};
 use crate::reclaim::SETS_MOVING_MAX;
 use crate::scrub::ScrubFound;
 use crate::scrub::inspect::Inspection;
 use crate::segment::SetState;
+use crate::unreadable::UNSURE_SPAN_MAX;
 use crate::verify::joined;
 use crate::walk::Run;
 
@@ -37,9 +39,9 @@ impl Core {
         let Some(set) = sets.get(id).filter(|_| !planted::is(Bug::HurtForgotten)) else { return };
         let mut hurt_sets = self.scrub.hurt_sets.borrow_mut();
         let is_new = match hurt.entry(header) {
-            Slot::Occupied(_) => false,
+            Slot::Occupied(mut note) => !std::mem::replace(&mut note.get_mut().is_new, true),
             Slot::Vacant(slot) if has_room => {
-                slot.insert(0);
+                slot.insert(Note { is_new: true, counted: 0 });
                 true
             }
             Slot::Vacant(_) => hurt_sets.insert(id, set.incarnation) != Some(set.incarnation),
@@ -56,8 +58,8 @@ impl Core {
         let Some((segment, _)) = self.segment_of(header, copy) else { return };
         let is_first = {
             let mut hurt = self.scrub.hurt.borrow_mut();
-            let counted = hurt.get_mut(&header).filter(|counted| **counted >> copy & 1 == 0);
-            counted.map(|counted| *counted |= 1 << copy).is_some()
+            let note = hurt.get_mut(&header).filter(|note| note.counted >> copy & 1 == 0);
+            note.map(|note| note.counted |= 1 << copy).is_some()
         };
         if is_first {
             let member = self.sets.borrow().member_of(segment);
@@ -121,9 +123,13 @@ impl Core {
 
     /// Heals records of one set.
     async fn heal_records(self: &Rc<Self>, headers: &[Location]) -> bool {
+        let notes_of = |header: &Location| headers.contains(header);
+        for (_, note) in self.scrub.hurt.borrow_mut().iter_mut().filter(|(at, _)| notes_of(at)) {
+            note.is_new = false;
+        }
+        // What is met from now on is looked at once more.
         let forget = || {
-            let mut hurt = self.scrub.hurt.borrow_mut();
-            hurt.retain(|header, _| !headers.contains(header));
+            self.scrub.hurt.borrow_mut().retain(|header, note| !notes_of(header) || note.is_new);
         };
         let (id, _) = self.sets.borrow().split(headers[0]);
         let found =
@@ -144,7 +150,8 @@ impl Core {
             if headers.contains(&item.header) && self.is_at(at) {
                 planted::seen("healed: what a reader has met");
                 let looked = self.scrub_runs(&item, runs, at).await;
-                is_done &= looked.is_some_and(|looked| looked.unread == 0);
+                is_done &= looked.as_ref().is_some_and(|looked| looked.unread == 0);
+                self.pace_scrub(at, looked.map_or(0, |looked| looked.bytes)).await;
             }
         }
         self.unpin(pinned);
@@ -202,6 +209,63 @@ impl Core {
         self.moving.set(self.moving.get() - 1);
         self.housekeeping.wake_all();
         Some(left)
+    }
+
+    /// Notes how many blocks members have returned damaged. One that is hardly ever right has failed, as long as
+    /// nothing is there alone: what is copied to it is bad again.
+    pub(super) fn note_damages(&self, damages: Vec<(usize, u64)>) {
+        for (index, blocks) in damages.into_iter().filter(|(_, blocks)| *blocks > 0) {
+            self.note_damage(index, blocks);
+            let (member, now) = (&self.members[index], self.rt.now());
+            let (begun, before) = member.damage_span.get();
+            let found = member.damaged.get() - before;
+            if now - begun >= DAMAGE_SPAN {
+                member.damage_span.set((now, member.damaged.get()));
+            } else if found > DAMAGED_BLOCKS_MAX && self.can_do_without(index) {
+                planted::seen("healed: in vain");
+                let doing = format!("{found} damaged blocks of 4 KiB within an hour on");
+                self.fail_member(index, &doing, IoErrorKind::Media.into());
+            }
+        }
+    }
+
+    /// Whether a member with a bad copy returns nothing at all. One that goes on so has failed, as long as nothing
+    /// is there alone: it would be copied to in vain, for ever.
+    pub(super) async fn is_any_silent(&self, set: SegmentId, found: &Inspection) -> bool {
+        let bad = found.bad.iter().fold(found.bad_headers, |all, bad| all | bad);
+        let members: Vec<usize> = {
+            let sets = self.sets.borrow();
+            let segments = sets.get(set).map_or(&[][..], |set| &set.segments);
+            let is_bad = |(copy, _): &(usize, _)| bad >> copy & 1 == 1;
+            segments.iter().enumerate().filter(is_bad).map(|(_, at)| sets.member_of(*at)).collect()
+        };
+        let mut is_any = false;
+        for index in members {
+            let member = &self.members[index];
+            let silence = self.silence_of(member).await;
+            let Some(error) = silence.filter(|_| member.is_serving()) else {
+                member.silent.set(None);
+                continue;
+            };
+            is_any = true;
+            let now = self.rt.now();
+            // If nobody has looked for longer, it may have answered meanwhile.
+            let before = member.silent.get().filter(|(_, seen)| now - seen <= UNSURE_SPAN_MAX);
+            let since = before.map_or(now, |(since, _)| since);
+            member.silent.set(Some((since, now)));
+            if now - since >= UNSURE_SPAN_MAX && self.can_do_without(index) {
+                planted::seen("healed: a member that returns nothing");
+                self.fail_member(index, "reading from", error);
+            }
+        }
+        is_any
+    }
+
+    /// Notes that all members of a set have returned what they were asked for.
+    pub(super) fn note_answers(&self, set: SegmentId) {
+        let sets = self.sets.borrow();
+        let segments = sets.get(set).map_or(&[][..], |set| &set.segments);
+        segments.iter().for_each(|at| self.members[sets.member_of(*at)].silent.set(None));
     }
 
     /// Moves good bytes of damaged blocks.

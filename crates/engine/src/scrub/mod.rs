@@ -67,7 +67,8 @@ pub struct ScrubFound {
     /// Records of facts and images that were damaged in some copy, and are needed no more; and superblocks, roots
     /// and headers of segments that were written anew.
     pub replaced: u64,
-    /// Live blocks that no cache device has returned, and of which none has said that it cannot.
+    /// Live blocks that some cache device has not returned, without saying that it cannot: it returns nothing at all, or
+    /// its error says nothing about the medium.
     pub unread: u64,
 }
 
@@ -90,6 +91,14 @@ pub struct ScrubStatus {
     pub found: ScrubFound,
 }
 
+/// What is noted of a record that somebody could not read in some copy.
+struct Note {
+    /// Whether it was met since somebody has begun to look.
+    is_new: bool,
+    /// The copies in which that was counted as damage, as bits.
+    counted: u8,
+}
+
 /// A lap that is under way.
 #[derive(Clone, Copy)]
 struct Lap {
@@ -109,9 +118,8 @@ pub(crate) struct Scrub {
     found: RefCell<ScrubFound>,
     /// Since when there are moves of dirty data that no root's images know.
     healed_since: Cell<Option<Nanos>>,
-    /// Records that somebody could not read in some copy, by where their headers are; and, as bits, in which copies
-    /// that was counted as damage.
-    hurt: RefCell<BTreeMap<Location, u8>>,
+    /// Records that somebody could not read in some copy, by where their headers are.
+    hurt: RefCell<BTreeMap<Location, Note>>,
     /// Sets with more of them than there was room for.
     hurt_sets: RefCell<BTreeMap<SegmentId, Incarnation>>,
     /// When its place was stored, and whether it has to be as soon as possible.
@@ -414,15 +422,16 @@ impl Core {
             let found = self.inspect(item.header, item.head, &ranges).await?;
             looked.bytes += found.bytes;
             if found.bad.iter().all(|bad| *bad == 0) {
-                break;
-            }
-            let gone = found.blocks.iter().filter(|block| block.is_none()).count() as u64;
-            if gone > 0 && !self.return_something(item.header).await {
-                // It has not lost just this, and may be back.
-                looked.unread = gone;
+                self.note_answers(at.set);
                 break;
             }
             let damages = self.bad_copies(at.set, item.header, &found);
+            let gone = found.blocks.iter().filter(|block| block.is_none()).count() as u64;
+            if self.is_any_silent(at.set, &found).await {
+                // It has not lost just this, and may be back.
+                looked.unread = found.bad.iter().filter(|bad| **bad != 0).count() as u64;
+                break;
+            }
             left = self.heal(&live, &found).await?;
             looked.unread += found.unsure_count(&live);
             // Only now, as what has to wait is looked at again.
@@ -431,8 +440,16 @@ impl Core {
             }
             let volumes: BTreeSet<VolumeId> = left.iter().map(|(volume, _)| *volume).collect();
             for v in volumes.into_iter().filter_map(|volume| self.volume(volume)) {
-                // Its error is an event; what is dirty again is healed as such.
-                self.flush_origin(&v).await.ok();
+                if self.flush_unless_silent(&v).await {
+                    continue;
+                }
+                if gone > 0 {
+                    // The origin may have it, and nobody else has.
+                    looked.unread = gone;
+                    return Some(looked);
+                }
+                // What it was given is dirty again, and is moved as such.
+                self.let_go_of_silent();
             }
         }
         Some(looked)
@@ -447,7 +464,7 @@ impl Core {
         found: &Inspection,
     ) -> Vec<(usize, u64)> {
         let (sets, hurt) = (self.sets.borrow(), self.scrub.hurt.borrow());
-        let counted = hurt.get(&header).copied().unwrap_or(0);
+        let counted = hurt.get(&header).map_or(0, |note| note.counted);
         let segments = sets.get(set).map_or(&[][..], |set| &set.segments);
         let mut damages = Vec::with_capacity(segments.len());
         for (copy, segment) in segments.iter().enumerate() {
@@ -457,12 +474,6 @@ impl Core {
             damages.push((sets.member_of(*segment), blocks.saturating_sub(before)));
         }
         damages
-    }
-
-    fn note_damages(&self, damages: Vec<(usize, u64)>) {
-        for (member, blocks) in damages.into_iter().filter(|(_, blocks)| *blocks > 0) {
-            self.note_damage(member, blocks);
-        }
     }
 
     /// Waits for as long as what was read is to take.
@@ -496,7 +507,7 @@ impl Core {
         let read = match unread {
             0 => "all copies were read".to_owned(),
             _ => format!(
-                "{unread} blocks of 4 KiB could not be read now from any cache device; all other \
+                "{unread} blocks of 4 KiB could not be read now from some cache device; all other \
                  copies were read"
             ),
         };

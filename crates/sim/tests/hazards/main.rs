@@ -37,6 +37,7 @@ mod recopied;
 mod remote;
 mod removal;
 mod replacement;
+mod reread;
 mod rig;
 mod scrub;
 mod silent;

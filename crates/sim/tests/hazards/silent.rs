@@ -10,14 +10,14 @@ use forebay_engine::{EventKind, Redundancy};
 use crate::changing::{all_but, id_of, plan, told, touch};
 use crate::rig::{KINDS, Rig, SOON, same, survive};
 
-const BLOCKS: u64 = 60;
+pub const BLOCKS: u64 = 60;
 
 fn is_flush(request: &Request) -> bool {
     matches!(request, Request::Flush)
 }
 
 /// All is written to the origin, which does not answer the flush behind it.
-fn unproven(seed: u64) -> Result<Rc<Rig>, String> {
+pub fn unproven(seed: u64) -> Result<Rc<Rig>, String> {
     let rig = Rig::new(seed, plan(3, 0, 2));
     (0..BLOCKS).try_for_each(|block| rig.write(2, block, 1))?;
     rig.flush()?;
@@ -33,7 +33,7 @@ fn unproven(seed: u64) -> Result<Rc<Rig>, String> {
 }
 
 /// The origin answers, and everything is there: now, after a crash without the member, and at home.
-fn comes_home(rig: &Rc<Rig>, seed: u64, gone: usize) -> Result<(), String> {
+pub fn comes_home(rig: &Rc<Rig>, seed: u64, gone: usize) -> Result<(), String> {
     rig.origin_gate.hold(0, |_| false);
     rig.origin_gate.release();
     rig.pause(5 * SOON);

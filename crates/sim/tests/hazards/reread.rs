@@ -1,0 +1,228 @@
+//! What cannot be read for a moment and can be then: nobody is told that it failed, and no device is worn out by
+//! copying it again and again.
+
+use std::rc::Rc;
+
+use forebay_device::Runtime;
+use forebay_device::model::fault::{Ops, Trigger};
+use forebay_device::runtime::{MILLISECOND, SECOND};
+use forebay_engine::{EventKind, Place};
+
+use crate::changing::{self, all_but, told};
+use crate::rig::{BLOCK, KINDS, MEMBER_BYTES, Plan, Rig, SOON, same, survive};
+use crate::scrub::{BLOCKS, spoilt};
+use crate::silent;
+
+/// More reads than anybody tries before a block counts as lost.
+const FAILED_READS_MAX: u64 = 40;
+
+/// The block that is meant.
+const BAD: u64 = 3;
+
+/// One copy of dirty data.
+fn written(seed: u64) -> Result<Rc<Rig>, String> {
+    let rig = Rig::new(seed, Plan { verify_reads: seed % 2 == 0, ..Plan::default() });
+    (0..32).try_for_each(|block| rig.write(2, block, 1))?;
+    rig.flush()?;
+    rig.flush()?;
+    Ok(rig)
+}
+
+/// The device fails so many reads of the block, and then returns it.
+fn fail_reads(rig: &Rig, times: u64) {
+    let at = crate::scrub::find(rig, 0, BAD);
+    let trigger = Trigger::every(Ops::Reads).within(at..at + BLOCK as u64).times(times);
+    rig.broken[0].failing.arm(trigger);
+}
+
+fn is_lost(rig: &Rig) -> bool {
+    let mut extents = Vec::new();
+    rig.volume().status(BAD * BLOCK as u64, BLOCK as u64, &mut extents).unwrap();
+    extents.iter().any(|extent| extent.place == Place::Lost)
+}
+
+/// How often it fails decides whether it is lost; nothing is an error that is not.
+fn ends_well(
+    script: fn(&Rc<Rig>) -> Result<(), String>,
+    seeds: u64,
+) -> impl FnOnce() {
+    move || {
+        for seed in 0..seeds {
+            let mut losses = 0;
+            for times in 1..FAILED_READS_MAX {
+                let rig = written(seed).unwrap();
+                fail_reads(&rig, times);
+                let result = script(&rig);
+                losses += u64::from(is_lost(&rig));
+                let is_right = result.is_ok() || is_lost(&rig);
+                assert!(is_right, "seed {seed}, {times} failed reads: {result:?}");
+                assert!(!rig.pool().is_latched());
+                rig.broken[0].mend();
+            }
+            assert!((1..FAILED_READS_MAX - 1).contains(&losses), "{losses} losses");
+        }
+    }
+}
+
+#[test]
+fn a_read_of_what_can_be_read_after_all_does_not_fail() {
+    ends_well(|rig| same("the block", rig.read(BAD)?, 2).map(drop), 4)();
+}
+
+#[test]
+fn a_partial_write_over_what_can_be_read_after_all_does_not_fail() {
+    ends_well(
+        |rig| {
+            let outcome = rig.start_write_sector(3, BAD * 8 + 1);
+            rig.pause(SOON);
+            if outcome.get() == Some(true) { Ok(()) } else { Err(format!("{:?}", outcome.get())) }
+        },
+        4,
+    )();
+}
+
+#[test]
+fn a_start_goes_on_with_what_can_be_read_after_all() {
+    survive(4, |seed| {
+        for times in 1..FAILED_READS_MAX {
+            let rig = written(seed)?;
+            rig.crash(KINDS[(seed % 2) as usize]);
+            let at = (0..MEMBER_BYTES)
+                .step_by(BLOCK)
+                .find(|&at| crate::rig::version(31, &rig.members[0].peek(at, BLOCK)) == Ok(2));
+            let at = at.ok_or("it was written")?;
+            let trigger = Trigger::every(Ops::Reads).within(at..at + BLOCK as u64).times(times);
+            rig.broken[0].failing.arm(trigger);
+            rig.open().map_err(|error| format!("{times} failed reads: {error}"))?;
+            rig.broken[0].mend();
+        }
+        Ok(())
+    });
+}
+
+/// Bytes that all devices were given.
+fn ssd_blocks(rig: &Rig) -> u64 {
+    rig.pool().counters().move_blocks.get()
+}
+
+/// It takes whatever is written and returns nothing. What it has is copied elsewhere, once.
+#[test]
+fn a_member_that_returns_nothing_for_long_is_left_behind() {
+    survive(6, |seed| {
+        let rig = Rig::new(seed, Plan { verify_reads: seed % 2 == 0, ..changing::plan(3, 0, 2) });
+        (0..BLOCKS).try_for_each(|block| rig.write(2, block, 1))?;
+        rig.flush()?;
+        rig.flush()?;
+        let bad = (seed % 3) as usize;
+        let broken = &rig.broken[bad];
+        let how = [&broken.failing, &broken.timing_out, &broken.erring][(seed / 2 % 3) as usize];
+        how.arm(Trigger::every(Ops::Reads));
+        let before = ssd_blocks(&rig);
+        for _ in 0..60 {
+            rig.is_whole("from the others")?;
+            rig.pause(SOON);
+        }
+        if !told(&rig, EventKind::MemberFailed) {
+            return Err("it serves".into());
+        }
+        let moved = ssd_blocks(&rig) - before;
+        if moved > 2 * BLOCKS {
+            return Err(format!("{moved} blocks were copied"));
+        }
+        rig.pause(100 * SOON);
+        rig.crash(KINDS[(seed % 2) as usize]);
+        rig.offer(&all_but(3, bad));
+        rig.open()?;
+        rig.is_whole("without it")?;
+        rig.destage()?;
+        (0..BLOCKS).try_for_each(|block| rig.settled(block))
+    });
+}
+
+/// For shorter than a controller takes to reset.
+#[test]
+fn a_member_that_returns_nothing_for_a_moment_stays() {
+    survive(4, |seed| {
+        let rig = spoilt(seed, &[], |broken| &broken.flipping)?;
+        let bad = (seed % 2) as usize;
+        for _ in 0..3 {
+            rig.broken[bad].failing.arm(Trigger::every(Ops::Reads));
+            for _ in 0..20 {
+                rig.is_whole("meanwhile")?;
+                rig.pause(SOON);
+            }
+            rig.broken[bad].mend();
+            rig.pause(20 * SOON);
+        }
+        if told(&rig, EventKind::MemberFailed) {
+            return Err("it was left behind".into());
+        }
+        rig.is_whole("at last")
+    });
+}
+
+/// It returns what a pool says of itself, and hardly anything else: what is copied to it again is bad again.
+#[test]
+fn a_member_to_which_all_is_copied_in_vain_is_left_behind() {
+    survive(4, |seed| {
+        let rig = Rig::new(seed, Plan { verify_reads: true, ..changing::plan(2, 0, 2) });
+        (0..BLOCKS).try_for_each(|block| rig.write(2, block, 1))?;
+        rig.flush()?;
+        rig.flush()?;
+        // Whoever has nothing to do reads from the first one.
+        let bad = 0;
+        let segments = rig.pool().superblock().segments_offset..MEMBER_BYTES;
+        let broken = &rig.broken[bad];
+        [&broken.failing, &broken.erring][(seed % 2) as usize]
+            .arm(Trigger::every(Ops::Reads).within(segments));
+        let began = rig.world.now();
+        while !told(&rig, EventKind::MemberFailed) {
+            rig.is_whole("from the others")?;
+            rig.pause(MILLISECOND);
+            if rig.world.now() - began > 600 * SECOND {
+                return Err(format!("it serves; {} blocks were copied", ssd_blocks(&rig)));
+            }
+        }
+        let span = (rig.world.now() - began) / SECOND;
+        let moved = ssd_blocks(&rig);
+        if moved > (span + 1) * 2048 {
+            return Err(format!("{moved} blocks in {span} s"));
+        }
+        rig.pause(100 * SOON);
+        rig.offer(&[1 - bad]);
+        rig.restart(KINDS[(seed % 2) as usize])?;
+        rig.is_whole("without it")
+    });
+}
+
+/// What is damaged in one copy is on its way home, to an origin that does not answer.
+#[test]
+fn an_origin_that_does_not_answer_holds_up_no_healing() {
+    survive(6, |seed| {
+        let (rig, bad) = (silent::unproven(seed)?, (seed % 3) as usize);
+        let first = (0..silent::BLOCKS).find(|&block| has(&rig, bad, block)).ok_or("nothing there")?;
+        let at = crate::scrub::find(&rig, bad, first);
+        let byte = rig.members[bad].peek(at + 99, 1)[0];
+        rig.members[bad].poke(at + 99, &[byte ^ 4]);
+        let pool = rig.pool();
+        pool.start_scrub().map_err(|error| error.to_string())?;
+        for _ in 0..100 {
+            rig.pause(SOON);
+            if !pool.scrub().running {
+                break;
+            }
+        }
+        let found = pool.scrub();
+        if found.running || found.found.copied != 1 {
+            return Err(format!("{found:?}"));
+        }
+        drop(pool);
+        silent::comes_home(&rig, seed, (bad + 1) % 3)
+    });
+}
+
+fn has(rig: &Rig, member: usize, block: u64) -> bool {
+    (0..MEMBER_BYTES)
+        .step_by(BLOCK)
+        .any(|at| crate::rig::version(block, &rig.members[member].peek(at, BLOCK)) == Ok(2))
+}
