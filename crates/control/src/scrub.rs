@@ -42,7 +42,10 @@ pub struct Scrub {
     /// Records of metadata that were damaged in some copy and are needed no more; superblocks, roots and headers of
     /// segments that were written anew.
     pub replaced_records: u64,
-    /// Blocks of 4 KiB that no cache device has returned, and of which none has said that it cannot.
+    /// Superblocks, roots and headers of segments that are left as they are, on cache devices that return nothing.
+    #[serde(default)]
+    pub unmended_records: u64,
+    /// Blocks of 4 KiB that some cache device has not returned, without saying that it cannot.
     #[serde(default)]
     pub unread_blocks: u64,
     /// Blocks of 4 KiB that were dropped since the pool was opened because no copy of them could be read right,

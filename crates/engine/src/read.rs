@@ -568,12 +568,7 @@ impl Core {
     }
 
     /// What is cached of a partial block, completed from the origin.
-    pub(crate) async fn merged(
-        &self,
-        v: &VolumeState,
-        m: &Mapping,
-        cached: &[u8],
-    ) -> Result<Data> {
+    pub(crate) async fn merged(&self, v: &VolumeState, m: &Mapping, cached: &[u8]) -> Result<Data> {
         let (mut whole, result) = v.origin.read(m.block * BLOCK_BYTES, Buf::new(BLOCK)).await;
         result.map_err(|error| origin_error(v, "reading", error))?;
         overlay(&mut whole, cached, m.sectors);

@@ -25,6 +25,9 @@ use crate::segment::{Set, SetState, SetTable};
 /// How often it is looked whether there is room again, or a set is clean by now.
 const LOOK_INTERVAL: Nanos = SECOND;
 
+/// The same while there are fewer members than clean data is to have copies: only another member helps.
+const SHORT_INTERVAL: Nanos = 60 * SECOND;
+
 /// Time between two roots that are written for this alone: each writes the whole index, and what the first one has
 /// left is held by something that takes its time.
 const ROOT_INTERVAL: Nanos = 60 * SECOND;
@@ -126,7 +129,10 @@ async fn recopier(core: &Rc<Core>) {
             core.lap(false).await.ok();
             continue;
         }
-        let timer = core.rt.sleep(LOOK_INTERVAL);
-        core.housekeeping.until_or(|| !core.may_recopy(), timer).await;
+        let possible = core.clean_copies_possible();
+        let is_short = is_all && possible < core.sets.borrow().clean_copies();
+        let timer = core.rt.sleep(if is_short { SHORT_INTERVAL } else { LOOK_INTERVAL });
+        let is_new = || core.clean_copies_possible() != possible;
+        core.housekeeping.until_or(|| !core.may_recopy() || is_new(), timer).await;
     }
 }

@@ -99,16 +99,19 @@ pub(super) fn line(scrub: &Scrub) -> Option<String> {
 
 /// Whether all could be read and was found as it should be.
 fn is_clean(scrub: &Scrub) -> bool {
-    scrub.damaged_blocks + scrub.replaced_records + scrub.unread_blocks == 0
+    let left = scrub.unread_blocks + scrub.unmended_records;
+    scrub.damaged_blocks + scrub.replaced_records + left == 0
 }
 
 fn found(scrub: &Scrub) -> String {
     if is_clean(scrub) {
         return "nothing is damaged".to_owned();
     }
-    let unread = match scrub.unread_blocks {
-        0 => String::new(),
-        unread => format!("; {unread} blocks could not be read from any device"),
+    let unread = match (scrub.unread_blocks, scrub.unmended_records) {
+        (0, 0) => String::new(),
+        (unread, unmended) => format!(
+            "; {unread} blocks and {unmended} records of metadata could not be read from some device"
+        ),
     };
     format!(
         "{} damaged blocks: {} copied again, {} dropped, {} good in no copy; {} records of metadata \

@@ -35,6 +35,7 @@ pub(super) fn describe(open: &Open) -> api::Scrub {
         dropped_blocks: scrub.found.dropped,
         unhealed_blocks: scrub.found.unhealed,
         replaced_records: scrub.found.replaced,
+        unmended_records: scrub.found.unmended,
         unread_blocks: scrub.found.unread,
         damage_dropped_blocks: open.pool.counters().damage_dropped_blocks.get(),
     }

@@ -4,7 +4,12 @@
 //! * Only what is bad is written, and behind it comes a flush: a write that is cut off costs nothing that was good.
 //!   To change the superblocks, or to write a root, begins with slot 0, and that may be the good one (INV-97).
 //! * At rest both slots say the same, on all members. So whoever looks holds what those who write hold.
-//! * A member that returns nothing at all has not lost just this, and is left alone.
+//! * A member that returns nothing at all has not lost just this, and is left alone; a lap says so.
+//! * Where no header of a set can be written anew, because nobody knows any more which segments of a member that is
+//!   gone they named, what the set holds is moved.
+
+use std::collections::BTreeSet;
+use std::rc::Rc;
 
 use forebay_device::Buf;
 
@@ -12,18 +17,29 @@ use super::At;
 use crate::checkpoint::root_offset;
 use crate::core::Core;
 use crate::error::Result;
-use crate::format::{Layout, Root, SUPERBLOCK_BYTES, SegmentHeader, Superblock};
-use crate::ids::{BLOCK_BYTES, SegmentId};
+use crate::format::{Layout, Root, SUPERBLOCK_BYTES, SegmentHeader, State, Superblock};
+use crate::ids::{BLOCK_BYTES, SegmentId, VolumeId};
 use crate::member::Member;
 use crate::planted;
 use crate::superblock::write_slot;
+
+/// What there is to do for the headers of a set.
+#[derive(Default)]
+struct Headers {
+    /// What the bad ones should be.
+    headers: Vec<SegmentHeader>,
+    /// How many are left alone, on members that return nothing.
+    unmended: u64,
+    /// Whether all are bad, and nobody knows what they were.
+    is_nameless: bool,
+}
 
 impl Core {
     /// Looks at superblocks and roots, and writes anew what is bad of them.
     ///
     /// # Errors
     /// If the pool has latched.
-    pub(super) async fn mend_slots(self: &std::rc::Rc<Self>) -> Result<()> {
+    pub(super) async fn mend_slots(self: &Rc<Self>) -> Result<()> {
         let superblocks = self.mend_superblocks().await?;
         let (roots, needs_one) = self.mend_roots().await?;
         if needs_one {
@@ -47,14 +63,16 @@ impl Core {
                 let own = Superblock { device: member.id, ..current.clone() };
                 let is_own = |bytes: &[u8]| Superblock::decode(bytes).is_ok_and(|it| it == own);
                 let at = Layout::superblock_offset(slot);
-                if self.read_good(member, at, SUPERBLOCK_BYTES, is_own).await.is_some()
-                    || !self.may_mend(member).await
-                {
+                if self.read_good(member, at, SUPERBLOCK_BYTES, is_own).await.is_some() {
                     continue;
                 }
-                mended += 1;
-                if let Err(error) = write_slot(&*member.device, &own, slot).await {
-                    self.fail_member(index, "writing the superblock of", error);
+                if !self.may_mend(member).await {
+                    self.note_unmended(1);
+                    continue;
+                }
+                match write_slot(&*member.device, &own, slot).await {
+                    Ok(()) => mended += 1,
+                    Err(error) => self.fail_member(index, "writing the superblock of", error),
                 }
             }
             if mended > before {
@@ -96,12 +114,13 @@ impl Core {
             for &(_, index) in bad.iter().filter(|(of, _)| *of == slot) {
                 let member = &self.members[index];
                 if !self.may_mend(member).await {
+                    self.note_unmended(1);
                     continue;
                 }
-                mended += 1;
                 let write = member.device.write(root_offset(bytes, slot), good.clone());
-                if let Err(error) = write.done().await {
-                    self.fail_member(index, "writing a root to", error);
+                match write.done().await {
+                    Ok(()) => mended += 1,
+                    Err(error) => self.fail_member(index, "writing a root to", error),
                 }
             }
             if mended > before {
@@ -113,13 +132,18 @@ impl Core {
 
     /// Looks at the headers of a set's segments, and writes anew those that are bad; false if it has to be done
     /// again.
-    pub(super) async fn mend_headers(&self, at: At) -> bool {
-        if self.headers_to_mend(at).await.is_empty() {
+    pub(super) async fn mend_headers(self: &Rc<Self>, at: At) -> bool {
+        let found = self.headers_to_mend(at).await;
+        self.note_unmended(found.unmended);
+        if found.is_nameless {
+            return self.leave_nameless(at).await;
+        }
+        if found.headers.is_empty() {
             return true;
         }
         // Copies are given back, and sets freed, only by whoever holds it.
         let _lap = self.lap_lock.lock().await;
-        let headers = self.headers_to_mend(at).await;
+        let headers = self.headers_to_mend(at).await.headers;
         if headers.is_empty() {
             return self.is_at(at);
         }
@@ -135,16 +159,41 @@ impl Core {
         true
     }
 
+    /// Moves what a set holds of which a start could not read any header, and has images say so: those that name
+    /// what is owed there would stop it. False if it has to be done again.
+    async fn leave_nameless(self: &Rc<Self>, at: At) -> bool {
+        planted::seen("scrub: a set without a header was emptied");
+        if let Some(set) = self.sets.borrow_mut().get_mut(at.set) {
+            // Nobody may take a header from the table for it.
+            set.stuck = true;
+        }
+        for _ in 0..2 {
+            self.move_owed(at.set).await;
+            let runs = self.runs_of(at.set).await;
+            let written = runs.iter().filter(|(_, m)| m.state == State::Written);
+            let volumes: BTreeSet<VolumeId> = written.map(|(volume, _)| *volume).collect();
+            if !self.prove(&volumes).await {
+                // What it was given is dirty again, and is moved as such.
+                self.let_go_of_silent();
+            }
+        }
+        self.copy_clean(at.set).await;
+        let is_home =
+            !self.is_at(at) || self.runs_of(at.set).await.iter().all(|(_, m)| !m.state.is_owed());
+        // Its error has latched the pool and is an event.
+        self.lap(false).await.is_ok() && is_home
+    }
+
     /// What the bad headers of a set should be: what a good one says, or else the set table.
-    async fn headers_to_mend(&self, at: At) -> Vec<SegmentHeader> {
+    async fn headers_to_mend(&self, at: At) -> Headers {
         let Some((segments, names_gone, stream)) = ({
             let sets = self.sets.borrow();
             let set = sets.get(at.set).filter(|set| set.incarnation == at.incarnation);
             set.map(|set| (set.segments.clone(), set.names_gone, set.stream))
         }) else {
-            return Vec::new();
+            return Headers::default();
         };
-        let (mut good, mut bad) = (None, Vec::new());
+        let (mut good, mut bad, mut unmended) = (None, Vec::new(), 0);
         for &segment in &segments {
             let (member, offset) = self.place(segment, 0);
             let is_own = |bytes: &[u8]| {
@@ -156,7 +205,7 @@ impl Core {
             match self.read_good(member, offset, BLOCK_BYTES as usize, is_own).await {
                 Some(bytes) => good = SegmentHeader::decode(&bytes).ok(),
                 None if self.may_mend(member).await => bad.push((segment, member.id)),
-                None => {}
+                None => unmended += 1,
             }
         }
         // What the table does not know of is a segment of a member that is gone.
@@ -173,10 +222,15 @@ impl Core {
                 partners: segments.clone(),
             })
         });
-        let Some(model) = model.filter(|_| self.is_at(at)) else { return Vec::new() };
+        if !self.is_at(at) {
+            return Headers::default();
+        }
+        let Some(model) = model else {
+            return Headers { is_nameless: unmended == 0, unmended, ..Headers::default() };
+        };
         bad.retain(|(segment, _)| model.partners.contains(segment));
         let mended = |(segment, device)| SegmentHeader { segment, device, ..model.clone() };
-        bad.into_iter().map(mended).collect()
+        Headers { headers: bad.into_iter().map(mended).collect(), unmended, is_nameless: false }
     }
 
     /// What a member has at a place, if it is good the first or the second time.

@@ -67,6 +67,8 @@ pub struct ScrubFound {
     /// Records of facts and images that were damaged in some copy, and are needed no more; and superblocks, roots
     /// and headers of segments that were written anew.
     pub replaced: u64,
+    /// Superblocks, roots and headers of segments that are left as they are, on cache devices that return nothing.
+    pub unmended: u64,
     /// Live blocks that some cache device has not returned, without saying that it cannot: it returns nothing at all, or
     /// its error says nothing about the medium.
     pub unread: u64,
@@ -363,6 +365,10 @@ impl Core {
         self.scrub.found.borrow_mut().replaced += count;
     }
 
+    fn note_unmended(&self, count: u64) {
+        self.scrub.found.borrow_mut().unmended += count;
+    }
+
     /// What there is to look at in a set; nothing if no copy tells what it holds.
     async fn items_of(&self, id: SegmentId) -> Option<Vec<Item>> {
         if self.sets.borrow().get(id).is_some_and(Set::holds_data) {
@@ -439,20 +445,28 @@ impl Core {
                 self.note_damages(damages);
             }
             let volumes: BTreeSet<VolumeId> = left.iter().map(|(volume, _)| *volume).collect();
-            for v in volumes.into_iter().filter_map(|volume| self.volume(volume)) {
-                if self.flush_unless_silent(&v).await {
-                    continue;
-                }
-                if gone > 0 {
-                    // The origin may have it, and nobody else has.
-                    looked.unread = gone;
-                    return Some(looked);
-                }
-                // What it was given is dirty again, and is moved as such.
-                self.let_go_of_silent();
+            if self.prove(&volumes).await {
+                continue;
             }
+            if gone > 0 {
+                // The origin may have it, and nobody else has.
+                looked.unread = gone;
+                break;
+            }
+            // What it was given is dirty again, and is moved as such.
+            self.let_go_of_silent();
         }
         Some(looked)
+    }
+
+    /// Flushes the origins of volumes; false if one does not answer.
+    async fn prove(self: &Rc<Self>, volumes: &BTreeSet<VolumeId>) -> bool {
+        let mut is_proven = true;
+        for v in volumes.iter().filter_map(|volume| self.volume(*volume)) {
+            // Its error is an event; what is dirty again is healed as such.
+            is_proven &= self.flush_unless_silent(&v).await;
+        }
+        is_proven
     }
 
     /// How many blocks each member has returned damaged, or not at all, but for what was counted when a reader
@@ -502,13 +516,13 @@ impl Core {
     fn end_scrub(&self) {
         self.scrub.end();
         add(&self.counters.scrub_laps, 1);
-        let ScrubFound { damaged, dropped, copied, unhealed, replaced, unread } =
+        let ScrubFound { damaged, dropped, copied, unhealed, replaced, unmended, unread } =
             *self.scrub.found.borrow();
-        let read = match unread {
-            0 => "all copies were read".to_owned(),
+        let read = match (unread, unmended) {
+            (0, 0) => "all copies were read".to_owned(),
             _ => format!(
-                "{unread} blocks of 4 KiB could not be read now from some cache device; all other \
-                 copies were read"
+                "{unread} blocks of 4 KiB and {unmended} records of metadata could not be read now from some \
+                 cache device; all other copies were read"
             ),
         };
         let what = match (damaged, replaced) {

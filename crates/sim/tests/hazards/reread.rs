@@ -42,10 +42,7 @@ fn is_lost(rig: &Rig) -> bool {
 }
 
 /// How often it fails decides whether it is lost; nothing is an error that is not.
-fn ends_well(
-    script: fn(&Rc<Rig>) -> Result<(), String>,
-    seeds: u64,
-) -> impl FnOnce() {
+fn ends_well(script: fn(&Rc<Rig>) -> Result<(), String>, seeds: u64) -> impl FnOnce() {
     move || {
         for seed in 0..seeds {
             let mut losses = 0;
@@ -200,7 +197,8 @@ fn a_member_to_which_all_is_copied_in_vain_is_left_behind() {
 fn an_origin_that_does_not_answer_holds_up_no_healing() {
     survive(6, |seed| {
         let (rig, bad) = (silent::unproven(seed)?, (seed % 3) as usize);
-        let first = (0..silent::BLOCKS).find(|&block| has(&rig, bad, block)).ok_or("nothing there")?;
+        let first =
+            (0..silent::BLOCKS).find(|&block| has(&rig, bad, block)).ok_or("nothing there")?;
         let at = crate::scrub::find(&rig, bad, first);
         let byte = rig.members[bad].peek(at + 99, 1)[0];
         rig.members[bad].poke(at + 99, &[byte ^ 4]);

@@ -538,3 +538,57 @@ fn a_lap_writes_rotten_headers_of_segments_anew() {
         (0..BLOCKS).try_for_each(|block| rig.settled(block))
     });
 }
+
+/// Of sets that have lost a member and have copies enough without it: nobody knows any more what their headers said.
+#[test]
+fn what_lies_in_a_set_without_a_header_is_moved() {
+    survive(6, |seed| {
+        let rig = Rig::new(seed, Plan { ..crate::changing::plan(3, 0, 3) });
+        for block in 0..BLOCKS {
+            rig.write(2, block, 1)?;
+        }
+        rig.flush()?;
+        rig.flush()?;
+        rig.ask_for(2)?;
+        rig.until_promised(2)?;
+        let lost = (seed % 3) as usize;
+        rig.broken[lost].gone.set(true);
+        crate::changing::touch(&rig);
+        rig.pause(20 * SOON);
+        assert_eq!(rig.told(EventKind::MemberFailed), 1);
+        let left = crate::changing::all_but(3, lost);
+        for &member in &left {
+            let at = find(&rig, member, 3);
+            let at = at - (at - segments_offset(&rig)) % SEGMENT_BYTES;
+            let byte = rig.members[member].peek(at + 40, 1)[0];
+            rig.members[member].poke(at + 40, &[byte ^ 4]);
+        }
+        let found = rig.scrub()?.found;
+        assert_eq!((found.damaged, found.unhealed, found.unmended), (0, 0, 0));
+        rig.flush()?;
+        rig.offer(&left);
+        rig.restart(KINDS[(seed / 3 % 2) as usize])?;
+        rig.is_whole("after a start")?;
+        rig.destage()?;
+        (0..BLOCKS).try_for_each(|block| rig.settled(block))
+    });
+}
+
+/// Superblocks, roots and headers of a device that returns nothing for a while.
+#[test]
+fn a_lap_says_what_metadata_it_could_not_read() {
+    survive(3, |seed| {
+        let rig = spoilt(seed, &[], |broken| &broken.flipping)?;
+        let how = [&rig.broken[1].failing, &rig.broken[1].timing_out, &rig.broken[1].erring];
+        rig.destage()?;
+        how[seed as usize].arm(Trigger::every(Ops::Reads).within(0..segments_offset(&rig)));
+        let found = rig.scrub()?.found;
+        if found.unmended != 4 || rig.was_told("all copies were read") {
+            return Err(format!("{found:?}"));
+        }
+        rig.broken[1].mend();
+        assert_eq!(rig.scrub()?.found.unmended, 0);
+        assert!(rig.was_told("all copies were read"));
+        Ok(())
+    });
+}
