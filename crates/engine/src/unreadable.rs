@@ -12,7 +12,7 @@
 //!   makes that room may come here.
 //! * A member that does not even return its superblock has not lost just this: nothing is noted then, nor after an
 //!   error that says nothing about the medium. Who brings data home or makes room cannot go on without an answer, so
-//!   for them it has failed, as if it had failed a write.
+//!   for them it has failed, as if it had failed a write, if it returns nothing for some seconds.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -38,8 +38,8 @@ use crate::volume::VolumeState;
 /// Rest of who cannot tell what is good, before the next look.
 const UNSURE_REST: Nanos = 100 * MILLISECOND;
 
-/// How long it is looked before the pool latches: longer than a controller takes to reset. Whoever brings data home or
-/// makes room waits as long, and clients that need that.
+/// How long it is looked before a member that returns nothing is left behind, or else the pool latches: longer than a
+/// controller takes to reset. Whoever brings data home or makes room waits as long, and clients that need that.
 pub(crate) const UNSURE_SPAN_MAX: Nanos = 5 * SECOND;
 
 /// How often what looks good is read once more before it counts as unreadable after all: whoever looks and whoever
@@ -109,15 +109,15 @@ impl Core {
             let before = self.segments_at(m.location);
             let Err(error) = self.give_up_damaged(volume, m).await else { return Ok(()) };
             self.check_latch()?;
-            if self.fail_silent(m).await {
-                seen("damaged: a member that returns nothing");
-                return self.check_latch();
-            }
             if !self.is_still(volume, m) || self.segments_at(m.location) != before {
                 // Moved, or lost with a member, while it was looked at.
                 return Ok(());
             }
             if self.rt.now() >= until {
+                if self.fail_silent(m).await {
+                    seen("damaged: a member that returns nothing");
+                    return self.check_latch();
+                }
                 // The only good copy may be there: nothing more is written until somebody looks.
                 self.latch(&error.what, IoErrorKind::Media.into());
                 return Err(error);
@@ -134,10 +134,9 @@ impl Core {
         sets.get(id).map_or_else(Vec::new, |set| set.segments.clone())
     }
 
-    /// Notes that members with a copy of a run have failed if they return neither that nor their superblock; whether
-    /// any has.
+    /// Notes that a member with a copy of a run has failed that returns neither that nor its superblock; whether there
+    /// is one. Not more than one: what the others have may be enough then.
     async fn fail_silent(&self, m: &Mapping) -> bool {
-        let mut has_failed = false;
         for segment in self.segments_at(m.location) {
             let index = self.sets.borrow().member_of(segment);
             let member = &self.members[index];
@@ -152,11 +151,11 @@ impl Core {
                 Err(_) => self.silence_of(member).await,
             };
             if let Some(error) = error {
-                has_failed = true;
                 self.fail_member(index, "reading from", error);
+                return true;
             }
         }
-        has_failed
+        false
     }
 
     /// The parts of a run that are good in no copy: twice, and every member with one returns something between.

@@ -39,6 +39,7 @@ use crate::counters::add;
 use crate::creation::invalid;
 use crate::error::Result;
 use crate::event::EventKind;
+use crate::format::Stream;
 use crate::ids::{BLOCK_BYTES, Incarnation, Location, SegmentId, VolumeId};
 use crate::index::Mapping;
 use crate::limits::{
@@ -188,6 +189,26 @@ struct Looked {
     bytes: u64,
     /// Blocks of which nobody can tell whether they are lost.
     unread: u64,
+}
+
+/// The copies of a record when it was looked at.
+struct CopiesSeen {
+    members: Vec<usize>,
+    /// Those in which damage was counted when a reader met it, as bits.
+    counted: u8,
+}
+
+impl CopiesSeen {
+    /// How many blocks each member has returned damaged, or not at all, but for what was counted before; of each
+    /// block, and of the header, the bad copies are given as bits.
+    fn damages(&self, bad: &[u8], bad_headers: u8) -> Vec<(usize, u64)> {
+        let damage = |(copy, member): (usize, &usize)| {
+            let blocks = bad.iter().filter(|bad| **bad >> copy & 1 == 1).count() as u64;
+            let blocks = blocks.max(u64::from(bad_headers >> copy & 1));
+            (*member, blocks.saturating_sub(u64::from(self.counted >> copy & 1)))
+        };
+        self.members.iter().enumerate().map(damage).collect()
+    }
 }
 
 /// A set that somebody is at.
@@ -345,7 +366,8 @@ impl Core {
         let found = self.inspect(item.header, item.head, from_ref(blocks)).await?;
         if (found.bad_headers != 0 || found.bad.iter().any(|bad| *bad != 0)) && self.is_at(at) {
             *damaged += 1;
-            self.note_damages(self.bad_copies(at.set, item.header, &found));
+            let copies = self.copies_seen(at.set, item.header);
+            self.note_damages(copies.damages(&found.bad, found.bad_headers));
         }
         Some(Looked { bytes: found.bytes, unread: 0 })
     }
@@ -418,7 +440,7 @@ impl Core {
     /// waits for an origin flush cannot be moved, and becomes clean by one.
     async fn scrub_runs(self: &Rc<Self>, item: &Item, runs: &[Run], at: At) -> Option<Looked> {
         let (mut left, mut looked) = (runs.to_vec(), Looked::default());
-        for _ in 0..2 {
+        for is_last in [false, true] {
             let live = self.still_live(&left);
             let range = |m: &Mapping| u32::from(m.distance)..u32::from(m.distance) + m.count;
             let ranges: Vec<_> = live.iter().map(|(_, m)| range(m)).collect();
@@ -431,7 +453,7 @@ impl Core {
                 self.note_answers(at.set);
                 break;
             }
-            let damages = self.bad_copies(at.set, item.header, &found);
+            let copies = self.copies_seen(at.set, item.header);
             let gone = found.blocks.iter().filter(|block| block.is_none()).count() as u64;
             if self.is_any_silent(at.set, &found).await {
                 // It has not lost just this, and may be back.
@@ -440,9 +462,21 @@ impl Core {
             }
             left = self.heal(&live, &found).await?;
             looked.unread += found.unsure_count(&live);
-            // Only now, as what has to wait is looked at again.
-            if looked.unread == 0 || at.lap.is_some() {
-                self.note_damages(damages);
+            // What has to wait is looked at again, and counts then.
+            let places = |m: &Mapping| m.location.0..m.location.0 + u64::from(m.count);
+            let waiting: BTreeSet<u64> = left.iter().flat_map(|(_, m)| places(m)).collect();
+            if looked.unread == 0 {
+                let all = live.iter().flat_map(|(_, m)| places(m)).zip(&found.bad);
+                let settled = all.filter(|(place, _)| !waiting.contains(place));
+                let header = if waiting.is_empty() { found.bad_headers } else { 0 };
+                let bad: Vec<u8> = settled.map(|(_, bad)| *bad).collect();
+                self.note_damages(copies.damages(&bad, header));
+            }
+            if left.is_empty() || is_last {
+                // It has changed while it was looked at, or its origin has taken nothing.
+                let live = self.still_live(&left);
+                looked.unread += live.iter().map(|(_, m)| u64::from(m.count)).sum::<u64>();
+                break;
             }
             let volumes: BTreeSet<VolumeId> = left.iter().map(|(volume, _)| *volume).collect();
             if self.prove(&volumes).await {
@@ -459,35 +493,25 @@ impl Core {
         Some(looked)
     }
 
-    /// Flushes the origins of volumes; false if one does not answer.
+    /// Flushes the origins of volumes, and waits until the log knows; false if one does not answer.
     async fn prove(self: &Rc<Self>, volumes: &BTreeSet<VolumeId>) -> bool {
         let mut is_proven = true;
         for v in volumes.iter().filter_map(|volume| self.volume(*volume)) {
             // Its error is an event; what is dirty again is healed as such.
             is_proven &= self.flush_unless_silent(&v).await;
         }
-        is_proven
+        // Its error has latched the pool and is an event.
+        self.until_idle(Stream::Facts).await.is_ok() && is_proven
     }
 
-    /// How many blocks each member has returned damaged, or not at all, but for what was counted when a reader
-    /// met it.
-    fn bad_copies(
-        &self,
-        set: SegmentId,
-        header: Location,
-        found: &Inspection,
-    ) -> Vec<(usize, u64)> {
+    /// The copies of a record, as they are now.
+    fn copies_seen(&self, set: SegmentId, header: Location) -> CopiesSeen {
         let (sets, hurt) = (self.sets.borrow(), self.scrub.hurt.borrow());
-        let counted = hurt.get(&header).map_or(0, |note| note.counted);
         let segments = sets.get(set).map_or(&[][..], |set| &set.segments);
-        let mut damages = Vec::with_capacity(segments.len());
-        for (copy, segment) in segments.iter().enumerate() {
-            let blocks = found.bad.iter().filter(|bad| **bad >> copy & 1 == 1).count() as u64;
-            let blocks = blocks.max(u64::from(found.bad_headers >> copy & 1));
-            let before = u64::from(counted >> copy & 1);
-            damages.push((sets.member_of(*segment), blocks.saturating_sub(before)));
+        CopiesSeen {
+            members: segments.iter().map(|segment| sets.member_of(*segment)).collect(),
+            counted: hurt.get(&header).map_or(0, |note| note.counted),
         }
-        damages
     }
 
     /// Waits for as long as what was read is to take.

@@ -267,7 +267,6 @@ fn a_device_that_reads_nothing_latches_the_pool_and_loses_nothing() {
     });
 }
 
-/// What is written anew while it is being noted wins.
 /// Of two copies one has rotted, and the member with the other one returns nothing for a moment: nobody may take that
 /// for the loss of the block, however well the first one is. With one copy the moment ends while it is looked for.
 #[test]
@@ -303,6 +302,7 @@ fn what_a_member_does_not_return_for_a_moment_is_not_lost() {
     });
 }
 
+/// What is written anew while it is being noted wins.
 #[test]
 fn what_is_written_while_it_is_found_is_not_lost() {
     survive(20, |seed| {

@@ -224,3 +224,79 @@ fn has(rig: &Rig, member: usize, block: u64) -> bool {
         .step_by(BLOCK)
         .any(|at| crate::rig::version(block, &rig.members[member].peek(at, BLOCK)) == Ok(2))
 }
+
+/// Destaging and a move meet devices that return nothing, for shorter than a controller takes to reset: of one copy, or
+/// both of two.
+#[test]
+fn a_moment_without_reads_costs_nothing_while_data_is_brought_home() {
+    survive(16, |seed| {
+        let copies = 1 + (seed % 2) as u8;
+        let members = usize::from(copies) + 1;
+        let rig = Rig::new(seed, Plan { verify_reads: true, ..changing::plan(members, 0, copies) });
+        (0..BLOCKS).try_for_each(|block| rig.write(2, block, 1))?;
+        rig.flush()?;
+        rig.flush()?;
+        let silent: Vec<_> =
+            (0..usize::from(copies)).map(|i| (i + seed as usize) % members).collect();
+        for &member in &silent {
+            rig.broken[member].failing.arm(Trigger::every(Ops::Reads));
+        }
+        let (pool, volume) = (rig.pool(), rig.volume());
+        let leaver = changing::id_of(&rig, silent[0]);
+        let is_moved = seed / 2 % 2 == 1 && copies == 1;
+        let ended = Rc::new(std::cell::Cell::new(false));
+        let has_ended = Rc::clone(&ended);
+        rig.world.spawn(Box::pin(async move {
+            let _ = match is_moved {
+                true => pool.begin_departure(leaver).unwrap().end().await,
+                false => volume.destage().await,
+            };
+            has_ended.set(true);
+        }));
+        rig.pause((1 + seed) * 250 * MILLISECOND);
+        if ended.get() {
+            return Err("it has ended without what cannot be read".into());
+        }
+        silent.iter().for_each(|&member| rig.broken[member].mend());
+        rig.pause(100 * SOON);
+        if told(&rig, EventKind::MemberFailed) || rig.was_told("lost") || rig.pool().is_latched() {
+            let told: Vec<_> = rig.pool().events().iter().map(|event| event.what.clone()).collect();
+            return Err(format!("{told:?}"));
+        }
+        rig.is_whole("after it")?;
+        if is_moved {
+            rig.offer(&all_but(members, silent[0]));
+        }
+        rig.restart(KINDS[(seed % 2) as usize])?;
+        rig.is_whole("after a crash")?;
+        rig.destage()?;
+        (0..BLOCKS).try_for_each(|block| rig.settled(block))
+    });
+}
+
+/// What is damaged and on its way home is looked at twice: before the origin's flush and behind it.
+#[test]
+fn what_waits_for_an_origin_counts_once() {
+    survive(3, |seed| {
+        let (rig, bad) = (silent::unproven(seed)?, (seed % 3) as usize);
+        let there: Vec<_> = (0..silent::BLOCKS).filter(|&block| has(&rig, bad, block)).collect();
+        for &block in &there[..5] {
+            let at = crate::scrub::find(&rig, bad, block);
+            let byte = rig.members[bad].peek(at + 99, 1)[0];
+            rig.members[bad].poke(at + 99, &[byte ^ 4]);
+        }
+        let pool = rig.pool();
+        pool.start_scrub().map_err(|error| error.to_string())?;
+        rig.pause(SOON);
+        rig.origin_gate.hold(0, |_| false);
+        rig.origin_gate.release();
+        rig.pause(50 * SOON);
+        let (found, damaged) = (pool.scrub(), pool.damaged_blocks());
+        let counted: u64 = damaged.iter().map(|(_, blocks)| blocks).sum();
+        if found.running || (found.found.copied, found.found.damaged, counted) != (5, 5, 5) {
+            return Err(format!("{found:?} {damaged:?}"));
+        }
+        drop(pool);
+        silent::comes_home(&rig, seed, (bad + 1) % 3)
+    });
+}
