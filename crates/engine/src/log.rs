@@ -136,7 +136,7 @@ pub(crate) struct Log {
     /// Blocks that facts are being noted about.
     noting: RefCell<Vec<before::Noting>>,
     /// Woken when an append or a flush ends.
-    progress: WaitQueue,
+    pub(crate) progress: WaitQueue,
     pub bytes_since_flush: Cell<u64>,
     pub bytes_since_lap: Cell<u64>,
     pub open_counter: Cell<u64>,

@@ -8,7 +8,6 @@
 //! * Where no header of a set can be written anew, because nobody knows any more which segments of a member that is
 //!   gone they named, what the set holds is moved.
 
-use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use forebay_device::Buf;
@@ -18,7 +17,7 @@ use crate::checkpoint::root_offset;
 use crate::core::Core;
 use crate::error::Result;
 use crate::format::{Layout, Root, SUPERBLOCK_BYTES, SegmentHeader, State, Superblock};
-use crate::ids::{BLOCK_BYTES, SegmentId, VolumeId};
+use crate::ids::{BLOCK_BYTES, SegmentId};
 use crate::member::Member;
 use crate::planted;
 use crate::superblock::write_slot;
@@ -169,10 +168,9 @@ impl Core {
         }
         for _ in 0..2 {
             self.move_owed(at.set).await;
-            let runs = self.runs_of(at.set).await;
-            let written = runs.iter().filter(|(_, m)| m.state == State::Written);
-            let volumes: BTreeSet<VolumeId> = written.map(|(volume, _)| *volume).collect();
-            if !self.prove(&volumes).await {
+            let mut written = self.runs_of(at.set).await;
+            written.retain(|(_, m)| m.state == State::Written);
+            if !self.prove(&written).await {
                 // What it was given is dirty again, and is moved as such.
                 self.let_go_of_silent();
             }

@@ -39,7 +39,7 @@ use crate::counters::add;
 use crate::creation::invalid;
 use crate::error::Result;
 use crate::event::EventKind;
-use crate::format::Stream;
+use crate::format::State;
 use crate::ids::{BLOCK_BYTES, Incarnation, Location, SegmentId, VolumeId};
 use crate::index::Mapping;
 use crate::limits::{
@@ -478,8 +478,7 @@ impl Core {
                 looked.unread += live.iter().map(|(_, m)| u64::from(m.count)).sum::<u64>();
                 break;
             }
-            let volumes: BTreeSet<VolumeId> = left.iter().map(|(volume, _)| *volume).collect();
-            if self.prove(&volumes).await {
+            if self.prove(&left).await {
                 continue;
             }
             if gone > 0 {
@@ -493,15 +492,19 @@ impl Core {
         Some(looked)
     }
 
-    /// Flushes the origins of volumes, and waits until the log knows; false if one does not answer.
-    async fn prove(self: &Rc<Self>, volumes: &BTreeSet<VolumeId>) -> bool {
-        let mut is_proven = true;
-        for v in volumes.iter().filter_map(|volume| self.volume(*volume)) {
+    /// Flushes the origins of runs, and waits until the index knows; false if an origin does not answer.
+    async fn prove(self: &Rc<Self>, runs: &[Run]) -> bool {
+        let volumes: BTreeSet<VolumeId> = runs.iter().map(|(volume, _)| *volume).collect();
+        for v in volumes.into_iter().filter_map(|volume| self.volume(volume)) {
             // Its error is an event; what is dirty again is healed as such.
-            is_proven &= self.flush_unless_silent(&v).await;
+            if !self.flush_unless_silent(&v).await {
+                return false;
+            }
         }
-        // Its error has latched the pool and is an event.
-        self.until_idle(Stream::Facts).await.is_ok() && is_proven
+        let waits = || self.still_live(runs).iter().any(|(_, m)| m.state == State::Written);
+        let timer = self.rt.sleep(LOOK_INTERVAL);
+        self.log.progress.until_or(|| self.latched.get() || !waits(), timer).await;
+        true
     }
 
     /// The copies of a record, as they are now.
