@@ -253,7 +253,8 @@ impl Core {
             let before = member.silent.get().filter(|(_, seen)| now - seen <= UNSURE_SPAN_MAX);
             let since = before.map_or(now, |(since, _)| since);
             member.silent.set(Some((since, now)));
-            if now - since >= UNSURE_SPAN_MAX && self.can_do_without(index) {
+            let is_elsewhere = found.blocks.iter().all(Option::is_some);
+            if now - since >= UNSURE_SPAN_MAX && is_elsewhere && self.can_do_without(index) {
                 planted::seen("healed: a member that returns nothing");
                 self.fail_member(index, "reading from", error);
             }

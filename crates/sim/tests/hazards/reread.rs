@@ -300,3 +300,29 @@ fn what_waits_for_an_origin_counts_once() {
         silent::comes_home(&rig, seed, (bad + 1) % 3)
     });
 }
+
+/// What one of two has rotten the other one may have, however much of that is rotten.
+#[test]
+fn a_member_stays_while_the_others_are_not_sound() {
+    survive(4, |seed| {
+        let rig = spoilt(seed, &[1], |broken| &broken.flipping)?;
+        rig.scrub()?;
+        let segments = rig.pool().superblock().segments_offset..MEMBER_BYTES;
+        let broken = &rig.broken[0];
+        match seed % 2 {
+            0 => broken.failing.arm(Trigger::every(Ops::Reads).within(segments)),
+            _ => broken.timing_out.arm(Trigger::every(Ops::Reads)),
+        }
+        for _ in 0..40 {
+            rig.is_whole("from the other one")?;
+            rig.pause(5 * SOON);
+        }
+        if told(&rig, EventKind::MemberFailed) {
+            return Err("it was left behind".into());
+        }
+        broken.failing.disarm();
+        broken.timing_out.disarm();
+        rig.restart(KINDS[(seed / 2 % 2) as usize])?;
+        rig.is_whole("when all is read again")
+    });
+}
