@@ -187,6 +187,52 @@ fn memory_is_locked_and_bounded_where_that_is_allowed() {
     until("it ends", || child.try_wait().unwrap().is_some());
 }
 
+/// Clients that write and read as much as they can, over a RAM tier and an index that fill up.
+#[test]
+fn memory_stays_within_what_is_said_while_clients_do_what_they_can() {
+    const CLIENTS: u64 = 24;
+    const SPAN: u64 = 4 << 20;
+    let daemon = Daemon::new("bounded");
+    let (ssd, origin) = (daemon.ssd("ssd"), daemon.dir.sparse("origin", 192 << 20));
+    let (ssd, origin) = (ssd.to_str().unwrap(), origin.to_str().unwrap());
+    daemon.tell(&["pool", "create", "fast", "--ssd", ssd, "--ram", "32M"]);
+    let agreed = "--accept-data-loss-on-ssd-failure";
+    daemon.tell(&["volume", "add", "fast/vm", "--origin", origin, "--mode", "writeback", agreed]);
+    let peak = || {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", daemon.pid())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+        line.trim().split(' ').next().unwrap().parse::<u64>().unwrap() << 10
+    };
+    // What the program itself takes; whatever the pool's parts take comes on top.
+    let before = peak();
+    let socket = daemon.dir.path("nbd");
+    daemon.tell(&["export", "add", "fast/vm", "--socket", socket.to_str().unwrap()]);
+    std::thread::scope(|scope| {
+        for client in 0..CLIENTS {
+            let socket = &socket;
+            scope.spawn(move || {
+                let mut nbd = common::Client::connect(socket);
+                let mut buf = vec![client as u8; 1 << 20];
+                for turn in 0..24 {
+                    let at = client * (2 * SPAN) + (turn * 13) % 8 * (1 << 20);
+                    match turn % 3 {
+                        0 => nbd.write(at, &buf).unwrap(),
+                        _ => nbd.read(at, &mut buf).unwrap(),
+                    }
+                }
+            });
+        }
+    });
+    let memory = daemon.json(&["status"])["memory"].clone();
+    let part = |name: &str| memory[name].as_u64().unwrap();
+    let taken = peak() - before;
+    // Each client has one request, with the engine's part of it, and what has ended is kept for reuse.
+    let held = part("ram_bytes") + part("index_bytes") + part("policy_bytes");
+    let most = held + 2 * CLIENTS * (1 << 20) + forebay_device::buf::POOL_BYTES_MAX as u64;
+    assert!(taken <= most, "{taken} B, at the most {most}");
+    assert!(most <= part("total_bytes_max"), "{most} B of {memory}");
+}
+
 #[test]
 fn a_log_that_nobody_reads_holds_nobody_up() {
     let mut daemon = Daemon::new("log");
