@@ -9,6 +9,7 @@
 //! * A round needs every member that serves. One that hangs or fails is left behind within `device_deadline`, as
 //!   ever, and a lease is longer than two such rounds; one that serves is looked at, for it may be the only one
 //!   that whoever takes over has seen, too.
+//! * Where a round has not looked it writes nothing: claims of whoever has the pool by then may stand there.
 //! * Whoever finds another's claim has lost the pool for good: everything fails from then on, and nothing that
 //!   fails is held against a device.
 
@@ -168,7 +169,7 @@ impl Core {
     async fn beat(&self) -> bool {
         let looked = self.rt.now();
         let Some(mut own) = self.lease.own() else { return false };
-        let round: Vec<usize> = self.serving().map(|(index, _)| index).collect();
+        let mut round: Vec<usize> = self.serving().map(|(index, _)| index).collect();
         let mut is_whole = !round.is_empty();
         for (index, found) in self.in_round(&round, |index| self.look_at_claims(index, &own)).await
         {
@@ -178,7 +179,10 @@ impl Core {
                     return false;
                 }
                 Ok(None) => {}
-                Err(error) => is_whole &= !self.drop_out(index, "reading the claim of", error),
+                Err(error) => {
+                    round.retain(|&it| it != index);
+                    is_whole &= !self.drop_out(index, "reading the claim of", error);
+                }
             }
         }
         own.beat += 1;

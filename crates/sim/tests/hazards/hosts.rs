@@ -229,6 +229,40 @@ fn a_member_that_hangs_does_not_cost_the_lease() {
     survive(8, hanging);
 }
 
+/// A cannot read the claims, stands still meanwhile, and cannot read them either when it goes on.
+fn taken_while_unread(seed: u64) -> Result<(), String> {
+    let pair = Pair::new(seed, 1 + seed as usize % 2);
+    let (a, b) = (&pair.a, &pair.b);
+    pair.open(a, false)?;
+    pair.write(a, 2, 7)?;
+    let errors = Rc::default();
+    keep_writing(a, &errors);
+    pair.pause(5 * SECOND + seed * 300 * MILLISECOND);
+    a.broken.set(Broken::LastReads);
+    pair.pause(seed % 5 * 300 * MILLISECOND);
+    a.pulse().freeze();
+    pair.pause(10 * MILLISECOND);
+    pair.open(b, true)?;
+    pair.write(b, 3, 0)?;
+    let changes = a.changes.get();
+    a.pulse().thaw();
+    pair.pause(seed % 7 * 400 * MILLISECOND);
+    a.broken.set(Broken::Nothing);
+    pair.pause(2 * LEASE);
+    if a.changes.get() != changes {
+        return Err("the host that lost the pool has written".to_owned());
+    }
+    if errors.get() == 0 {
+        return Err("a client was told of success".to_owned());
+    }
+    same("B", pair.read(b, 0)?, 3).map(drop)
+}
+
+#[test]
+fn a_host_that_cannot_read_the_claims_does_not_go_on_behind_its_lease() {
+    provoke(Bug::LeaseIgnored, 12, taken_while_unread);
+}
+
 #[test]
 fn the_next_start_of_the_same_host_waits_for_nobody() {
     survive(8, |seed| {

@@ -87,6 +87,8 @@ pub enum Broken {
     #[default]
     Nothing,
     Changes,
+    /// Reads of the last one.
+    LastReads,
     All,
 }
 
@@ -100,6 +102,7 @@ struct Counting {
     hangs: Rc<Cell<bool>>,
     /// What fails.
     broken: Rc<Cell<Broken>>,
+    is_last: bool,
     /// Reads until the last of two that fail; none does at 0.
     failing_read: Rc<Cell<u64>>,
     unanswered: RefCell<Vec<(Request, Completer)>>,
@@ -115,12 +118,18 @@ impl BlockDevice for Counting {
             return self.unanswered.borrow_mut().push((request, completer));
         }
         let is_change = !matches!(request, Request::Read { .. } | Request::Flush);
-        let broken = self.broken.get();
-        if broken == Broken::All || (broken == Broken::Changes && is_change) {
+        let is_read = matches!(request, Request::Read { .. });
+        let fails = match self.broken.get() {
+            Broken::Nothing => false,
+            Broken::Changes => is_change,
+            Broken::LastReads => is_read && self.is_last,
+            Broken::All => true,
+        };
+        if fails {
             return request.finish(Err(IoErrorKind::Media.into()), completer);
         }
         let left = self.failing_read.get();
-        if matches!(request, Request::Read { .. }) && left > 0 {
+        if is_read && left > 0 {
             self.failing_read.set(left - 1);
             if left <= 2 {
                 return request.finish(Err(IoErrorKind::Media.into()), completer);
@@ -263,6 +272,7 @@ impl Pair {
                     slow,
                     hangs,
                     broken,
+                    is_last,
                     failing_read,
                     unanswered: RefCell::default(),
                 }) as Rc<dyn BlockDevice>
