@@ -6,24 +6,31 @@
 //! * Behind the lease nothing goes out to members or origins ([`forebay_device::gate`]), and nobody is answered
 //!   from memory. That lasts until a round counts again: a pool whose host slept, and that nobody took
 //!   meanwhile, goes on as if nothing had been.
-//! * A round needs every member that serves. One that hangs or fails is left behind within `device_deadline`, as
-//!   ever, and a lease is longer than two such rounds; one that serves is looked at, for it may be the only one
-//!   that whoever takes over has seen, too.
+//! * A round needs every member that serves. One that hangs is left behind within `device_deadline`, as ever, and a
+//!   lease is longer than two such rounds; one that serves is looked at, for it may be the only one that whoever takes
+//!   over has seen, too.
+//! * One whose claims cannot be read for a moment stays: rounds do not count meanwhile, and the lease has time for
+//!   that. If they cannot be read for [`CLAIM_UNREAD_MAX`], or a claim cannot be written, it has failed: after a
+//!   write that failed, what it was to keep may be gone as well.
 //! * Where a round has not looked it writes nothing: claims of whoever has the pool by then may stand there.
 //! * Whoever finds another's claim has lost the pool for good: everything fails from then on, and nothing that
 //!   fails is held against a device.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use forebay_device::{BlockDevice, IoError, Nanos};
+use forebay_device::{BlockDevice, IoError, IoErrorKind, Nanos};
 
 use crate::claim::{self, Taken, read_claims, write_claim};
 use crate::core::Core;
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::EventKind;
 use crate::format::{Claim, FormatError, Superblock};
-use crate::limits::{CLAIM_TIME, LEASE_BASE, LEASE_DEADLINES, LEASE_ROUNDS, MILLIS};
+use crate::ids::DeviceId;
+use crate::limits::{
+    CLAIM_PAUSE, CLAIM_TIME, CLAIM_UNREAD_MAX, LEASE_BASE, LEASE_DEADLINES, LEASE_ROUNDS, MILLIS,
+};
 use crate::planted::{self, Bug};
 use crate::wait::{WaitQueue, all_of};
 
@@ -35,6 +42,8 @@ pub(crate) struct Lease {
     short_until: Cell<Nanos>,
     /// Whether the last round could not look at a member that nobody goes on without.
     is_blind: Cell<bool>,
+    /// Members whose claims the last round could not read, and since when.
+    unread: RefCell<BTreeMap<DeviceId, Nanos>>,
     /// Who has taken it, for people.
     lost_to: RefCell<Option<String>>,
     /// Woken when a round has counted, when the lease is lost, and when the pool stops.
@@ -171,6 +180,7 @@ impl Core {
         let Some(mut own) = self.lease.own() else { return false };
         let mut round: Vec<usize> = self.serving().map(|(index, _)| index).collect();
         let mut is_whole = !round.is_empty();
+        let before = self.lease.unread.take();
         for (index, found) in self.in_round(&round, |index| self.look_at_claims(index, &own)).await
         {
             match found {
@@ -181,7 +191,7 @@ impl Core {
                 Ok(None) => {}
                 Err(error) => {
                     round.retain(|&it| it != index);
-                    is_whole &= !self.drop_out(index, "reading the claim of", error);
+                    is_whole &= !self.note_unread(index, &before, error);
                 }
             }
         }
@@ -219,6 +229,23 @@ impl Core {
         let serving: Vec<usize> = serving.copied().collect();
         let outcomes = all_of(serving.iter().map(|&index| one(index))).await;
         serving.into_iter().zip(outcomes).collect()
+    }
+
+    /// The claims of a member cannot be read; whether it still has a say.
+    fn note_unread(
+        &self,
+        index: usize,
+        before: &BTreeMap<DeviceId, Nanos>,
+        error: IoError,
+    ) -> bool {
+        let (id, now) = (self.members[index].id, self.rt.now());
+        let since = before.get(&id).copied().unwrap_or(now);
+        if now - since >= CLAIM_UNREAD_MAX || error.kind == IoErrorKind::Vanished {
+            return self.drop_out(index, "reading the claim of", error);
+        }
+        planted::seen("claim unread for a moment");
+        self.lease.unread.borrow_mut().insert(id, since);
+        self.members[index].is_serving()
     }
 
     /// A member has failed in a round; whether it still has a say.
@@ -273,7 +300,7 @@ async fn heartbeat(core: Rc<Core>) {
         let counts = core.beat().await;
         // A round that took longer than the time that it brought is worth as much as none.
         let is_short = !counts || began < core.lease.short_until.get() || !core.gate.is_open();
-        let pause = if is_short { usual.min(CLAIM_TIME / 4) } else { usual };
+        let pause = if is_short { usual.min(CLAIM_PAUSE) } else { usual };
         core.lease.changed.until_or(over, core.rt.sleep(pause)).await;
     }
     // Nobody renews it any more.

@@ -82,10 +82,25 @@ pub const CLAIM_TIME: Nanos = 2 * SECOND;
 /// whoever looked at the same time can take, and a short lease behind it.
 pub const CLAIM_WAIT: Nanos = 2 * CLAIM_TIME;
 
-// Two rounds with a member that hangs, noticed an eighth late, and the pauses in front of them.
+/// Rest in front of a round behind one that did not count, and while leases are short.
+pub(crate) const CLAIM_PAUSE: Nanos = CLAIM_TIME / 4;
+
+/// How long the claims of a member may be unreadable before it has failed: a link that comes back takes less, and
+/// the lease has as much time left behind two rounds in which members hang.
+pub(crate) const CLAIM_UNREAD_MAX: Nanos = 2 * SECOND;
+
+// Two rounds with a member that hangs, noticed an eighth late, the pauses in front of them, and one that cannot be read
+// between them. For the shortest and for the longest deadline; what lies between is between these.
 const _: () = {
-    let (lease, deadline) = (LEASE_MAX, DEVICE_DEADLINE_MAX);
-    assert!(2 * (deadline / 8 * 9 + lease / LEASE_ROUNDS) < lease / 4 * 3);
+    let deadlines = [DEVICE_DEADLINE_MIN, DEVICE_DEADLINE_MAX];
+    let mut i = 0;
+    while i < deadlines.len() {
+        let lease = LEASE_BASE + LEASE_DEADLINES * deadlines[i];
+        let hangs = 2 * (deadlines[i] / 8 * 9) + lease / LEASE_ROUNDS;
+        assert!(hangs + CLAIM_PAUSE + CLAIM_UNREAD_MAX < lease / 4 * 3);
+        assert!(2 * (deadlines[i] / 8 * 9 + lease / LEASE_ROUNDS) < lease / 4 * 3);
+        i += 1;
+    }
     assert!(CLAIM_TIME <= LEASE_BASE / 4 * 3 && LEASE_LOOKS * 2 <= LEASE_ROUNDS);
 };
 

@@ -229,6 +229,62 @@ fn a_member_that_hangs_does_not_cost_the_lease() {
     survive(8, hanging);
 }
 
+/// The claims of the last member cannot be read for a moment; of two, or of the only one.
+fn unread_for_a_moment(seed: u64) -> Result<(), String> {
+    let pair = Pair::new(seed, 1 + seed as usize % 2);
+    let (a, b) = (&pair.a, &pair.b);
+    pair.open(a, false)?;
+    // From short leases on.
+    pair.pause(SECOND + seed * 700 * MILLISECOND);
+    for _ in 0..3 {
+        a.broken.set(Broken::LastReads);
+        for _ in 0..15 {
+            pair.pause(100 * MILLISECOND);
+            // Nothing is read for that, and nothing may wait.
+            pair.write(a, 2, 0)?;
+        }
+        a.broken.set(Broken::Nothing);
+        pair.pause(2 * SECOND);
+    }
+    let is_hurt = a.was_told("member-failed") || a.was_told("pool-latched");
+    if is_hurt || a.was_told("lease-lost") {
+        return Err("it cost a member".to_owned());
+    }
+    pair.pause(2 * LEASE);
+    pair.write(a, 3, 0)?;
+    refused(pair.open(b, true), "Held", "is alive")
+}
+
+#[test]
+fn a_member_whose_claims_cannot_be_read_for_a_moment_stays() {
+    survive(8, unread_for_a_moment);
+}
+
+/// They cannot be read any more at all.
+fn unread_for_good(seed: u64) -> Result<(), String> {
+    let pair = Pair::new(seed, 2);
+    let (a, b) = (&pair.a, &pair.b);
+    pair.open(a, false)?;
+    pair.pause(5 * SECOND + seed * 300 * MILLISECOND);
+    a.broken.set(Broken::LastReads);
+    for _ in 0..400 {
+        pair.pause(100 * MILLISECOND);
+        if !a.serves() {
+            return Err("the lease has run out".to_owned());
+        }
+    }
+    if !a.was_told("member-failed") || a.was_told("lease-lost") {
+        return Err("it is not left behind".to_owned());
+    }
+    pair.write(a, 3, 0)?;
+    refused(pair.open(b, true), "Held", "is alive")
+}
+
+#[test]
+fn a_member_whose_claims_cannot_be_read_for_long_is_left_behind_before_the_lease_ends() {
+    survive(8, unread_for_good);
+}
+
 /// A cannot read the claims, stands still meanwhile, and cannot read them either when it goes on.
 fn taken_while_unread(seed: u64) -> Result<(), String> {
     let pair = Pair::new(seed, 1 + seed as usize % 2);
