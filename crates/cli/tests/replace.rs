@@ -153,6 +153,9 @@ fn an_ssd_that_is_gone_is_replaced_by_one_at_its_place() {
     let shown = show(&daemon);
     let action = shown["action"].as_str().unwrap();
     assert!(action.contains("forebay pool device replace fast"), "{action}");
+    // With too few cache devices for the copies of dirty data, clean data is not copied either.
+    assert!(!shown["summary"].as_str().unwrap().contains("copied again"), "{shown}");
+    assert_eq!(shown["usage"]["recopy"]["left_bytes"], 0, "{shown}");
     // Which of the machine's devices that was is what a person has to know.
     let lost = shown["members"].as_array().unwrap().iter().find(|it| it["state"] != "present");
     assert_eq!(lost.unwrap()["path"], old, "{shown}");

@@ -292,7 +292,8 @@ pub struct PoolUsage {
     /// How far it is with making the copies that were lost with a cache device.
     #[serde(default)]
     pub rebuild: Rebuild,
-    /// The same of clean data, which comes behind that.
+    /// The same of clean data, which comes behind that; nothing while there are too few cache devices for the copies of
+    /// dirty data.
     #[serde(default)]
     pub recopy: Rebuild,
     /// Why writers are delayed, in one sentence; empty if they are not.

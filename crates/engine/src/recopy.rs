@@ -65,9 +65,13 @@ impl SetTable {
 }
 
 impl Pool {
-    /// Bytes of clean data that are to be copied, since members were lost.
-    pub fn short_clean_bytes(&self) -> u64 {
-        let (sets, copies) = (self.core.sets.borrow(), self.core.clean_copies_possible());
+    /// Bytes of clean data that are copied, since members were lost, with `joining` members more than there are: 0
+    /// while dirty data has too few for its copies, and nothing is copied. There may be room for less.
+    pub fn short_clean_bytes(&self, joining: usize) -> u64 {
+        if self.core.is_short_with(joining) || self.core.is_over() {
+            return 0;
+        }
+        let (sets, copies) = (self.core.sets.borrow(), self.core.clean_copies_with(joining));
         let short = sets.iter().filter(|set| set.is_to_be_copied(copies));
         short.map(|set| u64::from(set.live_blocks) * BLOCK_BYTES).sum()
     }
@@ -76,7 +80,12 @@ impl Pool {
 impl Core {
     /// Copies that clean data can have.
     fn clean_copies_possible(&self) -> usize {
-        self.sets.borrow().clean_copies().min(self.staying_count())
+        self.clean_copies_with(0)
+    }
+
+    /// The same with so many members more.
+    fn clean_copies_with(&self, joining: usize) -> usize {
+        self.sets.borrow().clean_copies().min(self.staying_count() + joining)
     }
 
     /// Starts giving clean data its copies back, if all dirty data has them.
@@ -97,8 +106,11 @@ impl Core {
     /// Whether dirty data has its copies, and the pool goes on.
     fn may_recopy(&self) -> bool {
         let is_made_good = self.superblock.borrow().failed_count() == 0 && !self.is_failing();
-        let is_over = self.settled.get() || self.latched.get();
-        is_made_good && !self.is_short() && !is_over
+        is_made_good && !self.is_short() && !self.is_over()
+    }
+
+    fn is_over(&self) -> bool {
+        self.settled.get() || self.latched.get()
     }
 
     /// Copies what there is room for; false if some was left because there is none.

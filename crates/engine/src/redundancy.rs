@@ -89,7 +89,12 @@ impl Redundancy {
 impl Core {
     /// Whether fewer members are left than dirty data has copies.
     pub(crate) fn is_short(&self) -> bool {
-        self.named_count() < usize::from(self.dirty_copies())
+        self.is_short_with(0)
+    }
+
+    /// The same if there were so many members more.
+    pub(crate) fn is_short_with(&self, joining: usize) -> bool {
+        self.named_count() + joining < usize::from(self.dirty_copies())
     }
 
     /// How a volume is served now: it is not written back with fewer copies than were promised, nor, if it is

@@ -189,7 +189,7 @@ impl Open {
         };
         progress.pool.note(look(counters.destage_bytes.get(), self.pool.blocks().1));
         progress.short.note(now, self.pool.short_bytes().0);
-        progress.short_clean.note(now, self.pool.short_clean_bytes());
+        progress.short_clean.note(now, self.pool.short_clean_bytes(0));
         let volumes = self.volumes.borrow();
         progress.volumes.retain(|name, _| volumes.contains_key(name));
         for (name, volume) in volumes.iter() {

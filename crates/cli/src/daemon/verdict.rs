@@ -73,7 +73,7 @@ fn how_far(rebuild: &Rebuild) -> String {
 
 /// What of the clean data is copied again since a cache device was lost, as a further sentence.
 fn clean_copied_again(open: &Open) -> String {
-    match open.pool.short_clean_bytes() {
+    match open.pool.short_clean_bytes(0) {
         0 => String::new(),
         short => format!(
             " {} of what is clean are copied again behind a cache device that was lost{}.",

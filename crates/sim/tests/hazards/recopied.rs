@@ -223,3 +223,32 @@ fn forgetting_a_lost_member_is_cut_off_at_every_io() {
         Ok(())
     });
 }
+
+/// Nothing is copied while there are fewer members than copies of dirty data, and nobody says so; another member brings
+/// about what is said beforehand.
+#[test]
+fn what_is_clean_is_to_be_copied_only_once_there_are_members_enough() {
+    survive(4, |seed| {
+        let rig = Rig::new(seed, plan(2, 1, 1 + (seed % 2) as u8));
+        fill(&rig)?;
+        lose(&rig, (seed / 2) as usize);
+        rig.destage()?;
+        rig.pause(10 * SOON);
+        same("protected", u64::from(rig.pool().redundancy() == Redundancy::Protected), 1)?;
+        let moved = || rig.pool().counters().move_blocks.get();
+        let before = moved();
+        rig.pause(100 * SOON);
+        same("moved", moved(), before)?;
+        same("to be copied with one member", rig.pool().short_clean_bytes(0), 0)?;
+        let planned = rig.pool().short_clean_bytes(1);
+        // With one copy it is what is known by a number of the lost one: here nothing, if that was the second.
+        assert!(planned <= (BLOCKS + DIRTY) * 4096, "{planned} B");
+        assert!(planned > 0 || seed == 2, "nothing is to be copied");
+        add(&rig, 2)?.map_err(|error| error.to_string())?;
+        same("to be copied with two", rig.pool().short_clean_bytes(0), planned)?;
+        rig.pause(100 * SOON);
+        same("moved", moved(), before + planned / 4096)?;
+        same("left", rig.pool().short_clean_bytes(0), 0)?;
+        verify(&rig, "with another member")
+    });
+}
