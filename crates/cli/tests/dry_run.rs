@@ -7,7 +7,7 @@ mod common;
 use std::os::unix::fs::FileExt;
 
 use common::Client;
-use common::daemon::Daemon;
+use common::daemon::{Daemon, VOLUME_BYTES, patient, show, until, until_served, written};
 use serde_json::Value;
 
 /// Everything that a change could touch. Destaging goes on meanwhile, so how much is dirty, since when and for how
@@ -200,5 +200,36 @@ fn each_change_of_devices_says_layout_capacity_copies_and_time() {
     let grown = device("grow", &[&ssds[2]], &["575 segments of 1 MiB", "nothing has to be copied"]);
     assert_eq!(grown["after"]["capacity_bytes"], (3 * 511 + 64) * SEGMENT, "{grown}");
     assert_eq!(grown["after"]["dirty_bytes"], (3 * 511 + 64) / 2 * SEGMENT, "{grown}");
+    daemon.stop();
+}
+
+/// With two copies of clean data on two SSDs of which one is lost, another one gets all that is clean.
+#[test]
+fn what_is_clean_and_lacks_a_copy_counts_for_what_is_copied() {
+    let mut daemon = patient("plan-clean");
+    daemon.tell(&["pool", "set", "fast", "clean_copies=2"]);
+    let [old, new] = ["ssd-0", "ssd-2"].map(|name| daemon.dir.path(name));
+    let [old, new] = [&old, &new].map(|path| path.to_str().unwrap());
+    daemon.ssd("ssd-2");
+    let add = ["pool", "device", "add", "fast", new];
+    let spare = ["pool", "device", "spare", "fast", new];
+    let whole = device_plan(&daemon, &add, &["nothing has to be copied"]);
+    assert_eq!((&whole["moved_bytes"], &whole["time_s"]), (&0.into(), &0.into()));
+    device_plan(&daemon, &spare, &["dirty data first", "clean data"]);
+    written(&daemon, 2);
+    daemon.kill();
+    std::fs::rename(old, daemon.dir.path("gone")).unwrap();
+    daemon.start();
+    until_served(&daemon);
+    until("every origin has all of its data", || show(&daemon)["state"] == "protected");
+    let replace = ["pool", "device", "replace", "fast", old, new];
+    for arguments in [&add[..], &replace] {
+        let says = ["of clean data are copied again", "that takes"];
+        let plan = device_plan(&daemon, arguments, &says);
+        let moved = plan["moved_bytes"].as_u64().unwrap() as usize;
+        assert!(moved > VOLUME_BYTES / 2 && moved <= 2 * VOLUME_BYTES, "{plan}");
+        assert!(plan["time_s"].as_u64().is_some_and(|s| s > 0), "{plan}");
+    }
+    device_plan(&daemon, &spare, &["taken at once", "of clean data"]);
     daemon.stop();
 }

@@ -165,6 +165,8 @@ fn an_ssd_that_is_gone_is_replaced_by_one_at_its_place() {
     daemon.ssd("ssd-0");
     let plan = daemon.json(&[&REPLACE[..], &[old, old, "--dry-run"]].concat());
     assert!(plan["steps"].to_string().contains("the old one is gone"), "{plan}");
+    assert!(plan["steps"].to_string().contains("of clean data are copied again"), "{plan}");
+    assert!(plan["pool"]["moved_bytes"].as_u64().unwrap() > 0, "{plan}");
     assert_eq!(plan["erased"].as_array().unwrap().len(), 1, "{plan}");
     let job = daemon.json(&[&REPLACE[..], &[old, old, "--yes"]].concat());
     assert_eq!(job["state"], "done", "{job}");

@@ -100,6 +100,19 @@ pub(super) fn layout_step(segments: u64, superblock: &Superblock) -> String {
     format!("it is erased and laid out: {segments} segments of {segment}")
 }
 
+/// What becomes of clean data that lacks a copy, as a step.
+pub(super) fn clean_step(bytes: u64) -> String {
+    let bytes = text::bytes(bytes);
+    format!("{bytes} of clean data are copied again behind that, as far as there is room")
+}
+
+impl Open {
+    /// Bytes of clean data that are copied again once another cache device is there, at the most.
+    pub(super) fn clean_to_copy(&self, after: &Room) -> u64 {
+        self.pool.short_clean_bytes(1).min(after.clean_bytes)
+    }
+}
+
 /// Bytes a second that a device returns, one read after the other; `None` if it fails, or has too little.
 async fn read_rate(runtime: &dyn Runtime, device: &dyn BlockDevice) -> Option<u64> {
     let (begun, size) = (runtime.now(), device.geometry().size_bytes);
@@ -256,23 +269,24 @@ impl Daemon {
         let (before, after) = (room(&was, None), room(&is, None));
         let mut steps =
             vec![layout_step(added, &is), room_step(&before, &after), index_step(&was, &is)];
-        let (short, _) = open.pool.short_bytes();
         let copies = u64::from(is.dirty_copies);
-        let (moved_bytes, time_s) = match before.devices < copies && after.devices >= copies {
-            true => {
-                steps.push(format!(
-                    "dirty data gets its {copies} copies again: {} lack one now",
-                    text::bytes(short)
-                ));
-                let (time, time_s) = self.time_step(short, path, &*device).await;
-                steps.push(time);
-                (short, time_s)
-            }
-            false => {
-                steps.push("it is used at once; nothing has to be copied".to_owned());
-                (0, Some(0))
-            }
-        };
+        let gets_enough = before.devices < copies && after.devices >= copies;
+        let dirty = if gets_enough { open.pool.short_bytes().0 } else { 0 };
+        // What is copied without it, too, is not brought about by it.
+        let clean = open.clean_to_copy(&after).saturating_sub(open.pool.short_clean_bytes(0));
+        if gets_enough {
+            let lack = text::bytes(dirty);
+            steps.push(format!("dirty data gets its {copies} copies again: {lack} lack one now"));
+        }
+        if clean > 0 {
+            steps.push(clean_step(clean));
+        }
+        let moved_bytes = dirty + clean;
+        let (time, time_s) = self.time_step(moved_bytes, path, &*device).await;
+        steps.push(match gets_enough || clean > 0 {
+            true => time,
+            false => format!("it is used at once; {time}"),
+        });
         let segment_bytes = is.segment_bytes.into();
         let pool_then =
             DevicePlan { segments: added, segment_bytes, before, after, moved_bytes, time_s };

@@ -19,7 +19,7 @@ use forebay_engine::ids::DeviceId;
 use super::describe::plural;
 use super::devices::Device;
 use super::jobs::{Aim, Job};
-use super::plan::{layout_step, plan, room, room_step};
+use super::plan::{clean_step, layout_step, plan, room, room_step};
 use super::state::Replacing;
 use super::volumes::cancelled;
 use super::{Daemon, Open, Slot};
@@ -272,33 +272,31 @@ impl Daemon {
         let segments = is.members.last().map_or(0, |member| u64::from(member.segments.count()));
         let (before, after) = (room(&was, None), room(&is, Some(old.device.id)));
         let mut steps = vec![layout_step(segments, &is), room_step(&before, &after)];
-        let (moved, what_moves) = match old.is_there {
+        let moved = match old.is_there {
             true => {
                 let (_, held) = open.pool.plan_replacement(old.device.id, &device)?;
-                (
-                    held,
-                    format!(
-                        "what the old one holds, {} with what is unused in between, goes to {place} and {}: \
+                steps.push(format!(
+                    "what the old one holds, {} with what is unused in between, goes to {place} and {}: \
                      dirty data first and with all its copies ({}), clean data as far as it is worth it",
-                        text::bytes(held),
-                        plural(was.present().count() - 1, "other cache device"),
-                        is.dirty_copies,
-                    ),
-                )
+                    text::bytes(held),
+                    plural(was.present().count() - 1, "other cache device"),
+                    is.dirty_copies,
+                ));
+                held
             }
             false => {
-                let short = open.pool.short_bytes().0;
-                (
-                    short,
-                    format!(
-                        "the old one is gone: {} of dirty data get their {} copies again",
-                        text::bytes(short),
-                        is.dirty_copies
-                    ),
-                )
+                let (dirty, clean) = (open.pool.short_bytes().0, open.clean_to_copy(&after));
+                steps.push(format!(
+                    "the old one is gone: {} of dirty data get their {} copies again",
+                    text::bytes(dirty),
+                    is.dirty_copies
+                ));
+                if clean > 0 {
+                    steps.push(clean_step(clean));
+                }
+                dirty + clean
             }
         };
-        steps.push(what_moves);
         let (time, time_s) = self.time_step(moved, new, &*device).await;
         steps.push(time);
         let mut erased = vec![new.to_owned()];

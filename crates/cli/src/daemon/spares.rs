@@ -268,16 +268,26 @@ impl Daemon {
             room_step(&room, &room),
             format!(
                 "when a cache device is lost it takes its place by itself, with {segments} segments \
-                 of {}, and dirty data that lacks a copy is copied there: nothing if all is clean, \
-                 {} at the most",
+                 of {}, and {}, {} at the most",
                 text::bytes(segment_bytes),
+                match superblock.clean_copies {
+                    0 | 1 =>
+                        "dirty data that lacks a copy is copied there: nothing if all is clean",
+                    _ =>
+                        "what lacks a copy is copied again, dirty data first and clean data behind it",
+                },
                 text::bytes(moved_bytes)
             ),
         ];
         let (time, time_s) = self.time_step(moved_bytes, path, &*members.only()).await;
         steps.extend([format!("taking a place takes no time but for that; {time}"), covers]);
         if self.lost_without_spare(pool.as_str())?.is_some() {
-            steps.push("the pool lacks a cache device now, so it is taken at once".to_owned());
+            steps.push(format!(
+                "the pool lacks a cache device now, so it is taken at once, and {} of dirty and {} of clean \
+                 data are copied again",
+                text::bytes(open.pool.short_bytes().0),
+                text::bytes(open.pool.short_clean_bytes(1))
+            ));
         }
         let what = format!("{} would be a spare of pool \"{pool}\"", path.display());
         let then = api::DevicePlan {
