@@ -10,8 +10,8 @@
 //!   lease is longer than two such rounds; one that serves is looked at, for it may be the only one that whoever takes
 //!   over has seen, too.
 //! * One whose claims cannot be read for a moment stays: rounds do not count meanwhile, and the lease has time for
-//!   that. If they cannot be read for [`CLAIM_UNREAD_MAX`], or a claim cannot be written, it has failed: after a
-//!   write that failed, what it was to keep may be gone as well.
+//!   that. If they cannot be read for [`CLAIM_UNREAD_MAX`], or longer where it has dirty data alone, or a claim cannot
+//!   be written, it has failed: after a write that failed, what it was to keep may be gone as well.
 //! * Where a round has not looked it writes nothing: claims of whoever has the pool by then may stand there.
 //! * Whoever finds another's claim has lost the pool for good: everything fails from then on, and nothing that
 //!   fails is held against a device.
@@ -32,6 +32,7 @@ use crate::limits::{
     CLAIM_PAUSE, CLAIM_TIME, CLAIM_UNREAD_MAX, LEASE_BASE, LEASE_DEADLINES, LEASE_ROUNDS, MILLIS,
 };
 use crate::planted::{self, Bug};
+use crate::unreadable::UNSURE_SPAN_MAX;
 use crate::wait::{WaitQueue, all_of};
 
 /// See the head of the file.
@@ -240,7 +241,10 @@ impl Core {
     ) -> bool {
         let (id, now) = (self.members[index].id, self.rt.now());
         let since = before.get(&id).copied().unwrap_or(now);
-        if now - since >= CLAIM_UNREAD_MAX || error.kind == IoErrorKind::Vanished {
+        // The lease may run out for what it has alone: then all waits until a round counts.
+        let is_needed = self.sets.borrow().is_needed(index);
+        let most = if is_needed { UNSURE_SPAN_MAX } else { CLAIM_UNREAD_MAX };
+        if now - since >= most || error.kind == IoErrorKind::Vanished {
             return self.drop_out(index, "reading the claim of", error);
         }
         planted::seen("claim unread for a moment");

@@ -260,6 +260,32 @@ fn a_member_whose_claims_cannot_be_read_for_a_moment_stays() {
     survive(8, unread_for_a_moment);
 }
 
+/// For longer, and the member has dirty data alone: the lease may run out, and then all waits; nothing is lost.
+fn needed_and_unread(seed: u64) -> Result<(), String> {
+    let pair = Pair::new(seed, 1);
+    let (a, b) = (&pair.a, &pair.b);
+    pair.open(a, false)?;
+    pair.pause(5 * SECOND + seed * 700 * MILLISECOND);
+    (0..40).try_for_each(|block| pair.write(a, 2, block))?;
+    a.broken.set(Broken::LastReads);
+    pair.pause(4 * SECOND);
+    a.broken.set(Broken::Nothing);
+    pair.pause(2 * LEASE);
+    let is_hurt = a.was_told("member-failed") || a.was_told("pool-latched");
+    if is_hurt || a.was_told("lease-lost") {
+        return Err("it cost what the member has alone".to_owned());
+    }
+    (0..40).try_for_each(|block| {
+        pair.read(a, block).and_then(|found| same("a block", found, 2).map(drop))
+    })?;
+    refused(pair.open(b, true), "Held", "is alive")
+}
+
+#[test]
+fn a_member_that_has_dirty_data_alone_has_longer() {
+    survive(8, needed_and_unread);
+}
+
 /// They cannot be read any more at all.
 fn unread_for_good(seed: u64) -> Result<(), String> {
     let pair = Pair::new(seed, 2);
