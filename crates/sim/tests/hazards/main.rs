@@ -49,6 +49,7 @@ mod status;
 mod stop;
 mod subsets;
 mod throttle;
+mod unsure;
 mod wear;
 
 use std::rc::Rc;
