@@ -230,3 +230,37 @@ fn an_origin_that_fails_is_told_of_and_gets_everything_once_it_is_mended() {
     drop(client);
     daemon.stop();
 }
+
+#[test]
+fn a_flush_does_not_wait_for_an_origin_of_which_only_reads_fail() {
+    let mut daemon = served("unread");
+    let Some(origin) = HeldOrigin::of_reads(&daemon.dir) else { return };
+    daemon.tell(&["volume", "add", "fast/slow", "--origin", origin.path.to_str().unwrap()]);
+    daemon.tell(&["volume", "set", "fast/slow", "destage-hours=00:00-00:01"]);
+    let socket = daemon.dir.path("nbd-slow");
+    daemon.tell(&["export", "add", "fast/slow", "--socket", socket.to_str().unwrap()]);
+    let mut client = Client::connect(&socket);
+    client.write(0, &content(7, 64 << 10)).unwrap();
+    client.flush().unwrap();
+    origin.fail();
+    until("it is said", || {
+        assert!(client.read(1 << 20, &mut [0; 4096]).is_err(), "it has nothing of that");
+        let slow = daemon.json(&["volume", "show", "fast/slow"]);
+        slow["reason"].as_str().unwrap().contains("reading its origin")
+    });
+    let flush = {
+        let mut command = daemon.command_of(&["volume", "flush", "fast/slow"]);
+        command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+    };
+    until("it is flushed", || {
+        let jobs = daemon.json(&["job", "list"]);
+        let Some(job) = jobs["items"].as_array().unwrap().first() else { return false };
+        assert_eq!(job["waits_for"], "", "it needs no reads");
+        job["state"] != "running"
+    });
+    assert!(flush.wait_with_output().unwrap().status.success());
+    assert_eq!(daemon.json(&["volume", "show", "fast/slow"])["state"], "origin-failed");
+    origin.mend();
+    drop(client);
+    daemon.stop();
+}

@@ -9,6 +9,7 @@ use forebay_control::api::{
 };
 use forebay_control::name::VolumeName;
 use forebay_device::runtime::{MILLISECOND, SECOND};
+use forebay_engine::OriginTrouble;
 use forebay_engine::format::{MemberRecord, MemberState as OnDisk, Superblock, VolumeRecord};
 use forebay_engine::ids::DeviceId;
 
@@ -294,18 +295,34 @@ impl Daemon {
         pool.volumes.into_iter().find(|v| v.name == *name).ok_or_else(|| no_volume(name))
     }
 
-    /// The origin that keeps a job from going on, with what is wrong with it; empty if none does.
+    /// The origin that keeps a job from going on, with what is wrong with it; empty if none does. Jobs bring data home,
+    /// which needs no reads of it.
     pub(super) fn in_the_way_of(&self, aim: &Aim) -> String {
         let is_meant = |volume: &api::Volume| match aim {
             Aim::Stop => volume.dirty_bytes.is_some_and(|bytes| bytes > 0),
             aim => aim.volume() == Some(&volume.name),
         };
-        let fails = |state| matches!(state, VolumeState::OriginFailed | VolumeState::OriginMissing);
+        let fails = |volume: &api::Volume| match volume.state {
+            VolumeState::OriginMissing => true,
+            VolumeState::OriginFailed => !self.takes_writes(&volume.name),
+            _ => false,
+        };
         let volumes = self.describe_volumes();
-        let found = volumes.iter().find(|volume| is_meant(volume) && fails(volume.state));
+        let found = volumes.iter().find(|volume| is_meant(volume) && fails(volume));
         found.map_or_else(String::new, |volume| {
             format!("the origin of volume \"{}\": {}", volume.name, volume.reason)
         })
+    }
+
+    /// Whether what is wrong with the origin of a volume has to do with reads alone.
+    fn takes_writes(&self, name: &VolumeName) -> bool {
+        let Ok((_, open)) = self.open(name.pool.as_str()) else { return false };
+        match open.volumes.borrow().get(name.volume.as_str()) {
+            Some(Attached::Online(volume)) => {
+                volume.origin_trouble().is_none_or(OriginTrouble::leaves_writes)
+            }
+            _ => false,
+        }
     }
 
     fn describe_record(

@@ -91,6 +91,16 @@ impl HeldOrigin {
         Some(HeldOrigin { path: shown.path.clone(), shown, error })
     }
 
+    /// Of one that fails, reads do; and writes take two seconds.
+    pub fn of_reads(dir: &Dir) -> Option<HeldOrigin> {
+        let error = dir.path("held.error");
+        let when = format!("error-pread-file={}", error.display());
+        let filters = ["--filter=error", "--filter=delay", "memory", "32M", "wdelay=2"];
+        let errors = ["error-pread=EIO", "error-pread-rate=1", &when];
+        let shown = Shown::new(dir, "held", VOLUME_BYTES, &[&filters[..], &errors].concat())?;
+        Some(HeldOrigin { path: shown.path.clone(), shown, error })
+    }
+
     pub fn fail(&self) {
         std::fs::write(&self.error, b"").unwrap();
     }

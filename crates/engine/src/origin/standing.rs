@@ -23,6 +23,13 @@ pub enum OriginTrouble {
     Silent,
 }
 
+impl OriginTrouble {
+    /// Whether data can be brought home all the same: nothing has to be read for that.
+    pub fn leaves_writes(self) -> bool {
+        matches!(self, OriginTrouble::Reads(_))
+    }
+}
+
 impl fmt::Display for OriginTrouble {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
