@@ -233,3 +233,24 @@ fn what_is_clean_and_lacks_a_copy_counts_for_what_is_copied() {
     device_plan(&daemon, &spare, &["taken at once", "of clean data"]);
     daemon.stop();
 }
+
+#[test]
+fn a_pool_of_devices_of_unequal_size_has_room_for_what_finds_two_of_them() {
+    let mut daemon = Daemon::new("plan-unequal");
+    let large = daemon.dir.full("large", 1 << 30).to_str().unwrap().to_owned();
+    let small = daemon.ssd("small").to_str().unwrap().to_owned();
+    let create = ["pool", "create", "fast", "--ssd", &large, "--ssd", &small];
+    let planned = daemon.json(&[&create[..], &["--dry-run"]].concat());
+    let segments = |member: usize| planned["members"][member]["segments"].as_u64().unwrap();
+    assert!(segments(0) > 900 && segments(1) < 600, "{planned}");
+    let mib = segments(1);
+    let text = plan(&daemon, &create);
+    assert!(text.contains(&format!("of clean data, {mib} MiB of dirty data")), "{text}");
+    let bytes = |segments: u64| segments * planned["segment_bytes"].as_u64().unwrap();
+    let both = bytes(segments(0) + segments(1));
+    assert_eq!((&planned["capacity_bytes"], &planned["clean_bytes"]), (&both.into(), &both.into()));
+    assert_eq!(planned["dirty_bytes"], bytes(segments(1)), "{planned}");
+    // Once it is made it is said in the same words.
+    assert!(daemon.tell(&create).contains(&format!("{mib} MiB of dirty data")));
+    daemon.stop();
+}

@@ -123,8 +123,14 @@ pub struct PoolPlan {
     pub clean_copies: u8,
     /// Bytes of a segment.
     pub segment_bytes: u64,
-    /// Bytes for cached data, if all of it is clean.
+    /// Bytes of all segments.
     pub capacity_bytes: u64,
+    /// Bytes of clean data that fit, if nothing is dirty: no cache device has two copies of a block.
+    #[serde(default)]
+    pub clean_bytes: u64,
+    /// Bytes of dirty data that fit, if nothing is clean.
+    #[serde(default)]
+    pub dirty_bytes: u64,
     /// Memory of the index when the cache is full of pieces of 64 KiB, the usual case.
     #[serde(default)]
     pub index_bytes_usual: u64,

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use forebay_control::api::{self, Done, PlannedMember, PoolPlan, SCHEMA};
+use forebay_control::api::{self, Done, PlannedMember, PoolPlan, Room, SCHEMA};
 use forebay_control::error::Code;
 use forebay_control::name::{Name, VolumeName};
 use forebay_control::profile::Profile;
@@ -16,6 +16,7 @@ use forebay_engine::limits::{
 };
 use forebay_engine::{CopiesChange, CreateOptions, OpenOptions, Pool, Tuning};
 
+use super::plan::room;
 use super::scan::{self, Found, Place, Scan, Sight, of_pool, refuse_copies};
 use super::state::{Intent, Record};
 use super::waiting::Told;
@@ -64,8 +65,7 @@ fn plan_of(name: &Name, superblock: &Superblock, members: &Members) -> PoolPlan 
         size_bytes: device.geometry().size_bytes,
         segments: member.segments.count(),
     });
-    let segments: u64 = superblock.members.iter().map(|m| u64::from(m.segments.count())).sum();
-    let capacity_bytes = segments * u64::from(superblock.segment_bytes);
+    let Room { capacity_bytes, clean_bytes, dirty_bytes, .. } = room(superblock, None);
     // In MiB, which no pool has too many of to be multiplied.
     let index_bytes = |per_gib: u64| ((capacity_bytes >> 20) * per_gib) >> 10;
     PoolPlan {
@@ -78,6 +78,8 @@ fn plan_of(name: &Name, superblock: &Superblock, members: &Members) -> PoolPlan 
         clean_copies: superblock.clean_copies,
         segment_bytes: superblock.segment_bytes.into(),
         capacity_bytes,
+        clean_bytes,
+        dirty_bytes,
         index_bytes_usual: index_bytes(INDEX_BYTES_PER_GIB_USUAL),
         index_bytes_dense: index_bytes(INDEX_BYTES_PER_GIB),
         index_bytes_sparse: index_bytes(INDEX_BYTES_PER_GIB_SPARSE),
