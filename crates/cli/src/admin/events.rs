@@ -59,14 +59,14 @@ const SEEN_MAX: usize = 2048;
 pub(crate) fn events(options: &Events) -> Result<()> {
     let daemon = options.asking.daemon()?;
     let least = Severity::from(options.severity);
-    let mut answer: Answer = daemon.get(&address(options.after, options.life.as_deref()))?;
     if !options.follow {
+        let mut answer: Answer = daemon.get(&address(options.after, options.life.as_deref()))?;
         answer.items.retain(|event| event.severity >= least);
         daemon.print(&answer, |answer| answer.items.iter().for_each(say_event));
         return Ok(());
     }
-    let life = options.life.clone().unwrap_or_else(|| answer.life.clone());
-    let mut follower = Follower { life, last: options.after, ..Follower::default() };
+    let mut answer: Answer = daemon.get(&address(0, None))?;
+    let mut follower = Follower::new(options.after, options.life.clone(), &answer);
     let mut is_away = false;
     loop {
         for event in follower.news(answer) {
@@ -123,6 +123,16 @@ struct Follower {
 }
 
 impl Follower {
+    /// One who asks for what comes after an event of a life, or of the one that the daemon has. What there was till then
+    /// is known, out of all that there is: it comes again, with the pool that has kept it, in the next life.
+    fn new(after: u64, life: Option<String>, answer: &Answer) -> Follower {
+        let life = life.unwrap_or_else(|| answer.life.clone());
+        let is_known = |event: &&Event| after > 0 && life == answer.life && event.number <= after;
+        let newest = answer.items.len().saturating_sub(SEEN_MAX);
+        let seen = answer.items.iter().skip(newest).filter(is_known).cloned().collect();
+        Follower { life, last: after, seen, ..Follower::default() }
+    }
+
     fn address(&self) -> String {
         address(if self.asks_all { 0 } else { self.last }, Some(&self.life))
     }
@@ -226,6 +236,34 @@ mod tests {
         let all = vec![foreign, old(), kept, unseen, started(), opened()];
         assert_eq!(news(&mut follower, "two", all), ["e"]);
         assert_eq!(follower.address(), "/api/v1/events?after=2&life=two");
+    }
+
+    /// Whatever it was that came first: nothing, before the daemon was started again.
+    #[test]
+    fn who_asks_for_what_is_new_is_not_told_what_is_old_when_it_comes_again() {
+        let of = |life: &str, items: &[Event]| Answer {
+            schema: 1,
+            life: life.to_owned(),
+            items: items.to_vec(),
+        };
+        let told = |news: Vec<Event>| news.into_iter().map(|event| event.what).collect::<Vec<_>>();
+        let old = event(0, 5, "damage-unhealed", "a");
+        let last = event(2, 10, "volume-set", "c");
+        let all = of("one", &[old.clone(), event(1, 9, "daemon-started", "b"), last.clone()]);
+        let mut follower = Follower::new(2, None, &all);
+        assert!(told(follower.news(all.clone())).is_empty());
+        assert!(told(follower.news(of("one", &[]))).is_empty());
+        let begun = [event(1, 12, "daemon-started", "d"), event(2, 13, "pool-opened", "e")];
+        assert_eq!(told(follower.news(of("two", &begun))), ["d", "e"]);
+        let kept = [old, event(0, 10, "volume-set", "c"), event(0, 11, "pool-set", "f")];
+        assert_eq!(told(follower.news(of("two", &[&kept[..], &begun].concat()))), ["f"]);
+        // Of a life that is over everything is told, and of this one what comes after that.
+        let mut follower = Follower::new(2, Some("zero".to_owned()), &all);
+        assert_eq!(told(follower.news(all.clone())), ["a", "b", "c"]);
+        let mut follower = Follower::new(1, Some("one".to_owned()), &all);
+        assert_eq!(told(follower.news(all.clone())), ["c"]);
+        let mut follower = Follower::new(0, None, &all);
+        assert_eq!(told(follower.news(all)), ["a", "b", "c"]);
     }
 
     #[test]
