@@ -34,6 +34,8 @@ pub(crate) struct Member {
     pub damaged: Cell<u64>,
     /// When the span began for which damage is counted, and what `damaged` was then.
     pub damage_span: Cell<(Nanos, u64)>,
+    /// Whether it could not return something that nobody else could, either, as far as whoever heals has looked.
+    pub doubted: Cell<bool>,
     /// Since when it has returned nothing at all, and when that was seen last, by whoever heals.
     pub silent: Cell<Option<(Nanos, Nanos)>>,
     /// What it failed at, for people.
@@ -60,6 +62,7 @@ impl Member {
             standing: Cell::new(standing),
             damaged: Cell::new(0),
             damage_span: Cell::default(),
+            doubted: Cell::new(false),
             silent: Cell::default(),
             failure: RefCell::default(),
         }

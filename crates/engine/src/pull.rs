@@ -103,10 +103,12 @@ impl Core {
         self.sets.borrow().is_needed(index).then_some(Hold::OnlyCopy)
     }
 
-    /// Whether nothing would be lost without a member, and the pool would go on. Of others that have returned damage
-    /// nobody knows what they have.
+    /// Whether nothing would be lost without a member, and the pool would go on. Of others that have returned damage, or
+    /// not returned something, nobody knows what they have.
     pub(crate) fn can_do_without(&self, index: usize) -> bool {
-        let sound = |(other, member): (usize, &Member)| other == index || member.damaged.get() == 0;
+        let sound = |(other, member): (usize, &Member)| {
+            other == index || (member.damaged.get() == 0 && !member.doubted.get())
+        };
         let may_go = !self.latched.get() && !self.witness_lags.get();
         may_go && self.held_by(index).is_none() && self.serving().all(sound)
     }

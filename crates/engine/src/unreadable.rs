@@ -105,6 +105,7 @@ impl Core {
     /// If that was the last member, or it cannot be said what is good: the pool has latched.
     pub(crate) async fn settle_unreadable(&self, volume: VolumeId, m: &Mapping) -> Result<()> {
         let until = self.rt.now() + UNSURE_SPAN_MAX;
+        let mut silent: Option<(usize, Nanos)> = None;
         loop {
             let before = self.segments_at(m.location);
             let Err(error) = self.give_up_damaged(volume, m).await else { return Ok(()) };
@@ -113,11 +114,21 @@ impl Core {
                 // Moved, or lost with a member, while it was looked at.
                 return Ok(());
             }
-            if self.rt.now() >= until {
-                if self.fail_silent(m).await {
-                    seen("damaged: a member that returns nothing");
-                    return self.check_latch();
-                }
+            let silence = self.silent_copy(m).await;
+            let now = self.rt.now();
+            silent = silence.as_ref().map(|(index, _)| {
+                // An answer in between, or another one's silence, is another beginning.
+                (*index, silent.filter(|(before, _)| before == index).map_or(now, |it| it.1))
+            });
+            if let (Some((index, error)), Some((_, since))) = (silence, silent)
+                && now - since >= UNSURE_SPAN_MAX
+            {
+                // Not more than one: what the others have may be enough then.
+                seen("damaged: a member that returns nothing");
+                self.fail_member(index, "reading from", error);
+                return self.check_latch();
+            }
+            if now >= until && (silent.is_none() || now >= until + UNSURE_SPAN_MAX) {
                 // The only good copy may be there: nothing more is written until somebody looks.
                 self.latch(&error.what, IoErrorKind::Media.into());
                 return Err(error);
@@ -134,9 +145,8 @@ impl Core {
         sets.get(id).map_or_else(Vec::new, |set| set.segments.clone())
     }
 
-    /// Notes that a member with a copy of a run has failed that returns neither that nor its superblock; whether there
-    /// is one. Not more than one: what the others have may be enough then.
-    async fn fail_silent(&self, m: &Mapping) -> bool {
+    /// A member with a copy of a run that returns neither that nor its superblock, with its error.
+    async fn silent_copy(&self, m: &Mapping) -> Option<(usize, IoError)> {
         for segment in self.segments_at(m.location) {
             let index = self.sets.borrow().member_of(segment);
             let member = &self.members[index];
@@ -150,12 +160,11 @@ impl Core {
                 Ok(()) => None,
                 Err(_) => self.silence_of(member).await,
             };
-            if let Some(error) = error {
-                self.fail_member(index, "reading from", error);
-                return true;
+            if let Some(error) = error.filter(|_| member.is_serving()) {
+                return Some((index, error));
             }
         }
-        false
+        None
     }
 
     /// The parts of a run that are good in no copy: twice, and every member with one returns something between.

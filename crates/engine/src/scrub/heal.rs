@@ -11,7 +11,8 @@ use std::collections::btree_map::Entry as Slot;
 use std::rc::Rc;
 use std::slice::from_ref;
 
-use forebay_device::{Data, IoErrorKind};
+use forebay_device::runtime::SECOND;
+use forebay_device::{Data, IoErrorKind, Nanos};
 
 use super::{At, Content, LOOK_INTERVAL, Note};
 use crate::core::Core;
@@ -29,6 +30,10 @@ use crate::segment::SetState;
 use crate::unreadable::UNSURE_SPAN_MAX;
 use crate::verify::joined;
 use crate::walk::Run;
+
+/// How long nobody has to have looked before a member that returned nothing, and returns nothing now, may have answered
+/// meanwhile: longer than the rest behind any look.
+const SILENCE_GAP_MAX: Nanos = 15 * SECOND;
 
 impl Core {
     /// Notes that a copy of a record, whose header is there, could not be read or was not what was written.
@@ -143,18 +148,25 @@ impl Core {
                 return true;
             }
         };
-        let pinned = self.pin_set(id);
         let mut is_done = true;
         for item in self.items_of(id).await.unwrap_or_default() {
             let Content::Runs(runs) = &item.content else { continue };
-            if headers.contains(&item.header) && self.is_at(at) {
-                planted::seen("healed: what a reader has met");
-                let looked = self.scrub_runs(&item, runs, at).await;
-                is_done &= looked.as_ref().is_some_and(|looked| looked.unread == 0);
-                self.pace_scrub(at, looked.map_or(0, |looked| looked.bytes)).await;
+            if !headers.contains(&item.header) {
+                continue;
             }
+            if !self.is_at(at) {
+                break;
+            }
+            if !self.may_scrub(at) {
+                return false;
+            }
+            planted::seen("healed: what a reader has met");
+            let pinned = self.pin_set(id);
+            let looked = self.scrub_runs(&item, runs, at).await;
+            self.unpin(pinned);
+            is_done &= looked.as_ref().is_some_and(|looked| looked.unread == 0);
+            self.pace_scrub(at, looked.map_or(0, |looked| looked.bytes)).await;
         }
-        self.unpin(pinned);
         if is_done {
             forget();
         }
@@ -230,7 +242,8 @@ impl Core {
     }
 
     /// Whether a member with a bad copy returns nothing at all. One that goes on so has failed, as long as nothing
-    /// is there alone: it would be copied to in vain, for ever.
+    /// is there alone: it would be copied to in vain, for ever. What the others have bad beside that is not counted, but
+    /// remembered.
     pub(super) async fn is_any_silent(&self, set: SegmentId, found: &Inspection) -> bool {
         let bad = found.bad.iter().fold(found.bad_headers, |all, bad| all | bad);
         let members: Vec<usize> = {
@@ -239,18 +252,27 @@ impl Core {
             let is_bad = |(copy, _): &(usize, _)| bad >> copy & 1 == 1;
             segments.iter().enumerate().filter(is_bad).map(|(_, at)| sets.member_of(*at)).collect()
         };
-        let mut is_any = false;
+        let (mut silent, mut answering) = (Vec::new(), Vec::new());
         for index in members {
             let member = &self.members[index];
             let silence = self.silence_of(member).await;
-            let Some(error) = silence.filter(|_| member.is_serving()) else {
-                member.silent.set(None);
-                continue;
-            };
-            is_any = true;
-            let now = self.rt.now();
+            match silence.filter(|_| member.is_serving()) {
+                Some(error) => silent.push((index, error)),
+                None => {
+                    member.silent.set(None);
+                    answering.push(index);
+                }
+            }
+        }
+        if silent.is_empty() {
+            return false;
+        }
+        answering.into_iter().for_each(|index| self.members[index].doubted.set(true));
+        let now = self.rt.now();
+        for (index, error) in silent {
+            let member = &self.members[index];
             // If nobody has looked for longer, it may have answered meanwhile.
-            let before = member.silent.get().filter(|(_, seen)| now - seen <= UNSURE_SPAN_MAX);
+            let before = member.silent.get().filter(|(_, seen)| now - seen <= SILENCE_GAP_MAX);
             let since = before.map_or(now, |(since, _)| since);
             member.silent.set(Some((since, now)));
             let is_elsewhere = found.blocks.iter().all(Option::is_some);
@@ -259,7 +281,7 @@ impl Core {
                 self.fail_member(index, "reading from", error);
             }
         }
-        is_any
+        true
     }
 
     /// Notes that all members of a set have returned what they were asked for.

@@ -129,43 +129,52 @@ impl Core {
         Ok((mended, false))
     }
 
-    /// Looks at the headers of a set's segments, and writes anew those that are bad; false if it has to be done
-    /// again.
-    pub(super) async fn mend_headers(self: &Rc<Self>, at: At) -> bool {
+    /// Looks at the headers of a set's segments, and writes anew those that are bad; how many it left alone, or nothing
+    /// if it has to be done again.
+    pub(super) async fn mend_headers(self: &Rc<Self>, at: At) -> Option<u64> {
         let found = self.headers_to_mend(at).await;
-        self.note_unmended(found.unmended);
         if found.is_nameless {
-            return self.leave_nameless(at).await;
+            return self.leave_nameless(at).await.then_some(0);
         }
         if found.headers.is_empty() {
-            return true;
+            return Some(found.unmended);
         }
         // Copies are given back, and sets freed, only by whoever holds it.
         let _lap = self.lap_lock.lock().await;
         let headers = self.headers_to_mend(at).await.headers;
         if headers.is_empty() {
-            return self.is_at(at);
+            return self.is_at(at).then_some(found.unmended);
         }
         let bytes = headers.iter().map(|header| (header.segment, header.encode().clone()));
         if self.write_headers(bytes).await.is_err() {
-            return false;
+            return None;
         }
         planted::seen("scrub: headers of segments written anew");
         if let Some(set) = self.sets.borrow_mut().get_mut(at.set) {
             set.stuck = false;
         }
         self.note_replaced(headers.len() as u64);
-        true
+        Some(found.unmended)
     }
 
     /// Moves what a set holds of which a start could not read any header, and has images say so: those that name
     /// what is owed there would stop it. False if it has to be done again.
     async fn leave_nameless(self: &Rc<Self>, at: At) -> bool {
-        planted::seen("scrub: a set without a header was emptied");
-        if let Some(set) = self.sets.borrow_mut().get_mut(at.set) {
+        let (is_at, holds_data) = (self.is_at(at), {
+            let mut sets = self.sets.borrow_mut();
+            let set = sets.get_mut(at.set);
             // Nobody may take a header from the table for it.
-            set.stuck = true;
+            set.is_some_and(|set| {
+                set.stuck = true;
+                set.holds_data()
+            })
+        });
+        if !is_at || !holds_data {
+            return !is_at || self.replace_records(1).await;
         }
+        planted::seen("scrub: a set without a header was emptied");
+        // It stays what it is, whatever is overwritten meanwhile.
+        let pinned = self.pin_set(at.set);
         for _ in 0..2 {
             self.move_owed(at.set).await;
             let mut written = self.runs_of(at.set).await;
@@ -176,8 +185,8 @@ impl Core {
             }
         }
         self.copy_clean(at.set).await;
-        let is_home =
-            !self.is_at(at) || self.runs_of(at.set).await.iter().all(|(_, m)| !m.state.is_owed());
+        let is_home = self.runs_of(at.set).await.iter().all(|(_, m)| !m.state.is_owed());
+        self.unpin(pinned);
         // Its error has latched the pool and is an event.
         self.lap(false).await.is_ok() && is_home
     }

@@ -312,9 +312,7 @@ impl Core {
     /// Goes through one set; false if something came between, so that it has to be done again.
     async fn scrub_set(self: &Rc<Self>, at: At) -> bool {
         let (mut damaged, mut unread) = (0, 0);
-        if !self.mend_headers(at).await {
-            return false;
-        }
+        let Some(unmended) = self.mend_headers(at).await else { return false };
         let Some(items) = self.items_of(at.set).await else {
             // What it holds cannot be told. Behind a root nobody needs it.
             return self.is_at(at) && self.replace_records(1).await;
@@ -350,6 +348,7 @@ impl Core {
         }
         if at.lap.is_some() {
             self.scrub.found.borrow_mut().unread += unread;
+            self.note_unmended(unmended);
         }
         // Its error has latched the pool and is an event.
         (damaged == 0 || self.replace_records(damaged).await) && (at.lap.is_some() || unread == 0)
@@ -364,9 +363,16 @@ impl Core {
         damaged: &mut u64,
     ) -> Option<Looked> {
         let found = self.inspect(item.header, item.head, from_ref(blocks)).await?;
-        if (found.bad_headers != 0 || found.bad.iter().any(|bad| *bad != 0)) && self.is_at(at) {
-            *damaged += 1;
-            let copies = self.copies_seen(at.set, item.header);
+        let bad = found.bad.iter().filter(|bad| **bad != 0).count() as u64;
+        if (found.bad_headers == 0 && bad == 0) || !self.is_at(at) {
+            return Some(Looked { bytes: found.bytes, unread: 0 });
+        }
+        let copies = self.copies_seen(at.set, item.header);
+        if self.is_any_silent(at.set, &found).await {
+            return Some(Looked { bytes: found.bytes, unread: bad.max(1) });
+        }
+        *damaged += 1;
+        if !found.is_unsure {
             self.note_damages(copies.damages(&found.bad, found.bad_headers));
         }
         Some(Looked { bytes: found.bytes, unread: 0 })
@@ -608,10 +614,12 @@ pub(crate) async fn scrubber(core: Rc<Core>) {
                 }
                 done
             }
-            (Some(_), None) => {
+            (Some(lap), None) => {
                 core.prove_healed(true).await;
                 // Its error has latched the pool and is an event.
-                if core.mend_slots().await.is_ok() {
+                let is_mended = core.mend_slots().await.is_ok();
+                let is_same = |now: Lap| now.number == lap.number;
+                if is_mended && core.scrub.lap.get().is_some_and(is_same) {
                     core.end_scrub();
                 }
                 true

@@ -326,3 +326,57 @@ fn a_member_stays_while_the_others_are_not_sound() {
         rig.is_whole("when all is read again")
     });
 }
+
+/// One record can be read from neither: from one of them for ever, from the other one for some seconds. Nobody takes the
+/// second one for one that can be done without.
+#[test]
+fn a_silent_member_stays_while_another_one_has_a_bad_sector() {
+    survive(4, |seed| {
+        let rig = spoilt(seed, &[], |broken| &broken.flipping)?;
+        let at = crate::scrub::find(&rig, 1, BAD);
+        let sector = Trigger::every(Ops::Reads).within(at..at + BLOCK as u64);
+        rig.broken[1].failing.arm(sector);
+        let how = [&rig.broken[0].failing, &rig.broken[0].erring][(seed % 2) as usize];
+        how.arm(Trigger::every(Ops::Reads));
+        for _ in 0..80 {
+            (0..8).for_each(|block| rig.start_read(block));
+            rig.pause(SOON);
+        }
+        if told(&rig, EventKind::MemberFailed) {
+            return Err("it was left behind".into());
+        }
+        how.disarm();
+        rig.pause(20 * SOON);
+        rig.is_whole("when it answers again")?;
+        rig.broken[1].mend();
+        rig.restart(KINDS[(seed / 2 % 2) as usize])?;
+        rig.is_whole("at last")
+    });
+}
+
+/// It answers but for one run, for reasons that say nothing, and at the end of all patience nothing at all for a moment.
+#[test]
+fn a_moment_at_the_end_of_five_seconds_is_a_moment() {
+    survive(4, |seed| {
+        let rig = Rig::new(seed, Plan { verify_reads: true, ..changing::plan(2, 0, 1) });
+        (0..BLOCKS).try_for_each(|block| rig.write(2, block, 1))?;
+        rig.flush()?;
+        rig.flush()?;
+        let bad = (0..2).find(|&member| has(&rig, member, BAD)).ok_or("it was written")?;
+        let at = crate::scrub::find(&rig, bad, BAD);
+        let trigger = Trigger::every(Ops::Reads).within(at..at + BLOCK as u64);
+        rig.broken[bad].timing_out.arm(trigger);
+        let volume = rig.volume();
+        rig.world.spawn(Box::pin(async move { drop(volume.destage().await) }));
+        rig.pause(49 * SOON + seed * SOON / 4);
+        rig.broken[bad].failing.arm(Trigger::every(Ops::Reads));
+        rig.pause(3 * SOON);
+        rig.broken[bad].mend();
+        rig.pause(100 * SOON);
+        if told(&rig, EventKind::MemberFailed) || rig.was_told("lost") {
+            return Err("it cost what the member has alone".into());
+        }
+        rig.restart(KINDS[(seed % 2) as usize])?;
+        rig.is_whole("at last")
+    });
+}

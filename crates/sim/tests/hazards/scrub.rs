@@ -592,3 +592,69 @@ fn a_lap_says_what_metadata_it_could_not_read() {
         Ok(())
     });
 }
+
+/// What is only metadata says no more of a device that returns nothing than data does.
+#[test]
+fn records_of_metadata_that_get_no_answer_are_not_damage() {
+    survive(3, |seed| {
+        let plan = Plan { members: 2, copies: 2, mode: Mode::Readonly, ..Plan::default() };
+        let rig = Rig::new(seed, plan);
+        (0..BLOCKS).try_for_each(|block| rig.read(block).map(drop))?;
+        rig.flush()?;
+        // Each logs a tombstone.
+        (0..BLOCKS / 2).try_for_each(|block| rig.write(2, block, 1))?;
+        rig.flush()?;
+        rig.flush()?;
+        let broken = &rig.broken[1];
+        [&broken.failing, &broken.timing_out, &broken.erring][seed as usize]
+            .arm(Trigger::every(Ops::Reads));
+        let found = rig.scrub()?.found;
+        let damaged: u64 = rig.pool().damaged_blocks().iter().map(|(_, blocks)| blocks).sum();
+        if damaged > 0 || found.unread == 0 || found.replaced > 0 {
+            return Err(format!("{damaged} damaged, {found:?}"));
+        }
+        rig.broken[1].mend();
+        let found = rig.scrub()?.found;
+        if (found.damaged, found.unread, found.unmended) != (0, 0, 0) {
+            return Err(format!("{found:?}"));
+        }
+        Ok(())
+    });
+}
+
+/// One lap is at its end when it is stopped, and another one is begun.
+#[test]
+fn the_end_of_a_lap_does_not_end_another_one() {
+    survive(2, |seed| {
+        let rig = spoilt(seed, &[(seed % 2) as usize], |broken| &broken.flipping)?;
+        let pool = rig.pool();
+        let is_root = |request: &Request| matches!(request, Request::Write { offset, .. } if *offset < 320 << 10);
+        pool.start_scrub().map_err(|error| error.to_string())?;
+        while pool.scrub().left_bytes > 0 {
+            rig.pause(MILLISECOND / 2);
+        }
+        rig.gates[0].hold(1, is_root);
+        let laps = pool.counters().scrub_laps.get();
+        for _ in 0..100 {
+            rig.pause(MILLISECOND);
+            if rig.gates[0].held() > 0 {
+                break;
+            }
+        }
+        assert!(
+            rig.gates[0].held() > 0
+                && pool.scrub().running
+                && pool.counters().scrub_laps.get() == laps
+        );
+        assert!(pool.stop_scrub() && pool.start_scrub().unwrap());
+        let bytes = pool.counters().scrub_bytes.get();
+        rig.gates[0].hold(0, |_| false);
+        rig.gates[0].release();
+        rig.pause(50 * SOON);
+        if pool.counters().scrub_bytes.get() == bytes {
+            return Err("the second lap has read nothing".into());
+        }
+        drop(pool);
+        rig.is_whole("at last")
+    });
+}
