@@ -5,7 +5,7 @@
 mod common;
 
 use common::Client;
-use common::daemon::{content, served, until};
+use common::daemon::{Daemon, content, served, until};
 
 #[test]
 fn a_write_budget_is_kept_shown_and_taken_back() {
@@ -50,5 +50,25 @@ fn a_write_budget_is_kept_shown_and_taken_back() {
     daemon.refused(&["pool", "set", "fast", "write_budget=1K"], "1024 B a day", "1 MiB");
     daemon.tell(&["pool", "set", "fast", "write_budget=0"]);
     assert!(budget().is_null());
+    daemon.stop();
+}
+
+#[test]
+fn a_pool_is_made_with_a_write_budget() {
+    let mut daemon = Daemon::new("wear-create");
+    let ssd = daemon.ssd("ssd-0").to_str().unwrap().to_owned();
+    let create =
+        |budget: &'static str| ["pool", "create", "fast", "--ssd", &ssd, "--write-budget", budget];
+    daemon.refused(&create("much"), "is no budget", "1200TBW/5y");
+    daemon.refused(&create("1K"), "1024 B a day", "1 MiB");
+    let planned = daemon.json(&[&create("600TBW/5y")[..], &["--dry-run"]].concat());
+    assert_eq!(planned["write_budget_bytes_per_day"].as_u64(), Some(600_000_000_000_000 / 1825));
+    let planned = daemon.json(&[&create("0")[..], &["--dry-run"]].concat());
+    assert_eq!(planned["write_budget_bytes_per_day"], 0);
+    // As often as all of it is filled.
+    let said = daemon.tell(&create("2dwpd"));
+    assert!(said.contains("write budget  1022 MiB a day"), "{said}");
+    let budget = || daemon.json(&["pool", "show", "fast"])["usage"]["write_budget"].clone();
+    assert_eq!(budget()["bytes_per_day"], (2 * 511) << 20);
     daemon.stop();
 }

@@ -96,6 +96,9 @@ pub struct CreatePool {
     /// Milliseconds that a cache device may take to answer, 100 to 600,000; without it 5,000.
     #[serde(default)]
     pub device_deadline_ms: Option<u32>,
+    /// Bytes a day that may be written to all cache devices, 1 MiB to 1 EiB; 0 or without it as many as come.
+    #[serde(default)]
+    pub write_budget_bytes_per_day: u64,
     /// Agrees to write-back with one copy of dirty data, for the volumes to come.
     #[serde(default)]
     pub accept_data_loss_on_ssd_failure: bool,
@@ -148,6 +151,9 @@ pub struct PoolPlan {
     /// Memory that it takes, with what is needed to find things in it.
     #[serde(default)]
     pub ram_memory_bytes: u64,
+    /// Bytes a day that may be written to all cache devices; 0: as many as come.
+    #[serde(default)]
+    pub write_budget_bytes_per_day: u64,
 }
 
 /// One cache device of a plan.

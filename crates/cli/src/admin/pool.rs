@@ -43,6 +43,9 @@ pub(crate) enum Command {
         /// Go on without a cache device that takes longer to answer [default: 5s]
         #[arg(long, value_name = "TIME", value_parser = parse_millis)]
         device_deadline: Option<u32>,
+        /// How much may be written to all of them together a day; beyond it less is cached [default: no bound]
+        #[arg(long, value_name = "SIZE|NUMBERTBW/YEARSy|NUMBERdwpd")]
+        write_budget: Option<String>,
         /// Write volumes back although the death of one SSD loses what is dirty
         #[arg(long)]
         accept_data_loss_on_ssd_failure: bool,
@@ -339,11 +342,12 @@ pub(crate) fn run(command: Command, asking: &Asking) -> Result<()> {
             profile,
             ram,
             device_deadline,
+            write_budget,
             accept_data_loss_on_ssd_failure,
             dry_run,
         } => {
             let ssds = ssds.iter().map(|path| absolute(path)).collect::<Result<_>>()?;
-            let body = CreatePool {
+            let mut body = CreatePool {
                 name,
                 ssds,
                 dirty_copies,
@@ -351,9 +355,13 @@ pub(crate) fn run(command: Command, asking: &Asking) -> Result<()> {
                 profile,
                 ram_bytes: ram.unwrap_or(0),
                 device_deadline_ms: device_deadline,
+                write_budget_bytes_per_day: 0,
                 accept_data_loss_on_ssd_failure,
                 dry_run,
             };
+            if let Some(budget) = write_budget {
+                body.write_budget_bytes_per_day = budget_of(&body, &budget, &daemon)?;
+            }
             let plan: PoolPlan = daemon.post("/api/v1/pools", &body)?;
             daemon.print(&plan, print_plan);
         }
@@ -429,6 +437,16 @@ pub(crate) fn run(command: Command, asking: &Asking) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// The write budget of a pool to be, in bytes a day; its size is known from a plan of it.
+fn budget_of(body: &CreatePool, text: &str, daemon: &Daemon<'_>) -> Result<u64> {
+    let capacity = || {
+        let body = CreatePool { dry_run: true, ..body.clone() };
+        let plan: PoolPlan = daemon.post("/api/v1/pools", &body)?;
+        Ok(plan.capacity_bytes)
+    };
+    super::wear::parse(text, &capacity)
 }
 
 fn profile_parser() -> impl TypedValueParser<Value = Profile> {
@@ -533,6 +551,10 @@ fn print_plan(plan: &PoolPlan) {
             text::bytes(plan.ram_bytes),
             text::bytes(plan.ram_memory_bytes)
         ));
+    }
+    if plan.write_budget_bytes_per_day > 0 {
+        let day = text::bytes(plan.write_budget_bytes_per_day);
+        say(format_args!("write budget  {day} a day"));
     }
     if plan.done {
         tell(format_args!("next: `forebay volume add {}/NAME --origin PATH`", plan.name));

@@ -86,6 +86,7 @@ fn plan_of(name: &Name, superblock: &Superblock, members: &Members) -> PoolPlan 
         index_bytes_max: superblock.index_memory_max,
         ram_bytes: superblock.ram_bytes,
         ram_memory_bytes: Pool::ram_memory_bytes(superblock.ram_bytes),
+        write_budget_bytes_per_day: superblock.write_budget_bytes_per_day,
     }
 }
 
@@ -192,6 +193,7 @@ impl Daemon {
             clean_copies,
             ram_bytes,
             device_deadline_ms: body.device_deadline_ms.unwrap_or(0),
+            write_budget_bytes_per_day: body.write_budget_bytes_per_day,
             ..CreateOptions::named(name)
         };
         let check = self.device_check(body.ssds.clone());
