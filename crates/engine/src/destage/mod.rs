@@ -188,8 +188,8 @@ impl Core {
         }
     }
 
-    /// Brings everything of a volume to its origin and makes that known durably.
-    pub(crate) async fn drain(&self, v: &Rc<VolumeState>) -> Result<()> {
+    /// Brings everything of a volume to its origin and makes that known durably. May be dropped.
+    pub(crate) async fn drain(self: &Rc<Self>, v: &Rc<VolumeState>) -> Result<()> {
         let failures = v.origin.failures.get();
         let waiting = Drain::new(v);
         loop {
@@ -202,13 +202,30 @@ impl Core {
             }
         }
         drop(waiting);
-        self.flush_members().await?;
+        self.flush_members_apart().await?;
         if failures != v.origin.failures.get() || self.is_owing(v.id) {
             let what = format!("the origin of \"{}\" did not take everything", v.name);
             return Err(Error::new(ErrorKind::Io, what)
                 .hint("see the events for its error; what is left stays safe in the cache"));
         }
         Ok(())
+    }
+
+    /// Makes every completed append durable, for those who may be dropped: a flush that is given up would never
+    /// count, and everybody else's wait for it.
+    async fn flush_members_apart(self: &Rc<Self>) -> Result<()> {
+        let (core, outcome) = (Rc::clone(self), Rc::new(Cell::new(None)));
+        let ended = Rc::clone(&outcome);
+        self.spawn(async move { ended.set(Some(core.flush_members().await)) });
+        let mut result = None;
+        // The end of a task wakes who waits for quiet.
+        self.quiet
+            .until(|| {
+                result = outcome.take();
+                result.is_some()
+            })
+            .await;
+        result.unwrap_or(Ok(()))
     }
 
     /// Whether anything of a volume is not yet known to be durable on its origin.

@@ -2,7 +2,10 @@
 //! it until the power goes and later flushes succeed.
 
 use std::cell::Cell;
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
 use std::rc::Rc;
+use std::task::Poll;
 
 use forebay_device::model::fault::{Ops, Trigger};
 use forebay_device::model::world::Crash;
@@ -199,6 +202,44 @@ fn what_is_held_for_a_flush_goes_on_when_that_had_to_wait_for_another_one() {
         rig.gates[0].release();
         rig.pause(SOON);
         assert!(held && done.get(), "held {held}, done {}", done.get());
+        Ok(())
+    });
+}
+
+/// Destaging may be given up at any moment (a job that is cancelled): whoever flushes then is answered.
+#[test]
+fn a_drain_that_is_given_up_keeps_nobody_from_flushing() {
+    survive(2, |seed| {
+        let rig = Rig::new(seed, Plan::default());
+        let mut was_over = 0;
+        for turn in 0..400 {
+            rig.write(2 + turn, turn % 20, 1)?;
+            let (volume, rt, over) = (rig.volume(), rig.runtime(), Rc::new(Cell::new(false)));
+            let has_ended = Rc::clone(&over);
+            rig.world.spawn(Box::pin(async move {
+                let mut work = pin!(volume.destage());
+                let mut given_up = rt.sleep(1 + turn * SOON / 1_000);
+                poll_fn(|cx| match Pin::new(&mut given_up).poll(cx) {
+                    Poll::Ready(_) => Poll::Ready(()),
+                    Poll::Pending => work.as_mut().poll(cx).map(|_| has_ended.set(true)),
+                })
+                .await;
+            }));
+            rig.pause(SOON);
+            was_over += u64::from(over.get());
+            // Something that only a flush of its own can make durable.
+            rig.write(3 + turn, turn % 20, 1)?;
+            let (volume, flushed) = (rig.volume(), Rc::new(Cell::new(false)));
+            let is_flushed = Rc::clone(&flushed);
+            rig.world.spawn(Box::pin(async move {
+                is_flushed.set(volume.flush().await.is_ok());
+            }));
+            rig.pause(SOON);
+            if !flushed.get() {
+                return Err(format!("turn {turn}: a flush is not answered"));
+            }
+        }
+        assert!(was_over > 0 && was_over < 390, "{was_over} were not given up");
         Ok(())
     });
 }
