@@ -5,6 +5,8 @@
 
 mod common;
 
+use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -12,6 +14,7 @@ use std::time::Duration;
 
 use common::config;
 use common::daemon::{Daemon, served, until};
+use common::routes::{left_out, plans};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -47,8 +50,8 @@ fn ask(socket: &Path, asked: &Asked) -> Option<(u16, Vec<u8>)> {
     Some((status, answer[end + 4..].to_vec()))
 }
 
-/// Sends one request and checks the answer; its status.
-fn check(socket: &Path, asked: &Asked) -> u16 {
+/// Sends one request and checks the answer; its status, and what it says.
+fn check(socket: &Path, asked: &Asked) -> (u16, Value) {
     let Some((status, body)) = ask(socket, asked) else {
         panic!("no answer: {asked:?}");
     };
@@ -59,7 +62,7 @@ fn check(socket: &Path, asked: &Asked) -> u16 {
     );
     // What is no HTTP at all is refused before anybody sees it, and an answer to HEAD has no body.
     if asked.method == "HEAD" || body.is_empty() && [400, 414, 431].contains(&status) {
-        return status;
+        return (status, Value::Null);
     }
     let answer: Value = serde_json::from_slice(&body).unwrap_or_else(|_| {
         panic!("{status} {:?}: {asked:?}", String::from_utf8_lossy(&body));
@@ -71,7 +74,7 @@ fn check(socket: &Path, asked: &Asked) -> u16 {
     } else {
         assert_eq!(answer["schema"], 1, "{asked:?}");
     }
-    status
+    (status, answer)
 }
 
 fn any_json() -> impl Strategy<Value = Value> {
@@ -146,17 +149,126 @@ fn right_requests(root: &str) -> Vec<(&'static str, &'static str, Value)> {
         ("POST", exports, json!({"volume": "fast/vm", "place": {"port": 0}})),
         ("POST", exports, json!({"volume": "fast/two", "place": {"port": 65536}})),
         ("DELETE", "/api/v1/exports/fast/vm", json!({})),
-        ("POST", "/api/v1/plan", json!({"destroy-pool": "fast"})),
-        ("POST", "/api/v1/plan", json!({"remove-volume": "fast/vm"})),
+        ("POST", "/api/v1/pools/fast/scrub", json!({})),
+        ("DELETE", "/api/v1/pools/fast/scrub", json!({})),
+        ("POST", "/api/v1/pools/fast/volumes/vm/grow", json!({})),
+        ("POST", "/api/v1/pools/fast/volumes/vm/accept-lost", json!({})),
+        ("POST", "/api/v1/pools/fast/volumes/vm/accept-origin", json!({"dirty": "write"})),
+        ("POST", "/api/v1/pools/fast/volumes/vm/accept-origin", json!({"dirty": "drop"})),
+        ("POST", "/api/v1/stop", json!({})),
+        ("POST", "/api/v1/stop", json!({"destage": true})),
         ("DELETE", "/api/v1/jobs/1", json!({})),
-        ("GET", "/api/v1/status", json!({})),
-        ("GET", "/api/v1/jobs/1", json!({})),
+    ]
+    .into_iter()
+    .chain(SETTINGS.map(|(key, value)| {
+        let path = "/api/v1/pools/fast/volumes/vm/settings";
+        ("PATCH", path, json!({key: serde_json::from_str::<Value>(value).unwrap()}))
+    }))
+    .chain(LOOKS.map(|path| ("GET", path, json!({}))))
+    .chain(right_plans(root).into_iter().map(|plan| ("POST", "/api/v1/plan", plan)))
+    .collect()
+}
+
+/// Settings of volumes, as they have them.
+const SETTINGS: [(&str, &str); 14] = [
+    ("dirty_age_max_s", "60"),
+    ("dirty_age_max_s", "4294967295"),
+    ("destage_hours", "\"00:00-06:00\""),
+    ("sequential_cutoff_bytes", "4194304"),
+    ("sequential_writes", "\"bypass\""),
+    ("sequential_when", "\"full\""),
+    ("profile", "\"database\""),
+    ("populate_on_read", "2"),
+    ("populate_on_write", "0"),
+    ("cache_block_bytes", "4096"),
+    ("reservation_bytes", "1048576"),
+    ("reservation_bytes", "18446744073709551615"),
+    ("limit_bytes", "16777216"),
+    ("priority", "\"high\""),
+];
+
+/// What is only looked at.
+const LOOKS: [&str; 11] = [
+    "/api/v1/status",
+    "/api/v1/stats",
+    "/api/v1/events",
+    "/api/v1/pools",
+    "/api/v1/pools/fast",
+    "/api/v1/import",
+    "/api/v1/volumes",
+    "/api/v1/pools/fast/volumes/vm",
+    "/api/v1/exports",
+    "/api/v1/jobs",
+    "/api/v1/jobs/1",
+];
+
+/// Changes of every kind that can be planned.
+fn right_plans(root: &str) -> Vec<Value> {
+    let at = |name: &str| format!("{root}/{name}");
+    let set = |settings: Value| json!({"volume": "fast/vm", "settings": settings});
+    vec![
+        json!({"import-pool": {"pool": "fast", "accept_missing": true}}),
+        json!({"import-pool": {"pool": "other", "ssds": [at("ssd-0"), at("none")]}}),
+        json!({"export-pool": "fast"}),
+        json!({"destroy-pool": "fast"}),
+        json!({"add-device": {"pool": "fast", "ssd": at("ssd-2")}}),
+        json!({"add-device": {"pool": "fast", "ssd": "/dev/null"}}),
+        json!({"add-spare": {"pool": "fast", "ssd": at("ssd-2")}}),
+        json!({"replace-device": {"pool": "fast", "old": at("ssd-0"), "new": at("ssd-2")}}),
+        json!({"grow-device": {"pool": "fast", "device": at("ssd-0")}}),
+        json!({"remove-device": {"pool": "fast", "device": at("ssd-0")}}),
+        json!({"start-scrub": "fast"}),
+        json!({"stop-scrub": "fast"}),
+        json!({"flush-volume": "fast/vm"}),
+        json!({"set-volume": {"volume": "fast/vm", "mode": "writeback"}}),
+        json!({"set-volume-settings": set(json!({"limit_bytes": u64::MAX}))}),
+        json!({"set-volume-settings": set(json!({"profile": "web", "dirty_age_max_s": 1}))}),
+        json!({"grow-volume": "fast/vm"}),
+        json!({"accept-lost": "fast/vm"}),
+        json!({"accept-origin": {"volume": "fast/vm", "dirty": "drop"}}),
+        json!({"remove-volume": "fast/vm"}),
+        json!({"add-export": {"volume": "fast/vm", "place": {"socket": at("nbd-2")}}}),
+        json!({"add-export": {"volume": "fast/vm", "place": {"port": 0}}}),
+        json!({"remove-export": "fast/vm"}),
     ]
 }
 
-/// A body that is right but for one thing.
+#[test]
+fn requests_go_to_every_address_and_plan_every_change() {
+    let right = right_requests("/nowhere");
+    let left_out = left_out(right.iter().map(|(method, path, _)| (*method, *path)));
+    assert!(left_out.is_empty(), "nothing is sent to {left_out:?}");
+    let planned: BTreeSet<String> = right_plans("/nowhere")
+        .iter()
+        .flat_map(|plan| plan.as_object().unwrap().keys().cloned().collect::<Vec<_>>())
+        .collect();
+    assert_eq!(planned, plans());
+}
+
+/// Waits for the end that was asked for, and starts the daemon again. What has to be destaged first may fail.
+fn after_stop(daemon: &mut Daemon, answer: &Value) {
+    let number = answer["job"]["number"].as_u64();
+    let goes_on = |daemon: &Daemon| {
+        let Some(number) = number else { return false };
+        let job = daemon.ask(&["job", "show", &number.to_string(), "--json"]);
+        let job = serde_json::from_slice::<Value>(&job.stdout).unwrap_or_default();
+        job["state"] == "failed" || job["state"] == "cancelled"
+    };
+    until("it has ended, or goes on", || daemon.has_ended() || goes_on(daemon));
+    if daemon.has_ended() {
+        assert!(daemon.wait());
+        daemon.start();
+    }
+}
+
+/// A body that is right but for one thing, which may be in what it is about.
 fn almost(body: Value, which: usize, how: u8, other: Value) -> Vec<u8> {
     let mut body = body;
+    let fields = body.as_object().filter(|fields| fields.len() == 1 && which % 3 > 0);
+    if let Some((key, inner @ Value::Object(_))) = fields.and_then(|fields| fields.iter().next()) {
+        let inner = String::from_utf8(almost(inner.clone(), which / 3, how, other)).unwrap();
+        return format!("{{\"{key}\":{inner}}}").into_bytes();
+    }
     if let Value::Object(fields) = &mut body {
         let keys: Vec<String> = fields.keys().cloned().collect();
         let key = keys.get(which % keys.len().max(1)).cloned();
@@ -216,6 +328,13 @@ fn any_path() -> impl Strategy<Value = String> {
         "pools/A/volumes",
         "pools/A/volumes/B",
         "pools/A/volumes/B/flush",
+        "pools/A/volumes/B/settings",
+        "pools/A/volumes/B/grow",
+        "pools/A/volumes/B/accept-lost",
+        "pools/A/volumes/B/accept-origin",
+        "pools/A/scrub",
+        "pools/A/devices/B",
+        "plan",
         "volumes",
         "import",
         "exports",
@@ -276,15 +395,20 @@ fn restore(daemon: &Daemon) {
 
 #[test]
 fn requests_of_any_kind_are_answered_and_break_nothing() {
-    let mut daemon = served("api");
+    let daemon = served("api");
     let root = daemon.dir.0.to_str().unwrap().to_owned();
     std::fs::write(daemon.dir.path("other-origin"), vec![0; 8 << 20]).unwrap();
     let socket = daemon.dir.path("control.sock");
     let config = config(600);
     let mut runner = proptest::test_runner::TestRunner::new(config);
-    let seen = std::cell::RefCell::new(std::collections::BTreeMap::<u16, u32>::new());
+    let seen = RefCell::new(std::collections::BTreeMap::<u16, u32>::new());
+    let daemon = RefCell::new(daemon);
     let result = runner.run(&any_request(&root), |asked| {
-        let status = check(&socket, &asked);
+        let (status, answer) = check(&socket, &asked);
+        let mut daemon = daemon.borrow_mut();
+        if (asked.path.as_str(), status) == ("/api/v1/stop", 200) {
+            after_stop(&mut daemon, &answer);
+        }
         let mut seen = seen.borrow_mut();
         *seen.entry(status).or_default() += 1;
         if seen.values().sum::<u32>() % 20 == 0 {
@@ -298,6 +422,7 @@ fn requests_of_any_kind_are_answered_and_break_nothing() {
     println!("answers by status: {seen:?}");
     let often = |status| seen.get(&status).is_some_and(|&count| count >= 5);
     assert!([200, 400, 404, 405, 409].into_iter().all(often), "{seen:?}");
+    let mut daemon = daemon.into_inner();
     daemon.tell(&["status"]);
     daemon.stop();
 }

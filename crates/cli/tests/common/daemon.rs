@@ -195,6 +195,11 @@ impl Daemon {
         self.child.as_ref().unwrap().id()
     }
 
+    /// Whether its process has ended; nobody has waited for that before.
+    pub fn has_ended(&mut self) -> bool {
+        self.child.as_mut().unwrap().try_wait().unwrap().is_some()
+    }
+
     /// Waits for its end, whoever asked for it; whether it ended well.
     pub fn wait(&mut self) -> bool {
         self.child.take().unwrap().wait().unwrap().success()

@@ -5,6 +5,7 @@ pub mod daemon;
 pub mod held;
 pub mod looped;
 pub mod page;
+pub mod routes;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
