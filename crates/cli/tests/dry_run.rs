@@ -4,10 +4,11 @@
 
 mod common;
 
+use std::collections::BTreeSet;
 use std::os::unix::fs::FileExt;
 
-use common::Client;
 use common::daemon::{Daemon, VOLUME_BYTES, patient, show, until, until_served, written};
+use common::{Client, forebay, leaves, run};
 use serde_json::Value;
 
 /// Everything that a change could touch. Destaging goes on meanwhile, so how much is dirty, since when and for how
@@ -51,6 +52,45 @@ fn plan(daemon: &Daemon, arguments: &[&str]) -> String {
 /// Lines that were broken for the terminal, whole again.
 fn unbroken(text: &str) -> String {
     text.replace("\n        ", " ").replace("\n    ", " ")
+}
+
+/// Commands that change nothing of what the daemon serves; a new one that does not either has to be added here.
+const LOOKS: [&str; 23] = [
+    "bench",
+    "completion",
+    "demo",
+    "doctor",
+    "events",
+    "explain",
+    "export list",
+    "inspect",
+    "job list",
+    "job show",
+    "lab papers",
+    "lab scale",
+    "lab trace",
+    "man",
+    "pool device can-i-pull",
+    "pool list",
+    "pool show",
+    "scrub status",
+    "serve",
+    "stats",
+    "status",
+    "volume list",
+    "volume show",
+];
+
+#[test]
+fn every_command_that_changes_something_has_a_dry_run() {
+    let has_it = |path: &str| {
+        let help = run(forebay().args(path.split(' ')).arg("--help"));
+        String::from_utf8(help.stdout).unwrap().contains("--dry-run")
+    };
+    let (with, without): (BTreeSet<_>, BTreeSet<_>) =
+        leaves().into_iter().partition(|path| has_it(path));
+    assert_eq!(without, LOOKS.map(str::to_owned).into());
+    assert!(with.len() > 20, "{with:?}");
 }
 
 #[test]
@@ -101,6 +141,14 @@ fn every_change_says_what_it_would_do_and_does_not_do_it() {
     drop(client);
     daemon.until("the client is gone", |status| status.contains("\"clients\": 0"));
 
+    let text = plan(&daemon, &["stop"]);
+    assert!(
+        text.contains("(0 clients cut off)") && text.contains("stay on cache devices"),
+        "{text}"
+    );
+    let text = plan(&daemon, &["stop", "--destage"]);
+    assert!(text.contains("go to the origins first"), "{text}");
+    daemon.refused(&["job", "cancel", "99", "--dry-run"], "there is no job 99", "ended long ago");
     let text = plan(&daemon, &["volume", "set", "fast/vm", "bypass"]);
     assert!(text.contains("served as bypass instead of writeback"), "{text}");
     assert!(plan(&daemon, &["volume", "flush", "fast/vm"]).contains(origin));

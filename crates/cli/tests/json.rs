@@ -8,21 +8,11 @@ use std::collections::BTreeSet;
 use std::io::Write;
 
 use common::daemon::{Daemon, VOLUME_BYTES, until};
-use common::{commands, forebay, run, stderr};
+use common::{forebay, leaves, run, stderr};
 use serde_json::Value;
 
 /// Commands whose output is no answer: the daemon, and files for shells and `man`.
 const WITHOUT: [&str; 3] = ["serve", "completion", "man"];
-
-/// Commands that have no others below them.
-fn leaves() -> BTreeSet<String> {
-    let all = commands();
-    let is_leaf = |path: &&Vec<String>| {
-        !path.is_empty()
-            && !all.iter().any(|other| other.len() > path.len() && other.starts_with(path))
-    };
-    all.iter().filter(is_leaf).map(|path| path.join(" ")).collect()
-}
 
 #[test]
 fn every_command_answers_in_json_with_the_version_of_its_form() {

@@ -760,6 +760,10 @@ pub enum Change {
     AddExport(AddExport),
     /// The volume.
     RemoveExport(VolumeName),
+    /// The number of the job.
+    CancelJob(u64),
+    /// See [`Stop`].
+    Stop(Stop),
 }
 
 /// An answer that is one thing.

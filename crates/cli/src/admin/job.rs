@@ -1,7 +1,7 @@
 //! `forebay job`: long work of the daemon.
 
 use clap::Subcommand;
-use forebay_control::api::{Done, Job, JobState, Many, One};
+use forebay_control::api::{Change, Done, Job, JobState, Many, One};
 
 use super::pool::finish;
 use super::{Asking, table};
@@ -22,6 +22,9 @@ pub(crate) enum Command {
     Cancel {
         /// Its number
         number: u64,
+        /// Only say what would be done
+        #[arg(long)]
+        dry_run: bool,
     },
 }
 
@@ -77,7 +80,10 @@ pub(crate) fn run(command: Command, asking: &Asking) -> Result<()> {
             let job: One<Job> = daemon.get(&format!("/api/v1/jobs/{number}"))?;
             daemon.print(&job, |job| print(std::slice::from_ref(&job.item)));
         }
-        Command::Cancel { number } => {
+        Command::Cancel { number, dry_run: true } => {
+            return daemon.plan(&Change::CancelJob(number));
+        }
+        Command::Cancel { number, dry_run: false } => {
             let done: Done = daemon.delete(&format!("/api/v1/jobs/{number}"))?;
             finish(&daemon, &done);
         }

@@ -1,7 +1,7 @@
 //! `forebay stop`.
 
 use clap::Args;
-use forebay_control::api::{One, Status, Stop, Stopping};
+use forebay_control::api::{Change, One, Status, Stop, Stopping};
 
 use super::{Asking, Daemon, POLL_INTERVAL, confirm};
 use crate::Result;
@@ -17,6 +17,9 @@ pub(crate) struct Options {
     /// Do not ask although clients are connected
     #[arg(long)]
     yes: bool,
+    /// Only say what would be done
+    #[arg(long)]
+    dry_run: bool,
     #[command(flatten)]
     asking: Asking,
 }
@@ -51,13 +54,16 @@ fn wait(daemon: &Daemon<'_>, pid: u32) -> Result<()> {
 /// Runs the command.
 pub(crate) fn run(options: &Options) -> Result<()> {
     let daemon = options.asking.daemon()?;
+    let body = Stop { destage: options.destage };
+    if options.dry_run {
+        return daemon.plan(&Change::Stop(body));
+    }
     let status: Status = daemon.get("/api/v1/status")?;
     let clients: usize = status.exports.iter().map(|export| export.clients).sum();
     if clients > 0 {
         let what = format!("\"stop\" cuts off the daemon's clients, {clients} at the moment");
         confirm("stop", &what, options.yes)?;
     }
-    let body = Stop { destage: options.destage };
     let stopping: Stopping = daemon.post("/api/v1/stop", &body)?;
     if let Some(job) = stopping.job.clone() {
         daemon.follow(One::of(job))?;

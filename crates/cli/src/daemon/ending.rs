@@ -3,12 +3,14 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use forebay_control::api::{self, SCHEMA};
+use forebay_control::api::{self, Plan, SCHEMA};
 use forebay_control::error::Code;
 use forebay_device::runtime::{MILLISECOND, Nanos, Runtime, SECOND};
 use forebay_engine::Volume;
 
+use super::describe::plural;
 use super::jobs::{Aim, Job};
+use super::plan::plan;
 use super::volumes::{BLOCK_BYTES, cancelled};
 use super::{Attached, Daemon, Open, Slot, State};
 use crate::Result;
@@ -69,6 +71,35 @@ impl Daemon {
             }
         }));
         Ok(stopping(Some(description)))
+    }
+
+    /// What an end would do.
+    pub(super) fn plan_stop(&self, body: &api::Stop) -> Result<Plan> {
+        let clients = self.describe_exports().iter().map(|export| export.clients).sum();
+        let dirty = text::bytes(self.dirty_bytes());
+        let mut steps = Vec::new();
+        if body.destage {
+            self.jobs.join(&Aim::Stop)?;
+            self.refuse_stranded()?;
+            steps.push(format!(
+                "{dirty} go to the origins first, most of them while clients go on; if that fails, or is \
+                 cancelled, the daemon serves as before"
+            ));
+        }
+        steps.push(format!("exports are closed ({} cut off)", plural(clients, "client")));
+        steps.push("jobs that are under way are cancelled, and pools are stopped".to_owned());
+        if !body.destage {
+            steps.push(format!("{dirty} stay on cache devices until the next start"));
+        }
+        Ok(plan("the daemon would end", steps))
+    }
+
+    /// What the end of a job would do.
+    pub(super) fn plan_cancel(&self, number: u64) -> Result<Plan> {
+        let job = self.jobs.cancellable(number)?;
+        let left = text::bytes(job.left_bytes);
+        let steps = vec![format!("it ends where it is, with {left} left; what is done stays done")];
+        Ok(plan(format!("job {number} would be cancelled: {}", job.what), steps))
     }
 
     /// Refuses if something is dirty, or may be, that cannot be destaged.

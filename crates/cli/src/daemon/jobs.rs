@@ -302,13 +302,24 @@ impl Jobs {
         Description { waits_for, ..description }
     }
 
-    /// Ends a job where it can be ended.
-    pub(super) fn cancel(&self, number: u64) -> Result<Done> {
+    /// A job that can be cancelled, for it has not ended.
+    fn under_way(&self, number: u64) -> Result<Rc<Job>> {
         let job = self.get(number)?;
         if job.ended.is_raised() {
             return Err(Failure::new(format!("job {number} has ended: {}", job.aim))
                 .hint(format!("`forebay job show {number}` says how")));
         }
+        Ok(job)
+    }
+
+    /// A job that could be cancelled, as it is now.
+    pub(super) fn cancellable(&self, number: u64) -> Result<Description> {
+        Ok(self.look(&*self.under_way(number)?))
+    }
+
+    /// Ends a job where it can be ended.
+    pub(super) fn cancel(&self, number: u64) -> Result<Done> {
+        let job = self.under_way(number)?;
         job.cancelled.raise();
         Ok(Done::of(format!("job {number} is being cancelled: {}", job.aim)))
     }

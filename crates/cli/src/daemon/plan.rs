@@ -186,6 +186,8 @@ impl Daemon {
             Change::RemoveVolume(name) => self.plan_remove_volume(&name),
             Change::AddExport(body) => self.plan_add_export(body),
             Change::RemoveExport(name) => self.plan_remove_export(&name),
+            Change::CancelJob(number) => self.plan_cancel(number),
+            Change::Stop(body) => self.plan_stop(&body),
         }
     }
 

@@ -7,6 +7,7 @@ pub mod looped;
 pub mod page;
 pub mod routes;
 
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -188,6 +189,16 @@ pub fn commands() -> Vec<Vec<String>> {
         found.push(path);
     }
     found
+}
+
+/// Commands that have no others below them.
+pub fn leaves() -> BTreeSet<String> {
+    let all = commands();
+    let is_leaf = |path: &&Vec<String>| {
+        !path.is_empty()
+            && !all.iter().any(|other| other.len() > path.len() && other.starts_with(path))
+    };
+    all.iter().filter(is_leaf).map(|path| path.join(" ")).collect()
 }
 
 fn below(path: &[String]) -> Vec<String> {
