@@ -74,6 +74,34 @@ fn block_status_follows_a_block_from_the_origin_to_the_cache_and_back() {
     server.stop();
 }
 
+/// What is read often enough comes into a tier of RAM, and is told to be there.
+#[test]
+fn block_status_names_what_is_in_ram() {
+    if !have("nbdinfo") {
+        return;
+    }
+    let (dir, k) = (Dir::new("status-ram"), 1024);
+    let mut command = create(&dir);
+    command.args(["--ram", "8M", "--cache-block-bytes", "4K"]);
+    let server = Server::start(command, &dir);
+    let uri = format!("nbd+unix:///?socket={}", server.socket.display());
+    let mut client = Client::connect(&server.socket);
+    let mut told = Vec::new();
+    for _ in 0..200 {
+        client.read(128 * k, &mut [0; 4096]).unwrap();
+        told = map(&uri, "forebay:tier");
+        if told.iter().any(|line| line[2] == 1) {
+            break;
+        }
+        std::thread::park_timeout(std::time::Duration::from_millis(20));
+    }
+    let end = 32 << 20;
+    let table = [[0, 128 * k, 8], [128 * k, 4 * k, 1], [132 * k, end - 132 * k, 8]];
+    assert_eq!(told, table);
+    drop(client);
+    server.stop();
+}
+
 #[test]
 fn a_read_only_export_says_so_and_takes_no_write() {
     if !have("nbdinfo") {
