@@ -37,6 +37,12 @@ fn wrong_commands_are_refused_with_reason_and_remedy() {
     let small = small.to_str().unwrap();
     daemon.refused(&["pool", "create", "a", "--ssd", small], "too small", "at least 512 MiB");
     daemon.tell(&["pool", "create", "fast", "--ssd", ssd]);
+    daemon.refused(&["pool", "show", "fats"], "there is no pool \"fats\"", "did you mean fast?");
+    for (wrong, right) in [("dirty-age=1m", "dirty-age-max"), ("writethru", "writethrough")] {
+        let output = daemon.ask(&["volume", "set", "fast/v", wrong]);
+        let hint = format!("did you mean {right}?");
+        assert!(stderr(&output).contains(&hint), "{}", stderr(&output));
+    }
     daemon.refused(&["pool", "create", "fast", "--ssd", small], "a pool \"fast\" already", "name");
     daemon.refused(&["pool", "create", "b", "--ssd", ssd], "of an open pool", "use another one");
     let add = ["volume", "add", "fast/v", "--origin"];

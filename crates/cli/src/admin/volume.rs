@@ -195,7 +195,9 @@ fn parse_setting(text: &str) -> std::result::Result<Setting, String> {
     let Some((key, value)) = text.split_once('=') else {
         return Mode::from_str(text, false).map(Setting::Mode).map_err(|_| {
             let modes = Mode::value_variants().iter().map(|&mode| mode_name(mode.into()));
-            format!("it is neither a mode ({}) nor KEY=VALUE", modes.collect::<Vec<_>>().join(", "))
+            let modes: Vec<_> = modes.collect();
+            let nearest = text::nearest(text, modes.iter().copied());
+            format!("{nearest}it is neither a mode ({}) nor KEY=VALUE", modes.join(", "))
         });
     };
     Ok(Setting::Key(match key {
@@ -244,7 +246,8 @@ fn parse_setting(text: &str) -> std::result::Result<Setting, String> {
             let keys = "destage-hours, dirty-age-max, sequential-cutoff, sequential-writes, \
                         sequential-when, profile, populate_on_read, populate_on_write, cache_block, \
                         reservation, limit, priority";
-            return Err(format!("there is no setting {key:?}; there are {keys}"));
+            let nearest = text::nearest(key, keys.split(", "));
+            return Err(format!("there is no setting {key:?}; {nearest}there are {keys}"));
         }
     }))
 }

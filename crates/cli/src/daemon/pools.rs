@@ -117,10 +117,12 @@ fn paths_of(record: &Record, found: &[Found]) -> Result<Vec<PathBuf>> {
 impl Daemon {
     pub(super) fn slot(&self, name: &str) -> Result<Rc<Slot>> {
         self.slots.borrow().get(name).cloned().ok_or_else(|| {
-            Failure::coded(Code::NotFound, format!("there is no pool \"{name}\"")).hint(
-                "`forebay pool list` shows those that are here, `forebay pool import` those that \
-                 could be",
-            )
+            let slots = self.slots.borrow();
+            let nearest = text::nearest(name, slots.keys().map(String::as_str));
+            Failure::coded(Code::NotFound, format!("there is no pool \"{name}\"")).hint(format!(
+                "{nearest}`forebay pool list` shows those that are here, `forebay pool import` those \
+                 that could be"
+            ))
         })
     }
 
