@@ -10,7 +10,7 @@
 //!   lease is longer than two such rounds; one that serves is looked at, for it may be the only one that whoever takes
 //!   over has seen, too.
 //! * One whose claims cannot be read for a moment stays: rounds do not count meanwhile, and the lease has time for
-//!   that. If they cannot be read for [`CLAIM_UNREAD_MAX`], or longer where it has dirty data alone, or a claim cannot
+//!   that. If they cannot be read for [`CLAIM_UNREAD_MAX`], or longer where it may be needed, or a claim cannot
 //!   be written, it has failed: after a write that failed, what it was to keep may be gone as well.
 //! * Where a round has not looked it writes nothing: claims of whoever has the pool by then may stand there.
 //! * Whoever finds another's claim has lost the pool for good: everything fails from then on, and nothing that
@@ -242,8 +242,7 @@ impl Core {
         let (id, now) = (self.members[index].id, self.rt.now());
         let since = before.get(&id).copied().unwrap_or(now);
         // The lease may run out for what it has alone: then all waits until a round counts.
-        let is_needed = self.sets.borrow().is_needed(index);
-        let most = if is_needed { UNSURE_SPAN_MAX } else { CLAIM_UNREAD_MAX };
+        let most = if self.can_do_without(index) { CLAIM_UNREAD_MAX } else { UNSURE_SPAN_MAX };
         if now - since >= most || error.kind == IoErrorKind::Vanished {
             return self.drop_out(index, "reading the claim of", error);
         }

@@ -160,17 +160,16 @@ impl Core {
     /// Moves what a set holds of which a start could not read any header, and has images say so: those that name
     /// what is owed there would stop it. False if it has to be done again.
     async fn leave_nameless(self: &Rc<Self>, at: At) -> bool {
-        let (is_at, holds_data) = (self.is_at(at), {
-            let mut sets = self.sets.borrow_mut();
-            let set = sets.get_mut(at.set);
+        if !self.is_at(at) {
+            return true;
+        }
+        let holds_data = self.sets.borrow_mut().get_mut(at.set).is_some_and(|set| {
             // Nobody may take a header from the table for it.
-            set.is_some_and(|set| {
-                set.stuck = true;
-                set.holds_data()
-            })
+            set.stuck = true;
+            set.holds_data()
         });
-        if !is_at || !holds_data {
-            return !is_at || self.replace_records(1).await;
+        if !holds_data {
+            return self.replace_records(1).await;
         }
         planted::seen("scrub: a set without a header was emptied");
         // It stays what it is, whatever is overwritten meanwhile.
