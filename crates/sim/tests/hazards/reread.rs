@@ -42,40 +42,35 @@ fn is_lost(rig: &Rig) -> bool {
 }
 
 /// How often it fails decides whether it is lost; nothing is an error that is not.
-fn ends_well(script: fn(&Rc<Rig>) -> Result<(), String>, seeds: u64) -> impl FnOnce() {
-    move || {
-        for seed in 0..seeds {
-            let mut losses = 0;
-            for times in 1..FAILED_READS_MAX {
-                let rig = written(seed).unwrap();
-                fail_reads(&rig, times);
-                let result = script(&rig);
-                losses += u64::from(is_lost(&rig));
-                let is_right = result.is_ok() || is_lost(&rig);
-                assert!(is_right, "seed {seed}, {times} failed reads: {result:?}");
-                assert!(!rig.pool().is_latched());
-                rig.broken[0].mend();
-            }
-            assert!((1..FAILED_READS_MAX - 1).contains(&losses), "{losses} losses");
+fn ends_well(script: fn(&Rc<Rig>) -> Result<(), String>) {
+    for seed in 0..4 {
+        let mut losses = 0;
+        for times in 1..FAILED_READS_MAX {
+            let rig = written(seed).unwrap();
+            fail_reads(&rig, times);
+            let result = script(&rig);
+            losses += u64::from(is_lost(&rig));
+            let is_right = result.is_ok() || is_lost(&rig);
+            assert!(is_right, "seed {seed}, {times} failed reads: {result:?}");
+            assert!(!rig.pool().is_latched());
+            rig.broken[0].mend();
         }
+        assert!((1..FAILED_READS_MAX - 1).contains(&losses), "{losses} losses");
     }
 }
 
 #[test]
 fn a_read_of_what_can_be_read_after_all_does_not_fail() {
-    ends_well(|rig| same("the block", rig.read(BAD)?, 2).map(drop), 4)();
+    ends_well(|rig| same("the block", rig.read(BAD)?, 2).map(drop));
 }
 
 #[test]
 fn a_partial_write_over_what_can_be_read_after_all_does_not_fail() {
-    ends_well(
-        |rig| {
-            let outcome = rig.start_write_sector(3, BAD * 8 + 1);
-            rig.pause(SOON);
-            if outcome.get() == Some(true) { Ok(()) } else { Err(format!("{:?}", outcome.get())) }
-        },
-        4,
-    )();
+    ends_well(|rig| {
+        let outcome = rig.start_write_sector(3, BAD * 8 + 1);
+        rig.pause(SOON);
+        if outcome.get() == Some(true) { Ok(()) } else { Err(format!("{:?}", outcome.get())) }
+    });
 }
 
 #[test]
@@ -97,8 +92,8 @@ fn a_start_goes_on_with_what_can_be_read_after_all() {
     });
 }
 
-/// Bytes that all devices were given.
-fn ssd_blocks(rig: &Rig) -> u64 {
+/// Blocks that were copied.
+fn copied(rig: &Rig) -> u64 {
     rig.pool().counters().move_blocks.get()
 }
 
@@ -117,7 +112,7 @@ fn a_member_that_returns_nothing_for_long_is_left_behind() {
         let broken = &rig.broken[bad];
         let how = [&broken.failing, &broken.timing_out, &broken.erring][(seed / 2 % 3) as usize];
         how.arm(Trigger::every(Ops::Reads));
-        let before = ssd_blocks(&rig);
+        let before = copied(&rig);
         for _ in 0..60 {
             rig.is_whole("from the others")?;
             rig.pause(SOON);
@@ -125,7 +120,7 @@ fn a_member_that_returns_nothing_for_long_is_left_behind() {
         if !told(&rig, EventKind::MemberFailed) {
             return Err("it serves".into());
         }
-        let moved = ssd_blocks(&rig) - before;
+        let moved = copied(&rig) - before;
         if moved > 2 * BLOCKS {
             return Err(format!("{moved} blocks were copied"));
         }
@@ -180,11 +175,11 @@ fn a_member_to_which_all_is_copied_in_vain_is_left_behind() {
             rig.is_whole("from the others")?;
             rig.pause(MILLISECOND);
             if rig.world.now() - began > 600 * SECOND {
-                return Err(format!("it serves; {} blocks were copied", ssd_blocks(&rig)));
+                return Err(format!("it serves; {} blocks were copied", copied(&rig)));
             }
         }
         let span = (rig.world.now() - began) / SECOND;
-        let moved = ssd_blocks(&rig);
+        let moved = copied(&rig);
         if moved > (span + 1) * 2048 {
             return Err(format!("{moved} blocks in {span} s"));
         }

@@ -543,7 +543,7 @@ fn a_lap_writes_rotten_headers_of_segments_anew() {
 #[test]
 fn what_lies_in_a_set_without_a_header_is_moved() {
     survive(6, |seed| {
-        let rig = Rig::new(seed, Plan { ..crate::changing::plan(3, 0, 3) });
+        let rig = Rig::new(seed, crate::changing::plan(3, 0, 3));
         for block in 0..BLOCKS {
             rig.write(2, block, 1)?;
         }
