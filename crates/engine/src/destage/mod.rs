@@ -225,7 +225,10 @@ impl Core {
                 result.is_some()
             })
             .await;
-        result.unwrap_or(Ok(()))
+        // No flush is good that nobody has told of.
+        result.unwrap_or_else(|| {
+            Err(Error::new(ErrorKind::Io, "flushing the cache devices was given up"))
+        })
     }
 
     /// Whether anything of a volume is not yet known to be durable on its origin.
