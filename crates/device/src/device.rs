@@ -29,6 +29,9 @@ pub struct Stripe {
     pub bytes: u64,
     /// Contiguous bytes on one disk.
     pub chunk_bytes: u64,
+    /// Whether it has parity on disks that turn: a short write there is two accesses or more to each of two disks or
+    /// more.
+    pub parity: bool,
 }
 
 /// One request. Offsets and lengths are bytes, multiples of the sector size.

@@ -76,6 +76,8 @@ counters! {
         destage_bytes,
         /// Runs of blocks that lay together in the log of which that was made.
         destage_runs,
+        /// Bytes between dirty ones that were read from the origin and written with them, a stripe as a whole.
+        destage_fill_bytes,
         /// Origin flushes.
         origin_flushes,
         /// Member flushes.

@@ -369,6 +369,10 @@ pub const ORIGIN_WRITE_BLOCKS_MAX: u32 = 256;
 /// of 512 KiB); of a longer one nothing is known.
 pub const ORIGIN_STRIPE_BYTES_MAX: u64 = 8 << 20;
 
+/// Of a stripe that is written as a whole one block in so many is dirty at least: what lies between costs the
+/// disks transfers.
+pub const WHOLE_STRIPE_SHARE_MIN: u64 = 16;
+
 /// Bytes of the elevator's writes under way, beyond which none is begun: its memory, for each volume.
 /// The depth in writes is `Tuning::destage_depth`.
 pub const DESTAGE_BYTES_MAX: u64 = 32 << 20;

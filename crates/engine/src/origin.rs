@@ -1,5 +1,6 @@
 //! The origin of a volume: reads and writes at 512 B whatever its sectors, and its flushes.
 
+mod apart;
 mod standing;
 
 use std::cell::{Cell, RefCell};
@@ -10,6 +11,7 @@ use std::rc::Rc;
 use forebay_device::runtime::MILLISECOND;
 use forebay_device::{BlockDevice, Buf, Data, IoError, Nanos, Runtime, Stripe};
 
+use self::apart::Apart;
 pub use self::standing::OriginTrouble;
 use self::standing::Standing;
 use crate::core::STRIPE_BLOCKS;
@@ -195,6 +197,9 @@ pub(crate) struct Origin {
     /// Blocks of an array's stripe, and of what one disk has of it; 0 if nothing is known.
     pub stripe_blocks: u64,
     pub chunk_blocks: u64,
+    /// Whether it has parity on disks that turn.
+    pub parity: bool,
+    apart: Apart,
     /// Writes of any kind that have completed.
     pub completed: Cell<u64>,
     /// Value of `completed` that the last good flush covers.
@@ -227,7 +232,7 @@ impl Origin {
     pub(crate) fn new(device: Rc<dyn BlockDevice>, rt: Rc<dyn Runtime>, depth_max: usize) -> Self {
         let sector_bytes = u64::from(device.geometry().sector_bytes);
         let usable = |stripe: &Stripe| {
-            let Stripe { bytes, chunk_bytes } = *stripe;
+            let Stripe { bytes, chunk_bytes, .. } = *stripe;
             (1..=ORIGIN_STRIPE_BYTES_MAX).contains(&bytes)
                 && (1..=bytes).contains(&chunk_bytes)
                 && (bytes | chunk_bytes).is_multiple_of(BLOCK_BYTES)
@@ -241,6 +246,8 @@ impl Origin {
             sector_bytes,
             stripe_blocks: blocks(|stripe| stripe.bytes),
             chunk_blocks: blocks(|stripe| stripe.chunk_bytes),
+            parity: stripe.is_some_and(|stripe| stripe.parity),
+            apart: Apart::default(),
             completed: Cell::new(0),
             flushed: Cell::new(0),
             direct: Cell::new(0),
@@ -397,7 +404,9 @@ impl Origin {
     /// writes the sectors around.
     pub(crate) async fn write(&self, offset: u64, data: Data) -> Result<(), IoError> {
         let len = data.len() as u64;
-        let result = if self.is_aligned(offset, len) {
+        let (start, end) = self.widened(offset, len);
+        let _writing = self.apart.write(start..end).await;
+        let result = if (start, end) == (offset, offset + len) {
             self.device.write(offset, data).done().await
         } else {
             self.write_widened(offset, data).await
@@ -419,8 +428,28 @@ impl Origin {
         self.device.write(start, wide.freeze()).done().await
     }
 
+    /// Reads `len` bytes, whole sectors, has them changed and writes them back, while no other write comes between.
+    /// `None` and nothing written if one is on its way there, or if they cannot be read.
+    pub(crate) async fn rewrite(
+        &self,
+        offset: u64,
+        len: usize,
+        change: impl FnOnce(&mut [u8]),
+    ) -> Option<Result<(), IoError>> {
+        debug_assert!(self.is_aligned(offset, len as u64));
+        let _rewriting = self.apart.rewrite(offset..offset + len as u64)?;
+        let outcome = self.device.read(offset, Buf::new(len)).await;
+        let mut buf = outcome.buf.filter(|_| outcome.result.is_ok())?;
+        change(&mut buf);
+        let result = self.device.write(offset, buf.freeze()).done().await;
+        self.note_write(&result);
+        self.completed.set(self.completed.get() + 1);
+        Some(result)
+    }
+
     /// Zeroes a range of whole blocks.
     pub(crate) async fn write_zeroes(&self, offset: u64, len: u64) -> Result<(), IoError> {
+        let _writing = self.apart.write(offset..offset + len).await;
         let result = self.device.write_zeroes(offset, len).done().await;
         self.note_write(&result);
         self.completed.set(self.completed.get() + 1);
@@ -429,6 +458,7 @@ impl Origin {
 
     /// Discards a range of whole blocks.
     pub(crate) async fn discard(&self, offset: u64, len: u64) -> Result<(), IoError> {
+        let _writing = self.apart.write(offset..offset + len).await;
         let result = self.device.discard(offset, len).done().await;
         self.note_write(&result);
         self.completed.set(self.completed.get() + 1);

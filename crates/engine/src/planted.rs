@@ -108,6 +108,8 @@ pub enum Bug {
     ClaimNotAwaited,
     /// An opening takes whoever has claimed the pool for itself.
     ClaimOverlooked,
+    /// A stripe is written as a whole although something goes straight to it meanwhile.
+    WholeStripeUnguarded,
 }
 
 /// Those that the simulator's seeds reach, with the names used on its command line. Volumes are

@@ -25,6 +25,9 @@ pub struct Tuning {
     /// Runs from so many blocks on are read from the cache to where the origin write needs them, and their
     /// records' headers apart: one more read of 4 KiB for each, which spares a copy.
     pub destage_in_place_blocks: u32,
+    /// A stripe of an array with parity is written as a whole once its dirty pieces would cost the array's disks
+    /// so many percent of the accesses that the whole costs.
+    pub destage_whole_percent: u64,
     /// Percent of the segments that may hold owed data before writers are slowed down.
     pub owed_segments_percent: u32,
     /// Percent of the pool appended after which a checkpoint lap is started.
@@ -51,6 +54,8 @@ impl Default for Tuning {
             destage_depth: 512,
             // 128 KiB, of which a copy takes 12 us, and a read 3 to 4.
             destage_in_place_blocks: 32,
+            // Accesses to a whole stripe move a chunk each, and the pieces' are short.
+            destage_whole_percent: 200,
             owed_segments_percent: 60,
             lap_percent: 4,
             sequential_cutoff_bytes: 1 << 20,

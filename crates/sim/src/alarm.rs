@@ -22,7 +22,7 @@ const KNOWN: &[(&str, u64)] = &[
     ("footer-before-flush", 20),
     ("destage-unflushed", 244),
     ("destage-overlapping", 47),
-    ("watermark-over-inflight", 59),
+    ("watermark-over-inflight", 67),
     ("provisional-taken-for-clean", 57),
     ("range-lock-skipped", 20),
     ("root-before-images", 838),

@@ -61,6 +61,7 @@ const EXPECTED: &[(&str, u64, u64)] = &[
     ("partial block read", 1, 20),
     ("partial block destaged", 1, 25),
     ("destage: too old", 1, 1),
+    ("stripe written as a whole", 1, 1),
     ("origin flush failed: dirty again", 1, 3),
     ("origin flush failed: provisional", 1, 1),
     ("verify_failures", 1, 9),

@@ -318,8 +318,9 @@ impl Config {
         let mut population = Rng::new(seed ^ 0x909);
         let mut streams = Rng::new(seed ^ 0x57EA);
         let mut space = Rng::new(seed ^ 0x11417);
-        let stripe = |(bytes, chunk_bytes)| Stripe { bytes, chunk_bytes };
-        let stripes = [(12 << 10, 4 << 10), (128 << 10, 32 << 10), (5 << 20, 1 << 20)].map(stripe);
+        let stripe = |(bytes, chunk_bytes, parity)| Stripe { bytes, chunk_bytes, parity };
+        let (small, large) = ((128 << 10, 32 << 10, true), (5 << 20, 1 << 20, false));
+        let stripes = [(12 << 10, 4 << 10, true), small, large].map(stripe);
         Self {
             seed,
             witness_loss: Self::witness_loss(seed, crashes).filter(|_| loss.is_none()),
@@ -377,6 +378,7 @@ impl Config {
                 // From numbers of its own, too.
                 sequential_cutoff_bytes: *Rng::new(seed ^ 0x5EA0).pick(&[0, 64 << 10, 1 << 20]),
                 destage_in_place_blocks: *Rng::new(seed ^ 0x1A_91ACE).pick(&[1, 2, 32]),
+                destage_whole_percent: *Rng::new(seed ^ 0xF177).pick(&[1, 50, 200]),
                 ..Self::tuning(&mut rng)
             },
             verify_reads: rng.one_in(8),
@@ -702,6 +704,7 @@ impl Config {
             origin_flush_bytes: *rng.pick(&[64 << 10, 128 << 10, 8 << 20]),
             destage_depth: *rng.pick(&[1, 4, 16]),
             destage_in_place_blocks: 1,
+            destage_whole_percent: 50,
             owed_segments_percent: *rng.pick(&[20, 40, 60]),
             lap_percent: *rng.pick(&[4, 10, 30]),
             destage_when_idle: !rng.one_in(4),

@@ -350,7 +350,8 @@ impl Model for ArrayModel {
     }
 
     fn stripe(&self) -> Option<Stripe> {
-        Some(Stripe { bytes: self.p.stripe_bytes(), chunk_bytes: self.p.chunk_bytes })
+        let parity = self.p.level.parities() > 0;
+        Some(Stripe { bytes: self.p.stripe_bytes(), chunk_bytes: self.p.chunk_bytes, parity })
     }
 
     fn submit(&mut self, now: Nanos, ticket: Ticket, command: Command) {

@@ -120,7 +120,25 @@ pub(super) fn stripe(number: u64) -> Option<Stripe> {
     // Sectors of 512 B before a partition; the whole device has no such file.
     let start = read_to_string(sysfs(number).join("start")).unwrap_or_default();
     let start_bytes = start.trim().parse::<u64>().unwrap_or(0) * 512;
-    stripe_of(of("optimal_io_size")?, of("minimum_io_size")?, start_bytes)
+    let stripe = stripe_of(of("optimal_io_size")?, of("minimum_io_size")?, start_bytes)?;
+    let parity = of("rotational") == Some(1) && has_parity(&sysfs(number), STACK_MAX);
+    Some(Stripe { parity, ..stripe })
+}
+
+/// Devices on top of each other that are looked through for an array, far more than anybody builds.
+const STACK_MAX: u32 = 8;
+
+/// Whether a block device, by its directory in sysfs, is an md array with parity, or has its data on such arrays
+/// alone. Arrays of other makes do not tell.
+fn has_parity(device: &Path, stack_max: u32) -> bool {
+    // A partition's directory lies in its disk's.
+    let level = ["md/level", "../md/level"].map(|file| read_to_string(device.join(file)));
+    if let Some(level) = level.into_iter().flatten().next() {
+        return matches!(level.trim(), "raid4" | "raid5" | "raid6");
+    }
+    let below = std::fs::read_dir(device.join("slaves")).into_iter().flatten().flatten();
+    let mut below = below.map(|entry| entry.path()).peekable();
+    stack_max > 0 && below.peek().is_some() && below.all(|one| has_parity(&one, stack_max - 1))
 }
 
 /// md and device-mapper give the stripe as the optimal size and the chunk as the minimal one. A disk
@@ -128,7 +146,7 @@ pub(super) fn stripe(number: u64) -> Option<Stripe> {
 fn stripe_of(optimal: u64, minimal: u64, start_bytes: u64) -> Option<Stripe> {
     let array = minimal >= 4096 && optimal > minimal && optimal.is_multiple_of(minimal);
     let aligned = array && start_bytes.is_multiple_of(optimal);
-    aligned.then_some(Stripe { bytes: optimal, chunk_bytes: minimal })
+    aligned.then_some(Stripe { bytes: optimal, chunk_bytes: minimal, parity: false })
 }
 
 #[cfg(test)]
@@ -149,12 +167,42 @@ mod tests {
 
     #[test]
     fn an_array_is_told_from_a_disk_by_its_sizes() {
-        let md = Some(Stripe { bytes: 5_767_168, chunk_bytes: 524_288 });
+        let md = Some(Stripe { bytes: 5_767_168, chunk_bytes: 524_288, parity: false });
         assert_eq!(stripe_of(5_767_168, 524_288, 0), md);
         assert_eq!(stripe_of(5_767_168, 524_288, 1 << 20), None, "a partition across stripes");
         assert_eq!(stripe_of(0, 512, 0), None, "a disk");
         assert_eq!(stripe_of(33_553_920, 4096, 0), None, "a disk's longest transfer");
         assert_eq!(stripe_of(4096, 4096, 0), None);
+    }
+
+    #[test]
+    fn parity_is_known_of_md_and_of_what_lies_on_md_alone() {
+        let dir = std::env::temp_dir().join(format!("forebay-sysfs-{}", std::process::id()));
+        let put = |path: &str, text: &str| {
+            let file = dir.join(path);
+            std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+            std::fs::write(file, text).unwrap();
+        };
+        for (path, text) in [
+            ("md5/md/level", "raid5\n"),
+            ("md5/md5p1/start", "2048\n"),
+            ("md10/md/level", "raid10\n"),
+            ("sda/size", "1\n"),
+            ("lv/slaves/a/md/level", "raid5\n"),
+            ("lv/slaves/b/slaves/c/md/level", "raid6\n"),
+            ("mixed/slaves/a/md/level", "raid5\n"),
+            ("mixed/slaves/b/size", "1\n"),
+            ("ring/slaves/a/size", "1\n"),
+        ] {
+            put(path, text);
+        }
+        std::fs::remove_dir_all(dir.join("ring/slaves/a")).unwrap();
+        std::os::unix::fs::symlink(dir.join("ring"), dir.join("ring/slaves/ring")).unwrap();
+        let has = |name: &str| has_parity(&dir.join(name), STACK_MAX);
+        let with = ["md5", "md5/md5p1", "lv"].map(has);
+        let without = ["md10", "sda", "mixed", "ring", "none"].map(has);
+        std::fs::remove_dir_all(&dir).unwrap();
+        assert_eq!((with, without), ([true; 3], [false; 5]));
     }
 
     #[test]

@@ -122,7 +122,7 @@ impl Core {
 
     /// Takes back that the blocks of a group were on their way.
     pub(super) fn stay_old(&self, v: &VolumeState, group: &Group) {
-        for run in group {
+        for run in &group.runs {
             self.grow_old(v, run.mapping.block, run.mapping.count, run.since);
         }
     }

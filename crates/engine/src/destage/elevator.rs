@@ -92,19 +92,18 @@ impl Elevator {
     }
 
     fn take(&self, group: &Group) {
-        let (start, end) = range_of(group);
+        let Range { start, end } = group.range();
         debug_assert!(
             self.since_taken(start, (end - start) as u32).is_none()
                 || planted::is(Bug::DestageOverlapping),
             "blocks {start}..{end} are under way"
         );
-        let since = group.iter().map(|run| run.since).min().unwrap_or(LONG_AGO);
+        let since = group.runs.iter().map(|run| run.since).min().unwrap_or(LONG_AGO);
         self.taken.borrow_mut().insert(start, (end, since));
     }
 
     fn give_back(&self, group: &Group) {
-        let (start, _) = range_of(group);
-        self.taken.borrow_mut().remove(&start);
+        self.taken.borrow_mut().remove(&group.range().start);
     }
 
     /// Whether nothing is planned or under way.
@@ -113,19 +112,9 @@ impl Elevator {
     }
 }
 
-/// The blocks of a group: the first, and the one behind the last.
-fn range_of(group: &Group) -> (u64, u64) {
-    let (first, last) = (&group[0].mapping, &group[group.len() - 1].mapping);
-    (first.block, last.block + u64::from(last.count))
-}
-
-fn bytes_of((start, end): (u64, u64)) -> u64 {
-    (end - start) * BLOCK_BYTES
-}
-
 /// Whether a run continues a group: neighbours on the origin, of one kind, in one of its stripes.
 fn joins(group: &Group, next: &Mapping, stripe_blocks: u64) -> bool {
-    let (first, last) = (&group[0].mapping, &group[group.len() - 1].mapping);
+    let (first, last) = (&group.runs[0].mapping, &group.runs[group.runs.len() - 1].mapping);
     let blocks = next.block + u64::from(next.count) - first.block;
     let whole = stripe_blocks == 0 || first.block / stripe_blocks == next.block / stripe_blocks;
     last.block + u64::from(last.count) == next.block
@@ -148,7 +137,7 @@ fn plan_unit(v: &VolumeState) -> u64 {
 
 /// Whether a plan ends before a block: it is long, and the block begins another unit.
 fn is_enough(groups: &[Group], block: u64, unit: u64) -> bool {
-    let cut = |group: &Group| unit > 0 && range_of(group).0 / unit == block / unit;
+    let cut = |group: &Group| unit > 0 && group.range().start / unit == block / unit;
     groups.len() >= PLAN_GROUPS_MAX
         || (groups.len() >= PLAN_GROUPS && !groups.last().is_some_and(cut))
 }
@@ -177,7 +166,8 @@ impl Core {
             self.note_none_due(v);
             return false;
         };
-        elevator.cursor.set(range_of(last).1);
+        elevator.cursor.set(last.range().end);
+        let mut groups = self.whole_stripes(v, groups);
         self.order(v, &mut groups);
         groups.iter().for_each(|group| elevator.take(group));
         elevator.planned.borrow_mut().extend(groups);
@@ -214,7 +204,7 @@ impl Core {
             return;
         }
         let place = |group: &Group| {
-            let first = group[0].mapping.block;
+            let first = group.range().start;
             (first / stripe, first % stripe % chunk, first)
         };
         groups.sort_by_key(place);
@@ -326,8 +316,8 @@ impl Core {
             let opened = pinned.and_then(|id| Some(self.sets.borrow().get(id)?.incarnation));
             let run = Run { mapping: part, since, opened, pinned: Cell::new(pinned) };
             match groups.last_mut() {
-                Some(group) if joins(group, &part, stripe_blocks) => group.push(run),
-                _ => groups.push(vec![run]),
+                Some(group) if joins(group, &part, stripe_blocks) => group.runs.push(run),
+                _ => groups.push(Group::new(run)),
             }
         }
     }
@@ -335,7 +325,7 @@ impl Core {
     /// Gives back what is planned and not begun.
     pub(super) fn drop_plans(&self, v: &VolumeState) {
         let planned = std::mem::take(&mut *v.elevator.planned.borrow_mut());
-        if let Some(first) = planned.iter().map(|group| range_of(group).0).min() {
+        if let Some(first) = planned.iter().map(|group| group.range().start).min() {
             v.elevator.cursor.set(first);
         }
         for group in planned {
@@ -359,7 +349,8 @@ impl Core {
             if writes >= depth + STRIPE_GROUPS_MAX || elevator.bytes.get() >= DESTAGE_BYTES_MAX {
                 return true;
             }
-            let next = elevator.planned.borrow().front().map(|g| range_of(g).0 / stripe_blocks);
+            let next =
+                elevator.planned.borrow().front().map(|group| group.range().start / stripe_blocks);
             let same = next == Some(elevator.stripe.get()) && v.origin.stripe_blocks > 0 && !spares;
             if depth == 0 || (writes >= depth && !(same && writes > 0)) {
                 return true;
@@ -394,7 +385,8 @@ impl Core {
     }
 
     fn begin_write(self: &Rc<Self>, v: &Rc<VolumeState>, group: Group) {
-        let bytes = bytes_of(range_of(&group));
+        let range = group.range();
+        let bytes = (range.end - range.start) * BLOCK_BYTES;
         v.elevator.bytes.set(v.elevator.bytes.get() + bytes);
         let traffic = &v.origin.traffic;
         traffic.writes.set(traffic.writes.get() + 1);

@@ -14,8 +14,10 @@ mod age;
 mod elevator;
 mod pressure;
 mod rate;
+mod whole;
 
 use std::cell::Cell;
+use std::ops::Range;
 use std::rc::Rc;
 
 use forebay_device::{Buf, Data, IoError, Nanos, io};
@@ -58,8 +60,31 @@ struct Run {
     pinned: Cell<Option<SegmentId>>,
 }
 
-/// Neighbouring runs that make one origin write.
-type Group = Vec<Run>;
+impl Run {
+    /// The block behind its last one.
+    fn behind(&self) -> u64 {
+        self.mapping.block + u64::from(self.mapping.count)
+    }
+}
+
+/// Runs that make one origin write, in the order of addresses and never none.
+struct Group {
+    runs: Vec<Run>,
+    /// The blocks of their stripe, if it is written as a whole; else they are neighbours.
+    whole: Option<Range<u64>>,
+}
+
+impl Group {
+    fn new(run: Run) -> Self {
+        Self { runs: vec![run], whole: None }
+    }
+
+    /// The blocks that are written.
+    fn range(&self) -> Range<u64> {
+        let own = || self.runs[0].mapping.block..self.runs[self.runs.len() - 1].behind();
+        self.whole.clone().unwrap_or_else(own)
+    }
+}
 
 /// Somebody who waits for everything to be destaged, until dropped.
 pub(crate) struct Drain<'a>(&'a VolumeState);
@@ -252,11 +277,11 @@ impl Core {
         // A flush that failed meanwhile may have lost what of the group it should have covered.
         let certain = matches!(result, Ok(true)) && failures == v.origin.failures.get();
         match certain {
-            true => group.iter().for_each(|run| self.note_written(v, run, completed)),
+            true => group.runs.iter().for_each(|run| self.note_written(v, run, completed)),
             false => self.stay_old(v, group),
         }
         // What is lost with a member is told elsewhere; the rest of the group is planned again.
-        let is_gone = result.is_err() && group.iter().any(|run| self.is_gone(run));
+        let is_gone = result.is_err() && group.runs.iter().any(|run| self.is_gone(run));
         self.unpin_group(group);
         if is_gone { Ok(()) } else { result.map(drop) }
     }
@@ -267,7 +292,7 @@ impl Core {
     }
 
     fn unpin_group(&self, group: &Group) {
-        group.iter().filter_map(|run| run.pinned.take()).for_each(|set| self.unpin(set));
+        group.runs.iter().filter_map(|run| run.pinned.take()).for_each(|set| self.unpin(set));
     }
 
     /// Whether the set of a run still is what it was when the run was planned.
@@ -331,18 +356,19 @@ impl Core {
     /// False if some of it is good in no copy: the rest is planned again.
     async fn write_group(&self, v: &VolumeState, group: &Group) -> Result<bool> {
         let failed = |error: IoError| origin_error(v, "destaging to", error);
-        let first = &group[0].mapping;
+        let first = &group.runs[0].mapping;
         let offset = first.block * BLOCK_BYTES;
-        let bytes: u64 = group.iter().map(|run| u64::from(run.mapping.count) * BLOCK_BYTES).sum();
+        let bytes: u64 =
+            group.runs.iter().map(|run| u64::from(run.mapping.count) * BLOCK_BYTES).sum();
         add(&self.counters.destage_bytes, bytes);
         add(&v.counters.destage_bytes, bytes);
-        add(&self.counters.destage_runs, group.len() as u64);
+        add(&self.counters.destage_runs, group.runs.len() as u64);
         if first.state == State::Zero {
             return v.origin.write_zeroes(offset, bytes).await.map(|()| true).map_err(failed);
         }
-        let (mut parts, mut is_whole) = (Vec::with_capacity(group.len()), true);
+        let (mut parts, mut is_whole) = (Vec::with_capacity(group.runs.len()), true);
         let mut places = places(group, bytes as usize, self.tuning.destage_in_place_blocks);
-        for runs in group.chunks(DESTAGE_READS_MAX) {
+        for runs in group.runs.chunks(DESTAGE_READS_MAX) {
             let reads = runs.iter().map(|run| {
                 let m = &run.mapping;
                 self.read_verified_into(m.location, m.distance, m.count, places.next())
@@ -350,7 +376,7 @@ impl Core {
             for (run, read) in runs.iter().zip(all_of(reads).await) {
                 match read {
                     Ok(data) => parts.push(data),
-                    Err(error) if group.iter().any(|run| self.is_gone(run)) => {
+                    Err(error) if group.runs.iter().any(|run| self.is_gone(run)) => {
                         self.settle_members().await?;
                         return Err(error);
                     }
@@ -370,8 +396,7 @@ impl Core {
             let written = self.write_sectors(v, offset, &parts[0], first.sectors).await;
             return written.map(|()| true).map_err(failed);
         }
-        let data = joined(&parts, bytes as usize);
-        v.origin.write(offset, data).await.map(|()| true).map_err(failed)
+        self.write_parts(v, group, &parts).await.map(|()| true).map_err(failed)
     }
 
     /// Writes those sectors of a block that `mask` names.
@@ -405,9 +430,10 @@ impl Core {
 /// particular if there is but one, or some are of fewer than `least` blocks.
 fn places(group: &Group, bytes: usize, least: u32) -> impl Iterator<Item = Buf> {
     let is_long = |run: &Run| run.mapping.count >= least;
-    let is_worth_it = group.len() > 1 && group.iter().all(is_long);
+    let runs = &group.runs;
+    let is_worth_it = group.whole.is_none() && runs.len() > 1 && runs.iter().all(is_long);
     let mut rest = is_worth_it.then(|| Buf::new(bytes));
-    let counts: Vec<_> = group.iter().map(|run| run.mapping.count as usize).collect();
+    let counts: Vec<_> = runs.iter().map(|run| run.mapping.count as usize).collect();
     counts.into_iter().map_while(move |count| {
         let mut place = rest.take()?;
         rest = Some(place.split_off(count * BLOCK));
@@ -416,7 +442,7 @@ fn places(group: &Group, bytes: usize, least: u32) -> impl Iterator<Item = Buf> 
 }
 
 /// What was read, as one: it is already, or it is copied.
-fn joined(parts: &[Data], bytes: usize) -> Data {
+fn joined(parts: &[Data]) -> Data {
     if let [one] = parts {
         return one.clone();
     }
@@ -425,6 +451,7 @@ fn joined(parts: &[Data], bytes: usize) -> Data {
         planted::seen("destaged in place");
         return whole;
     }
+    let bytes = parts.iter().map(|part| part.len()).sum();
     let (mut whole, mut at) = (Buf::new(bytes), 0);
     for part in parts {
         whole[at..at + part.len()].copy_from_slice(part);

@@ -51,6 +51,7 @@ mod subsets;
 mod throttle;
 mod unsure;
 mod wear;
+mod whole;
 
 use std::rc::Rc;
 

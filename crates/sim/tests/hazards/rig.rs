@@ -11,7 +11,7 @@ use forebay_device::model::fault::{
 };
 use forebay_device::model::world::{Crash, World};
 use forebay_device::runtime::{MILLISECOND, SECOND};
-use forebay_device::{BlockDevice, Buf, Geometry, IoErrorKind, Nanos, Request, Runtime};
+use forebay_device::{BlockDevice, Buf, Geometry, IoErrorKind, Nanos, Request, Runtime, Stripe};
 use forebay_engine::planted::{Bug, plant};
 use forebay_engine::witness::WitnessFuture;
 use forebay_engine::{
@@ -254,6 +254,7 @@ pub fn lazy() -> Tuning {
         origin_flush_bytes: 64 << 20,
         destage_depth: 8,
         destage_in_place_blocks: 32,
+        destage_whole_percent: 200,
         owed_segments_percent: 60,
         lap_percent: 90,
         destage_when_idle: false,
@@ -274,6 +275,8 @@ pub struct Plan {
     pub mode: Mode,
     pub tuning: Tuning,
     pub origin_bytes: u64,
+    /// How the origin says that it is an array.
+    pub stripe: Option<Stripe>,
     pub write_amplification_max_percent: u16,
     pub ram_bytes: u64,
     pub verify_reads: bool,
@@ -296,6 +299,7 @@ impl Default for Plan {
             mode,
             tuning: lazy(),
             origin_bytes,
+            stripe: None,
             write_amplification_max_percent: 150,
             ram_bytes: 0,
             verify_reads: false,
@@ -327,6 +331,8 @@ impl Rig {
         };
         let (broken, gates) = members.iter().map(gate).unzip();
         let settings = DiskSettings::origin(plan.origin_bytes, 512, true);
+        let geometry = Geometry { stripe: plan.stripe, ..settings.geometry };
+        let settings = DiskSettings { geometry, ..settings };
         let origin = SimDisk::new(&world, settings, !seed);
         let mut image = vec![0; plan.origin_bytes as usize];
         fill(1, 0, 0, &mut image);

@@ -1,0 +1,183 @@
+//! Stripes of an array that are read and written as a whole: what lies between the dirty blocks stays what it was, or
+//! becomes what it is meanwhile.
+
+use std::rc::Rc;
+
+use forebay_device::model::fault::{Ops, Trigger};
+use forebay_device::model::world::Crash;
+use forebay_device::{Request, Runtime, Stripe};
+use forebay_engine::planted::Bug;
+use forebay_engine::{Mode, Tuning};
+
+use crate::rig::{BLOCK, Plan, Rig, SLOWEST, SOON, lazy, provoke, same, survive, version};
+
+/// Blocks of a stripe.
+const STRIPE: u64 = 16;
+
+/// Those of the first stripe that are dirty.
+const DIRTY: [u64; 4] = [0, 2, 3, 9];
+
+fn is_read(request: &Request) -> bool {
+    matches!(request, Request::Read { .. })
+}
+
+fn is_write(request: &Request) -> bool {
+    matches!(request, Request::Write { .. })
+}
+
+fn rig(seed: u64) -> Result<Rc<Rig>, String> {
+    let (bytes, chunk_bytes) = (STRIPE * BLOCK as u64, STRIPE / 4 * BLOCK as u64);
+    let stripe = Some(Stripe { bytes, chunk_bytes, parity: true });
+    let tuning = Tuning { destage_whole_percent: 1, ..lazy() };
+    let rig = Rig::new(seed, Plan { stripe, tuning, ..Plan::default() });
+    for block in DIRTY {
+        rig.write(2, block, 1)?;
+    }
+    rig.flush()?;
+    Ok(rig)
+}
+
+fn start_destage(rig: &Rig) {
+    let volume = rig.volume();
+    rig.world.spawn(Box::pin(async move { volume.destage().await.unwrap_or(()) }));
+}
+
+fn set_mode(rig: &Rig, mode: Mode) -> Result<(), String> {
+    let volume = rig.volume();
+    rig.run(async move { volume.set_mode(mode).await })?.map_err(|error| error.to_string())
+}
+
+fn count(rig: &Rig, name: &str) -> u64 {
+    let list = rig.pool().counters().list();
+    list.iter().find(|(counter, _)| *counter == name).map_or(0, |(_, value)| *value)
+}
+
+/// The stripe reads as versions 2 and 1, but for what was `changed` since; and the origin has that in the end.
+fn check(rig: &Rig, changed: &[(u64, u64)]) -> Result<(), String> {
+    let expected = |block: u64| {
+        let other = changed.iter().find(|(at, _)| *at == block).map(|(_, version)| *version);
+        other.unwrap_or(if DIRTY.contains(&block) { 2 } else { 1 })
+    };
+    for block in 0..2 * STRIPE {
+        same(&format!("block {block}"), rig.read(block)?, expected(block))?;
+    }
+    rig.destage()?;
+    for block in 0..2 * STRIPE {
+        let bytes = rig.origin.peek(block * BLOCK as u64, BLOCK);
+        same(&format!("block {block} of the origin"), version(block, &bytes)?, expected(block))?;
+    }
+    Ok(())
+}
+
+#[test]
+fn many_pieces_of_a_stripe_are_one_write() {
+    survive(5, |seed| {
+        let rig = rig(seed)?;
+        rig.destage()?;
+        let between = STRIPE - DIRTY.len() as u64;
+        assert_eq!(count(&rig, "destage_fill_bytes"), between * BLOCK as u64);
+        assert_eq!(count(&rig, "destage_bytes"), (DIRTY.len() * BLOCK) as u64);
+        check(&rig, &[])
+    });
+}
+
+#[test]
+fn what_goes_straight_to_a_stripe_on_its_way_is_not_undone() {
+    provoke(Bug::WholeStripeUnguarded, 5, |seed| {
+        let rig = rig(seed)?;
+        set_mode(&rig, Mode::Readonly)?;
+        rig.origin_gate.hold(1, is_read);
+        start_destage(&rig);
+        rig.pause(SOON);
+        assert_eq!(rig.origin_gate.held(), 1, "the stripe was read");
+        let written = rig.start_write(3, 1, 1);
+        rig.pause(SOON);
+        rig.origin_gate.release();
+        rig.pause(100 * SOON);
+        assert!(written.get(), "a write waited for ever");
+        check(&rig, &[(1, 3)])
+    });
+}
+
+#[test]
+fn a_stripe_is_not_read_while_something_goes_straight_to_it() {
+    survive(40, |seed| {
+        let rig = rig(seed)?;
+        set_mode(&rig, Mode::Readonly)?;
+        let block = BLOCK as u64..2 * BLOCK as u64;
+        rig.origin_broken.slow.arm(Trigger::every(Ops::Writes).within(block));
+        let written = rig.start_write(3, 1, 1);
+        start_destage(&rig);
+        rig.pause(4 * SLOWEST);
+        assert!(written.get());
+        assert_eq!(count(&rig, "destage_fill_bytes"), 0, "it went in pieces");
+        check(&rig, &[(1, 3)])
+    });
+}
+
+#[test]
+fn what_is_written_into_the_log_beside_a_stripe_on_its_way_does_not_wait_and_goes_home_later() {
+    survive(5, |seed| {
+        let rig = rig(seed)?;
+        rig.origin_gate.hold(1, is_read);
+        start_destage(&rig);
+        rig.pause(SOON);
+        assert_eq!(rig.origin_gate.held(), 1);
+        rig.write(3, 1, 1)?;
+        rig.write(3, 9, 1)?;
+        rig.flush()?;
+        rig.origin_gate.release();
+        rig.pause(SOON);
+        check(&rig, &[(1, 3), (9, 3)])
+    });
+}
+
+#[test]
+fn a_stripe_that_cannot_be_read_as_a_whole_is_written_in_pieces() {
+    survive(5, |seed| {
+        let rig = rig(seed)?;
+        let block = 5 * BLOCK as u64..6 * BLOCK as u64;
+        rig.origin_broken.failing.arm(Trigger::every(Ops::Reads).within(block));
+        rig.destage()?;
+        assert_eq!(count(&rig, "destage_fill_bytes"), 0);
+        rig.origin_broken.mend();
+        check(&rig, &[])
+    });
+}
+
+#[test]
+fn a_power_cut_amid_a_stripe_leaves_what_lies_between() {
+    for hold in [is_read, is_write] {
+        for crash in [Crash::PowerCut, Crash::ProcessKill] {
+            survive_with(10, |seed| {
+                let rig = rig(seed)?;
+                rig.origin_gate.hold(1, hold);
+                start_destage(&rig);
+                rig.pause(SOON);
+                assert_eq!(rig.origin_gate.held(), 1);
+                rig.restart(crash)?;
+                check(&rig, &[])
+            });
+        }
+    }
+}
+
+/// As [`survive`], for a script that knows its case.
+fn survive_with(seeds: u64, script: impl Fn(u64) -> Result<(), String>) {
+    for seed in 0..seeds {
+        if let Err(error) = script(seed) {
+            panic!("seed {seed}: {error}");
+        }
+    }
+}
+
+#[test]
+fn a_stripe_whose_write_fails_is_written_again() {
+    survive(5, |seed| {
+        let rig = rig(seed)?;
+        rig.origin_broken.failing.arm(Trigger::every(Ops::Writes).times(1));
+        rig.destage()?;
+        assert_eq!(rig.origin_broken.failing.hits(), 1);
+        check(&rig, &[])
+    });
+}
