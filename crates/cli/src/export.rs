@@ -1,11 +1,12 @@
 //! A volume as an export of the NBD server.
 
 use std::rc::Rc;
+use std::sync::Arc;
 
 use forebay_device::{Buf, Data, Nanos};
 use forebay_engine::{Client, Error, ErrorKind, Place};
-use forebay_export::nbd::Tls;
-use forebay_export::nbd::limits::EXTENTS_MAX;
+use forebay_export::nbd::limits::{BYTES_INFLIGHT_MAX, EXTENTS_MAX, SHARE_BYTES_INFLIGHT_MAX};
+use forebay_export::nbd::{Places, Tls};
 use forebay_export::{Export, ExportError, Extent, Tier, Zeroing};
 
 /// See the head of the file.
@@ -23,14 +24,38 @@ pub(crate) struct Terms {
     pub(crate) tls: Option<Tls>,
     /// Whether they have to use it, even if others need not.
     pub(crate) needs_tls: bool,
-    /// How long a client may ask for nothing.
+    /// What they may have.
+    pub(crate) clients: Clients,
+}
+
+/// What the clients of an export may have.
+#[derive(Clone, Debug)]
+pub(crate) struct Clients {
+    /// Places of them on all reactors together; without it only each reactor's own limit.
+    pub(crate) places: Option<Arc<Places>>,
+    /// Memory of one client's requests in progress.
+    pub(crate) inflight_bytes_max: u64,
+    /// The same of all clients of one reactor, whatever they use.
+    pub(crate) memory_bytes_max: u64,
+    /// How long one may ask for nothing.
     pub(crate) idle_max: Option<Nanos>,
+}
+
+impl Default for Clients {
+    fn default() -> Self {
+        Self {
+            places: None,
+            inflight_bytes_max: BYTES_INFLIGHT_MAX,
+            memory_bytes_max: SHARE_BYTES_INFLIGHT_MAX,
+            idle_max: None,
+        }
+    }
 }
 
 impl From<Access> for Terms {
     /// In the clear.
     fn from(access: Access) -> Self {
-        Self { access, tls: None, needs_tls: false, idle_max: None }
+        Self { access, tls: None, needs_tls: false, clients: Clients::default() }
     }
 }
 

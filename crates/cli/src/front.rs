@@ -1,6 +1,6 @@
 //! What serves clients of a volume on one reactor: the pool's own, or one on another thread.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::{Rc, Weak};
 
 use forebay_device::real::file::Reader;
@@ -142,17 +142,25 @@ thread_local! {
     /// What this reactor reads by itself, by pool; one for each volume that is exported.
     static READERS: RefCell<Vec<(PoolId, Weak<forebay_engine::Readers>)>> = const { RefCell::new(Vec::new()) };
     /// All exports of a reactor have the memory and the places of one.
-    static SHARE: Rc<Share> = Rc::default();
+    static SHARE: OnceCell<Rc<Share>> = const { OnceCell::new() };
 }
 
 fn exports(volume: Client, terms: &Terms) -> Result<(Exports<VolumeExport>, Settings)> {
     let name = volume.name().to_owned();
     let export = VolumeExport::new(volume, "Forebay volume".to_owned(), terms.clone());
-    let exports = Exports::of(Rc::new(export))
+    let (exports, clients) = (Exports::default(), &terms.clients);
+    exports
+        .add_with(Rc::new(export), clients.places.clone())
         .map_err(|error| Failure::new(format!("cannot export \"{name}\": {error}")))?;
+    let share = || Rc::new(Share::of(clients.memory_bytes_max));
     Ok((
         exports,
-        Settings { tls: terms.tls.clone(), idle_max: terms.idle_max, share: SHARE.with(Rc::clone) },
+        Settings {
+            tls: terms.tls.clone(),
+            idle_max: clients.idle_max,
+            inflight_bytes_max: clients.inflight_bytes_max,
+            share: SHARE.with(|known| Rc::clone(known.get_or_init(share))),
+        },
     ))
 }
 

@@ -22,6 +22,7 @@ mod lab;
 mod machine;
 mod man;
 mod members;
+mod memory;
 mod notes;
 mod origin;
 mod patience;

@@ -362,7 +362,15 @@ fn a_dry_run_changes_nothing() {
     assert!(plan["index_bytes_max"].as_u64().unwrap() >= 4 << 20);
     let index = |case: &str| plan[format!("index_bytes_{case}")].as_u64().unwrap();
     assert_eq!(index("usual"), 511 * (400 << 10) / 1024, "of 511 MiB");
-    assert!(index("usual") < index("dense") && index("dense") < index("sparse"));
+    assert!(index("usual") < index("dense") && index("dense") <= index("max"));
+    assert_eq!(
+        plan["sparse_cache_bytes"], plan["capacity_bytes"],
+        "4 MiB are enough for all of it"
+    );
+    let number = |name: &str| plan[name].as_u64().unwrap();
+    let alone = index("max") + number("policy_bytes") + number("ram_memory_bytes");
+    assert_eq!(number("total_bytes_max"), alone + number("buffers_bytes_max"));
+    assert!(number("machine_cache_bytes") > number("capacity_bytes"), "{plan}");
     assert!(std::fs::read(&ssd).unwrap().iter().all(|&byte| byte == 0));
     assert_eq!(daemon.json(&["pool", "list"])["items"].as_array().unwrap().len(), 0);
     daemon.tell(&["pool", "create", "fast", "--ssd", path]);
@@ -371,6 +379,30 @@ fn a_dry_run_changes_nothing() {
     let planned = daemon.json(&["volume", "add", "fast/vm", "--origin", origin, "--dry-run"]);
     assert_eq!((&planned["state"], &planned["mode"]), (&"planned".into(), &"writethrough".into()));
     assert_eq!(daemon.json(&["volume", "list"])["items"].as_array().unwrap().len(), 0);
+    daemon.stop();
+}
+
+#[test]
+fn a_pool_that_the_memory_has_no_room_for_is_refused_and_its_index_can_be_bounded() {
+    let mut daemon = Daemon::new("too-large");
+    let ssd = daemon.ssd("ssd-0");
+    let path = ssd.to_str().unwrap();
+    let create = ["pool", "create", "fast", "--ssd", path];
+    let with = |more: &[&'static str]| [&create[..], more].concat();
+    for more in [&["--index-max", "512T", "--dry-run"][..], &["--index-max", "512T"]] {
+        let error = "pool \"fast\" may take 512.0 TiB of memory (index 512 TiB,";
+        daemon.refused(&with(more), error, "or bound the index with `--index-max ");
+    }
+    daemon.refused(&with(&["--index-max", "1M"]), "an index cannot be held to 1 MiB", "4 MiB");
+    assert!(std::fs::read(&ssd).unwrap().iter().all(|&byte| byte == 0));
+    // What is allowed is kept, and promised to nobody else.
+    let plan = daemon.json(&with(&["--index-max", "64M"]));
+    assert_eq!((&plan["done"], &plan["index_bytes_max"]), (&true.into(), &(64 << 20).into()));
+    let other = daemon.ssd("ssd-1");
+    let before = plan["machine_cache_bytes"].as_u64().unwrap();
+    let create = ["pool", "create", "other", "--ssd", other.to_str().unwrap(), "--dry-run"];
+    let after = daemon.json(&create)["machine_cache_bytes"].as_u64().unwrap();
+    assert!(after < before, "{after} {before}");
     daemon.stop();
 }
 

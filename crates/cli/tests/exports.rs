@@ -7,8 +7,8 @@ mod common;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use common::daemon::Daemon;
-use common::{Dir, have, run, stderr};
+use common::daemon::{Daemon, until};
+use common::{Client, Dir, have, run, stderr};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, KeyUsagePurpose};
 
 /// A pool "fast" on one SSD with a volume "vm" of 32 MiB, not exported.
@@ -184,4 +184,53 @@ fn a_daemon_whose_certificates_cannot_be_used_says_which_and_does_not_start() {
         assert!(text.contains(words) && text.contains(key) && text.contains("hint: "), "{text}");
         assert!(!dir.path("state").exists(), "nothing is begun");
     }
+}
+
+/// Whether a client gets an export, or its connection is closed.
+fn is_let_in(socket: &Path) -> Option<Client> {
+    let mut stream = std::os::unix::net::UnixStream::connect(socket).unwrap();
+    let mut answer = [0; 28];
+    std::io::Read::read_exact(&mut stream, &mut answer[..18]).unwrap();
+    std::io::Write::write_all(&mut stream, b"\0\0\0\x03IHAVEOPT\0\0\0\x01\0\0\0\0").unwrap();
+    match std::io::Read::read_exact(&mut stream, &mut answer[18..]) {
+        Ok(()) => Some(Client::open(stream, &answer[18..])),
+        Err(_) => None,
+    }
+}
+
+#[test]
+fn an_export_has_as_many_clients_as_the_configuration_says_on_all_reactors_together() {
+    let limits = "[exports]\nconnections_max = 3\ninflight_bytes_max = 33558528\n\
+                  memory_bytes_max = 67117056\n";
+    let mut daemon = with_volume("clients", |_| limits.to_owned());
+    let config = daemon.dir.path("forebay.toml");
+    let text = std::fs::read_to_string(&config).unwrap();
+    std::fs::write(&config, format!("reactors = 3\n{text}")).unwrap();
+    daemon.stop();
+    daemon.start();
+    let socket = daemon.dir.path("nbd");
+    daemon.tell(&["export", "add", "fast/vm", "--socket", socket.to_str().unwrap()]);
+    let mut clients: Vec<_> = (0..3).map(|_| is_let_in(&socket).expect("there is room")).collect();
+    assert!(is_let_in(&socket).is_none(), "a fourth one");
+    let mut buf = vec![0; 1 << 20];
+    clients.iter_mut().for_each(|client| client.read(0, &mut buf).unwrap());
+    clients.pop();
+    until("the place is free again", || is_let_in(&socket).is_some());
+    // What is set is what is said.
+    let most = daemon.json(&["status"])["memory"]["buffers_bytes_max"].as_u64().unwrap();
+    let set = forebay_export::nbd::limits::share_bytes_max(67_117_056);
+    let usual = forebay_export::nbd::limits::SHARE_BYTES_MAX;
+    let plan = {
+        let ssd = daemon.ssd("ssd-1");
+        daemon.json(&["pool", "create", "x", "--ssd", ssd.to_str().unwrap(), "--dry-run"])
+    };
+    assert_eq!(plan["buffers_bytes_max"], most, "with one volume that is exported");
+    daemon.stop();
+    std::fs::write(&config, std::fs::read_to_string(&config).unwrap().replace(limits, "")).unwrap();
+    daemon.start();
+    until("it is served", || {
+        let memory = daemon.json(&["status"])["memory"].clone();
+        memory["buffers_bytes_max"].as_u64().unwrap() == most + 3 * 2 * (usual - set)
+    });
+    daemon.stop();
 }

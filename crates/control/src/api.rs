@@ -93,6 +93,9 @@ pub struct CreatePool {
     /// Size of the tier in RAM in front of them, a multiple of 2 MiB; without it there is none.
     #[serde(default)]
     pub ram_bytes: u64,
+    /// The most memory that the index takes, 4 MiB at the least; without it 1.6 MiB for each GiB of cache.
+    #[serde(default)]
+    pub index_bytes_max: Option<u64>,
     /// Milliseconds that a cache device may take to answer, 100 to 600,000; without it 5,000.
     #[serde(default)]
     pub device_deadline_ms: Option<u32>,
@@ -140,20 +143,42 @@ pub struct PoolPlan {
     /// The same with pieces of 4 KiB.
     #[serde(default)]
     pub index_bytes_dense: u64,
-    /// The same with pieces of 4 KiB far from each other.
-    #[serde(default)]
-    pub index_bytes_sparse: u64,
     /// The most memory that the index takes; at it the cache takes in less.
     pub index_bytes_max: u64,
+    /// Bytes of cache that this is enough for if all of it is pieces of 4 KiB far from each other.
+    #[serde(default)]
+    pub sparse_cache_bytes: u64,
+    /// Memory in which the pool remembers what is asked for.
+    #[serde(default)]
+    pub policy_bytes: u64,
     /// Size of the tier in RAM.
     #[serde(default)]
     pub ram_bytes: u64,
     /// Memory that it takes, with what is needed to find things in it.
     #[serde(default)]
     pub ram_memory_bytes: u64,
+    /// The most that requests of clients, populations and destaging take, of all pools together.
+    #[serde(default)]
+    pub buffers_bytes_max: u64,
+    /// The most of all of these.
+    #[serde(default)]
+    pub total_bytes_max: u64,
+    /// Memory of the machine, or what the daemon may have of it; `null` where the system does not tell.
+    #[serde(default)]
+    pub machine_bytes: Option<u64>,
+    /// Bytes of cache that this is enough for beside other pools, with this RAM tier.
+    #[serde(default)]
+    pub machine_cache_bytes: u64,
     /// Bytes a day that may be written to all cache devices; 0: as many as come.
     #[serde(default)]
     pub write_budget_bytes_per_day: u64,
+}
+
+impl PoolPlan {
+    /// Memory that is the pool's alone, at the most.
+    pub fn promised_bytes(&self) -> u64 {
+        self.index_bytes_max + self.policy_bytes + self.ram_memory_bytes
+    }
 }
 
 /// One cache device of a plan.

@@ -103,12 +103,17 @@ impl Region {
             .then(|| (capacity / BUF_ALIGN_BYTES).trailing_zeros() as usize)
     }
 
-    fn new(len: usize) -> Self {
-        let capacity = if len <= POOL_ALLOCATION_BYTES_MAX {
+    /// Bytes that are allocated for `len`.
+    fn capacity_for(len: usize) -> usize {
+        if len <= POOL_ALLOCATION_BYTES_MAX {
             len.max(BUF_ALIGN_BYTES).next_power_of_two()
         } else {
             len.next_multiple_of(BUF_ALIGN_BYTES)
-        };
+        }
+    }
+
+    fn new(len: usize) -> Self {
+        let capacity = Self::capacity_for(len);
         if let Some(class) = Self::class(capacity) {
             let reused = POOL.try_with(|pool| pool.borrow_mut().take(class)).ok().flatten();
             if let Some(region) = reused {
@@ -162,6 +167,11 @@ impl Buf {
     pub fn new(len: usize) -> Self {
         let allocation = Arc::new(Allocation(Some(Region::new(len))));
         Self { allocation, offset: 0, len }
+    }
+
+    /// Bytes that `len` of them take: a power of two, or pages for the longest.
+    pub fn memory_bytes(len: usize) -> usize {
+        Region::capacity_for(len)
     }
 
     /// `len` zero bytes.

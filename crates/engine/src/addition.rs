@@ -101,11 +101,26 @@ pub(crate) fn free_base(members: &[MemberRecord], count: u32) -> Option<u32> {
     base.checked_add(count).filter(|&end| end <= SEGMENTS_MAX).map(|_| base)
 }
 
-/// Bounds the index by what a pool of the size that it is to have needs, or by what it had before.
-pub(crate) fn widen_index(superblock: &mut Superblock) {
-    let segments: u64 = superblock.present().map(|member| u64::from(member.segments.count())).sum();
-    let capacity = segments * u64::from(superblock.segment_bytes);
-    superblock.index_memory_max = superblock.index_memory_max.max(index_memory_for(capacity));
+/// Bounds the index by what a pool of the size that it is to have needs, or by what it had before. If that was less
+/// than a pool of its size needs, it stays so much less. `before` are the bytes of the pool that it was.
+pub(crate) fn widen_index(superblock: &mut Superblock, before: u64) {
+    let after = bytes_of(superblock, None);
+    superblock.index_memory_max = widened(superblock.index_memory_max, before, after);
+}
+
+fn widened(bound: u64, before: u64, after: u64) -> u64 {
+    let less = index_memory_for(before).saturating_sub(bound);
+    bound.max(index_memory_for(after).saturating_sub(less))
+}
+
+/// Bytes of all segments of the members that are present, and of one that was lost.
+pub(crate) fn bytes_of(superblock: &Superblock, lost: Option<DeviceId>) -> u64 {
+    let counts = |member: &&MemberRecord| {
+        member.state == MemberState::Present || Some(member.device) == lost
+    };
+    let counted = superblock.members.iter().filter(counts);
+    let segments: u64 = counted.map(|member| u64::from(member.segments.count())).sum();
+    segments * u64::from(superblock.segment_bytes)
 }
 
 /// Segments of the smallest member, which may have been the one that was lost.
@@ -197,7 +212,7 @@ impl Core {
             state: MemberState::Present,
             replaced: false,
         });
-        widen_index(&mut next);
+        widen_index(&mut next, bytes_of(&superblock, lost));
         Ok(next)
     }
 

@@ -11,7 +11,7 @@
 //! * What the device has in its new part is not erased. A header that stands there is none of this pool,
 //!   this device and this number: the device never had the number.
 
-use crate::addition::{free_base, widen_index};
+use crate::addition::{bytes_of, free_base, widen_index};
 use crate::core::Core;
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::EventKind;
@@ -125,9 +125,10 @@ impl Core {
                 "take it out, then add it again: `forebay pool device remove`, `forebay pool device add`",
             );
         };
+        let before = bytes_of(&next, None);
         let own = next.members.iter_mut().filter(|record| record.device == id);
         own.for_each(|record| record.segments = segments);
-        widen_index(&mut next);
+        widen_index(&mut next, before);
         Ok(Extension { index, segments, more, next })
     }
 

@@ -433,12 +433,13 @@ fn stalled_clients_are_closed_when_others_wait_for_memory_and_not_before() {
         let runtime = Rc::clone(&runtime);
         rig.world.run(async move { drop(runtime.sleep(span).await) });
     };
-    let few = stall(4);
+    let few = stall(2);
     rest(3600 * SECOND);
-    assert_eq!(rig.server.connection_count(), 4, "nobody needs their memory");
+    assert_eq!(rig.server.connection_count(), 2, "nobody needs their memory");
     let more = stall(5);
     while rig.world.tasks.run_one(|_| 0) {}
-    assert!(rig.server.inflight_bytes() + u64::from(size) > limits::SHARE_BYTES_INFLIGHT_MAX);
+    let common = limits::SHARE_BYTES_INFLIGHT_MAX - limits::KEPT_BYTES;
+    assert!(rig.server.inflight_bytes() + 2 * u64::from(size) > common);
     rest(limits::STALL_TIME_MAX + 3 * limits::WATCH_INTERVAL);
     let told: Vec<_> = rig.complaints.take().into_iter().map(|it| it.fault).collect();
     assert!(!told.is_empty() && told.iter().all(|it| *it == Fault::Stalled), "{told:?}");
@@ -447,4 +448,49 @@ fn stalled_clients_are_closed_when_others_wait_for_memory_and_not_before() {
     assert_eq!(errors(&replies), [0]);
     drop((few, more, client));
     assert!(rig.faults().is_empty());
+}
+
+/// One client asks for as much as it may, all the time, and takes its replies; another one asks for one read after the
+/// other, each four times as long: it would have to wait until several of the first one's end at once.
+#[test]
+fn a_greedy_client_does_not_keep_another_one_waiting() {
+    const TURNS: usize = 40;
+    const SHORT: usize = SIZE / 4;
+    let share = Rc::new(Share::of(limits::INFLIGHT_BYTES_MIN));
+    let rig = Rig::with(Settings { share, ..Settings::default() }, MemoryExport::delayed);
+    let (greedy, mut modest) = (rig.open(true), rig.open(true));
+    let greedy_served = Rc::new(Cell::new(0));
+    let (stream, served) = (Rc::new(greedy.stream), Rc::clone(&greedy_served));
+    let (asking, taking) = (Rc::clone(&stream), stream);
+    rig.world.spawn(Box::pin(async move {
+        for n in 0..20_000 {
+            let asked = Buf::copy_of(&request(0, 0, n, 0, SHORT as u32)).freeze();
+            if asking.send_all(asked).await.is_err() {
+                return;
+            }
+        }
+    }));
+    let runtime = Rc::clone(&taking);
+    rig.world.spawn(Box::pin(async move {
+        // Each reply is a header of 20 bytes, a place of 8, and the data.
+        while taking.recv_exact(Buf::new(20 + 8 + SHORT)).await.1.is_ok() {
+            served.set(served.get() + 1);
+        }
+    }));
+    let counted = Rc::clone(&greedy_served);
+    let waits = rig.world.run(async move {
+        let mut waits = Vec::new();
+        for turn in 0..TURNS as u64 {
+            let before = counted.get();
+            modest.send(&request(0, 0, turn, 0, SIZE as u32)).await;
+            assert_eq!(modest.reply(|_| SIZE).await.unwrap().error, 0);
+            waits.push(counted.get() - before);
+        }
+        waits
+    });
+    runtime.shutdown();
+    // What the greedy one had under way when it was asked, and as much again while it was answered.
+    let most = 2 * limits::INFLIGHT_BYTES_MIN as usize / Buf::memory_bytes(4096 + SHORT);
+    assert!(greedy_served.get() > TURNS, "the greedy one was served, too: {}", greedy_served.get());
+    assert!(waits.iter().all(|&served| served <= most), "{waits:?}, at the most {most}");
 }

@@ -40,6 +40,9 @@ pub(crate) enum Command {
         /// Keep what is hottest in so much RAM in front of them, in steps of 2M [default: none]
         #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
         ram: Option<u64>,
+        /// Most memory for the index, 4M at the least; a cache full of small pieces takes in less at it [default: 1.6M for each GiB of cache]
+        #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+        index_max: Option<u64>,
         /// Go on without a cache device that takes longer to answer [default: 5s]
         #[arg(long, value_name = "TIME", value_parser = parse_millis)]
         device_deadline: Option<u32>,
@@ -341,6 +344,7 @@ pub(crate) fn run(command: Command, asking: &Asking) -> Result<()> {
             clean_copies,
             profile,
             ram,
+            index_max,
             device_deadline,
             write_budget,
             accept_data_loss_on_ssd_failure,
@@ -354,6 +358,7 @@ pub(crate) fn run(command: Command, asking: &Asking) -> Result<()> {
                 clean_copies,
                 profile,
                 ram_bytes: ram.unwrap_or(0),
+                index_bytes_max: index_max,
                 device_deadline_ms: device_deadline,
                 write_budget_bytes_per_day: 0,
                 accept_data_loss_on_ssd_failure,
@@ -533,8 +538,8 @@ fn print_plan(plan: &PoolPlan) {
         "What is on these devices {erased} erased; nothing known was found there.\n\
          copies        {} of dirty data, {} of clean data\n\
          capacity      {} of clean data, {} of dirty data\n\
-         index in RAM  {} when full of pieces of 64 KiB, {} of 4 KiB,\n\
-         {:14}{} of 4 KiB far from each other; never more than {}",
+         index in RAM  {} when full of pieces of 64 KiB, {} of 4 KiB;\n\
+         {:14}never more than {}{}",
         plan.dirty_copies,
         plan.clean_copies,
         text::bytes(plan.clean_bytes),
@@ -542,14 +547,33 @@ fn print_plan(plan: &PoolPlan) {
         text::bytes(plan.index_bytes_usual),
         text::bytes(plan.index_bytes_dense),
         "",
-        text::bytes(plan.index_bytes_sparse),
         text::bytes(plan.index_bytes_max),
+        match plan.sparse_cache_bytes < plan.capacity_bytes {
+            true => format!(
+                ", enough for {} in pieces\n{:14}of 4 KiB far from each other",
+                text::bytes(plan.sparse_cache_bytes),
+                ""
+            ),
+            false => String::new(),
+        }
     ));
     if plan.ram_bytes > 0 {
         say(format_args!(
             "RAM tier      {}, which takes {} of memory",
             text::bytes(plan.ram_bytes),
             text::bytes(plan.ram_memory_bytes)
+        ));
+    }
+    say(format_args!(
+        "memory        up to {} with the rest of the pool; up to {} with all clients' requests",
+        text::bytes(plan.promised_bytes()),
+        text::bytes(plan.total_bytes_max)
+    ));
+    if let Some(machine) = plan.machine_bytes {
+        say(format_args!(
+            "memory        of this machine {}: enough for a cache of {}",
+            text::bytes(machine),
+            text::bytes(plan.machine_cache_bytes)
         ));
     }
     if plan.write_budget_bytes_per_day > 0 {

@@ -3,12 +3,15 @@
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
-use forebay_device::runtime::{Nanos, SECOND};
+use forebay_device::runtime::SECOND;
 use forebay_engine::format::Host;
-use forebay_export::nbd::{Tls, TlsFiles, TlsMode};
+use forebay_export::nbd::limits::{BYTES_INFLIGHT_MAX, SHARE_BYTES_INFLIGHT_MAX, share_bytes_max};
+use forebay_export::nbd::{Places, Tls, TlsFiles, TlsMode};
 use serde::{Deserialize, Serialize};
 
+use super::check;
 use crate::Result;
+use crate::export::Clients;
 use crate::failure::Failure;
 use crate::health::Tools;
 use crate::machine;
@@ -21,11 +24,11 @@ pub(crate) const CONTROL_PATH: &str = "/run/forebay/control.sock";
 
 /// Most reactors: more than the largest machines have cores for one pool's clients. Each takes a
 /// thread, a ring and a descriptor of each cache device.
-const REACTORS_MAX: usize = 256;
+pub(super) const REACTORS_MAX: usize = 256;
 
 /// Longest path of a control socket, in bytes: what the system takes (unix(7)), without what is put
 /// behind it while the socket is made.
-const SOCKET_PATH_BYTES_MAX: usize = 107 - ".new/s".len();
+pub(super) const SOCKET_PATH_BYTES_MAX: usize = 107 - ".new/s".len();
 
 /// A section of the file: its fields are the keys, their comments the reference's words.
 macro_rules! section {
@@ -103,9 +106,17 @@ section! {
 
 section! {
     /// What holds for all exports.
-    #[derive(Default)]
     #[serde(default)]
     Exports {
+        /// Most clients of an export at a time, on all reactors together; who comes then is refused. Without it 128
+        /// on each reactor, which is the most in any case.
+        connections_max: Option<NonZeroUsize>,
+        /// Memory of one client's requests in progress, in bytes, at least 33558528: the longest request. At it nothing
+        /// more is read from the client.
+        inflight_bytes_max: u64,
+        /// The same of all clients of one reactor together. At it each has one request at a time; long ones wait for
+        /// their turn.
+        memory_bytes_max: u64,
         /// After how many seconds a client that asks for nothing loses its connection; 0 is never.
         /// A disk that is mounted may well be idle for days.
         idle_s: u64,
@@ -227,6 +238,17 @@ impl Default for Devices {
     }
 }
 
+impl Default for Exports {
+    fn default() -> Self {
+        Self {
+            connections_max: None,
+            inflight_bytes_max: BYTES_INFLIGHT_MAX,
+            memory_bytes_max: SHARE_BYTES_INFLIGHT_MAX,
+            idle_s: 0,
+        }
+    }
+}
+
 impl Config {
     /// Reads `path`; without one the usual place, where it may be missing.
     ///
@@ -248,50 +270,8 @@ impl Config {
 
     /// Reads a text.
     fn parse(text: &str) -> Result<Config> {
-        let config: Config = toml::from_str(text).map_err(|error| explain(text, &error))?;
-        config.control_mode()?;
-        let paths = [
-            ("state_dir", &config.state_dir),
-            ("run_dir", &config.run_dir),
-            ("control.socket", &config.control.socket),
-        ];
-        for (key, path) in paths {
-            if !path.is_absolute() {
-                return Err(Failure::new(format!(
-                    "{key} is {}, which is not absolute",
-                    path.display()
-                ))
-                .hint("write it from the root on: /var/lib/forebay"));
-            }
-        }
-        let length = config.control.socket.as_os_str().len();
-        if length > SOCKET_PATH_BYTES_MAX {
-            return Err(Failure::new(format!(
-                "control.socket has {length} bytes, and a socket's path at most \
-                 {SOCKET_PATH_BYTES_MAX}"
-            ))
-            .hint("choose a shorter path: /run/forebay/control.sock"));
-        }
-        if config.reactors.is_some_and(|count| count.get() > REACTORS_MAX) {
-            return Err(Failure::new(format!("reactors is more than {REACTORS_MAX}"))
-                .hint("one per core is the most that is of use; leave the key out"));
-        }
-        if config.host_id.as_ref().is_some_and(|id| machine::parse_id(id).is_none()) {
-            return Err(Failure::new("host_id is not 32 hexadecimal digits")
-                .hint("make one with `uuidgen | tr -d -`"));
-        }
-        if config.devices.replace_failing && config.devices.health_s == 0 {
-            return Err(Failure::new(
-                "devices.replace_failing is set, and SSDs are never asked how they are",
-            )
-            .hint("leave devices.health_s out, or say after how many seconds they are asked"));
-        }
-        for pattern in &config.devices.scan {
-            glob::Pattern::new(pattern).map_err(|error| {
-                Failure::new(format!("the pattern {pattern:?} in devices.scan: {error}"))
-                    .hint("patterns are as in /dev/disk/by-id/nvme-*")
-            })?;
-        }
+        let config: Config = toml::from_str(text).map_err(|error| check::explain(text, &error))?;
+        check::check(text, &config)?;
         Ok(config)
     }
 
@@ -320,10 +300,21 @@ impl Config {
         machine::this(self.host_id.as_deref())
     }
 
-    /// How long a client may ask for nothing.
-    pub(super) fn idle_max(&self) -> Option<Nanos> {
-        let idle_s = self.exports.idle_s;
-        (idle_s > 0).then_some(idle_s.saturating_mul(SECOND))
+    /// What the clients of an export may have.
+    pub(super) fn clients(&self) -> Clients {
+        let Exports { connections_max, inflight_bytes_max, memory_bytes_max, idle_s } =
+            self.exports;
+        Clients {
+            places: connections_max.map(|count| Places::new(count.get())),
+            inflight_bytes_max,
+            memory_bytes_max,
+            idle_max: (idle_s > 0).then_some(idle_s.saturating_mul(SECOND)),
+        }
+    }
+
+    /// The most memory that requests of clients take on one reactor.
+    pub(super) fn share_bytes_max(&self) -> u64 {
+        share_bytes_max(self.exports.memory_bytes_max)
     }
 
     /// The permissions of the control socket.
@@ -334,26 +325,6 @@ impl Config {
             Failure::new(format!("control.mode is {mode:?}"))
                 .hint("write octal digits as in \"0600\", or \"0660\" for a group")
         })
-    }
-}
-
-/// What is wrong in a text, and where.
-fn explain(text: &str, error: &toml::de::Error) -> Failure {
-    let start = error.span().map_or(0, |span| span.start).min(text.len());
-    let before = text.get(..start).unwrap_or_default();
-    let line = before.matches('\n').count() + 1;
-    let column = before.rsplit('\n').next().map_or(0, |rest| rest.chars().count()) + 1;
-    let message = error.message().replace('\n', ", ");
-    let failure = Failure::new(format!("line {line}, column {column}: {message}"));
-    // "unknown field `scn`, expected `scan` or `wait_s`"
-    let mut named = message.split('`').skip(1).step_by(2);
-    let Some(unknown) = named.next().filter(|_| message.starts_with("unknown field")) else {
-        return failure.hint("docs/user/reference.md lists the keys");
-    };
-    let distance = |known: &&str| strsim::damerau_levenshtein(known, unknown);
-    match named.min_by_key(distance) {
-        Some(nearest) => failure.hint(format!("did you mean `{nearest}`?")),
-        None => failure.hint("docs/user/reference.md lists the keys"),
     }
 }
 
@@ -400,7 +371,8 @@ mod tests {
         host_id = \"0123456789abcdef0123456789abcdef\"\n\
         [control]\nsocket = \"/s\"\nmode = \"0660\"\n\
         [devices]\nscan = [\"/dev/disk/by-id/*\"]\nwait_s = 3\n\
-        health_s = 60\nreplace_failing = true\nsmartctl = \"/usr/sbin/smartctl\"\nnvme = \"/usr/sbin/nvme\"\n[exports]\nidle_s = 60\n\
+        health_s = 60\nreplace_failing = true\nsmartctl = \"/usr/sbin/smartctl\"\nnvme = \"/usr/sbin/nvme\"\n[exports]\nconnections_max = 9\ninflight_bytes_max = 67117056\n\
+        memory_bytes_max = 268468224\nidle_s = 60\n\
         [tls]\ncertificate = \"/c\"\nkey = \"/k\"\nclient_ca = \"/a\"\nmode = \"offered\"\n";
 
     /// Refused with what is wrong and what to do, or taken.
@@ -450,6 +422,44 @@ mod tests {
         let keys = keys();
         assert!(keys.iter().all(|key| WHOLE.contains(key.name.rsplit('.').next().unwrap())));
         assert_eq!(WHOLE.matches(" = ").count(), keys.len());
+    }
+
+    #[test]
+    fn what_no_type_says_is_refused_at_its_place() {
+        let table = [
+            ("\nreactors = 300", "line 2, column 12: reactors is more"),
+            ("state_dir = \"x\"", "line 1, column 13: state_dir is x"),
+            ("[control]\n  socket = \"x.sock\"", "line 2, column 12: control.socket is x.sock"),
+            ("control.mode = \"rw\"", "line 1, column 16: control.mode is"),
+            ("control = { mode = \"rw\" }", "line 1, column 20: control.mode is"),
+            ("host_id = \"machine\"", "line 1, column 11: host_id is not"),
+            ("[devices]\nscan = [\"/a\",\n \"/dev/***\"]", "line 3, column 2: the pattern"),
+            ("[devices]\nscan = [\"dev/sd*\"]", "line 2, column 9: the pattern"),
+            (
+                "[devices]\nreplace_failing = true\nhealth_s = 0",
+                "line 2, column 19: devices.replace_failing",
+            ),
+            (
+                "[exports]\ninflight_bytes_max = 4096",
+                "line 2, column 22: exports.inflight_bytes_max",
+            ),
+            ("[exports]\nmemory_bytes_max = 4096", "line 2, column 20: exports.memory_bytes_max"),
+            (
+                "[exports]\ninflight_bytes_max = 1_000_000_000",
+                "line 2, column 22: exports.memory_bytes_max is 268468224",
+            ),
+            ("[exports]\nconnections_max = 0", "line 2, column 19: invalid value"),
+            ("[tls]\ncertificate = \"c\"\nkey = \"/k\"", "line 2, column 15: tls.certificate"),
+        ];
+        for (text, begin) in table {
+            let (what, hint) = refused(text);
+            assert!(what.starts_with(begin), "{text}: {what}");
+            assert!(!hint.is_empty(), "{text}");
+        }
+        let long = format!("[control]\nsocket = \"/{}\"", "n".repeat(101));
+        assert!(refused(&long).0.starts_with("line 2, column 10: control.socket has"));
+        let near = "[tls]\ncertificate = \"/c\"\nkey = \"/k\"\nmode = \"forcd\"";
+        assert_eq!(refused(near).1, "did you mean `forced`?");
     }
 
     #[test]

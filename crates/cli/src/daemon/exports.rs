@@ -115,8 +115,8 @@ impl Daemon {
             ));
         }
         let access = if record.read_only { Access::ReadOnly } else { Access::ReadWrite };
-        let (needs_tls, idle_max) = (record.require_tls, self.config.idle_max());
-        let terms = Terms { access, tls: self.tls.clone(), needs_tls, idle_max };
+        let (needs_tls, clients) = (record.require_tls, self.config.clients());
+        let terms = Terms { access, tls: self.tls.clone(), needs_tls, clients };
         let (socket, address) = match &record.place {
             Place::Socket(path) => (Some(path.as_path()), None),
             Place::Port(port) => (None, Some(loopback(*port))),

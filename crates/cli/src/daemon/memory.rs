@@ -1,17 +1,15 @@
 //! The daemon's memory: how the kernel treats it, and how much it may become.
 
-use forebay_control::api::Memory;
+use forebay_control::api::{Memory, PoolPlan};
 use forebay_control::error::Code;
-use forebay_device::buf::POOL_BYTES_MAX;
 use forebay_device::real::memory;
 use forebay_engine::Pool;
-use forebay_engine::limits::{DESTAGE_BYTES_MAX, POPULATE_BYTES_MAX, RAM_STEP_BYTES};
-use forebay_export::nbd::limits::{SHARE_BYTES_INFLIGHT_MAX, SHARE_CONNECTION_BYTES_MAX};
+use forebay_engine::limits::RAM_STEP_BYTES;
 
 use super::{Daemon, Serving};
 use crate::Result;
-use crate::doctor::memory_available;
 use crate::failure::Failure;
+use crate::memory::{self as calculation, Buffers};
 use crate::text;
 
 /// What the kernel was asked for at the start.
@@ -34,11 +32,10 @@ fn why(result: &std::io::Result<()>) -> String {
 impl Daemon {
     /// How much memory the daemon has, and the most that it takes.
     pub(super) fn memory(&self) -> Memory {
-        let (mut index, mut index_max, mut buffers_max, mut serves) = (0, 0, 0, false);
+        let (mut index, mut index_max, mut serves) = (0, 0, false);
         let (mut policy, mut ram, mut ram_max) = (0, 0, 0);
-        let reactors = self.crew.hands().len() as u64 + 1;
-        // Each keeps some for reuse.
-        buffers_max += reactors * POOL_BYTES_MAX as u64;
+        let mut buffers =
+            Buffers { reactors: self.reactor_count(), pools: 0, volumes: 0, share_bytes: 0 };
         for slot in self.slots.borrow().values() {
             let Some(open) = slot.open() else { continue };
             let (now, most) = open.pool.index_memory();
@@ -48,13 +45,14 @@ impl Daemon {
             ram += open.pool.ram().memory_bytes;
             ram_max += Pool::ram_memory_bytes(open.pool.superblock().ram_bytes);
             serves |= open.exports.borrow().values().any(|one| matches!(one, Serving::Live(_)));
-            buffers_max +=
-                POPULATE_BYTES_MAX + open.volumes.borrow().len() as u64 * DESTAGE_BYTES_MAX;
+            buffers.pools += 1;
+            buffers.volumes += open.volumes.borrow().len() as u64;
         }
         if serves {
             // All exports of a reactor share its part.
-            buffers_max += reactors * (SHARE_BYTES_INFLIGHT_MAX + SHARE_CONNECTION_BYTES_MAX);
+            buffers.share_bytes = self.config.share_bytes_max();
         }
+        let buffers_max = buffers.most();
         Memory {
             locked: self.kept.lock.is_ok(),
             locked_reason: why(&self.kept.lock),
@@ -69,6 +67,70 @@ impl Daemon {
             buffers_bytes_max: buffers_max,
             total_bytes_max: index_max + policy + ram_max + buffers_max,
         }
+    }
+
+    fn reactor_count(&self) -> u64 {
+        self.crew.hands().len() as u64 + 1
+    }
+
+    /// Adds to the plan of a pool what it takes of memory, and what the machine has room for.
+    pub(super) fn plan_memory(&self, plan: &mut PoolPlan) {
+        let index = calculation::Index::of(plan.capacity_bytes, plan.index_bytes_max);
+        (plan.index_bytes_usual, plan.index_bytes_dense) = (index.usual, index.dense);
+        plan.sparse_cache_bytes = index.sparse_cache;
+        plan.policy_bytes = calculation::policy_bytes(plan.capacity_bytes);
+        let share_bytes = self.config.share_bytes_max();
+        // With a volume that is exported, without which nobody makes one.
+        let buffers = Buffers { reactors: self.reactor_count(), pools: 1, volumes: 1, share_bytes };
+        plan.buffers_bytes_max = buffers.most();
+        plan.total_bytes_max = plan.promised_bytes() + plan.buffers_bytes_max;
+        plan.machine_bytes = calculation::total();
+        if let Some(machine) = plan.machine_bytes {
+            let room = calculation::promisable(machine).saturating_sub(self.promised_bytes());
+            plan.machine_cache_bytes =
+                calculation::cache_for(room.saturating_sub(plan.ram_memory_bytes));
+        }
+    }
+
+    /// What open pools may take.
+    fn promised_bytes(&self) -> u64 {
+        let memory = self.memory();
+        memory.index_bytes_max + memory.policy_bytes + memory.ram_bytes_max
+    }
+
+    /// Refuses a pool that the machine's memory could not hold beside those that are open.
+    pub(super) fn check_pool_memory(&self, plan: &PoolPlan) -> Result<()> {
+        let Some(machine) = plan.machine_bytes else { return Ok(()) };
+        let (most, others) = (calculation::promisable(machine), self.promised_bytes());
+        let room = most.saturating_sub(others);
+        if plan.promised_bytes() <= room {
+            return Ok(());
+        }
+        let beside = match others {
+            0 => String::new(),
+            others => format!(", of which {} are other pools'", text::bytes(others)),
+        };
+        let what = format!(
+            "pool \"{}\" may take {} of memory (index {}, policy {}, RAM tier {}), and of this \
+             machine's {} pools may have {}{beside}",
+            plan.name,
+            text::bytes(plan.promised_bytes()),
+            text::bytes(plan.index_bytes_max),
+            text::bytes(plan.policy_bytes),
+            text::bytes(plan.ram_memory_bytes),
+            text::bytes(machine),
+            text::bytes(most)
+        );
+        let index = room.saturating_sub(plan.policy_bytes + plan.ram_memory_bytes);
+        let cache = text::bytes(plan.machine_cache_bytes);
+        let hint = match index >> 20 {
+            0..4 => format!("use cache devices of {cache} in all, a smaller --ram, or add memory"),
+            mib => format!(
+                "use cache devices of {cache} in all, or a smaller --ram; or bound the index with \
+                 `--index-max {mib}M`, and a cache that is full of small pieces takes in less"
+            ),
+        };
+        Err(Failure::coded(Code::Refused, what).hint(hint))
     }
 
     /// Says at the start what was asked for.
@@ -102,7 +164,7 @@ impl Daemon {
         let memory = self.memory();
         let more = Pool::ram_memory_bytes(bytes).saturating_sub(now);
         let kept = memory.index_bytes_max.saturating_sub(memory.index_bytes);
-        match memory_available() {
+        match calculation::available() {
             Some(available) if more > 0 && more > available.saturating_sub(kept) => {
                 let what = format!(
                     "a RAM tier of {} needs {} more memory; {} are available, of which indexes may \

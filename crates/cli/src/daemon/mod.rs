@@ -9,6 +9,7 @@
 
 mod acceptance;
 mod answer;
+mod check;
 pub(crate) mod config;
 mod creation;
 mod daytime;

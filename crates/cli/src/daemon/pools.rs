@@ -11,9 +11,7 @@ use forebay_control::profile::Profile;
 use forebay_device::Runtime;
 use forebay_engine::format::{MemberState as OnDisk, Superblock};
 use forebay_engine::ids::DeviceId;
-use forebay_engine::limits::{
-    INDEX_BYTES_PER_GIB, INDEX_BYTES_PER_GIB_SPARSE, INDEX_BYTES_PER_GIB_USUAL,
-};
+use forebay_engine::limits::INDEX_MEMORY_MIN;
 use forebay_engine::{CopiesChange, CreateOptions, OpenOptions, Pool, Tuning};
 
 use super::plan::room;
@@ -57,7 +55,7 @@ fn copies_of(
     Ok((Some(dirty), Some(clean)))
 }
 
-/// What a pool's superblock says of a pool to be, or that is.
+/// What a pool's superblock says of a pool to be, or that is. For memory see `Daemon::plan_memory`.
 fn plan_of(name: &Name, superblock: &Superblock, members: &Members) -> PoolPlan {
     let devices = members.list().zip(&superblock.members);
     let planned = devices.map(|((path, device), member)| PlannedMember {
@@ -66,8 +64,6 @@ fn plan_of(name: &Name, superblock: &Superblock, members: &Members) -> PoolPlan 
         segments: member.segments.count(),
     });
     let Room { capacity_bytes, clean_bytes, dirty_bytes, .. } = room(superblock, None);
-    // In MiB, which no pool has too many of to be multiplied.
-    let index_bytes = |per_gib: u64| ((capacity_bytes >> 20) * per_gib) >> 10;
     PoolPlan {
         schema: SCHEMA,
         name: name.clone(),
@@ -80,12 +76,17 @@ fn plan_of(name: &Name, superblock: &Superblock, members: &Members) -> PoolPlan 
         capacity_bytes,
         clean_bytes,
         dirty_bytes,
-        index_bytes_usual: index_bytes(INDEX_BYTES_PER_GIB_USUAL),
-        index_bytes_dense: index_bytes(INDEX_BYTES_PER_GIB),
-        index_bytes_sparse: index_bytes(INDEX_BYTES_PER_GIB_SPARSE),
+        index_bytes_usual: 0,
+        index_bytes_dense: 0,
         index_bytes_max: superblock.index_memory_max,
+        sparse_cache_bytes: 0,
+        policy_bytes: 0,
         ram_bytes: superblock.ram_bytes,
         ram_memory_bytes: Pool::ram_memory_bytes(superblock.ram_bytes),
+        buffers_bytes_max: 0,
+        total_bytes_max: 0,
+        machine_bytes: None,
+        machine_cache_bytes: 0,
         write_budget_bytes_per_day: superblock.write_budget_bytes_per_day,
     }
 }
@@ -190,9 +191,14 @@ impl Daemon {
         if let Some(ms) = body.device_deadline_ms {
             Pool::check_device_deadline(ms)?;
         }
+        if let Some(bytes) = body.index_bytes_max.filter(|bytes| *bytes < INDEX_MEMORY_MIN) {
+            let what = format!("an index cannot be held to {}", text::bytes(bytes));
+            return Err(Failure::coded(Code::BadRequest, what).hint("use 4 MiB or more"));
+        }
         let options = CreateOptions {
             dirty_copies,
             clean_copies,
+            index_memory_max: body.index_bytes_max,
             ram_bytes,
             device_deadline_ms: body.device_deadline_ms.unwrap_or(0),
             write_budget_bytes_per_day: body.write_budget_bytes_per_day,
@@ -201,7 +207,9 @@ impl Daemon {
         let check = self.device_check(body.ssds.clone());
         let members = Members::open_with(&self.reactor, &self.members, &body.ssds, check).await?;
         let plan = members.plan(&self.reactor, &options).await?;
-        let plan = plan_of(&body.name, &plan, &members);
+        let mut plan = plan_of(&body.name, &plan, &members);
+        self.plan_memory(&mut plan);
+        self.check_pool_memory(&plan)?;
         if body.dry_run {
             return Ok(plan);
         }

@@ -11,17 +11,15 @@ use forebay_device::real::open::{OpenError, OpenOptions};
 use forebay_device::real::probe::probe_with;
 use forebay_device::real::reactor::Reactor;
 use forebay_engine::format::segment_bytes_for;
-use forebay_engine::limits::INDEX_BYTES_PER_GIB;
 
 use forebay_control::api::HealthVerdict;
 
 use super::latency::{reads, syncs};
-use super::machine::memory_available;
 use super::{Findings, Verdict};
 use crate::health::{Known, Tools, ask};
 use crate::inspect::{spare_at, superblock_at};
 use crate::members::refuse_sparse;
-use crate::text;
+use crate::{memory, text};
 
 /// A durable write of an SSD that honours flushes takes tens of microseconds with power-loss
 /// protection and one or two milliseconds without it; slower ones are disks, or busy.
@@ -121,12 +119,24 @@ fn look_at_size(subject: &str, path: &Path, file: &File, findings: &mut Findings
         findings.hint("a cache device has at least 512 MiB");
         return Some(size_bytes);
     }
-    let index = (u128::from(size_bytes) * u128::from(INDEX_BYTES_PER_GIB)) >> 30;
-    let index = u64::try_from(index).unwrap_or(u64::MAX);
-    let what = format!("{size}; as a cache device it takes up to {} of RAM", text::bytes(index));
-    if memory_available().is_some_and(|available| available < index) {
+    let (index, policy) =
+        (memory::Index::of(size_bytes, u64::MAX), memory::policy_bytes(size_bytes));
+    let what = format!(
+        "{size}; as a cache device it takes {} of RAM when full of pieces of 64 KiB, up to {}",
+        text::bytes(index.usual + policy),
+        text::bytes(index.dense + policy)
+    );
+    let most = memory::total().map(memory::promisable);
+    if most.is_some_and(|most| most < index.dense + policy) {
         findings.add(subject, "size", Verdict::Warn, what);
-        findings.hint("that is more than is available: use a smaller partition, or add memory");
+        findings.hint(format!(
+            "this machine has memory for {}: use a smaller partition, or `pool create --index-max`",
+            text::bytes(memory::cache_for(most.unwrap_or(0)))
+        ));
+    } else if memory::available().is_some_and(|available| available < index.dense + policy) {
+        findings.add(subject, "size", Verdict::Warn, what);
+        findings
+            .hint("that is more than is available now: use a smaller partition, or free memory");
     } else {
         findings.add(subject, "size", Verdict::Ok, what);
     }

@@ -7,7 +7,7 @@ use forebay_export::nbd::limits::CONNECTIONS_MAX;
 
 use super::{Findings, Verdict};
 use crate::crew::reactors_default;
-use crate::text;
+use crate::{memory, text};
 
 /// The first kernel whose io_uring has all that the reactor uses.
 const KERNEL_MIN: (u32, u32) = (5, 11);
@@ -81,31 +81,15 @@ fn look_at_ring(findings: &mut Findings) -> Option<Rc<Reactor>> {
     }
 }
 
-/// A value of /proc/meminfo, in bytes.
-fn meminfo(table: &str, name: &str) -> Option<u64> {
-    let line = table.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
-    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    kib.checked_mul(1024)
-}
-
-/// Memory that can be had without taking it from anybody.
-pub(crate) fn memory_available() -> Option<u64> {
-    meminfo(&read("/proc/meminfo"), "MemAvailable")
-}
-
 fn look_at_memory(findings: &mut Findings) {
-    let table = read("/proc/meminfo");
-    match (meminfo(&table, "MemTotal"), meminfo(&table, "MemAvailable")) {
-        (Some(total), Some(available)) => {
-            let (total, available) = (text::bytes(total), text::bytes(available));
-            let what = format!("{available} of {total} available");
-            findings.add(MACHINE, "memory", Verdict::Ok, what);
-        }
-        _ => {
-            let what = "/proc/meminfo does not tell".to_owned();
-            findings.add(MACHINE, "memory", Verdict::Skipped, what);
-        }
-    }
+    let (Some(total), Some(available)) = (memory::total(), memory::available()) else {
+        let what = "/proc/meminfo does not tell".to_owned();
+        return findings.add(MACHINE, "memory", Verdict::Skipped, what);
+    };
+    let cache = text::bytes(memory::cache_for(memory::promisable(total)));
+    let (total, available) = (text::bytes(total), text::bytes(available));
+    let what = format!("{available} of {total} available; enough for pools of {cache} in all");
+    findings.add(MACHINE, "memory", Verdict::Ok, what);
 }
 
 /// The soft limit of a process; `None` in it if there is none.
@@ -177,9 +161,9 @@ mod tests {
     fn tables_of_the_kernel_are_read() {
         let table =
             "MemTotal:       16265892 kB\nMemAvailable:    1024 kB\nHugePages_Total:       0\n";
-        assert_eq!(meminfo(table, "MemAvailable"), Some(1 << 20));
-        assert_eq!(meminfo(table, "HugePages_Total"), None, "no bytes");
-        assert_eq!(meminfo(table, "Mem"), None);
+        assert_eq!(memory::meminfo(table, "MemAvailable"), Some(1 << 20));
+        assert_eq!(memory::meminfo(table, "HugePages_Total"), None, "no bytes");
+        assert_eq!(memory::meminfo(table, "Mem"), None);
         let table = "Max locked memory         8388608              8388608              bytes\n\
                      Max open files            unlimited            unlimited            files\n";
         assert_eq!(limit(table, "Max locked memory"), Some(Some(8 << 20)));

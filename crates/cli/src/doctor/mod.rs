@@ -8,8 +8,6 @@ mod device;
 mod latency;
 mod machine;
 
-pub(crate) use machine::memory_available;
-
 use std::path::PathBuf;
 
 use clap::Args;

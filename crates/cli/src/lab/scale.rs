@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 use super::clock;
 use crate::Result;
 use crate::admin::table;
-use crate::doctor::memory_available;
 use crate::failure::Failure;
+use crate::memory;
 use crate::progress::Progress;
 use crate::text::{bytes, left, say, thousands};
 
@@ -70,7 +70,7 @@ impl Options {
             _ => Extent::Usual,
         };
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        check_memory(scale::memory(&series, extent, cores), memory_available())?;
+        check_memory(scale::memory(&series, extent, cores), memory::available())?;
         let (progress, elapsed) = (Progress::watch("playing"), clock());
         let outcomes = scale::play(&series, extent, cores, &processor_time, &mut |step| {
             let took = elapsed();

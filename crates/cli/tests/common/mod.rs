@@ -253,6 +253,11 @@ impl Client {
         stream.write_all(b"IHAVEOPT\0\0\0\x01\0\0\0\0").unwrap();
         let mut export = [0; 10];
         stream.read_exact(&mut export).unwrap();
+        Client::open(stream, &export)
+    }
+
+    /// The same where the export was chosen, and this is the answer.
+    pub fn open(stream: UnixStream, export: &[u8]) -> Client {
         let size_bytes = u64::from_be_bytes(export[..8].try_into().unwrap());
         Client { stream, size_bytes }
     }

@@ -254,7 +254,7 @@ fn a_few_blocks_of_a_granule_promise_no_more_than_themselves() {
 fn memory_per_gib_is_under_a_quarter_of_the_bound() {
     let blocks = (1 << 30) / crate::ids::BLOCK_BYTES;
     let bytes = S3Fifo::new(S3FifoConfig::for_pool(blocks * 1024)).memory_bytes() / 1024;
-    assert!(bytes < 100 << 10, "{bytes}");
+    assert!(bytes as u64 <= crate::limits::POLICY_BYTES_PER_GIB, "{bytes}");
 }
 
 fn any_queue() -> impl Strategy<Value = Queue> {

@@ -4,8 +4,8 @@ use std::cell::Cell;
 use std::fmt;
 
 use crate::nbd::limits::{
-    COMPLAINTS_MAX, COMPLAINTS_SPAN, DRAIN_TIME_MAX, EXPORT_CONNECTIONS_MAX, NEGOTIATION_TIME_MAX,
-    SKIPPED_BYTES_MAX, STALL_TIME_MAX,
+    COMPLAINTS_MAX, COMPLAINTS_SPAN, DRAIN_TIME_MAX, NEGOTIATION_TIME_MAX, SKIPPED_BYTES_MAX,
+    STALL_TIME_MAX,
 };
 use forebay_device::runtime::{Nanos, SECOND};
 
@@ -18,7 +18,7 @@ pub enum Fault {
     SlowNegotiation,
     /// It asked for an export in a way that knows no refusal, and there is none of that name.
     UnknownExport,
-    /// In the same way, and the export has [`EXPORT_CONNECTIONS_MAX`] clients.
+    /// In the same way, and the export has all the clients that it may have.
     ExportBusy,
     /// It asked for an export that needs TLS, in a way that knows no refusal, without it.
     NeedsTls,
@@ -47,9 +47,7 @@ impl fmt::Display for Fault {
                 write!(f, "it chose no export within {} s", NEGOTIATION_TIME_MAX / SECOND)
             }
             Self::UnknownExport => f.write_str("it asked for an export that there is not"),
-            Self::ExportBusy => {
-                write!(f, "the export has {EXPORT_CONNECTIONS_MAX} clients already")
-            }
+            Self::ExportBusy => f.write_str("the export has as many clients as it may have"),
             Self::NeedsTls => f.write_str("it did not use TLS, which it has to"),
             // Some of it may be the client's own words.
             Self::Tls(why) => write!(f, "TLS: {}", why.escape_debug()),

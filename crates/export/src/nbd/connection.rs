@@ -83,11 +83,13 @@ pub(crate) struct Connection<T, E, G> {
     _guard: G,
 }
 
-/// Memory that a request keeps until its reply is sent.
+/// Memory that a request keeps until its reply is sent, as it is allocated.
 fn cost(planned: &Result<Command, Errno>) -> u64 {
     let headroom = REPLY_HEADROOM_BYTES as u64;
+    let memory = |len: usize| Buf::memory_bytes(len) as u64;
     match planned {
-        Ok(Command::Read { len, .. } | Command::Write { len, .. }) => headroom + u64::from(*len),
+        Ok(Command::Read { len, .. }) => memory(REPLY_HEADROOM_BYTES + *len as usize),
+        Ok(Command::Write { len, .. }) => headroom + memory(*len as usize),
         Ok(Command::Status { .. }) => headroom + STATUS_COST_BYTES,
         _ => headroom,
     }
@@ -99,10 +101,10 @@ impl<T: Transport, E: Export, G: 'static> Connection<T, E, G> {
         link: Link<T>,
         export: Rc<E>,
         session: Session,
-        budget: &Rc<Budget>,
+        (budget, bytes_max): (&Rc<Budget>, u64),
         guard: G,
     ) -> Rc<Self> {
-        let permits = Permits::new(budget, link.requests());
+        let permits = Permits::new(budget, link.requests(), bytes_max);
         Rc::new(Self {
             runtime,
             link,

@@ -2,6 +2,8 @@
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::Export;
 use crate::nbd::limits::{EXPORT_CONNECTIONS_MAX, NAME_BYTES_MAX, SECTOR_BYTES};
@@ -34,23 +36,49 @@ impl std::fmt::Display for ExportsError {
 
 impl std::error::Error for ExportsError {}
 
+/// Places for the clients of exports on several threads together.
+#[derive(Debug)]
+pub struct Places {
+    taken: AtomicUsize,
+    count: usize,
+}
+
+impl Places {
+    /// So many.
+    pub fn new(count: usize) -> Arc<Self> {
+        Arc::new(Self { taken: AtomicUsize::new(0), count })
+    }
+
+    fn take(&self) -> bool {
+        let next = |taken: usize| (taken < self.count).then_some(taken + 1);
+        self.taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).is_ok()
+    }
+
+    fn give_back(&self) {
+        self.taken.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// An export in a list, with its clients.
 pub(crate) struct Entry<E> {
     pub(crate) export: Rc<E>,
     clients: Cell<usize>,
+    /// Those that it has together with others.
+    places: Option<Arc<Places>>,
 }
 
 /// One client's place at an export.
 pub(crate) struct Seat<E>(Rc<Entry<E>>);
 
 impl<E> Seat<E> {
-    /// A place, unless the export has [`EXPORT_CONNECTIONS_MAX`] clients.
+    /// A place, unless the export has [`EXPORT_CONNECTIONS_MAX`] clients, or there are no more places.
     pub(crate) fn take(entry: &Rc<Entry<E>>) -> Option<Self> {
         let clients = entry.clients.get();
-        (clients < EXPORT_CONNECTIONS_MAX).then(|| {
-            entry.clients.set(clients + 1);
-            Self(Rc::clone(entry))
-        })
+        if clients >= EXPORT_CONNECTIONS_MAX || entry.places.as_ref().is_some_and(|it| !it.take()) {
+            return None;
+        }
+        entry.clients.set(clients + 1);
+        Some(Self(Rc::clone(entry)))
     }
 
     pub(crate) fn export(&self) -> &Rc<E> {
@@ -61,6 +89,9 @@ impl<E> Seat<E> {
 impl<E> Drop for Seat<E> {
     fn drop(&mut self) {
         self.0.clients.set(self.0.clients.get() - 1);
+        if let Some(places) = &self.0.places {
+            places.give_back();
+        }
     }
 }
 
@@ -90,6 +121,14 @@ impl<E: Export> Exports<E> {
     /// # Errors
     /// If its name, description or size is not valid, or its name is taken.
     pub fn add(&self, export: Rc<E>) -> Result<(), ExportsError> {
+        self.add_with(export, None)
+    }
+
+    /// The same; its clients take these places, too.
+    ///
+    /// # Errors
+    /// See [`Exports::add`].
+    pub fn add_with(&self, export: Rc<E>, places: Option<Arc<Places>>) -> Result<(), ExportsError> {
         if export.name().is_empty() || export.name().len() > NAME_BYTES_MAX {
             return Err(ExportsError::Name);
         }
@@ -103,7 +142,7 @@ impl<E: Export> Exports<E> {
         if list.iter().any(|other| other.export.name() == export.name()) {
             return Err(ExportsError::Exists);
         }
-        list.push(Rc::new(Entry { export, clients: Cell::new(0) }));
+        list.push(Rc::new(Entry { export, clients: Cell::new(0), places }));
         Ok(())
     }
 
@@ -147,6 +186,23 @@ mod tests {
         assert_eq!(exports.add(Rc::new(Disk(long, ""))), Err(ExportsError::Name));
         assert_eq!(exports.add(Rc::new(Disk("two", long))), Err(ExportsError::Description));
         assert_eq!(exports.add(Rc::new(Disk(&long[1..], ""))), Ok(()));
+    }
+
+    #[test]
+    fn servers_share_the_places_of_an_export() {
+        let places = Places::new(3);
+        let both: Vec<_> = (0..2)
+            .map(|_| {
+                let exports = Exports::default();
+                exports.add_with(Rc::new(Disk("one", "")), Some(Arc::clone(&places))).unwrap();
+                exports.find("one").unwrap()
+            })
+            .collect();
+        let mut seats: Vec<_> =
+            [0, 1, 1].into_iter().map(|at| Seat::take(&both[at]).unwrap()).collect();
+        assert!(Seat::take(&both[0]).is_none() && Seat::take(&both[1]).is_none());
+        seats.pop();
+        assert!(Seat::take(&both[0]).is_some(), "what one gives back the other one may take");
     }
 
     #[test]

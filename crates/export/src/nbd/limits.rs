@@ -31,14 +31,34 @@ pub const REQUESTS_INFLIGHT_MAX: usize = 128;
 
 /// Memory of one connection's requests in progress, in bytes: two of the longest requests.
 /// At the limit the server stops reading, so that a client that does not read its replies
-/// holds no more than this.
-pub const BYTES_INFLIGHT_MAX: u64 = 2 * (REQUEST_BYTES_MAX as u64 + REPLY_HEADROOM_BYTES as u64);
+/// holds no more than this. Where it is set: see [`INFLIGHT_BYTES_MIN`].
+pub const BYTES_INFLIGHT_MAX: u64 = 2 * INFLIGHT_BYTES_MIN;
+
+/// The least of it that can be set: the longest request, for one must be able to pass.
+pub const INFLIGHT_BYTES_MIN: u64 = REQUEST_BYTES_MAX as u64 + REPLY_HEADROOM_BYTES as u64;
 
 /// Memory of all requests in progress on the servers that have a [share](crate::nbd::Share)
-/// together, in bytes: what eight connections may have at the most; without it [`CONNECTIONS_MAX`]
-/// could hold 16 GiB. At the limit a connection has one request at a time, so that clients that do
-/// not take their replies stop nobody else.
-pub const SHARE_BYTES_INFLIGHT_MAX: u64 = 8 * BYTES_INFLIGHT_MAX;
+/// together, in bytes: what four connections may have at the most. At the limit a connection has one request at a
+/// time, which is of [`FIRST_BYTES_MAX`] or waits for its turn.
+pub const SHARE_BYTES_INFLIGHT_MAX: u64 = 4 * BYTES_INFLIGHT_MAX;
+
+/// What of it is kept for connections that have nothing in progress, in bytes: a quarter, two of the longest requests.
+/// Without it, clients of a disk that hangs could keep others' long requests waiting for as long as that takes.
+pub const KEPT_BYTES: u64 = BYTES_INFLIGHT_MAX;
+
+/// Memory of a request that passes whatever others have in progress, if its connection has nothing, in bytes: writes of
+/// 128 KiB, and reads of 124 KiB. What most clients ask for is shorter, and [`SHARE_CONNECTIONS_MAX`] of them are as much
+/// as two connections may have.
+pub const FIRST_BYTES_MAX: u64 = (128 << 10) + REPLY_HEADROOM_BYTES as u64;
+
+/// The most memory that requests of the servers with a share take, if it was made with so many bytes: that many, and one
+/// request of each connection that came when they were in use.
+pub const fn share_bytes_max(bytes_max: u64) -> u64 {
+    bytes_max + SHARE_CONNECTIONS_MAX as u64 * FIRST_BYTES_MAX
+}
+
+/// The same where nothing is set.
+pub const SHARE_BYTES_MAX: u64 = share_bytes_max(SHARE_BYTES_INFLIGHT_MAX);
 
 /// Space kept before a read's payload for reply headers: a page, so that the payload stays
 /// aligned for O_DIRECT.

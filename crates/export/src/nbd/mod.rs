@@ -29,7 +29,7 @@ mod tls;
 mod wire;
 
 pub use complaint::{Complaint, Fault};
-pub use exports::{Exports, ExportsError};
+pub use exports::{Exports, ExportsError, Places};
 pub use permits::Share;
 pub use server::{Server, Settings};
 pub use tls::{Tls, TlsError, TlsFiles, TlsMode};

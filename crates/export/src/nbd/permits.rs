@@ -1,12 +1,18 @@
 //! How much one connection, and all of some servers' together, have in progress.
+//!
+//! * Nobody waits for ever for others' clients: a connection that has nothing in progress is let pass with a request
+//!   of [`FIRST_BYTES_MAX`] whatever the others have, and with a longer one in turn.
+//! * All of them together have no more than what is said of a share ([`SHARE_BYTES_MAX`] where nothing is set).
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::Poll;
 
 use crate::nbd::limits::{
-    BYTES_INFLIGHT_MAX, REQUESTS_INFLIGHT_MAX, SHARE_BYTES_INFLIGHT_MAX, SHARE_CONNECTIONS_MAX,
+    FIRST_BYTES_MAX, KEPT_BYTES, REQUESTS_INFLIGHT_MAX, SHARE_BYTES_INFLIGHT_MAX,
+    SHARE_CONNECTIONS_MAX,
 };
 use crate::nbd::signal::Waiters;
 
@@ -15,6 +21,9 @@ pub(crate) struct Budget {
     bytes: Cell<u64>,
     bytes_max: u64,
     waiters: Waiters,
+    /// Connections with nothing in progress whose request is too long to pass, the longest waiting first.
+    turns: RefCell<VecDeque<u64>>,
+    turns_taken: Cell<u64>,
     /// Connections that wait for others' memory.
     starved: Cell<usize>,
     /// Those who look after stalled clients.
@@ -38,6 +47,25 @@ impl Drop for Starved<'_> {
     }
 }
 
+/// A connection's place among those that wait with nothing in progress.
+struct Turn<'a>(&'a Budget, u64);
+
+impl<'a> Turn<'a> {
+    fn take(budget: &'a Budget) -> Self {
+        let number = budget.turns_taken.get();
+        budget.turns_taken.set(number + 1);
+        budget.turns.borrow_mut().push_back(number);
+        Self(budget, number)
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.0.turns.borrow_mut().retain(|number| *number != self.1);
+        self.0.waiters.wake_all();
+    }
+}
+
 impl Default for Budget {
     fn default() -> Self {
         Self::new(SHARE_BYTES_INFLIGHT_MAX)
@@ -55,9 +83,24 @@ impl Budget {
             bytes: Cell::new(0),
             bytes_max,
             waiters: Waiters::default(),
+            turns: RefCell::default(),
+            turns_taken: Cell::new(0),
             starved: Cell::new(0),
             watchers: Waiters::default(),
         }
+    }
+
+    /// Whether a connection that has something in progress may have more.
+    fn has_room(&self, bytes: u64) -> bool {
+        let most = self.bytes_max - KEPT_BYTES.min(self.bytes_max / 4);
+        self.turns.borrow().is_empty() && self.bytes.get() + bytes <= most
+    }
+
+    /// Whether one that has nothing may begin, with its turn if it has waited for one.
+    fn may_begin(&self, bytes: u64, turn: Option<&Turn<'_>>) -> bool {
+        let first = self.turns.borrow().front().copied();
+        let is_next = first.is_none() || first == turn.map(|turn| turn.1);
+        bytes <= FIRST_BYTES_MAX || is_next && self.bytes.get() + bytes <= self.bytes_max
     }
 }
 
@@ -71,6 +114,12 @@ pub struct Share {
 }
 
 impl Share {
+    /// One with so much memory for requests instead of [`SHARE_BYTES_INFLIGHT_MAX`]; see
+    /// [`share_bytes_max`](crate::nbd::limits::share_bytes_max).
+    pub fn of(bytes_max: u64) -> Self {
+        Self { budget: Rc::new(Budget::new(bytes_max)), ..Self::default() }
+    }
+
     /// Waits until there is room for a connection.
     pub(crate) async fn room(&self) {
         self.left.until(|| self.connections.get() < SHARE_CONNECTIONS_MAX).await;
@@ -104,16 +153,19 @@ impl Share {
 pub(crate) struct Permits {
     requests: Rc<Cell<usize>>,
     bytes: Cell<u64>,
+    bytes_max: u64,
     waiters: Waiters,
     budget: Rc<Budget>,
 }
 
 impl Permits {
-    /// A connection's, out of a budget that others have, too. `requests` is their number.
-    pub(crate) fn new(budget: &Rc<Budget>, requests: &Rc<Cell<usize>>) -> Self {
+    /// A connection's with so many bytes at the most, out of a budget that others have, too. `requests` is
+    /// their number.
+    pub(crate) fn new(budget: &Rc<Budget>, requests: &Rc<Cell<usize>>, bytes_max: u64) -> Self {
         Self {
             requests: Rc::clone(requests),
             bytes: Cell::new(0),
+            bytes_max,
             waiters: Waiters::default(),
             budget: Rc::clone(budget),
         }
@@ -121,20 +173,27 @@ impl Permits {
 
     /// Waits for room and takes it.
     pub(crate) async fn acquire(&self, bytes: u64) {
-        let mut starved = None;
+        let budget = &*self.budget;
+        let (mut starved, mut turn) = (None, None);
         poll_fn(|cx| {
-            if self.has_room(bytes) {
+            let has_room = match self.requests.get() {
+                0 => budget.may_begin(bytes, turn.as_ref()),
+                _ => self.has_own_room(bytes) && budget.has_room(bytes),
+            };
+            if has_room {
                 // Nothing is listed unless it has waited, which is rare.
                 self.waiters.remove(cx.waker());
-                self.budget.waiters.remove(cx.waker());
+                budget.waiters.remove(cx.waker());
                 return Poll::Ready(());
             }
-            // Either may be what it waits for: the budget does not matter once nothing of its own
-            // is in progress.
+            // Either may be what it waits for.
             self.waiters.add(cx.waker());
-            self.budget.waiters.add(cx.waker());
-            if self.has_own_room(bytes) && starved.is_none() {
-                starved = Some(Starved::new(&self.budget));
+            budget.waiters.add(cx.waker());
+            if self.requests.get() == 0 && turn.is_none() {
+                turn = Some(Turn::take(budget));
+            }
+            if (turn.is_some() || self.has_own_room(bytes)) && starved.is_none() {
+                starved = Some(Starved::new(budget));
             }
             Poll::Pending
         })
@@ -142,18 +201,13 @@ impl Permits {
         drop(starved);
         self.requests.set(self.requests.get() + 1);
         self.bytes.set(self.bytes.get() + bytes);
-        self.budget.bytes.set(self.budget.bytes.get() + bytes);
-    }
-
-    fn has_room(&self, bytes: u64) -> bool {
-        // The first request always passes: nobody waits for ever for others' clients.
-        self.requests.get() == 0
-            || self.has_own_room(bytes) && self.budget.bytes.get() + bytes <= self.budget.bytes_max
+        budget.bytes.set(budget.bytes.get() + bytes);
+        // The next one in turn looks at what is left.
+        drop(turn);
     }
 
     fn has_own_room(&self, bytes: u64) -> bool {
-        self.requests.get() < REQUESTS_INFLIGHT_MAX
-            && self.bytes.get() + bytes <= BYTES_INFLIGHT_MAX
+        self.requests.get() < REQUESTS_INFLIGHT_MAX && self.bytes.get() + bytes <= self.bytes_max
     }
 
     /// Gives back what `requests` acquisitions took together.
@@ -192,27 +246,68 @@ mod tests {
     use std::pin::pin;
     use std::task::{Context, Waker};
 
+    fn permits(budget: &Rc<Budget>) -> Permits {
+        Permits::new(budget, &Rc::default(), crate::nbd::limits::BYTES_INFLIGHT_MAX)
+    }
+
     #[test]
     fn connections_share_a_budget_and_each_has_one_request_in_any_case() {
         let budget = Rc::new(Budget::new(100));
-        let connections: Vec<_> = (0..3).map(|_| Permits::new(&budget, &Rc::default())).collect();
+        let connections: Vec<_> = (0..3).map(|_| permits(&budget)).collect();
         let mut context = Context::from_waker(Waker::noop());
         let mut take = |index: usize, bytes| {
             let permits: &Permits = &connections[index];
             pin!(permits.acquire(bytes)).poll(&mut context).is_ready()
         };
-        assert!(take(0, 60) && take(0, 40), "one may have all of it");
+        assert!(take(0, 60) && take(0, 15), "one may have all but what is kept for others");
         assert!(!take(0, 1), "and no more");
         assert!(take(1, 50), "the first request of another one passes");
         assert!(!take(1, 1), "the second one waits");
-        connections[0].release(2, 100);
-        assert!(take(1, 50) && !take(1, 1) && take(2, 1));
-        connections[1].release(2, 100);
+        connections[0].release(2, 75);
+        assert!(take(1, 25) && !take(1, 1) && take(2, 1));
+        connections[1].release(2, 75);
         connections[2].release(1, 1);
         assert_eq!(budget.bytes.get(), 0);
         assert!(take(2, 70));
         drop(connections);
         assert_eq!(budget.bytes.get(), 0, "a dropped connection gives back what it had");
+    }
+
+    #[test]
+    fn all_connections_together_have_what_is_said_at_the_most() {
+        let budget = Rc::<Budget>::default();
+        let mut context = Context::from_waker(Waker::noop());
+        let longest = u64::from(crate::nbd::limits::REQUEST_BYTES_MAX);
+        let connections: Vec<_> = (0..SHARE_CONNECTIONS_MAX).map(|_| permits(&budget)).collect();
+        for bytes in [longest, 1 << 20, 128 << 10] {
+            for permits in connections.iter().cycle().take(3 * SHARE_CONNECTIONS_MAX) {
+                let _ = pin!(permits.acquire(bytes)).poll(&mut context);
+            }
+        }
+        let most = crate::nbd::limits::SHARE_BYTES_MAX;
+        assert!(budget.bytes() <= most, "{} of {most}", budget.bytes());
+    }
+
+    #[test]
+    fn long_first_requests_have_their_turns_and_are_not_overtaken() {
+        const LONG: u64 = 40 << 20;
+        let budget = Rc::new(Budget::new(64 << 20));
+        let connections: Vec<_> = (0..4).map(|_| permits(&budget)).collect();
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(pin!(connections[0].acquire(LONG)).poll(&mut context).is_ready());
+        let mut first = Box::pin(connections[1].acquire(LONG));
+        let mut second = Box::pin(connections[2].acquire(LONG));
+        assert!(first.as_mut().poll(&mut context).is_pending());
+        assert!(second.as_mut().poll(&mut context).is_pending());
+        // Who has something waits behind them; a short request of who has nothing does not.
+        assert!(pin!(connections[0].acquire(4096)).poll(&mut context).is_pending());
+        assert!(pin!(connections[3].acquire(4096)).poll(&mut context).is_ready());
+        connections[0].release(1, LONG);
+        assert!(second.as_mut().poll(&mut context).is_pending(), "it is not its turn");
+        assert!(first.as_mut().poll(&mut context).is_ready());
+        assert!(second.as_mut().poll(&mut context).is_pending(), "there is no room");
+        drop(second);
+        assert!(pin!(connections[3].acquire(4096)).poll(&mut context).is_ready(), "it has gone");
     }
 
     #[test]
@@ -224,16 +319,15 @@ mod tests {
             }
         }
         let budget = Rc::new(Budget::new(100));
-        let (one, two) =
-            (Permits::new(&budget, &Rc::default()), Permits::new(&budget, &Rc::default()));
+        let (one, two) = (permits(&budget), permits(&budget));
         let woken = std::sync::Arc::new(Count(Default::default()));
         let waker = Waker::from(std::sync::Arc::clone(&woken));
         let mut context = Context::from_waker(&waker);
-        assert!(pin!(one.acquire(90)).poll(&mut context).is_ready());
+        assert!(pin!(one.acquire(60)).poll(&mut context).is_ready());
         assert!(pin!(two.acquire(10)).poll(&mut context).is_ready());
         let mut waiting = pin!(two.acquire(50));
         assert!(waiting.as_mut().poll(&mut context).is_pending());
-        one.release(1, 90);
+        one.release(1, 60);
         assert_eq!(woken.0.load(std::sync::atomic::Ordering::Relaxed), 1);
         assert!(waiting.as_mut().poll(&mut context).is_ready());
     }

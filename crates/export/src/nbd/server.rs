@@ -13,7 +13,8 @@ use crate::nbd::connection::Connection;
 use crate::nbd::exports::Exports;
 use crate::nbd::handshake::negotiate;
 use crate::nbd::limits::{
-    ACCEPT_PAUSE, CONNECTIONS_MAX, DRAIN_TIME_MAX, NEGOTIATION_TIME_MAX, WATCH_INTERVAL,
+    ACCEPT_PAUSE, BYTES_INFLIGHT_MAX, CONNECTIONS_MAX, DRAIN_TIME_MAX, NEGOTIATION_TIME_MAX,
+    WATCH_INTERVAL,
 };
 use crate::nbd::link::{Control, Link};
 use crate::nbd::permits::Share;
@@ -64,15 +65,25 @@ impl Drop for Place {
     }
 }
 
-/// What a server may be told; by default nothing.
-#[derive(Clone, Default)]
+/// What a server may be told; by default what [`limits`](crate::nbd::limits) say.
+#[derive(Clone)]
 pub struct Settings {
     /// The server's certificate; without it there is no TLS.
     pub tls: Option<Tls>,
     /// How long a client may ask for nothing; without it for ever, since a disk may well be idle.
     pub idle_max: Option<Nanos>,
+    /// Memory of one connection's requests in progress, in bytes; at least
+    /// [`INFLIGHT_BYTES_MIN`](crate::nbd::limits::INFLIGHT_BYTES_MIN).
+    pub inflight_bytes_max: u64,
     /// What it has together with other servers of its thread.
     pub share: Rc<Share>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        let inflight_bytes_max = BYTES_INFLIGHT_MAX;
+        Self { tls: None, idle_max: None, inflight_bytes_max, share: Rc::default() }
+    }
 }
 
 /// Serves exports to the clients of any number of listeners, on one thread.
@@ -198,8 +209,9 @@ impl<E: Export> Server<E> {
             Ok((seat, session)) => {
                 let (runtime, export) = (Rc::clone(&self.runtime), Rc::clone(seat.export()));
                 let (name, export) = (export.name().to_owned(), export.for_client());
-                let (guard, budget) = ((seat, place), &self.settings.share.budget);
-                let connection = Connection::new(runtime, link, export, session, budget, guard);
+                let Settings { share, inflight_bytes_max, .. } = &self.settings;
+                let (guard, memory) = ((seat, place), (&share.budget, *inflight_bytes_max));
+                let connection = Connection::new(runtime, link, export, session, memory, guard);
                 (Some(name), connection.run().await)
             }
             Err(end) => {

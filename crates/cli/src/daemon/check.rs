@@ -1,0 +1,167 @@
+//! What no type says of a configuration: ranges, forms, and what contradicts something else; each with its place.
+
+use std::path::Path;
+
+use forebay_export::nbd::limits::INFLIGHT_BYTES_MIN;
+use toml::de::{DeTable, DeValue};
+
+use super::config::{Config, REACTORS_MAX, SOCKET_PATH_BYTES_MAX};
+use crate::Result;
+use crate::failure::Failure;
+use crate::machine;
+use crate::text;
+
+/// Line and column of a byte, both from 1 on.
+fn place(text: &str, at: usize) -> String {
+    let before = text.get(..at.min(text.len())).unwrap_or_default();
+    let line = before.matches('\n').count() + 1;
+    let column = before.rsplit('\n').next().map_or(0, |rest| rest.chars().count()) + 1;
+    format!("line {line}, column {column}")
+}
+
+/// Where the value of a key begins; the entry of a list if `index` names one. Nowhere if it is not set.
+fn place_of(text: &str, key: &str, index: Option<usize>) -> Option<String> {
+    let document = DeTable::parse(text).ok()?;
+    let (mut table, mut found) = (document.get_ref(), None);
+    for name in key.split('.') {
+        let (_, value) = table.iter().find(|(known, _)| known.get_ref() == name)?;
+        found = Some(value);
+        if let DeValue::Table(below) = value.get_ref() {
+            table = below;
+        }
+    }
+    let mut value = found?;
+    if let (Some(index), DeValue::Array(entries)) = (index, value.get_ref()) {
+        value = entries.get(index)?;
+    }
+    Some(place(text, value.span().start))
+}
+
+/// What is wrong with the value of a key, and where that is; a default is never wrong.
+fn at(text: &str, key: &str, index: Option<usize>, failure: Failure) -> Failure {
+    match place_of(text, key, index) {
+        Some(place) => failure.on(place),
+        None => failure,
+    }
+}
+
+/// Refuses what cannot be used.
+pub(super) fn check(text: &str, config: &Config) -> Result<()> {
+    let wrong = |key: &str, failure: Failure| Err(at(text, key, None, failure));
+    config.control_mode().map_err(|failure| at(text, "control.mode", None, failure))?;
+    let mut paths = vec![
+        ("state_dir", &config.state_dir, "/var/lib/forebay"),
+        ("run_dir", &config.run_dir, "/run/forebay"),
+        ("control.socket", &config.control.socket, "/run/forebay/control.sock"),
+    ];
+    if let Some(tls) = &config.tls {
+        paths.push(("tls.certificate", &tls.certificate, "/etc/forebay/server.pem"));
+        paths.push(("tls.key", &tls.key, "/etc/forebay/server.key"));
+        paths.extend(
+            tls.client_ca.iter().map(|path| ("tls.client_ca", path, "/etc/forebay/ca.pem")),
+        );
+    }
+    for (key, path, example) in paths {
+        if !path.is_absolute() {
+            let what = format!("{key} is {}, which is not absolute", path.display());
+            return wrong(
+                key,
+                Failure::new(what).hint(format!("write it from the root on: {example}")),
+            );
+        }
+    }
+    check_limits(text, config)?;
+    if config.host_id.as_ref().is_some_and(|id| machine::parse_id(id).is_none()) {
+        return wrong(
+            "host_id",
+            Failure::new("host_id is not 32 hexadecimal digits")
+                .hint("make one with `uuidgen | tr -d -`"),
+        );
+    }
+    if config.devices.replace_failing && config.devices.health_s == 0 {
+        return wrong(
+            "devices.replace_failing",
+            Failure::new("devices.replace_failing is set, and SSDs are never asked how they are")
+                .hint("leave devices.health_s out, or say after how many seconds they are asked"),
+        );
+    }
+    for (index, pattern) in config.devices.scan.iter().enumerate() {
+        let wrong = |failure: Failure| Err(at(text, "devices.scan", Some(index), failure));
+        if let Err(error) = glob::Pattern::new(pattern) {
+            let what = format!("the pattern {pattern:?} in devices.scan: {error}");
+            return wrong(Failure::new(what).hint("patterns are as in /dev/disk/by-id/nvme-*"));
+        }
+        if !Path::new(pattern).is_absolute() {
+            let what = format!("the pattern {pattern:?} in devices.scan is not absolute");
+            return wrong(Failure::new(what).hint("write it from the root on: /dev/disk/by-id/*"));
+        }
+    }
+    Ok(())
+}
+
+/// The same of what has a range.
+fn check_limits(text: &str, config: &Config) -> Result<()> {
+    let wrong = |key: &str, failure: Failure| Err(at(text, key, None, failure));
+    let length = config.control.socket.as_os_str().len();
+    if length > SOCKET_PATH_BYTES_MAX {
+        let what = format!(
+            "control.socket has {length} bytes, and a socket's path at most {SOCKET_PATH_BYTES_MAX}"
+        );
+        return wrong(
+            "control.socket",
+            Failure::new(what).hint("choose a shorter path: /run/forebay/control.sock"),
+        );
+    }
+    if config.reactors.is_some_and(|count| count.get() > REACTORS_MAX) {
+        return wrong(
+            "reactors",
+            Failure::new(format!("reactors is more than {REACTORS_MAX}"))
+                .hint("one per core is the most that is of use; leave the key out"),
+        );
+    }
+    let exports = &config.exports;
+    if exports.inflight_bytes_max < INFLIGHT_BYTES_MIN {
+        return wrong(
+            "exports.inflight_bytes_max",
+            Failure::new(format!(
+                "exports.inflight_bytes_max is {}, and one of the longest requests takes \
+                 {INFLIGHT_BYTES_MIN}",
+                exports.inflight_bytes_max
+            ))
+            .hint(format!("use {INFLIGHT_BYTES_MIN} or more; without the key it is twice as much")),
+        );
+    }
+    if exports.memory_bytes_max < exports.inflight_bytes_max {
+        let mine = place_of(text, "exports.memory_bytes_max", None).is_some();
+        let key = if mine { "exports.memory_bytes_max" } else { "exports.inflight_bytes_max" };
+        return wrong(
+            key,
+            Failure::new(format!(
+                "exports.memory_bytes_max is {}, which is less than one client may have \
+                 (exports.inflight_bytes_max, {})",
+                exports.memory_bytes_max, exports.inflight_bytes_max
+            ))
+            .hint("make it larger, or exports.inflight_bytes_max smaller"),
+        );
+    }
+    Ok(())
+}
+
+/// What is wrong in a text, and where.
+pub(super) fn explain(text: &str, error: &toml::de::Error) -> Failure {
+    let start = error.span().map_or(0, |span| span.start);
+    let message = error.message().replace('\n', ", ");
+    let failure = Failure::new(format!("{}: {message}", place(text, start)));
+    // "unknown field `scn`, expected `scan` or `wait_s`"
+    let mut named = message.split('`').skip(1).step_by(2);
+    let is_unknown = ["unknown field", "unknown variant"].iter().any(|it| message.starts_with(it));
+    let Some(unknown) = named.next().filter(|_| is_unknown) else {
+        return failure.hint("docs/user/reference.md lists the keys");
+    };
+    match text::nearest(unknown, named).strip_prefix("did you mean ") {
+        Some(nearest) => {
+            failure.hint(format!("did you mean `{}`?", nearest.trim_end_matches("? ")))
+        }
+        None => failure.hint("docs/user/reference.md lists the keys"),
+    }
+}
