@@ -23,7 +23,7 @@ pub use crate::space::{Priority, Space};
 pub use crate::states::{PoolHealth, PoolState, VolumeState};
 pub use crate::wear::WriteBudget;
 pub use job::{Done, Job, JobState, Stop, Stopping};
-pub use plan::{DevicePlan, Plan, Room};
+pub use plan::{DevicePlan, Plan, PlannedMember, PoolPlan, Room};
 pub use report::{
     Bypassed, Event, Events, EventsQuery, Memory, PoolStats, Severity, Stats, Status, VolumeStats,
 };
@@ -108,88 +108,6 @@ pub struct CreatePool {
     /// Only say what would be done.
     #[serde(default)]
     pub dry_run: bool,
-}
-
-/// What a new pool is, or would be.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct PoolPlan {
-    /// See [`SCHEMA`].
-    pub schema: u32,
-    /// Its name.
-    pub name: Name,
-    /// Its identity; empty as long as it is a plan.
-    pub id: String,
-    /// Whether it was made.
-    pub done: bool,
-    /// Its members.
-    pub members: Vec<PlannedMember>,
-    /// Copies of dirty data, and of clean data.
-    pub dirty_copies: u8,
-    /// Copies of clean data.
-    pub clean_copies: u8,
-    /// Bytes of a segment.
-    pub segment_bytes: u64,
-    /// Bytes of all segments.
-    pub capacity_bytes: u64,
-    /// Bytes of clean data that fit, if nothing is dirty: no cache device has two copies of a block.
-    #[serde(default)]
-    pub clean_bytes: u64,
-    /// Bytes of dirty data that fit, if nothing is clean.
-    #[serde(default)]
-    pub dirty_bytes: u64,
-    /// Memory of the index when the cache is full of pieces of 64 KiB, the usual case.
-    #[serde(default)]
-    pub index_bytes_usual: u64,
-    /// The same with pieces of 4 KiB.
-    #[serde(default)]
-    pub index_bytes_dense: u64,
-    /// The most memory that the index takes; at it the cache takes in less.
-    pub index_bytes_max: u64,
-    /// Bytes of cache that this is enough for if all of it is pieces of 4 KiB far from each other.
-    #[serde(default)]
-    pub sparse_cache_bytes: u64,
-    /// Memory in which the pool remembers what is asked for.
-    #[serde(default)]
-    pub policy_bytes: u64,
-    /// Size of the tier in RAM.
-    #[serde(default)]
-    pub ram_bytes: u64,
-    /// Memory that it takes, with what is needed to find things in it.
-    #[serde(default)]
-    pub ram_memory_bytes: u64,
-    /// The most that requests of clients, populations and destaging take, of all pools together.
-    #[serde(default)]
-    pub buffers_bytes_max: u64,
-    /// The most of all of these.
-    #[serde(default)]
-    pub total_bytes_max: u64,
-    /// Memory of the machine, or what the daemon may have of it; `null` where the system does not tell.
-    #[serde(default)]
-    pub machine_bytes: Option<u64>,
-    /// Bytes of cache that this is enough for beside other pools, with this RAM tier.
-    #[serde(default)]
-    pub machine_cache_bytes: u64,
-    /// Bytes a day that may be written to all cache devices; 0: as many as come.
-    #[serde(default)]
-    pub write_budget_bytes_per_day: u64,
-}
-
-impl PoolPlan {
-    /// Memory that is the pool's alone, at the most.
-    pub fn promised_bytes(&self) -> u64 {
-        self.index_bytes_max + self.policy_bytes + self.ram_memory_bytes
-    }
-}
-
-/// One cache device of a plan.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct PlannedMember {
-    /// Where it is.
-    pub path: PathBuf,
-    /// Its size.
-    pub size_bytes: u64,
-    /// Its segments.
-    pub segments: u32,
 }
 
 /// `PATCH /api/v1/pools/{pool}`: settings that change while it serves. Those that are fixed when a

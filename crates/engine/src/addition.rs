@@ -407,6 +407,16 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_bound_of_the_index_that_was_asked_for_stays_as_far_below_what_is_usual() {
+        const TIB: u64 = 1 << 40;
+        let usual = index_memory_for;
+        assert_eq!(widened(usual(TIB), TIB, 2 * TIB), usual(2 * TIB));
+        assert_eq!(widened(usual(TIB) / 2, TIB, 2 * TIB), usual(2 * TIB) - usual(TIB) / 2);
+        assert_eq!(widened(usual(4 * TIB), TIB, 2 * TIB), usual(4 * TIB), "never less");
+        assert_eq!(widened(usual(TIB) / 2, TIB, TIB / 2), usual(TIB) / 2, "never less");
+    }
+
+    #[test]
     fn the_first_gap_that_is_large_enough_gives_the_numbers() {
         let member = |(base, count)| MemberRecord {
             device: DeviceId([base as u8; 16]),
