@@ -12,9 +12,9 @@ use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use common::daemon::{Daemon, VOLUME_BYTES, content, served, until_served};
+use common::daemon::{Daemon, VOLUME_BYTES, assert_short, content, served, until_served};
 use common::{Client, forebay, run, signal, stderr};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 
@@ -134,7 +134,12 @@ fn who_connects_between_two_daemons_is_served_by_the_second() {
     client.write(0, &newest).unwrap();
     drop(client);
     let files = (inode(&socket), inode(&control));
-    for end in ["TERM", "KILL", "TERM"] {
+    let mut times = Vec::new();
+    for (turn, end) in ["TERM", "KILL", "TERM", "KILL", "TERM"].into_iter().enumerate() {
+        if turn > 1 {
+            daemon.update();
+        }
+        let began = Instant::now();
         signal(running.0.id(), end);
         assert_eq!(running.0.wait().unwrap().success(), end == "TERM");
         // Nobody is there, and nobody is refused.
@@ -150,6 +155,9 @@ fn who_connects_between_two_daemons_is_served_by_the_second() {
         });
         running = manager.start(&daemon);
         assert!(reader.join().unwrap() == newest, "after {end}");
+        times.push(began.elapsed());
+        let program = std::fs::read_link(format!("/proc/{}/exe", running.0.id())).unwrap();
+        assert_eq!(program.starts_with(&daemon.dir.0), turn > 1, "another program took over");
         assert!(status.0.wait().unwrap().success());
         let mut hello = [0; 8];
         over_tcp.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
@@ -159,6 +167,7 @@ fn who_connects_between_two_daemons_is_served_by_the_second() {
         assert!(daemon.tell(&["events"]).contains("3 sockets passed in"));
         assert_eq!(warnings(&daemon), [""; 0]);
     }
+    assert_short("from the signal to the answer of the next daemon", times);
     // What is exported no more is kept no more, and its file is gone.
     daemon.tell(&["export", "remove", "fast/vm"]);
     manager.until("FDSTOREREMOVE=1\nFDNAME=fast/vm");
