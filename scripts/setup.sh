@@ -40,12 +40,18 @@ find_missing_test() {
     needs_command qemu-io qemu-utils
     needs_command nbdkit nbdkit
     needs_command valgrind valgrind
+    needs_command strace strace
+    needs_command systemd-analyze systemd
+    needs_command setpriv util-linux
+    needs_command unshare util-linux
+    needs_command script bsdutils
     # Of administrators, who have these places in their PATH.
     local PATH=$PATH:/usr/sbin:/sbin
     needs_command mkfs.ext4 e2fsprogs
     needs_command mkfs.xfs xfsprogs
     needs_command mkfs.btrfs btrfs-progs
     needs_command nbd-client nbd-client
+    needs_command losetup mount
 }
 
 find_missing_lint() {
@@ -144,7 +150,7 @@ install_rust
 case $purpose in
 test)
     find_missing_test
-    install_missing || say "going on: each test that needs them says so and is skipped"
+    install_missing || say "going on: each test that needs them says so and is skipped, or fails with CI=true"
     ;;
 lint)
     find_missing_lint

@@ -39,7 +39,7 @@ fn have(what: &str, programs: &[&str]) -> bool {
     };
     let missing = programs.iter().find(is_there);
     if let Some(program) = missing {
-        println!("skipped: {what}: there is no {program}");
+        common::skip(program, &format!("{what}: there is no {program}"));
     }
     missing.is_none()
 }

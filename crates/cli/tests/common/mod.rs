@@ -220,14 +220,23 @@ pub fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// Whether a program can be started; if not, says that a test is skipped.
+/// Whether a program can be started; if not, says that a test is skipped. Where everything is to run (`CI=true`, as
+/// .ci/run has it) the test fails instead, unless the program is only out of this user's reach.
 pub fn have(program: &str) -> bool {
     let found =
         Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
     if found.is_err() {
-        println!("skipped: there is no {program}");
+        skip(program, &format!("there is no {program}"));
     }
     found.is_ok()
+}
+
+/// Says that a test is skipped for the lack of a program that `scripts/setup.sh test` installs.
+pub fn skip(program: &str, why: &str) {
+    let is_hidden = ["/usr/sbin", "/sbin"].iter().any(|dir| Path::new(dir).join(program).exists());
+    let must_run = std::env::var("CI").is_ok_and(|value| value == "true");
+    assert!(!must_run || is_hidden, "{why}: `scripts/setup.sh test` installs it");
+    println!("skipped: {why}");
 }
 
 /// A client of the NBD protocol: one request at a time.
