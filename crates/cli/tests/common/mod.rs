@@ -272,8 +272,20 @@ impl Client {
     }
 
     fn request(&mut self, kind: u16, offset: u64, len: u32, data: &[u8]) -> std::io::Result<()> {
+        self.flagged(kind, 0, offset, len, data)
+    }
+
+    /// A request without an answer of its own, with flags of the command.
+    pub fn flagged(
+        &mut self,
+        kind: u16,
+        flags: u16,
+        offset: u64,
+        len: u32,
+        data: &[u8],
+    ) -> std::io::Result<()> {
         let mut head = Vec::from(0x2560_9513u32.to_be_bytes());
-        head.extend([0, 0]);
+        head.extend(flags.to_be_bytes());
         head.extend(kind.to_be_bytes());
         head.extend([7; 8]);
         head.extend(offset.to_be_bytes());
