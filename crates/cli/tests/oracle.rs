@@ -156,3 +156,37 @@ fn random_requests_get_the_answers_of_nbdkit() {
         server.stop();
     }
 }
+
+/// Reads, trims, prefetches and zeroes beyond the end. Two answers differ on purpose: nbdkit's memory has no sectors, and
+/// takes what is not aligned, which here is refused as the protocol has it for the smallest block.
+#[test]
+fn what_lies_outside_is_refused_as_nbdkit_refuses_it() {
+    if !have("nbdkit") {
+        return;
+    }
+    let dir = Dir::new("oracle-errors");
+    let server = Server::start(create(&dir), &dir);
+    let nbdkit = Nbdkit::start(&dir);
+    let (mut ours, mut theirs) = (Client::connect(&server.socket), Client::connect(&nbdkit.1));
+    let mut ask = |kind, flags, offset, len, data: &[u8]| {
+        let errno = |client: &mut Client| {
+            client.flagged(kind, flags, offset, len, data).err().and_then(|it| it.raw_os_error())
+        };
+        (errno(&mut ours), errno(&mut theirs))
+    };
+    for (offset, len) in [(SIZE, 512), (SIZE - 512, 1024), (u64::MAX - 511, 512)] {
+        for (kind, flags) in [(0, 0), (4, 0), (4, FUA), (5, 0), (6, 0), (6, 2), (6, 3)] {
+            let (mine, judge) = ask(kind, flags, offset, len, &[]);
+            assert!(mine.is_some(), "{kind} {flags} {offset} {len}");
+            assert_eq!(mine, judge, "{kind} {flags} {offset} {len}");
+        }
+        let (mine, judge) = ask(1, 0, offset, len, &vec![1; len as usize]);
+        assert_eq!((mine, judge), (Some(libc::ENOSPC), Some(libc::ENOSPC)), "{offset} {len}");
+    }
+    for (kind, flags) in [(4, 0), (4, FUA), (6, 16), (6, 16 | FUA)] {
+        assert!(ask(kind, flags, 4096, 512, &[]).1.is_none(), "nbdkit takes {kind} {flags}");
+    }
+    assert_eq!(ask(4, 0, 1, 512, &[]), (Some(libc::EINVAL), None), "not aligned");
+    drop((ours, theirs));
+    server.stop();
+}
