@@ -39,12 +39,15 @@ fn state_name(state: JobState) -> &'static str {
 
 /// How far work under way is, or what it waits for.
 pub(super) fn how_far(job: &Job) -> String {
-    let left = text::bytes(job.left_bytes);
+    // More than there was if clients write: nothing of what there was can be said to be done then.
+    let done = text::bytes(job.total_bytes.saturating_sub(job.left_bytes));
+    let total = text::bytes(job.total_bytes);
+    let left = format!("{done} of {total} done, {} left", text::bytes(job.left_bytes));
     if !job.waits_for.is_empty() {
-        return format!("{left} left; waits for {}", job.waits_for);
+        return format!("{left}; waits for {}", job.waits_for);
     }
     let to_go = job.left_s.map_or("-".to_owned(), |seconds| format!("{seconds} s"));
-    format!("{left} left, {}/s, {to_go} to go", text::bytes(job.rate_bytes_per_s))
+    format!("{left}, {}/s, {to_go} to go", text::bytes(job.rate_bytes_per_s))
 }
 
 fn row(job: &Job) -> Vec<String> {
@@ -56,6 +59,7 @@ fn row(job: &Job) -> Vec<String> {
     vec![
         job.number.to_string(),
         state_name(job.state).to_owned(),
+        text::bytes(job.total_bytes),
         text::bytes(job.left_bytes),
         format!("{}/s", text::bytes(job.rate_bytes_per_s)),
         job.left_s.map_or("-".to_owned(), |seconds| format!("{seconds} s")),
@@ -65,7 +69,7 @@ fn row(job: &Job) -> Vec<String> {
 
 fn print(jobs: &[Job]) {
     let rows: Vec<_> = jobs.iter().map(row).collect();
-    say(table(&["JOB", "STATE", "LEFT", "RATE", "TO GO", "WHAT"], &rows));
+    say(table(&["JOB", "STATE", "TOTAL", "LEFT", "RATE", "TO GO", "WHAT"], &rows));
 }
 
 /// Runs the command.

@@ -60,7 +60,10 @@ impl Daemon {
         }
         self.refuse_stranded()?;
         let (it, counted) = (Rc::clone(self), Rc::clone(self));
-        let left = move || counted.dirty_bytes();
+        let left = move || {
+            let pools = counted.open_pools();
+            pools.iter().map(|(_, open)| open.pool.blocks().1 * BLOCK_BYTES).sum()
+        };
         let job = self.jobs.begin(Aim::Stop, left, |job| async move { it.destage_all(&job).await });
         let description = self.jobs.look(&job);
         let it = Rc::clone(self);

@@ -10,10 +10,11 @@ use forebay_control::api::{Done, Job as Description, JobState, Mode};
 use forebay_control::error::{ApiError, Code};
 use forebay_control::name::{Name, VolumeName};
 use forebay_device::real::reactor::Reactor;
-use forebay_device::runtime::{Nanos, Runtime, SECOND};
+use forebay_device::runtime::{Nanos, Runtime};
 use forebay_engine::ids::DeviceId;
 
 use super::describe::mode_name;
+use super::pace::Pace;
 use crate::Result;
 use crate::failure::Failure;
 use crate::flag::Flag;
@@ -138,11 +139,14 @@ pub(super) struct Job {
     total_bytes: u64,
     /// Asks what is left, as long as it is under way.
     left: RefCell<Option<Box<dyn Fn() -> u64>>>,
+    pace: RefCell<Pace>,
     cancelled: Flag,
     ended: Flag,
     /// Raised when somebody was told how it has ended.
     told: Flag,
     took: Cell<Nanos>,
+    /// What was left when it ended.
+    left_at_end: Cell<u64>,
     outcome: RefCell<Option<Result<()>>>,
 }
 
@@ -171,15 +175,21 @@ impl Job {
             Some(Err(_)) if self.cancelled.is_raised() => (JobState::Cancelled, None),
             Some(Err(failure)) => (JobState::Failed, Some(ApiError::from(failure.clone()))),
         };
-        let span = if outcome.is_some() { self.took.get() } else { now - self.started };
         let left = self.left.borrow().as_ref().map(|left| left());
         let left_bytes = match state {
             JobState::Done => 0,
-            _ => left.unwrap_or(self.total_bytes),
+            _ => left.unwrap_or(self.left_at_end.get()),
         };
-        let moved = u128::from(self.total_bytes.saturating_sub(left_bytes));
-        let rate = moved * u128::from(SECOND) / u128::from(span.max(1));
-        let rate_bytes_per_s = u64::try_from(rate).unwrap_or(u64::MAX);
+        // What has ended says how fast it was as a whole, what is under way how fast it is.
+        let whole = || {
+            let mut pace = Pace::default();
+            pace.note(0, self.total_bytes);
+            pace.rate(self.took.get(), left_bytes)
+        };
+        let rate_bytes_per_s = match state {
+            JobState::Running => self.pace.borrow().rate(now, left_bytes),
+            _ => whole(),
+        };
         Description {
             number: self.number,
             what: self.aim.to_string(),
@@ -187,10 +197,20 @@ impl Job {
             total_bytes: self.total_bytes,
             left_bytes,
             rate_bytes_per_s,
-            left_s: left_bytes.checked_div(rate_bytes_per_s),
+            left_s: match state {
+                JobState::Done => Some(0),
+                _ => left_bytes.checked_div(rate_bytes_per_s),
+            },
             waits_for: String::new(),
             error,
             joined: false,
+        }
+    }
+
+    /// Takes a look at how far it is; its rate is made of these.
+    fn note_pace(&self, now: Nanos) {
+        if let Some(left) = self.left.borrow().as_ref() {
+            self.pace.borrow_mut().note(now, left());
         }
     }
 
@@ -211,7 +231,8 @@ impl Jobs {
         Jobs { reactor: Rc::clone(reactor), list: RefCell::default(), last: Cell::new(0) }
     }
 
-    /// Begins `work`; `left` tells how many bytes there are to go.
+    /// Begins `work`; `left` tells how many bytes there are to go. What origins were given and have not
+    /// flushed counts as gone, for that is proven in steps of seconds and would make no rate.
     pub(super) fn begin<F>(
         &self,
         aim: Aim,
@@ -229,12 +250,15 @@ impl Jobs {
             started: self.reactor.now(),
             total_bytes: left(),
             left: RefCell::new(Some(Box::new(left))),
+            pace: RefCell::default(),
             cancelled: Flag::default(),
             ended: Flag::default(),
             told: Flag::default(),
             took: Cell::new(0),
+            left_at_end: Cell::new(0),
             outcome: RefCell::default(),
         });
+        job.note_pace(job.started);
         self.forget_old();
         self.list.borrow_mut().insert(number, Rc::clone(&job));
         let begun = Rc::clone(&job);
@@ -242,12 +266,19 @@ impl Jobs {
         self.reactor.spawn(Box::pin(async move {
             let outcome = work.await;
             job.took.set(reactor.now() - job.started);
-            *job.outcome.borrow_mut() = Some(outcome);
             // It may hold what it is about.
-            drop(job.left.take());
+            let left = job.left.take();
+            job.left_at_end.set(left.map_or(0, |left| left()));
+            *job.outcome.borrow_mut() = Some(outcome);
             job.ended.raise();
         }));
         begun
+    }
+
+    /// Takes a look at how far all are that are under way.
+    pub(super) fn note_pace(&self) {
+        let now = self.reactor.now();
+        self.running().iter().for_each(|job| job.note_pace(now));
     }
 
     /// How a job of ours is.

@@ -23,6 +23,7 @@ pub(crate) mod journal;
 mod log;
 mod memory;
 mod notify;
+mod pace;
 mod patience;
 mod plan;
 mod pools;

@@ -209,6 +209,7 @@ impl Daemon {
     pub(super) async fn keep_looking(self: Rc<Self>) {
         while self.runtime().sleep(LOOK_INTERVAL).await.result.is_ok() {
             let now = self.reactor.now();
+            self.jobs.note_pace();
             for (name, slot) in self.slots.borrow().iter() {
                 let Some(open) = slot.open() else { continue };
                 let Some(what) = open.look(now) else { continue };

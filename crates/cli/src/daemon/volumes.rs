@@ -539,7 +539,7 @@ impl Daemon {
         self.journal.note("volume-mode", name, what);
         let comes_home = !engine_mode(body.mode).writes_back();
         let owed = Rc::clone(&volume);
-        let left = move || if comes_home { owed.unproven_blocks() * BLOCK_BYTES } else { 0 };
+        let left = move || if comes_home { owed.owed_blocks() * BLOCK_BYTES } else { 0 };
         let job = self.jobs.begin(aim, left, |job| async move {
             if !comes_home {
                 return Ok(());
@@ -619,7 +619,7 @@ impl Daemon {
             return Ok(job);
         }
         let owed = Rc::clone(&volume);
-        let left = move || owed.unproven_blocks() * BLOCK_BYTES;
+        let left = move || owed.owed_blocks() * BLOCK_BYTES;
         let job = self.jobs.begin(aim, left, |job| async move { destage(&job, &volume).await });
         Ok(self.jobs.look(&job))
     }
@@ -648,7 +648,7 @@ impl Daemon {
         }
         let volume = open.volume(name).ok();
         let owed = volume.clone();
-        let left = move || owed.as_ref().map_or(0, |volume| volume.unproven_blocks() * BLOCK_BYTES);
+        let left = move || owed.as_ref().map_or(0, |volume| volume.owed_blocks() * BLOCK_BYTES);
         let (it, name) = (Rc::clone(self), name.clone());
         let job = self.jobs.begin(aim, left, |job| async move {
             // Most of it while clients of other volumes may still come; this part can be cancelled.

@@ -29,9 +29,9 @@ pub struct Job {
     pub state: JobState,
     /// Bytes that were to be moved when it began; more may have come.
     pub total_bytes: u64,
-    /// Bytes that are left.
+    /// Bytes that are left. With none left it may still be under way: what was moved becomes durable then.
     pub left_bytes: u64,
-    /// Bytes a second so far.
+    /// Bytes a second over the last ten seconds; of what has ended, over all of its time.
     pub rate_bytes_per_s: u64,
     /// Seconds to go at this rate; `null` while nobody can tell.
     pub left_s: Option<u64>,
