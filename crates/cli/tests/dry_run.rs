@@ -125,7 +125,7 @@ fn every_change_says_what_it_would_do_and_does_not_do_it() {
     // Each fails as the change itself would.
     for dry in [&["--dry-run"][..], &["--yes"]] {
         let with = |rest: &[&'static str]| [rest, dry].concat();
-        daemon.refused(&with(&["pool", "destroy", "fast"]), "has volumes", "volume remove");
+        daemon.refused(&with(&["pool", "destroy", "fast"]), "is exported", "export remove");
         daemon.refused(&with(&["volume", "remove", "fast/vm"]), "is exported", "export remove");
         daemon.refused(&with(&["pool", "destroy", "none"]), "there is no pool", "pool list");
     }

@@ -71,7 +71,7 @@ fn wrong_commands_are_refused_with_reason_and_remedy() {
     daemon.tell(&["export", "add", "fast/v"]);
     daemon.refused(&["export", "add", "fast/v"], "exported already", "export remove fast/v");
     daemon.refused(&["pool", "destroy", "fast"], "needs a confirmation", "--yes");
-    daemon.refused(&["pool", "destroy", "fast", "--yes"], "has volumes", "volume remove fast/v");
+    daemon.refused(&["pool", "destroy", "fast", "--yes"], "is exported", "export remove fast/v");
     daemon.refused(&["explain", "origin-mising"], "no code", "did you mean origin-missing?");
     daemon.stop();
     daemon.refused(&["status"], "no daemon answers", "forebay serve");

@@ -267,6 +267,8 @@ fn tables_and_errors() {
     world.show(&["pool", "list"]);
     world.show(&["pool", "import"]);
     world.show(&["volume", "flush", "fast/vm"]);
+    world.show(&["job", "list"]);
+    world.show(&["job", "show", "1"]);
     world.show(&["pool", "device", "can-i-pull", "fast", &first]);
     world.show(&["explain", "origin-missing"]);
     assert_narrow(&world.all);
@@ -298,6 +300,8 @@ fn tables_and_errors() {
     world.show(&["volume", "add", "none/vm", "--origin", &disk]);
     world.show(&["volume", "show", "fast/none"]);
     world.show(&["volume", "remove", "fast/vm", "--yes"]);
+    world.show(&["job", "show", "77"]);
+    world.show(&["job", "cancel", "1"]);
     world.show(&["export", "add", "fast/vm"]);
     world.show(&["export", "add", "fast/none"]);
     world.show(&["export", "remove", "fast/none"]);

@@ -102,7 +102,7 @@ pub(crate) enum Command {
         #[arg(long)]
         dry_run: bool,
     },
-    /// Erase a pool without volumes from its devices
+    /// Bring all data of a pool home and erase it from its devices
     Destroy {
         /// Its name
         name: Name,
@@ -434,11 +434,20 @@ pub(crate) fn run(command: Command, asking: &Asking) -> Result<()> {
             // There is something to confirm only if there is such a pool.
             let pool: One<Pool> = daemon.get(&format!("/api/v1/pools/{name}"))?;
             let members = pool.item.members.len();
-            let what = format!("Destroying pool \"{name}\" erases it from {members} cache devices");
+            let mut what =
+                format!("Destroying pool \"{name}\" erases it from {members} cache devices");
+            if !pool.item.volumes.is_empty() {
+                let names = pool.item.volumes.iter().map(|volume| volume.name.to_string());
+                let names = names.collect::<Vec<_>>().join(", ");
+                what.push_str(&format!("; what is on the origins of {names} stays there, whole"));
+            }
             confirm(name.as_str(), &what, yes)?;
             let body = Confirm { confirm: name.to_string() };
-            let done: Done = daemon.post(&format!("/api/v1/pools/{name}/destroy"), &body)?;
-            finish(&daemon, &done);
+            let job: One<Job> = daemon.post(&format!("/api/v1/pools/{name}/destroy"), &body)?;
+            let job = daemon.follow(job)?;
+            daemon.print(&job, |_| {
+                tell(format_args!("pool \"{name}\" is gone; its cache devices are free"));
+            });
         }
     }
     Ok(())

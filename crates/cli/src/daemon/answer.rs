@@ -57,7 +57,7 @@ impl Daemon {
                 self.change(reply, |it| async move { it.export_pool(name.as_str()).await });
             }
             Call::DestroyPool(name, body, reply) => {
-                self.change(reply, |it| async move { it.destroy_pool(name.as_str(), &body).await });
+                self.change(reply, |it| async move { it.destroy_pool(&name, &body).map(One::of) });
             }
             Call::ReplaceDevice(pool, body, reply) => {
                 self.change(reply, |it| async move {

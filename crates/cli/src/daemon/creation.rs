@@ -1,4 +1,4 @@
-//! Pools made and erased: what is on the devices, and what the state directory knows of it.
+//! Pools made: what is on the devices, and what the state directory knows of it.
 //!
 //! The order of a creation is: a note of the intent, the devices, the witness, the record, and the
 //! note is gone. Whatever ends it on the way leaves the note, and a failure or the next start either
@@ -39,12 +39,15 @@ fn record_of(intent: &Intent, id: String) -> Record {
         places: BTreeMap::new(),
         spares: BTreeMap::new(),
         replacing: None,
+        destroying: false,
         replaced: BTreeSet::new(),
     }
 }
 
 /// Takes the superblocks off a device; without them the rest means nothing.
-async fn erase(device: &dyn BlockDevice) -> std::result::Result<(), forebay_device::IoError> {
+pub(super) async fn erase(
+    device: &dyn BlockDevice,
+) -> std::result::Result<(), forebay_device::IoError> {
     for slot in 0..2 {
         let zeroes = Buf::zeroed(SUPERBLOCK_BYTES).freeze();
         device.write(Layout::superblock_offset(slot), zeroes).done().await?;
@@ -156,22 +159,5 @@ impl Daemon {
             None => {}
         }
         self.state.settle(intent).await
-    }
-
-    /// Erases a pool from its devices.
-    pub(super) async fn erase(&self, ssds: &[PathBuf], id: &str) -> Result<()> {
-        let members = self.open_members(ssds).await?;
-        for (path, device) in members.list() {
-            let found = read_superblock(&*device).await?;
-            if found.pool.to_string() != id {
-                let what = format!("{} is of another pool by now", path.display());
-                return Err(Failure::new(what));
-            }
-        }
-        for (path, device) in members.list() {
-            let erased = erase(&*device).await;
-            erased.map_err(|error| Failure::io(format!("erase {}", path.display()), error))?;
-        }
-        Ok(())
     }
 }

@@ -300,6 +300,7 @@ impl Daemon {
     pub(super) fn in_the_way_of(&self, aim: &Aim) -> String {
         let is_meant = |volume: &api::Volume| match aim {
             Aim::Stop => volume.dirty_bytes.is_some_and(|bytes| bytes > 0),
+            Aim::Destroy(pool) => volume.name.pool == *pool,
             aim => aim.volume() == Some(&volume.name),
         };
         let fails = |volume: &api::Volume| match volume.state {

@@ -35,6 +35,8 @@ pub(super) enum Aim {
     RemoveSpare(Name, String),
     /// A device, at a path, takes the place of a cache device, by its identity, of a pool.
     ReplaceDevice(Name, DeviceId, PathBuf),
+    /// A pool is destaged and erased from its cache devices.
+    Destroy(Name),
     /// All copies of what a pool holds are read. It minds nothing that is done to the pool.
     Scrub(Name),
     /// All pools are destaged, then the daemon ends.
@@ -49,6 +51,7 @@ impl Aim {
             Aim::RemoveDevice(..)
             | Aim::RemoveSpare(..)
             | Aim::ReplaceDevice(..)
+            | Aim::Destroy(_)
             | Aim::Scrub(_)
             | Aim::Stop => None,
         }
@@ -69,7 +72,8 @@ impl Aim {
             }
             Aim::RemoveDevice(name, _)
             | Aim::RemoveSpare(name, _)
-            | Aim::ReplaceDevice(name, ..) => name.as_str() == pool,
+            | Aim::ReplaceDevice(name, ..)
+            | Aim::Destroy(name) => name.as_str() == pool,
             Aim::Scrub(_) => false,
             Aim::Stop => true,
         }
@@ -84,6 +88,7 @@ impl Aim {
             Aim::RemoveDevice(pool, _)
             | Aim::RemoveSpare(pool, _)
             | Aim::ReplaceDevice(pool, ..)
+            | Aim::Destroy(pool)
             | Aim::Scrub(pool) => {
                 format!("pool \"{pool}\"")
             }
@@ -99,6 +104,9 @@ impl Aim {
             (Aim::Stop | Aim::Scrub(_), _) | (_, Aim::Scrub(_)) => false,
             (Aim::Flush(_), Aim::Mode(..)) | (Aim::Mode(..), Aim::Flush(_)) => false,
             (_, Aim::Stop) => true,
+            (Aim::Destroy(pool), other) | (other, Aim::Destroy(pool)) => {
+                other.is_of_pool(pool.as_str())
+            }
             _ => {
                 (self.volume().is_some() && self.volume() == other.volume())
                     || (self.left_pool().is_some() && self.left_pool() == other.left_pool())
@@ -125,6 +133,7 @@ impl fmt::Display for Aim {
                 let new = new.display();
                 write!(f, "replacement of cache device {device} of pool \"{pool}\" by {new}")
             }
+            Aim::Destroy(pool) => write!(f, "destruction of pool \"{pool}\""),
             Aim::Scrub(pool) => write!(f, "scrub of pool \"{pool}\""),
             Aim::Stop => f.write_str("destaging of all pools before the end"),
         }
@@ -407,6 +416,15 @@ impl Jobs {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn nothing_else_begins_on_a_pool_that_is_being_destroyed() {
+        let destroy = Aim::Destroy("fast".parse().unwrap());
+        let flush = |name: &str| Aim::Flush(name.parse().unwrap());
+        assert!(flush("fast/vm").is_kept_by(&destroy) && destroy.is_kept_by(&flush("fast/vm")));
+        assert!(!flush("slow/vm").is_kept_by(&destroy) && !destroy.is_kept_by(&flush("slow/vm")));
+        assert!(!Aim::Stop.is_kept_by(&destroy) && destroy.is_kept_by(&Aim::Stop));
+    }
 
     #[test]
     fn a_pool_lets_one_cache_device_go_at_a_time() {

@@ -14,6 +14,7 @@ pub(crate) mod config;
 mod creation;
 mod daytime;
 mod describe;
+mod destruction;
 mod devices;
 mod ending;
 mod exports;

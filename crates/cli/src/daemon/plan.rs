@@ -245,16 +245,24 @@ impl Daemon {
     }
 
     fn plan_destroy(&self, name: &Name) -> Result<Plan> {
-        let slot = self.may_destroy(name.as_str())?;
+        let (slot, volumes) = self.may_destroy(name)?;
         self.may_close(name.as_str())?;
+        let mut steps = Vec::new();
+        if !volumes.is_empty() {
+            let names: Vec<_> = volumes.iter().map(VolumeName::to_string).collect();
+            steps.push(format!(
+                "what is dirty goes to the origins, which are plain disks then: {}; until then it can \
+                 be cancelled",
+                names.join(", ")
+            ));
+        }
         let (mut ssds, spares) = {
             let record = slot.record.borrow();
             (record.ssds.clone(), record.spares.clone())
         };
-        let mut steps = vec![
-            "it is closed and forgotten".to_owned(),
-            format!("its superblocks are overwritten on {}", plural(ssds.len(), "cache device")),
-        ];
+        steps.push("it is closed and forgotten".to_owned());
+        let devices = plural(ssds.len(), "cache device");
+        steps.push(format!("its superblocks are overwritten on {devices}"));
         if !spares.is_empty() {
             steps.push(format!("so are the marks on {}", plural(spares.len(), "spare")));
         }

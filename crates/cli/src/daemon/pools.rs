@@ -394,6 +394,8 @@ impl Daemon {
                 self.look_at_spares(&slot, &open).await;
                 self.begin_taking(&slot, &open);
                 self.begin_relief(&slot, &open);
+            } else if slot.record.borrow().destroying {
+                self.finish_destruction(&name, &slot).await;
             } else {
                 if due {
                     self.wait_again_if_changed(&slot, &sight.members);
@@ -631,6 +633,7 @@ impl Daemon {
             places,
             spares,
             replacing,
+            destroying: false,
             replaced,
         };
         self.state.store(&record).await?;
@@ -675,6 +678,11 @@ impl Daemon {
     /// Takes a pool out of service, whether it is open or not.
     async fn close_slot(&self, name: &str) -> Result<()> {
         let slot = self.may_close(name)?;
+        self.close(name, &slot).await
+    }
+
+    /// The same, whatever is under way on it.
+    pub(super) async fn close(&self, name: &str, slot: &Slot) -> Result<()> {
         let until = self.reactor.now();
         if let State::Open(open) = slot.transition(State::Waiting { until }) {
             self.stop_pool(name, open).await?;
@@ -698,38 +706,5 @@ impl Daemon {
         let what = format!("pool \"{name}\" ({id}) was exported");
         self.journal.note("pool-exported", name, &what);
         Ok(Done::of(format!("{what}; its cache devices can be moved")))
-    }
-
-    /// An open pool without volumes.
-    pub(super) fn may_destroy(&self, name: &str) -> Result<Rc<Slot>> {
-        let (slot, open) = self.open(name)?;
-        let volumes = open.pool.superblock().volumes;
-        if !volumes.is_empty() {
-            let names: Vec<_> = volumes.iter().map(|v| format!("{name}/{}", v.name)).collect();
-            let what = format!("pool \"{name}\" has volumes: {}", names.join(", "));
-            return Err(Failure::new(what)
-                .hint(format!("take them away first: `forebay volume remove {}`", names[0])));
-        }
-        Ok(slot)
-    }
-
-    /// Erases an empty pool from its devices.
-    pub(super) async fn destroy_pool(&self, name: &str, body: &api::Confirm) -> Result<Done> {
-        let slot = self.may_destroy(name)?;
-        if body.confirm != name {
-            let what = format!("\"{}\" does not confirm that pool \"{name}\" goes", body.confirm);
-            return Err(Failure::coded(Code::BadRequest, what).hint("say its name as `confirm`"));
-        }
-        let (record, ssds) = (slot.record.borrow().clone(), slot.record.borrow().ssds.clone());
-        if let Some(open) = slot.open() {
-            self.unmark_spares(&slot, &open).await;
-        }
-        self.close_slot(name).await?;
-        self.erase(&ssds, &record.id).await?;
-        self.state.forget(&record.id, true).await?;
-        self.slots.borrow_mut().remove(name);
-        let what = format!("pool \"{name}\" ({}) was destroyed", record.id);
-        self.journal.note("pool-destroyed", name, &what);
-        Ok(Done::of(format!("{what}; its cache devices are free")))
     }
 }

@@ -51,6 +51,9 @@ pub(super) struct Record {
     /// A replacement that has not come to its end.
     #[serde(default)]
     pub(super) replacing: Option<Replacing>,
+    /// It is to be no more, and is being erased: it is never opened again.
+    #[serde(default)]
+    pub(super) destroying: bool,
     /// Cache devices that were lost and replaced, as long as the pool's superblock still has their numbers.
     #[serde(default)]
     pub(super) replaced: BTreeSet<String>,

@@ -662,7 +662,7 @@ impl Daemon {
     }
 
     /// The end of a removal; the caller holds `changing`.
-    async fn drop_volume(&self, name: &VolumeName) -> Result<()> {
+    pub(super) async fn drop_volume(&self, name: &VolumeName) -> Result<()> {
         let (slot, open) = self.open(name.pool.as_str())?;
         if slot.record.borrow().exports.iter().any(|export| export.volume == name.volume) {
             return Err(Failure::coded(

@@ -1,0 +1,153 @@
+//! The end of a pool: what is dirty goes to the origins, then the pool is erased from its cache devices.
+//!
+//! The order is: destaging, which can be cancelled; the volumes, one after the other; the marks on
+//! spares; the pool is closed; a note in its record; the superblocks; the record is gone. Before the
+//! note a crash leaves the pool with all of its data, perhaps with fewer volumes, whose origins are
+//! plain disks. Behind it the pool is never opened again, and whoever starts erases the rest.
+
+use std::path::PathBuf;
+use std::rc::Rc;
+
+use forebay_control::api;
+use forebay_control::error::Code;
+use forebay_control::name::{Name, VolumeName};
+use forebay_engine::{ErrorKind, read_superblock};
+
+use super::creation::erase;
+use super::jobs::{Aim, Job};
+use super::volumes::{BLOCK_BYTES, cancelled};
+use super::{Daemon, Slot};
+use crate::Result;
+use crate::failure::Failure;
+
+impl Daemon {
+    /// An open pool whose volumes can all go, with their names.
+    pub(super) fn may_destroy(&self, name: &Name) -> Result<(Rc<Slot>, Vec<VolumeName>)> {
+        let (slot, open) = self.open(name.as_str())?;
+        if let Some(export) = slot.record.borrow().exports.first() {
+            let volume = format!("{name}/{}", export.volume);
+            return Err(Failure::coded(Code::Busy, format!("volume \"{volume}\" is exported"))
+                .hint(format!("close its export first: `forebay export remove {volume}`")));
+        }
+        let mut volumes = Vec::new();
+        for volume in open.pool.superblock().volumes {
+            let volume = volume.name.parse().map_err(Failure::new)?;
+            let volume = VolumeName { pool: name.clone(), volume };
+            // What is dirty has to have somewhere to go.
+            open.volume(&volume)?;
+            volumes.push(volume);
+        }
+        Ok((slot, volumes))
+    }
+
+    /// Begins to destroy a pool; the caller holds `changing`.
+    pub(super) fn destroy_pool(
+        self: &Rc<Self>,
+        name: &Name,
+        body: &api::Confirm,
+    ) -> Result<api::Job> {
+        let aim = Aim::Destroy(name.clone());
+        let is_confirmed = body.confirm == name.as_str();
+        if !is_confirmed {
+            let what = format!("\"{}\" does not confirm that pool \"{name}\" goes", body.confirm);
+            return Err(Failure::coded(Code::BadRequest, what).hint("say its name as `confirm`"));
+        }
+        if let Some(job) = self.jobs.join(&aim)? {
+            return Ok(job);
+        }
+        let (_, volumes) = self.may_destroy(name)?;
+        self.may_close(name.as_str())?;
+        let (it, counted, name) = (Rc::clone(self), Rc::clone(self), name.clone());
+        let of = name.clone();
+        // Nothing of the pool is held, for it is to be closed.
+        let left = move || match counted.open(of.as_str()) {
+            Ok((_, open)) => open.pool.blocks().1 * BLOCK_BYTES,
+            Err(_) => 0,
+        };
+        let job = self.jobs.begin(aim, left, |job| async move {
+            it.bring_home(&job, &volumes).await?;
+            let _held = job.unless_cancelled(it.changing.lock()).await.ok_or_else(cancelled)?;
+            if job.is_cancelled() {
+                return Err(cancelled());
+            }
+            it.end_pool(&name, &volumes).await
+        });
+        Ok(self.jobs.look(&job))
+    }
+
+    async fn bring_home(&self, job: &Job, volumes: &[VolumeName]) -> Result<()> {
+        for name in volumes {
+            let volume = self.open(name.pool.as_str())?.1.volume(name)?;
+            job.unless_cancelled(volume.destage()).await.ok_or_else(cancelled)??;
+        }
+        Ok(())
+    }
+
+    /// Ends a pool of which everything is home; the caller holds `changing`.
+    async fn end_pool(&self, name: &Name, volumes: &[VolumeName]) -> Result<()> {
+        let (slot, now) = self.may_destroy(name)?;
+        if let Some(new) = now.iter().find(|volume| !volumes.contains(volume)) {
+            let what = format!("volume \"{new}\" was added meanwhile");
+            return Err(Failure::coded(Code::Busy, what).hint("destroy the pool once more"));
+        }
+        for volume in volumes {
+            self.drop_volume(volume).await?;
+        }
+        if let Some(open) = slot.open() {
+            self.unmark_spares(&slot, &open).await;
+        }
+        self.close(name.as_str(), &slot).await?;
+        let record = super::state::Record { destroying: true, ..slot.record.borrow().clone() };
+        self.state.store(&record).await?;
+        *slot.record.borrow_mut() = record;
+        self.erase_pool(name.as_str(), &slot).await
+    }
+
+    /// Erases a pool from all of its devices that are there, and forgets it.
+    async fn erase_pool(&self, name: &str, slot: &Slot) -> Result<()> {
+        let record = slot.record.borrow().clone();
+        let found = self.scan(&record.ssds).await.members;
+        let own = found.iter().filter(|found| found.superblock.pool.to_string() == record.id);
+        let mut paths: Vec<PathBuf> = own.map(|found| found.path.clone()).collect();
+        // A scan leaves out what it cannot read, and that is not erased by that.
+        paths.extend(record.ssds.iter().cloned());
+        paths.sort();
+        paths.dedup();
+        for path in paths {
+            let (name, asked) = (path.display().to_string(), path.clone());
+            if self.patiently(&name, move || asked.exists()).await? {
+                self.erase_member(path, &record.id).await?;
+            }
+        }
+        self.state.forget(&record.id, true).await?;
+        self.slots.borrow_mut().remove(name);
+        let what = format!("pool \"{name}\" ({}) was destroyed", record.id);
+        self.journal.note("pool-destroyed", name, &what);
+        Ok(())
+    }
+
+    /// Erases a device if it is of this pool, still.
+    async fn erase_member(&self, path: PathBuf, pool: &str) -> Result<()> {
+        let members = self.open_members(std::slice::from_ref(&path)).await?;
+        let device = members.only();
+        match read_superblock(&*device).await {
+            Ok(superblock) if superblock.pool.to_string() == pool => {
+                let erased = erase(&*device).await;
+                erased.map_err(|error| Failure::io(format!("erase {}", path.display()), error))
+            }
+            Err(error) if error.kind == ErrorKind::Io => Err(error.into()),
+            // Of another pool by now, or erased before a crash, perhaps without a flush.
+            _ => {
+                let flushed = device.flush().done().await;
+                flushed.map_err(|error| Failure::io(format!("flush {}", path.display()), error))
+            }
+        }
+    }
+
+    /// Goes on where a crash or a failure has ended it; the caller holds `changing`.
+    pub(super) async fn finish_destruction(&self, name: &str, slot: &Slot) {
+        if let Err(failure) = self.erase_pool(name, slot).await {
+            tracing::warn!("pool \"{name}\" is not erased yet: {}", failure.what());
+        }
+    }
+}
