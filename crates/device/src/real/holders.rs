@@ -121,24 +121,24 @@ pub(super) fn stripe(number: u64) -> Option<Stripe> {
     let start = read_to_string(sysfs(number).join("start")).unwrap_or_default();
     let start_bytes = start.trim().parse::<u64>().unwrap_or(0) * 512;
     let stripe = stripe_of(of("optimal_io_size")?, of("minimum_io_size")?, start_bytes)?;
-    let parity = of("rotational") == Some(1) && has_parity(&sysfs(number), STACK_MAX);
+    let parity = of("rotational") == Some(1) && has_parity(&sysfs(number));
     Some(Stripe { parity, ..stripe })
 }
 
-/// Devices on top of each other that are looked through for an array, far more than anybody builds.
-const STACK_MAX: u32 = 8;
-
-/// Whether a block device, by its directory in sysfs, is an md array with parity, or has its data on such arrays
-/// alone. Arrays of other makes do not tell.
-fn has_parity(device: &Path, stack_max: u32) -> bool {
+/// Whether a block device, by its directory in sysfs, is an md array with parity, a part of one, or lies straight on
+/// such arrays alone, as logical volumes do. What lies on others by way of a third device may be thin, and what is
+/// written to it between dirty blocks would take room. Arrays of other makes do not tell.
+fn has_parity(device: &Path) -> bool {
     // A partition's directory lies in its disk's.
-    let level = ["md/level", "../md/level"].map(|file| read_to_string(device.join(file)));
-    if let Some(level) = level.into_iter().flatten().next() {
-        return matches!(level.trim(), "raid4" | "raid5" | "raid6");
-    }
+    let is_array = |device: &Path| {
+        let level = ["md/level", "../md/level"].map(|file| read_to_string(device.join(file)));
+        let level = level.into_iter().flatten().next();
+        level.is_some_and(|level| matches!(level.trim(), "raid4" | "raid5" | "raid6"))
+    };
     let below = std::fs::read_dir(device.join("slaves")).into_iter().flatten().flatten();
-    let mut below = below.map(|entry| entry.path()).peekable();
-    stack_max > 0 && below.peek().is_some() && below.all(|one| has_parity(&one, stack_max - 1))
+    let below: Vec<_> = below.map(|entry| entry.path()).collect();
+    // An array has its disks below it.
+    is_array(device) || (!below.is_empty() && below.iter().all(|one| is_array(one)))
 }
 
 /// md and device-mapper give the stripe as the optimal size and the chunk as the minimal one. A disk
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn parity_is_known_of_md_and_of_what_lies_on_md_alone() {
+    fn parity_is_known_of_md_and_of_what_lies_straight_on_md_alone() {
         let dir = std::env::temp_dir().join(format!("forebay-sysfs-{}", std::process::id()));
         let put = |path: &str, text: &str| {
             let file = dir.join(path);
@@ -189,18 +189,16 @@ mod tests {
             ("md10/md/level", "raid10\n"),
             ("sda/size", "1\n"),
             ("lv/slaves/a/md/level", "raid5\n"),
-            ("lv/slaves/b/slaves/c/md/level", "raid6\n"),
+            ("lv/slaves/b/md/level", "raid6\n"),
+            ("thin/slaves/pool/slaves/a/md/level", "raid5\n"),
             ("mixed/slaves/a/md/level", "raid5\n"),
             ("mixed/slaves/b/size", "1\n"),
-            ("ring/slaves/a/size", "1\n"),
         ] {
             put(path, text);
         }
-        std::fs::remove_dir_all(dir.join("ring/slaves/a")).unwrap();
-        std::os::unix::fs::symlink(dir.join("ring"), dir.join("ring/slaves/ring")).unwrap();
-        let has = |name: &str| has_parity(&dir.join(name), STACK_MAX);
+        let has = |name: &str| has_parity(&dir.join(name));
         let with = ["md5", "md5/md5p1", "lv"].map(has);
-        let without = ["md10", "sda", "mixed", "ring", "none"].map(has);
+        let without = ["md10", "sda", "mixed", "thin", "none"].map(has);
         std::fs::remove_dir_all(&dir).unwrap();
         assert_eq!((with, without), ([true; 3], [false; 5]));
     }
