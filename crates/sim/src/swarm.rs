@@ -319,8 +319,13 @@ impl Config {
         let mut streams = Rng::new(seed ^ 0x57EA);
         let mut space = Rng::new(seed ^ 0x11417);
         let stripe = |(bytes, chunk_bytes, parity)| Stripe { bytes, chunk_bytes, parity };
-        let (small, large) = ((128 << 10, 32 << 10, true), (5 << 20, 1 << 20, false));
-        let stripes = [(12 << 10, 4 << 10, true), small, large].map(stripe);
+        let stripes = [
+            (12 << 10, 4 << 10, true),
+            (128 << 10, 32 << 10, true),
+            // A mirrored one.
+            (5 << 20, 1 << 20, false),
+        ];
+        let stripes = stripes.map(stripe);
         Self {
             seed,
             witness_loss: Self::witness_loss(seed, crashes).filter(|_| loss.is_none()),

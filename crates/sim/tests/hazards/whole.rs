@@ -4,12 +4,11 @@
 use std::rc::Rc;
 
 use forebay_device::model::fault::{Ops, Trigger};
-use forebay_device::model::world::Crash;
 use forebay_device::{Request, Runtime, Stripe};
 use forebay_engine::planted::Bug;
 use forebay_engine::{Mode, Tuning};
 
-use crate::rig::{BLOCK, Plan, Rig, SLOWEST, SOON, lazy, provoke, same, survive, version};
+use crate::rig::{BLOCK, KINDS, Plan, Rig, SLOWEST, SOON, lazy, provoke, same, survive, version};
 
 /// Blocks of a stripe.
 const STRIPE: u64 = 16;
@@ -147,28 +146,16 @@ fn a_stripe_that_cannot_be_read_as_a_whole_is_written_in_pieces() {
 
 #[test]
 fn a_power_cut_amid_a_stripe_leaves_what_lies_between() {
-    for hold in [is_read, is_write] {
-        for crash in [Crash::PowerCut, Crash::ProcessKill] {
-            survive_with(10, |seed| {
-                let rig = rig(seed)?;
-                rig.origin_gate.hold(1, hold);
-                start_destage(&rig);
-                rig.pause(SOON);
-                assert_eq!(rig.origin_gate.held(), 1);
-                rig.restart(crash)?;
-                check(&rig, &[])
-            });
-        }
-    }
-}
-
-/// As [`survive`], for a script that knows its case.
-fn survive_with(seeds: u64, script: impl Fn(u64) -> Result<(), String>) {
-    for seed in 0..seeds {
-        if let Err(error) = script(seed) {
-            panic!("seed {seed}: {error}");
-        }
-    }
+    survive(40, |seed| {
+        let (hold, crash) = ([is_read, is_write][seed as usize % 2], KINDS[seed as usize / 2 % 2]);
+        let rig = rig(seed)?;
+        rig.origin_gate.hold(1, hold);
+        start_destage(&rig);
+        rig.pause(SOON);
+        assert_eq!(rig.origin_gate.held(), 1);
+        rig.restart(crash)?;
+        check(&rig, &[])
+    });
 }
 
 #[test]
@@ -179,5 +166,28 @@ fn a_stripe_whose_write_fails_is_written_again() {
         rig.destage()?;
         assert_eq!(rig.origin_broken.failing.hits(), 1);
         check(&rig, &[])
+    });
+}
+
+#[test]
+fn zeroes_that_reach_into_a_stripe_keep_it_from_being_written_as_a_whole() {
+    survive(5, |seed| {
+        let rig = rig(seed)?;
+        for block in [20, 22, 25] {
+            rig.write(2, block, 1)?;
+        }
+        let volume = rig.volume();
+        let (offset, len) = (14 * BLOCK as u64, 4 * BLOCK as u64);
+        let zeroed = rig.run(async move { volume.write_zeroes(offset, len, false).await })?;
+        zeroed.map_err(|error| error.to_string())?;
+        rig.flush()?;
+        rig.destage()?;
+        assert_eq!(count(&rig, "destage_fill_bytes"), 0);
+        assert!(rig.origin.peek(offset, len as usize).iter().all(|byte| *byte == 0));
+        for block in [0, 2, 3, 9, 20, 22, 25] {
+            let bytes = rig.origin.peek(block * BLOCK as u64, BLOCK);
+            same(&format!("block {block} of the origin"), version(block, &bytes)?, 2)?;
+        }
+        Ok(())
     });
 }
