@@ -4,7 +4,9 @@
 
 mod common;
 
-use std::path::Path;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -124,24 +126,51 @@ fn a_crash_while_a_pool_is_destroyed_leaves_all_of_it_or_none() {
     daemon.stop();
 }
 
-#[test]
-fn what_was_half_erased_is_erased_by_the_next_start() {
-    let mut daemon = Daemon::new("destroy-half");
+/// Ends the daemon as a crash does between the erasing of the first SSD and of the second one; the pool's record.
+fn half_erase(daemon: &mut Daemon, ssds: &[String; 2]) -> PathBuf {
     let origin = daemon.dir.sparse("origin", 32 << 20);
-    let ssds = ssds(&daemon);
-    make(&daemon, &ssds, &origin, 1);
+    make(daemon, ssds, &origin, 1);
     daemon.tell(&["volume", "remove", "fast/vm", "--yes"]);
     let id = daemon.json(&["pool", "show", "fast"])["id"].as_str().unwrap().to_owned();
     daemon.kill();
-    // As a crash leaves it between the erasing of the first one and of the second one.
     let record = daemon.dir.path("state").join("pools").join(id).join("pool.json");
     let mut noted: serde_json::Value =
         serde_json::from_slice(&std::fs::read(&record).unwrap()).unwrap();
     noted["destroying"] = true.into();
     std::fs::write(&record, noted.to_string()).unwrap();
-    use std::os::unix::fs::FileExt;
-    let file = std::fs::File::options().write(true).open(&ssds[0]).unwrap();
+    let file = File::options().write(true).open(&ssds[0]).unwrap();
     file.write_all_at(&vec![0; 1 << 20], 0).unwrap();
+    record
+}
+
+#[test]
+fn what_cannot_be_erased_yet_is_told_once_and_not_opened() {
+    let mut daemon = Daemon::new("destroy-held");
+    let ssds = ssds(&daemon);
+    let record = half_erase(&mut daemon, &ssds);
+    let file = File::open(&ssds[1]).unwrap();
+    file.lock().unwrap();
+    daemon.spawn();
+    daemon.until("it answers", |_| true);
+    let told = || daemon.tell(&["events"]).matches("pool-not-destroyed").count();
+    until("it is told", || told() > 0);
+    for import in [&["pool", "import", "fast"][..], &["pool", "import", "fast", "--accept-missing"]]
+    {
+        daemon.refused(import, "is being destroyed", "stop who uses it");
+    }
+    assert!(record.exists() && daemon.tell(&["status"]).contains("is in use"));
+    assert_eq!(told(), 1);
+    drop(file);
+    until("it is gone", || pools(&daemon, "list") == 0);
+    assert!(!record.exists());
+    daemon.stop();
+}
+
+#[test]
+fn what_was_half_erased_is_erased_by_the_next_start() {
+    let mut daemon = Daemon::new("destroy-half");
+    let ssds = ssds(&daemon);
+    let record = half_erase(&mut daemon, &ssds);
     daemon.spawn();
     daemon.until("it answers", |_| true);
     until("it is gone", || pools(&daemon, "list") == 0);

@@ -71,6 +71,12 @@ pub(crate) const CODES: &[Code] = &[
         "None: nothing was in it.",
         "Make it again. If a device was not there, attach it and restart the daemon.",
     ),
+    risky(
+        "pool-not-destroyed",
+        "A pool that is being destroyed could not be erased from one of its cache devices; the text says why. It is tried again, also after a restart.",
+        "None: all of its data is on the origins, and it is not opened any more.",
+        "Do what the text says: free the device, attach it, or take it out of the machine for good.",
+    ),
     safe(
         "pool-opened",
         "A pool was found and opened; the text says what its start found.",

@@ -16,7 +16,7 @@ use forebay_engine::{ErrorKind, read_superblock};
 use super::creation::erase;
 use super::jobs::{Aim, Job};
 use super::volumes::{BLOCK_BYTES, cancelled};
-use super::{Daemon, Slot};
+use super::{Daemon, Slot, State};
 use crate::Result;
 use crate::failure::Failure;
 
@@ -144,10 +144,30 @@ impl Daemon {
         }
     }
 
-    /// Goes on where a crash or a failure has ended it; the caller holds `changing`.
+    /// Goes on where a crash or a failure has ended it; the caller holds `changing`. What keeps it from its end is
+    /// the pool's state from then on, and told once.
     pub(super) async fn finish_destruction(&self, name: &str, slot: &Slot) {
-        if let Err(failure) = self.erase_pool(name, slot).await {
-            tracing::warn!("pool \"{name}\" is not erased yet: {}", failure.what());
+        let Err(failure) = self.erase_pool(name, slot).await else { return };
+        let what =
+            format!("pool \"{name}\" is being destroyed, and not erased yet: {}", failure.what());
+        let why = Failure::coded(Code::Busy, what.clone()).hint(failure.hint_text());
+        let before = slot.transition(State::Failed(why));
+        if !matches!(before, State::Failed(before) if before.what() == what) {
+            self.journal.warn("pool-not-destroyed", name, what);
+        }
+    }
+}
+
+impl Slot {
+    /// Why a pool of which the end is noted is not opened.
+    pub(super) fn still_there(&self) -> Failure {
+        match &*self.state.borrow() {
+            State::Failed(failure) => failure.clone(),
+            _ => Failure::coded(
+                Code::Busy,
+                format!("pool \"{}\" is being destroyed", self.record.borrow().name),
+            )
+            .hint("wait: it is erased within seconds; `forebay events` says what keeps it"),
         }
     }
 }

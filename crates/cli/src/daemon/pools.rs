@@ -395,7 +395,9 @@ impl Daemon {
                 self.begin_taking(&slot, &open);
                 self.begin_relief(&slot, &open);
             } else if slot.record.borrow().destroying {
-                self.finish_destruction(&name, &slot).await;
+                if due {
+                    self.finish_destruction(&name, &slot).await;
+                }
             } else {
                 if due {
                     self.wait_again_if_changed(&slot, &sight.members);
@@ -439,6 +441,7 @@ impl Daemon {
                 Err(Failure::coded(Code::Exists, what)
                     .hint(format!("`forebay pool show {}`", slot.record.borrow().name)))
             }
+            Some(slot) if slot.record.borrow().destroying => Err(slot.still_there()),
             other => Ok(other),
         }
     }
