@@ -377,6 +377,10 @@ pub const WHOLE_STRIPE_SHARE_MIN: u64 = 16;
 /// The depth in writes is `Tuning::destage_depth`.
 pub const DESTAGE_BYTES_MAX: u64 = 32 << 20;
 
+/// The same while writers wait for room: with more under way each write takes longer, and room comes in larger
+/// portions that are further apart. What else was tried is in `docs/internals/performance.md`.
+pub const DESTAGE_BYTES_BESIDE_WRITERS: u64 = 8 << 20;
+
 /// Runs of one origin write that are read from the cache at a time. As many 4 KiB reads keep an SSD
 /// busy, and there are other writes.
 pub const DESTAGE_READS_MAX: usize = 16;

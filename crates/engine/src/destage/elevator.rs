@@ -27,7 +27,7 @@ use crate::event::EventKind;
 use crate::format::{State, Stream};
 use crate::ids::{BLOCK_BYTES, SECTORS_ALL};
 use crate::index::Mapping;
-use crate::limits::{DESTAGE_BYTES_MAX, ORIGIN_WRITE_BLOCKS_MAX};
+use crate::limits::{DESTAGE_BYTES_BESIDE_WRITERS, DESTAGE_BYTES_MAX, ORIGIN_WRITE_BLOCKS_MAX};
 use crate::planted::{self, Bug};
 use crate::volume::VolumeState;
 
@@ -346,7 +346,9 @@ impl Core {
         }
         loop {
             let writes = v.origin.traffic.writes.get();
-            if writes >= depth + STRIPE_GROUPS_MAX || elevator.bytes.get() >= DESTAGE_BYTES_MAX {
+            if writes >= depth + STRIPE_GROUPS_MAX
+                || elevator.bytes.get() >= self.destage_bytes_max()
+            {
                 return true;
             }
             let next =
@@ -366,6 +368,11 @@ impl Core {
                 self.begin_write(v, group);
             }
         }
+    }
+
+    /// Bytes of writes under way beyond which none is begun.
+    fn destage_bytes_max(&self) -> u64 {
+        if self.throttle.is_holding() { DESTAGE_BYTES_BESIDE_WRITERS } else { DESTAGE_BYTES_MAX }
     }
 
     /// How many writes may be under way now; 0 for none to be begun.
