@@ -185,10 +185,13 @@ impl Core {
         format!("{cause}; {loss}, the pool goes on without it in epoch {epoch}; {risk}")
     }
 
-    /// Drops the mappings to places that nothing can be read from; false if another member failed on
-    /// the way.
-    async fn sweep(&self) -> bool {
+    /// Closes what is open with a copy gone, and drops the mappings to places that nothing can be read from; false
+    /// if another member failed on the way.
+    async fn sweep(self: &Rc<Self>) -> bool {
+        // Both as of one epoch: whoever fails from here on leaves a newer one behind, for which this is done anew.
+        // A set that its stream appends nothing to would stay open for ever, and its copies would never come back.
         let epoch = self.log.epoch.get();
+        self.close_degraded();
         for shard in &self.shards {
             if !self.sets.borrow().has_strays() {
                 break;
@@ -222,7 +225,6 @@ impl Core {
 
     /// Begins the epoch without the members that have failed, and tidies up behind them.
     async fn go_on(self: &Rc<Self>) -> Result<()> {
-        self.close_degraded();
         {
             let _control = self.control.lock().await;
             if self.is_failing() {

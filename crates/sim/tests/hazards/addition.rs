@@ -578,6 +578,46 @@ fn the_others_hear_of_a_member_that_is_ready() {
     });
 }
 
+/// Another change of the superblock is next in line when a member is added, so whoever goes on behind new epochs
+/// finds two of them at once. What is open on the failed member is closed all the same, although nobody writes.
+#[test]
+fn copies_come_back_if_a_member_fails_right_behind_an_addition() {
+    survive(4, |seed| {
+        let (lost, kept) = ((seed % 2) as usize, 1 - (seed % 2) as usize);
+        for after in 0.. {
+            let rig = Rig::new(seed, plan(2, 2, 2));
+            rig.write(2, 1, 1)?;
+            rig.flush()?;
+            rig.gates[kept].hold(1, is_superblock);
+            let (pool, device) = (rig.pool(), Rc::clone(&rig.gates[2]) as _);
+            rig.world.spawn(Box::pin(async move {
+                pool.add_member(device).await.ok();
+            }));
+            rig.pause(SOON);
+            assert_eq!(rig.gates[kept].held(), 1, "the epoch is on its way");
+            let pool = rig.pool();
+            rig.world.spawn(Box::pin(async move {
+                pool.set_write_amplification_max(200).await.ok();
+            }));
+            let ops = [Ops::Writes, Ops::Flushes][(seed / 2 % 2) as usize];
+            rig.broken[lost].failing.arm(Trigger::every(ops).after(after));
+            rig.gates[kept].release();
+            rig.pause(SECOND);
+            if !told(&rig, EventKind::MemberFailed) {
+                assert!(after > 1, "it failed {after} times");
+                return Ok(());
+            }
+            let at = |error: String| format!("after {after}: {error}");
+            until_restored(&rig).map_err(at)?;
+            rig.crash(KINDS[(after % 2) as usize]);
+            rig.offer(&[kept, 2]);
+            rig.open().map_err(at)?;
+            same("with the new one", rig.read(1).map_err(at)?, 2).map_err(at)?;
+        }
+        Ok(())
+    });
+}
+
 #[test]
 fn what_cannot_be_a_member_is_refused() {
     let rig = Rig::new(1, plan(2, 2, 2));
