@@ -14,7 +14,7 @@ pub const SEEDS_MAX: u64 = 500;
 /// `--alarm` prints what belongs here.
 const KNOWN: &[(&str, u64)] = &[
     ("flush-skips-second-member", 111),
-    ("segment-reused-before-root", 37),
+    ("segment-reused-before-root", 47),
     ("population-after-write", 1),
     ("tombstone-forgotten", 47),
     ("torn-record-adopted", 20),
