@@ -198,6 +198,24 @@ pub(crate) fn nearest<'a>(unknown: &str, known: impl Iterator<Item = &'a str>) -
     nearest.map_or(String::new(), |name| format!("did you mean {name}? "))
 }
 
+/// What fingers make of a name: two neighbours swapped, or one letter that is another.
+#[cfg(test)]
+pub(crate) fn slips(name: &str) -> Vec<String> {
+    let mut all = Vec::new();
+    for at in 0..name.len() {
+        let mut letters: Vec<char> = name.chars().collect();
+        letters[at] = 'q';
+        all.push(letters.iter().collect());
+        if at > 0 {
+            let mut letters: Vec<char> = name.chars().collect();
+            letters.swap(at - 1, at);
+            all.push(letters.iter().collect());
+        }
+    }
+    all.retain(|slip: &String| slip != name);
+    all
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -511,7 +511,7 @@ fn settings_of_a_pool_are_changed_while_it_serves_or_refused() {
         "give the profile",
     );
     refused("name=\"x\"", "fixed when it is made", "another pool");
-    refused("dirtycopies=3", "unknown field", "reference.md");
+    refused("dirtycopies=3", "no setting \"dirtycopies\"", "did you mean dirty_copies?");
     refused("accept", "sets nothing", "KEY=VALUE");
     daemon.tell(&["pool", "set", "fast", "write_amplification_max_percent=300", "--dry-run"]);
     daemon.refused(&["pool", "set", "slow", both[0]], "no pool", "pool list");

@@ -10,6 +10,7 @@ pub(crate) mod export;
 pub(crate) mod job;
 pub(crate) mod pool;
 pub(crate) mod scrub;
+mod settings;
 pub(crate) mod stats;
 pub(crate) mod status;
 pub(crate) mod stop;

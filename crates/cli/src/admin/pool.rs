@@ -391,7 +391,7 @@ pub(crate) fn run(command: Command, asking: &Asking) -> Result<()> {
                 })?;
                 Ok(usage.segments * usage.segment_bytes)
             };
-            let mut body = settings_of(&settings, &capacity)?;
+            let mut body = super::settings::of_pool(&settings, &capacity)?;
             body.insert("dry_run".to_owned(), dry_run.into());
             let pool: One<Pool> = daemon.patch(&at, &body)?;
             daemon.print(&pool, |pool| {
@@ -466,60 +466,6 @@ fn budget_of(body: &CreatePool, text: &str, daemon: &Daemon<'_>) -> Result<u64> 
 fn profile_parser() -> impl TypedValueParser<Value = Profile> {
     PossibleValuesParser::new(Profile::ALL.map(Profile::name))
         .try_map(|name| name.parse::<Profile>())
-}
-
-/// A size as people write it.
-fn size(key: &str, text: &str, example: &str) -> Result<serde_json::Value> {
-    let bytes = parse_bytes(text).map_err(|why| {
-        Failure::new(format!("{key}={text} is no size: {why}"))
-            .hint(format!("write it as {key}={example}; {key}=0 is none"))
-    })?;
-    Ok(bytes.into())
-}
-
-/// A short time as people write it.
-fn time(key: &str, text: &str) -> Result<serde_json::Value> {
-    let ms = parse_millis(text).map_err(|why| {
-        Failure::new(format!("{key}={text} is no time: {why}"))
-            .hint(format!("write it as {key}=5s"))
-    })?;
-    Ok(ms.into())
-}
-
-/// Settings as people write them, as a body; what they mean is up to the daemon.
-fn settings_of(
-    settings: &[String],
-    capacity: &dyn Fn() -> Result<u64>,
-) -> Result<serde_json::Map<String, serde_json::Value>> {
-    let mut body = serde_json::Map::new();
-    for setting in settings {
-        let Some((key, value)) = setting.split_once('=') else {
-            return Err(Failure::new(format!("\"{setting}\" sets nothing"))
-                .hint("write KEY=VALUE, as write_amplification_max_percent=200"));
-        };
-        let (key, value) = match key {
-            "ram" | "ram_bytes" => ("ram_bytes".to_owned(), size("ram", value, "4G")?),
-            "scrub_rate" | "scrub-rate" | "scrub_rate_bytes_per_s" => {
-                ("scrub_rate_bytes_per_s".to_owned(), size("scrub_rate", value, "8M")?)
-            }
-            "write_budget" | "write-budget" | "write_budget_bytes_per_day" => {
-                let bytes = super::wear::parse(value, capacity)?;
-                ("write_budget_bytes_per_day".to_owned(), bytes.into())
-            }
-            "device_deadline" | "device-deadline" => {
-                ("device_deadline_ms".to_owned(), time(key, value)?)
-            }
-            // As an option would be written, too.
-            _ => {
-                let value = serde_json::from_str(value).unwrap_or_else(|_| value.into());
-                (key.replace('-', "_"), value)
-            }
-        };
-        if body.insert(key.clone(), value).is_some() {
-            return Err(Failure::new(format!("{key} is set twice")).hint("set it once"));
-        }
-    }
-    Ok(body)
 }
 
 /// What was done, for people.

@@ -174,6 +174,22 @@ impl From<Mode> for api::Mode {
 /// The most that is counted of accesses.
 const COUNT_MAX: u8 = forebay_engine::policy::TOUCHES_MAX;
 
+/// What can be set of a volume but its mode.
+const KEYS: [&str; 12] = [
+    "destage-hours",
+    "dirty-age-max",
+    "sequential-cutoff",
+    "sequential-writes",
+    "sequential-when",
+    "profile",
+    "populate_on_read",
+    "populate_on_write",
+    "cache_block",
+    "reservation",
+    "limit",
+    "priority",
+];
+
 /// One change as people write it.
 #[derive(Clone, Debug)]
 pub(crate) enum Setting {
@@ -243,10 +259,8 @@ fn parse_setting(text: &str) -> std::result::Result<Setting, String> {
         "limit" => SetVolumeSettings { limit_bytes: Some(parse_size_or_off(value)?), ..nothing },
         "priority" => SetVolumeSettings { priority: Some(value.parse()?), ..nothing },
         _ => {
-            let keys = "destage-hours, dirty-age-max, sequential-cutoff, sequential-writes, \
-                        sequential-when, profile, populate_on_read, populate_on_write, cache_block, \
-                        reservation, limit, priority";
-            let nearest = text::nearest(key, keys.split(", "));
+            let nearest = text::nearest(key, KEYS.into_iter());
+            let keys = KEYS.join(", ");
             return Err(format!("there is no setting {key:?}; {nearest}there are {keys}"));
         }
     }))
@@ -642,5 +656,22 @@ fn print_volume(volume: &Volume) {
     say(text::beside("profile  ", &what));
     for uri in &volume.exports {
         say(format_args!("export   {uri}"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_with_two_letters_swapped_or_one_wrong_is_known_again() {
+        for key in KEYS {
+            for wrong in text::slips(key) {
+                let why = parse_setting(&format!("{wrong}=1")).expect_err(&wrong);
+                assert!(why.contains(&format!("did you mean {key}? ")), "{wrong}: {why}");
+            }
+            let why = parse_setting(&format!("{key}=?")).expect_err("no value is like that");
+            assert!(!why.contains("there is no setting"), "{key}: {why}");
+        }
     }
 }

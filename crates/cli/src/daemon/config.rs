@@ -335,6 +335,7 @@ mod tests {
     use proptest::sample::Index;
 
     use super::*;
+    use crate::text;
 
     fn refused(text: &str) -> (String, String) {
         let failure = Config::parse(text).expect_err("refused");
@@ -349,6 +350,21 @@ mod tests {
         let (what, hint) = refused("[control]\nsocket = \"/s\"\n  moed = \"0600\"\n");
         assert!(what.starts_with("line 3, column 3: unknown field `moed`"), "{what}");
         assert_eq!(hint, "did you mean `mode`?");
+    }
+
+    #[test]
+    fn a_key_with_two_letters_swapped_or_one_wrong_is_known_again() {
+        for (section, keys) in SECTIONS {
+            for (key, _) in keys {
+                for wrong in text::slips(key) {
+                    let text = match section {
+                        "" => format!("{wrong} = 1\n"),
+                        section => format!("[{section}]\n{wrong} = 1\n"),
+                    };
+                    assert_eq!(refused(&text).1, format!("did you mean `{key}`?"), "{text}");
+                }
+            }
+        }
     }
 
     #[test]

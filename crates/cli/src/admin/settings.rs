@@ -1,0 +1,121 @@
+//! Settings of a pool as people write them.
+
+use crate::Result;
+use crate::failure::Failure;
+use crate::text::{self, parse_bytes, parse_millis};
+
+/// What can be set of a pool, and the field of the API that it is.
+const KEYS: [(&str, &str); 10] = [
+    ("dirty_copies", "dirty_copies"),
+    ("clean_copies", "clean_copies"),
+    ("profile", "profile"),
+    ("ram", "ram_bytes"),
+    ("device_deadline", "device_deadline_ms"),
+    ("scrub_rate", "scrub_rate_bytes_per_s"),
+    ("verify", "verify"),
+    ("write_budget", "write_budget_bytes_per_day"),
+    ("write_amplification_max_percent", "write_amplification_max_percent"),
+    ("accept_data_loss_on_ssd_failure", "accept_data_loss_on_ssd_failure"),
+];
+
+/// What cannot be set: the daemon says why.
+const FIXED: [&str; 4] = ["name", "ssds", "segment_bytes", "index_bytes_max"];
+
+/// The key that is meant, also if it is written as an option or as the field, and its field.
+fn named(key: &str) -> Result<(&'static str, &'static str)> {
+    let plain = key.replace('-', "_");
+    let fixed = FIXED.into_iter().map(|name| (name, name));
+    let mut known = KEYS.into_iter().chain(fixed);
+    known.find(|(name, field)| plain == *name || plain == *field).ok_or_else(|| {
+        let all = KEYS.into_iter().flat_map(|(name, field)| [name, field]);
+        let nearest = text::nearest(&plain, all);
+        let names = KEYS.map(|(name, _)| name).join(", ");
+        Failure::new(format!("there is no setting \"{key}\" of a pool"))
+            .hint(format!("{nearest}there are {names}"))
+    })
+}
+
+/// A size as people write it.
+fn size(key: &str, text: &str, example: &str) -> Result<serde_json::Value> {
+    let bytes = parse_bytes(text).map_err(|why| {
+        Failure::new(format!("{key}={text} is no size: {why}"))
+            .hint(format!("write it as {key}={example}; {key}=0 is none"))
+    })?;
+    Ok(bytes.into())
+}
+
+/// A short time as people write it.
+fn time(key: &str, text: &str) -> Result<serde_json::Value> {
+    let ms = parse_millis(text).map_err(|why| {
+        Failure::new(format!("{key}={text} is no time: {why}"))
+            .hint(format!("write it as {key}=5s"))
+    })?;
+    Ok(ms.into())
+}
+
+/// Settings as people write them, as a body; what they mean is up to the daemon.
+pub(super) fn of_pool(
+    settings: &[String],
+    capacity: &dyn Fn() -> Result<u64>,
+) -> Result<serde_json::Map<String, serde_json::Value>> {
+    let mut body = serde_json::Map::new();
+    for setting in settings {
+        let Some((key, value)) = setting.split_once('=') else {
+            return Err(Failure::new(format!("\"{setting}\" sets nothing"))
+                .hint("write KEY=VALUE, as write_amplification_max_percent=200"));
+        };
+        let (name, field) = named(key)?;
+        let value = match name {
+            "ram" => size(name, value, "4G")?,
+            "scrub_rate" => size(name, value, "8M")?,
+            "write_budget" => super::wear::parse(value, capacity)?.into(),
+            // A number of milliseconds, too, is taken by the field's own name.
+            "device_deadline" if key.replace('-', "_") == name => time(name, value)?,
+            _ => serde_json::from_str(value).unwrap_or_else(|_| value.into()),
+        };
+        let key = field.to_owned();
+        if body.insert(key.clone(), value).is_some() {
+            return Err(Failure::new(format!("{key} is set twice")).hint("set it once"));
+        }
+    }
+    Ok(body)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(setting: &str) -> Result<serde_json::Map<String, serde_json::Value>> {
+        of_pool(&[setting.to_owned()], &|| Ok(1 << 30))
+    }
+
+    #[test]
+    fn a_key_with_two_letters_swapped_or_one_wrong_is_known_again() {
+        for (key, _) in KEYS {
+            for wrong in text::slips(key) {
+                let failure = of(&format!("{wrong}=1")).expect_err(&wrong);
+                let meant = format!("did you mean {key}? ");
+                assert!(failure.hint_text().starts_with(&meant), "{wrong}: {failure:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_key_is_taken_as_an_option_or_a_field_would_be_written() {
+        for (text, key, value) in [
+            ("ram=4G", "ram_bytes", 4u64 << 30),
+            ("ram_bytes=4096", "ram_bytes", 4096),
+            ("scrub-rate=1M", "scrub_rate_bytes_per_s", 1 << 20),
+            ("device-deadline=5s", "device_deadline_ms", 5_000),
+            ("device_deadline_ms=5000", "device_deadline_ms", 5_000),
+            ("dirty-copies=2", "dirty_copies", 2),
+            ("write_budget=1G", "write_budget_bytes_per_day", 1 << 30),
+            ("segment_bytes=1", "segment_bytes", 1),
+        ] {
+            assert_eq!(of(text).unwrap()[key], value, "{text}");
+        }
+        assert_eq!(of("profile=raid1").unwrap()["profile"], "raid1");
+        assert!(of("archive=1").unwrap_err().hint_text().starts_with("there are dirty_copies, "));
+        assert!(of("ram").unwrap_err().what().contains("sets nothing"));
+    }
+}
