@@ -257,3 +257,43 @@ fn a_cache_device_grows_while_its_pool_serves() {
     let said = String::from_utf8(said.stdout).unwrap();
     assert!(said.contains("features own_roots, grown"), "{said}");
 }
+
+/// By the rule for a new one.
+#[test]
+fn a_pool_that_the_memory_has_no_room_for_is_not_made_larger() {
+    let mut daemon = Daemon::new("no-larger");
+    let ssds = ["ssd-0", "ssd-1", "ssd-2"].map(|name| daemon.ssd(name));
+    let [fast, other, more] = ssds.each_ref().map(|path| path.to_str().unwrap());
+    daemon.tell(&["pool", "create", "fast", "--ssd", fast]);
+    let promised = || {
+        let memory = daemon.json(&["status"])["memory"].clone();
+        ["index_bytes_max", "policy_bytes", "ram_bytes_max"]
+            .map(|key| memory[key].as_u64().unwrap())
+    };
+    // Another pool may have all that is left, but for less than what any more cache takes.
+    let create = ["pool", "create", "other", "--ssd", other];
+    let plan = daemon.json(&[&create[..], &["--dry-run"]].concat());
+    let bytes = |key: &str| plan[key].as_u64().unwrap();
+    let most = bytes("machine_bytes") - bytes("machine_bytes") / 8;
+    let index = most - promised().iter().sum::<u64>() - bytes("policy_bytes") - 1024;
+    daemon.tell(&[&create[..], &["--index-max", &index.to_string()]].concat());
+
+    let error = "pool \"fast\" may take 4.1 MiB of memory then (index 4 MiB, policy";
+    for how in [&[][..], &["--dry-run"]] {
+        let add = [&["pool", "device", "add", "fast", more], how].concat();
+        daemon.refused(&add, error, "more of cache fit; add memory");
+    }
+    let mut file = std::fs::File::options().append(true).open(fast).unwrap();
+    std::io::Write::write_all(&mut file, &vec![0; 128 << 20]).unwrap();
+    for how in [&[][..], &["--dry-run"]] {
+        let grow = [&["pool", "device", "grow", "fast", fast], how].concat();
+        daemon.refused(&grow, error, "more of cache fit; add memory");
+    }
+    assert_eq!(show(&daemon)["members"].as_array().unwrap().len(), 1);
+    // Once there is room again both are done.
+    daemon.tell(&["pool", "destroy", "other", "--yes"]);
+    daemon.tell(&["pool", "device", "add", "fast", more]);
+    daemon.tell(&["pool", "device", "grow", "fast", fast]);
+    assert_eq!(show(&daemon)["members"].as_array().unwrap().len(), 2);
+    daemon.stop();
+}

@@ -98,12 +98,27 @@ impl Daemon {
     pub(super) async fn add_device(&self, pool: &Name, path: &Path) -> Result<api::Pool> {
         let (slot, open) = self.open(pool.as_str())?;
         let joining = self.open_new(&slot, &open, path).await?;
-        open.pool.plan_addition(&joining.only())?;
+        let next = open.pool.plan_addition(&joining.only())?;
         // A pool that lacks one does so no more.
-        let lost = lost_of(&open.pool.superblock(), &slot.record.borrow().replaced).next();
+        let lost = self.check_addition(&slot, &open, &next)?;
         drop(open);
         self.join_device(pool, path, joining, None, lost).await?;
         self.describe_pool(pool.as_str())
+    }
+
+    /// Refuses an addition for which there is no memory; the cache device that the pool lacks, if one: then it is as
+    /// large as before, and not refused.
+    pub(super) fn check_addition(
+        &self,
+        slot: &Slot,
+        open: &Open,
+        next: &Superblock,
+    ) -> Result<Option<DeviceId>> {
+        let lost = lost_of(&open.pool.superblock(), &slot.record.borrow().replaced).next();
+        if lost.is_none() {
+            self.check_growth_memory(open, next)?;
+        }
+        Ok(lost)
     }
 
     /// Has a pool take in a device that was looked at, as part of a replacement or not, and in the place of
@@ -181,6 +196,7 @@ impl Daemon {
         }
         file.grow(size);
         let next = open.pool.plan_extension(device.id)?;
+        self.check_growth_memory(&open, &next)?;
         Ok((device, next))
     }
 

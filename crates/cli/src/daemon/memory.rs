@@ -4,9 +4,11 @@ use forebay_control::api::{Memory, PoolPlan};
 use forebay_control::error::Code;
 use forebay_device::real::memory;
 use forebay_engine::Pool;
+use forebay_engine::format::Superblock;
 use forebay_engine::limits::RAM_STEP_BYTES;
 
-use super::{Daemon, Serving};
+use super::plan::room;
+use super::{Daemon, Open, Serving};
 use crate::Result;
 use crate::failure::Failure;
 use crate::memory::{self as calculation, Buffers};
@@ -27,6 +29,30 @@ impl Kept {
 
 fn why(result: &std::io::Result<()>) -> String {
     result.as_ref().err().map_or_else(String::new, ToString::to_string)
+}
+
+/// What is wrong with a pool that takes so much for its index, its policy and its RAM tier.
+fn too_much(
+    name: &str,
+    when: &str,
+    (index, policy, ram): (u64, u64, u64),
+    machine: u64,
+    others: u64,
+) -> String {
+    let beside = match others {
+        0 => String::new(),
+        others => format!(", of which {} are other pools'", text::bytes(others)),
+    };
+    format!(
+        "pool \"{name}\" may take {} of memory{when} (index {}, policy {}, RAM tier {}), and of this machine's \
+         {} pools may have {}{beside}",
+        text::bytes(index + policy + ram),
+        text::bytes(index),
+        text::bytes(policy),
+        text::bytes(ram),
+        text::bytes(machine),
+        text::bytes(calculation::promisable(machine))
+    )
 }
 
 impl Daemon {
@@ -106,21 +132,8 @@ impl Daemon {
         if plan.promised_bytes() <= room {
             return Ok(());
         }
-        let beside = match others {
-            0 => String::new(),
-            others => format!(", of which {} are other pools'", text::bytes(others)),
-        };
-        let what = format!(
-            "pool \"{}\" may take {} of memory (index {}, policy {}, RAM tier {}), and of this \
-             machine's {} pools may have {}{beside}",
-            plan.name,
-            text::bytes(plan.promised_bytes()),
-            text::bytes(plan.index_bytes_max),
-            text::bytes(plan.policy_bytes),
-            text::bytes(plan.ram_memory_bytes),
-            text::bytes(machine),
-            text::bytes(most)
-        );
+        let parts = (plan.index_bytes_max, plan.policy_bytes, plan.ram_memory_bytes);
+        let what = too_much(plan.name.as_str(), "", parts, machine, others);
         let index = room.saturating_sub(plan.policy_bytes + plan.ram_memory_bytes);
         let cache = text::bytes(plan.machine_cache_bytes);
         let hint = match index >> 20 {
@@ -131,6 +144,29 @@ impl Daemon {
             ),
         };
         Err(Failure::coded(Code::Refused, what).hint(hint))
+    }
+
+    /// Refuses a pool in use that is to become so large that the machine's memory could not hold it beside the others
+    /// that are open, by the rule for a new one.
+    pub(super) fn check_growth_memory(&self, open: &Open, next: &Superblock) -> Result<()> {
+        let Some(machine) = calculation::total() else { return Ok(()) };
+        let policy = calculation::policy_bytes(room(next, None).capacity_bytes);
+        let ram = Pool::ram_memory_bytes(next.ram_bytes);
+        let takes = next.index_memory_max + policy + ram;
+        let has = open.pool.index_memory().1 + open.pool.policy_memory() + ram;
+        let others = self.promised_bytes().saturating_sub(has);
+        let left = calculation::promisable(machine).saturating_sub(others);
+        if takes <= left.max(has) {
+            return Ok(());
+        }
+        let parts = (next.index_memory_max, policy, ram);
+        let what = too_much(&next.name, " then", parts, machine, others);
+        let more = calculation::cache_for(left.saturating_sub(has));
+        Err(Failure::coded(Code::Refused, what).hint(format!(
+            "at most {} more of cache fit; add memory, or make a RAM tier smaller: `forebay pool set {} ram=SIZE`",
+            text::bytes(more),
+            next.name
+        )))
     }
 
     /// Says at the start what was asked for.

@@ -275,6 +275,7 @@ impl Daemon {
         let joining = self.open_new(&slot, &open, path).await?;
         let device = joining.only();
         let (was, is) = (open.pool.superblock(), open.pool.plan_addition(&device)?);
+        self.check_addition(&slot, &open, &is)?;
         let added = is.members.last().map_or(0, |member| u64::from(member.segments.count()));
         let (before, after) = (room(&was, None), room(&is, None));
         let mut steps =
