@@ -302,6 +302,47 @@ impl Client {
         }
     }
 
+    /// Several requests at a time: kind, flags, offset, length, data. Their answers, in the same order, whenever they come.
+    pub fn several(
+        &mut self,
+        requests: &[(u16, u16, u64, u32, Vec<u8>)],
+    ) -> Vec<Result<Vec<u8>, Option<i32>>> {
+        let mut answers = vec![None; requests.len()];
+        let mut stream = self.stream.try_clone().unwrap();
+        std::thread::scope(|scope| {
+            // A server need not take any more while nobody takes its answers.
+            scope.spawn(move || {
+                for (number, (kind, flags, offset, len, data)) in (0u64..).zip(requests) {
+                    let mut head = Vec::from(0x2560_9513u32.to_be_bytes());
+                    head.extend(flags.to_be_bytes());
+                    head.extend(kind.to_be_bytes());
+                    head.extend(number.to_be_bytes());
+                    head.extend(offset.to_be_bytes());
+                    head.extend(len.to_be_bytes());
+                    head.extend(data);
+                    stream.write_all(&head).unwrap();
+                }
+            });
+            for _ in requests {
+                let mut reply = [0; 16];
+                self.stream.read_exact(&mut reply).unwrap();
+                assert_eq!(&reply[..4], &0x6744_6698u32.to_be_bytes());
+                let number = u64::from_be_bytes(reply[8..].try_into().unwrap()) as usize;
+                let (kind, _, _, len, _) = requests[number];
+                let answer = match u32::from_be_bytes(reply[4..8].try_into().unwrap()) {
+                    0 => {
+                        let mut data = vec![0; if kind == 0 { len as usize } else { 0 }];
+                        self.stream.read_exact(&mut data).unwrap();
+                        Ok(data)
+                    }
+                    error => Err(Some(error as i32)),
+                };
+                assert!(answers[number].replace(answer).is_none(), "answered twice");
+            }
+        });
+        answers.into_iter().map(Option::unwrap).collect()
+    }
+
     pub fn read(&mut self, offset: u64, buf: &mut [u8]) -> std::io::Result<()> {
         self.request(0, offset, buf.len() as u32, &[])?;
         self.stream.read_exact(buf)
