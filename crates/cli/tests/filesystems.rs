@@ -10,10 +10,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use common::daemon::content;
-use common::{Dir, Server, create, run, serve, stderr};
+use common::daemon::{Daemon, content, until};
+use common::{Dir, run, stderr};
 
-/// Room for the smallest XFS, which takes 300 MiB; several times what the caches hold.
+/// Room for the smallest XFS, which takes 300 MiB; several times what the pool may hold of it.
 const VOLUME_BYTES: u64 = 400 << 20;
 
 /// A command where administrators' programs are found, too; ended after a while.
@@ -51,11 +51,13 @@ struct Fuse {
 }
 
 impl Fuse {
-    /// Shows the volume of a server; `None` where that is not allowed, with the reason printed.
-    fn open(dir: &Dir, server: &Server) -> Option<Fuse> {
+    /// Shows a volume of a daemon; `None` where that is not allowed, with the reason printed.
+    fn open(daemon: &Daemon, kind: &str) -> Option<Fuse> {
+        let dir = &daemon.dir;
+        let shown = daemon.json(&["volume", "show", &format!("fast/{kind}")]);
+        let uri = shown["exports"][0].as_str().unwrap();
         let file = dir.path("volume");
         std::fs::write(&file, b"").unwrap();
-        let uri = format!("nbd+unix:///dev?socket={}", server.socket.display());
         let words = dir.path("nbdfuse.log");
         let log = std::fs::File::create(&words).unwrap();
         let mut command = Command::new("nbdfuse");
@@ -109,7 +111,7 @@ impl Drop for Undo {
     }
 }
 
-/// Large files of what is mounted: all together are more than the caches hold.
+/// Large files of what is mounted: all together are more than the pool may hold.
 const LARGE_MOUNTED: usize = 20 << 20;
 /// And of what is not: the programs that fill it write 4 KiB at a time, each when the last one is
 /// there.
@@ -162,12 +164,40 @@ fn check(kind: &str, path: &str) {
     };
 }
 
-fn start(dir: &Dir) -> Server {
-    if !dir.path("origin").exists() {
-        dir.sparse("origin", VOLUME_BYTES);
-        return Server::start(create(dir), dir);
-    }
-    Server::start(serve(dir), dir)
+/// A daemon with a pool on two SSDs, and what is done to it as somebody does who uses it.
+fn start(name: &str) -> Daemon {
+    let daemon = Daemon::new(name);
+    let (first, second) = (daemon.ssd("ssd-0"), daemon.ssd("ssd-1"));
+    let ssds = [first.to_str().unwrap(), second.to_str().unwrap()];
+    daemon.tell(&["pool", "create", "fast", "--ssd", ssds[0], "--ssd", ssds[1]]);
+    daemon
+}
+
+/// A volume in front of a new disk, exported; not all of it has room in the cache.
+fn add(daemon: &Daemon, kind: &str) {
+    let (disk, volume) =
+        (daemon.dir.sparse(&format!("disk-{kind}"), VOLUME_BYTES), format!("fast/{kind}"));
+    daemon.tell(&["volume", "add", &volume, "--origin", disk.to_str().unwrap()]);
+    daemon.tell(&["volume", "set", &volume, "limit=96M"]);
+    daemon.tell(&["export", "add", &volume]);
+}
+
+/// Kills the daemon and starts it again.
+fn start_again(daemon: &mut Daemon, kind: &str) {
+    daemon.kill();
+    daemon.start();
+    until("the volume is served", || {
+        let volume = daemon.json(&["volume", "show", &format!("fast/{kind}")]);
+        volume["state"] == "online" && volume["exports"][0].is_string()
+    });
+}
+
+/// Takes the volume away; what is left is the plain disk, which is looked at.
+fn end(daemon: &Daemon, kind: &str) {
+    let volume = format!("fast/{kind}");
+    daemon.tell(&["export", "remove", &volume]);
+    daemon.tell(&["volume", "remove", &volume, "--yes"]);
+    check(kind, daemon.dir.path(&format!("disk-{kind}")).to_str().unwrap());
 }
 
 /// What is made and checked with which programs.
@@ -182,17 +212,18 @@ fn file_systems_are_made_filled_and_checked_without_mounting_them() {
     if !have("file systems", &["nbdfuse"]) {
         return;
     }
+    let mut daemon = start("file-systems");
+    let dir = Dir::new("file-systems-files");
+    let files = dir.path("files");
+    std::fs::create_dir(&files).unwrap();
+    fill(&files, LARGE_UNMOUNTED);
+    let from = files.to_str().unwrap();
     for (kind, programs) in KINDS {
         if !have(kind, programs) {
             continue;
         }
-        let dir = Dir::new(kind);
-        let mut server = start(&dir);
-        let files = dir.path("files");
-        std::fs::create_dir(&files).unwrap();
-        fill(&files, LARGE_UNMOUNTED);
-        let from = files.to_str().unwrap();
-        let Some(mut fuse) = Fuse::open(&dir, &server) else { return };
+        add(&daemon, kind);
+        let Some(mut fuse) = Fuse::open(&daemon, kind) else { return };
         match kind {
             "ext4" => done("mkfs.ext4", &["-q", "-F", "-d", from, fuse.path()]),
             // It has no way to take a directory.
@@ -209,7 +240,7 @@ fn file_systems_are_made_filled_and_checked_without_mounting_them() {
         done("sync", &[fuse.path()]);
         for round in 0..2 {
             check(kind, fuse.path());
-            let out = dir.path(&format!("out-{round}"));
+            let out = dir.path(&format!("{kind}-{round}"));
             std::fs::create_dir(&out).unwrap();
             let to = out.to_str().unwrap();
             match kind {
@@ -223,15 +254,15 @@ fn file_systems_are_made_filled_and_checked_without_mounting_them() {
             if round == 0 {
                 // What was flushed survives.
                 drop(fuse);
-                server.kill();
-                server = start(&dir);
-                let Some(again) = Fuse::open(&dir, &server) else { panic!("it was there before") };
+                start_again(&mut daemon, kind);
+                let Some(again) = Fuse::open(&daemon, kind) else { panic!("it was there before") };
                 fuse = again;
             }
         }
         drop(fuse);
-        server.stop();
+        end(&daemon, kind);
     }
+    daemon.stop();
 }
 
 /// Whether loop devices can be had; if not, says so.
@@ -251,6 +282,7 @@ fn file_systems_are_mounted_filled_and_checked_over_a_loop_device() {
         return;
     }
     let known = std::fs::read_to_string("/proc/filesystems").unwrap();
+    let mut daemon = start("mounted");
     for (kind, programs) in KINDS {
         if !have(kind, programs) {
             continue;
@@ -259,13 +291,12 @@ fn file_systems_are_mounted_filled_and_checked_over_a_loop_device() {
             println!("skipped: mounting {kind}: the kernel does not know it");
             continue;
         }
-        let dir = Dir::new(&format!("mount-{kind}"));
-        let mut server = start(&dir);
-        let root = dir.path("root");
+        add(&daemon, kind);
+        let root = daemon.dir.path(&format!("root-{kind}"));
         std::fs::create_dir(&root).unwrap();
         let root_text = root.to_str().unwrap();
         for round in 0..2 {
-            let Some(fuse) = Fuse::open(&dir, &server) else { return };
+            let Some(fuse) = Fuse::open(&daemon, kind) else { return };
             let attached = run(&mut tool("losetup", &["-f", "--show", fuse.path()]));
             if !attached.status.success() {
                 println!("skipped: mounting file systems: {}", stderr(&attached).trim());
@@ -292,10 +323,10 @@ fn file_systems_are_mounted_filled_and_checked_over_a_loop_device() {
             drop(fuse);
             if round == 0 {
                 // What was unmounted was flushed.
-                server.kill();
-                server = start(&dir);
+                start_again(&mut daemon, kind);
             }
         }
-        server.stop();
+        end(&daemon, kind);
     }
+    daemon.stop();
 }
