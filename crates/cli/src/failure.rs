@@ -10,7 +10,7 @@ use forebay_device::real::prepare::PrepareError;
 use forebay_device::real::reactor::StartError;
 use forebay_engine::ErrorKind;
 
-use crate::text::tell;
+use crate::text::tell_fact;
 
 /// Of a question that was answered with no.
 pub(crate) const EXIT_NO: u8 = 3;
@@ -101,9 +101,9 @@ impl Failure {
 
     /// Writes the failure to standard error; the exit code to end with.
     pub(crate) fn report(&self) -> ExitCode {
-        tell(format_args!("error: {}", self.what));
+        tell_fact("error: ", &self.what);
         if !self.hint.is_empty() {
-            tell(format_args!("hint: {}", self.hint));
+            tell_fact("hint: ", &self.hint);
         }
         ExitCode::FAILURE
     }

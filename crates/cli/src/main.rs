@@ -108,7 +108,14 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let result = match Cli::parse().command {
+    let command = match Cli::try_parse() {
+        Ok(cli) => cli.command,
+        Err(error) => {
+            tell_usage(&error);
+            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
+        }
+    };
+    let result = match command {
         Command::Serve(options) => daemon::run(&options),
         Command::Status(asking) => admin::status::status(&asking),
         Command::Pool(Asks { asking, command }) => admin::pool::run(command, &asking),
@@ -135,6 +142,25 @@ fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.report(),
+    }
+}
+
+/// Says what is wrong with a command line, or what it asked for; lines that are longer than the terminal are broken, and
+/// nothing has colours then.
+fn tell_usage(error: &clap::Error) {
+    let text = error.render().to_string();
+    let columns = text::columns(std::io::stderr()).filter(|_| error.use_stderr());
+    let is_long = |columns: &usize| text.lines().any(|line| line.chars().count() > *columns);
+    let Some(columns) = columns.filter(is_long) else {
+        // Nobody reads it if this fails.
+        let _ = error.print();
+        return;
+    };
+    for line in text.lines() {
+        let plain = line.trim_start_matches(' ');
+        let (indent, _) = line.split_at(line.len() - plain.len());
+        let further = indent.len() + if plain.starts_with("error: ") { "error: ".len() } else { 2 };
+        text::tell(text::wrapped(columns, indent, further, plain));
     }
 }
 

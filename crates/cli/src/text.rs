@@ -2,10 +2,13 @@
 
 use std::fmt::Display;
 use std::io::Write;
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use forebay_device::Nanos;
 use forebay_device::runtime::{MICROSECOND, MILLISECOND, SECOND};
+use textwrap::core::Word;
+use textwrap::{WordSeparator, WordSplitter, WrapAlgorithm};
 
 const UNITS: [(&str, u32); 5] = [("KiB", 10), ("MiB", 20), ("GiB", 30), ("TiB", 40), ("PiB", 50)];
 
@@ -29,42 +32,101 @@ pub(crate) fn tell_to_log(is_logging: bool) {
     IS_LOGGING.store(is_logging, Ordering::Relaxed);
 }
 
-/// One line on standard error, or in the log if there is one; lost if nobody reads it. `eprintln!`
-/// panics then.
+/// One line on standard error, broken where a terminal ends, or in the log if there is one; lost if nobody
+/// reads it. `eprintln!` panics then.
 pub(crate) fn tell(line: impl Display) {
-    if IS_LOGGING.load(Ordering::Relaxed) {
-        tracing::info!("{line}");
-        return;
-    }
-    let _ = writeln!(std::io::stderr().lock(), "{line}");
+    tell_fact("", &line.to_string());
 }
 
-/// The width that lines keep to where they can: the smallest terminal in use.
-const COLUMNS: usize = 80;
-
-/// `text` behind `head`, broken at words; further lines begin below the text. What has no room
-/// stays whole, as a path does.
-pub(crate) fn beside(head: &str, text: &str) -> String {
-    let indent = head.chars().count();
-    let mut lines = vec![head.to_owned()];
-    let mut used = indent;
-    for word in text.split(' ') {
-        let len = word.chars().count();
-        let is_first = used == indent;
-        if !is_first && used + 1 + len > COLUMNS {
-            lines.push(" ".repeat(indent));
-            used = indent;
-        }
-        if let Some(line) = lines.last_mut() {
-            if used > indent {
-                line.push(' ');
-                used += 1;
-            }
-            line.push_str(word);
-            used += len;
-        }
+/// The same behind `head`, below whose end further lines begin.
+pub(crate) fn tell_fact(head: &str, text: &str) {
+    if IS_LOGGING.load(Ordering::Relaxed) {
+        tracing::info!("{head}{text}");
+        return;
     }
-    lines.join("\n")
+    let _ = match columns(std::io::stderr()) {
+        Some(columns) => {
+            let text = wrapped(columns, head, head.chars().count(), text);
+            writeln!(std::io::stderr().lock(), "{text}")
+        }
+        None => writeln!(std::io::stderr().lock(), "{head}{text}"),
+    };
+}
+
+/// The width of text for people where nobody says which there is: the smallest terminal in use.
+pub(crate) const COLUMNS: usize = 80;
+
+/// Prose is not made wider than this, as that of `--help` is not: long lines are hard to follow.
+const PROSE_COLUMNS_MAX: usize = 100;
+
+/// Nothing is made narrower than this: it would be no easier to read.
+const COLUMNS_MIN: usize = 40;
+
+/// How wide a line may be: what COLUMNS says, or the terminal; any width where a program may read it.
+pub(crate) fn columns(of: impl AsFd) -> Option<usize> {
+    let said = std::env::var("COLUMNS").ok().and_then(|text| text.parse().ok());
+    let is = || terminal_size::terminal_size_of(of).map(|(width, _)| usize::from(width.0));
+    let columns: Option<usize> = said.filter(|columns| *columns > 0).or_else(is);
+    columns.map(|columns| columns.max(COLUMNS_MIN))
+}
+
+/// Words, and what stands in backquotes as one word: who copies a command gets the whole of it.
+fn words(line: &str) -> Box<dyn Iterator<Item = Word<'_>> + '_> {
+    let is_paired = line.matches('`').count().is_multiple_of(2);
+    let (mut is_quoted, mut is_behind_space) = (false, false);
+    // The spaces behind a word are its own, however many.
+    let begins = move |(at, c): &(usize, char)| {
+        let begins = is_behind_space && !is_quoted && *c != ' ' && *at > 0;
+        is_quoted ^= *c == '`' && is_paired;
+        is_behind_space = *c == ' ';
+        begins
+    };
+    let starts = line.char_indices().filter(begins).map(|(at, _)| at);
+    let mut ends = starts.chain([line.len()]);
+    let mut start = 0;
+    Box::new(std::iter::from_fn(move || {
+        let end = ends.next().filter(|end| *end > start)?;
+        let word = line.get(start..end)?;
+        start = end;
+        Some(Word::from(word))
+    }))
+}
+
+/// `text` behind `head`, broken at words; further lines are so far in. What has no room stays whole, as a path or a
+/// command does.
+pub(crate) fn wrapped(columns: usize, head: &str, further: usize, text: &str) -> String {
+    if text.is_empty() {
+        return head.to_owned();
+    }
+    let further = " ".repeat(further);
+    let options = textwrap::Options::new(columns)
+        .initial_indent(head)
+        .subsequent_indent(&further)
+        .break_words(false)
+        .word_separator(WordSeparator::Custom(words))
+        .word_splitter(WordSplitter::NoHyphenation)
+        .wrap_algorithm(WrapAlgorithm::FirstFit);
+    textwrap::wrap(text, options).join("\n")
+}
+
+/// Prose behind `head`; further lines begin below it.
+pub(crate) fn beside(head: &str, text: &str) -> String {
+    let columns = columns(std::io::stdout()).unwrap_or(COLUMNS).min(PROSE_COLUMNS_MAX);
+    wrapped(columns, head, head.chars().count(), text)
+}
+
+/// One fact behind `head`: on one line where a program may read it, within the terminal elsewhere; further lines are so
+/// far in.
+pub(crate) fn fitted(head: &str, further: usize, text: &str) -> String {
+    match columns(std::io::stdout()) {
+        Some(columns) => wrapped(columns, head, further, text),
+        None => format!("{head}{text}"),
+    }
+}
+
+/// Prints a fact, see [`fitted`]; further lines begin below it.
+pub(crate) fn fact(head: &str, text: impl Display) {
+    say(fitted(head, head.chars().count(), &text.to_string()));
 }
 
 /// Bytes, in the largest unit that leaves a whole part.
@@ -255,6 +317,7 @@ mod tests {
 
     #[test]
     fn long_text_is_broken_below_itself() {
+        let beside = |head: &str, text: &str| wrapped(80, head, head.len(), text);
         let words = ["word"; 20].join(" ");
         let text = beside("  head  ", &words);
         let lines: Vec<_> = text.lines().collect();
@@ -264,6 +327,25 @@ mod tests {
         let path = "/".repeat(100);
         assert_eq!(beside("a ", &path), format!("a {path}"));
         assert_eq!(beside("a ", ""), "a ");
+        assert_eq!(wrapped(40, "head  ", 2, &words).lines().nth(1).unwrap().len(), 2 + 34);
+    }
+
+    /// Half of a command may do something else than the whole one.
+    #[test]
+    fn a_command_is_not_broken() {
+        let text =
+            "write it in full: `dd if=/dev/zero of=/tmp/ssd bs=1M count=64`; or give another one";
+        let lines = wrapped(40, "hint: ", 6, text);
+        let lines: Vec<_> = lines.lines().collect();
+        assert_eq!(lines[0], "hint: write it in full:");
+        assert_eq!(lines[1], "      `dd if=/dev/zero of=/tmp/ssd bs=1M count=64`;");
+        assert_eq!(lines[2], "      or give another one");
+        assert_eq!(
+            wrapped(40, "", 0, &format!("{}  two", "x".repeat(38))),
+            format!("{}\ntwo", "x".repeat(38))
+        );
+        // One that never ends is none.
+        assert_eq!(wrapped(40, "", 0, &format!("` {}", ["word"; 9].join(" "))).lines().count(), 2);
     }
 
     #[test]

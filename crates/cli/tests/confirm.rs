@@ -38,7 +38,10 @@ fn what_goes_is_confirmed_by_typing_its_name() {
     for wrong in ["", "yes", "vm", "fast"] {
         let (text, code) = on_terminal(&daemon, "volume remove fast/vm", wrong);
         assert_eq!(code, Some(1), "{text}");
-        assert!(text.contains("its data stays, on") && text.contains("Type its name"), "{text}");
+        assert!(
+            text.contains("its data stays, on") && text.contains("Type the name of the volume"),
+            "{text}"
+        );
         assert!(text.contains("nothing was changed") && text.contains("type fast/vm"), "{text}");
     }
     let (text, code) = on_terminal(&daemon, "volume remove fast/vm", "fast/vm");

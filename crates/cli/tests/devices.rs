@@ -227,7 +227,8 @@ fn a_cache_device_grows_while_its_pool_serves() {
     assert_eq!(unused(&daemon, 1), MORE as u64);
     assert!(daemon.tell(&["events"]).contains("member-larger"));
     let shown = daemon.tell(&["pool", "show", "fast"]);
-    assert!(shown.contains("96 MiB of it are not used: `forebay pool device grow"), "{shown}");
+    assert!(shown.contains("96 MiB of it are not used:"), "{shown}");
+    assert!(shown.contains(" `forebay pool device grow fast /"), "{shown}");
     let id = show(&daemon)["members"][1]["id"].as_str().unwrap().to_owned();
     daemon.tell(&[&grow[..], &[&id]].concat());
     assert_eq!(usage(&daemon, "segments"), after + (MORE >> 20) as u64);

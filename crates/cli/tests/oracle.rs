@@ -4,6 +4,7 @@
 
 mod common;
 
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -25,7 +26,8 @@ impl Nbdkit {
         command.args(["memory", &SIZE.to_string()]).stdin(Stdio::null());
         let it = Nbdkit(command.spawn().unwrap(), socket);
         for _ in 0..500 {
-            if it.1.exists() {
+            // Its socket is there before it listens.
+            if UnixStream::connect(&it.1).is_ok() {
                 return it;
             }
             std::thread::park_timeout(Duration::from_millis(20));

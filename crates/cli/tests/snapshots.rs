@@ -6,11 +6,13 @@
 
 mod common;
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 
-use common::daemon::Daemon;
-use common::{Dir, commands, forebay, run};
+use common::daemon::{Daemon, until};
+use common::{Dir, commands, forebay, have, run};
 
 const COLUMNS: usize = 80;
 
@@ -45,10 +47,15 @@ fn narrow(command: &mut Command) -> &mut Command {
     command.env("COLUMNS", COLUMNS.to_string()).env_remove("FOREBAY_CONTROL")
 }
 
+/// No line is longer than the terminal, but for what cannot be broken: a path, or a command in backquotes.
 fn assert_narrow(text: &str) {
     let told = |line: &&str| !line.starts_with("$ ");
-    let long = text.lines().filter(told).find(|line| line.chars().count() > COLUMNS);
-    assert_eq!(long, None, "no room for this line");
+    let whole = |line: &str| {
+        let (line, quotes) = (line.trim(), line.matches('`').count());
+        !line.contains(' ') || (quotes == 2 && line.starts_with('`'))
+    };
+    let mut long = text.lines().filter(told).filter(|line| line.chars().count() > COLUMNS);
+    assert_eq!(long.find(|line| !whole(line)), None, "no room for this line");
 }
 
 #[test]
@@ -126,6 +133,7 @@ fn usage_errors() {
         all.push_str(&shown(arguments, &output));
     }
     check("usage_errors", &all);
+    assert_narrow(&all);
 }
 
 #[test]
@@ -141,16 +149,17 @@ fn configuration_errors() {
         "[devices]\nhealth_s = 0\nreplace_failing = true\n",
     ];
     let dir = Dir::new("configuration");
-    let (path, mut all) = (dir.path("forebay.toml"), String::new());
+    let mut all = String::new();
     for text in wrong {
-        std::fs::write(&path, text).unwrap();
-        let output = run(narrow(forebay().args(["serve", "--config"]).arg(&path)));
+        std::fs::write(dir.path("forebay.toml"), text).unwrap();
+        let arguments = ["serve", "--config", "forebay.toml"];
+        let output = run(narrow(forebay().current_dir(&dir.0).args(arguments)));
         assert_eq!(output.status.code(), Some(1), "{text}");
-        let shown = shown(&["serve", "--config", "forebay.toml"], &output);
         all.push_str(text);
-        all.push_str(&shown.replace(path.to_str().unwrap(), "forebay.toml"));
+        all.push_str(&shown(&arguments, &output));
     }
     check("configuration_errors", &all);
+    assert_narrow(&all);
 }
 
 /// A daemon whose paths have the same length in every run, so that tables are as wide.
@@ -165,7 +174,11 @@ struct World {
 impl World {
     fn new() -> World {
         let daemon = Daemon::new("tables");
-        let link = PathBuf::from(format!("/tmp/fb-{:07}", std::process::id()));
+        // One of a few of this process.
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let number = (std::process::id() % 1_000_000) * 10 + number % 10;
+        let link = PathBuf::from(format!("/tmp/fb-{number:07}"));
         let _ = std::fs::remove_file(&link);
         std::os::unix::fs::symlink(&daemon.dir.0, &link).unwrap();
         let known = vec![
@@ -186,13 +199,59 @@ impl World {
         self.known.push((id, stands));
     }
 
-    /// Runs a command and keeps what it shows.
-    fn show(&mut self, arguments: &[&str]) {
+    /// A pool "fast" on these cache devices, whose identities are known.
+    fn pool(&mut self, ssds: &[&str]) {
+        let mut create = vec!["pool", "create", "fast"];
+        create.extend(ssds.iter().flat_map(|ssd| ["--ssd", ssd]));
+        self.daemon.tell(&create);
+        self.know_pool();
+    }
+
+    /// From now on stands for the identities of the pool "fast" and its cache devices.
+    fn know_pool(&mut self) {
+        let pool = self.daemon.json(&["pool", "show", "fast"]);
+        self.know_id(&pool["id"], "a");
+        for (member, digit) in pool["members"].as_array().unwrap().iter().zip(["b", "c", "d"]) {
+            self.know_id(&member["id"], digit);
+        }
+    }
+
+    /// A command of somebody who asks this daemon.
+    fn command(&self, arguments: &[&str]) -> Command {
         let mut command = forebay();
         narrow(command.args(arguments));
-        command.env("FOREBAY_CONTROL", self.daemon.dir.path("control.sock"));
-        let output = run(&mut command);
-        let mut text = without_machine(&shown(arguments, &output));
+        command.env("FOREBAY_CONTROL", self.path("control.sock"));
+        command
+    }
+
+    /// Runs a command and keeps what it shows.
+    fn show(&mut self, arguments: &[&str]) {
+        let output = run(&mut self.command(arguments));
+        self.keep(&shown(arguments, &output));
+    }
+
+    /// The same on a terminal, on which this is typed; needs `script`.
+    fn show_typed(&mut self, arguments: &str, typed: &str) {
+        let line = format!("{} {arguments}", env!("CARGO_BIN_EXE_forebay"));
+        let mut script = Command::new("script");
+        narrow(script.args(["-qec", &line, "/dev/null"])).env("TERM", "dumb");
+        script.env("FOREBAY_CONTROL", self.daemon.dir.path("control.sock"));
+        let mut child = script.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut stdin = child.stdin.take().unwrap();
+        writeln!(stdin, "{typed}").unwrap();
+        let mut output = child.wait_with_output().unwrap();
+        drop(stdin);
+        // What was typed is shown where the terminal gets to it, before the question or behind it.
+        let text = String::from_utf8(output.stdout).unwrap().replace("\r\n", "\n");
+        let text = text.strip_prefix(&format!("{typed}\n")).unwrap_or(&text);
+        output.stdout = text.replace(&format!("go on: {typed}\n"), "go on: ").into_bytes();
+        let arguments: Vec<_> = arguments.split(' ').collect();
+        let shown = shown(&arguments, &output);
+        self.keep(&shown.replace("go on: ", &format!("go on: {typed}\n")));
+    }
+
+    fn keep(&mut self, text: &str) {
+        let mut text = without_machine(text);
         for (known, stands) in &self.known {
             text = text.replace(known, stands);
         }
@@ -209,8 +268,52 @@ impl Drop for World {
 /// Without what depends on the machine's memory and its limits, and without its name.
 fn without_machine(text: &str) -> String {
     let named = |line: &str| line.starts_with("memory   ") || line.starts_with("host     ");
-    let stays = |line: &&str| !named(line) && !line.contains("  daemon-memory  ");
-    text.lines().filter(stays).map(|line| format!("{line}\n")).collect()
+    let mut kept = String::new();
+    let mut is_left_out = false;
+    for line in text.lines() {
+        // It goes on further in; an event has its number there, or its date.
+        let goes_on = line.starts_with("      ") && !line.starts_with("      20");
+        is_left_out = (is_left_out && goes_on) || named(line) || line.contains("  daemon-memory  ");
+        if !is_left_out {
+            kept.push_str(line);
+            kept.push('\n');
+        }
+    }
+    kept
+}
+
+/// Without the lines that begin like this, and what they go on with: lines that are further in. What is left of such a
+/// line is its begin.
+fn without(text: &str, begins: &[&str]) -> String {
+    let indent = |line: &str| line.len() - line.trim_start().len();
+    let (mut kept, mut left_out) = (String::new(), None);
+    for line in text.lines() {
+        if left_out.is_some_and(|depth| indent(line) > depth && !line.is_empty()) {
+            continue;
+        }
+        let begin = begins.iter().find(|begin| line.starts_with(**begin));
+        left_out = begin.map(|_| indent(line));
+        kept.push_str(&begin.map_or(line.to_owned(), |begin| format!("{begin} [...]")));
+        kept.push('\n');
+    }
+    kept
+}
+
+/// Numbers behind these words, as long.
+fn without_numbers(text: &str, words: &[&str]) -> String {
+    let mut text = text.to_owned();
+    for word in words {
+        let mut parts = text.split(word);
+        let mut all = parts.next().unwrap_or_default().to_owned();
+        for part in parts {
+            let digits = part.len() - part.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+            all.push_str(word);
+            all.push_str(&"0".repeat(digits));
+            all.push_str(&part[digits..]);
+        }
+        text = all;
+    }
+    text
 }
 
 /// The dates of events, as long; and without how long a start took.
@@ -249,10 +352,8 @@ fn tables_and_errors() {
     let create = ["pool", "create", "fast", "--ssd", &first, "--ssd", &second];
     world.show(&[&create[..], &["--dry-run"]].concat());
     world.show(&create);
-    let pool = world.daemon.json(&["pool", "show", "fast"]);
-    world.know_id(&pool["id"], "a");
-    world.know_id(&pool["members"][0]["id"], "b");
-    world.know_id(&pool["members"][1]["id"], "c");
+    world.know_pool();
+    world.show(&["pool", "show", "fast"]);
     world.show(&["volume", "add", "fast/vm", "--origin", &disk, "--dry-run"]);
     world.show(&["volume", "add", "fast/vm", "--origin", &disk]);
     world.show(&["export", "add", "fast/vm", "--socket", &socket]);
@@ -271,12 +372,11 @@ fn tables_and_errors() {
     world.show(&["job", "show", "1"]);
     world.show(&["pool", "device", "can-i-pull", "fast", &first]);
     world.show(&["explain", "origin-missing"]);
-    assert_narrow(&world.all);
-    // Longer than a line: one fact or one sentence each, whatever the terminal.
     world.show(&["status"]);
     world.show(&["events"]);
     let tables = without_dates(&std::mem::take(&mut world.all));
     check("tables", &tables);
+    assert_narrow(&tables);
 
     let absent = world.path("absent");
     world.show(&["pool", "create", "fast", "--ssd", &absent]);
@@ -284,6 +384,7 @@ fn tables_and_errors() {
     world.show(&["pool", "create", "other", "--ssd", &disk]);
     world.show(&["pool", "create", "other", "--ssd", "/dev/null"]);
     world.show(&["pool", "show", "fats"]);
+    world.show(&["pool", "set", "fast", "dirty_copise=2"]);
     world.show(&["pool", "device", "can-i-pull", "fast", &format!("{first}0")]);
     world.show(&["pool", "import", "slow"]);
     world.show(&["pool", "destroy", "fast"]);
@@ -310,6 +411,148 @@ fn tables_and_errors() {
     world.daemon.stop();
     world.show(&["status"]);
     check("errors", &world.all);
+    assert_narrow(&world.all);
+}
+
+/// Rates, scrubs, and what changes of cache devices would do.
+#[test]
+fn plans_and_reports() {
+    let mut world = World::new();
+    for name in ["ssd-0", "ssd-1", "ssd-2", "ssd-3"] {
+        world.daemon.ssd(name);
+    }
+    world.daemon.dir.sparse("disk", 64 << 20);
+    let names = ["ssd-0", "ssd-1", "ssd-2", "ssd-3", "disk"];
+    let [first, second, third, new, disk] = names.map(|name| world.path(name));
+    world.pool(&[&first, &second, &third]);
+    world.daemon.tell(&["volume", "add", "fast/vm", "--origin", &disk]);
+    world.show(&["stats", "1", "2"]);
+    world.show(&["stats", "--bypass"]);
+    world.show(&["scrub", "start", "fast", "--dry-run"]);
+    world.show(&["scrub", "status", "fast"]);
+    world.show(&["scrub", "start", "fast", "--wait"]);
+    world.show(&["pool", "device", "add", "fast", &new, "--dry-run"]);
+    world.show(&["pool", "device", "spare", "fast", &new, "--dry-run"]);
+    world.show(&["pool", "device", "replace", "fast", &first, &new, "--dry-run"]);
+    world.show(&["pool", "device", "remove", "fast", &first, "--dry-run"]);
+    world.show(&["volume", "remove", "fast/vm", "--dry-run"]);
+    world.show(&["pool", "export", "fast", "--dry-run"]);
+    world.show(&["pool", "destroy", "fast", "--dry-run"]);
+    world.show(&["pool", "export", "fast"]);
+    world.show(&["pool", "import"]);
+    world.show(&["pool", "import", "fast", "--dry-run"]);
+    world.daemon.tell(&["pool", "import", "fast"]);
+    let plans = without(&std::mem::take(&mut world.all), &["  - that takes", "  - taking a place"]);
+    check("plans", &plans);
+    assert_narrow(&plans);
+    world.daemon.stop();
+
+    world.show(&["doctor", &new, &disk]);
+    let measured = ["kernel", "io_uring", "memory", "memlock", "open files", "health", "reading"];
+    let measured = measured.iter().flat_map(|check| {
+        ["ok", "warn", "problem", "skipped"].map(|verdict| format!("  {verdict:7}  {check:11} "))
+    });
+    let measured: Vec<_> = measured.collect();
+    let measured: Vec<_> = measured.iter().map(String::as_str).collect();
+    let doctor = without(&std::mem::take(&mut world.all), &measured);
+    // How a check of the machine ends is the machine's matter.
+    let judged = |line: &str| match line.split_once("[...]") {
+        Some((found, _)) => format!("  VERDICT{}[...]\n", &found[9..]),
+        None => format!("{line}\n"),
+    };
+    let doctor: String = doctor.lines().map(judged).collect();
+    let (doctor, counted) = doctor.rsplit_once("\n\n").map(|(a, b)| (a.to_owned(), b)).unwrap();
+    assert!(counted.is_empty() || counted.contains("warning"), "{counted}");
+    check("doctor", &doctor);
+    assert_narrow(&doctor);
+
+    world.show(&["inspect", &first, &second]);
+    let inspect = without(&std::mem::take(&mut world.all), &["claim: "]);
+    check("inspect", &without_numbers(&inspect, &["unix_s ", "generation "]));
+    assert_narrow(&inspect);
+}
+
+/// A cache device and an origin are missing.
+#[test]
+fn what_is_missing() {
+    let mut world = World::new();
+    for name in ["ssd-0", "ssd-1"] {
+        world.daemon.ssd(name);
+    }
+    world.daemon.dir.sparse("disk", 64 << 20);
+    world.daemon.dir.sparse("other", 64 << 20);
+    let names = ["ssd-0", "ssd-1", "disk", "other"];
+    let [first, second, disk, other] = names.map(|name| world.path(name));
+    world.pool(&[&first, &second]);
+    world.daemon.tell(&["volume", "add", "fast/other", "--origin", &other]);
+    world.daemon.tell(&["volume", "add", "fast/vm", "--origin", &disk]);
+    world.daemon.stop();
+    for name in ["ssd-1", "disk"] {
+        let gone = world.daemon.dir.path(&format!("gone-{name}"));
+        std::fs::rename(world.daemon.dir.path(name), gone).unwrap();
+    }
+    world.daemon.start();
+    until("the pool goes on", || {
+        let shown = world.daemon.json(&["pool", "show", "fast"]);
+        let is_known = |volume: &serde_json::Value| volume["state"] != "offline";
+        let volumes = shown["volumes"].as_array().unwrap();
+        shown["state"] == "protected" && volumes.len() == 2 && volumes.iter().all(is_known)
+    });
+    world.show(&["status"]);
+    world.show(&["volume", "list"]);
+    world.show(&["volume", "show", "fast/vm"]);
+    world.show(&["pool", "device", "can-i-pull", "fast", &first]);
+    world.show(&["pool", "device", "replace", "fast", &second, &disk, "--dry-run"]);
+    check("missing", &world.all);
+    assert_narrow(&world.all);
+    world.daemon.stop();
+}
+
+/// What a script reads has one line for each event, error and hint, and each volume.
+#[test]
+fn lines_are_whole_where_nobody_has_a_terminal() {
+    let mut world = World::new();
+    world.daemon.ssd("ssd-0");
+    world.daemon.dir.sparse("disk", 64 << 20);
+    let [first, disk] = ["ssd-0", "disk"].map(|name| world.path(name));
+    world.pool(&[&first]);
+    world.daemon.tell(&["volume", "add", "fast/vm", "--origin", &disk]);
+    let lines = |arguments: &[&str]| {
+        let output = run(world.command(arguments).env_remove("COLUMNS"));
+        [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap()).concat()
+    };
+    let events = lines(&["events"]);
+    assert!(events.lines().all(|line| line.contains("  info  ")), "{events}");
+    let opened = events.lines().find(|line| line.contains("pool-opened")).unwrap();
+    assert!(opened.contains("recovery read") && opened.len() > COLUMNS, "{events}");
+    let status = lines(&["status"]);
+    assert!(status.lines().any(|line| line.contains("fast/vm") && line.ends_with("disk")));
+    let errors = lines(&["pool", "show", "fats"]);
+    assert_eq!(errors.lines().count(), 2, "{errors}");
+    world.daemon.stop();
+}
+
+#[test]
+fn prompts() {
+    if !have("script") {
+        return;
+    }
+    let mut world = World::new();
+    world.daemon.ssd("ssd-0");
+    world.daemon.ssd("ssd-1");
+    world.daemon.dir.sparse("disk", 64 << 20);
+    let [first, second, disk] = ["ssd-0", "ssd-1", "disk"].map(|name| world.path(name));
+    world.pool(&[&first]);
+    world.daemon.tell(&["volume", "add", "fast/vm", "--origin", &disk]);
+    world.show_typed("volume remove fast/vm", "vm");
+    world.show_typed(&format!("pool device remove fast {first}"), "no");
+    world.show_typed(&format!("pool device replace fast {first} {second}"), "yes");
+    world.show_typed("pool destroy fast", "fats");
+    world.show_typed("volume remove fast/vm", "fast/vm");
+    world.show_typed("pool destroy fast", "fast");
+    check("prompts", &world.all);
+    assert_narrow(&world.all);
+    world.daemon.stop();
 }
 
 #[test]

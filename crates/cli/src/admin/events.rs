@@ -8,7 +8,7 @@ use forebay_control::api::{Event, Events as Answer, Severity};
 
 use super::{Asking, Daemon};
 use crate::Result;
-use crate::text::{say, tell};
+use crate::text::{self, say, tell};
 
 /// `forebay events`.
 #[derive(Args)]
@@ -180,7 +180,9 @@ fn say_event(event: &Event) {
     let (time, severity) = (date(event.unix_s), event.severity.name());
     let Event { number, code, what, .. } = event;
     let number = if *number == 0 { "-".to_owned() } else { number.to_string() };
-    say(format_args!("{number:>4}  {time}  {severity:8}  {code:16}  {what}"));
+    let head = format!("{number:>4}  {time}  {severity:8}  {code:16}  ");
+    // Below the date: what is left behind the head of a narrow terminal is too little.
+    say(text::fitted(&head, 6, what));
 }
 
 /// A second since 1970 as a date and a time, UTC.

@@ -46,8 +46,8 @@ pub(super) fn how_far(job: &Job) -> String {
     if !job.waits_for.is_empty() {
         return format!("{left}; waits for {}", job.waits_for);
     }
-    let to_go = job.left_s.map_or("-".to_owned(), |seconds| format!("{seconds} s"));
-    format!("{left}, {}/s, {to_go} to go", text::bytes(job.rate_bytes_per_s))
+    let to_go = job.left_s.map_or(String::new(), |left| format!(", {} to go", text::left(left)));
+    format!("{left}, {}/s{to_go}", text::bytes(job.rate_bytes_per_s))
 }
 
 fn row(job: &Job) -> Vec<String> {
@@ -62,7 +62,11 @@ fn row(job: &Job) -> Vec<String> {
         text::bytes(job.total_bytes),
         text::bytes(job.left_bytes),
         format!("{}/s", text::bytes(job.rate_bytes_per_s)),
-        job.left_s.map_or("-".to_owned(), |seconds| format!("{seconds} s")),
+        // What has ended has nothing to go.
+        match job.left_s.filter(|_| job.state == JobState::Running) {
+            Some(left) => text::left(left),
+            None => "-".to_owned(),
+        },
         what,
     ]
 }
@@ -93,4 +97,25 @@ pub(crate) fn run(command: Command, asking: &Asking) -> Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_of_progress_has_rate_and_time_or_what_is_waited_for() {
+        let job = serde_json::json!({
+            "number": 1, "what": "flush of volume \"fast/vm\"", "state": "running", "joined": false,
+            "total_bytes": 3u64 << 30, "left_bytes": 2u64 << 30, "rate_bytes_per_s": 8 << 20,
+            "left_s": 256, "error": null, "waits_for": "",
+        });
+        let mut job: Job = serde_json::from_value(job).unwrap();
+        assert_eq!(how_far(&job), "1 GiB of 3 GiB done, 2 GiB left, 8 MiB/s, 4 min to go");
+        (job.left_s, job.rate_bytes_per_s) = (None, 0);
+        assert_eq!(how_far(&job), "1 GiB of 3 GiB done, 2 GiB left, 0 B/s");
+        job.waits_for = "the origin of fast/vm, which fails".to_owned();
+        let waits = "1 GiB of 3 GiB done, 2 GiB left; waits for the origin of fast/vm, which fails";
+        assert_eq!(how_far(&job), waits);
+    }
 }

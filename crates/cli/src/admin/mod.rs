@@ -144,7 +144,7 @@ impl Daemon<'_> {
     fn plan(&self, change: &Change) -> Result<()> {
         let plan: Plan = self.post("/api/v1/plan", change)?;
         self.print(&plan, |plan| {
-            say(format_args!("{}:", plan.what));
+            say(text::beside("", &format!("{}:", plan.what)));
             for step in &plan.steps {
                 say(text::beside("  - ", step));
             }
@@ -217,8 +217,8 @@ fn absolute(path: &Path) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Has the name of what goes typed once more, unless `yes`.
-fn confirm(name: &str, what: &str, yes: bool) -> Result<()> {
+/// Has a word typed, unless `yes`, of which `which` says which one it is: a name once more.
+fn confirm(which: &str, name: &str, what: &str, yes: bool) -> Result<()> {
     if yes {
         return Ok(());
     }
@@ -230,7 +230,7 @@ fn confirm(name: &str, what: &str, yes: bool) -> Result<()> {
     }
     tell(format_args!("{what}."));
     let mut out = std::io::stderr().lock();
-    let _ = write!(out, "Type its name to go on: ").and_then(|()| out.flush());
+    let _ = write!(out, "Type {which} to go on: ").and_then(|()| out.flush());
     drop(out);
     let mut typed = String::new();
     let read = std::io::stdin().lock().read_line(&mut typed);
@@ -240,7 +240,11 @@ fn confirm(name: &str, what: &str, yes: bool) -> Result<()> {
     Err(Failure::new("not confirmed; nothing was changed").hint(format!("type {name}")))
 }
 
-/// Rows with their columns below each other, the last one as long as it is.
+/// The least room for what is broken into lines.
+const CELL_COLUMNS_MIN: usize = 20;
+
+/// Rows with their columns below each other, the last one as long as it is, or broken into lines where a terminal
+/// has room for that.
 pub(crate) fn table(head: &[&str], rows: &[Vec<String>]) -> String {
     let mut all = vec![head.iter().map(|cell| (*cell).to_owned()).collect::<Vec<_>>()];
     all.extend(rows.iter().cloned());
@@ -249,8 +253,23 @@ pub(crate) fn table(head: &[&str], rows: &[Vec<String>]) -> String {
         .collect();
     let mut lines = Vec::new();
     for row in &all {
-        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}"));
-        lines.push(cells.collect::<Vec<_>>().join("  ").trim_end().to_owned());
+        let Some((last, cells)) = row.split_last() else { continue };
+        let cells = cells.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}  "));
+        let head: String = cells.collect();
+        let further = head.chars().count();
+        let line = match text::columns(std::io::stdout()) {
+            // A path is not broken: it has a line of its own.
+            Some(columns)
+                if last.split(' ').any(|word| further + word.chars().count() > columns) =>
+            {
+                format!("{}\n    {last}", head.trim_end())
+            }
+            Some(columns) if further + CELL_COLUMNS_MIN <= columns => {
+                text::wrapped(columns, &head, further, last)
+            }
+            _ => format!("{head}{last}"),
+        };
+        lines.push(line.trim_end().to_owned());
     }
     lines.join("\n")
 }

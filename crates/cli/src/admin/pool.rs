@@ -14,8 +14,9 @@ use forebay_control::profile::Profile;
 
 use super::{Asking, Daemon, absolute, confirm, table};
 use crate::Result;
+use crate::daemon::plural;
 use crate::failure::{EXIT_NO, Failure};
-use crate::text::{self, parse_bytes, parse_millis, say, tell};
+use crate::text::{self, fact, parse_bytes, parse_millis, say, tell};
 
 /// See the head of the file.
 #[derive(Subcommand)]
@@ -216,7 +217,7 @@ fn run_device(command: Device, daemon: &Daemon<'_>) -> Result<()> {
         return daemon.plan(&Change::RemoveDevice { pool, device });
     }
     let what = format!("Cache device {device} leaves pool \"{pool}\" and is erased");
-    confirm(pool.as_str(), &what, yes)?;
+    confirm("the name of the pool", pool.as_str(), &what, yes)?;
     let at = format!("/api/v1/pools/{pool}/devices/remove");
     let job: One<Job> = daemon.post(&at, &RemoveDevice { device: device.clone() })?;
     let job = daemon.follow(job)?;
@@ -242,7 +243,7 @@ fn replace_device(
     let what = format!(
         "{place} takes the place of cache device {old} in pool \"{pool}\"; what is on both is erased"
     );
-    confirm(pool.as_str(), &what, yes)?;
+    confirm("the name of the pool", pool.as_str(), &what, yes)?;
     let at = format!("/api/v1/pools/{pool}/devices/replace");
     let job: One<Job> = daemon.post(&at, &ReplaceDevice { old: old.clone(), new })?;
     let job = daemon.follow(job).map_err(|failure| {
@@ -433,15 +434,14 @@ pub(crate) fn run(command: Command, asking: &Asking) -> Result<()> {
         Command::Destroy { name, yes, dry_run: false } => {
             // There is something to confirm only if there is such a pool.
             let pool: One<Pool> = daemon.get(&format!("/api/v1/pools/{name}"))?;
-            let members = pool.item.members.len();
-            let mut what =
-                format!("Destroying pool \"{name}\" erases it from {members} cache devices");
+            let members = plural(pool.item.members.len(), "cache device");
+            let mut what = format!("Destroying pool \"{name}\" erases it from {members}");
             if !pool.item.volumes.is_empty() {
                 let names = pool.item.volumes.iter().map(|volume| volume.name.to_string());
                 let names = names.collect::<Vec<_>>().join(", ");
                 what.push_str(&format!("; what is on the origins of {names} stays there, whole"));
             }
-            confirm(name.as_str(), &what, yes)?;
+            confirm("the name of the pool", name.as_str(), &what, yes)?;
             let body = Confirm { confirm: name.to_string() };
             let job: One<Job> = daemon.post(&format!("/api/v1/pools/{name}/destroy"), &body)?;
             let job = daemon.follow(job)?;
@@ -489,29 +489,25 @@ fn print_plan(plan: &PoolPlan) {
         .collect();
     say(table(&["CACHE DEVICE", "SIZE", "LAYOUT"], &rows));
     let erased = if plan.done { "was" } else { "would be" };
-    say(format_args!(
-        "What is on these devices {erased} erased; nothing known was found there.\n\
-         copies        {} of dirty data, {} of clean data\n\
-         capacity      {} of clean data, {} of dirty data\n\
-         index in RAM  {} when full of pieces of 64 KiB, {} of 4 KiB;\n\
-         {:14}never more than {}{}",
-        plan.dirty_copies,
-        plan.clean_copies,
-        text::bytes(plan.clean_bytes),
-        text::bytes(plan.dirty_bytes),
+    say(format_args!("What is on these devices {erased} erased; nothing known was found there."));
+    let copies = (plan.dirty_copies, plan.clean_copies);
+    say(format_args!("copies        {} of dirty data, {} of clean data", copies.0, copies.1));
+    let (clean, dirty) = (text::bytes(plan.clean_bytes), text::bytes(plan.dirty_bytes));
+    say(format_args!("capacity      {clean} of clean data, or {dirty} of dirty data"));
+    let enough = match plan.sparse_cache_bytes < plan.capacity_bytes {
+        true => format!(
+            ", enough for {} in pieces of 4 KiB far from each other",
+            text::bytes(plan.sparse_cache_bytes)
+        ),
+        false => String::new(),
+    };
+    let index = format!(
+        "{} when full of pieces of 64 KiB, {} of 4 KiB; never more than {}{enough}",
         text::bytes(plan.index_bytes_usual),
         text::bytes(plan.index_bytes_dense),
-        "",
-        text::bytes(plan.index_bytes_max),
-        match plan.sparse_cache_bytes < plan.capacity_bytes {
-            true => format!(
-                ", enough for {} in pieces\n{:14}of 4 KiB far from each other",
-                text::bytes(plan.sparse_cache_bytes),
-                ""
-            ),
-            false => String::new(),
-        }
-    ));
+        text::bytes(plan.index_bytes_max)
+    );
+    say(text::beside("index in RAM  ", &index));
     if plan.ram_bytes > 0 {
         say(format_args!(
             "RAM tier      {}, which takes {} of memory",
@@ -519,17 +515,16 @@ fn print_plan(plan: &PoolPlan) {
             text::bytes(plan.ram_memory_bytes)
         ));
     }
-    say(format_args!(
-        "memory        up to {} with the rest of the pool; up to {} with all clients' requests",
+    let memory = format!(
+        "up to {} with the rest of the pool; up to {} with all clients' requests",
         text::bytes(plan.promised_bytes()),
         text::bytes(plan.total_bytes_max)
-    ));
+    );
+    say(text::beside("memory        ", &memory));
     if let Some(machine) = plan.machine_bytes {
-        say(format_args!(
-            "memory        of this machine {}: enough for a cache of {}",
-            text::bytes(machine),
-            text::bytes(plan.machine_cache_bytes)
-        ));
+        let machine = text::bytes(machine);
+        let cache = text::bytes(plan.machine_cache_bytes);
+        say(format_args!("memory        of this machine {machine}: enough for a cache of {cache}"));
     }
     if plan.write_budget_bytes_per_day > 0 {
         let day = text::bytes(plan.write_budget_bytes_per_day);
@@ -548,7 +543,11 @@ fn print_list(pools: &[Pool]) {
                 pool.name.clone(),
                 state_name(pool.state).to_owned(),
                 pool.members.len().to_string(),
-                pool.volumes.len().to_string(),
+                // Of one that is not open nobody knows.
+                match (&pool.usage, pool.volumes.len()) {
+                    (None, 0) => "-".to_owned(),
+                    (_, volumes) => volumes.to_string(),
+                },
                 pool.usage.as_ref().map_or("-".to_owned(), |u| text::bytes(u.dirty_bytes)),
                 pool.id.clone(),
             ]
@@ -594,33 +593,36 @@ fn print_health(health: Option<&Health>) {
 
 /// A pool as `status` and `pool show` print it.
 pub(super) fn print_pool(pool: &Pool) {
-    say(format_args!("pool     {}  ({})", pool.name, pool.id));
+    fact("pool     ", format_args!("{}  ({})", pool.name, pool.id));
     let state = format!("{}: {}", state_name(pool.state), pool.summary);
     say(text::beside("state    ", &state));
     if !pool.action.is_empty() {
         say(text::beside("action   ", &pool.action));
     }
     if !pool.host.is_empty() {
-        say(format_args!("host     {}", pool.host));
+        fact("host     ", &pool.host);
     }
     if let Some(usage) = &pool.usage {
         let used = usage.segments.saturating_sub(usage.segments_free) * usage.segment_bytes;
-        say(format_args!(
-            "cache    {} cached, {} dirty in {} copies; {} of {} in use",
-            text::bytes(usage.cached_bytes),
-            text::bytes(usage.dirty_bytes),
-            usage.dirty_copies,
-            text::bytes(used),
-            text::bytes(usage.segments * usage.segment_bytes),
-        ));
+        fact(
+            "cache    ",
+            format_args!(
+                "{} cached, {} dirty in {} copies; {} of {} in use",
+                text::bytes(usage.cached_bytes),
+                text::bytes(usage.dirty_bytes),
+                usage.dirty_copies,
+                text::bytes(used),
+                text::bytes(usage.segments * usage.segment_bytes),
+            ),
+        );
         if usage.lost_bytes > 0 {
-            say(format_args!("lost     {}", text::bytes(usage.lost_bytes)));
+            fact("lost     ", text::bytes(usage.lost_bytes));
         }
         if usage.dirty_bytes > 0 {
-            say(format_args!("destage  {}", super::volume::progress(&usage.destage)));
+            fact("destage  ", super::volume::progress(&usage.destage));
         }
         if usage.dirty_copies_next > 0 || usage.clean_copies > 1 {
-            say(format_args!("copies   {}", copies_line(usage)));
+            fact("copies   ", copies_line(usage));
         }
         let hits = match usage.read_requests {
             0 => "no reads yet".to_owned(),
@@ -630,9 +632,9 @@ pub(super) fn print_pool(pool: &Pool) {
                 text::thousands(all)
             ),
         };
-        say(format_args!("hits     {hits}"));
+        fact("hits     ", hits);
         if usage.ram.size_bytes > 0 {
-            say(format_args!("ram      {}", ram_line(usage)));
+            fact("ram      ", ram_line(usage));
         }
         if let Some(line) = super::scrub::line(&usage.scrub) {
             say(text::beside("scrub    ", &line));
@@ -643,26 +645,38 @@ pub(super) fn print_pool(pool: &Pool) {
         if let Some(budget) = &usage.write_budget {
             say(text::beside("wear     ", &super::wear::line(budget)));
         }
-        say(format_args!(
-            "reclaim  writes up to {} % of what is admitted",
-            usage.write_amplification_max_percent
-        ));
-        say(format_args!(
-            "answers  a cache device that takes longer than {} is left behind",
-            text::millis(usage.device_deadline_ms)
-        ));
+        fact(
+            "reclaim  ",
+            format_args!(
+                "writes up to {} % of what is admitted",
+                usage.write_amplification_max_percent
+            ),
+        );
+        fact(
+            "answers  ",
+            format_args!(
+                "a cache device that takes longer than {} is left behind",
+                text::millis(usage.device_deadline_ms)
+            ),
+        );
         if usage.requests_given_up > 0 {
-            say(format_args!(
-                "         {} requests, given up, are still with one that does not answer",
-                text::thousands(usage.requests_given_up)
-            ));
+            fact(
+                "         ",
+                format_args!(
+                    "{} requests, given up, are still with one that does not answer",
+                    text::thousands(usage.requests_given_up)
+                ),
+            );
         }
-        say(format_args!(
-            "index    {} of at most {}; policy {}",
-            text::bytes(usage.index_bytes),
-            text::bytes(usage.index_bytes_max),
-            text::bytes(usage.policy_bytes)
-        ));
+        fact(
+            "index    ",
+            format_args!(
+                "{} of at most {}; policy {}",
+                text::bytes(usage.index_bytes),
+                text::bytes(usage.index_bytes_max),
+                text::bytes(usage.policy_bytes)
+            ),
+        );
     }
     for member in &pool.members {
         let place = member.path.as_ref().map_or("-".to_owned(), |path| path.display().to_string());
@@ -678,7 +692,8 @@ pub(super) fn print_pool(pool: &Pool) {
         };
         let slow = if member.slow { "; much slower than the others" } else { "" };
         let seen = if member.state.is_there() { "" } else { " (was there last)" };
-        say(format_args!("ssd      {state:8} {place}{seen}  {}{damaged}{slow}", member.id));
+        let what = format!("{place}{seen}  {}{damaged}{slow}", member.id);
+        fact(&format!("ssd      {state:8} "), what);
         if member.unused_bytes > 0 {
             let unused = text::bytes(member.unused_bytes);
             let grow = format!(
@@ -696,7 +711,8 @@ pub(super) fn print_pool(pool: &Pool) {
             SpareState::Failed => "failed",
         };
         let size = spare.size_bytes.map_or(spare.reason.clone(), text::bytes);
-        say(format_args!("spare    {state:8} {}  {}  {size}", spare.path.display(), spare.id));
+        let what = format!("{}  {}  {size}", spare.path.display(), spare.id);
+        fact(&format!("spare    {state:8} "), what);
         print_health(spare.health.as_ref());
     }
     for volume in &pool.volumes {

@@ -208,14 +208,14 @@ fn percentile(buckets: &[u64], percent: u64) -> Option<u64> {
 
 /// What stands above the columns.
 const HEAD: [&str; 11] =
-    ["", "READ", "MIB/S", "HIT %", "RAM%", "P99", "WRITE", "MIB/S", "P99", "DIRTY", "DESTAGE"];
+    ["", "READ/S", "MIB/S", "HIT %", "RAM%", "P99", "WRITE/S", "MIB/S", "P99", "DIRTY", "DESTAGE"];
 
 /// Columns within 80; a name or a number that is longer moves what follows.
 fn row(cells: &[&str; 11]) -> String {
     let [name, read, read_mib, hits, ram, read_p99, write, write_mib, write_p99, dirty, destage] =
         cells;
     format!(
-        "{name:10} {read:>6} {read_mib:>6} {hits:>5} {ram:>4} {read_p99:>6} {write:>6} \
+        "{name:9} {read:>6} {read_mib:>6} {hits:>5} {ram:>4} {read_p99:>6} {write:>7} \
          {write_mib:>6} {write_p99:>6} {dirty:>8} {destage:>7}"
     )
 }

@@ -4,27 +4,31 @@ use forebay_control::api::Status;
 
 use super::Asking;
 use crate::Result;
-use crate::text::{bytes, say};
+use crate::daemon::plural;
+use crate::text::{bytes, fact, say};
 
 /// `forebay status`.
 pub(crate) fn status(asking: &Asking) -> Result<()> {
     let daemon = asking.daemon()?;
     let status: Status = daemon.get("/api/v1/status")?;
     daemon.print(&status, |status| {
-        say(&status.summary);
+        fact("", &status.summary);
         let memory = &status.memory;
-        say(format_args!(
-            "memory   {} now; index up to {}, {}buffers up to {}; {}, {}",
-            memory.resident_bytes.map_or("-".to_owned(), bytes),
-            bytes(memory.index_bytes_max),
-            match memory.ram_bytes_max {
-                0 => String::new(),
-                most => format!("RAM tiers up to {}, ", bytes(most)),
-            },
-            bytes(memory.buffers_bytes_max),
-            if memory.locked { "locked" } else { "not locked" },
-            if memory.io_flusher { "freed without I/O" } else { "freed with I/O" },
-        ));
+        fact(
+            "memory   ",
+            format_args!(
+                "{} now; index up to {}, {}buffers up to {}; {}, {}",
+                memory.resident_bytes.map_or("-".to_owned(), bytes),
+                bytes(memory.index_bytes_max),
+                match memory.ram_bytes_max {
+                    0 => String::new(),
+                    most => format!("RAM tiers up to {}, ", bytes(most)),
+                },
+                bytes(memory.buffers_bytes_max),
+                if memory.locked { "locked" } else { "not locked" },
+                if memory.io_flusher { "freed without I/O" } else { "freed with I/O" },
+            ),
+        );
         for pool in &status.pools {
             say("");
             super::pool::print_pool(pool);
@@ -34,11 +38,13 @@ pub(crate) fn status(asking: &Asking) -> Result<()> {
         }
         for export in &status.exports {
             match export.reason.as_str() {
-                "" => say(format_args!(
-                    "export   {}  {} clients, {}",
-                    export.volume, export.clients, export.uri
-                )),
-                reason => say(format_args!("export   {}  not served: {reason}", export.volume)),
+                "" => {
+                    let clients = plural(export.clients, "client");
+                    fact("export   ", format_args!("{}  {clients}, {}", export.volume, export.uri));
+                }
+                reason => {
+                    fact("export   ", format_args!("{}  not served: {reason}", export.volume));
+                }
             }
         }
     });

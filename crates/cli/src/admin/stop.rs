@@ -62,7 +62,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let clients: usize = status.exports.iter().map(|export| export.clients).sum();
     if clients > 0 {
         let what = format!("\"stop\" cuts off the daemon's clients, {clients} at the moment");
-        confirm("stop", &what, options.yes)?;
+        confirm("stop", "stop", &what, options.yes)?;
     }
     let stopping: Stopping = daemon.post("/api/v1/stop", &body)?;
     if let Some(job) = stopping.job.clone() {

@@ -405,7 +405,7 @@ pub(crate) fn run(command: Command, asking: &Asking) -> Result<()> {
             let known: One<Volume> = daemon.get(&at(&volume))?;
             let origin = known.item.origin;
             let what = format!("Volume \"{volume}\" goes; its data stays, on {origin}");
-            confirm(&volume.to_string(), &what, yes)?;
+            confirm("the name of the volume", &volume.to_string(), &what, yes)?;
             let job: One<Job> = daemon.delete(&at(&volume))?;
             let job = daemon.follow(job)?;
             daemon.print(&job, |_| {
@@ -428,7 +428,7 @@ fn accept_lost(daemon: &Daemon<'_>, volume: &VolumeName, yes: bool) -> Result<()
             text::bytes(lost),
             known.item.origin
         );
-        confirm(&volume.to_string(), &what, yes)?;
+        confirm("the name of the volume", &volume.to_string(), &what, yes)?;
     }
     let shown: One<Volume> = daemon.post(&format!("{}/accept-lost", at(volume)), &())?;
     daemon.print(&shown, |volume| print_volume(&volume.item));
@@ -451,7 +451,7 @@ fn accept_origin(
             ),
             DirtyData::Drop => format!("{bytes} that only the cache has are given up for good"),
         };
-        confirm(&volume.to_string(), &what, yes)?;
+        confirm("the name of the volume", &volume.to_string(), &what, yes)?;
     }
     let shown: One<Volume> =
         daemon.post(&format!("{}/accept-origin", at(volume)), &AcceptOrigin { dirty })?;
@@ -617,8 +617,8 @@ fn streams(volume: &Volume) -> String {
 /// A volume on one line, below its pool.
 pub(super) fn print_line(volume: &Volume) {
     let (state, mode) = (state_name(volume.state), mode_name(volume.mode));
-    let mut line = format!(
-        "volume   {state:8} {}  {mode}, {}, {} dirty, {}, origin {}",
+    let mut what = format!(
+        "{}  {mode}, {}, {} dirty, {}, origin {}",
         volume.name,
         text::bytes(volume.size_bytes),
         dirty(volume),
@@ -626,16 +626,18 @@ pub(super) fn print_line(volume: &Volume) {
         volume.origin
     );
     if !volume.reason.is_empty() {
-        line.push_str(&format!(": {}", volume.reason));
+        what.push_str(&format!(": {}", volume.reason));
     }
-    say(line);
+    say(text::fitted(&format!("volume   {state:7}  "), 18, &what));
 }
 
 fn print_volume(volume: &Volume) {
     say(format_args!("volume   {}", volume.name));
     match volume.reason.as_str() {
         "" => say(format_args!("state    {}", state_name(volume.state))),
-        reason => say(format_args!("state    {}: {reason}", state_name(volume.state))),
+        reason => {
+            say(text::beside("state    ", &format!("{}: {reason}", state_name(volume.state))))
+        }
     }
     say(format_args!("mode     {}", mode_name(volume.mode)));
     say(format_args!("size     {}", text::bytes(volume.size_bytes)));

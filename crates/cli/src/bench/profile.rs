@@ -177,8 +177,10 @@ pub(crate) const PROFILES: [Profile; 18] = [
 
 /// The list for the end of a help page.
 pub(crate) fn help() -> String {
-    let line =
-        |profile: &Profile| crate::text::beside(&format!("  {:<17} ", profile.name), profile.what);
+    let line = |profile: &Profile| {
+        let head = format!("  {:<17} ", profile.name);
+        crate::text::wrapped(crate::text::COLUMNS, &head, head.len(), profile.what)
+    };
     let lines: Vec<_> = PROFILES.iter().map(line).collect();
     format!(
         "Profiles; behind a semicolon stands what their sources leave open:\n{}",

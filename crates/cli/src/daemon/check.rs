@@ -150,7 +150,8 @@ fn check_limits(text: &str, config: &Config) -> Result<()> {
 /// What is wrong in a text, and where.
 pub(super) fn explain(text: &str, error: &toml::de::Error) -> Failure {
     let start = error.span().map_or(0, |span| span.start);
-    let message = error.message().replace('\n', ", ");
+    let message =
+        error.message().replace('\n', ", ").replace("a nonzero usize", "a number from 1 on");
     let failure = Failure::new(format!("{}: {message}", place(text, start)));
     // "unknown field `scn`, expected `scan` or `wait_s`"
     let mut named = message.split('`').skip(1).step_by(2);

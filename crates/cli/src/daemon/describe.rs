@@ -36,7 +36,7 @@ pub(crate) fn mode_name(mode: Mode) -> &'static str {
     }
 }
 
-pub(super) fn plural(count: usize, thing: &str) -> String {
+pub(crate) fn plural(count: usize, thing: &str) -> String {
     format!("{count} {thing}{}", if count == 1 { "" } else { "s" })
 }
 

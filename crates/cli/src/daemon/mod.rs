@@ -63,7 +63,7 @@ use forebay_engine::{Pool, Volume};
 use forebay_export::nbd::Tls;
 
 use self::config::Config;
-pub(crate) use self::describe::mode_name;
+pub(crate) use self::describe::{mode_name, plural};
 use self::jobs::Jobs;
 use self::journal::Journal;
 use self::log::Log;

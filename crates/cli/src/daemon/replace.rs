@@ -255,7 +255,10 @@ impl Daemon {
         let aim = Aim::ReplaceDevice(name.clone(), old.device.id, new.to_owned());
         self.jobs.join(&aim)?;
         let (was, place) = (open.pool.superblock(), new.display());
-        let what = format!("{} of pool \"{name}\" would be replaced by {place}", old.device.id);
+        // One that was lost may have been anywhere.
+        let known = old.device.path.display().to_string();
+        let replaced = if known.is_empty() { old.device.id.to_string() } else { known };
+        let what = format!("{replaced} of pool \"{name}\" would be replaced by {place}");
         if self.goes_on(&slot, &old, new) {
             let step = match old.is_there {
                 true => {

@@ -21,6 +21,7 @@ use forebay_engine::format::{Spare, Superblock};
 use self::member::Member;
 use crate::Result;
 use crate::failure::Failure;
+use crate::text;
 
 /// See the head of the file.
 #[derive(Args)]
@@ -43,7 +44,14 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let members =
         options.files.iter().map(|path| Member::open(path)).collect::<Result<Vec<_>>>()?;
     let mut out = BufWriter::new(std::io::stdout().lock());
-    let printed = print(&members, options, &mut out).and_then(|()| out.flush());
+    let columns = text::columns(std::io::stdout()).filter(|_| !options.json);
+    let printed = match columns {
+        Some(columns) => {
+            let mut fitted = Fitted { columns, line: Vec::new(), out };
+            print(&members, options, &mut fitted).and_then(|()| fitted.flush())
+        }
+        None => print(&members, options, &mut out).and_then(|()| out.flush()),
+    };
     match printed {
         // Whoever reads our output has seen enough.
         Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
@@ -106,4 +114,30 @@ fn print(members: &[Member], options: &Options, out: &mut dyn Write) -> std::io:
         segments::print_all(member, out)?;
     }
     Ok(())
+}
+
+/// Breaks lines where a terminal ends; further ones are further in.
+struct Fitted<W: Write> {
+    columns: usize,
+    line: Vec<u8>,
+    out: W,
+}
+
+impl<W: Write> Write for Fitted<W> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        for part in bytes.split_inclusive(|byte| *byte == b'\n') {
+            self.line.extend_from_slice(part);
+            let Some(line) = self.line.strip_suffix(b"\n") else { break };
+            let line = String::from_utf8_lossy(line);
+            let text = line.trim_start_matches(' ');
+            let (head, _) = line.split_at(line.len() - text.len());
+            writeln!(self.out, "{}", text::wrapped(self.columns, head, head.len() + 4, text))?;
+            self.line.clear();
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.out.flush()
+    }
 }

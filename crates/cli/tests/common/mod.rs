@@ -67,7 +67,10 @@ impl Drop for Dir {
 }
 
 pub fn forebay() -> Command {
-    Command::new(env!("CARGO_BIN_EXE_forebay"))
+    let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));
+    // Whoever runs the tests may have a terminal.
+    command.env_remove("COLUMNS");
+    command
 }
 
 /// Arguments of `dev serve` on the files of a directory: 2 caches of 64 MiB, 1 origin of 32 MiB.
