@@ -106,8 +106,8 @@ impl Daemon {
         self.describe_pool(pool.as_str())
     }
 
-    /// Refuses an addition for which there is no memory; the cache device that the pool lacks, if one: then it is as
-    /// large as before, and not refused.
+    /// Refuses an addition for which there is no memory; the cache device that the pool lacks, if one: then nothing is
+    /// refused, for its copies come first.
     pub(super) fn check_addition(
         &self,
         slot: &Slot,
