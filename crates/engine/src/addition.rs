@@ -385,7 +385,8 @@ impl Core {
     pub(crate) fn use_more(&self) {
         let segments = self.sets.borrow().total_count() as u64;
         let blocks = segments * (self.segment_bytes / BLOCK_BYTES);
-        self.index_memory_max.set(self.superblock.borrow().index_memory_max);
+        let most = self.tuning.index_memory_most;
+        self.index_memory_max.set(self.superblock.borrow().index_memory_max.min(most));
         self.policy.borrow_mut().resize(blocks);
         self.resize_touches(blocks);
         // Who waited may have room.

@@ -6,6 +6,7 @@ use crate::counters::add;
 use crate::format::{Entry, EntryKind, NO_DATA, State};
 use crate::ids::{Location, SECTORS_ALL, SegmentId, Sequence, VolumeId};
 use crate::index::{Mapping, Shard};
+use crate::planted::seen;
 use crate::recovery::mappings;
 use crate::segment::Set;
 
@@ -24,6 +25,11 @@ impl Core {
         let (volume, block, count) = (entry.volume, entry.block, entry.count);
         match entry.kind {
             EntryKind::Write => self.map_insert(volume, data_mapping(entry, place, State::Dirty)),
+            EntryKind::Populate if !replaying && !self.keep_index_bound(volume, block) => {
+                // As if it had been given up right behind.
+                seen("index: population dropped");
+                self.note_drop(volume, block);
+            }
             EntryKind::Populate => {
                 self.map_insert(volume, data_mapping(entry, place, State::Clean));
             }
@@ -192,6 +198,7 @@ impl Core {
         block: u64,
         action: impl FnOnce(&mut Shard, &mut dyn FnMut(Mapping)),
     ) -> Vec<SegmentId> {
+        self.keep_index_bound(volume, block);
         let mut index = self.shard(volume, block).index.borrow_mut();
         let before = (index.memory_bytes() as u64, index.partial_count() as u64);
         let mut sets = self.sets.borrow_mut();
@@ -225,6 +232,12 @@ impl Core {
         });
         self.index_bytes.set(self.index_bytes.get() + index.memory_bytes() as u64 - before.0);
         self.partials.set(self.partials.get() + index.partial_count() as u64 - before.1);
+        #[cfg(feature = "verify")]
+        assert!(
+            self.recovering.get() || self.index_bytes.get() <= self.index_memory_max.get(),
+            "INV-101: the index has {} B",
+            self.index_bytes.get()
+        );
         emptied
     }
 

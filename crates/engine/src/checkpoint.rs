@@ -281,8 +281,7 @@ const CLOSING_MAX: usize = 4;
 /// Empties sets while there is too little room.
 async fn reclaimer(core: Rc<Core>) {
     while !core.is_housekeeping_over() {
-        let tight = core.index_bytes.get() >= core.index_memory_max.get() / 100 * 95;
-        let due = core.is_reclaim_due() || tight;
+        let due = core.is_reclaim_due() || core.is_index_crowded();
         if let Some(v) = core.to_trim() {
             core.trim(&v).await;
         }

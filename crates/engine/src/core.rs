@@ -25,6 +25,7 @@ use crate::limits::STRIPE_BYTES;
 use crate::lock::RangeLocks;
 use crate::log::Log;
 use crate::member::{Member, Members};
+use crate::memory::IndexClaims;
 use crate::planted::{self, Bug};
 use crate::policy::{Policy, Touches};
 use crate::ram::Ram;
@@ -202,6 +203,7 @@ pub(crate) struct Core {
     pub index_bytes: Cell<u64>,
     /// Bound of `index_bytes`, by what the pool can hold.
     pub index_memory_max: Cell<u64>,
+    pub index_claims: IndexClaims,
     /// Partial blocks in the side tables of all shards.
     pub partials: Cell<u64>,
     /// Bytes of populations on their way into the log, those that RAM gave up among them.

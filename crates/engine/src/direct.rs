@@ -208,6 +208,7 @@ impl Core {
             if let Some((completed, failures)) = written
                 && !self.is_stray(self.sets.borrow().split(location).0)
                 && failures == v.origin.failures.get()
+                && self.keep_index_bound(v.id, block)
             {
                 let state = State::Provisional;
                 planted::seen("provisional mapped");
@@ -261,7 +262,7 @@ impl Core {
             is_held |= m.state.is_owed() || m.state == State::Lost || writes_back;
         });
         let logging = match is_held {
-            true => self.admit_write(v).await?,
+            true => self.admit_write(v, first).await?,
             false => None,
         };
         let logs_clean = writes_back && logging.is_some();
@@ -315,7 +316,7 @@ impl Core {
         let edges = if inside { [head, tail] } else { [(offset, offset + len), (0, 0)] };
         let edges = edges.into_iter().filter(|(from, to)| from < to);
         let logging = match short || self.owes(v, first, count) {
-            true => self.admit_write(v).await?,
+            true => self.admit_write(v, first).await?,
             false => None,
         };
         if let Some(_logging) = logging {

@@ -34,6 +34,7 @@ mod losses;
 mod marks;
 mod member;
 mod membership;
+mod memory;
 mod origin;
 mod pull;
 mod ram;

@@ -405,6 +405,20 @@ pub const POLICY_BYTES_PER_GIB: u64 = 100 << 10;
 /// Smallest bound of the index, in bytes.
 pub const INDEX_MEMORY_MIN: u64 = 4 << 20;
 
+/// Part of that bound, at the least, that no write may claim: what housekeeping adds to the index meanwhile. It is
+/// a twentieth of larger ones.
+pub const INDEX_HEADROOM_MIN: u64 = 16 << 10;
+
+/// Most that a piece of a request claims of the index: 4 regions of which each may become as long as one can
+/// ([`crate::index::REGION_GROWTH_MAX`]), and a step of the directory and of the side table.
+pub const INDEX_CLAIM_MAX: u64 = 16 << 10;
+
+/// Clean runs and shards that one look for index memory goes through, some 50 us: then others are served.
+pub const INDEX_LOOKS_MAX: usize = 512;
+
+/// Time for which nobody looks again where nothing was found.
+pub const INDEX_REST: Nanos = MILLISECOND;
+
 /// Highest sequence, generation, start number or opening that a start accepts: a million a second
 /// reach it in 146,000 years, and what is above it is damage that would make the next one run over.
 pub const COUNTER_MAX: u64 = 1 << 62;

@@ -110,6 +110,8 @@ pub enum Bug {
     ClaimOverlooked,
     /// A stripe is written as a whole although something goes straight to it meanwhile.
     WholeStripeUnguarded,
+    /// Writes are admitted however much memory the index has, and nothing clean gives way.
+    IndexBoundForgotten,
 }
 
 /// Those that the simulator's seeds reach, with the names used on its command line. Volumes are

@@ -32,6 +32,7 @@ use crate::limits::{ORIGIN_BYTES_MAX, RAM_BYTES_MAX, RECORD_BYTES_MAX, VOLUMES_M
 use crate::log::Log;
 use crate::member::Member;
 use crate::membership::{OpenOptions, Opened, Opening, assess};
+use crate::memory::IndexClaims;
 use crate::origin::Origin;
 use crate::policy::{S3Fifo, S3FifoConfig};
 use crate::protect::Urgent;
@@ -281,6 +282,7 @@ fn new_core(
     });
     let shards: Vec<ShardState> =
         (0..superblock.shard_count).map(|_| ShardState::default()).collect();
+    let index_memory_max = superblock.index_memory_max.min(tuning.index_memory_most);
     Core {
         opened: now,
         rt,
@@ -323,7 +325,8 @@ fn new_core(
         wear: Wear::default(),
         raising: Cell::new(false),
         resizing: TaskMutex::default(),
-        index_memory_max: Cell::new(superblock.index_memory_max),
+        index_memory_max: Cell::new(index_memory_max),
+        index_claims: IndexClaims::default(),
         scrub: Scrub::resume(superblock.scrub_next, superblock.scrub_begun_unix_s),
         verify_reads: Cell::new(superblock.verify_reads),
         superblock: RefCell::new(superblock),

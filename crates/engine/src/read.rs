@@ -622,11 +622,6 @@ impl Core {
             }
         }
     }
-
-    /// Whether the index is so full that nothing new is admitted (90 % of its bound).
-    pub(crate) fn index_is_tight(&self) -> bool {
-        self.index_bytes.get() >= self.index_memory_max.get() / 10 * 9
-    }
 }
 
 /// The parts of a request's buffer on their way back, in order.

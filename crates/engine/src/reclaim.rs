@@ -263,7 +263,8 @@ impl Core {
         let runs = self.runs_of(id).await;
         let (dirty, runs): (Vec<_>, Vec<_>) =
             runs.into_iter().partition(|(_, m)| m.state == State::Dirty);
-        if !dirty.is_empty() {
+        // A new place may need more bits; what is dirty is being destaged with all that there is.
+        if !dirty.is_empty() && !self.is_index_crowded() {
             self.move_in_background(id, dirty);
         }
         let kept = self.keep_or_evict(runs, queue);
@@ -527,11 +528,6 @@ impl Core {
             planted::seen("reclaim: kept for a reservation");
         }
         kept
-    }
-
-    /// Whether the index has so much memory that what costs most of it has to go.
-    fn is_index_crowded(&self) -> bool {
-        self.index_bytes.get() >= self.index_memory_max.get() / 100 * 95
     }
 
     /// What the hits of a volume's granule are worth beside those of others.

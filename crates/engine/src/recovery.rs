@@ -139,6 +139,7 @@ impl Core {
             self.give_back(withheld);
         }
         self.note_recovered().await?;
+        self.trim_recovered_index();
         self.recovering.set(false);
         report.blocks = self.shards.iter().map(|s| s.index.borrow().block_count()).sum();
         report.owed_blocks = self.owed_blocks();

@@ -39,6 +39,8 @@ pub struct Tuning {
     /// Records that readers have found damaged, and that wait one by one to be copied again; of further ones
     /// the whole set is looked through.
     pub hurt_records_max: usize,
+    /// Bound of the index, if it is less than the pool's own: small pools never come near that.
+    pub index_memory_most: u64,
     /// Whether destaging starts by itself when a volume is idle.
     pub destage_when_idle: bool,
 }
@@ -61,6 +63,7 @@ impl Default for Tuning {
             sequential_cutoff_bytes: 1 << 20,
             space_segments_min: SPACE_SEGMENTS_MIN,
             hurt_records_max: HURT_RECORDS_MAX,
+            index_memory_most: u64::MAX,
             destage_when_idle: true,
         }
     }

@@ -4,6 +4,7 @@
 //! * What does not fill a block is merged with what the log holds of it; if the log holds nothing,
 //!   the block is logged with a mask of the sectors it has.
 
+use std::cell::Cell;
 use std::rc::Rc;
 
 use forebay_device::{Buf, Data, Io};
@@ -17,6 +18,7 @@ use crate::ids::{BLOCK_BYTES, Location, SECTOR_BYTES, SECTORS_ALL};
 use crate::index::Mapping;
 use crate::limits::{GRANULE_BLOCKS, PARTIALS_MAX, REGION_BLOCKS};
 use crate::log::{append_error, new_entry};
+use crate::memory::IndexClaim;
 use crate::planted::{self, Bug, seen};
 use crate::policy::{Access, Granule, Queue};
 use crate::read::{blocks_of, origin_error, overlay};
@@ -25,19 +27,31 @@ use crate::volume::VolumeState;
 
 const BLOCK: usize = BLOCK_BYTES as usize;
 
-/// Counts a logged write between its look at `may_be_dirty` and its publication.
-pub(crate) struct Logging<'a>(&'a VolumeState);
+/// Counts a logged write between its look at `may_be_dirty` and its publication, and has room for it in the index.
+pub(crate) struct Logging<'a> {
+    v: &'a VolumeState,
+    claim: Option<IndexClaim<'a>>,
+}
 
 impl<'a> Logging<'a> {
-    pub(crate) fn begin(v: &'a VolumeState) -> Self {
+    fn begin(v: &'a VolumeState) -> Self {
         v.logging.set(v.logging.get() + 1);
-        Self(v)
+        Self { v, claim: None }
     }
 }
 
 impl Drop for Logging<'_> {
     fn drop(&mut self) {
-        self.0.logging.set(self.0.logging.get() - 1);
+        self.v.logging.set(self.v.logging.get() - 1);
+    }
+}
+
+/// One of those who wait for room in the index, until it is dropped.
+struct Waiting<'a>(&'a Cell<usize>);
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
     }
 }
 
@@ -127,7 +141,7 @@ impl Core {
         let keeps = (enough && !left_out) || cached;
         let owes = owed > 0 && !(way.passing && planted::is(Bug::StreamPastDirty));
         let logging = match (self.mode_of(v).writes_back() && keeps) || owes || lost {
-            true => self.admit_write(v).await?,
+            true => self.admit_write(v, first).await?,
             false => None,
         };
         let written = if let Some(_logging) = logging {
@@ -220,26 +234,37 @@ impl Core {
         Ok(())
     }
 
-    /// Everything that must hold before a dirty record may exist, as long as what this returns is there. `None` if
-    /// the volume cannot be written back for now; it owes nothing then.
+    /// Everything that must hold before a dirty record of the stripe of `block` may exist, as long as what this
+    /// returns is there. `None` if the volume cannot be written back for now; it owes nothing then.
     pub(crate) async fn admit_write<'a>(
-        &self,
+        &'a self,
         v: &'a Rc<VolumeState>,
+        block: u64,
     ) -> Result<Option<Logging<'a>>> {
         self.check_latch()?;
-        let logging = Logging::begin(v);
+        let mut logging = Logging::begin(v);
         if !v.may_be_dirty.get() && !self.set_may_be_dirty(v).await? {
             seen("written through without a witness");
             return Ok(None);
         }
-        let full = || {
-            self.index_bytes.get() >= self.index_memory_max.get()
-                || self.partials.get() >= PARTIALS_MAX as u64
+        let claim = || match self.partials.get() < PARTIALS_MAX as u64 {
+            true => self.claim_index(v.id, block),
+            false => None,
         };
-        if full() {
+        logging.claim = claim();
+        if logging.claim.is_none() {
+            seen("write waits for the index");
             add(&self.counters.throttled_writes, 1);
             self.housekeeping.wake_all();
-            self.room.until(|| !full() || self.latched.get()).await;
+            self.index_claims.waiters.set(self.index_claims.waiters.get() + 1);
+            let waiting = Waiting(&self.index_claims.waiters);
+            self.room
+                .until(|| {
+                    logging.claim = claim();
+                    logging.claim.is_some() || self.latched.get()
+                })
+                .await;
+            drop(waiting);
         }
         self.check_latch()?;
         Ok(Some(logging))

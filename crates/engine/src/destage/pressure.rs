@@ -50,10 +50,9 @@ impl Core {
 
     /// The same of what is not room in the log: partial blocks and the index.
     fn side_pressure(&self) -> f64 {
-        let index = self.index_bytes.get() as f64 / self.index_memory_max.get() as f64;
         let partials = self.partials.get() as f64 / (PARTIALS_MAX as f64 * 0.75);
-        // From 90 % on nothing is populated, and up to there it says nothing of what is dirty.
-        partials.max((index - 0.90) / 0.05)
+        // Up to where nothing is populated any more, the index says nothing of what is dirty.
+        partials.max(self.index_pressure())
     }
 
     /// Whether what is rewritten all the time may be left where it is: the sets of it become free without

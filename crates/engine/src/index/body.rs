@@ -30,7 +30,7 @@ const BASE_AT: usize = 35;
 const ENTRIES_AT: usize = 40;
 const WIDE: u8 = 0x80;
 /// Longest body: every block its own extent and partial, with the longest entries of 48 bits.
-const BODY_BYTES_MAX: usize = ENTRIES_AT + EXTENTS_MAX * 6 + 4;
+pub(super) const BODY_BYTES_MAX: usize = ENTRIES_AT + EXTENTS_MAX * 6 + 4;
 /// A list this long or shorter is never longer than the dense form of as many blocks.
 const LIST_ALWAYS: usize = ENTRIES_AT / EXTENT_BYTES;
 

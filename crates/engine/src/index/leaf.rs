@@ -18,6 +18,8 @@ pub(super) const LEAF_BYTES_MIN: usize = LEAF_BYTES_MAX / 8;
 const ENTRY_BYTES: usize = 7;
 /// Allocations are multiples of this, so that few sizes are in use.
 const STEP_BYTES: usize = 64;
+/// What a body costs beside its own bytes, at the most: its entry, and the slack of two leaves.
+pub(super) const OVERHEAD_MAX: usize = ENTRY_BYTES + 4 * STEP_BYTES;
 
 /// See the module.
 #[derive(Default)]

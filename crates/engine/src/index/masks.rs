@@ -10,6 +10,11 @@ struct Entry {
     mask: u8,
 }
 
+/// Places by which the table grows: a quarter, and these at the least and at the most, so that no single change
+/// takes much.
+const STEP_MIN: usize = 4;
+const STEP_MAX: usize = 128;
+
 /// Sorted by region and block. Partial blocks are at most 65,536 in a pool, so a few hundred in a
 /// shard: moving the tail at an insertion costs less than a tree's memory.
 #[derive(Default)]
@@ -37,7 +42,7 @@ impl Masks {
             panic!("block {first} of {key:?} has a mask already");
         };
         if self.entries.len() == self.entries.capacity() {
-            self.entries.reserve_exact(self.entries.len() / 4 + 4);
+            self.entries.reserve_exact((self.entries.len() / 4).min(STEP_MAX) + STEP_MIN);
         }
         self.entries.insert(at, Entry { key, first: first as u8, mask });
     }
@@ -57,6 +62,11 @@ impl Masks {
     /// Number of partial blocks.
     pub fn count(&self) -> usize {
         self.entries.len()
+    }
+
+    /// Most bytes that one request adds to that: it has two partial blocks.
+    pub fn growth_max(&self) -> usize {
+        ((self.entries.len() / 4).min(STEP_MAX) + 2 * STEP_MIN) * size_of::<Entry>()
     }
 
     /// Bytes held outside of the struct.

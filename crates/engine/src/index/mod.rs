@@ -58,6 +58,11 @@ pub use shard::{LoadError, Shard};
 pub const GRANULE_BLOCKS: u32 = 16;
 /// Highest heat of a granule: two bits.
 pub const HEAT_MAX: u8 = 3;
+/// Bytes that a region can add to a shard, without the directory and the side table: the longest body and its
+/// entry in a leaf, and the slack of that leaf and of the one that is split off it.
+pub const REGION_GROWTH_MAX: usize = 2048;
+const _: () = assert!(body::BODY_BYTES_MAX + leaf::OVERHEAD_MAX <= REGION_GROWTH_MAX);
+
 /// Blocks of an address space that the index can name: 2^32 regions, 4 PiB.
 pub const BLOCKS_MAX: u64 = REGION_BLOCKS << 32;
 

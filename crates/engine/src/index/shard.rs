@@ -6,7 +6,7 @@ use std::ops::Range;
 use super::masks::Masks;
 use super::region::{Change, Extents, advances, clip, heat_mask, state_of};
 use super::table::{Key, Spot, Table};
-use super::{BLOCKS_MAX, GRANULE_BLOCKS, HEAT_MAX, Mapping};
+use super::{BLOCKS_MAX, GRANULE_BLOCKS, HEAT_MAX, Mapping, REGION_GROWTH_MAX};
 use crate::format::{Extent, State};
 use crate::ids::{LOCATION_BITS, Location, SECTORS_ALL, VolumeId};
 use crate::limits::REGION_BLOCKS;
@@ -263,6 +263,14 @@ impl Shard {
     /// Bytes of memory that the shard holds, everything included. O(1).
     pub fn memory_bytes(&self) -> usize {
         size_of::<Self>() + self.table.heap_bytes() + self.masks.heap_bytes()
+    }
+
+    /// Most bytes that changes in so many regions can add to [`Shard::memory_bytes`], before the next claim or
+    /// change by somebody else. O(1).
+    pub fn growth_max(&self, regions: usize) -> usize {
+        regions * REGION_GROWTH_MAX
+            + self.table.directory_growth_max(regions)
+            + self.masks.growth_max()
     }
 
     /// Mapped blocks.

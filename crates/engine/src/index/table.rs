@@ -41,6 +41,9 @@ pub(super) struct Spot {
     entry: usize,
 }
 
+/// Leaves by which the directory grows at the most, so that no single change takes much.
+const STEP_MAX: usize = 64;
+
 /// Regions by key.
 #[derive(Default)]
 pub(super) struct Table {
@@ -215,10 +218,10 @@ impl Table {
 
     fn put_leaf(&mut self, at: usize, first: Key, leaf: Leaf) {
         if self.leaves.len() == self.leaves.capacity() {
-            self.leaves.reserve_exact(self.leaves.len() / 16 + 1);
+            self.leaves.reserve_exact((self.leaves.len() / 16).min(STEP_MAX) + 1);
         }
         if self.firsts.len() == self.firsts.capacity() {
-            self.firsts.reserve_exact(self.firsts.len() / 16 + 1);
+            self.firsts.reserve_exact((self.firsts.len() / 16).min(STEP_MAX) + 1);
         }
         self.leaf_bytes += leaf.heap_bytes();
         self.firsts.insert(at, first.number());
@@ -298,6 +301,12 @@ impl Table {
             }
             assert!(leaf.count() > 0 && leaf.states() == states, "summary of a leaf");
         }
+    }
+
+    /// Most bytes that the directory grows by when so many regions become longer: each splits a leaf, or gets one.
+    pub fn directory_growth_max(&self, regions: usize) -> usize {
+        let places = (self.leaves.len() / 16).min(STEP_MAX) + 2 * regions;
+        places * (size_of::<Leaf>() + size_of::<u64>())
     }
 
     /// Bytes held outside of the struct.

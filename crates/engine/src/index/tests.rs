@@ -221,11 +221,13 @@ fn named(model: &Model, volume: u32, block: u64, end: u64) -> (u64, Vec<Mapping>
 }
 
 fn insert(shard: &mut Shard, model: &mut Model, volume: u32, run: Mapping) {
+    let most = shard.memory_bytes() + shard.growth_max(1);
     let expected = model.runs(volume, run.block, run.block + u64::from(run.count));
     let mut displaced = Vec::new();
     shard.insert(VolumeId(volume), run, |old| displaced.push(old));
     assert_eq!(displaced, expected);
     model.cells.extend(split(volume, run));
+    assert!(shard.memory_bytes() <= most, "more than {most} B");
 }
 
 fn transition(shard: &mut Shard, model: &mut Model, op: &Op) {

@@ -25,6 +25,7 @@ mod lost;
 mod lying;
 mod many;
 mod members;
+mod memory;
 mod neighbours;
 mod origin;
 mod pair;

@@ -261,6 +261,7 @@ pub fn lazy() -> Tuning {
         sequential_cutoff_bytes: 1 << 20,
         space_segments_min: 1,
         hurt_records_max: 256,
+        index_memory_most: u64::MAX,
     }
 }
 
