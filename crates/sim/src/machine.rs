@@ -1,6 +1,6 @@
 //! The devices of a seed, and copies of what they hold.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 
 use forebay_device::io::Completer;
@@ -8,13 +8,14 @@ use forebay_device::model::disk::{DiskSettings, DiskState, SimDisk};
 use forebay_device::model::fault::Inner;
 use forebay_device::model::world::{Rng, World};
 use forebay_device::{BlockDevice, Geometry, Request, Runtime};
+use forebay_engine::format::SUPERBLOCK_BYTES;
 
 use crate::content::{SECTOR, fill};
 use crate::faults::Armoury;
 use crate::oracle::Oracle;
 use crate::runner::{Options, STAMP_FIRST, Shared};
 use crate::subject::Env;
-use crate::swarm::Config;
+use crate::swarm::{AimedCrash, Config, Target};
 
 /// Size of the witness file.
 const WITNESS_BYTES: u64 = 256 << 10;
@@ -105,6 +106,66 @@ impl BlockDevice for Watched {
     }
 }
 
+/// Where root slot 0 of a member lies.
+const ROOT_AT: u64 = 2 * SUPERBLOCK_BYTES as u64;
+
+/// Crashes the world near a write that is hit rarely by chance, once it is asked to.
+#[derive(Default)]
+pub(crate) struct AimedWatch {
+    due: Cell<Option<AimedCrash>>,
+}
+
+impl AimedWatch {
+    /// With the write that this says, counted from now on.
+    pub(crate) fn arm(&self, crash: AimedCrash) {
+        self.due.set(Some(crash));
+    }
+
+    /// It came to its end before.
+    pub(crate) fn disarm(&self) {
+        self.due.set(None);
+    }
+
+    fn note(&self, world: &World, target: Target, request: &Request) {
+        let is_it = match (target, request) {
+            (Target::Root, Request::Write { offset, .. }) => *offset == ROOT_AT,
+            (Target::Origin, Request::Write { .. }) => true,
+            _ => false,
+        };
+        match self.due.get() {
+            Some(due) if is_it && due.target == target && due.writes == 1 => {
+                self.due.set(None);
+                world.crash_at(Some(world.io_count() + 1 + due.ios));
+            }
+            Some(due) if is_it && due.target == target => {
+                self.due.set(Some(AimedCrash { writes: due.writes - 1, ..due }));
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Looks for what a crash is aimed at in what a device is given.
+struct Aimed {
+    inner: Inner,
+    world: Weak<World>,
+    target: Target,
+    aimed: Rc<AimedWatch>,
+}
+
+impl BlockDevice for Aimed {
+    fn geometry(&self) -> Geometry {
+        self.inner.geometry()
+    }
+
+    fn submit(&self, request: Request, completer: Completer) {
+        if let Some(world) = self.world.upgrade() {
+            self.aimed.note(&world, self.target, &request);
+        }
+        self.inner.submit(request, completer);
+    }
+}
+
 /// Tells the recorder of requests that change something; they are in flight then.
 struct Recording {
     inner: Rc<SimDisk>,
@@ -133,6 +194,7 @@ pub(crate) struct Machine {
     pub(crate) armoury: Armoury,
     pub(crate) recorder: Rc<Recorder>,
     pub(crate) watch: Rc<Watch>,
+    pub(crate) aimed: Rc<AimedWatch>,
     pub(crate) env: Env,
 }
 
@@ -156,7 +218,11 @@ impl Machine {
             let recorded = Recording { inner: Rc::clone(&disk), recorder: Rc::clone(&recorder) };
             (disk, Rc::new(recorded) as Inner)
         };
-        let mut armoury = Armoury::default();
+        let (mut armoury, aimed) = (Armoury::default(), Rc::new(AimedWatch::default()));
+        let aimed_at = |target, inner| {
+            let (world, aimed) = (Rc::downgrade(world), Rc::clone(&aimed));
+            Rc::new(Aimed { inner, world, target, aimed }) as Inner
+        };
         let (mut members, mut disks) = (Vec::new(), Vec::new());
         // The spares draw numbers of their own, so that everything else of a seed is as it would be without.
         let mut apart = Rng::new(config.seed ^ 0x57A8);
@@ -169,6 +235,7 @@ impl Machine {
             let (disk, recorded) = disk(DiskSettings { geometry, ..settings }, rng);
             disks.push(Rc::clone(&disk));
             let lose = Box::new(move || disk.fail_flush());
+            let recorded = aimed_at(Target::Root, recorded);
             members.push(armoury.member(world, config, (index, recorded), lose, rng));
         }
         let (mut origins, mut wrapped) = (Vec::new(), Vec::new());
@@ -182,6 +249,7 @@ impl Machine {
                 fill(STAMP_FIRST, volume, 0, &mut image);
                 disk.poke(0, &image);
             }
+            let recorded = aimed_at(Target::Origin, recorded);
             let watched =
                 Rc::new(Watched { inner: recorded, volume, watch: Rc::clone(&watch) }) as Inner;
             let (lossy, watch) = (Rc::clone(&disk), Rc::clone(&watch));
@@ -205,7 +273,7 @@ impl Machine {
             bug: options.bug.clone(),
             trace: options.trace,
         };
-        Self { members: disks, origins, witnesses: kept, armoury, recorder, watch, env }
+        Self { members: disks, origins, witnesses: kept, armoury, recorder, watch, aimed, env }
     }
 
     /// What the files of all witnesses hold.

@@ -18,7 +18,7 @@ use crate::content::{SECTOR, fill};
 use crate::machine::{Machine, Snapshot};
 use crate::oracle::{Change, Oracle};
 use crate::subject::{Subject, SubjectError};
-use crate::swarm::{Config, CrashPlan, Strike};
+use crate::swarm::{AimedCrash, Config, CrashPlan, Strike, Target};
 use crate::workload::{BLOCK_SECTORS, Op, STRIPE_SECTORS, Workload};
 
 mod operator;
@@ -330,17 +330,36 @@ async fn verify<S: Subject>(shared: &Shared, subject: &S) {
     }
 }
 
+/// What a run waits for before it is cut off.
+#[derive(Clone, Copy)]
+pub(crate) enum Crashing {
+    /// So many I/Os.
+    Ios(u64),
+    /// A certain write.
+    Aimed(AimedCrash),
+}
+
+impl Crashing {
+    /// Counts from now on. A run that ends before is cut off at its end.
+    fn arm(self, world: &World, machine: &Machine) {
+        match self {
+            Self::Ios(ios) => world.crash_at(Some(world.io_count() + ios)),
+            Self::Aimed(crash) => machine.aimed.arm(crash),
+        }
+    }
+}
+
 /// Opens the subject and lets all clients run to their end.
 pub(crate) async fn serve<S: Subject>(
     shared: &Rc<Shared>,
     machine: &Rc<Machine>,
     mut rng: Rng,
-    crash_after: Option<u64>,
+    crash: Option<Crashing>,
     last: bool,
 ) -> Result<Rc<S>, Failure> {
     let subject = Rc::new(S::open(&machine.env).await?);
-    if let Some(ios) = crash_after {
-        shared.world.crash_at(Some(shared.world.io_count() + ios));
+    if let Some(crash) = crash {
+        crash.arm(&shared.world, machine);
     }
     shared.trace(|| "opened".into());
     if rng.one_in(3) {
@@ -419,6 +438,7 @@ impl Seed {
         let mut config = Config::new(seed);
         if let Some(crashes) = &options.crashes {
             config.crashes.clone_from(crashes);
+            config.aimed_crash = None;
         }
         if options.short {
             config.shorten();
@@ -553,22 +573,35 @@ impl Seed {
         Ok(())
     }
 
-    /// A run up to a crash.
-    fn run_to_crash<S: Subject>(&mut self, plan: CrashPlan) -> Result<(), Failure> {
+    /// A run up to its crash, counted from 0.
+    fn run_to_crash<S: Subject>(&mut self, crash: usize) -> Result<(), Failure> {
+        let config = Rc::clone(&self.shared.config);
+        let plan = config.crashes[crash];
+        let aimed = config.aimed_crash.filter(|at| at.crash == crash);
+        let crashing = aimed.map_or(Crashing::Ios(plan.after_ios), Crashing::Aimed);
         let (shared, machine) = (Rc::clone(&self.shared), Rc::clone(&self.machine));
         let (world, rng) = (Rc::clone(&shared.world), self.rng.fork());
-        let when_open = plan.when_open.then_some(plan.after_ios);
+        let when_open = plan.when_open.then_some(crashing);
         if when_open.is_none() {
-            world.crash_at(Some(world.io_count() + plan.after_ios));
+            crashing.arm(&world, &machine);
         }
         let result = world.run_until(async move {
             serve::<S>(&shared, &machine, rng, when_open, false).await.map(drop)
         });
         match result {
             Ok(outcome) => outcome?,
-            Err(stopped) if stopped.cause == Cause::Crashed => {}
+            Err(stopped) if stopped.cause == Cause::Crashed => {
+                if let Some(AimedCrash { target, .. }) = aimed {
+                    let what = match target {
+                        Target::Root => "power cut at a root",
+                        Target::Origin => "power cut behind an origin write",
+                    };
+                    *self.shared.seen.borrow_mut().entry(what).or_default() += 1;
+                }
+            }
             Err(stopped) => return Err(Failure(stopped.to_string())),
         }
+        self.machine.aimed.disarm();
         self.shared.failed().map_or(Ok(()), Err)?;
         self.crash(plan.crash);
         Ok(())
@@ -588,9 +621,9 @@ impl Seed {
     fn run_all<S: Subject>(&mut self) -> Result<(), Failure> {
         let machine = Rc::clone(&self.machine);
         self.run(async move { S::create(&machine.env).await.map_err(Failure::from) })?;
-        for plan in self.shared.config.crashes.clone() {
+        for crash in 0..self.shared.config.crashes.len() {
             self.start_in_trouble::<S>()?;
-            self.run_to_crash::<S>(plan)?;
+            self.run_to_crash::<S>(crash)?;
         }
         self.start_in_trouble::<S>()?;
         let (shared, machine) = (Rc::clone(&self.shared), Rc::clone(&self.machine));

@@ -3,19 +3,23 @@
 //! Each seed turns features on and off independently, so that rare combinations come up (swarm
 //! testing, Groce et al., ISSTA 2012). Geometry is tiny: everything wraps around within a second.
 
-use std::fmt;
 use std::ops::Range;
-use std::str::FromStr;
 
 use forebay_device::Stripe;
 use forebay_device::model::world::{Crash, Rng};
-use forebay_device::runtime::{MILLISECOND, Nanos};
+use forebay_device::runtime::{MILLISECOND, Nanos, SECOND};
 
 use forebay_engine::format::DAY_MINUTES;
 use forebay_engine::{CUTOFF_NEVER, Hours, Populate, Tuning, VolumeSettings};
 
 use crate::subject::Mode;
 use crate::workload::Space;
+
+mod trouble;
+
+pub use trouble::{
+    AimedCrash, CrashPlan, FaultMix, Loss, Rot, RotKind, Strike, StrikeKind, Target, WitnessLoss,
+};
 
 /// One volume.
 #[derive(Clone, Debug)]
@@ -39,27 +43,6 @@ pub struct VolumeConfig {
     pub filled: bool,
 }
 
-/// One in so many requests suffers it; 0 is never.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct FaultMix {
-    /// Errors of members' writes and flushes.
-    pub member_write_error: u64,
-    /// Errors of members' reads.
-    pub member_read_error: u64,
-    /// Errors of origins' writes.
-    pub origin_write_error: u64,
-    /// Errors of origins' flushes.
-    pub origin_flush_error: u64,
-    /// Errors of origins' reads.
-    pub origin_read_error: u64,
-    /// One bit flipped in what a member returns.
-    pub member_flip: u64,
-    /// Requests to members that take long.
-    pub member_delay: u64,
-    /// Requests to origins that take long.
-    pub origin_delay: u64,
-}
-
 /// What the requests of a seed look like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Diet {
@@ -71,46 +54,6 @@ pub enum Diet {
     Duel,
     /// Long and mostly whole blocks, several times the pool: everything is reclaimed and reused.
     Feast,
-}
-
-/// When and how a run ends. Its text form is `power:12` or `kill:12`; with a plus sign, as in
-/// `kill:+12`, the count begins when the subject is open.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CrashPlan {
-    /// Power cut or `kill -9`.
-    pub crash: Crash,
-    /// After so many I/Os.
-    pub after_ios: u64,
-    /// Counted from the end of the start, else from its beginning.
-    pub when_open: bool,
-}
-
-impl fmt::Display for CrashPlan {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let kind = match self.crash {
-            Crash::PowerCut => "power",
-            Crash::ProcessKill => "kill",
-        };
-        let plus = if self.when_open { "+" } else { "" };
-        write!(f, "{kind}:{plus}{}", self.after_ios)
-    }
-}
-
-impl FromStr for CrashPlan {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let expected = || "expected power:N, power:+N, kill:N or kill:+N, N > 0".to_string();
-        let (kind, ios) = text.split_once(':').ok_or_else(expected)?;
-        let crash = match kind {
-            "power" => Crash::PowerCut,
-            "kill" => Crash::ProcessKill,
-            _ => return Err(expected()),
-        };
-        let (when_open, ios) = ios.strip_prefix('+').map_or((false, ios), |ios| (true, ios));
-        let after_ios = ios.parse().ok().filter(|ios| *ios > 0).ok_or_else(expected)?;
-        Ok(Self { crash, after_ios, when_open })
-    }
 }
 
 /// The configuration of one seed.
@@ -191,6 +134,8 @@ pub struct Config {
     pub delay_max: Nanos,
     /// The runs that end with a crash; one more follows them.
     pub crashes: Vec<CrashPlan>,
+    /// One of these that comes near a certain write instead of after so many I/Os.
+    pub aimed_crash: Option<AimedCrash>,
     /// What becomes of the witnesses.
     pub witness_loss: Option<WitnessLoss>,
     /// Whether the file system that they lie on is full now and then.
@@ -205,82 +150,6 @@ pub struct Config {
 
 /// Of a short workload, requests before the member fails.
 const SHORT_STRIKE: u64 = 20;
-
-/// A member that fails in one of the runs; where dirty data has another copy, nobody may notice.
-#[derive(Clone, Copy, Debug)]
-pub struct Strike {
-    /// Which one, counted from 0.
-    pub member: usize,
-    /// How.
-    pub kind: StrikeKind,
-    /// After so many requests that it could have hit.
-    pub after: u64,
-}
-
-/// How a member fails. Half of the writes that fail are carried out all the same.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StrikeKind {
-    /// One flush fails and may lose what it should have covered.
-    Flush,
-    /// One write fails.
-    Write,
-    /// All writes fail from then on.
-    Writes,
-    /// Everything fails: it is pulled out.
-    All,
-    /// Nothing is answered any more.
-    Hang,
-}
-
-/// A member that now and then stores something else than it was given, and says nothing. Where all data has another
-/// copy, nobody may notice; else exactly that is lost.
-#[derive(Clone, Copy, Debug)]
-pub struct Rot {
-    /// Which one, counted from 0.
-    pub member: usize,
-    /// What becomes of a write.
-    pub kind: RotKind,
-    /// One in so many writes to its segments suffers it.
-    pub one_in: u64,
-    /// Whether it stores the only copy. Then it does so in the last run alone: at a crash nobody can tell what has
-    /// rotted from what never was written as a whole.
-    pub alone: bool,
-    /// One in so many writes of superblocks, roots and events does, too; 0 is none.
-    pub head_one_in: u64,
-    /// Of a member with the only copy, sectors of 4 KiB that it cannot read then: one in so many; 0 is none.
-    pub bad_one_in: u64,
-}
-
-/// What a member that lies does with a write.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RotKind {
-    /// One bit is flipped.
-    Flip,
-    /// Nothing is written.
-    Lose,
-    /// It is written to another place of its segments.
-    Misdirect,
-}
-
-/// The file system that the witnesses lie on was lost, or is what it was before.
-#[derive(Clone, Copy, Debug)]
-pub struct WitnessLoss {
-    /// After this crash, counted from 1, there are none.
-    pub crash: u64,
-    /// There are those that were there after the crash before, if there was one.
-    pub restored: bool,
-}
-
-/// A member that is there no more; dirty data has another copy.
-#[derive(Clone, Copy, Debug)]
-pub struct Loss {
-    /// Which one, counted from 0.
-    pub member: usize,
-    /// After so many crashes.
-    pub crashes: u64,
-    /// Whether it comes back with old contents after the next crash.
-    pub returns: bool,
-}
 
 /// Room for superblocks and roots in front of the segments of a member.
 pub(crate) const MEMBER_HEAD_BYTES: u64 = 1 << 20;
@@ -384,6 +253,7 @@ impl Config {
                 sequential_cutoff_bytes: *Rng::new(seed ^ 0x5EA0).pick(&[0, 64 << 10, 1 << 20]),
                 destage_in_place_blocks: *Rng::new(seed ^ 0x1A_91ACE).pick(&[1, 2, 32]),
                 destage_whole_percent: *Rng::new(seed ^ 0xF177).pick(&[1, 50, 200]),
+                index_memory_most: Self::index_memory(seed),
                 ..Self::tuning(&mut rng)
             },
             verify_reads: rng.one_in(8),
@@ -391,9 +261,52 @@ impl Config {
             write_budget: Self::write_budget(seed),
             scrubs: if scrub.one_in(2) { scrub.between(1, 3) } else { 0 },
             rot: None,
+            aimed_crash: None,
             reactors: *rng.pick(&[1, 2, 4]),
         }
         .with_rot()
+        .with_aimed_crash()
+        .with_hurry()
+    }
+
+    /// From numbers of its own, too.
+    fn with_aimed_crash(mut self) -> Self {
+        let mut rng = Rng::new(self.seed ^ 0x2007);
+        let is_cut = |crash: &usize| self.crashes[*crash].crash == Crash::PowerCut;
+        let cuts = (0..self.crashes.len()).filter(is_cut).collect::<Vec<_>>();
+        if !cuts.is_empty() && rng.one_in(3) {
+            self.aimed_crash = Some(AimedCrash::at_root(*rng.pick(&cuts), &mut rng));
+        } else if !cuts.is_empty() && rng.one_in(2) {
+            self.aimed_crash = Some(AimedCrash::at_origin(*rng.pick(&cuts), &mut rng));
+        }
+        self
+    }
+
+    /// Now and then nobody asks for a flush, and what is written goes to the origin at once: only destaging makes it
+    /// durable in the log before, and the power goes right behind. From numbers of its own, too.
+    fn with_hurry(mut self) -> Self {
+        let mut rng = Rng::new(self.seed ^ 0x4A57E);
+        if !rng.one_in(5) {
+            return self;
+        }
+        (self.flush_percent, self.fua_one_in) = (0, 0);
+        (self.tuning.flush_interval, self.tuning.flush_bytes) = (5 * SECOND, 4 << 20);
+        (self.tuning.idle_after, self.tuning.destage_when_idle) = (0, true);
+        for volume in &mut self.volumes {
+            volume.mode = Mode::Writeback;
+            if let Populate::Custom { on_write, .. } = &mut volume.settings.populate {
+                // None at all is for modes that write through.
+                *on_write = on_write.filter(|writes| *writes > 0);
+            }
+        }
+        for plan in &mut self.crashes {
+            (plan.crash, plan.when_open) = (Crash::PowerCut, true);
+        }
+        if !self.crashes.is_empty() {
+            let crash = rng.below(self.crashes.len() as u64) as usize;
+            self.aimed_crash = Some(AimedCrash::at_origin(crash, &mut rng));
+        }
+        self
     }
 
     /// From numbers of its own, too, where nothing else is wrong with members: then everything has a
@@ -473,6 +386,13 @@ impl Config {
         };
         self.segment_count = 40;
         self.member_bytes = MEMBER_HEAD_BYTES + self.segment_bytes * self.segment_count;
+    }
+
+    /// From numbers of its own, too: mostly as much as there is. An index without anything has 10 KiB, and
+    /// of the largest volumes it would have some 50 KiB more.
+    fn index_memory(seed: u64) -> u64 {
+        let mut rng = Rng::new(seed ^ 0x1DE8);
+        if rng.one_in(6) { *rng.pick(&[43 << 10, 44 << 10, 48 << 10]) } else { u64::MAX }
     }
 
     /// From numbers of its own, too. A run writes a few MiB in seconds: the smallest are in debt soon.
@@ -716,6 +636,7 @@ impl Config {
             sequential_cutoff_bytes: 0,
             space_segments_min: 1,
             hurt_records_max: 4,
+            index_memory_most: u64::MAX,
         }
     }
 }
@@ -727,16 +648,6 @@ mod tests {
     #[test]
     fn a_seed_stands_for_one_configuration() {
         assert_eq!(format!("{:?}", Config::new(5)), format!("{:?}", Config::new(5)));
-    }
-
-    #[test]
-    fn a_crash_plan_reads_back_what_it_prints() {
-        for text in ["power:12", "kill:1", "kill:+7"] {
-            assert_eq!(text.parse::<CrashPlan>().unwrap().to_string(), text);
-        }
-        for text in ["power", "kill:0", "fire:3", "kill:x", "kill:+"] {
-            assert!(text.parse::<CrashPlan>().is_err(), "{text}");
-        }
     }
 
     #[test]
@@ -755,7 +666,19 @@ mod tests {
         }
         assert!(configs.iter().any(|c| c.crashes.is_empty()));
         assert!(configs.iter().any(|c| c.crashes.len() == 3));
+        let aimed = |c: &Config| c.aimed_crash.map(|at| c.crashes[at.crash]);
+        for (when_open, target) in
+            [(true, Target::Root), (false, Target::Root), (true, Target::Origin)]
+        {
+            let is_it = |c: &Config| c.aimed_crash.is_some_and(|at| at.target == target);
+            let cut = |c: &&Config| aimed(c).is_some_and(|plan| plan.when_open == when_open);
+            assert!(configs.iter().any(|c| is_it(c) && cut(&c)));
+        }
+        assert!(configs.iter().filter_map(aimed).all(|plan| plan.crash == Crash::PowerCut));
         assert!(configs.iter().any(|c| c.faults.origin_write_error > 0));
+        let hurries = |c: &&Config| c.flush_percent == 0 && c.tuning.flush_interval > SECOND;
+        let is_aimed = |c: &Config| c.aimed_crash.is_some_and(|at| at.target == Target::Origin);
+        assert!(configs.iter().filter(hurries).any(is_aimed));
         assert!(configs.iter().any(|c| c.diet == Diet::Feast));
         for reactors in [1, 2, 4] {
             assert!(configs.iter().any(|c| c.reactors == reactors));
