@@ -99,7 +99,7 @@ soak: ## Hours: many seeds, crashes at every I/O, kills of the daemon, the fuzze
 	@scripts/setup.sh test
 	cargo run $(LOCKED) -p forebay-sim -- --seeds $(SEEDS) --jobs $(JOBS)
 	cargo run $(LOCKED) -q -p forebay-sim -- --seeds 0..200 --every-io --jobs $(JOBS)
-	FOREBAY_SOAK=1 cargo test $(LOCKED) -p forebay-cli --test crash --test faults
+	FOREBAY_SOAK=1 cargo test $(LOCKED) -p forebay-cli --test cli -- crash:: faults::
 	scripts/fuzz.sh
 
 setup: ## Install what the other targets need (they do it themselves)

@@ -13,7 +13,7 @@ export PROPTEST_CASES=$cases
 cargo test -p forebay-export --test fuzz
 cargo test -p forebay-engine --test format_mutations
 cargo test -p forebay-cli --bin forebay config
-PROPTEST_CASES=$((cases / 4)) cargo test -p forebay-cli --test api --test requests
+PROPTEST_CASES=$((cases / 4)) cargo test -p forebay-cli --test cli -- api:: requests::
 
 if ! cargo +nightly --version >/dev/null 2>&1; then
     echo "skipped: fuzzing needs a nightly toolchain (rustup toolchain install nightly)" >&2

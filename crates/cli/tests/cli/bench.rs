@@ -1,0 +1,271 @@
+//! `forebay bench` from the command line to the files it keeps, with real fio, tiny and short. No figure of
+//! speed is asserted.
+
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use crate::common::page::{is_well_formed, needs_nothing_else};
+use crate::common::{Dir, Server, create, forebay, have, run, script, signal, stderr};
+use serde_json::Value;
+
+/// A second of everything, on a cache of the smallest size; the working set is a quarter of it.
+fn bench(dir: &Dir, more: &[&str]) -> Command {
+    let mut command = forebay();
+    command.args(["bench", "--cache", "64M", "--working-set", "0.25", "--warm-up-max", "1s"]);
+    command.arg("--dir").arg(&dir.0).args(more);
+    if !more.contains(&"--duration") {
+        command.args(["--duration", "1s"]);
+    }
+    command
+}
+
+/// Whether there is a fio that can speak NBD; says so if not.
+fn is_fit() -> bool {
+    have("fio")
+        && Command::new("fio").arg("--enghelp=nbd").output().is_ok_and(|output| {
+            let is_fit = output.status.success();
+            if !is_fit {
+                println!("skipped: this fio does not speak NBD");
+            }
+            is_fit
+        })
+}
+
+fn measured(output: &Output) -> Value {
+    assert!(output.status.success(), "{}", stderr(output));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// Names in a directory.
+fn names(dir: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(dir).unwrap();
+    let mut names: Vec<_> =
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn every_phase_has_figures_and_only_what_is_asked_for_stays() {
+    if !is_fit() {
+        return;
+    }
+    let dir = Dir::new("bench");
+    let kept = dir.path("kept");
+    let page = dir.path("page.html");
+    let keep = ["--json", "--sync", "--export", "unix,tcp", "--keep", kept.to_str().unwrap()];
+    let output =
+        run(bench(&dir, &keep).args(["sql", "--distribution", "zipf", "--html"]).arg(&page));
+    let answer = measured(&output);
+    assert_eq!(answer["schema"], 1);
+    let rows = answer["items"].as_array().unwrap();
+    let seen: Vec<_> = rows
+        .iter()
+        .map(|row| format!("{} {}", row["target"], row["phase"]).replace('"', ""))
+        .collect();
+    let phases = |name: &str| ["cold", "warming", "steady"].map(|phase| format!("{name} {phase}"));
+    let mut wanted = vec!["bare SSD steady".to_owned(), "origin alone steady".to_owned()];
+    wanted.extend(phases("writeback (Unix)").into_iter().chain(phases("writeback (TCP)")));
+    assert_eq!(seen, wanted);
+    for row in rows {
+        assert_eq!(
+            (&row["profile"], &row["working_set_bytes"]),
+            (&"sql".into(), &(16 << 20).into())
+        );
+        for side in ["reads", "writes"] {
+            assert!(row[side]["iops"].as_f64() > Some(0.0), "{row}");
+            assert!(row[side]["p99_ns"].as_u64() >= row[side]["p50_ns"].as_u64(), "{row}");
+        }
+        assert!(!row["curve"].as_array().unwrap().is_empty(), "{row}");
+        let has_cache = row["target"].as_str().unwrap().starts_with("writeback");
+        assert_eq!(row["read_hit_ratio"].as_f64().is_some(), has_cache, "{row}");
+        assert!(row["bypass_bytes"].is_object(), "{row}");
+    }
+    let commands = answer["commands"].to_string();
+    assert!(
+        commands.contains(" dev serve --create ") && commands.contains("fio --output-format=json")
+    );
+
+    let text = std::fs::read_to_string(&page).unwrap();
+    assert!(is_well_formed(&text), "{text}");
+    assert_eq!(text.matches("<svg ").count(), 3, "rates, latencies, hits");
+    assert_eq!(text.matches("<polyline ").count(), 3 * 4, "four targets");
+    for word in ["dev serve --create", "ioengine=nbd", "ioengine=io_uring", "fio-", "Linux"] {
+        assert!(text.contains(word), "{word}");
+    }
+    assert!(needs_nothing_else(&text));
+    std::fs::remove_file(&page).unwrap();
+
+    assert_eq!(names(&dir.0), ["kept"], "its own directory is gone");
+    let files = names(&kept);
+    let jobs = answer["jobs"].as_array().unwrap();
+    let count = files.iter().filter(|name| name.ends_with(".fio")).count();
+    assert_eq!((count, jobs.len()), (rows.len(), rows.len()));
+    for job in jobs {
+        let text = job["text"].as_str().unwrap();
+        assert!(text.contains("random_distribution=zipf:1.2:0.5\n"), "{text}");
+        assert!(text.contains("\nfsync=1\n") != text.contains("\nfdatasync=1\n"), "{text}");
+    }
+    let results = std::fs::read(kept.join("results.json")).unwrap();
+    assert_eq!(serde_json::from_slice::<Value>(&results).unwrap(), answer);
+
+    // What is there already stays as it is.
+    let output = run(&mut bench(&dir, &["--keep", kept.to_str().unwrap(), "sql"]));
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("--keep makes a new directory"), "{}", stderr(&output));
+    assert_eq!((names(&kept), names(&dir.0)), (files, vec!["kept".to_owned()]));
+}
+
+#[test]
+fn every_profile_is_one_that_fio_and_the_volume_take() {
+    if !is_fit() {
+        return;
+    }
+    let dir = Dir::new("profiles");
+    // The sizes of requests differ, and where they may begin.
+    let uniform = ["oltp", "fileserver", "workstation", "vdi-boot", "sysbench-rndwr"];
+    for (distribution, profiles) in [("uniform", &uniform[..]), ("pareto", &["web", "vdi-boot"])] {
+        let more = ["--json", "--beside", "none", "--distribution", distribution];
+        let answer = measured(&run(bench(&dir, &more).args(profiles)));
+        assert_eq!(answer["items"].as_array().unwrap().len(), 3 * profiles.len());
+    }
+}
+
+#[test]
+fn the_users_origin_is_written_to_only_if_that_is_allowed() {
+    if !is_fit() {
+        return;
+    }
+    let dir = Dir::new("given");
+    let origin = dir.path("origin");
+    std::fs::write(&origin, vec![7; 16 << 20]).unwrap();
+    let given = ["--origin", origin.to_str().unwrap(), "--json", "--beside", "origin"];
+    let output = run(bench(&dir, &given).args(["synology-read", "sql"]));
+    let text = stderr(&output);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.contains("error: sql writes") && text.contains("--overwrite-origin"), "{text}");
+    let answer = measured(&run(bench(&dir, &given).arg("synology-read")));
+    assert_eq!(answer["items"].as_array().unwrap().len(), 4);
+    assert!(std::fs::read(&origin).unwrap() == vec![7; 16 << 20], "it was only read");
+    let too_large = |place: &str| {
+        let more = ["--origin", place, "--working-set", "1", "synology-read"];
+        let output = run(&mut bench(&dir, &more));
+        let words = "has 16 MiB, and the working set is 64 MiB";
+        assert!(stderr(&output).contains(words), "{}", stderr(&output));
+    };
+    too_large(origin.to_str().unwrap());
+    let files = Dir::new("given-export");
+    std::fs::copy(&origin, files.path("origin")).unwrap();
+    let server = Server::start(create(&files), &files);
+    too_large(&format!("nbd+unix:///dev?socket={}", files.path("sock").display()));
+    drop(server);
+    run(bench(&dir, &given).args([
+        "--mode",
+        "writethrough",
+        "--overwrite-origin",
+        "synology-write",
+    ]));
+    assert!(std::fs::read(&origin).unwrap() != vec![7; 16 << 20], "it was allowed to");
+    assert_eq!(names(&dir.0), ["origin"]);
+}
+
+#[test]
+fn an_interrupted_bench_fails_and_leaves_nothing() {
+    if !is_fit() {
+        return;
+    }
+    let dir = Dir::new("interrupted-bench");
+    let mut command = bench(&dir, &["--duration", "10m", "--beside", "none", "sql"]);
+    let child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let (pid, waiter) = (child.id(), child);
+    let has_job = |name: &String| {
+        let own = dir.path(name);
+        names(&own).iter().any(|name| name.ends_with(".fio"))
+    };
+    let waiter = std::thread::spawn(move || waiter.wait_with_output().unwrap());
+    while !names(&dir.0).iter().any(has_job) && !waiter.is_finished() {
+        std::thread::yield_now();
+    }
+    signal(pid, "INT");
+    let output = waiter.join().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    assert!(stderr(&output).contains("error: interrupted"), "{}", stderr(&output));
+    assert!(names(&dir.0).is_empty(), "nothing is left");
+    let running = Command::new("pgrep").arg("-f").arg(&dir.0).output();
+    assert!(running.is_ok_and(|output| output.stdout.is_empty()), "a child is left");
+}
+
+#[test]
+fn warming_ends_when_the_cache_is_warm() {
+    if !is_fit() {
+        return;
+    }
+    let dir = Dir::new("warming");
+    let mut command = forebay();
+    command.args(["bench", "synology-read", "--cache", "64M", "--working-set", "0.25", "--json"]);
+    command
+        .args(["--duration", "1s", "--warm-up-max", "5m", "--beside", "none", "--dir"])
+        .arg(&dir.0);
+    let answer = measured(&run(&mut command));
+    let warming = &answer["items"][1];
+    assert_eq!((&warming["phase"], &warming["is_settled"]), (&"warming".into(), &true.into()));
+    assert!(warming["time_ms"].as_u64() < Some(300_000), "fio was told to end: {warming}");
+}
+
+#[test]
+fn two_builds_take_turns_and_get_a_verdict() {
+    if !is_fit() {
+        return;
+    }
+    let dir = Dir::new("builds");
+    let other = env!("CARGO_BIN_EXE_forebay");
+    let page = dir.path("page.html");
+    let ab = ["--ab", other, "--rounds", "6", "--json", "--html", page.to_str().unwrap()];
+    let answer = measured(&run(bench(&dir, &ab).arg("synology-read")));
+    let pairs = answer["items"].as_array().unwrap();
+    assert_eq!(pairs.len(), 1);
+    assert_eq!(pairs[0]["rounds"].as_array().unwrap().len(), 6);
+    let value = |name: &str| pairs[0][name].as_f64().unwrap();
+    assert!(value("ratio_low") <= value("ratio") && value("ratio") <= value("ratio_high"));
+    assert!((0.95..1.0).contains(&value("confidence")));
+    assert!(pairs[0]["verdict"].is_string());
+    // Four stretches become warm; then this one and the other, the other and this one.
+    let jobs: Vec<_> = answer["jobs"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|job| job["name"].as_str().unwrap())
+        .collect();
+    let order: Vec<_> = jobs[4..8].iter().map(|name| name.contains(" on this, round ")).collect();
+    assert_eq!((jobs.len(), order), (4 + 12, vec![true, false, false, true]), "{jobs:?}");
+    assert!(is_well_formed(&std::fs::read_to_string(page).unwrap()));
+    assert_eq!(names(&dir.0), ["page.html"]);
+    // What is no Forebay says so itself.
+    let output = run(bench(&dir, &["--ab", "/bin/false"]).arg("synology-read"));
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        stderr(&output).contains("error: /bin/false: the server has ended"),
+        "{}",
+        stderr(&output)
+    );
+    let output = run(bench(&dir, &["--ab", other, "--origin", other]).arg("synology-read"));
+    assert!(stderr(&output).contains("two builds cannot both have"), "{}", stderr(&output));
+    assert_eq!(names(&dir.0), ["page.html"]);
+}
+
+#[test]
+fn without_fio_it_says_how_to_get_it() {
+    let dir = Dir::new("no-fio");
+    let output = run(bench(&dir, &["sql"]).env("PATH", &dir.0));
+    assert_eq!(output.status.code(), Some(1));
+    let text = stderr(&output);
+    assert!(
+        text.contains("error: cannot run fio") && text.contains("apt-get install -y fio"),
+        "{text}"
+    );
+    // One that speaks no NBD.
+    script(&dir.path("fio"), "#!/bin/sh\n[ \"$1\" = --version ] && echo fio-9.9\n");
+    let output = run(bench(&dir, &["sql"]).env("PATH", &dir.0));
+    assert!(stderr(&output).contains("error: fio-9.9 lacks the engine nbd"), "{}", stderr(&output));
+    assert_eq!(names(&dir.0), ["fio"]);
+}

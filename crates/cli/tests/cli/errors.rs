@@ -1,0 +1,329 @@
+//! What a person reads when something is wrong, from the real binary.
+
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::process::Command;
+
+use crate::common::daemon::{served, until};
+use crate::common::{Client, Dir, Server, create, forebay, run, serve, serve_at, stderr};
+use forebay_engine::format::checksum;
+
+const SLOT_BYTES: usize = 128 << 10;
+
+/// Runs a command that must fail with code 1, an `error:` and a `hint:` that hold these words.
+fn refused(command: &mut Command, error: &str, hint: &str) {
+    let output = run(command);
+    let text = stderr(&output);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    let line = |start: &str| text.lines().find_map(|line| line.strip_prefix(start));
+    assert!(line("error: ").is_some_and(|line| line.contains(error)), "{error}: {text}");
+    assert!(line("hint: ").is_some_and(|line| line.contains(hint)), "{hint}: {text}");
+    assert!(!text.contains("panicked"), "{text}");
+}
+
+/// A pool that was made and stopped.
+fn pool(name: &str) -> Dir {
+    let dir = Dir::new(name);
+    Server::start(create(&dir), &dir).stop();
+    dir
+}
+
+fn edit(dir: &Dir, file: &str, slot: usize, change: impl Fn(&mut [u8])) {
+    let options = std::fs::OpenOptions::new().read(true).write(true).open(dir.path(file));
+    let file = options.unwrap();
+    let mut bytes = vec![0; SLOT_BYTES];
+    file.read_exact_at(&mut bytes, (slot * SLOT_BYTES) as u64).unwrap();
+    change(&mut bytes);
+    file.write_all_at(&bytes, (slot * SLOT_BYTES) as u64).unwrap();
+}
+
+#[test]
+fn what_is_mistyped_or_taken_is_said_in_the_words_of_the_command() {
+    let mut daemon = served("mistyped");
+    let set = |setting: &'static str| ["pool", "set", "fast", setting];
+    daemon.refused(&set("rma_bytes=1G"), "no setting \"rma_bytes\"", "did you mean ram_bytes?");
+    daemon.tell(&["pool", "set", "fast", "ram_bytes=2M", "--dry-run"]);
+    let origin = daemon.dir.path("origin");
+    let again = ["volume", "add", "fast/again", "--origin", origin.to_str().unwrap()];
+    daemon.refused(&again, "is the origin of volume \"fast/vm\"", "another disk");
+    let listen = ["export", "add", "fast/vm", "--listen", "localhost:10809"];
+    let output = daemon.ask(&listen);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(
+        stderr(&output).contains("write numbers, as in 192.0.2.1:10809"),
+        "{}",
+        stderr(&output)
+    );
+    daemon.stop();
+}
+
+#[test]
+fn usage_errors_have_their_own_exit_code() {
+    for arguments in [&["demo", "--nonsense"][..], &["inspect"], &["nonsense"]] {
+        let output = run(forebay().args(arguments));
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        assert!(stderr(&output).contains("error: "));
+    }
+    let output = run(forebay().args(["demo", "--help"]));
+    assert!(output.status.success() && output.stderr.is_empty());
+}
+
+#[test]
+fn cache_devices_are_refused_with_reason_and_remedy() {
+    let dir = Dir::new("refused");
+    dir.full("cache-0", 64 << 20);
+    dir.full("cache-1", 64 << 20);
+    refused(serve(&dir).arg("--create"), "is too small", "at least 512 MiB");
+    let twice = dir.path("cache-0");
+    refused(serve(&dir).arg("--cache").arg(&twice), "given twice", "name each device once");
+    refused(&mut serve(&dir), "not a Forebay cache device", "check the path");
+    let mut missing = forebay();
+    missing.args(["dev", "serve", "--cache", "/nonexistent/cache", "--origin", "/dev/null"]);
+    missing.arg("--witness").arg(dir.path("w")).arg("--socket").arg(dir.path("s"));
+    refused(&mut missing, "does not exist", "check the path");
+}
+
+#[test]
+fn an_origin_that_is_a_cache_device_or_has_shrunk_is_refused() {
+    let dir = pool("origin");
+    let mut command = forebay();
+    command.args(["dev", "serve", "--socket"]).arg(dir.path("s"));
+    command.arg("--witness").arg(dir.path("witness"));
+    command.arg("--cache").arg(dir.path("cache-0")).arg("--cache").arg(dir.path("cache-1"));
+    std::os::unix::fs::symlink(dir.path("cache-1"), dir.path("link")).unwrap();
+    command.arg("--origin").arg(dir.path("link"));
+    refused(&mut command, "is one of the cache devices", "another file or disk");
+    dir.sparse("origin", 16 << 20);
+    refused(&mut serve(&dir), "has 16777216 B, the volume 33554432 B", "full size");
+}
+
+#[test]
+fn a_cache_device_in_use_or_of_another_pool_is_refused() {
+    let dir = pool("in-use");
+    let server = Server::start(serve(&dir), &dir);
+    refused(&mut serve(&dir), "another process listens on", "--socket");
+    refused(&mut serve_at(&dir, "other"), "is in use by", "stop who uses it");
+    let inspected = run(forebay().arg("inspect").arg(dir.path("cache-0")));
+    assert!(inspected.status.success(), "inspect works beside a running pool");
+    server.stop();
+    refused(&mut create(&dir), "it belongs to pool \"dev\"", "open that pool");
+    let other = pool("other");
+    std::fs::rename(other.path("cache-1"), dir.path("cache-1")).unwrap();
+    refused(&mut serve(&dir), "are of two pools", "one pool at a time");
+    std::fs::copy(dir.path("cache-0"), dir.path("cache-1")).unwrap();
+    refused(&mut serve(&dir), "two cache devices claim", "copy");
+}
+
+#[test]
+fn one_damaged_superblock_is_noted_and_two_are_refused() {
+    for slot in 0..2 {
+        let dir = pool("slot");
+        edit(&dir, "cache-0", slot, |bytes| bytes[60] ^= 1);
+        let log = dir.path("log");
+        let mut command = serve(&dir);
+        command.stderr(std::fs::File::create(&log).unwrap());
+        let server = Server::start(command, &dir);
+        let text = std::fs::read_to_string(&log).unwrap();
+        assert!(text.contains(&format!("superblock slot {slot} is damaged")), "{text}");
+        server.stop();
+    }
+    let dir = pool("slots");
+    (0..2).for_each(|slot| edit(&dir, "cache-0", slot, |bytes| bytes[60] ^= 1));
+    refused(&mut serve(&dir), "checksum does not match", "inspect");
+    let inspected = run(forebay().arg("inspect").arg(dir.path("cache-0")));
+    assert_eq!(inspected.status.code(), Some(1));
+    let text = String::from_utf8_lossy(&inspected.stdout).into_owned();
+    assert!(text.contains("slot 0: damaged: checksum does not match"), "{text}");
+}
+
+#[test]
+fn a_later_format_is_refused_and_left_alone() {
+    let dir = pool("future");
+    edit(&dir, "cache-0", 1, |bytes| {
+        bytes[8..12].copy_from_slice(&9u32.to_le_bytes());
+        bytes[16..20].fill(0);
+        let sum = checksum(bytes);
+        bytes[16..20].copy_from_slice(&sum.to_le_bytes());
+    });
+    let before = std::fs::read(dir.path("cache-0")).unwrap();
+    refused(&mut serve(&dir), "format version 9", "the Forebay version that wrote it");
+    refused(&mut create(&dir), "format version 9", "the Forebay version that wrote it");
+    assert!(before == std::fs::read(dir.path("cache-0")).unwrap(), "nothing was written");
+}
+
+#[test]
+fn write_back_on_one_cache_device_needs_an_agreement() {
+    let dir = Dir::new("single");
+    let one = || {
+        let mut command = forebay();
+        command.args(["dev", "serve", "--create", "--cache-bytes", "64M"]);
+        command.args(["--segment-bytes", "256K", "--dirty-copies", "1"]);
+        command.arg("--cache").arg(dir.path("cache-0")).arg("--origin").arg(dir.path("origin"));
+        command.arg("--witness").arg(dir.path("witness")).arg("--socket").arg(dir.path("sock"));
+        command
+    };
+    dir.sparse("origin", 32 << 20);
+    refused(&mut one(), "loses data when the SSD dies", "--accept-data-loss-on-ssd-failure");
+    std::fs::remove_file(dir.path("cache-0")).unwrap();
+    let mut command = one();
+    command.arg("--accept-data-loss-on-ssd-failure");
+    Server::start(command, &dir).stop();
+}
+
+#[test]
+fn a_file_that_may_not_be_opened_is_named() {
+    let dir = pool("permission");
+    let cache = dir.path("cache-0");
+    std::fs::set_permissions(&cache, PermissionsExt::from_mode(0o000)).unwrap();
+    if std::fs::File::open(&cache).is_ok() {
+        println!("skipped: this user may open everything");
+        return;
+    }
+    refused(&mut serve(&dir), "refuses access", "run as a user who may open it");
+}
+
+#[test]
+fn a_lack_of_space_shows_before_anything_is_written() {
+    let mounts = std::fs::read_to_string("/proc/mounts").unwrap_or_default();
+    if !mounts.lines().any(|line| line.starts_with("tmpfs /dev/shm ")) {
+        println!("skipped: /dev/shm is no tmpfs, which refuses what it has no room for at once");
+        return;
+    }
+    let dir = Dir::new("space");
+    let cache = format!("/dev/shm/forebay-space-{}", std::process::id());
+    let mut command = serve(&dir);
+    command.args(["--create", "--cache-bytes", "64T", "--cache", &cache]);
+    dir.full("cache-0", 64 << 20);
+    dir.full("cache-1", 64 << 20);
+    refused(&mut command, "there is no space for", "free some space");
+    assert!(!std::path::Path::new(&cache).exists(), "what was begun is removed again");
+}
+
+/// What a server has written to standard error, as soon as it holds `words`.
+fn log_with(path: &std::path::Path, words: &str) {
+    until(words, || std::fs::read_to_string(path).unwrap().contains(words));
+}
+
+#[test]
+fn what_a_pool_reports_is_told_as_it_comes() {
+    let dir = pool("notes");
+    std::fs::write(dir.path("origin"), vec![9; 32 << 20]).unwrap();
+    std::fs::create_dir(dir.path("folder")).unwrap();
+    std::fs::rename(dir.path("witness"), dir.path("folder/witness")).unwrap();
+    let log = dir.path("log");
+    let mut command = forebay();
+    command.args(["dev", "serve", "--socket"]).arg(dir.path("sock"));
+    command.arg("--cache").arg(dir.path("cache-0")).arg("--cache").arg(dir.path("cache-1"));
+    command.arg("--origin").arg(dir.path("origin"));
+    command.arg("--witness").arg(dir.path("folder/witness"));
+    command.stderr(std::fs::File::create(&log).unwrap());
+    let server = Server::start(command, &dir);
+    log_with(&log, "note: the origin of \"dev\" was changed while the pool was stopped");
+    std::fs::remove_dir_all(dir.path("folder")).unwrap();
+    // Without a witness that says so, no volume becomes dirty: what is written goes through to the origin.
+    Client::connect(&server.socket).write(0, &[1; 4096]).unwrap();
+    assert_eq!(std::fs::read(dir.path("origin")).unwrap()[..4096], [1; 4096]);
+    log_with(&log, "note: the witness cannot be written");
+    server.stop();
+}
+
+#[test]
+fn no_pool_is_made_over_one_whose_superblocks_are_damaged() {
+    let dir = pool("over");
+    for file in ["cache-0", "cache-1"] {
+        (0..2).for_each(|slot| edit(&dir, file, slot, |bytes| bytes[60] ^= 1));
+    }
+    let before = std::fs::read(dir.path("cache-0")).unwrap();
+    refused(&mut create(&dir), "it holds: Forebay pool member", "use another one");
+    assert!(before == std::fs::read(dir.path("cache-0")).unwrap(), "nothing was written");
+}
+
+#[test]
+fn a_witness_replaces_nothing_but_a_witness() {
+    let dir = pool("witness");
+    let damage = |bytes: &[u8]| std::fs::write(dir.path("witness"), bytes).unwrap();
+    let whole = std::fs::read(dir.path("witness")).unwrap();
+    damage(b"my novel");
+    refused(&mut serve(&dir), "is no witness of a pool", "--witness");
+    assert_eq!(std::fs::read(dir.path("witness")).unwrap(), b"my novel");
+    damage(&whole[..100]);
+    std::fs::write(dir.path("witness.new"), b"my novel").unwrap();
+    refused(&mut serve(&dir), "is no witness of a pool", "--witness");
+    std::fs::remove_file(dir.path("witness.new")).unwrap();
+    for name in ["origin", "cache-1"] {
+        std::fs::remove_file(dir.path("witness")).unwrap();
+        std::fs::hard_link(dir.path(name), dir.path("witness")).unwrap();
+        refused(&mut serve(&dir), "is a cache device or the origin", "--witness");
+    }
+    std::fs::remove_file(dir.path("witness")).unwrap();
+    damage(&whole[..100]);
+    Server::start(serve(&dir), &dir).stop();
+}
+
+#[test]
+fn a_file_with_holes_does_not_become_a_cache_device() {
+    let dir = Dir::new("holes");
+    dir.full("cache-0", 64 << 20);
+    dir.sparse("cache-1", 64 << 20);
+    refused(&mut create(&dir), "cache-1 has holes: 0 B of 64 MiB", "--cache-bytes 67108864");
+}
+
+#[test]
+fn a_signal_cuts_the_writing_of_cache_files() {
+    let dir = Dir::new("cut");
+    let mut command = serve(&dir);
+    command.args(["--create", "--cache-bytes", "1G"]).stderr(std::process::Stdio::piped());
+    let child = command.spawn().unwrap();
+    while !dir.path("cache-0").exists() {
+        std::thread::yield_now();
+    }
+    crate::common::signal(child.id(), "INT");
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("error: interrupted"), "{}", stderr(&output));
+    assert!(!dir.path("cache-0").exists(), "what was begun is removed again");
+}
+
+#[test]
+fn an_address_that_is_taken_is_refused_before_anything_is_written() {
+    let dir = Dir::new("taken");
+    std::fs::write(dir.path("sock"), "no socket").unwrap();
+    refused(&mut create(&dir), "is not a socket", "--socket");
+    assert!(!dir.path("cache-0").exists());
+}
+
+#[test]
+fn a_pool_is_stopped_cleanly_when_its_volume_cannot_be_served() {
+    let dir = pool("unserved");
+    dir.sparse("origin", 16 << 20);
+    let output = run(&mut serve(&dir));
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stdout).contains("stopped: "), "{}", stderr(&output));
+    dir.sparse("origin", 32 << 20);
+    let server = Server::start(serve(&dir), &dir);
+    assert!(server.summary.contains("clean stop"), "{}", server.summary);
+    server.stop();
+}
+
+#[test]
+fn inspect_says_what_can_be_done_about_what_it_cannot_read() {
+    let dir = pool("inspected");
+    let inspect = |more: &[&str]| {
+        let mut command = forebay();
+        command.arg("inspect").arg(dir.path("cache-0")).args(more);
+        command
+    };
+    refused(&mut inspect(&["--segment", "4000000"]), "on none of the devices given", "members");
+    refused(forebay().arg("inspect").arg(dir.path("origin")), "no superblock", "an origin holds");
+    (0..2).for_each(|slot| edit(&dir, "cache-0", slot, |bytes| bytes[60] ^= 1));
+    refused(&mut inspect(&[]), "both superblocks", "a copy of its first 256 KiB");
+    for slot in 0..2 {
+        edit(&dir, "cache-0", slot, |bytes| {
+            bytes[60] ^= 1;
+            bytes[8..12].copy_from_slice(&9u32.to_le_bytes());
+            bytes[16..20].fill(0);
+            let sum = checksum(bytes);
+            bytes[16..20].copy_from_slice(&sum.to_le_bytes());
+        });
+    }
+    refused(&mut inspect(&[]), "format version 9", "the Forebay version that wrote it");
+}

@@ -1,0 +1,260 @@
+//! What the daemon says to wrong commands, wrong configurations, and to bodies of any kind.
+
+use std::cell::RefCell;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+use crate::common::config;
+use crate::common::daemon::Daemon;
+use crate::common::routes::{left_out, plans};
+use crate::common::{Dir, forebay, run, stderr};
+use proptest::prelude::*;
+
+#[test]
+fn wrong_commands_are_refused_with_reason_and_remedy() {
+    let mut daemon = Daemon::new("wrong");
+    let ssd = daemon.ssd("ssd-0");
+    let (ssd, dir) = (ssd.to_str().unwrap(), daemon.dir.0.to_str().unwrap().to_owned());
+    let missing = format!("{dir}/missing");
+    daemon.refused(&["pool", "show", "none"], "there is no pool \"none\"", "pool list");
+    daemon.refused(&["pool", "create", "a", "--ssd", &missing], "does not exist", "check the path");
+    daemon.refused(&["pool", "create", "a", "--ssd", ssd, "--ssd", ssd], "given twice", "once");
+    let sparse = daemon.dir.sparse("sparse", 512 << 20);
+    let sparse = sparse.to_str().unwrap();
+    daemon.refused(&["pool", "create", "a", "--ssd", sparse], "has holes", "dd if=/dev/zero");
+    daemon.refused(
+        &["pool", "create", "a", "--ssd", ssd, "--dirty-copies", "2"],
+        "2 dirty copies on 1 cache device",
+        "as many devices as copies",
+    );
+    let small = daemon.dir.full("small", 1 << 20);
+    let small = small.to_str().unwrap();
+    daemon.refused(&["pool", "create", "a", "--ssd", small], "too small", "at least 512 MiB");
+    daemon.tell(&["pool", "create", "fast", "--ssd", ssd]);
+    daemon.refused(&["pool", "show", "fats"], "there is no pool \"fats\"", "did you mean fast?");
+    for (wrong, right) in [("dirty-age=1m", "dirty-age-max"), ("writethru", "writethrough")] {
+        let output = daemon.ask(&["volume", "set", "fast/v", wrong]);
+        let hint = format!("did you mean {right}?");
+        assert!(stderr(&output).contains(&hint), "{}", stderr(&output));
+    }
+    daemon.refused(&["pool", "create", "fast", "--ssd", small], "a pool \"fast\" already", "name");
+    daemon.refused(&["pool", "create", "b", "--ssd", ssd], "of an open pool", "use another one");
+    let add = ["volume", "add", "fast/v", "--origin"];
+    daemon.refused(&[&add[..], &[&missing]].concat(), "does not exist", "check the path");
+    daemon.refused(&[&add[..], &[ssd]].concat(), "one of the cache devices", "another file");
+    let origin = daemon.dir.sparse("origin", 8 << 20);
+    let origin = origin.to_str().unwrap();
+    daemon.refused(
+        &[&add[..], &[origin, "--mode", "writeback"]].concat(),
+        "loses data when the SSD dies",
+        "--accept-data-loss-on-ssd-failure",
+    );
+    daemon.refused(
+        &[&add[..], &[origin, "--cache-block", "5000"]].concat(),
+        "cache block of 5000 B",
+        "power of two",
+    );
+    daemon.tell(&[&add[..], &[origin]].concat());
+    daemon.refused(&[&add[..], &[origin]].concat(), "a volume \"fast/v\" already", "another name");
+    let again = ["volume", "add", "fast/w", "--origin", origin];
+    daemon.refused(&again, "is the origin of volume \"fast/v\"", "another disk");
+    daemon.refused(&["export", "remove", "fast/v"], "is not exported", "export list");
+    daemon.refused(&["export", "add", "fast/x"], "there is no volume", "volume list");
+    let long = format!("{dir}/{}", "x".repeat(120));
+    daemon.refused(&["export", "add", "fast/v", "--socket", &long], "listen on", "107 bytes");
+    daemon.tell(&["export", "add", "fast/v"]);
+    daemon.refused(&["export", "add", "fast/v"], "exported already", "export remove fast/v");
+    daemon.refused(&["pool", "destroy", "fast"], "needs a confirmation", "--yes");
+    daemon.refused(&["pool", "destroy", "fast", "--yes"], "is exported", "export remove fast/v");
+    daemon.refused(&["explain", "origin-mising"], "no code", "did you mean origin-missing?");
+    daemon.stop();
+    daemon.refused(&["status"], "no daemon answers", "forebay serve");
+}
+
+#[test]
+fn names_outside_of_the_alphabet_are_usage_errors() {
+    let long = "x".repeat(64);
+    for name in ["", "a b", "..", "a/b", "ä", &long] {
+        let output = run(forebay().args(["pool", "create", name, "--ssd", "/dev/null"]));
+        assert_eq!(output.status.code(), Some(2), "{name:?}: {}", stderr(&output));
+        assert!(stderr(&output).contains("cannot be a name"), "{name:?}: {}", stderr(&output));
+    }
+    let output = run(forebay().args(["volume", "show", "fast"]));
+    assert!(output.status.code() == Some(2) && stderr(&output).contains("write POOL/NAME"));
+}
+
+#[test]
+fn a_configuration_with_a_typo_is_refused_with_its_place() {
+    let dir = Dir::new("config");
+    let path = dir.path("forebay.toml");
+    std::fs::write(&path, "state_dir = \"/x\"\n[devices]\nscna = []\n").unwrap();
+    let output = run(forebay().arg("serve").arg("--config").arg(&path));
+    let text = stderr(&output);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.contains("forebay.toml: line 3, column 1: unknown field `scna`"), "{text}");
+    assert!(text.contains("hint: did you mean `scan`?"), "{text}");
+}
+
+/// Sends one request and returns its status, if the server gave one.
+fn status(socket: &Path, method: &str, target: &str, body: &[u8]) -> Option<u16> {
+    let mut stream = UnixStream::connect(socket).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    let head = format!(
+        "{method} {target} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {}\r\n\r\n",
+        body.len()
+    );
+    // The server may refuse before it has read everything.
+    let _ = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(body));
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer);
+    let line = String::from_utf8_lossy(&answer);
+    line.strip_prefix("HTTP/1.1 ")?.get(..3)?.parse().ok()
+}
+
+const TARGETS: &[(&str, &str)] = &[
+    ("POST", "/api/v1/pools"),
+    ("POST", "/api/v1/import"),
+    ("POST", "/api/v1/pools/fast/destroy"),
+    ("POST", "/api/v1/pools/fast/devices/add"),
+    ("POST", "/api/v1/pools/fast/devices/grow"),
+    ("POST", "/api/v1/pools/fast/devices/spare"),
+    ("POST", "/api/v1/pools/fast/devices/remove"),
+    ("POST", "/api/v1/pools/fast/devices/replace"),
+    ("POST", "/api/v1/pools/fast/devices/can-i-pull"),
+    ("POST", "/api/v1/pools/none/export"),
+    ("POST", "/api/v1/pools/fast/volumes"),
+    ("PATCH", "/api/v1/pools/fast/volumes/v"),
+    ("POST", "/api/v1/pools/fast/volumes/v/flush"),
+    ("DELETE", "/api/v1/pools/fast/volumes/none"),
+    ("POST", "/api/v1/plan"),
+    ("GET", "/api/v1/status"),
+    ("GET", "/api/v1/stats"),
+    ("GET", "/api/v1/events"),
+    ("GET", "/api/v1/pools"),
+    ("GET", "/api/v1/pools/fast"),
+    ("PATCH", "/api/v1/pools/fast"),
+    ("GET", "/api/v1/import"),
+    ("POST", "/api/v1/pools/fast/scrub"),
+    ("DELETE", "/api/v1/pools/fast/scrub"),
+    ("GET", "/api/v1/volumes"),
+    ("GET", "/api/v1/pools/fast/volumes/v"),
+    ("PATCH", "/api/v1/pools/fast/volumes/v/settings"),
+    ("POST", "/api/v1/pools/fast/volumes/v/grow"),
+    ("POST", "/api/v1/pools/fast/volumes/v/accept-lost"),
+    ("POST", "/api/v1/pools/fast/volumes/v/accept-origin"),
+    ("GET", "/api/v1/exports"),
+    ("GET", "/api/v1/jobs"),
+    ("POST", "/api/v1/stop"),
+    ("POST", "/api/v1/exports"),
+    ("DELETE", "/api/v1/exports/fast/none"),
+    ("GET", "/api/v1/jobs/1"),
+    ("DELETE", "/api/v1/jobs/99999999999999999999"),
+    ("GET", "/api/v1/events?after=x"),
+    ("GET", "/api/v1/pools/%ff"),
+    ("PUT", "/api/v1/pools"),
+    ("GET", "/nowhere"),
+];
+
+/// Values as the fields have them, and as they do not.
+fn value() -> impl Strategy<Value = serde_json::Value> {
+    prop_oneof![
+        any::<bool>().prop_map(Into::into),
+        any::<i64>().prop_map(Into::into),
+        "\\PC{0,80}".prop_map(Into::into),
+        prop_oneof!["fast", "v", "fast/v", "/dev/null", "/dev/full", "/", "/proc/self/mem", "0"]
+            .prop_map(Into::into),
+        Just(serde_json::Value::Null),
+        Just(u64::MAX.into()),
+        prop::collection::vec(prop_oneof!["/dev/zero", "/tmp", "x"], 0..9)
+            .prop_map(|paths| paths.into()),
+        Just(serde_json::json!({"port": 70000})),
+        Just(serde_json::json!({"socket": "/proc/nowhere/s"})),
+    ]
+}
+
+fn body() -> impl Strategy<Value = Vec<u8>> {
+    let field = prop_oneof![
+        "name",
+        "ssds",
+        "dirty_copies",
+        "clean_copies",
+        "profile",
+        "dry_run",
+        "origin",
+        "mode",
+        "cache_block_bytes",
+        "volume",
+        "place",
+        "pool",
+        "accept_missing",
+        "take_over",
+        "ssd",
+        "device",
+        "old",
+        "new",
+        "confirm",
+        "dirty",
+        "settings",
+        "destage",
+        "dirty_age_max_s",
+        "destage_hours",
+        "limit_bytes",
+        "ram_bytes",
+        "verify",
+        "[a-z_]{1,9}"
+    ];
+    let plan = prop::sample::select(plans().into_iter().collect::<Vec<_>>());
+    let planned = prop_oneof![
+        value(),
+        prop::collection::btree_map(field.clone(), value(), 0..4)
+            .prop_map(|map| serde_json::to_value(map).unwrap()),
+    ];
+    prop_oneof![
+        prop::collection::vec(any::<u8>(), 0..200),
+        (plan, planned).prop_map(|(plan, body)| {
+            serde_json::to_vec(&serde_json::json!({ plan: body })).unwrap()
+        }),
+        prop::collection::btree_map(field, value(), 0..6)
+            .prop_map(|map| serde_json::to_vec(&map).unwrap()),
+        Just(b"[".repeat(20_000)),
+        Just(vec![b' '; 100_000]),
+    ]
+}
+
+#[test]
+fn bodies_of_any_kind_get_no_5xx_and_end_nothing() {
+    let daemon = Daemon::new("bodies");
+    let ssd = daemon.ssd("ssd-0");
+    daemon.tell(&["pool", "create", "fast", "--ssd", ssd.to_str().unwrap()]);
+    let origin = daemon.dir.sparse("origin", 8 << 20);
+    daemon.tell(&["volume", "add", "fast/v", "--origin", origin.to_str().unwrap()]);
+    let socket = daemon.dir.path("control.sock");
+    let cases = config(400);
+    let left_out = left_out(TARGETS.iter().copied());
+    assert!(left_out.is_empty(), "nothing is sent to {left_out:?}");
+    let served = RefCell::new(daemon);
+    proptest!(cases, |(target in 0..TARGETS.len(), body in body())| {
+        let (method, address) = TARGETS[target];
+        let found = status(&socket, method, address, &body);
+        prop_assert!(found.is_some_and(|status| (200..500).contains(&status)), "{method} {address}: {found:?}");
+        if address.ends_with("/stop") && found == Some(200) {
+            let mut daemon = served.borrow_mut();
+            prop_assert!(daemon.wait());
+            daemon.start();
+        }
+    });
+    let mut daemon = served.into_inner();
+    // All of these were answered by the same daemon, which still does its work.
+    daemon.tell(&["volume", "flush", "fast/v"]);
+    daemon.stop();
+}
+
+#[test]
+fn every_shell_has_its_completion() {
+    for shell in ["bash", "zsh", "fish"] {
+        let output = run(forebay().args(["completion", shell]));
+        assert!(String::from_utf8_lossy(&output.stdout).contains("forebay"), "{shell}");
+    }
+}
