@@ -17,7 +17,7 @@ use crate::export::Access;
 use crate::failure::Failure;
 use crate::flag::Flag;
 use crate::host::{Doors, Host, Places, end_on_signals, loopback};
-use crate::members::{Identity, Members, Opened, PATIENCE, refuse_sparse};
+use crate::members::{Identity, Members, Opened, PATIENCE, refuse_sparse_anew};
 use crate::origin;
 use crate::progress::Progress;
 use crate::remote;
@@ -241,7 +241,7 @@ impl Serve {
     ) -> Result<()> {
         let remedy =
             |bytes| format!("remove it, and --create --cache-bytes {bytes} writes it in full");
-        self.caches.iter().try_for_each(|path| refuse_sparse(path, remedy))?;
+        self.caches.iter().try_for_each(|path| refuse_sparse_anew(path, remedy))?;
         let Some(size) = self.cache_bytes else { return Ok(()) };
         for path in self.caches.iter().filter(|path| !path.exists()) {
             let progress = Progress::bytes(&format!("writing {}", path.display()), size);

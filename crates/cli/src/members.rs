@@ -1,13 +1,13 @@
 //! From paths to a pool: cache devices are opened, looked at, and handed to the engine.
 
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use forebay_device::real::file::{FileDevice, Reader};
 use forebay_device::real::hardware::on_one_ssd;
 use forebay_device::real::open::{OpenError, OpenOptions, open};
-use forebay_device::real::probe::probe;
+use forebay_device::real::probe::{probe, probe_with};
 use forebay_device::real::reactor::Reactor;
 use forebay_device::runtime::{MILLISECOND, Nanos, Runtime, SECOND};
 use forebay_device::{BlockDevice, Buf};
@@ -397,6 +397,29 @@ pub(crate) fn refuse_sparse(path: &Path, remedy: impl FnOnce(u64) -> String) -> 
     let (path, size) = (path.display(), text::bytes(meta.len()));
     let what = format!("{path} has holes: {} of {size} are allocated", text::bytes(allocated));
     Err(Failure::new(what).hint(remedy(meta.len())))
+}
+
+/// The same of what is to become a cache device: `remedy` costs what is in the file, so it is told only if nothing is
+/// known to be there.
+///
+/// # Errors
+/// If less space is allocated than the file has bytes.
+pub(crate) fn refuse_sparse_anew(path: &Path, remedy: impl FnOnce(u64) -> String) -> Result<()> {
+    let Err(refused) = refuse_sparse(path, remedy) else { return Ok(()) };
+    let looked = std::fs::File::open(path).and_then(|file| {
+        let size = file.metadata()?.len();
+        probe_with(size, |buf, offset| file.read_exact_at(buf, offset))
+    });
+    let why = match looked {
+        Ok(found) => match found.first() {
+            None => return Err(refused),
+            Some(first) => format!("it holds: {} (at byte {})", first.what, first.offset),
+        },
+        // Nobody can say that there is nothing.
+        Err(error) => format!("it cannot be read: {error}"),
+    };
+    Err(Failure::new(format!("{}, and {why}", refused.what()))
+        .hint("use another one; or, only if its data is not needed, remove it"))
 }
 
 /// Says so if one superblock slot is damaged: the other one serves, but nobody knows why.

@@ -18,7 +18,7 @@ use super::latency::{reads, syncs};
 use super::{Findings, Verdict};
 use crate::health::{Known, Tools, ask};
 use crate::inspect::{spare_at, superblock_at};
-use crate::members::refuse_sparse;
+use crate::members::refuse_sparse_anew;
 use crate::{memory, text};
 
 /// A durable write of an SSD that honours flushes takes tens of microseconds with power-loss
@@ -237,16 +237,14 @@ fn look_at_health(subject: &str, path: &Path, findings: &mut Findings) {
 fn look_at_holes(subject: &str, path: &Path, findings: &mut Findings) {
     let remedy = |bytes: u64| {
         let count = bytes >> 20;
-        format!(
-            "right for an origin; for a cache device write it in full: \
-             `dd if=/dev/zero of={subject} bs=1M count={count}`"
-        )
+        format!("write it in full: `dd if=/dev/zero of={subject} bs=1M count={count}`")
     };
-    match refuse_sparse(path, remedy) {
+    match refuse_sparse_anew(path, remedy) {
         Ok(()) => findings.add(subject, "holes", Verdict::Ok, "none".into()),
         Err(failure) => {
             findings.add(subject, "holes", Verdict::Warn, failure.what().to_owned());
-            findings.hint(failure.hint_text());
+            let hint = failure.hint_text();
+            findings.hint(format!("right for an origin; for a cache device {hint}"));
         }
     }
 }

@@ -1,11 +1,12 @@
 //! Cache devices that are taken out of a pool, or added to it, while its volume is served.
 
+use std::process::{Command, Output};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::common::daemon::{
     Daemon, SSD_BYTES, VOLUME_BYTES, content, read_all, served, show, until, until_served, written,
 };
-use crate::common::{Client, forebay, stderr};
+use crate::common::{Client, forebay, have, stderr};
 
 #[test]
 fn a_cache_device_leaves_a_pool_that_serves() {
@@ -68,6 +69,43 @@ fn a_cache_device_leaves_a_pool_that_serves() {
     assert_eq!(daemon.json(&["pool", "show", "other"])["state"], "online");
     daemon.tell(&["volume", "flush", "fast/vm"]);
     assert!(std::fs::read(&origin).unwrap() == newest);
+    daemon.stop();
+}
+
+/// A file as it is made for a file system is sparse, and to fill it or to remove it would cost that.
+#[test]
+fn a_file_system_in_a_sparse_file_is_named_and_nobody_is_told_to_overwrite_it() {
+    if !have("mkfs.ext4") {
+        return;
+    }
+    let mut daemon = Daemon::new("sparse-file-system");
+    let image = daemon.dir.sparse("image", 600 << 20);
+    let made = Command::new("mkfs.ext4").args(["-q", "-F"]).arg(&image).output().unwrap();
+    assert!(made.status.success(), "{}", stderr(&made));
+    let (image, other) = (image.to_str().unwrap(), daemon.ssd("other"));
+    let other = other.to_str().unwrap();
+    let told = |output: Output| {
+        let text = stderr(&output);
+        assert_eq!(output.status.code(), Some(1), "{text}");
+        for words in ["has holes", "it holds: ext4 file system (at byte 1080)", "use another one"] {
+            assert!(text.contains(words), "{words}: {text}");
+        }
+        assert!(!text.contains("dd if=") && !text.contains("--cache-bytes"), "{text}");
+    };
+    let create = ["pool", "create", "fast", "--accept-data-loss-on-ssd-failure", "--ssd"];
+    for how in [&["--dry-run"][..], &[]] {
+        told(daemon.ask(&[&create[..], &[image], how].concat()));
+    }
+    daemon.tell(&[&create[..], &[other]].concat());
+    told(daemon.ask(&["pool", "device", "add", "fast", image]));
+    told(daemon.ask(&["pool", "device", "spare", "fast", image]));
+    let mut dev = forebay();
+    dev.args(["dev", "serve", "--create", "--cache-bytes", "600M", "--cache", image, "--origin"]);
+    dev.arg(daemon.dir.sparse("origin", 32 << 20)).arg("--witness").arg(daemon.dir.path("witness"));
+    dev.arg("--accept-data-loss-on-ssd-failure").arg("--socket").arg(daemon.dir.path("nbd"));
+    told(dev.output().unwrap());
+    let whole = Command::new("e2fsck").args(["-fn", image]).output();
+    assert!(whole.is_ok_and(|output| output.status.success()), "it is as it was");
     daemon.stop();
 }
 

@@ -83,6 +83,9 @@ fn a_file_is_only_read() {
         let (found, _) = findings(&[&disk]);
         let content = finding(&found, &disk, "content");
         assert!(content.starts_with("ok: ext4 file system (at byte 1080)"), "{content}");
+        let holes = finding(&found, &disk, "holes");
+        assert!(holes.contains("it holds: ext4") && holes.contains("use another one"), "{holes}");
+        assert!(!holes.contains("dd if="), "to fill it would cost the file system: {holes}");
         assert_eq!(std::fs::metadata(&disk).unwrap().modified().unwrap(), before);
     }
 }
