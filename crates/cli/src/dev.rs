@@ -21,7 +21,7 @@ use crate::members::{Identity, Members, Opened, PATIENCE, refuse_sparse_anew};
 use crate::origin;
 use crate::progress::Progress;
 use crate::remote;
-use crate::text::{parse_bytes, say, tell};
+use crate::text::{self, parse_bytes, say, tell};
 use crate::witness::FileWitness;
 use crate::{blocking, reference};
 
@@ -264,7 +264,9 @@ impl Serve {
         origin: Rc<dyn BlockDevice>,
         end: &Flag,
     ) -> Result<()> {
+        let origin_bytes = origin.geometry().size_bytes;
         let volume = self.attach(pool, origin).await?;
+        self.note_larger(&volume, origin_bytes);
         let crew = Crew::start(self.reactors.unwrap_or_else(reactors_default))?;
         let access = if self.read_only { Access::ReadOnly } else { Access::ReadWrite };
         let readers = (pool.superblock().pool, members.readers_for(&crew)?);
@@ -275,6 +277,20 @@ impl Serve {
         end.wait().await;
         host.stop().await;
         Ok(())
+    }
+
+    /// An origin may be larger than its volume, which goes on as it was made.
+    fn note_larger(&self, volume: &Volume, origin_bytes: u64) {
+        let served = volume.size_bytes();
+        if origin_bytes > served {
+            tell(format_args!(
+                "note: origin {} has {}, the volume {}: what lies behind is not served; \
+                 `forebay volume grow` takes it in once a daemon has the pool",
+                self.origin.display(),
+                text::bytes(origin_bytes),
+                text::bytes(served),
+            ));
+        }
     }
 
     fn create_options(&self) -> Result<CreateOptions> {

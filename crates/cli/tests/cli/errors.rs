@@ -327,3 +327,20 @@ fn inspect_says_what_can_be_done_about_what_it_cannot_read() {
     }
     refused(&mut inspect(&[]), "format version 9", "the Forebay version that wrote it");
 }
+
+#[test]
+fn what_an_origin_has_behind_its_volume_is_told() {
+    let dir = pool("larger");
+    dir.sparse("origin", 48 << 20);
+    let log = dir.path("log");
+    let mut command = serve(&dir);
+    command.stderr(std::fs::File::create(&log).unwrap());
+    let server = Server::start(command, &dir);
+    log_with(&log, "has 48 MiB, the volume 32 MiB: what lies behind is not served");
+    server.stop();
+    dir.sparse("origin", 32 << 20);
+    let mut command = serve(&dir);
+    command.stderr(std::fs::File::create(&log).unwrap());
+    Server::start(command, &dir).stop();
+    assert!(!std::fs::read_to_string(&log).unwrap().contains("is not served"));
+}
