@@ -295,6 +295,10 @@ impl State {
         remove(&[self.marker()])?;
         if std::fs::remove_dir(&self.dir).is_ok() {
             tell(format_args!("removed: {}", self.dir.display()));
+            // The directory of our name above it goes if nothing else is there.
+            if let Some(above) = self.dir.parent().filter(|above| above.ends_with("forebay")) {
+                let _ = std::fs::remove_dir(above);
+            }
         }
         Ok(())
     }

@@ -44,7 +44,7 @@ fn an_interrupted_demo_fails_and_removes_the_default_directory() {
     let output = waiter.join().unwrap();
     assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
     assert!(stderr(&output).contains("error: interrupted"), "{}", stderr(&output));
-    assert!(!dir.path("forebay/demo").exists(), "nothing is left");
+    assert!(!dir.path("forebay").exists(), "nothing is left");
 }
 
 #[test]
@@ -56,7 +56,7 @@ fn a_demo_whose_reader_has_left_goes_on_without_it() {
     drop(child.stdout.take());
     let output = child.wait_with_output().unwrap();
     assert!(output.status.success(), "{}", stderr(&output));
-    assert!(!dir.path("forebay/demo").exists(), "it came to its end");
+    assert!(!dir.path("forebay").exists(), "it came to its end, and nothing is left");
 }
 
 /// Runs a demo on `dir/mine`, which must be refused with these words.
