@@ -1,11 +1,12 @@
 //! What a person reads when something is wrong, from the real binary.
 
 use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::common::daemon::{served, until};
-use crate::common::{Client, Dir, Server, create, forebay, run, serve, serve_at, stderr};
-use forebay_engine::format::checksum;
+use crate::common::{Client, Dir, Server, create, forebay, have, run, serve, serve_at, stderr};
+use forebay_engine::format::{Superblock, checksum};
 
 const SLOT_BYTES: usize = 128 << 10;
 
@@ -174,28 +175,83 @@ fn a_file_that_may_not_be_opened_is_named() {
     let dir = pool("permission");
     let cache = dir.path("cache-0");
     std::fs::set_permissions(&cache, PermissionsExt::from_mode(0o000)).unwrap();
+    let mut command = serve(&dir);
     if std::fs::File::open(&cache).is_ok() {
-        println!("skipped: this user may open everything");
+        // This user may open everything; nobody may not.
+        if !have("setpriv") {
+            return;
+        }
+        let ids = ["--reuid=65534", "--regid=65534", "--clear-groups"];
+        if !run(&mut by("setpriv", &ids, forebay().arg("--version"))).status.success() {
+            println!("skipped: nobody may not run {}", env!("CARGO_BIN_EXE_forebay"));
+            return;
+        }
+        std::fs::set_permissions(&dir.0, PermissionsExt::from_mode(0o777)).unwrap();
+        command = by("setpriv", &ids, &command);
+    }
+    refused(&mut command, "refuses access", "run as a user who may open it");
+}
+
+/// The same command, run by a program that has these arguments before it.
+fn by(program: &str, arguments: &[&str], command: &Command) -> Command {
+    let mut outer = Command::new(program);
+    outer.args(arguments).arg(command.get_program()).args(command.get_args());
+    outer
+}
+
+/// A tmpfs refuses at once what it has no room for.
+#[test]
+fn a_lack_of_space_shows_before_anything_is_written() {
+    let dir = Dir::new("space");
+    dir.full("cache-0", 64 << 20);
+    dir.full("cache-1", 64 << 20);
+    let create = |cache: &Path| {
+        let mut command = serve(&dir);
+        command.args(["--create", "--cache-bytes", "64T", "--cache"]).arg(cache);
+        command
+    };
+    let mounts = std::fs::read_to_string("/proc/mounts").unwrap_or_default();
+    let (mut command, cache) = if mounts.lines().any(|line| line.starts_with("tmpfs /dev/shm ")) {
+        let cache = PathBuf::from(format!("/dev/shm/forebay-space-{}", std::process::id()));
+        (create(&cache), cache)
+    } else if run(Command::new("unshare").args(["-m", "true"])).status.success() {
+        let small = dir.path("small");
+        std::fs::create_dir(&small).unwrap();
+        let mount = format!("mount -t tmpfs -o size=16M none {} && exec \"$@\"", small.display());
+        let cache = small.join("cache");
+        (by("unshare", &["-m", "sh", "-c", &mount, "sh"], &create(&cache)), cache)
+    } else {
+        println!("skipped: /dev/shm is no tmpfs, and to mount one takes root");
+        return;
+    };
+    refused(&mut command, "there is no space for", "free some space");
+    assert!(!cache.exists(), "what was begun is removed again");
+}
+
+/// Without io_uring, by what strace answers in the kernel's place, whoever needs it says so, and what to do.
+fn without_ring(errno: &str, hint: &str) {
+    if !have("strace") {
         return;
     }
-    refused(&mut serve(&dir), "refuses access", "run as a user who may open it");
+    let inject = format!("inject=io_uring_setup:error={errno}");
+    let strace = ["-f", "-q", "-o", "/dev/null", "-e", &inject];
+    let dir = Dir::new("ring");
+    refused(&mut by("strace", &strace, &create(&dir)), "io_uring", hint);
+    assert!(!dir.path("cache-0").exists(), "nothing was begun");
+    let output = run(&mut by("strace", &strace, forebay().arg("doctor")));
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("io_uring") && text.contains(hint), "{hint}: {text}");
+    assert!(!stderr(&output).contains("panicked"), "{}", stderr(&output));
 }
 
 #[test]
-fn a_lack_of_space_shows_before_anything_is_written() {
-    let mounts = std::fs::read_to_string("/proc/mounts").unwrap_or_default();
-    if !mounts.lines().any(|line| line.starts_with("tmpfs /dev/shm ")) {
-        println!("skipped: /dev/shm is no tmpfs, which refuses what it has no room for at once");
-        return;
-    }
-    let dir = Dir::new("space");
-    let cache = format!("/dev/shm/forebay-space-{}", std::process::id());
-    let mut command = serve(&dir);
-    command.args(["--create", "--cache-bytes", "64T", "--cache", &cache]);
-    dir.full("cache-0", 64 << 20);
-    dir.full("cache-1", 64 << 20);
-    refused(&mut command, "there is no space for", "free some space");
-    assert!(!std::path::Path::new(&cache).exists(), "what was begun is removed again");
+fn where_io_uring_is_forbidden_the_setting_of_the_kernel_is_named() {
+    without_ring("EPERM", "kernel.io_uring_disabled");
+}
+
+#[test]
+fn where_there_is_no_io_uring_the_kernel_that_has_it_is_named() {
+    without_ring("ENOSYS", "CONFIG_IO_URING");
 }
 
 /// What a server has written to standard error, as soon as it holds `words`.
@@ -326,6 +382,39 @@ fn inspect_says_what_can_be_done_about_what_it_cannot_read() {
         });
     }
     refused(&mut inspect(&[]), "format version 9", "the Forebay version that wrote it");
+}
+
+#[test]
+fn a_pool_without_a_readable_root_is_refused_and_inspect_shows_what_is_there() {
+    let dir = pool("rootless");
+    let bytes = |file: &str| std::fs::read(dir.path(file)).unwrap();
+    let root_bytes = Superblock::decode(&bytes("cache-0")[..SLOT_BYTES]).unwrap().root_bytes;
+    let damage = |file: &str, slot: u64| {
+        let options = std::fs::OpenOptions::new().write(true).open(dir.path(file)).unwrap();
+        let at = 2 * SLOT_BYTES as u64 + slot * u64::from(root_bytes);
+        options.write_all_at(&[0xA5; 64], at).unwrap();
+    };
+    // One that is whole is enough, on any of them.
+    damage("cache-0", 0);
+    damage("cache-0", 1);
+    damage("cache-1", 0);
+    Server::start(serve(&dir), &dir).stop();
+    for file in ["cache-0", "cache-1"] {
+        (0..2).for_each(|slot| damage(file, slot));
+    }
+    // Superblocks count the openings.
+    let logs = || ["cache-0", "cache-1"].map(|file| bytes(file).split_off(2 * SLOT_BYTES));
+    let before = logs();
+    refused(&mut serve(&dir), "no readable root on any cache device", "`forebay inspect`");
+    assert!(logs() == before, "nothing has been changed");
+    for file in ["cache-0", "cache-1"] {
+        let output = run(forebay().arg("inspect").arg(dir.path(file)));
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success(), "{}", stderr(&output));
+        let damaged = text.lines().filter(|l| l.starts_with("root slot ") && l.contains("damaged"));
+        assert_eq!(damaged.count(), 2, "{text}");
+        assert!(text.contains("superblock") && text.contains("\"dev\""), "{text}");
+    }
 }
 
 #[test]
