@@ -21,7 +21,7 @@ use crate::members::{Identity, Members, Opened, PATIENCE, refuse_sparse_anew};
 use crate::origin;
 use crate::progress::Progress;
 use crate::remote;
-use crate::text::{self, parse_bytes, say, tell};
+use crate::text::{self, parse_bytes, say, tell, whole};
 use crate::witness::FileWitness;
 use crate::{blocking, reference};
 
@@ -61,10 +61,10 @@ struct Serve {
     #[arg(long, value_name = "PATH")]
     socket: PathBuf,
     /// Serve on this port of the loopback address too; 0 takes a free one
-    #[arg(long)]
+    #[arg(long, value_parser = whole::<u16>(..=u16::MAX))]
     port: Option<u16>,
     /// Reactors that share the clients; without it one per core
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = whole::<NonZeroUsize>(NonZeroUsize::MIN..))]
     reactors: Option<NonZeroUsize>,
     /// Make a new pool
     #[arg(long)]
@@ -76,7 +76,7 @@ struct Serve {
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes, requires = "create")]
     segment_bytes: Option<u64>,
     /// With --create: copies of dirty data
-    #[arg(long, value_name = "N", default_value_t = 2)]
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = whole::<u8>(1..=3))]
     dirty_copies: u8,
     /// With --create: size of the RAM tier
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes, default_value = "0")]

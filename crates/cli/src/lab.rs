@@ -16,7 +16,7 @@ use serde_json::json;
 
 use crate::Result;
 use crate::failure::Failure;
-use crate::text::{bytes, parse_bytes, say, tell, thousands};
+use crate::text::{bytes, parse_bytes, say, tell, thousands, whole};
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
@@ -51,28 +51,28 @@ pub(crate) struct Options {
     #[arg(long)]
     skip_bad: bool,
     /// Read so many requests at the most
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = whole::<usize>(..))]
     requests: Option<usize>,
     /// Size of the cache, in bytes or as a share of the footprint (10%); repeat it for more
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_values = ["1%", "10%", "40%"])]
     size: Vec<Size>,
     /// Blocks of 4 KiB in a unit of reclaim; without it as in the daemon, 1/512 of the cache
-    #[arg(long, value_name = "BLOCKS", value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    #[arg(long, value_name = "BLOCKS", value_parser = whole::<u32>(1..=65_536))]
     unit_blocks: Option<u32>,
     /// Bytes written to the SSD per byte admitted, at the most, in percent
     #[arg(long, value_name = "PERCENT", default_value_t = 150,
-        value_parser = clap::value_parser!(u32).range(100..=100_000))]
+        value_parser = whole::<u32>(100..=100_000))]
     write_amplification_max: u32,
     /// Bytes that may be written to the SSD per byte that clients ask for, in percent; without it as many as come
-    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    #[arg(long, value_name = "PERCENT", value_parser = whole::<u32>(1..=100_000))]
     write_budget: Option<u32>,
     /// Bring a missed read in with the Nth read of its cache block (`populate_on_read` of a volume)
     #[arg(long, value_name = "N", default_value_t = 1,
-        value_parser = clap::value_parser!(u8).range(1..=4))]
+        value_parser = whole::<u8>(1..=4))]
     populate_on_read: u8,
     /// The same of writes; with 0 they bring in nothing (`populate_on_write`)
     #[arg(long, value_name = "N", default_value_t = 1,
-        value_parser = clap::value_parser!(u8).range(0..=4))]
+        value_parser = whole::<u8>(0..=4))]
     populate_on_write: u8,
     /// What such accesses are counted for together, a power of two from 4K to 4M. What is brought in is
     /// what was missed, not all of it

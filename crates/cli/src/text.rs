@@ -2,7 +2,9 @@
 
 use std::fmt::Display;
 use std::io::Write;
+use std::ops::{Bound, RangeBounds};
 use std::os::fd::AsFd;
+use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use forebay_device::Nanos;
@@ -167,6 +169,27 @@ pub(crate) fn span(nanos: Nanos) -> String {
     };
     let decimals = if value < 10.0 { 2 } else { usize::from(value < 100.0) };
     format!("{value:.decimals$} {unit}")
+}
+
+/// Parses whole numbers of a range; one that is none is told what is expected.
+pub(crate) fn whole<T>(
+    range: impl RangeBounds<T> + Clone,
+) -> impl Fn(&str) -> Result<T, String> + Clone
+where
+    T: FromStr + PartialOrd + Display,
+{
+    move |text| {
+        let number = text.parse().ok().filter(|number| range.contains(number));
+        number.ok_or_else(|| {
+            let bounds = match (range.start_bound(), range.end_bound()) {
+                (Bound::Included(from), Bound::Included(to)) => format!(" from {from} to {to}"),
+                (Bound::Included(from), _) => format!(" from {from} on"),
+                (_, Bound::Included(to)) => format!(" from 0 to {to}"),
+                _ => String::new(),
+            };
+            format!("{text:?} is no whole number{bounds}")
+        })
+    }
 }
 
 /// A size as people type it: `1048576`, `512M`, `1GiB`. Units count in powers of 1024.

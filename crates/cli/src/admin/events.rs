@@ -8,13 +8,13 @@ use forebay_control::api::{Event, Events as Answer, Severity};
 
 use super::{Asking, Daemon};
 use crate::Result;
-use crate::text::{self, say, tell};
+use crate::text::{self, say, tell, whole};
 
 /// `forebay events`.
 #[derive(Args)]
 pub(crate) struct Events {
     /// Only events with a higher number; what pools have kept of earlier lives of the daemon has none
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = whole::<u64>(..))]
     after: u64,
     /// The life of the daemon that N is of, as `life` of --json has it: after a start all is shown again
     #[arg(long, value_name = "LIFE")]

@@ -9,7 +9,7 @@ use forebay_control::name::VolumeName;
 
 use super::{Asking, absolute, table};
 use crate::Result;
-use crate::text::{say, tell};
+use crate::text::{say, tell, whole};
 
 /// See the head of the file.
 #[derive(Subcommand)]
@@ -22,7 +22,7 @@ pub(crate) enum Command {
         #[arg(long, value_name = "PATH", conflicts_with = "port")]
         socket: Option<PathBuf>,
         /// Port of the loopback address to serve on; 0 takes a free one
-        #[arg(long)]
+        #[arg(long, value_parser = whole::<u16>(..=u16::MAX))]
         port: Option<u16>,
         /// Address to serve on; one that other machines can reach needs TLS with clients' certificates
         #[arg(long, value_name = "ADDRESS:PORT", conflicts_with_all = ["socket", "port"],

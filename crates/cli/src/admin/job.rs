@@ -6,7 +6,7 @@ use forebay_control::api::{Change, Done, Job, JobState, Many, One};
 use super::pool::finish;
 use super::{Asking, table};
 use crate::Result;
-use crate::text::{self, say};
+use crate::text::{self, say, whole};
 
 /// See the head of the file.
 #[derive(Subcommand)]
@@ -16,11 +16,13 @@ pub(crate) enum Command {
     /// Show one piece of work
     Show {
         /// Its number
+        #[arg(value_parser = whole::<u64>(..))]
         number: u64,
     },
     /// End it before its end, where that is safe
     Cancel {
         /// Its number
+        #[arg(value_parser = whole::<u64>(..))]
         number: u64,
         /// Only say what would be done
         #[arg(long)]

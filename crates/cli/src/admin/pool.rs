@@ -16,7 +16,7 @@ use super::{Asking, Daemon, absolute, confirm, table};
 use crate::Result;
 use crate::daemon::plural;
 use crate::failure::{EXIT_NO, Failure};
-use crate::text::{self, fact, parse_bytes, parse_millis, say, tell};
+use crate::text::{self, fact, parse_bytes, parse_millis, say, tell, whole};
 
 /// See the head of the file.
 #[derive(Subcommand)]
@@ -29,10 +29,10 @@ pub(crate) enum Command {
         #[arg(long = "ssd", value_name = "PATH", required = true)]
         ssds: Vec<PathBuf>,
         /// On how many of them each dirty block is [default: 2, with one device 1]
-        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=3))]
+        #[arg(long, value_name = "N", value_parser = whole::<u8>(1..=3))]
         dirty_copies: Option<u8>,
         /// On how many of them each clean block is [default: 1]
-        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=2))]
+        #[arg(long, value_name = "N", value_parser = whole::<u8>(1..=2))]
         clean_copies: Option<u8>,
         /// Both, by the name of the RAID level that loses as little
         #[arg(long, value_name = "LEVEL", value_parser = profile_parser(),

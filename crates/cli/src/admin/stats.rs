@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::{Asking, bypass, wait};
 use crate::Result;
-use crate::text::{self, say_on, tell};
+use crate::text::{self, say_on, tell, whole};
 
 /// Reports between two heads of the table: a screen's worth.
 const REPORTS_PER_HEAD: u64 = 20;
@@ -19,10 +19,10 @@ const REPORTS_PER_HEAD: u64 = 20;
 #[derive(Args)]
 pub(crate) struct Options {
     /// Seconds between two reports; without it there is one, of one second
-    #[arg(value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    #[arg(value_parser = whole::<u64>(1..=86_400))]
     interval: Option<u64>,
     /// Reports; without it until it is interrupted
-    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(value_parser = whole::<u64>(1..))]
     count: Option<u64>,
     /// What went past the cache, and why: since the pool was opened; with INTERVAL what was added
     #[arg(long)]

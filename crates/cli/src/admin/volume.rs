@@ -15,7 +15,7 @@ use super::{Asking, Daemon, absolute, confirm, table};
 use crate::Result;
 use crate::daemon::mode_name;
 use crate::failure::Failure;
-use crate::text::{self, parse_bytes, say, tell};
+use crate::text::{self, parse_bytes, say, tell, whole};
 
 /// See the head of the file.
 #[derive(Subcommand)]
@@ -198,8 +198,7 @@ pub(crate) enum Setting {
 }
 
 fn parse_count(text: &str) -> std::result::Result<u8, String> {
-    let count = text.parse().ok().filter(|count| *count <= COUNT_MAX);
-    count.ok_or_else(|| format!("{text:?} is no number from 0 to {COUNT_MAX}"))
+    whole(..=COUNT_MAX)(text)
 }
 
 fn parse_size_or_off(text: &str) -> std::result::Result<u64, String> {

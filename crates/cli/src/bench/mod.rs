@@ -34,7 +34,7 @@ use crate::admin::say_json;
 use crate::failure::Failure;
 use crate::host::end_on_signals;
 use crate::origin;
-use crate::text::{self, parse_bytes, parse_duration, say, tell};
+use crate::text::{self, parse_bytes, parse_duration, say, tell, whole};
 
 /// Smallest cache: a pool has at least so many of the smallest segments.
 const CACHE_BYTES_MIN: u64 = 64 << 20;
@@ -80,7 +80,7 @@ pub(crate) struct Options {
     #[arg(long)]
     sync: bool,
     /// Requests in flight [default: the profile's]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    #[arg(long, value_name = "N", value_parser = whole::<u32>(1..=1024))]
     depth: Option<u32>,
     /// How long each is measured once it is steady; the cold cache a fifth of it
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = seconds)]
@@ -102,7 +102,7 @@ pub(crate) struct Options {
     ab: Option<PathBuf>,
     /// Rounds of each load with --ab
     #[arg(long, value_name = "N", default_value_t = 9, requires = "ab",
-        value_parser = clap::value_parser!(u64).range(ab::ROUNDS_MIN..=999))]
+        value_parser = whole::<u64>(ab::ROUNDS_MIN..=999))]
     rounds: u64,
     /// Make this directory, and keep job files, fio's answers and logs, and the results there
     #[arg(long, value_name = "DIR")]

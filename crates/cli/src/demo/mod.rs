@@ -35,7 +35,7 @@ use crate::host::{Doors, Host, Places, end_on_signals, loopback};
 use crate::members::Opened;
 use crate::origin;
 use crate::progress::Progress;
-use crate::text::{self, parse_bytes, percent, say, tell};
+use crate::text::{self, parse_bytes, percent, say, tell, whole};
 
 /// Bytes of a 4 KiB block, the engine's unit.
 const BLOCK_BYTES: u64 = 4096;
@@ -67,7 +67,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
     /// Serve on this port of the loopback address too; 0 takes a free one
-    #[arg(long)]
+    #[arg(long, value_parser = whole::<u16>(..=u16::MAX))]
     port: Option<u16>,
     /// Size of a new volume
     #[arg(long, value_name = "SIZE", value_parser = volume_bytes, default_value = "256M")]
@@ -80,7 +80,7 @@ pub(crate) struct Options {
     ram: Option<u64>,
     /// How long the origin alone and the warm cache are measured
     #[arg(long, value_name = "N", default_value_t = 10,
-        value_parser = clap::value_parser!(u64).range(1..=3600))]
+        value_parser = whole::<u64>(1..=3600))]
     seconds: u64,
     /// Print what was measured as JSON, with the version of its form as `schema`
     #[arg(long, display_order = 901)]

@@ -21,7 +21,7 @@ use forebay_engine::format::{Spare, Superblock};
 use self::member::Member;
 use crate::Result;
 use crate::failure::Failure;
-use crate::text;
+use crate::text::{self, whole};
 
 /// See the head of the file.
 #[derive(Args)]
@@ -30,7 +30,7 @@ pub(crate) struct Options {
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
     /// Print the records of this segment (its number in the pool)
-    #[arg(long, value_name = "N", conflicts_with = "images")]
+    #[arg(long, value_name = "N", value_parser = whole::<u32>(..), conflicts_with = "images")]
     segment: Option<u32>,
     /// Summarise the images of all shards that the newest root names
     #[arg(long)]

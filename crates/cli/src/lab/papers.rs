@@ -12,7 +12,7 @@ use crate::Result;
 use crate::admin::table;
 use crate::failure::Failure;
 use crate::progress::Progress;
-use crate::text::{left, say, tell, thousands};
+use crate::text::{left, say, tell, thousands, whole};
 
 #[derive(Args)]
 pub(crate) struct Options {
@@ -21,14 +21,14 @@ pub(crate) struct Options {
     rows: Vec<String>,
     /// Play 1/N of the papers' sizes; times are scaled back
     #[arg(long, value_name = "N", default_value_t = SCALE_DEFAULT,
-        value_parser = clap::value_parser!(u64).range(1..=SCALE_MAX), conflicts_with = "full")]
+        value_parser = whole::<u64>(1..=SCALE_MAX), conflicts_with = "full")]
     scale: u64,
     /// Play the papers' sizes: hours
     #[arg(long)]
     full: bool,
     /// Tests at a time
     #[arg(long, value_name = "N", default_value_t = 2,
-        value_parser = clap::value_parser!(u64).range(1..=64))]
+        value_parser = whole::<u64>(1..=64))]
     jobs: u64,
     /// Write the table and all curves to this file, as a page by itself
     #[arg(long, value_name = "FILE")]
