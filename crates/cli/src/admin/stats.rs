@@ -206,9 +206,11 @@ fn percentile(buckets: &[u64], percent: u64) -> Option<u64> {
     index.map(|index| 1 << index)
 }
 
-/// What stands above the columns.
-const HEAD: [&str; 11] =
-    ["", "READ/S", "MIB/S", "HIT %", "RAM%", "P99", "WRITE/S", "MIB/S", "P99", "DIRTY", "DESTAGE"];
+/// What stands above the columns: what they are about, and their units.
+const HEAD: [[&str; 11]; 2] = [
+    ["", "READ", "", "", "", "", "WRITE", "", "", "", "DESTAGE"],
+    ["", "/S", "MIB/S", "HIT %", "RAM%", "P99", "/S", "MIB/S", "P99", "DIRTY", "MIB/S"],
+];
 
 /// Columns within 80; a name or a number that is longer moves what follows.
 fn row(cells: &[&str; 11]) -> String {
@@ -224,7 +226,7 @@ fn row(cells: &[&str; 11]) -> String {
 fn lines(report: &Report, with_head: bool) -> String {
     let mut lines = Vec::new();
     if with_head {
-        lines.push(row(&HEAD));
+        lines.extend(HEAD.iter().map(row));
     }
     for PoolRates { pool, volumes } in &report.pools {
         lines.extend(std::iter::once(pool).chain(volumes).map(line));
@@ -292,7 +294,8 @@ mod tests {
         assert_eq!(latency.write_p99_below_us, None);
         let line = line(rates);
         assert_eq!(line.split_whitespace().collect::<Vec<_>>()[1..5], ["100", "0.0", "75.0", "-"]);
-        assert_eq!((line.chars().count(), row(&HEAD).chars().count()), (80, 80), "{line}");
+        let [about, units] = HEAD.each_ref().map(|head| row(head).chars().count());
+        assert_eq!((line.chars().count(), about, units), (80, 80, 80), "{line}");
     }
 
     #[test]

@@ -50,7 +50,7 @@ fn rates_of_pools_and_volumes_are_reported_while_clients_work() {
     }
     let text = daemon.tell(&["stats"]);
     let first: Vec<_> = text.lines().map(|line| line.split(' ').next().unwrap()).collect();
-    assert_eq!(first, ["", "fast", "fast/vm"], "{text}");
+    assert_eq!(first, ["", "", "fast", "fast/vm"], "{text}");
     assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
     let text = daemon.tell(&["stats", "--bypass"]);
     let lines: Vec<_> = text.lines().collect();
