@@ -6,8 +6,8 @@ use clap::Subcommand;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use forebay_control::api::{
     AddDevice, AddSpare, CanIPull, Change, Confirm, CreatePool, Done, GrowDevice, Health,
-    HealthVerdict, ImportPool, Job, Many, MemberState, One, Pool, PoolPlan, PoolState, PoolUsage,
-    Pull, RemoveDevice, ReplaceDevice, SpareState, Verify,
+    HealthVerdict, ImportPool, Job, Many, Member, MemberState, One, Pool, PoolPlan, PoolState,
+    PoolUsage, Pull, RemoveDevice, ReplaceDevice, SpareState, Verify,
 };
 use forebay_control::name::Name;
 use forebay_control::profile::Profile;
@@ -434,8 +434,12 @@ pub(crate) fn run(command: Command, asking: &Asking) -> Result<()> {
         Command::Destroy { name, yes, dry_run: false } => {
             // There is something to confirm only if there is such a pool.
             let pool: One<Pool> = daemon.get(&format!("/api/v1/pools/{name}"))?;
-            let members = plural(pool.item.members.len(), "cache device");
+            let absent = absent(&pool.item);
+            let members = plural(pool.item.members.len() - absent.len(), "cache device");
             let mut what = format!("Destroying pool \"{name}\" erases it from {members}");
+            if !absent.is_empty() {
+                what.push_str(&format!("; what is absent is not erased: {}", absent.join(", ")));
+            }
             if !pool.item.volumes.is_empty() {
                 let names = pool.item.volumes.iter().map(|volume| volume.name.to_string());
                 let names = names.collect::<Vec<_>>().join(", ");
@@ -447,10 +451,27 @@ pub(crate) fn run(command: Command, asking: &Asking) -> Result<()> {
             let job = daemon.follow(job)?;
             daemon.print(&job, |_| {
                 tell(format_args!("pool \"{name}\" is gone; its cache devices are free"));
+                if !absent.is_empty() {
+                    let absent = absent.join(", ");
+                    tell(format_args!("note: not erased, for it was absent: {absent}"));
+                }
             });
         }
     }
     Ok(())
+}
+
+/// Where cache devices were last that the pool has lost, and nothing is now.
+fn absent(pool: &Pool) -> Vec<String> {
+    let is_absent = |member: &&Member| {
+        let has_place = member.path.as_ref().is_some_and(|path| path.exists());
+        !member.state.is_there() && !has_place
+    };
+    let place = |member: &Member| match &member.path {
+        Some(path) => path.display().to_string(),
+        None => member.id.clone(),
+    };
+    pool.members.iter().filter(is_absent).map(place).collect()
 }
 
 /// The write budget of a pool to be, in bytes a day; its size is known from a plan of it.

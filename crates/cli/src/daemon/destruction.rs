@@ -5,6 +5,7 @@
 //! note a crash leaves the pool with all of its data, perhaps with fewer volumes, whose origins are
 //! plain disks. Behind it the pool is never opened again, and whoever starts erases the rest.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::rc::Rc;
 
@@ -15,10 +16,17 @@ use forebay_engine::{ErrorKind, read_superblock};
 
 use super::creation::erase;
 use super::jobs::{Aim, Job};
+use super::state::Record;
 use super::volumes::{BLOCK_BYTES, cancelled};
 use super::{Daemon, Slot, State};
 use crate::Result;
 use crate::failure::Failure;
+
+/// Paths, for people.
+pub(super) fn list(paths: &[PathBuf]) -> String {
+    let paths: Vec<_> = paths.iter().map(|path| path.display().to_string()).collect();
+    paths.join(", ")
+}
 
 impl Daemon {
     /// An open pool whose volumes can all go, with their names.
@@ -97,31 +105,50 @@ impl Daemon {
             self.unmark_spares(&slot, &open).await;
         }
         self.close(name.as_str(), &slot).await?;
-        let record = super::state::Record { destroying: true, ..slot.record.borrow().clone() };
+        let record = Record { destroying: true, ..slot.record.borrow().clone() };
         self.state.store(&record).await?;
         *slot.record.borrow_mut() = record;
         self.erase_pool(name.as_str(), &slot).await
     }
 
+    /// The devices of a pool that are there, and where those were last that are not.
+    pub(super) async fn there_and_absent(
+        &self,
+        record: &Record,
+    ) -> Result<(Vec<PathBuf>, Vec<PathBuf>)> {
+        let mut found = self.scan(&record.ssds).await.members;
+        found.retain(|found| found.superblock.pool.to_string() == record.id);
+        let mut own: BTreeSet<PathBuf> = found.iter().map(|found| found.path.clone()).collect();
+        // A scan leaves out what it cannot read, and that is not erased by that.
+        own.extend(record.ssds.iter().cloned());
+        let is_found = |id: &str| found.iter().any(|it| it.superblock.device.to_string() == id);
+        let lost = record.places.iter().filter(|(id, path)| !is_found(id) && !own.contains(*path));
+        let (mut there, mut absent) = (Vec::new(), Vec::new());
+        for path in own.iter().chain(lost.map(|(_, path)| path)) {
+            let (name, asked) = (path.display().to_string(), path.clone());
+            match self.patiently(&name, move || asked.exists()).await? {
+                true if own.contains(path) => there.push(path.clone()),
+                // Another disk stands where one was that the pool has lost.
+                true => {}
+                false => absent.push(path.clone()),
+            }
+        }
+        Ok((there, absent))
+    }
+
     /// Erases a pool from all of its devices that are there, and forgets it.
     async fn erase_pool(&self, name: &str, slot: &Slot) -> Result<()> {
         let record = slot.record.borrow().clone();
-        let found = self.scan(&record.ssds).await.members;
-        let own = found.iter().filter(|found| found.superblock.pool.to_string() == record.id);
-        let mut paths: Vec<PathBuf> = own.map(|found| found.path.clone()).collect();
-        // A scan leaves out what it cannot read, and that is not erased by that.
-        paths.extend(record.ssds.iter().cloned());
-        paths.sort();
-        paths.dedup();
-        for path in paths {
-            let (name, asked) = (path.display().to_string(), path.clone());
-            if self.patiently(&name, move || asked.exists()).await? {
-                self.erase_member(path, &record.id).await?;
-            }
+        let (there, absent) = self.there_and_absent(&record).await?;
+        for path in there {
+            self.erase_member(path, &record.id).await?;
         }
         self.state.forget(&record.id, true).await?;
         self.slots.borrow_mut().remove(name);
-        let what = format!("pool \"{name}\" ({}) was destroyed", record.id);
+        let mut what = format!("pool \"{name}\" ({}) was destroyed", record.id);
+        if !absent.is_empty() {
+            what.push_str(&format!("; not erased, for it is absent: {}", list(&absent)));
+        }
         self.journal.note("pool-destroyed", name, &what);
         Ok(())
     }

@@ -14,6 +14,7 @@ use forebay_engine::format::Superblock;
 use forebay_engine::ids::DeviceId;
 
 use super::describe::{mode_name, plural};
+use super::destruction::list;
 use super::pools::check_absolute;
 use super::state::ExportRecord;
 use super::volumes::{BLOCK_BYTES, changed, engine_mode};
@@ -167,7 +168,7 @@ impl Daemon {
         match change {
             Change::ImportPool(body) => self.plan_import(&body).await,
             Change::ExportPool(name) => self.plan_export_pool(&name),
-            Change::DestroyPool(name) => self.plan_destroy(&name),
+            Change::DestroyPool(name) => self.plan_destroy(&name).await,
             Change::AddDevice { pool, ssd } => self.plan_add_device(&pool, &ssd).await,
             Change::GrowDevice { pool, device } => self.plan_grow_device(&pool, &device).await,
             Change::AddSpare { pool, ssd } => self.plan_spare(&pool, &ssd).await,
@@ -244,7 +245,7 @@ impl Daemon {
         Ok(plan(format!("pool \"{name}\" would be exported"), steps))
     }
 
-    fn plan_destroy(&self, name: &Name) -> Result<Plan> {
+    async fn plan_destroy(&self, name: &Name) -> Result<Plan> {
         let (slot, volumes) = self.may_destroy(name)?;
         self.may_close(name.as_str())?;
         let mut steps = Vec::new();
@@ -256,13 +257,14 @@ impl Daemon {
                 names.join(", ")
             ));
         }
-        let (mut ssds, spares) = {
-            let record = slot.record.borrow();
-            (record.ssds.clone(), record.spares.clone())
-        };
+        let record = slot.record.borrow().clone();
+        let ((mut ssds, absent), spares) = (self.there_and_absent(&record).await?, record.spares);
         steps.push("it is closed and forgotten".to_owned());
         let devices = plural(ssds.len(), "cache device");
         steps.push(format!("its superblocks are overwritten on {devices}"));
+        if !absent.is_empty() {
+            steps.push(format!("what is absent is not erased: {}", list(&absent)));
+        }
         if !spares.is_empty() {
             steps.push(format!("so are the marks on {}", plural(spares.len(), "spare")));
         }

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
-use crate::common::Client;
 use crate::common::daemon::{Daemon, content, until};
 use crate::common::held::HeldOrigin;
+use crate::common::{Client, stderr};
 
 /// A pool of two SSDs whose volume, on this origin and not exported, has a MiB that is dirty.
 fn make(daemon: &Daemon, ssds: &[String; 2], origin: &Path, seed: u64) {
@@ -172,5 +172,33 @@ fn what_was_half_erased_is_erased_by_the_next_start() {
     until("it is gone", || pools(&daemon, "list") == 0);
     assert_eq!(pools(&daemon, "import"), 0);
     assert!(!record.exists());
+    daemon.stop();
+}
+
+#[test]
+fn what_is_absent_when_a_pool_is_destroyed_is_named_and_left_as_it_is() {
+    let mut daemon = Daemon::new("destroy-absent");
+    let ssds = ssds(&daemon);
+    make(&daemon, &ssds, &daemon.dir.sparse("origin", 32 << 20), 1);
+    daemon.tell(&["volume", "flush", "fast/vm"]);
+    daemon.stop();
+    let elsewhere = daemon.dir.path("elsewhere");
+    std::fs::rename(&ssds[1], &elsewhere).unwrap();
+    let before = std::fs::read(&elsewhere).unwrap();
+    daemon.start();
+    until("the pool goes on", || daemon.json(&["pool", "show", "fast"])["state"] == "protected");
+    let plan = daemon.tell(&["pool", "destroy", "fast", "--dry-run"]);
+    let absent = format!("what is absent is not erased: {}", ssds[1]);
+    assert!(plan.contains("on 1 cache device") && plan.contains(&absent), "{plan}");
+    let plan = daemon.json(&["pool", "destroy", "fast", "--dry-run"]);
+    assert_eq!(plan["erased"], serde_json::json!([ssds[0]]));
+    let output = daemon.ask(&DESTROY);
+    let (told, events) = (stderr(&output), daemon.tell(&["events"]));
+    assert!(output.status.success(), "{told}");
+    let absent = format!("not erased, for it was absent: {}", ssds[1]);
+    assert!(told.contains(&absent), "{told}");
+    let absent = format!("not erased, for it is absent: {}", ssds[1]);
+    assert!(events.contains(&absent), "{events}");
+    assert!(std::fs::read(&elsewhere).unwrap() == before);
     daemon.stop();
 }
