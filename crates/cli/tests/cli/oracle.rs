@@ -1,5 +1,6 @@
 //! The same requests to a volume and to nbdkit's memory give the same answers.
 
+use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -129,6 +130,111 @@ fn choose(ours: &mut Client, theirs: &mut Client, request: &Request) {
     ask(theirs, &(WRITE, 0, offset, len, now)).unwrap();
 }
 
+/// A client that asks what is known of ranges, with structured replies and the context `base:allocation`.
+struct Statuses(UnixStream);
+
+/// No space is allocated; it reads as zeroes.
+const HOLE: u32 = 1;
+const IS_ZERO: u32 = 2;
+const REQ_ONE: u16 = 8;
+const BLOCK_STATUS: u16 = 7;
+
+impl Statuses {
+    fn connect(socket: &Path) -> Statuses {
+        let mut it = Statuses(UnixStream::connect(socket).unwrap());
+        it.0.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        it.take(18);
+        it.0.write_all(&3u32.to_be_bytes()).unwrap();
+        let query = b"\0\0\0\0\0\0\0\x01\0\0\0\x0fbase:allocation";
+        // Structured replies, the context, and the export that has no name.
+        for (option, data) in [(8u32, &b""[..]), (10, query), (7, &[0; 6])] {
+            it.0.write_all(b"IHAVEOPT").unwrap();
+            it.0.write_all(&option.to_be_bytes()).unwrap();
+            it.0.write_all(&(data.len() as u32).to_be_bytes()).unwrap();
+            it.0.write_all(data).unwrap();
+            loop {
+                let head = it.take(20);
+                let kind = word(&head[12..]);
+                it.take(word(&head[16..]) as usize);
+                assert!(kind < 1 << 31, "option {option} is refused: {kind:#x}");
+                if kind == 1 {
+                    break;
+                }
+            }
+        }
+        it
+    }
+
+    fn take(&mut self, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        self.0.read_exact(&mut bytes).unwrap();
+        bytes
+    }
+
+    /// Length and flags of the extents from `offset` on.
+    fn ask(&mut self, flags: u16, offset: u64, len: u32) -> Vec<(u64, u32)> {
+        let mut head = Vec::from(0x2560_9513u32.to_be_bytes());
+        head.extend(flags.to_be_bytes());
+        head.extend(BLOCK_STATUS.to_be_bytes());
+        head.extend([7; 8]);
+        head.extend(offset.to_be_bytes());
+        head.extend(len.to_be_bytes());
+        self.0.write_all(&head).unwrap();
+        let reply = self.take(20);
+        assert_eq!(reply[..8], [0x66, 0x8e, 0x33, 0xef, 0, 1, 0, 5], "one chunk of a status");
+        let extents = self.take(word(&reply[16..]) as usize);
+        let extents = extents[4..].chunks(8);
+        extents.map(|extent| (word(extent).into(), word(&extent[4..]))).collect()
+    }
+}
+
+fn word(bytes: &[u8]) -> u32 {
+    u32::from_be_bytes(bytes[..4].try_into().unwrap())
+}
+
+/// Asks both about parts of what they hold, which is `content`. They need not know the same, for nbdkit tells pages of
+/// 32 KiB apart; but neither of them takes for zeroes, or for a hole, what is data to the other.
+fn compare_statuses(sockets: [&Path; 2], content: &[u8], random: &mut Random) {
+    let [mut ours, mut theirs] = sockets.map(Statuses::connect);
+    for _ in 0..200 {
+        let (offset, len) = random.range();
+        let len = len.min((SIZE - offset) as usize);
+        if len == 0 {
+            continue;
+        }
+        let (mut at, end) = (offset, offset + len as u64);
+        while at < end {
+            let only_one = if random.below(4) == 0 { REQ_ONE } else { 0 };
+            let left = (end - at) as u32;
+            let extents = ours.ask(only_one, at, left);
+            let what = format!("{only_one} {at} {left}: {extents:?}");
+            assert!(!extents.is_empty() && extents.iter().all(|it| it.0 > 0), "{what}");
+            assert!(
+                extents.windows(2).all(|it| it[0].1 != it[1].1),
+                "one extent is told as two: {what}"
+            );
+            assert!(only_one == 0 || extents.len() == 1, "{what}");
+            let covered: u64 = extents.iter().map(|extent| extent.0).sum();
+            assert!(covered <= u64::from(left), "more than was asked for: {what}");
+            assert!(only_one != 0 || covered == u64::from(left), "less than was asked for: {what}");
+            tells_the_truth(&extents, at, content);
+            at += covered;
+        }
+        tells_the_truth(&theirs.ask(0, offset, len as u32), offset, content);
+    }
+}
+
+/// Whether what is said to be zeroes, or a hole, is zeroes.
+fn tells_the_truth(extents: &[(u64, u32)], mut at: u64, content: &[u8]) {
+    for (len, flags) in extents {
+        let end = (at + len).min(SIZE);
+        let bytes = &content[at as usize..end as usize];
+        let is_zero = || bytes.iter().all(|&byte| byte == 0);
+        assert!(flags & (HOLE | IS_ZERO) == 0 || is_zero(), "{flags} {at} {len} in {extents:?}");
+        at = end;
+    }
+}
+
 /// Everything there is, through its server.
 fn content(socket: &Path) -> Vec<u8> {
     let mut client = Client::connect(socket);
@@ -178,7 +284,8 @@ fn random_requests_get_the_answers_of_nbdkit() {
         drop((ours, theirs));
         let expected = content(&nbdkit.1);
         assert!(content(&server.socket) == expected, "{mode}");
-        // What is said to be zeroes is.
+        compare_statuses([&server.socket, &nbdkit.1], &expected, &mut random);
+        // What is said to be zeroes is, also to another client.
         let uri = format!("nbd+unix:///?socket={}", server.socket.display());
         let output = run(Command::new("timeout").args(["60", "nbdinfo", "--map", &uri]));
         assert!(output.status.success(), "{}", stderr(&output));
