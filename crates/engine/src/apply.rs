@@ -170,9 +170,13 @@ impl Core {
                 displaced(old);
             });
         });
+        let location_of = |old: &Mapping| Location(to.location.0 + (old.block - entry.block));
+        // All of them before the next change: that may give up what is clean among them.
+        for old in &moved {
+            self.count_in(volume, &Mapping { location: location_of(old), ..*old });
+        }
         for old in moved {
-            let location = Location(to.location.0 + (old.block - entry.block));
-            self.count_in(volume, &Mapping { location, ..old });
+            let location = location_of(&old);
             // Destaged while it was being moved: the clean fact will name the old place, so at the
             // new one it is dirty and is destaged again.
             let written = |state| state == State::Written;
