@@ -262,7 +262,7 @@ impl Core {
             is_held |= m.state.is_owed() || m.state == State::Lost || writes_back;
         });
         let logging = match is_held {
-            true => self.admit_write(v, first).await?,
+            true => self.admit_write(v, first, count).await?,
             false => None,
         };
         let logs_clean = writes_back && logging.is_some();
@@ -316,7 +316,7 @@ impl Core {
         let edges = if inside { [head, tail] } else { [(offset, offset + len), (0, 0)] };
         let edges = edges.into_iter().filter(|(from, to)| from < to);
         let logging = match short || self.owes(v, first, count) {
-            true => self.admit_write(v, first).await?,
+            true => self.admit_write(v, first, count).await?,
             false => None,
         };
         if let Some(_logging) = logging {

@@ -16,6 +16,7 @@ use std::cell::Cell;
 use forebay_device::Nanos;
 
 use crate::core::{Core, STRIPE_BLOCKS};
+use crate::direct::region_parts;
 use crate::format::State;
 use crate::ids::VolumeId;
 use crate::index::Mapping;
@@ -25,7 +26,7 @@ use crate::limits::{
 use crate::planted::{self, Bug, seen};
 
 /// Regions that a piece of a request can lie in.
-const REGIONS: usize = (STRIPE_BLOCKS / REGION_BLOCKS) as usize;
+const REGIONS_MAX: usize = (STRIPE_BLOCKS / REGION_BLOCKS) as usize;
 
 /// What is on its way into the index, and where it looks for what can be given up.
 pub(crate) struct IndexClaims {
@@ -103,9 +104,16 @@ impl Core {
         (self.index_taken() as f64 - from) / (full - from).max(1.0)
     }
 
-    /// Claims what a piece of a request that begins at `block` can add. `None`: it has to wait.
-    pub(crate) fn claim_index(&self, volume: VolumeId, block: u64) -> Option<IndexClaim<'_>> {
-        let bytes = self.shard(volume, block).index.borrow().growth_max(REGIONS) as u64;
+    /// Claims what a change of blocks of one stripe can add. `None`: it has to wait.
+    pub(crate) fn claim_index(
+        &self,
+        volume: VolumeId,
+        block: u64,
+        count: u32,
+    ) -> Option<IndexClaim<'_>> {
+        let regions = region_parts(block, count).count();
+        debug_assert!(regions <= REGIONS_MAX);
+        let bytes = self.shard(volume, block).index.borrow().growth_max(regions) as u64;
         debug_assert!(bytes <= INDEX_CLAIM_MAX);
         let forgotten = planted::is(Bug::IndexBoundForgotten);
         if self.index_taken() + bytes > self.index_limit() && !forgotten {
@@ -134,8 +142,8 @@ impl Core {
         if self.index_taken() + bytes > max {
             self.trim_index(max.saturating_sub(bytes));
         }
-        // A claim covers its own change.
-        self.index_bytes.get() + bytes <= max
+        // What claims have is not for others.
+        self.index_taken() + bytes <= max
     }
 
     /// What a start has found may be more than was there: nothing durable says what was given up last.

@@ -141,7 +141,7 @@ impl Core {
         let keeps = (enough && !left_out) || cached;
         let owes = owed > 0 && !(way.passing && planted::is(Bug::StreamPastDirty));
         let logging = match (self.mode_of(v).writes_back() && keeps) || owes || lost {
-            true => self.admit_write(v, first).await?,
+            true => self.admit_write(v, first, count).await?,
             false => None,
         };
         let written = if let Some(_logging) = logging {
@@ -234,12 +234,13 @@ impl Core {
         Ok(())
     }
 
-    /// Everything that must hold before a dirty record of the stripe of `block` may exist, as long as what this
+    /// Everything that must hold before dirty records of these blocks of one stripe may exist, as long as what this
     /// returns is there. `None` if the volume cannot be written back for now; it owes nothing then.
     pub(crate) async fn admit_write<'a>(
         &'a self,
         v: &'a Rc<VolumeState>,
-        block: u64,
+        first: u64,
+        count: u32,
     ) -> Result<Option<Logging<'a>>> {
         self.check_latch()?;
         let mut logging = Logging::begin(v);
@@ -248,7 +249,7 @@ impl Core {
             return Ok(None);
         }
         let claim = || match self.partials.get() < PARTIALS_MAX as u64 {
-            true => self.claim_index(v.id, block),
+            true => self.claim_index(v.id, first, count),
             false => None,
         };
         logging.claim = claim();
