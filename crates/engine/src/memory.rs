@@ -19,7 +19,6 @@ use crate::core::{Core, STRIPE_BLOCKS};
 use crate::direct::region_parts;
 use crate::format::State;
 use crate::ids::VolumeId;
-use crate::index::Mapping;
 use crate::limits::{
     INDEX_CLAIM_MAX, INDEX_HEADROOM_MIN, INDEX_LOOKS_MAX, INDEX_REST, REGION_BLOCKS,
 };
@@ -27,6 +26,16 @@ use crate::planted::{self, Bug, seen};
 
 /// Regions that a piece of a request can lie in.
 const REGIONS_MAX: usize = (STRIPE_BLOCKS / REGION_BLOCKS) as usize;
+
+/// What a look for something clean has come to.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Look {
+    Given,
+    /// It was asked for since the look before.
+    Cooled,
+    /// There is nothing more in this shard.
+    Passed,
+}
 
 /// What is on its way into the index, and where it looks for what can be given up.
 pub(crate) struct IndexClaims {
@@ -146,69 +155,58 @@ impl Core {
         self.index_taken() + bytes <= max
     }
 
-    /// What a start has found may be more than was there: nothing durable says what was given up last.
+    /// What a start has found may be more than was there: nothing durable says what was given up last. Ends
+    /// where nothing clean is left: each round cools what is hot, and three make all of it cold.
     pub(crate) fn trim_recovered_index(&self) {
-        let full = self.index_full();
-        while self.index_taken() > full && self.trim_index(full) {}
+        let (full, mut passes) = (self.index_full(), 0);
+        self.index_claims.trimming.set(true);
+        while self.index_taken() > full && passes <= self.shards.len() {
+            passes = if self.look_for_clean() == Look::Passed { passes + 1 } else { 0 };
+        }
+        self.index_claims.trimming.set(false);
     }
 
-    /// Gives up clean data until no more than `most` is taken, or for a while; whether there was any.
-    fn trim_index(&self, most: u64) -> bool {
+    /// Gives up clean data until no more than `most` is taken, or for a while.
+    fn trim_index(&self, most: u64) {
         let now = self.rt.now();
         if now < self.index_claims.rests_until.get() || self.index_claims.trimming.replace(true) {
-            return false;
+            return;
         }
         let (mut given, mut passes) = (false, 0);
         for _ in 0..INDEX_LOOKS_MAX {
             if self.index_taken() <= most || passes > 2 * self.shards.len() {
                 break;
             }
-            let (shard, volume, block) = self.index_claims.hand.get();
-            let found = self.next_clean(shard, volume, block);
-            let Some((volume, m)) = found else {
-                self.index_claims.hand.set(((shard + 1) % self.shards.len(), VolumeId(0), 0));
-                passes += 1;
-                continue;
-            };
-            self.index_claims.hand.set((shard, volume, m.block + u64::from(m.count)));
-            let index = &self.shards[shard].index;
-            let heat = index.borrow().heat(volume, m.block);
-            if heat > 0 {
-                index.borrow_mut().cool(volume, m.block);
-                continue;
+            match self.look_for_clean() {
+                Look::Given => given = true,
+                Look::Cooled => {}
+                Look::Passed => passes += 1,
             }
-            seen("index: clean data given up");
-            self.evict(volume, m.block, m.count, m.location);
-            given = true;
         }
         self.index_claims.trimming.set(false);
         if !given && passes > 0 {
             // There may be nothing left, and whoever waits asks again and again.
             self.index_claims.rests_until.set(now + INDEX_REST);
         }
-        given
     }
 
-    /// The next clean run of a shard, of this volume or one behind it.
-    fn next_clean(
-        &self,
-        shard: usize,
-        volume: VolumeId,
-        block: u64,
-    ) -> Option<(VolumeId, Mapping)> {
-        let index = self.shards[shard].index.borrow();
-        if index.state_block_count(State::Clean) == 0 {
-            return None;
+    /// Looks at the next run that is clean, of whatever volume: also of one whose origin is not there.
+    fn look_for_clean(&self) -> Look {
+        let (at, volume, block) = self.index_claims.hand.get();
+        let index = &self.shards[at].index;
+        let found = index.borrow().next_from(volume, block, |state| state == State::Clean);
+        let Some((volume, m)) = found else {
+            self.index_claims.hand.set(((at + 1) % self.shards.len(), VolumeId(0), 0));
+            return Look::Passed;
+        };
+        self.index_claims.hand.set((at, volume, m.block + u64::from(m.count)));
+        let heat = index.borrow().heat(volume, m.block);
+        if heat > 0 {
+            index.borrow_mut().cool(volume, m.block);
+            return Look::Cooled;
         }
-        let volumes = self.volumes.borrow();
-        let mut from = block;
-        for &of in volumes.range(volume..).map(|(of, _)| of) {
-            let from = if of == volume { std::mem::take(&mut from) } else { 0 };
-            let found = index.next_matching(of, from, |state| state == State::Clean);
-            if let Some(m) = found {
-                return Some((of, m));
-            }
-        }
-        None
+        seen("index: clean data given up");
+        self.evict(volume, m.block, m.count, m.location);
+        Look::Given
     }
 }

@@ -201,17 +201,41 @@ impl Shard {
         from_block: u64,
         want: impl Fn(State) -> bool,
     ) -> Option<Mapping> {
+        self.next_of(volume, from_block, want, |key| key.volume == volume).map(|(_, m)| m)
+    }
+
+    /// The same, of this volume or any behind it.
+    pub fn next_from(
+        &self,
+        volume: VolumeId,
+        from_block: u64,
+        want: impl Fn(State) -> bool,
+    ) -> Option<(VolumeId, Mapping)> {
+        self.next_of(volume, from_block, want, |_| true)
+    }
+
+    fn next_of(
+        &self,
+        volume: VolumeId,
+        from_block: u64,
+        want: impl Fn(State) -> bool,
+        is_of: impl Fn(Key) -> bool,
+    ) -> Option<(VolumeId, Mapping)> {
         let mut states = 0;
         for number in 1..8 {
             let passes = State::from_number(number).is_some_and(&want);
             states |= u8::from(passes && self.state_blocks[usize::from(number)] > 0) << number;
         }
-        let mut at = from_block;
-        while states != 0 && at < BLOCKS_MAX {
-            let from = Key { volume, region: (at / REGION_BLOCKS) as u32 };
-            let (key, spot) =
-                self.table.seek(from, states).filter(|(key, _)| key.volume == volume)?;
-            let start = if key == from { (at % REGION_BLOCKS) as u32 } else { 0 };
+        let (region, first) = (from_block / REGION_BLOCKS, (from_block % REGION_BLOCKS) as u32);
+        // The end of the largest volume is the beginning of the one behind it.
+        let from = match u32::try_from(region) {
+            Ok(region) => Some(Key { volume, region }),
+            Err(_) => Key { volume, region: u32::MAX }.next(),
+        };
+        let mut next = from.filter(|_| states != 0);
+        while let Some(at) = next {
+            let (key, spot) = self.table.seek(at, states).filter(|(key, _)| is_of(*key))?;
+            let start = if Some(key) == from { first } else { 0 };
             let mut found = None;
             self.table.body(spot).visit(start..REGION, |extent| {
                 if states >> (state_of(extent) as u8) & 1 == 1 {
@@ -220,9 +244,10 @@ impl Shard {
                 found.is_none()
             });
             if let Some(extent) = found {
-                return Some(mapping(key, extent, self.sectors(key, extent)));
+                let sectors = self.sectors(key, extent);
+                return Some((key.volume, mapping(key, extent, sectors)));
             }
-            at = (u64::from(key.region) + 1) * REGION_BLOCKS;
+            next = key.next();
         }
         None
     }

@@ -403,7 +403,15 @@ fn leaves_split_and_join_without_losing_a_region() {
             let want = |state: State| state == STATES[number];
             let mut runs = model.runs(volume, block, u64::MAX).into_iter();
             let found = shard.next_matching(VolumeId(volume), block, want);
-            assert_eq!(found, runs.find(|run| want(run.state)));
+            let expected = runs.find(|run| want(run.state));
+            assert_eq!(found, expected);
+            let behind = |v| model.runs(v, 0, u64::MAX).into_iter().find(|run| want(run.state));
+            let mut found_of = (volume..=3).map(|v| {
+                let run = if v == volume { expected } else { behind(v) };
+                run.map(|run| (VolumeId(v), run))
+            });
+            let expected = found_of.find_map(|found| found);
+            assert_eq!(shard.next_from(VolumeId(volume), block, want), expected);
         }
         if round % 2000 == 0 {
             let runs = |v| model.runs(v, 0, u64::MAX);

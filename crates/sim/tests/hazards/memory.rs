@@ -11,7 +11,7 @@ use forebay_engine::planted::{Bug, take_seen};
 use forebay_engine::{Client, Tuning};
 use forebay_sim::content::{Found, SECTOR, fill, identify};
 
-use crate::rig::{BLOCK, Plan, Rig, lazy, provoke, same};
+use crate::rig::{BLOCK, Plan, Rig, lazy, provoke, same, survive};
 
 /// Blocks of the volume: half of them are written.
 const BLOCKS: u64 = 8192;
@@ -29,17 +29,17 @@ fn is_write(request: &Request) -> bool {
     matches!(request, Request::Write { .. })
 }
 
-fn pool(seed: u64) -> Rc<Rig> {
+fn pool(seed: u64, index_memory_most: u64, blocks: u64) -> Rc<Rig> {
     let tuning = Tuning {
         flush_interval: 20 * MILLISECOND,
         origin_flush_interval: 20 * MILLISECOND,
         lap_percent: 10,
         owed_segments_percent: 90,
         destage_when_idle: true,
-        index_memory_most: INDEX_BYTES,
+        index_memory_most,
         ..lazy()
     };
-    let plan = Plan { members: 8, tuning, origin_bytes: BLOCKS * BLOCK as u64, ..Plan::default() };
+    let plan = Plan { members: 8, tuning, origin_bytes: blocks * BLOCK as u64, ..Plan::default() };
     Rig::new(seed, plan)
 }
 
@@ -128,7 +128,7 @@ fn the_bound_of_the_index_holds_with_clients_of_any_number_of_reactors() {
 }
 
 fn at_the_bound(seed: u64, reactors: usize) -> Result<(), String> {
-    let rig = pool(seed);
+    let rig = pool(seed, INDEX_BYTES, BLOCKS);
     let views = views(&rig, reactors);
     let ended = start(&rig, &views, seed);
     until(&rig, &ended, "writes and reads")?;
@@ -145,7 +145,7 @@ fn at_the_bound(seed: u64, reactors: usize) -> Result<(), String> {
 
 /// The origin takes nothing, so that all of the index is dirty: writers wait, and go on once it does.
 fn all_dirty(seed: u64) -> Result<(), String> {
-    let rig = pool(seed);
+    let rig = pool(seed, INDEX_BYTES, BLOCKS);
     take_seen();
     rig.origin_gate.hold(usize::MAX, is_write);
     let views = views(&rig, 2);
@@ -172,4 +172,37 @@ fn all_dirty(seed: u64) -> Result<(), String> {
 #[test]
 fn dirty_data_stays_within_the_bound_of_the_index_and_its_writers_go_on() {
     provoke(Bug::IndexBoundForgotten, 3, all_dirty);
+}
+
+/// A start that finds more than the bound, all of it clean and hot, and of a volume whose origin is not there yet.
+fn too_much_found(seed: u64) -> Result<(), String> {
+    const BLOCKS: u64 = 16384;
+    const SMALLER_BYTES: u64 = 14 << 10;
+    let rig = pool(seed, u64::MAX, BLOCKS);
+    // One of each granule, read again until it cannot become hotter.
+    for block in (0..5).flat_map(|_| (0..BLOCKS).step_by(16)) {
+        same("a block", rig.read(block)?, 1)?;
+    }
+    rig.pause(SECOND);
+    let (bytes, _) = rig.pool().index_memory();
+    if bytes <= SMALLER_BYTES {
+        return Err(format!("the index has no more than {bytes} B"));
+    }
+    rig.stop()?;
+    rig.tune(|tuning| tuning.index_memory_most = SMALLER_BYTES);
+    rig.open()?;
+    let (bytes, max) = rig.pool().index_memory();
+    same("the bound", max, SMALLER_BYTES)?;
+    if bytes > max {
+        return Err(format!("the index has {bytes} B after a start"));
+    }
+    for block in (0..BLOCKS).step_by(40) {
+        same("a block after the start", rig.read(block)?, 1)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_start_gives_up_what_is_more_than_the_bound_of_the_index() {
+    survive(3, too_much_found);
 }

@@ -239,7 +239,7 @@ pub struct Rig {
     pub offered: RefCell<Vec<usize>>,
     /// Whether the next start accepts what is lost.
     pub accepts: Cell<bool>,
-    tuning: Tuning,
+    tuning: RefCell<Tuning>,
     pub pool: RefCell<Option<Rc<Pool>>>,
     pub volume: RefCell<Option<Rc<Volume>>>,
 }
@@ -351,7 +351,7 @@ impl Rig {
             witness_refuses: Rc::default(),
             offered: RefCell::new((0..plan.members).collect()),
             accepts: Cell::new(false),
-            tuning: plan.tuning,
+            tuning: RefCell::new(plan.tuning),
             pool: RefCell::default(),
             volume: RefCell::default(),
         });
@@ -400,6 +400,11 @@ impl Rig {
         *self.offered.borrow_mut() = members.to_vec();
     }
 
+    /// Changes something from the next start on.
+    pub fn tune(&self, change: impl FnOnce(&mut Tuning)) {
+        change(&mut self.tuning.borrow_mut());
+    }
+
     /// What the witness holds.
     pub fn recall(&self) -> Option<Vec<u8>> {
         let witness = Rc::clone(&self.witness.borrow());
@@ -443,7 +448,7 @@ impl Rig {
         let refuses = Rc::clone(&self.witness_refuses);
         let witness = Rc::new(Refusing { inner: Rc::clone(&self.witness.borrow()), refuses });
         let options = OpenOptions { accept_missing: self.accepts.get(), ..OpenOptions::default() };
-        let (runtime, tuning) = (self.runtime(), self.tuning.clone());
+        let (runtime, tuning) = (self.runtime(), self.tuning.borrow().clone());
         let pool = open_with(runtime, self.devices(), witness, tuning, options);
         pool.await.map_err(|error| format!("{:?}: {error}", error.kind))
     }
