@@ -494,3 +494,27 @@ fn a_greedy_client_does_not_keep_another_one_waiting() {
     assert!(greedy_served.get() > TURNS, "the greedy one was served, too: {}", greedy_served.get());
     assert!(waits.iter().all(|&served| served <= most), "{waits:?}, at the most {most}");
 }
+
+#[test]
+fn a_client_has_no_more_bytes_in_progress_than_it_may_and_is_answered_all_the_same() {
+    const COUNT: u64 = 100;
+    let step = Buf::memory_bytes(4096 + SIZE) as u64;
+    for most in [limits::INFLIGHT_BYTES_MIN, limits::BYTES_INFLIGHT_MAX] {
+        // All of them may have more together: what one may have is what holds here.
+        assert!(COUNT * step > most && most < limits::SHARE_BYTES_INFLIGHT_MAX / 2);
+        let rig = Rig::with(Settings { inflight_bytes_max: most, ..Settings::default() }, |it| it);
+        let mut client = rig.open(true);
+        let asked: Vec<u8> = (0..COUNT).flat_map(|n| request(0, 0, n, 0, SIZE as u32)).collect();
+        let client = rig.world.run(async move {
+            client.send(&asked).await;
+            client
+        });
+        while rig.world.tasks.run_one(|_| 0) {}
+        let bytes = rig.server.inflight_bytes();
+        assert!(bytes <= most && bytes + 2 * step > most, "{bytes} of {most}");
+        let (client, replies) = rig.ask(client, Vec::new(), COUNT as usize, |_| SIZE);
+        assert_eq!(errors(&replies), [0; COUNT as usize]);
+        drop(client);
+        assert_eq!(rig.faults(), []);
+    }
+}
