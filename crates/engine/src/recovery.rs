@@ -182,7 +182,7 @@ impl Core {
         let newest = newest_of(all(), marking);
         let newest = newest.filter(|root| root.images.len() == count).ok_or_else(|| {
             Error::new(ErrorKind::Damaged, "no readable root on any cache device")
-                .hint("see both root slots with `forebay inspect`; nothing has been changed")
+                .hint("see both root slots with `forebay inspect`; no data has been changed")
         })?;
         let (mut renewed, mut alike) = (Vec::new(), true);
         for (member, [first, second]) in found.into_iter().enumerate() {

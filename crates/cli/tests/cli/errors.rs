@@ -405,8 +405,8 @@ fn a_pool_without_a_readable_root_is_refused_and_inspect_shows_what_is_there() {
     // Superblocks count the openings.
     let logs = || ["cache-0", "cache-1"].map(|file| bytes(file).split_off(2 * SLOT_BYTES));
     let before = logs();
-    refused(&mut serve(&dir), "no readable root on any cache device", "`forebay inspect`");
-    assert!(logs() == before, "nothing has been changed");
+    refused(&mut serve(&dir), "no readable root on any cache device", "no data has been changed");
+    assert!(logs() == before, "no data has been changed");
     for file in ["cache-0", "cache-1"] {
         let output = run(forebay().arg("inspect").arg(dir.path(file)));
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
