@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::common::daemon::{Daemon, VOLUME_BYTES, assert_short, content, served, until_served};
+use crate::common::daemon::{Daemon, VOLUME_BYTES, content, print_times, served, until_served};
 use crate::common::{Client, forebay, run, signal, stderr};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 
@@ -163,7 +163,7 @@ fn who_connects_between_two_daemons_is_served_by_the_second() {
         assert!(daemon.tell(&["events"]).contains("3 sockets passed in"));
         assert_eq!(warnings(&daemon), [""; 0]);
     }
-    assert_short("from the signal to the answer of the next daemon", times);
+    print_times("from the signal to the answer of the next daemon", times);
     // What is exported no more is kept no more, and its file is gone.
     daemon.tell(&["export", "remove", "fast/vm"]);
     manager.until("FDSTOREREMOVE=1\nFDNAME=fast/vm");
