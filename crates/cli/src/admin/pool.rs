@@ -6,8 +6,8 @@ use clap::Subcommand;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use forebay_control::api::{
     AddDevice, AddSpare, CanIPull, Change, Confirm, CreatePool, Done, GrowDevice, Health,
-    HealthVerdict, ImportPool, Job, Many, Member, MemberState, One, Pool, PoolPlan, PoolState,
-    PoolUsage, Pull, RemoveDevice, ReplaceDevice, SpareState, Verify,
+    HealthVerdict, ImportPool, Job, Many, Member, MemberState, One, Plan, Pool, PoolPlan,
+    PoolState, PoolUsage, Pull, RemoveDevice, ReplaceDevice, SpareState, Verify,
 };
 use forebay_control::name::Name;
 use forebay_control::profile::Profile;
@@ -434,7 +434,11 @@ pub(crate) fn run(command: Command, asking: &Asking) -> Result<()> {
         Command::Destroy { name, yes, dry_run: false } => {
             // There is something to confirm only if there is such a pool.
             let pool: One<Pool> = daemon.get(&format!("/api/v1/pools/{name}"))?;
-            let absent = absent(&pool.item);
+            // Where nobody can tell what would be erased, it is what the pool has.
+            let change = Change::DestroyPool(name.clone());
+            let plan = daemon.post::<Plan>("/api/v1/plan", &change).ok();
+            let erased = plan.map_or_else(Vec::new, |plan| plan.erased);
+            let absent = absent(&pool.item, &erased);
             let members = plural(pool.item.members.len() - absent.len(), "cache device");
             let mut what = format!("Destroying pool \"{name}\" erases it from {members}");
             if !absent.is_empty() {
@@ -461,17 +465,18 @@ pub(crate) fn run(command: Command, asking: &Asking) -> Result<()> {
     Ok(())
 }
 
-/// Where cache devices were last that the pool has lost, and nothing is now.
-fn absent(pool: &Pool) -> Vec<String> {
+/// The cache devices of a pool that are not there, and so are not among those that are erased: where they were last, and
+/// which ones they are, for another disk may be there now.
+fn absent(pool: &Pool, erased: &[PathBuf]) -> Vec<String> {
     let is_absent = |member: &&Member| {
-        let has_place = member.path.as_ref().is_some_and(|path| path.exists());
-        !member.state.is_there() && !has_place
+        let is_erased = member.path.as_ref().is_some_and(|path| erased.contains(path));
+        !member.state.is_there() && !is_erased
     };
-    let place = |member: &Member| match &member.path {
-        Some(path) => path.display().to_string(),
+    let name = |member: &Member| match &member.path {
+        Some(path) => format!("{} ({})", path.display(), member.id),
         None => member.id.clone(),
     };
-    pool.members.iter().filter(is_absent).map(place).collect()
+    pool.members.iter().filter(is_absent).map(name).collect()
 }
 
 /// The write budget of a pool to be, in bytes a day; its size is known from a plan of it.

@@ -5,8 +5,8 @@
 //! note a crash leaves the pool with all of its data, perhaps with fewer volumes, whose origins are
 //! plain disks. Behind it the pool is never opened again, and whoever starts erases the rest.
 
-use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use forebay_control::api;
@@ -21,12 +21,6 @@ use super::volumes::{BLOCK_BYTES, cancelled};
 use super::{Daemon, Slot, State};
 use crate::Result;
 use crate::failure::Failure;
-
-/// Paths, for people.
-pub(super) fn list(paths: &[PathBuf]) -> String {
-    let paths: Vec<_> = paths.iter().map(|path| path.display().to_string()).collect();
-    paths.join(", ")
-}
 
 impl Daemon {
     /// An open pool whose volumes can all go, with their names.
@@ -111,29 +105,54 @@ impl Daemon {
         self.erase_pool(name.as_str(), &slot).await
     }
 
-    /// The devices of a pool that are there, and where those were last that are not.
+    /// The devices of a pool that are there, and the names of those that are not: whatever is at their places now
+    /// is none of the pool's.
     pub(super) async fn there_and_absent(
         &self,
         record: &Record,
-    ) -> Result<(Vec<PathBuf>, Vec<PathBuf>)> {
-        let mut found = self.scan(&record.ssds).await.members;
-        found.retain(|found| found.superblock.pool.to_string() == record.id);
-        let mut own: BTreeSet<PathBuf> = found.iter().map(|found| found.path.clone()).collect();
-        // A scan leaves out what it cannot read, and that is not erased by that.
-        own.extend(record.ssds.iter().cloned());
+    ) -> Result<(Vec<PathBuf>, Vec<String>)> {
+        let (found, foreign): (Vec<_>, Vec<_>) = self
+            .scan(&record.ssds)
+            .await
+            .members
+            .into_iter()
+            .partition(|found| found.superblock.pool.to_string() == record.id);
         let is_found = |id: &str| found.iter().any(|it| it.superblock.device.to_string() == id);
-        let lost = record.places.iter().filter(|(id, path)| !is_found(id) && !own.contains(*path));
-        let (mut there, mut absent) = (Vec::new(), Vec::new());
-        for path in own.iter().chain(lost.map(|(_, path)| path)) {
-            let (name, asked) = (path.display().to_string(), path.clone());
-            match self.patiently(&name, move || asked.exists()).await? {
-                true if own.contains(path) => there.push(path.clone()),
-                // Another disk stands where one was that the pool has lost.
-                true => {}
-                false => absent.push(path.clone()),
+        let lost: BTreeMap<&PathBuf, &String> =
+            record.places.iter().filter(|(id, _)| !is_found(id)).map(|(id, at)| (at, id)).collect();
+        let mut there: BTreeSet<PathBuf> = found.iter().map(|found| found.path.clone()).collect();
+        let mut absent: BTreeMap<&PathBuf, Option<&String>> =
+            lost.iter().map(|(path, id)| (*path, Some(*id))).collect();
+        // A scan leaves out what it cannot read, and that is not erased by that.
+        for path in record.ssds.iter().filter(|path| !found.iter().any(|it| it.path == **path)) {
+            let is_foreign = foreign.iter().any(|it| it.path == *path);
+            if !is_foreign && self.may_be_of(path, &record.id).await? {
+                absent.remove(path);
+                there.insert(path.clone());
+            } else {
+                absent.entry(path).or_insert(None);
             }
         }
-        Ok((there, absent))
+        let name = |(path, id): (&PathBuf, Option<&String>)| match id {
+            Some(id) => format!("{} ({id})", path.display()),
+            None => path.display().to_string(),
+        };
+        Ok((there.into_iter().collect(), absent.into_iter().map(name).collect()))
+    }
+
+    /// Whether a device where one of a pool was is that one, as far as can be told.
+    async fn may_be_of(&self, path: &Path, pool: &str) -> Result<bool> {
+        let (name, asked) = (path.display().to_string(), path.to_owned());
+        if !self.patiently(&name, move || asked.exists()).await? {
+            return Ok(false);
+        }
+        let Ok(members) = self.open_members(std::slice::from_ref(&path.to_owned())).await else {
+            return Ok(true);
+        };
+        Ok(match read_superblock(&*members.only()).await {
+            Ok(superblock) => superblock.pool.to_string() == pool,
+            Err(error) => error.kind != ErrorKind::NotFound,
+        })
     }
 
     /// Erases a pool from all of its devices that are there, and forgets it.
@@ -147,7 +166,7 @@ impl Daemon {
         self.slots.borrow_mut().remove(name);
         let mut what = format!("pool \"{name}\" ({}) was destroyed", record.id);
         if !absent.is_empty() {
-            what.push_str(&format!("; not erased, for it is absent: {}", list(&absent)));
+            what.push_str(&format!("; not erased, for it is absent: {}", absent.join(", ")));
         }
         self.journal.note("pool-destroyed", name, &what);
         Ok(())

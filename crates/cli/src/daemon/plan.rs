@@ -14,7 +14,6 @@ use forebay_engine::format::Superblock;
 use forebay_engine::ids::DeviceId;
 
 use super::describe::{mode_name, plural};
-use super::destruction::list;
 use super::pools::check_absolute;
 use super::state::ExportRecord;
 use super::volumes::{BLOCK_BYTES, changed, engine_mode};
@@ -263,7 +262,7 @@ impl Daemon {
         let devices = plural(ssds.len(), "cache device");
         steps.push(format!("its superblocks are overwritten on {devices}"));
         if !absent.is_empty() {
-            steps.push(format!("what is absent is not erased: {}", list(&absent)));
+            steps.push(format!("what is absent is not erased: {}", absent.join(", ")));
         }
         if !spares.is_empty() {
             steps.push(format!("so are the marks on {}", plural(spares.len(), "spare")));

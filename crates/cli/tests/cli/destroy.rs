@@ -177,7 +177,17 @@ fn what_was_half_erased_is_erased_by_the_next_start() {
 
 #[test]
 fn what_is_absent_when_a_pool_is_destroyed_is_named_and_left_as_it_is() {
-    let mut daemon = Daemon::new("destroy-absent");
+    destroyed_without_one("destroy-absent", false);
+}
+
+#[test]
+fn another_disk_at_the_place_of_an_absent_one_is_none_of_the_pool() {
+    destroyed_without_one("destroy-another", true);
+}
+
+/// Destroys a pool that has lost a cache device, with another disk at its place or without.
+fn destroyed_without_one(name: &str, another: bool) {
+    let mut daemon = Daemon::new(name);
     let ssds = ssds(&daemon);
     make(&daemon, &ssds, &daemon.dir.sparse("origin", 32 << 20), 1);
     daemon.tell(&["volume", "flush", "fast/vm"]);
@@ -185,20 +195,29 @@ fn what_is_absent_when_a_pool_is_destroyed_is_named_and_left_as_it_is() {
     let elsewhere = daemon.dir.path("elsewhere");
     std::fs::rename(&ssds[1], &elsewhere).unwrap();
     let before = std::fs::read(&elsewhere).unwrap();
+    let disk = content(5, 2 << 20);
+    if another {
+        std::fs::write(&ssds[1], &disk).unwrap();
+    }
     daemon.start();
     until("the pool goes on", || daemon.json(&["pool", "show", "fast"])["state"] == "protected");
-    let plan = daemon.tell(&["pool", "destroy", "fast", "--dry-run"]);
-    let absent = format!("what is absent is not erased: {}", ssds[1]);
-    assert!(plan.contains("on 1 cache device") && plan.contains(&absent), "{plan}");
+    let pool = daemon.json(&["pool", "show", "fast"]);
+    let members = pool["members"].as_array().unwrap();
+    let lost = members.iter().find(|member| member["state"] == "lost").unwrap();
+    let lost = format!("{} ({})", ssds[1], lost["id"].as_str().unwrap());
     let plan = daemon.json(&["pool", "destroy", "fast", "--dry-run"]);
+    let steps = plan["steps"].to_string();
+    let absent = format!("what is absent is not erased: {lost}");
+    assert!(steps.contains("on 1 cache device") && steps.contains(&absent), "{steps}");
     assert_eq!(plan["erased"], serde_json::json!([ssds[0]]));
     let output = daemon.ask(&DESTROY);
     let (told, events) = (stderr(&output), daemon.tell(&["events"]));
     assert!(output.status.success(), "{told}");
-    let absent = format!("not erased, for it was absent: {}", ssds[1]);
+    let absent = format!("not erased, for it was absent: {lost}");
     assert!(told.contains(&absent), "{told}");
-    let absent = format!("not erased, for it is absent: {}", ssds[1]);
+    let absent = format!("not erased, for it is absent: {lost}");
     assert!(events.contains(&absent), "{events}");
     assert!(std::fs::read(&elsewhere).unwrap() == before);
+    assert!(!another || std::fs::read(&ssds[1]).unwrap() == disk);
     daemon.stop();
 }
