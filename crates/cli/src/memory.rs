@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use forebay_device::buf::POOL_BYTES_MAX;
 use forebay_engine::limits::{
-    DESTAGE_BYTES_MAX, INDEX_BYTES_PER_GIB, INDEX_BYTES_PER_GIB_SPARSE, INDEX_BYTES_PER_GIB_USUAL,
+    DESTAGE_MEMORY_MAX, INDEX_BYTES_PER_GIB, INDEX_BYTES_PER_GIB_SPARSE, INDEX_BYTES_PER_GIB_USUAL,
     POLICY_BYTES_PER_GIB, POPULATE_BYTES_MAX,
 };
 use forebay_export::nbd::limits::SHARE_CONNECTION_BYTES_MAX;
@@ -86,7 +86,7 @@ impl Buffers {
         };
         self.reactors * (POOL_BYTES_MAX as u64 + clients)
             + self.pools * POPULATE_BYTES_MAX
-            + self.volumes * DESTAGE_BYTES_MAX
+            + self.volumes * DESTAGE_MEMORY_MAX
     }
 }
 

@@ -373,13 +373,19 @@ pub const ORIGIN_STRIPE_BYTES_MAX: u64 = 8 << 20;
 /// disks transfers.
 pub const WHOLE_STRIPE_SHARE_MIN: u64 = 16;
 
-/// Bytes of the elevator's writes under way, beyond which none is begun: its memory, for each volume.
+/// Bytes of the origin that the elevator's writes under way are of, beyond which none is begun, for each volume.
 /// The depth in writes is `Tuning::destage_depth`.
 pub const DESTAGE_BYTES_MAX: u64 = 32 << 20;
 
-/// The same while writers wait for room: with more under way each write takes longer, and room comes in larger
+/// Memory of these writes, in bytes: a stripe that is written as a whole has itself, and what of it comes from the cache.
+pub const DESTAGE_MEMORY_MAX: u64 = 52 << 20;
+
+/// `DESTAGE_BYTES_MAX` while writers wait for room: with more under way each write takes longer, and room comes in larger
 /// portions that are further apart. What else was tried is in `docs/internals/performance.md`.
 pub const DESTAGE_BYTES_BESIDE_WRITERS: u64 = 8 << 20;
+
+/// Writes of several stripes under way: one is with the origin, and what the next one needs of the cache is read.
+pub const STRIPES_TOGETHER_INFLIGHT_MAX: usize = 2;
 
 /// Runs of one origin write that are read from the cache at a time. As many 4 KiB reads keep an SSD
 /// busy, and there are other writes.

@@ -21,6 +21,7 @@ use crate::ids::{BLOCK_BYTES, Location, SECTOR_BYTES};
 use crate::limits::{
     GRANULE_BLOCKS, ORIGIN_SILENT_SPAN, ORIGIN_STRIPE_BYTES_MAX, VOLATILE_STRIPES_MAX,
 };
+use crate::planted;
 use crate::wait::{TaskMutex, WaitQueue};
 
 /// Destaged or provisional blocks that the next good origin flush proves. If they have data, their
@@ -124,8 +125,10 @@ pub(crate) struct Traffic {
     pub pace: RefCell<Pace>,
     /// Whether writes wait for reads to end.
     pub held: Cell<bool>,
-    /// Woken when a read or a write of the elevator's ends.
+    /// Woken when a write of the elevator's ends, and a read while writes wait for that.
     pub moved: WaitQueue,
+    /// Woken when a read ends.
+    read_ended: WaitQueue,
 }
 
 impl Traffic {
@@ -141,12 +144,25 @@ impl Traffic {
             writes_begun: Cell::new(0),
             held: Cell::new(false),
             moved: WaitQueue::default(),
+            read_ended: WaitQueue::default(),
         }
     }
 
     /// When the oldest of the clients' reads under way began.
     pub(crate) fn oldest_read(&self) -> Option<Nanos> {
         self.reads.borrow().front().copied().flatten()
+    }
+
+    /// Between two of the elevator's requests that keep disks busy for long: waits while a client's read has taken
+    /// longer than most do without destaging, but no longer than that once more.
+    async fn let_readers_by(&self) {
+        let patience = self.pace.borrow().patience_beside();
+        let Some(most) = patience else { return };
+        let waits = || self.oldest_read().is_some_and(|began| self.rt.now() - began > most);
+        if waits() {
+            planted::seen("stripes wait for a read");
+            self.read_ended.until_or(|| !waits(), self.rt.sleep(most)).await;
+        }
     }
 
     fn begin_read(&self) -> Reading<'_> {
@@ -182,6 +198,7 @@ impl Drop for Reading<'_> {
         drop(reads);
         let alone = self.alone && self.writes_begun == traffic.writes_begun.get();
         traffic.pace.borrow_mut().note_read(traffic.rt.now() - self.began, alone);
+        traffic.read_ended.wake_all();
         if traffic.held.get() {
             traffic.moved.wake_all();
         }
@@ -437,10 +454,12 @@ impl Origin {
         change: impl FnOnce(&mut [u8]),
     ) -> Option<Result<(), IoError>> {
         debug_assert!(self.is_aligned(offset, len as u64));
+        self.traffic.let_readers_by().await;
         let _rewriting = self.apart.rewrite(offset..offset + len as u64)?;
         let outcome = self.device.read(offset, Buf::new(len)).await;
         let mut buf = outcome.buf.filter(|_| outcome.result.is_ok())?;
         change(&mut buf);
+        self.traffic.let_readers_by().await;
         let result = self.device.write(offset, buf.freeze()).done().await;
         self.note_write(&result);
         self.completed.set(self.completed.get() + 1);

@@ -28,6 +28,9 @@ pub struct Tuning {
     /// A stripe of an array with parity is written as a whole once its dirty pieces would cost the array's disks
     /// so many percent of the accesses that the whole costs.
     pub destage_whole_percent: u64,
+    /// Stripes that one such write is of at the most while nobody reads the origin. Beside readers it may be of as many
+    /// as the controller of their latency finds.
+    pub destage_stripes_together: u64,
     /// Percent of the segments that may hold owed data before writers are slowed down.
     pub owed_segments_percent: u32,
     /// Percent of the pool appended after which a checkpoint lap is started.
@@ -58,6 +61,8 @@ impl Default for Tuning {
             destage_in_place_blocks: 32,
             // Accesses to a whole stripe move a chunk each, and the pieces' are short.
             destage_whole_percent: 200,
+            // Many single ones under way keep the disks busy.
+            destage_stripes_together: 1,
             owed_segments_percent: 60,
             lap_percent: 4,
             sequential_cutoff_bytes: 1 << 20,

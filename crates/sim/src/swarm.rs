@@ -630,6 +630,7 @@ impl Config {
             destage_depth: *rng.pick(&[1, 4, 16]),
             destage_in_place_blocks: 1,
             destage_whole_percent: 50,
+            destage_stripes_together: 4,
             owed_segments_percent: *rng.pick(&[20, 40, 60]),
             lap_percent: *rng.pick(&[4, 10, 30]),
             destage_when_idle: !rng.one_in(4),

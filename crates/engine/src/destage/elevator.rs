@@ -7,7 +7,8 @@
 //!   meanwhile waits for its turn (INV-9).
 //! * While clients read the origin, the writes go in batches instead, each of which ends before the
 //!   next one begins, and which are spread evenly over the disks of an array. A disk prefers what is
-//!   near to its heads, so a read far away would wait until there is no near write any more.
+//!   near to its heads, so a read far away would wait until there is no near write any more. Of neighbouring stripes
+//!   that are written as a whole a batch is one write, and what the next one needs of the cache is read meanwhile.
 //! * What is planned and not begun is given back when there is no reason to destage any more: it
 //!   pins sets.
 
@@ -27,9 +28,13 @@ use crate::event::EventKind;
 use crate::format::{State, Stream};
 use crate::ids::{BLOCK_BYTES, SECTORS_ALL};
 use crate::index::Mapping;
-use crate::limits::{DESTAGE_BYTES_BESIDE_WRITERS, DESTAGE_BYTES_MAX, ORIGIN_WRITE_BLOCKS_MAX};
+use crate::limits::{
+    DESTAGE_BYTES_BESIDE_WRITERS, DESTAGE_BYTES_MAX, DESTAGE_MEMORY_MAX, ORIGIN_WRITE_BLOCKS_MAX,
+    STRIPES_TOGETHER_INFLIGHT_MAX,
+};
 use crate::planted::{self, Bug};
 use crate::volume::VolumeState;
+use crate::wait::TaskMutex;
 
 /// How often the elevator looks whether there is a reason to run.
 pub(crate) const LOOK_INTERVAL: u64 = 20 * MILLISECOND;
@@ -41,8 +46,8 @@ const ERROR_PAUSE: u64 = SECOND;
 /// a set until it is begun.
 const PLAN_GROUPS: usize = 64;
 
-/// Up to so many, if a stripe of the origin would be cut otherwise.
-const PLAN_GROUPS_MAX: usize = 1024;
+/// Up to so many, if a stripe of the origin would be cut otherwise, or stripes that are written together.
+const PLAN_GROUPS_MAX: usize = 4096;
 
 /// Writes that may be begun beyond the depth where they lie in the same stripe of the origin's as the
 /// last one: an array that has them together reads old data and parity once.
@@ -60,8 +65,13 @@ pub(crate) struct Elevator {
     /// something of their stripes was dirty.
     taken: RefCell<BTreeMap<u64, (u64, Nanos)>>,
     planned: RefCell<VecDeque<Group>>,
-    /// Bytes of writes under way.
+    /// Bytes that writes under way are of, and their memory.
     bytes: Cell<u64>,
+    memory_bytes: Cell<u64>,
+    /// Those of several stripes among them.
+    long: Cell<usize>,
+    /// One of them at a time is with the origin.
+    pub(super) turn: TaskMutex,
     /// A write has failed and nothing is begun until a pause is over.
     failed: Cell<bool>,
     /// The origin's stripe that the last write was for.
@@ -106,10 +116,28 @@ impl Elevator {
         self.taken.borrow_mut().remove(&group.range().start);
     }
 
+    fn next(&self, stripe_blocks: u64) -> Option<Next> {
+        let planned = self.planned.borrow();
+        let next = planned.front()?;
+        let stripe = next.range().start / stripe_blocks;
+        Some(Next { stripe, is_long: next.is_long(stripe_blocks), count: next.count() })
+    }
+
     /// Whether nothing is planned or under way.
     pub(super) fn is_empty(&self) -> bool {
         self.taken.borrow().is_empty()
     }
+}
+
+/// The write that is begun next.
+#[derive(Clone, Copy)]
+struct Next {
+    /// The origin's stripe that it begins in.
+    stripe: u64,
+    /// Whether it is of several.
+    is_long: bool,
+    /// Blocks that come from the cache.
+    count: u64,
 }
 
 /// Whether a run continues a group: neighbours on the origin, of one kind, in one of its stripes.
@@ -125,9 +153,9 @@ fn joins(group: &Group, next: &Mapping, stripe_blocks: u64) -> bool {
         && blocks <= u64::from(ORIGIN_WRITE_BLOCKS_MAX).max(stripe_blocks)
 }
 
-/// Blocks that are planned together: a stripe of the array; while readers are spared, as many stripes
+/// Blocks over which a plan's order spreads writes: a stripe of the array; while readers are spared, as many stripes
 /// as it has disks, over which the parity of RAID 5 takes turns; 0 if nothing is known.
-fn plan_unit(v: &VolumeState) -> u64 {
+fn band(v: &VolumeState) -> u64 {
     let (stripe, chunk) = (v.origin.stripe_blocks, v.origin.chunk_blocks);
     match v.origin.traffic.pace.borrow().spares() {
         true if chunk > 0 => stripe * (stripe / chunk + 1),
@@ -135,11 +163,44 @@ fn plan_unit(v: &VolumeState) -> u64 {
     }
 }
 
-/// Whether a plan ends before a block: it is long, and the block begins another unit.
-fn is_enough(groups: &[Group], block: u64, unit: u64) -> bool {
-    let cut = |group: &Group| unit > 0 && group.range().start / unit == block / unit;
-    groups.len() >= PLAN_GROUPS_MAX
-        || (groups.len() >= PLAN_GROUPS && !groups.last().is_some_and(cut))
+/// The next writes, in the order of addresses.
+#[derive(Default)]
+struct Plan {
+    groups: Vec<Group>,
+    /// Blocks that come from the cache.
+    count: u64,
+}
+
+impl Plan {
+    /// Puts a run to the groups; its set is pinned.
+    fn push(&mut self, run: Run, stripe_blocks: u64) {
+        self.count += u64::from(run.mapping.count);
+        match self.groups.last_mut() {
+            Some(group) if joins(group, &run.mapping, stripe_blocks) => group.runs.push(run),
+            _ => self.groups.push(Group::new(run)),
+        }
+    }
+
+    /// Whether it ends before a block: it is long, and neither a stripe or band nor what may be one write is cut there.
+    fn is_enough(&self, core: &Core, v: &VolumeState, block: u64) -> bool {
+        let (Some(first), Some(last)) = (self.groups.first(), self.groups.last()) else {
+            return false;
+        };
+        if self.groups.len() < PLAN_GROUPS {
+            return false;
+        }
+        let (stripe, band) = (v.origin.stripe_blocks, band(v));
+        let (together, passed) = (core.stripes_together(v), block - first.range().start);
+        let is_cut = if together > 1 {
+            let memory_bytes = (passed + 2 * self.count + 3 * stripe) * BLOCK_BYTES;
+            let is_part =
+                passed < band.max(together * stripe) && memory_bytes <= DESTAGE_MEMORY_MAX;
+            is_part || last.range().start / stripe == block / stripe
+        } else {
+            band > 0 && last.range().start / band == block / band
+        };
+        !is_cut || self.groups.len() >= PLAN_GROUPS_MAX
+    }
 }
 
 impl Core {
@@ -147,19 +208,19 @@ impl Core {
     /// there are any.
     fn plan_writes(&self, v: &VolumeState, since: Nanos) -> bool {
         let elevator = &v.elevator;
-        let mut groups: Vec<Group> = Vec::new();
+        let mut plan = Plan::default();
         if self.plan_urgent(v) {
             return true;
         }
         let cursor = elevator.cursor.get();
         for (from, to) in [(cursor, u64::MAX), (0, cursor)] {
-            self.collect_range(v, from..to, since, &mut groups);
-            if !groups.is_empty() {
+            self.collect_range(v, from..to, since, &mut plan);
+            if !plan.groups.is_empty() {
                 break;
             }
         }
         let spared = elevator.spared.replace(false);
-        let Some(last) = groups.last() else {
+        let Some(last) = plan.groups.last() else {
             if spared {
                 elevator.rests_until.set(self.rt.now() + SPARING_REST);
             }
@@ -167,7 +228,7 @@ impl Core {
             return false;
         };
         elevator.cursor.set(last.range().end);
-        let mut groups = self.whole_stripes(v, groups);
+        let mut groups = self.whole_stripes(v, plan.groups);
         self.order(v, &mut groups);
         groups.iter().for_each(|group| elevator.take(group));
         elevator.planned.borrow_mut().extend(groups);
@@ -187,19 +248,19 @@ impl Core {
             if planned.len() >= PLAN_GROUPS {
                 break;
             }
-            let mut groups = Vec::new();
-            self.collect_range(v, range, Nanos::MAX, &mut groups);
+            let mut plan = Plan::default();
+            self.collect_range(v, range, Nanos::MAX, &mut plan);
             v.elevator.sweep.set(None);
             // Before the next range is looked at: a run may go on into that.
-            groups.iter().for_each(|group| v.elevator.take(group));
-            planned.extend(groups);
+            plan.groups.iter().for_each(|group| v.elevator.take(group));
+            planned.extend(plan.groups);
         }
         !planned.is_empty()
     }
 
     /// Puts a plan, which is in address order, into the order that spares readers.
     fn order(&self, v: &VolumeState, groups: &mut [Group]) {
-        let (stripe, chunk, band) = (v.origin.stripe_blocks, v.origin.chunk_blocks, plan_unit(v));
+        let (stripe, chunk, band) = (v.origin.stripe_blocks, v.origin.chunk_blocks, band(v));
         if band == stripe {
             return;
         }
@@ -219,15 +280,9 @@ impl Core {
     }
 
     /// Groups the runs of a range, in stripes with something that has been dirty `since` then or before.
-    fn collect_range(
-        &self,
-        v: &VolumeState,
-        within: Range<u64>,
-        since: Nanos,
-        groups: &mut Vec<Group>,
-    ) {
+    fn collect_range(&self, v: &VolumeState, within: Range<u64>, since: Nanos, plan: &mut Plan) {
         let mut next = within.start / STRIPE_BLOCKS;
-        while !is_enough(groups, next * STRIPE_BLOCKS, plan_unit(v)) {
+        while !plan.is_enough(self, v, next * STRIPE_BLOCKS) {
             let key = |stripe: u64| (v.id, stripe);
             let last = (within.end - 1.min(within.end)) / STRIPE_BLOCKS;
             if next > last {
@@ -239,7 +294,7 @@ impl Core {
             drop(old);
             drop(owed);
             let Some((stripe, since)) = found else { return };
-            self.collect_stripe(v, (stripe, since), within.clone(), groups);
+            self.collect_stripe(v, (stripe, since), within.clone(), plan);
             next = stripe + 1;
         }
     }
@@ -249,7 +304,7 @@ impl Core {
         v: &VolumeState,
         (stripe, since): (u64, Nanos),
         within: Range<u64>,
-        groups: &mut Vec<Group>,
+        plan: &mut Plan,
     ) {
         let (first, behind) = (stripe * STRIPE_BLOCKS, (stripe + 1) * STRIPE_BLOCKS);
         let (mut at, end) = (first.max(within.start), behind.min(within.end));
@@ -259,7 +314,7 @@ impl Core {
         }
         let shard = self.shard(v.id, stripe * STRIPE_BLOCKS);
         let spared = self.is_for_room_alone(v, since) && self.may_spare_rewritten();
-        while !is_enough(groups, at, plan_unit(v)) {
+        while !plan.is_enough(self, v, at) {
             let next = shard.index.borrow().next_matching(v.id, at, State::needs_destage);
             let Some(mapping) = next.filter(|m| m.block < end) else {
                 if let Some((of, began)) = sweep.get()
@@ -281,7 +336,7 @@ impl Core {
                 v.elevator.spared.set(true);
                 continue;
             }
-            self.collect_run(v, &mapping, since, groups);
+            self.collect_run(v, &mapping, since, plan);
         }
     }
 
@@ -292,7 +347,7 @@ impl Core {
     }
 
     /// Puts a run, cut where stripes of the origin end, to the groups; its set is pinned.
-    fn collect_run(&self, v: &VolumeState, m: &Mapping, since: Nanos, groups: &mut Vec<Group>) {
+    fn collect_run(&self, v: &VolumeState, m: &Mapping, since: Nanos, plan: &mut Plan) {
         let stripe_blocks = v.origin.stripe_blocks;
         let data = m.state.has_data();
         let mut skip = 0;
@@ -315,10 +370,7 @@ impl Core {
             let pinned = data.then(|| self.sets.borrow_mut().pin(part.location));
             let opened = pinned.and_then(|id| Some(self.sets.borrow().get(id)?.incarnation));
             let run = Run { mapping: part, since, opened, pinned: Cell::new(pinned) };
-            match groups.last_mut() {
-                Some(group) if joins(group, &part, stripe_blocks) => group.runs.push(run),
-                _ => groups.push(Group::new(run)),
-            }
+            plan.push(run, stripe_blocks);
         }
     }
 
@@ -341,23 +393,16 @@ impl Core {
         let elevator = &v.elevator;
         let stripe_blocks = v.origin.stripe_blocks.max(1);
         let spares = v.origin.traffic.pace.borrow().spares();
-        if spares && v.origin.traffic.writes.get() > 0 {
+        let before = v.origin.traffic.writes.get();
+        if spares && before > elevator.long.get() {
             return true;
         }
         loop {
-            let writes = v.origin.traffic.writes.get();
-            if writes >= depth + STRIPE_GROUPS_MAX
-                || elevator.bytes.get() >= self.destage_bytes_max()
-            {
+            let next = elevator.next(stripe_blocks);
+            if !self.is_room(v, next, depth, spares) {
                 return true;
             }
-            let next =
-                elevator.planned.borrow().front().map(|group| group.range().start / stripe_blocks);
-            let same = next == Some(elevator.stripe.get()) && v.origin.stripe_blocks > 0 && !spares;
-            if depth == 0 || (writes >= depth && !(same && writes > 0)) {
-                return true;
-            }
-            let Some(stripe) = next else {
+            let Some(Next { stripe, .. }) = next else {
                 if self.plan_writes(v, since) {
                     continue;
                 }
@@ -368,6 +413,30 @@ impl Core {
                 self.begin_write(v, group);
             }
         }
+    }
+
+    /// Whether one more write may be begun in a queue of `depth`: `next`, or what is still to be planned.
+    fn is_room(&self, v: &VolumeState, next: Option<Next>, depth: usize, spares: bool) -> bool {
+        let (writes, long) = (v.origin.traffic.writes.get(), v.elevator.long.get());
+        if depth == 0 {
+            return false;
+        }
+        if spares && (long > 0 || next.is_some_and(|next| next.is_long)) {
+            // Behind another one it has what is read of the cache, and no stripes before that has ended.
+            let fits = |next: &Next| {
+                let memory_bytes = v.elevator.memory_bytes.get() + next.count * BLOCK_BYTES;
+                long == 0 || memory_bytes <= DESTAGE_MEMORY_MAX
+            };
+            return writes == long
+                && long < STRIPES_TOGETHER_INFLIGHT_MAX
+                && next.is_none_or(|next| next.is_long && fits(&next));
+        }
+        let is_same = next.is_some_and(|next| next.stripe == v.elevator.stripe.get());
+        let joins = is_same && writes > 0 && v.origin.stripe_blocks > 0 && !spares;
+        let most = if joins { depth + STRIPE_GROUPS_MAX } else { depth };
+        writes < most
+            && v.elevator.bytes.get() < self.destage_bytes_max()
+            && v.elevator.memory_bytes.get() < DESTAGE_MEMORY_MAX
     }
 
     /// Bytes of writes under way beyond which none is begun.
@@ -392,9 +461,11 @@ impl Core {
     }
 
     fn begin_write(self: &Rc<Self>, v: &Rc<VolumeState>, group: Group) {
-        let range = group.range();
-        let bytes = (range.end - range.start) * BLOCK_BYTES;
+        let (bytes, memory_bytes) = (group.bytes(), group.memory_bytes());
+        let long = usize::from(group.is_long(v.origin.stripe_blocks));
         v.elevator.bytes.set(v.elevator.bytes.get() + bytes);
+        v.elevator.memory_bytes.set(v.elevator.memory_bytes.get() + memory_bytes);
+        v.elevator.long.set(v.elevator.long.get() + long);
         let traffic = &v.origin.traffic;
         traffic.writes.set(traffic.writes.get() + 1);
         traffic.writes_begun.set(traffic.writes_begun.get() + 1);
@@ -409,6 +480,8 @@ impl Core {
             }
             v.elevator.give_back(&group);
             v.elevator.bytes.set(v.elevator.bytes.get() - bytes);
+            v.elevator.memory_bytes.set(v.elevator.memory_bytes.get() - memory_bytes);
+            v.elevator.long.set(v.elevator.long.get() - long);
             v.origin.traffic.writes.set(v.origin.traffic.writes.get() - 1);
             v.origin.traffic.wrote.set(core.rt.now());
             v.origin.traffic.moved.wake_all();

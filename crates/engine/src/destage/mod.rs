@@ -70,7 +70,7 @@ impl Run {
 /// Runs that make one origin write, in the order of addresses and never none.
 struct Group {
     runs: Vec<Run>,
-    /// The blocks of their stripe, if it is written as a whole; else they are neighbours.
+    /// The blocks of their stripes, if these are written as a whole; else they are neighbours.
     whole: Option<Range<u64>>,
 }
 
@@ -84,6 +84,36 @@ impl Group {
         let own = || self.runs[0].mapping.block..self.runs[self.runs.len() - 1].behind();
         self.whole.clone().unwrap_or_else(own)
     }
+
+    /// Adds a stripe that is behind the last one.
+    fn append(&mut self, stripe: Group) {
+        self.whole = Some(self.range().start..stripe.range().end);
+        self.runs.extend(stripe.runs);
+    }
+
+    /// Blocks that come from the cache.
+    fn count(&self) -> u64 {
+        self.runs.iter().map(|run| u64::from(run.mapping.count)).sum()
+    }
+
+    /// Bytes that are written.
+    fn bytes(&self) -> u64 {
+        blocks_bytes(&self.range())
+    }
+
+    /// Bytes of memory that this needs.
+    fn memory_bytes(&self) -> u64 {
+        self.whole.as_ref().map_or(0, blocks_bytes) + self.count() * BLOCK_BYTES
+    }
+
+    /// Whether it is several stripes of an origin's.
+    fn is_long(&self, stripe_blocks: u64) -> bool {
+        self.whole.as_ref().is_some_and(|blocks| blocks.end - blocks.start > stripe_blocks)
+    }
+}
+
+fn blocks_bytes(blocks: &Range<u64>) -> u64 {
+    (blocks.end - blocks.start) * BLOCK_BYTES
 }
 
 /// Somebody who waits for everything to be destaged, until dropped.
@@ -358,8 +388,7 @@ impl Core {
         let failed = |error: IoError| origin_error(v, "destaging to", error);
         let first = &group.runs[0].mapping;
         let offset = first.block * BLOCK_BYTES;
-        let bytes: u64 =
-            group.runs.iter().map(|run| u64::from(run.mapping.count) * BLOCK_BYTES).sum();
+        let bytes = group.count() * BLOCK_BYTES;
         add(&self.counters.destage_bytes, bytes);
         add(&v.counters.destage_bytes, bytes);
         add(&self.counters.destage_runs, group.runs.len() as u64);

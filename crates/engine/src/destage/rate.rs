@@ -330,6 +330,11 @@ impl Pace {
         known.then(|| self.alone.quantile(SLOW) + SLACK)
     }
 
+    /// The same amid a write, if readers are to be spared.
+    pub(crate) fn patience_beside(&self) -> Option<Nanos> {
+        self.patience().filter(|_| self.spares())
+    }
+
     /// Tells how many blocks have been written so far, and whether there was always a next one.
     pub(super) fn note_blocks(&mut self, now: Nanos, blocks: u64, full: bool) {
         if full && self.share >= 1.0 && !self.probing {
@@ -380,7 +385,7 @@ impl Pace {
         self.beside.count() >= BESIDE_MIN && self.floor < 1.0
     }
 
-    /// The writes that may be under way.
+    /// The writes that may be under way, or the stripes of one write.
     pub(super) fn depth(&self) -> usize {
         // Where readers are spared it is the length of a batch, which has its own best.
         let most =

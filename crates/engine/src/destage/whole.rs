@@ -7,17 +7,19 @@
 //!   writes keep away ([`crate::origin::Origin::rewrite`]), and the whole stripe is taken, so the elevator does
 //!   (INV-100). The log may have something newer there, which the origin gets in its turn.
 //! * Where direct writes are under way, or the stripe cannot be read, its pieces are written one by one.
+//! * Beside clients' reads neighbouring stripes are read together, and written together: their disks each get one
+//!   long transfer of a kind then, between which reads have their turn.
 
 use std::ops::Range;
 
 use forebay_device::{Data, IoError};
 
-use super::{Group, joined};
+use super::{Group, Run, blocks_bytes, joined};
 use crate::core::Core;
 use crate::counters::add;
 use crate::format::State;
 use crate::ids::{BLOCK_BYTES, SECTORS_ALL};
-use crate::limits::WHOLE_STRIPE_SHARE_MIN;
+use crate::limits::{DESTAGE_MEMORY_MAX, WHOLE_STRIPE_SHARE_MIN};
 use crate::origin::Origin;
 use crate::planted;
 use crate::volume::VolumeState;
@@ -49,6 +51,7 @@ impl Core {
             return groups;
         }
         let mut out: Vec<Group> = Vec::with_capacity(groups.len());
+        let blocks_most = self.stripes_together(v) * stripe_blocks;
         let mut rest = groups.into_iter().peekable();
         let number = |group: &Group| group.range().start / stripe_blocks;
         while let Some(first) = rest.next() {
@@ -61,12 +64,40 @@ impl Core {
             if !reached && self.is_worth_whole(v, &blocks, &pieces) {
                 planted::seen("stripe written as a whole");
                 let runs = pieces.into_iter().flat_map(|piece| piece.runs).collect();
-                out.push(Group { runs, whole: Some(blocks) });
+                let stripe = Group { runs, whole: Some(blocks) };
+                match out.last_mut() {
+                    Some(last) if Self::fits_together(last, &stripe, blocks_most) => {
+                        last.append(stripe);
+                    }
+                    _ => out.push(stripe),
+                }
             } else {
                 out.append(&mut pieces);
             }
         }
         out
+    }
+
+    /// Stripes that one write may be of.
+    pub(super) fn stripes_together(&self, v: &VolumeState) -> u64 {
+        let pace = v.origin.traffic.pace.borrow();
+        match pace.spares() {
+            _ if !v.origin.parity => 1,
+            true => (pace.depth() as u64).max(1),
+            false => self.tuning.destage_stripes_together,
+        }
+    }
+
+    /// Whether a stripe goes on where `last` ends, and both are one write of so many blocks at the most. There has to
+    /// be memory for what the write behind it takes from the cache meanwhile.
+    fn fits_together(last: &Group, stripe: &Group, blocks_most: u64) -> bool {
+        let (from, to) = (last.range(), stripe.range());
+        let next_bytes = (last.count() + stripe.count()) * BLOCK_BYTES;
+        let memory_bytes = last.memory_bytes() + stripe.memory_bytes() + next_bytes;
+        last.whole.is_some()
+            && from.end == to.start
+            && to.end - from.start <= blocks_most
+            && memory_bytes <= DESTAGE_MEMORY_MAX
     }
 
     fn is_worth_whole(&self, v: &VolumeState, blocks: &Range<u64>, pieces: &[Group]) -> bool {
@@ -96,12 +127,57 @@ impl Core {
         let Some(blocks) = &group.whole else {
             return v.origin.write(group.range().start * BLOCK_BYTES, joined(parts)).await;
         };
-        if let Some(result) = self.write_whole(v, group, blocks, parts).await {
-            return result;
+        let stripe_blocks = v.origin.stripe_blocks;
+        if group.is_long(stripe_blocks) {
+            let _turn = v.elevator.turn.lock().await;
+            if let Some(result) = self.write_whole(v, blocks, &group.runs, parts).await {
+                planted::seen("stripes written together");
+                return result;
+            }
         }
-        planted::seen("stripe written in pieces after all");
+        let stripe = |run: &Run| run.mapping.block / stripe_blocks;
         let mut parts = parts;
-        let pieces = group.runs.chunk_by(|run, next| run.behind() == next.mapping.block);
+        for runs in group.runs.chunk_by(|run, next| stripe(run) == stripe(next)) {
+            let (own, others) = parts.split_at(runs.len());
+            parts = others;
+            let first = stripe(&runs[0]) * stripe_blocks;
+            match self.write_whole(v, &(first..first + stripe_blocks), runs, own).await {
+                Some(result) => result?,
+                None => self.write_pieces(v, runs, own).await?,
+            }
+        }
+        Ok(())
+    }
+
+    /// `None` and nothing written if the stripes can be read and written only in pieces now.
+    async fn write_whole(
+        &self,
+        v: &VolumeState,
+        blocks: &Range<u64>,
+        runs: &[Run],
+        parts: &[Data],
+    ) -> Option<std::result::Result<(), IoError>> {
+        let bytes = blocks_bytes(blocks);
+        let change = |stripes: &mut [u8]| {
+            for (run, part) in runs.iter().zip(parts) {
+                let at = (run.mapping.block - blocks.start) as usize * BLOCK;
+                stripes[at..at + part.len()].copy_from_slice(part);
+            }
+        };
+        let result = v.origin.rewrite(blocks.start * BLOCK_BYTES, bytes as usize, change).await?;
+        let dirty: u64 = parts.iter().map(|part| part.len() as u64).sum();
+        add(&self.counters.destage_fill_bytes, bytes - dirty);
+        Some(result)
+    }
+
+    async fn write_pieces(
+        &self,
+        v: &VolumeState,
+        runs: &[Run],
+        mut parts: &[Data],
+    ) -> std::result::Result<(), IoError> {
+        planted::seen("stripe written in pieces after all");
+        let pieces = runs.chunk_by(|run, next| run.behind() == next.mapping.block);
         let pieces = pieces.map(|runs| {
             let (own, others) = parts.split_at(runs.len());
             parts = others;
@@ -113,26 +189,5 @@ impl Core {
             all_of(writes).await.into_iter().collect::<std::result::Result<(), _>>()?;
         }
         Ok(())
-    }
-
-    /// `None` and nothing written if the stripe can be read and written only in pieces now.
-    async fn write_whole(
-        &self,
-        v: &VolumeState,
-        group: &Group,
-        blocks: &Range<u64>,
-        parts: &[Data],
-    ) -> Option<std::result::Result<(), IoError>> {
-        let bytes = (blocks.end - blocks.start) * BLOCK_BYTES;
-        let change = |stripe: &mut [u8]| {
-            for (run, part) in group.runs.iter().zip(parts) {
-                let at = (run.mapping.block - blocks.start) as usize * BLOCK;
-                stripe[at..at + part.len()].copy_from_slice(part);
-            }
-        };
-        let result = v.origin.rewrite(blocks.start * BLOCK_BYTES, bytes as usize, change).await?;
-        let dirty: u64 = parts.iter().map(|part| part.len() as u64).sum();
-        add(&self.counters.destage_fill_bytes, bytes - dirty);
-        Some(result)
     }
 }

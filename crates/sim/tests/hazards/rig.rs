@@ -255,6 +255,7 @@ pub fn lazy() -> Tuning {
         destage_depth: 8,
         destage_in_place_blocks: 32,
         destage_whole_percent: 200,
+        destage_stripes_together: 1,
         owed_segments_percent: 60,
         lap_percent: 90,
         destage_when_idle: false,
