@@ -14,13 +14,13 @@ pub const SEEDS_MAX: u64 = 500;
 /// `--alarm` prints what belongs here.
 const KNOWN: &[(&str, u64)] = &[
     ("flush-skips-second-member", 65),
-    ("segment-reused-before-root", 20),
-    ("population-after-write", 1),
+    ("segment-reused-before-root", 1),
+    ("population-after-write", 20),
     ("tombstone-forgotten", 1),
     ("torn-record-adopted", 19),
     ("reclaim-without-origin-flush", 40),
     ("footer-before-flush", 26),
-    ("destage-unflushed", 140),
+    ("destage-unflushed", 87),
     ("destage-overlapping", 47),
     ("watermark-over-inflight", 27),
     ("provisional-taken-for-clean", 4),
@@ -33,9 +33,9 @@ const KNOWN: &[(&str, u64)] = &[
     ("failed-member-kept", 20),
     ("ram-frame-survives-write", 3),
     ("ram-fill-overtaken", 21),
-    ("healed-from-bad-copy", 14),
+    ("healed-from-bad-copy", 1),
     ("loss-not-marked", 20),
-    ("damage-not-lost", 14),
+    ("damage-not-lost", 1),
     ("claim-overlooked", 52),
 ];
 

@@ -72,7 +72,6 @@ const EXPECTED: &[(&str, u64, u64)] = &[
     ("power cut at a root", 1, 5),
     ("power cut behind an origin write", 1, 5),
     ("index: clean data given up", 1, 1),
-    ("write waits for the index", 1, 1),
     ("start: torn record", 1, 25),
     ("start: record behind a hole", 1, 7),
     ("start: record of an earlier life", 1, 2),

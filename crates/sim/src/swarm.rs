@@ -388,11 +388,11 @@ impl Config {
         self.member_bytes = MEMBER_HEAD_BYTES + self.segment_bytes * self.segment_count;
     }
 
-    /// From numbers of its own, too: mostly as much as there is. An index without anything has 10 KiB, and
-    /// of the largest volumes it would have some 50 KiB more.
+    /// From numbers of its own, too: mostly as much as there is. An index without anything has 10 KiB, of
+    /// the largest volumes it would have some 50 KiB more, and 32 KiB are headroom and the largest claim.
     fn index_memory(seed: u64) -> u64 {
         let mut rng = Rng::new(seed ^ 0x1DE8);
-        if rng.one_in(6) { *rng.pick(&[43 << 10, 44 << 10, 48 << 10]) } else { u64::MAX }
+        if rng.one_in(5) { 42 << 10 } else { u64::MAX }
     }
 
     /// From numbers of its own, too. A run writes a few MiB in seconds: the smallest are in debt soon.
