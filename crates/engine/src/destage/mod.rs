@@ -425,7 +425,7 @@ impl Core {
             let written = self.write_sectors(v, offset, &parts[0], first.sectors).await;
             return written.map(|()| true).map_err(failed);
         }
-        self.write_parts(v, group, &parts).await.map(|()| true).map_err(failed)
+        self.write_parts(v, group, parts).await.map(|()| true).map_err(failed)
     }
 
     /// Writes those sectors of a block that `mask` names.

@@ -122,21 +122,24 @@ impl Core {
         &self,
         v: &VolumeState,
         group: &Group,
-        parts: &[Data],
+        parts: Vec<Data>,
     ) -> std::result::Result<(), IoError> {
         let Some(blocks) = &group.whole else {
-            return v.origin.write(group.range().start * BLOCK_BYTES, joined(parts)).await;
+            let data = joined(&parts);
+            // What was copied is not kept while the origin takes its time: its memory was counted once.
+            drop(parts);
+            return v.origin.write(group.range().start * BLOCK_BYTES, data).await;
         };
         let stripe_blocks = v.origin.stripe_blocks;
         if group.is_long(stripe_blocks) {
             let _turn = v.elevator.turn.lock().await;
-            if let Some(result) = self.write_whole(v, blocks, &group.runs, parts).await {
+            if let Some(result) = self.write_whole(v, blocks, &group.runs, &parts).await {
                 planted::seen("stripes written together");
                 return result;
             }
         }
         let stripe = |run: &Run| run.mapping.block / stripe_blocks;
-        let mut parts = parts;
+        let mut parts = &parts[..];
         for runs in group.runs.chunk_by(|run, next| stripe(run) == stripe(next)) {
             let (own, others) = parts.split_at(runs.len());
             parts = others;
