@@ -29,7 +29,7 @@ use forebay_device::{Io, Nanos};
 
 use crate::core::Core;
 use crate::counters::add;
-use crate::format::Priority;
+use crate::format::{Priority, Stream};
 use crate::ids::BLOCK_BYTES;
 use crate::limits::{
     THROTTLE_AHEAD, THROTTLE_RATE_MIN, THROTTLE_SPAN, THROTTLE_TOGETHER, THROTTLE_TOGETHER_BYTES,
@@ -37,7 +37,7 @@ use crate::limits::{
 use crate::read::blocks_of;
 use crate::volume::VolumeState;
 use crate::wait::WaitQueue;
-use forecast::Forecast;
+use forecast::{Counts, Forecast};
 
 /// The shortage at which the next write would wait for a segment.
 pub(crate) const FULL: u64 = 1 << 10;
@@ -439,10 +439,15 @@ impl Core {
                 let outlook = self.sets.borrow().outlook();
                 self.throttle.owing.set(outlook.owed.iter().sum());
                 self.throttle.awaiting_flush.set(outlook.awaiting_flush);
-                let destaged = self.counters.destage_bytes.get();
                 let owed = self.owed_blocks().saturating_sub(outlook.rewritten_blocks);
-                let (written, owed) = (self.throttle.written.get(), owed * BLOCK_BYTES);
-                forecast.look(now, self.is_pressed(), destaged, written, owed);
+                let copies = self.stream_copies(Stream::Dirty).max(1) as u64;
+                let counts = Counts {
+                    destaged: self.counters.destage_bytes.get(),
+                    written: self.throttle.written.get(),
+                    owed: owed * BLOCK_BYTES,
+                    live: (outlook.live * self.segment_bytes as f64) as u64 / copies,
+                };
+                forecast.look(now, self.is_pressed(), counts);
                 let percent = self.tuning.owed_segments_percent;
                 limit = forecast.limit(&outlook, percent, self.segment_bytes as f64);
             }

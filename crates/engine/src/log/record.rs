@@ -192,6 +192,7 @@ impl Core {
             Stream::Metadata => add(&c.ssd_checkpoint_bytes, header),
             _ => add(&c.ssd_header_bytes, header),
         }
+        let mut overhead = headers as u64;
         for item in pending {
             if item.entry.data == NO_DATA {
                 continue;
@@ -199,11 +200,15 @@ impl Core {
             let counter = match item.entry.kind {
                 EntryKind::Populate => &c.ssd_populate_bytes,
                 EntryKind::Move => &c.ssd_move_bytes,
-                EntryKind::Image => &c.ssd_checkpoint_bytes,
+                EntryKind::Image => {
+                    overhead += u64::from(item.entry.count);
+                    &c.ssd_checkpoint_bytes
+                }
                 _ => &c.ssd_write_bytes,
             };
             add(counter, u64::from(item.entry.count) * BLOCK_BYTES * copies);
         }
+        self.policy.borrow_mut().spend_overhead(overhead);
     }
 
     pub(super) fn segment_header(&self, set: &OpenSet, segment: SegmentId, member: usize) -> Data {

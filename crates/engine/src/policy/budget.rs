@@ -4,8 +4,18 @@
 //!   (`write_amplification_max` - 1) times the blocks admitted in it (INV-22). As this holds in
 //!   every window, it holds for the life of the SSD, apart from the few dirty
 //!   blocks of a unit that is nearly clean.
+//! * Headers and images are no moves, and not within that. Clean data that is not the hottest gives up room in the budget for them,
+//!   so that all that is written stays near the maximum where such data is moved.
 //! * There is no clock: the window is measured in admitted blocks, so an idle night saves up
 //!   nothing for a burst of moves in the morning.
+
+/// Part of the budget, in percent, that cooler data leaves to what is hot or dirty: that comes in bursts, and what a
+/// window gave away before one is gone then.
+const LEFT_BY_COOLER_PERCENT: u64 = 10;
+
+/// Part of the budget, in percent, that headers and images take from cooler data at the most. Few writers at a time
+/// make as many headers as blocks, and what they read would leave the cache for that.
+const OVERHEAD_PERCENT_MAX: u64 = 50;
 
 /// Steps in which the window slides. The ratio is exact at any number; more steps make it slide
 /// more evenly, and 16 lets go of 6 % of the window at a time.
@@ -16,6 +26,7 @@ struct Step {
     admitted_blocks: u64,
     moved_blocks: u64,
     promised_blocks: u64,
+    overhead_blocks: u64,
 }
 
 /// Blocks admitted and moved over a sliding window.
@@ -68,6 +79,15 @@ impl Budget {
         true
     }
 
+    /// The same for data that is not the hottest: headers and images count against the budget, too, and a part of it is
+    /// left to others.
+    pub fn promise_cooler(&mut self, blocks: u64) -> bool {
+        let percent = |part: u64| self.admitted_blocks() * self.extra_percent * part / 100;
+        let overhead = (self.overhead_blocks() * 100).min(percent(OVERHEAD_PERCENT_MAX));
+        let committed = (self.moved_blocks() + self.promised_blocks() + blocks) * 100 + overhead;
+        committed <= percent(100 - LEFT_BY_COOLER_PERCENT) && self.promise(blocks)
+    }
+
     /// Whether moving so many blocks for each that room is `gained` for stays within the maximum in the long
     /// run, if all of that room is admitted to.
     pub fn pays(&self, moved: u64, gained: u64) -> bool {
@@ -98,6 +118,11 @@ impl Budget {
         }
     }
 
+    /// Records what was appended beside data: headers of records and images of the index.
+    pub fn spend_overhead(&mut self, blocks: u64) {
+        self.steps[self.now].overhead_blocks += blocks;
+    }
+
     /// Blocks admitted in the window.
     pub fn admitted_blocks(&self) -> u64 {
         self.steps.iter().map(|step| step.admitted_blocks).sum()
@@ -106,6 +131,10 @@ impl Budget {
     /// Blocks moved in the window.
     pub fn moved_blocks(&self) -> u64 {
         self.steps.iter().map(|step| step.moved_blocks).sum()
+    }
+
+    fn overhead_blocks(&self) -> u64 {
+        self.steps.iter().map(|step| step.overhead_blocks).sum()
     }
 
     fn promised_blocks(&self) -> u64 {
@@ -163,6 +192,25 @@ mod tests {
         assert_eq!(budget.admitted_blocks(), 104);
         budget.spend(160, 0);
         assert!(budget.admitted_blocks() <= 160);
+    }
+
+    #[test]
+    fn headers_and_images_take_from_cooler_data_alone_and_never_all_of_it() {
+        let mut budget = Budget::new(150, 1600);
+        budget.spend(1000, 0);
+        assert!(!budget.promise_cooler(451), "a tenth is left to others");
+        budget.spend_overhead(100);
+        assert!(!budget.promise_cooler(351));
+        assert!(budget.promise_cooler(350));
+        budget.spend(0, 350);
+        assert!(budget.promise(150) && !budget.promise(1));
+        // Overhead of another window is none of this one's.
+        budget.spend(1700, 0);
+        assert!(budget.promise_cooler(600));
+        let mut budget = Budget::new(150, 1600);
+        budget.spend(1000, 0);
+        budget.spend_overhead(10_000);
+        assert!(budget.promise_cooler(200) && !budget.promise_cooler(1));
     }
 
     #[test]

@@ -177,6 +177,9 @@ pub trait Policy {
     /// `moved_blocks` by reclaim, dirty ones included.
     fn spend(&mut self, admitted_blocks: u64, moved_blocks: u64);
 
+    /// So many blocks were appended beside data: headers of records and images of the index.
+    fn spend_overhead(&mut self, _blocks: u64) {}
+
     /// Another maximum of bytes written per byte admitted from now on, in percent from 100 on.
     fn set_write_amplification_max(&mut self, percent: u32);
 

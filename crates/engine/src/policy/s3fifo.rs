@@ -26,6 +26,10 @@ const PROBATION_PERCENT_MAX: u8 = 50;
 const YOUNG_PERCENT_PROBATION: u64 = 8;
 const YOUNG_PERCENT_MAIN: u64 = 6;
 
+/// Heat from which clean data may use the whole budget: the highest. What has less is given up first where headers and
+/// images take a part of it. From 2 on as well, overwriting goes beyond `write_amplification_max`.
+const KEPT_FIRST_HEAT: u8 = crate::index::HEAT_MAX;
+
 /// Times that it is drawn anew what a write budget leaves out, while as much is missed as the pool has granules.
 const ROUNDS: u32 = 8;
 
@@ -272,8 +276,13 @@ impl Policy for S3Fifo {
     }
 
     fn retain(&mut self, granule: Granule, queue: Queue, heat: u8, blocks: u32) -> bool {
+        let blocks = u64::from(blocks);
         let wanted = self.compacting || self.is_hot(queue, heat);
-        if wanted && self.budget.promise(u64::from(blocks)) {
+        let granted = |budget: &mut Budget| match heat {
+            KEPT_FIRST_HEAT.. => budget.promise(blocks),
+            _ => budget.promise_cooler(blocks),
+        };
+        if wanted && granted(&mut self.budget) {
             return true;
         }
         let (into, other) = match queue {
@@ -299,6 +308,10 @@ impl Policy for S3Fifo {
         if let Some(blocks) = &mut self.filling {
             *blocks += admitted_blocks;
         }
+    }
+
+    fn spend_overhead(&mut self, blocks: u64) {
+        self.budget.spend_overhead(blocks);
     }
 
     fn set_write_amplification_max(&mut self, percent: u32) {

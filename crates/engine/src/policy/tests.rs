@@ -236,7 +236,8 @@ fn reuse_is_retained_within_the_budget() {
     policy.spend(64, 0);
     assert!(!policy.retain(granule(1), Queue::Probation, 0, 16), "nobody has asked again");
     assert!(policy.retain(granule(1), Queue::Probation, 1, 16));
-    assert!(policy.retain(granule(2), Queue::Main, 1, 16));
+    assert!(!policy.retain(granule(2), Queue::Main, 1, 16), "a part is left to what is hottest");
+    assert!(policy.retain(granule(2), Queue::Main, 3, 16));
     assert!(!policy.retain(granule(3), Queue::Main, 9, 16), "both halves are promised");
     assert_eq!(policy.admit(granule(3)), Some(Queue::Main), "what cost forbade is remembered");
 }
@@ -245,9 +246,21 @@ fn reuse_is_retained_within_the_budget() {
 fn a_few_blocks_of_a_granule_promise_no_more_than_themselves() {
     let mut policy = s3fifo();
     policy.spend(64, 0);
-    assert!(policy.retain(granule(1), Queue::Main, 1, 30));
-    assert!(!policy.retain(granule(2), Queue::Main, 1, 3));
-    assert!(policy.retain(granule(3), Queue::Main, 1, 2));
+    assert!(policy.retain(granule(1), Queue::Main, 3, 30));
+    assert!(!policy.retain(granule(2), Queue::Main, 3, 3));
+    assert!(policy.retain(granule(3), Queue::Main, 3, 2));
+}
+
+#[test]
+fn headers_and_images_are_paid_by_what_is_not_hottest() {
+    let mut policy = s3fifo();
+    policy.spend(1000, 0);
+    policy.spend_overhead(240);
+    assert!(policy.retain(granule(1), Queue::Main, 1, 200));
+    for heat in [1, 2] {
+        assert!(!policy.retain(granule(2), Queue::Main, heat, 16), "450 is what it may come to");
+    }
+    assert!(policy.retain(granule(2), Queue::Main, 3, 16));
 }
 
 #[test]

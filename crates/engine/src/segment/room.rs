@@ -24,7 +24,7 @@ pub(crate) struct Outlook {
     /// Those that an origin's flush makes clean.
     pub awaiting_flush: u64,
     /// What live data would fill.
-    pub live: u64,
+    pub live: f64,
     /// What writes can have without destaging.
     pub free: u64,
     /// Blocks, not segments, that an origin may lack in sets of [`Stream::Rewritten`].
@@ -37,8 +37,13 @@ pub(crate) struct Outlook {
 
 impl Outlook {
     /// See [`roominess`].
-    pub(crate) fn roominess(&self) -> f64 {
-        roominess(self.live as f64, self.total.max(1) as f64)
+    fn roominess(&self) -> f64 {
+        self.roominess_with(0.0)
+    }
+
+    /// The same once live data fills so many segments more.
+    pub(crate) fn roominess_with(&self, filled: f64) -> f64 {
+        roominess(self.live + filled, self.total.max(1) as f64)
     }
 }
 
@@ -259,7 +264,7 @@ impl SetTable {
     /// What room there is without destaging, and how far destaging is from making more.
     pub(crate) fn outlook(&self) -> Outlook {
         let (total, owed) = (self.total_count() as u64, [0; OWED_LEVELS]);
-        let live = self.totals.occupied_blocks / u64::from(self.segment_blocks);
+        let live = self.totals.occupied_blocks as f64 / f64::from(self.segment_blocks);
         let mut outlook = Outlook {
             total,
             awaiting_flush: 0,

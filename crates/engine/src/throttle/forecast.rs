@@ -16,6 +16,9 @@ const DRAIN_GUESS: f64 = (8 << 20) as f64;
 /// Time over which what is destaged is averaged.
 const FORECAST_SPAN: Nanos = 5 * SECOND;
 
+/// Bytes written over which it is averaged how much live data grows.
+const GROWTH_SPAN_BYTES: f64 = (64 << 20) as f64;
+
 /// How often what is to come is looked at: each set is, then. In a pool of more segments than
 /// [`FORECAST_SEGMENTS`] as much less often: it takes as much longer to become another one.
 const FORECAST_INTERVAL: Nanos = 20 * MILLISECOND;
@@ -48,21 +51,42 @@ const LATEST: f64 = 0.85;
 /// Part of the pool over which writers are slowed down from any rate to what can be sustained.
 const RAMP: f64 = 0.06;
 
+/// What a look sees, in bytes.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Counts {
+    /// Destaged so far.
+    pub destaged: u64,
+    /// Written so far that origins must make room for.
+    pub written: u64,
+    /// Owed to origins.
+    pub owed: u64,
+    /// Live in the log, one copy of it.
+    pub live: u64,
+}
+
 /// What destaging can do, and what it makes possible.
 pub(super) struct Forecast {
     /// Bytes a second that are destaged where room must be made.
     drained: f64,
     /// Part of what is written that overwrites owed data.
     overwritten: f64,
-    /// When and at what counts the two were right: bytes destaged, bytes written, bytes owed.
-    seen: (Nanos, u64, u64, u64),
+    /// Part of what is written that makes live data more.
+    grown: f64,
+    /// When and at what counts these were right.
+    seen: (Nanos, Counts),
     /// Since when destaging has made room without a break.
     since: Option<Nanos>,
 }
 
 impl Forecast {
     pub(super) fn new() -> Self {
-        Self { drained: DRAIN_GUESS, overwritten: 0.0, seen: (0, 0, 0, 0), since: None }
+        Self {
+            drained: DRAIN_GUESS,
+            overwritten: 0.0,
+            grown: 0.0,
+            seen: Default::default(),
+            since: None,
+        }
     }
 
     /// Whether it is time for a look at a pool of so many segments.
@@ -71,16 +95,14 @@ impl Forecast {
     }
 
     /// Takes a look at what has been done since the last one.
-    pub(super) fn look(
-        &mut self,
-        now: Nanos,
-        pressed: bool,
-        destaged: u64,
-        written: u64,
-        owed: u64,
-    ) {
-        let (then, destaged_then, written_then, owed_then) = self.seen;
-        self.seen = (now, destaged, written, owed);
+    pub(super) fn look(&mut self, now: Nanos, pressed: bool, counts: Counts) {
+        let (then, before) = std::mem::replace(&mut self.seen, (now, counts));
+        let change = |of: fn(&Counts) -> u64| of(&counts) as f64 - of(&before) as f64;
+        let (destaged, wrote) = (change(|c| c.destaged), change(|c| c.written));
+        if wrote > 0.0 {
+            let grown = (change(|c| c.live) / wrote).clamp(0.0, 1.0);
+            self.grown += (grown - self.grown) * wrote / (wrote + GROWTH_SPAN_BYTES);
+        }
         let since = *self.since.get_or_insert(now);
         if !pressed {
             self.since = None;
@@ -91,13 +113,11 @@ impl Forecast {
         }
         let span = (now - then) as f64;
         let weight = span / (span.max((now - since).min(FORECAST_SPAN) as f64));
-        let drained = (destaged - destaged_then) as f64 * SECOND as f64 / span;
+        let drained = destaged * SECOND as f64 / span;
         self.drained += (drained - self.drained) * weight;
         self.drained = self.drained.max(THROTTLE_RATE_MIN as f64 / 4.0);
-        let wrote = (written - written_then) as f64;
         if wrote > 0.0 {
-            let kept = owed as f64 - owed_then as f64 + (destaged - destaged_then) as f64;
-            let overwritten = (1.0 - kept / wrote).clamp(0.0, 1.0);
+            let overwritten = (1.0 - (change(|c| c.owed) + destaged) / wrote).clamp(0.0, 1.0);
             self.overwritten += (overwritten - self.overwritten) * weight;
         }
     }
@@ -135,8 +155,10 @@ impl Forecast {
             return ALLOWANCE_MAX;
         }
         let eased = (above / RAMP).min(1.0);
-        // Where much of the log is overwritten, sets that are half empty are moved together.
-        let few = OWED_FEW + (OWED_HALF - OWED_FEW) * outlook.roominess();
+        // Where much of the log is overwritten, sets that are half empty are moved together; as much as then, when
+        // what is free now has been written to.
+        let filled = outlook.free as f64 * self.grown;
+        let few = OWED_FEW + (OWED_HALF - OWED_FEW) * outlook.roominess_with(filled);
         let limit = self.sustained(outlook, few) / (eased * eased);
         (limit.min(ALLOWANCE_MAX as f64) as u64).max(THROTTLE_RATE_MIN / 4)
     }

@@ -8,7 +8,7 @@ fn outlook(free: u64, owed: &[(usize, u64)]) -> Outlook {
     Outlook {
         total: 1000,
         awaiting_flush: 0,
-        live: 900,
+        live: 900.0,
         free,
         rewritten_blocks: 0,
         owed: levels,
@@ -19,7 +19,8 @@ fn outlook(free: u64, owed: &[(usize, u64)]) -> Outlook {
 #[test]
 fn sets_that_can_be_packed_leave_writers_alone_for_longer() {
     let limit = |unpackable| {
-        let outlook = Outlook { live: 150, unpackable, ..outlook(300, &[(OWED_LEVELS - 1, 600)]) };
+        let outlook =
+            Outlook { live: 150.0, unpackable, ..outlook(300, &[(OWED_LEVELS - 1, 600)]) };
         Forecast::new().limit(&outlook, 60, MIB as f64)
     };
     assert!(limit(600.0) < ALLOWANCE_MAX);
@@ -58,4 +59,19 @@ fn writers_are_slowed_down_to_that_without_a_step() {
     // A large pool takes a burst first.
     let large = outlook(300, &[(full, 660)]);
     assert_eq!(forecast.limit(&large, 60, 32.0 * MIB as f64), ALLOWANCE_MAX);
+}
+
+#[test]
+fn what_packs_now_is_counted_on_no_more_than_what_is_written_lets_it() {
+    let limit = |grows: u64| {
+        let mut forecast = Forecast::new();
+        let count = |written: u64, live: u64| Counts { written, live, ..Counts::default() };
+        (1..100).for_each(|i| forecast.look(i * SECOND, false, count(i * 8 * MIB, i * grows)));
+        // A log that was filled to half for the first time.
+        let outlook = Outlook { live: 450.0, ..outlook(450, &[(OWED_LEVELS - 1, 450)]) };
+        forecast.limit(&outlook, 40, MIB as f64)
+    };
+    // Writes of what is new leave nothing to pack in the end, those of what is there leave half of it.
+    assert!(limit(8 * MIB) * 5 < limit(0) * 4, "{} {}", limit(8 * MIB), limit(0));
+    assert!(limit(4 * MIB) <= limit(0) && limit(8 * MIB) <= limit(4 * MIB));
 }
