@@ -391,6 +391,10 @@ pub const STRIPES_TOGETHER_INFLIGHT_MAX: usize = 2;
 /// busy, and there are other writes.
 pub const DESTAGE_READS_MAX: usize = 16;
 
+/// Such reads of all an origin's writes together beyond which none is begun, for each cache device: more make no SSD
+/// faster, and clients' requests queue up behind them. A volume has its part of them, and one at the least.
+pub const DESTAGE_READS_TOGETHER: usize = 24;
+
 /// Records in the chain of one shard's image; more means a damaged chain that runs in a circle. A
 /// shard of 1 MiB of index is one or two records, 64 KiB segments need hundreds.
 pub const IMAGE_CHAIN_MAX: u32 = 65_536;

@@ -29,8 +29,8 @@ use crate::format::{State, Stream};
 use crate::ids::{BLOCK_BYTES, SECTORS_ALL};
 use crate::index::Mapping;
 use crate::limits::{
-    DESTAGE_BYTES_BESIDE_WRITERS, DESTAGE_BYTES_MAX, DESTAGE_MEMORY_MAX, ORIGIN_WRITE_BLOCKS_MAX,
-    STRIPES_TOGETHER_INFLIGHT_MAX,
+    DESTAGE_BYTES_BESIDE_WRITERS, DESTAGE_BYTES_MAX, DESTAGE_MEMORY_MAX, DESTAGE_READS_MAX,
+    DESTAGE_READS_TOGETHER, ORIGIN_WRITE_BLOCKS_MAX, STRIPES_TOGETHER_INFLIGHT_MAX,
 };
 use crate::planted::{self, Bug};
 use crate::volume::VolumeState;
@@ -70,6 +70,9 @@ pub(crate) struct Elevator {
     memory_bytes: Cell<u64>,
     /// Those of several stripes among them.
     long: Cell<usize>,
+    /// Reads of the cache for those that are not read yet, and whether the next one waits for these.
+    reads: Cell<usize>,
+    awaits_reads: Cell<bool>,
     /// One of them at a time is with the origin.
     pub(super) turn: TaskMutex,
     /// A write has failed and nothing is begun until a pause is over.
@@ -126,6 +129,27 @@ impl Elevator {
     /// Whether nothing is planned or under way.
     pub(super) fn is_empty(&self) -> bool {
         self.taken.borrow().is_empty()
+    }
+}
+
+/// A write that is read from the cache, by so many reads at a time, until dropped.
+pub(super) struct Reads(Rc<VolumeState>, usize);
+
+impl Reads {
+    fn begin(v: &Rc<VolumeState>, group: &Group) -> Self {
+        let count = group.runs.len().min(DESTAGE_READS_MAX);
+        v.elevator.reads.set(v.elevator.reads.get() + count);
+        Self(Rc::clone(v), count)
+    }
+}
+
+impl Drop for Reads {
+    fn drop(&mut self) {
+        let elevator = &self.0.elevator;
+        elevator.reads.set(elevator.reads.get() - self.1);
+        if elevator.awaits_reads.get() {
+            self.0.origin.traffic.moved.wake_all();
+        }
     }
 }
 
@@ -434,9 +458,18 @@ impl Core {
         let is_same = next.is_some_and(|next| next.stripe == v.elevator.stripe.get());
         let joins = is_same && writes > 0 && v.origin.stripe_blocks > 0 && !spares;
         let most = if joins { depth + STRIPE_GROUPS_MAX } else { depth };
+        let awaits_reads = v.elevator.reads.get() >= self.destage_reads_max();
+        v.elevator.awaits_reads.set(awaits_reads);
         writes < most
+            && !awaits_reads
             && v.elevator.bytes.get() < self.destage_bytes_max()
             && v.elevator.memory_bytes.get() < DESTAGE_MEMORY_MAX
+    }
+
+    /// Reads of the cache beyond which no write is begun.
+    fn destage_reads_max(&self) -> usize {
+        let volumes = self.volumes.borrow().len().max(1);
+        (DESTAGE_READS_TOGETHER * self.serving().count() / volumes).max(1)
     }
 
     /// Bytes of writes under way beyond which none is begun.
@@ -471,9 +504,10 @@ impl Core {
         traffic.writes_begun.set(traffic.writes_begun.get() + 1);
         traffic.began.set(self.rt.now());
         let (core, v) = (Rc::clone(self), Rc::clone(v));
+        let reads = Reads::begin(&v, &group);
         self.spawn(async move {
             // One event says it for all that were under way.
-            if let Err(error) = core.destage_group(&v, &group).await
+            if let Err(error) = core.destage_group(&v, &group, reads).await
                 && !v.elevator.failed.replace(true)
             {
                 core.recurring_event(EventKind::DestageFailed, &v.name, error.what);
@@ -550,7 +584,11 @@ impl Core {
         if writes > 0 {
             // All that is left is under way, or waits for an append in flight.
             let enough = if tried { 1 } else { writes };
-            return traffic.moved.until_or(|| traffic.writes.get() < enough, timer).await;
+            let may_read = || {
+                v.elevator.awaits_reads.get() && v.elevator.reads.get() < self.destage_reads_max()
+            };
+            let may_go_on = || traffic.writes.get() < enough || (!tried && may_read());
+            return traffic.moved.until_or(may_go_on, timer).await;
         }
         // What was tried in vain waits for an append in flight: look again later.
         let due = || !tried && self.is_owing(v.id) && self.destaged_since(v).is_some();
@@ -567,6 +605,7 @@ pub(crate) async fn elevator(core: Rc<Core>, v: Rc<VolumeState>) {
         let wanted = core.is_owing(v.id).then(|| core.destaged_since(&v)).flatten();
         let mut barren = false;
         v.origin.traffic.held.set(false);
+        v.elevator.awaits_reads.set(false);
         if let Some(offset) = v.origin.begin_probe() {
             let v = Rc::clone(&v);
             core.spawn(async move { v.origin.probe(offset).await });

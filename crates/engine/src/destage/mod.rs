@@ -25,6 +25,7 @@ use forebay_device::{Buf, Data, IoError, Nanos, io};
 use self::age::LONG_AGO;
 pub(crate) use self::age::Owed;
 pub(crate) use self::elevator::LOOK_INTERVAL;
+use self::elevator::Reads;
 pub(crate) use self::elevator::{Elevator, elevator};
 pub use self::pressure::Delay;
 pub(crate) use self::rate::Pace;
@@ -300,9 +301,9 @@ impl Core {
     }
 
     /// Writes one group to the origin and notes what that made of its blocks.
-    async fn destage_group(&self, v: &VolumeState, group: &Group) -> Result<()> {
+    async fn destage_group(&self, v: &VolumeState, group: &Group, reads: Reads) -> Result<()> {
         let failures = v.origin.failures.get();
-        let result = self.write_group(v, group).await;
+        let result = self.write_group(v, group, reads).await;
         let completed = v.origin.completed.get();
         // A flush that failed meanwhile may have lost what of the group it should have covered.
         let certain = matches!(result, Ok(true)) && failures == v.origin.failures.get();
@@ -384,7 +385,7 @@ impl Core {
     }
 
     /// False if some of it is good in no copy: the rest is planned again.
-    async fn write_group(&self, v: &VolumeState, group: &Group) -> Result<bool> {
+    async fn write_group(&self, v: &VolumeState, group: &Group, reads: Reads) -> Result<bool> {
         let failed = |error: IoError| origin_error(v, "destaging to", error);
         let first = &group.runs[0].mapping;
         let offset = first.block * BLOCK_BYTES;
@@ -416,6 +417,7 @@ impl Core {
                 }
             }
         }
+        drop(reads);
         if !is_whole {
             return Ok(false);
         }

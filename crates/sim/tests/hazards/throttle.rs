@@ -6,6 +6,7 @@ use std::rc::Rc;
 use forebay_device::model::disk::{DiskSettings, SimDisk};
 use forebay_device::runtime::{MILLISECOND, SECOND};
 use forebay_device::{Buf, Request, Runtime};
+use forebay_engine::limits::DESTAGE_READS_TOGETHER;
 use forebay_engine::planted::take_seen;
 use forebay_engine::{Mode, Tuning, Volume, VolumeSpec};
 
@@ -252,6 +253,41 @@ fn writers_of_a_small_working_set_do_not_wait_for_ever() {
                 }
             }
         }
+        Ok(())
+    });
+}
+
+/// What is brought home is read a little at a time: an SSD that has a thousand reads to do makes everybody wait for them.
+/// All of it comes home, and at once where there is little.
+#[test]
+fn destaging_leaves_an_ssd_to_clients() {
+    survive(6, |seed| {
+        let tuning = Tuning { destage_depth: 512, ..lazy() };
+        let rig = Rig::new(seed, Plan { tuning, ..Plan::default() });
+        // One write to the origin each.
+        (0..240).step_by(2).try_for_each(|block| rig.write(2, block, 1))?;
+        rig.flush()?;
+        let is_read = |request: &Request| matches!(request, Request::Read { .. });
+        rig.gates[0].hold(usize::MAX, is_read);
+        let volume = rig.volume();
+        let done = Rc::new(std::cell::Cell::new(false));
+        let ended = Rc::clone(&done);
+        rig.world.spawn(Box::pin(async move { ended.set(volume.destage().await.is_ok()) }));
+        let mut most = 0;
+        for _ in 0..20 {
+            rig.pause(50 * MILLISECOND);
+            most = most.max(rig.gates[0].held());
+            rig.gates[0].release();
+        }
+        // A block, and its checksum where that is far from it.
+        let allowed = DESTAGE_READS_TOGETHER..=2 * DESTAGE_READS_TOGETHER;
+        if !allowed.contains(&most) {
+            return Err(format!("{most} are read at a time"));
+        }
+        rig.gates[0].hold(0, is_read);
+        rig.gates[0].release();
+        rig.pause(5 * SECOND);
+        assert!(done.get(), "it does not come to an end");
         Ok(())
     });
 }
