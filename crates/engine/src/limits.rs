@@ -392,7 +392,7 @@ pub const STRIPES_TOGETHER_INFLIGHT_MAX: usize = 2;
 pub const DESTAGE_READS_MAX: usize = 16;
 
 /// Such reads of all an origin's writes together beyond which none is begun, for each cache device: more make no SSD
-/// faster, and clients' requests queue up behind them. A volume has its part of them, and one at the least.
+/// faster, and clients' requests queue up behind them. Each volume that is destaged has its part of them, one at the least.
 pub const DESTAGE_READS_TOGETHER: usize = 24;
 
 /// Records in the chain of one shard's image; more means a damaged chain that runs in a circle. A

@@ -458,18 +458,27 @@ impl Core {
         let is_same = next.is_some_and(|next| next.stripe == v.elevator.stripe.get());
         let joins = is_same && writes > 0 && v.origin.stripe_blocks > 0 && !spares;
         let most = if joins { depth + STRIPE_GROUPS_MAX } else { depth };
-        let awaits_reads = v.elevator.reads.get() >= self.destage_reads_max();
-        v.elevator.awaits_reads.set(awaits_reads);
-        writes < most
-            && !awaits_reads
+        let is_room = writes < most
             && v.elevator.bytes.get() < self.destage_bytes_max()
-            && v.elevator.memory_bytes.get() < DESTAGE_MEMORY_MAX
+            && v.elevator.memory_bytes.get() < DESTAGE_MEMORY_MAX;
+        // A batch is begun as a whole.
+        let awaits_reads = is_room && !spares && !self.may_read(v);
+        v.elevator.awaits_reads.set(awaits_reads);
+        is_room && !awaits_reads
     }
 
-    /// Reads of the cache beyond which no write is begun.
-    fn destage_reads_max(&self) -> usize {
-        let volumes = self.volumes.borrow().len().max(1);
-        (DESTAGE_READS_TOGETHER * self.serving().count() / volumes).max(1)
+    /// Whether a volume reads less of the cache than its part of what those have that read, or wait for that.
+    fn may_read(&self, v: &VolumeState) -> bool {
+        let reads = v.elevator.reads.get();
+        let is_other = |other: &&Rc<VolumeState>| {
+            let Elevator { reads, awaits_reads, .. } = &other.elevator;
+            other.id != v.id && (reads.get() > 0 || awaits_reads.get())
+        };
+        let most = DESTAGE_READS_TOGETHER * self.serving().count();
+        reads == 0 || {
+            let others = self.volumes.borrow().values().filter(is_other).count();
+            reads < most / (1 + others)
+        }
     }
 
     /// Bytes of writes under way beyond which none is begun.
@@ -584,9 +593,7 @@ impl Core {
         if writes > 0 {
             // All that is left is under way, or waits for an append in flight.
             let enough = if tried { 1 } else { writes };
-            let may_read = || {
-                v.elevator.awaits_reads.get() && v.elevator.reads.get() < self.destage_reads_max()
-            };
+            let may_read = || v.elevator.awaits_reads.get() && self.may_read(v);
             let may_go_on = || traffic.writes.get() < enough || (!tried && may_read());
             return traffic.moved.until_or(may_go_on, timer).await;
         }
@@ -620,7 +627,8 @@ pub(crate) async fn elevator(core: Rc<Core>, v: Rc<VolumeState>) {
             let depth = core.keep_pace(&v);
             barren = !core.begin_writes(&v, depth, since);
             v.origin.traffic.held.set(depth == 0);
-            core.note_progress(&v, !barren);
+            // Where the cache is what takes its time, no depth is better than another one.
+            core.note_progress(&v, !barren && !v.elevator.awaits_reads.get());
         } else {
             core.drop_plans(&v);
         }

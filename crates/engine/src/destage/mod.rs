@@ -394,16 +394,17 @@ impl Core {
         add(&v.counters.destage_bytes, bytes);
         add(&self.counters.destage_runs, group.runs.len() as u64);
         if first.state == State::Zero {
+            drop(reads);
             return v.origin.write_zeroes(offset, bytes).await.map(|()| true).map_err(failed);
         }
-        let (mut parts, mut is_whole) = (Vec::with_capacity(group.runs.len()), true);
+        let (mut parts, mut reads) = (Vec::with_capacity(group.runs.len()), Some(reads));
         let mut places = places(group, bytes as usize, self.tuning.destage_in_place_blocks);
         for runs in group.runs.chunks(DESTAGE_READS_MAX) {
-            let reads = runs.iter().map(|run| {
+            let parts_read = runs.iter().map(|run| {
                 let m = &run.mapping;
                 self.read_verified_into(m.location, m.distance, m.count, places.next())
             });
-            for (run, read) in runs.iter().zip(all_of(reads).await) {
+            for (run, read) in runs.iter().zip(all_of(parts_read).await) {
                 match read {
                     Ok(data) => parts.push(data),
                     Err(error) if group.runs.iter().any(|run| self.is_gone(run)) => {
@@ -411,14 +412,14 @@ impl Core {
                         return Err(error);
                     }
                     Err(_) => {
-                        is_whole = false;
+                        // Others need not wait for what becomes of it.
+                        reads = None;
                         self.settle_unreadable(v.id, &run.mapping).await?;
                     }
                 }
             }
         }
-        drop(reads);
-        if !is_whole {
+        if reads.take().is_none() {
             return Ok(false);
         }
         // An origin may take its time, and who reclaims need not wait for it.

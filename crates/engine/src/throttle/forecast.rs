@@ -100,8 +100,10 @@ impl Forecast {
         let change = |of: fn(&Counts) -> u64| of(&counts) as f64 - of(&before) as f64;
         let (destaged, wrote) = (change(|c| c.destaged), change(|c| c.written));
         if wrote > 0.0 {
-            let grown = (change(|c| c.live) / wrote).clamp(0.0, 1.0);
-            self.grown += (grown - self.grown) * wrote / (wrote + GROWTH_SPAN_BYTES);
+            // Sets are emptied as a whole, so that single looks are above 1 and far below 0; what a member takes with
+            // it is no measure.
+            let grown = self.grown * GROWTH_SPAN_BYTES + change(|c| c.live);
+            self.grown = (grown / (wrote + GROWTH_SPAN_BYTES)).clamp(-1.0, 2.0);
         }
         let since = *self.since.get_or_insert(now);
         if !pressed {
@@ -157,7 +159,7 @@ impl Forecast {
         let eased = (above / RAMP).min(1.0);
         // Where much of the log is overwritten, sets that are half empty are moved together; as much as then, when
         // what is free now has been written to.
-        let filled = outlook.free as f64 * self.grown;
+        let filled = outlook.free as f64 * self.grown.clamp(0.0, 1.0);
         let few = OWED_FEW + (OWED_HALF - OWED_FEW) * outlook.roominess_with(filled);
         let limit = self.sustained(outlook, few) / (eased * eased);
         (limit.min(ALLOWANCE_MAX as f64) as u64).max(THROTTLE_RATE_MIN / 4)
