@@ -97,6 +97,8 @@ impl Forecast {
     /// Takes a look at what has been done since the last one.
     pub(super) fn look(&mut self, now: Nanos, pressed: bool, counts: Counts) {
         let (then, before) = std::mem::replace(&mut self.seen, (now, counts));
+        // What there was at a start was not written since.
+        let before = if then == 0 { counts } else { before };
         let change = |of: fn(&Counts) -> u64| of(&counts) as f64 - of(&before) as f64;
         let (destaged, wrote) = (change(|c| c.destaged), change(|c| c.written));
         if wrote > 0.0 {

@@ -75,3 +75,14 @@ fn what_packs_now_is_counted_on_no_more_than_what_is_written_lets_it() {
     assert!(limit(8 * MIB) * 5 < limit(0) * 4, "{} {}", limit(8 * MIB), limit(0));
     assert!(limit(4 * MIB) <= limit(0) && limit(8 * MIB) <= limit(4 * MIB));
 }
+
+#[test]
+fn what_is_live_at_a_start_was_not_written_since() {
+    let limit = |live: u64| {
+        let mut forecast = Forecast::new();
+        forecast.look(SECOND, false, Counts { written: MIB, live, ..Counts::default() });
+        let outlook = Outlook { live: 450.0, ..outlook(450, &[(OWED_LEVELS - 1, 450)]) };
+        forecast.limit(&outlook, 40, MIB as f64)
+    };
+    assert_eq!(limit(450 * MIB), limit(0));
+}
