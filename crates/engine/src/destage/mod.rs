@@ -397,7 +397,8 @@ impl Core {
             drop(reads);
             return v.origin.write_zeroes(offset, bytes).await.map(|()| true).map_err(failed);
         }
-        let (mut parts, mut reads) = (Vec::with_capacity(group.runs.len()), Some(reads));
+        let (mut parts, mut is_whole) = (Vec::with_capacity(group.runs.len()), true);
+        let mut reads = Some(reads);
         let mut places = places(group, bytes as usize, self.tuning.destage_in_place_blocks);
         for runs in group.runs.chunks(DESTAGE_READS_MAX) {
             let parts_read = runs.iter().map(|run| {
@@ -413,13 +414,15 @@ impl Core {
                     }
                     Err(_) => {
                         // Others need not wait for what becomes of it.
-                        reads = None;
+                        drop(reads.take());
+                        is_whole = false;
                         self.settle_unreadable(v.id, &run.mapping).await?;
                     }
                 }
             }
         }
-        if reads.take().is_none() {
+        drop(reads);
+        if !is_whole {
             return Ok(false);
         }
         // An origin may take its time, and who reclaims need not wait for it.
