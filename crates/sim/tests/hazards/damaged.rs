@@ -486,13 +486,21 @@ fn what_is_destaged_in_place_is_good_in_every_part() {
 /// Who writes such blocks anew waits for room, and what brings data home to make it comes to them first.
 #[test]
 fn a_write_over_what_cannot_be_read_does_not_keep_others_from_making_room() {
-    survive(4, |seed| {
+    survive(8, |number| {
+        let (seed, how) = (number % 4, [Damage::Sector, Damage::Rot][number as usize / 4]);
         let tuning = Tuning { destage_depth: 1, ..lazy() };
         let plan = Plan { tuning, origin_bytes: 8 << 20, verify_reads: true, ..Plan::default() };
         let rig = Rig::new(seed, plan);
         (0..256).step_by(16).try_for_each(|block| rig.write(2, block, 16))?;
         rig.flush()?;
-        spoil(&rig, &(0..256).step_by(4).map(|block| block + seed).collect());
+        let bad: BTreeSet<u64> = (0..256).step_by(4).map(|block| block + seed).collect();
+        match how {
+            Damage::Sector => spoil(&rig, &bad),
+            Damage::Rot => bad
+                .iter()
+                .flat_map(|&block| places(&rig, block))
+                .for_each(|(member, at)| rig.members[member].poke(at, &[0xA5; 3])),
+        }
         rig.origin_gate.hold(usize::MAX, |request| matches!(request, Request::Write { .. }));
         // Wherever the room ends, some of those that come to what is damaged are the next to get any.
         let writes: Vec<_> = (0..128)
@@ -512,10 +520,10 @@ fn a_write_over_what_cannot_be_read_does_not_keep_others_from_making_room() {
         if left > 0 {
             return Err(format!("{left} writes wait for room"));
         }
-        // What came to lie in those places is lost as well: they stay bad.
-        (0..256).try_for_each(|block| match rig.read(block) {
-            Err(error) if error.contains("it is lost") => Ok(()),
-            found => same("what was written anew", found?, 2).map(drop),
+        // What comes to lie in a sector that stays bad is lost as well.
+        (0..256).try_for_each(|block| match (rig.read(block), how) {
+            (Err(error), Damage::Sector) if error.contains("it is lost") => Ok(()),
+            (found, _) => same("what was written anew", found?, 2).map(drop),
         })
     });
 }
