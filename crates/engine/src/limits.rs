@@ -222,6 +222,13 @@ pub const WALK_GAP_BLOCKS_MAX: u32 = 16;
 /// behind a longer one are read by themselves.
 pub const WALK_HEADER_BLOCKS: u32 = 4;
 
+/// Blocks of populations that go out together, if as many come within [`GATHERING_SPAN`]: their header is 1 % of them.
+pub const GATHERED_BLOCKS: u32 = 128;
+
+/// Longest time for which populations gather. Nobody waits for them; but what a write overtakes meanwhile is lost
+/// for the cache.
+pub const GATHERING_SPAN: Nanos = 5 * MILLISECOND;
+
 /// Bytes of populations on their way into the log; further misses are not populated meanwhile.
 /// A few records per stream: what a slow origin delivers never comes near it.
 pub const POPULATE_BYTES_MAX: u64 = 64 << 20;

@@ -25,7 +25,9 @@ use crate::counters::add;
 use crate::error::{Error, Result};
 use crate::format::{Entry, EntryKind, FooterRecord, NO_DATA, Stream, header_blocks_for};
 use crate::ids::{BLOCK_BYTES, Incarnation, Location, SECTORS_ALL, SegmentId, Sequence, VolumeId};
-use crate::limits::{APPEND_COALESCE_BLOCKS, APPENDS_INFLIGHT_MAX, PLACES_MAX};
+use crate::limits::{
+    APPEND_COALESCE_BLOCKS, APPENDS_INFLIGHT_MAX, GATHERED_BLOCKS, GATHERING_SPAN, PLACES_MAX,
+};
 use crate::lock::Population;
 use crate::planted::{self, Bug};
 use crate::segment::Set;
@@ -57,6 +59,11 @@ pub(crate) struct Pending {
 impl Pending {
     pub(crate) fn new(entry: Entry, data: Option<Data>, completer: Completer) -> Self {
         Self { entry, data, completer, population: None, placed: None, written: false }
+    }
+
+    /// Whether anybody waits for its end: not for a population's.
+    fn is_awaited(&self) -> bool {
+        self.population.is_none()
     }
 
     fn data_blocks(&self) -> u32 {
@@ -96,6 +103,11 @@ pub(crate) struct StreamLog {
     inflight: Cell<usize>,
     /// Marker of the member flush that the next append waits for, once it has been decided.
     held_until: Cell<Option<u64>>,
+    /// Whether what is queued goes out as soon as may be: somebody waits for a part of it, or it has
+    /// gathered for long enough.
+    ripe: Cell<bool>,
+    /// Whether a worker lets populations gather.
+    gathering: Cell<bool>,
     open: RefCell<Option<Rc<OpenSet>>>,
     builder: TaskMutex,
     work: WaitQueue,
@@ -109,9 +121,18 @@ impl StreamLog {
             queued_blocks: Cell::new(0),
             inflight: Cell::new(0),
             held_until: Cell::new(None),
+            ripe: Cell::new(false),
+            gathering: Cell::new(false),
             open: RefCell::default(),
             builder: TaskMutex::default(),
             work: WaitQueue::default(),
+        }
+    }
+
+    /// What is queued goes out as soon as may be.
+    fn ripen(&self) {
+        if !self.queue.borrow().is_empty() && !self.ripe.replace(true) {
+            self.work.wake_all();
         }
     }
 }
@@ -220,8 +241,11 @@ impl Log {
         }
         let log = self.stream(stream);
         log.queued_blocks.set(log.queued_blocks.get() + pending.data_blocks());
+        if pending.is_awaited() {
+            log.ripe.set(true);
+        }
         log.queue.borrow_mut().push_back(pending);
-        if self.is_due(log) {
+        if self.is_due(log) || self.begins_gathering(log) {
             log.work.wake_all();
         }
     }
@@ -229,9 +253,24 @@ impl Log {
     /// Whether another append of a stream should start: at once if none is in flight, else when
     /// enough has gathered to be worth a header of its own.
     fn is_due(&self, log: &StreamLog) -> bool {
+        if !log.ripe.get() && !self.retired.get() {
+            return log.queued_blocks.get() >= GATHERED_BLOCKS;
+        }
         !log.queue.borrow().is_empty()
             && (log.queued_blocks.get() >= APPEND_COALESCE_BLOCKS
                 || (log.inflight.get() == 0 && !self.is_held(log)))
+    }
+
+    /// Whether populations are queued alone, and nobody minds the time yet.
+    fn begins_gathering(&self, log: &StreamLog) -> bool {
+        !log.ripe.get() && !log.gathering.get() && !log.queue.borrow().is_empty()
+    }
+
+    /// Lets populations gather no longer: somebody asks for what is among them.
+    pub(crate) fn ripen(&self) {
+        for log in &self.streams {
+            log.ripen();
+        }
     }
 
     /// Whether an append waits for the member flush under way, because as many clients as it has
@@ -426,8 +465,7 @@ impl Core {
     /// Tells whoever waits for an entry how it ended.
     fn finish_pending(&self, item: Pending, result: std::result::Result<(), IoError>) {
         if let Some(population) = &item.population {
-            let bytes = u64::from(item.entry.count) * BLOCK_BYTES;
-            self.populating_bytes.set(self.populating_bytes.get() - bytes);
+            self.note_brought_in(item.entry.volume, item.entry.count.into());
             self.shard(item.entry.volume, item.entry.block).locks.end_part(population);
         }
         if let Entry { kind: EntryKind::CleanFact, from: Some(from), state: Some(state), .. } =
@@ -541,13 +579,20 @@ impl Core {
 async fn worker(core: Rc<Core>, index: usize) {
     let log = &core.log.streams[index];
     loop {
-        log.work
-            .until(|| {
-                core.log.is_due(log)
-                    || core.log.retired.get()
-                    || (core.latched.get() && !log.queue.borrow().is_empty())
-            })
-            .await;
+        let due = || {
+            core.log.is_due(log)
+                || core.log.retired.get()
+                || (core.latched.get() && !log.queue.borrow().is_empty())
+        };
+        log.work.until(|| due() || core.log.begins_gathering(log)).await;
+        if !due() {
+            log.gathering.set(true);
+            log.work.until_or(due, core.rt.sleep(GATHERING_SPAN)).await;
+            log.gathering.set(false);
+            if !due() {
+                log.ripen();
+            }
+        }
         if core.log.retired.get() && log.queue.borrow().is_empty() {
             return;
         }

@@ -190,7 +190,10 @@ impl Core {
         let queue = self.policy.borrow_mut().admit(granule).ok_or(Reason::WriteBudget)?;
         let shard = self.shard(v.id, first);
         let population = shard.locks.populate(v.id, start, end - start);
-        let population = population.ok_or(Reason::Overlap)?;
+        let population = population.ok_or_else(|| {
+            self.log.ripen();
+            Reason::Overlap
+        })?;
         let mut parts = Vec::new();
         let mut at = start;
         let max = u64::from(self.record_data_blocks());
@@ -277,7 +280,7 @@ impl Core {
             let from = (start - plan.block) as usize * BLOCK;
             let part = data.slice(from..from + blocks as usize * BLOCK);
             add(&self.counters.populate_bytes, part.len() as u64);
-            add(&self.populating_bytes, part.len() as u64);
+            self.note_brought(v.id, blocks.into());
             self.policy.borrow_mut().spend(u64::from(blocks), 0);
             let (completer, _) = io::pair();
             let entry = new_entry(EntryKind::Populate, v.id, start, blocks);

@@ -511,7 +511,8 @@ impl Core {
         let heat = before.unwrap_or_else(|| index.heat(volume, part.block));
         let tight = self.is_index_crowded();
         let weighed = self.weighed(volume, heat);
-        let retained = self.policy.borrow_mut().retain(granule, queue, weighed, part.count);
+        let (count, awaited) = (part.count, self.throttle.is_holding());
+        let retained = self.policy.borrow_mut().retain(granule, queue, weighed, count, awaited);
         if retained && !tight && before.is_none() {
             index.cool(volume, part.block);
             warmth.0 = Some((granule, heat));

@@ -237,6 +237,8 @@ pub(crate) struct SetTable {
     totals: Totals,
     /// Copies that a set keeps once all of it is clean.
     clean_copies: usize,
+    /// Part of the sets opened of late to admit something that writes filled, see [`SetTable::goal`].
+    written_part: f64,
     /// Sets that a root may make something of free, and some that have nothing to give any more.
     givers: BTreeSet<SegmentId>,
     /// Whether counts are kept; recovery turns it on once the index is complete.
@@ -260,6 +262,8 @@ impl SetTable {
             packing: Packing { segment_blocks, percent: 0 },
             totals: Totals::default(),
             clean_copies: COPIES_MAX,
+            // Writers are expected until it is known better.
+            written_part: 1.0,
             givers: BTreeSet::new(),
             accounting: false,
         }
@@ -474,6 +478,7 @@ impl SetTable {
             let next = order.iter().position(|&m| fits(m)).filter(|_| !is_needed).unwrap_or(0);
             taken.push(order.remove(next));
         }
+        self.note_admission(stream);
         Some(taken.into_iter().filter_map(|m| self.free[m].pop_front()).collect())
     }
 

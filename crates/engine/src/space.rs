@@ -19,6 +19,7 @@ use forebay_device::Nanos;
 use forebay_device::runtime::MILLISECOND;
 
 use crate::core::Core;
+use crate::counters::add;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::{State, Stream, VolumeSettings};
 use crate::ids::{BLOCK_BYTES, SegmentId, VolumeId};
@@ -51,13 +52,20 @@ struct Holding {
     dirty: u64,
     /// Blocks of writes that were let go and are not published.
     coming: u64,
+    /// Blocks of populations on their way into the log.
+    brought: u64,
     reserved: u64,
     limit: u64,
 }
 
 impl Holding {
     fn new(volume: VolumeId) -> Self {
-        Self { volume, held: 0, dirty: 0, coming: 0, reserved: 0, limit: u64::MAX }
+        Self { volume, held: 0, dirty: 0, coming: 0, brought: 0, reserved: 0, limit: u64::MAX }
+    }
+
+    /// What is held, or about to be.
+    fn taken(&self) -> u64 {
+        self.held + self.coming + self.brought
     }
 
     /// What is dirty beyond the reservation, or about to be: writers that begin together must not each find
@@ -301,7 +309,7 @@ impl Core {
         self.space.common.set(common);
         self.space.bounded.set(bounded);
         let known = |it: &Holding| superblock.volumes.iter().any(|v| v.id == it.volume);
-        self.space.all.borrow_mut().retain(|it| it.held + it.coming > 0 || known(it));
+        self.space.all.borrow_mut().retain(|it| it.taken() > 0 || known(it));
     }
 
     /// What a volume holds and may hold.
@@ -372,7 +380,7 @@ impl Core {
         let it = self.space.get(v.id);
         let coming = it.coming;
         let dirty = it.dirty + coming + u64::from(count - owed);
-        let held = it.held + coming + u64::from(count - mapped);
+        let held = it.taken() + u64::from(count - mapped);
         owed == count
             || it.dirty + coming == 0
             || (dirty <= self.space.dirty_max(&it) && held <= it.limit)
@@ -412,11 +420,23 @@ impl Core {
             return true;
         }
         let it = self.space.get(v.id);
-        let holds = it.held + it.coming + count <= it.limit;
+        let holds = it.taken() + count <= it.limit;
         if !holds {
             self.housekeeping.wake_all();
         }
         holds || planted::is(Bug::LimitForgotten)
+    }
+
+    /// Notes that so many blocks of a volume begin their way into the log as a population.
+    pub(crate) fn note_brought(&self, volume: VolumeId, count: u64) {
+        add(&self.populating_bytes, count * BLOCK_BYTES);
+        self.space.with(volume, |it| it.brought += count);
+    }
+
+    /// Notes that they have ended it, published or not.
+    pub(crate) fn note_brought_in(&self, volume: VolumeId, count: u64) {
+        self.populating_bytes.set(self.populating_bytes.get() - count * BLOCK_BYTES);
+        self.space.with(volume, |it| it.brought -= count);
     }
 
     /// Whether what a volume has in the cache is not to be taken from it for others.

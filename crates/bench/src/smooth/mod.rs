@@ -42,6 +42,7 @@ pub(crate) const PLAN: Plan = Plan {
         "files",
         "bound",
         "burst",
+        "filled",
         "zipf",
         "sequential",
         "uploads",

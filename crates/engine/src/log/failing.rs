@@ -86,6 +86,7 @@ impl Core {
             }
             item.written = true;
             log.queued_blocks.set(log.queued_blocks.get() + item.data_blocks());
+            log.ripe.set(true);
             log.queue.borrow_mut().push_front(item);
         }
         self.log.progress.wake_all();

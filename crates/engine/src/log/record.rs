@@ -116,6 +116,7 @@ impl Core {
         let mut pending: Vec<Pending> = log.queue.borrow_mut().drain(..count).collect();
         log.queued_blocks.set(log.queued_blocks.get() - data_blocks);
         log.held_until.set(None);
+        log.ripe.set(log.queue.borrow().iter().any(Pending::is_awaited));
         let header_blocks = header_blocks_for(count, data_blocks as usize);
         let apart = match &mut pending[..] {
             [only] if data_blocks >= APART_BLOCKS_MIN => only.data.clone(),

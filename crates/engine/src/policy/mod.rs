@@ -161,11 +161,19 @@ pub trait Policy {
     fn choose(&mut self, survey: &Survey) -> Option<u32>;
 
     /// A unit of `queue` is being reclaimed and `blocks` of the granule that are clean are live
-    /// in it: `true` to append them again to [`Queue::Main`], `false` to drop them.
+    /// in it: `true` to append them again to [`Queue::Main`], `false` to drop them. `awaited`: writers wait for
+    /// the room that this is to make, and what was not spent before is not theirs to wait for.
     ///
     /// `true` reserves the write budget of these blocks until the next
     /// [`spend`](Policy::spend) of moved blocks.
-    fn retain(&mut self, granule: Granule, queue: Queue, heat: u8, blocks: u32) -> bool;
+    fn retain(
+        &mut self,
+        granule: Granule,
+        queue: Queue,
+        heat: u8,
+        blocks: u32,
+        awaited: bool,
+    ) -> bool;
 
     /// May so many blocks be kept because space is reserved for their volume, however cold they are? Beside
     /// what [`retain`](Policy::retain) grants; reserves them likewise.

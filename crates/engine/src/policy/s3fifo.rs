@@ -30,6 +30,13 @@ const YOUNG_PERCENT_MAIN: u64 = 6;
 /// images take a part of it. From 2 on as well, overwriting goes beyond `write_amplification_max`.
 const KEPT_FIRST_HEAT: u8 = crate::index::HEAT_MAX;
 
+/// While writers wait for room, what is moved stays within the maximum over this part of the pool, too, and over no
+/// more than so many blocks (1 GiB). What reads have brought in for a lap without a move would else be spent at once, and
+/// all that time be the writers' (`forebay-bench smooth --rows filled`).
+const AWAITED_WINDOW_PARTS: u64 = 8;
+/// See [`AWAITED_WINDOW_PARTS`].
+const AWAITED_WINDOW_BLOCKS_MAX: u64 = (1 << 30) / crate::ids::BLOCK_BYTES;
+
 /// Times that it is drawn anew what a write budget leaves out, while as much is missed as the pool has granules.
 const ROUNDS: u32 = 8;
 
@@ -81,6 +88,11 @@ impl S3FifoConfig {
         }
     }
 
+    /// Length of the budget's window while writers wait, see [`AWAITED_WINDOW_PARTS`].
+    fn awaited_window_blocks(&self) -> u64 {
+        (self.window_blocks / AWAITED_WINDOW_PARTS).clamp(1, AWAITED_WINDOW_BLOCKS_MAX)
+    }
+
     /// Granules of this size that nine tenths of such a pool hold.
     fn ghost_granules(pool_blocks: u64, granule_blocks: u32) -> u32 {
         let granules = pool_blocks * 9 / 10 / u64::from(granule_blocks);
@@ -109,6 +121,8 @@ pub struct S3Fifo {
     /// Blocks admitted while the pool fills: until room has to be made.
     filling: Option<u64>,
     budget: Budget,
+    /// The same over a short window, for moves that writers wait for.
+    awaited: Budget,
     /// What of all that is offered is left out, and misses after which it is drawn anew what that is.
     thrift: Thrift,
     round_misses: u64,
@@ -137,6 +151,10 @@ impl S3Fifo {
             share_step: (WHOLE / u64::from(ghost_granules.max(1))).max(1),
             filling: Some(0),
             budget: Budget::new(config.write_amplification_max_percent, config.window_blocks),
+            awaited: Budget::new(
+                config.write_amplification_max_percent,
+                config.awaited_window_blocks(),
+            ),
             thrift: Thrift::default(),
             round_misses: u64::from(config.ghost_granules / ROUNDS).max(1),
             reserved: Budget::new(RESERVED_PERCENT, config.window_blocks),
@@ -275,9 +293,17 @@ impl Policy for S3Fifo {
         clean.or(survey.nearly_clean_id()).or_else(|| self.pack(survey))
     }
 
-    fn retain(&mut self, granule: Granule, queue: Queue, heat: u8, blocks: u32) -> bool {
+    fn retain(
+        &mut self,
+        granule: Granule,
+        queue: Queue,
+        heat: u8,
+        blocks: u32,
+        awaited: bool,
+    ) -> bool {
         let blocks = u64::from(blocks);
         let wanted = self.compacting || self.is_hot(queue, heat);
+        let wanted = wanted && (!awaited || self.awaited.promise(blocks));
         let granted = |budget: &mut Budget| match heat {
             KEPT_FIRST_HEAT.. => budget.promise(blocks),
             _ => budget.promise_cooler(blocks),
@@ -305,6 +331,7 @@ impl Policy for S3Fifo {
     fn spend(&mut self, admitted_blocks: u64, moved_blocks: u64) {
         self.reserved.spend(admitted_blocks, 0);
         self.budget.spend(admitted_blocks, moved_blocks);
+        self.awaited.spend(admitted_blocks, moved_blocks);
         if let Some(blocks) = &mut self.filling {
             *blocks += admitted_blocks;
         }
@@ -316,6 +343,7 @@ impl Policy for S3Fifo {
 
     fn set_write_amplification_max(&mut self, percent: u32) {
         self.budget.set_max(percent);
+        self.awaited.set_max(percent);
     }
 
     fn resize(&mut self, pool_blocks: u64) {
@@ -332,6 +360,7 @@ impl Policy for S3Fifo {
         self.share_step = (WHOLE / u64::from(ghost_granules.max(1))).max(1);
         self.round_misses = u64::from(fresh.ghost_granules / ROUNDS).max(1);
         self.budget.set_window(fresh.window_blocks);
+        self.awaited.set_window(fresh.awaited_window_blocks());
         self.reserved.set_window(fresh.window_blocks);
     }
 

@@ -187,7 +187,7 @@ impl Core {
         let bytes = self.populating_bytes.get() + BLOCK_BYTES;
         let room = bytes <= RAM_DEMOTE_BYTES_MAX.min(POPULATE_BYTES_MAX);
         let volatile = v.origin.may_lose(block..block + 1);
-        if mapped || !room || volatile || !self.may_populate(&v) {
+        if mapped || !room || volatile || !self.may_populate(&v) || !self.may_hold(&v, 1) {
             return None;
         }
         let granule = Granule { volume, number: block / GRANULE_BLOCKS };

@@ -150,6 +150,27 @@ impl SetTable {
         reserve_of(self.members[member].count())
     }
 
+    /// Free segments of a member that reclaim keeps, with those that a root would free: one reserve for
+    /// whatever comes, and a second one for writers, as far as writes take what is free. Where the cache is
+    /// filled by reads alone, the second one holds data.
+    fn goal(&self, member: usize) -> usize {
+        let reserve = self.reserve(member);
+        let writers = (reserve as f64 * self.written_part) as usize;
+        (reserve + writers).max(2 * RESERVE_SEGMENTS_MIN)
+    }
+
+    /// Takes note of a set that was opened to admit something: whether a write was. What is moved says
+    /// nothing of what comes.
+    pub(super) fn note_admission(&mut self, stream: Stream) {
+        let written = match stream {
+            Stream::Dirty | Stream::Rewritten => 1.0,
+            Stream::Probation => 0.0,
+            Stream::DirtyMain | Stream::Main | Stream::Facts | Stream::Metadata => return,
+        };
+        let reserves: usize = self.there().map(|m| self.reserve(m)).sum();
+        self.written_part += (written - self.written_part) / reserves.max(1) as f64;
+    }
+
     /// Free segments of a member that a stream leaves to others. Images may take all: they lead to
     /// the root that makes room. Facts leave some to them, and data leaves some to facts. What
     /// may be refused, populations and moves of clean data, leaves more than writes do: were it
@@ -192,9 +213,9 @@ impl SetTable {
         self.there().any(|m| self.free[m].len() < self.reserve(m) * FULL_RESERVES)
     }
 
-    /// The members on which room must be made, even if what a root would free now is counted: twice
-    /// the reserve is kept, so that a root frees many at once, and writers who outrun reclaim meet the
-    /// throttle before they meet the floor. Each member is
+    /// The members on which room must be made, even if what a root would free now is counted: more than
+    /// the reserve is kept ([`SetTable::goal`]), so that a root frees many at once, and writers who outrun reclaim
+    /// meet the throttle before they meet the floor. Each member is
     /// looked at by itself, for what is free on one is of no use to a write that needs another;
     /// and where some starve, they alone are named, for reclaim could go on for ever on the others.
     pub(crate) fn lacking(&self, watermark: Sequence, left: &[usize; PLACES_MAX]) -> MemberMask {
@@ -206,7 +227,7 @@ impl SetTable {
         for m in self.there() {
             let expected = self.free[m].len() + coming[m];
             starving |= u32::from(expected <= self.floor(m, Stream::Probation) + left[m]) << m;
-            low |= u32::from(expected < self.reserve(m) * 2) << m;
+            low |= u32::from(expected < self.goal(m)) << m;
         }
         MemberMask(if starving != 0 { starving } else { low })
     }
@@ -224,7 +245,7 @@ impl SetTable {
             if have >= want { 0 } else { (want - have) * FULL / want }
         };
         let free = sets(&|m| self.free[m].len());
-        let goal = sets(&|m| self.reserve(m) * 2);
+        let goal = sets(&|m| self.goal(m));
         if free >= goal {
             return 0;
         }

@@ -2,10 +2,11 @@
 
 use forebay_device::model::world::Crash;
 use forebay_engine::bypass::Reason;
+use forebay_engine::limits::GATHERING_SPAN;
 use forebay_engine::planted::Bug;
 use forebay_engine::{Mode, Populate, VolumeSettings};
 
-use super::rig::{Plan, Rig, SOON, provoke, same};
+use super::rig::{Plan, Rig, SOON, provoke, same, survive};
 
 /// A rig whose volume has this mode.
 fn rig(seed: u64, mode: Mode, ram_bytes: u64) -> std::rc::Rc<Rig> {
@@ -289,4 +290,43 @@ fn the_table_of_counts_goes_with_the_last_volume_that_wants_it() {
     let pool = rig.pool();
     rig.run(async move { pool.remove_volume("v").await }).unwrap().unwrap();
     assert_eq!(rig.pool().policy_memory(), without);
+}
+
+/// Populations that come one after the other share a record: a header for each of them would take half of the
+/// room that single blocks are given.
+#[test]
+fn populations_share_records() {
+    survive(4, |seed| {
+        let rig = rig(seed, Mode::Readonly, 0);
+        let records = || rig.pool().counters().records.get();
+        let before = records();
+        for round in 0..8 {
+            (0..8).for_each(|i| rig.start_read(2 * (round * 8 + i)));
+            rig.pause(SOON);
+        }
+        same("blocks", rig.pool().counters().populate_bytes.get() / 4096, 64)?;
+        match records() - before {
+            0..=40 => Ok(()),
+            many => Err(format!("{many} records for 64 populations")),
+        }
+    });
+}
+
+/// What has been read and is on its way into the log waits for others of its kind; not while somebody asks
+/// for it again.
+#[test]
+fn a_population_that_is_asked_for_does_not_wait_for_others() {
+    survive(4, |seed| {
+        let rig = rig(seed, Mode::Readonly, 0);
+        rig.read(3)?;
+        // The origin has it, the log not yet.
+        rig.read(3)?;
+        rig.pause(GATHERING_SPAN / 2);
+        let missed = rig.pool().counters().read_misses.get();
+        same("the third time", rig.read(3)?, 1)?;
+        match rig.pool().counters().read_misses.get() - missed {
+            0 => Ok(()),
+            _ => Err("it was missed three times".into()),
+        }
+    });
 }

@@ -310,6 +310,8 @@ fn facts_that_are_damaged_are_replaced_by_images() {
         for block in 0..BLOCKS {
             rig.read(block)?;
         }
+        // What was read is in the log by then.
+        rig.pause(SECOND);
         rig.flush()?;
         let bad = (seed % 2) as usize;
         spoil(&rig, bad, |broken| &broken.flipping);
