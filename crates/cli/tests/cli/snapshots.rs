@@ -2,7 +2,7 @@
 //! colour. After a change that is meant: `INSTA_UPDATE=always cargo test -p forebay-cli --test
 //! cli snapshots::`, and read what `git diff` shows.
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -236,17 +236,21 @@ impl World {
         narrow(script.args(["-qec", &line, "/dev/null"])).env("TERM", "dumb");
         script.env("FOREBAY_CONTROL", self.daemon.dir.path("control.sock"));
         let mut child = script.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        let mut stdin = child.stdin.take().unwrap();
-        writeln!(stdin, "{typed}").unwrap();
-        let mut output = child.wait_with_output().unwrap();
+        let (mut stdin, mut stdout) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+        // The terminal shows what is typed at once, so nobody types before the question stands there.
+        let (mut text, mut byte) = (Vec::new(), [0]);
+        while !text.ends_with(b"go on: ") && stdout.read(&mut byte).unwrap() == 1 {
+            text.push(byte[0]);
+        }
+        writeln!(stdin, "{typed}").ok();
+        stdout.read_to_end(&mut text).unwrap();
+        let status = child.wait().unwrap();
         drop(stdin);
-        // What was typed is shown where the terminal gets to it, before the question or behind it.
-        let text = String::from_utf8(output.stdout).unwrap().replace("\r\n", "\n");
-        let text = text.strip_prefix(&format!("{typed}\n")).unwrap_or(&text);
-        output.stdout = text.replace(&format!("go on: {typed}\n"), "go on: ").into_bytes();
+        let stdout = String::from_utf8(text).unwrap().replace("\r\n", "\n").into_bytes();
+        let output = Output { status, stdout, stderr: Vec::new() };
         let arguments: Vec<_> = arguments.split(' ').collect();
         let shown = shown(&arguments, &output);
-        self.keep(&shown.replace("go on: ", &format!("go on: {typed}\n")));
+        self.keep(&shown);
     }
 
     fn keep(&mut self, text: &str) {
