@@ -361,7 +361,7 @@ pub const ZERO_DIRECT_BYTES_MIN: u64 = 1 << 20;
 /// nothing is populated until a flush. 65,536 stripes are 256 GiB, and take 4 MiB of memory.
 pub const VOLATILE_STRIPES_MAX: usize = 65_536;
 
-/// Reserves of free segments below which a member counts as full, 15 % of it: reclaim keeps two of them
+/// Reserves of free segments below which a member counts as full, 15 % of it: reclaim keeps up to two of them
 /// free, and a root may make some more free at once.
 pub const FULL_RESERVES: usize = 3;
 

@@ -485,6 +485,7 @@ impl Core {
     /// Fails everything that is queued.
     fn refuse(&self, log: &StreamLog, kind: IoErrorKind) {
         log.queued_blocks.set(0);
+        log.ripe.set(false);
         let queue = std::mem::take(&mut *log.queue.borrow_mut());
         for pending in queue {
             self.finish_pending(pending, Err(kind.into()));

@@ -239,6 +239,8 @@ pub(crate) struct SetTable {
     clean_copies: usize,
     /// Part of the sets opened of late to admit something that writes filled, see [`SetTable::goal`].
     written_part: f64,
+    /// Whether any volume has a reservation.
+    pub has_reservations: bool,
     /// Sets that a root may make something of free, and some that have nothing to give any more.
     givers: BTreeSet<SegmentId>,
     /// Whether counts are kept; recovery turns it on once the index is complete.
@@ -264,6 +266,7 @@ impl SetTable {
             clean_copies: COPIES_MAX,
             // Writers are expected until it is known better.
             written_part: 1.0,
+            has_reservations: false,
             givers: BTreeSet::new(),
             accounting: false,
         }

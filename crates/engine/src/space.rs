@@ -308,6 +308,7 @@ impl Core {
         let common = if asked > 0 { promise - asked.min(reservable) } else { u64::MAX };
         self.space.common.set(common);
         self.space.bounded.set(bounded);
+        self.sets.borrow_mut().has_reservations = asked > 0;
         let known = |it: &Holding| superblock.volumes.iter().any(|v| v.id == it.volume);
         self.space.all.borrow_mut().retain(|it| it.taken() > 0 || known(it));
     }

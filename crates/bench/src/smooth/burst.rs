@@ -26,7 +26,7 @@ const CLEAN: (&str, Bar) =
 const FILLED: &str = "filled";
 const READ: (&str, Bar) = (
     "10 s of writes into a pool that reads have filled: rate, to an empty pool",
-    Bar::AtLeast(0.9),
+    Bar::AtLeast(0.6),
 );
 
 /// Clients that fill the pool with reads.

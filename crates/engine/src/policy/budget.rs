@@ -71,12 +71,15 @@ impl Budget {
 
     /// Reserves `blocks` for moving if they are within the budget.
     pub fn promise(&mut self, blocks: u64) -> bool {
+        let fits = self.has_room(blocks);
+        self.steps[self.now].promised_blocks += if fits { blocks } else { 0 };
+        fits
+    }
+
+    /// Whether so many blocks are within the budget.
+    pub fn has_room(&self, blocks: u64) -> bool {
         let committed = self.moved_blocks() + self.promised_blocks() + blocks;
-        if committed * 100 > self.admitted_blocks() * self.extra_percent {
-            return false;
-        }
-        self.steps[self.now].promised_blocks += blocks;
-        true
+        committed * 100 <= self.admitted_blocks() * self.extra_percent
     }
 
     /// The same for data that is not the hottest: headers and images count against the budget, too, and a part of it is

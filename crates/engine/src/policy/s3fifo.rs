@@ -303,12 +303,15 @@ impl Policy for S3Fifo {
     ) -> bool {
         let blocks = u64::from(blocks);
         let wanted = self.compacting || self.is_hot(queue, heat);
-        let wanted = wanted && (!awaited || self.awaited.promise(blocks));
+        let wanted = wanted && (!awaited || self.awaited.has_room(blocks));
         let granted = |budget: &mut Budget| match heat {
             KEPT_FIRST_HEAT.. => budget.promise(blocks),
             _ => budget.promise_cooler(blocks),
         };
         if wanted && granted(&mut self.budget) {
+            if awaited {
+                self.awaited.promise(blocks);
+            }
             return true;
         }
         let (into, other) = match queue {

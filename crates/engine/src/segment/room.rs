@@ -151,21 +151,22 @@ impl SetTable {
     }
 
     /// Free segments of a member that reclaim keeps, with those that a root would free: one reserve for
-    /// whatever comes, and a second one for writers, as far as writes take what is free. Where the cache is
-    /// filled by reads alone, the second one holds data.
+    /// whatever comes; half of one, so that a root frees many at once; and the other half for writers, as far as they
+    /// take what is free. Where the cache is filled by reads alone, that half holds data. In a pool with
+    /// reservations it does not: there what is populated leaves half a reserve to moves.
     fn goal(&self, member: usize) -> usize {
         let reserve = self.reserve(member);
-        let writers = (reserve as f64 * self.written_part) as usize;
-        (reserve + writers).max(2 * RESERVE_SEGMENTS_MIN)
+        let second = if self.has_reservations { 1.0 } else { self.written_part.max(0.5) };
+        (reserve + (reserve as f64 * second) as usize).max(2 * RESERVE_SEGMENTS_MIN)
     }
 
-    /// Takes note of a set that was opened to admit something: whether a write was. What is moved says
-    /// nothing of what comes.
+    /// Takes note of a set that was opened to admit something: whether a write was. What is clean and moved
+    /// says nothing of what comes.
     pub(super) fn note_admission(&mut self, stream: Stream) {
         let written = match stream {
-            Stream::Dirty | Stream::Rewritten => 1.0,
+            Stream::Dirty | Stream::Rewritten | Stream::DirtyMain => 1.0,
             Stream::Probation => 0.0,
-            Stream::DirtyMain | Stream::Main | Stream::Facts | Stream::Metadata => return,
+            Stream::Main | Stream::Facts | Stream::Metadata => return,
         };
         let reserves: usize = self.there().map(|m| self.reserve(m)).sum();
         self.written_part += (written - self.written_part) / reserves.max(1) as f64;

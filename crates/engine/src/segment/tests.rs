@@ -255,6 +255,36 @@ fn a_small_member_has_a_reserve_of_its_own() {
     assert!(table.lacking(Sequence(0), &NONE_LEFT).is_empty());
 }
 
+/// Free segments of a member below which reclaim has something to do.
+fn kept_free(table: &mut SetTable) -> usize {
+    let whole = table.free[0].clone();
+    while table.lacking(Sequence(0), &NONE_LEFT).is_empty() {
+        table.free[0].pop_front();
+    }
+    let kept = table.free[0].len() + 1;
+    table.free[0] = whole;
+    kept
+}
+
+#[test]
+fn what_is_kept_for_writers_goes_by_what_they_take() {
+    let mut table = table(&[600]);
+    let mut admit = |stream, kept: usize| {
+        for _ in 0..200 {
+            let segments = table.allocate(1, stream, &NONE_LEFT).unwrap();
+            table.free[0].extend(segments);
+        }
+        assert_eq!(kept_free(&mut table), kept, "{stream:?}");
+    };
+    admit(Stream::Main, 60);
+    admit(Stream::Probation, 45);
+    admit(Stream::Facts, 45);
+    admit(Stream::DirtyMain, 59);
+    admit(Stream::Probation, 45);
+    table.has_reservations = true;
+    assert_eq!(kept_free(&mut table), 60);
+}
+
 #[test]
 fn the_numbers_of_a_member_that_is_gone_are_neither_free_nor_anybodys() {
     let mut table = table(&[6, 3]);

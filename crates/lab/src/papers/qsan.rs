@@ -38,7 +38,7 @@ fn cache(ssds: usize, mode: Mode, populate: Populate, cache_block_bytes: u32) ->
 fn cause(name: &str) -> &'static str {
     match name {
         "qsan-1/1" => {
-            "90 of 100 GB do not fit the log of one SSD, which keeps 7 % free and packs the rest to 93 %"
+            "90 of 100 GB do not fit the log of one SSD, which keeps 7.5 % free and packs the rest to 94 %"
         }
         "qsan-3/90" | "qsan-3/90-4" | "qsan-3/120" => {
             "3 to 16 % of the requests miss, and all clients wait for these: the disks' time goes to what is \
