@@ -229,8 +229,8 @@ pub const GATHERED_BLOCKS: u32 = 128;
 /// for the cache.
 pub const GATHERING_SPAN: Nanos = 5 * MILLISECOND;
 
-/// Bytes of populations on their way into the log; further misses are not populated meanwhile.
-/// A few records per stream: what a slow origin delivers never comes near it.
+/// Bytes of populations, from their misses on and until they are in the log; further misses are not populated
+/// meanwhile. A few records per stream, or sixteen of the largest cache blocks at a time from the origin.
 pub const POPULATE_BYTES_MAX: u64 = 64 << 20;
 
 /// Largest RAM tier, in bytes: frames are numbered with 32 bits.

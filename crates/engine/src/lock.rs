@@ -37,6 +37,8 @@ struct Holder {
 /// A population between its miss and its publication.
 pub(crate) struct Population {
     range: Range,
+    /// Whether it has been in RAM since its miss.
+    pub from_ram: bool,
     valid: Cell<bool>,
     appending: Cell<bool>,
     /// Entries of it that are still on their way into the log.
@@ -44,6 +46,21 @@ pub(crate) struct Population {
 }
 
 impl Population {
+    /// The volume it belongs to.
+    pub(crate) fn volume(&self) -> VolumeId {
+        self.range.volume
+    }
+
+    /// Its first block.
+    pub(crate) fn block(&self) -> u64 {
+        self.range.start
+    }
+
+    /// Blocks of it, those that were cached all along included.
+    pub(crate) fn count(&self) -> u64 {
+        self.range.end - self.range.start
+    }
+
     /// Whether nothing has touched its blocks since they were found missing.
     pub(crate) fn is_valid(&self) -> bool {
         self.valid.get()
@@ -53,6 +70,12 @@ impl Population {
     pub(crate) fn begin_append(&self, parts: u32) {
         self.appending.set(true);
         self.parts.set(parts);
+    }
+
+    /// Notes that one entry of it has ended; whether it was the last one.
+    pub(crate) fn end_part(&self) -> bool {
+        self.parts.set(self.parts.get() - 1);
+        self.parts.get() == 0
     }
 }
 
@@ -113,6 +136,7 @@ impl RangeLocks {
         volume: VolumeId,
         block: u64,
         count: u64,
+        from_ram: bool,
     ) -> Option<Rc<Population>> {
         let range = Range { volume, start: block, end: block + count };
         let busy = self.is_held(volume, block, count)
@@ -122,6 +146,7 @@ impl RangeLocks {
         }
         let population = Rc::new(Population {
             range,
+            from_ram,
             valid: Cell::new(true),
             appending: Cell::new(false),
             parts: Cell::new(0),
@@ -140,14 +165,6 @@ impl RangeLocks {
     pub(crate) fn is_populating(&self, volume: VolumeId, block: u64, count: u64) -> bool {
         let range = Range { volume, start: block, end: block + count };
         self.populations.borrow().iter().any(|p| p.appending.get() && p.range.overlaps(&range))
-    }
-
-    /// One entry of a population has ended; the last one ends the population.
-    pub(crate) fn end_part(&self, population: &Rc<Population>) {
-        population.parts.set(population.parts.get() - 1);
-        if population.parts.get() == 0 {
-            self.end_population(population);
-        }
     }
 
     /// Ends a population, published or not.
@@ -206,8 +223,8 @@ mod tests {
     #[test]
     fn a_writer_voids_a_population() {
         let locks = RangeLocks::default();
-        let population = locks.populate(V, 0, 16).unwrap();
-        assert!(locks.populate(V, 8, 1).is_none(), "one population at a time");
+        let population = locks.populate(V, 0, 16, false).unwrap();
+        assert!(locks.populate(V, 8, 1, false).is_none(), "one population at a time");
         assert!(!locks.is_populating(V, 3, 1));
         population.begin_append(1);
         assert!(locks.is_populating(V, 3, 1));
@@ -216,8 +233,8 @@ mod tests {
         let guard = block_on_ready(locks.lock(&RefCell::default(), V, 15, 1));
         assert!(!population.is_valid());
         locks.end_population(&population);
-        assert!(locks.populate(V, 15, 1).is_none(), "a writer is at work");
+        assert!(locks.populate(V, 15, 1, false).is_none(), "a writer is at work");
         drop(guard);
-        assert!(locks.populate(V, 15, 1).is_some());
+        assert!(locks.populate(V, 15, 1, false).is_some());
     }
 }

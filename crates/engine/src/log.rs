@@ -465,8 +465,9 @@ impl Core {
     /// Tells whoever waits for an entry how it ended.
     fn finish_pending(&self, item: Pending, result: std::result::Result<(), IoError>) {
         if let Some(population) = &item.population {
-            self.note_brought_in(item.entry.volume, item.entry.count.into());
-            self.shard(item.entry.volume, item.entry.block).locks.end_part(population);
+            if population.end_part() {
+                self.end_population(population);
+            }
         }
         if let Entry { kind: EntryKind::CleanFact, from: Some(from), state: Some(state), .. } =
             item.entry

@@ -361,6 +361,7 @@ fn new_core(
         index_bytes: Cell::new(0),
         partials: Cell::new(0),
         populating_bytes: Cell::new(0),
+        demoting_bytes: Cell::new(0),
         writing: Writing::default(),
         compared: Cell::new(now),
         journal: Journal::default(),

@@ -181,6 +181,7 @@ impl Core {
             return Err(Reason::Unflushed);
         }
         if !self.may_hold(v, end - start) {
+            self.housekeeping.wake_all();
             return Err(Reason::Limit);
         }
         if self.populating_bytes.get() + (end - start) * BLOCK_BYTES > POPULATE_BYTES_MAX {
@@ -189,11 +190,12 @@ impl Core {
         let granule = Granule { volume: v.id, number: first / GRANULE_BLOCKS };
         let queue = self.policy.borrow_mut().admit(granule).ok_or(Reason::WriteBudget)?;
         let shard = self.shard(v.id, first);
-        let population = shard.locks.populate(v.id, start, end - start);
-        let population = population.ok_or_else(|| {
-            self.log.ripen();
-            Reason::Overlap
-        })?;
+        let Some(population) = self.begin_population(v, start, end - start, false) else {
+            if shard.locks.is_populating(v.id, start, end - start) {
+                self.log.ripen();
+            }
+            return Err(Reason::Overlap);
+        };
         let mut parts = Vec::new();
         let mut at = start;
         let max = u64::from(self.record_data_blocks());
@@ -261,6 +263,34 @@ impl Core {
         wanted || next < end
     }
 
+    /// Registers a population of blocks that were just found missing. What it is to bring in counts from here on, so
+    /// that misses that come together do not each find the same room.
+    pub(crate) fn begin_population(
+        &self,
+        v: &VolumeState,
+        block: u64,
+        count: u64,
+        from_ram: bool,
+    ) -> Option<Rc<Population>> {
+        let locks = &self.shard(v.id, block).locks;
+        let population = locks.populate(v.id, block, count, from_ram)?;
+        self.note_brought(v.id, count);
+        add(&self.populating_bytes, count * BLOCK_BYTES);
+        add(&self.demoting_bytes, if from_ram { count * BLOCK_BYTES } else { 0 });
+        Some(population)
+    }
+
+    /// Ends a population, published or not.
+    pub(crate) fn end_population(&self, population: &Rc<Population>) {
+        let (volume, bytes) = (population.volume(), population.count() * BLOCK_BYTES);
+        self.shard(volume, population.block()).locks.end_population(population);
+        self.note_brought_in(volume, population.count());
+        self.populating_bytes.set(self.populating_bytes.get() - bytes);
+        if population.from_ram {
+            self.demoting_bytes.set(self.demoting_bytes.get() - bytes);
+        }
+    }
+
     /// Whether anything that is read may be populated now.
     pub(crate) fn may_populate(&self, v: &VolumeState) -> bool {
         self.populates_nothing(v).is_none()
@@ -268,11 +298,10 @@ impl Core {
 
     /// Hands what was read to the log, behind the reply.
     pub(crate) fn populate(&self, v: &VolumeState, plan: &Plan, data: &Data) {
-        let locks = &self.shard(v.id, plan.block).locks;
         let valid = plan.population.is_valid() || planted::is(Bug::PopulationAfterWrite);
         if !valid || plan.parts.is_empty() {
             add(&self.counters.populate_voided, u64::from(!valid));
-            return locks.end_population(&plan.population);
+            return self.end_population(&plan.population);
         }
         plan.population.begin_append(plan.parts.len() as u32);
         let stream = if plan.queue == Queue::Main { Stream::Main } else { Stream::Probation };
@@ -280,7 +309,6 @@ impl Core {
             let from = (start - plan.block) as usize * BLOCK;
             let part = data.slice(from..from + blocks as usize * BLOCK);
             add(&self.counters.populate_bytes, part.len() as u64);
-            self.note_brought(v.id, blocks.into());
             self.policy.borrow_mut().spend(u64::from(blocks), 0);
             let (completer, _) = io::pair();
             let entry = new_entry(EntryKind::Populate, v.id, start, blocks);

@@ -616,7 +616,7 @@ impl Core {
             }
             Err(_) => {
                 // The neighbourhood may be what cannot be read; the client asked for less.
-                self.shard(v.id, plan.block).locks.end_population(&plan.population);
+                self.end_population(&plan.population);
                 let (buf, result) = v.origin.read(offset, buf).await;
                 (buf, result.map_err(|error| origin_error(v, "reading", error)))
             }

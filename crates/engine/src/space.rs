@@ -19,7 +19,6 @@ use forebay_device::Nanos;
 use forebay_device::runtime::MILLISECOND;
 
 use crate::core::Core;
-use crate::counters::add;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::{State, Stream, VolumeSettings};
 use crate::ids::{BLOCK_BYTES, SegmentId, VolumeId};
@@ -52,7 +51,8 @@ struct Holding {
     dirty: u64,
     /// Blocks of writes that were let go and are not published.
     coming: u64,
-    /// Blocks of populations on their way into the log.
+    /// Blocks that are about to be brought in as clean: of populations from their miss on, and of writes that the
+    /// origin gets at once.
     brought: u64,
     reserved: u64,
     limit: u64,
@@ -114,11 +114,13 @@ pub(crate) struct Coming<'a> {
     space: &'a Space,
     volume: VolumeId,
     count: u64,
+    /// As what.
+    part: fn(&mut Holding) -> &mut u64,
 }
 
 impl Drop for Coming<'_> {
     fn drop(&mut self) {
-        self.space.with(self.volume, |it| it.coming -= self.count);
+        self.space.with(self.volume, |it| *(self.part)(it) -= self.count);
     }
 }
 
@@ -323,6 +325,18 @@ impl Core {
         }
     }
 
+    /// Counts what is about to be added, as what `part` names.
+    fn add_coming(
+        &self,
+        v: &VolumeState,
+        count: u32,
+        part: fn(&mut Holding) -> &mut u64,
+    ) -> Coming<'_> {
+        let count = u64::from(count);
+        self.space.with(v.id, |it| *part(it) += count);
+        Coming { space: &self.space, volume: v.id, count, part }
+    }
+
     /// Waits until a volume may hold what a write adds.
     pub(crate) async fn claim(
         &self,
@@ -338,9 +352,16 @@ impl Core {
         if queues() || !self.fits(v, first, count) {
             Box::pin(self.await_space(v, first, count)).await;
         }
-        let count = u64::from(count);
-        self.space.with(v.id, |it| it.coming += count);
-        Some(Coming { space: &self.space, volume: v.id, count })
+        Some(self.add_coming(v, count, |it| &mut it.coming))
+    }
+
+    /// Counts what a write that the origin gets at once is about to bring in beside it, if its volume may hold that.
+    pub(crate) fn claim_clean(&self, v: &VolumeState, count: u32) -> Option<Coming<'_>> {
+        if !self.may_hold(v, count.into()) {
+            self.housekeeping.wake_all();
+            return None;
+        }
+        Some(self.add_coming(v, count, |it| &mut it.brought))
     }
 
     /// Blocks of a range that the SSDs hold, and those of them that the origin is not known to have.
@@ -366,6 +387,8 @@ impl Core {
                 break;
             }
             self.housekeeping.wake_all();
+            // What is on its way into the log can be given up once it is there.
+            self.log.ripen();
             let timer = self.rt.sleep(LOOK_INTERVAL);
             self.room.until_or(goes, timer).await;
         }
@@ -421,23 +444,20 @@ impl Core {
             return true;
         }
         let it = self.space.get(v.id);
-        let holds = it.taken() + count <= it.limit;
-        if !holds {
-            self.housekeeping.wake_all();
-        }
-        holds || planted::is(Bug::LimitForgotten)
+        it.taken() + count <= it.limit || planted::is(Bug::LimitForgotten)
     }
 
-    /// Notes that so many blocks of a volume begin their way into the log as a population.
+    /// Notes that so many blocks of a volume are about to be populated.
     pub(crate) fn note_brought(&self, volume: VolumeId, count: u64) {
-        add(&self.populating_bytes, count * BLOCK_BYTES);
         self.space.with(volume, |it| it.brought += count);
     }
 
-    /// Notes that they have ended it, published or not.
+    /// Notes that they have been, or are not any more.
     pub(crate) fn note_brought_in(&self, volume: VolumeId, count: u64) {
-        self.populating_bytes.set(self.populating_bytes.get() - count * BLOCK_BYTES);
         self.space.with(volume, |it| it.brought -= count);
+        if self.space.bounded.get() {
+            self.room.wake_all();
+        }
     }
 
     /// Whether what a volume has in the cache is not to be taken from it for others.

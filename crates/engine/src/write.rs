@@ -156,7 +156,11 @@ impl Core {
             }
             logged
         } else {
-            let keeps = keeps && self.may_hold(v, count.into()) && !self.spares_members(v);
+            let bringing = match keeps && !self.spares_members(v) {
+                true => self.claim_clean(v, count),
+                false => None,
+            };
+            let keeps = bringing.is_some();
             let why = match left_out && !keeps {
                 true => Reason::WriteBudget,
                 false => self.why_direct(v, way, keeps),

@@ -126,7 +126,7 @@ impl Core {
                 self.enter_frame(v.id, block, &bytes[at..at + BLOCK], Source::Origin);
             }
         }
-        self.shard(v.id, plan.block).locks.end_population(&plan.population);
+        self.end_population(&plan.population);
         true
     }
 
@@ -172,7 +172,7 @@ impl Core {
         let Some(plan) = self.plan_demotion(volume, block, queue) else { return };
         let Some(v) = self.volume(volume) else { return };
         let Some(data) = self.ram.borrow().copy_of(volume, block) else {
-            return self.shard(volume, block).locks.end_population(&plan.population);
+            return self.end_population(&plan.population);
         };
         seen("RAM: block handed to the log");
         add(&self.counters.ram_demote_blocks, 1);
@@ -184,8 +184,8 @@ impl Core {
         let shard = self.shard(volume, block);
         let mut mapped = false;
         shard.index.borrow().lookup(volume, block, 1, |_| mapped = true);
-        let bytes = self.populating_bytes.get() + BLOCK_BYTES;
-        let room = bytes <= RAM_DEMOTE_BYTES_MAX.min(POPULATE_BYTES_MAX);
+        let room = self.demoting_bytes.get() + BLOCK_BYTES <= RAM_DEMOTE_BYTES_MAX
+            && self.populating_bytes.get() + BLOCK_BYTES <= POPULATE_BYTES_MAX;
         let volatile = v.origin.may_lose(block..block + 1);
         if mapped || !room || volatile || !self.may_populate(&v) || !self.may_hold(&v, 1) {
             return None;
@@ -197,7 +197,7 @@ impl Core {
             Queue::Probation if shard.index.borrow().heat(volume, block) > 0 => Queue::Main,
             Queue::Probation => self.policy.borrow_mut().admit(granule)?,
         };
-        let population = shard.locks.populate(volume, block, 1)?;
+        let population = self.begin_population(&v, block, 1, true)?;
         Some(Plan { population, block, count: 1, queue, parts: vec![(block, 1)] })
     }
 }
