@@ -136,7 +136,7 @@ impl Core {
                     || (picky && !sets.touches(set, lacking)),
             })
         });
-        let survey = Survey::of(units);
+        let survey = Survey::of(units).held_back(self.throttle.is_holding());
         let chosen = self.policy.borrow_mut().choose(&survey);
         let id = SegmentId(chosen.or_else(|| self.choose_owed(&survey))?);
         Some((id, sets.get(id)?.queue()?))
@@ -511,8 +511,7 @@ impl Core {
         let heat = before.unwrap_or_else(|| index.heat(volume, part.block));
         let tight = self.is_index_crowded();
         let weighed = self.weighed(volume, heat);
-        let (count, awaited) = (part.count, self.throttle.is_holding());
-        let retained = self.policy.borrow_mut().retain(granule, queue, weighed, count, awaited);
+        let retained = self.policy.borrow_mut().retain(granule, queue, weighed, part.count);
         if retained && !tight && before.is_none() {
             index.cool(volume, part.block);
             warmth.0 = Some((granule, heat));

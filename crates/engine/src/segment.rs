@@ -265,7 +265,7 @@ impl SetTable {
             totals: Totals::default(),
             clean_copies: COPIES_MAX,
             // Writers are expected until it is known better.
-            written_part: 1.0,
+            written_part: 0.0,
             has_reservations: false,
             givers: BTreeSet::new(),
             accounting: false,

@@ -45,14 +45,7 @@ impl Policy for Fifo {
         survey.empty.id().or(Oldest(clean).id()).or(survey.nearly_clean_id())
     }
 
-    fn retain(
-        &mut self,
-        _granule: Granule,
-        _queue: Queue,
-        _heat: u8,
-        _blocks: u32,
-        _awaited: bool,
-    ) -> bool {
+    fn retain(&mut self, _granule: Granule, _queue: Queue, _heat: u8, _blocks: u32) -> bool {
         false
     }
 

@@ -160,20 +160,13 @@ pub trait Policy {
     /// pin goes away.
     fn choose(&mut self, survey: &Survey) -> Option<u32>;
 
-    /// A unit of `queue` is being reclaimed and `blocks` of the granule that are clean are live
-    /// in it: `true` to append them again to [`Queue::Main`], `false` to drop them. `awaited`: writers wait for
-    /// the room that this is to make, and what was not spent before is not theirs to wait for.
+    /// The unit that was chosen is being reclaimed. It is of `queue`, and `blocks` of the granule that are clean are
+    /// live in it: `true` to append them again to [`Queue::Main`], `false` to drop them. Where writers are held
+    /// back ([`Survey::held_back`]) what was not spent before is not theirs to wait for.
     ///
     /// `true` reserves the write budget of these blocks until the next
     /// [`spend`](Policy::spend) of moved blocks.
-    fn retain(
-        &mut self,
-        granule: Granule,
-        queue: Queue,
-        heat: u8,
-        blocks: u32,
-        awaited: bool,
-    ) -> bool;
+    fn retain(&mut self, granule: Granule, queue: Queue, heat: u8, blocks: u32) -> bool;
 
     /// May so many blocks be kept because space is reserved for their volume, however cold they are? Beside
     /// what [`retain`](Policy::retain) grants; reserves them likewise.
@@ -251,6 +244,7 @@ pub struct Survey {
     /// In all copies, as in the next.
     probation_live_blocks: u64,
     live_blocks: u64,
+    holds_back: bool,
 }
 
 impl Survey {
@@ -270,6 +264,12 @@ impl Survey {
     ) -> Self {
         let survey = Self::of(oldest);
         Self { probation_live_blocks: probation_blocks, live_blocks: blocks, ..survey }
+    }
+
+    /// Says whether writers are held back until there is more room.
+    #[must_use]
+    pub fn held_back(self, holds_back: bool) -> Self {
+        Self { holds_back, ..self }
     }
 
     fn add(&mut self, unit: &Unit) {

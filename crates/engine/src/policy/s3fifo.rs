@@ -133,6 +133,8 @@ pub struct S3Fifo {
     ghost_hits: u64,
     /// Whether the last choice was made to compact.
     compacting: bool,
+    /// Whether writers were held back when it was made.
+    holds_back: bool,
 }
 
 impl S3Fifo {
@@ -161,6 +163,7 @@ impl S3Fifo {
             counts: Counts::default(),
             ghost_hits: 0,
             compacting: false,
+            holds_back: false,
             config,
         }
     }
@@ -271,6 +274,7 @@ impl Policy for S3Fifo {
 
     fn choose(&mut self, survey: &Survey) -> Option<u32> {
         self.filling = None;
+        self.holds_back = survey.holds_back;
         let roomy = self.config.pool_blocks / 100 * u64::from(self.config.roomy_percent);
         self.compacting = survey.live_blocks < roomy && survey.emptiest.is_some();
         if self.compacting && survey.empty.id().is_some() {
@@ -293,23 +297,16 @@ impl Policy for S3Fifo {
         clean.or(survey.nearly_clean_id()).or_else(|| self.pack(survey))
     }
 
-    fn retain(
-        &mut self,
-        granule: Granule,
-        queue: Queue,
-        heat: u8,
-        blocks: u32,
-        awaited: bool,
-    ) -> bool {
+    fn retain(&mut self, granule: Granule, queue: Queue, heat: u8, blocks: u32) -> bool {
         let blocks = u64::from(blocks);
         let wanted = self.compacting || self.is_hot(queue, heat);
-        let wanted = wanted && (!awaited || self.awaited.has_room(blocks));
+        let wanted = wanted && (!self.holds_back || self.awaited.has_room(blocks));
         let granted = |budget: &mut Budget| match heat {
             KEPT_FIRST_HEAT.. => budget.promise(blocks),
             _ => budget.promise_cooler(blocks),
         };
         if wanted && granted(&mut self.budget) {
-            if awaited {
+            if self.holds_back {
                 self.awaited.promise(blocks);
             }
             return true;
