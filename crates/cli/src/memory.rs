@@ -70,7 +70,6 @@ pub(crate) fn cache_for(memory_bytes: u64) -> u64 {
 /// The most that requests, populations and destaging take.
 pub(crate) struct Buffers {
     pub(crate) reactors: u64,
-    pub(crate) pools: u64,
     pub(crate) volumes: u64,
     /// What requests of clients may take on one reactor; 0 if nothing is exported.
     pub(crate) share_bytes: u64,
@@ -85,8 +84,7 @@ impl Buffers {
             bytes => 2 * bytes + SHARE_CONNECTION_BYTES_MAX,
         };
         self.reactors * (POOL_BYTES_MAX as u64 + clients)
-            + self.pools * POPULATE_BYTES_MAX
-            + self.volumes * DESTAGE_MEMORY_MAX
+            + self.volumes * (POPULATE_BYTES_MAX + DESTAGE_MEMORY_MAX)
     }
 }
 

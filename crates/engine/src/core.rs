@@ -206,9 +206,7 @@ pub(crate) struct Core {
     pub index_claims: IndexClaims,
     /// Partial blocks in the side tables of all shards.
     pub partials: Cell<u64>,
-    /// Bytes of populations, from their misses on and until they are in the log.
-    pub populating_bytes: Cell<u64>,
-    /// Of these, bytes that have been in RAM since.
+    /// Bytes on their way from RAM into the log.
     pub demoting_bytes: Cell<u64>,
     /// How many volumes write at present.
     pub writing: Writing,

@@ -229,8 +229,10 @@ pub const GATHERED_BLOCKS: u32 = 128;
 /// for the cache.
 pub const GATHERING_SPAN: Nanos = 5 * MILLISECOND;
 
-/// Bytes of populations, from their misses on and until they are in the log; further misses are not populated
-/// meanwhile. A few records per stream, or sixteen of the largest cache blocks at a time from the origin.
+/// Bytes of a volume's populations, from their misses on and until they are in the log; its further misses are not
+/// populated meanwhile. Sixteen of the largest cache blocks at a time; with a fourth of this, arrays whose readers miss
+/// cache blocks of 1 MiB take three times as long to warm up (`forebay lab papers qsan-1`). Of each volume, so that an
+/// origin that does not answer holds up no other.
 pub const POPULATE_BYTES_MAX: u64 = 64 << 20;
 
 /// Largest RAM tier, in bytes: frames are numbered with 32 bits.

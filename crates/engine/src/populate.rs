@@ -184,7 +184,7 @@ impl Core {
             self.housekeeping.wake_all();
             return Err(Reason::Limit);
         }
-        if self.populating_bytes.get() + (end - start) * BLOCK_BYTES > POPULATE_BYTES_MAX {
+        if self.brought_bytes(v) + (end - start) * BLOCK_BYTES > POPULATE_BYTES_MAX {
             return Err(Reason::Busy);
         }
         let granule = Granule { volume: v.id, number: first / GRANULE_BLOCKS };
@@ -275,19 +275,17 @@ impl Core {
         let locks = &self.shard(v.id, block).locks;
         let population = locks.populate(v.id, block, count, from_ram)?;
         self.note_brought(v.id, count);
-        add(&self.populating_bytes, count * BLOCK_BYTES);
         add(&self.demoting_bytes, if from_ram { count * BLOCK_BYTES } else { 0 });
         Some(population)
     }
 
     /// Ends a population, published or not.
     pub(crate) fn end_population(&self, population: &Rc<Population>) {
-        let (volume, bytes) = (population.volume(), population.count() * BLOCK_BYTES);
+        let (volume, count) = (population.volume(), population.count());
         self.shard(volume, population.block()).locks.end_population(population);
-        self.note_brought_in(volume, population.count());
-        self.populating_bytes.set(self.populating_bytes.get() - bytes);
+        self.note_brought_in(volume, count);
         if population.from_ram {
-            self.demoting_bytes.set(self.demoting_bytes.get() - bytes);
+            self.demoting_bytes.set(self.demoting_bytes.get() - count * BLOCK_BYTES);
         }
     }
 

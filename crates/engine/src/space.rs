@@ -51,8 +51,9 @@ struct Holding {
     dirty: u64,
     /// Blocks of writes that were let go and are not published.
     coming: u64,
-    /// Blocks that are about to be brought in as clean: of populations from their miss on, and of writes that the
-    /// origin gets at once.
+    /// Blocks of writes that the origin gets at once and that are brought in beside it.
+    through: u64,
+    /// Blocks of populations, from their misses on and until they are in the log.
     brought: u64,
     reserved: u64,
     limit: u64,
@@ -60,12 +61,13 @@ struct Holding {
 
 impl Holding {
     fn new(volume: VolumeId) -> Self {
-        Self { volume, held: 0, dirty: 0, coming: 0, brought: 0, reserved: 0, limit: u64::MAX }
+        let limit = u64::MAX;
+        Self { volume, held: 0, dirty: 0, coming: 0, through: 0, brought: 0, reserved: 0, limit }
     }
 
     /// What is held, or about to be.
     fn taken(&self) -> u64 {
-        self.held + self.coming + self.brought
+        self.held + self.coming + self.through + self.brought
     }
 
     /// What is dirty beyond the reservation, or about to be: writers that begin together must not each find
@@ -361,7 +363,7 @@ impl Core {
             self.housekeeping.wake_all();
             return None;
         }
-        Some(self.add_coming(v, count, |it| &mut it.brought))
+        Some(self.add_coming(v, count, |it| &mut it.through))
     }
 
     /// Blocks of a range that the SSDs hold, and those of them that the origin is not known to have.
@@ -445,6 +447,11 @@ impl Core {
         }
         let it = self.space.get(v.id);
         it.taken() + count <= it.limit || planted::is(Bug::LimitForgotten)
+    }
+
+    /// Bytes of a volume's populations, from their misses on.
+    pub(crate) fn brought_bytes(&self, v: &VolumeState) -> u64 {
+        self.space.get(v.id).brought * BLOCK_BYTES
     }
 
     /// Notes that so many blocks of a volume are about to be populated.

@@ -60,8 +60,7 @@ impl Daemon {
     pub(super) fn memory(&self) -> Memory {
         let (mut index, mut index_max, mut serves) = (0, 0, false);
         let (mut policy, mut ram, mut ram_max) = (0, 0, 0);
-        let mut buffers =
-            Buffers { reactors: self.reactor_count(), pools: 0, volumes: 0, share_bytes: 0 };
+        let mut buffers = Buffers { reactors: self.reactor_count(), volumes: 0, share_bytes: 0 };
         for slot in self.slots.borrow().values() {
             let Some(open) = slot.open() else { continue };
             let (now, most) = open.pool.index_memory();
@@ -71,7 +70,6 @@ impl Daemon {
             ram += open.pool.ram().memory_bytes;
             ram_max += Pool::ram_memory_bytes(open.pool.superblock().ram_bytes);
             serves |= open.exports.borrow().values().any(|one| matches!(one, Serving::Live(_)));
-            buffers.pools += 1;
             buffers.volumes += open.volumes.borrow().len() as u64;
         }
         if serves {
@@ -107,7 +105,7 @@ impl Daemon {
         plan.policy_bytes = calculation::policy_bytes(plan.capacity_bytes);
         let share_bytes = self.config.share_bytes_max();
         // With a volume that is exported, without which nobody makes one.
-        let buffers = Buffers { reactors: self.reactor_count(), pools: 1, volumes: 1, share_bytes };
+        let buffers = Buffers { reactors: self.reactor_count(), volumes: 1, share_bytes };
         plan.buffers_bytes_max = buffers.most();
         plan.total_bytes_max = plan.promised_bytes() + plan.buffers_bytes_max;
         plan.machine_bytes = calculation::total();

@@ -7,9 +7,7 @@ use crate::counters::add;
 use crate::format::Mode;
 use crate::ids::{BLOCK_BYTES, Location, SECTORS_ALL, VolumeId};
 use crate::index::Mapping;
-use crate::limits::{
-    GRANULE_BLOCKS, POPULATE_BYTES_MAX, RAM_DEMOTE_BYTES_MAX, RAM_EVICT_FRAMES, RAM_FILL_BLOCKS_MAX,
-};
+use crate::limits::{GRANULE_BLOCKS, RAM_DEMOTE_BYTES_MAX, RAM_EVICT_FRAMES, RAM_FILL_BLOCKS_MAX};
 use crate::planted::{self, Bug, seen};
 use crate::policy::{Granule, Queue};
 use crate::populate::Plan;
@@ -184,8 +182,7 @@ impl Core {
         let shard = self.shard(volume, block);
         let mut mapped = false;
         shard.index.borrow().lookup(volume, block, 1, |_| mapped = true);
-        let room = self.demoting_bytes.get() + BLOCK_BYTES <= RAM_DEMOTE_BYTES_MAX
-            && self.populating_bytes.get() + BLOCK_BYTES <= POPULATE_BYTES_MAX;
+        let room = self.demoting_bytes.get() + BLOCK_BYTES <= RAM_DEMOTE_BYTES_MAX;
         let volatile = v.origin.may_lose(block..block + 1);
         if mapped || !room || volatile || !self.may_populate(&v) || !self.may_hold(&v, 1) {
             return None;

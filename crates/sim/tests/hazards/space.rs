@@ -7,7 +7,7 @@ use std::rc::Rc;
 use forebay_device::model::disk::{DiskSettings, SimDisk};
 use forebay_device::runtime::{MILLISECOND, SECOND};
 use forebay_device::{BlockDevice, Buf, Request, Runtime};
-use forebay_engine::limits::GRANULE_BLOCKS;
+use forebay_engine::limits::{GRANULE_BLOCKS, POPULATE_BYTES_MAX, STRIPE_BYTES};
 use forebay_engine::planted::{Bug, take_seen};
 use forebay_engine::{Mode, Priority, Tuning, Volume, VolumeSettings, VolumeSpec};
 
@@ -272,6 +272,26 @@ fn a_limit_holds_for_what_comes_at_once() {
             most if most > 2 * SEGMENT_BYTES => Err(format!("{most} B held")),
             _ => Ok(()),
         }
+    });
+}
+
+/// What is being fetched has a bound for each volume: misses that an origin never answers are nobody else's.
+#[test]
+fn misses_of_an_origin_that_hangs_leave_others_theirs() {
+    survive(1, |seed| {
+        const STRIPES: u64 = POPULATE_BYTES_MAX / STRIPE_BYTES + 4;
+        let rig = Rig::new(seed, Plan { origin_bytes: STRIPES * STRIPE_BYTES, ..Plan::default() });
+        let other = second(&rig, seed, Default::default())?;
+        let volume = rig.volume();
+        let large = VolumeSettings::default();
+        rig.run(async move { volume.set_with(large, STRIPE_BYTES as u32).await })?
+            .map_err(|error| error.to_string())?;
+        rig.origin_gate.hold(usize::MAX, |request| matches!(request, Request::Read { .. }));
+        (0..STRIPES).for_each(|stripe| rig.start_read(stripe * STRIPE_BYTES / BLOCK as u64));
+        rig.pause(SECOND);
+        read_all(&rig, &other, 60)?;
+        rig.pause(SOON);
+        same("blocks of the other", cached(&rig, &other, 60)?, 60).map(drop)
     });
 }
 
