@@ -104,7 +104,10 @@ impl Core {
             }
         }
         let failures = v.origin.failures.get();
-        let result = v.origin.write(offset, data).await;
+        let result = match way.passing {
+            true => v.origin.write_passing(offset, data).await,
+            false => v.origin.write(offset, data).await,
+        };
         let completed = v.origin.completed.get();
         v.origin.note_direct(first..first + u64::from(count), failures);
         let written = result.is_ok().then_some((completed, failures));

@@ -464,10 +464,10 @@ impl Core {
 
     /// Tells whoever waits for an entry how it ended.
     fn finish_pending(&self, item: Pending, result: std::result::Result<(), IoError>) {
-        if let Some(population) = &item.population {
-            if population.end_part() {
-                self.end_population(population);
-            }
+        if let Some(population) = &item.population
+            && population.end_part()
+        {
+            self.end_population(population);
         }
         if let Entry { kind: EntryKind::CleanFact, from: Some(from), state: Some(state), .. } =
             item.entry

@@ -1,6 +1,7 @@
 //! The origin of a volume: reads and writes at 512 B whatever its sectors, and its flushes.
 
 mod apart;
+mod joining;
 mod standing;
 
 use std::cell::{Cell, RefCell};
@@ -12,6 +13,7 @@ use forebay_device::runtime::MILLISECOND;
 use forebay_device::{BlockDevice, Buf, Data, IoError, Nanos, Runtime, Stripe};
 
 use self::apart::Apart;
+use self::joining::Joining;
 pub use self::standing::OriginTrouble;
 use self::standing::Standing;
 use crate::core::STRIPE_BLOCKS;
@@ -217,6 +219,8 @@ pub(crate) struct Origin {
     /// Whether it has parity on disks that turn.
     pub parity: bool,
     apart: Apart,
+    /// For streams of writes, if it has parity.
+    joining: Option<Joining>,
     /// Writes of any kind that have completed.
     pub completed: Cell<u64>,
     /// Value of `completed` that the last good flush covers.
@@ -256,6 +260,7 @@ impl Origin {
         };
         let stripe = device.geometry().stripe.filter(usable);
         let blocks = |bytes: fn(&Stripe) -> u64| stripe.as_ref().map_or(0, bytes) / BLOCK_BYTES;
+        let joining = |stripe: &Stripe| Joining::new(stripe.bytes);
         Self {
             device,
             traffic: Traffic::new(rt, depth_max),
@@ -263,8 +268,9 @@ impl Origin {
             sector_bytes,
             stripe_blocks: blocks(|stripe| stripe.bytes),
             chunk_blocks: blocks(|stripe| stripe.chunk_bytes),
-            parity: stripe.is_some_and(|stripe| stripe.parity),
+            parity: stripe.as_ref().is_some_and(|stripe| stripe.parity),
             apart: Apart::default(),
+            joining: stripe.as_ref().filter(|stripe| stripe.parity).map(joining),
             completed: Cell::new(0),
             flushed: Cell::new(0),
             direct: Cell::new(0),
@@ -428,6 +434,20 @@ impl Origin {
         } else {
             self.write_widened(offset, data).await
         };
+        self.note_write(&result);
+        self.completed.set(self.completed.get() + 1);
+        result
+    }
+
+    /// The same of what belongs to a stream of writes: an array with parity gets that in whole stripes.
+    pub(crate) async fn write_passing(&self, offset: u64, data: Data) -> Result<(), IoError> {
+        let end = offset + data.len() as u64;
+        let is_whole = self.widened(offset, end - offset) == (offset, end);
+        let Some(joining) = self.joining.as_ref().filter(|_| is_whole) else {
+            return self.write(offset, data).await;
+        };
+        let _writing = self.apart.write(offset..end).await;
+        let result = joining.write(&*self.device, &*self.traffic.rt, offset, data).await;
         self.note_write(&result);
         self.completed.set(self.completed.get() + 1);
         result

@@ -110,6 +110,8 @@ pub enum Bug {
     ClaimOverlooked,
     /// A stripe is written as a whole although something goes straight to it meanwhile.
     WholeStripeUnguarded,
+    /// A write of a stream is answered although its end is still to be joined with what follows.
+    JoinedAnsweredEarly,
     /// Writes are admitted however much memory the index has, and nothing clean gives way.
     IndexBoundForgotten,
 }

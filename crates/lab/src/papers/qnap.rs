@@ -68,7 +68,7 @@ fn test(
         bar: Bar::AtLeast(per_s(megabytes) as f64),
         assumed: &ASSUMED,
         cause: "the modelled disks alone take 747 writes of 1 MiB a second from two streams, as each reads \
-                parity; past the cache nobody joins them to whole stripes",
+                parity; past the cache they are joined to whole stripes, between two of which the editor waits",
     }
 }
 

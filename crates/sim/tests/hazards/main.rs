@@ -19,6 +19,7 @@ mod hanging;
 mod homeward;
 mod hosts;
 mod hurt;
+mod joined;
 mod journal;
 mod lives;
 mod lost;

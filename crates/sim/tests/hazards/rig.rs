@@ -39,6 +39,8 @@ pub struct Gate {
     failing: Cell<Option<Wanted>>,
     /// What the device says that it is.
     pub identity: Cell<Option<[u8; 32]>>,
+    /// Writes that it was asked for.
+    pub writes: Cell<u64>,
     me: std::rc::Weak<Gate>,
 }
 
@@ -52,6 +54,7 @@ impl Gate {
             held: RefCell::default(),
             failing: Cell::new(None),
             identity: Cell::new(None),
+            writes: Cell::new(0),
             me: me.clone(),
         })
     }
@@ -95,6 +98,8 @@ impl BlockDevice for Gate {
     }
 
     fn submit(&self, request: Request, completer: Completer) {
+        let is_write = matches!(request, Request::Write { .. });
+        self.writes.set(self.writes.get() + u64::from(is_write));
         if self.failing.get().is_some_and(|failing| failing(&request)) {
             self.failing.set(None);
             return request.finish(Err(IoErrorKind::Media.into()), completer);
