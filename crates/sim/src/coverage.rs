@@ -26,6 +26,7 @@ const EXPECTED: &[(&str, u64, u64)] = &[
     ("write to main", 1, 6),
     ("past the cache: sequential", 1, 20),
     ("write around the log: stream", 1, 3),
+    ("writes of a stream joined", 1, 1),
     ("populate_voided", 1, 20),
     ("provisional mapped", 1, 10),
     ("range lock waited", 1, 20),

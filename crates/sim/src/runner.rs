@@ -7,8 +7,10 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::fmt;
+use std::future::poll_fn;
 use std::ops::Range;
 use std::rc::Rc;
+use std::task::Poll;
 
 use forebay_device::model::world::{Cause, Crash, Rng, World};
 use forebay_device::runtime::{Nanos, SECOND};
@@ -31,6 +33,8 @@ pub(crate) use settle::{reopen, settle};
 pub(crate) const STAMP_FIRST: u64 = 1;
 /// Who reads whole volumes.
 const VERIFIER: usize = 0;
+/// Requests that a long write is, where it may be joined again; one more if it cannot be cut evenly.
+const PARTS: u64 = 4;
 /// Sectors of one request when a volume is read in full.
 const VERIFY_SECTORS: u64 = 128;
 
@@ -166,6 +170,22 @@ impl Shared {
         }
     }
 
+    /// What a client asks for at the same time. Where streams of writes go past the cache a long write is several
+    /// ones in a row, which may be joined.
+    fn parts(&self, op: Op) -> Vec<Op> {
+        let splits = |volume: usize| self.config.volumes[volume].settings.sequential_writes;
+        match op {
+            Op::Write(volume, range, false) if splits(volume) => {
+                let sectors = range.end - range.start;
+                let step = (sectors / PARTS / BLOCK_SECTORS * BLOCK_SECTORS).max(BLOCK_SECTORS);
+                let starts = range.clone().step_by(step as usize);
+                let part = |start: u64| start..(start + step).min(range.end);
+                starts.map(|start| Op::Write(volume, part(start), false)).collect()
+            }
+            op => vec![op],
+        }
+    }
+
     /// Whether something of a range is lost. That must be where somebody wrote, and a cache device must
     /// have failed with its only copy.
     fn is_lost<S: Subject>(&self, subject: &S, volume: usize, range: Range<u64>) -> bool {
@@ -202,6 +222,16 @@ fn bytes(range: &Range<u64>) -> (u64, u64) {
 }
 
 /// One request, with the oracle told of its beginning and end.
+/// Drives some requests together, in their order.
+async fn together(requests: impl Iterator<Item = impl Future<Output = ()>>) {
+    let mut left: Vec<_> = requests.map(Box::pin).collect();
+    poll_fn(|cx| {
+        left.retain_mut(|request| request.as_mut().poll(cx).is_pending());
+        if left.is_empty() { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+}
+
 async fn request<S: Subject>(shared: &Shared, subject: &S, client: usize, op: Op) {
     shared.trace(|| format!("client {client}: {op:?} ..."));
     shared.note(&op);
@@ -402,7 +432,8 @@ pub(crate) async fn serve<S: Subject>(
                 if shared.failure.borrow().is_some() {
                     break;
                 }
-                request(&shared, &*subject, client, op).await;
+                let parts = shared.parts(op).into_iter();
+                together(parts.map(|op| request(&shared, &*subject, client, op))).await;
             }
             clients.set(clients.get() - 1);
         }));
