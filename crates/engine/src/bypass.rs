@@ -30,9 +30,9 @@ pub enum Reason {
     Protection,
     /// Room in the log is short: writers are held back, or nearly.
     Room,
-    /// Its volume holds as much as its limit allows.
+    /// Its volume holds as much as its limit allows, or as much of that is being fetched.
     Limit,
-    /// More is on its way into the log than the SSDs keep up with.
+    /// As much of its volume is being fetched as may be, or more waits for the SSDs than they keep up with.
     Busy,
     /// The index has nearly as much memory as it may take.
     Memory,

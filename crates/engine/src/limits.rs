@@ -235,6 +235,11 @@ pub const GATHERING_SPAN: Nanos = 5 * MILLISECOND;
 /// origin that does not answer holds up no other.
 pub const POPULATE_BYTES_MAX: u64 = 64 << 20;
 
+/// Bytes of all populations of a pool that have been fetched and wait for the SSDs: what comes beyond that is not
+/// populated. A few records per stream: what a slow origin delivers never comes near it, and what is written through
+/// waits behind no more.
+pub const POPULATE_QUEUE_BYTES_MAX: u64 = 64 << 20;
+
 /// Largest RAM tier, in bytes: frames are numbered with 32 bits.
 pub const RAM_BYTES_MAX: u64 = 8 << 40;
 

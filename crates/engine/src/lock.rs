@@ -37,7 +37,7 @@ struct Holder {
 /// A population between its miss and its publication.
 pub(crate) struct Population {
     range: Range,
-    /// Whether it has been in RAM since its miss.
+    /// Whether RAM lets it go: the origin was read for it some time ago.
     pub from_ram: bool,
     valid: Cell<bool>,
     appending: Cell<bool>,
@@ -70,6 +70,11 @@ impl Population {
     pub(crate) fn begin_append(&self, parts: u32) {
         self.appending.set(true);
         self.parts.set(parts);
+    }
+
+    /// Whether its entries may be found in the log.
+    pub(crate) fn is_appending(&self) -> bool {
+        self.appending.get()
     }
 
     /// Notes that one entry of it has ended; whether it was the last one.

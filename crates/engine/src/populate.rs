@@ -16,7 +16,7 @@ use crate::counters::add;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::{EntryKind, Mode, Stream};
 use crate::ids::BLOCK_BYTES;
-use crate::limits::{GRANULE_BLOCKS, POPULATE_BYTES_MAX, REGION_BLOCKS, STRIPE_BYTES};
+use crate::limits::{GRANULE_BLOCKS, POPULATE_QUEUE_BYTES_MAX, REGION_BLOCKS, STRIPE_BYTES};
 use crate::lock::Population;
 use crate::log::{Pending, new_entry};
 use crate::planted::{self, Bug};
@@ -180,11 +180,11 @@ impl Core {
         if may_lose(start..end) {
             return Err(Reason::Unflushed);
         }
-        if !self.may_hold(v, end - start) {
+        if let Some(why) = self.holds_enough(v, end - start) {
             self.housekeeping.wake_all();
-            return Err(Reason::Limit);
+            return Err(why);
         }
-        if self.brought_bytes(v) + (end - start) * BLOCK_BYTES > POPULATE_BYTES_MAX {
+        if !self.may_queue(end - start) {
             return Err(Reason::Busy);
         }
         let granule = Granule { volume: v.id, number: first / GRANULE_BLOCKS };
@@ -263,6 +263,11 @@ impl Core {
         wanted || next < end
     }
 
+    /// Whether the SSDs keep up with populations so far that these blocks more may wait for them.
+    fn may_queue(&self, count: u64) -> bool {
+        self.queued_bytes.get() + count * BLOCK_BYTES <= POPULATE_QUEUE_BYTES_MAX
+    }
+
     /// Registers a population of blocks that were just found missing. What it is to bring in counts from here on, so
     /// that misses that come together do not each find the same room.
     pub(crate) fn begin_population(
@@ -284,6 +289,9 @@ impl Core {
         let (volume, count) = (population.volume(), population.count());
         self.shard(volume, population.block()).locks.end_population(population);
         self.note_brought_in(volume, count);
+        if population.is_appending() {
+            self.queued_bytes.set(self.queued_bytes.get() - count * BLOCK_BYTES);
+        }
         if population.from_ram {
             self.demoting_bytes.set(self.demoting_bytes.get() - count * BLOCK_BYTES);
         }
@@ -297,11 +305,13 @@ impl Core {
     /// Hands what was read to the log, behind the reply.
     pub(crate) fn populate(&self, v: &VolumeState, plan: &Plan, data: &Data) {
         let valid = plan.population.is_valid() || planted::is(Bug::PopulationAfterWrite);
+        let valid = valid && self.may_queue(plan.count.into());
         if !valid || plan.parts.is_empty() {
             add(&self.counters.populate_voided, u64::from(!valid));
             return self.end_population(&plan.population);
         }
         plan.population.begin_append(plan.parts.len() as u32);
+        add(&self.queued_bytes, plan.population.count() * BLOCK_BYTES);
         let stream = if plan.queue == Queue::Main { Stream::Main } else { Stream::Probation };
         for &(start, blocks) in &plan.parts {
             let from = (start - plan.block) as usize * BLOCK;

@@ -226,7 +226,10 @@ impl Core {
     pub(crate) async fn vacate(self: &Rc<Self>, id: SegmentId) -> Result<()> {
         let queue = self.sets.borrow().get(id).and_then(Set::queue);
         match queue {
-            Some(queue) => self.move_or_drop(id, queue, Haste::Background).await,
+            Some(queue) => {
+                self.policy.borrow_mut().begin_other();
+                self.move_or_drop(id, queue, Haste::Background).await
+            }
             None => Ok(()),
         }
     }

@@ -264,7 +264,6 @@ impl SetTable {
             packing: Packing { segment_blocks, percent: 0 },
             totals: Totals::default(),
             clean_copies: COPIES_MAX,
-            // Writers are expected until it is known better.
             written_part: 0.0,
             has_reservations: false,
             givers: BTreeSet::new(),
@@ -481,7 +480,7 @@ impl SetTable {
             let next = order.iter().position(|&m| fits(m)).filter(|_| !is_needed).unwrap_or(0);
             taken.push(order.remove(next));
         }
-        self.note_admission(stream);
+        self.note_admission(stream, copies);
         Some(taken.into_iter().filter_map(|m| self.free[m].pop_front()).collect())
     }
 

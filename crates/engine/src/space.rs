@@ -18,14 +18,15 @@ use std::rc::Rc;
 use forebay_device::Nanos;
 use forebay_device::runtime::MILLISECOND;
 
+use crate::bypass::Reason;
 use crate::core::Core;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::{State, Stream, VolumeSettings};
 use crate::ids::{BLOCK_BYTES, SegmentId, VolumeId};
 use crate::index::Mapping;
 use crate::limits::{
-    GRANULE_BLOCKS, PROMISE_EARLIER_PERCENT, PROMISE_PACKED_PERCENT, REGION_BLOCKS,
-    RESERVABLE_PERCENT,
+    GRANULE_BLOCKS, POPULATE_BYTES_MAX, PROMISE_EARLIER_PERCENT, PROMISE_PACKED_PERCENT,
+    REGION_BLOCKS, RESERVABLE_PERCENT,
 };
 use crate::planted::{self, Bug, seen};
 use crate::segment::Set;
@@ -39,6 +40,9 @@ const LOOK_INTERVAL: Nanos = 5 * MILLISECOND;
 /// below, so that writes and populations need not wait for it, and another one, so that it is not each block
 /// that starts a search.
 const TRIM_PARTS: u64 = 32;
+
+/// Part of a limit that populations on their way may have: writes find room beside reads that take their time.
+const BROUGHT_PARTS: u64 = 8;
 
 /// Time after which a volume in which nothing could be given up is looked through again.
 const TRIM_REST: Nanos = 50 * MILLISECOND;
@@ -357,9 +361,15 @@ impl Core {
         Some(self.add_coming(v, count, |it| &mut it.coming))
     }
 
-    /// Counts what a write that the origin gets at once is about to bring in beside it, if its volume may hold that.
-    pub(crate) fn claim_clean(&self, v: &VolumeState, count: u32) -> Option<Coming<'_>> {
-        if !self.may_hold(v, count.into()) {
+    /// Counts what a write that the origin gets at once is about to bring in beside it, if its volume may hold that
+    /// beyond the blocks of it that are `mapped`.
+    pub(crate) fn claim_clean(
+        &self,
+        v: &VolumeState,
+        count: u32,
+        mapped: u32,
+    ) -> Option<Coming<'_>> {
+        if !self.may_hold(v, u64::from(count - mapped)) {
             self.housekeeping.wake_all();
             return None;
         }
@@ -390,7 +400,9 @@ impl Core {
             }
             self.housekeeping.wake_all();
             // What is on its way into the log can be given up once it is there.
-            self.log.ripen();
+            if self.space.get(v.id).brought > 0 {
+                self.log.ripen();
+            }
             let timer = self.rt.sleep(LOOK_INTERVAL);
             self.room.until_or(goes, timer).await;
         }
@@ -449,9 +461,16 @@ impl Core {
         it.taken() + count <= it.limit || planted::is(Bug::LimitForgotten)
     }
 
-    /// Bytes of a volume's populations, from their misses on.
-    pub(crate) fn brought_bytes(&self, v: &VolumeState) -> u64 {
-        self.space.get(v.id).brought * BLOCK_BYTES
+    /// Why a volume may not have so many blocks more populated, if it may not. Who writes and waits for room comes
+    /// first.
+    pub(crate) fn holds_enough(&self, v: &VolumeState, count: u64) -> Option<Reason> {
+        let it = self.space.get(v.id);
+        let is_limited = it.limit < u64::MAX && !planted::is(Bug::LimitForgotten);
+        let part = it.brought > 0 && it.brought + count > it.limit / BROUGHT_PARTS;
+        if is_limited && (part || v.claims.waiting.get() > 0 || !self.may_hold(v, count)) {
+            return Some(Reason::Limit);
+        }
+        ((it.brought + count) * BLOCK_BYTES > POPULATE_BYTES_MAX).then_some(Reason::Busy)
     }
 
     /// Notes that so many blocks of a volume are about to be populated.
@@ -459,7 +478,7 @@ impl Core {
         self.space.with(volume, |it| it.brought += count);
     }
 
-    /// Notes that they have been, or are not any more.
+    /// Notes that so many are not any more: they are in the log, or do not come.
     pub(crate) fn note_brought_in(&self, volume: VolumeId, count: u64) {
         self.space.with(volume, |it| it.brought -= count);
         if self.space.bounded.get() {
@@ -492,7 +511,7 @@ impl Core {
         let trims = |v: &&Rc<VolumeState>| {
             let it = self.space.get(v.id);
             it.limit < u64::MAX
-                && it.held > it.limit - it.limit / TRIM_PARTS
+                && it.taken() > it.limit - it.limit / TRIM_PARTS
                 && it.held > it.dirty
                 && self.rt.now() >= v.claims.rests_until.get()
         };
@@ -505,36 +524,36 @@ impl Core {
     pub(crate) async fn trim(&self, v: &VolumeState) {
         let before = self.space.get(v.id);
         let target = |it: &Holding| it.limit - it.limit / TRIM_PARTS * 2;
+        let mut given = 0;
         // Heat is at most 3: after as many rounds nothing is hot any more.
         for _ in 0..4 * self.shards.len() {
             let it = self.space.get(v.id);
             // What is dirty is not given up.
-            let is_over = it.held <= target(&it).max(it.dirty);
+            let is_over = it.taken() <= target(&it) || it.held <= it.dirty;
             if is_over || self.latched.get() || self.closing.get() {
                 break;
             }
             let shard = v.claims.shard.get();
             v.claims.shard.set((shard + 1) % self.shards.len());
-            self.trim_shard(v, shard, it.held - target(&it));
+            given += self.trim_shard(v, shard, it.taken() - target(&it));
             yield_once().await;
         }
         self.room.wake_all();
-        let given = before.held.saturating_sub(self.space.get(v.id).held);
-        // Also of a single block too many: nothing of it is less than half of it.
-        if 2 * given < before.held.saturating_sub(target(&before)) {
+        // What is on its way may not come.
+        if given == 0 || 2 * given < before.held.saturating_sub(target(&before)) {
             v.claims.rests_until.set(self.rt.now() + TRIM_REST);
         }
     }
 
-    /// Does that in one shard, for about so many blocks.
-    fn trim_shard(&self, v: &VolumeState, shard: usize, blocks: u64) {
+    /// Does that in one shard, for about so many blocks; how many it was.
+    fn trim_shard(&self, v: &VolumeState, shard: usize, blocks: u64) -> u64 {
         let mut regions = Vec::new();
         self.shards[shard].index.borrow().for_each_region(|volume, region, _, _, _| {
             if volume == v.id {
                 regions.push(u64::from(region));
             }
         });
-        let (mut cooled, mut left) = (None, blocks);
+        let (mut cooled, mut left, mut given) = (None, blocks, 0);
         for region in regions {
             let mut clean = Vec::new();
             let index = &self.shards[shard].index;
@@ -561,8 +580,10 @@ impl Core {
                     seen("limit: clean data given up");
                     self.evict(v.id, part.block, part.count, part.location);
                     left = left.saturating_sub(part.count.into());
+                    given += u64::from(part.count);
                 }
             }
         }
+        given
     }
 }

@@ -101,7 +101,7 @@ impl Core {
         let thrifty = enough && self.is_left_out(v, first);
         let shard = self.shard(v.id, first);
         let mut may_go_on = false;
-        let (_guard, coming) = loop {
+        let (_guard, mut coming) = loop {
             // Until it is published, or fails.
             let mut coming = None;
             let known = || self.known_blocks(v, first, count);
@@ -156,8 +156,10 @@ impl Core {
             }
             logged
         } else {
+            // It is not to find what it has claimed itself.
+            coming = None;
             let bringing = match keeps && !self.spares_members(v) {
-                true => self.claim_clean(v, count),
+                true => self.claim_clean(v, count, mapped),
                 false => None,
             };
             let keeps = bringing.is_some();

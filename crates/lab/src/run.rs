@@ -405,7 +405,6 @@ impl<'a> Log<'a> {
             rest = after;
             let granule = self.granules[part[0] as usize] as usize;
             let (heat, count) = (self.heat[granule], part.len() as u32);
-            // Nobody waits in a trace.
             if self.policy.retain(self.names[granule], queue, heat, count) {
                 self.heat[granule] = heat.saturating_sub(1);
                 self.policy.spend(0, count.into());

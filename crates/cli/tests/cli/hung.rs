@@ -89,6 +89,8 @@ fn an_origin_that_does_not_answer_holds_nobody_up() {
     daemon.refused(&["volume", "grow", "fast/slow"], "does not answer", "dmesg");
     std::thread::sleep(Duration::from_secs(3));
     until("one call hangs, not one for each attempt", || calls(&daemon) == 1);
+    std::thread::sleep(Duration::from_secs(1));
+    until("and no more after that", || calls(&daemon) == 1);
     // It ends, although the call has not returned.
     daemon.stop();
     daemon.start();

@@ -297,6 +297,10 @@ impl Policy for S3Fifo {
         clean.or(survey.nearly_clean_id()).or_else(|| self.pack(survey))
     }
 
+    fn begin_other(&mut self) {
+        (self.compacting, self.holds_back) = (false, false);
+    }
+
     fn retain(&mut self, granule: Granule, queue: Queue, heat: u8, blocks: u32) -> bool {
         let blocks = u64::from(blocks);
         let wanted = self.compacting || self.is_hot(queue, heat);

@@ -184,7 +184,12 @@ impl Core {
         shard.index.borrow().lookup(volume, block, 1, |_| mapped = true);
         let room = self.demoting_bytes.get() + BLOCK_BYTES <= RAM_DEMOTE_BYTES_MAX;
         let volatile = v.origin.may_lose(block..block + 1);
-        if mapped || !room || volatile || !self.may_populate(&v) || !self.may_hold(&v, 1) {
+        if mapped
+            || !room
+            || volatile
+            || !self.may_populate(&v)
+            || self.holds_enough(&v, 1).is_some()
+        {
             return None;
         }
         let granule = Granule { volume, number: block / GRANULE_BLOCKS };

@@ -162,14 +162,15 @@ impl SetTable {
 
     /// Takes note of a set that was opened to admit something: whether a write was. What is clean and moved
     /// says nothing of what comes.
-    pub(super) fn note_admission(&mut self, stream: Stream) {
+    pub(super) fn note_admission(&mut self, stream: Stream, copies: usize) {
         let written = match stream {
             Stream::Dirty | Stream::Rewritten | Stream::DirtyMain => 1.0,
             Stream::Probation => 0.0,
             Stream::Main | Stream::Facts | Stream::Metadata => return,
         };
         let reserves: usize = self.there().map(|m| self.reserve(m)).sum();
-        self.written_part += (written - self.written_part) / reserves.max(1) as f64;
+        let step = copies as f64 / reserves.max(copies) as f64;
+        self.written_part += (written - self.written_part) * step;
     }
 
     /// Free segments of a member that a stream leaves to others. Images may take all: they lead to

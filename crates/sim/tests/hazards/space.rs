@@ -7,6 +7,7 @@ use std::rc::Rc;
 use forebay_device::model::disk::{DiskSettings, SimDisk};
 use forebay_device::runtime::{MILLISECOND, SECOND};
 use forebay_device::{BlockDevice, Buf, Request, Runtime};
+use forebay_engine::bypass::Reason;
 use forebay_engine::limits::{GRANULE_BLOCKS, POPULATE_BYTES_MAX, STRIPE_BYTES};
 use forebay_engine::planted::{Bug, take_seen};
 use forebay_engine::{Mode, Priority, Tuning, Volume, VolumeSettings, VolumeSpec};
@@ -245,33 +246,59 @@ fn a_limit_holds_and_nobody_is_refused() {
     });
 }
 
-/// Reads that miss together, and writes that go through together, each found the same room.
+/// 128 requests at once bring in no more than a limit of two segments.
+fn most_at_once(rig: &Rig, ask: impl Fn(u64)) -> Result<(), String> {
+    set(rig, &rig.volume(), limited(2))?;
+    (0..128).for_each(|i| ask(i * 9 % BLOCKS));
+    let mut most = 0;
+    for _ in 0..400 {
+        rig.pause(MILLISECOND / 4);
+        most = most.max(rig.volume().space().held_bytes);
+    }
+    // Nor is more brought in and given up at once.
+    most = most.max(rig.pool().counters().populate_bytes.get());
+    match most {
+        0 => Err("nothing was brought in".into()),
+        most if most > 2 * SEGMENT_BYTES => Err(format!("{most} B brought in")),
+        _ => Ok(()),
+    }
+}
+
+/// Reads that miss together each found the same room.
 #[test]
-fn a_limit_holds_for_what_comes_at_once() {
-    provoke(Bug::LimitForgotten, 8, |seed| {
+fn a_limit_holds_for_reads_that_come_at_once() {
+    provoke(Bug::LimitForgotten, 4, |seed| {
         let rig = pool(seed);
-        let through = seed % 2 == 1;
-        set(&rig, &rig.volume(), limited(2))?;
-        if through {
-            let volume = rig.volume();
-            let set = rig.run(async move { volume.set_mode(Mode::Writethrough).await })?;
-            set.map_err(|error| error.to_string())?;
-        }
-        let blocks = (0..128).map(|i| i * 9 % BLOCKS);
-        match through {
-            true => drop(start(&rig, &rig.volume(), 1, blocks)),
-            false => blocks.for_each(|block| rig.start_read(block)),
-        }
-        let mut most = 0;
-        for _ in 0..400 {
-            rig.pause(MILLISECOND / 4);
-            most = most.max(rig.volume().space().held_bytes);
-        }
-        match most {
-            0 => Err("nothing was brought in".into()),
-            most if most > 2 * SEGMENT_BYTES => Err(format!("{most} B held")),
-            _ => Ok(()),
-        }
+        most_at_once(&rig, |block| rig.start_read(block))
+    });
+}
+
+/// And writes that go through together.
+#[test]
+fn a_limit_holds_for_what_is_written_through_at_once() {
+    provoke(Bug::LimitForgotten, 4, |seed| {
+        let rig = pool(seed);
+        let volume = rig.volume();
+        rig.run(async move { volume.set_mode(Mode::Writethrough).await })?
+            .map_err(|error| error.to_string())?;
+        most_at_once(&rig, |block| drop(start(&rig, &rig.volume(), 1, std::iter::once(block))))
+    });
+}
+
+/// What is fetched and does not come takes room of a limit; what is clean gives way to writes for it.
+#[test]
+fn writes_at_a_limit_do_not_wait_for_reads_that_hang() {
+    survive(6, |seed| {
+        let rig = pool(seed);
+        let scan = VolumeSettings { sequential_cutoff_bytes: u64::MAX, ..limited(8) };
+        set(&rig, &rig.volume(), scan)?;
+        read_all(&rig, &rig.volume(), 200)?;
+        rig.pause(SECOND);
+        rig.origin_gate.hold(usize::MAX, |request| !matches!(request, Request::Flush));
+        (0..64).for_each(|i| rig.start_read(400 + 4 * i));
+        rig.pause(SOON);
+        let written = start(&rig, &rig.volume(), 1, (0..64).map(|i| 1000 + i));
+        until(&rig, &written, 64, "written beside clean data")
     });
 }
 
@@ -289,6 +316,8 @@ fn misses_of_an_origin_that_hangs_leave_others_theirs() {
         rig.origin_gate.hold(usize::MAX, |request| matches!(request, Request::Read { .. }));
         (0..STRIPES).for_each(|stripe| rig.start_read(stripe * STRIPE_BYTES / BLOCK as u64));
         rig.pause(SECOND);
+        let busy = rig.volume().bypass().of(Reason::Busy).read_requests.get();
+        same("misses beyond what may be on its way", busy, 4)?;
         read_all(&rig, &other, 60)?;
         rig.pause(SOON);
         same("blocks of the other", cached(&rig, &other, 60)?, 60).map(drop)
