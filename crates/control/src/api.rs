@@ -270,7 +270,7 @@ pub struct PoolUsage {
     /// What else is checked.
     #[serde(default)]
     pub verify: Verify,
-    /// Read requests so far.
+    /// Reads so far: requests, those across a border of 4 MiB once for each part.
     pub read_requests: u64,
     /// Of those, served by the cache alone, RAM or cache devices.
     pub read_hits: u64,

@@ -156,7 +156,9 @@ fn usage(open: &Open, superblock: &Superblock, record: &Record) -> PoolUsage {
         },
         scrub: super::scrub::describe(open),
         verify: if superblock.verify_reads { Verify::Reads } else { Verify::Off },
-        read_requests: counters.read_requests.get(),
+        read_requests: counters.read_hits.get()
+            + counters.read_partial_hits.get()
+            + counters.read_misses.get(),
         read_hits: counters.read_hits.get(),
         read_ram_hits: counters.read_ram_hits.get(),
         write_requests: counters.write_requests.get(),
