@@ -317,9 +317,9 @@ fn any_units() -> impl Strategy<Value = Vec<Unit>> {
 enum Call {
     Access(u64, bool, bool),
     Admit(u64),
-    Choose(Vec<Unit>),
+    /// And whether writers are held back.
+    Choose(Vec<Unit>, bool),
     /// The live blocks of the granule, moved at once if it is retained.
-    HoldBack(bool),
     Retain(u64, Queue, u8, u64),
     Spend(u64),
 }
@@ -329,8 +329,7 @@ fn any_call() -> impl Strategy<Value = Call> {
     prop_oneof![
         (number.clone(), any::<bool>(), any::<bool>()).prop_map(|(n, w, h)| Call::Access(n, w, h)),
         number.clone().prop_map(Call::Admit),
-        any_units().prop_map(Call::Choose),
-        any::<bool>().prop_map(Call::HoldBack),
+        (any_units(), any::<bool>()).prop_map(|(units, held)| Call::Choose(units, held)),
         (number, any_queue(), 0..4u8, 0..=16u64).prop_map(|(n, q, h, b)| Call::Retain(n, q, h, b)),
         (0..400u64).prop_map(Call::Spend),
     ]
@@ -344,10 +343,9 @@ fn apply(policy: &mut dyn Policy, call: &Call) -> u64 {
             0
         }
         Call::Admit(number) => policy.admit(granule(number)).map_or(0, |queue| queue as u64 + 1),
-        Call::Choose(ref units) => choose(policy, units).map_or(0, |id| u64::from(id) + 1),
-        Call::HoldBack(holds_back) => {
-            policy.choose(&Survey::default().held_back(holds_back));
-            0
+        Call::Choose(ref units, held) => {
+            let survey = Survey::of(units.iter().copied()).held_back(held);
+            policy.choose(&survey).map_or(0, |id| u64::from(id) + 1)
         }
         Call::Retain(number, queue, heat, blocks) => {
             let retained = policy.retain(granule(number), queue, heat, blocks as u32);
