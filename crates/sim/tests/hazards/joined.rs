@@ -5,6 +5,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use forebay_device::model::fault::{Ops, Trigger};
+use forebay_device::model::world::Crash;
 use forebay_device::runtime::MILLISECOND;
 use forebay_device::{Buf, Runtime, Stripe};
 use forebay_engine::VolumeSettings;
@@ -60,7 +61,7 @@ fn is_there(rig: &Rig, of_version: u64, block: u64) -> Result<(), String> {
 }
 
 /// Plays two streams, so many requests of each at a time; how many writes of the origin that takes.
-fn play(rig: &Rig, depth: usize) -> Result<u64, String> {
+fn play(rig: &Rc<Rig>, depth: usize) -> Result<u64, String> {
     const REQUESTS: u64 = 40;
     let writes = || rig.origin_gate.writes.get();
     let before = writes();
@@ -88,6 +89,9 @@ fn play(rig: &Rig, depth: usize) -> Result<u64, String> {
             stream.retain(|(_, outcome)| outcome.get().is_none());
         }
         if ended == 2 * REQUESTS {
+            let writes = writes() - before;
+            rig.flush()?;
+            rig.restart(Crash::PowerCut)?;
             rig.destage()?;
             for (base, request) in
                 bases.iter().flat_map(|&base| (0..REQUESTS).map(move |it| (base, it)))
@@ -95,7 +99,7 @@ fn play(rig: &Rig, depth: usize) -> Result<u64, String> {
                 is_there(rig, 2, base + request * LEN)?;
                 same("what is read", rig.read(base + request * LEN)?, 2)?;
             }
-            return Ok(writes() - before);
+            return Ok(writes);
         }
     }
     Err(format!("{ended} requests have ended"))
