@@ -206,10 +206,6 @@ pub(crate) struct Core {
     pub index_claims: IndexClaims,
     /// Partial blocks in the side tables of all shards.
     pub partials: Cell<u64>,
-    /// Bytes of populations that wait for the SSDs.
-    pub queued_bytes: Cell<u64>,
-    /// Bytes on their way from RAM into the log.
-    pub demoting_bytes: Cell<u64>,
     /// How many volumes write at present.
     pub writing: Writing,
     /// What each volume holds and may hold.

@@ -360,8 +360,6 @@ fn new_core(
         events: RefCell::new(VecDeque::new()),
         index_bytes: Cell::new(0),
         partials: Cell::new(0),
-        queued_bytes: Cell::new(0),
-        demoting_bytes: Cell::new(0),
         writing: Writing::default(),
         compared: Cell::new(now),
         journal: Journal::default(),

@@ -181,7 +181,9 @@ impl Core {
             return Err(Reason::Unflushed);
         }
         if let Some(why) = self.holds_enough(v, end - start) {
-            self.housekeeping.wake_all();
+            if why == Reason::Limit {
+                self.housekeeping.wake_all();
+            }
             return Err(why);
         }
         if !self.may_queue(end - start) {
@@ -265,7 +267,7 @@ impl Core {
 
     /// Whether the SSDs keep up with populations so far that these blocks more may wait for them.
     fn may_queue(&self, count: u64) -> bool {
-        self.queued_bytes.get() + count * BLOCK_BYTES <= POPULATE_QUEUE_BYTES_MAX
+        self.space.queued_bytes.get() + count * BLOCK_BYTES <= POPULATE_QUEUE_BYTES_MAX
     }
 
     /// Registers a population of blocks that were just found missing. What it is to bring in counts from here on, so
@@ -280,7 +282,7 @@ impl Core {
         let locks = &self.shard(v.id, block).locks;
         let population = locks.populate(v.id, block, count, from_ram)?;
         self.note_brought(v.id, count);
-        add(&self.demoting_bytes, if from_ram { count * BLOCK_BYTES } else { 0 });
+        add(&self.space.demoting_bytes, if from_ram { count * BLOCK_BYTES } else { 0 });
         Some(population)
     }
 
@@ -290,10 +292,10 @@ impl Core {
         self.shard(volume, population.block()).locks.end_population(population);
         self.note_brought_in(volume, count);
         if population.is_appending() {
-            self.queued_bytes.set(self.queued_bytes.get() - count * BLOCK_BYTES);
+            self.space.queued_bytes.set(self.space.queued_bytes.get() - count * BLOCK_BYTES);
         }
         if population.from_ram {
-            self.demoting_bytes.set(self.demoting_bytes.get() - count * BLOCK_BYTES);
+            self.space.demoting_bytes.set(self.space.demoting_bytes.get() - count * BLOCK_BYTES);
         }
     }
 
@@ -311,7 +313,7 @@ impl Core {
             return self.end_population(&plan.population);
         }
         plan.population.begin_append(plan.parts.len() as u32);
-        add(&self.queued_bytes, plan.population.count() * BLOCK_BYTES);
+        add(&self.space.queued_bytes, plan.population.count() * BLOCK_BYTES);
         let stream = if plan.queue == Queue::Main { Stream::Main } else { Stream::Probation };
         for &(start, blocks) in &plan.parts {
             let from = (start - plan.block) as usize * BLOCK;

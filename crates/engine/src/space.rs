@@ -93,13 +93,24 @@ pub(crate) struct Space {
     /// Sets that are left alone because most of what they hold is reserved, each as what it was opened, and
     /// until so many have been opened.
     spared: RefCell<BTreeMap<SegmentId, (u64, u64)>>,
+    /// Bytes of populations that wait for the SSDs.
+    pub queued_bytes: Cell<u64>,
+    /// Bytes on their way from RAM into the log.
+    pub demoting_bytes: Cell<u64>,
 }
 
 impl Default for Space {
     fn default() -> Self {
         let common = Cell::new(u64::MAX);
-        let (bounded, spared) = (Cell::new(false), RefCell::default());
-        Self { all: RefCell::default(), last: Cell::new(0), bounded, common, spared }
+        Self {
+            all: RefCell::default(),
+            last: Cell::default(),
+            bounded: Cell::default(),
+            common,
+            spared: RefCell::default(),
+            queued_bytes: Cell::default(),
+            demoting_bytes: Cell::default(),
+        }
     }
 }
 

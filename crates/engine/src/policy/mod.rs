@@ -163,9 +163,10 @@ pub trait Policy {
     /// A unit that was not chosen is to be emptied: nobody waits for its room.
     fn begin_other(&mut self) {}
 
-    /// A unit is being reclaimed, the one that was chosen or another one that was named. It is of `queue`, and `blocks` of the granule that are clean are
-    /// live in it: `true` to append them again to [`Queue::Main`], `false` to drop them. Where writers are held
-    /// back ([`Survey::held_back`]) what was not spent before is not theirs to wait for.
+    /// A unit is being reclaimed, the one that was chosen or another one that was named. It is of `queue`, and
+    /// `blocks` of the granule that are clean are live in it: `true` to append them again to [`Queue::Main`],
+    /// `false` to drop them. Where writers are held back ([`Survey::held_back`]) what was not spent before is
+    /// not theirs to wait for.
     ///
     /// `true` reserves the write budget of these blocks until the next
     /// [`spend`](Policy::spend) of moved blocks.

@@ -182,7 +182,7 @@ impl Core {
         let shard = self.shard(volume, block);
         let mut mapped = false;
         shard.index.borrow().lookup(volume, block, 1, |_| mapped = true);
-        let room = self.demoting_bytes.get() + BLOCK_BYTES <= RAM_DEMOTE_BYTES_MAX;
+        let room = self.space.demoting_bytes.get() + BLOCK_BYTES <= RAM_DEMOTE_BYTES_MAX;
         let volatile = v.origin.may_lose(block..block + 1);
         if mapped
             || !room
