@@ -5,7 +5,7 @@
 //!   stopped, cut from power, opened and read again. Nothing may fail or hang here.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::future::poll_fn;
 use std::ops::Range;
@@ -222,11 +222,23 @@ fn bytes(range: &Range<u64>) -> (u64, u64) {
 }
 
 /// One request, with the oracle told of its beginning and end.
-/// Drives some requests together, in their order.
-async fn together(requests: impl Iterator<Item = impl Future<Output = ()>>) {
-    let mut left: Vec<_> = requests.map(Box::pin).collect();
+/// Drives some requests together, in their order. Of those only one asks devices for something in a step: behind it the
+/// power may have gone.
+async fn together(world: &World, requests: impl Iterator<Item = impl Future<Output = ()>>) {
+    let mut left: VecDeque<_> = requests.map(Box::pin).collect();
     poll_fn(|cx| {
-        left.retain_mut(|request| request.as_mut().poll(cx).is_pending());
+        for _ in 0..left.len() {
+            let before = world.io_count();
+            if let Some(mut request) = left.pop_front()
+                && request.as_mut().poll(cx).is_pending()
+            {
+                left.push_back(request);
+            }
+            if world.io_count() > before && !left.is_empty() {
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+        }
         if left.is_empty() { Poll::Ready(()) } else { Poll::Pending }
     })
     .await;
@@ -433,7 +445,8 @@ pub(crate) async fn serve<S: Subject>(
                     break;
                 }
                 let parts = shared.parts(op).into_iter();
-                together(parts.map(|op| request(&shared, &*subject, client, op))).await;
+                together(&shared.world, parts.map(|op| request(&shared, &*subject, client, op)))
+                    .await;
             }
             clients.set(clients.get() - 1);
         }));
