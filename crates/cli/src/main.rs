@@ -32,6 +32,7 @@ mod remote;
 mod text;
 mod witness;
 
+use std::io::Write;
 use std::process::ExitCode;
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
@@ -112,7 +113,10 @@ fn main() -> ExitCode {
         Ok(cli) => cli.command,
         Err(error) => {
             tell_usage(&error);
-            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
+            return match text::all_written() {
+                Ok(()) => ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2)),
+                Err(failure) => failure.report(),
+            };
         }
     };
     let result = match command {
@@ -139,7 +143,7 @@ fn main() -> ExitCode {
         Command::Lab { command } => lab::run(&command),
         Command::Dev(options) => dev::run(options, Cli::command()),
     };
-    match result {
+    match result.and_then(|()| text::all_written()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.report(),
     }
@@ -152,8 +156,12 @@ fn tell_usage(error: &clap::Error) {
     let columns = text::columns(std::io::stderr()).filter(|_| error.use_stderr());
     let is_long = |columns: &usize| text.lines().any(|line| line.chars().count() > *columns);
     let Some(columns) = columns.filter(is_long) else {
-        // Nobody reads it if this fails.
-        let _ = error.print();
+        let printed = error.print();
+        if !error.use_stderr() {
+            // What it has printed may wait in a buffer.
+            let flushed = printed.and_then(|()| std::io::stdout().lock().flush());
+            flushed.unwrap_or_else(text::note_unwritten);
+        }
         return;
     };
     for line in text.lines() {

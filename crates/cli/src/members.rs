@@ -6,12 +6,12 @@ use std::rc::Rc;
 
 use forebay_device::real::file::{FileDevice, Reader};
 use forebay_device::real::hardware::on_one_ssd;
-use forebay_device::real::open::{OpenError, OpenOptions, open};
+use forebay_device::real::open::{OpenError, OpenOptions, open, typed};
 use forebay_device::real::probe::{probe, probe_with};
 use forebay_device::real::reactor::Reactor;
 use forebay_device::runtime::{MILLISECOND, Nanos, Runtime, SECOND};
 use forebay_device::{BlockDevice, Buf};
-use forebay_engine::format::{FormatError, Layout, SUPERBLOCK_BYTES, Superblock};
+use forebay_engine::format::{FormatError, Layout, MEMBER_BYTES_MIN, SUPERBLOCK_BYTES, Superblock};
 use forebay_engine::ids::PoolId;
 use forebay_engine::{CreateOptions, ErrorKind, Pool, Tuning, read_spare, read_superblock};
 
@@ -206,6 +206,12 @@ impl Members {
         })
     }
 
+    /// All that are open, with their paths.
+    pub(crate) fn files(&self) -> impl Iterator<Item = (&Path, &Rc<FileDevice>)> {
+        let there = self.paths.iter().zip(&self.members);
+        there.filter_map(|(path, member)| Some((path.as_path(), &member.as_ref()?.file)))
+    }
+
     /// The open device at a path.
     pub(crate) fn file(&self, path: &Path) -> Option<Rc<FileDevice>> {
         self.at(path).map(|(_, member)| Rc::clone(&member.file))
@@ -264,10 +270,7 @@ impl Members {
 
     /// The devices with their paths.
     pub(crate) fn list(&self) -> impl Iterator<Item = (&Path, Rc<dyn BlockDevice>)> {
-        let there = self.paths.iter().zip(&self.members);
-        there.filter_map(|(path, member)| {
-            Some((path.as_path(), Rc::clone(&member.as_ref()?.file) as Rc<dyn BlockDevice>))
-        })
+        self.files().map(|(path, file)| (path, Rc::clone(file) as Rc<dyn BlockDevice>))
     }
 
     /// Opens the pool on the members, with what a person has decided.
@@ -349,7 +352,7 @@ async fn refuse_used(
         Err(error) => {
             let spare = read_spare(device).await?;
             if let Some(spare) = spare.as_ref().filter(|spare| Some(spare.pool) != own) {
-                let (name, path) = (&spare.name, path.display());
+                let (name, path) = (&spare.name, typed(path));
                 return refused(
                     format!("it is a spare of pool \"{name}\" ({})", spare.pool),
                     format!(
@@ -372,13 +375,19 @@ async fn refuse_used(
                     format!(
                         "a pool may be there that can still be saved, with data that is nowhere \
                          else; only if not: `dd if=/dev/zero of={} bs=128K count=2 conv=notrunc`",
-                        path.display()
+                        typed(path)
                     ),
                 ),
                 None => Ok(()),
             }
         }
     }
+}
+
+/// How to write a file in full that has so many bytes: what was smaller than any cache device becomes one.
+pub(crate) fn fill(path: &Path, bytes: u64) -> String {
+    let count = bytes.max(MEMBER_BYTES_MIN).div_ceil(1 << 20);
+    format!("write it in full: `dd if=/dev/zero of={} bs=1M count={count}`", typed(path))
 }
 
 /// Refuses a file with holes: it would need space at the very moment when it takes a write, and

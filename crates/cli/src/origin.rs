@@ -35,10 +35,10 @@ impl Origin {
         }
     }
 
-    /// Why the server of an export that is open cannot be used at present.
+    /// Why one that is open cannot be used at present: its server is away, or it is not at its path.
     pub(crate) fn trouble(&self) -> Option<String> {
         match self {
-            Origin::File(_) => None,
+            Origin::File(device) => device.displaced().map(|how| how.to_string()),
             Origin::Nbd(device) => device.trouble().map(|why| why.to_string()),
         }
     }

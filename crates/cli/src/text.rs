@@ -1,29 +1,65 @@
 //! Lines and numbers as people read and write them.
 
+use std::borrow::Cow;
 use std::fmt::Display;
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::ops::{Bound, RangeBounds};
 use std::os::fd::AsFd;
 use std::str::FromStr;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use forebay_device::Nanos;
 use forebay_device::runtime::{MICROSECOND, MILLISECOND, SECOND};
+pub(crate) use forebay_engine::text::bytes;
 use textwrap::core::Word;
 use textwrap::{WordSeparator, WordSplitter, WrapAlgorithm};
 
-const UNITS: [(&str, u32); 5] = [("KiB", 10), ("MiB", 20), ("GiB", 30), ("TiB", 40), ("PiB", 50)];
+use crate::failure::Failure;
 
-/// One line on standard output; lost if nobody reads it. `println!` panics then.
-pub(crate) fn say(line: impl Display) {
-    let mut out = std::io::stdout().lock();
-    let _ = writeln!(out, "{line}").and_then(|()| out.flush());
+/// Why standard output could not be written to.
+static UNWRITTEN: OnceLock<std::io::Error> = OnceLock::new();
+
+/// Notes that standard output could not be written to. Whoever has closed it has seen enough.
+pub(crate) fn note_unwritten(error: std::io::Error) {
+    if error.kind() != ErrorKind::BrokenPipe {
+        // The first one says why.
+        let _ = UNWRITTEN.set(error);
+    }
 }
 
-/// Some lines on standard output; false if nobody reads them any more.
+/// Whether all that was said is written.
+///
+/// # Errors
+/// If some is lost, and somebody may miss it.
+pub(crate) fn all_written() -> Result<(), Failure> {
+    match UNWRITTEN.get() {
+        None => Ok(()),
+        Some(error) => Err(Failure::system("write the output", error)
+            .hint("give it room, or another file; what the command was to do is done")),
+    }
+}
+
+/// Text with what would act on a terminal made visible, as in JSON: names of files may hold anything.
+fn visible(text: &str) -> Cow<'_, str> {
+    let acts = |c: char| c.is_control() && c != '\n' && c != '\t';
+    if !text.contains(acts) {
+        return text.into();
+    }
+    let visible = |c: char| if acts(c) { format!("\\u{:04x}", u32::from(c)) } else { c.into() };
+    text.chars().map(visible).collect::<String>().into()
+}
+
+/// Some lines on standard output. `println!` panics if nobody reads it.
+pub(crate) fn say(lines: impl Display) {
+    say_on(lines);
+}
+
+/// The same; false if they cannot be written, or nobody reads them any more.
 pub(crate) fn say_on(lines: impl Display) -> bool {
-    let mut out = std::io::stdout().lock();
-    writeln!(out, "{lines}").and_then(|()| out.flush()).is_ok()
+    let (lines, mut out) = (lines.to_string(), std::io::stdout().lock());
+    let written = writeln!(out, "{}", visible(&lines)).and_then(|()| out.flush());
+    written.map_err(note_unwritten).is_ok()
 }
 
 /// Whether the process has a log.
@@ -42,6 +78,7 @@ pub(crate) fn tell(line: impl Display) {
 
 /// The same behind `head`, below whose end further lines begin.
 pub(crate) fn tell_fact(head: &str, text: &str) {
+    let text = &*visible(text);
     if IS_LOGGING.load(Ordering::Relaxed) {
         tracing::info!("{head}{text}");
         return;
@@ -111,10 +148,18 @@ pub(crate) fn wrapped(columns: usize, head: &str, further: usize, text: &str) ->
     textwrap::wrap(text, options).join("\n")
 }
 
-/// Prose behind `head`; further lines begin below it.
-pub(crate) fn beside(head: &str, text: &str) -> String {
+/// Prose behind `head`, for people alone; further lines begin below it.
+pub(crate) fn prose(head: &str, text: &str) -> String {
     let columns = columns(std::io::stdout()).unwrap_or(COLUMNS).min(PROSE_COLUMNS_MAX);
     wrapped(columns, head, head.chars().count(), text)
+}
+
+/// The same of what a program may read, too: one line then.
+pub(crate) fn beside(head: &str, text: &str) -> String {
+    match columns(std::io::stdout()) {
+        Some(_) => prose(head, text),
+        None => format!("{head}{text}"),
+    }
 }
 
 /// One fact behind `head`: on one line where a program may read it, within the terminal elsewhere; further lines are so
@@ -129,17 +174,6 @@ pub(crate) fn fitted(head: &str, further: usize, text: &str) -> String {
 /// Prints a fact, see [`fitted`]; further lines begin below it.
 pub(crate) fn fact(head: &str, text: impl Display) {
     say(fitted(head, head.chars().count(), &text.to_string()));
-}
-
-/// Bytes, in the largest unit that leaves a whole part.
-pub(crate) fn bytes(count: u64) -> String {
-    match UNITS.iter().rev().find(|(_, shift)| count >= 1 << shift) {
-        None => format!("{count} B"),
-        Some((unit, shift)) if count.trailing_zeros() >= *shift => {
-            format!("{} {unit}", count >> shift)
-        }
-        Some((unit, shift)) => format!("{:.1} {unit}", count as f64 / (1u64 << shift) as f64),
-    }
 }
 
 /// A number with its thousands apart.
@@ -230,12 +264,12 @@ pub(crate) fn millis(ms: u64) -> String {
     }
 }
 
-/// A short duration as people type it, in milliseconds: `500ms`, `5s`, `1m`.
+/// A short duration as people type it, in milliseconds: `500ms`, or as [`parse_duration`] takes it.
 ///
 /// # Errors
 /// A sentence that says what is wrong.
 pub(crate) fn parse_millis(text: &str) -> Result<u32, String> {
-    let wrong = || "a time is a number and one of ms, s, m, as 5s or 500ms".to_owned();
+    let wrong = || "a time is a number and one of ms, s, m, h, d, as 5s or 500ms".to_owned();
     let ms = match text.strip_suffix("ms") {
         Some(digits) if digits.bytes().all(|byte| byte.is_ascii_digit()) => digits.parse().ok(),
         Some(_) => None,
@@ -369,6 +403,12 @@ mod tests {
         );
         // One that never ends is none.
         assert_eq!(wrapped(40, "", 0, &format!("` {}", ["word"; 9].join(" "))).lines().count(), 2);
+    }
+
+    #[test]
+    fn what_acts_on_a_terminal_is_made_visible() {
+        assert_eq!(visible("caf\u{e9} /dev/sda\n"), "caf\u{e9} /dev/sda\n");
+        assert_eq!(visible("a\u{1b}[2Jb\r\u{7}"), "a\\u001b[2Jb\\u000d\\u0007");
     }
 
     #[test]

@@ -142,8 +142,8 @@ pub struct SetPool {
     /// What of what cache devices return is checked.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub verify: Option<Verify>,
-    /// Agrees to write-back with one copy of dirty data, for the volumes to come; with `dirty_copies` 1,
-    /// for those that are written back, too.
+    /// Agrees to write-back with one copy of dirty data, for volumes that are added or set to be written back from
+    /// then on; with `dirty_copies` 1, for those that are, too.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub accept_data_loss_on_ssd_failure: Option<bool>,
     /// Only check whether it could be done.
@@ -335,6 +335,10 @@ pub struct Member {
     /// Bytes that the device has behind what the pool uses of it.
     #[serde(default)]
     pub unused_bytes: u64,
+    /// What became of it at its path while it is in use, where the next start would not find it as it is; empty if
+    /// nothing.
+    #[serde(default)]
+    pub displaced: String,
     /// What the SSD says of itself; `null` if it was not asked (yet).
     #[serde(default)]
     pub health: Option<Health>,

@@ -470,3 +470,45 @@ fn a_block_device_is_claimed_read_written_and_discarded() {
         });
     }
 }
+
+#[test]
+fn what_became_of_an_open_file_is_seen() {
+    use forebay_device::real::place::Displaced;
+    let (reactor, file) = (reactor(), TempFile::new(1 << 20));
+    let device = open(&reactor, &file, OpenOptions::default());
+    let look = || device.placed().unwrap().look(&file.0).unwrap();
+    assert_eq!(look(), None);
+    // A second name that is gone again, and another spelling of the first, mean nothing.
+    let elsewhere = file.0.with_extension("moved");
+    std::fs::hard_link(&file.0, &elsewhere).unwrap();
+    std::fs::remove_file(&elsewhere).unwrap();
+    std::os::unix::fs::symlink(&file.0, &elsewhere).unwrap();
+    assert_eq!(device.placed().unwrap().look(&elsewhere).unwrap(), None);
+    std::fs::remove_file(&elsewhere).unwrap();
+    let resize = |len| File::options().write(true).open(&file.0).unwrap().set_len(len).unwrap();
+    resize(512 << 10);
+    assert_eq!(look(), Some(Displaced::Shrunk { size_bytes: 512 << 10 }));
+    resize(2 << 20);
+    assert_eq!(look(), None);
+    std::fs::rename(&file.0, &elsewhere).unwrap();
+    assert_eq!(look(), Some(Displaced::Moved));
+    File::create_new(&file.0).unwrap().set_len(1 << 20).unwrap();
+    assert_eq!(look(), Some(Displaced::Replaced));
+    std::fs::rename(&elsewhere, &file.0).unwrap();
+    assert_eq!(look(), None);
+    std::fs::remove_file(&file.0).unwrap();
+    assert_eq!(look(), Some(Displaced::Removed));
+    File::create_new(&file.0).unwrap();
+    assert_eq!(look(), Some(Displaced::Removed));
+    device.refuse_writes(true);
+    let dynamic: &dyn BlockDevice = &device;
+    reactor.block_on(async {
+        read(dynamic, 0, 4096).await;
+        let gone = Err(IoErrorKind::Vanished.into());
+        assert_eq!(dynamic.write(0, pattern(4096, 1).freeze()).done().await, gone);
+        assert_eq!(dynamic.flush().done().await, gone);
+        device.refuse_writes(false);
+        assert_eq!(dynamic.flush().done().await, Ok(()));
+    });
+    reactor.close();
+}

@@ -151,7 +151,7 @@ impl Core {
         );
         Err(Error::new(ErrorKind::Invalid, what).hint(
             "set accept_data_loss_on_ssd_failure=true with it, or write the volume through first: \
-             `forebay volume set POOL/NAME --mode writethrough`",
+             `forebay volume set POOL/NAME writethrough`",
         ))
     }
 

@@ -28,6 +28,7 @@ use crate::member::Member;
 use crate::planted::{self, Bug};
 use crate::pool::Pool;
 use crate::segment::{Set, SetState};
+use crate::text::bytes;
 use crate::wait::TaskGuard;
 
 /// How often it is looked whether more can be emptied: what waits for a flush of its origin cannot.
@@ -200,8 +201,8 @@ impl Core {
         if beyond > 0 {
             return refused(
                 format!(
-                    "{beyond} bytes more are reserved for volumes than the cache devices that are left \
-                     can promise"
+                    "{} more are reserved for volumes than the cache devices that are left can promise",
+                    bytes(beyond)
                 ),
                 match added {
                     Some(_) => {

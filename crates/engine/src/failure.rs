@@ -26,6 +26,7 @@ use crate::ids::BLOCK_BYTES;
 use crate::member::Member;
 use crate::planted::{self, Bug};
 use crate::recovery::mappings;
+use crate::text::bytes;
 use crate::wait::yield_once;
 
 /// How a running pool stands to a member.
@@ -178,7 +179,8 @@ impl Core {
         let risk = match short {
             0 => "everything that an origin lacks has all its copies".to_owned(),
             short => {
-                format!("{short} B that origins lack have fewer copies than asked until {until}")
+                let short = bytes(short);
+                format!("{short} that origins lack have fewer copies than asked until {until}")
             }
         };
         let loss = if lost { "data is lost with it" } else { "nothing is lost" };

@@ -72,6 +72,7 @@ pub mod policy;
 pub mod pool;
 mod populate;
 mod protect;
+pub mod text;
 pub mod tuning;
 mod unreadable;
 pub mod volume;

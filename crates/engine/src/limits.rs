@@ -214,6 +214,13 @@ pub const SCRUB_READ_BLOCKS: u32 = 64;
 /// so many. It goes on, for what nobody reads is what rots unseen.
 pub const SCRUB_BUSY_PART: u32 = 10;
 
+/// Time between two events about blocks that were lost: the first is told at once, and what is found in the next ten
+/// seconds with the next, or a device that returns nothing any more pushes all other events out.
+pub const LOST_TOLD_INTERVAL: Nanos = 10 * SECOND;
+
+/// Places that such an event names: as many as fit with its other words into the 1 KiB that are kept of it.
+pub const LOST_PLACES_MAX: usize = 16;
+
 /// Blocks between two live runs of a record up to which one device read takes both (64 KiB): they
 /// take about as long as another read.
 pub const WALK_GAP_BLOCKS_MAX: u32 = 16;

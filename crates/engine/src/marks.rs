@@ -25,6 +25,7 @@ use crate::format::Root;
 use crate::ids::{BLOCK_BYTES, Location, VolumeId};
 use crate::planted::{self, Bug};
 use crate::recovery::mappings;
+use crate::text::bytes;
 use crate::wait::{TaskGuard, yield_once};
 
 /// The root that notes what is lost, durable in slot 0 of all members that serve.
@@ -167,7 +168,7 @@ impl Core {
         let of = |id: VolumeId| superblock.volumes.iter().find(|v| v.id == id);
         let each = lost.iter().map(|(&id, blocks)| {
             let name = of(id).map_or_else(String::new, |v| v.name.clone());
-            format!("{} B of volume \"{name}\"", blocks * BLOCK_BYTES)
+            format!("{} of volume \"{name}\"", bytes(blocks * BLOCK_BYTES))
         });
         let each: Vec<_> = each.collect();
         format!(

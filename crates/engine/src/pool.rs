@@ -552,7 +552,8 @@ impl Pool {
         }
         let origin = &spec.origin;
         if !(1..=ORIGIN_BYTES_MAX).contains(&origin.len()) || origin.chars().any(char::is_control) {
-            return Err(invalid("the origin's designation cannot be used", "use 1 to 511 bytes"));
+            let how = "use 1 to 511 bytes, none of them a control character, as a new line is";
+            return Err(invalid("the origin's designation cannot be used", how));
         }
         crate::populate::check_cache_block(spec.cache_block_bytes)?;
         crate::populate::check(spec.settings.populate, spec.mode)?;

@@ -48,6 +48,12 @@ pub struct Pull {
 }
 
 impl Pool {
+    /// Whether the witness could not be written the last time: volumes that are clean are written through until it
+    /// can.
+    pub fn is_unwitnessed(&self) -> bool {
+        self.core.witness_lags.get()
+    }
+
     /// What would be if a member were pulled now.
     ///
     /// # Errors

@@ -176,12 +176,17 @@ impl Core {
         match next {
             Redundancy::Protected if now == Redundancy::Protecting => {
                 planted::seen("protection: clean");
-                self.event(EventKind::ProtectedClean, format!(
-                    "every origin has all of its data: the loss of another cache device loses none. \
+                let has_lost = self.lost.borrow().values().any(|blocks| *blocks > 0);
+                let what = if has_lost { "what is left" } else { "all of its data" };
+                self.event(
+                    EventKind::ProtectedClean,
+                    format!(
+                        "every origin has {what}: the loss of another cache device loses none. \
                      Members: {} for {} copies of dirty data",
-                    self.named_count(),
-                    self.dirty_copies()
-                ));
+                        self.named_count(),
+                        self.dirty_copies()
+                    ),
+                );
             }
             Redundancy::Returning => planted::seen("protection: members enough again"),
             _ => {}

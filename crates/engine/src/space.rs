@@ -30,6 +30,7 @@ use crate::limits::{
 };
 use crate::planted::{self, Bug, seen};
 use crate::segment::Set;
+use crate::text::bytes;
 use crate::volume::VolumeState;
 use crate::wait::{TaskMutex, yield_once};
 
@@ -258,17 +259,21 @@ impl Core {
             |what: String, hint: String| Err(Error::new(ErrorKind::Invalid, what).hint(hint));
         let segments = self.tuning.space_segments_min;
         let enough = format!(
-            "use at least {least} bytes, {segments} segments of this pool, or `off` for none"
+            "use at least {}, {segments} segments of this pool, or `off` for none",
+            bytes(least)
         );
         if (1..least).contains(&reservation) {
-            return invalid(format!("a reservation of {reservation} bytes is too small"), enough);
+            let what = format!("a reservation of {} is too small", bytes(reservation));
+            return invalid(what, enough);
         }
         if (1..least).contains(&limit) {
-            return invalid(format!("a limit of {limit} bytes is too small"), enough);
+            return invalid(format!("a limit of {} is too small", bytes(limit)), enough);
         }
         if limit > 0 && reservation > limit {
             let what = format!(
-                "a volume with a limit of {limit} bytes cannot have {reservation} bytes reserved"
+                "a volume with a limit of {} cannot have {} reserved",
+                bytes(limit),
+                bytes(reservation)
             );
             return invalid(what, "make the limit larger, or the reservation smaller".to_owned());
         }
@@ -281,10 +286,11 @@ impl Core {
         let reservable = Self::reservable_of(self.promised_blocks()) * BLOCK_BYTES;
         let left = reservable.saturating_sub(reserved_for(false));
         if reservation > left.max(reserved_for(true)) {
-            let what = format!("{reservation} bytes cannot be reserved: {left} bytes are left");
+            let (wanted, left) = (bytes(reservation), bytes(left));
+            let what = format!("{wanted} cannot be reserved: {left} are left");
             let hint = format!(
-                "all reservations of this pool may have {reservable} bytes together; make others \
-                 smaller, or add a cache device"
+                "all reservations of this pool may have {} together; make others smaller, or add a cache device",
+                bytes(reservable)
             );
             return invalid(what, hint);
         }

@@ -387,18 +387,26 @@ impl Core {
         self.write_superblocks(|superblock| mark_dirty(superblock, v, false)).await
     }
 
-    /// Changes how a volume is served.
-    pub(crate) async fn set_mode(&self, v: &Rc<VolumeState>, mode: Mode) -> Result<()> {
+    /// Changes how a volume is served; `agrees` that what is written back may have one copy.
+    pub(crate) async fn set_mode(
+        &self,
+        v: &Rc<VolumeState>,
+        mode: Mode,
+        agrees: bool,
+    ) -> Result<()> {
         let _control = self.control.lock().await;
-        check_mode(mode, self.dirty_copies(), v.accept_single_copy.get())?;
+        let accepts = v.accept_single_copy.get() || (agrees && mode.writes_back());
+        check_mode(mode, self.dirty_copies(), accepts)?;
         crate::populate::check(v.settings.get().populate, mode)?;
         self.write_superblocks(|superblock| {
             for record in superblock.volumes.iter_mut().filter(|record| record.id == v.id) {
                 record.mode = mode;
+                record.accept_single_copy = accepts;
             }
         })
         .await?;
         v.mode.set(mode);
+        v.accept_single_copy.set(accepts);
         self.start_counting(v);
         self.housekeeping.wake_all();
         Ok(())
@@ -470,6 +478,7 @@ pub(crate) fn check_mode(mode: Mode, dirty_copies: u8, accept_single_copy: bool)
     }
     let what = "writing back with one dirty copy loses data when the SSD dies";
     Err(Error::new(ErrorKind::Invalid, what).hint(
-        "use two cache devices with --dirty-copies 2, or say --accept-data-loss-on-ssd-failure",
+        "use two cache devices and two dirty copies, or agree to it: --accept-data-loss-on-ssd-failure where the \
+         volume is added, or `forebay pool set POOL accept_data_loss_on_ssd_failure=true`",
     ))
 }

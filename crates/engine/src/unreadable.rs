@@ -29,10 +29,12 @@ use crate::event::EventKind;
 use crate::format::{EntryKind, Layout, State, Stream};
 use crate::ids::{BLOCK_BYTES, Location, SECTORS_ALL, SegmentId, VolumeId};
 use crate::index::Mapping;
+use crate::limits::{LOST_PLACES_MAX, LOST_TOLD_INTERVAL};
 use crate::log::{append_error, new_entry};
 use crate::member::Member;
 use crate::planted::{self, Bug, seen};
 use crate::scrub::Inspection;
+use crate::text::bytes;
 use crate::volume::VolumeState;
 
 /// Rest of who cannot tell what is good, before the next look.
@@ -252,7 +254,10 @@ impl Core {
             return Ok(());
         }
         self.log_lost(volume, &lost).await?;
-        self.tell_damaged(volume, &lost);
+        let blocks = lost.iter().map(|(_, count)| u64::from(*count)).sum();
+        self.tell_flushes(&BTreeMap::from([(volume, blocks)]));
+        self.scrub.untold.borrow_mut().entry(volume).or_default().extend(lost);
+        self.tell_damaged();
         Ok(())
     }
 
@@ -272,23 +277,30 @@ impl Core {
         self.flush_members().await
     }
 
-    fn tell_damaged(&self, volume: VolumeId, lost: &[(u64, u32)]) {
-        // At a start no origin is attached yet.
-        let name = {
-            let superblock = self.superblock.borrow();
-            let of = superblock.volumes.iter().find(|v| v.id == volume);
-            of.map_or_else(|| volume.0.to_string(), |v| v.name.clone())
-        };
-        for &(first, count) in lost {
-            let (at, bytes) = (first * BLOCK_BYTES, u64::from(count) * BLOCK_BYTES);
+    /// Tells what was lost since it was told last: of a device that returns nothing any more it is found in many small
+    /// parts.
+    pub(crate) fn tell_damaged(&self) {
+        let now = self.rt.now();
+        let is_early = self.scrub.told.get().is_some_and(|told| now < told + LOST_TOLD_INTERVAL);
+        if self.scrub.untold.borrow().is_empty() || (is_early && !self.is_scrub_over()) {
+            return;
+        }
+        self.scrub.told.set(Some(now));
+        for (volume, runs) in self.scrub.untold.take() {
+            // At a start no origin is attached yet.
+            let name = {
+                let superblock = self.superblock.borrow();
+                let of = superblock.volumes.iter().find(|v| v.id == volume);
+                of.map_or_else(|| volume.0.to_string(), |v| v.name.clone())
+            };
             let what = format!(
-                "{bytes} B of volume \"{name}\" at {at} are good in no copy, its origin lacks them, and they \
-                 are lost: reading them fails until they are overwritten"
+                "{} of volume \"{name}\" are good in no copy, its origin lacks them, and they are lost: reading \
+                 them fails until they are overwritten; {}",
+                bytes(runs.values().map(|count| u64::from(*count) * BLOCK_BYTES).sum()),
+                places(&runs)
             );
             self.volume_event(EventKind::DamageUnhealed, &name, what);
         }
-        let blocks = lost.iter().map(|(_, count)| u64::from(*count)).sum();
-        self.tell_flushes(&BTreeMap::from([(volume, blocks)]));
     }
 
     /// What of a run that could not be read can be read after all; nothing if it has changed meanwhile, or what is
@@ -346,5 +358,38 @@ impl Core {
     /// Waits until what is lost is durably noted.
     pub(crate) async fn until_losses_noted(&self) {
         self.quiet.until(|| self.losing.get() == 0 || self.latched.get()).await;
+    }
+}
+
+/// Where runs of blocks are, as a sentence: byte offsets and lengths.
+fn places(runs: &BTreeMap<u64, u32>) -> String {
+    let mut joined: Vec<(u64, u64)> = Vec::new();
+    for (&first, &count) in runs {
+        let (at, len) = (first * BLOCK_BYTES, u64::from(count) * BLOCK_BYTES);
+        match joined.last_mut() {
+            Some((start, all)) if *start + *all >= at => *all = (*all).max(at + len - *start),
+            _ => joined.push((at, len)),
+        }
+    }
+    let one = |(at, len): &(u64, u64)| format!("{} from byte {at} on", bytes(*len));
+    let named: Vec<_> = joined.iter().take(LOST_PLACES_MAX).map(one).collect();
+    let more = match joined.len() - named.len() {
+        0 => String::new(),
+        more => format!(", and {more} more places"),
+    };
+    format!("they are {}{more}", named.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_that_touch_are_one_and_not_all_are_named() {
+        let runs = BTreeMap::from([(8, 2), (10, 1), (64, 256)]);
+        assert_eq!(places(&runs), "they are 12 KiB from byte 32768 on, 1 MiB from byte 262144 on");
+        let many: BTreeMap<u64, u32> = (0..100).map(|i| (i << 40, 1)).collect();
+        let text = places(&many);
+        assert!(text.ends_with(", and 84 more places") && text.len() < 800, "{text}");
     }
 }

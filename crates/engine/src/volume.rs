@@ -715,12 +715,12 @@ impl Volume {
         self.core.clear_may_be_dirty(&self.state).await
     }
 
-    /// Whether [`Volume::set_mode`] would take a mode.
+    /// Whether [`Volume::set_mode_agreed`] would take a mode.
     ///
     /// # Errors
     /// If it is not available, or not safe and that was not agreed to.
-    pub fn check_mode(&self, mode: Mode) -> Result<()> {
-        let accepted = self.state.accept_single_copy.get();
+    pub fn check_mode(&self, mode: Mode, agrees: bool) -> Result<()> {
+        let accepted = agrees || self.state.accept_single_copy.get();
         crate::superblock::check_mode(mode, self.core.dirty_copies(), accepted)?;
         crate::populate::check(self.settings().populate, mode)
     }
@@ -772,8 +772,17 @@ impl Volume {
     /// # Errors
     /// If the mode is not available or the superblocks cannot be written.
     pub async fn set_mode(&self, mode: Mode) -> Result<()> {
+        self.set_mode_agreed(mode, false).await
+    }
+
+    /// The same; `agrees` says that what is written back may have one copy of dirty data, and die with its SSD.
+    /// That stays agreed.
+    ///
+    /// # Errors
+    /// Those of [`Volume::set_mode`], but for what is agreed.
+    pub async fn set_mode_agreed(&self, mode: Mode, agrees: bool) -> Result<()> {
         let _request = self.begin().await?;
-        self.core.set_mode(&self.state, mode).await
+        self.core.set_mode(&self.state, mode, agrees).await
     }
 }
 

@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::say_json;
 use crate::Result;
 use crate::failure::Failure;
-use crate::text::{beside, say};
+use crate::text::{prose, say};
 
 /// See the head of the file.
 #[derive(Args)]
@@ -111,6 +111,17 @@ pub(crate) const CODES: &[Code] = &[
         "A cache device failed on a write or a flush, returned nothing any more, or did not answer in time, while the pool was in use, and the pool goes on without it for good. The text says whether anything is lost, how much dirty data has fewer copies than asked, and until when.",
         "The next device that fails may take dirty data, until all of it has its copies again or is destaged; the text says how much and until when.",
         "Leave the other devices in place until `copies-restored`, or until nothing is dirty. Take the failed one away; if it comes back it is stale and is not used.",
+    ),
+    risky(
+        "member-displaced",
+        "The file of a cache device, or of a spare, was removed, moved, replaced or shortened while the pool uses it; the text says which. It is used as before.",
+        "None while the daemon runs. The next start does not find it: what is dirty on it alone is lost then.",
+        "Before the daemon ends: move it back to its path; or, if it was removed, put another one in its place: `forebay pool device replace POOL OLD NEW`.",
+    ),
+    safe(
+        "member-in-place",
+        "A cache device that was `member-displaced` is at its path again.",
+        "Nothing.",
     ),
     risky(
         "ssd-warning",
@@ -342,7 +353,7 @@ pub(crate) const CODES: &[Code] = &[
     ),
     risky(
         "damage-unhealed",
-        "Dirty data can be read from none of its copies, or is damaged in all of them, and its origin has an older version. The blocks that the text names are lost: reading them fails until they are overwritten, over restarts, too; what is older is never read instead. The next FLUSH of each client fails, once. All else is served.",
+        "Dirty data can be read from none of its copies, or is damaged in all of them, and its origin has an older version. They are lost: reading them fails until they are overwritten, over restarts, too; what is older is never read instead. The text says how much was found in the last ten seconds, and at which bytes, the first 16 places. The next FLUSH of each client fails, once. All else is served.",
         "Those blocks are lost; nothing else is.",
         "Write it anew through the volume, in whole blocks of 4 KiB, from a backup; if older data is better than an error, `forebay volume accept-lost`. Replace the device if it goes on: bring its data home first (`forebay volume flush`).",
     ),
@@ -398,9 +409,9 @@ pub(crate) const CODES: &[Code] = &[
     ),
     risky(
         "origin-missing",
-        "The origin of a volume cannot be used.",
-        "None for data: what is dirty is as safe as the cache devices. The volume is not served meanwhile; one whose origin is behind NBD is, as far as it is cached.",
-        "Attach it at its path; the daemon looks every second, and if something else is wrong with it every ten. One that does not answer (a dead path, a hung file system) comes online when it does. If it is an export of another server, look there: the text says what is wrong.",
+        "The origin of a volume cannot be used; or it is in use, and not at its path any more: somebody has removed, moved, replaced or shortened its file.",
+        "None for data that is dirty: it is as safe as the cache devices. The volume is not served meanwhile; one whose origin is behind NBD is, as far as it is cached, and one that was moved or removed is as before. A file that was removed is gone when the daemon ends: nothing more is written to it, what clients write stays dirty, and what is not to be cached fails.",
+        "Attach it at its path; the daemon looks every second, and if something else is wrong with it every ten. One that does not answer (a dead path, a hung file system) comes online when it does. If it is an export of another server, look there: the text says what is wrong. One that was moved: move it back. One that was removed: leave the daemon running, end its clients, find the file with `ls -l /proc/$(pidof forebay)/fd | grep deleted`, copy it back with `cp --sparse=always /proc/$(pidof forebay)/fd/NUMBER PATH`, then restart the daemon.",
     ),
     risky(
         "origin-refused",
@@ -602,9 +613,9 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     } else {
         for Code { code, means, risk, action } in wanted {
             say(code);
-            say(beside("  means   ", means));
-            say(beside("  risk    ", risk));
-            say(beside("  action  ", action));
+            say(prose("  means   ", means));
+            say(prose("  risk    ", risk));
+            say(prose("  action  ", action));
         }
     }
     Ok(())

@@ -170,7 +170,13 @@ impl Daemon<'_> {
         let (mut elapsed, mut is_cancelled, mut pause) = (0, false, POLL_FIRST);
         while job.item.state == JobState::Running {
             if self.client.pause(pause, &mut interrupts) {
-                if joined || is_cancelled {
+                if joined {
+                    progress.finish();
+                    return Err(Failure::new("it goes on, for somebody else has begun it")
+                        .on(&job.item.what)
+                        .hint(format!("to end it: `forebay job cancel {}`", job.item.number)));
+                }
+                if is_cancelled {
                     progress.finish();
                     tell(format_args!("{} goes on; see `forebay job list`", job.item.what));
                     std::process::exit(EXIT_INTERRUPTED);

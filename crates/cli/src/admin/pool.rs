@@ -11,6 +11,7 @@ use forebay_control::api::{
 };
 use forebay_control::name::Name;
 use forebay_control::profile::Profile;
+use forebay_device::real::open::typed;
 
 use super::{Asking, Daemon, absolute, confirm, table};
 use crate::Result;
@@ -718,12 +719,17 @@ pub(super) fn print_pool(pool: &Pool) {
         };
         let slow = if member.slow { "; much slower than the others" } else { "" };
         let seen = if member.state.is_there() { "" } else { " (was there last)" };
-        let what = format!("{place}{seen}  {}{damaged}{slow}", member.id);
+        let displaced = match member.displaced.as_str() {
+            "" => String::new(),
+            how => format!("; {how}"),
+        };
+        let what = format!("{place}{seen}  {}{damaged}{slow}{displaced}", member.id);
         fact(&format!("ssd      {state:8} "), what);
         if member.unused_bytes > 0 {
             let unused = text::bytes(member.unused_bytes);
+            let at = member.path.as_deref().map_or("-".to_owned(), typed);
             let grow = format!(
-                "{unused} of it are not used: `forebay pool device grow {} {place}`",
+                "{unused} of it are not used: `forebay pool device grow {} {at}`",
                 pool.name
             );
             say(text::beside("         ", &grow));

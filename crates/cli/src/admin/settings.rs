@@ -1,35 +1,37 @@
 //! Settings of a pool as people write them.
 
+use forebay_control::api::SetPool;
+
 use crate::Result;
 use crate::failure::Failure;
 use crate::text::{self, parse_bytes, parse_millis};
 
-/// What can be set of a pool, and the field of the API that it is.
-const KEYS: [(&str, &str); 10] = [
-    ("dirty_copies", "dirty_copies"),
-    ("clean_copies", "clean_copies"),
-    ("profile", "profile"),
-    ("ram", "ram_bytes"),
-    ("device_deadline", "device_deadline_ms"),
-    ("scrub_rate", "scrub_rate_bytes_per_s"),
-    ("verify", "verify"),
-    ("write_budget", "write_budget_bytes_per_day"),
-    ("write_amplification_max_percent", "write_amplification_max_percent"),
-    ("accept_data_loss_on_ssd_failure", "accept_data_loss_on_ssd_failure"),
+/// What can be set of a pool, the field of the API that it is, and what may be written behind it.
+const KEYS: [(&str, &str, &str); 10] = [
+    ("dirty_copies", "dirty_copies", "1..3"),
+    ("clean_copies", "clean_copies", "1..2"),
+    ("profile", "profile", "raid1"),
+    ("ram", "ram_bytes", "4G"),
+    ("device_deadline", "device_deadline_ms", "5s"),
+    ("scrub_rate", "scrub_rate_bytes_per_s", "8M"),
+    ("verify", "verify", "off|reads"),
+    ("write_budget", "write_budget_bytes_per_day", "100G"),
+    ("write_amplification_max_percent", "write_amplification_max_percent", "100..400"),
+    ("accept_data_loss_on_ssd_failure", "accept_data_loss_on_ssd_failure", "true|false"),
 ];
 
 /// What cannot be set: the daemon says why.
 const FIXED: [&str; 4] = ["name", "ssds", "segment_bytes", "index_bytes_max"];
 
-/// The key that is meant, also if it is written as an option or as the field, and its field.
-fn named(key: &str) -> Result<(&'static str, &'static str)> {
+/// The key that is meant, also if it is written as an option or as the field, its field, and its form.
+fn named(key: &str) -> Result<(&'static str, &'static str, &'static str)> {
     let plain = key.replace('-', "_");
-    let fixed = FIXED.into_iter().map(|name| (name, name));
+    let fixed = FIXED.into_iter().map(|name| (name, name, ""));
     let mut known = KEYS.into_iter().chain(fixed);
-    known.find(|(name, field)| plain == *name || plain == *field).ok_or_else(|| {
-        let all = KEYS.into_iter().flat_map(|(name, field)| [name, field]);
+    known.find(|(name, field, _)| plain == *name || plain == *field).ok_or_else(|| {
+        let all = KEYS.into_iter().flat_map(|(name, field, _)| [name, field]);
         let nearest = text::nearest(&plain, all);
-        let names = KEYS.map(|(name, _)| name).join(", ");
+        let names = KEYS.map(|(name, ..)| name).join(", ");
         Failure::new(format!("there is no setting \"{key}\" of a pool"))
             .hint(format!("{nearest}there are {names}"))
     })
@@ -45,10 +47,10 @@ fn size(key: &str, text: &str, example: &str) -> Result<serde_json::Value> {
 }
 
 /// A short time as people write it.
-fn time(key: &str, text: &str) -> Result<serde_json::Value> {
+fn time(key: &str, text: &str, example: &str) -> Result<serde_json::Value> {
     let ms = parse_millis(text).map_err(|why| {
         Failure::new(format!("{key}={text} is no time: {why}"))
-            .hint(format!("write it as {key}=5s"))
+            .hint(format!("write it as {key}={example}"))
     })?;
     Ok(ms.into())
 }
@@ -64,18 +66,21 @@ pub(super) fn of_pool(
             return Err(Failure::new(format!("\"{setting}\" sets nothing"))
                 .hint("write KEY=VALUE, as write_amplification_max_percent=200"));
         };
-        let (name, field) = named(key)?;
+        let (name, field, form) = named(key)?;
         let value = match name {
-            "ram" => size(name, value, "4G")?,
-            "scrub_rate" => size(name, value, "8M")?,
+            "ram" | "scrub_rate" => size(name, value, form)?,
             "write_budget" => super::wear::parse(value, capacity)?.into(),
             // A number of milliseconds, too, is taken by the field's own name.
-            "device_deadline" if key.replace('-', "_") == name => time(name, value)?,
+            "device_deadline" if key.replace('-', "_") == name => time(name, value, form)?,
             _ => serde_json::from_str(value).unwrap_or_else(|_| value.into()),
         };
-        let key = field.to_owned();
-        if body.insert(key.clone(), value).is_some() {
-            return Err(Failure::new(format!("{key} is set twice")).hint("set it once"));
+        let alone = serde_json::json!({ field: &value });
+        if let Err(why) = serde_json::from_value::<SetPool>(alone) {
+            return Err(Failure::new(format!("{setting} cannot be set: {why}"))
+                .hint(format!("write it as {name}={form}")));
+        }
+        if body.insert(field.to_owned(), value).is_some() {
+            return Err(Failure::new(format!("{name} is set twice")).hint("set it once"));
         }
     }
     Ok(body)
@@ -91,7 +96,7 @@ mod tests {
 
     #[test]
     fn a_key_with_two_letters_swapped_or_one_wrong_is_known_again() {
-        for (key, _) in KEYS {
+        for (key, ..) in KEYS {
             for wrong in text::slips(key) {
                 let failure = of(&format!("{wrong}=1")).expect_err(&wrong);
                 let meant = format!("did you mean {key}? ");
@@ -117,5 +122,10 @@ mod tests {
         assert_eq!(of("profile=raid1").unwrap()["profile"], "raid1");
         assert!(of("archive=1").unwrap_err().hint_text().starts_with("there are dirty_copies, "));
         assert!(of("ram").unwrap_err().what().contains("sets nothing"));
+        for (wrong, form) in [("verify=yes", "off|reads"), ("dirty_copies=x", "1..3")] {
+            let failure = of(wrong).unwrap_err();
+            assert!(failure.what().starts_with(&format!("{wrong} cannot be set: ")), "{failure:?}");
+            assert!(failure.hint_text().ends_with(form), "{failure:?}");
+        }
     }
 }

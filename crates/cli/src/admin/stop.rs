@@ -59,6 +59,8 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         return daemon.plan(&Change::Stop(body));
     }
     let status: Status = daemon.get("/api/v1/status")?;
+    let usage = status.pools.iter().filter_map(|pool| pool.usage.as_ref());
+    let lost: u64 = usage.map(|usage| usage.lost_bytes).sum();
     let clients: usize = status.exports.iter().map(|export| export.clients).sum();
     if clients > 0 {
         let what = format!("\"stop\" cuts off the daemon's clients, {clients} at the moment");
@@ -70,6 +72,10 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     }
     wait(&daemon, stopping.pid)?;
     daemon.print(&stopping, |stopping| match (&stopping.job, stopping.dirty_bytes) {
+        (Some(_), _) if lost > 0 => tell(format_args!(
+            "the daemon has stopped; every origin has what is left, and {} are lost",
+            text::bytes(lost)
+        )),
         (Some(_), _) => tell("the daemon has stopped; every origin has all of its data"),
         (None, 0) => tell("the daemon has stopped"),
         (None, dirty) => tell(format_args!(

@@ -34,7 +34,7 @@ pub(crate) enum Command {
         #[arg(long, value_name = "PROFILE", value_parser = str::parse::<CacheProfile>)]
         profile: Option<CacheProfile>,
         /// Bring a missed read in with the Nth read of its cache block, 1 to 4 [default: the profile's]
-        #[arg(long, value_name = "N", value_parser = parse_count)]
+        #[arg(long, value_name = "N", value_parser = parse_read_count)]
         populate_on_read: Option<u8>,
         /// The same of writes; with 0, in modes readonly and writethrough, they bring in nothing
         #[arg(long, value_name = "N", value_parser = parse_count)]
@@ -197,6 +197,13 @@ pub(crate) enum Setting {
     Key(SetVolumeSettings),
 }
 
+fn parse_read_count(text: &str) -> std::result::Result<u8, String> {
+    if text == "0" {
+        return Err("it is 1 to 4; mode writeonly is for reads that bring in nothing".to_owned());
+    }
+    whole(1..=COUNT_MAX)(text)
+}
+
 fn parse_count(text: &str) -> std::result::Result<u8, String> {
     whole(..=COUNT_MAX)(text)
 }
@@ -243,7 +250,7 @@ fn parse_setting(text: &str) -> std::result::Result<Setting, String> {
         }
         "profile" => SetVolumeSettings { profile: Some(value.parse()?), ..nothing },
         "populate_on_read" => {
-            SetVolumeSettings { populate_on_read: Some(parse_count(value)?), ..nothing }
+            SetVolumeSettings { populate_on_read: Some(parse_read_count(value)?), ..nothing }
         }
         "populate_on_write" => {
             SetVolumeSettings { populate_on_write: Some(parse_count(value)?), ..nothing }
@@ -402,15 +409,18 @@ pub(crate) fn run(command: Command, asking: &Asking) -> Result<()> {
         }
         Command::Remove { volume, yes, dry_run: false } => {
             let known: One<Volume> = daemon.get(&at(&volume))?;
-            let origin = known.item.origin;
+            let (origin, state) = (known.item.origin, known.item.state);
             let what = format!("Volume \"{volume}\" goes; its data stays, on {origin}");
             confirm("the name of the volume", &volume.to_string(), &what, yes)?;
             let job: One<Job> = daemon.delete(&at(&volume))?;
             let job = daemon.follow(job)?;
-            daemon.print(&job, |_| {
-                tell(format_args!(
+            daemon.print(&job, |_| match state {
+                VolumeState::Online => tell(format_args!(
                     "volume \"{volume}\" is gone; {origin} is the plain disk with all of its data"
-                ));
+                )),
+                _ => tell(format_args!(
+                    "volume \"{volume}\" is gone; the pool had nothing that its origin, {origin}, lacks"
+                )),
             });
         }
     }

@@ -21,6 +21,7 @@ use std::rc::Rc;
 
 use clap::{Args, ValueEnum};
 use forebay_control::api::SCHEMA;
+use forebay_device::real::open::open;
 use forebay_device::real::reactor::{Config, Reactor};
 use forebay_lab::machine;
 use serde_json::{Value, json};
@@ -34,6 +35,7 @@ use crate::admin::say_json;
 use crate::failure::Failure;
 use crate::host::end_on_signals;
 use crate::origin;
+use crate::remote;
 use crate::text::{self, parse_bytes, parse_duration, say, tell, whole};
 
 /// Smallest cache: a pool has at least so many of the smallest segments.
@@ -239,6 +241,7 @@ impl Options {
             }
             Origin::Given(place) => self.check_given(place)?,
         }
+        self.ab.as_deref().map_or(Ok(()), check_build)?;
         if let Some(page) = self.html.as_deref().and_then(Path::parent) {
             let dir = if page.as_os_str().is_empty() { Path::new(".") } else { page };
             if !dir.is_dir() {
@@ -272,8 +275,24 @@ impl Options {
                  for a modelled one",
             ));
         }
+        if remote::place(place)?.is_none() {
+            // That it is there, and nobody has it; it is opened again when it is its turn.
+            open(Path::new(place), &origin::options())?;
+        }
         Ok(())
     }
+}
+
+/// Refuses what is no build of Forebay.
+fn check_build(path: &Path) -> Result<()> {
+    let told = std::process::Command::new(path).arg("--version").output();
+    let why = match told {
+        Ok(output) if output.stdout.starts_with(b"forebay ") => return Ok(()),
+        Ok(_) => "it does not say which version it is".to_owned(),
+        Err(error) => error.to_string(),
+    };
+    Err(Failure::new(format!("{} is no build of Forebay: {why}", path.display()))
+        .hint("give --ab the path of another `forebay`"))
 }
 
 /// Job files have words of their own for other characters, and so have URIs.

@@ -75,7 +75,8 @@ pub(super) fn members_of(
         let id = member.device.to_string();
         let known = || record.and_then(|record| record.places.get(&id)).cloned();
         let path = place.map(|found| found.path.clone()).or_else(known);
-        Member { id, path, state, damaged_blocks: 0, slow: false, unused_bytes: 0, health: None }
+        let (damaged_blocks, slow, unused_bytes, displaced, health) = Default::default();
+        Member { id, path, state, damaged_blocks, slow, unused_bytes, displaced, health }
     });
     members.collect()
 }
@@ -103,7 +104,11 @@ fn tell_of_members(open: &Open, members: &mut [Member]) {
         all.iter().find(|(known, _)| known.to_string() == id).map_or(0, |(_, amount)| *amount)
     };
     let (damaged, unused) = (pool.damaged_blocks(), pool.unused_bytes());
+    let files = open.members.borrow();
     for member in members {
+        let file = member.path.as_ref().and_then(|path| files.file(path));
+        let displaced = file.and_then(|file| file.displaced());
+        member.displaced = displaced.map_or(String::new(), |how| how.to_string());
         member.damaged_blocks = of(&damaged, &member.id);
         member.unused_bytes = of(&unused, &member.id);
         member.slow = slow.iter().any(|id| id.to_string() == member.id);
@@ -231,6 +236,7 @@ impl Daemon {
                     damaged_blocks: 0,
                     slow: false,
                     unused_bytes: 0,
+                    displaced: String::new(),
                     health: None,
                 })
                 .collect(),

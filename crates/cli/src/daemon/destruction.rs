@@ -67,7 +67,7 @@ impl Daemon {
             Err(_) => 0,
         };
         let job = self.jobs.begin(aim, left, |job| async move {
-            it.bring_home(&job, &volumes).await?;
+            it.bring_all_home(&job, &volumes).await?;
             let _held = job.unless_cancelled(it.changing.lock()).await.ok_or_else(cancelled)?;
             if job.is_cancelled() {
                 return Err(cancelled());
@@ -77,10 +77,10 @@ impl Daemon {
         Ok(self.jobs.look(&job))
     }
 
-    async fn bring_home(&self, job: &Job, volumes: &[VolumeName]) -> Result<()> {
+    async fn bring_all_home(&self, job: &Job, volumes: &[VolumeName]) -> Result<()> {
         for name in volumes {
             let volume = self.open(name.pool.as_str())?.1.volume(name)?;
-            job.unless_cancelled(volume.destage()).await.ok_or_else(cancelled)??;
+            self.destage(job, name, &volume).await?;
         }
         Ok(())
     }

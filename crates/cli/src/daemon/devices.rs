@@ -7,6 +7,7 @@ use forebay_control::api;
 use forebay_control::error::Code;
 use forebay_control::name::Name;
 use forebay_device::BlockDevice;
+use forebay_device::real::open::typed;
 use forebay_engine::Departure;
 use forebay_engine::format::Superblock;
 use forebay_engine::ids::DeviceId;
@@ -41,7 +42,7 @@ fn fill_behind(path: &Path, used: u64, size: u64) -> String {
     format!(
         "write its new part in full, and nothing before it: `dd if=/dev/zero of={} bs=1M \
          iflag=count_bytes oflag=seek_bytes conv=notrunc seek={used} count={more}`",
-        path.display()
+        typed(path)
     )
 }
 

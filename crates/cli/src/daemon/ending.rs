@@ -77,13 +77,14 @@ impl Daemon {
     }
 
     /// What an end would do.
-    pub(super) fn plan_stop(&self, body: &api::Stop) -> Result<Plan> {
+    pub(super) async fn plan_stop(&self, body: &api::Stop) -> Result<Plan> {
         let clients = self.describe_exports().iter().map(|export| export.clients).sum();
         let dirty = text::bytes(self.dirty_bytes());
         let mut steps = Vec::new();
         if body.destage {
             self.jobs.join(&Aim::Stop)?;
             self.refuse_stranded()?;
+            self.refuse_any_displaced().await?;
             steps.push(format!(
                 "{dirty} go to the origins first, most of them while clients go on; if that fails, or is \
                  cancelled, the daemon serves as before"
@@ -179,6 +180,7 @@ impl Daemon {
     /// The job of `stop --destage`: most of it while clients go on, the rest without them. If it is
     /// cancelled or fails, the daemon serves as before.
     async fn destage_all(self: &Rc<Self>, job: &Job) -> Result<()> {
+        self.refuse_any_displaced().await?;
         let most = race(self.destage_online(), self.until_rest());
         let most = job.unless_cancelled(most).await.ok_or_else(cancelled)?;
         most.unwrap_or(Ok(()))?;
@@ -190,6 +192,7 @@ impl Daemon {
         let finish = async {
             self.refuse_stranded()?;
             self.destage_online().await?;
+            self.refuse_any_displaced().await?;
             match self.dirty_bytes() {
                 0 => Ok(()),
                 left => Err(Failure::coded(

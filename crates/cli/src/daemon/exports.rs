@@ -88,19 +88,38 @@ impl Daemon {
             None => return Err(Failure::coded(Code::NotFound, "its volume is gone")),
         };
         let (terms, places) = self.terms(record)?;
-        let failed = |error| Failure::system("go on with the socket that was passed in", &error);
-        let doors = match self.shelf.door(&self.reactor, name, &places).map_err(failed)? {
-            Some(doors) => doors,
-            None => {
-                let volume = record.volume.as_str();
-                let doors = Doors::open_within(&self.reactor, volume, &places, patience).await?;
-                self.shelf.keep_doors(name, &doors);
-                doors
-            }
-        };
+        let (doors, is_new) = self.doors(name, &places, patience).await?;
+        if is_new {
+            self.shelf.keep_doors(name, &doors);
+        }
         let readers = open.members.borrow().readers_for(&self.crew)?;
         let readers = (open.pool.superblock().pool, readers);
         Host::start(&self.reactor, doors, readers, &volume, &terms, &self.crew).await
+    }
+
+    /// Where clients of an export can connect, and whether they could not before.
+    async fn doors(
+        &self,
+        name: &VolumeName,
+        places: &Places<'_>,
+        patience: Nanos,
+    ) -> Result<(Doors, bool)> {
+        let failed = |error| Failure::system("go on with the socket that was passed in", &error);
+        if let Some(doors) = self.shelf.door(&self.reactor, name, places).map_err(failed)? {
+            return Ok((doors, false));
+        }
+        let volume = name.volume.as_str();
+        Ok((Doors::open_within(&self.reactor, volume, places, patience).await?, true))
+    }
+
+    /// Refuses an export that could not be served: its door is opened, and closed at once.
+    pub(super) async fn check_export(
+        &self,
+        name: &VolumeName,
+        record: &ExportRecord,
+    ) -> Result<()> {
+        let (_, places) = self.terms(record)?;
+        self.doors(name, &places, 0).await.map(drop)
     }
 
     /// How and where an export is to be served.

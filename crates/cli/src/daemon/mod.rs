@@ -26,6 +26,7 @@ mod memory;
 mod notify;
 mod pace;
 mod patience;
+mod places;
 mod plan;
 mod pools;
 mod population;
@@ -239,6 +240,8 @@ struct Daemon {
     opening: Pending<FoundOrigin>,
     /// The same of cache devices.
     members: Pending<Result<Member>>,
+    /// The same of looks where they are.
+    placing: Pending<self::places::Look>,
     /// Where scans are stuck; each tells whether its thread has returned.
     stuck: RefCell<BTreeMap<Place, Box<dyn Fn() -> bool>>>,
     slots: RefCell<BTreeMap<String, Rc<Slot>>>,
@@ -319,6 +322,7 @@ async fn serve(
         shelf,
         opening: Pending::default(),
         members: Pending::default(),
+        placing: Pending::default(),
         stuck: RefCell::default(),
         slots: RefCell::default(),
         journal: Journal::new(reactor),
@@ -352,6 +356,7 @@ async fn serve(
     reactor.spawn(Box::pin(Rc::clone(&daemon).keep_time()));
     reactor.spawn(Box::pin(Rc::clone(&daemon).keep_looking()));
     reactor.spawn(Box::pin(Rc::clone(&daemon).keep_asking()));
+    reactor.spawn(Box::pin(Rc::clone(&daemon).keep_placing()));
     let watched = Rc::new(Flag::default());
     let (it, done) = (Rc::clone(&daemon), Rc::clone(&watched));
     reactor.spawn(Box::pin(async move {

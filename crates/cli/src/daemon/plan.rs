@@ -175,19 +175,19 @@ impl Daemon {
             Change::RemoveDevice { pool, device } => self.plan_remove_device(&pool, &device).await,
             Change::StartScrub(name) => self.plan_start_scrub(&name),
             Change::StopScrub(name) => self.plan_stop_scrub(&name),
-            Change::FlushVolume(name) => self.plan_flush(&name),
-            Change::SetVolume { volume, mode } => self.plan_set(&volume, mode),
+            Change::FlushVolume(name) => self.plan_flush(&name).await,
+            Change::SetVolume { volume, mode } => self.plan_set(&volume, mode).await,
             Change::SetVolumeSettings { volume, settings } => {
                 self.plan_settings(&volume, &settings)
             }
             Change::GrowVolume(name) => self.plan_grow(&name).await,
             Change::AcceptLost(name) => self.plan_accept_lost(&name),
             Change::AcceptOrigin { volume, dirty } => self.plan_accept_origin(&volume, dirty),
-            Change::RemoveVolume(name) => self.plan_remove_volume(&name),
-            Change::AddExport(body) => self.plan_add_export(body),
+            Change::RemoveVolume(name) => self.plan_remove_volume(&name).await,
+            Change::AddExport(body) => self.plan_add_export(body).await,
             Change::RemoveExport(name) => self.plan_remove_export(&name),
             Change::CancelJob(number) => self.plan_cancel(number),
-            Change::Stop(body) => self.plan_stop(&body),
+            Change::Stop(body) => self.plan_stop(&body).await,
         }
     }
 
@@ -247,6 +247,9 @@ impl Daemon {
     async fn plan_destroy(&self, name: &Name) -> Result<Plan> {
         let (slot, volumes) = self.may_destroy(name)?;
         self.may_close(name.as_str())?;
+        for volume in &volumes {
+            self.refuse_displaced(volume).await?;
+        }
         let mut steps = Vec::new();
         if !volumes.is_empty() {
             let names: Vec<_> = volumes.iter().map(VolumeName::to_string).collect();
@@ -366,21 +369,24 @@ impl Daemon {
         Ok(Plan { erased: vec![leaving.path], pool: Some(then), ..plan(what, steps) })
     }
 
-    fn plan_flush(&self, name: &VolumeName) -> Result<Plan> {
+    async fn plan_flush(&self, name: &VolumeName) -> Result<Plan> {
         let (_, open) = self.open(name.pool.as_str())?;
         open.volume(name)?;
+        self.refuse_displaced(name).await?;
         let origin = self.describe_volume(name)?.origin;
         let steps = vec![format!("{} go to {origin}; clients may go on", dirty(&open, name))];
         Ok(plan(format!("volume \"{name}\" would be flushed"), steps))
     }
 
-    fn plan_set(&self, name: &VolumeName, mode: Mode) -> Result<Plan> {
-        let (_, open) = self.open(name.pool.as_str())?;
+    async fn plan_set(&self, name: &VolumeName, mode: Mode) -> Result<Plan> {
+        let (slot, open) = self.open(name.pool.as_str())?;
         let volume = open.volume(name)?;
-        volume.check_mode(engine_mode(mode))?;
+        let agrees = slot.record.borrow().accept_data_loss_on_ssd_failure;
+        volume.check_mode(engine_mode(mode), agrees)?;
         let (was, is) = (self.describe_volume(name)?.mode, mode_name(mode));
         let mut steps = vec![format!("it is served as {is} instead of {}", mode_name(was))];
         if !engine_mode(mode).writes_back() {
+            self.refuse_displaced(name).await?;
             let origin = self.describe_volume(name)?.origin;
             steps.push(format!("{} go to {origin}; clients may go on", dirty(&open, name)));
         }
@@ -408,8 +414,9 @@ impl Daemon {
         Ok(plan(what, steps))
     }
 
-    fn plan_remove_volume(&self, name: &VolumeName) -> Result<Plan> {
+    async fn plan_remove_volume(&self, name: &VolumeName) -> Result<Plan> {
         let open = self.may_remove_volume(name)?;
+        self.refuse_displaced(name).await?;
         let origin = self.describe_volume(name)?.origin;
         let steps = vec![
             format!("{} go to {origin}", dirty(&open, name)),
@@ -419,13 +426,13 @@ impl Daemon {
         Ok(plan(format!("volume \"{name}\" would be removed"), steps))
     }
 
-    fn plan_add_export(&self, body: AddExport) -> Result<Plan> {
+    async fn plan_add_export(&self, body: AddExport) -> Result<Plan> {
         let name = body.volume;
         self.may_export(&name)?;
         let place = body.place.unwrap_or_else(|| Place::Socket(self.usual_socket(&name)));
         let (read_only, require_tls) = (body.read_only, body.require_tls);
         let record = ExportRecord { volume: name.volume.clone(), place, read_only, require_tls };
-        self.terms(&record)?;
+        self.check_export(&name, &record).await?;
         let place = match &record.place {
             Place::Socket(path) => {
                 check_absolute(path)?;

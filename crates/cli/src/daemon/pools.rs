@@ -23,7 +23,7 @@ use crate::Result;
 use crate::blocking::begin;
 use crate::failure::Failure;
 use crate::flag::race;
-use crate::members::{Identity, Members, Opened, refuse_one_ssd, refuse_sparse_anew};
+use crate::members::{Identity, Members, Opened, fill, refuse_one_ssd, refuse_sparse_anew};
 use crate::patience::ANSWER_TIME_MAX;
 use crate::text;
 use crate::witness::FileWitness;
@@ -171,10 +171,7 @@ impl Daemon {
                 return Err(Failure::new(what).hint("use another one"));
             }
             refuse_one_ssd(path, &others)?;
-            refuse_sparse_anew(path, |bytes| {
-                let path = path.display();
-                format!("write it in full: `dd if=/dev/zero of={path} bs=1M count={}`", bytes >> 20)
-            })
+            refuse_sparse_anew(path, |bytes| fill(path, bytes))
         }
     }
 

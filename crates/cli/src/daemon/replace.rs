@@ -11,6 +11,7 @@ use std::rc::Rc;
 use forebay_control::api::{self, DevicePlan, Plan};
 use forebay_control::error::Code;
 use forebay_control::name::Name;
+use forebay_device::real::open::typed;
 use forebay_device::runtime::{MILLISECOND, Nanos, Runtime};
 use forebay_engine::Departure;
 use forebay_engine::format::MemberState;
@@ -242,7 +243,7 @@ impl Daemon {
         let is_running = self.jobs.is_running(|aim| {
             matches!(aim, Aim::ReplaceDevice(pool, old, _) if pool.as_str() == name && *old == id)
         });
-        let new = known.new.display();
+        let new = typed(&known.new);
         (!is_running).then(|| {
             format!("a replacement has not ended: `forebay pool device replace {name} {id} {new}` goes on")
         })

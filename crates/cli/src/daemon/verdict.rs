@@ -2,6 +2,7 @@
 
 use forebay_control::api::{HealthVerdict, Member, PoolHealth, PoolState, Rebuild, VolumeState};
 use forebay_control::error::Code;
+use forebay_device::real::open::typed;
 use forebay_engine::Redundancy;
 use forebay_engine::format::{Superblock, VolumeRecord};
 
@@ -34,12 +35,19 @@ impl Verdict {
             .filter_map(|member| Some((member.path.as_ref()?, member.health.as_ref()?)));
         let bad = said.filter(|(_, health)| health.verdict >= HealthVerdict::Warning);
         let slow = members.iter().find(|member| member.slow).and_then(|slow| slow.path.as_ref());
+        let displaced = members.iter().find(|member| !member.displaced.is_empty());
+        let displaced = displaced.and_then(|it| Some((it.path.as_ref()?, &it.displaced)));
         let (what, advice) = match (bad.max_by_key(|(_, health)| health.verdict), slow) {
+            _ if let Some((path, how)) = displaced => (
+                format!("SSD {}: {how}", path.display()),
+                "before the daemon ends: `forebay explain member-displaced`".to_owned(),
+            ),
             (Some((path, health)), _) if health.verdict == HealthVerdict::Failing => {
-                let path = path.display();
                 let advice = format!(
-                    "put another one in its place: `forebay pool device replace {pool} {path} NEW`"
+                    "put another one in its place: `forebay pool device replace {pool} {} NEW`",
+                    typed(path)
                 );
+                let path = path.display();
                 (format!("SSD {path} is failing: {}", health.summary), advice)
             }
             (Some((path, health)), _) => (
@@ -120,6 +128,7 @@ fn state_of(redundancy: Redundancy, is_held: bool, lost: usize) -> PoolState {
 fn held(open: &Open) -> String {
     let progress = open.progress.borrow();
     let mut held = match open.pool.unproven_blocks() * BLOCK_BYTES {
+        0 if open.pool.lost_blocks() > 0 => "Every origin has what is left.".to_owned(),
         0 => "Every origin has all of its data.".to_owned(),
         dirty => {
             let left = clean_in(progress.pool().left_s);
@@ -128,10 +137,6 @@ fn held(open: &Open) -> String {
     };
     if !progress.delay().is_empty() {
         held = format!("{held} {}", progress.delay());
-    }
-    match open.pool.scrub().found.unhealed {
-        0 => {}
-        blocks => held.push_str(&format!(" {blocks} dirty blocks are good in no copy.")),
     }
     match open.pool.lost_blocks() * BLOCK_BYTES {
         0 => {}
@@ -168,6 +173,9 @@ fn without(troubled: &[(String, VolumeState)]) -> String {
     some.map(|(count, how)| format!("{} {how}. ", plural(count, "volume"))).collect()
 }
 
+/// What it means that the daemon's own file of a pool cannot be written.
+const UNWITNESSED: &str = "Its witness, in `state_dir`, cannot be written: clean volumes are written through until it can.";
+
 impl Daemon {
     /// How a pool is, whose devices these are.
     pub(super) fn verdict(&self, slot: &Slot, name: &str, members: &[Member]) -> Verdict {
@@ -203,7 +211,7 @@ impl Daemon {
         let (redundancy, troubled) = (open.pool.redundancy(), troubled(open, name));
         let state = state_of(redundancy, is_held(&superblock), lost.len());
         let (without, held, risk) = (without(&troubled), held(open), fewer_copies(open));
-        let is_amiss = open.pool.scrub().found.unhealed > 0 || open.pool.lost_blocks() > 0;
+        let is_amiss = open.pool.lost_blocks() > 0;
         let how = match (state, redundancy) {
             (PoolState::Protecting | PoolState::Protected, _) => {
                 " Volumes are written through until there are enough again."
@@ -214,12 +222,18 @@ impl Daemon {
             _ => "",
         };
         let clean = if state == PoolState::Protected { "Protected, clean. " } else { "" };
+        let first = lost.first().map(ToString::to_string);
+        let action = self.action(slot, open, name, first, troubled.first());
         let summary = match lost.len() {
             0 if state != PoolState::Online => format!(
                 "{without}{clean}Another cache device is in the place of one that was lost.{how} {held}{risk}"
             ),
-            0 if troubled.is_empty() && !is_amiss => format!("Healthy. {held}{risk}"),
-            0 => format!("{without}{held}"),
+            0 if !troubled.is_empty() || is_amiss => format!("{without}{held}"),
+            0 if open.pool.is_unwitnessed() => format!("{UNWITNESSED} {held}{risk}"),
+            0 if !action.is_empty() => {
+                format!("It works, and there is something to do. {held}{risk}")
+            }
+            0 => format!("Healthy. {held}{risk}"),
             count => {
                 let spare = match open.spares.are_ready() && open.spares.obstacle().is_empty() {
                     true => " A spare is about to take its place.",
@@ -229,9 +243,16 @@ impl Daemon {
                 format!("{without}{clean}It has gone on without {count}.{spare}{how} {held}{risk}")
             }
         };
-        let first = lost.first().map(ToString::to_string);
-        let action = self.action(slot, open, name, first, troubled.first());
-        let verdict = Verdict::new(state, summary, action);
+        let mut verdict = Verdict::new(state, summary, action);
+        if open.pool.is_unwitnessed() {
+            verdict.health = verdict.health.max(PoolHealth::Degraded);
+            if verdict.action.is_empty() {
+                verdict.action =
+                    "make room in `state_dir`, or mend its file system: `forebay explain \
+                                  witness-unwritable`"
+                        .to_owned();
+            }
+        }
         match troubled.is_empty() && !is_amiss {
             true => verdict,
             false => Verdict { health: PoolHealth::Failed, ..verdict },
@@ -247,10 +268,6 @@ impl Daemon {
         lost: Option<String>,
         troubled: Option<&(String, VolumeState)>,
     ) -> String {
-        if open.pool.scrub().found.unhealed > 0 {
-            return "see `forebay events` for where they are, then `forebay explain damage-unhealed`"
-                .to_owned();
-        }
         match troubled {
             Some((first, VolumeState::OriginFailed)) => {
                 return format!(
@@ -266,7 +283,8 @@ impl Daemon {
                 return format!("attach the origin; `forebay volume show {first}` says why");
             }
             None if open.pool.lost_blocks() > 0 && lost.is_none() => {
-                return "restore what is lost through the volume: `forebay explain blocks-lost`"
+                return "restore what is lost through the volume; `forebay events` says where: `forebay explain \
+                        blocks-lost`"
                     .to_owned();
             }
             None => {}

@@ -11,8 +11,8 @@ use forebay_control::name::{Name, VolumeName};
 use forebay_device::BlockDevice;
 use forebay_device::runtime::{Nanos, Runtime, SECOND};
 use forebay_engine::{
-    CUTOFF_NEVER, Hours, Mode, Populate, Priority, Share, Tuning, Volume, VolumeSettings,
-    VolumeSpec, read_spare, read_superblock,
+    CUTOFF_NEVER, ErrorKind, Hours, Mode, Populate, Priority, Share, Tuning, Volume,
+    VolumeSettings, VolumeSpec, read_spare, read_superblock,
 };
 use forebay_export::nbd::client::{Host, Place as NbdPlace};
 
@@ -33,6 +33,9 @@ const CACHE_BLOCK_BYTES: u32 = 64 << 10;
 
 /// Time between two attempts to use an origin that is there and cannot be used.
 const RETRY_INTERVAL: Nanos = 10 * SECOND;
+
+/// Time between two attempts to bring data to an origin whose server is away.
+const AWAY_INTERVAL: Nanos = SECOND;
 
 /// Bytes of a 4 KiB block, the engine's unit.
 pub(super) const BLOCK_BYTES: u64 = 4096;
@@ -263,11 +266,20 @@ pub(super) fn no_volume(name: &VolumeName) -> Failure {
         .hint("`forebay volume list` shows those that are there")
 }
 
-/// Brings everything of a volume to its origin and makes it durable that nothing is dirty.
-async fn destage(job: &Job, volume: &Volume) -> Result<()> {
-    job.unless_cancelled(volume.destage()).await.ok_or_else(cancelled)??;
-    // Short, and not to be cut off.
-    Ok(volume.note_clean().await?)
+/// Refuses if some of a volume is on no cache device and on no origin: what was brought home is not all of it.
+fn refuse_lost(name: &VolumeName, volume: &Volume) -> Result<()> {
+    match volume.lost_blocks() * BLOCK_BYTES {
+        0 => Ok(()),
+        lost => {
+            let lost = text::bytes(lost);
+            let what = format!(
+                "{lost} of volume \"{name}\" are lost, and its origin has older data there; it has \
+                 everything else"
+            );
+            Err(Failure::coded(Code::NeedsDecision, what)
+                .hint("restore them through the volume, or decide: `forebay explain blocks-lost`"))
+        }
+    }
 }
 
 /// Whether an export's clients connect where an origin's server is, as far as that can be told without
@@ -523,30 +535,31 @@ impl Daemon {
     /// Changes how a volume is served, durably; then begins to bring home what is dirty, unless it is
     /// written back from now on. The mode holds, whatever becomes of that.
     pub(super) async fn set_volume(
-        &self,
+        self: &Rc<Self>,
         name: &VolumeName,
         body: &api::SetVolume,
     ) -> Result<api::Job> {
-        let (_, open) = self.open(name.pool.as_str())?;
+        let (slot, open) = self.open(name.pool.as_str())?;
         let volume = open.volume(name)?;
         let aim = Aim::Mode(name.clone(), body.mode);
         if let Some(job) = self.jobs.join(&aim)? {
             return Ok(job);
         }
-        volume.set_mode(engine_mode(body.mode)).await?;
+        let agrees = slot.record.borrow().accept_data_loss_on_ssd_failure;
+        volume.set_mode_agreed(engine_mode(body.mode), agrees).await?;
         let mode = mode_name(body.mode);
         let what = format!("volume \"{name}\" is now {mode}");
         self.journal.note("volume-mode", name, what);
         let comes_home = !engine_mode(body.mode).writes_back();
         let owed = Rc::clone(&volume);
         let left = move || if comes_home { owed.owed_blocks() * BLOCK_BYTES } else { 0 };
+        let (it, name) = (Rc::clone(self), name.clone());
         let job = self.jobs.begin(aim, left, |job| async move {
             if !comes_home {
                 return Ok(());
             }
-            destage(&job, &volume)
-                .await
-                .map_err(|failure| failure.on(format!("it is {mode}, but what was dirty still is")))
+            let home = it.bring_home(&job, &name, &volume).await;
+            home.map_err(|failure| failure.on(format!("it is {mode}")))
         });
         Ok(self.jobs.look(&job))
     }
@@ -609,8 +622,46 @@ impl Daemon {
         self.describe_volume(name)
     }
 
+    /// Brings everything of a volume to its origin; an error also if that has not all of it then, or cannot be
+    /// found.
+    async fn bring_home(&self, job: &Job, name: &VolumeName, volume: &Volume) -> Result<()> {
+        self.destage(job, name, volume).await?;
+        // Short, and not to be cut off.
+        volume.note_clean().await?;
+        refuse_lost(name, volume)?;
+        self.refuse_displaced(name).await
+    }
+
+    /// Brings everything of a volume to its origin. A server that is away is waited for.
+    pub(super) async fn destage(
+        &self,
+        job: &Job,
+        name: &VolumeName,
+        volume: &Volume,
+    ) -> Result<()> {
+        self.refuse_displaced(name).await?;
+        loop {
+            let destaged = job.unless_cancelled(volume.destage()).await.ok_or_else(cancelled)?;
+            match destaged {
+                Err(error) if error.kind == ErrorKind::Io && self.is_cut_off(name) => {
+                    let pause = self.runtime().sleep(AWAY_INTERVAL);
+                    let _ = job.unless_cancelled(pause).await.ok_or_else(cancelled)?;
+                }
+                destaged => return Ok(destaged?),
+            }
+        }
+    }
+
+    /// Whether the server of a volume's origin is away.
+    fn is_cut_off(&self, name: &VolumeName) -> bool {
+        let Ok((_, open)) = self.open(name.pool.as_str()) else { return false };
+        let origins = open.origins.borrow();
+        let origin = origins.get(name.volume.as_str());
+        origin.is_some_and(|it| matches!(it, Origin::Nbd(_)) && it.trouble().is_some())
+    }
+
     /// Begins to bring everything of a volume to its origin, or joins who does.
-    pub(super) fn flush_volume(&self, name: &VolumeName) -> Result<api::Job> {
+    pub(super) fn flush_volume(self: &Rc<Self>, name: &VolumeName) -> Result<api::Job> {
         let (_, open) = self.open(name.pool.as_str())?;
         let volume = open.volume(name)?;
         let aim = Aim::Flush(name.clone());
@@ -620,7 +671,10 @@ impl Daemon {
         }
         let owed = Rc::clone(&volume);
         let left = move || owed.owed_blocks() * BLOCK_BYTES;
-        let job = self.jobs.begin(aim, left, |job| async move { destage(&job, &volume).await });
+        let (it, name) = (Rc::clone(self), name.clone());
+        let job = self
+            .jobs
+            .begin(aim, left, |job| async move { it.bring_home(&job, &name, &volume).await });
         Ok(self.jobs.look(&job))
     }
 
@@ -653,7 +707,7 @@ impl Daemon {
         let job = self.jobs.begin(aim, left, |job| async move {
             // Most of it while clients of other volumes may still come; this part can be cancelled.
             if let Some(volume) = volume {
-                job.unless_cancelled(volume.destage()).await.ok_or_else(cancelled)??;
+                it.destage(&job, &name, &volume).await?;
             }
             let _held = job.unless_cancelled(it.changing.lock()).await.ok_or_else(cancelled)?;
             it.drop_volume(&name).await
@@ -672,6 +726,7 @@ impl Daemon {
             .hint(format!("close its export first: `forebay export remove {name}`")));
         }
         let volumes = open.pool.superblock().volumes;
+        self.refuse_displaced(name).await?;
         open.pool.remove_volume(name.volume.as_str()).await?;
         for gone in volumes.iter().filter(|v| v.name == name.volume.as_str()) {
             self.opening.forget(Path::new(&gone.origin));

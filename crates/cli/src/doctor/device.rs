@@ -7,6 +7,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use forebay_device::real::file::FileDevice;
+use forebay_device::real::open::typed;
 use forebay_device::real::open::{OpenError, OpenOptions};
 use forebay_device::real::probe::probe_with;
 use forebay_device::real::reactor::Reactor;
@@ -18,7 +19,7 @@ use super::latency::{reads, syncs};
 use super::{Findings, Verdict};
 use crate::health::{Known, Tools, ask};
 use crate::inspect::{spare_at, superblock_at};
-use crate::members::refuse_sparse_anew;
+use crate::members::{fill, refuse_sparse_anew};
 use crate::{memory, text};
 
 /// A durable write of an SSD that honours flushes takes tens of microseconds with power-loss
@@ -47,7 +48,7 @@ pub(super) fn look(path: &Path, reactor: Option<&Rc<Reactor>>, findings: &mut Fi
         Ok(file) => file,
         Err(error) => {
             findings.add(subject, "open", Verdict::Problem, error.to_string());
-            findings.hint(format!("run as a user who may read it: `ls -lL {subject}`"));
+            findings.hint(format!("run as a user who may read it: `ls -lL {}`", typed(path)));
             return;
         }
     };
@@ -235,11 +236,7 @@ fn look_at_health(subject: &str, path: &Path, findings: &mut Findings) {
 
 /// A cache device must not run out of space under dirty data.
 fn look_at_holes(subject: &str, path: &Path, findings: &mut Findings) {
-    let remedy = |bytes: u64| {
-        let count = bytes >> 20;
-        format!("write it in full: `dd if=/dev/zero of={subject} bs=1M count={count}`")
-    };
-    match refuse_sparse_anew(path, remedy) {
+    match refuse_sparse_anew(path, |bytes| fill(path, bytes)) {
         Ok(()) => findings.add(subject, "holes", Verdict::Ok, "none".into()),
         Err(failure) => {
             findings.add(subject, "holes", Verdict::Warn, failure.what().to_owned());

@@ -11,7 +11,7 @@ mod segments;
 #[cfg(test)]
 mod tests;
 
-use std::io::{BufWriter, ErrorKind, Write};
+use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -52,11 +52,8 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         }
         None => print(&members, options, &mut out).and_then(|()| out.flush()),
     };
-    match printed {
-        // Whoever reads our output has seen enough.
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
-        Err(error) => return Err(Failure::system("write the output", &error)),
-        Ok(()) => {}
+    if let Err(error) = printed {
+        text::note_unwritten(error);
     }
     match members.iter().find_map(|member| member.superblock()) {
         None => Err(members[0].why_unreadable()),

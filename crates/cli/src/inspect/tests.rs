@@ -1,5 +1,7 @@
 //! `inspect` on random and mutated images: it never panics and calls damage by its name.
 
+use std::io::ErrorKind;
+
 use std::path::Path;
 use std::rc::Rc;
 

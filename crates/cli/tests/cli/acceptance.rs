@@ -54,6 +54,17 @@ fn what_died_with_an_ssd_is_an_error_until_its_owner_gives_it_up() {
     let plan = daemon.json(&[&ACCEPT[..], &["--dry-run"]].concat());
     assert!(plan["what"].to_string().contains("would be accepted as lost"), "{plan}");
     assert_eq!(blocks(&socket), before, "a plan, or a refusal, changes nothing");
+    // Nobody is told that the origin has all of it.
+    for claims in
+        [["volume", "flush", "fast/vm"].as_slice(), &["volume", "set", "fast/vm", "writethrough"]]
+    {
+        daemon.refused(claims, "of volume \"fast/vm\" are lost", "explain blocks-lost");
+    }
+    let status = daemon.tell(&["status"]);
+    assert!(
+        status.contains("Every origin has what is left.") && !status.contains("all of its data"),
+        "{status}"
+    );
 
     let shown = daemon.json(&[&ACCEPT[..], &["--yes"]].concat());
     assert_eq!((&shown["lost_bytes"], &shown["state"]), (&0.into(), &"online".into()), "{shown}");
@@ -73,13 +84,17 @@ fn what_died_with_an_ssd_is_an_error_until_its_owner_gives_it_up() {
     daemon.stop();
 }
 
+/// A setting with which nothing is destaged for some hours.
+pub fn tonight() -> String {
+    let now = crate::common::run(std::process::Command::new("date").arg("+%H"));
+    let hour: u32 = std::str::from_utf8(&now.stdout).unwrap().trim().parse().unwrap();
+    format!("destage-hours={:02}:00-{:02}:00", (hour + 4) % 24, (hour + 6) % 24)
+}
+
 /// What is written, and is on its way to the origin only at night; what is there at a stop stays dirty.
 fn dirty_and_changed(name: &str) -> (Daemon, Vec<u8>, Vec<u8>) {
     let mut daemon = patient(name);
-    let now = crate::common::run(std::process::Command::new("date").arg("+%H"));
-    let hour: u32 = std::str::from_utf8(&now.stdout).unwrap().trim().parse().unwrap();
-    let hours = format!("destage-hours={:02}:00-{:02}:00", (hour + 4) % 24, (hour + 6) % 24);
-    daemon.tell(&["volume", "set", "fast/vm", &hours]);
+    daemon.tell(&["volume", "set", "fast/vm", &tonight()]);
     let newest = written(&daemon, 2);
     daemon.stop();
     // A backup was restored onto it, say.

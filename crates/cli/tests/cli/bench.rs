@@ -244,7 +244,7 @@ fn two_builds_take_turns_and_get_a_verdict() {
     let output = run(bench(&dir, &["--ab", "/bin/false"]).arg("synology-read"));
     assert_eq!(output.status.code(), Some(1));
     assert!(
-        stderr(&output).contains("error: /bin/false: the server has ended"),
+        stderr(&output).contains("error: /bin/false is no build of Forebay"),
         "{}",
         stderr(&output)
     );

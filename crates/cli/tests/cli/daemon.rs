@@ -496,11 +496,11 @@ fn settings_of_a_pool_are_changed_while_it_serves_or_refused() {
         daemon.refused(&[&set[..], &[setting]].concat(), error, hint);
     };
     refused("write_amplification_max_percent=99", "99 %", "100 to 400");
-    refused("write_amplification_max_percent=much", "invalid type", "reference.md");
+    refused("write_amplification_max_percent=much", "invalid type", "percent=100..400");
     refused("segment_bytes=1048576", "fixed when it is made", "volume remove");
     refused("dirty-copies=3", "3 dirty copies on 2 cache devices", "as many devices");
     refused("profile=raid6", "3 dirty copies on 2 cache devices", "as many devices");
-    refused("profile=raid7", "is no profile", "reference.md");
+    refused("profile=raid7", "is no profile", "profile=raid1");
     daemon.refused(
         &["pool", "set", "fast", "profile=raid0", "clean_copies=1"],
         "and so does another setting",
@@ -542,10 +542,14 @@ fn what_a_volume_has_of_the_cache_is_set_shown_kept_and_refused() {
     assert!(list.contains("(64 MiB-100 MiB)"), "{list}");
     let stats = daemon.json(&["stats"]);
     assert!(stats.to_string().contains("reserved_bytes"), "{stats}");
-    daemon.refused(&set(&["reservation=63M"]), "is too small", "67108864 bytes, 64 segments");
-    daemon.refused(&set(&["limit=1M"]), "is too small", "67108864 bytes");
+    daemon.refused(&set(&["reservation=63M"]), "is too small", "at least 64 MiB, 64 segments");
+    daemon.refused(&set(&["limit=1M"]), "is too small", "at least 64 MiB");
     daemon.refused(&set(&["reservation=101M"]), "cannot have", "make the limit larger");
-    daemon.refused(&set(&["limit=off", "reservation=1T"]), "bytes are left", "add a cache device");
+    daemon.refused(
+        &set(&["limit=off", "reservation=1T"]),
+        "1 TiB cannot be reserved",
+        "add a cache device",
+    );
     let highest = stderr(&daemon.ask(&set(&["priority=highest"])));
     assert!(highest.contains("is no priority: there are low, normal, high"), "{highest}");
     assert_eq!(space(&daemon), kept);

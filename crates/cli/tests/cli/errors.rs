@@ -433,3 +433,108 @@ fn what_an_origin_has_behind_its_volume_is_told() {
     Server::start(command, &dir).stop();
     assert!(!std::fs::read_to_string(&log).unwrap().contains("is not served"));
 }
+
+#[test]
+fn what_cannot_be_written_is_not_taken_for_said() {
+    let mut daemon = served("full");
+    let asked: [&[&str]; 6] = [
+        &["explain"],
+        &["explain", "pool-latched", "--json"],
+        &["completion", "bash"],
+        &["--help"],
+        &["status"],
+        &["events", "--json"],
+    ];
+    for arguments in asked {
+        let mut command = daemon.command_of(arguments);
+        command.stdout(std::fs::File::options().write(true).open("/dev/full").unwrap());
+        let output = command.output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}");
+        assert!(stderr(&output).contains("error: cannot write the output"), "{arguments:?}");
+        // Who has read enough may close it.
+        let mut command = daemon.command_of(arguments);
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        assert!(command.stdout(writer).status().unwrap().success(), "{arguments:?}");
+    }
+    daemon.stop();
+}
+
+#[test]
+fn a_command_in_a_hint_can_be_pasted_whatever_the_path() {
+    let mut daemon = served("pasted");
+    let odd = daemon.dir.sparse("an ssd; it's\u{1b}[2J", 1 << 20);
+    let add = daemon.ask(&["pool", "device", "add", "fast", odd.to_str().unwrap()]);
+    let text = stderr(&add);
+    assert!(!text.contains('\u{1b}') && text.contains("it's\\u001b[2J has holes"), "{text}");
+    // As large as a cache device has to be.
+    let quoted = shlex::try_quote(odd.to_str().unwrap()).unwrap().replace('\u{1b}', "\\u001b");
+    let command = format!("`dd if=/dev/zero of={quoted} bs=1M count=512`");
+    assert!(text.contains(&command), "{command}: {text}");
+    daemon.stop();
+}
+
+#[test]
+fn an_export_that_could_not_be_served_is_not_planned() {
+    let mut daemon = served("planned");
+    daemon.tell(&["export", "remove", "fast/vm"]);
+    let file = daemon.dir.full("file", 1);
+    let taken = daemon.dir.path("taken");
+    let listener = std::os::unix::net::UnixListener::bind(&taken).unwrap();
+    let long = daemon.dir.path(&"x".repeat(120));
+    let nowhere = daemon.dir.path("nowhere/nbd");
+    for socket in [&file, &taken, &daemon.dir.0, &nowhere, &long] {
+        let socket = socket.to_str().unwrap();
+        let add = ["export", "add", "fast/vm", "--socket", socket, "--dry-run"];
+        daemon.refused(&add, "cannot listen on", "--socket");
+    }
+    drop(listener);
+    assert_eq!(std::fs::read(&file).unwrap(), [0]);
+    let free = daemon.dir.path("free");
+    daemon.tell(&["export", "add", "fast/vm", "--socket", free.to_str().unwrap(), "--dry-run"]);
+    assert!(!free.exists());
+    daemon.stop();
+}
+
+#[test]
+fn one_copy_that_is_agreed_to_for_the_pool_holds_for_its_volumes() {
+    let mut daemon = crate::common::daemon::Daemon::new("agreed");
+    let (ssd, origin) = (daemon.ssd("ssd-0"), daemon.dir.sparse("origin", 32 << 20));
+    daemon.tell(&["pool", "create", "one", "--ssd", ssd.to_str().unwrap()]);
+    daemon.tell(&["volume", "add", "one/vm", "--origin", origin.to_str().unwrap()]);
+    let set = ["volume", "set", "one/vm", "writeback"];
+    let agreement = "accept_data_loss_on_ssd_failure=true";
+    for set in [&set[..], &[&set[..], &["--dry-run"]].concat()] {
+        daemon.refused(set, "loses data when the SSD dies", agreement);
+    }
+    daemon.tell(&["pool", "set", "one", agreement]);
+    daemon.tell(&[&set[..], &["--dry-run"]].concat());
+    daemon.tell(&set);
+    daemon.stop();
+    daemon.start();
+    let mode = || daemon.json(&["volume", "show", "one/vm"])["mode"].to_string();
+    until("it is still written back", || mode() == "\"writeback\"");
+    daemon.stop();
+}
+
+#[test]
+fn a_witness_that_cannot_be_written_is_no_good_health() {
+    let mut daemon = served("unwitnessed");
+    let id = daemon.json(&["pool", "show", "fast"])["id"].as_str().unwrap().to_owned();
+    daemon.tell(&["volume", "flush", "fast/vm"]);
+    let obstacle = daemon.dir.path(&format!("state/pools/{id}/witness.new"));
+    std::fs::create_dir(&obstacle).unwrap();
+    let mut client = Client::connect(&daemon.dir.path("nbd"));
+    client.write(0, &[7; 4096]).unwrap();
+    until("it is told", || daemon.json(&["pool", "show", "fast"])["health"] == "degraded");
+    let status = daemon.tell(&["status"]);
+    assert!(status.contains("cannot be written: clean volumes are written through"), "{status}");
+    assert!(
+        status.contains("explain witness-unwritable") && !status.contains("Healthy"),
+        "{status}"
+    );
+    std::fs::remove_dir(&obstacle).unwrap();
+    until("it is well again", || daemon.json(&["pool", "show", "fast"])["health"] == "good");
+    drop(client);
+    daemon.stop();
+}

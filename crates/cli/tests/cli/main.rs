@@ -31,6 +31,7 @@ mod json;
 mod nbd;
 mod oracle;
 mod papers;
+mod places;
 mod pull;
 mod reference;
 mod remote;

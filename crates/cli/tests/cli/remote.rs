@@ -115,9 +115,14 @@ fn a_volume_of_an_export_is_there_before_and_after_its_server() {
     assert!(daemon.tell(&["status"]).contains("without origin"));
     until("it is an event", || daemon.tell(&["events"]).contains("origin-missing"));
     let all = written(&daemon, 3);
+    // Longer than any request waits for it.
+    let flushing = daemon.command_of(&["volume", "flush", "fast/vm"]).spawn().unwrap();
+    std::thread::sleep(std::time::Duration::from_secs(36));
+    let jobs = daemon.tell(&["job", "list"]);
+    assert!(jobs.contains("running") && jobs.contains("its server cannot be reached"), "{jobs}");
     kit.again();
-    until("it is back", || state(&daemon) == "online");
-    flush(&daemon);
+    assert!(flushing.wait_with_output().unwrap().status.success());
+    assert_eq!(state(&daemon), "online");
     assert!(std::fs::read(&file).unwrap() == all);
 
     // Gone before the daemon starts, and back later.

@@ -103,7 +103,43 @@ fn bits_that_flip_reach_nobody_and_are_healed() {
     daemon.refused(&["scrub", "start", "fast"], "is off", "scrub_rate=8M");
     daemon.refused(&["pool", "set", "fast", "scrub_rate=1"], "1 B a second", "64 KiB");
     daemon.refused(&["pool", "set", "fast", "scrub_rate=fast"], "no size", "scrub_rate=8M");
-    daemon.refused(&["pool", "set", "fast", "verify=all"], "cannot be used", "reference.md");
+    daemon.refused(
+        &["pool", "set", "fast", "verify=all"],
+        "verify=all cannot be set",
+        "verify=off|reads",
+    );
     daemon.refused(&["scrub", "status", "none"], "there is no pool", "pool list");
+    daemon.stop();
+}
+
+/// Dirty data that rots in both copies is lost, and told so until it is overwritten or given up, no longer.
+#[test]
+fn what_is_good_in_no_copy_is_told_of_until_it_is_mended() {
+    let mut daemon = crate::common::daemon::patient("unhealed");
+    daemon.tell(&["volume", "set", "fast/vm", &crate::acceptance::tonight()]);
+    let data = content(5, BYTES);
+    let mut client = Client::connect(&daemon.dir.path("nbd"));
+    for (i, piece) in data.chunks(1 << 20).enumerate() {
+        client.write((i << 20) as u64, piece).unwrap();
+    }
+    client.flush().unwrap();
+    for ssd in ["ssd-0", "ssd-1"] {
+        assert_eq!(rot(&daemon.dir.path(ssd), &data, [20, 100, 700]), 3);
+    }
+    daemon.tell(&["scrub", "start", "fast", "--wait"]);
+    let pool = || daemon.json(&["pool", "show", "fast"]);
+    assert_eq!(pool()["usage"]["scrub"]["unhealed_blocks"], 3);
+    assert_eq!(
+        (&pool()["health"], &pool()["usage"]["lost_bytes"]),
+        (&"failed".into(), &(3 * BLOCK).into())
+    );
+    daemon.refused(&["volume", "flush", "fast/vm"], "12 KiB of volume", "explain blocks-lost");
+    client.write(20 * BLOCK as u64, &data[..BLOCK]).unwrap();
+    client.write(100 * BLOCK as u64, &data[..BLOCK]).unwrap();
+    assert_eq!(pool()["usage"]["lost_bytes"], BLOCK);
+    daemon.tell(&["volume", "accept-lost", "fast/vm", "--yes"]);
+    assert_eq!((&pool()["health"], &pool()["action"]), (&"good".into(), &"".into()));
+    daemon.tell(&["volume", "flush", "fast/vm"]);
+    drop(client);
     daemon.stop();
 }

@@ -131,7 +131,8 @@ fn a_job_is_cancelled_by_who_began_it_or_by_number() {
     // Whoever joined only leaves.
     signal(second.id(), "INT");
     let second = second.wait_with_output().unwrap();
-    assert_eq!(second.status.code(), Some(130), "{}", stderr(&second));
+    assert_eq!(second.status.code(), Some(1), "{}", stderr(&second));
+    assert!(stderr(&second).contains("somebody else has begun it"), "{}", stderr(&second));
     assert_eq!(jobs(&daemon, "running").len(), 1);
     daemon.tell(&["job", "cancel", &number]);
     let first = first.wait_with_output().unwrap();

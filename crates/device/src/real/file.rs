@@ -18,6 +18,7 @@ use crate::real::discard::Discarder;
 use crate::real::errno::io_error;
 use crate::real::op::{Handle, Kind, Op};
 use crate::real::open::{self, OpenError, OpenOptions, Opened};
+use crate::real::place::{Displaced, Placed};
 use crate::real::reactor::Reactor;
 use crate::runtime::{MILLISECOND, Nanos, Runtime};
 
@@ -48,6 +49,10 @@ struct Inner {
     punch: Cell<bool>,
     /// Of a block device, from its first discard on.
     discarder: OnceCell<Discarder>,
+    /// What became of it, as far as somebody has looked.
+    displaced: Cell<Option<Displaced>>,
+    /// Whether it takes nothing more, for nobody would find it there.
+    is_lost: Cell<bool>,
 }
 
 /// See the head of the file.
@@ -91,6 +96,8 @@ impl FileDevice {
             zero_range: Cell::new(opened.is_block || opened.punch),
             punch: Cell::new(opened.discard),
             discarder: OnceCell::new(),
+            displaced: Cell::new(None),
+            is_lost: Cell::new(false),
         }))
     }
 
@@ -154,6 +161,34 @@ impl FileDevice {
         Ok(move || open::size_of(&file, is_block))
     }
 
+    /// The open device for a look whether its path leads to it still, on another thread: that may take its
+    /// time. What that finds is to be noted: [`FileDevice::note_displaced`].
+    ///
+    /// # Errors
+    /// If there are no descriptors left.
+    pub fn placed(&self) -> std::io::Result<Placed> {
+        Ok(Placed {
+            file: File::from(self.0.handle.try_clone()?),
+            is_block: self.0.is_block,
+            size_bytes: self.0.geometry.get().size_bytes,
+        })
+    }
+
+    /// What became of the device, as the last look found.
+    pub fn displaced(&self) -> Option<Displaced> {
+        self.0.displaced.get()
+    }
+
+    /// Notes what a look has found.
+    pub fn note_displaced(&self, displaced: Option<Displaced>) {
+        self.0.displaced.set(displaced);
+    }
+
+    /// Has writes and flushes fail as those of a device that is gone, or no more.
+    pub fn refuse_writes(&self, refuse: bool) {
+        self.0.is_lost.set(refuse);
+    }
+
     /// Goes on with a larger size, in whole sectors. Never with a smaller one.
     pub fn grow(&self, size_bytes: u64) {
         let geometry = self.0.geometry.get();
@@ -197,6 +232,8 @@ impl Reader {
             zero_range: Cell::new(false),
             punch: Cell::new(false),
             discarder: OnceCell::new(),
+            displaced: Cell::new(None),
+            is_lost: Cell::new(false),
         }))
     }
 }
@@ -213,7 +250,9 @@ impl Inner {
     fn check(&self, request: &Request) -> Result<(), IoError> {
         request.check(&self.geometry.get())?;
         match request {
-            Request::Read { .. } | Request::Flush => Ok(()),
+            Request::Read { .. } => Ok(()),
+            _ if self.is_lost.get() => Err(IoErrorKind::Vanished.into()),
+            Request::Flush => Ok(()),
             _ if self.read_only => Err(IoErrorKind::Permission.into()),
             _ => Ok(()),
         }

@@ -1,7 +1,7 @@
 //! The real world: io_uring, files, block devices, sockets.
 //!
 //! * [`reactor`]: one thread's tasks, timers and ring; [`thread`]: more of them.
-//! * [`file`](mod@file), [`open`]: files and block devices, for ourselves alone.
+//! * [`file`](mod@file), [`open`]: files and block devices, for ourselves alone; [`place`]: where they are.
 //! * [`probe`], [`prepare`]: what is on a device already, and files made into devices.
 //! * [`net`], [`signal`]: sockets and signals over the ring.
 //! * [`passed`]: descriptors that were passed to this process.
@@ -19,6 +19,7 @@ pub mod net;
 mod op;
 pub mod open;
 pub mod passed;
+pub mod place;
 pub mod prepare;
 pub mod probe;
 pub mod reactor;

@@ -103,6 +103,13 @@ pub enum OpenError {
     },
 }
 
+/// A path as it is typed in a shell: quoted if it must be.
+pub fn typed(path: &Path) -> String {
+    let path = path.to_string_lossy();
+    // Only what has a NUL cannot be quoted, and no path has one.
+    shlex::try_quote(&path).map_or_else(|_| path.to_string(), Into::into)
+}
+
 impl OpenError {
     /// What to do about it, one sentence.
     pub fn hint(&self) -> String {
@@ -112,16 +119,19 @@ impl OpenError {
                 "open it read-only, or make it writable (`blockdev --setrw`, a mount option)".into()
             }
             Self::Permission { path, .. } => {
-                format!("run as a user who may open it: `ls -lL {}`", path.display())
+                format!("run as a user who may open it: `ls -lL {}`", typed(path))
             }
-            Self::Mounted { at, .. } => format!("unmount it first: `umount {}`", at.display()),
-            Self::Swap { path } => format!("stop swapping to it: `swapoff {}`", path.display()),
+            Self::Mounted { at, .. } => format!("unmount it first: `umount {}`", typed(at)),
+            Self::Swap { path } => format!("stop swapping to it: `swapoff {}`", typed(path)),
             Self::InUse { path, .. } => {
-                format!("stop who uses it; `fuser -v {0}` or `lsblk {0}` may tell", path.display())
+                format!("stop who uses it; `fuser -v {0}` or `lsblk {0}` may tell", typed(path))
             }
             Self::NotStorage { .. } => "give a regular file or a block device".into(),
             Self::Size { path, size_bytes: 0, .. } => {
-                format!("give it a size: `truncate -s 10G {}`", path.display())
+                let path = typed(path);
+                format!(
+                    "write it in full, as large as it is to be: `dd if=/dev/zero of={path} bs=1M count=10240`"
+                )
             }
             Self::Size { sector_bytes, .. } => {
                 format!("make its size a multiple of {sector_bytes} bytes with `truncate`")

@@ -15,7 +15,7 @@ use crate::device::BlockDevice;
 use crate::io::{IoError, IoErrorKind, pair};
 use crate::real::file::FileDevice;
 use crate::real::op::{Handle, Kind, Op};
-use crate::real::open::{self, OpenError, OpenOptions};
+use crate::real::open::{self, OpenError, OpenOptions, typed};
 use crate::real::reactor::Reactor;
 
 /// Bytes per write, and writes in flight: together enough for any disk's full speed.
@@ -74,7 +74,7 @@ impl PrepareError {
             Self::Exists { size_bytes: None, .. } => "choose another name".into(),
             Self::NoSpace { path, .. } => {
                 let folder = path.parent().unwrap_or(Path::new("."));
-                format!("free some space (`df -h {}`) or ask for less", folder.display())
+                format!("free some space (`df -h {}`) or ask for less", typed(folder))
             }
             Self::Io { .. } => "`dmesg | tail` may tell more; the disk may be failing".into(),
         }

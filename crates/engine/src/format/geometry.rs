@@ -74,9 +74,12 @@ impl Layout {
     }
 }
 
+/// The smallest device that a pool is made on, in bytes: one of smaller segments would wear it for nothing.
+pub const MEMBER_BYTES_MIN: u64 = SEGMENTS_PER_MEMBER_MIN * SEGMENT_BYTES_CHOSEN_MIN;
+
 /// The segment size of a pool whose smallest member has `smallest_member_bytes`: the largest power
 /// of two up to 32 MiB that such a member holds 512 times (before the one or two that superblocks
-/// and roots cost); `None` below 512 MiB, which is too small for a member.
+/// and roots cost); `None` below [`MEMBER_BYTES_MIN`].
 pub fn segment_bytes_for(smallest_member_bytes: u64) -> Option<u64> {
     let share = smallest_member_bytes / SEGMENTS_PER_MEMBER_MIN;
     let power = 1 << share.checked_ilog2()?;

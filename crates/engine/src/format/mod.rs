@@ -36,7 +36,7 @@ pub use footer::{
     footer_blocks_for,
 };
 pub(crate) use geometry::shards_with_claims;
-pub use geometry::{Layout, SEGMENTS_MAX, root_bytes_for, segment_bytes_for};
+pub use geometry::{Layout, MEMBER_BYTES_MIN, SEGMENTS_MAX, root_bytes_for, segment_bytes_for};
 pub use image::{
     IMAGE_CHUNK_HEAD_BYTES, IMAGE_REGION_BYTES_MAX, ImageChunk, ImageChunkWriter, ImageRegion,
     ImageRegions, append_image_region,

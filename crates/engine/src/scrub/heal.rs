@@ -360,6 +360,7 @@ impl Core {
 /// Heals what readers have met.
 pub(crate) async fn healer(core: Rc<Core>) {
     while !core.is_scrub_over() {
+        core.tell_damaged();
         let is_some = || core.is_hurt();
         if is_some() && core.healing_waits_for().is_empty() && core.heal_hurt().await {
             continue;
@@ -370,4 +371,5 @@ pub(crate) async fn healer(core: Rc<Core>) {
             .until_or(|| (!had_some && is_some()) || core.is_scrub_over(), timer)
             .await;
     }
+    core.tell_damaged();
 }

@@ -125,6 +125,9 @@ pub(crate) struct Scrub {
     hurt: RefCell<BTreeMap<Location, Note>>,
     /// Sets with more of them than there was room for.
     hurt_sets: RefCell<BTreeMap<SegmentId, Incarnation>>,
+    /// Runs of blocks that were lost, by volume, and that nobody was told of yet; and when somebody was told last.
+    pub(crate) untold: RefCell<BTreeMap<VolumeId, BTreeMap<u64, u32>>>,
+    pub(crate) told: Cell<Option<Nanos>>,
     /// When its place was stored, and whether it has to be as soon as possible.
     stored: Cell<Nanos>,
     is_new: Cell<bool>,
@@ -234,7 +237,7 @@ impl Core {
         superblock.scrub_rate_bytes_per_s > 0 && is_due(begun, superblock.created_unix_s, now)
     }
 
-    fn is_scrub_over(&self) -> bool {
+    pub(crate) fn is_scrub_over(&self) -> bool {
         self.settled.get() || self.stopping.get() || self.latched.get()
     }
 

@@ -10,6 +10,7 @@ use forebay_device::{BlockDevice, Buf, Request, Runtime};
 use forebay_engine::bypass::Reason;
 use forebay_engine::limits::{GRANULE_BLOCKS, POPULATE_BYTES_MAX, STRIPE_BYTES};
 use forebay_engine::planted::{Bug, take_seen};
+use forebay_engine::text::bytes;
 use forebay_engine::{Mode, Priority, Tuning, Volume, VolumeSettings, VolumeSpec};
 
 use crate::rig::{BLOCK, Gate, Plan, Rig, SEGMENT_BYTES, SOON, lazy, provoke, same, survive};
@@ -372,11 +373,11 @@ fn what_cannot_be_set_is_refused_with_what_can() {
         refused(&other, small, "is too small");
         let crossed = VolumeSettings { limit_bytes: least, ..reserved(2) };
         refused(&other, crossed, "cannot have");
-        refused(&other, reserved(1000), &format!("{promise} bytes are left"));
+        refused(&other, reserved(1000), &format!("{} are left", bytes(promise)));
         set(&rig, &rig.volume(), reserved(3))?;
         let left = promise - 3 * SEGMENT_BYTES;
         let all = |bytes| VolumeSettings { reservation_bytes: bytes, ..Default::default() };
-        refused(&other, all(left + 4096), &format!("{left} bytes are left"));
+        refused(&other, all(left + 4096), &format!("{} are left", bytes(left)));
         set(&rig, &other, all(left))?;
         // What has it may keep it, or take less.
         set(&rig, &other, all(left))?;

@@ -1,0 +1,72 @@
+//! Whether a path leads to the file or block device that was opened there: it may be removed, moved or
+//! replaced under whoever has it open, who does not notice.
+
+use std::fs::{File, Metadata};
+use std::io;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::Path;
+
+use crate::real::open::size_of;
+
+/// What became of an open file or block device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Displaced {
+    /// The file has no name any more: its content ends with who has it open.
+    Removed,
+    /// Nothing is at its path.
+    Moved,
+    /// Something else is at its path.
+    Replaced,
+    /// It is there and shorter than it was.
+    Shrunk {
+        /// Bytes that it has now.
+        size_bytes: u64,
+    },
+}
+
+/// An open device of so many bytes, to be looked for from another thread.
+pub struct Placed {
+    pub(super) file: File,
+    pub(super) is_block: bool,
+    pub(super) size_bytes: u64,
+}
+
+impl std::fmt::Display for Displaced {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Removed => "it was removed while in use: what it holds is gone when it is closed",
+            Self::Moved => "it was moved while in use: nothing is at its path",
+            Self::Replaced => "it was moved while in use: something else is at its path",
+            Self::Shrunk { .. } => "it has become shorter while in use",
+        })
+    }
+}
+
+impl Placed {
+    /// What became of it, if it is not at `path` as it was. Blocks for as long as the system does.
+    ///
+    /// # Errors
+    /// What the system says where nobody can tell.
+    pub fn look(&self, path: &Path) -> io::Result<Option<Displaced>> {
+        let own = self.file.metadata()?;
+        match std::fs::metadata(path) {
+            Ok(there) if self.is_same(&own, &there) => {
+                let size_bytes = size_of(&self.file, self.is_block)?;
+                let has_shrunk = size_bytes < self.size_bytes;
+                Ok(has_shrunk.then_some(Displaced::Shrunk { size_bytes }))
+            }
+            _ if !self.is_block && own.nlink() == 0 => Ok(Some(Displaced::Removed)),
+            Ok(_) => Ok(Some(Displaced::Replaced)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Some(Displaced::Moved)),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn is_same(&self, own: &Metadata, there: &Metadata) -> bool {
+        if self.is_block {
+            there.file_type().is_block_device() && there.rdev() == own.rdev()
+        } else {
+            (there.dev(), there.ino()) == (own.dev(), own.ino())
+        }
+    }
+}
