@@ -38,7 +38,7 @@ impl Origin {
     /// Why one that is open cannot be used at present: its server is away, or it is not at its path.
     pub(crate) fn trouble(&self) -> Option<String> {
         match self {
-            Origin::File(device) => device.displaced().map(|how| how.to_string()),
+            Origin::File(device) => device.displaced().map(|how| format!("its origin {how}")),
             Origin::Nbd(device) => device.trouble().map(|why| why.to_string()),
         }
     }

@@ -35,8 +35,9 @@ pub(crate) fn note_unwritten(error: std::io::Error) {
 pub(crate) fn all_written() -> Result<(), Failure> {
     match UNWRITTEN.get() {
         None => Ok(()),
-        Some(error) => Err(Failure::system("write the output", error)
-            .hint("give it room, or another file; what the command was to do is done")),
+        Some(error) => {
+            Err(Failure::system("write the output", error).hint("give it room, or another file"))
+        }
     }
 }
 

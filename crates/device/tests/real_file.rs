@@ -500,15 +500,25 @@ fn what_became_of_an_open_file_is_seen() {
     assert_eq!(look(), Some(Displaced::Removed));
     File::create_new(&file.0).unwrap();
     assert_eq!(look(), Some(Displaced::Removed));
+    // A look that began before another one knows less; what was cut off does not come back.
+    let (first, second) = (device.placed().unwrap().number(), device.placed().unwrap().number());
+    let shrunk = Some(Displaced::Shrunk { size_bytes: 512 });
+    device.note_displaced(second, shrunk);
+    device.note_displaced(first, None);
+    device.note_displaced(device.placed().unwrap().number(), None);
+    assert_eq!(device.displaced(), shrunk);
     device.refuse_writes(true);
     let dynamic: &dyn BlockDevice = &device;
     reactor.block_on(async {
         read(dynamic, 0, 4096).await;
         let gone = Err(IoErrorKind::Vanished.into());
         assert_eq!(dynamic.write(0, pattern(4096, 1).freeze()).done().await, gone);
+        // The flush of what it took, once.
         assert_eq!(dynamic.flush().done().await, gone);
-        device.refuse_writes(false);
         assert_eq!(dynamic.flush().done().await, Ok(()));
+        assert_eq!(dynamic.write(0, pattern(4096, 1).freeze()).done().await, gone);
+        device.refuse_writes(false);
+        assert_eq!(dynamic.write(0, pattern(4096, 1).freeze()).done().await, Ok(()));
     });
     reactor.close();
 }

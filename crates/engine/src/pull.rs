@@ -48,6 +48,11 @@ pub struct Pull {
 }
 
 impl Pool {
+    /// Puts into the events what was lost of late and waits to be told together with more.
+    pub fn tell_lost(&self) {
+        self.core.tell_untold();
+    }
+
     /// Whether the witness could not be written the last time: volumes that are clean are written through until it
     /// can.
     pub fn is_unwitnessed(&self) -> bool {

@@ -395,7 +395,8 @@ impl Core {
         agrees: bool,
     ) -> Result<()> {
         let _control = self.control.lock().await;
-        let accepts = v.accept_single_copy.get() || (agrees && mode.writes_back());
+        let agrees = agrees && mode.writes_back() && self.dirty_copies() == 1;
+        let accepts = v.accept_single_copy.get() || agrees;
         check_mode(mode, self.dirty_copies(), accepts)?;
         crate::populate::check(v.settings.get().populate, mode)?;
         self.write_superblocks(|superblock| {

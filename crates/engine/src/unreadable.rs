@@ -256,7 +256,14 @@ impl Core {
         self.log_lost(volume, &lost).await?;
         let blocks = lost.iter().map(|(_, count)| u64::from(*count)).sum();
         self.tell_flushes(&BTreeMap::from([(volume, blocks)]));
-        self.scrub.untold.borrow_mut().entry(volume).or_default().extend(lost);
+        {
+            let mut untold = self.scrub.untold.borrow_mut();
+            let of = untold.entry(volume).or_default();
+            for (first, count) in lost {
+                let known = of.entry(first).or_insert(count);
+                *known = count.max(*known);
+            }
+        }
         self.tell_damaged();
         Ok(())
     }
@@ -280,12 +287,19 @@ impl Core {
     /// Tells what was lost since it was told last: of a device that returns nothing any more it is found in many small
     /// parts.
     pub(crate) fn tell_damaged(&self) {
-        let now = self.rt.now();
-        let is_early = self.scrub.told.get().is_some_and(|told| now < told + LOST_TOLD_INTERVAL);
-        if self.scrub.untold.borrow().is_empty() || (is_early && !self.is_scrub_over()) {
+        let is_early =
+            |told: Nanos| self.rt.now() < told + LOST_TOLD_INTERVAL && !self.is_scrub_over();
+        if !self.scrub.told.get().is_some_and(is_early) {
+            self.tell_untold();
+        }
+    }
+
+    /// The same, however short ago that was.
+    pub(crate) fn tell_untold(&self) {
+        if self.scrub.untold.borrow().is_empty() {
             return;
         }
-        self.scrub.told.set(Some(now));
+        self.scrub.told.set(Some(self.rt.now()));
         for (volume, runs) in self.scrub.untold.take() {
             // At a start no origin is attached yet.
             let name = {

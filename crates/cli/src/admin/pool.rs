@@ -266,7 +266,10 @@ fn can_i_pull(pool: &Name, device: String, daemon: &Daemon<'_>) -> Result<()> {
     daemon.print(&answer, |answer| print_pull(&answer.item));
     match answer.item.safe {
         true => Ok(()),
-        false => std::process::exit(EXIT_NO.into()),
+        false => {
+            text::all_written()?;
+            std::process::exit(EXIT_NO.into())
+        }
     }
 }
 

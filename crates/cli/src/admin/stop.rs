@@ -51,6 +51,18 @@ fn wait(daemon: &Daemon<'_>, pid: u32) -> Result<()> {
     Ok(())
 }
 
+/// What may be gone for good when the daemon closes it.
+fn endangered(status: &Status) -> Option<String> {
+    let is_removed = |how: &str| how.contains("was removed while in use");
+    let mut volumes = status.pools.iter().flat_map(|pool| &pool.volumes);
+    if let Some(volume) = volumes.find(|volume| is_removed(&volume.reason)) {
+        return Some(format!("Volume \"{}\": {}", volume.name, volume.reason));
+    }
+    let mut members = status.pools.iter().flat_map(|pool| &pool.members);
+    let member = members.find(|member| is_removed(&member.displaced))?;
+    Some(format!("SSD {}: {}", member.path.as_ref()?.display(), member.displaced))
+}
+
 /// Runs the command.
 pub(crate) fn run(options: &Options) -> Result<()> {
     let daemon = options.asking.daemon()?;
@@ -59,17 +71,20 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         return daemon.plan(&Change::Stop(body));
     }
     let status: Status = daemon.get("/api/v1/status")?;
-    let usage = status.pools.iter().filter_map(|pool| pool.usage.as_ref());
-    let lost: u64 = usage.map(|usage| usage.lost_bytes).sum();
     let clients: usize = status.exports.iter().map(|export| export.clients).sum();
     if clients > 0 {
         let what = format!("\"stop\" cuts off the daemon's clients, {clients} at the moment");
+        confirm("stop", "stop", &what, options.yes)?;
+    } else if let Some(what) = endangered(&status).filter(|_| !options.destage) {
         confirm("stop", "stop", &what, options.yes)?;
     }
     let stopping: Stopping = daemon.post("/api/v1/stop", &body)?;
     if let Some(job) = stopping.job.clone() {
         daemon.follow(One::of(job))?;
     }
+    let last = daemon.get_if_there::<Status>("/api/v1/status")?.unwrap_or(status);
+    let usage = last.pools.iter().filter_map(|pool| pool.usage.as_ref());
+    let lost: u64 = usage.map(|usage| usage.lost_bytes).sum();
     wait(&daemon, stopping.pid)?;
     daemon.print(&stopping, |stopping| match (&stopping.job, stopping.dirty_bytes) {
         (Some(_), _) if lost > 0 => tell(format_args!(

@@ -108,7 +108,7 @@ fn tell_of_members(open: &Open, members: &mut [Member]) {
     for member in members {
         let file = member.path.as_ref().and_then(|path| files.file(path));
         let displaced = file.and_then(|file| file.displaced());
-        member.displaced = displaced.map_or(String::new(), |how| how.to_string());
+        member.displaced = displaced.map_or(String::new(), |how| format!("it {how}"));
         member.damaged_blocks = of(&damaged, &member.id);
         member.unused_bytes = of(&unused, &member.id);
         member.slow = slow.iter().any(|id| id.to_string() == member.id);

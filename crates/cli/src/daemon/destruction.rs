@@ -92,6 +92,10 @@ impl Daemon {
             let what = format!("volume \"{new}\" was added meanwhile");
             return Err(Failure::coded(Code::Busy, what).hint("destroy the pool once more"));
         }
+        // Of all, before the first one goes.
+        for volume in volumes {
+            self.refuse_displaced(volume).await?;
+        }
         for volume in volumes {
             self.drop_volume(volume).await?;
         }

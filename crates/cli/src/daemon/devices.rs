@@ -278,6 +278,7 @@ impl Daemon {
         if let Some(open) = slot.open() {
             let pool = open.pool.superblock().pool;
             open.members.borrow_mut().release(&gone.path, pool, &self.crew);
+            self.placing.forget(&gone.path);
         }
         slot.seen.borrow_mut().retain(|found| found.superblock.device != gone.id);
         {

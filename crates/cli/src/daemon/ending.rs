@@ -149,6 +149,13 @@ impl Daemon {
 
     /// Everything of all volumes to their origins, all origins at the same time.
     async fn destage_online(&self) -> Result<()> {
+        match race(self.destage_each(), self.until_lost(None)).await {
+            Ok(destaged) => destaged,
+            Err(()) => self.refuse_any_displaced().await,
+        }
+    }
+
+    async fn destage_each(&self) -> Result<()> {
         let failed = RefCell::new(None);
         let one = |volume: Rc<Volume>| {
             let failed = &failed;

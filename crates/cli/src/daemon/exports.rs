@@ -112,7 +112,8 @@ impl Daemon {
         Ok((Doors::open_within(&self.reactor, volume, places, patience).await?, true))
     }
 
-    /// Refuses an export that could not be served: its door is opened, and closed at once.
+    /// Refuses an export that could not be served: its door is opened, and closed at once. A socket that nobody answers on
+    /// is removed by that.
     pub(super) async fn check_export(
         &self,
         name: &VolumeName,

@@ -194,6 +194,15 @@ impl Open {
         id.map_or(0, |id| self.pool.unproven_blocks_of(id) * BLOCK_BYTES)
     }
 
+    /// Whether some origin in use is not at its path.
+    fn is_any_displaced(&self) -> bool {
+        let is_displaced = |origin: &Origin| match origin {
+            Origin::File(file) => file.displaced().is_some(),
+            Origin::Nbd(_) => false,
+        };
+        self.origins.borrow().values().any(is_displaced)
+    }
+
     /// What is wrong with the origin of a volume that is online, and the state that the volume is in.
     fn trouble(&self, volume: &str) -> Option<(VolumeState, String)> {
         let cut_off = self.origins.borrow().get(volume).and_then(Origin::trouble);

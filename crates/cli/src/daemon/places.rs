@@ -2,9 +2,11 @@
 //! moved or replaced under the daemon, and the next start would find something else there, or nothing.
 //!
 //! * Of an origin the volume is `origin-missing`, and nobody is told that the plain disk has all of its data.
-//!   What has no name any more is read as before and takes no writes: these are safe in the cache alone.
+//!   What has no name any more, or was cut off, is read as before and takes no writes: these are safe in the cache
+//!   alone. What it was given in the two seconds before is noticed too late.
 //! * Of a cache device it is told. The pool uses it as before, so that it can be replaced without a loss.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::rc::{Rc, Weak};
 
@@ -14,7 +16,7 @@ use forebay_device::real::file::FileDevice;
 use forebay_device::real::place::Displaced;
 use forebay_device::runtime::{Nanos, SECOND};
 
-use super::Daemon;
+use super::{Daemon, Slot};
 use crate::Result;
 use crate::blocking::on_thread;
 use crate::failure::Failure;
@@ -24,7 +26,7 @@ use crate::origin::Origin;
 const LOOK_INTERVAL: Nanos = 2 * SECOND;
 
 /// What a look has found, if it could be made.
-pub(super) type Look = std::io::Result<Option<Displaced>>;
+pub(super) type Look = std::io::Result<(u64, Option<Displaced>)>;
 
 /// A file or block device of an open pool.
 struct InUse {
@@ -34,34 +36,54 @@ struct InUse {
     file: Weak<FileDevice>,
 }
 
-fn note(file: &FileDevice, is_origin: bool, found: Option<Displaced>) {
-    file.note_displaced(found);
-    file.refuse_writes(is_origin && found == Some(Displaced::Removed));
+/// Whether nobody would find again what is written there.
+fn is_lost(file: &FileDevice) -> bool {
+    matches!(file.displaced(), Some(Displaced::Removed | Displaced::Shrunk { .. }))
+}
+
+/// Notes what a look has found, and has an origin take nothing more that would be lost there.
+fn note(file: &FileDevice, is_origin: bool, look: u64, found: Option<Displaced>) {
+    file.note_displaced(look, found);
+    file.refuse_writes(is_origin && is_lost(file));
 }
 
 impl Daemon {
     /// Looks for everything in use until the reactor is closed; whatever else is under way.
     pub(super) async fn keep_placing(self: Rc<Self>) {
+        // Names that are made anew may be gone for a moment.
+        let mut seen = BTreeMap::new();
         while self.runtime().sleep(LOOK_INTERVAL).await.result.is_ok() {
+            let before = std::mem::take(&mut seen);
             for one in self.in_use() {
-                let before = one.file.upgrade().and_then(|file| file.displaced());
-                let Some(found) = self.look_for(&one).await else { continue };
-                if !one.is_origin && found != before {
-                    self.tell_displaced(&one, found);
+                let Some((look, found)) = self.look_for(&one).await else { continue };
+                let may_pass = matches!(found, Some(Displaced::Moved | Displaced::Replaced));
+                seen.insert(one.path.clone(), found);
+                if !may_pass || before.get(&one.path) == Some(&found) {
+                    self.note_look(&one, look, found);
                 }
             }
         }
     }
 
-    /// What became of one; nothing if it does not answer, or was closed meanwhile.
-    async fn look_for(&self, one: &InUse) -> Option<Option<Displaced>> {
+    /// What became of one, and which look has found that; nothing if it does not answer, or was closed meanwhile.
+    async fn look_for(&self, one: &InUse) -> Option<(u64, Option<Displaced>)> {
         let placed = one.file.upgrade()?.placed().ok()?;
         let path = one.path.clone();
-        let call = move || async move { on_thread(move || placed.look(&path)).await.flatten() };
-        let found =
-            self.placing.ask(&self.reactor, &one.path, call, self.end.wait()).await?.ok()?;
-        note(&*one.file.upgrade()?, one.is_origin, found);
-        Some(found)
+        let call = move || async move {
+            let look = move || placed.look(&path).map(|found| (placed.number(), found));
+            on_thread(look).await.flatten()
+        };
+        self.placing.ask(&self.reactor, &one.path, call, self.end.wait()).await?.ok()
+    }
+
+    fn note_look(&self, one: &InUse, look: u64, found: Option<Displaced>) {
+        let Some(file) = one.file.upgrade() else { return };
+        let before = file.displaced().map(|how| how.to_string());
+        note(&file, one.is_origin, look, found);
+        let now = file.displaced();
+        if !one.is_origin && now.map(|how| how.to_string()) != before {
+            self.tell_displaced(one, now);
+        }
     }
 
     fn in_use(&self) -> Vec<InUse> {
@@ -80,8 +102,10 @@ impl Daemon {
                     all.push(one(Path::new(&record.origin), true, file));
                 }
             }
-            let members = open.members.borrow();
-            all.extend(members.files().map(|(path, file)| one(path, false, file)));
+            // One that has failed is told of as such.
+            let (members, used) = (open.members.borrow(), slot.devices(&open));
+            let serving = members.files().filter(|(path, _)| used.iter().any(|it| it == path));
+            all.extend(serving.map(|(path, file)| one(path, false, file)));
             for (_, spare) in open.spares.ready() {
                 all.extend(spare.files().map(|(path, file)| one(path, false, file)));
             }
@@ -94,7 +118,7 @@ impl Daemon {
         let subject = (one.pool.as_str(), path.to_string());
         match found {
             Some(how) => {
-                let what = format!("SSD {path}: {how}");
+                let what = format!("SSD {path}: it {how}");
                 self.journal.warn("member-displaced", subject, what);
             }
             None => {
@@ -114,21 +138,66 @@ impl Daemon {
         let path = self.describe_volume(name)?.origin;
         let failed = |error| Failure::system(format!("look for the origin {path}"), &error);
         let (placed, at) = (file.placed().map_err(failed)?, PathBuf::from(&path));
+        let number = placed.number();
         let found = self.patiently(&path, move || placed.look(&at)).await?.map_err(failed)?;
-        note(&file, true, found);
-        let Some(how) = found else { return Ok(()) };
-        let what = format!("the origin {path} of volume \"{name}\": {how}");
+        note(&file, true, number, found);
+        let Some(how) = file.displaced() else { return Ok(()) };
+        let what = format!("the origin {path} of volume \"{name}\" {how}");
         let hint = match how {
             Displaced::Removed => {
                 "keep the daemon running: `forebay explain origin-missing` says how to save it"
             }
             Displaced::Moved | Displaced::Replaced => "move it back to its path, then try again",
-            Displaced::Shrunk { .. } => "give it its size back; what was cut off is gone from it",
+            Displaced::Shrunk { .. } => {
+                "give it its size and what was cut off back, then restart the daemon"
+            }
         };
         Err(Failure::coded(Code::Refused, what).hint(hint))
     }
 
-    /// The same of all volumes that are online.
+    /// Ends when the origin of a volume, or of any, is known to take nothing more.
+    pub(super) async fn until_lost(&self, name: Option<&VolumeName>) {
+        let is_meant = |slot: &Slot, volume: &str| {
+            name.is_none_or(|it| {
+                it.volume.as_str() == volume && it.pool == slot.record.borrow().name
+            })
+        };
+        let any = || {
+            self.open_pools().iter().any(|(slot, open)| {
+                let origins = open.origins.borrow();
+                origins.iter().any(|(volume, origin)| match origin {
+                    Origin::File(file) => is_meant(slot, volume) && is_lost(file),
+                    Origin::Nbd(_) => false,
+                })
+            })
+        };
+        while !any() {
+            let _ = self.runtime().sleep(SECOND).await;
+        }
+    }
+
+    /// Refuses to close a pool while files are open that would be gone then: of origins, or of cache devices.
+    pub(super) fn refuse_removed(&self, name: &str) -> Result<()> {
+        let Ok((_, open)) = self.open(name) else { return Ok(()) };
+        let is_removed = |file: &FileDevice| file.displaced() == Some(Displaced::Removed);
+        let origins = open.origins.borrow();
+        let origin = origins.iter().find_map(|(volume, origin)| match origin {
+            Origin::File(file) if is_removed(file) => {
+                Some(format!("the origin of \"{name}/{volume}\""))
+            }
+            _ => None,
+        });
+        let members = open.members.borrow();
+        let member = members.files().find(|(_, file)| is_removed(file));
+        let member = member.map(|(path, _)| format!("SSD {}", path.display()));
+        let Some(what) = origin.or(member) else { return Ok(()) };
+        let what = format!("{what} {}", Displaced::Removed);
+        Err(Failure::coded(Code::Refused, what).hint(
+            "save it first: `forebay explain origin-missing`, `forebay explain member-displaced`",
+        ))
+    }
+
+    /// [`Daemon::refuse_displaced`] of all volumes that are online.
     pub(super) async fn refuse_any_displaced(&self) -> Result<()> {
         for volume in self.describe_volumes() {
             // Of a pool that is not open no origin is in use.

@@ -226,6 +226,7 @@ impl Daemon {
     fn plan_export_pool(&self, name: &Name) -> Result<Plan> {
         let slot = self.slot(name.as_str())?;
         self.refuse_clients(&slot)?;
+        self.refuse_removed(name.as_str())?;
         let slot = self.may_close(name.as_str())?;
         let (exports, ssds) = (slot.record.borrow().exports.len(), slot.record.borrow().ssds.len());
         let mut steps = Vec::new();

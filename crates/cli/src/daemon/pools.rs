@@ -647,7 +647,10 @@ impl Daemon {
         drop((open.origins.take(), open.troubles.take()));
         for volume in open.pool.superblock().volumes {
             self.opening.forget(Path::new(&volume.origin));
+            self.placing.forget(Path::new(&volume.origin));
         }
+        open.members.borrow().files().for_each(|(path, _)| self.placing.forget(path));
+        open.pool.tell_lost();
         self.tell_news(name, &open);
         let open = Rc::into_inner(open)
             .ok_or_else(|| Failure::new(format!("pool \"{name}\" is still in use")))?;
@@ -694,6 +697,7 @@ impl Daemon {
     pub(super) async fn export_pool(&self, name: &str) -> Result<Done> {
         let slot = self.slot(name)?;
         self.refuse_clients(&slot)?;
+        self.refuse_removed(name)?;
         self.close_slot(name).await?;
         let record = slot.record.borrow().clone();
         for export in record.exports {

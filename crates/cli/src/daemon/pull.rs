@@ -161,6 +161,9 @@ impl Daemon {
             None => {
                 let why = match () {
                     () if pull.has_failed => "it has failed, and the pool goes on without it",
+                    () if open.pool.unproven_blocks() == 0 && open.is_any_displaced() => {
+                        "nothing is dirty"
+                    }
                     () if open.pool.unproven_blocks() == 0 && open.pool.lost_blocks() > 0 => {
                         "every origin has what is left"
                     }

@@ -38,10 +38,6 @@ impl Verdict {
         let displaced = members.iter().find(|member| !member.displaced.is_empty());
         let displaced = displaced.and_then(|it| Some((it.path.as_ref()?, &it.displaced)));
         let (what, advice) = match (bad.max_by_key(|(_, health)| health.verdict), slow) {
-            _ if let Some((path, how)) = displaced => (
-                format!("SSD {}: {how}", path.display()),
-                "before the daemon ends: `forebay explain member-displaced`".to_owned(),
-            ),
             (Some((path, health)), _) if health.verdict == HealthVerdict::Failing => {
                 let advice = format!(
                     "put another one in its place: `forebay pool device replace {pool} {} NEW`",
@@ -50,6 +46,10 @@ impl Verdict {
                 let path = path.display();
                 (format!("SSD {path} is failing: {}", health.summary), advice)
             }
+            _ if let Some((path, how)) = displaced => (
+                format!("SSD {}: {how}", path.display()),
+                "before the daemon ends: `forebay explain member-displaced`".to_owned(),
+            ),
             (Some((path, health)), _) => (
                 format!("SSD {} needs a look: {}", path.display(), health.summary),
                 "`forebay explain ssd-warning`".to_owned(),
@@ -128,6 +128,7 @@ fn state_of(redundancy: Redundancy, is_held: bool, lost: usize) -> PoolState {
 fn held(open: &Open) -> String {
     let progress = open.progress.borrow();
     let mut held = match open.pool.unproven_blocks() * BLOCK_BYTES {
+        0 if open.is_any_displaced() => "Nothing is dirty.".to_owned(),
         0 if open.pool.lost_blocks() > 0 => "Every origin has what is left.".to_owned(),
         0 => "Every origin has all of its data.".to_owned(),
         dirty => {
@@ -277,6 +278,11 @@ impl Daemon {
             Some((first, VolumeState::OriginRefused)) => {
                 return format!(
                     "attach the right origin, or decide: `forebay volume accept-origin {first}`"
+                );
+            }
+            Some((first, _)) if open.is_any_displaced() => {
+                return format!(
+                    "keep the daemon running: `forebay volume show {first}`, then `forebay explain origin-missing`"
                 );
             }
             Some((first, _)) => {

@@ -23,6 +23,7 @@ use super::population::{self, Asked};
 use super::{Attached, Daemon, Open, Slot};
 use crate::Result;
 use crate::failure::Failure;
+use crate::flag::race;
 use crate::members::PATIENCE;
 use crate::origin::Origin;
 use crate::remote;
@@ -36,6 +37,10 @@ const RETRY_INTERVAL: Nanos = 10 * SECOND;
 
 /// Time between two attempts to bring data to an origin whose server is away.
 const AWAY_INTERVAL: Nanos = SECOND;
+
+/// Attempts before an error counts although the server is there: one that was away for a moment has forgotten what it
+/// had not flushed, and the first flush behind that fails.
+const AWAY_TRIES: u32 = 3;
 
 /// Bytes of a 4 KiB block, the engine's unit.
 pub(super) const BLOCK_BYTES: u64 = 4096;
@@ -546,6 +551,10 @@ impl Daemon {
             return Ok(job);
         }
         let agrees = slot.record.borrow().accept_data_loss_on_ssd_failure;
+        if !engine_mode(body.mode).writes_back() {
+            // Written through, nothing more could be written.
+            self.refuse_displaced(name).await?;
+        }
         volume.set_mode_agreed(engine_mode(body.mode), agrees).await?;
         let mode = mode_name(body.mode);
         let what = format!("volume \"{name}\" is now {mode}");
@@ -640,10 +649,17 @@ impl Daemon {
         volume: &Volume,
     ) -> Result<()> {
         self.refuse_displaced(name).await?;
+        let mut tries = 0;
         loop {
-            let destaged = job.unless_cancelled(volume.destage()).await.ok_or_else(cancelled)?;
+            let destaging = race(volume.destage(), self.until_lost(Some(name)));
+            let destaged = job.unless_cancelled(destaging).await.ok_or_else(cancelled)?;
+            let Ok(destaged) = destaged else {
+                self.refuse_displaced(name).await?;
+                continue;
+            };
+            tries += 1;
             match destaged {
-                Err(error) if error.kind == ErrorKind::Io && self.is_cut_off(name) => {
+                Err(error) if error.kind == ErrorKind::Io && self.is_cut_off(name, tries) => {
                     let pause = self.runtime().sleep(AWAY_INTERVAL);
                     let _ = job.unless_cancelled(pause).await.ok_or_else(cancelled)?;
                 }
@@ -652,12 +668,16 @@ impl Daemon {
         }
     }
 
-    /// Whether the server of a volume's origin is away.
-    fn is_cut_off(&self, name: &VolumeName) -> bool {
+    /// Whether the server of a volume's origin is away, or may have been when this failed.
+    fn is_cut_off(&self, name: &VolumeName, tries: u32) -> bool {
         let Ok((_, open)) = self.open(name.pool.as_str()) else { return false };
-        let origins = open.origins.borrow();
-        let origin = origins.get(name.volume.as_str());
-        origin.is_some_and(|it| matches!(it, Origin::Nbd(_)) && it.trouble().is_some())
+        if open.pool.is_latched() || open.pool.lost_to().is_some() {
+            return false;
+        }
+        match open.origins.borrow().get(name.volume.as_str()) {
+            Some(Origin::Nbd(server)) => server.trouble().is_some() || tries < AWAY_TRIES,
+            _ => false,
+        }
     }
 
     /// Begins to bring everything of a volume to its origin, or joins who does.
@@ -730,6 +750,7 @@ impl Daemon {
         open.pool.remove_volume(name.volume.as_str()).await?;
         for gone in volumes.iter().filter(|v| v.name == name.volume.as_str()) {
             self.opening.forget(Path::new(&gone.origin));
+            self.placing.forget(Path::new(&gone.origin));
         }
         open.volumes.borrow_mut().remove(name.volume.as_str());
         open.origins.borrow_mut().remove(name.volume.as_str());

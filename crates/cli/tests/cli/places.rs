@@ -53,26 +53,39 @@ fn nameless(daemon: &Daemon, path: &Path) -> PathBuf {
 fn an_origin_that_was_removed_is_no_plain_disk_and_can_be_saved() {
     let mut daemon = patient("removed");
     let origin = daemon.dir.path("origin");
+    // Some of it may be on its way there.
     let first = written(&daemon, 2);
-    daemon.tell(&["volume", "flush", "fast/vm"]);
     std::fs::remove_file(&origin).unwrap();
     // Nobody has to wait for the look.
-    daemon.refused(ENDS[0], "it was removed while in use", "explain origin-missing");
-    is_missing(&daemon, "it was removed while in use");
-    // What clients write is kept in the cache: at the origin it would be gone.
+    daemon.refused(ENDS[0], "was removed while in use", "explain origin-missing");
+    is_missing(&daemon, "its origin was removed while in use");
+    // What clients write is kept in the cache: at the origin it would be gone. That it has not flushed what it had is told
+    // once.
     let socket = daemon.dir.path("nbd");
     let mut client = Client::connect(&socket);
     let newest = content(3, 8 << 20);
     client.write(0, &newest).unwrap();
-    client.flush().unwrap();
-    drop(client);
+    client.flush().ok();
     std::thread::sleep(std::time::Duration::from_secs(4));
-    assert_eq!(daemon.json(&SHOW)["dirty_bytes"], 8 << 20);
+    client.flush().ok();
+    for _ in 0..3 {
+        std::thread::sleep(std::time::Duration::from_secs(1));
+        client.flush().unwrap();
+    }
+    drop(client);
+    assert!(daemon.json(&SHOW)["dirty_bytes"].as_u64() >= Some(8 << 20));
     assert!(read_all(&socket)[8 << 20..] == first[8 << 20..], "it is read as before");
     unexport(&daemon);
-    for ends in ENDS {
-        daemon.refused(ends, "it was removed while in use", "explain origin-missing");
+    for ends in ENDS.iter().chain(&[&["pool", "export", "fast"][..]]) {
+        daemon.refused(ends, "was removed while in use", "explain origin-missing");
     }
+    assert_eq!(daemon.json(&SHOW)["mode"], "writeback", "what is refused changes nothing");
+    daemon.refused(&["stop"], "was removed while in use", "--yes");
+    let status = daemon.tell(&["status"]);
+    assert!(
+        status.contains("keep the daemon running") && !status.contains("all of its"),
+        "{status}"
+    );
     // As `forebay explain origin-missing` says.
     std::fs::copy(nameless(&daemon, &origin), &origin).unwrap();
     daemon.stop();
@@ -108,10 +121,15 @@ fn an_origin_that_was_moved_replaced_or_cut_off_is_missed_until_it_is_back() {
     daemon.tell(&["volume", "flush", "fast/vm"]);
     resize(VOLUME_BYTES - 4096);
     for ends in ENDS {
-        daemon.refused(ends, "shorter while in use", "its size back");
+        daemon.refused(ends, "shorter while in use", "was cut off back");
     }
     is_missing(&daemon, "shorter while in use");
+    // Its size does not bring back what it had there.
     resize(VOLUME_BYTES);
+    std::thread::sleep(std::time::Duration::from_secs(4));
+    daemon.refused(ENDS[0], "shorter while in use", "restart the daemon");
+    daemon.stop();
+    daemon.start();
     is_online(&daemon);
     daemon.tell(&["volume", "remove", "fast/vm", "--yes"]);
     let found = std::fs::read(&origin).unwrap();
@@ -129,7 +147,10 @@ fn an_ssd_whose_file_is_gone_is_told_of_and_can_be_replaced() {
     let displaced = |daemon: &Daemon| show(daemon)["members"][0]["displaced"].to_string();
     until("it is missed", || displaced(&daemon).contains("nothing is at its path"));
     let shown = daemon.tell(&["pool", "show", "fast"]);
-    assert!(shown.contains(&format!("SSD {ssd}: it was moved while in use")), "{shown}");
+    assert!(
+        shown.contains(&format!("SSD {ssd}: it was moved or unplugged while in use")),
+        "{shown}"
+    );
     assert!(shown.contains("explain member-displaced"), "{shown}");
     assert_eq!(show(&daemon)["health"], "degraded");
     std::fs::rename(&away, &ssd).unwrap();

@@ -124,6 +124,13 @@ fn a_volume_of_an_export_is_there_before_and_after_its_server() {
     assert!(flushing.wait_with_output().unwrap().status.success());
     assert_eq!(state(&daemon), "online");
     assert!(std::fs::read(&file).unwrap() == all);
+    // Away for a moment, with something that it had not flushed.
+    let all = written(&daemon, 5);
+    let flushing = daemon.command_of(&["volume", "flush", "fast/vm"]).spawn().unwrap();
+    kit.kill();
+    kit.again();
+    assert!(flushing.wait_with_output().unwrap().status.success());
+    assert!(std::fs::read(&file).unwrap() == all);
 
     // Gone before the daemon starts, and back later.
     daemon.stop();

@@ -49,10 +49,14 @@ struct Inner {
     punch: Cell<bool>,
     /// Of a block device, from its first discard on.
     discarder: OnceCell<Discarder>,
-    /// What became of it, as far as somebody has looked.
+    /// What became of it, as far as somebody has looked; looks that have begun, and the last one that was noted.
     displaced: Cell<Option<Displaced>>,
-    /// Whether it takes nothing more, for nobody would find it there.
+    looks: Cell<u64>,
+    noted: Cell<u64>,
+    /// Whether it takes nothing more, for nobody would find it there, and whether the flush of what it took last has
+    /// failed.
     is_lost: Cell<bool>,
+    is_told: Cell<bool>,
 }
 
 /// See the head of the file.
@@ -97,7 +101,10 @@ impl FileDevice {
             punch: Cell::new(opened.discard),
             discarder: OnceCell::new(),
             displaced: Cell::new(None),
+            looks: Cell::new(0),
+            noted: Cell::new(0),
             is_lost: Cell::new(false),
+            is_told: Cell::new(false),
         }))
     }
 
@@ -167,7 +174,9 @@ impl FileDevice {
     /// # Errors
     /// If there are no descriptors left.
     pub fn placed(&self) -> std::io::Result<Placed> {
+        self.0.looks.set(self.0.looks.get() + 1);
         Ok(Placed {
+            number: self.0.looks.get(),
             file: File::from(self.0.handle.try_clone()?),
             is_block: self.0.is_block,
             size_bytes: self.0.geometry.get().size_bytes,
@@ -179,14 +188,21 @@ impl FileDevice {
         self.0.displaced.get()
     }
 
-    /// Notes what a look has found.
-    pub fn note_displaced(&self, displaced: Option<Displaced>) {
-        self.0.displaced.set(displaced);
+    /// Notes what a look has found, unless a later one was noted already. One that has become shorter stays so
+    /// whatever its size is later: what it has there is not what it had.
+    pub fn note_displaced(&self, look: u64, displaced: Option<Displaced>) {
+        let was_cut = matches!(self.0.displaced.get(), Some(Displaced::Shrunk { .. }));
+        if look > self.0.noted.replace(self.0.noted.get().max(look)) {
+            let stays = was_cut && displaced.is_none();
+            self.0.displaced.set(if stays { self.0.displaced.get() } else { displaced });
+        }
     }
 
-    /// Has writes and flushes fail as those of a device that is gone, or no more.
+    /// Has writes fail as those of a device that is gone, and the flush of what it took before, or no more.
     pub fn refuse_writes(&self, refuse: bool) {
-        self.0.is_lost.set(refuse);
+        if self.0.is_lost.replace(refuse) != refuse {
+            self.0.is_told.set(false);
+        }
     }
 
     /// Goes on with a larger size, in whole sectors. Never with a smaller one.
@@ -233,7 +249,10 @@ impl Reader {
             punch: Cell::new(false),
             discarder: OnceCell::new(),
             displaced: Cell::new(None),
+            looks: Cell::new(0),
+            noted: Cell::new(0),
             is_lost: Cell::new(false),
+            is_told: Cell::new(false),
         }))
     }
 }
@@ -251,8 +270,9 @@ impl Inner {
         request.check(&self.geometry.get())?;
         match request {
             Request::Read { .. } => Ok(()),
+            // Only once: behind it there is nothing to be made durable.
+            Request::Flush if !self.is_lost.get() || self.is_told.replace(true) => Ok(()),
             _ if self.is_lost.get() => Err(IoErrorKind::Vanished.into()),
-            Request::Flush => Ok(()),
             _ if self.read_only => Err(IoErrorKind::Permission.into()),
             _ => Ok(()),
         }

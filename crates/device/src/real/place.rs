@@ -3,6 +3,7 @@
 
 use std::fs::{File, Metadata};
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
@@ -24,8 +25,13 @@ pub enum Displaced {
     },
 }
 
+/// Names that a file has as long as it is open, and no longer: of NFS and of FUSE.
+const PASSING: [&str; 2] = [".nfs", ".fuse_hidden"];
+
 /// An open device of so many bytes, to be looked for from another thread.
 pub struct Placed {
+    /// Which look this is: one that began later knows more.
+    pub(super) number: u64,
     pub(super) file: File,
     pub(super) is_block: bool,
     pub(super) size_bytes: u64,
@@ -34,10 +40,12 @@ pub struct Placed {
 impl std::fmt::Display for Displaced {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
-            Self::Removed => "it was removed while in use: what it holds is gone when it is closed",
-            Self::Moved => "it was moved while in use: nothing is at its path",
-            Self::Replaced => "it was moved while in use: something else is at its path",
-            Self::Shrunk { .. } => "it has become shorter while in use",
+            Self::Removed => "was removed while in use: what it holds is gone when it is closed",
+            Self::Moved => "was moved or unplugged while in use: nothing is at its path",
+            Self::Replaced => "was moved while in use: something else is at its path",
+            Self::Shrunk { .. } => {
+                "has become shorter while in use: what was cut off is gone from it"
+            }
         })
     }
 }
@@ -55,11 +63,32 @@ impl Placed {
                 let has_shrunk = size_bytes < self.size_bytes;
                 Ok(has_shrunk.then_some(Displaced::Shrunk { size_bytes }))
             }
-            _ if !self.is_block && own.nlink() == 0 => Ok(Some(Displaced::Removed)),
+            _ if !self.is_block && (own.nlink() == 0 || self.is_passing()) => {
+                Ok(Some(Displaced::Removed))
+            }
             Ok(_) => Ok(Some(Displaced::Replaced)),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Some(Displaced::Moved)),
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+                ) =>
+            {
+                Ok(Some(Displaced::Moved))
+            }
             Err(error) => Err(error),
         }
+    }
+
+    /// For [`FileDevice::note_displaced`](super::file::FileDevice::note_displaced).
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Whether the file has a name only because it is open.
+    fn is_passing(&self) -> bool {
+        let name = std::fs::read_link(format!("/proc/self/fd/{}", self.file.as_raw_fd()));
+        let name = name.ok().and_then(|path| Some(path.file_name()?.to_str()?.to_owned()));
+        name.is_some_and(|name| PASSING.iter().any(|passing| name.starts_with(passing)))
     }
 
     fn is_same(&self, own: &Metadata, there: &Metadata) -> bool {
