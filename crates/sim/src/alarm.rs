@@ -27,7 +27,7 @@ const KNOWN: &[(&str, u64)] = &[
     ("range-lock-skipped", 7),
     ("root-before-images", 26),
     ("flush-acknowledged-early", 256),
-    ("tombstone-not-durable", 34),
+    ("tombstone-not-durable", 91),
     ("remote-hit-unpinned", 50),
     ("open-sets-believed", 116),
     ("failed-member-kept", 20),
