@@ -72,11 +72,11 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     }
     let status: Status = daemon.get("/api/v1/status")?;
     let clients: usize = status.exports.iter().map(|export| export.clients).sum();
-    if clients > 0 {
-        let what = format!("\"stop\" cuts off the daemon's clients, {clients} at the moment");
-        confirm("stop", "stop", &what, options.yes)?;
-    } else if let Some(what) = endangered(&status).filter(|_| !options.destage) {
-        confirm("stop", "stop", &what, options.yes)?;
+    let cut_off = || format!("\"stop\" cuts off the daemon's clients, {clients} at the moment");
+    let gone = endangered(&status).filter(|_| !options.destage);
+    let whats: Vec<_> = gone.into_iter().chain((clients > 0).then(cut_off)).collect();
+    if !whats.is_empty() {
+        confirm("stop", "stop", &whats.join("; "), options.yes)?;
     }
     let stopping: Stopping = daemon.post("/api/v1/stop", &body)?;
     if let Some(job) = stopping.job.clone() {

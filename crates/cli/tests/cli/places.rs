@@ -72,6 +72,8 @@ fn an_origin_that_was_removed_is_no_plain_disk_and_can_be_saved() {
         std::thread::sleep(std::time::Duration::from_secs(1));
         client.flush().unwrap();
     }
+    daemon.refused(&["stop"], "was removed while in use", "--yes");
+    daemon.refused(&["stop"], "cuts off the daemon's clients, 1", "--yes");
     drop(client);
     assert!(daemon.json(&SHOW)["dirty_bytes"].as_u64() >= Some(8 << 20));
     assert!(read_all(&socket)[8 << 20..] == first[8 << 20..], "it is read as before");
