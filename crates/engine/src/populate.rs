@@ -20,7 +20,7 @@ use crate::limits::{GRANULE_BLOCKS, POPULATE_QUEUE_BYTES_MAX, REGION_BLOCKS, STR
 use crate::lock::Population;
 use crate::log::{Pending, new_entry};
 use crate::planted::{self, Bug};
-use crate::policy::{Access, Granule, Populate, Queue, TOUCHES_MAX, Touches};
+use crate::policy::{Access, Granule, Part, Populate, Queue, TOUCHES_MAX, Touches};
 use crate::read::blocks_of;
 use crate::volume::VolumeState;
 
@@ -189,8 +189,8 @@ impl Core {
         if !self.may_queue(end - start) {
             return Err(Reason::Busy);
         }
-        let granule = Granule { volume: v.id, number: first / GRANULE_BLOCKS };
-        let queue = self.policy.borrow_mut().admit(granule).ok_or(Reason::WriteBudget)?;
+        let asked = Part::of(v.id, first, count);
+        let queue = self.policy.borrow_mut().admit(asked).ok_or(Reason::WriteBudget)?;
         let shard = self.shard(v.id, first);
         let Some(population) = self.begin_population(v, start, end - start, false) else {
             if shard.locks.is_populating(v.id, start, end - start) {

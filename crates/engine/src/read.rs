@@ -19,7 +19,7 @@ use crate::ids::{BLOCK_BYTES, Location, SECTOR_BYTES, SECTORS_ALL, SECTORS_PER_B
 use crate::index::Mapping;
 use crate::limits::{GRANULE_BLOCKS, PREFETCH_STEP_BYTES, RAM_FILL_BLOCKS_MAX};
 use crate::planted;
-use crate::policy::{Access, Granule};
+use crate::policy::{Access, Part};
 use crate::volume::VolumeState;
 
 const BLOCK: usize = BLOCK_BYTES as usize;
@@ -249,8 +249,10 @@ impl Core {
         hit: bool,
     ) {
         let mut policy = self.policy.borrow_mut();
-        for number in first / GRANULE_BLOCKS..=(first + u64::from(count) - 1) / GRANULE_BLOCKS {
-            policy.access(Granule { volume: v.id, number }, access, hit);
+        let (mut at, end) = (first, first + u64::from(count));
+        while at < end {
+            policy.access(Part::of(v.id, at, (end - at) as u32), access, hit);
+            at = (at / GRANULE_BLOCKS + 1) * GRANULE_BLOCKS;
         }
     }
 

@@ -29,7 +29,7 @@ use crate::index::Mapping;
 use crate::limits::GRANULE_BLOCKS;
 use crate::log::{data_location, new_entry};
 use crate::planted::{self, Bug};
-use crate::policy::{Granule, Queue, Survey, Unit};
+use crate::policy::{Granule, Part, Queue, Survey, Unit};
 use crate::segment::{MemberMask, Set, SetState};
 use crate::walk::{Run, Walk};
 
@@ -508,16 +508,16 @@ impl Core {
 
     /// Whether a part of a granule is worth moving. Its granule cools once in the life of `warmth`.
     fn is_kept(&self, volume: VolumeId, part: &Mapping, queue: Queue, warmth: &mut Warmth) -> bool {
-        let granule = Granule { volume, number: part.block / GRANULE_BLOCKS };
+        let blocks = Part::of(volume, part.block, part.count);
         let mut index = self.shard(volume, part.block).index.borrow_mut();
-        let before = warmth.0.filter(|(other, _)| *other == granule).map(|(_, heat)| heat);
+        let before = warmth.0.filter(|(other, _)| *other == blocks.granule).map(|(_, heat)| heat);
         let heat = before.unwrap_or_else(|| index.heat(volume, part.block));
         let tight = self.is_index_crowded();
         let weighed = self.weighed(volume, heat);
-        let retained = self.policy.borrow_mut().retain(granule, queue, weighed, part.count);
+        let retained = self.policy.borrow_mut().retain(blocks, queue, weighed);
         if retained && !tight && before.is_none() {
             index.cool(volume, part.block);
-            warmth.0 = Some((granule, heat));
+            warmth.0 = Some((blocks.granule, heat));
         }
         retained && !tight
     }

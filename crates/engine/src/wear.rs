@@ -13,8 +13,8 @@ use crate::core::Core;
 use crate::creation::invalid;
 use crate::error::Result;
 use crate::format::Superblock;
-use crate::limits::{GRANULE_BLOCKS, WRITE_BUDGET_MAX, WRITE_BUDGET_MIN};
-use crate::policy::{Granule, Offer, Thrift, WriteBudget};
+use crate::limits::{WRITE_BUDGET_MAX, WRITE_BUDGET_MIN};
+use crate::policy::{Offer, Part, Thrift, WriteBudget};
 use crate::pool::Pool;
 use crate::volume::VolumeState;
 
@@ -96,15 +96,14 @@ impl Core {
         self.set_thrift(thrift);
     }
 
-    /// Whether a write that begins in this block goes to the origin alone if nothing of it is cached. What is written
+    /// Whether a write of these blocks goes to the origin alone if nothing of it is cached. What is written
     /// back does not depend on an origin that takes nothing because of a budget.
-    pub(crate) fn is_left_out(&self, v: &VolumeState, block: u64) -> bool {
+    pub(crate) fn is_left_out(&self, v: &VolumeState, first: u64, count: u32) -> bool {
         if self.wear.thrift.get() == Thrift::default() {
             return false;
         }
         let written_back = self.mode_of(v).writes_back();
-        let granule = Granule { volume: v.id, number: block / GRANULE_BLOCKS };
-        self.policy.borrow().leaves_out(granule, written_back)
+        self.policy.borrow().leaves_out(Part::of(v.id, first, count), written_back)
             && !(written_back && self.takes_nothing(v))
     }
 }

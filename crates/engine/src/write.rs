@@ -16,11 +16,11 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::format::{Entry, EntryKind, State, Stream};
 use crate::ids::{BLOCK_BYTES, Location, SECTOR_BYTES, SECTORS_ALL};
 use crate::index::Mapping;
-use crate::limits::{GRANULE_BLOCKS, PARTIALS_MAX, REGION_BLOCKS};
+use crate::limits::{PARTIALS_MAX, REGION_BLOCKS};
 use crate::log::{append_error, new_entry};
 use crate::memory::IndexClaim;
 use crate::planted::{self, Bug, seen};
-use crate::policy::{Access, Granule, Queue};
+use crate::policy::{Access, Part, Queue};
 use crate::read::{blocks_of, origin_error, overlay};
 use crate::throttle::Flow;
 use crate::volume::VolumeState;
@@ -98,7 +98,7 @@ impl Core {
     ) -> Result<()> {
         let (first, count) = blocks_of(offset, data.len() as u64);
         let enough = !way.passing && self.is_written_enough(v, first, count);
-        let thrifty = enough && self.is_left_out(v, first);
+        let thrifty = enough && self.is_left_out(v, first, count);
         let shard = self.shard(v.id, first);
         let mut may_go_on = false;
         let (_guard, mut coming) = loop {
@@ -148,7 +148,7 @@ impl Core {
             let stream = if self.is_kept_apart(owed, count) {
                 Stream::Rewritten
             } else {
-                self.dirty_stream(v, first, lies_at)
+                self.dirty_stream(v, (first, count), lies_at)
             };
             let logged = self.write_logged(v, stream, offset, data.clone()).await;
             if logged.is_ok() {
@@ -191,14 +191,18 @@ impl Core {
 
     /// The stream for another write, of what ends at `lies_at` if all of it is cached. While room is short
     /// there is one for all: records of two would be half as long, each with a header of its own.
-    fn dirty_stream(&self, v: &VolumeState, first: u64, lies_at: Option<Location>) -> Stream {
+    fn dirty_stream(
+        &self,
+        v: &VolumeState,
+        (first, count): (u64, u32),
+        lies_at: Option<Location>,
+    ) -> Stream {
         if self.throttle.is_active() {
             return Stream::Dirty;
         }
         let sets = self.sets.borrow();
         let queue = lies_at.and_then(|location| sets.get(sets.split(location).0)?.queue());
-        let granule = Granule { volume: v.id, number: first / GRANULE_BLOCKS };
-        match self.policy.borrow_mut().place(granule, queue) {
+        match self.policy.borrow_mut().place(Part::of(v.id, first, count), queue) {
             Queue::Probation => Stream::Dirty,
             Queue::Main => {
                 seen("write to main");

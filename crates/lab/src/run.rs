@@ -10,8 +10,8 @@ use std::time::Duration;
 use forebay_engine::ids::VolumeId;
 use forebay_engine::index::HEAT_MAX;
 use forebay_engine::policy::{
-    Access, GRANULE_BYTES_MIN, Granule, Policy, Queue, S3Fifo, S3FifoConfig, Survey, Thresholds,
-    Thrift, Touches, Unit, WriteBudget,
+    Access, GRANULE_BYTES_MIN, Granule, Part, Policy, Queue, S3Fifo, S3FifoConfig, Survey,
+    Thresholds, Thrift, Touches, Unit, WriteBudget,
 };
 use rustc_hash::FxHashMap;
 
@@ -157,6 +157,7 @@ struct Piece {
 /// The log and the index, without data.
 struct Log<'a> {
     settings: Settings,
+    workload: &'a Workload,
     policy: &'a mut dyn Policy,
     pieces: Vec<Piece>,
     free: Vec<u32>,
@@ -189,7 +190,7 @@ fn index_of(queue: Queue) -> usize {
 }
 
 impl<'a> Log<'a> {
-    fn new(settings: Settings, workload: &Workload, policy: &'a mut dyn Policy) -> Self {
+    fn new(settings: Settings, workload: &'a Workload, policy: &'a mut dyn Policy) -> Self {
         let units = settings.pool_blocks / settings.unit_blocks;
         let piece = || Piece {
             queue: Queue::Probation,
@@ -220,6 +221,7 @@ impl<'a> Log<'a> {
         let reserve = if settings.unit_blocks == 1 { 1 } else { units * RESERVE_PERCENT / 100 };
         Self {
             settings,
+            workload,
             policy,
             pieces: (0..units).map(|_| piece()).collect(),
             free: (0..units as u32).rev().collect(),
@@ -244,8 +246,14 @@ impl<'a> Log<'a> {
         self.places[block as usize] != NOWHERE
     }
 
-    fn granule(&self, block: u32) -> Granule {
-        self.names[self.granules[block as usize] as usize]
+    /// Some blocks of one granule, at least one.
+    fn part(&self, blocks: impl IntoIterator<Item = u32>) -> Part {
+        let (mut granule, mut bits) = (0, 0);
+        for block in blocks {
+            granule = self.granules[block as usize];
+            bits |= 1 << (self.workload.blocks[block as usize].1 % self.settings.granule_blocks);
+        }
+        Part { granule: self.names[granule as usize], blocks: bits }
     }
 
     /// Where a block that is held lies.
@@ -404,10 +412,10 @@ impl<'a> Log<'a> {
             let (part, after) = rest.split_at(rest.iter().take_while(same).count());
             rest = after;
             let granule = self.granules[part[0] as usize] as usize;
-            let (heat, count) = (self.heat[granule], part.len() as u32);
-            if self.policy.retain(self.names[granule], queue, heat, count) {
+            let heat = self.heat[granule];
+            if self.policy.retain(self.part(part.iter().copied()), queue, heat) {
                 self.heat[granule] = heat.saturating_sub(1);
-                self.policy.spend(0, count.into());
+                self.policy.spend(0, part.len() as u64);
                 kept.extend(part);
             } else {
                 part.iter().for_each(|&block| self.forget(block));
@@ -434,12 +442,12 @@ impl<'a> Log<'a> {
     /// A request, or the part of it that lies in one granule; which of its blocks were there is
     /// in `hits` then.
     fn ask(&mut self, blocks: &[u32], write: bool, hits: &mut Vec<bool>) -> Result<()> {
-        let name = self.granule(blocks[0]);
+        let part = self.part(blocks.iter().copied());
         let from = hits.len();
         hits.extend(blocks.iter().map(|&block| self.holds(block)));
         let hits = &hits[from..];
         let access = if write { Access::Write } else { Access::Read };
-        self.policy.access(name, access, hits.iter().all(|&hit| hit));
+        self.policy.access(part, access, hits.iter().all(|&hit| hit));
         // As in the daemon: where the last of them lies.
         let hit = hits.iter().rposition(|&hit| hit);
         if hit.is_some_and(|at| self.is_reuse(blocks[at])) {
@@ -447,13 +455,13 @@ impl<'a> Log<'a> {
         }
         let cached = !hits.contains(&false);
         let nothing = !hits.contains(&true);
-        let left_out = |log: &Self| nothing && log.policy.leaves_out(name, true);
+        let left_out = |log: &Self| nothing && log.policy.leaves_out(part, true);
         if write && (!self.is_brought_in(blocks[0], Access::Write, cached) || left_out(self)) {
             self.report.passed_blocks += blocks.len() as u64;
             blocks.iter().for_each(|&block| self.forget(block));
         } else if write {
             let from = cached.then(|| self.queue_of(blocks[blocks.len() - 1]));
-            let queue = self.policy.place(name, from);
+            let queue = self.policy.place(part, from);
             for &block in blocks {
                 self.make_room()?;
                 self.policy.spend(1, 0);
@@ -462,7 +470,7 @@ impl<'a> Log<'a> {
         } else if !cached {
             let missed = blocks.iter().zip(hits).filter(|&(_, &hit)| !hit);
             let wanted = self.is_brought_in(blocks[0], Access::Read, false);
-            let Some(queue) = wanted.then(|| self.policy.admit(name)).flatten() else {
+            let Some(queue) = wanted.then(|| self.policy.admit(part)).flatten() else {
                 self.report.passed_blocks += missed.count() as u64;
                 return Ok(());
             };

@@ -1,6 +1,6 @@
 //! Oldest first, nothing retained: the yardstick that a better policy has to beat.
 
-use super::{Access, Counts, Granule, Oldest, Policy, Queue, Survey, Thrift};
+use super::{Access, Counts, Oldest, Part, Policy, Queue, Survey, Thrift};
 
 /// Reclaims in the order of the log and never moves what could be dropped. Everything is admitted
 /// into one stream.
@@ -17,19 +17,19 @@ impl Fifo {
 }
 
 impl Policy for Fifo {
-    fn access(&mut self, _granule: Granule, access: Access, hit: bool) {
+    fn access(&mut self, _part: Part, access: Access, hit: bool) {
         self.counts.add(access, hit);
     }
 
-    fn admit(&mut self, _granule: Granule) -> Option<Queue> {
+    fn admit(&mut self, _part: Part) -> Option<Queue> {
         Some(Queue::Probation)
     }
 
-    fn place(&mut self, _granule: Granule, from: Option<Queue>) -> Queue {
+    fn place(&mut self, _part: Part, from: Option<Queue>) -> Queue {
         from.unwrap_or(Queue::Probation)
     }
 
-    fn leaves_out(&self, _granule: Granule, _written_back: bool) -> bool {
+    fn leaves_out(&self, _part: Part, _written_back: bool) -> bool {
         false
     }
 
@@ -45,7 +45,7 @@ impl Policy for Fifo {
         survey.empty.id().or(Oldest(clean).id()).or(survey.nearly_clean_id())
     }
 
-    fn retain(&mut self, _granule: Granule, _queue: Queue, _heat: u8, _blocks: u32) -> bool {
+    fn retain(&mut self, _part: Part, _queue: Queue, _heat: u8) -> bool {
         false
     }
 

@@ -1,18 +1,19 @@
-//! The ghost: granules evicted of late, remembered by fingerprint only.
+//! The ghost: what was evicted of late, by the fingerprints of granules and, within each, by blocks.
 //!
 //! As in the S3-FIFO authors' implementation there is no list, and a granule is forgotten once as many
 //! were inserted after it as the ghost may remember. [`Recent`] keeps 5 bytes per place where
-//! theirs has a 32-bit stamp.
+//! theirs has a 32-bit stamp: 2 for the fingerprint, 2 for the blocks, 1 for the age, which the blocks of a granule
+//! have together.
 //!
 //! * Never more than `capacity` granules are remembered; memory is fixed at construction (INV-23).
-//! * A wrong "yes" has a chance of 8 in 2^32 and costs a place in the wrong stream, nothing else.
+//! * A wrong "yes" has a chance of 8 in 2^16 at the most and costs a place in the wrong stream, nothing else.
 
-use super::Granule;
+use super::Part;
 use super::recent::Recent;
 
-/// A bounded, forgetful set of granules.
+/// A bounded, forgetful set of blocks.
 #[derive(Debug)]
-pub struct Ghost(Recent<u32, ()>);
+pub struct Ghost(Recent<u16>);
 
 impl Ghost {
     /// An empty ghost for at most `capacity` granules; with 0 it remembers nothing.
@@ -20,20 +21,22 @@ impl Ghost {
         Self(Recent::new(capacity))
     }
 
-    /// Remembers a granule as evicted now.
-    pub fn insert(&mut self, granule: Granule) {
+    /// Remembers blocks as evicted now, and those of the same granule that it knew as well.
+    pub fn insert(&mut self, part: Part) {
         self.0.turn();
-        self.0.put(granule, ());
+        let known = self.0.get(part.granule).unwrap_or_default();
+        self.0.put(part.granule, known | part.blocks);
     }
 
-    /// Remembers a granule no more.
-    pub fn remove(&mut self, granule: Granule) {
-        self.0.remove(granule);
+    /// Remembers blocks no more.
+    pub fn remove(&mut self, part: Part) {
+        let left = |blocks| Some(blocks & !part.blocks).filter(|&left| left != 0);
+        self.0.change(part.granule, left);
     }
 
-    /// Is the granule remembered?
-    pub fn contains(&self, granule: Granule) -> bool {
-        self.0.get(granule).is_some()
+    /// Is any of the blocks remembered?
+    pub fn contains(&self, part: Part) -> bool {
+        self.0.get(part.granule).is_some_and(|blocks| blocks & part.blocks != 0)
     }
 
     /// Granules remembered now; walks the table.
@@ -54,11 +57,32 @@ impl Ghost {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Granule;
     use super::*;
     use crate::ids::VolumeId;
 
-    fn granule(number: u64) -> Granule {
-        Granule { volume: VolumeId(1), number }
+    fn granule(number: u64) -> Part {
+        Part::whole(Granule { volume: VolumeId(1), number })
+    }
+
+    fn block(number: u64) -> Part {
+        Part::of(VolumeId(1), number, 1)
+    }
+
+    #[test]
+    fn blocks_of_a_granule_are_told_apart_and_have_one_age() {
+        let mut ghost = Ghost::new(4);
+        ghost.insert(block(3));
+        assert!(ghost.contains(block(3)) && ghost.contains(granule(0)));
+        assert!(!ghost.contains(block(4)) && !ghost.contains(block(3 + 16)));
+        (1..3).for_each(|number| ghost.insert(granule(number)));
+        ghost.insert(block(4));
+        (5..8).for_each(|number| ghost.insert(granule(number)));
+        assert!(ghost.contains(block(3)), "it is as young as its neighbour");
+        ghost.remove(block(4));
+        assert!(ghost.contains(block(3)) && !ghost.contains(block(4)));
+        ghost.remove(granule(0));
+        assert!(!ghost.contains(granule(0)));
     }
 
     #[test]
@@ -117,7 +141,7 @@ mod tests {
     fn volumes_do_not_share_granules() {
         let mut ghost = Ghost::new(100);
         ghost.insert(granule(7));
-        assert!(!ghost.contains(Granule { volume: VolumeId(2), number: 7 }));
+        assert!(!ghost.contains(Part::whole(Granule { volume: VolumeId(2), number: 7 })));
     }
 
     #[test]

@@ -31,6 +31,7 @@ pub use tier::{NODE_BYTES as TIER_NODE_BYTES, Tier};
 pub use touches::{TOUCHES_MAX, Touches};
 
 use crate::ids::VolumeId;
+use crate::limits::GRANULE_BLOCKS;
 
 /// A piece of a volume's address space for which hotness is remembered: the larger of the cache
 /// block and [`GRANULE_BYTES_MIN`].
@@ -45,6 +46,37 @@ pub struct Granule {
 /// Smallest granule: one byte of heat and five of ghost per 64 KiB is 96 KiB per GiB of cache, a
 /// quarter of the index's bound.
 pub const GRANULE_BYTES_MIN: u64 = 64 << 10;
+
+/// Some blocks of one granule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// The granule that they belong to.
+    pub granule: Granule,
+    /// Which of its blocks, bit n for block n; at least one.
+    pub blocks: u16,
+}
+
+impl Part {
+    /// Of the `count` blocks of a volume from `first` on, those in the first one's granule.
+    pub(crate) fn of(volume: VolumeId, first: u64, count: u32) -> Self {
+        let granule = Granule { volume, number: first / GRANULE_BLOCKS };
+        let at = (first % GRANULE_BLOCKS) as u32;
+        let count = count.min(GRANULE_BLOCKS as u32 - at);
+        Self { granule, blocks: (u16::MAX >> (GRANULE_BLOCKS as u32 - count)) << at }
+    }
+
+    /// The whole of a granule.
+    pub fn whole(granule: Granule) -> Self {
+        Self { granule, blocks: u16::MAX }
+    }
+
+    /// How many blocks it is.
+    pub fn count(self) -> u32 {
+        self.blocks.count_ones()
+    }
+}
+
+const _: () = assert!(GRANULE_BLOCKS == u16::BITS as u64);
 
 /// What a client did to a granule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,23 +161,23 @@ impl Counts {
 /// [`retain`](Policy::retain) and lowers it by one for each granule retained, so that a granule
 /// that nobody asks for any more leaves after a few laps.
 pub trait Policy {
-    /// A client touched a granule; `hit` if all of it that was asked for was cached.
-    fn access(&mut self, granule: Granule, access: Access, hit: bool);
+    /// A client touched these blocks; `hit` if all of them were cached.
+    fn access(&mut self, part: Part, access: Access, hit: bool);
 
     /// May a missed read be populated, and into which stream? `None`: leave it on the origin, for the sake of the
     /// write budget.
-    fn admit(&mut self, granule: Granule) -> Option<Queue>;
+    fn admit(&mut self, part: Part) -> Option<Queue>;
 
     /// Whether a write of what is not cached goes to the origin alone, for the sake of the write budget.
-    fn leaves_out(&self, granule: Granule, written_back: bool) -> bool;
+    fn leaves_out(&self, part: Part, written_back: bool) -> bool;
 
     /// How much is left out from now on.
     fn set_thrift(&mut self, thrift: Thrift);
 
-    /// Into which stream does a write of a granule go, `from` where what it covers lies if all of
+    /// Into which stream does a write of these blocks go, `from` where what it covers lies if all of
     /// that is cached? It stays there: what is written over and over earns no place in main by that
     /// alone, and what has one keeps it. Anything else goes where a missed read would go.
-    fn place(&mut self, granule: Granule, from: Option<Queue>) -> Queue;
+    fn place(&mut self, part: Part, from: Option<Queue>) -> Queue;
 
     /// Whether a hit in a unit of `queue` makes its granule hotter, where units of so many blocks were opened since
     /// that was. What is hit soon is most likely asked for by whoever brought it in, and is no reuse.
@@ -164,13 +196,13 @@ pub trait Policy {
     fn begin_other(&mut self) {}
 
     /// A unit is being reclaimed, the one that was chosen or another one that was named. It is of `queue`, and
-    /// `blocks` of the granule that are clean are live in it: `true` to append them again to [`Queue::Main`],
+    /// these blocks, which are clean, are live in it: `true` to append them again to [`Queue::Main`],
     /// `false` to drop them. Where writers are held back ([`Survey::held_back`]) what was not spent before is
     /// not theirs to wait for.
     ///
     /// `true` reserves the write budget of these blocks until the next
     /// [`spend`](Policy::spend) of moved blocks.
-    fn retain(&mut self, granule: Granule, queue: Queue, heat: u8, blocks: u32) -> bool;
+    fn retain(&mut self, part: Part, queue: Queue, heat: u8) -> bool;
 
     /// May so many blocks be kept because space is reserved for their volume, however cold they are? Beside
     /// what [`retain`](Policy::retain) grants; reserves them likewise.

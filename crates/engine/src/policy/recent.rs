@@ -17,44 +17,25 @@ const PLACES_USED: u32 = 7;
 const TICKS: u32 = 128;
 
 /// What tells the granules of a bucket apart.
-pub(super) trait Fingerprint: Copy + Eq {
-    /// Of no granule: a free place.
-    const FREE: Self;
+type Fingerprint = u16;
 
-    /// From the lower bits of a granule's hash; never [`FREE`](Self::FREE).
-    fn of(hash: u64) -> Self;
-}
-
-impl Fingerprint for u16 {
-    const FREE: Self = 0;
-
-    fn of(hash: u64) -> Self {
-        (hash as u16).max(1)
-    }
-}
-
-impl Fingerprint for u32 {
-    const FREE: Self = 0;
-
-    fn of(hash: u64) -> Self {
-        (hash as u32).max(1)
-    }
-}
+/// The fingerprint of no granule: a free place.
+const FREE: Fingerprint = 0;
 
 #[derive(Clone, Copy, Debug)]
-struct Bucket<F, V> {
-    fingerprints: [F; PLACES],
+struct Bucket<V> {
+    fingerprints: [Fingerprint; PLACES],
     ticks: [u8; PLACES],
     values: [V; PLACES],
 }
 
-const _: () = assert!(size_of::<Bucket<u32, ()>>() == PLACES * 5);
-const _: () = assert!(size_of::<Bucket<u16, u8>>() == PLACES * 4);
+const _: () = assert!(size_of::<Bucket<u16>>() == PLACES * 5);
+const _: () = assert!(size_of::<Bucket<u8>>() == PLACES * 4);
 
 /// A bounded, forgetful table of values by granule.
 #[derive(Debug)]
-pub(super) struct Recent<F, V> {
-    buckets: Box<[Bucket<F, V>]>,
+pub(super) struct Recent<V> {
+    buckets: Box<[Bucket<V>]>,
     tick_turns: u32,
     lifetime_ticks: u8,
     /// Turns since the last tick.
@@ -63,14 +44,14 @@ pub(super) struct Recent<F, V> {
     swept: usize,
 }
 
-impl<F: Fingerprint, V: Copy + Default> Recent<F, V> {
+impl<V: Copy + Default> Recent<V> {
     /// An empty table for at most `capacity` granules; with 0 it remembers nothing.
     pub fn new(capacity: u32) -> Self {
         let tick_turns = capacity.div_ceil(TICKS).max(1);
         let lifetime_ticks = (capacity / tick_turns) as u8;
         assert!(u32::from(lifetime_ticks) <= TICKS);
         let free = Bucket {
-            fingerprints: [F::FREE; PLACES],
+            fingerprints: [FREE; PLACES],
             ticks: [0; PLACES],
             values: [V::default(); PLACES],
         };
@@ -110,7 +91,7 @@ impl<F: Fingerprint, V: Copy + Default> Recent<F, V> {
         let bucket = &mut self.buckets[self.swept];
         for place in 0..PLACES {
             if !bucket.is_live(place, tick, lifetime_ticks) {
-                bucket.fingerprints[place] = F::FREE;
+                bucket.fingerprints[place] = FREE;
             }
         }
     }
@@ -129,21 +110,24 @@ impl<F: Fingerprint, V: Copy + Default> Recent<F, V> {
         bucket.values[place] = value;
     }
 
-    /// Remembers a granule no more.
-    pub fn remove(&mut self, granule: Granule) {
+    /// Changes what is remembered of a granule, if anything; its age stays. `None` forgets it.
+    pub fn change(&mut self, granule: Granule, change: impl FnOnce(V) -> Option<V>) {
         if self.is_off() {
             return;
         }
         let (at, fingerprint) = self.place_of(granule);
         let bucket = &mut self.buckets[at];
         if let Some(place) = bucket.find(fingerprint) {
-            bucket.fingerprints[place] = F::FREE;
+            match change(bucket.values[place]) {
+                Some(value) => bucket.values[place] = value,
+                None => bucket.fingerprints[place] = FREE,
+            }
         }
     }
 
     /// Granules remembered now; walks the table.
     pub fn len(&self) -> usize {
-        let live = |bucket: &Bucket<F, V>| {
+        let live = |bucket: &Bucket<V>| {
             let is_live = |&place: &usize| bucket.is_live(place, self.tick, self.lifetime_ticks);
             (0..PLACES).filter(is_live).count()
         };
@@ -155,7 +139,7 @@ impl<F: Fingerprint, V: Copy + Default> Recent<F, V> {
         size_of_val(&*self.buckets)
     }
 
-    fn find(&self, granule: Granule) -> Option<(&Bucket<F, V>, usize)> {
+    fn find(&self, granule: Granule) -> Option<(&Bucket<V>, usize)> {
         if self.is_off() {
             return None;
         }
@@ -167,15 +151,15 @@ impl<F: Fingerprint, V: Copy + Default> Recent<F, V> {
     }
 
     /// Bucket from the upper half of the hash, fingerprint from the lower.
-    fn place_of(&self, granule: Granule) -> (usize, F) {
+    fn place_of(&self, granule: Granule) -> (usize, Fingerprint) {
         let hash = mix(mix(u64::from(granule.volume.0)) ^ granule.number);
         let bucket = ((hash >> 32) * self.buckets.len() as u64) >> 32;
-        (bucket as usize, F::of(hash))
+        (bucket as usize, (hash as Fingerprint).max(1))
     }
 }
 
-impl<F: Fingerprint, V> Bucket<F, V> {
-    fn find(&self, fingerprint: F) -> Option<usize> {
+impl<V> Bucket<V> {
+    fn find(&self, fingerprint: Fingerprint) -> Option<usize> {
         self.fingerprints.iter().position(|&other| other == fingerprint)
     }
 
@@ -184,7 +168,7 @@ impl<F: Fingerprint, V> Bucket<F, V> {
     }
 
     fn is_live(&self, place: usize, tick: u8, lifetime_ticks: u8) -> bool {
-        self.fingerprints[place] != F::FREE && self.age(place, tick) < lifetime_ticks
+        self.fingerprints[place] != FREE && self.age(place, tick) < lifetime_ticks
     }
 
     /// A free or expired place, else the oldest.

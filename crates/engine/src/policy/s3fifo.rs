@@ -9,9 +9,7 @@
 //! in ARC each queue has its own ghost, and the queue whose ghost knows what is missed grows. The
 //! share is found anew after every start; nothing of it is on the SSD.
 
-use super::{
-    Access, Budget, Counts, Emptiest, Ghost, Granule, Offer, Policy, Queue, Survey, Thrift,
-};
+use super::{Access, Budget, Counts, Emptiest, Ghost, Offer, Part, Policy, Queue, Survey, Thrift};
 
 /// Share of the live space, in percent, that probation keeps at the least. What only rewrites, in rounds, wants
 /// none of it; a ghost's hit brings back more.
@@ -111,7 +109,7 @@ impl S3FifoConfig {
 #[derive(Debug)]
 pub struct S3Fifo {
     config: S3FifoConfig,
-    /// What left probation, and what left main; a granule is in one of them.
+    /// What left probation, and what left main; a block is in one of them.
     probation_ghost: Ghost,
     main_ghost: Ghost,
     /// Share of the live space, in parts of [`WHOLE`], above which probation is reclaimed first.
@@ -173,18 +171,17 @@ impl S3Fifo {
         self.ghost_hits
     }
 
-    /// The queue that a granule left of late.
-    fn left_from(&self, granule: Granule) -> Option<Queue> {
-        if self.probation_ghost.contains(granule) {
+    /// The queue that any of these blocks left of late.
+    fn left_from(&self, part: Part) -> Option<Queue> {
+        if self.probation_ghost.contains(part) {
             return Some(Queue::Probation);
         }
-        self.main_ghost.contains(granule).then_some(Queue::Main)
+        self.main_ghost.contains(part).then_some(Queue::Main)
     }
 
-    /// Where what is brought in goes. The ghost's entry stays: the other blocks of the granule are still to come,
-    /// each with its own miss, and belong beside this one.
-    fn queue_of(&mut self, granule: Granule) -> Queue {
-        if self.left_from(granule).is_some() {
+    /// Where what is brought in goes. The ghost's entry stays.
+    fn queue_of(&mut self, part: Part) -> Queue {
+        if self.left_from(part).is_some() {
             self.ghost_hits += 1;
             return Queue::Main;
         }
@@ -232,36 +229,36 @@ fn exceeds(part: u64, share: u64, all: u64) -> bool {
 }
 
 impl Policy for S3Fifo {
-    fn access(&mut self, granule: Granule, access: Access, hit: bool) {
+    fn access(&mut self, part: Part, access: Access, hit: bool) {
         self.counts.add(access, hit);
-        if !hit && let Some(queue) = self.left_from(granule) {
+        if !hit && let Some(queue) = self.left_from(part) {
             self.learn(queue);
         }
     }
 
-    fn admit(&mut self, granule: Granule) -> Option<Queue> {
-        (!self.leaves_out(granule, false)).then(|| self.queue_of(granule))
+    fn admit(&mut self, part: Part) -> Option<Queue> {
+        (!self.leaves_out(part, false)).then(|| self.queue_of(part))
     }
 
-    fn leaves_out(&self, granule: Granule, written_back: bool) -> bool {
+    fn leaves_out(&self, part: Part, written_back: bool) -> bool {
         if self.thrift == Thrift::default() {
             return false;
         }
-        let offer = match (written_back, self.left_from(granule)) {
+        let offer = match (written_back, self.left_from(part)) {
             (true, _) => Offer::Dirty,
             (false, Some(_)) => Offer::Known,
             (false, None) => Offer::New,
         };
         let missed = self.counts.read_misses + self.counts.write_misses;
-        self.thrift.leaves_out(granule, offer, missed / self.round_misses)
+        self.thrift.leaves_out(part.granule, offer, missed / self.round_misses)
     }
 
     fn set_thrift(&mut self, thrift: Thrift) {
         self.thrift = thrift;
     }
 
-    fn place(&mut self, granule: Granule, from: Option<Queue>) -> Queue {
-        from.unwrap_or_else(|| self.queue_of(granule))
+    fn place(&mut self, part: Part, from: Option<Queue>) -> Queue {
+        from.unwrap_or_else(|| self.queue_of(part))
     }
 
     fn is_reuse(&self, queue: Queue, age_blocks: u64) -> bool {
@@ -301,8 +298,8 @@ impl Policy for S3Fifo {
         (self.compacting, self.holds_back) = (false, false);
     }
 
-    fn retain(&mut self, granule: Granule, queue: Queue, heat: u8, blocks: u32) -> bool {
-        let blocks = u64::from(blocks);
+    fn retain(&mut self, part: Part, queue: Queue, heat: u8) -> bool {
+        let blocks = u64::from(part.count());
         let wanted = self.compacting || self.is_hot(queue, heat);
         let wanted = wanted && (!self.holds_back || self.awaited.has_room(blocks));
         let granted = |budget: &mut Budget| match heat {
@@ -319,8 +316,8 @@ impl Policy for S3Fifo {
             Queue::Probation => (&mut self.probation_ghost, &mut self.main_ghost),
             Queue::Main => (&mut self.main_ghost, &mut self.probation_ghost),
         };
-        into.insert(granule);
-        other.remove(granule);
+        into.insert(part);
+        other.remove(part);
         false
     }
 

@@ -21,8 +21,13 @@ fn unit(id: u32, queue: Queue, live_blocks: u32) -> Unit {
     }
 }
 
-fn granule(number: u64) -> Granule {
-    Granule { volume: VolumeId(1), number }
+fn granule(number: u64) -> Part {
+    Part::whole(Granule { volume: VolumeId(1), number })
+}
+
+/// The first so many blocks of a granule.
+fn blocks(number: u64, count: u32) -> Part {
+    Part::of(VolumeId(1), number * 16, count)
 }
 
 fn s3fifo() -> S3Fifo {
@@ -48,7 +53,7 @@ fn a_write_stays_where_its_blocks_lie_and_a_new_one_goes_where_a_read_would() {
     // Room has been needed: nothing fills main any more.
     policy.choose(&Survey::default());
     assert_eq!(policy.place(granule(1), None), Queue::Probation);
-    assert!(!policy.retain(granule(1), Queue::Probation, 0, 16));
+    assert!(!policy.retain(granule(1), Queue::Probation, 0));
     assert_eq!(policy.place(granule(1), None), Queue::Main);
     assert_eq!(policy.place(granule(1), Some(Queue::Probation)), Queue::Probation);
 }
@@ -96,9 +101,9 @@ fn s3fifo_compacts_only_where_that_gains_room() {
     let mut policy = s3fifo();
     policy.spend(1000, 0);
     assert_eq!(choose(&mut policy, &full(240)), Some(1));
-    assert!(policy.retain(granule(1), Queue::Main, 0, 16), "cold, but there is room for it");
+    assert!(policy.retain(granule(1), Queue::Main, 0), "cold, but there is room for it");
     assert_eq!(choose(&mut policy, &full(127)), Some(1));
-    assert!(!policy.retain(granule(2), Queue::Main, 0, 16), "its set cannot be packed any tighter");
+    assert!(!policy.retain(granule(2), Queue::Main, 0), "its set cannot be packed any tighter");
 }
 
 #[test]
@@ -150,9 +155,11 @@ fn s3fifo_packs_what_has_the_fewest_dirty_blocks_within_its_budget() {
 fn what_was_evicted_of_late_comes_back_into_main() {
     let mut policy = s3fifo();
     assert_eq!(policy.admit(granule(5)), Some(Queue::Probation));
-    assert!(!policy.retain(granule(5), Queue::Probation, 0, 16));
-    assert_eq!(policy.admit(granule(5)), Some(Queue::Main));
-    assert_eq!(policy.admit(granule(5)), Some(Queue::Main), "and so do its other blocks");
+    assert!(!policy.retain(blocks(5, 2), Queue::Probation, 0));
+    assert_eq!(policy.admit(blocks(5, 1)), Some(Queue::Main));
+    assert_eq!(policy.admit(granule(5)), Some(Queue::Main), "some of them were here");
+    let neighbour = Part::of(VolumeId(1), 5 * 16 + 2, 1);
+    assert_eq!(policy.admit(neighbour), Some(Queue::Probation), "it was not");
     assert_eq!(policy.ghost_hits(), 2);
 }
 
@@ -167,7 +174,7 @@ fn share_percent(policy: &mut dyn Policy) -> Option<u64> {
 
 /// A granule is evicted from a queue and missed so often.
 fn miss_after_leaving(policy: &mut S3Fifo, queue: Queue, times: u32) {
-    assert!(!policy.retain(granule(1), queue, 0, 16));
+    assert!(!policy.retain(granule(1), queue, 0));
     (0..times).for_each(|_| policy.access(granule(1), Access::Read, false));
 }
 
@@ -236,7 +243,7 @@ fn what_was_not_moved_for_a_lap_is_not_moved_while_writers_wait() {
     policy.spend(10 * pool, 0);
     let mut kept = |granules: u64, holds_back: bool| {
         policy.choose(&Survey::default().held_back(holds_back));
-        (0..granules).filter(|&n| policy.retain(granule(n), Queue::Main, 3, 16)).count()
+        (0..granules).filter(|&n| policy.retain(granule(n), Queue::Main, 3)).count()
     };
     let most = (window / 2 / 16) as usize;
     let while_they_wait = kept(pool / 16, true);
@@ -249,22 +256,22 @@ fn what_is_refused_takes_nothing_from_what_writers_wait_for() {
     let mut policy = s3fifo();
     policy.spend(4096, 0);
     policy.spend_overhead(4096);
-    while policy.retain(granule(0), Queue::Main, 1, 16) {}
+    while policy.retain(granule(0), Queue::Main, 1) {}
     policy.choose(&Survey::default().held_back(true));
-    (0..1000).for_each(|n| assert!(!policy.retain(granule(n), Queue::Main, 1, 16)));
-    assert!(policy.retain(granule(1), Queue::Main, 3, 16));
+    (0..1000).for_each(|n| assert!(!policy.retain(granule(n), Queue::Main, 1)));
+    assert!(policy.retain(granule(1), Queue::Main, 3));
 }
 
 #[test]
 fn reuse_is_retained_within_the_budget() {
     let mut policy = s3fifo();
-    assert!(!policy.retain(granule(1), Queue::Main, 3, 16), "nothing admitted, nothing moved");
+    assert!(!policy.retain(granule(1), Queue::Main, 3), "nothing admitted, nothing moved");
     policy.spend(64, 0);
-    assert!(!policy.retain(granule(1), Queue::Probation, 0, 16), "nobody has asked again");
-    assert!(policy.retain(granule(1), Queue::Probation, 1, 16));
-    assert!(!policy.retain(granule(2), Queue::Main, 1, 16), "a part is left to what is hottest");
-    assert!(policy.retain(granule(2), Queue::Main, 3, 16));
-    assert!(!policy.retain(granule(3), Queue::Main, 9, 16), "both halves are promised");
+    assert!(!policy.retain(granule(1), Queue::Probation, 0), "nobody has asked again");
+    assert!(policy.retain(granule(1), Queue::Probation, 1));
+    assert!(!policy.retain(granule(2), Queue::Main, 1), "a part is left to what is hottest");
+    assert!(policy.retain(granule(2), Queue::Main, 3));
+    assert!(!policy.retain(granule(3), Queue::Main, 9), "both halves are promised");
     assert_eq!(policy.admit(granule(3)), Some(Queue::Main), "what cost forbade is remembered");
 }
 
@@ -272,9 +279,10 @@ fn reuse_is_retained_within_the_budget() {
 fn a_few_blocks_of_a_granule_promise_no_more_than_themselves() {
     let mut policy = s3fifo();
     policy.spend(64, 0);
-    assert!(policy.retain(granule(1), Queue::Main, 3, 30));
-    assert!(!policy.retain(granule(2), Queue::Main, 3, 3));
-    assert!(policy.retain(granule(3), Queue::Main, 3, 2));
+    assert!(policy.retain(granule(1), Queue::Main, 3));
+    assert!(policy.retain(blocks(2, 14), Queue::Main, 3));
+    assert!(!policy.retain(blocks(3, 3), Queue::Main, 3));
+    assert!(policy.retain(blocks(4, 2), Queue::Main, 3));
 }
 
 #[test]
@@ -282,11 +290,12 @@ fn headers_and_images_are_paid_by_what_is_not_hottest() {
     let mut policy = s3fifo();
     policy.spend(1000, 0);
     policy.spend_overhead(240);
-    assert!(policy.retain(granule(1), Queue::Main, 1, 200));
+    (0..12).for_each(|n| assert!(policy.retain(granule(n), Queue::Main, 1)));
+    assert!(policy.retain(blocks(12, 8), Queue::Main, 1));
     for heat in [1, 2] {
-        assert!(!policy.retain(granule(2), Queue::Main, heat, 16), "450 is what it may come to");
+        assert!(!policy.retain(granule(2), Queue::Main, heat), "450 is what it may come to");
     }
-    assert!(policy.retain(granule(2), Queue::Main, 3, 16));
+    assert!(policy.retain(granule(2), Queue::Main, 3));
 }
 
 #[test]
@@ -320,7 +329,7 @@ enum Call {
     /// And whether writers are held back.
     Choose(Vec<Unit>, bool),
     /// The live blocks of the granule, moved at once if it is retained.
-    Retain(u64, Queue, u8, u64),
+    Retain(u64, Queue, u8, u32),
     Spend(u64),
 }
 
@@ -330,7 +339,7 @@ fn any_call() -> impl Strategy<Value = Call> {
         (number.clone(), any::<bool>(), any::<bool>()).prop_map(|(n, w, h)| Call::Access(n, w, h)),
         number.clone().prop_map(Call::Admit),
         (any_units(), any::<bool>()).prop_map(|(units, held)| Call::Choose(units, held)),
-        (number, any_queue(), 0..4u8, 0..=16u64).prop_map(|(n, q, h, b)| Call::Retain(n, q, h, b)),
+        (number, any_queue(), 0..4u8, 1..=16u32).prop_map(|(n, q, h, b)| Call::Retain(n, q, h, b)),
         (0..400u64).prop_map(Call::Spend),
     ]
 }
@@ -347,10 +356,10 @@ fn apply(policy: &mut dyn Policy, call: &Call) -> u64 {
             let survey = Survey::of(units.iter().copied()).held_back(held);
             policy.choose(&survey).map_or(0, |id| u64::from(id) + 1)
         }
-        Call::Retain(number, queue, heat, blocks) => {
-            let retained = policy.retain(granule(number), queue, heat, blocks as u32);
+        Call::Retain(number, queue, heat, count) => {
+            let retained = policy.retain(blocks(number, count), queue, heat);
             if retained {
-                policy.spend(0, blocks);
+                policy.spend(0, count.into());
             }
             u64::from(retained)
         }
@@ -446,7 +455,7 @@ proptest! {
             let answer = apply(&mut policy, call);
             match *call {
                 Call::Spend(blocks) => admitted += blocks,
-                Call::Retain(.., blocks) => moved += answer * blocks,
+                Call::Retain(.., blocks) => moved += answer * u64::from(blocks),
                 _ => {}
             }
             prop_assert!(moved * 100 <= admitted * u64::from(percent - 100));

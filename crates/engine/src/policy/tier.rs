@@ -13,7 +13,7 @@
 //! It sees slots and identities, no data, no devices, no clock. Memory is taken by
 //! [`Tier::grow`] and [`Tier::begin_anew`] only (INV-23).
 
-use super::{Ghost, Granule, Queue};
+use super::{Ghost, Granule, Part, Queue};
 use crate::chunked::Chunked;
 
 /// Share of the slots, in percent, that the small queue may have before it is what is evicted from.
@@ -200,7 +200,7 @@ impl Tier {
 
     /// Puts what a slot holds now into a queue: main if the ghost knows it.
     pub fn enter(&mut self, slot: u32, id: Granule) {
-        let place = if self.ghost.contains(id) { Place::Main } else { Place::Small };
+        let place = if self.ghost.contains(Part::whole(id)) { Place::Main } else { Place::Small };
         self.nodes[slot].hits = 0;
         self.link(slot, place);
     }
@@ -240,9 +240,9 @@ impl Tier {
         if self.limit == 0 {
             return false;
         }
-        let wanted = self.has_free() || self.ghost.contains(id);
+        let wanted = self.has_free() || self.ghost.contains(Part::whole(id));
         if !wanted {
-            self.ghost.insert(id);
+            self.ghost.insert(Part::whole(id));
         }
         wanted
     }
@@ -273,7 +273,7 @@ impl Tier {
         self.unlink(slot);
         self.link(slot, Place::Free);
         if let Some(id) = forgotten {
-            self.ghost.insert(id);
+            self.ghost.insert(Part::whole(id));
         }
     }
 

@@ -27,7 +27,7 @@ const _: () = assert!(TOUCHES_MAX < 1 << WRITES_SHIFT);
 
 /// A bounded, forgetful table of counts: reads in the lower half of a byte, writes in the upper.
 #[derive(Debug)]
-pub struct Touches(Recent<u16, u8>);
+pub struct Touches(Recent<u8>);
 
 impl Default for Touches {
     /// A table that remembers nothing and takes no memory.

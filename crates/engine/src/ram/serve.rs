@@ -7,9 +7,9 @@ use crate::counters::add;
 use crate::format::Mode;
 use crate::ids::{BLOCK_BYTES, Location, SECTORS_ALL, VolumeId};
 use crate::index::Mapping;
-use crate::limits::{GRANULE_BLOCKS, RAM_DEMOTE_BYTES_MAX, RAM_EVICT_FRAMES, RAM_FILL_BLOCKS_MAX};
+use crate::limits::{RAM_DEMOTE_BYTES_MAX, RAM_EVICT_FRAMES, RAM_FILL_BLOCKS_MAX};
 use crate::planted::{self, Bug, seen};
-use crate::policy::{Granule, Queue};
+use crate::policy::{Part, Queue};
 use crate::populate::Plan;
 use crate::ram::Source;
 use crate::read::blocks_of;
@@ -192,12 +192,11 @@ impl Core {
         {
             return None;
         }
-        let granule = Granule { volume, number: block / GRANULE_BLOCKS };
         let queue = match queue {
             Queue::Main => Queue::Main,
             // What came with it has been asked for again: it belongs beside that.
             Queue::Probation if shard.index.borrow().heat(volume, block) > 0 => Queue::Main,
-            Queue::Probation => self.policy.borrow_mut().admit(granule)?,
+            Queue::Probation => self.policy.borrow_mut().admit(Part::of(volume, block, 1))?,
         };
         let population = self.begin_population(&v, block, 1, true)?;
         Some(Plan { population, block, count: 1, queue, parts: vec![(block, 1)] })
