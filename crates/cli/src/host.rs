@@ -280,8 +280,8 @@ async fn deal(runtime: &dyn Runtime, listener: &Listener, fronts: &Rc<Fronts>) {
     }
 }
 
-/// Raises the flag at the first SIGINT or SIGTERM; the second one ends the process at once, which
-/// a pool survives as it survives a crash. `on_usr1` runs at each SIGUSR1.
+/// Raises the flag at the first SIGINT, SIGTERM or SIGHUP (the terminal is gone); a second one of the first two ends
+/// the process at once, which a pool survives as it survives a crash. `on_usr1` runs at each SIGUSR1.
 ///
 /// # Errors
 /// What the system says.
@@ -289,18 +289,20 @@ pub(crate) fn end_on_signals(
     reactor: &Rc<Reactor>,
     on_usr1: impl Fn() + 'static,
 ) -> Result<Rc<Flag>> {
-    let signals = Signals::new(reactor, &[libc::SIGINT, libc::SIGTERM, libc::SIGUSR1])
-        .map_err(|error| Failure::system("receive signals", &error))?;
+    let signals =
+        Signals::new(reactor, &[libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGUSR1])
+            .map_err(|error| Failure::system("receive signals", &error))?;
     let flag = Rc::new(Flag::default());
     let raised = Rc::clone(&flag);
     reactor.spawn(Box::pin(async move {
         while let Ok(number) = signals.next().await {
             if number == libc::SIGUSR1 {
                 on_usr1();
-            } else if raised.is_raised() {
-                std::process::exit(EXIT_INTERRUPTED);
-            } else {
+            } else if !raised.is_raised() {
                 raised.raise();
+            } else if number != libc::SIGHUP {
+                // A shell and its terminal may both say that they are gone.
+                std::process::exit(EXIT_INTERRUPTED);
             }
         }
     }));

@@ -74,7 +74,7 @@ enum Command {
     Scrub(Asks<admin::scrub::Command>),
     /// End the daemon; what is dirty stays in the cache, unless it is told to destage
     Stop(admin::stop::Options),
-    /// List what has happened since the daemon was started
+    /// List what has happened, also before the daemon was started
     Events(admin::events::Events),
     /// Print what pools and volumes do, again and again
     Stats(admin::stats::Options),

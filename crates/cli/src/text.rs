@@ -242,6 +242,9 @@ pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
         "M" | "MIB" => 20,
         "G" | "GIB" => 30,
         "T" | "TIB" => 40,
+        _ if unit.starts_with(['.', ',']) => {
+            return Err("a size is a whole number of its unit: 1536M, not 1.5G".to_owned());
+        }
         _ => return Err(format!("the unit \"{unit}\" is none of K, M, G, T")),
     };
     number.checked_mul(1 << shift).ok_or_else(|| "the size is too large".to_owned())

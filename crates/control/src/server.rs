@@ -96,19 +96,49 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, state: &S) -> std::result::Result<Self, ApiError> {
-        let bytes = Bytes::from_request(request, state).await.map_err(|rejection| {
-            if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE {
-                let what = format!("the body is longer than {BODY_BYTES_MAX} B");
-                return ApiError::new(Code::TooLarge, what).hint("send less at a time");
-            }
-            ApiError::new(Code::BadRequest, "the body did not arrive whole")
-        })?;
+        let bytes = body_of(request, state).await?;
+        // What has fields could also be written as a list of their values, which nobody should guess.
+        if bytes.trim_ascii_start().starts_with(b"[") {
+            let what = "the body cannot be used: it is a list";
+            return Err(ApiError::new(Code::BadRequest, what)
+                .hint("send an object; docs/user/reference.md lists the fields"));
+        }
         serde_json::from_slice(&bytes).map(Body).map_err(|error| {
             let why = error.to_string();
             ApiError::new(Code::BadRequest, format!("the body cannot be used: {why}"))
                 .hint(nearest_field(&why))
         })
     }
+}
+
+/// No body: empty, or one without fields. Whoever asks for a `dry_run` where there is none must not get the real thing.
+struct Bare;
+
+impl<S: Send + Sync> FromRequest<S> for Bare {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, state: &S) -> std::result::Result<Self, ApiError> {
+        let bytes = body_of(request, state).await?;
+        match bytes.trim_ascii() {
+            b"" | b"{}" | b"null" => Ok(Bare),
+            _ => Err(ApiError::new(Code::BadRequest, "this request takes no body")
+                .hint("send none; to hear what a change would do, ask `POST /api/v1/plan`")),
+        }
+    }
+}
+
+/// The bytes of a request's body.
+async fn body_of<S: Send + Sync>(
+    request: Request,
+    state: &S,
+) -> std::result::Result<Bytes, ApiError> {
+    Bytes::from_request(request, state).await.map_err(|rejection| {
+        if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE {
+            let what = format!("the body is longer than {BODY_BYTES_MAX} B");
+            return ApiError::new(Code::TooLarge, what).hint("send less at a time");
+        }
+        ApiError::new(Code::BadRequest, "the body did not arrive whole")
+    })
 }
 
 /// What to do about a body that does not fit: the nearest one of the fields that are expected in place of
@@ -201,7 +231,7 @@ async fn importable(State(desk): D) -> Response {
     desk.change(Call::Importable).await
 }
 
-async fn export_pool(State(desk): D, At(name): At<Name>) -> Response {
+async fn export_pool(State(desk): D, At(name): At<Name>, _: Bare) -> Response {
     desk.change(|reply| Call::ExportPool(name, reply)).await
 }
 
@@ -261,11 +291,11 @@ async fn can_i_pull(
     desk.ask(|reply| Call::CanIPull(name, body, reply)).await
 }
 
-async fn start_scrub(State(desk): D, At(name): At<Name>) -> Response {
+async fn start_scrub(State(desk): D, At(name): At<Name>, _: Bare) -> Response {
     desk.change(|reply| Call::StartScrub(name, reply)).await
 }
 
-async fn stop_scrub(State(desk): D, At(name): At<Name>) -> Response {
+async fn stop_scrub(State(desk): D, At(name): At<Name>, _: Bare) -> Response {
     desk.change(|reply| Call::StopScrub(name, reply)).await
 }
 
@@ -306,15 +336,15 @@ async fn set_volume_settings(
     desk.change(|reply| Call::SetVolumeSettings(name, body, reply)).await
 }
 
-async fn flush_volume(State(desk): D, At((pool, volume)): At<(Name, Name)>) -> Response {
+async fn flush_volume(State(desk): D, At((pool, volume)): At<(Name, Name)>, _: Bare) -> Response {
     desk.change(|reply| Call::FlushVolume(VolumeName { pool, volume }, reply)).await
 }
 
-async fn grow_volume(State(desk): D, At((pool, volume)): At<(Name, Name)>) -> Response {
+async fn grow_volume(State(desk): D, At((pool, volume)): At<(Name, Name)>, _: Bare) -> Response {
     desk.change(|reply| Call::GrowVolume(VolumeName { pool, volume }, reply)).await
 }
 
-async fn accept_lost(State(desk): D, At((pool, volume)): At<(Name, Name)>) -> Response {
+async fn accept_lost(State(desk): D, At((pool, volume)): At<(Name, Name)>, _: Bare) -> Response {
     desk.change(|reply| Call::AcceptLost(VolumeName { pool, volume }, reply)).await
 }
 
@@ -327,7 +357,7 @@ async fn accept_origin(
     desk.change(|reply| Call::AcceptOrigin(name, body, reply)).await
 }
 
-async fn remove_volume(State(desk): D, At((pool, volume)): At<(Name, Name)>) -> Response {
+async fn remove_volume(State(desk): D, At((pool, volume)): At<(Name, Name)>, _: Bare) -> Response {
     desk.change(|reply| Call::RemoveVolume(VolumeName { pool, volume }, reply)).await
 }
 
@@ -339,7 +369,7 @@ async fn add_export(State(desk): D, Body(body): Body<api::AddExport>) -> Respons
     desk.change(|reply| Call::AddExport(body, reply)).await
 }
 
-async fn remove_export(State(desk): D, At((pool, volume)): At<(Name, Name)>) -> Response {
+async fn remove_export(State(desk): D, At((pool, volume)): At<(Name, Name)>, _: Bare) -> Response {
     desk.change(|reply| Call::RemoveExport(VolumeName { pool, volume }, reply)).await
 }
 
@@ -351,7 +381,7 @@ async fn job(State(desk): D, At(number): At<u64>) -> Response {
     desk.ask(|reply| Call::Job(number, reply)).await
 }
 
-async fn cancel_job(State(desk): D, At(number): At<u64>) -> Response {
+async fn cancel_job(State(desk): D, At(number): At<u64>, _: Bare) -> Response {
     desk.ask(|reply| Call::CancelJob(number, reply)).await
 }
 

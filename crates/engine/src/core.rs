@@ -269,15 +269,6 @@ impl Core {
         self.epoch_begun.wake_all();
     }
 
-    /// Ends all tasks of a pool that is closed, or could not be opened: whoever opens it next has it alone.
-    pub(crate) async fn abandon(&self) {
-        self.log.retire();
-        self.stop_writing();
-        self.lease.wake();
-        self.journal.wake();
-        self.quiet.until(|| self.tasks.get() == 0).await;
-    }
-
     /// Whether a failed append left it open which version of these blocks a restart will find.
     /// Until then neither is served.
     pub(crate) fn is_doubtful(&self, volume: VolumeId, block: u64, count: u32) -> bool {

@@ -101,7 +101,12 @@ impl Deadline {
         self.set(core.superblock.borrow().device_deadline());
     }
 
-    /// Changes how long a device may take.
+    /// How long a device may take.
+    pub(crate) fn span(&self) -> Nanos {
+        self.span.get()
+    }
+
+    /// Changes that.
     pub(crate) fn set(&self, span: Nanos) {
         self.span.set(span);
         self.changed.wake_all();

@@ -45,12 +45,12 @@ async fn hash(device: &dyn BlockDevice, block: u64) -> Result<u32> {
     }
 }
 
-/// Notes in the superblocks what a volume's origin looks like, also where dirty data waits for it: a file system's
+/// What a volume's origin looks like, also where dirty data waits for it: a file system's
 /// first blocks are what it writes most, and what another host that mounts it changes first. What the origin could
 /// still lose, or get, is no fingerprint.
-pub(crate) async fn take(core: &Core, v: &Rc<VolumeState>) -> Result<()> {
+pub(crate) async fn look(v: &VolumeState) -> Option<Fingerprint> {
     if v.blocks() == 0 || v.origin.is_volatile() {
-        return Ok(());
+        return None;
     }
     let mut print = Fingerprint {
         size_bytes: v.origin.device.geometry().size_bytes,
@@ -69,6 +69,12 @@ pub(crate) async fn take(core: &Core, v: &Rc<VolumeState>) -> Result<()> {
             print.taken |= 1 << place;
         }
     }
+    Some(print)
+}
+
+/// Notes it in the superblocks, if there is one.
+pub(crate) async fn keep(core: &Core, v: &VolumeState, print: Option<Fingerprint>) -> Result<()> {
+    let Some(print) = print else { return Ok(()) };
     let _control = core.control.lock().await;
     core.write_superblocks(|superblock| {
         for record in superblock.volumes.iter_mut().filter(|record| record.id == v.id) {

@@ -54,6 +54,7 @@ mod sound;
 mod space;
 mod spare;
 mod status;
+mod stopping;
 mod superblock;
 mod throttle;
 mod verify;

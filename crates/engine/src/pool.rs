@@ -22,7 +22,7 @@ use crate::event::{Event, EventKind, Subject};
 use crate::failure::{Standing, guardian};
 use crate::fingerprint;
 use crate::format::{
-    Claim, Host, MemberRecord, Mode, Numbers, Stream, Superblock, VOLUME_BLOCKS_MAX, VolumeRecord,
+    Claim, Host, MemberRecord, Mode, Numbers, Superblock, VOLUME_BLOCKS_MAX, VolumeRecord,
     VolumeSettings,
 };
 use crate::ids::{BLOCK_BYTES, DeviceId, SECTOR_BYTES, VolumeId};
@@ -132,7 +132,8 @@ async fn start(
     let report = match recovered(&core, &members, &missing, epoch).await {
         Ok(report) => report,
         Err(error) => {
-            core.abandon().await;
+            // Nothing was asked of an origin.
+            core.abandon().await.ok();
             core.release().await;
             return Err(error);
         }
@@ -731,70 +732,5 @@ impl Pool {
         self.core.apportion();
         self.core.spawn_background(elevator(Rc::clone(&self.core), Rc::clone(&state)));
         Ok(Volume::new(Rc::clone(&self.core), state))
-    }
-
-    /// Stops the pool: lets requests end, writes a clean checkpoint. Does not destage; what origins
-    /// lack stays in the cache. Returns how many blocks that are.
-    ///
-    /// # Errors
-    /// If a member fails on the way; the next start recovers as after a crash. The pool is as closed then as
-    /// otherwise: nothing of it goes on in the background, and another host may have it.
-    pub async fn stop(self) -> Result<u64> {
-        let core = &self.core;
-        let closed = self.close().await;
-        core.abandon().await;
-        // What a client still has under way would reach an origin behind whoever has the pool next.
-        if core.requests.get() == 0 {
-            core.release().await;
-        }
-        core.deadline.end().await;
-        closed
-    }
-
-    async fn close(&self) -> Result<u64> {
-        let core = &self.core;
-        core.stopping.set(true);
-        core.lease.wake();
-        core.housekeeping.wake_all();
-        core.room.wake_all();
-        core.throttle.wake();
-        // Until the last request has found room, destaging and housekeeping go on.
-        core.quiet.until(|| core.requests.get() == 0 || core.latched.get()).await;
-        core.check_latch()?;
-        core.keep_hot_frames().await?;
-        for stream in Stream::DIRTY {
-            core.until_idle(stream).await?;
-        }
-        core.settled.set(true);
-        core.housekeeping.wake_all();
-        core.room.wake_all();
-        core.quiet.until(|| core.background.get() == 0 || core.latched.get()).await;
-        let volumes: Vec<_> = core.volumes.borrow().values().cloned().collect();
-        for v in &volumes {
-            if v.origin.is_volatile() {
-                // A failure leaves the data dirty in the cache; the event says so.
-                core.flush_origin(v).await.ok();
-            }
-            // The clean facts of what the flush has proven.
-            core.until_idle(Stream::Facts).await?;
-            core.clear_may_be_dirty(v).await?;
-            fingerprint::take(core, v).await?;
-        }
-        let clean = [Stream::Probation, Stream::Main, Stream::Facts];
-        let streams: Vec<Stream> = Stream::DIRTY.into_iter().chain(clean).collect();
-        for &stream in &streams {
-            core.until_idle(stream).await?;
-        }
-        core.closing.set(true);
-        core.housekeeping.wake_all();
-        core.quiet.until(|| core.housekeepers.get() == 0 || core.latched.get()).await;
-        for stream in streams {
-            core.until_idle(stream).await?;
-            core.close_stream(stream).await;
-        }
-        core.flush_members().await?;
-        core.await_closed().await?;
-        core.lap(true).await?;
-        Ok(core.owed_blocks())
     }
 }

@@ -4,6 +4,7 @@
 //!   a reactor up. What the thread cannot keep up with is dropped and counted.
 //! * Under systemd each line carries its priority, and the time is the journal's.
 
+use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, channel, sync_channel};
@@ -11,9 +12,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tracing::{Level, Metadata};
-use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::MakeWriter;
 
+use crate::Result;
+use crate::failure::Failure;
 use crate::text;
 
 /// Lines that wait for the thread; more are dropped. A bad day's worth at once, some hundred KiB.
@@ -77,6 +79,19 @@ impl<'a> MakeWriter<'a> for Lines {
     }
 }
 
+/// What `FOREBAY_LOG` asks for.
+fn level(asked: Option<OsString>) -> Result<Level> {
+    let Some(asked) = asked.filter(|asked| !asked.is_empty()) else { return Ok(Level::INFO) };
+    match asked.to_str() {
+        Some("error") => Ok(Level::ERROR),
+        Some("warn") => Ok(Level::WARN),
+        Some("info") => Ok(Level::INFO),
+        Some("debug") => Ok(Level::DEBUG),
+        _ => Err(Failure::new(format!("FOREBAY_LOG says {asked:?}, which is no level"))
+            .hint("set it to error, warn, info or debug, or leave it out for info")),
+    }
+}
+
 /// Writes lines until there is no way for more.
 fn write(lines: &Receiver<Vec<u8>>, dropped: &AtomicU64, out: &mut impl Write) {
     for line in lines {
@@ -98,8 +113,13 @@ impl Log {
     /// Begins to log, for the whole process. `FOREBAY_LOG` says what.
     ///
     /// # Errors
-    /// If the system gives no thread.
-    pub(super) fn start() -> io::Result<Log> {
+    /// If it says nothing known, or the system gives no thread.
+    pub(super) fn start() -> Result<Log> {
+        let level = level(std::env::var_os("FOREBAY_LOG"))?;
+        Self::start_at(level).map_err(|error| Failure::system("start the log", &error))
+    }
+
+    fn start_at(level: Level) -> io::Result<Log> {
         let (sender, receiver) = sync_channel(LINES_MAX);
         let dropped = Arc::new(AtomicU64::new(0));
         let (end, ended) = channel();
@@ -111,10 +131,8 @@ impl Log {
         let is_journal =
             std::env::var_os("JOURNAL_STREAM").is_some() && !io::stderr().is_terminal();
         let lines = Lines { sender: Arc::new(Mutex::new(Some(sender))), dropped, is_journal };
-        let filter =
-            EnvFilter::try_from_env("FOREBAY_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
         let log = tracing_subscriber::fmt()
-            .with_env_filter(filter)
+            .with_max_level(level)
             .with_writer(lines.clone())
             .with_ansi(io::stderr().is_terminal())
             .with_target(false);
@@ -133,13 +151,22 @@ impl Drop for Log {
         text::tell_to_log(false);
         self.lines.sender.lock().unwrap_or_else(PoisonError::into_inner).take();
         // A thread that nobody takes lines from ends with the process.
-        let _: Result<(), RecvTimeoutError> = self.ended.recv_timeout(END_TIME_MAX);
+        let _: std::result::Result<(), RecvTimeoutError> = self.ended.recv_timeout(END_TIME_MAX);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_no_level_is_refused_and_nothing_is_the_usual_one() {
+        let of = |asked: &str| level(Some(asked.into())).ok();
+        assert_eq!(level(None).ok(), Some(Level::INFO));
+        assert_eq!(of(""), Some(Level::INFO));
+        assert_eq!((of("debug"), of("error")), (Some(Level::DEBUG), Some(Level::ERROR)));
+        assert_eq!((of("verbose"), of("forebay=debug"), of("WARN ")), (None, None, None));
+    }
 
     #[test]
     fn lines_that_nobody_takes_are_counted_and_hold_nobody_up() {

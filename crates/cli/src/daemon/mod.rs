@@ -107,7 +107,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     // Both before any thread starts, which inherits what is asked for here.
     let end = end_on_signals(&reactor, || ())?;
     let kept = Kept::ask();
-    let log = Log::start().map_err(|error| Failure::system("start the log", &error))?;
+    let log = Log::start()?;
     let result = reactor.block_on(serve(&reactor, config, end, kept, shelf));
     reactor.close();
     drop(log);

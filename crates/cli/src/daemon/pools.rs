@@ -1,6 +1,6 @@
 //! Pools: made, found, opened, let go.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -12,13 +12,13 @@ use forebay_device::Runtime;
 use forebay_engine::format::{MemberState as OnDisk, Superblock};
 use forebay_engine::ids::DeviceId;
 use forebay_engine::limits::INDEX_MEMORY_MIN;
-use forebay_engine::{CopiesChange, CreateOptions, OpenOptions, Pool, Tuning};
+use forebay_engine::{CopiesChange, CreateOptions, OpenOptions, OriginTrouble, Pool, Tuning};
 
 use super::plan::room;
 use super::scan::{self, Found, Place, Scan, Sight, of_pool, refuse_copies};
 use super::state::{Intent, Record};
 use super::waiting::Told;
-use super::{Daemon, Open, Slot, State};
+use super::{Attached, Daemon, Open, Slot, State};
 use crate::Result;
 use crate::blocking::begin;
 use crate::failure::Failure;
@@ -160,7 +160,15 @@ impl Daemon {
         others: Vec<PathBuf>,
     ) -> impl Fn(&Path) -> Result<()> + Send + Clone + 'static {
         let (used, spares) = (self.identities(), self.spare_identities());
+        let origins =
+            self.describe_volumes().into_iter().map(|volume| (volume.origin, volume.name));
+        let origins: BTreeMap<String, VolumeName> = origins.collect();
         move |path: &Path| {
+            if let Some(volume) = path.to_str().and_then(|path| origins.get(path)) {
+                let what = format!("{} is the origin of volume \"{volume}\"", path.display());
+                return Err(Failure::coded(Code::Exists, what)
+                    .hint("a cache device loses what it holds: use an SSD that nobody needs"));
+            }
             if Identity::of(path).is_some_and(|identity| spares.contains(&identity)) {
                 let what = format!("{} is a spare of an open pool", path.display());
                 return Err(Failure::new(what)
@@ -678,9 +686,29 @@ impl Daemon {
         Ok(slot)
     }
 
+    /// Refuses if an origin does not answer: what it was asked for may reach it when somebody else has the pool.
+    fn refuse_silent(&self, slot: &Slot) -> Result<()> {
+        let Some(open) = slot.open() else { return Ok(()) };
+        let volumes = open.volumes.borrow();
+        let silent = volumes.iter().find(|(_, volume)| match volume {
+            Attached::Online(volume) => {
+                matches!(volume.origin_trouble(), Some(OriginTrouble::Silent))
+            }
+            Attached::Missing { .. } => false,
+        });
+        silent.map_or(Ok(()), |(name, _)| {
+            let what = format!("the origin of volume \"{name}\" does not answer");
+            Err(Failure::coded(Code::Busy, what).hint(
+                "what it was asked for may reach it later: bring it back first, or stop the daemon, \
+                 which takes nothing from the cache",
+            ))
+        })
+    }
+
     /// Takes a pool out of service, whether it is open or not.
     async fn close_slot(&self, name: &str) -> Result<()> {
         let slot = self.may_close(name)?;
+        self.refuse_silent(&slot)?;
         self.close(name, &slot).await
     }
 

@@ -24,7 +24,7 @@ pub(super) fn device(member: &Member) -> Value {
         segments.push(match found {
             Found::Blank(from, end) => json!({ "from": from, "end": end, "blank": true }),
             Found::Unreadable(from, end, reason) => {
-                json!({ "from": from, "end": end, "damaged": Damage::Unreadable(reason).to_string() })
+                json!({ "from": from, "end": end, "damaged": reason })
             }
             Found::Used(segment, ends) => with_ends(json!({ "segment": segment.0 }), &ends),
         });

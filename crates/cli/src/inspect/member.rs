@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, Write};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use forebay_engine::format::{
@@ -32,6 +32,8 @@ impl Bytes for File {
 pub(super) enum Damage {
     /// The device does not give them.
     Unreadable(String),
+    /// The device ends before this byte.
+    Short(u64),
     /// They do not decode.
     Format(FormatError),
 }
@@ -40,6 +42,7 @@ impl std::fmt::Display for Damage {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Damage::Unreadable(reason) => write!(f, "cannot be read: {reason}"),
+            Damage::Short(end) => write!(f, "cannot be read: the device ends before byte {end}"),
             Damage::Format(error) => error.fmt(f),
         }
     }
@@ -65,10 +68,19 @@ impl Member {
     /// # Errors
     /// If it cannot be opened.
     pub(super) fn open(path: &Path) -> Result<Member> {
-        let file = File::open(path).map_err(|error| {
+        // A pipe would wait for somebody who writes.
+        let opened = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path);
+        let looked = opened.and_then(|file| Ok((file.metadata()?.file_type(), file)));
+        let (kind, file) = looked.map_err(|error| {
             Failure::system(format!("open {}", path.display()), &error)
                 .hint("check the path and its permissions")
         })?;
+        if !kind.is_file() && !kind.is_block_device() {
+            let what = format!("{} is neither a file nor a block device", path.display());
+            return Err(
+                Failure::new(what).hint("give a cache device of a pool, or an image of one")
+            );
+        }
         Ok(Member::of(path, Box::new(file)))
     }
 
@@ -83,7 +95,7 @@ impl Member {
         let plain = |slot: &std::result::Result<Superblock, Damage>| match slot {
             Ok(superblock) => Ok(superblock.clone()),
             Err(Damage::Format(error)) => Err(*error),
-            Err(Damage::Unreadable(_)) => Err(FormatError::Truncated),
+            Err(Damage::Unreadable(_) | Damage::Short(_)) => Err(FormatError::Truncated),
         };
         member.choice = Superblock::choose(&plain(&member.slots[0]), &plain(&member.slots[1]));
         member
@@ -99,9 +111,9 @@ impl Member {
         let mut bytes = vec![0; len];
         match self.bytes.read_at(&mut bytes, offset) {
             Ok(()) => Ok(bytes),
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Err(Damage::Unreadable(
-                format!("the device ends before byte {}", offset + len as u64),
-            )),
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                Err(Damage::Short(offset + len as u64))
+            }
             Err(error) => Err(Damage::Unreadable(error.to_string())),
         }
     }
@@ -152,14 +164,17 @@ impl Member {
             let what = format!("it is a spare of pool \"{}\" ({})", spare.name, spare.pool);
             return failure(what).hint("there is nothing on it but its mark");
         }
-        let is_foreign = |slot: &_| matches!(slot, Err(Damage::Format(FormatError::BadMagic)));
+        // What ends before a slot never was one.
+        let is_foreign = |slot: &_| {
+            matches!(slot, Err(Damage::Format(FormatError::BadMagic) | Damage::Short(_)))
+        };
         if self.slots.iter().all(is_foreign) {
             return failure("there is no superblock, so nothing else can be found".to_owned())
                 .hint("give a cache device of a pool; an origin holds nothing of ours");
         }
         failure("both superblocks are damaged, so nothing else can be found".to_owned()).hint(
-            "keep the device as it is: put back a copy of its first 256 KiB if there is one; \
-             opening a pool without this member is not in this version",
+            "keep the device as it is: put back a copy of its first 256 KiB if there is one; what its pool can do \
+             without it stands in docs/user/recovery-and-uninstall.md",
         )
     }
 

@@ -146,8 +146,8 @@ fn each_in(
         if let Some(from) = blank_from.take() {
             tell(Found::Blank(from, number))?;
         }
-        if let Err(Damage::Unreadable(reason)) = &ends.header {
-            return tell(Found::Unreadable(number, end, reason.clone()));
+        if let Err(damage @ (Damage::Unreadable(_) | Damage::Short(_))) = &ends.header {
+            return tell(Found::Unreadable(number, end, damage.to_string()));
         }
         tell(Found::Used(segment, ends))?;
     }
@@ -162,7 +162,7 @@ pub(super) fn print_all(member: &Member, out: &mut dyn Write) -> io::Result<()> 
             writeln!(out, "segments {from}..{end}: never used or discarded")
         }
         Found::Unreadable(from, end, reason) => {
-            writeln!(out, "segments {from}..{end}: {}", Damage::Unreadable(reason))
+            writeln!(out, "segments {from}..{end}: {reason}")
         }
         Found::Used(segment, ends) => {
             let line = describe(&ends, segment, superblock.pool);

@@ -441,6 +441,7 @@ fn limits_of_requests_are_told() {
     assert_eq!(post("/api/v1/stop", b"{\"destage\":1}"), (400, "bad-request".to_owned()));
     assert_eq!(post("/api/v1/nowhere", b""), (404, "not-found".to_owned()));
     assert_eq!(post("/api/v1/status", b""), (405, "bad-method".to_owned()));
+    assert_eq!(post("/api/v1/stop", b" [false]"), (400, "bad-request".to_owned()));
     // A crowd of connections that ask nothing: others wait their turn, and the crowd's end lets
     // them in.
     let crowd: Vec<UnixStream> =
@@ -451,5 +452,38 @@ fn limits_of_requests_are_told() {
     // A header that never ends keeps nobody from stopping the daemon.
     let mut slow = UnixStream::connect(&socket).unwrap();
     slow.write_all(b"GET /api/v1/status HTTP/1.1\r\nhost: ").unwrap();
+    daemon.stop();
+}
+
+#[test]
+fn a_dry_run_where_there_is_none_is_not_the_real_thing() {
+    let mut daemon = served("api-bare");
+    let socket = daemon.dir.path("control.sock");
+    let volume = "/api/v1/pools/fast/volumes/vm";
+    let bare = [
+        ("POST", format!("{volume}/flush")),
+        ("POST", format!("{volume}/grow")),
+        ("POST", format!("{volume}/accept-lost")),
+        ("POST", "/api/v1/pools/fast/scrub".to_owned()),
+        ("DELETE", "/api/v1/pools/fast/scrub".to_owned()),
+        ("DELETE", "/api/v1/exports/fast/vm".to_owned()),
+        ("DELETE", volume.to_owned()),
+        ("DELETE", "/api/v1/jobs/1".to_owned()),
+        ("POST", "/api/v1/pools/fast/export".to_owned()),
+    ];
+    for (method, path) in &bare {
+        for body in ["{\"dry_run\":true}", "x", "[]", "{\"a\":1}"] {
+            let (method, path, body) = (method.to_string(), path.clone(), body.into());
+            let (status, answer) = check(&socket, &Asked { method, path, body });
+            assert_eq!((status, &answer["code"]), (400, &json!("bad-request")), "{answer}");
+        }
+    }
+    let volumes = daemon.json(&["volume", "list"]);
+    assert_eq!(volumes["items"].as_array().unwrap().len(), 1, "{volumes}");
+    assert_eq!(daemon.json(&["job", "list"])["items"], json!([]), "nothing was begun");
+    for body in ["", " {} \n", "null"] {
+        let (method, path) = ("POST".to_owned(), format!("{volume}/flush"));
+        assert_eq!(check(&socket, &Asked { method, path, body: body.into() }).0, 200);
+    }
     daemon.stop();
 }

@@ -4,7 +4,7 @@ use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::common::daemon::{served, until};
+use crate::common::daemon::{content, served, until};
 use crate::common::{Client, Dir, Server, create, forebay, have, run, serve, serve_at, stderr};
 use forebay_engine::format::{Superblock, checksum};
 
@@ -370,6 +370,22 @@ fn inspect_says_what_can_be_done_about_what_it_cannot_read() {
     };
     refused(&mut inspect(&["--segment", "4000000"]), "on none of the devices given", "members");
     refused(forebay().arg("inspect").arg(dir.path("origin")), "no superblock", "an origin holds");
+    std::fs::write(dir.path("empty"), b"").unwrap();
+    std::fs::write(dir.path("noise"), content(7, 100_000)).unwrap();
+    for name in ["empty", "noise"] {
+        let mut it = forebay();
+        refused(it.arg("inspect").arg(dir.path(name)), "no superblock", "a cache device of a pool");
+    }
+    assert!(Command::new("mkfifo").arg(dir.path("pipe")).status().unwrap().success());
+    std::fs::create_dir(dir.path("folder")).unwrap();
+    for name in ["pipe", "folder"] {
+        let mut it = forebay();
+        refused(
+            it.arg("inspect").arg(dir.path(name)),
+            "neither a file nor a block device",
+            "image",
+        );
+    }
     (0..2).for_each(|slot| edit(&dir, "cache-0", slot, |bytes| bytes[60] ^= 1));
     refused(&mut inspect(&[]), "both superblocks", "a copy of its first 256 KiB");
     for slot in 0..2 {

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use crate::common::daemon::{
     Daemon, VOLUME_BYTES, content, read_all, until, until_served, written,
 };
-use crate::common::{Client, Dir, have, run};
+use crate::common::{Client, Dir, have, run, signal};
 
 /// An nbdkit, ended with the test.
 struct Kit {
@@ -445,4 +445,26 @@ fn an_export_over_tcp_with_large_sectors_is_an_origin() {
     assert!(read_all(&socket) == expected);
     kit.kill().unwrap();
     kit.wait().unwrap();
+}
+
+#[test]
+fn a_server_that_does_not_answer_keeps_no_daemon_from_ending() {
+    if !have("nbdkit") {
+        return;
+    }
+    let mut daemon = pooled("remote-hung");
+    let file = daemon.dir.path("disk");
+    std::fs::write(&file, content(1, VOLUME_BYTES)).unwrap();
+    let kit = Kit::start(&daemon.dir, &["file", file.to_str().unwrap()]);
+    add(&daemon, &kit.uri(""));
+    let all = written(&daemon, 2);
+    signal(kit.child.id(), "STOP");
+    daemon.stop();
+    signal(kit.child.id(), "CONT");
+    daemon.start();
+    until_served(&daemon);
+    assert!(read_all(&daemon.dir.path("nbd")) == all);
+    flush(&daemon);
+    assert!(std::fs::read(&file).unwrap() == all);
+    daemon.stop();
 }

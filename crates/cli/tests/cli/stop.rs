@@ -2,7 +2,9 @@
 
 use std::process::{Child, Stdio};
 
-use crate::common::daemon::{Daemon, VOLUME_BYTES, content, read_all, served, until, until_served};
+use crate::common::daemon::{
+    Daemon, VOLUME_BYTES, content, read_all, served, until, until_served, written,
+};
 use crate::common::held::HeldOrigin;
 use crate::common::{Client, forebay, signal, stderr};
 use serde_json::json;
@@ -218,4 +220,20 @@ fn what_cannot_be_destaged_keeps_the_daemon_from_promising_it() {
     daemon.tell(&["stop", "--destage"]);
     assert!(daemon.wait());
     assert!(std::fs::read(&origin).unwrap()[..1 << 20] == content(2, 1 << 20)[..]);
+}
+
+#[test]
+fn a_daemon_whose_terminal_is_gone_ends_in_order() {
+    let mut daemon = served("hangup");
+    let all = written(&daemon, 3);
+    // The shell says so, and the terminal.
+    signal(daemon.pid(), "HUP");
+    signal(daemon.pid(), "HUP");
+    assert!(daemon.wait());
+    daemon.start();
+    until_served(&daemon);
+    let opened = daemon.tell(&["events", "--json"]);
+    assert!(opened.contains("clean stop") && !opened.contains("after a crash"), "{opened}");
+    assert!(read_all(&daemon.dir.path("nbd")) == all);
+    daemon.stop();
 }

@@ -4,7 +4,10 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
+use forebay_device::model::world::Crash;
+use forebay_device::runtime::SECOND;
 use forebay_device::{Request, Runtime};
+use forebay_engine::limits::ORIGIN_SILENT_SPAN;
 use forebay_engine::{EventKind, Redundancy};
 
 use crate::changing::{all_but, id_of, plan, told, touch};
@@ -76,5 +79,64 @@ fn an_origin_that_does_not_answer_holds_up_no_removal() {
         let ended = ended.take().ok_or("the removal has not ended")?;
         ended.map_err(|error| error.to_string())?;
         comes_home(&rig, seed, left)
+    });
+}
+
+/// Stops the pool, which must not take much longer than an origin may be silent; what it said. Then the process
+/// ends, the origin answers, and the next start has everything.
+fn stops(rig: &Rc<Rig>) -> Result<Result<u64, String>, String> {
+    let before = rig.runtime().now();
+    let stopped = rig.try_stop();
+    let took = rig.runtime().now() - before;
+    if took > 3 * ORIGIN_SILENT_SPAN {
+        return Err(format!("the stop took {} s", took / SECOND));
+    }
+    rig.origin_gate.hold(0, |_| false);
+    rig.crash(Crash::ProcessKill);
+    rig.open()?;
+    (0..BLOCKS).try_for_each(|block| same("restarted", rig.read(block)?, 2).map(drop))?;
+    Ok(stopped)
+}
+
+#[test]
+fn an_origin_that_does_not_answer_keeps_no_pool_open() {
+    survive(6, |seed| {
+        let rig = Rig::new(seed, plan(2, 0, 2));
+        (0..BLOCKS).try_for_each(|block| rig.write(2, block, 1))?;
+        rig.flush()?;
+        if seed % 2 == 0 {
+            rig.destage()?;
+        }
+        // Nothing is asked of it until the end would like to know what it looks like.
+        rig.origin_gate.hold(usize::MAX, |_| true);
+        stops(&rig)?.map(drop)
+    });
+}
+
+#[test]
+fn a_flush_that_is_not_answered_keeps_no_pool_open() {
+    survive(6, |seed| {
+        let stopped = stops(&unproven(seed)?)?;
+        match stopped {
+            Err(error) if error.contains("does not answer") => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    });
+}
+
+#[test]
+fn a_request_that_is_stuck_at_its_origin_ends_the_pool_as_a_crash_would() {
+    survive(6, |seed| {
+        let rig = Rig::new(seed, plan(2, 0, 2));
+        (0..BLOCKS).try_for_each(|block| rig.write(2, block, 1))?;
+        rig.flush()?;
+        rig.origin_gate.hold(usize::MAX, |_| true);
+        rig.start_read(BLOCKS + 1 + seed);
+        rig.pause(SOON);
+        assert!(rig.origin_gate.held() > 0);
+        match stops(&rig)? {
+            Err(error) if error.contains("does not answer") => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
     });
 }
