@@ -34,7 +34,7 @@ fn an_ssd_is_replaced_while_clients_go_on() {
     refused(&old, &other, "is a cache device of an open pool", "use another one");
     refused(&path("ssd-9"), &new, "has no cache device", "did you mean");
     refused(&old, &path("none"), "none", "");
-    refused(&old, &path("origin"), "in use", "");
+    refused(&old, &path("origin"), "is the origin of", "nobody needs");
     let small = daemon.dir.full("small", 64 << 20);
     refused(&old, small.to_str().unwrap(), "is too small", "use one of at least");
     let holes = daemon.dir.sparse("holes", 600 << 20);

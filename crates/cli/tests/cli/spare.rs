@@ -55,7 +55,7 @@ fn a_spare_is_kept_known_again_and_given_up() {
     };
     refused(&daemon, Path::new("/none"), "/none", "");
     refused(&daemon, &member, "is a cache device of an open pool", "use another one");
-    refused(&daemon, &path("origin"), "in use", "");
+    refused(&daemon, &path("origin"), "is the origin of", "nobody needs");
     refused(
         &daemon,
         &daemon.dir.full("small", SSD_BYTES - (32 << 20)),
