@@ -280,6 +280,15 @@ async fn deal(runtime: &dyn Runtime, listener: &Listener, fronts: &Rc<Fronts>) {
     }
 }
 
+/// Whether whoever started the process wants it to outlive its terminal, as `nohup` does. A signal that is asked for
+/// would be told of all the same.
+fn ignores_hangups() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = ignored.and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok());
+    ignored.is_some_and(|bits| bits >> (libc::SIGHUP - 1) & 1 == 1)
+}
+
 /// Raises the flag at the first SIGINT, SIGTERM or SIGHUP (the terminal is gone); a second one of the first two ends
 /// the process at once, which a pool survives as it survives a crash. `on_usr1` runs at each SIGUSR1.
 ///
@@ -289,9 +298,12 @@ pub(crate) fn end_on_signals(
     reactor: &Rc<Reactor>,
     on_usr1: impl Fn() + 'static,
 ) -> Result<Rc<Flag>> {
-    let signals =
-        Signals::new(reactor, &[libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGUSR1])
-            .map_err(|error| Failure::system("receive signals", &error))?;
+    let mut numbers = vec![libc::SIGINT, libc::SIGTERM, libc::SIGUSR1];
+    if !ignores_hangups() {
+        numbers.push(libc::SIGHUP);
+    }
+    let signals = Signals::new(reactor, &numbers)
+        .map_err(|error| Failure::system("receive signals", &error))?;
     let flag = Rc::new(Flag::default());
     let raised = Rc::clone(&flag);
     reactor.spawn(Box::pin(async move {

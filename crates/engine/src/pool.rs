@@ -132,9 +132,9 @@ async fn start(
     let report = match recovered(&core, &members, &missing, epoch).await {
         Ok(report) => report,
         Err(error) => {
-            // Nothing was asked of an origin.
-            core.abandon().await.ok();
-            core.release().await;
+            if core.abandon().await.is_ok() {
+                core.release().await;
+            }
             return Err(error);
         }
     };
