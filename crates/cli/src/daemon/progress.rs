@@ -127,9 +127,13 @@ impl Short {
         self.meter.note(Look { at, destaged_bytes: 0, owed_bytes: bytes });
     }
 
-    fn rebuild(&self) -> Rebuild {
-        let left_bytes = self.meter.0.back().map_or(0, |look| look.owed_bytes);
-        Rebuild { total_bytes: self.most_bytes, left_bytes, left_s: self.meter.read().left_s }
+    /// How far it is where so much is left now: the last look is up to a second old.
+    fn rebuild(&self, left_bytes: u64) -> Rebuild {
+        if left_bytes == 0 {
+            return Rebuild::default();
+        }
+        let total_bytes = self.most_bytes.max(left_bytes);
+        Rebuild { total_bytes, left_bytes, left_s: self.meter.read().left_s }
     }
 }
 
@@ -151,21 +155,6 @@ impl Progress {
         self.pool.read()
     }
 
-    /// Seconds until all dirty data has its copies again, if that goes on as it does.
-    pub(super) fn restored_in(&self) -> Option<u64> {
-        self.short.rebuild().left_s
-    }
-
-    /// How far the copies are that are made again.
-    pub(super) fn rebuild(&self) -> Rebuild {
-        self.short.rebuild()
-    }
-
-    /// The same of clean data.
-    pub(super) fn recopy(&self) -> Rebuild {
-        self.short_clean.rebuild()
-    }
-
     /// A volume's.
     pub(super) fn volume(&self, name: &str) -> Destaging {
         self.volumes.get(name).map(Meter::read).unwrap_or_default()
@@ -178,6 +167,16 @@ impl Progress {
 }
 
 impl Open {
+    /// How far the copies of dirty data are that are made again.
+    pub(super) fn rebuild(&self) -> Rebuild {
+        self.progress.borrow().short.rebuild(self.pool.short_bytes().0)
+    }
+
+    /// The same of clean data.
+    pub(super) fn recopy(&self) -> Rebuild {
+        self.progress.borrow().short_clean.rebuild(self.pool.short_clean_bytes(0))
+    }
+
     /// Takes a look; what there is to say of writers.
     fn look(&self, now: Nanos) -> Option<&'static str> {
         let mut progress = self.progress.borrow_mut();
@@ -250,6 +249,18 @@ mod tests {
         assert_eq!(over, Destaging { rate_bytes_per_s: 0, left_s: None });
         let anew = meter([(100, 50), (0, 40), (1, 39)].into_iter());
         assert_eq!(anew, Destaging { rate_bytes_per_s: MIB, left_s: Some(39) });
+    }
+
+    #[test]
+    fn what_has_all_its_copies_is_not_said_to_lack_them_until_the_next_look() {
+        let mut short = Short::default();
+        short.note(0, 32 * MIB);
+        short.note(SECOND, 24 * MIB);
+        let behind = Rebuild { total_bytes: 32 * MIB, left_bytes: 20 * MIB, left_s: Some(3) };
+        assert_eq!(short.rebuild(20 * MIB), behind);
+        assert_eq!(short.rebuild(0), Rebuild::default());
+        let before = Rebuild { total_bytes: MIB, left_bytes: MIB, left_s: None };
+        assert_eq!(Short::default().rebuild(MIB), before, "nobody has looked yet");
     }
 
     #[test]

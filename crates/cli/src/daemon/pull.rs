@@ -44,7 +44,7 @@ fn reason(name: &Name, open: &Open, pull: &Pull, hold: Hold) -> (String, String,
             let action = format!(
                 "{wait}bring them home: {flush}; or have it emptied: `forebay pool device remove`"
             );
-            let restored = progress.restored_in().filter(|_| superblock.dirty_copies > 1);
+            let restored = open.rebuild().left_s.filter(|_| superblock.dirty_copies > 1);
             (why, action, restored.or(progress.pool().left_s))
         }
         Hold::Witness => (

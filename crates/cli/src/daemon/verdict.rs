@@ -86,7 +86,7 @@ fn clean_copied_again(open: &Open) -> String {
         short => format!(
             " {} of what is clean are copied again behind a cache device that was lost{}.",
             text::bytes(short),
-            how_far(&open.progress.borrow().recopy())
+            how_far(&open.recopy())
         ),
     }
 }
@@ -98,7 +98,7 @@ fn fewer_copies(open: &Open) -> String {
         (short, true) => format!(
             " {} of it have fewer copies than asked until that is copied again{}.",
             text::bytes(short),
-            how_far(&open.progress.borrow().rebuild())
+            how_far(&open.rebuild())
         ),
         (short, false) => format!(
             " {} of it have fewer copies than asked until that is destaged.",
