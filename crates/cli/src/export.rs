@@ -83,7 +83,7 @@ impl VolumeExport {
 /// What a client is told of an engine's error.
 fn told(error: &Error) -> ExportError {
     match error.kind {
-        ErrorKind::Io | ErrorKind::Damaged => ExportError::Io,
+        ErrorKind::Io | ErrorKind::Damaged | ErrorKind::Stuck => ExportError::Io,
         ErrorKind::OutOfRange | ErrorKind::Invalid => ExportError::Invalid,
         ErrorKind::Stopping => ExportError::ShuttingDown,
         ErrorKind::Unsupported => ExportError::Unsupported,

@@ -122,6 +122,7 @@ impl From<forebay_engine::Error> for Failure {
             ErrorKind::Held => Code::HeldElsewhere,
             ErrorKind::NotFound => Code::NotFound,
             ErrorKind::Stopping => Code::Stopping,
+            ErrorKind::Stuck => Code::Busy,
         };
         Self { code, what: error.what, hint: error.hint }
     }

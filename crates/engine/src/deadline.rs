@@ -101,12 +101,7 @@ impl Deadline {
         self.set(core.superblock.borrow().device_deadline());
     }
 
-    /// How long a device may take.
-    pub(crate) fn span(&self) -> Nanos {
-        self.span.get()
-    }
-
-    /// Changes that.
+    /// Changes how long a device may take.
     pub(crate) fn set(&self, span: Nanos) {
         self.span.set(span);
         self.changed.wake_all();

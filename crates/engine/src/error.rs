@@ -27,6 +27,8 @@ pub enum ErrorKind {
     NotFound,
     /// The pool is stopping.
     Stopping,
+    /// An origin does not answer, and what it was asked for is under way.
+    Stuck,
     /// It cannot be done in the way that was asked for; nothing was changed.
     Unsupported,
 }

@@ -7,6 +7,8 @@
 //!   ([`Pool::accept_origin`]).
 //! * The fingerprint goes last: whatever is cut off before finds the same question again.
 
+use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use forebay_device::{BlockDevice, Buf};
@@ -48,9 +50,11 @@ async fn hash(device: &dyn BlockDevice, block: u64) -> Result<u32> {
 /// What a volume's origin looks like, also where dirty data waits for it: a file system's
 /// first blocks are what it writes most, and what another host that mounts it changes first. What the origin could
 /// still lose, or get, is no fingerprint.
-pub(crate) async fn look(v: &VolumeState) -> Option<Fingerprint> {
+///
+/// It is in `seen` as far as it is known: whoever does not wait for the rest keeps that.
+pub(crate) async fn look(v: &VolumeState, seen: &Cell<Option<Fingerprint>>) {
     if v.blocks() == 0 || v.origin.is_volatile() {
-        return None;
+        return;
     }
     let mut print = Fingerprint {
         size_bytes: v.origin.device.geometry().size_bytes,
@@ -58,6 +62,7 @@ pub(crate) async fn look(v: &VolumeState) -> Option<Fingerprint> {
         taken: 0,
         hashes: [0; PLACES as usize],
     };
+    seen.set(Some(print));
     for place in 0..PLACES {
         let block = block_of(place, v.blocks());
         if v.elevator.since_taken(block, 1).is_some() {
@@ -67,18 +72,22 @@ pub(crate) async fn look(v: &VolumeState) -> Option<Fingerprint> {
         if let Ok(hash) = hash(&*v.origin.device, block).await {
             print.hashes[place as usize] = hash;
             print.taken |= 1 << place;
+            seen.set(Some(print));
         }
     }
-    Some(print)
 }
 
-/// Notes it in the superblocks, if there is one.
-pub(crate) async fn keep(core: &Core, v: &VolumeState, print: Option<Fingerprint>) -> Result<()> {
-    let Some(print) = print else { return Ok(()) };
+/// Notes in the superblocks what volumes' origins look like.
+pub(crate) async fn keep(core: &Core, seen: &BTreeMap<VolumeId, Fingerprint>) -> Result<()> {
+    if seen.is_empty() {
+        return Ok(());
+    }
     let _control = core.control.lock().await;
     core.write_superblocks(|superblock| {
-        for record in superblock.volumes.iter_mut().filter(|record| record.id == v.id) {
-            record.fingerprint = Some(print);
+        for record in &mut superblock.volumes {
+            if let Some(print) = seen.get(&record.id) {
+                record.fingerprint = Some(*print);
+            }
         }
     })
     .await

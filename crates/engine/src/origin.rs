@@ -109,19 +109,50 @@ fn stripes(blocks: &Range<u64>) -> Range<u64> {
 /// Time after the elevator's last write from which a read counts as undisturbed.
 const SETTLED: Nanos = 50 * MILLISECOND;
 
+/// When what is under way began.
+#[derive(Default)]
+struct UnderWay {
+    /// Oldest first; those that have ended are `None` and go once they are the oldest.
+    began: RefCell<VecDeque<Option<Nanos>>>,
+    /// Those that have left `began` at its front.
+    gone: Cell<u64>,
+}
+
+impl UnderWay {
+    /// One begins; its number.
+    fn begin(&self, now: Nanos) -> u64 {
+        let mut began = self.began.borrow_mut();
+        began.push_back(Some(now));
+        self.gone.get() + began.len() as u64 - 1
+    }
+
+    fn end(&self, number: u64) {
+        let mut began = self.began.borrow_mut();
+        began[(number - self.gone.get()) as usize] = None;
+        while let Some(None) = began.front() {
+            began.pop_front();
+            self.gone.set(self.gone.get() + 1);
+        }
+    }
+
+    fn oldest(&self) -> Option<Nanos> {
+        self.began.borrow().front().copied().flatten()
+    }
+}
+
 /// Who uses an origin at the moment: clients, whose reads are timed, and the elevator.
 pub(crate) struct Traffic {
     rt: Rc<dyn Runtime>,
-    /// When the reads under way began, oldest first; those that have ended are `None` and go once
-    /// they are the oldest.
-    reads: RefCell<VecDeque<Option<Nanos>>>,
-    /// Reads that have left `reads` at its front.
-    gone: Cell<u64>,
+    /// Clients' reads.
+    reads: UnderWay,
+    /// What changes it: writes of clients and of the elevator, zeroes, discards.
+    changes: UnderWay,
+    /// When the last of these ended.
+    changed: Cell<Nanos>,
     /// The elevator's writes under way.
     pub writes: Cell<usize>,
-    /// When the last of them ended, and when the last one began.
+    /// When the last of them ended.
     pub wrote: Cell<Nanos>,
-    pub began: Cell<Nanos>,
     /// The elevator's writes begun so far.
     pub writes_begun: Cell<u64>,
     pub pace: RefCell<Pace>,
@@ -138,11 +169,11 @@ impl Traffic {
         Self {
             pace: RefCell::new(Pace::new(rt.now(), depth_max)),
             rt,
-            reads: RefCell::default(),
-            gone: Cell::new(0),
+            reads: UnderWay::default(),
+            changes: UnderWay::default(),
+            changed: Cell::new(0),
             writes: Cell::new(0),
             wrote: Cell::new(0),
-            began: Cell::new(0),
             writes_begun: Cell::new(0),
             held: Cell::new(false),
             moved: WaitQueue::default(),
@@ -152,7 +183,16 @@ impl Traffic {
 
     /// When the oldest of the clients' reads under way began.
     pub(crate) fn oldest_read(&self) -> Option<Nanos> {
-        self.reads.borrow().front().copied().flatten()
+        self.reads.oldest()
+    }
+
+    /// Since when it has been asked for a change, and has made none.
+    fn unchanged_since(&self) -> Option<Nanos> {
+        self.changes.oldest().map(|began| began.max(self.changed.get()))
+    }
+
+    fn begin_change(&self) -> Changing<'_> {
+        Changing { traffic: self, number: self.changes.begin(self.rt.now()) }
     }
 
     /// Between two of the elevator's requests that keep disks busy for long: waits while a client's read has taken
@@ -169,9 +209,7 @@ impl Traffic {
 
     fn begin_read(&self) -> Reading<'_> {
         let began = self.rt.now();
-        let mut reads = self.reads.borrow_mut();
-        reads.push_back(Some(began));
-        let number = self.gone.get() + reads.len() as u64 - 1;
+        let number = self.reads.begin(began);
         // What is left of a write still moves heads, and a short pause is seen by short reads alone.
         let settled = began.saturating_sub(self.wrote.get()) >= SETTLED;
         let alone = self.writes.get() == 0 && settled;
@@ -191,19 +229,26 @@ struct Reading<'a> {
 impl Drop for Reading<'_> {
     fn drop(&mut self) {
         let traffic = self.traffic;
-        let mut reads = traffic.reads.borrow_mut();
-        reads[(self.number - traffic.gone.get()) as usize] = None;
-        while let Some(None) = reads.front() {
-            reads.pop_front();
-            traffic.gone.set(traffic.gone.get() + 1);
-        }
-        drop(reads);
+        traffic.reads.end(self.number);
         let alone = self.alone && self.writes_begun == traffic.writes_begun.get();
         traffic.pace.borrow_mut().note_read(traffic.rt.now() - self.began, alone);
         traffic.read_ended.wake_all();
         if traffic.held.get() {
             traffic.moved.wake_all();
         }
+    }
+}
+
+/// A change under way.
+struct Changing<'a> {
+    traffic: &'a Traffic,
+    number: u64,
+}
+
+impl Drop for Changing<'_> {
+    fn drop(&mut self) {
+        self.traffic.changes.end(self.number);
+        self.traffic.changed.set(self.traffic.rt.now());
     }
 }
 
@@ -290,13 +335,10 @@ impl Origin {
         self.flushed.get() < self.completed.get()
     }
 
-    /// Whether it has been asked for something by the elevator, and has answered nothing for so long.
+    /// Whether it has been asked for a change or a flush, and has not answered for so long.
     pub(crate) fn is_silent(&self, now: Nanos, span: Nanos) -> bool {
-        let traffic = &self.traffic;
-        let silent = |since: Nanos| now >= since + span;
-        let writes = traffic.writes.get() > 0;
-        (writes && silent(traffic.wrote.get().max(traffic.began.get())))
-            || self.flushing.get().is_some_and(silent)
+        let asked = [self.traffic.unchanged_since(), self.flushing.get()];
+        asked.into_iter().flatten().any(|since| now >= since + span)
     }
 
     /// What of it does not work, if it has not worked for some time.
@@ -426,6 +468,7 @@ impl Origin {
     /// Writes at 512 B granularity. The caller holds the range lock of the blocks, so nothing else
     /// writes the sectors around.
     pub(crate) async fn write(&self, offset: u64, data: Data) -> Result<(), IoError> {
+        let _changing = self.traffic.begin_change();
         let len = data.len() as u64;
         let (start, end) = self.widened(offset, len);
         let _writing = self.apart.write(start..end).await;
@@ -446,6 +489,7 @@ impl Origin {
         let Some(joining) = self.joining.as_ref().filter(|_| is_whole) else {
             return self.write(offset, data).await;
         };
+        let _changing = self.traffic.begin_change();
         let _writing = self.apart.write(offset..end).await;
         let result = joining.write(&*self.device, &*self.traffic.rt, offset, data).await;
         self.note_write(&result);
@@ -476,6 +520,7 @@ impl Origin {
         debug_assert!(self.is_aligned(offset, len as u64));
         self.traffic.let_readers_by().await;
         let _rewriting = self.apart.rewrite(offset..offset + len as u64)?;
+        let _changing = self.traffic.begin_change();
         let outcome = self.device.read(offset, Buf::new(len)).await;
         let mut buf = outcome.buf.filter(|_| outcome.result.is_ok())?;
         change(&mut buf);
@@ -488,6 +533,7 @@ impl Origin {
 
     /// Zeroes a range of whole blocks.
     pub(crate) async fn write_zeroes(&self, offset: u64, len: u64) -> Result<(), IoError> {
+        let _changing = self.traffic.begin_change();
         let _writing = self.apart.write(offset..offset + len).await;
         let result = self.device.write_zeroes(offset, len).done().await;
         self.note_write(&result);
@@ -497,6 +543,7 @@ impl Origin {
 
     /// Discards a range of whole blocks.
     pub(crate) async fn discard(&self, offset: u64, len: u64) -> Result<(), IoError> {
+        let _changing = self.traffic.begin_change();
         let _writing = self.apart.write(offset..offset + len).await;
         let result = self.device.discard(offset, len).done().await;
         self.note_write(&result);

@@ -1,40 +1,44 @@
 //! The end of a pool that is open.
 //!
-//! * An origin that does not answer keeps no pool open: what the end would still like of it, a flush and the
-//!   fingerprint, has [`ORIGIN_SILENT_SPAN`], and is done without then. What it owes stays in the cache.
-//! * Where a request or a write is stuck at such an origin, no end in order is possible. Then the pool ends as in a
-//!   crash, once nothing has moved for as long, and nobody is told that another host may have it.
+//! * An origin that does not answer keeps no pool open: what the end would still like of origins, a flush and the
+//!   fingerprint, has [`ORIGIN_SILENT_SPAN`] each, for all of them together, and what is not there by then is done
+//!   without. What they lack stays in the cache. A flush that is answered later proves nothing to anybody, and a read
+//!   changes nothing: neither keeps another host from the pool.
+//! * Where a request, or a write of the elevator, is stuck at such an origin, no end in order is possible. The pool
+//!   ends as in a crash then, lets nothing more out, and stays this host's (INV-82).
 
+use std::cell::Cell;
 use std::pin::{Pin, pin};
 use std::task::Poll;
 
-use forebay_device::Io;
 use forebay_device::runtime::SECOND;
+use forebay_device::{Io, Nanos};
 
 use crate::core::Core;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fingerprint;
 use crate::format::Stream;
 use crate::limits::ORIGIN_SILENT_SPAN;
+use crate::origin::OriginTrouble;
+use crate::planted::seen;
 use crate::pool::Pool;
+use crate::wait::all_of;
 
-/// What moves while a pool that is to stop gets on with it.
-#[derive(PartialEq, Eq)]
-struct Progress {
-    requests: u64,
-    tasks: u64,
-    /// Operations that origins have ended.
-    ended: u64,
-}
+/// How long what is under way has to end although an origin is silent: it may be another one's.
+const LAST_SPAN: Nanos = 5 * SECOND;
+
+/// How often it is looked whether one is.
+const LOOK_INTERVAL: Nanos = SECOND;
 
 impl Pool {
     /// Stops the pool: lets requests end, writes a clean checkpoint. Does not destage; what origins
-    /// lack stays in the cache. Returns how many blocks that are.
+    /// lack, or may not have flushed, stays in the cache. Returns how many blocks that are.
     ///
     /// # Errors
     /// If a member fails on the way; the next start recovers as after a crash. The pool is as closed then as
-    /// otherwise: nothing of it goes on in the background, and another host may have it. Or if an origin does not
-    /// answer what it was asked before: then that is still under way, and this host keeps the pool.
+    /// otherwise: nothing of it goes on in the background, and another host may have it. If an origin does not
+    /// answer what it was asked for before ([`ErrorKind::Stuck`]), that is still under way, nothing more is asked of
+    /// any device, and this host keeps the pool until its process ends.
     pub async fn stop(self) -> Result<u64> {
         let core = &self.core;
         let closed = self.close().await;
@@ -42,6 +46,8 @@ impl Pool {
         // What a client still has under way would reach an origin behind whoever has the pool next.
         if ended.is_ok() && core.requests.get() == 0 {
             core.release().await;
+        } else {
+            core.gate.shut();
         }
         core.deadline.end().await;
         ended.and(closed)
@@ -65,18 +71,7 @@ impl Pool {
         core.housekeeping.wake_all();
         core.room.wake_all();
         core.unless_stuck(|| core.background.get() == 0 || core.latched.get()).await?;
-        let volumes: Vec<_> = core.volumes.borrow().values().cloned().collect();
-        for v in &volumes {
-            if v.origin.is_volatile() {
-                // A failure leaves the data dirty in the cache; the event says so.
-                within(core.flush_origin(v), core.rt.sleep(ORIGIN_SILENT_SPAN)).await;
-            }
-            // The clean facts of what the flush has proven.
-            core.until_idle(Stream::Facts).await?;
-            core.clear_may_be_dirty(v).await?;
-            let print = within(fingerprint::look(v), core.rt.sleep(ORIGIN_SILENT_SPAN)).await;
-            fingerprint::keep(core, v, print.flatten()).await?;
-        }
+        core.leave_origins().await?;
         let clean = [Stream::Probation, Stream::Main, Stream::Facts];
         let streams: Vec<Stream> = Stream::DIRTY.into_iter().chain(clean).collect();
         for &stream in &streams {
@@ -92,7 +87,7 @@ impl Pool {
         core.flush_members().await?;
         core.await_closed().await?;
         core.lap(true).await?;
-        Ok(core.owed_blocks())
+        Ok(self.unproven_blocks())
     }
 }
 
@@ -109,42 +104,59 @@ impl Core {
         self.unless_stuck(|| self.tasks.get() == 0).await
     }
 
+    /// Has origins flushed, notes what that has proven, and what they look like from now on.
+    async fn leave_origins(&self) -> Result<()> {
+        let volumes: Vec<_> = self.volumes.borrow().values().cloned().collect();
+        let volatile = volumes.iter().filter(|v| v.origin.is_volatile());
+        // A failure leaves the data dirty in the cache; the event says so.
+        let flushes = all_of(volatile.map(|v| self.flush_origin(v)));
+        if within(flushes, self.rt.sleep(ORIGIN_SILENT_SPAN)).await.is_none() {
+            seen("stop: a flush is not answered");
+        }
+        // The clean facts of what the flushes have proven.
+        self.until_idle(Stream::Facts).await?;
+        for v in &volumes {
+            self.clear_may_be_dirty(v).await?;
+        }
+        let prints: Vec<_> = volumes.iter().map(|v| (v, Cell::new(None))).collect();
+        let looks = all_of(prints.iter().map(|(v, print)| fingerprint::look(v, print)));
+        if within(looks, self.rt.sleep(ORIGIN_SILENT_SPAN)).await.is_none() {
+            seen("stop: a fingerprint is not whole");
+        }
+        let known = prints.iter().filter_map(|(v, print)| Some((v.id, print.get()?))).collect();
+        fingerprint::keep(self, &known).await
+    }
+
     /// Waits until `ready` holds, which requests and tasks bring about that end.
     ///
     /// # Errors
-    /// If an origin does not answer, and nothing else has ended for as long.
+    /// If it does not because an origin does not answer.
     async fn unless_stuck(&self, ready: impl Fn() -> bool) -> Result<()> {
-        // A member that does not answer is given up after its deadline, and that is progress.
-        let span = ORIGIN_SILENT_SPAN.max(2 * self.deadline.span());
-        let (mut before, mut since) = (self.progress(), self.rt.now());
+        let began = self.rt.now();
         while !ready() {
-            self.quiet.until_or(&ready, self.rt.sleep(SECOND)).await;
-            let (progress, now) = (self.progress(), self.rt.now());
-            if progress != before {
-                (before, since) = (progress, now);
-            } else if now - since >= span && !ready() {
-                return Err(self.stuck());
+            self.quiet.until_or(&ready, self.rt.sleep(LOOK_INTERVAL)).await;
+            let silent = Some(()).filter(|()| self.rt.now() - began >= LAST_SPAN && !ready());
+            if let Some(volume) = silent.and_then(|()| self.silent_volume()) {
+                let what = format!("the origin of volume \"{volume}\" does not answer");
+                return Err(Error::new(ErrorKind::Stuck, what).hint(
+                    "what it lacks stays safe in the cache: end the daemon, and start it when the origin \
+                     answers, which recovers as after a crash",
+                ));
             }
         }
         Ok(())
     }
 
-    fn progress(&self) -> Progress {
+    /// A volume whose origin does not answer.
+    fn silent_volume(&self) -> Option<String> {
         let volumes = self.volumes.borrow();
-        let ended = volumes.values().map(|v| v.origin.completed.get() + v.origin.flushed.get());
-        Progress { requests: self.requests.get(), tasks: self.tasks.get(), ended: ended.sum() }
-    }
-
-    fn stuck(&self) -> Error {
-        let volumes = self.volumes.borrow();
-        let silent = volumes.values().find(|v| v.origin.trouble().is_some());
-        let whose = silent.map_or_else(String::new, |v| format!(" of volume \"{}\"", v.name));
-        Error::new(ErrorKind::Io, format!("an origin{whose} does not answer"))
-            .hint("what it lacks stays safe in the cache; the next start recovers as after a crash")
+        let is_silent = |trouble| matches!(trouble, Some(OriginTrouble::Silent));
+        volumes.values().find(|v| is_silent(v.origin.trouble())).map(|v| v.name.clone())
     }
 }
 
-/// What comes of `future` if that ends before `timer`; it is dropped then, so it must bear that.
+/// What comes of `future` if that ends before `timer`; it is dropped then. So it must bear that: what a flush or a
+/// look at an origin leaves behind, a mark that it is under way, nobody looks at in a pool that ends.
 async fn within<T>(future: impl Future<Output = T>, mut timer: Io) -> Option<T> {
     let mut future = pin!(future);
     std::future::poll_fn(|context| match future.as_mut().poll(context) {

@@ -511,7 +511,6 @@ impl Core {
         let traffic = &v.origin.traffic;
         traffic.writes.set(traffic.writes.get() + 1);
         traffic.writes_begun.set(traffic.writes_begun.get() + 1);
-        traffic.began.set(self.rt.now());
         let (core, v) = (Rc::clone(self), Rc::clone(v));
         let reads = Reads::begin(&v, &group);
         self.spawn(async move {

@@ -282,6 +282,7 @@ pub struct Plan {
     pub mode: Mode,
     pub tuning: Tuning,
     pub origin_bytes: u64,
+    pub origin_sector_bytes: u32,
     /// How the origin says that it is an array.
     pub stripe: Option<Stripe>,
     pub write_amplification_max_percent: u16,
@@ -306,6 +307,7 @@ impl Default for Plan {
             mode,
             tuning: lazy(),
             origin_bytes,
+            origin_sector_bytes: 512,
             stripe: None,
             write_amplification_max_percent: 150,
             ram_bytes: 0,
@@ -337,7 +339,7 @@ impl Rig {
             (broken, Gate::new(&world, device))
         };
         let (broken, gates) = members.iter().map(gate).unzip();
-        let settings = DiskSettings::origin(plan.origin_bytes, 512, true);
+        let settings = DiskSettings::origin(plan.origin_bytes, plan.origin_sector_bytes, true);
         let geometry = Geometry { stripe: plan.stripe, ..settings.geometry };
         let settings = DiskSettings { geometry, ..settings };
         let origin = SimDisk::new(&world, settings, !seed);

@@ -34,7 +34,7 @@ where
     outcomes
 }
 
-fn spec(name: &str) -> VolumeSpec {
+pub fn spec(name: &str) -> VolumeSpec {
     VolumeSpec {
         name: name.into(),
         origin: name.into(),
