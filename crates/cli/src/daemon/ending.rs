@@ -6,7 +6,7 @@ use std::rc::Rc;
 use forebay_control::api::{self, Plan, SCHEMA};
 use forebay_control::error::Code;
 use forebay_device::runtime::{MILLISECOND, Nanos, Runtime, SECOND};
-use forebay_engine::Volume;
+use forebay_engine::{OriginTrouble, Volume};
 
 use super::describe::plural;
 use super::jobs::{Aim, Job};
@@ -27,6 +27,9 @@ const LOOK_INTERVAL: Nanos = 100 * MILLISECOND;
 
 /// Time without less being left after which clients are cut off: they write as fast as the origins.
 const PROGRESS_TIME_MAX: Nanos = 5 * SECOND;
+
+/// How long what an end waits for has time although an origin is silent: it may wait for something else.
+const LAST_SPAN: Nanos = 5 * SECOND;
 
 /// Bytes that may be left when clients are cut off, a second or two of an array's writing.
 const REST_BYTES_MAX: u64 = 64 << 20;
@@ -231,19 +234,51 @@ impl Daemon {
     /// Stops everything that is served, then the pools.
     pub(super) async fn stop(self: &Rc<Self>) -> Result<()> {
         self.jobs.cancel_all().await;
-        let _held = self.changing.lock().await;
+        // A change that is stuck keeps its own pool, which ends as in a crash then, and no other one.
+        let is_silent = || self.open_pools().iter().any(|(_, open)| open.silent_volume().is_some());
+        let _held = self.unless_stuck(is_silent, self.changing.lock()).await;
         let slots = std::mem::take(&mut *self.slots.borrow_mut());
-        let mut result = Ok(());
-        for (name, slot) in slots {
-            let until = self.reactor.now();
-            if let State::Open(open) = slot.transition(State::Waiting { until }) {
-                let stopped = self.stop_pool(&name, open).await;
-                if let Err(failure) = stopped {
-                    self.journal.warn("pool-failed", &name, failure.what());
-                    result = Err(failure.on(format!("stopping pool \"{name}\"")));
+        let result = RefCell::new(Ok(()));
+        let stop = |(name, slot): (String, Rc<Slot>)| {
+            let (it, result, until) = (self, &result, self.reactor.now());
+            async move {
+                let State::Open(open) = slot.transition(State::Waiting { until }) else { return };
+                if let Err(failure) = it.stop_pool(&name, open).await {
+                    it.journal.warn("pool-failed", &name, failure.what());
+                    *result.borrow_mut() = Err(failure.on(format!("stopping pool \"{name}\"")));
                 }
             }
-        }
-        result
+        };
+        all(slots.into_iter().map(stop).collect()).await;
+        result.into_inner()
+    }
+
+    /// What comes of `future`, unless that does not end and something `is_silent`; it is dropped then.
+    pub(super) async fn unless_stuck<T>(
+        &self,
+        is_silent: impl Fn() -> bool,
+        future: impl Future<Output = T>,
+    ) -> Option<T> {
+        let stuck = async {
+            let _ = self.runtime().sleep(LAST_SPAN).await;
+            while !is_silent() {
+                let _ = self.runtime().sleep(SECOND).await;
+            }
+        };
+        race(future, stuck).await.ok()
+    }
+}
+
+impl Open {
+    /// A volume whose origin does not answer.
+    pub(super) fn silent_volume(&self) -> Option<String> {
+        let volumes = self.volumes.borrow();
+        let silent = volumes.iter().find(|(_, volume)| match volume {
+            Attached::Online(volume) => {
+                matches!(volume.origin_trouble(), Some(OriginTrouble::Silent))
+            }
+            Attached::Missing { .. } => false,
+        });
+        silent.map(|(name, _)| name.clone())
     }
 }

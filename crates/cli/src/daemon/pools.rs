@@ -12,13 +12,13 @@ use forebay_device::Runtime;
 use forebay_engine::format::{MemberState as OnDisk, Superblock};
 use forebay_engine::ids::DeviceId;
 use forebay_engine::limits::INDEX_MEMORY_MIN;
-use forebay_engine::{CopiesChange, CreateOptions, OpenOptions, OriginTrouble, Pool, Tuning};
+use forebay_engine::{CopiesChange, CreateOptions, OpenOptions, Pool, Tuning};
 
 use super::plan::room;
 use super::scan::{self, Found, Place, Scan, Sight, of_pool, refuse_copies};
 use super::state::{Intent, Record};
 use super::waiting::Told;
-use super::{Attached, Daemon, Open, Slot, State};
+use super::{Daemon, Open, Slot, State};
 use crate::Result;
 use crate::blocking::begin;
 use crate::failure::Failure;
@@ -650,7 +650,9 @@ impl Daemon {
 
     /// Ends what a pool serves, then the pool.
     pub(super) async fn stop_pool(&self, name: &str, open: Rc<Open>) -> Result<()> {
-        self.stop_exports(&open).await;
+        // A request that is stuck at its origin keeps its connection; the pool then ends as in a crash.
+        let is_silent = || open.silent_volume().is_some();
+        self.unless_stuck(is_silent, self.stop_exports(&open)).await;
         drop(open.volumes.take());
         drop((open.origins.take(), open.troubles.take()));
         for volume in open.pool.superblock().volumes {
@@ -688,15 +690,8 @@ impl Daemon {
 
     /// Refuses if an origin does not answer: what it was asked for may reach it when somebody else has the pool.
     fn refuse_silent(&self, slot: &Slot) -> Result<()> {
-        let Some(open) = slot.open() else { return Ok(()) };
-        let volumes = open.volumes.borrow();
-        let silent = volumes.iter().find(|(_, volume)| match volume {
-            Attached::Online(volume) => {
-                matches!(volume.origin_trouble(), Some(OriginTrouble::Silent))
-            }
-            Attached::Missing { .. } => false,
-        });
-        silent.map_or(Ok(()), |(name, _)| {
+        let silent = slot.open().and_then(|open| open.silent_volume());
+        silent.map_or(Ok(()), |name| {
             let what = format!("the origin of volume \"{name}\" does not answer");
             Err(Failure::coded(Code::Busy, what).hint(
                 "what it was asked for may reach it later: bring it back first, or stop the daemon, \
@@ -715,10 +710,16 @@ impl Daemon {
     /// The same, whatever is under way on it.
     pub(super) async fn close(&self, name: &str, slot: &Slot) -> Result<()> {
         let until = self.reactor.now();
-        if let State::Open(open) = slot.transition(State::Waiting { until }) {
-            self.stop_pool(name, open).await?;
+        let State::Open(open) = slot.transition(State::Waiting { until }) else { return Ok(()) };
+        let stopped = self.stop_pool(name, open).await;
+        if let Err(failure) = &stopped
+            && failure.code() == Code::Busy
+        {
+            // What is stuck has its devices: nobody opens it before the daemon has ended.
+            self.journal.warn("pool-failed", name, failure.what());
+            slot.transition(State::Failed(failure.clone()));
         }
-        Ok(())
+        stopped
     }
 
     /// Stops a pool and forgets it; its devices may go to another machine.

@@ -448,6 +448,70 @@ fn an_export_over_tcp_with_large_sectors_is_an_origin() {
 }
 
 #[test]
+fn a_request_that_is_stuck_at_a_server_keeps_no_daemon_from_ending() {
+    if !have("nbdkit") {
+        return;
+    }
+    let mut daemon = pooled("remote-stuck");
+    let file = daemon.dir.path("disk");
+    std::fs::write(&file, content(1, VOLUME_BYTES)).unwrap();
+    let kit = Kit::start(&daemon.dir, &["file", file.to_str().unwrap()]);
+    add(&daemon, &kit.uri(""));
+    let socket = daemon.dir.path("nbd");
+    let mut client = Client::connect(&socket);
+    client.write(0, &[7; 4096]).unwrap();
+    client.flush().unwrap();
+    signal(kit.child.id(), "STOP");
+    // Nothing of it is cached; and more clients than reactors.
+    let readers: Vec<_> = (1..6)
+        .map(|at| {
+            let mut client = Client::connect(&socket);
+            std::thread::spawn(move || client.read(at << 20, &mut [0; 4096]))
+        })
+        .collect();
+    until("it is told of", || state(&daemon) == "origin-failed");
+    daemon.refused(&["pool", "export", "fast"], "clients are connected", "disconnect them");
+    signal(daemon.pid(), "TERM");
+    until("the daemon ends", || daemon.has_ended());
+    assert!(!daemon.wait(), "as after a crash");
+    assert!(readers.into_iter().all(|reader| reader.join().unwrap().is_err()));
+    signal(kit.child.id(), "CONT");
+    daemon.start();
+    until_served(&daemon);
+    let all = [vec![7; 4096], content(1, VOLUME_BYTES)[4096..].to_vec()].concat();
+    assert!(read_all(&socket) == all);
+    daemon.stop();
+}
+
+#[test]
+fn a_pool_that_cannot_be_exported_because_an_origin_is_stuck_says_so_until_the_daemon_has_ended() {
+    if !have("nbdkit") {
+        return;
+    }
+    let mut daemon = pooled("remote-export");
+    let file = daemon.dir.path("disk");
+    std::fs::write(&file, content(1, VOLUME_BYTES)).unwrap();
+    let kit = Kit::start(&daemon.dir, &["file", file.to_str().unwrap()]);
+    add(&daemon, &kit.uri(""));
+    signal(kit.child.id(), "STOP");
+    let all = written(&daemon, 2);
+    // Destaging has begun, and nobody knows yet that it is stuck.
+    std::thread::sleep(std::time::Duration::from_secs(2));
+    daemon.refused(&["pool", "export", "fast"], "\"vm\" does not answer", "start it when");
+    let shown = daemon.json(&["pool", "show", "fast"]);
+    assert_eq!(shown["state"], "failed", "{shown}");
+    assert!(shown.to_string().contains("does not answer"), "{shown}");
+    signal(kit.child.id(), "CONT");
+    daemon.stop();
+    daemon.start();
+    until_served(&daemon);
+    assert!(read_all(&daemon.dir.path("nbd")) == all);
+    flush(&daemon);
+    assert!(std::fs::read(&file).unwrap() == all);
+    daemon.stop();
+}
+
+#[test]
 fn a_server_that_does_not_answer_keeps_no_daemon_from_ending() {
     if !have("nbdkit") {
         return;
