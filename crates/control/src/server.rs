@@ -16,6 +16,7 @@ use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, FromRequest, FromRequestParts, Path, Query, Request, State};
 use axum::http::request::Parts;
 use axum::http::{StatusCode, header};
+use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::serve::Listener;
@@ -119,8 +120,12 @@ impl<S: Send + Sync> FromRequest<S> for Bare {
 
     async fn from_request(request: Request, state: &S) -> std::result::Result<Self, ApiError> {
         let bytes = body_of(request, state).await?;
+        let no_fields = || {
+            serde_json::from_slice::<serde_json::Map<_, _>>(&bytes).is_ok_and(|it| it.is_empty())
+        };
         match bytes.trim_ascii() {
-            b"" | b"{}" | b"null" => Ok(Bare),
+            b"" | b"null" => Ok(Bare),
+            _ if no_fields() => Ok(Bare),
             _ => Err(ApiError::new(Code::BadRequest, "this request takes no body")
                 .hint("send none; to hear what a change would do, ask `POST /api/v1/plan`")),
         }
@@ -389,6 +394,16 @@ async fn stop(State(desk): D, Body(body): Body<api::Stop>) -> Response {
     desk.change(|reply| Call::Stop(body, reply)).await
 }
 
+/// Refuses what stands behind a question mark where nothing is looked for: a `?dry_run=true` must not get the real thing.
+async fn without_query(request: Request, next: Next) -> Response {
+    match request.uri().query() {
+        None | Some("") => next.run(request).await,
+        Some(_) => ApiError::new(Code::BadRequest, "this request takes nothing behind its address")
+            .hint("leave out what stands behind the question mark; docs/user/reference.md lists the fields of bodies")
+            .into_response(),
+    }
+}
+
 async fn nowhere(request: Request) -> ApiError {
     ApiError::new(Code::NotFound, format!("there is no {}", request.uri().path()))
         .hint("addresses begin with /api/v1; docs/user/reference.md lists them")
@@ -406,7 +421,6 @@ pub fn router(calls: Sender<Call>) -> Router {
     let api = Router::new()
         .route("/status", get(status))
         .route("/stats", get(stats))
-        .route("/events", get(events))
         .route("/pools", get(pools).post(create_pool))
         .route("/import", get(importable).post(import_pool))
         .route("/pools/{pool}", get(pool).patch(set_pool))
@@ -432,7 +446,9 @@ pub fn router(calls: Sender<Call>) -> Router {
         .route("/exports/{pool}/{volume}", axum::routing::delete(remove_export))
         .route("/stop", post(stop))
         .route("/jobs", get(jobs))
-        .route("/jobs/{number}", get(job).delete(cancel_job));
+        .route("/jobs/{number}", get(job).delete(cancel_job))
+        .layer(middleware::from_fn(without_query))
+        .route("/events", get(events));
     Router::new()
         .nest("/api/v1", api)
         .fallback(nowhere)

@@ -481,7 +481,14 @@ fn a_dry_run_where_there_is_none_is_not_the_real_thing() {
     let volumes = daemon.json(&["volume", "list"]);
     assert_eq!(volumes["items"].as_array().unwrap().len(), 1, "{volumes}");
     assert_eq!(daemon.json(&["job", "list"])["items"], json!([]), "nothing was begun");
-    for body in ["", " {} \n", "null"] {
+    for (method, path) in bare {
+        let (method, path) = (method.to_owned(), format!("{path}?dry_run=true"));
+        let (status, answer) = check(&socket, &Asked { method, path, body: Vec::new() });
+        assert_eq!((status, &answer["code"]), (400, &json!("bad-request")), "{answer}");
+    }
+    let volumes = daemon.json(&["volume", "list"]);
+    assert_eq!(volumes["items"].as_array().unwrap().len(), 1, "{volumes}");
+    for body in ["", " {} \n", "{ \n}", "null"] {
         let (method, path) = ("POST".to_owned(), format!("{volume}/flush"));
         assert_eq!(check(&socket, &Asked { method, path, body: body.into() }).0, 200);
     }
