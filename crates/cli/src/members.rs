@@ -1,12 +1,13 @@
 //! From paths to a pool: cache devices are opened, looked at, and handed to the engine.
 
-use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use forebay_device::real::file::{FileDevice, Reader};
 use forebay_device::real::hardware::on_one_ssd;
 use forebay_device::real::open::{OpenError, OpenOptions, open, typed};
+pub(crate) use forebay_device::real::place::Identity;
 use forebay_device::real::probe::{probe, probe_with};
 use forebay_device::real::reactor::Reactor;
 use forebay_device::runtime::{MILLISECOND, Nanos, Runtime, SECOND};
@@ -31,22 +32,6 @@ pub(crate) const PATIENCE: Nanos = 3 * SECOND;
 
 /// How often: a claim that ends by itself ends in milliseconds.
 const IN_USE_INTERVAL: Nanos = 20 * MILLISECOND;
-
-/// Which file or block device a path leads to, whatever its name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Identity(bool, u64, u64);
-
-impl Identity {
-    /// The identity of what is at `path`; `None` if nothing can be seen there.
-    pub(crate) fn of(path: &Path) -> Option<Identity> {
-        let meta = std::fs::metadata(path).ok()?;
-        Some(if meta.file_type().is_block_device() {
-            Identity(true, meta.rdev(), 0)
-        } else {
-            Identity(false, meta.dev(), meta.ino())
-        })
-    }
-}
 
 /// What a device is looked at for.
 const CREATE: &str = "create a pool on";

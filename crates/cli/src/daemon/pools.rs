@@ -1,6 +1,6 @@
 //! Pools: made, found, opened, let go.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -24,6 +24,7 @@ use crate::blocking::begin;
 use crate::failure::Failure;
 use crate::flag::race;
 use crate::members::{Identity, Members, Opened, fill, refuse_one_ssd, refuse_sparse_anew};
+use crate::origin::Origin;
 use crate::patience::ANSWER_TIME_MAX;
 use crate::text;
 use crate::witness::FileWitness;
@@ -146,6 +147,20 @@ impl Daemon {
         all
     }
 
+    /// Where the origins of all volumes are, which of them are open, and whose.
+    fn origins(&self) -> Vec<(PathBuf, Option<Identity>, VolumeName)> {
+        let place = |name: &VolumeName| {
+            let (_, open) = self.open(name.pool.as_str()).ok()?;
+            let origins = open.origins.borrow();
+            match origins.get(name.volume.as_str())? {
+                Origin::File(file) => Some(file.place()),
+                Origin::Nbd(_) => None,
+            }
+        };
+        let volumes = self.describe_volumes().into_iter();
+        volumes.map(|v| (PathBuf::from(v.origin), place(&v.name), v.name)).collect()
+    }
+
     fn refuse_taken(&self, name: &str) -> Result<()> {
         if !self.slots.borrow().contains_key(name) {
             return Ok(());
@@ -160,21 +175,22 @@ impl Daemon {
         others: Vec<PathBuf>,
     ) -> impl Fn(&Path) -> Result<()> + Send + Clone + 'static {
         let (used, spares) = (self.identities(), self.spare_identities());
-        let origins =
-            self.describe_volumes().into_iter().map(|volume| (volume.origin, volume.name));
-        let origins: BTreeMap<String, VolumeName> = origins.collect();
+        let origins = self.origins();
         move |path: &Path| {
-            if let Some(volume) = path.to_str().and_then(|path| origins.get(path)) {
+            let own = Identity::of(path);
+            let mut known = origins.iter();
+            let is_it = |at: &Path, open| at == path || own.is_some() && own == open;
+            if let Some((.., volume)) = known.find(|(at, open, _)| is_it(at, *open)) {
                 let what = format!("{} is the origin of volume \"{volume}\"", path.display());
                 return Err(Failure::coded(Code::Exists, what)
                     .hint("a cache device loses what it holds: use an SSD that nobody needs"));
             }
-            if Identity::of(path).is_some_and(|identity| spares.contains(&identity)) {
+            if own.is_some_and(|identity| spares.contains(&identity)) {
                 let what = format!("{} is a spare of an open pool", path.display());
                 return Err(Failure::new(what)
                     .hint("take it from there first: `forebay pool device remove`"));
             }
-            if Identity::of(path).is_some_and(|identity| used.contains(&identity)) {
+            if own.is_some_and(|identity| used.contains(&identity)) {
                 let what = format!("{} is a cache device of an open pool", path.display());
                 return Err(Failure::new(what).hint("use another one"));
             }

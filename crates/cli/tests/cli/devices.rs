@@ -131,7 +131,11 @@ fn a_cache_device_is_added_to_a_pool_that_serves() {
     };
     refused("/none", "/none", "");
     refused(ssds[0], "is a cache device of an open pool", "use another one");
-    refused(origin.to_str().unwrap(), "is the origin of volume \"fast/vm\"", "nobody needs");
+    let other_name = daemon.dir.path("origin-too");
+    std::fs::hard_link(&origin, &other_name).unwrap();
+    for name in [&origin, &other_name] {
+        refused(name.to_str().unwrap(), "is the origin of volume \"fast/vm\"", "nobody needs");
+    }
     let small = daemon.dir.full("small", 64 << 20);
     refused(small.to_str().unwrap(), "is too small", "use one of at least");
     let holes = daemon.dir.sparse("holes", 600 << 20);

@@ -18,7 +18,7 @@ use crate::real::discard::Discarder;
 use crate::real::errno::io_error;
 use crate::real::op::{Handle, Kind, Op};
 use crate::real::open::{self, OpenError, OpenOptions, Opened};
-use crate::real::place::{Displaced, Placed};
+use crate::real::place::{Displaced, Identity, Placed};
 use crate::real::reactor::Reactor;
 use crate::runtime::{MILLISECOND, Nanos, Runtime};
 
@@ -38,6 +38,7 @@ struct Inner {
     /// A hash of what names it, if anything does.
     identity: Option<[u8; 32]>,
     is_block: bool,
+    place: Identity,
     direct: bool,
     read_only: bool,
     /// What a short read must be a multiple of, unless the file ends there.
@@ -93,6 +94,7 @@ impl FileDevice {
             }),
             identity: opened.identity,
             is_block: opened.is_block,
+            place: opened.place,
             direct: opened.direct,
             read_only: opened.read_only,
             align_bytes: if opened.direct { opened.sector_bytes as usize } else { 1 },
@@ -132,6 +134,11 @@ impl FileDevice {
         }
     }
 
+    /// Which file or block device it is.
+    pub fn place(&self) -> Identity {
+        self.0.place
+    }
+
     /// Whether I/O bypasses the page cache.
     pub fn is_direct(&self) -> bool {
         self.0.direct
@@ -152,6 +159,7 @@ impl FileDevice {
             fd: inner.handle.try_clone()?,
             geometry: inner.geometry.get(),
             is_block: inner.is_block,
+            place: inner.place,
             direct: inner.direct,
             align_bytes: inner.align_bytes,
             memory_align_bytes: inner.memory_align_bytes,
@@ -227,6 +235,7 @@ pub struct Reader {
     fd: OwnedFd,
     geometry: Geometry,
     is_block: bool,
+    place: Identity,
     direct: bool,
     align_bytes: usize,
     memory_align_bytes: usize,
@@ -241,6 +250,7 @@ impl Reader {
             geometry: Cell::new(self.geometry),
             identity: None,
             is_block: self.is_block,
+            place: self.place,
             direct: self.direct,
             read_only: true,
             align_bytes: self.align_bytes,

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use crate::buf::Buf;
 use crate::device::Stripe;
+use crate::real::place::Identity;
 use crate::real::reactor::StartError;
 use crate::real::{hardware, holders};
 
@@ -206,6 +207,7 @@ impl From<StartError> for OpenError {
 pub struct Opened {
     pub(super) fd: OwnedFd,
     pub(super) is_block: bool,
+    pub(super) place: Identity,
     /// Whether handing over a request may take as long as the device does.
     pub(super) may_block: bool,
     pub(super) direct: bool,
@@ -279,6 +281,7 @@ pub fn open(path: &Path, options: &OpenOptions) -> Result<Opened, OpenError> {
         may_block: !is_block && !lies_in(&file, &NEVER_BLOCKING) && !lies_in(&file, &IN_MEMORY),
         fd: file.into(),
         is_block,
+        place: Identity::seen(&meta),
         direct,
         size_bytes,
         sector_bytes,

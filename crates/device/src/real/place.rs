@@ -9,6 +9,24 @@ use std::path::Path;
 
 use crate::real::open::size_of;
 
+/// Which file or block device it is, whatever path leads there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Identity(bool, u64, u64);
+
+impl Identity {
+    /// That of what is at `path` now; `None` if nothing can be seen there. Blocks for as long as the system does.
+    pub fn of(path: &Path) -> Option<Identity> {
+        std::fs::metadata(path).ok().map(|meta| Identity::seen(&meta))
+    }
+
+    pub(super) fn seen(meta: &Metadata) -> Identity {
+        match meta.file_type().is_block_device() {
+            true => Identity(true, meta.rdev(), 0),
+            false => Identity(false, meta.dev(), meta.ino()),
+        }
+    }
+}
+
 /// What became of an open file or block device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Displaced {
@@ -58,7 +76,7 @@ impl Placed {
     pub fn look(&self, path: &Path) -> io::Result<Option<Displaced>> {
         let own = self.file.metadata()?;
         match std::fs::metadata(path) {
-            Ok(there) if self.is_same(&own, &there) => {
+            Ok(there) if Identity::seen(&own) == Identity::seen(&there) => {
                 let size_bytes = size_of(&self.file, self.is_block)?;
                 let has_shrunk = size_bytes < self.size_bytes;
                 Ok(has_shrunk.then_some(Displaced::Shrunk { size_bytes }))
@@ -89,13 +107,5 @@ impl Placed {
         let name = std::fs::read_link(format!("/proc/self/fd/{}", self.file.as_raw_fd()));
         let name = name.ok().and_then(|path| Some(path.file_name()?.to_str()?.to_owned()));
         name.is_some_and(|name| PASSING.iter().any(|passing| name.starts_with(passing)))
-    }
-
-    fn is_same(&self, own: &Metadata, there: &Metadata) -> bool {
-        if self.is_block {
-            there.file_type().is_block_device() && there.rdev() == own.rdev()
-        } else {
-            (there.dev(), there.ino()) == (own.dev(), own.ino())
-        }
     }
 }
