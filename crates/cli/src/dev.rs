@@ -37,7 +37,7 @@ pub(crate) struct Options {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Open a pool and serve its volume until SIGINT or SIGTERM; SIGUSR1 prints counters
+    /// Open a pool and serve its volume until SIGINT, SIGTERM or SIGHUP; SIGUSR1 prints counters
     Serve(Serve),
     /// Write the parts of docs/user/reference.md anew that come from definitions
     Reference {

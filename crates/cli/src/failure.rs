@@ -21,10 +21,7 @@ pub(crate) const EXIT_CODES: [(u8, &str); 5] = [
     (1, "failed, or interrupted before the end of what was asked"),
     (2, "the command line makes no sense"),
     (EXIT_NO, "the answer to what was asked is no: `pool device can-i-pull`"),
-    (
-        130,
-        "ended at once by a second SIGINT or SIGTERM, and a pool recovers as after a crash; or what goes on until Ctrl-C, as `stats 1`, by that",
-    ),
+    (130, "by Ctrl-C (`stats 1`), or at once by a second SIGINT or SIGTERM, as in a crash"),
 ];
 
 /// The same, for `--help`.

@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tracing::{Level, Metadata};
+use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::fmt::MakeWriter;
 
 use crate::Result;
@@ -80,16 +81,12 @@ impl<'a> MakeWriter<'a> for Lines {
 }
 
 /// What `FOREBAY_LOG` asks for.
-fn level(asked: Option<OsString>) -> Result<Level> {
-    let Some(asked) = asked.filter(|asked| !asked.is_empty()) else { return Ok(Level::INFO) };
-    match asked.to_str() {
-        Some("error") => Ok(Level::ERROR),
-        Some("warn") => Ok(Level::WARN),
-        Some("info") => Ok(Level::INFO),
-        Some("debug") => Ok(Level::DEBUG),
-        _ => Err(Failure::new(format!("FOREBAY_LOG says {asked:?}, which is no level"))
-            .hint("set it to error, warn, info or debug, or leave it out for info")),
-    }
+fn level(asked: Option<OsString>) -> Result<LevelFilter> {
+    let Some(asked) = asked.filter(|asked| !asked.is_empty()) else { return Ok(LevelFilter::INFO) };
+    asked.to_str().and_then(|asked| asked.parse().ok()).ok_or_else(|| {
+        Failure::new(format!("FOREBAY_LOG says {asked:?}, which is no level"))
+            .hint("set it to off, error, warn, info, debug or trace, or leave it out for info")
+    })
 }
 
 /// Writes lines until there is no way for more.
@@ -119,7 +116,7 @@ impl Log {
         Self::start_at(level).map_err(|error| Failure::system("start the log", &error))
     }
 
-    fn start_at(level: Level) -> io::Result<Log> {
+    fn start_at(level: LevelFilter) -> io::Result<Log> {
         let (sender, receiver) = sync_channel(LINES_MAX);
         let dropped = Arc::new(AtomicU64::new(0));
         let (end, ended) = channel();
@@ -162,10 +159,13 @@ mod tests {
     #[test]
     fn what_is_no_level_is_refused_and_nothing_is_the_usual_one() {
         let of = |asked: &str| level(Some(asked.into())).ok();
-        assert_eq!(level(None).ok(), Some(Level::INFO));
-        assert_eq!(of(""), Some(Level::INFO));
-        assert_eq!((of("debug"), of("error")), (Some(Level::DEBUG), Some(Level::ERROR)));
-        assert_eq!((of("verbose"), of("forebay=debug"), of("WARN ")), (None, None, None));
+        assert_eq!(level(None).ok(), Some(LevelFilter::INFO));
+        assert_eq!(of(""), Some(LevelFilter::INFO));
+        assert_eq!(
+            (of("debug"), of("ERROR")),
+            (Some(LevelFilter::DEBUG), Some(LevelFilter::ERROR))
+        );
+        assert_eq!((of("verbose"), of("forebay=debug"), of("warn ")), (None, None, None));
     }
 
     #[test]
