@@ -189,8 +189,12 @@ impl Core {
         if !self.may_queue(end - start) {
             return Err(Reason::Busy);
         }
-        let asked = Part::of(v.id, first, count);
-        let queue = self.policy.borrow_mut().admit(asked).ok_or(Reason::WriteBudget)?;
+        let queue = {
+            // Main if any of it left of late.
+            let mut policy = self.policy.borrow_mut();
+            Part::each(v.id, first, count).filter_map(|part| policy.admit(part)).max()
+        };
+        let queue = queue.ok_or(Reason::WriteBudget)?;
         let shard = self.shard(v.id, first);
         let Some(population) = self.begin_population(v, start, end - start, false) else {
             if shard.locks.is_populating(v.id, start, end - start) {

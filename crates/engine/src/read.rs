@@ -17,7 +17,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::format::{Mode, State};
 use crate::ids::{BLOCK_BYTES, Location, SECTOR_BYTES, SECTORS_ALL, SECTORS_PER_BLOCK, SegmentId};
 use crate::index::Mapping;
-use crate::limits::{GRANULE_BLOCKS, PREFETCH_STEP_BYTES, RAM_FILL_BLOCKS_MAX};
+use crate::limits::{PREFETCH_STEP_BYTES, RAM_FILL_BLOCKS_MAX};
 use crate::planted;
 use crate::policy::{Access, Part};
 use crate::volume::VolumeState;
@@ -249,11 +249,7 @@ impl Core {
         hit: bool,
     ) {
         let mut policy = self.policy.borrow_mut();
-        let (mut at, end) = (first, first + u64::from(count));
-        while at < end {
-            policy.access(Part::of(v.id, at, (end - at) as u32), access, hit);
-            at = (at / GRANULE_BLOCKS + 1) * GRANULE_BLOCKS;
-        }
+        Part::each(v.id, first, count).for_each(|part| policy.access(part, access, hit));
     }
 
     /// The copy of a run to read straight into the client's buffer, if one can be.

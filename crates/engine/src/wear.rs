@@ -103,7 +103,8 @@ impl Core {
             return false;
         }
         let written_back = self.mode_of(v).writes_back();
-        self.policy.borrow().leaves_out(Part::of(v.id, first, count), written_back)
+        let policy = self.policy.borrow();
+        Part::each(v.id, first, count).all(|part| policy.leaves_out(part, written_back))
             && !(written_back && self.takes_nothing(v))
     }
 }

@@ -202,9 +202,11 @@ impl Core {
         }
         let sets = self.sets.borrow();
         let queue = lies_at.and_then(|location| sets.get(sets.split(location).0)?.queue());
-        match self.policy.borrow_mut().place(Part::of(v.id, first, count), queue) {
-            Queue::Probation => Stream::Dirty,
-            Queue::Main => {
+        let mut policy = self.policy.borrow_mut();
+        let mut places = Part::each(v.id, first, count).map(|part| policy.place(part, queue));
+        match places.any(|place| place == Queue::Main) {
+            false => Stream::Dirty,
+            true => {
                 seen("write to main");
                 Stream::DirtyMain
             }

@@ -544,6 +544,7 @@ pub fn run(
     settings: Settings,
     clock: &dyn Fn() -> Duration,
 ) -> Result<Report> {
+    assert!(settings.granule_blocks <= 16, "a part of a granule has 16 bits");
     if settings.cache_block_blocks == 0 {
         return Err(Error::new("a cache block of nothing", "take 4 KiB or more"));
     }

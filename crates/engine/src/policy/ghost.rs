@@ -6,7 +6,8 @@
 //! have together.
 //!
 //! * Never more than `capacity` granules are remembered; memory is fixed at construction (INV-23).
-//! * A wrong "yes" has a chance of 8 in 2^16 at the most and costs a place in the wrong stream, nothing else.
+//! * What never left is taken for something that did with a chance of 8 in 2^16 at the most, which costs a place in
+//!   the wrong stream and nothing else. A block that left long ago is remembered for as long as its neighbours leave.
 
 use super::Part;
 use super::recent::Recent;

@@ -57,8 +57,20 @@ pub struct Part {
 }
 
 impl Part {
-    /// Of the `count` blocks of a volume from `first` on, those in the first one's granule.
+    /// The `count` blocks of a volume from `first` on, granule by granule.
+    pub(crate) fn each(volume: VolumeId, first: u64, count: u32) -> impl Iterator<Item = Self> {
+        let end = first + u64::from(count);
+        let mut at = first;
+        std::iter::from_fn(move || {
+            let part = (at < end).then(|| Self::of(volume, at, (end - at) as u32))?;
+            at = (at / GRANULE_BLOCKS + 1) * GRANULE_BLOCKS;
+            Some(part)
+        })
+    }
+
+    /// Of the `count` blocks of a volume from `first` on, at least one, those in the first one's granule.
     pub(crate) fn of(volume: VolumeId, first: u64, count: u32) -> Self {
+        debug_assert!(count > 0);
         let granule = Granule { volume, number: first / GRANULE_BLOCKS };
         let at = (first % GRANULE_BLOCKS) as u32;
         let count = count.min(GRANULE_BLOCKS as u32 - at);
@@ -161,7 +173,7 @@ impl Counts {
 /// [`retain`](Policy::retain) and lowers it by one for each granule retained, so that a granule
 /// that nobody asks for any more leaves after a few laps.
 pub trait Policy {
-    /// A client touched these blocks; `hit` if all of them were cached.
+    /// A client touched these blocks; `hit` if all that it asked for was cached.
     fn access(&mut self, part: Part, access: Access, hit: bool);
 
     /// May a missed read be populated, and into which stream? `None`: leave it on the origin, for the sake of the

@@ -43,6 +43,18 @@ fn choose(policy: &mut dyn Policy, units: &[Unit]) -> Option<u32> {
 }
 
 #[test]
+fn blocks_are_cut_where_granules_begin() {
+    let cut = |first, count| -> Vec<_> {
+        Part::each(VolumeId(1), first, count).map(|it| (it.granule.number, it.blocks)).collect()
+    };
+    assert_eq!(cut(15, 1), [(0, 0x8000)]);
+    assert_eq!(cut(15, 19), [(0, 0x8000), (1, 0xFFFF), (2, 0x0003)]);
+    assert_eq!(cut(16, 16), [(1, 0xFFFF)]);
+    assert_eq!(cut(3, 0), []);
+    assert_eq!(Part::of(VolumeId(1), 15, 19).count(), 1);
+}
+
+#[test]
 fn a_write_stays_where_its_blocks_lie_and_a_new_one_goes_where_a_read_would() {
     for queue in [Queue::Probation, Queue::Main] {
         for mut policy in policies() {
