@@ -77,6 +77,19 @@ fn add(daemon: &Daemon, uri: &str) {
     until_served(daemon);
 }
 
+/// A daemon with a volume whose origin is this file, served by an nbdkit; nothing where there is none.
+fn behind_kit(name: &str) -> Option<(Daemon, Kit, PathBuf)> {
+    if !have("nbdkit") {
+        return None;
+    }
+    let daemon = pooled(name);
+    let file = daemon.dir.path("disk");
+    std::fs::write(&file, content(1, VOLUME_BYTES)).unwrap();
+    let kit = Kit::start(&daemon.dir, &["file", file.to_str().unwrap()]);
+    add(&daemon, &kit.uri(""));
+    Some((daemon, kit, file))
+}
+
 fn state(daemon: &Daemon) -> String {
     daemon.json(&["volume", "show", "fast/vm"])["state"].as_str().unwrap().to_owned()
 }
@@ -449,14 +462,7 @@ fn an_export_over_tcp_with_large_sectors_is_an_origin() {
 
 #[test]
 fn a_request_that_is_stuck_at_a_server_keeps_no_daemon_from_ending() {
-    if !have("nbdkit") {
-        return;
-    }
-    let mut daemon = pooled("remote-stuck");
-    let file = daemon.dir.path("disk");
-    std::fs::write(&file, content(1, VOLUME_BYTES)).unwrap();
-    let kit = Kit::start(&daemon.dir, &["file", file.to_str().unwrap()]);
-    add(&daemon, &kit.uri(""));
+    let Some((mut daemon, kit, _)) = behind_kit("remote-stuck") else { return };
     let socket = daemon.dir.path("nbd");
     let mut client = Client::connect(&socket);
     client.write(0, &[7; 4096]).unwrap();
@@ -485,14 +491,7 @@ fn a_request_that_is_stuck_at_a_server_keeps_no_daemon_from_ending() {
 
 #[test]
 fn a_pool_that_cannot_be_exported_because_an_origin_is_stuck_says_so_until_the_daemon_has_ended() {
-    if !have("nbdkit") {
-        return;
-    }
-    let mut daemon = pooled("remote-export");
-    let file = daemon.dir.path("disk");
-    std::fs::write(&file, content(1, VOLUME_BYTES)).unwrap();
-    let kit = Kit::start(&daemon.dir, &["file", file.to_str().unwrap()]);
-    add(&daemon, &kit.uri(""));
+    let Some((mut daemon, kit, file)) = behind_kit("remote-export") else { return };
     signal(kit.child.id(), "STOP");
     let all = written(&daemon, 2);
     // Destaging has begun, and nobody knows yet that it is stuck.
@@ -513,14 +512,7 @@ fn a_pool_that_cannot_be_exported_because_an_origin_is_stuck_says_so_until_the_d
 
 #[test]
 fn a_server_that_does_not_answer_keeps_no_daemon_from_ending() {
-    if !have("nbdkit") {
-        return;
-    }
-    let mut daemon = pooled("remote-hung");
-    let file = daemon.dir.path("disk");
-    std::fs::write(&file, content(1, VOLUME_BYTES)).unwrap();
-    let kit = Kit::start(&daemon.dir, &["file", file.to_str().unwrap()]);
-    add(&daemon, &kit.uri(""));
+    let Some((mut daemon, kit, file)) = behind_kit("remote-hung") else { return };
     let all = written(&daemon, 2);
     signal(kit.child.id(), "STOP");
     daemon.stop();
