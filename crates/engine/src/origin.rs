@@ -5,7 +5,7 @@ mod joining;
 mod standing;
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::rc::Rc;
 
@@ -109,34 +109,28 @@ fn stripes(blocks: &Range<u64>) -> Range<u64> {
 /// Time after the elevator's last write from which a read counts as undisturbed.
 const SETTLED: Nanos = 50 * MILLISECOND;
 
-/// When what is under way began.
+/// When what is under way began. It holds no more than that, however long the oldest takes.
 #[derive(Default)]
 struct UnderWay {
-    /// Oldest first; those that have ended are `None` and go once they are the oldest.
-    began: RefCell<VecDeque<Option<Nanos>>>,
-    /// Those that have left `began` at its front.
-    gone: Cell<u64>,
+    /// By number, which is their order.
+    began: RefCell<BTreeMap<u64, Nanos>>,
+    numbers: Cell<u64>,
 }
 
 impl UnderWay {
     /// One begins; its number.
     fn begin(&self, now: Nanos) -> u64 {
-        let mut began = self.began.borrow_mut();
-        began.push_back(Some(now));
-        self.gone.get() + began.len() as u64 - 1
+        let number = self.numbers.replace(self.numbers.get() + 1);
+        self.began.borrow_mut().insert(number, now);
+        number
     }
 
     fn end(&self, number: u64) {
-        let mut began = self.began.borrow_mut();
-        began[(number - self.gone.get()) as usize] = None;
-        while let Some(None) = began.front() {
-            began.pop_front();
-            self.gone.set(self.gone.get() + 1);
-        }
+        self.began.borrow_mut().remove(&number);
     }
 
     fn oldest(&self) -> Option<Nanos> {
-        self.began.borrow().front().copied().flatten()
+        self.began.borrow().first_key_value().map(|(_, began)| *began)
     }
 }
 
@@ -596,6 +590,21 @@ mod tests {
     fn flush(origin: &Origin) {
         let marker = origin.begin_flush();
         origin.note_flushed(marker);
+    }
+
+    #[test]
+    fn behind_one_that_does_not_end_nothing_piles_up() {
+        let under_way = UnderWay::default();
+        let stuck = under_way.begin(3);
+        for now in 4..1_000 {
+            under_way.end(under_way.begin(now));
+        }
+        assert_eq!((under_way.oldest(), under_way.began.borrow().len()), (Some(3), 1));
+        let next = under_way.begin(1_000);
+        under_way.end(stuck);
+        assert_eq!(under_way.oldest(), Some(1_000));
+        under_way.end(next);
+        assert_eq!(under_way.oldest(), None);
     }
 
     #[test]
