@@ -72,6 +72,8 @@ const EXPECTED: &[(&str, u64, u64)] = &[
     ("start: sets scanned", 2, 40),
     ("power cut at a root", 1, 5),
     ("power cut behind an origin write", 1, 5),
+    ("power cut behind a direct write", 1, 5),
+    ("power cut behind a flush", 1, 1),
     ("index: clean data given up", 1, 1),
     ("start: torn record", 1, 25),
     ("start: record behind a hole", 1, 7),

@@ -68,18 +68,20 @@ impl Watch {
         *self.0.borrow_mut() = Rc::downgrade(shared);
     }
 
-    fn tell(&self, what: impl FnOnce(&mut Oracle)) {
-        if let Some(shared) = self.0.borrow().upgrade() {
-            what(&mut shared.oracle.borrow_mut());
-        }
+    fn tell<T>(&self, what: impl FnOnce(&mut Oracle) -> T) -> Option<T> {
+        let shared = self.0.borrow().upgrade()?;
+        let told = what(&mut shared.oracle.borrow_mut());
+        Some(told)
     }
 }
 
-/// An origin of which the oracle is told what it is given.
+/// An origin of which the oracle is told what it is given, and at whose writes a crash may be aimed.
 struct Watched {
     inner: Inner,
     volume: usize,
     watch: Rc<Watch>,
+    world: Weak<World>,
+    aimed: Rc<AimedWatch>,
 }
 
 impl BlockDevice for Watched {
@@ -99,8 +101,15 @@ impl BlockDevice for Watched {
             }
             Request::Read { .. } | Request::Flush => None,
         };
-        if let Some((range, bytes)) = given {
-            self.watch.tell(|oracle| oracle.origin_written(self.volume, range, bytes));
+        if let (Some((range, bytes)), Some(world)) = (given, self.world.upgrade()) {
+            let is_write = bytes.is_some();
+            let direct = self.watch.tell(|oracle| oracle.origin_written(self.volume, range, bytes));
+            if is_write {
+                self.aimed.note(&world, Target::Origin);
+            }
+            if is_write && direct == Some(true) {
+                self.aimed.note(&world, Target::Direct);
+            }
         }
         self.inner.submit(request, completer);
     }
@@ -109,14 +118,14 @@ impl BlockDevice for Watched {
 /// Where root slot 0 of a member lies.
 const ROOT_AT: u64 = 2 * SUPERBLOCK_BYTES as u64;
 
-/// Crashes the world near a write that is hit rarely by chance, once it is asked to.
+/// Crashes the world near what is hit rarely by chance, once it is asked to.
 #[derive(Default)]
 pub(crate) struct AimedWatch {
     due: Cell<Option<AimedCrash>>,
 }
 
 impl AimedWatch {
-    /// With the write that this says, counted from now on.
+    /// Near what this says, counted from now on.
     pub(crate) fn arm(&self, crash: AimedCrash) {
         self.due.set(Some(crash));
     }
@@ -126,41 +135,38 @@ impl AimedWatch {
         self.due.set(None);
     }
 
-    fn note(&self, world: &World, target: Target, request: &Request) {
-        let is_it = match (target, request) {
-            (Target::Root, Request::Write { offset, .. }) => *offset == ROOT_AT,
-            (Target::Origin, Request::Write { .. }) => true,
-            _ => false,
-        };
+    /// One of these happens.
+    pub(crate) fn note(&self, world: &World, target: Target) {
         match self.due.get() {
-            Some(due) if is_it && due.target == target && due.writes == 1 => {
+            Some(due) if due.target == target && due.nth == 1 => {
                 self.due.set(None);
                 world.crash_at(Some(world.io_count() + 1 + due.ios));
             }
-            Some(due) if is_it && due.target == target => {
-                self.due.set(Some(AimedCrash { writes: due.writes - 1, ..due }));
+            Some(due) if due.target == target => {
+                self.due.set(Some(AimedCrash { nth: due.nth - 1, ..due }));
             }
             _ => {}
         }
     }
 }
 
-/// Looks for what a crash is aimed at in what a device is given.
-struct Aimed {
+/// A member at whose roots a crash may be aimed.
+struct Rooted {
     inner: Inner,
     world: Weak<World>,
-    target: Target,
     aimed: Rc<AimedWatch>,
 }
 
-impl BlockDevice for Aimed {
+impl BlockDevice for Rooted {
     fn geometry(&self) -> Geometry {
         self.inner.geometry()
     }
 
     fn submit(&self, request: Request, completer: Completer) {
-        if let Some(world) = self.world.upgrade() {
-            self.aimed.note(&world, self.target, &request);
+        if let (Request::Write { offset: ROOT_AT, .. }, Some(world)) =
+            (&request, self.world.upgrade())
+        {
+            self.aimed.note(&world, Target::Root);
         }
         self.inner.submit(request, completer);
     }
@@ -219,10 +225,6 @@ impl Machine {
             (disk, Rc::new(recorded) as Inner)
         };
         let (mut armoury, aimed) = (Armoury::default(), Rc::new(AimedWatch::default()));
-        let aimed_at = |target, inner| {
-            let (world, aimed) = (Rc::downgrade(world), Rc::clone(&aimed));
-            Rc::new(Aimed { inner, world, target, aimed }) as Inner
-        };
         let (mut members, mut disks) = (Vec::new(), Vec::new());
         // The spares draw numbers of their own, so that everything else of a seed is as it would be without.
         let mut apart = Rng::new(config.seed ^ 0x57A8);
@@ -235,8 +237,9 @@ impl Machine {
             let (disk, recorded) = disk(DiskSettings { geometry, ..settings }, rng);
             disks.push(Rc::clone(&disk));
             let lose = Box::new(move || disk.fail_flush());
-            let recorded = aimed_at(Target::Root, recorded);
-            members.push(armoury.member(world, config, (index, recorded), lose, rng));
+            let (weak, aimed) = (Rc::downgrade(world), Rc::clone(&aimed));
+            let rooted = Rc::new(Rooted { inner: recorded, world: weak, aimed }) as Inner;
+            members.push(armoury.member(world, config, (index, rooted), lose, rng));
         }
         let (mut origins, mut wrapped) = (Vec::new(), Vec::new());
         for (volume, c) in config.volumes.iter().enumerate() {
@@ -249,9 +252,13 @@ impl Machine {
                 fill(STAMP_FIRST, volume, 0, &mut image);
                 disk.poke(0, &image);
             }
-            let recorded = aimed_at(Target::Origin, recorded);
-            let watched =
-                Rc::new(Watched { inner: recorded, volume, watch: Rc::clone(&watch) }) as Inner;
+            let watched = Rc::new(Watched {
+                inner: recorded,
+                volume,
+                watch: Rc::clone(&watch),
+                world: Rc::downgrade(world),
+                aimed: Rc::clone(&aimed),
+            }) as Inner;
             let (lossy, watch) = (Rc::clone(&disk), Rc::clone(&watch));
             let lose = Box::new(move || {
                 lossy.fail_flush();

@@ -329,8 +329,14 @@ impl Oracle {
     }
 
     /// The origin is being given `bytes` (zeroes if there are none) for these sectors. A change in
-    /// flight that has this value is a direct one.
-    pub fn origin_written(&mut self, volume: usize, range: Range<u64>, bytes: Option<&[u8]>) {
+    /// flight that has this value is a direct one; whether there is one.
+    pub fn origin_written(
+        &mut self,
+        volume: usize,
+        range: Range<u64>,
+        bytes: Option<&[u8]>,
+    ) -> bool {
+        let mut direct = false;
         let mut bytes = bytes.map(|bytes| bytes.chunks_exact(SECTOR));
         let sectors = range.start as usize..range.end as usize;
         for (sector, versions) in range.zip(&mut self.volumes[volume].sectors[sectors]) {
@@ -341,8 +347,10 @@ impl Oracle {
             let found = given.map_or(Found::Stamp(0), |bytes| identify(volume, sector, bytes));
             for version in versions.iter_mut().filter(|version| version.end == NEVER) {
                 version.direct |= found == Found::Stamp(version.value);
+                direct |= version.direct;
             }
         }
+        direct
     }
 
     /// A flush of a volume's origin fails, whoever asked for it.

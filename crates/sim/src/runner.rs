@@ -17,7 +17,7 @@ use forebay_device::runtime::{Nanos, SECOND};
 use forebay_device::{Buf, IoError, Runtime};
 
 use crate::content::{SECTOR, fill};
-use crate::machine::{Machine, Snapshot};
+use crate::machine::{AimedWatch, Machine, Snapshot};
 use crate::oracle::{Change, Oracle};
 use crate::subject::{Subject, SubjectError};
 use crate::swarm::{AimedCrash, Config, CrashPlan, Strike, Target};
@@ -244,7 +244,13 @@ async fn together(world: &World, requests: impl Iterator<Item = impl Future<Outp
     .await;
 }
 
-async fn request<S: Subject>(shared: &Shared, subject: &S, client: usize, op: Op) {
+async fn request<S: Subject>(
+    shared: &Shared,
+    aimed: &AimedWatch,
+    subject: &S,
+    client: usize,
+    op: Op,
+) {
     shared.trace(|| format!("client {client}: {op:?} ..."));
     shared.note(&op);
     let asked = match &op {
@@ -294,6 +300,9 @@ async fn request<S: Subject>(shared: &Shared, subject: &S, client: usize, op: Op
             let access = oracle.borrow_mut().flush_start(*volume, session);
             let result = subject.flush(client, *volume).await;
             oracle.borrow_mut().flush_end(access, result.is_ok());
+            if result.is_ok() {
+                aimed.note(&shared.world, Target::Flush);
+            }
             result
         }
         Op::SetMode(volume, mode) => {
@@ -439,14 +448,17 @@ pub(crate) async fn serve<S: Subject>(
     let mut ends = if quiet { Vec::new() } else { operator::begin(&stage, strike) };
     for client in 0..clients {
         let workload = Workload::new(&shared.config, rng.fork());
-        ends.push(stage.spawn(move |Stage { shared, subject, clients, .. }| async move {
+        ends.push(stage.spawn(move |Stage { shared, machine, subject, clients }| async move {
             for op in workload {
                 if shared.failure.borrow().is_some() {
                     break;
                 }
                 let parts = shared.parts(op).into_iter();
-                together(&shared.world, parts.map(|op| request(&shared, &*subject, client, op)))
-                    .await;
+                together(
+                    &shared.world,
+                    parts.map(|op| request(&shared, &machine.aimed, &*subject, client, op)),
+                )
+                .await;
             }
             clients.set(clients.get() - 1);
         }));
@@ -639,6 +651,8 @@ impl Seed {
                     let what = match target {
                         Target::Root => "power cut at a root",
                         Target::Origin => "power cut behind an origin write",
+                        Target::Direct => "power cut behind a direct write",
+                        Target::Flush => "power cut behind a flush",
                     };
                     *self.shared.seen.borrow_mut().entry(what).or_default() += 1;
                 }

@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use forebay_device::Stripe;
 use forebay_device::model::world::{Crash, Rng};
-use forebay_device::runtime::{MILLISECOND, Nanos, SECOND};
+use forebay_device::runtime::{MILLISECOND, Nanos};
 
 use forebay_engine::format::DAY_MINUTES;
 use forebay_engine::{CUTOFF_NEVER, Hours, Populate, Tuning, VolumeSettings};
@@ -15,6 +15,7 @@ use forebay_engine::{CUTOFF_NEVER, Hours, Populate, Tuning, VolumeSettings};
 use crate::subject::Mode;
 use crate::workload::Space;
 
+mod themes;
 mod trouble;
 
 pub use trouble::{
@@ -266,45 +267,18 @@ impl Config {
         }
         .with_rot()
         .with_aimed_crash()
-        .with_hurry()
+        .with_theme()
     }
 
     /// From numbers of its own, too.
     fn with_aimed_crash(mut self) -> Self {
+        use Target::{Direct, Flush, Origin, Root};
         let mut rng = Rng::new(self.seed ^ 0x2007);
         let is_cut = |crash: &usize| self.crashes[*crash].crash == Crash::PowerCut;
         let cuts = (0..self.crashes.len()).filter(is_cut).collect::<Vec<_>>();
-        if !cuts.is_empty() && rng.one_in(3) {
-            self.aimed_crash = Some(AimedCrash::at_root(*rng.pick(&cuts), &mut rng));
-        } else if !cuts.is_empty() && rng.one_in(2) {
-            self.aimed_crash = Some(AimedCrash::at_origin(*rng.pick(&cuts), &mut rng));
-        }
-        self
-    }
-
-    /// Now and then nobody asks for a flush, and what is written goes to the origin at once: only destaging makes it
-    /// durable in the log before, and the power goes right behind. From numbers of its own, too.
-    fn with_hurry(mut self) -> Self {
-        let mut rng = Rng::new(self.seed ^ 0x4A57E);
-        if !rng.one_in(5) {
-            return self;
-        }
-        (self.flush_percent, self.fua_one_in) = (0, 0);
-        (self.tuning.flush_interval, self.tuning.flush_bytes) = (5 * SECOND, 4 << 20);
-        (self.tuning.idle_after, self.tuning.destage_when_idle) = (0, true);
-        for volume in &mut self.volumes {
-            volume.mode = Mode::Writeback;
-            if let Populate::Custom { on_write, .. } = &mut volume.settings.populate {
-                // None at all is for modes that write through.
-                *on_write = on_write.filter(|writes| *writes > 0);
-            }
-        }
-        for plan in &mut self.crashes {
-            (plan.crash, plan.when_open) = (Crash::PowerCut, true);
-        }
-        if !self.crashes.is_empty() {
-            let crash = rng.below(self.crashes.len() as u64) as usize;
-            self.aimed_crash = Some(AimedCrash::at_origin(crash, &mut rng));
+        if !cuts.is_empty() {
+            let target = *rng.pick(&[Root, Root, Origin, Origin, Direct, Flush]);
+            self.aimed_crash = Some(AimedCrash::at(target, *rng.pick(&cuts), &mut rng));
         }
         self
     }
@@ -644,6 +618,8 @@ impl Config {
 
 #[cfg(test)]
 mod tests {
+    use forebay_device::runtime::SECOND;
+
     use super::*;
 
     #[test]

@@ -18,7 +18,7 @@ const SETTLE_ROUNDS_MAX: u32 = 4;
 const RECOVERY_LOOKS: u32 = 60;
 
 /// Writes what is lost anew.
-async fn restore<S: Subject>(shared: &Shared, subject: &S) {
+async fn restore<S: Subject>(shared: &Shared, machine: &Machine, subject: &S) {
     for (volume, config) in shared.config.volumes.iter().enumerate() {
         let sectors = config.size_bytes / SECTOR as u64;
         if !shared.is_lost(subject, volume, 0..sectors) {
@@ -27,7 +27,8 @@ async fn restore<S: Subject>(shared: &Shared, subject: &S) {
         for lost in subject.lost(volume, 0..sectors) {
             for start in lost.clone().step_by(VERIFY_SECTORS as usize) {
                 let end = lost.end.min(start + VERIFY_SECTORS);
-                request(shared, subject, VERIFIER, Op::Write(volume, start..end, false)).await;
+                let write = Op::Write(volume, start..end, false);
+                request(shared, &machine.aimed, subject, VERIFIER, write).await;
             }
         }
     }
@@ -53,7 +54,7 @@ pub(crate) async fn settle<S: Subject>(
 ) -> Result<(), Failure> {
     // What has rotted is found by whoever comes to it, at the latest here.
     for round in 1.. {
-        restore(shared, &*subject).await;
+        restore(shared, machine, &*subject).await;
         verify(shared, &*subject).await;
         subject.destage().await?;
         let size = |volume: usize| shared.config.volumes[volume].size_bytes / SECTOR as u64;

@@ -73,32 +73,34 @@ pub enum Target {
     Root,
     /// A write to an origin: what the origin has then, the log has to know.
     Origin,
+    /// A client's own write on its way to an origin: nothing older may come back from the log.
+    Direct,
+    /// A client's flush that succeeded: what it covers is durable.
+    Flush,
 }
 
-/// A power cut near a write that chance hits rarely.
+/// A power cut near what chance hits rarely.
 #[derive(Clone, Copy, Debug)]
 pub struct AimedCrash {
     /// Which of the crashes, counted from 0.
     pub crash: usize,
-    /// The kind of write.
+    /// Near what.
     pub target: Target,
-    /// With this one, from 1: of root slot 0 over all members, or over all origins.
-    pub writes: u64,
+    /// Near this one, from 1: of root slot 0 over all members, or of its kind over all origins and clients.
+    pub nth: u64,
     /// After so many I/Os from it.
     pub ios: u64,
 }
 
 impl AimedCrash {
-    /// With one of the first roots of a run, or right behind it.
-    pub(super) fn at_root(crash: usize, rng: &mut Rng) -> Self {
-        let (writes, ios) = (rng.between(1, 6), rng.between(1, 4));
-        Self { crash, target: Target::Root, writes, ios }
-    }
-
-    /// Behind one of the first writes to the origins.
-    pub(super) fn at_origin(crash: usize, rng: &mut Rng) -> Self {
-        let (writes, ios) = (rng.between(1, 30), rng.between(1, 8));
-        Self { crash, target: Target::Origin, writes, ios }
+    /// Near one of the first that a run meets.
+    pub(super) fn at(target: Target, crash: usize, rng: &mut Rng) -> Self {
+        let (nth, ios) = match target {
+            Target::Root => (6, 4),
+            Target::Origin | Target::Direct => (30, 8),
+            Target::Flush => (8, 4),
+        };
+        Self { crash, target, nth: rng.between(1, nth), ios: rng.between(1, ios) }
     }
 }
 

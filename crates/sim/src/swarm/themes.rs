@@ -1,0 +1,76 @@
+//! Configurations that one seed in a few has altogether: what chance would bring together too rarely.
+
+use forebay_device::model::world::{Crash, Rng};
+use forebay_device::runtime::{MILLISECOND, SECOND};
+use forebay_engine::Populate;
+
+use super::Config;
+use super::trouble::{AimedCrash, Target};
+use crate::subject::Mode;
+
+impl Config {
+    /// Mostly none. From numbers of its own, too.
+    pub(super) fn with_theme(self) -> Self {
+        let mut rng = Rng::new(self.seed ^ 0x4A57E);
+        match rng.below(10) {
+            0..2 => self.in_a_hurry(&mut rng),
+            2..4 => self.around_the_log(&mut rng),
+            // What rots has its copy on a member that keeps its promises.
+            4 if self.rot.is_none() => self.with_failing_flushes(&mut rng),
+            _ => self,
+        }
+    }
+
+    /// Nobody asks for a flush, and what is written goes to the origin at once: only destaging makes it durable in the
+    /// log before, and the power goes right behind.
+    fn in_a_hurry(mut self, rng: &mut Rng) -> Self {
+        (self.flush_percent, self.fua_one_in) = (0, 0);
+        (self.tuning.flush_interval, self.tuning.flush_bytes) = (5 * SECOND, 4 << 20);
+        (self.tuning.idle_after, self.tuning.destage_when_idle) = (0, true);
+        for volume in &mut self.volumes {
+            volume.mode = Mode::Writeback;
+            if let Populate::Custom { on_write, .. } = &mut volume.settings.populate {
+                // None at all is for modes that write through.
+                *on_write = on_write.filter(|writes| *writes > 0);
+            }
+        }
+        self.cut_at(Target::Origin, rng)
+    }
+
+    /// All that is written goes around the log, over what reads have brought there, and hardly anybody asks for a
+    /// flush: what is void is durable by its own flush alone.
+    fn around_the_log(mut self, rng: &mut Rng) -> Self {
+        (self.flush_percent, self.fua_one_in) = (1, 0);
+        self.tuning.flush_interval = *rng.pick(&[100, 500, 5_000]) * MILLISECOND;
+        for volume in &mut self.volumes {
+            volume.mode = Mode::Readonly;
+            volume.settings.populate = Populate::Custom { on_read: Some(1), on_write: None };
+        }
+        self.cut_at(Target::Direct, rng)
+    }
+
+    /// In each run a flush of a member loses what it should have covered; the process ends before that is mended, and
+    /// the power goes in the run behind.
+    fn with_failing_flushes(mut self, rng: &mut Rng) -> Self {
+        self.flush_fails_one_in = 1;
+        self.flush_percent = self.flush_percent.max(10);
+        for (run, plan) in self.crashes.iter_mut().enumerate() {
+            let crash = if run % 2 == 0 { Crash::ProcessKill } else { Crash::PowerCut };
+            (plan.crash, plan.when_open) = (crash, true);
+        }
+        self.aimed_crash = (self.crashes.len() > 1).then(|| AimedCrash::at(Target::Flush, 1, rng));
+        self
+    }
+
+    /// Each run ends by a power cut, one of them near `target`.
+    fn cut_at(mut self, target: Target, rng: &mut Rng) -> Self {
+        for plan in &mut self.crashes {
+            (plan.crash, plan.when_open) = (Crash::PowerCut, true);
+        }
+        if !self.crashes.is_empty() {
+            let crash = rng.below(self.crashes.len() as u64) as usize;
+            self.aimed_crash = Some(AimedCrash::at(target, crash, rng));
+        }
+        self
+    }
+}
