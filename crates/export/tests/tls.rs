@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use forebay_device::{Buf, Runtime};
 use forebay_export::Transport;
-use forebay_export::nbd::{Fault, Tls, TlsError, TlsFiles, TlsMode, limits};
+use forebay_export::nbd::{CertificateFault, Fault, Tls, TlsError, TlsFiles, TlsMode, limits};
 use support::memory_export::MemoryExport;
 use support::pipe::Pipe;
 use support::protocol::{Client, errors, option, request, words};
@@ -352,4 +352,27 @@ fn files_that_cannot_be_used_are_refused_with_their_names() {
     assert!(said[6..8].iter().all(|(_, error)| matches!(error, TlsError::Unusable(..))));
     assert!(matches!(said[8].1, TlsError::Mismatch(_)), "{}", said[8].0);
     assert!(said[0].0.contains("gone.pem") && said[6].0.contains("junk.pem"));
+}
+
+#[test]
+fn what_clients_would_refuse_of_the_servers_certificate_is_known() {
+    let certificates = Certificates::new();
+    let load = |name: &str| {
+        let certificate = certificates.path(&format!("{name}-cert.pem"));
+        let files = TlsFiles {
+            key: certificates.path(&format!("{name}-key.pem")),
+            certificate,
+            client_ca: None,
+        };
+        Tls::load(&files, TlsMode::Forced).unwrap()
+    };
+    let of_year = |year: u64| (year - 1970) * 31_556_952;
+    let good = load("server");
+    assert_eq!(good.fault_at(of_year(2026)), None);
+    assert_eq!(good.fault_at(of_year(2019)), Some(CertificateFault::NotYetValid));
+    assert_eq!(good.fault_at(of_year(4001)), Some(CertificateFault::Expired));
+    assert_eq!(load("good/client").fault_at(of_year(2026)), Some(CertificateFault::NotForServers));
+    // Its own root, and without a purpose.
+    assert_eq!(load("own").fault_at(of_year(2026)), None);
+    assert_eq!(load("own").fault_at(of_year(5001)), Some(CertificateFault::Expired));
 }

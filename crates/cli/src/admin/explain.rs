@@ -60,6 +60,16 @@ pub(crate) const CODES: &[Code] = &[
         "Mend the socket unit (`FileDescriptorName=control`, or POOL/NAME of the volume that is exported there); or `forebay export add` at that place.",
     ),
     safe(
+        "certificate-refused",
+        "Clients that look at the exports' certificate refuse it: it has expired, is not valid yet or not made for servers. Said once a day.",
+        "Put another one at `tls.certificate` and start the daemon again; see whether the clock is right.",
+    ),
+    safe(
+        "certificate-expires",
+        "The exports' certificate expires within 14 days. Said once a day.",
+        "Put another one at `tls.certificate` and start the daemon again.",
+    ),
+    safe(
         "daemon-stopping",
         "The daemon was asked to end.",
         "Nothing: dirty data stays in the cache.",
@@ -252,7 +262,7 @@ pub(crate) const CODES: &[Code] = &[
     ),
     risky(
         "held-elsewhere",
-        "State of a pool, or error 409: another host has it open or did not close it.",
+        "State of a pool, or error 409: another host has it open or did not close it, or another process of this machine uses its cache devices.",
         "None: that two hosts write to one pool is what is prevented. Nothing is served here.",
         "Stop it there: `forebay pool export NAME`. If that host is dead: `forebay pool import NAME --take-over`.",
     ),

@@ -72,7 +72,12 @@ pub(crate) fn run(command: Command, asking: &Asking) -> Result<()> {
             let export: One<Export> = daemon.post("/api/v1/exports", &body)?;
             daemon.print(&export, |export| {
                 say(&export.item.uri);
-                tell(format_args!("next: `nbdinfo '{}'`", export.item.uri));
+                let with = match (export.item.tls, export.item.uri.contains('?')) {
+                    (TlsUse::Required, true) => "&tls-certificates=DIR",
+                    (TlsUse::Required, false) => "?tls-certificates=DIR",
+                    _ => "",
+                };
+                tell(format_args!("next: `nbdinfo '{}{with}'`", export.item.uri));
             });
         }
         Command::List => {

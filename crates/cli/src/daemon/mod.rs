@@ -9,6 +9,7 @@
 
 mod acceptance;
 mod answer;
+mod certificate;
 mod check;
 pub(crate) mod config;
 mod creation;
@@ -365,6 +366,7 @@ async fn serve(
     reactor.spawn(Box::pin(Rc::clone(&daemon).keep_time()));
     reactor.spawn(Box::pin(Rc::clone(&daemon).keep_looking()));
     reactor.spawn(Box::pin(Rc::clone(&daemon).keep_asking()));
+    reactor.spawn(Box::pin(Rc::clone(&daemon).keep_certificate()));
     reactor.spawn(Box::pin(Rc::clone(&daemon).keep_placing()));
     let watched = Rc::new(Flag::default());
     let (it, done) = (Rc::clone(&daemon), Rc::clone(&watched));

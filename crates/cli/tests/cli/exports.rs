@@ -2,10 +2,13 @@
 
 use std::path::Path;
 use std::process::{Command, Output};
+use std::time::{Duration, SystemTime};
 
 use crate::common::daemon::{Daemon, until};
 use crate::common::{Client, Dir, have, run, stderr};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, KeyUsagePurpose};
+
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// A pool "fast" on one SSD with a volume "vm" of 32 MiB, not exported.
 fn with_volume(name: &str, more: impl FnOnce(&Dir) -> String) -> Daemon {
@@ -179,6 +182,30 @@ fn a_daemon_whose_certificates_cannot_be_used_says_which_and_does_not_start() {
         assert_eq!(output.status.code(), Some(1), "{text}");
         assert!(text.contains(words) && text.contains(key) && text.contains("hint: "), "{text}");
         assert!(!dir.path("state").exists(), "nothing is begun");
+    }
+}
+
+#[test]
+fn a_certificate_that_clients_will_refuse_is_told_of() {
+    let now = SystemTime::now();
+    let (over, ends) = (now - 3 * DAY, now + 3 * DAY);
+    for (name, end, code) in
+        [("over", over, "certificate-refused"), ("ends", ends, "certificate-expires")]
+    {
+        let mut daemon = Daemon::with(&format!("tls-{name}"), |dir| {
+            certificates(dir);
+            let mut params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+            params.not_after = end.into();
+            let key = KeyPair::generate().unwrap();
+            let certificate = params.self_signed(&key).unwrap().pem();
+            std::fs::write(dir.path("server-cert.pem"), certificate).unwrap();
+            std::fs::write(dir.path("server-key.pem"), key.serialize_pem()).unwrap();
+            tls(dir, "offered", "server-key.pem")
+        });
+        let events = daemon.json(&["events"]);
+        let told = events["items"].as_array().unwrap().iter().find(|event| event["code"] == code);
+        assert!(told.unwrap()["what"].as_str().unwrap().contains("server-cert.pem"), "{events}");
+        daemon.stop();
     }
 }
 

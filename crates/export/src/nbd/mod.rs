@@ -32,5 +32,5 @@ pub use complaint::{Complaint, Fault};
 pub use exports::{Exports, ExportsError, Places};
 pub use permits::Share;
 pub use server::{Server, Settings};
-pub use tls::{Tls, TlsError, TlsFiles, TlsMode};
+pub use tls::{CertificateFault, Tls, TlsError, TlsFiles, TlsMode};
 pub use wire::Errno;

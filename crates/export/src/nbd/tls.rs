@@ -3,11 +3,15 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
+use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::ServerCertVerifier;
+use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::{self, PemObject};
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
-use rustls::{InconsistentKeys, RootCertStore, ServerConfig};
+use rustls::{CertificateError, InconsistentKeys, RootCertStore, ServerConfig};
 
 /// Files of a server, all PEM.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,6 +39,68 @@ pub struct Tls {
     config: Arc<ServerConfig>,
     mode: TlsMode,
     checks_clients: bool,
+    leaf: Leaf,
+}
+
+/// Why clients refuse a server's certificate, whatever roots and names they know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum CertificateFault {
+    /// Its time is over.
+    Expired,
+    /// Its time has not come.
+    NotYetValid,
+    /// It is made for something else than servers.
+    NotForServers,
+}
+
+impl std::fmt::Display for CertificateFault {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Expired => "it has expired",
+            Self::NotYetValid => "it is not valid yet",
+            Self::NotForServers => "it is not made for servers",
+        })
+    }
+}
+
+/// A server's certificate, as clients look at it.
+#[derive(Clone, Debug)]
+struct Leaf {
+    certificate: CertificateDer<'static>,
+    /// One that takes the certificate itself for a root: what it says of time and purpose comes before
+    /// what it says of roots. `None` for a certificate that cannot stand as one.
+    client: Option<Arc<WebPkiServerVerifier>>,
+}
+
+impl Leaf {
+    fn new(certificate: CertificateDer<'static>, provider: Arc<CryptoProvider>) -> Leaf {
+        let mut roots = RootCertStore::empty();
+        let is_root = roots.add(certificate.clone()).is_ok();
+        let client = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider).build();
+        Leaf { certificate, client: client.ok().filter(|_| is_root) }
+    }
+
+    fn fault_at(&self, unix_s: u64) -> Option<CertificateFault> {
+        let name = ServerName::try_from("localhost").ok()?;
+        let at = UnixTime::since_unix_epoch(Duration::from_secs(unix_s));
+        let client = self.client.as_ref()?;
+        use CertificateError as Bad;
+        match client.verify_server_cert(&self.certificate, &[], &name, &[], at).err()? {
+            rustls::Error::InvalidCertificate(bad) => match bad {
+                Bad::Expired | Bad::ExpiredContext { .. } => Some(CertificateFault::Expired),
+                Bad::NotValidYet | Bad::NotValidYetContext { .. } => {
+                    Some(CertificateFault::NotYetValid)
+                }
+                Bad::InvalidPurpose | Bad::InvalidPurposeContext { .. } => {
+                    Some(CertificateFault::NotForServers)
+                }
+                // Its names and roots are the clients' matter.
+                _ => None,
+            },
+            _ => None,
+        }
+    }
 }
 
 /// Why there can be no TLS.
@@ -112,6 +178,7 @@ impl Tls {
         let key = PrivateKeyDer::from_pem_slice(&read(&files.key)?)
             .map_err(|_| TlsError::NotPem(files.key.clone(), "private key"))?;
         let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let leaf = Leaf::new(chain[0].clone(), Arc::clone(&provider));
         let config = ServerConfig::builder_with_provider(Arc::clone(&provider))
             .with_safe_default_protocol_versions()
             .map_err(|error| unusable(&files.certificate)(&error))?;
@@ -140,7 +207,7 @@ impl Tls {
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
         let checks_clients = files.client_ca.is_some();
-        Ok(Tls { config: Arc::new(config), mode, checks_clients })
+        Ok(Tls { config: Arc::new(config), mode, checks_clients, leaf })
     }
 
     /// Whether every client has to use it.
@@ -151,6 +218,11 @@ impl Tls {
     /// Whether clients need certificates.
     pub fn checks_clients(&self) -> bool {
         self.checks_clients
+    }
+
+    /// Why clients refuse the server's certificate at a time, in seconds since 1970.
+    pub fn fault_at(&self, unix_s: u64) -> Option<CertificateFault> {
+        self.leaf.fault_at(unix_s)
     }
 
     pub(crate) fn config(&self) -> Arc<ServerConfig> {

@@ -20,7 +20,7 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore};
 use super::pipe::Pipe;
 use super::protocol::option;
 
-/// A directory with a root, a server's certificate, and clients' directories, each with the names
+/// A directory with a root, a server's certificate, one (`own`) that is its own root, and clients' directories, each with the names
 /// of files that libnbd and QEMU look for: `good`, and `expired`, `stranger` (of another root) and
 /// `server` (not for clients), which are wrong.
 pub struct Certificates(PathBuf);
@@ -79,6 +79,10 @@ impl Certificates {
         let (certificate, key) = issue(&ours, ServerAuth, 4000);
         write("server-cert.pem", &certificate);
         write("server-key.pem", &key);
+        let (key, names) = (KeyPair::generate().unwrap(), ["localhost".to_owned()]);
+        let own = CertificateParams::new(names).unwrap().self_signed(&key).unwrap();
+        write("own-cert.pem", &own.pem());
+        write("own-key.pem", &key.serialize_pem());
         all
     }
 
