@@ -225,7 +225,17 @@ fn parse_setting(text: &str) -> std::result::Result<Setting, String> {
     Ok(Setting::Key(match key {
         "destage-hours" => SetVolumeSettings { destage_hours: Some(value.parse()?), ..nothing },
         "dirty-age-max" => {
-            let seconds = if value == "off" { 0 } else { text::parse_duration(value)? };
+            let seconds = match value {
+                "off" => 0,
+                age => match text::parse_duration(age)? {
+                    0 => {
+                        return Err(
+                            "nothing is dirty for no time: write off, or use writethrough".into()
+                        );
+                    }
+                    seconds => seconds,
+                },
+            };
             SetVolumeSettings { dirty_age_max_s: Some(seconds), ..nothing }
         }
         "sequential-cutoff" => {

@@ -10,7 +10,9 @@ use forebay_control::api::{
 use forebay_control::name::VolumeName;
 use forebay_device::runtime::{MILLISECOND, SECOND};
 use forebay_engine::OriginTrouble;
-use forebay_engine::format::{MemberRecord, MemberState as OnDisk, Superblock, VolumeRecord};
+use forebay_engine::format::{
+    Claim, MemberRecord, MemberState as OnDisk, Superblock, VolumeRecord,
+};
 use forebay_engine::ids::DeviceId;
 
 use super::jobs::Aim;
@@ -24,6 +26,14 @@ use super::volumes::{
 use super::{Attached, Daemon, Open, Serving, Slot};
 use crate::Result;
 use crate::text;
+
+/// Who has a pool open that this daemon has not.
+enum User {
+    /// A process of this machine.
+    Process(String),
+    /// Another machine, by its claim.
+    Host(Claim),
+}
 
 /// A mode's name.
 pub(crate) fn mode_name(mode: Mode) -> &'static str {
@@ -279,19 +289,59 @@ impl Daemon {
     pub(super) fn describe_found(&self, found: &[&Found]) -> Option<api::Pool> {
         let superblock = newest(found)?;
         let name = superblock.name.clone();
+        let (state, host, summary, action) = match self.user_of(found) {
+            None => {
+                let action = format!("`forebay pool import {name}`");
+                let summary = "Its cache devices are here.".to_owned();
+                (PoolState::Exported, String::new(), summary, action)
+            }
+            Some(User::Process(process)) => (
+                PoolState::HeldElsewhere,
+                self.machine.as_ref().map_or(String::new(), |own| own.name.clone()),
+                format!("Its cache devices are here; {process} has them in use."),
+                format!("end that process, or `forebay pool export {name}` there"),
+            ),
+            Some(User::Host(claim)) => (
+                PoolState::HeldElsewhere,
+                claim.host.name.clone(),
+                format!(
+                    "Its cache devices are here; it is open on host \"{}\", or was left open: that host said so {} s \
+                     ago.",
+                    claim.host.name,
+                    self.runtime().unix_seconds().saturating_sub(claim.beat_unix_s)
+                ),
+                format!(
+                    "stop it there: `forebay pool export {name}`; if that host is dead: `forebay pool import \
+                     {name} --take-over`"
+                ),
+            ),
+        };
         Some(api::Pool {
-            action: format!("`forebay pool import {name}`"),
             name,
             id: superblock.pool.to_string(),
-            state: PoolState::Exported,
-            health: PoolState::Exported.health(),
-            summary: "Its cache devices are here.".to_owned(),
-            host: String::new(),
+            state,
+            health: state.health(),
+            summary,
+            action,
+            host,
             members: members_of(superblock, found, None),
             spares: Vec::new(),
             volumes: Vec::new(),
             usage: None,
         })
+    }
+
+    /// Who else has a pool open, or has left it so, as far as that can be seen without claiming it.
+    fn user_of(&self, found: &[&Found]) -> Option<User> {
+        if let Some(process) = found.iter().find_map(|found| found.locked_by.clone()) {
+            return Some(User::Process(process));
+        }
+        let claims = || found.iter().flat_map(|found| &found.claims);
+        let newest = claims().max_by_key(|claim| (claim.number, claim.beat))?;
+        let is_released = claims().any(|other| other.claim == newest.claim && other.released);
+        // Without a name of its own this machine does not ask.
+        let is_other = self.machine.as_ref().is_some_and(|own| !newest.host.is_same(own));
+        (!is_released && is_other).then(|| User::Host(newest.clone()))
     }
 
     pub(super) fn describe_volumes(&self) -> Vec<api::Volume> {

@@ -4,9 +4,10 @@
 use std::path::Path;
 
 use forebay_control::api::{
-    AddExport, Change, DevicePlan, ImportPool, MemberState, Mode, Place, Plan, Room, SCHEMA,
-    SetVolumeSettings, TlsUse,
+    AddExport, Change, DevicePlan, ImportPool, MemberState, Mode, Place, Plan, PoolState, Room,
+    SCHEMA, SetVolumeSettings, TlsUse,
 };
+use forebay_control::error::Code;
 use forebay_control::name::{Name, VolumeName};
 use forebay_device::runtime::{Nanos, Runtime, SECOND};
 use forebay_device::{BlockDevice, Buf};
@@ -19,6 +20,7 @@ use super::state::ExportRecord;
 use super::volumes::{BLOCK_BYTES, changed, engine_mode};
 use super::{Daemon, Open};
 use crate::Result;
+use crate::failure::Failure;
 use crate::text;
 
 /// How the rate of a device is looked at before anything is moved: reads that are as long as those of a removal,
@@ -193,6 +195,10 @@ impl Daemon {
 
     async fn plan_import(&self, body: &ImportPool) -> Result<Plan> {
         let (pool, is_new) = self.look_for_import(body).await?;
+        if pool.state == PoolState::HeldElsewhere && !body.take_over {
+            let what = format!("pool \"{}\" is not free: {}", pool.name, pool.summary);
+            return Err(Failure::coded(Code::HeldElsewhere, what).hint(pool.action));
+        }
         let missing = pool.members.iter().filter(|m| m.state == MemberState::Missing).count();
         let present = pool.members.iter().filter(|m| m.state == MemberState::Present).count();
         let mut steps = Vec::new();

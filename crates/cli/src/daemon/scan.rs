@@ -10,8 +10,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use forebay_control::error::Code;
+use forebay_device::real::lock_holder;
 use forebay_engine::format::{
-    FormatError, Layout, SUPERBLOCK_BYTES, SlotChoice, Spare, Superblock,
+    CLAIM_BYTES, Claim, FormatError, Layout, SUPERBLOCK_BYTES, SlotChoice, Spare, Superblock,
 };
 
 use forebay_engine::ids::DeviceId;
@@ -24,6 +25,10 @@ use crate::members::Identity;
 pub(super) struct Found {
     pub(super) path: PathBuf,
     pub(super) superblock: Superblock,
+    /// What hosts have said there of having the pool open.
+    pub(super) claims: Vec<Claim>,
+    /// Who on this machine has it locked.
+    pub(super) locked_by: Option<String>,
 }
 
 /// A device with the mark of a spare.
@@ -42,13 +47,14 @@ pub(super) struct Sight {
 
 /// What a device is.
 enum Kind {
-    Member(Superblock),
-    Spare(Spare),
+    Member(Box<Found>),
+    Spare(Marked),
 }
 
 /// What is at `path`; `None` for whatever is neither, or cannot be read.
 fn look(path: &Path) -> Option<Kind> {
-    let kind = std::fs::metadata(path).ok()?.file_type();
+    let meta = std::fs::metadata(path).ok()?;
+    let kind = meta.file_type();
     // Opening a pipe or a terminal could hang or do something.
     if !kind.is_file() && !kind.is_block_device() {
         return None;
@@ -62,14 +68,24 @@ fn look(path: &Path) -> Option<Kind> {
         slot.as_deref().map_or(Err(FormatError::Truncated), Superblock::decode)
     };
     let (first, second) = (decode(&slots[0]), decode(&slots[1]));
-    match (Superblock::choose(&first, &second), &slots) {
-        (SlotChoice::Slot0, _) => first.ok().map(Kind::Member),
-        (SlotChoice::Slot1, _) => second.ok().map(Kind::Member),
+    let superblock = match (Superblock::choose(&first, &second), &slots) {
+        (SlotChoice::Slot0, _) => first.ok()?,
+        (SlotChoice::Slot1, _) => second.ok()?,
         (SlotChoice::Neither, [Some(first), Some(second)]) => {
-            Spare::choose([first, second]).ok().map(Kind::Spare)
+            let mark = Spare::choose([first, second]).ok()?;
+            return Some(Kind::Spare(Marked { path: path.to_owned(), mark }));
         }
-        _ => None,
-    }
+        _ => return None,
+    };
+    let claim = |slot| {
+        let mut bytes = vec![0; CLAIM_BYTES];
+        file.read_exact_at(&mut bytes, Claim::offset(&superblock, slot)?).ok()?;
+        Claim::decode(&bytes).ok()
+    };
+    let claims = [0, 1].into_iter().filter_map(claim).collect();
+    let locked_by = lock_holder(&meta);
+    let path = path.to_owned();
+    Some(Kind::Member(Box::new(Found { path, superblock, claims, locked_by })))
 }
 
 /// Where there may be a device.
@@ -204,8 +220,8 @@ pub(super) fn walk(scan: &Scan) {
                 {
                     let found = &mut scan.trail().found;
                     match kind {
-                        Kind::Member(superblock) => found.members.push(Found { path, superblock }),
-                        Kind::Spare(mark) => found.spares.push(Marked { path, mark }),
+                        Kind::Member(member) => found.members.push(*member),
+                        Kind::Spare(spare) => found.spares.push(spare),
                     }
                 }
             }
@@ -221,7 +237,7 @@ pub(super) fn of_pool<'a>(found: &'a [Found], id: &str) -> Vec<&'a Found> {
 /// Refuses devices of a pool of which one is a copy of another: nobody can tell which of the two is the right one.
 pub(super) fn refuse_copies(own: &[&Found]) -> crate::Result<()> {
     let mut seen: BTreeMap<DeviceId, &Path> = BTreeMap::new();
-    for Found { path, superblock } in own {
+    for Found { path, superblock, .. } in own {
         let Some(other) = seen.insert(superblock.device, path) else { continue };
         let what = format!(
             "{} and {} both claim to be cache device {} of pool \"{}\": one is a copy of the other",

@@ -223,8 +223,8 @@ impl Daemon {
             _ => "",
         };
         let clean = if state == PoolState::Protected { "Protected, clean. " } else { "" };
-        let first = lost.first().map(ToString::to_string);
-        let action = self.action(slot, open, name, first, troubled.first());
+        let ids: Vec<_> = lost.iter().map(ToString::to_string).collect();
+        let action = self.action(slot, open, name, &ids, troubled.first());
         let summary = match lost.len() {
             0 if state != PoolState::Online => format!(
                 "{without}{clean}Another cache device is in the place of one that was lost.{how} {held}{risk}"
@@ -260,13 +260,13 @@ impl Daemon {
         }
     }
 
-    /// What to do about a pool that has lost this cache device, and whose volume is in such a state.
+    /// What to do about a pool that has lost these cache devices, and whose volume is in such a state.
     fn action(
         &self,
         slot: &Slot,
         open: &Open,
         name: &str,
-        lost: Option<String>,
+        lost: &[String],
         troubled: Option<&(String, VolumeState)>,
     ) -> String {
         match troubled {
@@ -288,7 +288,7 @@ impl Daemon {
             Some((first, _)) => {
                 return format!("attach the origin; `forebay volume show {first}` says why");
             }
-            None if open.pool.lost_blocks() > 0 && lost.is_none() => {
+            None if open.pool.lost_blocks() > 0 && lost.is_empty() => {
                 return "restore what is lost through the volume; `forebay events` says where: `forebay explain \
                         blocks-lost`"
                     .to_owned();
@@ -297,12 +297,20 @@ impl Daemon {
         }
         match (self.unfinished(slot, name), lost) {
             (Some(unfinished), _) => unfinished,
-            (None, Some(_)) if open.spares.are_ready() => open.spares.obstacle(),
-            (None, Some(id)) => format!(
-                "put another one in its place: `forebay pool device replace {name} {id} PATH`; \
-                 one that is back is stale, and must be erased first"
-            ),
-            (None, None) => slot.mend_spare(open, name),
+            (None, []) => slot.mend_spare(open, name),
+            (None, _) if open.spares.are_ready() => open.spares.obstacle(),
+            (None, [id, others @ ..]) => {
+                let (another, its, then) = match others {
+                    [] => ("another one", "its", String::new()),
+                    _ => {
+                        ("others", "their", format!(", then the same for {}", others.join(" and ")))
+                    }
+                };
+                format!(
+                    "put {another} in {its} place: `forebay pool device replace {name} {id} PATH`{then}; one \
+                     that is back is stale, and must be erased first"
+                )
+            }
         }
     }
 }

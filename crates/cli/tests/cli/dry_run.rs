@@ -129,6 +129,16 @@ fn every_change_says_what_it_would_do_and_does_not_do_it() {
     daemon.refused(&["volume", "flush", "fast/x", "--dry-run"], "no volume", "volume list");
     daemon.refused(&["pool", "import", "fast", "--dry-run"], "open already", "pool show");
 
+    // Another daemon sees that it is not free, and by whom.
+    let mut other = Daemon::new("plan-other");
+    let import = ["pool", "import", "fast", "--ssd", &ssds[0], "--ssd", &ssds[1], "--dry-run"];
+    other.refused(
+        &import,
+        &format!("process {} (forebay) has them in use", daemon.pid()),
+        "end that",
+    );
+    other.stop();
+
     let mut client = Client::connect(&socket);
     client.write(0, &vec![7; 1 << 20]).unwrap();
     daemon.refused(&["pool", "export", "fast", "--dry-run"], "clients are connected", "disconnect");

@@ -105,6 +105,7 @@ fn a_machine_that_was_frozen_finds_its_pool_with_another_one_and_writes_nothing(
     let old = content(2, VOLUME_BYTES);
     write(&first, &old);
     second.refused(&import, "is open on host", "--take-over");
+    second.refused(&[&import[..], &["--dry-run"]].concat(), "is open on host", "--take-over");
     second.refused(&take_over, "is alive", "stop the pool there");
 
     // One that is frozen is taken for dead.

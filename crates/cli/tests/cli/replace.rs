@@ -136,6 +136,30 @@ fn a_replacement_is_cancelled_and_cut_off_and_goes_on() {
 }
 
 #[test]
+fn of_two_ssds_that_are_gone_both_are_to_be_replaced() {
+    let mut daemon = patient("replace-two");
+    let ssds = ["ssd-2", "ssd-3", "ssd-4"].map(|name| daemon.ssd(name));
+    let shown = |daemon: &Daemon| daemon.json(&["pool", "show", "more"]);
+    let mut create = vec!["pool", "create", "more", "--dirty-copies", "3"];
+    ssds.iter().for_each(|ssd| create.extend(["--ssd", ssd.to_str().unwrap()]));
+    daemon.tell(&create);
+    let ids = shown(&daemon)["members"].as_array().unwrap().clone();
+    daemon.kill();
+    ssds[1..].iter().for_each(|ssd| std::fs::remove_file(ssd).unwrap());
+    daemon.start();
+    until("it is open", || shown(&daemon)["usage"].is_object());
+    let pool = shown(&daemon);
+    let action = pool["action"].as_str().unwrap();
+    let both = |first: usize, second: usize| {
+        let id = |index: usize| ids[index]["id"].as_str().unwrap();
+        let (first, second) = (id(first), id(second));
+        action.contains(&format!("replace more {first} PATH`, then the same for {second};"))
+    };
+    assert!(both(1, 2) || both(2, 1), "{pool}");
+    daemon.stop();
+}
+
+#[test]
 fn an_ssd_that_is_gone_is_replaced_by_one_at_its_place() {
     let mut daemon = patient("replace-gone");
     let paths = ["ssd-0", "ssd-1"].map(|name| daemon.dir.path(name));

@@ -39,6 +39,8 @@ fn wrong_commands_are_refused_with_reason_and_remedy() {
         let hint = format!("did you mean {right}?");
         assert!(stderr(&output).contains(&hint), "{}", stderr(&output));
     }
+    let output = daemon.ask(&["volume", "set", "fast/v", "dirty-age-max=0s"]);
+    assert!(stderr(&output).contains("write off, or use writethrough"), "{}", stderr(&output));
     daemon.refused(&["pool", "create", "fast", "--ssd", small], "a pool \"fast\" already", "name");
     daemon.refused(&["pool", "create", "b", "--ssd", ssd], "of an open pool", "use another one");
     let add = ["volume", "add", "fast/v", "--origin"];

@@ -81,10 +81,13 @@ pub(super) fn block_holder(number: u64) -> Option<String> {
     Some(holder.file_name().to_string_lossy().into_owned())
 }
 
-/// The process that has a lock on the file.
-pub(super) fn lock_holder(meta: &Metadata) -> Option<String> {
+/// The process that has a lock on the file, as "process 708 (forebay)", as far as this machine's table of locks says.
+pub fn lock_holder(meta: &Metadata) -> Option<String> {
     let table = read_to_string("/proc/locks").ok()?;
     let process = lock_holder_in(&table, meta.dev(), meta.ino())?;
+    if process == std::process::id() {
+        return Some("this very process".to_owned());
+    }
     let name = read_to_string(format!("/proc/{process}/comm")).unwrap_or_default();
     match name.trim() {
         "" => Some(format!("process {process}")),

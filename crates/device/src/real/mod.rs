@@ -29,3 +29,4 @@ pub mod thread;
 mod timer;
 
 pub use bell::Stopper;
+pub use holders::lock_holder;
