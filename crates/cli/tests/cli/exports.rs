@@ -137,7 +137,10 @@ fn where_tls_is_offered_an_export_may_need_it() {
         assert!(clear.status.success(), "{}", stderr(&clear));
     }
     daemon.tell(&["export", "remove", "fast/vm"]);
-    let uri = daemon.tell(&["export", "add", "fast/vm", "--port", "0", "--require-tls"]);
+    let added = daemon.ask(&["export", "add", "fast/vm", "--port", "0", "--require-tls"]);
+    let uri = String::from_utf8(added.stdout.clone()).unwrap();
+    let next = format!("next: `nbdinfo '{}?tls-certificates=DIR'`", uri.trim());
+    assert!(stderr(&added).contains(&next), "{}", stderr(&added));
     let uri = uri.trim();
     assert!(uri.starts_with("nbds://"), "{uri}");
     if have("nbdinfo") {
