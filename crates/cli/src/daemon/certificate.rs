@@ -30,7 +30,8 @@ impl Daemon {
                 );
                 self.journal.warn("certificate-refused", "", what);
             } else if tls.fault_at(now + SPAN_S) == Some(CertificateFault::Expired) {
-                let what = format!("the exports' certificate {path} expires within 14 days");
+                let days = SPAN_S / DAY_S;
+                let what = format!("the exports' certificate {path} expires within {days} days");
                 self.journal.warn("certificate-expires", "", what);
             }
             if self.runtime().sleep(LOOK_INTERVAL).await.result.is_err() {

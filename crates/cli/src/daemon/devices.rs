@@ -157,8 +157,9 @@ impl Daemon {
         let superblock = Superblock { device: id, ..open.pool.superblock() };
         open.members.borrow_mut().append(joining);
         open.members.borrow().share(path, superblock.pool, &self.crew);
-        let (path_now, claims) = (path.to_owned(), Vec::new());
-        slot.seen.borrow_mut().push(Found { path: path_now, superblock, claims, locked_by: None });
+        let found =
+            Found { path: path.to_owned(), superblock, claims: Vec::new(), locked_by: None };
+        slot.seen.borrow_mut().push(found);
         slot.record.borrow_mut().places.insert(id.to_string(), path.to_owned());
         if let Some((spare, _)) = spare {
             slot.record.borrow_mut().spares.remove(&spare);
