@@ -208,9 +208,12 @@ impl Core {
         let mut sets = self.sets.borrow_mut();
         let mut owed = self.owed.borrow_mut();
         let mut written = self.written.borrow_mut();
-        let mut emptied = Vec::new();
+        let (mut emptied, mut unzeroed) = (Vec::new(), Vec::new());
         action(&mut index, &mut |old| {
             emptied.extend(sets.sub(old.location, old.count, old.state));
+            if old.state == State::ZeroWritten {
+                unzeroed.push(old.block..old.block + u64::from(old.count));
+            }
             if sets.accounting {
                 self.space.sub(volume, &old);
             }
@@ -236,6 +239,12 @@ impl Core {
         });
         self.index_bytes.set(self.index_bytes.get() + index.memory_bytes() as u64 - before.0);
         self.partials.set(self.partials.get() + index.partial_count() as u64 - before.1);
+        if !unzeroed.is_empty()
+            && let Some(v) = self.volume(volume)
+        {
+            let mut zeroed = v.origin.zeroed.borrow_mut();
+            unzeroed.into_iter().for_each(|blocks| zeroed.cut(blocks));
+        }
         #[cfg(feature = "verify")]
         assert!(
             self.recovering.get() || self.index_bytes.get() <= self.index_memory_max.get(),

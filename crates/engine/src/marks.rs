@@ -21,7 +21,7 @@ use crate::core::Core;
 use crate::counters::add;
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::EventKind;
-use crate::format::Root;
+use crate::format::{Root, State};
 use crate::ids::{BLOCK_BYTES, Location, VolumeId};
 use crate::planted::{self, Bug};
 use crate::recovery::mappings;
@@ -194,6 +194,15 @@ impl Core {
     pub(crate) fn is_stray_at(&self, location: Location) -> bool {
         let (set, _) = self.sets.borrow().split(location);
         self.is_stray(set)
+    }
+
+    /// Whether a block is lost.
+    pub(crate) fn is_lost(&self, volume: VolumeId, block: u64) -> bool {
+        let mut lost = false;
+        self.shard(volume, block).index.borrow().lookup(volume, block, 1, |m| {
+            lost = m.state == State::Lost;
+        });
+        lost
     }
 
     /// Blocks of a volume that are lost.

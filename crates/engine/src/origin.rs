@@ -3,6 +3,7 @@
 mod apart;
 mod joining;
 mod standing;
+mod zeroed;
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -16,6 +17,7 @@ use self::apart::Apart;
 use self::joining::Joining;
 pub use self::standing::OriginTrouble;
 use self::standing::Standing;
+pub(crate) use self::zeroed::Zeroed;
 use crate::core::STRIPE_BLOCKS;
 use crate::destage::Pace;
 use crate::format::State;
@@ -28,7 +30,7 @@ use crate::wait::{TaskMutex, WaitQueue};
 
 /// Destaged or provisional blocks that the next good origin flush proves. If they have data, their
 /// set is pinned until the clean fact is published: were it reused before, the fact could meet a
-/// newer version of the block at the very same place.
+/// newer version of the block at the very same place. What has none is in [`Zeroed`] until then.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Unproven {
     pub block: u64,
@@ -282,6 +284,8 @@ pub(crate) struct Origin {
     began: Cell<u64>,
     /// What a flush would prove, with the value of `completed` after its write.
     pub unproven: RefCell<Vec<(u64, Unproven)>>,
+    /// The same of zeroes.
+    pub zeroed: RefCell<Zeroed>,
     pub flush_lock: TaskMutex,
     /// Since when a flush is under way.
     pub flushing: Cell<Option<Nanos>>,
@@ -319,6 +323,7 @@ impl Origin {
             overflow: Cell::new(0),
             began: Cell::new(0),
             unproven: RefCell::default(),
+            zeroed: RefCell::default(),
             flush_lock: TaskMutex::default(),
             flushing: Cell::new(None),
         }

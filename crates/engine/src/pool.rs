@@ -457,6 +457,15 @@ impl Pool {
         self.core.unproven_by(volume)
     }
 
+    /// Where a block lies, for tests that wait until a place is used again.
+    #[cfg(feature = "verify")]
+    pub fn location_of(&self, volume: VolumeId, block: u64) -> Option<crate::ids::Location> {
+        let mut location = None;
+        let shard = self.core.shard(volume, block);
+        shard.index.borrow().lookup(volume, block, 1, |m| location = Some(m.location));
+        location
+    }
+
     /// Blocks of which no cache device has a good copy, and that origins lack: reads fail until they are overwritten.
     pub fn lost_blocks(&self) -> u64 {
         self.core.lost.borrow().values().sum()

@@ -4,8 +4,9 @@
 //!   fingerprint, has [`ORIGIN_SILENT_SPAN`] each, for all of them together, and what is not there by then is done
 //!   without. What they lack stays in the cache. A flush that is answered later proves nothing to anybody, and a read
 //!   changes nothing: neither keeps another host from the pool.
-//! * Where a request, or a write of the elevator, is stuck at such an origin, no end in order is possible. The pool
-//!   ends as in a crash then, lets nothing more out, and stays this host's (INV-82).
+//! * Where a request, or a write of the elevator, is stuck at such an origin, or waits for room that an origin which
+//!   fails all writes does not let be made, no end in order is possible. The pool ends as in a crash then, lets nothing
+//!   more out, and stays this host's (INV-82). What waits then is answered by an error or not at all.
 
 use std::cell::Cell;
 use std::pin::{Pin, pin};
@@ -19,7 +20,6 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::fingerprint;
 use crate::format::Stream;
 use crate::limits::ORIGIN_SILENT_SPAN;
-use crate::origin::OriginTrouble;
 use crate::planted::seen;
 use crate::pool::Pool;
 use crate::wait::all_of;
@@ -130,28 +130,29 @@ impl Core {
     /// Waits until `ready` holds, which requests and tasks bring about that end.
     ///
     /// # Errors
-    /// If it does not because an origin does not answer.
+    /// If it does not because an origin does not answer, or fails all writes.
     async fn unless_stuck(&self, ready: impl Fn() -> bool) -> Result<()> {
         let began = self.rt.now();
         while !ready() {
             self.quiet.until_or(&ready, self.rt.sleep(LOOK_INTERVAL)).await;
-            let silent = Some(()).filter(|()| self.rt.now() - began >= LAST_SPAN && !ready());
-            if let Some(volume) = silent.and_then(|()| self.silent_volume()) {
-                let what = format!("the origin of volume \"{volume}\" does not answer");
+            let is_late = self.rt.now() - began >= LAST_SPAN && !ready();
+            if let Some(what) = is_late.then(|| self.origin_in_the_way()).flatten() {
                 return Err(Error::new(ErrorKind::Stuck, what).hint(
                     "what it lacks stays safe in the cache: end the daemon, and start it when the origin \
-                     answers, which recovers as after a crash",
+                     works again, which recovers as after a crash",
                 ));
             }
         }
         Ok(())
     }
 
-    /// A volume whose origin does not answer.
-    fn silent_volume(&self) -> Option<String> {
+    /// What keeps data from the origin of a volume.
+    fn origin_in_the_way(&self) -> Option<String> {
         let volumes = self.volumes.borrow();
-        let is_silent = |trouble| matches!(trouble, Some(OriginTrouble::Silent));
-        volumes.values().find(|v| is_silent(v.origin.trouble())).map(|v| v.name.clone())
+        volumes.values().find_map(|v| {
+            let trouble = v.origin.trouble().filter(|trouble| !trouble.leaves_writes())?;
+            Some(format!("volume \"{}\": {trouble}", v.name))
+        })
     }
 }
 

@@ -379,8 +379,12 @@ impl Core {
                         }
                     }
                     Err(_) => {
-                        // The origin has the rest.
-                        Box::pin(self.drop_met(v.id, &m)).await;
+                        // The origin has the rest. Nobody else keeps what is looked at from being evicted meanwhile.
+                        if self.is_still(v.id, &m) {
+                            let set = self.sets.borrow_mut().pin(m.location);
+                            Box::pin(self.drop_met(v.id, &m)).await;
+                            self.unpin(set);
+                        }
                         return Ok((whole, 0));
                     }
                 }

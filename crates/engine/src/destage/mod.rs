@@ -158,18 +158,16 @@ impl Core {
                 origin.note_flushed(marker);
                 let mut unproven = origin.unproven.borrow_mut();
                 let proven = unproven.extract_if(.., |(completed, _)| *completed <= marker);
-                for (_, item) in proven {
-                    self.log_clean(v, &item);
-                }
+                let zeroed = origin.zeroed.borrow_mut().take_proven(marker);
+                proven.map(|(_, item)| item).chain(zeroed).for_each(|it| self.log_clean(v, &it));
                 Ok(())
             }
             Err(error) => {
                 // What was destaged is rewritten; direct writes are the clients' to repeat.
                 origin.note_failed();
-                let unproven = std::mem::take(&mut *origin.unproven.borrow_mut());
-                for (_, item) in unproven {
-                    self.undo_unproven(v, &item);
-                }
+                let unproven = origin.unproven.take().into_iter().map(|(_, item)| item);
+                let zeroed = origin.zeroed.borrow_mut().take();
+                unproven.chain(zeroed).for_each(|item| self.undo_unproven(v, &item));
                 self.recurring_event(
                     EventKind::OriginFlushFailed,
                     &v.name,
@@ -291,6 +289,7 @@ impl Core {
     pub(crate) fn owes_any(&self, v: &VolumeState) -> bool {
         self.is_owing(v.id)
             || !v.origin.unproven.borrow().is_empty()
+            || !v.origin.zeroed.borrow().is_empty()
             || v.origin.is_volatile()
             || !v.elevator.is_empty()
             || self.written(v.id) > 0
@@ -362,25 +361,40 @@ impl Core {
             // Moved meanwhile, or overwritten; another one may stand at its place.
             return planted::seen("destaged from a set that was emptied meanwhile");
         }
-        let (from, to) = match m.state {
-            State::Zero => (State::Zero, State::ZeroWritten),
-            _ => (State::Dirty, State::Written),
-        };
+        if m.state == State::Zero {
+            return self.note_zeroed(v, m, completed);
+        }
+        let (from, to) = (State::Dirty, State::Written);
         self.map_transition(v.id, m.block, m.count, m.location, |s| s == from, Some(to));
         let item = Unproven {
             block: m.block,
             count: m.count,
             location: m.location,
             state: to,
-            drop: to == State::ZeroWritten || m.sectors != SECTORS_ALL,
+            drop: m.sectors != SECTORS_ALL,
         };
-        if to.has_data() {
-            self.sets.borrow_mut().pin(m.location);
-        }
+        self.sets.borrow_mut().pin(m.location);
         if planted::is(Bug::ReclaimWithoutOriginFlush) {
             self.log_clean(v, &item);
         } else {
             v.origin.unproven.borrow_mut().push((completed, item));
+        }
+    }
+
+    /// The same of those zeroes that nothing has overtaken.
+    fn note_zeroed(&self, v: &VolumeState, m: &Mapping, completed: u64) {
+        let mut left = Vec::new();
+        self.shard(v.id, m.block).index.borrow().lookup(v.id, m.block, m.count, |now| {
+            if now.state == State::Zero && now.location == m.location {
+                left.push(now);
+            }
+        });
+        for part in left {
+            let (from, to) = (State::Zero, State::ZeroWritten);
+            let (block, count) = (part.block, part.count);
+            self.map_transition(v.id, block, count, m.location, |s| s == from, Some(to));
+            let blocks = block..block + u64::from(count);
+            v.origin.zeroed.borrow_mut().put(blocks, m.location, completed);
         }
     }
 

@@ -140,14 +140,19 @@ impl Core {
         }
     }
 
-    /// After a logged write, under its range lock: what it made stale has its newest version again.
+    /// After a logged write, under its range lock: what it made stale has its newest version again, but what was lost
+    /// with a member meanwhile stays lost (INV-62).
     pub(crate) fn refresh_ram(&self, v: &VolumeState, offset: u64, data: &[u8]) {
         let mut ram = self.ram.borrow_mut();
         if ram.is_off() {
             return;
         }
         let first = offset.div_ceil(BLOCK_BYTES);
+        let any_lost = self.lost_blocks(v.id) > 0;
         for block in first..(offset + data.len() as u64) / BLOCK_BYTES {
+            if any_lost && self.is_lost(v.id, block) {
+                continue;
+            }
             let at = (block * BLOCK_BYTES - offset) as usize;
             ram.refresh(v.id, block, &data[at..at + BLOCK], Source::Write);
         }

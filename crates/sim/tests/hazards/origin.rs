@@ -2,17 +2,18 @@
 //! it while the pool was stopped.
 
 use std::cell::RefCell;
+use std::pin::pin;
 use std::rc::Rc;
 
 use forebay_device::model::fault::{Ops, Trigger};
 use forebay_device::model::world::Crash;
-use forebay_device::runtime::SECOND;
-use forebay_device::{Buf, Request, Runtime};
+use forebay_device::runtime::{MILLISECOND, SECOND};
+use forebay_device::{Buf, Data, Request, Runtime};
 use forebay_engine::planted::Bug;
-use forebay_engine::{DirtyData, EventKind, Mode, OriginTrouble, Volume};
+use forebay_engine::{DirtyData, EventKind, Mode, OriginTrouble, Tuning, Volume};
 use forebay_sim::content::{Found, SECTOR, fill, identify};
 
-use crate::rig::{BLOCK, Plan, Rig, SOON, provoke, same, survive, version};
+use crate::rig::{BLOCK, Plan, Rig, SOON, lazy, provoke, same, survive, version};
 
 fn is_write(request: &Request) -> bool {
     matches!(request, Request::Write { .. })
@@ -502,5 +503,74 @@ fn an_origin_that_does_not_answer_is_told_of() {
         rig.pause(SECOND);
         assert_eq!(rig.volume().origin_trouble(), None);
         Ok(())
+    });
+}
+
+fn is_flush(request: &Request) -> bool {
+    matches!(request, Request::Flush)
+}
+
+/// A version of block 3.
+fn block_of(version: u64) -> Data {
+    let mut data = Buf::new(BLOCK);
+    fill(version, 0, 3 * 8, &mut data);
+    data.freeze()
+}
+
+#[test]
+fn what_a_flush_proves_of_zeroes_is_not_said_of_newer_ones_at_the_same_place() {
+    survive(4, |seed| {
+        let tuning = Tuning { lap_percent: 5, flush_interval: SOON, ..lazy() };
+        let rig = Rig::new(seed, Plan { tuning, ..Plan::default() });
+        let id = rig.pool().superblock().volumes[0].id;
+        let place = || rig.pool().location_of(id, 3);
+        let zero = || {
+            let volume = rig.volume();
+            let zeroed =
+                async move { volume.write_zeroes(3 * BLOCK as u64, BLOCK as u64, false).await };
+            rig.run(zeroed)?.map_err(|error| error.to_string())
+        };
+        rig.origin_gate.hold(usize::MAX, is_flush);
+        zero()?;
+        let first = place();
+        (20..220).step_by(2).try_for_each(|block| rig.write(2, block, 1))?;
+        rig.flush()?;
+        rig.origin_broken.slow.arm(Trigger::every(Ops::Writes));
+        // While the elevator is at the others, its block is overtaken, and that is written as well.
+        let on_origin = |rig: &Rig| rig.origin.peek(3 * BLOCK as u64, BLOCK);
+        let (volume, it, data) = (rig.volume(), Rc::clone(&rig), block_of(2));
+        rig.run(async move {
+            let mut destaging = pin!(volume.destage());
+            let mut overtaken = pin!(async {
+                let runtime: &dyn Runtime = &*it.world;
+                while on_origin(&it)[0] != 0 {
+                    runtime.sleep(MILLISECOND).await.result.unwrap();
+                }
+                volume.write(3 * BLOCK as u64, data, true).await.unwrap();
+                while it.origin_gate.held() == 0 {
+                    runtime.sleep(MILLISECOND).await.result.unwrap();
+                }
+            });
+            std::future::poll_fn(|context| {
+                assert!(destaging.as_mut().poll(context).is_pending(), "it waits for the flush");
+                overtaken.as_mut().poll(context)
+            })
+            .await;
+        })?;
+        assert_eq!(version(3, &on_origin(&rig)), Ok(2), "one flush is for both");
+        for _ in 0..10_000 {
+            zero()?;
+            if place() == first {
+                break;
+            }
+        }
+        assert_eq!(place(), first, "no place is used again");
+        rig.origin_gate.hold(0, is_flush);
+        rig.origin_gate.release();
+        rig.pause(5 * SOON);
+        same("zeroed", rig.read(3)?, 0)?;
+        rig.restart(Crash::ProcessKill)?;
+        same("after a start", rig.read(3)?, 0)?;
+        rig.settled(3)
     });
 }

@@ -1,14 +1,17 @@
 //! Hazards of the tier in RAM: nothing there may outlive what it is a copy of.
 
+use std::cell::Cell;
 use std::rc::Rc;
 
 use forebay_device::model::fault::{Ops, Trigger};
 use forebay_device::{Buf, Request, Runtime};
 use forebay_engine::Mode;
 use forebay_engine::planted::Bug;
+use forebay_sim::content::fill;
 
+use crate::changing::touch;
 use crate::is_read;
-use crate::rig::{BLOCK, Plan, Rig, SOON, provoke, same, survive, version};
+use crate::rig::{BLOCK, Plan, Rig, SLOWEST, SOON, provoke, same, survive, version};
 
 const RAM_BYTES: u64 = 256 << 10;
 
@@ -230,4 +233,36 @@ fn what_a_cache_device_returned_wrong_does_not_come_into_the_log_as_right() {
         same("without RAM", rig.read(3)?, 1)?;
         Ok(())
     });
+}
+
+/// A member goes while a long write is on its way: what of it was on that member alone is lost, and what was not is
+/// written elsewhere.
+#[test]
+fn what_is_lost_while_it_is_written_is_not_served_from_ram() {
+    let lost_and_acknowledged = Cell::new(0);
+    (0..40).for_each(|seed| {
+        let rig = Rig::new(seed, Plan { members: 2, ..with_ram(Mode::Writeback) });
+        rig.pause(SOON);
+        (0..40).for_each(|block| assert_eq!(rig.read(block), Ok(1)));
+        rig.broken.iter().for_each(|member| member.slow.arm(Trigger::every(Ops::Writes)));
+        let mut data = Buf::new(40 * BLOCK);
+        fill(2, 0, 0, &mut data);
+        let (volume, outcome) = (rig.volume(), Rc::new(Cell::new(None)));
+        let ended = Rc::clone(&outcome);
+        rig.world.spawn(Box::pin(async move {
+            ended.set(Some(volume.write(0, data.freeze(), false).await.is_ok()));
+        }));
+        rig.pause(seed * SLOWEST / 4);
+        rig.broken[(seed % 2) as usize].gone.set(true);
+        rig.pause(50 * SOON);
+        touch(&rig);
+        rig.pause(50 * SOON);
+        let failed = (0..40).filter(|&block| rig.read(block).is_err()).count() as u64;
+        let lost = rig.pool().lost_blocks();
+        assert_eq!(failed, lost, "seed {seed}: {lost} blocks are lost");
+        if outcome.get() == Some(true) {
+            lost_and_acknowledged.set(lost_and_acknowledged.get() + lost);
+        }
+    });
+    assert!(lost_and_acknowledged.get() > 0, "no write went on elsewhere");
 }

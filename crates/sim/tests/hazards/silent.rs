@@ -1,7 +1,7 @@
-//! An origin does not answer: what it was given and has not proven keeps the pool neither from making a loss of a
-//! member good nor from letting one go.
+//! An origin does not answer, or fails all it is asked: what it was given and has not proven keeps the pool neither
+//! from making a loss of a member good, nor from letting one go, nor from ending.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use forebay_device::model::disk::{DiskSettings, SimDisk};
@@ -11,6 +11,7 @@ use forebay_device::runtime::{MILLISECOND, SECOND};
 use forebay_device::{Buf, Request, Runtime};
 use forebay_engine::limits::ORIGIN_SILENT_SPAN;
 use forebay_engine::{EventKind, Mode, Redundancy, Tuning, VolumeSpec};
+use forebay_sim::content::fill;
 
 use crate::changing::{all_but, id_of, plan, told, touch};
 use crate::rig::{BLOCK, Gate, KINDS, Plan, Rig, SOON, lazy, same, survive};
@@ -106,7 +107,7 @@ fn starts(rig: &Rc<Rig>, crash: Crash) -> Result<(), String> {
 
 fn is_stuck(stopped: Result<u64, String>) -> Result<(), String> {
     match stopped {
-        Err(error) if error.contains("origin of volume \"v\" does not answer") => Ok(()),
+        Err(error) if error.contains("volume \"v\": its origin does not answer") => Ok(()),
         other => Err(format!("{other:?}")),
     }
 }
@@ -232,6 +233,42 @@ fn a_request_that_is_stuck_at_its_origin_ends_the_pool_as_a_crash_would() {
         assert!(rig.origin_gate.held() > 0);
         is_stuck(stopped(&rig)?)?;
         starts(&rig, Crash::ProcessKill)
+    });
+}
+
+/// Blocks of a volume that is twice its pool.
+const BLOCKS_BEYOND: u64 = 1280;
+
+#[test]
+fn writers_who_wait_for_room_that_a_failing_origin_does_not_make_keep_no_pool_open() {
+    survive(6, |seed| {
+        let origin_bytes = BLOCKS_BEYOND * BLOCK as u64;
+        let rig = Rig::new(seed, Plan { origin_bytes, members: 2, copies: 2, ..Plan::default() });
+        let ops = if seed % 2 == 0 { Ops::Writes } else { Ops::Flushes };
+        rig.origin_broken.failing.arm(Trigger::every(ops));
+        let write = |block: u64| {
+            let (volume, is_done) = (rig.volume(), Rc::new(Cell::new(false)));
+            let (done, mut data) = (Rc::clone(&is_done), Buf::new(BLOCK));
+            fill(2, 0, block * 8, &mut data);
+            rig.world.spawn(Box::pin(async move {
+                done.set(volume.write(block * BLOCK as u64, data.freeze(), false).await.is_ok());
+            }));
+            is_done
+        };
+        let written: Vec<_> = (0..BLOCKS_BEYOND).map(write).collect();
+        rig.pause(30 * SECOND);
+        let before = written.iter().filter(|done| done.get()).count();
+        if before < BLOCKS as usize || before == written.len() {
+            return Err(format!("{before} writes found room"));
+        }
+        match stopped(&rig)? {
+            Err(error) if error.contains("volume \"v\": writing its origin fails") => {}
+            other => return Err(format!("{other:?}")),
+        }
+        rig.origin_broken.mend();
+        rig.restart(Crash::ProcessKill)?;
+        let mut kept = (0..).zip(&written).filter(|(_, done)| done.get());
+        kept.try_for_each(|(block, _)| same("kept", rig.read(block)?, 2).map(drop))
     });
 }
 
