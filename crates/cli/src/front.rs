@@ -22,6 +22,9 @@ use crate::flag::Flag;
 use crate::members::Readers;
 use crate::text::tell;
 
+/// A front is asked twice to stop at the most.
+const STOP_CALLS: usize = 2;
+
 /// See the head of the file. Its server ends when this is dropped.
 pub(crate) struct Front {
     /// A call is answered when the client's connection is closed, so there are as many places as
@@ -35,8 +38,8 @@ pub(crate) struct Front {
 /// What arrives at a front.
 struct Calls {
     clients: relay::Server<Socket, ()>,
-    /// The wish to finish what the clients have asked for and to close their connections. It has a
-    /// way of its own, because clients are not taken while there are too many.
+    /// The wish to finish what the clients have asked for and to close their connections; the second time not to
+    /// wait for that. It has a way of its own, because clients are not taken while there are too many.
     stop: relay::Server<(), ()>,
 }
 
@@ -76,7 +79,7 @@ impl Front {
 
     fn new() -> (Front, Calls) {
         let (clients, arriving) = relay::relay(CONNECTIONS_MAX);
-        let (stop, stopping) = relay::relay(1);
+        let (stop, stopping) = relay::relay(STOP_CALLS);
         let front = Front { clients, stop, live: Cell::new(0), is_gone: Cell::new(false) };
         (front, Calls { clients: arriving, stop: stopping })
     }
@@ -110,7 +113,8 @@ impl Front {
         self.live.set(self.live.get() - 1);
     }
 
-    /// Answers what was asked, then closes all connections.
+    /// Answers what was asked, then closes all connections. Asked again before that has ended, it closes at once what
+    /// is left, which gets no answer.
     pub(crate) async fn stop(&self) {
         let _ = self.stop.call(()).await;
     }
@@ -183,6 +187,10 @@ async fn serve(
     }));
     let asked = calls.stop.next().await;
     server.stop();
+    if let Some(Some(((), reply))) = ended.cut(calls.stop.next()).await {
+        server.cut_off();
+        reply.send(());
+    }
     ended.wait().await;
     if let Some(((), reply)) = asked {
         reply.send(());

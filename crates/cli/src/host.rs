@@ -103,11 +103,17 @@ impl Host {
     }
 
     /// Answers what was asked, then closes all connections.
-    pub(crate) async fn stop(self) {
+    pub(crate) async fn stop(&self) {
         self.closing.raise();
         for flag in &self.closed {
             flag.wait().await;
         }
+        all(self.fronts.list.iter().map(Front::stop).collect()).await;
+    }
+
+    /// Closes at once all connections that a [`Host::stop`] waits for: to their clients it is as if the process had
+    /// ended, and they may ask for the same elsewhere.
+    pub(crate) async fn cut_off(&self) {
         all(self.fronts.list.iter().map(Front::stop).collect()).await;
     }
 

@@ -196,10 +196,8 @@ impl Daemon {
         most.unwrap_or(Ok(()))?;
         let _held = job.unless_cancelled(self.changing.lock()).await.ok_or_else(cancelled)?;
         let pools = self.open_pools();
-        for (_, open) in &pools {
-            self.stop_exports(open).await;
-        }
         let finish = async {
+            all(pools.iter().map(|(_, open)| self.stop_exports(open)).collect()).await;
             self.refuse_stranded()?;
             self.destage_online().await?;
             self.refuse_any_displaced().await?;
@@ -233,10 +231,10 @@ impl Daemon {
 
     /// Stops everything that is served, then the pools.
     pub(super) async fn stop(self: &Rc<Self>) -> Result<()> {
-        self.jobs.cancel_all().await;
-        // A change that is stuck keeps its own pool, which ends as in a crash then, and no other one.
-        let is_silent = || self.open_pools().iter().any(|(_, open)| open.silent_volume().is_some());
-        let _held = self.unless_stuck(is_silent, self.changing.lock()).await;
+        // A job or a change that is stuck keeps its own pool, which ends as in a crash then, and no other one.
+        let is_held_up = || self.open_pools().iter().any(|(_, open)| open.is_held_up());
+        self.unless_stuck(is_held_up, self.jobs.cancel_all()).await;
+        let _held = self.unless_stuck(is_held_up, self.changing.lock()).await;
         let slots = std::mem::take(&mut *self.slots.borrow_mut());
         let result = RefCell::new(Ok(()));
         let stop = |(name, slot): (String, Rc<Slot>)| {
@@ -253,15 +251,15 @@ impl Daemon {
         result.into_inner()
     }
 
-    /// What comes of `future`, unless that does not end and something `is_silent`; it is dropped then.
+    /// What comes of `future`, unless that does not end and something `is_held_up`; it is dropped then.
     pub(super) async fn unless_stuck<T>(
         &self,
-        is_silent: impl Fn() -> bool,
+        is_held_up: impl Fn() -> bool,
         future: impl Future<Output = T>,
     ) -> Option<T> {
         let stuck = async {
             let _ = self.runtime().sleep(LAST_SPAN).await;
-            while !is_silent() {
+            while !is_held_up() {
                 let _ = self.runtime().sleep(SECOND).await;
             }
         };
@@ -270,6 +268,17 @@ impl Daemon {
 }
 
 impl Open {
+    /// Whether requests may wait for ever: for an answer of an origin, or for room that one which takes no writes does
+    /// not let be made.
+    pub(super) fn is_held_up(&self) -> bool {
+        self.volumes.borrow().values().any(|volume| match volume {
+            Attached::Online(volume) => {
+                volume.origin_trouble().is_some_and(|trouble| !trouble.leaves_writes())
+            }
+            Attached::Missing { .. } => false,
+        })
+    }
+
     /// A volume whose origin does not answer.
     pub(super) fn silent_volume(&self) -> Option<String> {
         let volumes = self.volumes.borrow();

@@ -17,7 +17,7 @@ use super::{Attached, Daemon, Open, Serving, Slot};
 use crate::Result;
 use crate::export::{Access, Terms};
 use crate::failure::Failure;
-use crate::host::{Doors, Host, Places, loopback};
+use crate::host::{Doors, Host, Places, all, loopback};
 use crate::members::PATIENCE;
 
 /// Time between two attempts to serve an export whose address could not be had.
@@ -237,9 +237,7 @@ impl Daemon {
         *slot.record.borrow_mut() = record;
         if let Some(open) = slot.open() {
             let serving = open.exports.borrow_mut().remove(name.volume.as_str());
-            if let Some(Serving::Live(host)) = serving {
-                host.stop().await;
-            }
+            self.stop_hosts(&open, serving.into_iter().collect()).await;
         }
         self.shelf.forget(name);
         let what = format!("volume \"{name}\" is not exported any more");
@@ -249,10 +247,20 @@ impl Daemon {
 
     /// Closes all exports of a pool; they come back with it.
     pub(super) async fn stop_exports(&self, open: &Open) {
-        for serving in open.exports.take().into_values() {
-            if let Serving::Live(host) = serving {
-                host.stop().await;
-            }
+        self.stop_hosts(open, open.exports.take().into_values().collect()).await;
+    }
+
+    /// Closes exports, all at the same time: nobody is answered by a pool that has begun to stop because another
+    /// one's client waits. Where requests are stuck at an origin, connections are cut off.
+    async fn stop_hosts(&self, open: &Open, serving: Vec<Serving>) {
+        let live = |serving| match serving {
+            Serving::Live(host) => Some(host),
+            _ => None,
+        };
+        let hosts: Vec<Host> = serving.into_iter().filter_map(live).collect();
+        let stopped = all(hosts.iter().map(Host::stop).collect());
+        if self.unless_stuck(|| open.is_held_up(), stopped).await.is_none() {
+            all(hosts.iter().map(Host::cut_off).collect()).await;
         }
     }
 

@@ -410,11 +410,11 @@ impl Daemon {
             self.settle_intents().await;
         }
         let mut is_ready = false;
+        // A change that is stuck keeps nobody from ending.
         while !self.end.is_raised() {
-            {
-                let _held = self.changing.lock().await;
-                self.look_after().await;
-            }
+            let Some(held) = self.end.cut(self.changing.lock()).await else { return };
+            self.look_after().await;
+            drop(held);
             self.shelf.send();
             if !std::mem::replace(&mut is_ready, true) {
                 self.enter(Phase::Serving);

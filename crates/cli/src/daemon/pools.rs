@@ -666,9 +666,8 @@ impl Daemon {
 
     /// Ends what a pool serves, then the pool.
     pub(super) async fn stop_pool(&self, name: &str, open: Rc<Open>) -> Result<()> {
-        // A request that is stuck at its origin keeps its connection; the pool then ends as in a crash.
-        let is_silent = || open.silent_volume().is_some();
-        self.unless_stuck(is_silent, self.stop_exports(&open)).await;
+        // With a request that is stuck at its origin the pool ends as in a crash.
+        self.stop_exports(&open).await;
         drop(open.volumes.take());
         drop((open.origins.take(), open.troubles.take()));
         for volume in open.pool.superblock().volumes {

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 
 use crate::common::daemon::{
     Daemon, VOLUME_BYTES, content, read_all, until, until_served, written,
@@ -489,6 +490,54 @@ fn a_request_that_is_stuck_at_a_server_keeps_no_daemon_from_ending() {
     daemon.stop();
 }
 
+/// Whether a client was told of an error, not of the end of its connection: it has no reason to ask again then.
+fn is_answer(error: &std::io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EIO | libc::ESHUTDOWN))
+}
+
+/// A client that asks for a block until its connection ends.
+fn asking(socket: &Path) -> JoinHandle<std::io::Error> {
+    let mut client = Client::connect(socket);
+    std::thread::spawn(move || loop {
+        if let Err(error) = client.read(1 << 20, &mut [0; 4096]) {
+            return error;
+        }
+    })
+}
+
+#[test]
+fn what_waits_for_a_stuck_request_keeps_nobody_from_ending_and_no_other_client_gets_an_error() {
+    let Some((mut daemon, kit, _)) = behind_kit("remote-stuck-change") else { return };
+    let (socket, other) = (daemon.dir.path("nbd"), daemon.dir.path("other"));
+    let disk = daemon.dir.path("well");
+    std::fs::write(&disk, content(2, VOLUME_BYTES)).unwrap();
+    daemon.tell(&["volume", "add", "fast/well", "--origin", disk.to_str().unwrap()]);
+    daemon.tell(&["export", "add", "fast/well", "--socket", other.to_str().unwrap()]);
+    until("it is served", || UnixStream::connect(&other).is_ok());
+    signal(kit.child.id(), "STOP");
+    // More clients than reactors.
+    let stuck: Vec<_> = (0..5).map(|_| asking(&socket)).collect();
+    until("it is told of", || state(&daemon) == "origin-failed");
+    let well: Vec<_> = (0..5).map(|_| asking(&other)).collect();
+    daemon.tell(&["export", "remove", "fast/vm"]);
+    for error in stuck.into_iter().map(|client| client.join().unwrap()) {
+        assert!(!is_answer(&error), "{error}");
+    }
+    daemon.tell(&["export", "add", "fast/vm", "--socket", socket.to_str().unwrap()]);
+    until_served(&daemon);
+    let stuck = asking(&socket);
+    let mut remove = daemon.command_of(&["export", "remove", "fast/vm"]);
+    let mut remove = remove.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    until("it is removed", || !daemon.tell(&["export", "list"]).contains("fast/vm"));
+    signal(daemon.pid(), "TERM");
+    until("the daemon ends", || daemon.has_ended());
+    assert!(!daemon.wait(), "as after a crash");
+    remove.wait().unwrap();
+    for error in well.into_iter().chain([stuck]).map(|client| client.join().unwrap()) {
+        assert!(!is_answer(&error), "{error}");
+    }
+}
+
 #[test]
 fn a_pool_that_cannot_be_exported_because_an_origin_is_stuck_says_so_until_the_daemon_has_ended() {
     let Some((mut daemon, kit, file)) = behind_kit("remote-export") else { return };
@@ -496,7 +545,7 @@ fn a_pool_that_cannot_be_exported_because_an_origin_is_stuck_says_so_until_the_d
     let all = written(&daemon, 2);
     // Destaging has begun, and nobody knows yet that it is stuck.
     std::thread::sleep(std::time::Duration::from_secs(2));
-    daemon.refused(&["pool", "export", "fast"], "\"vm\" does not answer", "start it when");
+    daemon.refused(&["pool", "export", "fast"], "its origin does not answer", "start it when");
     let shown = daemon.json(&["pool", "show", "fast"]);
     assert_eq!(shown["state"], "failed", "{shown}");
     assert!(shown.to_string().contains("does not answer"), "{shown}");

@@ -123,7 +123,7 @@ impl<T: Transport, E: Export, G: 'static> Connection<T, E, G> {
         self.runtime.spawn(Box::pin(Rc::clone(&self).send_replies()));
         let end = self.read_requests().await;
         self.jobs.close();
-        self.permits.drained().await;
+        self.link.drain(self.permits.drained()).await;
         self.replies.close();
         let cut_off = self.link.is_cut_off().then_some(Fault::RepliesNotTaken);
         let end = self.link.take_cause().or(cut_off).or(end);

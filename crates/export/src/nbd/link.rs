@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
+use std::pin::pin;
 use std::rc::Rc;
 
 use forebay_device::runtime::Nanos;
@@ -292,6 +293,15 @@ impl<T: Transport> Link<T> {
             self.close();
         }
         parts.clear();
+    }
+
+    /// Waits until the export has `drained`; who is cut off meanwhile is told so at once.
+    pub(crate) async fn drain(&self, drained: impl Future<Output = ()>) {
+        let mut drained = pin!(drained);
+        if self.control.abort.cut(drained.as_mut()).await.is_none() {
+            self.close();
+            drained.await;
+        }
     }
 
     /// Whether nothing more is read, because the server stops or the stream is closed.

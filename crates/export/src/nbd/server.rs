@@ -139,11 +139,17 @@ impl<E: Export> Server<E> {
 
     /// Makes every [`Server::serve`] return: no client is accepted and nothing received any more;
     /// requests that have come as a whole are finished and answered, then connections are closed.
-    /// Clients that do not take their replies are cut off after [`DRAIN_TIME_MAX`]; the export is
-    /// waited for without a limit.
+    /// Clients that do not take their replies, or that the export keeps waiting, are cut off after
+    /// [`DRAIN_TIME_MAX`]; the export is waited for without a limit.
     pub fn stop(&self) {
         self.stopping.raise();
         self.connections.for_each(|control| control.stop.raise());
+    }
+
+    /// The same, and closes all connections at once: nobody hears what the export answers from now on.
+    pub fn cut_off(&self) {
+        self.stop();
+        self.connections.for_each(|control| control.abort.raise());
     }
 
     /// Serves the clients of `listener` until [`Server::stop`]; returns when the server's
@@ -161,7 +167,7 @@ impl<E: Export> Server<E> {
         drop(listener);
         let gone = self.connections.ended.until(|| self.connections.count() == 0);
         if within(&*self.runtime, DRAIN_TIME_MAX, gone).await.is_none() {
-            self.connections.for_each(|control| control.abort.raise());
+            self.cut_off();
             self.connections.ended.until(|| self.connections.count() == 0).await;
         }
     }
