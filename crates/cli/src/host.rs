@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::task::{Poll, Waker};
 
-use forebay_device::real::net::{Listener, Socket, TcpOptions};
+use forebay_device::real::net::{Bound, Listener, Socket, SocketFile, TcpOptions};
 use forebay_device::real::reactor::Reactor;
 use forebay_device::real::signal::Signals;
 use forebay_device::runtime::{MILLISECOND, Nanos, Runtime};
@@ -17,12 +17,14 @@ use forebay_engine::ids::PoolId;
 use forebay_export::is_of_one_client;
 
 use crate::Result;
+use crate::blocking::{begin, on_thread};
 use crate::crew::Crew;
 use crate::export::Terms;
 use crate::failure::Failure;
-use crate::flag::Flag;
+use crate::flag::{Flag, race};
 use crate::front::Front;
 use crate::members::{PATIENCE, Readers};
+use crate::patience::{ANSWER_TIME_MAX, Pending, no_answer};
 
 /// Exit code after a second signal, as a shell reports an interrupted command.
 const EXIT_INTERRUPTED: i32 = 130;
@@ -95,7 +97,9 @@ impl Host {
             let runtime = Rc::clone(reactor) as Rc<dyn Runtime>;
             reactor.spawn(Box::pin(async move {
                 closing.cut(deal(&*runtime, &listener, &fronts)).await;
-                drop(listener);
+                if let Some(file) = listener.close() {
+                    remove(&*runtime, file).await;
+                }
                 flag.raise();
             }));
         }
@@ -121,6 +125,25 @@ impl Host {
     pub(crate) fn clients(&self) -> usize {
         self.fronts.list.iter().map(Front::live_count).sum()
     }
+}
+
+/// Removes a socket's file. Nobody waits long for a file system that does not answer.
+async fn remove(runtime: &dyn Runtime, file: SocketFile) {
+    if let Ok(removed) = begin(move || drop(file)) {
+        let _ = race(removed.wait(), runtime.sleep(ANSWER_TIME_MAX)).await;
+    }
+}
+
+/// Makes a socket at a path whose file system may not answer.
+async fn bind(
+    reactor: &Rc<Reactor>,
+    binding: &Pending<std::io::Result<Bound>>,
+    socket: &Path,
+) -> std::io::Result<Bound> {
+    let at = socket.to_owned();
+    let call = || async move { on_thread(move || Bound::at(&at)).await? };
+    let bound = binding.ask(reactor, socket, call, std::future::pending()).await;
+    bound.unwrap_or_else(|| Err(ErrorKind::TimedOut.into()))
 }
 
 /// Waits for all of `futures` at the same time.
@@ -191,31 +214,34 @@ impl Doors {
         name: &str,
         places: &Places<'_>,
     ) -> Result<Doors> {
-        Doors::open_within(reactor, name, places, PATIENCE).await
+        Doors::open_within(reactor, &Pending::default(), name, places, PATIENCE).await
     }
 
-    /// The same; an address in use is tried again for as long as `patience` says.
+    /// The same; an address in use is tried again for as long as `patience` says, and a socket whose file system
+    /// does not answer stays in `binding`.
     ///
     /// # Errors
     /// If an address cannot be listened on.
     pub(crate) async fn open_within(
         reactor: &Rc<Reactor>,
+        binding: &Pending<std::io::Result<Bound>>,
         name: &str,
         places: &Places<'_>,
         patience: Nanos,
     ) -> Result<Doors> {
         let mut doors = Doors::default();
         if let Some(socket) = places.socket {
-            let unix = when_free(reactor, patience, || Listener::unix(reactor, socket)).await;
-            let unix = unix.map_err(|error| {
-                Failure::system(format!("listen on {}", socket.display()), &error)
-                    .hint("choose another place with --socket; a path has at most 107 bytes")
+            let bound = when_free(reactor, patience, async || bind(reactor, binding, socket).await);
+            let bound = bound.await.map_err(|error| match error.kind() {
+                ErrorKind::TimedOut => no_answer(socket.display()),
+                _ => Failure::system(format!("listen on {}", socket.display()), &error)
+                    .hint("choose another place with --socket; a path has at most 107 bytes"),
             })?;
-            doors.add(name, places, unix);
+            doors.add(name, places, Listener::of_bound(reactor, bound));
         }
         if let Some(address) = places.address {
             let options = TcpOptions { allow_remote: places.is_remote };
-            let listen = || Listener::tcp(reactor, &address, options);
+            let listen = async || Listener::tcp(reactor, &address, options);
             let tcp = when_free(reactor, patience, listen).await.map_err(|error| {
                 Failure::system(format!("listen on {address}"), &error)
                     .hint("choose another --port; 0 takes a free one")
@@ -255,12 +281,12 @@ impl Doors {
 pub(crate) async fn when_free<T>(
     reactor: &Rc<Reactor>,
     patience: Nanos,
-    take: impl Fn() -> std::io::Result<T>,
+    take: impl AsyncFn() -> std::io::Result<T>,
 ) -> std::io::Result<T> {
     let until = reactor.now().saturating_add(patience);
     let runtime: &dyn Runtime = &**reactor;
     loop {
-        match take() {
+        match take().await {
             Err(error) if error.kind() == ErrorKind::AddrInUse && reactor.now() < until => {
                 let _ = runtime.sleep(ACCEPT_PAUSE).await;
             }

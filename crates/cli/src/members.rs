@@ -22,7 +22,7 @@ use crate::crew::Crew;
 use crate::failure::Failure;
 use crate::front::set_reader;
 use crate::notes::Notes;
-use crate::patience::Pending;
+use crate::patience::{Pending, no_answer};
 use crate::text::{self, tell};
 use crate::witness::FileWitness;
 
@@ -130,11 +130,8 @@ impl Members {
             };
             let call = || open_member(Rc::clone(reactor), path.clone(), look);
             let never = std::future::pending();
-            let found = pending.ask(reactor, path, call, never).await.unwrap_or_else(|| {
-                Err(Failure::new(format!("{} does not answer", path.display()))
-                    .hint("see `dmesg` for the device, or `mount` for its file system"))
-            });
-            members.members.push(Some(found?));
+            let found = pending.ask(reactor, path, call, never).await;
+            members.members.push(Some(found.ok_or_else(|| no_answer(path.display()))??));
         }
         Ok(members)
     }
@@ -200,6 +197,11 @@ impl Members {
     /// The open device at a path.
     pub(crate) fn file(&self, path: &Path) -> Option<Rc<FileDevice>> {
         self.at(path).map(|(_, member)| Rc::clone(&member.file))
+    }
+
+    /// Which device the one at a path was when it was opened.
+    pub(crate) fn identity(&self, path: &Path) -> Option<Identity> {
+        self.at(path).map(|(_, member)| member.identity)
     }
 
     /// Lets go of one that has left the pool, on all reactors; the others keep their numbers.

@@ -17,6 +17,7 @@ use forebay_device::real::reactor::Reactor;
 use forebay_device::runtime::{Nanos, Runtime, SECOND};
 
 use crate::blocking::{Answer, begin};
+use crate::failure::Failure;
 use crate::flag::{Flag, race};
 
 /// How long a device may take to answer before its caller turns to something else: what sleeps
@@ -26,6 +27,12 @@ pub(crate) const ANSWER_TIME_MAX: Nanos = 5 * SECOND;
 /// How long a file of ours may take to be stored: a busy disk flushes within it, and Linux gives a
 /// request to a disk as long before it takes that for dead.
 const STORE_TIME_MAX: Nanos = 30 * SECOND;
+
+/// Says that a path does not answer.
+pub(crate) fn no_answer(path: impl std::fmt::Display) -> Failure {
+    Failure::new(format!("{path} does not answer"))
+        .hint("see `dmesg` for the device, or `mount` for its file system")
+}
 
 /// What a call will have brought.
 struct Soon<T> {

@@ -82,7 +82,8 @@ impl Daemon {
     /// Opens what is to become a cache device of a pool, for ourselves alone; a spare of that pool is already.
     pub(super) async fn open_new(&self, slot: &Slot, open: &Open, path: &Path) -> Result<Members> {
         check_absolute(path)?;
-        let members = match open.spares.at(path) {
+        let own = self.identity_at(path).await?;
+        let members = match own.and_then(|own| open.spares.ready_of(own)) {
             Some((_, members)) => members,
             None => {
                 let others = slot.devices(open);
@@ -133,7 +134,8 @@ impl Daemon {
         lost: Option<DeviceId>,
     ) -> Result<()> {
         let (slot, open) = self.open(pool.as_str())?;
-        let (device, spare) = (joining.only(), open.spares.at(path));
+        let device = joining.only();
+        let spare = joining.identities().into_iter().find_map(|own| open.spares.ready_of(own));
         // Before a superblock names it: a start must look for it where it is.
         let before = slot.record.borrow().clone();
         let mut record = before.clone();

@@ -109,7 +109,8 @@ impl Daemon {
             return Ok((doors, false));
         }
         let volume = name.volume.as_str();
-        Ok((Doors::open_within(&self.reactor, volume, places, patience).await?, true))
+        let (reactor, binding) = (&self.reactor, &self.binding);
+        Ok((Doors::open_within(reactor, binding, volume, places, patience).await?, true))
     }
 
     /// Refuses an export that could not be served: its door is opened, and closed at once. A socket that nobody answers on

@@ -57,6 +57,7 @@ use forebay_control::api::VolumeState;
 use forebay_control::server::Server;
 use forebay_control::socket::ControlSocket;
 use forebay_device::post::post;
+use forebay_device::real::net::Bound;
 use forebay_device::real::passed::Passed;
 use forebay_device::real::reactor::{self, Reactor};
 use forebay_device::runtime::{Nanos, Runtime, SECOND};
@@ -252,6 +253,10 @@ struct Daemon {
     members: Pending<Result<Member>>,
     /// The same of looks where they are.
     placing: Pending<self::places::Look>,
+    /// The same of sockets of exports that are being made.
+    binding: Pending<std::io::Result<Bound>>,
+    /// What else has not answered, by what was asked; each tells whether its thread has returned.
+    silent: RefCell<BTreeMap<String, Box<dyn Fn() -> bool>>>,
     /// Where scans are stuck; each tells whether its thread has returned.
     stuck: RefCell<BTreeMap<Place, Box<dyn Fn() -> bool>>>,
     slots: RefCell<BTreeMap<String, Rc<Slot>>>,
@@ -290,7 +295,7 @@ async fn open_socket(
     if let Some(folder) = path.parent() {
         make_dir(folder)?;
     }
-    let open = || match shelf.control(path)? {
+    let open = async || match shelf.control(path)? {
         Some(passed) => Ok(passed),
         None => {
             let mut socket = ControlSocket::open(path, mode)?;
@@ -333,6 +338,8 @@ async fn serve(
         opening: Pending::default(),
         members: Pending::default(),
         placing: Pending::default(),
+        binding: Pending::default(),
+        silent: RefCell::default(),
         stuck: RefCell::default(),
         slots: RefCell::default(),
         journal: Journal::new(reactor),

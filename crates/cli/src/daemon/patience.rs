@@ -10,15 +10,17 @@ use forebay_device::real::open::{OpenError, open};
 use forebay_device::real::reactor::Reactor;
 use forebay_device::runtime::{MILLISECOND, Nanos, Runtime};
 use forebay_engine::read_superblock;
+use forebay_export::nbd::client::Place;
 
 use super::Daemon;
+use super::volumes::{OwnExport, refuse_own};
 use crate::Result;
 use crate::blocking::{begin, on_thread};
 use crate::failure::Failure;
 use crate::flag::race;
 use crate::members::Identity;
 use crate::origin::{self, Origin};
-use crate::patience::ANSWER_TIME_MAX;
+use crate::patience::{ANSWER_TIME_MAX, no_answer};
 use crate::remote;
 
 /// How often a device in use is tried again: a claim that ends by itself ends in milliseconds.
@@ -29,6 +31,13 @@ pub(super) type Found = Result<std::result::Result<Origin, OpenError>>;
 
 fn no_thread(error: &std::io::Error) -> Failure {
     Failure::system("start a thread", error)
+}
+
+async fn open_export(reactor: &Rc<Reactor>, place: Place, own: Vec<OwnExport>) -> Result<Origin> {
+    let at = place.clone();
+    let looked = on_thread(move || refuse_own(&at, &own)).await;
+    looked.map_err(|error| no_thread(&error))??;
+    Ok(Origin::Nbd(remote::open(reactor, &place).await?))
 }
 
 async fn open_file(reactor: &Rc<Reactor>, at: PathBuf, caches: Vec<Identity>) -> Found {
@@ -65,14 +74,12 @@ impl Daemon {
     /// nobody waits behind it.
     async fn open_patiently(&self, path: &Path) -> Found {
         let place = path.to_str().map_or(Ok(None), remote::place)?;
-        if let Some(place) = &place {
-            self.refuse_own(place)?;
-        }
-        let (caches, reactor) = (self.identities(), Rc::clone(&self.reactor));
+        let (caches, own) = (self.identities(), self.own_exports());
+        let reactor = Rc::clone(&self.reactor);
         let owned = path.to_owned();
         let call = move || async move {
             let opened = match place {
-                Some(place) => Ok(Origin::Nbd(remote::open(&reactor, &place).await?)),
+                Some(place) => Ok(open_export(&reactor, place, own).await?),
                 None => open_file(&reactor, owned.clone(), caches).await?,
             };
             let Ok(origin) = opened else { return Ok(opened) };
@@ -95,17 +102,29 @@ impl Daemon {
     /// Runs `call`, which blocks and asks `path`, on a thread.
     ///
     /// # Errors
-    /// If there is no answer in time; the call goes on by itself then.
+    /// If there is no answer in time: the call goes on by itself then, and until it returns the path is not asked
+    /// again.
     pub(super) async fn patiently<T: Send + 'static>(
         &self,
         path: impl std::fmt::Display,
         call: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T> {
+        let name = path.to_string();
+        self.silent.borrow_mut().retain(|_, has_returned| !has_returned());
+        if self.silent.borrow().contains_key(&name) {
+            return Err(no_answer(path));
+        }
         let answer = begin(call).map_err(|error| no_thread(&error))?;
         let over = race(self.runtime().sleep(ANSWER_TIME_MAX), self.end.wait());
         race(answer.wait(), over).await.map_err(|_| {
-            Failure::new(format!("{path} does not answer"))
-                .hint("see `dmesg` for the device, or `mount` for its file system")
+            self.silent.borrow_mut().insert(name, answer.watch());
+            no_answer(path)
         })
+    }
+
+    /// Which device is at a path that somebody has named.
+    pub(super) async fn identity_at(&self, path: &Path) -> Result<Option<Identity>> {
+        let at = path.to_owned();
+        self.patiently(path.display(), move || Identity::of(&at)).await
     }
 }

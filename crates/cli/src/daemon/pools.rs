@@ -385,6 +385,7 @@ impl Daemon {
     /// Opens what can be opened now, and looks for what is missing.
     pub(super) async fn look_after(self: &Rc<Self>) {
         self.members.forget_brought();
+        self.binding.forget_brought();
         let slots: Vec<_> = self
             .slots
             .borrow()

@@ -26,7 +26,7 @@ use super::volumes::cancelled;
 use super::{Daemon, Open, Slot};
 use crate::Result;
 use crate::failure::Failure;
-use crate::members::{Identity, Members, PATIENCE};
+use crate::members::{Members, PATIENCE};
 use crate::text;
 
 /// How often it is looked whether a loss is made good.
@@ -120,9 +120,10 @@ impl Daemon {
     /// What the new device is, once all that can be refused has been.
     async fn new_device(&self, name: &Name, old: &Old, new: &Path) -> Result<Members> {
         let (slot, open) = self.open(name.as_str())?;
+        let own = open.members.borrow().identity(&old.device.path);
         let is_same =
-            Identity::of(new).is_some_and(|own| Identity::of(&old.device.path) == Some(own));
-        if old.is_there && (is_same || new == old.device.path) {
+            new == old.device.path || own.is_some() && self.identity_at(new).await? == own;
+        if old.is_there && is_same {
             let what = format!("{} cannot take its own place", new.display());
             return Err(Failure::new(what).hint("name the new cache device second"));
         }

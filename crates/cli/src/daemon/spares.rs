@@ -84,9 +84,8 @@ impl Spares {
         slot.record.borrow().spares.keys().any(missing)
     }
 
-    /// The one that is at a path, whatever the path is called; its identity, and the device.
-    pub(super) fn at(&self, path: &Path) -> Option<(String, Members)> {
-        let wanted = Identity::of(path)?;
+    /// The one that is this device, whatever its path is called; its identity as a spare, and the device.
+    pub(super) fn ready_of(&self, wanted: Identity) -> Option<(String, Members)> {
         self.ready().into_iter().find(|(_, members)| members.identities().contains(&wanted))
     }
 

@@ -114,7 +114,7 @@ impl StateDir {
         })?;
         let failed = |error| Failure::system(format!("lock {}", path.display()), &error);
         let lock = File::open(path).map_err(failed)?;
-        let locked = when_free(reactor, PATIENCE, || match lock.try_lock() {
+        let locked = when_free(reactor, PATIENCE, async || match lock.try_lock() {
             Ok(()) => Ok(()),
             Err(TryLockError::WouldBlock) => Err(ErrorKind::AddrInUse.into()),
             Err(TryLockError::Error(error)) => Err(error),

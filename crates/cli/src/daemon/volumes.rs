@@ -287,6 +287,17 @@ fn refuse_lost(name: &VolumeName, volume: &Volume) -> Result<()> {
     }
 }
 
+/// A volume that is exported, and where.
+pub(super) type OwnExport = (VolumeName, api::Place);
+
+/// Refuses an export of this very daemon: its requests would wait for each other. Blocks.
+pub(super) fn refuse_own(place: &NbdPlace, own: &[OwnExport]) -> Result<()> {
+    let Some((name, _)) = own.iter().find(|(_, at)| is_at(at, &place.host)) else { return Ok(()) };
+    let what = format!("{place} is an export of this daemon, that of \"{name}\"");
+    Err(Failure::new(what)
+        .hint("an origin is the slow disk with your data: give the volume another one"))
+}
+
 /// Whether an export's clients connect where an origin's server is, as far as that can be told without
 /// asking anybody.
 fn is_at(own: &api::Place, host: &Host) -> bool {
@@ -431,21 +442,16 @@ impl Daemon {
         }
     }
 
-    /// Refuses an export of this very daemon: its requests would wait for each other.
-    pub(super) fn refuse_own(&self, place: &NbdPlace) -> Result<()> {
+    /// All that is exported, for [`refuse_own`].
+    pub(super) fn own_exports(&self) -> Vec<OwnExport> {
         let slots = self.slots.borrow();
-        for slot in slots.values() {
+        let exports = slots.values().flat_map(|slot| {
             let record = slot.record.borrow();
-            let own = record.exports.iter().find(|export| is_at(&export.place, &place.host));
-            if let Some(export) = own {
-                let name = format!("{}/{}", record.name, export.volume);
-                let what = format!("{place} is an export of this daemon, that of \"{name}\"");
-                return Err(Failure::new(what).hint(
-                    "an origin is the slow disk with your data: give the volume another one",
-                ));
-            }
-        }
-        Ok(())
+            let exports = record.exports.clone().into_iter();
+            let pool = record.name.clone();
+            exports.map(move |it| (VolumeName { pool: pool.clone(), volume: it.volume }, it.place))
+        });
+        exports.collect()
     }
 
     /// Refuses an origin that is a volume's already: who uses it then is this very daemon.

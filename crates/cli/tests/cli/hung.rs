@@ -1,13 +1,13 @@
 //! Devices that do not answer: everything else goes on, and the daemon ends when it is asked to.
 
 use std::io::{BufRead, BufReader};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use crate::common::daemon::{Daemon, VOLUME_BYTES, content, read_all, served, until, until_served};
 use crate::common::held::HeldOrigin;
-use crate::common::{Client, have, run, signal};
+use crate::common::{Client, have, run, signal, stderr};
 
 /// Writes of an origin that hang at a time: the deepest that destaging goes.
 const WRITES_HELD: u64 = 512;
@@ -15,20 +15,34 @@ const WRITES_HELD: u64 = 512;
 /// A file that its file system's process shows; while that is stopped, opening the file hangs.
 struct Fuse {
     child: Child,
+    /// Where the file system is: the file itself, or the directory that the file alone is in.
+    mount: PathBuf,
     file: PathBuf,
 }
 
 impl Fuse {
     fn open(daemon: &Daemon) -> Option<Fuse> {
+        let file = daemon.dir.path("fuse");
+        std::fs::write(&file, b"").unwrap();
+        Fuse::mount(&file, &file)
+    }
+
+    /// While it is stopped, even looking for another name beside the file hangs.
+    fn folder(daemon: &Daemon) -> Option<Fuse> {
+        let folder = daemon.dir.path("fuse");
+        std::fs::create_dir(&folder).unwrap();
+        Fuse::mount(&folder, &folder.join("nbd"))
+    }
+
+    fn mount(mount: &Path, file: &Path) -> Option<Fuse> {
         if !have("nbdfuse") || !have("nbdkit") {
             return None;
         }
-        let file = daemon.dir.path("fuse");
-        std::fs::write(&file, b"").unwrap();
         let mut command = Command::new("nbdfuse");
-        command.arg(&file).args(["[", "nbdkit", "--exit-with-parent", "memory", "32M", "]"]);
+        command.arg(mount).args(["[", "nbdkit", "--exit-with-parent", "memory", "32M", "]"]);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        let mut fuse = Fuse { child: command.spawn().unwrap(), file };
+        let child = command.spawn().unwrap();
+        let mut fuse = Fuse { child, mount: mount.to_owned(), file: file.to_owned() };
         for _ in 0..400 {
             let meta = std::fs::metadata(&fuse.file);
             if meta.is_ok_and(|meta| meta.len() == VOLUME_BYTES as u64) {
@@ -47,9 +61,9 @@ impl Fuse {
 impl Drop for Fuse {
     fn drop(&mut self) {
         signal(self.child.id(), "CONT");
-        let file = self.file.to_str().unwrap();
+        let mount = self.mount.to_str().unwrap();
         for command in ["umount", "fusermount3 -u", "fusermount -u"] {
-            let script = format!("{command} '{file}' 2>/dev/null");
+            let script = format!("{command} '{mount}' 2>/dev/null");
             if run(Command::new("sh").args(["-c", &script])).status.success() {
                 break;
             }
@@ -67,6 +81,89 @@ fn calls(daemon: &Daemon) -> usize {
     let names =
         tasks.filter_map(|task| std::fs::read_to_string(task.unwrap().path().join("comm")).ok());
     names.filter(|name| name.trim() == "files").count()
+}
+
+fn until_others_are_answered(daemon: &Daemon) {
+    let mut other = daemon.command_of(&["status"]).stdout(Stdio::null()).spawn().unwrap();
+    until("others are answered", || other.try_wait().unwrap().is_some_and(|end| end.success()));
+}
+
+/// A command that asks for what does not answer: it is refused after a while, and others are not held up.
+fn refused_in_the_end(daemon: &Daemon, arguments: &[&str]) {
+    let mut command = daemon.command_of(arguments);
+    let mut command = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut has_ended = false;
+    while !has_ended {
+        has_ended = command.try_wait().unwrap().is_some();
+        until_others_are_answered(daemon);
+    }
+    let text = stderr(&command.wait_with_output().unwrap());
+    assert!(text.contains("does not answer") && text.contains("dmesg"), "{arguments:?}: {text}");
+}
+
+#[test]
+fn a_path_that_does_not_answer_is_refused_and_holds_nobody_up() {
+    let mut daemon = served("hung-path");
+    let Some(fuse) = Fuse::folder(&daemon) else { return };
+    let origin = daemon.dir.sparse("origin-2", VOLUME_BYTES as u64);
+    daemon.tell(&["volume", "add", "fast/more", "--origin", origin.to_str().unwrap()]);
+    let (ssd, path) = (daemon.dir.path("ssd-0"), fuse.file.with_file_name("other"));
+    let (ssd, path) = (ssd.to_str().unwrap(), path.to_str().unwrap());
+    let uri = format!("nbd+unix:///?socket={path}");
+    let commands = [
+        &["pool", "device", "add", "fast", path][..],
+        &["pool", "device", "replace", "fast", ssd, path, "--yes"],
+        &["export", "add", "fast/more", "--socket", path],
+        &["volume", "add", "fast/remote", "--origin", &uri],
+    ];
+    signal(fuse.child.id(), "STOP");
+    for command in commands {
+        refused_in_the_end(&daemon, &[command, &["--dry-run"]].concat());
+        refused_in_the_end(&daemon, command);
+    }
+    until("one call hangs of each kind, not one of each command", || calls(&daemon) == 3);
+    signal(fuse.child.id(), "CONT");
+    until("they return", || calls(&daemon) == 0);
+    daemon.stop();
+}
+
+#[test]
+fn an_export_at_a_place_that_does_not_answer_holds_nobody_up() {
+    let mut daemon = served("hung-export");
+    let Some(fuse) = Fuse::folder(&daemon) else { return };
+    let (folder, link) = (daemon.dir.path("folder"), daemon.dir.path("link"));
+    std::fs::create_dir(&folder).unwrap();
+    std::os::unix::fs::symlink(&folder, &link).unwrap();
+    let origin = daemon.dir.sparse("origin-2", VOLUME_BYTES as u64);
+    daemon.tell(&["volume", "add", "fast/more", "--origin", origin.to_str().unwrap()]);
+    let socket = link.join("nbd-2");
+    daemon.tell(&["export", "add", "fast/more", "--socket", socket.to_str().unwrap()]);
+    daemon.stop();
+    std::fs::remove_file(&link).unwrap();
+    std::os::unix::fs::symlink(&fuse.mount, &link).unwrap();
+    signal(fuse.child.id(), "STOP");
+    daemon.spawn();
+    until("it listens", || daemon.dir.path("nbd").exists());
+    until_others_are_answered(&daemon);
+    until_served(&daemon);
+    until("it is said", || daemon.tell(&["export", "list"]).contains("does not answer"));
+    assert_eq!(calls(&daemon), 1);
+    // It ends, although the call has not returned.
+    daemon.stop();
+    std::fs::remove_file(&link).unwrap();
+    std::os::unix::fs::symlink(&folder, &link).unwrap();
+    daemon.start();
+    // One that has died since it listens there is closed all the same.
+    until("it listens", || socket.exists());
+    std::fs::remove_file(&link).unwrap();
+    std::os::unix::fs::symlink(&fuse.mount, &link).unwrap();
+    let mut remove = daemon.command_of(&["export", "remove", "fast/more"]);
+    let mut remove = remove.stdout(Stdio::null()).spawn().unwrap();
+    until("its place is looked at", || calls(&daemon) == 1);
+    until_others_are_answered(&daemon);
+    until("it is no more", || remove.try_wait().unwrap().is_some());
+    daemon.stop();
+    signal(fuse.child.id(), "CONT");
 }
 
 #[test]

@@ -59,8 +59,9 @@ impl fmt::Display for Peer {
     }
 }
 
-/// The socket file of a listener, removed with it if it is still the same file.
-struct SocketFile {
+/// The socket file of a listener, removed with it if it is still the same file. That blocks for as long as the file
+/// system does.
+pub struct SocketFile {
     path: PathBuf,
     inode: (u64, u64),
     /// Whether somebody else keeps the socket, so that it goes on without this listener.
@@ -77,6 +78,29 @@ impl Drop for SocketFile {
         if ours {
             let _ = std::fs::remove_file(&self.path);
         }
+    }
+}
+
+/// A Unix socket that listens, and that no reactor has yet; may be sent to another thread. Its file is removed
+/// with it.
+pub struct Bound {
+    socket: UnixListener,
+    file: SocketFile,
+}
+
+impl Bound {
+    /// Listens on a Unix socket at `path`. A socket file that nobody answers on is replaced. Blocks for as long
+    /// as the file system does.
+    ///
+    /// # Errors
+    /// `AddrInUse` when another process answers there or the file is not a socket; else what the
+    /// system says.
+    pub fn at(path: &Path) -> io::Result<Bound> {
+        remove_stale(path)?;
+        let socket = UnixListener::bind(path)?;
+        let meta = std::fs::symlink_metadata(path)?;
+        let (inode, stays) = ((meta.dev(), meta.ino()), Cell::new(false));
+        Ok(Bound { socket, file: SocketFile { path: path.to_owned(), inode, stays } })
     }
 }
 
@@ -110,19 +134,17 @@ impl Listener {
         Ok(Listener::new(reactor, socket.into(), Some(address), None))
     }
 
-    /// Listens on a Unix socket at `path`. A socket file that nobody answers on is replaced;
-    /// the file is removed when the listener is dropped.
+    /// Listens on a Unix socket at `path`, whose file is removed when the listener is dropped. See [`Bound::at`].
     ///
     /// # Errors
-    /// `AddrInUse` when another process answers there or the file is not a socket; else what the
-    /// system says.
+    /// As there.
     pub fn unix(reactor: &Rc<Reactor>, path: &Path) -> io::Result<Listener> {
-        remove_stale(path)?;
-        let socket = UnixListener::bind(path)?;
-        let meta = std::fs::symlink_metadata(path)?;
-        let (inode, stays) = ((meta.dev(), meta.ino()), Cell::new(false));
-        let file = SocketFile { path: path.to_owned(), inode, stays };
-        Ok(Listener::new(reactor, socket.into(), None, Some(file)))
+        Ok(Listener::of_bound(reactor, Bound::at(path)?))
+    }
+
+    /// Goes on with a Unix socket that was made elsewhere.
+    pub fn of_bound(reactor: &Rc<Reactor>, bound: Bound) -> Listener {
+        Listener::new(reactor, bound.socket.into(), None, Some(bound.file))
     }
 
     /// Goes on with a Unix socket that listens already; its file stays.
@@ -172,6 +194,11 @@ impl Listener {
             address,
             file,
         }
+    }
+
+    /// Takes no clients any more. What is left to do is to drop its file, which may block.
+    pub fn close(mut self) -> Option<SocketFile> {
+        self.file.take()
     }
 
     /// The TCP address with its real port; `None` for a Unix socket.
