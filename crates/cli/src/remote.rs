@@ -3,12 +3,13 @@
 use std::io;
 use std::net::{TcpStream, ToSocketAddrs};
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
 use forebay_control::error::Code;
 use forebay_device::Runtime;
-use forebay_device::real::net::Stream;
+use forebay_device::real::net::{Stream, connect_at_once};
 use forebay_device::real::reactor::Reactor;
 use forebay_device::runtime::{MILLISECOND, Nanos};
 use forebay_export::nbd::client::{Dial, Host, Place, PlaceError, Remote, RemoteError};
@@ -16,6 +17,7 @@ use forebay_export::nbd::client::{Dial, Host, Place, PlaceError, Remote, RemoteE
 use crate::Result;
 use crate::blocking::on_thread;
 use crate::failure::Failure;
+use crate::patience::Lane;
 
 /// How long one address of a name may take to answer: with the second one, what all of a connection
 /// may take.
@@ -31,6 +33,8 @@ pub(crate) type Nbd = Remote<Dialer>;
 pub(crate) struct Dialer {
     reactor: Rc<Reactor>,
     host: Host,
+    /// For a path: one on a file system that does not answer takes one thread, however often it is tried.
+    lane: Lane,
 }
 
 fn connect_tcp(name: &str, port: u16) -> io::Result<TcpStream> {
@@ -44,6 +48,14 @@ fn connect_tcp(name: &str, port: u16) -> io::Result<TcpStream> {
     result
 }
 
+/// A server that takes no connections is as one that is not there: who waits for room in its queue may wait for ever.
+fn connect_unix(path: &Path) -> io::Result<UnixStream> {
+    connect_at_once(path).map_err(|error| match error.kind() {
+        io::ErrorKind::WouldBlock => io::Error::other("it takes no more connections"),
+        _ => error,
+    })
+}
+
 impl Dial for Dialer {
     type Stream = Stream;
 
@@ -54,7 +66,7 @@ impl Dial for Dialer {
                 Stream::from_tcp(&self.reactor, socket)
             }
             Host::Unix(path) => {
-                let socket = on_thread(move || UnixStream::connect(path)).await??;
+                let socket = self.lane.run(move || connect_unix(&path)).await?;
                 Stream::from_unix(&self.reactor, socket)
             }
         }
@@ -83,7 +95,8 @@ pub(crate) fn place(origin: &str) -> Result<Option<Place>> {
 pub(crate) async fn open(reactor: &Rc<Reactor>, place: &Place) -> Result<Rc<Nbd>> {
     let until = reactor.now().saturating_add(AT_ONCE);
     let runtime = Rc::clone(reactor) as Rc<dyn Runtime>;
-    let dialer = Dialer { reactor: Rc::clone(reactor), host: place.host.clone() };
+    let (host, lane) = (place.host.clone(), Lane::new(reactor));
+    let dialer = Dialer { reactor: Rc::clone(reactor), host, lane };
     Remote::open(&runtime, dialer, &place.export).await.map(Rc::new).map_err(|error| {
         let code = match error {
             RemoteError::Unreachable(_) | RemoteError::Closed if reactor.now() < until => {

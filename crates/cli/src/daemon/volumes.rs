@@ -292,20 +292,24 @@ pub(super) type OwnExport = (VolumeName, api::Place);
 
 /// Refuses an export of this very daemon: its requests would wait for each other. Blocks.
 pub(super) fn refuse_own(place: &NbdPlace, own: &[OwnExport]) -> Result<()> {
-    let Some((name, _)) = own.iter().find(|(_, at)| is_at(at, &place.host)) else { return Ok(()) };
+    // Also where nothing is exported: what hangs at a path is to hang here, for there is one such call for a path.
+    let server = match &place.host {
+        Host::Unix(path) => path.canonicalize().ok(),
+        Host::Tcp(..) => None,
+    };
+    let is_own = |at: &api::Place| is_at(at, &place.host, server.as_deref());
+    let Some((name, _)) = own.iter().find(|(_, at)| is_own(at)) else { return Ok(()) };
     let what = format!("{place} is an export of this daemon, that of \"{name}\"");
     Err(Failure::new(what)
         .hint("an origin is the slow disk with your data: give the volume another one"))
 }
 
 /// Whether an export's clients connect where an origin's server is, as far as that can be told without
-/// asking anybody.
-fn is_at(own: &api::Place, host: &Host) -> bool {
-    let same_file = |a: &Path, b: &Path| {
-        a.canonicalize().ok().is_some_and(|a| b.canonicalize().is_ok_and(|b| a == b))
-    };
+/// asking anybody; `server` is its path without symbolic links.
+fn is_at(own: &api::Place, host: &Host, server: Option<&Path>) -> bool {
+    let is_server = |own: &Path| server.is_some() && own.canonicalize().ok().as_deref() == server;
     match (own, host) {
-        (api::Place::Socket(own), Host::Unix(path)) => own == path || same_file(own, path),
+        (api::Place::Socket(own), Host::Unix(path)) => own == path || is_server(own),
         (api::Place::Port(own), Host::Tcp(name, port)) => own == port && is_this_machine(name),
         (api::Place::Address(own), Host::Tcp(name, port)) => {
             let is_same = name.parse() == Ok(own.ip());

@@ -9,6 +9,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketType};
+
 use crate::common::daemon::{
     Daemon, VOLUME_BYTES, content, read_all, until, until_served, written,
 };
@@ -342,6 +344,36 @@ fn stranger(socket: &Path) {
         for stream in listener.incoming() {
             let _ = stream.unwrap().write_all(b"220 mail.example.org ESMTP, how do you do\r\n");
         }
+    });
+}
+
+/// Sockets and other descriptors that a daemon has, and its threads.
+fn held(daemon: &Daemon) -> (usize, usize) {
+    let count =
+        |of: &str| std::fs::read_dir(format!("/proc/{}/{of}", daemon.pid())).unwrap().count();
+    (count("fd"), count("task"))
+}
+
+#[test]
+fn a_server_that_takes_no_connections_costs_nothing_however_often_it_is_tried() {
+    let daemon = pooled("remote-full");
+    let path = daemon.dir.path("full");
+    let flags = rustix::net::SocketFlags::CLOEXEC;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None);
+    let socket = socket.unwrap();
+    rustix::net::bind(&socket, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+    rustix::net::listen(&socket, 0).unwrap();
+    // The only one that there is room for.
+    let _first = UnixStream::connect(&path).unwrap();
+    let uri = format!("nbd+unix:///?socket={}", path.display());
+    let before = held(&daemon);
+    for _ in 0..3 {
+        let add = ["volume", "add", "fast/other", "--origin", &uri];
+        daemon.refused(&add, "it takes no more connections", "start the server");
+    }
+    until("nothing is left of the attempts", || {
+        let now = held(&daemon);
+        now.0 <= before.0 && now.1 <= before.1
     });
 }
 

@@ -263,8 +263,11 @@ fn remove_stale(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Connects without waiting: a listener whose queue is full is alive, too.
-fn connect_at_once(path: &Path) -> io::Result<()> {
+/// Connects to a Unix socket without waiting for room in its queue. Looking for the path may block.
+///
+/// # Errors
+/// `WouldBlock` if a listener is there and its queue is full; else what the system says.
+pub fn connect_at_once(path: &Path) -> io::Result<UnixStream> {
     let bytes = path.as_os_str().as_bytes();
     // SAFETY: an address is plain bytes; zeroes are a valid value.
     let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
@@ -286,7 +289,7 @@ fn connect_at_once(path: &Path) -> io::Result<()> {
     let len = size_of::<libc::sockaddr_un>() as libc::socklen_t;
     // SAFETY: `address` is `len` bytes long and outlives the call.
     let result = unsafe { libc::connect(socket.as_raw_fd(), (&raw const address).cast(), len) };
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    if result == 0 { Ok(socket.into()) } else { Err(io::Error::last_os_error()) }
 }
 
 fn to_std(error: IoError) -> io::Error {
