@@ -18,6 +18,9 @@ use forebay_export::nbd::limits::SHARE_CONNECTION_BYTES_MAX;
 /// requests of clients that do nothing out of the ordinary.
 const KEPT_PART: u64 = 8;
 
+/// The most that one setting may say of memory, in bytes: more than any machine has. Sums of such values are numbers.
+pub(crate) const MEMORY_BYTES_MAX: u64 = 1 << 50;
+
 /// Bytes for so much of the cache, in MiB, which no pool has too many of to be multiplied.
 fn per_gib(bytes_per_gib: u64, cache_bytes: u64) -> u64 {
     ((cache_bytes >> 20) * bytes_per_gib) >> 10
@@ -54,6 +57,11 @@ impl Index {
 /// What a pool of so many bytes remembers of what is asked for, if its volumes count no accesses.
 pub(crate) fn policy_bytes(cache_bytes: u64) -> u64 {
     per_gib(POLICY_BYTES_PER_GIB, cache_bytes)
+}
+
+/// What is promised together. A pool may have been made with a bound that no sum can hold.
+pub(crate) fn sum(parts: &[u64]) -> u64 {
+    parts.iter().fold(0, |sum, part| sum.saturating_add(*part))
 }
 
 /// What a machine of so much memory can promise to all of its pools.

@@ -93,7 +93,7 @@ pub struct CreatePool {
     /// Size of the tier in RAM in front of them, a multiple of 2 MiB; without it there is none.
     #[serde(default)]
     pub ram_bytes: u64,
-    /// The most memory that the index takes, 4 MiB at the least; without it 1.6 MiB for each GiB of cache.
+    /// The most memory that the index takes, 4 MiB at the least and 1 PiB at the most; without it 1.6 MiB for each GiB of cache.
     #[serde(default)]
     pub index_bytes_max: Option<u64>,
     /// Milliseconds that a cache device may take to answer, 100 to 600,000; without it 5,000.

@@ -42,7 +42,7 @@ pub(crate) enum Command {
         /// Keep what is hottest in so much RAM in front of them, in steps of 2M [default: none]
         #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
         ram: Option<u64>,
-        /// Most memory for the index, 4M at the least; a cache full of small pieces takes in less at it [default: 1.6M for each GiB of cache]
+        /// Most memory for the index, 4M at the least and 1024T at the most; a cache full of small pieces takes in less at it [default: 1.6M for each GiB of cache]
         #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
         index_max: Option<u64>,
         /// Go on without a cache device that takes longer to answer [default: 5s]

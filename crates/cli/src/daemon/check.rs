@@ -2,13 +2,14 @@
 
 use std::path::Path;
 
-use forebay_export::nbd::limits::INFLIGHT_BYTES_MIN;
+use forebay_export::nbd::limits::{INFLIGHT_BYTES_MIN, SHARE_BYTES_INFLIGHT_MAX};
 use toml::de::{DeTable, DeValue};
 
 use super::config::{Config, REACTORS_MAX, SOCKET_PATH_BYTES_MAX};
 use crate::Result;
 use crate::failure::Failure;
 use crate::machine;
+use crate::memory::MEMORY_BYTES_MAX;
 use crate::text;
 
 /// Line and column of a byte, both from 1 on.
@@ -142,6 +143,16 @@ fn check_limits(text: &str, config: &Config) -> Result<()> {
                 exports.memory_bytes_max, exports.inflight_bytes_max
             ))
             .hint("make it larger, or exports.inflight_bytes_max smaller"),
+        );
+    }
+    if exports.memory_bytes_max > MEMORY_BYTES_MAX {
+        return wrong(
+            "exports.memory_bytes_max",
+            Failure::new(format!(
+                "exports.memory_bytes_max is {}, and the most is {MEMORY_BYTES_MAX}",
+                exports.memory_bytes_max
+            ))
+            .hint(format!("without the key it is {SHARE_BYTES_INFLIGHT_MAX}")),
         );
     }
     Ok(())

@@ -114,8 +114,8 @@ section! {
         /// Memory of one client's requests in progress, in bytes, at least 33558528: the longest request. At it nothing
         /// more is read from the client.
         inflight_bytes_max: u64,
-        /// The same of all clients of one reactor together. At it each has one request at a time; long ones wait for
-        /// their turn.
+        /// The same of all clients of one reactor together, at most 1125899906842624 (1 PiB). At it each has one
+        /// request at a time; long ones wait for their turn.
         memory_bytes_max: u64,
         /// After how many seconds a client that asks for nothing loses its connection; 0 is never.
         /// A disk that is mounted may well be idle for days.
@@ -463,6 +463,15 @@ mod tests {
             (
                 "[exports]\ninflight_bytes_max = 1_000_000_000",
                 "line 2, column 22: exports.memory_bytes_max is 268468224",
+            ),
+            (
+                "[exports]\nmemory_bytes_max = 1_125_899_906_842_625",
+                "line 2, column 20: exports.memory_bytes_max is 1125899906842625, and the most is \
+                 1125899906842624",
+            ),
+            (
+                "[exports]\ninflight_bytes_max = 9223372036854775807\nmemory_bytes_max = 9223372036854775807",
+                "line 3, column 20: exports.memory_bytes_max is",
             ),
             ("[exports]\nconnections_max = 0", "line 2, column 19: invalid value"),
             ("[tls]\ncertificate = \"c\"\nkey = \"/k\"", "line 2, column 15: tls.certificate"),

@@ -46,7 +46,7 @@ fn too_much(
     format!(
         "pool \"{name}\" may take {} of memory{when} (index {}, policy {}, RAM tier {}), and of this machine's \
          {} pools may have {}{beside}",
-        text::bytes(index + policy + ram),
+        text::bytes(calculation::sum(&[index, policy, ram])),
         text::bytes(index),
         text::bytes(policy),
         text::bytes(ram),
@@ -65,7 +65,7 @@ impl Daemon {
             let Some(open) = slot.open() else { continue };
             let (now, most) = open.pool.index_memory();
             index += now;
-            index_max += most;
+            index_max = calculation::sum(&[index_max, most]);
             policy += open.pool.policy_memory();
             ram += open.pool.ram().memory_bytes;
             ram_max += Pool::ram_memory_bytes(open.pool.superblock().ram_bytes);
@@ -89,7 +89,7 @@ impl Daemon {
             ram_bytes: ram,
             ram_bytes_max: ram_max,
             buffers_bytes_max: buffers_max,
-            total_bytes_max: index_max + policy + ram_max + buffers_max,
+            total_bytes_max: calculation::sum(&[index_max, policy, ram_max, buffers_max]),
         }
     }
 
@@ -107,7 +107,7 @@ impl Daemon {
         // With a volume that is exported, without which nobody makes one.
         let buffers = Buffers { reactors: self.reactor_count(), volumes: 1, share_bytes };
         plan.buffers_bytes_max = buffers.most();
-        plan.total_bytes_max = plan.promised_bytes() + plan.buffers_bytes_max;
+        plan.total_bytes_max = calculation::sum(&[plan.promised_bytes(), plan.buffers_bytes_max]);
         plan.machine_bytes = calculation::total();
         if let Some(machine) = plan.machine_bytes {
             let room = calculation::promisable(machine).saturating_sub(self.promised_bytes());
@@ -119,7 +119,7 @@ impl Daemon {
     /// What open pools may take.
     fn promised_bytes(&self) -> u64 {
         let memory = self.memory();
-        memory.index_bytes_max + memory.policy_bytes + memory.ram_bytes_max
+        calculation::sum(&[memory.index_bytes_max, memory.policy_bytes, memory.ram_bytes_max])
     }
 
     /// Refuses a pool that the machine's memory could not hold beside those that are open.
@@ -150,8 +150,8 @@ impl Daemon {
         let Some(machine) = calculation::total() else { return Ok(()) };
         let policy = calculation::policy_bytes(room(next, None).capacity_bytes);
         let ram = Pool::ram_memory_bytes(next.ram_bytes);
-        let takes = next.index_memory_max + policy + ram;
-        let has = open.pool.index_memory().1 + open.pool.policy_memory() + ram;
+        let takes = calculation::sum(&[next.index_memory_max, policy, ram]);
+        let has = calculation::sum(&[open.pool.index_memory().1, open.pool.policy_memory(), ram]);
         let others = self.promised_bytes().saturating_sub(has);
         let left = calculation::promisable(machine).saturating_sub(others);
         if takes <= left.max(has) {

@@ -24,6 +24,7 @@ use crate::blocking::begin;
 use crate::failure::Failure;
 use crate::flag::race;
 use crate::members::{Identity, Members, Opened, fill, refuse_one_ssd, refuse_sparse_anew};
+use crate::memory::MEMORY_BYTES_MAX;
 use crate::origin::Origin;
 use crate::patience::ANSWER_TIME_MAX;
 use crate::text;
@@ -215,6 +216,11 @@ impl Daemon {
         if let Some(bytes) = body.index_bytes_max.filter(|bytes| *bytes < INDEX_MEMORY_MIN) {
             let what = format!("an index cannot be held to {}", text::bytes(bytes));
             return Err(Failure::coded(Code::BadRequest, what).hint("use 4 MiB or more"));
+        }
+        if let Some(bytes) = body.index_bytes_max.filter(|bytes| *bytes > MEMORY_BYTES_MAX) {
+            let [bytes, most] = [bytes, MEMORY_BYTES_MAX].map(text::bytes);
+            let what = format!("an index cannot have {bytes}");
+            return Err(Failure::coded(Code::BadRequest, what).hint(format!("use {most} or less")));
         }
         let options = CreateOptions {
             dirty_copies,

@@ -4,7 +4,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
-use crate::common::daemon::{Daemon, VOLUME_BYTES, content, read_all, served, until, until_served};
+use crate::common::daemon::{
+    Daemon, VOLUME_BYTES, content, read_all, served, until, until_served, written,
+};
 use crate::common::{Client, have, run, stderr};
 
 fn state(daemon: &Daemon, pool: &str) -> String {
@@ -378,6 +380,32 @@ fn a_dry_run_changes_nothing() {
     daemon.stop();
 }
 
+/// The largest number that there is, as a size.
+const MOST: &str = "18446744073709551615";
+
+#[test]
+fn the_largest_number_is_an_answer_to_every_question_for_a_size() {
+    let mut daemon = served("largest");
+    let ssd = daemon.ssd("ssd-2");
+    let create = ["pool", "create", "other", "--ssd", ssd.to_str().unwrap()];
+    let one_of = |key: &str| format!("{key}={MOST}");
+    for key in ["ram", "scrub_rate", "write_budget"] {
+        daemon.ask(&["pool", "set", "fast", &one_of(key)]);
+    }
+    for key in ["limit", "reservation", "sequential-cutoff", "cache_block"] {
+        daemon.ask(&["volume", "set", "fast/vm", &one_of(key)]);
+    }
+    for option in ["--ram", "--index-max", "--write-budget"] {
+        daemon.ask(&[&create[..], &[option, MOST, "--dry-run"]].concat());
+    }
+    let all = written(&daemon, 2);
+    assert!(read_all(&daemon.dir.path("nbd")) == all);
+    for look in [&["status"][..], &["pool", "list"], &["volume", "list"], &["export", "list"]] {
+        daemon.tell(look);
+    }
+    daemon.stop();
+}
+
 #[test]
 fn a_pool_that_the_memory_has_no_room_for_is_refused_and_its_index_can_be_bounded() {
     let mut daemon = Daemon::new("too-large");
@@ -390,6 +418,11 @@ fn a_pool_that_the_memory_has_no_room_for_is_refused_and_its_index_can_be_bounde
         daemon.refused(&with(more), error, "or bound the index with `--index-max ");
     }
     daemon.refused(&with(&["--index-max", "1M"]), "an index cannot be held to 1 MiB", "4 MiB");
+    daemon.refused(
+        &with(&["--index-max", MOST]),
+        "an index cannot have 16384.0 PiB",
+        "use 1 PiB or less",
+    );
     assert!(std::fs::read(&ssd).unwrap().iter().all(|&byte| byte == 0));
     // What is allowed is kept, and promised to nobody else.
     let plan = daemon.json(&with(&["--index-max", "64M"]));

@@ -125,7 +125,7 @@ pub struct PoolPlan {
 impl PoolPlan {
     /// Memory that is the pool's alone, at the most.
     pub fn promised_bytes(&self) -> u64 {
-        self.index_bytes_max + self.policy_bytes + self.ram_memory_bytes
+        self.index_bytes_max.saturating_add(self.policy_bytes).saturating_add(self.ram_memory_bytes)
     }
 }
 
