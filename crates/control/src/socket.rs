@@ -93,9 +93,12 @@ impl ControlSocket {
         Ok(ControlSocket { path: path.to_owned(), stays: false, listener, _lock: lock })
     }
 
-    /// Whether a socket that the kernel calls `name` is one for `path`.
-    pub fn is_at(path: &Path, name: &Path) -> bool {
-        name == path || name == first_name(path)
+    /// Where a socket is that was made by [`ControlSocket::open`] and that the kernel calls `name`; none if it was
+    /// made by somebody else.
+    pub fn place_of(name: &Path) -> Option<PathBuf> {
+        let dir = name.parent()?.to_str()?;
+        let path = PathBuf::from(dir.strip_suffix(".new")?);
+        (first_name(&path) == name).then_some(path)
     }
 
     /// Goes on with a socket that listens at `path` already, as its maker has set it up.
@@ -131,6 +134,9 @@ mod tests {
         let first = ControlSocket::open(&path, 0o600).unwrap();
         let mode = std::fs::metadata(&path).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
+        let name = first.listener.local_addr().unwrap();
+        assert_eq!(ControlSocket::place_of(name.as_pathname().unwrap()), Some(path.clone()));
+        assert_eq!(ControlSocket::place_of(&path), None, "somebody else has made it there");
         let second = ControlSocket::open(&path, 0o600);
         assert!(second.is_err_and(|error| error.kind() == ErrorKind::AddrInUse));
         // Also while the first one has not got its name yet.

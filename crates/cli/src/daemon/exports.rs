@@ -90,7 +90,7 @@ impl Daemon {
         let (terms, places) = self.terms(record)?;
         let (doors, is_new) = self.doors(name, &places, patience).await?;
         if is_new {
-            self.shelf.keep_doors(name, &doors);
+            self.keep_doors(name, &doors).await;
         }
         let readers = open.members.borrow().readers_for(&self.crew)?;
         let readers = (open.pool.superblock().pool, readers);
@@ -104,8 +104,7 @@ impl Daemon {
         places: &Places<'_>,
         patience: Nanos,
     ) -> Result<(Doors, bool)> {
-        let failed = |error| Failure::system("go on with the socket that was passed in", &error);
-        if let Some(doors) = self.shelf.door(&self.reactor, name, places).map_err(failed)? {
+        if let Some(doors) = self.kept_door(name, places).await? {
             return Ok((doors, false));
         }
         let volume = name.volume.as_str();
@@ -205,7 +204,7 @@ impl Daemon {
         record.exports.push(export);
         if let Err(failure) = self.state.store(&record).await {
             host.stop().await;
-            self.shelf.forget(&name);
+            self.forget_door(&name).await;
             return Err(failure);
         }
         *slot.record.borrow_mut() = record;
@@ -240,7 +239,7 @@ impl Daemon {
             let serving = open.exports.borrow_mut().remove(name.volume.as_str());
             self.stop_hosts(&open, serving.into_iter().collect()).await;
         }
-        self.shelf.forget(name);
+        self.forget_door(name).await;
         let what = format!("volume \"{name}\" is not exported any more");
         self.journal.note("export-removed", name, &what);
         Ok(Done::of(what))

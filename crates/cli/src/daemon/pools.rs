@@ -752,7 +752,8 @@ impl Daemon {
         self.close_slot(name).await?;
         let record = slot.record.borrow().clone();
         for export in record.exports {
-            self.shelf.forget(&VolumeName { pool: record.name.clone(), volume: export.volume });
+            let volume = VolumeName { pool: record.name.clone(), volume: export.volume };
+            self.forget_door(&volume).await;
         }
         let id = record.id;
         // The witness stays: it knows which devices are stale if the pool comes back.

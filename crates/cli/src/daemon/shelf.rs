@@ -5,6 +5,8 @@
 //! * They are known by their names: `control`, or the volume that is exported there.
 //! * A copy stays here for as long as the export is known: a door that is closed and opened again
 //!   (`stop --destage`, cancelled) is the same one.
+//! * One whose path does not lead to it any more, because its file was removed or somebody else is there, is of no use
+//!   and is passed over.
 //! * Without a service manager nothing is kept, and a socket's file goes away with its listener.
 
 use std::cell::{Cell, RefCell};
@@ -12,19 +14,19 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
 
 use forebay_control::name::VolumeName;
 use forebay_control::socket::ControlSocket;
-use forebay_device::real::net::Listener;
+use forebay_device::real::net::{Listener, leads_to};
 use forebay_device::real::passed::Passed;
-use forebay_device::real::reactor::Reactor;
 use rustix::net::{AddressFamily, SocketType, sockopt};
 
+use super::Daemon;
 use super::notify::{self, is_managed};
+use crate::Result;
+use crate::failure::Failure;
 use crate::host::{Doors, Places};
 
 /// The name of the control socket.
@@ -38,7 +40,7 @@ enum Listening {
 
 impl Listening {
     /// What a descriptor is, or why nobody can connect to it.
-    fn of(descriptor: OwnedFd) -> Result<Listening, String> {
+    fn of(descriptor: OwnedFd) -> std::result::Result<Listening, String> {
         let failed = |error: &dyn std::fmt::Display| format!("it cannot be used: {error}");
         if !sockopt::socket_acceptconn(&descriptor).is_ok_and(|listens| listens)
             || sockopt::socket_type(&descriptor) != Ok(SocketType::STREAM)
@@ -80,26 +82,21 @@ impl std::fmt::Display for Listening {
 
 struct Kept {
     socket: Listening,
-    /// Which file it is, of a Unix socket.
-    file: Option<(u64, u64)>,
     /// Whether the service manager has it.
     is_sent: Cell<bool>,
 }
 
 impl Kept {
-    fn of(descriptor: OwnedFd, is_sent: bool) -> Result<Kept, String> {
-        let socket = Listening::of(descriptor)?;
-        let file = match &socket {
-            Listening::Unix(_, path) => file_at(path),
-            Listening::Tcp(..) => None,
-        };
-        Ok(Kept { socket, file, is_sent: Cell::new(is_sent) })
+    fn of(descriptor: OwnedFd, is_sent: bool) -> std::result::Result<Kept, String> {
+        Ok(Kept { socket: Listening::of(descriptor)?, is_sent: Cell::new(is_sent) })
     }
 }
 
-fn file_at(path: &Path) -> Option<(u64, u64)> {
-    let meta = std::fs::symlink_metadata(path).ok()?;
-    Some((meta.dev(), meta.ino()))
+/// Removes a socket's file, unless it is another one's by now. May block.
+fn remove(socket: &UnixListener, path: &Path) {
+    if leads_to(path, socket) {
+        let _ = std::fs::remove_file(path);
+    }
 }
 
 /// See the head of the file.
@@ -150,56 +147,37 @@ impl Shelf {
         self.kept.borrow().len()
     }
 
-    /// The control socket, if it was passed in and is at this path.
+    /// The control socket, if it was passed in and this path leads to it; else it is forgotten, with its file if it
+    /// is one of ours.
     pub(super) fn control(&self, path: &Path) -> io::Result<Option<ControlSocket>> {
-        match self.kept.borrow().get(CONTROL).map(|kept| &kept.socket) {
-            Some(Listening::Unix(socket, at)) if ControlSocket::is_at(path, at) => {
-                ControlSocket::of(path, socket.try_clone()?).map(Some)
+        let complaint = match self.kept.borrow().get(CONTROL).map(|kept| &kept.socket) {
+            None => return Ok(None),
+            Some(Listening::Unix(socket, name)) => {
+                let own = ControlSocket::place_of(name);
+                let at = own.as_deref().unwrap_or(name);
+                if at == path && leads_to(path, socket) {
+                    return ControlSocket::of(path, socket.try_clone()?).map(Some);
+                }
+                own.iter().for_each(|own| remove(socket, own));
+                own.is_none().then(|| at.display().to_string())
             }
-            Some(other) => {
-                let what = format!("{other} was passed in as `control`, which is configured at");
-                self.complaints.borrow_mut().push(format!("{what} {}", path.display()));
-                Ok(None)
+            Some(other) => Some(other.to_string()),
+        };
+        let configured = path.display().to_string();
+        self.complaints.borrow_mut().extend(complaint.map(|at| match at == configured {
+            true => format!("{at} leads no more to the socket that was passed in as `control`"),
+            false => {
+                format!("{at} was passed in as `control`, which is configured at {configured}")
             }
-            None => Ok(None),
-        }
+        }));
+        self.take(CONTROL);
+        Ok(None)
     }
 
     /// Keeps the control socket.
     pub(super) fn keep_control(&self, socket: &mut ControlSocket) {
         if is_managed() {
             self.keep(CONTROL, socket.keep());
-        }
-    }
-
-    /// The door of an export, if it is here and where the export is to be.
-    pub(super) fn door(
-        &self,
-        reactor: &Rc<Reactor>,
-        name: &VolumeName,
-        places: &Places<'_>,
-    ) -> io::Result<Option<Doors>> {
-        let kept = self.kept.borrow();
-        let listener = match kept.get(&name.to_string()).map(|kept| &kept.socket) {
-            Some(Listening::Unix(socket, at)) if places.socket == Some(at) => {
-                Listener::of_unix(reactor, socket.try_clone()?)?
-            }
-            Some(Listening::Tcp(socket, at)) if places.address == Some(*at) => {
-                Listener::of_tcp(reactor, socket.try_clone()?)?
-            }
-            _ => return Ok(None),
-        };
-        Ok(Some(Doors::of(name.volume.as_str(), places, listener)))
-    }
-
-    /// Keeps the doors of an export. Those of another place that were kept before are forgotten.
-    pub(super) fn keep_doors(&self, name: &VolumeName, doors: &Doors) {
-        if !is_managed() {
-            return;
-        }
-        self.forget(name);
-        for listener in doors.listeners() {
-            self.keep(&name.to_string(), listener.keep());
         }
     }
 
@@ -219,16 +197,67 @@ impl Shelf {
         }
     }
 
-    /// Forgets the door of an export that is no more: who waits there is refused.
-    pub(super) fn forget(&self, name: &VolumeName) {
-        let name = name.to_string();
-        let Some(kept) = self.kept.borrow_mut().remove(&name) else { return };
-        notify::forget(&name);
-        if let Listening::Unix(_, path) = &kept.socket
-            && kept.file.is_some()
-            && file_at(path) == kept.file
-        {
-            let _ = std::fs::remove_file(path);
+    /// Has one kept no more, here and by the service manager.
+    fn take(&self, name: &str) -> Option<Listening> {
+        let kept = self.kept.borrow_mut().remove(name)?;
+        notify::forget(name);
+        Some(kept.socket)
+    }
+}
+
+impl Daemon {
+    /// The door of an export, if it is kept, is where the export is to be, and its path leads to it.
+    pub(super) async fn kept_door(
+        &self,
+        name: &VolumeName,
+        places: &Places<'_>,
+    ) -> Result<Option<Doors>> {
+        let failed = |error| Failure::system("go on with the socket that was passed in", &error);
+        let mut unix = None;
+        let listener =
+            match self.shelf.kept.borrow().get(&name.to_string()).map(|kept| &kept.socket) {
+                Some(Listening::Unix(socket, at)) if places.socket == Some(at) => {
+                    unix = Some((socket.try_clone().map_err(failed)?, at.clone()));
+                    Listener::of_unix(&self.reactor, socket.try_clone().map_err(failed)?)
+                }
+                Some(Listening::Tcp(socket, at)) if places.address == Some(*at) => {
+                    Listener::of_tcp(&self.reactor, socket.try_clone().map_err(failed)?)
+                }
+                _ => return Ok(None),
+            };
+        if let Some((socket, at)) = unix {
+            let place = at.display().to_string();
+            if !self.patiently(&place, move || leads_to(&at, &socket)).await? {
+                self.shelf.take(&name.to_string());
+                let what = format!(
+                    "{place} leads no more to the socket of volume \"{name}\" that was passed in; \
+                     another one is made there"
+                );
+                self.journal.warn("socket-unused", name, what);
+                return Ok(None);
+            }
         }
+        Ok(Some(Doors::of(name.volume.as_str(), places, listener.map_err(failed)?)))
+    }
+
+    /// Keeps the doors of an export. Those of another place that were kept before are forgotten.
+    pub(super) async fn keep_doors(&self, name: &VolumeName, doors: &Doors) {
+        if !is_managed() {
+            return;
+        }
+        self.forget_door(name).await;
+        for listener in doors.listeners() {
+            self.shelf.keep(&name.to_string(), listener.keep());
+        }
+    }
+
+    /// Forgets the door of an export that is no more: who waits there is refused.
+    pub(super) async fn forget_door(&self, name: &VolumeName) {
+        let Some(Listening::Unix(socket, path)) = self.shelf.take(&name.to_string()) else {
+            return;
+        };
+        let place = path.display().to_string();
+        // One that is not removed in time is in nobody's way: nobody answers there.
+        self.patiently(place, move || remove(&socket, &path)).await.ok();
     }
 }

@@ -1,6 +1,5 @@
 //! Listening sockets that outlive the daemon, with a test in the service manager's place.
 
-use std::collections::BTreeMap;
 use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
@@ -45,19 +44,20 @@ fn start_with(daemon: &Daemon, passed: &[&OwnedFd], variables: &[(&str, &str)]) 
 /// What systemd does for a service: takes its messages, and keeps descriptors.
 struct Manager {
     socket: UnixDatagram,
-    store: BTreeMap<String, OwnedFd>,
+    /// By name; several may have the same one.
+    store: Vec<(String, OwnedFd)>,
 }
 
 impl Manager {
     fn of(daemon: &Daemon) -> Manager {
         let socket = UnixDatagram::bind(daemon.dir.path("notify")).unwrap();
         socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-        Manager { socket, store: BTreeMap::new() }
+        Manager { socket, store: Vec::new() }
     }
 
     fn start(&mut self, daemon: &Daemon) -> Running {
-        let passed: Vec<_> = self.store.values().collect();
-        let names: Vec<_> = self.store.keys().map(String::as_str).collect();
+        let (names, passed): (Vec<_>, Vec<_>) =
+            self.store.iter().map(|(name, descriptor)| (name.as_str(), descriptor)).unzip();
         let notify = daemon.dir.path("notify");
         let variables = [
             ("NOTIFY_SOCKET", notify.to_str().unwrap()),
@@ -90,15 +90,17 @@ impl Manager {
         let mut descriptors: Vec<OwnedFd> = descriptors.flatten().collect();
         if let Some(name) = text.strip_prefix("FDSTORE=1\nFDNAME=") {
             assert_eq!(descriptors.len(), 1, "{text}");
-            self.store.insert(name.to_owned(), descriptors.remove(0));
+            self.store.push((name.to_owned(), descriptors.remove(0)));
         } else if let Some(name) = text.strip_prefix("FDSTOREREMOVE=1\nFDNAME=") {
-            assert!(self.store.remove(name).is_some(), "{text}");
+            assert!(self.store.extract_if(.., |(known, _)| known == name).count() > 0, "{text}");
         }
         text
     }
 
     fn names(&self) -> Vec<&str> {
-        self.store.keys().map(String::as_str).collect()
+        let mut names: Vec<_> = self.store.iter().map(|(name, _)| name.as_str()).collect();
+        names.sort_unstable();
+        names
     }
 }
 
@@ -187,6 +189,65 @@ fn a_pool_leaves(daemon: &Daemon, manager: &mut Manager) {
     manager.until("FDSTOREREMOVE=1\nFDNAME=fast/tcp");
     manager.until("FDSTOREREMOVE=1\nFDNAME=fast/vm");
     assert_eq!(manager.names(), ["control"]);
+}
+
+#[test]
+fn a_control_socket_that_moves_leaves_nothing_behind() {
+    let mut daemon = Daemon::new("handover-moved");
+    daemon.stop();
+    let mut manager = Manager::of(&daemon);
+    let mut running = manager.start(&daemon);
+    let (old, new) = (daemon.dir.path("control.sock"), daemon.dir.path("moved.sock"));
+    let config = daemon.dir.path("forebay.toml");
+    let text = std::fs::read_to_string(&config).unwrap();
+    std::fs::write(&config, text.replace("control.sock", "moved.sock")).unwrap();
+    let mut inodes = Vec::new();
+    for _ in 0..2 {
+        signal(running.0.id(), "TERM");
+        assert!(running.0.wait().unwrap().success());
+        running = manager.start(&daemon);
+        assert_eq!(manager.names(), ["control"]);
+        assert!(!old.exists(), "nobody reads what is sent there");
+        let mut events = forebay();
+        let events = run(events.arg("events").env("FOREBAY_CONTROL", &new));
+        let text = String::from_utf8(events.stdout).unwrap();
+        assert!(text.contains("1 socket passed in") && !text.contains("socket-unused"), "{text}");
+        inodes.push(inode(&new));
+    }
+    assert_eq!(inodes[0], inodes[1], "the same socket");
+}
+
+#[test]
+fn a_kept_socket_whose_file_is_gone_is_made_anew() {
+    let mut daemon = served("handover-removed");
+    daemon.stop();
+    let mut manager = Manager::of(&daemon);
+    let mut running = manager.start(&daemon);
+    let (socket, control) = (daemon.dir.path("nbd"), daemon.dir.path("control.sock"));
+    std::fs::remove_file(&control).unwrap();
+    std::fs::remove_file(&socket).unwrap();
+    signal(running.0.id(), "TERM");
+    assert!(running.0.wait().unwrap().success());
+    running = manager.start(&daemon);
+    until_served(&daemon);
+    let mut found = vec![0; 4096];
+    Client::connect(&socket).read(0, &mut found).unwrap();
+    assert!(found == content(1, 4096));
+    assert_eq!(manager.names(), ["control", "fast/vm"]);
+    // What somebody else has put there is left alone, and not taken for it.
+    std::fs::remove_file(&socket).unwrap();
+    let other = UnixListener::bind(&socket).unwrap();
+    let (file, mut is_said) = (inode(&socket), false);
+    signal(running.0.id(), "TERM");
+    assert!(running.0.wait().unwrap().success());
+    let _running = manager.start(&daemon);
+    crate::common::daemon::until("it is said", || {
+        let exports = daemon.json(&["export", "list"]);
+        is_said |= exports["items"][0]["reason"].as_str().unwrap().contains("another process");
+        is_said
+    });
+    assert_eq!(inode(&socket), file);
+    drop(other);
 }
 
 #[test]

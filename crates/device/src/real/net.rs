@@ -9,7 +9,7 @@ use std::cell::Cell;
 use std::fmt;
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -292,6 +292,20 @@ pub fn connect_at_once(path: &Path) -> io::Result<UnixStream> {
     if result == 0 { Ok(socket.into()) } else { Err(io::Error::last_os_error()) }
 }
 
+/// Whether who connects at `path` comes to this listener, as far as can be told: to one that the same process has made
+/// listen. Looking for the path may block.
+pub fn leads_to(path: &Path, listener: &UnixListener) -> bool {
+    match connect_at_once(path) {
+        Ok(client) => {
+            let [there, here] = [client.as_fd(), listener.as_fd()].map(peer);
+            let who = |peer: libc::ucred| (peer.pid, peer.uid, peer.gid);
+            there.map(who) == here.map(who)
+        }
+        // Who it is cannot be told before there is room in the queue.
+        Err(error) => error.kind() == io::ErrorKind::WouldBlock,
+    }
+}
+
 fn to_std(error: IoError) -> io::Error {
     error.errno.map_or_else(|| io::Error::other(error), io::Error::from_raw_os_error)
 }
@@ -327,7 +341,7 @@ impl Stream {
         } else {
             let bytes = SEND_BUFFER_BYTES;
             set_option(&descriptor, libc::SOL_SOCKET, libc::SO_SNDBUF, bytes)?;
-            let uid = peer_uid(&descriptor);
+            let uid = peer(descriptor.as_fd()).map(|peer| peer.uid);
             (descriptor, Peer::Unix { uid })
         };
         let handle = Handle::new(descriptor);
@@ -490,7 +504,8 @@ fn set_option(
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-fn peer_uid(socket: &OwnedFd) -> Option<u32> {
+/// The process at the other end of a Unix socket; of one that listens, who has made it so.
+fn peer(socket: BorrowedFd<'_>) -> Option<libc::ucred> {
     let mut credentials = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
     // SAFETY: the kernel writes at most `len` bytes to `credentials`, which is that long.
@@ -503,5 +518,5 @@ fn peer_uid(socket: &OwnedFd) -> Option<u32> {
             &raw mut len,
         )
     };
-    (result == 0).then_some(credentials.uid)
+    (result == 0).then_some(credentials)
 }
