@@ -530,9 +530,11 @@ fn is_answer(error: &std::io::Error) -> bool {
 /// A client that asks for a block until its connection ends.
 fn asking(socket: &Path) -> JoinHandle<std::io::Error> {
     let mut client = Client::connect(socket);
-    std::thread::spawn(move || loop {
-        if let Err(error) = client.read(1 << 20, &mut [0; 4096]) {
-            return error;
+    std::thread::spawn(move || {
+        loop {
+            if let Err(error) = client.read(1 << 20, &mut [0; 4096]) {
+                return error;
+            }
         }
     })
 }
