@@ -109,10 +109,11 @@ impl Host {
     /// Answers what was asked, then closes all connections.
     pub(crate) async fn stop(&self) {
         self.closing.raise();
+        // At once, also where a listener's file takes its time.
+        all(self.fronts.list.iter().map(Front::stop).collect()).await;
         for flag in &self.closed {
             flag.wait().await;
         }
-        all(self.fronts.list.iter().map(Front::stop).collect()).await;
     }
 
     /// Closes at once all connections that a [`Host::stop`] waits for: to their clients it is as if the process had

@@ -83,9 +83,12 @@ impl<T: 'static> Pending<T> {
         self.0.borrow_mut().remove(path);
     }
 
-    /// Gives up what has been brought for nobody: an open device is in use.
-    pub(crate) fn forget_brought(&self) {
-        self.0.borrow_mut().retain(|_, soon| !soon.is_there.is_raised());
+    /// What has been brought for nobody, unless its path `is_wanted`: an open device is in use.
+    pub(crate) fn take_brought(&self, is_wanted: impl Fn(&Path) -> bool) -> Vec<T> {
+        let mut pending = self.0.borrow_mut();
+        let brought =
+            pending.extract_if(.., |path, soon| soon.is_there.is_raised() && !is_wanted(path));
+        brought.filter_map(|(_, soon)| soon.value.take()).collect()
     }
 }
 

@@ -7,8 +7,9 @@ use forebay_device::runtime::{MILLISECOND, SECOND};
 pub const REQUEST_BYTES_MAX: u64 = 32 << 20;
 
 /// Requests of one reactor to one volume of another reactor's pool that are under way at a time;
-/// more wait on their own reactor. Several connections at full depth; each costs the pool's
-/// reactor a worker task of a few KiB once it is needed.
+/// more wait on their own reactor, also for what is cached, and for as long as it takes where that
+/// many wait for an origin that does not answer. Several connections at full depth; each costs the
+/// pool's reactor a worker task of a few KiB once it is needed.
 pub const REMOTE_REQUESTS_MAX: usize = 256;
 
 /// Stripes that one question about a range looks at, empty ones included (1 GiB): an answer may

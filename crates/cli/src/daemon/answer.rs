@@ -10,7 +10,7 @@ use super::Daemon;
 use crate::Result;
 use crate::failure::Failure;
 
-fn stopping() -> Failure {
+pub(super) fn stopping() -> Failure {
     Failure::coded(Code::Stopping, "the daemon is stopping")
         .hint("start it again with `forebay serve`")
 }

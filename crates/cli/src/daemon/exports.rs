@@ -1,7 +1,7 @@
 //! Exports: where clients reach volumes.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use forebay_control::api::{self, Done, Place, TlsUse};
@@ -73,6 +73,20 @@ impl Daemon {
         for volume in failed {
             self.start_export(slot, open, &volume).await;
         }
+    }
+
+    /// Whether an export that could not be served is to be there.
+    pub(super) fn is_retried_at(&self, path: &Path) -> bool {
+        let slots = self.slots.borrow();
+        slots.values().any(|slot| {
+            let Some(open) = slot.open() else { return false };
+            let (record, exports) = (slot.record.borrow(), open.exports.borrow());
+            record.exports.iter().any(|export| {
+                let is_there = matches!(&export.place, Place::Socket(at) if at == path);
+                let serving = exports.get(export.volume.as_str());
+                is_there && matches!(serving, Some(Serving::Failed { .. }))
+            })
+        })
     }
 
     async fn serve_export(

@@ -13,6 +13,7 @@ use forebay_engine::read_superblock;
 use forebay_export::nbd::client::Place;
 
 use super::Daemon;
+use super::answer::stopping;
 use super::volumes::{OwnExport, refuse_own};
 use crate::Result;
 use crate::blocking::{begin, on_thread};
@@ -118,7 +119,7 @@ impl Daemon {
         let over = race(self.runtime().sleep(ANSWER_TIME_MAX), self.end.wait());
         race(answer.wait(), over).await.map_err(|_| {
             self.silent.borrow_mut().insert(name, answer.watch());
-            no_answer(path)
+            if self.end.is_raised() { stopping() } else { no_answer(path) }
         })
     }
 

@@ -390,8 +390,12 @@ impl Daemon {
 
     /// Opens what can be opened now, and looks for what is missing.
     pub(super) async fn look_after(self: &Rc<Self>) {
-        self.members.forget_brought();
-        self.binding.forget_brought();
+        drop(self.members.take_brought(|_| false));
+        let unused = self.binding.take_brought(|path| self.is_retried_at(path));
+        if !unused.is_empty() {
+            // Its file is removed with it, by a file system that has not answered before.
+            drop(begin(move || drop(unused)));
+        }
         let slots: Vec<_> = self
             .slots
             .borrow()

@@ -17,6 +17,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
+use forebay_control::api::Place;
 use forebay_control::name::VolumeName;
 use forebay_control::socket::ControlSocket;
 use forebay_device::real::net::{Listener, leads_to};
@@ -256,6 +257,10 @@ impl Daemon {
         let Some(Listening::Unix(socket, path)) = self.shelf.take(&name.to_string()) else {
             return;
         };
+        let is_here = |place: &Place| matches!(place, Place::Socket(at) if *at == path);
+        if self.own_exports().iter().any(|(other, place)| other != name && is_here(place)) {
+            return;
+        }
         let place = path.display().to_string();
         // One that is not removed in time is in nobody's way: nobody answers there.
         self.patiently(place, move || remove(&socket, &path)).await.ok();

@@ -20,7 +20,7 @@ use super::describe::mode_name;
 use super::jobs::{Aim, Job};
 use super::pools::check_absolute;
 use super::population::{self, Asked};
-use super::{Attached, Daemon, Open, Slot};
+use super::{Attached, Daemon, Open, Serving, Slot};
 use crate::Result;
 use crate::failure::Failure;
 use crate::flag::race;
@@ -446,16 +446,20 @@ impl Daemon {
         }
     }
 
-    /// All that is exported, for [`refuse_own`].
+    /// All that is served now, for [`refuse_own`]: what could not be may be where nothing answers.
     pub(super) fn own_exports(&self) -> Vec<OwnExport> {
-        let slots = self.slots.borrow();
-        let exports = slots.values().flat_map(|slot| {
-            let record = slot.record.borrow();
-            let exports = record.exports.clone().into_iter();
-            let pool = record.name.clone();
-            exports.map(move |it| (VolumeName { pool: pool.clone(), volume: it.volume }, it.place))
-        });
-        exports.collect()
+        let (slots, mut own) = (self.slots.borrow(), Vec::new());
+        for slot in slots.values() {
+            let Some(open) = slot.open() else { continue };
+            let (record, exports) = (slot.record.borrow(), open.exports.borrow());
+            let is_live =
+                |volume: &Name| matches!(exports.get(volume.as_str()), Some(Serving::Live(_)));
+            own.extend(record.exports.iter().filter(|it| is_live(&it.volume)).map(|it| {
+                let name = VolumeName { pool: record.name.clone(), volume: it.volume.clone() };
+                (name, it.place.clone())
+            }));
+        }
+        own
     }
 
     /// Refuses an origin that is a volume's already: who uses it then is this very daemon.

@@ -558,7 +558,7 @@ fn what_waits_for_a_stuck_request_keeps_nobody_from_ending_and_no_other_client_g
         assert!(!is_answer(&error), "{error}");
     }
     daemon.tell(&["export", "add", "fast/vm", "--socket", socket.to_str().unwrap()]);
-    until_served(&daemon);
+    until("it is served again", || UnixStream::connect(&socket).is_ok());
     let stuck = asking(&socket);
     let mut remove = daemon.command_of(&["export", "remove", "fast/vm"]);
     let mut remove = remove.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
