@@ -27,7 +27,8 @@ pub enum ErrorKind {
     NotFound,
     /// The pool is stopping.
     Stopping,
-    /// An origin does not answer, and what it was asked for is under way.
+    /// An origin does not answer, or fails all writes, and what it was asked for, or what waits for room because of it,
+    /// is under way.
     Stuck,
     /// It cannot be done in the way that was asked for; nothing was changed.
     Unsupported,

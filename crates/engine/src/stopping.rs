@@ -24,10 +24,10 @@ use crate::planted::seen;
 use crate::pool::Pool;
 use crate::wait::all_of;
 
-/// How long what is under way has to end although an origin is silent: it may be another one's.
+/// How long what is under way has to end although an origin is silent, or fails all writes: it may be another one's.
 const LAST_SPAN: Nanos = 5 * SECOND;
 
-/// How often it is looked whether one is.
+/// How often it is looked whether one does.
 const LOOK_INTERVAL: Nanos = SECOND;
 
 impl Pool {
@@ -37,8 +37,8 @@ impl Pool {
     /// # Errors
     /// If a member fails on the way; the next start recovers as after a crash. The pool is as closed then as
     /// otherwise: nothing of it goes on in the background, and another host may have it. If an origin does not
-    /// answer what it was asked for before ([`ErrorKind::Stuck`]), that is still under way, nothing more is asked of
-    /// any device, and this host keeps the pool until its process ends.
+    /// answer what it was asked for before, or takes no writes while others wait for room ([`ErrorKind::Stuck`]), that is
+    /// still under way, nothing more is asked of any device, and this host keeps the pool until its process ends.
     pub async fn stop(self) -> Result<u64> {
         let core = &self.core;
         let closed = self.close().await;
