@@ -34,6 +34,7 @@ use crate::format::{
     Entry, EntryKind, FooterRecord, Root, SegmentHeader, SlotChoice, State, Stream,
 };
 use crate::ids::{BLOCK_BYTES, Incarnation, Location, SegmentId, Sequence, VolumeId};
+use crate::images::Loaded;
 use crate::index::{Mapping, shard_of};
 use crate::limits::REGION_BLOCKS;
 use crate::log::{append_error, new_entry};
@@ -109,7 +110,7 @@ impl Core {
         self.adopt_sets(headers);
         let loaded = self.load_images(&mut root, trust, &mut report).await?;
         let withheld = self.withhold(&loaded);
-        let open = self.replay(&root, &loaded.needed, &mut report).await?;
+        let open = self.replay(&root, &loaded, &mut report).await?;
         self.forget_removed();
         self.settle_states();
         self.settle_losses(trust, &mut report);
@@ -176,9 +177,11 @@ impl Core {
         }
         let all = || found.iter().flatten().flatten();
         // Also of those that do not count: no number is given out twice.
-        self.root_generation.set(all().map(|root| root.generation).max().unwrap_or(0));
-        check_counter("generation of the root", self.root_generation.get())?;
         let marking = self.superblock.borrow().marking_root;
+        let highest = all().map(|root| root.generation).max().unwrap_or(0);
+        // What is written from now on must not lie before the one that is named, readable or not.
+        self.root_generation.set(highest.max(marking));
+        check_counter("generation of the root", self.root_generation.get())?;
         let newest = newest_of(all(), marking);
         let newest = newest.filter(|root| root.images.len() == count).ok_or_else(|| {
             Error::new(ErrorKind::Damaged, "no readable root on any cache device")
@@ -313,7 +316,7 @@ impl Core {
     async fn replay(
         &self,
         root: &Root,
-        needed: &BTreeSet<SegmentId>,
+        loaded: &Loaded,
         report: &mut RecoveryReport,
     ) -> Result<Vec<OpenAtCrash>> {
         let lowest = root.images.iter().map(|image| image.watermark).min().unwrap_or_default();
@@ -326,7 +329,7 @@ impl Core {
             let sets = self.sets.borrow();
             let Some(set) = sets.get(id) else { continue };
             let imaged = root.own_roots && set.incarnation.start < root.start_number;
-            let skipped = set.stream == Stream::Metadata || imaged && !needed.contains(&id);
+            let skipped = set.stream == Stream::Metadata || imaged && !loaded.needed.contains(&id);
             drop(sets);
             if skipped {
                 self.set_closed(id, Sequence(0));
@@ -348,7 +351,9 @@ impl Core {
                         }
                     }
                     None => {
-                        let set = self.scan(id, report).await?;
+                        // Nothing stands behind the images that it could be replayed for.
+                        let is_known = (imaged || report.clean_stop) && !loaded.failed;
+                        let set = self.scan(id, is_known, report).await?;
                         let last = set.records.iter().map(|r| r.sequence).max();
                         let last = last.unwrap_or_default();
                         highest = highest.max(last);

@@ -118,11 +118,15 @@ impl Core {
     /// Reads a set without a footer in full and takes every record that is whole on any copy, or is not as far as it
     /// cannot be read.
     ///
+    /// `is_known` says that the images know all that is in it. Then what cannot be read costs what is found there when it
+    /// is asked for, as in a running pool (INV-86), and never the start.
+    ///
     /// # Errors
     /// If no copy can be read, or one may have records that nobody knows: there may be acknowledged ones in it.
     pub(crate) async fn scan(
         &self,
         id: SegmentId,
+        is_known: bool,
         report: &mut RecoveryReport,
     ) -> Result<OpenAtCrash> {
         report.sets_scanned += 1;
@@ -138,12 +142,13 @@ impl Core {
                 Err(error) => failure = Some(error),
             }
         }
-        if let Some(error) = failure.filter(|_| found.bad.is_empty()) {
+        if let Some(error) = failure.filter(|_| found.bad.is_empty() && !is_known) {
             return Err(error);
         }
         found.adopt_partial();
         let bad = found.bad_everywhere();
-        if let Some(block) = found.nameless(&bad, self.segment_blocks) {
+        let nameless = found.nameless(&bad, self.segment_blocks).filter(|_| !is_known);
+        if let Some(block) = nameless {
             return Err(self.unreturned(segments[0], block, IoErrorKind::Media.into()));
         }
         if !bad.is_empty() {

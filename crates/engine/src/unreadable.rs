@@ -233,6 +233,11 @@ impl Core {
             let Some(m) = live.filter(|m| m.state.has_data() && m.location == part.location) else {
                 continue;
             };
+            if m.state == State::Written && part.state != State::Written {
+                // Destaged meanwhile: whoever comes back has the origin flushed first, and loses nothing then.
+                seen("damaged: destaged meanwhile");
+                continue;
+            }
             if !m.state.is_owed() {
                 seen("damaged: dropped");
                 self.drop_unreadable(volume, &m);

@@ -196,7 +196,8 @@ impl<'a> Log<'a> {
             queue: Queue::Probation,
             opened: 0,
             live: 0,
-            blocks: Vec::with_capacity(settings.unit_blocks),
+            // It grows as it is filled: a cache may be far larger than what a trace brings in.
+            blocks: Vec::new(),
             closed: false,
         };
         let mut numbers = FxHashMap::default();

@@ -195,7 +195,7 @@ impl Options {
     /// The bytes of a working set.
     fn set_bytes(&self, factor: f64) -> u64 {
         let steps = (self.cache as f64 * factor / SET_STEP_BYTES as f64).round() as u64;
-        (steps * SET_STEP_BYTES).max(SET_BYTES_MIN)
+        steps.saturating_mul(SET_STEP_BYTES).max(SET_BYTES_MIN)
     }
 
     fn terms(&self) -> Terms {
@@ -259,7 +259,8 @@ impl Options {
         let origin = if matches!(self.origin, Origin::Model) { set_bytes } else { 0 };
         let bare = if self.beside.contains(&Beside::Ssd) { set_bytes } else { 0 };
         let pools = if self.ab.is_some() { 2 } else { 1 };
-        bare.max(pools * (self.cache + origin)) + OTHER_BYTES
+        let cached = self.cache.saturating_add(origin).saturating_mul(pools);
+        bare.max(cached).saturating_add(OTHER_BYTES)
     }
 
     fn check_given(&self, place: &str) -> Result<()> {

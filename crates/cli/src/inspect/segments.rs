@@ -133,25 +133,41 @@ fn each_in(
     superblock: &Superblock,
     tell: &mut dyn FnMut(Found) -> io::Result<()>,
 ) -> io::Result<()> {
-    let mut blank_from = None;
     let end = base + count;
+    // Where those began of which there is one thing to say, and why they cannot be read, or that they are blank.
+    let mut run: Option<(u32, Option<String>)> = None;
+    let found = |(from, reason): (u32, Option<String>), to| match reason {
+        Some(reason) => Found::Unreadable(from, to, reason),
+        None => Found::Blank(from, to),
+    };
     for number in base..end {
         let segment = SegmentId(number);
         let Some(offset) = member.segment_offset(segment) else { break };
         let ends = Ends::read(member, offset, superblock.segment_bytes.into());
-        if ends.blank {
-            blank_from.get_or_insert(number);
-            continue;
+        let is_end = matches!(&ends.header, Err(Damage::Short(_)));
+        let kind = match &ends.header {
+            Err(damage @ (Damage::Unreadable(_) | Damage::Short(_))) => {
+                Some(Some(damage.to_string()))
+            }
+            _ => ends.blank.then_some(None),
+        };
+        let is_same = |(_, before): &(u32, Option<String>)| {
+            kind.as_ref().is_some_and(|kind| kind.is_some() == before.is_some())
+        };
+        if let Some(over) = run.take_if(|run| !is_same(run)) {
+            tell(found(over, number))?;
         }
-        if let Some(from) = blank_from.take() {
-            tell(Found::Blank(from, number))?;
+        match kind {
+            Some(reason) => {
+                run.get_or_insert((number, reason));
+            }
+            None => tell(Found::Used(segment, ends))?,
         }
-        if let Err(damage @ (Damage::Unreadable(_) | Damage::Short(_))) = &ends.header {
-            return tell(Found::Unreadable(number, end, damage.to_string()));
+        if is_end {
+            break;
         }
-        tell(Found::Used(segment, ends))?;
     }
-    blank_from.map_or(Ok(()), |from| tell(Found::Blank(from, end)))
+    run.map_or(Ok(()), |run| tell(found(run, end)))
 }
 
 /// Prints a line for every segment of a member that was ever used.

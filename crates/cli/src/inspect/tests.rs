@@ -9,6 +9,7 @@ use forebay_device::model::store::MemoryStore;
 use forebay_device::real::reactor::{Config, Reactor};
 use forebay_device::runtime::Runtime;
 use forebay_device::{BlockDevice, Buf};
+use forebay_engine::ids::SegmentId;
 use forebay_engine::{CreateOptions, MemoryWitness, Mode, Tuning, VolumeSpec};
 
 use serde_json::json;
@@ -130,6 +131,37 @@ fn damage_is_shown_with_its_reason() {
     images[0].truncate(1000);
     let all = shown(&images[..1], &options(None, false));
     assert!(all.contains("no slot can be read"), "{all}");
+}
+
+/// An image in which some bytes cannot be read.
+struct Scratched(Vec<u8>, std::ops::Range<u64>);
+
+impl Bytes for Scratched {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> std::io::Result<()> {
+        if offset < self.1.end && offset + buf.len() as u64 > self.1.start {
+            return Err(std::io::Error::from_raw_os_error(5));
+        }
+        self.0.read_at(buf, offset)
+    }
+}
+
+#[test]
+fn what_cannot_be_read_of_one_segment_hides_no_other_one() {
+    let image = images().remove(0);
+    let lines = |bytes: Box<dyn Bytes>| {
+        let mut out = Vec::new();
+        print(&[Member::of(Path::new("image"), bytes)], &options(None, false), &mut out).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        let of = |line: &&str| line.starts_with("segment");
+        text.lines().filter(of).map(str::to_owned).collect::<Vec<_>>()
+    };
+    let whole = lines(Box::new(image.clone()));
+    let member = Member::of(Path::new("image"), Box::new(image.clone()));
+    let number = whole[0].split(&[' ', ':', '.'][..]).nth(1).unwrap().parse().unwrap();
+    let at = member.segment_offset(SegmentId(number)).unwrap();
+    let scratched = lines(Box::new(Scratched(image, at..at + 512)));
+    assert!(scratched[0].starts_with(&format!("segments {number}..{}: ", number + 1)));
+    assert_eq!(scratched[1..], whole[1..]);
 }
 
 #[test]

@@ -245,24 +245,31 @@ impl Core {
     /// Brings everything of a volume to its origin and makes that known durably. May be dropped.
     pub(crate) async fn drain(self: &Rc<Self>, v: &Rc<VolumeState>) -> Result<()> {
         let failures = v.origin.failures.get();
-        let waiting = Drain::new(v);
         loop {
-            self.housekeeping.wake_all();
-            let done = || !self.owes_any(v) && v.logging.get() == 0;
-            let timer = self.rt.sleep(LOOK_INTERVAL);
-            self.quiet.until_or(|| done() || self.latched.get(), timer).await;
-            if done() || self.latched.get() || failures != v.origin.failures.get() {
-                break;
+            let waiting = Drain::new(v);
+            loop {
+                self.housekeeping.wake_all();
+                let done = || !self.owes_any(v) && v.logging.get() == 0;
+                let timer = self.rt.sleep(LOOK_INTERVAL);
+                self.quiet.until_or(|| done() || self.latched.get(), timer).await;
+                if done() || self.latched.get() || failures != v.origin.failures.get() {
+                    break;
+                }
             }
+            drop(waiting);
+            self.flush_members_apart().await?;
+            self.check_latch()?;
+            if failures != v.origin.failures.get() {
+                let what = format!("the origin of \"{}\" did not take everything", v.name);
+                return Err(Error::new(ErrorKind::Io, what)
+                    .hint("see the events for its error; what is left stays safe in the cache"));
+            }
+            if !self.is_owing(v.id) {
+                return Ok(());
+            }
+            // Clients have written meanwhile.
+            planted::seen("destage: written while it was made durable");
         }
-        drop(waiting);
-        self.flush_members_apart().await?;
-        if failures != v.origin.failures.get() || self.is_owing(v.id) {
-            let what = format!("the origin of \"{}\" did not take everything", v.name);
-            return Err(Error::new(ErrorKind::Io, what)
-                .hint("see the events for its error; what is left stays safe in the cache"));
-        }
-        Ok(())
     }
 
     /// Makes every completed append durable, for those who may be dropped: a flush that is given up would never

@@ -394,6 +394,43 @@ fn a_start_needs_no_footer() {
     });
 }
 
+/// Where a start has nothing to replay it costs no more than in a running pool if the end of a segment cannot be
+/// read, footer and all: behind a clean stop, and in what an earlier start has closed.
+#[test]
+fn a_start_needs_nothing_of_a_set_that_it_knows() {
+    survive(4, |seed| {
+        let rig = written(seed, 1)?;
+        match seed % 2 {
+            0 => drop(rig.stop()?),
+            _ => rig.restart(KINDS[(seed / 2) as usize])?,
+        }
+        if seed % 2 == 1 {
+            rig.crash(KINDS[(seed / 2) as usize]);
+        }
+        let (member, at) = place(&rig, seed);
+        let first =
+            Layout::new(MEMBER_BYTES, SEGMENT_BYTES as u32, SHARDS_MIN).unwrap().segments_offset;
+        let end = first + ((at - first) / SEGMENT_BYTES + 1) * SEGMENT_BYTES;
+        assert!(!is_open(&rig, member, at), "it was closed long ago");
+        let rest = Trigger::every(Ops::Reads).within(at + BLOCK as u64..end);
+        rig.broken[member].failing.arm(rest);
+        rig.open()?;
+        let mut read = 0;
+        for block in 0..BLOCKS {
+            match rig.read(block) {
+                Ok(version) => {
+                    same("what can be read", version, 2)?;
+                    read += 1;
+                }
+                Err(_) => assert!(lost(&rig).contains(&block), "block {block}"),
+            }
+        }
+        assert!(read > BLOCKS / 2, "{read} blocks read");
+        rig.broken[member].mend();
+        rig.restart(KINDS[(seed / 2) as usize])
+    });
+}
+
 /// Where a record begins, nobody knows what was there if that cannot be read.
 #[test]
 fn a_start_that_cannot_tell_what_it_cannot_read_loses_nothing_and_says_what_to_do() {
