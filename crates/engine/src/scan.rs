@@ -135,6 +135,10 @@ impl Core {
         for &segment in &segments {
             report.bytes_read += self.segment_bytes;
             match self.read_segment(segment).await {
+                // Where the images know all, a place that the medium has lost is one like any other.
+                Ok(returned) if !is_known && returned.bad.len() == self.segment_blocks as usize => {
+                    failure = Some(self.unreturned(segment, 0, IoErrorKind::Media.into()));
+                }
                 Ok(returned) => {
                     self.scan_copy(id, &returned, &mut found);
                     found.bad.push(returned.bad);
@@ -142,7 +146,7 @@ impl Core {
                 Err(error) => failure = Some(error),
             }
         }
-        if let Some(error) = failure.filter(|_| found.bad.is_empty() && !is_known) {
+        if let Some(error) = failure.filter(|_| found.bad.is_empty()) {
             return Err(error);
         }
         found.adopt_partial();
@@ -160,7 +164,7 @@ impl Core {
     /// What a device returns of a segment, block by block where it must be.
     ///
     /// # Errors
-    /// If it does not answer, or returns nothing.
+    /// If it fails in another way than by its medium: that says nothing about what is there.
     async fn read_segment(&self, segment: SegmentId) -> Result<Returned> {
         let blocks = self.segment_blocks;
         if let Ok(bytes) = self.read_blocks(segment, 0, blocks).await {
@@ -177,9 +181,6 @@ impl Core {
                     }
                 }
             }
-        }
-        if returned.bad.len() == blocks as usize {
-            return Err(self.unreturned(segment, 0, IoErrorKind::Media.into()));
         }
         Ok(returned)
     }
