@@ -13,6 +13,8 @@
 //!   behind one names.
 //! * It is watched from the first request on ([`crate::deadline`]), so one that hangs is refused, or left
 //!   behind once it is a member.
+//! * If another member is left behind by the update that names the new one, the new one hears of it before
+//!   anything counts without that other: two of the three would be most of them ([`Core::write_superblocks`]).
 //! * If the new member fails before the others have heard of it, the pool is what it was. If its
 //!   superblock cannot be erased then, the pool leaves the epoch out that stands there.
 //! * A spare keeps its mark until its own superblock is written, and gets it back if it cannot be a member
@@ -20,7 +22,7 @@
 
 use std::rc::Rc;
 
-use forebay_device::{BlockDevice, Buf, Watched};
+use forebay_device::{BlockDevice, Buf, IoError, Watched};
 
 use crate::checkpoint::root_offset;
 use crate::client::PLACES_TOLD_MAX;
@@ -254,8 +256,8 @@ impl Core {
         let _held = self.lock_for_members().await?;
         let next = self.grown_by(device, lost)?;
         let record = next.members[next.members.len() - 1];
-        let (watched, place) = (Rc::clone(watched), self.places_given.get());
-        let joining = Member::new(&record, watched, place, next.segments_offset, Standing::Joining);
+        let (watched, offset) = (Rc::clone(watched), next.segments_offset);
+        let joining = Member::new(&record, watched, None, offset, Standing::Joining);
         let index = self.members.push(joining).expect("there is a place, as was looked at");
         if let Err(error) = self.prepare(index, &next).await {
             return Err(self.leave_out(index, &blank, error).await);
@@ -263,12 +265,13 @@ impl Core {
         let range = record.segments.ranges().next().expect("a new member has segments");
         self.sets.borrow_mut().expect(range);
         self.write_superblocks(|superblock| *superblock = next.clone()).await?;
-        self.take_in(index, range);
-        if self.superblock.borrow().epoch > next.epoch {
-            // Another member was left behind by the same update.
-            self.renew_root(index, &next).await?;
-            self.write_superblocks(|_| ()).await?;
+        let joining = &self.members[index];
+        if joining.standing.get() == Standing::Gone {
+            // It has failed right behind another one, and was left behind by the same update.
+            let what = joining.failure.borrow().clone();
+            return Err(Error::new(ErrorKind::Io, what).hint("use another one"));
         }
+        self.take_in(index, range);
         planted::seen("member added in use");
         let (id, epoch, count) = (record.device, self.log.epoch.get(), self.staying_count());
         let what = format!(
@@ -298,28 +301,28 @@ impl Core {
         if planted::is(Bug::JoinedUnprepared) {
             return Ok(());
         }
-        let own = Superblock { device: member.id, ..next.clone() };
-        for slot in 0..2 {
-            write_slot(&*member.device, &own, slot).await.map_err(failed)?;
-            member.device.flush().done().await.map_err(failed)?;
-        }
-        Ok(())
+        self.tell_joining(member, next, None).await.map_err(failed)
     }
 
-    /// Gives a member that has joined the root that superblocks name since it was prepared, before its own
-    /// does.
-    async fn renew_root(&self, index: usize, prepared: &Superblock) -> Result<()> {
-        if self.superblock.borrow().marking_root == prepared.marking_root {
-            return Ok(());
-        }
-        let root = self.read_root().await?;
-        let (data, member) = (Buf::copy_of(&root.encode()).freeze(), &self.members[index]);
-        for slot in 0..2 {
-            let at = root_offset(prepared.root_bytes, slot);
-            if let Err(error) = member.device.write(at, data.clone()).done().await {
-                self.fail_member(index, "writing a root to", error);
+    /// Writes its superblock to a member that is to join; the root that it names before that, where it has another.
+    pub(crate) async fn tell_joining(
+        &self,
+        member: &Member,
+        next: &Superblock,
+        marks: Option<&Root>,
+    ) -> std::result::Result<(), IoError> {
+        if let Some(root) = marks {
+            let data = Buf::copy_of(&root.encode()).freeze();
+            for slot in 0..2 {
+                let at = root_offset(next.root_bytes, slot);
+                member.device.write(at, data.clone()).done().await?;
+                member.device.flush().done().await?;
             }
-            self.flush_each("a root on").await?;
+        }
+        let own = Superblock { device: member.id, ..next.clone() };
+        for slot in 0..2 {
+            write_slot(&*member.device, &own, slot).await?;
+            member.device.flush().done().await?;
         }
         Ok(())
     }
@@ -370,6 +373,7 @@ impl Core {
     /// From here on a member is one like any other.
     fn take_in(&self, index: usize, range: NumberRange) {
         self.members[index].transition(Standing::Serving);
+        self.members[index].place.set(Some(self.places_given.get()));
         self.places_given.set(self.places_given.get() + 1);
         {
             let mut sets = self.sets.borrow_mut();

@@ -21,7 +21,6 @@ use crate::core::Core;
 use crate::creation::invalid;
 use crate::error::Result;
 use crate::event::EventKind;
-use crate::failure::Standing;
 use crate::format::Superblock;
 use crate::limits::{DEVICE_DEADLINE_DEFAULT, DEVICE_DEADLINE_MAX, DEVICE_DEADLINE_MIN, MILLIS};
 use crate::member::Member;
@@ -185,11 +184,10 @@ impl Core {
     pub(crate) fn give_up(&self, index: usize, error: IoErrorKind) {
         let member = &self.members[index];
         member.watched.give_up(error.into());
-        if member.standing.get() == Standing::Joining {
-            // Nobody else reads it yet, and another one may get its place.
-            return;
+        // One that is only to be a member is read by nobody else.
+        if let Some(place) = member.place.get() {
+            self.elsewhere.give_up(place, !member.is_serving());
         }
-        self.elsewhere.give_up(member.place, !member.is_serving());
     }
 
     /// Changes how long a member may take to answer.

@@ -32,9 +32,9 @@ use crate::wait::yield_once;
 /// How a running pool stands to a member.
 ///
 /// ```text
-/// Joining ---------------> Gone
-///   |                       ^ ^
-///   v                       | |
+/// Joining --------+------> Gone
+///   |             |         ^ ^
+///   v             v         | |
 /// Serving ------> Failed ---+ |
 ///   |  ^            ^         |
 ///   v  |            |         |
@@ -59,7 +59,7 @@ impl Standing {
     fn may_become(self, next: Standing) -> bool {
         use Standing::{Failed, Gone, Joining, Leaving, Serving};
         match self {
-            Joining => matches!(next, Serving | Gone),
+            Joining => matches!(next, Serving | Failed | Gone),
             Serving => matches!(next, Leaving | Failed),
             Leaving => matches!(next, Serving | Failed | Gone),
             Failed => matches!(next, Gone),
@@ -115,17 +115,18 @@ impl Core {
     /// Notes that a member has failed: the pool goes on without it, or latches if it is the last one.
     pub(crate) fn fail_member(&self, index: usize, doing: &str, error: IoError) {
         let member = &self.members[index];
-        if !member.is_serving() || self.lease.is_lost() {
+        let is_joining = member.standing.get() == Standing::Joining;
+        if !(member.is_serving() || is_joining) || self.lease.is_lost() {
             return;
         }
         let what = format!("{doing} cache device {}", member.id);
-        if self.recovering.get() || self.is_last(index) {
+        if !is_joining && (self.recovering.get() || self.is_last(index)) {
             return self.latch(&what, error);
         }
         planted::seen("member failed in use");
         member.transition(Standing::Failed);
         *member.failure.borrow_mut() = format!("{what}: {error}");
-        if !planted::is(Bug::FailedMemberKept) {
+        if !is_joining && !planted::is(Bug::FailedMemberKept) {
             self.sets.borrow_mut().lose(index);
         }
         // What is left may be too little for the copies that were asked for.
@@ -273,7 +274,7 @@ mod tests {
             .collect();
         let leaving = [(Leaving, Serving), (Leaving, Failed), (Leaving, Gone)];
         let serving = [(Serving, Leaving), (Serving, Failed)];
-        let joining = [(Joining, Serving), (Joining, Gone)];
+        let joining = [(Joining, Serving), (Joining, Failed), (Joining, Gone)];
         assert_eq!(legal, [&joining[..], &serving, &leaving, &[(Failed, Gone)]].concat());
     }
 }

@@ -19,8 +19,8 @@ pub(crate) struct Member {
     /// The same, as the one who watches it.
     pub watched: Rc<Watched>,
     /// Its place among the devices that the pool was given, when it was opened and since: by which
-    /// reactors that read cache devices by themselves know it.
-    pub place: usize,
+    /// reactors that read cache devices by themselves know it. None as long as it is only to be a member.
+    pub place: Cell<Option<usize>>,
     pub id: DeviceId,
     pub segments_offset: u64,
     /// Whether a write has completed since the last flush began.
@@ -46,14 +46,14 @@ impl Member {
     pub(crate) fn new(
         record: &MemberRecord,
         watched: Rc<Watched>,
-        place: usize,
+        place: Option<usize>,
         segments_offset: u64,
         standing: Standing,
     ) -> Member {
         Member {
             device: Rc::clone(&watched) as Rc<dyn BlockDevice>,
             watched,
-            place,
+            place: Cell::new(place),
             id: record.device,
             segments_offset,
             unflushed: Cell::new(false),

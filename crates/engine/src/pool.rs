@@ -273,7 +273,7 @@ fn new_core(
         .iter()
         .map(|Opened { record, device, .. }| {
             let (place, watched) = deadline.find(device);
-            Member::new(record, watched, place, superblock.segments_offset, Standing::Serving)
+            Member::new(record, watched, Some(place), superblock.segments_offset, Standing::Serving)
         })
         .collect();
     let config = S3FifoConfig::for_pool(segments * u64::from(segment_blocks));

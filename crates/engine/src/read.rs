@@ -54,6 +54,8 @@ struct Started<'a> {
 pub(crate) struct Located {
     /// Number of the member, in whose queue it is until it is given back.
     pub member: usize,
+    /// The same device, as other reactors know it.
+    pub device: usize,
     /// Its first byte there.
     pub at: u64,
     /// The set that it lies in, pinned.
@@ -205,11 +207,12 @@ impl Core {
         add(&self.counters.read_cache_bytes, len);
         let (segment, block) =
             self.segment_of(m.location, copy).expect("a copy that was chosen just now");
-        let set = self.sets.borrow_mut().pin(m.location);
         let (member, at) = (self.sets.borrow().member_of(segment), self.place(segment, block).1);
+        let device = self.members[member].place.get()?;
+        let set = self.sets.borrow_mut().pin(m.location);
         self.members[member].queue.enter();
         let within = offset - m.block * BLOCK_BYTES;
-        Some(Located { member, at: at + within, set })
+        Some(Located { member, device, at: at + within, set })
     }
 
     /// Reads what is missing of a piece that lies in one stripe, so that it is populated.

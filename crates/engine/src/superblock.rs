@@ -13,11 +13,13 @@ use std::rc::Rc;
 use forebay_device::{BlockDevice, Buf, Data, IoError, IoErrorKind};
 
 use crate::core::Core;
+use crate::departure::erase_superblock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::EventKind;
+use crate::failure::Standing;
 use crate::format::{
-    Layout, Mode, SUPERBLOCK_BYTES, SlotChoice, Superblock, VolumeSettings, Witness as WitnessFile,
-    WitnessVolume,
+    Layout, Mode, Root, SUPERBLOCK_BYTES, SlotChoice, Superblock, VolumeSettings,
+    Witness as WitnessFile, WitnessVolume,
 };
 use crate::ids::{BLOCK_BYTES, DeviceId};
 use crate::limits::{WITNESS_RETRY, WITNESS_WAIT_MAX};
@@ -184,6 +186,9 @@ impl Core {
                 }
                 self.flush_each("the superblock on").await?;
             }
+            if !left.is_empty() && !planted::is(Bug::PassersUntold) {
+                self.tell_passers(&next, marks.as_ref().map(|marks| &marks.root)).await;
+            }
             if self.failed_beside(&left).is_empty() {
                 break;
             }
@@ -202,6 +207,22 @@ impl Core {
         };
         self.note_gone(&left, lost);
         Ok(())
+    }
+
+    /// Tells who is on its way in or out of an epoch that leaves another one behind. The last that either of them
+    /// was told of may name that one as well, and the two could be most of those whom it names (INV-19).
+    async fn tell_passers(&self, next: &Superblock, marks: Option<&Root>) {
+        for (index, member) in self.members.iter().enumerate() {
+            let is_named = next.members.iter().any(|record| record.device == member.id);
+            let told = match member.standing.get() {
+                Standing::Joining if is_named => self.tell_joining(member, next, marks).await,
+                Standing::Leaving if !is_named => erase_superblock(&*member.device).await,
+                _ => continue,
+            };
+            if let Err(error) = told {
+                self.fail_member(index, "writing the superblock of", error);
+            }
+        }
     }
 
     /// Brings the witness up to date, or notes that it lags. Where the pool `needs` it, it is tried again for

@@ -450,10 +450,10 @@ impl Volume {
         if piece.tail {
             return None;
         }
-        let Located { member, at, set } = core.locate(&self.state, offset, len, passing)?;
+        let Located { member, device, at, set } = core.locate(&self.state, offset, len, passing)?;
         self.state.last_request.set(started);
         self.count_read(len);
-        let (device, turn) = (core.members[member].place, core.members[member].watched.begin());
+        let turn = core.members[member].watched.begin();
         planted::seen("read by another reactor");
         if planted::is(Bug::RemoteHitUnpinned) {
             core.unpin(set);

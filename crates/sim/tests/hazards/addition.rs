@@ -1,7 +1,8 @@
 //! A member is added to a pool in use: the pool serves on, what was acknowledged stays, whatever is cut
 //! off or fails meanwhile, and what had too few copies gets them back.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
+use std::ops::Range;
 use std::rc::Rc;
 
 use forebay_device::model::fault::{Ops, Trigger};
@@ -12,8 +13,9 @@ use forebay_engine::ids::DeviceId;
 use forebay_engine::limits::SHARDS_MIN;
 use forebay_engine::planted::Bug;
 use forebay_engine::{ErrorKind, EventKind, Readers};
+use forebay_sim::content::fill as stamp;
 
-use crate::changing::{BLOCKS, add, all_but, fill, plan, remove, told, verify};
+use crate::changing::{BLOCKS, add, all_but, fill, id_of, plan, remove, told, verify};
 use crate::hanging::{DEADLINE, has_hung, in_time};
 use crate::rig::{
     BLOCK, KINDS, MEMBER_BYTES, Plan, Rig, SEGMENT_BYTES, SEGMENTS, SOON, newest, provoke, same,
@@ -614,6 +616,125 @@ fn copies_come_back_if_a_member_fails_right_behind_an_addition() {
             rig.open().map_err(at)?;
             same("with the new one", rig.read(1).map_err(at)?, 2).map_err(at)?;
         }
+        Ok(())
+    });
+}
+
+/// Writes a block again and again; the version that was flushed last.
+fn write_on(rig: &Rc<Rig>) -> Rc<Cell<u64>> {
+    let (volume, flushed) = (rig.volume(), Rc::new(Cell::new(0)));
+    let told = Rc::clone(&flushed);
+    rig.world.spawn(Box::pin(async move {
+        for version in 4.. {
+            let mut data = Buf::new(BLOCK);
+            stamp(version, 0, 8, &mut data);
+            let written = volume.write(BLOCK as u64, data.freeze(), false).await;
+            if written.is_err() || volume.flush().await.is_err() {
+                return;
+            }
+            told.set(version);
+        }
+    }));
+    flushed
+}
+
+/// Where a superblock slot stands.
+fn slot(slot: usize) -> Range<u64> {
+    let at = Layout::superblock_offset(slot);
+    at..at + SUPERBLOCK_BYTES as u64
+}
+
+/// One fails between the two superblocks that name another one's coming or going, and comes back with that one
+/// alone: the two are most of those whom the last epoch of which they know has named.
+#[test]
+fn who_comes_or_goes_hears_of_a_member_that_is_left_behind() {
+    provoke(Bug::PassersUntold, 4, |seed| {
+        let goes = seed % 2 == 1;
+        let (mut opened, mut asked) = (0, 0);
+        for ios in 1..=60 {
+            let rig = Rig::new(seed, plan(if goes { 3 } else { 2 }, 1, 2));
+            fill(&rig)?;
+            rig.destage()?;
+            let (pool, device) = (rig.pool(), Rc::clone(&rig.gates[2]) as _);
+            let last = id_of(&rig, rig.pool().superblock().members.len() - 1);
+            let flushed = write_on(&rig);
+            let failing = Trigger::every(Ops::Writes).within(slot(usize::from(!goes)));
+            rig.broken[0].failing.arm(failing);
+            let superblocks = Trigger::every(Ops::Writes).within(slot(0).start..slot(1).end);
+            rig.broken[2].slow.arm(superblocks);
+            rig.world.spawn(Box::pin(async move {
+                match goes {
+                    true => pool.begin_departure(last).unwrap().end().await.ok(),
+                    false => pool.add_member(device).await.ok().map(drop),
+                };
+            }));
+            while rig.broken[0].failing.hits() == 0 {
+                rig.pause(MILLISECOND / 100);
+            }
+            rig.world.crash_at(Some(rig.world.io_count() + ios));
+            rig.world.run_for(SECOND).ok();
+            rig.world.crash_at(None);
+            rig.crash(KINDS[((seed / 2 + ios) % 2) as usize]);
+            let at = |error: String| format!("after {ios} I/Os: {error}");
+            [0, 2].iter().for_each(|&member: &usize| rig.broken[member].mend());
+            rig.remember(None);
+            rig.offer(&[0, 2]);
+            let mut open = rig.open();
+            if open.as_ref().is_err_and(|e| e.contains("superblock") || e.contains("a Forebay")) {
+                rig.offer(&[0]);
+                open = rig.open();
+            }
+            match open {
+                Ok(()) => {
+                    opened += 1;
+                    let (found, flushed) = (rig.read(1).map_err(at)?, flushed.get());
+                    if found < flushed {
+                        return Err(at(format!("version {found} of {flushed} that was flushed")));
+                    }
+                }
+                Err(error) if error.starts_with("NeedsDecision") => asked += 1,
+                Err(error) => return Err(at(error)),
+            }
+        }
+        assert!(opened > 5 && asked > 5, "opened {opened}, asked {asked}");
+        Ok(())
+    });
+}
+
+/// Nobody was told that the new one is a member, and nothing is on it.
+#[test]
+fn one_that_fails_behind_another_one_is_left_behind_as_well() {
+    survive(2, |seed| {
+        let (mut refused, copies) = (0, 2 - seed as u8 % 2);
+        for after in 0..16 {
+            let rig = Rig::new(seed, plan(2, 2, copies));
+            fill(&rig)?;
+            // With one copy that is all that may be lost.
+            rig.destage()?;
+            rig.broken[0].failing.arm(Trigger::every(Ops::Writes).within(slot(1)));
+            let ops = [Ops::Writes, Ops::Flushes][after as usize % 2];
+            rig.broken[2].failing.arm(Trigger::every(ops).after(after / 2));
+            let at = |error: String| format!("after {after}: {error}");
+            let added = add(&rig, 2).map_err(at)?;
+            if rig.pool().events().iter().filter(|e| e.kind == EventKind::MemberFailed).count() == 2
+            {
+                assert!(added.is_err_and(|error| error.kind == ErrorKind::Io), "after {after}");
+                refused += 1;
+                add(&rig, 3).map_err(at)?.map_err(|error| at(error.to_string()))?;
+            }
+            assert!(!rig.pool().is_latched(), "after {after}");
+            verify(&rig, "at once").map_err(at)?;
+            rig.write(2, 1, 1).map_err(at)?;
+            rig.flush().map_err(at)?;
+            rig.crash(KINDS[(after / 2 % 2) as usize]);
+            rig.broken.iter().for_each(|broken| broken.mend());
+            rig.offer(&[0, 1, 2, 3]);
+            if rig.open().is_err_and(|e| e.contains("superblock") || e.contains("a Forebay")) {
+                open_with_spare(&rig, 2).map_err(at)?;
+            }
+            verify(&rig, "after a crash").map_err(at)?;
+        }
+        assert!(refused > 2, "refused {refused}");
         Ok(())
     });
 }
