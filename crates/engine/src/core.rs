@@ -219,6 +219,8 @@ pub(crate) struct Core {
     pub journal: Journal,
     /// Whether what is read from a member is checked before a client sees it.
     pub verify_reads: Cell<bool>,
+    /// Whether a start has left dirty data where one copy may be torn: then it is, whatever was asked for.
+    pub cramped: Cell<bool>,
     /// Who holds writers back when room is short.
     pub throttle: Throttle,
 }

@@ -31,15 +31,15 @@ struct Extension {
 }
 
 impl Pool {
-    /// What the superblock would say if a member used all of its device, as large as that is now.
+    /// What the superblock would say if a member used all of its device and that had `size_bytes`.
     /// Nothing is written.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`] if it is none; [`ErrorKind::Refused`] if not one more segment fits on the
     /// device, it is smaller than it was, the pool has no numbers for it, or it is on its way out;
     /// [`ErrorKind::Stopping`]; [`ErrorKind::Io`] if the pool has latched.
-    pub fn plan_extension(&self, id: DeviceId) -> Result<Superblock> {
-        self.core.extended(id).map(|extension| extension.next)
+    pub fn plan_extension(&self, id: DeviceId, size_bytes: u64) -> Result<Superblock> {
+        self.core.extended(id, size_bytes).map(|extension| extension.next)
     }
 
     /// Has a member use all of its device, as large as that is now. The pool serves on. When this
@@ -56,7 +56,7 @@ impl Pool {
     pub fn unused_bytes(&self) -> Vec<(DeviceId, u64)> {
         let superblock = self.core.superblock.borrow();
         let unused = |(_, member): (usize, &Member)| {
-            let layout = layout_of(&superblock, member)?;
+            let layout = layout_of(&superblock, member.watched.measure())?;
             let record = superblock.present().find(|record| record.device == member.id)?;
             let more = layout.segment_count.checked_sub(record.segments.count())?;
             Some((member.id, u64::from(more) * u64::from(superblock.segment_bytes)))
@@ -65,15 +65,14 @@ impl Pool {
     }
 }
 
-/// How a member's device would be laid out if all of it were used.
-fn layout_of(superblock: &Superblock, member: &Member) -> Option<Layout> {
-    let size_bytes = member.watched.measure();
+/// How a device of so many bytes would be laid out if all of it were used.
+fn layout_of(superblock: &Superblock, size_bytes: u64) -> Option<Layout> {
     Layout::new(size_bytes, superblock.segment_bytes, superblock.shard_count)
 }
 
 impl Core {
-    /// Where a member would grow to, or why it cannot.
-    fn extended(&self, id: DeviceId) -> Result<Extension> {
+    /// Where a member would grow to if its device had `size_bytes`, or why it cannot.
+    fn extended(&self, id: DeviceId, size_bytes: u64) -> Result<Extension> {
         self.check_running()?;
         let refused =
             |what: String, hint: &str| Err(Error::new(ErrorKind::Refused, what).hint(hint));
@@ -83,7 +82,6 @@ impl Core {
             return refused(what, "wait for the end of that, or cancel it");
         }
         let mut next = self.superblock.borrow().clone();
-        let size_bytes = member.watched.measure();
         let (segment_bytes, name) = (u64::from(next.segment_bytes), next.name.clone());
         let record = next.members.iter().find(|record| record.device == id);
         let record = *record.expect("a member that serves has a record");
@@ -95,7 +93,7 @@ impl Core {
             );
             Error::new(ErrorKind::Refused, what).hint("make another pool with the rest of it")
         };
-        let layout = layout_of(&next, member).ok_or_else(full)?;
+        let layout = layout_of(&next, size_bytes).ok_or_else(full)?;
         let count = layout.segment_count - record.segments.count();
         if count == 0 {
             let used = next.segments_offset + u64::from(layout.segment_count) * segment_bytes;
@@ -133,9 +131,10 @@ impl Core {
     }
 
     async fn extend_member(&self, id: DeviceId) -> Result<()> {
-        self.extended(id)?;
+        let size = || Ok(self.member_in_use(id)?.1.watched.measure());
+        self.extended(id, size()?)?;
         let _held = self.lock_for_members().await?;
-        let Extension { index, segments, more, next } = self.extended(id)?;
+        let Extension { index, segments, more, next } = self.extended(id, size()?)?;
         let early = planted::is(Bug::ExtendedBeforeDurable);
         if early {
             self.use_extension(index, segments, more);

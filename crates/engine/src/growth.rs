@@ -19,14 +19,14 @@ use crate::pool::Pool;
 use crate::volume::{InFlight, VolumeState};
 
 impl Pool {
-    /// The size that [`Pool::grow_volume`] would give to a volume: its origin's, as the device
-    /// says it now, in whole sectors of 512 B.
+    /// The size that [`Pool::grow_volume`] would give to a volume if its origin had `origin_bytes`: these in
+    /// whole sectors of 512 B.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`] if there is no such volume or its origin is not attached,
     /// [`ErrorKind::Refused`] if the origin has become smaller or is too large.
-    pub fn grown_size(&self, name: &str) -> Result<u64> {
-        self.core.attached(name).and_then(|v| size_of_origin(&v))
+    pub fn grown_size(&self, name: &str, origin_bytes: u64) -> Result<u64> {
+        self.core.attached(name).and_then(|v| size_with(&v, origin_bytes))
     }
 
     /// Makes a volume as large as its origin is now; its size, in bytes. Requests go on meanwhile.
@@ -45,7 +45,7 @@ impl Pool {
         let _request = InFlight::new(core, &v);
         // One at a time.
         let _attaching = core.attaching.lock().await;
-        let size_bytes = size_of_origin(&v)?;
+        let size_bytes = size_with(&v, v.origin.device.geometry().size_bytes)?;
         if size_bytes > v.size_bytes() {
             if planted::is(Bug::GrownBeforeDurable) {
                 v.set_size(size_bytes);
@@ -59,8 +59,8 @@ impl Pool {
     }
 }
 
-fn size_of_origin(v: &VolumeState) -> Result<u64> {
-    let found = v.origin.device.geometry().size_bytes / SECTOR_BYTES * SECTOR_BYTES;
+fn size_with(v: &VolumeState, origin_bytes: u64) -> Result<u64> {
+    let found = origin_bytes / SECTOR_BYTES * SECTOR_BYTES;
     let refused = |what: String, hint: &str| Err(Error::new(ErrorKind::Refused, what).hint(hint));
     if found < v.size_bytes() {
         let size = v.size_bytes();

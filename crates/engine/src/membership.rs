@@ -114,6 +114,8 @@ pub(crate) struct Opening {
     pub missing: BTreeSet<DeviceId>,
     /// The epoch to go on in.
     pub epoch: u64,
+    /// Whether the witness names it already.
+    pub witnessed: bool,
     /// Whether a person agreed to what is lost.
     pub accepted: bool,
     /// What a person should know.
@@ -293,7 +295,8 @@ pub(crate) async fn assess(
     let place = |id: DeviceId| superblock.members.iter().position(|m| m.device == id);
     members.sort_by_key(|member| place(member.record.device));
     let accepted = options.accept_missing;
-    Ok(Opening { superblock, members, missing, epoch, accepted, notes })
+    let witnessed = witness.is_some_and(|w| w.epoch == epoch);
+    Ok(Opening { superblock, members, missing, epoch, witnessed, accepted, notes })
 }
 
 fn facts(

@@ -66,6 +66,8 @@ pub enum Bug {
     DepartedEarly,
     /// The others hear of a new member before its superblock is written.
     JoinedUnprepared,
+    /// No fault: a start finds no room to append anything again.
+    StartWithoutRoom,
     /// A member on its way in or out does not hear that another one was left behind.
     PassersUntold,
     /// Sets are opened in what is new of a member before its superblocks say so.

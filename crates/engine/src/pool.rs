@@ -118,7 +118,7 @@ async fn start(
     options: &OpenOptions,
 ) -> Result<Pool> {
     let (opening, taken) = claimed(&rt, deadline, &*witness, options).await?;
-    let Opening { superblock, members, missing, epoch, accepted, notes } = opening;
+    let Opening { superblock, members, missing, epoch, witnessed, accepted, notes } = opening;
     let core = Rc::new(new_core(rt, superblock, &members, witness, tuning, deadline));
     deadline.tell(&core);
     core.accepted.set(accepted);
@@ -129,7 +129,7 @@ async fn start(
     if let Some(taken) = taken {
         core.begin_lease(taken);
     }
-    let report = match recovered(&core, &members, &missing, epoch).await {
+    let report = match recovered(&core, &members, &missing, (epoch, witnessed)).await {
         Ok(report) => report,
         Err(error) => {
             if core.abandon().await.is_ok() {
@@ -220,18 +220,19 @@ async fn assessed(
     Ok(opening)
 }
 
-/// Begins the start on the members, and rebuilds what they hold.
+/// Begins the start on the members, and rebuilds what they hold. With the epoch to go on in, and whether the
+/// witness names it already.
 async fn recovered(
     core: &Rc<Core>,
     members: &[Opened],
     missing: &BTreeSet<DeviceId>,
-    epoch: u64,
+    (epoch, witnessed): (u64, bool),
 ) -> Result<RecoveryReport> {
     for (index, Opened { slots, .. }) in members.iter().enumerate() {
         let settled = slots.settle(&*core.members[index].device).await;
         settled.map_err(|error| Error::io("making sure of a superblock", error))?;
     }
-    core.begin_start(missing, epoch).await?;
+    core.begin_start(missing, epoch, witnessed).await?;
     core.recover().await
 }
 
@@ -330,6 +331,7 @@ fn new_core(
         index_claims: IndexClaims::default(),
         scrub: Scrub::resume(superblock.scrub_next, superblock.scrub_begun_unix_s),
         verify_reads: Cell::new(superblock.verify_reads),
+        cramped: Cell::new(false),
         superblock: RefCell::new(superblock),
         control: TaskMutex::default(),
         attaching: TaskMutex::default(),

@@ -264,6 +264,13 @@ impl Core {
         self.idlest_copy_for(m.location, offset | len)
     }
 
+    /// Has what is read from members checked, or no more.
+    pub(crate) fn verify_from_now_on(&self, verify: bool) {
+        let verify = verify || self.cramped.get();
+        self.verify_reads.set(verify);
+        self.ram.borrow_mut().serve_only_verified(verify);
+    }
+
     /// In bypass mode only what the origin lacks is served from the cache.
     pub(crate) fn may_serve(&self, v: &VolumeState, state: State) -> bool {
         self.mode_of(v) != Mode::Bypass || state.is_owed() || state == State::Lost

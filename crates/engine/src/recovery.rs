@@ -512,8 +512,12 @@ impl Core {
                 .sum();
             let what = format!(
                 "{left} blocks that the origins lack could not be appended again for want of room: \
-                 if a flush of the last run failed, a power cut may take them until they are destaged"
+                 if a flush of the last run failed, a power cut may take them until they are destaged; \
+                 until the next start all reads are verified"
             );
+            // A record counts if one copy of it is whole.
+            self.cramped.set(true);
+            self.verify_from_now_on(true);
             self.event(EventKind::StartCramped, what);
         }
         Ok(())
@@ -573,6 +577,10 @@ impl Core {
                     Err(_) => self.drop_unreadable(volume, &m),
                 }
             }
+        }
+        if planted::is(Bug::StartWithoutRoom) {
+            lacking = owed && !ready.is_empty();
+            ready.clear();
         }
         self.append_moves(stream, &mut ready, &mut moves);
         for (volume, m, append) in moves {

@@ -314,9 +314,14 @@ impl Core {
     /// here on those that are missing are known to be stale.
     ///
     /// # Errors
-    /// If a member fails; or if the witness cannot be written although members were lost: with the
-    /// old witness they would be believed when they come back alone.
-    pub(crate) async fn begin_start(&self, missing: &BTreeSet<DeviceId>, epoch: u64) -> Result<()> {
+    /// If a member fails; or if the witness cannot be written although members were lost, and it is not
+    /// `witnessed` in which epoch: with the old witness they would be believed when they come back alone.
+    pub(crate) async fn begin_start(
+        &self,
+        missing: &BTreeSet<DeviceId>,
+        epoch: u64,
+        witnessed: bool,
+    ) -> Result<()> {
         let _control = self.control.lock().await;
         self.write_superblocks(|superblock| {
             superblock.start_number += 1;
@@ -330,7 +335,7 @@ impl Core {
         .await?;
         let superblock = self.superblock.borrow();
         self.log.start_number.set(superblock.start_number);
-        if self.witness_lags.get() && superblock.has_lost_members() {
+        if self.witness_lags.get() && superblock.has_lost_members() && !witnessed {
             return Err(Error::new(
                 ErrorKind::Io,
                 format!(

@@ -304,7 +304,7 @@ pub(crate) const CODES: &[Code] = &[
     safe("copies-raised", "All dirty data has the copies that were asked for last.", "Nothing."),
     risky(
         "start-cramped",
-        "The last run ended with a crash, perhaps after a failed flush, and the log is too full to write again what nothing proves to be durable.",
+        "The last run ended with a crash, perhaps after a failed flush, and the log is too full to write again what nothing proves to be durable. All reads are verified until the next start.",
         "Another crash before that data is home may cost some of it.",
         "Bring the data home before anything else: `forebay volume flush`.",
     ),

@@ -172,12 +172,13 @@ impl Daemon {
         Ok(())
     }
 
-    /// A cache device of an open pool, as large as it is now, and what the superblock says if the pool uses
-    /// all of it.
+    /// A cache device of an open pool, and what the superblock says if the pool uses all that there is of it
+    /// now. With `grow` it has that size from now on.
     pub(super) async fn larger_device(
         &self,
         pool: &Name,
         wanted: &str,
+        grow: bool,
     ) -> Result<(Device, Superblock)> {
         let device = self.device_of(pool, wanted)?;
         let (_, open) = self.open(pool.as_str())?;
@@ -199,15 +200,17 @@ impl Daemon {
             return Err(Failure::coded(Code::Refused, what)
                 .hint("restore its size; nothing has been changed"));
         }
-        file.grow(size);
-        let next = open.pool.plan_extension(device.id)?;
+        let next = open.pool.plan_extension(device.id, size)?;
         self.check_growth_memory(&open, &next)?;
+        if grow {
+            file.grow(size);
+        }
         Ok((device, next))
     }
 
     /// Has a pool use all of a cache device that has become larger; the caller holds `changing`.
     pub(super) async fn grow_device(&self, pool: &Name, wanted: &str) -> Result<api::Pool> {
-        let (device, next) = self.larger_device(pool, wanted).await?;
+        let (device, next) = self.larger_device(pool, wanted, true).await?;
         let (_, open) = self.open(pool.as_str())?;
         open.members.borrow().share(&device.path, next.pool, &self.crew);
         open.pool.extend_member(device.id).await?;

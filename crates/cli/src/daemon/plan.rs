@@ -319,7 +319,7 @@ impl Daemon {
 
     async fn plan_grow_device(&self, pool: &Name, device: &str) -> Result<Plan> {
         let (_, open) = self.open(pool.as_str())?;
-        let (grown, is) = self.larger_device(pool, device).await?;
+        let (grown, is) = self.larger_device(pool, device, false).await?;
         let was = open.pool.superblock();
         let (before, after) = (room(&was, None), room(&is, None));
         let (had, has) = (segments_of(&was, grown.id), segments_of(&is, grown.id));
@@ -408,7 +408,7 @@ impl Daemon {
     }
 
     async fn plan_grow(&self, name: &VolumeName) -> Result<Plan> {
-        let (was, is) = self.grown_size(name).await?;
+        let (was, is) = self.grown_size(name, false).await?;
         let mut steps = Vec::new();
         if is > was {
             steps.push(format!("its size becomes {}, durably", text::bytes(is)));

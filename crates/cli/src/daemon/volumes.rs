@@ -613,8 +613,9 @@ impl Daemon {
         }
     }
 
-    /// The size of a volume, and the size that its origin would give it now.
-    pub(super) async fn grown_size(&self, name: &VolumeName) -> Result<(u64, u64)> {
+    /// The size of a volume, and the size that its origin would give it now. With `grow` the origin has that size
+    /// from now on.
+    pub(super) async fn grown_size(&self, name: &VolumeName, grow: bool) -> Result<(u64, u64)> {
         let (_, open) = self.open(name.pool.as_str())?;
         let volume = open.volume(name)?;
         let origin = open.origins.borrow().get(name.volume.as_str()).cloned();
@@ -627,15 +628,18 @@ impl Daemon {
             return Err(Failure::coded(Code::Refused, what)
                 .hint("a volume never becomes smaller; give the origin its size back"));
         }
-        if let Origin::File(device) = &origin {
+        let grown = open.pool.grown_size(name.volume.as_str(), size)?;
+        if let Origin::File(device) = &origin
+            && grow
+        {
             device.grow(size);
         }
-        Ok((volume.size_bytes(), open.pool.grown_size(name.volume.as_str())?))
+        Ok((volume.size_bytes(), grown))
     }
 
     /// Makes a volume as large as its origin has become.
     pub(super) async fn grow_volume(&self, name: &VolumeName) -> Result<api::Volume> {
-        let (was, is) = self.grown_size(name).await?;
+        let (was, is) = self.grown_size(name, true).await?;
         if is > was {
             let (_, open) = self.open(name.pool.as_str())?;
             let size = open.pool.grow_volume(name.volume.as_str()).await?;

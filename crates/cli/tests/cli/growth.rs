@@ -32,6 +32,11 @@ fn a_volume_grows_with_its_origin_while_clients_go_on() {
     let plan = daemon.tell(&["volume", "grow", "fast/vm", "--dry-run"]);
     assert!(plan.contains("would grow by 8"), "{plan}");
     assert_eq!(shown(&daemon), VOLUME_BYTES);
+    // Who only asked, and cuts it back then, has cut nothing off.
+    resize(&origin, VOLUME_BYTES);
+    daemon.tell(&["volume", "flush", "fast/vm"]);
+    assert_eq!(daemon.json(&["volume", "show", "fast/vm"])["state"], "online");
+    resize(&origin, more);
     assert_eq!(daemon.json(&["volume", "grow", "fast/vm"])["size_bytes"], more);
     assert!(daemon.tell(&["events"]).contains("volume-grown"));
     // Who is connected keeps the size that it was told; who connects is told the new one.

@@ -710,8 +710,7 @@ impl Pool {
     pub async fn set_verify_reads(&self, verify: bool) -> Result<()> {
         let _control = self.core.control.lock().await;
         self.core.write_superblocks(|superblock| superblock.verify_reads = verify).await?;
-        self.core.verify_reads.set(verify);
-        self.core.ram.borrow_mut().serve_only_verified(verify);
+        self.core.verify_from_now_on(verify);
         Ok(())
     }
 

@@ -397,14 +397,15 @@ fn a_member_that_has_grown_is_taken_out_like_any_other() {
 fn what_cannot_grow_is_refused() {
     let rig = Rig::new(1, plan(2, 0, 1));
     let refused = |member: usize, what: &str| {
-        let error = rig.pool().plan_extension(id_of(&rig, member)).unwrap_err();
+        let (id, size) = (id_of(&rig, member), size(&rig, member));
+        let error = rig.pool().plan_extension(id, size).unwrap_err();
         assert!(error.kind == ErrorKind::Refused && error.what.contains(what), "{error}");
     };
     refused(0, "no room for a further segment");
     assert_eq!(rig.pool().unused_bytes(), []);
     rig.members[0].grow(MEMBER_BYTES + SEGMENT_BYTES - 4096);
     refused(0, "no room for a further segment");
-    let error = rig.pool().plan_extension(DeviceId([9; 16])).unwrap_err();
+    let error = rig.pool().plan_extension(DeviceId([9; 16]), MEMBER_BYTES).unwrap_err();
     assert_eq!(error.kind, ErrorKind::NotFound);
     // In turn with the other one, which takes the numbers behind its own each time.
     for _ in 1..RANGES_MAX {
@@ -433,7 +434,7 @@ fn what_cannot_grow_is_refused() {
 fn verify_plan(rig: &Rc<Rig>) {
     enlarge(rig, 0, 5);
     let before = rig.pool().superblock();
-    let planned = rig.pool().plan_extension(id_of(rig, 0)).unwrap();
+    let planned = rig.pool().plan_extension(id_of(rig, 0), size(rig, 0)).unwrap();
     assert_eq!(rig.pool().superblock(), before);
     grow(rig, id_of(rig, 0)).unwrap().unwrap();
     let now = rig.pool().superblock();

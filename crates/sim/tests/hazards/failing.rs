@@ -347,6 +347,34 @@ fn a_witness_that_stays_unwritable_over_a_start_takes_no_dirty_volume_for_clean(
     });
 }
 
+/// One that knows of the loss has nothing more to hear about it.
+#[test]
+fn a_witness_that_cannot_be_written_keeps_no_start_from_an_epoch_that_it_knows() {
+    survive(4, |seed| {
+        let rig = Rig::new(seed, Plan { members: 2, copies: 2, ..Plan::default() });
+        let failed = (seed % 2) as usize;
+        rig.write(2, 3, 8)?;
+        rig.broken[failed].failing.arm(Trigger::every(Ops::Writes));
+        rig.write(3, 3, 1)?;
+        rig.flush()?;
+        assert!(has_failed(&rig));
+        rig.crash(KINDS[(seed / 2 % 2) as usize]);
+        rig.offer(&[1 - failed]);
+        let known = rig.recall();
+        rig.witness_refuses.set(true);
+        rig.open()?;
+        same("with what it knew", rig.read(3)?, 3)?;
+        rig.crash(KINDS[(seed / 2 % 2) as usize]);
+        rig.remember(None);
+        let error = rig.open().unwrap_err();
+        assert!(error.contains("would be believed") || error.contains("Needs"), "{error}");
+        rig.remember(known);
+        rig.witness_refuses.set(false);
+        rig.open()?;
+        same("afterwards", rig.read(3)?, 3).map(drop)
+    });
+}
+
 /// A state directory that is full for a moment: writes wait, reads do not, and the pool goes on without the member once
 /// the witness can be written.
 #[test]

@@ -8,12 +8,14 @@ use forebay_device::Request;
 use forebay_device::Runtime;
 use forebay_device::model::fault::{Ops, Trigger};
 use forebay_device::model::world::Crash;
+use forebay_device::runtime::MILLISECOND;
 use forebay_engine::Mode;
 use forebay_engine::format::{
     Layout, Root, SUPERBLOCK_BYTES, SegmentHeader, Stream, Superblock, decode_footer_trailer,
 };
 use forebay_engine::ids::SegmentId;
 use forebay_engine::limits::SHARDS_MIN;
+use forebay_engine::planted::{Bug, plant};
 
 use crate::rig::{BLOCK, Breakage, MEMBER_BYTES, Plan, Rig, SEGMENT_BYTES, SOON, same, survive};
 
@@ -492,5 +494,24 @@ fn a_pool_does_not_fall_back_to_a_root_whose_segments_are_in_use_again() {
         rig.open()?;
         (0..128).try_for_each(|block| same("overwritten", rig.read(block)?, 2).map(drop))?;
         (256..440).try_for_each(|block| same("the others", rig.read(block)?, 1).map(drop))
+    });
+}
+
+/// Older versions left no room for it. One copy of what was open may be torn where another is whole.
+#[test]
+fn what_cannot_be_appended_again_is_read_where_it_is_whole() {
+    survive(400, |seed| {
+        let rig = Rig::new(seed, Plan { members: 2, copies: 2, ..Plan::default() });
+        (0..60).for_each(|block| drop(rig.start_write(2, block, 1)));
+        rig.pause(MILLISECOND / 2 + seed * MILLISECOND / 400);
+        rig.crash(Crash::PowerCut);
+        plant(Some(Bug::StartWithoutRoom));
+        rig.open()?;
+        for _ in 0..4 {
+            (0..60).try_for_each(|block| rig.read(block).map(drop))?;
+        }
+        plant(None);
+        rig.restart(Crash::ProcessKill)?;
+        (0..60).try_for_each(|block| rig.read(block).map(drop))
     });
 }
