@@ -31,7 +31,7 @@ impl Core {
                 self.note_drop(volume, block);
             }
             EntryKind::Populate => {
-                self.map_insert(volume, data_mapping(entry, place, State::Clean));
+                self.map_insert_as(volume, data_mapping(entry, place, State::Clean), true);
             }
             // While running it only voids what was cached; the writer maps it once the origin has
             // the data. In replay it stays until a clean fact proves it, or recovery ends.
@@ -60,8 +60,14 @@ impl Core {
 
     /// Maps blocks, displacing what was there.
     pub(crate) fn map_insert(&self, volume: VolumeId, mapping: Mapping) {
-        let emptied = self.change(volume, mapping.block, |index, displaced| {
-            index.insert(volume, mapping, displaced);
+        self.map_insert_as(volume, mapping, false);
+    }
+
+    /// The same; `cold` for what nobody has asked for again.
+    fn map_insert_as(&self, volume: VolumeId, mapping: Mapping, cold: bool) {
+        let emptied = self.change(volume, mapping.block, |index, displaced| match cold {
+            true => index.insert_cold(volume, mapping, displaced),
+            false => index.insert(volume, mapping, displaced),
         });
         self.count_in(volume, &mapping);
         let Mapping { block, count, state, sectors, .. } = mapping;

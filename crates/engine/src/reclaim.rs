@@ -300,10 +300,8 @@ impl Core {
                     State::Clean if self.is_kept_for_reservation(volume, count) => {
                         kept.push((volume, part));
                     }
-                    State::Clean if self.is_kept(volume, &part, queue, &mut warmth) => {
-                        self.keep_unless_in_ram(volume, part, &mut kept);
-                    }
-                    State::Clean | State::Provisional => {
+                    State::Clean => self.keep_by_use(volume, part, queue, &mut warmth, &mut kept),
+                    State::Provisional => {
                         self.evict(volume, block, count, part.location);
                     }
                     State::Dirty
@@ -315,6 +313,34 @@ impl Core {
             }
         }
         kept
+    }
+
+    /// Keeps or evicts a clean part of a granule. What of it nobody has asked for since it came in, or since it was kept
+    /// last, has no share in the granule's heat.
+    fn keep_by_use(
+        &self,
+        volume: VolumeId,
+        part: Mapping,
+        queue: Queue,
+        warmth: &mut Warmth,
+        kept: &mut Vec<Run>,
+    ) {
+        let index = &self.shard(volume, part.block).index;
+        let cold = index.borrow().cold(volume, part.block, part.count);
+        let is_cold = |at: &u32| cold >> at & 1 == 1;
+        let mut at = 0;
+        while at < part.count {
+            let same = |other: &u32| is_cold(other) == is_cold(&at);
+            let piece = part.part(at, (at..part.count).take_while(same).count() as u32);
+            let is_cold = is_cold(&at);
+            at += piece.count;
+            if self.is_kept(volume, &piece, is_cold, queue, warmth) {
+                index.borrow_mut().chill(volume, piece.block, piece.count);
+                self.keep_unless_in_ram(volume, piece, kept);
+            } else {
+                self.evict(volume, piece.block, piece.count, piece.location);
+            }
+        }
     }
 
     /// Moves a part, but for the blocks that RAM holds and that are hot there: those are left to it, and
@@ -507,15 +533,22 @@ impl Core {
     }
 
     /// Whether a part of a granule is worth moving. Its granule cools once in the life of `warmth`.
-    fn is_kept(&self, volume: VolumeId, part: &Mapping, queue: Queue, warmth: &mut Warmth) -> bool {
+    fn is_kept(
+        &self,
+        volume: VolumeId,
+        part: &Mapping,
+        is_cold: bool,
+        queue: Queue,
+        warmth: &mut Warmth,
+    ) -> bool {
         let blocks = Part::of(volume, part.block, part.count);
         let mut index = self.shard(volume, part.block).index.borrow_mut();
         let before = warmth.0.filter(|(other, _)| *other == blocks.granule).map(|(_, heat)| heat);
         let heat = before.unwrap_or_else(|| index.heat(volume, part.block));
         let tight = self.is_index_crowded();
-        let weighed = self.weighed(volume, heat);
+        let weighed = if is_cold { 0 } else { self.weighed(volume, heat) };
         let retained = self.policy.borrow_mut().retain(blocks, queue, weighed);
-        if retained && !tight && before.is_none() {
+        if retained && !is_cold && !tight && before.is_none() {
             index.cool(volume, part.block);
             warmth.0 = Some((blocks.granule, heat));
         }

@@ -173,6 +173,9 @@ struct Log<'a> {
     granules: Vec<u32>,
     names: Vec<Granule>,
     heat: Vec<u8>,
+    /// Blocks that nobody has asked for since they came in, or since they were kept last; where heat is of more than
+    /// a block.
+    cold: Vec<bool>,
     /// Live blocks of each granule: heat is kept only where something is.
     mapped: Vec<u32>,
     /// Cache block of each block, by number, and which of them a request has counted already.
@@ -233,6 +236,7 @@ impl<'a> Log<'a> {
             reserve: reserve.max(1),
             places: vec![NOWHERE; workload.footprint()],
             heat: vec![0; names.len()],
+            cold: vec![false; workload.footprint()],
             mapped: vec![0; names.len()],
             granules,
             names,
@@ -303,8 +307,9 @@ impl<'a> Log<'a> {
         self.free.push(unit);
     }
 
-    /// Appends a block; there must be a free unit if the open one is full.
-    fn append(&mut self, block: u32, queue: Queue) {
+    /// Appends a block, which is cold or not; there must be a free unit if the open one is full.
+    fn append(&mut self, block: u32, queue: Queue, cold: bool) {
+        self.cold[block as usize] = cold && self.settings.granule_blocks > 1;
         let heat = self.heat[self.granules[block as usize] as usize];
         self.forget(block);
         let at = index_of(queue);
@@ -404,7 +409,7 @@ impl<'a> Log<'a> {
             .zip(first..)
             .filter_map(|(&block, place)| (self.places[block as usize] == place).then_some(block))
             .collect();
-        // As in the daemon: what belongs to one granule has one fate.
+        // As in the daemon: what was asked for of one granule has one fate.
         live.sort_unstable_by_key(|&block| self.granules[block as usize]);
         let mut rest = &live[..];
         while let Some(&block) = rest.first() {
@@ -414,12 +419,16 @@ impl<'a> Log<'a> {
             rest = after;
             let granule = self.granules[part[0] as usize] as usize;
             let heat = self.heat[granule];
-            if self.policy.retain(self.part(part.iter().copied()), queue, heat) {
-                self.heat[granule] = heat.saturating_sub(1);
-                self.policy.spend(0, part.len() as u64);
-                kept.extend(part);
-            } else {
-                part.iter().for_each(|&block| self.forget(block));
+            let (cold, asked): (Vec<_>, Vec<_>) =
+                part.iter().copied().partition(|&block| self.cold[block as usize]);
+            for (part, heat) in [(asked, heat), (cold, 0)].iter().filter(|(p, _)| !p.is_empty()) {
+                if self.policy.retain(self.part(part.iter().copied()), queue, *heat) {
+                    self.heat[granule] -= u8::from(*heat > 0);
+                    self.policy.spend(0, part.len() as u64);
+                    kept.extend(part);
+                } else {
+                    part.iter().for_each(|&block| self.forget(block));
+                }
             }
         }
         // What is kept is in memory while its unit is given back.
@@ -434,7 +443,7 @@ impl<'a> Log<'a> {
         self.pieces[id as usize].blocks = blocks;
         self.release(id);
         for &block in &kept {
-            self.append(block, Queue::Main);
+            self.append(block, Queue::Main, true);
         }
         self.report.moved_blocks += moved;
         self.scratch = kept;
@@ -453,6 +462,7 @@ impl<'a> Log<'a> {
         let hit = hits.iter().rposition(|&hit| hit);
         if hit.is_some_and(|at| self.is_reuse(blocks[at])) {
             self.touch(blocks[0]);
+            blocks.iter().for_each(|&block| self.cold[block as usize] = false);
         }
         let cached = !hits.contains(&false);
         let nothing = !hits.contains(&true);
@@ -466,7 +476,7 @@ impl<'a> Log<'a> {
             for &block in blocks {
                 self.make_room()?;
                 self.policy.spend(1, 0);
-                self.append(block, queue);
+                self.append(block, queue, false);
             }
         } else if !cached {
             let missed = blocks.iter().zip(hits).filter(|&(_, &hit)| !hit);
@@ -477,7 +487,7 @@ impl<'a> Log<'a> {
             };
             for (&block, _) in missed {
                 self.make_room()?;
-                self.append(block, queue);
+                self.append(block, queue, true);
                 self.policy.spend(1, 0);
                 self.report.populated_blocks += 1;
             }

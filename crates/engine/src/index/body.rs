@@ -15,11 +15,14 @@
 //! The shorter one is used. A dense entry is, from its lowest bit: state (3), partial (0 or 1),
 //! location less the lowest, distance. It keeps no runs: they are found again by merging. Heat is
 //! two bits for each granule in which something is mapped, in their order, in whole bytes.
+//!
+//! The state 0 is one that is clean and *cold*: not asked for since it came in or was moved to stay. That is for memory
+//! alone. A dense body knows it of each block; in a list it is said of an extent, which is cold as long as all of it is.
 
 use std::ops::Range;
 
-use super::region::{EXTENTS_MAX, Extents, advances, clip, continues, state_of};
-use crate::format::Extent;
+use super::region::{Blocks, EXTENTS_MAX, Extents, advances, clip, continues, state_of};
+use crate::format::{Extent, State};
 
 const EXTENT_BYTES: usize = size_of::<Extent>();
 /// Places in a dense body.
@@ -33,6 +36,19 @@ const WIDE: u8 = 0x80;
 pub(super) const BODY_BYTES_MAX: usize = ENTRIES_AT + EXTENTS_MAX * 6 + 4;
 /// A list this long or shorter is never longer than the dense form of as many blocks.
 const LIST_ALWAYS: usize = ENTRIES_AT / EXTENT_BYTES;
+
+/// Where the state stands in an extent.
+const STATE_SHIFT: u32 = 16;
+const STATE_MASK: u64 = 7;
+const CLEAN: u64 = State::Clean as u64;
+/// What the extents of a list have in place of a state where they are cold.
+const _: () = assert!(CLEAN == 1);
+
+/// The number of a state, which is 0 for what is clean and cold.
+#[inline]
+fn known(number: u64) -> u64 {
+    number.max(CLEAN)
+}
 
 /// Set of states, bit n for state n; bit 0 tells a dense body from a list.
 pub(super) const DENSE: u8 = 1;
@@ -122,7 +138,8 @@ impl Packing {
         (entry, if advances(state_of(extent)) { step } else { 0 })
     }
 
-    #[inline]
+    // Called for each block of a region, and not seen through else.
+    #[inline(always)]
     fn unpack(&self, block: u32, entry: u64) -> Extent {
         let field = |at: u32, bits: u32| entry >> at & ((1 << bits) - 1);
         let shift = 3 + self.partial_bits;
@@ -131,7 +148,7 @@ impl Packing {
         // The layout of `Extent`, without its checks: they made reading a region twice as slow.
         Extent(
             u64::from(block)
-                | field(0, 3) << 16
+                | known(field(0, 3)) << STATE_SHIFT
                 | field(3, self.partial_bits) << 19
                 | location << 20
                 | distance << 56,
@@ -155,7 +172,17 @@ impl Body<'_> {
 
     #[inline]
     fn list(&self) -> impl Iterator<Item = Extent> {
-        (0..self.list_count()).map(|i| Extent(read_u64(self.bytes, i * EXTENT_BYTES)))
+        self.list_of().map(|(extent, _)| extent)
+    }
+
+    /// The extents of a list, and whether each is cold.
+    #[inline]
+    fn list_of(&self) -> impl Iterator<Item = (Extent, bool)> {
+        (0..self.list_count()).map(|i| {
+            let raw = read_u64(self.bytes, i * EXTENT_BYTES);
+            let is_cold = raw >> STATE_SHIFT & STATE_MASK == 0;
+            (Extent(raw | u64::from(is_cold) << STATE_SHIFT), is_cold)
+        })
     }
 
     /// Word `i` of the bitmap of a dense body.
@@ -182,7 +209,7 @@ impl Body<'_> {
         let (count, bits) = (self.rank(EXTENTS_MAX as u32), packing.entry_bits());
         for i in 0..count {
             let at = ENTRIES_AT * 8 + i * bits;
-            held |= states & 1 << (read_u64(self.bytes, at / 8) >> (at % 8) & 7);
+            held |= states & 1 << known(read_u64(self.bytes, at / 8) >> (at % 8) & STATE_MASK);
             if held == states {
                 break;
             }
@@ -195,9 +222,9 @@ impl Body<'_> {
         if self.is_dense { usize::from(self.bytes[COUNT_AT]) + 1 } else { self.list_count() }
     }
 
-    /// Calls `f` with each block of `range` in a dense body, as an extent of one.
+    /// Calls `f` with each block of `range` in a dense body, as an extent of one, and with whether it is cold.
     #[inline]
-    fn for_each_entry(&self, range: Range<u32>, mut f: impl FnMut(Extent) -> bool) {
+    fn for_each_entry(&self, range: Range<u32>, mut f: impl FnMut(Extent, bool) -> bool) {
         let packing = Packing::read(self.bytes);
         let bits = packing.entry_bits();
         let mut at = ENTRIES_AT * 8;
@@ -212,9 +239,11 @@ impl Body<'_> {
             word &= !skipped;
             while word != 0 {
                 let block = base + word.trailing_zeros();
-                if block >= range.end
-                    || !f(packing.unpack(block, read_u64(self.bytes, at / 8) >> (at % 8)))
-                {
+                if block >= range.end {
+                    return;
+                }
+                let entry = read_u64(self.bytes, at / 8) >> (at % 8);
+                if !f(packing.unpack(block, entry), entry & STATE_MASK == 0) {
                     return;
                 }
                 at += bits;
@@ -236,7 +265,7 @@ impl Body<'_> {
             return;
         }
         let (mut run, mut goes_on) = (None, true);
-        self.for_each_entry(range, |entry| {
+        self.for_each_entry(range, |entry, _| {
             match run {
                 Some(ref mut last) if continues(*last, entry) => last.0 += 1 << 8,
                 Some(last) => {
@@ -252,16 +281,39 @@ impl Body<'_> {
         }
     }
 
-    /// Unpacks all extents.
-    pub fn load(&self, into: &mut Extents) {
+    /// Unpacks all extents, where none are; of a dense body those of `range`.
+    pub fn load(&self, range: Range<u32>, into: &mut Extents) {
         if self.is_dense {
-            self.for_each_entry(0..EXTENTS_MAX as u32, |entry| {
+            self.for_each_entry(range, |entry, is_cold| {
                 into.push(entry);
+                if is_cold {
+                    into.cold.add(entry.first());
+                }
+                true
+            });
+            return;
+        }
+        for (extent, is_cold) in self.list_of() {
+            into.push_merged(extent);
+            if is_cold {
+                into.cold.set(extent.first()..extent.end(), true);
+            }
+        }
+    }
+
+    /// Which blocks of a range are cold.
+    pub fn cold(&self, range: Range<u32>) -> Blocks {
+        let mut cold = Blocks::default();
+        let mut note = |extent: Extent, is_cold| cold.set(extent.first()..extent.end(), is_cold);
+        if self.is_dense {
+            self.for_each_entry(range, |entry, is_cold| {
+                note(entry, is_cold);
                 true
             });
         } else {
-            self.list().for_each(|extent| into.push_merged(extent));
+            self.list_of().for_each(|(extent, is_cold)| note(extent, is_cold));
         }
+        cold
     }
 
     /// Granules in which something is mapped.
@@ -297,8 +349,8 @@ impl Body<'_> {
 /// Overwrites the entries of a dense body from block `start` on with `extents`, which map the same
 /// blocks as before; the body now has `extent_count` extents. Says whether that was possible: the
 /// extents must fit the packing, and a list must not have become shorter.
-pub(super) fn patch(bytes: &mut [u8], start: u32, extents: &[Extent], extent_count: usize) -> bool {
-    let packing = Packing::read(bytes);
+pub(super) fn patch(bytes: &mut [u8], start: u32, new: &Extents, extent_count: usize) -> bool {
+    let (packing, extents) = (Packing::read(bytes), new.as_slice());
     let fits = |extent: &Extent| {
         let last = clip(*extent, extent.end() - 1..extent.end());
         packing.pack(*extent).is_some() && packing.pack(last).is_some()
@@ -310,10 +362,10 @@ pub(super) fn patch(bytes: &mut [u8], start: u32, extents: &[Extent], extent_cou
     let skipped = Body { bytes, is_dense: true }.rank(start);
     let mut at = ENTRIES_AT * 8 + skipped * bits;
     for &extent in extents {
-        let (mut entry, step) = packing.entries(extent);
-        for _ in 0..extent.count() {
+        let ((mut entry, step), cold) = (packing.entries(extent), new.cold_of(extent));
+        for block in extent.first()..extent.end() {
             let word = read_u64(bytes, at / 8) & !(((1 << bits) - 1) << (at % 8));
-            let word = (word | entry << (at % 8)).to_le_bytes();
+            let word = (word | (entry & !cold.bit(block)) << (at % 8)).to_le_bytes();
             let end = bytes.len().min(at / 8 + 8);
             bytes[at / 8..end].copy_from_slice(&word[..end - at / 8]);
             entry += step;
@@ -322,6 +374,34 @@ pub(super) fn patch(bytes: &mut [u8], start: u32, extents: &[Extent], extent_cou
     }
     bytes[COUNT_AT] = (extent_count - 1) as u8;
     true
+}
+
+/// Says of what is clean in a range whether it is cold. An extent of a list becomes cold only as a whole.
+pub(super) fn mark(bytes: &mut [u8], is_dense: bool, range: Range<u32>, cold: bool) {
+    let from = if cold { CLEAN } else { 0 };
+    let body = Body { bytes, is_dense };
+    if !is_dense {
+        for i in 0..body.list_count() {
+            let at = i * EXTENT_BYTES;
+            let extent = Extent(read_u64(bytes, at));
+            if extent.first() >= range.end {
+                return;
+            }
+            let inside = extent.first() >= range.start && extent.end() <= range.end;
+            let meant = if cold { inside } else { extent.end() > range.start };
+            if meant && extent.0 >> STATE_SHIFT & STATE_MASK == from {
+                bytes[at + STATE_SHIFT as usize / 8] ^= CLEAN as u8;
+            }
+        }
+        return;
+    }
+    let bits = Packing::read(bytes).entry_bits();
+    let (first, end) = (body.rank(range.start), body.rank(range.end));
+    for at in (first..end).map(|i| ENTRIES_AT * 8 + i * bits) {
+        if read_u64(bytes, at / 8) >> (at % 8) & STATE_MASK == from {
+            bytes[at / 8] ^= (CLEAN as u8) << (at % 8);
+        }
+    }
 }
 
 /// The granules that an extent touches.
@@ -354,14 +434,15 @@ impl Built {
             let packing = Packing::of(list);
             let bits = packing.entry_bits() * extents.block_count() as usize;
             if ENTRIES_AT + bits.div_ceil(8) < list_bytes {
-                built.put_dense(list, packing);
+                built.put_dense(extents, packing);
                 built.len = ENTRIES_AT + bits.div_ceil(8);
                 built.states |= DENSE;
             }
         }
         if built.len == 0 {
             for (slot, extent) in built.bytes.chunks_exact_mut(EXTENT_BYTES).zip(list) {
-                slot.copy_from_slice(&extent.0.to_le_bytes());
+                let cold = extents.is_cold(*extent);
+                slot.copy_from_slice(&(extent.0 & !(u64::from(cold) << STATE_SHIFT)).to_le_bytes());
             }
             built.len = list_bytes;
         }
@@ -373,16 +454,16 @@ impl Built {
         &self.bytes[..self.len]
     }
 
-    fn put_dense(&mut self, extents: &[Extent], packing: Packing) {
+    fn put_dense(&mut self, extents: &Extents, packing: Packing) {
         packing.write(&mut self.bytes);
-        self.bytes[COUNT_AT] = (extents.len() - 1) as u8;
+        self.bytes[COUNT_AT] = (extents.as_slice().len() - 1) as u8;
         let mut at = ENTRIES_AT * 8;
-        for &extent in extents {
-            let (entry, step) = packing.entries(extent);
-            for i in 0..u64::from(extent.count()) {
-                let block = extent.first() as usize + i as usize;
-                self.bytes[block / 8] |= 1 << (block % 8);
-                let word = read_u64(&self.bytes, at / 8) | (entry + step * i) << (at % 8);
+        for &extent in extents.as_slice() {
+            let ((mut entry, step), cold) = (packing.entries(extent), extents.cold_of(extent));
+            for block in extent.first()..extent.end() {
+                self.bytes[block as usize / 8] |= 1 << (block % 8);
+                let word = read_u64(&self.bytes, at / 8) | (entry & !cold.bit(block)) << (at % 8);
+                entry += step;
                 self.bytes[at / 8..at / 8 + 8].copy_from_slice(&word.to_le_bytes());
                 at += packing.entry_bits();
             }

@@ -13,6 +13,7 @@
 //!   and [`State::ZeroWritten`]: their location names the record of their fact, so it is the same
 //!   for every block.
 //! - Heat is kept for granules in which something is mapped; any other granule's heat is 0.
+//! - What is clean is cold until it is asked for ([`Shard::cold`]). That cuts no run in two, and costs no memory.
 //!
 //! # Layout, and what it costs
 //!

@@ -65,15 +65,74 @@ pub(super) enum Change {
     Remove,
 }
 
+/// Blocks of a region, a bit for each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Blocks([u64; WORDS]);
+
+/// Words of [`Blocks`]. What is taken modulo it needs no check.
+const WORDS: usize = EXTENTS_MAX / 64;
+
+impl Blocks {
+    /// Has those of a range, or has them no more.
+    #[inline]
+    pub fn set(&mut self, range: Range<u32>, on: bool) {
+        for (word, base) in self.0.iter_mut().zip((0..).step_by(64)) {
+            let part = |at: u32| at.saturating_sub(base).min(64);
+            let (low, high) = (part(range.start), part(range.end));
+            if low < high {
+                let mask = u64::MAX >> (64 - (high - low)) << low;
+                *word = if on { *word | mask } else { *word & !mask };
+            }
+        }
+    }
+
+    #[inline]
+    pub fn add(&mut self, block: u32) {
+        self.0[block as usize / 64 % WORDS] |= 1 << (block % 64);
+    }
+
+    #[inline]
+    pub fn has(&self, block: u32) -> bool {
+        self.bit(block) == 1
+    }
+
+    /// 1 if it has a block, else 0.
+    #[inline]
+    pub fn bit(&self, block: u32) -> u64 {
+        self.0[block as usize / 64 % WORDS] >> (block % 64) & 1
+    }
+
+    /// Has those of a range as `other` has them.
+    pub fn take(&mut self, other: &Blocks, range: Range<u32>) {
+        self.set(range.clone(), false);
+        range.filter(|&block| other.has(block)).for_each(|block| self.add(block));
+    }
+}
+
 /// The extents of a region, sorted, disjoint and merged, in an array on the stack.
 pub(super) struct Extents {
     count: usize,
     slots: [Extent; EXTENTS_MAX],
+    /// Blocks that are cold, if they are clean; see [`super::body`].
+    pub cold: Blocks,
 }
 
 impl Extents {
     pub fn new() -> Self {
-        Self { count: 0, slots: [Extent(0); EXTENTS_MAX] }
+        Self { count: 0, slots: [Extent(0); EXTENTS_MAX], cold: Blocks::default() }
+    }
+
+    /// Whether an extent is clean, and all of it is cold.
+    #[inline]
+    pub fn is_cold(&self, extent: Extent) -> bool {
+        state_of(extent) == State::Clean
+            && (extent.first()..extent.end()).all(|block| self.cold.has(block))
+    }
+
+    /// Blocks of an extent that are cold.
+    #[inline]
+    pub fn cold_of(&self, extent: Extent) -> Blocks {
+        if state_of(extent) == State::Clean { self.cold } else { Blocks::default() }
     }
 
     #[inline]
@@ -83,6 +142,7 @@ impl Extents {
 
     pub fn clear(&mut self) {
         self.count = 0;
+        self.cold = Blocks::default();
     }
 
     /// Appends an extent, or lengthens the last one if this continues it.

@@ -68,6 +68,17 @@ fn mapping(key: Key, extent: Extent, sectors: u8) -> Mapping {
     }
 }
 
+/// Where a range within one granule lies.
+fn within_granule(volume: VolumeId, block: u64, count: u32) -> (Key, Range<u32>) {
+    assert_range(block, count);
+    let first = (block % REGION_BLOCKS) as u32;
+    assert!(
+        first % GRANULE_BLOCKS + count <= GRANULE_BLOCKS,
+        "{block}+{count} is more than a granule"
+    );
+    (Key { volume, region: (block / REGION_BLOCKS) as u32 }, first..first + count)
+}
+
 fn assert_range(block: u64, count: u32) {
     assert!(
         block < BLOCKS_MAX && u64::from(count) <= BLOCKS_MAX - block,
@@ -103,6 +114,29 @@ impl Shard {
     /// If the run leaves its region, its location or distance overflow, or it is partial and not
     /// one block.
     pub fn insert(&mut self, volume: VolumeId, mapping: Mapping, displaced: impl FnMut(Mapping)) {
+        self.insert_as(volume, mapping, false, displaced);
+    }
+
+    /// The same for what nobody has asked for yet: if it is clean, it is cold ([`Shard::cold`]).
+    ///
+    /// # Panics
+    /// As [`Shard::insert`].
+    pub fn insert_cold(
+        &mut self,
+        volume: VolumeId,
+        mapping: Mapping,
+        displaced: impl FnMut(Mapping),
+    ) {
+        self.insert_as(volume, mapping, true, displaced);
+    }
+
+    fn insert_as(
+        &mut self,
+        volume: VolumeId,
+        mapping: Mapping,
+        cold: bool,
+        displaced: impl FnMut(Mapping),
+    ) {
         let Mapping { block, count, state, location, distance, sectors } = mapping;
         assert_range(block, count);
         assert!(sectors == SECTORS_ALL || (count == 1 && sectors != 0), "bad {mapping:?}");
@@ -112,7 +146,7 @@ impl Shard {
         assert!(fits(extent), "location or distance of {mapping:?} overflows");
         let key = Key { volume, region: (block / REGION_BLOCKS) as u32 };
         let range = first..first + count;
-        self.edit(key, range, Some((extent, sectors)), |_| Change::Remove, displaced);
+        self.edit(key, range, Some((extent, sectors, cold)), |_| Change::Remove, displaced);
     }
 
     /// Unmaps a range and calls `displaced` with each run, clipped, that was mapped there.
@@ -253,7 +287,7 @@ impl Shard {
     }
 
     /// Counts an access: each granule of the range in which something is mapped gets hotter by
-    /// one, up to [`HEAT_MAX`].
+    /// one, up to [`HEAT_MAX`], and none of the blocks is cold any more.
     pub fn touch(&mut self, volume: VolumeId, block: u64, count: u32) {
         assert_range(block, count);
         let end = block + u64::from(count);
@@ -262,6 +296,28 @@ impl Shard {
             let first = piece.range.start / GRANULE_BLOCKS;
             let granules = first..(piece.range.end - 1) / GRANULE_BLOCKS + 1;
             self.table.change_heat(piece.spot, granules, |heat| (heat + 1).min(HEAT_MAX));
+            self.table.mark(piece.spot, piece.range, false);
+            at = (u64::from(piece.key.region) + 1) * REGION_BLOCKS;
+        }
+    }
+
+    /// Which blocks of a range within one granule are clean and *cold*: not asked for since they came in, or since
+    /// [`Shard::chill`]; bit n for the n-th. Where a run came in as a whole it is cold as a whole, and an image does not
+    /// tell: what is loaded is not cold.
+    pub fn cold(&self, volume: VolumeId, block: u64, count: u32) -> u16 {
+        let (key, range) = within_granule(volume, block, count);
+        let Some(spot) = self.table.find(key) else { return 0 };
+        let cold = self.table.body(spot).cold(range.clone());
+        range.rev().fold(0, |bits, block| bits << 1 | u16::from(cold.has(block)))
+    }
+
+    /// Has what is clean of a range be cold, as far as whole runs are.
+    pub fn chill(&mut self, volume: VolumeId, block: u64, count: u32) {
+        assert_range(block, count);
+        let end = block + u64::from(count);
+        let mut at = block;
+        while let Some(piece) = self.piece(volume, at, end) {
+            self.table.mark(piece.spot, piece.range, true);
             at = (u64::from(piece.key.region) + 1) * REGION_BLOCKS;
         }
     }
@@ -443,12 +499,13 @@ impl Shard {
         }
     }
 
-    /// Lets `change` decide on each run of one region's part, then puts `insert` there.
+    /// Lets `change` decide on each run of one region's part, then puts `insert` there: an extent, its sectors, and
+    /// whether it is cold.
     fn edit(
         &mut self,
         key: Key,
         range: Range<u32>,
-        insert: Option<(Extent, u8)>,
+        insert: Option<(Extent, u8, bool)>,
         change: impl Fn(Extent) -> Change,
         mut changed: impl FnMut(Mapping),
     ) {
@@ -471,11 +528,13 @@ impl Shard {
             changed(mapping(key, extent, sectors));
             decision
         };
-        let inserted = insert.map(|(extent, _)| extent);
-        if !new.rewrite(old.as_slice(), range, inserted, each) {
+        let inserted = insert.map(|(extent, ..)| extent);
+        if !new.rewrite(old.as_slice(), range.clone(), inserted, each) {
             return;
         }
-        if let Some((extent, sectors)) = insert {
+        new.cold = old.cold;
+        if let Some((extent, sectors, cold)) = insert {
+            new.cold.set(range, cold);
             self.state_blocks[state_of(extent) as usize] += u64::from(extent.count());
             if extent.is_partial() {
                 self.masks.insert(key, extent.first(), sectors);

@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use super::body::{Body, Built, patch};
+use super::body::{Body, Built, mark, patch};
 use super::leaf::{LEAF_BYTES_MAX, LEAF_BYTES_MIN, LEAF_ENTRIES_MAX, Leaf};
 use super::region::{EXTENTS_MAX, Extents, heat_mask};
 use crate::ids::VolumeId;
@@ -114,15 +114,11 @@ impl Table {
         let whole = 0..EXTENTS_MAX as u32;
         let Some(spot) = self.find(key) else { return whole };
         let body = self.body(spot);
-        if !body.is_dense {
-            body.load(into);
-            return whole;
-        }
-        let window = range.start.saturating_sub(1)..(range.end + 1).min(whole.end);
-        body.visit(window.clone(), |extent| {
-            into.push(extent);
-            true
-        });
+        let window = match body.is_dense {
+            true => range.start.saturating_sub(1)..(range.end + 1).min(whole.end),
+            false => whole,
+        };
+        body.load(window.clone(), into);
         window
     }
 
@@ -138,7 +134,9 @@ impl Table {
         }
         let (mut before, mut all) = (Extents::new(), Extents::new());
         let heat = self.load(key, &mut before);
-        all.replace(before.as_slice(), window, new.as_slice());
+        all.replace(before.as_slice(), window.clone(), new.as_slice());
+        all.cold = before.cold;
+        all.cold.take(&new.cold, window);
         self.store(key, heat & heat_mask(all.granules()), &all);
     }
 
@@ -150,7 +148,7 @@ impl Table {
         }
         let leaf = &mut self.leaves[leaf];
         let count = leaf.body(entry).extent_count() + new.as_slice().len() - old.as_slice().len();
-        if !patch(leaf.body_mut(entry), start, new.as_slice(), count) {
+        if !patch(leaf.body_mut(entry), start, new, count) {
             return false;
         }
         let (gone, came) = (old.states() & !new.states(), new.states() & !old.states());
@@ -164,7 +162,7 @@ impl Table {
         into.clear();
         let Some(spot) = self.find(key) else { return 0 };
         let body = self.body(spot);
-        body.load(into);
+        body.load(0..EXTENTS_MAX as u32, into);
         body.heat()
     }
 
@@ -272,6 +270,12 @@ impl Table {
             && self.leaves[low].count() + self.leaves[low + 1].count() <= LEAF_ENTRIES_MAX * 3 / 4
     }
 
+    /// Says of what is clean in a range of a region whether it is cold.
+    pub fn mark(&mut self, spot: Spot, range: Range<u32>, cold: bool) {
+        let is_dense = self.body(spot).is_dense;
+        mark(self.leaves[spot.leaf].body_mut(spot.entry), is_dense, range, cold);
+    }
+
     /// Changes the heat of those granules of a region in which something is mapped.
     pub fn change_heat(&mut self, spot: Spot, granules: Range<u32>, f: impl Fn(u8) -> u8) {
         for granule in granules {
@@ -296,7 +300,8 @@ impl Table {
                 last = Some(key.number());
                 states |= leaf.states_of(i);
                 let mut extents = Extents::new();
-                leaf.body(i).load(&mut extents);
+                extents.clear();
+                leaf.body(i).load(0..EXTENTS_MAX as u32, &mut extents);
                 assert_eq!(extents.as_slice().len(), leaf.body(i).extent_count());
             }
             assert!(leaf.count() > 0 && leaf.states() == states, "summary of a leaf");

@@ -34,6 +34,8 @@ type Cells = BTreeMap<(u32, u64), Cell>;
 struct Model {
     cells: Cells,
     heat: BTreeMap<(u32, u64), u8>,
+    /// What may be cold; of a run it is only as long as all of that is.
+    cold: BTreeSet<(u32, u64)>,
 }
 
 /// The single blocks of a run.
@@ -93,6 +95,11 @@ impl Model {
         self.heat = heat.into_iter().filter(|((v, g), _)| self.is_granule_mapped(*v, *g)).collect();
     }
 
+    fn warm(&mut self, volume: u32, block: u64, count: u32) {
+        let range = block..block + u64::from(count);
+        self.cold.retain(|(of, block)| *of != volume || !range.contains(block));
+    }
+
     fn touch(&mut self, volume: u32, block: u64, count: u32) {
         if count == 0 {
             return;
@@ -148,6 +155,11 @@ enum Op {
         volume: u32,
         block: u64,
     },
+    Chill {
+        volume: u32,
+        block: u64,
+        count: u32,
+    },
     RemoveVolume {
         volume: u32,
     },
@@ -202,6 +214,7 @@ fn op() -> impl Strategy<Value = Op> {
         ),
         4 => volume_range().prop_map(|(volume, (block, count))| Op::Touch { volume, block, count }),
         2 => (volume(), 0..BLOCKS).prop_map(|(volume, block)| Op::Cool { volume, block }),
+        4 => volume_range().prop_map(|(volume, (block, count))| Op::Chill { volume, block, count }),
         1 => volume().prop_map(|volume| Op::RemoveVolume { volume }),
         1 => Just(Op::Reload),
     ]
@@ -227,6 +240,7 @@ fn insert(shard: &mut Shard, model: &mut Model, volume: u32, run: Mapping) {
     shard.insert(VolumeId(volume), run, |old| displaced.push(old));
     assert_eq!(displaced, expected);
     model.cells.extend(split(volume, run));
+    model.warm(volume, run.block, run.count);
     assert!(shard.memory_bytes() <= most, "more than {most} B");
 }
 
@@ -299,6 +313,7 @@ fn apply(shard: &mut Shard, model: &mut Model, op: &Op) {
         Op::Touch { volume, block, count } => {
             shard.touch(VolumeId(volume), block, count);
             model.touch(volume, block, count);
+            model.warm(volume, block, count);
         }
         Op::Cool { volume, block } => {
             shard.cool(VolumeId(volume), block);
@@ -306,14 +321,23 @@ fn apply(shard: &mut Shard, model: &mut Model, op: &Op) {
                 *heat = heat.saturating_sub(1);
             }
         }
+        Op::Chill { volume, block, count } => {
+            shard.chill(VolumeId(volume), block, count);
+            model.cold.extend((block..block + u64::from(count)).map(|block| (volume, block)));
+        }
         Op::RemoveVolume { volume } => {
             let mut displaced = Vec::new();
             shard.remove_volume(VolumeId(volume), |old| displaced.push(old));
             assert_eq!(displaced, model.runs(volume, 0, BLOCKS * 2));
             model.cells.retain(|key, _| key.0 != volume);
         }
-        Op::Reload => *shard = reload(shard),
+        Op::Reload => {
+            *shard = reload(shard);
+            model.cold.clear();
+        }
     }
+    let Model { cells, cold, .. } = model;
+    cold.retain(|key| cells.get(key).is_some_and(|cell| cell.state == State::Clean));
     model.forget_cold();
 }
 
@@ -345,6 +369,9 @@ fn check_content(shard: &Shard, model: &Model, want: u8, from: u64) {
         for block in (0..BLOCKS).step_by(GRANULE_BLOCKS as usize) {
             let heat = model.heat.get(&(volume, block / 16)).copied().unwrap_or(0);
             assert_eq!(shard.heat(id, block), heat);
+            let cold = shard.cold(id, block, GRANULE_BLOCKS);
+            let said = (0..16).filter(|at| cold >> at & 1 == 1).map(|at| (volume, block + at));
+            said.for_each(|key| assert!(model.cold.contains(&key), "{key:?} is not cold"));
         }
         let want = |state: State| want >> (state as u8) & 1 == 1;
         let expected = model.runs(volume, from, BLOCKS * 2).into_iter().find(|run| want(run.state));
@@ -422,6 +449,73 @@ fn leaves_split_and_join_without_losing_a_region() {
             }
         }
     }
+}
+
+/// Which of the first 256 blocks are cold.
+fn cold(shard: &Shard) -> Vec<u64> {
+    let of = |granule: u64| shard.cold(VolumeId(1), granule * 16, 16);
+    (0..256).filter(|block| of(block / 16) >> (block % 16) & 1 == 1).collect()
+}
+
+#[test]
+fn single_blocks_are_cold_until_they_are_asked_for() {
+    let (volume, mut shard) = (VolumeId(1), Shard::new());
+    let run = |block: u64, state| {
+        let (location, sectors) = (Location(block * 77 % 1009), SECTORS_ALL);
+        Mapping { block, count: 1, state, location, distance: 1, sectors }
+    };
+    let all: Vec<u64> = (0..256).step_by(2).collect();
+    all.iter().for_each(|&block| shard.insert(volume, run(block, State::Clean), |_| ()));
+    assert!(cold(&shard).is_empty());
+    all.iter().for_each(|&block| shard.insert_cold(volume, run(block, State::Clean), |_| ()));
+    assert_eq!(cold(&shard), all);
+    shard.touch(volume, 0, 256);
+    assert!(cold(&shard).is_empty());
+    shard.chill(volume, 0, 256);
+    assert_eq!(cold(&shard), all);
+    shard.touch(volume, 6, 7);
+    let mut left: Vec<u64> = all.iter().copied().filter(|block| !(6..13).contains(block)).collect();
+    assert_eq!(cold(&shard), left);
+    // In place, with the region packed anew, and by a move; each time the others stay as they were.
+    shard.insert(volume, run(20, State::Dirty), |_| ());
+    left.retain(|&block| block != 20);
+    assert_eq!(cold(&shard), left);
+    shard.insert(volume, run(21, State::Clean), |_| ());
+    shard.remove(volume, 30, 1, |_| ());
+    left.retain(|&block| block != 30);
+    assert_eq!(cold(&shard), left);
+    shard.relocate(volume, 40, 1, Location(40 * 77 % 1009), Location(1 << 30), 9, |_| ());
+    assert_eq!(cold(&shard), left);
+    let clean = |state| state == State::Dirty;
+    let at = Location(20 * 77 % 1009);
+    shard.transition(volume, 20, 1, at, clean, Some(State::Clean), |_| ());
+    assert_eq!(cold(&shard), left, "what was written is not cold");
+    assert!(cold(&reload(&shard)).is_empty());
+    shard.check();
+}
+
+#[test]
+fn what_came_in_together_is_cold_as_long_as_nothing_of_it_is_asked_for() {
+    let (volume, mut shard) = (VolumeId(1), Shard::new());
+    let run = |block: u64, at: u64| {
+        let (location, sectors) = (Location(at), SECTORS_ALL);
+        Mapping { block, count: 16, state: State::Clean, location, distance: 1, sectors }
+    };
+    shard.insert(volume, run(0, 500), |_| ());
+    shard.insert(volume, run(32, 900), |_| ());
+    shard.chill(volume, 0, 8);
+    assert!(cold(&shard).is_empty(), "half of one says nothing");
+    shard.chill(volume, 0, 64);
+    assert_eq!(cold(&shard), (0..16).chain(32..48).collect::<Vec<_>>());
+    shard.touch(volume, 40, 1);
+    assert_eq!(cold(&shard), (0..16).collect::<Vec<_>>());
+    // Cut in two, each part is what the whole was.
+    shard.remove(volume, 4, 2, |_| ());
+    assert_eq!(cold(&shard), (0..4).chain(6..16).collect::<Vec<_>>());
+    let mut runs = 0;
+    shard.lookup(volume, 0, 256, |_| runs += 1);
+    assert_eq!(runs, 3, "cold or not, a run is one");
+    shard.check();
 }
 
 #[test]

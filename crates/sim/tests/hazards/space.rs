@@ -152,13 +152,18 @@ fn one_whose_flushes_hang_does_not_either() {
 }
 
 /// Blocks of a volume that the cache serves.
+fn is_cached(volume: &Volume, block: u64) -> Result<bool, String> {
+    let mut extents = Vec::new();
+    let status = volume.status(block * BLOCK as u64, BLOCK as u64, &mut extents);
+    status.map_err(|error| error.to_string())?;
+    Ok(extents[0].place != forebay_engine::Place::Origin)
+}
+
+/// How many of so many first blocks of a volume are cached.
 fn cached(rig: &Rig, volume: &Rc<Volume>, blocks: u64) -> Result<u64, String> {
     let mut count = 0;
     for block in 0..blocks {
-        let mut extents = Vec::new();
-        let status = volume.status(block * BLOCK as u64, BLOCK as u64, &mut extents);
-        status.map_err(|error| error.to_string())?;
-        count += u64::from(extents[0].place != forebay_engine::Place::Origin);
+        count += u64::from(is_cached(volume, block)?);
     }
     rig.pause(MILLISECOND);
     Ok(count)
@@ -336,11 +341,45 @@ fn kept_beside_a_scan(seed: u64, priority: Priority) -> Result<u64, String> {
     let other = second(&rig, seed, settings(priority))?;
     set(&rig, &rig.volume(), settings(Priority::Normal))?;
     read_all(&rig, &other, 60)?;
-    // Two hits of each granule: it stays through two laps, or one.
-    let granules = (0..60).step_by(GRANULE_BLOCKS as usize);
-    read_each(&rig, &other, granules.clone().chain(granules))?;
-    read_each(&rig, &rig.volume(), 128..BLOCKS)?;
+    read_each(&rig, &rig.volume(), 0..128)?;
+    // One hit of each granule, all of it: it stays through a lap, or is worth nothing.
+    for granule in 0..60 / GRANULE_BLOCKS {
+        let (volume, bytes) = (Rc::clone(&other), GRANULE_BLOCKS * BLOCK as u64);
+        let read =
+            rig.run(async move { volume.read(granule * bytes, Buf::new(bytes as usize)).await.1 })?;
+        read.map_err(|error| error.to_string())?;
+    }
+    read_each(&rig, &rig.volume(), 128..BLOCKS - 500)?;
     cached(&rig, &other, 60)
+}
+
+/// Blocks that came in one by one are kept or given up one by one, however hot their granule is.
+#[test]
+fn neighbours_of_what_is_asked_for_again_go() {
+    survive(4, |seed| {
+        let rig = pool(seed);
+        let all = || VolumeSettings { sequential_cutoff_bytes: u64::MAX, ..Default::default() };
+        let other = second(&rig, seed, all())?;
+        set(&rig, &rig.volume(), all())?;
+        // In an order in which no two lie beside each other in the log.
+        read_each(&rig, &other, (0..64).map(|at| at * 29 % 64))?;
+        read_each(&rig, &rig.volume(), 0..128)?;
+        const HIT: [u64; 6] = [3, 20, 37, 38, 39, 63];
+        read_each(&rig, &other, HIT.into_iter())?;
+        read_each(&rig, &rig.volume(), 128..BLOCKS)?;
+        let mut left = (0, 0);
+        for block in 0..64 {
+            let kept = u32::from(is_cached(&other, block)?);
+            *(if HIT.contains(&block) { &mut left.0 } else { &mut left.1 }) += kept;
+        }
+        // Some that nobody asked for lie in what was not reclaimed yet.
+        match left {
+            (6, 0..10) => Ok(()),
+            (asked, others) => {
+                Err(format!("{asked} that were asked for are left, {others} others"))
+            }
+        }
+    });
 }
 
 #[test]
@@ -348,7 +387,7 @@ fn what_is_kept_follows_priorities() {
     survive(4, |seed| {
         let [low, normal, high] = Priority::ALL.map(|priority| kept_beside_a_scan(seed, priority));
         let (low, normal, high) = (low?, normal?, high?);
-        match low + 10 <= normal && normal <= high {
+        match low + 8 <= normal && normal <= high {
             true => Ok(()),
             false => Err(format!("of low, normal and high {low}, {normal} and {high}")),
         }
