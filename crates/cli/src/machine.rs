@@ -1,4 +1,4 @@
-//! Which machine this is, for those who may open the same pools.
+//! Which machine this is, for those who may open the same pools; and which process.
 
 use std::fs::read_to_string;
 
@@ -17,6 +17,19 @@ pub(crate) fn parse_id(text: &str) -> Option<[u8; 16]> {
         *byte = (high? << 4 | low?) as u8;
     }
     Some(id)
+}
+
+/// When a process was started, in the kernel's clock ticks; `None` if it cannot be seen. Numbers of
+/// processes are given out again, this tells them apart.
+pub(crate) fn started(pid: u32) -> Option<u64> {
+    let stat = read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (_, after_name) = stat.rsplit_once(')')?;
+    // proc(5): field 3 is the first one after the name, a zombie has ended; 22 is the start time.
+    let mut fields = after_name.split_whitespace();
+    if fields.next()? == "Z" {
+        return None;
+    }
+    fields.nth(18)?.parse().ok()
 }
 
 /// This machine since its start; `id` counts for more than what the system says.

@@ -81,8 +81,13 @@ impl ControlSocket {
         let new = first_name(path);
         let dir = beside(path, ".new");
         remove_stale(&new)?;
-        match DirBuilder::new().mode(0o700).create(&dir) {
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+        let create = || DirBuilder::new().mode(0o700).create(&dir);
+        match create() {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+                // Of one that was killed right here, or of somebody who would like to enter it: that one we do not use.
+                std::fs::remove_dir(&dir)?;
+                create()?;
+            }
             other => other?,
         }
         let listener = UnixListener::bind(&new)?;
@@ -150,6 +155,16 @@ mod tests {
         assert!(ControlSocket::open(&abandoned, 0o600).is_ok());
         drop(first);
         assert!(!path.exists());
+        // As after a kill before it had its name; and what somebody else has made there is not entered.
+        let dir = folder.join("control.sock.new");
+        std::fs::create_dir(&dir).unwrap();
+        drop(UnixListener::bind(dir.join("s")).unwrap());
+        drop(ControlSocket::open(&path, 0o600).unwrap());
+        std::fs::create_dir(&dir).unwrap();
+        std::fs::set_permissions(&dir, Permissions::from_mode(0o777)).unwrap();
+        std::fs::write(dir.join("theirs"), b"").unwrap();
+        assert!(ControlSocket::open(&path, 0o600).is_err());
+        assert!(dir.join("theirs").exists() && !path.exists());
         std::fs::write(&path, b"precious").unwrap();
         assert!(ControlSocket::open(&path, 0o600).is_err());
         assert_eq!(std::fs::read(&path).unwrap(), b"precious");

@@ -6,6 +6,7 @@ use forebay_control::api::{Change, One, Status, Stop, Stopping};
 use super::{Asking, Daemon, POLL_INTERVAL, confirm};
 use crate::Result;
 use crate::failure::Failure;
+use crate::machine::started;
 use crate::text::{self, tell};
 
 /// See the head of the file.
@@ -24,28 +25,21 @@ pub(crate) struct Options {
     asking: Asking,
 }
 
-/// When a process was started, in the kernel's clock ticks; `None` if it cannot be seen. Numbers of
-/// processes are given out again, this tells them apart.
-fn started(pid: u32) -> Option<u64> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    let (_, after_name) = stat.rsplit_once(')')?;
-    // proc(5): field 3 is the first one after the name, a zombie has ended; 22 is the start time.
-    let mut fields = after_name.split_whitespace();
-    if fields.next()? == "Z" {
-        return None;
+/// Waits until the daemon's process has ended, or Ctrl-C was pressed. `seen` is when the process of the daemon's number was
+/// started, as seen from here before.
+fn wait(daemon: &Daemon<'_>, stopping: &Stopping, seen: Option<u64>) -> Result<()> {
+    let not_waited = |what: &str| {
+        Err(Failure::new(format!("not waited for: {what}")).hint("its log says when it has ended"))
+    };
+    // A daemon of an older version does not tell.
+    if seen.is_none() || stopping.started.is_some_and(|started| seen != Some(started)) {
+        return not_waited("the daemon is ending, in another PID namespace than this command's");
     }
-    fields.nth(18)?.parse().ok()
-}
-
-/// Waits until the daemon's process has ended, or Ctrl-C was pressed.
-fn wait(daemon: &Daemon<'_>, pid: u32) -> Result<()> {
     let interrupts = daemon.client.interrupts();
     let mut interrupts = interrupts.map_err(|error| Failure::system("wait for Ctrl-C", &error))?;
-    let first = started(pid);
-    while first.is_some() && started(pid) == first {
+    while started(stopping.pid) == seen {
         if daemon.client.pause(POLL_INTERVAL, &mut interrupts) {
-            return Err(Failure::new("not waited for: the daemon is ending")
-                .hint("its log says when it has"));
+            return not_waited("the daemon is ending");
         }
     }
     Ok(())
@@ -71,6 +65,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         return daemon.plan(&Change::Stop(body));
     }
     let status: Status = daemon.get("/api/v1/status")?;
+    let seen = started(status.pid);
     let clients: usize = status.exports.iter().map(|export| export.clients).sum();
     let cut_off = || format!("\"stop\" cuts off the daemon's clients, {clients} at the moment");
     let gone = endangered(&status).filter(|_| !options.destage);
@@ -85,7 +80,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let last = daemon.get_if_there::<Status>("/api/v1/status")?.unwrap_or(status);
     let usage = last.pools.iter().filter_map(|pool| pool.usage.as_ref());
     let lost: u64 = usage.map(|usage| usage.lost_bytes).sum();
-    wait(&daemon, stopping.pid)?;
+    wait(&daemon, &stopping, seen)?;
     daemon.print(&stopping, |stopping| match (&stopping.job, stopping.dirty_bytes) {
         (Some(_), _) if lost > 0 => tell(format_args!(
             "the daemon has stopped; every origin has what is left, and {} are lost",

@@ -17,6 +17,7 @@ use crate::Result;
 use crate::failure::Failure;
 use crate::flag::race;
 use crate::host::all;
+use crate::machine;
 use crate::text;
 
 /// How long the end waits until whoever asked for it knows that all is destaged: a few of its looks.
@@ -53,7 +54,8 @@ impl Daemon {
     /// Begins the daemon's end; the caller holds `changing`.
     pub(super) fn begin_stop(self: &Rc<Self>, body: &api::Stop) -> Result<api::Stopping> {
         let (pid, dirty_bytes) = (std::process::id(), self.dirty_bytes());
-        let stopping = |job| api::Stopping { schema: SCHEMA, pid, dirty_bytes, job };
+        let started = machine::started(pid);
+        let stopping = |job| api::Stopping { schema: SCHEMA, pid, started, dirty_bytes, job };
         if !body.destage {
             self.end.raise();
             return Ok(stopping(None));

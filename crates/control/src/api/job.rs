@@ -59,8 +59,11 @@ pub struct Stop {
 pub struct Stopping {
     /// See [`SCHEMA`].
     pub schema: u32,
-    /// The process that ends.
+    /// The process that ends, as itself knows its number.
     pub pid: u32,
+    /// When that was started, in clock ticks since the machine was (proc(5)): another namespace may have another
+    /// process of this number.
+    pub started: Option<u64>,
     /// Bytes that origins lack now.
     pub dirty_bytes: u64,
     /// What has to be done first; without it the daemon is ending.
