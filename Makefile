@@ -17,6 +17,8 @@ export PATH := $(or $(CARGO_HOME),$(HOME)/.cargo)/bin:$(PATH)
 LOCKED := $(if $(CI),--locked)
 # The product is built with -p: without it Cargo unites the features of all crates, and the
 # simulator's planted bugs would be compiled into it.
+# The simulator as `cargo test --workspace` has built it: with -p all below it would be compiled once more.
+SIM := $(or $(CARGO_TARGET_DIR),target)/debug/forebay-sim
 
 help: ## List the targets
 	@echo 'usage: make TARGET [ARGS=...] [SEEDS=FROM..TO] [JOBS=N]'
@@ -31,9 +33,9 @@ demo: ## Try Forebay on files and a modelled slow disk (ARGS=--once ends by itse
 test: ## All tests, the simulator over SEEDS, instruction counts
 	@scripts/setup.sh test
 	cargo test $(LOCKED) --workspace
-	cargo run $(LOCKED) -p forebay-sim -- --seeds $(SEEDS) --jobs $(JOBS)
-	cargo run $(LOCKED) -q -p forebay-sim -- --seeds 0..8 --every-io --jobs $(JOBS)
-	cargo run $(LOCKED) -q -p forebay-sim -- --alarm --jobs $(JOBS)
+	$(SIM) --seeds $(SEEDS) --jobs $(JOBS)
+	$(SIM) --seeds 0..8 --every-io --jobs $(JOBS)
+	$(SIM) --alarm --jobs $(JOBS)
 	cargo run $(LOCKED) -q -p forebay-bench -- instructions
 
 instructions: ## Instructions of fixed engine work, against the baseline (ARGS=--update writes it)
