@@ -131,6 +131,7 @@ impl Core {
     }
 
     async fn extend_member(&self, id: DeviceId) -> Result<()> {
+        self.check_running()?;
         let size = || Ok(self.member_in_use(id)?.1.watched.measure());
         self.extended(id, size()?)?;
         let _held = self.lock_for_members().await?;

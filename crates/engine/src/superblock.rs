@@ -188,6 +188,7 @@ impl Core {
             }
             if !left.is_empty() && !planted::is(Bug::PassersUntold) {
                 self.tell_passers(&next, marks.as_ref().map(|marks| &marks.root)).await;
+                self.check_latch()?;
             }
             if self.failed_beside(&left).is_empty() {
                 break;
