@@ -103,8 +103,10 @@ impl Core {
 
     /// How many members the durable epoch names.
     pub(crate) fn named_count(&self) -> usize {
-        let named =
-            |member: &&Member| !matches!(member.standing.get(), Standing::Joining | Standing::Gone);
+        // One that was never taken in is named by none.
+        let named = |member: &&Member| {
+            member.place.get().is_some() && member.standing.get() != Standing::Gone
+        };
         self.members.iter().filter(named).count()
     }
 
