@@ -452,6 +452,37 @@ fn another_reactor_reads_one_that_was_added_and_does_not_wait_for_it() {
     });
 }
 
+/// One whose superblock cannot be written, and that hangs when it is to be erased, leaves nothing behind by which others
+/// would take the next one for it.
+#[test]
+fn one_that_could_not_join_and_hung_then_costs_the_next_one_nothing() {
+    survive(2, |seed| {
+        let rig = Rig::new(seed, impatient());
+        fill(&rig)?;
+        let readers: Rc<Readers> = Rc::new(rig.devices().into_iter().map(Some).collect());
+        let client = Rc::new(rig.volume().share().open_with(rig.runtime(), Rc::clone(&readers)));
+        // Behind the zeroes there, and behind the superblock.
+        let first_slot = |spared| Trigger::every(Ops::Writes).within(slot(0)).after(spared);
+        rig.broken[3].failing.arm(first_slot(1));
+        rig.broken[3].hanging.arm(first_slot(2));
+        assert!(add(&rig, 3)?.is_err() && rig.broken[3].stuck.count() > 0);
+        add(&rig, 2)?.map_err(|error| error.to_string())?;
+        readers.set(2, Some(Rc::clone(&rig.gates[2]) as _));
+        (0..BLOCKS).try_for_each(|block| rig.write(4, block, 1))?;
+        rig.flush()?;
+        let hits = || rig.pool().counters().read_hits.get();
+        let before = hits();
+        for block in 0..BLOCKS {
+            let (client, at) = (Rc::clone(&client), block * BLOCK as u64);
+            let (buf, result) = rig.run(async move { client.read(at, Buf::new(BLOCK)).await })?;
+            result.map_err(|error| error.to_string())?;
+            same("read elsewhere", version(block, &buf)?, 4)?;
+        }
+        // What is not believed there is read once more.
+        same("hits", hits() - before, BLOCKS).map(drop)
+    });
+}
+
 /// While clients write.
 #[test]
 fn clients_go_on_while_a_member_is_added() {
