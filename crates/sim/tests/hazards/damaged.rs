@@ -412,8 +412,8 @@ fn a_start_needs_nothing_of_a_set_that_it_knows() {
             Layout::new(MEMBER_BYTES, SEGMENT_BYTES as u32, SHARDS_MIN).unwrap().segments_offset;
         let end = first + ((at - first) / SEGMENT_BYTES + 1) * SEGMENT_BYTES;
         assert!(!is_open(&rig, member, at), "it was closed long ago");
-        let rest = Trigger::every(Ops::Reads).within(at + BLOCK as u64..end);
-        rig.broken[member].failing.arm(rest);
+        let rest = || Trigger::every(Ops::Reads).within(at + BLOCK as u64..end);
+        rig.broken[member].failing.arm(rest());
         rig.open()?;
         let mut read = 0;
         for block in 0..BLOCKS {
@@ -426,6 +426,12 @@ fn a_start_needs_nothing_of_a_set_that_it_knows() {
             }
         }
         assert!(read > BLOCKS / 2, "{read} blocks read");
+        // Who does not answer has said nothing about what it holds.
+        rig.crash(KINDS[(seed / 2) as usize]);
+        rig.broken[member].mend();
+        rig.broken[member].timing_out.arm(rest());
+        let error = rig.open().expect_err("it does not answer");
+        assert!(error.contains("reading cache device"), "{error}");
         rig.broken[member].mend();
         rig.restart(KINDS[(seed / 2) as usize])
     });
