@@ -1,5 +1,5 @@
 # Every command that a developer needs. `make` lists them.
-# ARGS goes to the program, SEEDS is a range of simulator seeds, JOBS its processes.
+# ARGS goes to the program, SEEDS and EVERY_IO are ranges of simulator seeds, JOBS its processes.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -9,7 +9,11 @@ SHELL := /bin/bash
 
 ARGS ?=
 SEEDS ?= 0..300
+# Of these every I/O is crashed: 15 s to minutes of CPU a seed.
+EVERY_IO ?= 0..3
 JOBS ?= 2
+# The longest tests of the command line wait: for devices, servers and clients that do not answer.
+export RUST_TEST_THREADS ?= $(shell echo $$((2 * $$(nproc))))
 
 # rustup's cargo goes before a distribution's, which ignores rust-toolchain.toml.
 export PATH := $(or $(CARGO_HOME),$(HOME)/.cargo)/bin:$(PATH)
@@ -34,7 +38,7 @@ test: ## All tests, the simulator over SEEDS, instruction counts
 	@scripts/setup.sh test
 	cargo test $(LOCKED) --workspace
 	$(SIM) --seeds $(SEEDS) --jobs $(JOBS)
-	$(SIM) --seeds 0..8 --every-io --jobs $(JOBS)
+	$(SIM) --seeds $(EVERY_IO) --every-io --jobs $(JOBS)
 	$(SIM) --alarm --jobs $(JOBS)
 	cargo run $(LOCKED) -q -p forebay-bench -- instructions
 
@@ -97,10 +101,11 @@ profile: ## Flame graphs of a hit, a write, a destaged block, into target/profil
 	cargo run $(LOCKED) -p forebay-bench -- profile $(ARGS)
 
 soak: SEEDS = 0..10000
+soak: EVERY_IO = 0..200
 soak: ## Hours: many seeds, crashes at every I/O, kills of the daemon, the fuzzers
 	@scripts/setup.sh test
 	cargo run $(LOCKED) -p forebay-sim -- --seeds $(SEEDS) --jobs $(JOBS)
-	cargo run $(LOCKED) -q -p forebay-sim -- --seeds 0..200 --every-io --jobs $(JOBS)
+	cargo run $(LOCKED) -q -p forebay-sim -- --seeds $(EVERY_IO) --every-io --jobs $(JOBS)
 	FOREBAY_SOAK=1 cargo test $(LOCKED) -p forebay-cli --test cli -- crash:: faults::
 	scripts/fuzz.sh
 

@@ -232,9 +232,9 @@ impl Daemon {
         self.child.take().unwrap().wait().unwrap().success()
     }
 
-    /// Waits until it answers, and its status is like this.
+    /// Waits until it answers, and its status is like this: a minute, for it may share the machine with other tests.
     pub fn until(&self, what: &str, mut holds: impl FnMut(&str) -> bool) {
-        for _ in 0..600 {
+        for _ in 0..1200 {
             let output = self.ask(&["status", "--json"]);
             let text = String::from_utf8_lossy(&output.stdout);
             if output.status.success() && holds(&text) {

@@ -54,7 +54,12 @@ impl Dir {
     /// A file of zeroes without holes.
     pub fn full(&self, name: &str, size: usize) -> PathBuf {
         let path = self.path(name);
-        std::fs::write(&path, vec![0; size]).unwrap();
+        let mut file = std::fs::File::create(&path).unwrap();
+        // From one buffer of this size it takes seven times as long, in page faults.
+        let zeroes = vec![0; 1 << 20];
+        for at in (0..size).step_by(zeroes.len()) {
+            file.write_all(&zeroes[..zeroes.len().min(size - at)]).unwrap();
+        }
         path
     }
 }
