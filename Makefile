@@ -12,8 +12,6 @@ SEEDS ?= 0..300
 # Of these every I/O is crashed: 15 s to minutes of CPU a seed.
 EVERY_IO ?= 0..3
 JOBS ?= 2
-# The longest tests of the command line wait: for devices, servers and clients that do not answer.
-export RUST_TEST_THREADS ?= $(shell echo $$((2 * $$(nproc))))
 
 # rustup's cargo goes before a distribution's, which ignores rust-toolchain.toml.
 export PATH := $(or $(CARGO_HOME),$(HOME)/.cargo)/bin:$(PATH)
