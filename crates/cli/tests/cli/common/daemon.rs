@@ -70,9 +70,9 @@ pub fn patient(name: &str) -> Daemon {
 /// Lets the SSDs of the pool take long.
 pub const PATIENT: [&str; 4] = ["pool", "set", "fast", "device_deadline=5m"];
 
-/// Waits for something that the daemon does by itself.
+/// Waits for something that the daemon does by itself, at least for a minute.
 pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    for _ in 0..400 {
+    for _ in 0..1200 {
         if holds() {
             return;
         }
