@@ -70,9 +70,12 @@ pub fn patient(name: &str) -> Daemon {
 /// Lets the SSDs of the pool take long.
 pub const PATIENT: [&str; 4] = ["pool", "set", "fast", "device_deadline=5m"];
 
-/// Waits for something that the daemon does by itself, at least for a minute.
+/// Looks at what is waited for, 50 ms apart: a minute and more, for a test may share the machine with others.
+const LOOKS_MAX: u32 = 1200;
+
+/// Waits for something that the daemon does by itself.
 pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    for _ in 0..1200 {
+    for _ in 0..LOOKS_MAX {
         if holds() {
             return;
         }
@@ -232,9 +235,9 @@ impl Daemon {
         self.child.take().unwrap().wait().unwrap().success()
     }
 
-    /// Waits until it answers, and its status is like this: a minute, for it may share the machine with other tests.
+    /// Waits until it answers, and its status is like this.
     pub fn until(&self, what: &str, mut holds: impl FnMut(&str) -> bool) {
-        for _ in 0..1200 {
+        for _ in 0..LOOKS_MAX {
             let output = self.ask(&["status", "--json"]);
             let text = String::from_utf8_lossy(&output.stdout);
             if output.status.success() && holds(&text) {
