@@ -12,15 +12,17 @@ SEEDS ?= 0..300
 # Of these every I/O is crashed: 15 s to minutes of CPU a seed.
 EVERY_IO ?= 0..3
 JOBS ?= 2
+# The longest tests of the command line wait: for devices, servers and clients that do not answer.
+TEST_THREADS ?= $(shell echo $$((2 * $$(nproc))))
 
 # rustup's cargo goes before a distribution's, which ignores rust-toolchain.toml.
 export PATH := $(or $(CARGO_HOME),$(HOME)/.cargo)/bin:$(PATH)
 # In CI a lock file that does not fit is an error.
 LOCKED := $(if $(CI),--locked)
-# The product is built with -p: without it Cargo unites the features of all crates, and the
-# simulator's planted bugs would be compiled into it.
-# The simulator as `cargo test --workspace` has built it: with -p all below it would be compiled once more.
-SIM := $(or $(CARGO_TARGET_DIR),target)/debug/forebay-sim
+# The simulator is built apart from all else: Cargo unites the features of what it builds together, and the
+# planted bugs would be compiled into the product.
+# What `make test` has built: with -p some of what is below would be compiled once more.
+BUILT := $(or $(CARGO_TARGET_DIR),target)/debug
 
 help: ## List the targets
 	@echo 'usage: make TARGET [ARGS=...] [SEEDS=FROM..TO] [JOBS=N]'
@@ -34,11 +36,13 @@ demo: ## Try Forebay on files and a modelled slow disk (ARGS=--once ends by itse
 
 test: ## All tests, the simulator over SEEDS, instruction counts
 	@scripts/setup.sh test
-	cargo test $(LOCKED) --workspace
-	$(SIM) --seeds $(SEEDS) --jobs $(JOBS)
-	$(SIM) --seeds $(EVERY_IO) --every-io --jobs $(JOBS)
-	$(SIM) --alarm --jobs $(JOBS)
-	cargo run $(LOCKED) -q -p forebay-bench -- instructions
+	RUST_TEST_THREADS=$(TEST_THREADS) cargo test $(LOCKED) --workspace --exclude forebay-sim
+	cargo build $(LOCKED) --workspace --exclude forebay-sim --bins
+	$(BUILT)/forebay-bench instructions
+	cargo test $(LOCKED) -p forebay-sim
+	$(BUILT)/forebay-sim --seeds $(SEEDS) --jobs $(JOBS)
+	$(BUILT)/forebay-sim --seeds $(EVERY_IO) --every-io --jobs $(JOBS)
+	$(BUILT)/forebay-sim --alarm --jobs $(JOBS)
 
 instructions: ## Instructions of fixed engine work, against the baseline (ARGS=--update writes it)
 	@scripts/setup.sh test

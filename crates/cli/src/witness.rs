@@ -9,9 +9,9 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
+use forebay_device::LocalBoxFuture;
 use forebay_device::real::reactor::Reactor;
 use forebay_engine::Witness;
-use forebay_engine::witness::WitnessFuture;
 
 use crate::Result;
 use crate::blocking::{new_name, replace};
@@ -86,7 +86,7 @@ fn read(path: &Path) -> std::io::Result<Option<Vec<u8>>> {
 }
 
 impl Witness for FileWitness {
-    fn load(&self) -> WitnessFuture<'_, std::result::Result<Option<Vec<u8>>, String>> {
+    fn load(&self) -> LocalBoxFuture<'_, std::result::Result<Option<Vec<u8>>, String>> {
         Box::pin(async move {
             let path = self.path.clone();
             let loaded = self.lane.run(move || read(&path)).await;
@@ -94,7 +94,7 @@ impl Witness for FileWitness {
         })
     }
 
-    fn store(&self, bytes: Vec<u8>) -> WitnessFuture<'_, std::result::Result<(), String>> {
+    fn store(&self, bytes: Vec<u8>) -> LocalBoxFuture<'_, std::result::Result<(), String>> {
         let path = self.path.clone();
         Box::pin(async move {
             let stored = self.lane.run(move || replace(&path, &bytes)).await;

@@ -30,5 +30,5 @@ pub use chunk::{CHUNK_BYTES, Chunk};
 pub use device::{BlockDevice, Geometry, Request, Stripe};
 pub use gate::Gate;
 pub use io::{Completer, Io, IoError, IoErrorKind};
-pub use runtime::{Nanos, Runtime};
+pub use runtime::{LocalBoxFuture, Nanos, Runtime};
 pub use watched::Watched;

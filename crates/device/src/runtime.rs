@@ -16,8 +16,14 @@ pub const MILLISECOND: Nanos = 1_000_000;
 /// One second.
 pub const SECOND: Nanos = 1_000_000_000;
 
+/// A future of one reactor, in a box.
+///
+/// An `async fn` is compiled anew in each crate that awaits it, with all that it awaits in turn. One that
+/// returns this is compiled where it stands; it is for what does not happen per request, for it allocates.
+pub type LocalBoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
+
 /// A task for the executor.
-pub type Task = Pin<Box<dyn Future<Output = ()>>>;
+pub type Task = LocalBoxFuture<'static, ()>;
 
 /// The world around the engine, apart from its devices. One per reactor; not shared by threads.
 pub trait Runtime {

@@ -7,8 +7,8 @@
 //! * An origin write that was under way when its block was lost may still arrive. Whoever writes around the
 //!   log after the acceptance would be overtaken by it (INV-9), so it is awaited first.
 
-use forebay_device::Nanos;
 use forebay_device::runtime::MILLISECOND;
+use forebay_device::{LocalBoxFuture, Nanos};
 
 use crate::core::{Core, ShardState};
 use crate::error::{Error, ErrorKind, Result};
@@ -48,16 +48,18 @@ impl Volume {
     /// [`Stopping`](crate::ErrorKind::Stopping); [`Io`](crate::ErrorKind::Io) if the pool has latched or latches:
     /// what was not given up before is lost as it was. [`Refused`](crate::ErrorKind::Refused) if the origin does
     /// not answer, and may still take what is lost.
-    pub async fn accept_lost(&self) -> Result<u64> {
-        let _request = self.begin().await?;
-        let (core, v) = (self.core(), &self.state);
-        let mut accepted = 0;
-        for shard in &core.shards {
-            for region in regions_of(shard, v.id) {
-                accepted += core.accept_in(v, shard, region).await?;
+    pub fn accept_lost(&self) -> LocalBoxFuture<'_, Result<u64>> {
+        Box::pin(async move {
+            let _request = self.begin().await?;
+            let (core, v) = (self.core(), &self.state);
+            let mut accepted = 0;
+            for shard in &core.shards {
+                for region in regions_of(shard, v.id) {
+                    accepted += core.accept_in(v, shard, region).await?;
+                }
             }
-        }
-        Ok(accepted)
+            Ok(accepted)
+        })
     }
 }
 

@@ -22,7 +22,7 @@
 
 use std::rc::Rc;
 
-use forebay_device::{BlockDevice, Buf, IoError, Watched};
+use forebay_device::{BlockDevice, Buf, IoError, LocalBoxFuture, Watched};
 
 use crate::checkpoint::root_offset;
 use crate::client::PLACES_TOLD_MAX;
@@ -71,8 +71,8 @@ impl Pool {
     ///
     /// # Errors
     /// Those of [`Pool::plan_addition`]; [`ErrorKind::Io`] if the device fails: the pool is without it.
-    pub async fn add_member(&self, device: Rc<dyn BlockDevice>) -> Result<DeviceId> {
-        self.core.add_member(device, None).await
+    pub fn add_member(&self, device: Rc<dyn BlockDevice>) -> LocalBoxFuture<'_, Result<DeviceId>> {
+        Box::pin(self.core.add_member(device, None))
     }
 
     /// [`Pool::add_member`] in the place of one that was lost: with the epoch that names the new one it is
@@ -80,12 +80,12 @@ impl Pool {
     ///
     /// # Errors
     /// Those of [`Pool::add_member`].
-    pub async fn add_member_for(
+    pub fn add_member_for(
         &self,
         device: Rc<dyn BlockDevice>,
         lost: DeviceId,
-    ) -> Result<DeviceId> {
-        self.core.add_member(device, Some(lost)).await
+    ) -> LocalBoxFuture<'_, Result<DeviceId>> {
+        Box::pin(self.core.add_member(device, Some(lost)))
     }
 }
 

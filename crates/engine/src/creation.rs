@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use forebay_device::{BlockDevice, Buf, Runtime};
+use forebay_device::{BlockDevice, Buf, LocalBoxFuture, Runtime};
 
 use crate::checkpoint::root_offset;
 use crate::copies::{CopiesChange, check_copies};
@@ -72,47 +72,49 @@ impl CreateOptions {
 ///
 /// # Errors
 /// [`ErrorKind::Invalid`] or [`ErrorKind::Refused`] before anything is written, [`ErrorKind::Io`].
-pub async fn create(
-    rt: &dyn Runtime,
-    devices: &[Rc<dyn BlockDevice>],
-    witness: &dyn Witness,
-    options: &CreateOptions,
-) -> Result<PoolId> {
-    let (superblock, layouts) = lay_out(rt, devices, options)?;
-    let root = Root {
-        pool: superblock.pool,
-        generation: 1,
-        epoch: 1,
-        start_number: 0,
-        sequence: Sequence(0),
-        open_counter: 0,
-        clean_stop: true,
-        own_roots: true,
-        marks: false,
-        images: vec![ImageRef::default(); superblock.shard_count as usize],
-    };
-    let bytes = Buf::copy_of(&root.encode()).freeze();
-    let failed = |error| Error::io("writing a new pool", error);
-    for (index, (device, layout)) in devices.iter().zip(&layouts).enumerate() {
-        let mut own = superblock.clone();
-        own.device = own.members[index].device;
-        for slot in 0..2 {
-            let at = root_offset(layout.root_bytes, slot);
-            device.write(at, bytes.clone()).done().await.map_err(failed)?;
+pub fn create<'a>(
+    rt: &'a dyn Runtime,
+    devices: &'a [Rc<dyn BlockDevice>],
+    witness: &'a dyn Witness,
+    options: &'a CreateOptions,
+) -> LocalBoxFuture<'a, Result<PoolId>> {
+    Box::pin(async move {
+        let (superblock, layouts) = lay_out(rt, devices, options)?;
+        let root = Root {
+            pool: superblock.pool,
+            generation: 1,
+            epoch: 1,
+            start_number: 0,
+            sequence: Sequence(0),
+            open_counter: 0,
+            clean_stop: true,
+            own_roots: true,
+            marks: false,
+            images: vec![ImageRef::default(); superblock.shard_count as usize],
+        };
+        let bytes = Buf::copy_of(&root.encode()).freeze();
+        let failed = |error| Error::io("writing a new pool", error);
+        for (index, (device, layout)) in devices.iter().zip(&layouts).enumerate() {
+            let mut own = superblock.clone();
+            own.device = own.members[index].device;
+            for slot in 0..2 {
+                let at = root_offset(layout.root_bytes, slot);
+                device.write(at, bytes.clone()).done().await.map_err(failed)?;
+            }
+            // Both slots, so that no newer generation of an erased pool is left beside it.
+            let block = Buf::copy_of(&own.encode()).freeze();
+            for slot in 0..2 {
+                let at = Layout::superblock_offset(slot);
+                device.write(at, block.clone()).done().await.map_err(failed)?;
+            }
+            device.flush().done().await.map_err(failed)?;
         }
-        // Both slots, so that no newer generation of an erased pool is left beside it.
-        let block = Buf::copy_of(&own.encode()).freeze();
-        for slot in 0..2 {
-            let at = Layout::superblock_offset(slot);
-            device.write(at, block.clone()).done().await.map_err(failed)?;
-        }
-        device.flush().done().await.map_err(failed)?;
-    }
-    witness.store(witness_of(&superblock)).await.map_err(|reason| {
-        Error::new(ErrorKind::Io, format!("writing the witness: {reason}"))
-            .hint("make the witness file writable; opening the pool writes it, too")
-    })?;
-    Ok(superblock.pool)
+        witness.store(witness_of(&superblock)).await.map_err(|reason| {
+            Error::new(ErrorKind::Io, format!("writing the witness: {reason}"))
+                .hint("make the witness file writable; opening the pool writes it, too")
+        })?;
+        Ok(superblock.pool)
+    })
 }
 
 /// [`ErrorKind::Invalid`], and what to do.

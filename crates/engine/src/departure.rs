@@ -16,7 +16,7 @@
 use std::rc::Rc;
 
 use forebay_device::runtime::MILLISECOND;
-use forebay_device::{BlockDevice, Buf, IoError};
+use forebay_device::{BlockDevice, Buf, IoError, LocalBoxFuture};
 
 use crate::core::Core;
 use crate::error::{Error, ErrorKind, Result};
@@ -113,11 +113,13 @@ impl Departure {
     /// # Errors
     /// [`ErrorKind::Refused`] if the member has to stay, because another one has failed, or is gone
     /// because it has failed itself; [`ErrorKind::Stopping`]; [`ErrorKind::Io`] if the pool has latched.
-    pub async fn emptied(&self) -> Result<()> {
-        let core = &self.core;
-        let over = || core.check_leaving(self.index).is_err();
-        core.housekeeping.until(|| core.emptied.get() || over()).await;
-        core.check_leaving(self.index)
+    pub fn emptied(&self) -> LocalBoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            let core = &self.core;
+            let over = || core.check_leaving(self.index).is_err();
+            core.housekeeping.until(|| core.emptied.get() || over()).await;
+            core.check_leaving(self.index)
+        })
     }
 
     /// Bytes of segments on the member that are in use.
@@ -130,9 +132,11 @@ impl Departure {
     ///
     /// # Errors
     /// Those of [`Departure::emptied`].
-    pub async fn end(&self) -> Result<()> {
-        self.emptied().await?;
-        self.core.depart(self.index).await
+    pub fn end(&self) -> LocalBoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            self.emptied().await?;
+            self.core.depart(self.index).await
+        })
     }
 }
 

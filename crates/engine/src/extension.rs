@@ -11,6 +11,8 @@
 //! * What the device has in its new part is not erased. A header that stands there is none of this pool,
 //!   this device and this number: the device never had the number.
 
+use forebay_device::LocalBoxFuture;
+
 use crate::addition::{bytes_of, free_base, widen_index};
 use crate::core::Core;
 use crate::error::{Error, ErrorKind, Result};
@@ -47,8 +49,8 @@ impl Pool {
     ///
     /// # Errors
     /// Those of [`Pool::plan_extension`]; [`ErrorKind::Io`] if the member fails: the pool is without it.
-    pub async fn extend_member(&self, id: DeviceId) -> Result<()> {
-        self.core.extend_member(id).await
+    pub fn extend_member(&self, id: DeviceId) -> LocalBoxFuture<'_, Result<()>> {
+        Box::pin(self.core.extend_member(id))
     }
 
     /// Bytes of whole segments behind what each member uses of its device, as large as that was when it

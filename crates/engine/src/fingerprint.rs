@@ -11,7 +11,7 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use forebay_device::{BlockDevice, Buf};
+use forebay_device::{BlockDevice, Buf, LocalBoxFuture};
 
 use crate::core::Core;
 use crate::error::{Error, ErrorKind, Result};
@@ -174,18 +174,24 @@ impl Pool {
     /// # Errors
     /// [`ErrorKind::NotFound`]; [`ErrorKind::Refused`] if the origin is attached, or was attached since the last
     /// clean stop; [`ErrorKind::Io`]: the decision is asked for again then, of what is left.
-    pub async fn accept_origin(&self, name: &str, dirty: DirtyData) -> Result<u64> {
-        let core = &self.core;
-        let _attaching = core.attaching.lock().await;
-        let record = core.record(name)?;
-        if core.volume(record.id).is_some() || record.fingerprint.is_none() {
-            let what = format!("the origin of \"{name}\" is accepted as it is already");
-            return Err(Error::new(ErrorKind::Refused, what).hint("nothing is to be decided"));
-        }
-        let is_kept = |state: State| state.is_owed() && dirty == DirtyData::Write;
-        let dropped = core.forget_durably(record.id, |state| !is_kept(state)).await?;
-        core.clear_fingerprint(record.id).await?;
-        Ok(dropped)
+    pub fn accept_origin<'a>(
+        &'a self,
+        name: &'a str,
+        dirty: DirtyData,
+    ) -> LocalBoxFuture<'a, Result<u64>> {
+        Box::pin(async move {
+            let core = &self.core;
+            let _attaching = core.attaching.lock().await;
+            let record = core.record(name)?;
+            if core.volume(record.id).is_some() || record.fingerprint.is_none() {
+                let what = format!("the origin of \"{name}\" is accepted as it is already");
+                return Err(Error::new(ErrorKind::Refused, what).hint("nothing is to be decided"));
+            }
+            let is_kept = |state: State| state.is_owed() && dirty == DirtyData::Write;
+            let dropped = core.forget_durably(record.id, |state| !is_kept(state)).await?;
+            core.clear_fingerprint(record.id).await?;
+            Ok(dropped)
+        })
     }
 }
 

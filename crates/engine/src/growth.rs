@@ -10,6 +10,8 @@
 
 use std::rc::Rc;
 
+use forebay_device::LocalBoxFuture;
+
 use crate::core::Core;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::VOLUME_BLOCKS_MAX;
@@ -35,27 +37,29 @@ impl Pool {
     /// # Errors
     /// Those of [`Pool::grown_size`]; [`ErrorKind::Stopping`]; [`ErrorKind::Io`] if the origin cannot
     /// be flushed or the superblocks cannot be written. The volume has its old size then.
-    pub async fn grow_volume(&self, name: &str) -> Result<u64> {
-        let core = &self.core;
-        let v = core.attached(name)?;
-        if core.stopping.get() || v.leaving.get() {
-            let what = format!("the pool is stopping, or volume \"{name}\" is being removed");
-            return Err(Error::new(ErrorKind::Stopping, what));
-        }
-        let _request = InFlight::new(core, &v);
-        // One at a time.
-        let _attaching = core.attaching.lock().await;
-        let size_bytes = size_with(&v, v.origin.device.geometry().size_bytes)?;
-        if size_bytes > v.size_bytes() {
-            if planted::is(Bug::GrownBeforeDurable) {
-                v.set_size(size_bytes);
+    pub fn grow_volume<'a>(&'a self, name: &'a str) -> LocalBoxFuture<'a, Result<u64>> {
+        Box::pin(async move {
+            let core = &self.core;
+            let v = core.attached(name)?;
+            if core.stopping.get() || v.leaving.get() {
+                let what = format!("the pool is stopping, or volume \"{name}\" is being removed");
+                return Err(Error::new(ErrorKind::Stopping, what));
             }
-            // What others have written there counts as written, so that this flush is one.
-            v.origin.completed.set(v.origin.completed.get() + 1);
-            core.flush_origin(&v).await?;
-            core.grow(&v, size_bytes).await?;
-        }
-        Ok(size_bytes)
+            let _request = InFlight::new(core, &v);
+            // One at a time.
+            let _attaching = core.attaching.lock().await;
+            let size_bytes = size_with(&v, v.origin.device.geometry().size_bytes)?;
+            if size_bytes > v.size_bytes() {
+                if planted::is(Bug::GrownBeforeDurable) {
+                    v.set_size(size_bytes);
+                }
+                // What others have written there counts as written, so that this flush is one.
+                v.origin.completed.set(v.origin.completed.get() + 1);
+                core.flush_origin(&v).await?;
+                core.grow(&v, size_bytes).await?;
+            }
+            Ok(size_bytes)
+        })
     }
 }
 

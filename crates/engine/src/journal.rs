@@ -12,7 +12,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 
-use forebay_device::Buf;
+use forebay_device::{Buf, LocalBoxFuture};
 
 use crate::core::Core;
 use crate::format::{EventPage, EventRecord};
@@ -87,17 +87,19 @@ impl Journal {
 impl Pool {
     /// What was told of the pool, in order; what is told from now on is kept with it. Nothing is, and nothing is
     /// known, of a pool that has no room for it. To be driven to its end.
-    pub async fn begin_journal(&self) -> Vec<EventRecord> {
-        let core = &self.core;
-        let ring = EventPage::ring(&core.superblock.borrow());
-        if ring == 0 || core.journal.ring.get() > 0 {
-            return Vec::new();
-        }
-        core.read_journal(ring).await;
-        core.journal.ring.set(ring);
-        core.spawn(write(Rc::clone(core)));
-        let pages = core.journal.pages.borrow();
-        pages.iter().flat_map(|page| page.events.iter().cloned()).collect()
+    pub fn begin_journal(&self) -> LocalBoxFuture<'_, Vec<EventRecord>> {
+        Box::pin(async move {
+            let core = &self.core;
+            let ring = EventPage::ring(&core.superblock.borrow());
+            if ring == 0 || core.journal.ring.get() > 0 {
+                return Vec::new();
+            }
+            core.read_journal(ring).await;
+            core.journal.ring.set(ring);
+            core.spawn(write(Rc::clone(core)));
+            let pages = core.journal.pages.borrow();
+            pages.iter().flat_map(|page| page.events.iter().cloned()).collect()
+        })
     }
 
     /// Keeps an event with the pool; before [`begin_journal`](Pool::begin_journal) it does nothing. It is written in

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use forebay_device::gate::Gated;
-use forebay_device::{BlockDevice, Runtime};
+use forebay_device::{BlockDevice, LocalBoxFuture, Runtime};
 
 use crate::bypass::BypassCounters;
 use crate::claim::{self, Taken};
@@ -95,19 +95,21 @@ pub async fn open(
 ///
 /// # Errors
 /// Those of [`open`].
-pub async fn open_with(
+pub fn open_with(
     rt: Rc<dyn Runtime>,
     devices: Vec<Rc<dyn BlockDevice>>,
     witness: Rc<dyn Witness>,
     tuning: Tuning,
     options: OpenOptions,
-) -> Result<Pool> {
-    let deadline = Deadline::begin(&rt, devices);
-    let opened = start(rt, &deadline, witness, tuning, &options).await;
-    if opened.is_err() {
-        deadline.end().await;
-    }
-    opened
+) -> LocalBoxFuture<'static, Result<Pool>> {
+    Box::pin(async move {
+        let deadline = Deadline::begin(&rt, devices);
+        let opened = start(rt, &deadline, witness, tuning, &options).await;
+        if opened.is_err() {
+            deadline.end().await;
+        }
+        opened
+    })
 }
 
 async fn start(
@@ -505,42 +507,44 @@ impl Pool {
     ///
     /// # Errors
     /// If the name is taken, an option makes no sense, or the superblocks cannot be written.
-    pub async fn add_volume(
-        &self,
-        spec: &VolumeSpec,
+    pub fn add_volume<'a>(
+        &'a self,
+        spec: &'a VolumeSpec,
         origin: Rc<dyn BlockDevice>,
-    ) -> Result<Volume> {
-        let _attaching = self.core.attaching.lock().await;
-        self.check_spec(spec)?;
-        let record = VolumeRecord {
-            id: VolumeId(self.core.superblock.borrow().next_volume),
-            name: spec.name.clone(),
-            origin: spec.origin.clone(),
-            size_bytes: origin.geometry().size_bytes / SECTOR_BYTES * SECTOR_BYTES,
-            mode: spec.mode,
-            may_be_dirty: false,
-            accept_single_copy: spec.accept_data_loss_on_ssd_failure,
-            cache_block_bytes: spec.cache_block_bytes,
-            settings: spec.settings,
-            fingerprint: None,
-        };
-        if record.size_bytes < BLOCK_BYTES {
-            return Err(invalid("the origin is smaller than 4 KiB", "use a larger device"));
-        }
-        if record.size_bytes > VOLUME_BLOCKS_MAX * BLOCK_BYTES {
-            return Err(invalid("the origin is larger than 4 PiB", "use a smaller device"));
-        }
-        let control = self.core.control.lock().await;
-        // The copies may have become fewer meanwhile.
-        check_mode(record.mode, self.core.dirty_copies(), record.accept_single_copy)?;
-        self.core
-            .write_superblocks(|superblock| {
-                superblock.next_volume += 1;
-                superblock.volumes.push(record.clone());
-            })
-            .await?;
-        drop(control);
-        self.start_volume(&record, origin).await
+    ) -> LocalBoxFuture<'a, Result<Volume>> {
+        Box::pin(async move {
+            let _attaching = self.core.attaching.lock().await;
+            self.check_spec(spec)?;
+            let record = VolumeRecord {
+                id: VolumeId(self.core.superblock.borrow().next_volume),
+                name: spec.name.clone(),
+                origin: spec.origin.clone(),
+                size_bytes: origin.geometry().size_bytes / SECTOR_BYTES * SECTOR_BYTES,
+                mode: spec.mode,
+                may_be_dirty: false,
+                accept_single_copy: spec.accept_data_loss_on_ssd_failure,
+                cache_block_bytes: spec.cache_block_bytes,
+                settings: spec.settings,
+                fingerprint: None,
+            };
+            if record.size_bytes < BLOCK_BYTES {
+                return Err(invalid("the origin is smaller than 4 KiB", "use a larger device"));
+            }
+            if record.size_bytes > VOLUME_BLOCKS_MAX * BLOCK_BYTES {
+                return Err(invalid("the origin is larger than 4 PiB", "use a smaller device"));
+            }
+            let control = self.core.control.lock().await;
+            // The copies may have become fewer meanwhile.
+            check_mode(record.mode, self.core.dirty_copies(), record.accept_single_copy)?;
+            self.core
+                .write_superblocks(|superblock| {
+                    superblock.next_volume += 1;
+                    superblock.volumes.push(record.clone());
+                })
+                .await?;
+            drop(control);
+            self.start_volume(&record, origin).await
+        })
     }
 
     /// Whether a volume like this could be added, as far as its origin is not concerned.
@@ -586,17 +590,19 @@ impl Pool {
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`]; [`ErrorKind::Io`] if the superblocks cannot be written.
-    pub async fn set_write_amplification_max(&self, percent: u16) -> Result<()> {
-        Pool::check_write_amplification_max(percent)?;
-        let _control = self.core.control.lock().await;
-        let change = |superblock: &mut Superblock| {
-            superblock.write_amplification_max_percent = percent;
-        };
-        self.core.write_superblocks(change).await?;
-        self.core.policy.borrow_mut().set_write_amplification_max(percent.into());
-        self.core.sets.borrow_mut().set_write_amplification_max(percent.into());
-        self.core.housekeeping.wake_all();
-        Ok(())
+    pub fn set_write_amplification_max(&self, percent: u16) -> LocalBoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            Pool::check_write_amplification_max(percent)?;
+            let _control = self.core.control.lock().await;
+            let change = |superblock: &mut Superblock| {
+                superblock.write_amplification_max_percent = percent;
+            };
+            self.core.write_superblocks(change).await?;
+            self.core.policy.borrow_mut().set_write_amplification_max(percent.into());
+            self.core.sets.borrow_mut().set_write_amplification_max(percent.into());
+            self.core.housekeeping.wake_all();
+            Ok(())
+        })
     }
 
     /// Whether copies may be changed like this.
@@ -614,8 +620,8 @@ impl Pool {
     ///
     /// # Errors
     /// As [`Pool::check_copies`]; [`ErrorKind::Io`] if the superblocks cannot be written.
-    pub async fn set_copies(&self, change: &CopiesChange) -> Result<()> {
-        self.core.set_copies(change).await
+    pub fn set_copies<'a>(&'a self, change: &'a CopiesChange) -> LocalBoxFuture<'a, Result<()>> {
+        Box::pin(self.core.set_copies(change))
     }
 
     /// Whether a pool may have this device deadline, in milliseconds.
@@ -631,9 +637,11 @@ impl Pool {
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`]; [`ErrorKind::Io`] if the superblocks cannot be written.
-    pub async fn set_device_deadline(&self, ms: u32) -> Result<()> {
-        check_device_deadline(ms)?;
-        self.core.set_device_deadline(ms).await
+    pub fn set_device_deadline(&self, ms: u32) -> LocalBoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            check_device_deadline(ms)?;
+            self.core.set_device_deadline(ms).await
+        })
     }
 
     /// Requests to cache devices that were given up because the device did not answer, and that it still
@@ -670,9 +678,11 @@ impl Pool {
     /// # Errors
     /// [`ErrorKind::Invalid`]; [`ErrorKind::Refused`] if there is no memory, [`ErrorKind::Io`] if the
     /// superblocks cannot be written: the size is then what it was.
-    pub async fn set_ram_bytes(&self, bytes: u64) -> Result<()> {
-        Pool::check_ram_bytes(bytes)?;
-        self.core.set_ram_bytes(bytes).await
+    pub fn set_ram_bytes(&self, bytes: u64) -> LocalBoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            Pool::check_ram_bytes(bytes)?;
+            self.core.set_ram_bytes(bytes).await
+        })
     }
 
     /// Attaches the origin of a volume that the pool knows.
@@ -681,18 +691,24 @@ impl Pool {
     /// [`ErrorKind::NotFound`]; [`ErrorKind::Refused`] if the origin is smaller than the volume;
     /// [`ErrorKind::NeedsDecision`] if it was changed while the pool was stopped and dirty data waits for it, see
     /// [`accept_origin`](Pool::accept_origin).
-    pub async fn attach(&self, name: &str, origin: Rc<dyn BlockDevice>) -> Result<Volume> {
-        let _attaching = self.core.attaching.lock().await;
-        let record = self.core.record(name)?;
-        if self.core.volume(record.id).is_some() {
-            return Err(invalid(format!("volume \"{name}\" is attached already"), "use it"));
-        }
-        check_origin(name, record.size_bytes, &*origin)?;
-        if record.fingerprint.is_some() {
-            fingerprint::check(&self.core, &record, &*origin).await?;
-            self.core.clear_fingerprint(record.id).await?;
-        }
-        self.start_volume(&record, origin).await
+    pub fn attach<'a>(
+        &'a self,
+        name: &'a str,
+        origin: Rc<dyn BlockDevice>,
+    ) -> LocalBoxFuture<'a, Result<Volume>> {
+        Box::pin(async move {
+            let _attaching = self.core.attaching.lock().await;
+            let record = self.core.record(name)?;
+            if self.core.volume(record.id).is_some() {
+                return Err(invalid(format!("volume \"{name}\" is attached already"), "use it"));
+            }
+            check_origin(name, record.size_bytes, &*origin)?;
+            if record.fingerprint.is_some() {
+                fingerprint::check(&self.core, &record, &*origin).await?;
+                self.core.clear_fingerprint(record.id).await?;
+            }
+            self.start_volume(&record, origin).await
+        })
     }
 
     async fn start_volume(

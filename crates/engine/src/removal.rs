@@ -10,6 +10,8 @@
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
+use forebay_device::LocalBoxFuture;
+
 use crate::acceptance::{lost_in, regions_of};
 use crate::core::Core;
 use crate::error::{Error, ErrorKind, Result};
@@ -37,40 +39,46 @@ impl Pool {
     /// # Errors
     /// [`ErrorKind::NotFound`], [`ErrorKind::Refused`] if its origin is needed and not attached,
     /// [`ErrorKind::NeedsDecision`] if blocks of it are lost, [`ErrorKind::Io`].
-    pub async fn remove_volume(&self, name: &str) -> Result<()> {
-        let core = &self.core;
-        if core.stopping.get() {
-            return Err(Error::new(ErrorKind::Stopping, "the pool is stopping"));
-        }
-        let record = core.record(name)?;
-        let Some(v) = core.volume(record.id) else {
-            // Nobody attaches it meanwhile.
-            let _attaching = core.attaching.lock().await;
-            if core.volume(record.id).is_some() || record.may_be_dirty || core.is_owing(record.id) {
-                let what =
-                    format!("volume \"{name}\" may lack data on its origin, which is not there");
-                return Err(Error::new(ErrorKind::Refused, what)
-                    .hint("attach its origin first; the data stays in the cache"));
+    pub fn remove_volume<'a>(&'a self, name: &'a str) -> LocalBoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            let core = &self.core;
+            if core.stopping.get() {
+                return Err(Error::new(ErrorKind::Stopping, "the pool is stopping"));
             }
-            core.refuse_lost(record.id, name)?;
-            return core.drop_volume(record.id).await;
-        };
-        if v.leaving.replace(true) {
-            let what = format!("volume \"{name}\" is being removed already");
-            return Err(Error::new(ErrorKind::Invalid, what).hint("wait for its end"));
-        }
-        let leaving = Leaving(&v);
-        let request = InFlight::new(core, &v);
-        core.bring_home(&v).await?;
-        core.drop_volume(record.id).await?;
-        v.gone.set(true);
-        core.volumes.borrow_mut().remove(&record.id);
-        core.keep_touches();
-        core.housekeeping.wake_all();
-        // What still holds a view of it is refused for good.
-        std::mem::forget(leaving);
-        drop(request);
-        Ok(())
+            let record = core.record(name)?;
+            let Some(v) = core.volume(record.id) else {
+                // Nobody attaches it meanwhile.
+                let _attaching = core.attaching.lock().await;
+                if core.volume(record.id).is_some()
+                    || record.may_be_dirty
+                    || core.is_owing(record.id)
+                {
+                    let what = format!(
+                        "volume \"{name}\" may lack data on its origin, which is not there"
+                    );
+                    return Err(Error::new(ErrorKind::Refused, what)
+                        .hint("attach its origin first; the data stays in the cache"));
+                }
+                core.refuse_lost(record.id, name)?;
+                return core.drop_volume(record.id).await;
+            };
+            if v.leaving.replace(true) {
+                let what = format!("volume \"{name}\" is being removed already");
+                return Err(Error::new(ErrorKind::Invalid, what).hint("wait for its end"));
+            }
+            let leaving = Leaving(&v);
+            let request = InFlight::new(core, &v);
+            core.bring_home(&v).await?;
+            core.drop_volume(record.id).await?;
+            v.gone.set(true);
+            core.volumes.borrow_mut().remove(&record.id);
+            core.keep_touches();
+            core.housekeeping.wake_all();
+            // What still holds a view of it is refused for good.
+            std::mem::forget(leaving);
+            drop(request);
+            Ok(())
+        })
     }
 }
 

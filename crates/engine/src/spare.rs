@@ -9,7 +9,7 @@
 
 use std::rc::Rc;
 
-use forebay_device::{BlockDevice, Buf, IoError};
+use forebay_device::{BlockDevice, Buf, IoError, LocalBoxFuture};
 
 use crate::addition::{place_for, smallest};
 use crate::core::Core;
@@ -26,37 +26,41 @@ use crate::pool::Pool;
 /// # Errors
 /// [`ErrorKind::Io`] if either superblock slot cannot be read, for it may be a member then;
 /// [`ErrorKind::Future`] for a later format.
-pub async fn read_spare(device: &dyn BlockDevice) -> Result<Option<Spare>> {
-    let mut slots = Vec::new();
-    for slot in 0..2 {
-        let outcome =
-            device.read(Layout::superblock_offset(slot), Buf::new(SUPERBLOCK_BYTES)).await;
-        outcome.result.map_err(|error| Error::io("reading the mark of a spare", error))?;
-        slots.extend(outcome.buf);
-    }
-    let [first, second] = &slots[..] else {
-        return Err(Error::new(ErrorKind::Io, "a read has returned nothing"));
-    };
-    match Spare::choose([first, second]) {
-        Ok(spare) => Ok(Some(spare)),
-        Err(error @ (FormatError::FutureVersion { .. } | FormatError::UnknownFeatures { .. })) => {
-            Err(Error::new(
+pub fn read_spare(device: &dyn BlockDevice) -> LocalBoxFuture<'_, Result<Option<Spare>>> {
+    Box::pin(async move {
+        let mut slots = Vec::new();
+        for slot in 0..2 {
+            let outcome =
+                device.read(Layout::superblock_offset(slot), Buf::new(SUPERBLOCK_BYTES)).await;
+            outcome.result.map_err(|error| Error::io("reading the mark of a spare", error))?;
+            slots.extend(outcome.buf);
+        }
+        let [first, second] = &slots[..] else {
+            return Err(Error::new(ErrorKind::Io, "a read has returned nothing"));
+        };
+        match Spare::choose([first, second]) {
+            Ok(spare) => Ok(Some(spare)),
+            Err(
+                error @ (FormatError::FutureVersion { .. } | FormatError::UnknownFeatures { .. }),
+            ) => Err(Error::new(
                 ErrorKind::Future,
                 format!("the mark of a spare cannot be read: {error}"),
             )
-            .hint("use the Forebay version that wrote it, or a later one"))
+            .hint("use the Forebay version that wrote it, or a later one")),
+            Err(_) => Ok(None),
         }
-        Err(_) => Ok(None),
-    }
+    })
 }
 
 /// Takes the mark off a spare, or the superblocks off a member.
 ///
 /// # Errors
 /// If the device fails.
-pub async fn unmark(device: &dyn BlockDevice) -> Result<()> {
-    let erased = erase_superblock(device).await;
-    erased.map_err(|error| Error::io("taking the mark off a spare", error))
+pub fn unmark(device: &dyn BlockDevice) -> LocalBoxFuture<'_, Result<()>> {
+    Box::pin(async move {
+        let erased = erase_superblock(device).await;
+        erased.map_err(|error| Error::io("taking the mark off a spare", error))
+    })
 }
 
 /// What stands in the superblock slots of a device that is no member yet, or is to be none.
@@ -96,14 +100,19 @@ impl Pool {
     ///
     /// # Errors
     /// Those of [`Pool::plan_spare`]; [`ErrorKind::Io`] if the device fails.
-    pub async fn mark_spare(&self, device: &Rc<dyn BlockDevice>) -> Result<Spare> {
-        self.plan_spare(device)?;
-        let mark = self.core.new_mark();
-        let failed = |error| Error::io("marking a spare", error);
-        // A superblock that stood in either slot would count for more than the mark in the other.
-        erase_superblock(&**device).await.map_err(failed)?;
-        Blank::Mark(mark.clone()).write(&**device).await.map_err(failed)?;
-        Ok(mark)
+    pub fn mark_spare<'a>(
+        &'a self,
+        device: &'a Rc<dyn BlockDevice>,
+    ) -> LocalBoxFuture<'a, Result<Spare>> {
+        Box::pin(async move {
+            self.plan_spare(device)?;
+            let mark = self.core.new_mark();
+            let failed = |error| Error::io("marking a spare", error);
+            // A superblock that stood in either slot would count for more than the mark in the other.
+            erase_superblock(&**device).await.map_err(failed)?;
+            Blank::Mark(mark.clone()).write(&**device).await.map_err(failed)?;
+            Ok(mark)
+        })
     }
 }
 

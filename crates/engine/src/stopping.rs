@@ -13,7 +13,7 @@ use std::pin::{Pin, pin};
 use std::task::Poll;
 
 use forebay_device::runtime::SECOND;
-use forebay_device::{Io, Nanos};
+use forebay_device::{Io, LocalBoxFuture, Nanos};
 
 use crate::core::Core;
 use crate::error::{Error, ErrorKind, Result};
@@ -39,18 +39,20 @@ impl Pool {
     /// otherwise: nothing of it goes on in the background, and another host may have it. If an origin does not
     /// answer what it was asked for before, or takes no writes while others wait for room ([`ErrorKind::Stuck`]), that is
     /// still under way, nothing more is asked of any device, and this host keeps the pool until its process ends.
-    pub async fn stop(self) -> Result<u64> {
-        let core = &self.core;
-        let closed = self.close().await;
-        let ended = core.abandon().await;
-        // What a client still has under way would reach an origin behind whoever has the pool next.
-        if ended.is_ok() && core.requests.get() == 0 {
-            core.release().await;
-        } else {
-            core.gate.shut();
-        }
-        core.deadline.end().await;
-        ended.and(closed)
+    pub fn stop(self) -> LocalBoxFuture<'static, Result<u64>> {
+        Box::pin(async move {
+            let core = &self.core;
+            let closed = self.close().await;
+            let ended = core.abandon().await;
+            // What a client still has under way would reach an origin behind whoever has the pool next.
+            if ended.is_ok() && core.requests.get() == 0 {
+                core.release().await;
+            } else {
+                core.gate.shut();
+            }
+            core.deadline.end().await;
+            ended.and(closed)
+        })
     }
 
     async fn close(&self) -> Result<u64> {

@@ -10,7 +10,7 @@
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use forebay_device::{BlockDevice, Buf, Data, IoError, IoErrorKind};
+use forebay_device::{BlockDevice, Buf, Data, IoError, IoErrorKind, LocalBoxFuture};
 
 use crate::core::Core;
 use crate::departure::erase_superblock;
@@ -43,8 +43,8 @@ pub(crate) async fn write_slot(
 /// # Errors
 /// [`ErrorKind::NotFound`] without one, [`ErrorKind::Damaged`] if both slots are unreadable,
 /// [`ErrorKind::Future`] for a later format.
-pub async fn read_superblock(device: &dyn BlockDevice) -> Result<Superblock> {
-    find_superblock(device).await.map(|found| found.superblock)
+pub fn read_superblock(device: &dyn BlockDevice) -> LocalBoxFuture<'_, Result<Superblock>> {
+    Box::pin(async move { find_superblock(device).await.map(|found| found.superblock) })
 }
 
 /// What the superblock slots of a device hold.

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use forebay_device::{BlockDevice, Buf, Data, Nanos, Runtime};
+use forebay_device::{BlockDevice, Buf, Data, LocalBoxFuture, Nanos, Runtime};
 
 use crate::bypass::{BypassCounters, Kind, Way};
 use crate::core::{Core, STRIPE_BLOCKS};
@@ -700,9 +700,11 @@ impl Volume {
     ///
     /// # Errors
     /// If the origin or the pool fails.
-    pub async fn destage(&self) -> Result<()> {
-        let _request = self.begin().await?;
-        self.core.drain(&self.state).await
+    pub fn destage(&self) -> LocalBoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            let _request = self.begin().await?;
+            self.core.drain(&self.state).await
+        })
     }
 
     /// Makes it durable that nothing is dirty, if nothing is: what has only one copy of dirty data can then
@@ -710,9 +712,11 @@ impl Volume {
     ///
     /// # Errors
     /// If the superblocks cannot be written.
-    pub async fn note_clean(&self) -> Result<()> {
-        let _request = self.begin().await?;
-        self.core.clear_may_be_dirty(&self.state).await
+    pub fn note_clean(&self) -> LocalBoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            let _request = self.begin().await?;
+            self.core.clear_may_be_dirty(&self.state).await
+        })
     }
 
     /// Whether [`Volume::set_mode_agreed`] would take a mode.
@@ -762,9 +766,15 @@ impl Volume {
     ///
     /// # Errors
     /// As there, and if that is not a power of two from 4 KiB to 4 MiB.
-    pub async fn set_with(&self, settings: VolumeSettings, cache_block_bytes: u32) -> Result<()> {
-        let _request = self.begin().await?;
-        self.core.set_volume(&self.state, settings, cache_block_bytes).await
+    pub fn set_with(
+        &self,
+        settings: VolumeSettings,
+        cache_block_bytes: u32,
+    ) -> LocalBoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            let _request = self.begin().await?;
+            self.core.set_volume(&self.state, settings, cache_block_bytes).await
+        })
     }
 
     /// Changes the mode; requests under way end in the old one.
@@ -780,9 +790,11 @@ impl Volume {
     ///
     /// # Errors
     /// Those of [`Volume::set_mode`], but for what is agreed.
-    pub async fn set_mode_agreed(&self, mode: Mode, agrees: bool) -> Result<()> {
-        let _request = self.begin().await?;
-        self.core.set_mode(&self.state, mode, agrees).await
+    pub fn set_mode_agreed(&self, mode: Mode, agrees: bool) -> LocalBoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            let _request = self.begin().await?;
+            self.core.set_mode(&self.state, mode, agrees).await
+        })
     }
 }
 

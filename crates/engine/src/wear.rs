@@ -7,6 +7,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
+use forebay_device::LocalBoxFuture;
 use forebay_device::runtime::{Nanos, SECOND};
 
 use crate::core::Core;
@@ -139,15 +140,17 @@ impl Pool {
     /// # Errors
     /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid); [`ErrorKind::Io`](crate::ErrorKind::Io) if the
     /// superblocks cannot be written.
-    pub async fn set_write_budget(&self, bytes_per_day: u64) -> Result<()> {
-        Pool::check_write_budget(bytes_per_day)?;
-        let _control = self.core.control.lock().await;
-        let change = |superblock: &mut Superblock| {
-            superblock.write_budget_bytes_per_day = bytes_per_day;
-        };
-        self.core.write_superblocks(change).await?;
-        self.core.start_budget(bytes_per_day);
-        Ok(())
+    pub fn set_write_budget(&self, bytes_per_day: u64) -> LocalBoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            Pool::check_write_budget(bytes_per_day)?;
+            let _control = self.core.control.lock().await;
+            let change = |superblock: &mut Superblock| {
+                superblock.write_budget_bytes_per_day = bytes_per_day;
+            };
+            self.core.write_superblocks(change).await?;
+            self.core.start_budget(bytes_per_day);
+            Ok(())
+        })
     }
 
     /// How it does with its write budget; `None` without one.

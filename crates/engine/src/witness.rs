@@ -1,15 +1,11 @@
 //! The small file beside the daemon's configuration that remembers what a pool's members may have
 //! taken with them: the newest epoch and which volumes may be dirty.
 
-use std::future::Future;
-use std::pin::Pin;
+use forebay_device::LocalBoxFuture;
 
 use crate::error::{Error, ErrorKind};
 use crate::format::{FormatError, Witness as WitnessFile, WitnessVolume};
 use crate::ids::PoolId;
-
-/// A future of this module; boxed, for it runs only when a pool's membership or flags change.
-pub type WitnessFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 
 /// Where the witness is kept. One per pool.
 pub trait Witness {
@@ -17,13 +13,13 @@ pub trait Witness {
     ///
     /// # Errors
     /// A sentence for people, if it exists and cannot be read.
-    fn load(&self) -> WitnessFuture<'_, Result<Option<Vec<u8>>, String>>;
+    fn load(&self) -> LocalBoxFuture<'_, Result<Option<Vec<u8>>, String>>;
 
     /// Replaces the stored bytes, durably and all or nothing.
     ///
     /// # Errors
     /// A sentence for people.
-    fn store(&self, bytes: Vec<u8>) -> WitnessFuture<'_, Result<(), String>>;
+    fn store(&self, bytes: Vec<u8>) -> LocalBoxFuture<'_, Result<(), String>>;
 }
 
 /// What can be served while no member is there, by what the witness knows.
@@ -73,11 +69,11 @@ pub struct MemoryWitness {
 }
 
 impl Witness for MemoryWitness {
-    fn load(&self) -> WitnessFuture<'_, Result<Option<Vec<u8>>, String>> {
+    fn load(&self) -> LocalBoxFuture<'_, Result<Option<Vec<u8>>, String>> {
         Box::pin(async { Ok(self.bytes.borrow().clone()) })
     }
 
-    fn store(&self, bytes: Vec<u8>) -> WitnessFuture<'_, Result<(), String>> {
+    fn store(&self, bytes: Vec<u8>) -> LocalBoxFuture<'_, Result<(), String>> {
         Box::pin(async move {
             *self.bytes.borrow_mut() = Some(bytes);
             Ok(())

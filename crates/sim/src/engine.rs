@@ -11,13 +11,12 @@ use std::task::Poll;
 use forebay_device::io::Outcome;
 use forebay_device::model::fault::{Delaying, Faults, Ops, Trigger};
 use forebay_device::runtime::{MILLISECOND, Runtime};
-use forebay_device::{BlockDevice, Buf, Data, IoError, IoErrorKind, Nanos};
+use forebay_device::{BlockDevice, Buf, Data, IoError, IoErrorKind, LocalBoxFuture, Nanos};
 use forebay_engine as engine;
 use forebay_engine::counters::ReasonCounters;
 use forebay_engine::format::{Host, MemberState, Superblock};
 use forebay_engine::ids::DeviceId;
 use forebay_engine::planted::{self, BUGS};
-use forebay_engine::witness::WitnessFuture;
 use forebay_engine::{
     Client, CopiesChange, CreateOptions, ErrorKind, Event, OpenOptions, Place, Pool, Redundancy,
     Volume, VolumeSpec, Witness,
@@ -181,7 +180,7 @@ impl DiskWitness {
 }
 
 impl Witness for DiskWitness {
-    fn load(&self) -> WitnessFuture<'_, Result<Option<Vec<u8>>, String>> {
+    fn load(&self) -> LocalBoxFuture<'_, Result<Option<Vec<u8>>, String>> {
         Box::pin(async {
             let (first, second) = (self.place(0).await, self.place(1).await);
             let newest = first.into_iter().chain(second).max_by_key(|(count, _)| *count);
@@ -192,7 +191,7 @@ impl Witness for DiskWitness {
         })
     }
 
-    fn store(&self, bytes: Vec<u8>) -> WitnessFuture<'_, Result<(), String>> {
+    fn store(&self, bytes: Vec<u8>) -> LocalBoxFuture<'_, Result<(), String>> {
         Box::pin(async move {
             let is_full = |(one_in, runtime): &(u64, Rc<dyn Runtime>)| {
                 runtime.random().is_multiple_of(*one_in)

@@ -11,9 +11,8 @@ use forebay_device::real::file::FileDevice;
 use forebay_device::real::open::OpenOptions;
 use forebay_device::real::reactor::Reactor;
 use forebay_device::runtime::SECOND;
-use forebay_device::{BlockDevice, Buf, Runtime};
+use forebay_device::{BlockDevice, Buf, LocalBoxFuture, Runtime};
 use forebay_engine as engine;
-use forebay_engine::witness::WitnessFuture;
 use forebay_engine::{CreateOptions, Pool, Tuning, Volume, Witness};
 use serde_json::{Value, json};
 
@@ -64,7 +63,7 @@ const SAMPLES: u64 = 4_000;
 struct FileWitness(PathBuf);
 
 impl Witness for FileWitness {
-    fn load(&self) -> WitnessFuture<'_, std::result::Result<Option<Vec<u8>>, String>> {
+    fn load(&self) -> LocalBoxFuture<'_, std::result::Result<Option<Vec<u8>>, String>> {
         Box::pin(async {
             match std::fs::read(&self.0) {
                 Ok(bytes) => Ok(Some(bytes)),
@@ -74,7 +73,7 @@ impl Witness for FileWitness {
         })
     }
 
-    fn store(&self, bytes: Vec<u8>) -> WitnessFuture<'_, std::result::Result<(), String>> {
+    fn store(&self, bytes: Vec<u8>) -> LocalBoxFuture<'_, std::result::Result<(), String>> {
         Box::pin(async move {
             let new = self.0.with_extension("new");
             let write = || -> std::io::Result<()> {

@@ -29,8 +29,8 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::slice::from_ref;
 
-use forebay_device::Nanos;
 use forebay_device::runtime::SECOND;
+use forebay_device::{LocalBoxFuture, Nanos};
 
 pub(crate) use self::heal::healer;
 pub(crate) use self::inspect::Inspection;
@@ -664,15 +664,17 @@ impl Pool {
     /// # Errors
     /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid); [`ErrorKind::Io`](crate::ErrorKind::Io) if the
     /// superblocks cannot be written.
-    pub async fn set_scrub_rate(&self, bytes_per_s: u64) -> Result<()> {
-        Pool::check_scrub_rate(bytes_per_s)?;
-        let _control = self.core.control.lock().await;
-        let change = |superblock: &mut crate::format::Superblock| {
-            superblock.scrub_rate_bytes_per_s = bytes_per_s
-        };
-        self.core.write_superblocks(change).await?;
-        self.core.housekeeping.wake_all();
-        Ok(())
+    pub fn set_scrub_rate(&self, bytes_per_s: u64) -> LocalBoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            Pool::check_scrub_rate(bytes_per_s)?;
+            let _control = self.core.control.lock().await;
+            let change = |superblock: &mut crate::format::Superblock| {
+                superblock.scrub_rate_bytes_per_s = bytes_per_s
+            };
+            self.core.write_superblocks(change).await?;
+            self.core.housekeeping.wake_all();
+            Ok(())
+        })
     }
 
     /// Begins a lap now; false if one is under way.
@@ -707,11 +709,13 @@ impl Pool {
     ///
     /// # Errors
     /// [`ErrorKind::Io`](crate::ErrorKind::Io) if the superblocks cannot be written.
-    pub async fn set_verify_reads(&self, verify: bool) -> Result<()> {
-        let _control = self.core.control.lock().await;
-        self.core.write_superblocks(|superblock| superblock.verify_reads = verify).await?;
-        self.core.verify_from_now_on(verify);
-        Ok(())
+    pub fn set_verify_reads(&self, verify: bool) -> LocalBoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            let _control = self.core.control.lock().await;
+            self.core.write_superblocks(|superblock| superblock.verify_reads = verify).await?;
+            self.core.verify_from_now_on(verify);
+            Ok(())
+        })
     }
 
     /// Blocks that each member has returned damaged since the pool was opened.

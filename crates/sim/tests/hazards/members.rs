@@ -2,11 +2,11 @@
 
 use std::rc::Rc;
 
-use forebay_device::Request;
 use forebay_device::model::fault::{Ops, Trigger};
 use forebay_device::model::world::Crash;
+use forebay_device::{LocalBoxFuture, Request};
 use forebay_engine::format::{Layout, MemberState, SUPERBLOCK_BYTES, checksum};
-use forebay_engine::witness::{WitnessFuture, without_members};
+use forebay_engine::witness::without_members;
 use forebay_engine::{Mode, Tuning, Witness, open};
 use forebay_sim::content::fill;
 
@@ -551,11 +551,11 @@ fn a_superblock_that_names_no_member_is_refused() {
 struct Unwritable;
 
 impl Witness for Unwritable {
-    fn load(&self) -> WitnessFuture<'_, Result<Option<Vec<u8>>, String>> {
+    fn load(&self) -> LocalBoxFuture<'_, Result<Option<Vec<u8>>, String>> {
         Box::pin(async { Ok(None) })
     }
 
-    fn store(&self, _: Vec<u8>) -> WitnessFuture<'_, Result<(), String>> {
+    fn store(&self, _: Vec<u8>) -> LocalBoxFuture<'_, Result<(), String>> {
         Box::pin(async { Err("read-only".to_owned()) })
     }
 }

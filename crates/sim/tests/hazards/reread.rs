@@ -173,7 +173,7 @@ fn a_member_to_which_all_is_copied_in_vain_is_left_behind() {
         let began = rig.world.now();
         while !told(&rig, EventKind::MemberFailed) {
             rig.is_whole("from the others")?;
-            rig.pause(MILLISECOND);
+            rig.pause(10 * MILLISECOND);
             if rig.world.now() - began > 600 * SECOND {
                 return Err(format!("it serves; {} blocks were copied", copied(&rig)));
             }

@@ -11,9 +11,10 @@ use forebay_device::model::fault::{
 };
 use forebay_device::model::world::{Crash, World};
 use forebay_device::runtime::{MILLISECOND, SECOND};
-use forebay_device::{BlockDevice, Buf, Geometry, IoErrorKind, Nanos, Request, Runtime, Stripe};
+use forebay_device::{
+    BlockDevice, Buf, Geometry, IoErrorKind, LocalBoxFuture, Nanos, Request, Runtime, Stripe,
+};
 use forebay_engine::planted::{Bug, plant};
-use forebay_engine::witness::WitnessFuture;
 use forebay_engine::{
     CopiesChange, CreateOptions, MemoryWitness, Mode, OpenOptions, Pool, Tuning, Volume,
     VolumeSpec, Witness, open_with,
@@ -216,11 +217,11 @@ struct Refusing {
 }
 
 impl Witness for Refusing {
-    fn load(&self) -> WitnessFuture<'_, Result<Option<Vec<u8>>, String>> {
+    fn load(&self) -> LocalBoxFuture<'_, Result<Option<Vec<u8>>, String>> {
         self.inner.load()
     }
 
-    fn store(&self, bytes: Vec<u8>) -> WitnessFuture<'_, Result<(), String>> {
+    fn store(&self, bytes: Vec<u8>) -> LocalBoxFuture<'_, Result<(), String>> {
         if self.refuses.get() {
             return Box::pin(async { Err("read-only".to_owned()) });
         }
