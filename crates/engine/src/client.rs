@@ -70,6 +70,12 @@ impl Elsewhere {
     }
 }
 
+/// What the pool is told of a session.
+enum Passing {
+    Begun(SessionId),
+    Ended(SessionId),
+}
+
 /// A client's view, as both sides name it.
 #[derive(Clone, Copy)]
 struct SessionId {
@@ -179,6 +185,13 @@ impl Sessions {
             self.get(volume, id);
         }
     }
+
+    /// Ends a session, unless its place is another one's by now.
+    fn end(&self, id: SessionId) {
+        let mut sessions = self.0.borrow_mut();
+        let place = sessions.get_mut(id.place);
+        place.and_then(|place| place.take_if(|session| session.number == id.number));
+    }
 }
 
 async fn carry_out(volume: &Volume, request: Request) -> Answer {
@@ -264,7 +277,7 @@ impl FromIterator<Option<Rc<dyn BlockDevice>>> for Readers {
 /// The way of one other reactor to a volume; to be sent there and opened.
 pub struct Port {
     caller: Caller<Call, Answer>,
-    begun: Sender<SessionId>,
+    passing: Sender<Passing>,
     given_up: Receiver<usize>,
     unused: Arc<AtomicU64>,
     lease: Until,
@@ -295,7 +308,7 @@ impl Port {
         }));
         let line = Rc::new(Line {
             caller: self.caller,
-            begun: self.begun,
+            passing: self.passing,
             reading: devices,
             unused: self.unused,
             lease: self.lease,
@@ -329,11 +342,14 @@ impl Volume {
                 owner.release(&hit);
             }
         }));
-        let (begun, beginnings) = post();
+        let (passing, passed) = post();
         let (first, known) = (self.session(), Rc::clone(&sessions));
         runtime.spawn(Box::pin(async move {
-            while let Some(id) = beginnings.next().await {
-                known.begin(&first, id);
+            while let Some(told) = passed.next().await {
+                match told {
+                    Passing::Begun(id) => known.begin(&first, id),
+                    Passing::Ended(id) => known.end(id),
+                }
             }
         }));
         let (core, spawner) = (Rc::clone(self.core()), Rc::clone(&runtime));
@@ -350,7 +366,7 @@ impl Volume {
             core.elsewhere.end(number);
         }));
         let (id, name, size) = (self.id(), self.name().to_owned(), self.shared_size());
-        Port { caller, begun, given_up, unused, lease, id, name, size }
+        Port { caller, passing, given_up, unused, lease, id, name, size }
     }
 }
 
@@ -358,8 +374,8 @@ impl Volume {
 struct Line {
     caller: Caller<Call, Answer>,
     /// Tells the pool of a session before its first request: from then on it is to be told of failed
-    /// flushes.
-    begun: Sender<SessionId>,
+    /// flushes. And of its end: what it has not been told the next one hears.
+    passing: Sender<Passing>,
     /// The cache devices.
     reading: Rc<Readers>,
     /// Those that the pool uses no more.
@@ -389,7 +405,7 @@ impl Remote {
         let place = free.unwrap_or_else(|| line.places.replace(line.places.get() + 1));
         let number = line.sessions.replace(line.sessions.get() + 1);
         let id = SessionId { place, number };
-        line.begun.send(id);
+        line.passing.send(Passing::Begun(id));
         Self { line: Rc::clone(line), id }
     }
 
@@ -428,6 +444,7 @@ impl Remote {
 impl Drop for Remote {
     fn drop(&mut self) {
         self.line.places_free.borrow_mut().push(self.id.place);
+        self.line.passing.send(Passing::Ended(self.id));
     }
 }
 

@@ -24,6 +24,7 @@ mod event;
 mod extension;
 mod failure;
 mod fingerprint;
+mod flush;
 mod growth;
 mod images;
 mod journal;

@@ -24,6 +24,9 @@ pub const STATUS_RUNS_MAX: usize = 1024;
 /// Extents of such an answer: 8 KiB of memory.
 pub const STATUS_EXTENTS_MAX: usize = 512;
 
+/// Stripes that a TRIM goes through before others have a turn (256 MiB), where it has nothing else to wait for.
+pub const TRIM_STRIPES_MAX: u64 = 64;
+
 /// Bytes that one prefetch reads at the most; of a longer range it takes the beginning. The longest
 /// read, so that one request cannot keep the origin busy for hours.
 pub const PREFETCH_BYTES_MAX: u64 = REQUEST_BYTES_MAX;

@@ -21,6 +21,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::event::{Event, EventKind, Subject};
 use crate::failure::{Standing, guardian};
 use crate::fingerprint;
+use crate::flush::Writers;
 use crate::format::{
     Claim, Host, MemberRecord, Mode, Numbers, Superblock, VOLUME_BLOCKS_MAX, VolumeRecord,
     VolumeSettings,
@@ -746,7 +747,7 @@ impl Pool {
             requests: Cell::new(0),
             leaving: Cell::new(false),
             gone: Cell::new(false),
-            untold: Cell::new(None),
+            writers: Writers::default(),
             counters: VolumeCounters::default(),
             bypass: BypassCounters::default(),
             streams: Default::default(),

@@ -16,9 +16,12 @@ use crate::core::{Core, STRIPE_BLOCKS};
 use crate::counters::{VolumeCounters, add};
 use crate::destage::Elevator;
 use crate::error::{Error, ErrorKind, Result};
+use crate::flush::{Heard, Writers};
 use crate::format::{CUTOFF_NEVER, Mode, VolumeSettings};
 use crate::ids::{BLOCK_BYTES, SECTOR_BYTES, SegmentId, VolumeId};
-use crate::limits::{PREFETCH_BYTES_MAX, REQUEST_BYTES_MAX, ZERO_DIRECT_BYTES_MIN};
+use crate::limits::{
+    PREFETCH_BYTES_MAX, REQUEST_BYTES_MAX, TRIM_STRIPES_MAX, ZERO_DIRECT_BYTES_MIN,
+};
 use crate::origin::{Origin, OriginTrouble};
 use crate::planted::{self, Bug};
 use crate::policy::Thresholds;
@@ -30,7 +33,7 @@ use crate::space::{Claims, Share};
 use crate::status::Extent;
 use crate::throttle::Flow;
 use crate::tuning::Tuning;
-use crate::wait::TaskMutex;
+use crate::wait::{TaskMutex, yield_once};
 
 /// A volume whose origin is attached.
 pub(crate) struct VolumeState {
@@ -71,9 +74,7 @@ pub(crate) struct VolumeState {
     pub leaving: Cell<bool>,
     /// Set once it has been removed.
     pub gone: Cell<bool>,
-    /// What a client that wrote, and left without asking, had been told of failed origin flushes.
-    /// The next client may be the same one with a new connection, and hears it.
-    pub untold: Cell<Option<u64>>,
+    pub writers: Writers,
     pub counters: VolumeCounters,
     /// What went past the cache.
     pub bypass: BypassCounters,
@@ -120,21 +121,9 @@ pub(crate) fn cutoff_bytes(settings: &VolumeSettings, tuning: &Tuning) -> [u64; 
 pub struct Volume {
     core: Rc<Core>,
     pub(crate) state: Rc<VolumeState>,
-    /// How many of the origin's notices this client has been told of.
-    notices_told: Cell<u64>,
-    /// Whether it has changed anything since its last FLUSH.
-    wrote: Cell<bool>,
+    pub(crate) heard: Heard,
     /// Its share of its volume's share.
     flow: Rc<Flow>,
-}
-
-impl Drop for Volume {
-    fn drop(&mut self) {
-        let (state, told) = (&self.state, self.notices_told.get());
-        if self.wrote.get() && told < state.origin.notices.get() {
-            state.untold.set(Some(state.untold.get().map_or(told, |other| other.min(told))));
-        }
-    }
 }
 
 /// Counts a request as under way.
@@ -156,14 +145,6 @@ impl Drop for InFlight<'_> {
             self.0.quiet.wake_all();
         }
     }
-}
-
-/// See [`Volume::witnessed`].
-#[derive(Clone, Copy)]
-struct Witnessed {
-    direct: u64,
-    failures: u64,
-    losses: u64,
 }
 
 /// A part of a request that lies in one shard, or in the uncached tail.
@@ -190,9 +171,8 @@ pub(crate) struct Hit {
 
 impl Volume {
     pub(crate) fn new(core: Rc<Core>, state: Rc<VolumeState>) -> Self {
-        let told = state.untold.take().unwrap_or_else(|| state.origin.notices.get());
-        let (notices_told, wrote, flow) = (Cell::new(told), Cell::new(false), Rc::default());
-        Self { core, state, notices_told, wrote, flow }
+        let heard = Heard::of(state.origin.notices.get());
+        Self { core, state, heard, flow: Rc::default() }
     }
 
     /// Another client's view of the same volume.
@@ -293,12 +273,15 @@ impl Volume {
 
     /// What to wait for before a request begins that came at `now`.
     #[inline]
-    fn lease_awaited(&self, now: Nanos) -> Option<Pin<Box<dyn Future<Output = Result<()>> + '_>>> {
+    pub(crate) fn lease_awaited(
+        &self,
+        now: Nanos,
+    ) -> Option<Pin<Box<dyn Future<Output = Result<()>> + '_>>> {
         if self.core.gate.was_open(now) { None } else { Some(Box::pin(self.core.await_lease())) }
     }
 
     #[inline]
-    fn begin_at(&self, now: Nanos) -> Result<InFlight<'_>> {
+    pub(crate) fn begin_at(&self, now: Nanos) -> Result<InFlight<'_>> {
         self.refuse_if_stopping()?;
         self.state.last_request.set(now);
         Ok(InFlight::new(&self.core, &self.state))
@@ -446,8 +429,8 @@ impl Volume {
         let started = core.rt.now();
         let open = !core.stopping.get() && !self.state.leaving.get() && core.gate.was_open(started);
         let fits = open && self.check_transfer(offset, len).is_ok();
-        let piece = self.pieces(offset, len).next().filter(|piece| fits && piece.len == len)?;
-        if piece.tail {
+        let piece = self.pieces(offset, if fits { len } else { 0 }).next()?;
+        if piece.len != len || piece.tail {
             return None;
         }
         let Located { member, device, at, set } = core.locate(&self.state, offset, len, passing)?;
@@ -513,101 +496,6 @@ impl Volume {
         Ok(())
     }
 
-    /// Makes everything that was acknowledged before survive a power cut.
-    ///
-    /// # Errors
-    /// Also once after an origin flush on behalf of anybody has failed since this client's last
-    /// FLUSH: what it wrote directly may be lost. Those under way at the same time are all told.
-    pub async fn flush(&self) -> Result<()> {
-        let now = self.core.rt.now();
-        if let Some(lease) = self.lease_awaited(now) {
-            lease.await?;
-        }
-        let _request = self.begin_at(now)?;
-        add(&self.core.counters.flush_requests, 1);
-        let origin = &self.state.origin;
-        self.wrote.set(false);
-        let told = self.notices_told.get();
-        let mut result = Ok(());
-        if origin.flushed.get() < origin.direct.get() {
-            result = self.core.flush_origin(&self.state).await;
-        }
-        let (mut notices, losses) = (origin.notices.get(), self.state.losses.get());
-        if notices != told {
-            result = Err(self.flush_failed());
-        }
-        let flushed = self.flush_log().await;
-        if self.state.losses.get() != losses {
-            // A member was lost meanwhile, and with it what this should have made durable.
-            result = Err(self.flush_failed());
-            notices = origin.notices.get();
-        }
-        self.notices_told.set(notices.max(self.notices_told.get()));
-        flushed.and(result)
-    }
-
-    /// Begins a change; what the origin has been through, to be compared at its end.
-    fn witnessed(&self) -> Witnessed {
-        self.wrote.set(true);
-        let origin = &self.state.origin;
-        let (direct, failures) = (origin.direct.get(), origin.failures.get());
-        Witnessed { direct, failures, losses: self.state.losses.get() }
-    }
-
-    /// Ends a change. A flush that failed on its way may have lost it, and clients were perhaps told
-    /// of that before it was acknowledged: what they heard speaks of what was acknowledged before.
-    /// Likewise of a member that took a part of it.
-    fn end_change(&self, before: Witnessed) {
-        let origin = &self.state.origin;
-        if origin.direct.get() != before.direct && origin.failures.get() != before.failures {
-            origin.notices.set(origin.notices.get() + 1);
-        }
-        if self.state.losses.get() != before.losses {
-            origin.notices.set(origin.notices.get() + 1);
-            self.state.loss_notice.set(origin.notices.get());
-        }
-    }
-
-    /// FUA: makes what one request wrote survive a power cut. The origin is flushed only if
-    /// something was written around the log since the request began. A flush that failed since
-    /// then may have lost it, and a good one after that proves nothing. That it failed is still
-    /// told by the next FLUSH.
-    async fn make_durable(&self, before: Witnessed) -> Result<()> {
-        let origin = &self.state.origin;
-        if origin.direct.get() != before.direct {
-            if origin.flushed.get() < origin.direct.get() {
-                self.core.flush_origin(&self.state).await?;
-            }
-            if origin.failures.get() != before.failures {
-                return Err(self.flush_failed());
-            }
-        }
-        self.flush_log().await?;
-        if self.state.losses.get() != before.losses {
-            return Err(self.flush_failed());
-        }
-        Ok(())
-    }
-
-    async fn flush_log(&self) -> Result<()> {
-        if planted::is(Bug::FlushAcknowledgedEarly) {
-            return Ok(());
-        }
-        self.core.flush_for_client().await
-    }
-
-    fn flush_failed(&self) -> Error {
-        if self.notices_told.get() < self.state.loss_notice.get() {
-            let what =
-                format!("data of volume \"{}\" was lost with a cache device", self.state.name);
-            return Error::new(ErrorKind::Io, what)
-                .hint("write again what was not flushed; restore what cannot be read");
-        }
-        let what = format!("a flush of the origin of \"{}\" failed", self.state.name);
-        Error::new(ErrorKind::Io, what)
-            .hint("writes since the last good flush may be lost; check the origin")
-    }
-
     /// The range's content is no longer needed. It reads as before or as zeroes.
     ///
     /// # Errors
@@ -617,8 +505,13 @@ impl Volume {
         let _request = self.begin().await?;
         let before = self.witnessed();
         add(&self.core.counters.trim_requests, 1);
-        for piece in self.pieces(offset, len).filter(|piece| !piece.tail) {
+        let pieces = self.pieces(offset, len).filter(|piece| !piece.tail);
+        for (number, piece) in (1_u64..).zip(pieces) {
             self.core.trim_piece(&self.state, piece.offset, piece.len).await?;
+            if number.is_multiple_of(TRIM_STRIPES_MAX) {
+                // Where nothing is cached, and the origin is not told, nothing else is waited for.
+                yield_once().await;
+            }
         }
         if durable {
             self.make_durable(before).await?;

@@ -10,7 +10,7 @@ use forebay_device::model::world::Crash;
 use forebay_device::runtime::{MILLISECOND, SECOND};
 use forebay_device::{Buf, Data, Request, Runtime};
 use forebay_engine::planted::Bug;
-use forebay_engine::{DirtyData, EventKind, Mode, OriginTrouble, Tuning, Volume};
+use forebay_engine::{Client, DirtyData, EventKind, Mode, OriginTrouble, Tuning, Volume};
 use forebay_sim::content::{Found, SECTOR, fill, identify};
 
 use crate::rig::{BLOCK, Plan, Rig, SOON, lazy, provoke, same, survive, version};
@@ -111,6 +111,80 @@ fn a_client_that_left_before_it_was_told_is_told_when_it_is_back() {
         flush(&rig, &back)?;
         flush(&rig, &Rc::new(rig.volume().session()))
     });
+}
+
+/// How a client leaves that has written directly, and does not hear of a flush that failed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Leaves {
+    Before,
+    After,
+    /// While its own FLUSH fails: the answer does not reach it.
+    Asking,
+    /// Its write was under way during its last FLUSH.
+    Overtaken,
+    /// Not, as far as the pool knows: its connection is gone and nobody has noticed.
+    Unseen,
+}
+
+fn hears_when_it_is_back(seed: u64, leaves: Leaves, elsewhere: bool) -> Result<(), String> {
+    let rig = readonly(seed);
+    let base = elsewhere.then(|| rig.volume().share().open(rig.runtime(), Vec::new()));
+    let client = || match &base {
+        Some(base) => Rc::new(base.session()),
+        None => Rc::new(rig.volume().client()),
+    };
+    let ask = |client: &Rc<Client>| {
+        let client = Rc::clone(client);
+        rig.run(async move { client.flush().await.is_ok() })
+    };
+    let (mut writer, other) = (Some(client()), Rc::new(rig.volume().session()));
+    let asked = writer.clone().unwrap();
+    if leaves == Leaves::Overtaken {
+        rig.origin_gate.hold(1, is_write);
+    }
+    let written = start(&rig, async move {
+        asked.write(3 * BLOCK as u64, Buf::zeroed(BLOCK).freeze(), false).await
+    });
+    rig.pause(SOON);
+    if leaves == Leaves::Overtaken {
+        assert!(ask(writer.as_ref().unwrap())?, "it need not wait for what is under way");
+        rig.origin_gate.release();
+        rig.pause(SOON);
+    }
+    written.take().unwrap_or(Err("no answer".into()))?;
+    if leaves == Leaves::Before {
+        writer = None;
+        rig.pause(SOON);
+    }
+    rig.origin_broken.failing.arm(Trigger::every(Ops::Flushes).times(1));
+    match leaves {
+        Leaves::Asking => assert!(!ask(writer.as_ref().unwrap())?),
+        _ => drop(flush(&rig, &other).unwrap_err()),
+    }
+    let unseen = writer.filter(|_| leaves == Leaves::Unseen);
+    if seed.is_multiple_of(2) {
+        rig.pause(SOON);
+    }
+    // Who comes by and asks for nothing takes nothing.
+    drop((client(), rig.volume().share()));
+    let back = client();
+    if ask(&back)? {
+        return Err("it was told that all is well".to_owned());
+    }
+    assert!(ask(&back)?, "it is told once");
+    assert!(unseen.is_some() || ask(&client())?, "others are not told");
+    Ok(())
+}
+
+#[test]
+fn a_client_that_did_not_hear_of_a_failed_flush_hears_when_it_is_back() {
+    use Leaves::{After, Asking, Before, Overtaken, Unseen};
+    for leaves in [Before, After, Asking, Overtaken, Unseen] {
+        for elsewhere in [false, true] {
+            println!("{leaves:?}, elsewhere: {elsewhere}");
+            (0..4).for_each(|seed| hears_when_it_is_back(seed, leaves, elsewhere).unwrap());
+        }
+    }
 }
 
 #[test]

@@ -110,6 +110,19 @@ fn a_reactor_that_cannot_read_a_device_asks_the_pool() {
 }
 
 #[test]
+fn a_read_beyond_all_ends_is_refused_on_any_reactor() {
+    survive(1, |seed| {
+        let rig = Rig::new(seed, Plan::default());
+        let device = Rc::clone(&rig.members[0]) as Rc<dyn BlockDevice>;
+        let client = rig.volume().share().open(rig.runtime(), vec![device]);
+        let read = async move { client.read(u64::MAX - 511, Buf::new(1024)).await.1 };
+        let refused = rig.run(read)?.unwrap_err();
+        assert_eq!(refused.kind, forebay_engine::ErrorKind::OutOfRange);
+        Ok(())
+    });
+}
+
+#[test]
 fn each_client_of_another_reactor_learns_of_a_failed_origin_flush_once() {
     survive(1, |seed| {
         let mode = forebay_engine::Mode::Readonly;
