@@ -4,8 +4,9 @@
 use crate::core::{Core, STRIPE_BLOCKS};
 use crate::counters::add;
 use crate::format::{Entry, EntryKind, NO_DATA, State};
-use crate::ids::{Location, SECTORS_ALL, SegmentId, Sequence, VolumeId};
+use crate::ids::{LOCATION_BITS, Location, SECTORS_ALL, SegmentId, Sequence, VolumeId};
 use crate::index::{Mapping, Shard};
+use crate::limits::REGION_BLOCKS;
 use crate::planted::seen;
 use crate::recovery::mappings;
 use crate::segment::Set;
@@ -323,12 +324,15 @@ fn data_mapping(entry: &Entry, place: RecordPlace, state: State) -> Mapping {
     }
 }
 
+/// What has no data keeps the place of its entry, by which facts name it. At the end of all places an extent that
+/// begins there must end there as well.
 fn zero_mapping(entry: &Entry, place: RecordPlace) -> Mapping {
+    let last = (1 << LOCATION_BITS) - REGION_BLOCKS;
     Mapping {
         block: entry.block,
         count: entry.count,
         state: State::Zero,
-        location: place.header,
+        location: Location(place.header.0.min(last)),
         distance: 0,
         sectors: entry.sectors,
     }

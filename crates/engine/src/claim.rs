@@ -94,6 +94,8 @@ struct Seen {
     claims: Vec<Claim>,
     /// Whether in some of them something stands that was a claim.
     is_damaged: bool,
+    /// What is wrong with an intact claim, whose writer may be using the pool.
+    strange: Option<FormatError>,
 }
 
 /// Whether the newest claims were made by who was cut off before it had the pool: nobody has renewed one.
@@ -104,7 +106,7 @@ fn is_unfinished(claims: &[Claim]) -> bool {
 }
 
 /// Who has the pool, by what was found; `own` is who asks.
-fn holder(Seen { claims, is_damaged }: &Seen, own: &Host) -> Holder {
+fn holder(Seen { claims, is_damaged, .. }: &Seen, own: &Host) -> Holder {
     let newest = claims.iter().map(|claim| claim.number).max();
     let newest = || claims.iter().filter(|claim| Some(claim.number) == newest);
     let released =
@@ -160,6 +162,7 @@ impl Claimant<'_> {
                             .hint("use the Forebay version that wrote it, or a later one"));
                     }
                     Err(FormatError::BadChecksum) => seen.is_damaged = true,
+                    Err(error @ FormatError::Invalid { .. }) => seen.strange = Some(error),
                     _ => {}
                 }
             }
@@ -186,6 +189,15 @@ impl Claimant<'_> {
         held(self.superblock, claim, what, hint, self.rt.unix_seconds())
     }
 
+    fn strange(&self, error: &FormatError) -> Error {
+        let name = &self.superblock.name;
+        let what =
+            format!("who has pool \"{name}\" open cannot be told from an intact claim: {error}");
+        Error::new(ErrorKind::Damaged, what).hint(format!(
+            "stop it on all other hosts, then `forebay pool import {name} --take-over`"
+        ))
+    }
+
     async fn write(&self, claim: &Claim) -> Result<()> {
         let one = |device| async move {
             write_claim(device, &self.places, claim).await?;
@@ -205,6 +217,9 @@ impl Claimant<'_> {
         let mut looked = self.rt.now();
         let seen = self.look().await?;
         let found = holder(&seen, self.host);
+        if let Some(error) = seen.strange.as_ref().filter(|_| !take_over) {
+            return Err(self.strange(error));
+        }
         if let Holder::Other(claim) = &found
             && !take_over
         {
@@ -215,12 +230,12 @@ impl Claimant<'_> {
             );
             return Err(self.held(claim, "", hint));
         }
-        let newest = seen.claims.iter().map(|claim| claim.number).max().unwrap_or(0);
-        crate::sound::check_counter("number of the claim", newest)?;
+        let number = seen.claims.iter().map(|claim| claim.number).max().unwrap_or(0) + 1;
+        crate::sound::check_counter("number of the claim", number)?;
         let claim = Claim {
             pool: self.superblock.pool,
             claim: random_id(&**self.rt),
-            number: newest + 1,
+            number,
             beat: 0,
             beat_unix_s: self.rt.unix_seconds(),
             // Who was cut off here must find how long to wait.
@@ -233,6 +248,7 @@ impl Claimant<'_> {
         let wait = match found {
             // Somebody may have begun to use it since the look, whoever had it then.
             _ if claimed - looked > CLAIM_TIME => Nanos::from(lease) * MILLIS,
+            _ if seen.strange.is_some() => Nanos::from(lease) * MILLIS,
             Holder::Own if is_unfinished(&seen.claims) => Nanos::from(lease) * MILLIS,
             Holder::Own => 0,
             Holder::Nobody => CLAIM_WAIT,
@@ -243,6 +259,9 @@ impl Claimant<'_> {
             let _ = self.rt.sleep(wait).await;
             (looked, short_until) = (self.rt.now(), 0);
             let seen = self.look().await?;
+            if let Some(error) = &seen.strange {
+                return Err(self.strange(error));
+            }
             if let Some(other) = seen.claims.iter().find(|other| other.contradicts(&claim)) {
                 let what = " and claimed it at the same time";
                 let hint = "try again on one of the two".to_owned();
@@ -325,7 +344,7 @@ mod tests {
         let held = |claim: &Claim| Holder::Other(Box::new(claim.clone()));
         let holder = |claims: &[&Claim], is_damaged| {
             let claims = claims.iter().map(|&claim| claim.clone()).collect();
-            holder(&Seen { claims, is_damaged }, &own)
+            holder(&Seen { claims, is_damaged, strange: None }, &own)
         };
         assert_eq!((holder(&[], false), holder(&[], true)), (Holder::Own, Holder::Nobody));
         assert_eq!(holder(&[&old], false), held(&old));

@@ -156,9 +156,11 @@ impl Core {
         let found = read_claims(&*self.members[index].watched.past_gate(), places).await?;
         let other = found.iter().find_map(|found| match found {
             Ok(claim) if claim.contradicts(own) => Some(claim.host.name.clone()),
-            Err(FormatError::FutureVersion { .. } | FormatError::UnknownFeatures { .. }) => {
-                Some("(of a later version)".to_owned())
-            }
+            Err(
+                FormatError::FutureVersion { .. }
+                | FormatError::UnknownFeatures { .. }
+                | FormatError::Invalid { .. },
+            ) => Some("(of a later version)".to_owned()),
             _ => None,
         });
         Ok(other.filter(|_| !planted::is(Bug::ClaimUnchecked)))

@@ -20,7 +20,7 @@
 //!
 //! Which records are adopted is decided by [`crate::adoption`], of what [`crate::scan`] finds.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 
 use forebay_device::{Buf, Io, IoErrorKind};
@@ -398,12 +398,16 @@ impl Core {
         into: &mut Vec<(Sequence, RecordPlace, Vec<Entry>)>,
     ) {
         let length = |r: &FooterRecord| u32::from(r.header_blocks) + u32::from(r.data_blocks);
+        let holds_data = self.sets.borrow().get(id).is_some_and(Set::holds_data);
         for record in found.filter(|r| self.is_record_length(r.offset_blocks, length(r))) {
             let place = RecordPlace {
                 header: self.sets.borrow().location(id, record.offset_blocks),
                 header_blocks: u32::from(record.header_blocks),
             };
-            into.push((record.sequence, place, record.entries));
+            let mut entries = record.entries;
+            // No writer puts data among facts, and an image would not be believed that leads there.
+            entries.retain(|entry| holds_data || !entry.has_data());
+            into.push((record.sequence, place, entries));
         }
     }
 
@@ -458,11 +462,34 @@ impl Core {
     }
 
     fn start_accounting(&self) {
+        self.drop_overlapping();
         self.sets.borrow_mut().accounting = true;
         for shard in &self.shards {
             let found = mappings(&shard.index.borrow());
             for (volume, m) in found {
                 self.count_in(volume, &m);
+            }
+        }
+    }
+
+    /// Drops what would make more live data in a set than it has blocks: the same blocks are said to be several, which
+    /// no writer says. What origins may lack is lost then, for nobody knows whose data it is.
+    fn drop_overlapping(&self) {
+        let mut live: BTreeMap<SegmentId, u32> = BTreeMap::new();
+        for shard in &self.shards {
+            let found = mappings(&shard.index.borrow());
+            for (volume, m) in found.into_iter().filter(|(_, m)| m.state.has_data()) {
+                let (set, _) = self.sets.borrow().split(m.location);
+                let blocks = live.entry(set).or_default();
+                if *blocks + m.count <= self.segment_blocks {
+                    *blocks += m.count;
+                    continue;
+                }
+                planted::seen("start: more data in a set than it has blocks");
+                match m.state.is_owed() {
+                    true => self.map_insert(volume, Mapping { state: State::Lost, ..m }),
+                    false => self.map_remove(volume, m.block, m.count),
+                }
             }
         }
     }

@@ -3,8 +3,9 @@
 //!
 //! * What a device cannot read is not torn. A torn record was never acknowledged, and one that was may have a bad
 //!   sector. So a record whose header is good is adopted, whatever sectors of its data cannot be read: what is dirty in
-//!   them, and in no other copy, is lost (INV-86), and nothing older is read in its place. If another copy is returned
-//!   and does not have the record, nobody was told of it: it is gone.
+//!   them, and in no other copy, is lost (INV-86), and nothing older is read in its place. If another copy returns the
+//!   place of its header and does not have the record, whatever else of it cannot be read, nobody was told of it: it is
+//!   gone.
 //! * Nothing else is given up: what was returned here and is not any more when it is appended again keeps the pool
 //!   from opening, for the device may be failing altogether.
 //! * What such a record has moved is still where it was moved from, for no root has been written since.
@@ -80,18 +81,19 @@ struct Found {
     partial: BTreeMap<u32, FooterRecord>,
     /// Ends of the records whose headers are good, adopted or not.
     known: BTreeMap<u32, u32>,
-    /// What each copy does not return.
-    bad: Vec<BTreeSet<u32>>,
+    /// What each copy does not return, and where it has records, whole or not.
+    copies: Vec<(BTreeSet<u32>, BTreeSet<u32>)>,
 }
 
 impl Found {
     /// Adopts what is whole in no copy, if there is none that could have it whole.
     fn adopt_partial(&mut self) {
-        let is_bad = |record: &FooterRecord, bad: &BTreeSet<u32>| {
-            bad.range(record.offset_blocks..record.end_blocks()).next().is_some()
-        };
         for (block, record) in std::mem::take(&mut self.partial) {
-            if self.bad.iter().all(|bad| is_bad(&record, bad)) {
+            let header = block..block + u32::from(record.header_blocks);
+            let mut copies = self.copies.iter();
+            if copies.all(|(bad, has)| {
+                has.contains(&block) || bad.range(header.clone()).next().is_some()
+            }) {
                 self.adopted.entry(block).or_insert(record);
             }
         }
@@ -99,7 +101,7 @@ impl Found {
 
     /// The blocks that no copy returns.
     fn bad_everywhere(&self) -> BTreeSet<u32> {
-        let all = self.bad.iter().cloned().reduce(|all, bad| &all & &bad);
+        let all = self.copies.iter().map(|(bad, _)| bad.clone()).reduce(|all, bad| &all & &bad);
         all.unwrap_or_default()
     }
 
@@ -140,13 +142,13 @@ impl Core {
                     failure = Some(self.unreturned(segment, 0, IoErrorKind::Media.into()));
                 }
                 Ok(returned) => {
-                    self.scan_copy(id, &returned, &mut found);
-                    found.bad.push(returned.bad);
+                    let has = self.scan_copy(id, &returned, &mut found);
+                    found.copies.push((returned.bad, has));
                 }
                 Err(error) => failure = Some(error),
             }
         }
-        if let Some(error) = failure.filter(|_| found.bad.is_empty()) {
+        if let Some(error) = failure.filter(|_| found.copies.is_empty()) {
             return Err(error);
         }
         found.adopt_partial();
@@ -227,7 +229,9 @@ impl Core {
         ))
     }
 
-    fn scan_copy(&self, id: SegmentId, returned: &Returned, found: &mut Found) {
+    /// Takes what is whole, or is not as far as it is not returned; where records begin.
+    fn scan_copy(&self, id: SegmentId, returned: &Returned, found: &mut Found) -> BTreeSet<u32> {
+        let mut has = BTreeSet::new();
         let (mut block, mut hole) = (1, false);
         while block < self.segment_blocks {
             let facts = self.record_facts(id, block, returned);
@@ -243,11 +247,13 @@ impl Core {
                     let is_whole = returned.bad.range(block..block + length).next().is_none();
                     let into = if is_whole { &mut found.adopted } else { &mut found.partial };
                     into.entry(block).or_insert_with(|| FooterRecord::new(&record, entries));
+                    has.insert(block);
                     block += length;
                 }
                 _ => (block, hole) = (block + 1, true),
             }
         }
+        has
     }
 
     /// What can be said of the bytes at a place where a record may begin.
@@ -280,5 +286,38 @@ impl Core {
         }
         let data_valid = whole || planted::is(Bug::TornRecordAdopted);
         RecordFacts { entries_valid: true, data_valid, record: Some((record, entries)), ..facts }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::Sequence;
+
+    /// What is whole nowhere was acknowledged only if each copy may have had it.
+    #[test]
+    fn what_a_copy_shows_to_be_missing_is_not_adopted() {
+        let record = FooterRecord {
+            sequence: Sequence(9),
+            offset_blocks: 4,
+            header_blocks: 1,
+            data_blocks: 3,
+            entries: Vec::new(),
+        };
+        let is_adopted = |copies: &[(&[u32], bool)]| {
+            let copy = |(bad, has): &(&[u32], bool)| {
+                (bad.iter().copied().collect(), has.then_some(4).into_iter().collect())
+            };
+            let copies = copies.iter().map(copy).collect();
+            let partial = BTreeMap::from([(4, record.clone())]);
+            let mut found = Found { partial, copies, ..Found::default() };
+            found.adopt_partial();
+            found.adopted.contains_key(&4)
+        };
+        assert!(is_adopted(&[(&[6], true)]), "there is no other");
+        assert!(is_adopted(&[(&[6], true), (&[4], false)]), "its header is not returned there");
+        assert!(is_adopted(&[(&[6], true), (&[5], true)]), "it is there as well");
+        assert!(!is_adopted(&[(&[6], true), (&[], false)]));
+        assert!(!is_adopted(&[(&[6], true), (&[7], false)]), "another block is not returned");
     }
 }

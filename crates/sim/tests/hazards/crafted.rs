@@ -6,9 +6,11 @@ use std::rc::Rc;
 use forebay_device::model::world::{Crash, Limits, Rng};
 use forebay_device::runtime::SECOND;
 use forebay_engine::format::{
-    ENTRY_BYTES, EntryKind, IMAGE_CHUNK_HEAD_BYTES, Layout, RECORD_HEAD_BYTES, RecordHeader,
+    ENTRY_BYTES, Entry, EntryKind, IMAGE_CHUNK_HEAD_BYTES, Layout, RECORD_HEAD_BYTES, RecordHeader,
     STRUCTURES, SUPERBLOCK_BYTES, checksum, decode_footer_trailer, decode_record,
+    encode_record_header,
 };
+use forebay_engine::ids::SECTORS_ALL;
 use forebay_engine::limits::SHARDS_MIN;
 use forebay_engine::{Mode, Tuning};
 use forebay_sim::jobs::alone;
@@ -72,7 +74,7 @@ fn put(bytes: &mut [u8], at: usize, sum: u32) {
 }
 
 /// Puts the checksum at 16 right.
-fn seal(bytes: &mut [u8]) {
+pub fn seal(bytes: &mut [u8]) {
     put(bytes, 16, 0);
     let sum = checksum(bytes);
     put(bytes, 16, sum);
@@ -299,6 +301,83 @@ fn nothing_with_right_checksums_makes_a_start_panic() {
         }
     }
     assert!(opened > 100, "{opened} were opened: the rest is not tried");
+}
+
+/// A pool after a kill, and how its one device looks.
+fn killed(seed: u64) -> (Rc<Rig>, Crafter) {
+    let rig = furnished(2 * seed + 1);
+    let image = rig.members[0].peek(0, MEMBER_BYTES as usize);
+    let layout = Layout::new(MEMBER_BYTES, SEGMENT_BYTES as u32, SHARDS_MIN).unwrap();
+    (rig, Crafter { rng: Rng::new(seed), image, layout })
+}
+
+/// One record's data is said to be so many blocks that the set could not hold them all.
+#[test]
+fn more_data_in_a_set_than_it_has_blocks_is_passed_over() {
+    let mut crafted = 0;
+    for seed in 0..6 {
+        let (rig, crafter) = killed(seed);
+        for at in crafter.records() {
+            let (header, entries, sums) = decode_record(&crafter.image[at..]).unwrap();
+            let has_data = |entry: &&Entry| entry.has_data() && entry.sectors == SECTORS_ALL;
+            let first = entries.iter().filter(has_data).find(|entry| {
+                matches!(entry.kind, EntryKind::Write | EntryKind::Populate) && entry.count > 1
+            });
+            let Some(first) = first else { continue };
+            let needed = SEGMENT_BYTES / BLOCK as u64 / u64::from(first.count) + 1;
+            let entries: Vec<_> = (0..needed).map(|n| Entry { block: 8 * n, ..*first }).collect();
+            let header = RecordHeader { entry_count: needed as u16, ..header };
+            let used = RECORD_HEAD_BYTES + ENTRY_BYTES * entries.len() + 4 * sums.len();
+            if used > header.header_bytes() {
+                continue;
+            }
+            let mut image = crafter.image.clone();
+            encode_record_header(
+                &header,
+                &entries,
+                &sums,
+                &mut image[at..at + header.header_bytes()],
+            );
+            let within = (at as u64 - crafter.layout.segments_offset) / SEGMENT_BYTES;
+            image[crafter.segment(within + 1) - BLOCK] ^= 1;
+            crafted += 1;
+            rig.members[0].poke(0, &image);
+            use_it(&rig, &mut 0);
+            if rig.open().is_ok() {
+                rig.pause(2 * SECOND);
+            }
+            rig.crash(Crash::ProcessKill);
+        }
+    }
+    assert!(crafted > 20, "{crafted}");
+}
+
+/// Data in a set that is said to be one of facts.
+#[test]
+fn what_a_start_passes_over_the_next_one_passes_over_as_well() {
+    let stream = STRUCTURES.iter().find(|s| s.name == "Segment header").unwrap();
+    let stream = stream.fields.iter().find(|f| f.name == "STREAM").unwrap().offset;
+    let (mut opened, facts) = (0, 4);
+    for seed in 0..4 {
+        let (rig, crafter) = killed(seed);
+        for number in 0..u64::from(crafter.layout.segment_count) {
+            let at = crafter.segment(number);
+            let mut image = crafter.image.clone();
+            if image[at..at + BLOCK].iter().all(|byte| *byte == 0) || image[at + stream] == facts {
+                continue;
+            }
+            image[at + stream] = facts;
+            seal(&mut image[at..at + BLOCK]);
+            rig.members[0].poke(0, &image);
+            if rig.open().is_ok() {
+                opened += 1;
+                rig.try_stop().unwrap();
+                rig.open().unwrap();
+            }
+            rig.crash(Crash::ProcessKill);
+        }
+    }
+    assert!(opened > 20, "{opened}");
 }
 
 #[test]

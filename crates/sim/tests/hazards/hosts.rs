@@ -7,11 +7,13 @@ use std::rc::Rc;
 use forebay_device::model::disk::{DiskSettings, SimDisk};
 use forebay_device::runtime::{MILLISECOND, SECOND};
 use forebay_device::{Buf, Runtime};
-use forebay_engine::format::Claim;
+use forebay_engine::format::{CLAIM_BYTES, Claim, STRUCTURES};
 use forebay_engine::ids::PoolId;
+use forebay_engine::limits::COUNTER_MAX;
 use forebay_engine::planted::{Bug, take_seen};
 use forebay_sim::jobs::alone;
 
+use crate::crafted::seal;
 use crate::pair::{Broken, LEASE, Pair, Site, block_of};
 use crate::rig::{BLOCK, KINDS, MEMBER_BYTES, provoke, same, survive, version};
 
@@ -431,6 +433,51 @@ fn breaks(seed: u64) -> Result<(), String> {
 #[test]
 fn what_can_be_read_of_a_pool_that_has_latched_is_and_nothing_waits_for_ever() {
     survive(6, breaks);
+}
+
+/// An intact claim that this code would not have written: who did may be using the pool, and it is not passed over.
+#[test]
+fn a_claim_that_cannot_be_understood_keeps_a_pool_closed() {
+    survive(2, |seed| {
+        let pair = Pair::new(seed, 2);
+        let (a, b) = (&pair.a, &pair.b);
+        pair.open(a, false)?;
+        pair.write(a, 2, 7)?;
+        let superblock = a.pool.borrow().as_ref().unwrap().superblock();
+        pair.stop(a)?;
+        let places = [0, 1].map(|slot| Claim::offset(&superblock, slot).unwrap());
+        let put = |claim: &[u8]| {
+            for disk in &pair.disks {
+                places.iter().for_each(|&at| disk.poke(at, claim));
+            }
+        };
+        let mut claim = pair.disks[0].peek(places[0], CLAIM_BYTES);
+        let structure = STRUCTURES.iter().find(|it| it.name == "Claim").unwrap();
+        let lease = structure.fields.iter().find(|it| it.name == "LEASE_MS").unwrap().offset;
+        let before = claim.clone();
+        claim[lease..lease + 4].copy_from_slice(&u32::MAX.to_le_bytes());
+        seal(&mut claim);
+        put(&claim);
+        for site in [a, b] {
+            refused(pair.open(site, false), "Damaged", "cannot be told from an intact claim")?;
+        }
+        let began = pair.world.now();
+        pair.open(b, true)?;
+        if pair.world.now() - began < LEASE {
+            return Err("it did not wait for whoever may have it".to_owned());
+        }
+        same("B", pair.read(b, 7)?, 2)?;
+        // Whoever wrote that has the pool after all.
+        put(&claim);
+        pair.pause(2 * LEASE);
+        if b.serves() || !b.was_told("lease-lost") {
+            return Err("both have it".to_owned());
+        }
+        // The last number that there is.
+        let known = Claim::decode(&before).unwrap();
+        put(&Claim { number: COUNTER_MAX, released: true, ..known }.encode());
+        refused(pair.open(a, false), "Damaged", "number of the claim")
+    });
 }
 
 #[test]

@@ -229,6 +229,8 @@ impl Site {
 pub struct Pair {
     pub world: Rc<World>,
     pub origin: Rc<SimDisk>,
+    /// The cache devices, as nobody's host sees them.
+    pub disks: Vec<Rc<SimDisk>>,
     pub a: Rc<Site>,
     pub b: Rc<Site>,
 }
@@ -297,7 +299,7 @@ impl Pair {
             })
         };
         let (a, b) = (site(1, "a"), site(2, "b"));
-        let it = Pair { world, origin, a, b };
+        let it = Pair { world, origin, disks, a, b };
         let options = CreateOptions {
             dirty_copies: members as u8,
             segment_bytes: Some(SEGMENT_BYTES as u32),
