@@ -104,9 +104,8 @@ impl Core {
     /// How many members the durable epoch names.
     pub(crate) fn named_count(&self) -> usize {
         // One that was never taken in is named by none.
-        let named = |member: &&Member| {
-            member.place.get().is_some() && member.standing.get() != Standing::Gone
-        };
+        let named =
+            |member: &&Member| member.is_taken_in() && member.standing.get() != Standing::Gone;
         self.members.iter().filter(named).count()
     }
 

@@ -67,6 +67,11 @@ impl Member {
             failure: RefCell::default(),
         }
     }
+
+    /// Whether it is or was more than about to be a member.
+    pub(crate) fn is_taken_in(&self) -> bool {
+        self.place.get().is_some()
+    }
 }
 
 /// The members that a pool has had since it was opened. Each keeps its place when it fails or leaves, and

@@ -450,6 +450,13 @@ impl Superblock {
         }
     }
 
+    /// Notes that these members, which were never written to, are none.
+    pub(crate) fn withdraw(&mut self, unused: &BTreeSet<DeviceId>) {
+        for member in self.members.iter_mut().filter(|member| unused.contains(&member.device)) {
+            member.state = MemberState::Removed;
+        }
+    }
+
     /// Whether the log may hold what an origin lacks.
     pub fn may_be_dirty(&self) -> bool {
         self.volumes.iter().any(|volume| volume.may_be_dirty)

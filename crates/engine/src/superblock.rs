@@ -280,12 +280,18 @@ impl Core {
     ) -> Result<()> {
         loop {
             let leaving = self.failed_beside(left);
-            let mut lost: BTreeSet<DeviceId> =
-                leaving.iter().map(|&index| self.members[index].id).collect();
-            // One that was on its way out may have failed at the last moment.
-            lost.retain(|id| next.members.iter().any(|record| record.device == *id));
+            // One that was on its way out may have failed at the last moment, and one on its way in has nothing.
+            let [lost, unused] = [true, false].map(|taken_in| {
+                let members = leaving.iter().map(|&index| &self.members[index]);
+                let ids = members.filter(|m| m.is_taken_in() == taken_in).map(|m| m.id);
+                let is_named = |id: &DeviceId| next.members.iter().any(|r| r.device == *id);
+                ids.filter(is_named).collect::<BTreeSet<_>>()
+            });
+            next.withdraw(&unused);
             let certain = next.may_lose(lost.len()) && !self.sets.borrow().has_owed_strays();
-            if !lost.is_empty() && !certain {
+            let is_less = !(lost.is_empty() && unused.is_empty());
+            // What was noted before is of an epoch that does not come.
+            if !lost.is_empty() && !certain || is_less && marks.is_some() {
                 let epoch = next.epoch + 1;
                 if !marks.as_ref().is_some_and(|marks| marks.is_of(self, epoch)) {
                     let named = |marks: &&Marks| marks.root.generation == next.marking_root;
@@ -302,7 +308,7 @@ impl Core {
                 let root = marks.as_ref().map_or(0, |marks| marks.root.generation);
                 next.marking_root = if planted::is(Bug::LossNotDurable) { 0 } else { root };
             }
-            if !lost.is_empty() {
+            if is_less {
                 next.lose(&lost);
                 next.epoch += 1;
             }

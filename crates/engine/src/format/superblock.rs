@@ -90,7 +90,7 @@ pub enum MemberState {
     Present = 1,
     /// Latched after a failure, or missing when the epoch began; not part of it.
     Failed = 2,
-    /// Evacuated and taken away; its segment numbers may be given to another.
+    /// Evacuated and taken away, or named and never written to; its segment numbers may be given to another.
     Removed = 3,
 }
 

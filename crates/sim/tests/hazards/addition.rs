@@ -750,6 +750,9 @@ fn one_that_fails_behind_another_one_is_left_behind_as_well() {
             if rig.pool().events().iter().filter(|e| e.kind == EventKind::MemberFailed).count() == 2
             {
                 assert!(added.is_err_and(|error| error.kind == ErrorKind::Io), "after {after}");
+                let members = rig.pool().superblock().members;
+                let lost = members.iter().filter(|m| m.state == MemberState::Failed).count();
+                assert_eq!(lost, 1, "nothing was on the new one: {members:?}, after {after}");
                 refused += 1;
                 add(&rig, 3).map_err(at)?.map_err(|error| at(error.to_string()))?;
             }
