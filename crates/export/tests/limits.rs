@@ -450,6 +450,35 @@ fn stalled_clients_are_closed_when_others_wait_for_memory_and_not_before() {
     assert!(rig.faults().is_empty());
 }
 
+/// They take nothing either, and send a byte of a write now and then.
+#[test]
+fn stalled_clients_that_trickle_are_closed_as_well() {
+    let rig = Rig::new(|export| export);
+    let size = SIZE as u32;
+    let runtime = Rc::clone(&rig.world) as Rc<dyn Runtime>;
+    for _ in 0..12 {
+        let (mut client, runtime) = (rig.open(true), Rc::clone(&runtime));
+        rig.world.spawn(Box::pin(async move {
+            // Fewer than it may have, so that the write is begun to be read.
+            let mut asked: Vec<_> = (0..24).map(|n| request(0, 0, n, 0, size)).collect();
+            asked.push(request(0, 1, 24, 0, 4096));
+            client.send(&asked.concat()).await;
+            for _ in 0..4096 {
+                let _ = runtime.sleep(limits::STALL_TIME_MAX - SECOND).await;
+                if client.stream.send_all(Buf::copy_of(&[0]).freeze()).await.is_err() {
+                    return;
+                }
+            }
+        }));
+    }
+    let rest = Rc::clone(&runtime);
+    rig.world.run(async move { drop(rest.sleep(10 * limits::STALL_TIME_MAX).await) });
+    let told: Vec<_> = rig.complaints.take().into_iter().map(|it| it.fault).collect();
+    assert!(told.iter().all(|it| *it == Fault::Stalled), "{told:?}");
+    let held = rig.server.inflight_bytes();
+    assert!(held < limits::SHARE_BYTES_INFLIGHT_MAX / 2, "{held} B, {} closed", told.len());
+}
+
 /// One client asks for as much as it may, all the time, and takes its replies; another one asks for one read after the
 /// other, each four times as long: it would have to wait until several of the first one's end at once.
 #[test]

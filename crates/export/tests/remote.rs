@@ -55,6 +55,9 @@ struct Server {
     connections: Cell<usize>,
     /// Whether reads get structured replies, in three parts.
     is_structured: Cell<bool>,
+    /// Whether it takes nothing of what it is sent.
+    is_deaf: Cell<bool>,
+    runtime: Rc<dyn Runtime>,
 }
 
 impl Server {
@@ -71,6 +74,8 @@ impl Server {
             acts: RefCell::default(),
             connections: Cell::new(0),
             is_structured: Cell::new(false),
+            is_deaf: Cell::new(false),
+            runtime: Rc::clone(world) as Rc<dyn Runtime>,
         });
         let it = Rc::clone(&server);
         world.spawn(Box::pin(async move {
@@ -117,6 +122,9 @@ impl Server {
             let cookie = &header[8..16];
             let at = u64::from_be_bytes(header[16..24].try_into().unwrap()) as usize;
             let len = u32::from_be_bytes(header[24..28].try_into().unwrap());
+            while self.is_deaf.get() {
+                let _ = self.runtime.sleep(SECOND / 100).await;
+            }
             let data = receive(stream, if kind == WRITE { len as usize } else { 0 }).await?;
             self.seen.borrow_mut().push((kind, len));
             let is_next = self.acts.borrow().front().is_some_and(|(of, _)| *of == kind);
@@ -603,6 +611,38 @@ fn nothing_is_sent_again_when_the_time_to_write_is_over() {
     let write = (&*rig.device as &dyn BlockDevice).write(0, Buf::copy_of(&[1; 512]).freeze());
     gate.shut();
     assert_eq!((rig.world.run(write.done()), seen()), (GONE, 2));
+}
+
+#[test]
+fn what_is_half_sent_goes_no_further_when_the_time_to_write_is_over() {
+    for lets_go in [false, true] {
+        let Rig { world, server, device } = rig();
+        let gate = Gate::new(Rc::clone(&world) as Rc<dyn Runtime>);
+        (&*device as &dyn BlockDevice).fence(&gate);
+        gate.open_until(world.now() + SECOND);
+        server.is_deaf.set(true);
+        let data = Buf::copy_of(&vec![1; SIZE]).freeze();
+        let write = (&*device as &dyn BlockDevice).write(0, data);
+        let ended = Rc::new(Cell::new(None));
+        let answer = Rc::clone(&ended);
+        world.spawn(Box::pin(async move { answer.set(Some(write.done().await)) }));
+        let pause = |span| {
+            let runtime = Rc::clone(&world) as Rc<dyn Runtime>;
+            world.run(async move { runtime.sleep(span).await.result.unwrap() });
+        };
+        pause(SECOND / 2);
+        if lets_go {
+            drop(device);
+        } else {
+            pause(2 * SECOND);
+            gate.shut();
+        }
+        pause(60 * SECOND);
+        assert_eq!(ended.get(), Some(GONE), "while the server is deaf");
+        server.is_deaf.set(false);
+        pause(10 * SECOND);
+        assert!(server.seen.borrow().iter().all(|(kind, _)| *kind != WRITE), "{lets_go}");
+    }
 }
 
 #[test]

@@ -21,6 +21,47 @@ const DISCARD_BYTES: u64 = 64 << 10;
 /// What is said of a client that leaves within the handshake: many do that without a word.
 const LEFT: &str = "it left within the handshake; perhaps it does not trust this server";
 
+/// One direction of a connection.
+#[derive(Default)]
+struct Way {
+    /// Messages that have begun or ended.
+    steps: Cell<u64>,
+    /// Messages that the client has begun to send or to take.
+    begun: Cell<u32>,
+    /// The last look at `steps`, and how many looks have found the same.
+    looked: Cell<(u64, u64)>,
+}
+
+impl Way {
+    fn count_step(&self) {
+        self.steps.set(self.steps.get() + 1);
+    }
+
+    /// For how long nothing has begun or ended.
+    fn look(&self) -> Nanos {
+        let ((before, looks), steps) = (self.looked.get(), self.steps.get());
+        let looks = if steps == before { looks + 1 } else { 0 };
+        self.looked.set((steps, looks));
+        looks.saturating_mul(WATCH_INTERVAL)
+    }
+
+    /// Counts a message from its beginning to its end.
+    async fn step<T>(&self, message: impl Future<Output = T>) -> T {
+        self.count_step();
+        let result = self.during(message).await;
+        self.count_step();
+        result
+    }
+
+    /// The same of a part of one.
+    async fn during<T>(&self, part: impl Future<Output = T>) -> T {
+        self.begun.set(self.begun.get() + 1);
+        let result = part.await;
+        self.begun.set(self.begun.get() - 1);
+        result
+    }
+}
+
 /// What a server holds of each connection.
 #[derive(Default)]
 pub(crate) struct Control {
@@ -30,12 +71,8 @@ pub(crate) struct Control {
     pub(crate) abort: Signal,
     /// Requests in progress, with those whose replies are not sent.
     pub(crate) requests: Rc<Cell<usize>>,
-    /// Messages that were received or sent.
-    steps: Cell<u64>,
-    /// Messages that the client has begun to send or to take.
-    begun: Cell<u32>,
-    /// The last look at `steps`, and how many looks have found the same.
-    looked: Cell<(u64, u64)>,
+    received: Way,
+    sent: Way,
     /// Why the server has closed the connection.
     cause: RefCell<End>,
 }
@@ -44,16 +81,14 @@ impl Control {
     /// Closes the connection of a client that does nothing for too long. This is called every
     /// [`WATCH_INTERVAL`], or not for a while.
     pub(crate) fn look(&self, is_short: bool, idle_max: Option<Nanos>) {
-        let (before, looks) = self.looked.get();
-        let steps = self.steps.get();
-        let looks = if steps == before { looks + 1 } else { 0 };
-        self.looked.set((steps, looks));
-        let span = looks.saturating_mul(WATCH_INTERVAL);
-        if self.begun.get() > 0 {
-            if is_short && span >= STALL_TIME_MAX {
+        let ways = [&self.received, &self.sent].map(|way| (way.begun.get() > 0, way.look()));
+        let is_stalled = ways.iter().any(|(begun, span)| *begun && *span >= STALL_TIME_MAX);
+        let idle_for = ways.iter().map(|(_, span)| *span).min();
+        if ways.iter().any(|(begun, _)| *begun) {
+            if is_short && is_stalled {
                 self.end(Fault::Stalled);
             }
-        } else if self.requests.get() == 0 && idle_max.is_some_and(|idle_max| span >= idle_max) {
+        } else if self.requests.get() == 0 && idle_max.is_some_and(|most| idle_for >= Some(most)) {
             self.end(Fault::Idle);
         }
     }
@@ -62,19 +97,6 @@ impl Control {
         *self.cause.borrow_mut() = Some(cause);
         self.stop.raise();
         self.abort.raise();
-    }
-
-    fn count_step(&self) {
-        self.steps.set(self.steps.get() + 1);
-    }
-
-    /// Counts a message from its beginning to its end.
-    async fn step<T>(&self, message: impl Future<Output = T>) -> T {
-        self.begun.set(self.begun.get() + 1);
-        let result = message.await;
-        self.begun.set(self.begun.get() - 1);
-        self.count_step();
-        result
     }
 }
 
@@ -151,7 +173,7 @@ impl<T: Transport> Link<T> {
         buf[0] = 0;
         match self.control.stop.cut(self.stream.recv_exact(buf)).await {
             Some((buf, Ok(()))) => {
-                self.control.count_step();
+                self.control.received.count_step();
                 Ok(buf)
             }
             Some((buf, Err(_))) => {
@@ -164,7 +186,7 @@ impl<T: Transport> Link<T> {
 
     /// Fills `buf` with what belongs to a message that has begun.
     pub(crate) async fn receive_rest(&self, buf: Buf) -> Result<Buf, End> {
-        let received = self.control.step(self.receive(buf)).await;
+        let received = self.control.received.step(self.receive(buf)).await;
         // A server that stops does not wait for the rest.
         let broken_off = || (!self.is_stopped()).then_some(Fault::BrokenOff);
         received.ok_or_else(|| self.tls_fault().or_else(broken_off))
@@ -217,16 +239,20 @@ impl<T: Transport> Link<T> {
         most: usize,
         begun: bool,
     ) -> Result<(), End> {
+        let way = &self.control.received;
         while ahead.bytes().len() < len {
             let begun = begun || !ahead.bytes().is_empty();
             let (room, rest) = ahead.split(most);
             let received = self.control.stop.cut(self.stream.recv(room));
-            let received = if begun { self.control.step(received).await } else { received.await };
+            let received = if begun { way.during(received).await } else { received.await };
             match received {
                 Some((room, Ok(count))) => {
-                    self.control.count_step();
                     if count == 0 || !ahead.join(room, rest, count) {
                         return Err(begun.then_some(Fault::BrokenOff));
+                    }
+                    // Not for each byte: who sends one now and then is no further.
+                    if !begun || ahead.bytes().len() >= len {
+                        way.count_step();
                     }
                 }
                 Some((_, Err(_))) => {
@@ -277,7 +303,7 @@ impl<T: Transport> Link<T> {
     /// Sends `data`, unless the client is gone. The first failure ends the connection.
     pub(crate) async fn send(&self, data: Data) {
         let sent = self.control.abort.cut(self.stream.send_all(data));
-        let sent = self.control.step(sent).await;
+        let sent = self.control.sent.step(sent).await;
         self.cut_off.set(self.cut_off.get() || sent.is_none());
         if sent != Some(Ok(())) && !self.is_dead() {
             self.close();
@@ -287,7 +313,7 @@ impl<T: Transport> Link<T> {
     /// Like [`Link::send`], for several pieces.
     pub(crate) async fn send_parts(&self, parts: &mut Vec<Data>) {
         let sent = self.control.abort.cut(self.stream.send_parts(parts));
-        let sent = self.control.step(sent).await;
+        let sent = self.control.sent.step(sent).await;
         self.cut_off.set(self.cut_off.get() || sent.is_none());
         if sent != Some(Ok(())) && !self.is_dead() {
             self.close();

@@ -27,6 +27,8 @@ struct Line<T> {
     end: RefCell<Option<RemoteError>>,
     /// Whether the server has answered anything.
     is_proven: Cell<bool>,
+    /// Whether something is on its way that the server may not have taken.
+    is_sending: Cell<bool>,
 }
 
 impl<T: Transport> Line<T> {
@@ -58,8 +60,8 @@ pub(super) async fn keep<D: Dial>(it: Rc<Inner<D>>, first: Connected<D::Stream>)
     let mut next = Some(first);
     let mut pause = 0;
     while let Some(Connected { stream, form }) = next {
-        let (end, is_proven) = Default::default();
-        let line = Line { stream, form, end, is_proven };
+        let (end, is_proven, is_sending) = Default::default();
+        let line = Line { stream, form, end, is_proven, is_sending };
         it.use_line(&line).await;
         if it.closing.is_raised() {
             break;
@@ -134,13 +136,32 @@ impl<D: Dial> Inner<D> {
         let sending = async {
             let why = self.send(line).await;
             line.end(why);
+            self.work.wake_all();
         };
         let receiving = async {
             let why = self.receive(line).await;
             line.end(why);
             self.work.wake_all();
         };
-        both(sending, receiving).await;
+        both(both(sending, receiving), self.watch(line)).await;
+    }
+
+    /// Ends the line if what is being sent may go out no more: a server that begins to read again would take it,
+    /// however much later.
+    async fn watch(&self, line: &Line<D::Stream>) {
+        let is_gated = || self.gate.borrow().is_some();
+        let is_open = || self.gate.borrow().as_ref().is_none_or(|gate| gate.is_open());
+        loop {
+            let looks = || line.is_sending.get() && is_gated();
+            self.work.until(|| line.has_ended() || self.closing.is_raised() || looks()).await;
+            if line.is_sending.get() && (self.closing.is_raised() || !is_open()) {
+                line.end(RemoteError::Closed);
+            }
+            if line.has_ended() || self.closing.is_raised() {
+                return;
+            }
+            let _ = self.runtime.sleep(GATE_LOOK_INTERVAL).await;
+        }
     }
 
     /// The next connection; `None` if the device is let go of.
@@ -188,7 +209,13 @@ impl<D: Dial> Inner<D> {
         let mut parts = Vec::with_capacity(2 * ORIGIN_BATCH_MAX);
         while self.await_work(line).await {
             self.take_batch(&mut parts);
-            if line.stream.send_parts(&mut parts).await.is_err() {
+            line.is_sending.set(true);
+            if self.gate.borrow().is_some() {
+                self.work.wake_all();
+            }
+            let sent = line.stream.send_parts(&mut parts).await;
+            line.is_sending.set(false);
+            if sent.is_err() {
                 return RemoteError::Closed;
             }
         }
