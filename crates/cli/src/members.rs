@@ -13,7 +13,7 @@ use forebay_device::real::reactor::Reactor;
 use forebay_device::runtime::{MILLISECOND, Nanos, Runtime, SECOND};
 use forebay_device::{BlockDevice, Buf};
 use forebay_engine::format::{FormatError, Layout, MEMBER_BYTES_MIN, SUPERBLOCK_BYTES, Superblock};
-use forebay_engine::ids::PoolId;
+use forebay_engine::ids::{DeviceId, PoolId};
 use forebay_engine::{CreateOptions, ErrorKind, Pool, Tuning, read_spare, read_superblock};
 
 use crate::Result;
@@ -44,6 +44,8 @@ pub(crate) type Readers = Vec<Option<Reader>>;
 pub(crate) struct Member {
     file: Rc<FileDevice>,
     identity: Identity,
+    /// Which of a pool's cache devices it is, if one; a path may have been another one's before.
+    device: Option<DeviceId>,
 }
 
 fn refuse_twice(path: &Path, known: &[(PathBuf, Identity)]) -> Result<()> {
@@ -91,8 +93,8 @@ async fn open_member(
     let (opened, identity) = opened;
     let file = Rc::new(FileDevice::of(&reactor, opened));
     // What is on it is for the caller to judge.
-    let _ = read_superblock(&*file).await;
-    Ok(Member { file, identity })
+    let device = read_superblock(&*file).await.ok().map(|superblock| superblock.device);
+    Ok(Member { file, identity, device })
 }
 
 /// Open cache devices.
@@ -165,27 +167,34 @@ impl Members {
         self.devices().next().expect("one was opened")
     }
 
-    /// Puts those that the pool was given since behind the others.
-    pub(crate) fn append(&mut self, more: Members) {
-        self.paths.extend(more.paths);
-        self.members.extend(more.members);
+    /// Puts one that the pool was given since behind the others, which is at `path` by the name that it was given.
+    pub(crate) fn append(&mut self, joined: Members, path: &Path, device: DeviceId) {
+        let joined = joined.members.into_iter().flatten().next().expect("one was opened");
+        self.paths.push(path.to_owned());
+        self.members.push(Some(Member { device: Some(device), ..joined }));
     }
 
-    /// Has a crew read the one at a path, too, as large as it is now. What cannot be read there the pool
+    /// Has a crew read one of them, too, as large as it is now. What cannot be read there the pool
     /// reads.
-    pub(crate) fn share(&self, path: &Path, pool: PoolId, crew: &Crew) {
-        let Some((number, member)) = self.at(path) else { return };
+    pub(crate) fn share(&self, device: DeviceId, pool: PoolId, crew: &Crew) {
+        let Some((number, member)) = self.at(device) else { return };
         for hand in crew.hands() {
             set_reader(hand, pool, number, member.file.reader().ok());
         }
     }
 
-    /// The one at a path, by the number that the pool knows it by.
-    fn at(&self, path: &Path) -> Option<(usize, &Member)> {
-        let mut all = self.paths.iter().zip(&self.members).enumerate();
-        all.find_map(|(number, (known, member))| {
-            member.as_ref().filter(|_| *known == path).map(|member| (number, member))
+    /// One of them, by the number that the pool knows it by.
+    fn at(&self, device: DeviceId) -> Option<(usize, &Member)> {
+        let mut open = self.members.iter().enumerate();
+        open.find_map(|(number, member)| {
+            member.as_ref().filter(|it| it.device == Some(device)).map(|member| (number, member))
         })
+    }
+
+    /// Those that the pool does not have any more, as `has` says.
+    pub(crate) fn gone(&self, has: impl Fn(DeviceId) -> bool) -> Vec<DeviceId> {
+        let devices = self.members.iter().flatten().filter_map(|member| member.device);
+        devices.filter(|device| !has(*device)).collect()
     }
 
     /// All that are open, with their paths.
@@ -194,21 +203,27 @@ impl Members {
         there.filter_map(|(path, member)| Some((path.as_path(), &member.as_ref()?.file)))
     }
 
-    /// The open device at a path.
-    pub(crate) fn file(&self, path: &Path) -> Option<Rc<FileDevice>> {
-        self.at(path).map(|(_, member)| Rc::clone(&member.file))
+    /// The open file of one of them.
+    pub(crate) fn file(&self, device: DeviceId) -> Option<Rc<FileDevice>> {
+        self.at(device).map(|(_, member)| Rc::clone(&member.file))
     }
 
-    /// Which device the one at a path was when it was opened.
-    pub(crate) fn identity(&self, path: &Path) -> Option<Identity> {
-        self.at(path).map(|(_, member)| member.identity)
+    /// Which file or block device one of them was when it was opened.
+    pub(crate) fn identity(&self, device: DeviceId) -> Option<Identity> {
+        self.at(device).map(|(_, member)| member.identity)
     }
 
-    /// Lets go of one that has left the pool, on all reactors; the others keep their numbers.
-    pub(crate) fn release(&mut self, path: &Path, pool: PoolId, crew: &Crew) {
-        let Some((number, _)) = self.at(path) else { return };
+    /// Lets go of one that has left the pool, on all reactors; the others keep their numbers. Where it was.
+    pub(crate) fn release(
+        &mut self,
+        device: DeviceId,
+        pool: PoolId,
+        crew: &Crew,
+    ) -> Option<PathBuf> {
+        let (number, _) = self.at(device)?;
         self.members[number] = None;
         crew.hands().iter().for_each(|hand| set_reader(hand, pool, number, None));
+        Some(self.paths[number].clone())
     }
 
     fn devices(&self) -> impl Iterator<Item = Rc<dyn BlockDevice>> {

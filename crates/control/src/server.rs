@@ -146,16 +146,22 @@ async fn body_of<S: Send + Sync>(
     })
 }
 
+/// Bytes of a field's name that is compared with others; ours are shorter.
+const FIELD_BYTES_MAX: usize = 64;
+
 /// What to do about a body that does not fit: the nearest one of the fields that are expected in place of
 /// one that nobody knows.
 fn nearest_field(why: &str) -> String {
     // "unknown field `rma`, expected one of `ram_bytes`, `dry_run` at line 1 column 6"
     let mut named = why.split('`').skip(1).step_by(2);
-    let unknown = named.next().filter(|_| why.starts_with("unknown field"));
+    // Nothing is near to a longer one, which may hold anything.
+    let is_field = |name: &&str| why.starts_with("unknown field") && name.len() <= FIELD_BYTES_MAX;
+    let unknown = named.next().filter(is_field);
     let nearest = unknown
         // What was begun right is nearer than what only looks alike.
         .and_then(|unknown| {
             let distance = |known: &str| strsim::damerau_levenshtein(known, unknown);
+            let named = named.filter(|known| known.len() <= FIELD_BYTES_MAX);
             named.min_by_key(|known| (!known.starts_with(unknown), distance(known)))
         });
     nearest.map_or_else(

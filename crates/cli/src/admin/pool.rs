@@ -6,8 +6,8 @@ use clap::Subcommand;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use forebay_control::api::{
     AddDevice, AddSpare, CanIPull, Change, Confirm, CreatePool, Done, GrowDevice, Health,
-    HealthVerdict, ImportPool, Job, Many, Member, MemberState, One, Plan, Pool, PoolPlan,
-    PoolState, PoolUsage, Pull, RemoveDevice, ReplaceDevice, SpareState, Verify,
+    HealthVerdict, ImportPool, Job, Many, Member, MemberState, One, Plan, Pool, PoolHealth,
+    PoolPlan, PoolState, PoolUsage, Pull, RemoveDevice, ReplaceDevice, SpareState, Verify,
 };
 use forebay_control::name::Name;
 use forebay_control::profile::Profile;
@@ -336,6 +336,22 @@ fn state_name(state: PoolState) -> &'static str {
         PoolState::Failed => "failed",
         PoolState::Exported => "exported",
     }
+}
+
+/// Says of which of this host's pools the volumes are not known.
+pub(super) fn note_unknown(daemon: &Daemon<'_>) -> Result<()> {
+    let pools: Many<Pool> = daemon.get("/api/v1/pools")?;
+    for Pool { name, state, volumes, usage, .. } in &pools.items {
+        // One that is not this host's has no volumes here, and is well.
+        if usage.is_none() && volumes.is_empty() && state.health() == PoolHealth::Failed {
+            let state = state_name(*state);
+            tell(format_args!(
+                "note: pool \"{name}\" is not open ({state}), and its volumes are not known; `forebay pool show \
+                 {name}` says why"
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// Runs the command.

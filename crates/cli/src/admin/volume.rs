@@ -364,6 +364,8 @@ pub(crate) fn run(command: Command, asking: &Asking) -> Result<()> {
             });
         }
         Command::List => {
+            // Asked first: what opens meanwhile is in the list.
+            super::pool::note_unknown(&daemon)?;
             let volumes: Many<Volume> = daemon.get("/api/v1/volumes")?;
             daemon.print(&volumes, |volumes| print_list(&volumes.items));
         }

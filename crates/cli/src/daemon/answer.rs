@@ -51,7 +51,7 @@ impl Daemon {
                 self.change(reply, |it| async move { it.import_pool(body).await.map(One::of) });
             }
             Call::Importable(reply) => {
-                self.change(reply, |it| async move { Ok(Many::of(it.importable().await)) });
+                self.change(reply, |it| async move { it.importable().await.map(Many::of) });
             }
             Call::ExportPool(name, reply) => {
                 self.change(reply, |it| async move { it.export_pool(name.as_str()).await });

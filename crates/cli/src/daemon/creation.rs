@@ -12,7 +12,7 @@ use std::rc::Rc;
 use forebay_control::name::Name;
 use forebay_device::{BlockDevice, Buf};
 use forebay_engine::format::{Layout, SUPERBLOCK_BYTES, Superblock};
-use forebay_engine::{CreateOptions, read_superblock};
+use forebay_engine::{CreateOptions, ErrorKind, read_superblock};
 
 use super::Daemon;
 use super::scan::is_complete;
@@ -75,11 +75,10 @@ impl Daemon {
             Ok(record)
         }
         .await;
-        if made.is_err() {
-            self.take_back(intent, &members).await;
-        }
+        // What could not be taken back the next start tries again.
+        let is_settled = made.is_ok() || self.take_back(intent, &members).await;
         // A note that cannot be removed does no harm: the next start finds the pool's record.
-        if let Err(failure) = self.state.settle(intent).await {
+        if is_settled && let Err(failure) = self.state.settle(intent).await {
             self.journal.warn("state-unwritable", intent.name.as_str(), failure.what());
         }
         let record = made?;
@@ -88,15 +87,22 @@ impl Daemon {
         Ok(record)
     }
 
-    /// Takes a pool that was never opened off its devices again.
-    async fn take_back(&self, intent: &Intent, members: &Members) {
+    /// Takes a pool that was never opened off its devices again. Whether nothing of it is left.
+    async fn take_back(&self, intent: &Intent, members: &Members) -> bool {
+        let mut is_done = true;
         for (path, device) in members.list() {
-            let Ok(superblock) = read_superblock(&*device).await else { continue };
-            if !is_unopened(&superblock, &intent.name) {
-                continue;
-            }
             let pool = intent.name.as_str();
             let path = path.display();
+            match read_superblock(&*device).await {
+                Ok(superblock) if is_unopened(&superblock, &intent.name) => {}
+                Err(error) if error.kind == ErrorKind::Io => {
+                    let what = format!("pool \"{pool}\" was half made and {path} fails: {error}");
+                    self.journal.warn("pool-not-made", pool, what);
+                    is_done = false;
+                    continue;
+                }
+                _ => continue,
+            }
             match erase(&*device).await {
                 Ok(()) => {
                     let what = format!("pool \"{pool}\" was not made; {path} is empty again");
@@ -105,9 +111,11 @@ impl Daemon {
                 Err(error) => {
                     let what = format!("pool \"{pool}\" was half made and {path} fails: {error}");
                     self.journal.warn("pool-not-made", pool, what);
+                    is_done = false;
                 }
             }
         }
+        is_done
     }
 
     /// Ends what a crash has left half made, one way or the other.
@@ -132,7 +140,15 @@ impl Daemon {
                 return Err(Failure::new(format!("{what} is not there")));
             }
         }
-        let found = self.scan(&intent.ssds).await.members;
+        let found = self.scan(&intent.ssds).await?.members;
+        // A scan leaves out what it cannot read, and who made the pool may have written there.
+        for path in intent.ssds.iter().filter(|path| !found.iter().any(|it| it.path == **path)) {
+            let members = self.open_members(std::slice::from_ref(path)).await?;
+            let here = read_superblock(&*members.only()).await;
+            if here.as_ref().map_or_else(|error| error.kind == ErrorKind::Io, |_| true) {
+                return Err(Failure::new(format!("{} was not read", path.display())));
+            }
+        }
         let known = self.known_ids();
         let own: Vec<_> = found
             .iter()
@@ -154,7 +170,9 @@ impl Daemon {
             Some(_) => {
                 let paths: Vec<PathBuf> = own.iter().map(|found| found.path.clone()).collect();
                 let members = self.open_members(&paths).await?;
-                self.take_back(intent, &members).await;
+                if !self.take_back(intent, &members).await {
+                    return Err(Failure::new("not all of its cache devices could be erased"));
+                }
             }
             None => {}
         }

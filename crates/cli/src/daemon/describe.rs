@@ -114,9 +114,11 @@ fn tell_of_members(open: &Open, members: &mut [Member]) {
         all.iter().find(|(known, _)| known.to_string() == id).map_or(0, |(_, amount)| *amount)
     };
     let (damaged, unused) = (pool.damaged_blocks(), pool.unused_bytes());
-    let files = open.members.borrow();
+    let (files, superblock) = (open.members.borrow(), pool.superblock());
     for member in members {
-        let file = member.path.as_ref().and_then(|path| files.file(path));
+        let id =
+            superblock.members.iter().map(|it| it.device).find(|id| id.to_string() == member.id);
+        let file = id.and_then(|id| files.file(id));
         let displaced = file.and_then(|file| file.displaced());
         member.displaced = displaced.map_or(String::new(), |how| format!("it {how}"));
         member.damaged_blocks = of(&damaged, &member.id);

@@ -117,7 +117,7 @@ impl Daemon {
     ) -> Result<(Vec<PathBuf>, Vec<String>)> {
         let (found, foreign): (Vec<_>, Vec<_>) = self
             .scan(&record.ssds)
-            .await
+            .await?
             .members
             .into_iter()
             .partition(|found| found.superblock.pool.to_string() == record.id);

@@ -79,6 +79,34 @@ impl Daemon {
         Ok(Device { id: found.superblock.device, path: found.path.clone() })
     }
 
+    fn release_device(&self, open: &Open, gone: DeviceId) {
+        let pool = open.pool.superblock().pool;
+        if let Some(path) = open.members.borrow_mut().release(gone, pool, &self.crew) {
+            self.placing.forget(&path);
+        }
+    }
+
+    /// Lets go of cache devices that the pool has gone on without, so that they can be used for something else. One
+    /// that hangs is kept as long as it does: to close it could take as long.
+    pub(super) fn release_failed(&self, open: &Open) {
+        let superblock = open.pool.superblock();
+        let is_present = |id| superblock.present().any(|member| member.device == id);
+        let waits = open.pool.given_up();
+        let hangs = |id| waits.iter().any(|(device, count)| *device == id && *count > 0);
+        let gone = open.members.borrow().gone(|id| is_present(id) || hangs(id));
+        gone.into_iter().for_each(|id| self.release_device(open, id));
+    }
+
+    /// The spare that has this name, unless a cache device in use has it: one may be where a spare was before.
+    pub(super) fn spare_named(
+        &self,
+        pool: &Name,
+        wanted: &str,
+    ) -> Result<Option<(String, PathBuf)>> {
+        let (slot, _) = self.open(pool.as_str())?;
+        Ok(slot.spare_of(wanted).filter(|_| self.device_of(pool, wanted).is_err()))
+    }
+
     /// Opens what is to become a cache device of a pool, for ourselves alone; a spare of that pool is already.
     pub(super) async fn open_new(&self, slot: &Slot, open: &Open, path: &Path) -> Result<Members> {
         check_absolute(path)?;
@@ -87,7 +115,7 @@ impl Daemon {
             Some((_, members)) => members,
             None => {
                 let others = slot.devices(open);
-                let (paths, check) = ([path.to_owned()], self.device_check(others));
+                let (paths, check) = ([path.to_owned()], self.device_check(others).await);
                 Members::open_with(&self.reactor, &self.members, &paths, check).await?
             }
         };
@@ -157,16 +185,19 @@ impl Daemon {
             }
         };
         let superblock = Superblock { device: id, ..open.pool.superblock() };
-        open.members.borrow_mut().append(joining);
-        open.members.borrow().share(path, superblock.pool, &self.crew);
+        open.members.borrow_mut().append(joining, path, id);
+        open.members.borrow().share(id, superblock.pool, &self.crew);
         let found =
             Found { path: path.to_owned(), superblock, claims: Vec::new(), locked_by: None };
         slot.seen.borrow_mut().push(found);
         slot.record.borrow_mut().places.insert(id.to_string(), path.to_owned());
-        if let Some((spare, _)) = spare {
-            slot.record.borrow_mut().spares.remove(&spare);
-            open.spares.forget(&spare);
-        }
+        // Also one that was there before, and is not any more.
+        let is_it = |known: &String, at: &PathBuf| {
+            at == path || spare.as_ref().is_some_and(|(spare, _)| spare == known)
+        };
+        let taken: Vec<_> =
+            slot.record.borrow_mut().spares.extract_if(.., |known, at| is_it(known, at)).collect();
+        taken.iter().for_each(|(spare, _)| open.spares.forget(spare));
         self.tell_news(pool.as_str(), &open);
         self.keep_record(&slot).await;
         Ok(())
@@ -182,7 +213,7 @@ impl Daemon {
     ) -> Result<(Device, Superblock)> {
         let device = self.device_of(pool, wanted)?;
         let (_, open) = self.open(pool.as_str())?;
-        let file = open.members.borrow().file(&device.path);
+        let file = open.members.borrow().file(device.id);
         let file = file.ok_or_else(|| Failure::new("the cache device has just left the pool"))?;
         let failed = |error| Failure::system("ask the cache device for its size", &error);
         let (path, sizer) = (device.path.clone(), file.sizer().map_err(failed)?);
@@ -212,7 +243,7 @@ impl Daemon {
     pub(super) async fn grow_device(&self, pool: &Name, wanted: &str) -> Result<api::Pool> {
         let (device, next) = self.larger_device(pool, wanted, true).await?;
         let (_, open) = self.open(pool.as_str())?;
-        open.members.borrow().share(&device.path, next.pool, &self.crew);
+        open.members.borrow().share(device.id, next.pool, &self.crew);
         open.pool.extend_member(device.id).await?;
         self.tell_news(pool.as_str(), &open);
         self.describe_pool(pool.as_str())
@@ -231,7 +262,7 @@ impl Daemon {
     /// Begins to take a cache device out of a pool: what it holds goes to the others, then the pool
     /// goes on without it.
     pub(super) fn remove_device(self: &Rc<Self>, pool: &Name, wanted: &str) -> Result<api::Job> {
-        if let Some((spare, _)) = self.open(pool.as_str())?.0.spare_of(wanted) {
+        if let Some((spare, _)) = self.spare_named(pool, wanted)? {
             return self.remove_spare(pool, &spare);
         }
         let leaving = self.device_of(pool, wanted)?;
@@ -283,9 +314,7 @@ impl Daemon {
     async fn forget_device(&self, pool: &Name, gone: &Device) -> Result<()> {
         let slot = self.slot(pool.as_str())?;
         if let Some(open) = slot.open() {
-            let pool = open.pool.superblock().pool;
-            open.members.borrow_mut().release(&gone.path, pool, &self.crew);
-            self.placing.forget(&gone.path);
+            self.release_device(&open, gone.id);
         }
         slot.seen.borrow_mut().retain(|found| found.superblock.device != gone.id);
         {

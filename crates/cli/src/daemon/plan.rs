@@ -234,6 +234,7 @@ impl Daemon {
         self.refuse_clients(&slot)?;
         self.refuse_removed(name.as_str())?;
         let slot = self.may_close(name.as_str())?;
+        self.refuse_silent(&slot)?;
         let (exports, ssds) = (slot.record.borrow().exports.len(), slot.record.borrow().ssds.len());
         let mut steps = Vec::new();
         if exports > 0 {
@@ -338,8 +339,8 @@ impl Daemon {
     }
 
     async fn plan_remove_device(&self, pool: &Name, device: &str) -> Result<Plan> {
-        let (slot, open) = self.open(pool.as_str())?;
-        if let Some((_, path)) = slot.spare_of(device) {
+        let (_, open) = self.open(pool.as_str())?;
+        if let Some((_, path)) = self.spare_named(pool, device)? {
             let steps = vec!["it is a spare and holds nothing; its mark is erased".to_owned()];
             let what = format!("{} would be no spare of pool \"{pool}\" any more", path.display());
             return Ok(Plan { erased: vec![path], ..plan(what, steps) });
@@ -351,7 +352,7 @@ impl Daemon {
         let (before, after) = (room(&superblock, None), room(&superblock, Some(leaving.id)));
         let segments = segments_of(&superblock, leaving.id);
         let segment_bytes = u64::from(superblock.segment_bytes);
-        let file = open.members.borrow().file(&leaving.path);
+        let file = open.members.borrow().file(leaving.id);
         let (time, time_s) = match file {
             Some(file) => self.time_step(moved, &leaving.path, &*file).await,
             None => ("it has just left the pool".to_owned(), None),
@@ -439,12 +440,12 @@ impl Daemon {
         let place = body.place.unwrap_or_else(|| Place::Socket(self.usual_socket(&name)));
         let (read_only, require_tls) = (body.read_only, body.require_tls);
         let record = ExportRecord { volume: name.volume.clone(), place, read_only, require_tls };
+        if let Place::Socket(path) = &record.place {
+            check_absolute(path)?;
+        }
         self.check_export(&name, &record).await?;
         let place = match &record.place {
-            Place::Socket(path) => {
-                check_absolute(path)?;
-                path.display().to_string()
-            }
+            Place::Socket(path) => path.display().to_string(),
             Place::Port(0) => "a free port of 127.0.0.1".to_owned(),
             Place::Port(port) => format!("127.0.0.1:{port}"),
             Place::Address(address) => address.to_string(),

@@ -14,6 +14,7 @@ use forebay_engine::ids::DeviceId;
 use forebay_engine::limits::INDEX_MEMORY_MIN;
 use forebay_engine::{CopiesChange, CreateOptions, OpenOptions, Pool, Tuning};
 
+use super::answer::stopping;
 use super::plan::room;
 use super::scan::{self, Found, Place, Scan, Sight, of_pool, refuse_copies};
 use super::state::{Intent, Record};
@@ -148,8 +149,9 @@ impl Daemon {
         all
     }
 
-    /// Where the origins of all volumes are, which of them are open, and whose.
-    fn origins(&self) -> Vec<(PathBuf, Option<Identity>, VolumeName)> {
+    /// Where the origins of all volumes are, which devices that is, and whose. Of one that is not open it is what
+    /// is at its path now, if that answers.
+    pub(super) async fn origins(&self) -> Vec<(PathBuf, Option<Identity>, VolumeName)> {
         let place = |name: &VolumeName| {
             let (_, open) = self.open(name.pool.as_str()).ok()?;
             let origins = open.origins.borrow();
@@ -158,8 +160,15 @@ impl Daemon {
                 Origin::Nbd(_) => None,
             }
         };
-        let volumes = self.describe_volumes().into_iter();
-        volumes.map(|v| (PathBuf::from(v.origin), place(&v.name), v.name)).collect()
+        let mut all = Vec::new();
+        for volume in self.describe_volumes() {
+            let (path, mut own) = (PathBuf::from(volume.origin), place(&volume.name));
+            if own.is_none() && path.is_absolute() {
+                own = self.identity_at(&path).await.ok().flatten();
+            }
+            all.push((path, own, volume.name));
+        }
+        all
     }
 
     fn refuse_taken(&self, name: &str) -> Result<()> {
@@ -171,12 +180,12 @@ impl Daemon {
     }
 
     /// Looks at a path before it is opened to become a cache device, beside the `others` of its pool.
-    pub(super) fn device_check(
+    pub(super) async fn device_check(
         &self,
         others: Vec<PathBuf>,
     ) -> impl Fn(&Path) -> Result<()> + Send + Clone + 'static {
+        let origins = self.origins().await;
         let (used, spares) = (self.identities(), self.spare_identities());
-        let origins = self.origins();
         move |path: &Path| {
             let own = Identity::of(path);
             let mut known = origins.iter();
@@ -231,7 +240,7 @@ impl Daemon {
             write_budget_bytes_per_day: body.write_budget_bytes_per_day,
             ..CreateOptions::named(name)
         };
-        let check = self.device_check(body.ssds.clone());
+        let check = self.device_check(body.ssds.clone()).await;
         let members = Members::open_with(&self.reactor, &self.members, &body.ssds, check).await?;
         let plan = members.plan(&self.reactor, &options).await?;
         let mut plan = plan_of(&body.name, &plan, &members);
@@ -248,7 +257,7 @@ impl Daemon {
         let record = self.make_pool(&intent, members, &options).await?;
         let id = record.id.clone();
         let slot = self.add_slot(record);
-        let found = self.scan(&[]).await;
+        let found = self.scan(&[]).await?;
         self.start_pool(&slot, &found, self.claiming()).await?;
         Ok(PoolPlan { id, done: true, ..plan })
     }
@@ -267,7 +276,10 @@ impl Daemon {
     }
 
     /// Looks for cache devices where the configuration says, where they were last, and at `more`.
-    pub(super) async fn scan(&self, more: &[PathBuf]) -> Sight {
+    ///
+    /// # Errors
+    /// If it cannot look everywhere: a pool would be opened without what it has not found.
+    pub(super) async fn scan(&self, more: &[PathBuf]) -> Result<Sight> {
         let mut known = more.to_vec();
         for slot in self.slots.borrow().values() {
             let record = slot.record.borrow();
@@ -277,22 +289,24 @@ impl Daemon {
         let places = known.into_iter().map(Place::At).chain(patterns);
         self.stuck.borrow_mut().retain(|_, has_returned| !has_returned());
         let scan = Scan::of(places, self.stuck.borrow().keys().cloned().collect());
-        if let Err(error) = self.walk(&scan).await {
-            tracing::error!("cannot look for cache devices: {error}");
-        }
-        scan.take()
+        self.walk(&scan).await?;
+        Ok(scan.take())
     }
 
     /// Has a scan walked to its end, past what does not answer.
-    async fn walk(&self, scan: &Scan) -> std::io::Result<()> {
+    async fn walk(&self, scan: &Scan) -> Result<()> {
         loop {
             let theirs = scan.clone();
-            let answer = begin(move || scan::walk(&theirs))?;
+            let answer = begin(move || scan::walk(&theirs))
+                .map_err(|error| Failure::system("look for cache devices", &error))?;
             let place = loop {
                 let before = scan.at();
                 let over = race(self.runtime().sleep(ANSWER_TIME_MAX), self.end.wait());
-                if race(answer.wait(), over).await.is_ok() || self.end.is_raised() {
+                if race(answer.wait(), over).await.is_ok() {
                     return Ok(());
+                }
+                if self.end.is_raised() {
+                    return Err(stopping());
                 }
                 if let (Some(place), steps) = scan.at()
                     && steps == before.1
@@ -404,41 +418,56 @@ impl Daemon {
             .collect();
         let lacks = |slot: &Slot| slot.open().is_none_or(|open| open.spares.lack(slot));
         let due = slots.iter().any(|(_, slot)| lacks(slot)) && self.is_scan_due();
-        let sight = if due { self.scan(&[]).await } else { Sight::default() };
+        let looked = if due { Some(self.scan(&[]).await) } else { None };
+        let sight = match looked.transpose() {
+            Ok(sight) => sight,
+            Err(_) if self.end.is_raised() => return,
+            Err(failure) => {
+                tracing::error!("{}", failure.what());
+                None
+            }
+        };
         for (name, slot) in slots {
             if self.end.is_raised() {
                 return;
             }
             if let Some(open) = slot.open() {
                 open.pool.look_for_slow();
+                self.release_failed(&open);
                 self.tell_news(&name, &open);
                 if open.pool.scrub().running {
                     let name = slot.record.borrow().name.clone();
                     // That it has one already is no error here.
                     self.note_scrub(&name, &open).ok();
                 }
-                self.attach_volumes(&slot, &open).await;
+                // What everything was destaged for stays so.
+                let goes_on = !self.is_ending();
+                if goes_on {
+                    self.attach_volumes(&slot, &open).await;
+                }
                 self.look_at_origins(&slot, &open);
-                self.retry_exports(&slot, &open).await;
-                if due {
-                    self.look_for_spares(&slot, &open, &sight).await;
+                if goes_on {
+                    self.retry_exports(&slot, &open).await;
+                }
+                if let Some(sight) = &sight {
+                    self.look_for_spares(&slot, &open, sight).await;
                 }
                 self.look_at_spares(&slot, &open).await;
                 self.begin_taking(&slot, &open);
                 self.begin_relief(&slot, &open);
             } else if slot.record.borrow().destroying {
-                if due {
+                if sight.is_some() {
                     self.finish_destruction(&name, &slot).await;
                 }
             } else {
-                if due {
+                if let Some(sight) = &sight {
                     self.wait_again_if_changed(&slot, &sight.members);
                     let until = match &*slot.state.borrow() {
                         State::Waiting { until } => Some(*until),
                         _ => None,
                     };
                     if let Some(until) = until {
-                        self.open_if_due(&slot, &sight, until).await;
+                        self.open_if_due(&slot, sight, until).await;
                     }
                 }
             }
@@ -446,14 +475,14 @@ impl Daemon {
     }
 
     /// Pools on devices that are here and that nobody has imported.
-    pub(super) async fn importable(&self) -> Vec<api::Pool> {
-        let found = self.scan(&[]).await.members;
+    pub(super) async fn importable(&self) -> Result<Vec<api::Pool>> {
+        let found = self.scan(&[]).await?.members;
         let known = self.known_ids();
         let mut ids: Vec<String> = found.iter().map(|f| f.superblock.pool.to_string()).collect();
         ids.sort();
         ids.dedup();
         ids.retain(|id| !known.contains(id));
-        ids.iter().filter_map(|id| self.describe_found(&of_pool(&found, id))).collect()
+        Ok(ids.iter().filter_map(|id| self.describe_found(&of_pool(&found, id))).collect())
     }
 
     pub(super) fn known_ids(&self) -> Vec<String> {
@@ -484,7 +513,7 @@ impl Daemon {
         body: &api::ImportPool,
     ) -> Result<(api::Pool, bool)> {
         body.ssds.iter().try_for_each(|path| check_absolute(path))?;
-        let found = self.scan(&body.ssds).await.members;
+        let found = self.scan(&body.ssds).await?.members;
         let known = self.known_closed(&body.pool)?;
         let id = match &known {
             Some(slot) => {
@@ -502,7 +531,7 @@ impl Daemon {
     /// Opens a pool that is known and not open, or that is on devices which are here.
     pub(super) async fn import_pool(&self, body: api::ImportPool) -> Result<api::Pool> {
         body.ssds.iter().try_for_each(|path| check_absolute(path))?;
-        let sight = self.scan(&body.ssds).await;
+        let sight = self.scan(&body.ssds).await?;
         let (accept_missing, take_over) = (body.accept_missing, body.take_over);
         let decided = OpenOptions { accept_missing, take_over, ..self.claiming() };
         let (slot, is_new) = match self.known_closed(&body.pool)? {
@@ -715,7 +744,7 @@ impl Daemon {
     }
 
     /// Refuses if an origin does not answer: what it was asked for may reach it when somebody else has the pool.
-    fn refuse_silent(&self, slot: &Slot) -> Result<()> {
+    pub(super) fn refuse_silent(&self, slot: &Slot) -> Result<()> {
         let silent = slot.open().and_then(|open| open.silent_volume());
         silent.map_or(Ok(()), |name| {
             let what = format!("the origin of volume \"{name}\" does not answer");

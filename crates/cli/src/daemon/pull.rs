@@ -144,7 +144,7 @@ impl Daemon {
     pub(super) fn can_i_pull(&self, name: &Name, wanted: &str) -> Result<api::Pull> {
         let (slot, open) = self.open(name.as_str())?;
         let superblock = open.pool.superblock();
-        if let Some((id, path)) = slot.spare_of(wanted) {
+        if let Some((id, path)) = self.spare_named(name, wanted)? {
             let summary = "Safe to pull: it is a spare and holds nothing.";
             return Ok(unused(&path.display().to_string(), id, summary, ""));
         }

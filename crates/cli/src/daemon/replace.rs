@@ -120,7 +120,7 @@ impl Daemon {
     /// What the new device is, once all that can be refused has been.
     async fn new_device(&self, name: &Name, old: &Old, new: &Path) -> Result<Members> {
         let (slot, open) = self.open(name.as_str())?;
-        let own = open.members.borrow().identity(&old.device.path);
+        let own = open.members.borrow().identity(old.device.id);
         let is_same =
             new == old.device.path || own.is_some() && self.identity_at(new).await? == own;
         if old.is_there && is_same {

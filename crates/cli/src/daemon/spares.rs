@@ -206,7 +206,7 @@ impl Daemon {
             return Err(Failure::coded(Code::Refused, what)
                 .hint(format!("take one away first: `forebay pool device remove {pool} DEVICE`")));
         }
-        let (paths, check) = ([path.to_owned()], self.device_check(slot.devices(&open)));
+        let (paths, check) = ([path.to_owned()], self.device_check(slot.devices(&open)).await);
         let members = Members::open_with(&self.reactor, &self.members, &paths, check).await?;
         members.refuse_used("make a spare of", Some(open.pool.superblock().pool)).await?;
         open.pool.plan_spare(&members.only())?;

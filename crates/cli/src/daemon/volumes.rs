@@ -463,12 +463,17 @@ impl Daemon {
     }
 
     /// Refuses an origin that is a volume's already: who uses it then is this very daemon.
-    fn refuse_shared(&self, origin: &Path) -> Result<()> {
-        let volumes = self.describe_volumes();
-        let Some(other) = volumes.iter().find(|other| Path::new(&other.origin) == origin) else {
+    async fn refuse_shared(&self, origin: &Path) -> Result<()> {
+        let own = match origin.is_absolute() {
+            true => self.identity_at(origin).await?,
+            false => None,
+        };
+        let mut others = self.origins().await.into_iter();
+        let is_it = |at: &Path, other| at == origin || own.is_some() && own == other;
+        let Some((.., other)) = others.find(|(at, other, _)| is_it(at, *other)) else {
             return Ok(());
         };
-        let what = format!("{} is the origin of volume \"{}\"", origin.display(), other.name);
+        let what = format!("{} is the origin of volume \"{other}\"", origin.display());
         Err(Failure::coded(Code::Exists, what)
             .hint("two volumes on one origin would overwrite each other: choose another disk"))
     }
@@ -498,7 +503,7 @@ impl Daemon {
             )
             .hint("choose another name; `forebay volume list` shows those that are taken"));
         }
-        self.refuse_shared(Path::new(&origin_path))?;
+        self.refuse_shared(Path::new(&origin_path)).await?;
         let accept = body.accept_data_loss_on_ssd_failure
             || slot.record.borrow().accept_data_loss_on_ssd_failure;
         let safe = superblock.dirty_copies > 1 || accept;

@@ -116,6 +116,13 @@ fn an_origin_that_was_changed_under_dirty_data_waits_for_its_owner() {
         let action = show(&daemon)["action"].to_string();
         assert!(action.contains("forebay volume accept-origin fast/vm"), "{action}");
         assert!(daemon.tell(&["events", "--severity", "critical"]).contains("origin-refused"));
+        // Whatever it is called, it is an origin, and somebody's data.
+        let (origin, alias) = (daemon.dir.path("origin"), daemon.dir.path("alias"));
+        std::os::unix::fs::symlink(&origin, &alias).unwrap();
+        let alias = alias.to_str().unwrap();
+        let is_one = "is the origin of volume \"fast/vm\"";
+        daemon.refused(&["pool", "create", "other", "--ssd", alias], is_one, "nobody needs");
+        daemon.refused(&["volume", "add", "fast/two", "--origin", alias], is_one, "another disk");
         daemon.refused(&accept(dirty), "that only the cache has", "--yes");
         let plan = daemon.json(&[&accept(dirty)[..], &["--dry-run"]].concat());
         assert!(plan["steps"][0].to_string().contains("32 MiB"), "{plan}");

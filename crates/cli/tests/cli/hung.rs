@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use crate::common::daemon::{Daemon, VOLUME_BYTES, content, read_all, served, until, until_served};
+use crate::common::daemon::{
+    Daemon, VOLUME_BYTES, content, patient, read_all, served, until, until_served,
+};
 use crate::common::held::HeldOrigin;
 use crate::common::{Client, have, run, signal, stderr};
 
@@ -228,6 +230,30 @@ fn a_cache_device_that_does_not_answer_holds_nobody_up() {
     daemon.start();
     assert_eq!(daemon.json(&["pool", "show", "fast"])["state"], "online");
     signal(fuse.child.id(), "CONT");
+    daemon.stop();
+}
+
+#[test]
+fn an_import_that_is_cut_short_goes_on_without_nothing() {
+    let mut daemon = patient("hung-import");
+    daemon.tell(&["pool", "export", "fast"]);
+    let Some(fuse) = Fuse::open(&daemon) else { return };
+    // Between the two cache devices.
+    std::os::unix::fs::symlink(&fuse.file, daemon.dir.path("ssd-00")).unwrap();
+    signal(fuse.child.id(), "STOP");
+    let mut import = daemon.command_of(&["pool", "import", "fast"]);
+    let import = import.stderr(Stdio::piped()).spawn().unwrap();
+    std::thread::sleep(Duration::from_secs(1));
+    signal(daemon.pid(), "TERM");
+    assert!(daemon.wait());
+    let refused = import.wait_with_output().unwrap();
+    assert!(!refused.status.success(), "{}", stderr(&refused));
+    signal(fuse.child.id(), "CONT");
+    daemon.start();
+    daemon.tell(&["pool", "import", "fast"]);
+    let shown = daemon.json(&["pool", "show", "fast"]);
+    let present = |member: &serde_json::Value| member["state"] == "present";
+    assert!(shown["members"].as_array().unwrap().iter().all(present), "{shown}");
     daemon.stop();
 }
 

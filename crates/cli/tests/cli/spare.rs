@@ -181,6 +181,74 @@ fn a_pool_has_four_spares_at_most_and_a_removal_takes_none() {
 
 /// What it held is copied again, volumes are written back again, and then any of the two may go.
 #[test]
+fn a_cache_device_where_a_spare_was_is_no_spare() {
+    let mut daemon = patient("spare-before");
+    let spare = daemon.ssd("ssd-2");
+    daemon.tell(&[&SPARE[..], &[text(&spare)]].concat());
+    daemon.stop();
+    std::fs::rename(&spare, daemon.dir.path("pulled")).unwrap();
+    daemon.start();
+    until_served(&daemon);
+    assert_eq!(spares(&daemon), [(text(&spare).to_owned(), "missing".to_owned())]);
+    // Another SSD in the same slot.
+    daemon.ssd("ssd-2");
+    daemon.tell(&["pool", "device", "add", "fast", text(&spare)]);
+    assert!(spares(&daemon).is_empty());
+    let pulled = daemon.json(&["pool", "device", "can-i-pull", "fast", text(&spare)]);
+    assert!(!pulled["summary"].to_string().contains("spare"), "{pulled}");
+    let plan = daemon.json(&[&REMOVE[..], &[text(&spare), "--dry-run"]].concat());
+    assert!(!plan["steps"].to_string().contains("spare"), "{plan}");
+    daemon.tell(&[&REMOVE[..], &[text(&spare), "--yes"]].concat());
+    assert!(!members(&daemon).contains(&text(&spare).to_owned()), "{:?}", members(&daemon));
+    daemon.stop();
+}
+
+#[test]
+fn a_device_that_has_left_is_free_whatever_it_was_called() {
+    let mut daemon = patient("spare-alias");
+    let (spare, link) = (daemon.ssd("ssd-2"), daemon.dir.path("link"));
+    std::os::unix::fs::symlink(&spare, &link).unwrap();
+    daemon.tell(&[&SPARE[..], &[text(&spare)]].concat());
+    daemon.tell(&["pool", "device", "add", "fast", text(&link)]);
+    daemon.tell(&[&REMOVE[..], &[text(&link), "--yes"]].concat());
+    daemon.tell(&["pool", "device", "add", "fast", text(&spare)]);
+    daemon.stop();
+}
+
+#[test]
+fn what_has_failed_can_be_used_again_once_it_is_mended_and_erased() {
+    let mut daemon = Daemon::new("failed-again");
+    let Some(failing) = LoopSsd::new(&daemon.dir, "loop-0", SSD_BYTES) else { return };
+    let (other, third) = (daemon.ssd("ssd-1"), daemon.ssd("ssd-2"));
+    let (origin, socket) = (daemon.dir.path("origin"), daemon.dir.path("nbd"));
+    std::fs::write(&origin, content(1, VOLUME_BYTES)).unwrap();
+    let ssds = ["--ssd", failing.path(), "--ssd", text(&other), "--ssd", text(&third)];
+    daemon.tell(&[&["pool", "create", "fast"], &ssds[..]].concat());
+    daemon.tell(&PATIENT);
+    daemon.tell(&["volume", "add", "fast/vm", "--origin", text(&origin)]);
+    daemon.tell(&["export", "add", "fast/vm", "--socket", text(&socket)]);
+    failing.fail();
+    written(&daemon, 2);
+    until("it has failed", || told(&daemon, "member-failed") == 1);
+    failing.mend();
+    let add = ["pool", "device", "add", "fast", failing.path()];
+    // Nobody has it open any more, so that it can be erased, and it is not taken for a part of the pool.
+    until("it is let go of", || {
+        let refused = daemon.ask(&add);
+        !String::from_utf8_lossy(&refused.stderr).contains("of an open pool")
+    });
+    let device = std::fs::File::options().write(true).open(failing.path()).unwrap();
+    {
+        use std::os::unix::fs::FileExt;
+        device.write_all_at(&vec![0; 1 << 20], 0).unwrap();
+        device.sync_all().unwrap();
+    }
+    daemon.tell(&add);
+    assert_eq!(members(&daemon).len(), 3);
+    daemon.stop();
+}
+
+#[test]
 fn a_spare_takes_the_place_of_one_that_fails_in_use() {
     let mut daemon = Daemon::new("spare-taken");
     let Some(failing) = LoopSsd::new(&daemon.dir, "loop-0", SSD_BYTES) else { return };
