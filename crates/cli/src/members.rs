@@ -1,5 +1,6 @@
 //! From paths to a pool: cache devices are opened, looked at, and handed to the engine.
 
+use std::cell::Cell;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -46,6 +47,24 @@ pub(crate) struct Member {
     identity: Identity,
     /// Which of a pool's cache devices it is, if one; a path may have been another one's before.
     device: Option<DeviceId>,
+    /// Whether it has answered since it was asked for the last time; none if it was not.
+    has_answered: Rc<Cell<Option<bool>>>,
+}
+
+impl Member {
+    /// Whether it answers a read, whatever it says; false until it does.
+    fn answers(&self, runtime: &dyn Runtime) -> bool {
+        if self.has_answered.get().is_none() {
+            self.has_answered.set(Some(false));
+            let file = Rc::clone(&self.file) as Rc<dyn BlockDevice>;
+            let has_answered = Rc::clone(&self.has_answered);
+            runtime.spawn(Box::pin(async move {
+                let _ = file.read(0, Buf::new(SUPERBLOCK_BYTES)).await;
+                has_answered.set(Some(true));
+            }));
+        }
+        self.has_answered.get() == Some(true)
+    }
 }
 
 fn refuse_twice(path: &Path, known: &[(PathBuf, Identity)]) -> Result<()> {
@@ -94,7 +113,7 @@ async fn open_member(
     let file = Rc::new(FileDevice::of(&reactor, opened));
     // What is on it is for the caller to judge.
     let device = read_superblock(&*file).await.ok().map(|superblock| superblock.device);
-    Ok(Member { file, identity, device })
+    Ok(Member { file, identity, device, has_answered: Rc::default() })
 }
 
 /// Open cache devices.
@@ -191,10 +210,17 @@ impl Members {
         })
     }
 
-    /// Those that the pool does not have any more, as `has` says.
-    pub(crate) fn gone(&self, has: impl Fn(DeviceId) -> bool) -> Vec<DeviceId> {
-        let devices = self.members.iter().flatten().filter_map(|member| member.device);
-        devices.filter(|device| !has(*device)).collect()
+    /// Those that the pool does not have any more, as `has` says, and that answer: to close one that hangs could take
+    /// as long as it does.
+    pub(crate) fn gone(
+        &self,
+        runtime: &dyn Runtime,
+        has: impl Fn(DeviceId) -> bool,
+    ) -> Vec<DeviceId> {
+        let gone = self.members.iter().flatten().filter_map(|member| {
+            member.device.filter(|device| !has(*device) && member.answers(runtime))
+        });
+        gone.collect()
     }
 
     /// All that are open, with their paths.

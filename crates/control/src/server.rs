@@ -5,7 +5,7 @@
 //! * Whatever arrives is answered from the error table; nothing here can panic on it.
 
 use std::io;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::thread::JoinHandle;
@@ -21,6 +21,10 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::serve::Listener;
 use forebay_device::post::Sender;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::service::TowerToHyperService;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -43,6 +47,10 @@ const CHANGES_MAX: usize = 64;
 /// Connections at a time; more wait in the kernel's backlog. Each may hold a body of 64 KiB, and a
 /// descriptor that the data path may need.
 const CONNECTIONS_MAX: usize = 128;
+
+/// How long a client may take to send a request's head, also the next one on its connection, and then the body: local
+/// programs take milliseconds. Without it as many as [`CONNECTIONS_MAX`] that say nothing would keep all others out.
+const REQUEST_TIME_MAX: Duration = Duration::from_secs(60);
 
 /// How long requests under way are waited for at the end.
 const DRAIN_TIME_MAX: Duration = Duration::from_secs(5);
@@ -137,7 +145,9 @@ async fn body_of<S: Send + Sync>(
     request: Request,
     state: &S,
 ) -> std::result::Result<Bytes, ApiError> {
-    Bytes::from_request(request, state).await.map_err(|rejection| {
+    let late = |_| ApiError::new(Code::BadRequest, "the body did not arrive in time");
+    let arrived = tokio::time::timeout(REQUEST_TIME_MAX, Bytes::from_request(request, state));
+    arrived.await.map_err(late)?.map_err(|rejection| {
         if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE {
             let what = format!("the body is longer than {BODY_BYTES_MAX} B");
             return ApiError::new(Code::TooLarge, what).hint("send less at a time");
@@ -475,19 +485,34 @@ struct Guest {
     _place: Option<OwnedSemaphorePermit>,
 }
 
-impl Listener for Door {
-    type Io = Guest;
-    type Addr = ();
+impl Door {
+    fn of(listener: UnixListener) -> Door {
+        Door { listener, places: Arc::new(Semaphore::new(CONNECTIONS_MAX)) }
+    }
 
-    async fn accept(&mut self) -> (Guest, ()) {
+    async fn accept(&mut self) -> Guest {
         let place = Arc::clone(&self.places).acquire_owned().await.ok();
         // Waits by itself where descriptors are short.
         let (stream, _) = Listener::accept(&mut self.listener).await;
-        (Guest { stream, _place: place }, ())
+        Guest { stream, _place: place }
     }
 
-    fn local_addr(&self) -> io::Result<()> {
-        Ok(())
+    /// Serves whoever comes, until it `ends` and all that was asked is answered. Requests have so much time to arrive.
+    async fn serve(mut self, router: Router, time: Duration, ends: impl Future<Output = ()>) {
+        let mut http = http1::Builder::new();
+        http.timer(TokioTimer::new()).header_read_timeout(time);
+        let (guests, mut ends) = (GracefulShutdown::new(), pin!(ends));
+        loop {
+            let guest = tokio::select! {
+                guest = self.accept() => guest,
+                () = &mut ends => break,
+            };
+            let service = TowerToHyperService::new(router.clone());
+            let served = guests.watch(http.serve_connection(TokioIo::new(guest), service));
+            // What ends a connection is its client's business.
+            tokio::spawn(async move { drop(served.await) });
+        }
+        guests.shutdown().await;
     }
 }
 
@@ -543,15 +568,13 @@ impl Server {
                 let _ = stopped.await;
                 drop(told);
             };
-            let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-            let serving =
-                axum::serve(Door { listener, places }, router(calls)).with_graceful_shutdown(ends);
+            let serving = Door::of(listener).serve(router(calls), REQUEST_TIME_MAX, ends);
             let limit = async move {
                 let _ = ending.await;
                 tokio::time::sleep(DRAIN_TIME_MAX).await;
             };
             tokio::select! {
-                _ = serving.into_future() => {}
+                () = serving => {}
                 () = limit => {}
             }
             drop(socket);
@@ -576,6 +599,9 @@ impl Server {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixStream as Stream;
+
     use super::*;
 
     #[test]
@@ -588,5 +614,41 @@ mod tests {
         assert!(hint("{\"dry\": true}").starts_with("did you mean `dry_run`?"));
         assert!(hint("{\"ram_bytes\": \"x\"}").starts_with("docs/"));
         assert!(hint("[").starts_with("docs/"));
+        let long = "A".repeat(30_000);
+        let names_ones_own = format!("{{\"{long}`ram_bytes`{long}\": 1}}");
+        assert!(hint(&names_ones_own).starts_with("docs/"), "nothing long is compared");
+    }
+
+    /// All places are taken by clients that say nothing, or half of it.
+    #[test]
+    fn clients_that_say_nothing_give_their_places_back() {
+        let path = std::env::temp_dir().join(format!("forebay-silent-{}", std::process::id()));
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let (calls, _answers) = forebay_device::post::post();
+        let (end, ends) = oneshot::channel::<()>();
+        let listener = {
+            let _inside = runtime.enter();
+            UnixListener::bind(&path).unwrap()
+        };
+        let serve = async move {
+            let time = Duration::from_millis(200);
+            Door::of(listener).serve(router(calls), time, async { drop(ends.await) }).await;
+        };
+        let thread = std::thread::spawn(move || runtime.block_on(serve));
+        let silent = (0..CONNECTIONS_MAX).map(|number| {
+            let mut stream = Stream::connect(&path).unwrap();
+            let half = &b"GET /api/v1/status HTTP/1.1\r\n"[..number % 2 * 29];
+            stream.write_all(half).unwrap();
+            stream
+        });
+        let silent: Vec<_> = silent.collect();
+        let mut asks = Stream::connect(&path).unwrap();
+        asks.write_all(b"GET /none HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
+        let mut answer = [0; 12];
+        asks.read_exact(&mut answer).unwrap();
+        assert_eq!(&answer, b"HTTP/1.1 404");
+        drop((end, asks, silent));
+        thread.join().unwrap();
+        std::fs::remove_file(&path).unwrap();
     }
 }

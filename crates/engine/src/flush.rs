@@ -4,36 +4,56 @@
 //!   returns it, and the next flush succeeds. So each client's next FLUSH fails, whoever's flush it was (INV-13).
 //! * A client's connection may end before it was told, or before the answer reached it. Then the next one that flushes
 //!   for the first time hears it, for it may be the same one. One that never flushes takes nothing from it.
-//! * That connection's end may still be unknown here when the client is back on another one. So a first FLUSH also hears
-//!   of what failed while any other client had written and not flushed. It may be told of what is none of its business,
-//!   once; the other way round data would be lost in silence.
+//! * That connection's end may still be unknown here when the client is back on another one. So for [`UNSEEN_TIME_MAX`] a
+//!   first FLUSH also hears of what a living session has not: one that has written and not flushed, or that an error was
+//!   sent to and that has not gone on since. It may be told of what is none of its business, once; the other way round data
+//!   would be lost in silence.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 
 use crate::counters::add;
 use crate::error::{Error, ErrorKind, Result};
+use crate::limits::UNSEEN_TIME_MAX;
 use crate::planted::{self, Bug};
 use crate::volume::Volume;
+
+/// Good FLUSHes behind one that failed after which its error has been heard: one may have been on its way already.
+const HEARD_FLUSHES: u8 = 2;
 
 /// Of a volume: who may have to be told.
 #[derive(Default)]
 pub(crate) struct Writers {
     /// What those had been told of the origin's notices whose sessions have ended untold.
     left: Cell<Option<u64>>,
-    /// Sessions that have changed something since their last FLUSH, and the notices when there was none of them.
-    count: Cell<u32>,
-    since: Cell<u64>,
+    /// What living sessions have heard that may have to be told, each with their number; a few entries.
+    there: RefCell<Vec<(u64, u32)>>,
 }
 
 impl Writers {
-    /// The least that any of them may have been told of; what those have left behind is thereby handed on.
-    fn least_told(&self) -> Option<u64> {
-        let there = Some(self.since.get()).filter(|_| self.count.get() > 0);
-        [self.left.take(), there].into_iter().flatten().min()
+    /// The least that any of them may have heard; what those have left behind is thereby handed on.
+    fn least_told(&self, is_recent: bool) -> Option<u64> {
+        let there = self.there.borrow();
+        let there = there.iter().filter(|(_, count)| is_recent && *count > 0);
+        self.left.take().into_iter().chain(there.map(|(told, _)| *told)).min()
     }
 
     fn leave(&self, told: u64) {
         self.left.set(Some(self.left.get().map_or(told, |other| other.min(told))));
+    }
+
+    fn enter(&self, told: u64) {
+        let mut there = self.there.borrow_mut();
+        match there.iter_mut().find(|(known, count)| *known == told || *count == 0) {
+            Some(place) if place.0 == told => place.1 += 1,
+            Some(free) => *free = (told, 1),
+            None => there.push((told, 1)),
+        }
+    }
+
+    fn quit(&self, told: u64) {
+        let mut there = self.there.borrow_mut();
+        let known = there.iter_mut().find(|(known, count)| *known == told && *count > 0);
+        known.expect("who quits has entered").1 -= 1;
     }
 }
 
@@ -44,25 +64,34 @@ pub(crate) struct Heard {
     /// Whether it has changed anything since its last FLUSH.
     wrote: Cell<bool>,
     has_flushed: Cell<bool>,
-    /// What it had been told before a FLUSH that failed, until its next change or FLUSH: the answer may not have
+    /// What it had been told before a FLUSH that failed, until [`HEARD_FLUSHES`] good ones: its answer may not have
     /// reached it.
     before: Cell<Option<u64>>,
+    good: Cell<u8>,
+    /// What it has entered among the [`Writers`] with.
+    entered: Cell<Option<u64>>,
 }
 
 impl Heard {
     /// Of one that comes when there have been so many notices.
     pub(crate) fn of(notices: u64) -> Heard {
-        let (wrote, has_flushed, before) = Default::default();
-        Heard { told: Cell::new(notices), wrote, has_flushed, before }
+        let (wrote, has_flushed, before, good, entered) = Default::default();
+        Heard { told: Cell::new(notices), wrote, has_flushed, before, good, entered }
+    }
+
+    /// What it has heard for certain, if it may have to be told of more.
+    fn at_risk(&self) -> Option<u64> {
+        let told = self.before.get().unwrap_or(self.told.get());
+        (self.wrote.get() || self.before.get().is_some()).then_some(told)
     }
 }
 
 impl Drop for Volume {
     fn drop(&mut self) {
-        let before = self.heard.before.get();
-        if self.end_writing() || before.is_some() {
-            self.state.writers.leave(before.unwrap_or(self.heard.told.get()));
+        if let Some(told) = self.heard.at_risk() {
+            self.state.writers.leave(told);
         }
+        self.enter(None);
     }
 }
 
@@ -88,11 +117,14 @@ impl Volume {
         let _request = self.begin_at(now)?;
         add(&self.core().counters.flush_requests, 1);
         let (origin, heard) = (&self.state.origin, &self.heard);
-        self.end_writing();
-        heard.before.set(None);
+        // It stays among those at risk until this has ended.
+        heard.wrote.set(false);
         let least = match heard.has_flushed.replace(true) {
             true => None,
-            false => self.state.writers.least_told(),
+            false => {
+                let is_recent = now - origin.noticed_at.get() < UNSEEN_TIME_MAX;
+                self.state.writers.least_told(is_recent)
+            }
         };
         heard.told.set(heard.told.get().min(least.unwrap_or(u64::MAX)));
         let (told, known) = (heard.told.get(), origin.notices.get());
@@ -117,34 +149,37 @@ impl Volume {
             self.state.writers.leave(least);
         }
         heard.told.set(notices.max(heard.told.get()));
-        if result.is_err() && notices != told {
-            heard.before.set(Some(told));
+        let result = flushed.and(result);
+        match &result {
+            Ok(()) if heard.good.get() + 1 < HEARD_FLUSHES => heard.good.set(heard.good.get() + 1),
+            Ok(()) => heard.before.set(None),
+            Err(_) => {
+                heard.good.set(0);
+                heard.before.set(Some(heard.before.get().map_or(told, |before| before.min(told))));
+            }
         }
-        flushed.and(result)
+        self.enter(heard.at_risk());
+        result
     }
 
     fn begin_writing(&self) {
-        if !self.heard.wrote.replace(true) {
-            let writers = &self.state.writers;
-            if writers.count.get() == 0 {
-                writers.since.set(self.state.origin.notices.get());
-            }
-            writers.count.set(writers.count.get() + 1);
+        if !self.heard.wrote.replace(true) && self.heard.entered.get().is_none() {
+            self.enter(self.heard.at_risk());
         }
     }
 
-    /// Whether it has changed something since the last FLUSH.
-    fn end_writing(&self) -> bool {
-        let wrote = self.heard.wrote.replace(false);
-        let count = &self.state.writers.count;
-        count.set(count.get() - u32::from(wrote));
-        wrote
+    /// Is among those at risk with this, or not at all.
+    fn enter(&self, told: Option<u64>) {
+        let before = self.heard.entered.replace(told);
+        if before != told {
+            before.into_iter().for_each(|told| self.state.writers.quit(told));
+            told.into_iter().for_each(|told| self.state.writers.enter(told));
+        }
     }
 
     /// Begins a change; what the origin has been through, to be compared at its end.
     pub(crate) fn witnessed(&self) -> Witnessed {
         self.begin_writing();
-        self.heard.before.set(None);
         let origin = &self.state.origin;
         let (direct, failures) = (origin.direct.get(), origin.failures.get());
         Witnessed { direct, failures, losses: self.state.losses.get() }
@@ -158,10 +193,10 @@ impl Volume {
         self.begin_writing();
         let origin = &self.state.origin;
         if origin.direct.get() != before.direct && origin.failures.get() != before.failures {
-            origin.notices.set(origin.notices.get() + 1);
+            origin.notice(self.core().rt.now());
         }
         if self.state.losses.get() != before.losses {
-            origin.notices.set(origin.notices.get() + 1);
+            origin.notice(self.core().rt.now());
             self.state.loss_notice.set(origin.notices.get());
         }
     }

@@ -27,6 +27,10 @@ pub const STATUS_EXTENTS_MAX: usize = 512;
 /// Stripes that a TRIM goes through before others have a turn (256 MiB), where it has nothing else to wait for.
 pub const TRIM_STRIPES_MAX: u64 = 64;
 
+/// How long the end of a client's connection may go unnoticed: a machine that is gone is found out by keepalive within
+/// two minutes. For so long behind a failed flush others hear of it who may be that client on a new connection.
+pub const UNSEEN_TIME_MAX: Nanos = 300 * SECOND;
+
 /// Bytes that one prefetch reads at the most; of a longer range it takes the beginning. The longest
 /// read, so that one request cannot keep the origin busy for hours.
 pub const PREFETCH_BYTES_MAX: u64 = REQUEST_BYTES_MAX;

@@ -158,7 +158,7 @@ impl Core {
     pub(crate) fn tell_flushes(&self, lost: &BTreeMap<VolumeId, u64>) {
         for volume in lost.keys().filter_map(|&id| self.volume(id)) {
             volume.losses.set(volume.losses.get() + 1);
-            volume.origin.notices.set(volume.origin.notices.get() + 1);
+            volume.origin.notice(self.rt.now());
             volume.loss_notice.set(volume.origin.notices.get());
         }
     }

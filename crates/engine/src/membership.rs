@@ -450,10 +450,18 @@ impl Superblock {
         }
     }
 
-    /// Notes that these members, which were never written to, are none.
-    pub(crate) fn withdraw(&mut self, unused: &BTreeSet<DeviceId>) {
-        for member in self.members.iter_mut().filter(|member| unused.contains(&member.device)) {
-            member.state = MemberState::Removed;
+    /// Notes that these members, which were never written to, are none, and miss nobody. Whose place they were to
+    /// take is as it was `before`.
+    pub(crate) fn withdraw(&mut self, unused: &BTreeSet<DeviceId>, before: &Superblock) {
+        if unused.is_empty() {
+            return;
+        }
+        for member in &mut self.members {
+            if unused.contains(&member.device) {
+                (member.state, member.replaced) = (MemberState::Removed, true);
+            } else if let Some(before) = before.members.iter().find(|m| m.device == member.device) {
+                member.replaced = before.replaced;
+            }
         }
     }
 

@@ -274,6 +274,8 @@ pub(crate) struct Origin {
     /// end of each direct write that it met on its way. Whoever is told before that end has not been
     /// told of that write.
     pub notices: Cell<u64>,
+    /// When there was the last of them.
+    pub noticed_at: Cell<Nanos>,
     /// What was written directly, by stripe. Nothing is populated from there before a flush, for the origin
     /// could still lose what it returns; after a flush that failed, never.
     volatile: RefCell<BTreeMap<u64, Written>>,
@@ -319,6 +321,7 @@ impl Origin {
             direct: Cell::new(0),
             failures: Cell::new(0),
             notices: Cell::new(0),
+            noticed_at: Cell::new(0),
             volatile: RefCell::default(),
             overflow: Cell::new(0),
             began: Cell::new(0),
@@ -411,11 +414,20 @@ impl Origin {
         self.began.get()
     }
 
+    /// Has each client's next FLUSH fail.
+    pub(crate) fn notice(&self, now: Nanos) {
+        self.notices.set(self.notices.get() + 1);
+        self.noticed_at.set(now);
+    }
+
     /// Notes a failed flush: what was written directly since the last good one may be lost for good,
     /// although the origin still returns it.
-    pub(crate) fn note_failed(&self) {
+    pub(crate) fn note_failed(&self, now: Nanos) {
         self.failures.set(self.failures.get() + 1);
-        self.notices.set(self.notices.get() + 1);
+        // What was destaged is written again, and nobody's business.
+        if self.flushed.get() < self.direct.get() {
+            self.notice(now);
+        }
         for written in self.volatile.borrow_mut().values_mut() {
             *written = Written { doubtful: written.all(), ..Written::default() };
         }
@@ -658,7 +670,7 @@ mod tests {
         flush(&origin);
         write(&origin, 4, 0);
         origin.begin_flush();
-        origin.note_failed();
+        origin.note_failed(0);
         // On its way while the flush failed, and begun after that.
         write(&origin, 5, 0);
         write(&origin, 6, 1);
@@ -669,7 +681,7 @@ mod tests {
         (0..STRIPES_MAX).for_each(|stripe| write(&origin, (10 + stripe) * 64, 1));
         assert!(may_lose(&origin, 0));
         origin.begin_flush();
-        origin.note_failed();
+        origin.note_failed(0);
         flush(&origin);
         assert!(may_lose(&origin, 0), "nobody knows what it was");
     }

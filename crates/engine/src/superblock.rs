@@ -287,7 +287,7 @@ impl Core {
                 let is_named = |id: &DeviceId| next.members.iter().any(|r| r.device == *id);
                 ids.filter(is_named).collect::<BTreeSet<_>>()
             });
-            next.withdraw(&unused);
+            next.withdraw(&unused, &self.superblock.borrow());
             let certain = next.may_lose(lost.len()) && !self.sets.borrow().has_owed_strays();
             let is_less = !(lost.is_empty() && unused.is_empty());
             // What was noted before is of an epoch that does not come.

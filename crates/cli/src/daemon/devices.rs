@@ -86,14 +86,12 @@ impl Daemon {
         }
     }
 
-    /// Lets go of cache devices that the pool has gone on without, so that they can be used for something else. One
-    /// that hangs is kept as long as it does: to close it could take as long.
+    /// Lets go of cache devices that the pool has gone on without, so that they can be used for something else; of one
+    /// that hangs, once it answers.
     pub(super) fn release_failed(&self, open: &Open) {
         let superblock = open.pool.superblock();
         let is_present = |id| superblock.present().any(|member| member.device == id);
-        let waits = open.pool.given_up();
-        let hangs = |id| waits.iter().any(|(device, count)| *device == id && *count > 0);
-        let gone = open.members.borrow().gone(|id| is_present(id) || hangs(id));
+        let gone = open.members.borrow().gone(&*self.reactor, is_present);
         gone.into_iter().for_each(|id| self.release_device(open, id));
     }
 

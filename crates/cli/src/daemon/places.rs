@@ -6,6 +6,7 @@
 //!   alone. What it was given in the two seconds before is noticed too late.
 //! * Of a cache device it is told. The pool uses it as before, so that it can be replaced without a loss.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::rc::{Rc, Weak};
@@ -20,6 +21,8 @@ use super::{Daemon, Slot};
 use crate::Result;
 use crate::blocking::on_thread;
 use crate::failure::Failure;
+use crate::host::all;
+use crate::members::Identity;
 use crate::origin::Origin;
 
 /// How often all are looked for: what is lost in between is what an origin without a name was given.
@@ -111,6 +114,31 @@ impl Daemon {
             }
         }
         all
+    }
+
+    /// Where the origins of all volumes are, which devices that is, and whose. Of one that is not open it is what
+    /// is at its path now, if that answers.
+    pub(super) async fn origins(&self) -> Vec<(PathBuf, Option<Identity>, VolumeName)> {
+        let place = |name: &VolumeName| {
+            let (_, open) = self.open(name.pool.as_str()).ok()?;
+            let origins = open.origins.borrow();
+            match origins.get(name.volume.as_str())? {
+                Origin::File(file) => Some(file.place()),
+                Origin::Nbd(_) => None,
+            }
+        };
+        let volumes = self.describe_volumes().into_iter();
+        let found = RefCell::new(Vec::new());
+        let note = &found;
+        let look = |path: PathBuf, mut own: Option<Identity>, name| async move {
+            if own.is_none() && path.is_absolute() {
+                own = self.identity_at(&path).await.ok().flatten();
+            }
+            note.borrow_mut().push((path, own, name));
+        };
+        // At once: each may take as long as what does not answer.
+        all(volumes.map(|v| look(PathBuf::from(v.origin), place(&v.name), v.name)).collect()).await;
+        found.into_inner()
     }
 
     fn tell_displaced(&self, one: &InUse, found: Option<Displaced>) {

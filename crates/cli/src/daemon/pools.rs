@@ -26,7 +26,6 @@ use crate::failure::Failure;
 use crate::flag::race;
 use crate::members::{Identity, Members, Opened, fill, refuse_one_ssd, refuse_sparse_anew};
 use crate::memory::MEMORY_BYTES_MAX;
-use crate::origin::Origin;
 use crate::patience::ANSWER_TIME_MAX;
 use crate::text;
 use crate::witness::FileWitness;
@@ -146,28 +145,6 @@ impl Daemon {
         let open = slots.values().filter_map(|slot| slot.open());
         let mut all: Vec<_> = open.flat_map(|open| open.members.borrow().identities()).collect();
         all.extend(self.spare_identities());
-        all
-    }
-
-    /// Where the origins of all volumes are, which devices that is, and whose. Of one that is not open it is what
-    /// is at its path now, if that answers.
-    pub(super) async fn origins(&self) -> Vec<(PathBuf, Option<Identity>, VolumeName)> {
-        let place = |name: &VolumeName| {
-            let (_, open) = self.open(name.pool.as_str()).ok()?;
-            let origins = open.origins.borrow();
-            match origins.get(name.volume.as_str())? {
-                Origin::File(file) => Some(file.place()),
-                Origin::Nbd(_) => None,
-            }
-        };
-        let mut all = Vec::new();
-        for volume in self.describe_volumes() {
-            let (path, mut own) = (PathBuf::from(volume.origin), place(&volume.name));
-            if own.is_none() && path.is_absolute() {
-                own = self.identity_at(&path).await.ok().flatten();
-            }
-            all.push((path, own, volume.name));
-        }
         all
     }
 

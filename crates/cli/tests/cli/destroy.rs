@@ -221,3 +221,47 @@ fn destroyed_without_one(name: &str, another: bool) {
     assert!(!another || std::fs::read(&ssds[1]).unwrap() == disk);
     daemon.stop();
 }
+
+/// The daemon is killed at some instant while it makes a pool, and while it destroys it.
+#[test]
+fn a_pool_is_there_as_a_whole_or_not_at_all_whenever_the_daemon_is_killed() {
+    let mut daemon = Daemon::new("half-made");
+    let [first, second] = ssds(&daemon);
+    let create = ["pool", "create", "fast", "--ssd", &first, "--ssd", &second];
+    let cut = |daemon: &mut Daemon, command: &[&str], after: u64| {
+        let mut command = daemon.command_of(command);
+        let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        std::thread::sleep(Duration::from_millis(after));
+        daemon.kill();
+        child.wait().unwrap();
+        daemon.start();
+    };
+    let timed = |daemon: &Daemon, command: &[&str]| {
+        let began = std::time::Instant::now();
+        daemon.tell(command);
+        began.elapsed().as_millis() as u64
+    };
+    let (making, destroying) = (timed(&daemon, &create), timed(&daemon, &DESTROY));
+    let (mut was_made, mut was_left) = (0, 0);
+    for round in 0..8 {
+        cut(&mut daemon, &create, making * round / 8);
+        let again = daemon.ask(&create);
+        was_made += u64::from(!again.status.success());
+        let there = stderr(&again).contains("there is a pool \"fast\" already");
+        assert!(again.status.success() || there, "{}", stderr(&again));
+        let state = || daemon.json(&["pool", "show", "fast"])["state"].clone();
+        until("it is open", || state() == "online");
+        cut(&mut daemon, &DESTROY, destroying * round / 8);
+        until("it is open or gone", || {
+            pools(&daemon, "list") == 0
+                || daemon.json(&["pool", "list"])["items"][0]["state"] == "online"
+        });
+        if pools(&daemon, "list") > 0 {
+            was_left += 1;
+            daemon.tell(&DESTROY);
+        }
+        assert_eq!(pools(&daemon, "import"), 0, "round {round}: something is left");
+    }
+    println!("{was_made} of 8 were made, {was_left} not destroyed");
+    daemon.stop();
+}

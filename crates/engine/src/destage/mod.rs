@@ -164,7 +164,7 @@ impl Core {
             }
             Err(error) => {
                 // What was destaged is rewritten; direct writes are the clients' to repeat.
-                origin.note_failed();
+                origin.note_failed(self.rt.now());
                 let unproven = origin.unproven.take().into_iter().map(|(_, item)| item);
                 let zeroed = origin.zeroed.borrow_mut().take();
                 unproven.chain(zeroed).for_each(|item| self.undo_unproven(v, &item));

@@ -753,6 +753,9 @@ fn one_that_fails_behind_another_one_is_left_behind_as_well() {
                 let members = rig.pool().superblock().members;
                 let lost = members.iter().filter(|m| m.state == MemberState::Failed).count();
                 assert_eq!(lost, 1, "nothing was on the new one: {members:?}, after {after}");
+                let missed =
+                    members.iter().filter(|m| m.state != MemberState::Present && !m.replaced);
+                assert_eq!(missed.count(), 1, "nobody misses it: {members:?}, after {after}");
                 refused += 1;
                 add(&rig, 3).map_err(at)?.map_err(|error| at(error.to_string()))?;
             }

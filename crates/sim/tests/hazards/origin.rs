@@ -9,6 +9,7 @@ use forebay_device::model::fault::{Ops, Trigger};
 use forebay_device::model::world::Crash;
 use forebay_device::runtime::{MILLISECOND, SECOND};
 use forebay_device::{Buf, Data, Request, Runtime};
+use forebay_engine::limits::UNSEEN_TIME_MAX;
 use forebay_engine::planted::Bug;
 use forebay_engine::{Client, DirtyData, EventKind, Mode, OriginTrouble, Tuning, Volume};
 use forebay_sim::content::{Found, SECTOR, fill, identify};
@@ -108,6 +109,8 @@ fn a_client_that_left_before_it_was_told_is_told_when_it_is_back() {
         drop(clients);
         let back = Rc::new(rig.volume().session());
         flush(&rig, &back).unwrap_err();
+        // The first good one may have been on its way when the error was sent.
+        flush(&rig, &back)?;
         flush(&rig, &back)?;
         flush(&rig, &Rc::new(rig.volume().session()))
     });
@@ -124,6 +127,10 @@ enum Leaves {
     Overtaken,
     /// Not, as far as the pool knows: its connection is gone and nobody has noticed.
     Unseen,
+    /// The same, and its own FLUSH fails behind that.
+    AskingUnseen,
+    /// The same, with requests behind that FLUSH that were on their way.
+    Pipelined,
 }
 
 fn hears_when_it_is_back(seed: u64, leaves: Leaves, elsewhere: bool) -> Result<(), String> {
@@ -157,11 +164,16 @@ fn hears_when_it_is_back(seed: u64, leaves: Leaves, elsewhere: bool) -> Result<(
         rig.pause(SOON);
     }
     rig.origin_broken.failing.arm(Trigger::every(Ops::Flushes).times(1));
-    match leaves {
-        Leaves::Asking => assert!(!ask(writer.as_ref().unwrap())?),
-        _ => drop(flush(&rig, &other).unwrap_err()),
+    let asks = [Leaves::Asking, Leaves::AskingUnseen, Leaves::Pipelined].contains(&leaves);
+    match asks {
+        true => assert!(!ask(writer.as_ref().unwrap())?),
+        false => drop(flush(&rig, &other).unwrap_err()),
     }
-    let unseen = writer.filter(|_| leaves == Leaves::Unseen);
+    if leaves == Leaves::Pipelined {
+        assert!(ask(writer.as_ref().unwrap())?);
+    }
+    let stays = [Leaves::Unseen, Leaves::AskingUnseen, Leaves::Pipelined].contains(&leaves);
+    let unseen = writer.filter(|_| stays);
     if seed.is_multiple_of(2) {
         rig.pause(SOON);
     }
@@ -171,15 +183,41 @@ fn hears_when_it_is_back(seed: u64, leaves: Leaves, elsewhere: bool) -> Result<(
     if ask(&back)? {
         return Err("it was told that all is well".to_owned());
     }
-    assert!(ask(&back)?, "it is told once");
-    assert!(unseen.is_some() || ask(&client())?, "others are not told");
+    assert!(ask(&back)? && ask(&back)?, "it is told once");
+    rig.pause(UNSEEN_TIME_MAX);
+    assert!(ask(&client())?, "others are not told for ever, whoever has not gone on since");
+    drop((unseen, other));
     Ok(())
+}
+
+/// Two that always have something to flush, and were both told.
+#[test]
+fn a_failure_that_all_have_heard_of_is_told_no_newcomer() {
+    survive(2, |seed| {
+        let rig = readonly(seed);
+        let pair = [0, 1].map(|_| Rc::new(rig.volume().session()));
+        let write = |client: &Rc<Volume>| {
+            let client = Rc::clone(client);
+            let data = Buf::zeroed(BLOCK).freeze();
+            rig.run(async move { client.write(0, data, false).await.is_ok() })
+        };
+        pair.iter().try_for_each(|client| write(client).map(drop))?;
+        rig.origin_broken.failing.arm(Trigger::every(Ops::Flushes).times(1));
+        pair.iter().for_each(|client| drop(flush(&rig, client).unwrap_err()));
+        pair.iter().try_for_each(|client| write(client).map(drop))?;
+        for turn in 0..6 {
+            let client = &pair[turn % 2];
+            flush(&rig, client)?;
+            assert!(write(client)?);
+        }
+        flush(&rig, &Rc::new(rig.volume().session()))
+    });
 }
 
 #[test]
 fn a_client_that_did_not_hear_of_a_failed_flush_hears_when_it_is_back() {
-    use Leaves::{After, Asking, Before, Overtaken, Unseen};
-    for leaves in [Before, After, Asking, Overtaken, Unseen] {
+    use Leaves::{After, Asking, AskingUnseen, Before, Overtaken, Pipelined, Unseen};
+    for leaves in [Before, After, Asking, Overtaken, Unseen, AskingUnseen, Pipelined] {
         for elsewhere in [false, true] {
             println!("{leaves:?}, elsewhere: {elsewhere}");
             (0..4).for_each(|seed| hears_when_it_is_back(seed, leaves, elsewhere).unwrap());
