@@ -121,10 +121,7 @@ impl Volume {
         heard.wrote.set(false);
         let least = match heard.has_flushed.replace(true) {
             true => None,
-            false => {
-                let is_recent = now - origin.noticed_at.get() < UNSEEN_TIME_MAX;
-                self.state.writers.least_told(is_recent)
-            }
+            false => self.state.writers.least_told(origin.was_noticed(now, UNSEEN_TIME_MAX)),
         };
         heard.told.set(heard.told.get().min(least.unwrap_or(u64::MAX)));
         let (told, known) = (heard.told.get(), origin.notices.get());

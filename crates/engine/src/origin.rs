@@ -420,6 +420,11 @@ impl Origin {
         self.noticed_at.set(now);
     }
 
+    /// Whether there was the last of these notices in the `span` before `now`, or since then.
+    pub(crate) fn was_noticed(&self, now: Nanos, span: Nanos) -> bool {
+        now.saturating_sub(self.noticed_at.get()) < span
+    }
+
     /// Notes a failed flush: what was written directly since the last good one may be lost for good,
     /// although the origin still returns it.
     pub(crate) fn note_failed(&self, now: Nanos) {
@@ -684,5 +689,14 @@ mod tests {
         origin.note_failed(0);
         flush(&origin);
         assert!(may_lose(&origin, 0), "nobody knows what it was");
+    }
+
+    /// Who asks may have waited for its lease since it came.
+    #[test]
+    fn a_notice_may_be_later_than_who_asks_for_it() {
+        let origin = origin();
+        origin.notice(100);
+        assert!(origin.was_noticed(90, 50) && origin.was_noticed(149, 50));
+        assert!(!origin.was_noticed(150, 50));
     }
 }
