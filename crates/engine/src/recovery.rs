@@ -20,7 +20,7 @@
 //!
 //! Which records are adopted is decided by [`crate::adoption`], of what [`crate::scan`] finds.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::rc::Rc;
 
 use forebay_device::{Buf, Io, IoErrorKind};
@@ -461,37 +461,39 @@ impl Core {
         }
     }
 
+    /// Counts what is there. What would make more live data in a set than it has blocks is dropped: the same blocks are
+    /// said to be several, which no writer says. What origins may lack is lost then, for nobody knows whose data it is.
     fn start_accounting(&self) {
-        self.drop_overlapping();
-        self.sets.borrow_mut().accounting = true;
+        let count = |of: bool| self.sets.borrow_mut().accounting = of;
+        let mut overlapping = Vec::new();
+        count(true);
         for shard in &self.shards {
             let found = mappings(&shard.index.borrow());
             for (volume, m) in found {
-                self.count_in(volume, &m);
+                match self.has_blocks_for(&m) {
+                    true => self.count_in(volume, &m),
+                    false => overlapping.push((volume, m)),
+                }
+            }
+        }
+        for (volume, m) in overlapping {
+            planted::seen("start: more data in a set than it has blocks");
+            // It was not counted.
+            count(false);
+            self.map_remove(volume, m.block, m.count);
+            count(true);
+            if m.state.is_owed() {
+                self.map_insert(volume, Mapping { state: State::Lost, ..m });
             }
         }
     }
 
-    /// Drops what would make more live data in a set than it has blocks: the same blocks are said to be several, which
-    /// no writer says. What origins may lack is lost then, for nobody knows whose data it is.
-    fn drop_overlapping(&self) {
-        let mut live: BTreeMap<SegmentId, u32> = BTreeMap::new();
-        for shard in &self.shards {
-            let found = mappings(&shard.index.borrow());
-            for (volume, m) in found.into_iter().filter(|(_, m)| m.state.has_data()) {
-                let (set, _) = self.sets.borrow().split(m.location);
-                let blocks = live.entry(set).or_default();
-                if *blocks + m.count <= self.segment_blocks {
-                    *blocks += m.count;
-                    continue;
-                }
-                planted::seen("start: more data in a set than it has blocks");
-                match m.state.is_owed() {
-                    true => self.map_insert(volume, Mapping { state: State::Lost, ..m }),
-                    false => self.map_remove(volume, m.block, m.count),
-                }
-            }
-        }
+    /// Whether so much more can be live in the set that a mapping leads to.
+    fn has_blocks_for(&self, m: &Mapping) -> bool {
+        let sets = self.sets.borrow();
+        let (set, _) = sets.split(m.location);
+        let live = sets.get(set).map_or(0, |set| set.live_blocks);
+        !m.state.has_data() || live + m.count <= self.segment_blocks
     }
 
     /// Appends again what is in the sets that were open: a flush of the last run may have failed and
