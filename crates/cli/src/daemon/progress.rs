@@ -62,9 +62,14 @@ impl Meter {
         let less = per_s(first.owed_bytes.saturating_sub(last.owed_bytes));
         Destaging {
             rate_bytes_per_s: per_s(last.destaged_bytes - first.destaged_bytes),
-            left_s: last.owed_bytes.checked_div(less),
+            left_s: (less > 0).then(|| last.owed_bytes.div_ceil(less)),
         }
     }
+}
+
+/// An estimate, in seconds, for what is not over yet, whatever the last look saw.
+pub(super) fn not_over(left_s: u64) -> u64 {
+    left_s.max(1)
 }
 
 /// Whether writers are delayed, with what it takes to say so.
@@ -133,7 +138,8 @@ impl Short {
             return Rebuild::default();
         }
         let total_bytes = self.most_bytes.max(left_bytes);
-        Rebuild { total_bytes, left_bytes, left_s: self.meter.read().left_s }
+        let left_s = self.meter.read().left_s.map(not_over);
+        Rebuild { total_bytes, left_bytes, left_s }
     }
 }
 
@@ -247,6 +253,8 @@ mod tests {
         assert_eq!(growing, Destaging { rate_bytes_per_s: 10 * MIB, left_s: None });
         let over = meter((0..=100).map(|s| (10 * s.min(50), 1_000 - 20 * s.min(50))));
         assert_eq!(over, Destaging { rate_bytes_per_s: 0, left_s: None });
+        let last_bit = meter([(0, 50), (49, 1)].into_iter());
+        assert_eq!(last_bit, Destaging { rate_bytes_per_s: 49 * MIB, left_s: Some(1) });
         let anew = meter([(100, 50), (0, 40), (1, 39)].into_iter());
         assert_eq!(anew, Destaging { rate_bytes_per_s: MIB, left_s: Some(39) });
     }
@@ -259,6 +267,9 @@ mod tests {
         let behind = Rebuild { total_bytes: 32 * MIB, left_bytes: 20 * MIB, left_s: Some(3) };
         assert_eq!(short.rebuild(20 * MIB), behind);
         assert_eq!(short.rebuild(0), Rebuild::default());
+        short.note(2 * SECOND, 0);
+        let anew = Rebuild { total_bytes: MIB, left_bytes: MIB, left_s: Some(1) };
+        assert_eq!(short.rebuild(MIB), anew, "the last look saw the end");
         let before = Rebuild { total_bytes: MIB, left_bytes: MIB, left_s: None };
         assert_eq!(Short::default().rebuild(MIB), before, "nobody has looked yet");
     }

@@ -8,6 +8,7 @@ use forebay_engine::format::{MemberState, Superblock};
 use forebay_engine::{Hold, Pull};
 
 use super::describe::plural;
+use super::progress::not_over;
 use super::volumes::BLOCK_BYTES;
 use super::{Daemon, Open, Slot};
 use crate::Result;
@@ -45,7 +46,7 @@ fn reason(name: &Name, open: &Open, pull: &Pull, hold: Hold) -> (String, String,
                 "{wait}bring them home: {flush}; or have it emptied: `forebay pool device remove`"
             );
             let restored = open.rebuild().left_s.filter(|_| superblock.dirty_copies > 1);
-            (why, action, restored.or(progress.pool().left_s))
+            (why, action, restored.or(progress.pool().left_s).map(not_over))
         }
         Hold::Witness => (
             "the witness cannot be written, and without it one that is stale may be believed"
