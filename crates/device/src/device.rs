@@ -124,8 +124,8 @@ pub trait BlockDevice {
         None
     }
 
-    /// Says what requests must pass that go out later than they were submitted: those of a device that
-    /// may send one again. Others have nothing to do.
+    /// Says what requests must pass that go out later than they were submitted: those of a device that may send one
+    /// again, or has a queue of its own. Others have nothing to do.
     fn fence(&self, _gate: &Rc<Gate>) {}
 }
 

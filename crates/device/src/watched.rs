@@ -7,6 +7,9 @@
 //! * Only looks count as time. A process that was stopped, or a machine that slept, does not take a
 //!   device for dead: behind the pause comes one look, and what has been answered meanwhile is taken
 //!   before the next.
+//! * What others carry out past this ends when they say so, and they may be kept from that by something else than the
+//!   device: a reactor without a processor stands still, and its answers wait. So the device is asked for something here,
+//!   too, and counts as late only if it does not answer that either.
 //! * A request that is given up ends with an error for whoever waits. The device keeps its buffer until
 //!   it answers; nothing comes of that answer, however late. Until it has answered all of them it gets no
 //!   further request: those end with an error at once. So what it keeps is bounded by what it had.
@@ -14,6 +17,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 
+use crate::buf::Buf;
 use crate::device::{BlockDevice, Geometry, Request};
 use crate::gate::Gate;
 use crate::io::{self, Completer, IoError, IoErrorKind};
@@ -21,6 +25,21 @@ use crate::io::{self, Completer, IoError, IoErrorKind};
 /// Looks that a request may see before it is late. With more, lateness is noticed closer to the time
 /// that is meant: here at most an eighth behind it.
 pub const LOOKS: usize = 8;
+
+/// Looks that others may wait for a device before it is asked for something here.
+const DOUBTED_LOOKS: usize = LOOKS / 2;
+
+/// What is read to find out whether a device answers: its first block.
+const QUESTION_BYTES: usize = 4096;
+
+/// Who has waited for too long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Late {
+    /// Whoever asks here: the device does not answer.
+    Here,
+    /// Others alone: the device answers.
+    Elsewhere,
+}
 
 thread_local! {
     static WATCHERS: Cell<u32> = const { Cell::new(0) };
@@ -46,6 +65,8 @@ pub struct Watched {
     elsewhere: RefCell<[u32; LOOKS + 1]>,
     /// Whether requests were given up, and perhaps not answered yet.
     silent: Cell<bool>,
+    /// Whether it has not answered what it was asked because others wait.
+    asked: Cell<bool>,
 }
 
 impl Watched {
@@ -69,6 +90,7 @@ impl Watched {
             notes: RefCell::default(),
             elsewhere: RefCell::default(),
             silent: Cell::new(false),
+            asked: Cell::new(false),
         })
     }
 
@@ -90,15 +112,35 @@ impl Watched {
         self.inner.take();
     }
 
-    /// One look; whether a request has been waiting since [`LOOKS`] looks ago.
-    pub fn look(&self) -> bool {
+    /// One look; whose request has been waiting since [`LOOKS`] looks ago, if anybody's has.
+    pub fn look(&self) -> Option<Late> {
         let looks = self.looks.get();
         self.looks.set(looks + 1);
         let before =
             std::mem::replace(&mut self.notes.borrow_mut()[looks % LOOKS], self.begun.get());
         // The place of the requests that begin from now on had those of as many looks ago.
         let elsewhere = self.elsewhere.borrow()[(looks + 1) % (LOOKS + 1)];
-        elsewhere > 0 || io::oldest_of(self.watcher).is_some_and(|oldest| oldest <= before)
+        if io::oldest_of(self.watcher).is_some_and(|oldest| oldest <= before) {
+            return Some(Late::Here);
+        }
+        (elsewhere > 0).then_some(if self.asked.get() { Late::Here } else { Late::Elsewhere })
+    }
+
+    /// Asks the device for something, if others have waited for it for half of the time; to be driven to its end. As it
+    /// is no client's request, it does not wait at the gate.
+    pub fn question(self: &Rc<Self>) -> Option<impl Future<Output = ()> + 'static> {
+        let (looks, all) = (self.looks.get(), LOOKS + 1);
+        let waits = |ago: usize| self.elsewhere.borrow()[(looks + all - ago) % all] > 0;
+        if self.asked.get() || !(DOUBTED_LOOKS..=LOOKS).any(waits) {
+            return None;
+        }
+        self.asked.set(true);
+        let (io, me) = (self.past_gate().read(0, Buf::new(QUESTION_BYTES)), Rc::clone(self));
+        Some(async move {
+            // Whatever it answers.
+            let _ = io.await;
+            me.asked.set(false);
+        })
     }
 
     /// Has all requests that are under way begin now, as far as they are counted here.
@@ -196,6 +238,10 @@ mod tests {
     use crate::model::world::World;
     use crate::runtime::Runtime;
 
+    fn is_late(watched: &Watched) -> bool {
+        watched.look() == Some(Late::Here)
+    }
+
     /// Keeps all requests.
     #[derive(Default)]
     struct Silent(RefCell<Vec<(Request, Completer)>>);
@@ -232,17 +278,17 @@ mod tests {
     #[test]
     fn a_request_is_late_after_so_many_whole_intervals() {
         let (silent, watched, device) = watched();
-        assert!((0..20).all(|_| !watched.look()));
+        assert!((0..20).all(|_| !is_late(&watched)));
         let first = device.flush();
-        assert!((0..LOOKS).all(|_| !watched.look()));
+        assert!((0..LOOKS).all(|_| !is_late(&watched)));
         let second = device.flush();
-        assert!(watched.look() && watched.look());
+        assert!(is_late(&watched) && is_late(&watched));
         silent.answer(0);
         assert_eq!(block_on_ready(first.done()), Ok(()));
-        assert!((0..LOOKS - 2).all(|_| !watched.look()), "the second one began later");
-        assert!(watched.look());
+        assert!((0..LOOKS - 2).all(|_| !is_late(&watched)), "the second one began later");
+        assert!(is_late(&watched));
         silent.answer(0);
-        assert!(!watched.look());
+        assert!(!is_late(&watched));
         drop(second);
     }
 
@@ -255,10 +301,10 @@ mod tests {
         let device = Rc::clone(&watched) as Rc<dyn BlockDevice>;
         gate.open_until(world.now());
         let flush = device.flush();
-        assert!((0..4 * LOOKS).all(|_| !watched.look()), "the device has not seen it");
+        assert!((0..4 * LOOKS).all(|_| !is_late(&watched)), "the device has not seen it");
         gate.open_until(world.now() + 1);
         assert_eq!(silent.0.borrow().len(), 1);
-        assert!((0..LOOKS).all(|_| !watched.look()) && watched.look());
+        assert!((0..LOOKS).all(|_| !is_late(&watched)) && is_late(&watched));
         silent.answer(0);
         assert_eq!(block_on_ready(flush.done()), Ok(()));
     }
@@ -267,9 +313,9 @@ mod tests {
     fn the_time_starts_over_for_what_is_under_way() {
         let (_, watched, device) = watched();
         let flush = device.flush();
-        assert!((0..LOOKS).all(|_| !watched.look()));
+        assert!((0..LOOKS).all(|_| !is_late(&watched)));
         watched.start_over();
-        assert!((0..LOOKS).all(|_| !watched.look()) && watched.look());
+        assert!((0..LOOKS).all(|_| !is_late(&watched)) && is_late(&watched));
         drop(flush);
     }
 
@@ -307,34 +353,54 @@ mod tests {
         assert_eq!(block_on_ready(device.flush().done()), Err(IoErrorKind::Vanished.into()));
         assert_eq!(silent.0.borrow().len(), 1);
         // What it had it still answers, or is late with.
-        assert!((0..LOOKS).all(|_| !watched.look()) && watched.look());
+        assert!((0..LOOKS).all(|_| !is_late(&watched)) && is_late(&watched));
         silent.answer(0);
         assert_eq!(block_on_ready(before.done()), Ok(()));
-        assert!(!watched.look());
+        assert!(!is_late(&watched));
     }
 
     #[test]
     fn a_request_that_nobody_waits_for_is_late_all_the_same() {
         let (silent, watched, device) = watched();
         drop(device.flush());
-        assert!((0..LOOKS).all(|_| !watched.look()) && watched.look());
+        assert!((0..LOOKS).all(|_| !is_late(&watched)) && is_late(&watched));
         watched.give_up(IoErrorKind::TimedOut.into());
-        assert!(!watched.look() && watched.given_up_count() == 1);
+        assert!(!is_late(&watched) && watched.given_up_count() == 1);
         silent.answer(0);
         assert_eq!(watched.given_up_count(), 0);
     }
 
     #[test]
     fn what_is_carried_out_elsewhere_is_late_as_well() {
-        let (_, watched, _) = watched();
+        let (silent, watched, _) = watched();
         for skipped in 0..2 * LOOKS {
-            (0..skipped).for_each(|_| assert!(!watched.look()));
+            (0..skipped).for_each(|_| assert_eq!(watched.look(), None));
+            assert!(watched.question().is_none());
             let place = watched.begin();
-            assert!((0..LOOKS - 1).all(|_| !watched.look()));
-            let at_last = watched.look() || watched.look();
-            assert!(at_last);
+            assert!((0..LOOKS - 1).all(|_| watched.look().is_none()));
+            let mut looks = (0..2).map(|_| watched.look());
+            assert!(looks.any(|late| late == Some(Late::Elsewhere)));
             watched.end(place);
-            assert!(!watched.look());
+            assert_eq!(watched.look(), None);
+        }
+        assert!(silent.0.borrow().is_empty(), "nobody has asked it");
+    }
+
+    #[test]
+    fn a_device_is_late_for_others_only_if_it_does_not_answer_here_either() {
+        for answers in [false, true] {
+            let (silent, watched, _) = watched();
+            let place = watched.begin();
+            assert!((0..DOUBTED_LOOKS).all(|_| watched.look().is_none()));
+            let question = watched.question().expect("half of the time is over");
+            assert!(watched.question().is_none(), "it has not been answered");
+            if answers {
+                silent.answer(0);
+                block_on_ready(question);
+            }
+            let late = (0..LOOKS).find_map(|_| watched.look());
+            assert_eq!(late, Some(if answers { Late::Elsewhere } else { Late::Here }));
+            watched.end(place);
         }
     }
 }

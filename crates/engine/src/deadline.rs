@@ -14,7 +14,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 
-use forebay_device::watched::LOOKS;
+use forebay_device::watched::{LOOKS, Late};
 use forebay_device::{BlockDevice, Gate, IoErrorKind, Nanos, Runtime, Watched};
 
 use crate::core::Core;
@@ -26,6 +26,12 @@ use crate::limits::{DEVICE_DEADLINE_DEFAULT, DEVICE_DEADLINE_MAX, DEVICE_DEADLIN
 use crate::member::Member;
 use crate::planted;
 use crate::wait::WaitQueue;
+
+/// A cache device that is watched, with all that it does behind the gate.
+fn behind(gate: &Rc<Gate>, device: Rc<dyn BlockDevice>) -> Rc<Watched> {
+    device.fence(gate);
+    Watched::behind(Some(Rc::clone(gate)), device)
+}
 
 /// Watches the cache devices that a pool was given.
 pub(crate) struct Deadline {
@@ -47,7 +53,7 @@ impl Deadline {
     /// Watches from now on.
     pub(crate) fn begin(rt: &Rc<dyn Runtime>, devices: Vec<Rc<dyn BlockDevice>>) -> Rc<Deadline> {
         let gate = Gate::new(Rc::clone(rt));
-        let behind = |device| Watched::behind(Some(Rc::clone(&gate)), device);
+        let behind = |device| behind(&gate, device);
         let it = Rc::new(Deadline {
             devices: RefCell::new(devices.into_iter().map(behind).collect()),
             gate: Rc::clone(&gate),
@@ -73,7 +79,7 @@ impl Deadline {
 
     /// Watches another one.
     pub(crate) fn add(&self, device: Rc<dyn BlockDevice>) -> Rc<Watched> {
-        let watched = Watched::behind(Some(Rc::clone(&self.gate)), device);
+        let watched = behind(&self.gate, device);
         self.devices.borrow_mut().push(Rc::clone(&watched));
         watched
     }
@@ -124,12 +130,17 @@ async fn watch(it: Rc<Deadline>, rt: Rc<dyn Runtime>) {
             it.devices.borrow().iter().for_each(|device| device.start_over());
             continue;
         }
-        let late: Vec<_> = it.devices.borrow().iter().filter(|it| it.look()).cloned().collect();
-        for device in late {
-            let core = it.core.borrow().upgrade();
-            match core {
-                Some(core) => core.note_hung(&device),
-                None => device.give_up(IoErrorKind::TimedOut.into()),
+        let devices = it.devices.borrow().clone();
+        for device in devices {
+            let (late, core) = (device.look(), it.core.borrow().upgrade());
+            match (late, core) {
+                (Some(Late::Here), Some(core)) => core.note_hung(&device),
+                (Some(Late::Here), None) => device.give_up(IoErrorKind::TimedOut.into()),
+                (Some(Late::Elsewhere), Some(core)) => core.note_stalled(&device),
+                (Some(Late::Elsewhere), None) | (None, _) => {}
+            }
+            if let Some(question) = device.question() {
+                rt.spawn(Box::pin(question));
             }
         }
     }
@@ -178,6 +189,16 @@ impl Core {
             self.fail_member(index, "waiting for", IoErrorKind::TimedOut.into());
         }
         self.give_up(index, IoErrorKind::TimedOut);
+    }
+
+    /// The device answers, and another reactor has not told of an answer in time: it stands still, or the device has
+    /// lost that request alone. Whoever waits there asks here as soon as the reactor goes on.
+    fn note_stalled(&self, device: &Rc<Watched>) {
+        planted::seen("a reactor stands still");
+        let own = self.members.iter().find(|member| Rc::ptr_eq(&member.watched, device));
+        if let Some(place) = own.and_then(|member| member.place.get()) {
+            self.elsewhere.give_up(place, false);
+        }
     }
 
     /// Ends all requests that a member has not answered, on all reactors.

@@ -4,7 +4,7 @@
 //! * Exclusive: a block device is claimed as a mount would, a file is locked.
 //! * A regular file without `punch` stays fully written: no holes, zeroes are written as bytes.
 
-use std::cell::{Cell, OnceCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::VecDeque;
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -13,13 +13,14 @@ use std::rc::Rc;
 
 use crate::buf::{Buf, Data};
 use crate::device::{BlockDevice, Geometry, Request};
+use crate::gate::{Gate, Until};
 use crate::io::{Completer, Io, IoError, IoErrorKind, pair};
 use crate::real::discard::Discarder;
 use crate::real::errno::io_error;
 use crate::real::op::{Handle, Kind, Op};
 use crate::real::open::{self, OpenError, OpenOptions, Opened};
 use crate::real::place::{Displaced, Identity, Placed};
-use crate::real::reactor::Reactor;
+use crate::real::reactor::{Reactor, boot_now};
 use crate::runtime::{MILLISECOND, Nanos, Runtime};
 
 /// Zeroes written at once where the system has no shortcut.
@@ -50,6 +51,9 @@ struct Inner {
     punch: Cell<bool>,
     /// Of a block device, from its first discard on.
     discarder: OnceCell<Discarder>,
+    /// The time that discards and zeroes may begin in, for these go to the system in parts and later than they were
+    /// submitted.
+    fence: RefCell<Option<Until>>,
     /// What became of it, as far as somebody has looked; looks that have begun, and the last one that was noted.
     displaced: Cell<Option<Displaced>>,
     looks: Cell<u64>,
@@ -102,6 +106,7 @@ impl FileDevice {
             zero_range: Cell::new(opened.is_block || opened.punch),
             punch: Cell::new(opened.discard),
             discarder: OnceCell::new(),
+            fence: RefCell::default(),
             displaced: Cell::new(None),
             looks: Cell::new(0),
             noted: Cell::new(0),
@@ -258,6 +263,7 @@ impl Reader {
             zero_range: Cell::new(false),
             punch: Cell::new(false),
             discarder: OnceCell::new(),
+            fence: RefCell::default(),
             displaced: Cell::new(None),
             looks: Cell::new(0),
             noted: Cell::new(0),
@@ -315,13 +321,23 @@ impl Inner {
         io.done().await
     }
 
+    /// Refuses what would go to the system now and is too late for that.
+    fn check_fence(&self) -> Result<(), IoError> {
+        let in_time = self.fence.borrow().as_ref().is_none_or(|until| until.holds(boot_now));
+        if in_time { Ok(()) } else { Err(IoErrorKind::Vanished.into()) }
+    }
+
     async fn discard(&self, offset: u64, len: u64) -> Result<(), IoError> {
         if !self.punch.get() {
             return Ok(());
         }
         let outcome = match self.is_block {
-            true => self.discarder()?.discard(offset, len).await,
+            true => {
+                let until = self.fence.borrow().clone();
+                self.discarder()?.discard(offset, len, until).await
+            }
             false => {
+                self.check_fence()?;
                 let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
                 self.allocate(mode, offset, len).await
             }
@@ -344,6 +360,7 @@ impl Inner {
         if !self.zero_range.get() {
             return Ok(false);
         }
+        self.check_fence()?;
         let mode = libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE;
         let outcome = self.allocate(mode, offset, len).await;
         unless_unsupported(&self.zero_range, outcome)
@@ -359,13 +376,16 @@ impl Inner {
         let mut inflight = VecDeque::with_capacity(ZEROES_INFLIGHT_MAX);
         let mut result = Ok(());
         while result.is_ok() && (at < end || !inflight.is_empty()) {
-            while at < end && inflight.len() < ZEROES_INFLIGHT_MAX {
-                let chunk = (end - at).min(ZEROES_CHUNK_BYTES);
-                inflight.push_back(self.write(at, zeroes.slice(0..chunk as usize)));
-                at += chunk;
+            while at < end && inflight.len() < ZEROES_INFLIGHT_MAX && result.is_ok() {
+                result = self.check_fence();
+                if result.is_ok() {
+                    let chunk = (end - at).min(ZEROES_CHUNK_BYTES);
+                    inflight.push_back(self.write(at, zeroes.slice(0..chunk as usize)));
+                    at += chunk;
+                }
             }
             if let Some(oldest) = inflight.pop_front() {
-                result = oldest.done().await;
+                result = result.and(oldest.done().await);
             }
         }
         // A failed request has ended only when nothing of it can reach the disk any more.
@@ -395,6 +415,10 @@ impl BlockDevice for FileDevice {
 
     fn identity(&self) -> Option<[u8; 32]> {
         self.0.identity
+    }
+
+    fn fence(&self, gate: &Rc<Gate>) {
+        *self.0.fence.borrow_mut() = Some(gate.until());
     }
 
     fn submit(&self, request: Request, completer: Completer) {

@@ -350,7 +350,7 @@ impl Runtime for Reactor {
 /// Time since the system was started, the time that it slept included: for a lease that others wait
 /// for, that is time like any other. One line of time for all reactors of the system.
 #[inline]
-fn boot_now() -> Nanos {
+pub(super) fn boot_now() -> Nanos {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the kernel writes one `timespec`, and `now` is one. The clock is there since Linux 2.6.39,
     // so the call cannot fail.

@@ -7,11 +7,12 @@ use std::rc::Rc;
 use forebay_device::model::fault::{Ops, Trigger};
 use forebay_device::model::world::Crash;
 use forebay_device::runtime::{MILLISECOND, SECOND};
-use forebay_device::{Buf, Nanos, Request, Runtime};
+use forebay_device::{BlockDevice, Buf, Nanos, Request, Runtime};
 use forebay_engine::{EventKind, Mode, Tuning};
 
 use crate::failing::{goes_on, live, verify};
-use crate::rig::{BLOCK, KINDS, Plan, Rig, SOON, lazy, same, survive, version};
+use crate::is_read;
+use crate::rig::{BLOCK, Gate, KINDS, Plan, Rig, SOON, lazy, same, survive, version};
 
 pub const DEADLINE: Nanos = SECOND;
 
@@ -167,6 +168,37 @@ fn a_read_of_another_reactor_is_late_as_well() {
         }
         assert!(has_hung(&rig) && rig.broken[hung].stuck.count() > 0);
         Ok(())
+    });
+}
+
+/// The member has answered, and nobody takes the answer: the other reactor has no processor.
+#[test]
+fn a_reactor_that_stands_still_takes_no_member_for_hung() {
+    survive(4, |seed| {
+        let rig = Rig::new(seed, plan(2, lazy()));
+        for block in 0..20 {
+            rig.write(2, block, 1)?;
+        }
+        rig.flush()?;
+        let gate = |gate: &Rc<Gate>| Gate::new(&rig.world, Rc::clone(gate) as _);
+        let gates: Vec<_> = rig.gates.iter().map(gate).collect();
+        let devices = gates.iter().map(|gate| Rc::clone(gate) as Rc<dyn BlockDevice>).collect();
+        let client = rig.volume().share().open(rig.runtime(), devices);
+        gates.iter().for_each(|gate| gate.hold(1, is_read));
+        let read = Rc::new(Cell::new(None));
+        let told = Rc::clone(&read);
+        rig.world.spawn(Box::pin(async move {
+            told.set(Some(client.read(3 * BLOCK as u64, Buf::new(BLOCK)).await));
+        }));
+        rig.pause(SOON);
+        assert_eq!(gates.iter().map(|gate| gate.held()).sum::<usize>(), 1);
+        rig.pause(5 * DEADLINE);
+        assert!(!has_hung(&rig), "it has answered");
+        gates.iter().for_each(|gate| gate.release());
+        rig.pause(SOON);
+        let (buf, result) = read.take().ok_or("the read has not ended")?;
+        result.map_err(|error| error.to_string())?;
+        same("the block", version(3, &buf)?, 2).map(drop)
     });
 }
 
