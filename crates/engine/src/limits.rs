@@ -360,6 +360,10 @@ pub const ORIGIN_SILENCE: Nanos = SECOND;
 /// requests up after thirty.
 pub const PROTECTION_WAIT_MAX: Nanos = 10 * SECOND;
 
+/// How long the elevator begins nothing for the sake of one read of a client that takes longer than usual. A disk that
+/// has not answered by then is busy with something else than what is destaged.
+pub const READ_SPARED_MAX: Nanos = 2 * SECOND;
+
 /// Time without an answer after which people are told that an origin does not answer: a disk that is woken
 /// takes up to ten seconds.
 pub const ORIGIN_SILENT_SPAN: Nanos = 15 * SECOND;

@@ -532,7 +532,9 @@ impl Core {
         if !self.latched.get() {
             set.records.borrow_mut()[index].marker = Some(self.log.appended.get());
         }
-        if is_void() && !planted::is(Bug::InFlightKept) {
+        // Nothing may be lost with its members, and still nobody has it.
+        let is_left = || self.is_stray(set.id) && !self.latched.get();
+        if (is_void() || is_left()) && !planted::is(Bug::InFlightKept) {
             return self.hand_back(set.stream, place, &parts, pending);
         }
         if result.is_ok() {

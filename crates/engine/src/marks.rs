@@ -13,6 +13,7 @@
 //!   by then, slot 1 has that one before the second is written over it.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use forebay_device::{Buf, IoErrorKind};
 
@@ -23,6 +24,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::event::EventKind;
 use crate::format::{Root, State};
 use crate::ids::{BLOCK_BYTES, Location, VolumeId};
+use crate::index::Mapping;
 use crate::planted::{self, Bug};
 use crate::recovery::mappings;
 use crate::text::bytes;
@@ -41,6 +43,21 @@ impl Marks<'_> {
     pub(crate) fn is_of(&self, core: &Core, epoch: u64) -> bool {
         self.loss == core.losses.get() && self.root.epoch == epoch
     }
+}
+
+/// A run in parts that lie within one of these places, which are in order, and parts that do not.
+fn split(m: &Mapping, places: &[Range<u64>]) -> Vec<(Mapping, bool)> {
+    let (mut parts, mut at) = (Vec::new(), 0);
+    while at < m.count {
+        let place = m.location.0 + u64::from(at);
+        let next = places.get(places.partition_point(|range| range.end <= place));
+        let is_within = next.is_some_and(|range| range.start <= place);
+        let border = next.map(|range| if is_within { range.end } else { range.start });
+        let count = border.map_or(u64::MAX, |border| border - place).min((m.count - at).into());
+        parts.push((m.part(at, count as u32), is_within));
+        at += count as u32;
+    }
+    parts
 }
 
 impl Core {
@@ -92,12 +109,13 @@ impl Core {
     }
 
     /// Takes what nothing can be read from out of the index: what an origin may lack is lost, the rest is
-    /// read from there.
+    /// read from there. What it was found to have is no less there because the fact of that waits for the epoch.
     async fn lose_strays(&self) {
         for shard in &self.shards {
             if !self.sets.borrow().has_strays() {
                 return;
             }
+            let proven = self.proven_in_queue();
             let found = mappings(&shard.index.borrow());
             for (volume, m) in found.into_iter().filter(|(_, m)| m.state.has_data()) {
                 if !self.is_stray_at(m.location) {
@@ -107,17 +125,34 @@ impl Core {
                     self.evict(volume, m.block, m.count, m.location);
                     continue;
                 }
-                if planted::is(Bug::LossNotMarked) {
-                    self.map_remove(volume, m.block, m.count);
-                    continue;
+                let known = if m.state == State::Written { &proven[..] } else { &[] };
+                for (part, is_proven) in split(&m, known) {
+                    match is_proven {
+                        true => self.let_go_of_proven(volume, &part),
+                        false => self.lose_stray(volume, part),
+                    }
                 }
-                self.ram.borrow_mut().void(volume, m.block, m.count.into());
-                self.lose(volume, m);
-                let mut lost = self.lost_now.borrow_mut();
-                *lost.entry(volume).or_default() += u64::from(m.count);
             }
             yield_once().await;
         }
+    }
+
+    /// Its origin has it: nothing is lost with its place.
+    fn let_go_of_proven(&self, volume: VolumeId, m: &Mapping) {
+        planted::seen("losses: known to be on its origin");
+        let want = |state| state == m.state;
+        self.map_transition(volume, m.block, m.count, m.location, want, None);
+        self.note_drop(volume, m.block);
+    }
+
+    fn lose_stray(&self, volume: VolumeId, m: Mapping) {
+        if planted::is(Bug::LossNotMarked) {
+            return self.map_remove(volume, m.block, m.count);
+        }
+        self.ram.borrow_mut().void(volume, m.block, m.count.into());
+        self.lose(volume, m);
+        let mut lost = self.lost_now.borrow_mut();
+        *lost.entry(volume).or_default() += u64::from(m.count);
     }
 
     /// Writes the root that notes what is lost to a slot of all members that serve, durably.
@@ -208,5 +243,28 @@ impl Core {
     /// Blocks of a volume that are lost.
     pub(crate) fn lost_blocks(&self, volume: VolumeId) -> u64 {
         self.lost.borrow().get(&volume).copied().unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::SECTORS_ALL;
+
+    #[test]
+    fn a_run_is_split_where_what_is_known_of_it_ends() {
+        let (block, count, location) = (100, 10, Location(50));
+        let state = State::Written;
+        let m = Mapping { block, count, state, location, distance: 1, sectors: SECTORS_ALL };
+        let parts = |places: &[Range<u64>]| -> Vec<(u64, u32, u64, bool)> {
+            let parts = split(&m, places);
+            parts.iter().map(|(p, is)| (p.block, p.count, p.location.0, *is)).collect()
+        };
+        assert_eq!(parts(&[]), [(100, 10, 50, false)]);
+        assert_eq!(parts(&[0..50, 60..70]), [(100, 10, 50, false)]);
+        assert_eq!(parts(&[40..70, 80..90]), [(100, 10, 50, true)]);
+        let some =
+            [(100, 2, 50, true), (102, 3, 52, false), (105, 1, 55, true), (106, 4, 56, false)];
+        assert_eq!(parts(&[48..52, 55..56]), some);
     }
 }

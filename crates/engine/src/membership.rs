@@ -54,7 +54,8 @@ enum Missing {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Facts {
-    /// No two devices, and no device and the witness, give one epoch different members.
+    /// No two devices, and no device and the witness, give one epoch different members, and no older epoch lacks a member
+    /// of the newest that was one by then; or the witness names the newest.
     one_line: bool,
     /// All members of the newest epoch are there and were read in full, or more than half of them
     /// say that epoch, or the witness names it; and the witness knows no newer one.
@@ -188,6 +189,9 @@ async fn recall(
 
 /// The superblock that counts, and whether all that was found descends from one line. Of two
 /// groups that each went on without the other, the witness may name one.
+///
+/// An older epoch of the same line names each member of the newest one that was a member by then. If it does not, the
+/// one that is missing there was left behind, and has gone on by itself.
 fn newest(found: &[Found], witness: Option<&WitnessFile>) -> Option<(Superblock, bool)> {
     let epoch = found.iter().map(|f| f.slots.superblock.epoch).max()?;
     let latest = || found.iter().map(|f| &f.slots.superblock).filter(|s| s.epoch == epoch);
@@ -198,7 +202,15 @@ fn newest(found: &[Found], witness: Option<&WitnessFile>) -> Option<(Superblock,
     let Some(chosen) = vouched else {
         return latest().max_by_key(|s| s.generation).map(|s| (s.clone(), false));
     };
-    let one_line = of_witness.is_some() || latest().all(|s| named(s) == named(chosen));
+    let is_before = |f: u64, members: &BTreeSet<DeviceId>| {
+        let mut by_then = chosen.present().filter(|member| member.joined_epoch <= f);
+        f >= epoch || by_then.all(|member| members.contains(&member.device))
+    };
+    let of_witness_before = || witness.map(|w| (w.epoch, w.members.iter().copied().collect()));
+    let older = || found.iter().map(|f| (f.slots.superblock.epoch, named(&f.slots.superblock)));
+    let one_line = of_witness.is_some()
+        || latest().all(|s| named(s) == named(chosen))
+            && older().chain(of_witness_before()).all(|(f, members)| is_before(f, &members));
     Some((chosen.clone(), one_line))
 }
 
@@ -398,7 +410,8 @@ fn forked(superblock: &Superblock) -> Error {
     Error::new(
         ErrorKind::NeedsDecision,
         format!(
-            "pool \"{}\" has gone on in two ways: epoch {} is known with different members",
+            "pool \"{}\" has gone on in two ways: what its cache devices and the witness say of members up \
+             to epoch {} does not go together",
             superblock.name, superblock.epoch
         ),
     )

@@ -23,7 +23,8 @@ use crate::destage::Pace;
 use crate::format::State;
 use crate::ids::{BLOCK_BYTES, Location, SECTOR_BYTES};
 use crate::limits::{
-    GRANULE_BLOCKS, ORIGIN_SILENT_SPAN, ORIGIN_STRIPE_BYTES_MAX, VOLATILE_STRIPES_MAX,
+    GRANULE_BLOCKS, ORIGIN_SILENT_SPAN, ORIGIN_STRIPE_BYTES_MAX, READ_SPARED_MAX,
+    VOLATILE_STRIPES_MAX,
 };
 use crate::planted;
 use crate::wait::{TaskMutex, WaitQueue};
@@ -132,7 +133,12 @@ impl UnderWay {
     }
 
     fn oldest(&self) -> Option<Nanos> {
-        self.began.borrow().first_key_value().map(|(_, began)| *began)
+        self.oldest_since(0)
+    }
+
+    /// The oldest of those that began then, or later.
+    fn oldest_since(&self, since: Nanos) -> Option<Nanos> {
+        self.began.borrow().values().find(|began| **began >= since).copied()
     }
 }
 
@@ -180,6 +186,11 @@ impl Traffic {
     /// When the oldest of the clients' reads under way began.
     pub(crate) fn oldest_read(&self) -> Option<Nanos> {
         self.reads.oldest()
+    }
+
+    /// The same of those for whose sake writes wait: an origin may not answer one read, and take everything else.
+    pub(crate) fn oldest_spared_read(&self) -> Option<Nanos> {
+        self.reads.oldest_since(self.rt.now().saturating_sub(READ_SPARED_MAX))
     }
 
     /// Since when it has been asked for a change, and has made none.
@@ -627,6 +638,16 @@ mod tests {
         assert_eq!(under_way.oldest(), Some(1_000));
         under_way.end(next);
         assert_eq!(under_way.oldest(), None);
+    }
+
+    #[test]
+    fn one_that_does_not_end_hides_no_other_one() {
+        let under_way = UnderWay::default();
+        under_way.begin(3);
+        under_way.begin(1_000);
+        assert_eq!(under_way.oldest(), Some(3));
+        assert_eq!(under_way.oldest_since(4), Some(1_000));
+        assert_eq!(under_way.oldest_since(1_001), None);
     }
 
     #[test]

@@ -534,6 +534,7 @@ impl Pool {
             if record.size_bytes > VOLUME_BLOCKS_MAX * BLOCK_BYTES {
                 return Err(invalid("the origin is larger than 4 PiB", "use a smaller device"));
             }
+            settle_origin(&record.name, &*origin).await?;
             let control = self.core.control.lock().await;
             // The copies may have become fewer meanwhile.
             check_mode(record.mode, self.core.dirty_copies(), record.accept_single_copy)?;
@@ -544,7 +545,7 @@ impl Pool {
                 })
                 .await?;
             drop(control);
-            self.start_volume(&record, origin).await
+            Ok(self.start_volume(&record, origin))
         })
     }
 
@@ -704,22 +705,17 @@ impl Pool {
                 return Err(invalid(format!("volume \"{name}\" is attached already"), "use it"));
             }
             check_origin(name, record.size_bytes, &*origin)?;
+            // Nothing may fail behind the end of its fingerprint: another device would be taken for it.
+            settle_origin(name, &*origin).await?;
             if record.fingerprint.is_some() {
                 fingerprint::check(&self.core, &record, &*origin).await?;
                 self.core.clear_fingerprint(record.id).await?;
             }
-            self.start_volume(&record, origin).await
+            Ok(self.start_volume(&record, origin))
         })
     }
 
-    async fn start_volume(
-        &self,
-        record: &VolumeRecord,
-        origin: Rc<dyn BlockDevice>,
-    ) -> Result<Volume> {
-        // What a read returned before a kill must not be lost in a later power cut.
-        let flushed = origin.flush().done().await;
-        flushed.map_err(|e| Error::io(format!("flushing the origin of \"{}\"", record.name), e))?;
+    fn start_volume(&self, record: &VolumeRecord, origin: Rc<dyn BlockDevice>) -> Volume {
         let rt = Rc::clone(&self.core.rt);
         let gate = Rc::clone(&self.core.gate);
         origin.fence(&gate);
@@ -759,6 +755,12 @@ impl Pool {
         self.core.start_counting(&state);
         self.core.apportion();
         self.core.spawn_background(elevator(Rc::clone(&self.core), Rc::clone(&state)));
-        Ok(Volume::new(Rc::clone(&self.core), state))
+        Volume::new(Rc::clone(&self.core), state)
     }
+}
+
+/// Makes durable what an origin has: what a read returned before a kill must not be lost in a later power cut.
+async fn settle_origin(name: &str, origin: &dyn BlockDevice) -> Result<()> {
+    let flushed = origin.flush().done().await;
+    flushed.map_err(|e| Error::io(format!("flushing the origin of \"{name}\""), e))
 }

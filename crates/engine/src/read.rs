@@ -21,6 +21,7 @@ use crate::limits::{PREFETCH_STEP_BYTES, RAM_FILL_BLOCKS_MAX};
 use crate::planted;
 use crate::policy::{Access, Part};
 use crate::volume::VolumeState;
+use crate::write::sector_mask;
 
 const BLOCK: usize = BLOCK_BYTES as usize;
 
@@ -528,10 +529,9 @@ impl Core {
         add(&self.counters.read_cache_bytes, run.len);
         let within = (run.offset - m.block * BLOCK_BYTES) as usize;
         let verified = self.verify_reads.get();
-        let bytes = if m.sectors == SECTORS_ALL {
-            self.read_raw(m).await
-        } else {
-            self.read_merged(v, m).await
+        let bytes = match is_held(m, within, buf.len()) {
+            true => self.read_raw(m).await,
+            false => self.read_merged(v, m).await,
         };
         match bytes {
             Ok(bytes) => {
@@ -673,6 +673,12 @@ impl Parts {
         }
         copy
     }
+}
+
+/// Whether the cache has all that is asked for of a run, from byte `within` on. If so its origin is not needed, however
+/// little of the block it is.
+pub(crate) fn is_held(m: &Mapping, within: usize, len: usize) -> bool {
+    m.sectors == SECTORS_ALL || sector_mask(within, len) & !m.sectors == 0
 }
 
 /// Copies those sectors of a block that `mask` names.

@@ -520,6 +520,9 @@ impl Core {
                 self.evict(volume, m.block, m.count, m.location);
             }
         }
+        if self.is_hurt_at(&m) {
+            self.ram.borrow_mut().void_unverified(volume, m.block, m.count);
+        }
         Ok(())
     }
 

@@ -15,6 +15,7 @@ use forebay_device::LocalBoxFuture;
 use crate::acceptance::{lost_in, regions_of};
 use crate::core::Core;
 use crate::error::{Error, ErrorKind, Result};
+use crate::format::VolumeRecord;
 use crate::ids::VolumeId;
 use crate::limits::REGION_BLOCKS;
 use crate::planted::{self, Bug};
@@ -32,6 +33,18 @@ impl Drop for Leaving<'_> {
 }
 
 impl Pool {
+    /// Whether [`Pool::remove_volume`] would go on, as things stand.
+    ///
+    /// # Errors
+    /// As that.
+    pub fn check_removal(&self, name: &str) -> Result<()> {
+        let record = self.core.record(name)?;
+        match self.core.volume(record.id) {
+            Some(v) => self.core.refuse_lost(v.id, name),
+            None => self.core.check_absent_removal(&record, false),
+        }
+    }
+
     /// Brings everything of a volume to its origin, then takes the volume out of the pool. One whose
     /// origin is not attached can go if the pool owes it nothing. It takes no requests from the
     /// beginning on, and goes on as before if this fails. To be driven to its end.
@@ -49,17 +62,7 @@ impl Pool {
             let Some(v) = core.volume(record.id) else {
                 // Nobody attaches it meanwhile.
                 let _attaching = core.attaching.lock().await;
-                if core.volume(record.id).is_some()
-                    || record.may_be_dirty
-                    || core.is_owing(record.id)
-                {
-                    let what = format!(
-                        "volume \"{name}\" may lack data on its origin, which is not there"
-                    );
-                    return Err(Error::new(ErrorKind::Refused, what)
-                        .hint("attach its origin first; the data stays in the cache"));
-                }
-                core.refuse_lost(record.id, name)?;
+                core.check_absent_removal(&record, core.volume(record.id).is_some())?;
                 return core.drop_volume(record.id).await;
             };
             if v.leaving.replace(true) {
@@ -83,6 +86,19 @@ impl Pool {
 }
 
 impl Core {
+    /// Refuses to remove a volume whose origin is not there, or has been attached meanwhile, if it may lack data.
+    fn check_absent_removal(&self, record: &VolumeRecord, has_come: bool) -> Result<()> {
+        if has_come || record.may_be_dirty || self.is_owing(record.id) {
+            let what = format!(
+                "volume \"{}\" may lack data on its origin, which is not there",
+                record.name
+            );
+            return Err(Error::new(ErrorKind::Refused, what)
+                .hint("attach its origin first; the data stays in the cache"));
+        }
+        self.refuse_lost(record.id, &record.name)
+    }
+
     /// Leaves a quiet volume of which the origin has everything and the pool knows it.
     async fn bring_home(self: &Rc<Self>, v: &Rc<VolumeState>) -> Result<()> {
         // This is a request too, and waits for all others.

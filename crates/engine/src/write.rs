@@ -56,7 +56,7 @@ impl Drop for Waiting<'_> {
 }
 
 /// The sectors of a block that a byte range within it covers, as a mask.
-fn sector_mask(within: usize, len: usize) -> u8 {
+pub(crate) fn sector_mask(within: usize, len: usize) -> u8 {
     let sector = SECTOR_BYTES as usize;
     let (first, last) = (within / sector, (within + len) / sector);
     (first..last).fold(0, |mask, i| mask | 1 << i)

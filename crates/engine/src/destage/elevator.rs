@@ -493,7 +493,7 @@ impl Core {
         let pressure = if self.protects(v) { 1.0 } else { self.pressure().max(self.squeeze(v)) };
         let mut pace = traffic.pace.borrow_mut();
         pace.step(now, pressure, None);
-        let waited = traffic.oldest_read().map_or(0, |began| now - began);
+        let waited = traffic.oldest_spared_read().map_or(0, |began| now - began);
         if pace.patience().is_some_and(|most| waited > most) { 0 } else { pace.depth() }
     }
 
@@ -586,8 +586,8 @@ impl Core {
         let traffic = &v.origin.traffic;
         let (writes, timer) = (traffic.writes.get(), self.rt.sleep(LOOK_INTERVAL));
         if traffic.held.get() {
-            let oldest = traffic.oldest_read();
-            return traffic.moved.until_or(|| traffic.oldest_read() != oldest, timer).await;
+            let oldest = traffic.oldest_spared_read();
+            return traffic.moved.until_or(|| traffic.oldest_spared_read() != oldest, timer).await;
         }
         if writes > 0 {
             // All that is left is under way, or waits for an append in flight.

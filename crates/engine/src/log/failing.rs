@@ -1,5 +1,6 @@
 //! Appends while members fail: who gets what is written, and when it counts.
 
+use std::ops::Range;
 use std::rc::Rc;
 
 use forebay_device::{Data, Io, IoError, IoErrorKind};
@@ -8,7 +9,7 @@ use super::{BLOCK, OpenSet, Pending, StreamLog};
 use crate::apply::RecordPlace;
 use crate::core::Core;
 use crate::error::Result;
-use crate::format::{NO_DATA, Stream};
+use crate::format::{Entry, EntryKind, NO_DATA, State, Stream};
 use crate::ids::SegmentId;
 use crate::planted::{self, Bug};
 
@@ -90,6 +91,22 @@ impl Core {
             log.queue.borrow_mut().push_front(item);
         }
         self.log.progress.wake_all();
+    }
+
+    /// Where what origins durably hold lies, as long as the facts of that wait for their place in the log.
+    pub(crate) fn proven_in_queue(&self) -> Vec<Range<u64>> {
+        let queue = self.log.stream(Stream::Facts).queue.borrow();
+        let proven = queue.iter().filter_map(|item| match item.entry {
+            Entry { kind: EntryKind::CleanFact, from: Some(from), state, count, .. }
+                if state.is_some_and(State::has_data) =>
+            {
+                Some(from.0..from.0 + u64::from(count))
+            }
+            _ => None,
+        });
+        let mut proven: Vec<_> = proven.collect();
+        proven.sort_unstable_by_key(|range| range.start);
+        proven
     }
 
     /// Waits until all that was on its way into the log when a member was lost has been handed back.

@@ -328,10 +328,27 @@ impl Ram {
         }
         for block in first..first + count {
             let Some(slot) = self.find_fresh(volume, block) else { continue };
-            self.set_backed(slot, false);
-            self.frames[slot].word |= STALE;
-            self.stale += 1;
+            self.make_stale(slot);
         }
+    }
+
+    /// These blocks were found damaged, and are right again, elsewhere: what is here of them and was read unchecked
+    /// may be the damage, and is read no more.
+    pub(crate) fn void_unverified(&mut self, volume: VolumeId, first: u64, count: u32) {
+        for block in first..first + u64::from(count) {
+            let slot = self.find_fresh(volume, block);
+            let Some(slot) = slot.filter(|&slot| self.frames[slot].is(UNVERIFIED)) else {
+                continue;
+            };
+            planted::seen("RAM: what may be damage is read no more");
+            self.make_stale(slot);
+        }
+    }
+
+    fn make_stale(&mut self, slot: u32) {
+        self.set_backed(slot, false);
+        self.frames[slot].word |= STALE;
+        self.stale += 1;
     }
 
     fn forget(&mut self, volume: VolumeId, blocks: std::ops::Range<u64>) {

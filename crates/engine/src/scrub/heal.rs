@@ -56,6 +56,14 @@ impl Core {
         }
     }
 
+    /// Whether a copy of the record that a run lies in is known to be bad, and not healed yet.
+    pub(crate) fn is_hurt_at(&self, m: &Mapping) -> bool {
+        let header = Location(m.location.0 - u64::from(m.distance));
+        let (set, _) = self.sets.borrow().split(header);
+        self.scrub.hurt.borrow().contains_key(&header)
+            || self.scrub.hurt_sets.borrow().contains_key(&set)
+    }
+
     /// Notes that a reader has found a copy of a record damaged. It counts once: whoever heals the record
     /// counts the rest of it.
     pub(crate) fn note_damaged_copy(&self, header: Location, copy: usize) {
@@ -308,6 +316,7 @@ impl Core {
         self.append_moves(stream, &mut vec![(volume, part, data)], &mut under_way);
         // Its error has latched the pool and is an event.
         self.finish_move(&mut under_way).await.ok();
+        self.ram.borrow_mut().void_unverified(volume, part.block, part.count);
     }
 
     /// Drops what is good in no copy of clean data that a reader has met; all of it where nobody can tell.
@@ -338,6 +347,7 @@ impl Core {
     pub(crate) fn drop_unreadable(&self, volume: VolumeId, part: &Mapping) {
         add(&self.counters.damage_dropped_blocks, part.count.into());
         self.evict(volume, part.block, part.count, part.location);
+        self.ram.borrow_mut().void_unverified(volume, part.block, part.count);
     }
 
     fn note_found(&self, blocks: u32, of: impl Fn(&mut ScrubFound) -> &mut u64) {

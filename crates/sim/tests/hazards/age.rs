@@ -7,6 +7,7 @@ use forebay_device::model::world::Crash;
 use forebay_device::runtime::{MILLISECOND, SECOND};
 use forebay_engine::{Hours, Tuning, VolumeSettings};
 
+use crate::is_read;
 use crate::rig::{BLOCK, Plan, Rig, lazy, same, survive, version};
 
 /// A block two stripes of 4 MiB behind the first.
@@ -184,5 +185,23 @@ fn a_full_log_does_not_wait_for_hours() {
             rig.write(2, block, 1)?;
         }
         Ok(())
+    });
+}
+
+#[test]
+fn one_read_that_an_origin_does_not_answer_holds_up_nothing_that_is_too_old() {
+    survive(2, |seed| {
+        let rig = rig(seed, flushing(), aging(10))?;
+        // Enough to know how long reads take.
+        (100..180).try_for_each(|block| rig.read(block).map(drop))?;
+        rig.write(2, 3, 1)?;
+        rig.origin_gate.hold(1, is_read);
+        rig.start_read(1_000);
+        rig.pause(30 * SECOND);
+        assert_eq!(rig.origin_gate.held(), 1);
+        same("beside the read", on_origin(&rig, 3)?, 2)?;
+        rig.origin_gate.release();
+        rig.pause(SECOND);
+        same("and the block", rig.read(1_000)?, 1).map(drop)
     });
 }

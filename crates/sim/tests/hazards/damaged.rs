@@ -733,3 +733,28 @@ fn a_start_finds_what_it_cannot_read_where_it_was_moved_from() {
         if spoiled > 0 { Ok(()) } else { Err("nothing was in two places".into()) }
     });
 }
+
+/// The pool cannot say yet that it goes on without the other one: that takes the witness.
+#[test]
+fn what_a_member_has_that_is_not_left_behind_yet_is_not_noted_as_lost() {
+    survive(4, |seed| {
+        let rig = Rig::new(seed, Plan { members: 2, copies: 2, ..Plan::default() });
+        rig.write(2, 3, 1)?;
+        rig.flush()?;
+        let bad = (seed % 2) as usize;
+        let (_, at) = places(&rig, 3).into_iter().find(|(member, _)| *member == bad).unwrap();
+        rig.broken[bad].failing.arm(Trigger::every(Ops::Reads).within(at..at + BLOCK as u64));
+        rig.witness_refuses.set(true);
+        rig.broken[1 - bad].failing.arm(Trigger::every(Ops::All));
+        rig.start_write(3, 9, 1);
+        rig.pause(SOON / 10);
+        let volume = rig.volume();
+        rig.world.spawn(Box::pin(async move { drop(volume.destage().await) }));
+        rig.pause(SOON);
+        rig.crash(KINDS[1]);
+        rig.broken.iter().for_each(crate::rig::Breakage::mend);
+        rig.witness_refuses.set(false);
+        rig.open()?;
+        same("what both had", rig.read(3)?, 2).map(drop)
+    });
+}

@@ -347,3 +347,34 @@ fn a_member_that_leaves_with_what_only_it_has_is_caught() {
         verify(&rig, "after a crash")
     });
 }
+
+/// Facts go to those that stay: here to one, which fails, and the one that was to leave is all that is left.
+#[test]
+fn a_write_through_does_not_fail_with_the_only_one_that_stays() {
+    survive(4, |seed| {
+        for nth in 0..4 {
+            let mode = Mode::Writethrough;
+            let rig = Rig::new(seed, Plan { members: 2, mode, ..Plan::default() });
+            for block in (0..BLOCKS).chain(0..BLOCKS) {
+                rig.read(block)?;
+            }
+            rig.flush()?;
+            let pool = rig.pool();
+            let departure =
+                pool.begin_departure(id_of(&rig, 0)).map_err(|error| error.to_string())?;
+            rig.broken[1].failing.arm(Trigger::every(Ops::Writes).after(nth));
+            for block in 0..BLOCKS {
+                rig.write(2, block, 1).map_err(|error| format!("write {nth}, {block}: {error}"))?;
+            }
+            assert_eq!(rig.told(EventKind::MemberFailed), 1);
+            rig.flush()?;
+            drop((departure, pool));
+            rig.crash(KINDS[(seed % 2) as usize]);
+            rig.broken[1].mend();
+            rig.offer(&[0]);
+            rig.open()?;
+            (0..BLOCKS).try_for_each(|block| same("after it", rig.read(block)?, 2).map(drop))?;
+        }
+        Ok(())
+    });
+}

@@ -13,6 +13,7 @@ use forebay_engine::planted::Bug;
 use forebay_engine::{EventKind, Hold, Mode, Place, Tuning};
 
 use crate::changing::{add, id_of, touch};
+use crate::is_write;
 use crate::rig::{BLOCK, KINDS, Plan, Rig, SOON, lazy, provoke, same, survive, version};
 
 const BLOCKS: u64 = 12;
@@ -671,5 +672,33 @@ fn what_was_on_its_way_to_the_origin_does_not_overtake_what_is_written_after_an_
             rig.settled(block)?;
         }
         Ok(())
+    });
+}
+
+/// A crash may forget the fact; a loss that goes on need not.
+#[test]
+fn what_its_origin_has_is_not_lost_where_only_the_fact_of_that_is_not_in_the_log() {
+    survive(6, |seed| {
+        let rig = Rig::new(seed, plan(2));
+        rig.write(2, 3, 1)?;
+        rig.flush()?;
+        let member = (0..2).find(|&member| alone_on(&rig, member) > 0).unwrap();
+        rig.gates.iter().for_each(|gate| gate.hold(1, is_write));
+        let volume = rig.volume();
+        rig.world.spawn(Box::pin(async move { drop(volume.destage().await) }));
+        rig.pause(SOON);
+        let on_origin = version(3, &rig.origin.peek(3 * BLOCK as u64, BLOCK))?;
+        same("the origin", on_origin, 2)?;
+        assert_eq!(rig.gates.iter().map(|gate| gate.held()).sum::<usize>(), 2, "the fact");
+        rig.gates.iter().for_each(|gate| gate.hold(0, is_write));
+        strike(&rig, member, 1, 0);
+        let done = rig.start_write(3, 5, 1);
+        rig.pause(SOON);
+        rig.gates.iter().for_each(|gate| gate.release());
+        rig.pause(SOON);
+        assert!(done.get());
+        assert_eq!(lost(&rig), BTreeSet::new());
+        same("what came home", rig.read(3)?, 2)?;
+        same("what was on its way", rig.read(5)?, 3).map(drop)
     });
 }

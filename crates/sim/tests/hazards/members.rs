@@ -273,6 +273,49 @@ fn groups_that_went_on_without_each_other_are_told_apart() {
     });
 }
 
+/// The one that was left behind was opened elsewhere, as accepted, and calls itself the newest now.
+#[test]
+fn one_that_was_left_behind_and_went_on_elsewhere_is_not_believed() {
+    survive(3, |seed| {
+        let rig = Rig::new(seed, two_copies(3));
+        rig.rewrite(BLOCKS)?;
+        rig.offer(&[1, 2]);
+        rig.restart(Crash::PowerCut)?;
+        (0..BLOCKS).try_for_each(|block| rig.write(7, block, 1))?;
+        rig.flush()?;
+        rig.crash(Crash::PowerCut);
+        let at_home = rig.recall();
+        // Another machine has no witness.
+        rig.remember(None);
+        rig.offer(&[0]);
+        rig.accepts.set(true);
+        rig.open()?;
+        let elsewhere = rig.recall();
+        rig.crash(Crash::PowerCut);
+        rig.accepts.set(false);
+        for witness in [at_home.clone(), None] {
+            rig.remember(witness);
+            rig.offer(&[0, 1, 2]);
+            refused(rig.open(), "gone on in two ways")?;
+        }
+        // Where it was accepted nothing else was meant.
+        match seed % 2 {
+            0 => {
+                rig.remember(elsewhere);
+                rig.open()?;
+                assert!(rig.was_told("it is not used; it must be added anew"));
+            }
+            _ => {
+                rig.remember(at_home);
+                rig.offer(&[1, 2]);
+                rig.open()?;
+                (0..BLOCKS).try_for_each(|block| same("at home", rig.read(block)?, 7).map(drop))?;
+            }
+        }
+        Ok(())
+    });
+}
+
 #[test]
 fn a_copy_of_a_member_is_refused() {
     survive(1, |seed| {

@@ -686,3 +686,44 @@ fn what_a_flush_proves_of_zeroes_is_not_said_of_newer_ones_at_the_same_place() {
         rig.settled(3)
     });
 }
+
+#[test]
+fn an_origin_that_fails_at_its_start_is_known_by_what_it_had_until_it_is_in_use() {
+    survive(4, |seed| {
+        let rig = stopped(seed)?;
+        rig.origin_gate.fail_next(is_flush);
+        let failed = rig.open().unwrap_err();
+        assert!(failed.contains("flushing the origin"), "{failed}");
+        match seed % 2 {
+            0 => drop(rig.stop()?),
+            _ => rig.crash(Crash::ProcessKill),
+        }
+        tamper(&rig, 7, 3);
+        rig.open()?;
+        same("what the origin has now", rig.read(3)?, 7).map(drop)
+    });
+}
+
+#[test]
+fn sectors_that_the_cache_has_are_read_without_the_origin() {
+    survive(4, |seed| {
+        let rig = Rig::new(seed, Plan::default());
+        let (own, other) = (26, 27);
+        rig.start_write_sector(2, own);
+        rig.pause(SOON);
+        rig.flush()?;
+        let read = |sector: u64| {
+            let volume = rig.volume();
+            let read = async move { volume.read(sector * SECTOR as u64, Buf::new(SECTOR)).await };
+            let (buf, result) = rig.run(read)?;
+            result.map_err(|error| error.to_string()).map(|()| identify(0, sector, &buf))
+        };
+        rig.origin_broken.failing.arm(Trigger::every(Ops::Reads));
+        assert_eq!(read(own), Ok(Found::Stamp(2)));
+        assert!(read(other).is_err(), "nobody has it but the origin");
+        rig.origin_broken.mend();
+        assert_eq!(read(other), Ok(Found::Stamp(1)));
+        assert_eq!(read(own), Ok(Found::Stamp(2)));
+        Ok(())
+    });
+}

@@ -12,6 +12,7 @@ use forebay_sim::content::fill;
 use crate::changing::touch;
 use crate::is_read;
 use crate::rig::{BLOCK, Plan, Rig, SLOWEST, SOON, provoke, same, survive, version};
+use crate::scrub::find_version;
 
 const RAM_BYTES: u64 = 256 << 10;
 
@@ -265,4 +266,33 @@ fn what_is_lost_while_it_is_written_is_not_served_from_ram() {
         }
     });
     assert!(lost_and_acknowledged.get() > 0, "no write went on elsewhere");
+}
+
+/// What is read unchecked may be wrong, until somebody finds that it is.
+#[test]
+fn what_is_found_damaged_is_not_served_from_ram_any_more() {
+    survive(4, |seed| {
+        let copies = 1 + (seed % 2) as u8;
+        let mut wrong = 0;
+        for member in 0..usize::from(copies) {
+            let (members, clean_copies) = (usize::from(copies), copies);
+            let plan = Plan { members, clean_copies, mode: Mode::Readonly, ..Plan::default() };
+            let rig = Rig::new(seed, plan);
+            for block in 0..96 {
+                rig.read(block)?;
+            }
+            rig.flush()?;
+            rig.flush()?;
+            let (block, mut rotten) = (5, vec![0; BLOCK]);
+            fill(7, 0, block * 8, &mut rotten);
+            rig.members[member].poke(find_version(&rig, member, block, 1), &rotten);
+            set_ram(&rig, RAM_BYTES)?;
+            rig.read(block)?;
+            wrong += u64::from(rig.read(block)? == 7);
+            let found = rig.scrub()?.found;
+            assert_eq!((found.dropped + found.copied, found.unhealed), (1, 0), "{found:?}");
+            same("behind the scrub", rig.read(block)?, 1)?;
+        }
+        if wrong == 0 { Err("nothing wrong has come into RAM".to_owned()) } else { Ok(()) }
+    });
 }

@@ -278,6 +278,7 @@ pub struct Plan {
     pub spares: usize,
     /// Segments that fit those.
     pub spare_segments: u64,
+    pub segment_bytes: u64,
     pub copies: u8,
     pub clean_copies: u8,
     pub mode: Mode,
@@ -303,6 +304,7 @@ impl Default for Plan {
             members: 1,
             spares: 0,
             spare_segments: SEGMENTS,
+            segment_bytes: SEGMENT_BYTES,
             copies: 1,
             clean_copies: 1,
             mode,
@@ -327,7 +329,7 @@ impl Rig {
             .map(|i| {
                 let spare = i >= plan.members as u64;
                 let segments = if spare { plan.spare_segments } else { SEGMENTS };
-                let bytes = MEMBER_BYTES + segments * SEGMENT_BYTES - SEGMENTS * SEGMENT_BYTES;
+                let bytes = MEMBER_BYTES - SEGMENTS * SEGMENT_BYTES + segments * plan.segment_bytes;
                 let settings = DiskSettings::ssd(bytes, 512);
                 let controller = plan.controllers.get(i as usize).copied();
                 let geometry = Geometry { controller, ..settings.geometry };
@@ -368,7 +370,7 @@ impl Rig {
             dirty_copies: plan.copies,
             clean_copies: plan.clean_copies,
             write_amplification_max_percent: plan.write_amplification_max_percent,
-            segment_bytes: Some(SEGMENT_BYTES as u32),
+            segment_bytes: Some(plan.segment_bytes as u32),
             ram_bytes: plan.ram_bytes,
             verify_reads: plan.verify_reads,
             device_deadline_ms: plan.device_deadline_ms,
