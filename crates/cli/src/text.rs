@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use forebay_device::Nanos;
 use forebay_device::runtime::{MICROSECOND, MILLISECOND, SECOND};
 pub(crate) use forebay_engine::text::bytes;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use textwrap::core::Word;
 use textwrap::{WordSeparator, WordSplitter, WrapAlgorithm};
 
@@ -61,6 +62,13 @@ pub(crate) fn say_on(lines: impl Display) -> bool {
     let (lines, mut out) = (lines.to_string(), std::io::stdout().lock());
     let written = writeln!(out, "{}", visible(&lines)).and_then(|()| out.flush());
     written.map_err(note_unwritten).is_ok()
+}
+
+/// Whether somebody may read what is said: nobody does at the end of a pipe that was closed.
+pub(crate) fn is_heard() -> bool {
+    let (out, at_once) = (std::io::stdout(), Timespec::default());
+    let mut ends = [PollFd::new(&out, PollFlags::empty())];
+    poll(&mut ends, Some(&at_once)).is_err() || !ends[0].revents().contains(PollFlags::ERR)
 }
 
 /// Whether the process has a log.

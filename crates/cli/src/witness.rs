@@ -75,7 +75,11 @@ impl FileWitness {
     }
 }
 
-fn read(path: &Path) -> std::io::Result<Option<Vec<u8>>> {
+/// What is at `path`, if anything is.
+///
+/// # Errors
+/// What the system says.
+pub(crate) fn read(path: &Path) -> std::io::Result<Option<Vec<u8>>> {
     let file = match File::open(path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         other => other?,

@@ -8,7 +8,7 @@ use forebay_control::api::{Event, Events as Answer, Severity};
 
 use super::{Asking, Daemon};
 use crate::Result;
-use crate::text::{self, say, tell, whole};
+use crate::text::{self, say_on, tell, whole};
 
 /// `forebay events`.
 #[derive(Args)]
@@ -62,7 +62,9 @@ pub(crate) fn events(options: &Events) -> Result<()> {
     if !options.follow {
         let mut answer: Answer = daemon.get(&address(options.after, options.life.as_deref()))?;
         answer.items.retain(|event| event.severity >= least);
-        daemon.print(&answer, |answer| answer.items.iter().for_each(say_event));
+        daemon.print(&answer, |answer| {
+            answer.items.iter().all(say_event);
+        });
         return Ok(());
     }
     let mut answer: Answer = daemon.get(&address(0, None))?;
@@ -70,12 +72,15 @@ pub(crate) fn events(options: &Events) -> Result<()> {
     let mut is_away = false;
     loop {
         for event in follower.news(answer) {
-            if event.severity >= least {
-                daemon.print_line(&event, say_event);
+            if event.severity >= least && !daemon.print_line(&event, say_event) {
+                return Ok(());
             }
         }
         answer = loop {
             super::wait(FOLLOW_INTERVAL);
+            if !text::is_heard() {
+                return Ok(());
+            }
             let answer = daemon.get_if_there(&follower.address())?;
             if answer.is_none() != is_away {
                 is_away = answer.is_none();
@@ -176,13 +181,14 @@ fn is_same(seen: &Event, kept: &Event) -> bool {
         && seen.what.starts_with(&kept.what)
 }
 
-fn say_event(event: &Event) {
+/// False if it cannot be written.
+fn say_event(event: &Event) -> bool {
     let (time, severity) = (date(event.unix_s), event.severity.name());
     let Event { number, code, what, .. } = event;
     let number = if *number == 0 { "-".to_owned() } else { number.to_string() };
     let head = format!("{number:>4}  {time}  {severity:8}  {code:16}  ");
     // Below the date: what is left behind the head of a narrow terminal is too little.
-    say(text::fitted(&head, 6, what));
+    say_on(text::fitted(&head, 6, what))
 }
 
 /// A second since 1970 as a date and a time, UTC.

@@ -31,7 +31,7 @@ use crate::Result;
 use crate::daemon::config::CONTROL_PATH;
 use crate::failure::Failure;
 use crate::progress::Progress;
-use crate::text::{self, say, tell};
+use crate::text::{self, say, say_on, tell};
 
 /// How often a command looks how far its job is.
 const POLL_INTERVAL: std::time::Duration = std::time::Duration::from_millis(200);
@@ -132,10 +132,10 @@ impl Daemon<'_> {
         say_json(answer);
     }
 
-    /// Prints one of many answers, as JSON on a line of its own.
-    fn print_line<T: Serialize>(&self, answer: &T, text: impl FnOnce(&T)) {
+    /// Prints one of many answers, as JSON on a line of its own; false if it cannot be written.
+    fn print_line<T: Serialize>(&self, answer: &T, text: impl FnOnce(&T) -> bool) -> bool {
         match serde_json::to_string(answer) {
-            Ok(json) if self.json => say(json),
+            Ok(json) if self.json => say_on(json),
             _ => text(answer),
         }
     }

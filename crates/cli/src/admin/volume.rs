@@ -439,14 +439,20 @@ pub(crate) fn run(command: Command, asking: &Asking) -> Result<()> {
     Ok(())
 }
 
-/// Nothing is asked where nothing is lost.
+/// Whether a volume is attached. Of one that is not, and may be by the time that a change is its turn, nobody knows yet
+/// what it has lost, or what is to be decided.
+fn is_attached(volume: &Volume) -> bool {
+    matches!(volume.state, VolumeState::Online | VolumeState::OriginFailed)
+}
+
+/// Nothing is asked where it is known that nothing is lost.
 fn accept_lost(daemon: &Daemon<'_>, volume: &VolumeName, yes: bool) -> Result<()> {
     let known: One<Volume> = daemon.get(&at(volume))?;
-    let lost = known.item.lost_bytes;
-    if lost > 0 {
+    let lost = Some(known.item.lost_bytes).filter(|_| is_attached(&known.item));
+    if lost != Some(0) {
         let what = format!(
             "{} of volume \"{volume}\" will be what {} has there: older data than was written",
-            text::bytes(lost),
+            lost.map_or("all lost blocks".to_owned(), text::bytes),
             known.item.origin
         );
         confirm("the name of the volume", &volume.to_string(), &what, yes)?;
@@ -456,7 +462,7 @@ fn accept_lost(daemon: &Daemon<'_>, volume: &VolumeName, yes: bool) -> Result<()
     Ok(())
 }
 
-/// Nothing is asked where nothing is to be decided.
+/// Nothing is asked where it is known that nothing is to be decided.
 fn accept_origin(
     daemon: &Daemon<'_>,
     volume: &VolumeName,
@@ -464,8 +470,9 @@ fn accept_origin(
     yes: bool,
 ) -> Result<()> {
     let known: One<Volume> = daemon.get(&at(volume))?;
-    if known.item.state == VolumeState::OriginRefused {
-        let (bytes, origin) = (self::dirty(&known.item), &known.item.origin);
+    if !is_attached(&known.item) {
+        let bytes = known.item.dirty_bytes.map_or("all blocks".to_owned(), text::bytes);
+        let origin = &known.item.origin;
         let what = match dirty {
             DirtyData::Write => format!(
                 "{bytes} that only the cache has are written over what {origin} has there now"

@@ -113,7 +113,7 @@ impl Daemon {
             Some((_, members)) => members,
             None => {
                 let others = slot.devices(open);
-                let (paths, check) = ([path.to_owned()], self.device_check(others).await);
+                let (paths, check) = ([path.to_owned()], self.device_check(others).await?);
                 Members::open_with(&self.reactor, &self.members, &paths, check).await?
             }
         };
@@ -175,6 +175,8 @@ impl Daemon {
         };
         let id = match added {
             Ok(id) => id,
+            // Its superblock may be on one of the others already: the next start has to look for it.
+            Err(error) if open.pool.is_latched() => return Err(error.into()),
             Err(error) => {
                 *slot.record.borrow_mut() = before.clone();
                 // It only says where to look.

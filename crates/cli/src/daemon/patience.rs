@@ -94,8 +94,7 @@ impl Daemon {
         let found = self.opening.ask(&self.reactor, path, call, self.end.wait()).await;
         found.unwrap_or_else(|| {
             Err(Failure::new(format!("{} does not answer", path.display())).hint(
-                "see `dmesg` for the device, `mount` for its file system, or the log of its server; \
-                 it is tried again by itself",
+                "see `dmesg` for the device, `mount` for its file system, or the log of its server",
             ))
         })
     }

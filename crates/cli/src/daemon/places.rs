@@ -116,9 +116,28 @@ impl Daemon {
         all
     }
 
+    /// Volumes and origins of pools that are not open, as their witnesses have them: the devices of such a pool may not
+    /// be there to say it.
+    async fn witnessed_volumes(&self) -> Result<Vec<(VolumeName, String)>> {
+        let slots: Vec<_> = self.slots.borrow().values().map(Rc::clone).collect();
+        let mut all = Vec::new();
+        for slot in slots.into_iter().filter(|slot| slot.open().is_none()) {
+            let (pool, id) = (slot.record.borrow().name.clone(), slot.record.borrow().id.clone());
+            let volumes = self.state.witnessed(&id).await?.into_iter().filter_map(|witnessed| {
+                let volume = witnessed.name.parse().ok()?;
+                Some((VolumeName { pool: pool.clone(), volume }, witnessed.origin))
+            });
+            all.extend(volumes);
+        }
+        Ok(all)
+    }
+
     /// Where the origins of all volumes are, which devices that is, and whose. Of one that is not open it is what
     /// is at its path now, if that answers.
-    pub(super) async fn origins(&self) -> Vec<(PathBuf, Option<Identity>, VolumeName)> {
+    ///
+    /// # Errors
+    /// If the state directory cannot be read: an origin could be taken for what nobody uses.
+    pub(super) async fn origins(&self) -> Result<Vec<(PathBuf, Option<Identity>, VolumeName)>> {
         let place = |name: &VolumeName| {
             let (_, open) = self.open(name.pool.as_str()).ok()?;
             let origins = open.origins.borrow();
@@ -127,7 +146,11 @@ impl Daemon {
                 Origin::Nbd(_) => None,
             }
         };
-        let volumes = self.describe_volumes().into_iter();
+        let mut volumes: Vec<_> =
+            self.describe_volumes().into_iter().map(|v| (v.name, v.origin)).collect();
+        volumes.extend(self.witnessed_volumes().await?);
+        volumes.sort();
+        volumes.dedup();
         let found = RefCell::new(Vec::new());
         let note = &found;
         let look = |path: PathBuf, mut own: Option<Identity>, name| async move {
@@ -137,8 +160,10 @@ impl Daemon {
             note.borrow_mut().push((path, own, name));
         };
         // At once: each may take as long as what does not answer.
-        all(volumes.map(|v| look(PathBuf::from(v.origin), place(&v.name), v.name)).collect()).await;
-        found.into_inner()
+        let looks =
+            volumes.into_iter().map(|(name, origin)| look(origin.into(), place(&name), name));
+        all(looks.collect()).await;
+        Ok(found.into_inner())
     }
 
     fn tell_displaced(&self, one: &InUse, found: Option<Displaced>) {

@@ -15,6 +15,7 @@ use forebay_engine::format::Superblock;
 use forebay_engine::ids::DeviceId;
 
 use super::describe::{mode_name, plural};
+use super::jobs::Aim;
 use super::pools::check_absolute;
 use super::state::ExportRecord;
 use super::volumes::{BLOCK_BYTES, changed, engine_mode};
@@ -230,7 +231,7 @@ impl Daemon {
     }
 
     fn plan_export_pool(&self, name: &Name) -> Result<Plan> {
-        let slot = self.slot(name.as_str())?;
+        let slot = self.may_export_pool(name.as_str())?;
         self.refuse_clients(&slot)?;
         self.refuse_removed(name.as_str())?;
         let slot = self.may_close(name.as_str())?;
@@ -268,7 +269,15 @@ impl Daemon {
             ));
         }
         let record = slot.record.borrow().clone();
-        let ((mut ssds, absent), spares) = (self.there_and_absent(&record).await?, record.spares);
+        let (mut ssds, absent) = self.there_and_absent(&record).await?;
+        let open = slot.open();
+        let is_there = |id: &String| open.as_ref().is_some_and(|open| open.spares.is_there(id));
+        let spares: Vec<_> = record
+            .spares
+            .into_iter()
+            .filter(|(id, _)| is_there(id))
+            .map(|(_, path)| path)
+            .collect();
         steps.push("it is closed and forgotten".to_owned());
         let devices = plural(ssds.len(), "cache device");
         steps.push(format!("its superblocks are overwritten on {devices}"));
@@ -278,7 +287,7 @@ impl Daemon {
         if !spares.is_empty() {
             steps.push(format!("so are the marks on {}", plural(spares.len(), "spare")));
         }
-        ssds.extend(spares.into_values());
+        ssds.extend(spares);
         Ok(Plan { erased: ssds, ..plan(format!("pool \"{name}\" would be destroyed"), steps) })
     }
 
@@ -340,10 +349,15 @@ impl Daemon {
 
     async fn plan_remove_device(&self, pool: &Name, device: &str) -> Result<Plan> {
         let (_, open) = self.open(pool.as_str())?;
-        if let Some((_, path)) = self.spare_named(pool, device)? {
-            let steps = vec!["it is a spare and holds nothing; its mark is erased".to_owned()];
+        if let Some((id, path)) = self.spare_named(pool, device)? {
             let what = format!("{} would be no spare of pool \"{pool}\" any more", path.display());
-            return Ok(Plan { erased: vec![path], ..plan(what, steps) });
+            let (step, erased) = match open.spares.is_there(&id) {
+                true => ("it is a spare and holds nothing; its mark is erased", vec![path]),
+                false => {
+                    ("the spare is not there: it is forgotten, and nothing is erased", Vec::new())
+                }
+            };
+            return Ok(Plan { erased, ..plan(what, vec![step.to_owned()]) });
         }
         let leaving = self.device_of(pool, device)?;
         let moved = open.pool.check_departure(leaving.id)?;
@@ -380,6 +394,7 @@ impl Daemon {
     async fn plan_flush(&self, name: &VolumeName) -> Result<Plan> {
         let (_, open) = self.open(name.pool.as_str())?;
         open.volume(name)?;
+        self.jobs.join(&Aim::Flush(name.clone()))?;
         self.refuse_displaced(name).await?;
         let origin = self.describe_volume(name)?.origin;
         let steps = vec![format!("{} go to {origin}; clients may go on", dirty(&open, name))];
@@ -389,6 +404,7 @@ impl Daemon {
     async fn plan_set(&self, name: &VolumeName, mode: Mode) -> Result<Plan> {
         let (slot, open) = self.open(name.pool.as_str())?;
         let volume = open.volume(name)?;
+        self.jobs.join(&Aim::Mode(name.clone(), mode))?;
         let agrees = slot.record.borrow().accept_data_loss_on_ssd_failure;
         volume.check_mode(engine_mode(mode), agrees)?;
         let (was, is) = (self.describe_volume(name)?.mode, mode_name(mode));
@@ -424,6 +440,8 @@ impl Daemon {
 
     async fn plan_remove_volume(&self, name: &VolumeName) -> Result<Plan> {
         let open = self.may_remove_volume(name)?;
+        self.jobs.join(&Aim::Remove(name.clone()))?;
+        open.pool.check_removal(name.volume.as_str())?;
         self.refuse_displaced(name).await?;
         let origin = self.describe_volume(name)?.origin;
         let steps = vec![

@@ -157,13 +157,16 @@ impl Daemon {
     }
 
     /// Looks at a path before it is opened to become a cache device, beside the `others` of its pool.
+    ///
+    /// # Errors
+    /// As [`Daemon::origins`].
     pub(super) async fn device_check(
         &self,
         others: Vec<PathBuf>,
-    ) -> impl Fn(&Path) -> Result<()> + Send + Clone + 'static {
-        let origins = self.origins().await;
+    ) -> Result<impl Fn(&Path) -> Result<()> + Send + Clone + 'static> {
+        let origins = self.origins().await?;
         let (used, spares) = (self.identities(), self.spare_identities());
-        move |path: &Path| {
+        Ok(move |path: &Path| {
             let own = Identity::of(path);
             let mut known = origins.iter();
             let is_it = |at: &Path, open| at == path || own.is_some() && own == open;
@@ -183,7 +186,7 @@ impl Daemon {
             }
             refuse_one_ssd(path, &others)?;
             refuse_sparse_anew(path, |bytes| fill(path, bytes))
-        }
+        })
     }
 
     /// Makes a pool, or says what it would be.
@@ -217,7 +220,7 @@ impl Daemon {
             write_budget_bytes_per_day: body.write_budget_bytes_per_day,
             ..CreateOptions::named(name)
         };
-        let check = self.device_check(body.ssds.clone()).await;
+        let check = self.device_check(body.ssds.clone()).await?;
         let members = Members::open_with(&self.reactor, &self.members, &body.ssds, check).await?;
         let plan = members.plan(&self.reactor, &options).await?;
         let mut plan = plan_of(&body.name, &plan, &members);
@@ -382,6 +385,7 @@ impl Daemon {
     /// Opens what can be opened now, and looks for what is missing.
     pub(super) async fn look_after(self: &Rc<Self>) {
         drop(self.members.take_brought(|_| false));
+        drop(self.opening.take_brought(|path| self.is_awaited_at(path)));
         let unused = self.binding.take_brought(|path| self.is_retried_at(path));
         if !unused.is_empty() {
             // Its file is removed with it, by a file system that has not answered before.
@@ -754,9 +758,17 @@ impl Daemon {
         stopped
     }
 
+    /// A pool that may go to another machine as far as its own state goes: what is left of one that is being destroyed
+    /// is for this daemon to erase.
+    pub(super) fn may_export_pool(&self, name: &str) -> Result<Rc<Slot>> {
+        let slot = self.slot(name)?;
+        let is_destroying = slot.record.borrow().destroying;
+        if is_destroying { Err(slot.still_there()) } else { Ok(slot) }
+    }
+
     /// Stops a pool and forgets it; its devices may go to another machine.
     pub(super) async fn export_pool(&self, name: &str) -> Result<Done> {
-        let slot = self.slot(name)?;
+        let slot = self.may_export_pool(name)?;
         self.refuse_clients(&slot)?;
         self.refuse_removed(name)?;
         self.close_slot(name).await?;

@@ -146,8 +146,15 @@ impl Daemon {
         let (slot, open) = self.open(name.as_str())?;
         let superblock = open.pool.superblock();
         if let Some((id, path)) = self.spare_named(name, wanted)? {
-            let summary = "Safe to pull: it is a spare and holds nothing.";
-            return Ok(unused(&path.display().to_string(), id, summary, ""));
+            let path = path.display().to_string();
+            if open.spares.is_there(&id) {
+                let summary = "Safe to pull: it is a spare and holds nothing.";
+                return Ok(unused(&path, id, summary, ""));
+            }
+            let summary =
+                "Not known to be safe to pull: a spare was there last, and is not there now.";
+            let action = format!("see what is there instead: `forebay inspect {path}`");
+            return Ok(unused(&path, id, summary, &action));
         }
         let device = match self.device_of(name, wanted) {
             Ok(device) => device,

@@ -67,6 +67,12 @@ impl Spares {
         self.ready().iter().flat_map(|(_, members)| members.identities()).collect()
     }
 
+    /// Whether the device that is to be this spare has been found, and be it that it could not be taken. What is at the
+    /// last path of one that has not is anybody's.
+    pub(super) fn is_there(&self, id: &str) -> bool {
+        matches!(self.held.borrow().get(id), Some(Held::Ready(_) | Held::Failed(_)))
+    }
+
     /// Those that can be taken, by their identity.
     pub(super) fn ready(&self) -> Vec<(String, Members)> {
         let held = self.held.borrow();
@@ -206,7 +212,7 @@ impl Daemon {
             return Err(Failure::coded(Code::Refused, what)
                 .hint(format!("take one away first: `forebay pool device remove {pool} DEVICE`")));
         }
-        let (paths, check) = ([path.to_owned()], self.device_check(slot.devices(&open)).await);
+        let (paths, check) = ([path.to_owned()], self.device_check(slot.devices(&open)).await?);
         let members = Members::open_with(&self.reactor, &self.members, &paths, check).await?;
         members.refuse_used("make a spare of", Some(open.pool.superblock().pool)).await?;
         open.pool.plan_spare(&members.only())?;

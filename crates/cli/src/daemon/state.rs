@@ -19,6 +19,7 @@ use std::rc::Rc;
 use forebay_control::api::Place;
 use forebay_control::name::Name;
 use forebay_device::real::reactor::Reactor;
+use forebay_engine::format::{Witness, WitnessVolume};
 use serde::{Deserialize, Serialize};
 
 use crate::Result;
@@ -166,6 +167,16 @@ impl StateDir {
         let made = self.lane.run(move || make(&path)).await;
         made.map_err(|error| cannot("create", &dir, &error))?;
         Ok(dir.join("witness"))
+    }
+
+    /// The volumes of a pool as its witness has them, for when none of its devices is there to ask; none if it has
+    /// none that can be understood.
+    pub(super) async fn witnessed(&self, id: &str) -> Result<Vec<WitnessVolume>> {
+        let path = self.pool_dir(id).join("witness");
+        let target = path.clone();
+        let bytes = self.lane.run(move || crate::witness::read(&target)).await;
+        let bytes = bytes.map_err(|error| cannot("read", &path, &error))?.unwrap_or_default();
+        Ok(Witness::decode(&bytes).map_or(Vec::new(), |witness| witness.volumes))
     }
 
     /// Where the witness of a pool is that is being made.

@@ -357,6 +357,17 @@ impl Daemon {
         Ok(origin)
     }
 
+    /// Whether a volume that is not attached has its origin at this path.
+    pub(super) fn is_awaited_at(&self, path: &Path) -> bool {
+        self.open_pools().iter().any(|(_, open)| {
+            let attached = open.volumes.borrow();
+            let is_awaited =
+                |name: &String| !matches!(attached.get(name), Some(Attached::Online(_)));
+            let volumes = open.pool.superblock().volumes;
+            volumes.iter().any(|v| Path::new(&v.origin) == path && is_awaited(&v.name))
+        })
+    }
+
     /// Attaches the volumes of an open pool that are not attached, and starts their exports.
     pub(super) async fn attach_volumes(&self, slot: &Slot, open: &Rc<Open>) {
         let pool = slot.record.borrow().name.clone();
@@ -468,7 +479,7 @@ impl Daemon {
             true => self.identity_at(origin).await?,
             false => None,
         };
-        let mut others = self.origins().await.into_iter();
+        let mut others = self.origins().await?.into_iter();
         let is_it = |at: &Path, other| at == origin || own.is_some() && own == other;
         let Some((.., other)) = others.find(|(at, other, _)| is_it(at, *other)) else {
             return Ok(());

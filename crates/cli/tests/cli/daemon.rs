@@ -186,6 +186,11 @@ fn a_pool_whose_only_copy_is_missing_waits_for_a_person() {
     let at_risk =
         "may hold the only copy of writes to volume \"vm\"; nothing is missing of \"idle\"";
     daemon.refused(&["pool", "import", "fast"], at_risk, "--accept-missing");
+    // It may be open by the time that these come to their turn: nobody knows what they would give up.
+    let lost = ["volume", "accept-lost", "fast/vm"];
+    let dirty = ["volume", "accept-origin", "fast/vm", "--dirty", "drop"];
+    daemon.refused(&lost, "all lost blocks of volume \"fast/vm\"", "--yes");
+    daemon.refused(&dirty, "all blocks that only the cache has are given up", "--yes");
     // Once it is there again nobody needs to decide anything.
     std::fs::rename(daemon.dir.path("away"), &second).unwrap();
     until_served(&daemon);

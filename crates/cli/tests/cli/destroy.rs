@@ -150,9 +150,14 @@ fn what_cannot_be_erased_yet_is_told_once_and_not_opened() {
     daemon.until("it answers", |_| true);
     let told = || daemon.tell(&["events"]).matches("pool-not-destroyed").count();
     until("it is told", || told() > 0);
-    for import in [&["pool", "import", "fast"][..], &["pool", "import", "fast", "--accept-missing"]]
-    {
-        daemon.refused(import, "is being destroyed", "stop who uses it");
+    let others = [
+        &["pool", "import", "fast"][..],
+        &["pool", "import", "fast", "--accept-missing"],
+        &["pool", "export", "fast"],
+        &["pool", "export", "fast", "--dry-run"],
+    ];
+    for other in others {
+        daemon.refused(other, "is being destroyed", "stop who uses it");
     }
     assert!(record.exists() && daemon.tell(&["status"]).contains("is in use"));
     assert_eq!(told(), 1);

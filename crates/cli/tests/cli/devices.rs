@@ -4,7 +4,8 @@ use std::process::{Command, Output};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::common::daemon::{
-    Daemon, SSD_BYTES, VOLUME_BYTES, content, read_all, served, show, until, until_served, written,
+    Daemon, SSD_BYTES, VOLUME_BYTES, content, patient, read_all, served, show, until, until_served,
+    written,
 };
 use crate::common::{Client, forebay, have, stderr};
 
@@ -334,5 +335,33 @@ fn a_pool_that_the_memory_has_no_room_for_is_not_made_larger() {
     daemon.tell(&["pool", "device", "add", "fast", more]);
     daemon.tell(&["pool", "device", "grow", "fast", fast]);
     assert_eq!(show(&daemon)["members"].as_array().unwrap().len(), 2);
+    daemon.stop();
+}
+
+/// Nothing of such a pool is there but what this host remembers.
+#[test]
+fn the_origin_of_a_pool_whose_ssds_are_away_becomes_no_cache_device() {
+    let mut daemon = patient("devices-away");
+    let path = |name: &str| daemon.dir.0.join(name);
+    let (origin, alias) = (path("origin"), path("alias"));
+    std::os::unix::fs::symlink(&origin, &alias).unwrap();
+    let away: Vec<_> =
+        ["ssd-0", "ssd-1"].iter().map(|ssd| (path(ssd), path(&format!("x-{ssd}")))).collect();
+    daemon.stop();
+    away.iter().for_each(|(from, to)| std::fs::rename(from, to).unwrap());
+    daemon.spawn();
+    daemon.until("it answers", |_| true);
+    let before = std::fs::read(&origin).unwrap();
+    for name in [&origin, &alias] {
+        let create = ["pool", "create", "other", "--ssd", name.to_str().unwrap()];
+        for dry_run in [&[][..], &["--dry-run"]] {
+            let is_origin = "is the origin of volume \"fast/vm\"";
+            daemon.refused(&[&create[..], dry_run].concat(), is_origin, "nobody needs");
+        }
+    }
+    assert!(std::fs::read(&origin).unwrap() == before);
+    away.iter().for_each(|(from, to)| std::fs::rename(to, from).unwrap());
+    until("it is open", || show(&daemon)["state"] == "online");
+    until_served(&daemon);
     daemon.stop();
 }

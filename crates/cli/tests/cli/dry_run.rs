@@ -308,3 +308,19 @@ fn a_pool_of_devices_of_unequal_size_has_room_for_what_finds_two_of_them() {
     assert!(daemon.tell(&create).contains(&format!("{mib} MiB of dirty data")));
     daemon.stop();
 }
+
+#[test]
+fn what_would_keep_a_volume_from_being_removed_is_said_before() {
+    let mut daemon = patient("plan-remove");
+    daemon.tell(&["volume", "set", "fast/vm", "destage-hours=00:00-00:01"]);
+    written(&daemon, 2);
+    daemon.tell(&["export", "remove", "fast/vm"]);
+    daemon.stop();
+    std::fs::rename(daemon.dir.path("origin"), daemon.dir.path("away")).unwrap();
+    daemon.start();
+    for how in ["--dry-run", "--yes"] {
+        let remove = ["volume", "remove", "fast/vm", how];
+        daemon.refused(&remove, "may lack data on its origin", "attach its origin");
+    }
+    daemon.stop();
+}

@@ -74,6 +74,17 @@ fn events_are_followed() {
     assert_eq!(critical.iter().count(), 0, "nothing needs anybody to act");
 }
 
+#[test]
+fn who_follows_ends_when_nobody_reads_it_any_more() {
+    let daemon = served("follow-unread");
+    let mut command = daemon.command_of(&["events", "--follow"]);
+    let mut follower = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(follower.stdout.take().unwrap()).lines();
+    assert!(lines.any(|line| line.unwrap().contains("export-added")), "all that there is");
+    drop(lines);
+    until("it ends", || follower.try_wait().unwrap().is_some_and(|end| end.success()));
+}
+
 /// Who follows hears of each thing once, whatever is restarted.
 #[test]
 fn a_restart_neither_ends_nor_repeats_what_is_followed() {

@@ -130,6 +130,20 @@ fn a_path_that_does_not_answer_is_refused_and_holds_nobody_up() {
 }
 
 #[test]
+fn an_origin_that_answers_too_late_is_let_go_of() {
+    let mut daemon = served("hung-late");
+    let Some(fuse) = Fuse::open(&daemon) else { return };
+    let path = fuse.file.to_str().unwrap();
+    signal(fuse.child.id(), "STOP");
+    refused_in_the_end(&daemon, &["volume", "add", "fast/late", "--origin", path, "--dry-run"]);
+    signal(fuse.child.id(), "CONT");
+    until("it is open", || calls(&daemon) == 0);
+    let is_free = || run(Command::new("flock").args(["-n", path, "true"])).status.success();
+    until("others may have it", is_free);
+    daemon.stop();
+}
+
+#[test]
 fn an_export_at_a_place_that_does_not_answer_holds_nobody_up() {
     let mut daemon = served("hung-export");
     let Some(fuse) = Fuse::folder(&daemon) else { return };

@@ -185,6 +185,20 @@ pub fn value(line: &str, name: &str) -> u64 {
 pub fn signal(pid: u32, name: &str) {
     let status = Command::new("kill").arg(format!("-{name}")).arg(pid.to_string()).status();
     assert!(status.unwrap().success());
+    // Its threads stop one by one; one that has not may still answer. What waits for a device stops later.
+    let mut looks = if name == "STOP" { 0..1_000 } else { 0..0 };
+    while looks.next().is_some() && !is_stopped(pid) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Whether all threads of a process are stopped.
+fn is_stopped(pid: u32) -> bool {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    let mut stats = tasks.map(|task| std::fs::read_to_string(task.unwrap().path().join("stat")));
+    // The state is behind the name, which ends with the last bracket.
+    let state = |stat: String| stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
+    stats.all(|stat| stat.ok().and_then(state).is_none_or(|state| state == 'T'))
 }
 
 /// Every command that `--help` shows, the whole one (no words) first.
