@@ -10,7 +10,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::device::{BlockDevice, Geometry, Request};
 use crate::io::{Completer, IoErrorKind};
@@ -18,14 +18,24 @@ use crate::runtime::{Nanos, Runtime};
 
 /// The time that a gate is open for, as other reactors see it.
 #[derive(Clone)]
-pub struct Until(Arc<AtomicU64>);
+pub struct Until(Arc<Term>);
+
+struct Term {
+    until: AtomicU64,
+    is_last: AtomicBool,
+}
 
 impl Until {
     /// Whether it is not over yet.
     #[inline(always)]
     pub fn holds(&self, now: impl FnOnce() -> Nanos) -> bool {
-        let until = self.0.load(Ordering::Acquire);
+        let until = self.0.until.load(Ordering::Acquire);
         until == Nanos::MAX || now() < until
+    }
+
+    /// Whether there will be no more of it.
+    pub fn is_last(&self) -> bool {
+        self.0.is_last.load(Ordering::Acquire)
     }
 }
 
@@ -47,7 +57,8 @@ pub struct Gate {
 impl Gate {
     /// Open, as long as nobody says until when.
     pub fn new(runtime: Rc<dyn Runtime>) -> Rc<Gate> {
-        let until = Until(Arc::new(AtomicU64::new(Nanos::MAX)));
+        let term = Term { until: Nanos::MAX.into(), is_last: false.into() };
+        let until = Until(Arc::new(term));
         let (is_shut, held) = (Cell::new(false), RefCell::default());
         Rc::new(Gate { runtime, until, is_shut, held })
     }
@@ -74,7 +85,7 @@ impl Gate {
         if self.is_shut.get() {
             return;
         }
-        self.until.0.store(until, Ordering::Release);
+        self.until.0.until.store(until, Ordering::Release);
         for Held { device, request, completer } in self.held.take() {
             self.pass(&device, request, completer);
         }
@@ -82,7 +93,7 @@ impl Gate {
 
     /// Lets nothing out any more; what waited fails.
     pub fn shut(&self) {
-        self.until.0.store(0, Ordering::Release);
+        self.until.0.until.store(0, Ordering::Release);
         self.end();
     }
 
@@ -101,6 +112,7 @@ impl Gate {
     /// There will be no more time than there is: what comes behind it fails, and nothing waits.
     pub fn end(&self) {
         self.is_shut.set(true);
+        self.until.0.is_last.store(true, Ordering::Release);
         self.refuse();
     }
 

@@ -53,7 +53,7 @@ pub(crate) struct Lease {
 
 impl Superblock {
     /// Milliseconds that others wait before they take a pool over that is opened now.
-    pub(crate) fn lease_ms(&self) -> u32 {
+    pub fn lease_ms(&self) -> u32 {
         ((LEASE_BASE + LEASE_DEADLINES * self.device_deadline()) / MILLIS) as u32
     }
 }

@@ -54,11 +54,12 @@ enum Missing {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Facts {
-    /// No two devices, and no device and the witness, give one epoch different members, and no older epoch lacks a member
-    /// of the newest that was one by then; or the witness names the newest.
+    /// No two devices, and no device and the witness, give one epoch different members, and no device's older epoch lacks a
+    /// member of the newest that was one by then; or the witness names the newest.
     one_line: bool,
     /// All members of the newest epoch are there and were read in full, or more than half of them
-    /// say that epoch, or the witness names it; and the witness knows no newer one.
+    /// say that epoch, or the witness names it; and the witness knows no newer one, nor an older one without a member
+    /// that was one by then.
     known: bool,
     missing: Missing,
     may_be_dirty: bool,
@@ -187,11 +188,20 @@ async fn recall(
     }
 }
 
+/// Whether an epoch with these members may be one that led to a superblock: of the same line, it names each of its members
+/// that was one by then. If it does not, the one that is missing there was left behind, and has gone on by itself.
+fn may_come_before(epoch: u64, members: &BTreeSet<DeviceId>, then: &Superblock) -> bool {
+    let mut by_then = then.present().filter(|member| member.joined_epoch <= epoch);
+    epoch >= then.epoch || by_then.all(|member| members.contains(&member.device))
+}
+
+/// Whether the witness knows of an epoch, however old, that left members of this superblock behind.
+fn left_behind(witness: &WitnessFile, superblock: &Superblock) -> bool {
+    !may_come_before(witness.epoch, &witness.members.iter().copied().collect(), superblock)
+}
+
 /// The superblock that counts, and whether all that was found descends from one line. Of two
 /// groups that each went on without the other, the witness may name one.
-///
-/// An older epoch of the same line names each member of the newest one that was a member by then. If it does not, the
-/// one that is missing there was left behind, and has gone on by itself.
 fn newest(found: &[Found], witness: Option<&WitnessFile>) -> Option<(Superblock, bool)> {
     let epoch = found.iter().map(|f| f.slots.superblock.epoch).max()?;
     let latest = || found.iter().map(|f| &f.slots.superblock).filter(|s| s.epoch == epoch);
@@ -202,15 +212,10 @@ fn newest(found: &[Found], witness: Option<&WitnessFile>) -> Option<(Superblock,
     let Some(chosen) = vouched else {
         return latest().max_by_key(|s| s.generation).map(|s| (s.clone(), false));
     };
-    let is_before = |f: u64, members: &BTreeSet<DeviceId>| {
-        let mut by_then = chosen.present().filter(|member| member.joined_epoch <= f);
-        f >= epoch || by_then.all(|member| members.contains(&member.device))
-    };
-    let of_witness_before = || witness.map(|w| (w.epoch, w.members.iter().copied().collect()));
-    let older = || found.iter().map(|f| (f.slots.superblock.epoch, named(&f.slots.superblock)));
+    let older = || found.iter().map(|f| &f.slots.superblock);
     let one_line = of_witness.is_some()
         || latest().all(|s| named(s) == named(chosen))
-            && older().chain(of_witness_before()).all(|(f, members)| is_before(f, &members));
+            && older().all(|s| may_come_before(s.epoch, &named(s), chosen));
     Some((chosen.clone(), one_line))
 }
 
@@ -268,7 +273,10 @@ pub(crate) async fn assess(
         // One is left out for those that went on without these members and may still be about.
         Decision::OpenUnknown => known_epoch.checked_add(2),
         Decision::Undecided => return Err(undecided(&superblock, &missing)),
-        Decision::Unknown => return Err(unknown(&superblock, &missing, known_epoch)),
+        Decision::Unknown => {
+            let left = witness.as_ref().filter(|w| left_behind(w, &superblock));
+            return Err(unknown(&superblock, &missing, known_epoch, left.map(|w| w.epoch)));
+        }
         Decision::Forked => return Err(forked(&superblock)),
     };
     let epoch = epoch.filter(|_| missing.len() < named(&superblock).len());
@@ -329,7 +337,8 @@ fn facts(
         .filter(|f| f.slots.complete && f.slots.superblock.epoch == superblock.epoch)
         .count();
     let heard = found.iter().filter(there).filter(|f| f.slots.complete).count() == members.len();
-    let overtaken = witness.is_some_and(|w| w.epoch > superblock.epoch);
+    let overtaken =
+        witness.is_some_and(|w| w.epoch > superblock.epoch || left_behind(w, superblock));
     let witnessed = witness.is_some_and(|w| w.epoch == superblock.epoch);
     let missing = members.len() - count;
     Facts {
@@ -380,9 +389,20 @@ fn undecided(superblock: &Superblock, missing: &BTreeSet<DeviceId>) -> Error {
     .hint("attach it; or accept that these writes are lost and open without it for good")
 }
 
-fn unknown(superblock: &Superblock, missing: &BTreeSet<DeviceId>, known_epoch: u64) -> Error {
+fn unknown(
+    superblock: &Superblock,
+    missing: &BTreeSet<DeviceId>,
+    known_epoch: u64,
+    left_behind: Option<u64>,
+) -> Error {
     let name = &superblock.name;
-    let what = if known_epoch > superblock.epoch {
+    let what = if let Some(epoch) = left_behind {
+        format!(
+            "pool \"{name}\" went on in epoch {epoch}, as the witness knows, without a cache device that has gone on by \
+             itself since, up to epoch {}: all that it holds may be stale",
+            superblock.epoch
+        )
+    } else if known_epoch > superblock.epoch {
         format!(
             "pool \"{name}\" went on in epoch {known_epoch} without these cache devices, which \
              know epoch {}: all that they hold may be stale",
@@ -410,8 +430,8 @@ fn forked(superblock: &Superblock) -> Error {
     Error::new(
         ErrorKind::NeedsDecision,
         format!(
-            "pool \"{}\" has gone on in two ways: what its cache devices and the witness say of members up \
-             to epoch {} does not go together",
+            "pool \"{}\" has gone on in two ways: what its cache devices say of members up to \
+             epoch {} does not go together",
             superblock.name, superblock.epoch
         ),
     )

@@ -488,7 +488,7 @@ pub(crate) const CODES: &[Code] = &[
     ),
     risky(
         "waiting",
-        "State of a pool: cache devices are not there.",
+        "State of a pool: cache devices are not there, or it is being opened.",
         "None yet: nothing is served, and everything is as it was.",
         "Attach them; or do not wait: `forebay pool import NAME`.",
     ),

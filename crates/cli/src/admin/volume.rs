@@ -439,10 +439,10 @@ pub(crate) fn run(command: Command, asking: &Asking) -> Result<()> {
     Ok(())
 }
 
-/// Whether a volume is attached. Of one that is not, and may be by the time that a change is its turn, nobody knows yet
-/// what it has lost, or what is to be decided.
+/// Whether a volume is attached, whatever its origin does. Of one that is not, and may be by the time that a change is its
+/// turn, nobody knows yet what it has lost, or what is to be decided.
 fn is_attached(volume: &Volume) -> bool {
-    matches!(volume.state, VolumeState::Online | VolumeState::OriginFailed)
+    volume.destage.is_some()
 }
 
 /// Nothing is asked where it is known that nothing is lost.

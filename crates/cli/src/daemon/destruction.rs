@@ -35,8 +35,9 @@ impl Daemon {
         for volume in open.pool.superblock().volumes {
             let volume = volume.name.parse().map_err(Failure::new)?;
             let volume = VolumeName { pool: name.clone(), volume };
-            // What is dirty has to have somewhere to go.
+            // What is dirty has to have somewhere to go; and one that cannot go would be found when others have gone.
             open.volume(&volume)?;
+            open.pool.check_removal(volume.volume.as_str())?;
             volumes.push(volume);
         }
         Ok((slot, volumes))

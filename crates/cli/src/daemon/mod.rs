@@ -124,6 +124,8 @@ struct Slot {
     state: RefCell<State>,
     /// What was said of devices that are missing.
     told: Cell<Told>,
+    /// Whether it is being opened.
+    opening: Cell<bool>,
 }
 
 /// How far it is from being served.

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::rc::{Rc, Weak};
 
 use forebay_control::error::Code;
-use forebay_control::name::VolumeName;
+use forebay_control::name::{Name, VolumeName};
 use forebay_device::real::file::FileDevice;
 use forebay_device::real::place::Displaced;
 use forebay_device::runtime::{Nanos, SECOND};
@@ -30,6 +30,15 @@ const LOOK_INTERVAL: Nanos = 2 * SECOND;
 
 /// What a look has found, if it could be made.
 pub(super) type Look = std::io::Result<(u64, Option<Displaced>)>;
+
+/// What there is to do about the origins of a pool that does not come back, as the end of a hint; nothing unless that is
+/// closed.
+pub(super) fn if_gone(closed: &[Name], pool: &Name) -> String {
+    if !closed.contains(pool) {
+        return String::new();
+    }
+    format!("; if pool \"{pool}\" is gone for good, forget it: `forebay pool export {pool}`")
+}
 
 /// A file or block device of an open pool.
 struct InUse {
@@ -114,6 +123,13 @@ impl Daemon {
             }
         }
         all
+    }
+
+    /// The pools that are not open.
+    pub(super) fn closed_pools(&self) -> Vec<Name> {
+        let slots = self.slots.borrow();
+        let closed = slots.values().filter(|slot| slot.open().is_none());
+        closed.map(|slot| slot.record.borrow().name.clone()).collect()
     }
 
     /// Volumes and origins of pools that are not open, as their witnesses have them: the devices of such a pool may not

@@ -271,11 +271,11 @@ impl Daemon {
         let record = slot.record.borrow().clone();
         let (mut ssds, absent) = self.there_and_absent(&record).await?;
         let open = slot.open();
-        let is_there = |id: &String| open.as_ref().is_some_and(|open| open.spares.is_there(id));
+        let is_ready = |id: &String| open.as_ref().is_some_and(|open| open.spares.is_ready(id));
         let spares: Vec<_> = record
             .spares
             .into_iter()
-            .filter(|(id, _)| is_there(id))
+            .filter(|(id, _)| is_ready(id))
             .map(|(_, path)| path)
             .collect();
         steps.push("it is closed and forgotten".to_owned());
@@ -351,15 +351,16 @@ impl Daemon {
         let (_, open) = self.open(pool.as_str())?;
         if let Some((id, path)) = self.spare_named(pool, device)? {
             let what = format!("{} would be no spare of pool \"{pool}\" any more", path.display());
-            let (step, erased) = match open.spares.is_there(&id) {
+            let (step, erased) = match open.spares.is_ready(&id) {
                 true => ("it is a spare and holds nothing; its mark is erased", vec![path]),
                 false => {
-                    ("the spare is not there: it is forgotten, and nothing is erased", Vec::new())
+                    ("the spare is not held: it is forgotten, and nothing is erased", Vec::new())
                 }
             };
             return Ok(Plan { erased, ..plan(what, vec![step.to_owned()]) });
         }
         let leaving = self.device_of(pool, device)?;
+        self.jobs.join(&Aim::RemoveDevice(pool.clone(), leaving.id))?;
         let moved = open.pool.check_departure(leaving.id)?;
         let held = text::bytes(moved);
         let superblock = open.pool.superblock();

@@ -15,6 +15,7 @@ use forebay_engine::limits::INDEX_MEMORY_MIN;
 use forebay_engine::{CopiesChange, CreateOptions, OpenOptions, Pool, Tuning};
 
 use super::answer::stopping;
+use super::places::if_gone;
 use super::plan::room;
 use super::scan::{self, Found, Place, Scan, Sight, of_pool, refuse_copies};
 use super::state::{Intent, Record};
@@ -166,14 +167,16 @@ impl Daemon {
     ) -> Result<impl Fn(&Path) -> Result<()> + Send + Clone + 'static> {
         let origins = self.origins().await?;
         let (used, spares) = (self.identities(), self.spare_identities());
+        let closed = self.closed_pools();
         Ok(move |path: &Path| {
             let own = Identity::of(path);
             let mut known = origins.iter();
             let is_it = |at: &Path, open| at == path || own.is_some() && own == open;
             if let Some((.., volume)) = known.find(|(at, open, _)| is_it(at, *open)) {
                 let what = format!("{} is the origin of volume \"{volume}\"", path.display());
-                return Err(Failure::coded(Code::Exists, what)
-                    .hint("a cache device loses what it holds: use an SSD that nobody needs"));
+                let hint = "a cache device loses what it holds: use an SSD that nobody needs";
+                let if_gone = if_gone(&closed, &volume.pool);
+                return Err(Failure::coded(Code::Exists, what).hint(format!("{hint}{if_gone}")));
             }
             if own.is_some_and(|identity| spares.contains(&identity)) {
                 let what = format!("{} is a spare of an open pool", path.display());
@@ -315,7 +318,9 @@ impl Daemon {
         let (record, found) = (slot.record.borrow().clone(), &sight.members);
         let name = record.name.to_string();
         *slot.seen.borrow_mut() = of_pool(found, &record.id).into_iter().cloned().collect();
+        slot.opening.set(true);
         let opened = self.try_open(&record, found, decided).await;
+        slot.opening.set(false);
         let Opened { pool, members, notes, .. } = match opened {
             Ok(opened) => {
                 self.journal.note("pool-opened", &name, opened.summary());

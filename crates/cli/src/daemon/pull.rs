@@ -141,23 +141,34 @@ fn not_in_use(slot: &Slot, superblock: &Superblock, wanted: &str) -> Option<api:
 }
 
 impl Daemon {
+    /// Whether a pool uses the device at this path, or keeps it as a spare.
+    fn is_used_at(&self, path: &Path) -> bool {
+        self.open_pools().iter().any(|(_, open)| {
+            let (members, spares) = (open.members.borrow(), open.spares.ready());
+            let mut all = members.files().chain(spares.iter().flat_map(|(_, spare)| spare.files()));
+            all.any(|(at, _)| at == path)
+        })
+    }
+
     /// Whether a cache device can be pulled now.
     pub(super) fn can_i_pull(&self, name: &Name, wanted: &str) -> Result<api::Pull> {
         let (slot, open) = self.open(name.as_str())?;
         let superblock = open.pool.superblock();
         if let Some((id, path)) = self.spare_named(name, wanted)? {
             let path = path.display().to_string();
-            if open.spares.is_there(&id) {
+            if open.spares.is_ready(&id) {
                 let summary = "Safe to pull: it is a spare and holds nothing.";
                 return Ok(unused(&path, id, summary, ""));
             }
             let summary =
-                "Not known to be safe to pull: a spare was there last, and is not there now.";
+                "Not known to be safe to pull: a spare was there last, and is not held now.";
             let action = format!("see what is there instead: `forebay inspect {path}`");
             return Ok(unused(&path, id, summary, &action));
         }
         let device = match self.device_of(name, wanted) {
             Ok(device) => device,
+            // What is at the path of one that was lost may be another pool's by now.
+            Err(failure) if self.is_used_at(Path::new(wanted)) => return Err(failure),
             Err(failure) => return not_in_use(&slot, &superblock, wanted).ok_or(failure),
         };
         let pull = open.pool.can_pull(device.id)?;

@@ -59,6 +59,7 @@ impl Slot {
             seen: RefCell::default(),
             state: RefCell::new(state),
             told: Cell::new(Told::Nothing),
+            opening: Cell::new(false),
         }
     }
 

@@ -67,10 +67,9 @@ impl Spares {
         self.ready().iter().flat_map(|(_, members)| members.identities()).collect()
     }
 
-    /// Whether the device that is to be this spare has been found, and be it that it could not be taken. What is at the
-    /// last path of one that has not is anybody's.
-    pub(super) fn is_there(&self, id: &str) -> bool {
-        matches!(self.held.borrow().get(id), Some(Held::Ready(_) | Held::Failed(_)))
+    /// Whether the device that is to be this spare is held. What is at the last path of one that is not is anybody's.
+    pub(super) fn is_ready(&self, id: &str) -> bool {
+        matches!(self.held.borrow().get(id), Some(Held::Ready(_)))
     }
 
     /// Those that can be taken, by their identity.

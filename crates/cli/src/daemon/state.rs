@@ -169,14 +169,22 @@ impl StateDir {
         Ok(dir.join("witness"))
     }
 
-    /// The volumes of a pool as its witness has them, for when none of its devices is there to ask; none if it has
-    /// none that can be understood.
+    /// The volumes of a pool as its witness has them, for when none of its devices is there to ask; none if it has no
+    /// witness.
     pub(super) async fn witnessed(&self, id: &str) -> Result<Vec<WitnessVolume>> {
         let path = self.pool_dir(id).join("witness");
         let target = path.clone();
         let bytes = self.lane.run(move || crate::witness::read(&target)).await;
-        let bytes = bytes.map_err(|error| cannot("read", &path, &error))?.unwrap_or_default();
-        Ok(Witness::decode(&bytes).map_or(Vec::new(), |witness| witness.volumes))
+        let Some(bytes) = bytes.map_err(|error| cannot("read", &path, &error))? else {
+            return Ok(Vec::new());
+        };
+        let witness = Witness::decode(&bytes).map_err(|error| {
+            Failure::new(format!("cannot read the witness {}: {error}", path.display())).hint(
+                "as long as that pool is not open it alone knows its origins: attach the pool's cache devices; or \
+                 forget it: `forebay pool export`",
+            )
+        })?;
+        Ok(witness.volumes)
     }
 
     /// Where the witness of a pool is that is being made.

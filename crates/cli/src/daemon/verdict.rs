@@ -8,6 +8,7 @@ use forebay_engine::format::{Superblock, VolumeRecord};
 
 use super::describe::{clean_in, plural};
 use super::pools::lost_of;
+use super::scan::newest;
 use super::volumes::{BLOCK_BYTES, missing_state};
 use super::{Attached, Daemon, Open, Slot, State};
 use crate::failure::Failure;
@@ -181,11 +182,12 @@ impl Daemon {
     /// How a pool is, whose devices these are.
     pub(super) fn verdict(&self, slot: &Slot, name: &str, members: &[Member]) -> Verdict {
         let verdict = match &*slot.state.borrow() {
-            State::Waiting { .. } => Verdict::new(
-                PoolState::Waiting,
-                "It waits for cache devices that are not there.",
-                format!("attach them; or do not wait: `forebay pool import {name}`"),
-            ),
+            State::Waiting { .. } => {
+                let seen = slot.seen.borrow();
+                let newest = newest(&seen.iter().collect::<Vec<_>>());
+                let opened = newest.filter(|_| slot.opening.get());
+                waiting(opened.map(|superblock| superblock.lease_ms().div_ceil(1_000).into()), name)
+            }
             State::Failed(failure) => not_open(failure, name),
             State::Open(open) => self.judge(slot, open, name),
         };
@@ -315,6 +317,24 @@ impl Daemon {
     }
 }
 
+/// A pool whose cache devices are not there, or that is being opened and has such a lease, in seconds.
+fn waiting(lease_s: Option<u64>, name: &str) -> Verdict {
+    let (summary, action) = match lease_s {
+        Some(lease_s) => (
+            format!(
+                "It is being opened. Behind a start that was cut off, or another host, that takes the lease of the                  pool, {}.",
+                text::left(lease_s)
+            ),
+            String::new(),
+        ),
+        None => (
+            "It waits for cache devices that are not there.".to_owned(),
+            format!("attach them; or do not wait: `forebay pool import {name}`"),
+        ),
+    };
+    Verdict::new(PoolState::Waiting, summary, action)
+}
+
 /// A pool that could not be opened, and why.
 fn not_open(failure: &Failure, name: &str) -> Verdict {
     let state = match failure.code() {
@@ -346,5 +366,12 @@ mod tests {
         for redundancy in [Protecting, Protected] {
             assert_eq!(state_of(redundancy, false, 1), PoolState::Degraded);
         }
+    }
+    #[test]
+    fn what_is_being_opened_is_not_said_to_lack_anything() {
+        let opened = waiting(Some(24), "fast");
+        assert!(opened.summary.contains("24 s") && opened.action.is_empty(), "{}", opened.summary);
+        let waits = waiting(None, "fast");
+        assert!(waits.summary.contains("not there") && waits.action.contains("import fast"));
     }
 }

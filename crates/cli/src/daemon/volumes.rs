@@ -18,6 +18,7 @@ use forebay_export::nbd::client::{Host, Place as NbdPlace};
 
 use super::describe::mode_name;
 use super::jobs::{Aim, Job};
+use super::places::if_gone;
 use super::pools::check_absolute;
 use super::population::{self, Asked};
 use super::{Attached, Daemon, Open, Serving, Slot};
@@ -485,8 +486,9 @@ impl Daemon {
             return Ok(());
         };
         let what = format!("{} is the origin of volume \"{other}\"", origin.display());
-        Err(Failure::coded(Code::Exists, what)
-            .hint("two volumes on one origin would overwrite each other: choose another disk"))
+        let hint = "two volumes on one origin would overwrite each other: choose another disk";
+        let if_gone = if_gone(&self.closed_pools(), &other.pool);
+        Err(Failure::coded(Code::Exists, what).hint(format!("{hint}{if_gone}")))
     }
 
     /// Adds a volume, or says what it would be.

@@ -342,7 +342,8 @@ fn a_pool_that_the_memory_has_no_room_for_is_not_made_larger() {
 #[test]
 fn the_origin_of_a_pool_whose_ssds_are_away_becomes_no_cache_device() {
     let mut daemon = patient("devices-away");
-    let path = |name: &str| daemon.dir.0.join(name);
+    let root = daemon.dir.0.clone();
+    let path = |name: &str| root.join(name);
     let (origin, alias) = (path("origin"), path("alias"));
     std::os::unix::fs::symlink(&origin, &alias).unwrap();
     let away: Vec<_> =
@@ -360,6 +361,14 @@ fn the_origin_of_a_pool_whose_ssds_are_away_becomes_no_cache_device() {
         }
     }
     assert!(std::fs::read(&origin).unwrap() == before);
+    let witness = std::fs::read_dir(path("state/pools")).unwrap().next().unwrap().unwrap().path();
+    let (witness, kept) = (witness.join("witness"), path("kept"));
+    std::fs::rename(&witness, &kept).unwrap();
+    // As a power cut may leave it.
+    std::fs::write(&witness, [0; 4096]).unwrap();
+    let create = ["pool", "create", "other", "--ssd", origin.to_str().unwrap()];
+    daemon.refused(&create, "cannot read the witness", "forebay pool export");
+    std::fs::rename(&kept, &witness).unwrap();
     away.iter().for_each(|(from, to)| std::fs::rename(to, from).unwrap());
     until("it is open", || show(&daemon)["state"] == "online");
     until_served(&daemon);

@@ -276,6 +276,10 @@ fn what_is_clean_and_lacks_a_copy_counts_for_what_is_copied() {
     daemon.start();
     until_served(&daemon);
     until("every origin has all of its data", || show(&daemon)["state"] == "protected");
+    // The facts that say so of the last blocks follow.
+    let to_copy =
+        || daemon.json(&[&add[..], &["--dry-run"]].concat())["pool"]["moved_bytes"].as_u64();
+    until("all of it is clean", || to_copy() > Some(VOLUME_BYTES as u64 / 2));
     let replace = ["pool", "device", "replace", "fast", old, new];
     for arguments in [&add[..], &replace] {
         let says = ["of clean data are copied again", "that takes"];

@@ -26,7 +26,8 @@ struct Job {
     len: u64,
     /// The time that it may begin in.
     until: Option<Until>,
-    answer: Sender<Result<(), IoError>>,
+    /// Nothing if it was not begun in time.
+    answer: Sender<Option<Result<(), IoError>>>,
 }
 
 /// The thread, one request at a time; it ends with this. The ring's requests do not wait for it.
@@ -58,9 +59,9 @@ impl Discarder {
         let work = move || {
             for Job { offset, len, until, answer } in todo {
                 let in_time = until.is_none_or(|until| until.holds(boot_now));
-                answer.send(match in_time && !over.load(Ordering::Acquire) {
-                    true => discard(offset, len),
-                    false => Err(IoErrorKind::Vanished.into()),
+                answer.send(match over.load(Ordering::Acquire) {
+                    true => Some(Err(IoErrorKind::Vanished.into())),
+                    false => in_time.then(|| discard(offset, len)),
                 });
             }
         };
@@ -68,19 +69,22 @@ impl Discarder {
         Ok(Discarder { jobs: Some(jobs), is_over, thread: Some(thread) })
     }
 
-    /// Discards a range, both ends of which are multiples of the sector, if its turn comes within the time.
+    /// Discards a range, both ends of which are multiples of the sector, if its turn comes within the time; nothing if it
+    /// does not.
     pub(super) async fn discard(
         &self,
         offset: u64,
         len: u64,
         until: Option<Until>,
-    ) -> Result<(), IoError> {
+    ) -> Option<Result<(), IoError>> {
         let (answer, receiver) = post();
         let job = Job { offset, len, until, answer };
         let sent = self.jobs.as_ref().map(|jobs| jobs.send(job));
         match sent {
-            Some(Ok(())) => receiver.next().await.unwrap_or(Err(IoErrorKind::Vanished.into())),
-            _ => Err(IoErrorKind::Vanished.into()),
+            Some(Ok(())) => {
+                receiver.next().await.unwrap_or(Some(Err(IoErrorKind::Vanished.into())))
+            }
+            _ => Some(Err(IoErrorKind::Vanished.into())),
         }
     }
 }
@@ -170,9 +174,9 @@ mod tests {
         gate.shut();
         slow.go.send(()).unwrap();
         slow.go.send(()).unwrap();
-        assert_eq!(answer(first), Ok(()), "it had begun");
-        assert_eq!(answer(second), Err(IoErrorKind::Vanished.into()));
-        assert_eq!(answer(unfenced), Ok(()));
+        assert_eq!(answer(first), Some(Ok(())), "it had begun");
+        assert_eq!(answer(second), None);
+        assert_eq!(answer(unfenced), Some(Ok(())));
         assert_eq!(*slow.begun.lock().unwrap(), [1, 3]);
     }
 
@@ -198,7 +202,7 @@ mod tests {
         closing.join().unwrap();
         assert_eq!(*begun.lock().unwrap(), [1]);
         let answers = waiting.iter().map(|answer| block_on_ready(answer.next()));
-        let vanished = Some(Err(IoErrorKind::Vanished.into()));
-        assert!(answers.eq([Some(Ok(())), vanished, vanished]));
+        let vanished = Some(Some(Err(IoErrorKind::Vanished.into())));
+        assert!(answers.eq([Some(Some(Ok(()))), vanished, vanished]));
     }
 }

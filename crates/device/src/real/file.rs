@@ -29,6 +29,9 @@ const ZEROES_CHUNK_BYTES: u64 = 1 << 20;
 /// Zero chunks in flight per request: keeps a disk busy without flooding its queue.
 const ZEROES_INFLIGHT_MAX: usize = 4;
 
+/// How often it is looked whether the fence is open again.
+const FENCE_RETRY: Nanos = 10 * MILLISECOND;
+
 /// How often a device in use is tried again: a claim that ends by itself ends in milliseconds.
 const OPEN_RETRY: Nanos = 20 * MILLISECOND;
 
@@ -321,10 +324,20 @@ impl Inner {
         io.done().await
     }
 
-    /// Refuses what would go to the system now and is too late for that.
-    fn check_fence(&self) -> Result<(), IoError> {
-        let in_time = self.fence.borrow().as_ref().is_none_or(|until| until.holds(boot_now));
-        if in_time { Ok(()) } else { Err(IoErrorKind::Vanished.into()) }
+    /// Waits until what goes to the system next may go; an error if there will be no more time for it.
+    async fn until_open(&self) -> Result<(), IoError> {
+        loop {
+            let fence = self.fence.borrow().clone();
+            match fence {
+                Some(until) if !until.holds(boot_now) => {
+                    if until.is_last() {
+                        return Err(IoErrorKind::Vanished.into());
+                    }
+                    (&*self.reactor as &dyn Runtime).sleep(FENCE_RETRY).await.result?;
+                }
+                _ => return Ok(()),
+            }
+        }
     }
 
     async fn discard(&self, offset: u64, len: u64) -> Result<(), IoError> {
@@ -332,12 +345,15 @@ impl Inner {
             return Ok(());
         }
         let outcome = match self.is_block {
-            true => {
+            true => loop {
+                self.until_open().await?;
                 let until = self.fence.borrow().clone();
-                self.discarder()?.discard(offset, len, until).await
-            }
+                if let Some(outcome) = self.discarder()?.discard(offset, len, until).await {
+                    break outcome;
+                }
+            },
             false => {
-                self.check_fence()?;
+                self.until_open().await?;
                 let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
                 self.allocate(mode, offset, len).await
             }
@@ -360,7 +376,7 @@ impl Inner {
         if !self.zero_range.get() {
             return Ok(false);
         }
-        self.check_fence()?;
+        self.until_open().await?;
         let mode = libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE;
         let outcome = self.allocate(mode, offset, len).await;
         unless_unsupported(&self.zero_range, outcome)
@@ -377,7 +393,7 @@ impl Inner {
         let mut result = Ok(());
         while result.is_ok() && (at < end || !inflight.is_empty()) {
             while at < end && inflight.len() < ZEROES_INFLIGHT_MAX && result.is_ok() {
-                result = self.check_fence();
+                result = self.until_open().await;
                 if result.is_ok() {
                     let chunk = (end - at).min(ZEROES_CHUNK_BYTES);
                     inflight.push_back(self.write(at, zeroes.slice(0..chunk as usize)));

@@ -316,6 +316,30 @@ fn one_that_was_left_behind_and_went_on_elsewhere_is_not_believed() {
     });
 }
 
+/// What was accepted is accepted again where the witness has not heard of it.
+#[test]
+fn an_accepted_start_that_is_cut_off_before_its_witness_can_be_accepted_again() {
+    survive(4, |seed| {
+        let rig = Rig::new(seed, two_copies(3));
+        rig.rewrite(BLOCKS)?;
+        rig.offer(&[1, 2]);
+        rig.restart(Crash::PowerCut)?;
+        rig.crash(Crash::PowerCut);
+        rig.offer(&[0]);
+        rig.accepts.set(true);
+        rig.witness_refuses.set(true);
+        refused(rig.open(), "witness")?;
+        rig.crash(KINDS[(seed % 2) as usize]);
+        rig.witness_refuses.set(false);
+        rig.accepts.set(false);
+        refused(rig.open(), "as the witness knows")?;
+        rig.accepts.set(true);
+        rig.open()?;
+        rig.accepts.set(false);
+        rig.restart(Crash::PowerCut)
+    });
+}
+
 #[test]
 fn a_copy_of_a_member_is_refused() {
     survive(1, |seed| {
