@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::os::unix::fs::FileExt;
 
+use crate::acceptance::tonight;
 use crate::common::daemon::{Daemon, VOLUME_BYTES, patient, show, until, until_served, written};
 use crate::common::{Client, forebay, leaves, run};
 use serde_json::Value;
@@ -270,16 +271,14 @@ fn what_is_clean_and_lacks_a_copy_counts_for_what_is_copied() {
     let whole = device_plan(&daemon, &add, &["nothing has to be copied"]);
     assert_eq!((&whole["moved_bytes"], &whole["time_s"]), (&0.into(), &0.into()));
     device_plan(&daemon, &spare, &["dirty data first", "clean data"]);
+    // What is clean already, in sets that are known by a number of the lost one, is not kept over a start.
+    daemon.tell(&["volume", "set", "fast/vm", &tonight()]);
     written(&daemon, 2);
     daemon.kill();
     std::fs::rename(old, daemon.dir.path("gone")).unwrap();
     daemon.start();
     until_served(&daemon);
     until("every origin has all of its data", || show(&daemon)["state"] == "protected");
-    // The facts that say so of the last blocks follow.
-    let to_copy =
-        || daemon.json(&[&add[..], &["--dry-run"]].concat())["pool"]["moved_bytes"].as_u64();
-    until("all of it is clean", || to_copy() > Some(VOLUME_BYTES as u64 / 2));
     let replace = ["pool", "device", "replace", "fast", old, new];
     for arguments in [&add[..], &replace] {
         let says = ["of clean data are copied again", "that takes"];
@@ -316,7 +315,7 @@ fn a_pool_of_devices_of_unequal_size_has_room_for_what_finds_two_of_them() {
 #[test]
 fn what_would_keep_a_volume_from_being_removed_is_said_before() {
     let mut daemon = patient("plan-remove");
-    daemon.tell(&["volume", "set", "fast/vm", "destage-hours=00:00-00:01"]);
+    daemon.tell(&["volume", "set", "fast/vm", &tonight()]);
     written(&daemon, 2);
     daemon.tell(&["export", "remove", "fast/vm"]);
     daemon.stop();

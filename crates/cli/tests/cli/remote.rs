@@ -105,6 +105,15 @@ fn state(daemon: &Daemon) -> String {
     daemon.json(&["volume", "show", "fast/vm"])["state"].as_str().unwrap().to_owned()
 }
 
+/// The same as [`until_served`] behind a server that was stopped for a while.
+fn until_served_from(daemon: &Daemon, kit: &mut Kit) {
+    until("its origin is there", || {
+        kit.revive();
+        state(daemon) == "online"
+    });
+    until_served(daemon);
+}
+
 /// Brings all home; an origin that was gone for a moment may have it fail once.
 fn flush(daemon: &Daemon) {
     until("all is on the origin", || daemon.ask(&["volume", "flush", "fast/vm"]).status.success());
@@ -524,11 +533,7 @@ fn a_request_that_is_stuck_at_a_server_keeps_no_daemon_from_ending() {
     assert!(readers.into_iter().all(|reader| reader.join().unwrap().is_err()));
     signal(kit.child.id(), "CONT");
     daemon.start();
-    until("its origin is there", || {
-        kit.revive();
-        state(&daemon) == "online"
-    });
-    until_served(&daemon);
+    until_served_from(&daemon, &mut kit);
     let all = [vec![7; 4096], content(1, VOLUME_BYTES)[4096..].to_vec()].concat();
     assert!(read_all(&socket) == all);
     daemon.stop();
@@ -586,7 +591,7 @@ fn what_waits_for_a_stuck_request_keeps_nobody_from_ending_and_no_other_client_g
 
 #[test]
 fn a_pool_that_cannot_be_exported_because_an_origin_is_stuck_says_so_until_the_daemon_has_ended() {
-    let Some((mut daemon, kit, file)) = behind_kit("remote-export") else { return };
+    let Some((mut daemon, mut kit, file)) = behind_kit("remote-export") else { return };
     signal(kit.child.id(), "STOP");
     let all = written(&daemon, 2);
     // Destaging has begun, and nobody knows yet that it is stuck.
@@ -598,7 +603,7 @@ fn a_pool_that_cannot_be_exported_because_an_origin_is_stuck_says_so_until_the_d
     signal(kit.child.id(), "CONT");
     daemon.stop();
     daemon.start();
-    until_served(&daemon);
+    until_served_from(&daemon, &mut kit);
     assert!(read_all(&daemon.dir.path("nbd")) == all);
     flush(&daemon);
     assert!(std::fs::read(&file).unwrap() == all);
@@ -607,13 +612,13 @@ fn a_pool_that_cannot_be_exported_because_an_origin_is_stuck_says_so_until_the_d
 
 #[test]
 fn a_server_that_does_not_answer_keeps_no_daemon_from_ending() {
-    let Some((mut daemon, kit, file)) = behind_kit("remote-hung") else { return };
+    let Some((mut daemon, mut kit, file)) = behind_kit("remote-hung") else { return };
     let all = written(&daemon, 2);
     signal(kit.child.id(), "STOP");
     daemon.stop();
     signal(kit.child.id(), "CONT");
     daemon.start();
-    until_served(&daemon);
+    until_served_from(&daemon, &mut kit);
     assert!(read_all(&daemon.dir.path("nbd")) == all);
     flush(&daemon);
     assert!(std::fs::read(&file).unwrap() == all);
