@@ -550,6 +550,15 @@ pub struct AddExport {
     pub require_tls: bool,
 }
 
+/// `POST /api/v1/pools/{pool}/volumes/{volume}/accept-lost`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AcceptLost {
+    /// What is known to be lost, and agreed to; without it whatever is lost is.
+    #[serde(default)]
+    pub lost_bytes: Option<u64>,
+}
+
 /// `POST /api/v1/pools/{pool}/volumes/{volume}/accept-origin`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -61,7 +61,7 @@ pub enum Call {
     SetVolumeSettings(VolumeName, api::SetVolumeSettings, Reply<api::One<api::Volume>>),
     FlushVolume(VolumeName, Reply<api::One<api::Job>>),
     GrowVolume(VolumeName, Reply<api::One<api::Volume>>),
-    AcceptLost(VolumeName, Reply<api::One<api::Volume>>),
+    AcceptLost(VolumeName, api::AcceptLost, Reply<api::One<api::Volume>>),
     AcceptOrigin(VolumeName, api::AcceptOrigin, Reply<api::One<api::Volume>>),
     RemoveVolume(VolumeName, Reply<api::One<api::Job>>),
     Exports(Reply<api::Many<api::Export>>),

@@ -365,8 +365,13 @@ async fn grow_volume(State(desk): D, At((pool, volume)): At<(Name, Name)>, _: Ba
     desk.change(|reply| Call::GrowVolume(VolumeName { pool, volume }, reply)).await
 }
 
-async fn accept_lost(State(desk): D, At((pool, volume)): At<(Name, Name)>, _: Bare) -> Response {
-    desk.change(|reply| Call::AcceptLost(VolumeName { pool, volume }, reply)).await
+async fn accept_lost(
+    State(desk): D,
+    At((pool, volume)): At<(Name, Name)>,
+    Body(body): Body<api::AcceptLost>,
+) -> Response {
+    let name = VolumeName { pool, volume };
+    desk.change(|reply| Call::AcceptLost(name, body, reply)).await
 }
 
 async fn accept_origin(

@@ -4,8 +4,9 @@ use std::path::{Path, PathBuf};
 
 use clap::{Subcommand, ValueEnum};
 use forebay_control::api::{
-    self, AcceptOrigin, AddVolume, CacheProfile, Change, Destaging, DirtyData, Job, Many, One,
-    Priority, SequentialWhen, SequentialWrites, SetVolume, SetVolumeSettings, Volume, VolumeState,
+    self, AcceptLost, AcceptOrigin, AddVolume, CacheProfile, Change, Destaging, DirtyData, Job,
+    Many, One, Priority, SequentialWhen, SequentialWrites, SetVolume, SetVolumeSettings, Volume,
+    VolumeState,
 };
 use forebay_control::hours::DestageHours;
 use forebay_control::name::VolumeName;
@@ -449,6 +450,8 @@ fn is_attached(volume: &Volume) -> bool {
 fn accept_lost(daemon: &Daemon<'_>, volume: &VolumeName, yes: bool) -> Result<()> {
     let known: One<Volume> = daemon.get(&at(volume))?;
     let lost = Some(known.item.lost_bytes).filter(|_| is_attached(&known.item));
+    // Who says --yes has not seen how much it is.
+    let agreed = AcceptLost { lost_bytes: lost.filter(|_| !yes) };
     if lost != Some(0) {
         let what = format!(
             "{} of volume \"{volume}\" will be what {} has there: older data than was written",
@@ -457,7 +460,7 @@ fn accept_lost(daemon: &Daemon<'_>, volume: &VolumeName, yes: bool) -> Result<()
         );
         confirm("the name of the volume", &volume.to_string(), &what, yes)?;
     }
-    let shown: One<Volume> = daemon.post(&format!("{}/accept-lost", at(volume)), &())?;
+    let shown: One<Volume> = daemon.post(&format!("{}/accept-lost", at(volume)), &agreed)?;
     daemon.print(&shown, |volume| print_volume(&volume.item));
     Ok(())
 }

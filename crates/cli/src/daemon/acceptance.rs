@@ -16,10 +16,26 @@ use crate::failure::Failure;
 use crate::text;
 
 impl Daemon {
-    /// Gives up what is lost of a volume: its origin's older data is read there from then on.
-    pub(super) async fn accept_lost(&self, name: &VolumeName) -> Result<api::Volume> {
+    /// Gives up what is lost of a volume, if no more is than was `agreed` to: its origin's older data is read there from then
+    /// on. Whoever agreed has seen how much it is some time ago.
+    pub(super) async fn accept_lost(
+        &self,
+        name: &VolumeName,
+        agreed: Option<u64>,
+    ) -> Result<api::Volume> {
         let (_, open) = self.open(name.pool.as_str())?;
-        let accepted = open.volume(name)?.accept_lost().await? * BLOCK_BYTES;
+        let volume = open.volume(name)?;
+        let lost = volume.lost_blocks() * BLOCK_BYTES;
+        if let Some(agreed) = agreed.filter(|agreed| lost > *agreed) {
+            let what = format!(
+                "{} of volume \"{name}\" are lost by now, and {} were agreed to",
+                text::bytes(lost),
+                text::bytes(agreed)
+            );
+            return Err(Failure::coded(Code::NeedsDecision, what)
+                .hint(format!("see `forebay volume show {name}`, and decide again")));
+        }
+        let accepted = volume.accept_lost().await? * BLOCK_BYTES;
         if accepted > 0 {
             let what = format!(
                 "{} of volume \"{name}\" are accepted as lost: its origin's older data is read there",

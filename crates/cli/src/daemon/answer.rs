@@ -119,8 +119,10 @@ impl Daemon {
             Call::GrowVolume(name, reply) => {
                 self.change(reply, |it| async move { it.grow_volume(&name).await.map(One::of) });
             }
-            Call::AcceptLost(name, reply) => {
-                self.change(reply, |it| async move { it.accept_lost(&name).await.map(One::of) });
+            Call::AcceptLost(name, body, reply) => {
+                self.change(reply, move |it| async move {
+                    it.accept_lost(&name, body.lost_bytes).await.map(One::of)
+                });
             }
             Call::AcceptOrigin(name, body, reply) => {
                 self.change(reply, move |it| async move {

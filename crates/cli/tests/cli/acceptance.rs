@@ -53,6 +53,11 @@ fn what_died_with_an_ssd_is_an_error_until_its_owner_gives_it_up() {
     daemon.refused(&ACCEPT, "older data than was written", "--yes");
     let plan = daemon.json(&[&ACCEPT[..], &["--dry-run"]].concat());
     assert!(plan["what"].to_string().contains("would be accepted as lost"), "{plan}");
+    // Whoever agreed to less has not seen this.
+    let accept = "/api/v1/pools/fast/volumes/vm/accept-lost";
+    let less = serde_json::json!({"lost_bytes": lost() - 1});
+    let answer = crate::api::post(&daemon.dir.path("control.sock"), accept, &less);
+    assert_eq!(answer["code"], "needs-decision", "{answer}");
     assert_eq!(blocks(&socket), before, "a plan, or a refusal, changes nothing");
     // Nobody is told that the origin has all of it.
     for claims in
@@ -66,6 +71,12 @@ fn what_died_with_an_ssd_is_an_error_until_its_owner_gives_it_up() {
         "{status}"
     );
 
+    // Of a pool nothing goes as long as one of its volumes cannot.
+    daemon.tell(&["export", "remove", "fast/vm"]);
+    for how in ["--dry-run", "--yes"] {
+        daemon.refused(&["pool", "destroy", "fast", how], "lost", "accept-lost");
+    }
+    daemon.tell(&["export", "add", "fast/vm", "--socket", socket.to_str().unwrap()]);
     let shown = daemon.json(&[&ACCEPT[..], &["--yes"]].concat());
     assert_eq!((&shown["lost_bytes"], &shown["state"]), (&0.into(), &"online".into()), "{shown}");
     assert!(daemon.tell(&["events"]).contains("lost-accepted"));

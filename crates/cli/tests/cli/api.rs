@@ -46,6 +46,12 @@ fn ask(socket: &Path, asked: &Asked) -> Option<(u16, Vec<u8>)> {
     Some((status, answer[end + 4..].to_vec()))
 }
 
+/// What `POST` of this body is answered.
+pub fn post(socket: &Path, path: &str, body: &Value) -> Value {
+    let (method, path) = ("POST".to_owned(), path.to_owned());
+    check(socket, &Asked { method, path, body: body.to_string().into() }).1
+}
+
 /// Sends one request and checks the answer; its status, and what it says.
 fn check(socket: &Path, asked: &Asked) -> (u16, Value) {
     let Some((status, body)) = ask(socket, asked) else {
