@@ -10,12 +10,13 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::Poll;
 
+use forebay_device::gate::Gate;
 use forebay_device::io::pair;
 use forebay_device::real::file::FileDevice;
 use forebay_device::real::open::{OpenError, OpenOptions};
 use forebay_device::real::reactor::{Config, Reactor};
 use forebay_device::runtime::{MILLISECOND, Runtime};
-use forebay_device::{BlockDevice, Buf, IoErrorKind};
+use forebay_device::{BlockDevice, Buf, IoErrorKind, Nanos};
 
 /// A file that is removed at the end of its test.
 struct TempFile(PathBuf);
@@ -440,6 +441,44 @@ fn a_mounted_block_device_is_refused_with_its_mount_point() {
         other => panic!("{other}"),
     }
     assert!(error.hint().contains("umount"));
+}
+
+/// A lease that runs out and is renewed costs a while; one that has ended costs the request.
+#[test]
+fn discards_and_zeroes_wait_at_the_fence() {
+    let (file, reactor) = (TempFile::new(8 << 20), reactor());
+    let device = open(&reactor, &file, OpenOptions { punch: true, ..OpenOptions::default() });
+    let gate = Gate::new(Rc::clone(&reactor) as Rc<dyn Runtime>);
+    device.fence(&gate);
+    let device = Rc::new(device);
+    let start = |zeroes: bool| {
+        let (device, ended) = (Rc::clone(&device), Rc::new(Cell::new(None)));
+        let told = Rc::clone(&ended);
+        reactor.spawn(Box::pin(async move {
+            let device = &*device as &dyn BlockDevice;
+            let io = if zeroes { device.write_zeroes(0, 4096) } else { device.discard(0, 4096) };
+            told.set(Some(io.done().await));
+        }));
+        ended
+    };
+    let pause = || reactor.block_on((&*reactor as &dyn Runtime).sleep(50 * MILLISECOND).done());
+    for zeroes in [false, true] {
+        gate.open_until(reactor.now());
+        let waits = start(zeroes);
+        pause().unwrap();
+        assert_eq!(waits.get(), None, "there may be more time");
+        gate.open_until(Nanos::MAX);
+        while waits.get().is_none() {
+            pause().unwrap();
+        }
+        assert_eq!(waits.get(), Some(Ok(())));
+    }
+    gate.open_until(reactor.now());
+    let waits = [false, true].map(start);
+    gate.end();
+    pause().unwrap();
+    let vanished = Some(Err(IoErrorKind::Vanished.into()));
+    assert!(waits.iter().all(|waits| waits.get() == vanished));
 }
 
 #[test]

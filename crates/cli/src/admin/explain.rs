@@ -102,7 +102,7 @@ pub(crate) const CODES: &[Code] = &[
         "pool-missing",
         "The wait of `devices.wait_s` for the cache devices of a pool is over, and none of them is there. They are looked for every ten seconds.",
         "Its volumes are not served. Everything is on the devices as it was, dirty data too.",
-        "Attach them: the pool opens by itself. If they are gone for good, what was dirty is lost; the origins have the rest.",
+        "Attach them: the pool opens by itself. If they are gone for good, what was dirty is lost; the origins have the rest, and are free for another pool once `forebay pool export NAME` has forgotten this one.",
     ),
     risky(
         "pool-failed",
