@@ -293,8 +293,15 @@ impl Core {
         }
     }
 
-    /// Evicts the clean blocks of a range that still are where `location` says.
-    pub(crate) fn evict(&self, volume: VolumeId, block: u64, count: u32, location: Location) {
+    /// Evicts the clean blocks of a run that still are where it says. What RAM has of them unchecked goes too where it
+    /// may be damage.
+    pub(crate) fn evict(&self, volume: VolumeId, m: &Mapping) {
+        self.void_if_hurt(volume, m);
+        self.evict_at(volume, m.block, m.count, m.location);
+    }
+
+    /// The same of a range, for what RAM never had from the log.
+    pub(crate) fn evict_at(&self, volume: VolumeId, block: u64, count: u32, location: Location) {
         let want = |state| matches!(state, State::Clean | State::Provisional);
         self.map_transition(volume, block, count, location, want, None);
         self.note_drop(volume, block);

@@ -216,7 +216,7 @@ impl Core {
                     return false;
                 }
                 planted::seen("clean data dropped with a member");
-                self.evict(volume, m.block, m.count, m.location);
+                self.evict(volume, &m);
             }
             yield_once().await;
             if self.is_failing() || self.latched.get() {

@@ -122,7 +122,7 @@ impl Core {
                     continue;
                 }
                 if !m.state.is_owed() {
-                    self.evict(volume, m.block, m.count, m.location);
+                    self.evict(volume, &m);
                     continue;
                 }
                 let known = if m.state == State::Written { &proven[..] } else { &[] };

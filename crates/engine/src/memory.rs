@@ -206,7 +206,7 @@ impl Core {
             return Look::Cooled;
         }
         seen("index: clean data given up");
-        self.evict(volume, m.block, m.count, m.location);
+        self.evict(volume, &m);
         Look::Given
     }
 }

@@ -259,10 +259,15 @@ impl Core {
     /// The copy of a run to read straight into the client's buffer, if one can be.
     fn plain_copy(&self, v: &VolumeState, m: &Mapping, offset: u64, len: u64) -> Option<usize> {
         let whole = m.state.has_data() && m.sectors == SECTORS_ALL && self.may_serve(v, m.state);
-        if !whole || self.verify_reads.get() {
+        if !whole || self.is_checked(m) {
             return None;
         }
         self.idlest_copy_for(m.location, offset | len)
+    }
+
+    /// Whether what is read of a run is compared with its checksums.
+    fn is_checked(&self, m: &Mapping) -> bool {
+        self.verify_reads.get() || self.is_hurt_at(m)
     }
 
     /// Has what is read from members checked, or no more.
@@ -528,7 +533,7 @@ impl Core {
         }
         add(&self.counters.read_cache_bytes, run.len);
         let within = (run.offset - m.block * BLOCK_BYTES) as usize;
-        let verified = self.verify_reads.get();
+        let verified = self.is_checked(m);
         let bytes = match is_held(m, within, buf.len()) {
             true => self.read_raw(m).await,
             false => self.read_merged(v, m).await,
@@ -554,7 +559,7 @@ impl Core {
 
     /// The bytes of a whole run, from any copy that can be read.
     async fn read_raw(&self, m: &Mapping) -> Result<Data> {
-        if self.verify_reads.get() {
+        if self.is_checked(m) {
             return self.read_verified(m.location, m.distance, m.count).await;
         }
         if let Some((member, at)) = self.copy_of(m.location, self.idlest_copy(m.location)) {

@@ -301,9 +301,7 @@ impl Core {
                         kept.push((volume, part));
                     }
                     State::Clean => self.keep_by_use(volume, part, queue, &mut warmth, &mut kept),
-                    State::Provisional => {
-                        self.evict(volume, block, count, part.location);
-                    }
+                    State::Provisional => self.evict(volume, &part),
                     State::Dirty
                     | State::Written
                     | State::Zero
@@ -338,7 +336,7 @@ impl Core {
                 index.borrow_mut().chill(volume, piece.block, piece.count);
                 self.keep_unless_in_ram(volume, piece, kept);
             } else {
-                self.evict(volume, piece.block, piece.count, piece.location);
+                self.evict(volume, &piece);
             }
         }
     }
@@ -355,7 +353,7 @@ impl Core {
             if taken {
                 planted::seen("reclaim: left to RAM");
                 add(&self.counters.ram_take_over_blocks, u64::from(count));
-                self.evict(volume, piece.block, count, piece.location);
+                self.evict(volume, &piece);
             } else {
                 self.policy.borrow_mut().spend(0, u64::from(count));
                 kept.push((volume, piece));
@@ -493,6 +491,7 @@ impl Core {
     ) {
         for (volume, m, data) in ready.drain(..) {
             add(&self.counters.move_blocks, u64::from(m.count));
+            self.void_if_hurt(volume, &m);
             planted::seen(if m.state == State::Clean {
                 "clean run moved"
             } else {
@@ -517,12 +516,11 @@ impl Core {
         if append.done().await.is_err() {
             self.check_latch()?;
             if m.state == State::Clean {
-                self.evict(volume, m.block, m.count, m.location);
+                self.evict(volume, &m);
             }
         }
-        if self.is_hurt_at(&m) {
-            self.ram.borrow_mut().void_unverified(volume, m.block, m.count);
-        }
+        // It may have been found meanwhile.
+        self.void_if_hurt(volume, &m);
         Ok(())
     }
 

@@ -619,7 +619,7 @@ impl Core {
                     return Err(append_error("appending again", error));
                 }
                 Err(_) if owed => lacking = true,
-                Err(_) => self.evict(volume, m.block, m.count, m.location),
+                Err(_) => self.evict(volume, &m),
             }
         }
         Ok((lacking, damaged))

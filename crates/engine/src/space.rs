@@ -595,7 +595,7 @@ impl Core {
                         continue;
                     }
                     seen("limit: clean data given up");
-                    self.evict(v.id, part.block, part.count, part.location);
+                    self.evict(v.id, &part);
                     left = left.saturating_sub(part.count.into());
                     given += u64::from(part.count);
                 }

@@ -224,7 +224,7 @@ impl Core {
             State::Written => State::Dirty,
             State::ZeroWritten => State::Zero,
             _ => {
-                self.evict(v.id, block, count, location);
+                self.evict_at(v.id, block, count, location);
                 return self.release_unproven(location, state);
             }
         };

@@ -81,7 +81,8 @@ impl Core {
     ) {
         let first = offset.div_ceil(BLOCK_BYTES);
         let end = (offset + bytes.len() as u64) / BLOCK_BYTES;
-        if first >= end {
+        // What was found damaged while it was read unchecked may be the damage.
+        if first >= end || !verified && self.is_hurt_at(m) {
             return;
         }
         let locks = &self.shard(v.id, first).locks;

@@ -56,12 +56,24 @@ impl Core {
         }
     }
 
-    /// Whether a copy of the record that a run lies in is known to be bad, and not healed yet.
+    /// Whether a copy of the record that a run lies in is known to be bad, and not healed yet. Until it is, the run
+    /// is read checked.
     pub(crate) fn is_hurt_at(&self, m: &Mapping) -> bool {
+        if !self.is_hurt() {
+            return false;
+        }
         let header = Location(m.location.0 - u64::from(m.distance));
         let (set, _) = self.sets.borrow().split(header);
         self.scrub.hurt.borrow().contains_key(&header)
             || self.scrub.hurt_sets.borrow().contains_key(&set)
+    }
+
+    /// Before what lies in a hurt record goes elsewhere, or out of the log: nobody would find then that RAM has the
+    /// damage.
+    pub(crate) fn void_if_hurt(&self, volume: VolumeId, m: &Mapping) {
+        if self.is_hurt_at(m) {
+            self.ram.borrow_mut().void_unverified(volume, m.block, m.count);
+        }
     }
 
     /// Notes that a reader has found a copy of a record damaged. It counts once: whoever heals the record
@@ -195,6 +207,10 @@ impl Core {
             let bad = &found.bad[first..first + count];
             let blocks = &found.blocks[first..first + count];
             first += count;
+            if bad.iter().any(|bad| *bad != 0) {
+                // Wherever it is now.
+                self.ram.borrow_mut().void_unverified(*volume, m.block, m.count);
+            }
             if !self.is_still(*volume, m) {
                 left.push((*volume, *m));
                 continue;
@@ -346,7 +362,7 @@ impl Core {
     /// Drops clean data of which no copy can be read right: whoever does so comes here.
     pub(crate) fn drop_unreadable(&self, volume: VolumeId, part: &Mapping) {
         add(&self.counters.damage_dropped_blocks, part.count.into());
-        self.evict(volume, part.block, part.count, part.location);
+        self.evict(volume, part);
         self.ram.borrow_mut().void_unverified(volume, part.block, part.count);
     }
 

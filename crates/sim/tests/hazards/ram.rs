@@ -11,7 +11,7 @@ use forebay_sim::content::fill;
 
 use crate::changing::touch;
 use crate::is_read;
-use crate::rig::{BLOCK, Plan, Rig, SLOWEST, SOON, provoke, same, survive, version};
+use crate::rig::{BLOCK, MEMBER_BYTES, Plan, Rig, SLOWEST, SOON, provoke, same, survive, version};
 use crate::scrub::find_version;
 
 const RAM_BYTES: u64 = 256 << 10;
@@ -294,5 +294,63 @@ fn what_is_found_damaged_is_not_served_from_ram_any_more() {
             same("behind the scrub", rig.read(block)?, 1)?;
         }
         if wrong == 0 { Err("nothing wrong has come into RAM".to_owned()) } else { Ok(()) }
+    });
+}
+
+/// In the same record.
+const ROTTEN: u64 = 4;
+const UNREAD: u64 = 5;
+
+/// A record with a rotten block and one that once could not be read, so that it is known to be hurt. It cannot be
+/// healed, for its set is open.
+fn rotten_and_known(seed: u64, ram_bytes: u64) -> Result<Rc<Rig>, String> {
+    let rig = Rig::new(seed, Plan { members: 2, mode: Mode::Readonly, ..Plan::default() });
+    let volume = rig.volume();
+    rig.run(async move { volume.read(0, Buf::new(8 * BLOCK)).await.1 })?
+        .map_err(|error| error.to_string())?;
+    rig.pause(SOON);
+    rig.flush()?;
+    rig.flush()?;
+    let holder = holder_of(&rig);
+    let mut rotten = vec![0; BLOCK];
+    fill(7, 0, ROTTEN * 8, &mut rotten);
+    let at = find_version(&rig, holder, UNREAD, 1);
+    rig.members[holder].poke(at - BLOCK as u64, &rotten);
+    set_ram(&rig, ram_bytes)?;
+    assert_eq!(rig.read(ROTTEN), Ok(7), "nothing is known of it yet");
+    let once = Trigger::every(Ops::Reads).within(at..at + BLOCK as u64).times(1);
+    rig.broken[holder].erring.arm(once);
+    same("read again", rig.read(UNREAD)?, 1)?;
+    Ok(rig)
+}
+
+/// The member that has what was read.
+fn holder_of(rig: &Rig) -> usize {
+    let has = |member: &usize| {
+        let bytes = rig.members[*member].peek(0, MEMBER_BYTES as usize);
+        bytes.chunks(BLOCK).any(|block| version(UNREAD, block) == Ok(1))
+    };
+    (0..rig.members.len()).find(has).expect("somebody has it")
+}
+
+/// A copy of a record is bad, which one reader has met: the next one is not given what is bad of the rest.
+#[test]
+fn what_is_read_of_a_record_that_is_known_to_be_hurt_is_checked() {
+    survive(4, |seed| {
+        let rig = rotten_and_known(seed, 0)?;
+        same("checked", rig.read(ROTTEN)?, 1).map(drop)
+    });
+}
+
+/// RAM has a part of it as well, and loses what could be compared.
+#[test]
+fn what_ram_has_of_a_hurt_record_goes_with_the_record() {
+    survive(4, |seed| {
+        let rig = rotten_and_known(seed, RAM_BYTES)?;
+        assert_eq!(rig.read(ROTTEN), Ok(7), "from RAM, as before");
+        rig.broken[holder_of(&rig)].gone.set(true);
+        touch(&rig);
+        rig.pause(50 * SOON);
+        same("without the member", rig.read(ROTTEN)?, 1).map(drop)
     });
 }
