@@ -1,5 +1,6 @@
 //! Bytes that nobody wrote: given to the decoders of the disk format, as they are and with right
-//! checksums, as a writer with a bug would leave them; and sent to the NBD server by a client.
+//! checksums, as a writer with a bug would leave them; sent to the NBD server by a client; and read
+//! as traces.
 //! `make soak` runs the fuzzers.
 
 #[path = "../../crates/engine/tests/format/cases.rs"]
@@ -10,10 +11,13 @@ mod samples;
 #[path = "../../crates/export/tests/support/mod.rs"]
 mod support;
 
+use forebay_lab::trace::{Format, Options, REQUEST_BYTES_MAX, Reader};
 use support::hostile::{Stage, play};
 use support::protocol::{contexts, extended, option, request};
 
 const BLOCK: usize = 4096;
+/// Bytes of a trace that are read: compressed, they may stand for 32,768 times as many.
+const TRACE_BYTES_MAX: usize = 4096;
 
 /// Decodes `bytes` as the structure called `name`.
 ///
@@ -75,9 +79,32 @@ fn conversations() -> [Vec<u8>; 2] {
     [first, second]
 }
 
-/// The names of all structures, each with two written ones, and of the NBD server.
+/// Reads bytes as a trace: the first one says of which format, and whether bad lines are passed over.
+///
+/// # Panics
+/// If a request is beyond what readers promise, or a reader panics.
+pub fn read_trace(bytes: &[u8]) {
+    let [how, bytes @ ..] = bytes else { return };
+    let format = Format::ALL.get(usize::from(how >> 1)).copied();
+    let options = Options { format, skip_bad: how & 1 == 1 };
+    let input = std::io::Cursor::new(bytes[..bytes.len().min(TRACE_BYTES_MAX)].to_vec());
+    let Ok(reader) = Reader::over("fuzz", input, options) else { return };
+    for request in reader.map_while(Result::ok) {
+        assert!((1..=REQUEST_BYTES_MAX).contains(&request.bytes));
+        assert!(request.offset + request.bytes <= i64::MAX as u64);
+    }
+}
+
+/// Two traces whose beginning tells their format.
+fn traces() -> [Vec<u8>; 2] {
+    let csv = b"\xFEts_us,op,offset,size\n0,R,4096,8192\n1,W,512,1024\n".to_vec();
+    let events = b"\xFFInput file sdb.blktrace.0 added\n8,16 1 1 0.1 7 Q R 8 + 16 [fio]\n".to_vec();
+    [csv, events]
+}
+
+/// The names of all structures, each with two written ones; of the NBD server; and of traces.
 pub fn seeds() -> Vec<(&'static str, [Vec<u8>; 2])> {
     let cases = cases::cases().into_iter().map(|case| case());
     let structures = cases.map(|case| (case.name, [case.older, case.newer]));
-    structures.chain([("nbd", conversations())]).collect()
+    structures.chain([("nbd", conversations()), ("trace", traces())]).collect()
 }

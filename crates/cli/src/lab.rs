@@ -41,7 +41,8 @@ pub(crate) enum Command {
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Traces, read one after the other as one workload; - is standard input. Plain, gzip or zstd
+    /// Traces, read one after the other as one workload (the files of one blktrace recording merged by time); - is
+    /// standard input. Plain, gzip or zstd
     #[arg(value_name = "TRACE", required = true)]
     traces: Vec<PathBuf>,
     /// Format of the traces; without it their beginning tells
@@ -51,18 +52,22 @@ pub(crate) struct Options {
     #[arg(long)]
     skip_bad: bool,
     /// Read so many requests at the most
-    #[arg(long, value_name = "N", value_parser = whole::<usize>(..))]
+    #[arg(long, value_name = "N", value_parser = whole::<usize>(1..))]
     requests: Option<usize>,
     /// Size of the cache, in bytes or as a share of the footprint (10%); repeat it for more
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_values = ["1%", "10%", "40%"])]
     size: Vec<Size>,
-    /// Blocks of 4 KiB in a unit of reclaim; without it as in the daemon, 1/512 of the cache
+    /// Size of a tier in RAM before the cache, in bytes or as a share of the footprint; without it there is none
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    ram: Option<Size>,
+    /// Blocks of 4 KiB in a unit of reclaim; without it as in the daemon, 1/512 of the cache. With 1, blocks are
+    /// decided one by one and moving them costs nothing, as in the policies that can be shown beside it
     #[arg(long, value_name = "BLOCKS", value_parser = whole::<u32>(1..=65_536))]
     unit_blocks: Option<u32>,
-    /// Bytes written to the SSD per byte admitted, at the most, in percent
-    #[arg(long, value_name = "PERCENT", default_value_t = 150,
-        value_parser = whole::<u32>(100..=100_000))]
-    write_amplification_max: u32,
+    /// Bytes written to the SSD per byte admitted, at the most, in percent; without it 150, and no limit with
+    /// units of one block
+    #[arg(long, value_name = "PERCENT", value_parser = whole::<u32>(100..=100_000))]
+    write_amplification_max: Option<u32>,
     /// Bytes that may be written to the SSD per byte that clients ask for, in percent; without it as many as come
     #[arg(long, value_name = "PERCENT", value_parser = whole::<u32>(1..=100_000))]
     write_budget: Option<u32>,
@@ -190,18 +195,23 @@ impl Options {
         let mut runs = Vec::new();
         for size in &self.size {
             let blocks = size.blocks(workload.footprint());
+            let settings = match self.unit_blocks {
+                Some(unit_blocks) => Settings::of_units(blocks, unit_blocks as usize),
+                None => Settings::daemon(blocks),
+            };
             let settings = Settings {
-                write_amplification_max_percent: Some(self.write_amplification_max),
+                write_amplification_max_percent: self
+                    .write_amplification_max
+                    .or(settings.write_amplification_max_percent),
                 write_budget_percent: self.write_budget,
                 thresholds: Thresholds {
                     read: self.populate_on_read,
                     write: self.populate_on_write,
                 },
                 cache_block_blocks: self.cache_block / BLOCK_BYTES,
-                ..Settings::daemon(blocks)
+                ram_blocks: self.ram.map_or(0, |ram| ram.blocks(workload.footprint())),
+                ..settings
             };
-            let unit_blocks = self.unit_blocks.map_or(settings.unit_blocks, |n| n as usize);
-            let settings = Settings { unit_blocks, ..settings };
             let report = forebay_lab::run::run(&workload, settings, &clock())?;
             let beside = self.beside.iter().map(|&BaselineName(baseline)| {
                 (baseline.name(), miss_ratio(baseline, &workload, blocks))
@@ -235,6 +245,11 @@ impl Options {
         if reader.bad() > 0 {
             tell(format_args!("note: {} bad lines were passed over", thousands(reader.bad())));
         }
+        for name in reader.unread() {
+            tell(format_args!(
+                "note: the rest of {name} was not read: nothing tells where its next record begins"
+            ));
+        }
         if workload.accesses.is_empty() {
             return Err(Failure::new("the traces have no reads or writes")
                 .hint("look whether --format is right"));
@@ -244,7 +259,8 @@ impl Options {
 }
 
 fn miss_ratio(baseline: Baseline, workload: &Workload, blocks: usize) -> f64 {
-    let mut cache = baseline.cache(workload, blocks.max(1));
+    // What holds everything holds no more by being larger.
+    let mut cache = baseline.cache(workload, blocks.clamp(1, workload.footprint() + 1));
     let missed = workload.accesses.iter().filter(|&&block| !cache.access(block)).count();
     missed as f64 / workload.accesses.len() as f64
 }
@@ -254,10 +270,15 @@ type Run = (usize, Settings, Report, Vec<(&'static str, f64)>);
 fn in_json((blocks, settings, report, beside): &Run) -> serde_json::Value {
     json!({
         "cache_blocks": blocks, "unit_blocks": settings.unit_blocks,
+        "ram_blocks": settings.ram_blocks, "ram_hits": report.ram_hits,
         "miss_ratio": {
             "access": report.accesses().ratio(), "read": report.reads.ratio(),
             "write": report.writes.ratio(), "request": report.requests.ratio(),
             "byte": report.bytes.ratio(),
+        },
+        "blocks": {
+            "read": report.reads.all, "read_missed": report.reads.missed,
+            "written": report.writes.all, "written_missed": report.writes.missed,
         },
         "populated_blocks": report.populated_blocks, "passed_blocks": report.passed_blocks,
         "moved_blocks": report.moved_blocks,
@@ -268,16 +289,22 @@ fn in_json((blocks, settings, report, beside): &Run) -> serde_json::Value {
 }
 
 fn print((blocks, settings, report, beside): &Run) {
-    say(format_args!(
-        "\ncache of {}, units of {}",
-        bytes(*blocks as u64 * BLOCK_BYTES),
-        bytes(settings.unit_blocks as u64 * BLOCK_BYTES),
-    ));
+    let in_bytes = |blocks: usize| bytes((blocks as u64).saturating_mul(BLOCK_BYTES));
+    let ram = match settings.ram_blocks {
+        0 => String::new(),
+        ram_blocks => format!(", behind {} of RAM", in_bytes(ram_blocks)),
+    };
+    let unit = in_bytes(settings.unit_blocks);
+    say(format_args!("\ncache of {}, units of {unit}{ram}", in_bytes(*blocks)));
     say(format_args!("  miss ratio       {:.4}", report.accesses().ratio()));
     say(format_args!("    of reads       {:.4}", report.reads.ratio()));
     say(format_args!("    of writes      {:.4}", report.writes.ratio()));
     say(format_args!("    of requests    {:.4}", report.requests.ratio()));
     say(format_args!("    of bytes       {:.4}", report.bytes.ratio()));
+    if settings.ram_blocks > 0 {
+        let of_all = report.ram_hits as f64 / report.accesses().all.max(1) as f64;
+        say(format_args!("  hits in RAM      {of_all:.4}"));
+    }
     for (name, ratio) in beside {
         say(format_args!("  {name:<16} {ratio:.4}"));
     }

@@ -52,6 +52,12 @@ pub fn post(socket: &Path, path: &str, body: &Value) -> Value {
     check(socket, &Asked { method, path, body: body.to_string().into() }).1
 }
 
+/// What `GET` is answered.
+pub fn get(socket: &Path, path: &str) -> Value {
+    let (method, path) = ("GET".to_owned(), path.to_owned());
+    check(socket, &Asked { method, path, body: Vec::new() }).1
+}
+
 /// Sends one request and checks the answer; its status, and what it says.
 fn check(socket: &Path, asked: &Asked) -> (u16, Value) {
     let Some((status, body)) = ask(socket, asked) else {

@@ -45,4 +45,5 @@ mod snapshots;
 mod spare;
 mod stats;
 mod stop;
+mod traces;
 mod wear;

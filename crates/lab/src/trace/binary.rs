@@ -2,7 +2,8 @@
 
 use std::io::{BufRead, ErrorKind, Read, Result};
 
-use super::{Bad, Format, Parsed, Volumes, request};
+use super::events::Event;
+use super::{Bad, Format, Parsed, Run, request};
 
 /// blktrace: the upper 24 bits of the magic number; the lowest byte is the version.
 const BLKTRACE_MAGIC: u32 = 0x6561_7400;
@@ -15,14 +16,26 @@ const CATEGORY_READ: u32 = 1 << 0;
 const CATEGORY_WRITE: u32 = 1 << 1;
 const CATEGORY_NOTIFY: u32 = 1 << 10;
 const CATEGORY_DISCARD: u32 = 1 << 13;
-/// Queued, issued, completed: as the events of blkparse.
-const LIVES: [u32; 3] = [1, 7, 8];
 
-const VSCSI_V1_BYTES: usize = 32;
-const VSCSI_V2_BYTES: usize = 40;
-/// Where the version of a record stands, in its upper byte.
-const VSCSI_V1_VERSION_AT: usize = 14;
-const VSCSI_V2_VERSION_AT: usize = 2;
+/// Where the fields of a VSCSI record stand.
+#[derive(Clone, Copy)]
+struct Layout {
+    version: u8,
+    record_bytes: usize,
+    /// The command has two bytes, and so has the version after it, which is their upper one.
+    command_at: usize,
+    length_at: usize,
+}
+
+/// Version 1: serial, length, segments, command, version, sector, time. Version 2: command and
+/// version come first, and the time of the answer last.
+const LAYOUTS: [Layout; 2] = [
+    Layout { version: 1, record_bytes: 32, command_at: 12, length_at: 4 },
+    Layout { version: 2, record_bytes: VSCSI_BYTES_MAX, command_at: 0, length_at: 8 },
+];
+const VSCSI_BYTES_MAX: usize = 40;
+const VSCSI_SECTOR_AT: usize = 16;
+const VSCSI_TIME_AT: usize = 24;
 
 /// What comes next in a file.
 pub(super) enum Next {
@@ -30,6 +43,8 @@ pub(super) enum Next {
     Record(Parsed),
     /// Something after which nothing can be understood.
     Lost(Bad),
+    /// The beginning of a record, and the end of the file.
+    CutOff,
     /// The end of the file.
     End,
 }
@@ -37,10 +52,10 @@ pub(super) enum Next {
 /// Reads the records of one file.
 pub(super) struct Parser {
     format: Format,
-    /// Version of a VSCSI file, told by its first record.
-    vscsi_version: Option<u8>,
-    /// The kind of blktrace's event that counts.
-    event: Option<u32>,
+    /// The disk of a format that names none.
+    file: String,
+    /// The layout of a VSCSI file; most records of its beginning have it.
+    layout: Option<Layout>,
 }
 
 /// The format, if the beginning of a file tells that it is one of these.
@@ -51,18 +66,46 @@ pub(super) fn format_of(head: &[u8]) -> Option<Format> {
             return Some(Format::Blktrace);
         }
     }
-    vscsi_version(head).map(|_| Format::Vscsi)
+    let layout = layout_of(head)?;
+    head.chunks_exact(layout.record_bytes)
+        .any(|record| layout.fits(record) && layout.is_write(record).is_some())
+        .then_some(Format::Vscsi)
 }
 
-fn vscsi_version(head: &[u8]) -> Option<u8> {
-    if head.len() < VSCSI_V1_BYTES {
-        return None;
+/// The layout that more than half of the records in the beginning of a VSCSI file have.
+fn layout_of(head: &[u8]) -> Option<Layout> {
+    LAYOUTS.into_iter().find(|layout| {
+        let records = head.chunks_exact(layout.record_bytes);
+        let count = records.len();
+        records.filter(|record| layout.fits(record)).count() * 2 > count
+    })
+}
+
+impl Layout {
+    fn version_of(self, record: &[u8]) -> u8 {
+        record[self.command_at + 3]
     }
-    let opcode = |at: usize| head[at + 1] == 0 && is_write(head[at]).is_some();
-    if head[VSCSI_V1_VERSION_AT + 1] == 1 && opcode(VSCSI_V1_VERSION_AT - 2) {
-        return Some(1);
+
+    /// Whether a record looks like one of this layout.
+    fn fits(self, record: &[u8]) -> bool {
+        self.version_of(record) == self.version && record[self.command_at + 1] == 0
     }
-    (head[VSCSI_V2_VERSION_AT + 1] == 2 && opcode(0)).then_some(2)
+
+    fn is_write(self, record: &[u8]) -> Option<bool> {
+        is_write(record[self.command_at])
+    }
+}
+
+/// The event nearest to the client in the beginning of a file of blktrace.
+pub(super) fn nearest_event(mut beginning: &[u8]) -> Option<Event> {
+    let mut nearest = None;
+    while let Some((record, rest)) = beginning.split_first_chunk::<BLKTRACE_BYTES>() {
+        let Ok(record) = Blktrace::new(record) else { break };
+        let event = record.event().map(|(event, _)| event);
+        nearest = [nearest, event].into_iter().flatten().min();
+        beginning = rest.get(record.appended().into()..).unwrap_or_default();
+    }
+    nearest
 }
 
 /// Whether a SCSI command writes; `None` if it neither reads nor writes.
@@ -104,102 +147,124 @@ fn fill(input: &mut dyn BufRead, record: &mut [u8]) -> Result<usize> {
     Ok(filled)
 }
 
-fn cut_off() -> Next {
-    Next::Lost(Bad::new("record", "the file ends inside of it"))
+/// A record of blktrace, without what is appended to it.
+struct Blktrace<'a> {
+    bytes: &'a [u8; BLKTRACE_BYTES],
+    /// Whether it was written on a machine of the other order of bytes.
+    big: bool,
 }
 
-impl Parser {
-    pub(super) fn new(format: Format) -> Self {
-        Self { format, vscsi_version: None, event: None }
-    }
-
-    pub(super) fn next(&mut self, input: &mut dyn BufRead, volumes: &mut Volumes) -> Result<Next> {
-        match self.format {
-            Format::Blktrace => self.blktrace(input, volumes),
-            _ => self.vscsi(input),
-        }
-    }
-
-    fn blktrace(&mut self, input: &mut dyn BufRead, volumes: &mut Volumes) -> Result<Next> {
-        let mut record = [0; BLKTRACE_BYTES];
-        match fill(input, &mut record)? {
-            0 => return Ok(Next::End),
-            BLKTRACE_BYTES => {}
-            _ => return Ok(cut_off()),
-        }
-        let big = u32_at(&record, 0, false) & !0xFF != BLKTRACE_MAGIC;
-        let magic = u32_at(&record, 0, big);
+impl<'a> Blktrace<'a> {
+    fn new(bytes: &'a [u8; BLKTRACE_BYTES]) -> std::result::Result<Self, Bad> {
+        let big = u32_at(bytes, 0, false) & !0xFF != BLKTRACE_MAGIC;
+        let magic = u32_at(bytes, 0, big);
         if magic & !0xFF != BLKTRACE_MAGIC {
-            return Ok(Next::Lost(Bad::new("magic", format!("{magic:#x} begins no record"))));
+            return Err(Bad::new("magic", format!("{magic:#x} begins no record")));
         }
         if magic & 0xFF != BLKTRACE_VERSION {
             let why = format!("version {} is not {BLKTRACE_VERSION}", magic & 0xFF);
-            return Ok(Next::Lost(Bad::new("magic", why)));
+            return Err(Bad::new("magic", why));
         }
-        let appended: [u8; 2] = bytes_at(&record, 46);
-        let appended =
-            if big { u16::from_be_bytes(appended) } else { u16::from_le_bytes(appended) };
-        let skipped =
-            std::io::copy(&mut Read::take(&mut *input, appended.into()), &mut std::io::sink())?;
-        if skipped < appended.into() {
-            return Ok(cut_off());
-        }
-        let action = u32_at(&record, 28, big);
-        let (event, category) = (action & 0xFFFF, action >> 16);
-        let write = category & CATEGORY_WRITE != 0;
-        let moves_data = write || category & CATEGORY_READ != 0;
-        if !moves_data
-            || category & (CATEGORY_NOTIFY | CATEGORY_DISCARD) != 0
-            || !LIVES.contains(&event)
-            || *self.event.get_or_insert(event) != event
-        {
-            return Ok(Next::Record(Ok(None)));
-        }
-        let (time_ns, sector) = (u64_at(&record, 8, big), u64_at(&record, 16, big));
-        let bytes = u32_at(&record, 24, big);
-        let device = u32_at(&record, 36, big);
-        let parsed = volumes.number(&device.to_string()).and_then(|volume| {
-            let offset = sectors("sector", sector)?;
-            request(time_ns / 1000, volume, write, offset, bytes.into())
-        });
-        Ok(Next::Record(parsed))
+        Ok(Self { bytes, big })
     }
 
-    fn vscsi(&mut self, input: &mut dyn BufRead) -> Result<Next> {
-        let mut record = [0; VSCSI_V2_BYTES];
-        let read = fill(input, &mut record[..VSCSI_V1_BYTES])?;
-        if read == 0 {
-            return Ok(Next::End);
+    /// Bytes that follow it and belong to it.
+    fn appended(&self) -> u16 {
+        let bytes = bytes_at(self.bytes, 46);
+        if self.big { u16::from_be_bytes(bytes) } else { u16::from_le_bytes(bytes) }
+    }
+
+    /// The event of a request, and whether that writes.
+    fn event(&self) -> Option<(Event, bool)> {
+        let action = u32_at(self.bytes, 28, self.big);
+        let event = match action & 0xFFFF {
+            1 => Event::Queued,
+            7 => Event::Issued,
+            8 => Event::Completed,
+            _ => return None,
+        };
+        let category = action >> 16;
+        let write = category & CATEGORY_WRITE != 0;
+        let moves_data = (write || category & CATEGORY_READ != 0)
+            && category & (CATEGORY_NOTIFY | CATEGORY_DISCARD) == 0;
+        moves_data.then_some((event, write))
+    }
+
+    fn request(&self, write: bool, run: &mut Run) -> Parsed {
+        let (time_ns, sector) = (u64_at(self.bytes, 8, self.big), u64_at(self.bytes, 16, self.big));
+        let bytes = u32_at(self.bytes, 24, self.big);
+        let device = u32_at(self.bytes, 36, self.big);
+        let volume = run.volumes.number(Format::Blktrace, &device.to_string())?;
+        request(time_ns / 1000, volume, write, sectors("sector", sector)?, bytes.into())
+    }
+}
+
+impl Parser {
+    pub(super) fn new(format: Format, file: &str, head: &[u8]) -> Self {
+        Self { format, file: file.to_owned(), layout: layout_of(head) }
+    }
+
+    pub(super) fn next(&mut self, input: &mut dyn BufRead, run: &mut Run) -> Result<Next> {
+        match self.format {
+            Format::Blktrace => blktrace(input, run),
+            _ => self.vscsi(input, run),
         }
-        if read < VSCSI_V1_BYTES {
-            return Ok(cut_off());
-        }
-        let Some(version) = self.vscsi_version.or_else(|| vscsi_version(&record)) else {
+    }
+
+    /// As all records of a file are of one size, a bad one costs no other one.
+    fn vscsi(&mut self, input: &mut dyn BufRead, run: &mut Run) -> Result<Next> {
+        let Some(layout) = self.layout else {
+            if input.fill_buf()?.is_empty() {
+                return Ok(Next::End);
+            }
             return Ok(Next::Lost(Bad::new("version", "neither 1 nor 2")));
         };
-        self.vscsi_version = Some(version);
-        // Version 1: serial, length, segments, command, version, sector, time. Version 2: command
-        // and version come first, and the time of the answer last.
-        let (version_at, length_at) = match version {
-            1 => (VSCSI_V1_VERSION_AT, 4),
-            _ => (VSCSI_V2_VERSION_AT, 8),
-        };
-        if version == 2 && fill(input, &mut record[VSCSI_V1_BYTES..])? < 8 {
-            return Ok(cut_off());
+        let mut record = [0; VSCSI_BYTES_MAX];
+        let record = &mut record[..layout.record_bytes];
+        match fill(input, record)? {
+            0 => return Ok(Next::End),
+            count if count < record.len() => return Ok(Next::CutOff),
+            _ => {}
         }
-        if record[version_at + 1] != version {
-            let why = format!("{} in a file of version {version}", record[version_at + 1]);
-            return Ok(Next::Lost(Bad::new("version", why)));
-        }
-        let Some(write) = is_write(record[version_at - 2]) else {
-            return Ok(Next::Record(Ok(None)));
-        };
-        let time_us = u64_at(&record, 24, false);
-        let parsed = sectors("lbn", u64_at(&record, 16, false)).and_then(|offset| {
-            request(time_us, 0, write, offset, u32_at(&record, length_at, false).into())
-        });
-        Ok(Next::Record(parsed))
+        Ok(Next::Record(self.vscsi_request(layout, record, run)))
     }
+
+    fn vscsi_request(&self, layout: Layout, record: &[u8], run: &mut Run) -> Parsed {
+        let version = layout.version_of(record);
+        if version != layout.version {
+            let why = format!("{version} in a file of version {}", layout.version);
+            return Err(Bad::new("version", why));
+        }
+        let Some(write) = layout.is_write(record) else { return Ok(None) };
+        let offset = sectors("lbn", u64_at(record, VSCSI_SECTOR_AT, false))?;
+        let bytes = u32_at(record, layout.length_at, false);
+        let volume = run.volumes.number(Format::Vscsi, &self.file)?;
+        request(u64_at(record, VSCSI_TIME_AT, false), volume, write, offset, bytes.into())
+    }
+}
+
+fn blktrace(input: &mut dyn BufRead, run: &mut Run) -> Result<Next> {
+    let mut record = [0; BLKTRACE_BYTES];
+    match fill(input, &mut record)? {
+        0 => return Ok(Next::End),
+        BLKTRACE_BYTES => {}
+        _ => return Ok(Next::CutOff),
+    }
+    let record = match Blktrace::new(&record) {
+        Ok(record) => record,
+        Err(bad) => return Ok(Next::Lost(bad)),
+    };
+    let appended = u64::from(record.appended());
+    let skipped = std::io::copy(&mut Read::take(&mut *input, appended), &mut std::io::sink())?;
+    if skipped < appended {
+        return Ok(Next::CutOff);
+    }
+    Ok(Next::Record(match record.event() {
+        Some((event, write)) if run.counted.has(Format::Blktrace, event) => {
+            record.request(write, run)
+        }
+        _ => Ok(None),
+    }))
 }
 
 /// Sectors of 512 bytes, in bytes.

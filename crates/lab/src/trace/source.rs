@@ -1,76 +1,113 @@
 //! Files as plain bytes: gzip and zstd are told by their first bytes, not by a name.
 
-use std::io::{BufRead, BufReader, Read, Result};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Result};
 
 use flate2::bufread::MultiGzDecoder;
-use ruzstd::decoding::StreamingDecoder;
 use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
+use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 
 /// Bytes of a file that are looked at to tell its format; a line of each of them fits.
-const HEAD_BYTES: usize = 4 << 10;
+pub(super) const HEAD_BYTES: usize = 4 << 10;
 /// Bytes read at once.
-const BUFFER_BYTES: usize = 128 << 10;
+pub(super) const BUFFER_BYTES: usize = 128 << 10;
 
 const GZIP: [u8; 2] = [0x1F, 0x8B];
 const ZSTD: [u8; 4] = [0x28, 0xB5, 0x2F, 0xFD];
 
-/// The beginning of what is in a file, and all of it.
-pub(super) fn plain(input: Box<dyn Read>) -> Result<(Vec<u8>, Box<dyn BufRead>)> {
-    let (head, input) = peek(input)?;
-    let input: Box<dyn Read> = if head.starts_with(&GZIP) {
-        Box::new(MultiGzDecoder::new(BufReader::with_capacity(BUFFER_BYTES, input)))
-    } else if head.starts_with(&ZSTD) {
-        Box::new(Frames { rest: Some(Box::new(BufReader::new(input))), frame: None })
+/// What is in a file.
+pub(super) fn plain(input: Box<dyn Read>) -> Result<Box<dyn Read>> {
+    let (head, input) = peek(input, ZSTD.len())?;
+    let buffered = |input| BufReader::with_capacity(BUFFER_BYTES, input);
+    Ok(if head.starts_with(&GZIP) {
+        Box::new(MultiGzDecoder::new(buffered(input)))
+    } else if head.starts_with(&ZSTD) || is_skippable(&head) {
+        Box::new(Frames { rest: buffered(input), decoder: FrameDecoder::new(), within: false })
     } else {
-        return Ok((head, Box::new(BufReader::with_capacity(BUFFER_BYTES, input))));
-    };
-    let (head, input) = peek(input)?;
-    Ok((head, Box::new(BufReader::with_capacity(BUFFER_BYTES, input))))
+        input
+    })
 }
 
 /// The first bytes of a stream, and the whole stream.
-fn peek(mut input: Box<dyn Read>) -> Result<(Vec<u8>, impl Read)> {
-    let mut head = Vec::with_capacity(HEAD_BYTES);
-    input.by_ref().take(HEAD_BYTES as u64).read_to_end(&mut head)?;
-    Ok((head.clone(), std::io::Cursor::new(head).chain(input)))
+pub(super) fn peek(mut input: Box<dyn Read>, count: usize) -> Result<(Vec<u8>, Box<dyn Read>)> {
+    let mut head = Vec::with_capacity(count);
+    input.by_ref().take(count as u64).read_to_end(&mut head)?;
+    Ok((head.clone(), Box::new(std::io::Cursor::new(head).chain(input))))
 }
 
-type Compressed = Box<dyn BufRead>;
+/// Whether this is the beginning of a frame that decoders pass over; pzstd writes such frames, of
+/// the sizes of those that follow.
+fn is_skippable(head: &[u8]) -> bool {
+    matches!(head, [0x50..=0x5F, 0x2A, 0x4D, 0x18, ..])
+}
 
 /// The content of all frames of a zstd file; parallel compressors write many.
 struct Frames {
-    /// What comes after the frames read so far, while none is being read.
-    rest: Option<Compressed>,
-    frame: Option<StreamingDecoder<Compressed, ruzstd::decoding::FrameDecoder>>,
+    /// What comes after that which was read so far.
+    rest: BufReader<Box<dyn Read>>,
+    decoder: FrameDecoder,
+    /// Whether the decoder is within a frame.
+    within: bool,
 }
 
 impl Read for Frames {
     fn read(&mut self, out: &mut [u8]) -> Result<usize> {
-        loop {
-            if let Some(frame) = &mut self.frame {
-                let count = frame.read(out)?;
-                if count > 0 || out.is_empty() {
-                    return Ok(count);
-                }
-                self.rest = self.frame.take().map(StreamingDecoder::into_inner);
+        while self.within || self.enter()? {
+            let count = self.read_frame(out)?;
+            if count > 0 || out.is_empty() {
+                return Ok(count);
             }
-            let Some(mut rest) = self.rest.take() else { return Ok(0) };
-            if rest.fill_buf()?.is_empty() {
-                return Ok(0);
-            }
-            match StreamingDecoder::new(rest) {
-                Ok(frame) => self.frame = Some(frame),
-                Err(error) => return Err(std::io::Error::other(explained(&error))),
-            }
+            self.within = false;
         }
+        Ok(0)
     }
 }
 
-fn explained(error: &FrameDecoderError) -> String {
-    match error {
-        FrameDecoderError::ReadFrameHeaderError(ReadFrameHeaderError::SkipFrame { .. }) => {
-            "a frame to be skipped is not understood; compress it again with `zstd`".to_owned()
+impl Frames {
+    /// Goes on to the next frame that has content; `false` if there is none.
+    fn enter(&mut self) -> Result<bool> {
+        while !self.rest.fill_buf()?.is_empty() {
+            match self.decoder.reset(&mut self.rest) {
+                Ok(()) => {
+                    self.within = true;
+                    return Ok(true);
+                }
+                Err(FrameDecoderError::ReadFrameHeaderError(ReadFrameHeaderError::SkipFrame {
+                    length,
+                    ..
+                })) => self.skip(length.into())?,
+                Err(error) => return Err(explained(error)),
+            }
         }
-        other => other.to_string(),
+        Ok(false)
+    }
+
+    fn skip(&mut self, bytes: u64) -> Result<()> {
+        if std::io::copy(&mut self.rest.by_ref().take(bytes), &mut std::io::sink())? < bytes {
+            return Err(std::io::Error::other("it ends inside of a frame"));
+        }
+        Ok(())
+    }
+
+    /// Reads from the frame that the decoder is within; nothing at its end.
+    fn read_frame(&mut self, out: &mut [u8]) -> Result<usize> {
+        while self.decoder.can_collect() < out.len() && !self.decoder.is_finished() {
+            let missing = BlockDecodingStrategy::UptoBytes(out.len() - self.decoder.can_collect());
+            self.decoder.decode_blocks(&mut self.rest, missing).map_err(explained)?;
+        }
+        self.decoder.read(out)
     }
 }
+
+fn explained(error: FrameDecoderError) -> std::io::Error {
+    let FrameDecoderError::ReadFrameHeaderError(header) = &error else {
+        return std::io::Error::other(error);
+    };
+    let is_short = |error: &std::io::Error| error.kind() == ErrorKind::UnexpectedEof;
+    std::io::Error::other(match header {
+        ReadFrameHeaderError::BadMagicNumber(_) => NOT_ZSTD.to_owned(),
+        ReadFrameHeaderError::MagicNumberReadError(error) if is_short(error) => NOT_ZSTD.to_owned(),
+        other => other.to_string(),
+    })
+}
+
+const NOT_ZSTD: &str = "what follows the last whole zstd frame is not zstd";

@@ -1,10 +1,16 @@
 //! The same requests in every format; and any bytes, which may be refused but harm nothing.
 
 use std::io::{Cursor, Read, Write};
+use std::path::Path;
 
 use proptest::prelude::*;
 
 use super::*;
+use crate::{Error, Result};
+
+mod damaged;
+mod detection;
+mod events;
 
 /// Three requests as each format writes them. What a format does not keep (the time of a fio log
 /// of version 2, the volume of ours) is 0.
@@ -13,12 +19,13 @@ const CSV: &str =
 const MSR: &str = "128166372000000000,usr,0,Read,4096,8192,17\n\
     128166372010000000,usr,0,Write,512,1024,9\n128166372020000000,usr,0,Read,1048576,512,11\n";
 const SPC: &str = "0,8,8192,r,0.000000\n0,1,1024,W,1.000000\n0,2048,512,R,2.000000,extra\n";
-const ALIBABA: &str = "419,R,4096,8192,0\n419,W,512,1024,1000000\n419,R,1048576,512,2000000\n";
+const ALIBABA: &str = "419,R,4096,8192,1577808000000000\n\
+    419,W,512,1024,1577808001000000\n419,R,1048576,512,1577808002000000\n";
 const TENCENT: &str = "0,8,16,0,1063\n1,1,2,1,1063\n2,2048,1,0,1063\n";
 const FIO_2: &str = "fio version 2 iolog\n/dev/sdb add\n/dev/sdb open\n/dev/sdb read 4096 8192\n\
     /dev/sdb write 512 1024\n/dev/sdb sync 0 0\n/dev/sdb read 1048576 512\n/dev/sdb close\n";
 const FIO_3: &str = "fio version 3 iolog\n0 /dev/sdb add\n0 /dev/sdb read 4096 8192\n\
-    1000 /dev/sdb write 512 1024\n2000 /dev/sdb read 1048576 512\n2001 /dev/sdb close\n";
+    1000000 /dev/sdb write 512 1024\n2000000 /dev/sdb read 1048576 512\n2000001 /dev/sdb close\n";
 const BLKPARSE: &str = "  8,16   1        1     0.000000000  4162  Q   R 8 + 16 [fio]\n\
     \x20 8,16   1        2     0.000001000  4162  G   R 8 + 16 [fio]\n\
     \x20 8,16   1        3     0.000002000  4162  D   R 8 + 16 [fio]\n\
@@ -113,6 +120,22 @@ fn read(bytes: &[u8], options: Options) -> Result<Vec<Request>> {
     Reader::over("sample", Cursor::new(bytes.to_vec()), options)?.collect()
 }
 
+/// The requests of files of these names and contents, in a folder of the test's own.
+fn read_files(test: &str, files: &[(&str, Vec<u8>)], options: Options) -> Result<Vec<Request>> {
+    let folder = std::env::temp_dir().join(format!("forebay-lab-{}-{test}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let paths = files.iter().map(|(name, bytes)| {
+        let path = folder.join(name);
+        std::fs::write(&path, bytes).unwrap();
+        path
+    });
+    let paths: Vec<_> = paths.collect();
+    let paths: Vec<&Path> = paths.iter().map(|path| path.as_path()).collect();
+    let requests = Reader::open(&paths, options).collect();
+    std::fs::remove_dir_all(&folder).unwrap();
+    requests
+}
+
 fn places(requests: &[Request]) -> Vec<(bool, u64, u64)> {
     requests.iter().map(|request| (request.write, request.offset, request.bytes)).collect()
 }
@@ -123,7 +146,7 @@ const PLACES: [(bool, u64, u64); 3] =
 #[test]
 fn every_format_is_told_by_its_beginning_and_gives_the_same_requests() {
     for (format, bytes) in samples() {
-        assert_eq!(detect::format_of(&bytes), Some(format), "{format:?}");
+        assert_eq!(detect::format_of(&bytes), detect::Told::Format(format));
         let requests = read(&bytes, Options::default()).unwrap();
         assert_eq!(places(&requests), PLACES, "{format:?}");
         let spans = requests[2].time_us - requests[0].time_us;
@@ -218,20 +241,13 @@ fn records_that_are_cut_off_are_refused() {
 
 #[test]
 fn several_files_are_one_workload_with_common_volumes() {
-    let directory = std::env::temp_dir().join(format!("forebay-lab-{}", std::process::id()));
-    std::fs::create_dir_all(&directory).unwrap();
-    let paths = [("a", ALIBABA), ("b", "7,R,0,512,9\n419,W,0,512,9\n")].map(|(name, text)| {
-        let path = directory.join(name);
-        std::fs::write(&path, text).unwrap();
-        path
-    });
-    let paths: Vec<&Path> = paths.iter().map(|path| path.as_path()).collect();
-    let requests: Vec<_> =
-        Reader::open(&paths, Options::default()).map(|request| request.unwrap()).collect();
+    let text = "7,R,0,512,1577808002000009\n419,W,0,512,1577808002000009\n";
+    let files = [("a", ALIBABA.into()), ("b", text.into())];
+    let requests = read_files("volumes", &files, Options::default()).unwrap();
     let volumes: Vec<_> = requests.iter().map(|request| request.volume).collect();
     assert_eq!(volumes, [0, 0, 0, 1, 0]);
-    std::fs::remove_dir_all(&directory).unwrap();
-    let error = Reader::open(&paths, Options::default()).next().unwrap().unwrap_err();
+    let error =
+        Reader::open(&[Path::new("/nowhere")], Options::default()).next().unwrap().unwrap_err();
     assert!(error.what.contains("cannot read"), "{error}");
 }
 
@@ -239,10 +255,11 @@ fn several_files_are_one_workload_with_common_volumes() {
 fn the_number_of_volumes_is_bounded() {
     let mut volumes = Volumes::default();
     for number in 0..VOLUMES_MAX {
-        assert_eq!(volumes.number(&number.to_string()).unwrap() as usize, number);
+        let format = Format::ALL[number % 2];
+        assert_eq!(volumes.number(format, &number.to_string()).unwrap() as usize, number);
     }
-    assert!(volumes.number("one more").is_err());
-    assert_eq!(volumes.number("5").unwrap(), 5);
+    assert!(volumes.number(Format::Msr, "one more").is_err());
+    assert_eq!(volumes.number(Format::ALL[1], "5").unwrap(), 5);
 }
 
 /// Bytes that are repeated for ever and counted.

@@ -1,21 +1,25 @@
 //! Formats of lines.
 
-use super::{Bad, Format, Parsed, Volumes, request};
+use super::events::Event;
+use super::{Bad, Format, Parsed, Run, request};
 
 /// Bytes of a sector, in which SPC, Tencent and blkparse count.
 const SECTOR_BYTES: u64 = 512;
 
-/// Events of a request's life that a trace may be made of. Where several are there the first kind
-/// that appears counts, which is the one nearest to the client.
-const LIVES: [&str; 3] = ["Q", "D", "C"];
+/// What Windows puts before text.
+pub(super) const BYTE_ORDER_MARK: &str = "\u{feff}";
+
+/// First names of the headers that the formats of commas have. A header may also stand in the
+/// middle: files that were joined to one stream have each their own.
+const HEADERS: [&str; 3] = ["ts_us", "device_id", "timestamp"];
 
 /// Reads the lines of one file.
 pub(super) struct Parser {
     format: Format,
+    /// The disk of a format that names none.
+    file: String,
     /// Version of a fio log; 0 before its head was read.
     fio_version: u32,
-    /// The kind of blkparse's event that counts.
-    event: Option<&'static str>,
     ended: bool,
 }
 
@@ -54,12 +58,51 @@ impl<'a, I: Iterator<Item = &'a str>> Fields<'a, I> {
 
     fn is_write(&mut self, field: &'static str) -> Field<bool> {
         let text = self.text(field)?;
-        match text {
-            "R" | "r" | "Read" | "read" | "READ" => Ok(false),
-            "W" | "w" | "Write" | "write" | "WRITE" => Ok(true),
-            _ => Err(Bad::new(field, format!("{} is neither read nor write", quoted(text)))),
-        }
+        let neither = || Bad::new(field, format!("{} is neither read nor write", quoted(text)));
+        op(text).ok_or_else(neither)
     }
+}
+
+/// Whether a word says that something is written; `None` if it says neither that nor that
+/// something is read.
+pub(super) fn op(word: &str) -> Option<bool> {
+    match word {
+        "R" | "r" | "Read" | "read" | "READ" => Some(false),
+        "W" | "w" | "Write" | "write" | "WRITE" => Some(true),
+        _ => None,
+    }
+}
+
+/// Whether blkparse says in this line which file it reads; such lines stand before its events.
+pub(super) fn is_about_input(line: &str) -> bool {
+    line.starts_with("Input file ") && line.ends_with(" added")
+}
+
+/// The event nearest to the client in the beginning of blkparse's text.
+pub(super) fn nearest_event(beginning: &[u8]) -> Option<Event> {
+    String::from_utf8_lossy(beginning).lines().filter_map(event_of_line).min()
+}
+
+fn event_of_line(line: &str) -> Option<Event> {
+    let mut words = line.split_whitespace();
+    words.next().filter(|device| device.contains(','))?;
+    let event = event_named(words.nth(4)?)?;
+    direction(words.next()?).map(|_| event)
+}
+
+fn event_named(letter: &str) -> Option<Event> {
+    match letter {
+        "Q" => Some(Event::Queued),
+        "D" => Some(Event::Issued),
+        "C" => Some(Event::Completed),
+        _ => None,
+    }
+}
+
+/// Whether blkparse's flags say that data is written; `None` if none is read or written.
+fn direction(flags: &str) -> Option<bool> {
+    let write = flags.contains('W');
+    (!flags.contains('D') && (write || flags.contains('R'))).then_some(write)
 }
 
 /// As much of a field as helps, in quotes.
@@ -78,8 +121,8 @@ fn words(line: &str) -> Fields<'_, std::str::SplitWhitespace<'_>> {
 }
 
 impl Parser {
-    pub(super) fn new(format: Format) -> Self {
-        Self { format, fio_version: 0, event: None, ended: false }
+    pub(super) fn new(format: Format, file: &str) -> Self {
+        Self { format, file: file.to_owned(), fio_version: 0, ended: false }
     }
 
     /// Whether what follows is no part of the trace.
@@ -87,30 +130,24 @@ impl Parser {
         self.ended
     }
 
-    pub(super) fn parse(&mut self, line: &str, is_first: bool, volumes: &mut Volumes) -> Parsed {
-        if line.is_empty() || line.starts_with('#') {
-            return Ok(None);
-        }
-        // A line of names instead of numbers may come first.
-        let names = ["ts_us", "device_id", "timestamp"];
-        let head = line.split(',').next().unwrap_or_default().trim().to_ascii_lowercase();
-        if is_first && names.contains(&head.as_str()) {
+    pub(super) fn parse(&mut self, line: &str, run: &mut Run) -> Parsed {
+        if line.is_empty() || line.starts_with('#') || is_header(line) {
             return Ok(None);
         }
         match self.format {
-            Format::Forebay => forebay(line),
-            Format::Msr => msr(line, volumes),
-            Format::Spc => spc(line, volumes),
-            Format::Alibaba => alibaba(line, volumes),
-            Format::Tencent => tencent(line, volumes),
-            Format::Fio => self.fio(line, volumes),
-            Format::Blkparse => self.blkparse(line, volumes),
+            Format::Forebay => forebay(line, &self.file, run),
+            Format::Msr => msr(line, run),
+            Format::Spc => spc(line, run),
+            Format::Alibaba => alibaba(line, run),
+            Format::Tencent => tencent(line, run),
+            Format::Fio => self.fio(line, run),
+            Format::Blkparse => self.blkparse(line, run),
             Format::Vscsi | Format::Blktrace => unreachable!("not made of lines"),
         }
     }
 
-    /// Version 2: `file action [offset length]`; version 3 has milliseconds in front.
-    fn fio(&mut self, line: &str, volumes: &mut Volumes) -> Parsed {
+    /// Version 2: `file action [offset length]`; version 3 has microseconds in front.
+    fn fio(&mut self, line: &str, run: &mut Run) -> Parsed {
         if let Some(version) = line.strip_prefix("fio version ") {
             let number = version.split_whitespace().next().and_then(|text| text.parse().ok());
             self.fio_version =
@@ -125,7 +162,7 @@ impl Parser {
         }
         let mut fields = words(line);
         let time_us = match self.fio_version {
-            3 => fields.scaled("timestamp", 1000)?,
+            3 => fields.number("timestamp")?,
             _ => 0,
         };
         let file = fields.text("file")?;
@@ -133,15 +170,19 @@ impl Parser {
         let write = match action {
             "read" => false,
             "write" => true,
-            "add" | "open" | "close" | "sync" | "datasync" | "trim" | "wait" => return Ok(None),
+            "add" | "open" | "close" | "unlink" | "sync" | "datasync" | "sync_file_range"
+            | "syncfs" | "trim" | "wait" => return Ok(None),
             _ => return Err(Bad::new("action", format!("{} is unknown", quoted(action)))),
         };
         let (offset, bytes) = (fields.number("offset")?, fields.number("length")?);
-        request(time_us, volumes.number(file)?, write, offset, bytes)
+        request(time_us, run.volumes.number(Format::Fio, file)?, write, offset, bytes)
     }
 
     /// `device cpu sequence seconds pid event flags sector + sectors [process]`.
-    fn blkparse(&mut self, line: &str, volumes: &mut Volumes) -> Parsed {
+    fn blkparse(&mut self, line: &str, run: &mut Run) -> Parsed {
+        if is_about_input(line) {
+            return Ok(None);
+        }
         if line.starts_with("CPU") || line.starts_with("Total") {
             // The summary at the end.
             self.ended = true;
@@ -156,14 +197,9 @@ impl Parser {
         fields.number("sequence")?;
         let time_us = fields.seconds("time")?;
         fields.number("pid")?;
-        let event = fields.text("event")?;
-        let Some(life) = LIVES.into_iter().find(|&life| life == event) else { return Ok(None) };
-        let flags = fields.text("flags")?;
-        let write = flags.contains('W');
-        if flags.contains('D') || !(write || flags.contains('R')) {
-            return Ok(None);
-        }
-        if *self.event.get_or_insert(life) != life {
+        let Some(event) = event_named(fields.text("event")?) else { return Ok(None) };
+        let Some(write) = direction(fields.text("flags")?) else { return Ok(None) };
+        if !run.counted.has(Format::Blkparse, event) {
             return Ok(None);
         }
         // A flush has neither sector nor length.
@@ -177,48 +213,66 @@ impl Parser {
             other => return Err(Bad::new("sectors", format!("{} instead of +", quoted(other)))),
         }
         let bytes = fields.scaled("sectors", SECTOR_BYTES)?;
-        request(time_us, volumes.number(device)?, write, offset, bytes)
+        request(time_us, run.volumes.number(Format::Blkparse, device)?, write, offset, bytes)
     }
+}
+
+fn is_header(line: &str) -> bool {
+    let first = line.split(',').next().unwrap_or_default().trim();
+    HEADERS.iter().any(|name| name.eq_ignore_ascii_case(first))
 }
 
 /// Where a trace spans several disks, the disk is in the offset from bit 44 on; that is one
 /// address space for us.
-fn forebay(line: &str) -> Parsed {
+fn forebay(line: &str, file: &str, run: &mut Run) -> Parsed {
     let mut fields = commas(line);
     let time_us = fields.number("ts_us")?;
     let write = fields.is_write("op")?;
-    request(time_us, 0, write, fields.number("offset")?, fields.number("size")?)
+    let (offset, bytes) = (fields.number("offset")?, fields.number("size")?);
+    request(time_us, run.volumes.number(Format::Forebay, file)?, write, offset, bytes)
 }
 
-fn msr(line: &str, volumes: &mut Volumes) -> Parsed {
+fn msr(line: &str, run: &mut Run) -> Parsed {
     let mut fields = commas(line);
     let time_us = fields.number("timestamp")? / 10;
     let host = fields.text("hostname")?;
     let disk = fields.number("disk")?;
     let write = fields.is_write("type")?;
     let (offset, bytes) = (fields.number("offset")?, fields.number("size")?);
-    request(time_us, volumes.number(&format!("{host},{disk}"))?, write, offset, bytes)
+    request(
+        time_us,
+        run.volumes.number(Format::Msr, &format!("{host},{disk}"))?,
+        write,
+        offset,
+        bytes,
+    )
 }
 
-fn spc(line: &str, volumes: &mut Volumes) -> Parsed {
+fn spc(line: &str, run: &mut Run) -> Parsed {
     let mut fields = commas(line);
     let asu = fields.number("asu")?;
     let offset = fields.scaled("lba", SECTOR_BYTES)?;
     let bytes = fields.number("size")?;
     let write = fields.is_write("opcode")?;
     let time_us = fields.seconds("timestamp")?;
-    request(time_us, volumes.number(&asu.to_string())?, write, offset, bytes)
+    request(time_us, run.volumes.number(Format::Spc, &asu.to_string())?, write, offset, bytes)
 }
 
-fn alibaba(line: &str, volumes: &mut Volumes) -> Parsed {
+fn alibaba(line: &str, run: &mut Run) -> Parsed {
     let mut fields = commas(line);
     let device = fields.text("device_id")?;
     let write = fields.is_write("opcode")?;
     let (offset, bytes) = (fields.number("offset")?, fields.number("length")?);
-    request(fields.number("timestamp")?, volumes.number(device)?, write, offset, bytes)
+    request(
+        fields.number("timestamp")?,
+        run.volumes.number(Format::Alibaba, device)?,
+        write,
+        offset,
+        bytes,
+    )
 }
 
-fn tencent(line: &str, volumes: &mut Volumes) -> Parsed {
+fn tencent(line: &str, run: &mut Run) -> Parsed {
     let mut fields = commas(line);
     let time_us = fields.scaled("timestamp", 1_000_000)?;
     let offset = fields.scaled("offset", SECTOR_BYTES)?;
@@ -228,5 +282,11 @@ fn tencent(line: &str, volumes: &mut Volumes) -> Parsed {
         "1" => true,
         other => return Err(Bad::new("type", format!("{} is neither 0 nor 1", quoted(other)))),
     };
-    request(time_us, volumes.number(fields.text("volume")?)?, write, offset, bytes)
+    request(
+        time_us,
+        run.volumes.number(Format::Tencent, fields.text("volume")?)?,
+        write,
+        offset,
+        bytes,
+    )
 }

@@ -1,0 +1,510 @@
+//! The log and the index without data, and RAM before them.
+
+use std::collections::VecDeque;
+
+use forebay_engine::ids::VolumeId;
+use forebay_engine::index::HEAT_MAX;
+use forebay_engine::limits::{RAM_EVICT_FRAMES, RAM_FILL_BLOCKS_MAX};
+use forebay_engine::policy::{Access, Granule, Part, Policy, Queue, Survey, Touches, Unit};
+use rustc_hash::FxHashMap;
+
+use super::ram::Ram;
+use super::{Report, Settings};
+use crate::workload::Workload;
+use crate::{Error, Result};
+
+/// Share of the units, in percent, that is kept free for moving, one at the least. The daemon keeps some more, so that
+/// a root frees many of them at once. With units of one block no room is lost, for a move frees what it takes.
+const RESERVE_PERCENT: usize = 5;
+
+pub(super) const NOWHERE: u64 = u64::MAX;
+
+/// A piece of the log.
+pub(super) struct Piece {
+    pub queue: Queue,
+    opened: u64,
+    pub live: u32,
+    /// What was appended to it, in order.
+    pub blocks: Vec<u32>,
+    /// Full, and not yet given back.
+    closed: bool,
+}
+
+/// See the module.
+pub(super) struct Log<'a> {
+    pub settings: Settings,
+    workload: &'a Workload,
+    pub policy: &'a mut dyn Policy,
+    /// Those that were ever in use, of `units`: a cache may be far larger than what a trace brings in.
+    pub pieces: Vec<Piece>,
+    units: usize,
+    free: Vec<u32>,
+    open: [Option<u32>; 2],
+    /// Closed units of one block in the order of closing; those freed since are passed over.
+    closed: [VecDeque<(u32, u64)>; 2],
+    pub live: [u64; 2],
+    opened: u64,
+    reserve: usize,
+    /// Where each block is: its unit times the size of a unit, plus its place there.
+    pub places: Vec<u64>,
+    /// Granule of each block, and its heat.
+    pub granules: Vec<u32>,
+    names: Vec<Granule>,
+    pub heat: Vec<u8>,
+    /// Blocks that nobody has asked for since they came in, or since they were kept last; where heat is of more than
+    /// a block.
+    cold: Vec<bool>,
+    /// Live blocks of each granule: heat is kept only where something is.
+    pub mapped: Vec<u32>,
+    /// Cache block of each block, by number, and which of them a request has counted already.
+    cache_blocks: Vec<Granule>,
+    touches: Touches,
+    ram: Ram<'a>,
+    pub report: Report,
+    scratch: Vec<u32>,
+}
+
+pub(super) fn index_of(queue: Queue) -> usize {
+    match queue {
+        Queue::Probation => 0,
+        Queue::Main => 1,
+    }
+}
+
+impl<'a> Log<'a> {
+    pub fn new(settings: Settings, workload: &'a Workload, policy: &'a mut dyn Policy) -> Self {
+        let units = settings.pool_blocks / settings.unit_blocks;
+        let mut numbers = FxHashMap::default();
+        let mut names = Vec::new();
+        let granules = workload.blocks.iter().map(|&(volume, block)| {
+            let name =
+                Granule { volume: VolumeId(volume + 1), number: block / settings.granule_blocks };
+            *numbers.entry(name).or_insert_with(|| {
+                names.push(name);
+                names.len() as u32 - 1
+            })
+        });
+        let granules: Vec<u32> = granules.collect();
+        let cache_block = |&(volume, block): &(u32, u64)| Granule {
+            volume: VolumeId(volume + 1),
+            number: block / settings.cache_block_blocks,
+        };
+        let counts = settings.thresholds.count();
+        let cache_blocks = workload.blocks.iter().filter(|_| counts).map(cache_block).collect();
+        let pool_blocks = settings.pool_blocks.min(workload.footprint()) as u64;
+        let touches = if counts { Touches::for_pool(pool_blocks) } else { Touches::default() };
+        let reserve = if settings.unit_blocks == 1 { 1 } else { units * RESERVE_PERCENT / 100 };
+        Self {
+            settings,
+            workload,
+            policy,
+            pieces: Vec::new(),
+            units,
+            free: Vec::new(),
+            open: [None; 2],
+            closed: Default::default(),
+            live: [0; 2],
+            opened: 0,
+            reserve: reserve.max(1),
+            places: vec![NOWHERE; workload.footprint()],
+            heat: vec![0; names.len()],
+            cold: vec![false; workload.footprint()],
+            mapped: vec![0; names.len()],
+            granules,
+            names,
+            cache_blocks,
+            touches,
+            ram: Ram::new(settings.ram_blocks, workload),
+            report: Report::default(),
+            scratch: Vec::new(),
+        }
+    }
+
+    fn holds(&self, block: u32) -> bool {
+        self.places[block as usize] != NOWHERE
+    }
+
+    /// Some blocks of one granule, at least one.
+    fn part(&self, blocks: impl IntoIterator<Item = u32>) -> Part {
+        let (mut granule, mut bits) = (0, 0);
+        for block in blocks {
+            granule = self.granules[block as usize];
+            bits |= 1 << (self.workload.blocks[block as usize].1 % self.settings.granule_blocks);
+        }
+        Part { granule: self.names[granule as usize], blocks: bits }
+    }
+
+    /// Where a block that is held lies.
+    fn queue_of(&self, block: u32) -> Queue {
+        let unit = self.places[block as usize] / self.settings.unit_blocks as u64;
+        self.pieces[unit as usize].queue
+    }
+
+    /// Whether a hit in a block says that it is asked for again.
+    fn is_reuse(&self, block: u32) -> bool {
+        let unit = self.places[block as usize] / self.settings.unit_blocks as u64;
+        let piece = &self.pieces[unit as usize];
+        let age_blocks = (self.opened - piece.opened) * self.settings.unit_blocks as u64;
+        self.policy.is_reuse(piece.queue, age_blocks)
+    }
+
+    fn touch(&mut self, block: u32) {
+        let heat = &mut self.heat[self.granules[block as usize] as usize];
+        *heat = (*heat + 1).min(HEAT_MAX);
+    }
+
+    /// What the log holds of a block is void.
+    fn forget(&mut self, block: u32) {
+        let place = std::mem::replace(&mut self.places[block as usize], NOWHERE);
+        if place == NOWHERE {
+            return;
+        }
+        let unit = place / self.settings.unit_blocks as u64;
+        let piece = &mut self.pieces[unit as usize];
+        piece.live -= 1;
+        self.live[index_of(piece.queue)] -= 1;
+        if piece.closed && piece.live == 0 && self.settings.unit_blocks == 1 {
+            self.release(unit as u32);
+        }
+        let granule = self.granules[block as usize] as usize;
+        self.mapped[granule] -= 1;
+        if self.mapped[granule] == 0 {
+            self.heat[granule] = 0;
+        }
+    }
+
+    fn release(&mut self, unit: u32) {
+        let piece = &mut self.pieces[unit as usize];
+        piece.blocks.clear();
+        piece.closed = false;
+        self.free.push(unit);
+    }
+
+    fn free_units(&self) -> usize {
+        self.free.len() + self.units - self.pieces.len()
+    }
+
+    fn take_unit(&mut self) -> u32 {
+        self.free.pop().unwrap_or_else(|| {
+            assert!(self.pieces.len() < self.units, "room was made before");
+            self.pieces.push(Piece {
+                queue: Queue::Probation,
+                opened: 0,
+                live: 0,
+                blocks: Vec::new(),
+                closed: false,
+            });
+            self.pieces.len() as u32 - 1
+        })
+    }
+
+    /// Appends a block, which is cold or not; there must be a free unit if the open one is full.
+    fn append(&mut self, block: u32, queue: Queue, cold: bool) {
+        self.cold[block as usize] = cold && self.settings.granule_blocks > 1;
+        let heat = self.heat[self.granules[block as usize] as usize];
+        self.forget(block);
+        let at = index_of(queue);
+        let unit = match self.open[at] {
+            Some(unit) => unit,
+            None => {
+                self.opened += 1;
+                let unit = self.take_unit();
+                let piece = &mut self.pieces[unit as usize];
+                (piece.queue, piece.opened) = (queue, self.opened);
+                self.open[at] = Some(unit);
+                unit
+            }
+        };
+        let piece = &mut self.pieces[unit as usize];
+        let place = u64::from(unit) * self.settings.unit_blocks as u64 + piece.blocks.len() as u64;
+        piece.blocks.push(block);
+        piece.live += 1;
+        self.live[at] += 1;
+        if piece.blocks.len() == self.settings.unit_blocks {
+            piece.closed = true;
+            self.open[at] = None;
+            if self.settings.unit_blocks == 1 {
+                self.closed[at].push_back((unit, piece.opened));
+            }
+        }
+        self.places[block as usize] = place;
+        let granule = self.granules[block as usize] as usize;
+        self.mapped[granule] += 1;
+        // What was written anew is still as hot.
+        self.heat[granule] = heat;
+        self.report.appended_blocks += 1;
+    }
+
+    fn unit(&self, id: u32) -> Unit {
+        let piece = &self.pieces[id as usize];
+        let size_blocks = self.settings.unit_blocks as u32;
+        Unit {
+            id,
+            queue: piece.queue,
+            opened: piece.opened,
+            live_blocks: piece.live,
+            dirty_blocks: 0,
+            unflushed_blocks: 0,
+            size_blocks,
+            packed_blocks: size_blocks,
+            copies: 1,
+            pinned: false,
+        }
+    }
+
+    fn survey(&mut self) -> Survey {
+        if self.settings.unit_blocks > 1 {
+            let closed =
+                (0..self.pieces.len() as u32).filter(|&id| self.pieces[id as usize].closed);
+            return Survey::of(closed.map(|id| self.unit(id)));
+        }
+        for queue in &mut self.closed {
+            while let Some(&(unit, opened)) = queue.front()
+                && !(self.pieces[unit as usize].closed
+                    && self.pieces[unit as usize].opened == opened)
+            {
+                queue.pop_front();
+            }
+        }
+        let oldest = self.closed.iter().filter_map(|queue| queue.front());
+        let oldest = oldest.map(|&(id, _)| self.unit(id));
+        Survey::of_oldest(oldest, self.live[0], self.live[0] + self.live[1])
+    }
+
+    /// Makes room for an append of a client's.
+    fn make_room(&mut self) -> Result<()> {
+        while self.free_units() < self.reserve {
+            let survey = self.survey();
+            let Some(id) = self.policy.choose(&survey) else {
+                return Err(Error::new(
+                    "the cache is too small: nothing can be reclaimed",
+                    "take a larger cache or a smaller --unit-blocks",
+                ));
+            };
+            self.reclaim(id);
+        }
+        Ok(())
+    }
+
+    /// Empties a unit: granule by granule, what the policy retains is appended to the main stream.
+    fn reclaim(&mut self, id: u32) {
+        let queue = self.pieces[id as usize].queue;
+        let mut kept = std::mem::take(&mut self.scratch);
+        kept.clear();
+        // From here on it is nobody's but ours, also when its last block is forgotten.
+        self.pieces[id as usize].closed = false;
+        let blocks = std::mem::take(&mut self.pieces[id as usize].blocks);
+        let first = u64::from(id) * self.settings.unit_blocks as u64;
+        let mut live: Vec<u32> = blocks
+            .iter()
+            .zip(first..)
+            .filter_map(|(&block, place)| (self.places[block as usize] == place).then_some(block))
+            .collect();
+        // As in the daemon: what was asked for of one granule has one fate.
+        live.sort_unstable_by_key(|&block| self.granules[block as usize]);
+        let mut rest = &live[..];
+        while let Some(&block) = rest.first() {
+            let same =
+                |&&other: &&u32| self.granules[other as usize] == self.granules[block as usize];
+            let (part, after) = rest.split_at(rest.iter().take_while(same).count());
+            rest = after;
+            let granule = self.granules[part[0] as usize] as usize;
+            let heat = self.heat[granule];
+            let (cold, asked): (Vec<_>, Vec<_>) =
+                part.iter().copied().partition(|&block| self.cold[block as usize]);
+            for (part, heat) in [(asked, heat), (cold, 0)].iter().filter(|(p, _)| !p.is_empty()) {
+                if self.policy.retain(self.part(part.iter().copied()), queue, *heat) {
+                    self.heat[granule] -= u8::from(*heat > 0);
+                    // What RAM holds, and is hot there, is left to it.
+                    let (left, moved): (Vec<_>, Vec<_>) =
+                        part.iter().partition(|&&block| self.ram.holds_hot(block));
+                    self.policy.spend(0, moved.len() as u64);
+                    kept.extend(moved);
+                    left.into_iter().for_each(|&block| self.forget(block));
+                } else {
+                    part.iter().for_each(|&block| self.forget(block));
+                }
+            }
+        }
+        // What is kept is in memory while its unit is given back.
+        let mut moved = 0;
+        for &block in &kept {
+            let granule = self.granules[block as usize] as usize;
+            let heat = self.heat[granule];
+            self.forget(block);
+            self.heat[granule] = heat;
+            moved += 1;
+        }
+        self.pieces[id as usize].blocks = blocks;
+        self.release(id);
+        for &block in &kept {
+            self.append(block, Queue::Main, true);
+        }
+        self.report.moved_blocks += moved;
+        self.scratch = kept;
+    }
+
+    /// Whether all blocks of a read are in RAM.
+    pub fn serves_from_ram(&self, blocks: &[u32]) -> bool {
+        !self.ram.is_off() && blocks.iter().all(|&block| self.ram.holds(block))
+    }
+
+    /// Tells the policy of an access to blocks of one granule. Which of them the log has.
+    fn note(&mut self, blocks: &[u32], access: Access) -> Vec<bool> {
+        let mapped: Vec<bool> = blocks.iter().map(|&block| self.holds(block)).collect();
+        self.policy.access(self.part(blocks.iter().copied()), access, !mapped.contains(&false));
+        // As in the daemon: where the last of them lies.
+        let last = mapped.iter().rposition(|&mapped| mapped);
+        if last.is_some_and(|at| self.is_reuse(blocks[at])) {
+            self.touch(blocks[0]);
+            blocks.iter().for_each(|&block| self.cold[block as usize] = false);
+        }
+        mapped
+    }
+
+    /// A write, or the part of it that lies in one granule; which of its blocks were there is in `hits` then.
+    pub fn write(&mut self, blocks: &[u32], hits: &mut Vec<bool>) -> Result<()> {
+        hits.extend(blocks.iter().map(|&block| self.holds(block) || self.ram.holds(block)));
+        let mapped = self.note(blocks, Access::Write);
+        let part = self.part(blocks.iter().copied());
+        let cached = !mapped.contains(&false);
+        let left_out = !mapped.contains(&true) && self.policy.leaves_out(part, true);
+        if left_out || !self.is_brought_in(blocks[0], Access::Write, cached) {
+            self.report.passed_blocks += blocks.len() as u64;
+            for &block in blocks {
+                self.forget(block);
+                self.ram.void(block);
+            }
+            return Ok(());
+        }
+        let from = cached.then(|| self.queue_of(blocks[blocks.len() - 1]));
+        let queue = self.policy.place(part, from);
+        for &block in blocks {
+            self.make_room()?;
+            self.policy.spend(1, 0);
+            self.append(block, queue, false);
+            self.ram.refresh(block, true);
+        }
+        Ok(())
+    }
+
+    /// The same of a read; `from_ram` if RAM has all of the request.
+    pub fn read(&mut self, blocks: &[u32], from_ram: bool, hits: &mut Vec<bool>) -> Result<()> {
+        let part = self.part(blocks.iter().copied());
+        let in_ram: Vec<bool> = blocks.iter().map(|&block| self.ram.holds(block)).collect();
+        let mapped = match from_ram {
+            true => {
+                self.policy.access(part, Access::Read, true);
+                vec![false; blocks.len()]
+            }
+            false => self.note(blocks, Access::Read),
+        };
+        let (mut of_log, mut absent) = (Vec::new(), Vec::new());
+        for (&block, at) in blocks.iter().zip(0..) {
+            hits.push(in_ram[at] || mapped[at]);
+            match (in_ram[at], mapped[at]) {
+                (true, _) => {
+                    self.ram.hit(block);
+                    self.report.ram_hits += 1;
+                }
+                (false, true) => of_log.push(block),
+                (false, false) => absent.push(block),
+            }
+        }
+        if self.is_for_ram(&of_log) && self.ram.wants(&of_log) {
+            self.fill(&of_log, false)?;
+        }
+        if absent.is_empty() {
+            return Ok(());
+        }
+        let wanted = self.is_brought_in(blocks[0], Access::Read, false);
+        let Some(queue) = wanted.then(|| self.policy.admit(part)).flatten() else {
+            self.report.passed_blocks += absent.len() as u64;
+            return Ok(());
+        };
+        if self.is_for_ram(&absent) {
+            return self.fill(&absent, true);
+        }
+        absent.into_iter().try_for_each(|block| self.populate(block, queue))
+    }
+
+    fn populate(&mut self, block: u32, queue: Queue) -> Result<()> {
+        self.make_room()?;
+        self.append(block, queue, true);
+        self.policy.spend(1, 0);
+        self.report.populated_blocks += 1;
+        Ok(())
+    }
+
+    fn is_for_ram(&self, blocks: &[u32]) -> bool {
+        !self.ram.is_off() && (1..=RAM_FILL_BLOCKS_MAX as usize).contains(&blocks.len())
+    }
+
+    /// Brings blocks into RAM: from the origin, or unchecked from the log.
+    fn fill(&mut self, blocks: &[u32], from_origin: bool) -> Result<()> {
+        for &block in blocks {
+            while !self.ram.enter(block, from_origin) {
+                // As many at a time as in the daemon.
+                let most = self.ram.limit() / 16;
+                for _ in 0..RAM_EVICT_FRAMES.min(most).max(1) {
+                    self.evict_frame()?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives up one frame, and what it held alone to the log, if that wants it.
+    fn evict_frame(&mut self) -> Result<()> {
+        let Some(victim) = self.ram.victim() else { return Ok(()) };
+        if let Some(block) = victim.block.filter(|&block| !self.holds(block)) {
+            let is_hot = self.heat[self.granules[block as usize] as usize] > 0;
+            let queue = match victim.queue {
+                Queue::Main => Some(Queue::Main),
+                // What came with it has been asked for again.
+                Queue::Probation if is_hot => Some(Queue::Main),
+                Queue::Probation => self.policy.admit(self.part([block])),
+            };
+            if let Some(queue) = queue {
+                self.populate(block, queue)?;
+            }
+        }
+        self.ram.give_up(&victim);
+        Ok(())
+    }
+
+    /// Bytes of memory besides the policy's own.
+    pub fn memory_bytes(&self) -> usize {
+        self.touches.heap_bytes() + self.ram.memory_bytes()
+    }
+
+    /// Whether the cache block of this one has been asked for often enough, or is there.
+    fn is_brought_in(&self, block: u32, access: Access, cached: bool) -> bool {
+        let thresholds = self.settings.thresholds;
+        match thresholds.of(access) {
+            0 => false,
+            1 => true,
+            _ if cached => true,
+            _ => thresholds.reached(&self.touches, self.cache_blocks[block as usize], access),
+        }
+    }
+
+    /// Counts a request once for each cache block that it touches, if that is not cached as a whole.
+    pub fn count(&mut self, blocks: &[u32], write: bool) {
+        let access = if write { Access::Write } else { Access::Read };
+        if self.settings.thresholds.of(access) <= 1 {
+            return;
+        }
+        let mut counted = None;
+        if blocks.iter().all(|&block| self.holds(block) || self.ram.holds(block)) {
+            return;
+        }
+        for &block in blocks {
+            let name = self.cache_blocks[block as usize];
+            if counted != Some(name) {
+                self.touches.note(name, access);
+                counted = Some(name);
+            }
+        }
+    }
+}
