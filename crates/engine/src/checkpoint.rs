@@ -10,7 +10,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use forebay_device::runtime::MILLISECOND;
-use forebay_device::{Buf, Io, io};
+use forebay_device::{Buf, Io, IoErrorKind, io};
 
 use crate::core::Core;
 use crate::counters::add;
@@ -67,7 +67,7 @@ impl Core {
             true => Vec::new(),
             false => self.sets.borrow().surplus(),
         };
-        let images = self.write_images().await?;
+        let images = self.write_images(loss).await?;
         if !planted::is(Bug::RootBeforeImages) {
             self.flush_members().await?;
         }
@@ -116,7 +116,10 @@ impl Core {
 
     /// Appends the images of all shards, a few at a time, so that small ones share records and none waits
     /// for the one before it.
-    pub(crate) async fn write_images(&self) -> Result<Vec<ImageRef>> {
+    ///
+    /// # Errors
+    /// If the pool has latched, or more was lost than `loss` counts: what is left of them is not written then.
+    pub(crate) async fn write_images(&self, loss: u64) -> Result<Vec<ImageRef>> {
         let mut images = Vec::with_capacity(self.shards.len());
         while images.len() < self.shards.len() {
             let first = images.len();
@@ -126,7 +129,7 @@ impl Core {
                 // To look through a shard takes its time, in which nobody else is served.
                 yield_once().await;
             }
-            let writes = taken.into_iter().map(|(shard, of)| self.write_image(shard, of));
+            let writes = taken.into_iter().map(|(shard, of)| self.write_image(shard, of, loss));
             for image in all_of(writes).await {
                 images.push(image?);
             }
@@ -139,10 +142,14 @@ impl Core {
         &self,
         shard: usize,
         (chunks, watermark): (Vec<Vec<u8>>, Sequence),
+        loss: u64,
     ) -> Result<ImageRef> {
         let mut image = ImageRef { location: Location(0), sequence: Sequence(0), watermark };
         let mut previous = None;
         for chunk in chunks {
+            if loss != self.losses.get() {
+                return Err(append_error("writing an image", IoErrorKind::Other.into()));
+            }
             let entry = Entry {
                 from: previous,
                 extra: watermark.0,

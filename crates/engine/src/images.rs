@@ -144,8 +144,10 @@ impl Core {
             report.bytes_read += data.len() as u64;
             let entry = entries
                 .iter()
-                .find(|e| e.kind == EntryKind::Image && e.block == shard as u64)
-                .filter(|e| e.extra == image.watermark.0)
+                .find(|e| {
+                    let is_of = e.kind == EntryKind::Image && e.block == shard as u64;
+                    is_of && e.extra == image.watermark.0
+                })
                 .filter(|_| later.is_some() || record.sequence == image.sequence)
                 .ok_or("a record is of another image")?;
             let start = usize::from(entry.data) * BLOCK;

@@ -89,8 +89,9 @@ impl Core {
         loop {
             let loss = self.losses.get();
             self.until_handed_back().await?;
+            self.give_up_images();
             self.lose_strays().await;
-            let images = match self.write_images().await {
+            let images = match self.write_images(loss).await {
                 Ok(images) => images,
                 Err(_) if loss != self.losses.get() => continue,
                 Err(error) => {

@@ -483,7 +483,7 @@ impl Core {
             self.map_remove(volume, m.block, m.count);
             count(true);
             if m.state.is_owed() {
-                self.map_insert(volume, Mapping { state: State::Lost, ..m });
+                self.lose(volume, m);
             }
         }
     }

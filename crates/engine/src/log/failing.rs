@@ -1,5 +1,6 @@
 //! Appends while members fail: who gets what is written, and when it counts.
 
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::rc::Rc;
 
@@ -91,6 +92,22 @@ impl Core {
             log.queue.borrow_mut().push_front(item);
         }
         self.log.progress.wake_all();
+    }
+
+    /// Gives up the images that wait for their place in the log: their lap counts for nothing, and beside those that
+    /// are written instead a record would have two of one shard.
+    pub(crate) fn give_up_images(&self) {
+        let log = self.log.stream(Stream::Metadata);
+        let queue = std::mem::take(&mut *log.queue.borrow_mut());
+        let is_image = |item: &Pending| item.entry.kind == EntryKind::Image;
+        let (images, kept): (VecDeque<_>, VecDeque<_>) = queue.into_iter().partition(is_image);
+        let blocks: u32 = images.iter().map(Pending::data_blocks).sum();
+        log.queued_blocks.set(log.queued_blocks.get() - blocks);
+        *log.queue.borrow_mut() = kept;
+        for item in images {
+            planted::seen("images of a void lap given up");
+            self.finish_pending(item, Err(IoErrorKind::Other.into()));
+        }
     }
 
     /// Where what origins durably hold lies, as long as the facts of that wait for their place in the log.

@@ -311,21 +311,50 @@ fn killed(seed: u64) -> (Rc<Rig>, Crafter) {
     (rig, Crafter { rng: Rng::new(seed), image, layout })
 }
 
-/// One record's data is said to be so many blocks that the set could not hold them all.
+/// A record has an image of the shard beside that which a root names.
+#[test]
+fn another_image_of_a_shard_in_the_same_record_is_passed_over() {
+    let mut crafted = 0;
+    for seed in 0..4 {
+        let (rig, mut crafter) = killed(seed);
+        for at in crafter.records() {
+            let (header, mut entries, sums) = decode_record(&crafter.image[at..]).unwrap();
+            let first = entries.iter().find(|entry| entry.kind == EntryKind::Image);
+            let Some(&first) = first else { continue };
+            entries.insert(0, Entry { extra: first.extra + 1, ..first });
+            let header = RecordHeader { entry_count: entries.len() as u16, ..header };
+            let used = RECORD_HEAD_BYTES + ENTRY_BYTES * entries.len() + 4 * sums.len();
+            assert!(used <= header.header_bytes());
+            let bytes = &mut crafter.image[at..at + header.header_bytes()];
+            encode_record_header(&header, &entries, &sums, bytes);
+            crafted += 1;
+        }
+        rig.members[0].poke(0, &crafter.image);
+        assert_eq!(rig.open(), Ok(()), "seed {seed}");
+    }
+    assert!(crafted >= 4, "{crafted}");
+}
+
+/// One record's data is said to be so many blocks that the set could not hold them all: whole ones, or a part of each.
 #[test]
 fn more_data_in_a_set_than_it_has_blocks_is_passed_over() {
-    let mut crafted = 0;
-    for seed in 0..6 {
+    let mut crafted = [0; 2];
+    for (seed, partial) in (0..6).flat_map(|seed| [(seed, false), (seed, true)]) {
         let (rig, crafter) = killed(seed);
         for at in crafter.records() {
             let (header, entries, sums) = decode_record(&crafter.image[at..]).unwrap();
             let has_data = |entry: &&Entry| entry.has_data() && entry.sectors == SECTORS_ALL;
             let first = entries.iter().filter(has_data).find(|entry| {
-                matches!(entry.kind, EntryKind::Write | EntryKind::Populate) && entry.count > 1
+                let is_any = matches!(entry.kind, EntryKind::Write | EntryKind::Populate);
+                entry.count > 1 && (is_any && !partial || entry.kind == EntryKind::Write)
             });
             let Some(first) = first else { continue };
+            let first = match partial {
+                true => Entry { count: 1, sectors: 0x0F, ..*first },
+                false => *first,
+            };
             let needed = SEGMENT_BYTES / BLOCK as u64 / u64::from(first.count) + 1;
-            let entries: Vec<_> = (0..needed).map(|n| Entry { block: 8 * n, ..*first }).collect();
+            let entries: Vec<_> = (0..needed).map(|n| Entry { block: 8 * n, ..first }).collect();
             let header = RecordHeader { entry_count: needed as u16, ..header };
             let used = RECORD_HEAD_BYTES + ENTRY_BYTES * entries.len() + 4 * sums.len();
             if used > header.header_bytes() {
@@ -340,7 +369,7 @@ fn more_data_in_a_set_than_it_has_blocks_is_passed_over() {
             );
             let within = (at as u64 - crafter.layout.segments_offset) / SEGMENT_BYTES;
             image[crafter.segment(within + 1) - BLOCK] ^= 1;
-            crafted += 1;
+            crafted[usize::from(partial)] += 1;
             rig.members[0].poke(0, &image);
             use_it(&rig, &mut 0);
             if rig.open().is_ok() {
@@ -349,7 +378,7 @@ fn more_data_in_a_set_than_it_has_blocks_is_passed_over() {
             rig.crash(Crash::ProcessKill);
         }
     }
-    assert!(crafted > 20, "{crafted}");
+    assert!(crafted.iter().all(|crafted| *crafted > 10), "{crafted:?}");
 }
 
 /// Data in a set that is said to be one of facts.
