@@ -480,6 +480,13 @@ pub struct Volume {
     pub size_bytes: u64,
     /// How it is served.
     pub mode: Mode,
+    /// How it is served at present, which is not its mode while it is written through for want of SSDs or of a
+    /// witness; `null` while its pool is not open.
+    #[serde(default)]
+    pub effective_mode: Option<Mode>,
+    /// Why that is not its mode, and until when; empty if it is.
+    #[serde(default)]
+    pub effective_reason: String,
     /// How it is.
     pub state: VolumeState,
     /// Why it is not online; empty if it is.
@@ -638,6 +645,13 @@ pub struct Confirm {
 pub enum Change {
     /// See [`ImportPool`].
     ImportPool(ImportPool),
+    /// See [`SetPool`].
+    SetPool {
+        /// The pool.
+        pool: Name,
+        /// What would be set.
+        settings: SetPool,
+    },
     /// The pool.
     ExportPool(Name),
     /// The pool.

@@ -386,7 +386,11 @@ fn undecided(superblock: &Superblock, missing: &BTreeSet<DeviceId>) -> Error {
             volumes_that(superblock, true)
         ),
     )
-    .hint("attach it; or accept that these writes are lost and open without it for good")
+    .hint(format!(
+        "attach it; or accept that these writes are lost and open without it for good: `forebay pool import {} \
+         --accept-missing`",
+        superblock.name
+    ))
 }
 
 fn unknown(
@@ -422,8 +426,10 @@ fn unknown(
             superblock.epoch
         )
     };
-    Error::new(ErrorKind::NeedsDecision, what)
-        .hint("attach the cache devices of the newest epoch; or accept that data may be stale")
+    Error::new(ErrorKind::NeedsDecision, what).hint(format!(
+        "attach the cache devices of the newest epoch; or accept that data may be stale: `forebay pool import \
+         {name} --accept-missing`"
+    ))
 }
 
 fn forked(superblock: &Superblock) -> Error {

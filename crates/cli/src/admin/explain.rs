@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::say_json;
 use crate::Result;
 use crate::failure::Failure;
-use crate::text::{prose, say};
+use crate::text::{self, prose, say};
 
 /// See the head of the file.
 #[derive(Args)]
@@ -490,7 +490,7 @@ pub(crate) const CODES: &[Code] = &[
         "waiting",
         "State of a pool: cache devices are not there, or it is being opened.",
         "None yet: nothing is served, and everything is as it was.",
-        "Attach them; or do not wait: `forebay pool import NAME`.",
+        "Attach them; or, if one is there, do not wait: `forebay pool import NAME`.",
     ),
     risky(
         "needs-decision",
@@ -634,20 +634,31 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 /// The row of a code.
 fn find(wanted: &str) -> Result<&'static Code> {
     CODES.iter().find(|known| known.code == wanted).ok_or_else(|| {
-        let nearest =
-            CODES.iter().min_by_key(|known| strsim::damerau_levenshtein(known.code, wanted));
-        let nearest = nearest.map_or("", |known| known.code);
+        // Codes are in small letters and have hyphens.
+        let plain = wanted.to_lowercase().replace('_', "-");
+        let nearest = text::nearest(&plain, CODES.iter().map(|known| known.code));
         Failure::new(format!("there is no code \"{wanted}\""))
-            .hint(format!("did you mean {nearest}? `forebay explain` lists all"))
+            .hint(format!("{nearest}`forebay explain` lists all"))
     })
 }
 
 #[cfg(test)]
 mod tests {
-    use super::CODES;
+    use super::{CODES, find};
     use forebay_control::{api, error};
     use forebay_engine::EventKind;
     use serde_json::json;
+
+    #[test]
+    fn a_code_that_is_like_one_is_known_again_and_nothing_is_guessed() {
+        let hint = |wanted: &str| find(wanted).err().unwrap().hint_text().to_owned();
+        for like in ["ORIGIN-MISSING", "origin_missing", "orign-missing", "Origin-mis"] {
+            assert!(hint(like).starts_with("did you mean origin-missing? "), "{}", hint(like));
+        }
+        for unlike in ["nope", "x", "everything"] {
+            assert_eq!(hint(unlike), "`forebay explain` lists all", "{unlike}");
+        }
+    }
 
     #[test]
     fn every_error_code_is_explained_with_its_status() {

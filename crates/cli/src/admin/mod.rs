@@ -21,7 +21,7 @@ use std::io::{BufRead, ErrorKind, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use forebay_control::api::{Change, Done, Job, JobState, One, Plan};
+use forebay_control::api::{Done, Job, JobState, One, Plan};
 use forebay_control::client::{self, Client};
 use forebay_control::error::Code;
 use serde::Serialize;
@@ -41,6 +41,9 @@ const POLL_FIRST: std::time::Duration = std::time::Duration::from_millis(10);
 
 /// Exit code after a second Ctrl-C, as a shell reports an interrupted command.
 const EXIT_INTERRUPTED: i32 = 130;
+
+/// Exit code of a command line that makes no sense, whoever finds that out.
+const EXIT_USAGE: i32 = 2;
 
 /// What every command that asks has.
 #[derive(Args)]
@@ -140,8 +143,8 @@ impl Daemon<'_> {
         }
     }
 
-    /// Asks what a change would do, and prints it.
-    fn plan(&self, change: &Change) -> Result<()> {
+    /// Asks what a [`Change`](forebay_control::api::Change) would do, and prints it.
+    fn plan(&self, change: &impl Serialize) -> Result<()> {
         let plan: Plan = self.post("/api/v1/plan", change)?;
         self.print(&plan, |plan| {
             say(text::beside("", &format!("{}:", plan.what)));
@@ -152,7 +155,7 @@ impl Daemon<'_> {
                 plan.erased.iter().map(|path| path.display().to_string()).collect();
             say(match erased.is_empty() {
                 true => "Nothing would be erased.".to_owned(),
-                false => text::beside("Erased: ", &erased.join(", ")),
+                false => text::beside("Would be erased: ", &erased.join(", ")),
             });
         });
         Ok(())
@@ -221,6 +224,15 @@ fn absolute(path: &Path) -> Result<PathBuf> {
     let path = std::path::absolute(path).map_err(|error| failed(&error))?;
     path.to_str().ok_or_else(|| failed(&"it is not UTF-8"))?;
     Ok(path)
+}
+
+/// What a part of the command line means. If it means nothing the command ends here, as for clap: nothing was asked of the
+/// daemon yet.
+fn understood<T>(parsed: Result<T>) -> T {
+    parsed.unwrap_or_else(|failure| {
+        failure.report();
+        std::process::exit(EXIT_USAGE)
+    })
 }
 
 /// Has a word typed, unless `yes`, of which `which` says which one it is: a name once more.

@@ -13,7 +13,8 @@ use forebay_control::name::Name;
 use forebay_control::profile::Profile;
 use forebay_device::real::open::typed;
 
-use super::{Asking, Daemon, absolute, confirm, table};
+use super::settings::ANY_CAPACITY;
+use super::{Asking, Daemon, absolute, confirm, table, understood};
 use crate::Result;
 use crate::daemon::plural;
 use crate::failure::{EXIT_NO, Failure};
@@ -72,7 +73,7 @@ pub(crate) enum Command {
         /// `dirty_copies=1..3`, `clean_copies=1..2`, `profile=LEVEL`, `ram=SIZE`, `device_deadline=TIME`, `scrub_rate=SIZE`, `verify=off|reads`, `write_budget=SIZE|NUMBERTBW/YEARSy|NUMBERdwpd`, `write_amplification_max_percent=100..400`, `accept_data_loss_on_ssd_failure=true|false`
         #[arg(value_name = "KEY=VALUE", required = true)]
         settings: Vec<String>,
-        /// Only say whether it could be done
+        /// Only say what would be done
         #[arg(long)]
         dry_run: bool,
     },
@@ -92,6 +93,9 @@ pub(crate) enum Command {
         /// Take it from another host that has it open and is dead; refused if that is alive
         #[arg(long, requires = "pool")]
         take_over: bool,
+        /// Do not ask
+        #[arg(long, requires = "pool")]
+        yes: bool,
         /// Only say what would be done
         #[arg(long)]
         dry_run: bool,
@@ -191,10 +195,14 @@ pub(crate) enum Device {
     },
 }
 
+/// Whether this is how identities are written, of pools and of cache devices.
+fn is_identity(text: &str) -> bool {
+    text.len() == 32 && text.chars().all(|c| c.is_ascii_hexdigit())
+}
+
 /// What is meant by the name of a device: the path from the root on, or the identity.
 fn designation(device: String) -> Result<String> {
-    let is_id = device.len() == 32 && device.chars().all(|c| c.is_ascii_hexdigit());
-    if is_id {
+    if is_identity(&device) {
         return Ok(device);
     }
     Ok(absolute(Path::new(&device))?.display().to_string())
@@ -385,7 +393,9 @@ pub(crate) fn run(command: Command, asking: &Asking) -> Result<()> {
                 accept_data_loss_on_ssd_failure,
                 dry_run,
             };
+            understood(super::settings::check_ram(body.ram_bytes));
             if let Some(budget) = write_budget {
+                understood(super::wear::parse(&budget, &|| Ok(ANY_CAPACITY)));
                 body.write_budget_bytes_per_day = budget_of(&body, &budget, &daemon)?;
             }
             let plan: PoolPlan = daemon.post("/api/v1/pools", &body)?;
@@ -412,15 +422,15 @@ pub(crate) fn run(command: Command, asking: &Asking) -> Result<()> {
                 })?;
                 Ok(usage.segments * usage.segment_bytes)
             };
-            let mut body = super::settings::of_pool(&settings, &capacity)?;
-            body.insert("dry_run".to_owned(), dry_run.into());
+            understood(super::settings::check(&settings));
+            let body = super::settings::of_pool(&settings, &capacity)?;
+            if dry_run {
+                // Not as a `Change`, which leaves out what is fixed: the daemon says why that is so.
+                let settings = serde_json::json!({ "pool": name, "settings": body });
+                return daemon.plan(&serde_json::json!({ "set-pool": settings }));
+            }
             let pool: One<Pool> = daemon.patch(&at, &body)?;
-            daemon.print(&pool, |pool| {
-                if dry_run {
-                    return say(format_args!("pool \"{name}\" would be changed as asked"));
-                }
-                print_pool(&pool.item);
-            });
+            daemon.print(&pool, |pool| print_pool(&pool.item));
         }
         Command::Device(command) => run_device(command, &daemon)?,
         Command::Import { pool: None, .. } => {
@@ -432,11 +442,14 @@ pub(crate) fn run(command: Command, asking: &Asking) -> Result<()> {
                 );
             }
         }
-        Command::Import { pool: Some(pool), ssds, accept_missing, take_over, dry_run } => {
+        Command::Import { pool: Some(pool), ssds, accept_missing, take_over, yes, dry_run } => {
             let ssds = ssds.iter().map(|path| absolute(path)).collect::<Result<_>>()?;
             let body = ImportPool { pool, ssds, accept_missing, take_over };
             if dry_run {
                 return daemon.plan(&Change::ImportPool(body));
+            }
+            if accept_missing && !yes {
+                confirm_loss(&body, &daemon)?;
             }
             let pool: One<Pool> = daemon.post("/api/v1/import", &body)?;
             daemon.print(&pool, |pool| print_pool(&pool.item));
@@ -483,6 +496,18 @@ pub(crate) fn run(command: Command, asking: &Asking) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Has it confirmed that a pool is opened without what is missing, if it can be.
+fn confirm_loss(body: &ImportPool, daemon: &Daemon<'_>) -> Result<()> {
+    let pool = &body.pool;
+    daemon.post::<Plan>("/api/v1/plan", &Change::ImportPool(body.clone()))?;
+    let what = format!(
+        "Pool \"{pool}\" is opened without the cache devices that are missing: writes that only they hold are lost, and \
+         they are never taken back"
+    );
+    let which = if is_identity(pool) { "the identity of the pool" } else { "the name of the pool" };
+    confirm(which, pool, &what, false)
 }
 
 /// The cache devices of a pool that are not there, and so are not among those that are erased: where they were last, and

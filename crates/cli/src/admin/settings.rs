@@ -1,6 +1,7 @@
 //! Settings of a pool as people write them.
 
 use forebay_control::api::SetPool;
+use forebay_engine::limits::RAM_STEP_BYTES;
 
 use crate::Result;
 use crate::failure::Failure;
@@ -19,6 +20,9 @@ const KEYS: [(&str, &str, &str); 10] = [
     ("write_amplification_max_percent", "write_amplification_max_percent", "100..400"),
     ("accept_data_loss_on_ssd_failure", "accept_data_loss_on_ssd_failure", "true|false"),
 ];
+
+/// A size of a pool, as good as any other where only the form of a setting counts.
+pub(super) const ANY_CAPACITY: u64 = 1 << 40;
 
 /// What cannot be set: the daemon says why.
 const FIXED: [&str; 4] = ["name", "ssds", "segment_bytes", "index_bytes_max"];
@@ -46,6 +50,23 @@ fn size(key: &str, text: &str, example: &str) -> Result<serde_json::Value> {
     Ok(bytes.into())
 }
 
+/// Refuses a RAM tier of a size that none can have, in the words of the daemon.
+pub(super) fn check_ram(bytes: u64) -> Result<()> {
+    if bytes.is_multiple_of(RAM_STEP_BYTES) {
+        return Ok(());
+    }
+    let below = text::bytes((bytes / RAM_STEP_BYTES * RAM_STEP_BYTES).max(RAM_STEP_BYTES));
+    Err(Failure::new(format!("a RAM tier of {bytes} B cannot be made"))
+        .hint(format!("use a multiple of 2 MiB, as {below}")))
+}
+
+/// A size of the tier in RAM as people write it.
+fn ram(key: &str, text: &str, example: &str) -> Result<serde_json::Value> {
+    let bytes = size(key, text, example)?;
+    bytes.as_u64().map_or(Ok(()), check_ram)?;
+    Ok(bytes)
+}
+
 /// A short time as people write it.
 fn time(key: &str, text: &str, example: &str) -> Result<serde_json::Value> {
     let ms = parse_millis(text).map_err(|why| {
@@ -53,6 +74,11 @@ fn time(key: &str, text: &str, example: &str) -> Result<serde_json::Value> {
             .hint(format!("write it as {key}={example}"))
     })?;
     Ok(ms.into())
+}
+
+/// Whether settings can be understood, before anybody is asked how large the pool is.
+pub(super) fn check(settings: &[String]) -> Result<()> {
+    of_pool(settings, &|| Ok(ANY_CAPACITY)).map(drop)
 }
 
 /// Settings as people write them, as a body; what they mean is up to the daemon.
@@ -68,7 +94,8 @@ pub(super) fn of_pool(
         };
         let (name, field, form) = named(key)?;
         let value = match name {
-            "ram" | "scrub_rate" => size(name, value, form)?,
+            "ram" => ram(name, value, form)?,
+            "scrub_rate" => size(name, value, form)?,
             "write_budget" => super::wear::parse(value, capacity)?.into(),
             // A number of milliseconds, too, is taken by the field's own name.
             "device_deadline" if key.replace('-', "_") == name => time(name, value, form)?,
@@ -109,7 +136,7 @@ mod tests {
     fn a_key_is_taken_as_an_option_or_a_field_would_be_written() {
         for (text, key, value) in [
             ("ram=4G", "ram_bytes", 4u64 << 30),
-            ("ram_bytes=4096", "ram_bytes", 4096),
+            ("ram_bytes=2097152", "ram_bytes", 2 << 20),
             ("scrub-rate=1M", "scrub_rate_bytes_per_s", 1 << 20),
             ("device-deadline=5s", "device_deadline_ms", 5_000),
             ("device_deadline_ms=5000", "device_deadline_ms", 5_000),
@@ -120,6 +147,10 @@ mod tests {
             assert_eq!(of(text).unwrap()[key], value, "{text}");
         }
         assert_eq!(of("profile=raid1").unwrap()["profile"], "raid1");
+        assert_eq!(of("ram=0").unwrap()["ram_bytes"], 0);
+        assert!(of("ram=1K").unwrap_err().hint_text().contains("multiple of 2 MiB, as 2 MiB"));
+        assert!(check(&["write_budget=1dwpd".to_owned()]).is_ok());
+        assert!(check(&["dirty_copy=2".to_owned()]).is_err());
         assert!(of("archive=1").unwrap_err().hint_text().starts_with("there are dirty_copies, "));
         assert!(of("ram").unwrap_err().what().contains("sets nothing"));
         for (wrong, form) in [("verify=yes", "off|reads"), ("dirty_copies=x", "1..3")] {

@@ -1,7 +1,9 @@
 //! `forebay stop`.
 
+use std::path::PathBuf;
+
 use clap::Args;
-use forebay_control::api::{Change, One, Status, Stop, Stopping};
+use forebay_control::api::{Change, One, Plan, Status, Stop, Stopping};
 
 use super::{Asking, Daemon, POLL_INTERVAL, confirm};
 use crate::Result;
@@ -15,7 +17,7 @@ pub(crate) struct Options {
     /// Bring all dirty data to the origins first; the daemon goes on if that fails or is cancelled
     #[arg(long)]
     destage: bool,
-    /// Do not ask although clients are connected
+    /// Do not ask although clients are connected, or files that were removed while in use are gone then
     #[arg(long)]
     yes: bool,
     /// Only say what would be done
@@ -57,10 +59,19 @@ fn endangered(status: &Status) -> Option<String> {
     Some(format!("SSD {}: {}", member.path.as_ref()?.display(), member.displaced))
 }
 
+/// Files that are gone with such an end, as the daemon has it; none if it does not tell, or destages first.
+fn erased(daemon: &Daemon<'_>, body: &Stop) -> Vec<PathBuf> {
+    if body.destage {
+        return Vec::new();
+    }
+    let plan = daemon.post::<Plan>("/api/v1/plan", &Change::Stop(body.clone()));
+    plan.map_or_else(|_| Vec::new(), |plan| plan.erased)
+}
+
 /// Runs the command.
 pub(crate) fn run(options: &Options) -> Result<()> {
     let daemon = options.asking.daemon()?;
-    let body = Stop { destage: options.destage };
+    let mut body = Stop { destage: options.destage, accept_removed: false };
     if options.dry_run {
         return daemon.plan(&Change::Stop(body));
     }
@@ -68,7 +79,13 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let seen = started(status.pid);
     let clients: usize = status.exports.iter().map(|export| export.clients).sum();
     let cut_off = || format!("\"stop\" cuts off the daemon's clients, {clients} at the moment");
-    let gone = endangered(&status).filter(|_| !options.destage);
+    let erased = erased(&daemon, &body);
+    // Said only where there is something to agree to: a daemon of an older version does not know of it.
+    body.accept_removed = !erased.is_empty();
+    let gone = endangered(&status).filter(|_| !options.destage).or_else(|| {
+        let path = erased.first()?.display();
+        Some(format!("{path} was removed while in use: what it holds is gone when the daemon ends"))
+    });
     let whats: Vec<_> = gone.into_iter().chain((clients > 0).then(cut_off)).collect();
     if !whats.is_empty() {
         confirm("stop", "stop", &whats.join("; "), options.yes)?;

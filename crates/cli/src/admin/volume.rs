@@ -1,22 +1,23 @@
 //! `forebay volume`.
 
+mod setting;
+
 use std::path::{Path, PathBuf};
 
 use clap::{Subcommand, ValueEnum};
 use forebay_control::api::{
-    self, AcceptLost, AcceptOrigin, AddVolume, CacheProfile, Change, Destaging, DirtyData, Job,
-    Many, One, Priority, SequentialWhen, SequentialWrites, SetVolume, SetVolumeSettings, Volume,
-    VolumeState,
+    self, AcceptLost, AcceptOrigin, AddVolume, CacheProfile, Change, Destaging, DirtyData, Export,
+    Job, Many, One, Priority, SequentialWhen, SequentialWrites, SetVolume, Volume, VolumeState,
 };
 use forebay_control::hours::DestageHours;
 use forebay_control::name::VolumeName;
 use forebay_export::nbd::client::Place as NbdPlace;
 
-use super::{Asking, Daemon, absolute, confirm, table};
+use self::setting::{Setting, joined, parse_count, parse_read_count, parse_setting};
+use super::{Asking, Daemon, absolute, confirm, table, understood};
 use crate::Result;
 use crate::daemon::mode_name;
-use crate::failure::Failure;
-use crate::text::{self, parse_bytes, say, tell, whole};
+use crate::text::{self, parse_bytes, say, tell};
 
 /// See the head of the file.
 #[derive(Subcommand)]
@@ -172,153 +173,6 @@ impl From<Mode> for api::Mode {
     }
 }
 
-/// The most that is counted of accesses.
-const COUNT_MAX: u8 = forebay_engine::policy::TOUCHES_MAX;
-
-/// What can be set of a volume but its mode.
-const KEYS: [&str; 12] = [
-    "destage-hours",
-    "dirty-age-max",
-    "sequential-cutoff",
-    "sequential-writes",
-    "sequential-when",
-    "profile",
-    "populate_on_read",
-    "populate_on_write",
-    "cache_block",
-    "reservation",
-    "limit",
-    "priority",
-];
-
-/// One change as people write it.
-#[derive(Clone, Debug)]
-pub(crate) enum Setting {
-    Mode(Mode),
-    Key(SetVolumeSettings),
-}
-
-fn parse_read_count(text: &str) -> std::result::Result<u8, String> {
-    if text == "0" {
-        return Err("it is 1 to 4; mode writeonly is for reads that bring in nothing".to_owned());
-    }
-    whole(1..=COUNT_MAX)(text)
-}
-
-fn parse_count(text: &str) -> std::result::Result<u8, String> {
-    whole(..=COUNT_MAX)(text)
-}
-
-fn parse_size_or_off(text: &str) -> std::result::Result<u64, String> {
-    if text == "off" { Ok(0) } else { parse_bytes(text) }
-}
-
-fn parse_setting(text: &str) -> std::result::Result<Setting, String> {
-    let nothing = SetVolumeSettings::default();
-    let Some((key, value)) = text.split_once('=') else {
-        return Mode::from_str(text, false).map(Setting::Mode).map_err(|_| {
-            let modes = Mode::value_variants().iter().map(|&mode| mode_name(mode.into()));
-            let modes: Vec<_> = modes.collect();
-            let nearest = text::nearest(text, modes.iter().copied());
-            format!("{nearest}it is neither a mode ({}) nor KEY=VALUE", modes.join(", "))
-        });
-    };
-    Ok(Setting::Key(match key {
-        "destage-hours" => SetVolumeSettings { destage_hours: Some(value.parse()?), ..nothing },
-        "dirty-age-max" => {
-            let seconds = match value {
-                "off" => 0,
-                age => match text::parse_duration(age)? {
-                    0 => {
-                        return Err(
-                            "nothing is dirty for no time: write off, or use writethrough".into()
-                        );
-                    }
-                    seconds => seconds,
-                },
-            };
-            SetVolumeSettings { dirty_age_max_s: Some(seconds), ..nothing }
-        }
-        "sequential-cutoff" => {
-            let bytes = Some(parse_size_or_off(value)?);
-            SetVolumeSettings { sequential_cutoff_bytes: bytes, ..nothing }
-        }
-        "sequential-writes" => {
-            let what = match value {
-                "cache" => SequentialWrites::Cache,
-                "bypass" => SequentialWrites::Bypass,
-                _ => return Err(format!("{value:?} is neither `cache` nor `bypass`")),
-            };
-            SetVolumeSettings { sequential_writes: Some(what), ..nothing }
-        }
-        "sequential-when" => {
-            let when = match value {
-                "always" => SequentialWhen::Always,
-                "full" => SequentialWhen::Full,
-                _ => return Err(format!("{value:?} is neither `always` nor `full`")),
-            };
-            SetVolumeSettings { sequential_when: Some(when), ..nothing }
-        }
-        "profile" => SetVolumeSettings { profile: Some(value.parse()?), ..nothing },
-        "populate_on_read" => {
-            SetVolumeSettings { populate_on_read: Some(parse_read_count(value)?), ..nothing }
-        }
-        "populate_on_write" => {
-            SetVolumeSettings { populate_on_write: Some(parse_count(value)?), ..nothing }
-        }
-        "cache_block" => {
-            let bytes = u32::try_from(parse_bytes(value)?).unwrap_or(u32::MAX);
-            SetVolumeSettings { cache_block_bytes: Some(bytes), ..nothing }
-        }
-        "reservation" => {
-            SetVolumeSettings { reservation_bytes: Some(parse_size_or_off(value)?), ..nothing }
-        }
-        "limit" => SetVolumeSettings { limit_bytes: Some(parse_size_or_off(value)?), ..nothing },
-        "priority" => SetVolumeSettings { priority: Some(value.parse()?), ..nothing },
-        _ => {
-            let nearest = text::nearest(key, KEYS.into_iter());
-            let keys = KEYS.join(", ");
-            return Err(format!("there is no setting {key:?}; {nearest}there are {keys}"));
-        }
-    }))
-}
-
-/// Several settings as one change; a mode stands by itself.
-fn joined(settings: &[Setting]) -> Result<Setting> {
-    fn take<T>(known: &mut Option<T>, new: Option<T>, what: &str) -> Result<()> {
-        if new.is_some() && known.is_some() {
-            return Err(Failure::new(format!("{what} is set twice")).hint("set it once"));
-        }
-        *known = new.or(known.take());
-        Ok(())
-    }
-    if let [mode @ Setting::Mode(_)] = settings {
-        return Ok(mode.clone());
-    }
-    let mut all = SetVolumeSettings::default();
-    for one in settings {
-        let Setting::Key(one) = one else {
-            return Err(Failure::new("a mode is changed by itself")
-                .hint("it is a job of its own; run `forebay volume set` twice"));
-        };
-        let one = one.clone();
-        take(&mut all.dirty_age_max_s, one.dirty_age_max_s, "dirty-age-max")?;
-        take(&mut all.destage_hours, one.destage_hours, "destage-hours")?;
-        let cutoff = one.sequential_cutoff_bytes;
-        take(&mut all.sequential_cutoff_bytes, cutoff, "sequential-cutoff")?;
-        take(&mut all.sequential_writes, one.sequential_writes, "sequential-writes")?;
-        take(&mut all.sequential_when, one.sequential_when, "sequential-when")?;
-        take(&mut all.profile, one.profile, "profile")?;
-        take(&mut all.populate_on_read, one.populate_on_read, "populate_on_read")?;
-        take(&mut all.populate_on_write, one.populate_on_write, "populate_on_write")?;
-        take(&mut all.cache_block_bytes, one.cache_block_bytes, "cache_block")?;
-        take(&mut all.reservation_bytes, one.reservation_bytes, "reservation")?;
-        take(&mut all.limit_bytes, one.limit_bytes, "limit")?;
-        take(&mut all.priority, one.priority, "priority")?;
-    }
-    Ok(Setting::Key(all))
-}
-
 /// Whether an origin is written as a URI; the daemon knows which.
 fn is_uri(origin: &Path) -> bool {
     origin.to_str().is_some_and(NbdPlace::is_meant)
@@ -358,7 +212,7 @@ pub(crate) fn run(command: Command, asking: &Asking) -> Result<()> {
             let path = format!("/api/v1/pools/{}/volumes", volume.pool);
             let added: One<Volume> = daemon.post(&path, &body)?;
             daemon.print(&added, |added| {
-                print_volume(&added.item);
+                print_volume(&daemon, &added.item);
                 if !dry_run {
                     tell(format_args!("next: `forebay export add {volume}`"));
                 }
@@ -372,7 +226,7 @@ pub(crate) fn run(command: Command, asking: &Asking) -> Result<()> {
         }
         Command::Show { volume } => {
             let volume: One<Volume> = daemon.get(&at(&volume))?;
-            daemon.print(&volume, |volume| print_volume(&volume.item));
+            daemon.print(&volume, |volume| print_volume(&daemon, &volume.item));
         }
         Command::Flush { volume, dry_run: true } => {
             return daemon.plan(&Change::FlushVolume(volume));
@@ -389,9 +243,9 @@ pub(crate) fn run(command: Command, asking: &Asking) -> Result<()> {
         }
         Command::Grow { volume, dry_run: false } => {
             let volume: One<Volume> = daemon.post(&format!("{}/grow", at(&volume)), &())?;
-            daemon.print(&volume, |volume| print_volume(&volume.item));
+            daemon.print(&volume, |volume| print_volume(&daemon, &volume.item));
         }
-        Command::Set { volume, settings, dry_run } => match joined(&settings)? {
+        Command::Set { volume, settings, dry_run } => match understood(joined(&settings)) {
             Setting::Mode(mode) if dry_run => {
                 return daemon.plan(&Change::SetVolume { volume, mode: mode.into() });
             }
@@ -402,7 +256,7 @@ pub(crate) fn run(command: Command, asking: &Asking) -> Result<()> {
             Setting::Key(settings) => {
                 let at = format!("{}/settings", at(&volume));
                 let volume: One<Volume> = daemon.patch(&at, &settings)?;
-                daemon.print(&volume, |volume| print_volume(&volume.item));
+                daemon.print(&volume, |volume| print_volume(&daemon, &volume.item));
             }
         },
         Command::AcceptLost { volume, dry_run: true, .. } => {
@@ -461,7 +315,7 @@ fn accept_lost(daemon: &Daemon<'_>, volume: &VolumeName, yes: bool) -> Result<()
         confirm("the name of the volume", &volume.to_string(), &what, yes)?;
     }
     let shown: One<Volume> = daemon.post(&format!("{}/accept-lost", at(volume)), &agreed)?;
-    daemon.print(&shown, |volume| print_volume(&volume.item));
+    daemon.print(&shown, |volume| print_volume(daemon, &volume.item));
     Ok(())
 }
 
@@ -486,7 +340,7 @@ fn accept_origin(
     }
     let shown: One<Volume> =
         daemon.post(&format!("{}/accept-origin", at(volume)), &AcceptOrigin { dirty })?;
-    daemon.print(&shown, |volume| print_volume(&volume.item));
+    daemon.print(&shown, |volume| print_volume(daemon, &volume.item));
     Ok(())
 }
 
@@ -522,6 +376,30 @@ fn state_name(state: VolumeState) -> &'static str {
         VolumeState::OriginFailed => "origin-failed",
         VolumeState::Offline => "offline",
         VolumeState::Planned => "planned",
+    }
+}
+
+/// How a volume is served at present, where that is not its mode.
+fn other_mode(volume: &Volume) -> Option<api::Mode> {
+    volume.effective_mode.filter(|mode| *mode != volume.mode)
+}
+
+/// A volume's mode, and how it is served at present, as `writeback (through)`: a table has no room for more.
+fn mode_in_short(volume: &Volume) -> String {
+    match other_mode(volume) {
+        Some(api::Mode::Writethrough) => format!("{} (through)", mode_name(volume.mode)),
+        Some(other) => format!("{} ({})", mode_name(volume.mode), mode_name(other)),
+        None => mode_name(volume.mode).to_owned(),
+    }
+}
+
+/// The same with the reason.
+fn mode_at_length(volume: &Volume) -> String {
+    match (other_mode(volume), volume.effective_reason.as_str()) {
+        (Some(_), reason) if !reason.is_empty() => {
+            format!("{} ({reason})", mode_name(volume.mode))
+        }
+        _ => mode_in_short(volume),
     }
 }
 
@@ -571,7 +449,7 @@ fn print_list(volumes: &[Volume]) {
             vec![
                 volume.name.to_string(),
                 state_name(volume.state).to_owned(),
-                mode_name(volume.mode).to_owned(),
+                mode_in_short(volume),
                 volume.population.profile.to_string(),
                 text::bytes(volume.size_bytes),
                 dirty(volume),
@@ -647,7 +525,7 @@ fn streams(volume: &Volume) -> String {
 
 /// A volume on one line, below its pool.
 pub(super) fn print_line(volume: &Volume) {
-    let (state, mode) = (state_name(volume.state), mode_name(volume.mode));
+    let (state, mode) = (state_name(volume.state), mode_in_short(volume));
     let mut what = format!(
         "{}  {mode}, {}, {} dirty, {}, origin {}",
         volume.name,
@@ -662,7 +540,19 @@ pub(super) fn print_line(volume: &Volume) {
     say(text::fitted(&format!("volume   {state:7}  "), 18, &what));
 }
 
-fn print_volume(volume: &Volume) {
+/// Why the export of a volume has no address, as `export list` says it.
+fn unserved(daemon: &Daemon<'_>, volume: &Volume) -> String {
+    let exports: Option<Many<Export>> = daemon.get("/api/v1/exports").ok();
+    let own = exports.and_then(|all| all.items.into_iter().find(|it| it.volume == volume.name));
+    match own {
+        Some(export) if !export.reason.is_empty() => format!("not served: {}", export.reason),
+        // It has come to be served meanwhile.
+        Some(export) => export.uri,
+        None => "not served".to_owned(),
+    }
+}
+
+fn print_volume(daemon: &Daemon<'_>, volume: &Volume) {
     say(format_args!("volume   {}", volume.name));
     match volume.reason.as_str() {
         "" => say(format_args!("state    {}", state_name(volume.state))),
@@ -670,7 +560,7 @@ fn print_volume(volume: &Volume) {
             say(text::beside("state    ", &format!("{}: {reason}", state_name(volume.state))))
         }
     }
-    say(format_args!("mode     {}", mode_name(volume.mode)));
+    say(text::beside("mode     ", &mode_at_length(volume)));
     say(format_args!("size     {}", text::bytes(volume.size_bytes)));
     say(format_args!("origin   {}", volume.origin));
     say(text::beside("dirty    ", &dirt(volume)));
@@ -688,7 +578,10 @@ fn print_volume(volume: &Volume) {
     );
     say(text::beside("profile  ", &what));
     for uri in &volume.exports {
-        say(format_args!("export   {uri}"));
+        match uri.as_str() {
+            "" => say(text::beside("export   ", &unserved(daemon, volume))),
+            uri => say(format_args!("export   {uri}")),
+        }
     }
 }
 
@@ -696,15 +589,26 @@ fn print_volume(volume: &Volume) {
 mod tests {
     use super::*;
 
+    fn served(mode: api::Mode, effective: Option<api::Mode>, reason: &str) -> Volume {
+        serde_json::from_value(serde_json::json!({
+            "name": "fast/vm", "origin": "/dev/sdb", "size_bytes": 0, "mode": mode,
+            "effective_mode": effective, "effective_reason": reason, "state": "online",
+            "reason": "", "dirty_bytes": 0, "exports": [],
+        }))
+        .unwrap()
+    }
+
     #[test]
-    fn a_key_with_two_letters_swapped_or_one_wrong_is_known_again() {
-        for key in KEYS {
-            for wrong in text::slips(key) {
-                let why = parse_setting(&format!("{wrong}=1")).expect_err(&wrong);
-                assert!(why.contains(&format!("did you mean {key}? ")), "{wrong}: {why}");
-            }
-            let why = parse_setting(&format!("{key}=?")).expect_err("no value is like that");
-            assert!(!why.contains("there is no setting"), "{key}: {why}");
+    fn how_a_volume_is_served_stands_behind_its_mode_where_it_is_not_that() {
+        use api::Mode::{Writeback, Writethrough};
+        let until = "written through until there are SSDs enough for its copies";
+        let volume = served(Writeback, Some(Writethrough), until);
+        assert_eq!(mode_at_length(&volume), format!("writeback ({until})"));
+        assert_eq!(mode_in_short(&volume), "writeback (through)");
+        for effective in [Some(Writeback), None] {
+            let volume = served(Writeback, effective, "");
+            assert_eq!(mode_at_length(&volume), "writeback");
+            assert_eq!(mode_in_short(&volume), "writeback");
         }
     }
 }

@@ -128,8 +128,9 @@ fn side(value: &Value) -> Option<Side> {
 /// # Errors
 /// If a line is none.
 pub(crate) fn curve(rates: &str, latencies: &str) -> Result<Vec<Point>> {
-    /// By point and direction: the rate, and the latency.
-    type Values = BTreeMap<(u64, u64), [f64; 2]>;
+    /// By point and direction: the rates, and the latencies, as fio writes a point's twice at times.
+    type Values = BTreeMap<(u64, u64), [Vec<f64>; 2]>;
+    let mean = |all: &[f64]| all.iter().sum::<f64>() / all.len() as f64;
     let mut values = Values::new();
     for (which, text) in [rates, latencies].into_iter().enumerate() {
         for line in text.lines() {
@@ -137,11 +138,16 @@ pub(crate) fn curve(rates: &str, latencies: &str) -> Result<Vec<Point>> {
                 .ok_or_else(|| not_understood(&format!("a line of a log is \"{line}\"")))?;
             // The two logs' points are a few milliseconds apart.
             let point = at_ms.saturating_add(POINT_MS / 2) / POINT_MS;
-            values.entry((point, direction)).or_default()[which] = value;
+            values.entry((point, direction)).or_default()[which].push(value);
         }
     }
     let mut points: BTreeMap<u64, Point> = BTreeMap::new();
-    for ((number, _), [rate, latency]) in values {
+    for ((number, _), [rates, latencies]) in values {
+        // The last point is in one of the logs alone where fio has ended between the two.
+        if rates.is_empty() || latencies.is_empty() {
+            continue;
+        }
+        let (rate, latency) = (mean(&rates), mean(&latencies));
         let at_ms = number.saturating_mul(POINT_MS);
         let point = points.entry(number).or_insert(Point { at_ms, ..Point::default() });
         let whole = point.latency_ns.unwrap_or(0.0) * point.iops + latency * rate;
@@ -244,10 +250,15 @@ mod tests {
         assert_eq!(points[0], Point { at_ms: 500, iops: 40.0, latency_ns: Some(200.0) });
         assert_eq!(points[1], Point { at_ms: 1000, iops: 50.0, latency_ns: Some(80.0) });
         assert_eq!(curve("", "").unwrap(), []);
+        let twice = "500, 10, 0\n1000, 20, 0\n1010, 40, 0\n";
+        let late = "500, 7, 0\n1000, 9, 0\n1500, 8, 0\n";
+        let points = curve(twice, late).unwrap();
+        let all: Vec<_> = points.iter().map(|point| (point.at_ms, point.iops)).collect();
+        assert_eq!(all, [(500, 10.0), (1000, 30.0)], "no drop to nothing at the end");
         for wrong in ["500", "500, x, 0", "500, 1", "x, 1, 0", "500, 1, -1", "500, NaN, 0", "\n"] {
             assert!(curve(wrong, "").is_err(), "{wrong}");
         }
         let far = format!("{}, 1, 0\n", u64::MAX);
-        assert_eq!(curve(&far, "").unwrap().len(), 1);
+        assert_eq!(curve(&far, &far).unwrap().len(), 1);
     }
 }

@@ -313,6 +313,8 @@ impl Profile {
                 add("uri", &uri);
             }
         }
+        // A job that is a process of its own outlives fio if that is killed.
+        add("thread", &1);
         add("size", &stretch.size_bytes);
         add("rw", &self.kind());
         if (1..100).contains(&self.read_percent) {

@@ -4,16 +4,16 @@ use std::path::PathBuf;
 use std::rc::Rc;
 
 use forebay_control::api::{
-    self, Export, Member, MemberState, Mode, PoolState, PoolUsage, RamUsage, SCHEMA, Status,
-    Verify, VolumeState,
+    self, Export, Member, MemberState, Mode, PoolHealth, PoolState, PoolUsage, RamUsage, SCHEMA,
+    Status, Verify, VolumeState,
 };
 use forebay_control::name::VolumeName;
 use forebay_device::runtime::{MILLISECOND, SECOND};
-use forebay_engine::OriginTrouble;
 use forebay_engine::format::{
     Claim, MemberRecord, MemberState as OnDisk, Superblock, VolumeRecord,
 };
 use forebay_engine::ids::DeviceId;
+use forebay_engine::{OriginTrouble, Redundancy};
 
 use super::jobs::Aim;
 use super::population;
@@ -25,7 +25,11 @@ use super::volumes::{
 };
 use super::{Attached, Daemon, Open, Serving, Slot};
 use crate::Result;
+use crate::failure::Failure;
 use crate::text;
+
+/// How a volume is served at present, if that is known, and why that is not its mode.
+type Effective = (Option<Mode>, String);
 
 /// Who has a pool open that this daemon has not.
 enum User {
@@ -53,6 +57,106 @@ pub(crate) fn plural(count: usize, thing: &str) -> String {
 /// How long it goes until nothing is dirty, as the end of a sentence.
 pub(super) fn clean_in(left_s: Option<u64>) -> String {
     left_s.map_or(String::new(), |left| format!(", clean in about {}", text::left(left)))
+}
+
+/// How everything is, in a sentence or two. What origins lack is known only of pools that are open.
+fn summary(pools: &[api::Pool]) -> String {
+    if pools.is_empty() {
+        return "No pools. `forebay pool create` makes one.".to_owned();
+    }
+    let is_unwell = |pool: &&api::Pool| pool.health != PoolHealth::Good;
+    let needs_look = |pool: &&api::Pool| {
+        !pool.action.is_empty() || pool.usage.is_some() && pool.health == PoolHealth::Failed
+    };
+    let closed = pools.iter().filter(|pool| pool.usage.is_none()).count();
+    let (unwell, troubled) =
+        (pools.iter().filter(is_unwell).count(), pools.iter().filter(needs_look).count());
+    let all = plural(pools.len(), "pool");
+    let is = |count: usize| if count == 1 { "is" } else { "are" };
+    let unknown = "what only the SSDs of such a pool have is not known";
+    match (troubled, closed, unwell) {
+        (0, 0, 0) => format!("Healthy. {all}; {}", on_origins(pools)),
+        (0, 0, count) => format!(
+            "Degraded. {count} of {all} {} recovering, and nothing is to be done; {}",
+            is(count),
+            on_origins(pools)
+        ),
+        (0, count, _) => {
+            format!("Not ready. {count} of {all} {} not open yet: {unknown}.", is(count))
+        }
+        (count, 0, _) => format!("A look is needed at {count} of {all}."),
+        (count, closed, _) => format!(
+            "A look is needed at {count} of {all}. {closed} {} not open: {unknown}.",
+            is(closed)
+        ),
+    }
+}
+
+/// What the origins of open pools lack, as the end of a sentence.
+fn on_origins(pools: &[api::Pool]) -> String {
+    match pools.iter().filter_map(|pool| pool.usage.as_ref()).map(|u| u.dirty_bytes).sum() {
+        0 => "every origin has all of its data.".to_owned(),
+        dirty => format!(
+            "{} exist only on cache devices{}.",
+            text::bytes(dirty),
+            clean_in(slowest(pools))
+        ),
+    }
+}
+
+/// A state as the API has it.
+fn word(state: PoolState) -> String {
+    let word = serde_json::to_value(state).ok();
+    word.as_ref().and_then(|word| word.as_str()).unwrap_or_default().to_owned()
+}
+
+/// The error for a volume that a pool is not known to have.
+fn unknown_volume(pool: &api::Pool, name: &VolumeName) -> Failure {
+    if pool.usage.is_some() {
+        return no_volume(name);
+    }
+    let why = format!("`forebay pool show {}` says why", pool.name);
+    let hint = match pool.action.as_str() {
+        "" => why,
+        action => format!("{action}; {why}"),
+    };
+    let what = format!(
+        "pool \"{}\" is not open ({}), and its volumes are not known",
+        pool.name,
+        word(pool.state)
+    );
+    Failure::new(what).hint(hint)
+}
+
+/// Why a volume that is to be written back is written through, and until when; empty if it is not.
+fn written_through(
+    redundancy: Redundancy,
+    is_agreed: bool,
+    is_clean_unwitnessed: bool,
+) -> &'static str {
+    match redundancy {
+        Redundancy::Protecting | Redundancy::Protected if !is_agreed => {
+            "written through until there are SSDs enough for its copies"
+        }
+        Redundancy::Returning if !is_agreed => {
+            "written through until everything has all its copies again"
+        }
+        _ if is_clean_unwitnessed => {
+            "written through until the pool's witness, in `state_dir`, can be written"
+        }
+        _ => "",
+    }
+}
+
+/// How a volume is served at present that has this mode, and why it is not served so; see `Core::mode_of` of the engine.
+fn effective(open: &Open, superblock: &Superblock, record: &VolumeRecord, mode: Mode) -> Effective {
+    let writes_back = matches!(mode, Mode::Writeback | Mode::Writeonly);
+    let is_agreed = record.accept_single_copy || superblock.accept_single_copy;
+    let is_clean_unwitnessed = open.pool.is_unwitnessed() && !record.may_be_dirty;
+    match written_through(open.pool.redundancy(), is_agreed, is_clean_unwitnessed) {
+        why if writes_back && !why.is_empty() => (Some(Mode::Writethrough), why.to_owned()),
+        _ => (Some(mode), String::new()),
+    }
 }
 
 /// Seconds until all pools with dirty data are clean, if all become.
@@ -186,28 +290,11 @@ impl Daemon {
     /// All of it.
     pub(super) fn status(&self) -> Status {
         let pools = self.describe_pools();
-        let troubled = pools.iter().filter(|pool| !pool.action.is_empty()).count();
-        let dirty: u64 = pools.iter().filter_map(|p| p.usage.as_ref()).map(|u| u.dirty_bytes).sum();
-        let summary = match (pools.len(), troubled) {
-            (0, _) => "No pools. `forebay pool create` makes one.".to_owned(),
-            (all, 0) if dirty == 0 => {
-                format!("Healthy. {}; every origin has all of its data.", plural(all, "pool"))
-            }
-            (all, 0) => format!(
-                "Healthy. {}; {} exist only on cache devices{}.",
-                plural(all, "pool"),
-                text::bytes(dirty),
-                clean_in(slowest(&pools)),
-            ),
-            (all, troubled) => {
-                format!("A look is needed at {troubled} of {}.", plural(all, "pool"))
-            }
-        };
         Status {
             schema: SCHEMA,
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
-            summary,
+            summary: summary(&pools),
             memory: self.memory(),
             pools,
             exports: self.describe_exports(),
@@ -260,9 +347,11 @@ impl Daemon {
             member.health = self.health_of(&member.id);
         }
         let verdict = self.verdict(slot, &name, &members);
-        let records = superblock.as_ref().map_or(&[][..], |superblock| &superblock.volumes);
-        let volumes =
-            records.iter().filter_map(|v| self.describe_record(slot, open.as_deref(), v)).collect();
+        let described = |superblock: &Superblock| -> Vec<api::Volume> {
+            let describe = |v| self.describe_record(slot, open.as_deref(), superblock, v);
+            superblock.volumes.iter().filter_map(describe).collect()
+        };
+        let volumes = superblock.as_ref().map_or_else(Vec::new, described);
         let usage = open.as_ref().zip(superblock.as_ref()).map(|(open, s)| usage(open, s, &record));
         let (id, mut spares) = (record.id.clone(), slot.describe_spares(open.as_deref()));
         for spare in &mut spares {
@@ -352,7 +441,8 @@ impl Daemon {
 
     pub(super) fn describe_volume(&self, name: &VolumeName) -> Result<api::Volume> {
         let pool = self.describe_pool(name.pool.as_str())?;
-        pool.volumes.into_iter().find(|v| v.name == *name).ok_or_else(|| no_volume(name))
+        let found = pool.volumes.iter().find(|volume| volume.name == *name).cloned();
+        found.ok_or_else(|| unknown_volume(&pool, name))
     }
 
     /// The origin that keeps a job from going on, with what is wrong with it; empty if none does. Jobs bring data home,
@@ -390,6 +480,7 @@ impl Daemon {
         &self,
         slot: &Slot,
         open: Option<&Open>,
+        superblock: &Superblock,
         record: &VolumeRecord,
     ) -> Option<api::Volume> {
         let pool = slot.record.borrow().name.clone();
@@ -417,6 +508,9 @@ impl Daemon {
                 }
             },
         };
+        let (effective_mode, effective_reason) = open.map_or_else(Effective::default, |open| {
+            effective(open, superblock, record, api_mode(mode))
+        });
         let exports = self.uris(slot, open, &record.name);
         let (sequential_writes, sequential_when) = sequential(&record.settings);
         Some(api::Volume {
@@ -424,6 +518,8 @@ impl Daemon {
             origin: record.origin.clone(),
             size_bytes: record.size_bytes,
             mode: api_mode(mode),
+            effective_mode,
+            effective_reason,
             state,
             reason,
             dirty_bytes: open.map(|open| open.pool.unproven_blocks_of(record.id) * BLOCK_BYTES),
@@ -479,5 +575,94 @@ impl Daemon {
             }
         }
         all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    /// A pool in this state; open ones have so many dirty bytes.
+    fn pool(state: PoolState, action: &str, dirty_bytes: Option<u64>) -> api::Pool {
+        let usage = dirty_bytes.map(usage_with);
+        let all = json!({
+            "name": "fast", "id": "", "state": state, "health": state.health(), "summary": "",
+            "action": action, "members": [], "volumes": [], "usage": usage,
+        });
+        serde_json::from_value(all).unwrap()
+    }
+
+    fn usage_with(dirty_bytes: u64) -> Value {
+        json!({
+            "dirty_copies": 2, "write_amplification_max_percent": 150,
+            "accept_data_loss_on_ssd_failure": false, "segment_bytes": 1 << 20, "segments": 512,
+            "segments_free": 500, "cached_bytes": 0, "dirty_bytes": dirty_bytes, "lost_bytes": 0,
+            "index_bytes": 0, "index_bytes_max": 0, "read_requests": 0, "read_hits": 0,
+            "write_requests": 0,
+        })
+    }
+
+    #[test]
+    fn only_pools_that_are_all_open_and_well_are_called_healthy() {
+        let well = || pool(PoolState::Online, "", Some(0));
+        let said = summary(&[well()]);
+        assert_eq!(said, "Healthy. 1 pool; every origin has all of its data.");
+        let said = summary(&[well(), pool(PoolState::Online, "", Some(4096))]);
+        assert_eq!(said, "Healthy. 2 pools; 4 KiB exist only on cache devices.");
+        for state in [PoolState::Rebuilding, PoolState::Degraded, PoolState::Protected] {
+            let said = summary(&[well(), pool(state, "", Some(0))]);
+            assert!(said.starts_with("Degraded. 1 of 2 pools is recovering, "), "{said}");
+            assert!(said.ends_with("every origin has all of its data."), "{said}");
+        }
+        let mut lost = well();
+        lost.health = PoolHealth::Failed;
+        assert_eq!(summary(&[lost]), "A look is needed at 1 of 1 pool.");
+    }
+
+    #[test]
+    fn nothing_is_said_of_origins_while_a_pool_is_not_open() {
+        let well = || pool(PoolState::Online, "", Some(0));
+        let opening = || pool(PoolState::Waiting, "", None);
+        let waits = || pool(PoolState::NeedsDecision, "attach it", None);
+        let all = [
+            (vec![opening()], "Not ready. 1 of 1 pool is not open yet: "),
+            (vec![well(), opening(), opening()], "Not ready. 2 of 3 pools are not open yet: "),
+            (vec![well(), waits()], "A look is needed at 1 of 2 pools. 1 is not open: "),
+            (vec![opening(), waits()], "A look is needed at 1 of 2 pools. 2 are not open: "),
+        ];
+        for (pools, begin) in all {
+            let said = summary(&pools);
+            assert!(said.starts_with(begin) && said.ends_with("is not known."), "{said}");
+            assert!(!said.contains("origin") && !said.contains("Healthy"), "{said}");
+        }
+    }
+
+    #[test]
+    fn a_volume_of_a_pool_that_is_not_open_is_not_said_not_to_be_there() {
+        let name = "fast/vm".parse().unwrap();
+        let closed = unknown_volume(&pool(PoolState::NeedsDecision, "attach it", None), &name);
+        let what = "pool \"fast\" is not open (needs-decision), and its volumes are not known";
+        assert_eq!(closed.what(), what);
+        assert_eq!(closed.hint_text(), "attach it; `forebay pool show fast` says why");
+        let open = unknown_volume(&pool(PoolState::Online, "", Some(0)), &name);
+        assert_eq!(open.what(), "there is no volume \"fast/vm\"");
+    }
+
+    #[test]
+    fn a_volume_is_written_through_for_want_of_ssds_or_of_a_witness() {
+        use Redundancy::{Protected, Protecting, Rebuilding, Returning, Whole};
+        for redundancy in [Protecting, Protected] {
+            assert!(written_through(redundancy, false, false).contains("SSDs enough"));
+        }
+        assert!(written_through(Returning, false, false).contains("all its copies again"));
+        for redundancy in [Whole, Rebuilding, Protecting, Protected, Returning] {
+            assert_eq!(written_through(redundancy, true, false), "");
+            assert!(written_through(redundancy, true, true).contains("witness"));
+        }
+        for redundancy in [Whole, Rebuilding] {
+            assert_eq!(written_through(redundancy, false, false), "");
+        }
     }
 }

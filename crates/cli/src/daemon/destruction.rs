@@ -132,12 +132,13 @@ impl Daemon {
         for path in record.ssds.iter().filter(|path| !found.iter().any(|it| it.path == **path)) {
             let is_foreign = foreign.iter().any(|it| it.path == *path);
             if !is_foreign && self.may_be_of(path, &record.id).await? {
-                absent.remove(path);
                 there.insert(path.clone());
             } else {
                 absent.entry(path).or_insert(None);
             }
         }
+        // Where one of the pool's is now, another one may have been before.
+        absent.retain(|path, _| !there.contains(*path));
         let name = |(path, id): (&PathBuf, Option<&String>)| match id {
             Some(id) => format!("{} ({id})", path.display()),
             None => path.display().to_string(),

@@ -1,10 +1,13 @@
 //! The daemon's end: at once with what is dirty in the cache, or with all of it on the origins.
 
 use std::cell::RefCell;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use forebay_control::api::{self, Plan, SCHEMA};
 use forebay_control::error::Code;
+use forebay_device::real::file::FileDevice;
+use forebay_device::real::place::Displaced;
 use forebay_device::runtime::{MILLISECOND, Nanos, Runtime, SECOND};
 use forebay_engine::{OriginTrouble, Volume};
 
@@ -18,6 +21,7 @@ use crate::failure::Failure;
 use crate::flag::race;
 use crate::host::all;
 use crate::machine;
+use crate::origin::Origin;
 use crate::text;
 
 /// How long the end waits until whoever asked for it knows that all is destaged: a few of its looks.
@@ -57,6 +61,9 @@ impl Daemon {
         let started = machine::started(pid);
         let stopping = |job| api::Stopping { schema: SCHEMA, pid, started, dirty_bytes, job };
         if !body.destage {
+            if !body.accept_removed {
+                self.refuse_endangered()?;
+            }
             self.end.raise();
             return Ok(stopping(None));
         }
@@ -85,7 +92,7 @@ impl Daemon {
     pub(super) async fn plan_stop(&self, body: &api::Stop) -> Result<Plan> {
         let clients = self.describe_exports().iter().map(|export| export.clients).sum();
         let dirty = text::bytes(self.dirty_bytes());
-        let mut steps = Vec::new();
+        let (mut steps, mut erased) = (Vec::new(), Vec::new());
         if body.destage {
             self.jobs.join(&Aim::Stop)?;
             self.refuse_stranded()?;
@@ -98,9 +105,49 @@ impl Daemon {
         steps.push(format!("exports are closed ({} cut off)", plural(clients, "client")));
         steps.push("jobs that are under way are cancelled, and pools are stopped".to_owned());
         if !body.destage {
+            let endangered = self.endangered();
+            steps.extend(endangered.iter().map(|(what, _)| {
+                format!("{what} {}; that has to be agreed to with --yes", Displaced::Removed)
+            }));
             steps.push(format!("{dirty} stay on cache devices until the next start"));
+            erased.extend(endangered.into_iter().map(|(_, path)| path));
         }
-        Ok(plan("the daemon would end", steps))
+        Ok(Plan { erased, ..plan("the daemon would end", steps) })
+    }
+
+    /// What is gone for good when it is closed, in words and with the path that it had: files that were removed while in
+    /// use, as the last look for them has found.
+    fn endangered(&self) -> Vec<(String, PathBuf)> {
+        let is_removed = |file: &FileDevice| file.displaced() == Some(Displaced::Removed);
+        let mut gone = Vec::new();
+        for (slot, open) in self.open_pools() {
+            let pool = slot.record.borrow().name.clone();
+            let (origins, members) = (open.origins.borrow(), open.members.borrow());
+            for volume in open.pool.superblock().volumes {
+                if matches!(origins.get(&volume.name), Some(Origin::File(file)) if is_removed(file))
+                {
+                    let what = format!(
+                        "the origin {} of volume \"{pool}/{}\"",
+                        volume.origin, volume.name
+                    );
+                    gone.push((what, volume.origin.into()));
+                }
+            }
+            let removed = members.files().filter(|(_, file)| is_removed(file));
+            let of_member = |path: &Path| (format!("SSD {}", path.display()), path.to_owned());
+            gone.extend(removed.map(|(path, _)| of_member(path)));
+        }
+        gone
+    }
+
+    /// Refuses an end with which something is gone for good, unless that was agreed to.
+    fn refuse_endangered(&self) -> Result<()> {
+        let Some((what, _)) = self.endangered().into_iter().next() else { return Ok(()) };
+        let what = format!("{what} {}", Displaced::Removed);
+        Err(Failure::coded(Code::Refused, what).hint(
+            "save it first: `forebay explain origin-missing`, `forebay explain member-displaced`; or agree that it \
+             goes: `forebay stop --yes`, `accept_removed` in the API",
+        ))
     }
 
     /// What the end of a job would do.

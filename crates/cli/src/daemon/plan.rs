@@ -1,22 +1,25 @@
 //! What a change would do, without doing it. A plan fails as the change would: both look with the
 //! same checks.
 
+use std::cmp::Ordering;
 use std::path::Path;
 
 use forebay_control::api::{
-    AddExport, Change, DevicePlan, ImportPool, MemberState, Mode, Place, Plan, PoolState, Room,
-    SCHEMA, SetVolumeSettings, TlsUse,
+    AddExport, Change, DevicePlan, ImportPool, Member, MemberState, Mode, Place, Plan, PoolState,
+    PoolUsage, Room, SCHEMA, SetPool, SetVolumeSettings, TlsUse, Verify,
 };
 use forebay_control::error::Code;
 use forebay_control::name::{Name, VolumeName};
 use forebay_device::runtime::{Nanos, Runtime, SECOND};
 use forebay_device::{BlockDevice, Buf};
-use forebay_engine::format::Superblock;
+use forebay_engine::Pool;
+use forebay_engine::format::{MemberState as OnDisk, Superblock};
 use forebay_engine::ids::DeviceId;
 
 use super::describe::{mode_name, plural};
 use super::jobs::Aim;
 use super::pools::check_absolute;
+use super::scan::{newest, of_pool};
 use super::state::ExportRecord;
 use super::volumes::{BLOCK_BYTES, changed, engine_mode};
 use super::{Daemon, Open};
@@ -140,6 +143,102 @@ fn dirty(open: &Open, volume: &VolumeName) -> String {
     text::bytes(open.dirty_bytes(volume.volume.as_str()))
 }
 
+/// Whether a pool without so many of its cache devices is opened only if somebody agrees to what is lost: rows D, F and H of
+/// the engine's table, where at least so much is known.
+fn needs_decision(superblock: &Superblock, missing: usize) -> bool {
+    let failed = superblock.members.iter().filter(|member| member.state == OnDisk::Failed).count();
+    let is_covered = failed + missing < usize::from(superblock.dirty_copies);
+    missing > 0 && !is_covered && superblock.may_be_dirty()
+}
+
+/// What other copies of new data make of a pool, as steps.
+fn copies_steps(open: &Open, change: &SetPool) -> Vec<String> {
+    let by_profile = change.profile.map(|profile| profile.copies());
+    let (dirty, clean) = match by_profile {
+        Some((dirty, clean)) => (Some(dirty), Some(clean)),
+        None => (change.dirty_copies, change.clean_copies),
+    };
+    let was = open.pool.superblock();
+    let mut is = was.clone();
+    is.dirty_copies = dirty.unwrap_or(was.dirty_copies);
+    is.clean_copies = clean.unwrap_or(was.clean_copies);
+    let now = text::bytes(open.pool.unproven_blocks() * BLOCK_BYTES);
+    let mut steps = Vec::new();
+    if dirty.is_some() {
+        steps.push(dirty_step(was.dirty_copies, is.dirty_copies, &now));
+    }
+    if clean.is_some() {
+        let (was, is) = (was.clean_copies, is.clean_copies);
+        steps.push(match was == is {
+            true => format!("copies of clean data stay {is}"),
+            false => format!("clean data that comes gets {is} copies, before {was}"),
+        });
+    }
+    if dirty.is_some() || clean.is_some() {
+        steps.push(room_step(&room(&was, None), &room(&is, None)));
+    }
+    steps
+}
+
+/// What another number of copies is for dirty data, of which there is so much now.
+fn dirty_step(was: u8, is: u8, now: &str) -> String {
+    match is.cmp(&was) {
+        Ordering::Greater => format!(
+            "dirty data that comes gets {is} copies, before {was}; what is dirty now, {now}, lacks one or more and is \
+             destaged: {is} copies are promised once that is done"
+        ),
+        Ordering::Equal => format!("copies of dirty data stay {is}"),
+        Ordering::Less if is == 1 => format!(
+            "dirty data has 1 copy from then on, before {was}: the loss of one cache device loses what it has alone; \
+             {now} are dirty now"
+        ),
+        Ordering::Less => format!(
+            "dirty data has {is} copies from then on, before {was}; {now} are dirty now, and promised no more"
+        ),
+    }
+}
+
+/// What other settings of a pool do, as steps; its RAM tier is to have `ram_bytes` as yet.
+fn setting_steps(usage: &PoolUsage, ram_bytes: u64, change: &SetPool) -> Vec<String> {
+    let ram = change.ram_bytes.map(|bytes| {
+        let memory = |bytes| text::bytes(Pool::ram_memory_bytes(bytes));
+        let (is, was) = (text::bytes(bytes), text::bytes(ram_bytes));
+        let (takes, took) = (memory(bytes), memory(ram_bytes));
+        format!(
+            "the RAM tier has {is} and takes {takes} of memory; before {was}, which take {took}"
+        )
+    });
+    let deadline = change.device_deadline_ms.map(|ms| {
+        let (is, was) = (text::millis(ms.into()), text::millis(usage.device_deadline_ms));
+        format!("a cache device that takes longer than {is} is left behind; before {was}")
+    });
+    let reclaim = change.write_amplification_max_percent.map(|percent| {
+        let was = usage.write_amplification_max_percent;
+        format!("reclaim writes up to {percent} % of what is admitted, before {was} %")
+    });
+    let rate = |rate| if rate == 0 { "none".to_owned() } else { text::bytes(rate) };
+    let scrub = change.scrub_rate_bytes_per_s.map(|is| match is {
+        0 => "no scrub is begun, and one that is under way waits".to_owned(),
+        is => {
+            let was = rate(usage.scrub.rate_bytes_per_s);
+            format!("a scrub reads at most {} a second, before {was}", text::bytes(is))
+        }
+    });
+    let budget = change.write_budget_bytes_per_day.map(|is| {
+        let was = rate(usage.write_budget.map_or(0, |budget| budget.bytes_per_day));
+        format!("the write budget of a day is {}, before {was}", rate(is))
+    });
+    let verify = change.verify.map(|verify| match verify {
+        Verify::Reads => "what clients read is compared with its checksums".to_owned(),
+        Verify::Off => "what clients read is not compared with its checksums".to_owned(),
+    });
+    let accept = change.accept_data_loss_on_ssd_failure.map(|accept| match accept {
+        true => "volumes may be written back with one copy of dirty data".to_owned(),
+        false => "volumes are not set to be written back with one copy of dirty data".to_owned(),
+    });
+    [ram, deadline, reclaim, scrub, budget, verify, accept].into_iter().flatten().collect()
+}
+
 impl Daemon {
     /// How long it takes at least to move so many bytes, by the rate of a device that takes part in it.
     pub(super) async fn time_step(
@@ -169,6 +268,7 @@ impl Daemon {
     pub(super) async fn plan(&self, change: Change) -> Result<Plan> {
         match change {
             Change::ImportPool(body) => self.plan_import(&body).await,
+            Change::SetPool { pool, settings } => self.plan_set_pool(&pool, &settings).await,
             Change::ExportPool(name) => self.plan_export_pool(&name),
             Change::DestroyPool(name) => self.plan_destroy(&name).await,
             Change::AddDevice { pool, ssd } => self.plan_add_device(&pool, &ssd).await,
@@ -200,6 +300,9 @@ impl Daemon {
             let what = format!("pool \"{}\" is not free: {}", pool.name, pool.summary);
             return Err(Failure::coded(Code::HeldElsewhere, what).hint(pool.action));
         }
+        if !body.accept_missing {
+            self.refuse_undecided(body, &pool.id, &pool.members).await?;
+        }
         let missing = pool.members.iter().filter(|m| m.state == MemberState::Missing).count();
         let present = pool.members.iter().filter(|m| m.state == MemberState::Present).count();
         let mut steps = Vec::new();
@@ -214,8 +317,9 @@ impl Daemon {
                 plural(missing, "cache device")
             ),
             _ => format!(
-                "{missing} of {} are missing: it is opened only if nothing can be lost by that, and \
-                 they are not taken back then",
+                "{missing} of {} are missing: it is opened only if nothing can be lost by that, which is \
+                 found out in full only by opening it, and else a decision is asked for; they are not \
+                 taken back then",
                 plural(missing + present, "cache device")
             ),
         });
@@ -228,6 +332,50 @@ impl Daemon {
         }
         steps.push("its volumes are attached at the origins' paths".to_owned());
         Ok(plan(format!("pool \"{}\" ({}) would be imported", pool.name, pool.id), steps))
+    }
+
+    /// Refuses an import that asks for a decision whatever else is found out when the pool is opened: too much is missing
+    /// while volumes may be dirty. Whether what is here may be stale only the opening can tell.
+    async fn refuse_undecided(
+        &self,
+        body: &ImportPool,
+        pool: &str,
+        members: &[Member],
+    ) -> Result<()> {
+        let missing = members.iter().filter(|member| member.state == MemberState::Missing);
+        let missing: Vec<&str> = missing.map(|member| member.id.as_str()).collect();
+        let found = self.scan(&body.ssds).await?.members;
+        let own = of_pool(&found, pool);
+        let Some(superblock) = newest(&own).filter(|it| needs_decision(it, missing.len())) else {
+            return Ok(());
+        };
+        let name = &superblock.name;
+        let dirty = superblock.volumes.iter().filter(|volume| volume.may_be_dirty);
+        let dirty: Vec<_> = dirty.map(|volume| format!("\"{}\"", volume.name)).collect();
+        let what = format!(
+            "pool \"{name}\" lacks cache device {}, which may hold the only copy of writes to volume {}",
+            missing.join(", "),
+            dirty.join(", ")
+        );
+        Err(Failure::coded(Code::NeedsDecision, what).hint(format!(
+            "attach the missing cache devices; or accept that writes which only they hold are lost, \
+             and open it without them for good: `forebay pool import {name} --accept-missing`"
+        )))
+    }
+
+    async fn plan_set_pool(&self, name: &Name, settings: &SetPool) -> Result<Plan> {
+        let asked = SetPool { dry_run: true, ..settings.clone() };
+        let shown = self.set_pool(name.as_str(), &asked).await?;
+        let (_, open) = self.open(name.as_str())?;
+        let mut steps = copies_steps(&open, settings);
+        if let Some(usage) = &shown.usage {
+            steps.extend(setting_steps(usage, open.pool.superblock().ram_bytes, settings));
+        }
+        if steps.is_empty() {
+            return Err(Failure::coded(Code::BadRequest, "nothing is to be changed")
+                .hint("name a setting; docs/user/reference.md lists them"));
+        }
+        Ok(plan(format!("pool \"{name}\" would be set"), steps))
     }
 
     fn plan_export_pool(&self, name: &Name) -> Result<Plan> {
@@ -496,7 +644,7 @@ impl Daemon {
 
 #[cfg(test)]
 mod tests {
-    use super::{holds, sets};
+    use super::{dirty_step, holds, sets};
     use forebay_control::api::Room;
 
     #[test]
@@ -532,5 +680,14 @@ mod tests {
         };
         let said = "1 GiB of clean data in 1 copy, or no dirty data in 2 copies";
         assert_eq!(holds(&room), said);
+    }
+
+    #[test]
+    fn what_other_copies_are_for_what_is_dirty_is_said() {
+        let more = dirty_step(1, 2, "3 MiB");
+        assert!(more.contains("2 copies, before 1") && more.contains("3 MiB, lacks"), "{more}");
+        let fewer = dirty_step(2, 1, "3 MiB");
+        assert!(fewer.contains("1 copy from then on, before 2"), "{fewer}");
+        assert_eq!(dirty_step(2, 2, "0 B"), "copies of dirty data stay 2");
     }
 }

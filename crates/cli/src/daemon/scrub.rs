@@ -1,5 +1,6 @@
 //! Scrubs: whoever begins a lap, it is a job, so that it tells how far it is.
 
+use std::cell::Cell;
 use std::rc::{Rc, Weak};
 
 use forebay_control::api::{self, Done, Plan};
@@ -41,6 +42,19 @@ pub(super) fn describe(open: &Open) -> api::Scrub {
     }
 }
 
+/// Asks how many bytes a lap still has to read. Of one that was ended, or whose pool is closed, it is what was left when
+/// somebody asked last.
+fn left_of(watched: &Weak<Open>) -> impl Fn() -> u64 + 'static {
+    let (asked, known) = (Weak::clone(watched), Cell::new(0));
+    move || {
+        let scrub = asked.upgrade().map(|open| open.pool.scrub());
+        if let Some(scrub) = scrub.filter(|scrub| scrub.running) {
+            known.set(scrub.left_bytes);
+        }
+        known.get()
+    }
+}
+
 impl Daemon {
     /// Begins a lap, or joins the one that is under way.
     pub(super) fn start_scrub(self: &Rc<Self>, name: &Name) -> Result<api::Job> {
@@ -72,20 +86,20 @@ impl Daemon {
         if let Some(job) = self.jobs.join(&aim)? {
             return Ok(job);
         }
-        let (it, watched) = (Rc::clone(self), Rc::downgrade(open));
-        let asked = Weak::clone(&watched);
-        let left = move || asked.upgrade().map_or(0, |open| open.pool.scrub().left_bytes);
-        let job = self.jobs.begin(aim, left, |job| async move { it.follow(&job, &watched).await });
-        Ok(self.jobs.look(&job))
+        let (it, watched, of) = (Rc::clone(self), Rc::downgrade(open), name.clone());
+        let left = left_of(&watched);
+        let follow = |job: Rc<Job>| async move { it.follow(&of, &job, &watched).await };
+        Ok(self.jobs.look(&self.jobs.begin(aim, left, follow)))
     }
 
     /// Waits for the end of a lap. Nothing keeps the pool meanwhile: it may be closed.
-    async fn follow(&self, job: &Job, watched: &Weak<Open>) -> Result<()> {
+    async fn follow(&self, name: &Name, job: &Job, watched: &Weak<Open>) -> Result<()> {
         loop {
-            if job.unless_cancelled(self.runtime().sleep(LOOK_INTERVAL)).await.is_none() {
+            let slept = job.unless_cancelled(self.runtime().sleep(LOOK_INTERVAL)).await;
+            if slept.is_none() || job.is_cancelled() {
                 // The next start goes on with it.
                 if let Some(open) = watched.upgrade().filter(|_| !self.is_ending()) {
-                    open.pool.stop_scrub();
+                    self.end_scrub(name, &open);
                 }
                 return Err(cancelled());
             }
@@ -100,15 +114,26 @@ impl Daemon {
         }
     }
 
+    /// Ends the lap that is under way where it is, and tells how far it came; `None` if there is none.
+    fn end_scrub(&self, name: &Name, open: &Open) -> Option<String> {
+        // A pool that has no lap does not know how far the last one came: its job looks once more before.
+        self.jobs.note_pace();
+        let left = text::bytes(open.pool.scrub().left_bytes);
+        if !open.pool.stop_scrub() {
+            return None;
+        }
+        let what = format!("the scrub of pool \"{name}\" was ended with {left} left to read");
+        self.journal.note("scrub-stopped", name.as_str(), &what);
+        Some(what)
+    }
+
     /// Ends a lap where it is.
     pub(super) fn stop_scrub(&self, name: &Name) -> Result<Done> {
         let (_, open) = self.open(name.as_str())?;
-        if !open.pool.stop_scrub() {
+        let Some(what) = self.end_scrub(name, &open) else {
             return Ok(Done::of(format!("no scrub of pool \"{name}\" is under way")));
-        }
+        };
         self.jobs.cancel_aim(&Aim::Scrub(name.clone()));
-        let what = format!("the scrub of pool \"{name}\" was ended before its end");
-        self.journal.note("scrub-stopped", name.as_str(), &what);
         Ok(Done::of(format!("{what}; the next one begins when it is due, or is started")))
     }
 

@@ -1,5 +1,7 @@
 //! How a pool is: a state, a sentence, and what to do.
 
+use std::path::PathBuf;
+
 use forebay_control::api::{HealthVerdict, Member, PoolHealth, PoolState, Rebuild, VolumeState};
 use forebay_control::error::Code;
 use forebay_device::real::open::typed;
@@ -185,8 +187,12 @@ impl Daemon {
             State::Waiting { .. } => {
                 let seen = slot.seen.borrow();
                 let newest = newest(&seen.iter().collect::<Vec<_>>());
-                let opened = newest.filter(|_| slot.opening.get());
-                waiting(opened.map(|superblock| superblock.lease_ms().div_ceil(1_000).into()), name)
+                match newest {
+                    Some(superblock) if slot.opening.get() => {
+                        being_opened(superblock.lease_ms().div_ceil(1_000).into())
+                    }
+                    _ => waiting(seen.len(), &slot.record.borrow().ssds, name),
+                }
             }
             State::Failed(failure) => not_open(failure, name),
             State::Open(open) => self.judge(slot, open, name),
@@ -272,24 +278,7 @@ impl Daemon {
         troubled: Option<&(String, VolumeState)>,
     ) -> String {
         match troubled {
-            Some((first, VolumeState::OriginFailed)) => {
-                return format!(
-                    "mend the origin, see `dmesg`; `forebay volume show {first}` says what fails"
-                );
-            }
-            Some((first, VolumeState::OriginRefused)) => {
-                return format!(
-                    "attach the right origin, or decide: `forebay volume accept-origin {first}`"
-                );
-            }
-            Some((first, _)) if open.is_any_displaced() => {
-                return format!(
-                    "keep the daemon running: `forebay volume show {first}`, then `forebay explain origin-missing`"
-                );
-            }
-            Some((first, _)) => {
-                return format!("attach the origin; `forebay volume show {first}` says why");
-            }
+            Some((first, state)) => return for_origin(first, *state, open.is_any_displaced()),
             None if open.pool.lost_blocks() > 0 && lost.is_empty() => {
                 return "restore what is lost through the volume; `forebay events` says where: `forebay explain \
                         blocks-lost`"
@@ -301,34 +290,65 @@ impl Daemon {
             (Some(unfinished), _) => unfinished,
             (None, []) => slot.mend_spare(open, name),
             (None, _) if open.spares.are_ready() => open.spares.obstacle(),
-            (None, [id, others @ ..]) => {
-                let (another, its, then) = match others {
-                    [] => ("another one", "its", String::new()),
-                    _ => {
-                        ("others", "their", format!(", then the same for {}", others.join(" and ")))
-                    }
-                };
-                format!(
-                    "put {another} in {its} place: `forebay pool device replace {name} {id} PATH`{then}; one \
-                     that is back is stale, and must be erased first"
-                )
-            }
+            (None, [id, others @ ..]) => for_lost(name, id, others),
         }
     }
 }
 
-/// A pool whose cache devices are not there, or that is being opened and has such a lease, in seconds.
-fn waiting(lease_s: Option<u64>, name: &str) -> Verdict {
-    let (summary, action) = match lease_s {
-        Some(lease_s) => (
-            format!(
-                "It is being opened. Behind a start that was cut off, or another host, that takes the lease of the                  pool, {}.",
-                text::left(lease_s)
-            ),
-            String::new(),
+/// What to do about the origin of a volume in this state; some origin in use may not be at its path.
+fn for_origin(volume: &str, state: VolumeState, is_any_displaced: bool) -> String {
+    match state {
+        VolumeState::OriginFailed => {
+            format!("mend the origin, see `dmesg`; `forebay volume show {volume}` says what fails")
+        }
+        VolumeState::OriginRefused => format!(
+            "attach the right origin; or decide what becomes of the dirty data: `forebay volume accept-origin {volume} \
+             --dirty write` puts it over what the origin has now, `forebay volume accept-origin {volume} --dirty drop` \
+             gives it up"
         ),
-        None => (
-            "It waits for cache devices that are not there.".to_owned(),
+        _ if is_any_displaced => format!(
+            "keep the daemon running: `forebay volume show {volume}`, then `forebay explain origin-missing`"
+        ),
+        _ => format!("attach the origin; `forebay volume show {volume}` says why"),
+    }
+}
+
+/// What to do about a cache device that was lost, and others.
+fn for_lost(pool: &str, id: &str, others: &[String]) -> String {
+    let (another, its, then) = match others {
+        [] => ("another one", "its", String::new()),
+        _ => ("others", "their", format!(", then the same for {}", others.join(" and "))),
+    };
+    format!(
+        "put {another} in {its} place: `forebay pool device replace {pool} {id} PATH`{then}; one \
+         that is back is stale, and must be erased first"
+    )
+}
+
+/// A pool that is being opened and has such a lease, in seconds.
+fn being_opened(lease_s: u64) -> Verdict {
+    let summary = format!(
+        "It is being opened. Behind a start that was cut off, or another host, that takes the lease of the pool, {}.",
+        text::left(lease_s)
+    );
+    Verdict::new(PoolState::Waiting, summary, "")
+}
+
+/// A pool of whose cache devices so many are there, and not all; they were last at these places. With none of them it
+/// cannot be opened, whoever asks for it.
+fn waiting(seen: usize, ssds: &[PathBuf], name: &str) -> Verdict {
+    let (summary, action) = match seen {
+        0 => {
+            let last: Vec<_> = ssds.iter().map(|path| path.display().to_string()).collect();
+            let places = match last.is_empty() {
+                true => String::new(),
+                false => format!("; they were last at {}", last.join(", ")),
+            };
+            let what = "It waits for its cache devices, of which none is there.";
+            (what, format!("attach them{places}"))
+        }
+        _ => (
+            "It waits for cache devices that are not there.",
             format!("attach them; or do not wait: `forebay pool import {name}`"),
         ),
     };
@@ -345,6 +365,9 @@ fn not_open(failure: &Failure, name: &str) -> Verdict {
     let hint = failure.hint_text().trim_end_matches('.');
     let action = match state {
         PoolState::HeldElsewhere => hint.to_owned(),
+        // Where something is to be accepted, the bare command would be refused again.
+        _ if hint.contains("`forebay pool import ") => hint.to_owned(),
+        _ if hint.is_empty() => format!("mend that; then `forebay pool import {name}`"),
         _ => format!("{hint}; then `forebay pool import {name}`"),
     };
     Verdict::new(state, format!("It is not open: {}.", failure.what()), action)
@@ -352,6 +375,8 @@ fn not_open(failure: &Failure, name: &str) -> Verdict {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
 
     #[test]
@@ -369,9 +394,68 @@ mod tests {
     }
     #[test]
     fn what_is_being_opened_is_not_said_to_lack_anything() {
-        let opened = waiting(Some(24), "fast");
-        assert!(opened.summary.contains("24 s") && opened.action.is_empty(), "{}", opened.summary);
-        let waits = waiting(None, "fast");
+        let opened = being_opened(24);
+        assert!(
+            opened.summary.ends_with("takes the lease of the pool, 24 s."),
+            "{}",
+            opened.summary
+        );
+        assert!(opened.action.is_empty() && !opened.summary.contains("  "), "{}", opened.summary);
+        let waits = waiting(1, &[], "fast");
         assert!(waits.summary.contains("not there") && waits.action.contains("import fast"));
+    }
+
+    /// With none of its devices it cannot be imported.
+    #[test]
+    fn a_pool_without_any_cache_device_is_not_to_be_imported() {
+        let gone = waiting(0, &["/dev/a".into(), "/dev/b".into()], "fast");
+        assert_eq!(gone.action, "attach them; they were last at /dev/a, /dev/b");
+        assert_eq!(waiting(0, &[], "fast").action, "attach them");
+    }
+
+    /// The commands that a text quotes.
+    fn commands(text: &str) -> Vec<&str> {
+        let quoted = text.split('`').skip(1).step_by(2);
+        quoted.filter(|quoted| quoted.starts_with("forebay ")).collect()
+    }
+
+    #[test]
+    fn a_command_that_an_action_names_is_a_whole_one() {
+        use VolumeState::{OriginFailed, OriginMissing, OriginRefused};
+        let failed =
+            |code, hint: &str| not_open(&Failure::coded(code, "it").hint(hint), "fast").action;
+        let accept = "attach it; or accept it: `forebay pool import fast --accept-missing`.";
+        let origins = [(OriginFailed, false), (OriginRefused, false), (OriginMissing, false)];
+        let mut actions: Vec<_> = origins
+            .into_iter()
+            .chain([(OriginMissing, true)])
+            .map(|(state, is_displaced)| for_origin("fast/vm", state, is_displaced))
+            .collect();
+        actions.extend([
+            for_lost("fast", "bbbb", &[]),
+            for_lost("fast", "bbbb", &["cccc".to_owned()]),
+            waiting(1, &[], "fast").action,
+            failed(Code::NeedsDecision, accept),
+            failed(Code::NeedsDecision, ""),
+            failed(Code::Io, "mend the device"),
+        ]);
+        for action in &actions {
+            let commands = commands(action);
+            assert!(!commands.is_empty(), "{action}");
+            for command in commands {
+                let words = shlex::split(command).unwrap();
+                let parsed = crate::Cli::try_parse_from(words);
+                assert!(parsed.is_ok(), "{command}: {}", parsed.err().unwrap());
+            }
+        }
+    }
+
+    #[test]
+    fn what_has_to_be_accepted_is_not_asked_for_without_that() {
+        let hint = "attach it; or accept it: `forebay pool import fast --accept-missing`";
+        let failure = Failure::coded(Code::NeedsDecision, "it lacks one").hint(hint);
+        assert_eq!(not_open(&failure, "fast").action, hint);
+        let other = Failure::coded(Code::Io, "it fails").hint("mend it");
+        assert_eq!(not_open(&other, "fast").action, "mend it; then `forebay pool import fast`");
     }
 }

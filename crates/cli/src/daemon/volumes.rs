@@ -544,6 +544,8 @@ impl Daemon {
                 origin: spec.origin,
                 size_bytes: origin.device().geometry().size_bytes / 512 * 512,
                 mode: api_mode(spec.mode),
+                effective_mode: None,
+                effective_reason: String::new(),
                 state: VolumeState::Planned,
                 reason: String::new(),
                 dirty_bytes: Some(0),

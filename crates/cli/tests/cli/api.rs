@@ -217,6 +217,7 @@ fn right_plans(root: &str) -> Vec<Value> {
     vec![
         json!({"import-pool": {"pool": "fast", "accept_missing": true}}),
         json!({"import-pool": {"pool": "other", "ssds": [at("ssd-0"), at("none")]}}),
+        json!({"set-pool": {"pool": "fast", "settings": {"scrub_rate_bytes_per_s": 1 << 20}}}),
         json!({"export-pool": "fast"}),
         json!({"destroy-pool": "fast"}),
         json!({"add-device": {"pool": "fast", "ssd": at("ssd-2")}}),

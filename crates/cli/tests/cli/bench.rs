@@ -3,6 +3,7 @@
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
 use crate::common::page::{is_well_formed, needs_nothing_else};
 use crate::common::{Dir, Server, create, forebay, have, run, script, signal, stderr};
@@ -186,6 +187,8 @@ fn an_interrupted_bench_fails_and_leaves_nothing() {
     while !names(&dir.0).iter().any(has_job) && !waiter.is_finished() {
         std::thread::yield_now();
     }
+    // By then fio has begun its job.
+    std::thread::sleep(Duration::from_millis(500));
     signal(pid, "INT");
     let output = waiter.join().unwrap();
     assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));

@@ -204,7 +204,7 @@ fn a_pool_whose_only_copy_is_missing_waits_for_a_person() {
     daemon.kill();
     std::fs::rename(&second, daemon.dir.path("away")).unwrap();
     daemon.start();
-    daemon.tell(&["pool", "import", "fast", "--accept-missing"]);
+    daemon.tell(&["pool", "import", "fast", "--accept-missing", "--yes"]);
     daemon.until("all has its copies", |_| state(&daemon, "fast") == "degraded");
     daemon.stop();
 }
@@ -494,7 +494,7 @@ fn a_pool_has_the_ram_that_it_is_given() {
     let plan = daemon.json(&with("16M", &["--dry-run"]));
     assert_eq!(plan["ram_bytes"], 16 << 20);
     assert!(plan["ram_memory_bytes"].as_u64().unwrap() > 16 << 20);
-    daemon.refused(&with("3M", &[]), "cannot be made", "multiple of 2 MiB");
+    daemon.misused(&with("3M", &[]), "cannot be made", "multiple of 2 MiB");
     daemon.refused(&with("4T", &[]), "more memory", "smaller size");
     daemon.tell(&with("16M", &[]));
     let usage = |daemon: &Daemon| daemon.json(&["pool", "show", "fast"])["usage"]["ram"].clone();
@@ -509,7 +509,7 @@ fn a_pool_has_the_ram_that_it_is_given() {
     daemon.kill();
     daemon.start();
     comes_to(&daemon, 6 << 20);
-    daemon.refused(&["pool", "set", "fast", "ram=much"], "no size", "ram=4G");
+    daemon.misused(&["pool", "set", "fast", "ram=much"], "no size", "ram=4G");
     daemon.tell(&["pool", "set", "fast", "ram=0"]);
     assert_eq!(
         (usage(&daemon)["memory_bytes"].as_u64(), bound(&daemon).as_u64()),
@@ -536,20 +536,23 @@ fn settings_of_a_pool_are_changed_while_it_serves_or_refused() {
     let refused = |setting: &str, error: &str, hint: &str| {
         daemon.refused(&[&set[..], &[setting]].concat(), error, hint);
     };
+    let misused = |setting: &str, error: &str, hint: &str| {
+        daemon.misused(&[&set[..], &[setting]].concat(), error, hint);
+    };
     refused("write_amplification_max_percent=99", "99 %", "100 to 400");
-    refused("write_amplification_max_percent=much", "invalid type", "percent=100..400");
+    misused("write_amplification_max_percent=much", "invalid type", "percent=100..400");
     refused("segment_bytes=1048576", "fixed when it is made", "volume remove");
     refused("dirty-copies=3", "3 dirty copies on 2 cache devices", "as many devices");
     refused("profile=raid6", "3 dirty copies on 2 cache devices", "as many devices");
-    refused("profile=raid7", "is no profile", "profile=raid1");
+    misused("profile=raid7", "is no profile", "profile=raid1");
     daemon.refused(
         &["pool", "set", "fast", "profile=raid0", "clean_copies=1"],
         "and so does another setting",
         "give the profile",
     );
     refused("name=\"x\"", "fixed when it is made", "another pool");
-    refused("dirtycopies=3", "no setting \"dirtycopies\"", "did you mean dirty_copies?");
-    refused("accept", "sets nothing", "KEY=VALUE");
+    misused("dirtycopies=3", "no setting \"dirtycopies\"", "did you mean dirty_copies?");
+    misused("accept", "sets nothing", "KEY=VALUE");
     daemon.tell(&["pool", "set", "fast", "write_amplification_max_percent=300", "--dry-run"]);
     daemon.refused(&["pool", "set", "slow", both[0]], "no pool", "pool list");
     is_set(usage(&daemon));
@@ -660,8 +663,8 @@ fn settings_of_a_volume_are_changed_while_it_serves_kept_and_refused() {
     daemon.refused(&with(&["writeback"]), "populate_on_write cannot be 0", "1 to 4");
     daemon.tell(&with(&["profile=auto"]));
     is(&daemon, "auto", 1, 0, 64 << 10);
-    daemon.refused(&with(&["dirty-age-max=1m", "dirty-age-max=2m"]), "twice", "once");
-    daemon.refused(&with(&["bypass", "dirty-age-max=1m"]), "by itself", "volume set");
+    daemon.misused(&with(&["dirty-age-max=1m", "dirty-age-max=2m"]), "twice", "once");
+    daemon.misused(&with(&["bypass", "dirty-age-max=1m"]), "by itself", "volume set");
     assert!(daemon.tell(&["events"]).contains("volume-set"));
     daemon.stop();
 }

@@ -152,7 +152,7 @@ fn what_cannot_be_erased_yet_is_told_once_and_not_opened() {
     until("it is told", || told() > 0);
     let others = [
         &["pool", "import", "fast"][..],
-        &["pool", "import", "fast", "--accept-missing"],
+        &["pool", "import", "fast", "--accept-missing", "--yes"],
         &["pool", "export", "fast"],
         &["pool", "export", "fast", "--dry-run"],
     ];

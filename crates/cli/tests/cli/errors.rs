@@ -41,7 +41,7 @@ fn edit(dir: &Dir, file: &str, slot: usize, change: impl Fn(&mut [u8])) {
 fn what_is_mistyped_or_taken_is_said_in_the_words_of_the_command() {
     let mut daemon = served("mistyped");
     let set = |setting: &'static str| ["pool", "set", "fast", setting];
-    daemon.refused(&set("rma_bytes=1G"), "no setting \"rma_bytes\"", "did you mean ram_bytes?");
+    daemon.misused(&set("rma_bytes=1G"), "no setting \"rma_bytes\"", "did you mean ram_bytes?");
     daemon.tell(&["pool", "set", "fast", "ram_bytes=2M", "--dry-run"]);
     let origin = daemon.dir.path("origin");
     let again = ["volume", "add", "fast/again", "--origin", origin.to_str().unwrap()];

@@ -200,6 +200,7 @@ fn body() -> impl Strategy<Value = Vec<u8>> {
         "dirty",
         "settings",
         "destage",
+        "accept_removed",
         "dirty_age_max_s",
         "destage_hours",
         "limit_bytes",

@@ -102,8 +102,8 @@ fn bits_that_flip_reach_nobody_and_are_healed() {
     daemon.tell(&["pool", "set", "fast", "scrub_rate=0", "verify=off"]);
     daemon.refused(&["scrub", "start", "fast"], "is off", "scrub_rate=8M");
     daemon.refused(&["pool", "set", "fast", "scrub_rate=1"], "1 B a second", "64 KiB");
-    daemon.refused(&["pool", "set", "fast", "scrub_rate=fast"], "no size", "scrub_rate=8M");
-    daemon.refused(
+    daemon.misused(&["pool", "set", "fast", "scrub_rate=fast"], "no size", "scrub_rate=8M");
+    daemon.misused(
         &["pool", "set", "fast", "verify=all"],
         "verify=all cannot be set",
         "verify=off|reads",

@@ -42,7 +42,7 @@ fn a_write_budget_is_kept_shown_and_taken_back() {
     assert_eq!(budget()["bytes_per_day"].as_u64().unwrap(), 600_000_000_000_000 / 1825);
     daemon.tell(&["pool", "set", "fast", "write_budget=1dwpd"]);
     assert!(budget()["bytes_per_day"].as_u64().unwrap() > 64 << 20);
-    daemon.refused(&["pool", "set", "fast", "write_budget=much"], "is no budget", "1200TBW/5y");
+    daemon.misused(&["pool", "set", "fast", "write_budget=much"], "is no budget", "1200TBW/5y");
     daemon.refused(&["pool", "set", "fast", "write_budget=1K"], "1024 B a day", "1 MiB");
     daemon.tell(&["pool", "set", "fast", "write_budget=0"]);
     assert!(budget().is_null());
@@ -55,7 +55,7 @@ fn a_pool_is_made_with_a_write_budget() {
     let ssd = daemon.ssd("ssd-0").to_str().unwrap().to_owned();
     let create =
         |budget: &'static str| ["pool", "create", "fast", "--ssd", &ssd, "--write-budget", budget];
-    daemon.refused(&create("much"), "is no budget", "1200TBW/5y");
+    daemon.misused(&create("much"), "is no budget", "1200TBW/5y");
     daemon.refused(&create("1K"), "1024 B a day", "1 MiB");
     let planned = daemon.json(&[&create("600TBW/5y")[..], &["--dry-run"]].concat());
     assert_eq!(planned["write_budget_bytes_per_day"].as_u64(), Some(600_000_000_000_000 / 1825));

@@ -52,6 +52,10 @@ pub struct Stop {
     /// Bring all dirty data to the origins first.
     #[serde(default)]
     pub destage: bool,
+    /// Agrees that files which were removed while in use are gone then, origins among them. Without it such an end is
+    /// refused, unless it destages.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub accept_removed: bool,
 }
 
 /// What an asked end begins with.

@@ -17,7 +17,7 @@ pub struct Plan {
     pub what: String,
     /// What would happen, in order.
     pub steps: Vec<String>,
-    /// Devices on which data would be erased.
+    /// Devices on which data would be erased, and files that would be gone.
     pub erased: Vec<PathBuf>,
     /// What a change of its cache devices makes of a pool.
     #[serde(default, skip_serializing_if = "Option::is_none")]

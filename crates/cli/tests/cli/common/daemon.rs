@@ -297,10 +297,22 @@ impl Daemon {
     }
 
     /// The same; it must fail, with these words in `error:` and `hint:`.
+    #[track_caller]
     pub fn refused(&self, arguments: &[&str], error: &str, hint: &str) {
+        self.fails(1, arguments, error, hint);
+    }
+
+    /// The same of a command line that makes no sense.
+    #[track_caller]
+    pub fn misused(&self, arguments: &[&str], error: &str, hint: &str) {
+        self.fails(2, arguments, error, hint);
+    }
+
+    #[track_caller]
+    fn fails(&self, code: i32, arguments: &[&str], error: &str, hint: &str) {
         let output = self.ask(arguments);
         let text = stderr(&output);
-        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {text}");
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {text}");
         let line = |start: &str| text.lines().find_map(|line| line.strip_prefix(start));
         assert!(line("error: ").is_some_and(|l| l.contains(error)), "{arguments:?}: {text}");
         assert!(line("hint: ").is_some_and(|l| l.contains(hint)), "{arguments:?}: {text}");

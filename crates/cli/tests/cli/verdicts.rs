@@ -1,0 +1,105 @@
+//! What is said of pools that are not as they should be, and of their volumes.
+
+use crate::common::daemon::{Daemon, served, show, until, until_served};
+use crate::common::stderr;
+
+/// Takes a file away, or puts it back.
+fn rename(daemon: &Daemon, from: &str, to: &str) {
+    std::fs::rename(daemon.dir.path(from), daemon.dir.path(to)).unwrap();
+}
+
+fn summary(daemon: &Daemon) -> String {
+    daemon.json(&["status"])["summary"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn a_pool_without_its_ssds_is_not_said_to_be_well_nor_its_volumes_not_to_be_there() {
+    let mut daemon = served("verdict-gone");
+    assert_eq!(summary(&daemon), "Healthy. 1 pool; every origin has all of its data.");
+    daemon.stop();
+    rename(&daemon, "ssd-0", "away-0");
+    rename(&daemon, "ssd-1", "away-1");
+    daemon.spawn();
+    daemon.until("the pool waits", |status| status.contains("\"waiting\""));
+    let said = summary(&daemon);
+    assert!(said.starts_with("A look is needed at 1 of 1 pool. 1 is not open: "), "{said}");
+    assert!(!said.contains("every origin"), "{said}");
+    let pool = show(&daemon);
+    let action = pool["action"].as_str().unwrap();
+    assert!(action.contains("they were last at ") && action.contains("/ssd-1"), "{action}");
+    assert!(!action.contains("pool import"), "{action}");
+    daemon.refused(
+        &["volume", "show", "fast/vm"],
+        "pool \"fast\" is not open (waiting), and its volumes are not known",
+        "`forebay pool show fast` says why",
+    );
+    rename(&daemon, "away-0", "ssd-0");
+    rename(&daemon, "away-1", "ssd-1");
+    daemon.until("the pool is whole", |status| status.contains("\"online\""));
+    daemon.stop();
+}
+
+#[test]
+fn a_volume_that_is_written_through_for_want_of_ssds_says_so() {
+    let mut daemon = served("verdict-through");
+    let shown = daemon.json(&["volume", "show", "fast/vm"]);
+    assert_eq!(
+        (&shown["mode"], &shown["effective_mode"]),
+        (&"writeback".into(), &"writeback".into())
+    );
+    assert_eq!(shown["effective_reason"], "");
+    daemon.stop();
+    rename(&daemon, "ssd-1", "away-1");
+    daemon.start();
+    until_served(&daemon);
+    until("it is protected", || show(&daemon)["state"] == "protected");
+    let shown = daemon.json(&["volume", "show", "fast/vm"]);
+    assert_eq!(
+        (&shown["mode"], &shown["effective_mode"]),
+        (&"writeback".into(), &"writethrough".into())
+    );
+    let text = daemon.tell(&["volume", "show", "fast/vm"]);
+    assert!(text.contains("mode     writeback (written through until there are SSDs"), "{text}");
+    assert!(daemon.tell(&["volume", "list"]).contains("writeback (through)"));
+    daemon.stop();
+}
+
+#[test]
+fn an_export_that_is_not_served_says_why_where_its_volume_is_shown() {
+    let mut daemon = served("verdict-export");
+    daemon.stop();
+    rename(&daemon, "origin", "origin-away");
+    daemon.start();
+    until("its origin is missed", || {
+        daemon.json(&["volume", "show", "fast/vm"])["state"] == "origin-missing"
+    });
+    let text = daemon.tell(&["volume", "show", "fast/vm"]);
+    assert!(text.contains("export   not served: its volume is not online"), "{text}");
+    daemon.stop();
+}
+
+#[test]
+fn a_mode_that_is_set_as_a_key_is_said_to_stand_by_itself() {
+    let mut daemon = served("verdict-mode");
+    let misused = |settings: &[&str], why: &str| {
+        let output = daemon.ask(&[&["volume", "set", "fast/vm"][..], settings].concat());
+        let text = stderr(&output);
+        assert_eq!(output.status.code(), Some(2), "{settings:?}: {text}");
+        assert!(text.contains(why), "{settings:?}: {text}");
+    };
+    misused(&["mode=bypass"], "`forebay volume set POOL/NAME bypass`");
+    misused(&["bypass", "limit=off"], "a mode is changed by itself");
+    misused(&["dirty-age-max=1h", "dirty_age_max=2h"], "dirty-age-max is set twice");
+    daemon.tell(&["volume", "set", "fast/vm", "dirty_age_max=15m", "cache-block=64K"]);
+    assert_eq!(daemon.json(&["volume", "show", "fast/vm"])["dirty_age_max_s"], 900);
+    daemon.stop();
+}
+
+#[test]
+fn a_code_that_nothing_is_like_is_not_guessed() {
+    let mut daemon = Daemon::new("verdict-code");
+    daemon.refused(&["explain", "ORIGIN-MISSING"], "no code", "did you mean origin-missing?");
+    let text = stderr(&daemon.ask(&["explain", "nope"]));
+    assert!(text.contains("`forebay explain` lists all") && !text.contains("mean"), "{text}");
+    daemon.stop();
+}
