@@ -12,6 +12,9 @@ use crate::common::{Dir, run, stderr};
 /// Room for the smallest XFS, which takes 300 MiB; several times what the pool may hold of it.
 const VOLUME_BYTES: u64 = 400 << 20;
 
+/// How often a device is tried again that is in use for a while: a minute long.
+const BUSY_LOOKS_MAX: usize = 300;
+
 /// A command where administrators' programs are found, too; ended after a while.
 fn tool(program: &str, arguments: &[&str]) -> Command {
     let mut command = Command::new("timeout");
@@ -153,11 +156,22 @@ fn compare(root: &Path, large: usize) {
 
 /// Looks at a file system that is not mounted.
 fn check(kind: &str, path: &str) {
-    match kind {
-        "ext4" => done("e2fsck", &["-f", "-n", path]),
-        "xfs" => done("xfs_repair", &["-n", path]),
-        _ => done("btrfs", &["check", "--readonly", path]),
+    let (program, arguments): (_, &[&str]) = match kind {
+        "ext4" => ("e2fsck", &["-f", "-n", path]),
+        "xfs" => ("xfs_repair", &["-n", path]),
+        _ => ("btrfs", &["check", "--readonly", path]),
     };
+    // Whoever took a view of its own of all mounts meanwhile has it mounted until it ends.
+    for _ in 0..BUSY_LOOKS_MAX {
+        let output = run(&mut tool(program, arguments));
+        let is_busy =
+            ["busy", "in use", "mounted"].iter().any(|word| stderr(&output).contains(word));
+        if output.status.success() || !is_busy {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    done(program, arguments);
 }
 
 /// A daemon with a pool on two SSDs, and what is done to it as somebody does who uses it.
