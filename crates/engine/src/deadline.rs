@@ -100,9 +100,12 @@ impl Deadline {
         (place, Rc::clone(&devices[place]))
     }
 
-    /// Tells a pool from now on.
+    /// Tells a pool from now on. Devices that are no members of it are let go of: whoever gave them may use them for
+    /// something else.
     pub(crate) fn tell(&self, core: &Rc<Core>) {
         *self.core.borrow_mut() = Rc::downgrade(core);
+        let is_used = |it: &Rc<Watched>| core.members.iter().any(|m| Rc::ptr_eq(&m.watched, it));
+        self.devices.borrow_mut().retain(is_used);
         self.set(core.superblock.borrow().device_deadline());
     }
 

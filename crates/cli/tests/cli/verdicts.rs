@@ -103,3 +103,26 @@ fn a_code_that_nothing_is_like_is_not_guessed() {
     assert!(text.contains("`forebay explain` lists all") && !text.contains("mean"), "{text}");
     daemon.stop();
 }
+
+/// One that the pool went on without is let go of at the next start, so that it can be erased and added anew.
+#[test]
+fn a_stale_cache_device_can_be_added_again_once_it_is_erased() {
+    let mut daemon = served("verdict-stale");
+    daemon.stop();
+    rename(&daemon, "ssd-1", "away-1");
+    daemon.start();
+    until("it is protected", || show(&daemon)["state"] == "protected");
+    daemon.stop();
+    rename(&daemon, "away-1", "ssd-1");
+    daemon.start();
+    assert!(daemon.tell(&["events"]).contains("member-stale"));
+    let ssd = daemon.dir.path("ssd-1");
+    let erased = std::fs::OpenOptions::new().write(true).open(&ssd);
+    std::io::Write::write_all(&mut erased.unwrap(), &[0; 256 << 10]).unwrap();
+    let path = ssd.to_str().unwrap();
+    until("it is let go of", || {
+        daemon.ask(&["pool", "device", "add", "fast", path]).status.success()
+    });
+    until("everything has its copies", || show(&daemon)["state"] == "online");
+    daemon.stop();
+}
