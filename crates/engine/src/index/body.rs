@@ -138,6 +138,27 @@ impl Packing {
         (entry, if advances(state_of(extent)) { step } else { 0 })
     }
 
+    /// Whether these fit.
+    fn takes(&self, extents: &Extents) -> bool {
+        let fits = |extent: &Extent| self.pack(*extent).is_some();
+        extents.as_slice().iter().all(|extent| {
+            let last = extent.end() - 1..extent.end();
+            fits(extent) && (extent.count() == 1 || fits(&clip(*extent, last)))
+        })
+    }
+
+    /// Calls `f` with the entry of each block of extents that fit.
+    #[inline]
+    fn for_each_entry(&self, extents: &Extents, mut f: impl FnMut(u64)) {
+        for &extent in extents.as_slice() {
+            let ((mut entry, step), cold) = (self.entries(extent), extents.cold_of(extent));
+            for block in extent.first()..extent.end() {
+                f(entry & !cold.bit(block));
+                entry += step;
+            }
+        }
+    }
+
     // Called for each block of a region, and not seen through else.
     #[inline(always)]
     fn unpack(&self, block: u32, entry: u64) -> Extent {
@@ -316,13 +337,21 @@ impl Body<'_> {
         cold
     }
 
+    /// The mapped blocks of a dense body.
+    fn mapped(&self) -> Blocks {
+        Blocks::of_words([self.word(0), self.word(1), self.word(2), self.word(3)])
+    }
+
     /// Granules in which something is mapped.
     fn granules(&self) -> u16 {
         if !self.is_dense {
             return self.list().fold(0, |granules, extent| granules | granules_of(extent));
         }
-        let mapped = |g: &usize| self.bytes[g * 2] | self.bytes[g * 2 + 1] != 0;
-        (0..16).filter(mapped).fold(0, |granules, g| granules | 1 << g)
+        (0..4).fold(0, |granules, i| {
+            let word = self.word(i);
+            let mapped = |g: usize| u16::from(word >> (g * 16) & 0xFFFF != 0);
+            (0..4).fold(granules, |granules, g| granules | mapped(g) << (i * 4 + g))
+        })
     }
 
     /// Heat, two bits for each of the 16 granules.
@@ -350,30 +379,74 @@ impl Body<'_> {
 /// blocks as before; the body now has `extent_count` extents. Says whether that was possible: the
 /// extents must fit the packing, and a list must not have become shorter.
 pub(super) fn patch(bytes: &mut [u8], start: u32, new: &Extents, extent_count: usize) -> bool {
-    let (packing, extents) = (Packing::read(bytes), new.as_slice());
-    let fits = |extent: &Extent| {
-        let last = clip(*extent, extent.end() - 1..extent.end());
-        packing.pack(*extent).is_some() && packing.pack(last).is_some()
-    };
-    if extent_count * EXTENT_BYTES + 4 < bytes.len() || !extents.iter().all(fits) {
+    let packing = Packing::read(bytes);
+    if extent_count * EXTENT_BYTES + 4 < bytes.len() || !packing.takes(new) {
         return false;
     }
     let bits = packing.entry_bits();
     let skipped = Body { bytes, is_dense: true }.rank(start);
     let mut at = ENTRIES_AT * 8 + skipped * bits;
-    for &extent in extents {
-        let ((mut entry, step), cold) = (packing.entries(extent), new.cold_of(extent));
-        for block in extent.first()..extent.end() {
-            let word = read_u64(bytes, at / 8) & !(((1 << bits) - 1) << (at % 8));
-            let word = (word | (entry & !cold.bit(block)) << (at % 8)).to_le_bytes();
-            let end = bytes.len().min(at / 8 + 8);
-            bytes[at / 8..end].copy_from_slice(&word[..end - at / 8]);
-            entry += step;
-            at += bits;
-        }
-    }
+    packing.for_each_entry(new, |entry| {
+        let word = read_u64(bytes, at / 8) & !(((1 << bits) - 1) << (at % 8));
+        let word = (word | entry << (at % 8)).to_le_bytes();
+        let end = bytes.len().min(at / 8 + 8);
+        bytes[at / 8..end].copy_from_slice(&word[..end - at / 8]);
+        at += bits;
+    });
     bytes[COUNT_AT] = (extent_count - 1) as u8;
     true
+}
+
+/// A dense body with what it has in `window` replaced; the body then has `extent_count` extents. `None` if what is
+/// new does not fit the packing, or a list is as short.
+pub(super) fn splice(
+    old: Body<'_>,
+    window: &Range<u32>,
+    new: &Extents,
+    extent_count: usize,
+) -> Option<Built> {
+    let packing = Packing::read(old.bytes);
+    let bits = packing.entry_bits();
+    let (before, after) = (old.rank(window.start), old.rank(window.end));
+    let behind = old.rank(EXTENTS_MAX as u32) - after;
+    let count = before + new.block_count() as usize + behind;
+    let len = ENTRIES_AT + (count * bits).div_ceil(8);
+    let stays_dense = extent_count > LIST_ALWAYS && len < extent_count * EXTENT_BYTES;
+    if !stays_dense || !packing.takes(new) {
+        return None;
+    }
+    let mut built = Built { bytes: [0; BODY_BYTES_MAX + 8], len, states: DENSE };
+    let kept = ENTRIES_AT * 8 + before * bits;
+    built.bytes[..kept.div_ceil(8)].copy_from_slice(&old.bytes[..kept.div_ceil(8)]);
+    built.bytes[kept / 8] &= (1 << (kept % 8)) - 1;
+    let mut mapped = old.mapped();
+    mapped.set(window.clone(), false);
+    new.as_slice().iter().for_each(|extent| mapped.set(extent.first()..extent.end(), true));
+    built.put_mapped(&mapped, extent_count);
+    let end = built.put_entries(kept, packing, new);
+    copy_bits(old.bytes, ENTRIES_AT * 8 + after * bits, &mut built.bytes, end, behind * bits);
+    let granules = built.body().granules();
+    if granules == old.granules() {
+        let heat = &old.bytes[old.bytes.len() - heat_bytes(granules)..];
+        built.bytes[len..len + heat.len()].copy_from_slice(heat);
+        built.len += heat.len();
+    } else {
+        built.put_heat(old.heat(), granules);
+    }
+    Some(built)
+}
+
+/// Copies so many bits from bit `at` of a slice to bit `to` of another, in which everything from there on is 0.
+fn copy_bits(from: &[u8], at: usize, into: &mut [u8], to: usize, count: usize) {
+    // What a word has from any bit of its first byte on, in whole bytes.
+    const STEP: usize = 56;
+    for done in (0..count).step_by(STEP) {
+        let (at, to) = (at + done, to + done);
+        let mask = (1 << (count - done).min(STEP)) - 1;
+        let bits = read_u64(from, at / 8) >> (at % 8) & mask;
+        let word = read_u64(into, to / 8) | bits << (to % 8);
+        into[to / 8..to / 8 + 8].copy_from_slice(&word.to_le_bytes());
+    }
 }
 
 /// Says of what is clean in a range whether it is cold. An extent of a list becomes cold only as a whole.
@@ -454,20 +527,35 @@ impl Built {
         &self.bytes[..self.len]
     }
 
+    /// See [`Body`].
+    pub fn body(&self) -> Body<'_> {
+        Body { bytes: self.as_slice(), is_dense: self.states & DENSE != 0 }
+    }
+
     fn put_dense(&mut self, extents: &Extents, packing: Packing) {
         packing.write(&mut self.bytes);
-        self.bytes[COUNT_AT] = (extents.as_slice().len() - 1) as u8;
-        let mut at = ENTRIES_AT * 8;
-        for &extent in extents.as_slice() {
-            let ((mut entry, step), cold) = (packing.entries(extent), extents.cold_of(extent));
-            for block in extent.first()..extent.end() {
-                self.bytes[block as usize / 8] |= 1 << (block % 8);
-                let word = read_u64(&self.bytes, at / 8) | (entry & !cold.bit(block)) << (at % 8);
-                entry += step;
-                self.bytes[at / 8..at / 8 + 8].copy_from_slice(&word.to_le_bytes());
-                at += packing.entry_bits();
-            }
+        let mut mapped = Blocks::default();
+        extents.as_slice().iter().for_each(|extent| mapped.set(extent.first()..extent.end(), true));
+        self.put_mapped(&mapped, extents.as_slice().len());
+        self.put_entries(ENTRIES_AT * 8, packing, extents);
+    }
+
+    fn put_mapped(&mut self, mapped: &Blocks, extent_count: usize) {
+        for (slot, word) in self.bytes.chunks_exact_mut(8).zip(mapped.words()) {
+            slot.copy_from_slice(&word.to_le_bytes());
         }
+        self.bytes[COUNT_AT] = (extent_count - 1) as u8;
+    }
+
+    /// Puts entries at a bit from which on everything is 0; the bit behind them.
+    fn put_entries(&mut self, mut at: usize, packing: Packing, extents: &Extents) -> usize {
+        let bits = packing.entry_bits();
+        packing.for_each_entry(extents, |entry| {
+            let word = read_u64(&self.bytes, at / 8) | entry << (at % 8);
+            self.bytes[at / 8..at / 8 + 8].copy_from_slice(&word.to_le_bytes());
+            at += bits;
+        });
+        at
     }
 
     fn put_heat(&mut self, heat: u32, granules: u16) {

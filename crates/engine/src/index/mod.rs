@@ -37,8 +37,9 @@
 //! table of regions was rejected: the elevator needs the next region by address, and references
 //! to bodies with size classes cost more than sorted leaves.
 //!
-//! A change unpacks the region to the stack and packs it again. A dense body is changed in place
-//! where the same blocks stay mapped, that is for overwrites, moves and facts.
+//! A change of a list unpacks it to the stack and packs it again. A dense body is changed without that, as long as what is new
+//! is no wider than its entries: in place where the same blocks stay mapped, that is for overwrites, moves and facts;
+//! else the bits of what goes are cut out and those of what comes put in.
 
 mod body;
 mod leaf;

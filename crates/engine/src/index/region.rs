@@ -73,6 +73,16 @@ pub(super) struct Blocks([u64; WORDS]);
 const WORDS: usize = EXTENTS_MAX / 64;
 
 impl Blocks {
+    #[inline]
+    pub fn of_words(words: [u64; WORDS]) -> Self {
+        Self(words)
+    }
+
+    #[inline]
+    pub fn words(&self) -> [u64; WORDS] {
+        self.0
+    }
+
     /// Has those of a range, or has them no more.
     #[inline]
     pub fn set(&mut self, range: Range<u32>, on: bool) {

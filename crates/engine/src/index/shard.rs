@@ -145,8 +145,8 @@ impl Shard {
             .with_partial(sectors != SECTORS_ALL);
         assert!(fits(extent), "location or distance of {mapping:?} overflows");
         let key = Key { volume, region: (block / REGION_BLOCKS) as u32 };
-        let range = first..first + count;
-        self.edit(key, range, Some((extent, sectors, cold)), |_| Change::Remove, displaced);
+        let (spot, range) = (self.table.find(key), first..first + count);
+        self.edit(key, spot, range, Some((extent, sectors, cold)), |_| Change::Remove, displaced);
     }
 
     /// Unmaps a range and calls `displaced` with each run, clipped, that was mapped there.
@@ -436,10 +436,10 @@ impl Shard {
     /// Unmaps everything of a volume and calls `displaced` with each run.
     pub fn remove_volume(&mut self, volume: VolumeId, mut displaced: impl FnMut(Mapping)) {
         let first = Key { volume, region: 0 };
-        while let Some((key, _)) = self.table.seek(first, STATES_ALL)
+        while let Some((key, spot)) = self.table.seek(first, STATES_ALL)
             && key.volume == volume
         {
-            self.edit(key, 0..REGION, None, |_| Change::Remove, &mut displaced);
+            self.edit(key, Some(spot), 0..REGION, None, |_| Change::Remove, &mut displaced);
         }
     }
 
@@ -494,23 +494,24 @@ impl Shard {
         while let Some(piece) = self.piece(volume, at, end) {
             let base = u64::from(piece.key.region) * REGION_BLOCKS;
             let decide = |extent: Extent| change(base + u64::from(extent.first()) - block, extent);
-            self.edit(piece.key, piece.range, None, decide, &mut changed);
+            self.edit(piece.key, Some(piece.spot), piece.range, None, decide, &mut changed);
             at = base + REGION_BLOCKS;
         }
     }
 
     /// Lets `change` decide on each run of one region's part, then puts `insert` there: an extent, its sectors, and
-    /// whether it is cold.
+    /// whether it is cold. The region lies at `spot`, if it holds anything.
     fn edit(
         &mut self,
         key: Key,
+        spot: Option<Spot>,
         range: Range<u32>,
         insert: Option<(Extent, u8, bool)>,
         change: impl Fn(Extent) -> Change,
         mut changed: impl FnMut(Mapping),
     ) {
         let (mut old, mut new) = (Extents::new(), Extents::new());
-        let window = self.table.load_around(key, &range, &mut old);
+        let window = self.table.load_around(spot, &range, &mut old);
         let (masks, state_blocks) = (&mut self.masks, &mut self.state_blocks);
         let each = |extent: Extent| {
             let decision = change(extent);
@@ -542,7 +543,7 @@ impl Shard {
         }
         self.extent_count += new.as_slice().len() as u64;
         self.extent_count -= old.as_slice().len() as u64;
-        self.table.store_around(key, window, &old, &new);
+        self.table.store_around(key, spot, window, &old, &new);
     }
 }
 

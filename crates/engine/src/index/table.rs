@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use super::body::{Body, Built, mark, patch};
+use super::body::{Body, Built, mark, patch, splice};
 use super::leaf::{LEAF_BYTES_MAX, LEAF_BYTES_MIN, LEAF_ENTRIES_MAX, Leaf};
 use super::region::{EXTENTS_MAX, Extents, heat_mask};
 use crate::ids::VolumeId;
@@ -109,10 +109,15 @@ impl Table {
 
     /// Unpacks what a change of `range` can touch, and says which part of the region that is: from
     /// a dense body the range and a block to either side, else everything.
-    pub fn load_around(&self, key: Key, range: &Range<u32>, into: &mut Extents) -> Range<u32> {
+    pub fn load_around(
+        &self,
+        spot: Option<Spot>,
+        range: &Range<u32>,
+        into: &mut Extents,
+    ) -> Range<u32> {
         into.clear();
         let whole = 0..EXTENTS_MAX as u32;
-        let Some(spot) = self.find(key) else { return whole };
+        let Some(spot) = spot else { return whole };
         let body = self.body(spot);
         let window = match body.is_dense {
             true => range.start.saturating_sub(1)..(range.end + 1).min(whole.end),
@@ -123,13 +128,21 @@ impl Table {
     }
 
     /// Puts back what [`Table::load_around`] took out as `old`.
-    pub fn store_around(&mut self, key: Key, window: Range<u32>, old: &Extents, new: &Extents) {
-        if window != (0..EXTENTS_MAX as u32) && self.patch(key, window.start, old, new) {
+    pub fn store_around(
+        &mut self,
+        key: Key,
+        spot: Option<Spot>,
+        window: Range<u32>,
+        old: &Extents,
+        new: &Extents,
+    ) {
+        let whole = 0..EXTENTS_MAX as u32;
+        if window == whole {
+            let heat = spot.map_or(0, |spot| self.body(spot).heat());
+            self.store(key, heat & heat_mask(new.granules()), new);
             return;
         }
-        if window == (0..EXTENTS_MAX as u32) {
-            let heat = self.find(key).map_or(0, |spot| self.body(spot).heat());
-            self.store(key, heat & heat_mask(new.granules()), new);
+        if spot.is_some_and(|spot| self.change_dense(spot, &window, old, new)) {
             return;
         }
         let (mut before, mut all) = (Extents::new(), Extents::new());
@@ -140,21 +153,44 @@ impl Table {
         self.store(key, heat & heat_mask(all.granules()), &all);
     }
 
-    /// Changes a dense body in place, if the same blocks stay mapped and all else allows it.
-    fn patch(&mut self, key: Key, start: u32, old: &Extents, new: &Extents) -> bool {
-        let Some(Spot { leaf, entry }) = self.find(key) else { return false };
-        if old.block_count() != new.block_count() {
-            return false;
-        }
-        let leaf = &mut self.leaves[leaf];
-        let count = leaf.body(entry).extent_count() + new.as_slice().len() - old.as_slice().len();
-        if !patch(leaf.body_mut(entry), start, new, count) {
-            return false;
-        }
+    /// Changes a dense body without unpacking it, if what is new fits its packing and it stays dense.
+    fn change_dense(
+        &mut self,
+        spot: Spot,
+        window: &Range<u32>,
+        old: &Extents,
+        new: &Extents,
+    ) -> bool {
+        let leaf = &mut self.leaves[spot.leaf];
+        let body = leaf.body(spot.entry);
+        let count = body.extent_count() + new.as_slice().len() - old.as_slice().len();
+        // As many blocks are the same blocks: a change either puts something everywhere or nowhere anew.
+        let spliced = if old.block_count() == new.block_count() {
+            if !patch(leaf.body_mut(spot.entry), window.start, new, count) {
+                return false;
+            }
+            None
+        } else {
+            let Some(spliced) = splice(body, window, new, count) else { return false };
+            Some(spliced)
+        };
         let (gone, came) = (old.states() & !new.states(), new.states() & !old.states());
-        let gone = gone & !leaf.body(entry).holds(gone);
-        leaf.set_states(entry, leaf.states_of(entry) & !gone | came);
+        let held = spliced.as_ref().map_or(leaf.body(spot.entry), Built::body).holds(gone);
+        let states = leaf.states_of(spot.entry) & !(gone & !held) | came;
+        match spliced {
+            Some(built) => self.replace(spot, states, built.as_slice()),
+            None => leaf.set_states(spot.entry, states),
+        }
         true
+    }
+
+    /// Replaces the body of a region that is there.
+    fn replace(&mut self, spot: Spot, states: u8, body: &[u8]) {
+        let leaf = &mut self.leaves[spot.leaf];
+        let (before, is_last) = (leaf.heap_bytes(), spot.entry + 1 >= leaf.count());
+        leaf.replace(spot.entry, states, body);
+        self.leaf_bytes = self.leaf_bytes - before + leaf.heap_bytes();
+        self.balance(spot.leaf, is_last);
     }
 
     /// Unpacks a region; its heat. Empty and 0 if there is none.
