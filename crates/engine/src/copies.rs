@@ -252,7 +252,7 @@ impl Core {
         // lost member had, an older version that it superseded would come back.
         self.until_published(self.log.last_sequence()).await?;
         self.lap(false).await?;
-        let _control = self.control.lock().await;
+        let _control = self.lock_settled(|_| false).await?;
         let wanted = self.copies_awaited() == Some(copies) && !self.has_fewer(copies);
         if !wanted || usize::from(copies) > self.staying_count() {
             return Ok(());

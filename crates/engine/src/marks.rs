@@ -141,6 +141,7 @@ impl Core {
     /// Its origin has it: nothing is lost with its place.
     fn let_go_of_proven(&self, volume: VolumeId, m: &Mapping) {
         planted::seen("losses: known to be on its origin");
+        self.void_if_hurt(volume, m);
         let want = |state| state == m.state;
         self.map_transition(volume, m.block, m.count, m.location, want, None);
         self.note_drop(volume, m.block);

@@ -476,15 +476,15 @@ impl Core {
                 }
             }
         }
-        for (volume, m) in overlapping {
+        // It was not counted.
+        count(false);
+        for (volume, m) in &overlapping {
             planted::seen("start: more data in a set than it has blocks");
-            // It was not counted.
-            count(false);
-            self.map_remove(volume, m.block, m.count);
-            count(true);
-            if m.state.is_owed() {
-                self.lose(volume, m);
-            }
+            self.map_remove(*volume, m.block, m.count);
+        }
+        count(true);
+        for (volume, m) in overlapping.into_iter().filter(|(_, m)| m.state.is_owed()) {
+            self.lose(volume, m);
         }
     }
 

@@ -95,12 +95,19 @@ impl Core {
         into: Option<Buf>,
     ) -> Option<Data> {
         let header = Location(location.0 - u64::from(distance));
-        let (head, data) = if into.is_none() && u32::from(distance) <= VERIFY_TOGETHER_BLOCKS {
-            let whole = self.read_place(header, u32::from(distance) + count, copy).await?;
-            (whole.clone(), whole.slice(usize::from(distance) * BLOCK..whole.len()))
-        } else {
-            let into = into.unwrap_or_else(|| Buf::new(count as usize * BLOCK));
-            self.read_apart(header, location, copy, into).await?
+        let is_near = into.is_none() && u32::from(distance) <= VERIFY_TOGETHER_BLOCKS;
+        let whole = match is_near {
+            true => self.read_place(header, u32::from(distance) + count, copy).await,
+            false => None,
+        };
+        let (head, data) = match whole {
+            Some(whole) => (whole.clone(), whole.slice(usize::from(distance) * BLOCK..whole.len())),
+            // Nothing lies between the two that could not be read.
+            None if is_near && distance == 1 => return None,
+            None => {
+                let into = into.unwrap_or_else(|| Buf::new(count as usize * BLOCK));
+                self.read_apart(header, location, copy, into).await?
+            }
         };
         if self.is_good(header, &head, distance, &data) {
             return Some(data);

@@ -119,7 +119,12 @@ impl Reading {
                 Some((head, data)) if core.is_good(self.header, head, m.distance, &data) => {
                     Ok(data)
                 }
-                _ => core.read_verified(m.location, m.distance, m.count).await,
+                bad => {
+                    if bad.is_some() {
+                        core.note_hurt(self.header);
+                    }
+                    core.read_verified(m.location, m.distance, m.count).await
+                }
             };
             answers.push((run, data));
         }

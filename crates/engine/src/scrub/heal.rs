@@ -14,7 +14,7 @@ use std::slice::from_ref;
 use forebay_device::runtime::SECOND;
 use forebay_device::{Data, IoErrorKind, Nanos};
 
-use super::{At, Content, LOOK_INTERVAL, Note};
+use super::{At, Content, LOOK_INTERVAL, Note, SetNote};
 use crate::core::Core;
 use crate::counters::add;
 use crate::format::{Entry, EntryKind, State, Stream};
@@ -49,7 +49,11 @@ impl Core {
                 slot.insert(Note { is_new: true, counted: 0 });
                 true
             }
-            Slot::Vacant(_) => hurt_sets.insert(id, set.incarnation) != Some(set.incarnation),
+            Slot::Vacant(_) => {
+                let note = SetNote { incarnation: set.incarnation, is_new: true };
+                let before = hurt_sets.insert(id, note);
+                before.is_none_or(|note| !note.is_new || note.incarnation != set.incarnation)
+            }
         };
         if is_new {
             self.housekeeping.wake_all();
@@ -111,22 +115,28 @@ impl Core {
             // An open one waits until it is closed.
             let has_more =
                 |state| matches!(state, SetState::Open | SetState::Closing | SetState::Closed);
-            hurt.retain(|id, incarnation| {
-                let set = sets.get(*id).filter(|set| set.incarnation == *incarnation);
+            hurt.retain(|id, note| {
+                let set = sets.get(*id).filter(|set| set.incarnation == note.incarnation);
                 set.is_some_and(|set| has_more(set.state))
             });
             let state = |id: &SegmentId| sets.get(*id).map(|set| set.state);
             hurt.keys().filter(|id| state(id) == Some(SetState::Closed)).copied().collect()
         };
         for id in closed {
-            // What is met in it from now on is noted anew.
-            let noted = self.scrub.hurt_sets.borrow_mut().remove(&id);
-            let Some(incarnation) = noted else { continue };
+            let incarnation = match self.scrub.hurt_sets.borrow_mut().get_mut(&id) {
+                Some(note) => {
+                    note.is_new = false;
+                    note.incarnation
+                }
+                None => continue,
+            };
             planted::seen("healed: a set with more than is noted");
             if self.scrub_set(At { lap: None, set: id, incarnation }).await {
+                // What was met meanwhile is looked at once more.
+                let is_done = |note: &SetNote| note.incarnation == incarnation && !note.is_new;
+                self.scrub.hurt_sets.borrow_mut().retain(|of, note| *of != id || !is_done(note));
                 return true;
             }
-            self.scrub.hurt_sets.borrow_mut().insert(id, incarnation);
         }
         self.scrub.hurt_sets.borrow().is_empty()
     }
@@ -197,6 +207,15 @@ impl Core {
     /// an origin flush or has changed meanwhile.
     pub(super) async fn heal(&self, live: &[Run], found: &Inspection) -> Option<Vec<Run>> {
         let is_dirty = |(_, m): &Run| m.state == State::Dirty;
+        let mut first = 0;
+        for (volume, m) in live {
+            let bad = &found.bad[first..first + m.count as usize];
+            first += m.count as usize;
+            if bad.iter().any(|bad| *bad != 0) {
+                // Wherever it is now.
+                self.ram.borrow_mut().void_unverified(*volume, m.block, m.count);
+            }
+        }
         let tight = self.is_starving() || self.moving.get() >= SETS_MOVING_MAX;
         if tight && live.iter().any(is_dirty) {
             return None;
@@ -207,10 +226,6 @@ impl Core {
             let bad = &found.bad[first..first + count];
             let blocks = &found.blocks[first..first + count];
             first += count;
-            if bad.iter().any(|bad| *bad != 0) {
-                // Wherever it is now.
-                self.ram.borrow_mut().void_unverified(*volume, m.block, m.count);
-            }
             if !self.is_still(*volume, m) {
                 left.push((*volume, *m));
                 continue;

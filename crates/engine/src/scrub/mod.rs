@@ -102,6 +102,13 @@ struct Note {
     counted: u8,
 }
 
+/// What is noted of a set in which there is more than was noted record by record.
+struct SetNote {
+    incarnation: Incarnation,
+    /// As a record's.
+    is_new: bool,
+}
+
 /// A lap that is under way.
 #[derive(Clone, Copy)]
 struct Lap {
@@ -124,7 +131,7 @@ pub(crate) struct Scrub {
     /// Records that somebody could not read in some copy, by where their headers are.
     hurt: RefCell<BTreeMap<Location, Note>>,
     /// Sets with more of them than there was room for.
-    hurt_sets: RefCell<BTreeMap<SegmentId, Incarnation>>,
+    hurt_sets: RefCell<BTreeMap<SegmentId, SetNote>>,
     /// Runs of blocks that were lost, by volume, and that nobody was told of yet; and when somebody was told last.
     pub(crate) untold: RefCell<BTreeMap<VolumeId, BTreeMap<u64, u32>>>,
     pub(crate) told: Cell<Option<Nanos>>,
@@ -469,7 +476,12 @@ impl Core {
                 looked.unread = found.bad.iter().filter(|bad| **bad != 0).count() as u64;
                 break;
             }
-            left = self.heal(&live, &found).await?;
+            let Some(waiting) = self.heal(&live, &found).await else {
+                // Until then it is read checked.
+                self.note_hurt(item.header);
+                return None;
+            };
+            left = waiting;
             looked.unread += found.unsure_count(&live);
             // What has to wait is looked at again, and counts then.
             let places = |m: &Mapping| m.location.0..m.location.0 + u64::from(m.count);

@@ -6,10 +6,10 @@ use forebay_device::model::fault::{Ops, Trigger};
 use forebay_device::runtime::{MILLISECOND, SECOND};
 use forebay_device::{Buf, Request};
 use forebay_engine::planted::Bug;
-use forebay_engine::{EventKind, Tuning};
+use forebay_engine::{EventKind, Mode, Tuning};
 
 use crate::rig::{BLOCK, KINDS, MEMBER_BYTES, Plan, Rig, lazy, provoke, same, survive, version};
-use crate::scrub::{BLOCKS, find, spoilt, spoilt_with};
+use crate::scrub::{BLOCKS, find, find_version, spoilt, spoilt_with};
 
 /// Gives a member something to do, so that reads go to the other one, until its gate is released.
 fn occupy(rig: &Rig, member: usize) {
@@ -136,10 +136,14 @@ fn what_is_damaged_counts_once_however_often_it_is_read() {
     });
 }
 
+fn counter(rig: &Rig, name: &str) -> u64 {
+    let counters = rig.pool().counters().list();
+    counters.iter().find(|(known, _)| *known == name).map_or(0, |found| found.1)
+}
+
 /// What is dropped because no copy of it can be read.
 fn damage_dropped(rig: &Rig) -> u64 {
-    let counters = rig.pool().counters().list();
-    counters.iter().find(|(name, _)| *name == "damage_dropped_blocks").map_or(0, |found| found.1)
+    counter(rig, "damage_dropped_blocks")
 }
 
 /// Clean data in a single copy: what of it is damaged comes from the origin and is dropped, the rest stays.
@@ -198,5 +202,37 @@ fn clean_blocks_that_no_device_returns_are_counted_when_they_are_dropped() {
             return Err(format!("{dropped} blocks"));
         }
         Ok(())
+    });
+}
+
+/// What cannot be read is given up; what lies behind it in the same record is read without it, and the record is not
+/// looked at for ever.
+#[test]
+fn a_sector_that_is_gone_hurts_nothing_but_its_own_block() {
+    survive(4, |seed| {
+        let rig = Rig::new(seed, Plan { mode: Mode::Readonly, ..Plan::default() });
+        let volume = rig.volume();
+        rig.run(async move { volume.read(0, Buf::new(8 * BLOCK)).await.1 })?
+            .map_err(|error| error.to_string())?;
+        for block in 8..96 {
+            rig.read(block)?;
+        }
+        rig.flush()?;
+        let at = find_version(&rig, 0, 0, 1);
+        rig.broken[0].failing.arm(Trigger::every(Ops::Reads).within(at..at + BLOCK as u64));
+        same("from the origin", rig.read(0)?, 1)?;
+        for _ in 0..200 {
+            same("behind it", rig.read(1)?, 1)?;
+            rig.pause(MILLISECOND);
+        }
+        let failures = counter(&rig, "verify_failures");
+        for _ in 0..200 {
+            same("behind it", rig.read(1)?, 1)?;
+            rig.pause(MILLISECOND);
+        }
+        match counter(&rig, "verify_failures") - failures {
+            0 => Ok(()),
+            more => Err(format!("{more} failures of what is good")),
+        }
     });
 }

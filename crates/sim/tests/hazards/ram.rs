@@ -4,14 +4,17 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use forebay_device::model::fault::{Ops, Trigger};
+use forebay_device::runtime::SECOND;
 use forebay_device::{Buf, Request, Runtime};
-use forebay_engine::Mode;
 use forebay_engine::planted::Bug;
+use forebay_engine::{Mode, Tuning};
 use forebay_sim::content::fill;
 
 use crate::changing::touch;
 use crate::is_read;
-use crate::rig::{BLOCK, MEMBER_BYTES, Plan, Rig, SLOWEST, SOON, provoke, same, survive, version};
+use crate::rig::{
+    BLOCK, MEMBER_BYTES, Plan, Rig, SLOWEST, SOON, lazy, provoke, same, survive, version,
+};
 use crate::scrub::find_version;
 
 const RAM_BYTES: u64 = 256 << 10;
@@ -304,7 +307,12 @@ const UNREAD: u64 = 5;
 /// A record with a rotten block and one that once could not be read, so that it is known to be hurt. It cannot be
 /// healed, for its set is open.
 fn rotten_and_known(seed: u64, ram_bytes: u64) -> Result<Rc<Rig>, String> {
-    let rig = Rig::new(seed, Plan { members: 2, mode: Mode::Readonly, ..Plan::default() });
+    rotten_and_known_with(lazy(), seed, ram_bytes)
+}
+
+fn rotten_and_known_with(tuning: Tuning, seed: u64, ram_bytes: u64) -> Result<Rc<Rig>, String> {
+    let plan = Plan { members: 2, mode: Mode::Readonly, tuning, ..Plan::default() };
+    let rig = Rig::new(seed, plan);
     let volume = rig.volume();
     rig.run(async move { volume.read(0, Buf::new(8 * BLOCK)).await.1 })?
         .map_err(|error| error.to_string())?;
@@ -352,5 +360,26 @@ fn what_ram_has_of_a_hurt_record_goes_with_the_record() {
         touch(&rig);
         rig.pause(50 * SOON);
         same("without the member", rig.read(ROTTEN)?, 1).map(drop)
+    });
+}
+
+/// There is no room to note it by itself, so that its set is looked through: as long as that takes, it is hurt.
+#[test]
+fn what_is_read_of_a_hurt_set_is_checked_while_it_is_healed() {
+    survive(4, |seed| {
+        let tuning = Tuning { hurt_records_max: 0, ..lazy() };
+        let rig = rotten_and_known_with(tuning, seed, 0)?;
+        same("checked", rig.read(UNREAD)?, 1)?;
+        let holder = holder_of(&rig);
+        // The healer comes once the set is closed.
+        rig.gates[holder].hold(1, |request| matches!(request, Request::Read { .. }));
+        for block in 8..96 {
+            rig.read(block)?;
+        }
+        rig.pause(5 * SECOND);
+        assert_eq!(rig.gates[holder].held(), 1, "somebody looks at the set");
+        same("while it is healed", rig.read(ROTTEN)?, 1)?;
+        rig.gates[holder].release();
+        Ok(())
     });
 }
