@@ -3,12 +3,13 @@
 
 use std::cell::{Cell, RefCell};
 use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::rc::Rc;
 
 use forebay_device::io::pair;
-use forebay_device::real::net::{Listener, Peer, Stream, TcpOptions};
+use forebay_device::real::net::{Bound, Listener, Peer, Stream, TcpOptions};
 use forebay_device::real::reactor::{Config, Reactor};
 use forebay_device::real::signal::Signals;
 use forebay_device::runtime::{MILLISECOND, Runtime};
@@ -417,4 +418,21 @@ fn closing_ends_everything_and_later_operations_end_at_once() {
     let sent = reactor.block_on(stream.send_all(Buf::zeroed(1).freeze()));
     assert_eq!(sent.unwrap_err().kind, IoErrorKind::Vanished);
     drop(theirs);
+}
+
+#[test]
+fn nobody_is_let_in_to_what_has_taken_a_sockets_place() {
+    let (path, other) = (socket_path("let-in"), socket_path("let-in-other"));
+    let mode = |path: &PathBuf| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    let bound = Bound::at(&path).unwrap();
+    bound.let_in(Some(0o620), None).unwrap();
+    assert_eq!(mode(&path), 0o620);
+    std::fs::write(&other, "of somebody else").unwrap();
+    let before = mode(&other);
+    std::fs::remove_file(&path).unwrap();
+    symlink(&other, &path).unwrap();
+    assert!(bound.let_in(Some(0o666), None).is_err());
+    assert_eq!(mode(&other), before);
+    std::fs::remove_file(&path).unwrap();
+    std::fs::remove_file(&other).unwrap();
 }

@@ -10,6 +10,7 @@ use forebay_device::{Buf, Data, Io};
 
 use crate::core::Core;
 use crate::error::Result;
+use crate::format::RecordHeader;
 use crate::ids::{BLOCK_BYTES, Location, VolumeId};
 use crate::index::Mapping;
 use crate::limits::{WALK_AHEAD_BLOCKS, WALK_GAP_BLOCKS_MAX, WALK_HEADER_BLOCKS};
@@ -120,7 +121,12 @@ impl Reading {
                     Ok(data)
                 }
                 bad => {
-                    if bad.is_some() {
+                    // Of a long header not all may have been read.
+                    let is_whole = |head: &[u8]| match RecordHeader::peek(head) {
+                        Ok(peeked) => usize::from(peeked.header_blocks) * BLOCK <= head.len(),
+                        Err(_) => true,
+                    };
+                    if bad.is_some_and(|(head, _)| is_whole(head)) {
                         core.note_hurt(self.header);
                     }
                     core.read_verified(m.location, m.distance, m.count).await

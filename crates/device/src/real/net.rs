@@ -7,11 +7,12 @@
 
 use std::cell::Cell;
 use std::fmt;
+use std::fs::{File, Permissions};
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -101,6 +102,32 @@ impl Bound {
         let meta = std::fs::symlink_metadata(path)?;
         let (inode, stays) = ((meta.dev(), meta.ino()), Cell::new(false));
         Ok(Bound { socket, file: SocketFile { path: path.to_owned(), inode, stays } })
+    }
+
+    /// Gives the socket's file this group, and these permissions: who may write to it may connect. Blocks for as long as
+    /// the file system does.
+    ///
+    /// # Errors
+    /// What the system says; `AddrInUse` if something else is at its path now, which stays as it is: whoever may write to
+    /// the directory could have put anything there.
+    pub fn let_in(&self, mode: Option<u32>, group: Option<u32>) -> io::Result<()> {
+        let options = libc::O_PATH | libc::O_NOFOLLOW;
+        let file = File::options().read(true).custom_flags(options).open(&self.file.path)?;
+        let meta = file.metadata()?;
+        if !meta.file_type().is_socket() || (meta.dev(), meta.ino()) != self.file.inode {
+            let text = "something else has taken its place";
+            return Err(io::Error::new(io::ErrorKind::AddrInUse, text));
+        }
+        // The very file that was looked at, whatever is at its path meanwhile.
+        let own = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+        // The group first: nobody of the old one is let in meanwhile.
+        if group.is_some() {
+            chown(&own, None, group)?;
+        }
+        match mode {
+            Some(mode) => std::fs::set_permissions(&own, Permissions::from_mode(mode)),
+            None => Ok(()),
+        }
     }
 }
 

@@ -339,6 +339,8 @@ impl Table {
                 extents.clear();
                 leaf.body(i).load(0..EXTENTS_MAX as u32, &mut extents);
                 assert_eq!(extents.as_slice().len(), leaf.body(i).extent_count());
+                let dense = super::body::DENSE;
+                assert_eq!(extents.states() | dense, leaf.states_of(i) | dense, "states");
             }
             assert!(leaf.count() > 0 && leaf.states() == states, "summary of a leaf");
         }
