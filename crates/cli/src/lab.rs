@@ -115,10 +115,14 @@ fn parse_cache_block(text: &str) -> std::result::Result<u64, String> {
 }
 
 impl Size {
+    /// Blocks of it; one at the least, for what was asked for is not left away.
     fn blocks(self, footprint: usize) -> usize {
         match self {
-            Self::Bytes(bytes) => usize::try_from(bytes / BLOCK_BYTES).unwrap_or(usize::MAX),
-            Self::Percent(percent) => (footprint as f64 * percent / 100.0).round() as usize,
+            Self::Bytes(0) => 0,
+            Self::Bytes(bytes) => usize::try_from(bytes / BLOCK_BYTES).unwrap_or(usize::MAX).max(1),
+            Self::Percent(percent) => {
+                ((footprint as f64 * percent / 100.0).round() as usize).max(1)
+            }
         }
     }
 }
@@ -191,7 +195,7 @@ fn clock() -> impl Fn() -> std::time::Duration {
 
 impl Options {
     fn run(&self) -> Result<()> {
-        let workload = self.load()?;
+        let Loaded { workload, bad, unread } = self.load()?;
         let mut runs = Vec::new();
         for size in &self.size {
             let blocks = size.blocks(workload.footprint());
@@ -213,8 +217,10 @@ impl Options {
                 ..settings
             };
             let report = forebay_lab::run::run(&workload, settings, &clock())?;
+            // What ours has in RAM, they have as well.
+            let all_blocks = blocks.saturating_add(settings.ram_blocks);
             let beside = self.beside.iter().map(|&BaselineName(baseline)| {
-                (baseline.name(), miss_ratio(baseline, &workload, blocks))
+                (baseline.name(), miss_ratio(baseline, &workload, all_blocks))
             });
             runs.push((blocks, settings, report, beside.collect::<Vec<_>>()));
         }
@@ -223,7 +229,7 @@ impl Options {
             say(json!({
                 "schema": 1, "accesses": workload.accesses.len(),
                 "footprint_blocks": workload.footprint(), "requests": workload.requests.len(),
-                "runs": runs,
+                "bad": bad, "unread": unread, "runs": runs,
             }));
             return Ok(());
         }
@@ -237,13 +243,14 @@ impl Options {
         Ok(())
     }
 
-    fn load(&self) -> Result<Workload> {
+    fn load(&self) -> Result<Loaded> {
         let paths: Vec<&Path> = self.traces.iter().map(PathBuf::as_path).collect();
         let format = self.format.map(|FormatName(format)| format);
         let mut reader = Reader::open(&paths, Reading { format, skip_bad: self.skip_bad });
         let workload = Workload::load(reader.by_ref().take(self.requests.unwrap_or(usize::MAX)))?;
         if reader.bad() > 0 {
-            tell(format_args!("note: {} bad lines were passed over", thousands(reader.bad())));
+            let bad = thousands(reader.bad());
+            tell(format_args!("note: {bad} bad lines or records were passed over"));
         }
         for name in reader.unread() {
             tell(format_args!(
@@ -254,8 +261,17 @@ impl Options {
             return Err(Failure::new("the traces have no reads or writes")
                 .hint("look whether --format is right"));
         }
-        Ok(workload)
+        Ok(Loaded { workload, bad: reader.bad(), unread: reader.unread().to_vec() })
     }
+}
+
+/// What was read of the traces.
+struct Loaded {
+    workload: Workload,
+    /// Lines or records that were passed over.
+    bad: u64,
+    /// Files whose rest was not read.
+    unread: Vec<String>,
 }
 
 fn miss_ratio(baseline: Baseline, workload: &Workload, blocks: usize) -> f64 {
@@ -270,6 +286,8 @@ type Run = (usize, Settings, Report, Vec<(&'static str, f64)>);
 fn in_json((blocks, settings, report, beside): &Run) -> serde_json::Value {
     json!({
         "cache_blocks": blocks, "unit_blocks": settings.unit_blocks,
+        "granule_blocks": settings.granule_blocks,
+        "write_amplification_max_percent": settings.write_amplification_max_percent,
         "ram_blocks": settings.ram_blocks, "ram_hits": report.ram_hits,
         "miss_ratio": {
             "access": report.accesses().ratio(), "read": report.reads.ratio(),
@@ -284,6 +302,7 @@ fn in_json((blocks, settings, report, beside): &Run) -> serde_json::Value {
         "moved_blocks": report.moved_blocks,
         "ssd_bytes_per_client_byte": report.ssd_bytes_per_client_byte(),
         "policy_bytes": report.policy_bytes, "ns_per_access": report.ns_per_access(),
+        "beside_blocks": blocks.saturating_add(settings.ram_blocks),
         "beside": beside.iter().copied().collect::<std::collections::BTreeMap<_, _>>(),
     })
 }
@@ -294,8 +313,14 @@ fn print((blocks, settings, report, beside): &Run) {
         0 => String::new(),
         ram_blocks => format!(", behind {} of RAM", in_bytes(ram_blocks)),
     };
-    let unit = in_bytes(settings.unit_blocks);
+    let (unit, granule) =
+        (in_bytes(settings.unit_blocks), in_bytes(settings.granule_blocks as usize));
     say(format_args!("\ncache of {}, units of {unit}{ram}", in_bytes(*blocks)));
+    let amplification = match settings.write_amplification_max_percent {
+        Some(percent) => format!("at most {percent} %"),
+        None => "without a limit".to_owned(),
+    };
+    say(format_args!("  granules of {granule}, write amplification {amplification}"));
     say(format_args!("  miss ratio       {:.4}", report.accesses().ratio()));
     say(format_args!("    of reads       {:.4}", report.reads.ratio()));
     say(format_args!("    of writes      {:.4}", report.writes.ratio()));
@@ -304,6 +329,10 @@ fn print((blocks, settings, report, beside): &Run) {
     if settings.ram_blocks > 0 {
         let of_all = report.ram_hits as f64 / report.accesses().all.max(1) as f64;
         say(format_args!("  hits in RAM      {of_all:.4}"));
+    }
+    if settings.ram_blocks > 0 && !beside.is_empty() {
+        let all_blocks = blocks.saturating_add(settings.ram_blocks);
+        say(format_args!("  beside it, with {} in all:", in_bytes(all_blocks)));
     }
     for (name, ratio) in beside {
         say(format_args!("  {name:<16} {ratio:.4}"));

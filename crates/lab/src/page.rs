@@ -8,7 +8,7 @@ pub const COLOURS: [&str; 6] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e6
 const STYLE: &str = "body{font:15px/1.4 sans-serif;margin:2em auto;max-width:60em;padding:0 1em;\
     color:#222;background:#fff}table{border-collapse:collapse;font-size:13px}\
     th,td{padding:.2em .6em;text-align:right;border-bottom:1px solid #ddd}\
-    th:first-child,td:first-child{text-align:left}.missed{color:#b00020;font-weight:bold}\
+    th:first-child,td:first-child{text-align:left}.missed,.failed{color:#b00020;font-weight:bold}\
     .met{color:#00662b}svg{max-width:100%;height:auto}text{font:11px sans-serif;fill:#444}\
     li{margin:.2em 0}pre{background:#f4f4f4;padding:.6em;white-space:pre-wrap;font-size:12px}";
 
@@ -42,7 +42,8 @@ pub fn table(page: &mut String, head: &[&str], lines: &[Vec<String>]) {
     for line in lines {
         page.push_str("<tr>");
         for cell in line {
-            let class = if cell == "met" || cell == "missed" { cell.as_str() } else { "" };
+            let class =
+                if ["met", "missed", "failed"].contains(&cell.as_str()) { cell } else { "" };
             let _ = write!(page, "<td class=\"{class}\">{}</td>", escaped(cell));
         }
         page.push_str("</tr>");

@@ -4,13 +4,14 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use forebay_lab::papers::{self, Outcome, SCALE_DEFAULT, SCALE_MAX, Test, Verdict, html};
+use forebay_lab::papers::{self, Outcome, Played, SCALE_DEFAULT, SCALE_MAX, Test, Verdict, html};
 use serde_json::{Value, json};
 
 use super::clock;
 use crate::Result;
 use crate::admin::table;
 use crate::failure::Failure;
+use crate::output::Output;
 use crate::progress::Progress;
 use crate::text::{left, say, tell, thousands, whole};
 
@@ -42,31 +43,44 @@ impl Options {
     pub(super) fn run(&self) -> Result<()> {
         let tests = self.tests()?;
         let scale = if self.full { 1 } else { self.scale };
+        // Whoever names a file that cannot be written hears so now, not after a quarter of an hour.
+        let page = self.page()?;
         let outcomes = self.play(&tests, scale);
-        let mut played = Vec::new();
-        for (test, outcome) in tests.into_iter().zip(outcomes) {
-            match outcome {
-                Ok(outcome) => played.push((test, outcome)),
-                Err(error) => {
-                    return Err(Failure::new(format!("{}: {error}", test.name))
-                        .hint("this is a fault of Forebay's, as it comes the same every time"));
-                }
-            }
-        }
-        if let Some(path) = &self.html {
-            std::fs::write(path, html::page(&played, scale)).map_err(|error| {
-                Failure::new(format!("cannot write {}: {error}", path.display()))
-                    .hint("name a file in a directory that you can write to")
-            })?;
-            tell(format_args!("the curves are in {}", path.display()));
-        }
+        self.report(&tests.into_iter().zip(outcomes).collect::<Vec<_>>(), scale, page)
+    }
+
+    fn page(&self) -> Result<Option<Output>> {
+        let hint = "name a file in a directory that you can write to, and that has room";
+        self.html.as_deref().map(|path| Output::open(path, hint)).transpose()
+    }
+
+    /// Shows everything that was played.
+    ///
+    /// # Errors
+    /// If a test failed, after the others were shown, or the page cannot be written.
+    fn report(&self, played: &[Played], scale: u64, page: Option<Output>) -> Result<()> {
         if self.json {
             let tests: Vec<_> = played.iter().map(in_json).collect();
             say(json!({ "schema": 1, "scale": scale, "tests": tests }));
         } else {
-            print(&played, scale);
+            print(played, scale);
         }
-        Ok(())
+        if let Some(page) = page {
+            let path = page.path().display().to_string();
+            page.write(&html::page(played, scale))?;
+            tell(format_args!("the curves are in {path}"));
+        }
+        let failed: Vec<_> = played
+            .iter()
+            .filter_map(|(test, played)| Some(format!("{}: {}", test.name, played.as_ref().err()?)))
+            .collect();
+        if failed.is_empty() {
+            return Ok(());
+        }
+        let what =
+            format!("{} of {} tests failed: {}", failed.len(), played.len(), failed.join("; "));
+        Err(Failure::new(what)
+            .hint("this is a fault of Forebay's, as it comes the same every time; the other results stand"))
     }
 
     /// What was asked for, in the usual order.
@@ -112,7 +126,7 @@ impl Options {
     }
 }
 
-fn print(played: &[(Test, Outcome)], scale: u64) {
+fn print(played: &[Played], scale: u64) {
     let sizes = if scale == 1 { "the papers' sizes".to_owned() } else { format!("1/{scale}") };
     say(format_args!(
         "Requests per second; first the paper's figure, then ours. Sizes: {sizes}.\n"
@@ -126,18 +140,33 @@ fn print(played: &[(Test, Outcome)], scale: u64) {
         tests[0].0.assumed.iter().for_each(|assumed| say(format_args!("- {assumed}")));
     }
     for (test, outcome) in played {
-        if test.bar.judge(&test.published, outcome) == Verdict::Missed {
-            say(format_args!("\n{} missed: {}", test.name, test.cause));
+        match (test.bar.judge(&test.published, outcome), outcome) {
+            (Verdict::Missed, _) => say(format_args!("\n{} missed: {}", test.name, test.cause)),
+            (_, Err(error)) => say(format_args!("\n{} failed: {error}", test.name)),
+            _ => (),
         }
     }
-    let requests: u64 = played.iter().map(|(_, outcome)| outcome.requests).sum();
+    let outcomes = played.iter().filter_map(|(_, outcome)| outcome.as_ref().ok());
+    let requests: u64 = outcomes.map(|outcome| outcome.requests).sum();
     tell(format_args!("{} requests played", thousands(requests)));
 }
 
-fn in_json((test, outcome): &(Test, Outcome)) -> Value {
+fn in_json((test, played): &Played) -> Value {
     let seconds = |nanos: Option<u64>| nanos.map(|nanos| nanos as f64 / 1e9);
-    let curve: Vec<_> =
-        outcome.curve.iter().map(|point| json!([seconds(Some(point.at)), point.iops])).collect();
+    let curve = |outcome: &Outcome| -> Vec<_> {
+        let points = outcome.curve.iter();
+        points.map(|point| json!([seconds(Some(point.at)), point.iops])).collect()
+    };
+    let ours = |outcome: &Outcome| {
+        json!({
+            "iops_without": outcome.without, "iops_with": outcome.with,
+            "factor": outcome.factor(), "warm_up_s": seconds(outcome.warm_up),
+            "counted_from_s": seconds(Some(outcome.counted_from)),
+            "hit_ratio": outcome.hit_ratio, "ssd_bytes_per_byte_admitted": outcome.write_amplification,
+            "cpu_share": outcome.cpu_share, "requests": outcome.requests,
+        })
+    };
+    let outcome = played.as_ref().ok();
     json!({
         "row": test.row, "test": test.name, "what": test.what, "source": test.source,
         "disks": test.system.text(), "assumed": test.assumed,
@@ -146,14 +175,41 @@ fn in_json((test, outcome): &(Test, Outcome)) -> Value {
             "iops_with": test.published.rates.map(|rates| rates.1),
             "factor": test.published.factor, "warm_up_s": seconds(test.published.warm_up),
         },
-        "ours": {
-            "iops_without": outcome.without, "iops_with": outcome.with,
-            "factor": outcome.factor(), "warm_up_s": seconds(outcome.warm_up),
-            "hit_ratio": outcome.hit_ratio, "ssd_bytes_per_byte_admitted": outcome.write_amplification,
-            "cpu_share": outcome.cpu_share, "requests": outcome.requests,
-        },
+        "ours": outcome.map(ours),
         "bar": test.bar.text(&test.published),
-        "verdict": test.bar.judge(&test.published, outcome).word(),
-        "curve": curve,
+        "verdict": test.bar.judge(&test.published, played).word(),
+        "error": played.as_ref().err(),
+        "curve": outcome.map(curve).unwrap_or_default(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_failed_is_shown_beside_what_did_not_and_fails_the_command() {
+        let path = std::env::temp_dir().join(format!("forebay-papers-{}", std::process::id()));
+        let options = Options {
+            rows: vec!["qsan-1/2".to_owned(), "qsan-1/4".to_owned()],
+            scale: 128,
+            full: false,
+            jobs: 1,
+            html: Some(path.clone()),
+            json: true,
+        };
+        let mut tests = options.tests().unwrap();
+        // No pool is as small.
+        tests[1].cache.ssd_bytes = 0;
+        let outcomes = options.play(&tests, 128);
+        let played: Vec<Played> = tests.into_iter().zip(outcomes).collect();
+        let shown = played.iter().map(in_json).collect::<Vec<_>>();
+        assert_eq!((&shown[0]["verdict"], &shown[1]["verdict"]), (&"met".into(), &"failed".into()));
+        assert!(shown[1]["error"].is_string() && shown[1]["ours"].is_null());
+        let error = options.report(&played, 128, options.page().unwrap()).unwrap_err();
+        assert!(error.what().contains("1 of 2 tests failed: qsan-1/4: "), "{}", error.what());
+        let page = std::fs::read_to_string(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        assert!(page.contains("FAILED") && page.contains("<polyline"), "{page}");
+    }
 }

@@ -1,9 +1,10 @@
 //! `forebay lab papers` from the command line to the page: a tiny part of two tests, each played twice.
 
-use std::process::Output;
+use std::process::{Output, Stdio};
+use std::time::Duration;
 
 use crate::common::page::{is_well_formed, needs_nothing_else};
-use crate::common::{Dir, forebay, run, stderr};
+use crate::common::{Dir, forebay, run, signal, stderr};
 use serde_json::Value;
 
 /// A hundredth part of a read cache and of a mixed load whose cache was filled before.
@@ -70,4 +71,30 @@ fn of_an_unknown_row_the_nearest_name_is_shown() {
         text.contains("no row \"qnas-2/4\"") && text.contains("did you mean qsan-2/4?"),
         "{text}"
     );
+}
+
+#[test]
+fn a_page_that_cannot_be_written_is_said_before_anything_is_played() {
+    let dir = Dir::new("papers-page");
+    let page = dir.path("missing").join("page.html");
+    // At the papers' sizes: hours.
+    let output = run(forebay().args(["lab", "papers", "--full", "--html", page.to_str().unwrap()]));
+    assert_eq!(output.status.code(), Some(1));
+    let text = stderr(&output);
+    assert!(text.contains("cannot write") && text.contains("missing/page.html"), "{text}");
+    assert!(output.stdout.is_empty());
+}
+
+#[test]
+fn an_interrupted_run_leaves_no_page() {
+    let dir = Dir::new("papers-interrupted");
+    let page = dir.path("page.html");
+    let mut command = forebay();
+    command.args(["lab", "papers", "--full", "--html"]).arg(&page).stderr(Stdio::null());
+    let mut child = command.spawn().unwrap();
+    std::thread::sleep(Duration::from_millis(500));
+    // Whoever runs tests in the background may have SIGINT ignored.
+    signal(child.id(), "TERM");
+    assert!(!child.wait().unwrap().success());
+    assert!(!page.exists());
 }

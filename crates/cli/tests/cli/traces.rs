@@ -1,4 +1,5 @@
-//! One trace, run by `forebay lab trace` and replayed through NBD: what the one says, the daemon does.
+//! One trace, run by `forebay lab trace` and replayed through NBD: while the cache has room, what the one says, the
+//! daemon does. And what `forebay lab trace` says of what it read and played.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -6,7 +7,7 @@ use std::fmt::Write as _;
 use serde_json::Value;
 
 use crate::common::daemon::{Daemon, until};
-use crate::common::{Client, forebay, run, stderr};
+use crate::common::{Client, Dir, forebay, run, stderr};
 
 const BLOCK: u64 = 4096;
 
@@ -71,7 +72,7 @@ fn done(daemon: &Daemon) -> (u64, u64, u64) {
 }
 
 #[test]
-fn a_trace_through_nbd_gets_the_decisions_of_the_runner() {
+fn a_trace_through_nbd_is_admitted_as_the_runner_says() {
     let mut daemon = Daemon::new("traces");
     let (ssd, origin) = (daemon.ssd("ssd-0"), daemon.dir.sparse("origin", 32 << 20));
     let (socket, trace) = (daemon.dir.path("nbd"), daemon.dir.path("trace.csv"));
@@ -108,4 +109,76 @@ fn a_trace_through_nbd_gets_the_decisions_of_the_runner() {
     }
     drop(client);
     daemon.stop();
+}
+
+/// What `forebay lab trace` prints about a trace of this name and content, and what it notes.
+fn asked(name: &str, content: &[u8], args: &[&str]) -> (String, String) {
+    let dir = Dir::new(name);
+    let trace = dir.path("trace");
+    std::fs::write(&trace, content).unwrap();
+    let output = run(forebay().args(["lab", "trace"]).arg(&trace).args(args));
+    assert!(output.status.success(), "{}", stderr(&output));
+    (String::from_utf8_lossy(&output.stdout).into_owned(), stderr(&output))
+}
+
+fn asked_for_json(name: &str, content: &[u8], args: &[&str]) -> Value {
+    let (text, _) = asked(name, content, &[args, &["--json"]].concat());
+    serde_json::from_str(&text).unwrap()
+}
+
+/// Blocks that are read round by round.
+fn reads(blocks: u64, times: u64) -> Vec<u8> {
+    let all = (0..times).flat_map(|_| 0..blocks);
+    all.map(|block| format!("0,R,{},{BLOCK}\n", block * BLOCK)).collect::<String>().into_bytes()
+}
+
+#[test]
+fn what_was_passed_over_is_in_the_answer() {
+    let text = [&reads(100, 1)[..], b"what is this\n"].concat();
+    let skip = ["--skip-bad", "--size", "64K", "--unit-blocks", "1"];
+    let (_, note) = asked("traces-bad", &text, &skip);
+    assert_eq!(note, "note: 1 bad lines or records were passed over\n");
+    let report = asked_for_json("traces-bad-json", &text, &skip);
+    assert_eq!((report["bad"].as_u64(), report["unread"].as_array().unwrap().len()), (Some(1), 0));
+
+    let mut events = 0x6561_7407_u32.to_le_bytes().to_vec();
+    events.resize(48, 0);
+    events[16] = 8;
+    events[24..32].copy_from_slice(&[0, 2, 0, 0, 1, 0, 1, 0]);
+    events.extend([9; 48]);
+    let report = asked_for_json("traces-unread", &events, &skip);
+    let unread = report["unread"][0].as_str().unwrap();
+    assert!(report["bad"] == 1 && unread.ends_with("/trace"), "{report}");
+}
+
+#[test]
+fn others_beside_a_tier_in_ram_have_as_much_room() {
+    let text = reads(100, 2);
+    let beside = ["--beside", "lru", "--unit-blocks", "1", "--size", "200K", "--ram", "200K"];
+    let run = &asked_for_json("traces-beside", &text, &beside)["runs"][0];
+    assert_eq!((&run["beside_blocks"], &run["beside"]["lru"]), (&100.into(), &0.5.into()));
+    let (table, _) = asked("traces-beside-table", &text, &beside);
+    assert!(table.contains("beside it, with 400 KiB in all:\n  lru "), "{table}");
+    for share in ["0.1%", "1"] {
+        let args = ["--unit-blocks", "1", "--size", "200K", "--ram", share];
+        let report = asked_for_json("traces-ram", &text, &args);
+        assert_eq!(report["runs"][0]["ram_blocks"], 1, "{share}");
+    }
+}
+
+#[test]
+fn what_was_played_is_told() {
+    let text = reads(100, 2);
+    let daemon = ["--size", "200K"];
+    let ideal = ["--size", "200K", "--unit-blocks", "1"];
+    let told = |args: &[&str]| {
+        let run = asked_for_json("traces-played", &text, args)["runs"][0].clone();
+        ["unit_blocks", "granule_blocks", "write_amplification_max_percent"]
+            .map(|name| run[name].as_u64())
+    };
+    assert_eq!(told(&daemon), [Some(1), Some(16), Some(150)]);
+    assert_eq!(told(&ideal), [Some(1), Some(1), None]);
+    let table = |args: &[&str]| asked("traces-table", &text, args).0;
+    assert!(table(&daemon).contains("granules of 64 KiB, write amplification at most 150 %"));
+    assert!(table(&ideal).contains("granules of 4 KiB, write amplification without a limit"));
 }

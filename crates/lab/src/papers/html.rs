@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use forebay_device::Nanos;
 
-use super::{MINUTE, Outcome, Test};
+use super::{MINUTE, Outcome, Played, Test};
 use crate::page::{self, COLOURS, escaped};
 
 const WIDTH: f64 = 760.0;
@@ -119,7 +119,7 @@ fn drawing(tests: &[(&Test, &Outcome)]) -> String {
 }
 
 /// Heads and cells of the table, which people read in a terminal, too.
-pub fn table(tests: &[(Test, Outcome)]) -> (Vec<&'static str>, Vec<Vec<String>>) {
+pub fn table(tests: &[Played]) -> (Vec<&'static str>, Vec<Vec<String>>) {
     let head = vec![
         "test", "without", "model", "", "with", "ours", "factor", "ours", "warm-up", "ours",
         "verdict",
@@ -130,44 +130,65 @@ pub fn table(tests: &[(Test, Outcome)]) -> (Vec<&'static str>, Vec<Vec<String>>)
     let known = |figure: Option<f64>, digits: usize| {
         figure.map_or("-".to_owned(), |figure| format!("{figure:.digits$}"))
     };
-    let line = |(test, outcome): &(Test, Outcome)| {
+    let line = |(test, played): &Played| {
         let published = &test.published;
         let (without, with) = published.rates.unzip();
-        let deviation = without.map(|without| (outcome.without / without - 1.0) * 100.0);
+        let ours = played.as_ref().ok();
+        let deviation = without.zip(ours).map(|(paper, ours)| (ours.without / paper - 1.0) * 100.0);
+        let warm_up = match ours {
+            Some(ours) if ours.warm_up.is_none() && !test.prefilled => "never".to_owned(),
+            ours => minutes(ours.and_then(|ours| ours.warm_up)),
+        };
         vec![
             test.name.to_owned(),
             known(without, 0),
-            format!("{:.0}", outcome.without),
+            known(ours.map(|ours| ours.without), 0),
             deviation.map_or("-".to_owned(), |percent| format!("{percent:+.0} %")),
             known(with, 0),
-            format!("{:.0}", outcome.with),
+            known(ours.map(|ours| ours.with), 0),
             known(published.factor, 1),
-            format!("{:.1}", outcome.factor()),
+            known(ours.map(Outcome::factor), 1),
             minutes(published.warm_up),
-            minutes(outcome.warm_up),
-            test.bar.judge(published, outcome).word().to_owned(),
+            warm_up,
+            test.bar.judge(published, played).word().to_owned(),
         ]
     };
     (head, tests.iter().map(line).collect())
 }
 
-fn section(page: &mut String, row: &str, tests: &[(&Test, &Outcome)]) {
-    let _ = write!(page, "<h2 id=\"{row}\">{row}</h2>{}<ul>", drawing(tests));
-    for (number, (test, outcome)) in tests.iter().enumerate() {
-        let _ = write!(
-            page,
-            "<li><span style=\"color:{}\">&#9632;</span> {}: {} ({}), {}. Bar: {}. Served without the \
-             disks {:.1} %, {:.2} bytes to the SSDs per byte admitted, processor {:.0} % busy.</li>",
-            COLOURS[number % COLOURS.len()],
-            test.name,
-            escaped(&test.what),
-            test.source,
-            escaped(&test.system.text()),
-            escaped(&test.bar.text(&test.published)),
-            outcome.hit_ratio * 100.0,
-            outcome.write_amplification,
-            outcome.cpu_share * 100.0
-        );
+/// A line of the list below a drawing.
+fn item(page: &mut String, test: &Test, colour: &str, text: &str) {
+    let _ = write!(
+        page,
+        "<li><span style=\"color:{colour}\">&#9632;</span> {}: {} ({}), {}. Bar: {}. {}</li>",
+        test.name,
+        escaped(&test.what),
+        test.source,
+        escaped(&test.system.text()),
+        escaped(&test.bar.text(&test.published)),
+        escaped(text)
+    );
+}
+
+fn section(page: &mut String, row: &str, tests: &[&Played]) {
+    let played = tests.iter().filter_map(|(test, played)| Some((test, played.as_ref().ok()?)));
+    let _ = write!(page, "<h2 id=\"{row}\">{row}</h2>{}<ul>", drawing(&played.collect::<Vec<_>>()));
+    let mut colours = COLOURS.into_iter().cycle();
+    for (test, played) in tests {
+        match played {
+            Ok(outcome) => {
+                let text = format!(
+                    "Served without the disks {:.1} %, {:.2} bytes to the SSDs per byte admitted, \
+                     processor {:.0} % busy. The rate is that from {:.1} min on.",
+                    outcome.hit_ratio * 100.0,
+                    outcome.write_amplification,
+                    outcome.cpu_share * 100.0,
+                    outcome.counted_from as f64 / MINUTE
+                );
+                item(page, test, colours.next().unwrap_or_default(), &text);
+            }
+            Err(error) => item(page, test, "#b00020", &format!("FAILED: {error}")),
+        }
     }
     page.push_str("</ul><p>Assumed:</p><ul>");
     for assumed in tests[0].0.assumed {
@@ -177,7 +198,7 @@ fn section(page: &mut String, row: &str, tests: &[(&Test, &Outcome)]) {
 }
 
 /// The page of these tests, which were played at 1/`scale` of the papers' sizes.
-pub fn page(tests: &[(Test, Outcome)], scale: u64) -> String {
+pub fn page(tests: &[Played], scale: u64) -> String {
     let sizes = match scale {
         1 => "The papers' sizes.".to_owned(),
         _ => format!("1/{scale} of the papers' sizes, disks included; times are scaled back."),
@@ -192,8 +213,39 @@ pub fn page(tests: &[(Test, Outcome)], scale: u64) -> String {
     let (head, lines) = table(tests);
     page::table(&mut page, &head, &lines);
     for tests in tests.chunk_by(|one, two| one.0.row == two.0.row) {
-        let tests: Vec<_> = tests.iter().map(|(test, outcome)| (test, outcome)).collect();
+        let tests: Vec<_> = tests.iter().collect();
         section(&mut page, tests[0].0.row, &tests);
     }
     page::end(page)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::papers::{Point, qsan};
+
+    #[test]
+    fn a_test_that_failed_stands_beside_the_others() {
+        let mut tests = qsan::tests().into_iter();
+        let (one, two) = (tests.next().unwrap(), tests.next().unwrap());
+        let outcome = Outcome {
+            without: 5_000.0,
+            with: 250_000.0,
+            warm_up: None,
+            counted_from: 0,
+            curve: vec![Point { at: 1, iops: 250_000.0 }],
+            hit_ratio: 1.0,
+            write_amplification: 1.0,
+            cpu_share: 0.5,
+            requests: 1,
+        };
+        let played = [(one, Err("WRONG DATA: <block> 7".to_owned())), (two, Ok(outcome))];
+        let (_, lines) = table(&played);
+        assert_eq!(lines[0][5..], ["-", "26.9", "-", "7.5 min", "-", "failed"].map(str::to_owned));
+        let ours = ["250000", "42.6", "50.0", "7.0 min", "never", "missed"];
+        assert_eq!(lines[1][5..], ours.map(str::to_owned));
+        let page = page(&played, 16);
+        assert!(page.contains("FAILED: WRONG DATA: &lt;block&gt; 7"), "{page}");
+        assert_eq!(page.matches("<polyline").count(), 1);
+    }
 }

@@ -25,6 +25,10 @@ use forebay_engine::{Mode, Populate};
 
 use self::array::{Pattern, System};
 pub use self::play::{Outcome, Point, play, play_all};
+use crate::scene::Result;
+
+/// A test and what became of it; the error is for a person.
+pub type Played = (Test, Result<Outcome>);
 
 const GB: u64 = 1_000_000_000;
 
@@ -134,7 +138,8 @@ pub struct Test {
     pub fits: bool,
     /// Whether the span is in the cache before anything counts.
     pub prefilled: bool,
-    /// How often the span is written over before the figures are final.
+    /// How often its own requests write the span over at the most until the log is full, and, if it writes nothing to
+    /// the cache, until the figures are final.
     pub laps: u64,
     /// What the paper reports.
     pub published: Published,
@@ -147,12 +152,30 @@ pub struct Test {
 }
 
 impl Test {
+    /// Bytes that its requests write to at the papers' sizes, each once.
+    pub fn written_bytes(&self) -> u64 {
+        let patterns = [Some(self.pattern), self.beside].into_iter().flatten();
+        let written = patterns.filter(|pattern| pattern.read_percent < 100);
+        written.map(|pattern| pattern.span_bytes).sum()
+    }
+
+    /// Whether what it writes goes to the cache.
+    pub fn fills_the_log(&self) -> bool {
+        self.cache.mode.writes_back() && self.written_bytes() > 0 && !self.cache.sequential_writes
+    }
+
     /// About how long it takes beside others: requests at the papers' sizes.
     pub fn work(&self) -> u64 {
+        let log = self.cache.ssd_bytes * self.cache.ssds as u64;
+        let log = log / u64::from(self.cache.dirty_copies.max(1));
         // What is only read is a few seconds of hits, whatever the span.
         let of = |pattern: Pattern| match pattern.read_percent {
             100 => pattern.span_bytes / BLOCK_OF_A_READ,
-            reads => self.laps * pattern.span_bytes / pattern.block_bytes * 100 / (100 - reads),
+            reads => {
+                // What makes the log older takes hardly any.
+                let bytes = (self.laps * pattern.span_bytes).min(log * 2) + pattern.span_bytes;
+                bytes / pattern.block_bytes * 100 / (100 - reads)
+            }
         };
         (of(self.pattern) + self.beside.map_or(0, of)) * self.system.groups
     }
@@ -167,6 +190,8 @@ pub enum Verdict {
     Missed,
     /// There is none.
     None,
+    /// It could not be played.
+    Failed,
 }
 
 impl Verdict {
@@ -176,6 +201,7 @@ impl Verdict {
             Self::Met => "met",
             Self::Missed => "missed",
             Self::None => "-",
+            Self::Failed => "failed",
         }
     }
 }
@@ -204,7 +230,8 @@ impl Bar {
     }
 
     /// What an outcome makes of it.
-    pub fn judge(self, published: &Published, outcome: &Outcome) -> Verdict {
+    pub fn judge(self, published: &Published, outcome: &Result<Outcome>) -> Verdict {
+        let Ok(outcome) = outcome else { return Verdict::Failed };
         let is_met = match self {
             Self::Shown => return Verdict::None,
             Self::AtLeast(iops) => outcome.with >= iops,
@@ -240,19 +267,20 @@ pub fn rows() -> Vec<&'static str> {
 mod tests {
     use super::*;
 
-    fn outcome(without: f64, with: f64, warm_up: Option<Nanos>) -> Outcome {
+    fn outcome(without: f64, with: f64, warm_up: Option<Nanos>) -> Result<Outcome> {
         let (hit_ratio, write_amplification, cpu_share) = (1.0, 1.0, 0.1);
-        let (curve, requests) = (Vec::new(), 1);
-        Outcome {
+        let (curve, requests, counted_from) = (Vec::new(), 1, 0);
+        Ok(Outcome {
             without,
             with,
             warm_up,
+            counted_from,
             curve,
             hit_ratio,
             write_amplification,
             cpu_share,
             requests,
-        }
+        })
     }
 
     #[test]
@@ -266,6 +294,7 @@ mod tests {
         assert_eq!(judge(Bar::AtLeast(500.0), outcome(50.0, 499.0, None)), Verdict::Missed);
         assert_eq!(judge(Bar::AtLeast(500.0), outcome(50.0, 500.0, None)), Verdict::Met);
         assert_eq!(judge(Bar::Shown, outcome(50.0, 1.0, None)), Verdict::None);
+        assert_eq!(judge(Bar::Shown, Err("no room".to_owned())), Verdict::Failed);
     }
 
     #[test]

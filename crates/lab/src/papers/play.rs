@@ -1,11 +1,19 @@
 //! One test: an engine on modelled devices under the paper's load until its figures are final.
 //!
 //! 1. From empty (or prefilled) until hardly anything misses any more, or for [`COLD_MAX`].
-//! 2. On until the span was written over as often as the test says, and for [`STEADY_BINS`] at the least.
-//!    What counts is the later half of this, so a cache that fills up counts as a full one.
+//! 2. If the test writes to the cache: on until the SSDs have taken one and a half times as many bytes as they have,
+//!    so that everything that counts has to find its room in a log that has been full for a while. Half a lap, for
+//!    sets that are all dead come free at first, and only then does destaging fall behind. What the test's own
+//!    [`laps`](Test::laps) leave of one lap is written at random places of the same span in pieces of [`AGE_BYTES`],
+//!    which take no time in any figure.
+//! 3. On until they have taken twice as many bytes as they have, all of which counts. Where the test has not written the log
+//!    through by itself, on until it has written the span once more (where nothing is written to the cache: as
+//!    often as the test says); of this the later half counts. [`STEADY_BINS`] at the least.
 //!
-//! Warm-up is the time until the rate first came to nine tenths of that.
+//! Warm-up is the time from which on the rate stayed at nine tenths of that or above: see [`warm_up`].
 
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
@@ -16,6 +24,7 @@ use forebay_engine::VolumeSettings;
 
 use super::Test;
 use super::array::{Pattern, System};
+use crate::scene::contents::Contents;
 use crate::scene::cpu::Costs;
 use crate::scene::load::{BLOCK, Kind, Load, Order, Orders};
 use crate::scene::{Result, Scene, Serving, Setting, Ssds};
@@ -26,6 +35,12 @@ const BIN: Nanos = 10 * SECOND;
 /// Points of the final phase at the least.
 const STEADY_BINS: usize = 6;
 
+/// Points over which a rate is taken where it has to last: a minute of the paper's time.
+const WINDOW_BINS: usize = 6;
+
+/// The part of the final rate at which a cache counts as warm.
+const WARM_RATE: f64 = 0.9;
+
 /// Longest time to become warm, in the paper's time: twice the slowest paper's.
 const COLD_MAX: Nanos = 46 * 60 * SECOND;
 
@@ -34,6 +49,17 @@ const TOTAL_MAX: Nanos = 3 * 3600 * SECOND;
 
 /// The part of the requests that may still miss in a cache that counts as warm, as its inverse.
 const WARM: u64 = 1_000;
+
+/// Half laps of the log that the SSDs have taken before what counts, and at its end.
+const SETTLED_HALF_LAPS: u64 = 3;
+const OVER_HALF_LAPS: u64 = 4;
+
+/// Bytes of a write that only makes the log older: cheap to play, and random enough that what it leaves of a set goes
+/// bit by bit, as it does of the test's own.
+const AGE_BYTES: u64 = 64 << 10;
+
+/// How many of these at a time.
+const AGE_CLIENTS: usize = 32;
 
 /// Bytes of a prefetch: no more than the engine takes at a time.
 const PREFETCH_BYTES: u64 = 1 << 20;
@@ -54,8 +80,11 @@ pub struct Outcome {
     pub without: f64,
     /// With it, at the end.
     pub with: f64,
-    /// Until nine tenths of that, in the paper's time; `None` if the cache was filled before.
+    /// Until it lasted at nine tenths of that, in the paper's time; `None` if it never did, and if the cache was
+    /// filled before.
     pub warm_up: Option<Nanos>,
+    /// Since when the rate at the end was taken, from the start, in the paper's time.
+    pub counted_from: Nanos,
     /// The rate from the start.
     pub curve: Vec<Point>,
     /// The share of requests at the end of which no origin was asked for anything.
@@ -81,9 +110,24 @@ fn orders(pattern: Pattern, span_bytes: u64, seed: u64) -> Orders {
     let mut next = pattern.requests(span_bytes, seed);
     Box::new(move || {
         let (reads, offset) = next();
-        let kind = if reads { Kind::ReadEither } else { Kind::Write };
+        let kind = if reads { Kind::Read } else { Kind::Write };
         Some(Order { kind, offset, len: pattern.block_bytes })
     })
+}
+
+/// The time from which on a rate lasted at [`WARM_RATE`] of `with` or above: the end of the first point that is as
+/// fast and after whose begin no [`WINDOW_BINS`] points in a row have a lower mean, unless the points of what counts,
+/// from number `counted` on, have one as low: a rate that swings is held to be no slower than it is in the end. So
+/// neither a first burst nor a single fast point makes a cache warm, and no single one that is a little
+/// slower makes it cold again. `None` without such a point.
+fn warm_up(curve: &[Point], counted: usize, with: f64) -> Option<Nanos> {
+    let fast = WARM_RATE * with;
+    let mean = |part: &[Point]| part.iter().map(|p| p.iops).sum::<f64>() / part.len() as f64;
+    let windows = |part| <[Point]>::windows(part, WINDOW_BINS).map(mean);
+    let least = windows(curve.get(counted..)?).fold(fast, f64::min);
+    let lasting = windows(curve).rev().take_while(|&rate| rate >= least).count();
+    let from = (curve.len() + 1).saturating_sub(WINDOW_BINS + lasting);
+    curve.get(from..)?.iter().find(|point| point.iops >= fast).map(|point| point.at)
 }
 
 /// Sums of an engine's counters that figures are differences of.
@@ -103,6 +147,10 @@ struct Bench<'a> {
     test: &'a Test,
     scale: u64,
     scene: Scene,
+    /// Which of those side by side.
+    engine: u64,
+    /// What each volume holds.
+    contents: Vec<Rc<Contents>>,
     loads: Vec<Load>,
     /// What goes on beside them.
     beside: Option<Load>,
@@ -143,22 +191,45 @@ impl<'a> Bench<'a> {
                 costs: Some(Costs::measured()),
             },
         })?;
+        let blank = |size_bytes: &u64| Rc::new(Contents::blank(*size_bytes));
+        let contents = volumes.iter().map(blank).collect();
         let (loads, curve, whole) = (Vec::new(), Vec::new(), Counts::default());
-        let mut bench = Self { test, scale, scene, loads, beside: None, requests: 0, curve, whole };
+        let (beside, requests) = (None, 0);
+        let mut bench =
+            Self { test, scale, scene, engine, contents, loads, beside, requests, curve, whole };
         if test.prefilled {
             bench.prefill()?;
         }
         bench.whole = bench.counts();
+        bench.start(0);
+        Ok(bench)
+    }
+
+    /// Starts what the test does; another `turn` asks for other places.
+    fn start(&mut self, turn: u64) {
+        let test = self.test;
         let start = |volume: usize, pattern: Pattern, clients: usize| {
-            let seed = engine * 100 + volume as u64 + 1;
+            let seed = turn * 10_000 + self.engine * 100 + volume as u64 + 1;
             let pace = pattern.per_s_max.map_or(0, |rate| SECOND / rate);
-            bench.scene.paced(volume, clients, pace, orders(pattern, volumes[volume], seed))
+            let orders = orders(pattern, self.volume_bytes(volume), seed);
+            self.scene.checked(volume, clients, pace, orders, &self.contents[volume])
         };
         let clients = test.pattern.depth / test.volumes;
         let loads = (0..test.volumes).map(|volume| start(volume, test.pattern, clients)).collect();
         let beside = test.beside.map(|pattern| start(test.volumes, pattern, pattern.depth));
-        (bench.loads, bench.beside) = (loads, beside);
-        Ok(bench)
+        (self.loads, self.beside) = (loads, beside);
+    }
+
+    /// Lets everything that is under way end.
+    fn stop(&mut self) -> Result<()> {
+        for load in self.loads.drain(..).chain(self.beside.take()) {
+            self.scene.run(load.stop())?;
+        }
+        Ok(())
+    }
+
+    fn volume_bytes(&self, volume: usize) -> u64 {
+        self.scene.volumes[volume].size_bytes()
     }
 
     fn prefill(&self) -> Result<()> {
@@ -212,7 +283,13 @@ impl<'a> Bench<'a> {
         self.curve.last().map_or(0, |point| point.at)
     }
 
-    fn run(mut self) -> Result<Outcome> {
+    /// Bytes of all SSDs: a lap of the log, copies and all.
+    fn lap_bytes(&self) -> u64 {
+        self.scene.ssds_bytes
+    }
+
+    /// Until hardly anything misses, if that may be.
+    fn become_warm(&mut self) -> Result<()> {
         let mut before = self.whole;
         while self.test.fits && self.elapsed() < COLD_MAX {
             let now = self.bin()?;
@@ -222,34 +299,87 @@ impl<'a> Bench<'a> {
                 break;
             }
         }
-        let first = self.curve.len();
-        let mut counts = vec![before];
-        let patterns = [Some(self.test.pattern), self.test.beside].into_iter().flatten();
-        let written = patterns.filter(|pattern| pattern.read_percent < 100);
-        let span = written.map(|pattern| pattern.span_bytes).sum::<u64>();
-        let owed = self.test.laps * span / self.scale;
-        while counts.len() <= STEADY_BINS
-            || counts[counts.len() - 1].written < owed && self.elapsed() < TOTAL_MAX
-        {
-            let now = self.bin()?;
-            counts.push(now);
-        }
-        let half = (counts.len() - 1) / 2;
-        Ok(self.outcome(first + half, &counts[half], &counts[counts.len() - 1]))
+        Ok(())
     }
 
-    /// The outcome without the figure of the disks.
+    /// Whether the SSDs have taken so many half laps.
+    fn has_taken(&self, half_laps: u64) -> bool {
+        self.scene.ssd_bytes() * 2 >= self.lap_bytes() * half_laps
+    }
+
+    /// Until the log has been written through; false if not by what counts.
+    fn fill_the_log(&mut self) -> Result<bool> {
+        let owed = self.test.laps * self.test.written_bytes() / self.scale;
+        let mut written = self.counts().written;
+        while !self.has_taken(SETTLED_HALF_LAPS) && written < owed && self.elapsed() < TOTAL_MAX {
+            written = self.bin()?.written;
+        }
+        if self.has_taken(SETTLED_HALF_LAPS) || self.elapsed() >= TOTAL_MAX {
+            return Ok(true);
+        }
+        let before = self.counts();
+        self.stop()?;
+        let pattern = Pattern::random(AGE_BYTES, 0, 0, AGE_CLIENTS / self.test.volumes);
+        let age = |volume: usize| {
+            let orders = orders(pattern, self.volume_bytes(volume), 1_000 + volume as u64);
+            self.scene.uncharged(volume, pattern.depth, orders, &self.contents[volume])
+        };
+        self.loads = (0..self.test.volumes).map(age).collect();
+        let bins_max = TOTAL_MAX / BIN;
+        for bin in 0.. {
+            if self.has_taken(2) {
+                break;
+            }
+            if bin == bins_max {
+                return Err("the log takes nothing that it could be filled with".into());
+            }
+            self.scene.pass(BIN / self.scale)?;
+            for load in &self.loads {
+                load.seen()?;
+                load.look();
+            }
+        }
+        self.stop()?;
+        // It is in no figure.
+        let after = self.counts();
+        self.whole.ssd += after.ssd - before.ssd;
+        self.whole.admitted += after.admitted - before.admitted;
+        self.start(1);
+        Ok(false)
+    }
+
+    fn run(mut self) -> Result<Outcome> {
+        self.become_warm()?;
+        let fills = self.test.fills_the_log();
+        let is_settled = fills && self.fill_the_log()?;
+        let laps = if fills { 1 } else { self.test.laps };
+        let before = if fills { self.counts().written } else { 0 };
+        let owed = before + laps * self.test.written_bytes() / self.scale;
+        let is_over = |bench: &Self, now: &Counts| match is_settled {
+            true => bench.has_taken(OVER_HALF_LAPS),
+            false => now.written >= owed,
+        };
+        let (first, mut now) = (self.curve.len(), self.counts());
+        let mut counts = vec![now];
+        while counts.len() <= STEADY_BINS || !is_over(&self, &now) && self.elapsed() < TOTAL_MAX {
+            now = self.bin()?;
+            counts.push(now);
+        }
+        let from = if is_settled { 0 } else { (counts.len() - 1) / 2 };
+        Ok(self.outcome(first + from, &counts[from], &now))
+    }
+
+    /// The outcome without the figure of the disks; what counts begins with the curve's point `first`.
     fn outcome(self, first: usize, from: &Counts, to: &Counts) -> Outcome {
         let of = |part: u64, whole: u64| if whole == 0 { 0.0 } else { part as f64 / whole as f64 };
         let requests = to.requests - from.requests;
         let (span, whole) = (to.at - from.at, self.whole);
         let with = requests as f64 * SECOND as f64 / span.max(1) as f64;
-        let warm = self.curve[..first.max(1)].iter().find(|point| point.iops >= 0.9 * with);
-        let took = warm.or(self.curve.get(first)).map(|point| point.at);
         Outcome {
             without: 0.0,
             with,
-            warm_up: took.filter(|_| !self.test.prefilled),
+            warm_up: warm_up(&self.curve, first, with).filter(|_| !self.test.prefilled),
+            counted_from: self.curve[..first].last().map_or(0, |point| point.at),
             hit_ratio: 1.0 - of(to.missed - from.missed, requests),
             write_amplification: of(to.ssd - whole.ssd, to.admitted - whole.admitted),
             cpu_share: of(to.cpu - from.cpu, span),
@@ -266,7 +396,9 @@ fn together(mut one: Outcome, other: &Outcome) -> Outcome {
     Outcome {
         without: 0.0,
         with: one.with + other.with,
-        warm_up: one.warm_up.max(other.warm_up),
+        // It is warm when both are.
+        warm_up: one.warm_up.zip(other.warm_up).map(|(one, other)| one.max(other)),
+        counted_from: one.counted_from.max(other.counted_from),
         hit_ratio: f64::midpoint(one.hit_ratio, other.hit_ratio),
         write_amplification: f64::midpoint(one.write_amplification, other.write_amplification),
         cpu_share: f64::midpoint(one.cpu_share, other.cpu_share),
@@ -290,8 +422,15 @@ pub fn play(test: &Test, scale: u64) -> Result<Outcome> {
     Ok(outcome)
 }
 
+/// What a panic says.
+fn said(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+    format!("panicked: {}", text.unwrap_or("without a word"))
+}
+
 /// Plays tests, `jobs` at a time; `ended` hears the number of each that has ended. The answers are in the
-/// order of the tests.
+/// order of the tests; one that fails, or panics, leaves the others alone.
 pub fn play_all(
     tests: &[Test],
     scale: u64,
@@ -309,7 +448,10 @@ pub fn play_all(
             let (sender, next, order) = (sender.clone(), &next, &order);
             scope.spawn(move || {
                 while let Some(&number) = order.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    if sender.send((number, play(&tests[number], scale))).is_err() {
+                    // Whatever it has touched is dropped with it.
+                    let played = catch_unwind(AssertUnwindSafe(|| play(&tests[number], scale)));
+                    let outcome = played.unwrap_or_else(|panic| Err(said(&*panic)));
+                    if sender.send((number, outcome)).is_err() {
                         break;
                     }
                 }
@@ -330,15 +472,91 @@ const _: () = assert!(PREFETCH_BYTES.is_multiple_of(BLOCK));
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::papers::qsan;
+    use crate::papers::{qsan, synology};
+
+    fn named(tests: Vec<Test>, name: &str) -> Test {
+        tests.into_iter().find(|test| test.name == name).expect("it is among them")
+    }
 
     #[test]
     fn random_overwriting_never_falls_below_the_disks_alone() {
-        let tests = qsan::tests();
-        let test = tests.iter().find(|test| test.name == "qsan-2/2").expect("it is among them");
-        let outcome = play(test, 128).expect("it can be played");
+        let outcome = play(&named(qsan::tests(), "qsan-2/2"), 128).expect("it can be played");
         let slowest = outcome.curve.iter().map(|point| point.iops).fold(f64::INFINITY, f64::min);
         assert!(outcome.requests > 200_000, "the log has been written through");
         assert!(slowest >= outcome.without, "{slowest} of {}", outcome.without);
+    }
+
+    #[test]
+    fn what_counts_is_written_to_a_log_that_was_full_before() {
+        // 60 GB on 400 of log, which its own writes fill; the steady part has no first part that is faster.
+        let outcome = play(&named(qsan::tests(), "qsan-2/8"), 128).expect("it can be played");
+        let from = |at: Nanos| {
+            let part = outcome.curve.iter().filter(|point| point.at > at).map(|point| point.iops);
+            part.clone().sum::<f64>() / part.count() as f64
+        };
+        let end = outcome.curve[outcome.curve.len() - 1].at;
+        let last_third = from(end - (end - outcome.counted_from) / 3);
+        assert!((last_third / outcome.with - 1.0).abs() < 0.1, "{last_third} of {}", outcome.with);
+        let before = outcome.curve.iter().take_while(|point| point.at <= outcome.counted_from);
+        let written = before.map(|point| point.iops * 10.0).sum::<f64>() * BLOCK as f64;
+        assert!(written > 480e9, "{written} bytes, headers apart");
+    }
+
+    #[test]
+    fn a_log_that_is_many_spans_is_written_through_beside_the_figures() {
+        let test = named(synology::tests(), "synology-a/write");
+        let one = System { groups: 1, ..test.system.clone() };
+        let mut bench = Bench::new(&test, &one, 128, 0).unwrap();
+        bench.become_warm().unwrap();
+        let points = bench.curve.len();
+        bench.fill_the_log().unwrap();
+        assert_eq!(bench.curve.len(), points);
+        let counts = bench.counts();
+        assert!(counts.ssd >= bench.lap_bytes() && bench.lap_bytes() > 6_000_000_000);
+        assert!(counts.admitted - bench.whole.admitted < test.pattern.span_bytes / 128);
+        // It goes on, and finds what was written.
+        assert!(bench.bin().unwrap().requests > counts.requests);
+    }
+
+    /// A point every ten seconds.
+    fn curve(rates: &[f64]) -> Vec<Point> {
+        let points = rates.iter().zip(1..);
+        points.map(|(&iops, number)| Point { at: number * BIN, iops }).collect()
+    }
+
+    #[test]
+    fn warm_is_what_stays_so() {
+        let points = |parts: &[(f64, usize)]| {
+            let rates = parts.iter().flat_map(|&(rate, count)| vec![rate; count]);
+            let curve = curve(&rates.collect::<Vec<_>>());
+            warm_up(&curve, curve.len().saturating_sub(12), 100.0).map(|at| at / BIN)
+        };
+        assert_eq!(points(&[(10.0, 5), (95.0, 20)]), Some(6));
+        assert_eq!(points(&[(100.0, 20)]), Some(1));
+        // A first burst into an empty log, however long.
+        assert_eq!(points(&[(200.0, 12), (30.0, 9), (100.0, 20)]), Some(22));
+        // One fast point, and one slow one.
+        assert_eq!(points(&[(10.0, 5), (100.0, 1), (10.0, 5), (100.0, 20)]), Some(12));
+        assert_eq!(points(&[(10.0, 5), (100.0, 8), (70.0, 1), (100.0, 20)]), Some(6));
+        // What counts swings as much; and not as much.
+        let swings = [(70.0, 6), (130.0, 6)];
+        assert_eq!(points(&[&[(10.0, 5), (130.0, 6)][..], &swings, &swings].concat()), Some(6));
+        assert_eq!(points(&[&[(130.0, 6), (60.0, 6), (130.0, 6)][..], &swings].concat()), Some(13));
+        // Never.
+        assert_eq!(points(&[(10.0, 20)]), None);
+        assert_eq!(points(&[]), None);
+    }
+
+    #[test]
+    fn a_test_that_fails_or_panics_leaves_the_others_their_results() {
+        let good = Test { laps: 0, ..named(qsan::tests(), "qsan-1/2") };
+        let mut failing = good.clone();
+        failing.cache.ssd_bytes = 0;
+        let mut panicking = good.clone();
+        panicking.volumes = 0;
+        let outcomes = play_all(&[failing, good, panicking], 128, 2, |_| ());
+        assert!(outcomes[0].as_ref().is_err_and(|error| !error.contains("panicked")));
+        assert!(outcomes[1].is_ok());
+        assert!(outcomes[2].as_ref().is_err_and(|error| error.contains("panicked: ")));
     }
 }

@@ -59,7 +59,7 @@ fn test(
         beside: None,
         fits: true,
         prefilled: false,
-        laps: 1,
+        laps: 0,
         published: Published {
             rates: None,
             factor: minutes.map(|_| FACTOR),

@@ -41,7 +41,7 @@ fn test(
         beside: None,
         fits: true,
         prefilled: true,
-        laps: 1,
+        laps: 0,
         published: Published::rates(without, with),
         bar: Bar::Paper,
         assumed: &ASSUMED,

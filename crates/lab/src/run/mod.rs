@@ -165,8 +165,9 @@ struct Wear {
 impl Wear {
     /// Takes what was written so far, and what so many bytes that are asked for earn.
     fn look(&mut self, asked_bytes: u64, appended_blocks: u64) -> Thrift {
-        // As many as earn what a day brings, in percent of one.
-        let day = 100 * BLOCK_BYTES * self.budget.per_day();
+        // As many as earn what a day brings, in percent of one. What so large a cache that this has no room in
+        // 64 bits earns too much is a share of a budget that no trace uses up.
+        let day = (100 * BLOCK_BYTES).saturating_mul(self.budget.per_day());
         self.budget.earn(asked_bytes * self.percent, day);
         self.budget.spend(appended_blocks - self.counted);
         self.counted = appended_blocks;

@@ -112,7 +112,8 @@ fn ram_comes_before_the_log() {
 #[test]
 fn a_cache_may_be_larger_than_memory() {
     let workload = workload((0..100).map(|block| (block % 2 == 0, block, 1)));
-    for settings in [Settings::ideal(1 << 50), Settings::daemon(1 << 50)] {
+    let budget = Settings { write_budget_percent: Some(100), ..Settings::daemon(1 << 50) };
+    for settings in [Settings::ideal(1 << 50), Settings::daemon(1 << 50), budget] {
         let report = ran(&workload, Settings { ram_blocks: 1 << 50, ..settings });
         assert_eq!(report.accesses().missed, 100);
         assert!(report.policy_bytes < 1 << 20, "{}", report.policy_bytes);

@@ -2,7 +2,8 @@
 //! the last one has ended. What is to be done is drawn from one list for all of them, so that the
 //! same list can be played on either.
 //!
-//! Every block holds a word of its own number, and every read is checked for it.
+//! Every block holds a word of its own number, and every read is checked for it; with [`Contents`] it holds one
+//! of the write that it comes from as well, and is checked for the writes that may be read.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -12,6 +13,7 @@ use forebay_device::{BlockDevice, Buf, Data, Io, Nanos, Runtime, io};
 use forebay_engine::Volume;
 
 use super::Result;
+use super::contents::Contents;
 use super::cpu::{Cpu, Work};
 use super::seen::Seen;
 
@@ -21,12 +23,10 @@ pub const BLOCK: u64 = 4096;
 /// What is requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A read of what was written.
+    /// A read of what was written; with [`Contents`], of whatever may be there.
     Read,
     /// A read of what never was.
     ReadBlank,
-    /// A read of what may have been written, or not.
-    ReadEither,
     /// A write.
     Write,
 }
@@ -119,7 +119,6 @@ fn wrong_block(order: &Order, bytes: &[u8]) -> Option<u64> {
     bytes.chunks_exact(BLOCK as usize).zip(order.offset / BLOCK..).find_map(|(bytes, block)| {
         let expected = match order.kind {
             Kind::Read => word(block),
-            Kind::ReadEither if bytes[..8] != [0; 8] => word(block),
             _ => 0,
         };
         let expected = expected.to_le_bytes();
@@ -134,6 +133,8 @@ struct Shared {
     runtime: Rc<dyn Runtime>,
     target: Target,
     orders: RefCell<Orders>,
+    /// What may be read; without it, what [`word`] says.
+    contents: Option<Rc<Contents>>,
     stop: Cell<bool>,
     started: Cell<Nanos>,
     /// Least time between the starts of two requests.
@@ -154,12 +155,25 @@ impl Shared {
 
     async fn carry_out(&self, order: &Order) -> Result<()> {
         let mut buf = Buf::new(order.len as usize);
+        let (first, count) = (order.offset / BLOCK, order.len / BLOCK);
         if order.kind == Kind::Write {
-            fill(order.offset, &mut buf);
-            return self.target.write(order.offset, buf.freeze()).await;
+            let Some(contents) = &self.contents else {
+                fill(order.offset, &mut buf);
+                return self.target.write(order.offset, buf.freeze()).await;
+            };
+            let version = contents.write_begins(first, count);
+            Contents::fill(first, version, &mut buf);
+            self.target.write(order.offset, buf.freeze()).await?;
+            contents.write_ended(first, count, version);
+            return Ok(());
         }
+        let reading = self.contents.as_ref().map(|contents| contents.read_begins(first, count));
         let buf = self.target.read(order.offset, buf).await?;
-        match wrong_block(order, &buf) {
+        let wrong = match (&self.contents, &reading) {
+            (Some(contents), Some(reading)) => contents.wrong_block(reading, &buf),
+            _ => wrong_block(order, &buf),
+        };
+        match wrong {
             Some(block) => Err(format!("WRONG DATA: block {block}, read by {order:?}")),
             None => Ok(()),
         }
@@ -217,10 +231,23 @@ impl Load {
         pace: Nanos,
         orders: Orders,
     ) -> Self {
+        Self::checked(runtime, target, clients, pace, orders, None)
+    }
+
+    /// The same, checked for what may be read of this. Loads on one target share it.
+    pub fn checked(
+        runtime: &Rc<dyn Runtime>,
+        target: Target,
+        clients: usize,
+        pace: Nanos,
+        orders: Orders,
+        contents: Option<Rc<Contents>>,
+    ) -> Self {
         let shared = Rc::new(Shared {
             runtime: Rc::clone(runtime),
             target,
             orders: RefCell::new(orders),
+            contents,
             pace,
             turn: Cell::new(0),
             stop: Cell::new(false),
@@ -325,6 +352,8 @@ pub fn filling(bytes: u64, len: u64) -> Orders {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use forebay_device::model::thrifty::ThriftyStore;
+    use forebay_device::model::world::World;
 
     #[test]
     fn a_read_is_checked_to_its_last_word() {
@@ -332,12 +361,39 @@ mod tests {
         fill(7 * BLOCK, &mut bytes);
         let order = |kind| Order { kind, offset: 7 * BLOCK, len: 3 * BLOCK };
         assert_eq!(wrong_block(&order(Kind::Read), &bytes), None);
-        assert_eq!(wrong_block(&order(Kind::ReadEither), &bytes), None);
-        assert_eq!(wrong_block(&order(Kind::ReadEither), &[0; 3 * BLOCK as usize]), None);
         assert_eq!(wrong_block(&order(Kind::ReadBlank), &bytes), Some(7));
         bytes[3 * BLOCK as usize - 1] ^= 1;
         assert_eq!(wrong_block(&order(Kind::Read), &bytes), Some(9));
-        assert_eq!(wrong_block(&order(Kind::ReadEither), &bytes), Some(9));
+    }
+
+    #[test]
+    fn a_read_of_what_was_replaced_or_lost_ends_a_checked_load() {
+        let world = World::new(1);
+        let runtime = Rc::clone(&world) as Rc<dyn Runtime>;
+        let store = Rc::new(ThriftyStore::new(4 * BLOCK, 512)) as Rc<dyn BlockDevice>;
+        let contents = Rc::new(Contents::blank(4 * BLOCK));
+        let play = |kind| {
+            let orders = (1..3).map(move |block| Order { kind, offset: block * BLOCK, len: BLOCK });
+            let mut orders = orders.into_iter();
+            let (target, contents) = (Target::Device(Rc::clone(&store)), Rc::clone(&contents));
+            let orders = Box::new(move || orders.next());
+            let load = Load::checked(&runtime, target, 1, 0, orders, Some(contents));
+            world.run_until(load.end()).unwrap()
+        };
+        play(Kind::Read).unwrap();
+        play(Kind::Write).unwrap();
+        play(Kind::Read).unwrap();
+        let old = world.run_until(store.read(2 * BLOCK, Buf::new(BLOCK as usize))).unwrap();
+        play(Kind::Write).unwrap();
+        play(Kind::Read).unwrap();
+        let put = |data: Buf| {
+            let write = store.write(2 * BLOCK, data.freeze()).done();
+            world.run_until(write).unwrap().unwrap();
+        };
+        put(old.buf.unwrap());
+        assert!(play(Kind::Read).unwrap_err().contains("block 2"), "an older write's");
+        put(Buf::zeroed(BLOCK as usize));
+        assert!(play(Kind::Read).unwrap_err().contains("block 2"), "zeroes");
     }
 
     #[test]

@@ -7,6 +7,7 @@
 //!   cost a processor.
 //! * The same seed gives the same run, to the nanosecond.
 
+pub mod contents;
 pub mod cpu;
 pub mod load;
 mod seen;
@@ -29,6 +30,7 @@ use forebay_engine::{
 
 pub use self::seen::Seen;
 
+use self::contents::Contents;
 use self::cpu::{Costs, Cpu, Work};
 use self::load::{Load, Orders, Target};
 
@@ -249,6 +251,8 @@ pub struct Scene {
     /// Its volumes, in the order of their sizes in the setting.
     pub volumes: Vec<Rc<Volume>>,
     cpu: Option<Rc<Cpu>>,
+    /// Bytes of all cache devices.
+    pub ssds_bytes: u64,
     /// Of each cache device; of one alone nothing comes.
     pub broken: Vec<Breakage>,
     origin: Rc<Counted>,
@@ -320,7 +324,8 @@ impl Scene {
         if let Some(cpu) = &cpu {
             cpu.watch(&pool);
         }
-        Ok(Self { world, pool, volumes, cpu, broken, origin, origin_store })
+        let ssds_bytes = setting.pool_bytes * setting.ssds.count as u64;
+        Ok(Self { world, pool, volumes, cpu, ssds_bytes, broken, origin, origin_store })
     }
 
     /// The clock and the rest of it.
@@ -356,12 +361,41 @@ impl Scene {
 
     /// The same with a request every `pace` nanoseconds at the most.
     pub fn paced(&self, volume: usize, clients: usize, pace: Nanos, orders: Orders) -> Load {
+        Load::paced(&self.runtime(), self.target(volume), clients, pace, orders)
+    }
+
+    /// The same, checked for what may be read of `contents`, which is the volume's.
+    pub fn checked(
+        &self,
+        volume: usize,
+        clients: usize,
+        pace: Nanos,
+        orders: Orders,
+        contents: &Rc<Contents>,
+    ) -> Load {
+        let contents = Some(Rc::clone(contents));
+        Load::checked(&self.runtime(), self.target(volume), clients, pace, orders, contents)
+    }
+
+    /// The same, as fast as it goes, and its requests take no time of the processor: for what is in no figure.
+    pub fn uncharged(
+        &self,
+        volume: usize,
+        clients: usize,
+        orders: Orders,
+        contents: &Rc<Contents>,
+    ) -> Load {
+        let target = Target::Volume(Rc::clone(&self.volumes[volume]));
+        let contents = Some(Rc::clone(contents));
+        Load::checked(&self.runtime(), target, clients, 0, orders, contents)
+    }
+
+    fn target(&self, volume: usize) -> Target {
         let volume = Rc::clone(&self.volumes[volume]);
-        let target = match &self.cpu {
+        match &self.cpu {
             Some(cpu) => Target::Charged(volume, Rc::clone(cpu)),
             None => Target::Volume(volume),
-        };
-        Load::paced(&self.runtime(), target, clients, pace, orders)
+        }
     }
 
     /// Plays a load on a volume to its end.
@@ -440,6 +474,10 @@ impl Scene {
 
 impl Drop for Scene {
     fn drop(&mut self) {
+        // While the engine panics its tasks are borrowed; what is left of a run that failed is leaked.
+        if std::thread::panicking() {
+            return;
+        }
         // Its tasks hold the world, which holds them.
         self.world.crash(Crash::ProcessKill);
     }

@@ -3,7 +3,7 @@
 use std::io::{BufRead, ErrorKind, Read, Result};
 
 use super::events::Event;
-use super::{Bad, Format, Parsed, Run, request};
+use super::{Bad, Format, Parsed, Run, request, source};
 
 /// blktrace: the upper 24 bits of the magic number; the lowest byte is the version.
 const BLKTRACE_MAGIC: u32 = 0x6561_7400;
@@ -11,9 +11,13 @@ const BLKTRACE_MAGIC: u32 = 0x6561_7400;
 const BLKTRACE_VERSION: u32 = 7;
 /// Bytes of a blktrace record before what is appended to it.
 const BLKTRACE_BYTES: usize = 48;
+/// What a kernel with blk-cgroup adds to the lower half of `action`: the control group is appended.
+const ACTION_CGROUP: u32 = 1 << 8;
 /// Categories, in the upper half of `action`.
 const CATEGORY_READ: u32 = 1 << 0;
 const CATEGORY_WRITE: u32 = 1 << 1;
+/// A SCSI command that was passed through: it has no sector.
+const CATEGORY_PASSED_THROUGH: u32 = 1 << 9;
 const CATEGORY_NOTIFY: u32 = 1 << 10;
 const CATEGORY_DISCARD: u32 = 1 << 13;
 
@@ -177,7 +181,7 @@ impl<'a> Blktrace<'a> {
     /// The event of a request, and whether that writes.
     fn event(&self) -> Option<(Event, bool)> {
         let action = u32_at(self.bytes, 28, self.big);
-        let event = match action & 0xFFFF {
+        let event = match action & 0xFFFF & !ACTION_CGROUP {
             1 => Event::Queued,
             7 => Event::Issued,
             8 => Event::Completed,
@@ -186,7 +190,7 @@ impl<'a> Blktrace<'a> {
         let category = action >> 16;
         let write = category & CATEGORY_WRITE != 0;
         let moves_data = (write || category & CATEGORY_READ != 0)
-            && category & (CATEGORY_NOTIFY | CATEGORY_DISCARD) == 0;
+            && category & (CATEGORY_PASSED_THROUGH | CATEGORY_NOTIFY | CATEGORY_DISCARD) == 0;
         moves_data.then_some((event, write))
     }
 
@@ -194,8 +198,9 @@ impl<'a> Blktrace<'a> {
         let (time_ns, sector) = (u64_at(self.bytes, 8, self.big), u64_at(self.bytes, 16, self.big));
         let bytes = u32_at(self.bytes, 24, self.big);
         let device = u32_at(self.bytes, 36, self.big);
-        let volume = run.volumes.number(Format::Blktrace, &device.to_string())?;
-        request(time_ns / 1000, volume, write, sectors("sector", sector)?, bytes.into())
+        request(time_ns / 1000, write, sectors("sector", sector)?, bytes.into(), || {
+            run.volumes.number(Format::Blktrace, &device.to_string())
+        })
     }
 }
 
@@ -214,7 +219,7 @@ impl Parser {
     /// As all records of a file are of one size, a bad one costs no other one.
     fn vscsi(&mut self, input: &mut dyn BufRead, run: &mut Run) -> Result<Next> {
         let Some(layout) = self.layout else {
-            if input.fill_buf()?.is_empty() {
+            if source::is_at_end(input)? {
                 return Ok(Next::End);
             }
             return Ok(Next::Lost(Bad::new("version", "neither 1 nor 2")));
@@ -238,8 +243,10 @@ impl Parser {
         let Some(write) = layout.is_write(record) else { return Ok(None) };
         let offset = sectors("lbn", u64_at(record, VSCSI_SECTOR_AT, false))?;
         let bytes = u32_at(record, layout.length_at, false);
-        let volume = run.volumes.number(Format::Vscsi, &self.file)?;
-        request(u64_at(record, VSCSI_TIME_AT, false), volume, write, offset, bytes.into())
+        let time_us = u64_at(record, VSCSI_TIME_AT, false);
+        request(time_us, write, offset, bytes.into(), || {
+            run.volumes.number(Format::Vscsi, &self.file)
+        })
     }
 }
 

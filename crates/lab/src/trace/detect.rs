@@ -41,11 +41,9 @@ fn format_of_line(line: &str) -> Told {
     format_of_header(&fields).map_or_else(|| format_of_fields(&fields), Told::Format)
 }
 
-/// Whether a line is one of blkparse, which begins with `MAJOR,MINOR`.
+/// Whether a line is an event of blkparse.
 fn is_event(line: &str) -> bool {
-    let mut words = line.split_whitespace();
-    let device = words.next().unwrap_or_default();
-    device.contains(',') && device.split(',').all(is_number) && words.count() >= 6
+    text::is_of_device(line) && line.split_whitespace().count() > 6
 }
 
 fn format_of_header(fields: &[&str]) -> Option<Format> {
@@ -86,6 +84,6 @@ fn is_date(field: &str) -> bool {
     field.parse().is_ok_and(|time| DATES_US.contains(&time))
 }
 
-fn is_number(field: &str) -> bool {
+pub(super) fn is_number(field: &str) -> bool {
     !field.is_empty() && field.bytes().all(|byte| byte.is_ascii_digit())
 }

@@ -28,7 +28,7 @@ impl File {
     /// A file of this format, of which nothing was read yet.
     pub(super) fn new(name: &str, input: Box<dyn Read>, format: Format) -> Result<Self> {
         let (head, input) =
-            source::peek(input, HEAD_BYTES).map_err(|error| Error::io(name, &error))?;
+            source::peek(input, HEAD_BYTES).map_err(|error| source::failed(name, &error))?;
         let records = match format {
             Format::Vscsi | Format::Blktrace => {
                 Records::Binary(binary::Parser::new(format, name, &head))
@@ -57,7 +57,7 @@ impl File {
             Records::Text(_) => self.next_line(line, run),
             Records::Binary(_) => self.next_record(run),
         };
-        parsed.map_err(|error| Error::io(&self.name, &error))
+        parsed.map_err(|error| source::failed(&self.name, &error))
     }
 
     fn next_line(&mut self, line: &mut Vec<u8>, run: &mut Run) -> std::io::Result<Parsed> {
@@ -69,15 +69,12 @@ impl File {
                 return Ok(Err(Bad::new("line", why)));
             }
             lines::Line::Whole => {
-                let Ok(mut text) = std::str::from_utf8(line) else {
+                let Ok(text) = std::str::from_utf8(line) else {
                     return Ok(Err(Bad::new("line", "not text")));
                 };
-                if self.number == 1 {
-                    text = text.strip_prefix(text::BYTE_ORDER_MARK).unwrap_or(text);
-                }
-                let parsed = parser.parse(text.trim(), run);
-                self.ended = parser.ended();
-                return Ok(parsed);
+                // Files that were joined to one stream may have one each.
+                let text = text.strip_prefix(text::BYTE_ORDER_MARK).unwrap_or(text);
+                return Ok(parser.parse(text.trim(), run));
             }
         }
         Ok(Ok(None))

@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, Result};
 
-use super::LINE_BYTES_MAX;
+use super::{LINE_BYTES_MAX, source};
 
 /// What [`read_line`] found.
 #[derive(Debug, PartialEq, Eq)]
@@ -20,10 +20,10 @@ pub(super) fn read_line(input: &mut dyn BufRead, line: &mut Vec<u8>) -> Result<L
     line.clear();
     let (mut any, mut long) = (false, false);
     loop {
-        let buffer = input.fill_buf()?;
-        if buffer.is_empty() {
+        if source::is_at_end(input)? {
             break;
         }
+        let buffer = input.fill_buf()?;
         any = true;
         let end = buffer.iter().position(|&byte| byte == b'\n');
         let piece = &buffer[..end.unwrap_or(buffer.len())];

@@ -1,7 +1,8 @@
 //! Block traces of many formats, read as a stream.
 //!
-//! * Memory is bounded whatever the file holds: by [`LINE_BYTES_MAX`], [`VOLUMES_MAX`],
-//!   [`PIECES_MAX`], and the decoder's window of at most 100 MiB.
+//! * Memory is bounded whatever the file holds: by [`LINE_BYTES_MAX`], [`VOLUMES_MAX`] names of
+//!   [`VOLUME_NAME_BYTES_MAX`], [`PIECES_MAX`], and zstd windows of 1 GiB in all. That rests on zstd
+//!   blocks being no larger than zstd allows: ruzstd looks only at what they take in the file.
 //! * A disk is what the format names. Where it names none, each file is a disk of its own, and
 //!   the same file given twice is the same disk. The same name in two formats is two disks.
 //! * What cannot be understood is an error that names file, line and field, or, with
@@ -11,6 +12,7 @@ mod binary;
 mod detect;
 mod events;
 mod file;
+mod frame;
 mod lines;
 mod plan;
 mod reader;
@@ -28,6 +30,9 @@ pub use reader::Reader;
 pub const LINE_BYTES_MAX: usize = 64 << 10;
 /// Volumes in one run: ten times what the published cloud traces hold.
 pub const VOLUMES_MAX: usize = 1 << 16;
+/// Longest name of a volume in a trace; those of the published traces have some 10 bytes. With
+/// [`VOLUMES_MAX`] that makes 16 MiB. Longer ones are bad lines.
+pub const VOLUME_NAME_BYTES_MAX: usize = 256;
 /// Longest request. Block layers split at some MiB; more is a misread field, and would be a
 /// million accesses of it.
 pub const REQUEST_BYTES_MAX: u64 = 1 << 30;
@@ -99,6 +104,11 @@ impl Format {
         }
     }
 
+    /// Whether its requests say which disk they are for.
+    fn names_disks(self) -> bool {
+        !matches!(self, Self::Forebay | Self::Vscsi)
+    }
+
     /// The format of this name.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|format| format.name() == name)
@@ -144,6 +154,11 @@ impl Volumes {
         if let Some(&number) = numbers.get(name) {
             return Ok(number);
         }
+        // The name of a file has been in memory before.
+        if format.names_disks() && name.len() > VOLUME_NAME_BYTES_MAX {
+            let why = format!("a name of more than {VOLUME_NAME_BYTES_MAX} bytes");
+            return Err(Bad::new("volume", why));
+        }
         if self.count as usize == VOLUMES_MAX {
             return Err(Bad::new("volume", format!("more than {VOLUMES_MAX} volumes")));
         }
@@ -161,14 +176,24 @@ struct Run {
     counted: events::Counted,
 }
 
-/// Checks what all formats have in common.
-fn request(time_us: u64, volume: u32, write: bool, offset: u64, bytes: u64) -> Parsed {
+/// Checks what all formats have in common. Only a request that is right takes a number for its
+/// volume: what is passed over leaves them to others.
+fn request(
+    time_us: u64,
+    write: bool,
+    offset: u64,
+    bytes: u64,
+    volume: impl FnOnce() -> std::result::Result<u32, Bad>,
+) -> Parsed {
     if bytes > REQUEST_BYTES_MAX {
         return Err(Bad::new("size", format!("{bytes} bytes are more than {REQUEST_BYTES_MAX}")));
     }
     if offset.checked_add(bytes).is_none_or(|end| end > i64::MAX as u64) {
         return Err(Bad::new("offset", format!("{offset} is beyond any disk")));
     }
-    // Some traces have requests of nothing (flushes); they touch no block.
-    Ok((bytes > 0).then_some(Request { time_us, volume, write, offset, bytes }))
+    if bytes == 0 {
+        // Some traces have requests of nothing (flushes); they touch no block.
+        return Ok(None);
+    }
+    Ok(Some(Request { time_us, volume: volume()?, write, offset, bytes }))
 }

@@ -46,7 +46,7 @@ impl Reader {
     pub fn over(name: &str, input: impl Read + 'static, options: Options) -> Result<Self> {
         let mut reader = Self::idle(options);
         let counted = &mut reader.run.counted;
-        let looked = plan::look_at_stream(name, Box::new(input), options, counted, false)?;
+        let looked = plan::look_at_stream(name, Box::new(input), options, counted)?;
         reader.pieces = vec![Piece { file: looked.open()?, next: None }];
         Ok(reader)
     }

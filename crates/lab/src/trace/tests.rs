@@ -262,6 +262,38 @@ fn the_number_of_volumes_is_bounded() {
     assert_eq!(volumes.number(Format::ALL[1], "5").unwrap(), 5);
 }
 
+#[test]
+fn a_name_that_is_too_long_is_a_bad_line_but_that_of_a_file_is_not() {
+    let name = "v".repeat(VOLUME_NAME_BYTES_MAX);
+    let lines = [
+        (Format::Tencent, "0,8,16,0,NAME\n"),
+        (Format::Alibaba, "NAME,R,4096,8192,1577808000000000\n"),
+        (Format::Msr, "0,NAME,1,Read,4096,8192,17\n"),
+        (Format::Fio, "fio version 2 iolog\nNAME read 4096 8192\n"),
+    ];
+    for (format, text) in lines {
+        let named = |name: &str| {
+            let options = Options { format: Some(format), skip_bad: false };
+            read(text.replace("NAME", name).as_bytes(), options)
+        };
+        assert!(named(&name[2..]).is_ok(), "{format:?}");
+        let error = named(&format!("{name}v")).unwrap_err();
+        assert!(error.what.contains("\"volume\": a name of more than 256 bytes"), "{error}");
+    }
+    let long = "f".repeat(VOLUME_NAME_BYTES_MAX + 1);
+    let input = Cursor::new(CSV.as_bytes());
+    let reader = Reader::over(&long, input, Options::default()).unwrap();
+    assert_eq!(places(&reader.collect::<Result<Vec<_>>>().unwrap()), PLACES);
+}
+
+#[test]
+fn what_is_passed_over_takes_no_number_of_a_volume() {
+    let bad = (0..VOLUMES_MAX).map(|volume| format!("0,8,99999999999,0,v{volume}\n"));
+    let text = format!("{}{TENCENT}", bad.collect::<String>());
+    let options = Options { format: Some(Format::Tencent), skip_bad: true };
+    assert_eq!(places(&read(text.as_bytes(), options).unwrap()), PLACES);
+}
+
 /// Bytes that are repeated for ever and counted.
 struct Endless(Vec<u8>, u64);
 

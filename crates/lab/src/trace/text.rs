@@ -1,5 +1,6 @@
 //! Formats of lines.
 
+use super::detect::is_number;
 use super::events::Event;
 use super::{Bad, Format, Parsed, Run, request};
 
@@ -20,7 +21,8 @@ pub(super) struct Parser {
     file: String,
     /// Version of a fio log; 0 before its head was read.
     fio_version: u32,
-    ended: bool,
+    /// Within the summary that blkparse prints after the events.
+    in_summary: bool,
 }
 
 type Field<T> = Result<T, Bad>;
@@ -87,7 +89,30 @@ fn event_of_line(line: &str) -> Option<Event> {
     let mut words = line.split_whitespace();
     words.next().filter(|device| device.contains(','))?;
     let event = event_named(words.nth(4)?)?;
-    direction(words.next()?).map(|_| event)
+    direction(words.next()?)?;
+    let mut word = || words.next().ok_or(());
+    is_of_sectors([&word(), &word()]).then_some(event)
+}
+
+/// Whether the words after the flags of an event are, or may be meant as, `sector + sectors`. A flush
+/// has nothing before `[process]`; its completion has a sector alone, before `[error]`. A SCSI
+/// command that was passed through has its bytes at the most, and itself in parentheses: `36 (12 00) [smartd]`.
+fn is_of_sectors<E>(words: [&Result<&str, E>; 2]) -> bool {
+    let [sector, plus] = words.map(|word| word.as_ref().map_or("", |word| *word));
+    !sector.is_empty() && ![sector, plus].iter().any(|word| word.starts_with(['[', '(']))
+}
+
+/// Whether a line is of the summary that blkparse prints at the end, if the one before it is or not:
+/// it begins with `CPU0 (sdb):` or `Total (sdb):`, and each of its lines has a colon.
+fn is_of_summary(line: &str, within: bool) -> bool {
+    let begins = line.starts_with("CPU") || line.starts_with("Total");
+    begins || within && line.contains(':') && !is_of_device(line)
+}
+
+/// Whether a line begins with a device as `MAJOR,MINOR`, as blkparse's events do.
+pub(super) fn is_of_device(line: &str) -> bool {
+    let device = line.split_whitespace().next().unwrap_or_default();
+    device.split_once(',').is_some_and(|(major, minor)| is_number(major) && is_number(minor))
 }
 
 fn event_named(letter: &str) -> Option<Event> {
@@ -122,12 +147,7 @@ fn words(line: &str) -> Fields<'_, std::str::SplitWhitespace<'_>> {
 
 impl Parser {
     pub(super) fn new(format: Format, file: &str) -> Self {
-        Self { format, file: file.to_owned(), fio_version: 0, ended: false }
-    }
-
-    /// Whether what follows is no part of the trace.
-    pub(super) fn ended(&self) -> bool {
-        self.ended
+        Self { format, file: file.to_owned(), fio_version: 0, in_summary: false }
     }
 
     pub(super) fn parse(&mut self, line: &str, run: &mut Run) -> Parsed {
@@ -175,17 +195,17 @@ impl Parser {
             _ => return Err(Bad::new("action", format!("{} is unknown", quoted(action)))),
         };
         let (offset, bytes) = (fields.number("offset")?, fields.number("length")?);
-        request(time_us, run.volumes.number(Format::Fio, file)?, write, offset, bytes)
+        request(time_us, write, offset, bytes, || run.volumes.number(Format::Fio, file))
     }
 
-    /// `device cpu sequence seconds pid event flags sector + sectors [process]`.
+    /// `device cpu sequence seconds pid event flags sector + sectors [process]`. The text of another
+    /// recording may follow the summary of one.
     fn blkparse(&mut self, line: &str, run: &mut Run) -> Parsed {
         if is_about_input(line) {
             return Ok(None);
         }
-        if line.starts_with("CPU") || line.starts_with("Total") {
-            // The summary at the end.
-            self.ended = true;
+        self.in_summary = is_of_summary(line, self.in_summary);
+        if self.in_summary {
             return Ok(None);
         }
         let mut fields = words(line);
@@ -199,21 +219,17 @@ impl Parser {
         fields.number("pid")?;
         let Some(event) = event_named(fields.text("event")?) else { return Ok(None) };
         let Some(write) = direction(fields.text("flags")?) else { return Ok(None) };
-        if !run.counted.has(Format::Blkparse, event) {
+        let (sector, plus) = (fields.text("sector"), fields.text("sectors"));
+        if !is_of_sectors([&sector, &plus]) || !run.counted.has(Format::Blkparse, event) {
             return Ok(None);
         }
-        // A flush has neither sector nor length.
-        let sector = fields.text("sector").unwrap_or("[");
-        if sector.starts_with('[') {
-            return Ok(None);
-        }
-        let offset = words(sector).scaled("sector", SECTOR_BYTES)?;
-        match fields.text("sectors")? {
+        let offset = words(sector?).scaled("sector", SECTOR_BYTES)?;
+        match plus? {
             "+" => {}
             other => return Err(Bad::new("sectors", format!("{} instead of +", quoted(other)))),
         }
         let bytes = fields.scaled("sectors", SECTOR_BYTES)?;
-        request(time_us, run.volumes.number(Format::Blkparse, device)?, write, offset, bytes)
+        request(time_us, write, offset, bytes, || run.volumes.number(Format::Blkparse, device))
     }
 }
 
@@ -229,7 +245,7 @@ fn forebay(line: &str, file: &str, run: &mut Run) -> Parsed {
     let time_us = fields.number("ts_us")?;
     let write = fields.is_write("op")?;
     let (offset, bytes) = (fields.number("offset")?, fields.number("size")?);
-    request(time_us, run.volumes.number(Format::Forebay, file)?, write, offset, bytes)
+    request(time_us, write, offset, bytes, || run.volumes.number(Format::Forebay, file))
 }
 
 fn msr(line: &str, run: &mut Run) -> Parsed {
@@ -239,13 +255,9 @@ fn msr(line: &str, run: &mut Run) -> Parsed {
     let disk = fields.number("disk")?;
     let write = fields.is_write("type")?;
     let (offset, bytes) = (fields.number("offset")?, fields.number("size")?);
-    request(
-        time_us,
-        run.volumes.number(Format::Msr, &format!("{host},{disk}"))?,
-        write,
-        offset,
-        bytes,
-    )
+    request(time_us, write, offset, bytes, || {
+        run.volumes.number(Format::Msr, &format!("{host},{disk}"))
+    })
 }
 
 fn spc(line: &str, run: &mut Run) -> Parsed {
@@ -255,7 +267,7 @@ fn spc(line: &str, run: &mut Run) -> Parsed {
     let bytes = fields.number("size")?;
     let write = fields.is_write("opcode")?;
     let time_us = fields.seconds("timestamp")?;
-    request(time_us, run.volumes.number(Format::Spc, &asu.to_string())?, write, offset, bytes)
+    request(time_us, write, offset, bytes, || run.volumes.number(Format::Spc, &asu.to_string()))
 }
 
 fn alibaba(line: &str, run: &mut Run) -> Parsed {
@@ -263,13 +275,8 @@ fn alibaba(line: &str, run: &mut Run) -> Parsed {
     let device = fields.text("device_id")?;
     let write = fields.is_write("opcode")?;
     let (offset, bytes) = (fields.number("offset")?, fields.number("length")?);
-    request(
-        fields.number("timestamp")?,
-        run.volumes.number(Format::Alibaba, device)?,
-        write,
-        offset,
-        bytes,
-    )
+    let time_us = fields.number("timestamp")?;
+    request(time_us, write, offset, bytes, || run.volumes.number(Format::Alibaba, device))
 }
 
 fn tencent(line: &str, run: &mut Run) -> Parsed {
@@ -282,11 +289,6 @@ fn tencent(line: &str, run: &mut Run) -> Parsed {
         "1" => true,
         other => return Err(Bad::new("type", format!("{} is neither 0 nor 1", quoted(other)))),
     };
-    request(
-        time_us,
-        run.volumes.number(Format::Tencent, fields.text("volume")?)?,
-        write,
-        offset,
-        bytes,
-    )
+    let volume = fields.text("volume")?;
+    request(time_us, write, offset, bytes, || run.volumes.number(Format::Tencent, volume))
 }

@@ -81,9 +81,10 @@ fn frames_to_be_skipped_are_read_over() {
     assert_eq!(places(&read(&around.concat(), Options::default()).unwrap()), PLACES);
     let leading = [skippable(0, 300_000), skippable(1, 1), frame(CSV)].concat();
     assert_eq!(places(&read(&leading, Options::default()).unwrap()), PLACES);
-    let cut_off = [frame(CSV), skippable(0, 100)[..50].to_vec()].concat();
-    let error = read(&cut_off, Options::default()).unwrap_err();
-    assert!(error.what.contains("ends inside of a frame"), "{error}");
+    for rest in [&skippable(0, 100)[..50], &skippable(0, 100)[..6], &frame(CSV)[..5]] {
+        let error = read(&[&frame(CSV), rest].concat(), Options::default()).unwrap_err();
+        assert!(error.what.contains("ends inside of a frame"), "{error}");
+    }
 }
 
 #[test]
@@ -94,5 +95,76 @@ fn what_follows_the_frames_of_zstd_is_refused_in_plain_words() {
             error.what,
             "cannot read sample: what follows the last whole zstd frame is not zstd"
         );
+    }
+}
+
+#[test]
+fn content_that_its_zstd_checksum_does_not_fit_is_refused() {
+    let mut packed = frame(CSV);
+    *packed.last_mut().unwrap() ^= 1;
+    for packed in [packed.clone(), [packed, frame(CSV)].concat()] {
+        let error = read(&packed, SKIP).unwrap_err();
+        assert!(error.what.contains("is not what its zstd checksum says"), "{error}");
+    }
+}
+
+/// A frame of a window of so many MiB, a power of two, of one block that is not compressed.
+fn frame_of_window(mib: u32, content: &[u8]) -> Vec<u8> {
+    let block = (content.len() as u32) << 3 | 1;
+    let window = ((mib.ilog2() + 10) << 3) as u8;
+    [&[0x28, 0xB5, 0x2F, 0xFD, 0, window], &block.to_le_bytes()[..3], content].concat()
+}
+
+#[test]
+fn windows_beyond_the_limit_are_refused_with_what_to_do() {
+    assert_eq!(places(&read(&frame_of_window(64, CSV.as_bytes()), SKIP).unwrap()), PLACES);
+    let large = frame_of_window(128, CSV.as_bytes());
+    for packed in [large.clone(), [frame(CSV), large].concat()] {
+        let error = read(&packed, SKIP).unwrap_err();
+        assert!(error.what.contains("window of 134217728 bytes is larger than 104857600"));
+        assert!(error.hint.contains("zstd -dc --long=31"), "{}", error.hint);
+    }
+    // The window of what is in one segment is its size.
+    let whole = [&[0x28, 0xB5, 0x2F, 0xFD, 0xE0][..], &[255; 8]].concat();
+    let error = read(&whole, SKIP).unwrap_err();
+    assert!(error.what.contains("window of 18446744073709551615 bytes"), "{error}");
+}
+
+#[test]
+fn files_that_are_read_side_by_side_share_the_windows() {
+    let packed = frame_of_window(64, &blktrace(false));
+    let names: Vec<_> = (0..17).map(|at| format!("sdb.blktrace.{at}.zst")).collect();
+    let files: Vec<_> = names.iter().map(|name| (name.as_str(), packed.clone())).collect();
+    let requests = read_files("windows", &files[..16], Options::default()).unwrap();
+    assert_eq!(requests.len(), 16 * PLACES.len());
+    let error = read_files("windows-many", &files, Options::default()).unwrap_err();
+    assert!(error.what.contains("as many files are read side by side"), "{error}");
+    assert!(error.hint.contains("zstd -dc"), "{}", error.hint);
+}
+
+/// A stream of which every other read is interrupted by a signal.
+struct Interrupted(Cursor<Vec<u8>>, bool);
+
+impl Read for Interrupted {
+    fn read(&mut self, out: &mut [u8]) -> std::io::Result<usize> {
+        self.1 = !self.1;
+        if self.1 {
+            return Err(std::io::ErrorKind::Interrupted.into());
+        }
+        let count = out.len().min(1000);
+        self.0.read(&mut out[..count])
+    }
+}
+
+#[test]
+fn a_signal_between_two_reads_is_no_error() {
+    let text = CSV.repeat(500);
+    let level = ruzstd::encoding::CompressionLevel::Fastest;
+    let packed = ruzstd::encoding::compress_to_vec(text.as_bytes(), level);
+    for bytes in [text.clone().into_bytes(), packed, blktrace(false).repeat(100), vscsi(1)] {
+        let wanted = read(&bytes, Options::default()).unwrap();
+        let input = Interrupted(Cursor::new(bytes), false);
+        let reader = Reader::over("interrupted", input, Options::default()).unwrap();
+        assert_eq!(reader.collect::<Result<Vec<_>>>(), Ok(wanted));
     }
 }

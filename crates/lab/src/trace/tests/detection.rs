@@ -53,8 +53,10 @@ fn headers_comments_and_byte_order_marks_come_before_the_first_request() {
 
 #[test]
 fn texts_with_a_header_each_may_be_joined_to_one_stream() {
-    let told = requests(&format!("{CSV}{CSV}"), None).unwrap();
-    assert_eq!(places(&told), [PLACES, PLACES].concat());
+    for between in ["", "\u{feff}"] {
+        let told = requests(&format!("{CSV}{between}{CSV}"), None).unwrap();
+        assert_eq!(places(&told), [PLACES, PLACES].concat());
+    }
 }
 
 #[test]
@@ -119,4 +121,18 @@ fn files_whose_format_names_no_disk_are_a_disk_each() {
     let requests = read_files("disks", &files, Options::default()).unwrap();
     let volumes: Vec<_> = requests.iter().map(|request| request.volume).collect();
     assert_eq!(volumes, [0, 1, 2, 2, 2, 3, 3, 3, 4, 5, 4]);
+}
+
+#[test]
+fn a_file_is_the_same_disk_by_all_its_names() {
+    let csv = || b"0,R,0,512\n".to_vec();
+    let files = [("a", csv()), ("./a", csv()), (".//a", csv()), ("b", csv())];
+    let requests = read_files("names", &files, Options::default()).unwrap();
+    let volumes: Vec<_> = requests.iter().map(|request| request.volume).collect();
+    assert_eq!(volumes, [0, 0, 0, 1]);
+    let files = [("./sdb.blktrace.0", blktrace(false)), ("sdb.blktrace.1", blktrace(true))];
+    let requests = read_files("named-pieces", &files, Options::default()).unwrap();
+    assert!(requests.is_sorted_by_key(|request| request.time_us));
+    let names = ["./a/.//b", "..//a", ".", "/a/."].map(|name| plan::normal(Path::new(name)));
+    assert_eq!(names, ["a/b", "../a", ".", "/a"].map(|name| Path::new(name).to_owned()));
 }

@@ -101,3 +101,56 @@ fn one_event_counts_in_all_texts_of_blkparse() {
     let requests = read_files("texts", &files, Options::default()).unwrap();
     assert_eq!(sectors(&requests), [3]);
 }
+
+#[test]
+fn texts_of_blkparse_with_a_summary_each_may_be_joined_to_one_stream() {
+    let summary = " Reads Queued:           2,        9KiB\t Writes Queued:           1,        1KiB\n\
+        \x20Read depth:             2        \t Write depth:             1\n\n\
+        CPU1 (8,16):\n IO unplugs:             3        \t Timer unplugs:           0\n\n\
+        Total (sdb):\n Reads Queued:           2,        9KiB\n\n\
+        Throughput (R/W): 9KiB/s / 1KiB/s\nEvents (sdb): 7 entries\n\
+        Skips: 0 forward (0 -   0.0%)\n";
+    let one = format!("{BLKPARSE}{summary}");
+    for between in ["", "Input file sdc.blktrace.0 added\n", "\u{feff}"] {
+        let told = read(format!("{one}{between}{one}").as_bytes(), Options::default()).unwrap();
+        assert_eq!(places(&told), [PLACES, PLACES].concat(), "{between:?}");
+    }
+    for (other, field) in [("what is this\n", "device"), ("8,16 1 1 soon 1 Q R 8 + 1\n", "time")] {
+        let error = read(format!("{one}{other}").as_bytes(), Options::default()).unwrap_err();
+        assert!(error.what.contains(field), "{error}");
+    }
+}
+
+#[test]
+fn events_of_blkparse_without_sectors_are_no_requests() {
+    let without = [
+        "8,0 0 5 0.1 0 C WS 0 [0]",
+        "8,0 0 5 0.1 0 C R 36 (     417) [0]",
+        "8,0 0 5 0.1 0 C R (12 00 00 00 24 00) [0]",
+        "8,0 0 5 0.1 7 D R 36 (12 00 00 00 24 00) [smartd]",
+        "8,0 0 5 0.1 7 D R 36 [smartd]",
+        "8,0 0 5 0.1 7 Q FWS [jbd2/sda1 8]",
+        "8,0 0 5 0.1 7 Q WS",
+    ];
+    for event in ["Q", "D", "C"] {
+        let mut text = without.join("\n").into_bytes();
+        text.extend([&b"\n"[..], &lines(&[(1, 7, event)])].concat());
+        let requests = read(&text, Options::default()).unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(sectors(&requests), [7], "{event}");
+    }
+}
+
+#[test]
+fn a_command_that_was_passed_through_is_no_request() {
+    const PASSED_THROUGH: u32 = 1 << (16 + 9);
+    let events =
+        [(1, 36, ISSUED | PASSED_THROUGH), (2, 7, COMPLETED), (3, 36, COMPLETED | PASSED_THROUGH)];
+    assert_eq!(sectors(&read(&records(&events), Options::default()).unwrap()), [7]);
+}
+
+#[test]
+fn events_of_kernels_that_name_control_groups_are_understood() {
+    const CGROUP: u32 = 1 << 8;
+    let events = [(1, 5, QUEUED | CGROUP), (2, 5, ISSUED | CGROUP), (3, 6, QUEUED)];
+    assert_eq!(sectors(&read(&records(&events), Options::default()).unwrap()), [5, 6]);
+}
