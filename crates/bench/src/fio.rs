@@ -7,6 +7,10 @@ use serde_json::Value;
 
 use crate::bench::Result;
 
+/// Options of reads by Zipf's law. The most popular blocks are in the same places in every run; else fio puts them elsewhere
+/// each time, and what was warmed would not be what is measured.
+pub(crate) const ZIPF: [&str; 2] = ["--random_distribution=zipf:1.1:0.25", "--norandommap"];
+
 /// Random reads, and three writes to seven of them.
 pub(crate) const MIXED: &str = "randrw";
 
@@ -44,6 +48,7 @@ pub(crate) struct Evenness {
     pub worst_second: f64,
     /// What one of a thousand requests takes at least.
     pub p999_ms: f64,
+    pub requests: f64,
 }
 
 impl Answer {
@@ -96,7 +101,15 @@ impl Fio {
         self.start(job, &[])
     }
 
-    /// The same with more arguments, of which one may be where the requests go.
+    /// One block written, and a flush behind it, with which all writes of others become durable.
+    pub(crate) fn flush(&self) -> Result<()> {
+        let job = Job { rw: "write", block_bytes: 4096, depth: 1, jobs: 1, sync: false };
+        let one = Self { target: self.target.clone(), size_bytes: job.block_bytes, ..*self };
+        // A flush after every write is none after the last one.
+        one.start(job, &["--end_fsync=1".to_owned()]).map(|_| ())
+    }
+
+    /// Runs `job` for a time with more arguments, of which one may be where the requests go.
     pub(crate) fn run_with(&self, job: Job, span_ms: u64, more: &[&str]) -> Result<Answer> {
         let span = ["--time_based".to_owned(), format!("--runtime={span_ms}ms")];
         let more = more.iter().map(|&arg| arg.to_owned());
@@ -105,11 +118,17 @@ impl Fio {
 
     /// Runs `job` of one process for a time, and looks at how even it is.
     pub(crate) fn run_evenly(&self, job: Job, span_ms: u64) -> Result<Evenness> {
-        let span = ["--time_based", "--iopsavgtime=1000"].map(str::to_owned);
-        evenness(
-            &self.output(job, &[&span[..], &[format!("--runtime={span_ms}ms")]].concat())?,
-            job,
-        )
+        self.evenly(job, &["--time_based".to_owned(), format!("--runtime={span_ms}ms")])
+    }
+
+    /// The same until `bytes` are through, or the time is over.
+    pub(crate) fn lap_evenly(&self, job: Job, bytes: u64, span_ms: u64) -> Result<Evenness> {
+        self.evenly(job, &[format!("--io_size={bytes}"), format!("--runtime={span_ms}ms")])
+    }
+
+    fn evenly(&self, job: Job, span: &[String]) -> Result<Evenness> {
+        let more = ["--iopsavgtime=1000".to_owned()];
+        evenness(&self.output(job, &[span, &more].concat())?, job)
     }
 
     fn start(&self, job: Job, span: &[String]) -> Result<Answer> {
@@ -118,8 +137,10 @@ impl Fio {
 
     /// What fio prints.
     fn output(&self, job: Job, span: &[String]) -> Result<String> {
-        let mut command = Command::new("fio");
+        // If this process is killed, fio is asked to end, which ends its own processes.
+        let mut command = Command::new("setpriv");
         command
+            .args(["--pdeathsig", "TERM", "--", "fio"])
             .args(["--name=bench", "--output-format=json", "--randrepeat=0"])
             .args(&self.target)
             .args(span)
@@ -134,7 +155,7 @@ impl Fio {
         if job.rw == MIXED {
             command.arg("--rwmixread=70");
         }
-        let output = command.output().map_err(|e| format!("running fio: {e}"))?;
+        let output = command.output().map_err(|e| format!("running fio by way of setpriv: {e}"))?;
         if !output.status.success() {
             let text = String::from_utf8_lossy(&output.stderr);
             let text = text.lines().next().unwrap_or("it does not say why");
@@ -164,6 +185,7 @@ fn evenness(text: &str, job: Job) -> Result<Evenness> {
             rate: side["iops"].as_f64().filter(|&rate| rate > 0.0)?,
             worst_second: if is_stalled { 0.0 } else { worst },
             p999_ms: latency["percentile"]["99.900000"].as_f64()? / 1e6,
+            requests: side["total_ios"].as_f64()?,
         })
     };
     read().ok_or_else(|| "fio's answer has no latencies".to_owned())
@@ -195,11 +217,11 @@ mod tests {
         let text = |max: &str| {
             format!(
                 r#"fio: a note
-{{"jobs": [{{"write": {{"iops": 812.5, "iops_min": 120, "clat_ns":
+{{"jobs": [{{"write": {{"iops": 812.5, "iops_min": 120, "total_ios": 1625, "clat_ns":
     {{"max": {max}, "percentile": {{"99.000000": 1000000, "99.900000": 2500000}}}}}}}}]}}"#
             )
         };
-        let even = Evenness { rate: 812.5, worst_second: 120.0, p999_ms: 2.5 };
+        let even = Evenness { rate: 812.5, worst_second: 120.0, p999_ms: 2.5, requests: 1625.0 };
         assert_eq!(evenness(&text("1900000000"), job), Ok(even));
         let stalled = evenness(&text("2100000000"), job).expect("an answer");
         assert_eq!(stalled.worst_second, 0.0);

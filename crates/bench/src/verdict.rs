@@ -13,6 +13,8 @@ pub(crate) enum Verdict {
     Unclear,
     /// Cleared, but at a smaller size than the bar is meant for.
     Shrunk,
+    /// There is no bar.
+    Shown,
 }
 
 impl Verdict {
@@ -22,6 +24,7 @@ impl Verdict {
             Self::Missed => "missed",
             Self::Unclear => "unclear",
             Self::Shrunk => "(small)",
+            Self::Shown => "-",
         }
     }
 }
@@ -31,6 +34,8 @@ impl Verdict {
 pub(crate) enum Bar {
     AtLeast(f64),
     AtMost(f64),
+    /// Anything, as long as there is one.
+    None,
 }
 
 impl Bar {
@@ -38,6 +43,7 @@ impl Bar {
         match self {
             Self::AtLeast(bar) => value >= bar,
             Self::AtMost(bar) => value <= bar,
+            Self::None => true,
         }
     }
 
@@ -45,6 +51,7 @@ impl Bar {
         match self {
             Self::AtLeast(bar) => format!(">= {bar}{unit}"),
             Self::AtMost(bar) => format!("<= {bar}{unit}"),
+            Self::None => "none".to_owned(),
         }
     }
 }
@@ -146,6 +153,9 @@ pub(crate) fn is_decided(values: &[f64], bar: Bar) -> bool {
 }
 
 fn judge(values: &[f64], bar: Bar, shrunk: bool) -> Verdict {
+    if matches!(bar, Bar::None) {
+        return Verdict::Shown;
+    }
     match (is_decided(values, bar), bar.holds(median(values))) {
         (false, _) => Verdict::Unclear,
         (true, false) => Verdict::Missed,
@@ -217,5 +227,15 @@ mod tests {
         assert_eq!(judge(&values, Bar::AtLeast(0.9), false), Verdict::Met);
         assert_eq!(judge(&values, Bar::AtLeast(0.9), true), Verdict::Shrunk);
         assert_eq!(judge(&values, Bar::AtMost(0.5), false), Verdict::Missed);
+    }
+
+    #[test]
+    fn without_a_bar_only_a_row_that_did_not_run_is_missed() {
+        assert_eq!(
+            Row::judged("ram", "RAM", &[0.1, 9.0], Bar::None, "", true).verdict,
+            Verdict::Shown
+        );
+        let failed = Row::failed("ram", "RAM", Bar::None, "no server");
+        assert_eq!((failed.verdict, failed.bar.as_str()), (Verdict::Missed, "none"));
     }
 }

@@ -13,7 +13,7 @@ use super::engines::{ALL, BARE, Engine, NAMES};
 use super::hot_bytes;
 use super::protocol::Line;
 use crate::bench::{Bench, Result};
-use crate::fio::{Fio, Job};
+use crate::fio::{Fio, Job, ZIPF};
 
 /// Where the guest can write: in its memory.
 const DIR: &str = "/dev/shm";
@@ -393,9 +393,8 @@ impl Guest {
             _ => self.options.origin_bytes(),
         };
         let fio = Fio::block(Path::new(ALL[side].device), bytes);
-        let zipf = ["--random_distribution=zipf:1.1", "--norandommap"];
-        fio.run_with(cases::READS, LONG_SPANS * self.options.span_ms, &zipf)?;
-        let rate = fio.run_with(cases::READS, LONG_SPANS * self.options.span_ms, &zipf)?.rate();
+        fio.run_with(cases::READS, LONG_SPANS * self.options.span_ms, &ZIPF)?;
+        let rate = fio.run_with(cases::READS, LONG_SPANS * self.options.span_ms, &ZIPF)?.rate();
         Ok(values([("rate", rate)]))
     }
 

@@ -1,6 +1,5 @@
 //! The guest as processes of the host: its kernel, and what serves its SSD.
 
-use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -20,6 +19,7 @@ use super::engines::{BARE, NAMES};
 use super::guest::{self, GuestOptions};
 use super::protocol::Line;
 use crate::bench::{Bench, Result};
+use crate::nbd::table::Told;
 
 /// How long the guest may say nothing: a side that fills its cache at the speed of the slow disk takes minutes.
 const SILENCE_MAX: Duration = Duration::from_secs(600);
@@ -32,9 +32,7 @@ const LOOKS_MAX: u32 = 100;
 #[derive(Default)]
 pub(super) struct Said {
     pub facts: Vec<String>,
-    /// By row and side; those of set-up are under the empty name.
-    pub figures: BTreeMap<(String, usize), Vec<BTreeMap<String, f64>>>,
-    pub missing: BTreeMap<(String, usize), String>,
+    pub told: Told,
 }
 
 impl Said {
@@ -43,11 +41,11 @@ impl Said {
         match line {
             Line::Fact(text) => self.facts.push(text),
             Line::Figures { row, side, values } => {
-                self.figures.entry((row, side)).or_default().push(values);
+                if !self.told.is_missing(&row, side) {
+                    self.told.add(&row, side, values);
+                }
             }
-            Line::Missing { row, side, reason } => {
-                self.missing.entry((row, side)).or_insert(reason);
-            }
+            Line::Missing { row, side, reason } => self.told.miss(&row, side, &reason),
             Line::End => return true,
         }
         false

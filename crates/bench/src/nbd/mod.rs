@@ -11,14 +11,18 @@
 //!   has nothing to do: ours has destaged, and what nbdkit left in the page cache has been synced.
 
 pub(crate) mod peers;
+mod proc;
 mod rows;
 mod server;
+mod sides;
+mod small;
+pub(crate) mod table;
 
 use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::bench::{self, Bench, Plan, Result};
+use crate::bench::{self, Bench, Place, Plan, Result};
 
 /// What to measure, and of what.
 #[derive(Args, Clone, Debug)]
@@ -28,9 +32,18 @@ pub struct NbdOptions {
     /// The program to measure; `forebay` beside this one if none is named.
     #[arg(long, value_name = "FILE")]
     server: Option<PathBuf>,
-    /// Where the origin is made, in memory; it is removed at the end.
-    #[arg(long, default_value = "/dev/shm")]
+    /// Where the origins are made, in memory, in a directory of this run; it is removed at the end.
+    #[arg(long, default_value = "/dev/shm/forebay-bench")]
     origin_dir: PathBuf,
+}
+
+impl NbdOptions {
+    /// The same with directories of this run alone. That of the origins is removed with the second value.
+    fn of_this_run(&self, bench: &Bench) -> Result<(Self, Place)> {
+        let place = Place::new(&self.origin_dir)?;
+        let origin_dir = place.path().to_owned();
+        Ok((Self { bench: bench.options.clone(), origin_dir, ..self.clone() }, place))
+    }
 }
 
 /// The rows and the servers.
@@ -45,5 +58,8 @@ pub(crate) const PLAN: Plan = Plan {
 /// # Errors
 /// If the bench itself cannot work: no ring, no directory.
 pub fn run(options: &NbdOptions) -> Result<bool> {
-    Bench::run(&options.bench, &PLAN, |bench| rows::run(bench, options))
+    Bench::run(&options.bench, &PLAN, |bench| {
+        let (options, _place) = options.of_this_run(bench)?;
+        rows::run(bench, &options)
+    })
 }

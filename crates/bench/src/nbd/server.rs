@@ -8,22 +8,22 @@ use std::process::{ChildStdout, Command, Stdio};
 use std::rc::Rc;
 
 use forebay_device::real::prepare::prepare_file;
-use forebay_device::runtime::{MILLISECOND, Nanos};
+use forebay_device::runtime::{MILLISECOND, Nanos, SECOND};
 use forebay_device::{Runtime, real::reactor::Reactor};
 use forebay_lab::process::Process;
 
-use super::NbdOptions;
+use super::{NbdOptions, proc};
 use crate::bench::{Result, Sizes};
 use crate::fio::{Fio, Job};
 
-/// How often something that is waited for is looked at.
+/// How often something that is waited for is looked at; each look at what is dirty costs the server a signal.
 const LOOK_EVERY: Nanos = 50 * MILLISECOND;
 
-/// How often before it is given up: a minute.
-const LOOKS_MAX: u32 = 1200;
+/// How often a start or an end is, which are timed.
+const LOOK_CLOSELY_EVERY: Nanos = 5 * MILLISECOND;
 
-/// Clock ticks of `/proc/PID/stat` in a second, on every architecture of Linux.
-const TICKS_PER_SECOND: f64 = 100.0;
+/// When it is given up.
+const PATIENCE: Nanos = 60 * SECOND;
 
 /// The cache that a pool has whose only volume goes past it.
 const DISK_CACHE_BYTES: u64 = 64 << 20;
@@ -32,26 +32,15 @@ const DISK_CACHE_BYTES: u64 = 64 << 20;
 pub(super) struct Server {
     process: Process,
     pub uri: String,
-    _socket: Files,
-}
-
-/// CPU seconds of all threads of a process so far, user and system together.
-fn cpu_seconds(process: &Process) -> Result<f64> {
-    let path = format!("/proc/{}/stat", process.id());
-    let text = std::fs::read_to_string(&path).map_err(|e| format!("{path}: {e}"))?;
-    ticks(&text).map(|t| t / TICKS_PER_SECOND).ok_or_else(|| format!("{path} has no CPU time"))
+    program: PathBuf,
+    args: Vec<String>,
+    socket: Files,
 }
 
 /// Starts a program whose errors nobody reads.
 fn start(program: &Path, args: &[String], stdout: Stdio) -> Result<Process> {
     let started = Process::start(program, args, stdout, Stdio::null());
     started.map_err(|e| format!("running env, of coreutils: {e}"))
-}
-
-/// utime and stime of a `/proc/PID/stat`; fields are counted from after the name.
-fn ticks(stat: &str) -> Option<f64> {
-    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
-    Some(fields.get(11)?.parse::<f64>().ok()? + fields.get(12)?.parse::<f64>().ok()?)
 }
 
 /// What one side of a round came to.
@@ -80,19 +69,50 @@ impl Server {
 
     /// The same, with all arguments.
     fn start(clock: &Rc<Reactor>, socket: &Path, program: &str, args: &[String]) -> Result<Self> {
-        let files = Files::new(&[socket]);
-        let process = start(Path::new(program), args, Stdio::null())?;
-        let mut server = Self { process, uri: uri("", socket), _socket: files };
-        for _ in 0..LOOKS_MAX {
-            if let Ok(Some(status)) = server.process.ended() {
-                return Err(format!("{program} ended at once: {status}"));
-            }
-            if UnixStream::connect(socket).is_ok() {
-                return Ok(server);
-            }
-            pause(clock);
+        let (files, program) = (Files::new(&[socket]), PathBuf::from(program));
+        let process = Self::launch(clock, socket, &program, args)?;
+        let uri = uri("", socket);
+        Ok(Self { process, uri, program, args: args.to_owned(), socket: files })
+    }
+
+    /// Starts the program and waits until it takes clients.
+    fn launch(
+        clock: &Rc<Reactor>,
+        socket: &Path,
+        program: &Path,
+        args: &[String],
+    ) -> Result<Process> {
+        let (mut process, name) = (start(program, args, Stdio::null())?, program.display());
+        let answers = wait(clock, LOOK_CLOSELY_EVERY, || match process.ended() {
+            Ok(Some(status)) => Err(format!("{name} ended at once: {status}")),
+            _ => Ok(UnixStream::connect(socket).is_ok()),
+        });
+        if answers? { Ok(process) } else { Err(format!("{name} does not answer")) }
+    }
+
+    /// Sends a signal that ends it, and waits until it has.
+    ///
+    /// # Errors
+    /// If it does not end.
+    pub(super) fn end(&mut self, clock: &Rc<Reactor>, signal: &str) -> Result<()> {
+        send(&self.process, signal)?;
+        let ended = || Ok(self.process.ended().is_ok_and(|status| status.is_some()));
+        match wait(clock, LOOK_CLOSELY_EVERY, ended)? {
+            true => Ok(()),
+            false => Err(format!("{} does not end", self.program.display())),
         }
-        Err(format!("{program} does not answer"))
+    }
+
+    /// Starts one of the others again, which has ended.
+    ///
+    /// # Errors
+    /// If it does not start.
+    pub(super) fn again(&mut self, clock: &Rc<Reactor>) -> Result<()> {
+        // What was killed has left it behind.
+        self.socket.remove();
+        let socket = self.socket.0.first().ok_or("it has no socket")?;
+        self.process = Self::launch(clock, socket, &self.program, &self.args)?;
+        Ok(())
     }
 
     pub(super) fn qemu(clock: &Rc<Reactor>, dir: &Path, file: &Path) -> Result<Self> {
@@ -110,19 +130,23 @@ impl Server {
         Self::peer(clock, &socket, "nbdkit", "-U", &args)
     }
 
-    /// nbdkit's cache in front of an export, in a mode of its own, with its file in `dir`.
+    /// nbdkit's cache in front of an export, in a mode of its own, with its file in `dir`, which may become as
+    /// large as the export if no maximum is given.
     pub(super) fn cached(
         clock: &Rc<Reactor>,
         dir: &Path,
         mode: &str,
         origin: &str,
+        bytes_max: Option<u64>,
     ) -> Result<Self> {
         let socket = dir.join(format!("nbdkit-{mode}.sock"));
         // env becomes the program, which keeps its file where this says; -U is the last of its own.
         let mut args = vec![format!("TMPDIR={}", dir.display())];
         args.extend(["nbdkit", "--foreground", "--filter=cache", "nbd"].map(str::to_owned));
         args.extend([format!("uri={origin}"), format!("cache={mode}")]);
-        args.extend(["cache-on-read=true", "-U"].map(str::to_owned));
+        args.extend(bytes_max.map(|bytes| format!("cache-max-size={bytes}")));
+        // Of the 64 KiB that it has by itself each request of 4 KiB would read and write all.
+        args.extend(["cache-min-block-size=4096", "cache-on-read=true", "-U"].map(str::to_owned));
         Self::start(clock, &socket, "env", &[&args[..], &[socket.display().to_string()]].concat())
     }
 
@@ -133,12 +157,37 @@ impl Server {
 
     /// Runs `job` on the first `size_bytes` for a time.
     pub(super) fn measure(&self, job: Job, size_bytes: u64, span_ms: u64) -> Result<Figure> {
-        let before = cpu_seconds(&self.process)?;
+        let before = proc::cpu_seconds(&self.process)?;
         let answer = self.fio(size_bytes).run(job, span_ms)?;
-        let cpu = cpu_seconds(&self.process)? - before;
+        let cpu = proc::cpu_seconds(&self.process)? - before;
         let rate = answer.rate();
         let cpu_us = cpu * 1e6 / (rate * span_ms as f64 / 1e3);
         Ok(Figure { rate, cpu_us, fairness: answer.fairness() })
+    }
+
+    /// Bytes that it has sent to disks so far.
+    ///
+    /// # Errors
+    /// If it has ended.
+    pub(super) fn disk_bytes(&self) -> Result<f64> {
+        proc::disk_bytes(&self.process)
+    }
+
+    /// Bytes of its memory, and of the page cache's that its removed files take.
+    ///
+    /// # Errors
+    /// If it has ended; if there is no fincore, of util-linux.
+    pub(super) fn memory_bytes(&self) -> Result<(f64, f64)> {
+        Ok((proc::memory_bytes(&self.process)?, proc::page_cache_bytes(&self.process)?))
+    }
+}
+
+fn send(process: &Process, signal: &str) -> Result<()> {
+    let sent =
+        Command::new("kill").args([&format!("-{signal}"), &process.id().to_string()]).status();
+    match sent.is_ok_and(|status| status.success()) {
+        true => Ok(()),
+        false => Err("the server has ended".to_owned()),
     }
 }
 
@@ -146,9 +195,20 @@ fn uri(export: &str, socket: &Path) -> String {
     format!("nbd+unix:///{export}?socket={}", socket.display())
 }
 
-fn pause(clock: &Rc<Reactor>) {
-    let runtime: &dyn Runtime = &**clock;
-    let _ = clock.block_on(runtime.sleep(LOOK_EVERY));
+/// Looks again and again until it is so; false if it never is.
+fn wait(
+    clock: &Rc<Reactor>,
+    every: Nanos,
+    mut is_so: impl FnMut() -> Result<bool>,
+) -> Result<bool> {
+    for _ in 0..PATIENCE / every {
+        if is_so()? {
+            return Ok(true);
+        }
+        let runtime: &dyn Runtime = &**clock;
+        let _ = clock.block_on(runtime.sleep(every));
+    }
+    Ok(false)
 }
 
 /// Our server, and its files, which are removed with it.
@@ -190,7 +250,7 @@ impl Ours {
         name: &str,
         ram_bytes: u64,
     ) -> Result<Self> {
-        let origin = options.origin_dir.join(format!("forebay-bench-{name}.bin"));
+        let origin = options.origin_dir.join(format!("{name}.bin"));
         let mut files = Files::new(&[&origin]);
         write_file(clock, &origin, sizes.volume)?;
         let cache = [("--cache-bytes", sizes.cache), ("--ram", ram_bytes)];
@@ -208,7 +268,7 @@ impl Ours {
         size_bytes: u64,
     ) -> Result<Self> {
         let sizes = Sizes { cache: DISK_CACHE_BYTES, volume: size_bytes, written: 0 };
-        let origin = options.origin_dir.join(format!("forebay-bench-{name}.bin"));
+        let origin = options.origin_dir.join(format!("{name}.bin"));
         let mut files = Files::new(&[&origin]);
         write_file(clock, &origin, sizes.volume)?;
         let mut more = vec!["--cache-bytes".to_owned(), sizes.cache.to_string()];
@@ -238,23 +298,35 @@ impl Ours {
         let file = |what: &str| dir.join(format!("{name}-{what}"));
         let (cache, witness, socket) = (file("cache.bin"), file("witness"), file("sock"));
         let files = Files::new(&[&cache, &witness]);
-        let mut args: Vec<String> = "dev serve --create --dirty-copies 1 --reactors 1"
-            .split(' ')
-            .chain(["--accept-data-loss-on-ssd-failure", "--origin", origin])
-            .map(str::to_owned)
-            .collect();
-        args.extend_from_slice(more);
+        let mut args =
+            ["dev", "serve", "--reactors", "1", "--origin", origin].map(str::to_owned).to_vec();
         for (flag, path) in [("cache", &cache), ("witness", &witness), ("socket", &socket)] {
             args.extend([format!("--{flag}"), path.display().to_string()]);
         }
+        let new = ["--create", "--dirty-copies", "1", "--accept-data-loss-on-ssd-failure"];
+        let new = [&args[..], &new.map(str::to_owned), more].concat();
         let place = Files::new(&[&socket]);
-        let mut process = start(&program, &args, Stdio::piped())?;
-        let stdout = process.stdout().ok_or("our server has no output")?;
-        let server = Server { process, uri: uri("dev", &socket), _socket: place };
-        let lines = BufReader::new(stdout);
+        let (process, lines) = Self::launch(&program, &new)?;
+        let server = Server { process, uri: uri("dev", &socket), program, args, socket: place };
         let mut ours = Self { server, lines, clock: Rc::clone(clock), _files: files };
         ours.line("serving ")?;
         Ok(ours)
+    }
+
+    fn launch(program: &Path, args: &[String]) -> Result<(Process, BufReader<ChildStdout>)> {
+        let mut process = start(program, args, Stdio::piped())?;
+        let stdout = process.stdout().ok_or("our server has no output")?;
+        Ok((process, BufReader::new(stdout)))
+    }
+
+    /// Starts it again, with the pool that it had; it has ended.
+    ///
+    /// # Errors
+    /// If it does not start.
+    pub(super) fn again(&mut self) -> Result<()> {
+        self.server.socket.remove();
+        (self.server.process, self.lines) = Self::launch(&self.server.program, &self.server.args)?;
+        self.line("serving ").map(|_| ())
     }
 
     /// The rest of its next line of output that begins with `prefix`.
@@ -271,11 +343,7 @@ impl Ours {
 
     /// One of its counters.
     pub(super) fn counter(&mut self, name: &str) -> Result<u64> {
-        let id = self.server.process.id().to_string();
-        let asked = Command::new("kill").args(["-USR1", &id]).status();
-        if !asked.is_ok_and(|status| status.success()) {
-            return Err("our server has ended".to_owned());
-        }
+        send(&self.server.process, "USR1")?;
         let line = self.line("counters: ")?;
         let value =
             line.split_whitespace().find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
@@ -295,13 +363,11 @@ impl Ours {
 
     /// Waits until the origin has everything.
     pub(super) fn settle(&mut self) -> Result<()> {
-        for _ in 0..LOOKS_MAX {
-            if self.counter("dirty_blocks")? == 0 {
-                return Ok(());
-            }
-            pause(&self.clock);
+        let clock = Rc::clone(&self.clock);
+        match wait(&clock, LOOK_EVERY, || Ok(self.counter("dirty_blocks")? == 0))? {
+            true => Ok(()),
+            false => Err("our server does not get its origin up to date".to_owned()),
         }
-        Err("our server does not get its origin up to date".to_owned())
     }
 }
 
@@ -315,17 +381,4 @@ pub(super) fn write_file(clock: &Rc<Reactor>, path: &Path, size_bytes: u64) -> R
 pub(super) fn sync_file(path: &Path) -> Result<()> {
     let synced = File::options().write(true).open(path).and_then(|file| file.sync_all());
     synced.map_err(|e| format!("syncing {}: {e}", path.display()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_name_with_blanks_and_brackets_does_not_move_the_fields() {
-        let stat = "12 (a) b (c) S 1 1 1 0 -1 4194560 10 0 0 0 250 50 0 0 20 0 1 0 100";
-        assert_eq!(ticks(stat), Some(300.0));
-        assert_eq!(ticks("12 (a) S 1"), None);
-        assert_eq!(ticks(""), None);
-    }
 }
