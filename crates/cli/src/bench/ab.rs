@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 
 use super::measure::{Measuring, Way};
 use super::profile::Profile;
+use super::report::UNSETTLED;
 use super::served::{Served, Setup};
 use crate::Result;
 use crate::admin::table;
@@ -81,6 +82,8 @@ pub(crate) struct Pair {
     pub(crate) profile: &'static Profile,
     pub(crate) set_bytes: u64,
     pub(crate) target: String,
+    /// Whether both were warm before --warm-up-max was over.
+    pub(crate) is_settled: bool,
     /// Requests per second of this build, and of the other.
     pub(crate) rounds: Vec<[f64; 2]>,
 }
@@ -106,7 +109,7 @@ impl Pair {
             .collect();
         json!({
             "profile": self.profile.name, "working_set_bytes": self.set_bytes, "target": self.target,
-            "rounds": rounds,
+            "is_settled": self.is_settled, "rounds": rounds,
             "ratio": interval.map(|it| it.median), "ratio_low": interval.map(|it| it.low),
             "ratio_high": interval.map(|it| it.high), "confidence": interval.map(|it| it.confidence),
             "verdict": interval.map(|it| it.verdict()),
@@ -119,7 +122,7 @@ impl Pair {
         vec![
             self.profile.name.to_owned(),
             text::bytes(self.set_bytes),
-            self.target.clone(),
+            format!("{}{}", self.target, if self.is_settled { "" } else { UNSETTLED }),
             rate(0),
             rate(1),
             interval.map_or("-".to_owned(), |it| format!("{:.3}", it.median)),
@@ -145,18 +148,32 @@ pub(crate) fn text(pairs: &[Pair]) -> String {
 }
 
 /// What its figures mean.
-pub(crate) const EXPLANATION: &str = "\nRequests per second, medians of the rounds. Ratio: this build's rate over \
+pub(crate) fn explanation(pairs: &[Pair]) -> String {
+    match pairs.iter().all(|pair| pair.is_settled) {
+        true => EXPLANATION.to_owned(),
+        false => format!(
+            "{EXPLANATION}\n{UNSETTLED} one or both were still becoming warm when --warm-up-max was over."
+        ),
+    }
+}
+
+const EXPLANATION: &str = "\nRequests per second, medians of the rounds. Ratio: this build's rate over \
     the other's within a\nround; the interval is that of its median, by order statistics. A verdict is given if 1 \
     lies\noutside of it.";
 
 impl Measuring<'_> {
-    /// Measures this build and `other` with everything that was asked for.
+    /// Measures this build and `other` with everything that was asked for. What was measured is in `pairs`
+    /// also after an error.
     ///
     /// # Errors
     /// If fio or a server fails, or all of it is to end.
-    pub(crate) async fn both(&self, other: &Path, rounds: u64) -> Result<Vec<Pair>> {
+    pub(crate) async fn both(
+        &self,
+        other: &Path,
+        rounds: u64,
+        pairs: &mut Vec<Pair>,
+    ) -> Result<()> {
         self.plan_both(rounds);
-        let mut pairs = Vec::new();
         for set_bytes in self.sets() {
             for way in self.ways() {
                 for profile in self.profiles() {
@@ -164,7 +181,7 @@ impl Measuring<'_> {
                 }
             }
         }
-        Ok(pairs)
+        Ok(())
     }
 
     async fn pair(
@@ -177,12 +194,14 @@ impl Measuring<'_> {
     ) -> Result<Pair> {
         let (setup, [cold, warming, steady]) = (self.setup(way, set_bytes), self.phases());
         let mut sides: Vec<(&str, Served)> = Vec::new();
+        let mut is_settled = true;
         for (name, program) in [("this", setup.program), ("other", other)] {
             let started = Served::start(self.session(), &Setup { program, ..setup }).await;
             let mut served = started.map_err(|failure| failure.on(program.display()))?;
             for phase in [cold, warming] {
                 let what = format!("{} on {name}, {}", profile.name, phase.name);
-                self.phase(profile, way, set_bytes, phase, &what, &mut served).await?;
+                let ran = self.phase(profile, way, set_bytes, phase, &what, &mut served).await?;
+                is_settled &= !(phase.ends_warm && ran.is_whole);
             }
             sides.push((name, served));
         }
@@ -202,11 +221,12 @@ impl Measuring<'_> {
             }
             measured.push(rates);
         }
-        Ok(Pair { profile, set_bytes, target: self.name(way), rounds: measured })
+        Ok(Pair { profile, set_bytes, target: self.name(way), is_settled, rounds: measured })
     }
 
     /// Waits until a pool has nothing to destage, but no longer than a round: it would take from the other one.
     async fn settle(&self, served: &mut Served) -> Result<()> {
+        self.session().done(self.span_ms());
         for _ in 0..self.span_ms() / SETTLE_LOOK_MS {
             let counters = served.counters(self.session()).await?;
             if counters.get("dirty_blocks").copied().unwrap_or(0) == 0 {

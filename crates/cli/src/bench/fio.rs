@@ -34,12 +34,23 @@ pub(crate) struct Point {
     pub(crate) latency_ns: Option<f64>,
 }
 
+/// Flushes that writers waited for. fio 3.33 flushes after reads as well; newer ones do not (axboe/fio#1777).
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Flushes {
+    pub(crate) count: u64,
+    pub(crate) mean_ns: f64,
+    pub(crate) p50_ns: Option<u64>,
+    pub(crate) p99_ns: Option<u64>,
+}
+
 /// What came of a job.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Answer {
     pub(crate) span_ms: u64,
     pub(crate) reads: Side,
+    /// Latencies are those of the writes alone.
     pub(crate) writes: Side,
+    pub(crate) flushes: Flushes,
     pub(crate) curve: Vec<Point>,
 }
 
@@ -107,47 +118,67 @@ pub(crate) fn answer(text: &str, wants: [bool; 2]) -> Result<Answer> {
     });
     let (reads, writes) = (reads?, writes?);
     let span = |side: &str| job[side]["runtime"].as_u64().unwrap_or(0);
-    Ok(Answer { span_ms: span("read").max(span("write")), reads, writes, curve: Vec::new() })
+    let (span_ms, flushes) = (span("read").max(span("write")), flushes(&job["sync"]["lat_ns"]));
+    Ok(Answer { span_ms, reads, writes, flushes, curve: Vec::new() })
+}
+
+fn percentile(latency: &Value, name: &str) -> Option<u64> {
+    latency["percentile"][name].as_u64()
+}
+
+/// fio's own count of them is 0 for a group of jobs, that of the latencies is not. Without any there is none.
+fn flushes(latency: &Value) -> Flushes {
+    Flushes {
+        count: latency["N"].as_u64().unwrap_or(0),
+        mean_ns: latency["mean"].as_f64().unwrap_or(0.0),
+        p50_ns: percentile(latency, "50.000000"),
+        p99_ns: percentile(latency, "99.000000"),
+    }
 }
 
 fn side(value: &Value) -> Option<Side> {
     let latency = &value["clat_ns"];
-    let percentile = |name: &str| latency["percentile"][name].as_u64();
     Some(Side {
         requests: value["total_ios"].as_u64()?,
         iops: value["iops"].as_f64()?,
         bytes_per_s: value["bw_bytes"].as_f64()?,
         mean_ns: latency["mean"].as_f64()?,
-        p50_ns: percentile("50.000000"),
-        p99_ns: percentile("99.000000"),
+        p50_ns: percentile(latency, "50.000000"),
+        p99_ns: percentile(latency, "99.000000"),
     })
 }
 
-/// Reads two logs of fio's, of rates and of latencies: lines of milliseconds, value, direction and more.
+/// By point and direction: values, as fio writes a point's twice at times.
+type Values = BTreeMap<(u64, u64), Vec<f64>>;
+
+/// Reads a log of fio's: lines of milliseconds, value, direction and more.
+fn values(text: &str) -> Result<Values> {
+    let mut values = Values::new();
+    for line in text.lines() {
+        let (at_ms, value, direction) =
+            entry(line).ok_or_else(|| not_understood(&format!("a line of a log is \"{line}\"")))?;
+        // Different logs' points are a few milliseconds apart.
+        let point = at_ms.saturating_add(POINT_MS / 2) / POINT_MS;
+        values.entry((point, direction)).or_default().push(value);
+    }
+    Ok(values)
+}
+
+fn mean(all: &[f64]) -> f64 {
+    all.iter().sum::<f64>() / all.len() as f64
+}
+
+/// Reads two logs of a job, of rates and of latencies.
 ///
 /// # Errors
 /// If a line is none.
 pub(crate) fn curve(rates: &str, latencies: &str) -> Result<Vec<Point>> {
-    /// By point and direction: the rates, and the latencies, as fio writes a point's twice at times.
-    type Values = BTreeMap<(u64, u64), [Vec<f64>; 2]>;
-    let mean = |all: &[f64]| all.iter().sum::<f64>() / all.len() as f64;
-    let mut values = Values::new();
-    for (which, text) in [rates, latencies].into_iter().enumerate() {
-        for line in text.lines() {
-            let (at_ms, value, direction) = entry(line)
-                .ok_or_else(|| not_understood(&format!("a line of a log is \"{line}\"")))?;
-            // The two logs' points are a few milliseconds apart.
-            let point = at_ms.saturating_add(POINT_MS / 2) / POINT_MS;
-            values.entry((point, direction)).or_default()[which].push(value);
-        }
-    }
+    let (rates, latencies) = (values(rates)?, values(latencies)?);
     let mut points: BTreeMap<u64, Point> = BTreeMap::new();
-    for ((number, _), [rates, latencies]) in values {
+    for (place, rates) in rates {
         // The last point is in one of the logs alone where fio has ended between the two.
-        if rates.is_empty() || latencies.is_empty() {
-            continue;
-        }
-        let (rate, latency) = (mean(&rates), mean(&latencies));
+        let Some(latencies) = latencies.get(&place) else { continue };
+        let (number, rate, latency) = (place.0, mean(&rates), mean(latencies));
         let at_ms = number.saturating_mul(POINT_MS);
         let point = points.entry(number).or_insert(Point { at_ms, ..Point::default() });
         let whole = point.latency_ns.unwrap_or(0.0) * point.iops + latency * rate;
@@ -155,6 +186,37 @@ pub(crate) fn curve(rates: &str, latencies: &str) -> Result<Vec<Point>> {
         point.latency_ns = (point.iops > 0.0).then(|| whole / point.iops);
     }
     Ok(points.into_values().collect())
+}
+
+/// Reads the logs of rates of writers, one log each. A writer that has completed nothing at a point has no line
+/// of it. It always has one request or its flush in flight, so that their number over their rate is what a
+/// request takes with its flush.
+///
+/// # Errors
+/// If a line is none.
+pub(crate) fn curve_of_writers(logs: &[String]) -> Result<Vec<Point>> {
+    let mut points: BTreeMap<u64, (Point, usize)> = BTreeMap::new();
+    for text in logs {
+        let values = values(text)?;
+        for ((number, _), rates) in &values {
+            let at_ms = number.saturating_mul(POINT_MS);
+            let (point, _) =
+                points.entry(*number).or_insert((Point { at_ms, ..Point::default() }, 0));
+            point.iops += mean(rates);
+        }
+        if let Some((last, _)) = values.keys().next_back() {
+            points.entry(*last).and_modify(|(_, ended)| *ended += 1);
+        }
+    }
+    // Some writers end before they log the last point.
+    if points.len() > 1 && points.last_entry().is_some_and(|last| last.get().1 < logs.len()) {
+        points.pop_last();
+    }
+    let with_latency = |(mut point, _): (Point, usize)| {
+        point.latency_ns = (point.iops > 0.0).then(|| logs.len() as f64 * 1e9 / point.iops);
+        point
+    };
+    Ok(points.into_values().map(with_latency).collect())
 }
 
 fn entry(line: &str) -> Option<(u64, f64, u64)> {
@@ -165,18 +227,29 @@ fn entry(line: &str) -> Option<(u64, f64, u64)> {
     Some((at, value, direction))
 }
 
-/// What fio has written under this name in a directory.
+/// What fio has written under this name in a directory, with so many writers that wait for their flushes.
 ///
 /// # Errors
 /// If a file is missing, or is none of fio's.
-pub(crate) fn read(dir: &Path, name: &str, wants: [bool; 2]) -> Result<Answer> {
+pub(crate) fn read(
+    dir: &Path,
+    name: &str,
+    wants: [bool; 2],
+    writers: Option<u32>,
+) -> Result<Answer> {
     let file = |end: &str| {
         let path = dir.join(format!("{name}{end}"));
         std::fs::read_to_string(&path)
             .map_err(|error| Failure::system(format!("read {}", path.display()), &error))
     };
     let mut answer = answer(&file(".json")?, wants)?;
-    answer.curve = curve(&file("_iops.log")?, &file("_clat.log")?)?;
+    answer.curve = match writers {
+        None => curve(&file("_iops.log")?, &file("_clat.log")?)?,
+        Some(writers) => {
+            let logs = (1..=writers).map(|number| file(&format!("_iops.{number}.log")));
+            curve_of_writers(&logs.collect::<Result<Vec<_>>>()?)?
+        }
+    };
     Ok(answer)
 }
 
@@ -186,6 +259,18 @@ impl Side {
         (self.requests > 0).then(|| {
             json!({
                 "requests": self.requests, "iops": self.iops, "bytes_per_s": self.bytes_per_s,
+                "mean_ns": self.mean_ns, "p50_ns": self.p50_ns, "p99_ns": self.p99_ns,
+            })
+        })
+    }
+}
+
+impl Flushes {
+    /// For `--json`; `None` if nobody flushed.
+    pub(crate) fn to_json(self) -> Option<Value> {
+        (self.count > 0).then(|| {
+            json!({
+                "requests": self.count,
                 "mean_ns": self.mean_ns, "p50_ns": self.p50_ns, "p99_ns": self.p99_ns,
             })
         })
@@ -218,6 +303,18 @@ mod tests {
         assert_eq!((answer.span_ms, answer.iops()), (1002, 101.0));
         assert_eq!((answer.reads.p50_ns, answer.writes.p99_ns), (Some(700), Some(9000)));
         assert!(Side::default().to_json().is_none() && answer.reads.to_json().is_some());
+        assert_eq!(answer.flushes, Flushes::default());
+        assert!(answer.flushes.to_json().is_none());
+    }
+
+    #[test]
+    fn flushes_are_counted_by_their_latencies() {
+        let sync = r#""sync": {"total_ios": 0, "lat_ns": {"mean": 20.5, "N": 7,
+            "percentile": {"50.000000": 19, "99.000000": 40}}}, "read""#;
+        let text = text(0, 70, 30).replacen("\"read\"", sync, 1);
+        let flushes = answer(&text, [true, true]).unwrap().flushes;
+        assert_eq!((flushes.count, flushes.p50_ns, flushes.p99_ns), (7, Some(19), Some(40)));
+        assert_eq!(flushes.to_json().unwrap()["mean_ns"], 20.5);
     }
 
     #[test]
@@ -259,6 +356,32 @@ mod tests {
             assert!(curve(wrong, "").is_err(), "{wrong}");
         }
         let far = format!("{}, 1, 0\n", u64::MAX);
+        assert_eq!(curve_of_writers(std::slice::from_ref(&far)).unwrap().len(), 1);
         assert_eq!(curve(&far, &far).unwrap().len(), 1);
+    }
+
+    #[test]
+    fn rates_of_writers_add_up_and_say_how_long_each_waits() {
+        let log = |lines: &[&str]| lines.iter().map(|line| format!("{line}\n")).collect::<String>();
+        let logs = [
+            log(&["500, 30, 0, 0", "500, 10, 1, 0", "1000, 100, 1, 0", "1500, 60, 1, 0"]),
+            // Nothing at the second point, and one point's values twice.
+            log(&["499, 160, 1, 0", "1500, 40, 1, 0", "1510, 60, 1, 0"]),
+        ];
+        let points = curve_of_writers(&logs).unwrap();
+        let all: Vec<_> = points.iter().map(|it| (it.at_ms, it.iops, it.latency_ns)).collect();
+        let latency = |rate: f64| Some(2e9 / rate);
+        assert_eq!(
+            all,
+            [
+                (500, 200.0, latency(200.0)),
+                (1000, 100.0, latency(100.0)),
+                (1500, 110.0, latency(110.0))
+            ]
+        );
+        let ended = [log(&["500, 8, 1, 0", "1000, 8, 1, 0"]), log(&["500, 8, 1, 0"])];
+        assert_eq!(curve_of_writers(&ended).unwrap().len(), 1, "no drop at the end");
+        assert_eq!(curve_of_writers(&[]).unwrap(), []);
+        assert!(curve_of_writers(&["500".to_owned()]).is_err());
     }
 }

@@ -1,11 +1,14 @@
 //! What is measured, one after the other: the bare SSD, the origin alone, and caches from cold to steady.
+//!
+//! Each load begins on each of them with files that were written in full for it alone: what other loads have left
+//! (requests not yet on the disks, heads, places written for the first time) is no part of any figure, and their order
+//! on the command line changes none.
 
 use std::fs::File;
 use std::io::{Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use forebay_device::BlockDevice;
-use forebay_device::real::prepare::prepare_file;
 
 use super::profile::{Profile, Stretch, Target};
 use super::report::Row;
@@ -14,9 +17,11 @@ use super::session::{AROUND_MS, Load, Ran, Session};
 use super::{Beside, ExportName, ModeName, Options};
 use crate::Result;
 use crate::failure::Failure;
-use crate::progress::Progress;
 use crate::remote;
 use crate::text;
+
+/// What the rows of the origin without a cache are called.
+pub(super) const ORIGIN: &str = "origin alone";
 
 /// The mode that goes past the cache.
 pub(super) const BYPASS: &str = "bypass";
@@ -27,6 +32,10 @@ const WARM_HIT_RATIO: f64 = 0.99;
 /// Or when the share of hits has risen by less than this within so many samples of a second.
 const FLAT_RISE: f64 = 0.01;
 const FLAT_SAMPLES: usize = 10;
+
+/// An origin alone is settled when the later half of as many samples differs from the earlier one by less than
+/// this share. Disks with a write cache are many times as fast until that is full.
+const LEVEL_DRIFT: f64 = 0.1;
 
 /// One way to reach a volume.
 #[derive(Clone, Copy)]
@@ -41,20 +50,28 @@ pub(crate) struct Phase {
     pub(crate) name: &'static str,
     /// See [`Stretch::seed`].
     seed: u32,
+    /// See [`Stretch::ramp_ms`].
+    ramp_ms: u64,
     span_ms: u64,
     /// Whether it ends as soon as the cache is warm.
-    ends_warm: bool,
+    pub(super) ends_warm: bool,
 }
 
 impl Phase {
+    fn stretch(self, size_bytes: u64) -> Stretch {
+        let Phase { seed, ramp_ms, span_ms, .. } = self;
+        Stretch { size_bytes, ramp_ms, span_ms, seed }
+    }
+
+    fn planned_ms(self) -> u64 {
+        self.ramp_ms + self.span_ms + AROUND_MS
+    }
+
     /// The same at other places.
     pub(crate) fn seeded(self, seed: u32) -> Phase {
         Phase { seed, ..self }
     }
 }
-
-/// The seed of what is steady.
-const STEADY_SEED: u32 = 3;
 
 /// See the head of the file.
 pub(crate) struct Measuring<'a> {
@@ -92,50 +109,44 @@ impl<'a> Measuring<'a> {
         }
     }
 
-    /// Measures everything that was asked for.
+    /// Measures everything that was asked for. What was measured is in `rows` also after an error.
     ///
     /// # Errors
     /// If fio or a server fails, or all of it is to end.
-    pub(crate) async fn all(&self) -> Result<Vec<Row>> {
+    pub(crate) async fn all(&self, rows: &mut Vec<Row>) -> Result<()> {
         self.check_origin().await?;
         self.session.plan(self.planned_ms());
-        let mut rows = Vec::new();
-        for set_bytes in self.sets() {
-            if self.options.beside.contains(&Beside::Ssd) {
-                self.bare(set_bytes, &mut rows).await?;
-            }
-            if self.options.beside.contains(&Beside::Origin) {
-                self.alone(set_bytes, &mut rows).await?;
-            }
-            for way in self.ways() {
-                for profile in &self.options.profiles {
-                    self.cached(profile, way, set_bytes, &mut rows).await?;
+        for profile in self.profiles() {
+            for set_bytes in self.sets() {
+                if self.options.beside.contains(&Beside::Ssd) {
+                    self.bare(profile, set_bytes, rows).await?;
+                }
+                if self.options.beside.contains(&Beside::Origin) {
+                    self.alone(profile, set_bytes, rows).await?;
+                }
+                for way in self.ways() {
+                    self.cached(profile, way, set_bytes, rows).await?;
                 }
             }
         }
-        // What belongs together was not measured together.
-        let place = |row: &Row| {
-            let profiles = &self.options.profiles;
-            let profile = profiles.iter().position(|profile| profile.name == row.profile.name);
-            (profile, row.set_bytes)
-        };
-        rows.sort_by_key(place);
-        Ok(rows)
+        Ok(())
     }
 
     pub(super) fn ways(&self) -> Vec<Way> {
-        let modes = self.options.mode.iter();
-        modes
-            .flat_map(|&mode| self.options.export.iter().map(move |&export| Way { mode, export }))
-            .collect()
+        let (modes, exports) = (distinct(&self.options.mode), distinct(&self.options.export));
+        let ways = |mode| exports.iter().map(move |&export| Way { mode, export });
+        modes.into_iter().flat_map(ways).collect()
     }
 
+    /// The smallest one first.
     pub(super) fn sets(&self) -> Vec<u64> {
-        self.options.working_set.iter().map(|&factor| self.options.set_bytes(factor)).collect()
+        let mut sets = self.options.sets();
+        sets.sort_unstable();
+        sets
     }
 
-    pub(super) fn profiles(&self) -> &'a [&'static Profile] {
-        &self.options.profiles
+    pub(super) fn profiles(&self) -> Vec<&'static Profile> {
+        distinct(&self.options.profiles)
     }
 
     pub(super) fn session(&self) -> &'a Session<'a> {
@@ -148,32 +159,38 @@ impl<'a> Measuring<'a> {
 
     /// From a pool's first request on.
     pub(super) fn phases(&self) -> [Phase; 3] {
-        let phase = |name, seed, span_ms| Phase { name, seed, span_ms, ends_warm: false };
+        let phase = |name, seed, ramp_ms, span_ms| {
+            let ends_warm = name == "warming";
+            Phase { name, seed, ramp_ms, span_ms, ends_warm }
+        };
+        let short_ms = (self.span_ms() / 5).max(1_000);
         let warm_up_ms = u64::from(self.options.warm_up_max) * 1_000;
         [
-            phase("cold", 1, (self.span_ms() / 5).max(1_000)),
-            Phase { ends_warm: true, ..phase("warming", 2, warm_up_ms) },
-            phase("steady", STEADY_SEED, self.span_ms()),
+            phase("cold", 1, 0, short_ms),
+            phase("warming", 2, 0, warm_up_ms),
+            phase("steady", 3, short_ms, self.span_ms()),
         ]
     }
 
     /// How long it takes at the most, but for writing files.
     fn planned_ms(&self) -> u64 {
-        let beside = self.options.beside.iter().filter(|&&it| it != Beside::None).count() as u64;
-        let cached: u64 = self.phases().iter().map(|phase| phase.span_ms + AROUND_MS).sum();
-        beside * (self.span_ms() + AROUND_MS) * self.loads()
-            + cached * self.loads() * self.ways_count()
+        let [cold, warming, steady] = self.phases().map(Phase::planned_ms);
+        let is_beside = |what| self.options.beside.contains(&what);
+        let bare = if is_beside(Beside::Ssd) { steady } else { 0 };
+        let alone = if is_beside(Beside::Origin) { warming + steady } else { 0 };
+        self.loads() * (bare + alone + (cold + warming + steady) * self.ways_count())
     }
 
     /// The same for two builds.
     pub(super) fn plan_both(&self, rounds: u64) {
-        let warm: u64 = self.phases()[..2].iter().map(|phase| phase.span_ms + AROUND_MS).sum();
-        let each = 2 * warm + 2 * rounds * (self.span_ms() + AROUND_MS);
+        let [cold, warming, steady] = self.phases().map(Phase::planned_ms);
+        // A pool may take as long as a round until it is clean.
+        let each = 2 * (cold + warming) + 2 * rounds * (steady + self.span_ms());
         self.session.plan(each * self.loads() * self.ways_count());
     }
 
     fn loads(&self) -> u64 {
-        (self.options.profiles.len() * self.options.working_set.len()) as u64
+        (self.profiles().len() * self.sets().len()) as u64
     }
 
     fn ways_count(&self) -> u64 {
@@ -196,47 +213,51 @@ impl<'a> Measuring<'a> {
     }
 
     /// fio on a file of the cache's disk, which is written in full first.
-    async fn bare(&self, set_bytes: u64, rows: &mut Vec<Row>) -> Result<()> {
-        let path = self.session.dir().join("bare");
-        let progress = Progress::bytes("writing a file for the bare SSD", set_bytes);
-        let prepare = prepare_file(self.session.reactor(), &path, set_bytes, |done| {
-            progress.bytes_done(done)
-        });
-        self.session.unless_ended(prepare).await??;
-        progress.finish();
-        for profile in &self.options.profiles {
-            let target = Target::File(path.to_str().unwrap_or_default());
-            self.beside(profile, "bare SSD", target, set_bytes, rows).await?;
-        }
+    async fn bare(
+        &self,
+        profile: &'static Profile,
+        set_bytes: u64,
+        rows: &mut Vec<Row>,
+    ) -> Result<()> {
+        let (path, name) = (self.session.dir().join("bare"), "bare SSD");
+        self.session.write_file(&path, set_bytes, "a new file for the bare SSD").await?;
+        let [.., steady] = self.phases();
+        let what = format!("{} on {name}", profile.name);
+        let target = Target::File(path.to_str().unwrap_or_default());
+        let load = Load { what: &what, profile, target, stretch: steady.stretch(set_bytes) };
+        let ran = self.session.run(&load, None, |_, _| false).await?;
+        rows.push(self.row(profile, set_bytes, name.to_owned(), steady.name, ran));
         remove(&path)
     }
 
-    /// The origin, served by the same program without a cache.
-    async fn alone(&self, set_bytes: u64, rows: &mut Vec<Row>) -> Result<()> {
-        let way = Way { mode: ModeName::Writethrough, export: ExportName::Unix };
-        let setup = Setup { mode: BYPASS, ram_bytes: 0, ..self.setup(way, set_bytes) };
-        let served = Served::start(self.session, &setup).await?;
-        for profile in &self.options.profiles {
-            let target = Target::Nbd(&served.uri);
-            self.beside(profile, "origin alone", target, set_bytes, rows).await?;
-        }
-        Ok(())
-    }
-
-    /// What has nothing to become warm.
-    async fn beside(
+    /// The origin, served by the same program without a cache. It has nothing to become warm, but disks have
+    /// queues and caches of their own: it is measured once its rate is level. Its network is that of the first export.
+    async fn alone(
         &self,
         profile: &'static Profile,
-        name: &str,
-        target: Target<'_>,
-        size_bytes: u64,
+        set_bytes: u64,
         rows: &mut Vec<Row>,
     ) -> Result<()> {
-        let what = format!("{} on {name}", profile.name);
-        let stretch = Stretch { size_bytes, span_ms: self.span_ms(), seed: STEADY_SEED };
-        let load = Load { what: &what, profile, target, stretch };
+        let way = Way { mode: ModeName::Writethrough, export: self.options.export[0] };
+        let setup = Setup { mode: BYPASS, ram_bytes: 0, ..self.setup(way, set_bytes) };
+        let mut served = Served::start(self.session, &setup).await?;
+        let uri = served.uri.clone();
+        let [_, ramp, steady] = self.phases();
+        let target = Target::Nbd(&uri);
+        let what = format!("{} on {ORIGIN}, ramp-up", profile.name);
+        let load = Load { what: &what, profile, target, stretch: ramp.stretch(set_bytes) };
+        let mut bytes = Vec::new();
+        let is_enough = |counters: &Counters, _: &[(u64, f64)]| {
+            let names = ["read_bytes", "write_bytes"];
+            bytes.push(names.iter().filter_map(|&name| counters.get(name)).sum());
+            is_level(&bytes)
+        };
+        let ramped = self.session.run(&load, Some(&mut served), is_enough).await?;
+        let what = format!("{} on {ORIGIN}", profile.name);
+        let load = Load { what: &what, profile, target, stretch: steady.stretch(set_bytes) };
         let ran = self.session.run(&load, None, |_, _| false).await?;
-        rows.push(self.row(profile, size_bytes, name.to_owned(), "steady", ran));
+        let row = self.row(profile, set_bytes, ORIGIN.to_owned(), steady.name, ran);
+        rows.push(Row { is_settled: Some(!ramped.is_whole), ..row });
         Ok(())
     }
 
@@ -250,10 +271,15 @@ impl<'a> Measuring<'a> {
     ) -> Result<()> {
         let name = self.name(way);
         let mut served = Served::start(self.session, &self.setup(way, set_bytes)).await?;
+        let mut is_settled = None;
         for phase in self.phases() {
             let what = format!("{} on {name}, {}", profile.name, phase.name);
             let ran = self.phase(profile, way, set_bytes, phase, &what, &mut served).await?;
-            rows.push(self.row(profile, set_bytes, name.clone(), phase.name, ran));
+            if phase.ends_warm {
+                is_settled = Some(!ran.is_whole);
+            }
+            let row = self.row(profile, set_bytes, name.clone(), phase.name, ran);
+            rows.push(Row { is_settled, ..row });
         }
         Ok(())
     }
@@ -275,7 +301,7 @@ impl<'a> Measuring<'a> {
         let needs_lap = set_bytes >= self.options.cache || is_logged;
         let lap_bytes = if needs_lap { self.options.cache } else { 0 };
         let uri = served.uri.clone();
-        let stretch = Stretch { size_bytes: set_bytes, span_ms: phase.span_ms, seed: phase.seed };
+        let stretch = phase.stretch(set_bytes);
         let load = Load { what, profile, target: Target::Nbd(&uri), stretch };
         let is_enough = |counters: &Counters, hits: &[(u64, f64)]| {
             phase.ends_warm && is_warm(counters, hits, lap_bytes)
@@ -286,7 +312,7 @@ impl<'a> Measuring<'a> {
     pub(super) fn name(&self, way: Way) -> String {
         let mode = way.mode.text();
         match way.export {
-            ExportName::Unix if self.options.export.len() == 1 => mode.to_owned(),
+            ExportName::Unix if !self.options.export.contains(&ExportName::Tcp) => mode.to_owned(),
             ExportName::Unix => format!("{mode} (Unix)"),
             ExportName::Tcp => format!("{mode} (TCP)"),
         }
@@ -301,8 +327,28 @@ impl<'a> Measuring<'a> {
         ran: Ran,
     ) -> Row {
         let factor = set_bytes as f64 / self.options.cache as f64;
-        Row { profile, set_bytes, factor, target, phase, ran }
+        Row { profile, set_bytes, factor, target, phase, is_settled: None, ran }
     }
+}
+
+/// Each once, in the same order: what is named twice is not measured twice.
+pub(super) fn distinct<T: Copy + PartialEq>(all: &[T]) -> Vec<T> {
+    let mut distinct = Vec::new();
+    for &it in all {
+        if !distinct.contains(&it) {
+            distinct.push(it);
+        }
+    }
+    distinct
+}
+
+/// Whether what was served until each sample has grown evenly over the last ones.
+fn is_level(bytes: &[u64]) -> bool {
+    let Some(first) = bytes.len().checked_sub(FLAT_SAMPLES + 1) else { return false };
+    let grown = |from: usize, to: usize| bytes[to].saturating_sub(bytes[from]) as f64;
+    let middle = first + FLAT_SAMPLES / 2;
+    let (earlier, later) = (grown(first, middle), grown(middle, first + FLAT_SAMPLES));
+    earlier > 0.0 && (later - earlier).abs() < earlier * LEVEL_DRIFT
 }
 
 /// Whether a new pool serves as it is going to: `lap_bytes` were written to its log (before that nothing is
@@ -324,6 +370,35 @@ fn remove(path: &Path) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_origin_is_settled_when_its_rate_is_level() {
+        let sums = |rates: &[u64]| -> Vec<u64> {
+            rates
+                .iter()
+                .scan(0, |sum, rate| {
+                    *sum += rate;
+                    Some(*sum)
+                })
+                .collect()
+        };
+        let even = [100; FLAT_SAMPLES + 1];
+        assert!(is_level(&sums(&even)));
+        assert!(!is_level(&sums(&even[1..])), "too few samples");
+        assert!(!is_level(&[7; FLAT_SAMPLES + 1]), "nothing is served");
+        // A write cache is full in the middle of the samples; a while later that is over.
+        let mut filled = vec![900; 6];
+        filled.extend([100; 5]);
+        assert!(!is_level(&sums(&filled)));
+        filled.extend([100; 6]);
+        assert!(is_level(&sums(&filled)));
+    }
+
+    #[test]
+    fn what_is_named_twice_is_measured_once() {
+        assert_eq!(distinct(&[3, 1, 3, 2, 1]), [3, 1, 2]);
+        assert!(distinct::<u8>(&[]).is_empty());
+    }
 
     #[test]
     fn a_cache_is_warm_when_its_hits_rise_no_more_and_its_log_has_gone_round() {

@@ -16,6 +16,7 @@ mod report;
 mod served;
 mod session;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -23,18 +24,21 @@ use clap::{Args, ValueEnum};
 use forebay_control::api::SCHEMA;
 use forebay_device::real::open::open;
 use forebay_device::real::reactor::{Config, Reactor};
+use forebay_export::nbd::limits::EXPORT_CONNECTIONS_MAX;
 use forebay_lab::machine;
 use serde_json::{Value, json};
 
-use self::measure::Measuring;
+use self::measure::{Measuring, distinct};
 use self::profile::{Distribution, Profile, Terms, parse, parse_distribution};
-use self::served::{Folder, Origin};
-use self::session::{Session, write_error};
+use self::served::{Folder, Kept, Origin};
+use self::session::{Session, command_line, write_error};
 use crate::Result;
 use crate::admin::say_json;
 use crate::failure::Failure;
 use crate::host::end_on_signals;
+use crate::memory;
 use crate::origin;
+use crate::output::Output;
 use crate::remote;
 use crate::text::{self, parse_bytes, parse_duration, say, tell, whole};
 
@@ -49,6 +53,10 @@ const SET_BYTES_MIN: u64 = 16 << 20;
 
 /// What else is written beside pools and origins: logs.
 const OTHER_BYTES: u64 = 64 << 20;
+
+/// If the page cannot be written.
+const PAGE_HINT: &str =
+    "name a file that you may write to, in a directory that is there and has room, with --html";
 
 /// See the head of the file.
 #[derive(Args)]
@@ -148,6 +156,15 @@ enum ExportName {
     Tcp,
 }
 
+impl ExportName {
+    fn text(self) -> &'static str {
+        match self {
+            ExportName::Unix => "unix",
+            ExportName::Tcp => "tcp",
+        }
+    }
+}
+
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
 enum Beside {
     /// The origin alone, over NBD as well
@@ -198,37 +215,87 @@ impl Options {
         steps.saturating_mul(SET_STEP_BYTES).max(SET_BYTES_MIN)
     }
 
+    /// All working sets, each once: small ones are the same one.
+    fn sets(&self) -> Vec<u64> {
+        let all = self.working_set.iter().map(|&factor| self.set_bytes(factor));
+        distinct(&all.collect::<Vec<_>>())
+    }
+
+    /// Everything that decides what is measured, defaults included.
+    fn settings(&self) -> BTreeMap<&'static str, Value> {
+        let origin = match &self.origin {
+            Origin::Model => "model:hdd-raid5",
+            Origin::Given(place) => place.as_str(),
+        };
+        let what = |it: &Beside| match it {
+            Beside::Origin => "origin",
+            Beside::Ssd => "ssd",
+            Beside::None => "none",
+        };
+        let profiles: Vec<_> = self.profiles.iter().map(|it| it.name).collect();
+        let modes: Vec<_> = self.mode.iter().map(|it| it.text()).collect();
+        let exports: Vec<_> = self.export.iter().map(|it| it.text()).collect();
+        let beside: Vec<_> = self.beside.iter().map(what).collect();
+        BTreeMap::from([
+            ("profiles", json!(profiles)),
+            ("modes", json!(modes)),
+            ("exports", json!(exports)),
+            ("beside", json!(beside)),
+            ("cache_bytes", json!(self.cache)),
+            ("ram_bytes", json!(self.ram.unwrap_or(0))),
+            ("working_set_bytes", json!(self.sets())),
+            ("distribution", json!(self.distribution.text())),
+            ("sync", json!(self.sync)),
+            ("depth", json!(self.depth)),
+            ("duration_s", json!(self.duration)),
+            ("warm_up_max_s", json!(self.warm_up_max)),
+            ("origin", json!(origin)),
+            ("overwrite_origin", json!(self.overwrite_origin)),
+            ("directory", json!(self.dir)),
+            ("ab", json!(self.ab)),
+            ("rounds", json!(self.ab.as_ref().map(|_| self.rounds))),
+        ])
+    }
+
     fn terms(&self) -> Terms {
         Terms { distribution: self.distribution, sync: self.sync, depth: self.depth }
     }
 
-    async fn measure(&self, session: &Session<'_>) -> Result<Measured> {
+    /// What was measured is in `measured` also after an error.
+    async fn measure(&self, session: &Session<'_>, measured: &mut Measured) -> Result<()> {
         let measuring = Measuring::new(session, self)?;
-        Ok(match &self.ab {
-            Some(other) => Measured::Both(measuring.both(other, self.rounds).await?),
-            None => Measured::Alone(measuring.all().await?),
-        })
+        match (measured, &self.ab) {
+            (Measured::Both(pairs), Some(other)) => measuring.both(other, self.rounds, pairs).await,
+            (Measured::Alone(rows), _) => measuring.all(rows).await,
+            (Measured::Both(_), None) => Ok(()),
+        }
     }
 
     /// What was measured, with all that is needed to do it again.
-    fn answer(&self, fio: &str, machine: &str, measured: &Measured, session: &Session) -> Value {
+    fn answer(&self, facts: &page::Facts, measured: &Measured, session: &Session) -> Value {
         let jobs: Vec<_> = session
             .jobs()
             .iter()
             .map(|(name, text)| json!({ "name": name, "text": text }))
             .collect();
         json!({
-            "schema": SCHEMA, "version": env!("CARGO_PKG_VERSION"), "fio": fio, "machine": machine,
-            "command": std::env::args().collect::<Vec<_>>(), "cache_bytes": self.cache,
-            "ram_bytes": self.ram.unwrap_or(0), "distribution": self.distribution.text(),
-            "sync": self.sync, "items": measured.items(), "commands": session.commands(), "jobs": jobs,
+            "schema": SCHEMA, "version": env!("CARGO_PKG_VERSION"), "fio": facts.fio,
+            "machine": facts.machine, "command": arguments(), "settings": facts.settings,
+            "cache_bytes": self.cache, "ram_bytes": self.ram.unwrap_or(0),
+            "distribution": self.distribution.text(), "sync": self.sync,
+            "is_complete": facts.failure.is_none(), "items": measured.items(),
+            "commands": session.commands(), "jobs": jobs,
         })
     }
 
     /// What is known to be impossible before anything is made.
     fn check(&self) -> Result<()> {
-        let sets: Vec<_> = self.working_set.iter().map(|&factor| self.set_bytes(factor)).collect();
-        let largest = sets.iter().copied().max().unwrap_or(0);
+        if self.beside.contains(&Beside::None) && distinct(&self.beside).len() > 1 {
+            return Err(Failure::new("--beside none stands beside others")
+                .hint("leave either out: `none` is for a pool by itself"));
+        }
+        self.check_writers()?;
+        let largest = self.sets().into_iter().max().unwrap_or(0);
         let needed = self.needed_bytes(largest);
         match &self.origin {
             Origin::Model => {
@@ -242,16 +309,28 @@ impl Options {
             Origin::Given(place) => self.check_given(place)?,
         }
         self.ab.as_deref().map_or(Ok(()), check_build)?;
-        if let Some(page) = self.html.as_deref().and_then(Path::parent) {
-            let dir = if page.as_os_str().is_empty() { Path::new(".") } else { page };
-            if !dir.is_dir() {
-                return Err(Failure::new(format!("there is no directory {}", dir.display()))
-                    .hint("name a file of a directory that is there with --html"));
-            }
-        }
         check_path(&self.dir)?;
         self.keep.as_deref().map_or(Ok(()), check_path)?;
         check_room(&self.dir, needed)
+    }
+
+    /// Each writer that waits has a connection of its own.
+    fn check_writers(&self) -> Result<()> {
+        let (sets, terms) = (self.sets(), self.terms());
+        for profile in &self.profiles {
+            let writers = sets.iter().filter_map(|&bytes| profile.writers(terms, bytes)).max();
+            if writers.is_some_and(|writers| writers as usize > EXPORT_CONNECTIONS_MAX) {
+                let what = format!(
+                    "{} has {} writers that wait for their flushes, each with a connection, and an export takes \
+                     {EXPORT_CONNECTIONS_MAX}",
+                    profile.name,
+                    writers.unwrap_or(0)
+                );
+                return Err(Failure::new(what)
+                    .hint(format!("choose a --depth of at most {EXPORT_CONNECTIONS_MAX}")));
+            }
+        }
+        Ok(())
     }
 
     /// What the files take at the most at one time.
@@ -331,38 +410,64 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     result
 }
 
+/// The command line that this program was started with.
+fn arguments() -> Vec<String> {
+    std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect()
+}
+
 async fn bench(reactor: &Rc<Reactor>, options: &Options, fio: &str) -> Result<()> {
     let end = end_on_signals(reactor, || ())?;
     let dir = std::path::absolute(&options.dir)
         .map_err(|error| Failure::system(format!("use {}", options.dir.display()), &error))?;
+    // The page may go to what is kept.
+    let kept = options.keep.as_deref().map(Kept::new).transpose()?;
+    let page = options.html.as_deref().map(|path| Output::open(path, PAGE_HINT)).transpose()?;
     let folder = Folder::new(dir.join(format!("forebay-bench-{}", std::process::id())))?;
-    let kept = options.keep.as_deref().map(keep).transpose()?;
     let other = options.ab.as_deref().and_then(Path::to_str);
     let tools: Vec<_> = ["fio"].into_iter().chain(other).collect();
-    let machine = machine::facts(&folder.0, &tools);
+    let memory = memory::total().map_or("unknown".to_owned(), text::bytes);
+    let machine = format!("{}; {memory} of memory", machine::facts(&folder.0, &tools));
     tell(&machine);
     let session = Session::new(reactor, end, options.terms(), folder, kept);
-    let measured = options.measure(&session).await?;
-    let answer = options.answer(fio, &machine, &measured, &session);
+    let mut measured = Measured::new(options);
+    let result = options.measure(&session, &mut measured).await;
+    if measured.is_empty() {
+        return result;
+    }
+    // What was measured until an error is worth its time.
+    let (settings, commands, jobs) = (options.settings(), session.commands(), session.jobs());
     let explanation = measured.explanation(options);
-    if let Some(path) = &options.html {
-        let facts = page::Facts {
-            machine: &machine,
-            explanation: &explanation,
-            commands: &session.commands(),
-            jobs: &session.jobs(),
-        };
-        write(path, &page::page(&measured.page(), &facts))?;
-        tell(format_args!("the page is {}", path.display()));
-    }
-    if let Some(kept) = session.kept() {
-        write(&kept.join("results.json"), &format!("{answer:#}\n"))?;
-        tell(format_args!("kept: {}", kept.display()));
-    }
+    let facts = page::Facts {
+        fio,
+        machine: &machine,
+        explanation: &explanation,
+        command: &command_line(arguments().iter()),
+        settings: &settings,
+        failure: result.as_ref().err().map(Failure::what),
+        commands: &commands,
+        jobs: &jobs,
+    };
+    let answer = options.answer(&facts, &measured, &session);
     match options.json {
         true => say_json(&answer),
         false => say(format_args!("{}\n{explanation}", measured.text())),
     }
+    // Each is worth having without the other; the first failure is told.
+    let stored = session.kept().map_or(Ok(()), |kept| store(kept, &answer));
+    let shown = page.map_or(Ok(()), |page| {
+        let path = page.path().display().to_string();
+        page.write(&page::page(&measured.page(), &facts))?;
+        tell(format_args!("the page is {path}"));
+        Ok(())
+    });
+    result.and(stored).and(shown)
+}
+
+/// Puts the results beside what else is kept.
+fn store(kept: &Path, answer: &Value) -> Result<()> {
+    let path = kept.join("results.json");
+    std::fs::write(&path, format!("{answer:#}\n")).map_err(|error| write_error(&path, &error))?;
+    tell(format_args!("kept: {}", kept.display()));
     Ok(())
 }
 
@@ -375,6 +480,21 @@ enum Measured {
 }
 
 impl Measured {
+    /// Nothing yet.
+    fn new(options: &Options) -> Measured {
+        match options.ab {
+            Some(_) => Measured::Both(Vec::new()),
+            None => Measured::Alone(Vec::new()),
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        match self {
+            Measured::Alone(rows) => rows.is_empty(),
+            Measured::Both(pairs) => pairs.is_empty(),
+        }
+    }
+
     fn items(&self) -> Vec<Value> {
         match self {
             Measured::Alone(rows) => rows.iter().map(report::Row::to_json).collect(),
@@ -398,23 +518,16 @@ impl Measured {
 
     fn explanation(&self, options: &Options) -> String {
         match self {
-            Measured::Alone(_) => report::explanation(options.distribution, options.sync),
-            Measured::Both(_) => ab::EXPLANATION.to_owned(),
+            Measured::Alone(rows) => {
+                let exports = distinct(&options.export);
+                let is_alone = options.beside.contains(&Beside::Origin);
+                // See `Measuring::alone`.
+                let reached = (is_alone && exports.len() > 1).then(|| exports[0].text());
+                report::explanation(rows, options.distribution, options.sync, reached)
+            }
+            Measured::Both(pairs) => ab::explanation(pairs),
         }
     }
-}
-
-fn write(path: &Path, text: &str) -> Result<()> {
-    std::fs::write(path, text).map_err(|error| write_error(path, &error))
-}
-
-/// Makes the directory for what is kept.
-fn keep(dir: &Path) -> Result<PathBuf> {
-    let made = std::path::absolute(dir).and_then(|dir| std::fs::create_dir(&dir).map(|()| dir));
-    made.map_err(|error| {
-        Failure::system(format!("create {}", dir.display()), &error)
-            .hint("--keep makes a new directory: name one that is not there yet")
-    })
 }
 
 #[cfg(test)]

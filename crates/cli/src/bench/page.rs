@@ -1,11 +1,13 @@
 //! The report as a page by itself: tables, curves, and everything that is needed to do it again.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use forebay_lab::page::{self, COLOURS, drawing, escaped};
+use serde_json::Value;
 
 use super::ab::{self, Pair};
-use super::report::{HEAD, Row, groups};
+use super::report::{Row, groups, head};
 
 const WIDTH: f64 = 760.0;
 const HEIGHT: f64 = 200.0;
@@ -230,8 +232,17 @@ fn charts(page: &mut String, rows: &[&Row]) {
 
 /// What stands beside the results.
 pub(crate) struct Facts<'a> {
+    /// Its version.
+    pub(crate) fio: &'a str,
     pub(crate) machine: &'a str,
     pub(crate) explanation: &'a str,
+    /// What all of it was made with.
+    pub(crate) command: &'a str,
+    /// What that comes to, with what it leaves to defaults.
+    pub(crate) settings: &'a BTreeMap<&'static str, Value>,
+    /// Why it ended before everything was measured, if it did.
+    pub(crate) failure: Option<&'a str>,
+    /// What does it again, one by one.
     pub(crate) commands: &'a [String],
     /// Names and texts.
     pub(crate) jobs: &'a [(String, String)],
@@ -242,7 +253,7 @@ pub(crate) fn of_rows(rows: &[Row]) -> String {
     let mut part = String::new();
     for (group, (title, lines)) in rows.chunk_by(Row::is_beside).zip(groups(rows)) {
         let _ = write!(part, "<h2>{}</h2>", escaped(&title));
-        page::table(&mut part, &HEAD, &lines);
+        page::table(&mut part, &head(rows), &lines);
         charts(&mut part, &group.iter().collect::<Vec<_>>());
     }
     part
@@ -259,10 +270,20 @@ pub(crate) fn of_pairs(pairs: &[Pair]) -> String {
 pub(crate) fn page(measured: &str, facts: &Facts) -> String {
     let mut page = page::begin("Forebay on this machine");
     let version = env!("CARGO_PKG_VERSION");
-    let (machine, explanation) = (escaped(facts.machine), escaped(facts.explanation));
-    let _ = write!(page, "<p>Forebay {version}. {machine}</p><p>{explanation}</p>{measured}");
+    let (command, machine) = (escaped(facts.command), escaped(facts.machine));
+    let (fio, explanation) = (escaped(facts.fio), escaped(facts.explanation));
+    let _ = write!(page, "<p>Made with</p><pre>{command}</pre>");
+    let _ = write!(page, "<p>Forebay {version}, {fio}. {machine}</p>");
+    if let Some(failure) = facts.failure {
+        let why = escaped(failure);
+        let _ = write!(page, "<p class=\"failed\">Not everything was measured: {why}</p>");
+    }
+    let _ = write!(page, "<p>{explanation}</p>{measured}<h2>Settings</h2>");
+    let line = |(name, value): (&&str, &Value)| vec![(*name).to_owned(), value.to_string()];
+    let settings: Vec<_> = facts.settings.iter().map(line).collect();
+    page::table(&mut page, &["setting", "value"], &settings);
     let commands = escaped(&facts.commands.join("\n"));
-    let _ = write!(page, "<h2>Commands</h2><pre>{commands}</pre><h2>Job files</h2>");
+    let _ = write!(page, "<h2>Commands to do it again</h2><pre>{commands}</pre><h2>Job files</h2>");
     for (name, text) in facts.jobs {
         let _ = write!(page, "<h3>{}</h3><pre>{}</pre>", escaped(name), escaped(text));
     }

@@ -1,8 +1,14 @@
 //! The loads that people know by name, and the job files that fio runs for them.
+//!
+//! Who flushes waits for it, as a database's or sysbench's thread does. One job with a queue would send its flush
+//! beside its own other writes, which that flush need not cover. So requests in flight are writers with a queue of
+//! one then, each a job of its own. A write that is durable by itself (O_DSYNC) is no way: fio's engine for NBD
+//! has none, and both sides are to do the same.
 
 use std::fmt::Write;
 
 /// A load as it is known.
+#[derive(PartialEq)]
 pub(crate) struct Profile {
     /// On the command line.
     pub(crate) name: &'static str,
@@ -20,7 +26,7 @@ pub(crate) struct Profile {
 }
 
 /// Sizes of requests, as fio has them.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq)]
 enum Blocks {
     /// All of one size.
     One(&'static str),
@@ -253,6 +259,9 @@ pub(crate) enum Target<'a> {
     Nbd(&'a str),
 }
 
+/// The share of a writer in a sequential load, in bytes, is a multiple of this: one request.
+const SHARE_STEP_BYTES: u64 = 1 << 20;
+
 /// What a user may change of every profile.
 #[derive(Clone, Copy)]
 pub(crate) struct Terms {
@@ -268,9 +277,18 @@ pub(crate) struct Terms {
 pub(crate) struct Stretch {
     /// Bytes from the target's beginning on.
     pub(crate) size_bytes: u64,
+    /// How long it runs before it is measured.
+    pub(crate) ramp_ms: u64,
     pub(crate) span_ms: u64,
     /// Another one for each stretch: the same places in the same order would all be hits.
     pub(crate) seed: u32,
+}
+
+impl Stretch {
+    /// How long it runs at all, in milliseconds.
+    pub(crate) fn whole_ms(&self) -> u64 {
+        self.ramp_ms + self.span_ms
+    }
 }
 
 /// Milliseconds that a point of fio's logs stands for.
@@ -291,6 +309,29 @@ impl Profile {
             (_, 0) => "randwrite",
             _ => "randrw",
         }
+    }
+
+    /// A flush after so many writes; 0: none.
+    fn flush_every(&self, terms: Terms) -> u32 {
+        match self.writes() {
+            true if terms.sync => 1,
+            true => self.flush_every,
+            false => 0,
+        }
+    }
+
+    /// Requests in flight.
+    pub(crate) fn depth(&self, terms: Terms) -> u32 {
+        terms.depth.unwrap_or(self.depth)
+    }
+
+    /// How many write and wait for their flushes, each with one request in flight; `None` where nobody flushes.
+    pub(crate) fn writers(&self, terms: Terms, size_bytes: u64) -> Option<u32> {
+        let depth = self.depth(terms);
+        // Each has its own part of what is written in order.
+        let parts = u32::try_from(size_bytes / SHARE_STEP_BYTES).unwrap_or(u32::MAX).max(1);
+        let most = if self.random_percent == 0 { parts } else { u32::MAX };
+        (self.flush_every(terms) > 0).then(|| depth.min(most))
     }
 
     /// fio's job file; its logs begin with `name`.
@@ -315,26 +356,47 @@ impl Profile {
         }
         // A job that is a process of its own outlives fio if that is killed.
         add("thread", &1);
-        add("size", &stretch.size_bytes);
+        let writers = self.writers(terms, stretch.size_bytes);
+        match writers {
+            Some(writers) if self.random_percent == 0 => {
+                let steps = stretch.size_bytes / SHARE_STEP_BYTES / u64::from(writers);
+                add("size", &(steps * SHARE_STEP_BYTES));
+                add("offset_increment", &(steps * SHARE_STEP_BYTES));
+            }
+            _ => add("size", &stretch.size_bytes),
+        }
         add("rw", &self.kind());
         if (1..100).contains(&self.read_percent) {
             add("rwmixread", &self.read_percent);
         }
         self.add_places(&mut add, terms.distribution);
-        add("iodepth", &terms.depth.unwrap_or(self.depth));
-        let flush_every = if terms.sync { 1 } else { self.flush_every };
-        if self.writes() && flush_every > 0 {
-            // The nbd engine knows no fdatasync; its fsync is the protocol's FLUSH.
-            let key = if matches!(target, Target::File(_)) { "fdatasync" } else { "fsync" };
-            add(key, &flush_every);
+        match writers {
+            None => add("iodepth", &self.depth(terms)),
+            Some(writers) => {
+                add("iodepth", &1);
+                add("numjobs", &writers);
+                add("group_reporting", &1);
+                // The nbd engine knows no fdatasync; its fsync is the protocol's FLUSH.
+                let key = if matches!(target, Target::File(_)) { "fdatasync" } else { "fsync" };
+                add(key, &self.flush_every(terms));
+            }
         }
         add("randseed", &stretch.seed);
         add("time_based", &1);
+        if stretch.ramp_ms > 0 {
+            add("ramp_time", &format_args!("{}ms", stretch.ramp_ms));
+        }
         add("runtime", &format_args!("{}ms", stretch.span_ms));
         add("log_avg_msec", &POINT_MS);
         add("write_iops_log", &name);
-        add("write_lat_log", &name);
-        add("per_job_logs", &0);
+        match writers {
+            None => {
+                add("write_lat_log", &name);
+                add("per_job_logs", &0);
+            }
+            // fio logs latencies without flushes: what a writer waits for follows from their rate.
+            Some(_) => add("per_job_logs", &1),
+        }
         let _ = writeln!(job, "\n[{}]", self.name);
         job
     }
@@ -389,7 +451,7 @@ mod tests {
     use super::*;
 
     const UNIFORM: Terms = Terms { distribution: Distribution::Uniform, sync: false, depth: None };
-    const SECOND: Stretch = Stretch { size_bytes: 1 << 20, span_ms: 1000, seed: 3 };
+    const SECOND: Stretch = Stretch { size_bytes: 16 << 20, ramp_ms: 0, span_ms: 1000, seed: 3 };
 
     fn job(name: &str, terms: Terms) -> String {
         parse(name).unwrap().job("log", Target::Nbd("nbd://localhost"), terms, SECOND)
@@ -422,11 +484,42 @@ mod tests {
         let text = job("web", Terms { sync: true, depth: Some(4), ..UNIFORM });
         assert!(text.contains("rw=randread\n") && text.contains("iodepth=4\n"), "{text}");
         assert!(!text.contains("sync"), "nothing is written: {text}");
-        assert!(job("sysbench-rndwr", UNIFORM).contains("\nfsync=100\n"));
-        assert!(job("sequential", UNIFORM).contains("rw=read\n"));
-        let file = Target::File("/f");
+        assert!(job("sequential", UNIFORM).contains("rw=read\n") && !text.contains("ramp_time"));
+        let ramp = Stretch { ramp_ms: 200, ..SECOND };
+        let text = parse("sql").unwrap().job("log", Target::File("/f"), UNIFORM, ramp);
+        assert!(text.contains("\nramp_time=200ms\nruntime=1000ms\n"), "{text}");
+        assert_eq!(ramp.whole_ms(), 1200);
+    }
+
+    #[test]
+    fn who_flushes_waits_for_it() {
         let sync = Terms { sync: true, ..UNIFORM };
-        assert!(parse("mail").unwrap().job("log", file, sync, SECOND).contains("\nfdatasync=1\n"));
+        let writers = |text: &str, count: u32| {
+            let count = format!("\nnumjobs={count}\n");
+            ["\niodepth=1\n", "\ngroup_reporting=1\n", "\nper_job_logs=1\n", count.as_str()]
+                .iter()
+                .all(|line| text.contains(line))
+        };
+        let text = job("mail", sync);
+        assert!(writers(&text, 32) && text.contains("\nfsync=1\n"), "{text}");
+        let text = parse("mail").unwrap().job("log", Target::File("/f"), sync, SECOND);
+        assert!(writers(&text, 32) && text.contains("\nfdatasync=1\n"), "{text}");
+        let text = job("sysbench-rndwr", Terms { depth: Some(5), ..UNIFORM });
+        assert!(writers(&text, 5) && text.contains("\nfsync=100\n"), "{text}");
+        assert!(!job("mail", UNIFORM).contains("numjobs"));
+        assert_eq!(parse("web").unwrap().writers(sync, 1 << 30), None, "it only reads");
+    }
+
+    #[test]
+    fn writers_in_order_have_a_part_each() {
+        let sync = |depth| Terms { sync: true, depth, ..UNIFORM };
+        let text = job("sequential-write", sync(Some(3)));
+        let part = 5 << 20;
+        assert!(text.contains(&format!("\nsize={part}\noffset_increment={part}\n")), "{text}");
+        // No part is smaller than a request.
+        let text = job("sequential-write", sync(Some(64)));
+        assert!(text.contains("\nnumjobs=16\n") && text.contains("\nsize=1048576\n"), "{text}");
+        assert!(job("synology-write", sync(Some(64))).contains("\nnumjobs=64\n"));
     }
 
     #[test]

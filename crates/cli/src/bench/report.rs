@@ -1,7 +1,10 @@
 //! Tables and JSON of what was measured.
 
+use std::fmt::Write;
+
 use serde_json::{Value, json};
 
+use super::measure::ORIGIN;
 use super::profile::{Distribution, Profile};
 use super::session::Ran;
 use crate::admin::table;
@@ -16,11 +19,13 @@ pub(crate) struct Row {
     /// What the load ran on.
     pub(crate) target: String,
     pub(crate) phase: &'static str,
+    /// Whether it was warm, or its rate level, before its time for that was over; `None` where nobody looks.
+    pub(crate) is_settled: Option<bool>,
     pub(crate) ran: Ran,
 }
 
-/// Marks a cache that was still becoming warm when its time was over.
-const UNSETTLED: &str = "*";
+/// Marks what was still changing when its time for that was over.
+pub(super) const UNSETTLED: &str = "*";
 
 impl Row {
     /// Whether both are of the same load and working set.
@@ -29,12 +34,12 @@ impl Row {
     }
 
     fn is_unsettled(&self) -> bool {
-        self.phase == "warming" && self.ran.is_whole
+        self.is_settled == Some(false)
     }
 
     /// How many times as fast as the origin alone.
     fn factor_over_origin(&self, rows: &[Row]) -> Option<f64> {
-        let origin = rows.iter().find(|row| row.target == "origin alone" && row.is_beside(self))?;
+        let origin = rows.iter().find(|row| row.target == ORIGIN && row.is_beside(self))?;
         Some(self.ran.answer.iops() / origin.ran.answer.iops())
     }
 
@@ -51,10 +56,11 @@ impl Row {
             "target": self.target, "phase": self.phase,
             "time_ms": answer.span_ms, "iops": answer.iops(),
             "reads": answer.reads.to_json(), "writes": answer.writes.to_json(),
+            "flushes": answer.flushes.to_json(), "durable_write_mean_ns": self.ran.durable_mean_ns(),
             "read_hit_ratio": self.ran.reads().ratio(),
             "read_origin_bytes": self.ran.since("read_origin_bytes"), "destage_bytes": self.ran.since("destage_bytes"),
             "bypass_bytes": self.ran.bypassed(), "dirty_blocks": after.get("dirty_blocks"), "throttle_delay_ns": self.ran.since("throttle_delay_ns"),
-            "is_settled": !self.is_unsettled(), "curve": curve, "read_hit_curve": self.ran.hits,
+            "is_settled": self.is_settled, "curve": curve, "read_hit_curve": self.ran.hits,
         })
     }
 
@@ -63,7 +69,7 @@ impl Row {
         let span = |ns: Option<u64>| ns.map_or("-".to_owned(), text::span);
         let mib = (answer.reads.bytes_per_s + answer.writes.bytes_per_s) / f64::from(1 << 20);
         let mark = if self.is_unsettled() { UNSETTLED } else { "" };
-        vec![
+        let mut cells = vec![
             self.target.clone(),
             format!("{}{mark}", self.phase),
             format!("{:.0} s", answer.span_ms as f64 / 1e3),
@@ -76,7 +82,23 @@ impl Row {
             span(answer.writes.p99_ns),
             self.ran.reads().ratio().map_or("-".to_owned(), percent),
             self.bypassed().map_or("-".to_owned(), percent),
-        ]
+        ];
+        if rows.iter().any(Row::has_flushes) {
+            let mean = self.ran.durable_mean_ns().map(|ns| ns.round() as u64);
+            cells.extend([answer.flushes.p50_ns, answer.flushes.p99_ns, mean].map(span));
+        }
+        cells
+    }
+
+    /// Whether each write had a flush, and reads had some as well.
+    fn flushes_reads(&self) -> bool {
+        let answer = &self.ran.answer;
+        let most = answer.writes.requests + answer.reads.requests / 2;
+        self.ran.is_durable && answer.reads.requests > 0 && answer.flushes.count > most
+    }
+
+    fn has_flushes(&self) -> bool {
+        self.ran.answer.flushes.count > 0
     }
 
     /// What went past the cache, of all bytes that clients read and wrote.
@@ -96,8 +118,8 @@ fn times(factor: f64) -> String {
     }
 }
 
-/// Heads of the columns.
-pub(crate) const HEAD: [&str; 12] = [
+/// Heads of the columns of all tables, and those about flushes.
+const HEAD: [&str; 12] = [
     "",
     "phase",
     "time",
@@ -111,6 +133,14 @@ pub(crate) const HEAD: [&str; 12] = [
     "read hits",
     "bypassed",
 ];
+
+const FLUSH_HEAD: [&str; 3] = ["flush p50", "p99", "write+flush"];
+
+/// Heads of the columns for these rows.
+pub(crate) fn head(rows: &[Row]) -> Vec<&'static str> {
+    let more = if rows.iter().any(Row::has_flushes) { &FLUSH_HEAD[..] } else { &[] };
+    [&HEAD[..], more].concat()
+}
 
 /// Rows of one load and working set after the other, with a line about each.
 pub(crate) fn groups(rows: &[Row]) -> Vec<(String, Vec<Vec<String>>)> {
@@ -128,44 +158,71 @@ pub(crate) fn groups(rows: &[Row]) -> Vec<(String, Vec<Vec<String>>)> {
 
 /// Tables for people.
 pub(crate) fn text(rows: &[Row]) -> String {
-    let mut parts: Vec<_> = groups(rows)
+    let head = head(rows);
+    let parts: Vec<_> = groups(rows)
         .into_iter()
-        .map(|(title, lines)| format!("\n{title}\n\n{}", table(&HEAD, &lines)))
+        .map(|(title, lines)| format!("\n{title}\n\n{}", table(&head, &lines)))
         .collect();
-    if rows.iter().any(Row::is_unsettled) {
-        parts.push(format!(
-            "\n{UNSETTLED} still becoming warm when --warm-up-max was over; \"steady\" is what came then."
-        ));
-    }
     parts.join("\n")
 }
 
 /// What the figures mean.
-pub(crate) fn explanation(distribution: Distribution, sync: bool) -> String {
-    let flushes = match sync {
-        true => "A write counts with its flush, and its latency is without it.",
-        false => "Writes are volatile until a flush, with Forebay as without.",
-    };
-    format!(
+///
+/// `reached` is the export of the origin alone, where there are rows of others.
+pub(crate) fn explanation(
+    rows: &[Row],
+    distribution: Distribution,
+    sync: bool,
+    reached: Option<&str>,
+) -> String {
+    let mut text = format!(
         "\nPlaces: {}. Factor: over the origin alone. The pool has one SSD and one copy of dirty data.\n\
          Read hits: reads served from the cache alone, of all reads. Bypassed: bytes that went past the cache,\n\
-         of all; --json has the reasons. {flushes}",
+         of all; --json has the reasons.",
         distribution.text()
-    )
+    );
+    text.push_str(match sync {
+        true => {
+            "\nA writer waits for its write and then for its flush. Write p50 and p99 are of the write alone, \
+             flush\np50 and p99 of the flush alone; write+flush is the mean of both together, and \
+             charts have\nthat of reads and of writes with their flushes."
+        }
+        false => " Writes are volatile until a flush, with Forebay as without.",
+    });
+    if let Some(export) = reached {
+        let _ = write!(
+            text,
+            "\nThe origin alone was reached by --export {export} only: all factors are over that."
+        );
+    }
+    if rows.iter().any(Row::flushes_reads) {
+        text.push_str(
+            "\nThis fio flushes after reads as well, as newer ones do not (axboe/fio#1777): the rates of mixed \
+             loads\nare lower for it, on all sides.",
+        );
+    }
+    if rows.iter().any(Row::is_unsettled) {
+        let _ = write!(
+            text,
+            "\n{UNSETTLED} still becoming warm (the origin alone: still changing its rate) when --warm-up-max \
+             was\nover; \"steady\" is what came then."
+        );
+    }
+    text
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::fio::{Answer, Side};
+    use crate::bench::fio::{Answer, Flushes, Side};
     use crate::bench::profile::parse;
 
     fn row(target: &str, phase: &'static str, iops: f64) -> Row {
         let reads = Side { requests: 1, iops, ..Side::default() };
         let answer = Answer { span_ms: 1_000, reads, ..Answer::default() };
-        let ran = Ran { answer, is_whole: true, ..Ran::default() };
-        let profile = parse("web").unwrap();
-        Row { profile, set_bytes: 1 << 20, factor: 0.5, target: target.to_owned(), phase, ran }
+        let ran = Ran { answer, ..Ran::default() };
+        let (profile, target) = (parse("web").unwrap(), target.to_owned());
+        Row { profile, set_bytes: 1 << 20, factor: 0.5, target, phase, is_settled: None, ran }
     }
 
     #[test]
@@ -195,10 +252,36 @@ mod tests {
 
     #[test]
     fn what_never_became_warm_is_marked() {
-        let mut rows = vec![row("writeback", "warming", 1.0)];
-        assert!(text(&rows).contains("warming*") && text(&rows).contains("--warm-up-max"));
-        assert_eq!(rows[0].to_json()["is_settled"], false);
-        rows[0].ran.is_whole = false;
-        assert!(!text(&rows).contains('*'));
+        let mut rows = vec![row("writeback", "cold", 1.0), row("writeback", "steady", 1.0)];
+        let explained = |rows: &[Row]| explanation(rows, Distribution::Uniform, false, None);
+        rows[1].is_settled = Some(false);
+        assert!(text(&rows).contains("steady*") && !text(&rows).contains("cold*"));
+        assert!(explained(&rows).contains("--warm-up-max"));
+        assert_eq!(rows[1].to_json()["is_settled"], false);
+        assert!(rows[0].to_json()["is_settled"].is_null());
+        rows[1].is_settled = Some(true);
+        assert!(!text(&rows).contains('*') && !explained(&rows).contains('*'));
+    }
+
+    #[test]
+    fn flushes_have_columns_of_their_own_where_there_are_any() {
+        let mut rows = vec![row("writeback", "steady", 1.0), row("bare SSD", "steady", 1.0)];
+        assert!(!text(&rows).contains("flush"));
+        let answer = &mut rows[0].ran.answer;
+        answer.writes = Side { requests: 3, mean_ns: 2e6, ..Side::default() };
+        answer.flushes = Flushes { count: 4, mean_ns: 3e6, p50_ns: Some(7_000), p99_ns: None };
+        assert!(text(&rows).contains("write+flush") && !text(&rows).contains(" 5.0 ms"));
+        rows[0].ran.is_durable = true;
+        assert!(text(&rows).contains(&crate::text::span(5_000_000)), "{}", text(&rows));
+        let cells: Vec<_> = groups(&rows).into_iter().flat_map(|group| group.1).collect();
+        assert!(cells.iter().all(|cells| cells.len() == head(&rows).len()));
+        assert_eq!(rows[0].to_json()["durable_write_mean_ns"], 5e6);
+        assert_eq!(rows[0].to_json()["flushes"]["requests"], 4);
+        // One flush more than writes may be the last one; as many as reads are not.
+        let explained = |rows: &[Row]| explanation(rows, Distribution::Uniform, true, None);
+        rows[0].ran.answer.reads.requests = 6;
+        assert!(!explained(&rows).contains("after reads"));
+        rows[0].ran.answer.flushes.count = 9;
+        assert!(explained(&rows).contains("after reads"));
     }
 }

@@ -80,6 +80,30 @@ impl Drop for Folder {
     }
 }
 
+/// A new directory that stays with what is put into it; with nothing in it, it goes away again.
+pub(crate) struct Kept(pub(crate) PathBuf);
+
+impl Kept {
+    /// Makes it.
+    ///
+    /// # Errors
+    /// If it is there already, or cannot be made.
+    pub(crate) fn new(dir: &Path) -> Result<Kept> {
+        let made = std::path::absolute(dir).and_then(|dir| std::fs::create_dir(&dir).map(|()| dir));
+        made.map(Kept).map_err(|error| {
+            Failure::system(format!("create {}", dir.display()), &error)
+                .hint("--keep makes a new directory: name one that is not there yet")
+        })
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        // Refused if there is something in it.
+        let _ = std::fs::remove_dir(&self.0);
+    }
+}
+
 /// A running server. It is killed at the end: all that it has is made for this measurement.
 pub(crate) struct Served {
     process: Process,
@@ -127,7 +151,8 @@ impl Setup<'_> {
 }
 
 impl Served {
-    /// Starts the server with a new pool, and waits until it serves.
+    /// Starts the server with a new pool and, if that is modelled, a new origin that is written in full, and
+    /// waits until it serves.
     ///
     /// # Errors
     /// If it ends instead, with what it said last.
@@ -135,8 +160,7 @@ impl Served {
         let folder = session.folder()?;
         if matches!(setup.origin, Origin::Model) {
             let origin = folder.0.join("origin");
-            let made = File::create_new(&origin).and_then(|file| file.set_len(setup.volume_bytes));
-            made.map_err(|error| write_error(&origin, &error))?;
+            session.write_file(&origin, setup.volume_bytes, "a new origin").await?;
         }
         let arguments = setup.arguments(&folder.0);
         session.note_command(setup.program, &arguments);

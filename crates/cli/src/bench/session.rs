@@ -5,6 +5,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
+use forebay_device::real::prepare::prepare_file;
 use forebay_device::real::reactor::Reactor;
 use forebay_device::runtime::{MILLISECOND, Runtime};
 use forebay_lab::process::Process;
@@ -12,7 +13,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::fio::{self, Answer};
 use super::profile::{Profile, Stretch, Target, Terms};
-use super::served::{Counters, Folder, Served};
+use super::served::{Counters, Folder, Kept, Served};
 use crate::Result;
 use crate::failure::Failure;
 use crate::flag::Flag;
@@ -67,6 +68,8 @@ pub(crate) struct Ran {
     pub(crate) hits: Vec<(u64, f64)>,
     /// Whether it ran for as long as it might.
     pub(crate) is_whole: bool,
+    /// Whether each write was followed by its flush.
+    pub(crate) is_durable: bool,
 }
 
 impl Ran {
@@ -83,6 +86,14 @@ impl Ran {
             Some((reason.to_owned(), self.since(name)?))
         };
         self.after.keys().filter_map(reason).filter(|(_, bytes)| *bytes > 0).collect()
+    }
+
+    /// What a write took on average with its flush, in nanoseconds; `None` unless each had one. There are no
+    /// percentiles of the two together.
+    pub(crate) fn durable_mean_ns(&self) -> Option<f64> {
+        let answer = &self.answer;
+        let is_known = self.is_durable && answer.writes.requests > 0 && answer.flushes.count > 0;
+        is_known.then_some(answer.writes.mean_ns + answer.flushes.mean_ns)
     }
 
     /// How its reads were served.
@@ -107,7 +118,7 @@ pub(crate) struct Session<'a> {
     terms: Terms,
     /// Where pools are, and what fio writes unless that is to be kept.
     folder: Folder,
-    kept: Option<PathBuf>,
+    kept: Option<Kept>,
     /// Servers so far.
     served: Cell<u64>,
     commands: RefCell<Vec<String>>,
@@ -115,6 +126,19 @@ pub(crate) struct Session<'a> {
     jobs: RefCell<Vec<(String, String)>>,
     /// Milliseconds that were planned for what has not run yet.
     left_ms: Cell<u64>,
+}
+
+/// Words as a shell takes them.
+pub(crate) fn command_line<'a>(words: impl Iterator<Item = &'a String>) -> String {
+    let is_plain = |word: &str| {
+        !word.is_empty()
+            && word.chars().all(|c| c.is_ascii_alphanumeric() || "/._-+=:,@".contains(c))
+    };
+    let quoted = |word: &String| match is_plain(word) {
+        true => word.clone(),
+        false => format!("'{}'", word.replace('\'', "'\\''")),
+    };
+    words.map(quoted).collect::<Vec<_>>().join(" ")
 }
 
 /// What was interrupted.
@@ -135,7 +159,7 @@ impl<'a> Session<'a> {
         end: Rc<Flag>,
         terms: Terms,
         folder: Folder,
-        kept: Option<PathBuf>,
+        kept: Option<Kept>,
     ) -> Session<'a> {
         Session {
             reactor,
@@ -157,7 +181,7 @@ impl<'a> Session<'a> {
 
     /// Where what fio reads and writes stays, if it does.
     pub(crate) fn kept(&self) -> Option<&Path> {
-        self.kept.as_deref()
+        self.kept.as_ref().map(|kept| &*kept.0)
     }
 
     /// What it runs on.
@@ -174,13 +198,32 @@ impl<'a> Session<'a> {
         Folder::new(self.dir().join(format!("served-{}", self.served.get())))
     }
 
-    /// Keeps a command line for the report.
+    /// Keeps a command line for the report: one that has run, or that does what we did.
     pub(crate) fn note_command(&self, program: &Path, arguments: &[String]) {
-        let line = format!("{} {}", program.display(), arguments.join(" "));
-        self.commands.borrow_mut().push(line);
+        let program = program.display().to_string();
+        let words = std::iter::once(&program).chain(arguments);
+        self.commands.borrow_mut().push(command_line(words));
     }
 
-    /// All command lines so far.
+    /// Writes a new file in full, so that no place of it is slower at its first write, and keeps for the
+    /// report that it is there.
+    ///
+    /// # Errors
+    /// If it cannot be written, or all of it is to end.
+    pub(crate) async fn write_file(&self, path: &Path, size_bytes: u64, what: &str) -> Result<()> {
+        let progress = Progress::bytes(&format!("writing {what}"), size_bytes);
+        let prepare =
+            prepare_file(self.reactor, path, size_bytes, |done| progress.bytes_done(done));
+        self.unless_ended(prepare).await??;
+        progress.finish();
+        let count = format!("count={size_bytes}");
+        let file = format!("of={}", path.display());
+        let zeroes = ["if=/dev/zero", &file, "bs=1M", "iflag=count_bytes", &count, "conv=fsync"];
+        self.note_command(Path::new("dd"), &zeroes.map(str::to_owned));
+        Ok(())
+    }
+
+    /// What to run for all so far to be done again.
     pub(crate) fn commands(&self) -> Vec<String> {
         self.commands.borrow().clone()
     }
@@ -221,7 +264,9 @@ impl<'a> Session<'a> {
         mut served: Option<&mut Served>,
         mut is_enough: impl FnMut(&Counters, &[(u64, f64)]) -> bool,
     ) -> Result<Ran> {
-        let mut ran = Ran { is_whole: true, ..Ran::default() };
+        let is_durable = self.terms.sync && load.profile.writes();
+        let mut ran = Ran { is_whole: true, is_durable, ..Ran::default() };
+        let (ramp_ms, span_ms) = (load.stretch.ramp_ms, load.stretch.whole_ms());
         if let Some(served) = served.as_deref_mut() {
             ran.before = served.counters(self).await?;
         }
@@ -229,12 +274,20 @@ impl<'a> Session<'a> {
         let progress = Progress::watch(load.what);
         let (started, mut last) = (self.now_ms(), Reads::of(&ran.before));
         let mut sampled = 0;
+        let mut is_measured = ramp_ms == 0;
         while !fio.has_ended()? {
             self.pause(LOOK_MS).await?;
             let elapsed = self.now_ms() - started;
-            if elapsed > load.stretch.span_ms + FIO_MARGIN_MS {
+            if elapsed > span_ms + FIO_MARGIN_MS {
                 return Err(Failure::new(format!("fio does not end, at {}", load.what))
                     .hint("the target does not answer: look at `dmesg | tail`"));
+            }
+            if !is_measured && elapsed >= ramp_ms {
+                is_measured = true;
+                if let Some(served) = served.as_deref_mut() {
+                    ran.before = served.counters(self).await?;
+                    last = Reads::of(&ran.before);
+                }
             }
             if elapsed / SAMPLE_MS == sampled {
                 continue;
@@ -245,18 +298,19 @@ impl<'a> Session<'a> {
                 let counters = served.counters(self).await?;
                 let reads = Reads::of(&counters);
                 if let Some(ratio) = reads.since(last).ratio() {
-                    ran.hits.push((elapsed, ratio));
+                    if is_measured {
+                        ran.hits.push((elapsed - ramp_ms, ratio));
+                    }
                     words = format!(", hits {}", percent(ratio));
                 }
                 last = reads;
-                if ran.is_whole && is_enough(&counters, &ran.hits) {
+                if is_measured && ran.is_whole && is_enough(&counters, &ran.hits) {
                     ran.is_whole = false;
                     fio.interrupt();
                 }
             }
-            let span = load.stretch.span_ms;
-            let rest = self.left_ms.get().saturating_sub(elapsed.min(span));
-            let (elapsed, span) = (elapsed / 1_000, span.div_ceil(1_000));
+            let rest = self.left_ms.get().saturating_sub(elapsed.min(span_ms));
+            let (elapsed, span) = (elapsed / 1_000, span_ms.div_ceil(1_000));
             let rest = left(rest.div_ceil(1_000));
             progress.tell(
                 elapsed * 1_000 * MILLISECOND,
@@ -264,7 +318,7 @@ impl<'a> Session<'a> {
             );
         }
         progress.finish();
-        self.done(load.stretch.span_ms + AROUND_MS);
+        self.done(span_ms + AROUND_MS);
         if let Some(served) = served {
             ran.after = served.counters(self).await?;
         }
@@ -280,7 +334,7 @@ impl<'a> Session<'a> {
     }
 
     fn start_fio(&self, load: &Load<'_>) -> Result<Fio> {
-        let dir = self.kept.as_deref().unwrap_or(self.dir()).to_owned();
+        let dir = self.kept().unwrap_or(self.dir()).to_owned();
         let name = format!("{:03}-{}", self.jobs.borrow().len() + 1, load.profile.name);
         // fio puts its logs where it is started, or where their name says.
         let logs = dir.join(&name).display().to_string();
@@ -297,7 +351,8 @@ impl<'a> Session<'a> {
         let out = file.try_clone().map_err(|error| write_error(&said, &error))?;
         let process = Process::start(Path::new("fio"), &arguments, out.into(), file.into())
             .map_err(|error| Failure::system("run env, of coreutils", &error))?;
-        Ok(Fio { process, dir, name, is_interrupted: false })
+        let writers = load.profile.writers(self.terms, load.stretch.size_bytes);
+        Ok(Fio { process, dir, name, writers, is_interrupted: false })
     }
 }
 
@@ -306,6 +361,8 @@ struct Fio {
     process: Process,
     dir: PathBuf,
     name: String,
+    /// See [`Profile::writers`].
+    writers: Option<u32>,
     is_interrupted: bool,
 }
 
@@ -337,6 +394,34 @@ impl Fio {
     }
 
     fn answer(&self, profile: &Profile) -> Result<Answer> {
-        fio::read(&self.dir, &self.name, [profile.read_percent > 0, profile.writes()])
+        let wants = [profile.read_percent > 0, profile.writes()];
+        fio::read(&self.dir, &self.name, wants, self.writers)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::fio::{Flushes, Side};
+
+    #[test]
+    fn command_lines_are_what_a_shell_makes_the_same_words_of() {
+        let words = ["forebay", "--dir=/a b", "", "it's", "$HOME", "zipf:1.2", "nbd://x?y"];
+        let words = words.map(str::to_owned).to_vec();
+        let line = command_line(words.iter());
+        assert!(line.starts_with("forebay '--dir=/a b' '' ") && line.contains(" zipf:1.2 "));
+        assert_eq!(shlex::split(&line), Some(words));
+    }
+
+    #[test]
+    fn a_durable_write_takes_as_long_as_the_write_and_its_flush() {
+        let mut ran = Ran { is_durable: true, ..Ran::default() };
+        assert_eq!(ran.durable_mean_ns(), None, "nothing was written");
+        ran.answer.writes = Side { requests: 3, mean_ns: 40.0, ..Side::default() };
+        assert_eq!(ran.durable_mean_ns(), None, "and nothing flushed");
+        ran.answer.flushes = Flushes { count: 3, mean_ns: 60.0, ..Flushes::default() };
+        assert_eq!(ran.durable_mean_ns(), Some(100.0));
+        ran.is_durable = false;
+        assert_eq!(ran.durable_mean_ns(), None, "a flush was for many writes");
     }
 }
