@@ -53,6 +53,16 @@ pub(crate) struct Places<'a> {
     pub(crate) is_encrypted: bool,
     /// Whether the address may be one that other machines can reach.
     pub(crate) is_remote: bool,
+    pub(crate) access: SocketAccess,
+}
+
+/// Who may connect to a Unix socket that is made: whoever may write to its file. As the system makes it that is its owner
+/// alone, under any usual umask.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct SocketAccess {
+    pub(crate) mode: Option<u32>,
+    /// By its number.
+    pub(crate) group: Option<u32>,
 }
 
 /// A port of this machine alone.
@@ -140,9 +150,15 @@ async fn bind(
     reactor: &Rc<Reactor>,
     binding: &Pending<std::io::Result<Bound>>,
     socket: &Path,
+    access: SocketAccess,
 ) -> std::io::Result<Bound> {
     let at = socket.to_owned();
-    let call = || async move { on_thread(move || Bound::at(&at)).await? };
+    let make = move || {
+        let bound = Bound::at(&at)?;
+        bound.let_in(access.mode, access.group)?;
+        Ok(bound)
+    };
+    let call = || async move { on_thread(make).await? };
     let bound = binding.ask(reactor, socket, call, std::future::pending()).await;
     bound.unwrap_or_else(|| Err(ErrorKind::TimedOut.into()))
 }
@@ -232,9 +248,18 @@ impl Doors {
     ) -> Result<Doors> {
         let mut doors = Doors::default();
         if let Some(socket) = places.socket {
-            let bound = when_free(reactor, patience, async || bind(reactor, binding, socket).await);
+            let bound = when_free(reactor, patience, async || {
+                bind(reactor, binding, socket, places.access).await
+            });
             let bound = bound.await.map_err(|error| match error.kind() {
                 ErrorKind::TimedOut => no_answer(socket.display()),
+                // A user's daemon may only give sockets to groups that it is in; a service needs them from its unit.
+                ErrorKind::PermissionDenied if places.access.group.is_some() => {
+                    Failure::system(format!("listen on {}", socket.display()), &error).hint(
+                        "the daemon has to be in exports.socket_group, under systemd by SupplementaryGroups=; or choose \
+                         another place with --socket",
+                    )
+                }
                 _ => Failure::system(format!("listen on {}", socket.display()), &error)
                     .hint("choose another place with --socket; a path has at most 107 bytes"),
             })?;

@@ -25,6 +25,7 @@ mod members;
 mod memory;
 mod notes;
 mod origin;
+mod output;
 mod patience;
 mod progress;
 mod reference;
@@ -36,6 +37,8 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
+use forebay_control::api::SCHEMA;
+use forebay_control::error::{ApiError, Code};
 
 use crate::failure::Failure;
 
@@ -112,10 +115,13 @@ fn main() -> ExitCode {
     let command = match Cli::try_parse() {
         Ok(cli) => cli.command,
         Err(error) => {
-            tell_usage(&error);
+            match error.use_stderr() && is_json_wanted() {
+                true => tell_json(&usage(&error)),
+                false => tell_usage(&error),
+            }
             return match text::all_written() {
                 Ok(()) => ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2)),
-                Err(failure) => failure.report(),
+                Err(failure) => report(&failure),
             };
         }
     };
@@ -145,8 +151,48 @@ fn main() -> ExitCode {
     };
     match result.and_then(|()| text::all_written()) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => failure.report(),
+        Err(failure) => report(&failure),
     }
+}
+
+/// Tells on standard error why a command failed; the exit code to end with. Whoever asked for JSON gets it for failures,
+/// too.
+pub(crate) fn report(failure: &Failure) -> ExitCode {
+    if !is_json_wanted() {
+        return failure.report();
+    }
+    tell_json(failure);
+    ExitCode::FAILURE
+}
+
+/// The same of a command line that makes no sense, as a command has found out.
+pub(crate) fn report_misuse(failure: &Failure) {
+    report(&Failure::coded(Code::BadRequest, failure.what()).hint(failure.hint_text()));
+}
+
+/// Whether the command line says `--json`, also if it makes no sense otherwise.
+fn is_json_wanted() -> bool {
+    let mut options = std::env::args_os().skip(1).take_while(|argument| argument != "--");
+    options.any(|argument| argument == "--json")
+}
+
+/// A failure as JSON on one line of standard error: all that a command prints behind its notes.
+fn tell_json(failure: &Failure) {
+    let told = serde_json::json!({ "schema": SCHEMA, "error": ApiError::from(failure.clone()) });
+    text::tell_whole(told);
+}
+
+/// What is wrong with a command line: what clap says first, and the rest as the hint.
+fn usage(error: &clap::Error) -> Failure {
+    let text = error.render().to_string();
+    let parts: Vec<_> = text.split("\n\n").map(str::trim).collect();
+    let on_one_line = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let what = parts.first().map_or("", |what| what.strip_prefix("error: ").unwrap_or(what));
+    let tip = parts.iter().find_map(|part| part.strip_prefix("tip: "));
+    let usage = || parts.iter().find(|part| part.starts_with("Usage: ")).copied();
+    let rest = || parts.last().filter(|_| parts.len() > 1).copied();
+    let hint = tip.or_else(usage).or_else(rest).unwrap_or_default();
+    Failure::coded(Code::BadRequest, on_one_line(what)).hint(on_one_line(hint))
 }
 
 /// Says what is wrong with a command line, or what it asked for; lines that are longer than the terminal are broken, and
@@ -172,10 +218,15 @@ fn tell_usage(error: &clap::Error) {
     }
 }
 
-/// Writes what a shell needs to complete our command lines.
+/// Writes what a shell needs to complete our command lines. What is hidden from people is not offered there either.
 fn complete(shell: clap_complete::Shell) {
-    let mut script = Vec::new();
-    clap_complete::generate(shell, &mut Cli::command(), "forebay", &mut script);
+    let (mut script, root) = (Vec::new(), Cli::command());
+    let shown = root.get_subcommands().filter(|command| !command.is_hide_set()).cloned();
+    let mut shown = clap::Command::new("forebay")
+        .version(env!("CARGO_PKG_VERSION"))
+        .about(root.get_about().cloned().unwrap_or_default())
+        .subcommands(shown);
+    clap_complete::generate(shell, &mut shown, "forebay", &mut script);
     text::say(String::from_utf8_lossy(&script).trim_end());
 }
 

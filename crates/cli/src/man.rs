@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use clap::Args;
+use clap::{ArgAction, Args};
 use clap_mangen::Man;
 
 use crate::Result;
@@ -41,13 +41,35 @@ fn pages(command: &clap::Command) -> Vec<(String, Vec<u8>)> {
     let name = command.get_display_name().unwrap_or_else(|| command.get_name()).to_owned();
     let mut page = Vec::new();
     // Writing to memory does not fail.
-    let _ = Man::new(command.clone()).title(&name).render(&mut page);
+    let shown = command.clone().override_usage(synopsis(command));
+    let _ = Man::new(shown).title(&name).render(&mut page);
     page.extend(end(command, &name).into_bytes());
     let mut pages = vec![(name, page)];
     for below in command.get_subcommands().filter(|below| !below.is_hide_set()) {
         pages.extend(self::pages(below));
     }
     pages
+}
+
+/// A command's line as it is typed: with the values of options, and what can be given again.
+fn synopsis(command: &clap::Command) -> String {
+    let shown = command.get_arguments().filter(|argument| !argument.is_hide_set());
+    let (places, options): (Vec<_>, Vec<_>) = shown.partition(|argument| argument.is_positional());
+    let option = |argument: &clap::Arg| {
+        let again = if matches!(argument.get_action(), ArgAction::Append) { "..." } else { "" };
+        match argument.is_required_set() {
+            true => format!("{argument}{again}"),
+            false => format!("[{argument}]{again}"),
+        }
+    };
+    let name = command.get_bin_name().unwrap_or(command.get_name());
+    let mut words = vec![name.to_owned()];
+    words.extend(options.into_iter().map(option));
+    words.extend(places.into_iter().map(ToString::to_string));
+    if command.has_subcommands() {
+        words.push("<COMMAND>".to_owned());
+    }
+    words.join(" ")
 }
 
 /// What clap does not know of.

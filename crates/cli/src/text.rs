@@ -101,6 +101,11 @@ pub(crate) fn tell_fact(head: &str, text: &str) {
     };
 }
 
+/// One line on standard error for a program: it is never broken. Lost if nobody reads it.
+pub(crate) fn tell_whole(line: impl Display) {
+    let _ = writeln!(std::io::stderr().lock(), "{line}");
+}
+
 /// The width of text for people where nobody says which there is: the smallest terminal in use.
 pub(crate) const COLUMNS: usize = 80;
 

@@ -18,7 +18,7 @@ pub use crate::devices::{
     Spare, SpareState,
 };
 pub use crate::population::{CacheProfile, Population};
-pub use crate::scrub::{Scrub, Verify};
+pub use crate::scrub::{Scrub, ScrubEnd, Verify};
 pub use crate::space::{Priority, Space};
 pub use crate::states::{PoolHealth, PoolState, VolumeState};
 pub use crate::wear::WriteBudget;
@@ -625,6 +625,9 @@ pub struct ImportPool {
     /// Accepts that writes which only missing members held are lost.
     #[serde(default)]
     pub accept_missing: bool,
+    /// With `accept_missing`, what `pool` says once more: what is about to lose writes for good.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub confirm: Option<String>,
     /// Takes it from a host that has it open and is dead; it takes as long as one that is alive could go
     /// unheard, twice.
     #[serde(default)]

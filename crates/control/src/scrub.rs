@@ -52,4 +52,18 @@ pub struct Scrub {
     /// whoever met them; their origins have them.
     #[serde(default)]
     pub damage_dropped_blocks: u64,
+    /// How the last one ended that the daemon remembers; `null` if it remembers none.
+    #[serde(default)]
+    pub last: Option<ScrubEnd>,
+}
+
+/// How a scrub has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ScrubEnd {
+    /// Whether it was ended before it had read everything: what it has not read may be damaged.
+    pub early: bool,
+    /// Bytes that it had read.
+    pub read_bytes: u64,
+    /// Bytes that there were to read.
+    pub total_bytes: u64,
 }

@@ -230,7 +230,7 @@ fn absolute(path: &Path) -> Result<PathBuf> {
 /// daemon yet.
 fn understood<T>(parsed: Result<T>) -> T {
     parsed.unwrap_or_else(|failure| {
-        failure.report();
+        crate::report_misuse(&failure);
         std::process::exit(EXIT_USAGE)
     })
 }

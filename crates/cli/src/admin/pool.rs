@@ -444,7 +444,8 @@ pub(crate) fn run(command: Command, asking: &Asking) -> Result<()> {
         }
         Command::Import { pool: Some(pool), ssds, accept_missing, take_over, yes, dry_run } => {
             let ssds = ssds.iter().map(|path| absolute(path)).collect::<Result<_>>()?;
-            let body = ImportPool { pool, ssds, accept_missing, take_over };
+            let confirm = accept_missing.then(|| pool.clone());
+            let body = ImportPool { pool, ssds, accept_missing, confirm, take_over };
             if dry_run {
                 return daemon.plan(&Change::ImportPool(body));
             }
@@ -678,10 +679,11 @@ pub(super) fn print_pool(pool: &Pool) {
         fact(
             "cache    ",
             format_args!(
-                "{} cached, {} dirty in {} copies; {} of {} in use",
+                "{} cached, {} dirty in {} {}; {} of {} in use",
                 text::bytes(usage.cached_bytes),
                 text::bytes(usage.dirty_bytes),
                 usage.dirty_copies,
+                if usage.dirty_copies == 1 { "copy" } else { "copies" },
                 text::bytes(used),
                 text::bytes(usage.segments * usage.segment_bytes),
             ),
@@ -731,13 +733,9 @@ pub(super) fn print_pool(pool: &Pool) {
             ),
         );
         if usage.requests_given_up > 0 {
-            fact(
-                "         ",
-                format_args!(
-                    "{} requests, given up, are still with one that does not answer",
-                    text::thousands(usage.requests_given_up)
-                ),
-            );
+            let count = text::thousands(usage.requests_given_up);
+            let what = "requests, given up, that one has which does not answer";
+            fact("         ", format_args!("{what}: {count}"));
         }
         fact(
             "index    ",

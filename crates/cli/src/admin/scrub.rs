@@ -1,12 +1,13 @@
 //! `forebay scrub`: all copies of what is cached are read, and what is damaged is healed.
 
 use clap::Subcommand;
-use forebay_control::api::{Change, Done, Job, JobState, Many, One, Pool, Scrub};
+use forebay_control::api::{Change, Done, Job, One, Pool, Scrub};
 use forebay_control::name::Name;
 
 use super::pool::finish;
 use super::{Asking, Daemon};
 use crate::Result;
+use crate::daemon::plural;
 use crate::failure::Failure;
 use crate::text::{self, say, tell};
 
@@ -76,16 +77,8 @@ fn show(daemon: &Daemon<'_>, name: &Name) -> Result<()> {
         Failure::new(format!("pool \"{name}\" is not open"))
             .hint(format!("`forebay pool show {name}` says why"))
     })?;
-    let jobs: Many<Job> = daemon.get("/api/v1/jobs")?;
-    let last = last_of(name, &jobs.items);
-    daemon.print(&One::of(scrub), |scrub| print(&scrub.item, last));
+    daemon.print(&One::of(scrub), |scrub| print(&scrub.item));
     Ok(())
-}
-
-/// The last scrub of a pool that the daemon remembers as a job.
-fn last_of<'a>(pool: &Name, jobs: &'a [Job]) -> Option<&'a Job> {
-    let what = format!("scrub of pool \"{pool}\"");
-    jobs.iter().filter(|job| job.what == what).max_by_key(|job| job.number)
 }
 
 /// How a scrub goes, in one line; nothing if there is nothing to say.
@@ -118,31 +111,32 @@ fn found(scrub: &Scrub) -> String {
     let unread = match (scrub.unread_blocks, scrub.unmended_records) {
         (0, 0) => String::new(),
         (unread, unmended) => format!(
-            "; {unread} blocks and {unmended} records of metadata could not be read from some device"
+            "; {} and {} of metadata could not be read from some device",
+            plural(unread as usize, "block"),
+            plural(unmended as usize, "record")
         ),
     };
     format!(
-        "{} damaged blocks: {} copied again, {} dropped, {} good in no copy; {} records of metadata \
-         replaced{unread}",
-        scrub.damaged_blocks,
+        "{}: {} copied again, {} dropped, {} good in no copy; {} of metadata replaced{unread}",
+        plural(scrub.damaged_blocks as usize, "damaged block"),
         scrub.copied_blocks,
         scrub.dropped_blocks,
         scrub.unhealed_blocks,
-        scrub.replaced_records
+        plural(scrub.replaced_records as usize, "record")
     )
 }
 
-fn print(scrub: &Scrub, last: Option<&Job>) {
+fn print(scrub: &Scrub) {
     let rate = match scrub.rate_bytes_per_s {
         0 => "off".to_owned(),
         rate => format!("at most {} a second, once a week", text::bytes(rate)),
     };
     say(format_args!("scrub    {rate}"));
-    say(text::beside("state    ", &state(scrub, last)));
+    say(text::beside("state    ", &state(scrub)));
 }
 
 /// How a scrub is or was: one that was ended early has not looked at all there is.
-fn state(scrub: &Scrub, last: Option<&Job>) -> String {
+fn state(scrub: &Scrub) -> String {
     let line = line(scrub);
     if scrub.running {
         return line.unwrap_or_default();
@@ -150,13 +144,12 @@ fn state(scrub: &Scrub, last: Option<&Job>) -> String {
     if scrub.begun_unix_s == 0 {
         return "none has been begun yet".to_owned();
     }
-    let Some(last) = last else {
+    let Some(last) = scrub.last else {
         let found = line.map_or(String::new(), |line| format!("{line}; "));
         return format!("none is under way; {found}`forebay events` says how the last one ended");
     };
-    if matches!(last.state, JobState::Cancelled | JobState::Failed) {
-        let read = text::bytes(last.total_bytes.saturating_sub(last.left_bytes));
-        let total = text::bytes(last.total_bytes);
+    if last.early {
+        let (read, total) = (text::bytes(last.read_bytes), text::bytes(last.total_bytes));
         let found = found(scrub);
         return format!(
             "none is under way; the last one was ended after {read} of {total}; until then {found}"
@@ -167,35 +160,29 @@ fn state(scrub: &Scrub, last: Option<&Job>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use forebay_control::api::ScrubEnd;
 
-    fn job(number: u64, what: &str, state: &str, left_mib: u64) -> Job {
-        let job = serde_json::json!({
-            "number": number, "what": what, "state": state, "total_bytes": 96 << 20,
-            "left_bytes": left_mib << 20, "rate_bytes_per_s": 1 << 20, "left_s": null, "error": null,
-        });
-        serde_json::from_value(job).unwrap()
-    }
+    use super::*;
 
     #[test]
     fn a_scrub_that_was_ended_early_is_not_one_that_found_nothing() {
-        let mut scrub = Scrub { begun_unix_s: 1, ..Scrub::default() };
-        let of = |pool: &str| format!("scrub of pool \"{pool}\"");
-        let done = job(3, &of("fast"), "done", 0);
-        let ended = job(4, &of("fast"), "cancelled", 91);
-        let jobs = [done.clone(), ended.clone(), job(5, &of("faster"), "done", 0)];
-        let pool: Name = "fast".parse().unwrap();
-        assert_eq!(last_of(&pool, &jobs).map(|job| job.number), Some(4));
+        let total_bytes = 96 << 20;
+        let done = Some(ScrubEnd { early: false, read_bytes: total_bytes, total_bytes });
+        let ended = Some(ScrubEnd { early: true, read_bytes: 5 << 20, total_bytes });
+        let of = |last, damaged_blocks| Scrub {
+            begun_unix_s: 1,
+            last,
+            damaged_blocks,
+            ..Scrub::default()
+        };
         let whole = "none is under way; the last one found nothing damaged";
-        assert_eq!(state(&scrub, Some(&done)), whole);
+        assert_eq!(state(&of(done, 0)), whole);
         let early = "none is under way; the last one was ended after 5 MiB of 96 MiB; until then ";
-        assert_eq!(state(&scrub, Some(&ended)), format!("{early}nothing is damaged"));
+        assert_eq!(state(&of(ended, 0)), format!("{early}nothing is damaged"));
         let unknown = "none is under way; `forebay events` says how the last one ended";
-        assert_eq!(state(&scrub, None), unknown);
-        scrub.damaged_blocks = 3;
-        assert!(state(&scrub, Some(&ended)).starts_with(&format!("{early}3 damaged blocks")));
-        assert!(state(&scrub, Some(&done)).starts_with("the last one found 3 damaged blocks"));
-        scrub.begun_unix_s = 0;
-        assert_eq!(state(&scrub, None), "none has been begun yet");
+        assert_eq!(state(&of(None, 0)), unknown);
+        assert!(state(&of(ended, 3)).starts_with(&format!("{early}3 damaged blocks")));
+        assert!(state(&of(done, 3)).starts_with("the last one found 3 damaged blocks"));
+        assert_eq!(state(&Scrub::default()), "none has been begun yet");
     }
 }

@@ -47,7 +47,15 @@ fn wait(daemon: &Daemon<'_>, stopping: &Stopping, seen: Option<u64>) -> Result<(
     Ok(())
 }
 
-/// What may be gone for good when the daemon closes it.
+/// What it means that the daemon closes these.
+fn gone(paths: &[PathBuf]) -> String {
+    let (were, they) = if paths.len() == 1 { ("was", "it holds") } else { ("were", "they hold") };
+    let paths: Vec<_> = paths.iter().map(|path| path.display().to_string()).collect();
+    let paths = paths.join(", ");
+    format!("{paths} {were} removed while in use: what {they} is gone when the daemon ends")
+}
+
+/// What may be gone for good when the daemon closes it, as far as a daemon of an older version tells.
 fn endangered(status: &Status) -> Option<String> {
     let is_removed = |how: &str| how.contains("was removed while in use");
     let mut volumes = status.pools.iter().flat_map(|pool| &pool.volumes);
@@ -82,10 +90,10 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let erased = erased(&daemon, &body);
     // Said only where there is something to agree to: a daemon of an older version does not know of it.
     body.accept_removed = !erased.is_empty();
-    let gone = endangered(&status).filter(|_| !options.destage).or_else(|| {
-        let path = erased.first()?.display();
-        Some(format!("{path} was removed while in use: what it holds is gone when the daemon ends"))
-    });
+    let gone = match erased.is_empty() {
+        true => endangered(&status).filter(|_| !options.destage),
+        false => Some(gone(&erased)),
+    };
     let whats: Vec<_> = gone.into_iter().chain((clients > 0).then(cut_off)).collect();
     if !whats.is_empty() {
         confirm("stop", "stop", &whats.join("; "), options.yes)?;

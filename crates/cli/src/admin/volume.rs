@@ -13,11 +13,13 @@ use forebay_control::hours::DestageHours;
 use forebay_control::name::VolumeName;
 use forebay_export::nbd::client::Place as NbdPlace;
 
-use self::setting::{Setting, joined, parse_count, parse_read_count, parse_setting};
+use self::setting::{
+    Setting, joined, parse_cache_block, parse_count, parse_read_count, parse_setting,
+};
 use super::{Asking, Daemon, absolute, confirm, table, understood};
 use crate::Result;
 use crate::daemon::mode_name;
-use crate::text::{self, parse_bytes, say, tell};
+use crate::text::{self, say, tell};
 
 /// See the head of the file.
 #[derive(Subcommand)]
@@ -42,8 +44,8 @@ pub(crate) enum Command {
         #[arg(long, value_name = "N", value_parser = parse_count)]
         populate_on_write: Option<u8>,
         /// What a miss brings in, a power of two from 4K to 4M [default: the profile's, 64K with auto]
-        #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
-        cache_block: Option<u64>,
+        #[arg(long, value_name = "SIZE", value_parser = parse_cache_block)]
+        cache_block: Option<u32>,
         /// Write back although the death of one SSD loses what is dirty
         #[arg(long)]
         accept_data_loss_on_ssd_failure: bool,
@@ -204,8 +206,7 @@ pub(crate) fn run(command: Command, asking: &Asking) -> Result<()> {
                 profile,
                 populate_on_read,
                 populate_on_write,
-                cache_block_bytes: cache_block
-                    .map(|bytes| u32::try_from(bytes).unwrap_or(u32::MAX)),
+                cache_block_bytes: cache_block,
                 accept_data_loss_on_ssd_failure,
                 dry_run,
             };

@@ -139,7 +139,7 @@ impl Daemon {
                 self.change(reply, |it| async move { it.remove_export(&name).await });
             }
             Call::Stop(body, reply) => {
-                self.change(reply, |it| async move { it.begin_stop(&body) });
+                self.change(reply, |it| async move { it.begin_stop(&body).await });
             }
         }
     }

@@ -50,6 +50,10 @@ fn at(text: &str, key: &str, index: Option<usize>, failure: Failure) -> Failure 
 pub(super) fn check(text: &str, config: &Config) -> Result<()> {
     let wrong = |key: &str, failure: Failure| Err(at(text, key, None, failure));
     config.control_mode().map_err(|failure| at(text, "control.mode", None, failure))?;
+    let mode = config.socket_mode();
+    mode.map_err(|failure| at(text, "exports.socket_mode", None, failure))?;
+    let group = config.socket_group();
+    group.map_err(|failure| at(text, "exports.socket_group", None, failure))?;
     let mut paths = vec![
         ("state_dir", &config.state_dir, "/var/lib/forebay"),
         ("run_dir", &config.run_dir, "/run/forebay"),

@@ -14,6 +14,7 @@ use crate::Result;
 use crate::export::Clients;
 use crate::failure::Failure;
 use crate::health::Tools;
+use crate::host::SocketAccess;
 use crate::machine;
 
 /// Where the file is looked for if nobody says.
@@ -120,6 +121,11 @@ section! {
         /// After how many seconds a client that asks for nothing loses its connection; 0 is never.
         /// A disk that is mounted may well be idle for days.
         idle_s: u64,
+        /// Permissions of the exports' Unix sockets, in octal digits: to connect takes the right to write, as in `0660` for
+        /// a group. They hold for sockets that the daemon makes, from when they are made; without it the umask decides.
+        socket_mode: Option<String>,
+        /// The group of these sockets, by its name in /etc/group or by its number; without it the daemon's own.
+        socket_group: Option<String>,
     }
 }
 
@@ -245,6 +251,8 @@ impl Default for Exports {
             inflight_bytes_max: BYTES_INFLIGHT_MAX,
             memory_bytes_max: SHARE_BYTES_INFLIGHT_MAX,
             idle_s: 0,
+            socket_mode: None,
+            socket_group: None,
         }
     }
 }
@@ -302,8 +310,8 @@ impl Config {
 
     /// What the clients of an export may have.
     pub(super) fn clients(&self) -> Clients {
-        let Exports { connections_max, inflight_bytes_max, memory_bytes_max, idle_s } =
-            self.exports;
+        let &Exports { connections_max, inflight_bytes_max, memory_bytes_max, idle_s, .. } =
+            &self.exports;
         Clients {
             places: connections_max.map(|count| Places::new(count.get())),
             inflight_bytes_max,
@@ -319,13 +327,52 @@ impl Config {
 
     /// The permissions of the control socket.
     pub(super) fn control_mode(&self) -> Result<u32> {
-        let mode = &self.control.mode;
-        let parsed = u32::from_str_radix(mode, 8).ok().filter(|mode| *mode <= 0o777);
-        parsed.ok_or_else(|| {
-            Failure::new(format!("control.mode is {mode:?}"))
-                .hint("write octal digits as in \"0600\", or \"0660\" for a group")
+        mode_of("control.mode", &self.control.mode)
+    }
+
+    /// The permissions of the exports' sockets.
+    pub(super) fn socket_mode(&self) -> Result<Option<u32>> {
+        let mode = self.exports.socket_mode.as_ref();
+        mode.map(|mode| mode_of("exports.socket_mode", mode)).transpose()
+    }
+
+    /// The group of the exports' sockets, if it is not the daemon's own.
+    pub(super) fn socket_group(&self) -> Result<Option<u32>> {
+        let Some(name) = &self.exports.socket_group else { return Ok(None) };
+        // The highest number is the system's word for none.
+        if let Some(number) = name.parse().ok().filter(|number| *number != u32::MAX) {
+            return Ok(Some(number));
+        }
+        let groups = std::fs::read_to_string("/etc/group").unwrap_or_default();
+        group_in(&groups, name).map(Some).ok_or_else(|| {
+            let what = format!("exports.socket_group is {name:?}, which is not in /etc/group");
+            Failure::new(what).hint(
+                "name a group that is there; of one that `getent group` knows from elsewhere write the number",
+            )
         })
     }
+
+    /// Who may connect to the exports' sockets.
+    pub(super) fn socket_access(&self) -> Result<SocketAccess> {
+        Ok(SocketAccess { mode: self.socket_mode()?, group: self.socket_group()? })
+    }
+}
+
+/// Permissions as the value of `key` says.
+fn mode_of(key: &str, mode: &str) -> Result<u32> {
+    let parsed = u32::from_str_radix(mode, 8).ok().filter(|mode| *mode <= 0o777);
+    parsed.ok_or_else(|| {
+        Failure::new(format!("{key} is {mode:?}"))
+            .hint("write octal digits as in \"0600\", or \"0660\" for a group")
+    })
+}
+
+/// The number of a group in the text of /etc/group: `NAME:x:NUMBER:MEMBERS`, see group(5).
+fn group_in(groups: &str, name: &str) -> Option<u32> {
+    let mut lines = groups.lines().map(|line| line.split(':'));
+    lines.find_map(|mut fields| {
+        (fields.next() == Some(name)).then(|| fields.nth(1)?.parse().ok())?
+    })
 }
 
 #[cfg(test)]
@@ -388,7 +435,7 @@ mod tests {
         [control]\nsocket = \"/s\"\nmode = \"0660\"\n\
         [devices]\nscan = [\"/dev/disk/by-id/*\"]\nwait_s = 3\n\
         health_s = 60\nreplace_failing = true\nsmartctl = \"/usr/sbin/smartctl\"\nnvme = \"/usr/sbin/nvme\"\n[exports]\nconnections_max = 9\ninflight_bytes_max = 67117056\n\
-        memory_bytes_max = 268468224\nidle_s = 60\n\
+        memory_bytes_max = 268468224\nidle_s = 60\nsocket_mode = \"0660\"\nsocket_group = \"0\"\n\
         [tls]\ncertificate = \"/c\"\nkey = \"/k\"\nclient_ca = \"/a\"\nmode = \"offered\"\n";
 
     /// Refused with what is wrong and what to do, or taken.
@@ -435,6 +482,8 @@ mod tests {
     fn a_text_that_sets_everything_is_taken() {
         let config = Config::parse(WHOLE).unwrap();
         assert_eq!(config.control_mode().unwrap(), 0o660);
+        let access = config.socket_access().unwrap();
+        assert_eq!((access.mode, access.group), (Some(0o660), Some(0)));
         let keys = keys();
         assert!(keys.iter().all(|key| WHOLE.contains(key.name.rsplit('.').next().unwrap())));
         assert_eq!(WHOLE.matches(" = ").count(), keys.len());
@@ -448,6 +497,9 @@ mod tests {
             ("[control]\n  socket = \"x.sock\"", "line 2, column 12: control.socket is x.sock"),
             ("control.mode = \"rw\"", "line 1, column 16: control.mode is"),
             ("control = { mode = \"rw\" }", "line 1, column 20: control.mode is"),
+            ("[exports]\nsocket_mode = \"0888\"", "line 2, column 15: exports.socket_mode is"),
+            ("[exports]\nsocket_group = \"n o\"", "line 2, column 16: exports.socket_group is"),
+            ("exports.socket_group = \"4294967295\"", "line 1, column 24: exports.socket_group is"),
             ("host_id = \"machine\"", "line 1, column 11: host_id is not"),
             ("[devices]\nscan = [\"/a\",\n \"/dev/***\"]", "line 3, column 2: the pattern"),
             ("[devices]\nscan = [\"dev/sd*\"]", "line 2, column 9: the pattern"),
@@ -485,6 +537,15 @@ mod tests {
         assert!(refused(&long).0.starts_with("line 2, column 10: control.socket has"));
         let near = "[tls]\ncertificate = \"/c\"\nkey = \"/k\"\nmode = \"forcd\"";
         assert_eq!(refused(near).1, "did you mean `forced`?");
+    }
+
+    #[test]
+    fn a_group_is_known_by_its_name() {
+        let groups = "root:x:0:\nkvm:x:107:qemu,me\nbroken\nempty:x::\n";
+        assert_eq!(group_in(groups, "kvm"), Some(107));
+        for none in ["qemu", "kv", "broken", "empty", ""] {
+            assert_eq!(group_in(groups, none), None, "{none}");
+        }
     }
 
     #[test]

@@ -235,7 +235,12 @@ fn tell_of_members(open: &Open, members: &mut [Member]) {
     }
 }
 
-fn usage(open: &Open, superblock: &Superblock, record: &Record) -> PoolUsage {
+fn usage(
+    open: &Open,
+    superblock: &Superblock,
+    record: &Record,
+    last_scrub: Option<&api::Job>,
+) -> PoolUsage {
     let pool = &open.pool;
     let ((cached, _), (free, total)) = (pool.blocks(), pool.segments());
     let (index_bytes, index_bytes_max) = pool.index_memory();
@@ -275,7 +280,7 @@ fn usage(open: &Open, superblock: &Superblock, record: &Record) -> PoolUsage {
             overlap_bytes: ram.overlap_bytes,
             memory_bytes: ram.memory_bytes,
         },
-        scrub: super::scrub::describe(open),
+        scrub: super::scrub::describe(open, last_scrub),
         verify: if superblock.verify_reads { Verify::Reads } else { Verify::Off },
         read_requests: counters.read_hits.get()
             + counters.read_partial_hits.get()
@@ -352,7 +357,9 @@ impl Daemon {
             superblock.volumes.iter().filter_map(describe).collect()
         };
         let volumes = superblock.as_ref().map_or_else(Vec::new, described);
-        let usage = open.as_ref().zip(superblock.as_ref()).map(|(open, s)| usage(open, s, &record));
+        let last_scrub = self.jobs.last_ended_of(&Aim::Scrub(record.name.clone()));
+        let usage_of = |(open, s): (&Rc<Open>, _)| usage(open, s, &record, last_scrub.as_ref());
+        let usage = open.as_ref().zip(superblock.as_ref()).map(usage_of);
         let (id, mut spares) = (record.id.clone(), slot.describe_spares(open.as_deref()));
         for spare in &mut spares {
             spare.health = self.health_of(&spare.id);

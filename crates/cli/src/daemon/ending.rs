@@ -56,12 +56,13 @@ impl Daemon {
     }
 
     /// Begins the daemon's end; the caller holds `changing`.
-    pub(super) fn begin_stop(self: &Rc<Self>, body: &api::Stop) -> Result<api::Stopping> {
+    pub(super) async fn begin_stop(self: &Rc<Self>, body: &api::Stop) -> Result<api::Stopping> {
         let (pid, dirty_bytes) = (std::process::id(), self.dirty_bytes());
         let started = machine::started(pid);
         let stopping = |job| api::Stopping { schema: SCHEMA, pid, started, dirty_bytes, job };
         if !body.destage {
             if !body.accept_removed {
+                self.look_for_removed().await;
                 self.refuse_endangered()?;
             }
             self.end.raise();
@@ -105,6 +106,7 @@ impl Daemon {
         steps.push(format!("exports are closed ({} cut off)", plural(clients, "client")));
         steps.push("jobs that are under way are cancelled, and pools are stopped".to_owned());
         if !body.destage {
+            self.look_for_removed().await;
             let endangered = self.endangered();
             steps.extend(endangered.iter().map(|(what, _)| {
                 format!("{what} {}; that has to be agreed to with --yes", Displaced::Removed)

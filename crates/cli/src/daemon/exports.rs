@@ -17,7 +17,7 @@ use super::{Attached, Daemon, Open, Serving, Slot};
 use crate::Result;
 use crate::export::{Access, Terms};
 use crate::failure::Failure;
-use crate::host::{Doors, Host, Places, all, loopback};
+use crate::host::{Doors, Host, Places, SocketAccess, all, loopback};
 use crate::members::PATIENCE;
 
 /// Time between two attempts to serve an export whose address could not be had.
@@ -165,7 +165,11 @@ impl Daemon {
                  by their certificates, and tls.mode = \"forced\" or --require-tls",
             ));
         }
-        Ok((terms, Places { socket, address, is_encrypted, is_remote }))
+        let access = match socket {
+            Some(_) => self.config.socket_access()?,
+            None => SocketAccess::default(),
+        };
+        Ok((terms, Places { socket, address, is_encrypted, is_remote, access }))
     }
 
     /// Whether the clients of an export use TLS.
@@ -296,7 +300,11 @@ impl Daemon {
         });
         let Some((volume, count)) = busy else { return Ok(()) };
         let name = format!("{}/{volume}", slot.record.borrow().name);
-        Err(Failure::coded(Code::Busy, format!("{count} clients are connected to \"{name}\""))
+        let clients = match count {
+            1 => "1 client is".to_owned(),
+            count => format!("{count} clients are"),
+        };
+        Err(Failure::coded(Code::Busy, format!("{clients} connected to \"{name}\""))
             .hint(format!("disconnect them, or close it: `forebay export remove {name}`")))
     }
 }

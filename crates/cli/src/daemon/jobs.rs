@@ -295,6 +295,13 @@ impl Jobs {
         job.describe(self.reactor.now())
     }
 
+    /// How the last job of this aim that has ended is, if it is remembered.
+    pub(super) fn last_ended_of(&self, aim: &Aim) -> Option<Description> {
+        let list = self.list.borrow();
+        let is_meant = |job: &&Rc<Job>| job.aim == *aim && job.ended.is_raised();
+        list.values().rfind(is_meant).map(|job| self.look(job))
+    }
+
     fn forget_old(&self) {
         let mut list = self.list.borrow_mut();
         let ended: Vec<u64> = list

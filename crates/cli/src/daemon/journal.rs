@@ -10,7 +10,7 @@ use forebay_control::name::{Name, VolumeName};
 use forebay_device::Runtime;
 use forebay_device::real::reactor::Reactor;
 use forebay_engine::format::EventRecord;
-use forebay_engine::{self as engine, Pool};
+use forebay_engine::{self as engine, EventKind, Pool};
 
 use super::{Daemon, Open};
 
@@ -190,7 +190,14 @@ impl Daemon {
                     place.map_or(id.to_string(), |path| path.display().to_string())
                 }
             };
-            let (code, subject, what) = (event.kind.code(), (name, subject), placed(event.what));
+            let mut what = placed(event.what);
+            if event.kind == EventKind::BlocksLost {
+                let volumes = open.pool.superblock().volumes.into_iter();
+                let dirty = volumes.filter(|volume| volume.may_be_dirty);
+                let dirty: Vec<_> = dirty.map(|volume| format!("{name}/{}", volume.name)).collect();
+                what.push_str(&what_to_do(&what, &dirty));
+            }
+            let (code, subject) = (event.kind.code(), (name, subject));
             if event.kind.is_good_news() {
                 self.journal.note(code, subject, what);
             } else {
@@ -199,6 +206,28 @@ impl Daemon {
         }
         open.told.set(self.journal.give(name, &open.pool, open.told.get()));
     }
+}
+
+/// What is put behind the text of lost blocks: of which volumes they are, unless it says so itself, and what to do. When a
+/// pool is opened its volumes are not attached yet; only what may be `dirty` can have lost something.
+fn what_to_do(text: &str, dirty: &[String]) -> String {
+    let whose = match dirty {
+        _ if text.contains("of volume \"") => String::new(),
+        [] => String::new(),
+        [volume] => format!("; they are of volume \"{volume}\""),
+        volumes => format!("; they are of some of the volumes \"{}\"", volumes.join("\", \"")),
+    };
+    let named = text.split("of volume \"").nth(1).and_then(|rest| rest.split('"').next());
+    let is_named =
+        |volume: &&String| named.is_some_and(|named| volume.ends_with(&format!("/{named}")));
+    let name = match (dirty.iter().find(is_named), dirty) {
+        (Some(volume), _) | (None, [volume]) => volume,
+        _ => "NAME",
+    };
+    format!(
+        "{whose}. `forebay volume show {name}` says how much: write it anew from a backup, or read older data there with \
+         `forebay volume accept-lost {name}`"
+    )
 }
 
 fn recalled(pool: &str, told: EventRecord) -> Event {
@@ -219,4 +248,26 @@ fn record(event: &Event) -> EventRecord {
     };
     let Event { unix_s, code, subject, what, .. } = event.clone();
     EventRecord { unix_s, severity, code, subject, what }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::what_to_do;
+
+    #[test]
+    fn lost_blocks_are_told_with_their_volumes_and_what_to_do() {
+        let one = ["fast/vm".to_owned()];
+        let found = "8 blocks of 4 KiB are lost with cache devices that are gone";
+        let told = what_to_do(found, &one);
+        assert!(told.starts_with("; they are of volume \"fast/vm\". "), "{told}");
+        assert!(told.ends_with("`forebay volume accept-lost fast/vm`"), "{told}");
+        let named = what_to_do("1 MiB of volume \"vm\" had their only copy there", &one);
+        assert!(named.starts_with(". `forebay volume show fast/vm`"), "{named}");
+        let others = ["fast/a".to_owned(), "fast/vm".to_owned()];
+        let named = what_to_do("1 MiB of volume \"vm\" had their only copy there", &others);
+        assert!(named.ends_with("`forebay volume accept-lost fast/vm`"), "{named}");
+        let two = what_to_do(found, &["fast/a".to_owned(), "fast/b".to_owned()]);
+        assert!(two.contains("some of the volumes \"fast/a\", \"fast/b\"."), "{two}");
+        assert!(two.ends_with("`forebay volume accept-lost NAME`"), "{two}");
+    }
 }

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use forebay_control::error::Code;
 use forebay_device::BlockDevice;
 use forebay_device::real::file::FileDevice;
-use forebay_device::real::open::{OpenError, open};
+use forebay_device::real::open::{OpenError, open, typed};
 use forebay_device::real::reactor::Reactor;
 use forebay_device::runtime::{MILLISECOND, Nanos, Runtime};
 use forebay_engine::read_superblock;
@@ -14,6 +14,7 @@ use forebay_export::nbd::client::Place;
 
 use super::Daemon;
 use super::answer::stopping;
+use super::uses::{Use, user_of};
 use super::volumes::{OwnExport, refuse_own};
 use crate::Result;
 use crate::blocking::{begin, on_thread};
@@ -41,9 +42,11 @@ async fn open_export(reactor: &Rc<Reactor>, place: Place, own: Vec<OwnExport>) -
     Ok(Origin::Nbd(remote::open(reactor, &place).await?))
 }
 
-async fn open_file(reactor: &Rc<Reactor>, at: PathBuf, caches: Vec<Identity>) -> Found {
+async fn open_file(reactor: &Rc<Reactor>, at: PathBuf, uses: Vec<Use>) -> Found {
     let call = move || {
-        origin::refuse_cache(&at, &caches)?;
+        if let Some(user) = user_of(&uses, Identity::of(&at)) {
+            return Err(user.failure_of_origin(&at));
+        }
         Ok::<_, Failure>(open(&at, &origin::options()))
     };
     let opened = on_thread(call).await.map_err(|error| no_thread(&error))??;
@@ -66,6 +69,21 @@ impl Daemon {
                         Failure::coded(Code::NotFound, error.to_string()).hint(error.hint())
                     );
                 }
+                Err(OpenError::Size { path, size_bytes: 0, .. }) => {
+                    let at = typed(&path);
+                    // It may have holes, other than a cache device.
+                    let hint = match self.is_awaited_at(&path) {
+                        true => {
+                            "a volume has its data there: restore it, with the size that it had"
+                                .to_owned()
+                        }
+                        false => format!(
+                            "give a file the size that the volume is to have: `truncate -s 10G {at}`; a drive needs a \
+                             medium in it"
+                        ),
+                    };
+                    return Err(Failure::new(format!("the origin {at} is empty")).hint(hint));
+                }
                 Err(error) => return Err(error.into()),
             }
         }
@@ -75,13 +93,13 @@ impl Daemon {
     /// nobody waits behind it.
     async fn open_patiently(&self, path: &Path) -> Found {
         let place = path.to_str().map_or(Ok(None), remote::place)?;
-        let (caches, own) = (self.identities(), self.own_exports());
+        let (uses, own) = (self.uses(), self.own_exports());
         let reactor = Rc::clone(&self.reactor);
         let owned = path.to_owned();
         let call = move || async move {
             let opened = match place {
                 Some(place) => Ok(open_export(&reactor, place, own).await?),
-                None => open_file(&reactor, owned.clone(), caches).await?,
+                None => open_file(&reactor, owned.clone(), uses).await?,
             };
             let Ok(origin) = opened else { return Ok(opened) };
             let device = origin.device();

@@ -77,6 +77,18 @@ impl Daemon {
         }
     }
 
+    /// Looks once, now, for what has no name any more. What was moved may be between two names, and is left to
+    /// [`Daemon::keep_placing`].
+    pub(super) async fn look_for_removed(&self) {
+        let look = |one: InUse| async move {
+            if let Some((look, found @ Some(Displaced::Removed))) = self.look_for(&one).await {
+                self.note_look(&one, look, found);
+            }
+        };
+        // At once: each may take as long as what does not answer.
+        all(self.in_use().into_iter().map(look).collect()).await;
+    }
+
     /// What became of one, and which look has found that; nothing if it does not answer, or was closed meanwhile.
     async fn look_for(&self, one: &InUse) -> Option<(u64, Option<Displaced>)> {
         let placed = one.file.upgrade()?.placed().ok()?;
@@ -246,7 +258,8 @@ impl Daemon {
     }
 
     /// Refuses to close a pool while files are open that would be gone then: of origins, or of cache devices.
-    pub(super) fn refuse_removed(&self, name: &str) -> Result<()> {
+    pub(super) async fn refuse_removed(&self, name: &str) -> Result<()> {
+        self.look_for_removed().await;
         let Ok((_, open)) = self.open(name) else { return Ok(()) };
         let is_removed = |file: &FileDevice| file.displaced() == Some(Displaced::Removed);
         let origins = open.origins.borrow();

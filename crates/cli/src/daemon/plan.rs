@@ -5,11 +5,12 @@ use std::cmp::Ordering;
 use std::path::Path;
 
 use forebay_control::api::{
-    AddExport, Change, DevicePlan, ImportPool, Member, MemberState, Mode, Place, Plan, PoolState,
-    PoolUsage, Room, SCHEMA, SetPool, SetVolumeSettings, TlsUse, Verify,
+    self, AddExport, Change, DevicePlan, ImportPool, Member, MemberState, Mode, Place, Plan,
+    PoolState, PoolUsage, Room, SCHEMA, SetPool, SetVolumeSettings, TlsUse, Verify,
 };
 use forebay_control::error::Code;
 use forebay_control::name::{Name, VolumeName};
+use forebay_device::real::open::typed;
 use forebay_device::runtime::{Nanos, Runtime, SECOND};
 use forebay_device::{BlockDevice, Buf};
 use forebay_engine::Pool;
@@ -239,6 +240,28 @@ fn setting_steps(usage: &PoolUsage, ram_bytes: u64, change: &SetPool) -> Vec<Str
     [ram, deadline, reclaim, scrub, budget, verify, accept].into_iter().flatten().collect()
 }
 
+/// What there is to do about cache devices that are missing while that has to be decided, as a hint.
+pub(super) fn accept_missing(body: &ImportPool) -> String {
+    let take_over = if body.take_over { " --take-over" } else { "" };
+    let ssds: String = body.ssds.iter().map(|path| format!(" --ssd {}", typed(path))).collect();
+    format!(
+        "attach the missing cache devices; or accept that writes which only they hold are lost, and open it without \
+         them for good: `forebay pool import {}{ssds}{take_over} --accept-missing`",
+        body.pool
+    )
+}
+
+/// Refuses to take over a pool of which something is missing that the other host may be using.
+pub(super) fn refuse_partial_take_over(body: &ImportPool, pool: &api::Pool) -> Result<()> {
+    let is_missing = |member: &Member| member.state == MemberState::Missing;
+    if !body.take_over || body.accept_missing || !pool.members.iter().any(is_missing) {
+        return Ok(());
+    }
+    let what = "a pool is taken over from another host only with all of its cache devices: that host may be using \
+                those that are missing here";
+    Err(Failure::coded(Code::NeedsDecision, what).hint(accept_missing(body)))
+}
+
 impl Daemon {
     /// How long it takes at least to move so many bytes, by the rate of a device that takes part in it.
     pub(super) async fn time_step(
@@ -269,7 +292,7 @@ impl Daemon {
         match change {
             Change::ImportPool(body) => self.plan_import(&body).await,
             Change::SetPool { pool, settings } => self.plan_set_pool(&pool, &settings).await,
-            Change::ExportPool(name) => self.plan_export_pool(&name),
+            Change::ExportPool(name) => self.plan_export_pool(&name).await,
             Change::DestroyPool(name) => self.plan_destroy(&name).await,
             Change::AddDevice { pool, ssd } => self.plan_add_device(&pool, &ssd).await,
             Change::GrowDevice { pool, device } => self.plan_grow_device(&pool, &device).await,
@@ -303,6 +326,7 @@ impl Daemon {
         if !body.accept_missing {
             self.refuse_undecided(body, &pool.id, &pool.members).await?;
         }
+        refuse_partial_take_over(body, &pool)?;
         let missing = pool.members.iter().filter(|m| m.state == MemberState::Missing).count();
         let present = pool.members.iter().filter(|m| m.state == MemberState::Present).count();
         let mut steps = Vec::new();
@@ -357,10 +381,7 @@ impl Daemon {
             missing.join(", "),
             dirty.join(", ")
         );
-        Err(Failure::coded(Code::NeedsDecision, what).hint(format!(
-            "attach the missing cache devices; or accept that writes which only they hold are lost, \
-             and open it without them for good: `forebay pool import {name} --accept-missing`"
-        )))
+        Err(Failure::coded(Code::NeedsDecision, what).hint(accept_missing(body)))
     }
 
     async fn plan_set_pool(&self, name: &Name, settings: &SetPool) -> Result<Plan> {
@@ -378,10 +399,10 @@ impl Daemon {
         Ok(plan(format!("pool \"{name}\" would be set"), steps))
     }
 
-    fn plan_export_pool(&self, name: &Name) -> Result<Plan> {
+    async fn plan_export_pool(&self, name: &Name) -> Result<Plan> {
         let slot = self.may_export_pool(name.as_str())?;
         self.refuse_clients(&slot)?;
-        self.refuse_removed(name.as_str())?;
+        self.refuse_removed(name.as_str()).await?;
         let slot = self.may_close(name.as_str())?;
         self.refuse_silent(&slot)?;
         let (exports, ssds) = (slot.record.borrow().exports.len(), slot.record.borrow().ssds.len());
@@ -590,7 +611,7 @@ impl Daemon {
     async fn plan_remove_volume(&self, name: &VolumeName) -> Result<Plan> {
         let open = self.may_remove_volume(name)?;
         self.jobs.join(&Aim::Remove(name.clone()))?;
-        open.pool.check_removal(name.volume.as_str())?;
+        self.check_removal(&open, name)?;
         self.refuse_displaced(name).await?;
         let origin = self.describe_volume(name)?.origin;
         let steps = vec![

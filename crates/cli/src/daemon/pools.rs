@@ -16,9 +16,10 @@ use forebay_engine::{CopiesChange, CreateOptions, OpenOptions, Pool, Tuning};
 
 use super::answer::stopping;
 use super::places::if_gone;
-use super::plan::room;
+use super::plan::{self, refuse_partial_take_over, room};
 use super::scan::{self, Found, Place, Scan, Sight, of_pool, refuse_copies};
 use super::state::{Intent, Record};
+use super::uses::user_of;
 use super::waiting::Told;
 use super::{Daemon, Open, Slot, State};
 use crate::Result;
@@ -140,15 +141,6 @@ impl Daemon {
         Ok((slot, open))
     }
 
-    /// Cache devices and spares of all open pools, which nobody may use as anything else.
-    pub(super) fn identities(&self) -> Vec<Identity> {
-        let slots = self.slots.borrow();
-        let open = slots.values().filter_map(|slot| slot.open());
-        let mut all: Vec<_> = open.flat_map(|open| open.members.borrow().identities()).collect();
-        all.extend(self.spare_identities());
-        all
-    }
-
     fn refuse_taken(&self, name: &str) -> Result<()> {
         if !self.slots.borrow().contains_key(name) {
             return Ok(());
@@ -166,8 +158,7 @@ impl Daemon {
         others: Vec<PathBuf>,
     ) -> Result<impl Fn(&Path) -> Result<()> + Send + Clone + 'static> {
         let origins = self.origins().await?;
-        let (used, spares) = (self.identities(), self.spare_identities());
-        let closed = self.closed_pools();
+        let (uses, closed) = (self.uses(), self.closed_pools());
         Ok(move |path: &Path| {
             let own = Identity::of(path);
             let mut known = origins.iter();
@@ -178,14 +169,8 @@ impl Daemon {
                 let if_gone = if_gone(&closed, &volume.pool);
                 return Err(Failure::coded(Code::Exists, what).hint(format!("{hint}{if_gone}")));
             }
-            if own.is_some_and(|identity| spares.contains(&identity)) {
-                let what = format!("{} is a spare of an open pool", path.display());
-                return Err(Failure::new(what)
-                    .hint("take it from there first: `forebay pool device remove`"));
-            }
-            if own.is_some_and(|identity| used.contains(&identity)) {
-                let what = format!("{} is a cache device of an open pool", path.display());
-                return Err(Failure::new(what).hint("use another one"));
+            if let Some(user) = user_of(&uses, own) {
+                return Err(user.failure(path));
             }
             refuse_one_ssd(path, &others)?;
             refuse_sparse_anew(path, |bytes| fill(path, bytes))
@@ -255,7 +240,10 @@ impl Daemon {
 
     /// Opens cache devices.
     pub(super) async fn open_members(&self, paths: &[PathBuf]) -> Result<Members> {
-        Members::open_with(&self.reactor, &self.members, paths, |_| Ok(())).await
+        match Members::open_with(&self.reactor, &self.members, paths, |_| Ok(())).await {
+            Err(failure) => Err(self.by_whom(paths, failure).await?),
+            opened => opened,
+        }
     }
 
     /// Looks for cache devices where the configuration says, where they were last, and at `more`.
@@ -517,6 +505,16 @@ impl Daemon {
     /// Opens a pool that is known and not open, or that is on devices which are here.
     pub(super) async fn import_pool(&self, body: api::ImportPool) -> Result<api::Pool> {
         body.ssds.iter().try_for_each(|path| check_absolute(path))?;
+        if body.accept_missing && body.confirm.as_ref() != Some(&body.pool) {
+            let what =
+                format!("accept_missing: nobody has confirmed what pool \"{}\" loses", body.pool);
+            return Err(Failure::coded(Code::BadRequest, what)
+                .hint("say what `pool` says once more as `confirm`"));
+        }
+        if body.take_over {
+            // Before anything is tried: the pool is the other host's as before.
+            refuse_partial_take_over(&body, &self.look_for_import(&body).await?.0)?;
+        }
         let sight = self.scan(&body.ssds).await?;
         let (accept_missing, take_over) = (body.accept_missing, body.take_over);
         let decided = OpenOptions { accept_missing, take_over, ..self.claiming() };
@@ -539,10 +537,8 @@ impl Daemon {
         if failure.code() != Code::NeedsDecision {
             return Err(failure);
         }
-        Err(failure.hint(format!(
-            "attach the missing cache devices; or accept that writes which only they hold are lost, \
-             and open it without them for good: `forebay pool import {name} --accept-missing`"
-        )))
+        // Where the reason has a hint of its own, `--accept-missing` may not help.
+        Err(failure.or_hint(&plan::accept_missing(&body)))
     }
 
     /// Changes settings of an open pool, durably.
@@ -775,7 +771,7 @@ impl Daemon {
     pub(super) async fn export_pool(&self, name: &str) -> Result<Done> {
         let slot = self.may_export_pool(name)?;
         self.refuse_clients(&slot)?;
-        self.refuse_removed(name)?;
+        self.refuse_removed(name).await?;
         self.close_slot(name).await?;
         let record = slot.record.borrow().clone();
         for export in record.exports {

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::rc::{Rc, Weak};
 
-use forebay_control::api::{self, Done, Plan};
+use forebay_control::api::{self, Done, JobState, Plan};
 use forebay_control::name::Name;
 use forebay_device::runtime::{Nanos, SECOND};
 
@@ -18,8 +18,8 @@ use crate::text;
 /// How often it is looked whether a lap has ended.
 const LOOK_INTERVAL: Nanos = SECOND;
 
-/// A pool's scrub, in the API's words.
-pub(super) fn describe(open: &Open) -> api::Scrub {
+/// A pool's scrub, in the API's words; `last` is how the job of the last one is.
+pub(super) fn describe(open: &Open, last: Option<&api::Job>) -> api::Scrub {
     let scrub = open.pool.scrub();
     let is_moving = scrub.running && scrub.waits_for.is_empty();
     let left_s = scrub.left_bytes.checked_div(scrub.rate_bytes_per_s).filter(|_| is_moving);
@@ -39,7 +39,21 @@ pub(super) fn describe(open: &Open) -> api::Scrub {
         unmended_records: scrub.found.unmended,
         unread_blocks: scrub.found.unread,
         damage_dropped_blocks: open.pool.counters().damage_dropped_blocks.get(),
+        last: last.and_then(end_of),
     }
+}
+
+/// How a scrub has ended, if it has.
+fn end_of(job: &api::Job) -> Option<api::ScrubEnd> {
+    Some(api::ScrubEnd {
+        early: match job.state {
+            JobState::Running => return None,
+            JobState::Done => false,
+            JobState::Cancelled | JobState::Failed => true,
+        },
+        read_bytes: job.total_bytes.saturating_sub(job.left_bytes),
+        total_bytes: job.total_bytes,
+    })
 }
 
 /// Asks how many bytes a lap still has to read. Of one that was ended, or whose pool is closed, it is what was left when

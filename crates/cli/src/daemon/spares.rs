@@ -62,11 +62,6 @@ pub(super) struct Spares {
 }
 
 impl Spares {
-    /// The devices that are held.
-    pub(super) fn identities(&self) -> Vec<Identity> {
-        self.ready().iter().flat_map(|(_, members)| members.identities()).collect()
-    }
-
     /// Whether the device that is to be this spare is held. What is at the last path of one that is not is anybody's.
     pub(super) fn is_ready(&self, id: &str) -> bool {
         matches!(self.held.borrow().get(id), Some(Held::Ready(_)))
@@ -177,13 +172,6 @@ impl Slot {
 }
 
 impl Daemon {
-    /// The spares of all open pools.
-    pub(super) fn spare_identities(&self) -> Vec<Identity> {
-        let slots = self.slots.borrow();
-        let open = slots.values().filter_map(|slot| slot.open());
-        open.flat_map(|open| open.spares.identities()).collect()
-    }
-
     /// What a device answers, unless it takes longer than the pool gives its cache devices.
     async fn in_time<T>(
         &self,

@@ -12,7 +12,7 @@ use super::describe::{clean_in, plural};
 use super::pools::lost_of;
 use super::scan::newest;
 use super::volumes::{BLOCK_BYTES, missing_state};
-use super::{Attached, Daemon, Open, Slot, State};
+use super::{Attached, Daemon, Open, Serving, Slot, State};
 use crate::failure::Failure;
 use crate::text;
 
@@ -29,6 +29,31 @@ pub(super) struct Verdict {
 impl Verdict {
     fn new(state: PoolState, summary: impl Into<String>, action: impl Into<String>) -> Verdict {
         Verdict { state, health: state.health(), summary: summary.into(), action: action.into() }
+    }
+
+    /// With how many of its volumes are still to be attached, and whose exports are not served.
+    fn with_unserved(self, attaching: usize, unserved: &[String]) -> Verdict {
+        let attached = match attaching {
+            0 => String::new(),
+            1 => "1 volume is being attached. ".to_owned(),
+            count => format!("{count} volumes are being attached. "),
+        };
+        let (served, action, health) = match unserved {
+            [] if attaching == 0 => return self,
+            [] => (String::new(), self.action, PoolHealth::Degraded),
+            [first, others @ ..] => {
+                let more = match others.len() {
+                    0 => String::new(),
+                    count => format!(", and {count} more"),
+                };
+                let advice = "`forebay export list` says why; it is tried again".to_owned();
+                let action = if self.action.is_empty() { advice } else { self.action };
+                (format!("Not served: \"{first}\"{more}. "), action, PoolHealth::Failed)
+            }
+        };
+        let rest = self.summary.strip_prefix("Healthy. ").unwrap_or(&self.summary);
+        let summary = format!("{attached}{served}{rest}");
+        Verdict { summary, action, health: self.health.max(health), ..self }
     }
 
     /// With what the worst of its SSDs says of itself.
@@ -165,6 +190,17 @@ fn troubled(open: &Open, pool: &str) -> Vec<(String, VolumeState)> {
     troubled.collect()
 }
 
+/// The volumes whose exports could not be served although they are there.
+fn unserved(slot: &Slot, open: &Open) -> Vec<String> {
+    let (volumes, exports) = (open.volumes.borrow(), open.exports.borrow());
+    let is_online = |name: &String| matches!(volumes.get(name), Some(Attached::Online(_)));
+    let failed = exports
+        .iter()
+        .filter(|(name, serving)| is_online(name) && matches!(serving, Serving::Failed { .. }));
+    let pool = &slot.record.borrow().name;
+    failed.map(|(name, _)| format!("{pool}/{name}")).collect()
+}
+
 /// How many volumes lack their origin, and how, as sentences.
 fn without(troubled: &[(String, VolumeState)]) -> String {
     let of_state = |state| troubled.iter().filter(|(_, found)| *found == state).count();
@@ -262,10 +298,13 @@ impl Daemon {
                         .to_owned();
             }
         }
-        match troubled.is_empty() && !is_amiss {
-            true => verdict,
-            false => Verdict { health: PoolHealth::Failed, ..verdict },
+        if !troubled.is_empty() || is_amiss {
+            verdict.health = PoolHealth::Failed;
         }
+        let is_attached = |v: &&VolumeRecord| open.volumes.borrow().contains_key(&v.name);
+        let attaching =
+            superblock.volumes.len() - superblock.volumes.iter().filter(is_attached).count();
+        verdict.with_unserved(attaching, &unserved(slot, open))
     }
 
     /// What to do about a pool that has lost these cache devices, and whose volume is in such a state.
@@ -392,6 +431,22 @@ mod tests {
             assert_eq!(state_of(redundancy, false, 1), PoolState::Degraded);
         }
     }
+
+    #[test]
+    fn what_is_not_served_is_not_called_healthy() {
+        let well =
+            || Verdict::new(PoolState::Online, "Healthy. Every origin has all of its data.", "");
+        let same = well().with_unserved(0, &[]);
+        assert!(same.summary.starts_with("Healthy. ") && same.health == PoolHealth::Good);
+        let begun = well().with_unserved(1, &[]);
+        assert_eq!(begun.summary, "1 volume is being attached. Every origin has all of its data.");
+        assert!(begun.health == PoolHealth::Degraded && begun.action.is_empty());
+        let failed = well().with_unserved(2, &["fast/a".into(), "fast/b".into()]);
+        let said = "2 volumes are being attached. Not served: \"fast/a\", and 1 more. ";
+        assert!(failed.summary.starts_with(said), "{}", failed.summary);
+        assert!(failed.health == PoolHealth::Failed && failed.action.contains("export list"));
+    }
+
     #[test]
     fn what_is_being_opened_is_not_said_to_lack_anything() {
         let opened = being_opened(24);

@@ -15,7 +15,7 @@ use forebay_engine::format::segment_bytes_for;
 
 use forebay_control::api::HealthVerdict;
 
-use super::latency::{reads, syncs};
+use super::latency::{flushes, reads, syncs};
 use super::{Findings, Verdict};
 use crate::health::{Known, Tools, ask};
 use crate::inspect::{spare_at, superblock_at};
@@ -25,6 +25,10 @@ use crate::{memory, text};
 /// A durable write of an SSD that honours flushes takes tens of microseconds with power-loss
 /// protection and one or two milliseconds without it; slower ones are disks, or busy.
 const SYNC_SLOW: Duration = Duration::from_millis(5);
+
+/// What is said of slower ones.
+const SYNC_HINT: &str = "writes that a client flushes wait as long on a cache device here; an SSD with power-loss \
+                         protection is a hundred times faster";
 
 /// Looks at a disk, a partition or a file.
 pub(super) fn look(path: &Path, reactor: Option<&Rc<Reactor>>, findings: &mut Findings) {
@@ -53,7 +57,7 @@ pub(super) fn look(path: &Path, reactor: Option<&Rc<Reactor>>, findings: &mut Fi
         }
     };
     let queue = is_block.then(|| queue_of(&meta)).flatten();
-    look_at_use(subject, path, reactor, findings);
+    let is_free = look_at_use(subject, path, reactor, findings);
     let size_bytes = look_at_size(subject, path, &file, findings);
     match &queue {
         Some(queue) => look_at_queue(subject, queue, findings),
@@ -80,20 +84,32 @@ pub(super) fn look(path: &Path, reactor: Option<&Rc<Reactor>>, findings: &mut Fi
             findings.hint("`dmesg | tail` may tell more");
         }
     }
+    if queue.as_deref().is_some_and(is_ssd) {
+        look_at_flushes(subject, &file, is_free, findings);
+    }
     let what = "not measured: that would write to it".to_owned();
     findings.add(subject, "fsync", Verdict::Skipped, what);
     findings.hint("name a directory on the same disk, and it is measured there");
 }
 
-/// Whether somebody has it.
-fn look_at_use(subject: &str, path: &Path, reactor: Option<&Rc<Reactor>>, findings: &mut Findings) {
+/// Whether it is known that nobody has it.
+fn look_at_use(
+    subject: &str,
+    path: &Path,
+    reactor: Option<&Rc<Reactor>>,
+    findings: &mut Findings,
+) -> bool {
     let Some(reactor) = reactor else {
         let what = "not looked at: that needs io_uring".to_owned();
-        return findings.add(subject, "free", Verdict::Skipped, what);
+        findings.add(subject, "free", Verdict::Skipped, what);
+        return false;
     };
     let options = OpenOptions { read_only: true, ..OpenOptions::default() };
     match FileDevice::open(reactor, path, &options) {
-        Ok(_) => findings.add(subject, "free", Verdict::Ok, "nobody uses it".into()),
+        Ok(_) => {
+            findings.add(subject, "free", Verdict::Ok, "nobody uses it".into());
+            true
+        }
         Err(error) => {
             let is_in_use = matches!(
                 error,
@@ -102,8 +118,37 @@ fn look_at_use(subject: &str, path: &Path, reactor: Option<&Rc<Reactor>>, findin
             let verdict = if is_in_use { Verdict::Warn } else { Verdict::Problem };
             findings.add(subject, "free", verdict, error.to_string());
             findings.hint(error.hint());
+            false
         }
     }
+}
+
+/// How long an SSD takes to flush. Nothing is written for that, so it is the least that a durable write waits.
+fn look_at_flushes(subject: &str, file: &File, is_free: bool, findings: &mut Findings) {
+    if !is_free {
+        let what = "not measured: flushes would hold up who uses it".to_owned();
+        return findings.add(subject, "flush", Verdict::Skipped, what);
+    }
+    match flushes(file) {
+        Ok(times) => {
+            let what = times.text("flushes with nothing written before");
+            let slow = times.p50() > SYNC_SLOW;
+            let verdict = if slow { Verdict::Warn } else { Verdict::Ok };
+            findings.add(subject, "flush", verdict, what);
+            if slow {
+                findings.hint(SYNC_HINT);
+            }
+        }
+        Err(error) => {
+            let what = format!("not measured: {error}");
+            findings.add(subject, "flush", Verdict::Skipped, what);
+        }
+    }
+}
+
+/// Whether it is a disk that /sys calls not rotating.
+fn is_ssd(queue: &Path) -> bool {
+    std::fs::read_to_string(queue.join("rotational")).is_ok_and(|text| text.trim() == "0")
 }
 
 fn look_at_size(subject: &str, path: &Path, file: &File, findings: &mut Findings) -> Option<u64> {
@@ -254,34 +299,43 @@ fn look_at_content(
     size_bytes: u64,
     findings: &mut Findings,
 ) {
-    if let Ok(Some(superblock)) = superblock_at(path) {
-        let name = &superblock.name;
-        let what = format!("a cache device of pool \"{name}\" ({})", superblock.pool);
-        findings.add(subject, "content", Verdict::Ok, what);
-        findings.hint(format!("`forebay pool import {name}` opens the pool"));
-        return;
-    }
-    if let Ok(Some(spare)) = spare_at(path) {
-        let what = format!("a spare of pool \"{}\" ({})", spare.name, spare.pool);
-        findings.add(subject, "content", Verdict::Ok, what);
-        findings.hint("it holds nothing; `forebay pool device remove` gives it up");
-        return;
-    }
-    match probe_with(size_bytes, |buf, offset| file.read_exact_at(buf, offset)) {
+    match content_of(path, file, size_bytes) {
         Err(error) => {
             findings.add(subject, "content", Verdict::Problem, format!("cannot be read: {error}"));
             findings.hint("`dmesg | tail` may tell more");
         }
-        Ok(found) if found.is_empty() => {
-            findings.add(subject, "content", Verdict::Ok, "nothing that is known".into());
-        }
-        Ok(found) => {
-            let all: Vec<_> =
-                found.iter().map(|f| format!("{} (at byte {})", f.what, f.offset)).collect();
-            findings.add(subject, "content", Verdict::Ok, all.join(", "));
-            findings.hint("an origin keeps it; as a cache device it is refused");
+        Ok((what, hint)) => {
+            findings.add(subject, "content", Verdict::Ok, what);
+            findings.hint(hint);
         }
     }
+}
+
+/// What is on a device of `size_bytes`, and what that means; nothing is said of what means nothing.
+///
+/// # Errors
+/// If it cannot be read.
+pub(super) fn content_of(
+    path: &Path,
+    file: &File,
+    size_bytes: u64,
+) -> std::io::Result<(String, String)> {
+    if let Ok(Some(superblock)) = superblock_at(path) {
+        let name = &superblock.name;
+        let what = format!("a cache device of pool \"{name}\" ({})", superblock.pool);
+        return Ok((what, format!("`forebay pool import {name}` opens the pool")));
+    }
+    if let Ok(Some(spare)) = spare_at(path) {
+        let what = format!("a spare of pool \"{}\" ({})", spare.name, spare.pool);
+        let hint = "it holds nothing; `forebay pool device remove` gives it up";
+        return Ok((what, hint.to_owned()));
+    }
+    let found = probe_with(size_bytes, |buf, offset| file.read_exact_at(buf, offset))?;
+    if found.is_empty() {
+        return Ok(("nothing that is known".to_owned(), String::new()));
+    }
+    let all: Vec<_> = found.iter().map(|f| format!("{} (at byte {})", f.what, f.offset)).collect();
+    Ok((all.join(", "), "an origin keeps it; as a cache device it is refused".to_owned()))
 }
 
 /// Measures durable writes on the disk below a directory.
@@ -305,10 +359,7 @@ pub(super) fn look_at_directory(path: &Path, findings: &mut Findings) {
             let what = times.text("durable writes of 4 KiB to a file");
             findings.add(subject, "fsync", verdict, what);
             if slow {
-                findings.hint(
-                    "writes that a client flushes wait as long on a cache device here; an SSD \
-                     with power-loss protection is a hundred times faster",
-                );
+                findings.hint(SYNC_HINT);
             }
         }
         Err(error) => {

@@ -79,6 +79,11 @@ pub(super) fn reads(path: &Path, size_bytes: u64) -> io::Result<Times> {
     })
 }
 
+/// Flushes a block device's write cache, without writing anything.
+pub(super) fn flushes(file: &File) -> io::Result<Times> {
+    measure(|_| file.sync_data())
+}
+
 /// Overwrites blocks of a file in `dir` and makes each durable. The file has no name while that is
 /// done, so that nothing is left of it.
 pub(super) fn syncs(dir: &Path) -> io::Result<Times> {

@@ -5,6 +5,7 @@
 //! * What could not be looked at or measured is said, with the reason; it is never left out.
 
 mod device;
+mod disks;
 mod latency;
 mod machine;
 
@@ -101,6 +102,9 @@ struct Report {
 pub(crate) fn run(options: &Options) -> Result<()> {
     let mut findings = Findings::default();
     let reactor = machine::look(&mut findings);
+    if options.devices.is_empty() {
+        disks::look(&mut findings);
+    }
     for path in &options.devices {
         if path.is_dir() {
             device::look_at_directory(path, &mut findings);
@@ -163,7 +167,7 @@ fn conclusion(problems: usize, warnings: usize, no_devices: bool) -> String {
         false => format!("{}.", all.join(", ")),
     };
     if no_devices {
-        text.push_str(" Name disks, files or directories to have them looked at as well.");
+        text.push_str(" Name disks, files or directories to have them looked at closely.");
     }
     text
 }

@@ -138,8 +138,16 @@ fn an_origin_that_was_changed_under_dirty_data_waits_for_its_owner() {
         let plan = daemon.json(&[&accept(dirty)[..], &["--dry-run"]].concat());
         assert!(plan["steps"][0].to_string().contains("32 MiB"), "{plan}");
         assert_eq!(volume(&daemon)["state"], "origin-refused", "a plan changes nothing");
+        daemon.tell(&["export", "remove", "fast/vm"]);
+        for how in ["--dry-run", "--yes"] {
+            // It is there: that it has to be attached would be no help.
+            let remove = ["volume", "remove", "fast/vm", how];
+            daemon.refused(&remove, "which is not in use: ", "accept-origin");
+        }
         let shown = daemon.json(&[&accept(dirty)[..], &["--yes"]].concat());
         assert_eq!(shown["state"], "online", "{shown}");
+        let socket = daemon.dir.path("nbd");
+        daemon.tell(&["export", "add", "fast/vm", "--socket", socket.to_str().unwrap()]);
         assert_eq!(show(&daemon)["health"], "good");
         assert!(daemon.tell(&["events"]).contains("origin-accepted"));
         daemon.refused(&[&accept(dirty)[..], &["--yes"]].concat(), "no decision", "in use");

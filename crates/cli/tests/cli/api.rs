@@ -119,7 +119,11 @@ fn right_requests(root: &str) -> Vec<(&'static str, &'static str, Value)> {
         ("PATCH", "/api/v1/pools/fast", json!({"accept_data_loss_on_ssd_failure": true})),
         ("PATCH", "/api/v1/pools/fast", json!({"dirty_copies": 2})),
         ("POST", "/api/v1/import", json!({"pool": "fast", "ssds": [at("none")]})),
-        ("POST", "/api/v1/import", json!({"pool": "other", "accept_missing": true})),
+        (
+            "POST",
+            "/api/v1/import",
+            json!({"pool": "other", "accept_missing": true, "confirm": "other"}),
+        ),
         ("POST", "/api/v1/pools/fast/destroy", json!({"confirm": "fast"})),
         ("POST", "/api/v1/pools/fast/export", json!({})),
         ("POST", "/api/v1/pools/fast/devices/add", json!({"ssd": at("ssd-0")})),

@@ -306,7 +306,7 @@ fn a_pool_moves_with_its_ssds() {
     let mut client = Client::connect(&from.dir.path("nbd"));
     client.write(0, &data).unwrap();
     client.flush().unwrap();
-    from.refused(&["pool", "export", "fast"], "clients are connected", "export remove");
+    from.refused(&["pool", "export", "fast"], "connected to \"fast/vm\"", "export remove");
     drop(client);
     until("the client is gone", || from.json(&["export", "list"])["items"][0]["clients"] == 0);
     from.tell(&["pool", "export", "fast"]);

@@ -131,7 +131,7 @@ fn a_cache_device_is_added_to_a_pool_that_serves() {
         }
     };
     refused("/none", "/none", "");
-    refused(ssds[0], "is a cache device of an open pool", "use another one");
+    refused(ssds[0], "is a cache device of pool \"fast\"", "forebay pool destroy fast");
     let other_name = daemon.dir.path("origin-too");
     std::fs::hard_link(&origin, &other_name).unwrap();
     for name in [&origin, &other_name] {
@@ -142,7 +142,7 @@ fn a_cache_device_is_added_to_a_pool_that_serves() {
     let holes = daemon.dir.sparse("holes", 600 << 20);
     refused(holes.to_str().unwrap(), "has holes", "dd if=");
     daemon.tell(&["pool", "create", "other", "--ssd", ssds[2]]);
-    refused(ssds[2], "is a cache device of an open pool", "use another one");
+    refused(ssds[2], "is a cache device of pool \"other\"", "forebay pool destroy other");
     daemon.tell(&["pool", "export", "other"]);
     refused(ssds[2], "it belongs to pool \"other\"", "pool import");
 
@@ -154,7 +154,7 @@ fn a_cache_device_is_added_to_a_pool_that_serves() {
     assert_eq!(shown["members"].as_array().unwrap().len(), 2, "{shown}");
     assert!(shown["usage"]["segments"].as_u64() > before["usage"]["segments"].as_u64(), "{shown}");
     until("the event is told", || daemon.tell(&["events"]).contains("member-added"));
-    refused(ssds[1], "is a cache device of an open pool", "use another one");
+    refused(ssds[1], "is a cache device of pool \"fast\"", "pool device remove fast ");
     assert!(read_all(&socket) == newest, "nothing is missing");
 
     // From now on there can be two copies, and the new device is looked for at each start.

@@ -33,8 +33,22 @@ fn finding(findings: &[Value], subject: &Path, check: &str) -> String {
 fn the_machine_is_looked_at_without_devices() {
     let (findings, code) = findings(&[]);
     assert_eq!(code, 0, "the other tests need io_uring, too: {findings:?}");
-    let checks: Vec<_> = findings.iter().map(|f| f["check"].as_str().unwrap()).collect();
+    let (machine, disks): (Vec<_>, Vec<_>) =
+        findings.iter().partition(|f| f["subject"] == "machine");
+    let checks: Vec<_> = machine.iter().map(|f| f["check"].as_str().unwrap()).collect();
     assert_eq!(checks, ["kernel", "io_uring", "memory", "memlock", "open files"]);
+    // What the machine has, whether it may be read or not.
+    let sized = |disk: std::fs::DirEntry| {
+        let size = std::fs::read_to_string(disk.path().join("size")).unwrap_or_default();
+        let name = disk.file_name().to_str().unwrap().replace('!', "/");
+        (size.trim() != "0" && !size.is_empty()).then(|| format!("/dev/{name}"))
+    };
+    let there = std::fs::read_dir("/sys/block").into_iter().flatten().flatten();
+    for path in there.filter_map(sized) {
+        let is_it = |f: &&&Value| f["subject"] == path.as_str() && f["check"] == "disk";
+        let found = disks.iter().find(is_it).unwrap_or_else(|| panic!("{path}: {disks:?}"));
+        assert!(found["what"].as_str().is_some_and(|what| what.contains("iB; ")), "{found}");
+    }
     let text = String::from_utf8(doctor(&[]).stdout).unwrap();
     assert!(text.starts_with("machine\n  ok       kernel       Linux "), "{text}");
     assert!(text.contains("Name disks, files or directories"), "{text}");

@@ -143,7 +143,11 @@ fn every_change_says_what_it_would_do_and_does_not_do_it() {
 
     let mut client = Client::connect(&socket);
     client.write(0, &vec![7; 1 << 20]).unwrap();
-    daemon.refused(&["pool", "export", "fast", "--dry-run"], "clients are connected", "disconnect");
+    daemon.refused(
+        &["pool", "export", "fast", "--dry-run"],
+        "connected to \"fast/vm\"",
+        "disconnect",
+    );
     let text = plan(&daemon, &["export", "remove", "fast/vm"]);
     assert!(text.contains("connections are closed (1 client)"), "{text}");
     drop(client);

@@ -37,6 +37,9 @@ fn was_ended_early(daemon: &Daemon) {
     let (left, total) = (job["left_bytes"].as_u64().unwrap(), job["total_bytes"].as_u64().unwrap());
     assert!(left > 0 && total > 0, "{job}");
     assert_eq!(scrub(daemon)["running"], false);
+    let last = scrub(daemon)["last"].clone();
+    assert_eq!((&last["early"], &last["total_bytes"]), (&true.into(), &total.into()), "{last}");
+    assert_eq!(last["read_bytes"], total - left, "{last}");
     let status = daemon.tell(&["scrub", "status", "fast"]);
     assert!(status.contains("the last one was ended after "), "{status}");
     assert!(!status.contains("the last one found nothing damaged"), "{status}");
@@ -61,6 +64,7 @@ fn a_scrub_that_was_ended_is_told_with_how_far_it_came() {
     let status = daemon.tell(&["scrub", "status", "fast"]);
     assert!(status.contains("the last one found nothing damaged"), "{status}");
     assert_eq!(last_job(&daemon)["left_bytes"], 0);
+    assert_eq!(scrub(&daemon)["last"]["early"], false);
     daemon.stop();
 }
 
@@ -69,17 +73,21 @@ fn what_goes_with_the_daemon_is_said_before_and_agreed_to() {
     let mut daemon = patient("stop-removed");
     written(&daemon, 2);
     let origin = daemon.dir.path("origin");
+    let other = daemon.dir.sparse("other", 32 << 20);
+    daemon.tell(&["volume", "add", "fast/other", "--origin", other.to_str().unwrap()]);
     assert_eq!(planned(&daemon, &["stop"])["erased"], json!([]));
     std::fs::remove_file(&origin).unwrap();
-    let volume = || daemon.json(&["volume", "show", "fast/vm"]);
-    until("it is missed", || volume()["state"] == "origin-missing");
+    std::fs::remove_file(&other).unwrap();
+    // At once: it does not rest upon what was seen some time before.
+    daemon.refused(&["pool", "export", "fast", "--dry-run"], "was removed while in use", "save it");
     let plan = planned(&daemon, &["stop"]);
     let steps = plan["steps"].to_string();
     assert!(steps.contains("was removed while in use") && steps.contains("--yes"), "{plan}");
-    assert_eq!(plan["erased"], json!([origin]));
+    assert_eq!(plan["erased"], json!([origin, other]));
     let text = daemon.tell(&["stop", "--dry-run"]);
     assert!(text.contains("Would be erased: ") && !text.contains("Nothing would"), "{text}");
-    daemon.refused(&["stop"], "was removed while in use", "--yes");
+    let both = format!("{}, {} were removed while in use", origin.display(), other.display());
+    daemon.refused(&["stop"], &both, "--yes");
     // Who asks the daemon itself has to agree, too.
     let control = daemon.dir.path("control.sock");
     let refused = post(&control, "/api/v1/stop", &json!({}));
@@ -124,9 +132,19 @@ fn a_pool_is_opened_without_what_is_missing_once_that_is_confirmed() {
     let plan = planned(&daemon, &with(&["--accept-missing"]));
     assert!(plan["steps"].to_string().contains("writes that only they hold are lost"), "{plan}");
     daemon.refused(&with(&["--accept-missing"]), "needs a confirmation", "--yes");
+    // Who asks the daemon itself has to agree, too.
+    let control = daemon.dir.path("control.sock");
+    for confirm in [Value::Null, json!("other")] {
+        let body = json!({"pool": "fast", "accept_missing": true, "confirm": confirm});
+        let refused = post(&control, "/api/v1/import", &body);
+        assert_eq!(refused["code"], "bad-request", "{refused}");
+        assert!(refused["hint"].to_string().contains("`confirm`"), "{refused}");
+    }
     assert_eq!(state(), "needs-decision");
     daemon.tell(&with(&["--accept-missing", "--yes"]));
-    assert!(show(&daemon)["usage"].is_object());
+    let events = daemon.tell(&["events", "--severity", "critical"]);
+    let is_lost = show(&daemon)["usage"]["lost_bytes"].as_u64().unwrap() > 0;
+    assert_eq!(events.contains("accept-lost fast/vm"), is_lost, "{events}");
     daemon.stop();
 }
 
@@ -202,5 +220,43 @@ fn what_cannot_be_understood_is_an_error_of_usage() {
     daemon.misused(&with("--ram", "1K"), "cannot be made", "multiple of 2 MiB");
     // What only the daemon knows is none.
     daemon.refused(&["pool", "set", "none", "scrub_rate=8M"], "no pool", "pool list");
+    daemon.stop();
+}
+
+/// Copies a directory with all that is in it.
+fn copied(from: &std::path::Path, to: &std::path::Path) {
+    let _ = std::fs::remove_dir_all(to);
+    let copy = std::process::Command::new("cp").arg("-r").args([from, to]).status().unwrap();
+    assert!(copy.success());
+}
+
+#[test]
+fn what_no_acceptance_can_open_is_not_offered_to_be_accepted() {
+    let mut daemon = served("forked");
+    let path = |name: &str| daemon.dir.path(name);
+    let [state, before] = ["state", "before"].map(path);
+    let [first, second, away] = ["ssd-0", "ssd-1", "away"].map(path);
+    daemon.stop();
+    copied(&state, &before);
+    // Each goes on without the other one, and nobody knows of both.
+    for gone in [&second, &first] {
+        std::fs::rename(gone, &away).unwrap();
+        copied(&before, &state);
+        daemon.start();
+        until("it is open", || show(&daemon)["usage"].is_object());
+        daemon.stop();
+        std::fs::rename(&away, gone).unwrap();
+    }
+    copied(&before, &state);
+    daemon.start();
+    until("somebody has to decide", || show(&daemon)["state"] == "needs-decision");
+    for more in [&[][..], &["--accept-missing", "--yes"]] {
+        let import = [&["pool", "import", "fast"][..], more].concat();
+        daemon.refused(&import, "has gone on in two ways", "offer only the cache devices");
+        let output = daemon.ask(&import);
+        assert!(!crate::common::stderr(&output).contains("--accept-missing"), "{output:?}");
+    }
+    let action = show(&daemon)["action"].to_string();
+    assert!(!action.contains("--accept-missing"), "{action}");
     daemon.stop();
 }

@@ -1,5 +1,6 @@
 //! How exports are served: read-only, under TLS, and where.
 
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::{Command, Output};
 use std::time::{Duration, SystemTime};
@@ -259,4 +260,30 @@ fn an_export_has_as_many_clients_as_the_configuration_says_on_all_reactors_toget
         memory["buffers_bytes_max"].as_u64().unwrap() == most + 3 * 2 * (usual - set)
     });
     daemon.stop();
+}
+
+#[test]
+fn a_socket_is_for_its_owner_unless_the_configuration_lets_others_in() {
+    let group = "[exports]\nsocket_mode = \"0660\"\n";
+    // To connect is to write.
+    for (name, config, writers) in [("socket-own", "", 0o200), ("socket-mode", group, 0o220)] {
+        let mut daemon = with_volume(name, |dir| match config {
+            "" => String::new(),
+            // Any group that the test may give it to: its own.
+            config => {
+                let group = std::fs::metadata(&dir.0).unwrap().gid();
+                format!("{config}socket_group = \"{group}\"\n")
+            }
+        });
+        let socket = daemon.dir.path("nbd");
+        daemon.tell(&["export", "add", "fast/vm", "--socket", socket.to_str().unwrap()]);
+        let is = || std::fs::metadata(&socket).unwrap().permissions().mode() & 0o222;
+        assert_eq!(is(), writers, "{name}");
+        // It is made anew by the next start.
+        daemon.stop();
+        daemon.start();
+        until("it serves again", || socket.exists());
+        assert_eq!(is(), writers, "{name}");
+        daemon.stop();
+    }
 }

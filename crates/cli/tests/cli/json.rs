@@ -116,3 +116,38 @@ fn check(arguments: &[&str], stdout: &[u8]) {
     assert_eq!(answer["schema"], 1, "{arguments:?}: {answer}");
     assert!(answer.as_object().unwrap().len() > 1, "{arguments:?}: {answer}");
 }
+
+/// What a failed command says on standard error, of which the failure is the last line.
+fn failure(output: &std::process::Output) -> Value {
+    let text = stderr(output);
+    let answer: Value = serde_json::from_str(text.lines().last().unwrap_or_default())
+        .unwrap_or_else(|error| panic!("{error}: {text}"));
+    assert_eq!(answer["schema"], 1, "{answer}");
+    answer["error"].clone()
+}
+
+#[test]
+fn a_failure_is_told_in_json_where_the_answer_would_be() {
+    let daemon = Daemon::new("json-failure");
+    let output = daemon.ask(&["pool", "show", "none", "--json"]);
+    assert_eq!((output.status.code(), output.stdout.len()), (Some(1), 0));
+    let error = failure(&output);
+    assert_eq!(error["code"], "not-found", "{error}");
+    assert!(error["message"].to_string().contains("there is no pool"), "{error}");
+    assert!(error["hint"].to_string().contains("forebay pool list"), "{error}");
+    // What cannot be understood, whether it is clap that finds out or the command.
+    for wrong in [
+        &["volume", "set", "fast/vm", "cache_block=5K", "--json"][..],
+        &["volume", "add", "fast/vm", "--origin", "/x", "--cache-block", "5K", "--json"],
+        &["pool", "set", "fast", "dirty_copise=2", "--json"],
+        &["pool", "lst", "--json"],
+    ] {
+        let output = daemon.ask(wrong);
+        assert_eq!((output.status.code(), output.stdout.len()), (Some(2), 0), "{wrong:?}");
+        let error = failure(&output);
+        let is_told = |name: &str| error[name].as_str().is_some_and(|text| !text.is_empty());
+        assert!(is_told("message") && is_told("hint"), "{wrong:?}: {error}");
+    }
+    let nobody = run(forebay().args(["status", "--json", "--control", "/nowhere"]));
+    assert!(failure(&nobody)["message"].to_string().contains("no daemon answers"));
+}

@@ -70,9 +70,31 @@ fn there_is_a_man_page_for_each_command() {
             assert!(page.contains(section), "{name}: {section}");
         }
     }
+    // As it is typed: values, what can be given again, and what may be left out.
+    let create = std::fs::read_to_string(pages.join("forebay-pool-create.1")).unwrap();
+    for word in ["[\\-\\-dry\\-run]", "\\-\\-ssd <PATH>...", "[\\-\\-ram <SIZE>]", "<NAME>"] {
+        assert!(
+            create
+                .lines()
+                .any(|line| line.starts_with("\\fBforebay pool create\\fR") && line.contains(word)),
+            "{word}: {create}"
+        );
+    }
     assert_eq!(std::fs::read_dir(&pages).unwrap().count(), expected.len());
     assert!(expected.len() >= 25 && expected.contains(&"forebay-pool-create".to_owned()));
     let output = run(forebay().args(["man", "/proc/nowhere"]));
     assert_eq!(output.status.code(), Some(1));
     assert!(stderr(&output).contains("hint: "), "{}", stderr(&output));
+}
+
+#[test]
+fn a_shell_offers_no_command_that_help_does_not_show() {
+    for shell in ["bash", "zsh", "fish"] {
+        let output = run(forebay().args(["completion", shell]));
+        let script = String::from_utf8(output.stdout).unwrap();
+        assert!(output.status.success() && script.contains("pool"), "{shell}");
+        for hidden in ["forebay,dev)", "'dev:", "-a \"dev\""] {
+            assert!(!script.contains(hidden), "{shell}: {hidden}");
+        }
+    }
 }

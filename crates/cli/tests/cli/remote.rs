@@ -527,7 +527,7 @@ fn a_request_that_is_stuck_at_a_server_keeps_no_daemon_from_ending() {
         })
         .collect();
     until("it is told of", || state(&daemon) == "origin-failed");
-    daemon.refused(&["pool", "export", "fast"], "clients are connected", "disconnect them");
+    daemon.refused(&["pool", "export", "fast"], "connected to \"fast/vm\"", "disconnect them");
     signal(daemon.pid(), "TERM");
     until("the daemon ends", || daemon.has_ended());
     assert!(!daemon.wait(), "as after a crash");

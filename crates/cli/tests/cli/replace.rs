@@ -31,7 +31,7 @@ fn an_ssd_is_replaced_while_clients_go_on() {
         }
     };
     refused(&old, &old, "cannot take its own place", "second");
-    refused(&old, &other, "is a cache device of an open pool", "use another one");
+    refused(&old, &other, "is a cache device of pool \"fast\"", "pool device remove fast ");
     refused(&path("ssd-9"), &new, "has no cache device", "did you mean");
     refused(&old, &path("none"), "none", "");
     refused(&old, &path("origin"), "is the origin of", "nobody needs");

@@ -42,10 +42,21 @@ fn wrong_commands_are_refused_with_reason_and_remedy() {
     let output = daemon.ask(&["volume", "set", "fast/v", "dirty-age-max=0s"]);
     assert!(stderr(&output).contains("write off, or use writethrough"), "{}", stderr(&output));
     daemon.refused(&["pool", "create", "fast", "--ssd", small], "a pool \"fast\" already", "name");
-    daemon.refused(&["pool", "create", "b", "--ssd", ssd], "of an open pool", "use another one");
+    daemon.refused(
+        &["pool", "create", "b", "--ssd", ssd],
+        "is a cache device of pool \"fast\"",
+        "use another one",
+    );
     let add = ["volume", "add", "fast/v", "--origin"];
     daemon.refused(&[&add[..], &[&missing]].concat(), "does not exist", "check the path");
-    daemon.refused(&[&add[..], &[ssd]].concat(), "one of the cache devices", "another file");
+    daemon.refused(
+        &[&add[..], &[ssd]].concat(),
+        "is a cache device of pool \"fast\"",
+        "another file",
+    );
+    let empty = daemon.dir.sparse("empty", 0);
+    let of_empty = [&add[..], &[empty.to_str().unwrap()]].concat();
+    daemon.refused(&of_empty, "is empty", "`truncate -s 10G ");
     let origin = daemon.dir.sparse("origin", 8 << 20);
     let origin = origin.to_str().unwrap();
     daemon.refused(
@@ -53,11 +64,14 @@ fn wrong_commands_are_refused_with_reason_and_remedy() {
         "loses data when the SSD dies",
         "--accept-data-loss-on-ssd-failure",
     );
-    daemon.refused(
-        &[&add[..], &[origin, "--cache-block", "5000"]].concat(),
-        "cache block of 5000 B",
-        "power of two",
-    );
+    for wrong in [
+        &["volume", "add", "fast/v", "--origin", origin, "--cache-block", "5K"][..],
+        &["volume", "set", "fast/v", "cache_block=5K"],
+    ] {
+        let output = daemon.ask(wrong);
+        assert_eq!(output.status.code(), Some(2), "what cannot be understood: {wrong:?}");
+        assert!(stderr(&output).contains("power of two"), "{}", stderr(&output));
+    }
     daemon.tell(&[&add[..], &[origin]].concat());
     daemon.refused(&[&add[..], &[origin]].concat(), "a volume \"fast/v\" already", "another name");
     let again = ["volume", "add", "fast/w", "--origin", origin];

@@ -54,7 +54,7 @@ fn a_spare_is_kept_known_again_and_given_up() {
         }
     };
     refused(&daemon, Path::new("/none"), "/none", "");
-    refused(&daemon, &member, "is a cache device of an open pool", "use another one");
+    refused(&daemon, &member, "is a cache device of pool \"fast\"", "pool device remove fast ");
     refused(&daemon, &path("origin"), "is the origin of", "nobody needs");
     refused(
         &daemon,
@@ -88,11 +88,11 @@ fn a_spare_is_kept_known_again_and_given_up() {
     assert_eq!((&shown["members"], &shown["state"]), (&before["members"], &"online".into()));
     assert_eq!(shown["usage"]["segments"], before["usage"]["segments"], "it is no room for data");
     assert_eq!(told(&daemon, "spare-added"), 1);
-    refused(&daemon, &spare, "is a spare of an open pool", "pool device remove");
+    refused(&daemon, &spare, "is a spare of pool \"fast\"", "pool device remove");
     let pulled = daemon.json(&["pool", "device", "can-i-pull", "fast", text(&spare)]);
     assert!(pulled["safe"] == true && pulled["summary"].to_string().contains("spare"), "{pulled}");
     let origin = ["volume", "add", "fast/b", "--origin", text(&spare)];
-    daemon.refused(&origin, "is one of the cache devices", "");
+    daemon.refused(&origin, "is a spare of pool \"fast\"", "pool device remove fast ");
 
     // By what is on it, not by its path; also after a crash.
     daemon.kill();
@@ -124,7 +124,7 @@ fn a_spare_is_kept_known_again_and_given_up() {
     daemon.tell(&["pool", "create", "else", "--ssd", text(&other)]);
     daemon.refused(
         &["pool", "device", "spare", "else", text(&spare)],
-        "is a spare of an open pool",
+        "is a spare of pool \"fast\"",
         "",
     );
     daemon.refused(
@@ -235,7 +235,7 @@ fn what_has_failed_can_be_used_again_once_it_is_mended_and_erased() {
     // Nobody has it open any more, so that it can be erased, and it is not taken for a part of the pool.
     until("it is let go of", || {
         let refused = daemon.ask(&add);
-        !String::from_utf8_lossy(&refused.stderr).contains("of an open pool")
+        !String::from_utf8_lossy(&refused.stderr).contains("or take it out first")
     });
     let device = std::fs::File::options().write(true).open(failing.path()).unwrap();
     {

@@ -2,6 +2,8 @@
 
 use clap::ValueEnum;
 use forebay_control::api::{SequentialWhen, SequentialWrites, SetVolumeSettings};
+use forebay_engine::ids::BLOCK_BYTES;
+use forebay_engine::limits::STRIPE_BYTES;
 
 use super::Mode;
 use crate::Result;
@@ -48,6 +50,14 @@ pub(super) fn parse_count(text: &str) -> std::result::Result<u8, String> {
 
 fn parse_size_or_off(text: &str) -> std::result::Result<u64, String> {
     if text == "off" { Ok(0) } else { parse_bytes(text) }
+}
+
+/// The size of a cache block in bytes.
+pub(super) fn parse_cache_block(text: &str) -> std::result::Result<u32, String> {
+    let bytes = parse_bytes(text)?;
+    let fits = bytes.is_power_of_two() && (BLOCK_BYTES..=STRIPE_BYTES).contains(&bytes);
+    let bytes = u32::try_from(bytes).ok().filter(|_| fits);
+    bytes.ok_or_else(|| "a cache block is a power of two from 4K to 4M".to_owned())
 }
 
 pub(super) fn parse_setting(text: &str) -> std::result::Result<Setting, String> {
@@ -137,8 +147,7 @@ fn parse_key(key: &str, value: &str) -> std::result::Result<SetVolumeSettings, S
             SetVolumeSettings { populate_on_write: Some(parse_count(value)?), ..nothing }
         }
         "cache_block" => {
-            let bytes = u32::try_from(parse_bytes(value)?).unwrap_or(u32::MAX);
-            SetVolumeSettings { cache_block_bytes: Some(bytes), ..nothing }
+            SetVolumeSettings { cache_block_bytes: Some(parse_cache_block(value)?), ..nothing }
         }
         "reservation" => {
             SetVolumeSettings { reservation_bytes: Some(parse_size_or_off(value)?), ..nothing }
@@ -216,6 +225,16 @@ mod tests {
         assert_eq!(set.dirty_age_max_s, Some(900));
         let why = parse_setting("dirty_age=1").expect_err("there is none");
         assert!(why.contains("did you mean dirty-age-max? "), "{why}");
+    }
+
+    #[test]
+    fn a_cache_block_that_none_can_have_is_not_understood() {
+        assert_eq!(parse_cache_block("4K"), Ok(4096));
+        assert_eq!(parse_cache_block("4M"), Ok(4 << 20));
+        for wrong in ["5K", "2K", "8M", "0", "4G", "16E"] {
+            assert!(parse_cache_block(wrong).is_err(), "{wrong}");
+        }
+        assert!(parse_setting("cache_block=5K").is_err());
     }
 
     #[test]
