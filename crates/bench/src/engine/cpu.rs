@@ -66,6 +66,8 @@ pub(super) fn on_warm_pool(
         let origin = Rc::new(super::devices::Numbered::new(volume_bytes));
         let volume = Rc::new(pool.add_volume(&volume_spec(), origin).await.map_err(text)?);
         load::fill(&runtime, &volume, volume_bytes).await?;
+        // From now on reads bring nothing: whoever destaged would take that for damage.
+        volume.destage().await.map_err(text)?;
         device.instant.set(true);
         if ram_bytes > 0 {
             read_all(&volume, volume_bytes).await?;
