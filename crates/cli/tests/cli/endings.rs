@@ -109,10 +109,11 @@ fn undecided(name: &str) -> Daemon {
     let socket = daemon.dir.path("nbd");
     daemon.tell(&["export", "add", "fast/vm", "--socket", socket.to_str().unwrap()]);
     let mut client = Client::connect(&socket);
-    client.write(0, &content(7, 1 << 20)).unwrap();
+    // Enough for both; behind a clean stop it is known which blocks the missing one had.
+    (0..16).for_each(|mib| client.write(mib << 20, &content(7, 1 << 20)).unwrap());
     client.flush().unwrap();
     drop(client);
-    daemon.kill();
+    daemon.stop();
     std::fs::rename(&ssds[1], daemon.dir.path("away")).unwrap();
     daemon.start();
     daemon
@@ -144,7 +145,7 @@ fn a_pool_is_opened_without_what_is_missing_once_that_is_confirmed() {
     daemon.tell(&with(&["--accept-missing", "--yes"]));
     let events = daemon.tell(&["events", "--severity", "critical"]);
     let is_lost = show(&daemon)["usage"]["lost_bytes"].as_u64().unwrap() > 0;
-    assert_eq!(events.contains("accept-lost fast/vm"), is_lost, "{events}");
+    assert!(is_lost && events.contains("accept-lost fast/vm"), "{events}");
     daemon.stop();
 }
 
