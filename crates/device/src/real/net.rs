@@ -111,6 +111,9 @@ impl Bound {
     /// What the system says; `AddrInUse` if something else is at its path now, which stays as it is: whoever may write to
     /// the directory could have put anything there.
     pub fn let_in(&self, mode: Option<u32>, group: Option<u32>) -> io::Result<()> {
+        if mode.is_none() && group.is_none() {
+            return Ok(());
+        }
         let options = libc::O_PATH | libc::O_NOFOLLOW;
         let file = File::options().read(true).custom_flags(options).open(&self.file.path)?;
         let meta = file.metadata()?;
