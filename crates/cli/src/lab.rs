@@ -16,7 +16,7 @@ use serde_json::json;
 
 use crate::Result;
 use crate::failure::Failure;
-use crate::text::{bytes, parse_bytes, say, tell, thousands, whole};
+use crate::text::{bytes, parse_bytes, parse_cache_block, say, tell, thousands, whole};
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
@@ -82,7 +82,7 @@ pub(crate) struct Options {
     /// What such accesses are counted for together, a power of two from 4K to 4M. What is brought in is
     /// what was missed, not all of it
     #[arg(long, value_name = "SIZE", value_parser = parse_cache_block, default_value = "64K")]
-    cache_block: u64,
+    cache_block: u32,
     /// Another policy to show beside it; repeat it for more
     #[arg(long = "beside", value_name = "POLICY")]
     beside: Vec<BaselineName>,
@@ -104,13 +104,6 @@ fn parse_size(text: &str) -> std::result::Result<Size, String> {
     match percent.parse::<f64>() {
         Ok(percent) if percent > 0.0 && percent <= 100.0 => Ok(Size::Percent(percent)),
         _ => Err("a share of the footprint is above 0% and at most 100%".to_owned()),
-    }
-}
-
-fn parse_cache_block(text: &str) -> std::result::Result<u64, String> {
-    match parse_bytes(text)? {
-        bytes if bytes.is_power_of_two() && (BLOCK_BYTES..=4 << 20).contains(&bytes) => Ok(bytes),
-        _ => Err("a cache block is a power of two from 4K to 4M".to_owned()),
     }
 }
 
@@ -212,7 +205,7 @@ impl Options {
                     read: self.populate_on_read,
                     write: self.populate_on_write,
                 },
-                cache_block_blocks: self.cache_block / BLOCK_BYTES,
+                cache_block_blocks: u64::from(self.cache_block) / BLOCK_BYTES,
                 ram_blocks: self.ram.map_or(0, |ram| ram.blocks(workload.footprint())),
                 ..settings
             };

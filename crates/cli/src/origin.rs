@@ -72,7 +72,7 @@ pub(crate) fn options() -> OpenOptions {
 ///
 /// # Errors
 /// If it is.
-pub(crate) fn refuse_cache(path: &Path, caches: &[Identity]) -> Result<()> {
+fn refuse_cache(path: &Path, caches: &[Identity]) -> Result<()> {
     let own = Identity::of(path);
     let Some(index) = caches.iter().position(|cache| Some(*cache) == own) else { return Ok(()) };
     let (path, number) = (path.display(), index + 1);

@@ -11,6 +11,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use forebay_device::Nanos;
 use forebay_device::runtime::{MICROSECOND, MILLISECOND, SECOND};
+use forebay_engine::ids::BLOCK_BYTES;
+use forebay_engine::limits::STRIPE_BYTES;
 pub(crate) use forebay_engine::text::bytes;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use textwrap::core::Word;
@@ -238,6 +240,17 @@ where
             format!("{text:?} is no whole number{bounds}")
         })
     }
+}
+
+/// The size of a cache block in bytes, as people type it.
+///
+/// # Errors
+/// A sentence that says what is wrong.
+pub(crate) fn parse_cache_block(text: &str) -> Result<u32, String> {
+    let bytes = parse_bytes(text)?;
+    let fits = bytes.is_power_of_two() && (BLOCK_BYTES..=STRIPE_BYTES).contains(&bytes);
+    let bytes = u32::try_from(bytes).ok().filter(|_| fits);
+    bytes.ok_or_else(|| "a cache block is a power of two from 4K to 4M".to_owned())
 }
 
 /// A size as people type it: `1048576`, `512M`, `1GiB`. Units count in powers of 1024.

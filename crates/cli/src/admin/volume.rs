@@ -13,13 +13,11 @@ use forebay_control::hours::DestageHours;
 use forebay_control::name::VolumeName;
 use forebay_export::nbd::client::Place as NbdPlace;
 
-use self::setting::{
-    Setting, joined, parse_cache_block, parse_count, parse_read_count, parse_setting,
-};
+use self::setting::{Setting, joined, parse_count, parse_read_count, parse_setting};
 use super::{Asking, Daemon, absolute, confirm, table, understood};
 use crate::Result;
 use crate::daemon::mode_name;
-use crate::text::{self, say, tell};
+use crate::text::{self, parse_cache_block, say, tell};
 
 /// See the head of the file.
 #[derive(Subcommand)]

@@ -2,14 +2,12 @@
 
 use clap::ValueEnum;
 use forebay_control::api::{SequentialWhen, SequentialWrites, SetVolumeSettings};
-use forebay_engine::ids::BLOCK_BYTES;
-use forebay_engine::limits::STRIPE_BYTES;
 
 use super::Mode;
 use crate::Result;
 use crate::daemon::mode_name;
 use crate::failure::Failure;
-use crate::text::{self, parse_bytes, whole};
+use crate::text::{self, parse_bytes, parse_cache_block, whole};
 
 /// The most that is counted of accesses.
 const COUNT_MAX: u8 = forebay_engine::policy::TOUCHES_MAX;
@@ -50,14 +48,6 @@ pub(super) fn parse_count(text: &str) -> std::result::Result<u8, String> {
 
 fn parse_size_or_off(text: &str) -> std::result::Result<u64, String> {
     if text == "off" { Ok(0) } else { parse_bytes(text) }
-}
-
-/// The size of a cache block in bytes.
-pub(super) fn parse_cache_block(text: &str) -> std::result::Result<u32, String> {
-    let bytes = parse_bytes(text)?;
-    let fits = bytes.is_power_of_two() && (BLOCK_BYTES..=STRIPE_BYTES).contains(&bytes);
-    let bytes = u32::try_from(bytes).ok().filter(|_| fits);
-    bytes.ok_or_else(|| "a cache block is a power of two from 4K to 4M".to_owned())
 }
 
 pub(super) fn parse_setting(text: &str) -> std::result::Result<Setting, String> {
