@@ -261,12 +261,12 @@ impl Core {
         emptied
     }
 
-    /// Notes those of the sets that are still empty now that the new mappings are counted.
+    /// Lets go of those of the sets that still may be now that the new mappings are counted.
     pub(crate) fn settle(&self, emptied: &[SegmentId]) {
         for &id in emptied {
             let mut sets = self.sets.borrow_mut();
-            if sets.get(id).is_some_and(Set::is_empty) {
-                sets.empty(id, self.log.take_sequence());
+            if sets.get(id).is_some_and(Set::may_be_let_go) {
+                sets.let_go(id, self.log.take_sequence());
                 self.housekeeping.wake_all();
             }
         }

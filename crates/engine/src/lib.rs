@@ -44,6 +44,7 @@ mod reclaim;
 mod recopy;
 mod recovery;
 mod redundancy;
+mod release;
 mod removal;
 mod scan;
 mod scrub;

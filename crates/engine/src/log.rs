@@ -393,7 +393,10 @@ impl Core {
             self.sets.borrow_mut().allocate(copies, taken_as(), &left)
         };
         // No root makes room while what is lost is being noted.
-        let is_barren = || self.marking.get() && stream == Stream::Metadata;
+        let is_barren = || {
+            let marks = self.marking.get() && stream == Stream::Metadata;
+            marks && !self.sets.borrow().has_reusable()
+        };
         let mut segments = allocate();
         if segments.is_none() && waits && !is_barren() {
             self.housekeeping.wake_all();

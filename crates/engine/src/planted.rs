@@ -8,6 +8,8 @@ pub enum Bug {
     FlushSkipsSecondMember,
     /// A set is discarded and reopened without waiting for a root.
     SegmentReusedBeforeRoot,
+    /// Images go on to name what is in sets whose room they make free.
+    LetGoStillNamed,
     /// A population is published although a writer came meanwhile.
     PopulationAfterWrite,
     /// A direct write of cached blocks logs no tombstone.
@@ -126,6 +128,7 @@ pub enum Bug {
 pub const BUGS: &[(&str, Bug)] = &[
     ("flush-skips-second-member", Bug::FlushSkipsSecondMember),
     ("segment-reused-before-root", Bug::SegmentReusedBeforeRoot),
+    ("let-go-still-named", Bug::LetGoStillNamed),
     ("population-after-write", Bug::PopulationAfterWrite),
     ("tombstone-forgotten", Bug::TombstoneForgotten),
     ("torn-record-adopted", Bug::TornRecordAdopted),

@@ -1,12 +1,14 @@
-//! Making room: choose a closed set, move what is worth keeping, drop the rest, and after the next
+//! Making room: choose a closed set, move what is worth keeping, let go of the rest, and after the next
 //! root let the set be reopened.
 //!
+//! * What was let go of is read where it is until its place is needed: a reserve of free segments, and roots that make many
+//!   free at once, take nothing from the cache.
 //! * A move names the place it copied from and takes effect only if the index still points there;
 //!   the set is pinned meanwhile, so that nothing newer can come to stand at that place.
 //! * Reclaim never waits for room that only reclaim can make: moves of clean data are given up
 //!   when there is none; dirty data is moved by a task of its own, which may wait like a writer.
-//! * Emptying a set brings whoever waits for room closer (INV-29; `segment.rs` says how). To have
-//!   emptied one is not enough: what was kept of it may fill another, on the member that a writer
+//! * Letting go of a set brings whoever waits for room closer (INV-29; `segment.rs` says how). To have
+//!   let go of one is not enough: what was kept of it may fill another, on the member that a writer
 //!   of several copies waits for or on one that nobody needs, and writers then wait until the
 //!   write budget has ended the moving.
 
@@ -28,7 +30,7 @@ use crate::ids::{BLOCK_BYTES, SegmentId, VolumeId};
 use crate::index::Mapping;
 use crate::limits::GRANULE_BLOCKS;
 use crate::log::{data_location, new_entry};
-use crate::planted::{self, Bug};
+use crate::planted;
 use crate::policy::{Granule, Part, Queue, Survey, Unit};
 use crate::segment::{MemberMask, Set, SetState};
 use crate::walk::{Run, Walk};
@@ -60,6 +62,15 @@ enum Haste {
     Awaited,
     /// Nobody: clients go first.
     Background,
+}
+
+/// What becomes of clean data that is not worth moving.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Rest {
+    /// It is read on until its place is needed.
+    Stays,
+    /// It is dropped.
+    Goes,
 }
 
 /// The granule that was retained last while a set is emptied, and the heat that it had.
@@ -131,6 +142,7 @@ impl Core {
                 // Emptied elsewhere, it would make no room where there is none.
                 pinned: !movable
                     || set.moves > 0
+                    || set.passed
                     || (sparing && self.space.is_spared(set, opened))
                     || set.has_no_copy()
                     || (picky && !sets.touches(set, lacking)),
@@ -195,7 +207,7 @@ impl Core {
         blocks > self.log.packed_blocks.get().min(self.segment_blocks) / 2
     }
 
-    /// Empties one set as far as possible; false if there was none to choose.
+    /// Lets go of one set as far as possible; false if there was none to choose.
     pub(crate) async fn reclaim_one(self: &Rc<Self>) -> Result<bool> {
         let victim = match self.space.has_reservations() {
             true => self.choose_beside_reservations().await,
@@ -205,11 +217,17 @@ impl Core {
         let (before, moving) =
             (self.sets.borrow().get(id).map_or(0, |set| set.live_blocks), self.moving.get());
         self.move_or_drop(id, queue, Haste::Awaited).await?;
-        let after = self.sets.borrow().get(id).map_or(0, |set| set.live_blocks);
-        Ok(after < before || self.moving.get() > moving)
+        let is_gone = |set: &Set| set.live_blocks < before || set.passed;
+        Ok(self.sets.borrow().get(id).is_none_or(is_gone) || self.moving.get() > moving)
     }
 
-    /// Moves what is dirty or worth keeping in a closed set, and drops the rest.
+    /// Whether what is let go of in a set may be read on. Not what may be damaged, nothing while there is too little memory
+    /// for it, and nothing that would count as held for a reservation.
+    fn may_stay(&self, id: SegmentId) -> bool {
+        !self.is_index_crowded() && !self.is_hurt_set(id) && !self.space.has_reservations()
+    }
+
+    /// Moves what is dirty or worth keeping in a closed set, and lets go of the rest, or drops it.
     async fn move_or_drop(
         self: &Rc<Self>,
         id: SegmentId,
@@ -217,8 +235,12 @@ impl Core {
         haste: Haste,
     ) -> Result<()> {
         let pinned = self.begin_move(id);
-        let result = self.empty_set(id, queue, haste).await;
-        self.end_move(pinned);
+        let rest = match haste {
+            Haste::Awaited if self.may_stay(id) => Rest::Stays,
+            Haste::Awaited | Haste::Background => Rest::Goes,
+        };
+        let result = self.empty_set(id, queue, haste, rest).await;
+        self.end_move(pinned, Some(rest));
         result
     }
 
@@ -249,7 +271,11 @@ impl Core {
         pinned
     }
 
-    fn end_move(&self, pinned: SegmentId) {
+    /// `rest`: what becomes of what is left, if that is decided.
+    fn end_move(&self, pinned: SegmentId, rest: Option<Rest>) {
+        if rest == Some(Rest::Stays) {
+            self.sets.borrow_mut().pass(pinned);
+        }
         if let Some(set) = self.sets.borrow_mut().get_mut(pinned) {
             set.moves -= 1;
         }
@@ -262,15 +288,21 @@ impl Core {
         stream.filter(|stream| stream.is_dirty()).unwrap_or(Stream::Dirty)
     }
 
-    async fn empty_set(self: &Rc<Self>, id: SegmentId, queue: Queue, haste: Haste) -> Result<()> {
+    async fn empty_set(
+        self: &Rc<Self>,
+        id: SegmentId,
+        queue: Queue,
+        haste: Haste,
+        rest: Rest,
+    ) -> Result<()> {
         let runs = self.runs_of(id).await;
         let (dirty, runs): (Vec<_>, Vec<_>) =
             runs.into_iter().partition(|(_, m)| m.state == State::Dirty);
         // A new place may need more bits; what is dirty is being destaged with all that there is.
         if !dirty.is_empty() && !self.is_index_crowded() {
-            self.move_in_background(id, dirty);
+            self.move_in_background(id, dirty, rest);
         }
-        let kept = self.keep_or_evict(runs, queue);
+        let kept = self.keep_or_leave(runs, queue, rest);
         self.move_runs(kept, Stream::Main, haste).await
     }
 
@@ -282,8 +314,8 @@ impl Core {
         }
     }
 
-    /// The clean parts of runs that are worth moving, granule by granule; the others are evicted.
-    fn keep_or_evict(&self, mut runs: Vec<Run>, queue: Queue) -> Vec<Run> {
+    /// The clean parts of runs that are worth moving, granule by granule; the others stay or are evicted.
+    fn keep_or_leave(&self, mut runs: Vec<Run>, queue: Queue, rest: Rest) -> Vec<Run> {
         // What belongs to one granule has one fate, however scattered it lies in the set.
         runs.sort_unstable_by_key(|(volume, m)| (*volume, m.block));
         let mut warmth = Warmth::default();
@@ -300,7 +332,9 @@ impl Core {
                     State::Clean if self.is_kept_for_reservation(volume, count) => {
                         kept.push((volume, part));
                     }
-                    State::Clean => self.keep_by_use(volume, part, queue, &mut warmth, &mut kept),
+                    State::Clean => {
+                        self.keep_by_use(volume, part, (queue, rest), &mut warmth, &mut kept);
+                    }
                     State::Provisional => self.evict(volume, &part),
                     State::Dirty
                     | State::Written
@@ -313,13 +347,13 @@ impl Core {
         kept
     }
 
-    /// Keeps or evicts a clean part of a granule. What of it nobody has asked for since it came in, or since it was kept
+    /// Keeps, leaves or evicts a clean part of a granule. What of it nobody has asked for since it came in, or since it was kept
     /// last, has no share in the granule's heat.
     fn keep_by_use(
         &self,
         volume: VolumeId,
         part: Mapping,
-        queue: Queue,
+        (queue, rest): (Queue, Rest),
         warmth: &mut Warmth,
         kept: &mut Vec<Run>,
     ) {
@@ -335,10 +369,21 @@ impl Core {
             if self.is_kept(volume, &piece, is_cold, queue, warmth) {
                 index.borrow_mut().chill(volume, piece.block, piece.count);
                 self.keep_unless_in_ram(volume, piece, kept);
+            } else if rest == Rest::Goes {
+                self.drop_clean(volume, &piece, queue);
             } else {
-                self.evict(volume, &piece);
+                // What RAM has of it is for RAM to keep.
+                self.ram.borrow_mut().note_backed(volume, piece.block, piece.count, false);
             }
         }
+    }
+
+    /// Evicts what was not worth keeping in a unit of `queue`.
+    pub(crate) fn drop_clean(&self, volume: VolumeId, m: &Mapping, queue: Queue) {
+        for part in Part::each(volume, m.block, m.count) {
+            self.policy.borrow_mut().dropped(part, queue);
+        }
+        self.evict(volume, m);
     }
 
     /// Moves a part, but for the blocks that RAM holds and that are hot there: those are left to it, and
@@ -363,7 +408,7 @@ impl Core {
     }
 
     /// Moves the few dirty blocks of a set forward, in the background.
-    fn move_in_background(self: &Rc<Self>, id: SegmentId, runs: Vec<Run>) {
+    fn move_in_background(self: &Rc<Self>, id: SegmentId, runs: Vec<Run>, rest: Rest) {
         let core = Rc::clone(self);
         let pinned = self.begin_move(id);
         self.moving.set(self.moving.get() + 1);
@@ -372,7 +417,7 @@ impl Core {
         self.spawn_background(async move {
             // Its error has latched the pool and is an event.
             core.move_runs(runs, core.dirty_stream_of(id), Haste::Awaited).await.ok();
-            core.end_move(pinned);
+            core.end_move(pinned, Some(rest));
             core.moving.set(core.moving.get() - 1);
             core.reclaim_stuck.set(false);
             core.housekeeping.wake_all();
@@ -386,7 +431,7 @@ impl Core {
         let dirty = |(_, m): &Run| m.state == State::Dirty;
         let runs = self.runs_of(id).await.into_iter().filter(dirty).collect();
         self.move_runs(runs, Stream::Dirty, Haste::Background).await.ok();
-        self.end_move(pinned);
+        self.end_move(pinned, None);
         self.housekeeping.wake_all();
     }
 
@@ -410,7 +455,7 @@ impl Core {
             self.move_at_once(batch, Stream::Main).await.ok();
             self.let_clients_pass(begun).await;
         }
-        self.end_move(pinned);
+        self.end_move(pinned, None);
         has_room
     }
 
@@ -655,7 +700,7 @@ impl Core {
     }
 
     /// The same without a footer: a walk through the whole index.
-    fn find_runs(&self, id: SegmentId) -> Vec<Run> {
+    pub(crate) fn find_runs(&self, id: SegmentId) -> Vec<Run> {
         let mut runs = Vec::new();
         for shard in &self.shards {
             let index = shard.index.borrow();
@@ -671,43 +716,6 @@ impl Core {
             }
         }
         runs
-    }
-
-    /// Discards what a durable root has made free, and lets waiting appends have it. `watermark` is
-    /// the lowest of that root's images.
-    pub(crate) async fn free_sets(&self, watermark: crate::ids::Sequence, metadata_before: u64) {
-        let mut freed = Vec::new();
-        {
-            let mut sets = self.sets.borrow_mut();
-            let ids: Vec<SegmentId> = sets.iter().map(|set| set.id).collect();
-            for id in ids {
-                let Some(set) = sets.get(id) else { continue };
-                let replaced = set.stream == Stream::Metadata
-                    && set.is_empty()
-                    && set.incarnation.counter < metadata_before;
-                let too_early = planted::is(Bug::SegmentReusedBeforeRoot)
-                    && matches!(set.state, SetState::Emptied(_));
-                if set.is_freed_by(watermark) || replaced || too_early {
-                    let (state, last) = (set.state, set.last_sequence);
-                    freed.push((id, set.segments.clone()));
-                    if state == SetState::Closed {
-                        sets.transition(id, SetState::Emptied(last));
-                    }
-                    sets.transition(id, SetState::Discarding);
-                }
-            }
-            sets.sift_givers();
-        }
-        for (id, segments) in freed {
-            for segment in segments {
-                let (member, at) = self.place(segment, 0);
-                // A failed discard costs the SSD some work and nothing else.
-                member.device.discard(at, self.segment_bytes).done().await.ok();
-            }
-            self.sets.borrow_mut().release(id);
-        }
-        self.note_room();
-        self.room.wake_all();
     }
 
     /// Whether too few segments are free even if those that only wait for a root are counted.
@@ -726,7 +734,7 @@ impl Core {
     }
 
     /// Segments that a root would free. Facts count too: where they alone have taken what data may
-    /// not, nothing else is there to be emptied, and what they say is in the images.
+    /// not, nothing else is there to be let go of, and what they say is in the images.
     pub(crate) fn freed_by_root(&self) -> usize {
         self.sets.borrow().coming(self.log.watermark(), false).count()
     }

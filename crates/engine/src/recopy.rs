@@ -44,9 +44,8 @@ impl Set {
 
     /// Whether it names a member that is gone, and will not behind the next root or one soon after.
     fn is_settled_by_root(&self, copies: usize) -> bool {
-        let is_empty = matches!(self.state, SetState::Emptied(_) | SetState::Discarding);
         let no_data = self.state == SetState::Closed && !self.holds_data();
-        is_empty || no_data || self.may_forget(copies)
+        self.state.is_let_go() || no_data || self.may_forget(copies)
     }
 }
 

@@ -40,6 +40,7 @@ use crate::limits::REGION_BLOCKS;
 use crate::log::{append_error, new_entry};
 use crate::membership::trust_in;
 use crate::planted::{self, Bug};
+use crate::release::releaser;
 use crate::scan::OpenAtCrash;
 use crate::segment::{Set, SetState};
 use crate::sound::check_counter;
@@ -128,6 +129,7 @@ impl Core {
         let lacking = self.restore_open(&open, &mut report).await?;
         // Before, a lap's images would name what may be lost.
         self.spawn(flusher(Rc::clone(self)));
+        self.spawn(releaser(Rc::clone(self)));
         self.begin_housekeeping();
         self.spawn(pacer(Rc::clone(self)));
         if lacking {
@@ -677,11 +679,11 @@ impl Core {
                 continue;
             }
             if !needed.contains(&id) && last <= lowest {
-                sets.transition(id, SetState::Emptied(last));
+                sets.transition(id, SetState::LetGo(last));
                 sets.transition(id, SetState::Discarding);
                 sets.release(id);
             } else if data {
-                sets.empty(id, self.log.take_sequence());
+                sets.let_go(id, self.log.take_sequence());
             }
         }
     }

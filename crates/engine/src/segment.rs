@@ -1,7 +1,9 @@
-//! The segment sets of a pool: which are open, full, emptied, free; what lives in them.
+//! The segment sets of a pool: which are open, full, let go of, free; what lives in them.
 //!
-//! * A set is reopened only after `Emptied`, a durable root whose images are past the emptying,
+//! * A set is reopened only after `LetGo`, a durable root whose images are past that, nothing live and
 //!   no pins, and an awaited discard (INV-6).
+//! * What is still live in a set that was let go of is clean, and read as ever until its room is needed; but no image
+//!   names it.
 //! * `live_blocks` and `owed_blocks` are changed only together with the index, by
 //!   [`crate::apply`].
 //! * What room there is, and for whom, is told in `segment/room.rs`; which sets a root may make free, in
@@ -31,9 +33,10 @@ const CONTROLLER_SLACK: usize = 2;
 /// The life of a set.
 ///
 /// ```text
-/// Open -> Closing -> Closed -> Emptied -> Discarding -> (free)
-///   ^                                                     |
-///   +-----------------------------------------------------+
+/// Open -> Closing -> Closed -> LetGo -> Reusable -> Discarding -> (free)
+///   ^                             |                 ^            |
+///   |                             +-----------------+            |
+///   +------------------------------------------------------------+
 /// ```
 ///
 /// A set to which nothing was written may go from `Open` straight to free.
@@ -45,22 +48,38 @@ pub(crate) enum SetState {
     Closing,
     /// The footer is written. Only reclaim and overwriting change its counts.
     Closed,
-    /// Nothing lives in it since this sequence; waits for a root past it.
-    Emptied(Sequence),
-    /// No fact in it is needed any more; waits for pins and discards.
+    /// Images taken since this sequence name nothing in it; waits for a root past it.
+    LetGo(Sequence),
+    /// There was such a root. What is live in it is read until its room is needed.
+    Reusable,
+    /// Nothing lives in it; waits for discards.
     Discarding,
 }
 
 impl SetState {
     fn may_become(self, next: SetState) -> bool {
-        use SetState::{Closed, Closing, Discarding, Emptied, Open};
+        use SetState::{Closed, Closing, Discarding, LetGo, Open, Reusable};
         match self {
             Open => matches!(next, Closing),
             Closing => matches!(next, Closed),
-            Closed => matches!(next, Emptied(_)),
-            Emptied(_) => matches!(next, Discarding),
+            Closed => matches!(next, LetGo(_)),
+            LetGo(_) => matches!(next, Reusable | Discarding),
+            Reusable => matches!(next, Discarding),
             Discarding => false,
         }
+    }
+
+    /// Since when images name nothing in it, as long as no root makes use of that.
+    pub(crate) fn let_go_at(self) -> Option<Sequence> {
+        match self {
+            Self::LetGo(at) => Some(at),
+            _ => None,
+        }
+    }
+
+    /// Whether no image names what is in it.
+    pub(crate) fn is_let_go(self) -> bool {
+        matches!(self, Self::LetGo(_) | Self::Reusable | Self::Discarding)
     }
 }
 
@@ -85,6 +104,8 @@ pub(crate) struct Set {
     pub pins: u32,
     /// Moves under way out of it.
     pub moves: u32,
+    /// Reclaim has moved what is worth it, and lets go of the rest once nobody relies on it.
+    pub passed: bool,
     /// Highest sequence appended to it.
     pub last_sequence: Sequence,
     /// Blocks from the start that a completed member flush covers.
@@ -99,7 +120,24 @@ pub(crate) struct Set {
 impl Set {
     /// Whether a closed set holds nothing that anybody needs.
     pub(crate) fn is_empty(&self) -> bool {
-        self.live_blocks == 0 && self.pins == 0 && self.state == SetState::Closed
+        self.is_unused() && self.state == SetState::Closed
+    }
+
+    /// Whether nothing lives in it and nobody reads from it.
+    pub(crate) fn is_unused(&self) -> bool {
+        self.live_blocks == 0 && self.pins == 0
+    }
+
+    /// Whether all that lives in it could be dropped.
+    fn is_clean(&self) -> bool {
+        self.holds_data() && self.owed_blocks == 0 && self.provisional_blocks == 0
+    }
+
+    /// Whether nothing lives in a closed set any more, or nothing but what reclaim lets go of. What pins it now may wait
+    /// for the room that it would make; what is clean is pinned for reads alone.
+    pub(crate) fn may_be_let_go(&self) -> bool {
+        let is_passed = self.passed && self.moves == 0 && self.is_clean();
+        self.is_empty() || (is_passed && self.pins == 0 && self.state == SetState::Closed)
     }
 
     /// Whether every member that it lay on has failed.
@@ -171,6 +209,7 @@ impl Set {
             provisional_blocks: 0,
             pins: 0,
             moves: 0,
+            passed: false,
             last_sequence: Sequence(0),
             durable_blocks: 0,
             stuck: false,
@@ -189,16 +228,15 @@ impl Set {
         }
     }
 
-    /// Whether the next root, one soon after it, or the one just written makes the set free.
+    /// Whether the next root, or one soon after it, makes the set free.
     fn awaits_root(&self, watermark: Sequence) -> bool {
-        matches!(self.state, SetState::Emptied(_) | SetState::Discarding)
-            || self.is_freed_by(watermark)
+        matches!(self.state, SetState::LetGo(_)) || self.is_freed_by(watermark)
     }
 
     /// Whether a root whose images are past `watermark` makes the set free.
     pub(crate) fn is_freed_by(&self, watermark: Sequence) -> bool {
         match self.state {
-            SetState::Emptied(at) => at <= watermark,
+            SetState::LetGo(at) => at <= watermark,
             SetState::Closed => self.is_obsolete(watermark),
             _ => false,
         }
@@ -230,7 +268,13 @@ pub(crate) struct SetTable {
     leaving: Option<usize>,
     /// Indexed by the number of a set's first segment.
     sets: Vec<Option<Box<Set>>>,
+    /// Which of them were let go of.
+    let_go: Vec<bool>,
     free: Vec<VecDeque<SegmentId>>,
+    /// Segments of each member that no root is needed for any more, in sets that are not free yet.
+    reusable: Vec<usize>,
+    /// Sets in [`SetState::Reusable`], the one let go of first in front.
+    reusable_sets: VecDeque<SegmentId>,
     /// What each is behind, if that is known.
     controllers: [Option<u64>; PLACES_MAX],
     packing: Packing,
@@ -252,14 +296,19 @@ impl SetTable {
     /// segments of all members that the pool ever had.
     pub(crate) fn new(segment_blocks: u32, members: Vec<Numbers>, numbers: u32) -> Self {
         let free = members.iter().map(|member| member.iter().collect()).collect();
+        let reusable = vec![0; members.len()];
         let sets = (0..numbers).map(|_| None).collect();
+        let let_go = vec![false; numbers as usize];
         Self {
             segment_blocks,
             members,
             lost: MemberMask(0),
             leaving: None,
             sets,
+            let_go,
             free,
+            reusable,
+            reusable_sets: VecDeque::new(),
             controllers: [None; PLACES_MAX],
             packing: Packing { segment_blocks, percent: 0 },
             totals: Totals::default(),
@@ -281,6 +330,7 @@ impl SetTable {
         self.lost.0 |= 1 << member;
         self.leaving = self.leaving.filter(|&leaving| leaving != member);
         self.free[member].clear();
+        self.reusable[member] = 0;
         let own = self.members[member];
         for set in self.sets.iter_mut().flatten() {
             let (before, totals) = (set.segments.len(), set.totals(self.packing));
@@ -288,12 +338,15 @@ impl SetTable {
             set.names_gone |= set.segments.len() < before;
             self.totals.replace(totals, set.totals(self.packing));
         }
+        self.sort_reusable();
     }
 
     /// Makes room for a member's segments, so that [`SetTable::join`] and [`SetTable::extend`] have
     /// nothing to allocate but what is of the size of its own.
     pub(crate) fn expect(&mut self, range: NumberRange) {
-        self.sets.reserve_exact((range.end() as usize).saturating_sub(self.sets.len()));
+        let more = (range.end() as usize).saturating_sub(self.sets.len());
+        self.sets.reserve_exact(more);
+        self.let_go.reserve_exact(more);
     }
 
     /// Takes in a member, at the place that it has in the pool. All of it is free.
@@ -301,18 +354,24 @@ impl SetTable {
         // Those that were to join and failed before have a place in the pool and none here.
         for other in self.members.len()..member {
             self.lost.0 |= 1 << other;
-            self.members.push(Numbers::default());
-            self.free.push(VecDeque::new());
+            self.push_member();
         }
+        self.push_member();
+        self.extend(member, Numbers::new(range.base, range.count), range);
+    }
+
+    fn push_member(&mut self) {
         self.members.push(Numbers::default());
         self.free.push(VecDeque::new());
-        self.extend(member, Numbers::new(range.base, range.count), range);
+        self.reusable.push(0);
     }
 
     /// Goes on with more segments of a member, which are free. What was of members that are gone and that
     /// nobody names any more may be its own now.
     pub(crate) fn extend(&mut self, member: usize, numbers: Numbers, more: NumberRange) {
-        self.sets.resize_with(self.sets.len().max(more.end() as usize), || None);
+        let all = self.sets.len().max(more.end() as usize);
+        self.sets.resize_with(all, || None);
+        self.let_go.resize(all, false);
         for (other, theirs) in self.members.iter_mut().enumerate() {
             if theirs.overlap(more) {
                 assert!(self.lost.0 >> other & 1 == 1, "two members with one segment");
@@ -331,6 +390,7 @@ impl SetTable {
     /// Opens nothing on a member any more, or does again on all.
     pub(crate) fn set_leaving(&mut self, member: Option<usize>) {
         self.leaving = member;
+        self.sort_reusable();
     }
 
     /// The sets with a copy on a member.
@@ -343,7 +403,7 @@ impl SetTable {
         let no_data = set.state == SetState::Closed && !set.holds_data();
         let surplus = set.surplus(self.clean_copies);
         no_data
-            || matches!(set.state, SetState::Emptied(_))
+            || matches!(set.state, SetState::LetGo(_))
             || surplus.iter().any(|&segment| self.member_of(segment) == member)
     }
 
@@ -452,8 +512,8 @@ impl SetTable {
         left: &[usize; PLACES_MAX],
     ) -> Option<Vec<SegmentId>> {
         let mut above = [0; PLACES_MAX];
-        for m in self.there() {
-            above[m] = self.free[m].len().saturating_sub(self.floor(m, stream) + left[m]);
+        for m in self.there().filter(|&m| !self.free[m].is_empty()) {
+            above[m] = self.ready(m).saturating_sub(self.floor(m, stream) + left[m]);
         }
         let possible = sets_of(above, copies);
         if possible == 0 {
@@ -500,9 +560,9 @@ impl SetTable {
 
     /// Takes a segment off the free list although no set has it; false if it is not there.
     pub(crate) fn withhold(&mut self, segment: SegmentId) -> bool {
-        let before = self.free_count();
+        let is_free = self.free.iter().any(|free| free.contains(&segment));
         self.claim(&BTreeSet::from([segment]));
-        self.free_count() < before
+        is_free
     }
 
     /// Makes a segment that no set has free, as one that was withheld.
@@ -528,6 +588,7 @@ impl SetTable {
     pub(crate) fn release(&mut self, id: SegmentId) {
         let set = self.sets[id.0 as usize].take().expect("only sets in use are released");
         self.givers.remove(&id);
+        self.let_go[id.0 as usize] = false;
         let (pins, live, state) = (set.pins, set.live_blocks, set.state);
         assert!(
             pins == 0 && live == 0 && state == SetState::Discarding,
@@ -536,6 +597,7 @@ impl SetTable {
         );
         for segment in set.segments {
             let member = self.member_of(segment);
+            self.reusable[member] -= 1;
             self.free[member].push_back(segment);
         }
     }
@@ -606,7 +668,7 @@ impl SetTable {
         });
     }
 
-    /// Counts blocks that are live no more; returns the set if that emptied a closed one.
+    /// Counts blocks that are live no more; returns the set if that may be let go of now.
     pub(crate) fn sub(
         &mut self,
         location: Location,
@@ -624,7 +686,7 @@ impl SetTable {
             set.written_blocks -= if state == State::Written { count } else { 0 };
             set.provisional_blocks -= if state == State::Provisional { count } else { 0 };
             let clean = before > 0 && set.owed_blocks == 0;
-            (set.is_empty().then_some(id), clean && set.segments.len() > 1)
+            (set.may_be_let_go().then_some(id), clean && set.segments.len() > 1)
         });
         if may_give {
             self.note_giver(id);
@@ -632,26 +694,45 @@ impl SetTable {
         emptied
     }
 
-    /// Notes that nothing lives in a closed set any more. `sequence` is a fresh one, so an image
-    /// whose watermark reaches it was taken afterwards.
-    pub(crate) fn empty(&mut self, id: SegmentId, sequence: Sequence) {
-        let set = self.get(id).expect("only sets in use are emptied");
-        assert!(set.is_empty());
-        self.transition(id, SetState::Emptied(sequence));
+    /// Lets go of a closed set. `sequence` is a fresh one, so an image whose watermark reaches it was taken
+    /// afterwards.
+    pub(crate) fn let_go(&mut self, id: SegmentId, sequence: Sequence) {
+        let set = self.get(id).expect("only sets in use are let go of");
+        assert!(set.may_be_let_go());
+        if set.live_blocks > 0 {
+            planted::seen("reclaim: let go of what is still read");
+        }
+        self.transition(id, SetState::LetGo(sequence));
+    }
+
+    /// Notes that what is left in a set is not worth moving; nothing if it owes anything.
+    pub(crate) fn pass(&mut self, id: SegmentId) {
+        if let Some(set) = self.get_mut(id).filter(|set| set.is_clean()) {
+            set.passed = true;
+        }
+    }
+
+    /// Whether no image names a place any more. Asked for each extent of an image.
+    pub(crate) fn is_let_go(&self, location: Location) -> bool {
+        self.let_go[self.split(location).0.0 as usize]
     }
 
     /// Keeps a set from being freed while its content is used.
     pub(crate) fn pin(&mut self, location: Location) -> SegmentId {
         let (id, _) = self.split(location);
-        self.get_mut(id).expect("only live data is pinned").pins += 1;
+        let set = self.get_mut(id).expect("only live data is pinned");
+        set.pins += 1;
+        if set.state.is_let_go() && set.live_blocks > 0 {
+            planted::seen("read: let go of");
+        }
         id
     }
 
-    /// Undoes one [`SetTable::pin`]; returns the set if it is empty now.
+    /// Undoes one [`SetTable::pin`]; returns the set if it may be let go of now.
     #[must_use]
     pub(crate) fn unpin(&mut self, id: SegmentId) -> Option<SegmentId> {
         let set = self.get_mut(id).expect("a pinned set stays");
         set.pins -= 1;
-        set.is_empty().then_some(id)
+        set.may_be_let_go().then_some(id)
     }
 }

@@ -44,7 +44,7 @@ use crate::log::{Pending, new_entry};
 use crate::origin::Unproven;
 use crate::planted::{self, Bug};
 use crate::read::origin_error;
-use crate::segment::{Set, SetState};
+use crate::segment::Set;
 use crate::volume::VolumeState;
 use crate::wait::all_of;
 
@@ -336,10 +336,8 @@ impl Core {
     fn is_in_same_life(&self, run: &Run) -> bool {
         let sets = self.sets.borrow();
         let set = sets.get(sets.split(run.mapping.location).0);
-        let lives = |set: &Set| {
-            let freed = matches!(set.state, SetState::Emptied(_) | SetState::Discarding);
-            !freed && run.opened == Some(set.incarnation)
-        };
+        // What was let go of owed nothing.
+        let lives = |set: &Set| !set.state.is_let_go() && run.opened == Some(set.incarnation);
         !run.mapping.state.has_data() || set.is_some_and(lives)
     }
 

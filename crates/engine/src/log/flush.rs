@@ -328,7 +328,7 @@ impl Core {
         set.durable_blocks = segment_blocks;
         let data = set.holds_data();
         if data && set.is_empty() {
-            sets.empty(id, self.log.take_sequence());
+            sets.let_go(id, self.log.take_sequence());
         }
     }
 }

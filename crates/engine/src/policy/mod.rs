@@ -209,12 +209,16 @@ pub trait Policy {
 
     /// A unit is being reclaimed, the one that was chosen or another one that was named. It is of `queue`, and
     /// these blocks, which are clean, are live in it: `true` to append them again to [`Queue::Main`],
-    /// `false` to drop them. Where writers are held back ([`Survey::held_back`]) what was not spent before is
+    /// `false` to drop them, which [`dropped`](Policy::dropped) tells of when it is done: until their room is needed, they are
+    /// read where they are. Where writers are held back ([`Survey::held_back`]) what was not spent before is
     /// not theirs to wait for.
     ///
     /// `true` reserves the write budget of these blocks until the next
     /// [`spend`](Policy::spend) of moved blocks.
     fn retain(&mut self, part: Part, queue: Queue, heat: u8) -> bool;
+
+    /// These blocks of a unit of `queue` that were not retained have left the cache.
+    fn dropped(&mut self, _part: Part, _queue: Queue) {}
 
     /// May so many blocks be kept because space is reserved for their volume, however cold they are? Beside
     /// what [`retain`](Policy::retain) grants; reserves them likewise.

@@ -312,13 +312,16 @@ impl Policy for S3Fifo {
             }
             return true;
         }
+        false
+    }
+
+    fn dropped(&mut self, part: Part, queue: Queue) {
         let (into, other) = match queue {
             Queue::Probation => (&mut self.probation_ghost, &mut self.main_ghost),
             Queue::Main => (&mut self.main_ghost, &mut self.probation_ghost),
         };
         into.insert(part);
         other.remove(part);
-        false
     }
 
     fn retain_reserved(&mut self, blocks: u32) -> bool {

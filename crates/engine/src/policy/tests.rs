@@ -66,6 +66,8 @@ fn a_write_stays_where_its_blocks_lie_and_a_new_one_goes_where_a_read_would() {
     policy.choose(&Survey::default());
     assert_eq!(policy.place(granule(1), None), Queue::Probation);
     assert!(!policy.retain(granule(1), Queue::Probation, 0));
+    assert_eq!(policy.place(granule(1), None), Queue::Probation, "it is still here");
+    policy.dropped(granule(1), Queue::Probation);
     assert_eq!(policy.place(granule(1), None), Queue::Main);
     assert_eq!(policy.place(granule(1), Some(Queue::Probation)), Queue::Probation);
 }
@@ -167,7 +169,7 @@ fn s3fifo_packs_what_has_the_fewest_dirty_blocks_within_its_budget() {
 fn what_was_evicted_of_late_comes_back_into_main() {
     let mut policy = s3fifo();
     assert_eq!(policy.admit(granule(5)), Some(Queue::Probation));
-    assert!(!policy.retain(blocks(5, 2), Queue::Probation, 0));
+    policy.dropped(blocks(5, 2), Queue::Probation);
     assert_eq!(policy.admit(blocks(5, 1)), Some(Queue::Main));
     assert_eq!(policy.admit(granule(5)), Some(Queue::Main), "some of them were here");
     let neighbour = Part::of(VolumeId(1), 5 * 16 + 2, 1);
@@ -186,7 +188,7 @@ fn share_percent(policy: &mut dyn Policy) -> Option<u64> {
 
 /// A granule is evicted from a queue and missed so often.
 fn miss_after_leaving(policy: &mut S3Fifo, queue: Queue, times: u32) {
-    assert!(!policy.retain(granule(1), queue, 0));
+    policy.dropped(granule(1), queue);
     (0..times).for_each(|_| policy.access(granule(1), Access::Read, false));
 }
 
@@ -284,6 +286,7 @@ fn reuse_is_retained_within_the_budget() {
     assert!(!policy.retain(granule(2), Queue::Main, 1), "a part is left to what is hottest");
     assert!(policy.retain(granule(2), Queue::Main, 3));
     assert!(!policy.retain(granule(3), Queue::Main, 9), "both halves are promised");
+    policy.dropped(granule(3), Queue::Main);
     assert_eq!(policy.admit(granule(3)), Some(Queue::Main), "what cost forbade is remembered");
 }
 
@@ -370,8 +373,9 @@ fn apply(policy: &mut dyn Policy, call: &Call) -> u64 {
         }
         Call::Retain(number, queue, heat, count) => {
             let retained = policy.retain(blocks(number, count), queue, heat);
-            if retained {
-                policy.spend(0, count.into());
+            match retained {
+                true => policy.spend(0, count.into()),
+                false => policy.dropped(blocks(number, count), queue),
             }
             u64::from(retained)
         }

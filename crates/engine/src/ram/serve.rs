@@ -187,7 +187,8 @@ impl Core {
         let v = self.volume(volume)?;
         let shard = self.shard(volume, block);
         let mut mapped = false;
-        shard.index.borrow().lookup(volume, block, 1, |_| mapped = true);
+        let stays = |m: Mapping| !m.state.has_data() || !self.sets.borrow().is_let_go(m.location);
+        shard.index.borrow().lookup(volume, block, 1, |m| mapped = stays(m));
         let room = self.space.demoting_bytes.get() + BLOCK_BYTES <= RAM_DEMOTE_BYTES_MAX;
         let volatile = v.origin.may_lose(block..block + 1);
         if mapped

@@ -60,6 +60,16 @@ impl Core {
         }
     }
 
+    /// Whether any copy of a record of a set is known to be bad, and not healed yet.
+    pub(crate) fn is_hurt_set(&self, id: SegmentId) -> bool {
+        let (first, end) = {
+            let sets = self.sets.borrow();
+            (sets.location(id, 0), sets.location(SegmentId(id.0 + 1), 0))
+        };
+        self.scrub.hurt.borrow().range(first..end).next().is_some()
+            || self.scrub.hurt_sets.borrow().contains_key(&id)
+    }
+
     /// Whether a copy of the record that a run lies in is known to be bad, and not healed yet. Until it is, the run
     /// is read checked.
     pub(crate) fn is_hurt_at(&self, m: &Mapping) -> bool {
@@ -110,19 +120,24 @@ impl Core {
     /// Looks through one of the sets in which there is more than was noted record by record; false if there are
     /// some and none could be.
     async fn heal_hurt_set(self: &Rc<Self>) -> bool {
-        let closed: Vec<SegmentId> = {
+        let found: Vec<SegmentId> = {
             let (mut hurt, sets) = (self.scrub.hurt_sets.borrow_mut(), self.sets.borrow());
-            // An open one waits until it is closed.
-            let has_more =
-                |state| matches!(state, SetState::Open | SetState::Closing | SetState::Closed);
             hurt.retain(|id, note| {
                 let set = sets.get(*id).filter(|set| set.incarnation == note.incarnation);
-                set.is_some_and(|set| has_more(set.state))
+                set.is_some_and(|set| set.state != SetState::Discarding)
             });
-            let state = |id: &SegmentId| sets.get(*id).map(|set| set.state);
-            hurt.keys().filter(|id| state(id) == Some(SetState::Closed)).copied().collect()
+            // An open one waits until it is closed.
+            let is_open = |state| matches!(state, SetState::Open | SetState::Closing);
+            hurt.keys()
+                .filter(|id| sets.get(**id).is_some_and(|set| !is_open(set.state)))
+                .copied()
+                .collect()
         };
-        for id in closed {
+        for id in found {
+            if self.drop_let_go(id).await {
+                self.scrub.hurt_sets.borrow_mut().remove(&id);
+                continue;
+            }
             let incarnation = match self.scrub.hurt_sets.borrow_mut().get_mut(&id) {
                 Some(note) => {
                     note.is_new = false;
@@ -174,6 +189,7 @@ impl Core {
             // It goes on once it is closed, if it is about data.
             Some((SetState::Open | SetState::Closing, _, true)) => return false,
             _ => {
+                self.drop_let_go(id).await;
                 forget();
                 return true;
             }

@@ -5,7 +5,7 @@
 //!
 //! * Every set with something to give is among them (the simulator compares with all sets). Some have
 //!   nothing any more; they are left out when the next root has been written.
-//! * A set comes in where it is closed, emptied, or owes nothing any more, for nothing else makes one
+//! * A set comes in where it is closed, let go of, or owes nothing any more, for nothing else makes one
 //!   give; and all are looked at again when sets may keep fewer copies.
 
 use super::{Set, SetState, SetTable};
@@ -16,9 +16,9 @@ impl Set {
     fn may_give(&self, copies: usize) -> bool {
         let surplus = self.owed_blocks == 0 && self.segments.len() > copies;
         match self.state {
-            SetState::Emptied(_) | SetState::Discarding => true,
+            SetState::LetGo(_) => true,
             SetState::Closed => !self.holds_data() || surplus,
-            SetState::Open | SetState::Closing => false,
+            SetState::Open | SetState::Closing | SetState::Reusable | SetState::Discarding => false,
         }
     }
 }
@@ -27,7 +27,16 @@ impl SetTable {
     /// Moves a set on in the diagram of [`SetState`].
     pub(crate) fn transition(&mut self, id: SegmentId, next: SetState) {
         let Some(set) = self.get_mut(id) else { return };
+        let before = set.state;
         set.transition(next);
+        match (before, next) {
+            (SetState::LetGo(_), SetState::Reusable | SetState::Discarding) => {
+                self.note_reusable(id)
+            }
+            (SetState::Closed, SetState::LetGo(_)) => self.let_go[id.0 as usize] = true,
+            (SetState::Reusable, _) => self.reusable_sets.retain(|&other| other != id),
+            _ => {}
+        }
         self.note_giver(id);
     }
 
@@ -112,7 +121,7 @@ mod tests {
         table.set_clean_copies(2);
         assert_eq!(found(&table), [0; 0]);
         table.sub(table.location(SegmentId(31), 1), 2, State::Clean);
-        table.empty(SegmentId(31), Sequence(9));
+        table.let_go(SegmentId(31), Sequence(9));
         assert_eq!(found(&table), [31]);
         table.transition(SegmentId(31), SetState::Discarding);
         table.release(SegmentId(31));

@@ -5,7 +5,10 @@
 //! lack it: nobody who need not wait takes a member's last segments above what writes leave to
 //! others ([`SetTable::floor`]), reclaim empties sets that lie on such a member before any else
 //! ([`SetTable::lacking`]), and whatever a root would free there is reason enough for one. So each
-//! set emptied there brings a waiter closer, whatever is moved or populated elsewhere.
+//! set let go of there brings a waiter closer, whatever is moved or populated elsewhere.
+//!
+//! What a root has made free counts as free, although its data is read until somebody needs the place: a small
+//! [`SetTable::stock`] is really free, and to add to it takes no root and no other room.
 
 use super::{Set, SetState, SetTable};
 use crate::format::Stream;
@@ -128,6 +131,9 @@ pub(super) fn sets_of(mut above: [usize; PLACES_MAX], copies: usize) -> usize {
     (0..copies).map(of).min().unwrap_or(0)
 }
 
+/// Part of a reserve that is really free, see [`SetTable::stock`].
+const STOCK_PARTS: usize = 4;
+
 /// See [`SetTable::reserve`], for a member of so many segments.
 fn reserve_of(count: u32) -> usize {
     (count as usize / 20).max(RESERVE_SEGMENTS_MIN)
@@ -145,6 +151,64 @@ fn floor_of(count: u32, stream: Stream) -> usize {
 }
 
 impl SetTable {
+    /// Segments of a member for which no root is needed any more: free, or in reusable sets.
+    pub(super) fn ready(&self, member: usize) -> usize {
+        self.free[member].len() + self.reusable[member]
+    }
+
+    /// Segments of a member that are free and not only reusable, as far as there are any: what is opened while the next
+    /// reusable set is emptied.
+    fn stock(&self, member: usize) -> usize {
+        self.reserve(member) / STOCK_PARTS
+    }
+
+    /// A root is past the letting go of a set.
+    pub(super) fn note_reusable(&mut self, id: SegmentId) {
+        let Some(set) = self.get(id) else { return };
+        let members: Vec<usize> = set.segments.iter().map(|&at| self.member_of(at)).collect();
+        let (is_reusable, is_unwanted) = (set.state == SetState::Reusable, self.is_unwanted(set));
+        members.into_iter().for_each(|m| self.reusable[m] += 1);
+        match is_unwanted {
+            _ if !is_reusable => {}
+            true => self.reusable_sets.push_front(id),
+            false => self.reusable_sets.push_back(id),
+        }
+    }
+
+    /// Whether a set is to go before its place is needed: with a member, or because it was on one that is gone.
+    fn is_unwanted(&self, set: &Set) -> bool {
+        let on_leaving = |&segment: &SegmentId| self.leaving == Some(self.member_of(segment));
+        set.names_gone || set.segments.iter().any(on_leaving)
+    }
+
+    /// Puts reusable sets that are to go in front.
+    pub(super) fn sort_reusable(&mut self) {
+        let mut sets = std::mem::take(&mut self.reusable_sets);
+        let is_wanted = |id: &SegmentId| !self.get(*id).is_some_and(|set| self.is_unwanted(set));
+        sets.make_contiguous().sort_by_key(is_wanted);
+        self.reusable_sets = sets;
+    }
+
+    /// The reusable set to make free next: the one let go of first on a member that needs it, whatever it is on if
+    /// `any` is; and what is to go in any case.
+    pub(crate) fn next_reusable(&self, any: bool) -> Option<SegmentId> {
+        let mut short = MemberMask(0);
+        for m in self.there() {
+            short.0 |= u32::from(self.free[m].len() < self.stock(m)) << m;
+        }
+        let sets = self.reusable_sets.iter().filter_map(|&id| self.get(id));
+        let mut sets = sets.take_while(|set| any || !short.is_empty() || self.is_unwanted(set));
+        // Somebody reads on from what was emptied already.
+        let is_idle = |set: &Set| set.live_blocks > 0 || set.pins == 0;
+        let is_needed = |set: &Set| any || self.touches(set, short) || self.is_unwanted(set);
+        sets.find(|set| is_idle(set) && is_needed(set)).map(|set| set.id)
+    }
+
+    /// Whether there is any reusable set.
+    pub(crate) fn has_reusable(&self) -> bool {
+        !self.reusable_sets.is_empty()
+    }
+
     /// Free segments of a member below which room is made: 5 % of it.
     fn reserve(&self, member: usize) -> usize {
         reserve_of(self.members[member].count())
@@ -191,12 +255,12 @@ impl SetTable {
     /// Whether some member has so few free segments that nothing is populated or moved there, `left` to
     /// the next start. Before a write waits for a set there this is so, and a root is due (INV-29).
     pub(crate) fn is_starving(&self, left: &[usize; PLACES_MAX]) -> bool {
-        self.there().any(|m| self.free[m].len() <= self.floor(m, Stream::Probation) + left[m])
+        self.there().any(|m| self.ready(m) <= self.floor(m, Stream::Probation) + left[m])
     }
 
     /// Whether some member has less free than its reserve.
     pub(crate) fn is_low(&self) -> bool {
-        self.there().any(|m| self.free[m].len() < self.reserve(m))
+        self.there().any(|m| self.ready(m) < self.reserve(m))
     }
 
     /// Segments that a root with images past `watermark`, or one `soon` after it, makes free.
@@ -212,7 +276,7 @@ impl SetTable {
     /// Whether some member has hardly more free than reclaim keeps: what is brought in pushes something
     /// out.
     pub(crate) fn is_full(&self) -> bool {
-        self.there().any(|m| self.free[m].len() < self.reserve(m) * FULL_RESERVES)
+        self.there().any(|m| self.ready(m) < self.reserve(m) * FULL_RESERVES)
     }
 
     /// The members on which room must be made, even if what a root would free now is counted: more than
@@ -227,7 +291,7 @@ impl SetTable {
         }
         let (mut starving, mut low) = (0, 0);
         for m in self.there() {
-            let expected = self.free[m].len() + coming[m];
+            let expected = self.ready(m) + coming[m];
             starving |= u32::from(expected <= self.floor(m, Stream::Probation) + left[m]) << m;
             low |= u32::from(expected < self.goal(m)) << m;
         }
@@ -246,7 +310,7 @@ impl SetTable {
         let missing = |have: u64, want: u64| {
             if have >= want { 0 } else { (want - have) * FULL / want }
         };
-        let free = sets(&|m| self.free[m].len());
+        let free = sets(&|m| self.ready(m));
         let goal = sets(&|m| self.goal(m));
         if free >= goal {
             return 0;
@@ -255,7 +319,7 @@ impl SetTable {
         for segment in self.coming(watermark, true) {
             coming[self.member_of(segment)] += 1;
         }
-        let expected = sets(&|m| self.free[m].len() + coming[m]);
+        let expected = sets(&|m| self.ready(m) + coming[m]);
         missing(expected, goal).max(missing(free, self.until_root(copies)))
     }
 
@@ -280,7 +344,7 @@ impl SetTable {
 
     /// Whether what is free lasts no longer than a root takes; writers are slowed down if it is less.
     pub(crate) fn needs_root(&self, copies: usize, left: &[usize; PLACES_MAX]) -> bool {
-        let free = self.sets_above(copies, left, &|m| self.free[m].len());
+        let free = self.sets_above(copies, left, &|m| self.ready(m));
         free <= self.until_root(copies)
     }
 
@@ -300,14 +364,15 @@ impl SetTable {
         let mut counted = Totals::default();
         for m in self.there() {
             let floor = self.floor(m, Stream::Dirty);
-            outlook.free += self.free[m].len().saturating_sub(floor) as u64;
+            outlook.free += self.ready(m).saturating_sub(floor) as u64;
         }
         for set in self.iter().filter(|set| set.holds_data()) {
             let segments = self.giving(set);
             outlook.awaiting_flush += if set.awaits_flush() { segments } else { 0 };
             match (set.owed_blocks, set.state) {
-                (0, SetState::Open | SetState::Closing) => {}
-                (0, _) => outlook.free += segments,
+                // The others have been counted.
+                (0, SetState::Closed | SetState::LetGo(_)) => outlook.free += segments,
+                (0, _) => {}
                 (owed, _) if set.stream == Stream::Rewritten => {
                     outlook.total -= segments;
                     outlook.rewritten_blocks += u64::from(owed);
@@ -378,9 +443,9 @@ impl SetTable {
         }
     }
 
-    /// Free segments of all members that give any.
+    /// Free segments of all members that give any, and those in reusable sets.
     pub(crate) fn free_count(&self) -> usize {
-        self.there().map(|m| self.free[m].len()).sum()
+        self.there().map(|m| self.ready(m)).sum()
     }
 
     /// Segments of sets that hold owed blocks.

@@ -17,13 +17,13 @@ fn a_member_starves_before_writes_wait_there_whatever_the_next_start_is_left() {
 
 #[test]
 fn the_life_of_a_set_has_no_other_arrows() {
-    use SetState::{Closed, Closing, Discarding, Emptied, Open};
-    let all = [Open, Closing, Closed, Emptied(Sequence(1)), Discarding];
-    let legal: Vec<(usize, usize)> = (0..5)
-        .flat_map(|a| (0..5).map(move |b| (a, b)))
+    use SetState::{Closed, Closing, Discarding, LetGo, Open, Reusable};
+    let all = [Open, Closing, Closed, LetGo(Sequence(1)), Reusable, Discarding];
+    let legal: Vec<(usize, usize)> = (0..6)
+        .flat_map(|a| (0..6).map(move |b| (a, b)))
         .filter(|&(a, b)| all[a].may_become(all[b]))
         .collect();
-    assert_eq!(legal, [(0, 1), (1, 2), (2, 3), (3, 4)]);
+    assert_eq!(legal, [(0, 1), (1, 2), (2, 3), (3, 4), (3, 5), (4, 5)]);
 }
 
 fn table(counts: &[u32]) -> SetTable {
@@ -321,7 +321,7 @@ fn a_member_that_fails_takes_its_copies_and_its_room() {
     assert!(table.allocate(2, Stream::Facts, &[0; PLACES_MAX]).is_none());
     let emptied = table.sub(table.location(alone, 1), 2, State::Clean);
     assert_eq!(emptied, Some(alone));
-    table.empty(alone, Sequence(6));
+    table.let_go(alone, Sequence(6));
     table.transition(alone, SetState::Discarding);
     table.release(alone);
     assert_eq!(table.free_count(), 39, "its segment is nobody's");
@@ -348,4 +348,51 @@ fn room_is_made_on_the_members_that_lack_it() {
     assert_eq!(table.lacking(Sequence(5), &NONE_LEFT), MemberMask(0b11));
     table.free[1].truncate(6);
     assert_eq!(table.lacking(Sequence(5), &NONE_LEFT), MemberMask(0b10), "the other one can wait");
+}
+
+#[test]
+fn what_is_reusable_counts_as_free_and_is_emptied_where_that_is_needed() {
+    let mut table = table(&[160, 160]);
+    table.accounting = true;
+    let sets: Vec<SegmentId> =
+        (0..4).map(|_| put(&mut table, 1, Stream::Probation, SetState::Closed)).collect();
+    for (&id, sequence) in sets.iter().zip([9, 8, 7, 6]) {
+        table.add(table.location(id, 1), 3, State::Clean);
+        table.pass(id);
+        assert!(table.get(id).is_some_and(Set::may_be_let_go), "it owes nothing");
+        table.let_go(id, Sequence(sequence));
+    }
+    let free = table.free_count();
+    assert_eq!(free, 316);
+    for &id in sets.iter().rev() {
+        table.transition(id, SetState::Reusable);
+    }
+    assert_eq!((table.free_count(), table.next_reusable(false)), (320, None), "nobody needs them");
+    assert_eq!(table.next_reusable(true), Some(sets[3]), "the first one that was let go of");
+    // Each has a reserve of 8 segments, a quarter of it as stock.
+    let lies_on = |table: &SetTable, member| {
+        let mut on = sets.iter().rev().copied();
+        on.find(|&id| table.member_of(id) == member)
+    };
+    table.free[1].truncate(1);
+    assert_eq!(table.next_reusable(false), lies_on(&table, 1));
+    assert!(table.allocate(2, Stream::Metadata, &NONE_LEFT).is_some());
+    assert!(table.allocate(2, Stream::Metadata, &NONE_LEFT).is_none(), "reusable is not yet free");
+    let next = table.next_reusable(false).unwrap();
+    let pinned = table.pin(table.location(next, 1));
+    assert_eq!(table.sub(table.location(next, 1), 3, State::Clean), None, "it is not emptied anew");
+    assert_ne!(table.next_reusable(false), Some(next), "somebody reads from it");
+    assert_eq!(table.unpin(pinned), None);
+    assert_eq!(table.next_reusable(false), Some(next));
+    table.transition(next, SetState::Discarding);
+    let before = table.free_count();
+    table.release(next);
+    assert_eq!((table.free_count(), table.free[1].len()), (before, 1));
+    let other = lies_on(&table, 0).unwrap();
+    table.free[1].extend((0..9).map(|_| next));
+    assert_eq!(table.next_reusable(false), None);
+    table.set_leaving(Some(0));
+    assert_eq!(table.next_reusable(false), Some(other), "its member is to leave");
+    table.lose(0);
+    assert_eq!((table.reusable[0], table.next_reusable(false)), (0, Some(other)));
 }

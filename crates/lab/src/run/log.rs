@@ -13,9 +13,15 @@ use super::{Report, Settings};
 use crate::workload::Workload;
 use crate::{Error, Result};
 
-/// Share of the units, in percent, that is kept free for moving, one at the least. The daemon keeps some more, so that
-/// a root frees many of them at once. With units of one block no room is lost, for a move frees what it takes.
-const RESERVE_PERCENT: usize = 5;
+/// Share of the units, in tenths of a percent, that are free or that nothing is needed for any more but to drop what is
+/// read from them: what the daemon keeps where reads fill the cache, so that a root frees many of them at once. With units
+/// of one block it is a single one, for a move frees what it takes.
+const RESERVE_PER_MILLE: usize = 75;
+
+/// The same of those that are really free, and how many at the least: a move takes some of one while it empties
+/// another.
+const STOCK_PER_MILLE: usize = 12;
+const STOCK_MIN: usize = 2;
 
 pub(super) const NOWHERE: u64 = u64::MAX;
 
@@ -26,7 +32,7 @@ pub(super) struct Piece {
     pub live: u32,
     /// What was appended to it, in order.
     pub blocks: Vec<u32>,
-    /// Full, and not yet given back.
+    /// Full, and not yet let go of.
     closed: bool,
 }
 
@@ -39,12 +45,15 @@ pub(super) struct Log<'a> {
     pub pieces: Vec<Piece>,
     units: usize,
     free: Vec<u32>,
+    /// Units out of which everything that is worth it was moved; the rest is read on until the unit is needed.
+    let_go: VecDeque<u32>,
     open: [Option<u32>; 2],
     /// Closed units of one block in the order of closing; those freed since are passed over.
     closed: [VecDeque<(u32, u64)>; 2],
     pub live: [u64; 2],
     opened: u64,
     reserve: usize,
+    stock: usize,
     /// Where each block is: its unit times the size of a unit, plus its place there.
     pub places: Vec<u64>,
     /// Granule of each block, and its heat.
@@ -93,7 +102,12 @@ impl<'a> Log<'a> {
         let cache_blocks = workload.blocks.iter().filter(|_| counts).map(cache_block).collect();
         let pool_blocks = settings.pool_blocks.min(workload.footprint()) as u64;
         let touches = if counts { Touches::for_pool(pool_blocks) } else { Touches::default() };
-        let reserve = if settings.unit_blocks == 1 { 1 } else { units * RESERVE_PERCENT / 100 };
+        let (reserve, stock) = match settings.unit_blocks {
+            1 => (1, 1),
+            _ => {
+                (units * RESERVE_PER_MILLE / 1000, (units * STOCK_PER_MILLE / 1000).max(STOCK_MIN))
+            }
+        };
         Self {
             settings,
             workload,
@@ -101,11 +115,13 @@ impl<'a> Log<'a> {
             pieces: Vec::new(),
             units,
             free: Vec::new(),
+            let_go: VecDeque::new(),
             open: [None; 2],
             closed: Default::default(),
             live: [0; 2],
             opened: 0,
-            reserve: reserve.max(1),
+            reserve: reserve.max(stock),
+            stock,
             places: vec![NOWHERE; workload.footprint()],
             heat: vec![0; names.len()],
             cold: vec![false; workload.footprint()],
@@ -146,6 +162,10 @@ impl<'a> Log<'a> {
         let piece = &self.pieces[unit as usize];
         let age_blocks = (self.opened - piece.opened) * self.settings.unit_blocks as u64;
         self.policy.is_reuse(piece.queue, age_blocks)
+    }
+
+    fn heat_of(&self, block: u32) -> u8 {
+        self.heat[self.granules[block as usize] as usize]
     }
 
     fn touch(&mut self, block: u32) {
@@ -201,7 +221,7 @@ impl<'a> Log<'a> {
     /// Appends a block, which is cold or not; there must be a free unit if the open one is full.
     fn append(&mut self, block: u32, queue: Queue, cold: bool) {
         self.cold[block as usize] = cold && self.settings.granule_blocks > 1;
-        let heat = self.heat[self.granules[block as usize] as usize];
+        let heat = self.heat_of(block);
         self.forget(block);
         let at = index_of(queue);
         let unit = match self.open[at] {
@@ -273,7 +293,7 @@ impl<'a> Log<'a> {
 
     /// Makes room for an append of a client's.
     fn make_room(&mut self) -> Result<()> {
-        while self.free_units() < self.reserve {
+        while self.free_units() + self.let_go.len() < self.reserve {
             let survey = self.survey();
             let Some(id) = self.policy.choose(&survey) else {
                 return Err(Error::new(
@@ -281,27 +301,51 @@ impl<'a> Log<'a> {
                     "take a larger cache or a smaller --unit-blocks",
                 ));
             };
-            self.reclaim(id);
+            self.let_go_of(id);
+            while self.free_units() < self.stock
+                && let Some(id) = self.let_go.pop_front()
+            {
+                self.give_back(id);
+            }
+        }
+        while self.free_units() < self.stock
+            && let Some(id) = self.let_go.pop_front()
+        {
+            self.give_back(id);
         }
         Ok(())
     }
 
-    /// Empties a unit: granule by granule, what the policy retains is appended to the main stream.
-    fn reclaim(&mut self, id: u32) {
+    /// What is live in a unit, granule by granule.
+    fn live_in(&self, id: u32) -> Vec<u32> {
+        let first = u64::from(id) * self.settings.unit_blocks as u64;
+        let blocks = self.pieces[id as usize].blocks.iter().zip(first..);
+        let is_here = |&(&block, place): &(&u32, u64)| self.places[block as usize] == place;
+        let mut live: Vec<u32> = blocks.filter(is_here).map(|(&block, _)| block).collect();
+        live.sort_by_key(|&block| self.granules[block as usize]);
+        live
+    }
+
+    /// Drops what is left in a unit, and makes that free.
+    fn give_back(&mut self, id: u32) {
+        let queue = self.pieces[id as usize].queue;
+        let live = self.live_in(id);
+        for part in live.chunk_by(|&a, &b| self.granules[a as usize] == self.granules[b as usize]) {
+            self.policy.dropped(self.part(part.iter().copied()), queue);
+        }
+        live.into_iter().for_each(|block| self.forget(block));
+        self.release(id);
+    }
+
+    /// Appends what the policy retains of a unit to the main stream, granule by granule. The rest is read on.
+    fn let_go_of(&mut self, id: u32) {
         let queue = self.pieces[id as usize].queue;
         let mut kept = std::mem::take(&mut self.scratch);
         kept.clear();
         // From here on it is nobody's but ours, also when its last block is forgotten.
         self.pieces[id as usize].closed = false;
-        let blocks = std::mem::take(&mut self.pieces[id as usize].blocks);
-        let first = u64::from(id) * self.settings.unit_blocks as u64;
-        let mut live: Vec<u32> = blocks
-            .iter()
-            .zip(first..)
-            .filter_map(|(&block, place)| (self.places[block as usize] == place).then_some(block))
-            .collect();
         // As in the daemon: what was asked for of one granule has one fate.
-        live.sort_unstable_by_key(|&block| self.granules[block as usize]);
+        let live = self.live_in(id);
         let mut rest = &live[..];
         while let Some(&block) = rest.first() {
             let same =
@@ -321,26 +365,24 @@ impl<'a> Log<'a> {
                     self.policy.spend(0, moved.len() as u64);
                     kept.extend(moved);
                     left.into_iter().for_each(|&block| self.forget(block));
-                } else {
-                    part.iter().for_each(|&block| self.forget(block));
                 }
             }
         }
-        // What is kept is in memory while its unit is given back.
-        let mut moved = 0;
-        for &block in &kept {
-            let granule = self.granules[block as usize] as usize;
-            let heat = self.heat[granule];
-            self.forget(block);
-            self.heat[granule] = heat;
-            moved += 1;
+        if self.settings.unit_blocks == 1 {
+            // What is kept is in memory while its unit is given back.
+            let heats: Vec<u8> = kept.iter().map(|&block| self.heat_of(block)).collect();
+            kept.iter().for_each(|&block| self.forget(block));
+            self.give_back(id);
+            for (&block, heat) in kept.iter().zip(heats) {
+                self.heat[self.granules[block as usize] as usize] = heat;
+            }
+        } else {
+            self.let_go.push_back(id);
         }
-        self.pieces[id as usize].blocks = blocks;
-        self.release(id);
         for &block in &kept {
             self.append(block, Queue::Main, true);
         }
-        self.report.moved_blocks += moved;
+        self.report.moved_blocks += kept.len() as u64;
         self.scratch = kept;
     }
 

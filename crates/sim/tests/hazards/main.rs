@@ -21,6 +21,7 @@ mod hosts;
 mod hurt;
 mod joined;
 mod journal;
+mod let_go;
 mod lives;
 mod lost;
 mod lying;

@@ -1,0 +1,141 @@
+//! Making free what was let go of: sets behind a root, and what is still read in them.
+//!
+//! * What is let go of ([`crate::reclaim`]) is read where it is until its place is needed. So the segments that are kept
+//!   ready, and those that one root makes free together, take nothing from the cache.
+//! * To make a set free once a root is past it takes a read of its footer and a discard, no other room and no other root.
+//! * Behind a start it is gone: no image names it.
+
+use std::rc::Rc;
+
+use forebay_device::runtime::MILLISECOND;
+
+use crate::core::Core;
+use crate::format::Stream;
+use crate::ids::{SegmentId, Sequence};
+use crate::planted::{self, Bug};
+use crate::policy::Queue;
+use crate::segment::{Set, SetState};
+use crate::wait::yield_once;
+use crate::walk::Run;
+
+/// Runs of a set that are dropped before others are served: a quarter of a millisecond.
+const DROPPED_TOGETHER: usize = 256;
+
+/// How often it is looked for work if nobody wakes who does it.
+const LOOK_INTERVAL: u64 = 50 * MILLISECOND;
+
+/// Empties reusable sets when their room is needed, also by the last images.
+pub(crate) async fn releaser(core: Rc<Core>) {
+    let is_over = || core.log.is_retired() || core.latched.get();
+    while !is_over() {
+        match core.next_reusable() {
+            Some(id) => core.release_set(id).await,
+            None => {
+                let timer = core.rt.sleep(LOOK_INTERVAL);
+                let due = || is_over() || core.next_reusable().is_some();
+                core.housekeeping.until_or(due, timer).await;
+            }
+        }
+    }
+}
+
+impl Core {
+    /// Discards what a durable root has made free and nothing lives in, and lets waiting appends have it; the rest is
+    /// reusable. `watermark` is the lowest of that root's images.
+    pub(crate) async fn free_sets(&self, watermark: Sequence, metadata_before: u64) {
+        let mut freed = Vec::new();
+        {
+            let mut sets = self.sets.borrow_mut();
+            let is_past = |set: &&Set| {
+                let replaced = set.stream == Stream::Metadata
+                    && set.is_empty()
+                    && set.incarnation.counter < metadata_before;
+                let too_early = planted::is(Bug::SegmentReusedBeforeRoot)
+                    && matches!(set.state, SetState::LetGo(_));
+                set.is_freed_by(watermark) || replaced || too_early
+            };
+            let past = sets.iter().filter(is_past);
+            let mut past: Vec<_> = past.map(|set| (set.state.let_go_at(), set.id)).collect();
+            // What was let go of first is needed first.
+            past.sort_unstable();
+            for (let_go_at, id) in past {
+                let Some(set) = sets.get(id) else { continue };
+                let (last, unused) = (set.last_sequence, set.is_unused());
+                if let_go_at.is_none() {
+                    sets.transition(id, SetState::LetGo(last));
+                }
+                if unused {
+                    sets.transition(id, SetState::Discarding);
+                    freed.push(id);
+                } else {
+                    sets.transition(id, SetState::Reusable);
+                }
+            }
+            sets.sift_givers();
+        }
+        for id in freed {
+            self.discard_set(id).await;
+        }
+        self.note_room();
+        self.room.wake_all();
+        self.housekeeping.wake_all();
+    }
+
+    /// Discards a set in which nothing lives, and makes it free.
+    async fn discard_set(&self, id: SegmentId) {
+        let segments = self.sets.borrow().get(id).map(|set| set.segments.clone());
+        for segment in segments.unwrap_or_default() {
+            let (member, at) = self.place(segment, 0);
+            // A failed discard costs the SSD some work and nothing else.
+            member.device.discard(at, self.segment_bytes).done().await.ok();
+        }
+        self.sets.borrow_mut().release(id);
+    }
+
+    /// The reusable set to make free next, see [`crate::segment::SetTable::next_reusable`].
+    pub(crate) fn next_reusable(&self) -> Option<SegmentId> {
+        let sets = self.sets.borrow();
+        sets.next_reusable(sets.has_reusable() && self.is_index_crowded())
+    }
+
+    /// Drops what is still read in a reusable set, and makes the set free unless somebody is reading.
+    pub(crate) async fn release_set(&self, id: SegmentId) {
+        self.drop_let_go(id).await;
+        let is_unused = self.sets.borrow().get(id).is_some_and(Set::is_unused);
+        if is_unused {
+            self.sets.borrow_mut().transition(id, SetState::Discarding);
+            self.discard_set(id).await;
+            self.note_room();
+            self.room.wake_all();
+        }
+    }
+
+    /// Drops what is still read in a set that was let go of; false if it was not.
+    pub(crate) async fn drop_let_go(&self, id: SegmentId) -> bool {
+        let queue = {
+            let sets = self.sets.borrow();
+            let set = sets.get(id).filter(|set| set.state.is_let_go());
+            let Some(set) = set else { return false };
+            let Some(queue) = set.queue().filter(|_| set.live_blocks > 0) else { return true };
+            queue
+        };
+        let pinned = self.pin_set(id);
+        let runs = self.runs_of(id).await;
+        self.drop_runs(&runs, queue).await;
+        if self.sets.borrow().get(id).is_some_and(|set| set.live_blocks > 0) {
+            // A footer that leaves something out.
+            let runs = self.find_runs(id);
+            self.drop_runs(&runs, queue).await;
+        }
+        self.unpin(pinned);
+        true
+    }
+
+    async fn drop_runs(&self, runs: &[Run], queue: Queue) {
+        for some in runs.chunks(DROPPED_TOGETHER) {
+            planted::seen("dropped: what was let go of");
+            some.iter().for_each(|(volume, m)| self.drop_clean(*volume, m, queue));
+            yield_once().await;
+        }
+    }
+}

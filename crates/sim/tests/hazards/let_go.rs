@@ -1,0 +1,59 @@
+//! What reclaim lets go of: it is read where it is until its place is needed, and no root that makes its place free names it.
+
+use std::rc::Rc;
+
+use forebay_device::model::world::Crash;
+use forebay_device::runtime::MILLISECOND;
+use forebay_engine::planted::Bug;
+
+use crate::destaging;
+use crate::rig::{BLOCK, Plan, Rig, SOON, provoke, same, survive};
+
+/// Reads fill the log more than once, then writes.
+fn filled_by_reads(seed: u64) -> Result<Rc<Rig>, String> {
+    let rig =
+        Rig::new(seed, Plan { origin_bytes: 8 << 20, tuning: destaging(), ..Plan::default() });
+    for block in 0..900 {
+        rig.read(2 * block)?;
+        rig.pause(MILLISECOND);
+    }
+    Ok(rig)
+}
+
+/// Blocks of the volume that are in the cache.
+fn held_blocks(rig: &Rig) -> u64 {
+    rig.pool().space(rig.volume().id()).held_bytes / BLOCK as u64
+}
+
+#[test]
+fn what_is_let_go_of_is_read_until_its_place_is_needed() {
+    survive(3, |seed| {
+        let rig = filled_by_reads(seed)?;
+        rig.pause(SOON);
+        let (free, segments) = rig.pool().segments();
+        assert!(free >= 8 && segments == 51, "{free} of {segments} segments can be had");
+        // Where these held nothing it would be no more than seven eighths of that.
+        let held = held_blocks(&rig);
+        assert!(held >= 340, "{held} blocks are held");
+        // The oldest ones, too, are what the origin has, or come from there.
+        (0..900).try_for_each(|n| same("read again", rig.read(2 * n)?, 1).map(drop))?;
+        Ok(())
+    });
+}
+
+#[test]
+fn no_root_names_what_it_makes_room_of() {
+    provoke(Bug::LetGoStillNamed, 10, |seed| {
+        let rig = filled_by_reads(seed)?;
+        for block in 0..150 {
+            rig.write(2, 2 * block + 1, 1)?;
+        }
+        rig.flush()?;
+        rig.restart(Crash::PowerCut)?;
+        (0..1800).try_for_each(|block| {
+            let written = block % 2 == 1 && block < 300;
+            let expected = if written { 2 } else { 1 };
+            same(&format!("block {block}"), rig.read(block)?, expected).map(drop)
+        })
+    });
+}
