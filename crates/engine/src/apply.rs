@@ -268,6 +268,9 @@ impl Core {
             if sets.get(id).is_some_and(Set::may_be_let_go) {
                 sets.let_go(id, self.log.take_sequence());
                 self.housekeeping.wake_all();
+            } else if sets.undrain(id) {
+                seen("reusable: read to the end");
+                self.housekeeping.wake_all();
             }
         }
     }

@@ -395,7 +395,7 @@ impl Core {
         // No root makes room while what is lost is being noted.
         let is_barren = || {
             let marks = self.marking.get() && stream == Stream::Metadata;
-            marks && !self.sets.borrow().has_reusable()
+            marks && !self.sets.borrow().can_be_had(self.stream_copies(stream))
         };
         let mut segments = allocate();
         if segments.is_none() && waits && !is_barren() {

@@ -122,6 +122,8 @@ impl Core {
         let lacking = self.lacking();
         let picky = sets.is_part(lacking);
         let (size_blocks, opened) = (self.segment_blocks, self.log.open_counter.get());
+        // What is read all the time is let go of as soon as it is not; or dropped where somebody needs it.
+        let has_time = !self.is_starving() && !self.is_index_crowded();
         let units = sets.iter().filter_map(|set| {
             let queue = set.queue()?;
             // What is written stays where it is, and is clean after the origin's next flush.
@@ -142,7 +144,7 @@ impl Core {
                 // Emptied elsewhere, it would make no room where there is none.
                 pinned: !movable
                     || set.moves > 0
-                    || set.passed
+                    || (set.passed && has_time)
                     || (sparing && self.space.is_spared(set, opened))
                     || set.has_no_copy()
                     || (picky && !sets.touches(set, lacking)),
@@ -214,17 +216,22 @@ impl Core {
             false => self.choose_victim(false),
         };
         let Some((id, queue)) = victim else { return Ok(false) };
-        let (before, moving) =
-            (self.sets.borrow().get(id).map_or(0, |set| set.live_blocks), self.moving.get());
+        let (before, was_passed) =
+            self.sets.borrow().get(id).map_or((0, false), |set| (set.live_blocks, set.passed));
+        let moving = self.moving.get();
         self.move_or_drop(id, queue, Haste::Awaited).await?;
-        let is_gone = |set: &Set| set.live_blocks < before || set.passed;
+        let is_gone = |set: &Set| set.live_blocks < before || (set.passed && !was_passed);
         Ok(self.sets.borrow().get(id).is_none_or(is_gone) || self.moving.get() > moving)
     }
 
     /// Whether what is let go of in a set may be read on. Not what may be damaged, nothing while there is too little memory
     /// for it, and nothing that would count as held for a reservation.
     fn may_stay(&self, id: SegmentId) -> bool {
-        !self.is_index_crowded() && !self.is_hurt_set(id) && !self.space.has_reservations()
+        let is_new = self.sets.borrow().get(id).is_some_and(|set| !set.passed);
+        is_new
+            && !self.is_index_crowded()
+            && !self.is_hurt_set(id)
+            && !self.space.has_reservations()
     }
 
     /// Moves what is dirty or worth keeping in a closed set, and lets go of the rest, or drops it.

@@ -45,7 +45,8 @@ impl Set {
     /// Whether it names a member that is gone, and will not behind the next root or one soon after.
     fn is_settled_by_root(&self, copies: usize) -> bool {
         let no_data = self.state == SetState::Closed && !self.holds_data();
-        self.state.is_let_go() || no_data || self.may_forget(copies)
+        let goes = matches!(self.state, SetState::LetGo(_) | SetState::Discarding);
+        goes || no_data || self.may_forget(copies)
     }
 }
 

@@ -101,12 +101,31 @@ impl Core {
     /// Drops what is still read in a reusable set, and makes the set free unless somebody is reading.
     pub(crate) async fn release_set(&self, id: SegmentId) {
         self.drop_let_go(id).await;
-        let is_unused = self.sets.borrow().get(id).is_some_and(Set::is_unused);
-        if is_unused {
-            self.sets.borrow_mut().transition(id, SetState::Discarding);
-            self.discard_set(id).await;
-            self.note_room();
-            self.room.wake_all();
+        let found = self.sets.borrow().get(id).map(|set| (set.live_blocks, set.pins));
+        match found {
+            Some((0, 0)) => {
+                self.sets.borrow_mut().transition(id, SetState::Discarding);
+                self.discard_set(id).await;
+                self.note_room();
+                self.room.wake_all();
+            }
+            Some((0, _)) => {
+                self.sets.borrow_mut().drain(id);
+                self.housekeeping.wake_all();
+            }
+            _ => {}
+        }
+    }
+
+    /// Drops all that was let go of. A scrub does not look at it, and it may be read for as long as nobody needs its place.
+    pub(crate) async fn drop_all_let_go(&self) {
+        let ids: Vec<SegmentId> = {
+            let sets = self.sets.borrow();
+            let found = sets.iter().filter(|set| set.state.is_let_go() && set.live_blocks > 0);
+            found.map(|set| set.id).collect()
+        };
+        for id in ids {
+            self.drop_let_go(id).await;
         }
     }
 
@@ -116,7 +135,8 @@ impl Core {
             let sets = self.sets.borrow();
             let set = sets.get(id).filter(|set| set.state.is_let_go());
             let Some(set) = set else { return false };
-            let Some(queue) = set.queue().filter(|_| set.live_blocks > 0) else { return true };
+            let holds_any = set.live_blocks > 0 && !set.has_no_copy();
+            let Some(queue) = set.queue().filter(|_| holds_any) else { return true };
             queue
         };
         let pinned = self.pin_set(id);

@@ -23,8 +23,8 @@ use crate::ids::{Incarnation, Location, SegmentId, Sequence};
 use crate::limits::{COPIES_MAX, PLACES_MAX};
 use crate::planted;
 
+use room::{DATA_LEAVES_FREE, Packing, Totals, sets_of};
 pub(crate) use room::{MemberMask, OWED_LEVELS, Outlook};
-use room::{Packing, Totals, sets_of};
 
 /// How much less, in proportion, may be free on a member for it to be preferred because of its controller. Where
 /// one controller has fewer SSDs than another, theirs fill up sooner: at this, not long before the others.
@@ -106,6 +106,8 @@ pub(crate) struct Set {
     pub moves: u32,
     /// Reclaim has moved what is worth it, and lets go of the rest once nobody relies on it.
     pub passed: bool,
+    /// Reusable and dropped, but somebody reads from it yet: as long as that takes it is nobody's room.
+    pub drained: bool,
     /// Highest sequence appended to it.
     pub last_sequence: Sequence,
     /// Blocks from the start that a completed member flush covers.
@@ -134,7 +136,7 @@ impl Set {
     }
 
     /// Whether nothing lives in a closed set any more, or nothing but what reclaim lets go of. What pins it now may wait
-    /// for the room that it would make; what is clean is pinned for reads alone.
+    /// for the room that it would make.
     pub(crate) fn may_be_let_go(&self) -> bool {
         let is_passed = self.passed && self.moves == 0 && self.is_clean();
         self.is_empty() || (is_passed && self.pins == 0 && self.state == SetState::Closed)
@@ -167,7 +169,7 @@ impl Set {
 
     /// Whether it holds blocks of volumes.
     pub(crate) fn holds_data(&self) -> bool {
-        !matches!(self.stream, Stream::Facts | Stream::Metadata)
+        self.stream.holds_data()
     }
 
     /// Segments that it has beyond `copies` and that nothing needs any more: no origin lacks what is in
@@ -210,6 +212,7 @@ impl Set {
             pins: 0,
             moves: 0,
             passed: false,
+            drained: false,
             last_sequence: Sequence(0),
             durable_blocks: 0,
             stuck: false,
@@ -512,7 +515,8 @@ impl SetTable {
         left: &[usize; PLACES_MAX],
     ) -> Option<Vec<SegmentId>> {
         let mut above = [0; PLACES_MAX];
-        for m in self.there().filter(|&m| !self.free[m].is_empty()) {
+        let left_free = if stream.holds_data() { DATA_LEAVES_FREE } else { 0 };
+        for m in self.there().filter(|&m| self.free[m].len() > left_free) {
             above[m] = self.ready(m).saturating_sub(self.floor(m, stream) + left[m]);
         }
         let possible = sets_of(above, copies);
@@ -728,11 +732,11 @@ impl SetTable {
         id
     }
 
-    /// Undoes one [`SetTable::pin`]; returns the set if it may be let go of now.
+    /// Undoes one [`SetTable::pin`]; returns the set if it may be let go of now, or made free.
     #[must_use]
     pub(crate) fn unpin(&mut self, id: SegmentId) -> Option<SegmentId> {
         let set = self.get_mut(id).expect("a pinned set stays");
         set.pins -= 1;
-        set.may_be_let_go().then_some(id)
+        (set.may_be_let_go() || (set.drained && set.pins == 0)).then_some(id)
     }
 }

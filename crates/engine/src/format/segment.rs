@@ -87,6 +87,11 @@ impl Stream {
         }
     }
 
+    /// Whether it collects blocks of volumes.
+    pub fn holds_data(self) -> bool {
+        !matches!(self, Stream::Facts | Stream::Metadata)
+    }
+
     /// Whether it collects what only the log holds.
     pub fn is_dirty(self) -> bool {
         Stream::DIRTY.contains(&self)

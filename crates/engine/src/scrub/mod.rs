@@ -630,6 +630,7 @@ pub(crate) async fn scrubber(core: Rc<Core>) {
                 done
             }
             (Some(lap), None) => {
+                core.drop_all_let_go().await;
                 core.prove_healed(true).await;
                 // Its error has latched the pool and is an event.
                 let is_mended = core.mend_slots().await.is_ok();

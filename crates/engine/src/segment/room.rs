@@ -8,7 +8,8 @@
 //! set let go of there brings a waiter closer, whatever is moved or populated elsewhere.
 //!
 //! What a root has made free counts as free, although its data is read until somebody needs the place: a small
-//! [`SetTable::stock`] is really free, and to add to it takes no root and no other room.
+//! [`SetTable::stock`] is really free, and to add to it takes no root and no other room. What turns out to be read from when it
+//! is wanted counts again once it is not: who reads may wait for an origin, or for this very room.
 
 use super::{Set, SetState, SetTable};
 use crate::format::Stream;
@@ -134,6 +135,9 @@ pub(super) fn sets_of(mut above: [usize; PLACES_MAX], copies: usize) -> usize {
 /// Part of a reserve that is really free, see [`SetTable::stock`].
 const STOCK_PARTS: usize = 4;
 
+/// Segments of a member that are really free and that data leaves to facts and images: the next one of these opens at once.
+pub(super) const DATA_LEAVES_FREE: usize = 1;
+
 /// See [`SetTable::reserve`], for a member of so many segments.
 fn reserve_of(count: u32) -> usize {
     (count as usize / 20).max(RESERVE_SEGMENTS_MIN)
@@ -164,21 +168,21 @@ impl SetTable {
 
     /// A root is past the letting go of a set.
     pub(super) fn note_reusable(&mut self, id: SegmentId) {
+        self.count_reusable(id, |count| *count += 1);
         let Some(set) = self.get(id) else { return };
-        let members: Vec<usize> = set.segments.iter().map(|&at| self.member_of(at)).collect();
-        let (is_reusable, is_unwanted) = (set.state == SetState::Reusable, self.is_unwanted(set));
-        members.into_iter().for_each(|m| self.reusable[m] += 1);
-        match is_unwanted {
+        let is_reusable = set.state == SetState::Reusable;
+        match self.is_unwanted(set) {
             _ if !is_reusable => {}
             true => self.reusable_sets.push_front(id),
             false => self.reusable_sets.push_back(id),
         }
     }
 
-    /// Whether a set is to go before its place is needed: with a member, or because it was on one that is gone.
+    /// Whether a set is to go before its place is needed: with a member, or because it was on one that is gone; or because
+    /// what is in it would count as held for a reservation.
     fn is_unwanted(&self, set: &Set) -> bool {
         let on_leaving = |&segment: &SegmentId| self.leaving == Some(self.member_of(segment));
-        set.names_gone || set.segments.iter().any(on_leaving)
+        self.has_reservations || set.names_gone || set.segments.iter().any(on_leaving)
     }
 
     /// Puts reusable sets that are to go in front.
@@ -193,20 +197,55 @@ impl SetTable {
     /// `any` is; and what is to go in any case.
     pub(crate) fn next_reusable(&self, any: bool) -> Option<SegmentId> {
         let mut short = MemberMask(0);
-        for m in self.there() {
+        for m in self.there().filter(|&m| self.reusable[m] > 0) {
             short.0 |= u32::from(self.free[m].len() < self.stock(m)) << m;
         }
         let sets = self.reusable_sets.iter().filter_map(|&id| self.get(id));
         let mut sets = sets.take_while(|set| any || !short.is_empty() || self.is_unwanted(set));
-        // Somebody reads on from what was emptied already.
-        let is_idle = |set: &Set| set.live_blocks > 0 || set.pins == 0;
+        // What lay on lost members alone is dropped by whoever leaves them behind.
+        let is_there = |set: &Set| !set.has_no_copy() || set.live_blocks == 0;
         let is_needed = |set: &Set| any || self.touches(set, short) || self.is_unwanted(set);
-        sets.find(|set| is_idle(set) && is_needed(set)).map(|set| set.id)
+        sets.find(|set| is_there(set) && is_needed(set)).map(|set| set.id)
     }
 
     /// Whether there is any reusable set.
     pub(crate) fn has_reusable(&self) -> bool {
         !self.reusable_sets.is_empty()
+    }
+
+    /// Takes a reusable set in which nothing lives any more out of what counts as free, until nobody reads from it.
+    pub(crate) fn drain(&mut self, id: SegmentId) {
+        self.reusable_sets.retain(|&other| other != id);
+        self.count_reusable(id, |count| *count -= 1);
+        if let Some(set) = self.get_mut(id) {
+            set.drained = true;
+        }
+    }
+
+    /// Nobody reads from a set that was drained; false if it was not, or somebody does.
+    pub(crate) fn undrain(&mut self, id: SegmentId) -> bool {
+        let Some(set) = self.get_mut(id).filter(|set| set.drained && set.pins == 0) else {
+            return false;
+        };
+        set.drained = false;
+        self.count_reusable(id, |count| *count += 1);
+        self.reusable_sets.push_front(id);
+        true
+    }
+
+    fn count_reusable(&mut self, id: SegmentId, change: impl Fn(&mut usize)) {
+        let Some(set) = self.get(id) else { return };
+        let members: Vec<usize> = set.segments.iter().map(|&at| self.member_of(at)).collect();
+        members.into_iter().for_each(|m| change(&mut self.reusable[m]));
+    }
+
+    /// Whether sets of `copies` segments can be had without a root, sooner or later.
+    pub(crate) fn can_be_had(&self, copies: usize) -> bool {
+        let mut ready = [0; PLACES_MAX];
+        for m in self.there() {
+            ready[m] = self.ready(m);
+        }
+        sets_of(ready, copies) > 0
     }
 
     /// Free segments of a member below which room is made: 5 % of it.

@@ -381,9 +381,13 @@ fn what_is_reusable_counts_as_free_and_is_emptied_where_that_is_needed() {
     let next = table.next_reusable(false).unwrap();
     let pinned = table.pin(table.location(next, 1));
     assert_eq!(table.sub(table.location(next, 1), 3, State::Clean), None, "it is not emptied anew");
-    assert_ne!(table.next_reusable(false), Some(next), "somebody reads from it");
-    assert_eq!(table.unpin(pinned), None);
-    assert_eq!(table.next_reusable(false), Some(next));
+    let counted = table.free_count();
+    table.drain(next);
+    assert_eq!(table.free_count(), counted - 1, "somebody reads from it");
+    assert!(table.next_reusable(false) != Some(next) && !table.undrain(next));
+    assert_eq!(table.unpin(pinned), Some(next));
+    assert!(table.undrain(next) && !table.undrain(next));
+    assert_eq!((table.next_reusable(false), table.free_count()), (Some(next), counted));
     table.transition(next, SetState::Discarding);
     let before = table.free_count();
     table.release(next);
@@ -394,5 +398,7 @@ fn what_is_reusable_counts_as_free_and_is_emptied_where_that_is_needed() {
     table.set_leaving(Some(0));
     assert_eq!(table.next_reusable(false), Some(other), "its member is to leave");
     table.lose(0);
-    assert_eq!((table.reusable[0], table.next_reusable(false)), (0, Some(other)));
+    assert_eq!((table.reusable[0], table.next_reusable(false)), (0, None), "others drop its data");
+    table.sub(table.location(other, 1), 3, State::Clean);
+    assert_eq!(table.next_reusable(false), Some(other));
 }

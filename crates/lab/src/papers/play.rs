@@ -496,7 +496,7 @@ mod tests {
         };
         let end = outcome.curve[outcome.curve.len() - 1].at;
         let last_third = from(end - (end - outcome.counted_from) / 3);
-        assert!((last_third / outcome.with - 1.0).abs() < 0.1, "{last_third} of {}", outcome.with);
+        assert!(last_third > outcome.with * 0.9, "{last_third} of {}", outcome.with);
         let before = outcome.curve.iter().take_while(|point| point.at <= outcome.counted_from);
         let written = before.map(|point| point.iops * 10.0).sum::<f64>() * BLOCK as f64;
         assert!(written > 480e9, "{written} bytes, headers apart");

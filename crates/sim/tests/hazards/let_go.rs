@@ -2,6 +2,7 @@
 
 use std::rc::Rc;
 
+use forebay_device::Request;
 use forebay_device::model::world::Crash;
 use forebay_device::runtime::MILLISECOND;
 use forebay_engine::planted::Bug;
@@ -38,6 +39,29 @@ fn what_is_let_go_of_is_read_until_its_place_is_needed() {
         // The oldest ones, too, are what the origin has, or come from there.
         (0..900).try_for_each(|n| same("read again", rig.read(2 * n)?, 1).map(drop))?;
         Ok(())
+    });
+}
+
+/// Who reads may wait for long: for a cache device, or for an origin that has the rest of what was asked for.
+#[test]
+fn what_is_still_being_read_is_nobodys_room() {
+    survive(4, |seed| {
+        let rig = filled_by_reads(seed)?;
+        rig.pause(SOON);
+        rig.gates[0].hold(60, |request| matches!(request, Request::Read { .. }));
+        (0..900).for_each(|n| rig.start_read(2 * n));
+        rig.pause(MILLISECOND);
+        assert!(rig.gates[0].held() >= 40, "{} reads are held", rig.gates[0].held());
+        let writes: Vec<_> = (0..200).map(|n| rig.start_write(2, 2 * n + 1, 1)).collect();
+        rig.pause(100 * SOON);
+        let left = writes.iter().filter(|write| !write.get()).count();
+        if left > 0 {
+            return Err(format!("{left} writes wait for who reads"));
+        }
+        rig.gates[0].release();
+        rig.pause(SOON);
+        (540..640).try_for_each(|n| same("read", rig.read(2 * n)?, 1).map(drop))?;
+        (0..200).try_for_each(|n| same("written", rig.read(2 * n + 1)?, 2).map(drop))
     });
 }
 
