@@ -499,7 +499,8 @@ mod tests {
         assert!(last_third > outcome.with * 0.9, "{last_third} of {}", outcome.with);
         let before = outcome.curve.iter().take_while(|point| point.at <= outcome.counted_from);
         let written = before.map(|point| point.iops * 10.0).sum::<f64>() * BLOCK as f64;
-        assert!(written > 480e9, "{written} bytes, headers apart");
+        // Of one and a half times the log what headers and moves leave.
+        assert!(written > 440e9, "{written} bytes, headers apart");
     }
 
     #[test]
