@@ -31,7 +31,7 @@ const BLOCK: usize = BLOCK_BYTES as usize;
 const IMAGES_TOGETHER: usize = 8;
 
 /// How often housekeeping looks for work if nobody wakes it.
-const LOOK_INTERVAL: u64 = 50 * MILLISECOND;
+pub(crate) const LOOK_INTERVAL: u64 = 50 * MILLISECOND;
 
 impl Core {
     /// Writes images of all shards and a root, then frees what that allows.

@@ -7,8 +7,7 @@
 
 use std::rc::Rc;
 
-use forebay_device::runtime::MILLISECOND;
-
+use crate::checkpoint::LOOK_INTERVAL;
 use crate::core::Core;
 use crate::format::Stream;
 use crate::ids::{SegmentId, Sequence};
@@ -20,9 +19,6 @@ use crate::walk::Run;
 
 /// Runs of a set that are dropped before others are served: a quarter of a millisecond.
 const DROPPED_TOGETHER: usize = 256;
-
-/// How often it is looked for work if nobody wakes who does it.
-const LOOK_INTERVAL: u64 = 50 * MILLISECOND;
 
 /// Empties reusable sets when their room is needed, also by the last images.
 pub(crate) async fn releaser(core: Rc<Core>) {
@@ -147,6 +143,11 @@ impl Core {
             let runs = self.find_runs(id);
             self.drop_runs(&runs, queue).await;
         }
+        #[cfg(feature = "verify")]
+        assert!(
+            self.sets.borrow().get(id).is_none_or(|set| set.live_blocks == 0 || set.has_no_copy()),
+            "set {id:?} was let go of, and holds what cannot be dropped"
+        );
         self.unpin(pinned);
         true
     }

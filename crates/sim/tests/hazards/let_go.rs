@@ -9,6 +9,7 @@ use forebay_engine::planted::Bug;
 
 use crate::destaging;
 use crate::rig::{BLOCK, Plan, Rig, SOON, provoke, same, survive};
+use crate::space::{reserved, set};
 
 /// Reads fill the log more than once, then writes.
 fn filled_by_reads(seed: u64) -> Result<Rc<Rig>, String> {
@@ -62,6 +63,40 @@ fn what_is_still_being_read_is_nobodys_room() {
         rig.pause(SOON);
         (540..640).try_for_each(|n| same("read", rig.read(2 * n)?, 1).map(drop))?;
         (0..200).try_for_each(|n| same("written", rig.read(2 * n + 1)?, 2).map(drop))
+    });
+}
+
+/// Blocks that are held before and after something that leaves only what nobody has let go of.
+fn given_up(rig: &Rig, action: impl FnOnce() -> Result<(), String>) -> Result<(u64, u64), String> {
+    rig.pause(SOON);
+    let before = held_blocks(rig);
+    action()?;
+    rig.pause(SOON);
+    let after = held_blocks(rig);
+    (0..900).try_for_each(|n| same("read again", rig.read(2 * n)?, 1).map(drop))?;
+    Ok((before, after))
+}
+
+/// It could be read for as long as nobody needs its place, and a scrub does not come to it.
+#[test]
+fn a_scrub_leaves_nothing_that_it_has_not_looked_at() {
+    survive(3, |seed| {
+        let rig = filled_by_reads(seed)?;
+        let (before, after) = given_up(&rig, || rig.scrub().map(drop))?;
+        assert!((before / 2..before * 19 / 20).contains(&after), "{after} of {before} are left");
+        Ok(())
+    });
+}
+
+/// It would count as held for its volume until it is gone without anybody having looked at that.
+#[test]
+fn nothing_is_let_go_of_and_read_beside_a_reservation() {
+    survive(3, |seed| {
+        let rig = filled_by_reads(seed)?;
+        let reserve = || set(&rig, &rig.volume(), reserved(8));
+        let (before, after) = given_up(&rig, reserve)?;
+        assert!((before / 2..before * 19 / 20).contains(&after), "{after} of {before} are left");
+        Ok(())
     });
 }
 

@@ -29,7 +29,7 @@ fn is_flush(request: &Request) -> bool {
     matches!(request, Request::Flush)
 }
 
-fn reserved(segments: u64) -> VolumeSettings {
+pub fn reserved(segments: u64) -> VolumeSettings {
     VolumeSettings { reservation_bytes: segments * SEGMENT_BYTES, ..Default::default() }
 }
 
@@ -59,7 +59,7 @@ fn second(rig: &Rig, seed: u64, settings: VolumeSettings) -> Result<Rc<Volume>, 
     added.map(Rc::new).map_err(|error| error.to_string())
 }
 
-fn set(rig: &Rig, volume: &Rc<Volume>, settings: VolumeSettings) -> Result<(), String> {
+pub fn set(rig: &Rig, volume: &Rc<Volume>, settings: VolumeSettings) -> Result<(), String> {
     let volume = Rc::clone(volume);
     rig.run(async move { volume.set(settings).await })?.map_err(|error| error.to_string())
 }
