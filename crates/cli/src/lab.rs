@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Subcommand, ValueEnum};
 use forebay_engine::policy::Thresholds;
 use forebay_lab::baseline::Baseline;
-use forebay_lab::run::{Report, Settings};
+use forebay_lab::run::{Report, Sequential, Settings};
 use forebay_lab::trace::{Format, Options as Reading, Reader};
 use forebay_lab::workload::{BLOCK_BYTES, Workload};
 use serde_json::json;
@@ -71,10 +71,10 @@ pub(crate) struct Options {
     /// Bytes that may be written to the SSD per byte that clients ask for, in percent; without it as many as come
     #[arg(long, value_name = "PERCENT", value_parser = whole::<u32>(1..=100_000))]
     write_budget: Option<u32>,
-    /// Bring a missed read in with the Nth read of its cache block (`populate_on_read` of a volume)
-    #[arg(long, value_name = "N", default_value_t = 1,
-        value_parser = whole::<u8>(1..=4))]
-    populate_on_read: u8,
+    /// Bring a missed read in with the Nth read of its cache block (`populate_on_read` of a volume) [default: the
+    /// first; the second while hardly any of what that brings in is read again, as with profile auto]
+    #[arg(long, value_name = "N", value_parser = whole::<u8>(1..=4))]
+    populate_on_read: Option<u8>,
     /// The same of writes; with 0 they bring in nothing (`populate_on_write`)
     #[arg(long, value_name = "N", default_value_t = 1,
         value_parser = whole::<u8>(0..=4))]
@@ -83,12 +83,23 @@ pub(crate) struct Options {
     /// what was missed, not all of it
     #[arg(long, value_name = "SIZE", value_parser = parse_cache_block, default_value = "64K")]
     cache_block: u32,
+    /// What follows so much of a stream of reads is not brought in (`sequential-cutoff` of a volume); or off [default: 1M,
+    /// as long as streams are not read again; off with units of one block]
+    #[arg(long, value_name = "SIZE", value_parser = parse_cutoff)]
+    sequential_cutoff: Option<Sequential>,
     /// Another policy to show beside it; repeat it for more
     #[arg(long = "beside", value_name = "POLICY")]
     beside: Vec<BaselineName>,
     /// Print JSON instead of a table
     #[arg(long)]
     json: bool,
+}
+
+fn parse_cutoff(text: &str) -> std::result::Result<Sequential, String> {
+    match text {
+        "off" => Ok(Sequential::Cached),
+        _ => parse_bytes(text).map(Sequential::Passes),
+    }
 }
 
 /// Size of a cache.
@@ -202,9 +213,11 @@ impl Options {
                     .or(settings.write_amplification_max_percent),
                 write_budget_percent: self.write_budget,
                 thresholds: Thresholds {
-                    read: self.populate_on_read,
+                    read: self.populate_on_read.unwrap_or(1),
                     write: self.populate_on_write,
                 },
+                sequential: self.sequential_cutoff.unwrap_or(settings.sequential),
+                auto: settings.auto && self.populate_on_read.is_none(),
                 cache_block_blocks: u64::from(self.cache_block) / BLOCK_BYTES,
                 ram_blocks: self.ram.map_or(0, |ram| ram.blocks(workload.footprint())),
                 ..settings

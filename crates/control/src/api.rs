@@ -66,8 +66,10 @@ pub enum SequentialWrites {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SequentialWhen {
-    /// At any time.
+    /// Reads as long as hardly any of what streams read is read again, writes at any time.
     #[default]
+    Auto,
+    /// At any time.
     Always,
     /// Only while the cache has no free room.
     Full,
@@ -232,7 +234,7 @@ pub struct PoolUsage {
     pub segment_bytes: u64,
     /// Segments in all.
     pub segments: u64,
-    /// Segments that are free.
+    /// Segments that hold nothing. A full cache has few, and makes more as they are needed.
     pub segments_free: u64,
     /// Bytes cached.
     pub cached_bytes: u64,
@@ -518,6 +520,13 @@ pub struct Volume {
     /// When streams go past the cache.
     #[serde(default)]
     pub sequential_when: SequentialWhen,
+    /// With `auto`, of what streams read the share that was read again before a cache would have let go of it, in
+    /// percent, as far as that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sequential_reread_percent: Option<u32>,
+    /// Whether streams of reads go past the cache now, but for `sequential_when` `full`.
+    #[serde(default)]
+    pub sequential_reads_pass: bool,
     /// What brings blocks into the cache.
     #[serde(default)]
     pub population: Population,

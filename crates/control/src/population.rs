@@ -10,7 +10,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CacheProfile {
-    /// All that is missed, and all that is written; what does not come again leaves first.
+    /// All that is missed, and all that is written; what does not come again leaves first. Of reads the second ones,
+    /// while hardly any of what first ones bring in is read again.
     #[default]
     Auto,
     /// Cache blocks of 1 MiB, from the second read on.

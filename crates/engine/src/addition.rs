@@ -392,7 +392,7 @@ impl Core {
         let most = self.tuning.index_memory_most;
         self.index_memory_max.set(self.superblock.borrow().index_memory_max.min(most));
         self.policy.borrow_mut().resize(blocks);
-        self.resize_touches(blocks);
+        self.resize_counts(blocks);
         // Who waited may have room.
         self.room.wake_all();
         self.housekeeping.wake_all();

@@ -27,7 +27,7 @@ use crate::log::Log;
 use crate::member::{Member, Members};
 use crate::memory::IndexClaims;
 use crate::planted::{self, Bug};
-use crate::policy::{Policy, Touches};
+use crate::policy::{Policy, Reread, Touches};
 use crate::ram::Ram;
 use crate::redundancy::Redundancy;
 use crate::scrub::Scrub;
@@ -143,6 +143,10 @@ pub(crate) struct Core {
     pub policy: RefCell<Box<dyn Policy>>,
     /// Accesses to cache blocks of volumes that want more than one of them.
     pub touches: RefCell<Touches>,
+    /// Whether first reads are worth their write, of volumes that do not say.
+    pub reread: RefCell<Reread>,
+    /// The same of streams and their place.
+    pub streams: RefCell<Reread>,
     pub wear: Wear,
     pub ram: RefCell<Ram>,
     /// Whether dirty data is on the way to more copies.

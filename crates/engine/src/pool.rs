@@ -35,7 +35,7 @@ use crate::member::Member;
 use crate::membership::{OpenOptions, Opened, Opening, assess};
 use crate::memory::IndexClaims;
 use crate::origin::Origin;
-use crate::policy::{S3Fifo, S3FifoConfig};
+use crate::policy::{Reread, S3Fifo, S3FifoConfig};
 use crate::protect::Urgent;
 use crate::ram::RamStatus;
 use crate::recovery::RecoveryReport;
@@ -280,7 +280,8 @@ fn new_core(
             Member::new(record, watched, Some(place), superblock.segments_offset, Standing::Serving)
         })
         .collect();
-    let config = S3FifoConfig::for_pool(segments * u64::from(segment_blocks));
+    let pool_blocks = segments * u64::from(segment_blocks);
+    let config = S3FifoConfig::for_pool(pool_blocks);
     let policy = S3Fifo::new(S3FifoConfig {
         write_amplification_max_percent: superblock.write_amplification_max_percent.into(),
         ..config
@@ -326,6 +327,8 @@ fn new_core(
         lost: RefCell::default(),
         policy: RefCell::new(Box::new(policy)),
         touches: RefCell::default(),
+        reread: RefCell::new(Reread::of_first_reads(pool_blocks)),
+        streams: RefCell::new(Reread::of_streams(pool_blocks)),
         ram: RefCell::default(),
         wear: Wear::default(),
         raising: Cell::new(false),
@@ -442,7 +445,9 @@ impl Pool {
     /// Bytes of memory in which it is remembered what is asked for often.
     pub fn policy_memory(&self) -> u64 {
         let policy = self.core.policy.borrow().memory_bytes();
-        (policy + self.core.touches.borrow().heap_bytes()) as u64
+        let samples = [&self.core.reread, &self.core.streams].map(|it| it.borrow().heap_bytes());
+        let counts = self.core.touches.borrow().heap_bytes() + samples.iter().sum::<usize>();
+        (policy + counts) as u64
     }
 
     /// Blocks cached, and of those the blocks that origins may lack.
@@ -486,6 +491,12 @@ impl Pool {
     pub fn redundancy(&self) -> Redundancy {
         self.core.review_redundancy();
         self.core.redundancy.get()
+    }
+
+    /// Segments that hold nothing. Of those that [`Pool::segments`] calls free the others hold data that is read until
+    /// their place is needed.
+    pub fn empty_segments(&self) -> usize {
+        self.core.sets.borrow().empty_count()
     }
 
     /// Free segments and segments in all.

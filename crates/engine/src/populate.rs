@@ -20,7 +20,7 @@ use crate::limits::{GRANULE_BLOCKS, POPULATE_QUEUE_BYTES_MAX, REGION_BLOCKS, STR
 use crate::lock::Population;
 use crate::log::{Pending, new_entry};
 use crate::planted::{self, Bug};
-use crate::policy::{Access, Granule, Part, Populate, Queue, TOUCHES_MAX, Touches};
+use crate::policy::{Access, Granule, Part, Populate, Queue, Reread, TOUCHES_MAX, Touches};
 use crate::read::blocks_of;
 use crate::volume::VolumeState;
 
@@ -78,8 +78,100 @@ impl Plan {
 impl Core {
     /// Takes over a mode or settings that have changed.
     pub(crate) fn start_counting(&self, v: &VolumeState) {
-        v.thresholds.set(v.settings.get().populate.thresholds(v.mode.get()));
+        let (populate, mode) = (v.settings.get().populate, v.mode.get());
+        let worth = self.reread.borrow().worth(v.id);
+        v.thresholds.set(populate.thresholds_beside(mode, worth));
         self.keep_touches();
+    }
+
+    /// The same of all volumes, as some are seen differently now.
+    fn start_counting_again(&self) {
+        let all: Vec<_> = self.volumes.borrow().values().cloned().collect();
+        all.iter().for_each(|v| self.start_counting(v));
+    }
+
+    /// Whether the engine has the thresholds of a volume, and this block is in its sample: it comes in with the first read.
+    fn is_sampled(&self, v: &VolumeState, block: u64) -> bool {
+        let is_auto = v.settings.get().populate == Populate::Auto;
+        is_auto && self.reread.borrow().samples(v.sampled_as(block))
+    }
+
+    /// A read that does not pass by asks for these blocks; `hit` if all of them are cached.
+    // Inlined, it makes its caller so large that every hit costs 200 instructions more.
+    #[inline(never)]
+    pub(crate) fn note_reread(&self, v: &VolumeState, first: u64, count: u32, hit: bool) {
+        // Every read comes by here, and nearly all of them are of one cache block that is not in the sample.
+        let last = first + u64::from(count) - 1;
+        let shift = v.sampled_shift();
+        if first >> shift != last >> shift || self.reread.borrow().samples(v.sampled_as(first)) {
+            self.note_sampled_reread(v, first, count, hit);
+        }
+    }
+
+    #[cold]
+    fn note_sampled_reread(&self, v: &VolumeState, first: u64, count: u32, hit: bool) {
+        self.note_sampled_stream(v, first, count, false);
+        if !hit {
+            return;
+        }
+        let mut changed = false;
+        let mut reread = self.reread.borrow_mut();
+        for block in v.pieces(first, count) {
+            changed |= reread.samples(block) && reread.read(block);
+        }
+        drop(reread);
+        if changed {
+            self.start_counting_again();
+        }
+    }
+
+    /// A read, of a stream or not, asks for these blocks. Each piece of the sample counts once, when it is read from its beginning.
+    fn note_sampled_stream(&self, v: &VolumeState, first: u64, count: u32, is_stream: bool) {
+        let mut streams = self.streams.borrow_mut();
+        let shift = v.sampled_shift();
+        for block in v.pieces(first, count) {
+            if block.number << shift >= first && streams.samples(block) {
+                streams.read(block);
+                if is_stream {
+                    streams.came(block);
+                }
+            }
+        }
+        if is_stream {
+            streams.elapsed(count.into());
+        }
+    }
+
+    /// A read of a stream asks for these blocks. Whether what the volume's streams read is read again.
+    pub(crate) fn note_stream(&self, v: &VolumeState, first: u64, count: u32) -> bool {
+        self.note_sampled_stream(v, first, count, true);
+        !self.streams.borrow().worth(v.id).is_doubted
+    }
+
+    /// These blocks are about to come in with a read.
+    fn note_sample(&self, v: &VolumeState, parts: &[(u64, u32)]) {
+        let is_auto = v.settings.get().populate == Populate::Auto;
+        {
+            let (mut reread, mut last) = (self.reread.borrow_mut(), None);
+            let pieces = parts.iter().flat_map(|&(first, count)| v.pieces(first, count));
+            for block in pieces.filter(|_| is_auto) {
+                // Parts are as long as a record may be, a cache block is longer.
+                if last.replace(block) != Some(block) && reread.samples(block) {
+                    reread.came(block);
+                }
+            }
+        }
+        let blocks = parts.iter().map(|&(_, count)| u64::from(count)).sum();
+        self.streams.borrow_mut().elapsed(blocks);
+        self.note_first_reads(blocks);
+    }
+
+    /// First reads of so many blocks, also if they stay on the origin.
+    fn note_first_reads(&self, blocks: u64) {
+        let changed = self.reread.borrow_mut().elapsed(blocks);
+        if changed {
+            self.start_counting_again();
+        }
     }
 
     /// Makes the table if a volume wants accesses counted, and gives it back if none does any more.
@@ -94,7 +186,10 @@ impl Core {
     }
 
     /// The pool has so many blocks from now on. What was counted is forgotten.
-    pub(crate) fn resize_touches(&self, pool_blocks: u64) {
+    pub(crate) fn resize_counts(&self, pool_blocks: u64) {
+        *self.reread.borrow_mut() = Reread::of_first_reads(pool_blocks);
+        *self.streams.borrow_mut() = Reread::of_streams(pool_blocks);
+        self.start_counting_again();
         if !self.touches.borrow().is_off() {
             *self.touches.borrow_mut() = Touches::for_pool(pool_blocks);
         }
@@ -120,7 +215,9 @@ impl Core {
     pub(crate) fn is_read_enough(&self, v: &VolumeState, block: u64) -> bool {
         let thresholds = v.thresholds.get();
         let name = || Granule { volume: v.id, number: block / v.cache_block.get() };
-        thresholds.read == 1 || thresholds.reached(&self.touches.borrow(), name(), Access::Read)
+        thresholds.read == 1
+            || thresholds.reached(&self.touches.borrow(), name(), Access::Read)
+            || (thresholds.read > 1 && self.is_sampled(v, block))
     }
 
     /// Counts a write; whether it is brought in although it is not cached as a whole. It is if any of its
@@ -167,6 +264,7 @@ impl Core {
             _ => self.worth_reading(v, first..asked_end, start..end),
         };
         if !head && !tail && !self.is_any_read_enough(v, first, asked_end) {
+            self.note_first_reads((v.pieces(first, count).count() as u64) << v.sampled_shift());
             return Err(Reason::Profile);
         }
         let may_lose = |blocks: Range<u64>| {
@@ -221,6 +319,9 @@ impl Core {
             missing_until(m.block, m.block + u64::from(m.count));
         });
         missing_until(end, end);
+        if !matches!(way.kind, Kind::Prefetch) {
+            self.note_sample(v, &parts);
+        }
         Ok(Plan { population, block: start, count: (end - start) as u32, queue, parts })
     }
 
@@ -332,6 +433,25 @@ impl Core {
             };
             self.log.enqueue(stream, pending);
         }
+    }
+}
+
+impl VolumeState {
+    /// What is in the sample of first reads, or not, as a whole, has a power of two of blocks: this one.
+    fn sampled_shift(&self) -> u32 {
+        self.cache_block.get().max(GRANULE_BLOCKS).trailing_zeros()
+    }
+
+    /// As what a block is in that sample, or not.
+    fn sampled_as(&self, block: u64) -> Granule {
+        Granule { volume: self.id, number: block >> self.sampled_shift() }
+    }
+
+    /// All that so many blocks lie in.
+    fn pieces(&self, first: u64, count: u32) -> impl Iterator<Item = Granule> + use<> {
+        let last = self.sampled_as(first + u64::from(count) - 1).number;
+        let (all, volume) = (self.sampled_as(first).number..=last, self.id);
+        all.map(move |number| Granule { volume, number })
     }
 }
 

@@ -252,8 +252,13 @@ impl Core {
         access: Access,
         hit: bool,
     ) {
-        let mut policy = self.policy.borrow_mut();
-        Part::each(v.id, first, count).for_each(|part| policy.access(part, access, hit));
+        {
+            let mut policy = self.policy.borrow_mut();
+            Part::each(v.id, first, count).for_each(|part| policy.access(part, access, hit));
+        }
+        if access == Access::Read {
+            self.note_reread(v, first, count, hit);
+        }
     }
 
     /// The copy of a run to read straight into the client's buffer, if one can be.

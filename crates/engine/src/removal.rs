@@ -75,6 +75,8 @@ impl Pool {
             core.drop_volume(record.id).await?;
             v.gone.set(true);
             core.volumes.borrow_mut().remove(&record.id);
+            core.reread.borrow_mut().forget(record.id);
+            core.streams.borrow_mut().forget(record.id);
             core.keep_touches();
             core.housekeeping.wake_all();
             // What still holds a view of it is refused for good.

@@ -17,6 +17,7 @@ use crate::ids::SECTOR_BYTES;
 use crate::limits::{STREAM_REQUESTS_MAX, STREAMS_MAX};
 
 /// What is remembered, by stream: three arrays, because each request goes through one or two of them.
+#[derive(Debug)]
 struct Table {
     /// Where it goes on, in bytes; [`NOWHERE`] where there is no stream.
     next: [u64; STREAMS_MAX],
@@ -30,7 +31,8 @@ struct Table {
 const NOWHERE: u64 = u64::MAX;
 
 /// The streams of reads, or of writes, of one volume.
-pub(crate) struct Streams {
+#[derive(Debug)]
+pub struct Streams {
     all: RefCell<Table>,
     requests: Cell<u64>,
 }
@@ -44,8 +46,8 @@ impl Default for Streams {
 }
 
 impl Streams {
-    /// Notes a request; the bytes of its stream, its own included.
-    pub(crate) fn note(&self, offset: u64, len: u64) -> u64 {
+    /// Notes a request of so many bytes; the bytes of its stream, its own included.
+    pub fn note(&self, offset: u64, len: u64) -> u64 {
         let number = self.requests.get() + 1;
         self.requests.set(number);
         let mut all = self.all.borrow_mut();

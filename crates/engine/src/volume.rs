@@ -17,14 +17,14 @@ use crate::counters::{VolumeCounters, add};
 use crate::destage::Elevator;
 use crate::error::{Error, ErrorKind, Result};
 use crate::flush::{Heard, Writers};
-use crate::format::{CUTOFF_NEVER, Mode, VolumeSettings};
+use crate::format::{CUTOFF_NEVER, Mode, SequentialWhen, VolumeSettings};
 use crate::ids::{BLOCK_BYTES, SECTOR_BYTES, SegmentId, VolumeId};
 use crate::limits::{
     PREFETCH_BYTES_MAX, REQUEST_BYTES_MAX, TRIM_STRIPES_MAX, ZERO_DIRECT_BYTES_MIN,
 };
 use crate::origin::{Origin, OriginTrouble};
 use crate::planted::{self, Bug};
-use crate::policy::Thresholds;
+use crate::policy::{Thresholds, Worth};
 use crate::protect::Urgent;
 use crate::read::{Located, Parts};
 use crate::sequential::Streams;
@@ -346,7 +346,7 @@ impl Volume {
     pub(crate) fn is_passing(&self, offset: u64, len: u64) -> bool {
         let [reads, _] = &self.state.streams;
         let [cutoff, _] = &self.state.cutoff_bytes;
-        reads.note(offset, len) > cutoff.get() && self.lets_streams_pass()
+        reads.note(offset, len) > cutoff.get() && self.lets_stream_pass(offset, len)
     }
 
     /// The same of a write. One with FUA never passes by: it would have to wait for a flush of the origin.
@@ -356,13 +356,28 @@ impl Volume {
         cutoff.get() != CUTOFF_NEVER
             && writes.note(offset, len) > cutoff.get()
             && !durable
-            && self.lets_streams_pass()
+            && self.lets_streams_pass(false)
     }
 
     // Apart from what every hit goes through.
     #[cold]
-    fn lets_streams_pass(&self) -> bool {
-        !self.state.settings.get().sequential_when_full || self.core.sets.borrow().is_full()
+    fn lets_stream_pass(&self, offset: u64, len: u64) -> bool {
+        // What is behind the end is refused later.
+        if len == 0 || offset.checked_add(len).is_none_or(|end| end > self.state.size_bytes()) {
+            return false;
+        }
+        let (first, count) = crate::read::blocks_of(offset, len);
+        let comes_again = self.core.note_stream(&self.state, first, count);
+        self.lets_streams_pass(comes_again)
+    }
+
+    #[cold]
+    fn lets_streams_pass(&self, comes_again: bool) -> bool {
+        match self.state.settings.get().sequential_when {
+            SequentialWhen::Auto => !comes_again,
+            SequentialWhen::Always => true,
+            SequentialWhen::Full => self.core.sets.borrow().is_full(),
+        }
     }
 
     /// Fills `buf` from byte `offset`. The buffer comes back whatever the result; after an error
@@ -625,6 +640,16 @@ impl Volume {
     /// What is set for it now.
     pub fn settings(&self) -> VolumeSettings {
         self.state.settings.get()
+    }
+
+    /// What became of what its reads have brought in.
+    pub fn rereads(&self) -> Worth {
+        self.core.reread.borrow().worth(self.state.id)
+    }
+
+    /// What became of what its streams of reads have read.
+    pub fn streams(&self) -> Worth {
+        self.core.streams.borrow().worth(self.state.id)
     }
 
     /// What it holds of the cache, and may hold.

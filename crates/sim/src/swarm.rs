@@ -10,7 +10,7 @@ use forebay_device::model::world::{Crash, Rng};
 use forebay_device::runtime::{MILLISECOND, Nanos};
 
 use forebay_engine::format::DAY_MINUTES;
-use forebay_engine::{CUTOFF_NEVER, Hours, Populate, Tuning, VolumeSettings};
+use forebay_engine::{CUTOFF_NEVER, Hours, Populate, SequentialWhen, Tuning, VolumeSettings};
 
 use crate::subject::Mode;
 use crate::workload::Space;
@@ -483,7 +483,7 @@ impl Config {
             destage_hours: Hours::new(from as u16, until as u16).filter(|_| rng.one_in(2)),
             sequential_cutoff_bytes: *rng.pick(&[0, 32 << 10, CUTOFF_NEVER]),
             sequential_writes: false,
-            sequential_when_full: false,
+            sequential_when: SequentialWhen::Auto,
             populate: Populate::Auto,
             ..VolumeSettings::default()
         }
@@ -493,7 +493,10 @@ impl Config {
     fn with_streams(mut volume: VolumeConfig, rng: &mut Rng) -> VolumeConfig {
         let settings = &mut volume.settings;
         settings.sequential_writes = rng.one_in(6);
-        settings.sequential_when_full = rng.one_in(3);
+        settings.sequential_when = match rng.one_in(3) {
+            true => SequentialWhen::Full,
+            false => SequentialWhen::Always,
+        };
         if settings.sequential_writes && rng.one_in(2) {
             settings.sequential_cutoff_bytes = *rng.pick(&[512, 4 << 10, 16 << 10]);
         }

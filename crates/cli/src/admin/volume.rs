@@ -81,7 +81,7 @@ pub(crate) enum Command {
         volume: VolumeName,
         /// A mode (`writeback`, `writethrough`, `readonly`, `writeonly`, `bypass`), or
         /// `destage-hours=HH:MM-HH:MM|any`, `dirty-age-max=TIME|off`, `sequential-cutoff=SIZE|off`,
-        /// `sequential-writes=cache|bypass`, `sequential-when=always|full`,
+        /// `sequential-writes=cache|bypass`, `sequential-when=auto|always|full`,
         /// `profile=auto|database|file-system|web|custom`, `populate_on_read=1..4`,
         /// `populate_on_write=0..4`, `cache_block=SIZE`, `reservation=SIZE|off`, `limit=SIZE|off`,
         /// `priority=low|normal|high`
@@ -514,11 +514,30 @@ fn streams(volume: &Volume) -> String {
         SequentialWrites::Cache => "reads",
         SequentialWrites::Bypass => "reads and writes",
     };
+    let most = text::bytes(volume.sequential_cutoff_bytes);
+    let again = volume.sequential_reread_percent.map(|percent| {
+        format!("; {percent} % of what such reads read was read again before it would have left")
+    });
     let when = match volume.sequential_when {
         SequentialWhen::Always => "",
         SequentialWhen::Full => " while the cache is full",
+        SequentialWhen::Auto if volume.sequential_reads_pass => {
+            return format!(
+                "{which} are not cached behind {most} that follow each other{}",
+                again.unwrap_or_else(|| ", as long as hardly any of it is read again".to_owned())
+            );
+        }
+        SequentialWhen::Auto => {
+            let writes = match volume.sequential_writes {
+                SequentialWrites::Cache => String::new(),
+                SequentialWrites::Bypass => format!("; writes are not behind {most}"),
+            };
+            return format!(
+                "reads are cached however long they are{}{writes}",
+                again.unwrap_or_else(|| ": they are read again".to_owned())
+            );
+        }
     };
-    let most = text::bytes(volume.sequential_cutoff_bytes);
     format!("{which} are not cached behind {most} that follow each other{when}")
 }
 

@@ -13,6 +13,7 @@ use forebay_engine::format::{
     Claim, MemberRecord, MemberState as OnDisk, Superblock, VolumeRecord,
 };
 use forebay_engine::ids::DeviceId;
+use forebay_engine::policy::Worth;
 use forebay_engine::{OriginTrouble, Redundancy};
 
 use super::jobs::Aim;
@@ -242,7 +243,7 @@ fn usage(
     last_scrub: Option<&api::Job>,
 ) -> PoolUsage {
     let pool = &open.pool;
-    let ((cached, _), (free, total)) = (pool.blocks(), pool.segments());
+    let ((cached, _), (_, total)) = (pool.blocks(), pool.segments());
     let (index_bytes, index_bytes_max) = pool.index_memory();
     let (counters, ram) = (pool.counters(), pool.ram());
     PoolUsage {
@@ -262,7 +263,7 @@ fn usage(
         accept_data_loss_on_ssd_failure: record.accept_data_loss_on_ssd_failure,
         segment_bytes: superblock.segment_bytes.into(),
         segments: total as u64,
-        segments_free: free as u64,
+        segments_free: pool.empty_segments() as u64,
         cached_bytes: cached * BLOCK_BYTES,
         dirty_bytes: pool.unproven_blocks() * BLOCK_BYTES,
         lost_bytes: pool.lost_blocks() * BLOCK_BYTES,
@@ -520,6 +521,8 @@ impl Daemon {
         });
         let exports = self.uris(slot, open, &record.name);
         let (sequential_writes, sequential_when) = sequential(&record.settings);
+        let unknown = Worth { is_doubted: true, percent: None };
+        let streams = online.as_ref().map_or(unknown, |(_, volume)| volume.streams());
         Some(api::Volume {
             name,
             origin: record.origin.clone(),
@@ -538,11 +541,16 @@ impl Daemon {
             sequential_cutoff_bytes: cutoff_bytes(&record.settings),
             sequential_writes,
             sequential_when,
-            population: population::describe(
-                online.map_or(record.settings, |(_, volume)| volume.settings()).populate,
-                record.cache_block_bytes,
-                mode,
-            ),
+            sequential_reread_percent: streams.percent,
+            sequential_reads_pass: streams.is_doubted
+                || sequential_when != api::SequentialWhen::Auto,
+            population: {
+                let (settings, rereads) = online.map_or_else(
+                    || (record.settings, Worth::default()),
+                    |(_, volume)| (volume.settings(), volume.rereads()),
+                );
+                population::describe(settings.populate, record.cache_block_bytes, mode, rereads)
+            },
             space: space(&record.settings, open.map(|open| open.pool.space(record.id))),
             exports: exports.into_iter().map(|export| export.uri).collect(),
         })

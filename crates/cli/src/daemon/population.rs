@@ -2,7 +2,7 @@
 
 use forebay_control::api::{CacheProfile, Population};
 use forebay_control::error::Code;
-use forebay_engine::policy::Thresholds;
+use forebay_engine::policy::{Thresholds, Worth};
 use forebay_engine::{Mode, Populate};
 
 use crate::Result;
@@ -60,7 +60,12 @@ impl Asked {
 }
 
 /// How it is in a mode, and why.
-pub(super) fn describe(populate: Populate, cache_block_bytes: u32, mode: Mode) -> Population {
+pub(super) fn describe(
+    populate: Populate,
+    cache_block_bytes: u32,
+    mode: Mode,
+    rereads: Worth,
+) -> Population {
     let profile = match populate {
         Populate::Auto => CacheProfile::Auto,
         Populate::Database => CacheProfile::Database,
@@ -68,7 +73,7 @@ pub(super) fn describe(populate: Populate, cache_block_bytes: u32, mode: Mode) -
         Populate::Web => CacheProfile::Web,
         Populate::Custom { .. } => CacheProfile::Custom,
     };
-    let Thresholds { read, write } = populate.thresholds(mode);
+    let Thresholds { read, write } = populate.thresholds_beside(mode, rereads);
     let reads = match read {
         0 => "no read brings anything in".to_owned(),
         1 => "every read brings in what it misses".to_owned(),
@@ -81,7 +86,12 @@ pub(super) fn describe(populate: Populate, cache_block_bytes: u32, mode: Mode) -
     };
     let mut reason = format!("{reads}, {writes}");
     if profile == CacheProfile::Auto && mode != Mode::Bypass {
-        reason.push_str(", and what does not come again leaves first");
+        reason.push_str(&match rereads.percent.filter(|_| read > 0) {
+            Some(percent) => format!(
+                ", as of what came in with a first read {percent} % was read again before it left"
+            ),
+            None => ", and what does not come again leaves first".to_owned(),
+        });
     }
     Population {
         profile,

@@ -10,6 +10,7 @@ use forebay_control::hours::DestageHours;
 use forebay_control::name::{Name, VolumeName};
 use forebay_device::BlockDevice;
 use forebay_device::runtime::{Nanos, Runtime, SECOND};
+use forebay_engine::policy::Worth;
 use forebay_engine::{
     CUTOFF_NEVER, ErrorKind, Hours, Mode, Populate, Priority, Share, Tuning, Volume,
     VolumeSettings, VolumeSpec, read_spare, read_superblock,
@@ -82,9 +83,10 @@ pub(super) fn sequential(settings: &VolumeSettings) -> (SequentialWrites, Sequen
         true => SequentialWrites::Bypass,
         false => SequentialWrites::Cache,
     };
-    let when = match settings.sequential_when_full {
-        true => SequentialWhen::Full,
-        false => SequentialWhen::Always,
+    let when = match settings.sequential_when {
+        forebay_engine::SequentialWhen::Auto => SequentialWhen::Auto,
+        forebay_engine::SequentialWhen::Always => SequentialWhen::Always,
+        forebay_engine::SequentialWhen::Full => SequentialWhen::Full,
     };
     (writes, when)
 }
@@ -220,8 +222,16 @@ pub(super) fn changed(
         });
     }
     if let Some(when) = body.sequential_when {
-        settings.sequential_when_full = when == SequentialWhen::Full;
+        settings.sequential_when = match when {
+            SequentialWhen::Auto => forebay_engine::SequentialWhen::Auto,
+            SequentialWhen::Always => forebay_engine::SequentialWhen::Always,
+            SequentialWhen::Full => forebay_engine::SequentialWhen::Full,
+        };
         what.push(match when {
+            SequentialWhen::Auto => {
+                "streams of reads go past the cache as long as hardly any of them is read again"
+                    .to_owned()
+            }
             SequentialWhen::Always => "streams go past the cache at any time".to_owned(),
             SequentialWhen::Full => "streams go past the cache while it is full".to_owned(),
         });
@@ -236,7 +246,12 @@ pub(super) fn changed(
     if !asked.is_nothing() {
         (settings.populate, cache_block_bytes) =
             asked.beside(settings.populate, cache_block_bytes)?;
-        let now = population::describe(settings.populate, cache_block_bytes, volume.mode());
+        let now = population::describe(
+            settings.populate,
+            cache_block_bytes,
+            volume.mode(),
+            volume.rereads(),
+        );
         let block = text::bytes(cache_block_bytes.into());
         what.push(format!("{}, in cache blocks of {block}", now.reason));
     }
@@ -556,8 +571,15 @@ impl Daemon {
                 destage_hours: DestageHours::Any,
                 sequential_cutoff_bytes: cutoff_bytes(&spec.settings),
                 sequential_writes: SequentialWrites::Cache,
-                sequential_when: SequentialWhen::Always,
-                population: population::describe(populate, cache_block_bytes, spec.mode),
+                sequential_when: SequentialWhen::Auto,
+                sequential_reread_percent: None,
+                sequential_reads_pass: true,
+                population: population::describe(
+                    populate,
+                    cache_block_bytes,
+                    spec.mode,
+                    Worth::default(),
+                ),
                 space: space(&spec.settings, None),
                 exports: Vec::new(),
             });

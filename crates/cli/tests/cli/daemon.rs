@@ -616,7 +616,7 @@ fn settings_of_a_volume_are_changed_while_it_serves_kept_and_refused() {
     assert!(plan.contains("would be set") && plan.contains("dirty for 15m"), "{plan}");
     assert_eq!(shown(&daemon), usual);
     assert_eq!(usual["sequential_writes"], "cache");
-    assert_eq!(usual["sequential_when"], "always");
+    assert_eq!(usual["sequential_when"], "auto");
     let all = ["destage-hours=22:30-06:00", "dirty-age-max=15m", "sequential-cutoff=4M"];
     let streams = ["sequential-writes=bypass", "sequential-when=full"];
     let text = daemon.tell(&with(&[&all[..], &streams].concat()));

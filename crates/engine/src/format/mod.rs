@@ -52,7 +52,8 @@ pub use slots::SlotChoice;
 pub use spare::{SPARE_BYTES, Spare};
 pub use superblock::{MemberRecord, MemberState, SUPERBLOCK_BYTES, Superblock};
 pub use volume::{
-    CUTOFF_NEVER, DAY_MINUTES, Fingerprint, Hours, Mode, Priority, VolumeRecord, VolumeSettings,
+    CUTOFF_NEVER, DAY_MINUTES, Fingerprint, Hours, Mode, Priority, SequentialWhen, VolumeRecord,
+    VolumeSettings,
 };
 pub use witness::{Witness, WitnessVolume};
 

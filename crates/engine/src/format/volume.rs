@@ -46,6 +46,7 @@ const FLAG_FINGERPRINT: u8 = 4;
 
 const SEQUENTIAL_WRITES: u8 = 1;
 const SEQUENTIAL_WHEN_FULL: u8 = 2;
+const SEQUENTIAL_ALWAYS: u8 = 4;
 
 const _: () = assert!(at::ORIGIN - at::NAME > NAME_BYTES_MAX);
 const _: () = assert!(at::FINGERPRINT - at::ORIGIN > ORIGIN_BYTES_MAX);
@@ -176,6 +177,18 @@ impl Priority {
     }
 }
 
+/// When what follows each other for more than a volume's cutoff is not cached.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SequentialWhen {
+    /// Reads as long as hardly any of what streams read is read again ([`crate::policy::Reread`]), and writes at any time.
+    #[default]
+    Auto,
+    /// At any time.
+    Always,
+    /// Only while the cache has no free room.
+    Full,
+}
+
 /// What may be changed of a volume at any time. The default is what every volume had before there
 /// were settings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -189,8 +202,8 @@ pub struct VolumeSettings {
     pub sequential_cutoff_bytes: u64,
     /// Whether what is written one after the other is not cached from there on, too.
     pub sequential_writes: bool,
-    /// Whether streams are cached as long as the cache has free room.
-    pub sequential_when_full: bool,
+    /// When streams are not cached behind the cutoff.
+    pub sequential_when: SequentialWhen,
     /// What brings blocks into the cache.
     pub populate: Populate,
     /// Bytes of the cache that other volumes do not take from it; 0: none.
@@ -261,7 +274,11 @@ impl VolumeRecord {
         out[at::POPULATE_ON_READ] = on_read;
         out[at::POPULATE_ON_WRITE] = on_write;
         out[at::SEQUENTIAL] = if settings.sequential_writes { SEQUENTIAL_WRITES } else { 0 }
-            | if settings.sequential_when_full { SEQUENTIAL_WHEN_FULL } else { 0 };
+            | match settings.sequential_when {
+                SequentialWhen::Auto => 0,
+                SequentialWhen::Always => SEQUENTIAL_ALWAYS,
+                SequentialWhen::Full => SEQUENTIAL_WHEN_FULL,
+            };
         out[at::PRIORITY] = settings.priority.number();
         put_u64(out, at::RESERVATION_BYTES, settings.reservation_bytes);
         put_u64(out, at::LIMIT_BYTES, settings.limit_bytes);
@@ -277,8 +294,12 @@ impl VolumeRecord {
         let known = FLAG_MAY_BE_DIRTY | FLAG_ACCEPT_SINGLE_COPY | FLAG_FINGERPRINT;
         check(flags & !known == 0, "volume flags")?;
         let sequential = bytes[at::SEQUENTIAL];
-        let known = SEQUENTIAL_WRITES | SEQUENTIAL_WHEN_FULL;
-        check(sequential & !known == 0, "volume sequential")?;
+        let sequential_when = match sequential & !SEQUENTIAL_WRITES {
+            0 => SequentialWhen::Auto,
+            SEQUENTIAL_ALWAYS => SequentialWhen::Always,
+            SEQUENTIAL_WHEN_FULL => SequentialWhen::Full,
+            _ => return Err(FormatError::Invalid { field: "volume sequential" }),
+        };
         let name_bytes = usize::from(bytes[at::NAME_BYTES]);
         let origin_bytes = usize::from(get_u16(bytes, at::ORIGIN_BYTES));
         let volume = VolumeRecord {
@@ -295,7 +316,7 @@ impl VolumeRecord {
                 destage_hours: decode_hours(bytes)?,
                 sequential_cutoff_bytes: get_u64(bytes, at::SEQUENTIAL_CUTOFF_BYTES),
                 sequential_writes: sequential & SEQUENTIAL_WRITES != 0,
-                sequential_when_full: sequential & SEQUENTIAL_WHEN_FULL != 0,
+                sequential_when,
                 populate: decode_populate(bytes)?,
                 reservation_bytes: get_u64(bytes, at::RESERVATION_BYTES),
                 limit_bytes: get_u64(bytes, at::LIMIT_BYTES),
@@ -434,21 +455,27 @@ mod tests {
 
     #[test]
     fn what_becomes_of_streams_is_kept_and_other_bits_are_refused() {
-        for (bits, writes, when_full) in
-            [(0, false, false), (1, true, false), (2, false, true), (3, true, true)]
+        let all = [SequentialWhen::Auto, SequentialWhen::Always, SequentialWhen::Full];
+        for (bits, writes, when) in all
+            .into_iter()
+            .zip([0, 4, 2])
+            .flat_map(|(when, bits)| [(bits, false, when), (bits | SEQUENTIAL_WRITES, true, when)])
         {
             let settings = VolumeSettings {
                 sequential_writes: writes,
-                sequential_when_full: when_full,
+                sequential_when: when,
                 ..VolumeSettings::default()
             };
             let mut bytes = [0; at::SIZE];
             record(settings).encode(&mut bytes);
             assert_eq!(bytes[at::SEQUENTIAL], bits);
             assert_eq!(VolumeRecord::decode(&bytes).map(|record| record.settings), Ok(settings));
-            bytes[at::SEQUENTIAL] |= 4;
-            let refused = FormatError::Invalid { field: "volume sequential" };
-            assert_eq!(VolumeRecord::decode(&bytes), Err(refused));
+            for wrong in [8, SEQUENTIAL_ALWAYS | SEQUENTIAL_WHEN_FULL] {
+                bytes[at::SEQUENTIAL] |= wrong;
+                let refused = FormatError::Invalid { field: "volume sequential" };
+                assert_eq!(VolumeRecord::decode(&bytes), Err(refused));
+                bytes[at::SEQUENTIAL] = bits;
+            }
         }
     }
 }

@@ -14,6 +14,7 @@ mod fifo;
 mod ghost;
 mod populate;
 mod recent;
+mod reread;
 mod s3fifo;
 #[cfg(test)]
 mod tests;
@@ -25,6 +26,7 @@ pub use budget::Budget;
 pub use fifo::Fifo;
 pub use ghost::Ghost;
 pub use populate::{Populate, Thresholds};
+pub use reread::{Reread, Worth};
 pub use s3fifo::{S3Fifo, S3FifoConfig};
 pub use thrift::{Offer, Thrift, WriteBudget};
 pub use tier::{NODE_BYTES as TIER_NODE_BYTES, Tier};

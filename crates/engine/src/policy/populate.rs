@@ -5,13 +5,14 @@
 //! is brought in by the read, or write, with which it has been read, or written, so often. Its "read cache"
 //! are the modes without dirty data here, its "read-write cache" those with.
 
-use super::{Access, Granule, TOUCHES_MAX, Touches};
+use super::{Access, Granule, TOUCHES_MAX, Touches, Worth};
 use crate::format::Mode;
 
 /// What brings blocks of a volume into the cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Populate {
-    /// What the volume's mode says, from the first access on; what does not come again leaves first.
+    /// What the volume's mode says, from the first access on; what does not come again leaves first. Reads from the
+    /// second one on while hardly any of what first ones bring in is read again ([`super::Reread`]).
     #[default]
     Auto,
     /// Of the paper, as the next two.
@@ -56,6 +57,15 @@ impl Populate {
         match mode {
             Mode::Bypass => Thresholds { read: 0, write: 0 },
             Mode::Writeonly => Thresholds { read: 0, ..said },
+            _ => said,
+        }
+    }
+
+    /// The same beside what became of what earlier reads brought in.
+    pub fn thresholds_beside(self, mode: Mode, worth: Worth) -> Thresholds {
+        let said = self.thresholds(mode);
+        match self {
+            Populate::Auto if worth.is_doubted && said.read > 0 => Thresholds { read: 2, ..said },
             _ => said,
         }
     }

@@ -482,7 +482,12 @@ impl SetTable {
         }
     }
 
-    /// Free segments of all members that give any, and those in reusable sets.
+    /// Segments of all members that give any in which nothing is.
+    pub(crate) fn empty_count(&self) -> usize {
+        self.there().map(|m| self.free[m].len()).sum()
+    }
+
+    /// The same, and those in reusable sets.
     pub(crate) fn free_count(&self) -> usize {
         self.there().map(|m| self.ready(m)).sum()
     }

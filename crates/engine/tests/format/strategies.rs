@@ -51,20 +51,28 @@ fn settings() -> impl Strategy<Value = VolumeSettings> {
         Just(Populate::Web),
         custom,
     ];
-    let streams = (any::<u64>(), any::<bool>(), any::<bool>());
+    let streams = (
+        any::<u64>(),
+        any::<bool>(),
+        prop_oneof![
+            Just(SequentialWhen::Auto),
+            Just(SequentialWhen::Always),
+            Just(SequentialWhen::Full),
+        ],
+    );
     let priority = prop_oneof![Just(Priority::Low), Just(Priority::Normal), Just(Priority::High)];
     // A limit below the reservation is refused.
     let space = (any::<u64>(), any::<u64>()).prop_map(|(a, b)| (a.min(b), a.max(b)));
     let all = (any::<u32>(), hours, streams, populate, space, priority);
     all.prop_map(|(dirty_age_max_s, destage_hours, streams, populate, space, priority)| {
         let (reservation_bytes, limit_bytes) = space;
-        let (sequential_cutoff_bytes, sequential_writes, sequential_when_full) = streams;
+        let (sequential_cutoff_bytes, sequential_writes, sequential_when) = streams;
         VolumeSettings {
             dirty_age_max_s,
             destage_hours,
             sequential_cutoff_bytes,
             sequential_writes,
-            sequential_when_full,
+            sequential_when,
             populate,
             reservation_bytes,
             limit_bytes,

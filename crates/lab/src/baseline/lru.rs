@@ -160,7 +160,7 @@ impl Slru {
             at -= 1;
             self.lists.push(at, oldest);
         }
-        if at == 0 && self.lists.len(0) > self.capacities[0] && self.len() > self.capacity {
+        if at == 0 && self.lists.len(0) > self.capacities[0] {
             self.lists.pop(0);
         }
     }

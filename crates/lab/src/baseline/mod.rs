@@ -100,7 +100,7 @@ impl Baseline {
             Self::Slru => Box::new(lru::Slru::new(&[1, 1, 1, 1], capacity, blocks)),
             Self::S3Fifo => Box::new(queues::S3Fifo::new(capacity, blocks)),
             Self::Sieve => Box::new(lru::Sieve::new(capacity, blocks)),
-            Self::WTinyLfu => Box::new(tinylfu::WTinyLfu::new(capacity, blocks)),
+            Self::WTinyLfu => Box::new(tinylfu::WTinyLfu::new(capacity, workload)),
             Self::Belady => Box::new(belady::Belady::new(capacity, &workload.accesses)),
         }
     }

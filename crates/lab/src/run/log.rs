@@ -5,11 +5,13 @@ use std::collections::VecDeque;
 use forebay_engine::ids::VolumeId;
 use forebay_engine::index::HEAT_MAX;
 use forebay_engine::limits::{RAM_EVICT_FRAMES, RAM_FILL_BLOCKS_MAX};
-use forebay_engine::policy::{Access, Granule, Part, Policy, Queue, Survey, Touches, Unit};
+use forebay_engine::policy::{
+    Access, Granule, Part, Policy, Queue, Reread, Survey, Thresholds, Touches, Unit,
+};
 use rustc_hash::FxHashMap;
 
 use super::ram::Ram;
-use super::{Report, Settings};
+use super::{Report, Sequential, Settings};
 use crate::workload::Workload;
 use crate::{Error, Result};
 
@@ -65,9 +67,11 @@ pub(super) struct Log<'a> {
     cold: Vec<bool>,
     /// Live blocks of each granule: heat is kept only where something is.
     pub mapped: Vec<u32>,
-    /// Cache block of each block, by number, and which of them a request has counted already.
-    cache_blocks: Vec<Granule>,
     touches: Touches,
+    /// Whether first reads are worth their write, of each volume, where the settings leave that open.
+    reread: Reread,
+    /// Whether streams come again, of each volume.
+    streams: Reread,
     ram: Ram<'a>,
     pub report: Report,
     scratch: Vec<u32>,
@@ -94,12 +98,7 @@ impl<'a> Log<'a> {
             })
         });
         let granules: Vec<u32> = granules.collect();
-        let cache_block = |&(volume, block): &(u32, u64)| Granule {
-            volume: VolumeId(volume + 1),
-            number: block / settings.cache_block_blocks,
-        };
         let counts = settings.thresholds.count();
-        let cache_blocks = workload.blocks.iter().filter(|_| counts).map(cache_block).collect();
         let pool_blocks = settings.pool_blocks.min(workload.footprint()) as u64;
         let touches = if counts { Touches::for_pool(pool_blocks) } else { Touches::default() };
         let (reserve, stock) = match settings.unit_blocks {
@@ -128,8 +127,9 @@ impl<'a> Log<'a> {
             mapped: vec![0; names.len()],
             granules,
             names,
-            cache_blocks,
             touches,
+            reread: Reread::of_first_reads(pool_blocks),
+            streams: Reread::of_streams(pool_blocks),
             ram: Ram::new(settings.ram_blocks, workload),
             report: Report::default(),
             scratch: Vec::new(),
@@ -302,18 +302,19 @@ impl<'a> Log<'a> {
                 ));
             };
             self.let_go_of(id);
-            while self.free_units() < self.stock
-                && let Some(id) = self.let_go.pop_front()
-            {
-                self.give_back(id);
-            }
+            self.restock();
         }
+        self.restock();
+        Ok(())
+    }
+
+    /// Gives back what was let go of first until as many units as should be are really free.
+    fn restock(&mut self) {
         while self.free_units() < self.stock
             && let Some(id) = self.let_go.pop_front()
         {
             self.give_back(id);
         }
-        Ok(())
     }
 
     /// What is live in a unit, granule by granule.
@@ -457,17 +458,31 @@ impl<'a> Log<'a> {
             self.fill(&of_log, false)?;
         }
         if absent.is_empty() {
+            self.ask_sample(blocks, true);
             return Ok(());
         }
         let wanted = self.is_brought_in(blocks[0], Access::Read, false);
+        if !wanted {
+            self.reread.elapsed(absent.len() as u64);
+        }
         let Some(queue) = wanted.then(|| self.policy.admit(part)).flatten() else {
             self.report.passed_blocks += absent.len() as u64;
             return Ok(());
         };
+        self.ask_sample(&absent, false);
         if self.is_for_ram(&absent) {
             return self.fill(&absent, true);
         }
         absent.into_iter().try_for_each(|block| self.populate(block, queue))
+    }
+
+    /// A read, or the part of it that lies in one granule, of a stream that passes by.
+    pub fn pass(&mut self, blocks: &[u32], hits: &mut Vec<bool>) {
+        for &block in blocks {
+            let hit = self.holds(block) || self.ram.holds(block);
+            hits.push(hit);
+            self.report.passed_blocks += u64::from(!hit);
+        }
     }
 
     fn populate(&mut self, block: u32, queue: Queue) -> Result<()> {
@@ -517,24 +532,96 @@ impl<'a> Log<'a> {
 
     /// Bytes of memory besides the policy's own.
     pub fn memory_bytes(&self) -> usize {
-        self.touches.heap_bytes() + self.ram.memory_bytes()
+        let samples = self.reread.heap_bytes() + self.streams.heap_bytes();
+        self.touches.heap_bytes() + samples + self.ram.memory_bytes()
     }
 
     /// Whether the cache block of this one has been asked for often enough, or is there.
     fn is_brought_in(&self, block: u32, access: Access, cached: bool) -> bool {
-        let thresholds = self.settings.thresholds;
+        let thresholds = self.thresholds(block);
         match thresholds.of(access) {
             0 => false,
             1 => true,
             _ if cached => true,
-            _ => thresholds.reached(&self.touches, self.cache_blocks[block as usize], access),
+            _ => {
+                let is_sampled = self.settings.auto && self.reread.samples(self.sampled_as(block));
+                is_sampled || thresholds.reached(&self.touches, self.cache_block(block), access)
+            }
         }
+    }
+
+    /// The piece of its volume of so many blocks that a block lies in.
+    fn piece_of(&self, block: u32, blocks: u64) -> Granule {
+        let (volume, number) = self.workload.blocks[block as usize];
+        Granule { volume: VolumeId(volume + 1), number: number / blocks }
+    }
+
+    fn cache_block(&self, block: u32) -> Granule {
+        self.piece_of(block, self.settings.cache_block_blocks)
+    }
+
+    /// As what a block is in the sample of first reads, or not.
+    fn sampled_as(&self, block: u32) -> Granule {
+        self.piece_of(block, self.settings.cache_block_blocks.max(self.settings.granule_blocks))
+    }
+
+    /// What holds for the volume of a block.
+    fn thresholds(&self, block: u32) -> Thresholds {
+        let said = self.settings.thresholds;
+        let volume = self.cache_block(block).volume;
+        match self.settings.auto && self.reread.worth(volume).is_doubted {
+            true => Thresholds { read: 2, ..said },
+            false => said,
+        }
+    }
+
+    /// Tells the sample of first reads of blocks of one granule that were found, or come in.
+    fn ask_sample(&mut self, blocks: &[u32], found: bool) {
+        let count = blocks.len() as u64;
+        let name = self.sampled_as(blocks[0]);
+        let is_asked = self.settings.auto && self.reread.samples(name);
+        let changed = match found {
+            true => is_asked && self.reread.read(name),
+            false => {
+                if is_asked {
+                    self.reread.came(name);
+                }
+                self.streams.elapsed(count);
+                self.reread.elapsed(count)
+            }
+        };
+        if changed && self.touches.is_off() {
+            let pool_blocks = self.settings.pool_blocks.min(self.workload.footprint());
+            self.touches = Touches::for_pool(pool_blocks as u64);
+        }
+    }
+
+    /// Whether a read passes by: it is of a stream, and hardly anything of streams is read again.
+    pub fn passes(&mut self, blocks: &[u32], is_stream: bool) -> bool {
+        let per_piece = self.settings.cache_block_blocks.max(self.settings.granule_blocks);
+        for &block in blocks {
+            let name = self.sampled_as(block);
+            // Once for each that is read from its beginning.
+            let is_first = self.workload.blocks[block as usize].1.is_multiple_of(per_piece);
+            if is_first && self.streams.samples(name) {
+                self.streams.read(name);
+                if is_stream {
+                    self.streams.came(name);
+                }
+            }
+        }
+        if is_stream {
+            self.streams.elapsed(blocks.len() as u64);
+        }
+        let is_said = matches!(self.settings.sequential, Sequential::Passes(_));
+        let volume = blocks.first().map(|&block| self.cache_block(block).volume);
+        is_stream && volume.is_some_and(|it| is_said || self.streams.worth(it).is_doubted)
     }
 
     /// Counts a request once for each cache block that it touches, if that is not cached as a whole.
     pub fn count(&mut self, blocks: &[u32], write: bool) {
         let access = if write { Access::Write } else { Access::Read };
-        if self.settings.thresholds.of(access) <= 1 {
+        if blocks.first().is_none_or(|&block| self.thresholds(block).of(access) <= 1) {
             return;
         }
         let mut counted = None;
@@ -542,7 +629,7 @@ impl<'a> Log<'a> {
             return;
         }
         for &block in blocks {
-            let name = self.cache_blocks[block as usize];
+            let name = self.cache_block(block);
             if counted != Some(name) {
                 self.touches.note(name, access);
                 counted = Some(name);

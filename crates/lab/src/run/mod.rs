@@ -16,7 +16,10 @@ use std::time::Duration;
 use forebay_engine::policy::{
     GRANULE_BYTES_MIN, Policy, S3Fifo, S3FifoConfig, Thresholds, Thrift, WriteBudget,
 };
+use forebay_engine::{Streams, Tuning};
+use rustc_hash::FxHashMap;
 
+use crate::trace::Request;
 use crate::workload::{BLOCK_BYTES, Workload};
 use crate::{Error, Result};
 use log::Log;
@@ -40,10 +43,35 @@ pub struct Settings {
     pub write_budget_percent: Option<u32>,
     /// Accesses from which on what is missed is brought in.
     pub thresholds: Thresholds,
+    /// Whether second reads do so in place of first ones while those are not worth it, as with profile `auto`.
+    pub auto: bool,
+    /// What becomes of streams of reads.
+    pub sequential: Sequential,
     /// Blocks for which they are counted together.
     pub cache_block_blocks: u64,
     /// Blocks of the tier in RAM; 0 for none.
     pub ram_blocks: usize,
+}
+
+/// What becomes of reads that follow each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sequential {
+    /// As of others.
+    Cached,
+    /// Behind so many bytes nothing is brought in any more, nor is a hit one.
+    Passes(u64),
+    /// The same, as long as hardly anything of streams is read again.
+    Auto(u64),
+}
+
+impl Sequential {
+    /// Bytes of a stream that are cached in any case; `None`: all of them.
+    fn cutoff_bytes(self) -> Option<u64> {
+        match self {
+            Sequential::Cached => None,
+            Sequential::Passes(bytes) | Sequential::Auto(bytes) => Some(bytes),
+        }
+    }
 }
 
 impl Settings {
@@ -56,6 +84,8 @@ impl Settings {
             write_amplification_max_percent: None,
             write_budget_percent: None,
             thresholds: Thresholds::FIRST,
+            auto: false,
+            sequential: Sequential::Cached,
             cache_block_blocks: 1,
             ram_blocks: 0,
         }
@@ -79,6 +109,8 @@ impl Settings {
             unit_blocks: (pool_blocks / UNITS_MIN).clamp(1, SEGMENT_BLOCKS),
             granule_blocks: GRANULE_BYTES_MIN / BLOCK_BYTES,
             write_amplification_max_percent: Some(150),
+            auto: true,
+            sequential: Sequential::Auto(Tuning::default().sequential_cutoff_bytes),
             cache_block_blocks: GRANULE_BYTES_MIN / BLOCK_BYTES,
             ..Self::ideal(pool_blocks)
         }
@@ -184,6 +216,19 @@ pub fn run(
     settings: Settings,
     clock: &dyn Fn() -> Duration,
 ) -> Result<Report> {
+    run_watched(workload, settings, clock, &mut |_, _| {})
+}
+
+/// The same; `watch` is told of each request, and which of its blocks were there.
+///
+/// # Errors
+/// If the settings make no cache.
+pub fn run_watched(
+    workload: &Workload,
+    settings: Settings,
+    clock: &dyn Fn() -> Duration,
+    watch: &mut dyn FnMut(&Request, &[bool]),
+) -> Result<Report> {
     assert!(settings.granule_blocks <= 16, "a part of a granule has 16 bits");
     if settings.cache_block_blocks == 0 {
         return Err(Error::new("a cache block of nothing", "take 4 KiB or more"));
@@ -214,6 +259,7 @@ pub fn run(
     let from = clock();
     let mut hits = Vec::new();
     let mut parts = Vec::new();
+    let mut streams: FxHashMap<u32, Streams> = FxHashMap::default();
     for (request, accesses) in workload.by_request() {
         hits.clear();
         let same =
@@ -229,11 +275,20 @@ pub fn run(
             let thrift = wear.look(request.bytes, log.report.appended_blocks);
             log.policy.set_thrift(thrift);
         }
-        log.count(accesses, request.write);
+        let is_passing = !request.write
+            && settings.sequential.cutoff_bytes().is_some_and(|cutoff| {
+                let streams = streams.entry(request.volume).or_default();
+                let is_stream = streams.note(request.offset, request.bytes) > cutoff;
+                log.passes(accesses, is_stream)
+            });
+        if !is_passing {
+            log.count(accesses, request.write);
+        }
         let from_ram = !request.write && log.serves_from_ram(accesses);
         for part in parts.drain(..) {
             match request.write {
                 true => log.write(part, &mut hits)?,
+                false if is_passing => log.pass(part, &mut hits),
                 false => log.read(part, from_ram, &mut hits)?,
             }
         }
@@ -246,6 +301,7 @@ pub fn run(
             report.bytes.add(end - start, hit);
         }
         report.requests.add(1, !hits.contains(&false));
+        watch(request, &hits);
     }
     #[cfg(test)]
     log.check();

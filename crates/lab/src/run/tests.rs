@@ -184,6 +184,12 @@ proptest! {
         write_budget in proptest::option::of(0..200u32),
         read in 1..=4u8,
         write in 0..=4u8,
+        auto in any::<bool>(),
+        sequential in prop_oneof![
+            Just(Sequential::Cached),
+            (0..200_000u64).prop_map(Sequential::Passes),
+            (0..200_000u64).prop_map(Sequential::Auto),
+        ],
         cache_block_blocks in prop_oneof![Just(1u64), Just(4), Just(16)],
         ram_blocks in prop_oneof![Just(0), 1..100usize],
     ) {
@@ -195,6 +201,8 @@ proptest! {
             write_amplification_max_percent: Some(percent),
             write_budget_percent: write_budget,
             thresholds: Thresholds { read, write },
+            auto: auto && read == 1,
+            sequential,
             cache_block_blocks,
             ram_blocks,
         });
@@ -211,8 +219,14 @@ proptest! {
         let thrifty = write_budget.is_some();
         prop_assert!(write != 1 || thrifty || writes == sum(true));
         prop_assert!(writes <= sum(true) && (write > 0 || writes == 0));
-        prop_assert!(report.passed_blocks == 0 || read > 1 || write != 1 || thrifty);
-        let all = write == 1 && read == 1 && !thrifty && ram_blocks == 0;
+        let picks = read > 1 || auto || sequential != Sequential::Cached;
+        prop_assert!(report.passed_blocks == 0 || picks || write != 1 || thrifty);
+        let reads_alone_pass = write == 1 && !thrifty && ram_blocks == 0;
+        prop_assert!(
+            !reads_alone_pass
+                || admitted + report.passed_blocks == sum(true) + report.reads.missed
+        );
+        let all = reads_alone_pass && !picks;
         prop_assert!(report.ram_hits <= report.reads.all - report.reads.missed);
         prop_assert!(report.ram_hits == 0 || ram_blocks > 0);
         prop_assert!(!all || admitted == sum(true) + report.reads.missed);

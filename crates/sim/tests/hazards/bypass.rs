@@ -8,7 +8,7 @@ use forebay_device::runtime::SECOND;
 use forebay_device::{Buf, Request};
 use forebay_engine::bypass::{BypassCounters, Reason};
 use forebay_engine::planted::Bug;
-use forebay_engine::{Mode, Place, Populate, Tuning, VolumeSettings};
+use forebay_engine::{Mode, Place, Populate, SequentialWhen, Tuning, VolumeSettings};
 
 use super::rig::{BLOCK, Plan, Rig, SOON, lazy, provoke, same, survive};
 
@@ -273,11 +273,11 @@ fn every_byte_has_gone_one_way() {
 }
 
 /// Streams of writes pass by behind a cutoff of one block.
-fn passing(sequential_when_full: bool) -> VolumeSettings {
+fn passing(when_full: bool) -> VolumeSettings {
     VolumeSettings {
         sequential_cutoff_bytes: BLOCK as u64,
         sequential_writes: true,
-        sequential_when_full,
+        sequential_when: if when_full { SequentialWhen::Full } else { SequentialWhen::Always },
         ..Default::default()
     }
 }
@@ -334,7 +334,7 @@ fn streams_go_past_a_cache_that_is_full_and_into_one_that_is_not() {
     let before = logged(&rig);
     write_bytes(&rig, MIB, step);
     assert_eq!(logged(&rig), before, "past");
-    set(&rig, VolumeSettings { sequential_when_full: false, ..passing(true) });
+    set(&rig, passing(false));
     write_bytes(&rig, MIB + step, step);
     assert_eq!(logged(&rig), before, "full or not");
 }
@@ -485,4 +485,30 @@ fn a_flush_makes_a_stream_of_writes_durable_on_the_origin() {
         assert!(told.contains("flush"), "{told}");
         rig.flush()
     });
+}
+
+#[test]
+fn streams_that_are_read_again_and_again_come_in() {
+    for when in [SequentialWhen::Auto, SequentialWhen::Always] {
+        // A pool of 160 MiB, of which a stream of 96 is read.
+        let plan = Plan { segment_bytes: 4 * MIB, origin_bytes: 128 * MIB, ..Plan::default() };
+        let rig = Rig::new(3, plan);
+        let (volume, settings) =
+            (rig.volume(), VolumeSettings { sequential_when: when, ..Default::default() });
+        rig.run(async move { volume.set_with(settings, 64 << 10).await }).unwrap().unwrap();
+        let brought_in = || {
+            let before = rig.pool().counters().populate_bytes.get();
+            let step = 256 << 10;
+            (0..96 * MIB).step_by(step as usize).for_each(|at| read_bytes(&rig, at, step));
+            rig.pause(SOON);
+            (rig.pool().counters().populate_bytes.get() - before) / MIB
+        };
+        assert_eq!(brought_in(), 1, "what comes before the cutoff");
+        let all = brought_in() + brought_in() + brought_in();
+        let is_doubted = rig.volume().streams().is_doubted;
+        match when {
+            SequentialWhen::Auto => assert!(!is_doubted && (80..=96).contains(&all), "{all} MiB"),
+            _ => assert_eq!((is_doubted, all), (false, 0), "known, and passing all the same"),
+        }
+    }
 }

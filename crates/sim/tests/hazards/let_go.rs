@@ -34,6 +34,8 @@ fn what_is_let_go_of_is_read_until_its_place_is_needed() {
         rig.pause(SOON);
         let (free, segments) = rig.pool().segments();
         assert!(free >= 8 && segments == 51, "{free} of {segments} segments can be had");
+        let empty = rig.pool().empty_segments();
+        assert!((1..=4).contains(&empty), "{empty} segments hold nothing");
         // Where these held nothing it would be no more than seven eighths of that.
         let held = held_blocks(&rig);
         assert!(held >= 340, "{held} blocks are held");

@@ -5,6 +5,7 @@ use forebay_device::runtime::SECOND;
 use forebay_engine::bypass::Reason;
 use forebay_engine::limits::{GATHERING_SPAN, POPULATE_BYTES_MAX, STRIPE_BYTES};
 use forebay_engine::planted::Bug;
+use forebay_engine::policy::GRANULE_BYTES_MIN;
 use forebay_engine::{Mode, Populate, VolumeSettings};
 
 use super::rig::{Plan, Rig, SOON, provoke, same, survive};
@@ -355,4 +356,53 @@ fn a_population_that_is_asked_for_does_not_wait_for_others() {
         }
         Ok(())
     });
+}
+
+#[test]
+fn what_first_reads_bring_in_for_nothing_stays_on_the_origin() {
+    const CACHE_BLOCKS: u64 = 6144;
+    // A pool of 160 MiB in front of 384: one cache block of eight is in the sample.
+    const SAMPLED: u64 = 8;
+    let plan = Plan {
+        segment_bytes: 4 << 20,
+        origin_bytes: CACHE_BLOCKS * GRANULE_BYTES_MIN,
+        mode: Mode::Readonly,
+        ..Plan::default()
+    };
+    let rig = Rig::new(7, plan);
+    let volume = rig.volume();
+    let set = async move { volume.set_with(VolumeSettings::default(), 64 << 10).await };
+    rig.run(set).unwrap().unwrap();
+    // In no order, so that it is no stream; what is read comes round when it has long been gone.
+    let block_of = |at: u64| at * 2_477 % CACHE_BLOCKS * 16;
+    let brought_in = |reads: std::ops::Range<u64>| {
+        let before = rig.pool().counters().populate_bytes.get();
+        for at in reads {
+            same("read", rig.read(block_of(at)).unwrap(), 1).unwrap();
+        }
+        rig.pause(SOON);
+        (rig.pool().counters().populate_bytes.get() - before) / GRANULE_BYTES_MIN
+    };
+    assert_eq!(brought_in(0..1_800), 1_800, "all of it while the pool fills");
+    brought_in(1_800..12_000);
+    let worth = rig.volume().rereads();
+    assert!(worth.is_doubted && worth.percent.is_some_and(|percent| percent < 2), "{worth:?}");
+    let count = brought_in(12_000..15_200);
+    assert!(count < 3_200 * 2 / SAMPLED, "{count} of 3200 came in");
+    assert!(rig.pool().bypass().of(Reason::Profile).read_requests.get() > 2_000);
+    // What is read twice comes in all the same, and is found.
+    let before = rig.pool().counters().read_misses.get();
+    for _ in 0..3 {
+        brought_in(16_000..16_100);
+    }
+    let missed = rig.pool().counters().read_misses.get() - before;
+    assert!((165..=200).contains(&missed), "{missed} misses of 300 reads");
+    // As soon as it pays again they are brought in at once.
+    for at in 17_000..23_000 {
+        brought_in(at..at + 1);
+        brought_in(at..at + 1);
+    }
+    assert!(!rig.volume().rereads().is_doubted);
+    let count = brought_in(24_000..24_100);
+    assert!(count >= 95, "{count} of 100: all that there is room for");
 }

@@ -123,9 +123,10 @@ fn parse_key(key: &str, value: &str) -> std::result::Result<SetVolumeSettings, S
         }
         "sequential-when" => {
             let when = match value {
+                "auto" => SequentialWhen::Auto,
                 "always" => SequentialWhen::Always,
                 "full" => SequentialWhen::Full,
-                _ => return Err(format!("{value:?} is neither `always` nor `full`")),
+                _ => return Err(format!("{value:?} is none of `auto`, `always` and `full`")),
             };
             SetVolumeSettings { sequential_when: Some(when), ..nothing }
         }
