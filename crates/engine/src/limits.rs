@@ -442,7 +442,8 @@ pub const INDEX_BYTES_PER_GIB: u64 = (1 << 20) / 10 * 16;
 /// The same in the sparsest case: single 4 KiB blocks far from each other.
 pub const INDEX_BYTES_PER_GIB_SPARSE: u64 = (1 << 20) / 10 * 45;
 
-/// Memory per GiB of cache in which the policy remembers what has left it.
+/// Memory per GiB of cache in which the policy remembers what has left it, and what is read again; a pool below 512 MiB takes
+/// up to 4 KiB more.
 pub const POLICY_BYTES_PER_GIB: u64 = 100 << 10;
 
 /// Smallest bound of the index, in bytes.

@@ -97,11 +97,11 @@ impl Core {
     }
 
     /// A read that does not pass by asks for these blocks; `hit` if all of them are cached.
-    // Inlined, it makes its caller so large that every hit costs 200 instructions more.
+    // Apart from what every hit goes through.
     #[inline(never)]
     pub(crate) fn note_reread(&self, v: &VolumeState, first: u64, count: u32, hit: bool) {
         // Every read comes by here, and nearly all of them are of one cache block that is not in the sample.
-        let last = first + u64::from(count) - 1;
+        let last = first + u64::from(count.saturating_sub(1));
         let shift = v.sampled_shift();
         if first >> shift != last >> shift || self.reread.borrow().samples(v.sampled_as(first)) {
             self.note_sampled_reread(v, first, count, hit);
@@ -110,42 +110,49 @@ impl Core {
 
     #[cold]
     fn note_sampled_reread(&self, v: &VolumeState, first: u64, count: u32, hit: bool) {
-        self.note_sampled_stream(v, first, count, false);
-        if !hit {
-            return;
+        let (mut changed, shift) = (false, v.sampled_shift());
+        let end = first + u64::from(count);
+        for piece in v.pieces(first, count).filter(|&it| self.reread.borrow().samples(it)) {
+            let start = (piece.number << shift).max(first);
+            let part = end.min((piece.number + 1) << shift) - start;
+            // In doubt its neighbours are not there.
+            let is_there = hit || {
+                let mut mapped = 0;
+                let index = self.shard(v.id, start).index.borrow();
+                index.lookup(v.id, start, part as u32, |m| mapped += u64::from(m.count));
+                mapped == part
+            };
+            changed |= is_there && self.reread.borrow_mut().read(piece);
         }
-        let mut changed = false;
-        let mut reread = self.reread.borrow_mut();
-        for block in v.pieces(first, count) {
-            changed |= reread.samples(block) && reread.read(block);
-        }
-        drop(reread);
         if changed {
             self.start_counting_again();
         }
     }
 
-    /// A read, of a stream or not, asks for these blocks. Each piece of the sample counts once, when it is read from its beginning.
-    fn note_sampled_stream(&self, v: &VolumeState, first: u64, count: u32, is_stream: bool) {
+    /// A read, of a stream or not, asks for these blocks. Whether what streams of the volume have read is read again. Each piece
+    /// of the sample counts once, when it is read from its beginning.
+    pub(crate) fn note_stream(
+        &self,
+        v: &VolumeState,
+        first: u64,
+        count: u32,
+        is_stream: bool,
+    ) -> bool {
         let mut streams = self.streams.borrow_mut();
-        let shift = v.sampled_shift();
-        for block in v.pieces(first, count) {
-            if block.number << shift >= first && streams.samples(block) {
-                streams.read(block);
+        for piece in v.pieces(first, count) {
+            if piece.number << v.sampled_shift() >= first && streams.samples(piece) {
+                streams.read(piece);
                 if is_stream {
-                    streams.came(block);
+                    streams.came(piece);
                 }
             }
         }
-        if is_stream {
-            streams.elapsed(count.into());
-        }
+        !streams.worth(v.id).is_doubted
     }
 
-    /// A read of a stream asks for these blocks. Whether what the volume's streams read is read again.
-    pub(crate) fn note_stream(&self, v: &VolumeState, first: u64, count: u32) -> bool {
-        self.note_sampled_stream(v, first, count, true);
-        !self.streams.borrow().worth(v.id).is_doubted
+    /// What passed by takes its time.
+    pub(crate) fn note_passed(&self, count: u32) {
+        self.streams.borrow_mut().elapsed(count.into());
     }
 
     /// These blocks are about to come in with a read.
@@ -438,7 +445,7 @@ impl Core {
 
 impl VolumeState {
     /// What is in the sample of first reads, or not, as a whole, has a power of two of blocks: this one.
-    fn sampled_shift(&self) -> u32 {
+    pub(crate) fn sampled_shift(&self) -> u32 {
         self.cache_block.get().max(GRANULE_BLOCKS).trailing_zeros()
     }
 
@@ -449,7 +456,7 @@ impl VolumeState {
 
     /// All that so many blocks lie in.
     fn pieces(&self, first: u64, count: u32) -> impl Iterator<Item = Granule> + use<> {
-        let last = self.sampled_as(first + u64::from(count) - 1).number;
+        let last = self.sampled_as(first + u64::from(count.saturating_sub(1))).number;
         let (all, volume) = (self.sampled_as(first).number..=last, self.id);
         all.map(move |number| Granule { volume, number })
     }

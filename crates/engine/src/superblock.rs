@@ -465,7 +465,12 @@ impl Core {
         })
         .await?;
         v.settings.set(settings);
-        v.cache_block.set(u64::from(cache_block_bytes) / BLOCK_BYTES);
+        let cache_block = u64::from(cache_block_bytes) / BLOCK_BYTES;
+        if v.cache_block.replace(cache_block) != cache_block {
+            // Its cache blocks have other numbers from now on.
+            self.reread.borrow_mut().forget(v.id);
+            self.streams.borrow_mut().forget(v.id);
+        }
         self.start_counting(v);
         let cutoffs = cutoff_bytes(&settings, &self.tuning);
         v.cutoff_bytes.iter().zip(cutoffs).for_each(|(cell, cutoff)| cell.set(cutoff));

@@ -346,7 +346,8 @@ impl Volume {
     pub(crate) fn is_passing(&self, offset: u64, len: u64) -> bool {
         let [reads, _] = &self.state.streams;
         let [cutoff, _] = &self.state.cutoff_bytes;
-        reads.note(offset, len) > cutoff.get() && self.lets_stream_pass(offset, len)
+        let is_stream = reads.note(offset, len) > cutoff.get();
+        (is_stream || self.begins_piece(offset, len)) && self.notes_stream(offset, len, is_stream)
     }
 
     /// The same of a write. One with FUA never passes by: it would have to wait for a flush of the origin.
@@ -359,16 +360,27 @@ impl Volume {
             && self.lets_streams_pass(false)
     }
 
+    /// Whether a read may be of the beginning of a piece that is in the sample of streams, or not, as a whole.
+    fn begins_piece(&self, offset: u64, len: u64) -> bool {
+        let mask = (BLOCK_BYTES << self.state.sampled_shift()) - 1;
+        offset & mask == 0 || len > mask - (offset & mask)
+    }
+
     // Apart from what every hit goes through.
     #[cold]
-    fn lets_stream_pass(&self, offset: u64, len: u64) -> bool {
+    fn notes_stream(&self, offset: u64, len: u64, is_stream: bool) -> bool {
         // What is behind the end is refused later.
-        if len == 0 || offset.checked_add(len).is_none_or(|end| end > self.state.size_bytes()) {
+        let is_there = offset.checked_add(len).is_some_and(|end| end <= self.state.size_bytes());
+        if len == 0 || !is_there || self.state.gone.get() {
             return false;
         }
         let (first, count) = crate::read::blocks_of(offset, len);
-        let comes_again = self.core.note_stream(&self.state, first, count);
-        self.lets_streams_pass(comes_again)
+        let comes_again = self.core.note_stream(&self.state, first, count, is_stream);
+        let passes = is_stream && self.lets_streams_pass(comes_again);
+        if passes {
+            self.core.note_passed(count);
+        }
+        passes
     }
 
     #[cold]

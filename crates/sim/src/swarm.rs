@@ -493,10 +493,8 @@ impl Config {
     fn with_streams(mut volume: VolumeConfig, rng: &mut Rng) -> VolumeConfig {
         let settings = &mut volume.settings;
         settings.sequential_writes = rng.one_in(6);
-        settings.sequential_when = match rng.one_in(3) {
-            true => SequentialWhen::Full,
-            false => SequentialWhen::Always,
-        };
+        let when = [SequentialWhen::Auto, SequentialWhen::Always, SequentialWhen::Full];
+        settings.sequential_when = *rng.pick(&when);
         if settings.sequential_writes && rng.one_in(2) {
             settings.sequential_cutoff_bytes = *rng.pick(&[512, 4 << 10, 16 << 10]);
         }

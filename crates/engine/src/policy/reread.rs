@@ -2,14 +2,14 @@
 //! volumes leave to the engine.
 //!
 //! * Of **first reads**, which come in: where less than 1 % is read again, the second read of a cache block brings it in
-//!   instead ([`super::Populate::Auto`]). A volume misses as many reads more as are read again, two in a hundred of its misses at
-//!   the most, and spares the SSDs nearly all that it brought in.
+//!   instead ([`super::Populate::Auto`]). A volume misses about as many reads more as are read again, and spares the SSDs nearly all
+//!   that it brought in.
 //! * Of **streams**, which pass by: a scan that is as long as the cache helps nobody, but what is scanned again and again is
-//!   worth its place. Where enough of it comes again, they do not pass by any more.
+//!   worth its place. Where enough of it is read again, they do not pass by any more.
 //! * One cache block of 8 to 32 is in the sample, by a hash. It comes in with the first read whatever the answer is,
 //!   so that the question goes on being asked.
-//! * A lap is as much as fills the pool: of all that comes by, also of what is left on the origin. What is read again within a
-//!   lap counts; later it would have left the cache, if everything came in. What came during one lap is judged at the end of the next.
+//! * A lap is as much as fills the pool: of first reads also what is left on the origin, of streams with what comes in beside
+//!   them. What is read again within a lap counts; later it would have left the cache, if everything came in. What came during one lap is judged at the end of the next.
 //!   While a cache fills no first read is judged.
 //! * What is doubted is trusted again as soon as enough of what came of late was read again. Between two limits it
 //!   stays as it is.
@@ -24,8 +24,8 @@ use crate::ids::{BLOCK_BYTES, VolumeId};
 /// still brought in.
 const EVERY: std::ops::RangeInclusive<u64> = 8..=32;
 
-/// Cache blocks of the sample that a pool should have, if it is not too small.
-const SAMPLES: u64 = 1024;
+/// Cache blocks of the sample that a pool should have, if it is not too small: twice what an answer needs.
+const SAMPLES: u64 = 2 * LEAST as u64;
 
 /// Cache blocks of the sample that an answer needs, so that three volumes in four are judged rightly whose reads
 /// are at twice the limit.
@@ -114,7 +114,8 @@ pub struct Reread {
 }
 
 impl Reread {
-    /// Of first reads in a pool of so many blocks; nothing is known yet. 4.7 KiB for each GiB, and so in the next.
+    /// Of first reads in a pool of so many blocks; nothing is known yet. 2.7 KiB for each GiB from 512 MiB on, and so in the
+    /// next.
     pub fn of_first_reads(pool_blocks: u64) -> Self {
         Self::new(pool_blocks, FIRST_READS)
     }
@@ -128,7 +129,9 @@ impl Reread {
         let cache_blocks = pool_blocks.div_ceil(GRANULE_BYTES_MIN / BLOCK_BYTES);
         let every = (cache_blocks / SAMPLES).clamp(*EVERY.start(), *EVERY.end());
         let every = 1 << every.ilog2();
-        let capacity = (cache_blocks / every).max(1) * 2;
+        // What came longer than a lap ago counts for nothing.
+        let capacity =
+            (cache_blocks / every).max(1) * (u64::from(LAP_TICKS) + 1) / u64::from(LAP_TICKS);
         Self {
             limits,
             sampled_below: u64::MAX / every,
@@ -146,8 +149,12 @@ impl Reread {
         block.number.wrapping_mul(0x9E37_79B9_7F4A_7C15) <= self.sampled_below
     }
 
-    /// A cache block of the sample comes by.
+    /// A cache block of the sample comes by. What came within a lap and was not read since goes on to count once: another
+    /// part of it comes by.
     pub fn came(&mut self, block: Granule) {
+        if self.sample.get(block).is_some_and(|came| self.is_late(came) && !came.is_again()) {
+            return;
+        }
         self.sample.turn();
         self.sample.put(block, Came(self.tick));
         let unknown = || Known {
@@ -162,21 +169,20 @@ impl Reread {
     /// So many blocks came by, of the sample or not. Whether some volume is seen differently now.
     pub fn elapsed(&mut self, blocks: u64) -> bool {
         self.blocks += blocks;
-        if self.blocks < self.tick_blocks {
-            return false;
+        let mut changed = false;
+        while self.blocks >= self.tick_blocks {
+            self.blocks -= self.tick_blocks;
+            self.tick = (self.tick + 1) % TICKS;
+            changed |= self.tick.is_multiple_of(LAP_TICKS) && self.end_lap();
         }
-        (self.tick, self.blocks) = ((self.tick + 1) % TICKS, 0);
-        self.tick.is_multiple_of(LAP_TICKS) && self.end_lap()
+        changed
     }
 
     /// A cache block of the sample is read again, if it has come. Whether its volume is seen differently now.
     pub fn read(&mut self, block: Granule) -> bool {
-        let (now, mut came_in) = (self.tick, None);
-        self.sample.change(block, |came| {
-            let is_counted = (now + TICKS - came.tick()) % TICKS <= LAP_TICKS;
-            came_in = (is_counted && !came.is_again()).then_some(came.tick());
-            Some(Came(came.0 | Came::AGAIN))
-        });
+        let Some(came) = self.sample.get(block) else { return false };
+        let came_in = (self.is_late(came) && !came.is_again()).then_some(came.tick());
+        self.sample.change(block, |came| Some(Came(came.0 | Came::AGAIN)));
         let known = came_in.and_then(|tick| Some((tick, self.volumes.get_mut(&block.volume)?)));
         let Some((tick, known)) = known else { return false };
         known.laps[parity(tick)].again += 1;
@@ -211,6 +217,11 @@ impl Reread {
     /// Bytes of the table.
     pub fn heap_bytes(&self) -> usize {
         self.sample.heap_bytes()
+    }
+
+    /// Whether it came within a lap.
+    fn is_late(&self, came: Came) -> bool {
+        (self.tick + TICKS - came.tick()) % TICKS <= LAP_TICKS
     }
 
     fn end_lap(&mut self) -> bool {
@@ -386,7 +397,7 @@ mod tests {
     fn the_table_leaves_the_bound_of_the_index_its_room() {
         let gib = (1 << 30) / BLOCK_BYTES;
         let bytes = Reread::of_streams(gib * 1024).heap_bytes() / 1024;
-        assert!(bytes < 5 << 10, "{bytes} B per GiB");
+        assert!(bytes < 3 << 10, "{bytes} B per GiB");
         // However small the pool: laps end.
         let mut small = Reread::of_streams(1);
         assert!(small.heap_bytes() < 1 << 10);

@@ -610,12 +610,14 @@ impl<'a> Log<'a> {
                 }
             }
         }
-        if is_stream {
-            self.streams.elapsed(blocks.len() as u64);
-        }
         let is_said = matches!(self.settings.sequential, Sequential::Passes(_));
         let volume = blocks.first().map(|&block| self.cache_block(block).volume);
-        is_stream && volume.is_some_and(|it| is_said || self.streams.worth(it).is_doubted)
+        let passes =
+            is_stream && volume.is_some_and(|it| is_said || self.streams.worth(it).is_doubted);
+        if passes {
+            self.streams.elapsed(blocks.len() as u64);
+        }
+        passes
     }
 
     /// Counts a request once for each cache block that it touches, if that is not cached as a whole.
