@@ -72,7 +72,8 @@ pub(crate) struct Options {
     #[arg(long, value_name = "PERCENT", value_parser = whole::<u32>(1..=100_000))]
     write_budget: Option<u32>,
     /// Bring a missed read in with the Nth read of its cache block (`populate_on_read` of a volume) [default: the
-    /// first; the second while hardly any of what that brings in is read again, as with profile auto]
+    /// first; the second while hardly any of what that brings in is read again, as with profile auto, but not with units
+    /// of one block]
     #[arg(long, value_name = "N", value_parser = whole::<u8>(1..=4))]
     populate_on_read: Option<u8>,
     /// The same of writes; with 0 they bring in nothing (`populate_on_write`)

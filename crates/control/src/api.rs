@@ -520,13 +520,13 @@ pub struct Volume {
     /// When streams go past the cache.
     #[serde(default)]
     pub sequential_when: SequentialWhen,
-    /// With `auto`, of what streams read the share that was read again before a cache would have let go of it, in
-    /// percent, as far as that is known.
+    /// Of what streams read, the share that was read again before the cache would have let go of it, in percent, as
+    /// far as that is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sequential_reread_percent: Option<u32>,
-    /// Whether streams of reads go past the cache now, but for `sequential_when` `full`.
+    /// With `auto`, whether streams of reads come in now, as they are read again.
     #[serde(default)]
-    pub sequential_reads_pass: bool,
+    pub sequential_reads_cached: bool,
     /// What brings blocks into the cache.
     #[serde(default)]
     pub population: Population,

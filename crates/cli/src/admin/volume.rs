@@ -521,7 +521,7 @@ fn streams(volume: &Volume) -> String {
     let when = match volume.sequential_when {
         SequentialWhen::Always => "",
         SequentialWhen::Full => " while the cache is full",
-        SequentialWhen::Auto if volume.sequential_reads_pass => {
+        SequentialWhen::Auto if !volume.sequential_reads_cached => {
             return format!(
                 "{which} are not cached behind {most} that follow each other{}",
                 again.unwrap_or_else(|| ", as long as hardly any of it is read again".to_owned())

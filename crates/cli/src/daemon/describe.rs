@@ -542,8 +542,8 @@ impl Daemon {
             sequential_writes,
             sequential_when,
             sequential_reread_percent: streams.percent,
-            sequential_reads_pass: streams.is_doubted
-                || sequential_when != api::SequentialWhen::Auto,
+            sequential_reads_cached: sequential_when == api::SequentialWhen::Auto
+                && !streams.is_doubted,
             population: {
                 let (settings, rereads) = online.map_or_else(
                     || (record.settings, Worth::default()),

@@ -90,6 +90,9 @@ pub(super) fn describe(
             Some(percent) => format!(
                 ", as of what came in with a first read {percent} % was read again before it left"
             ),
+            None if rereads.is_doubted => {
+                ", as hardly anything that came in with a first read was read again".to_owned()
+            }
             None => ", and what does not come again leaves first".to_owned(),
         });
     }

@@ -573,7 +573,7 @@ impl Daemon {
                 sequential_writes: SequentialWrites::Cache,
                 sequential_when: SequentialWhen::Auto,
                 sequential_reread_percent: None,
-                sequential_reads_pass: true,
+                sequential_reads_cached: false,
                 population: population::describe(
                     populate,
                     cache_block_bytes,

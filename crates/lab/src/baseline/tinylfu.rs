@@ -48,6 +48,7 @@ impl<'a> WTinyLfu<'a> {
         }
     }
 
+    /// Blocks of the same number of several volumes share their counters.
     fn places(&self, block: u32) -> impl Iterator<Item = usize> + use<> {
         let name = (self.workload.blocks[block as usize].1 + 1).to_le_bytes();
         let [first, step] = SEEDS.map(|seed| XxHash64::oneshot(seed, &name) as u32);
