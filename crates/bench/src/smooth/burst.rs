@@ -5,6 +5,7 @@ use std::rc::Rc;
 use forebay_device::Nanos;
 use forebay_device::model::array::ArrayParameters;
 use forebay_device::runtime::SECOND;
+use forebay_engine::{Populate, VolumeSettings};
 use serde_json::json;
 
 use super::FULL_DEPTH;
@@ -150,8 +151,10 @@ fn measure(bench: &mut Bench, disks: &ArrayParameters) -> Result<[Row; 2]> {
 }
 
 /// Reads go round five quarters of a pool three times; then writes go to other places, from the number in `places` on
-/// that is returned.
+/// that is returned. All that is read comes in: left to itself the volume would see that hardly any of it is found again.
 fn fill(scene: &Scene, sizes: &Sizes) -> Result<(Rc<Vec<u32>>, usize)> {
+    let populate = Populate::Custom { on_read: Some(1), on_write: None };
+    scene.set(0, VolumeSettings { populate, ..VolumeSettings::default() })?;
     let count = (sizes.pool_bytes / 4 * 5 / WRITE) as usize;
     let places = Rc::new(scattered(2 * count, (sizes.volume_bytes / WRITE) as u32, 7));
     for _ in 0..3 {

@@ -14,7 +14,7 @@ mod files;
 mod fits;
 mod measure;
 mod overwrite;
-mod zipf;
+pub(crate) mod zipf;
 
 use clap::Args;
 use forebay_device::model::array::{ArrayParameters, Level};

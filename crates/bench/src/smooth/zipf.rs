@@ -25,13 +25,13 @@ const PLACE: u64 = 64 << 10;
 const READERS: usize = 16;
 
 /// Draws numbers below a bound, the k-th of them in proportion to 1 / k^exponent.
-struct Zipf {
+pub(crate) struct Zipf {
     /// Share of this number and all before it.
     until: Vec<f64>,
 }
 
 impl Zipf {
-    fn new(count: usize, exponent: f64) -> Self {
+    pub(crate) fn new(count: usize, exponent: f64) -> Self {
         let mut until: Vec<f64> = Vec::with_capacity(count);
         let mut sum = 0.0;
         for rank in 1..=count {
@@ -42,7 +42,7 @@ impl Zipf {
         Self { until }
     }
 
-    fn draw(&self, rng: &mut Rng) -> usize {
+    pub(crate) fn draw(&self, rng: &mut Rng) -> usize {
         let share = rng.below(1 << 53) as f64 / (1_u64 << 53) as f64;
         self.until.partition_point(|&until| until <= share).min(self.until.len() - 1)
     }
