@@ -13,7 +13,7 @@ use forebay_device::Nanos;
 use forebay_device::runtime::{MICROSECOND, MILLISECOND, SECOND};
 use forebay_engine::ids::BLOCK_BYTES;
 use forebay_engine::limits::STRIPE_BYTES;
-pub(crate) use forebay_engine::text::bytes;
+pub(crate) use forebay_engine::text::{bytes, plural};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use textwrap::core::Word;
 use textwrap::{WordSeparator, WordSplitter, WrapAlgorithm};

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 
+pub use crate::activity::{Activity, Reads, Writes};
 use crate::hours::DestageHours;
 use crate::name::{Name, VolumeName};
 use crate::profile::Profile;
@@ -281,6 +282,9 @@ pub struct PoolUsage {
     pub read_ram_hits: u64,
     /// Write requests so far.
     pub write_requests: u64,
+    /// What it did of late: in the last 5 minutes, hour and day, as long as it has been open.
+    #[serde(default)]
+    pub activity: Vec<Activity>,
 }
 
 /// How fast dirty data goes to origins, over the last seconds.

@@ -10,6 +10,7 @@
 //! Nothing here knows what a pool is; the data path never runs through this crate.
 #![forbid(unsafe_code)]
 
+mod activity;
 pub mod api;
 pub mod call;
 pub mod client;

@@ -23,6 +23,8 @@ pub enum Reason {
     Mode,
     /// It belongs to a stream that is longer than the cutoff.
     Sequential,
+    /// It is longer than the cutoff by itself, and belongs to no stream.
+    Large,
     /// Its cache blocks have not been read, or written, as often as the volume's profile asks.
     Profile,
     /// Too few members are left for the copies of dirty data, or were, and it has not all its copies yet: the
@@ -32,8 +34,10 @@ pub enum Reason {
     Room,
     /// Its volume holds as much as its limit allows, or as much of that is being fetched.
     Limit,
-    /// As much of its volume is being fetched as may be, or more waits for the SSDs than they keep up with.
+    /// As much of its volume is being fetched as may be.
     Busy,
+    /// The SSDs do not keep up with what waits to be brought in.
+    Congested,
     /// The index has nearly as much memory as it may take.
     Memory,
     /// The origin may still lose what it returns: it was written there and not flushed since.
@@ -52,14 +56,16 @@ pub enum Reason {
 
 impl Reason {
     /// All of them, each at its number.
-    pub const ALL: [Reason; 14] = [
+    pub const ALL: [Reason; 16] = [
         Reason::Mode,
         Reason::Sequential,
+        Reason::Large,
         Reason::Profile,
         Reason::Protection,
         Reason::Room,
         Reason::Limit,
         Reason::Busy,
+        Reason::Congested,
         Reason::Memory,
         Reason::Unflushed,
         Reason::Overlap,
@@ -74,11 +80,13 @@ impl Reason {
         match self {
             Reason::Mode => "mode",
             Reason::Sequential => "sequential",
+            Reason::Large => "large",
             Reason::Profile => "profile",
             Reason::Protection => "protection",
             Reason::Room => "room",
             Reason::Limit => "limit",
             Reason::Busy => "busy",
+            Reason::Congested => "congested",
             Reason::Memory => "memory",
             Reason::Unflushed => "unflushed",
             Reason::Overlap => "overlap",
@@ -94,11 +102,13 @@ impl Reason {
         match self {
             Reason::Mode => "past the cache: mode",
             Reason::Sequential => "past the cache: sequential",
+            Reason::Large => "past the cache: large",
             Reason::Profile => "past the cache: profile",
             Reason::Protection => "past the cache: protection",
             Reason::Room => "past the cache: room",
             Reason::Limit => "past the cache: limit",
             Reason::Busy => "past the cache: busy",
+            Reason::Congested => "past the cache: congested",
             Reason::Memory => "past the cache: memory",
             Reason::Unflushed => "past the cache: unflushed",
             Reason::Overlap => "past the cache: overlap",
@@ -138,15 +148,20 @@ pub(crate) enum Kind {
 /// One request of a client. Three bytes and no more: each hit carries it along.
 pub(crate) struct Way {
     pub kind: Kind,
-    /// Whether it belongs to a stream that only passes by.
-    pub passing: bool,
+    /// Why it only passes by, if it does.
+    pub passing: Option<Reason>,
     /// Why something of it went past the cache, if it has.
     reason: Cell<Option<Reason>>,
 }
 
 impl Way {
-    pub(crate) fn new(kind: Kind, passing: bool) -> Self {
+    pub(crate) fn new(kind: Kind, passing: Option<Reason>) -> Self {
         Self { kind, passing, reason: Cell::new(None) }
+    }
+
+    /// Whether it only passes by: a part of a long stream, or long by itself.
+    pub(crate) fn passes(&self) -> bool {
+        self.passing.is_some()
     }
 }
 
@@ -193,9 +208,9 @@ impl Core {
             return Reason::Protection;
         }
         let would_keep = matches!(mode, Mode::Writeback | Mode::Writeonly | Mode::Writethrough);
-        if way.passing && !keeps && would_keep {
+        if let Some(why) = way.passing.filter(|_| !keeps && would_keep) {
             seen("write around the log: stream");
-            return Reason::Sequential;
+            return why;
         }
         let counts = v.thresholds.get().write > 1;
         if mode.writes_back() || (counts && !keeps) { Reason::Profile } else { Reason::Mode }

@@ -223,8 +223,8 @@ async fn answer(volume: &Volume, request: Request, way_back: &Sender<Hit>) -> An
     match request {
         Request::Read { offset, buf, locate: true } => {
             let len = buf.len() as u64;
-            let passing = volume.is_passing(offset, len);
-            match volume.locate(offset, len, passing) {
+            let passing = volume.note_read(offset, len);
+            match volume.locate(offset, len, passing.is_some()) {
                 Some(hit) => {
                     let hit = Some(Pinned { hit, way_back: way_back.clone() });
                     Answer { hit, ..Answer::ended(Some(buf), Ok(())) }

@@ -189,3 +189,16 @@ impl Latency {
         std::array::from_fn(|i| self.buckets[i].get())
     }
 }
+
+/// The bound below which so many percent of what some buckets count lie, in microseconds; `None` if they count
+/// nothing.
+pub fn percentile_below_us(buckets: &[u64], percent: u64) -> Option<u64> {
+    let all: u64 = buckets.iter().sum();
+    let wanted = all.saturating_mul(percent).div_ceil(100).max(1);
+    let mut seen = 0;
+    let index = buckets.iter().position(|count| {
+        seen += count;
+        seen >= wanted
+    });
+    index.map(|index| 1 << index)
+}

@@ -104,7 +104,7 @@ impl Core {
             }
         }
         let failures = v.origin.failures.get();
-        let result = match way.passing {
+        let result = match way.passes() {
             true => v.origin.write_passing(offset, data).await,
             false => v.origin.write(offset, data).await,
         };

@@ -22,6 +22,7 @@ use crate::membership::Trust;
 use crate::planted::{self, Bug};
 use crate::recovery::{RecoveryReport, mappings};
 use crate::segment::{Set, SetState};
+use crate::text::plural;
 
 /// How often it is looked whether a set can be rebuilt that could not be before.
 const LOOK_INTERVAL: u64 = 50 * MILLISECOND;
@@ -80,11 +81,12 @@ impl Core {
             }
         }
         if report.blocks_lost > 0 {
-            let blocks = report.blocks_lost;
-            self.event(EventKind::BlocksLost, format!(
-                "{blocks} blocks of 4 KiB are lost with cache devices that are gone: reading them \
-                 fails until they are overwritten"
-            ));
+            let blocks = plural(report.blocks_lost as usize, "block");
+            let what = format!(
+                "{blocks} of 4 KiB went with cache devices that are gone: reading what is lost fails until it is \
+                 overwritten"
+            );
+            self.event(EventKind::BlocksLost, what);
         }
     }
 

@@ -292,7 +292,7 @@ impl Core {
             return Err(why);
         }
         if !self.may_queue(end - start) {
-            return Err(Reason::Busy);
+            return Err(Reason::Congested);
         }
         let queue = {
             // Main if any of it left of late.

@@ -96,7 +96,7 @@ impl Core {
         offset: u64,
         buf: Buf,
     ) -> (Buf, Result<()>) {
-        let (len, passing) = (buf.len() as u64, way.passing);
+        let (len, passing) = (buf.len() as u64, way.passes());
         let (first, count) = blocks_of(offset, len);
         if self.latched.get() && self.is_doubtful(v.id, first, count) {
             let what = format!("reading volume \"{}\" at {offset}: a write there failed", v.name);
@@ -236,7 +236,7 @@ impl Core {
             self.note_access(v, first, count, Access::Read, false);
             self.note_wanted(v, first, count);
             let buf = Buf::new(len as usize);
-            self.read_miss(v, &Way::new(Kind::Prefetch, false), run.offset, buf).await.1?;
+            self.read_miss(v, &Way::new(Kind::Prefetch, None), run.offset, buf).await.1?;
             // Whole cache blocks are on their way into the index.
             at = (run.offset + len).next_multiple_of(v.cache_block.get() * BLOCK_BYTES);
         }
@@ -370,7 +370,7 @@ impl Core {
             return (buf, Err(error));
         }
         // What a failing cache device sends on has not gone past the cache.
-        let way = Way::new(Kind::Prefetch, true);
+        let way = Way::new(Kind::Prefetch, Some(Reason::Sequential));
         Box::pin(self.read_piece(v, &way, offset, buf)).await
     }
 
@@ -418,7 +418,7 @@ impl Core {
     ) -> (Buf, Result<()>) {
         // Neither a long read nor one that passes by is RAM's guest, in however many places it lies.
         let blocks = blocks_of(runs.first().map_or(0, |run| run.offset), buf.len() as u64).1;
-        let guest = !way.passing && blocks <= RAM_FILL_BLOCKS_MAX;
+        let guest = !way.passes() && blocks <= RAM_FILL_BLOCKS_MAX;
         let mut rest = Some(buf);
         let mut started = Vec::with_capacity(runs.len());
         for run in runs {
@@ -426,7 +426,7 @@ impl Core {
             if (part.len() as u64) > run.len {
                 rest = Some(part.split_off(run.len as usize));
             }
-            started.push(self.start_run(v, run, part, way.passing, guest));
+            started.push(self.start_run(v, run, part, way.passes(), guest));
         }
         let mut whole = Parts::default();
         let mut result = Ok(());
@@ -604,8 +604,8 @@ impl Core {
         let len = buf.len() as u64;
         add(&self.counters.read_origin_bytes, len);
         let planned = match way.passing {
-            true => Err(Reason::Sequential),
-            false => self.plan_population(v, way, offset, len as usize),
+            Some(why) => Err(why),
+            None => self.plan_population(v, way, offset, len as usize),
         };
         let plan = match planned {
             Ok(plan) => plan,

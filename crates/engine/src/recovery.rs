@@ -44,6 +44,7 @@ use crate::release::releaser;
 use crate::scan::OpenAtCrash;
 use crate::segment::{Set, SetState};
 use crate::sound::check_counter;
+use crate::text::plural;
 use crate::throttle::pacer;
 use crate::unreadable::REREADS_MAX;
 use crate::wait::all_of;
@@ -542,9 +543,9 @@ impl Core {
                 .map(|(_, m)| m.count)
                 .sum();
             let what = format!(
-                "{left} blocks that the origins lack could not be appended again for want of room: \
-                 if a flush of the last run failed, a power cut may take them until they are destaged; \
-                 until the next start all reads are verified"
+                "there is no room to append {} again that the origins lack: if a flush of the last run failed, a \
+                 power cut may take what is in them until it is destaged; until the next start all reads are verified",
+                plural(left as usize, "block")
             );
             // A record counts if one copy of it is whole.
             self.cramped.set(true);

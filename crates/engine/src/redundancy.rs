@@ -14,6 +14,7 @@ use crate::core::Core;
 use crate::event::EventKind;
 use crate::format::Mode;
 use crate::planted::{self, Bug};
+use crate::text::plural;
 use crate::volume::VolumeState;
 
 /// How often it is looked whether things have changed, while something is amiss.
@@ -141,9 +142,9 @@ impl Core {
             self.event(
                 EventKind::CopiesShort,
                 format!(
-                    "volume \"{}\" {how}: {} members are left for {} copies of dirty data",
+                    "volume \"{}\" {how}: {} left for {} copies of dirty data",
                     v.name,
-                    self.named_count(),
+                    plural(self.named_count(), "member"),
                     superblock.dirty_copies
                 ),
             );

@@ -21,7 +21,7 @@ use std::slice::from_ref;
 use forebay_device::runtime::{MILLISECOND, SECOND};
 use forebay_device::{Buf, Data, IoError, IoErrorKind, Nanos};
 
-use crate::bypass::{Kind, Way};
+use crate::bypass::{Kind, Reason, Way};
 use crate::core::Core;
 use crate::direct::region_parts;
 use crate::error::{Error, ErrorKind, Result};
@@ -370,7 +370,7 @@ impl Core {
         let (len, within) = (buf.len(), (offset - m.block * BLOCK_BYTES) as usize);
         let bytes = match self.reread(v.id, m).await {
             Ok(None) => {
-                let way = Way::new(Kind::Prefetch, true);
+                let way = Way::new(Kind::Prefetch, Some(Reason::Sequential));
                 return Box::pin(self.read_piece(v, &way, offset, buf)).await;
             }
             Ok(Some(bytes)) if is_held(m, within, len) => Ok(bytes),

@@ -17,6 +17,7 @@ use crate::event::EventKind;
 use crate::format::{RecordHeader, checksum, decode_checksums};
 use crate::ids::{BLOCK_BYTES, Location};
 use crate::limits::VERIFY_TOGETHER_BLOCKS;
+use crate::text::plural;
 
 const BLOCK: usize = BLOCK_BYTES as usize;
 
@@ -160,10 +161,9 @@ impl Core {
         member.damaged.set(before + blocks);
         if (before + blocks).checked_ilog10() > before.checked_ilog10() {
             let what = format!(
-                "cache device {} could not return {} blocks of 4 KiB as they were written there: it said so, \
-                 or their checksums do",
+                "cache device {} could not return {} of 4 KiB as written: it said so, or the checksums do",
                 member.id,
-                before + blocks
+                plural((before + blocks) as usize, "block")
             );
             self.member_event(EventKind::DamageFound, member.id, what);
         }

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use forebay_device::{BlockDevice, Buf, Data, LocalBoxFuture, Nanos, Runtime};
 
-use crate::bypass::{BypassCounters, Kind, Way};
+use crate::bypass::{BypassCounters, Kind, Reason, Way};
 use crate::core::{Core, STRIPE_BLOCKS};
 use crate::counters::{VolumeCounters, add};
 use crate::destage::Elevator;
@@ -114,6 +114,11 @@ pub(crate) fn cutoff_bytes(settings: &VolumeSettings, tuning: &Tuning) -> [u64; 
         (set, _) => set,
     };
     [cutoff, if settings.sequential_writes { cutoff } else { CUTOFF_NEVER }]
+}
+
+/// What a request of `len` bytes counts as that passes by, the last of `run` bytes that followed each other.
+fn passing_as(run: u64, len: u64) -> Reason {
+    if run > len { Reason::Sequential } else { Reason::Large }
 }
 
 /// A client's view of a volume. Its requests must be driven to their end; dropping one half way is
@@ -342,22 +347,28 @@ impl Volume {
         add(&self.state.counters.read_bytes, len);
     }
 
-    /// Notes a read; whether it belongs to a stream that only passes by.
-    pub(crate) fn is_passing(&self, offset: u64, len: u64) -> bool {
+    /// Notes a read; why it only passes by, if it does.
+    pub(crate) fn note_read(&self, offset: u64, len: u64) -> Option<Reason> {
         let [reads, _] = &self.state.streams;
         let [cutoff, _] = &self.state.cutoff_bytes;
-        let is_stream = reads.note(offset, len) > cutoff.get();
-        (is_stream || self.begins_piece(offset, len)) && self.notes_stream(offset, len, is_stream)
+        let run = reads.note(offset, len);
+        let is_long = run > cutoff.get();
+        if !is_long && !self.begins_piece(offset, len) {
+            return None;
+        }
+        self.notes_stream(offset, len, is_long).then(|| passing_as(run, len))
     }
 
     /// The same of a write. One with FUA never passes by: it would have to wait for a flush of the origin.
-    fn is_passing_write(&self, offset: u64, len: u64, durable: bool) -> bool {
+    fn note_write(&self, offset: u64, len: u64, durable: bool) -> Option<Reason> {
         let [_, writes] = &self.state.streams;
         let [_, cutoff] = &self.state.cutoff_bytes;
-        cutoff.get() != CUTOFF_NEVER
-            && writes.note(offset, len) > cutoff.get()
-            && !durable
-            && self.lets_streams_pass(false)
+        if cutoff.get() == CUTOFF_NEVER {
+            return None;
+        }
+        let run = writes.note(offset, len);
+        let passes = run > cutoff.get() && !durable && self.lets_streams_pass(false);
+        passes.then(|| passing_as(run, len))
     }
 
     /// Whether a read may be of the beginning of a piece that is in the sample of streams, or not, as a whole.
@@ -396,7 +407,7 @@ impl Volume {
     /// its content is unspecified.
     // No future of its own: to copy the inner one costs every read 800 instructions.
     pub fn read(&self, offset: u64, buf: Buf) -> impl Future<Output = (Buf, Result<()>)> + '_ {
-        let passing = self.is_passing(offset, buf.len() as u64);
+        let passing = self.note_read(offset, buf.len() as u64);
         self.read_noted(offset, buf, passing)
     }
 
@@ -405,7 +416,7 @@ impl Volume {
         &self,
         offset: u64,
         buf: Buf,
-        passing: bool,
+        passing: Option<Reason>,
     ) -> (Buf, Result<()>) {
         let len = buf.len() as u64;
         if let Err(error) = self.check_transfer(offset, len) {
@@ -504,7 +515,7 @@ impl Volume {
         add(&self.core.counters.write_bytes, len);
         add(&self.state.counters.write_requests, 1);
         add(&self.state.counters.write_bytes, len);
-        let passing = self.is_passing_write(offset, len, durable);
+        let passing = self.note_write(offset, len, durable);
         let way = Way::new(Kind::Write, passing);
         for piece in self.pieces(offset, len) {
             let start = (piece.offset - offset) as usize;
@@ -556,7 +567,7 @@ impl Volume {
         let _request = self.begin().await?;
         let before = self.witnessed();
         add(&self.core.counters.zero_requests, 1);
-        let way = Way::new(Kind::Write, false);
+        let way = Way::new(Kind::Write, None);
         for piece in self.pieces(offset, len) {
             if piece.tail {
                 let zeroes = Buf::zeroed(piece.len as usize).freeze();

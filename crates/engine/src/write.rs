@@ -97,7 +97,7 @@ impl Core {
         data: Data,
     ) -> Result<()> {
         let (first, count) = blocks_of(offset, data.len() as u64);
-        let enough = !way.passing && self.is_written_enough(v, first, count);
+        let enough = !way.passes() && self.is_written_enough(v, first, count);
         let thrifty = enough && self.is_left_out(v, first, count);
         let shard = self.shard(v.id, first);
         let mut may_go_on = false;
@@ -126,12 +126,12 @@ impl Core {
                 lost |= m.state == State::Lost;
                 last = Some(m.location);
             });
-            if !way.passing && last.is_some_and(|at| self.is_reuse(at)) {
+            if !way.passes() && last.is_some_and(|at| self.is_reuse(at)) {
                 index.touch(v.id, first, count);
             }
         }
         let lies_at = last.filter(|_| mapped == count);
-        if !way.passing {
+        if !way.passes() {
             self.note_access(v, first, count, Access::Write, mapped == count);
         }
         add(&self.counters.write_hits, u64::from(mapped == count));
@@ -139,7 +139,7 @@ impl Core {
         let cached = mapped == count && v.thresholds.get().write > 0;
         let left_out = thrifty && mapped == 0;
         let keeps = (enough && !left_out) || cached;
-        let owes = owed > 0 && !(way.passing && planted::is(Bug::StreamPastDirty));
+        let owes = owed > 0 && !(way.passes() && planted::is(Bug::StreamPastDirty));
         let logging = match (self.mode_of(v).writes_back() && keeps) || owes || lost {
             true => self.admit_write(v, first, count).await?,
             false => None,

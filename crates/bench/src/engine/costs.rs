@@ -3,7 +3,7 @@
 //!
 //! * A row above its bar says that the lab's engine is cheaper than the one that ships, as far as this machine
 //!   can tell.
-//! * Nothing is destaged while clients write or read. What reclaim moves meanwhile is in both figures.
+//! * Nothing is destaged while clients write or read. What reclaim moves and drops meanwhile is in both figures.
 //! * Time of the kernel's own workers, who flush files, is in none: they have other cores.
 
 use forebay_engine::Tuning;
@@ -76,13 +76,15 @@ impl<'a> Taken<'a> {
         self.count(name) / BLOCK_BYTES as f64
     }
 
-    /// What each of `count` took, where the lab charges `charged_ns` for all of them, besides what was moved.
+    /// What each of `count` took, where the lab charges `charged_ns` for all of them, besides what was moved and
+    /// dropped.
     fn each(&self, count: f64, charged_ns: f64) -> Each {
         let (moved, evicted) = (self.count("move_blocks"), self.count("evict_blocks"));
-        let moved_ns = moved * Costs::measured().move_ns as f64;
+        let costs = Costs::measured();
+        let reclaimed_ns = moved * costs.move_ns as f64 + evicted * costs.evict_ns as f64;
         Each {
             measured: self.micros / count,
-            charged: (charged_ns + moved_ns) / 1_000.0 / count,
+            charged: (charged_ns + reclaimed_ns) / 1_000.0 / count,
             moved: moved / count,
             evicted: evicted / count,
         }

@@ -3,6 +3,7 @@
 //! What was asked for goes to standard output, as text or with `--json` as the API's answer; what
 //! is said about it, to standard error.
 
+mod activity;
 mod bypass;
 pub(crate) mod events;
 pub(crate) mod explain;

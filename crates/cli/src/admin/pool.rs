@@ -16,9 +16,8 @@ use forebay_device::real::open::typed;
 use super::settings::ANY_CAPACITY;
 use super::{Asking, Daemon, absolute, confirm, table, understood};
 use crate::Result;
-use crate::daemon::plural;
 use crate::failure::{EXIT_NO, Failure};
-use crate::text::{self, fact, parse_bytes, parse_millis, say, tell, whole};
+use crate::text::{self, fact, parse_bytes, parse_millis, plural, say, tell, whole};
 
 /// See the head of the file.
 #[derive(Subcommand)]
@@ -706,6 +705,7 @@ pub(super) fn print_pool(pool: &Pool) {
             ),
         };
         fact("hits     ", hits);
+        super::activity::lines(&usage.activity).iter().for_each(say);
         if usage.ram.size_bytes > 0 {
             fact("ram      ", ram_line(usage));
         }

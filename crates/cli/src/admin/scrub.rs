@@ -7,9 +7,8 @@ use forebay_control::name::Name;
 use super::pool::finish;
 use super::{Asking, Daemon};
 use crate::Result;
-use crate::daemon::plural;
 use crate::failure::Failure;
-use crate::text::{self, say, tell};
+use crate::text::{self, plural, say, tell};
 
 /// See the head of the file.
 #[derive(Subcommand)]

@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::Args;
 use forebay_control::api::{PoolStats, SCHEMA, Space, Stats};
 use forebay_device::runtime::{MICROSECOND, Nanos, SECOND};
+use forebay_engine::counters::percentile_below_us;
 use serde::Serialize;
 
 use super::{Asking, bypass, wait};
@@ -182,28 +183,16 @@ fn latencies(before: Option<&PoolStats>, after: &PoolStats) -> Latencies {
     let read = difference(before.map(|before| &*before.read_latency), &after.read_latency);
     let write = difference(before.map(|before| &*before.write_latency), &after.write_latency);
     Latencies {
-        read_p50_below_us: percentile(&read, 50),
-        read_p99_below_us: percentile(&read, 99),
-        write_p50_below_us: percentile(&write, 50),
-        write_p99_below_us: percentile(&write, 99),
+        read_p50_below_us: percentile_below_us(&read, 50),
+        read_p99_below_us: percentile_below_us(&read, 99),
+        write_p50_below_us: percentile_below_us(&write, 50),
+        write_p99_below_us: percentile_below_us(&write, 99),
     }
 }
 
 fn difference(before: Option<&[u64]>, after: &[u64]) -> Vec<u64> {
     let old = |index| before.and_then(|before| before.get(index).copied());
     after.iter().enumerate().map(|(index, &count)| added(old(index), count)).collect()
-}
-
-/// The bound below which this share of the requests lies, in microseconds.
-fn percentile(buckets: &[u64], percent: u64) -> Option<u64> {
-    let all: u64 = buckets.iter().sum();
-    let wanted = (all.saturating_mul(percent)).div_ceil(100).max(1);
-    let mut seen = 0;
-    let index = buckets.iter().position(|count| {
-        seen += count;
-        seen >= wanted
-    });
-    index.map(|index| 1 << index)
 }
 
 /// What stands above the columns: what they are about, and their units.
@@ -303,9 +292,9 @@ mod tests {
         assert_eq!(added(Some(5), 7), 2);
         assert_eq!(added(Some(7), 5), 5);
         assert_eq!(added(None, 5), 5);
-        assert_eq!(percentile(&[], 50), None);
-        assert_eq!(percentile(&[0, 0], 99), None);
-        assert_eq!(percentile(&[1, 98, 1], 99), Some(2));
-        assert_eq!(percentile(&[1, 97, 2], 99), Some(4));
+        assert_eq!(percentile_below_us(&[], 50), None);
+        assert_eq!(percentile_below_us(&[0, 0], 99), None);
+        assert_eq!(percentile_below_us(&[1, 98, 1], 99), Some(2));
+        assert_eq!(percentile_below_us(&[1, 97, 2], 99), Some(4));
     }
 }

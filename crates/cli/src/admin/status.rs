@@ -4,8 +4,7 @@ use forebay_control::api::Status;
 
 use super::Asking;
 use crate::Result;
-use crate::daemon::plural;
-use crate::text::{bytes, fact, say};
+use crate::text::{bytes, fact, plural, say};
 
 /// `forebay status`.
 pub(crate) fn status(asking: &Asking) -> Result<()> {

@@ -8,7 +8,7 @@ use forebay_control::api::{
     Status, Verify, VolumeState,
 };
 use forebay_control::name::VolumeName;
-use forebay_device::runtime::{MILLISECOND, SECOND};
+use forebay_device::runtime::{MILLISECOND, Nanos, SECOND};
 use forebay_engine::format::{
     Claim, MemberRecord, MemberState as OnDisk, Superblock, VolumeRecord,
 };
@@ -27,7 +27,7 @@ use super::volumes::{
 use super::{Attached, Daemon, Open, Serving, Slot};
 use crate::Result;
 use crate::failure::Failure;
-use crate::text;
+use crate::text::{self, plural};
 
 /// How a volume is served at present, if that is known, and why that is not its mode.
 type Effective = (Option<Mode>, String);
@@ -49,10 +49,6 @@ pub(crate) fn mode_name(mode: Mode) -> &'static str {
         Mode::Writeonly => "writeonly",
         Mode::Bypass => "bypass",
     }
-}
-
-pub(crate) fn plural(count: usize, thing: &str) -> String {
-    format!("{count} {thing}{}", if count == 1 { "" } else { "s" })
 }
 
 /// How long it goes until nothing is dirty, as the end of a sentence.
@@ -241,6 +237,7 @@ fn usage(
     superblock: &Superblock,
     record: &Record,
     last_scrub: Option<&api::Job>,
+    now: Nanos,
 ) -> PoolUsage {
     let pool = &open.pool;
     let ((cached, _), (_, total)) = (pool.blocks(), pool.segments());
@@ -289,6 +286,7 @@ fn usage(
         read_hits: counters.read_hits.get(),
         read_ram_hits: counters.read_ram_hits.get(),
         write_requests: counters.write_requests.get(),
+        activity: open.progress.borrow().activity(now, pool),
     }
 }
 
@@ -359,7 +357,9 @@ impl Daemon {
         };
         let volumes = superblock.as_ref().map_or_else(Vec::new, described);
         let last_scrub = self.jobs.last_ended_of(&Aim::Scrub(record.name.clone()));
-        let usage_of = |(open, s): (&Rc<Open>, _)| usage(open, s, &record, last_scrub.as_ref());
+        let usage_of = |(open, s): (&Rc<Open>, _)| {
+            usage(open, s, &record, last_scrub.as_ref(), self.runtime().now())
+        };
         let usage = open.as_ref().zip(superblock.as_ref()).map(usage_of);
         let (id, mut spares) = (record.id.clone(), slot.describe_spares(open.as_deref()));
         for spare in &mut spares {

@@ -11,7 +11,6 @@ use forebay_device::real::place::Displaced;
 use forebay_device::runtime::{MILLISECOND, Nanos, Runtime, SECOND};
 use forebay_engine::{OriginTrouble, Volume};
 
-use super::describe::plural;
 use super::jobs::{Aim, Job};
 use super::plan::plan;
 use super::volumes::{BLOCK_BYTES, cancelled};
@@ -22,7 +21,7 @@ use crate::flag::race;
 use crate::host::all;
 use crate::machine;
 use crate::origin::Origin;
-use crate::text;
+use crate::text::{self, plural};
 
 /// How long the end waits until whoever asked for it knows that all is destaged: a few of its looks.
 const TOLD_TIME_MAX: Nanos = 3 * SECOND;

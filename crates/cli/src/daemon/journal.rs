@@ -257,7 +257,7 @@ mod tests {
     #[test]
     fn lost_blocks_are_told_with_their_volumes_and_what_to_do() {
         let one = ["fast/vm".to_owned()];
-        let found = "8 blocks of 4 KiB are lost with cache devices that are gone";
+        let found = "8 blocks of 4 KiB went with cache devices that are gone";
         let told = what_to_do(found, &one);
         assert!(told.starts_with("; they are of volume \"fast/vm\". "), "{told}");
         assert!(told.ends_with("`forebay volume accept-lost fast/vm`"), "{told}");

@@ -20,6 +20,7 @@ mod devices;
 mod ending;
 mod exports;
 mod health;
+mod history;
 mod jobs;
 pub(crate) mod journal;
 mod log;
@@ -68,7 +69,7 @@ use forebay_engine::{Pool, Volume};
 use forebay_export::nbd::Tls;
 
 use self::config::Config;
-pub(crate) use self::describe::{mode_name, plural};
+pub(crate) use self::describe::mode_name;
 use self::jobs::Jobs;
 use self::journal::Journal;
 use self::log::Log;
@@ -362,7 +363,7 @@ async fn serve(
     let socket = daemon.config.control.socket.display().to_string();
     let mut what = format!("the daemon listens on {socket}");
     if passed > 0 {
-        what.push_str(&format!("; {} passed in", describe::plural(passed, "socket")));
+        what.push_str(&format!("; {} passed in", crate::text::plural(passed, "socket")));
     }
     daemon.journal.note("daemon-started", "", what);
     for what in daemon.shelf.complaints(|name| daemon.is_exported(name)) {

@@ -17,7 +17,7 @@ use forebay_engine::Pool;
 use forebay_engine::format::{MemberState as OnDisk, Superblock};
 use forebay_engine::ids::DeviceId;
 
-use super::describe::{mode_name, plural};
+use super::describe::mode_name;
 use super::jobs::Aim;
 use super::pools::check_absolute;
 use super::scan::{newest, of_pool};
@@ -26,7 +26,7 @@ use super::volumes::{BLOCK_BYTES, changed, engine_mode};
 use super::{Daemon, Open};
 use crate::Result;
 use crate::failure::Failure;
-use crate::text;
+use crate::text::{self, plural};
 
 /// How the rate of a device is looked at before anything is moved: reads that are as long as those of a removal,
 /// for long enough to be past its first answer, and not so long that anybody minds.

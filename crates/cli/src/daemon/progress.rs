@@ -1,13 +1,15 @@
-//! How fast dirty data goes to the origins, and whether writers wait for that: looked at every second.
+//! How fast dirty data goes to the origins, whether writers wait for that, and what the pool did of late: looked at every
+//! second.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
-use forebay_control::api::{Destaging, Rebuild};
+use forebay_control::api::{Activity, Destaging, Rebuild};
 use forebay_device::Runtime;
 use forebay_device::runtime::{Nanos, SECOND};
-use forebay_engine::Delay;
+use forebay_engine::{Delay, Pool};
 
+use super::history::History;
 use super::volumes::BLOCK_BYTES;
 use super::{Attached, Daemon, Open};
 
@@ -153,6 +155,7 @@ pub(super) struct Progress {
     short_clean: Short,
     volumes: BTreeMap<String, Meter>,
     delayed: Delayed,
+    history: History,
 }
 
 impl Progress {
@@ -164,6 +167,11 @@ impl Progress {
     /// A volume's.
     pub(super) fn volume(&self, name: &str) -> Destaging {
         self.volumes.get(name).map(Meter::read).unwrap_or_default()
+    }
+
+    /// What the pool did of late.
+    pub(super) fn activity(&self, now: Nanos, pool: &Pool) -> Vec<Activity> {
+        self.history.read(now, pool)
     }
 
     /// Why writers are delayed; empty if they are not.
@@ -192,6 +200,7 @@ impl Open {
             destaged_bytes: destaged,
             owed_bytes: blocks * BLOCK_BYTES,
         };
+        progress.history.note(now, &self.pool);
         progress.pool.note(look(counters.destage_bytes.get(), self.pool.blocks().1));
         progress.short.note(now, self.pool.short_bytes().0);
         progress.short_clean.note(now, self.pool.short_clean_bytes(0));

@@ -7,12 +7,11 @@ use forebay_control::name::Name;
 use forebay_engine::format::{MemberState, Superblock};
 use forebay_engine::{Hold, Pull};
 
-use super::describe::plural;
 use super::progress::not_over;
 use super::volumes::BLOCK_BYTES;
 use super::{Daemon, Open, Slot};
 use crate::Result;
-use crate::text;
+use crate::text::{self, plural};
 
 /// Why not, what to do, and how long that takes.
 fn reason(name: &Name, open: &Open, pull: &Pull, hold: Hold) -> (String, String, Option<u64>) {

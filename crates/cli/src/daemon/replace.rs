@@ -17,7 +17,6 @@ use forebay_engine::Departure;
 use forebay_engine::format::MemberState;
 use forebay_engine::ids::DeviceId;
 
-use super::describe::plural;
 use super::devices::Device;
 use super::jobs::{Aim, Job};
 use super::plan::{clean_step, layout_step, plan, room, room_step};
@@ -27,7 +26,7 @@ use super::{Daemon, Open, Slot};
 use crate::Result;
 use crate::failure::Failure;
 use crate::members::{Members, PATIENCE};
-use crate::text;
+use crate::text::{self, plural};
 
 /// How often it is looked whether a loss is made good.
 const LOOK_INTERVAL: Nanos = 100 * MILLISECOND;

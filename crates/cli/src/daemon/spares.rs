@@ -28,7 +28,7 @@ use crate::Result;
 use crate::failure::Failure;
 use crate::flag::race;
 use crate::members::{Identity, Members};
-use crate::text;
+use crate::text::{self, plural};
 
 /// Spares of a pool: as many as QSAN's white paper has; half of the members could go one after the other.
 pub(super) const SPARES_MAX: usize = 4;
@@ -251,7 +251,7 @@ impl Daemon {
             count => format!(
                 "of {} it covers a part: they are larger, so less fits then, and the copies of dirty data \
                  for which there is no room come back as it is destaged",
-                super::describe::plural(count, "cache device")
+                plural(count, "cache device")
             ),
         };
         let mut steps = vec![

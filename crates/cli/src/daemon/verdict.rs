@@ -8,13 +8,13 @@ use forebay_device::real::open::typed;
 use forebay_engine::Redundancy;
 use forebay_engine::format::{Superblock, VolumeRecord};
 
-use super::describe::{clean_in, plural};
+use super::describe::clean_in;
 use super::pools::lost_of;
 use super::scan::newest;
 use super::volumes::{BLOCK_BYTES, missing_state};
 use super::{Attached, Daemon, Open, Serving, Slot, State};
 use crate::failure::Failure;
-use crate::text;
+use crate::text::{self, plural};
 
 /// See the head of the file.
 pub(super) struct Verdict {

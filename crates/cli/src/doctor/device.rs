@@ -3,14 +3,13 @@
 use std::fs::{File, Metadata};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
 use std::time::Duration;
 
 use forebay_device::real::file::FileDevice;
 use forebay_device::real::open::typed;
 use forebay_device::real::open::{OpenError, OpenOptions};
 use forebay_device::real::probe::probe_with;
-use forebay_device::real::reactor::Reactor;
+use forebay_device::real::reactor::{Config, Reactor};
 use forebay_engine::format::segment_bytes_for;
 
 use forebay_control::api::HealthVerdict;
@@ -30,15 +29,15 @@ const SYNC_SLOW: Duration = Duration::from_millis(5);
 const SYNC_HINT: &str = "writes that a client flushes wait as long on a cache device here; an SSD with power-loss \
                          protection is a hundred times faster";
 
-/// Looks at a disk, a partition or a file.
-pub(super) fn look(path: &Path, reactor: Option<&Rc<Reactor>>, findings: &mut Findings) {
+/// Looks at a disk, a partition or a file; whether there is one.
+pub(super) fn look(path: &Path, has_ring: bool, findings: &Findings) -> bool {
     let subject = &*path.display().to_string();
     let meta = match std::fs::metadata(path) {
         Ok(meta) => meta,
         Err(error) => {
             findings.add(subject, "open", Verdict::Problem, error.to_string());
             findings.hint("check the path; `lsblk` lists the block devices");
-            return;
+            return false;
         }
     };
     let is_block = meta.file_type().is_block_device();
@@ -46,18 +45,18 @@ pub(super) fn look(path: &Path, reactor: Option<&Rc<Reactor>>, findings: &mut Fi
         let what = "neither a disk, nor a file, nor a directory".to_owned();
         findings.add(subject, "open", Verdict::Problem, what);
         findings.hint("name a disk, a partition or a regular file");
-        return;
+        return false;
     }
     let file = match File::open(path) {
         Ok(file) => file,
         Err(error) => {
             findings.add(subject, "open", Verdict::Problem, error.to_string());
             findings.hint(format!("run as a user who may read it: `ls -lL {}`", typed(path)));
-            return;
+            return false;
         }
     };
     let queue = is_block.then(|| queue_of(&meta)).flatten();
-    let is_free = look_at_use(subject, path, reactor, findings);
+    let is_free = look_at_use(subject, path, has_ring, findings);
     let size_bytes = look_at_size(subject, path, &file, findings);
     match &queue {
         Some(queue) => look_at_queue(subject, queue, findings),
@@ -67,8 +66,7 @@ pub(super) fn look(path: &Path, reactor: Option<&Rc<Reactor>>, findings: &mut Fi
         }
         None => look_at_holes(subject, path, findings),
     }
-    look_at_health(subject, path, findings);
-    let Some(size_bytes) = size_bytes else { return };
+    let Some(size_bytes) = size_bytes else { return true };
     look_at_content(subject, path, &file, size_bytes, findings);
     match reads(path, size_bytes) {
         Ok(times) => {
@@ -90,22 +88,21 @@ pub(super) fn look(path: &Path, reactor: Option<&Rc<Reactor>>, findings: &mut Fi
     let what = "not measured: that would write to it".to_owned();
     findings.add(subject, "fsync", Verdict::Skipped, what);
     findings.hint("name a directory on the same disk, and it is measured there");
+    true
 }
 
 /// Whether it is known that nobody has it.
-fn look_at_use(
-    subject: &str,
-    path: &Path,
-    reactor: Option<&Rc<Reactor>>,
-    findings: &mut Findings,
-) -> bool {
+fn look_at_use(subject: &str, path: &Path, has_ring: bool, findings: &Findings) -> bool {
+    let reactor = if has_ring { Reactor::new(Config::default()).ok() } else { None };
     let Some(reactor) = reactor else {
         let what = "not looked at: that needs io_uring".to_owned();
         findings.add(subject, "free", Verdict::Skipped, what);
         return false;
     };
     let options = OpenOptions { read_only: true, ..OpenOptions::default() };
-    match FileDevice::open(reactor, path, &options) {
+    let opened = FileDevice::open(&reactor, path, &options).map(drop);
+    reactor.close();
+    match opened {
         Ok(_) => {
             findings.add(subject, "free", Verdict::Ok, "nobody uses it".into());
             true
@@ -124,7 +121,7 @@ fn look_at_use(
 }
 
 /// How long an SSD takes to flush. Nothing is written for that, so it is the least that a durable write waits.
-fn look_at_flushes(subject: &str, file: &File, is_free: bool, findings: &mut Findings) {
+fn look_at_flushes(subject: &str, file: &File, is_free: bool, findings: &Findings) {
     if !is_free {
         let what = "not measured: flushes would hold up who uses it".to_owned();
         return findings.add(subject, "flush", Verdict::Skipped, what);
@@ -151,7 +148,7 @@ fn is_ssd(queue: &Path) -> bool {
     std::fs::read_to_string(queue.join("rotational")).is_ok_and(|text| text.trim() == "0")
 }
 
-fn look_at_size(subject: &str, path: &Path, file: &File, findings: &mut Findings) -> Option<u64> {
+fn look_at_size(subject: &str, path: &Path, file: &File, findings: &Findings) -> Option<u64> {
     let size = size_of(path, file);
     let Some(size_bytes) = size.filter(|size| *size > 0) else {
         findings.add(subject, "size", Verdict::Problem, "it is empty".into());
@@ -214,7 +211,7 @@ fn queue_of(meta: &Metadata) -> Option<PathBuf> {
     [own.join("queue"), own.join("../queue")].into_iter().find(|queue| queue.is_dir())
 }
 
-fn look_at_queue(subject: &str, queue: &Path, findings: &mut Findings) {
+fn look_at_queue(subject: &str, queue: &Path, findings: &Findings) {
     let read = |name: &str| {
         let text = std::fs::read_to_string(queue.join(name)).unwrap_or_default();
         text.trim().to_owned()
@@ -257,7 +254,7 @@ fn look_at_queue(subject: &str, queue: &Path, findings: &mut Findings) {
 }
 
 /// What the disk below says of itself.
-fn look_at_health(subject: &str, path: &Path, findings: &mut Findings) {
+pub(super) fn look_at_health(subject: &str, path: &Path, findings: &Findings) {
     let mut known = Known::default();
     known.learn(ask(&Tools::default(), path), 0);
     let health = known.health();
@@ -280,7 +277,7 @@ fn look_at_health(subject: &str, path: &Path, findings: &mut Findings) {
 }
 
 /// A cache device must not run out of space under dirty data.
-fn look_at_holes(subject: &str, path: &Path, findings: &mut Findings) {
+fn look_at_holes(subject: &str, path: &Path, findings: &Findings) {
     match refuse_sparse_anew(path, |bytes| fill(path, bytes)) {
         Ok(()) => findings.add(subject, "holes", Verdict::Ok, "none".into()),
         Err(failure) => {
@@ -292,13 +289,7 @@ fn look_at_holes(subject: &str, path: &Path, findings: &mut Findings) {
 }
 
 /// What is on it.
-fn look_at_content(
-    subject: &str,
-    path: &Path,
-    file: &File,
-    size_bytes: u64,
-    findings: &mut Findings,
-) {
+fn look_at_content(subject: &str, path: &Path, file: &File, size_bytes: u64, findings: &Findings) {
     match content_of(path, file, size_bytes) {
         Err(error) => {
             findings.add(subject, "content", Verdict::Problem, format!("cannot be read: {error}"));
@@ -339,7 +330,7 @@ pub(super) fn content_of(
 }
 
 /// Measures durable writes on the disk below a directory.
-pub(super) fn look_at_directory(path: &Path, findings: &mut Findings) {
+pub(super) fn look_at_directory(path: &Path, findings: &Findings) {
     let subject = &*path.display().to_string();
     let below = std::fs::metadata(path).ok().and_then(|meta| {
         let link = std::fs::read_link(sysfs_of(meta.dev())).ok()?;

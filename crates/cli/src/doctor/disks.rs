@@ -186,7 +186,7 @@ fn told(found: io::Result<(String, String)>, is_drive: bool) -> (Verdict, String
 }
 
 /// Looks at all block devices of the machine.
-pub(super) fn look(findings: &mut Findings) {
+pub(super) fn look(findings: &Findings) {
     let disks = disks_in(Path::new("/sys/block"));
     if disks.is_empty() {
         return findings.add("disks", "disk", Verdict::Skipped, "/sys lists none".into());

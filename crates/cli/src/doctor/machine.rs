@@ -1,7 +1,5 @@
 //! The machine: kernel, io_uring, memory, limits.
 
-use std::rc::Rc;
-
 use forebay_device::real::reactor::{Config, Reactor};
 use forebay_export::nbd::limits::CONNECTIONS_MAX;
 
@@ -24,13 +22,13 @@ fn read(path: &str) -> String {
     std::fs::read_to_string(path).unwrap_or_default()
 }
 
-/// Looks at everything; the ring that could be made, for what follows.
-pub(super) fn look(findings: &mut Findings) -> Option<Rc<Reactor>> {
+/// Looks at everything; whether a ring can be made.
+pub(super) fn look(findings: &Findings) -> bool {
     look_at_kernel(findings);
-    let reactor = look_at_ring(findings);
+    let has_ring = look_at_ring(findings);
     look_at_memory(findings);
     look_at_limits(findings);
-    reactor
+    has_ring
 }
 
 /// Major and minor number of a release like "6.1.0-18-amd64".
@@ -39,7 +37,7 @@ fn version(release: &str) -> Option<(u32, u32)> {
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
 
-fn look_at_kernel(findings: &mut Findings) {
+fn look_at_kernel(findings: &Findings) {
     let release = read("/proc/sys/kernel/osrelease");
     let release = release.trim();
     let verdict = match version(release) {
@@ -59,29 +57,27 @@ fn look_at_kernel(findings: &mut Findings) {
     }
 }
 
-fn look_at_ring(findings: &mut Findings) -> Option<Rc<Reactor>> {
+fn look_at_ring(findings: &Findings) -> bool {
     let disabled = read("/proc/sys/kernel/io_uring_disabled");
-    let disabled = disabled.trim();
     match Reactor::new(Config::default()) {
         Err(error) => {
             findings.add(MACHINE, "io_uring", Verdict::Problem, error.to_string());
             findings.hint(error.hint());
-            None
+            return false;
         }
-        Ok(reactor) if disabled == "1" => {
-            let what = "works here; kernel.io_uring_disabled = 1 keeps it from other users";
-            findings.add(MACHINE, "io_uring", Verdict::Warn, what.into());
-            findings.hint("run the daemon as root, or in the group kernel.io_uring_group");
-            Some(reactor)
-        }
-        Ok(reactor) => {
-            findings.add(MACHINE, "io_uring", Verdict::Ok, "a ring can be made".into());
-            Some(reactor)
-        }
+        Ok(reactor) => reactor.close(),
     }
+    if disabled.trim() == "1" {
+        let what = "works here; kernel.io_uring_disabled = 1 keeps it from other users";
+        findings.add(MACHINE, "io_uring", Verdict::Warn, what.into());
+        findings.hint("run the daemon as root, or in the group kernel.io_uring_group");
+    } else {
+        findings.add(MACHINE, "io_uring", Verdict::Ok, "a ring can be made".into());
+    }
+    true
 }
 
-fn look_at_memory(findings: &mut Findings) {
+fn look_at_memory(findings: &Findings) {
     let (Some(total), Some(available)) = (memory::total(), memory::available()) else {
         let what = "/proc/meminfo does not tell".to_owned();
         return findings.add(MACHINE, "memory", Verdict::Skipped, what);
@@ -108,7 +104,7 @@ fn is_capable(status: &str, bit: u32) -> bool {
     mask.is_some_and(|mask| mask >> bit & 1 == 1)
 }
 
-fn look_at_limits(findings: &mut Findings) {
+fn look_at_limits(findings: &Findings) {
     let table = read("/proc/self/limits");
     let may_lock = is_capable(&read("/proc/self/status"), CAP_IPC_LOCK);
     match limit(&table, "Max locked memory") {

@@ -9,7 +9,11 @@ mod disks;
 mod latency;
 mod machine;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
 
 use clap::Args;
 use forebay_control::api::SCHEMA;
@@ -19,6 +23,9 @@ use crate::Result;
 use crate::admin::say_json;
 use crate::failure::Failure;
 use crate::text::{beside, say};
+
+/// Longest wait for the next finding about a device: three times as long as a measurement takes.
+const ANSWER_MAX: Duration = Duration::from_secs(10);
 
 /// See the head of the file.
 #[derive(Args)]
@@ -71,19 +78,23 @@ struct Finding {
     hint: String,
 }
 
-/// All findings, as they come.
-#[derive(Default)]
-struct Findings(Vec<Finding>);
+/// All findings, as they come; a thread that looks shares them with whoever waits for it.
+#[derive(Clone, Default)]
+struct Findings(Arc<Mutex<Vec<Finding>>>);
 
 impl Findings {
-    fn add(&mut self, subject: &str, check: &'static str, verdict: Verdict, what: String) {
+    fn all(&self) -> MutexGuard<'_, Vec<Finding>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn add(&self, subject: &str, check: &'static str, verdict: Verdict, what: String) {
         let (subject, hint) = (subject.to_owned(), String::new());
-        self.0.push(Finding { subject, check, verdict, what, hint });
+        self.all().push(Finding { subject, check, verdict, what, hint });
     }
 
     /// Says what to do about the last one.
-    fn hint(&mut self, hint: impl Into<String>) {
-        if let Some(last) = self.0.last_mut() {
+    fn hint(&self, hint: impl Into<String>) {
+        if let Some(last) = self.all().last_mut() {
             last.hint = hint.into();
         }
     }
@@ -100,22 +111,15 @@ struct Report {
 
 /// Runs the command.
 pub(crate) fn run(options: &Options) -> Result<()> {
-    let mut findings = Findings::default();
-    let reactor = machine::look(&mut findings);
+    let found = Findings::default();
+    let has_ring = machine::look(&found);
     if options.devices.is_empty() {
-        disks::look(&mut findings);
+        disks::look(&found);
     }
     for path in &options.devices {
-        if path.is_dir() {
-            device::look_at_directory(path, &mut findings);
-        } else {
-            device::look(path, reactor.as_ref(), &mut findings);
-        }
+        look_closely(path, has_ring, &found)?;
     }
-    if let Some(reactor) = reactor {
-        reactor.close();
-    }
-    let findings = findings.0;
+    let findings = std::mem::take(&mut *found.all());
     let verdict = findings.iter().map(|finding| finding.verdict).max().unwrap_or(Verdict::Ok);
     let count = |verdict| findings.iter().filter(|finding| finding.verdict == verdict).count();
     let (problems, warnings) = (count(Verdict::Problem), count(Verdict::Warn));
@@ -132,6 +136,51 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         some => Err(Failure::new(format!("there are {some} problems"))
             .hint("the line of each says what to do")),
     }
+}
+
+/// Looks at a disk, a file or a directory, on a thread that is left behind if it does not answer.
+///
+/// # Errors
+/// If the system has no thread.
+fn look_closely(path: &Path, has_ring: bool, findings: &Findings) -> Result<()> {
+    let (ending, ended) = channel();
+    let seen = Findings::default();
+    let (at, theirs) = (path.to_owned(), seen.clone());
+    let look = move || {
+        let is_directory = at.is_dir();
+        let is_disk = !is_directory && device::look(&at, has_ring, &theirs);
+        if is_directory {
+            device::look_at_directory(&at, &theirs);
+        }
+        // Nobody waits any more if it took too long.
+        let _ = ending.send(is_disk);
+    };
+    let started = thread::Builder::new().name("device".to_owned()).spawn(look);
+    started.map_err(|error| Failure::system("start a thread", &error))?;
+    let mut known = 0;
+    let is_disk = loop {
+        match ended.recv_timeout(ANSWER_MAX) {
+            Ok(is_disk) => break Some(is_disk),
+            Err(RecvTimeoutError::Timeout) if seen.all().len() > known => known = seen.all().len(),
+            Err(_) => break None,
+        }
+    };
+    findings.all().append(&mut seen.all());
+    let subject = &*path.display().to_string();
+    match is_disk {
+        // Its tools have an end of their own.
+        Some(true) => device::look_at_health(subject, path, findings),
+        Some(false) => {}
+        None => {
+            let seconds = ANSWER_MAX.as_secs();
+            let what = format!("it does not answer for {seconds} s: nothing else was looked at");
+            findings.add(subject, "answer", Verdict::Problem, what);
+            findings.hint(
+                "`dmesg | tail` may tell more; this command ends when the system lets go of it",
+            );
+        }
+    }
+    Ok(())
 }
 
 fn print(findings: &[Finding]) {

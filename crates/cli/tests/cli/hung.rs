@@ -9,7 +9,7 @@ use crate::common::daemon::{
     Daemon, VOLUME_BYTES, content, patient, read_all, served, until, until_served,
 };
 use crate::common::held::HeldOrigin;
-use crate::common::{Client, have, run, signal, stderr};
+use crate::common::{Client, forebay, have, run, signal, stderr};
 
 /// Writes of an origin that hang at a time: the deepest that destaging goes.
 const WRITES_HELD: u64 = 512;
@@ -127,6 +127,24 @@ fn a_path_that_does_not_answer_is_refused_and_holds_nobody_up() {
     signal(fuse.child.id(), "CONT");
     until("they return", || calls(&daemon) == 0);
     daemon.stop();
+}
+
+/// The preflight check says so as well, and looks at the others.
+#[test]
+fn doctor_goes_on_past_a_device_that_does_not_answer() {
+    let daemon = Daemon::new("hung-doctor");
+    let Some(fuse) = Fuse::open(&daemon) else { return };
+    let other = daemon.dir.full("other", 1 << 20);
+    signal(fuse.child.id(), "STOP");
+    let output = run(forebay().arg("doctor").arg(&fuse.file).arg(&other));
+    let (text, refused) = (String::from_utf8_lossy(&output.stdout).into_owned(), stderr(&output));
+    assert_eq!(output.status.code(), Some(1), "{refused}");
+    let (hung, looked_at) = text.split_once(other.to_str().unwrap()).unwrap();
+    assert!(hung.contains("does not answer for 10 s") && hung.contains("dmesg"), "{hung}");
+    assert!(
+        looked_at.contains("reads of 4 KiB") || looked_at.contains("not measured"),
+        "{looked_at}"
+    );
 }
 
 #[test]

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::path::PathBuf;
 
 use serde_json::Value;
 
@@ -44,11 +45,10 @@ fn rounds() -> Vec<Vec<Request>> {
     (0..ROUNDS).map(round).collect()
 }
 
-/// What the runner says of the first requests: of reads and writes those that missed, and blocks brought in by reads.
-fn told(trace: &str, requests: usize) -> (u64, u64, u64) {
+/// What the runner says of the first requests: blocks that reads missed, that went past the cache, and that reads brought in.
+fn told(trace: &str, settings: &[&str], requests: usize) -> (u64, u64, u64) {
     let take = requests.to_string();
-    let settings = ["--populate-on-read", "2", "--populate-on-write", "2", "--cache-block", "4K"];
-    let whole = ["--size", "64M", "--json", "--requests", &take];
+    let whole = ["--json", "--requests", &take];
     let output = run(forebay().args(["lab", "trace", trace]).args(settings).args(whole));
     assert!(output.status.success(), "{}", stderr(&output));
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -58,30 +58,38 @@ fn told(trace: &str, requests: usize) -> (u64, u64, u64) {
     (missed, of("passed_blocks"), of("populated_blocks"))
 }
 
-/// The same of the daemon.
-fn done(daemon: &Daemon) -> (u64, u64, u64) {
+/// The same of the daemon, where every read has so many blocks and what went past did so for one reason.
+fn done(daemon: &Daemon, read_blocks: u64, reason: &str) -> (u64, u64, u64) {
     let stats = crate::api::get(&daemon.dir.path("control.sock"), "/api/v1/stats");
     let volume = &stats["pools"][0]["volumes"][0];
     let counters: BTreeMap<String, u64> =
         serde_json::from_value(volume["counters"].clone()).unwrap();
     let populated = stats["pools"][0]["counters"]["populate_bytes"].as_u64().unwrap();
-    let past = &volume["bypass"]["profile"];
+    let past = &volume["bypass"][reason];
     let bytes: u64 =
         ["read_bytes", "write_bytes"].map(|of| past[of].as_u64().unwrap()).iter().sum();
-    (counters["read_misses"], bytes / BLOCK, populated / BLOCK)
+    (counters["read_misses"] * read_blocks, bytes / BLOCK, populated / BLOCK)
 }
 
-#[test]
-fn a_trace_through_nbd_is_admitted_as_the_runner_says() {
-    let mut daemon = Daemon::new("traces");
-    let (ssd, origin) = (daemon.ssd("ssd-0"), daemon.dir.sparse("origin", 32 << 20));
+/// A daemon with a volume that is exported, its export's socket, and where a trace may be.
+fn served(name: &str, origin_bytes: u64) -> (Daemon, PathBuf, PathBuf) {
+    let daemon = Daemon::new(name);
+    let (ssd, origin) = (daemon.ssd("ssd-0"), daemon.dir.sparse("origin", origin_bytes));
     let (socket, trace) = (daemon.dir.path("nbd"), daemon.dir.path("trace.csv"));
     daemon.tell(&["pool", "create", "fast", "--ssd", ssd.to_str().unwrap()]);
     let accept = "--accept-data-loss-on-ssd-failure";
     daemon.tell(&["volume", "add", "fast/vm", "--origin", origin.to_str().unwrap(), accept]);
+    daemon.tell(&["export", "add", "fast/vm", "--socket", socket.to_str().unwrap()]);
+    (daemon, socket, trace)
+}
+
+#[test]
+fn a_trace_through_nbd_is_admitted_as_the_runner_says() {
+    let (mut daemon, socket, trace) = served("traces", 32 << 20);
     let profile = ["populate_on_read=2", "populate_on_write=2", "cache_block=4K"];
     daemon.tell(&[&["volume", "set", "fast/vm"][..], &profile].concat());
-    daemon.tell(&["export", "add", "fast/vm", "--socket", socket.to_str().unwrap()]);
+    let settings = ["--populate-on-read", "2", "--populate-on-write", "2", "--cache-block", "4K"];
+    let settings = [&settings[..], &["--size", "64M"]].concat();
 
     let rounds = rounds();
     let mut text = String::new();
@@ -102,11 +110,45 @@ fn a_trace_through_nbd_is_admitted_as_the_runner_says() {
         }
         requests += round.len();
         client.flush().unwrap();
-        let (missed, passed, populated) = told(trace.to_str().unwrap(), requests);
+        let (missed, passed, populated) = told(trace.to_str().unwrap(), &settings, requests);
         let what = format!("{populated} blocks are brought in after {requests} requests");
-        until(&what, || done(&daemon).2 >= populated);
-        assert_eq!(done(&daemon), (missed, passed, populated), "after {requests} requests");
+        let done = || done(&daemon, 1, "profile");
+        until(&what, || done().2 >= populated);
+        assert_eq!(done(), (missed, passed, populated), "after {requests} requests");
     }
+    drop(client);
+    daemon.stop();
+}
+
+/// A scan that comes round passes by until the sample has said that it is read again, in both from the same request
+/// on; then it comes in.
+#[test]
+fn a_stream_through_nbd_passes_by_and_comes_in_as_the_runner_says() {
+    const PIECE: u64 = 64 << 10;
+    const SCAN: u64 = 80 << 20;
+    const STEP: u64 = 16 << 20;
+    let (mut daemon, socket, trace) = served("traces-streams", SCAN);
+    let laps = || (0..4).flat_map(|_| (0..SCAN / PIECE).map(|piece| piece * PIECE));
+    let text: String = laps().map(|offset| format!("0,R,{offset},{PIECE}\n")).collect();
+    std::fs::write(&trace, text).unwrap();
+    let mut client = Client::connect(&socket);
+    let mut buf = vec![0; PIECE as usize];
+    let mut seen = Vec::new();
+    for (offset, requests) in laps().zip(1..) {
+        client.read(offset, &mut buf).unwrap();
+        if !(requests as u64 * PIECE).is_multiple_of(STEP) {
+            continue;
+        }
+        let (missed, passed, populated) =
+            told(trace.to_str().unwrap(), &["--size", "500M"], requests);
+        let what = format!("{populated} blocks are brought in after {requests} requests");
+        let done = || done(&daemon, PIECE / BLOCK, "sequential");
+        until(&what, || done().2 >= populated);
+        assert_eq!(done(), (missed, passed, populated), "after {requests} requests");
+        seen.push(passed * BLOCK);
+    }
+    let all = seen.last().unwrap();
+    assert!((SCAN..3 * SCAN).contains(all), "{seen:?}");
     drop(client);
     daemon.stop();
 }

@@ -30,7 +30,7 @@ pub use reread::{Reread, Worth};
 pub use s3fifo::{S3Fifo, S3FifoConfig};
 pub use thrift::{Offer, Thrift, WriteBudget};
 pub use tier::{NODE_BYTES as TIER_NODE_BYTES, Tier};
-pub use touches::{TOUCHES_MAX, Touches};
+pub use touches::{POOL_BLOCKS_PER_CACHE_BLOCK, TOUCHES_MAX, Touches};
 
 use crate::ids::VolumeId;
 use crate::limits::GRANULE_BLOCKS;

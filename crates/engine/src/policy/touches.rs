@@ -14,9 +14,9 @@ use super::{Access, Granule};
 /// the cache (QSAN, SSD Cache 2.0, "Populating the Cache").
 pub const TOUCHES_MAX: u8 = 4;
 
-/// Bytes of a pool for each cache block that is remembered: 9.2 KiB per GiB, which the bound of the index
+/// Blocks of a pool for each cache block that is remembered: 9.2 KiB per GiB, which the bound of the index
 /// leaves free. In cache blocks of 512 KiB or more it is what the pool holds, and more.
-const POOL_BLOCKS_PER_CACHE_BLOCK: u64 = 128;
+pub const POOL_BLOCKS_PER_CACHE_BLOCK: u64 = 128;
 
 /// Cache blocks that are remembered for the smallest pool.
 const CAPACITY_MIN: u32 = 1024;

@@ -49,6 +49,7 @@ use crate::limits::{
 use crate::planted;
 use crate::pool::Pool;
 use crate::segment::{Set, SetState};
+use crate::text::plural;
 use crate::walk::Run;
 
 /// How often it is looked whether there is something to do, or whether it may go on.
@@ -569,16 +570,18 @@ impl Core {
         let read = match (unread, unmended) {
             (0, 0) => "all copies were read".to_owned(),
             _ => format!(
-                "{unread} blocks of 4 KiB and {unmended} records of metadata could not be read now from some \
-                 cache device; all other copies were read"
+                "{} of 4 KiB and {} of metadata could not be read now from some cache device; all other copies were \
+                 read",
+                plural(unread as usize, "block"),
+                plural(unmended as usize, "record")
             ),
         };
         let what = match (damaged, replaced) {
             (0, 0) => format!("{read}, and nothing is damaged"),
             _ => format!(
-                "{read}; of {damaged} damaged blocks of 4 KiB {copied} were copied again, {dropped} \
-                 dropped because their origin has them, and {unhealed} are dirty and good in no copy; \
-                 {replaced} records of metadata were replaced"
+                "{read}; damaged blocks of 4 KiB: {damaged}, of which {copied} were copied again, {dropped} dropped \
+                 because their origin has them, and {unhealed} are dirty and good in no copy; records of metadata \
+                 that were replaced: {replaced}"
             ),
         };
         self.event(EventKind::ScrubEnded, what);

@@ -6,7 +6,8 @@ use forebay_engine::ids::VolumeId;
 use forebay_engine::index::HEAT_MAX;
 use forebay_engine::limits::{RAM_EVICT_FRAMES, RAM_FILL_BLOCKS_MAX};
 use forebay_engine::policy::{
-    Access, Granule, Part, Policy, Queue, Reread, Survey, Thresholds, Touches, Unit,
+    Access, Granule, POOL_BLOCKS_PER_CACHE_BLOCK, Part, Policy, Queue, Reread, Survey, Thresholds,
+    Touches, Unit,
 };
 use rustc_hash::FxHashMap;
 
@@ -26,6 +27,9 @@ const STOCK_PER_MILLE: usize = 12;
 const STOCK_MIN: usize = 2;
 
 pub(super) const NOWHERE: u64 = u64::MAX;
+
+/// Blocks of a pool that has as small a part of the reads in its samples ([`Reread`]) as any larger one: 1 GiB.
+const SAMPLED_BLOCKS: u64 = 1 << 18;
 
 /// A piece of the log.
 pub(super) struct Piece {
@@ -84,6 +88,14 @@ pub(super) fn index_of(queue: Queue) -> usize {
     }
 }
 
+/// Blocks of a pool that remembers as much of this workload as one of these settings: however large that is, what
+/// is remembered takes no more memory than the workload.
+fn remembered_blocks(settings: &Settings, workload: &Workload) -> u64 {
+    // An access touches one cache block.
+    let touched = (workload.accesses.len() as u64).saturating_mul(POOL_BLOCKS_PER_CACHE_BLOCK);
+    (settings.pool_blocks as u64).min(touched.max(SAMPLED_BLOCKS))
+}
+
 impl<'a> Log<'a> {
     pub fn new(settings: Settings, workload: &'a Workload, policy: &'a mut dyn Policy) -> Self {
         let units = settings.pool_blocks / settings.unit_blocks;
@@ -99,7 +111,7 @@ impl<'a> Log<'a> {
         });
         let granules: Vec<u32> = granules.collect();
         let counts = settings.thresholds.count();
-        let pool_blocks = settings.pool_blocks.min(workload.footprint()) as u64;
+        let pool_blocks = remembered_blocks(&settings, workload);
         let touches = if counts { Touches::for_pool(pool_blocks) } else { Touches::default() };
         let (reserve, stock) = match settings.unit_blocks {
             1 => (1, 1),
@@ -591,8 +603,7 @@ impl<'a> Log<'a> {
             }
         };
         if changed && self.touches.is_off() {
-            let pool_blocks = self.settings.pool_blocks.min(self.workload.footprint());
-            self.touches = Touches::for_pool(pool_blocks as u64);
+            self.touches = Touches::for_pool(remembered_blocks(&self.settings, self.workload));
         }
     }
 

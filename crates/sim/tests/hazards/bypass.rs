@@ -340,7 +340,7 @@ fn streams_go_past_a_cache_that_is_full_and_into_one_that_is_not() {
 }
 
 #[test]
-fn a_request_longer_than_the_cutoff_is_a_stream_by_itself() {
+fn a_request_longer_than_the_cutoff_goes_past_by_itself() {
     let rig = rig(Mode::Writeback);
     let settings = VolumeSettings { sequential_cutoff_bytes: 256 << 10, ..passing(false) };
     set(&rig, settings);
@@ -348,10 +348,17 @@ fn a_request_longer_than_the_cutoff_is_a_stream_by_itself() {
         read_bytes(&rig, offset, 256 << 10);
         write_bytes(&rig, offset - 4 * MIB, 256 << 10);
     }
-    only(&rig, Reason::Sequential, (0, 0, 0, 0));
+    only(&rig, Reason::Large, (0, 0, 0, 0));
     read_bytes(&rig, 6 * MIB, 512 << 10);
     write_bytes(&rig, 2 * MIB, 512 << 10);
-    only(&rig, Reason::Sequential, (1, 512 << 10, 1, 512 << 10));
+    only(&rig, Reason::Large, (1, 512 << 10, 1, 512 << 10));
+    // What follows on it makes a stream of both.
+    read_bytes(&rig, 6 * MIB + (512 << 10), 4096);
+    write_bytes(&rig, 2 * MIB + (512 << 10), 512 << 10);
+    for reason in [Reason::Large, Reason::Sequential] {
+        let (reads, _, writes, _) = of(rig.pool().bypass(), reason);
+        assert_eq!((reads, writes), (1, 1), "{}", reason.name());
+    }
 }
 
 #[test]

@@ -503,7 +503,7 @@ fn accepting_the_loss_opens_and_names_what_is_lost() {
             let failing =
                 |rig: &Rc<Rig>| (0..BLOCKS).filter(|&block| rig.read(block).is_err()).count();
             assert_eq!(failing(&rig) as u64, gone, "what is lost is an error, not older data");
-            assert_eq!(gone > 0, rig.was_told("are lost with cache devices that are gone"));
+            assert_eq!(gone > 0, rig.was_told("went with cache devices that are gone"));
             for block in 0..BLOCKS {
                 if let Ok(version) = rig.read(block) {
                     same(&format!("block {block}"), version, newest(block))?;

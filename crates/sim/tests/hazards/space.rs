@@ -8,7 +8,9 @@ use forebay_device::model::disk::{DiskSettings, SimDisk};
 use forebay_device::runtime::{MILLISECOND, SECOND};
 use forebay_device::{BlockDevice, Buf, Request, Runtime};
 use forebay_engine::bypass::Reason;
-use forebay_engine::limits::{GRANULE_BLOCKS, POPULATE_BYTES_MAX, STRIPE_BYTES};
+use forebay_engine::limits::{
+    GRANULE_BLOCKS, POPULATE_BYTES_MAX, POPULATE_QUEUE_BYTES_MAX, STRIPE_BYTES,
+};
 use forebay_engine::planted::{Bug, take_seen};
 use forebay_engine::text::bytes;
 use forebay_engine::{Mode, Priority, Tuning, Volume, VolumeSettings, VolumeSpec};
@@ -327,6 +329,38 @@ fn misses_of_an_origin_that_hangs_leave_others_theirs() {
         read_all(&rig, &other, 60)?;
         rig.pause(SOON);
         same("blocks of the other", cached(&rig, &other, 60)?, 60).map(drop)
+    });
+}
+
+/// What was fetched and waits for the SSDs has one bound for all volumes: while they are behind, misses are
+/// answered and stay out.
+#[test]
+fn misses_stay_out_while_the_ssds_are_behind() {
+    survive(1, |seed| {
+        const STRIPES: u64 = POPULATE_QUEUE_BYTES_MAX / STRIPE_BYTES;
+        let rig = Rig::new(seed, Plan { origin_bytes: STRIPES * STRIPE_BYTES, ..Plan::default() });
+        let other = second(&rig, seed, Default::default())?;
+        let volume = rig.volume();
+        let large = VolumeSettings::default();
+        rig.run(async move { volume.set_with(large, STRIPE_BYTES as u32).await })?
+            .map_err(|error| error.to_string())?;
+        let gates = || rig.gates.iter();
+        gates().for_each(|gate| gate.hold(usize::MAX, is_write));
+        (0..STRIPES).for_each(|stripe| rig.start_read(stripe * STRIPE_BYTES / BLOCK as u64));
+        rig.pause(SECOND);
+        read_all(&rig, &other, 60)?;
+        let past = || rig.pool().bypass().of(Reason::Congested).read_requests.get();
+        same("misses past SSDs that are behind", past(), 60)?;
+        gates().for_each(|gate| {
+            gate.hold(0, is_write);
+            gate.release();
+        });
+        rig.pause(SECOND);
+        read_all(&rig, &other, 60)?;
+        rig.pause(SOON);
+        same("misses past SSDs that keep up", past(), 60)?;
+        let held = cached(&rig, &other, 60)?;
+        if held > 0 { Ok(()) } else { Err("nothing of the other comes in any more".to_owned()) }
     });
 }
 
