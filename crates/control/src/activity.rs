@@ -17,34 +17,38 @@ pub struct Activity {
     pub writes: Writes,
 }
 
-/// Reads of a stretch of time: those across a border of 4 MiB once for each part.
+/// Reads of a stretch of time. Hits and misses are counted for each part of a request that lies between borders of 4 MiB; the end
+/// of a volume that is no whole block is in none of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reads {
-    /// Served by RAM alone.
+    /// Requests that were answered.
+    pub requests: u64,
+    /// Parts that RAM served alone.
     pub ram_hits: u64,
-    /// Served by the cache alone, cache devices or both.
+    /// Parts that the cache served alone, cache devices or both.
     pub ssd_hits: u64,
-    /// Served in part by the origin.
+    /// Parts of which the origin served some.
     pub partial_hits: u64,
-    /// Served by the origin.
+    /// Parts that the origin served.
     pub misses: u64,
-    /// Requests of the last two whose data stayed out of the cache, by the reasons of `stats --bypass`.
+    /// Requests of which some stayed out of the cache, by the reasons of `stats --bypass`; reasons without any are left out.
     pub past: BTreeMap<String, u64>,
-    /// Microseconds below which half of the requests were, to a power of two; `null` without any.
+    /// Microseconds below which half of the requests were, to a power of two; 8,388,608 stands for 4,194,304 and more. `null`
+    /// without any.
     pub p50_below_us: Option<u64>,
     /// The same of 99 %.
     pub p99_below_us: Option<u64>,
 }
 
-/// Writes of a stretch of time.
+/// Writes of a stretch of time, those of zeroes among them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Writes {
-    /// Requests.
+    /// Requests that were acknowledged.
     pub requests: u64,
-    /// Those that the origin had to take before they were acknowledged, by the reasons of `stats --bypass`.
+    /// Requests that the origin had to take first, by the reasons of `stats --bypass`; reasons without any are left out.
     pub past: BTreeMap<String, u64>,
-    /// Microseconds below which half of the requests were, to a power of two; `null` without any.
+    /// As of reads.
     pub p50_below_us: Option<u64>,
-    /// The same of 99 %.
+    /// As of reads.
     pub p99_below_us: Option<u64>,
 }

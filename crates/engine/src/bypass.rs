@@ -23,7 +23,7 @@ pub enum Reason {
     Mode,
     /// It belongs to a stream that is longer than the cutoff.
     Sequential,
-    /// It is longer than the cutoff by itself, and belongs to no stream.
+    /// It is longer than the cutoff by itself, and goes on where no request has ended.
     Large,
     /// Its cache blocks have not been read, or written, as often as the volume's profile asks.
     Profile,

@@ -190,8 +190,8 @@ impl Latency {
     }
 }
 
-/// The bound below which so many percent of what some buckets count lie, in microseconds; `None` if they count
-/// nothing.
+/// The bound below which so many percent of what some buckets count lie, in microseconds; that of the last one of a
+/// [`Latency`] stands for half of it and more. `None` if they count nothing.
 pub fn percentile_below_us(buckets: &[u64], percent: u64) -> Option<u64> {
     let all: u64 = buckets.iter().sum();
     let wanted = all.saturating_mul(percent).div_ceil(100).max(1);
@@ -201,4 +201,20 @@ pub fn percentile_below_us(buckets: &[u64], percent: u64) -> Option<u64> {
         seen >= wanted
     });
     index.map(|index| 1 << index)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_percentile_is_the_bound_of_the_bucket_that_it_lies_in() {
+        assert_eq!(percentile_below_us(&[], 50), None);
+        assert_eq!(percentile_below_us(&[0, 0], 99), None);
+        assert_eq!(percentile_below_us(&[1, 98, 1], 99), Some(2));
+        assert_eq!(percentile_below_us(&[1, 97, 2], 99), Some(4));
+        let latency = Latency::default();
+        latency.record(90_000_000_000);
+        assert_eq!(percentile_below_us(&latency.buckets(), 50), Some(1 << (LATENCY_BUCKETS - 1)));
+    }
 }

@@ -4,7 +4,7 @@
 //!
 //! * A request belongs to a stream if it begins where the stream's last one ended. Once a stream of reads is
 //!   longer than the cutoff, what it misses is not populated, and what it hits is served and not counted as
-//!   use.
+//!   use. A request that is longer by itself is one, and counted as large instead.
 //! * Streams of writes are told apart from those, and pass by only where the volume says so: the origin has
 //!   to be waited for, and FLUSH waits for its flush. Such a write is a direct write as any other (INV-8,
 //!   INV-11): what the log owes the origin or has as a whole is logged as ever.

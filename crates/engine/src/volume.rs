@@ -564,6 +564,7 @@ impl Volume {
     /// Afterwards each sector holds its old content or zeroes.
     pub async fn write_zeroes(&self, offset: u64, len: u64, durable: bool) -> Result<()> {
         self.check(offset, len)?;
+        let started = self.core.rt.now();
         let _request = self.begin().await?;
         let before = self.witnessed();
         add(&self.core.counters.zero_requests, 1);
@@ -580,6 +581,7 @@ impl Volume {
             self.make_durable(before).await?;
         }
         self.end_change(before);
+        self.core.write_latency.record(self.core.rt.now() - started);
         Ok(())
     }
 

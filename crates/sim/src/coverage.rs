@@ -25,6 +25,7 @@ const EXPECTED: &[(&str, u64, u64)] = &[
     ("write kept apart: rewritten", 1, 6),
     ("write to main", 1, 6),
     ("past the cache: sequential", 1, 20),
+    ("past the cache: large", 1, 18),
     ("write around the log: stream", 1, 3),
     ("writes of a stream joined", 1, 1),
     ("populate_voided", 1, 20),

@@ -3,15 +3,15 @@
 use std::collections::BTreeMap;
 
 use forebay_control::api::Activity;
-use forebay_device::runtime::MICROSECOND;
 
+use super::stats::below;
 use crate::text;
 
 /// Columns within 80.
 fn row(head: &str, cells: &[String; 9]) -> String {
     let [last, number, shares @ .., p50, p99] = cells;
     let shares: String = shares.iter().map(|share| format!(" {share:>6}")).collect();
-    format!("{head:9}{last:6} {number:>12}{shares} {p50:>7} {p99:>7}")
+    format!("{head:9}{last:7} {number:>10}{shares} {p50:>7} {p99:>7}")
 }
 
 fn head(name: &str, shares: [&str; 5]) -> String {
@@ -21,26 +21,40 @@ fn head(name: &str, shares: [&str; 5]) -> String {
 
 /// A part of all, in percent.
 fn share(part: u64, all: u64) -> String {
-    format!("{:.1}", 100.0 * part as f64 / all as f64)
+    match all {
+        0 => "-".to_owned(),
+        _ => format!("{:.1}", 100.0 * part as f64 / all as f64),
+    }
 }
 
-fn below(us: Option<u64>) -> String {
-    us.map_or("-".to_owned(), |us| text::span(us * MICROSECOND).replace(' ', ""))
+/// A number that fits its column.
+fn short(number: u64) -> String {
+    match number {
+        0..100_000_000 => text::thousands(number),
+        _ => format!("{}M", text::thousands(number / 1_000_000)),
+    }
 }
 
+/// How long a stretch is, or what there is of it.
 fn last(one: &Activity) -> String {
-    text::left(one.span_s.min(one.covered_s))
+    match one.span_s {
+        span_s if one.covered_s < span_s => text::left(one.covered_s),
+        span_s if span_s < 3_600 => format!("{} min", span_s / 60),
+        span_s => format!("{} h", span_s / 3_600),
+    }
 }
 
 fn reads(one: &Activity) -> Option<String> {
     let it = &one.reads;
-    let all = it.ram_hits + it.ssd_hits + it.partial_hits + it.misses;
-    let past = it.past.values().sum();
-    let [ram, ssd, partial, missed, past] =
-        [it.ram_hits, it.ssd_hits, it.partial_hits, it.misses, past].map(|part| share(part, all));
+    let parts = it.ram_hits + it.ssd_hits + it.partial_hits + it.misses;
+    let [ram, ssd, partial, missed] =
+        [it.ram_hits, it.ssd_hits, it.partial_hits, it.misses].map(|part| share(part, parts));
+    // Some may have gone past and not be answered yet.
+    let past = it.past.values().sum::<u64>().min(it.requests);
+    let (past, number) = (share(past, it.requests), short(it.requests));
     let (p50, p99) = (below(it.p50_below_us), below(it.p99_below_us));
-    let number = text::thousands(all);
-    (all > 0).then(|| row("", &[last(one), number, ram, ssd, partial, missed, past, p50, p99]))
+    let cells = [last(one), number, ram, ssd, partial, missed, past, p50, p99];
+    (it.requests > 0).then(|| row("", &cells))
 }
 
 fn writes(one: &Activity) -> Option<String> {
@@ -49,8 +63,8 @@ fn writes(one: &Activity) -> Option<String> {
     let [ssd, past] = [it.requests - past, past].map(|part| share(part, it.requests));
     let (p50, p99) = (below(it.p50_below_us), below(it.p99_below_us));
     let [none, no, nothing] = Default::default();
-    let number = text::thousands(it.requests);
-    (it.requests > 0).then(|| row("", &[last(one), number, none, ssd, no, nothing, past, p50, p99]))
+    let cells = [last(one), short(it.requests), none, ssd, no, nothing, past, p50, p99];
+    (it.requests > 0).then(|| row("", &cells))
 }
 
 /// "sequential 1,204, profile 33".
@@ -99,32 +113,36 @@ mod tests {
     fn reads_and_writes_are_told_apart_within_80_columns() {
         let past = |why: &str, requests| BTreeMap::from([(why.to_owned(), requests)]);
         let reads = Reads {
-            ram_hits: 123_456_000,
-            ssd_hits: 246_912_000,
-            partial_hits: 123_000,
-            misses: 123_333_000,
-            past: past("sequential", 12_345_678),
+            requests: 123_456_789_000,
+            ram_hits: 30_000_000_000,
+            ssd_hits: 60_000_000_000,
+            partial_hits: 30_000_000,
+            misses: 30_000_000_000,
+            past: past("sequential", 12_345_678_901),
             p50_below_us: Some(128),
-            p99_below_us: Some(16_384),
+            p99_below_us: Some(1 << 23),
         };
         let writes = Writes {
             requests: 2_000,
             past: past("mode", 500),
             p50_below_us: Some(64),
-            p99_below_us: None,
+            p99_below_us: Some(16_384),
         };
-        let busy = Activity { span_s: 300, covered_s: 312, reads, writes };
+        let busy = Activity { span_s: 86_400, covered_s: 86_412, reads, writes };
         let idle = Activity { span_s: 300, covered_s: 42, ..Activity::default() };
         assert_eq!(lines(std::slice::from_ref(&idle)), Vec::<String>::new());
-        let told = lines(&[idle, Activity { span_s: 3_600, covered_s: 1_800, ..busy }]);
+        let short = Activity { span_s: 3_600, covered_s: 3_599, ..Activity::default() };
+        let reads = Reads { requests: 1, ..Reads::default() };
+        let told = lines(&[idle, Activity { reads, ..short }, busy]);
         assert_eq!(
             told,
             [
-                "reads    LAST         NUMBER  RAM %  SSD % PART % MISS % PAST %     P50     P99",
-                "         30 min  493,824,000   25.0   50.0    0.0   25.0    2.5   128us  16.4ms",
-                "writes   LAST         NUMBER         SSD %               PAST %     P50     P99",
-                "         30 min        2,000          75.0                 25.0  64.0us       -",
-                "past     in 30 min, reads: sequential 12,345,678; writes: mode 500",
+                "reads    LAST        NUMBER  RAM %  SSD % PART % MISS % PAST %     P50     P99",
+                "         60 min           1      -      -      -      -    0.0       -       -",
+                "         24 h      123,456M   25.0   50.0    0.0   25.0   10.0   128us  >4.19s",
+                "writes   LAST        NUMBER         SSD %               PAST %     P50     P99",
+                "         24 h         2,000          75.0                 25.0  64.0us  16.4ms",
+                "past     in 24 h, reads: sequential 12,345,678,901; writes: mode 500",
             ]
         );
         assert!(told.iter().all(|line| line.len() <= 80), "{told:?}");

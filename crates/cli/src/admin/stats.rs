@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::Args;
 use forebay_control::api::{PoolStats, SCHEMA, Space, Stats};
 use forebay_device::runtime::{MICROSECOND, Nanos, SECOND};
-use forebay_engine::counters::percentile_below_us;
+use forebay_engine::counters::{LATENCY_BUCKETS, percentile_below_us};
 use serde::Serialize;
 
 use super::{Asking, bypass, wait};
@@ -195,6 +195,18 @@ fn difference(before: Option<&[u64]>, after: &[u64]) -> Vec<u64> {
     after.iter().enumerate().map(|(index, &count)| added(old(index), count)).collect()
 }
 
+/// A bound of [`percentile_below_us`] in a column.
+pub(super) fn below(us: Option<u64>) -> String {
+    /// Stands for half of it and more.
+    const LAST_US: u64 = 1 << (LATENCY_BUCKETS - 1);
+    let span = |us: u64| text::span(us * MICROSECOND).replace(' ', "");
+    match us {
+        None => "-".to_owned(),
+        Some(LAST_US) => format!(">{}", span(LAST_US / 2)),
+        Some(us) => span(us),
+    }
+}
+
 /// What stands above the columns: what they are about, and their units.
 const HEAD: [[&str; 11]; 2] = [
     ["", "READ", "", "", "", "", "WRITE", "", "", "", "DESTAGE"],
@@ -225,10 +237,7 @@ fn lines(report: &Report, with_head: bool) -> String {
 
 fn line(rates: &Rates) -> String {
     let mib = |bytes: f64| format!("{:.1}", bytes / f64::from(1 << 20));
-    let latency = |value: Option<Option<u64>>| match value.flatten() {
-        Some(us) => text::span(us * MICROSECOND).replace(' ', ""),
-        None => "-".to_owned(),
-    };
+    let latency = |value: Option<Option<u64>>| below(value.flatten());
     let p99 = rates.latency.as_ref();
     let hits = rates.read_hit_ratio.map_or("-".to_owned(), |ratio| format!("{:.1}", 100.0 * ratio));
     let ram = rates.read_ram_hit_ratio;
@@ -292,9 +301,5 @@ mod tests {
         assert_eq!(added(Some(5), 7), 2);
         assert_eq!(added(Some(7), 5), 5);
         assert_eq!(added(None, 5), 5);
-        assert_eq!(percentile_below_us(&[], 50), None);
-        assert_eq!(percentile_below_us(&[0, 0], 99), None);
-        assert_eq!(percentile_below_us(&[1, 98, 1], 99), Some(2));
-        assert_eq!(percentile_below_us(&[1, 97, 2], 99), Some(4));
     }
 }

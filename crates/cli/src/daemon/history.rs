@@ -9,20 +9,19 @@ use forebay_engine::Pool;
 use forebay_engine::bypass::Reason;
 use forebay_engine::counters::{LATENCY_BUCKETS, percentile_below_us};
 
-/// The stretches of time, each with its name.
+/// The stretches of time.
 const SPANS: [Nanos; 3] = [300 * SECOND, 3_600 * SECOND, 86_400 * SECOND];
 
 /// Parts of a stretch: it is told as it is up to so small a part longer.
 const PARTS: u64 = 12;
 
-/// Counters of a pool, 700 bytes; at the beginning all are zero.
+/// Counters of a pool, 700 bytes; when it is opened all are zero.
 #[derive(Clone, Debug, Default)]
 struct Counted {
     ram_hits: u64,
     hits: u64,
     partial_hits: u64,
     misses: u64,
-    writes: u64,
     /// Requests that went past the cache, by reason: reads and writes.
     past: [[u64; Reason::ALL.len()]; 2],
     /// Histograms of latencies: of reads and of writes.
@@ -42,7 +41,6 @@ impl Counted {
             hits: counters.read_hits.get(),
             partial_hits: counters.read_partial_hits.get(),
             misses: counters.read_misses.get(),
-            writes: counters.write_requests.get(),
             past,
             latencies: [read.buckets(), write.buckets()],
         }
@@ -57,27 +55,28 @@ impl Counted {
             });
             all.filter(|&(_, requests)| requests > 0).collect::<BTreeMap<_, _>>()
         };
-        let below_us = |kind: usize, percent: u64| {
+        // Only what was answered is in there.
+        let [read, written] = [0, 1].map(|kind: usize| {
             let (now, then) = (&self.latencies[kind], &before.latencies[kind]);
-            let added: [u64; LATENCY_BUCKETS] = std::array::from_fn(|i| now[i] - then[i]);
-            percentile_below_us(&added, percent)
-        };
+            std::array::from_fn::<u64, LATENCY_BUCKETS, _>(|i| now[i] - then[i])
+        });
         let ram_hits = self.ram_hits - before.ram_hits;
         let hits = self.hits - before.hits;
         let reads = Reads {
+            requests: read.iter().sum(),
             ram_hits,
             ssd_hits: hits.saturating_sub(ram_hits),
             partial_hits: self.partial_hits - before.partial_hits,
             misses: self.misses - before.misses,
             past: past(0),
-            p50_below_us: below_us(0, 50),
-            p99_below_us: below_us(0, 99),
+            p50_below_us: percentile_below_us(&read, 50),
+            p99_below_us: percentile_below_us(&read, 99),
         };
         let writes = Writes {
-            requests: self.writes - before.writes,
+            requests: written.iter().sum(),
             past: past(1),
-            p50_below_us: below_us(1, 50),
-            p99_below_us: below_us(1, 99),
+            p50_below_us: percentile_below_us(&written, 50),
+            p99_below_us: percentile_below_us(&written, 99),
         };
         (reads, writes)
     }
@@ -107,15 +106,15 @@ pub(super) struct History([Stretch; SPANS.len()]);
 impl History {
     /// Takes a look, every second or so.
     pub(super) fn note(&mut self, now: Nanos, pool: &Pool) {
-        self.add(now, || Counted::of(pool));
+        self.add(now, &Counted::of(pool));
     }
 
-    fn add(&mut self, now: Nanos, counted: impl Fn() -> Counted) {
+    fn add(&mut self, now: Nanos, counted: &Counted) {
         for (stretch, span) in self.0.iter_mut().zip(SPANS) {
             match stretch.0.is_empty() {
                 // Opened since the last look.
                 true => stretch.note(span, now, &Counted::default()),
-                false => stretch.note(span, now, &counted()),
+                false => stretch.note(span, now, counted),
             }
         }
     }
@@ -152,21 +151,21 @@ mod tests {
             hits: 3 * seconds,
             partial_hits: seconds / 10,
             misses: 2 * seconds,
-            writes: 5 * seconds,
             ..Counted::default()
         };
         counted.past[0][Reason::Sequential as usize] = seconds;
         counted.past[1][Reason::Mode as usize] = 2 * seconds;
         counted.latencies[0][7] = 90 * seconds;
         counted.latencies[0][9] = 10 * seconds;
+        counted.latencies[1][5] = 5 * seconds;
         counted
     }
 
-    /// One read from RAM, two from SSDs and two from the origin each second.
+    /// One hit of RAM, two of SSDs and two misses each second, all of them of 20 requests.
     fn after(seconds: u64) -> (Vec<Activity>, History) {
         let mut history = History::default();
         for second in 0..=seconds {
-            history.add(second * SECOND, || counted(second));
+            history.add(second * SECOND, &counted(second));
         }
         (history.until(seconds * SECOND, &counted(seconds)), history)
     }
@@ -195,7 +194,10 @@ mod tests {
         assert_eq!((last.reads.p50_below_us, last.reads.p99_below_us), (Some(128), Some(512)));
         assert_eq!(last.writes.requests, 1_500);
         assert_eq!(last.writes.past, BTreeMap::from([("mode".to_owned(), 600)]));
-        assert_eq!((last.writes.p50_below_us, last.writes.p99_below_us), (None, None));
+        assert_eq!((last.writes.p50_below_us, last.writes.p99_below_us), (Some(32), Some(32)));
+        assert_eq!(last.reads.requests, 30_000);
+        let nothing = counted(5).since(&counted(5));
+        assert_eq!(nothing, Default::default());
         let looks = history.0.iter().map(|it| it.0.len());
         assert!(looks.max() <= Some(PARTS as usize + 2), "{:?}", history.0);
     }

@@ -214,8 +214,8 @@ fn what_to_do(text: &str, dirty: &[String]) -> String {
     let whose = match dirty {
         _ if text.contains("of volume \"") => String::new(),
         [] => String::new(),
-        [volume] => format!("; they are of volume \"{volume}\""),
-        volumes => format!("; they are of some of the volumes \"{}\"", volumes.join("\", \"")),
+        [volume] => format!("; all of it is of volume \"{volume}\""),
+        volumes => format!("; it is of some of the volumes \"{}\"", volumes.join("\", \"")),
     };
     let named = text.split("of volume \"").nth(1).and_then(|rest| rest.split('"').next());
     let is_named =
@@ -259,7 +259,7 @@ mod tests {
         let one = ["fast/vm".to_owned()];
         let found = "8 blocks of 4 KiB went with cache devices that are gone";
         let told = what_to_do(found, &one);
-        assert!(told.starts_with("; they are of volume \"fast/vm\". "), "{told}");
+        assert!(told.starts_with("; all of it is of volume \"fast/vm\". "), "{told}");
         assert!(told.ends_with("`forebay volume accept-lost fast/vm`"), "{told}");
         let named = what_to_do("1 MiB of volume \"vm\" had their only copy there", &one);
         assert!(named.starts_with(". `forebay volume show fast/vm`"), "{named}");

@@ -10,7 +10,7 @@ mod latency;
 mod machine;
 
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -148,39 +148,57 @@ fn look_closely(path: &Path, has_ring: bool, findings: &Findings) -> Result<()> 
     let (at, theirs) = (path.to_owned(), seen.clone());
     let look = move || {
         let is_directory = at.is_dir();
-        let is_disk = !is_directory && device::look(&at, has_ring, &theirs);
+        let has_health = !is_directory && device::look(&at, has_ring, &theirs);
         if is_directory {
             device::look_at_directory(&at, &theirs);
         }
         // Nobody waits any more if it took too long.
-        let _ = ending.send(is_disk);
+        let _ = ending.send(has_health);
     };
-    let started = thread::Builder::new().name("device".to_owned()).spawn(look);
-    started.map_err(|error| Failure::system("start a thread", &error))?;
-    let mut known = 0;
-    let is_disk = loop {
-        match ended.recv_timeout(ANSWER_MAX) {
-            Ok(is_disk) => break Some(is_disk),
-            Err(RecvTimeoutError::Timeout) if seen.all().len() > known => known = seen.all().len(),
-            Err(_) => break None,
-        }
-    };
+    let thread = thread::Builder::new().name("device".to_owned()).spawn(look);
+    let thread = thread.map_err(|error| Failure::system("start a thread", &error))?;
+    let end = until_silent(&ended, ANSWER_MAX, || seen.all().len());
     findings.all().append(&mut seen.all());
     let subject = &*path.display().to_string();
-    match is_disk {
+    match end {
         // Its tools have an end of their own.
-        Some(true) => device::look_at_health(subject, path, findings),
-        Some(false) => {}
-        None => {
+        Ok(true) => device::look_at_health(subject, path, findings),
+        Ok(false) => {}
+        Err(RecvTimeoutError::Timeout) => {
             let seconds = ANSWER_MAX.as_secs();
-            let what = format!("it does not answer for {seconds} s: nothing else was looked at");
+            let what = format!("it does not answer for {seconds} s: the rest was not looked at");
             findings.add(subject, "answer", Verdict::Problem, what);
             findings.hint(
                 "`dmesg | tail` may tell more; this command ends when the system lets go of it",
             );
         }
+        Err(RecvTimeoutError::Disconnected) => {
+            if let Err(panic) = thread.join() {
+                std::panic::resume_unwind(panic);
+            }
+        }
     }
     Ok(())
+}
+
+/// Waits for the end of some work for as long as it brings something at least every `limit`.
+///
+/// # Errors
+/// If it does not, or ends without an answer.
+fn until_silent<T>(
+    ended: &Receiver<T>,
+    limit: Duration,
+    brought: impl Fn() -> usize,
+) -> std::result::Result<T, RecvTimeoutError> {
+    let mut known = 0;
+    loop {
+        let end = ended.recv_timeout(limit);
+        let now = brought();
+        match end {
+            Err(RecvTimeoutError::Timeout) if now > known => known = now,
+            end => return end,
+        }
+    }
 }
 
 fn print(findings: &[Finding]) {
@@ -219,4 +237,27 @@ fn conclusion(problems: usize, warnings: usize, no_devices: bool) -> String {
         text.push_str(" Name disks, files or directories to have them looked at closely.");
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    #[test]
+    fn who_goes_on_finding_something_is_waited_for() {
+        let (ending, ended) = channel::<bool>();
+        let (tick, looks) = (Duration::from_millis(1), Cell::new(0));
+        let found = |most: usize| {
+            looks.set(looks.get() + 1);
+            looks.get().min(most)
+        };
+        assert_eq!(until_silent(&ended, tick, || found(3)), Err(RecvTimeoutError::Timeout));
+        assert_eq!(looks.get(), 4, "three findings, then none");
+        ending.send(true).unwrap();
+        assert_eq!(until_silent(&ended, tick, || 0), Ok(true));
+        drop(ending);
+        assert_eq!(until_silent(&ended, tick, || 9), Err(RecvTimeoutError::Disconnected));
+    }
 }

@@ -141,10 +141,7 @@ fn doctor_goes_on_past_a_device_that_does_not_answer() {
     assert_eq!(output.status.code(), Some(1), "{refused}");
     let (hung, looked_at) = text.split_once(other.to_str().unwrap()).unwrap();
     assert!(hung.contains("does not answer for 10 s") && hung.contains("dmesg"), "{hung}");
-    assert!(
-        looked_at.contains("reads of 4 KiB") || looked_at.contains("not measured"),
-        "{looked_at}"
-    );
+    assert!(looked_at.lines().any(|line| line.contains("  reading ")), "{looked_at}");
 }
 
 #[test]

@@ -26,7 +26,7 @@ pub use budget::Budget;
 pub use fifo::Fifo;
 pub use ghost::Ghost;
 pub use populate::{Populate, Thresholds};
-pub use reread::{Reread, Worth};
+pub use reread::{Reread, SAMPLED_BLOCKS, Worth};
 pub use s3fifo::{S3Fifo, S3FifoConfig};
 pub use thrift::{Offer, Thrift, WriteBudget};
 pub use tier::{NODE_BYTES as TIER_NODE_BYTES, Tier};

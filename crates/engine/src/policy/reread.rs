@@ -44,6 +44,9 @@ const FIRST_READS: Limits = Limits { doubted_below: 1, trusted_from: 2, at_first
 
 const STREAMS: Limits = Limits { doubted_below: 10, trusted_from: 20, at_first: true };
 
+/// Blocks of the smallest pool that has as small a part of the reads in its samples as any larger one.
+pub const SAMPLED_BLOCKS: u64 = SAMPLES * *EVERY.end() * (GRANULE_BYTES_MIN / BLOCK_BYTES);
+
 /// Parts of a lap that are told apart.
 const LAP_TICKS: u8 = 8;
 

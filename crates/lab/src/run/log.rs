@@ -6,8 +6,8 @@ use forebay_engine::ids::VolumeId;
 use forebay_engine::index::HEAT_MAX;
 use forebay_engine::limits::{RAM_EVICT_FRAMES, RAM_FILL_BLOCKS_MAX};
 use forebay_engine::policy::{
-    Access, Granule, POOL_BLOCKS_PER_CACHE_BLOCK, Part, Policy, Queue, Reread, Survey, Thresholds,
-    Touches, Unit,
+    Access, Granule, POOL_BLOCKS_PER_CACHE_BLOCK, Part, Policy, Queue, Reread, SAMPLED_BLOCKS,
+    Survey, Thresholds, Touches, Unit,
 };
 use rustc_hash::FxHashMap;
 
@@ -27,9 +27,6 @@ const STOCK_PER_MILLE: usize = 12;
 const STOCK_MIN: usize = 2;
 
 pub(super) const NOWHERE: u64 = u64::MAX;
-
-/// Blocks of a pool that has as small a part of the reads in its samples ([`Reread`]) as any larger one: 1 GiB.
-const SAMPLED_BLOCKS: u64 = 1 << 18;
 
 /// A piece of the log.
 pub(super) struct Piece {
