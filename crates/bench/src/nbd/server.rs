@@ -377,6 +377,15 @@ pub(super) fn write_file(clock: &Rc<Reactor>, path: &Path, size_bytes: u64) -> R
     written.map_err(|e| format!("{e}; {}", e.hint()))
 }
 
+/// Sends what the page cache holds of a file system to its disk: also of files without a name.
+pub(super) fn sync_file_system(path: &Path) -> Result<()> {
+    match Command::new("sync").arg("-f").arg(path).status() {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(format!("sync -f {} has failed: {status}", path.display())),
+        Err(error) => Err(format!("running sync, of coreutils: {error}")),
+    }
+}
+
 /// Sends what the page cache holds of a file to its disk.
 pub(super) fn sync_file(path: &Path) -> Result<()> {
     let synced = File::options().write(true).open(path).and_then(|file| file.sync_all());

@@ -88,9 +88,8 @@ fn overwrite(sides: &mut Sides, side: usize, span_ms: u64) -> Result<Values> {
     let (shape, before) = (sides.shape, sides.server(side).disk_bytes()?);
     let fio = sides.server(side).fio(shape.hot);
     let even = fio.lap_evenly(WRITES, LAPS * shape.cache, OVERWRITE_SPANS * span_ms)?;
-    sides.settle(side)?;
+    let written = sides.settle(side)? - before;
     let (client, cache) = (even.requests * K4 as f64, shape.cache as f64);
-    let written = sides.server(side).disk_bytes()? - before;
     Ok(values([
         ("rate", even.rate),
         ("worst", even.worst_second),
@@ -103,17 +102,23 @@ fn overwrite(sides: &mut Sides, side: usize, span_ms: u64) -> Result<Values> {
 fn destage(sides: &mut Sides, side: usize, span_ms: u64) -> Result<Values> {
     sides.server(side).fio(sides.shape.hot).lap(WRITES)?;
     let (before, begun) = (sides.origin(side)?, sides.now_s());
-    let (even, flushed) = thread::scope(|scope| {
+    let (even, settled, flushed) = thread::scope(|scope| {
         let fio = sides.server(side).fio(K4);
         let flush = scope.spawn(move || fio.flush());
         let fio = sides.server(side).fio(sides.shape.hot);
         let even = fio.run_evenly(READS, span_ms);
         let after = sides.origin(side).map(|after| (after, sides.now_s()));
-        (even.and_then(|even| Ok((even, after?))), flush.join())
+        let settled = sides.settle(side);
+        let flushed = flush.join().map_err(|_| "a thread has panicked".to_owned());
+        (even.and_then(|even| Ok((even, after?))), settled, flushed)
     });
     let (even, (after, ended)) = even?;
-    flushed.map_err(|_| "a thread has panicked".to_owned())??;
-    sides.settle(side)?;
+    settled?;
+    let flushed = flushed?;
+    // That of a process that has ended since is not answered.
+    if side != BACK {
+        flushed?;
+    }
     let mib = (after.1 - before.1) / f64::from(1 << 20);
     Ok(values([
         ("rate", even.rate),
