@@ -310,17 +310,23 @@ fn writes_at_a_limit_do_not_wait_for_reads_that_hang() {
     });
 }
 
+/// A volume of so many cache blocks of a whole stripe each, and another one beside it.
+fn beside_large_blocks(seed: u64, stripes: u64) -> Result<(Rc<Rig>, Rc<Volume>), String> {
+    let rig = Rig::new(seed, Plan { origin_bytes: stripes * STRIPE_BYTES, ..Plan::default() });
+    let other = second(&rig, seed, Default::default())?;
+    let volume = rig.volume();
+    let large = VolumeSettings::default();
+    rig.run(async move { volume.set_with(large, STRIPE_BYTES as u32).await })?
+        .map_err(|error| error.to_string())?;
+    Ok((rig, other))
+}
+
 /// What is being fetched has a bound for each volume: misses that an origin never answers are nobody else's.
 #[test]
 fn misses_of_an_origin_that_hangs_leave_others_theirs() {
     survive(1, |seed| {
         const STRIPES: u64 = POPULATE_BYTES_MAX / STRIPE_BYTES + 4;
-        let rig = Rig::new(seed, Plan { origin_bytes: STRIPES * STRIPE_BYTES, ..Plan::default() });
-        let other = second(&rig, seed, Default::default())?;
-        let volume = rig.volume();
-        let large = VolumeSettings::default();
-        rig.run(async move { volume.set_with(large, STRIPE_BYTES as u32).await })?
-            .map_err(|error| error.to_string())?;
+        let (rig, other) = beside_large_blocks(seed, STRIPES)?;
         rig.origin_gate.hold(usize::MAX, |request| matches!(request, Request::Read { .. }));
         (0..STRIPES).for_each(|stripe| rig.start_read(stripe * STRIPE_BYTES / BLOCK as u64));
         rig.pause(SECOND);
@@ -338,12 +344,7 @@ fn misses_of_an_origin_that_hangs_leave_others_theirs() {
 fn misses_stay_out_while_the_ssds_are_behind() {
     survive(1, |seed| {
         const STRIPES: u64 = POPULATE_QUEUE_BYTES_MAX / STRIPE_BYTES;
-        let rig = Rig::new(seed, Plan { origin_bytes: STRIPES * STRIPE_BYTES, ..Plan::default() });
-        let other = second(&rig, seed, Default::default())?;
-        let volume = rig.volume();
-        let large = VolumeSettings::default();
-        rig.run(async move { volume.set_with(large, STRIPE_BYTES as u32).await })?
-            .map_err(|error| error.to_string())?;
+        let (rig, other) = beside_large_blocks(seed, STRIPES)?;
         let gates = || rig.gates.iter();
         gates().for_each(|gate| gate.hold(usize::MAX, is_write));
         (0..STRIPES).for_each(|stripe| rig.start_read(stripe * STRIPE_BYTES / BLOCK as u64));
