@@ -17,6 +17,10 @@ mod verdict;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use forebay_device::heap::Jemalloc;
+
+#[global_allocator]
+static HEAP: Jemalloc = Jemalloc;
 
 /// Benchmarks of Forebay.
 #[derive(Parser)]

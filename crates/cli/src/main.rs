@@ -39,8 +39,12 @@ use std::process::ExitCode;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use forebay_control::api::SCHEMA;
 use forebay_control::error::{ApiError, Code};
+use forebay_device::heap::Jemalloc;
 
 use crate::failure::Failure;
+
+#[global_allocator]
+static HEAP: Jemalloc = Jemalloc;
 
 /// A block cache: a log on SSDs in front of slow disks.
 #[derive(Parser)]

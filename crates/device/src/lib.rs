@@ -4,6 +4,7 @@
 //! * [`buf`], [`io`]: aligned, pooled buffers, owned by a device until it completes the request.
 //! * [`gate`]: until when devices may be used.
 //! * [`chunk`]: large memory that stays.
+//! * [`heap`]: where everything else is allocated.
 //! * [`executor`]: the single-threaded task set under both worlds.
 //! * [`relay`], [`post`]: calls and messages from one reactor to another.
 //! * [`watched`]: whether a device answers, and giving up what it does not answer.
@@ -17,6 +18,7 @@ pub mod chunk;
 pub mod device;
 pub mod executor;
 pub mod gate;
+pub mod heap;
 pub mod io;
 pub mod model;
 pub mod post;

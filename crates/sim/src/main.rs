@@ -7,6 +7,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use clap::Parser;
+use forebay_device::heap::Jemalloc;
 use forebay_sim::alarm::{self, Caught};
 use forebay_sim::coverage::Coverage;
 use forebay_sim::engine::Engine;
@@ -15,6 +16,9 @@ use forebay_sim::jobs;
 use forebay_sim::runner::{Failure, Options, Summary, run_seed};
 use forebay_sim::subject::Subject;
 use forebay_sim::swarm::CrashPlan;
+
+#[global_allocator]
+static HEAP: Jemalloc = Jemalloc;
 
 /// Tests Forebay in a deterministic simulation: each seed is one run.
 #[derive(Parser)]
