@@ -68,7 +68,7 @@ not run, because
 /// What of the sizes the volume has: all of it is read, and written through, at the speed of the slow disks.
 const SHARE: u64 = 16;
 
-/// What of a span a side of a round lasts, so that five rounds of all rows come to about 25 minutes.
+/// What of a span a side of a round lasts: all rows take half an hour and more as it is.
 const SPAN_QUARTERS: u64 = 3;
 
 /// How often what is hot is read until all of it is in RAM.
