@@ -10,8 +10,10 @@ use std::ffi::c_char;
 pub use tikv_jemallocator::Jemalloc;
 
 /// Unused memory goes back to the kernel by itself after some seconds, also while the program is idle: what is said
-/// of a daemon's memory is then true after a burst as well.
-const OPTIONS: &[u8] = b"background_thread:true,max_background_threads:1,muzzy_decay_ms:0\0";
+/// of a daemon's memory is then true after a burst as well. It is unmapped: memory that is locked, as a daemon's is
+/// ([`crate::real::memory`]), the kernel takes back in no other way.
+const OPTIONS: &[u8] =
+    b"background_thread:true,max_background_threads:1,muzzy_decay_ms:0,retain:false\0";
 
 /// What jemalloc reads before it allocates for the first time, a pointer to a C string.
 // SAFETY: the name is jemalloc's own for exactly this, with the prefix of its crate; nothing else has it.
