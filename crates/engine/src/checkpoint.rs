@@ -81,34 +81,33 @@ impl Core {
             self.forget_drops(shard, image.watermark);
         }
         let lowest = images.iter().map(|image| image.watermark).min().unwrap_or_default();
-        self.free_sets(lowest, metadata_before).await;
+        self.free_sets(lowest, metadata_before).await?;
         self.give_back_surplus(surplus, lowest).await?;
         Ok(true)
     }
 
     /// The chunks of a shard's image and its watermark, both of this instant. What lives in sets that were let go of is
-    /// not in it: the root that names it makes their room free.
+    /// marked: a start may find them opened again, and if it does not, it knows which room it can have.
     fn snapshot(&self, shard: usize) -> (Vec<Vec<u8>>, Sequence) {
         let watermark = self.log.watermark();
         let bytes_max = self.record_data_blocks() as usize * BLOCK;
         let mut chunks = Vec::new();
-        let mut writer = ImageChunkWriter::new(shard as u32, 0, bytes_max);
+        let opened = self.log.open_counter.get() as u32;
+        let begin =
+            |chunk: usize| ImageChunkWriter::new(shard as u32, chunk as u32, opened, bytes_max);
+        let mut writer = begin(0);
         let sets = self.sets.borrow();
-        let is_named = |extent: &&Extent| {
+        let marked = |&extent: &Extent| {
             let is_clean = extent.state() == Some(State::Clean);
-            !is_clean || !sets.is_let_go(extent.location()) || planted::is(Bug::LetGoStillNamed)
+            if is_clean && sets.is_let_go(extent.location()) { extent.let_go() } else { extent }
         };
         self.shards[shard].index.borrow().for_each_region(
             |volume, region, heat, extents, masks| {
-                let extents: Vec<Extent> = extents.iter().filter(is_named).copied().collect();
-                if extents.is_empty() {
-                    return;
-                }
+                let extents: Vec<Extent> = extents.iter().map(marked).collect();
                 let masks = masks.to_vec();
                 let image = ImageRegion { volume, region, heat, extents, masks };
                 if !writer.push(&image) {
-                    let next =
-                        ImageChunkWriter::new(shard as u32, chunks.len() as u32 + 1, bytes_max);
+                    let next = begin(chunks.len() + 1);
                     chunks.push(std::mem::replace(&mut writer, next).finish());
                     assert!(writer.push(&image), "a region fits an empty chunk");
                 }
@@ -198,6 +197,7 @@ impl Core {
             clean_stop,
             own_roots: true,
             marks: false,
+            let_go: true,
             images,
         }
     }
@@ -319,7 +319,7 @@ async fn reclaimer(core: Rc<Core>) {
 async fn checkpointer(core: Rc<Core>) {
     while !core.is_housekeeping_over() {
         if planted::is(Bug::SegmentReusedBeforeRoot) {
-            core.free_sets(Sequence(0), 0).await;
+            core.free_sets(Sequence(0), 0).await.ok();
         }
         // Its error has latched the pool and is an event.
         let written = core.is_lap_due() && core.lap(false).await.is_ok();

@@ -309,14 +309,10 @@ impl Core {
             sets.note_named(header.set, header.incarnation, &header.partners);
         }
         let surplus = || shrunk.iter().flat_map(|set| &set.surplus).copied();
-        self.write_headers(surplus().map(|segment| (segment, vec![0; BLOCK_BYTES as usize])))
-            .await?;
+        self.erase_headers(surplus()).await?;
+        self.settle_members().await?;
         for segment in surplus() {
-            let (member, at) = self.place(segment, 0);
-            if member.is_serving() {
-                // A failed discard costs the SSD some work and nothing else.
-                member.device.discard(at, self.segment_bytes).done().await.ok();
-            }
+            self.discard(segment, 1).await;
             self.sets.borrow_mut().give_back(segment);
             planted::seen("surplus copy given back");
         }
@@ -358,11 +354,43 @@ impl Core {
         Some(Shrunk { headers, surplus })
     }
 
+    /// Leaves segments without a header, durably where their member has not failed.
+    ///
+    /// # Errors
+    /// If the pool has latched.
+    pub(crate) async fn erase_headers(
+        &self,
+        segments: impl Iterator<Item = SegmentId>,
+    ) -> Result<()> {
+        let erased = segments.map(|segment| (segment, vec![0; BLOCK_BYTES as usize]));
+        self.put_headers(erased).await;
+        self.flush_each("the headers of segments on").await
+    }
+
+    /// Discards a segment from a block on: from the second one if the header was erased, as a discard could bring it back, and
+    /// else from the first one, as a header alone would have a start read the whole segment.
+    pub(crate) async fn discard(&self, segment: SegmentId, from: u32) {
+        let (member, at) = self.place(segment, from);
+        if member.is_serving() {
+            let bytes = self.segment_bytes - u64::from(from) * BLOCK_BYTES;
+            // A failed discard costs the SSD some work and nothing else.
+            member.device.discard(at, bytes).done().await.ok();
+        }
+    }
+
     /// Writes the first blocks of segments, durably.
+    ///
+    /// # Errors
+    /// If a member fails and the pool latches.
     pub(crate) async fn write_headers(
         &self,
         headers: impl Iterator<Item = (SegmentId, Vec<u8>)>,
     ) -> Result<()> {
+        self.put_headers(headers).await;
+        self.flush_all("the headers of segments").await
+    }
+
+    async fn put_headers(&self, headers: impl Iterator<Item = (SegmentId, Vec<u8>)>) {
         let mut writes = Vec::new();
         for (segment, bytes) in headers {
             let member = self.sets.borrow().member_of(segment);
@@ -380,7 +408,6 @@ impl Core {
                 self.fail_member(member, "writing to", error);
             }
         }
-        self.flush_all("the headers of segments").await
     }
 }
 

@@ -90,6 +90,7 @@ pub fn create<'a>(
             clean_stop: true,
             own_roots: true,
             marks: false,
+            let_go: true,
             images: vec![ImageRef::default(); superblock.shard_count as usize],
         };
         let bytes = Buf::copy_of(&root.encode()).freeze();

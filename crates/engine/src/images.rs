@@ -6,8 +6,8 @@
 //!
 //! * An image of which no copy verifies is named no more: a root is durable in both slots that says
 //!   of this shard "empty as of the image's watermark". Every later start agrees with this one.
-//! * A set of which no header is left but into which an image points keeps its first segment from
-//!   being reused until a root without these mappings is durable, which is before the first request.
+//! * A set of which no header is left but into which an image points is known no more behind a root without these
+//!   mappings, which is durable before the first request. Nor is what an image says of one that was opened again since.
 //!
 //! What members that are gone held is not left out here: replay may still move or supersede it. What
 //! becomes of the rest is decided by [`crate::losses`].
@@ -27,6 +27,7 @@ use crate::ids::{BLOCK_BYTES, Location, SegmentId, Sequence};
 use crate::index::shard_of;
 use crate::limits::{IMAGE_CHAIN_MAX, REGION_BLOCKS};
 use crate::membership::Trust;
+use crate::planted;
 use crate::recovery::{RecoveryReport, mappings};
 use crate::sound::Place;
 
@@ -43,12 +44,21 @@ pub(crate) struct Loaded {
     pub needed: BTreeSet<SegmentId>,
     /// Segments that images point into although no header says what they are.
     unknown: BTreeSet<SegmentId>,
+    /// Sets that some image calls let go of.
+    let_go: BTreeSet<SegmentId>,
+    /// Sets in which some image knows of data that is not clean.
+    unclean: BTreeSet<SegmentId>,
 }
 
 impl Loaded {
     /// Whether the images say nothing that a root of this start must not repeat.
     pub(crate) fn is_sound(&self) -> bool {
         !self.lost && self.unknown.is_empty()
+    }
+
+    /// Sets that had been let go of, and of which no image says more: the root that names these makes them free.
+    pub(crate) fn reusable(&self) -> impl Iterator<Item = SegmentId> + '_ {
+        self.let_go.difference(&self.unclean).copied()
     }
 }
 
@@ -70,7 +80,8 @@ impl Core {
         let mut failed = Vec::new();
         for (shard, image) in root.images.iter().enumerate().filter(|(_, image)| !image.is_empty())
         {
-            let Err(reason) = self.load_image(shard, image, report, &mut loaded).await else {
+            let Err(reason) = self.load_image((root, shard), image, report, &mut loaded).await
+            else {
                 continue;
             };
             if !agreed && self.superblock.borrow().may_be_dirty() {
@@ -108,8 +119,12 @@ impl Core {
     }
 
     /// Keeps segments of which nobody knows what they are from being reused, as far as images point
-    /// into them; returns those that would have been.
-    pub(crate) fn withhold(&self, loaded: &Loaded) -> Vec<SegmentId> {
+    /// into them; returns those that would have been. Where images tell what was opened since, nobody takes
+    /// for theirs what comes there.
+    pub(crate) fn withhold(&self, root: &Root, loaded: &Loaded) -> Vec<SegmentId> {
+        if root.let_go {
+            return Vec::new();
+        }
         let mut sets = self.sets.borrow_mut();
         loaded.unknown.iter().copied().filter(|&segment| sets.withhold(segment)).collect()
     }
@@ -124,7 +139,7 @@ impl Core {
 
     async fn load_image(
         &self,
-        shard: usize,
+        (root, shard): (&Root, usize),
         image: &ImageRef,
         report: &mut RecoveryReport,
         loaded: &mut Loaded,
@@ -153,7 +168,7 @@ impl Core {
             let start = usize::from(entry.data) * BLOCK;
             let bytes = data.get(start..start + entry.count as usize * BLOCK);
             let bytes = bytes.ok_or("a record is too short")?;
-            let chunk = self.load_chunk(shard, bytes, loaded)?;
+            let chunk = self.load_chunk((root, shard), bytes, loaded)?;
             if later.is_some_and(|later| chunk.checked_add(1) != Some(later))
                 || entry.from.is_none() != (chunk == 0)
             {
@@ -167,7 +182,7 @@ impl Core {
     /// Puts a chunk's regions into a shard; returns its place in the chain.
     fn load_chunk(
         &self,
-        shard: usize,
+        (root, shard): (&Root, usize),
         bytes: &[u8],
         loaded: &mut Loaded,
     ) -> std::result::Result<u32, &'static str> {
@@ -175,6 +190,7 @@ impl Core {
         if chunk.shard as usize != shard {
             return Err("a chunk is of another shard");
         }
+        let opened = root.let_go.then(|| opened_when(root, &chunk));
         let mut regions = chunk.regions();
         let mut region = ImageRegion::default();
         let count = self.shards.len() as u32;
@@ -187,7 +203,7 @@ impl Core {
             if !belongs || !inside {
                 return Err("a region does not belong there");
             }
-            self.drop_unknown(&mut region, loaded)?;
+            self.settle_region(&mut region, opened, loaded)?;
             if region.extents.is_empty() {
                 continue;
             }
@@ -199,25 +215,46 @@ impl Core {
         Ok(chunk.chunk)
     }
 
-    /// Leaves out what lies in a set all of whose headers are damaged: what was clean is a miss.
-    fn drop_unknown(
+    /// Leaves out what lies in a set all of whose headers are damaged, or were erased because its room was needed, and what
+    /// lay in one that was opened again since `opened` of them had been: what was clean is a miss.
+    fn settle_region(
         &self,
         region: &mut ImageRegion,
+        opened: Option<u64>,
         loaded: &mut Loaded,
     ) -> std::result::Result<(), &'static str> {
         let mut outcome = Ok(());
-        region.extents.retain(|extent| match self.place_of(*extent) {
-            Place::Sound => true,
-            Place::Unknown(set) if loaded.lost && self.sets.borrow().is_absent(set) => true,
-            Place::Unknown(set)
-                if matches!(extent.state(), Some(State::Clean | State::Provisional)) =>
-            {
-                loaded.unknown.insert(set);
-                false
-            }
-            Place::Unknown(_) | Place::Impossible => {
-                outcome = Err("a region does not belong there");
-                true
+        region.extents.retain_mut(|extent| {
+            let is_let_go = extent.is_let_go();
+            *extent = extent.taken_back();
+            let found = match opened {
+                None if is_let_go => Place::Impossible,
+                _ => self.place_of(*extent, opened),
+            };
+            let is_clean = extent.state() == Some(State::Clean);
+            let is_needless = is_clean || extent.state() == Some(State::Provisional);
+            match found {
+                Place::Unknown(set) if loaded.lost && self.sets.borrow().is_absent(set) => true,
+                Place::Unknown(set) if is_needless => {
+                    loaded.unknown.insert(set);
+                    false
+                }
+                Place::Reopened if is_clean => {
+                    planted::seen("start: opened again since the image");
+                    false
+                }
+                Place::Sound => {
+                    if extent.state().is_some_and(State::has_data) && (is_let_go || !is_clean) {
+                        let set = self.sets.borrow().split(extent.location()).0;
+                        let into = if is_let_go { &mut loaded.let_go } else { &mut loaded.unclean };
+                        into.insert(set);
+                    }
+                    true
+                }
+                Place::Unknown(_) | Place::Reopened | Place::Impossible => {
+                    outcome = Err("a region does not belong there");
+                    true
+                }
             }
         });
         outcome
@@ -245,6 +282,12 @@ impl Core {
         }
         None
     }
+}
+
+/// Segment sets opened when an image that a root names was taken.
+fn opened_when(root: &Root, chunk: &ImageChunk<'_>) -> u64 {
+    let since = (root.open_counter as u32).wrapping_sub(chunk.opened);
+    root.open_counter.saturating_sub(since.into())
 }
 
 /// Decodes a whole record and checks every block of it.

@@ -8,8 +8,12 @@ pub enum Bug {
     FlushSkipsSecondMember,
     /// A set is discarded and reopened without waiting for a root.
     SegmentReusedBeforeRoot,
-    /// Images go on to name what is in sets whose room they make free.
+    /// A set is made free while members may still have the header of the life that images name.
     LetGoStillNamed,
+    /// A start opens sets with headers and records at once before it has a root.
+    HeaderBesideRecords,
+    /// A start takes what an image says of a set for what is in it, although it was opened again since.
+    OpenedSinceBelieved,
     /// A population is published although a writer came meanwhile.
     PopulationAfterWrite,
     /// A direct write of cached blocks logs no tombstone.
@@ -129,6 +133,7 @@ pub const BUGS: &[(&str, Bug)] = &[
     ("flush-skips-second-member", Bug::FlushSkipsSecondMember),
     ("segment-reused-before-root", Bug::SegmentReusedBeforeRoot),
     ("let-go-still-named", Bug::LetGoStillNamed),
+    ("opened-since-believed", Bug::OpenedSinceBelieved),
     ("population-after-write", Bug::PopulationAfterWrite),
     ("tombstone-forgotten", Bug::TombstoneForgotten),
     ("torn-record-adopted", Bug::TornRecordAdopted),

@@ -55,6 +55,9 @@ const BLOCK: usize = BLOCK_BYTES as usize;
 /// Reads in flight while headers and footers are looked at.
 const READS_MAX: usize = 64;
 
+/// Segments of each member that facts and images find free before a start's first root.
+const FREE_AT_START: usize = 2;
+
 /// Sequences left out after a start, so that none of a record that was never adopted comes again.
 const SEQUENCE_GAP: u64 = 1 << 20;
 
@@ -103,15 +106,16 @@ impl Core {
         // Only the start right after it may believe it: a later one may have appended and crashed.
         report.clean_stop = root.clean_stop && root.start_number == self.log.start_number.get() - 1;
         let trust = trust_in(&self.superblock.borrow(), &root, report.clean_stop);
-        let mut headers = self.read_headers(&mut report).await?;
+        let headers = self.read_headers(&mut report).await?;
         let newest = headers.iter().map(|h| h.incarnation.counter).max().unwrap_or(0);
         let newest = newest.max(root.open_counter);
         check_counter("counter of the newest segment", newest)?;
         self.log.open_counter.set(newest);
-        headers.retain(|header| counts(&root, header.incarnation));
-        self.adopt_sets(headers);
+        let (headers, cut_off): (Vec<_>, Vec<_>) =
+            headers.into_iter().partition(|header| counts(&root, header.incarnation));
+        self.adopt_sets(headers, &cut_off);
         let loaded = self.load_images(&mut root, trust, &mut report).await?;
-        let withheld = self.withhold(&loaded);
+        let withheld = self.withhold(&root, &loaded);
         let open = self.replay(&root, &loaded, &mut report).await?;
         self.forget_removed();
         self.settle_states();
@@ -119,6 +123,7 @@ impl Core {
         self.root_epoch.set(root.epoch);
         self.swept_epoch.set(self.log.epoch.get());
         self.start_accounting();
+        self.let_go_again(&root, &loaded, &open);
         self.release_obsolete(&root, &loaded.needed, &open);
         let settled = report.clean_stop && open.is_empty() && loaded.is_sound();
         if settled {
@@ -126,7 +131,9 @@ impl Core {
         } else if loaded.failed || !slots.alike {
             self.repeat_root(Root { clean_stop: false, ..root }).await?;
         }
+        self.rootless.set(!settled);
         self.start_log();
+        self.make_ready(&open).await?;
         let lacking = self.restore_open(&open, &mut report).await?;
         // Before, a lap's images would name what may be lost.
         self.spawn(flusher(Rc::clone(self)));
@@ -140,9 +147,11 @@ impl Core {
         open.iter().for_each(|set| self.note_restored(set.id));
         if !settled {
             self.lap(false).await?;
+            self.rootless.set(false);
             self.give_back(withheld);
         }
         self.note_recovered().await?;
+        self.sets.borrow_mut().keep_free(None);
         self.trim_recovered_index();
         self.recovering.set(false);
         report.blocks = self.shards.iter().map(|s| s.index.borrow().block_count()).sum();
@@ -286,8 +295,10 @@ impl Core {
         }
     }
 
-    /// Builds the set table: the newest header that names a segment decides whose it is.
-    fn adopt_sets(&self, mut headers: Vec<SegmentHeader>) {
+    /// Builds the set table: the newest header that names a segment decides whose it is. Those of starts that were `cut_off`
+    /// make no sets, but what had been there is gone.
+    fn adopt_sets(&self, mut headers: Vec<SegmentHeader>, cut_off: &[SegmentHeader]) {
+        let is_overwritten: BTreeSet<SegmentId> = cut_off.iter().map(|h| h.segment).collect();
         // Of those of one set the header that names the most: as long as a copy that was to be given back
         // has a header, none was.
         headers.sort_by_key(|h| std::cmp::Reverse((h.incarnation, h.partners.len())));
@@ -296,6 +307,7 @@ impl Core {
         for header in headers {
             if sets.get(header.set).is_some_and(|set| set.incarnation == header.incarnation)
                 || header.partners.iter().any(|segment| claimed.contains(segment))
+                || header.partners.iter().any(|segment| is_overwritten.contains(segment))
                 || header.partners.first() != Some(&header.set)
             {
                 continue;
@@ -322,7 +334,7 @@ impl Core {
         loaded: &Loaded,
         report: &mut RecoveryReport,
     ) -> Result<Vec<OpenAtCrash>> {
-        let lowest = root.images.iter().map(|image| image.watermark).min().unwrap_or_default();
+        let lowest = root.lowest_watermark();
         let ids: Vec<SegmentId> = self.sets.borrow().iter().map(|set| set.id).collect();
         let mut records: Vec<(Sequence, RecordPlace, Vec<Entry>)> = Vec::new();
         let mut open = Vec::new();
@@ -524,6 +536,17 @@ impl Core {
         Ok(lacking)
     }
 
+    /// Makes as many segments of each member free as what was open at the crash can take when it is appended again, and facts
+    /// and images besides, of those that no root is needed for.
+    async fn make_ready(&self, open: &[OpenAtCrash]) -> Result<()> {
+        let sets = open.iter().filter(|set| !self.live_in(set).is_empty()).count();
+        self.sets.borrow_mut().keep_free(Some(sets + FREE_AT_START));
+        // A member that fails during a start latches the pool, so none has to wait.
+        let released = self.release_needed().await;
+        self.sets.borrow_mut().keep_free(Some(FREE_AT_START));
+        released.map(drop)
+    }
+
     /// Tries it again behind a root that frees what has been appended again. Its images name what may
     /// be lost; but a start that waited for room could wait for ever.
     async fn make_room(
@@ -535,6 +558,7 @@ impl Core {
             self.note_restored(set.id);
         }
         self.lap(false).await?;
+        self.make_ready(open).await?;
         if self.restore_open(open, report).await? {
             let left: u32 = open
                 .iter()
@@ -647,10 +671,13 @@ impl Core {
         live
     }
 
-    /// Nothing is appended any more to a set that was open at the crash.
+    /// Nothing is appended any more to a set that was open at the crash. A root may have made it free by now, and this start
+    /// opened it again.
     fn note_restored(&self, id: SegmentId) {
-        let closing = self.sets.borrow().get(id).is_some_and(|set| set.state == SetState::Closing);
-        if closing {
+        let start = self.log.start_number.get();
+        let is_of_crash =
+            |set: &Set| set.state == SetState::Closing && set.incarnation.start < start;
+        if self.sets.borrow().get(id).is_some_and(is_of_crash) {
             self.note_closed(id);
         }
     }
@@ -670,7 +697,7 @@ impl Core {
     /// A set that the root's images point into, although replay has superseded it, waits for the
     /// next root.
     fn release_obsolete(&self, root: &Root, needed: &BTreeSet<SegmentId>, open: &[OpenAtCrash]) {
-        let lowest = root.images.iter().map(|image| image.watermark).min().unwrap_or_default();
+        let lowest = root.lowest_watermark();
         let mut sets = self.sets.borrow_mut();
         let ids: Vec<SegmentId> = sets.iter().map(|set| set.id).collect();
         for id in ids {
@@ -686,6 +713,34 @@ impl Core {
             } else if data {
                 sets.let_go(id, self.log.take_sequence());
             }
+        }
+    }
+}
+
+impl Core {
+    /// Lets go again of what images call so, if the root makes its room free as it stands: images say of nothing in it that
+    /// an origin may lack it, and are past all that was appended to it.
+    fn let_go_again(&self, root: &Root, loaded: &Loaded, open: &[OpenAtCrash]) {
+        let lowest = root.lowest_watermark();
+        let mut sets = self.sets.borrow_mut();
+        let mut found: Vec<(Incarnation, SegmentId)> = Vec::new();
+        for id in loaded.reusable().filter(|&id| open.iter().all(|set| set.id != id)) {
+            if sets.get(id).is_some_and(|set| set.last_sequence <= lowest) {
+                sets.pass(id);
+            }
+            let set = sets.get(id).filter(|set| set.passed && set.may_be_let_go());
+            found.extend(set.map(|set| (set.incarnation, id)));
+        }
+        // What was filled first is needed first.
+        found.sort_unstable();
+        for (_, id) in found {
+            planted::seen("start: let go of again");
+            let last = sets.get(id).map_or(lowest, |set| set.last_sequence);
+            sets.let_go(id, last);
+            if let Some(set) = sets.get_mut(id) {
+                set.named = true;
+            }
+            sets.transition(id, SetState::Reusable);
         }
     }
 }

@@ -2,13 +2,15 @@
 //!
 //! * What is let go of ([`crate::reclaim`]) is read where it is until its place is needed. So the segments that are kept
 //!   ready, and those that one root makes free together, take nothing from the cache.
-//! * To make a set free once a root is past it takes a read of its footer and a discard, no other room and no other root.
-//! * Behind a start it is gone: no image names it.
+//! * To make a set free once a root is past it takes a read of its footer, its header durably gone, and a discard: no other
+//!   room and no other root. So where an image names what was in it, no start takes for that what came there since.
+//! * What no start finds opened again is read on behind that, and its room is had as before.
 
 use std::rc::Rc;
 
 use crate::checkpoint::LOOK_INTERVAL;
 use crate::core::Core;
+use crate::error::Result;
 use crate::format::Stream;
 use crate::ids::{SegmentId, Sequence};
 use crate::planted::{self, Bug};
@@ -23,14 +25,17 @@ const DROPPED_TOGETHER: usize = 256;
 /// Empties reusable sets when their room is needed, also by the last images.
 pub(crate) async fn releaser(core: Rc<Core>) {
     let is_over = || core.log.is_retired() || core.latched.get();
+    let mut left = Vec::new();
     while !is_over() {
-        match core.next_reusable() {
-            Some(id) => core.release_set(id).await,
-            None => {
-                let timer = core.rt.sleep(LOOK_INTERVAL);
-                let due = || is_over() || core.next_reusable().is_some();
-                core.housekeeping.until_or(due, timer).await;
-            }
+        // What fails has latched the pool.
+        if core.next_reusable().is_some() {
+            left.extend(core.release_needed().await.unwrap_or_default());
+        } else if !left.is_empty() && !core.is_failing() {
+            left = core.discard_sets(&left).await.unwrap_or_default();
+        } else {
+            let timer = core.rt.sleep(LOOK_INTERVAL);
+            let due = || is_over() || core.next_reusable().is_some();
+            core.housekeeping.until_or(due, timer).await;
         }
     }
 }
@@ -38,7 +43,10 @@ pub(crate) async fn releaser(core: Rc<Core>) {
 impl Core {
     /// Discards what a durable root has made free and nothing lives in, and lets waiting appends have it; the rest is
     /// reusable. `watermark` is the lowest of that root's images.
-    pub(crate) async fn free_sets(&self, watermark: Sequence, metadata_before: u64) {
+    ///
+    /// # Errors
+    /// If the pool has latched.
+    pub(crate) async fn free_sets(&self, watermark: Sequence, metadata_before: u64) -> Result<()> {
         let mut freed = Vec::new();
         {
             let mut sets = self.sets.borrow_mut();
@@ -69,48 +77,78 @@ impl Core {
             }
             sets.sift_givers();
         }
-        for id in freed {
-            self.discard_set(id).await;
+        let mut left = self.discard_sets(&freed).await?;
+        while !left.is_empty() {
+            self.settle_members().await?;
+            left = self.discard_sets(&left).await?;
+        }
+        self.housekeeping.wake_all();
+        Ok(())
+    }
+
+    /// Discards sets in which nothing lives, and makes them free; where images may name what was in them, behind the loss
+    /// of their headers. Those that remain have lost a copy, whose header counts until an epoch without its member does.
+    ///
+    /// # Errors
+    /// If the pool has latched.
+    async fn discard_sets(&self, ids: &[SegmentId]) -> Result<Vec<SegmentId>> {
+        let is_named = |id: SegmentId| self.sets.borrow().get(id).is_some_and(|set| set.named);
+        let named: Vec<SegmentId> = ids.iter().copied().filter(|&id| is_named(id)).collect();
+        let segments = |id: SegmentId| {
+            let sets = self.sets.borrow();
+            sets.get(id).map(|set| set.segments.clone()).unwrap_or_default()
+        };
+        if !named.is_empty() && !planted::is(Bug::LetGoStillNamed) {
+            self.erase_headers(named.into_iter().flat_map(segments)).await?;
+        }
+        let is_late = |id| {
+            self.is_failing() && self.sets.borrow().get(id).is_some_and(Set::has_header_elsewhere)
+        };
+        let (late, ready): (Vec<_>, Vec<_>) = ids.iter().partition(|&&id| is_late(id));
+        for id in ready {
+            let from = u32::from(is_named(id));
+            for segment in segments(id) {
+                self.discard(segment, from).await;
+            }
+            self.sets.borrow_mut().release(id);
         }
         self.note_room();
         self.room.wake_all();
-        self.housekeeping.wake_all();
-    }
-
-    /// Discards a set in which nothing lives, and makes it free.
-    async fn discard_set(&self, id: SegmentId) {
-        let segments = self.sets.borrow().get(id).map(|set| set.segments.clone());
-        for segment in segments.unwrap_or_default() {
-            let (member, at) = self.place(segment, 0);
-            // A failed discard costs the SSD some work and nothing else.
-            member.device.discard(at, self.segment_bytes).done().await.ok();
-        }
-        self.sets.borrow_mut().release(id);
+        Ok(late)
     }
 
     /// The reusable set to make free next, see [`crate::segment::SetTable::next_reusable`].
     pub(crate) fn next_reusable(&self) -> Option<SegmentId> {
         let sets = self.sets.borrow();
-        sets.next_reusable(sets.has_reusable() && self.is_index_crowded())
+        sets.next_reusable(sets.has_reusable() && self.is_index_crowded(), self.is_failing())
     }
 
-    /// Drops what is still read in a reusable set, and makes the set free unless somebody is reading.
-    pub(crate) async fn release_set(&self, id: SegmentId) {
+    /// Makes reusable sets free whose room is needed, all of them behind one flush; returns those that have to wait, see
+    /// [`Core::discard_sets`].
+    ///
+    /// # Errors
+    /// If the pool has latched.
+    pub(crate) async fn release_needed(&self) -> Result<Vec<SegmentId>> {
+        let mut emptied = Vec::new();
+        while let Some(id) = self.next_reusable() {
+            emptied.extend(self.empty_reusable(id).await.then_some(id));
+        }
+        self.discard_sets(&emptied).await
+    }
+
+    /// Drops what is still read in a reusable set; true if nobody is reading and it can be discarded.
+    async fn empty_reusable(&self, id: SegmentId) -> bool {
         self.drop_let_go(id).await;
         let found = self.sets.borrow().get(id).map(|set| (set.live_blocks, set.pins));
         match found {
-            Some((0, 0)) => {
-                self.sets.borrow_mut().transition(id, SetState::Discarding);
-                self.discard_set(id).await;
-                self.note_room();
-                self.room.wake_all();
-            }
+            Some((0, 0)) => self.sets.borrow_mut().transition(id, SetState::Discarding),
             Some((0, _)) => {
                 self.sets.borrow_mut().drain(id);
                 self.housekeeping.wake_all();
             }
             _ => {}
         }
+        found == Some((0, 0))
     }
 
     /// Drops all that was let go of. A scrub does not look at it, and it may be read for as long as nobody needs its place.

@@ -106,6 +106,8 @@ pub(crate) struct Set {
     pub moves: u32,
     /// Reclaim has moved what is worth it, and lets go of the rest once nobody relies on it.
     pub passed: bool,
+    /// It was let go of with something in it, which images may name.
+    pub named: bool,
     /// Reusable and dropped, but somebody reads from it yet: as long as that takes it is nobody's room.
     pub drained: bool,
     /// Highest sequence appended to it.
@@ -145,6 +147,11 @@ impl Set {
     /// Whether every member that it lay on has failed.
     pub(crate) fn has_no_copy(&self) -> bool {
         self.segments.is_empty()
+    }
+
+    /// Whether a member that is gone has a header of it, of a life that images may name.
+    pub(crate) fn has_header_elsewhere(&self) -> bool {
+        self.named && self.names_gone
     }
 
     /// Blocks that no origin has been given: they can be moved, and not dropped.
@@ -212,6 +219,7 @@ impl Set {
             pins: 0,
             moves: 0,
             passed: false,
+            named: false,
             drained: false,
             last_sequence: Sequence(0),
             durable_blocks: 0,
@@ -276,6 +284,10 @@ pub(crate) struct SetTable {
     free: Vec<VecDeque<SegmentId>>,
     /// Segments of each member that no root is needed for any more, in sets that are not free yet.
     reusable: Vec<usize>,
+    /// Of those, segments in [`SetState::Discarding`].
+    discarding: Vec<usize>,
+    /// Segments of each member that are kept really free, where that is not its stock, see [`SetTable::keep_free`].
+    kept_free: Option<usize>,
     /// Sets in [`SetState::Reusable`], the one let go of first in front.
     reusable_sets: VecDeque<SegmentId>,
     /// What each is behind, if that is known.
@@ -299,7 +311,7 @@ impl SetTable {
     /// segments of all members that the pool ever had.
     pub(crate) fn new(segment_blocks: u32, members: Vec<Numbers>, numbers: u32) -> Self {
         let free = members.iter().map(|member| member.iter().collect()).collect();
-        let reusable = vec![0; members.len()];
+        let (reusable, discarding) = (vec![0; members.len()], vec![0; members.len()]);
         let sets = (0..numbers).map(|_| None).collect();
         let let_go = vec![false; numbers as usize];
         Self {
@@ -311,6 +323,8 @@ impl SetTable {
             let_go,
             free,
             reusable,
+            discarding,
+            kept_free: None,
             reusable_sets: VecDeque::new(),
             controllers: [None; PLACES_MAX],
             packing: Packing { segment_blocks, percent: 0 },
@@ -334,6 +348,7 @@ impl SetTable {
         self.leaving = self.leaving.filter(|&leaving| leaving != member);
         self.free[member].clear();
         self.reusable[member] = 0;
+        self.discarding[member] = 0;
         let own = self.members[member];
         for set in self.sets.iter_mut().flatten() {
             let (before, totals) = (set.segments.len(), set.totals(self.packing));
@@ -367,6 +382,7 @@ impl SetTable {
         self.members.push(Numbers::default());
         self.free.push(VecDeque::new());
         self.reusable.push(0);
+        self.discarding.push(0);
     }
 
     /// Goes on with more segments of a member, which are free. What was of members that are gone and that
@@ -602,6 +618,7 @@ impl SetTable {
         for segment in set.segments {
             let member = self.member_of(segment);
             self.reusable[member] -= 1;
+            self.discarding[member] -= 1;
             self.free[member].push_back(segment);
         }
     }
@@ -701,9 +718,10 @@ impl SetTable {
     /// Lets go of a closed set. `sequence` is a fresh one, so an image whose watermark reaches it was taken
     /// afterwards.
     pub(crate) fn let_go(&mut self, id: SegmentId, sequence: Sequence) {
-        let set = self.get(id).expect("only sets in use are let go of");
+        let set = self.get_mut(id).expect("only sets in use are let go of");
         assert!(set.may_be_let_go());
-        if set.live_blocks > 0 {
+        set.named = set.live_blocks > 0;
+        if set.named {
             planted::seen("reclaim: let go of what is still read");
         }
         self.transition(id, SetState::LetGo(sequence));

@@ -6,6 +6,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::format::{Entry, EntryKind, Extent, State};
 use crate::ids::{BLOCK_BYTES, LOCATION_BITS, Location, SegmentId, VolumeId};
 use crate::limits::{COUNTER_MAX, REGION_BLOCKS};
+use crate::planted::{self, Bug};
 use crate::segment::Set;
 
 /// Refuses a counter so high that it could run over.
@@ -27,6 +28,8 @@ pub(crate) enum Place {
     Sound,
     /// Into a segment of which it is not known whether it is the first of a set with data.
     Unknown(SegmentId),
+    /// Into a set that was made free and opened again since.
+    Reopened,
     /// To a place where no record's data can be.
     Impossible,
 }
@@ -71,8 +74,9 @@ impl Core {
         blocks <= self.record_blocks_max && end <= u64::from(self.segment_blocks)
     }
 
-    /// Where an image's extent leads.
-    pub(crate) fn place_of(&self, extent: Extent) -> Place {
+    /// Where an image's extent leads. `opened` sets had been opened when the image was taken; one of an older version does
+    /// not tell, but nothing that it names was made free.
+    pub(crate) fn place_of(&self, extent: Extent, opened: Option<u64>) -> Place {
         let Some(state) = extent.state() else { return Place::Impossible };
         let (location, count) = (extent.location(), extent.count());
         if location.0 + u64::from(count) > 1 << LOCATION_BITS {
@@ -88,7 +92,12 @@ impl Core {
             return Place::Impossible;
         }
         let sets = self.sets.borrow();
+        let is_later = |set: &Set| {
+            let since = opened.is_some_and(|opened| set.incarnation.counter > opened);
+            since && !planted::is(Bug::OpenedSinceBelieved)
+        };
         match sets.get(set).map(Set::holds_data) {
+            _ if sets.get(set).is_some_and(is_later) => Place::Reopened,
             Some(true) => Place::Sound,
             // With its member gone, what is seen of the number may be an older life that shared it.
             Some(false) if !sets.is_absent(set) => Place::Impossible,

@@ -61,6 +61,8 @@ const EXPECTED: &[(&str, u64, u64)] = &[
     ("reclaim: let go of what is still read", 1, 20),
     ("read: let go of", 1, 5),
     ("dropped: what was let go of", 1, 5),
+    ("start: let go of again", 1, 10),
+    ("start: opened again since the image", 1, 1),
     ("sub-block write: new partial block", 1, 25),
     ("sub-block write: partial block grows", 1, 9),
     ("partial block read", 1, 20),

@@ -29,7 +29,7 @@ impl Sums {
         self.regions += 1;
         self.extents += region.extents.len() as u64;
         for extent in &region.extents {
-            let state = extent.state().map_or("unknown".to_owned(), |state| format!("{state:?}"));
+            let state = extent.state().map_or("LetGo".to_owned(), |state| format!("{state:?}"));
             *self.blocks.entry(state).or_default() += u64::from(extent.count());
         }
     }

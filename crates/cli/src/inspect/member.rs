@@ -265,7 +265,7 @@ pub(super) fn superblock_features(s: &Superblock) -> String {
 
 /// Those of a root.
 pub(super) fn root_features(root: &Root) -> String {
-    features(&[(root.own_roots, "own_roots"), (root.marks, "marks")])
+    features(&[(root.own_roots, "own_roots"), (root.marks, "marks"), (root.let_go, "let_go")])
 }
 
 fn print_superblock(slot: usize, s: &Superblock, out: &mut dyn Write) -> io::Result<()> {

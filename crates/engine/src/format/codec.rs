@@ -14,11 +14,13 @@ pub const FEATURE_OWN_ROOTS: u32 = 1;
 pub const FEATURE_MARKS: u32 = 2;
 /// Of a superblock: a member has grown, and has further ranges of segment numbers.
 pub const FEATURE_GROWN: u32 = 4;
+/// Of a root: its images name clean data in sets that were let go of, which may have been opened again since.
+pub const FEATURE_LET_GO: u32 = 8;
 /// Incompatible features of superblocks that this code understands; with any other bit they are
 /// refused. Roots have others, and no other structure has any.
 pub const FEATURES_KNOWN: u32 = FEATURE_OWN_ROOTS | FEATURE_GROWN;
 /// The same of roots.
-pub const ROOT_FEATURES_KNOWN: u32 = FEATURE_OWN_ROOTS | FEATURE_MARKS;
+pub const ROOT_FEATURES_KNOWN: u32 = FEATURE_OWN_ROOTS | FEATURE_MARKS | FEATURE_LET_GO;
 /// One block, as a length in memory.
 pub(super) const BLOCK: usize = BLOCK_BYTES as usize;
 

@@ -5,7 +5,7 @@
 //! |---|---|
 //! | 0..8 | first block within the region |
 //! | 8..16 | number of blocks, less one |
-//! | 16..19 | state |
+//! | 16..19 | state; 0: clean data, in an image where its set was let go of, in memory where it is cold |
 //! | 19 | partial: one block, only some sectors, mask in the side table |
 //! | 20..56 | location of the first block's data (0 without data) |
 //! | 56..64 | distance in blocks from the first block's data back to its record's header |
@@ -65,6 +65,9 @@ impl State {
     }
 }
 
+/// Where an extent has its state.
+const STATE_BITS: u64 = 0x7 << 16;
+
 /// See the module's table.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Extent(pub u64);
@@ -106,9 +109,24 @@ impl Extent {
         self.first() + self.count()
     }
 
-    /// The state; `None` if the bits hold no known one (a damaged image).
+    /// The state; `None` if the bits hold 0, see the table.
     pub fn state(self) -> Option<State> {
         State::from_number((self.0 >> 16 & 0x7) as u8)
+    }
+
+    /// As an image says it of clean data in a set that was let go of.
+    pub fn let_go(self) -> Self {
+        Self(self.0 & !STATE_BITS)
+    }
+
+    /// Whether an image says so.
+    pub fn is_let_go(self) -> bool {
+        self.0 & STATE_BITS == 0
+    }
+
+    /// The same of an image's extent as one of clean data like any other.
+    pub fn taken_back(self) -> Self {
+        if self.is_let_go() { Self(self.0 | (State::Clean as u64) << 16) } else { self }
     }
 
     /// Whether only some sectors of its one block are present.

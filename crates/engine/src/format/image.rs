@@ -22,6 +22,7 @@ structure!(at, "Image chunk", 40, {
     CHUNK @ 24: 4,
     REGION_COUNT @ 28: 4,
     BODY_BYTES @ 32: 4,
+    OPENED @ 36: 4,
 });
 
 structure!(item, "Image region", 16, {
@@ -71,11 +72,11 @@ impl ImageRegion {
             check(extent.first() >= end, "extent first")?;
             check(extent.end() <= REGION_BLOCKS as u32, "extent count")?;
             end = extent.end();
-            let state = extent.state().ok_or(FormatError::Invalid { field: "extent state" })?;
             if extent.is_partial() {
                 partials += 1;
                 check(extent.count() == 1, "extent count")?;
-                check(matches!(state, State::Written | State::Dirty), "extent state")?;
+                let state = extent.state();
+                check(matches!(state, Some(State::Written | State::Dirty)), "extent state")?;
             }
         }
         check(self.masks.len() == partials, "region mask_count")?;
@@ -119,14 +120,15 @@ pub struct ImageChunkWriter {
 }
 
 impl ImageChunkWriter {
-    /// An empty chunk of at most `bytes_max`, a multiple of 4 KiB (a record's data).
-    pub fn new(shard: u32, chunk: u32, bytes_max: usize) -> ImageChunkWriter {
+    /// An empty chunk of at most `bytes_max`, a multiple of 4 KiB (a record's data); `opened` as in [`ImageChunk`].
+    pub fn new(shard: u32, chunk: u32, opened: u32, bytes_max: usize) -> ImageChunkWriter {
         assert!(shard < SHARDS_MAX, "shard {shard}");
         assert!(bytes_max.is_multiple_of(BLOCK) && bytes_max >= BLOCK, "{bytes_max} bytes");
         let mut bytes = vec![0; at::SIZE];
         begin(&mut bytes, MAGIC);
         put_u32(&mut bytes, at::SHARD, shard);
         put_u32(&mut bytes, at::CHUNK, chunk);
+        put_u32(&mut bytes, at::OPENED, opened);
         ImageChunkWriter { bytes, bytes_max, region_count: 0 }
     }
 
@@ -163,6 +165,8 @@ pub struct ImageChunk<'a> {
     pub shard: u32,
     /// Its place in the chain, counted from 0.
     pub chunk: u32,
+    /// Segment sets opened when the image was taken, modulo 2^32; see [`Root::let_go`](super::Root::let_go).
+    pub opened: u32,
     /// Regions that follow.
     pub region_count: u32,
     body: &'a [u8],
@@ -182,7 +186,8 @@ impl<'a> ImageChunk<'a> {
         check(shard < SHARDS_MAX, "shard")?;
         let region_count = get_u32(bytes, at::REGION_COUNT);
         check(region_count as usize <= body_bytes / region_bytes(1, 0), "region_count")?;
-        Ok(ImageChunk { shard, chunk: get_u32(bytes, at::CHUNK), region_count, body })
+        let (chunk, opened) = (get_u32(bytes, at::CHUNK), get_u32(bytes, at::OPENED));
+        Ok(ImageChunk { shard, chunk, opened, region_count, body })
     }
 
     /// Its regions, each checked.

@@ -26,7 +26,8 @@ mod witness;
 pub use checksum::checksum;
 pub use claim::{CLAIM_BYTES, Claim, Host};
 pub use codec::{
-    FEATURE_GROWN, FEATURE_OWN_ROOTS, FEATURES_KNOWN, FORMAT_VERSION, Field, FormatError, Structure,
+    FEATURE_GROWN, FEATURE_LET_GO, FEATURE_OWN_ROOTS, FEATURES_KNOWN, FORMAT_VERSION, Field,
+    FormatError, Structure,
 };
 pub use entry::{ENTRY_BYTES, Entry, EntryKind, NO_DATA, RECORD_BLOCKS_MAX, VOLUME_BLOCKS_MAX};
 pub use events::{EventPage, EventRecord};

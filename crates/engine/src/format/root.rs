@@ -1,9 +1,9 @@
 //! The root: names the newest durable image of every shard.
 
 use super::codec::{
-    FEATURE_MARKS, FEATURE_OWN_ROOTS, FormatError, ROOT_FEATURES_KNOWN, begin, check, get_bool,
-    get_bytes, get_u32, get_u64, has_feature, open_knowing, put_bytes, put_features, put_u32,
-    put_u64, seal, structure,
+    FEATURE_LET_GO, FEATURE_MARKS, FEATURE_OWN_ROOTS, FormatError, ROOT_FEATURES_KNOWN, begin,
+    check, get_bool, get_bytes, get_u32, get_u64, has_feature, open_knowing, put_bytes,
+    put_features, put_u32, put_u64, seal, structure,
 };
 use super::geometry::root_bytes_for;
 use super::slots::{SlotChoice, Slotted, choose_slot};
@@ -80,6 +80,9 @@ pub struct Root {
     /// It notes what is lost with members, for the epoch without them that is about to begin: it counts
     /// only for a superblock that names it by its generation (a feature).
     pub marks: bool,
+    /// Its images name clean data in sets that were let go of, and say how many sets had been opened (a feature):
+    /// what lies in a set that was opened after that is passed over.
+    pub let_go: bool,
     /// One per shard, by its number.
     pub images: Vec<ImageRef>,
 }
@@ -95,7 +98,11 @@ impl Root {
         }
         let mut out = vec![0; root_bytes_for(self.images.len() as u32) as usize];
         begin(&mut out, MAGIC);
-        let features = [(self.own_roots, FEATURE_OWN_ROOTS), (self.marks, FEATURE_MARKS)];
+        let features = [
+            (self.own_roots, FEATURE_OWN_ROOTS),
+            (self.marks, FEATURE_MARKS),
+            (self.let_go, FEATURE_LET_GO),
+        ];
         put_features(&mut out, &features);
         put_u32(&mut out, at::IMAGE_COUNT, self.images.len() as u32);
         put_bytes(&mut out, at::POOL, &self.pool.0);
@@ -145,6 +152,7 @@ impl Root {
             clean_stop: get_bool(bytes, at::CLEAN_STOP, "clean_stop")?,
             own_roots: has_feature(bytes, FEATURE_OWN_ROOTS),
             marks: has_feature(bytes, FEATURE_MARKS),
+            let_go: has_feature(bytes, FEATURE_LET_GO),
             images,
         };
         root.validate()?;
@@ -158,6 +166,11 @@ impl Root {
         slot_b: &Result<Root, FormatError>,
     ) -> SlotChoice {
         choose_slot(slot_a, slot_b)
+    }
+
+    /// The sequence up to which every image says what came of all appends.
+    pub fn lowest_watermark(&self) -> Sequence {
+        self.images.iter().map(|image| image.watermark).min().unwrap_or_default()
     }
 
     fn validate(&self) -> Result<(), FormatError> {

@@ -37,6 +37,9 @@ impl SetTable {
             (SetState::Reusable, _) => self.reusable_sets.retain(|&other| other != id),
             _ => {}
         }
+        if next == SetState::Discarding {
+            self.note_discarding(id);
+        }
         self.note_giver(id);
     }
 

@@ -163,7 +163,13 @@ impl SetTable {
     /// Segments of a member that are free and not only reusable, as far as there are any: what is opened while the next
     /// reusable set is emptied.
     fn stock(&self, member: usize) -> usize {
-        self.reserve(member) / STOCK_PARTS
+        self.kept_free.unwrap_or(self.reserve(member) / STOCK_PARTS)
+    }
+
+    /// Has so many segments of each member as its stock, or what is usual: a start takes no more than it needs from what is
+    /// let go of, for much is free behind its first root.
+    pub(crate) fn keep_free(&mut self, segments: Option<usize>) {
+        self.kept_free = segments;
     }
 
     /// A root is past the letting go of a set.
@@ -194,16 +200,19 @@ impl SetTable {
     }
 
     /// The reusable set to make free next: the one let go of first on a member that needs it, whatever it is on if
-    /// `any` is; and what is to go in any case.
-    pub(crate) fn next_reusable(&self, any: bool) -> Option<SegmentId> {
+    /// `any` is; and what is to go in any case. While a member is `failing`, none that has a header there.
+    pub(crate) fn next_reusable(&self, any: bool, failing: bool) -> Option<SegmentId> {
         let mut short = MemberMask(0);
         for m in self.there().filter(|&m| self.reusable[m] > 0) {
-            short.0 |= u32::from(self.free[m].len() < self.stock(m)) << m;
+            let soon = self.free[m].len() + self.discarding[m];
+            short.0 |= u32::from(soon < self.stock(m)) << m;
         }
         let sets = self.reusable_sets.iter().filter_map(|&id| self.get(id));
         let mut sets = sets.take_while(|set| any || !short.is_empty() || self.is_unwanted(set));
         // What lay on lost members alone is dropped by whoever leaves them behind.
-        let is_there = |set: &Set| !set.has_no_copy() || set.live_blocks == 0;
+        let is_there = |set: &Set| {
+            (!set.has_no_copy() || set.live_blocks == 0) && !(failing && set.has_header_elsewhere())
+        };
         let is_needed = |set: &Set| any || self.touches(set, short) || self.is_unwanted(set);
         sets.find(|set| is_there(set) && is_needed(set)).map(|set| set.id)
     }
@@ -233,17 +242,34 @@ impl SetTable {
         true
     }
 
-    fn count_reusable(&mut self, id: SegmentId, change: impl Fn(&mut usize)) {
-        let Some(set) = self.get(id) else { return };
-        let members: Vec<usize> = set.segments.iter().map(|&at| self.member_of(at)).collect();
-        members.into_iter().for_each(|m| change(&mut self.reusable[m]));
+    /// Counts the segments of a set as discarded soon.
+    pub(super) fn note_discarding(&mut self, id: SegmentId) {
+        self.members_of(id).into_iter().for_each(|m| self.discarding[m] += 1);
     }
 
-    /// Whether sets of `copies` segments can be had without a root, sooner or later.
+    fn count_reusable(&mut self, id: SegmentId, change: impl Fn(&mut usize)) {
+        self.members_of(id).into_iter().for_each(|m| change(&mut self.reusable[m]));
+    }
+
+    /// The members that the segments of a set are on.
+    fn members_of(&self, id: SegmentId) -> Vec<usize> {
+        let set = self.get(id).into_iter();
+        set.flat_map(|set| &set.segments).map(|&at| self.member_of(at)).collect()
+    }
+
+    /// Whether sets of `copies` segments can be had without a root, and while a member is failing, sooner or later.
     pub(crate) fn can_be_had(&self, copies: usize) -> bool {
         let mut ready = [0; PLACES_MAX];
         for m in self.there() {
-            ready[m] = self.ready(m);
+            ready[m] = self.free[m].len();
+        }
+        let is_coming = |set: &&Set| {
+            let no_root = matches!(set.state, SetState::Reusable | SetState::Discarding);
+            no_root && !set.drained && !set.has_header_elsewhere()
+        };
+        for segment in self.iter().filter(is_coming).flat_map(|set| &set.segments) {
+            let member = self.member_of(*segment);
+            ready[member] += usize::from(self.there().any(|m| m == member));
         }
         sets_of(ready, copies) > 0
     }

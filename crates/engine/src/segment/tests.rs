@@ -367,38 +367,46 @@ fn what_is_reusable_counts_as_free_and_is_emptied_where_that_is_needed() {
     for &id in sets.iter().rev() {
         table.transition(id, SetState::Reusable);
     }
-    assert_eq!((table.free_count(), table.next_reusable(false)), (320, None), "nobody needs them");
-    assert_eq!(table.next_reusable(true), Some(sets[3]), "the first one that was let go of");
+    assert_eq!(
+        (table.free_count(), table.next_reusable(false, false)),
+        (320, None),
+        "nobody needs them"
+    );
+    assert_eq!(table.next_reusable(true, false), Some(sets[3]), "the first one that was let go of");
     // Each has a reserve of 8 segments, a quarter of it as stock.
     let lies_on = |table: &SetTable, member| {
         let mut on = sets.iter().rev().copied();
         on.find(|&id| table.member_of(id) == member)
     };
     table.free[1].truncate(1);
-    assert_eq!(table.next_reusable(false), lies_on(&table, 1));
+    assert_eq!(table.next_reusable(false, false), lies_on(&table, 1));
     assert!(table.allocate(2, Stream::Metadata, &NONE_LEFT).is_some());
     assert!(table.allocate(2, Stream::Metadata, &NONE_LEFT).is_none(), "reusable is not yet free");
-    let next = table.next_reusable(false).unwrap();
+    let next = table.next_reusable(false, false).unwrap();
     let pinned = table.pin(table.location(next, 1));
     assert_eq!(table.sub(table.location(next, 1), 3, State::Clean), None, "it is not emptied anew");
     let counted = table.free_count();
     table.drain(next);
     assert_eq!(table.free_count(), counted - 1, "somebody reads from it");
-    assert!(table.next_reusable(false) != Some(next) && !table.undrain(next));
+    assert!(table.next_reusable(false, false) != Some(next) && !table.undrain(next));
     assert_eq!(table.unpin(pinned), Some(next));
     assert!(table.undrain(next) && !table.undrain(next));
-    assert_eq!((table.next_reusable(false), table.free_count()), (Some(next), counted));
+    assert_eq!((table.next_reusable(false, false), table.free_count()), (Some(next), counted));
     table.transition(next, SetState::Discarding);
     let before = table.free_count();
     table.release(next);
     assert_eq!((table.free_count(), table.free[1].len()), (before, 1));
     let other = lies_on(&table, 0).unwrap();
     table.free[1].extend((0..9).map(|_| next));
-    assert_eq!(table.next_reusable(false), None);
+    assert_eq!(table.next_reusable(false, false), None);
     table.set_leaving(Some(0));
-    assert_eq!(table.next_reusable(false), Some(other), "its member is to leave");
+    assert_eq!(table.next_reusable(false, false), Some(other), "its member is to leave");
     table.lose(0);
-    assert_eq!((table.reusable[0], table.next_reusable(false)), (0, None), "others drop its data");
+    assert_eq!(
+        (table.reusable[0], table.next_reusable(false, false)),
+        (0, None),
+        "others drop its data"
+    );
     table.sub(table.location(other, 1), 3, State::Clean);
-    assert_eq!(table.next_reusable(false), Some(other));
+    assert_eq!(table.next_reusable(false, false), Some(other));
 }

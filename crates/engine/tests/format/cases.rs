@@ -101,7 +101,8 @@ fn image_chunks() -> Case {
         reencode: |bytes| {
             let chunk = ImageChunk::decode(bytes)?;
             let regions: Vec<ImageRegion> = chunk.regions().collect::<Result<_, _>>()?;
-            let mut writer = ImageChunkWriter::new(chunk.shard, chunk.chunk, bytes.len());
+            let mut writer =
+                ImageChunkWriter::new(chunk.shard, chunk.chunk, chunk.opened, bytes.len());
             assert!(regions.iter().all(|region| writer.push(region)));
             Ok(writer.finish())
         },

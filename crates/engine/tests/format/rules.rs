@@ -167,7 +167,7 @@ fn an_entry_outside_its_record_is_not_encoded() {
 #[test]
 fn a_chunk_is_full_before_its_record() {
     let region = samples::regions().remove(0);
-    let mut writer = ImageChunkWriter::new(0, 0, 4096);
+    let mut writer = ImageChunkWriter::new(0, 0, 0, 4096);
     let mut count = 0;
     while writer.push(&region) {
         count += 1;

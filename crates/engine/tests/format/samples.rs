@@ -37,6 +37,10 @@ pub fn all() -> Vec<Sample> {
 pub fn featured() -> Vec<Sample> {
     let superblock = Superblock { own_roots: true, ..superblock() };
     let root = Root { own_roots: true, ..root() };
+    let named = Root { let_go: true, ..root.clone() };
+    let mut all = regions();
+    all[0].extents[0] = all[0].extents[0].let_go();
+    let chunk = image_chunk_when(1234, &all);
     let mut grown = superblock.clone();
     for (base, count) in [(3000, 100), (50, 7), (5000, 1)] {
         let segments = &mut grown.members[1].segments;
@@ -47,6 +51,8 @@ pub fn featured() -> Vec<Sample> {
         sample("superblock_own_roots", superblock.encode(), |b| Superblock::decode(b).map(drop)),
         sample("superblock_grown", grown.encode(), |b| Superblock::decode(b).map(drop)),
         sample("root_own_roots", root.encode(), |b| Root::decode(b).map(drop)),
+        sample("root_let_go", named.encode(), |b| Root::decode(b).map(drop)),
+        sample("chunk_let_go", chunk, |b| decode_chunk(b).map(drop)),
     ]
 }
 
@@ -170,6 +176,7 @@ pub fn root() -> Root {
         clean_stop: true,
         own_roots: false,
         marks: false,
+        let_go: false,
         images,
     }
 }
@@ -303,8 +310,13 @@ pub fn regions() -> Vec<ImageRegion> {
     ]
 }
 
+/// As versions wrote it that did not say how many sets had been opened.
 pub fn image_chunk(regions: &[ImageRegion]) -> Vec<u8> {
-    let mut writer = ImageChunkWriter::new(63, 2, 255 * 4096);
+    image_chunk_when(0, regions)
+}
+
+pub fn image_chunk_when(opened: u32, regions: &[ImageRegion]) -> Vec<u8> {
+    let mut writer = ImageChunkWriter::new(63, 2, opened, 255 * 4096);
     for region in regions {
         assert!(writer.push(region));
     }

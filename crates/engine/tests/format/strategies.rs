@@ -206,6 +206,7 @@ prop_compose! {
             clean_stop: numbers.4,
             own_roots: numbers.5,
             marks: numbers.5 && numbers.4,
+            let_go: numbers.5 != numbers.4,
             images: images.into_iter().map(reference).collect(),
         }
     }
@@ -281,18 +282,20 @@ prop_compose! {
 }
 
 fn region() -> impl Strategy<Value = ImageRegion> {
-    let one = (0..20_u32, 1..=16_u32, 1..=7_u8, location(), 1..=254_u8, any::<bool>());
+    let one = (0..20_u32, 1..=16_u32, 0..=7_u8, location(), 1..=254_u8, any::<bool>());
     (1..=u32::MAX, any::<(u32, u32)>(), vec(one, 1..=40)).prop_map(
         |(volume, (region, heat), all)| {
             let mut out =
                 ImageRegion { volume: VolumeId(volume), region, heat, ..Default::default() };
             let mut end = 0;
             for (gap, count, state, location, mask, partial) in all {
-                let state = State::from_number(state).unwrap();
+                let is_let_go = state == 0;
+                let state = State::from_number(state.max(1)).unwrap();
                 let partial = partial && matches!(state, State::Dirty | State::Written);
                 let count = if partial { 1 } else { count };
                 if end + gap + count <= 256 {
                     let extent = Extent::new(end + gap, count, state, location, mask);
+                    let extent = if is_let_go { extent.let_go() } else { extent };
                     out.extents.push(extent.with_partial(partial));
                     out.masks.extend(partial.then_some(mask));
                     end += gap + count;
@@ -393,8 +396,10 @@ proptest! {
     }
 
     #[test]
-    fn image_chunks_round_trip(regions in vec(region(), 0..=50)) {
+    fn image_chunks_round_trip(opened in any::<u32>(), regions in vec(region(), 0..=50)) {
         let regions: Vec<_> = regions.into_iter().filter(|r| !r.extents.is_empty()).collect();
-        prop_assert_eq!(samples::decode_chunk(&samples::image_chunk(&regions)), Ok(regions));
+        let chunk = samples::image_chunk_when(opened, &regions);
+        prop_assert_eq!(ImageChunk::decode(&chunk).map(|chunk| chunk.opened), Ok(opened));
+        prop_assert_eq!(samples::decode_chunk(&chunk), Ok(regions));
     }
 }

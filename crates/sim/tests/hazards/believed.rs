@@ -8,7 +8,8 @@ use forebay_device::model::world::Crash;
 use forebay_device::{Request, Runtime};
 use forebay_engine::Mode;
 use forebay_engine::format::{
-    FEATURE_OWN_ROOTS, Layout, Root, SUPERBLOCK_BYTES, SegmentHeader, Stream, Superblock,
+    FEATURE_LET_GO, FEATURE_OWN_ROOTS, Layout, Root, SUPERBLOCK_BYTES, SegmentHeader, Stream,
+    Superblock,
 };
 use forebay_engine::ids::{Incarnation, SegmentId};
 use forebay_engine::limits::SHARDS_MIN;
@@ -263,15 +264,18 @@ fn a_pool_of_an_older_version_opens_and_is_refused_by_that_version_from_then_on(
             rig.stop()?;
             age(&rig);
             for (member, slot) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
-                let old = Root { own_roots: false, ..root(&rig, member, slot).unwrap() };
+                let known = root(&rig, member, slot).unwrap();
+                let old = Root { own_roots: false, let_go: false, ..known };
                 rig.members[member].poke(ROOTS + slot * ROOT_BYTES, &old.encode());
             }
             rig.open()?;
             for member in &rig.members {
                 // What that version knows is none: any feature, and it opens the pool no more.
                 for at in [0, SUPERBLOCK_BYTES as u64, ROOTS, ROOTS + ROOT_BYTES] {
-                    let features = member.peek(at + 12, 4);
-                    assert_eq!(features, FEATURE_OWN_ROOTS.to_le_bytes(), "at {at}");
+                    let features = member.peek(at + 12, 4).try_into().map(u32::from_le_bytes);
+                    // The root is the old one's, or has images of its own.
+                    let since = features.unwrap() & !FEATURE_LET_GO;
+                    assert_eq!(since, FEATURE_OWN_ROOTS, "at {at}");
                 }
             }
             rig.write(3, 3, 1)?;

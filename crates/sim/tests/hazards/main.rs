@@ -395,31 +395,6 @@ fn a_root_names_only_what_is_durable() {
     });
 }
 
-/// Overwrites a few blocks until every segment has been used several times.
-fn overwritten(seed: u64) -> Result<(Rc<Rig>, u64), String> {
-    let tuning = Tuning { lap_percent: 20, flush_bytes: 256 << 10, ..destaging() };
-    let rig = Rig::new(seed, Plan { tuning, ..Plan::default() });
-    let mut version = 1;
-    while version < 500 {
-        version += 1;
-        rig.write(version, 4 * (version % 8), 4)?;
-    }
-    Ok((rig, version))
-}
-
-#[test]
-fn a_segment_is_reused_only_after_a_root() {
-    provoke(Bug::SegmentReusedBeforeRoot, 10, |seed| {
-        let (rig, newest) = overwritten(seed)?;
-        rig.flush()?;
-        rig.restart(Crash::PowerCut)?;
-        for version in newest - 7..=newest {
-            same(&format!("version {version}"), rig.read(4 * (version % 8))?, version)?;
-        }
-        Ok(())
-    });
-}
-
 #[test]
 fn a_full_log_slows_writers_and_loses_nothing() {
     survive(3, |seed| {
