@@ -98,6 +98,9 @@ impl Core {
             let sets = self.sets.borrow();
             sets.get(id).map(|set| set.segments.clone()).unwrap_or_default()
         };
+        if !named.is_empty() && self.closing.get() {
+            planted::seen("stop: made free beside the last images");
+        }
         if !named.is_empty() && !planted::is(Bug::LetGoStillNamed) {
             self.erase_headers(named.into_iter().flat_map(segments)).await?;
         }

@@ -30,6 +30,9 @@ const LAST_SPAN: Nanos = 5 * SECOND;
 /// How often it is looked whether one does.
 const LOOK_INTERVAL: Nanos = SECOND;
 
+/// Segments of each member that the last images find free: each set of them opens at once, and nothing else is opened.
+const FREE_AT_STOP: usize = 1;
+
 impl Pool {
     /// Stops the pool: lets requests end, writes a clean checkpoint. Does not destage; what origins
     /// lack, or may not have flushed, stays in the cache. Returns how many blocks that are.
@@ -80,6 +83,8 @@ impl Pool {
             core.until_idle(stream).await?;
         }
         core.closing.set(true);
+        // What is made free beside the last images would have the next start write new ones.
+        core.sets.borrow_mut().keep_free(Some(FREE_AT_STOP));
         core.housekeeping.wake_all();
         core.quiet.until(|| core.housekeepers.get() == 0 || core.latched.get()).await;
         for stream in streams {
