@@ -501,13 +501,12 @@ impl Core {
     async fn write_batch(&self, batch: Batch) {
         let Batch { set, index, place, sequence, parts, header, pending, loss } = batch;
         let leads = self.rootless.get() && !planted::is(Bug::HeaderBesideRecords);
-        if leads {
-            self.lead_with_header(&set, header).await;
-        }
+        let may_follow = !leads || self.lead_with_header(&set, header).await;
+        let header = header && !leads;
         let mut writes: Vec<(usize, Io)> = Vec::with_capacity(3 * set.segments.len());
         let (_, offset) = self.sets.borrow().split(place.header);
-        for (member, segment) in self.places_of(&set.segments) {
-            if header && !leads {
+        for (member, segment) in self.places_of(&set.segments).into_iter().filter(|_| may_follow) {
+            if header {
                 let block = self.segment_header(&set, segment, member);
                 let (device, at) = self.place(segment, 0);
                 writes.push((member, device.device.write(at, block)));
@@ -518,13 +517,13 @@ impl Core {
                 at += part.len() as u64;
             }
         }
-        if header && !leads {
+        if header {
             let bytes = BLOCK_BYTES * set.segments.len() as u64;
             add(&self.counters.ssd_header_bytes, bytes);
         }
         let mut result = self.await_writes(&set, writes, loss).await;
         let is_void = || loss != self.losses.get() && !self.latched.get();
-        if header && !leads {
+        if header {
             set.header_done.set(result.is_ok());
             self.log.progress.wake_all();
         } else if !set.header_done.get() {
@@ -561,15 +560,15 @@ impl Core {
             }
         }
         for mut item in pending {
-            item.written = true;
+            item.written = may_follow;
             self.finish_pending(item, result);
         }
         self.log.progress.wake_all();
     }
 
-    /// Lets nothing come into a set before its header is durable. Before a start has a root of its own, images may name what
+    /// Whether a record may come into a set: its header is durable. Before a start has a root of its own, images may name what
     /// stands there, and the loss of an older header may be one that a failed flush has undone.
-    async fn lead_with_header(&self, set: &OpenSet, header: bool) {
+    async fn lead_with_header(&self, set: &OpenSet, header: bool) -> bool {
         if header {
             let of =
                 |(member, segment)| (segment, self.segment_header(set, segment, member).to_vec());
@@ -579,6 +578,7 @@ impl Core {
         }
         let over = || self.latched.get() || self.is_stray(set.id);
         self.log.progress.until(|| set.header_done.get() || over()).await;
+        set.header_done.get()
     }
 
     /// A provisional entry is mapped by its writer only once the origin has the data; until then
