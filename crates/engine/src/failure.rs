@@ -128,7 +128,7 @@ impl Core {
         member.transition(Standing::Failed);
         *member.failure.borrow_mut() = format!("{what}: {error}");
         if !is_joining && !planted::is(Bug::FailedMemberKept) {
-            self.sets.borrow_mut().lose(index);
+            self.sets.borrow_mut().fail(index);
         }
         // What is left may be too little for the copies that were asked for.
         self.keep_members();
@@ -161,6 +161,10 @@ impl Core {
             member.transition(Standing::Gone);
             member.watched.release();
             self.member_event(EventKind::MemberFailed, member.id, self.failure_note(member, lost));
+        }
+        if !self.is_failing() {
+            self.sets.borrow_mut().settle();
+            self.housekeeping.wake_all();
         }
         self.epoch_begun.wake_all();
         self.room.wake_all();

@@ -34,7 +34,8 @@ pub(crate) async fn releaser(core: Rc<Core>) {
             left = core.discard_sets(&left).await.unwrap_or_default();
         } else {
             let timer = core.rt.sleep(LOOK_INTERVAL);
-            let due = || is_over() || core.next_reusable().is_some();
+            let may_go_on = || !left.is_empty() && !core.is_failing();
+            let due = || is_over() || core.next_reusable().is_some() || may_go_on();
             core.housekeeping.until_or(due, timer).await;
         }
     }
@@ -87,7 +88,8 @@ impl Core {
     }
 
     /// Discards sets in which nothing lives, and makes them free; where images may name what was in them, behind the loss
-    /// of their headers. Those that remain have lost a copy, whose header counts until an epoch without its member does.
+    /// of their headers. Those that remain are late: they have lost a copy, whose header counts until an epoch without its
+    /// member does.
     ///
     /// # Errors
     /// If the pool has latched.
@@ -104,10 +106,8 @@ impl Core {
         if !named.is_empty() && !planted::is(Bug::LetGoStillNamed) {
             self.erase_headers(named.into_iter().flat_map(segments)).await?;
         }
-        let is_late = |id| {
-            self.is_failing() && self.sets.borrow().get(id).is_some_and(Set::has_header_elsewhere)
-        };
-        let (late, ready): (Vec<_>, Vec<_>) = ids.iter().partition(|&&id| is_late(id));
+        let (late, ready): (Vec<_>, Vec<_>) =
+            ids.iter().partition(|&&id| self.sets.borrow().is_late(id));
         for id in ready {
             let from = u32::from(is_named(id));
             for segment in segments(id) {
@@ -123,7 +123,7 @@ impl Core {
     /// The reusable set to make free next, see [`crate::segment::SetTable::next_reusable`].
     pub(crate) fn next_reusable(&self) -> Option<SegmentId> {
         let sets = self.sets.borrow();
-        sets.next_reusable(sets.has_reusable() && self.is_index_crowded(), self.is_failing())
+        sets.next_reusable(sets.has_reusable() && self.is_index_crowded())
     }
 
     /// Makes reusable sets free whose room is needed, all of them behind one flush; returns those that have to wait, see

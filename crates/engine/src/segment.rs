@@ -108,6 +108,9 @@ pub(crate) struct Set {
     pub passed: bool,
     /// It was let go of with something in it, which images may name.
     pub named: bool,
+    /// A member that is failing has its header, and images may name what was in it: nobody's room until an epoch without that
+    /// member counts.
+    pub late: bool,
     /// Reusable and dropped, but somebody reads from it yet: as long as that takes it is nobody's room.
     pub drained: bool,
     /// Highest sequence appended to it.
@@ -147,11 +150,6 @@ impl Set {
     /// Whether every member that it lay on has failed.
     pub(crate) fn has_no_copy(&self) -> bool {
         self.segments.is_empty()
-    }
-
-    /// Whether a member that is gone has a header of it, of a life that images may name.
-    pub(crate) fn has_header_elsewhere(&self) -> bool {
-        self.named && self.names_gone
     }
 
     /// Blocks that no origin has been given: they can be moved, and not dropped.
@@ -220,6 +218,7 @@ impl Set {
             moves: 0,
             passed: false,
             named: false,
+            late: false,
             drained: false,
             last_sequence: Sequence(0),
             durable_blocks: 0,
@@ -275,6 +274,8 @@ pub(crate) struct SetTable {
     members: Vec<Numbers>,
     /// Members that have failed since the pool was opened.
     lost: MemberMask,
+    /// Whether an epoch that counts names one of them.
+    failing: bool,
     /// One on which nothing is opened any more, because it is to leave.
     leaving: Option<usize>,
     /// Indexed by the number of a set's first segment.
@@ -318,6 +319,7 @@ impl SetTable {
             segment_blocks,
             members,
             lost: MemberMask(0),
+            failing: false,
             leaving: None,
             sets,
             let_go,
@@ -340,6 +342,14 @@ impl SetTable {
     /// Says which controller a member is behind; members behind the same one fail with it.
     pub(crate) fn set_controller(&mut self, member: usize, controller: Option<u64>) {
         self.controllers[member] = controller;
+    }
+
+    /// The same as [`SetTable::lose`] with one that epochs go on to name, until [`SetTable::settle`].
+    pub(crate) fn fail(&mut self, member: usize) {
+        self.failing = true;
+        self.lose(member);
+        let ids: Vec<SegmentId> = self.iter().map(|set| set.id).collect();
+        ids.into_iter().for_each(|id| self.note_late(id));
     }
 
     /// Takes a member and the copies on it out of the table.

@@ -34,11 +34,8 @@ impl SetTable {
                 self.note_reusable(id)
             }
             (SetState::Closed, SetState::LetGo(_)) => self.let_go[id.0 as usize] = true,
-            (SetState::Reusable, _) => self.reusable_sets.retain(|&other| other != id),
+            (SetState::Reusable, _) => self.note_discarding(id),
             _ => {}
-        }
-        if next == SetState::Discarding {
-            self.note_discarding(id);
         }
         self.note_giver(id);
     }

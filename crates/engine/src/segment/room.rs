@@ -174,13 +174,58 @@ impl SetTable {
 
     /// A root is past the letting go of a set.
     pub(super) fn note_reusable(&mut self, id: SegmentId) {
-        self.count_reusable(id, |count| *count += 1);
+        self.count_in(id);
+        self.note_late(id);
+    }
+
+    /// Counts a set for which no root is needed any more as room.
+    fn count_in(&mut self, id: SegmentId) {
+        self.change_counts(id, |count| *count += 1);
         let Some(set) = self.get(id) else { return };
         let is_reusable = set.state == SetState::Reusable;
         match self.is_unwanted(set) {
             _ if !is_reusable => {}
             true => self.reusable_sets.push_front(id),
             false => self.reusable_sets.push_back(id),
+        }
+    }
+
+    /// The opposite.
+    fn count_out(&mut self, id: SegmentId) {
+        self.reusable_sets.retain(|&other| other != id);
+        self.change_counts(id, |count| *count -= 1);
+    }
+
+    /// Takes a set out of what counts as room if a failing member has its header and images may name what was in it: whoever
+    /// finds that header would believe these.
+    pub(super) fn note_late(&mut self, id: SegmentId) {
+        let failing = self.failing;
+        let Some(set) = self.get_mut(id) else { return };
+        let no_root = matches!(set.state, SetState::Reusable | SetState::Discarding);
+        if !(failing && no_root && set.named && set.names_gone) || set.late {
+            return;
+        }
+        set.late = true;
+        if !set.drained {
+            self.count_out(id);
+        }
+    }
+
+    /// Whether a set waits for an epoch without a member that is failing.
+    pub(crate) fn is_late(&self, id: SegmentId) -> bool {
+        self.get(id).is_some_and(|set| set.late)
+    }
+
+    /// No epoch that counts names a member that has failed.
+    pub(crate) fn settle(&mut self) {
+        self.failing = false;
+        let late: Vec<SegmentId> = self.iter().filter(|set| set.late).map(|set| set.id).collect();
+        for id in late {
+            let Some(set) = self.get_mut(id) else { continue };
+            set.late = false;
+            if !set.drained {
+                self.count_in(id);
+            }
         }
     }
 
@@ -200,8 +245,8 @@ impl SetTable {
     }
 
     /// The reusable set to make free next: the one let go of first on a member that needs it, whatever it is on if
-    /// `any` is; and what is to go in any case. While a member is `failing`, none that has a header there.
-    pub(crate) fn next_reusable(&self, any: bool, failing: bool) -> Option<SegmentId> {
+    /// `any` is; and what is to go in any case.
+    pub(crate) fn next_reusable(&self, any: bool) -> Option<SegmentId> {
         let mut short = MemberMask(0);
         for m in self.there().filter(|&m| self.reusable[m] > 0) {
             let soon = self.free[m].len() + self.discarding[m];
@@ -210,9 +255,7 @@ impl SetTable {
         let sets = self.reusable_sets.iter().filter_map(|&id| self.get(id));
         let mut sets = sets.take_while(|set| any || !short.is_empty() || self.is_unwanted(set));
         // What lay on lost members alone is dropped by whoever leaves them behind.
-        let is_there = |set: &Set| {
-            (!set.has_no_copy() || set.live_blocks == 0) && !(failing && set.has_header_elsewhere())
-        };
+        let is_there = |set: &Set| !set.has_no_copy() || set.live_blocks == 0;
         let is_needed = |set: &Set| any || self.touches(set, short) || self.is_unwanted(set);
         sets.find(|set| is_there(set) && is_needed(set)).map(|set| set.id)
     }
@@ -224,10 +267,10 @@ impl SetTable {
 
     /// Takes a reusable set in which nothing lives any more out of what counts as free, until nobody reads from it.
     pub(crate) fn drain(&mut self, id: SegmentId) {
-        self.reusable_sets.retain(|&other| other != id);
-        self.count_reusable(id, |count| *count -= 1);
-        if let Some(set) = self.get_mut(id) {
-            set.drained = true;
+        let Some(set) = self.get_mut(id) else { return };
+        set.drained = true;
+        if !set.late {
+            self.count_out(id);
         }
     }
 
@@ -237,18 +280,30 @@ impl SetTable {
             return false;
         };
         set.drained = false;
-        self.count_reusable(id, |count| *count += 1);
-        self.reusable_sets.push_front(id);
+        if !set.late {
+            self.change_counts(id, |count| *count += 1);
+            self.reusable_sets.push_front(id);
+        }
         true
     }
 
-    /// Counts the segments of a set as discarded soon.
+    /// A set in which nothing lives is about to be discarded.
     pub(super) fn note_discarding(&mut self, id: SegmentId) {
-        self.members_of(id).into_iter().for_each(|m| self.discarding[m] += 1);
+        self.reusable_sets.retain(|&other| other != id);
+        if !self.is_late(id) {
+            self.members_of(id).into_iter().for_each(|m| self.discarding[m] += 1);
+        }
     }
 
-    fn count_reusable(&mut self, id: SegmentId, change: impl Fn(&mut usize)) {
-        self.members_of(id).into_iter().for_each(|m| change(&mut self.reusable[m]));
+    /// Changes what is counted of the segments of a set for which no root is needed.
+    fn change_counts(&mut self, id: SegmentId, change: impl Fn(&mut usize)) {
+        let is_discarding = self.get(id).is_some_and(|set| set.state == SetState::Discarding);
+        for m in self.members_of(id) {
+            change(&mut self.reusable[m]);
+            if is_discarding {
+                change(&mut self.discarding[m]);
+            }
+        }
     }
 
     /// The members that the segments of a set are on.
@@ -257,19 +312,11 @@ impl SetTable {
         set.flat_map(|set| &set.segments).map(|&at| self.member_of(at)).collect()
     }
 
-    /// Whether sets of `copies` segments can be had without a root, and while a member is failing, sooner or later.
+    /// Whether sets of `copies` segments can be had without a root, sooner or later.
     pub(crate) fn can_be_had(&self, copies: usize) -> bool {
         let mut ready = [0; PLACES_MAX];
         for m in self.there() {
-            ready[m] = self.free[m].len();
-        }
-        let is_coming = |set: &&Set| {
-            let no_root = matches!(set.state, SetState::Reusable | SetState::Discarding);
-            no_root && !set.drained && !set.has_header_elsewhere()
-        };
-        for segment in self.iter().filter(is_coming).flat_map(|set| &set.segments) {
-            let member = self.member_of(*segment);
-            ready[member] += usize::from(self.there().any(|m| m == member));
+            ready[m] = self.ready(m);
         }
         sets_of(ready, copies) > 0
     }

@@ -367,46 +367,110 @@ fn what_is_reusable_counts_as_free_and_is_emptied_where_that_is_needed() {
     for &id in sets.iter().rev() {
         table.transition(id, SetState::Reusable);
     }
-    assert_eq!(
-        (table.free_count(), table.next_reusable(false, false)),
-        (320, None),
-        "nobody needs them"
-    );
-    assert_eq!(table.next_reusable(true, false), Some(sets[3]), "the first one that was let go of");
+    assert_eq!((table.free_count(), table.next_reusable(false)), (320, None), "nobody needs them");
+    assert_eq!(table.next_reusable(true), Some(sets[3]), "the first one that was let go of");
     // Each has a reserve of 8 segments, a quarter of it as stock.
     let lies_on = |table: &SetTable, member| {
         let mut on = sets.iter().rev().copied();
         on.find(|&id| table.member_of(id) == member)
     };
     table.free[1].truncate(1);
-    assert_eq!(table.next_reusable(false, false), lies_on(&table, 1));
+    assert_eq!(table.next_reusable(false), lies_on(&table, 1));
     assert!(table.allocate(2, Stream::Metadata, &NONE_LEFT).is_some());
     assert!(table.allocate(2, Stream::Metadata, &NONE_LEFT).is_none(), "reusable is not yet free");
-    let next = table.next_reusable(false, false).unwrap();
+    let next = table.next_reusable(false).unwrap();
     let pinned = table.pin(table.location(next, 1));
     assert_eq!(table.sub(table.location(next, 1), 3, State::Clean), None, "it is not emptied anew");
     let counted = table.free_count();
     table.drain(next);
     assert_eq!(table.free_count(), counted - 1, "somebody reads from it");
-    assert!(table.next_reusable(false, false) != Some(next) && !table.undrain(next));
+    assert!(table.next_reusable(false) != Some(next) && !table.undrain(next));
     assert_eq!(table.unpin(pinned), Some(next));
     assert!(table.undrain(next) && !table.undrain(next));
-    assert_eq!((table.next_reusable(false, false), table.free_count()), (Some(next), counted));
+    assert_eq!((table.next_reusable(false), table.free_count()), (Some(next), counted));
     table.transition(next, SetState::Discarding);
     let before = table.free_count();
     table.release(next);
     assert_eq!((table.free_count(), table.free[1].len()), (before, 1));
     let other = lies_on(&table, 0).unwrap();
     table.free[1].extend((0..9).map(|_| next));
-    assert_eq!(table.next_reusable(false, false), None);
+    assert_eq!(table.next_reusable(false), None);
     table.set_leaving(Some(0));
-    assert_eq!(table.next_reusable(false, false), Some(other), "its member is to leave");
+    assert_eq!(table.next_reusable(false), Some(other), "its member is to leave");
     table.lose(0);
-    assert_eq!(
-        (table.reusable[0], table.next_reusable(false, false)),
-        (0, None),
-        "others drop its data"
-    );
+    assert_eq!((table.reusable[0], table.next_reusable(false)), (0, None), "others drop its data");
     table.sub(table.location(other, 1), 3, State::Clean);
-    assert_eq!(table.next_reusable(false, false), Some(other));
+    assert_eq!(table.next_reusable(false), Some(other));
+}
+
+/// Reusable sets of which images may name something, one on members 0 and 1, then one on member 1.
+fn reusable_beside_a_failing_member() -> (SetTable, SegmentId, SegmentId) {
+    let mut table = table(&[160, 160]);
+    table.accounting = true;
+    let both = put(&mut table, 2, Stream::Probation, SetState::Closed);
+    table.free[0].clear();
+    let alone = put(&mut table, 1, Stream::Probation, SetState::Closed);
+    assert_eq!(table.member_of(alone), 1);
+    for id in [both, alone] {
+        table.add(table.location(id, 1), 3, State::Clean);
+        table.pass(id);
+        table.let_go(id, Sequence(6));
+        table.transition(id, SetState::Reusable);
+    }
+    table.free[1].clear();
+    (table, both, alone)
+}
+
+/// What waits for an epoch is nobody's room until then, and hides from nobody that room is needed.
+#[test]
+fn a_set_with_a_header_on_a_failing_member_waits_by_itself() {
+    let (mut table, both, alone) = reusable_beside_a_failing_member();
+    table.keep_free(Some(1));
+    assert_eq!(table.next_reusable(false), Some(both));
+    table.sub(table.location(both, 1), 3, State::Clean);
+    table.transition(both, SetState::Discarding);
+    assert_eq!((table.next_reusable(false), table.free_count()), (None, 3), "one is coming");
+    table.fail(0);
+    assert_eq!((table.next_reusable(false), table.free_count()), (Some(alone), 1));
+    assert!(table.can_be_had(1) && table.is_late(both) && !table.is_late(alone));
+    table.sub(table.location(alone, 1), 3, State::Clean);
+    table.transition(alone, SetState::Discarding);
+    table.release(alone);
+    assert!(table.allocate(1, Stream::Metadata, &NONE_LEFT).is_some() && !table.can_be_had(1));
+    table.settle();
+    assert!(!table.is_late(both) && table.can_be_had(1));
+    table.release(both);
+    assert_eq!(table.free_count(), 1);
+}
+
+/// The same of one that nobody has begun to empty, of one that is let go of meanwhile, and of one that is read from.
+#[test]
+fn what_becomes_reusable_beside_a_failing_member_waits_as_well() {
+    let (mut table, both, alone) = reusable_beside_a_failing_member();
+    table.free[0].extend((20..40).map(SegmentId));
+    table.free[1].extend((180..200).map(SegmentId));
+    let other = put(&mut table, 2, Stream::Probation, SetState::Closed);
+    table.add(table.location(other, 1), 3, State::Clean);
+    table.pass(other);
+    table.let_go(other, Sequence(7));
+    table.keep_free(Some(50));
+    let pinned = table.pin(table.location(alone, 1));
+    table.sub(table.location(alone, 1), 3, State::Clean);
+    table.drain(alone);
+    table.fail(0);
+    let free = table.free_count();
+    table.transition(other, SetState::Reusable);
+    assert_eq!((table.next_reusable(true), table.free_count()), (None, free));
+    assert!([both, other].iter().all(|&id| table.is_late(id)) && !table.is_late(alone));
+    assert_eq!(table.unpin(pinned), Some(alone));
+    assert!(table.undrain(alone));
+    assert_eq!((table.next_reusable(true), table.free_count()), (Some(alone), free + 1));
+    table.settle();
+    assert_eq!(table.free_count(), free + 3);
+    for id in [both, other] {
+        table.sub(table.location(id, 1), 3, State::Clean);
+        table.transition(id, SetState::Discarding);
+        table.release(id);
+    }
+    assert_eq!((table.free_count(), table.next_reusable(true)), (free + 3, Some(alone)));
 }
