@@ -29,6 +29,7 @@ mod growth;
 mod images;
 mod journal;
 mod lease;
+mod lives;
 mod lock;
 mod log;
 mod losses;

@@ -37,6 +37,7 @@ use crate::ids::{BLOCK_BYTES, Incarnation, Location, SegmentId, Sequence, Volume
 use crate::images::Loaded;
 use crate::index::{Mapping, shard_of};
 use crate::limits::REGION_BLOCKS;
+use crate::lives::newest_lives;
 use crate::log::{append_error, new_entry};
 use crate::membership::trust_in;
 use crate::planted::{self, Bug};
@@ -113,7 +114,7 @@ impl Core {
         self.log.open_counter.set(newest);
         let (headers, cut_off): (Vec<_>, Vec<_>) =
             headers.into_iter().partition(|header| counts(&root, header.incarnation));
-        self.adopt_sets(headers, &cut_off);
+        self.adopt_sets(newest_lives(headers, &cut_off));
         let loaded = self.load_images(&mut root, trust, &mut report).await?;
         let withheld = self.withhold(&root, &loaded);
         let open = self.replay(&root, &loaded, &mut report).await?;
@@ -295,23 +296,11 @@ impl Core {
         }
     }
 
-    /// Builds the set table: the newest header that names a segment decides whose it is. Those of starts that were `cut_off`
-    /// make no sets, but what had been there is gone.
-    fn adopt_sets(&self, mut headers: Vec<SegmentHeader>, cut_off: &[SegmentHeader]) {
-        let is_overwritten: BTreeSet<SegmentId> = cut_off.iter().map(|h| h.segment).collect();
-        // Of those of one set the header that names the most: as long as a copy that was to be given back
-        // has a header, none was.
-        headers.sort_by_key(|h| std::cmp::Reverse((h.incarnation, h.partners.len())));
+    /// Builds the set table.
+    fn adopt_sets(&self, lives: Vec<SegmentHeader>) {
         let mut claimed = BTreeSet::new();
         let mut sets = self.sets.borrow_mut();
-        for header in headers {
-            if sets.get(header.set).is_some_and(|set| set.incarnation == header.incarnation)
-                || header.partners.iter().any(|segment| claimed.contains(segment))
-                || header.partners.iter().any(|segment| is_overwritten.contains(segment))
-                || header.partners.first() != Some(&header.set)
-            {
-                continue;
-            }
+        for header in lives {
             claimed.extend(header.partners.iter().copied());
             let mut segments = header.partners;
             let named = segments.len();

@@ -1,0 +1,93 @@
+//! Whose a segment is: which of the headers that a start finds make sets.
+//!
+//! * The newest counts, by start and counter. A set that names a segment in which something newer stands, or which a newer set
+//!   names, is left out whole: it was freed before that segment could be opened again.
+//! * What stands in a segment is told by its own header, also where that makes no set: because its start was cut off, or
+//!   because its set is left out. What an older life had there may be written over.
+
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+
+use crate::format::SegmentHeader;
+use crate::ids::SegmentId;
+
+/// One header of each set that counts, the newest set first. `cut_off`: headers of starts that ended before they had a root.
+pub(crate) fn newest_lives(
+    mut headers: Vec<SegmentHeader>,
+    cut_off: &[SegmentHeader],
+) -> Vec<SegmentHeader> {
+    let mut taken: BTreeSet<SegmentId> = cut_off.iter().map(|header| header.segment).collect();
+    // Of those of one set the header that names the most: as long as a copy that was to be given back has a header, none was.
+    headers.sort_by_key(|header| Reverse((header.incarnation, header.partners.len())));
+    let mut lives: Vec<SegmentHeader> = Vec::new();
+    for header in headers {
+        let is_known = lives.last().is_some_and(|life| life.incarnation == header.incarnation);
+        if is_known {
+            continue;
+        }
+        let is_taken = header.partners.iter().any(|segment| taken.contains(segment));
+        if is_taken || header.partners.first() != Some(&header.set) {
+            taken.insert(header.segment);
+            continue;
+        }
+        taken.extend(header.partners.iter().copied());
+        lives.push(header);
+    }
+    lives
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::Stream;
+    use crate::ids::{DeviceId, Incarnation, PoolId};
+
+    /// The header in a segment of a set of these, in its life by start and counter.
+    fn header(segment: u32, partners: &[u32], (start, counter): (u64, u64)) -> SegmentHeader {
+        SegmentHeader {
+            pool: PoolId([1; 16]),
+            device: DeviceId([2; 16]),
+            segment: SegmentId(segment),
+            set: SegmentId(partners[0]),
+            incarnation: Incarnation { start, counter },
+            stream: Stream::Probation,
+            epoch: 1,
+            partners: partners.iter().copied().map(SegmentId).collect(),
+        }
+    }
+
+    /// The counters of the sets that count.
+    fn lives(headers: &[SegmentHeader], cut_off: &[SegmentHeader]) -> Vec<u64> {
+        let lives = newest_lives(headers.to_vec(), cut_off);
+        lives.iter().map(|life| life.incarnation.counter).collect()
+    }
+
+    #[test]
+    fn the_newest_header_tells_whose_a_segment_is() {
+        let (old, new) = (header(0, &[0, 5], (1, 7)), header(5, &[3, 5], (1, 9)));
+        assert_eq!(lives(&[old.clone(), new.clone()], &[]), [9], "one that it names is another's");
+        assert_eq!(lives(&[old.clone(), header(5, &[0, 5], (1, 7))], &[]), [7], "both are of one");
+        let later_start = header(5, &[5], (2, 3));
+        assert_eq!(lives(&[new, later_start], &[]), [3]);
+        let fewer = header(5, &[0], (1, 7));
+        let found = newest_lives(vec![fewer, old], &[]);
+        assert_eq!(found[0].partners.len(), 2, "none of its copies was given back yet");
+        assert_eq!(found.len(), 1);
+    }
+
+    #[test]
+    fn what_a_start_that_was_cut_off_has_opened_is_no_older_sets() {
+        let old = header(0, &[0, 5], (1, 7));
+        assert_eq!(lives(&[old.clone(), header(9, &[9], (1, 8))], &[header(5, &[5], (2, 9))]), [8]);
+        assert_eq!(lives(&[old], &[header(6, &[6], (2, 9))]), [7]);
+    }
+
+    /// Its bytes stand in a segment that an older one names.
+    #[test]
+    fn a_set_that_is_left_out_leaves_out_older_ones() {
+        let oldest = header(0, &[0, 5], (1, 7));
+        let left_out = header(5, &[5, 6], (1, 8));
+        let newest = header(6, &[6], (1, 9));
+        assert_eq!(lives(&[oldest, left_out, newest], &[]), [9]);
+    }
+}
