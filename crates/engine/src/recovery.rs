@@ -134,7 +134,6 @@ impl Core {
         }
         self.rootless.set(!settled);
         self.start_log();
-        self.make_ready(&open).await?;
         let lacking = self.restore_open(&open, &mut report).await?;
         // Before, a lap's images would name what may be lost.
         self.spawn(flusher(Rc::clone(self)));
@@ -517,6 +516,7 @@ impl Core {
         self.restoring.set(true);
         let mut lacking = false;
         for owed in [true, false] {
+            self.make_ready(open).await?;
             for set in open.iter().filter(|set| !believed(set)) {
                 lacking |= self.restore_set(set, owed, report).await?;
             }
@@ -525,15 +525,17 @@ impl Core {
         Ok(lacking)
     }
 
-    /// Makes as many segments of each member free as what was open at the crash can take when it is appended again, and facts
+    /// Makes as many segments of each member free as what is left in open sets can take when it is appended again, and facts
     /// and images besides, of those that no root is needed for.
     async fn make_ready(&self, open: &[OpenAtCrash]) -> Result<()> {
         let sets = open.iter().filter(|set| !self.live_in(set).is_empty()).count();
         self.sets.borrow_mut().keep_free(Some(sets + FREE_AT_START));
-        // A member that fails during a start latches the pool, so none has to wait.
-        let released = self.release_needed().await;
+        while self.next_reusable().is_some() {
+            // A member that fails during a start latches the pool, so none has to wait.
+            self.release_needed().await?;
+        }
         self.sets.borrow_mut().keep_free(Some(FREE_AT_START));
-        released.map(drop)
+        Ok(())
     }
 
     /// Tries it again behind a root that frees what has been appended again. Its images name what may
@@ -547,7 +549,6 @@ impl Core {
             self.note_restored(set.id);
         }
         self.lap(false).await?;
-        self.make_ready(open).await?;
         if self.restore_open(open, report).await? {
             let left: u32 = open
                 .iter()
