@@ -44,6 +44,8 @@ pub(crate) struct Loaded {
     pub needed: BTreeSet<SegmentId>,
     /// Segments that images point into although no header says what they are.
     unknown: BTreeSet<SegmentId>,
+    /// Whether they name what was in sets that were opened again since.
+    reopened: bool,
     /// Sets that some image calls let go of.
     let_go: BTreeSet<SegmentId>,
     /// Sets in which some image knows of data that is not clean.
@@ -53,7 +55,7 @@ pub(crate) struct Loaded {
 impl Loaded {
     /// Whether the images say nothing that a root of this start must not repeat.
     pub(crate) fn is_sound(&self) -> bool {
-        !self.lost && self.unknown.is_empty()
+        !self.lost && self.unknown.is_empty() && !self.reopened
     }
 
     /// Sets that had been let go of, and of which no image says more: the root that names these makes them free.
@@ -241,6 +243,7 @@ impl Core {
                 }
                 Place::Reopened if is_clean => {
                     planted::seen("start: opened again since the image");
+                    loaded.reopened = true;
                     false
                 }
                 Place::Sound => {

@@ -7,6 +7,8 @@ use forebay_device::model::fault::{Ops, Trigger};
 use forebay_device::model::world::Crash;
 use forebay_device::runtime::MILLISECOND;
 use forebay_device::{Request, Runtime};
+use forebay_engine::format::SegmentHeader;
+use forebay_engine::ids::Incarnation;
 use forebay_engine::planted::{Bug, take_seen};
 
 use crate::destaging;
@@ -280,6 +282,40 @@ fn nothing_comes_behind_a_header_whose_flush_has_failed() {
         rig.pause(SOON);
         undone.check()
     });
+}
+
+/// What goes around the log is given no tombstone where nothing is cached: no root may go on to name what is passed over.
+#[test]
+fn a_start_that_finds_a_set_opened_again_writes_new_images() {
+    let mut told = 0;
+    for seed in 0..12 {
+        let rig = filled_by_reads(seed).unwrap();
+        rig.pause(SOON);
+        rig.stop().unwrap();
+        // Of sets of an earlier start no footer is looked for.
+        rig.open().unwrap();
+        rig.stop().unwrap();
+        // As if its room had been needed beside the last images. Any set will do.
+        let data = headers(&rig).into_iter().map(|at| (at, rig.members[0].peek(at, BLOCK)));
+        let mut found = data.map(|(at, bytes)| (at, SegmentHeader::decode(&bytes).unwrap()));
+        let (at, header) = found.rfind(|(_, header)| header.stream.holds_data()).unwrap();
+        let counter = 1 << 40;
+        let incarnation = Incarnation { counter, ..header.incarnation };
+        rig.members[0].poke(at, &SegmentHeader { incarnation, ..header }.encode());
+        take_seen();
+        rig.open().unwrap();
+        assert!(take_seen().contains_key("start: opened again since the image"), "seed {seed}");
+        // Where one looks as if it were open, a start writes new images for that.
+        if rig.pool().recovery().sets_scanned == 0 {
+            told += 1;
+            assert!(
+                rig.pool().counters().laps.get() > 0,
+                "seed {seed}: the root of the stop stands"
+            );
+        }
+        (0..900).for_each(|n| assert_eq!(rig.read(2 * n), Ok(1), "seed {seed}"));
+    }
+    assert!(told > 0);
 }
 
 /// So the start behind it has no images to write.
