@@ -154,15 +154,23 @@ impl Core {
         found == Some((0, 0))
     }
 
-    /// Drops all that was let go of. A scrub does not look at it, and it may be read for as long as nobody needs its place.
-    pub(crate) async fn drop_all_let_go(&self) {
+    /// Drops all that was let go of, behind a root that does not name it. A scrub does not look at it, and it may be read for as
+    /// long as nobody needs its place.
+    ///
+    /// # Errors
+    /// If the pool has latched.
+    pub(crate) async fn drop_all_let_go(self: &Rc<Self>) -> Result<()> {
         let ids: Vec<SegmentId> = {
             let sets = self.sets.borrow();
             let found = sets.iter().filter(|set| set.state.is_let_go() && set.live_blocks > 0);
             found.map(|set| set.id).collect()
         };
-        for id in ids {
+        for &id in &ids {
             self.drop_let_go(id).await;
+        }
+        match ids.is_empty() {
+            true => Ok(()),
+            false => self.lap(false).await,
         }
     }
 

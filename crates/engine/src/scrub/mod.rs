@@ -633,10 +633,10 @@ pub(crate) async fn scrubber(core: Rc<Core>) {
                 done
             }
             (Some(lap), None) => {
-                core.drop_all_let_go().await;
+                // Their errors have latched the pool and are events.
+                let is_dropped = core.drop_all_let_go().await.is_ok();
                 core.prove_healed(true).await;
-                // Its error has latched the pool and is an event.
-                let is_mended = core.mend_slots().await.is_ok();
+                let is_mended = core.mend_slots().await.is_ok() && is_dropped;
                 let is_same = |now: Lap| now.number == lap.number;
                 if is_mended && core.scrub.lap.get().is_some_and(is_same) {
                     core.end_scrub();

@@ -96,6 +96,20 @@ fn a_scrub_leaves_nothing_that_it_has_not_looked_at() {
     });
 }
 
+#[test]
+fn what_a_scrub_has_dropped_does_not_come_back() {
+    survive(3, |seed| {
+        let rig = filled_by_reads(seed)?;
+        rig.pause(SOON);
+        rig.scrub()?;
+        let left = held_blocks(&rig);
+        rig.restart(Crash::ProcessKill)?;
+        let after = held_blocks(&rig);
+        assert!(after <= left, "{after} blocks are held, {left} were left");
+        (0..900).try_for_each(|n| same("read again", rig.read(2 * n)?, 1).map(drop))
+    });
+}
+
 /// It would count as held for its volume until it is gone without anybody having looked at that.
 #[test]
 fn nothing_is_let_go_of_and_read_beside_a_reservation() {
