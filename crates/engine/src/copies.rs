@@ -22,6 +22,7 @@
 //!   there, so of the headers of one set a start believes the one that names the most.
 
 use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use forebay_device::Buf;
@@ -41,9 +42,9 @@ use crate::segment::SetState;
 /// How often it is looked whether anything is still dirty with fewer copies.
 const LOOK_INTERVAL: u64 = 50 * MILLISECOND;
 
-/// Sets that give copies back together: two flushes serve them all, and their headers, one write each,
+/// Sets whose headers are written or erased together: one flush serves them all, and the headers, one write each,
 /// fit the queue of any device.
-const SHRINKING_MAX: usize = 64;
+pub(crate) const HEADERS_TOGETHER: usize = 64;
 
 /// What a member has to do for clients and appends, in requests. Requests of all sizes count alike: up
 /// to some 100 KiB an SSD spends more on there being one than on its bytes.
@@ -286,7 +287,7 @@ impl Core {
         sets: Vec<(SegmentId, Incarnation)>,
         watermark: Sequence,
     ) -> Result<()> {
-        for sets in sets.chunks(SHRINKING_MAX) {
+        for sets in sets.chunks(HEADERS_TOGETHER) {
             let mut shrunk = Vec::new();
             for &set in sets {
                 shrunk.extend(self.shrink(set, watermark).await);
@@ -363,8 +364,8 @@ impl Core {
         segments: impl Iterator<Item = SegmentId>,
     ) -> Result<()> {
         let erased = segments.map(|segment| (segment, vec![0; BLOCK_BYTES as usize]));
-        self.put_headers(erased).await;
-        self.flush_each("the headers of segments on").await
+        let members = self.put_headers(erased).await;
+        self.flush_some("the headers of segments on", |member| members.contains(&member)).await
     }
 
     /// Discards a segment from a block on: from the second one if the header was erased, as a discard could bring it back, and
@@ -390,7 +391,11 @@ impl Core {
         self.flush_all("the headers of segments").await
     }
 
-    async fn put_headers(&self, headers: impl Iterator<Item = (SegmentId, Vec<u8>)>) {
+    /// The members that were written to.
+    async fn put_headers(
+        &self,
+        headers: impl Iterator<Item = (SegmentId, Vec<u8>)>,
+    ) -> BTreeSet<usize> {
         let mut writes = Vec::new();
         for (segment, bytes) in headers {
             let member = self.sets.borrow().member_of(segment);
@@ -401,6 +406,7 @@ impl Core {
             }
         }
         add(&self.counters.ssd_header_bytes, writes.len() as u64 * BLOCK_BYTES);
+        let members = writes.iter().map(|(member, _)| *member).collect();
         for (member, write) in writes {
             let outcome = write.done().await;
             self.members[member].unflushed.set(true);
@@ -408,6 +414,7 @@ impl Core {
                 self.fail_member(member, "writing to", error);
             }
         }
+        members
     }
 }
 

@@ -9,6 +9,7 @@
 use std::rc::Rc;
 
 use crate::checkpoint::LOOK_INTERVAL;
+use crate::copies::HEADERS_TOGETHER;
 use crate::core::Core;
 use crate::error::Result;
 use crate::format::Stream;
@@ -78,10 +79,16 @@ impl Core {
             }
             sets.sift_givers();
         }
-        let mut left = self.discard_sets(&freed).await?;
-        while !left.is_empty() {
-            self.settle_members().await?;
-            left = self.discard_sets(&left).await?;
+        // What is reusable counts as room already.
+        self.note_room();
+        self.room.wake_all();
+        self.housekeeping.wake_all();
+        for some in freed.chunks(HEADERS_TOGETHER) {
+            let mut left = self.discard_sets(some).await?;
+            while !left.is_empty() {
+                self.settle_members().await?;
+                left = self.discard_sets(&left).await?;
+            }
         }
         self.housekeeping.wake_all();
         Ok(())
@@ -114,9 +121,9 @@ impl Core {
                 self.discard(segment, from).await;
             }
             self.sets.borrow_mut().release(id);
+            self.note_room();
+            self.room.wake_all();
         }
-        self.note_room();
-        self.room.wake_all();
         Ok(late)
     }
 
@@ -126,14 +133,16 @@ impl Core {
         sets.next_reusable(sets.has_reusable() && self.is_index_crowded())
     }
 
-    /// Makes reusable sets free whose room is needed, all of them behind one flush; returns those that have to wait, see
+    /// Makes some of the reusable sets free whose room is needed, together; returns those that have to wait, see
     /// [`Core::discard_sets`].
     ///
     /// # Errors
     /// If the pool has latched.
     pub(crate) async fn release_needed(&self) -> Result<Vec<SegmentId>> {
         let mut emptied = Vec::new();
-        while let Some(id) = self.next_reusable() {
+        while emptied.len() < HEADERS_TOGETHER
+            && let Some(id) = self.next_reusable()
+        {
             emptied.extend(self.empty_reusable(id).await.then_some(id));
         }
         self.discard_sets(&emptied).await

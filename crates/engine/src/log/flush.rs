@@ -152,9 +152,19 @@ impl Core {
     /// # Errors
     /// If the pool has latched.
     pub(crate) async fn flush_each(&self, what: &str) -> Result<()> {
+        self.flush_some(what, |_| true).await
+    }
+
+    /// The same of some members, by their places.
+    pub(crate) async fn flush_some(
+        &self,
+        what: &str,
+        is_meant: impl Fn(usize) -> bool,
+    ) -> Result<()> {
         let number = self.begin_flush(0);
         let flush = |(index, member): (usize, &Member)| (index, member.device.flush());
-        let flushes: Vec<(usize, Io)> = self.serving().map(flush).collect();
+        let meant = self.serving().filter(|(index, _)| is_meant(*index));
+        let flushes: Vec<(usize, Io)> = meant.map(flush).collect();
         for (index, flush) in flushes {
             add(&self.counters.member_flushes, 1);
             if let Err(error) = flush.done().await {

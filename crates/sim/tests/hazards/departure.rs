@@ -132,6 +132,8 @@ fn one_breaks(
         let (gone, failed) = ((luck % 3) as usize, (luck / 2 % 3) as usize);
         let rig = Rig::new(seed, plan(3, 0, 2));
         fill(&rig)?;
+        // What breaks is to break for the removal, not for what reclaim has still to do.
+        rig.pause(SOON);
         let id = id_of(&rig, gone);
         let ops = kinds[(luck / 3) as usize % kinds.len()];
         let broken = &rig.broken[failed];

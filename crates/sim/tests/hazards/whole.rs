@@ -34,7 +34,9 @@ fn rig(seed: u64) -> Result<Rc<Rig>, String> {
     let stripe = Some(Stripe { bytes, chunk_bytes, parity: true });
     let tuning = Tuning { destage_whole_percent: 1, ..lazy() };
     let origin_bytes = 64 * STRIPE * BLOCK as u64;
-    let rig = Rig::new(seed, Plan { stripe, tuning, origin_bytes, ..Plan::default() });
+    // Two members have room for all of it: what reclaim moves is under way when its stripe is planned.
+    let members = 2;
+    let rig = Rig::new(seed, Plan { members, stripe, tuning, origin_bytes, ..Plan::default() });
     for block in DIRTY {
         rig.write(2, block, 1)?;
     }
