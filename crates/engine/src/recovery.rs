@@ -15,7 +15,7 @@
 //!   flush that failed in the last run may have lost it for good, although the device still returns it
 //!   and the next flush succeeds.
 //! * A start counts from its root on. What one appended that was cut off before is passed over, so
-//!   it has changed nothing that another would find, and its room is free again (INV-35).
+//!   it has changed nothing that another would find, and its room is free again (INV-35). Only what was let go of may be less.
 //! * Behind a start's root, only what that start has appended is replayed. The images have the rest.
 //!
 //! Which records are adopted is decided by [`crate::adoption`], of what [`crate::scan`] finds.

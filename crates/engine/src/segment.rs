@@ -2,14 +2,15 @@
 //!
 //! * A set is reopened only after `LetGo`, a durable root whose images are past that, nothing live and
 //!   no pins, and an awaited discard (INV-6).
-//! * What is still live in a set that was let go of is clean, and read as ever until its room is needed; but no image
-//!   names it.
+//! * What is still live in a set that was let go of is clean, and read as ever until its room is needed. Images mark it: a
+//!   start believes them only as long as the set has its header.
 //! * `live_blocks` and `owed_blocks` are changed only together with the index, by
 //!   [`crate::apply`].
 //! * What room there is, and for whom, is told in `segment/room.rs`; which sets a root may make free, in
 //!   `segment/givers.rs`.
-//! * A member that fails takes its copies with it at once ([`SetTable::lose`]): nothing is read from it
-//!   any more, and a set that has no copy left is one that nothing can be read from.
+//! * A member that fails takes its copies with it at once ([`SetTable::fail`]): nothing is read from it
+//!   any more, and a set that has no copy left is one that nothing can be read from. Its headers count until an epoch without it
+//!   does, so what images name in such sets is nobody's room until then.
 
 mod givers;
 mod room;
@@ -48,7 +49,7 @@ pub(crate) enum SetState {
     Closing,
     /// The footer is written. Only reclaim and overwriting change its counts.
     Closed,
-    /// Images taken since this sequence name nothing in it; waits for a root past it.
+    /// Images taken since this sequence mark what they name in it; waits for a root past it.
     LetGo(Sequence),
     /// There was such a root. What is live in it is read until its room is needed.
     Reusable,
@@ -69,7 +70,7 @@ impl SetState {
         }
     }
 
-    /// Since when images name nothing in it, as long as no root makes use of that.
+    /// Since when images mark what they name in it, as long as no root makes use of that.
     pub(crate) fn let_go_at(self) -> Option<Sequence> {
         match self {
             Self::LetGo(at) => Some(at),
@@ -77,7 +78,7 @@ impl SetState {
         }
     }
 
-    /// Whether no image names what is in it.
+    /// Whether images mark what they name in it.
     pub(crate) fn is_let_go(self) -> bool {
         matches!(self, Self::LetGo(_) | Self::Reusable | Self::Discarding)
     }
@@ -744,7 +745,7 @@ impl SetTable {
         }
     }
 
-    /// Whether no image names a place any more. Asked for each extent of an image.
+    /// Whether images mark a place. Asked for each extent of an image.
     pub(crate) fn is_let_go(&self, location: Location) -> bool {
         self.let_go[self.split(location).0.0 as usize]
     }

@@ -30,7 +30,8 @@ const LAST_SPAN: Nanos = 5 * SECOND;
 /// How often it is looked whether one does.
 const LOOK_INTERVAL: Nanos = SECOND;
 
-/// Segments of each member that the last images find free: each set of them opens at once, and nothing else is opened.
+/// Segments of each member that are kept free beside the last images: a set of them is had at once, if more are needed each by
+/// emptying one that was let go of, and nothing else is opened.
 const FREE_AT_STOP: usize = 1;
 
 impl Pool {

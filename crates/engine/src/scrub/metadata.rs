@@ -139,7 +139,7 @@ impl Core {
         if found.headers.is_empty() {
             return Some(found.unmended);
         }
-        // Copies are given back, and sets freed, only by whoever holds it.
+        // Copies are given back, and what is closed becomes room, only by whoever holds it.
         let _lap = self.lap_lock.lock().await;
         let headers = self.headers_to_mend(at).await.headers;
         if headers.is_empty() {
