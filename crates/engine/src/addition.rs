@@ -364,8 +364,8 @@ impl Core {
             });
             // Its error has latched the pool and is an event.
             beyond.await.ok();
-            self.epoch_begun.wake_all();
         }
+        self.epoch_begun.wake_all();
         member.watched.release();
         error
     }

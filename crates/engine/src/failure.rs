@@ -162,7 +162,8 @@ impl Core {
             member.watched.release();
             self.member_event(EventKind::MemberFailed, member.id, self.failure_note(member, lost));
         }
-        if !self.is_failing() {
+        // One that was to join had no header.
+        if !self.members.iter().any(|member| member.is_taken_in() && member.is_failed()) {
             self.sets.borrow_mut().settle();
             self.housekeeping.wake_all();
         }

@@ -115,8 +115,11 @@ impl Core {
         }
         let (late, ready): (Vec<_>, Vec<_>) =
             ids.iter().partition(|&&id| self.sets.borrow().is_late(id));
-        for id in ready {
-            let from = u32::from(is_named(id));
+        // All of them before anything is awaited: a member that fails from here on has no header of theirs.
+        let ready = ready.into_iter().map(|id| (id, u32::from(is_named(id))));
+        let ready: Vec<(SegmentId, u32)> = ready.collect();
+        ready.iter().for_each(|&(id, _)| self.sets.borrow_mut().note_erased(id));
+        for (id, from) in ready {
             for segment in segments(id) {
                 self.discard(segment, from).await;
             }

@@ -211,6 +211,13 @@ impl SetTable {
         }
     }
 
+    /// A set has no header any more, on no member: whatever images name in it is not believed.
+    pub(crate) fn note_erased(&mut self, id: SegmentId) {
+        if let Some(set) = self.get_mut(id) {
+            set.named = false;
+        }
+    }
+
     /// Whether a set waits for an epoch without a member that is failing.
     pub(crate) fn is_late(&self, id: SegmentId) -> bool {
         self.get(id).is_some_and(|set| set.late)

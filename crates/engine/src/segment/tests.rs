@@ -474,3 +474,18 @@ fn what_becomes_reusable_beside_a_failing_member_waits_as_well() {
     }
     assert_eq!((table.free_count(), table.next_reusable(true)), (free + 3, Some(alone)));
 }
+
+/// Its headers are durably gone, and it is discarded while a member fails.
+#[test]
+fn a_set_without_a_header_waits_for_nobody() {
+    let (mut table, both, _) = reusable_beside_a_failing_member();
+    table.sub(table.location(both, 1), 3, State::Clean);
+    table.transition(both, SetState::Discarding);
+    table.note_erased(both);
+    table.fail(0);
+    assert!(!table.is_late(both) && table.can_be_had(1));
+    let free = table.free_count();
+    table.release(both);
+    assert_eq!((table.free_count(), table.free[1].len()), (free, 1));
+    assert_eq!((table.reusable[1], table.discarding[1]), (1, 0));
+}

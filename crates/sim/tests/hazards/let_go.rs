@@ -17,8 +17,11 @@ use crate::space::{reserved, set};
 
 /// Reads fill the log more than once, then writes.
 fn filled_by_reads(seed: u64) -> Result<Rc<Rig>, String> {
-    let rig =
-        Rig::new(seed, Plan { origin_bytes: 8 << 20, tuning: destaging(), ..Plan::default() });
+    filled(seed, Plan::default())
+}
+
+fn filled(seed: u64, plan: Plan) -> Result<Rc<Rig>, String> {
+    let rig = Rig::new(seed, Plan { origin_bytes: 8 << 20, tuning: destaging(), ..plan });
     for block in 0..900 {
         rig.read(2 * block)?;
         rig.pause(MILLISECOND);
@@ -295,6 +298,39 @@ fn nothing_comes_behind_a_header_whose_flush_has_failed() {
         rig.gates[0].release();
         rig.pause(SOON);
         undone.check()
+    });
+}
+
+/// Its headers are gone, and it is being discarded; then it is neither nobody's room nor counted twice.
+#[test]
+fn a_set_is_made_free_although_a_member_that_it_was_on_fails() {
+    survive(8, |seed| {
+        let plan = Plan { members: 2, copies: 2, clean_copies: 2, ..Plan::default() };
+        let rig = filled(seed, plan)?;
+        rig.pause(SOON);
+        rig.gates[1].hold(1, |request| matches!(request, Request::Discard { .. }));
+        let mut written = 0;
+        while rig.gates[1].held() == 0 {
+            rig.start_write(2, 2 * written + 1, 1);
+            written += 1;
+            rig.pause(MILLISECOND);
+        }
+        // Until the next epoch is durable.
+        rig.gates[1].hold(1, |request| matches!(request, Request::Write { offset: 0, .. }));
+        rig.broken[0].failing.arm(Trigger::every(Ops::Writes));
+        while rig.gates[1].held() == 1 {
+            rig.start_write(2, 2 * written + 1, 1);
+            written += 1;
+            rig.pause(MILLISECOND);
+        }
+        rig.gates[1].release();
+        for n in 0..200 {
+            rig.write(2, 2 * n + 1, 1)?;
+        }
+        rig.flush()?;
+        rig.restart(Crash::PowerCut)?;
+        (0..200).try_for_each(|n| same("written", rig.read(2 * n + 1)?, 2).map(drop))?;
+        (0..900).try_for_each(|n| same("read", rig.read(2 * n)?, 1).map(drop))
     });
 }
 
