@@ -106,9 +106,9 @@ pub(crate) const CODES: &[Code] = &[
     ),
     risky(
         "pool-failed",
-        "A pool could not be opened or stopped; the text says why.",
+        "A pool could not be opened or stopped, or what the daemon was told of it (`pool.json` in the state directory) cannot be read; the text says why.",
         "Its volumes are not served. What is cached stays as it is, dirty data too.",
-        "Mend the cause, then `forebay pool import NAME`.",
+        "Mend the cause, then `forebay pool import NAME`; after a record that cannot be read, restart the daemon. Or `forebay pool export` that pool by its identity, which keeps the file, import it by its name, and add its exports anew.",
     ),
     risky(
         "pool-latched",

@@ -5,7 +5,6 @@
 //! carries the creation to its end or takes back what it has written. Only a pool that was never
 //! opened is erased like that: there is nothing in it.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::rc::Rc;
 
@@ -31,16 +30,9 @@ fn is_unopened(superblock: &Superblock, name: &Name) -> bool {
 
 fn record_of(intent: &Intent, id: String) -> Record {
     Record {
-        name: intent.name.clone(),
-        id,
         ssds: intent.ssds.clone(),
         accept_data_loss_on_ssd_failure: intent.accept_data_loss_on_ssd_failure,
-        exports: Vec::new(),
-        places: BTreeMap::new(),
-        spares: BTreeMap::new(),
-        replacing: None,
-        destroying: false,
-        replaced: BTreeSet::new(),
+        ..Record::new(intent.name.clone(), id)
     }
 }
 

@@ -80,7 +80,7 @@ use self::progress::Progress;
 use self::scan::{Found, Place};
 use self::shelf::Shelf;
 use self::spares::Spares;
-use self::state::{Record, StateDir};
+use self::state::{Record, StateDir, Unreadable};
 use self::volumes::BLOCK_BYTES;
 use self::waiting::Told;
 use crate::Result;
@@ -129,6 +129,8 @@ struct Slot {
     told: Cell<Told>,
     /// Whether it is being opened.
     opening: Cell<bool>,
+    /// Why its record cannot be read, if so: it is known by its identity alone, and its record is left as it is.
+    unreadable: Option<Failure>,
 }
 
 /// How far it is from being served.
@@ -327,7 +329,7 @@ async fn serve(
     make_dir(&config.run_dir)?;
     let passed = shelf.count();
     let socket = open_socket(reactor, &config, &shelf).await?;
-    let records = state.records()?;
+    let (records, unreadable) = state.records()?;
     let crew = Crew::start(config.reactors.unwrap_or_else(reactors_default))?;
     let (sender, calls) = post();
     let mut server = Server::start(socket, sender)
@@ -359,7 +361,7 @@ async fn serve(
         scan_next: Cell::new(0),
         scan_often_until: reactor.now().saturating_add(wait),
     });
-    daemon.adopt(records);
+    daemon.adopt(records, unreadable);
     let socket = daemon.config.control.socket.display().to_string();
     let mut what = format!("the daemon listens on {socket}");
     if passed > 0 {
@@ -405,13 +407,17 @@ impl Daemon {
         &*self.reactor
     }
 
-    /// Takes over what the state directory knows.
-    fn adopt(&self, records: Vec<Record>) {
+    /// Takes over what the state directory knows. What it does not know of a pool, its name for one, is not guessed.
+    fn adopt(&self, records: Vec<Record>, unreadable: Unreadable) {
         let until = self.scan_often_until;
         let mut slots = self.slots.borrow_mut();
         for record in records {
             let name = record.name.to_string();
             slots.insert(name, Rc::new(Slot::new(record, State::Waiting { until })));
+        }
+        for (id, failure) in unreadable {
+            self.journal.warn("pool-failed", id.as_str(), failure.what());
+            slots.insert(id.to_string(), Rc::new(Slot::unreadable(id, failure)));
         }
     }
 

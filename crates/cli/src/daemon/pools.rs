@@ -305,7 +305,7 @@ impl Daemon {
     ) -> Result<Rc<Open>> {
         let (record, found) = (slot.record.borrow().clone(), &sight.members);
         let name = record.name.to_string();
-        *slot.seen.borrow_mut() = of_pool(found, &record.id).into_iter().cloned().collect();
+        slot.see(found);
         slot.opening.set(true);
         let opened = self.try_open(&record, found, decided).await;
         slot.opening.set(false);
@@ -433,16 +433,19 @@ impl Daemon {
                 if sight.is_some() {
                     self.finish_destruction(&name, &slot).await;
                 }
-            } else {
-                if let Some(sight) = &sight {
-                    self.wait_again_if_changed(&slot, &sight.members);
-                    let until = match &*slot.state.borrow() {
-                        State::Waiting { until } => Some(*until),
-                        _ => None,
-                    };
-                    if let Some(until) = until {
-                        self.open_if_due(&slot, sight, until).await;
-                    }
+            } else if let Some(sight) = &sight {
+                if slot.kept_closed().is_some() {
+                    // It is told which devices and volumes it has.
+                    slot.see(&sight.members);
+                    continue;
+                }
+                self.wait_again_if_changed(&slot, &sight.members);
+                let until = match &*slot.state.borrow() {
+                    State::Waiting { until } => Some(*until),
+                    _ => None,
+                };
+                if let Some(until) = until {
+                    self.open_if_due(&slot, sight, until).await;
                 }
             }
         }
@@ -470,13 +473,15 @@ impl Daemon {
             let record = slot.record.borrow();
             record.name.as_str() == wanted || record.id == wanted
         });
+        if let Some(failure) = known.as_ref().and_then(|slot| slot.kept_closed()) {
+            return Err(failure);
+        }
         match known {
             Some(slot) if slot.open().is_some() => {
                 let what = format!("pool \"{wanted}\" is open already");
                 Err(Failure::coded(Code::Exists, what)
                     .hint(format!("`forebay pool show {}`", slot.record.borrow().name)))
             }
-            Some(slot) if slot.record.borrow().destroying => Err(slot.still_there()),
             other => Ok(other),
         }
     }
@@ -653,6 +658,8 @@ impl Daemon {
                     .hint(format!("name the one you mean by its identity: {}", ids.join(", "))));
             }
         };
+        // By its name it is not known where its record cannot be read.
+        self.known_closed(&id)?;
         refuse_copies(&of_pool(found, &id))?;
         self.refuse_taken(&name)?;
         let name = name.parse::<Name>().map_err(|why| {
@@ -668,20 +675,7 @@ impl Daemon {
         let ssds = own.iter().map(|found| found.path.clone()).collect();
         let spares = sight.spares_of(&id);
         let spares = spares.map(|s| (s.mark.device.to_string(), s.path.clone())).collect();
-        let accept_data_loss_on_ssd_failure = false;
-        let (exports, places, replacing, replaced) = Default::default();
-        let record = Record {
-            name,
-            id,
-            ssds,
-            accept_data_loss_on_ssd_failure,
-            exports,
-            places,
-            spares,
-            replacing,
-            destroying: false,
-            replaced,
-        };
+        let record = Record { ssds, spares, ..Record::new(name, id) };
         self.state.store(&record).await?;
         Ok(self.add_slot(record))
     }
@@ -780,9 +774,14 @@ impl Daemon {
         }
         let id = record.id;
         // The witness stays: it knows which devices are stale if the pool comes back.
-        self.state.forget(&id, false).await?;
+        let mut what = format!("pool \"{name}\" ({id}) was exported");
+        if slot.unreadable.is_some() {
+            let kept = self.state.set_aside(&id).await?;
+            what.push_str(&format!("; its record is kept as {}", kept.display()));
+        } else {
+            self.state.forget(&id, false).await?;
+        }
         self.slots.borrow_mut().remove(name);
-        let what = format!("pool \"{name}\" ({id}) was exported");
         self.journal.note("pool-exported", name, &what);
         Ok(Done::of(format!("{what}; its cache devices can be moved")))
     }

@@ -5,12 +5,15 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::rc::Rc;
 
+use forebay_control::name::Name;
 use forebay_engine::format::Superblock;
 use forebay_engine::ids::DeviceId;
 
+use super::scan::{Found, of_pool};
 use super::state::Record;
 use super::waiting::Told;
 use super::{Open, Slot, State};
+use crate::failure::Failure;
 
 /// A [`State`], without what it holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,7 +63,26 @@ impl Slot {
             state: RefCell::new(state),
             told: Cell::new(Told::Nothing),
             opening: Cell::new(false),
+            unreadable: None,
         }
+    }
+
+    /// A pool whose record cannot be read, called by its identity.
+    pub(super) fn unreadable(id: Name, failure: Failure) -> Slot {
+        let record = Record::new(id.clone(), id.to_string());
+        Slot { unreadable: Some(failure.clone()), ..Slot::new(record, State::Failed(failure)) }
+    }
+
+    /// Why nobody is to open it, whatever devices are there, if so.
+    pub(super) fn kept_closed(&self) -> Option<Failure> {
+        let is_destroying = self.record.borrow().destroying;
+        self.unreadable.clone().or_else(|| is_destroying.then(|| self.still_there()))
+    }
+
+    /// Takes note of which of these devices are its own.
+    pub(super) fn see(&self, found: &[Found]) {
+        let own = of_pool(found, &self.record.borrow().id).into_iter().cloned().collect();
+        *self.seen.borrow_mut() = own;
     }
 
     /// Where each of a pool's cache devices was seen last, also of those that were lost.

@@ -60,6 +60,27 @@ pub(super) struct Record {
     pub(super) replaced: BTreeSet<String>,
 }
 
+/// Pools of which the record cannot be read, by identity, and why.
+pub(super) type Unreadable = Vec<(Name, Failure)>;
+
+impl Record {
+    /// Of a pool of which no more is known.
+    pub(super) fn new(name: Name, id: String) -> Record {
+        Record {
+            name,
+            id,
+            ssds: Vec::new(),
+            accept_data_loss_on_ssd_failure: false,
+            exports: Vec::new(),
+            places: BTreeMap::new(),
+            spares: BTreeMap::new(),
+            replacing: None,
+            destroying: false,
+            replaced: BTreeSet::new(),
+        }
+    }
+}
+
 /// A device that takes the place of a cache device: stored with the place where the new one is, before that
 /// is a part of the pool, so that whoever asks again goes on.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -102,6 +123,23 @@ fn make(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
 
+/// What the bytes of a record say, which is in this folder.
+fn record_of(bytes: &[u8], folder: &str) -> std::result::Result<Record, String> {
+    let record: Record = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
+    if record.id != folder {
+        return Err(format!("it is the record of pool {}, \"{}\"", record.id, record.name));
+    }
+    Ok(record)
+}
+
+fn unreadable_record(path: &Path, id: &Name, why: &str) -> Failure {
+    let what = format!("cannot read {}, the record of this pool: {why}", path.display());
+    Failure::new(what).hint(format!(
+        "mend that file and restart the daemon; or `forebay pool export {id}`, `forebay pool import NAME` with the pool's \
+         name, and add its exports anew"
+    ))
+}
+
 impl StateDir {
     /// Makes and locks the directory. A killed daemon may take a moment to let go of it.
     ///
@@ -131,29 +169,36 @@ impl StateDir {
         }
     }
 
-    /// The records of all pools, by name.
+    /// The records of all pools, by name; and those that cannot be read, by the pool's identity: without them a pool would
+    /// silently not be there.
     ///
     /// # Errors
-    /// If one cannot be read: without it a pool would silently not be there.
-    pub(super) fn records(&self) -> Result<Vec<Record>> {
+    /// If it cannot be seen which there are.
+    pub(super) fn records(&self) -> Result<(Vec<Record>, Unreadable)> {
         let pools = self.path.join("pools");
-        let failed = |path: &Path, why: &dyn std::fmt::Display| {
-            Failure::new(format!("cannot read {}: {why}", path.display()))
-                .hint("mend it; or move its directory away and `forebay pool import` the pool")
+        let failed = |why: &dyn std::fmt::Display| {
+            Failure::new(format!("cannot read {}: {why}", pools.display()))
+                .hint("mend it; or move what is in the way, and `forebay pool import` the pools")
         };
-        let mut records = Vec::new();
-        for entry in std::fs::read_dir(&pools).map_err(|error| failed(&pools, &error))? {
-            let path = entry.map_err(|error| failed(&pools, &error))?.path().join("pool.json");
+        let (mut records, mut unreadable) = (Vec::<Record>::new(), Vec::new());
+        for entry in std::fs::read_dir(&pools).map_err(|error| failed(&error))? {
+            let entry = entry.map_err(|error| failed(&error))?;
+            let path = entry.path().join("pool.json");
             let bytes = match std::fs::read(&path) {
                 Err(error) if error.kind() == ErrorKind::NotFound => continue,
-                other => other.map_err(|error| failed(&path, &error))?,
+                other => other.map_err(|error| error.to_string()),
             };
-            let record: Record =
-                serde_json::from_slice(&bytes).map_err(|error| failed(&path, &error))?;
-            records.push(record);
+            let folder = entry.file_name().to_string_lossy().into_owned();
+            match bytes.and_then(|bytes| record_of(&bytes, &folder)) {
+                Ok(record) => records.push(record),
+                Err(why) => {
+                    let id: Name = folder.parse().map_err(|why| failed(&why))?;
+                    unreadable.push((id.clone(), unreadable_record(&path, &id, &why)));
+                }
+            }
         }
-        records.sort_by(|a, b| a.name.cmp(&b.name));
-        Ok(records)
+        records.sort_by(|a, b| (&a.name, &a.id).cmp(&(&b.name, &b.id)));
+        Ok((records, unreadable))
     }
 
     fn pool_dir(&self, id: &str) -> PathBuf {
@@ -211,6 +256,19 @@ impl StateDir {
     /// Stores a record durably.
     pub(super) async fn store(&self, record: &Record) -> Result<()> {
         self.replace(self.pool_dir(&record.id).join("pool.json"), record).await
+    }
+
+    /// Forgets a pool whose record cannot be read: a person may want to see what it said of exports. Where it is then.
+    pub(super) async fn set_aside(&self, id: &str) -> Result<PathBuf> {
+        let from = self.pool_dir(id).join("pool.json");
+        let to = from.with_extension("json.unreadable");
+        let (source, target) = (from.clone(), to.clone());
+        let moved = self
+            .lane
+            .run(move || std::fs::rename(source, &target).and_then(|()| sync_names(&target)))
+            .await;
+        moved.map_err(|error| cannot("set aside", &from, &error))?;
+        Ok(to)
     }
 
     /// Forgets a pool durably; its witness too, if it is no more.

@@ -4,7 +4,9 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Instant;
 
-use crate::common::daemon::{Daemon, content, print_times, served, until_served};
+use crate::common::daemon::{
+    Daemon, content, print_times, read_all, served, until, until_served, written,
+};
 use crate::common::{Client, have};
 
 /// qemu's NBD client, which connects again.
@@ -130,5 +132,68 @@ fn a_restart_is_warm_also_of_another_program() {
         assert!(usage["read_requests"].as_u64().unwrap() >= 9, "{usage}");
     }
     print_times("from the stop to 8 MiB read again", times);
+    daemon.stop();
+}
+
+/// One that is damaged says nothing of the other, nor is it guessed what it said.
+#[test]
+fn a_pool_whose_record_cannot_be_read_keeps_no_other_one_from_being_served() {
+    let mut daemon = served("restart-record");
+    let all = written(&daemon, 1);
+    let other = daemon.ssd("ssd-2").to_str().unwrap().to_owned();
+    daemon.tell(&["pool", "create", "other", "--ssd", &other, "--accept-data-loss-on-ssd-failure"]);
+    let id = |pool: &str| daemon.json(&["pool", "show", pool])["id"].as_str().unwrap().to_owned();
+    let (fast, other_id) = (id("fast"), id("other"));
+    let record_of = |id: &str| daemon.dir.path("state").join("pools").join(id).join("pool.json");
+    let (record, others) = (record_of(&fast), record_of(&other_id));
+    daemon.stop();
+    let whole = std::fs::read(&record).unwrap();
+    for damaged in [&whole[..whole.len() / 2], b"", &std::fs::read(&others).unwrap()] {
+        std::fs::write(&record, damaged).unwrap();
+        daemon.start();
+        let shown = |pool: &str| daemon.json(&["pool", "show", pool]);
+        until("the other one is open", || shown("other")["state"] == "online");
+        until("its devices are seen", || shown(&fast)["members"].as_array().unwrap().len() == 2);
+        let pool = shown(&fast);
+        assert_eq!((&pool["state"], &pool["health"]), (&"failed".into(), &"failed".into()));
+        let summary = pool["summary"].as_str().unwrap();
+        assert!(
+            summary.contains("pool.json") && summary.contains("the record of this pool"),
+            "{summary}"
+        );
+        assert_eq!(pool["volumes"][0]["name"], format!("{fast}/vm"));
+        let action = pool["action"].as_str().unwrap();
+        assert!(
+            action.contains("restart the daemon") && !action.contains(&format!("import {fast}")),
+            "{action}"
+        );
+        assert!(daemon.tell(&["events"]).contains("the record of this pool"));
+        for wanted in ["fast", &fast] {
+            daemon.refused(
+                &["pool", "import", wanted],
+                "the record of this pool",
+                &format!("pool export {fast}"),
+            );
+        }
+        daemon.refused(&["pool", "show", "fast"], "there is no pool \"fast\"", "forebay pool list");
+        let origin = daemon.dir.path("origin").to_str().unwrap().to_owned();
+        daemon.refused(&["volume", "add", "other/vm", "--origin", &origin], "is the origin of", "");
+        daemon.stop();
+        assert_eq!(std::fs::read(&record).unwrap(), damaged, "it is left as it is");
+    }
+    std::fs::write(&record, &whole).unwrap();
+    daemon.start();
+    until_served(&daemon);
+    assert!(read_all(&daemon.dir.path("nbd")) == all, "what was written is there");
+    daemon.stop();
+    std::fs::write(&record, "{").unwrap();
+    daemon.start();
+    daemon.tell(&["pool", "export", &fast]);
+    assert!(daemon.tell(&["events"]).contains("its record is kept as"));
+    assert_eq!(std::fs::read(record.with_extension("json.unreadable")).unwrap(), b"{");
+    daemon.tell(&["pool", "import", "fast"]);
+    let socket = daemon.dir.path("nbd");
+    daemon.tell(&["export", "add", "fast/vm", "--socket", socket.to_str().unwrap()]);
+    assert!(read_all(&socket) == all, "what was written is there");
     daemon.stop();
 }
