@@ -135,6 +135,7 @@ impl Core {
         };
         for id in found {
             if self.drop_let_go(id).await {
+                self.note_unproven();
                 self.scrub.hurt_sets.borrow_mut().remove(&id);
                 continue;
             }
@@ -189,7 +190,9 @@ impl Core {
             // It goes on once it is closed, if it is about data.
             Some((SetState::Open | SetState::Closing, _, true)) => return false,
             _ => {
-                self.drop_let_go(id).await;
+                if self.drop_let_go(id).await {
+                    self.note_unproven();
+                }
                 forget();
                 return true;
             }
@@ -346,13 +349,18 @@ impl Core {
         segments.iter().for_each(|at| self.members[sets.member_of(*at)].silent.set(None));
     }
 
+    /// Until the next images know where damage is read from no more, a start would read it from there again.
+    fn note_unproven(&self) {
+        let since = self.scrub.healed_since.get().unwrap_or(self.rt.now());
+        self.scrub.healed_since.set(Some(since));
+    }
+
     /// Moves good bytes of damaged blocks.
     async fn copy_again(&self, stream: Stream, volume: VolumeId, part: Mapping, data: Data) {
         planted::seen("scrub: copied again");
         self.note_found(part.count, |found| &mut found.copied);
         add(&self.counters.scrub_copied_blocks, part.count.into());
-        let since = self.scrub.healed_since.get().unwrap_or(self.rt.now());
-        self.scrub.healed_since.set(Some(since));
+        self.note_unproven();
         if planted::is(Bug::HealedAsWrite) {
             let entry = new_entry(EntryKind::Write, volume, part.block, part.count);
             let entry = Entry { sectors: part.sectors, ..entry };
@@ -393,6 +401,7 @@ impl Core {
     /// Drops clean data of which no copy can be read right: whoever does so comes here.
     pub(crate) fn drop_unreadable(&self, volume: VolumeId, part: &Mapping) {
         add(&self.counters.damage_dropped_blocks, part.count.into());
+        self.note_unproven();
         self.evict(volume, part);
         self.ram.borrow_mut().void_unverified(volume, part.block, part.count);
     }

@@ -299,7 +299,7 @@ impl Core {
         self.write_superblocks(|_| ()).await.ok();
     }
 
-    /// Writes images that know what was copied again, if that is due.
+    /// Writes images that know what was copied again or dropped, if that is due.
     async fn prove_healed(self: &Rc<Self>, in_any_case: bool) {
         let Some(since) = self.scrub.healed_since.get() else { return };
         if in_any_case || self.rt.now() - since >= HEALED_PROVEN_SPAN {

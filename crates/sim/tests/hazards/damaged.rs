@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use forebay_device::model::fault::{Ops, Trigger};
+use forebay_device::model::world::Crash;
 use forebay_device::runtime::{MILLISECOND, SECOND};
 use forebay_device::{Buf, Request, Runtime};
 use forebay_engine::format::{Layout, SUPERBLOCK_BYTES, decode_footer_trailer};
@@ -756,5 +757,31 @@ fn what_a_member_has_that_is_not_left_behind_yet_is_not_noted_as_lost() {
         rig.witness_refuses.set(false);
         rig.open()?;
         same("what both had", rig.read(3)?, 2).map(drop)
+    });
+}
+
+/// Its images name it until the next ones are written.
+#[test]
+fn what_was_dropped_as_damaged_does_not_come_back() {
+    survive(4, |seed| {
+        let rig = Rig::new(seed, Plan::default());
+        (0..60).try_for_each(|block| rig.read(block).map(drop))?;
+        rig.stop()?;
+        rig.open()?;
+        // With the root in both of its slots.
+        rig.scrub()?;
+        for block in [seed % 7, 30 + seed] {
+            for (member, at) in places_of(&rig, 1, block) {
+                rig.members[member].poke(at + seed % 4096, &[0xA5; 3]);
+            }
+        }
+        let found = rig.scrub()?.found;
+        assert_eq!(
+            (found.dropped, found.replaced),
+            (2, 0),
+            "no root was written for anything else"
+        );
+        rig.restart(Crash::ProcessKill)?;
+        (0..60).try_for_each(|block| same("read", rig.read(block)?, 1).map(drop))
     });
 }
