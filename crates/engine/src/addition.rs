@@ -354,6 +354,7 @@ impl Core {
     async fn leave_out(&self, index: usize, blank: &Blank, error: Error) -> Error {
         let member = &self.members[index];
         member.transition(Standing::Gone);
+        self.epoch_begun.wake_all();
         if blank.write(&*member.device).await.is_err() {
             // It may name itself in the next epoch; so the next one is another.
             let beyond = self.write_superblocks(|superblock| {
@@ -365,7 +366,6 @@ impl Core {
             // Its error has latched the pool and is an event.
             beyond.await.ok();
         }
-        self.epoch_begun.wake_all();
         member.watched.release();
         error
     }

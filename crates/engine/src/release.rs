@@ -83,12 +83,16 @@ impl Core {
         self.note_room();
         self.room.wake_all();
         self.housekeeping.wake_all();
-        for some in freed.chunks(HEADERS_TOGETHER) {
-            let mut left = self.discard_sets(some).await?;
-            while !left.is_empty() {
-                self.settle_members().await?;
-                left = self.discard_sets(&left).await?;
+        while !freed.is_empty() {
+            // Those that are late at the end: the epoch that they wait for may wait for the room of the others.
+            let mut late = Vec::new();
+            for some in freed.chunks(HEADERS_TOGETHER) {
+                late.extend(self.discard_sets(some).await?);
             }
+            if !late.is_empty() {
+                self.settle_members().await?;
+            }
+            freed = late;
         }
         self.housekeeping.wake_all();
         Ok(())

@@ -109,8 +109,8 @@ pub(crate) struct Set {
     pub passed: bool,
     /// It was let go of with something in it, which images may name.
     pub named: bool,
-    /// A member that is failing has its header, and images may name what was in it: nobody's room until an epoch without that
-    /// member counts.
+    /// It has lost a copy while a member is failing, which may have its header, and images may name what was in it: nobody's
+    /// room until an epoch without that member counts.
     pub late: bool,
     /// Reusable and dropped, but somebody reads from it yet: as long as that takes it is nobody's room.
     pub drained: bool,

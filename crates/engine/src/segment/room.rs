@@ -225,7 +225,9 @@ impl SetTable {
 
     /// No epoch that counts names a member that has failed.
     pub(crate) fn settle(&mut self) {
-        self.failing = false;
+        if !std::mem::take(&mut self.failing) {
+            return;
+        }
         let late: Vec<SegmentId> = self.iter().filter(|set| set.late).map(|set| set.id).collect();
         for id in late {
             let Some(set) = self.get_mut(id) else { continue };
