@@ -1,7 +1,7 @@
 //! Whose a segment is: which of the headers that a start finds make sets.
 //!
 //! * The newest counts, by start and counter. A set that names a segment in which something newer stands, or which a newer set
-//!   names, is left out whole: it was freed before that segment could be opened again.
+//!   names, is left out whole: it was freed, or had given that copy back, before that segment could be opened again.
 //! * What stands in a segment is told by its own header, also where that makes no set: because its start was cut off, or
 //!   because its set is left out. What an older life had there may be written over.
 
