@@ -176,9 +176,10 @@ impl Core {
     /// # Errors
     /// If the pool has latched.
     pub(crate) async fn drop_all_let_go(self: &Rc<Self>) -> Result<()> {
+        // Also where nothing is left, as in one that is read from: images may go on to name what was there.
         let ids: Vec<SegmentId> = {
             let sets = self.sets.borrow();
-            let found = sets.iter().filter(|set| set.state.is_let_go() && set.live_blocks > 0);
+            let found = sets.iter().filter(|set| set.state.is_let_go() && set.named);
             found.map(|set| set.id).collect()
         };
         for &id in &ids {

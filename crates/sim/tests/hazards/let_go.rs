@@ -104,8 +104,36 @@ fn what_a_scrub_has_dropped_does_not_come_back() {
     survive(3, |seed| {
         let rig = filled_by_reads(seed)?;
         rig.pause(SOON);
+        let before = held_blocks(&rig);
         rig.scrub()?;
         let left = held_blocks(&rig);
+        assert!(left < before * 19 / 20, "{left} of {before} blocks are left");
+        rig.restart(Crash::ProcessKill)?;
+        let after = held_blocks(&rig);
+        assert!(after <= left, "{after} blocks are held, {left} were left");
+        (0..900).try_for_each(|n| same("read again", rig.read(2 * n)?, 1).map(drop))
+    });
+}
+
+/// Nobody has looked at it; images name it although nothing in memory does.
+#[test]
+fn what_is_dropped_while_it_is_read_does_not_come_back_behind_a_scrub() {
+    survive(3, |seed| {
+        let rig = filled_by_reads(seed)?;
+        rig.pause(SOON);
+        // So that sets that are let go of cannot be emptied altogether.
+        rig.gates[0].hold(400, |request| matches!(request, Request::Read { .. }));
+        let before = held_blocks(&rig);
+        (550..900).for_each(|n| rig.start_read(2 * n));
+        rig.pause(MILLISECOND);
+        rig.gates[0].hold(0, |_| false);
+        set(&rig, &rig.volume(), reserved(8))?;
+        rig.pause(SOON);
+        set(&rig, &rig.volume(), reserved(0))?;
+        rig.pause(SOON);
+        rig.scrub()?;
+        let left = held_blocks(&rig);
+        assert!(left < before && rig.gates[0].held() > 0, "{left} of {before} blocks are left");
         rig.restart(Crash::ProcessKill)?;
         let after = held_blocks(&rig);
         assert!(after <= left, "{after} blocks are held, {left} were left");
