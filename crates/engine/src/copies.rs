@@ -42,10 +42,6 @@ use crate::segment::SetState;
 /// How often it is looked whether anything is still dirty with fewer copies.
 const LOOK_INTERVAL: u64 = 50 * MILLISECOND;
 
-/// Sets whose headers are written or erased together: one flush serves them all, and the headers, one write each,
-/// fit the queue of any device.
-pub(crate) const HEADERS_TOGETHER: usize = 64;
-
 /// What a member has to do for clients and appends, in requests. Requests of all sizes count alike: up
 /// to some 100 KiB an SSD spends more on there being one than on its bytes.
 #[derive(Default)]
@@ -287,7 +283,7 @@ impl Core {
         sets: Vec<(SegmentId, Incarnation)>,
         watermark: Sequence,
     ) -> Result<()> {
-        for sets in sets.chunks(HEADERS_TOGETHER) {
+        for sets in sets.chunks(self.tuning.headers_together) {
             let mut shrunk = Vec::new();
             for &set in sets {
                 shrunk.extend(self.shrink(set, watermark).await);
@@ -363,8 +359,14 @@ impl Core {
         &self,
         segments: impl Iterator<Item = SegmentId>,
     ) -> Result<()> {
-        let erased = segments.map(|segment| (segment, vec![0; BLOCK_BYTES as usize]));
-        let members = self.put_headers(erased).await;
+        let segments: Vec<SegmentId> = segments.collect();
+        let mut members = BTreeSet::new();
+        for some in segments.chunks(self.tuning.headers_together) {
+            let erased = some.iter().map(|&segment| (segment, vec![0; BLOCK_BYTES as usize]));
+            members.extend(self.put_headers(erased).await);
+            // A start may have many, and a member that fails is served until it has ended.
+            self.check_latch()?;
+        }
         self.flush_some("the headers of segments on", |member| members.contains(&member)).await
     }
 

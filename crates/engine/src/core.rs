@@ -175,8 +175,6 @@ pub(crate) struct Core {
     pub stopping: Cell<bool>,
     /// Set until recovery has ended; it may use the whole reserve.
     pub recovering: Cell<bool>,
-    /// Set while what this start appends counts for nothing, as it has no root of its own yet.
-    pub rootless: Cell<bool>,
     /// Set while recovery appends again what was open at a crash, for which room was left.
     pub restoring: Cell<bool>,
     /// Set when a stopping pool needs no more destaging and no more room.

@@ -4,12 +4,17 @@
 //!   names, is left out whole: it was freed, or had given that copy back, before that segment could be opened again.
 //! * What stands in a segment is told by its own header, also where that makes no set: because its start was cut off, or
 //!   because its set is left out. What an older life had there may be written over.
+//! * That no header is read proves nothing: where a flush failed and the process ended with it, a power cut brings back what had
+//!   been erased or written over. So a start that appends leaves such segments without one again.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
+use crate::core::Core;
+use crate::error::Result;
 use crate::format::SegmentHeader;
-use crate::ids::SegmentId;
+use crate::ids::{Incarnation, SegmentId};
+use crate::planted::{self, Bug};
 
 /// One header of each set that counts, the newest set first. `cut_off`: headers of starts that ended before they had a root.
 pub(crate) fn newest_lives(
@@ -36,11 +41,43 @@ pub(crate) fn newest_lives(
     lives
 }
 
+impl Core {
+    /// The segments whose own header makes them part of no set: what is free, and the copies of sets that have theirs elsewhere.
+    pub(crate) fn without_headers(
+        &self,
+        found: &[(SegmentId, Incarnation)],
+    ) -> BTreeSet<SegmentId> {
+        let lives: BTreeSet<Incarnation> =
+            self.sets.borrow().iter().map(|set| set.incarnation).collect();
+        let of_set = found.iter().filter(|(_, incarnation)| lives.contains(incarnation));
+        let of_set: BTreeSet<SegmentId> = of_set.map(|&(segment, _)| segment).collect();
+        let superblock = self.superblock.borrow();
+        let all = superblock.present().flat_map(|member| member.segments.iter());
+        all.filter(|segment| !of_set.contains(segment)).collect()
+    }
+
+    /// Leaves the segments that a start has found without a header that counts, and what it has made free, durably without one,
+    /// before anything comes there.
+    ///
+    /// # Errors
+    /// If a member fails (the pool has latched then).
+    pub(crate) async fn leave_without_headers(&self, mut bare: BTreeSet<SegmentId>) -> Result<()> {
+        if planted::is(Bug::HeadersBelievedGone) {
+            return Ok(());
+        }
+        bare.extend(self.sets.borrow().free_segments());
+        let mut bare: Vec<SegmentId> = bare.into_iter().collect();
+        // So that all members are at work.
+        bare.sort_by_key(|&segment| self.place(segment, 0).1);
+        self.erase_headers(bare.into_iter()).await
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::format::Stream;
-    use crate::ids::{DeviceId, Incarnation, PoolId};
+    use crate::ids::{DeviceId, PoolId};
 
     /// The header in a segment of a set of these, in its life by start and counter.
     fn header(segment: u32, partners: &[u32], (start, counter): (u64, u64)) -> SegmentHeader {

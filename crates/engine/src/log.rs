@@ -500,12 +500,9 @@ impl Core {
     /// Writes a record to all copies; publishes and acknowledges it.
     async fn write_batch(&self, batch: Batch) {
         let Batch { set, index, place, sequence, parts, header, pending, loss } = batch;
-        let leads = self.rootless.get() && !planted::is(Bug::HeaderBesideRecords);
-        let may_follow = !leads || self.lead_with_header(&set, header).await;
-        let header = header && !leads;
         let mut writes: Vec<(usize, Io)> = Vec::with_capacity(3 * set.segments.len());
         let (_, offset) = self.sets.borrow().split(place.header);
-        for (member, segment) in self.places_of(&set.segments).into_iter().filter(|_| may_follow) {
+        for (member, segment) in self.places_of(&set.segments) {
             if header {
                 let block = self.segment_header(&set, segment, member);
                 let (device, at) = self.place(segment, 0);
@@ -560,25 +557,10 @@ impl Core {
             }
         }
         for mut item in pending {
-            item.written = may_follow;
+            item.written = true;
             self.finish_pending(item, result);
         }
         self.log.progress.wake_all();
-    }
-
-    /// Whether a record may come into a set: its header is durable. Before a start has a root of its own, images may name what
-    /// stands there, and the loss of an older header may be one that a failed flush has undone.
-    async fn lead_with_header(&self, set: &OpenSet, header: bool) -> bool {
-        if header {
-            let of =
-                |(member, segment)| (segment, self.segment_header(set, segment, member).to_vec());
-            let written = self.write_headers(self.places_of(&set.segments).into_iter().map(of));
-            set.header_done.set(written.await.is_ok());
-            self.log.progress.wake_all();
-        }
-        let over = || self.latched.get() || self.is_stray(set.id);
-        self.log.progress.until(|| set.header_done.get() || over()).await;
-        set.header_done.get()
     }
 
     /// A provisional entry is mapped by its writer only once the origin has the data; until then

@@ -10,8 +10,8 @@ pub enum Bug {
     SegmentReusedBeforeRoot,
     /// A set is made free while members may still have the header of the life that images name.
     LetGoStillNamed,
-    /// A start opens sets with headers and records at once before it has a root.
-    HeaderBesideRecords,
+    /// A start believes that free segments have no header, as it reads none.
+    HeadersBelievedGone,
     /// A start takes what an image says of a set for what is in it, although it was opened again since.
     OpenedSinceBelieved,
     /// A population is published although a writer came meanwhile.

@@ -354,7 +354,6 @@ fn new_core(
         stopping: Cell::new(false),
         settled: Cell::new(false),
         recovering: Cell::new(true),
-        rootless: Cell::new(false),
         restoring: Cell::new(false),
         closing: Cell::new(false),
         housekeepers: Cell::default(),

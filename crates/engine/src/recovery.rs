@@ -7,7 +7,7 @@
 //! 4. replay in sequence order
 //! 5. what was `written` is dirty again, what was provisional and not proven is void; what members
 //!    that are gone took with them is dropped or lost ([`crate::losses`])
-//! 6. what is in sets that were open is appended again
+//! 6. what has no header that counts is left durably without one; what is in sets that were open is appended again
 //! 7. flush; after a crash or a loss a lap, else the root once more, as that of this start; recovery
 //!    record, flush
 //!
@@ -15,7 +15,7 @@
 //!   flush that failed in the last run may have lost it for good, although the device still returns it
 //!   and the next flush succeeds.
 //! * A start counts from its root on. What one appended that was cut off before is passed over, so
-//!   it has changed nothing that another would find, and its room is free again (INV-35). Only what was let go of may be less.
+//!   it has changed nothing that another would believe, and its room is free again (INV-35). Only what was let go of may be less.
 //! * Behind a start's root, only what that start has appended is replayed. The images have the rest.
 //!
 //! Which records are adopted is decided by [`crate::adoption`], of what [`crate::scan`] finds.
@@ -31,7 +31,7 @@ use crate::core::Core;
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::EventKind;
 use crate::format::{
-    Entry, EntryKind, FooterRecord, Root, SegmentHeader, SlotChoice, State, Stream,
+    Entry, EntryKind, FooterRecord, FormatError, Root, SegmentHeader, SlotChoice, State, Stream,
 };
 use crate::ids::{BLOCK_BYTES, Incarnation, Location, SegmentId, Sequence, VolumeId};
 use crate::images::Loaded;
@@ -114,7 +114,9 @@ impl Core {
         self.log.open_counter.set(newest);
         let (headers, cut_off): (Vec<_>, Vec<_>) =
             headers.into_iter().partition(|header| counts(&root, header.incarnation));
+        let found: Vec<_> = headers.iter().map(|h| (h.segment, h.incarnation)).collect();
         self.adopt_sets(newest_lives(headers, &cut_off));
+        let bare = self.without_headers(&found);
         let loaded = self.load_images(&mut root, trust, &mut report).await?;
         let withheld = self.withhold(&root, &loaded);
         let open = self.replay(&root, &loaded, &mut report).await?;
@@ -132,7 +134,9 @@ impl Core {
         } else if loaded.failed || !slots.alike {
             self.repeat_root(Root { clean_stop: false, ..root }).await?;
         }
-        self.rootless.set(!settled);
+        if !settled {
+            self.leave_without_headers(bare).await?;
+        }
         self.start_log();
         let lacking = self.restore_open(&open, &mut report).await?;
         // Before, a lap's images would name what may be lost.
@@ -147,7 +151,6 @@ impl Core {
         open.iter().for_each(|set| self.note_restored(set.id));
         if !settled {
             self.lap(false).await?;
-            self.rootless.set(false);
             self.give_back(withheld);
         }
         self.note_recovered().await?;
@@ -174,7 +177,7 @@ impl Core {
                 let outcome = member.device.read(root_offset(bytes, slot), buf).await;
                 slots.push(match (outcome.result, outcome.buf) {
                     (Ok(()), Some(buf)) => Root::decode(&buf),
-                    _ => Err(crate::format::FormatError::Truncated),
+                    _ => Err(FormatError::Truncated),
                 });
             }
             if let SlotChoice::Refused(error) = Root::choose(&slots[0], &slots[1]) {
@@ -268,7 +271,14 @@ impl Core {
                     (Ok(()), Some(buf)) => buf,
                     _ => self.read_header_again(segment).await?,
                 };
-                let Ok(header) = SegmentHeader::decode(&bytes) else { continue };
+                let header = match SegmentHeader::decode(&bytes) {
+                    // It may be right the second time.
+                    Err(FormatError::BadChecksum) => {
+                        SegmentHeader::decode(&self.read_header_again(segment).await?)
+                    }
+                    decoded => decoded,
+                };
+                let Ok(header) = header else { continue };
                 let member = self.sets.borrow().member_of(segment);
                 let ours = header.pool == pool
                     && header.segment == segment
@@ -282,7 +292,7 @@ impl Core {
         Ok(headers)
     }
 
-    /// Reads a segment's header whose first read failed.
+    /// Reads a segment's header whose first read failed or returned a damaged one.
     async fn read_header_again(&self, segment: SegmentId) -> Result<Buf> {
         let (member, at) = self.place(segment, 0);
         let outcome = member.device.read(at, Buf::new(BLOCK)).await;

@@ -9,7 +9,6 @@
 use std::rc::Rc;
 
 use crate::checkpoint::LOOK_INTERVAL;
-use crate::copies::HEADERS_TOGETHER;
 use crate::core::Core;
 use crate::error::Result;
 use crate::format::Stream;
@@ -86,7 +85,7 @@ impl Core {
         while !freed.is_empty() {
             // Those that are late at the end: the epoch that they wait for may wait for the room of the others.
             let mut late = Vec::new();
-            for some in freed.chunks(HEADERS_TOGETHER) {
+            for some in freed.chunks(self.tuning.headers_together) {
                 late.extend(self.discard_sets(some).await?);
             }
             if !late.is_empty() {
@@ -147,7 +146,7 @@ impl Core {
     /// If the pool has latched.
     pub(crate) async fn release_needed(&self) -> Result<Vec<SegmentId>> {
         let mut emptied = Vec::new();
-        while emptied.len() < HEADERS_TOGETHER
+        while emptied.len() < self.tuning.headers_together
             && let Some(id) = self.next_reusable()
         {
             emptied.extend(self.empty_reusable(id).await.then_some(id));

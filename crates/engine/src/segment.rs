@@ -109,8 +109,10 @@ pub(crate) struct Set {
     pub passed: bool,
     /// It was let go of with something in it, which images may name.
     pub named: bool,
-    /// It has lost a copy while a member is failing, which may have its header, and images may name what was in it: nobody's
-    /// room until an epoch without that member counts.
+    /// It has lost a copy to a member that an epoch which counts still names: that copy's header may be believed.
+    pub on_failing: bool,
+    /// Images may name what was in it, no root is needed for its room, and a failing member may have a header of it: nobody's room
+    /// until an epoch without that member counts.
     pub late: bool,
     /// Reusable and dropped, but somebody reads from it yet: as long as that takes it is nobody's room.
     pub drained: bool,
@@ -219,6 +221,7 @@ impl Set {
             moves: 0,
             passed: false,
             named: false,
+            on_failing: false,
             late: false,
             drained: false,
             last_sequence: Sequence(0),
@@ -348,9 +351,14 @@ impl SetTable {
     /// The same as [`SetTable::lose`] with one that epochs go on to name, until [`SetTable::settle`].
     pub(crate) fn fail(&mut self, member: usize) {
         self.failing = true;
+        let ids: Vec<SegmentId> = self.on(member).map(|set| set.id).collect();
         self.lose(member);
-        let ids: Vec<SegmentId> = self.iter().map(|set| set.id).collect();
-        ids.into_iter().for_each(|id| self.note_late(id));
+        for id in ids {
+            if let Some(set) = self.get_mut(id) {
+                set.on_failing = true;
+            }
+            self.note_late(id);
+        }
     }
 
     /// Takes a member and the copies on it out of the table.
@@ -587,6 +595,11 @@ impl SetTable {
     /// Takes segments that recovery found in use off the free lists.
     pub(crate) fn claim(&mut self, segments: &BTreeSet<SegmentId>) {
         self.free.iter_mut().for_each(|free| free.retain(|segment| !segments.contains(segment)));
+    }
+
+    /// All segments that nothing is in.
+    pub(crate) fn free_segments(&self) -> Vec<SegmentId> {
+        self.free.iter().flatten().copied().collect()
     }
 
     /// Takes a segment off the free list although no set has it; false if it is not there.

@@ -42,6 +42,9 @@ pub struct Tuning {
     /// Records that readers have found damaged, and that wait one by one to be copied again; of further ones
     /// the whole set is looked through.
     pub hurt_records_max: usize,
+    /// Sets whose headers are written or erased together, at least 1: one flush serves them all, and the headers, one write each, fit the
+    /// queue of any device.
+    pub headers_together: usize,
     /// Bound of the index, if it is less than the pool's own: small pools never come near that.
     pub index_memory_most: u64,
     /// Whether destaging starts by itself when a volume is idle.
@@ -68,6 +71,7 @@ impl Default for Tuning {
             sequential_cutoff_bytes: 1 << 20,
             space_segments_min: SPACE_SEGMENTS_MIN,
             hurt_records_max: HURT_RECORDS_MAX,
+            headers_together: 64,
             index_memory_most: u64::MAX,
             destage_when_idle: true,
         }

@@ -254,6 +254,7 @@ impl Config {
                 sequential_cutoff_bytes: *Rng::new(seed ^ 0x5EA0).pick(&[0, 64 << 10, 1 << 20]),
                 destage_in_place_blocks: *Rng::new(seed ^ 0x1A_91ACE).pick(&[1, 2, 32]),
                 destage_whole_percent: *Rng::new(seed ^ 0xF177).pick(&[1, 50, 200]),
+                headers_together: *Rng::new(seed ^ 0x4EAD).pick(&[1, 3, 64]),
                 index_memory_most: Self::index_memory(seed),
                 ..Self::tuning(&mut rng)
             },
@@ -612,6 +613,7 @@ impl Config {
             sequential_cutoff_bytes: 0,
             space_segments_min: 1,
             hurt_records_max: 4,
+            headers_together: 64,
             index_memory_most: u64::MAX,
         }
     }

@@ -199,10 +199,9 @@ impl SetTable {
     /// Takes a set out of what counts as room if a failing member has its header and images may name what was in it: whoever
     /// finds that header would believe these.
     pub(super) fn note_late(&mut self, id: SegmentId) {
-        let failing = self.failing;
         let Some(set) = self.get_mut(id) else { return };
         let no_root = matches!(set.state, SetState::Reusable | SetState::Discarding);
-        if !(failing && no_root && set.named && set.names_gone) || set.late {
+        if !(set.on_failing && no_root && set.named) || set.late {
             return;
         }
         set.late = true;
@@ -228,11 +227,12 @@ impl SetTable {
         if !std::mem::take(&mut self.failing) {
             return;
         }
-        let late: Vec<SegmentId> = self.iter().filter(|set| set.late).map(|set| set.id).collect();
-        for id in late {
+        let met: Vec<SegmentId> =
+            self.iter().filter(|set| set.on_failing).map(|set| set.id).collect();
+        for id in met {
             let Some(set) = self.get_mut(id) else { continue };
-            set.late = false;
-            if !set.drained {
+            set.on_failing = false;
+            if std::mem::take(&mut set.late) && !set.drained {
                 self.count_in(id);
             }
         }

@@ -489,3 +489,17 @@ fn a_set_without_a_header_waits_for_nobody() {
     assert_eq!((table.free_count(), table.free[1].len()), (free, 1));
     assert_eq!((table.reusable[1], table.discarding[1]), (1, 0));
 }
+
+/// What has lost a copy to a member that an epoch has left behind since waits for no other one.
+#[test]
+fn a_set_waits_only_for_those_that_it_was_on() {
+    let (mut table, both, alone) = reusable_beside_a_failing_member();
+    table.fail(0);
+    table.settle();
+    assert!(table.get(both).unwrap().names_gone && table.can_be_had(1));
+    table.join(2, crate::format::NumberRange { base: 320, count: 160 });
+    let free = table.free_count();
+    table.fail(2);
+    assert!(![both, alone].iter().any(|&id| table.is_late(id)));
+    assert_eq!(table.free_count(), free - 160);
+}

@@ -302,13 +302,13 @@ fn a_volume_is_written_back_only_once_more_copies_are_promised() {
 }
 
 /// Two copies of dirty data; laps come often, and clean sets keep one copy.
-fn mirrored() -> Plan {
+pub(crate) fn mirrored() -> Plan {
     let tuning = Tuning { lap_percent: 4, flush_interval: SOON, ..lazy() };
     Plan { copies: 2, tuning, ..one_copy(2) }
 }
 
 /// Blocks that are written once more than the first ones.
-const MORE: u64 = 48;
+pub(crate) const MORE: u64 = 48;
 
 fn settle(rig: &Rc<Rig>) -> Result<(), String> {
     rig.world.run_for(2 * SOON).map_err(|stopped| stopped.to_string())

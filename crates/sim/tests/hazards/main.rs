@@ -14,6 +14,7 @@ mod departure;
 mod extension;
 mod failing;
 mod flush;
+mod given_back;
 mod growth;
 mod hanging;
 mod homeward;

@@ -38,6 +38,8 @@ pub struct Gate {
     left: Cell<usize>,
     held: RefCell<Vec<(Completer, Outcome)>>,
     failing: Cell<Option<Wanted>>,
+    kept_from: Cell<Option<Wanted>>,
+    kept: RefCell<Vec<(Request, Completer)>>,
     /// What the device says that it is.
     pub identity: Cell<Option<[u8; 32]>>,
     /// Writes that it was asked for.
@@ -54,6 +56,8 @@ impl Gate {
             left: Cell::new(0),
             held: RefCell::default(),
             failing: Cell::new(None),
+            kept_from: Cell::new(None),
+            kept: RefCell::default(),
             identity: Cell::new(None),
             writes: Cell::new(0),
             me: me.clone(),
@@ -71,6 +75,11 @@ impl Gate {
         self.failing.set(Some(wanted));
     }
 
+    /// The device does not get these, and they are not answered, until the process ends.
+    pub fn keep_from(&self, wanted: fn(&Request) -> bool) {
+        self.kept_from.set(Some(wanted));
+    }
+
     pub fn held(&self) -> usize {
         self.held.borrow().len()
     }
@@ -86,6 +95,7 @@ impl Gate {
     /// Drops what is held, without an answer.
     pub fn forget(&self) {
         self.held.take();
+        self.kept.take();
     }
 }
 
@@ -104,6 +114,9 @@ impl BlockDevice for Gate {
         if self.failing.get().is_some_and(|failing| failing(&request)) {
             self.failing.set(None);
             return request.finish(Err(IoErrorKind::Media.into()), completer);
+        }
+        if self.kept_from.get().is_some_and(|kept| kept(&request)) {
+            return self.kept.borrow_mut().push((request, completer));
         }
         let wanted = self.wanted.get().is_some_and(|wanted| wanted(&request));
         if !wanted || self.left.get() == 0 {
@@ -268,6 +281,7 @@ pub fn lazy() -> Tuning {
         sequential_cutoff_bytes: 1 << 20,
         space_segments_min: 1,
         hurt_records_max: 256,
+        headers_together: 64,
         index_memory_most: u64::MAX,
     }
 }
@@ -481,13 +495,22 @@ impl Rig {
         Rc::clone(self.pool.borrow().as_ref().unwrap())
     }
 
+    /// Where headers of segments stand on a member.
+    pub fn headers(&self, member: usize) -> Vec<u64> {
+        let places = (0..MEMBER_BYTES).step_by(SEGMENT_BYTES as usize);
+        places.filter(|&at| self.members[member].peek(at, 8) == b"FBYSEGMT").collect()
+    }
+
     /// Ends the process or the power, at once.
     pub fn crash(&self, crash: Crash) {
         *self.volume.borrow_mut() = None;
         *self.pool.borrow_mut() = None;
         self.world.crash(crash);
         self.origin_gate.held.take();
-        self.gates.iter().for_each(|gate| drop(gate.held.take()));
+        for gate in &self.gates {
+            gate.kept_from.set(None);
+            gate.forget();
+        }
         self.broken.iter().chain([&self.origin_broken]).for_each(|broken| broken.stuck.forget());
     }
 
@@ -683,3 +706,13 @@ pub const SOON: Nanos = 100 * MILLISECOND;
 
 /// How a run may end.
 pub const KINDS: [Crash; 2] = [Crash::PowerCut, Crash::ProcessKill];
+
+pub fn to_header(request: &Request) -> bool {
+    matches!(request, Request::Write { data, .. } if data.starts_with(b"FBYSEGMT"))
+}
+
+/// Whether it makes a segment be without a header.
+pub fn is_erasure(request: &Request) -> bool {
+    let is_first = |offset: u64| offset.is_multiple_of(SEGMENT_BYTES);
+    matches!(request, Request::Write { offset, data } if is_first(*offset) && data.iter().all(|&byte| byte == 0))
+}
