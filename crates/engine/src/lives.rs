@@ -16,6 +16,10 @@ use crate::format::SegmentHeader;
 use crate::ids::{Incarnation, SegmentId};
 use crate::planted::{self, Bug};
 
+/// Segments of each member, behind as many as sets were opened, that may have had a header, too: starts that were cut off may have
+/// opened some of which nothing is left to count.
+const REACH_SPARE: u64 = 1024;
+
 /// One header of each set that counts, the newest set first. `cut_off`: headers of starts that ended before they had a root.
 pub(crate) fn newest_lives(
     mut headers: Vec<SegmentHeader>,
@@ -57,7 +61,7 @@ impl Core {
     }
 
     /// Leaves the segments that a start has found without a header that counts, and what it has made free, durably without one,
-    /// before anything comes there.
+    /// before anything comes there. Not so where none was opened yet: a large pool that is new has a million of these.
     ///
     /// # Errors
     /// If a member fails (the pool has latched then).
@@ -66,10 +70,14 @@ impl Core {
             return Ok(());
         }
         bare.extend(self.sets.borrow().free_segments());
-        let mut bare: Vec<SegmentId> = bare.into_iter().collect();
+        // Those of a member are opened in their order before any of them is opened again.
+        let reach = self.log.open_counter.get().saturating_mul(2).saturating_add(REACH_SPARE);
+        let place = |segment| u64::from(self.sets.borrow().place_of(segment).1);
+        let met = bare.into_iter().map(|segment| (place(segment), segment));
+        let mut met: Vec<(u64, SegmentId)> = met.filter(|&(place, _)| place < reach).collect();
         // So that all members are at work.
-        bare.sort_by_key(|&segment| self.place(segment, 0).1);
-        self.erase_headers(bare.into_iter()).await
+        met.sort_unstable();
+        self.erase_headers(met.into_iter().map(|(_, segment)| segment)).await
     }
 }
 
