@@ -494,7 +494,7 @@ impl Seed {
         let mut config = Config::new(seed);
         if let Some(crashes) = &options.crashes {
             config.crashes.clone_from(crashes);
-            config.aimed_crash = None;
+            config.aimed_crashes.clear();
         }
         if options.short {
             config.shorten();
@@ -633,7 +633,7 @@ impl Seed {
     fn run_to_crash<S: Subject>(&mut self, crash: usize) -> Result<(), Failure> {
         let config = Rc::clone(&self.shared.config);
         let plan = config.crashes[crash];
-        let aimed = config.aimed_crash.filter(|at| at.crash == crash);
+        let aimed = config.aimed_crashes.iter().copied().find(|at| at.crash == crash);
         let crashing = aimed.map_or(Crashing::Ios(plan.after_ios), Crashing::Aimed);
         let (shared, machine) = (Rc::clone(&self.shared), Rc::clone(&self.machine));
         let (world, rng) = (Rc::clone(&shared.world), self.rng.fork());

@@ -135,8 +135,8 @@ pub struct Config {
     pub delay_max: Nanos,
     /// The runs that end with a crash; one more follows them.
     pub crashes: Vec<CrashPlan>,
-    /// One of these that comes near a certain write instead of after so many I/Os.
-    pub aimed_crash: Option<AimedCrash>,
+    /// Those of them that come near a certain write instead of after so many I/Os.
+    pub aimed_crashes: Vec<AimedCrash>,
     /// What becomes of the witnesses.
     pub witness_loss: Option<WitnessLoss>,
     /// Whether the file system that they lie on is full now and then.
@@ -263,7 +263,7 @@ impl Config {
             write_budget: Self::write_budget(seed),
             scrubs: if scrub.one_in(2) { scrub.between(1, 3) } else { 0 },
             rot: None,
-            aimed_crash: None,
+            aimed_crashes: Vec::new(),
             reactors: *rng.pick(&[1, 2, 4]),
         }
         .with_rot()
@@ -279,7 +279,7 @@ impl Config {
         let cuts = (0..self.crashes.len()).filter(is_cut).collect::<Vec<_>>();
         if !cuts.is_empty() {
             let target = *rng.pick(&[Root, Root, Origin, Origin, Direct, Flush]);
-            self.aimed_crash = Some(AimedCrash::at(target, *rng.pick(&cuts), &mut rng));
+            self.aimed_crashes = vec![AimedCrash::at(target, *rng.pick(&cuts), &mut rng)];
         }
         self
     }
@@ -646,18 +646,19 @@ mod tests {
         }
         assert!(configs.iter().any(|c| c.crashes.is_empty()));
         assert!(configs.iter().any(|c| c.crashes.len() == 3));
-        let aimed = |c: &Config| c.aimed_crash.map(|at| c.crashes[at.crash]);
+        let first = |c: &Config| c.aimed_crashes.first().copied();
+        let aimed = |c: &Config| first(c).map(|at| c.crashes[at.crash]);
         for (when_open, target) in
             [(true, Target::Root), (false, Target::Root), (true, Target::Origin)]
         {
-            let is_it = |c: &Config| c.aimed_crash.is_some_and(|at| at.target == target);
+            let is_it = |c: &Config| first(c).is_some_and(|at| at.target == target);
             let cut = |c: &&Config| aimed(c).is_some_and(|plan| plan.when_open == when_open);
             assert!(configs.iter().any(|c| is_it(c) && cut(&c)));
         }
         assert!(configs.iter().filter_map(aimed).all(|plan| plan.crash == Crash::PowerCut));
         assert!(configs.iter().any(|c| c.faults.origin_write_error > 0));
         let hurries = |c: &&Config| c.flush_percent == 0 && c.tuning.flush_interval > SECOND;
-        let is_aimed = |c: &Config| c.aimed_crash.is_some_and(|at| at.target == Target::Origin);
+        let is_aimed = |c: &Config| first(c).is_some_and(|at| at.target == Target::Origin);
         assert!(configs.iter().filter(hurries).any(is_aimed));
         assert!(configs.iter().any(|c| c.diet == Diet::Feast));
         for reactors in [1, 2, 4] {

@@ -4,6 +4,7 @@
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
+use crate::acceptance::tonight;
 use crate::common::Client;
 use crate::common::daemon::{Daemon, content};
 
@@ -43,6 +44,8 @@ fn bits_that_flip_reach_nobody_and_are_healed() {
     daemon.tell(&["pool", "set", "fast", "verify=reads", "scrub_rate=200M"]);
     daemon.tell(&["volume", "add", "fast/vm", "--origin", origin.to_str().unwrap()]);
     daemon.tell(&["export", "add", "fast/vm", "--socket", socket.to_str().unwrap()]);
+    // Nothing is destaged meanwhile: that, too, would find what is damaged.
+    daemon.tell(&["volume", "set", "fast/vm", &tonight()]);
 
     let data = content(5, BYTES);
     let mut client = Client::connect(&socket);
@@ -116,7 +119,7 @@ fn bits_that_flip_reach_nobody_and_are_healed() {
 #[test]
 fn what_is_good_in_no_copy_is_told_of_until_it_is_mended() {
     let mut daemon = crate::common::daemon::patient("unhealed");
-    daemon.tell(&["volume", "set", "fast/vm", &crate::acceptance::tonight()]);
+    daemon.tell(&["volume", "set", "fast/vm", &tonight()]);
     let data = content(5, BYTES);
     let mut client = Client::connect(&daemon.dir.path("nbd"));
     for (i, piece) in data.chunks(1 << 20).enumerate() {

@@ -9,14 +9,14 @@ use super::trouble::{AimedCrash, Target};
 use crate::subject::Mode;
 
 impl Config {
-    /// Mostly none. From numbers of its own, too.
+    /// Often none. From numbers of its own, too.
     pub(super) fn with_theme(self) -> Self {
         let mut rng = Rng::new(self.seed ^ 0x4A57E);
         match rng.below(10) {
-            0..2 => self.in_a_hurry(&mut rng),
-            2..4 => self.around_the_log(&mut rng),
+            0..3 => self.in_a_hurry(&mut rng),
+            3..5 => self.around_the_log(&mut rng),
             // What rots has its copy on a member that keeps its promises.
-            4 if self.rot.is_none() => self.with_failing_flushes(&mut rng),
+            5 if self.rot.is_none() => self.with_failing_flushes(&mut rng),
             _ => self,
         }
     }
@@ -58,19 +58,19 @@ impl Config {
             let crash = if run % 2 == 0 { Crash::ProcessKill } else { Crash::PowerCut };
             (plan.crash, plan.when_open) = (crash, true);
         }
-        self.aimed_crash = (self.crashes.len() > 1).then(|| AimedCrash::at(Target::Flush, 1, rng));
+        let second = self.crashes.len() > 1;
+        self.aimed_crashes =
+            second.then(|| AimedCrash::at(Target::Flush, 1, rng)).into_iter().collect();
         self
     }
 
-    /// Each run ends by a power cut, one of them near `target`.
+    /// Each run ends by a power cut near `target`.
     fn cut_at(mut self, target: Target, rng: &mut Rng) -> Self {
         for plan in &mut self.crashes {
             (plan.crash, plan.when_open) = (Crash::PowerCut, true);
         }
-        if !self.crashes.is_empty() {
-            let crash = rng.below(self.crashes.len() as u64) as usize;
-            self.aimed_crash = Some(AimedCrash::at(target, crash, rng));
-        }
+        let runs = 0..self.crashes.len();
+        self.aimed_crashes = runs.map(|run| AimedCrash::at(target, run, rng)).collect();
         self
     }
 }
