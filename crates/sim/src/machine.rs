@@ -184,7 +184,7 @@ impl BlockDevice for Recording {
     }
 
     fn submit(&self, request: Request, completer: Completer) {
-        let changes = !matches!(request, Request::Read { .. });
+        let changes = self.inner.would_change(&request);
         self.inner.submit(request, completer);
         if changes {
             self.recorder.take();

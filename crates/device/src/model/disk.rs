@@ -286,6 +286,27 @@ impl SimDisk {
         out
     }
 
+    /// Whether a request can make a difference to what a crash leaves. A read cannot, nor can a write of what is there
+    /// already, durably, and with nothing else on its way.
+    pub fn would_change(&self, request: &Request) -> bool {
+        let (start, data) = match request {
+            Request::Read { .. } => return false,
+            Request::Write { offset, data } => (*offset, &data[..]),
+            _ => return true,
+        };
+        let end = start + data.len() as u64;
+        let state = self.state.borrow();
+        let meets = |effect: &Effect| effect.range.start < end && start < effect.range.end;
+        if state.unflushed.iter().chain(state.pending.values()).any(meets) {
+            return true;
+        }
+        let mut found = vec![0; data.len()];
+        [&state.durable, &state.current].iter().any(|image| {
+            image.read(start, &mut found);
+            found != data
+        })
+    }
+
     /// Makes the disk larger, as an administrator does; the new part reads as zeroes.
     pub fn grow(&self, size_bytes: u64) {
         self.grow_file(size_bytes);
