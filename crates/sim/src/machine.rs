@@ -172,7 +172,7 @@ impl BlockDevice for Rooted {
     }
 }
 
-/// Tells the recorder of requests that change something; they are in flight then.
+/// Tells the recorder of requests that change something ([`SimDisk::would_change`]); they are in flight then.
 struct Recording {
     inner: Rc<SimDisk>,
     recorder: Rc<Recorder>,

@@ -286,12 +286,14 @@ impl SimDisk {
         out
     }
 
-    /// Whether a request can make a difference to what a crash leaves. A read cannot, nor can a write of what is there
-    /// already, durably, and with nothing else on its way.
+    /// Whether a request can make a difference to what a crash leaves. A read cannot, nor can a write of zeroes where zeroes
+    /// are, durably, and with nothing else on its way; but for garbage, which some disks leave of a write on its way.
     pub fn would_change(&self, request: &Request) -> bool {
         let (start, data) = match request {
             Request::Read { .. } => return false,
-            Request::Write { offset, data } => (*offset, &data[..]),
+            Request::Write { offset, data } if data.iter().all(|byte| *byte == 0) => {
+                (*offset, &data[..])
+            }
             _ => return true,
         };
         let end = start + data.len() as u64;
