@@ -231,7 +231,7 @@ impl Core {
             *extent = extent.taken_back();
             let found = match opened {
                 None if is_let_go => Place::Impossible,
-                _ => self.place_of(*extent, opened),
+                _ => self.place_of(*extent, opened, is_let_go),
             };
             let is_clean = extent.state() == Some(State::Clean);
             let is_needless = is_clean || extent.state() == Some(State::Provisional);

@@ -49,7 +49,7 @@ impl Core {
     /// The segments whose own header makes them part of no set: what is free, and the copies of sets that have theirs elsewhere.
     pub(crate) fn without_headers(
         &self,
-        found: &[(SegmentId, Incarnation)],
+        found: &BTreeSet<(SegmentId, Incarnation)>,
     ) -> BTreeSet<SegmentId> {
         let lives: BTreeSet<Incarnation> =
             self.sets.borrow().iter().map(|set| set.incarnation).collect();

@@ -114,8 +114,8 @@ impl Core {
         self.log.open_counter.set(newest);
         let (headers, cut_off): (Vec<_>, Vec<_>) =
             headers.into_iter().partition(|header| counts(&root, header.incarnation));
-        let found: Vec<_> = headers.iter().map(|h| (h.segment, h.incarnation)).collect();
-        self.adopt_sets(newest_lives(headers, &cut_off));
+        let found: BTreeSet<_> = headers.iter().map(|h| (h.segment, h.incarnation)).collect();
+        self.adopt_sets(newest_lives(headers, &cut_off), &found);
         let bare = self.without_headers(&found);
         let loaded = self.load_images(&mut root, trust, &mut report).await?;
         let withheld = self.withhold(&root, &loaded);
@@ -305,8 +305,8 @@ impl Core {
         }
     }
 
-    /// Builds the set table.
-    fn adopt_sets(&self, lives: Vec<SegmentHeader>) {
+    /// Builds the set table. `found` is where a header was, and of which life.
+    fn adopt_sets(&self, lives: Vec<SegmentHeader>, found: &BTreeSet<(SegmentId, Incarnation)>) {
         let mut claimed = BTreeSet::new();
         let mut sets = self.sets.borrow_mut();
         for header in lives {
@@ -319,6 +319,7 @@ impl Core {
                 state: SetState::Closing,
                 durable_blocks: self.segment_blocks,
                 names_gone,
+                leads: found.contains(&(header.set, header.incarnation)),
                 ..Set::opened(header.set, segments, header.incarnation, header.stream)
             });
         }

@@ -120,6 +120,8 @@ pub(crate) struct Set {
     pub last_sequence: Sequence,
     /// Blocks from the start that a completed member flush covers.
     pub durable_blocks: u32,
+    /// Whether its first segment has its header, as far as a start has found that.
+    pub leads: bool,
     /// Its header cannot be read, so none that names fewer copies can be written.
     pub stuck: bool,
     /// Whether its headers name a segment of a member that is gone, as those of a set do that has lost
@@ -226,6 +228,7 @@ impl Set {
             drained: false,
             last_sequence: Sequence(0),
             durable_blocks: 0,
+            leads: true,
             stuck: false,
             names_gone: false,
         }

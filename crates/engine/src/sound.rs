@@ -75,8 +75,9 @@ impl Core {
     }
 
     /// Where an image's extent leads. `opened` sets had been opened when the image was taken; one of an older version does
-    /// not tell, but nothing that it names was made free.
-    pub(crate) fn place_of(&self, extent: Extent, opened: Option<u64>) -> Place {
+    /// not tell, but nothing that it names was made free. Clean data may have been let go of, and its set have lost its headers
+    /// since: then an older life of the number may be seen, by the header of another copy.
+    pub(crate) fn place_of(&self, extent: Extent, opened: Option<u64>, is_let_go: bool) -> Place {
         let Some(state) = extent.state() else { return Place::Impossible };
         let (location, count) = (extent.location(), extent.count());
         if location.0 + u64::from(count) > 1 << LOCATION_BITS {
@@ -96,8 +97,13 @@ impl Core {
             let since = opened.is_some_and(|opened| set.incarnation.counter > opened);
             since && !planted::is(Bug::OpenedSinceBelieved)
         };
+        // Where the member of its first segment is gone, only what was let go of has lost a header that is not there.
+        let may_be_older = state == State::Clean && (is_let_go || !sets.is_absent(set));
+        let is_older =
+            |set: &Set| may_be_older && !set.leads && !planted::is(Bug::OpenedSinceBelieved);
         match sets.get(set).map(Set::holds_data) {
             _ if sets.get(set).is_some_and(is_later) => Place::Reopened,
+            _ if sets.get(set).is_some_and(is_older) => Place::Unknown(set),
             Some(true) => Place::Sound,
             // With its member gone, what is seen of the number may be an older life that shared it.
             Some(false) if !sets.is_absent(set) => Place::Impossible,

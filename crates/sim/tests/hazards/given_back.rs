@@ -7,23 +7,29 @@ use forebay_device::Request;
 use forebay_device::model::fault::{Ops, Trigger};
 use forebay_device::model::world::Crash;
 use forebay_device::runtime::MILLISECOND;
+use forebay_engine::Tuning;
 use forebay_engine::format::{SegmentHeader, Stream};
 use forebay_engine::ids::{Incarnation, SegmentId};
 use forebay_engine::planted::Bug;
 
 use crate::copies::mirrored;
-use crate::rig::{BLOCK, Rig, SEGMENT_BYTES, SEGMENTS, is_erasure, provoke, same, to_header};
+use crate::rig::{
+    BLOCK, Plan, Rig, SEGMENT_BYTES, SEGMENTS, is_erasure, provoke, same, survive, to_header,
+};
 
 /// Blocks that are written, destaged, and read at the end.
 const KEPT: u64 = 150;
 /// Blocks behind these, which are written then.
 const MORE: u64 = 80;
 
+/// Headers that are erased behind one flush.
+const TOGETHER: usize = 64;
+
 /// Before it a member has its superblock and its roots.
 const FIRST_SEGMENT: u64 = 5 * SEGMENT_BYTES;
 
 /// Segments of each member, whose numbers follow one another.
-const MEMBER_SEGMENTS: u32 = 51;
+pub(crate) const MEMBER_SEGMENTS: u32 = 51;
 
 /// Members and places of headers.
 type Headers = Vec<(usize, u64)>;
@@ -39,8 +45,10 @@ fn headers(rig: &Rig) -> Headers {
 }
 
 /// Two members, on which the next root frees the second copies of much.
-fn with_surplus(seed: u64) -> Result<Rc<Rig>, String> {
-    let rig = Rig::new(seed, mirrored());
+fn with_surplus(seed: u64, headers_together: usize) -> Result<Rc<Rig>, String> {
+    let plan = mirrored();
+    let tuning = Tuning { headers_together, ..plan.tuning };
+    let rig = Rig::new(seed, Plan { tuning, ..plan });
     for block in 0..KEPT {
         rig.write(2, block, 1)?;
     }
@@ -63,12 +71,17 @@ fn opened_again(rig: &Rc<Rig>, undone: &Headers, erased: &Headers) -> Result<boo
     lose(rig, undone);
     rig.restart(Crash::ProcessKill)?;
     lose(rig, undone);
-    let stands = |&(member, at): &(usize, u64)| rig.members[member].peek(at, 8) == b"FBYSEGMT";
+    let header = |&(member, at): &(usize, u64)| rig.members[member].peek(at, BLOCK);
+    let found: Vec<_> = erased.iter().map(header).collect();
+    let is_new = |n: &usize| {
+        let now = header(&erased[*n]);
+        now != found[*n] && now.starts_with(b"FBYSEGMT")
+    };
     for n in 0..600 {
         rig.gates.iter().for_each(|gate| gate.hold(1, to_header));
         rig.start_write(4, KEPT + (7 * n) % MORE, 1);
         rig.pause(MILLISECOND);
-        if erased.iter().any(stands) {
+        if (0..erased.len()).any(|n| is_new(&n)) {
             break;
         }
         rig.gates.iter().for_each(|gate| gate.release());
@@ -77,8 +90,9 @@ fn opened_again(rig: &Rc<Rig>, undone: &Headers, erased: &Headers) -> Result<boo
         rig.start_write(4, KEPT + n, 1);
     }
     rig.pause(2 * MILLISECOND);
-    let opened: Headers = erased.iter().copied().filter(stands).collect();
+    let opened: Headers = (0..erased.len()).filter(is_new).map(|n| erased[n]).collect();
     lose(rig, &opened);
+    rig.gates.iter().for_each(|gate| gate.hold(0, |_| false));
     rig.restart(Crash::PowerCut)?;
     (0..3 * KEPT).try_for_each(|n| {
         // While one copy is read, the other one has less to do.
@@ -89,8 +103,8 @@ fn opened_again(rig: &Rc<Rig>, undone: &Headers, erased: &Headers) -> Result<boo
 }
 
 /// The process ends before the flush of what has lost its header is answered. Returns the members and places of that.
-fn cut_off(seed: u64) -> Result<(Rc<Rig>, Headers), String> {
-    let rig = with_surplus(seed)?;
+fn cut_off(seed: u64, headers_together: usize) -> Result<(Rc<Rig>, Headers), String> {
+    let rig = with_surplus(seed, headers_together)?;
     let mut erased = headers(&rig);
     rig.gates[1].hold(1, is_erasure);
     assert!(until_held(&rig, 1), "seed {seed}: no copy was given back");
@@ -102,7 +116,24 @@ fn cut_off(seed: u64) -> Result<(Rc<Rig>, Headers), String> {
 #[test]
 fn a_copy_that_was_given_back_is_not_read_although_its_header_returns() {
     provoke(Bug::HeadersBelievedGone, 12, |seed| {
-        let (rig, erased) = cut_off(seed)?;
+        let (rig, erased) = cut_off(seed, TOGETHER)?;
+        let met = opened_again(&rig, &erased, &erased)?;
+        assert!(met, "seed {seed}: nothing was opened there again");
+        Ok(())
+    });
+}
+
+/// The start behind it is cut off while it erases, at one header or another.
+#[test]
+fn a_start_that_is_cut_off_while_it_erases_headers_leaves_that_to_the_next_one() {
+    survive(24, |seed| {
+        let (rig, erased) = cut_off(seed, 2)?;
+        lose(&rig, &erased);
+        rig.crash(Crash::ProcessKill);
+        rig.world.crash_at(Some(rig.world.io_count() + 100 + 4 * seed));
+        let opened = rig.open();
+        rig.world.crash_at(None);
+        assert!(opened.is_err(), "seed {seed}: the start was over before");
         let met = opened_again(&rig, &erased, &erased)?;
         assert!(met, "seed {seed}: nothing was opened there again");
         Ok(())
@@ -113,7 +144,7 @@ fn a_copy_that_was_given_back_is_not_read_although_its_header_returns() {
 #[test]
 fn what_an_older_set_seems_to_have_is_left_without_a_header_as_well() {
     provoke(Bug::HeadersBelievedGone, 40, |seed| {
-        let (rig, erased) = cut_off(seed)?;
+        let (rig, erased) = cut_off(seed, TOGETHER)?;
         let kept = rig.headers(0);
         let model = SegmentHeader::decode(&rig.members[0].peek(kept[0], BLOCK)).unwrap();
         let free = (0..SEGMENTS).map(|n| FIRST_SEGMENT + n * SEGMENT_BYTES);
@@ -132,11 +163,14 @@ fn what_an_older_set_seems_to_have_is_left_without_a_header_as_well() {
             };
             rig.members[0].poke(at, &older.encode());
         }
-        opened_again(&rig, &erased, &erased).map(drop)
+        let met = opened_again(&rig, &erased, &erased)?;
+        assert!(met, "seed {seed}: nothing was opened there again");
+        Ok(())
     });
 }
 
-fn names_one(request: &Request) -> bool {
+/// Whether it makes a header name a single copy.
+pub(crate) fn names_one(request: &Request) -> bool {
     let Request::Write { data, .. } = request else { return false };
     to_header(request) && SegmentHeader::decode(data).is_ok_and(|h| h.partners.len() == 1)
 }
@@ -145,7 +179,7 @@ fn names_one(request: &Request) -> bool {
 #[test]
 fn no_copy_is_given_back_that_headers_may_go_on_to_name() {
     provoke(Bug::EpochNotAwaited, 20, |seed| {
-        let rig = with_surplus(seed)?;
+        let rig = with_surplus(seed, TOGETHER)?;
         let mut erased = headers(&rig);
         rig.gates[0].hold(1, names_one);
         assert!(until_held(&rig, 0), "seed {seed}: no copy was given back");

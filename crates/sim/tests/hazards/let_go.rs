@@ -7,11 +7,12 @@ use forebay_device::model::fault::{Ops, Trigger};
 use forebay_device::model::world::Crash;
 use forebay_device::runtime::MILLISECOND;
 use forebay_device::{Request, Runtime};
-use forebay_engine::format::SegmentHeader;
-use forebay_engine::ids::Incarnation;
+use forebay_engine::format::{SegmentHeader, Stream};
+use forebay_engine::ids::{Incarnation, SegmentId};
 use forebay_engine::planted::{Bug, take_seen};
 
 use crate::destaging;
+use crate::given_back::MEMBER_SEGMENTS;
 use crate::rig::{
     BLOCK, Plan, Rig, SEGMENT_BYTES, SOON, is_erasure, provoke, same, survive, to_header,
 };
@@ -208,6 +209,44 @@ fn what_images_name_has_no_header_before_anything_comes_there() {
             let expected = if may_be_written && found == 2 { 2 } else { 1 };
             same(&format!("block {block}"), found, expected).map(drop)
         })
+    });
+}
+
+/// A discard has kept a header on another member, of a set that was made free before it and had the same number.
+#[test]
+fn nothing_is_believed_of_a_set_of_which_an_older_life_is_found() {
+    provoke(Bug::OpenedSinceBelieved, 10, |seed| {
+        let rig = filled(seed, Plan { members: 2, ..Plan::default() })?;
+        rig.pause(SOON);
+        rig.crash(Crash::ProcessKill);
+        let headers = [0, 1].map(|member| rig.headers(member));
+        let decode =
+            |member: usize, at| SegmentHeader::decode(&rig.members[member].peek(at, BLOCK));
+        let found = (0..2).flat_map(|member| headers[member].iter().map(move |&at| (member, at)));
+        let found: Vec<_> = found.filter_map(|(member, at)| decode(member, at).ok()).collect();
+        let is_unused = |counter: &u64| found.iter().all(|h| h.incarnation.counter != *counter);
+        let counter = (1..).find(is_unused).unwrap();
+        // What was filled first and read no more was let go of first. As if its room had been needed since.
+        let on_first = found.iter().filter(|h| h.segment.0 < MEMBER_SEGMENTS);
+        let read_once = on_first.filter(|h| h.stream == Stream::Probation);
+        let first = read_once.min_by_key(|h| h.incarnation).unwrap().segment;
+        let erased = (5 + u64::from(first.0)) * SEGMENT_BYTES;
+        rig.members[0].poke(erased, &vec![0; SEGMENT_BYTES as usize]);
+        let is_free = |n: &u32| found.iter().all(|h| !h.partners.contains(&SegmentId(*n)));
+        let second = SegmentId((MEMBER_SEGMENTS..2 * MEMBER_SEGMENTS).find(is_free).unwrap());
+        let free = (5 + u64::from(second.0 - MEMBER_SEGMENTS)) * SEGMENT_BYTES;
+        let model = found.iter().rfind(|h| h.segment.0 >= MEMBER_SEGMENTS).unwrap();
+        let older = SegmentHeader {
+            segment: second,
+            set: first,
+            incarnation: Incarnation { counter, ..model.incarnation },
+            stream: if seed % 2 == 0 { Stream::Dirty } else { Stream::Facts },
+            partners: vec![first, second],
+            ..model.clone()
+        };
+        rig.members[1].poke(free, &older.encode());
+        rig.open()?;
+        (0..900).try_for_each(|n| same("read again", rig.read(2 * n)?, 1).map(drop))
     });
 }
 
