@@ -8,9 +8,9 @@
 //!   with fewer copies than it could have now is closed.
 //! * No member was lost with such an epoch, so a root of the one before speaks for it, too
 //!   (`Superblock::whole_since`).
-//! * Segment numbers of members that are gone are given out again only when no set in use is known by
-//!   one, and no header of such a set names one (INV-52). What no set needs, no root and nothing
-//!   behind one names.
+//! * Segment numbers of members that are gone are given out again only when no set in use is known by one. What no
+//!   set needs, no root and nothing behind one names. Headers may name them yet: by the epoch in which a set was
+//!   opened a start tells whose numbers these were (INV-52), whatever a power cut has brought back.
 //! * It is watched from the first request on ([`crate::deadline`]), so one that hangs is refused, or left
 //!   behind once it is a member.
 //! * If another member is left behind by the update that names the new one, the new one hears of it before
@@ -183,15 +183,15 @@ impl Core {
             return refused(what, "restart the daemon first");
         }
         let mut next = superblock.clone();
-        if !self.sets.borrow().names_gone() || planted::is(Bug::NumbersReused) {
-            next.members.retain(|member| member.state != MemberState::Removed);
+        if !self.sets.borrow().uses_gone() || planted::is(Bug::NumbersReused) {
+            next.retire(|record| record.state == MemberState::Removed);
         }
         if next.members.len() >= MEMBERS_MAX {
             let gone = next.members.len() - superblock.present().count();
             return refused(
                 format!(
                     "pool \"{name}\" has room for {MEMBERS_MAX} cache devices, and {gone} that were \
-                     lost still count: data of which copies are being made bears their numbers"
+                     lost still count: data of which copies are being made is known by their numbers"
                 ),
                 "wait until nothing is copied again any more: `forebay status`",
             );

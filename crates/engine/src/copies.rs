@@ -11,9 +11,6 @@
 //!   more and what was appended till then is published, a lap is written: its images are on as many
 //!   members, name nothing owed in such a set, and no record of one is behind them. Then it is promised.
 //!   Whatever is cut off, the next start finds the old promise and goes on.
-//! * A set that has lost a copy and has enough without it is treated in the same way, with no copy to give back: its
-//!   headers name what is left. So it bears no number of a member that is gone any more ([`crate::recopy`]). Nothing in
-//!   it is owed: a cut that tears all of its headers costs what is clean there.
 //! * A set of which everything has become clean keeps `clean_copies` copies and gives the others back
 //!   (INV-43). The images of a durable root say by then that nothing in it is owed, and are past all of
 //!   its records. First the headers of what stays are written again, naming no others, and flushed; then
@@ -300,10 +297,6 @@ impl Core {
         let headers = shrunk.iter().flat_map(|set| &set.headers);
         if !planted::is(Bug::SurplusStillNamed) {
             self.write_headers(headers.map(|h| (h.segment, h.encode().to_vec()))).await?;
-        }
-        for header in shrunk.iter().filter_map(|set| set.headers.first()) {
-            let mut sets = self.sets.borrow_mut();
-            sets.note_named(header.set, header.incarnation, &header.partners);
         }
         let surplus = || shrunk.iter().flat_map(|set| &set.surplus).copied();
         self.erase_headers(surplus()).await?;

@@ -250,6 +250,7 @@ fn lay_out(
         ram_bytes: options.ram_bytes,
         scrub_rate_bytes_per_s: options.scrub_rate_bytes_per_s,
         write_budget_bytes_per_day: options.write_budget_bytes_per_day,
+        retired_end: 0,
         scrub_begun_unix_s: 0,
         scrub_next: 0,
         verify_reads: options.verify_reads,

@@ -336,7 +336,7 @@ impl Core {
             let without = self.write_superblocks(|superblock| {
                 superblock.epoch += 1;
                 superblock.whole_since = 0;
-                superblock.members.retain(|record| record.device != member.id);
+                superblock.retire(|record| record.device == member.id);
             });
             let written = without.await;
             self.departing.set(false);

@@ -1,8 +1,9 @@
 //! Growing a member of a pool that is in use: its device has become larger.
 //!
-//! * What it has stays where it is; its new segments lie behind the others. Their numbers are the ones
-//!   behind its last one where those are nobody's, else the first that are free
-//!   ([`crate::format::Numbers`]); a superblock with such a member is one that older versions refuse.
+//! * What it has stays where it is; its new segments lie behind the others. Their numbers are ones that no member
+//!   ever had: a header of a set may still name such a one, and the epoch tells of a member that has joined
+//!   since, not of one that has grown (INV-52). Behind its own last one they make no further range
+//!   ([`crate::format::Numbers`]); a superblock with such a range is one that older versions refuse.
 //! * Its device is flushed first: a size that a power cut takes back must stand in no superblock.
 //! * The new numbers are durable on all members before a set is opened on one of them (INV-89). A crash
 //!   before leaves the member as it was or grown, and nothing in what is new.
@@ -22,6 +23,13 @@ use crate::ids::DeviceId;
 use crate::member::Member;
 use crate::planted::{self, Bug};
 use crate::pool::{Pool, check_size};
+
+/// What to do where a member can have no further numbers, but one that joins could.
+const AGAIN: &str =
+    "take it out, then add it again: `forebay pool device remove`, `forebay pool device add`";
+
+/// What to do where nobody could.
+const ELSEWHERE: &str = "make another pool with the rest of it";
 
 /// What a member could grow to.
 struct Extension {
@@ -93,7 +101,7 @@ impl Core {
                 "cache device {id} of {size_bytes} B is too large: with segments of {segment_bytes} B a \
                  pool has at most {SEGMENTS_MAX} of them"
             );
-            Error::new(ErrorKind::Refused, what).hint("make another pool with the rest of it")
+            Error::new(ErrorKind::Refused, what).hint(ELSEWHERE)
         };
         let layout = layout_of(&next, size_bytes).ok_or_else(full)?;
         let count = layout.segment_count - record.segments.count();
@@ -105,25 +113,26 @@ impl Core {
             );
             return refused(what, "make the device larger first, by a segment at the least");
         }
-        let behind = NumberRange { base: record.segments.end_of_last(), count };
-        let is_free = u64::from(behind.base) + u64::from(count) <= u64::from(SEGMENTS_MAX)
-            && !next.members.iter().any(|other| other.segments.overlap(behind));
-        let more = match is_free {
-            true => behind,
-            false => {
-                let base = free_base(&next.members, count).ok_or_else(full)?;
-                NumberRange { base, count }
-            }
+        let given = match planted::is(Bug::NumbersMistaken) {
+            true => next.members.iter().map(|record| record.segments.end()).max().unwrap_or(0),
+            false => next.given_end(),
         };
+        if count > SEGMENTS_MAX - given {
+            let what = format!(
+                "cache device {id} of {size_bytes} B has {count} segments more, and of the {SEGMENTS_MAX} numbers \
+                 of pool \"{name}\" {given} were given to cache devices that it has or had"
+            );
+            let others = next.members.iter().filter(|other| other.device != id).copied();
+            let room = free_base(&others.collect::<Vec<_>>(), layout.segment_count);
+            return refused(what, room.map_or(ELSEWHERE, |_| AGAIN));
+        }
+        let more = NumberRange { base: given, count };
         let Some(segments) = record.segments.with(more) else {
             let what = format!(
                 "cache device {id} has grown in turn with others so often that pool \"{name}\" has no \
                  room to note it once more"
             );
-            return refused(
-                what,
-                "take it out, then add it again: `forebay pool device remove`, `forebay pool device add`",
-            );
+            return refused(what, AGAIN);
         };
         let before = bytes_of(&next, None);
         let own = next.members.iter_mut().filter(|record| record.device == id);

@@ -4,6 +4,9 @@
 //!   names, is left out whole: it was freed, or had given that copy back, before that segment could be opened again.
 //! * What stands in a segment is told by its own header, also where that makes no set: because its start was cut off, or
 //!   because its set is left out. What an older life had there may be written over.
+//! * A header that was written before the member joined that has a number now, or had it last, speaks of another member's
+//!   segment (INV-52): it says nothing of what is there, and nothing of a set if that is known by such a number. So also where
+//!   nobody knows any more who had it.
 //! * That no header is read proves nothing: where a flush failed and the process ended with it, a power cut brings back what had
 //!   been erased or written over. So a start that appends leaves such segments without one again.
 
@@ -21,9 +24,11 @@ use crate::planted::{self, Bug};
 const REACH_SPARE: u64 = 1024;
 
 /// One header of each set that counts, the newest set first. `cut_off`: headers of starts that ended before they had a root.
+/// `is_same_since`: whether a number means what it did in an epoch, see [`crate::format::Superblock`].
 pub(crate) fn newest_lives(
     mut headers: Vec<SegmentHeader>,
     cut_off: &[SegmentHeader],
+    is_same_since: impl Fn(SegmentId, u64) -> bool,
 ) -> Vec<SegmentHeader> {
     let mut taken: BTreeSet<SegmentId> = cut_off.iter().map(|header| header.segment).collect();
     // Of those of one set the header that names the most: as long as a copy that was to be given back has a header, none was.
@@ -34,18 +39,26 @@ pub(crate) fn newest_lives(
         if is_known {
             continue;
         }
-        let is_taken = header.partners.iter().any(|segment| taken.contains(segment));
-        if is_taken || header.partners.first() != Some(&header.set) {
+        let partners = header.partners.iter().copied();
+        let named: Vec<_> = partners.filter(|&n| is_same_since(n, header.epoch)).collect();
+        let is_taken = named.iter().any(|segment| taken.contains(segment));
+        if is_taken || named.first() != Some(&header.set) {
             taken.insert(header.segment);
             continue;
         }
-        taken.extend(header.partners.iter().copied());
+        taken.extend(named);
         lives.push(header);
     }
     lives
 }
 
 impl Core {
+    /// Whether a number in a header of an epoch means what it did then.
+    pub(crate) fn is_same_since(&self, number: SegmentId, epoch: u64) -> bool {
+        let same = self.superblock.borrow().is_same_since(number, epoch);
+        same || planted::is(Bug::NumbersMistaken)
+    }
+
     /// The segments whose own header makes them part of no set: what is free, and the copies of sets that have theirs elsewhere.
     pub(crate) fn without_headers(
         &self,
@@ -103,7 +116,7 @@ mod tests {
 
     /// The counters of the sets that count.
     fn lives(headers: &[SegmentHeader], cut_off: &[SegmentHeader]) -> Vec<u64> {
-        let lives = newest_lives(headers.to_vec(), cut_off);
+        let lives = newest_lives(headers.to_vec(), cut_off, |_, _| true);
         lives.iter().map(|life| life.incarnation.counter).collect()
     }
 
@@ -115,7 +128,7 @@ mod tests {
         let later_start = header(5, &[5], (2, 3));
         assert_eq!(lives(&[new, later_start], &[]), [3]);
         let fewer = header(5, &[0], (1, 7));
-        let found = newest_lives(vec![fewer, old], &[]);
+        let found = newest_lives(vec![fewer, old], &[], |_, _| true);
         assert_eq!(found[0].partners.len(), 2, "none of its copies was given back yet");
         assert_eq!(found.len(), 1);
     }
@@ -125,6 +138,21 @@ mod tests {
         let old = header(0, &[0, 5], (1, 7));
         assert_eq!(lives(&[old.clone(), header(9, &[9], (1, 8))], &[header(5, &[5], (2, 9))]), [8]);
         assert_eq!(lives(&[old], &[header(6, &[6], (2, 9))]), [7]);
+    }
+
+    #[test]
+    fn a_number_that_was_given_to_another_member_since_is_that_ones() {
+        let joined_in_2 = |number: SegmentId, epoch| number.0 < 5 || epoch >= 2;
+        let (old, fresh) = (header(0, &[0, 5], (1, 7)), header(5, &[5], (1, 9)));
+        let new = SegmentHeader { epoch: 2, ..fresh };
+        let counters = |headers: &[SegmentHeader]| -> Vec<u64> {
+            let lives = newest_lives(headers.to_vec(), &[], joined_in_2);
+            lives.iter().map(|life| life.incarnation.counter).collect()
+        };
+        assert_eq!(counters(&[old, new.clone()]), [9, 7], "neither has what the other one has");
+        let known_by_it = header(1, &[5, 1], (1, 8));
+        assert_eq!(counters(&[known_by_it.clone(), new]), [9]);
+        assert_eq!(counters(&[known_by_it, header(0, &[0, 1], (1, 3))]), [0; 0], "it stands there");
     }
 
     /// Its bytes stand in a segment that an older one names.

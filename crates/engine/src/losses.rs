@@ -6,7 +6,7 @@
 //!   seen, and that is newer than any other's ([`Trust::Found`]).
 //! * The lap at the end of recovery makes that durable. Until then every start decides the same
 //!   again: the root still is of an older epoch, and the numbers of members that are gone are
-//!   never given to another.
+//!   given to another only behind a root of the newest one ([`Core::lock_for_members`]).
 
 use std::collections::BTreeSet;
 use std::rc::Rc;

@@ -26,7 +26,7 @@ use forebay_device::BlockDevice;
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::{EventKind, Subject};
 use crate::format::{Host, MemberRecord, MemberState, Root, Superblock, Witness as WitnessFile};
-use crate::ids::DeviceId;
+use crate::ids::{DeviceId, SegmentId};
 use crate::superblock::{Slots, find_superblock};
 use crate::witness::{Witness, unreadable};
 
@@ -448,6 +448,27 @@ impl Superblock {
     /// The members that the epoch names.
     pub fn present(&self) -> impl Iterator<Item = &MemberRecord> {
         self.members.iter().filter(|member| member.state == MemberState::Present)
+    }
+
+    /// Forgets the records of members that are gone, and that they had numbers.
+    pub(crate) fn retire(&mut self, is_gone: impl Fn(&MemberRecord) -> bool) {
+        let retired = self.members.iter().filter(|record| is_gone(record));
+        let end = retired.map(|record| record.segments.end()).max();
+        self.retired_end = self.retired_end.max(end.unwrap_or(0));
+        self.members.retain(|record| !is_gone(record));
+    }
+
+    /// The number behind the highest that any member ever had.
+    pub(crate) fn given_end(&self) -> u32 {
+        let ends = self.members.iter().map(|record| record.segments.end());
+        ends.max().unwrap_or(0).max(self.retired_end)
+    }
+
+    /// Whether who has a number now, or had it last, had it in this epoch. Of a number in no record nobody knows who had it: no set
+    /// in use is known by it.
+    pub(crate) fn is_same_since(&self, number: SegmentId, epoch: u64) -> bool {
+        let holders = self.members.iter().filter(|it| it.segments.place_of(number).is_some());
+        holders.map(|it| it.joined_epoch).max().is_some_and(|joined| joined <= epoch)
     }
 
     /// Members that were lost and whose part in the copies has not been made good since.

@@ -1,6 +1,7 @@
 //! Every combination of facts matches exactly one row.
 
 use super::*;
+use crate::format::{Numbers, SUPERBLOCK_BYTES};
 
 /// A row: what it asks of the facts (`None`: either), and what it decides.
 struct Row {
@@ -88,4 +89,53 @@ fn each_combination_of_facts_has_one_trust() {
             assert_eq!(trust(epochs, covered, clean, dirty), matching[0].1);
         }
     }
+}
+
+/// A superblock of two members, as its golden image has it.
+fn superblock() -> Superblock {
+    let mut bytes = vec![0; SUPERBLOCK_BYTES];
+    let number = |digits: &str| usize::from_str_radix(digits, 16).unwrap();
+    for line in include_str!("../tests/golden/superblock.v1.hex").lines() {
+        let Some((at, digits)) = line.split_once(' ') else { continue };
+        for (index, place) in bytes[number(at)..].iter_mut().take(digits.len() / 2).enumerate() {
+            *place = number(&digits[2 * index..2 * index + 2]) as u8;
+        }
+    }
+    Superblock::decode(&bytes).unwrap()
+}
+
+#[test]
+fn a_number_is_of_whoever_joined_last_with_it() {
+    let mut superblock = superblock();
+    let record = |base, count, joined_epoch, state| MemberRecord {
+        device: DeviceId([joined_epoch as u8; 16]),
+        segments: Numbers::new(base, count),
+        joined_epoch,
+        state,
+        replaced: false,
+    };
+    superblock.members = vec![
+        record(0, 10, 1, MemberState::Present),
+        record(10, 10, 2, MemberState::Removed),
+        record(10, 5, 4, MemberState::Present),
+        record(20, 5, 3, MemberState::Failed),
+    ];
+    let is_same = |number, epoch| superblock.is_same_since(SegmentId(number), epoch);
+    assert_eq!([1, 2].map(|epoch| is_same(9, epoch)), [true, true]);
+    assert_eq!([2, 3, 4, 5].map(|epoch| is_same(14, epoch)), [false, false, true, true]);
+    assert_eq!([1, 2].map(|epoch| is_same(15, epoch)), [false, true], "of one that is gone");
+    assert_eq!([2, 3].map(|epoch| is_same(20, epoch)), [false, true], "of one that has failed");
+    assert!(!is_same(25, 9), "nobody knows of whom");
+}
+
+#[test]
+fn the_numbers_of_records_that_are_gone_stay_given() {
+    let mut superblock = superblock();
+    let end = superblock.given_end();
+    assert_eq!((superblock.retired_end, superblock.members.len()), (0, 2));
+    let last = *superblock.members.iter().max_by_key(|record| record.segments.end()).unwrap();
+    superblock.retire(|record| record.device == last.device);
+    assert_eq!((superblock.given_end(), superblock.members.len()), (end, 1));
+    superblock.retire(|_| false);
+    assert_eq!((superblock.given_end(), superblock.retired_end), (end, end));
 }

@@ -84,6 +84,8 @@ pub enum Bug {
     SpareErased,
     /// A new member gets the numbers of one that is gone although sets bear them.
     NumbersReused,
+    /// A number in a header is taken for that of whoever has it now, and may be one that another member had.
+    NumbersMistaken,
     /// A scrub takes the bytes of the first copy for good.
     HealedFromBadCopy,
     /// What a reader could not read in some copy waits for the next scrub.

@@ -1,16 +1,15 @@
-//! Clean data gets its copies back after members were lost, behind all that is dirty; and no set names them any
-//! more in the end, so that others can come in their place.
+//! Clean data gets its copies back after members were lost, behind all that is dirty; and no set is known by a number
+//! of theirs in the end, so that others can come in their place.
 //!
 //! * Closed sets that have lost a copy are meant, and of which nothing is owed. What lies in one with fewer copies
 //!   than clean data is to have is copied to others; so is what lies in one that is known by a number of the lost
-//!   member. What has copies enough stays where it is, and forgets the member behind the next root
-//!   ([`crate::copies`]).
+//!   member. What has copies enough stays where it is.
 //! * Clients go first, and dirty data, and reclaim: only while no room has to be made anywhere is anything copied.
 //!   Where a pool is full, that is between one set that is emptied and the next.
 //! * The write budget of retention has no part in it: a loss brings it about, not what is brought in; and it is at
 //!   most what the lost member had and its other copy. What is written counts for the bytes a day.
-//! * It ends: what is copied lies in sets that have lost nothing. Nothing of it is durable: a start finds in the
-//!   headers which sets have lost a copy.
+//! * It ends: what is copied lies in sets that have lost nothing, and a root frees what was emptied. Nothing of it is
+//!   durable: a start finds in the headers which sets have lost a copy.
 
 use std::rc::Rc;
 
@@ -38,15 +37,13 @@ impl Set {
         let is_clean = self.state == SetState::Closed && self.holds_data() && self.owed_blocks == 0;
         // What waits for an origin flush is not clean yet.
         let has_any = self.live_blocks > self.provisional_blocks && !self.has_no_copy();
-        let may_forget = self.segments.first() == Some(&self.id) && !self.stuck;
-        self.names_gone && is_clean && has_any && (self.segments.len() < copies || !may_forget)
+        is_clean && has_any && self.is_short(copies)
     }
 
-    /// Whether it names a member that is gone, and will not behind the next root or one soon after.
-    fn is_settled_by_root(&self, copies: usize) -> bool {
+    /// Whether the next root, or one soon after, makes it free.
+    fn goes_with_root(&self) -> bool {
         let no_data = self.state == SetState::Closed && !self.holds_data();
-        let goes = matches!(self.state, SetState::LetGo(_) | SetState::Discarding);
-        goes || no_data || self.may_forget(copies)
+        no_data || matches!(self.state, SetState::LetGo(_) | SetState::Discarding)
     }
 }
 
@@ -57,10 +54,10 @@ impl SetTable {
         found.find(|set| set.moves == 0).map(|set| set.id)
     }
 
-    /// Whether a root, or one soon after, lets every set forget what is gone.
-    fn is_all_settled_by_root(&self) -> bool {
+    /// Sets that are short of copies, wherever that leads.
+    fn short(&self) -> impl Iterator<Item = &Set> {
         let copies = self.clean_copies();
-        self.iter().filter(|set| set.names_gone).all(|set| set.is_settled_by_root(copies))
+        self.iter().filter(move |set| set.is_short(copies))
     }
 }
 
@@ -100,7 +97,7 @@ impl Core {
     }
 
     fn is_recopy_due(&self) -> bool {
-        self.may_recopy() && self.sets.borrow().names_gone()
+        self.may_recopy() && self.sets.borrow().short().next().is_some()
     }
 
     /// Whether dirty data has its copies, and the pool goes on.
@@ -129,13 +126,13 @@ impl Core {
     }
 }
 
-/// Copies clean data and writes roots, until no set names a member that is gone, or another one is lost.
+/// Copies clean data and writes roots, until no set is short of copies, or another member is lost.
 async fn recopier(core: &Rc<Core>) {
     let mut next_root = 0;
     while core.is_recopy_due() {
         let is_all = core.copy_clean_sets().await;
-        let is_settled = is_all && core.sets.borrow().is_all_settled_by_root();
-        if is_settled && core.rt.now() >= next_root {
+        let goes = is_all && core.sets.borrow().short().all(Set::goes_with_root);
+        if goes && core.rt.now() >= next_root {
             next_root = core.rt.now() + ROOT_INTERVAL;
             // Its error has latched the pool and is an event.
             core.lap(false).await.ok();

@@ -115,7 +115,8 @@ impl Core {
         let (headers, cut_off): (Vec<_>, Vec<_>) =
             headers.into_iter().partition(|header| counts(&root, header.incarnation));
         let found: BTreeSet<_> = headers.iter().map(|h| (h.segment, h.incarnation)).collect();
-        self.adopt_sets(newest_lives(headers, &cut_off), &found);
+        let lives = newest_lives(headers, &cut_off, |n, epoch| self.is_same_since(n, epoch));
+        self.adopt_sets(lives, &found);
         let bare = self.without_headers(&found);
         let loaded = self.load_images(&mut root, trust, &mut report).await?;
         let withheld = self.withhold(&root, &loaded);
@@ -282,8 +283,7 @@ impl Core {
                 let member = self.sets.borrow().member_of(segment);
                 let ours = header.pool == pool
                     && header.segment == segment
-                    && header.device == self.members[member].id
-                    && header.partners.iter().all(|&p| self.sets.borrow().has_number(p));
+                    && header.device == self.members[member].id;
                 if ours {
                     headers.push(header);
                 }
@@ -310,15 +310,15 @@ impl Core {
         let mut claimed = BTreeSet::new();
         let mut sets = self.sets.borrow_mut();
         for header in lives {
-            claimed.extend(header.partners.iter().copied());
             let mut segments = header.partners;
             let named = segments.len();
-            segments.retain(|&segment| sets.knows(segment));
-            let names_gone = segments.len() < named;
+            segments.retain(|&n| sets.knows(n) && self.is_same_since(n, header.epoch));
+            let lacks_copy = segments.len() < named;
+            claimed.extend(segments.iter().copied());
             sets.put(Set {
                 state: SetState::Closing,
                 durable_blocks: self.segment_blocks,
-                names_gone,
+                lacks_copy,
                 leads: found.contains(&(header.set, header.incarnation)),
                 ..Set::opened(header.set, segments, header.incarnation, header.stream)
             });

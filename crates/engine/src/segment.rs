@@ -124,9 +124,10 @@ pub(crate) struct Set {
     pub leads: bool,
     /// Its header cannot be read, so none that names fewer copies can be written.
     pub stuck: bool,
-    /// Whether its headers name a segment of a member that is gone, as those of a set do that has lost
-    /// a copy: such a number must not come to stand for another one.
-    pub names_gone: bool,
+    /// Whether it has lost a copy with a member, and its headers name that.
+    pub lacks_copy: bool,
+    /// That was while somebody appended to it or discarded it, who goes on to hold the number.
+    pub holds_gone: bool,
 }
 
 impl Set {
@@ -193,13 +194,14 @@ impl Set {
         &[]
     }
 
-    /// Whether it has lost a copy and has enough without that: its headers are to name it no more. The first one
-    /// names it and stays.
-    pub(crate) fn may_forget(&self, copies: usize) -> bool {
-        let clean = self.holds_data() && self.owed_blocks == 0 && self.live_blocks > 0;
-        let idle = self.state == SetState::Closed && self.pins == 0 && !self.stuck;
-        let is_named = self.segments.first() == Some(&self.id);
-        self.names_gone && clean && idle && is_named && self.segments.len() >= copies
+    /// Whether it is known by a number of a member that is gone, which nobody else can have as long as that is so.
+    pub(crate) fn is_known_by_gone(&self) -> bool {
+        self.segments.first() != Some(&self.id)
+    }
+
+    /// Whether it is known by a copy that it has lost, or has lost one and has fewer than so many.
+    pub(crate) fn is_short(&self, copies: usize) -> bool {
+        self.is_known_by_gone() || self.lacks_copy && self.segments.len() < copies
     }
 
     /// An empty one.
@@ -230,7 +232,8 @@ impl Set {
             durable_blocks: 0,
             leads: true,
             stuck: false,
-            names_gone: false,
+            lacks_copy: false,
+            holds_gone: false,
         }
     }
 
@@ -271,6 +274,7 @@ impl Set {
     fn transition(&mut self, next: SetState) {
         assert!(self.state.may_become(next), "set {:?}: {:?} to {next:?}", self.id, self.state);
         self.state = next;
+        self.holds_gone &= next == SetState::Closing;
     }
 }
 
@@ -375,7 +379,11 @@ impl SetTable {
         for set in self.sets.iter_mut().flatten() {
             let (before, totals) = (set.segments.len(), set.totals(self.packing));
             set.segments.retain(|&segment| own.place_of(segment).is_none());
-            set.names_gone |= set.segments.len() < before;
+            if set.segments.len() < before {
+                set.lacks_copy = true;
+                set.holds_gone |=
+                    matches!(set.state, SetState::Open | SetState::Closing | SetState::Discarding);
+            }
             self.totals.replace(totals, set.totals(self.packing));
         }
         self.sort_reusable();
@@ -407,25 +415,23 @@ impl SetTable {
         self.discarding.push(0);
     }
 
-    /// Goes on with more segments of a member, which are free. What was of members that are gone and that
-    /// nobody names any more may be its own now.
+    /// Goes on with more segments of a member, which are free. What was of members that are gone, and by which
+    /// no set is known, may be its own now.
     pub(crate) fn extend(&mut self, member: usize, numbers: Numbers, more: NumberRange) {
         let all = self.sets.len().max(more.end() as usize);
         self.sets.resize_with(all, || None);
         self.let_go.resize(all, false);
-        for (other, theirs) in self.members.iter_mut().enumerate() {
-            if theirs.overlap(more) {
-                assert!(self.lost.0 >> other & 1 == 1, "two members with one segment");
-                *theirs = Numbers::default();
-            }
-        }
+        let mut others = self.members.iter().enumerate();
+        let is_taken = others.any(|(other, theirs)| theirs.overlap(more) && !self.is_lost(other));
+        assert!(!is_taken, "two members with one segment");
         self.members[member] = numbers;
         self.free[member].extend((more.base..more.end()).map(SegmentId));
     }
 
-    /// Whether some set is known by, or its headers name, a segment of a member that is gone.
-    pub(crate) fn names_gone(&self) -> bool {
-        self.iter().any(|set| set.names_gone)
+    /// Whether a number of a member that is gone may not be given to another yet: a set is known by one, or somebody appends
+    /// to or discards what had a copy there, and holds its numbers.
+    pub(crate) fn uses_gone(&self) -> bool {
+        self.iter().any(|set| set.is_known_by_gone() || set.holds_gone)
     }
 
     /// Opens nothing on a member any more, or does again on all.
@@ -491,7 +497,8 @@ impl SetTable {
 
     /// The member that holds a segment, and its place there, counted in segments.
     pub(crate) fn place_of(&self, segment: SegmentId) -> (usize, u32) {
-        let mut members = self.members.iter().enumerate();
+        // The last one that was given it.
+        let mut members = self.members.iter().enumerate().rev();
         members
             .find_map(|(member, numbers)| Some((member, numbers.place_of(segment)?)))
             .expect("segment ids are validated when they enter")
@@ -650,14 +657,11 @@ impl SetTable {
         }
     }
 
-    /// Sets that have more copies than clean data needs, or name one that they have lost, with their incarnations.
+    /// Sets that have more copies than clean data needs, with their incarnations.
     pub(crate) fn surplus(&self) -> Vec<(SegmentId, Incarnation)> {
         let copies = self.clean_copies;
         let sets = self.givers().filter(|set| !set.surplus(copies).is_empty());
-        // The others have no surplus.
-        let forgetful = self.iter().filter(|set| set.may_forget(copies));
-        let forgetful = forgetful.filter(|set| set.segments.len() == copies);
-        sets.chain(forgetful).map(|set| (set.id, set.incarnation)).collect()
+        sets.map(|set| (set.id, set.incarnation)).collect()
     }
 
     /// Takes the surplus copies, if any, from a set of which the images of a durable root say that nothing in it
@@ -669,26 +673,14 @@ impl SetTable {
     ) -> Option<Vec<SegmentId>> {
         let copies = self.clean_copies;
         let set = self.get_mut(id).filter(|set| set.incarnation == incarnation)?;
-        let is_due = !set.surplus(copies).is_empty() || set.may_forget(copies);
-        if set.last_sequence > watermark || !is_due {
+        if set.last_sequence > watermark || set.surplus(copies).is_empty() {
             return None;
         }
-        Some(self.change(id, |set| set.segments.split_off(copies)))
-    }
-
-    /// Notes that the headers of a set durably name these segments and no others.
-    pub(crate) fn note_named(
-        &mut self,
-        id: SegmentId,
-        incarnation: Incarnation,
-        named: &[SegmentId],
-    ) {
-        let set = self.get_mut(id).filter(|set| set.incarnation == incarnation);
-        // A copy may have gone with its member meanwhile.
-        let Some(set) = set.filter(|set| set.segments == named) else { return };
-        if std::mem::replace(&mut set.names_gone, false) {
-            planted::seen("lost copy forgotten");
-        }
+        Some(self.change(id, |set| {
+            // Its headers name no others from now on.
+            set.lacks_copy = false;
+            set.segments.split_off(copies)
+        }))
     }
 
     /// Changes the counts or the copies of a set in use, and the totals with them.

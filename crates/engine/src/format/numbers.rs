@@ -1,7 +1,7 @@
 //! Which segment numbers of the pool are a member's.
 //!
 //! Its segments lie one behind the other on the device. Their numbers follow one another, too, until it
-//! grows and the numbers behind its last one are another member's: then it has a further range of them.
+//! grows and another member has or had higher ones: then it has a further range of them.
 //! Only this file maps a number to a place on a device, and back.
 
 use super::codec::{FormatError, check};
@@ -9,7 +9,7 @@ use super::geometry::SEGMENTS_MAX;
 use crate::ids::SegmentId;
 
 /// Ranges of numbers that a member can have: a record in the superblock has room for so many. One with all
-/// of them can still grow where the numbers behind its last one are nobody's.
+/// of them can still grow where its last number is the highest that was ever given.
 pub const RANGES_MAX: usize = 4;
 
 /// Numbers that follow one another.

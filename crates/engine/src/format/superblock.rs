@@ -60,6 +60,7 @@ structure!(at, "Superblock", 131_072, {
     VERIFY_READS @ 252: 1,
     MEMBERS @ 256: 512,
     WRITE_BUDGET_BYTES_PER_DAY @ 768: 8,
+    RETIRED_END @ 776: 4,
     VOLUMES @ 4096: 126_976,
 });
 
@@ -186,6 +187,9 @@ pub struct Superblock {
     /// Generation of the root that notes what was lost with members when an epoch began: no older root
     /// counts. 0: none, as in pools of older versions.
     pub marking_root: u64,
+    /// The number behind the highest that any member had whose record is gone; 0: none is, or only of those that
+    /// older versions dropped.
+    pub retired_end: u32,
     /// 1..=8 members, this one among them.
     pub members: Vec<MemberRecord>,
     /// Up to 124 volumes.
@@ -258,6 +262,7 @@ impl Superblock {
         put_u32(out, at::SCRUB_NEXT, self.scrub_next);
         out[at::VERIFY_READS] = u8::from(self.verify_reads);
         put_u32(out, at::DEVICE_DEADLINE_MS, self.device_deadline_ms);
+        put_u32(out, at::RETIRED_END, self.retired_end);
     }
 
     /// Decodes a slot.
@@ -298,6 +303,7 @@ impl Superblock {
             accept_single_copy: get_bool(bytes, at::ACCEPT_SINGLE_COPY, "accept_single_copy")?,
             own_roots: has_feature(bytes, FEATURE_OWN_ROOTS),
             next_volume: get_u32(bytes, at::NEXT_VOLUME),
+            retired_end: get_u32(bytes, at::RETIRED_END),
             members: decode_members(bytes)?,
             volumes: decode_volumes(bytes)?,
         };
@@ -351,6 +357,7 @@ impl Superblock {
     }
 
     fn validate_members(&self) -> Result<(), FormatError> {
+        check(self.retired_end <= SEGMENTS_MAX, "retired_end")?;
         check((1..=MEMBERS_MAX).contains(&self.members.len()), "member_count")?;
         check(self.members.iter().any(|member| member.device == self.device), "device")?;
         for (index, member) in self.members.iter().enumerate() {

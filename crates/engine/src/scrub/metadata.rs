@@ -5,8 +5,8 @@
 //!   To change the superblocks, or to write a root, begins with slot 0, and that may be the good one (INV-97).
 //! * At rest both slots say the same, on all members. So whoever looks holds what those who write hold.
 //! * A member that returns nothing at all has not lost just this, and is left alone; a lap says so.
-//! * Where no header of a set can be written anew, because nobody knows any more which segments of a member that is
-//!   gone they named, what the set holds is moved.
+//! * Where no header of a set can be written anew, because it has lost a copy and none says which, what the set holds is
+//!   moved: with another header a start would not find out that it has too few.
 
 use std::rc::Rc;
 
@@ -192,10 +192,10 @@ impl Core {
 
     /// What the bad headers of a set should be: what a good one says, or else the set table.
     async fn headers_to_mend(&self, at: At) -> Headers {
-        let Some((segments, names_gone, stream)) = ({
+        let Some((segments, lacks_copy, stream)) = ({
             let sets = self.sets.borrow();
             let set = sets.get(at.set).filter(|set| set.incarnation == at.incarnation);
-            set.map(|set| (set.segments.clone(), set.names_gone, set.stream))
+            set.map(|set| (set.segments.clone(), set.lacks_copy, set.stream))
         }) else {
             return Headers::default();
         };
@@ -215,7 +215,7 @@ impl Core {
             }
         }
         // What the table does not know of is a segment of a member that is gone.
-        let known = |first: &SegmentId| !names_gone && *first == at.set;
+        let known = |first: &SegmentId| !lacks_copy && *first == at.set;
         let model = good.or_else(|| {
             segments.first().filter(|first| known(first)).map(|&segment| SegmentHeader {
                 pool: self.superblock.borrow().pool,

@@ -57,6 +57,7 @@ impl SetTable {
     pub(crate) fn set_clean_copies(&mut self, copies: usize) {
         self.clean_copies = copies;
         self.givers = self.iter().filter(|set| set.may_give(copies)).map(|set| set.id).collect();
+        self.sort_reusable();
     }
 
     /// Leaves those out that have nothing to give any more.

@@ -14,7 +14,7 @@
 use super::{Set, SetState, SetTable};
 use crate::format::Stream;
 use crate::ids::{SegmentId, Sequence};
-use crate::limits::{FULL_RESERVES, PLACES_MAX, RESERVE_SEGMENTS_MIN};
+use crate::limits::{CLEAN_COPIES_MAX, FULL_RESERVES, PLACES_MAX, RESERVE_SEGMENTS_MIN};
 use crate::throttle::FULL;
 
 /// Levels by which sets are told apart: none, up to all of them full of owed data.
@@ -238,11 +238,14 @@ impl SetTable {
         }
     }
 
-    /// Whether a set is to go before its place is needed: with a member, or because it was on one that is gone; or because
+    /// Whether a set is to go before its place is needed: with a member, or because it has too few copies; or because
     /// what is in it would count as held for a reservation.
     fn is_unwanted(&self, set: &Set) -> bool {
         let on_leaving = |&segment: &SegmentId| self.leaving == Some(self.member_of(segment));
-        self.has_reservations || set.names_gone || set.segments.iter().any(on_leaving)
+        // How many are enough is not known before a start has ended.
+        let enough = if self.clean_copies > CLEAN_COPIES_MAX { 0 } else { self.clean_copies };
+        let is_short = set.is_short(enough);
+        self.has_reservations || is_short || set.segments.iter().any(on_leaving)
     }
 
     /// Puts reusable sets that are to go in front.

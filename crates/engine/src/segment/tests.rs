@@ -296,6 +296,56 @@ fn the_numbers_of_a_member_that_is_gone_are_neither_free_nor_anybodys() {
     assert!(table.allocate(3, Stream::Metadata, &[0; PLACES_MAX]).is_none());
 }
 
+/// Whoever still holds a number of the one that is gone finds a member, also where the next one has fewer.
+#[test]
+fn a_number_is_of_the_last_member_that_was_given_it() {
+    let mut table = table(&[6, 6, 3]);
+    table.lose(1);
+    table.join(3, NumberRange { base: 6, count: 4 });
+    let member = |n| table.member_of(SegmentId(n));
+    assert_eq!([5, 6, 9, 10, 12].map(member), [0, 3, 3, 1, 2]);
+    assert_eq!((table.total_count(), table.free_count()), (13, 13));
+}
+
+/// Who appends to a set or discards it at the loss has its numbers from before.
+#[test]
+fn numbers_of_a_lost_member_are_in_use_while_somebody_holds_them() {
+    for state in [SetState::Open, SetState::Discarding, SetState::Closed] {
+        let mut table = table(&[40, 40]);
+        let both = put(&mut table, 2, Stream::Dirty, SetState::Closed);
+        table.let_go(both, Sequence(6));
+        match state {
+            SetState::Discarding => table.transition(both, state),
+            state => table.get_mut(both).unwrap().state = state,
+        }
+        table.lose(1 - table.member_of(both));
+        assert_eq!(table.uses_gone(), state != SetState::Closed, "it is known by its own number");
+        match state {
+            SetState::Discarding => table.release(both),
+            SetState::Open => {
+                table.transition(both, SetState::Closing);
+                assert!(table.uses_gone());
+                table.transition(both, SetState::Closed);
+            }
+            _ => {}
+        }
+        assert!(!table.uses_gone());
+    }
+}
+
+/// What was let go of and has lost a copy is read on if it has enough; how many those are is not known while a pool starts.
+#[test]
+fn only_what_has_too_few_copies_goes_before_its_room_is_needed() {
+    let (mut table, both, _) = reusable_beside_a_failing_member();
+    table.keep_free(Some(0));
+    table.lose(1 - table.member_of(both));
+    assert_eq!(table.next_reusable(false), None);
+    table.set_clean_copies(1);
+    assert_eq!(table.next_reusable(false), None);
+    table.set_clean_copies(2);
+    assert_eq!(table.next_reusable(false), Some(both));
+}
+
 #[test]
 fn a_member_that_fails_takes_its_copies_and_its_room() {
     let mut table = table(&[40, 40, 40]);
@@ -496,7 +546,7 @@ fn a_set_waits_only_for_those_that_it_was_on() {
     let (mut table, both, alone) = reusable_beside_a_failing_member();
     table.fail(0);
     table.settle();
-    assert!(table.get(both).unwrap().names_gone && table.can_be_had(1));
+    assert!(table.get(both).unwrap().lacks_copy && table.can_be_had(1));
     table.join(2, crate::format::NumberRange { base: 320, count: 160 });
     let free = table.free_count();
     table.fail(2);

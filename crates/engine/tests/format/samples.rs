@@ -112,6 +112,7 @@ pub fn superblock() -> Superblock {
         dirty_copies_next: 0,
         scrub_rate_bytes_per_s: 0,
         write_budget_bytes_per_day: 0,
+        retired_end: 0,
         scrub_begun_unix_s: 0,
         scrub_next: 0,
         verify_reads: false,

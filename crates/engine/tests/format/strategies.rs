@@ -168,6 +168,7 @@ prop_compose! {
             ram_bytes: ram_blocks * 4096,
             scrub_rate_bytes_per_s: numbers.0 % (1 << 40),
             write_budget_bytes_per_day: numbers.0 % (1 << 60),
+            retired_end: (numbers.1 % (1 << 23)) as u32,
             scrub_begun_unix_s: numbers.1,
             scrub_next: (numbers.2 % (1 << 20)) as u32,
             verify_reads: single != big,

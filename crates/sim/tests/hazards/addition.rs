@@ -10,7 +10,6 @@ use forebay_device::runtime::{MILLISECOND, Runtime, SECOND};
 use forebay_device::{BlockDevice, Buf, Request};
 use forebay_engine::format::{Layout, MemberRecord, MemberState, SUPERBLOCK_BYTES};
 use forebay_engine::ids::DeviceId;
-use forebay_engine::limits::SHARDS_MIN;
 use forebay_engine::planted::Bug;
 use forebay_engine::{ErrorKind, EventKind, Readers};
 use forebay_sim::content::fill as stamp;
@@ -18,8 +17,7 @@ use forebay_sim::content::fill as stamp;
 use crate::changing::{BLOCKS, add, all_but, fill, id_of, plan, remove, told, verify};
 use crate::hanging::{DEADLINE, has_hung, in_time};
 use crate::rig::{
-    BLOCK, KINDS, MEMBER_BYTES, Plan, Rig, SEGMENT_BYTES, SEGMENTS, SOON, newest, provoke, same,
-    survive, version,
+    BLOCK, KINDS, Plan, Rig, SEGMENT_BYTES, SEGMENTS, SOON, newest, provoke, same, survive, version,
 };
 
 /// Waits until what was lost is made good.
@@ -543,49 +541,6 @@ fn a_member_that_was_taken_out_is_added_again() {
 fn identity(rig: &Rig, member: usize) -> impl Future<Output = DeviceId> + use<> {
     let device = Rc::clone(&rig.gates[member]);
     async move { forebay_engine::read_superblock(&*device).await.unwrap().device }
-}
-
-/// A read of what sets hold.
-fn is_read_of_set(request: &Request) -> bool {
-    let layout = Layout::new(MEMBER_BYTES, SEGMENT_BYTES as u32, SHARDS_MIN).unwrap();
-    matches!(request, Request::Read { offset, .. } if *offset >= layout.segments_offset)
-}
-
-/// A set that has lost a copy goes on to be known by its number, or its header to name it, until it is copied.
-#[test]
-fn the_numbers_of_a_lost_member_are_not_given_out_while_they_mean_something() {
-    provoke(Bug::NumbersReused, 6, |seed| {
-        let lost = (seed % 2) as usize;
-        let rig = Rig::new(seed, Plan { clean_copies: 2, ..plan(2, 2, 2) });
-        fill(&rig)?;
-        rig.pause(SECOND);
-        rig.broken[lost].gone.set(true);
-        rig.write(2, 1, 1)?;
-        rig.flush()?;
-        add(&rig, 2)?.map_err(|error| error.to_string())?;
-        while !told(&rig, EventKind::CopiesRestored) {
-            rig.pause(MILLISECOND);
-        }
-        // Clean data is being copied.
-        rig.gates[1 - lost].hold(usize::MAX, is_read_of_set);
-        add(&rig, 3)?.map_err(|error| error.to_string())?;
-        for round in 0..4 {
-            (0..BLOCKS / 2).try_for_each(|block| rig.write(4 + round, 2 * block, 1))?;
-            rig.flush()?;
-        }
-        (0..BLOCKS / 2).try_for_each(|block| rig.write(3, 2 * block, 1))?;
-        rig.flush()?;
-        rig.crash(KINDS[(seed / 2 % 2) as usize]);
-        rig.gates[1 - lost].hold(0, is_read_of_set);
-        rig.offer(&all_but(4, lost));
-        rig.open()?;
-        verify(&rig, "after a crash")?;
-        let warm = rig.pool().blocks().0;
-        if warm < BLOCKS {
-            return Err(format!("{warm} blocks are left"));
-        }
-        Ok(())
-    });
 }
 
 fn is_superblock(request: &Request) -> bool {

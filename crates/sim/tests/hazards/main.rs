@@ -30,6 +30,7 @@ mod many;
 mod members;
 mod memory;
 mod neighbours;
+mod numbers;
 mod origin;
 mod pair;
 mod populate;

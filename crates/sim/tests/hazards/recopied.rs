@@ -1,5 +1,5 @@
-//! Clean data gets its copies back after a member was lost, behind what is dirty; and what a lost member was
-//! named in is forgotten, so that another one can come for it.
+//! Clean data gets its copies back after a member was lost, behind what is dirty; and in the end nothing is known by a
+//! number of it, so that another one can come for it.
 
 use std::rc::Rc;
 
@@ -153,7 +153,7 @@ fn a_full_pool_copies_as_far_as_there_is_room_and_rests() {
     });
 }
 
-/// Eight members are as many as a pool can have, and the record of the lost one counts as long as a set names it.
+/// Eight members are as many as a pool can have, and the record of the lost one counts as long as a set is known by its number.
 #[test]
 fn a_spare_comes_soon_to_a_pool_of_eight_that_has_lost_one() {
     survive(8, |seed| {
@@ -186,9 +186,9 @@ fn a_spare_comes_soon_to_a_pool_of_eight_that_has_lost_one() {
     });
 }
 
-/// What has copies enough forgets the lost member, and what has not is copied: whatever is cut off.
+/// What has copies enough stays, what has not is copied, and another member comes: whatever is cut off.
 #[test]
-fn forgetting_a_lost_member_is_cut_off_at_every_io() {
+fn what_becomes_of_clean_data_behind_a_loss_is_cut_off_at_every_io() {
     survive(2, |seed| {
         let mut added = 0;
         for ios in (1..).step_by(5) {
