@@ -274,7 +274,7 @@ impl Core {
                 };
                 let header = match SegmentHeader::decode(&bytes) {
                     // It may be right the second time.
-                    Err(FormatError::BadChecksum) => {
+                    Err(_) if SegmentHeader::is_resembled_by(&bytes) => {
                         SegmentHeader::decode(&self.read_header_again(segment).await?)
                     }
                     decoded => decoded,

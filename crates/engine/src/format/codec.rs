@@ -225,6 +225,16 @@ pub(super) fn check_magic(bytes: &[u8], size: usize, magic: &[u8; 8]) -> Result<
     if bytes[..8] != magic[..] { Err(FormatError::BadMagic) } else { Ok(()) }
 }
 
+/// Whether bytes begin with a magic but for a few bits, as a misread one does. Blank bytes and any others differ in
+/// about half of its 64.
+pub(super) fn nearly_has_magic(bytes: &[u8], magic: &[u8; 8]) -> bool {
+    const WRONG_BITS_MAX: u32 = 8;
+    let differing = |found: &[u8]| -> u32 {
+        found.iter().zip(magic).map(|(found, right)| (found ^ right).count_ones()).sum()
+    };
+    bytes.get(..8).is_some_and(|found| differing(found) <= WRONG_BITS_MAX)
+}
+
 /// Checks the checksum over all of `bytes`.
 pub(super) fn check_sum(bytes: &[u8]) -> Result<(), FormatError> {
     let sum = checksum_with_holes(bytes, &[prefix::CHECKSUM]);

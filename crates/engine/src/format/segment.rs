@@ -1,8 +1,8 @@
 //! The header of a segment: the first block, written with or before the first record.
 
 use super::codec::{
-    BLOCK, FormatError, begin, check, get_bytes, get_u32, get_u64, open, put_bytes, put_u32,
-    put_u64, seal, structure,
+    BLOCK, FormatError, begin, check, get_bytes, get_u32, get_u64, nearly_has_magic, open,
+    put_bytes, put_u32, put_u64, seal, structure,
 };
 use super::geometry::SEGMENTS_MAX;
 use crate::ids::{DeviceId, Incarnation, PoolId, SegmentId};
@@ -176,6 +176,11 @@ impl SegmentHeader {
         };
         header.validate()?;
         Ok(header)
+    }
+
+    /// Whether bytes that cannot be decoded look like a damaged header, and not like something else or nothing.
+    pub fn is_resembled_by(bytes: &[u8]) -> bool {
+        nearly_has_magic(bytes, MAGIC)
     }
 
     fn validate(&self) -> Result<(), FormatError> {

@@ -17,7 +17,10 @@ use forebay_engine::ids::SegmentId;
 use forebay_engine::limits::SHARDS_MIN;
 use forebay_engine::planted::{Bug, plant};
 
-use crate::rig::{BLOCK, Breakage, MEMBER_BYTES, Plan, Rig, SEGMENT_BYTES, SOON, same, survive};
+use crate::given_back::MEMBER_SEGMENTS;
+use crate::rig::{
+    BLOCK, Breakage, KINDS, MEMBER_BYTES, Plan, Rig, SEGMENT_BYTES, SOON, same, survive,
+};
 
 /// Where root slots begin.
 const ROOTS: u64 = 2 * SUPERBLOCK_BYTES as u64;
@@ -148,6 +151,45 @@ fn flip_headers(rig: &Rig) {
 #[test]
 fn a_segment_whose_header_is_damaged_is_reused_only_when_no_image_points_into_it() {
     survive(3, |seed| others_take_the_place(seed, flip_headers));
+}
+
+fn is_header_read(request: &Request) -> bool {
+    let first = layout().segments_offset;
+    matches!(request, Request::Read { offset, .. } if *offset >= first && (offset - first).is_multiple_of(SEGMENT_BYTES))
+}
+
+/// A bit of a header's first bytes flips on its way to the start, once.
+#[test]
+fn a_header_that_is_misread_once_is_believed() {
+    survive(8, |seed| {
+        let rig = Rig::new(seed, Plan::default());
+        (0..40).try_for_each(|block| rig.write(2, block, 1))?;
+        rig.flush()?;
+        rig.crash(KINDS[(seed % 2) as usize]);
+        let headers = rig.headers(0);
+        let good: Vec<_> = headers.iter().map(|&at| (at, rig.members[0].peek(at, BLOCK))).collect();
+        for (at, header) in &good {
+            let mut bad = header.clone();
+            bad[(seed % 8) as usize] ^= 1 << (seed / 2 % 8);
+            rig.members[0].poke(*at, &bad);
+        }
+        let gate = Rc::clone(&rig.gates[0]);
+        gate.hold(MEMBER_SEGMENTS as usize, is_header_read);
+        let (world, member) = (Rc::clone(&rig.world), Rc::clone(&rig.members[0]));
+        let watched = Rc::clone(&gate);
+        rig.world.spawn(Box::pin(async move {
+            while watched.held() < MEMBER_SEGMENTS as usize {
+                let runtime: &dyn Runtime = &*world;
+                runtime.sleep(MILLISECOND).await.result.ok();
+            }
+            good.iter().for_each(|(at, header)| member.poke(*at, header));
+            watched.release();
+        }));
+        rig.open()?;
+        (0..40).try_for_each(|block| same("read back", rig.read(block)?, 2).map(drop))?;
+        rig.restart(Crash::ProcessKill)?;
+        (0..40).try_for_each(|block| same("once more", rig.read(block)?, 2).map(drop))
+    });
 }
 
 /// A start that finds damage is cut off at one of its requests; the next one finds none.
