@@ -6,6 +6,7 @@
 //! * Volumes are twice as long as what is brought in, so that there is always something to miss.
 
 use std::cell::{Cell, RefCell};
+use std::ops::Range;
 use std::rc::Rc;
 
 use forebay_device::model::modelled::Modelled;
@@ -49,7 +50,7 @@ fn text(error: impl std::fmt::Display) -> String {
 pub(super) enum Ask {
     /// Reads of cached blocks.
     Hit,
-    /// Reads of the same SSD, without an engine.
+    /// Reads of as much of the same SSD, without an engine.
     Device,
     /// Writes of cached blocks.
     Write,
@@ -272,16 +273,24 @@ impl Rig {
         Ok(())
     }
 
+    /// Blocks of the device that hold what is cached, as hits read no others: a pool fills them from its first segment on.
+    fn filled(&self) -> Range<u64> {
+        let (superblock, (free, total)) = (self.pool().superblock(), self.pool().segments());
+        let segment_blocks = u64::from(superblock.segment_bytes) / BLOCK;
+        let first = superblock.segments_offset / BLOCK;
+        first..first + (total - free).max(1) as u64 * segment_blocks
+    }
+
     /// Asks so often, at random.
     pub(super) fn ask(&self, ask: Ask, count: u64) -> Result<()> {
         let mut rng = self.rng.borrow_mut().fork();
         let (volumes, cached, blank) = (self.volumes.len() as u64, self.cached.get(), self.blank);
-        let (content, device_blocks) = (self.content, self.drive.size_bytes / BLOCK);
+        let (content, filled) = (self.content, self.filled());
         let mut left = count;
         let order = move || {
             left = left.checked_sub(1)?;
             let block = match ask {
-                Ask::Device => rng.below(device_blocks),
+                Ask::Device => filled.start + rng.below(filled.end - filled.start),
                 Ask::Miss => blank + rng.below(blank),
                 Ask::Hit | Ask::Write => place(content, rng.below(cached)),
             };
