@@ -19,6 +19,8 @@ mod tests;
 
 use std::collections::{BTreeSet, VecDeque};
 
+use smallvec::SmallVec;
+
 use crate::format::{NumberRange, Numbers, State, Stream};
 use crate::ids::{Incarnation, Location, SegmentId, Sequence};
 use crate::limits::{COPIES_MAX, PLACES_MAX};
@@ -84,12 +86,15 @@ impl SetState {
     }
 }
 
+/// The copies of a set. A pool of more than four members has longer ones only for facts.
+pub(crate) type Segments = SmallVec<[SegmentId; 4]>;
+
 /// One segment set in use.
 pub(crate) struct Set {
     /// The first of the segments that it was opened with; that one may be on a member that is gone.
     pub id: SegmentId,
     /// Its segments on the members that are there.
-    pub segments: Vec<SegmentId>,
+    pub segments: Segments,
     pub incarnation: Incarnation,
     pub stream: Stream,
     pub state: SetState,
@@ -213,7 +218,7 @@ impl Set {
     ) -> Self {
         Self {
             id,
-            segments,
+            segments: segments.into(),
             incarnation,
             stream,
             state: SetState::Open,
@@ -378,7 +383,7 @@ impl SetTable {
         let own = self.members[member];
         for set in self.sets.iter_mut().flatten() {
             let (before, totals) = (set.segments.len(), set.totals(self.packing));
-            set.segments.retain(|&segment| own.place_of(segment).is_none());
+            set.segments.retain(|segment| own.place_of(*segment).is_none());
             if set.segments.len() < before {
                 set.lacks_copy = true;
                 set.holds_gone |=
@@ -679,7 +684,7 @@ impl SetTable {
         Some(self.change(id, |set| {
             // Its headers name no others from now on.
             set.lacks_copy = false;
-            set.segments.split_off(copies)
+            set.segments.drain(copies..).collect()
         }))
     }
 

@@ -152,7 +152,7 @@ impl Core {
     fn segments_at(&self, location: Location) -> Vec<SegmentId> {
         let sets = self.sets.borrow();
         let (id, _) = sets.split(location);
-        sets.get(id).map_or_else(Vec::new, |set| set.segments.clone())
+        sets.get(id).map_or_else(Vec::new, |set| set.segments.to_vec())
     }
 
     /// A member with a copy of a run that returns neither that nor its superblock, with its error.

@@ -225,7 +225,7 @@ impl Core {
                 incarnation: at.incarnation,
                 stream,
                 epoch: self.log.epoch.get(),
-                partners: segments.clone(),
+                partners: segments.to_vec(),
             })
         });
         if !self.is_at(at) {
