@@ -24,7 +24,7 @@ use crate::planted::{self, Bug};
 const REACH_SPARE: u64 = 1024;
 
 /// One header of each set that counts, the newest set first. `cut_off`: headers of starts that ended before they had a root.
-/// `is_same_since`: whether a number means what it did in an epoch, see [`crate::format::Superblock`].
+/// `is_same_since`: [`crate::format::Superblock::is_same_since`].
 pub(crate) fn newest_lives(
     mut headers: Vec<SegmentHeader>,
     cut_off: &[SegmentHeader],
@@ -39,26 +39,19 @@ pub(crate) fn newest_lives(
         if is_known {
             continue;
         }
-        let partners = header.partners.iter().copied();
-        let named: Vec<_> = partners.filter(|&n| is_same_since(n, header.epoch)).collect();
-        let is_taken = named.iter().any(|segment| taken.contains(segment));
-        if is_taken || named.first() != Some(&header.set) {
+        let is_meant = |number: &SegmentId| is_same_since(*number, header.epoch);
+        let named = || header.partners.iter().copied().filter(is_meant);
+        if named().next() != Some(header.set) || named().any(|number| taken.contains(&number)) {
             taken.insert(header.segment);
             continue;
         }
-        taken.extend(named);
+        taken.extend(named());
         lives.push(header);
     }
     lives
 }
 
 impl Core {
-    /// Whether a number in a header of an epoch means what it did then.
-    pub(crate) fn is_same_since(&self, number: SegmentId, epoch: u64) -> bool {
-        let same = self.superblock.borrow().is_same_since(number, epoch);
-        same || planted::is(Bug::NumbersMistaken)
-    }
-
     /// The segments whose own header makes them part of no set: what is free, and the copies of sets that have theirs elsewhere.
     pub(crate) fn without_headers(
         &self,

@@ -27,6 +27,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::event::{EventKind, Subject};
 use crate::format::{Host, MemberRecord, MemberState, Root, Superblock, Witness as WitnessFile};
 use crate::ids::{DeviceId, SegmentId};
+use crate::planted::{self, Bug};
 use crate::superblock::{Slots, find_superblock};
 use crate::witness::{Witness, unreadable};
 
@@ -468,7 +469,8 @@ impl Superblock {
     /// in use is known by it.
     pub(crate) fn is_same_since(&self, number: SegmentId, epoch: u64) -> bool {
         let holders = self.members.iter().filter(|it| it.segments.place_of(number).is_some());
-        holders.map(|it| it.joined_epoch).max().is_some_and(|joined| joined <= epoch)
+        let joined = holders.map(|it| it.joined_epoch).max();
+        joined.is_some_and(|joined| joined <= epoch || planted::is(Bug::NumbersMistaken))
     }
 
     /// Members that were lost and whose part in the copies has not been made good since.

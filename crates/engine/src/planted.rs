@@ -82,7 +82,7 @@ pub enum Bug {
     SizeNotFlushed,
     /// A spare that is taken loses its mark before it has a superblock.
     SpareErased,
-    /// A new member gets the numbers of one that is gone although sets bear them.
+    /// A new member gets the numbers of one that is gone although sets are known by them.
     NumbersReused,
     /// A number in a header is taken for that of whoever has it now, and may be one that another member had.
     NumbersMistaken,

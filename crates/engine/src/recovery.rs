@@ -115,7 +115,10 @@ impl Core {
         let (headers, cut_off): (Vec<_>, Vec<_>) =
             headers.into_iter().partition(|header| counts(&root, header.incarnation));
         let found: BTreeSet<_> = headers.iter().map(|h| (h.segment, h.incarnation)).collect();
-        let lives = newest_lives(headers, &cut_off, |n, epoch| self.is_same_since(n, epoch));
+        let lives = {
+            let superblock = self.superblock.borrow();
+            newest_lives(headers, &cut_off, |n, epoch| superblock.is_same_since(n, epoch))
+        };
         self.adopt_sets(lives, &found);
         let bare = self.without_headers(&found);
         let loaded = self.load_images(&mut root, trust, &mut report).await?;
@@ -308,11 +311,11 @@ impl Core {
     /// Builds the set table. `found` is where a header was, and of which life.
     fn adopt_sets(&self, lives: Vec<SegmentHeader>, found: &BTreeSet<(SegmentId, Incarnation)>) {
         let mut claimed = BTreeSet::new();
-        let mut sets = self.sets.borrow_mut();
+        let (mut sets, superblock) = (self.sets.borrow_mut(), self.superblock.borrow());
         for header in lives {
             let mut segments = header.partners;
             let named = segments.len();
-            segments.retain(|&n| sets.knows(n) && self.is_same_since(n, header.epoch));
+            segments.retain(|&n| sets.knows(n) && superblock.is_same_since(n, header.epoch));
             let lacks_copy = segments.len() < named;
             claimed.extend(segments.iter().copied());
             sets.put(Set {
