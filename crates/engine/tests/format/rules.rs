@@ -185,6 +185,28 @@ fn an_empty_footer_and_an_empty_chunk_round_trip() {
 }
 
 #[test]
+fn only_what_is_nearly_a_header_resembles_one() {
+    let good = samples::segment_header().encode();
+    let changed = |bytes: &[usize]| {
+        let mut header = good.clone();
+        bytes.iter().for_each(|&at| header[at] ^= 0x81);
+        header
+    };
+    for (bytes, resembles) in
+        [(&[0][..], true), (&[100], true), (&[3, 7], true), (&[1, 3, 5], false)]
+    {
+        let header = changed(bytes);
+        assert!(SegmentHeader::decode(&header).is_err());
+        assert_eq!(SegmentHeader::is_resembled_by(&header), resembles, "{bytes:?}");
+    }
+    let others = samples::all().into_iter().filter(|sample| sample.name != "segment_header");
+    let others = others.map(|sample| sample.bytes);
+    for other in others.chain([vec![0; 4096], vec![0xFF; 4096], vec![], good[..7].to_vec()]) {
+        assert!(!SegmentHeader::is_resembled_by(&other));
+    }
+}
+
+#[test]
 fn a_scrub_may_stand_behind_the_last_set_that_a_pool_can_have() {
     let behind_the_last = SEGMENTS_MAX - 1 + 1;
     let superblock = Superblock { scrub_next: behind_the_last + 1, ..samples::superblock() };
