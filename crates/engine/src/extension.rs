@@ -28,7 +28,7 @@ use crate::pool::{Pool, check_size};
 const AGAIN: &str =
     "take it out, then add it again: `forebay pool device remove`, `forebay pool device add`";
 
-/// What to do where nobody could.
+/// What to do where nobody could, or it cannot be taken out.
 const ELSEWHERE: &str = "make another pool with the rest of it";
 
 /// What a member could grow to.
@@ -122,9 +122,11 @@ impl Core {
                 "cache device {id} of {size_bytes} B has {count} segments more, and of the {SEGMENTS_MAX} numbers \
                  of pool \"{name}\" {given} were given to cache devices that it has or had"
             );
-            let others = next.members.iter().filter(|other| other.device != id).copied();
-            let room = free_base(&others.collect::<Vec<_>>(), layout.segment_count);
-            return refused(what, room.map_or(ELSEWHERE, |_| AGAIN));
+            let others: Vec<_> =
+                next.members.iter().filter(|other| other.device != id).copied().collect();
+            let may_join = free_base(&others, layout.segment_count).is_some();
+            let is_alone = next.present().count() == 1;
+            return refused(what, if may_join && !is_alone { AGAIN } else { ELSEWHERE });
         }
         let more = NumberRange { base: given, count };
         let Some(segments) = record.segments.with(more) else {

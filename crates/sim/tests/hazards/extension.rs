@@ -8,7 +8,7 @@ use forebay_device::model::fault::{Ops, Trigger};
 use forebay_device::model::world::Crash;
 use forebay_device::runtime::{MILLISECOND, SECOND};
 use forebay_device::{Request, Runtime};
-use forebay_engine::format::{RANGES_MAX, SUPERBLOCK_BYTES};
+use forebay_engine::format::{RANGES_MAX, SEGMENTS_MAX, SUPERBLOCK_BYTES, Superblock};
 use forebay_engine::ids::DeviceId;
 use forebay_engine::planted::Bug;
 use forebay_engine::{Error, ErrorKind, EventKind};
@@ -427,6 +427,28 @@ fn what_cannot_grow_is_refused() {
     rig.stop().unwrap();
     rig.open().unwrap();
     verify_plan(&rig);
+}
+
+/// All numbers were given, to members of which most are gone: one that joins could have some of them again.
+#[test]
+fn a_growth_without_a_number_that_none_had_is_refused() {
+    for (members, what_to_do) in [(2, "take it out"), (1, "another pool")] {
+        let rig = Rig::new(3, plan(members, 0, 1));
+        rig.stop().unwrap();
+        for (member, slot) in rig.members.iter().flat_map(|member| [(member, 0), (member, 1)]) {
+            let at = slot * SUPERBLOCK_BYTES as u64;
+            let known = Superblock::decode(&member.peek(at, SUPERBLOCK_BYTES)).unwrap();
+            let used = Superblock { retired_end: SEGMENTS_MAX - 10, ..known };
+            member.poke(at, &used.encode());
+        }
+        rig.open().unwrap();
+        grow_by(&rig, 0, 4).unwrap();
+        enlarge(&rig, 0, 11);
+        let error = rig.pool().plan_extension(id_of(&rig, 0), size(&rig, 0)).unwrap_err();
+        let hint = error.hint.clone();
+        assert!(error.kind == ErrorKind::Refused && error.what.contains("numbers"), "{error}");
+        assert!(hint.contains(what_to_do), "{hint}");
+    }
 }
 
 /// A plan writes nothing, and says what the growth then does.
