@@ -1,4 +1,4 @@
-//! Large pieces of memory that stay: what a tier in RAM is made of.
+//! Large pieces of memory that stay, in huge pages: what a tier in RAM is made of, and long lists.
 //!
 //! Unlike [`Buf`](crate::Buf) a chunk is never handed to a device, and to be refused one is an
 //! answer, not the end of the process.
@@ -59,6 +59,28 @@ impl DerefMut for Chunk {
     }
 }
 
+/// An empty list with room for so many, in huge pages where the kernel has them, as far as whole ones lie within: for what
+/// is looked up all over, of which each page would be looked up, too.
+pub fn list_in_huge_pages<T>(room: usize) -> Vec<T> {
+    let mut list = Vec::with_capacity(room);
+    let spare = list.spare_capacity_mut();
+    let bytes = size_of_val(spare);
+    let start = spare.as_mut_ptr().cast::<u8>();
+    if let Some((skipped, whole)) = huge_pages(start.addr(), bytes) {
+        // SAFETY: the range lies within the allocation of the list and begins and ends at pages; the advice changes neither
+        // content nor protection. If it is refused, small pages do.
+        unsafe { libc::madvise(start.wrapping_add(skipped).cast(), whole, libc::MADV_HUGEPAGE) };
+    }
+    list
+}
+
+/// The whole huge pages within so many bytes: how many bytes are in front of them, and their own.
+fn huge_pages(start: usize, bytes: usize) -> Option<(usize, usize)> {
+    let skipped = start.next_multiple_of(CHUNK_BYTES) - start;
+    let whole = bytes.checked_sub(skipped)? / CHUNK_BYTES * CHUNK_BYTES;
+    (whole > 0).then_some((skipped, whole))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -71,5 +93,28 @@ mod tests {
         chunk[4096..8192].fill(7);
         assert!(chunk[..4096].iter().all(|&byte| byte == 0));
         assert!(chunk[4096..8192].iter().all(|&byte| byte == 7) && chunk[8192] == 0);
+    }
+
+    #[test]
+    fn a_list_in_huge_pages_is_a_list_of_any_length_and_of_anything() {
+        for count in [0, 1, 4096, 3 * CHUNK_BYTES] {
+            let mut list = list_in_huge_pages(count);
+            assert!(list.is_empty() && list.capacity() >= count);
+            let at = list.as_ptr();
+            list.resize(count, 7_u8);
+            assert!(list.as_ptr() == at && list.iter().all(|&byte| byte == 7));
+        }
+        assert_eq!(list_in_huge_pages::<()>(5).len(), 0);
+    }
+
+    #[test]
+    fn only_whole_huge_pages_within_a_list_are_asked_for() {
+        const PAGE: usize = CHUNK_BYTES;
+        assert_eq!(huge_pages(PAGE, PAGE - 1), None);
+        assert_eq!(huge_pages(PAGE, PAGE), Some((0, PAGE)));
+        assert_eq!(huge_pages(PAGE + 1, 2 * PAGE - 2), None);
+        assert_eq!(huge_pages(PAGE + 1, 2 * PAGE - 1), Some((PAGE - 1, PAGE)));
+        assert_eq!(huge_pages(3 * PAGE - 16, 5 * PAGE), Some((16, 4 * PAGE)));
+        assert_eq!(huge_pages(16, 0), None);
     }
 }

@@ -19,6 +19,7 @@ mod tests;
 
 use std::collections::{BTreeSet, VecDeque};
 
+use forebay_device::chunk::list_in_huge_pages;
 use smallvec::SmallVec;
 
 use crate::format::{NumberRange, Numbers, State, Stream};
@@ -294,8 +295,9 @@ pub(crate) struct SetTable {
     failing: bool,
     /// One on which nothing is opened any more, because it is to leave.
     leaving: Option<usize>,
-    /// Indexed by the number of a set's first segment.
-    sets: Vec<Option<Box<Set>>>,
+    /// Indexed by the number of a set's first segment. They lie here themselves: each request looks one up, and all are gone
+    /// through.
+    sets: Vec<Option<Set>>,
     /// Which of them were let go of.
     let_go: Vec<bool>,
     free: Vec<VecDeque<SegmentId>>,
@@ -329,7 +331,8 @@ impl SetTable {
     pub(crate) fn new(segment_blocks: u32, members: Vec<Numbers>, numbers: u32) -> Self {
         let free = members.iter().map(|member| member.iter().collect()).collect();
         let (reusable, discarding) = (vec![0; members.len()], vec![0; members.len()]);
-        let sets = (0..numbers).map(|_| None).collect();
+        let mut sets = list_in_huge_pages(numbers as usize);
+        sets.resize_with(numbers as usize, || None);
         let let_go = vec![false; numbers as usize];
         Self {
             segment_blocks,
@@ -397,9 +400,13 @@ impl SetTable {
     /// Makes room for a member's segments, so that [`SetTable::join`] and [`SetTable::extend`] have
     /// nothing to allocate but what is of the size of its own.
     pub(crate) fn expect(&mut self, range: NumberRange) {
-        let more = (range.end() as usize).saturating_sub(self.sets.len());
-        self.sets.reserve_exact(more);
-        self.let_go.reserve_exact(more);
+        let all = range.end() as usize;
+        if all > self.sets.capacity() {
+            let mut sets = list_in_huge_pages(all);
+            sets.append(&mut self.sets);
+            self.sets = sets;
+        }
+        self.let_go.reserve_exact(all.saturating_sub(self.let_go.len()));
     }
 
     /// Takes in a member, at the place that it has in the pool. All of it is free.
@@ -536,21 +543,21 @@ impl SetTable {
     }
 
     pub(crate) fn get(&self, id: SegmentId) -> Option<&Set> {
-        self.sets.get(id.0 as usize)?.as_deref()
+        self.sets.get(id.0 as usize)?.as_ref()
     }
 
     pub(crate) fn get_mut(&mut self, id: SegmentId) -> Option<&mut Set> {
-        self.sets.get_mut(id.0 as usize)?.as_deref_mut()
+        self.sets.get_mut(id.0 as usize)?.as_mut()
     }
 
     /// The sets in use, by number.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Set> {
-        self.sets.iter().filter_map(|set| set.as_deref())
+        self.sets.iter().flatten()
     }
 
     /// Those with this number or a higher one.
     pub(crate) fn iter_from(&self, first: SegmentId) -> impl Iterator<Item = &Set> {
-        self.sets.iter().skip(first.0 as usize).filter_map(|set| set.as_deref())
+        self.sets.iter().skip(first.0 as usize).flatten()
     }
 
     /// Takes `copies` segments from distinct members, above what `stream` leaves to others and what the
@@ -603,7 +610,7 @@ impl SetTable {
         let slot = &mut self.sets[set.id.0 as usize];
         assert!(slot.is_none(), "set {:?} is in use", set.id);
         let id = set.id;
-        *slot = Some(Box::new(set));
+        *slot = Some(set);
         self.note_giver(id);
     }
 

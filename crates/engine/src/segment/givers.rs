@@ -64,7 +64,7 @@ impl SetTable {
     pub(crate) fn sift_givers(&mut self) {
         let (sets, copies) = (&self.sets, self.clean_copies);
         self.givers.retain(|id| {
-            let set = sets.get(id.0 as usize).and_then(|set| set.as_deref());
+            let set = sets.get(id.0 as usize).and_then(Option::as_ref);
             set.is_some_and(|set| set.may_give(copies))
         });
     }
