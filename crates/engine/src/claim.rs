@@ -15,10 +15,11 @@ use std::rc::Rc;
 use forebay_device::{BlockDevice, Buf, IoError, Nanos, Runtime};
 
 use crate::creation::random_id;
+use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::{CLAIM_BYTES, Claim, FormatError, Host, Superblock};
 use crate::limits::{CLAIM_TIME, CLAIM_WAIT, LEASE_LOOKS, MILLIS};
-use crate::membership::{OpenOptions, Opening};
+use crate::membership::{OpenOptions, Opened, Opening};
 use crate::planted::{self, Bug};
 use crate::wait::all_of;
 
@@ -136,15 +137,16 @@ fn held(superblock: &Superblock, claim: &Claim, what: &str, hint: String, now: u
 /// One who is about to open a pool.
 struct Claimant<'a> {
     rt: &'a Rc<dyn Runtime>,
+    deadline: &'a Deadline,
     superblock: &'a Superblock,
-    devices: Vec<&'a dyn BlockDevice>,
+    members: &'a [Opened],
     places: [u64; 2],
     host: &'a Host,
 }
 
 impl Claimant<'_> {
     async fn look(&self) -> Result<Seen> {
-        let reads = self.devices.iter().map(|device| read_claims(*device, self.places));
+        let reads = self.members.iter().map(|member| read_claims(&*member.device, self.places));
         let mut seen = Seen::default();
         for found in all_of(reads).await {
             let found = found.map_err(|error| Error::io("reading who has the pool open", error))?;
@@ -199,12 +201,22 @@ impl Claimant<'_> {
     }
 
     async fn write(&self, claim: &Claim) -> Result<()> {
-        let one = |device| async move {
-            write_claim(device, &self.places, claim).await?;
-            device.flush().done().await
+        let one = |member: &'_ Opened| {
+            let device = Rc::clone(&member.device);
+            async move {
+                write_claim(&*device, &self.places, claim).await?;
+                device.flush().done().await
+            }
         };
-        for written in all_of(self.devices.iter().map(|device| one(*device))).await {
-            written.map_err(|error| Error::io("claiming the pool", error))?;
+        let written = all_of(self.members.iter().map(one)).await;
+        for (Opened { record, device, .. }, written) in self.members.iter().zip(written) {
+            if let Err(error) = written {
+                let what = format!("claiming the pool on cache device {}", record.device);
+                let error = Error::io(what, error);
+                let place = self.deadline.find(device).0;
+                self.deadline.attempts().fail(place, |_| error.what.clone());
+                return Err(error);
+            }
         }
         Ok(())
     }
@@ -243,13 +255,19 @@ impl Claimant<'_> {
             released: false,
             host: self.host.clone(),
         };
-        self.write(&claim).await?;
+        let written = self.write(&claim).await;
         let (claimed, lease) = (self.rt.now(), claim.lease_ms);
+        let attempts = self.deadline.attempts();
+        // One of this start that needed to wait for nobody is as good as one that was renewed.
+        let is_unfinished = is_unfinished(&seen.claims) && !attempts.has_made(&seen.claims);
+        let is_free = found == Holder::Own && !is_unfinished && seen.strange.is_none();
+        attempts.note_claim((is_free && claimed - looked <= CLAIM_TIME).then_some(claim.claim));
+        written?;
         let wait = match found {
             // Somebody may have begun to use it since the look, whoever had it then.
             _ if claimed - looked > CLAIM_TIME => Nanos::from(lease) * MILLIS,
             _ if seen.strange.is_some() => Nanos::from(lease) * MILLIS,
-            Holder::Own if is_unfinished(&seen.claims) => Nanos::from(lease) * MILLIS,
+            Holder::Own if is_unfinished => Nanos::from(lease) * MILLIS,
             Holder::Own => 0,
             Holder::Nobody => CLAIM_WAIT,
             Holder::Other(_) => Nanos::from(lease) * MILLIS,
@@ -283,6 +301,7 @@ impl Claimant<'_> {
 /// takeover without all members; [`ErrorKind::Future`], [`ErrorKind::Io`].
 pub(crate) async fn take(
     rt: &Rc<dyn Runtime>,
+    deadline: &Deadline,
     opening: &Opening,
     host: &Host,
     options: &OpenOptions,
@@ -294,8 +313,8 @@ pub(crate) async fn take(
                     host may be using those that are missing here";
         return Err(Error::new(ErrorKind::NeedsDecision, what));
     }
-    let devices = opening.members.iter().map(|member| &*member.device).collect();
-    let claimant = Claimant { rt, superblock, devices, places, host };
+    let members = &opening.members;
+    let claimant = Claimant { rt, deadline, superblock, members, places, host };
     claimant.take(options.take_over).await.map(Some)
 }
 

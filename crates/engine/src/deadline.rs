@@ -22,9 +22,11 @@ use crate::creation::invalid;
 use crate::error::Result;
 use crate::event::EventKind;
 use crate::format::Superblock;
+use crate::ids::DeviceId;
 use crate::limits::{DEVICE_DEADLINE_DEFAULT, DEVICE_DEADLINE_MAX, DEVICE_DEADLINE_MIN, MILLIS};
 use crate::member::Member;
 use crate::planted;
+use crate::start::Attempts;
 use crate::wait::WaitQueue;
 
 /// A cache device that is watched, with all that it does behind the gate.
@@ -42,6 +44,7 @@ pub(crate) struct Deadline {
     span: Cell<Nanos>,
     /// Nothing until it is known which of them are members.
     core: RefCell<Weak<Core>>,
+    attempts: Rc<Attempts>,
     over: Cell<bool>,
     /// Whether the task that looks has ended.
     ended: Cell<bool>,
@@ -51,7 +54,11 @@ pub(crate) struct Deadline {
 
 impl Deadline {
     /// Watches from now on.
-    pub(crate) fn begin(rt: &Rc<dyn Runtime>, devices: Vec<Rc<dyn BlockDevice>>) -> Rc<Deadline> {
+    pub(crate) fn begin(
+        rt: &Rc<dyn Runtime>,
+        devices: Vec<Rc<dyn BlockDevice>>,
+        attempts: &Rc<Attempts>,
+    ) -> Rc<Deadline> {
         let gate = Gate::new(Rc::clone(rt));
         let behind = |device| behind(&gate, device);
         let it = Rc::new(Deadline {
@@ -59,6 +66,7 @@ impl Deadline {
             gate: Rc::clone(&gate),
             span: Cell::new(DEVICE_DEADLINE_DEFAULT),
             core: RefCell::default(),
+            attempts: Rc::clone(attempts),
             over: Cell::new(false),
             ended: Cell::new(false),
             changed: WaitQueue::default(),
@@ -68,8 +76,8 @@ impl Deadline {
     }
 
     /// The devices, watched.
-    pub(crate) fn devices(&self) -> Vec<Rc<dyn BlockDevice>> {
-        self.devices.borrow().iter().map(|device| Rc::clone(device) as _).collect()
+    pub(crate) fn devices(&self) -> Vec<Rc<Watched>> {
+        self.devices.borrow().clone()
     }
 
     /// What all of them are behind.
@@ -100,6 +108,11 @@ impl Deadline {
         (place, Rc::clone(&devices[place]))
     }
 
+    /// What the start that they were given to has come to.
+    pub(crate) fn attempts(&self) -> &Attempts {
+        &self.attempts
+    }
+
     /// Tells a pool from now on. Devices that are no members of it are let go of: whoever gave them may use them for
     /// something else.
     pub(crate) fn tell(&self, core: &Rc<Core>) {
@@ -123,6 +136,10 @@ impl Deadline {
     }
 }
 
+fn not_answered(id: DeviceId, span: Nanos) -> String {
+    format!("cache device {id} has not answered for {} ms", span / MILLIS)
+}
+
 async fn watch(it: Rc<Deadline>, rt: Rc<dyn Runtime>) {
     while !it.over.get() {
         let span = it.span.get();
@@ -133,12 +150,14 @@ async fn watch(it: Rc<Deadline>, rt: Rc<dyn Runtime>) {
             it.devices.borrow().iter().for_each(|device| device.start_over());
             continue;
         }
-        let devices = it.devices.borrow().clone();
-        for device in devices {
+        for (place, device) in it.devices().into_iter().enumerate() {
             let (late, core) = (device.look(), it.core.borrow().upgrade());
             match (late, core) {
                 (Some(Late::Here), Some(core)) => core.note_hung(&device),
-                (Some(Late::Here), None) => device.give_up(IoErrorKind::TimedOut.into()),
+                (Some(Late::Here), None) => {
+                    it.attempts.fail(place, |id| not_answered(id, span));
+                    device.give_up(IoErrorKind::TimedOut.into());
+                }
                 (Some(Late::Elsewhere), Some(core)) => core.note_stalled(&device),
                 (Some(Late::Elsewhere), None) | (None, _) => {}
             }
@@ -184,10 +203,15 @@ impl Core {
             return device.give_up(IoErrorKind::TimedOut.into());
         };
         let member = &self.members[index];
+        let what = not_answered(member.id, self.deadline.span.get());
+        if self.recovering.get()
+            && let Some(place) = member.place.get()
+        {
+            // Whoever else has ended the start: what it has of this may still arrive.
+            self.deadline.attempts.fail(place, |_| what.clone());
+        }
         if member.is_serving() && !self.latched.get() {
             planted::seen("member did not answer");
-            let ms = self.deadline.span.get() / MILLIS;
-            let what = format!("cache device {} has not answered for {ms} ms", member.id);
             self.member_event(EventKind::MemberHung, member.id, what);
             self.fail_member(index, "waiting for", IoErrorKind::TimedOut.into());
         }

@@ -22,7 +22,8 @@ use crate::format::{Layout, NumberRange, Numbers, SEGMENTS_MAX, Superblock};
 use crate::ids::DeviceId;
 use crate::member::Member;
 use crate::planted::{self, Bug};
-use crate::pool::{Pool, check_size};
+use crate::pool::Pool;
+use crate::start::check_size;
 
 /// What to do where a member can have no further numbers, but one that joins could.
 const AGAIN: &str =

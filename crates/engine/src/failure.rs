@@ -113,7 +113,8 @@ impl Core {
         self.members.iter().any(Member::is_failed)
     }
 
-    /// Notes that a member has failed: the pool goes on without it, or latches if it is the last one.
+    /// Notes that a member has failed: the pool goes on without it, or latches if it is the last one. One that fails a start
+    /// ends that ([`crate::start`]).
     pub(crate) fn fail_member(&self, index: usize, doing: &str, error: IoError) {
         let member = &self.members[index];
         let is_joining = member.standing.get() == Standing::Joining;
@@ -122,6 +123,11 @@ impl Core {
         }
         let what = format!("{doing} cache device {}", member.id);
         if !is_joining && (self.recovering.get() || self.is_last(index)) {
+            // What fails once the pool has latched may fail because of that.
+            let is_first = self.recovering.get() && !self.latched.get();
+            if let Some(place) = member.place.get().filter(|_| is_first) {
+                self.deadline.attempts().fail(place, |_| format!("{what}: {error}"));
+            }
             return self.latch(&what, error);
         }
         planted::seen("member failed in use");

@@ -86,6 +86,8 @@ pub enum Bug {
     NumbersReused,
     /// A number in a header is taken for that of whoever has it now, and may be one that another member had.
     NumbersMistaken,
+    /// A start that goes on without a member that failed it accepts what is lost with that.
+    LossAcceptedUnasked,
     /// A scrub takes the bytes of the first copy for good.
     HealedFromBadCopy,
     /// What a reader could not read in some copy waits for the next scrub.

@@ -1,58 +1,37 @@
 //! The face of the engine: open a pool, attach volumes, change it, stop it.
 
-use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use forebay_device::gate::Gated;
-use forebay_device::{BlockDevice, LocalBoxFuture, Runtime};
+use forebay_device::{BlockDevice, LocalBoxFuture};
 
 use crate::bypass::BypassCounters;
-use crate::claim::{self, Taken};
-use crate::client::Elsewhere;
 use crate::copies::CopiesChange;
-use crate::core::{Core, ShardState};
+use crate::core::Core;
 use crate::counters::{Counters, Latency, VolumeCounters};
 use crate::creation::{check_name, check_write_amplification, invalid};
-use crate::deadline::{Deadline, check_device_deadline};
+use crate::deadline::check_device_deadline;
 use crate::destage::{Delay, Elevator, elevator};
-use crate::error::{Error, ErrorKind, Result};
-use crate::event::{Event, EventKind, Subject};
-use crate::failure::{Standing, guardian};
+use crate::error::{Error, Result};
+use crate::event::Event;
 use crate::fingerprint;
 use crate::flush::Writers;
-use crate::format::{
-    Claim, Host, MemberRecord, Mode, Numbers, Superblock, VOLUME_BLOCKS_MAX, VolumeRecord,
-    VolumeSettings,
-};
+use crate::format::{Claim, Mode, Superblock, VOLUME_BLOCKS_MAX, VolumeRecord, VolumeSettings};
 use crate::ids::{BLOCK_BYTES, DeviceId, SECTOR_BYTES, VolumeId};
-use crate::journal::Journal;
-use crate::lease::Lease;
-use crate::limits::{ORIGIN_BYTES_MAX, RAM_BYTES_MAX, RECORD_BYTES_MAX, VOLUMES_MAX};
-use crate::log::Log;
-use crate::member::Member;
-use crate::membership::{OpenOptions, Opened, Opening, assess};
-use crate::memory::IndexClaims;
+use crate::limits::{ORIGIN_BYTES_MAX, RAM_BYTES_MAX, VOLUMES_MAX};
 use crate::origin::Origin;
-use crate::policy::{Reread, S3Fifo, S3FifoConfig};
 use crate::protect::Urgent;
 use crate::ram::RamStatus;
 use crate::recovery::RecoveryReport;
 use crate::redundancy::Redundancy;
-use crate::scrub::{Scrub, healer, scrubber};
-use crate::segment::SetTable;
-use crate::share::{InService, Writing};
-use crate::sound::check_counter;
-use crate::space::{Claims, Share, Space};
+use crate::share::InService;
+use crate::space::{Claims, Share};
 use crate::superblock::check_mode;
-use crate::superblock::witness_keeper;
-use crate::throttle::{Flow, Throttle};
-use crate::tuning::Tuning;
+use crate::throttle::Flow;
 use crate::volume::{Volume, VolumeState, check_origin, cutoff_bytes};
-use crate::wait::{TaskMutex, WaitQueue};
-use crate::wear::{Wear, wear_keeper};
-use crate::witness::Witness;
+use crate::wait::TaskMutex;
 
 /// What a new volume shall be.
 #[derive(Clone, Debug)]
@@ -74,308 +53,7 @@ pub struct VolumeSpec {
 /// A running pool.
 pub struct Pool {
     pub(crate) core: Rc<Core>,
-    report: RecoveryReport,
-}
-
-/// Opens a pool and recovers it. Volumes are attached afterwards.
-///
-/// # Errors
-/// [`ErrorKind::NotFound`], [`ErrorKind::Refused`], [`ErrorKind::Damaged`], [`ErrorKind::Future`],
-/// [`ErrorKind::NeedsDecision`], [`ErrorKind::Io`]; nothing is lost by any of them, and nothing goes
-/// on in the background.
-pub async fn open(
-    rt: Rc<dyn Runtime>,
-    devices: Vec<Rc<dyn BlockDevice>>,
-    witness: Rc<dyn Witness>,
-    tuning: Tuning,
-) -> Result<Pool> {
-    open_with(rt, devices, witness, tuning, OpenOptions::default()).await
-}
-
-/// [`open`], with what a person has decided.
-///
-/// # Errors
-/// Those of [`open`].
-pub fn open_with(
-    rt: Rc<dyn Runtime>,
-    devices: Vec<Rc<dyn BlockDevice>>,
-    witness: Rc<dyn Witness>,
-    tuning: Tuning,
-    options: OpenOptions,
-) -> LocalBoxFuture<'static, Result<Pool>> {
-    Box::pin(async move {
-        let deadline = Deadline::begin(&rt, devices);
-        let opened = start(rt, &deadline, witness, tuning, &options).await;
-        if opened.is_err() {
-            deadline.end().await;
-        }
-        opened
-    })
-}
-
-async fn start(
-    rt: Rc<dyn Runtime>,
-    deadline: &Rc<Deadline>,
-    witness: Rc<dyn Witness>,
-    tuning: Tuning,
-    options: &OpenOptions,
-) -> Result<Pool> {
-    let (opening, taken) = claimed(&rt, deadline, &*witness, options).await?;
-    let Opening { superblock, members, missing, epoch, witnessed, accepted, notes } = opening;
-    let core = Rc::new(new_core(rt, superblock, &members, witness, tuning, deadline));
-    deadline.tell(&core);
-    core.accepted.set(accepted);
-    core.event(EventKind::Opened, "pool opened".to_owned());
-    for (kind, subject, note) in notes {
-        core.event_of(subject, kind, note);
-    }
-    if let Some(taken) = taken {
-        core.begin_lease(taken);
-    }
-    let report = match recovered(&core, &members, &missing, (epoch, witnessed)).await {
-        Ok(report) => report,
-        Err(error) => {
-            if core.abandon().await.is_ok() {
-                core.release().await;
-            }
-            return Err(error);
-        }
-    };
-    let copies = core.superblock.borrow().clean_copies;
-    core.sets.borrow_mut().set_clean_copies(copies.into());
-    let percent = core.superblock.borrow().write_amplification_max_percent;
-    core.sets.borrow_mut().set_write_amplification_max(percent.into());
-    core.note_fallbacks();
-    core.review_redundancy();
-    core.start_rebuild();
-    core.start_raise();
-    core.spawn(guardian(Rc::clone(&core)));
-    core.spawn(witness_keeper(Rc::clone(&core)));
-    let budget = core.superblock.borrow().write_budget_bytes_per_day;
-    core.start_budget(budget);
-    core.spawn_background(wear_keeper(Rc::clone(&core)));
-    core.spawn_background(scrubber(Rc::clone(&core)));
-    core.spawn_background(healer(Rc::clone(&core)));
-    core.start_ram();
-    Ok(Pool { core, report })
-}
-
-/// What the pool opens with, and the claim of it, if it is claimed.
-async fn claimed(
-    rt: &Rc<dyn Runtime>,
-    deadline: &Rc<Deadline>,
-    witness: &dyn Witness,
-    options: &OpenOptions,
-) -> Result<(Opening, Option<Taken>)> {
-    let mut opening = assessed(deadline, witness, options).await?;
-    let Some(host) = &options.host else { return Ok((opening, None)) };
-    let Some(taken) = claim::take(rt, &opening, host, options).await? else {
-        let what = "the pool has no room to say who has it open: never let two hosts open it";
-        opening.notes.push((EventKind::Unclaimed, Subject::Pool, what.to_owned()));
-        return Ok((opening, None));
-    };
-    let mut opening = match assessed_again(deadline, witness, options, &opening).await {
-        Ok(opening) => opening,
-        Err(error) => {
-            claim::withdraw(&opening, &taken.claim).await;
-            return Err(error);
-        }
-    };
-    if let Some(Host { name, .. }) = &taken.from {
-        let what = format!("the pool was taken over from host \"{name}\", which did not keep it");
-        opening.notes.push((EventKind::TakenOver, Subject::Pool, what));
-    }
-    Ok((opening, Some(taken)))
-}
-
-/// What the pool opens with, now that nobody else changes it: whoever had it may have until the claim.
-async fn assessed_again(
-    deadline: &Rc<Deadline>,
-    witness: &dyn Witness,
-    options: &OpenOptions,
-    claimed: &Opening,
-) -> Result<Opening> {
-    let opening = assessed(deadline, witness, options).await?;
-    let ids = |opening: &Opening| -> Vec<_> {
-        opening.members.iter().map(|member| member.record.device).collect()
-    };
-    if ids(claimed) != ids(&opening) {
-        let what = "the members of the pool have changed while it was being claimed";
-        return Err(Error::new(ErrorKind::Io, what).hint("open it once more"));
-    }
-    Ok(opening)
-}
-
-/// What the pool opens with, if it can be used.
-async fn assessed(
-    deadline: &Rc<Deadline>,
-    witness: &dyn Witness,
-    options: &OpenOptions,
-) -> Result<Opening> {
-    let opening = assess(deadline.devices(), witness, options).await?;
-    let superblock = &opening.superblock;
-    for member in &opening.members {
-        check_size(superblock, &member.record, member.device.geometry().size_bytes)?;
-    }
-    check_counter("generation of the superblock", superblock.generation)?;
-    check_counter("start number", superblock.start_number)?;
-    check_counter("epoch", opening.epoch)?;
-    Ok(opening)
-}
-
-/// Begins the start on the members, and rebuilds what they hold. With the epoch to go on in, and whether the
-/// witness names it already.
-async fn recovered(
-    core: &Rc<Core>,
-    members: &[Opened],
-    missing: &BTreeSet<DeviceId>,
-    (epoch, witnessed): (u64, bool),
-) -> Result<RecoveryReport> {
-    for (index, Opened { slots, .. }) in members.iter().enumerate() {
-        let settled = slots.settle(&*core.members[index].device).await;
-        settled.map_err(|error| Error::io("making sure of a superblock", error))?;
-    }
-    core.begin_start(missing, epoch, witnessed).await?;
-    core.recover().await
-}
-
-/// Whether a member's device has all that a superblock says of it.
-pub(crate) fn check_size(superblock: &Superblock, record: &MemberRecord, size: u64) -> Result<()> {
-    let needed = superblock.segments_offset
-        + u64::from(record.segments.count()) * u64::from(superblock.segment_bytes);
-    if size >= needed {
-        return Ok(());
-    }
-    Err(Error::new(
-        ErrorKind::Refused,
-        format!("cache device {} has shrunk: {size} B of {needed} B", record.device),
-    )
-    .hint("restore its size; nothing has been changed"))
-}
-
-fn new_core(
-    rt: Rc<dyn Runtime>,
-    superblock: Superblock,
-    opened: &[Opened],
-    witness: Rc<dyn Witness>,
-    tuning: Tuning,
-    deadline: &Rc<Deadline>,
-) -> Core {
-    let segment_bytes = u64::from(superblock.segment_bytes);
-    let segment_blocks = (segment_bytes / BLOCK_BYTES) as u32;
-    let record_blocks_max = ((RECORD_BYTES_MAX / BLOCK_BYTES) as u32).min(segment_blocks / 4);
-    let now = rt.now();
-    let given: Vec<Numbers> = opened.iter().map(|member| member.record.segments).collect();
-    let segments: u64 = given.iter().map(|numbers| u64::from(numbers.count())).sum();
-    // The numbers of members that are gone stay theirs: images and headers may still name them.
-    let numbers = superblock.members.iter().map(|member| member.segments.end()).max();
-    let mut sets = SetTable::new(segment_blocks, given, numbers.unwrap_or(0));
-    for (index, member) in opened.iter().enumerate() {
-        sets.set_controller(index, member.device.geometry().controller);
-    }
-    let members = opened
-        .iter()
-        .map(|Opened { record, device, .. }| {
-            let (place, watched) = deadline.find(device);
-            Member::new(record, watched, Some(place), superblock.segments_offset, Standing::Serving)
-        })
-        .collect();
-    let pool_blocks = segments * u64::from(segment_blocks);
-    let config = S3FifoConfig::for_pool(pool_blocks);
-    let policy = S3Fifo::new(S3FifoConfig {
-        write_amplification_max_percent: superblock.write_amplification_max_percent.into(),
-        ..config
-    });
-    let shards: Vec<ShardState> =
-        (0..superblock.shard_count).map(|_| ShardState::default()).collect();
-    let index_memory_max = superblock.index_memory_max.min(tuning.index_memory_most);
-    Core {
-        opened: now,
-        rt,
-        tuning,
-        members,
-        epoch_begun: WaitQueue::default(),
-        losses: Cell::new(0),
-        marking: Cell::new(false),
-        lost_now: RefCell::default(),
-        root_lock: TaskMutex::default(),
-        swept_epoch: Cell::new(0),
-        root_epoch: Cell::new(0),
-        redundancy: Cell::default(),
-        reviewing: Cell::new(false),
-        rebuilding: Cell::new(false),
-        recopying: Cell::new(false),
-        emptying: Cell::new(false),
-        emptied: Cell::new(false),
-        departing: Cell::new(false),
-        asked_before: Cell::new(0),
-        deadline: Rc::clone(deadline),
-        gate: deadline.gate(),
-        lease: Lease::default(),
-        elsewhere: Elsewhere::default(),
-        places_given: Cell::new(deadline.devices().len()),
-        segment_bytes,
-        segment_blocks,
-        record_blocks_max,
-        shards,
-        sets: RefCell::new(sets),
-        log: Log::new(),
-        volumes: RefCell::default(),
-        owed: RefCell::new(BTreeMap::new()),
-        written: RefCell::default(),
-        losing: Cell::new(0),
-        lost: RefCell::default(),
-        policy: RefCell::new(Box::new(policy)),
-        touches: RefCell::default(),
-        reread: RefCell::new(Reread::of_first_reads(pool_blocks)),
-        streams: RefCell::new(Reread::of_streams(pool_blocks)),
-        ram: RefCell::default(),
-        wear: Wear::default(),
-        raising: Cell::new(false),
-        resizing: TaskMutex::default(),
-        index_memory_max: Cell::new(index_memory_max),
-        index_claims: IndexClaims::default(),
-        scrub: Scrub::resume(superblock.scrub_next, superblock.scrub_begun_unix_s),
-        verify_reads: Cell::new(superblock.verify_reads),
-        cramped: Cell::new(false),
-        superblock: RefCell::new(superblock),
-        control: TaskMutex::default(),
-        attaching: TaskMutex::default(),
-        witness,
-        witness_lags: Cell::new(false),
-        accepted: Cell::new(false),
-        root_generation: Cell::new(0),
-        counters: Counters::default(),
-        bypass: BypassCounters::default(),
-        read_latency: Latency::default(),
-        write_latency: Latency::default(),
-        latched: Cell::new(false),
-        doubtful: RefCell::default(),
-        stopping: Cell::new(false),
-        settled: Cell::new(false),
-        recovering: Cell::new(true),
-        restoring: Cell::new(false),
-        closing: Cell::new(false),
-        housekeepers: Cell::default(),
-        background: Cell::new(0),
-        minute_of_day: Cell::new(None),
-        requests: Cell::new(0),
-        tasks: Cell::new(0),
-        quiet: WaitQueue::default(),
-        room: WaitQueue::default(),
-        housekeeping: WaitQueue::default(),
-        lap_lock: TaskMutex::default(),
-        reclaim_stuck: Cell::new(false),
-        events: RefCell::new(VecDeque::new()),
-        index_bytes: Cell::new(0),
-        partials: Cell::new(0),
-        writing: Writing::default(),
-        compared: Cell::new(now),
-        journal: Journal::default(),
-        space: Space::default(),
-        moving: Cell::new(0),
-        throttle: Throttle::new(),
-    }
+    pub(crate) report: RecoveryReport,
 }
 
 impl Pool {

@@ -122,6 +122,8 @@ impl Core {
         self.adopt_sets(lives, &found);
         let bare = self.without_headers(&found);
         let loaded = self.load_images(&mut root, trust, &mut report).await?;
+        // What could not be read may be because of that.
+        self.check_latch()?;
         let withheld = self.withhold(&root, &loaded);
         let open = self.replay(&root, &loaded, &mut report).await?;
         self.forget_removed();
@@ -223,11 +225,10 @@ impl Core {
     /// lost, and nothing relies on that one yet.
     async fn renew_roots(&self, renewed: &[(usize, Root)]) -> Result<()> {
         let at = root_offset(self.superblock.borrow().root_bytes, 1);
-        for (member, root) in renewed {
-            let member = &self.members[*member];
+        for (index, root) in renewed {
             let data = Buf::copy_of(&root.encode()).freeze();
-            if let Err(error) = member.device.write(at, data).done().await {
-                self.latch(&format!("writing a root to cache device {}", member.id), error);
+            if let Err(error) = self.members[*index].device.write(at, data).done().await {
+                self.fail_member(*index, "writing a root to", error);
             }
         }
         self.flush_all("a root").await

@@ -50,6 +50,7 @@ const EXPECTED: &[(&str, u64, u64)] = &[
     ("witness gone, or an old one", 1, 5),
     ("past the cache: write-budget", 1, 2),
     ("start: once more for the witness", 1, 1),
+    ("start: without a member that failed it", 1, 6),
     ("written through without a witness", 1, 2),
     ("past the cache: protection", 1, 3),
     ("protection: clean", 1, 1),

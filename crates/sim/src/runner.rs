@@ -20,7 +20,7 @@ use crate::content::{SECTOR, fill};
 use crate::machine::{AimedWatch, Machine, Snapshot};
 use crate::oracle::{Change, Oracle};
 use crate::subject::{Subject, SubjectError};
-use crate::swarm::{AimedCrash, Config, CrashPlan, Strike, Target};
+use crate::swarm::{AimedCrash, Config, CrashPlan, Strike, StrikeKind, Target};
 use crate::workload::{BLOCK_SECTORS, Op, STRIPE_SECTORS, Workload};
 
 mod operator;
@@ -38,9 +38,11 @@ const PARTS: u64 = 4;
 /// Sectors of one request when a volume is read in full.
 const VERIFY_SECTORS: u64 = 128;
 
-/// One in so many starts comes after one during which a flush fails, one of the first so many.
+/// One in so many starts comes after one during which a member fails: one of the first so many flushes, or all writes from one
+/// of the first so many on.
 const TROUBLE_ONE_IN: u64 = 4;
 const START_FLUSHES: u64 = 14;
+const START_WRITES: u64 = 60;
 
 /// The same of runs that a failed flush ends.
 const RUN_FLUSHES: u64 = 30;
@@ -381,6 +383,17 @@ async fn verify<S: Subject>(shared: &Shared, subject: &S) {
     }
 }
 
+impl Shared {
+    /// Whether something may be on this member alone.
+    fn is_alone(&self, machine: &Machine, member: usize) -> bool {
+        let asked = self.config.copies.iter().map(|&(dirty, _)| dirty);
+        asked.fold(self.config.dirty_copies, Ord::min) < 2
+            || self.config.loss.is_some()
+            || self.config.strike.is_some()
+            || machine.armoury.has_failed_beside(member)
+    }
+}
+
 /// What a run waits for before it is cut off.
 #[derive(Clone, Copy)]
 pub(crate) enum Crashing {
@@ -590,8 +603,9 @@ impl Seed {
         }
     }
 
-    /// Now and then a start before the one that counts: a flush of a cache device fails during it, and
-    /// may lose what it should have covered; then the process ends, or the power goes.
+    /// Now and then a start before the one that counts: a cache device fails a flush during it, which may lose what it should have
+    /// covered, or all writes from one on. With another copy of everything the pool opens without it. Then the process
+    /// ends, or the power goes.
     fn start_in_trouble<S: Subject>(&mut self) -> Result<(), Failure> {
         let (shared, machine) = (Rc::clone(&self.shared), Rc::clone(&self.machine));
         // From numbers of its own, so that everything else of a seed is as it would be without.
@@ -603,26 +617,28 @@ impl Seed {
         }
         let failed = machine.armoury.failed();
         let member = luck.below(shared.config.members as u64) as usize;
-        machine.armoury.fail_flush(member, luck.below(START_FLUSHES));
+        let alone = shared.is_alone(&machine, member);
+        let flush = Strike { member, kind: StrikeKind::Flush, after: luck.below(START_FLUSHES) };
+        let after = luck.below(START_WRITES);
+        let strike = if luck.one_in(2) {
+            flush
+        } else {
+            Strike { kind: StrikeKind::Writes, after, ..flush }
+        };
+        machine.armoury.strike(&strike);
         let opening = Rc::clone(&machine);
         let opened = self.run(async move { Ok(S::open(&opening.env).await) })?;
         let hit = machine.armoury.failed() > failed;
         shared.trace(|| format!("a start in trouble: hit {hit}, opened {}", opened.is_ok()));
+        // Behind a loss nothing goes on without a witness.
+        let is_needed = alone || shared.config.witness_refuses;
         if let Err(error) = opened.map(drop)
-            && !hit
+            && !(hit && is_needed)
         {
             return Err(error.into());
         }
         if hit {
-            *shared.seen.borrow_mut().entry("start: a flush failed").or_default() += 1;
-            // It may have failed behind the start, when a pool goes on.
-            let config = &shared.config;
-            let asked = config.copies.iter().map(|&(dirty, _)| dirty);
-            let fewest = asked.fold(config.dirty_copies, Ord::min);
-            let alone = fewest < 2
-                || config.loss.is_some()
-                || config.strike.is_some()
-                || machine.armoury.has_failed_beside(member);
+            *shared.seen.borrow_mut().entry("start in trouble").or_default() += 1;
             shared.may_have_lost.set(shared.may_have_lost.get() || alone);
         }
         self.crash(*luck.pick(&[Crash::ProcessKill, Crash::ProcessKill, Crash::PowerCut]));

@@ -112,13 +112,13 @@ pub(crate) const CODES: &[Code] = &[
     ),
     risky(
         "pool-latched",
-        "A cache device failed on a write or a flush, or did not answer in time, so what it holds is not certain, and the pool cannot go on without it: it is the last one, its pool was being opened, or the witness cannot be written. The pool has stopped writing; what can be read is served.",
+        "A cache device failed on a write or a flush, or did not answer in time, so what it holds is not certain, and the pool cannot go on without it: it is the last one, or the witness cannot be written. The pool has stopped writing; what can be read is served.",
         "Writes to its volumes fail until it is opened again. Dirty data that only the failed device has may be lost with it.",
         "See `dmesg` for the device. Mend it, or take it away if dirty data has another copy, then restart the daemon.",
     ),
     risky(
         "member-failed",
-        "A cache device failed on a write or a flush, returned nothing any more, or did not answer in time, while the pool was in use, and the pool goes on without it for good. The text says whether anything is lost, how much dirty data has fewer copies than asked, and until when.",
+        "A cache device failed on a write or a flush, returned nothing any more, or did not answer in time, and the pool goes on without it for good. Where that was in use, the text says whether anything is lost, how much dirty data has fewer copies than asked, and until when. Where the pool was being opened, nothing that is dirty is lost.",
         "The next device that fails may take dirty data, until all of it has its copies again or is destaged; the text says how much and until when.",
         "Leave the other devices in place until `copies-restored`, or until nothing is dirty. Take the failed one away; if it comes back it is stale and is not used.",
     ),

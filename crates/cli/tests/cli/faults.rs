@@ -1,11 +1,15 @@
 //! A cache device of the real daemon fails under fio, in any way, with any profile: what fio has written is what it
 //! reads, and so after a `kill -9`. `FOREBAY_SOAK=1` has every fault meet every profile, else each meets some.
 
+use std::fs::File;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use crate::common::daemon::VOLUME_BYTES;
-use crate::common::daemon::{Daemon, content, members, read_all, show, until, until_served};
+use crate::common::daemon::{
+    Daemon, content, members, read_all, show, until, until_served, write_all,
+};
 use crate::common::have;
 use crate::common::held::{Fault, FaultySsd};
 
@@ -121,4 +125,32 @@ fn a_cache_device_that_vanishes_costs_nothing() {
 #[test]
 fn a_cache_device_that_rots_costs_nothing() {
     meets(Fault::Flip, 3);
+}
+
+/// An SSD that became read-only, as some do when they are worn out, is found at the next start.
+#[test]
+fn a_pool_starts_without_a_cache_device_that_has_become_read_only() {
+    let mut daemon = Daemon::new("read-only");
+    let Some(mut faulty) = FaultySsd::new(&daemon.dir, "faulty") else { return };
+    let sound = daemon.ssd("ssd-1");
+    let [worn, good] = [faulty.path(), &sound].map(|path| path.to_str().unwrap().to_owned());
+    daemon.tell(&["pool", "create", "fast", "--ssd", &worn, "--ssd", &good]);
+    let (origin, socket) = (daemon.dir.path("origin"), daemon.dir.path("nbd"));
+    std::fs::write(&origin, content(1, VOLUME_BYTES)).unwrap();
+    daemon.tell(&["volume", "add", "fast/vm", "--origin", origin.to_str().unwrap()]);
+    daemon.tell(&["export", "add", "fast/vm", "--socket", socket.to_str().unwrap()]);
+    let written = content(2, 1 << 20);
+    write_all(&daemon, &written, 0);
+    daemon.kill();
+    faulty.strike(Fault::ReadOnly);
+    daemon.start();
+    until_served(&daemon);
+    assert!(read_all(&socket)[..written.len()] == written, "what only the cache has");
+    assert_eq!(members(&daemon).len(), 1);
+    let events = daemon.tell(&["events"]);
+    assert!(events.contains("member-failed") && events.contains("starts without it"), "{events}");
+    until("it is let go of", || {
+        File::options().read(true).write(true).custom_flags(libc::O_EXCL).open(&worn).is_ok()
+    });
+    daemon.stop();
 }

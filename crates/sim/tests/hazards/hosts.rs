@@ -608,3 +608,39 @@ fn fails_to_open(seed: u64) -> Result<(), String> {
 fn an_opening_that_fails_leaves_the_pool_to_whoever_tries_next() {
     survive(2, fails_to_open);
 }
+
+/// One member takes no claim: the next attempt of that start goes on without it, and waits only if the first one would have had to.
+#[test]
+fn a_start_goes_on_without_a_member_that_takes_no_claim() {
+    survive(6, |seed| {
+        let pair = Pair::new(seed, 2);
+        let (a, b) = (&pair.a, &pair.b);
+        pair.open(a, false)?;
+        pair.write(a, 2, 7)?;
+        pair.stop(a)?;
+        let is_others = seed % 2 == 1;
+        if is_others {
+            pair.open(b, false)?;
+            pair.write(b, 3, 7)?;
+            pair.stop(b)?;
+        }
+        let newest = if is_others { 3 } else { 2 };
+        a.broken.set(Broken::LastChanges);
+        let began = pair.world.now();
+        pair.open(a, false)?;
+        let waited = pair.world.now() - began;
+        assert!(if is_others { waited >= LEASE } else { waited < SECOND }, "waited {waited} ns");
+        assert!(a.was_told("member-failed"));
+        same("without it", pair.read(a, 7)?, newest)?;
+        refused(pair.open(b, false), "Held", "is open on host \"a\"")?;
+        pair.write(a, 4, 7)?;
+        // The lease holds, and is renewed on what is left.
+        pair.pause(2 * LEASE);
+        pair.write(a, 5, 7)?;
+        pair.stop(a)?;
+        a.broken.set(Broken::Nothing);
+        pair.open(b, false)?;
+        assert!(b.was_told("member-stale"));
+        same("elsewhere", pair.read(b, 7)?, 5).map(drop)
+    });
+}

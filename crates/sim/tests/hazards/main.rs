@@ -50,6 +50,7 @@ mod slow;
 mod space;
 mod spare;
 mod start;
+mod starting;
 mod status;
 mod stop;
 mod subsets;

@@ -87,6 +87,8 @@ pub enum Broken {
     #[default]
     Nothing,
     Changes,
+    /// Changes of the last one.
+    LastChanges,
     /// Reads of the last one.
     LastReads,
     All,
@@ -122,6 +124,7 @@ impl BlockDevice for Counting {
         let fails = match self.broken.get() {
             Broken::Nothing => false,
             Broken::Changes => is_change,
+            Broken::LastChanges => is_change && self.is_last,
             Broken::LastReads => is_read && self.is_last,
             Broken::All => true,
         };

@@ -122,6 +122,8 @@ impl HeldOrigin {
 pub enum Fault {
     /// Every request fails.
     Error,
+    /// Every write fails: it has become read-only.
+    ReadOnly,
     /// No request is answered.
     Hang,
     /// It is gone.
@@ -135,21 +137,26 @@ pub struct FaultySsd {
     // In the order in which they have to go.
     device: LoopSsd,
     shown: Shown,
-    /// Its bytes, and what makes its requests fail where it is there.
+    /// Its bytes, what makes its requests fail where it is there, and what makes its writes.
     bytes: PathBuf,
     error: PathBuf,
+    write_error: PathBuf,
 }
 
 impl FaultySsd {
     /// `None` where the machine cannot do it.
     pub fn new(dir: &Dir, name: &str) -> Option<FaultySsd> {
         let bytes = dir.full(&format!("{name}.bytes"), SSD_BYTES);
-        let error = dir.path(&format!("{name}.error"));
-        let (file, when) = (bytes.to_str().unwrap(), format!("error-file={}", error.display()));
-        let kit = ["--filter=error", "file", file, "error=EIO", "error-rate=1", &when];
+        let file = bytes.to_str().unwrap();
+        let (error, write_error) =
+            (dir.path(&format!("{name}.error")), dir.path(&format!("{name}.write-error")));
+        let when = format!("error-file={}", error.display());
+        let when_written = format!("error-pwrite-file={}", write_error.display());
+        let kit =
+            ["--filter=error", "file", file, "error=EIO", "error-rate=1", &when, &when_written];
         let shown = Shown::new(dir, name, SSD_BYTES, &kit)?;
         let device = LoopSsd::on(&shown.path)?;
-        Some(FaultySsd { device, shown, bytes, error })
+        Some(FaultySsd { device, shown, bytes, error, write_error })
     }
 
     pub fn path(&self) -> &Path {
@@ -158,7 +165,12 @@ impl FaultySsd {
 
     pub fn strike(&mut self, fault: Fault) {
         match fault {
-            Fault::Error => std::fs::write(&self.error, b"").unwrap(),
+            Fault::Error => {
+                for when in [&self.error, &self.write_error] {
+                    std::fs::write(when, b"").unwrap();
+                }
+            }
+            Fault::ReadOnly => std::fs::write(&self.write_error, b"").unwrap(),
             Fault::Hang => self.shown.hold(),
             Fault::Vanish => self.shown.vanish(),
             Fault::Flip => self.flip(),
@@ -167,7 +179,7 @@ impl FaultySsd {
 
     /// It answers again, unless it has vanished.
     pub fn mend(&mut self) {
-        let _ = std::fs::remove_file(&self.error);
+        let _ = [&self.error, &self.write_error].map(std::fs::remove_file);
         self.shown.release();
     }
 
