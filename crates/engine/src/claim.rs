@@ -21,6 +21,7 @@ use crate::format::{CLAIM_BYTES, Claim, FormatError, Host, Superblock};
 use crate::limits::{CLAIM_TIME, CLAIM_WAIT, LEASE_LOOKS, MILLIS};
 use crate::membership::{OpenOptions, Opened, Opening};
 use crate::planted::{self, Bug};
+use crate::start::Made;
 use crate::wait::all_of;
 
 /// A claim that was made, and has not been seen to be contradicted.
@@ -242,7 +243,11 @@ impl Claimant<'_> {
             );
             return Err(self.held(claim, "", hint));
         }
-        let number = seen.claims.iter().map(|claim| claim.number).max().unwrap_or(0) + 1;
+        let attempts = self.deadline.attempts();
+        let newest = seen.claims.iter().map(|claim| claim.number).max().unwrap_or(0);
+        // An earlier attempt of this start has it. Who looked before that made its claim, and puts one into its place, has that number.
+        let earlier = attempts.claim().filter(|it| found == Holder::Own && it.number == newest);
+        let number = earlier.map_or(newest + 1, |it| it.number);
         crate::sound::check_counter("number of the claim", number)?;
         let claim = Claim {
             pool: self.superblock.pool,
@@ -257,11 +262,10 @@ impl Claimant<'_> {
         };
         let written = self.write(&claim).await;
         let (claimed, lease) = (self.rt.now(), claim.lease_ms);
-        let attempts = self.deadline.attempts();
-        // One of this start that needed to wait for nobody is as good as one that was renewed.
-        let is_unfinished = is_unfinished(&seen.claims) && !attempts.has_made(&seen.claims);
+        // One that needed to wait for nobody is as good as one that was renewed.
+        let is_unfinished = is_unfinished(&seen.claims) && !earlier.is_some_and(|it| it.is_free);
         let is_free = found == Holder::Own && !is_unfinished && seen.strange.is_none();
-        attempts.note_claim((is_free && claimed - looked <= CLAIM_TIME).then_some(claim.claim));
+        attempts.note_claim(Made { number, is_free: is_free && claimed - looked <= CLAIM_TIME });
         written?;
         let wait = match found {
             // Somebody may have begun to use it since the look, whoever had it then.

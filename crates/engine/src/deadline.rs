@@ -205,6 +205,7 @@ impl Core {
         let member = &self.members[index];
         let what = not_answered(member.id, self.deadline.span.get());
         if self.recovering.get()
+            && !self.lease.is_lost()
             && let Some(place) = member.place.get()
         {
             // Whoever else has ended the start: what it has of this may still arrive.

@@ -21,7 +21,7 @@ use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::{Event, EventKind, Subject};
 use crate::failure::{Standing, guardian};
-use crate::format::{Claim, Host, MemberRecord, Numbers, Superblock};
+use crate::format::{Host, MemberRecord, Numbers, Superblock};
 use crate::ids::{BLOCK_BYTES, DeviceId};
 use crate::journal::Journal;
 use crate::lease::Lease;
@@ -87,13 +87,17 @@ pub fn open_with(
                 return opened;
             };
             deadline.end().await;
-            if attempts.failures.borrow().len() == failed || attempts.is_unsettled(&given) {
+            if attempts.failures.borrow().len() == failed {
                 return Err(attempts.despite(error));
+            }
+            // Who takes a pool over has the claim on all members before it goes on without one.
+            let is_taking = options.take_over && !attempts.has_claimed.get();
+            if is_taking || attempts.is_unsettled(&given) {
+                return Err(Error::new(ErrorKind::Io, attempts.told()).hint(MEND));
             }
             if attempts.failures.borrow().len() == devices.len() {
                 let error = Error::new(ErrorKind::Io, "no cache device of the pool is left");
-                let hint = "nothing is lost; mend the device or its path and restart the daemon, or copy it to another one";
-                return Err(attempts.despite(error.hint(hint)));
+                return Err(attempts.despite(error.hint(MEND)));
             }
             if !planted::is(Bug::LossAcceptedUnasked) {
                 // That was agreed to for others.
@@ -103,6 +107,10 @@ pub fn open_with(
         }
     })
 }
+
+/// What to do about members without which a pool does not open.
+const MEND: &str = "mend the device or its path and restart the daemon. Only if it is gone for good: detach it and restart the \
+                    daemon; the pool then says what is lost with it, and how to open it";
 
 /// A member that an attempt to start did not get over.
 struct Failure {
@@ -115,6 +123,14 @@ struct Failure {
     epoch: u64,
 }
 
+/// The claim of an attempt.
+#[derive(Clone, Copy)]
+pub(crate) struct Made {
+    pub number: u64,
+    /// Whether it needed to wait for nobody.
+    pub is_free: bool,
+}
+
 /// What the attempts of one start have come to so far.
 #[derive(Default)]
 pub(crate) struct Attempts {
@@ -122,10 +138,10 @@ pub(crate) struct Attempts {
     members: RefCell<Vec<(usize, DeviceId, u64)>>,
     /// Those that have failed.
     failures: RefCell<Vec<Failure>>,
-    /// Whether an epoch without one of those may have begun.
-    has_left: Cell<bool>,
-    /// The claim of the last one, if that needed to wait for nobody.
-    claim: Cell<Option<[u8; 16]>>,
+    /// Whether one of them had the pool.
+    has_claimed: Cell<bool>,
+    /// The claim that they have made.
+    claim: Cell<Option<Made>>,
     /// What is to be told of those that are over.
     events: RefCell<VecDeque<Event>>,
 }
@@ -150,16 +166,14 @@ impl Attempts {
         given.any(|(place, device)| device.given_up_count() > 0 && !self.has_failed(place))
     }
 
-    /// Notes the claim of an attempt, if that needed to wait for nobody.
-    pub(crate) fn note_claim(&self, claim: Option<[u8; 16]>) {
-        self.claim.set(claim);
+    /// Notes a claim that was made, on all members or some.
+    pub(crate) fn note_claim(&self, claim: Made) {
+        self.claim.set(Some(claim));
     }
 
-    /// Whether the newest of these claims is that one.
-    pub(crate) fn has_made(&self, claims: &[Claim]) -> bool {
-        let newest = claims.iter().map(|claim| claim.number).max();
-        let mut newest = claims.iter().filter(|claim| Some(claim.number) == newest);
-        self.claim.get().is_some_and(|own| newest.all(|claim| claim.claim == own))
+    /// The last one of those.
+    pub(crate) fn claim(&self) -> Option<Made> {
+        self.claim.get()
     }
 
     /// Tells what earlier attempts have noted, and the present one does not note anew.
@@ -174,20 +188,24 @@ impl Attempts {
         *events = all;
     }
 
+    /// What the members that have failed did.
+    fn told(&self) -> String {
+        let failures = self.failures.borrow();
+        let what: Vec<&str> = failures.iter().map(|failure| failure.what.as_str()).collect();
+        what.join("; ")
+    }
+
     /// Why a pool does not open without the members that have failed.
     fn despite(&self, error: Error) -> Error {
-        let failures = self.failures.borrow();
-        if failures.is_empty() {
+        if self.failures.borrow().is_empty() {
             return error;
         }
-        let what: Vec<&str> = failures.iter().map(|failure| failure.what.as_str()).collect();
-        let what = format!("{}; without it: {}", what.join("; "), error.what);
+        let what = format!("{}; without it: {}", self.told(), error.what);
         match error.kind {
-            // It can be had back, so nobody is to decide on its loss.
-            ErrorKind::NeedsDecision if !self.has_left.get() => Error::new(ErrorKind::Io, what).hint(
-                "nothing is lost; mend the device or its path and restart the daemon. Only if it is gone for good: detach \
-                 it, and the pool says what is lost with it and how to open it",
-            ),
+            // They can be had back, so nobody is to decide on their loss, and what they left is not all that there is.
+            ErrorKind::NeedsDecision | ErrorKind::Damaged => {
+                Error::new(ErrorKind::Io, what).hint(MEND)
+            }
             kind => Error::new(kind, what).hint(error.hint),
         }
     }
@@ -202,6 +220,7 @@ async fn start(
     options: &OpenOptions,
 ) -> Result<Pool> {
     let (opening, taken) = claimed(rt, deadline, &*witness, options).await?;
+    deadline.attempts().has_claimed.set(true);
     let Opening { superblock, members, missing, epoch, witnessed, accepted, notes } = opening;
     let core = Rc::new(new_core(Rc::clone(rt), superblock, &members, witness, tuning, deadline));
     deadline.tell(&core);
@@ -220,9 +239,10 @@ async fn start(
             if core.abandon().await.is_ok() {
                 core.release().await;
             }
-            let told =
-                |event: &Event| !matches!(event.kind, EventKind::Opened | EventKind::Latched);
-            let events = core.events.take().into_iter().filter(told);
+            // The next one says for itself whether it is open, writes, and has a witness.
+            use EventKind::{Latched, Opened, WitnessUnwritable};
+            let lasts = |event: &Event| !matches!(event.kind, Opened | Latched | WitnessUnwritable);
+            let events = core.events.take().into_iter().filter(lasts);
             deadline.attempts().events.borrow_mut().extend(events);
             return Err(error);
         }
@@ -339,9 +359,6 @@ async fn recovered(
             core.fail_member(index, "making sure of the superblock of", error);
         }
         core.check_latch()?;
-    }
-    if !missing.is_empty() {
-        core.deadline.attempts().has_left.set(true);
     }
     core.begin_start(missing, epoch, witnessed).await?;
     core.recover().await

@@ -630,10 +630,13 @@ impl Seed {
         let opened = self.run(async move { Ok(S::open(&opening.env).await) })?;
         let hit = machine.armoury.failed() > failed;
         shared.trace(|| format!("a start in trouble: hit {hit}, opened {}", opened.is_ok()));
-        // Behind a loss nothing goes on without a witness.
-        let is_needed = alone || shared.config.witness_refuses;
+        // Without a witness one of two is no more than half of those who should know the epoch.
+        let is_needed = |error: &SubjectError| {
+            let SubjectError(what) = error;
+            alone || shared.config.witness_refuses || what.contains("more than half of the members")
+        };
         if let Err(error) = opened.map(drop)
-            && !(hit && is_needed)
+            && !(hit && is_needed(&error))
         {
             return Err(error.into());
         }

@@ -644,3 +644,47 @@ fn a_start_goes_on_without_a_member_that_takes_no_claim() {
         same("elsewhere", pair.read(b, 7)?, 5).map(drop)
     });
 }
+
+/// B had the pool last, looks, and is slow to make its claim; meanwhile A looks, one member fails its claim, and A makes another
+/// one, over which B's comes to lie.
+#[test]
+fn a_claim_that_is_made_anew_without_a_member_is_no_newer_than_the_first_one() {
+    survive(12, |seed| {
+        let pair = Pair::new(seed, 2);
+        let (a, b) = (&pair.a, &pair.b);
+        pair.open(b, false)?;
+        pair.write(b, 2, 7)?;
+        pair.stop(b)?;
+        b.slow.set((4, 900 * MILLISECOND));
+        b.start_open(false);
+        pair.pause(seed % 4 * 5 * MILLISECOND + 2 * MILLISECOND);
+        a.broken.set(Broken::LastChanges);
+        a.start_open(false);
+        pair.pause(3 * LEASE);
+        let [had_a, had_b] = [a, b].map(|site| site.outcome.borrow().clone().expect("it ended"));
+        assert!(had_a.is_err() || had_b.is_err(), "both have it");
+        assert!(had_a.is_ok() || had_b.is_ok(), "{had_a:?}, {had_b:?}");
+        let (winner, loser) = if had_a.is_ok() { (a, b) } else { (b, a) };
+        refused(loser.outcome.borrow().clone().unwrap(), "Held", "")?;
+        pair.write(winner, 3, 7)?;
+        pair.pause(LEASE);
+        same("whoever has it", pair.read(winner, 7)?, 3).map(drop)
+    });
+}
+
+/// A takeover asks for all members, so it does not go on where one of them fails the claim.
+#[test]
+fn a_takeover_does_not_go_on_without_a_member_that_takes_no_claim() {
+    survive(4, |seed| {
+        let pair = Pair::new(seed, 2);
+        let (a, b) = (&pair.a, &pair.b);
+        pair.open(b, false)?;
+        pair.write(b, 2, 7)?;
+        b.pulse().freeze();
+        a.broken.set(Broken::LastChanges);
+        refused(pair.open(a, true), "Io", "claiming the pool on cache device")?;
+        a.broken.set(Broken::Nothing);
+        pair.open(a, true)?;
+        same("taken over", pair.read(a, 7)?, 2).map(drop)
+    });
+}
