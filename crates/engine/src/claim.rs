@@ -27,6 +27,8 @@ use crate::wait::all_of;
 /// A claim that was made, and has not been seen to be contradicted.
 pub(crate) struct Taken {
     pub claim: Claim,
+    /// The number of the first claim that its start has made, see [`Claim::contradicts`].
+    pub first: u64,
     /// When the last look at the other claims began.
     pub looked: Nanos,
     /// Until when leases are short.
@@ -85,8 +87,10 @@ pub(crate) async fn write_claim(
 
 impl Claim {
     /// Whether this says that who made `own` does not have the pool, or not alone.
-    pub(crate) fn contradicts(&self, own: &Claim) -> bool {
-        self.claim != own.claim && (self.pool != own.pool || self.number >= own.number)
+    /// `first` is the number of the first claim that its start has made: one that lies over a later one may be of
+    /// somebody who looked before the first.
+    pub(crate) fn contradicts(&self, own: &Claim, first: u64) -> bool {
+        self.claim != own.claim && (self.pool != own.pool || self.number >= first)
     }
 }
 
@@ -245,9 +249,9 @@ impl Claimant<'_> {
         }
         let attempts = self.deadline.attempts();
         let newest = seen.claims.iter().map(|claim| claim.number).max().unwrap_or(0);
-        // An earlier attempt of this start has it. Who looked before that made its claim, and puts one into its place, has that number.
+        let number = newest + 1;
         let earlier = attempts.claim().filter(|it| found == Holder::Own && it.number == newest);
-        let number = earlier.map_or(newest + 1, |it| it.number);
+        let first = earlier.map_or(number, |it| it.first);
         crate::sound::check_counter("number of the claim", number)?;
         let claim = Claim {
             pool: self.superblock.pool,
@@ -262,10 +266,11 @@ impl Claimant<'_> {
         };
         let written = self.write(&claim).await;
         let (claimed, lease) = (self.rt.now(), claim.lease_ms);
-        // One that needed to wait for nobody is as good as one that was renewed.
+        // One of this start that needed to wait for nobody is as good as one that was renewed.
         let is_unfinished = is_unfinished(&seen.claims) && !earlier.is_some_and(|it| it.is_free);
         let is_free = found == Holder::Own && !is_unfinished && seen.strange.is_none();
-        attempts.note_claim(Made { number, is_free: is_free && claimed - looked <= CLAIM_TIME });
+        let is_free = is_free && claimed - looked <= CLAIM_TIME;
+        attempts.note_claim(Made { first, number, is_free });
         written?;
         let wait = match found {
             // Somebody may have begun to use it since the look, whoever had it then.
@@ -284,7 +289,7 @@ impl Claimant<'_> {
             if let Some(error) = &seen.strange {
                 return Err(self.strange(error));
             }
-            if let Some(other) = seen.claims.iter().find(|other| other.contradicts(&claim)) {
+            if let Some(other) = seen.claims.iter().find(|other| other.contradicts(&claim, first)) {
                 let what = " and claimed it at the same time";
                 let hint = "try again on one of the two".to_owned();
                 return Err(self.held(other, what, hint));
@@ -294,7 +299,7 @@ impl Claimant<'_> {
             Holder::Other(claim) => Some(claim.host),
             _ => None,
         };
-        Ok(Taken { claim: Claim { lease_ms, ..claim }, looked, short_until, from })
+        Ok(Taken { claim: Claim { lease_ms, ..claim }, first, looked, short_until, from })
     }
 }
 
@@ -325,12 +330,12 @@ pub(crate) async fn take(
 /// Takes back a claim behind which the pool could not be opened, if nobody has claimed it since. Nothing was
 /// written behind it, and [`take`] has waited for all who had the pool before. Where it fails, the pool counts as
 /// this host's, as after a crash.
-pub(crate) async fn withdraw(opening: &Opening, own: &Claim) {
+pub(crate) async fn withdraw(opening: &Opening, Taken { claim: own, first, .. }: &Taken) {
     let Some(places) = places(&opening.superblock) else { return };
     let own = Claim { beat: own.beat + 1, released: true, ..own.clone() };
     let devices = opening.members.iter().map(|member| &member.device);
     for found in all_of(devices.clone().map(|device| read_claims(&**device, places))).await {
-        let is_own = |claim: &Claim| !claim.contradicts(&own);
+        let is_own = |claim: &Claim| !claim.contradicts(&own, *first);
         if !found.is_ok_and(|claims| claims.iter().flatten().all(is_own)) {
             return;
         }
@@ -377,8 +382,10 @@ mod tests {
         // Two who claimed at the same time.
         let same = claim(8, 3, &other, false);
         assert_eq!(holder(&[&newer, &same], false), held(&same));
-        assert!(same.contradicts(&newer) && newer.contradicts(&same));
-        assert!(!old.contradicts(&newer) && newer.contradicts(&old));
+        let contradicts = |claim: &Claim, own: &Claim| claim.contradicts(own, own.number);
+        assert!(contradicts(&same, &newer) && contradicts(&newer, &same));
+        assert!(!contradicts(&old, &newer) && contradicts(&newer, &old));
+        assert!(old.contradicts(&newer, 7), "its start had that number before");
     }
 
     #[test]

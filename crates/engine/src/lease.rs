@@ -40,6 +40,8 @@ use crate::wait::{WaitQueue, all_of};
 pub(crate) struct Lease {
     /// None where nobody claims the pool.
     own: RefCell<Option<Claim>>,
+    /// The number of the first claim that its start has made.
+    first: Cell<u64>,
     short_until: Cell<Nanos>,
     /// Whether the last round could not look at a member that nobody goes on without.
     is_blind: Cell<bool>,
@@ -97,6 +99,7 @@ impl Core {
     /// Holds the pool from now on.
     pub(crate) fn begin_lease(self: &Rc<Self>, taken: Taken) {
         self.lease.short_until.set(taken.short_until);
+        self.lease.first.set(taken.first);
         *self.lease.own.borrow_mut() = Some(taken.claim);
         self.extend_lease(taken.looked);
         self.spawn(heartbeat(Rc::clone(self)));
@@ -155,7 +158,9 @@ impl Core {
         let Some(places) = claim::places(&self.superblock.borrow()) else { return Ok(None) };
         let found = read_claims(&*self.members[index].watched.past_gate(), places).await?;
         let other = found.iter().find_map(|found| match found {
-            Ok(claim) if claim.contradicts(own) => Some(claim.host.name.clone()),
+            Ok(claim) if claim.contradicts(own, self.lease.first.get()) => {
+                Some(claim.host.name.clone())
+            }
             Err(
                 FormatError::FutureVersion { .. }
                 | FormatError::UnknownFeatures { .. }

@@ -126,6 +126,8 @@ struct Failure {
 /// The claim of an attempt.
 #[derive(Clone, Copy)]
 pub(crate) struct Made {
+    /// The number of the first one of its start, and its own.
+    pub first: u64,
     pub number: u64,
     /// Whether it needed to wait for nobody.
     pub is_free: bool,
@@ -283,7 +285,7 @@ async fn claimed(
     let mut opening = match assessed_again(deadline, witness, options, &opening).await {
         Ok(opening) => opening,
         Err(error) => {
-            claim::withdraw(&opening, &taken.claim).await;
+            claim::withdraw(&opening, &taken).await;
             return Err(error);
         }
     };

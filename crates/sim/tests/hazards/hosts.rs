@@ -648,7 +648,7 @@ fn a_start_goes_on_without_a_member_that_takes_no_claim() {
 /// B had the pool last, looks, and is slow to make its claim; meanwhile A looks, one member fails its claim, and A makes another
 /// one, over which B's comes to lie.
 #[test]
-fn a_claim_that_is_made_anew_without_a_member_is_no_newer_than_the_first_one() {
+fn a_claim_over_one_that_was_made_anew_without_a_member_is_noticed() {
     survive(12, |seed| {
         let pair = Pair::new(seed, 2);
         let (a, b) = (&pair.a, &pair.b);
