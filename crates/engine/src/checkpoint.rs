@@ -191,7 +191,7 @@ impl Core {
             pool: self.superblock.borrow().pool,
             generation,
             epoch,
-            start_number: self.log.start_number.get(),
+            start_number: self.log.start_number,
             sequence: self.log.last_sequence(),
             open_counter: self.log.open_counter.get(),
             clean_stop,

@@ -23,6 +23,7 @@ mod error;
 mod event;
 mod extension;
 mod failure;
+mod findings;
 mod fingerprint;
 mod flush;
 mod growth;

@@ -165,13 +165,14 @@ pub(crate) struct Log {
     pub short_since: Cell<u64>,
     /// Blocks of data that full sets of the main stream held of late; no less is known at first.
     pub packed_blocks: Cell<u32>,
-    pub start_number: Cell<u64>,
+    /// Of this start.
+    pub start_number: u64,
     pub epoch: Cell<u64>,
     retired: Cell<bool>,
 }
 
 impl Log {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(start_number: u64) -> Self {
         Self {
             streams: Stream::ALL.map(StreamLog::new),
             closing: RefCell::default(),
@@ -189,7 +190,7 @@ impl Log {
             open_counter: Cell::new(0),
             short_since: Cell::new(0),
             packed_blocks: Cell::new(u32::MAX),
-            start_number: Cell::new(0),
+            start_number,
             epoch: Cell::new(0),
             retired: Cell::new(false),
         }
@@ -415,7 +416,7 @@ impl Core {
         if counter > self.sets.borrow().total_count() as u64 {
             planted::seen("segment reused");
         }
-        let incarnation = Incarnation { start: self.log.start_number.get(), counter };
+        let incarnation = Incarnation { start: self.log.start_number, counter };
         let id = segments[0];
         self.sets.borrow_mut().put(Set::opened(id, segments.clone(), incarnation, stream));
         self.note_room();

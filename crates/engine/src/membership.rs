@@ -504,6 +504,18 @@ impl Superblock {
         alone && count < self.present().count()
     }
 
+    /// The superblock of a start that goes on without these members in this epoch.
+    pub(crate) fn started(mut self, missing: &BTreeSet<DeviceId>, epoch: u64) -> Superblock {
+        self.start_number += 1;
+        if self.epoch != epoch {
+            self.whole_since = 0;
+        }
+        self.epoch = epoch;
+        self.own_roots = true;
+        self.lose(missing);
+        self
+    }
+
     /// Notes that these members are lost.
     pub(crate) fn lose(&mut self, lost: &BTreeSet<DeviceId>) {
         for member in self.members.iter_mut().filter(|member| lost.contains(&member.device)) {

@@ -88,6 +88,8 @@ pub enum Bug {
     NumbersMistaken,
     /// A start that goes on without a member that failed it accepts what is lost with that.
     LossAcceptedUnasked,
+    /// A start begins its epoch before it has read what it goes on with.
+    BegunUnread,
     /// A scrub takes the bytes of the first copy for good.
     HealedFromBadCopy,
     /// What a reader could not read in some copy waits for the next scrub.

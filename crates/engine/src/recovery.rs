@@ -1,14 +1,11 @@
-//! Start: from what is on the members to an index that is right, before the first request.
+//! Start: from what was found on the members ([`crate::findings`]) to an index that is right, before the first request.
 //!
 //! Order (each step may be repeated by a crash at any point of it):
-//! 1. newest root of any member; segment headers, from which the set table is rebuilt
-//! 2. images of all shards
-//! 3. records behind the images: from footers, or by scanning sets that have none
-//! 4. replay in sequence order
-//! 5. what was `written` is dirty again, what was provisional and not proven is void; what members
+//! 1. the superblocks of this start; flush; slot 1 of the roots where it may not be durable
+//! 2. what was `written` is dirty again, what was provisional and not proven is void; what members
 //!    that are gone took with them is dropped or lost ([`crate::losses`])
-//! 6. what has no header that counts is left durably without one; what is in sets that were open is appended again
-//! 7. flush; after a crash or a loss a lap, else the root once more, as that of this start; recovery
+//! 3. what has no header that counts is left durably without one; what is in sets that were open is appended again
+//! 4. flush; after a crash or a loss a lap, else the root once more, as that of this start; recovery
 //!    record, flush
 //!
 //! * Nothing is left that relies on what was open at a crash. It was read, but that proves little: a
@@ -17,50 +14,34 @@
 //! * A start counts from its root on. What one appended that was cut off before is passed over, so
 //!   it has changed nothing that another would believe, and its room is free again (INV-35). Only what was let go of may be less.
 //! * Behind a start's root, only what that start has appended is replayed. The images have the rest.
-//!
-//! Which records are adopted is decided by [`crate::adoption`], of what [`crate::scan`] finds.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::rc::Rc;
 
-use forebay_device::{Buf, Io, IoErrorKind};
+use forebay_device::Buf;
 
-use crate::apply::RecordPlace;
 use crate::checkpoint::{flusher, root_offset};
 use crate::core::Core;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::event::EventKind;
-use crate::format::{
-    Entry, EntryKind, FooterRecord, FormatError, Root, SegmentHeader, SlotChoice, State, Stream,
-};
-use crate::ids::{BLOCK_BYTES, Incarnation, Location, SegmentId, Sequence, VolumeId};
+use crate::findings::Findings;
+use crate::format::{Entry, EntryKind, Root, State, Stream};
+use crate::ids::{Incarnation, Location, SegmentId, VolumeId};
 use crate::images::Loaded;
-use crate::index::{Mapping, shard_of};
+use crate::index::Mapping;
 use crate::limits::REGION_BLOCKS;
-use crate::lives::newest_lives;
 use crate::log::{append_error, new_entry};
-use crate::membership::trust_in;
 use crate::planted::{self, Bug};
 use crate::release::releaser;
 use crate::scan::OpenAtCrash;
 use crate::segment::{Set, SetState};
-use crate::sound::check_counter;
 use crate::text::plural;
 use crate::throttle::pacer;
 use crate::unreadable::REREADS_MAX;
-use crate::wait::all_of;
 use crate::walk::Walk;
-
-const BLOCK: usize = BLOCK_BYTES as usize;
-
-/// Reads in flight while headers and footers are looked at.
-const READS_MAX: usize = 64;
 
 /// Segments of each member that facts and images find free before a start's first root.
 const FREE_AT_START: usize = 2;
-
-/// Sequences left out after a start, so that none of a record that was never adopted comes again.
-const SEQUENCE_GAP: u64 = 1 << 20;
 
 /// What a start found and did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -85,47 +66,20 @@ pub struct RecoveryReport {
     pub blocks_lost: u64,
 }
 
-/// What the root slots of all members hold.
-struct RootSlots {
-    newest: Root,
-    /// What is to be written to slot 1 of a member before slot 0 may be.
-    renewed: Vec<(usize, Root)>,
-    /// Whether then all slots hold the newest.
-    alike: bool,
-}
-
 impl Core {
-    /// Rebuilds everything from the members. Nothing but the superblocks was written before.
-    pub(crate) async fn recover(self: &Rc<Self>) -> Result<RecoveryReport> {
-        let mut report = RecoveryReport::default();
-        let slots = self.newest_root().await?;
-        let mut root = slots.newest;
+    /// Begins the start on the members, and makes the pool of what was found on them.
+    pub(crate) async fn recover(
+        self: &Rc<Self>,
+        findings: Findings,
+        witnessed: bool,
+    ) -> Result<RecoveryReport> {
+        let Findings { mut report, root, renewed, alike, trust, bare, loaded, open } = findings;
+        self.begin_start(witnessed).await?;
         // The root may be in a volatile cache only; what it frees must not be reused before it is
         // durable.
         self.flush_all("what the last run left").await?;
-        self.renew_roots(&slots.renewed).await?;
-        // Only the start right after it may believe it: a later one may have appended and crashed.
-        report.clean_stop = root.clean_stop && root.start_number == self.log.start_number.get() - 1;
-        let trust = trust_in(&self.superblock.borrow(), &root, report.clean_stop);
-        let headers = self.read_headers(&mut report).await?;
-        let newest = headers.iter().map(|h| h.incarnation.counter).max().unwrap_or(0);
-        let newest = newest.max(root.open_counter);
-        check_counter("counter of the newest segment", newest)?;
-        self.log.open_counter.set(newest);
-        let (headers, cut_off): (Vec<_>, Vec<_>) =
-            headers.into_iter().partition(|header| counts(&root, header.incarnation));
-        let found: BTreeSet<_> = headers.iter().map(|h| (h.segment, h.incarnation)).collect();
-        let lives = {
-            let superblock = self.superblock.borrow();
-            newest_lives(headers, &cut_off, |n, epoch| superblock.is_same_since(n, epoch))
-        };
-        self.adopt_sets(lives, &found);
-        let bare = self.without_headers(&found);
-        let loaded = self.load_images(&mut root, trust, &mut report).await?;
-        // What could not be read may be because of that.
-        self.check_latch()?;
+        self.renew_roots(&renewed).await?;
         let withheld = self.withhold(&root, &loaded);
-        let open = self.replay(&root, &loaded, &mut report).await?;
         self.forget_removed();
         self.settle_states();
         self.settle_losses(trust, &mut report);
@@ -137,7 +91,7 @@ impl Core {
         let settled = report.clean_stop && open.is_empty() && loaded.is_sound();
         if settled {
             self.begin_life(&root).await?;
-        } else if loaded.failed || !slots.alike {
+        } else if loaded.failed || !alike {
             self.repeat_root(Root { clean_stop: false, ..root }).await?;
         }
         if !settled {
@@ -168,57 +122,6 @@ impl Core {
         Ok(report)
     }
 
-    /// The valid root with the highest generation on any member, and what becomes of the slots.
-    async fn newest_root(&self) -> Result<RootSlots> {
-        let (pool, bytes) = {
-            let superblock = self.superblock.borrow();
-            (superblock.pool, superblock.root_bytes)
-        };
-        let count = self.shards.len();
-        let mut found: Vec<[Option<Root>; 2]> = Vec::new();
-        for member in self.members.iter() {
-            let mut slots = Vec::new();
-            for slot in 0..2 {
-                let buf = Buf::new(bytes as usize);
-                let outcome = member.device.read(root_offset(bytes, slot), buf).await;
-                slots.push(match (outcome.result, outcome.buf) {
-                    (Ok(()), Some(buf)) => Root::decode(&buf),
-                    _ => Err(FormatError::Truncated),
-                });
-            }
-            if let SlotChoice::Refused(error) = Root::choose(&slots[0], &slots[1]) {
-                return Err(Error::new(
-                    ErrorKind::Future,
-                    format!("a root cannot be read: {error}"),
-                )
-                .hint("use the Forebay version that wrote it, or a later one"));
-            }
-            let mut slots = slots.into_iter().map(|slot| slot.ok().filter(|r| r.pool == pool));
-            found.push([slots.next().flatten(), slots.next().flatten()]);
-        }
-        let all = || found.iter().flatten().flatten();
-        // Also of those that do not count: no number is given out twice.
-        let marking = self.superblock.borrow().marking_root;
-        let highest = all().map(|root| root.generation).max().unwrap_or(0);
-        // What is written from now on must not lie before the one that is named, readable or not.
-        self.root_generation.set(highest.max(marking));
-        check_counter("generation of the root", self.root_generation.get())?;
-        let newest = newest_of(all(), marking);
-        let newest = newest.filter(|root| root.images.len() == count).ok_or_else(|| {
-            Error::new(ErrorKind::Damaged, "no readable root on any cache device")
-                .hint("see both root slots with `forebay inspect`; no data has been changed")
-        })?;
-        let (mut renewed, mut alike) = (Vec::new(), true);
-        for (member, [first, second]) in found.into_iter().enumerate() {
-            // The superblocks that name a root were written behind a good flush of slot 0.
-            let named = first.as_ref().is_some_and(|root| root.is_named(marking));
-            let renew = first.is_some() && (second.is_none() || first == second || named);
-            alike &= renew && first.as_ref() == Some(&newest);
-            renewed.extend(first.filter(|_| renew).map(|root| (member, root)));
-        }
-        Ok(RootSlots { newest: newest.settled(marking), renewed, alike })
-    }
-
     /// Makes sure that slot 1 of every member is whole and durable, so that slot 0 may be written: it
     /// is written only behind a good flush of slot 0. So where it is damaged, or the same as slot 0, a
     /// flush that failed may have lost it, but not slot 0. Where it differs, slot 0 is what may be
@@ -245,215 +148,9 @@ impl Core {
 
     /// Makes the root that a clean stop has left that of this start.
     async fn begin_life(&self, root: &Root) -> Result<()> {
-        let start_number = self.log.start_number.get();
+        let start_number = self.log.start_number;
         let root = Root { start_number, clean_stop: false, own_roots: true, ..root.clone() };
         self.repeat_root(root).await
-    }
-
-    /// Every valid segment header of this pool.
-    ///
-    /// # Errors
-    /// If a header cannot be read: what the device does not return is not the same as nothing.
-    async fn read_headers(&self, report: &mut RecoveryReport) -> Result<Vec<SegmentHeader>> {
-        let mut segments = Vec::new();
-        for member in self.superblock.borrow().present() {
-            segments.extend(member.segments.iter());
-        }
-        let pool = self.superblock.borrow().pool;
-        let mut headers = Vec::new();
-        for batch in segments.chunks(READS_MAX) {
-            let reads: Vec<(SegmentId, Io)> = batch
-                .iter()
-                .map(|&segment| {
-                    let (member, at) = self.place(segment, 0);
-                    (segment, member.device.read(at, Buf::new(BLOCK)))
-                })
-                .collect();
-            for (segment, read) in reads {
-                report.bytes_read += BLOCK_BYTES;
-                let first = read.await;
-                let bytes = match (first.result, first.buf) {
-                    (Ok(()), Some(buf)) => buf,
-                    _ => self.read_header_again(segment).await?,
-                };
-                let header = match SegmentHeader::decode(&bytes) {
-                    // It may be right the second time.
-                    Err(_) if SegmentHeader::is_resembled_by(&bytes) => {
-                        SegmentHeader::decode(&self.read_header_again(segment).await?)
-                    }
-                    decoded => decoded,
-                };
-                let Ok(header) = header else { continue };
-                let member = self.sets.borrow().member_of(segment);
-                let ours = header.pool == pool
-                    && header.segment == segment
-                    && header.device == self.members[member].id;
-                if ours {
-                    headers.push(header);
-                }
-            }
-        }
-        Ok(headers)
-    }
-
-    /// Reads a segment's header whose first read failed or returned a damaged one.
-    async fn read_header_again(&self, segment: SegmentId) -> Result<Buf> {
-        let (member, at) = self.place(segment, 0);
-        let outcome = member.device.read(at, Buf::new(BLOCK)).await;
-        match (outcome.result, outcome.buf) {
-            (Ok(()), Some(buf)) => Ok(buf),
-            (result, _) => {
-                let error = result.err().unwrap_or(IoErrorKind::Other.into());
-                Err(self.unreturned(segment, 0, error))
-            }
-        }
-    }
-
-    /// Builds the set table. `found` is where a header was, and of which life.
-    fn adopt_sets(&self, lives: Vec<SegmentHeader>, found: &BTreeSet<(SegmentId, Incarnation)>) {
-        let mut claimed = BTreeSet::new();
-        let (mut sets, superblock) = (self.sets.borrow_mut(), self.superblock.borrow());
-        for header in lives {
-            let mut segments = header.partners;
-            let named = segments.len();
-            segments.retain(|&n| sets.knows(n) && superblock.is_same_since(n, header.epoch));
-            let lacks_copy = segments.len() < named;
-            claimed.extend(segments.iter().copied());
-            sets.put(Set {
-                state: SetState::Closing,
-                durable_blocks: self.segment_blocks,
-                lacks_copy,
-                leads: found.contains(&(header.set, header.incarnation)),
-                ..Set::opened(header.set, segments, header.incarnation, header.stream)
-            });
-        }
-        sets.claim(&claimed);
-    }
-
-    /// Replays everything behind the images; returns the sets that have no footer.
-    async fn replay(
-        &self,
-        root: &Root,
-        loaded: &Loaded,
-        report: &mut RecoveryReport,
-    ) -> Result<Vec<OpenAtCrash>> {
-        let lowest = root.lowest_watermark();
-        let ids: Vec<SegmentId> = self.sets.borrow().iter().map(|set| set.id).collect();
-        let mut records: Vec<(Sequence, RecordPlace, Vec<Entry>)> = Vec::new();
-        let mut open = Vec::new();
-        let mut highest = root.sequence;
-        let mut asked = Vec::new();
-        for id in ids {
-            let sets = self.sets.borrow();
-            let Some(set) = sets.get(id) else { continue };
-            let imaged = root.own_roots && set.incarnation.start < root.start_number;
-            let skipped = set.stream == Stream::Metadata || imaged && !loaded.needed.contains(&id);
-            drop(sets);
-            if skipped {
-                self.set_closed(id, Sequence(0));
-            } else {
-                asked.push((id, imaged));
-            }
-        }
-        // Together, for a large pool has a million footers, and one after the other each is a wait.
-        for batch in asked.chunks(READS_MAX) {
-            let footers = batch.iter().map(|&(id, _)| self.closed_records(id, lowest));
-            for (&(id, imaged), (bytes, closed)) in batch.iter().zip(all_of(footers).await) {
-                report.bytes_read += bytes;
-                match closed {
-                    Some((last, found)) => {
-                        highest = highest.max(last);
-                        self.set_closed(id, last);
-                        if !imaged {
-                            self.collect(id, found.into_iter(), &mut records);
-                        }
-                    }
-                    None => {
-                        // Nothing stands behind the images that it could be replayed for.
-                        let is_known = (imaged || report.clean_stop) && !loaded.failed;
-                        let set = self.scan(id, is_known, report).await?;
-                        let last = set.records.iter().map(|r| r.sequence).max();
-                        let last = last.unwrap_or_default();
-                        highest = highest.max(last);
-                        if let Some(set) = self.sets.borrow_mut().get_mut(id) {
-                            set.last_sequence = last;
-                        }
-                        if !imaged {
-                            self.collect(id, set.replayed(), &mut records);
-                        }
-                        open.push(set);
-                    }
-                }
-            }
-        }
-        check_counter("sequence of the newest record", highest.0)?;
-        self.log.resume(Sequence(highest.0 + SEQUENCE_GAP));
-        records.sort_by_key(|(sequence, ..)| *sequence);
-        for (sequence, place, entries) in records {
-            report.records_replayed += 1;
-            for entry in entries.iter().filter(|e| e.kind.names_blocks() && self.is_sound(e)) {
-                let shard = shard_of(entry.volume, entry.block, self.shards.len() as u32);
-                if sequence > root.images[shard as usize].watermark {
-                    self.apply(entry, place, true);
-                }
-            }
-        }
-        Ok(open)
-    }
-
-    fn set_closed(&self, id: SegmentId, last: Sequence) {
-        let mut sets = self.sets.borrow_mut();
-        if let Some(set) = sets.get_mut(id) {
-            set.last_sequence = last;
-            sets.transition(id, SetState::Closed);
-        }
-    }
-
-    fn collect(
-        &self,
-        id: SegmentId,
-        found: impl Iterator<Item = FooterRecord>,
-        into: &mut Vec<(Sequence, RecordPlace, Vec<Entry>)>,
-    ) {
-        let length = |r: &FooterRecord| u32::from(r.header_blocks) + u32::from(r.data_blocks);
-        let holds_data = self.sets.borrow().get(id).is_some_and(Set::holds_data);
-        for record in found.filter(|r| self.is_record_length(r.offset_blocks, length(r))) {
-            let place = RecordPlace {
-                header: self.sets.borrow().location(id, record.offset_blocks),
-                header_blocks: u32::from(record.header_blocks),
-            };
-            let mut entries = record.entries;
-            // No writer puts data among facts, and an image would not be believed that leads there.
-            entries.retain(|entry| holds_data || !entry.has_data());
-            into.push((record.sequence, place, entries));
-        }
-    }
-
-    /// The records of a set with a footer, if they reach behind `lowest`; `None` without a footer. With the
-    /// bytes that were read for it.
-    async fn closed_records(
-        &self,
-        id: SegmentId,
-        lowest: Sequence,
-    ) -> (u64, Option<(Sequence, Vec<FooterRecord>)>) {
-        let mut bytes_read = 0;
-        let set = self.sets.borrow().get(id).map(|set| (set.segments.clone(), set.incarnation));
-        let Some((segments, incarnation)) = set else { return (0, None) };
-        for segment in segments {
-            bytes_read += BLOCK_BYTES;
-            let Some(trailer) = self.read_trailer(segment).await else { continue };
-            if trailer.set != id || trailer.incarnation != incarnation {
-                continue;
-            }
-            if trailer.last_sequence <= lowest {
-                return (bytes_read, Some((trailer.last_sequence, Vec::new())));
-            }
-            bytes_read += u64::from(trailer.body_blocks()) * BLOCK_BYTES;
-            if let Some(records) = self.read_footer_body(segment, &trailer).await {
-                return (bytes_read, Some((trailer.last_sequence, records)));
-            }
-        }
-        (bytes_read, None)
     }
 
     /// What nothing proves is taken for the worst: destaged is dirty again, provisional is void.
@@ -679,7 +376,7 @@ impl Core {
     /// Nothing is appended any more to a set that was open at the crash. A root may have made it free by now, and this start
     /// opened it again.
     fn note_restored(&self, id: SegmentId) {
-        let start = self.log.start_number.get();
+        let start = self.log.start_number;
         let is_of_crash =
             |set: &Set| set.state == SetState::Closing && set.incarnation.start < start;
         if self.sets.borrow().get(id).is_some_and(is_of_crash) {
@@ -690,7 +387,7 @@ impl Core {
     /// Appends the recovery record, durably.
     async fn note_recovered(&self) -> Result<()> {
         let entry = Entry {
-            extra: self.log.start_number.get(),
+            extra: self.log.start_number,
             ..new_entry(EntryKind::Recovery, VolumeId(0), 0, 0)
         };
         let append = self.log.append(Stream::Facts, entry, None);
@@ -748,38 +445,6 @@ impl Core {
             sets.transition(id, SetState::Reusable);
         }
     }
-}
-
-/// The root that counts: the newest but for those that note what was lost for an epoch that did not come
-/// to be, and none from before what `marking` names. Where none is left, somebody has agreed to lose the
-/// members that had one: then the newest of the others knows most.
-fn newest_of<'a>(all: impl Iterator<Item = &'a Root> + Clone, marking: u64) -> Option<Root> {
-    let counts = |root: &&Root| match root.marks {
-        true => root.is_named(marking),
-        false => root.generation >= marking,
-    };
-    let newest = all.clone().filter(counts).max_by_key(|root| root.generation);
-    newest.or_else(|| all.filter(|root| root.marks).max_by_key(|root| root.generation)).cloned()
-}
-
-impl Root {
-    /// Whether it is the one that notes what was lost when an epoch began.
-    fn is_named(&self, marking: u64) -> bool {
-        self.marks && self.generation == marking
-    }
-
-    /// The same as one like any other; of no epoch that a superblock knows if none names it.
-    fn settled(self, marking: u64) -> Root {
-        let epoch = if self.marks && !self.is_named(marking) { 0 } else { self.epoch };
-        Root { marks: false, epoch, ..self }
-    }
-}
-
-/// Whether a set is of a start that has ended. Those after the root's did not get as far as a root of
-/// their own, so what they have appended is in the log where they had it from, too; unless they, or the
-/// root, are of a version that wrote none.
-fn counts(root: &Root, incarnation: Incarnation) -> bool {
-    !root.own_roots || incarnation.start <= root.start_number
 }
 
 /// All mappings of a shard.

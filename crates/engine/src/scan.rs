@@ -9,7 +9,7 @@
 //! * Nothing else is given up: what was returned here and is not any more when it is appended again keeps the pool
 //!   from opening, for the device may be failing altogether.
 //! * What such a record has moved is still where it was moved from, for no root has been written since.
-//! * Where the header itself may be what cannot be read nobody knows what was there, and the pool does not open. No
+//! * Where the header itself may be what cannot be read nobody knows what was there: it is for whoever else has it, or none. No
 //!   record reaches into the blocks at the end that its set's footer takes.
 //! * What is returned, and does not fit, counts as torn: nobody can tell that from damage here.
 
@@ -19,7 +19,7 @@ use forebay_device::{Buf, IoError, IoErrorKind};
 
 use crate::adoption::{Adoption, RecordFacts, adopt};
 use crate::core::Core;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::format::{
     EntryKind, FooterRecord, RecordHeader, checksum, decode_record, footer_blocks_for,
 };
@@ -139,17 +139,17 @@ impl Core {
             match self.read_segment(segment).await {
                 // Where the images know all, a place that the medium has lost is one like any other.
                 Ok(returned) if !is_known && returned.bad.len() == self.segment_blocks as usize => {
-                    failure = Some(self.unreturned(segment, 0, IoErrorKind::Media.into()));
+                    failure = Some((segment, 0, IoErrorKind::Media.into()));
                 }
                 Ok(returned) => {
                     let has = self.scan_copy(id, &returned, &mut found);
                     found.copies.push((returned.bad, has));
                 }
-                Err(error) => failure = Some(error),
+                Err((block, error)) => failure = Some((segment, block, error)),
             }
         }
-        if let Some(error) = failure.filter(|_| found.copies.is_empty()) {
-            return Err(error);
+        if let Some((segment, block, error)) = failure.filter(|_| found.copies.is_empty()) {
+            return Err(self.unreturned(segment, block, error));
         }
         found.adopt_partial();
         let bad = found.bad_everywhere();
@@ -166,10 +166,13 @@ impl Core {
     /// What a device returns of a segment, block by block where it must be.
     ///
     /// # Errors
-    /// If it fails in another way than by its medium: that says nothing about what is there.
-    async fn read_segment(&self, segment: SegmentId) -> Result<Returned> {
+    /// Where it fails in another way than by its medium, and how: that says nothing about what is there.
+    async fn read_segment(
+        &self,
+        segment: SegmentId,
+    ) -> std::result::Result<Returned, (u32, IoError)> {
         let blocks = self.segment_blocks;
-        if let Ok(bytes) = self.read_blocks(segment, 0, blocks).await {
+        if let Ok(bytes) = self.read_patiently(segment, 0, blocks).await {
             return Ok(Returned { bytes, bad: BTreeSet::new() });
         }
         let mut returned =
@@ -194,39 +197,16 @@ impl Core {
         first: u32,
         count: u32,
         returned: &mut Returned,
-    ) -> Result<bool> {
-        match self.read_blocks(segment, first, count).await {
+    ) -> std::result::Result<bool, (u32, IoError)> {
+        match self.read_patiently(segment, first, count).await {
             Ok(part) => {
                 let at = first as usize * BLOCK;
                 returned.bytes[at..at + part.len()].copy_from_slice(&part);
                 Ok(true)
             }
             Err(error) if error.kind == IoErrorKind::Media => Ok(false),
-            Err(error) => Err(self.unreturned(segment, first, error)),
+            Err(error) => Err((first, error)),
         }
-    }
-
-    async fn read_blocks(
-        &self,
-        segment: SegmentId,
-        first: u32,
-        count: u32,
-    ) -> std::result::Result<Buf, IoError> {
-        let (member, at) = self.place(segment, first);
-        let outcome = member.device.read(at, Buf::new(count as usize * BLOCK)).await;
-        outcome.result?;
-        outcome.buf.ok_or(IoErrorKind::Other.into())
-    }
-
-    /// The error of a start that cannot go on without what a device does not return.
-    pub(crate) fn unreturned(&self, segment: SegmentId, block: u32, error: IoError) -> Error {
-        let (member, at) = self.place(segment, block);
-        let pool = self.superblock.borrow().name.clone();
-        Error::io(format!("reading cache device {} at {at}", member.id), error).hint(format!(
-            "nothing has been changed, and what it does not return may be dirty data: try again, in another \
-             slot perhaps; or leave it out, and lose what it has alone: `forebay pool import {pool} \
-             --accept-missing`"
-        ))
     }
 
     /// Takes what is whole, or is not as far as it is not returned; where records begin.

@@ -1,13 +1,14 @@
 //! How a pool is opened: what it opens with, who has it, and what becomes of a member that fails meanwhile.
 //!
-//! * A member that fails a write or a flush, or does not answer, ends the attempt: nothing of a start needs to go on without one
+//! * A member that fails a write or a flush, does not answer, or does not return what nobody else has, ends the attempt: nothing of a start needs to go on without one
 //!   that it began with. The next attempt is without it, as if it had not been given, and so by the table of the opening
 //!   ([`crate::membership`]): what a crash at that instant and its loss would have led to.
+//! * Nothing but the claim is written before all that the attempt goes on with has been read (INV-105).
 //! * It is left out only where that table needs no decision. What a person accepted was said of others (INV-104).
 //! * No attempt goes on from an epoch before the one that an earlier attempt began with: what that left behind stays behind.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
 use forebay_device::{BlockDevice, LocalBoxFuture, Runtime, Watched};
@@ -109,7 +110,7 @@ pub fn open_with(
 }
 
 /// What to do about members without which a pool does not open.
-const MEND: &str = "mend the device or its path and restart the daemon. Only if it is gone for good: detach it and restart the \
+pub(crate) const MEND: &str = "mend the device or its path and restart the daemon. Only if it is gone for good: detach it and restart the \
                     daemon; the pool then says what is lost with it, and how to open it";
 
 /// A member that an attempt to start did not get over.
@@ -224,6 +225,7 @@ async fn start(
     let (opening, taken) = claimed(rt, deadline, &*witness, options).await?;
     deadline.attempts().has_claimed.set(true);
     let Opening { superblock, members, missing, epoch, witnessed, accepted, notes } = opening;
+    let superblock = superblock.started(&missing, epoch);
     let core = Rc::new(new_core(Rc::clone(rt), superblock, &members, witness, tuning, deadline));
     deadline.tell(&core);
     core.accepted.set(accepted);
@@ -235,7 +237,7 @@ async fn start(
     if let Some(taken) = taken {
         core.begin_lease(taken);
     }
-    let report = match recovered(&core, &members, &missing, (epoch, witnessed)).await {
+    let report = match recovered(&core, &members, witnessed).await {
         Ok(report) => report,
         Err(error) => {
             if core.abandon().await.is_ok() {
@@ -348,22 +350,19 @@ async fn assessed(
     Ok(opening)
 }
 
-/// Begins the start on the members, and rebuilds what they hold. With the epoch to go on in, and whether the
-/// witness names it already.
-async fn recovered(
-    core: &Rc<Core>,
-    members: &[Opened],
-    missing: &BTreeSet<DeviceId>,
-    (epoch, witnessed): (u64, bool),
-) -> Result<RecoveryReport> {
+/// Rebuilds what the members hold, and goes on with it. `witnessed`: whether the witness names the epoch already.
+async fn recovered(core: &Rc<Core>, members: &[Opened], witnessed: bool) -> Result<RecoveryReport> {
+    if planted::is(Bug::BegunUnread) {
+        core.begin_start(witnessed).await?;
+    }
+    let findings = core.look_through().await?;
     for (index, Opened { slots, .. }) in members.iter().enumerate() {
         if let Err(error) = slots.settle(&*core.members[index].device).await {
             core.fail_member(index, "making sure of the superblock of", error);
         }
         core.check_latch()?;
     }
-    core.begin_start(missing, epoch, witnessed).await?;
-    core.recover().await
+    core.recover(findings, witnessed).await
 }
 
 /// Whether a member's device has all that a superblock says of it.
@@ -416,6 +415,7 @@ fn new_core(
     let shards: Vec<ShardState> =
         (0..superblock.shard_count).map(|_| ShardState::default()).collect();
     let index_memory_max = superblock.index_memory_max.min(tuning.index_memory_most);
+    let log = Log::new(superblock.start_number);
     Core {
         opened: now,
         rt,
@@ -446,7 +446,7 @@ fn new_core(
         record_blocks_max,
         shards,
         sets: RefCell::new(sets),
-        log: Log::new(),
+        log,
         volumes: RefCell::default(),
         owed: RefCell::new(BTreeMap::new()),
         written: RefCell::default(),

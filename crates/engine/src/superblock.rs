@@ -317,31 +317,15 @@ impl Core {
         }
     }
 
-    /// Raises the start number, and begins a new epoch without `missing` if there are any: from
-    /// here on those that are missing are known to be stale.
+    /// Makes the superblock of the start count. In a new epoch those that are missing are known to be stale from here on.
     ///
     /// # Errors
     /// If a member fails; or if the witness cannot be written although members were lost, and it is not
     /// `witnessed` in which epoch: with the old witness they would be believed when they come back alone.
-    pub(crate) async fn begin_start(
-        &self,
-        missing: &BTreeSet<DeviceId>,
-        epoch: u64,
-        witnessed: bool,
-    ) -> Result<()> {
+    pub(crate) async fn begin_start(&self, witnessed: bool) -> Result<()> {
         let _control = self.control.lock().await;
-        self.write_superblocks(|superblock| {
-            superblock.start_number += 1;
-            if superblock.epoch != epoch {
-                superblock.whole_since = 0;
-            }
-            superblock.epoch = epoch;
-            superblock.own_roots = true;
-            superblock.lose(missing);
-        })
-        .await?;
+        self.write_superblocks(|_| ()).await?;
         let superblock = self.superblock.borrow();
-        self.log.start_number.set(superblock.start_number);
         if self.witness_lags.get() && superblock.has_lost_members() && !witnessed {
             return Err(Error::new(
                 ErrorKind::Io,

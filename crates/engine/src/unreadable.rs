@@ -39,7 +39,7 @@ use crate::text::bytes;
 use crate::volume::VolumeState;
 
 /// Rest of who cannot tell what is good, before the next look.
-const UNSURE_REST: Nanos = 100 * MILLISECOND;
+pub(crate) const UNSURE_REST: Nanos = 100 * MILLISECOND;
 
 /// How long it is looked before a member that returns nothing is left behind, or else the pool latches: longer than a
 /// controller takes to reset. Whoever brings data home or makes room waits as long, and clients that need that.

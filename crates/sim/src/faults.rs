@@ -68,6 +68,7 @@ impl Armoury {
             StrikeKind::Flush => self.fail_flush(member, after),
             StrikeKind::Write => faults.arm(Trigger::every(Ops::Writes).after(after).times(1)),
             StrikeKind::Writes => faults.arm(Trigger::every(Ops::Writes).after(after)),
+            StrikeKind::Reads => faults.arm(Trigger::every(Ops::Reads).after(after)),
             StrikeKind::Hang => self.hanging[member].0.arm(Trigger::every(Ops::All).after(after)),
             StrikeKind::All => faults.arm(Trigger::every(Ops::All).after(after)),
         }

@@ -44,6 +44,10 @@ const TROUBLE_ONE_IN: u64 = 4;
 const START_FLUSHES: u64 = 14;
 const START_WRITES: u64 = 60;
 
+/// Reads of a member by which it is known, and those of a start behind them.
+const START_LOOKS: u64 = 12;
+const START_READS: u64 = 100;
+
 /// The same of runs that a failed flush ends.
 const RUN_FLUSHES: u64 = 30;
 
@@ -604,7 +608,7 @@ impl Seed {
     }
 
     /// Now and then a start before the one that counts: a cache device fails a flush during it, which may lose what it should have
-    /// covered, or all writes from one on. With another copy of everything the pool opens without it. Then the process
+    /// covered, or all writes or reads from one on. With another copy of everything the pool opens without it. Then the process
     /// ends, or the power goes.
     fn start_in_trouble<S: Subject>(&mut self) -> Result<(), Failure> {
         let (shared, machine) = (Rc::clone(&self.shared), Rc::clone(&self.machine));
@@ -620,10 +624,11 @@ impl Seed {
         let alone = shared.is_alone(&machine, member);
         let flush = Strike { member, kind: StrikeKind::Flush, after: luck.below(START_FLUSHES) };
         let after = luck.below(START_WRITES);
-        let strike = if luck.one_in(2) {
-            flush
-        } else {
-            Strike { kind: StrikeKind::Writes, after, ..flush }
+        let looks = START_LOOKS + luck.below(START_READS);
+        let strike = match luck.below(4) {
+            0 | 1 => flush,
+            2 => Strike { kind: StrikeKind::Writes, after, ..flush },
+            _ => Strike { kind: StrikeKind::Reads, after: looks, ..flush },
         };
         machine.armoury.strike(&strike);
         let opening = Rc::clone(&machine);

@@ -124,6 +124,8 @@ pub enum StrikeKind {
     Write,
     /// All writes fail from then on.
     Writes,
+    /// All reads fail from then on.
+    Reads,
     /// Everything fails: it is pulled out.
     All,
     /// Nothing is answered any more.

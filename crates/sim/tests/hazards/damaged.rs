@@ -432,7 +432,7 @@ fn a_start_needs_nothing_of_a_set_that_it_knows() {
         rig.broken[member].mend();
         rig.broken[member].timing_out.arm(rest());
         let error = rig.open().expect_err("it does not answer");
-        assert!(error.contains("reading cache device"), "{error}");
+        assert!(error.contains("reading at byte"), "{error}");
         rig.broken[member].mend();
         rig.restart(KINDS[(seed / 2) as usize])
     });
@@ -451,7 +451,7 @@ fn a_start_that_cannot_tell_what_it_cannot_read_loses_nothing_and_says_what_to_d
         let header = at - BLOCK as u64..at;
         rig.broken[member].failing.arm(Trigger::every(Ops::Reads).within(header));
         match rig.open() {
-            Err(error) if error.contains("reading cache device") => {}
+            Err(error) if error.contains("reading at byte") => {}
             other => return Err(format!("{other:?}")),
         }
         rig.crash(KINDS[(seed % 2) as usize]);
@@ -724,7 +724,7 @@ fn a_start_finds_what_it_cannot_read_where_it_was_moved_from() {
             match rig.open() {
                 Ok(()) => spoiled += count,
                 // The data had arrived, and the header that says what it is had not.
-                Err(error) if error.contains("reading cache device") => continue,
+                Err(error) if error.contains("reading at byte") => continue,
                 Err(error) => return Err(at(error)),
             }
             // Others may have been written to these sectors since.

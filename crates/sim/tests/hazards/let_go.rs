@@ -283,7 +283,11 @@ impl Undone {
         rig.pause(SOON);
         assert!(rig.pool().is_latched());
         let left = rig.headers(0);
-        let erased: Vec<u64> = before.into_iter().filter(|at| !left.contains(at)).collect();
+        // Not those that were discarded as a whole, which images name nothing of: what they held may come back with them.
+        let is_there =
+            |at: &u64| rig.members[0].peek(at + BLOCK as u64, BLOCK).iter().any(|&byte| byte != 0);
+        let gone = before.into_iter().filter(|at| !left.contains(at));
+        let erased: Vec<u64> = gone.filter(is_there).collect();
         assert!(!erased.is_empty());
         let mut undone = Undone { rig, written, erased, stood: Vec::new() };
         undone.stood = undone.stands();

@@ -9,7 +9,7 @@ use forebay_device::runtime::{MILLISECOND, SECOND};
 use forebay_engine::EventKind;
 use forebay_engine::planted::Bug;
 
-use crate::rig::{KINDS, Plan, Rig, provoke, same, survive};
+use crate::rig::{KINDS, Plan, Rig, SEGMENT_BYTES, provoke, same, survive};
 
 const SEEDS: u64 = 4;
 
@@ -131,6 +131,125 @@ fn a_member_that_fails_a_flush_of_a_start_is_left_out_of_it() {
 #[test]
 fn a_member_that_hangs_during_a_start_is_left_out_of_it() {
     survive(SEEDS, |seed| left_out(seed, Failing::Hangs));
+}
+
+/// From one read of a start on a member returns nothing: another one has it, or the start is without that one.
+#[test]
+fn a_member_that_returns_nothing_is_left_out_of_a_start() {
+    survive(SEEDS, |seed| {
+        let mut without = 0;
+        for after in SUPERBLOCK_READS.. {
+            let rig = Rig::new(seed, plan(2, 2));
+            fill(&rig)?;
+            match (seed + after) % 3 {
+                0 => drop(rig.stop()?),
+                kind => rig.crash(KINDS[kind as usize - 1]),
+            }
+            let member = ((seed + after) / 3 % 2) as usize;
+            let (erring, failing) = (&rig.broken[member].erring, &rig.broken[member].failing);
+            let broken = if after / 6 % 2 == 0 { erring } else { failing };
+            broken.arm(Trigger::every(Ops::Reads).after(after));
+            let at = format!("member {member} after {after}");
+            rig.open().map_err(|error| format!("{at}: {error}"))?;
+            is_filled(&rig, &at)?;
+            if broken.hits() == 0 {
+                assert!(without > 0);
+                return Ok(());
+            }
+            let is_left_out = rig.pool().superblock().present().count() == 1;
+            without += u32::from(is_left_out);
+            assert_eq!(is_told(&rig), is_left_out, "{at}: {:?}", rig.pool().events());
+            rig.broken[member].mend();
+            rig.write(4, 41, 1)?;
+            rig.flush()?;
+            rig.restart(Crash::PowerCut)?;
+            assert_eq!(rig.was_told("must be added anew"), is_left_out, "{at}");
+            rig.write(3, 41, 1)?;
+            rig.flush()?;
+            is_filled(&rig, &at)?;
+            rig.settled(41)?;
+        }
+        unreachable!()
+    });
+}
+
+/// A path that comes back within seconds costs a start nothing but these.
+#[test]
+fn a_start_waits_for_a_member_that_returns_nothing_for_a_moment() {
+    survive(SEEDS, |seed| {
+        let rig = Rig::new(seed, plan(2, 2));
+        fill(&rig)?;
+        rig.crash(KINDS[(seed % 2) as usize]);
+        let broken = &rig.broken[(seed / 2) as usize];
+        broken.erring.arm(Trigger::every(Ops::Reads).after(SUPERBLOCK_READS).times(40));
+        rig.open()?;
+        assert_eq!((broken.erring.hits(), is_told(&rig)), (40, false), "{:?}", rig.pool().events());
+        assert_eq!(rig.pool().superblock().present().count(), 2);
+        is_filled(&rig, "after a moment")?;
+        rig.settled(41)
+    });
+}
+
+/// Nobody returns one header of each of two members: there is nothing to go on with, and each of them alone would do once it
+/// is mended.
+#[test]
+fn a_start_that_cannot_read_what_it_needs_has_changed_nothing() {
+    survive(SEEDS, |seed| {
+        let rig = Rig::new(seed, plan(2, 2));
+        fill(&rig)?;
+        rig.crash(KINDS[(seed % 2) as usize]);
+        let heads = || [0, 1].map(|member| rig.members[member].peek(0, 4 * SEGMENT_BYTES as usize));
+        let before = heads();
+        for member in 0..2 {
+            let headers = rig.headers(member);
+            let at = headers[seed as usize % headers.len()];
+            let header = Trigger::every(Ops::Reads).within(at..at + 512);
+            rig.broken[member].failing.arm(header);
+        }
+        let error = rig.open().unwrap_err();
+        assert!(error.starts_with("Io: ") && error.contains("is left"), "{error}");
+        assert_eq!(error.matches("reading at byte").count(), 2, "{error}");
+        assert!(heads() == before, "something was written");
+        rig.crash(Crash::ProcessKill);
+        let mended = (seed / 2) as usize;
+        rig.broken[mended].mend();
+        rig.open()?;
+        assert!(is_told(&rig));
+        is_filled(&rig, "on one of two")?;
+        rig.crash(Crash::PowerCut);
+        rig.broken[1 - mended].mend();
+        rig.open()?;
+        is_filled(&rig, "with that one stale")?;
+        rig.settled(41)
+    });
+}
+
+/// One member fails a start in its own way, and the other does not return a header: the first one has what the pool can go on with.
+#[test]
+fn nobody_is_shut_out_before_the_others_have_been_read() {
+    provoke(Bug::BegunUnread, SEEDS, |seed| {
+        for after in SUPERBLOCK_READS..20 {
+            let rig = Rig::new(seed, plan(2, 2));
+            fill(&rig)?;
+            rig.crash(KINDS[(seed % 2) as usize]);
+            let (first, other) = ((seed / 2) as usize, 1 - (seed / 2) as usize);
+            let failing = [Failing::Writes, Failing::Hangs][(after % 2) as usize];
+            failing.begin(&rig, first, after / 2);
+            let headers = rig.headers(other);
+            let at = headers[after as usize % headers.len()];
+            let header = || Trigger::every(Ops::Reads).within(at..at + 512);
+            rig.broken[other].failing.arm(header());
+            let opened = rig.open();
+            rig.crash(Crash::ProcessKill);
+            rig.broken.iter().for_each(|broken| broken.mend());
+            rig.broken[other].failing.arm(header());
+            let when = format!("after {after}, {failing:?}, opened {opened:?}");
+            rig.open().map_err(|error| format!("{when}: {error}"))?;
+            is_filled(&rig, &when)?;
+            rig.settled(41)?;
+        }
+        Ok(())
+    });
 }
 
 /// What a person has accepted was said of members that are missing, not of one that fails now: with that, the only copy of
