@@ -15,6 +15,9 @@ pub struct Activity {
     pub reads: Reads,
     /// What was written.
     pub writes: Writes,
+    /// What was read from origins meanwhile: about what reads would take without the cache.
+    #[serde(default)]
+    pub origin_reads: OriginReads,
 }
 
 /// Reads of a stretch of time. Hits and misses are counted for each part of a request that lies between borders of 4 MiB; the end
@@ -37,6 +40,18 @@ pub struct Reads {
     /// without any.
     pub p50_below_us: Option<u64>,
     /// The same of 99 %.
+    pub p99_below_us: Option<u64>,
+}
+
+/// Reads of origins that somebody waited for, in a stretch of time. Streams are among them, and the rest of a cache block that is
+/// read with what was asked for.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OriginReads {
+    /// Reads that were answered.
+    pub requests: u64,
+    /// As of reads.
+    pub p50_below_us: Option<u64>,
+    /// As of reads.
     pub p99_below_us: Option<u64>,
 }
 

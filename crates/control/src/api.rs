@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 
-pub use crate::activity::{Activity, Reads, Writes};
+pub use crate::activity::{Activity, OriginReads, Reads, Writes};
 use crate::hours::DestageHours;
 use crate::name::{Name, VolumeName};
 use crate::profile::Profile;

@@ -168,6 +168,8 @@ pub(crate) struct Core {
     /// What went past the cache.
     pub bypass: BypassCounters,
     pub read_latency: Latency,
+    /// Of what was read from origins while somebody waited for it.
+    pub origin_read_latency: Latency,
     pub write_latency: Latency,
     pub latched: Cell<bool>,
     /// Ranges whose append failed: the next start may or may not find the record.

@@ -82,6 +82,11 @@ impl Pool {
         (&self.core.read_latency, &self.core.write_latency)
     }
 
+    /// Latencies of the reads of origins that somebody waited for: a client, or a write to a part of a block.
+    pub fn origin_read_latency(&self) -> &Latency {
+        &self.core.origin_read_latency
+    }
+
     /// Events since the start, oldest first.
     pub fn events(&self) -> Vec<Event> {
         self.core.events.borrow().iter().cloned().collect()

@@ -83,8 +83,7 @@ impl Core {
             return self.read_piece(v, way, offset, buf).await;
         }
         self.past(v, way, Reason::Tail, buf.len() as u64);
-        let (buf, result) = v.origin.read(offset, buf).await;
-        (buf, result.map_err(|error| origin_error(v, "reading", error)))
+        self.read_origin(v, offset, buf).await
     }
 
     /// Reads a piece that lies in one stripe. What only passes by is neither populated nor counted as
@@ -353,8 +352,7 @@ impl Core {
         buf: Buf,
     ) -> (Buf, Result<()>) {
         self.drop_met(v.id, m).await;
-        let (buf, result) = v.origin.read(offset, buf).await;
-        (buf, result.map_err(|error| origin_error(v, "reading", error)))
+        self.read_origin(v, offset, buf).await
     }
 
     /// Reads again what was on a member alone that has failed, once it is durable whether it is lost
@@ -587,10 +585,18 @@ impl Core {
 
     /// What is cached of a partial block, completed from the origin.
     pub(crate) async fn merged(&self, v: &VolumeState, m: &Mapping, cached: &[u8]) -> Result<Data> {
-        let (mut whole, result) = v.origin.read(m.block * BLOCK_BYTES, Buf::new(BLOCK)).await;
-        result.map_err(|error| origin_error(v, "reading", error))?;
+        let (mut whole, result) = self.read_origin(v, m.block * BLOCK_BYTES, Buf::new(BLOCK)).await;
+        result?;
         overlay(&mut whole, cached, m.sectors);
         Ok(whole.freeze())
+    }
+
+    /// Reads from the origin what a client, or a write to a part of a block, waits for.
+    async fn read_origin(&self, v: &VolumeState, offset: u64, buf: Buf) -> (Buf, Result<()>) {
+        let started = self.rt.now();
+        let (buf, result) = v.origin.read(offset, buf).await;
+        self.origin_read_latency.record(self.rt.now() - started);
+        (buf, result.map_err(|error| origin_error(v, "reading", error)))
     }
 
     /// Reads a run that is not cached and populates it if the policy wants it.
@@ -611,8 +617,7 @@ impl Core {
             Ok(plan) => plan,
             Err(why) => {
                 self.past(v, way, why, len);
-                let (buf, result) = v.origin.read(offset, buf).await;
-                return (buf, result.map_err(|error| origin_error(v, "reading", error)));
+                return self.read_origin(v, offset, buf).await;
             }
         };
         let kept = plan.kept(offset, len);
@@ -621,7 +626,7 @@ impl Core {
         }
         let mut buf = buf;
         let wide = Buf::new(plan.count as usize * BLOCK);
-        let (wide, result) = v.origin.read(plan.block * BLOCK_BYTES, wide).await;
+        let (wide, result) = self.read_origin(v, plan.block * BLOCK_BYTES, wide).await;
         match result {
             Ok(()) => {
                 let within = (offset - plan.block * BLOCK_BYTES) as usize;
@@ -635,8 +640,7 @@ impl Core {
             Err(_) => {
                 // The neighbourhood may be what cannot be read; the client asked for less.
                 self.end_population(&plan.population);
-                let (buf, result) = v.origin.read(offset, buf).await;
-                (buf, result.map_err(|error| origin_error(v, "reading", error)))
+                self.read_origin(v, offset, buf).await
             }
         }
     }

@@ -475,6 +475,7 @@ fn new_core(
         counters: Counters::default(),
         bypass: BypassCounters::default(),
         read_latency: Latency::default(),
+        origin_read_latency: Latency::default(),
         write_latency: Latency::default(),
         latched: Cell::new(false),
         doubtful: RefCell::default(),

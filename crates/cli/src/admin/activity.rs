@@ -67,6 +67,14 @@ fn writes(one: &Activity) -> Option<String> {
     (it.requests > 0).then(|| row("", &cells))
 }
 
+fn origin_reads(one: &Activity) -> Option<String> {
+    let it = &one.origin_reads;
+    let (p50, p99) = (below(it.p50_below_us), below(it.p99_below_us));
+    let [none, no, nothing, at, all] = Default::default();
+    let cells = [last(one), short(it.requests), none, no, nothing, at, all, p50, p99];
+    (it.requests > 0).then(|| row("", &cells))
+}
+
 /// "sequential 1,204, profile 33".
 fn reasons(past: &BTreeMap<String, u64>) -> String {
     let mut all: Vec<_> = past.iter().collect();
@@ -98,6 +106,7 @@ pub(super) fn lines(all: &[Activity]) -> Vec<String> {
     };
     let columns = ["RAM %", "SSD %", "PART %", "MISS %", "PAST %"];
     table(head("reads", columns), all.iter().filter_map(reads).collect());
+    table(head("origin", [""; 5]), all.iter().filter_map(origin_reads).collect());
     table(head("writes", ["", "SSD %", "", "", "PAST %"]), all.iter().filter_map(writes).collect());
     lines.extend(past(all));
     lines
@@ -105,7 +114,7 @@ pub(super) fn lines(all: &[Activity]) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use forebay_control::api::{Reads, Writes};
+    use forebay_control::api::{OriginReads, Reads, Writes};
 
     use super::*;
 
@@ -128,7 +137,12 @@ mod tests {
             p50_below_us: Some(64),
             p99_below_us: Some(16_384),
         };
-        let busy = Activity { span_s: 86_400, covered_s: 86_412, reads, writes };
+        let origin_reads = OriginReads {
+            requests: 30_030_000_000,
+            p50_below_us: Some(8_192),
+            p99_below_us: Some(65_536),
+        };
+        let busy = Activity { span_s: 86_400, covered_s: 86_412, reads, writes, origin_reads };
         let idle = Activity { span_s: 300, covered_s: 42, ..Activity::default() };
         assert_eq!(lines(std::slice::from_ref(&idle)), Vec::<String>::new());
         let short = Activity { span_s: 3_600, covered_s: 3_599, ..Activity::default() };
@@ -140,6 +154,8 @@ mod tests {
                 "reads    LAST        NUMBER  RAM %  SSD % PART % MISS % PAST %     P50     P99",
                 "         60 min           1      -      -      -      -    0.0       -       -",
                 "         24 h      123,456M   25.0   50.0    0.0   25.0   10.0   128us  >4.19s",
+                "origin   LAST        NUMBER                                        P50     P99",
+                "         24 h       30,030M                                     8.19ms  65.5ms",
                 "writes   LAST        NUMBER         SSD %               PAST %     P50     P99",
                 "         24 h         2,000          75.0                 25.0  64.0us  16.4ms",
                 "past     in 24 h, reads: sequential 12,345,678,901; writes: mode 500",

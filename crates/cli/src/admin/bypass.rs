@@ -137,6 +137,7 @@ mod tests {
                 .into(),
             read_latency: Vec::new(),
             write_latency: Vec::new(),
+            origin_read_latency: Vec::new(),
             dirty_bytes: 0,
             destage: Default::default(),
             volumes: Vec::new(),

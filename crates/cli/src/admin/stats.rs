@@ -269,6 +269,7 @@ mod tests {
             bypass: BTreeMap::new(),
             read_latency: buckets.to_vec(),
             write_latency: vec![0; 4],
+            origin_read_latency: Vec::new(),
             dirty_bytes: 3 << 20,
             destage: Default::default(),
             volumes: Vec::new(),

@@ -3,11 +3,11 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use forebay_control::api::{Activity, Reads, Writes};
+use forebay_control::api::{Activity, OriginReads, Reads, Writes};
 use forebay_device::runtime::{Nanos, SECOND};
 use forebay_engine::Pool;
 use forebay_engine::bypass::Reason;
-use forebay_engine::counters::{LATENCY_BUCKETS, percentile_below_us};
+use forebay_engine::counters::{LATENCY_BUCKETS, Latency, percentile_below_us};
 
 /// The stretches of time.
 const SPANS: [Nanos; 3] = [300 * SECOND, 3_600 * SECOND, 86_400 * SECOND];
@@ -15,7 +15,7 @@ const SPANS: [Nanos; 3] = [300 * SECOND, 3_600 * SECOND, 86_400 * SECOND];
 /// Parts of a stretch: it is told as it is up to so small a part longer.
 const PARTS: u64 = 12;
 
-/// Counters of a pool, 700 bytes; when it is opened all are zero.
+/// Counters of a pool, 900 bytes; when it is opened all are zero.
 #[derive(Clone, Debug, Default)]
 struct Counted {
     ram_hits: u64,
@@ -24,8 +24,8 @@ struct Counted {
     misses: u64,
     /// Requests that went past the cache, by reason: reads and writes.
     past: [[u64; Reason::ALL.len()]; 2],
-    /// Histograms of latencies: of reads and of writes.
-    latencies: [[u64; LATENCY_BUCKETS]; 2],
+    /// Histograms of latencies: of reads, of writes, and of reads of origins.
+    latencies: [[u64; LATENCY_BUCKETS]; 3],
 }
 
 impl Counted {
@@ -42,12 +42,12 @@ impl Counted {
             partial_hits: counters.read_partial_hits.get(),
             misses: counters.read_misses.get(),
             past,
-            latencies: [read.buckets(), write.buckets()],
+            latencies: [read, write, pool.origin_read_latency()].map(Latency::buckets),
         }
     }
 
     /// What was added since, as the API has it.
-    fn since(&self, before: &Self) -> (Reads, Writes) {
+    fn since(&self, before: &Self) -> (Reads, Writes, OriginReads) {
         let past = |kind: usize| {
             let all = Reason::ALL.into_iter().map(|reason| {
                 let at = reason as usize;
@@ -56,7 +56,7 @@ impl Counted {
             all.filter(|&(_, requests)| requests > 0).collect::<BTreeMap<_, _>>()
         };
         // Only what was answered is in there.
-        let [read, written] = [0, 1].map(|kind: usize| {
+        let [read, written, from_origins] = [0, 1, 2].map(|kind: usize| {
             let (now, then) = (&self.latencies[kind], &before.latencies[kind]);
             std::array::from_fn::<u64, LATENCY_BUCKETS, _>(|i| now[i] - then[i])
         });
@@ -78,7 +78,12 @@ impl Counted {
             p50_below_us: percentile_below_us(&written, 50),
             p99_below_us: percentile_below_us(&written, 99),
         };
-        (reads, writes)
+        let origin_reads = OriginReads {
+            requests: from_origins.iter().sum(),
+            p50_below_us: percentile_below_us(&from_origins, 50),
+            p99_below_us: percentile_below_us(&from_origins, 99),
+        };
+        (reads, writes, origin_reads)
     }
 }
 
@@ -132,8 +137,8 @@ impl History {
             if all.last().is_some_and(|last| last.covered_s < last.span_s) {
                 break;
             }
-            let (reads, writes) = counted.since(before);
-            all.push(Activity { span_s: span / SECOND, covered_s, reads, writes });
+            let (reads, writes, origin_reads) = counted.since(before);
+            all.push(Activity { span_s: span / SECOND, covered_s, reads, writes, origin_reads });
         }
         all
     }
@@ -158,6 +163,7 @@ mod tests {
         counted.latencies[0][7] = 90 * seconds;
         counted.latencies[0][9] = 10 * seconds;
         counted.latencies[1][5] = 5 * seconds;
+        counted.latencies[2][13] = 2 * seconds;
         counted
     }
 
@@ -196,6 +202,8 @@ mod tests {
         assert_eq!(last.writes.past, BTreeMap::from([("mode".to_owned(), 600)]));
         assert_eq!((last.writes.p50_below_us, last.writes.p99_below_us), (Some(32), Some(32)));
         assert_eq!(last.reads.requests, 30_000);
+        let of_origin = &last.origin_reads;
+        assert_eq!((of_origin.requests, of_origin.p50_below_us), (600, Some(8_192)));
         let nothing = counted(5).since(&counted(5));
         assert_eq!(nothing, Default::default());
         let looks = history.0.iter().map(|it| it.0.len());

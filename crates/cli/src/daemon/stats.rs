@@ -53,6 +53,7 @@ fn pool_stats(slot: &Slot, open: &Open) -> PoolStats {
         bypass: bypass(open.pool.bypass()),
         read_latency: read.buckets().to_vec(),
         write_latency: write.buckets().to_vec(),
+        origin_read_latency: open.pool.origin_read_latency().buckets().to_vec(),
         dirty_bytes: open.pool.unproven_blocks() * BLOCK_BYTES,
         destage: progress.pool(),
         volumes: volumes.collect(),

@@ -24,7 +24,7 @@ fn rates_of_pools_and_volumes_are_reported_while_clients_work() {
     daemon.tell(&["export", "add", "fast/vm", "--socket", socket.to_str().unwrap()]);
     let done = Arc::new(AtomicBool::new(false));
     let worker = std::thread::spawn({
-        let done = Arc::clone(&done);
+        let (done, socket) = (Arc::clone(&done), socket.clone());
         move || {
             let (mut client, mut buf) = (Client::connect(&socket), vec![1; 4096]);
             while !done.load(Ordering::Relaxed) {
@@ -68,6 +68,8 @@ fn rates_of_pools_and_volumes_are_reported_while_clients_work() {
         let apart = past.as_u64().unwrap().abs_diff(asked.as_u64().unwrap());
         assert!(apart <= 4096, "{all}");
     }
+    // What nobody has read before.
+    Client::connect(&socket).read(1 << 20, &mut [0; 4096]).unwrap();
     let pool = daemon.json(&["pool", "show", "fast"]);
     let [late] = pool["usage"]["activity"].as_array().unwrap().as_slice() else {
         panic!("not open for longer than the first stretch: {pool}");
@@ -75,9 +77,10 @@ fn rates_of_pools_and_volumes_are_reported_while_clients_work() {
     let of = |what: &str, field: &str| late[what][field].as_u64().unwrap();
     assert!(late["span_s"] == 300 && late["covered_s"].as_u64().unwrap() < 300, "{late}");
     assert!(of("reads", "ssd_hits") > 0 && of("writes", "requests") > 0, "{late}");
+    assert!(of("origin_reads", "requests") > 0, "{late}");
     assert!(late["writes"]["past"]["mode"].as_u64().unwrap() > 0, "{late}");
     let status = daemon.tell(&["status"]);
-    for line in ["reads    LAST", "writes   LAST", "past     in "] {
+    for line in ["reads    LAST", "origin   LAST", "writes   LAST", "past     in "] {
         assert!(status.lines().any(|it| it.starts_with(line)), "{status}");
     }
     // Whoever reads no more ends it: `forebay stats 1 | head -1`.

@@ -97,6 +97,9 @@ pub struct PoolStats {
     pub read_latency: Vec<u64>,
     /// The same of write requests.
     pub write_latency: Vec<u64>,
+    /// The same of reads of origins that somebody waited for.
+    #[serde(default)]
+    pub origin_read_latency: Vec<u64>,
     /// Bytes that origins lack.
     pub dirty_bytes: u64,
     /// How fast that becomes less.
