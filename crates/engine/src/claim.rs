@@ -12,16 +12,17 @@
 
 use std::rc::Rc;
 
-use forebay_device::{BlockDevice, Buf, IoError, Nanos, Runtime};
+use forebay_device::{BlockDevice, Buf, IoError, IoErrorKind, Nanos, Runtime};
 
 use crate::creation::random_id;
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::{CLAIM_BYTES, Claim, FormatError, Host, Superblock};
-use crate::limits::{CLAIM_TIME, CLAIM_WAIT, LEASE_LOOKS, MILLIS};
+use crate::limits::{CLAIM_PAUSE, CLAIM_TIME, CLAIM_WAIT, LEASE_LOOKS, MILLIS};
 use crate::membership::{OpenOptions, Opened, Opening};
 use crate::planted::{self, Bug};
 use crate::start::Made;
+use crate::unreadable::UNSURE_SPAN_MAX;
 use crate::wait::all_of;
 
 /// A claim that was made, and has not been seen to be contradicted.
@@ -151,10 +152,10 @@ struct Claimant<'a> {
 
 impl Claimant<'_> {
     async fn look(&self) -> Result<Seen> {
-        let reads = self.members.iter().map(|member| read_claims(&*member.device, self.places));
+        let reads = self.members.iter().map(|member| self.claims_of(member));
         let mut seen = Seen::default();
         for found in all_of(reads).await {
-            let found = found.map_err(|error| Error::io("reading who has the pool open", error))?;
+            let found = found?;
             for claim in found {
                 match claim {
                     Ok(claim) if claim.pool == self.superblock.pool => {
@@ -175,6 +176,35 @@ impl Claimant<'_> {
             }
         }
         Ok(seen)
+    }
+
+    /// The claims of one member, which it is given the time to return that it has in use. One that does not has failed: a host that
+    /// has told it alone has left the others behind, and then it knows a newer epoch than they do.
+    async fn claims_of(
+        &self,
+        member: &Opened,
+    ) -> Result<Vec<std::result::Result<Claim, FormatError>>> {
+        let until = self.rt.now() + UNSURE_SPAN_MAX;
+        loop {
+            match read_claims(&*member.device, self.places).await {
+                Ok(found) => return Ok(found),
+                Err(error) if error.kind != IoErrorKind::TimedOut && self.rt.now() < until => {
+                    self.rt.sleep(CLAIM_PAUSE).await.result.ok();
+                }
+                Err(error) => {
+                    let device = member.record.device;
+                    let what = format!("reading who has the pool open from cache device {device}");
+                    return Err(self.failed(member, Error::io(what, error)));
+                }
+            }
+        }
+    }
+
+    /// Notes that a member has failed the start.
+    fn failed(&self, member: &Opened, error: Error) -> Error {
+        let place = self.deadline.find(&member.device).0;
+        self.deadline.attempts().fail(place, |_| error.what.clone());
+        error
     }
 
     /// Watches a holder for as long as its lease.
@@ -214,13 +244,10 @@ impl Claimant<'_> {
             }
         };
         let written = all_of(self.members.iter().map(one)).await;
-        for (Opened { record, device, .. }, written) in self.members.iter().zip(written) {
+        for (member, written) in self.members.iter().zip(written) {
             if let Err(error) = written {
-                let what = format!("claiming the pool on cache device {}", record.device);
-                let error = Error::io(what, error);
-                let place = self.deadline.find(device).0;
-                self.deadline.attempts().fail(place, |_| error.what.clone());
-                return Err(error);
+                let what = format!("claiming the pool on cache device {}", member.record.device);
+                return Err(self.failed(member, Error::io(what, error)));
             }
         }
         Ok(())

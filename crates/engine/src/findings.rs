@@ -7,10 +7,9 @@
 //!
 //! * So a start that cannot read what it needs has changed nothing, and whoever is missing, or is left out because it failed an
 //!   attempt ([`crate::start`]), is shut out only once all that the pool goes on with is known to be there without it.
-//! * What a member does not return is not the same as nothing. Where nobody else has it the member has failed: the next
+//! * What a member does not return is not the same as nothing. A member of which the start needs it has failed: the next
 //!   attempt is without it, as if it had failed a write.
-//! * An error of the medium lasts. Any other one may be that of a path or a controller that comes back, and is tried for as
-//!   long as it is in use.
+//! * Nor is it that at once. A path or a controller may come back, and is given the time that it is given in use.
 
 use std::collections::BTreeSet;
 
@@ -21,11 +20,13 @@ use crate::checkpoint::root_offset;
 use crate::core::Core;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::{Entry, FooterRecord, FormatError, Root, SegmentHeader, SlotChoice, Stream};
-use crate::ids::{BLOCK_BYTES, Incarnation, SegmentId, Sequence};
+use crate::ids::{BLOCK_BYTES, DeviceId, Incarnation, SegmentId, Sequence};
 use crate::images::Loaded;
 use crate::index::shard_of;
 use crate::lives::newest_lives;
+use crate::member::Member;
 use crate::membership::{Trust, trust_in};
+use crate::planted;
 use crate::recovery::RecoveryReport;
 use crate::scan::OpenAtCrash;
 use crate::segment::{Set, SetState};
@@ -69,11 +70,38 @@ struct RootSlots {
 }
 
 impl Core {
-    /// Reads what the members have, and rebuilds the set table and the index.
+    /// Reads what the members have, and rebuilds the set table and the index. What they are known to lack is to be had from those
+    /// that are `missing`, perhaps.
     ///
     /// # Errors
-    /// What keeps the pool from opening.
-    pub(crate) async fn look_through(&self) -> Result<Findings> {
+    /// What keeps the pool from opening; nothing has been changed.
+    pub(crate) async fn look_through(&self, missing: &BTreeSet<DeviceId>) -> Result<Findings> {
+        let findings = self.read_all().await;
+        // Who has lost the pool gets errors for everything.
+        self.lease.check()?;
+        let findings = findings?;
+        let may_be_elsewhere = !missing.is_empty() && !self.accepted.get();
+        if may_be_elsewhere && self.lacks_owed(&findings.open) {
+            planted::seen("start: not without who may have what is lacking");
+            let superblock = self.superblock.borrow();
+            let ids: Vec<String> = missing.iter().map(ToString::to_string).collect();
+            let what = format!(
+                "pool \"{}\" lacks cache device {}, and the others do not return some of what origins lack, which that one may \
+                 have",
+                superblock.name,
+                ids.join(", ")
+            );
+            let error = Error::new(ErrorKind::NeedsDecision, what);
+            return Err(error.hint(format!(
+                "attach it; or accept that these writes are lost and open without it for good: `forebay pool import {} \
+                 --accept-missing`",
+                superblock.name
+            )));
+        }
+        Ok(findings)
+    }
+
+    async fn read_all(&self) -> Result<Findings> {
         let mut report = RecoveryReport::default();
         let RootSlots { newest: mut root, renewed, alike } = self.newest_root().await?;
         // Only the start right after it may believe it: a later one may have appended and crashed.
@@ -111,12 +139,9 @@ impl Core {
         for member in self.members.iter() {
             let mut slots = Vec::new();
             for slot in 0..2 {
-                let buf = Buf::new(bytes as usize);
-                let outcome = member.device.read(root_offset(bytes, slot), buf).await;
-                slots.push(match (outcome.result, outcome.buf) {
-                    (Ok(()), Some(buf)) => Root::decode(&buf),
-                    _ => Err(FormatError::Truncated),
-                });
+                let at = root_offset(bytes, slot);
+                let root = self.read_member(member, at, bytes as usize).await;
+                slots.push(root.map_or(Err(FormatError::Truncated), |buf| Root::decode(&buf)));
             }
             if let SlotChoice::Refused(error) = Root::choose(&slots[0], &slots[1]) {
                 return Err(Error::new(
@@ -197,32 +222,46 @@ impl Core {
         Ok(headers)
     }
 
-    /// Reads a segment's header whose first read failed or returned a damaged one.
+    /// Reads a segment's header whose first read failed or returned a damaged one, for [`UNSURE_SPAN_MAX`].
     async fn read_header_again(&self, segment: SegmentId) -> Result<Buf> {
-        let header = self.read_patiently(segment, 0, 1).await;
-        header.map_err(|error| self.unreturned(segment, 0, error))
-    }
-
-    /// Reads blocks of a segment; what fails in another way than by its medium is tried again for [`UNSURE_SPAN_MAX`].
-    pub(crate) async fn read_patiently(
-        &self,
-        segment: SegmentId,
-        first: u32,
-        count: u32,
-    ) -> std::result::Result<Buf, IoError> {
-        let (member, at) = self.place(segment, first);
+        let (member, at) = self.place(segment, 0);
         let until = self.rt.now() + UNSURE_SPAN_MAX;
         loop {
-            let outcome = member.device.read(at, Buf::new(count as usize * BLOCK)).await;
+            match self.read_member(member, at, BLOCK).await {
+                Ok(bytes) => return Ok(bytes),
+                // Where a device or its controller is reset it may call that an error of its medium.
+                Err(_) if self.rt.now() < until && self.check_latch().is_ok() => {
+                    self.rt.sleep(UNSURE_REST).await.result.ok();
+                }
+                Err(error) => return Err(self.unreturned(segment, 0, error)),
+            }
+        }
+    }
+
+    /// Reads from a member. During a start, which can wait, an error that says nothing about the medium is one only when the member
+    /// has returned nothing else for [`UNSURE_SPAN_MAX`].
+    pub(crate) async fn read_member(
+        &self,
+        member: &Member,
+        at: u64,
+        bytes: usize,
+    ) -> std::result::Result<Buf, IoError> {
+        loop {
+            let outcome = member.device.read(at, Buf::new(bytes)).await;
             let error = match (outcome.result, outcome.buf) {
-                (Ok(()), Some(buf)) => return Ok(buf),
+                (Ok(()), Some(buf)) => {
+                    member.mute_since.set(None);
+                    return Ok(buf);
+                }
                 (result, _) => result.err().unwrap_or(IoErrorKind::Other.into()),
             };
-            use IoErrorKind::{Media, TimedOut, Vanished};
-            let lasts = matches!(error.kind, Media | TimedOut | Vanished);
-            if lasts || self.rt.now() >= until || self.check_latch().is_err() {
+            let now = self.rt.now();
+            let since = member.mute_since.get().unwrap_or(now);
+            let waits = self.recovering.get() && self.check_latch().is_ok();
+            if error.kind == IoErrorKind::Media || !waits || now - since >= UNSURE_SPAN_MAX {
                 return Err(error);
             }
+            member.mute_since.set(Some(since));
             self.rt.sleep(UNSURE_REST).await.result.ok();
         }
     }
@@ -234,6 +273,16 @@ impl Core {
         let index = self.sets.borrow().member_of(segment);
         self.fail_member(index, &doing, error);
         Error::io(format!("{doing} cache device {}", member.id), error).hint(MEND)
+    }
+
+    /// Whether something that origins lack is known not to be there.
+    fn lacks_owed(&self, open: &[OpenAtCrash]) -> bool {
+        open.iter().any(|set| {
+            self.live_in(set).iter().any(|(_, m)| {
+                let (_, first) = self.sets.borrow().split(m.location);
+                m.state.is_owed() && !set.bad_parts(m, first).is_empty()
+            })
+        })
     }
 
     /// Builds the set table. `found` is where a header was, and of which life.

@@ -14,7 +14,7 @@
 
 use std::collections::BTreeSet;
 
-use forebay_device::{Buf, Data};
+use forebay_device::Data;
 
 use crate::core::Core;
 use crate::error::{Error, ErrorKind, Result};
@@ -269,14 +269,13 @@ impl Core {
         let copies = self.copies(header);
         for copy in (0..copies).chain(0..copies) {
             let (member, at) = self.copy_of(header, copy)?;
-            let first = member.device.read(at, Buf::new(BLOCK)).await;
-            let Some(bytes) = first.result.ok().and(first.buf) else { continue };
+            let Ok(bytes) = self.read_member(member, at, BLOCK).await else { continue };
             let Ok(peeked) = RecordHeader::peek(&bytes) else { continue };
             if !self.is_record_at(&peeked, header) {
                 continue;
             }
-            let whole = member.device.read(at, Buf::new(peeked.blocks() as usize * BLOCK)).await;
-            let Some(bytes) = whole.result.ok().and(whole.buf) else { continue };
+            let length = peeked.blocks() as usize * BLOCK;
+            let Ok(bytes) = self.read_member(member, at, length).await else { continue };
             if let Some((record, entries)) = verified(&bytes) {
                 let data = bytes.freeze();
                 let data = data.slice(record.header_bytes()..data.len());

@@ -248,8 +248,9 @@ impl Core {
     ) -> bool {
         let (id, now) = (self.members[index].id, self.rt.now());
         let since = before.get(&id).copied().unwrap_or(now);
-        // The lease may run out for what it has alone: then all waits until a round counts.
-        let most = if self.can_do_without(index) { CLAIM_UNREAD_MAX } else { UNSURE_SPAN_MAX };
+        // The lease may run out for what it has alone: then all waits until a round counts. What that is a start does not know yet.
+        let is_needed = self.recovering.get() || !self.can_do_without(index);
+        let most = if is_needed { UNSURE_SPAN_MAX } else { CLAIM_UNREAD_MAX };
         if now - since >= most || error.kind == IoErrorKind::Vanished {
             return self.drop_out(index, "reading the claim of", error);
         }

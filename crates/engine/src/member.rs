@@ -38,6 +38,8 @@ pub(crate) struct Member {
     pub doubted: Cell<bool>,
     /// Since when it has returned nothing at all, and when that was seen last, by whoever heals.
     pub silent: Cell<Option<(Nanos, Nanos)>>,
+    /// Since when a start has had nothing but errors from it that say nothing about its medium.
+    pub mute_since: Cell<Option<Nanos>>,
     /// What it failed at, for people.
     pub failure: RefCell<String>,
 }
@@ -64,6 +66,7 @@ impl Member {
             damage_span: Cell::default(),
             doubted: Cell::new(false),
             silent: Cell::default(),
+            mute_since: Cell::default(),
             failure: RefCell::default(),
         }
     }

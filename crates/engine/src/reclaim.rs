@@ -16,7 +16,7 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 
 use forebay_device::runtime::MILLISECOND;
-use forebay_device::{Buf, Data, Io, Nanos};
+use forebay_device::{Data, Io, Nanos};
 
 use crate::apply::RecordPlace;
 use crate::core::Core;
@@ -660,9 +660,8 @@ impl Core {
     pub(crate) async fn read_trailer(&self, segment: SegmentId) -> Option<FooterTrailer> {
         let last = self.segment_blocks - 1;
         let (member, at) = self.place(segment, last);
-        let outcome = member.device.read(at, Buf::new(BLOCK)).await;
-        outcome.result.ok()?;
-        let trailer = decode_footer_trailer(&outcome.buf?).ok()?;
+        let bytes = self.read_member(member, at, BLOCK).await.ok()?;
+        let trailer = decode_footer_trailer(&bytes).ok()?;
         let ours = trailer.pool == self.superblock.borrow().pool;
         (ours && trailer.body_blocks() < last).then_some(trailer)
     }
@@ -678,9 +677,8 @@ impl Core {
             return Some(Vec::new());
         }
         let (member, at) = self.place(segment, self.segment_blocks - 1 - body_blocks);
-        let outcome = member.device.read(at, Buf::new(body_blocks as usize * BLOCK)).await;
-        outcome.result.ok()?;
-        decode_footer_body(trailer, &outcome.buf?).ok()
+        let bytes = self.read_member(member, at, body_blocks as usize * BLOCK).await.ok()?;
+        decode_footer_body(trailer, &bytes).ok()
     }
 
     /// What of a set's records the index still points at.

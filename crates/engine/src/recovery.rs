@@ -37,7 +37,7 @@ use crate::scan::OpenAtCrash;
 use crate::segment::{Set, SetState};
 use crate::text::plural;
 use crate::throttle::pacer;
-use crate::unreadable::REREADS_MAX;
+use crate::unreadable::{UNSURE_REST, UNSURE_SPAN_MAX};
 use crate::walk::Walk;
 
 /// Segments of each member that facts and images find free before a start's first root.
@@ -288,24 +288,28 @@ impl Core {
         owed: bool,
         report: &mut RecoveryReport,
     ) -> Result<bool> {
-        let mut rereads = 0;
+        let until = self.rt.now() + UNSURE_SPAN_MAX;
         loop {
             let (lacking, damaged) = self.restore_runs(set, owed, report).await?;
-            let Some((_, _, error)) = damaged.first() else { return Ok(lacking) };
-            let error = error.clone();
-            let mut settled = false;
-            for (volume, m, _) in damaged {
+            let (mut failure, mut settled) = (None, false);
+            for (volume, m, error) in damaged {
+                failure = Some(error);
                 let (_, first) = self.sets.borrow().split(m.location);
                 for part in set.bad_parts(&m, first) {
-                    settled |= self.give_up_damaged(volume, &part).await?;
+                    match self.give_up_damaged(volume, &part).await {
+                        Ok(is_over) => settled |= is_over,
+                        Err(error) => failure = Some(error),
+                    }
                 }
             }
+            let Some(error) = failure else { return Ok(lacking) };
+            self.check_latch()?;
             if !settled {
                 // A device that returns it now, or as little as before.
-                rereads += 1;
-                if rereads > REREADS_MAX {
+                if self.rt.now() >= until {
                     return Err(error);
                 }
+                self.rt.sleep(UNSURE_REST).await.result.ok();
             }
             // What is good beside it is still there.
         }
@@ -355,7 +359,7 @@ impl Core {
     }
 
     /// What the index holds of the records of a set.
-    fn live_in(&self, set: &OpenAtCrash) -> Vec<(VolumeId, Mapping)> {
+    pub(crate) fn live_in(&self, set: &OpenAtCrash) -> Vec<(VolumeId, Mapping)> {
         let mut live = Vec::new();
         for record in &set.records {
             let first = self.sets.borrow().location(set.id, record.offset_blocks);

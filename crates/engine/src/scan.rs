@@ -28,6 +28,7 @@ use crate::index::Mapping;
 use crate::limits::SCRUB_READ_BLOCKS;
 use crate::planted::{self, Bug};
 use crate::recovery::RecoveryReport;
+use crate::unreadable::{UNSURE_REST, UNSURE_SPAN_MAX};
 
 const BLOCK: usize = BLOCK_BYTES as usize;
 
@@ -133,8 +134,10 @@ impl Core {
     ) -> Result<OpenAtCrash> {
         report.sets_scanned += 1;
         let segments = self.sets.borrow().get(id).map(|s| s.segments.clone()).unwrap_or_default();
-        let (mut found, mut failure) = (Found::default(), None);
+        let (mut found, mut failure, mut whose) = (Found::default(), None, Vec::new());
         for &segment in &segments {
+            // A start that has ended reads no further.
+            self.check_latch()?;
             report.bytes_read += self.segment_bytes;
             match self.read_segment(segment).await {
                 // Where the images know all, a place that the medium has lost is one like any other.
@@ -144,6 +147,7 @@ impl Core {
                 Ok(returned) => {
                     let has = self.scan_copy(id, &returned, &mut found);
                     found.copies.push((returned.bad, has));
+                    whose.push(segment);
                 }
                 Err((block, error)) => failure = Some((segment, block, error)),
             }
@@ -155,7 +159,7 @@ impl Core {
         let bad = found.bad_everywhere();
         let nameless = found.nameless(&bad, self.segment_blocks).filter(|_| !is_known);
         if let Some(block) = nameless {
-            return Err(self.unreturned(segments[0], block, IoErrorKind::Media.into()));
+            return Err(self.unreturned(whose[0], block, IoErrorKind::Media.into()));
         }
         if !bad.is_empty() {
             planted::seen("start: sectors that cannot be read");
@@ -172,8 +176,20 @@ impl Core {
         segment: SegmentId,
     ) -> std::result::Result<Returned, (u32, IoError)> {
         let blocks = self.segment_blocks;
-        if let Ok(bytes) = self.read_patiently(segment, 0, blocks).await {
-            return Ok(Returned { bytes, bad: BTreeSet::new() });
+        let (member, _) = self.place(segment, 0);
+        let until = self.rt.now() + UNSURE_SPAN_MAX;
+        loop {
+            match self.read_blocks(segment, 0, blocks).await {
+                Ok(bytes) => return Ok(Returned { bytes, bad: BTreeSet::new() }),
+                Err(error) if error.kind != IoErrorKind::Media => return Err((0, error)),
+                Err(_) => {}
+            }
+            // One that returns nothing at all has not lost just this.
+            let Some(error) = self.silence_of(member).await else { break };
+            if self.rt.now() >= until || self.check_latch().is_err() {
+                return Err((0, error));
+            }
+            self.rt.sleep(UNSURE_REST).await.result.ok();
         }
         let mut returned =
             Returned { bytes: Buf::zeroed(blocks as usize * BLOCK), bad: BTreeSet::new() };
@@ -198,15 +214,27 @@ impl Core {
         count: u32,
         returned: &mut Returned,
     ) -> std::result::Result<bool, (u32, IoError)> {
-        match self.read_patiently(segment, first, count).await {
+        match self.read_blocks(segment, first, count).await {
             Ok(part) => {
                 let at = first as usize * BLOCK;
                 returned.bytes[at..at + part.len()].copy_from_slice(&part);
                 Ok(true)
             }
-            Err(error) if error.kind == IoErrorKind::Media => Ok(false),
+            Err(error) if error.kind == IoErrorKind::Media && self.check_latch().is_ok() => {
+                Ok(false)
+            }
             Err(error) => Err((first, error)),
         }
+    }
+
+    async fn read_blocks(
+        &self,
+        segment: SegmentId,
+        first: u32,
+        count: u32,
+    ) -> std::result::Result<Buf, IoError> {
+        let (member, at) = self.place(segment, first);
+        self.read_member(member, at, count as usize * BLOCK).await
     }
 
     /// Takes what is whole, or is not as far as it is not returned; where records begin.

@@ -1,6 +1,6 @@
 //! How a pool is opened: what it opens with, who has it, and what becomes of a member that fails meanwhile.
 //!
-//! * A member that fails a write or a flush, does not answer, or does not return what nobody else has, ends the attempt: nothing of a start needs to go on without one
+//! * A member that fails a write or a flush, does not answer, or does not return what the start needs of it, ends the attempt: nothing of a start needs to go on without one
 //!   that it began with. The next attempt is without it, as if it had not been given, and so by the table of the opening
 //!   ([`crate::membership`]): what a crash at that instant and its loss would have led to.
 //! * Nothing but the claim is written before all that the attempt goes on with has been read (INV-105).
@@ -8,7 +8,7 @@
 //! * No attempt goes on from an epoch before the one that an earlier attempt began with: what that left behind stays behind.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 
 use forebay_device::{BlockDevice, LocalBoxFuture, Runtime, Watched};
@@ -98,7 +98,9 @@ pub fn open_with(
             }
             if attempts.failures.borrow().len() == devices.len() {
                 let error = Error::new(ErrorKind::Io, "no cache device of the pool is left");
-                return Err(attempts.despite(error.hint(MEND)));
+                return Err(attempts.despite(error.hint(
+                    "mend the device or its path and restart the daemon; without any there is only what the origins have",
+                )));
             }
             if !planted::is(Bug::LossAcceptedUnasked) {
                 // That was agreed to for others.
@@ -237,7 +239,7 @@ async fn start(
     if let Some(taken) = taken {
         core.begin_lease(taken);
     }
-    let report = match recovered(&core, &members, witnessed).await {
+    let report = match recovered(&core, &members, &missing, witnessed).await {
         Ok(report) => report,
         Err(error) => {
             if core.abandon().await.is_ok() {
@@ -350,12 +352,17 @@ async fn assessed(
     Ok(opening)
 }
 
-/// Rebuilds what the members hold, and goes on with it. `witnessed`: whether the witness names the epoch already.
-async fn recovered(core: &Rc<Core>, members: &[Opened], witnessed: bool) -> Result<RecoveryReport> {
+/// Rebuilds what the members hold, and goes on with it, without those that are `missing`. `witnessed`: whether the witness names the epoch already.
+async fn recovered(
+    core: &Rc<Core>,
+    members: &[Opened],
+    missing: &BTreeSet<DeviceId>,
+    witnessed: bool,
+) -> Result<RecoveryReport> {
     if planted::is(Bug::BegunUnread) {
         core.begin_start(witnessed).await?;
     }
-    let findings = core.look_through().await?;
+    let findings = core.look_through(missing).await?;
     for (index, Opened { slots, .. }) in members.iter().enumerate() {
         if let Err(error) = slots.settle(&*core.members[index].device).await {
             core.fail_member(index, "making sure of the superblock of", error);

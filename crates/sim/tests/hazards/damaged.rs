@@ -70,7 +70,7 @@ fn places(rig: &Rig, block: u64) -> Vec<(usize, u64)> {
     places_of(rig, 2, block)
 }
 
-fn places_of(rig: &Rig, version: u64, block: u64) -> Vec<(usize, u64)> {
+pub fn places_of(rig: &Rig, version: u64, block: u64) -> Vec<(usize, u64)> {
     let mut wanted = vec![0; BLOCK];
     forebay_sim::content::fill(version, 0, block * 8, &mut wanted);
     let all = (0..rig.members.len())

@@ -645,6 +645,46 @@ fn a_start_goes_on_without_a_member_that_takes_no_claim() {
     });
 }
 
+/// The claims of one member cannot be read any more, or for a moment, or all that is read behind them.
+#[test]
+fn a_start_goes_on_without_a_member_whose_claims_are_not_returned() {
+    survive(6, |seed| {
+        let is_short = seed % 2 == 1;
+        let (mut without, mut with) = (0, 0);
+        for step in 0..24 {
+            let pair = Pair::new(seed, 2);
+            let (a, b) = (&pair.a, &pair.b);
+            pair.open(a, false)?;
+            pair.write(a, 2, 7)?;
+            pair.stop(a)?;
+            a.start_open(false);
+            pair.pause(step * MILLISECOND / 4);
+            a.broken.set(Broken::LastReads);
+            pair.pause(if is_short { SECOND } else { 12 * SECOND });
+            a.broken.set(Broken::Nothing);
+            pair.pause(if is_short { 12 * SECOND } else { 0 });
+            match a.outcome.take().expect("it has ended") {
+                Ok(()) => {}
+                // Until then nobody knows which member it is.
+                Err(error) if error.contains("no readable superblock") => continue,
+                Err(error) => return Err(format!("step {step}: {error}")),
+            }
+            let failed = a.was_told("member-failed");
+            without += u32::from(failed);
+            with += u32::from(!failed);
+            same("A", pair.read(a, 7)?, 2)?;
+            pair.pause(2 * LEASE);
+            pair.write(a, 3, 7)?;
+            refused(pair.open(b, false), "Held", "is open on host \"a\"")?;
+            pair.stop(a)?;
+            pair.open(b, false)?;
+            same("B", pair.read(b, 7)?, 3)?;
+        }
+        assert!(if is_short { without == 0 && with > 4 } else { without > 4 }, "{without} {with}");
+        Ok(())
+    });
+}
+
 /// B had the pool last, looks, and is slow to make its claim; meanwhile A looks, one member fails its claim, and A makes another
 /// one, over which B's comes to lie.
 #[test]

@@ -3,12 +3,14 @@
 
 use std::rc::Rc;
 
+use forebay_device::Runtime;
 use forebay_device::model::fault::{Ops, Trigger};
 use forebay_device::model::world::Crash;
 use forebay_device::runtime::{MILLISECOND, SECOND};
 use forebay_engine::EventKind;
 use forebay_engine::planted::Bug;
 
+use crate::damaged::places_of;
 use crate::rig::{KINDS, Plan, Rig, SEGMENT_BYTES, provoke, same, survive};
 
 const SEEDS: u64 = 4;
@@ -173,20 +175,85 @@ fn a_member_that_returns_nothing_is_left_out_of_a_start() {
     });
 }
 
-/// A path that comes back within seconds costs a start nothing but these.
+/// A path or a controller that comes back within seconds costs a start nothing but these, whatever it calls that.
 #[test]
 fn a_start_waits_for_a_member_that_returns_nothing_for_a_moment() {
+    survive(16, |seed| {
+        let rig = Rig::new(seed, plan(2, 2));
+        fill(&rig)?;
+        rig.crash(KINDS[(seed % 2) as usize]);
+        let broken = &rig.broken[(seed / 2 % 2) as usize];
+        let all = Trigger::every(Ops::Reads).after(SUPERBLOCK_READS);
+        let is_long = (seed / 8) == 1;
+        match seed / 4 % 2 {
+            0 => broken.erring.arm(all),
+            _ => broken.failing.arm(all),
+        }
+        let began = rig.world.now();
+        let mending = Rc::clone(&rig);
+        rig.world.spawn(Box::pin(async move {
+            let span = if is_long { 20 * SECOND } else { 2 * SECOND };
+            let runtime: Rc<dyn Runtime> = Rc::clone(&mending.world) as _;
+            runtime.sleep(span).await.result.ok();
+            mending.broken.iter().for_each(|broken| broken.mend());
+        }));
+        rig.open()?;
+        assert!(rig.world.now() - began >= 2 * SECOND);
+        assert_eq!(is_told(&rig), is_long, "{:?}", rig.pool().events());
+        is_filled(&rig, "after a moment")?;
+        rig.settled(41)
+    });
+}
+
+/// One member does not return a header, and the other one a block that was acknowledged, which the first one has.
+#[test]
+fn a_start_loses_nothing_that_the_member_has_which_it_would_leave_out() {
+    provoke(Bug::BegunUnread, 8, |seed| {
+        let rig = Rig::new(seed, plan(2, 2));
+        fill(&rig)?;
+        rig.crash(KINDS[(seed % 2) as usize]);
+        let (first, other) = ((seed / 2 % 2) as usize, 1 - (seed / 2 % 2) as usize);
+        let (_, at) = places_of(&rig, 3, 41).into_iter().find(|&(it, _)| it == other).unwrap();
+        rig.broken[other].failing.arm(Trigger::every(Ops::Reads).within(at..at + 4096));
+        if seed / 4 == 0 {
+            let headers = rig.headers(first);
+            let at = headers[seed as usize % headers.len()];
+            rig.broken[first].failing.arm(Trigger::every(Ops::Reads).within(at..at + 512));
+        } else {
+            rig.offer(&[other]);
+        }
+        let error = rig.open().expect_err("the first one may have it");
+        let says = "do not return some of what origins lack";
+        assert!(error.contains(says), "{error}");
+        rig.crash(Crash::ProcessKill);
+        rig.broken[first].mend();
+        rig.offer(&[0, 1]);
+        rig.open()?;
+        is_filled(&rig, "with both")?;
+        rig.settled(41)
+    });
+}
+
+/// What a person accepts is lost then, and no more than that.
+#[test]
+fn what_is_known_to_be_missing_is_lost_once_that_is_accepted() {
     survive(SEEDS, |seed| {
         let rig = Rig::new(seed, plan(2, 2));
         fill(&rig)?;
         rig.crash(KINDS[(seed % 2) as usize]);
-        let broken = &rig.broken[(seed / 2) as usize];
-        broken.erring.arm(Trigger::every(Ops::Reads).after(SUPERBLOCK_READS).times(40));
+        let other = (seed / 2) as usize;
+        let (_, at) = places_of(&rig, 3, 41).into_iter().find(|&(it, _)| it == other).unwrap();
+        rig.broken[other].failing.arm(Trigger::every(Ops::Reads).within(at..at + 4096));
+        rig.offer(&[other]);
+        assert!(rig.open().is_err_and(|error| error.starts_with("NeedsDecision")));
+        rig.crash(Crash::ProcessKill);
+        rig.accepts.set(true);
         rig.open()?;
-        assert_eq!((broken.erring.hits(), is_told(&rig)), (40, false), "{:?}", rig.pool().events());
-        assert_eq!(rig.pool().superblock().present().count(), 2);
-        is_filled(&rig, "after a moment")?;
-        rig.settled(41)
+        assert!(rig.read(41).is_err());
+        for (block, version) in [(3, 2), (7, 3), (40, 3)] {
+            same(&format!("block {block}"), rig.read(block)?, version)?;
+        }
+        Ok(())
     });
 }
 
