@@ -21,7 +21,7 @@ use crate::format::{CLAIM_BYTES, Claim, FormatError, Host, Superblock};
 use crate::limits::{CLAIM_PAUSE, CLAIM_TIME, CLAIM_WAIT, LEASE_LOOKS, MILLIS};
 use crate::membership::{OpenOptions, Opened, Opening};
 use crate::planted::{self, Bug};
-use crate::start::Made;
+use crate::start::{MEND, Made};
 use crate::unreadable::UNSURE_SPAN_MAX;
 use crate::wait::all_of;
 
@@ -178,8 +178,8 @@ impl Claimant<'_> {
         Ok(seen)
     }
 
-    /// The claims of one member, which it is given the time to return that it has in use. One that does not has failed: a host that
-    /// has told it alone has left the others behind, and then it knows a newer epoch than they do.
+    /// The claims of one member, which it is given the time to return that it has in use. Nobody goes on without one that does not: a
+    /// host that is about to leave the others behind may have told it alone.
     async fn claims_of(
         &self,
         member: &Opened,
@@ -194,17 +194,10 @@ impl Claimant<'_> {
                 Err(error) => {
                     let device = member.record.device;
                     let what = format!("reading who has the pool open from cache device {device}");
-                    return Err(self.failed(member, Error::io(what, error)));
+                    return Err(Error::io(what, error).hint(MEND));
                 }
             }
         }
-    }
-
-    /// Notes that a member has failed the start.
-    fn failed(&self, member: &Opened, error: Error) -> Error {
-        let place = self.deadline.find(&member.device).0;
-        self.deadline.attempts().fail(place, |_| error.what.clone());
-        error
     }
 
     /// Watches a holder for as long as its lease.
@@ -244,10 +237,13 @@ impl Claimant<'_> {
             }
         };
         let written = all_of(self.members.iter().map(one)).await;
-        for (member, written) in self.members.iter().zip(written) {
+        for (Opened { record, device, .. }, written) in self.members.iter().zip(written) {
             if let Err(error) = written {
-                let what = format!("claiming the pool on cache device {}", member.record.device);
-                return Err(self.failed(member, Error::io(what, error)));
+                let what = format!("claiming the pool on cache device {}", record.device);
+                let error = Error::io(what, error);
+                let place = self.deadline.find(device).0;
+                self.deadline.attempts().fail(place, |_| error.what.clone());
+                return Err(error);
             }
         }
         Ok(())
@@ -259,7 +255,12 @@ impl Claimant<'_> {
             self.watch(&claim).await?;
         }
         let mut looked = self.rt.now();
-        let seen = self.look().await?;
+        let mut seen = self.look().await?;
+        if self.rt.now() - looked > CLAIM_PAUSE {
+            // One has taken its time, and what the others said is old by now.
+            looked = self.rt.now();
+            seen = self.look().await?;
+        }
         let found = holder(&seen, self.host);
         if let Some(error) = seen.strange.as_ref().filter(|_| !take_over) {
             return Err(self.strange(error));

@@ -11,7 +11,7 @@
 //!   attempt is without it, as if it had failed a write.
 //! * Nor is it that at once. A path or a controller may come back, and is given the time that it is given in use.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use forebay_device::{Buf, Io, IoError, IoErrorKind};
 
@@ -22,12 +22,12 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::format::{Entry, FooterRecord, FormatError, Root, SegmentHeader, SlotChoice, Stream};
 use crate::ids::{BLOCK_BYTES, DeviceId, Incarnation, SegmentId, Sequence};
 use crate::images::Loaded;
-use crate::index::shard_of;
+use crate::index::{Mapping, shard_of};
 use crate::lives::newest_lives;
 use crate::member::Member;
 use crate::membership::{Trust, trust_in};
 use crate::planted;
-use crate::recovery::RecoveryReport;
+use crate::recovery::{RecoveryReport, mappings};
 use crate::scan::OpenAtCrash;
 use crate::segment::{Set, SetState};
 use crate::sound::check_counter;
@@ -81,7 +81,7 @@ impl Core {
         self.lease.check()?;
         let findings = findings?;
         let may_be_elsewhere = !missing.is_empty() && !self.accepted.get();
-        if may_be_elsewhere && self.lacks_owed(&findings.open) {
+        if may_be_elsewhere && self.lacks_owed(&findings) {
             planted::seen("start: not without who may have what is lacking");
             let superblock = self.superblock.borrow();
             let ids: Vec<String> = missing.iter().map(ToString::to_string).collect();
@@ -125,6 +125,7 @@ impl Core {
         // What could not be read may be because of that.
         self.check_latch()?;
         let open = self.replay(&root, &loaded, &mut report).await?;
+        self.forget_removed();
         Ok(Findings { report, root, renewed, alike, trust, bare, loaded, open })
     }
 
@@ -222,24 +223,20 @@ impl Core {
         Ok(headers)
     }
 
-    /// Reads a segment's header whose first read failed or returned a damaged one, for [`UNSURE_SPAN_MAX`].
+    /// Reads a segment's header whose first read failed or returned a damaged one.
     async fn read_header_again(&self, segment: SegmentId) -> Result<Buf> {
         let (member, at) = self.place(segment, 0);
-        let until = self.rt.now() + UNSURE_SPAN_MAX;
         loop {
             match self.read_member(member, at, BLOCK).await {
                 Ok(bytes) => return Ok(bytes),
                 // Where a device or its controller is reset it may call that an error of its medium.
-                Err(_) if self.rt.now() < until && self.check_latch().is_ok() => {
-                    self.rt.sleep(UNSURE_REST).await.result.ok();
-                }
+                Err(_) if self.rest_for(member).await => {}
                 Err(error) => return Err(self.unreturned(segment, 0, error)),
             }
         }
     }
 
-    /// Reads from a member. During a start, which can wait, an error that says nothing about the medium is one only when the member
-    /// has returned nothing else for [`UNSURE_SPAN_MAX`].
+    /// Reads from a member. During a start, which can wait, only an error of the medium is one at once.
     pub(crate) async fn read_member(
         &self,
         member: &Member,
@@ -249,21 +246,28 @@ impl Core {
         loop {
             let outcome = member.device.read(at, Buf::new(bytes)).await;
             let error = match (outcome.result, outcome.buf) {
-                (Ok(()), Some(buf)) => {
-                    member.mute_since.set(None);
-                    return Ok(buf);
-                }
+                (Ok(()), Some(buf)) => return Ok(buf),
                 (result, _) => result.err().unwrap_or(IoErrorKind::Other.into()),
             };
-            let now = self.rt.now();
-            let since = member.mute_since.get().unwrap_or(now);
-            let waits = self.recovering.get() && self.check_latch().is_ok();
-            if error.kind == IoErrorKind::Media || !waits || now - since >= UNSURE_SPAN_MAX {
+            if error.kind == IoErrorKind::Media || !self.rest_for(member).await {
                 return Err(error);
             }
-            member.mute_since.set(Some(since));
-            self.rt.sleep(UNSURE_REST).await.result.ok();
         }
+    }
+
+    /// Waits for a moment, for a member to return something again. False where that is in vain: a start waits for
+    /// [`UNSURE_SPAN_MAX`] for each of them, all in all, and nobody else does.
+    pub(crate) async fn rest_for(&self, member: &Member) -> bool {
+        let (rested, counted) = member.rested.get();
+        if !self.recovering.get() || self.check_latch().is_err() || rested >= UNSURE_SPAN_MAX {
+            return false;
+        }
+        // Several may wait at a time.
+        let end = self.rt.now() + UNSURE_REST;
+        let begin = counted.max(self.rt.now());
+        member.rested.set((rested + end.saturating_sub(begin), counted.max(end)));
+        self.rt.sleep(UNSURE_REST).await.result.ok();
+        true
     }
 
     /// Ends a start that cannot go on without what a member does not return.
@@ -275,14 +279,25 @@ impl Core {
         Error::io(format!("{doing} cache device {}", member.id), error).hint(MEND)
     }
 
-    /// Whether something that origins lack is known not to be there.
-    fn lacks_owed(&self, open: &[OpenAtCrash]) -> bool {
-        open.iter().any(|set| {
-            self.live_in(set).iter().any(|(_, m)| {
-                let (_, first) = self.sets.borrow().split(m.location);
-                m.state.is_owed() && !set.bad_parts(m, first).is_empty()
+    /// Whether something that origins lack is known not to be there, of sets that had a copy on a member that is.
+    fn lacks_owed(&self, Findings { trust, open, .. }: &Findings) -> bool {
+        if *trust == Trust::Nothing || !self.superblock.borrow().may_be_dirty() {
+            return false;
+        }
+        let sets = self.sets.borrow();
+        let lacks_copy = |id: SegmentId| sets.get(id).is_some_and(|set| set.lacks_copy);
+        let hurt = open.iter().filter(|set| set.is_hurt() && lacks_copy(set.id));
+        let hurt: BTreeMap<SegmentId, &OpenAtCrash> = hurt.map(|set| (set.id, set)).collect();
+        let is_lacking = |m: &Mapping| {
+            let (id, first) = sets.split(m.location);
+            hurt.get(&id).is_some_and(|set| !set.has_all(m, first))
+        };
+        // Nobody pays for that but who has found something bad.
+        !hurt.is_empty()
+            && self.shards.iter().any(|shard| {
+                let found = mappings(&shard.index.borrow());
+                found.iter().any(|(_, m)| m.state.is_owed() && m.state.has_data() && is_lacking(m))
             })
-        })
     }
 
     /// Builds the set table. `found` is where a header was, and of which life.

@@ -38,8 +38,8 @@ pub(crate) struct Member {
     pub doubted: Cell<bool>,
     /// Since when it has returned nothing at all, and when that was seen last, by whoever heals.
     pub silent: Cell<Option<(Nanos, Nanos)>>,
-    /// Since when a start has had nothing but errors from it that say nothing about its medium.
-    pub mute_since: Cell<Option<Nanos>>,
+    /// How long a start has waited for it to return something again, and until when that is counted.
+    pub rested: Cell<(Nanos, Nanos)>,
     /// What it failed at, for people.
     pub failure: RefCell<String>,
 }
@@ -66,7 +66,7 @@ impl Member {
             damage_span: Cell::default(),
             doubted: Cell::new(false),
             silent: Cell::default(),
-            mute_since: Cell::default(),
+            rested: Cell::default(),
             failure: RefCell::default(),
         }
     }

@@ -80,7 +80,6 @@ impl Core {
         self.flush_all("what the last run left").await?;
         self.renew_roots(&renewed).await?;
         let withheld = self.withhold(&root, &loaded);
-        self.forget_removed();
         self.settle_states();
         self.settle_losses(trust, &mut report);
         self.root_epoch.set(root.epoch);
@@ -288,7 +287,7 @@ impl Core {
         owed: bool,
         report: &mut RecoveryReport,
     ) -> Result<bool> {
-        let until = self.rt.now() + UNSURE_SPAN_MAX;
+        let mut unsure_since = None;
         loop {
             let (lacking, damaged) = self.restore_runs(set, owed, report).await?;
             let (mut failure, mut settled) = (None, false);
@@ -304,9 +303,12 @@ impl Core {
             }
             let Some(error) = failure else { return Ok(lacking) };
             self.check_latch()?;
-            if !settled {
+            if settled {
+                unsure_since = None;
+            } else {
                 // A device that returns it now, or as little as before.
-                if self.rt.now() >= until {
+                let now = self.rt.now();
+                if now - *unsure_since.get_or_insert(now) >= UNSURE_SPAN_MAX {
                     return Err(error);
                 }
                 self.rt.sleep(UNSURE_REST).await.result.ok();
@@ -359,7 +361,7 @@ impl Core {
     }
 
     /// What the index holds of the records of a set.
-    pub(crate) fn live_in(&self, set: &OpenAtCrash) -> Vec<(VolumeId, Mapping)> {
+    fn live_in(&self, set: &OpenAtCrash) -> Vec<(VolumeId, Mapping)> {
         let mut live = Vec::new();
         for record in &set.records {
             let first = self.sets.borrow().location(set.id, record.offset_blocks);

@@ -26,9 +26,9 @@ use crate::format::{
 use crate::ids::{BLOCK_BYTES, SegmentId};
 use crate::index::Mapping;
 use crate::limits::SCRUB_READ_BLOCKS;
+use crate::member::Member;
 use crate::planted::{self, Bug};
 use crate::recovery::RecoveryReport;
-use crate::unreadable::{UNSURE_REST, UNSURE_SPAN_MAX};
 
 const BLOCK: usize = BLOCK_BYTES as usize;
 
@@ -53,6 +53,18 @@ impl OpenAtCrash {
             });
             record
         })
+    }
+
+    /// Whether something of it could not be read.
+    pub(crate) fn is_hurt(&self) -> bool {
+        !self.bad.is_empty()
+    }
+
+    /// Whether a run, and the header of its record, are there; `first` is where it begins in the segment.
+    pub(crate) fn has_all(&self, m: &Mapping, first: u32) -> bool {
+        let header = first.saturating_sub(u32::from(m.distance));
+        let is_known = self.records.iter().any(|record| record.offset_blocks == header);
+        is_known && self.bad_parts(m, first).is_empty()
     }
 
     /// The parts of a run that no copy returned when the set was read, `first` being where it begins in the segment.
@@ -121,7 +133,7 @@ impl Core {
     /// Reads a set without a footer in full and takes every record that is whole on any copy, or is not as far as it
     /// cannot be read.
     ///
-    /// `is_known` says that the images know all that is in it. Then what cannot be read costs what is found there when it
+    /// `is_known` says that the images know all that is in it. Then what the medium has lost costs what is found there when it
     /// is asked for, as in a running pool (INV-86), and never the start.
     ///
     /// # Errors
@@ -133,11 +145,30 @@ impl Core {
         report: &mut RecoveryReport,
     ) -> Result<OpenAtCrash> {
         report.sets_scanned += 1;
+        loop {
+            // A start that has ended reads no further.
+            self.check_latch()?;
+            let (segment, block, error) = match self.scan_once(id, is_known, report).await {
+                Ok(set) => return Ok(set),
+                Err(unreturned) => unreturned,
+            };
+            let (member, _) = self.place(segment, block);
+            if !self.rest_for(member).await {
+                return Err(self.unreturned(segment, block, error));
+            }
+        }
+    }
+
+    /// The same; where it could not be read, and why.
+    async fn scan_once(
+        &self,
+        id: SegmentId,
+        is_known: bool,
+        report: &mut RecoveryReport,
+    ) -> std::result::Result<OpenAtCrash, (SegmentId, u32, IoError)> {
         let segments = self.sets.borrow().get(id).map(|s| s.segments.clone()).unwrap_or_default();
         let (mut found, mut failure, mut whose) = (Found::default(), None, Vec::new());
         for &segment in &segments {
-            // A start that has ended reads no further.
-            self.check_latch()?;
             report.bytes_read += self.segment_bytes;
             match self.read_segment(segment).await {
                 // Where the images know all, a place that the medium has lost is one like any other.
@@ -152,14 +183,14 @@ impl Core {
                 Err((block, error)) => failure = Some((segment, block, error)),
             }
         }
-        if let Some((segment, block, error)) = failure.filter(|_| found.copies.is_empty()) {
-            return Err(self.unreturned(segment, block, error));
+        if let Some(failure) = failure.filter(|_| found.copies.is_empty()) {
+            return Err(failure);
         }
         found.adopt_partial();
         let bad = found.bad_everywhere();
         let nameless = found.nameless(&bad, self.segment_blocks).filter(|_| !is_known);
         if let Some(block) = nameless {
-            return Err(self.unreturned(whose[0], block, IoErrorKind::Media.into()));
+            return Err((whose[0], block, IoErrorKind::Media.into()));
         }
         if !bad.is_empty() {
             planted::seen("start: sectors that cannot be read");
@@ -177,19 +208,10 @@ impl Core {
     ) -> std::result::Result<Returned, (u32, IoError)> {
         let blocks = self.segment_blocks;
         let (member, _) = self.place(segment, 0);
-        let until = self.rt.now() + UNSURE_SPAN_MAX;
-        loop {
-            match self.read_blocks(segment, 0, blocks).await {
-                Ok(bytes) => return Ok(Returned { bytes, bad: BTreeSet::new() }),
-                Err(error) if error.kind != IoErrorKind::Media => return Err((0, error)),
-                Err(_) => {}
-            }
-            // One that returns nothing at all has not lost just this.
-            let Some(error) = self.silence_of(member).await else { break };
-            if self.rt.now() >= until || self.check_latch().is_err() {
-                return Err((0, error));
-            }
-            self.rt.sleep(UNSURE_REST).await.result.ok();
+        match self.read_blocks(segment, 0, blocks).await {
+            Ok(bytes) => return Ok(Returned { bytes, bad: BTreeSet::new() }),
+            Err(error) if error.kind != IoErrorKind::Media => return Err((0, error)),
+            Err(_) => self.check_silence(member).await?,
         }
         let mut returned =
             Returned { bytes: Buf::zeroed(blocks as usize * BLOCK), bad: BTreeSet::new() };
@@ -203,7 +225,13 @@ impl Core {
                 }
             }
         }
+        self.check_silence(member).await?;
         Ok(returned)
+    }
+
+    /// A member that returns nothing at all has not lost just what was read.
+    async fn check_silence(&self, member: &Member) -> std::result::Result<(), (u32, IoError)> {
+        self.silence_of(member).await.map_or(Ok(()), |error| Err((0, error)))
     }
 
     /// Reads a part of a segment; false if the device cannot.

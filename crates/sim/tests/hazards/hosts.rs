@@ -645,9 +645,10 @@ fn a_start_goes_on_without_a_member_that_takes_no_claim() {
     });
 }
 
-/// The claims of one member cannot be read any more, or for a moment, or all that is read behind them.
+/// One member returns nothing any more, or for a moment, its claims or what is read behind them. Nobody goes on without one whose
+/// claims cannot be read.
 #[test]
-fn a_start_goes_on_without_a_member_whose_claims_are_not_returned() {
+fn a_start_goes_on_without_a_member_that_returns_nothing_behind_its_claims() {
     survive(6, |seed| {
         let is_short = seed % 2 == 1;
         let (mut without, mut with) = (0, 0);
@@ -665,8 +666,9 @@ fn a_start_goes_on_without_a_member_whose_claims_are_not_returned() {
             pair.pause(if is_short { 12 * SECOND } else { 0 });
             match a.outcome.take().expect("it has ended") {
                 Ok(()) => {}
-                // Until then nobody knows which member it is.
+                // Until then nobody knows which member it is, or who else may have told it something.
                 Err(error) if error.contains("no readable superblock") => continue,
+                Err(error) if error.contains("reading who has the pool") && !is_short => continue,
                 Err(error) => return Err(format!("step {step}: {error}")),
             }
             let failed = a.was_told("member-failed");
