@@ -235,6 +235,11 @@ impl Core {
         lost: Option<DeviceId>,
     ) -> Result<DeviceId> {
         self.grown_by(&device, lost)?;
+        if self.deadline.devices().iter().any(|it| it.is(&device)) {
+            // It would be made blank once more, and may be a member by then.
+            let what = "it is being added already";
+            return Err(Error::new(ErrorKind::Refused, what).hint("wait until it has been"));
+        }
         let watched = self.deadline.add(Rc::clone(&device));
         let added = self.add_watched(&device, &watched, lost).await;
         if !self.members.have(&device) {

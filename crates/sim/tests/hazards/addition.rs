@@ -46,6 +46,40 @@ fn open_with_spare(rig: &Rc<Rig>, members: usize) -> Result<bool, String> {
     }
 }
 
+/// Who adds it a second time meanwhile would make it blank when it is a member already.
+#[test]
+fn a_device_is_added_once_at_a_time() {
+    survive(6, |seed| {
+        let rig = Rig::new(seed, plan(2, 2, 2));
+        fill(&rig)?;
+        let outcomes: Rc<RefCell<Vec<(u64, Result<DeviceId, String>)>>> = Rc::default();
+        let begin = |nth: u64| {
+            let (pool, device) = (rig.pool(), Rc::clone(&rig.gates[2]) as Rc<dyn BlockDevice>);
+            let outcomes = Rc::clone(&outcomes);
+            rig.world.spawn(Box::pin(async move {
+                let added = pool.add_member(device).await.map_err(|error| error.to_string());
+                outcomes.borrow_mut().push((nth, added));
+            }));
+        };
+        begin(1);
+        rig.pause(seed * MILLISECOND / 10);
+        // The second one is slow to look at what stands there.
+        rig.gates[2].hold(1, |request| matches!(request, Request::Read { offset: 0, .. }));
+        begin(2);
+        rig.pause(SOON);
+        rig.gates[2].hold(0, |_| false);
+        rig.gates[2].release();
+        rig.pause(SOON);
+        let added = outcomes.borrow().iter().filter(|(_, added)| added.is_ok()).count();
+        assert_eq!(added, 1, "{:?}", outcomes.borrow());
+        (0..BLOCKS).try_for_each(|block| rig.write(3, block, 1))?;
+        rig.flush()?;
+        rig.crash(KINDS[(seed % 2) as usize]);
+        assert!(open_with_spare(&rig, 2)?, "it is a member: {:?}", outcomes.borrow());
+        (0..BLOCKS).try_for_each(|block| same("what was written", rig.read(block)?, 3).map(drop))
+    });
+}
+
 #[test]
 fn a_member_is_added_and_takes_part_in_everything() {
     survive(6, |seed| {
