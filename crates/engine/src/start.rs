@@ -1,7 +1,7 @@
 //! How a pool is opened: what it opens with, who has it, and what becomes of a member that fails meanwhile.
 //!
-//! * A member that fails a write or a flush, does not answer, or does not return what the start needs of it, ends the attempt: nothing of a start needs to go on without one
-//!   that it began with. The next attempt is without it, as if it had not been given, and so by the table of the opening
+//! * A member that fails a write or a flush, does not answer, or does not return what the start needs of it, ends the attempt:
+//!   nothing of a start needs to go on without one that it began with. The next attempt is without it, as if it had not been given, and so by the table of the opening
 //!   ([`crate::membership`]): what a crash at that instant and its loss would have led to.
 //! * Nothing but the claim is written before all that the attempt goes on with has been read (INV-105).
 //! * It is left out only where that table needs no decision. What a person accepted was said of others (INV-104).
@@ -352,7 +352,8 @@ async fn assessed(
     Ok(opening)
 }
 
-/// Rebuilds what the members hold, and goes on with it, without those that are `missing`. `witnessed`: whether the witness names the epoch already.
+/// Rebuilds what the members hold, and goes on with it, without those that are `missing`. `witnessed`: whether the witness
+/// names the epoch already.
 async fn recovered(
     core: &Rc<Core>,
     members: &[Opened],

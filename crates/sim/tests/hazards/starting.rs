@@ -72,16 +72,21 @@ fn is_filled(rig: &Rc<Rig>, when: &str) -> Result<(), String> {
     Ok(())
 }
 
+/// A pool that has ended in one way or another, by a number, and the member whose turn it is.
+fn ended(seed: u64, turn: u64) -> Result<(Rc<Rig>, usize), String> {
+    let rig = Rig::new(seed, plan(2, 2));
+    fill(&rig)?;
+    match turn % 3 {
+        0 => drop(rig.stop()?),
+        kind => rig.crash(KINDS[kind as usize - 1]),
+    }
+    Ok((rig, (turn / 3 % 2) as usize))
+}
+
 /// Each write and each flush of a start in turn is the first that one of two members fails.
 fn left_out(seed: u64, failing: Failing) -> Result<(), String> {
     for after in 0.. {
-        let rig = Rig::new(seed, plan(2, 2));
-        fill(&rig)?;
-        match (seed + after) % 3 {
-            0 => drop(rig.stop()?),
-            kind => rig.crash(KINDS[kind as usize - 1]),
-        }
-        let member = ((seed + after) / 3 % 2) as usize;
+        let (rig, member) = ended(seed, seed + after)?;
         failing.begin(&rig, member, after);
         let at = format!("member {member}, {failing:?} after {after}");
         let opened = rig.open();
@@ -141,13 +146,7 @@ fn a_member_that_returns_nothing_is_left_out_of_a_start() {
     survive(SEEDS, |seed| {
         let mut without = 0;
         for after in SUPERBLOCK_READS.. {
-            let rig = Rig::new(seed, plan(2, 2));
-            fill(&rig)?;
-            match (seed + after) % 3 {
-                0 => drop(rig.stop()?),
-                kind => rig.crash(KINDS[kind as usize - 1]),
-            }
-            let member = ((seed + after) / 3 % 2) as usize;
+            let (rig, member) = ended(seed, seed + after)?;
             let (erring, failing) = (&rig.broken[member].erring, &rig.broken[member].failing);
             let broken = if after / 6 % 2 == 0 { erring } else { failing };
             broken.arm(Trigger::every(Ops::Reads).after(after));
