@@ -4,7 +4,10 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::future::poll_fn;
+use std::pin::pin;
 use std::rc::Rc;
+use std::task::Poll;
 
 use forebay_device::runtime::SECOND;
 use forebay_device::{Gate, IoError, Nanos, Runtime};
@@ -397,6 +400,17 @@ impl Core {
             core.tasks.set(core.tasks.get() - 1);
             core.quiet.wake_all();
         }));
+    }
+
+    /// What comes of `future`, unless the pool is stopped or latched before that: it is dropped then, and must bear it.
+    pub(crate) async fn unless_stopping<T>(&self, future: impl Future<Output = T>) -> Option<T> {
+        let over = || self.stopping.get() || self.latched.get();
+        let (mut future, mut end) = (pin!(future), pin!(self.housekeeping.until(over)));
+        poll_fn(|context| match future.as_mut().poll(context) {
+            Poll::Ready(value) => Poll::Ready(Some(value)),
+            Poll::Pending => end.as_mut().poll(context).map(|()| None),
+        })
+        .await
     }
 
     /// Starts a task of destaging or housekeeping, which ends once the pool has settled.

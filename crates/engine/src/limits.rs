@@ -35,7 +35,7 @@ pub const UNSEEN_TIME_MAX: Nanos = 300 * SECOND;
 /// read, so that one request cannot keep the origin busy for hours.
 pub const PREFETCH_BYTES_MAX: u64 = REQUEST_BYTES_MAX;
 
-/// Bytes that a prefetch reads at a time, and its memory.
+/// Bytes that a prefetch reads at a time, and the rest of a cache block behind a reply, and their memory.
 pub const PREFETCH_STEP_BYTES: u64 = 1 << 20;
 
 /// Longest record, in bytes, header included; also at most a quarter of a segment. Longer requests

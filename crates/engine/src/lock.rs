@@ -84,6 +84,15 @@ impl Population {
     }
 }
 
+/// Where nobody is at work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Idle {
+    /// At once, and up to this block.
+    Until(u64),
+    /// Not before this one.
+    From(u64),
+}
+
 /// The range locks and populations of one shard.
 #[derive(Default)]
 pub(crate) struct RangeLocks {
@@ -166,6 +175,19 @@ impl RangeLocks {
         self.holders.borrow().iter().any(|h| h.range.overlaps(&range))
     }
 
+    /// Where nobody holds or populates any of these blocks, as seen from the first.
+    pub(crate) fn idle_from(&self, volume: VolumeId, block: u64, count: u64) -> Idle {
+        let range = Range { volume, start: block, end: block + count };
+        let (holders, populations) = (self.holders.borrow(), self.populations.borrow());
+        let busy = holders.iter().map(|h| h.range).chain(populations.iter().map(|p| p.range));
+        let first = busy.filter(|busy| busy.overlaps(&range)).min_by_key(|busy| busy.start);
+        match first {
+            Some(busy) if busy.start <= block => Idle::From(busy.end),
+            Some(busy) => Idle::Until(busy.start),
+            None => Idle::Until(range.end),
+        }
+    }
+
     /// Whether a population's record of any of these blocks may reach the log.
     pub(crate) fn is_populating(&self, volume: VolumeId, block: u64, count: u64) -> bool {
         let range = Range { volume, start: block, end: block + count };
@@ -233,12 +255,15 @@ mod tests {
         assert!(!locks.is_populating(V, 3, 1));
         population.begin_append(1);
         assert!(locks.is_populating(V, 3, 1));
+        let idle = |block, count| locks.idle_from(V, block, count);
+        assert_eq!((idle(16, 4), idle(3, 40)), (Idle::Until(20), Idle::From(16)));
         drop(block_on_ready(locks.lock(&RefCell::default(), V, 16, 1)));
         assert!(population.is_valid());
         let guard = block_on_ready(locks.lock(&RefCell::default(), V, 15, 1));
         assert!(!population.is_valid());
         locks.end_population(&population);
         assert!(locks.populate(V, 15, 1, false).is_none(), "a writer is at work");
+        assert_eq!(locks.idle_from(V, 3, 40), Idle::Until(15));
         drop(guard);
         assert!(locks.populate(V, 15, 1, false).is_some());
     }

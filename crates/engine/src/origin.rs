@@ -132,6 +132,10 @@ impl UnderWay {
         self.began.borrow_mut().remove(&number);
     }
 
+    fn count(&self) -> u32 {
+        self.began.borrow().len() as u32
+    }
+
     fn oldest(&self) -> Option<Nanos> {
         self.oldest_since(0)
     }
@@ -490,6 +494,25 @@ impl Origin {
             buf.copy_from_slice(&wide[at..at + len as usize]);
         }
         (buf, outcome.result)
+    }
+
+    /// Fills `buf` from `offset`, both multiples of a block, for nobody who waits: it neither holds up the elevator nor tells
+    /// of trouble.
+    pub(crate) async fn read_ahead(&self, offset: u64, buf: Buf) -> Option<Data> {
+        let (start, end) = self.widened(offset, buf.len() as u64);
+        debug_assert_eq!(
+            (start, end),
+            (offset, offset + buf.len() as u64),
+            "blocks are whole sectors"
+        );
+        let outcome = self.device.read(offset, buf).await;
+        outcome.result.ok()?;
+        outcome.buf.map(Buf::freeze)
+    }
+
+    /// Reads of it that clients wait for.
+    pub(crate) fn clients(&self) -> u32 {
+        self.traffic.reads.count()
     }
 
     /// Writes at 512 B granularity. The caller holds the range lock of the blocks, so nothing else

@@ -435,6 +435,7 @@ impl Pool {
             urgent: Urgent::default(),
             drain: Cell::new(0),
             requests: Cell::new(0),
+            rests: Cell::new(0),
             leaving: Cell::new(false),
             gone: Cell::new(false),
             writers: Writers::default(),

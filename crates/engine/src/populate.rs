@@ -4,11 +4,14 @@
 //! * A request counts once for each cache block that it touches, and only if that is not cached as a whole:
 //!   what is there is served and written whatever the count.
 //! * Where nothing has to be counted there is no table, and a request costs one comparison.
+//! * A client waits for the granules that it asked of, which a disk reads in no more time than what it asked for. The
+//!   rest of their cache blocks is read behind the reply, a step at a time, by no more tasks at once than there are
+//!   reads of clients that wait for the same origin: so it never has more than half of the origin's queue.
 
 use std::ops::Range;
 use std::rc::Rc;
 
-use forebay_device::{Data, io};
+use forebay_device::{Buf, Data, io};
 
 use crate::bypass::{Kind, Reason, Way};
 use crate::core::{Core, STRIPE_BLOCKS};
@@ -16,13 +19,15 @@ use crate::counters::add;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::{EntryKind, Mode, Stream};
 use crate::ids::BLOCK_BYTES;
-use crate::limits::{GRANULE_BLOCKS, POPULATE_QUEUE_BYTES_MAX, REGION_BLOCKS, STRIPE_BYTES};
-use crate::lock::Population;
+use crate::limits::{
+    GRANULE_BLOCKS, POPULATE_QUEUE_BYTES_MAX, PREFETCH_STEP_BYTES, REGION_BLOCKS, STRIPE_BYTES,
+};
+use crate::lock::{Idle, Population};
 use crate::log::{Pending, new_entry};
-use crate::planted::{self, Bug};
+use crate::planted::{self, Bug, seen};
 use crate::policy::{Access, Granule, Part, Populate, Queue, Reread, TOUCHES_MAX, Touches};
 use crate::read::blocks_of;
-use crate::volume::VolumeState;
+use crate::volume::{InFlight, VolumeState};
 
 const BLOCK: usize = BLOCK_BYTES as usize;
 
@@ -54,7 +59,7 @@ pub(crate) fn check_cache_block(bytes: u32) -> Result<()> {
         .hint("use a power of two from 4 KiB to 4 MiB"))
 }
 
-/// What is read around a miss, and which of it is populated.
+/// What is read at a time, and which of it is populated.
 pub(crate) struct Plan {
     pub population: Rc<Population>,
     pub block: u64,
@@ -62,6 +67,12 @@ pub(crate) struct Plan {
     pub queue: Queue,
     /// Runs that were missing before the origin was read: first block, count.
     pub parts: Vec<(u64, u32)>,
+}
+
+/// What a miss of a client leaves to be read behind its reply: blocks before and after what it has read, and where they go.
+pub(crate) struct Rest {
+    blocks: [Range<u64>; 2],
+    queue: Queue,
 }
 
 impl Plan {
@@ -244,16 +255,15 @@ impl Core {
         }
     }
 
-    /// Decides what to read around a miss: whole cache blocks, or a part of them ([`Core::worth_reading`]). Only
-    /// blocks that are missing now, before the origin is read, may be populated: one that is cached now may be
-    /// destaged and dropped while the origin's answer, from before, is still on its way (INV-10).
+    /// Decides what to read around a miss, whole cache blocks or a part of them ([`Core::worth_reading`]): what the client
+    /// waits for, and the rest.
     pub(crate) fn plan_population(
         &self,
         v: &VolumeState,
         way: &Way,
         offset: u64,
         len: usize,
-    ) -> std::result::Result<Plan, Reason> {
+    ) -> std::result::Result<(Plan, Rest), Reason> {
         if let Some(why) = self.populates_nothing(v) {
             return Err(why);
         }
@@ -265,42 +275,67 @@ impl Core {
         let stripe = first / STRIPE_BLOCKS;
         let end = if tail { asked_end.next_multiple_of(size) } else { asked_end };
         let end = end.min(v.blocks()).min((stripe + 1) * STRIPE_BLOCKS);
-        let (start, end) = match way.kind {
+        let (whole, near) = match way.kind {
             // Goes on behind these blocks.
-            Kind::Prefetch => (start, end),
-            _ => self.worth_reading(v, first..asked_end, start..end),
+            Kind::Prefetch => (start..end, start..end),
+            _ => {
+                let whole = self.worth_reading(v, first..asked_end, start..end);
+                (whole.clone(), within(&around(first..asked_end), &whole))
+            }
         };
         if !head && !tail && !self.is_any_read_enough(v, first, asked_end) {
             self.note_first_reads((v.pieces(first, count).count() as u64) << v.sampled_shift());
             return Err(Reason::Profile);
         }
-        let may_lose = |blocks: Range<u64>| {
-            v.origin.may_lose(blocks) && !planted::is(Bug::ProvisionalTakenForClean)
+        // What was asked for may be flushed where what is around it is not.
+        let near = match may_lose(v, &near) {
+            true => within(&(first..asked_end), &near),
+            false => near,
         };
-        // What was asked for may be flushed where the rest of its cache block is not.
-        let (start, end) = match may_lose(start..end) {
-            true => (start.max(first), end.min(asked_end)),
-            false => (start, end),
-        };
-        if may_lose(start..end) {
-            return Err(Reason::Unflushed);
-        }
-        if let Some(why) = self.holds_enough(v, end - start) {
-            if why == Reason::Limit {
-                self.housekeeping.wake_all();
-            }
-            return Err(why);
-        }
-        if !self.may_queue(end - start) {
-            return Err(Reason::Congested);
-        }
+        self.check_room(v, &near)?;
         let queue = {
             // Main if any of it left of late.
             let mut policy = self.policy.borrow_mut();
             Part::each(v.id, first, count).filter_map(|part| policy.admit(part)).max()
         };
         let queue = queue.ok_or(Reason::WriteBudget)?;
-        let shard = self.shard(v.id, first);
+        let rest = Rest { blocks: [whole.start..near.start, near.end..whole.end], queue };
+        let plan = self.plan_blocks(v, near, queue)?;
+        if !matches!(way.kind, Kind::Prefetch) {
+            self.note_sample(v, &plan.parts);
+        }
+        Ok((plan, rest))
+    }
+
+    /// Whether so many blocks can be brought in now.
+    fn check_room(&self, v: &VolumeState, blocks: &Range<u64>) -> std::result::Result<(), Reason> {
+        let count = blocks.end - blocks.start;
+        if may_lose(v, blocks) {
+            return Err(Reason::Unflushed);
+        }
+        if let Some(why) = self.holds_enough(v, count) {
+            if why == Reason::Limit {
+                self.housekeeping.wake_all();
+            }
+            return Err(why);
+        }
+        if !self.may_queue(count) {
+            return Err(Reason::Congested);
+        }
+        Ok(())
+    }
+
+    /// Registers the population of blocks that are to be read. Only those that are missing now, before the origin is read,
+    /// may be populated: one that is cached now may be destaged and dropped while the origin's answer, from before, is
+    /// still on its way (INV-10).
+    fn plan_blocks(
+        &self,
+        v: &VolumeState,
+        blocks: Range<u64>,
+        queue: Queue,
+    ) -> std::result::Result<Plan, Reason> {
+        let Range { start, end } = blocks;
+        let shard = self.shard(v.id, start);
         let Some(population) = self.begin_population(v, start, end - start, false) else {
             if shard.locks.is_populating(v.id, start, end - start) {
                 self.log.ripen();
@@ -326,20 +361,16 @@ impl Core {
             missing_until(m.block, m.block + u64::from(m.count));
         });
         missing_until(end, end);
-        if !matches!(way.kind, Kind::Prefetch) {
-            self.note_sample(v, &parts);
-        }
         Ok(Plan { population, block: start, count: (end - start) as u32, queue, parts })
     }
 
     /// What to read of the cache blocks `whole` for a miss of `asked`: all of them while most is missing, later
     /// what is missing side by side, and the granules that it lies in, which a disk reads in no more time.
     /// A full cache would read mebibytes again and again for the few blocks of them that it has lost.
-    fn worth_reading(&self, v: &VolumeState, asked: Range<u64>, whole: Range<u64>) -> (u64, u64) {
-        let near = asked.start / GRANULE_BLOCKS * GRANULE_BLOCKS;
-        let behind = asked.end.next_multiple_of(GRANULE_BLOCKS);
-        if near <= whole.start && behind >= whole.end {
-            return (whole.start, whole.end);
+    fn worth_reading(&self, v: &VolumeState, asked: Range<u64>, whole: Range<u64>) -> Range<u64> {
+        let near = around(asked.clone());
+        if near.start <= whole.start && near.end >= whole.end {
+            return whole;
         }
         let (mut cached, mut start, mut end) = (0, whole.start, whole.end);
         let index = self.shard(v.id, whole.start).index.borrow();
@@ -353,9 +384,64 @@ impl Core {
             }
         });
         if cached * 2 < whole.end - whole.start {
-            return (whole.start, whole.end);
+            return whole;
         }
-        (start.min(near).max(whole.start), end.max(behind).min(whole.end))
+        start.min(near.start).max(whole.start)..end.max(near.end).min(whole.end)
+    }
+
+    /// Has what a miss has left read behind its reply, unless enough is read so already: the next miss there asks again.
+    pub(crate) fn begin_rest(self: &Rc<Self>, v: &Rc<VolumeState>, rest: Rest) {
+        let under_way = v.rests.get();
+        if rest.blocks.iter().all(Range::is_empty) || under_way >= v.origin.clients().max(1) {
+            return;
+        }
+        v.rests.set(under_way + 1);
+        let (core, v) = (Rc::clone(self), Rc::clone(v));
+        self.spawn(async move {
+            // Whoever removes the volume, or ends the pool, waits for it as for a request.
+            let request = InFlight::new(&core, &v);
+            let Rest { blocks: [before, after], queue } = rest;
+            if core.bring(&v, before, queue).await {
+                core.bring(&v, after, queue).await;
+            }
+            v.rests.set(v.rests.get() - 1);
+            drop(request);
+        });
+    }
+
+    /// Brings in what is missing of these blocks; false if something keeps it from that.
+    async fn bring(&self, v: &VolumeState, blocks: Range<u64>, queue: Queue) -> bool {
+        let (mut at, end) = (blocks.start * BLOCK_BYTES, blocks.end * BLOCK_BYTES);
+        while at < end && !self.stopping.get() && !v.leaving.get() {
+            let Some((offset, len)) = self.first_missing(v, at, end) else { return true };
+            let (first, count) = blocks_of(offset, len.min(PREFETCH_STEP_BYTES));
+            let locks = &self.shard(v.id, first).locks;
+            let step = match locks.idle_from(v.id, first, count.into()) {
+                Idle::Until(border) => first..border,
+                // Others read or write these.
+                Idle::From(next) => {
+                    at = next * BLOCK_BYTES;
+                    continue;
+                }
+            };
+            let len = (step.end - step.start) * BLOCK_BYTES;
+            let fits = self.may_populate(v) && self.check_room(v, &step).is_ok();
+            let Some(plan) = fits.then(|| self.plan_blocks(v, step, queue).ok()).flatten() else {
+                return false;
+            };
+            let read = v.origin.read_ahead(offset, Buf::new(len as usize));
+            let Some(bytes) = self.unless_stopping(read).await.flatten() else {
+                self.end_population(&plan.population);
+                return false;
+            };
+            seen("rest of a cache block read behind the reply");
+            let blocks = plan.parts.iter().map(|&(_, count)| u64::from(count)).sum();
+            self.streams.borrow_mut().elapsed(blocks);
+            self.note_first_reads(blocks);
+            self.populate(v, &plan, &bytes);
+            at = offset + len;
+        }
+        at >= end
     }
 
     /// Whether block `at` has been read often enough, and how far before `until` the same is true of those
@@ -460,6 +546,20 @@ impl VolumeState {
         let (all, volume) = (self.sampled_as(first).number..=last, self.id);
         all.map(move |number| Granule { volume, number })
     }
+}
+
+/// The granules that some blocks lie in.
+fn around(blocks: Range<u64>) -> Range<u64> {
+    blocks.start / GRANULE_BLOCKS * GRANULE_BLOCKS..blocks.end.next_multiple_of(GRANULE_BLOCKS)
+}
+
+/// What of some blocks is among others.
+fn within(blocks: &Range<u64>, others: &Range<u64>) -> Range<u64> {
+    blocks.start.max(others.start)..blocks.end.min(others.end)
+}
+
+fn may_lose(v: &VolumeState, blocks: &Range<u64>) -> bool {
+    v.origin.may_lose(blocks.clone()) && !planted::is(Bug::ProvisionalTakenForClean)
 }
 
 /// Goes through the cache blocks of a range.

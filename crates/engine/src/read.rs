@@ -49,6 +49,8 @@ struct Started<'a> {
     buf: Option<Buf>,
     /// Whether what is read from the log shall be brought into RAM.
     wanted: bool,
+    /// Whether RAM may have it at all.
+    guest: bool,
 }
 
 /// Where a whole request lies on a cache device.
@@ -72,7 +74,7 @@ pub(crate) fn blocks_of(offset: u64, len: u64) -> (u64, u32) {
 impl Core {
     /// Reads bytes behind the last whole block: they are never cached.
     pub(crate) async fn read_tail(
-        &self,
+        self: &Rc<Self>,
         v: &Rc<VolumeState>,
         way: &Way,
         offset: u64,
@@ -89,7 +91,7 @@ impl Core {
     /// Reads a piece that lies in one stripe. What only passes by is neither populated nor counted as
     /// use of what is cached.
     pub(crate) async fn read_piece(
-        &self,
+        self: &Rc<Self>,
         v: &Rc<VolumeState>,
         way: &Way,
         offset: u64,
@@ -217,7 +219,7 @@ impl Core {
 
     /// Reads what is missing of a piece that lies in one stripe, so that it is populated.
     pub(crate) async fn prefetch_piece(
-        &self,
+        self: &Rc<Self>,
         v: &Rc<VolumeState>,
         offset: u64,
         len: u64,
@@ -227,19 +229,24 @@ impl Core {
         let end = blocks.end * BLOCK_BYTES;
         let mut at = first * BLOCK_BYTES;
         while at < end && self.may_populate(v) && !v.origin.may_lose(blocks.clone()) {
-            let runs = self.plan(v, at, end - at);
-            let missing = runs.into_iter().find(|run| matches!(run.source, Source::Origin));
-            let Some(run) = missing else { break };
-            let len = run.len.min(PREFETCH_STEP_BYTES);
-            let (first, count) = blocks_of(run.offset, len);
+            let Some((offset, len)) = self.first_missing(v, at, end) else { break };
+            let len = len.min(PREFETCH_STEP_BYTES);
+            let (first, count) = blocks_of(offset, len);
             self.note_access(v, first, count, Access::Read, false);
             self.note_wanted(v, first, count);
-            let buf = Buf::new(len as usize);
-            self.read_miss(v, &Way::new(Kind::Prefetch, None), run.offset, buf).await.1?;
+            let (way, guest) = (Way::new(Kind::Prefetch, None), count <= RAM_FILL_BLOCKS_MAX);
+            self.read_miss(v, &way, offset, Buf::new(len as usize), guest).await.1?;
             // Whole cache blocks are on their way into the index.
-            at = (run.offset + len).next_multiple_of(v.cache_block.get() * BLOCK_BYTES);
+            at = (offset + len).next_multiple_of(v.cache_block.get() * BLOCK_BYTES);
         }
         Ok(())
+    }
+
+    /// The first run between two bytes that neither RAM nor the cache devices have: offset and length.
+    pub(crate) fn first_missing(&self, v: &VolumeState, at: u64, end: u64) -> Option<(u64, u64)> {
+        let runs = self.plan(v, at, end - at);
+        let missing = runs.into_iter().find(|run| matches!(run.source, Source::Origin));
+        missing.map(|run| (run.offset, run.len))
     }
 
     /// Tells the policy of an access.
@@ -287,7 +294,7 @@ impl Core {
     }
 
     async fn read_hit(
-        &self,
+        self: &Rc<Self>,
         v: &Rc<VolumeState>,
         m: &Mapping,
         copy: usize,
@@ -320,7 +327,7 @@ impl Core {
 
     /// A cache device failed to read: another copy, or the origin if that has the data.
     async fn read_other_copy(
-        &self,
+        self: &Rc<Self>,
         v: &Rc<VolumeState>,
         m: &Mapping,
         offset: u64,
@@ -358,7 +365,7 @@ impl Core {
     /// Reads again what was on a member alone that has failed, once it is durable whether it is lost
     /// (INV-62).
     async fn read_after_loss(
-        &self,
+        self: &Rc<Self>,
         v: &Rc<VolumeState>,
         offset: u64,
         buf: Buf,
@@ -408,7 +415,7 @@ impl Core {
     }
 
     async fn read_runs(
-        &self,
+        self: &Rc<Self>,
         v: &Rc<VolumeState>,
         way: &Way,
         runs: Vec<Run>,
@@ -471,16 +478,16 @@ impl Core {
             }
             Source::Mapped(_) | Source::Origin => (None, None, Some(buf)),
         };
-        Started { run, io, pinned, buf, wanted }
+        Started { run, io, pinned, buf, wanted, guest }
     }
 
     async fn finish_run(
-        &self,
+        self: &Rc<Self>,
         v: &Rc<VolumeState>,
         way: &Way,
         started: Started<'_>,
     ) -> (Buf, Result<()>) {
-        let Started { run, io, pinned, buf, wanted } = started;
+        let Started { run, io, pinned, buf, wanted, guest } = started;
         let answer = match (&run.source, io, buf) {
             (Source::Mapped(m), Some((io, queued)), _) => {
                 let outcome = io.await;
@@ -501,7 +508,7 @@ impl Core {
                 self.read_indirect(v, &run, m, buf, wanted).await
             }
             (Source::Ram, _, Some(buf)) => (buf, Ok(())),
-            (Source::Origin, _, Some(buf)) => self.read_miss(v, way, run.offset, buf).await,
+            (Source::Origin, _, Some(buf)) => self.read_miss(v, way, run.offset, buf, guest).await,
             (_, _, None) => unreachable!("a run has its buffer or a read"),
         };
         if let Some(set) = pinned {
@@ -512,7 +519,7 @@ impl Core {
 
     /// Runs without data, partial blocks, and runs not aligned to the cache device's sectors.
     async fn read_indirect(
-        &self,
+        self: &Rc<Self>,
         v: &Rc<VolumeState>,
         run: &Run,
         m: &Mapping,
@@ -599,13 +606,14 @@ impl Core {
         (buf, result.map_err(|error| origin_error(v, "reading", error)))
     }
 
-    /// Reads a run that is not cached and populates it if the policy wants it.
+    /// Reads a run that is not cached and populates it if the policy wants it: into RAM, if it may be a `guest` there.
     async fn read_miss(
-        &self,
+        self: &Rc<Self>,
         v: &Rc<VolumeState>,
         way: &Way,
         offset: u64,
         buf: Buf,
+        guest: bool,
     ) -> (Buf, Result<()>) {
         let len = buf.len() as u64;
         add(&self.counters.read_origin_bytes, len);
@@ -613,8 +621,8 @@ impl Core {
             Some(why) => Err(why),
             None => self.plan_population(v, way, offset, len as usize),
         };
-        let plan = match planned {
-            Ok(plan) => plan,
+        let (plan, rest) = match planned {
+            Ok(planned) => planned,
             Err(why) => {
                 self.past(v, way, why, len);
                 return self.read_origin(v, offset, buf).await;
@@ -632,9 +640,10 @@ impl Core {
                 let within = (offset - plan.block * BLOCK_BYTES) as usize;
                 let len = buf.len();
                 buf.copy_from_slice(&wide[within..within + len]);
-                if !self.fill_from_origin(v, &plan, &wide) {
+                if !(guest && self.fill_from_origin(v, &plan, &wide)) {
                     self.populate(v, &plan, &wide.freeze());
                 }
+                self.begin_rest(v, rest);
                 (buf, Ok(()))
             }
             Err(_) => {

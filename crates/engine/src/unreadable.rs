@@ -354,7 +354,7 @@ impl Core {
 
     /// Reads again what could not be read, once it is settled what becomes of it (INV-86); else an error.
     pub(crate) async fn read_damaged(
-        &self,
+        self: &Rc<Self>,
         v: &Rc<VolumeState>,
         m: &Mapping,
         offset: u64,

@@ -68,8 +68,10 @@ pub(crate) struct VolumeState {
     pub urgent: Urgent,
     /// How many wait for everything to be destaged.
     pub drain: Cell<u32>,
-    /// Client requests under way.
+    /// Client requests under way, and rests of misses.
     pub requests: Cell<u32>,
+    /// Tasks that read the rest of a cache block.
+    pub rests: Cell<u32>,
     /// Set while it is being removed, and from then on if that succeeds: no request is begun.
     pub leaving: Cell<bool>,
     /// Set once it has been removed.

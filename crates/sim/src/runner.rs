@@ -638,7 +638,10 @@ impl Seed {
         // Without a witness one of two is no more than half of those who should know the epoch.
         let is_needed = |error: &SubjectError| {
             let SubjectError(what) = error;
-            alone || shared.config.witness_refuses || what.contains("more than half of the members")
+            let is_half = what.contains("more than half of the members");
+            // Nobody is left out who may know that another host has the pool.
+            let is_unclaimed = what.starts_with("claiming the pool on");
+            alone || shared.config.witness_refuses || is_half || is_unclaimed
         };
         if let Err(error) = opened.map(drop)
             && !(hit && is_needed(&error))

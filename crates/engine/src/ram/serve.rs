@@ -112,10 +112,10 @@ impl Core {
     }
 
     /// Takes what was read from the origin into RAM alone, instead of populating the log with it; the
-    /// log gets what RAM lets go. False if that is not for RAM.
+    /// log gets what RAM lets go. False if RAM cannot have it.
     pub(crate) fn fill_from_origin(&self, v: &VolumeState, plan: &Plan, bytes: &[u8]) -> bool {
         let valid = plan.population.is_valid() || planted::is(Bug::RamFillOvertaken);
-        if plan.count > RAM_FILL_BLOCKS_MAX || !valid || !self.may_use_ram(v) {
+        if !valid || !self.may_use_ram(v) {
             return false;
         }
         seen("RAM: filled from the origin");

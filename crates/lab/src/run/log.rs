@@ -440,8 +440,14 @@ impl<'a> Log<'a> {
         Ok(())
     }
 
-    /// The same of a read; `from_ram` if RAM has all of the request.
-    pub fn read(&mut self, blocks: &[u32], from_ram: bool, hits: &mut Vec<bool>) -> Result<()> {
+    /// The same of a read; `from_ram` if RAM has all of the request, `guest` if RAM may have what of it is not there.
+    pub fn read(
+        &mut self,
+        blocks: &[u32],
+        from_ram: bool,
+        guest: bool,
+        hits: &mut Vec<bool>,
+    ) -> Result<()> {
         let part = self.part(blocks.iter().copied());
         let in_ram: Vec<bool> = blocks.iter().map(|&block| self.ram.holds(block)).collect();
         let mapped = match from_ram {
@@ -463,7 +469,7 @@ impl<'a> Log<'a> {
                 (false, false) => absent.push(block),
             }
         }
-        if self.is_for_ram(&of_log) && self.ram.wants(&of_log) {
+        if guest && !of_log.is_empty() && self.ram.wants(&of_log) {
             self.fill(&of_log, false)?;
         }
         if absent.is_empty() {
@@ -479,7 +485,7 @@ impl<'a> Log<'a> {
             return Ok(());
         };
         self.ask_sample(&absent, false);
-        if self.is_for_ram(&absent) {
+        if guest {
             return self.fill(&absent, true);
         }
         absent.into_iter().try_for_each(|block| self.populate(block, queue))
@@ -502,8 +508,9 @@ impl<'a> Log<'a> {
         Ok(())
     }
 
-    fn is_for_ram(&self, blocks: &[u32]) -> bool {
-        !self.ram.is_off() && (1..=RAM_FILL_BLOCKS_MAX as usize).contains(&blocks.len())
+    /// Whether RAM may have what a read of these blocks brings in.
+    pub fn is_guest(&self, blocks: &[u32]) -> bool {
+        !self.ram.is_off() && blocks.len() <= RAM_FILL_BLOCKS_MAX as usize
     }
 
     /// Brings blocks into RAM: from the origin, or unchecked from the log.

@@ -285,11 +285,12 @@ pub fn run_watched(
             log.count(accesses, request.write);
         }
         let from_ram = !request.write && log.serves_from_ram(accesses);
+        let guest = log.is_guest(accesses);
         for part in parts.drain(..) {
             match request.write {
                 true => log.write(part, &mut hits)?,
                 false if is_passing => log.pass(part, &mut hits),
-                false => log.read(part, from_ram, &mut hits)?,
+                false => log.read(part, from_ram, guest, &mut hits)?,
             }
         }
         let report = &mut log.report;

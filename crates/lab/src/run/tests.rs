@@ -101,6 +101,12 @@ fn ram_comes_before_the_log() {
     assert_eq!((report.reads.missed, report.ram_hits, report.appended_blocks), (1000, 2000, 0));
     let report = ran(&scan(2), with(100));
     assert_eq!((report.reads.missed, report.populated_blocks), (1000, 900));
+    // A long read is not RAM's guest, in whatever pieces it is looked at.
+    let long = |count| workload([(false, 0, count), (false, 0, count)]);
+    let report = ran(&long(32), Settings { ram_blocks: 100, ..Settings::daemon(100_000) });
+    assert_eq!((report.ram_hits, report.populated_blocks), (32, 0));
+    let report = ran(&long(33), Settings { ram_blocks: 100, ..Settings::daemon(100_000) });
+    assert_eq!((report.ram_hits, report.populated_blocks), (0, 33));
     // A write that only the origin has is read from there.
     let around = Settings { thresholds: Thresholds { read: 1, write: 0 }, ..with(100) };
     let report =

@@ -43,6 +43,7 @@ mod remote;
 mod removal;
 mod replacement;
 mod reread;
+mod rest;
 mod rig;
 mod scrub;
 mod silent;

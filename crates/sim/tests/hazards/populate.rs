@@ -1,13 +1,13 @@
 //! What brings blocks into the cache, and what does not.
 
-use forebay_device::Buf;
 use forebay_device::model::world::Crash;
 use forebay_device::runtime::SECOND;
+use forebay_device::{Buf, Runtime};
 use forebay_engine::bypass::Reason;
 use forebay_engine::limits::{GATHERING_SPAN, POPULATE_BYTES_MAX, STRIPE_BYTES};
 use forebay_engine::planted::Bug;
 use forebay_engine::policy::GRANULE_BYTES_MIN;
-use forebay_engine::{Mode, Populate, VolumeSettings};
+use forebay_engine::{CUTOFF_NEVER, Mode, Populate, VolumeSettings};
 
 use super::rig::{Plan, Rig, SOON, provoke, same, survive};
 
@@ -136,22 +136,27 @@ fn a_cache_block_counts_as_one_and_comes_in_as_one() {
     assert_eq!(rig.volume().settings(), large);
 }
 
-/// Large cache blocks that are missed together are not all read at once: what is on its way has its bound from
-/// the miss on, and nothing of it counts for ever.
+/// Long reads that miss together are not all populated: what is on its way has its bound from the miss on, and
+/// nothing of it counts for ever.
 #[test]
 fn misses_beyond_what_may_be_on_its_way_read_what_is_asked_for() {
     const STRIPES: u64 = 20;
     let origin_bytes = 3 * STRIPES * STRIPE_BYTES;
     let plan = Plan { mode: Mode::Readonly, origin_bytes, ..Plan::default() };
     let rig = Rig::new(5, plan);
-    let volume = rig.volume();
-    let large = async move { volume.set_with(custom(Some(1), None), STRIPE_BYTES as u32).await };
-    rig.run(large).unwrap().unwrap();
+    let long = VolumeSettings { sequential_cutoff_bytes: CUTOFF_NEVER, ..custom(Some(1), None) };
+    set(&rig, long).unwrap();
+    let read = |stripe: u64| {
+        let volume = rig.volume();
+        rig.world.spawn(Box::pin(async move {
+            volume.read(stripe * STRIPE_BYTES, Buf::new(STRIPE_BYTES as usize)).await.1.ok();
+        }));
+    };
     let busy = || rig.pool().bypass().of(Reason::Busy).read_requests.get();
     for round in 0..3 {
         let before = busy();
         let stripes = round * STRIPES..(round + 1) * STRIPES;
-        stripes.for_each(|stripe| rig.start_read(stripe * STRIPE_BYTES / 4096));
+        stripes.for_each(read);
         rig.pause(SOON);
         assert_eq!(busy() - before, STRIPES - POPULATE_BYTES_MAX / STRIPE_BYTES, "round {round}");
         rig.pause(60 * SECOND);

@@ -311,14 +311,21 @@ fn writes_at_a_limit_do_not_wait_for_reads_that_hang() {
 }
 
 /// A volume of so many cache blocks of a whole stripe each, and another one beside it.
-fn beside_large_blocks(seed: u64, stripes: u64) -> Result<(Rc<Rig>, Rc<Volume>), String> {
+fn beside_long_reads(seed: u64, stripes: u64) -> Result<(Rc<Rig>, Rc<Volume>), String> {
     let rig = Rig::new(seed, Plan { origin_bytes: stripes * STRIPE_BYTES, ..Plan::default() });
     let other = second(&rig, seed, Default::default())?;
     let volume = rig.volume();
-    let large = VolumeSettings::default();
-    rig.run(async move { volume.set_with(large, STRIPE_BYTES as u32).await })?
-        .map_err(|error| error.to_string())?;
+    let long = VolumeSettings { sequential_cutoff_bytes: u64::MAX, ..Default::default() };
+    rig.run(async move { volume.set(long).await })?.map_err(|error| error.to_string())?;
     Ok((rig, other))
+}
+
+/// Begins to read a whole stripe, all of which is missing.
+fn start_long_read(rig: &Rig, stripe: u64) {
+    let volume = rig.volume();
+    rig.world.spawn(Box::pin(async move {
+        volume.read(stripe * STRIPE_BYTES, Buf::new(STRIPE_BYTES as usize)).await.1.ok();
+    }));
 }
 
 /// What is being fetched has a bound for each volume: misses that an origin never answers are nobody else's.
@@ -326,9 +333,9 @@ fn beside_large_blocks(seed: u64, stripes: u64) -> Result<(Rc<Rig>, Rc<Volume>),
 fn misses_of_an_origin_that_hangs_leave_others_theirs() {
     survive(1, |seed| {
         const STRIPES: u64 = POPULATE_BYTES_MAX / STRIPE_BYTES + 4;
-        let (rig, other) = beside_large_blocks(seed, STRIPES)?;
+        let (rig, other) = beside_long_reads(seed, STRIPES)?;
         rig.origin_gate.hold(usize::MAX, |request| matches!(request, Request::Read { .. }));
-        (0..STRIPES).for_each(|stripe| rig.start_read(stripe * STRIPE_BYTES / BLOCK as u64));
+        (0..STRIPES).for_each(|stripe| start_long_read(&rig, stripe));
         rig.pause(SECOND);
         let busy = rig.volume().bypass().of(Reason::Busy).read_requests.get();
         same("misses beyond what may be on its way", busy, 4)?;
@@ -344,10 +351,10 @@ fn misses_of_an_origin_that_hangs_leave_others_theirs() {
 fn misses_stay_out_while_the_ssds_are_behind() {
     survive(1, |seed| {
         const STRIPES: u64 = POPULATE_QUEUE_BYTES_MAX / STRIPE_BYTES;
-        let (rig, other) = beside_large_blocks(seed, STRIPES)?;
+        let (rig, other) = beside_long_reads(seed, STRIPES)?;
         let gates = || rig.gates.iter();
         gates().for_each(|gate| gate.hold(usize::MAX, is_write));
-        (0..STRIPES).for_each(|stripe| rig.start_read(stripe * STRIPE_BYTES / BLOCK as u64));
+        (0..STRIPES).for_each(|stripe| start_long_read(&rig, stripe));
         rig.pause(SECOND);
         read_all(&rig, &other, 60)?;
         let past = || rig.pool().bypass().of(Reason::Congested).read_requests.get();
