@@ -505,6 +505,8 @@ impl Door {
     /// Serves whoever comes, until it `ends` and all that was asked is answered. Requests have so much time to arrive.
     async fn serve(mut self, router: Router, time: Duration, ends: impl Future<Output = ()>) {
         let mut http = http1::Builder::new();
+        // Who has said all is still told what came of it.
+        http.half_close(true);
         http.timer(TokioTimer::new()).header_read_timeout(time);
         let (guests, mut ends) = (GracefulShutdown::new(), pin!(ends));
         loop {

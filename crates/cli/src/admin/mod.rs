@@ -238,14 +238,19 @@ fn understood<T>(parsed: Result<T>) -> T {
 
 /// Has a word typed, unless `yes`, of which `which` says which one it is: a name once more.
 fn confirm(which: &str, name: &str, what: &str, yes: bool) -> Result<()> {
-    if yes {
+    confirm_by("--yes", which, name, what, yes)
+}
+
+/// The same of a danger that has a flag of its own; `said` if that was given.
+fn confirm_by(flag: &str, which: &str, name: &str, what: &str, said: bool) -> Result<()> {
+    if said {
         return Ok(());
     }
     if !std::io::stdin().is_terminal() {
         return Err(Failure::new(format!(
             "{what}: that needs a confirmation, and there is no terminal"
         ))
-        .hint("say --yes in a script"));
+        .hint(format!("say {flag} in a script")));
     }
     tell(format_args!("{what}."));
     let mut out = std::io::stderr().lock();

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use forebay_control::api::{Change, One, Plan, Status, Stop, Stopping};
 
-use super::{Asking, Daemon, POLL_INTERVAL, confirm};
+use super::{Asking, Daemon, POLL_INTERVAL, confirm, confirm_by};
 use crate::Result;
 use crate::failure::Failure;
 use crate::machine::started;
@@ -17,9 +17,12 @@ pub(crate) struct Options {
     /// Bring all dirty data to the origins first; the daemon goes on if that fails or is cancelled
     #[arg(long)]
     destage: bool,
-    /// Do not ask although clients are connected, or files that were removed while in use are gone then
+    /// Do not ask although clients are connected
     #[arg(long)]
     yes: bool,
+    /// Do not ask although files that were removed while in use are gone then, with all that they hold
+    #[arg(long)]
+    discard_removed: bool,
     /// Only say what would be done
     #[arg(long)]
     dry_run: bool,
@@ -94,9 +97,11 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         true => endangered(&status).filter(|_| !options.destage),
         false => Some(gone(&erased)),
     };
-    let whats: Vec<_> = gone.into_iter().chain((clients > 0).then(cut_off)).collect();
-    if !whats.is_empty() {
-        confirm("stop", "stop", &whats.join("; "), options.yes)?;
+    if let Some(gone) = &gone {
+        confirm_by("--discard-removed", "stop", "stop", gone, options.discard_removed)?;
+    }
+    if clients > 0 {
+        confirm("stop", "stop", &cut_off(), options.yes)?;
     }
     let stopping: Stopping = daemon.post("/api/v1/stop", &body)?;
     if let Some(job) = stopping.job.clone() {

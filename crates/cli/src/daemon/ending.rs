@@ -108,7 +108,10 @@ impl Daemon {
             self.look_for_removed().await;
             let endangered = self.endangered();
             steps.extend(endangered.iter().map(|(what, _)| {
-                format!("{what} {}; that has to be agreed to with --yes", Displaced::Removed)
+                format!(
+                    "{what} {}; that has to be agreed to with --discard-removed",
+                    Displaced::Removed
+                )
             }));
             steps.push(format!("{dirty} stay on cache devices until the next start"));
             erased.extend(endangered.into_iter().map(|(_, path)| path));
@@ -147,7 +150,7 @@ impl Daemon {
         let what = format!("{what} {}", Displaced::Removed);
         Err(Failure::coded(Code::Refused, what).hint(
             "save it first: `forebay explain origin-missing`, `forebay explain member-displaced`; or agree that it \
-             goes: `forebay stop --yes`, `accept_removed` in the API",
+             goes: `forebay stop --discard-removed`, `accept_removed` in the API",
         ))
     }
 

@@ -4,6 +4,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
+use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
@@ -38,6 +39,8 @@ fn ask(socket: &Path, asked: &Asked) -> Option<(u16, Vec<u8>)> {
     );
     // Whoever refuses a request need not read all of it.
     let _ = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(&asked.body));
+    // Who says no more is answered all the same.
+    let _ = stream.shutdown(Shutdown::Write);
     let mut answer = Vec::new();
     let _ = stream.read_to_end(&mut answer);
     let end = answer.windows(4).position(|four| four == b"\r\n\r\n")?;

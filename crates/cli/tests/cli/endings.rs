@@ -82,18 +82,23 @@ fn what_goes_with_the_daemon_is_said_before_and_agreed_to() {
     daemon.refused(&["pool", "export", "fast", "--dry-run"], "was removed while in use", "save it");
     let plan = planned(&daemon, &["stop"]);
     let steps = plan["steps"].to_string();
-    assert!(steps.contains("was removed while in use") && steps.contains("--yes"), "{plan}");
+    assert!(
+        steps.contains("was removed while in use") && steps.contains("--discard-removed"),
+        "{plan}"
+    );
     assert_eq!(plan["erased"], json!([origin, other]));
     let text = daemon.tell(&["stop", "--dry-run"]);
     assert!(text.contains("Would be erased: ") && !text.contains("Nothing would"), "{text}");
     let both = format!("{}, {} were removed while in use", origin.display(), other.display());
-    daemon.refused(&["stop"], &both, "--yes");
+    daemon.refused(&["stop"], &both, "--discard-removed");
+    // What agrees to cutting off clients does not agree to that.
+    daemon.refused(&["stop", "--yes"], &both, "--discard-removed");
     // Who asks the daemon itself has to agree, too.
     let control = daemon.dir.path("control.sock");
     let refused = post(&control, "/api/v1/stop", &json!({}));
     assert_eq!(refused["code"], "refused", "{refused}");
     assert!(refused["hint"].to_string().contains("accept_removed"), "{refused}");
-    daemon.tell(&["stop", "--yes"]);
+    daemon.tell(&["stop", "--discard-removed"]);
     assert!(daemon.wait());
 }
 

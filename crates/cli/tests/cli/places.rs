@@ -72,8 +72,9 @@ fn an_origin_that_was_removed_is_no_plain_disk_and_can_be_saved() {
         std::thread::sleep(std::time::Duration::from_secs(1));
         client.flush().unwrap();
     }
-    daemon.refused(&["stop"], "was removed while in use", "--yes");
-    daemon.refused(&["stop"], "cuts off the daemon's clients, 1", "--yes");
+    daemon.refused(&["stop"], "was removed while in use", "--discard-removed");
+    let agreed = ["stop", "--discard-removed"];
+    daemon.refused(&agreed, "cuts off the daemon's clients, 1", "--yes");
     drop(client);
     assert!(daemon.json(&SHOW)["dirty_bytes"].as_u64() >= Some(8 << 20));
     assert!(read_all(&socket)[8 << 20..] == first[8 << 20..], "it is read as before");
@@ -82,7 +83,7 @@ fn an_origin_that_was_removed_is_no_plain_disk_and_can_be_saved() {
         daemon.refused(ends, "was removed while in use", "explain origin-missing");
     }
     assert_eq!(daemon.json(&SHOW)["mode"], "writeback", "what is refused changes nothing");
-    daemon.refused(&["stop"], "was removed while in use", "--yes");
+    daemon.refused(&["stop"], "was removed while in use", "--discard-removed");
     let status = daemon.tell(&["status"]);
     assert!(
         status.contains("keep the daemon running") && !status.contains("all of its"),
