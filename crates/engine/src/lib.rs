@@ -108,7 +108,7 @@ pub use space::Share;
 pub use spare::{read_spare, unmark};
 pub use start::{open, open_with};
 pub use status::{Extent, Place};
-pub use superblock::read_superblock;
+pub use superblock::{bears_superblock, read_superblock};
 pub use tuning::Tuning;
 pub use volume::Volume;
 pub use wear::WriteBudgetState;

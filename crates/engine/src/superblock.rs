@@ -47,6 +47,23 @@ pub fn read_superblock(device: &dyn BlockDevice) -> LocalBoxFuture<'_, Result<Su
     Box::pin(async move { find_superblock(device).await.map(|found| found.superblock) })
 }
 
+/// Whether a superblock stands in either slot of a device, also one that is damaged or of a later version: what is on such
+/// a device may be nowhere else. Of a slot that the device does not return nothing is known.
+pub fn bears_superblock(device: &dyn BlockDevice) -> LocalBoxFuture<'_, bool> {
+    Box::pin(async move {
+        for slot in 0..2 {
+            let head = Buf::new(BLOCK_BYTES as usize);
+            let outcome = device.read(Layout::superblock_offset(slot), head).await;
+            if let (Ok(()), Some(head)) = (outcome.result, outcome.buf)
+                && Superblock::resembled_by(&head).is_some()
+            {
+                return true;
+            }
+        }
+        false
+    })
+}
+
 /// What the superblock slots of a device hold.
 pub(crate) struct Slots {
     /// The newest superblock that can be read.

@@ -9,11 +9,12 @@ use forebay_control::error::Code;
 use forebay_control::hours::DestageHours;
 use forebay_control::name::{Name, VolumeName};
 use forebay_device::BlockDevice;
+use forebay_device::real::open::typed;
 use forebay_device::runtime::{Nanos, Runtime, SECOND};
 use forebay_engine::policy::Worth;
 use forebay_engine::{
     CUTOFF_NEVER, ErrorKind, Hours, Mode, Populate, Priority, Share, Tuning, Volume,
-    VolumeSettings, VolumeSpec, read_spare, read_superblock,
+    VolumeSettings, VolumeSpec, bears_superblock, read_spare, read_superblock,
 };
 use forebay_export::nbd::client::{Host, Place as NbdPlace};
 
@@ -364,11 +365,23 @@ impl Daemon {
             return Err(Failure::new(what)
                 .hint("an origin is the slow disk with your data; check the path"));
         }
-        if let Ok(Some(spare)) = read_spare(&*device).await {
-            let (path, name) = (path.display(), &spare.name);
-            let what = format!("{path} is a spare of pool \"{name}\" ({})", spare.pool);
-            return Err(Failure::new(what)
-                .hint("an origin is the slow disk with your data; check the path"));
+        // Writes would go over a log that may hold what is nowhere else.
+        if bears_superblock(&*device).await {
+            return Err(Failure::new(format!("{} is a cache device that cannot be read", path.display())).hint(format!(
+                "look at it with `forebay inspect {0}`; only if the cache on it is given up for good: `dd if=/dev/zero \
+                 of={0} bs=128K count=2 conv=notrunc`",
+                typed(path)
+            )));
+        }
+        match read_spare(&*device).await {
+            Ok(Some(spare)) => {
+                let (path, name) = (path.display(), &spare.name);
+                let what = format!("{path} is a spare of pool \"{name}\" ({})", spare.pool);
+                return Err(Failure::new(what)
+                    .hint("an origin is the slow disk with your data; check the path"));
+            }
+            Err(error) if error.kind == ErrorKind::Future => return Err(error.into()),
+            Ok(None) | Err(_) => {}
         }
         Ok(origin)
     }

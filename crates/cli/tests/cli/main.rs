@@ -47,5 +47,6 @@ mod spare;
 mod stats;
 mod stop;
 mod traces;
+mod unreadable;
 mod verdicts;
 mod wear;

@@ -5,8 +5,8 @@ use forebay_device::Nanos;
 
 use super::codec::{
     FEATURE_GROWN, FEATURE_OWN_ROOTS, FEATURES_KNOWN, FormatError, begin, check, get_bool,
-    get_bytes, get_text, get_u16, get_u32, get_u64, has_feature, open_knowing, put_bytes,
-    put_features, put_u16, put_u32, put_u64, seal, structure,
+    get_bytes, get_text, get_u16, get_u32, get_u64, has_feature, nearly_has_magic, open_knowing,
+    put_bytes, put_features, put_u16, put_u32, put_u64, seal, structure,
 };
 use super::geometry::{SEGMENTS_MAX, root_bytes_for, segment_bytes_valid, segments_offset_for};
 use super::numbers::{NumberRange, Numbers, RANGES_MAX};
@@ -309,6 +309,13 @@ impl Superblock {
         };
         superblock.validate()?;
         Ok(superblock)
+    }
+
+    /// The pool that bytes name which look like a superblock that is damaged, or of a later version, and not like something
+    /// else or nothing. The name may be damaged, too.
+    pub fn resembled_by(bytes: &[u8]) -> Option<PoolId> {
+        let is_one = bytes.len() >= at::DEVICE && nearly_has_magic(bytes, MAGIC);
+        is_one.then(|| PoolId(get_bytes(bytes, at::POOL)))
     }
 
     /// Which of the two slots to believe.
